@@ -5,22 +5,21 @@ import (
 	"strings"
 )
 
-// Access says who may call a service, and whom of other tenants it calls. It is
-// part of a service's SLA (`callers`, `calls`) and checked where a packet leaves,
-// where it arrives, and where a route is asked for.
+// Access says who may call a service and which services of other tenants it calls. It is part
+// of a service's SLA (`callers`, `calls`) and checked where a packet leaves, where it arrives,
+// and when a route is requested.
 //
-// An entry is "app" (services of the same application), "tenant" (all of the
-// tenant's), "<app>.<ns>", "<app>.<ns>.<service>.<ns>", or either with a
-// tenant's path before it: "acme/shop.prod".
+// An entry is "app" (services of the same application), "tenant" (all of the tenant's),
+// "<app>.<ns>" or "<app>.<ns>.<service>.<ns>". A tenant's path may precede the last two:
+// "acme/shop.prod".
 type Access struct {
 	Callers []string `json:"callers,omitempty"` // nil: all of the tenant's
 	Closed  bool     `json:"closed,omitempty"`  // nobody may call it: `callers: []`
 	Calls   []string `json:"calls,omitempty"`   // services of other tenants
 }
 
-// MayCall reports whether a service may open flows to another. Within a tenant
-// the callee's list decides; across tenants both must name each other, by
-// entries that bear the tenant.
+// MayCall reports whether a service may open flows to another. Within a tenant the callee's
+// list decides. Across tenants both must list each other with the tenant's path.
 func MayCall(caller ServiceID, callerAccess Access, callee ServiceID, calleeAccess Access) bool {
 	if caller == "" || callee == "" || calleeAccess.Closed {
 		return false
@@ -36,7 +35,7 @@ func MayCall(caller ServiceID, callerAccess Access, callee ServiceID, calleeAcce
 		slices.ContainsFunc(callerAccess.Calls, across(caller, callee))
 }
 
-// covers reports whether an entry of of's list names s.
+// covers reports whether an entry of the list of service of includes s.
 func covers(entry string, of, s ServiceID) bool {
 	switch entry {
 	case "app":

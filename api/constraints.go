@@ -1,302 +1,206 @@
 package api
 
 import (
-	"cmp"
-	"maps"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
 )
 
-// keysOf are the keys that each type of constraint knows, beside its type: those
-// of which it needs exactly one, those that it needs, and those that it may have.
-var keysOf = map[string]struct{ oneOf, needs, may []string }{
-	ConstrainDirect:   {may: []string{"cluster", "node"}}, // at least one of both
-	ConstrainClusters: {needs: []string{"allowed"}},
-	ConstrainAddons:   {needs: []string{"needs"}, may: []string{"rigidness", "tolerate"}},
-	ConstrainGeo:      {oneOf: []string{"area", "location", "polygon"}, may: []string{"threshold", "rigidness", "tolerate", "convergence_time"}},
-	ConstrainLatency:  {oneOf: []string{"area", "service", "target"}, needs: []string{"threshold"}, may: []string{"rigidness", "tolerate", "convergence_time"}},
-	ConstrainLabels:   {needs: []string{"labels"}, may: []string{"rigidness", "tolerate"}},
-	ConstrainSpread:   {may: []string{"by", "limit", "rigidness", "tolerate"}},
-	ConstrainApart:    {needs: []string{"services"}, may: []string{"by", "rigidness", "tolerate"}},
-}
+// This file holds all that defines a constraint of the SLA: its Go type, the keys of each
+// type of constraint, and the fields as documents have them. constraintrules.go holds the
+// checks that the tables cannot express.
 
-func constraintTypes() []string {
-	return []string{
-		ConstrainDirect, ConstrainClusters, ConstrainAddons, ConstrainGeo,
-		ConstrainLatency, ConstrainLabels, ConstrainSpread, ConstrainApart,
-	}
-}
-
-// The bounds of what constraints say; those of the table are whole numbers.
+// The types of constraints.
 const (
-	maxRigidness  = 86_400 // s
-	maxRoundTrip  = 60_000 // ms
-	maxKilometres = 20_015 // half the way round the earth
-	maxMbit       = 1_000_000
+	ConstrainDirect   = "direct"   // to clusters or nodes by name
+	ConstrainClusters = "clusters" // to clusters by name
+	ConstrainAddons   = "addons"   // to nodes that have them
+	ConstrainGeo      = "geo"      // to a circle (Location, Threshold), an Area or a Polygon
+	ConstrainLatency  = "latency"  // to an Area, a Service or a Target (a user), within Threshold
+	ConstrainLabels   = "labels"   // to nodes whose labels match
+	ConstrainSpread   = "spread"   // at most Limit instances of the service per By
+	// ConstrainAntiAffinity keeps it away from the instances of other Services, per By.
+	// Documents write anti_affinity; the value is the type's former name, which stores,
+	// messages and clusters of the previous release use. ParseSLA accepts both.
+	ConstrainAntiAffinity = "apart"
 )
 
-// MaxConvergence is the most seconds that a convergence_time may say.
-const MaxConvergence = 3_600
+// Constraint restricts where a service may run.
+type Constraint struct {
+	Type    string   `json:"type"`
+	Cluster string   `json:"cluster,omitempty"` // direct: one name, or several separated by ";"
+	Node    string   `json:"node,omitempty"`    // direct: one name, or several separated by ";"
+	Allowed []string `json:"allowed,omitempty"` // clusters: names
+	Needs   []string `json:"needs,omitempty"`   // addons: names, all of them
 
-func constraintRule(c checker, at string, v *value) {
-	patienceRule(c, at, v)
-	kind := v.get("type").text
-	keys, known := keysOf[kind]
-	if !known {
-		return // said already, and what its keys mean depends on it
-	}
-	all := slices.Concat([]string{"type"}, keys.oneOf, keys.needs, keys.may)
-	for i := range v.members {
-		m := &v.members[i]
-		if _, field := lookup[constraintPath+"/"+m.key]; field && !slices.Contains(all, m.key) && !neutral(&m.value) {
-			c.fault(at+"/"+m.key, m.key, "use a constraint of type "+strings.Join(typesWith(m.key), " or "),
-				"%s does not belong to a constraint of type %s", m.key, kind)
-		}
-	}
-	given := slices.DeleteFunc(slices.Clone(keys.oneOf), func(key string) bool { return neutral(v.get(key)) })
-	switch choice := strings.Join(keys.oneOf, ", "); {
-	case len(keys.oneOf) > 0 && len(given) == 0:
-		c.fault(at, "constraints", "give one of "+choice, "a %s constraint that names no place", kind)
-	case len(given) > 1:
-		c.fault(at+"/"+given[1], given[1], "make them constraints of their own", "a %s constraint has one of %s, and %s is given too", kind, choice, given[0])
-	}
-	for _, key := range keys.needs {
-		if neutral(v.get(key)) && key != "threshold" {
-			c.fault(at+"/"+key, key, "list at least one", "a %s constraint needs %s", kind, key)
-		}
-	}
-	switch kind {
-	case ConstrainDirect:
-		directRule(c, at, v)
-	case ConstrainGeo:
-		switch {
-		case !neutral(v.get("location")):
-			c.threshold(at, v, kind, "km", maxKilometres)
-		case len(given) == 1 && !neutral(v.get("threshold")):
-			c.fault(at+"/threshold", "threshold", "leave it out, or give a location", "a threshold is a distance from a location, not from %s %s", article(given[0]), given[0])
-		}
-	case ConstrainLatency:
-		c.threshold(at, v, kind, "ms", maxRoundTrip)
-	case ConstrainAddons:
-		c.once(at, "needs", v)
-	case ConstrainLabels:
-		c.once(at, "labels", v)
-	}
+	Area      string   `json:"area,omitempty"`      // geo, latency: an area's name or a country's code, as nodes have them
+	Location  string   `json:"location,omitempty"`  // geo: "latitude,longitude", see ParseGeo
+	Polygon   []string `json:"polygon,omitempty"`   // geo: corners as Location; the last joins the first
+	Service   string   `json:"service,omitempty"`   // latency: a service of the application, "name.namespace"
+	Target    string   `json:"target,omitempty"`    // latency: a user's host name or address, with a port for TCP
+	Threshold float64  `json:"threshold,omitempty"` // geo: km; latency: ms of round trip
+
+	// Rigidness is how many seconds the constraint may be violated before the instance moves;
+	// 0 means DefaultRigidness. Documents write it as tolerate, or as rigidness, a share.
+	Rigidness float64 `json:"rigidness,omitempty"`
+	// Share is the document's rigidness, in (0, 1]: the share of the checks of the last
+	// five minutes in which the constraint must be met. 0: Rigidness applies to each
+	// violation by itself.
+	Share float64 `json:"share,omitempty"`
+	// ConvergenceTime is how many seconds placement may search and measure before it uses the
+	// best result so far; 0 means DefaultConvergence.
+	ConvergenceTime float64 `json:"convergence_time,omitempty"`
+
+	Labels   []string `json:"labels,omitempty"`   // labels: "key=value", "key!=value", "key" or "!key", all of them
+	By       string   `json:"by,omitempty"`       // spread, anti-affinity: "node" (default), "cluster", or a label's key
+	Limit    int      `json:"limit,omitempty"`    // spread; 0 means 1
+	Services []string `json:"services,omitempty"` // anti-affinity: services of the application, "name.namespace"
 }
 
-// typesWith are the types of constraints that know a key.
-func typesWith(key string) []string {
-	return slices.DeleteFunc(constraintTypes(), func(kind string) bool {
-		k := keysOf[kind]
-		return !slices.Contains(k.oneOf, key) && !slices.Contains(k.needs, key) && !slices.Contains(k.may, key)
-	})
+// Defaults, in seconds.
+const (
+	DefaultRigidness   = 60.0
+	DefaultConvergence = 5.0
+)
+
+// antiAffinity is the documented name of ConstrainAntiAffinity.
+const antiAffinity = "anti_affinity"
+
+// constraintKinds lists the types of constraints under their documented names, with the
+// keys of each beside "type": those of which it takes exactly one, those that it requires
+// and those that it may have.
+var constraintKinds = []constraintKind{
+	{name: ConstrainDirect, may: []string{"cluster", "node"}}, // at least one of both
+	{name: ConstrainClusters, needs: []string{"allowed"}},
+	{name: ConstrainAddons, needs: []string{"needs"}, may: []string{"rigidness", "tolerate"}},
+	{name: ConstrainGeo, oneOf: []string{"area", "location", "polygon"}, may: []string{"threshold", "rigidness", "tolerate", "convergence_time"}},
+	{name: ConstrainLatency, oneOf: []string{"area", "service", "target"}, needs: []string{"threshold"}, may: []string{"rigidness", "tolerate", "convergence_time"}},
+	{name: ConstrainLabels, needs: []string{"labels"}, may: []string{"rigidness", "tolerate"}},
+	{name: ConstrainSpread, may: []string{"by", "limit", "rigidness", "tolerate"}},
+	{name: antiAffinity, needs: []string{"services"}, may: []string{"by", "rigidness", "tolerate"}},
 }
 
-// threshold refuses one that is missing, 0, or more than its unit allows.
-func (c checker) threshold(at string, v *value, kind, unit string, most float64) {
-	t := v.get("threshold")
-	n, err := strconv.ParseFloat(cmp.Or(t.text, "0"), 64)
-	switch {
-	case t.kind != "" && t.kind != NumberField || err != nil || n < 0:
-		return // said already
-	case n == 0:
-		c.fault(at+"/threshold", "threshold", "say how many "+unit, "a %s constraint needs a threshold above 0", kind)
-	case n > most:
-		c.fault(at+"/threshold", "threshold", "at most "+strconv.FormatFloat(most, 'f', -1, 64)+" "+unit, "threshold is %s, more than %s can ever be", shorten(t.text), kind)
-	}
+type constraintKind struct {
+	name              string
+	oneOf, needs, may []string
 }
 
-// once refuses a string that is in a list twice.
-func (c checker) once(at, key string, v *value) {
-	seen := map[string]bool{}
-	for i, item := range v.get(key).items {
-		if item.text != "" && seen[item.text] {
-			c.fault(at+"/"+key+"/"+itoa(i), key, "keep one of them", "%s is named twice", shorten(item.text))
-		}
-		seen[item.text] = true
+// documented returns the documented name of a type of constraint.
+func documented(kind string) string {
+	if kind == ConstrainAntiAffinity {
+		return antiAffinity
 	}
+	return kind
 }
 
-func directRule(c checker, at string, v *value) {
-	cluster, node := v.get("cluster"), v.get("node")
-	if cluster.text == "" && node.text == "" {
-		c.fault(at, "constraints", "give cluster, node or both", "a direct constraint that names nothing")
+// constraintTypes returns the documented names of the types.
+func constraintTypes() (names []string) {
+	for _, k := range constraintKinds {
+		names = append(names, k.name)
 	}
-	c.machines(at, "cluster", cluster.text)
-	c.machines(at, "node", node.text)
+	return names
 }
 
-func (c checker) machines(at, key, list string) {
-	if strings.TrimSpace(list) == "" {
-		return
-	}
-	for name := range strings.SplitSeq(list, ";") {
-		if name = strings.TrimSpace(name); !ValidMachineName(name) {
-			c.fault(at+"/"+key, key, fixPattern[machinePattern], "%s cannot be %q", key, shorten(name))
-		}
-	}
-}
-
-const fixLocation = "degrees with their direction: 48.14N,11.58E; or as in Oakestra longitude before latitude: 11.58,48.14"
-
-func locationRule(c checker, at string, v *value) {
-	if _, err := ParseLocation(v.text); err != nil && v.text != "" {
-		c.fault(at, afterLast(at, '/'), fixLocation, "%s", strings.TrimSuffix(err.Error(), ": "+ErrInvalid.Error()))
-	}
-}
-
-// polygonRule refuses what encloses nothing, and what might be meant inside out.
-func polygonRule(c checker, at string, v *value) {
-	if len(v.items) == 0 || len(v.items) > lookup[constraintPath+"/polygon"].Max {
-		return
-	}
-	if len(v.items) < 3 {
-		c.fault(at, "polygon", "give at least 3; the last joins the first by itself", "polygon has %d corners", len(v.items))
-		return
-	}
-	var corners []Geo
-	for i := range v.items {
-		text := v.items[i].text
-		if v.items[i].kind != StringField {
-			continue // said already
-		}
-		g, err := ParseLocation(text)
-		if err == nil && !explicit(text) {
-			c.fault(at+"/"+itoa(i), "polygon", "write it with its directions: 48.14N,11.58E", "it is doubtful which number of %q is the latitude", shorten(text))
-			continue
-		}
-		if err != nil {
-			c.fault(at+"/"+itoa(i), "polygon", "degrees with their direction: 48.14N,11.58E", "%s", strings.TrimSuffix(err.Error(), ": "+ErrInvalid.Error()))
-			continue
-		}
-		corners = append(corners, g)
-	}
-	if len(corners) < len(v.items) {
-		return
-	}
-	// Each side goes the short way round: follow them, and see how far they lead.
-	lon, west, east, area := corners[0].Lon, corners[0].Lon, corners[0].Lon, 0.0
-	for i, g := range corners {
-		next := corners[(i+1)%len(corners)]
-		step := math.Remainder(next.Lon-g.Lon, 360)
-		area += step * (next.Lat + g.Lat) / 2
-		lon += step
-		west, east = min(west, lon), max(east, lon)
-	}
-	switch {
-	case east-west >= 180 || math.Abs(lon-corners[0].Lon) > 1:
-		c.fault(at, "polygon", "make it several services, or name an area", "polygon spans half the earth or more, so that its inside cannot be told from its outside")
-	case math.Abs(area) < 1e-9:
-		c.fault(at, "polygon", "give corners that are not on one line", "polygon encloses nothing")
-	}
-}
-
-func targetRule(c checker, at string, v *value) {
-	if _, _, err := ParseTarget(v.text); err != nil && v.text != "" {
-		c.fault(at, "target", "a host name or an address, with :port where it is to be connected to: example.org:443", "%q is no target", shorten(v.text))
-	}
-}
-
-// narrowingRule refuses constraints that together leave no cluster, no node or no
-// label, and two limits for the same spread, of which one was not meant.
-func narrowingRule(c checker, at string, v *value) {
-	var clusters, nodes map[string]bool // nil: all
-	var labels []string
-	spreads := map[string]int{} // by what they count
-	for i := range v.items {
-		k := &v.items[i]
-		if k.get("type").text == ConstrainSpread {
-			by := cmp.Or(k.get("by").text, "node")
-			if first, twice := spreads[by]; twice {
-				c.fault(at+"/"+itoa(i), "constraints", "keep one of them", "it is spread per %s already, at %s/%d", shorten(by), at, first)
-			} else {
-				spreads[by] = i
-			}
-		}
-		clusters = narrow(clusters, texts(k.get("allowed")))
-		clusters = narrow(clusters, split(k.get("cluster").text))
-		nodes = narrow(nodes, split(k.get("node").text))
-		labels = append(labels, texts(k.get("labels"))...)
-	}
-	for _, left := range []struct {
-		kind string
-		set  map[string]bool
-	}{{"cluster", clusters}, {"node", nodes}} {
-		if left.set != nil && len(left.set) == 0 {
-			c.fault(at, "constraints", "leave one of them out", "the constraints together allow no %s", left.kind)
+// typesWith returns the types of constraints that have the key.
+func typesWith(key string) (names []string) {
+	for _, k := range constraintKinds {
+		if slices.Contains(slices.Concat(k.oneOf, k.needs, k.may), key) {
+			names = append(names, k.name)
 		}
 	}
-	if a, b := contradiction(labels); a != "" {
-		c.fault(at, "constraints", "leave one of them out", "no node's labels are both %q and %q", shorten(a), shorten(b))
-	}
+	return names
 }
 
-// contradiction is a pair of selectors that no labels satisfy both of, if there is one.
-func contradiction(selectors []string) (string, string) {
-	is, has, hasNot, not := map[string]string{}, map[string]string{}, map[string]string{}, map[string]string{}
-	for _, s := range selectors {
-		key, value, equal := strings.Cut(s, "=")
-		switch {
-		case equal && strings.HasSuffix(key, "!"):
-			not[strings.TrimSuffix(key, "!")+"="+value] = s
-		case equal:
-			if other, ok := is[key]; ok && other != s {
-				return other, s
-			}
-			is[key], has[key] = s, s
-		case strings.HasPrefix(key, "!"):
-			hasNot[key[1:]] = s
-		default:
-			has[key] = cmp.Or(has[key], s)
-		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(has)) {
-		if hasNot[key] != "" {
-			return has[key], hasNot[key]
-		}
-		if s := is[key]; not[s] != "" {
-			return s, not[s]
-		}
-	}
-	return "", ""
-}
+// only returns the prefix of a key's description: the types that have the key.
+func only(key string) string { return "`" + strings.Join(typesWith(key), "`, `") + "`: " }
 
-func narrow(set map[string]bool, names []string) map[string]bool {
-	if len(names) == 0 {
-		return set
-	}
-	both := map[string]bool{}
-	for _, n := range names {
-		if set == nil || set[n] {
-			both[n] = true
-		}
-	}
-	return both
-}
-
-func split(list string) []string {
-	var out []string
-	for name := range strings.SplitSeq(list, ";") {
-		if name = strings.TrimSpace(name); name != "" {
-			out = append(out, name)
-		}
-	}
-	return out
-}
-
-func texts(v *value) []string {
-	var out []string
-	for i := range v.items {
-		out = append(out, v.items[i].text)
-	}
-	return out
-}
-
-func article(word string) string {
-	if strings.ContainsRune("aeiou", rune(word[0])) {
-		return "an"
-	}
-	return "a"
+// constraintFields are the fields of a constraint, for the parser, the schema and the reference.
+var constraintFields = []Field{
+	{
+		Pointer: servicePath + "/constraints", Type: ArrayField, Status: Enforced, Max: 64,
+		Doc: "Where it may run. Several narrow one another.", Rule: "they leave something to choose; no two of type `spread` with the same `by`",
+	},
+	{Pointer: constraintPath, Type: ObjectField, Status: Enforced, Doc: "One constraint."},
+	{
+		Pointer: constraintPath + "/type", Type: StringField, Status: Enforced, Required: true, Enum: constraintTypes(), Aliases: []string{ConstrainAntiAffinity},
+		Doc: "What the constraint is about. Each type has the keys below that name it, and no others. `apart` is a former name of `anti_affinity` and is accepted.",
+	},
+	{
+		Pointer: constraintPath + "/cluster", Type: StringField, Status: Enforced, Length: 4096,
+		Doc: "`direct`: a cluster's name, or several separated by `;`.", Rule: "`direct` needs `cluster`, `node` or both",
+	},
+	{
+		Pointer: constraintPath + "/node", Type: StringField, Status: Enforced, Length: 4096,
+		Doc: "`direct`: a node's name, or several separated by `;`.",
+	},
+	{
+		Pointer: constraintPath + "/allowed", Type: ArrayField, Status: Enforced, Max: 256,
+		Doc: "`clusters`: the clusters that it may run in.", Rule: "`clusters` needs at least one",
+	},
+	{Pointer: constraintPath + "/allowed/*", Type: StringField, Status: Enforced, Pattern: machinePattern, Doc: "A cluster's name."},
+	{
+		Pointer: constraintPath + "/needs", Type: ArrayField, Status: Enforced, Max: 64,
+		Doc: "`addons`: what its node must offer, all of it.", Rule: "`addons` needs at least one, none twice",
+	},
+	{Pointer: constraintPath + "/needs/*", Type: StringField, Status: Enforced, Pattern: addonPattern, Doc: "An addon's name, as nodes' operators call it; case counts."},
+	{
+		Pointer: constraintPath + "/area", Type: StringField, Status: Enforced, Pattern: areaPattern,
+		Doc:  "`geo`: its node is in that area. `latency`: it is near that area's nodes. A place's name or a country's code, as nodes' operators write it: `munich`, `de`. Case does not count.",
+		Rule: "`geo` needs exactly one of `area`, `location` and `polygon`; `latency` exactly one of `area`, `service` and `target`",
+	},
+	{
+		Pointer: constraintPath + "/location", Type: StringField, Status: Enforced, Length: 64,
+		Doc: "`geo`: its node is at most `threshold` km from here.", Rule: "degrees of WGS 84: `48.14N,11.58E`, or as Oakestra has it longitude before latitude: `11.58,48.14`",
+	},
+	{
+		Pointer: constraintPath + "/polygon", Type: ArrayField, Status: Enforced, Max: 64,
+		Doc:  "`geo`: its node is within these corners, the last of which joins the first. Sides are straight on a map of latitude by longitude and go the short way round the earth.",
+		Rule: "3 to 64 corners that enclose something, within less than 180 degrees of longitude and around no pole",
+	},
+	{Pointer: constraintPath + "/polygon/*", Type: StringField, Status: Enforced, Length: 64, Doc: "A corner: `48.14N,11.58E`.", Rule: "with N or S and E or W, so that latitude and longitude are not confused"},
+	{
+		Pointer: constraintPath + "/service", Type: StringField, Status: Enforced, Pattern: maybePattern,
+		Doc: "`latency`: it is near the nearest instance of this service of the application, `name.namespace`, or the name alone where it is unique.", Rule: "another service of the application",
+	},
+	{
+		Pointer: constraintPath + "/target", Type: StringField, Status: Enforced, Length: 262,
+		Doc:  "`latency`: it is near this user: a host name or an address, which nodes measure by ICMP or, with `:port`, by connecting. The cluster's operator says which addresses may be measured; private ones may not unless allowed.",
+		Rule: "`host`, `host:port`, `198.51.100.7`, `[2001:db8::7]:443`; no URL",
+	},
+	{
+		Pointer: constraintPath + "/threshold", Type: NumberField, Status: Enforced, Unit: "ms or km", Max: 60_000,
+		Doc: "`latency`: the longest round trip, ms. `geo` with `location`: the greatest distance, km.", Rule: "above 0; at most 20015 km, half the way round the earth",
+	},
+	{
+		Pointer: constraintPath + "/rigidness", Type: NumberField, Status: Enforced, Unit: "of checks", Max: 1, Fix: rigidnessFix, Default: "`tolerate`",
+		Doc: only("rigidness") + rigidnessDoc,
+	},
+	{
+		Pointer: constraintPath + "/tolerate", Type: StringField, Status: Enforced, Pattern: tolerateText, Default: defaultRigid,
+		Doc: only("tolerate") + tolerateDoc, Rule: "1ms to 24h; not with `rigidness`",
+	},
+	{
+		Pointer: constraintPath + "/convergence_time", Type: NumberField, Status: Enforced, Unit: "s", Max: MaxConvergence, Default: defaultConverg,
+		Doc: only("convergence_time") + convergenceDoc,
+	},
+	{
+		Pointer: constraintPath + "/labels", Type: ArrayField, Status: Enforced, Max: 64,
+		Doc: "`labels`: what its node's labels must be, all of it.", Rule: "`labels` needs at least one; they do not contradict one another",
+	},
+	{
+		Pointer: constraintPath + "/labels/*", Type: StringField, Status: Enforced, Pattern: labelPattern,
+		Doc: "`key=value`, `key!=value` (another value or none), `key` (any value) or `!key` (no such label).",
+	},
+	{
+		Pointer: constraintPath + "/by", Type: StringField, Status: Enforced, Pattern: byPattern, Default: "`node`",
+		Doc: only("by") + "counted per `node`, per `cluster`, or per value of this label of the cluster's nodes (`rack`); nodes without the label count in none.",
+	},
+	{
+		Pointer: constraintPath + "/limit", Type: IntegerField, Status: Enforced, Max: MaxReplicas, Default: "1",
+		Doc: "`spread`: at most so many instances of the service in each; 0 means the default.",
+	},
+	{
+		Pointer: constraintPath + "/services", Type: ArrayField, Status: Enforced, Max: MaxServices,
+		Doc: only("services") + "it is never together with an instance of these services of the application.", Rule: "`anti_affinity` needs at least one, none twice; other services of the application",
+	},
+	{Pointer: constraintPath + "/services/*", Type: StringField, Status: Enforced, Pattern: siblingPattern, Doc: "`name.namespace`, or the name alone where it is unique."},
 }

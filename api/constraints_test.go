@@ -28,7 +28,7 @@ const constrained = `{"sla_version":"v2.0","applications":[{"application_name":"
 		{"type":"latency","target":"Gate.Example.org:443","threshold":30.5},
 		{"type":"labels","labels":["rack","disk=nvme","zone!=a","!retired"]},
 		{"type":"spread"},{"type":"spread","by":"rack","limit":2,"tolerate":"30s"},
-		{"type":"apart","services":["store","pre.v1"],"by":"cluster","tolerate":"5s"}],
+		{"type":"anti_affinity","services":["store","pre.v1"],"by":"cluster","tolerate":"5s"}],
 	 "connectivity":[{"target_microservice_id":"store","con_constraints":[
 		{"type":"latency","threshold":5,"tolerate":"30s","convergence_time":5},{"type":"bandwidth","threshold":"100Mbit"},{"type":"geo","threshold":50}]}]}]}]}`
 
@@ -85,7 +85,7 @@ func TestFaultsOfPlaces(t *testing.T) {
 	}
 	k, l := at+"/constraints/0", at+"/connectivity/0"
 	tests := []struct{ name, doc, pointer, says string }{
-		{"no such type", one(`"type":"anti-affinity"`), k + "/type", "did you mean apart?"},
+		{"no such type", one(`"type":"anti-affinity"`), k + "/type", "did you mean anti_affinity?"},
 		{"a type by its key", one(`"type":"latancy"`), k + "/type", "did you mean latency?"},
 		{"a synonym", pair(`"gpus":1`), at + "/gpus", "did you mean vgpus?"},
 		{"a slip", pair(`"device":[]`), at + "/device", "did you mean devices?"},
@@ -94,7 +94,7 @@ func TestFaultsOfPlaces(t *testing.T) {
 		{"misplaced", pair(`"polygon":[]`), at + "/polygon", "it belongs in /applications/*/microservices/*/constraints/*"},
 		{"another type's key", one(`"type":"direct","node":"n","labels":["a"]`), k + "/labels", "use a constraint of type labels"},
 		{"another type's keys", one(`"type":"labels","labels":["a"],"threshold":5`), k + "/threshold", "use a constraint of type geo or latency"},
-		{"rigid names", one(`"type":"direct","node":"n","rigidness":0.5`), k + "/rigidness", "type addons or geo or latency or labels or spread or apart"},
+		{"rigid names", one(`"type":"direct","node":"n","rigidness":0.5`), k + "/rigidness", "type addons or geo or latency or labels or spread or anti_affinity"},
 
 		{"geo of nothing", one(`"type":"geo"`), k, "give one of area, location, polygon"},
 		{"geo of two", one(`"type":"geo","area":"de","location":"1N,1E","threshold":5`), k + "/location", "area is given too"},
@@ -107,7 +107,7 @@ func TestFaultsOfPlaces(t *testing.T) {
 		{"an area with a sign", one(`"type":"geo","area":"münchen;1"`), k + "/area", "munich, de"},
 		{"two corners", one(`"type":"geo","polygon":["1N,1E","2N,2E"]`), k + "/polygon", "at least 3"},
 		{"many corners", one(`"type":"geo","polygon":[` + strings.TrimSuffix(strings.Repeat(`"1N,1E",`, 65), ",") + `]`), k + "/polygon", "at most 64"},
-		{"a bad corner", one(`"type":"geo","polygon":["1N,1E","2N,2E","3"]`), k + "/polygon/2", "no location"},
+		{"a bad corner", one(`"type":"geo","polygon":["1N,1E","2N,2E","3"]`), k + "/polygon/2", "not a location"},
 		{"corners without quotes", one(`"type":"geo","polygon":[48.14,"2N,2E","3N,1E"]`), k + "/polygon/0", `each corner in quotation marks: "48.14N,11.58E"`},
 		{"a line", one(`"type":"geo","polygon":["1N,1E","2N,2E","3N,3E"]`), k + "/polygon", "encloses nothing"},
 		{"half the earth", one(`"type":"geo","polygon":["0N,100W","0N,0E","0N,100E","10N,0E"]`), k + "/polygon", "half the earth"},
@@ -120,11 +120,11 @@ func TestFaultsOfPlaces(t *testing.T) {
 		{"a bound in words", one(`"type":"latency","area":"x","threshold":"20"`), k + "/threshold", "a number"},
 		{"to a stranger", one(`"type":"latency","service":"ee","threshold":5`), k + "/service", "no such service"},
 		{"to itself", one(`"type":"latency","service":"c","threshold":5`), k + "/service", "the service itself"},
-		{"a URL", one(`"type":"latency","target":"https://a.org/","threshold":5`), k + "/target", "no target"},
-		{"a mistyped address", one(`"type":"latency","target":"198.51.100.256","threshold":5`), k + "/target", "no target"},
-		{"any address", one(`"type":"latency","target":"0.0.0.0","threshold":5`), k + "/target", "no target"},
-		{"a zone", one(`"type":"latency","target":"fe80::1%eth0","threshold":5`), k + "/target", "no target"},
-		{"a port of nothing", one(`"type":"latency","target":"a.org:0","threshold":5`), k + "/target", "no target"},
+		{"a URL", one(`"type":"latency","target":"https://a.org/","threshold":5`), k + "/target", "not a target"},
+		{"a mistyped address", one(`"type":"latency","target":"198.51.100.256","threshold":5`), k + "/target", "not a target"},
+		{"any address", one(`"type":"latency","target":"0.0.0.0","threshold":5`), k + "/target", "not a target"},
+		{"a zone", one(`"type":"latency","target":"fe80::1%eth0","threshold":5`), k + "/target", "not a target"},
+		{"a port of nothing", one(`"type":"latency","target":"a.org:0","threshold":5`), k + "/target", "not a target"},
 		{"too tolerant", one(`"type":"latency","area":"x","threshold":5,"tolerate":"86401s"`), k + "/tolerate", "1ms to 24h"},
 		{"rigidness in seconds", one(`"type":"latency","area":"x","threshold":5,"rigidness":60`), k + "/rigidness", "write tolerate: 60s"},
 		{"tolerate without a unit", one(`"type":"latency","area":"x","threshold":5,"tolerate":"60"`), k + "/tolerate", "a whole number with its unit"},
@@ -145,10 +145,10 @@ func TestFaultsOfPlaces(t *testing.T) {
 		{"by anything", one(`"type":"spread","by":"a b"`), k + "/by", "node, cluster"},
 		{"spread twice", pair(`"constraints":[{"type":"spread","limit":2},{"type":"spread","by":"node"}]`), k[:len(k)-1] + "1", "per node already, at " + k + "; keep one of them"},
 		{"spread twice by a label", pair(`"constraints":[{"type":"spread","by":"rack"},{"type":"spread"},{"type":"spread","by":"rack","limit":3}]`), k[:len(k)-1] + "2", "per rack already, at " + k + "; keep one of them"},
-		{"apart from nobody", one(`"type":"apart"`), k + "/services", "list at least one"},
-		{"apart from itself", one(`"type":"apart","services":["c.d"]`), k + "/services/0", "type spread"},
-		{"apart from a stranger", one(`"type":"apart","services":["e.g"]`), k + "/services/0", "did you mean e.f?"},
-		{"apart twice", one(`"type":"apart","services":["e","e.f"]`), k + "/services/1", "named twice"},
+		{"anti-affinity to nobody", one(`"type":"anti_affinity"`), k + "/services", "list at least one"},
+		{"anti-affinity to itself", one(`"type":"anti_affinity","services":["c.d"]`), k + "/services/0", "type spread"},
+		{"anti-affinity to a stranger", one(`"type":"anti_affinity","services":["e.g"]`), k + "/services/0", "did you mean e.f?"},
+		{"anti-affinity twice", one(`"type":"anti_affinity","services":["e","e.f"]`), k + "/services/1", "named twice"},
 
 		{"link to a stranger", pair(`"connectivity":[{"target_microservice_id":"x","con_constraints":[{"type":"geo","threshold":1}]}]`), l + "/target_microservice_id", "no such service"},
 		{"link to itself", pair(`"connectivity":[{"target_microservice_id":"c.d","con_constraints":[{"type":"geo","threshold":1}]}]`), l + "/target_microservice_id", "the service itself"},
@@ -200,7 +200,7 @@ func TestAThousandStrangersGiveABoundedAnswer(t *testing.T) {
 		services = append(services, fmt.Sprintf(`{"microservice_name":"%030d","microservice_namespace":"d","virtualization":"container","code":"x"}`, i))
 		strangers = append(strangers, fmt.Sprintf(`"%029dx"`, i))
 	}
-	apart := `{"type":"apart","services":[` + strings.Join(strangers, ",") + `]}`
+	apart := `{"type":"anti_affinity","services":[` + strings.Join(strangers, ",") + `]}`
 	doc := strings.TrimSuffix(placed(`"constraints":[`+strings.TrimSuffix(strings.Repeat(apart+",", 64), ",")+`]`), "]}]}") + "," + strings.Join(services[:255], ",") + "]}]}"
 	if len(doc) > api.MaxSLABytes {
 		t.Fatalf("a document of %d bytes", len(doc))
@@ -277,4 +277,21 @@ func FuzzParseTarget(f *testing.F) {
 			t.Fatalf("%q has the host %q, which is %q, %d, %v", text, host, again, port, err)
 		}
 	})
+}
+
+// The former name of the type stays accepted, and both are stored under it, so that a
+// cluster of the previous release understands them.
+func TestAntiAffinityHasAFormerName(t *testing.T) {
+	for _, name := range []string{"apart", "anti_affinity"} {
+		doc := strings.Replace(constrained, `"type":"anti_affinity"`, `"type":"`+name+`"`, 1)
+		sla, err := api.ParseSLA([]byte(doc))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		constraints := sla.Applications[0].Services[3].Constraints
+		if got := constraints[len(constraints)-1].Type; got != "apart" {
+			t.Errorf("%s is stored as %q, want apart", name, got)
+		}
+	}
 }

@@ -1,19 +1,19 @@
 package api
 
-// Device is a number of devices of one kind that an instance asks for, or has.
+// Device is a number of devices of one kind.
 type Device struct {
 	Name  string `json:"name"` // "gpu", "tpu", or a CDI kind, "vendor.com/class"
 	Count int    `json:"count"`
 }
 
-// The kinds that `vgpus` and `vtpus` of an SLA stand for. A node's GPU counts as
-// "gpu" beside its CDI kind, and is the same one device.
+// The kinds for `vgpus` and `vtpus` of an SLA. A node's GPU counts as "gpu" and under its CDI
+// kind, and is one device.
 const (
 	DeviceGPU = "gpu"
 	DeviceTPU = "tpu"
 )
 
-// NodeDevice is one device that a node offers. It is given to one instance at a time.
+// NodeDevice is one device of a node. One instance at a time has it.
 type NodeDevice struct {
 	ID    string   `json:"id"`              // unique on the node: the CDI name, "vendor.com/class=0", or the test device's
 	Kinds []string `json:"kinds"`           // by which it may be asked for, sorted

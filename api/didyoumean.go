@@ -2,18 +2,18 @@ package api
 
 import "strings"
 
-// other words that people use for a field.
+// synonyms maps words that people use to the names of fields.
 var synonyms = map[string]string{
 	"image": "code", "command": "cmd", "entrypoint": "cmd", "services": "microservices", "apps": "applications",
 	"ram": "memory", "cpu": "vcpus", "cpus": "vcpus", "cores": "vcpus", "runtime": "virtualization", "env": "environment",
 	"instances": "replicas", "scale": "replicas", "architecture": "arch", "ports": "port", "version": "sla_version",
 	"gpu": "vgpus", "gpus": "vgpus", "tpu": "vtpus", "tpus": "vtpus", "disk": "storage", "radius": "threshold", "distance": "threshold",
 	"max": "threshold", "country": "area", "region": "area", "place": "area", "coordinates": "location", "corners": "polygon", "topology": "by",
-	"affinity": "labels", "anti_affinity": "apart", "antiaffinity": "apart", "node_selector": "labels", "target": "target_microservice_id",
+	"affinity": "labels", "antiaffinity": "anti_affinity", "node_selector": "labels", "target": "target_microservice_id",
 	"description": "application_desc", "oneshot": "one_shot", "name": "_name", "namespace": "_namespace",
 }
 
-// didYouMean is the known word that a key most likely stands for, or "".
+// didYouMean returns the known word that is most similar to a key, or "".
 func didYouMean(key string, known []string) string {
 	if len(key) > 40 {
 		return ""
@@ -35,8 +35,8 @@ func didYouMean(key string, known []string) string {
 	return best
 }
 
-// distance is how many letters must be changed, added, left out or swapped with
-// their neighbour to make b of a (optimal string alignment).
+// distance returns the number of letters to change, add, remove or swap with a neighbour to
+// turn a into b (optimal string alignment).
 func distance(a, b string) int {
 	two, one, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range one {

@@ -5,15 +5,15 @@ import (
 	"strconv"
 )
 
-// Digest is a fingerprint of a set: the XOR of its members' hashes, so that a
-// member is added and removed in constant time and order does not matter. It
-// finds loss, not malice.
+// Digest is a fingerprint of a set: the XOR of its members' hashes. Adding and removing take
+// constant time and the order does not matter. It detects loss, not manipulation.
 type Digest uint64
 
-// Toggle adds a member to the set's digest, or removes one that is in it.
+// Toggle adds a member to the set's digest, or removes it.
 func (d Digest) Toggle(member Digest) Digest { return d ^ member }
 
-func digestOf(parts ...string) Digest {
+// DigestOf returns the digest of one member, which the parts identify in this order.
+func DigestOf(parts ...string) Digest {
 	h := fnv.New64a()
 	for _, p := range parts {
 		_, _ = h.Write([]byte(p))

@@ -2,8 +2,8 @@ package api
 
 import "errors"
 
-// The kinds of error that programs tell apart. The text around them is for
-// people; one table (HTTPStatus) maps a kind to HTTP.
+// The kinds of errors, for programs. The text around them is for people. HTTPStatus maps kinds
+// to HTTP.
 var (
 	ErrInvalid         = errors.New("invalid")
 	ErrUnauthenticated = errors.New("not signed in")
@@ -38,8 +38,8 @@ var statuses = []struct {
 	{ErrUnavailable, 503, "unavailable"},
 }
 
-// HTTPStatus is the status and the stable code of an error: its kind's, or 500
-// "internal" for an error of no kind.
+// HTTPStatus returns the status and the stable code of an error's kind, or 500 "internal" if
+// it has none.
 func HTTPStatus(err error) (status int, code string) {
 	for _, s := range statuses {
 		if errors.Is(err, s.kind) {
@@ -49,8 +49,8 @@ func HTTPStatus(err error) (status int, code string) {
 	return 500, "internal"
 }
 
-// KindOf is the kind that a status code stands for, or nil. It is HTTPStatus
-// backwards, for clients.
+// KindOf returns the kind for a status code, or nil. It is the inverse of HTTPStatus, for
+// clients.
 func KindOf(status int) error {
 	for _, s := range statuses {
 		if s.status == status {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Fault is one thing that is wrong with a document.
+// Fault is one fault of a document.
 type Fault struct {
 	Pointer string `json:"pointer"`         // JSON pointer (RFC 6901) to the place; "" is the whole document
 	Field   string `json:"field,omitempty"` // the field's name
@@ -13,7 +13,7 @@ type Fault struct {
 	Fix     string `json:"fix,omitempty"`   // what would mend it
 }
 
-// String is the fault in one line for people.
+// String returns the fault as one line for people.
 func (f Fault) String() string {
 	var b strings.Builder
 	if f.Pointer != "" {
@@ -26,7 +26,7 @@ func (f Fault) String() string {
 	return b.String()
 }
 
-// Faults is all that is wrong with a document, found in one pass. It is ErrInvalid.
+// Faults lists all faults of a document. It is ErrInvalid.
 type Faults struct {
 	Faults []Fault
 	More   int // faults beyond the first 100, counted and not kept
@@ -46,8 +46,8 @@ func (e *Faults) Error() string {
 // Unwrap makes the faults ErrInvalid.
 func (e *Faults) Unwrap() error { return ErrInvalid }
 
-// maxFaults bounds the answer to a document of a hundred thousand typos, and
-// the work of finding what each was meant to be.
+// maxFaults bounds the answer to a document with many faults, and the work of finding
+// suggestions.
 const maxFaults = 100
 
 func (e *Faults) full() bool { return len(e.Faults) >= maxFaults }

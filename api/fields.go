@@ -2,13 +2,14 @@ package api
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
-// FieldStatus says what happens to a field of the SLA today.
+// FieldStatus says how Treeline treats a field of the SLA.
 type FieldStatus string
 
-// The statuses of a field. There is no fourth: nothing is accepted and ignored.
+// The statuses of a field. No field is accepted and ignored.
 const (
 	Enforced      FieldStatus = "enforced"      // what it says is done
 	Informational FieldStatus = "informational" // kept or checked, and changes nothing
@@ -28,8 +29,8 @@ const (
 	BooleanField FieldType = "boolean"
 )
 
-// Field is one line of the table that the parser, the JSON schema and the
-// reference in docs are made from.
+// Field describes one field. The parser, the JSON schema and the reference in docs are made
+// from it.
 type Field struct {
 	Pointer  string // JSON pointer; "*" stands for any index of an array
 	Type     FieldType
@@ -44,16 +45,17 @@ type Field struct {
 	Length   int      // the most bytes of a string; 0: see Pattern
 	Pattern  string   // what a string must match
 	Enum     []string // the strings that are allowed; empty: any
+	Aliases  []string // former strings that are accepted beside Enum
 	Rule     string   // what is checked beyond that, in words
 	Text     string   // of numbers: the pattern of strings that may stand instead; empty: none
 	TextDoc  string   // those strings in words
 	Fix      string   // what to write instead of a value that is refused; empty: see the bounds
 }
 
-// Name is the last part of the field's pointer.
+// Name returns the last part of the field's pointer.
 func (f Field) Name() string { return afterLast(f.Pointer, '/') }
 
-// Bounds are what a value may be, in words, with code between backticks.
+// Bounds returns the allowed values in words, with code between backticks.
 func (f Field) Bounds() string {
 	var parts []string
 	switch {
@@ -88,10 +90,10 @@ func (f Field) Bounds() string {
 	return strings.Join(parts, "; ")
 }
 
-// When the rooms arrive that will honour what is refused today.
+// Texts for Field.Until.
 const untilVolumes = "until volumes arrive"
 
-// The bounds of a document; the rest are in the table.
+// The bounds of a document. Fields has the others.
 const (
 	MaxSLABytes  = 1 << 20 // of a document, before anything is parsed
 	MaxSLADepth  = 32      // of objects and arrays within one another
@@ -142,12 +144,14 @@ const (
 	defaultConverg = "5"
 )
 
-// Arches are the processors that `arch` may name, as Go names them.
+// Arches are the values of `arch`, as Go names processors.
 var Arches = []string{"amd64", "arm64", "arm", "386", "riscv64", "ppc64le", "s390x", "loong64", "mips64le"}
 
-// Fields is every field of the Oakestra SLA v2.0 and the few that Treeline
-// adds, with what happens to it today. It is read only.
-var Fields = []Field{
+// Fields lists every field of the Oakestra SLA v2.0 and those that Treeline adds. It is
+// read only.
+var Fields = slices.Concat(fieldsBeforeConstraints, constraintFields, fieldsAfterConstraints)
+
+var fieldsBeforeConstraints = []Field{
 	{
 		Pointer: "", Type: ObjectField, Status: Enforced, Required: true,
 		Doc: "The document, JSON or YAML, at most 1 MiB.",
@@ -254,95 +258,10 @@ var Fields = []Field{
 		Pointer: servicePath + "/platform", Type: StringField, Status: Enforced, Pattern: platformPattern, Default: "the node's own",
 		Doc: "The image's platform, `linux/amd64`. It runs on nodes of that processor only.", Rule: "`arch`, if given, names the same processor alone",
 	},
-	{
-		Pointer: servicePath + "/constraints", Type: ArrayField, Status: Enforced, Max: 64,
-		Doc: "Where it may run. Several narrow one another.", Rule: "they leave something to choose; no two of type `spread` with the same `by`",
-	},
-	{Pointer: constraintPath, Type: ObjectField, Status: Enforced, Doc: "One constraint."},
-	{
-		Pointer: constraintPath + "/type", Type: StringField, Status: Enforced, Required: true, Enum: constraintTypes(),
-		Doc: "What it is about; each type knows the keys below that name it, and no others.",
-	},
-	{
-		Pointer: constraintPath + "/cluster", Type: StringField, Status: Enforced, Length: 4096,
-		Doc: "`direct`: a cluster's name, or several separated by `;`.", Rule: "`direct` needs `cluster`, `node` or both",
-	},
-	{
-		Pointer: constraintPath + "/node", Type: StringField, Status: Enforced, Length: 4096,
-		Doc: "`direct`: a node's name, or several separated by `;`.",
-	},
-	{
-		Pointer: constraintPath + "/allowed", Type: ArrayField, Status: Enforced, Max: 256,
-		Doc: "`clusters`: the clusters that it may run in.", Rule: "`clusters` needs at least one",
-	},
-	{Pointer: constraintPath + "/allowed/*", Type: StringField, Status: Enforced, Pattern: machinePattern, Doc: "A cluster's name."},
-	{
-		Pointer: constraintPath + "/needs", Type: ArrayField, Status: Enforced, Max: 64,
-		Doc: "`addons`: what its node must offer, all of it.", Rule: "`addons` needs at least one, none twice",
-	},
-	{Pointer: constraintPath + "/needs/*", Type: StringField, Status: Enforced, Pattern: addonPattern, Doc: "An addon's name, as nodes' operators call it; case counts."},
-	{
-		Pointer: constraintPath + "/area", Type: StringField, Status: Enforced, Pattern: areaPattern,
-		Doc:  "`geo`: its node is in that area. `latency`: it is near that area's nodes. A place's name or a country's code, as nodes' operators write it: `munich`, `de`. Case does not count.",
-		Rule: "`geo` needs exactly one of `area`, `location` and `polygon`; `latency` exactly one of `area`, `service` and `target`",
-	},
-	{
-		Pointer: constraintPath + "/location", Type: StringField, Status: Enforced, Length: 64,
-		Doc: "`geo`: its node is at most `threshold` km from here.", Rule: "degrees of WGS 84: `48.14N,11.58E`, or as Oakestra has it longitude before latitude: `11.58,48.14`",
-	},
-	{
-		Pointer: constraintPath + "/polygon", Type: ArrayField, Status: Enforced, Max: 64,
-		Doc:  "`geo`: its node is within these corners, the last of which joins the first. Sides are straight on a map of latitude by longitude and go the short way round the earth.",
-		Rule: "3 to 64 corners that enclose something, within less than 180 degrees of longitude and around no pole",
-	},
-	{Pointer: constraintPath + "/polygon/*", Type: StringField, Status: Enforced, Length: 64, Doc: "A corner: `48.14N,11.58E`.", Rule: "with N or S and E or W, so that latitude and longitude are not confused"},
-	{
-		Pointer: constraintPath + "/service", Type: StringField, Status: Enforced, Pattern: maybePattern,
-		Doc: "`latency`: it is near the nearest instance of this service of the application, `name.namespace`, or the name alone where it is unique.", Rule: "another service of the application",
-	},
-	{
-		Pointer: constraintPath + "/target", Type: StringField, Status: Enforced, Length: 262,
-		Doc:  "`latency`: it is near this user: a host name or an address, which nodes measure by ICMP or, with `:port`, by connecting. The cluster's operator says which addresses may be measured; private ones may not unless allowed.",
-		Rule: "`host`, `host:port`, `198.51.100.7`, `[2001:db8::7]:443`; no URL",
-	},
-	{
-		Pointer: constraintPath + "/threshold", Type: NumberField, Status: Enforced, Unit: "ms or km", Max: 60_000,
-		Doc: "`latency`: the longest round trip, ms. `geo` with `location`: the greatest distance, km.", Rule: "above 0; at most 20015 km, half the way round the earth",
-	},
-	{
-		Pointer: constraintPath + "/rigidness", Type: NumberField, Status: Enforced, Unit: "of checks", Max: 1, Fix: rigidnessFix, Default: "`tolerate`",
-		Doc: "`addons`, `geo`, `labels`, `latency`, `spread`, `apart`: " + rigidnessDoc,
-	},
-	{
-		Pointer: constraintPath + "/tolerate", Type: StringField, Status: Enforced, Pattern: tolerateText, Default: defaultRigid,
-		Doc: "`addons`, `geo`, `labels`, `latency`, `spread`, `apart`: " + tolerateDoc, Rule: "1ms to 24h; not with `rigidness`",
-	},
-	{
-		Pointer: constraintPath + "/convergence_time", Type: NumberField, Status: Enforced, Unit: "s", Max: MaxConvergence, Default: defaultConverg,
-		Doc: "`geo`, `latency`: " + convergenceDoc,
-	},
-	{
-		Pointer: constraintPath + "/labels", Type: ArrayField, Status: Enforced, Max: 64,
-		Doc: "`labels`: what its node's labels must be, all of it.", Rule: "`labels` needs at least one; they do not contradict one another",
-	},
-	{
-		Pointer: constraintPath + "/labels/*", Type: StringField, Status: Enforced, Pattern: labelPattern,
-		Doc: "`key=value`, `key!=value` (another value or none), `key` (any value) or `!key` (no such label).",
-	},
-	{
-		Pointer: constraintPath + "/by", Type: StringField, Status: Enforced, Pattern: byPattern, Default: "`node`",
-		Doc: "`spread`, `apart`: counted per `node`, per `cluster`, or per value of this label of the cluster's nodes (`rack`); nodes without the label count in none.",
-	},
-	{
-		Pointer: constraintPath + "/limit", Type: IntegerField, Status: Enforced, Max: MaxReplicas, Default: "1",
-		Doc: "`spread`: at most so many instances of the service in each; 0 means the default.",
-	},
-	{
-		Pointer: constraintPath + "/services", Type: ArrayField, Status: Enforced, Max: MaxServices,
-		Doc: "`apart`: it is never together with an instance of these services of the application.", Rule: "`apart` needs at least one, none twice; other services of the application",
-	},
-	{Pointer: constraintPath + "/services/*", Type: StringField, Status: Enforced, Pattern: siblingPattern, Doc: "`name.namespace`, or the name alone where it is unique."},
+}
 
+// fieldsAfterConstraints follow the fields of constraints in the reference.
+var fieldsAfterConstraints = []Field{
 	{
 		Pointer: servicePath + "/replicas", Type: IntegerField, Status: Enforced, Max: MaxReplicas, Default: "what is wanted already, 1 at first",
 		Doc: "The instances wanted (Treeline's own).",

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Grant is what the installation grants to a cluster: the tenants whose services it may
-// run, and the most capacity that it is credited with.
+// Grant is what the installation grants to a cluster: the tenants whose services it may run,
+// and the maximum capacity that it is credited with.
 type Grant struct {
 	// Open admits the services of all tenants. Only the installation's admins set it.
 	Open bool `json:"open"`
@@ -29,7 +29,7 @@ type Caps struct {
 	NoPrivileged bool           `json:"no_privileged,omitempty"` // it gets no privileged workloads, even if it accepts them
 }
 
-// The most entries of a Grant.
+// The maximum numbers of entries of a Grant.
 const (
 	MaxGrantTenants = 256
 	MaxGrantDevices = 64
@@ -85,8 +85,8 @@ func (g Grant) Admits(owner, t Tenant) bool {
 	return g.Open || owner != "" && t.Within(owner) || slices.ContainsFunc(g.Tenants, t.Within)
 }
 
-// Top is the topmost tenant above t, or t itself. What is shared among tenants is
-// shared among these: tenants below cost nothing to make.
+// Top returns the topmost tenant above t, or t itself. Shares among tenants are per topmost
+// tenant, because tenants below it can be created freely.
 func (t Tenant) Top() Tenant {
 	top, _, _ := strings.Cut(string(t), "/")
 	return Tenant(top)

@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// Tenant is the path of the tenant that owns an object: "acme", later "acme/lab".
-// Names are unique within a tenant; two tenants never see each other.
+// Tenant is the path of the tenant that owns an object: "acme" or "acme/lab". Names are unique
+// within a tenant. Tenants cannot see each other.
 type Tenant string
 
-// ClusterID names a cluster for its whole life, chosen by its operator when it joins.
+// ClusterID is the permanent name of a cluster, chosen by its operator when it joins.
 type ClusterID string
 
-// NodeID names a node within its cluster, given by the cluster when the node joins.
+// NodeID is the name of a node within its cluster, given when it joins.
 type NodeID string
 
 // AppID names an application: "<tenant>/<app>.<namespace>".
@@ -23,35 +23,35 @@ type AppID string
 // ServiceID names a service: "<tenant>/<app>.<namespace>.<service>.<namespace>".
 type ServiceID string
 
-// InstanceID names an instance: "<service id>#<number>", numbers from 0.
+// InstanceID names an instance: "<service id>#<number>", from 0.
 type InstanceID string
 
-// Generation numbers a desired set. It only grows, across restarts too.
+// Generation numbers a desired set. It only grows, also across restarts.
 type Generation uint64
 
-// Revision numbers the changes of the root's objects: the ETag and the
-// position of a watch. It only grows, across restarts too.
+// Revision numbers the changes of the root's objects: the ETag and the position of a watch. It
+// only grows, also across restarts.
 type Revision uint64
 
 const epochNodeBits = 20
 
-// Epoch numbers the placements of one instance. The root's placements count in
-// the high bits and a cluster's own re-placements in the low 20, so that both
-// may go on while they cannot hear each other. Whoever holds an older epoch is wrong.
+// Epoch numbers the placements of one instance. The root's placements count in the high bits
+// and a cluster's own re-placements in the low 20 bits, so that both can place while they are
+// disconnected. A lower epoch is stale.
 type Epoch uint64
 
-// EpochOf is the epoch of a cluster's n-th placement within the root's placement r.
+// EpochOf returns the epoch of a cluster's n-th placement within the root's placement r.
 func EpochOf(r Revision, n uint32) Epoch {
 	return Epoch(uint64(r)<<epochNodeBits | uint64(n)&(1<<epochNodeBits-1))
 }
 
-// Root is the part of the epoch that the root counts.
+// Root returns the root's part of the epoch.
 func (e Epoch) Root() Revision { return Revision(e >> epochNodeBits) }
 
-// Local is the part of the epoch that the cluster counts.
+// Local returns the cluster's part of the epoch.
 func (e Epoch) Local() uint32 { return uint32(e & (1<<epochNodeBits - 1)) }
 
-// String shows both parts: "17.2".
+// String returns both parts: "17.2".
 func (e Epoch) String() string { return fmt.Sprintf("%d.%d", e.Root(), e.Local()) }
 
 var (
@@ -76,49 +76,48 @@ func ValidTenant(t Tenant) bool { return tenantRE.MatchString(string(t)) }
 // in lower case.
 func ValidMachineName(s string) bool { return machineRE.MatchString(s) }
 
-// App is the id of the application name.namespace of tenant t.
+// App returns the id of application name.namespace of tenant t.
 func (t Tenant) App(name, namespace string) AppID {
 	return AppID(string(t) + "/" + name + "." + namespace)
 }
 
-// Tenant is the tenant that owns the application.
+// Tenant returns the tenant that owns the application.
 func (a AppID) Tenant() Tenant { return Tenant(beforeLast(string(a), '/')) }
 
-// Name is the application's name without its tenant: "app.namespace".
+// Name returns the application's name without its tenant: "app.namespace".
 func (a AppID) Name() string { return afterLast(string(a), '/') }
 
-// Service is the id of the service name.namespace of the application.
+// Service returns the id of service name.namespace of the application.
 func (a AppID) Service(name, namespace string) ServiceID {
 	return ServiceID(string(a) + "." + name + "." + namespace)
 }
 
-// Tenant is the tenant that owns the service.
+// Tenant returns the tenant that owns the service.
 func (s ServiceID) Tenant() Tenant { return Tenant(beforeLast(string(s), '/')) }
 
-// Name is the service's name without its tenant: "app.ns.service.ns".
+// Name returns the service's name without its tenant: "app.ns.service.ns".
 func (s ServiceID) Name() string { return afterLast(string(s), '/') }
 
-// NameInApp is the service's name as others of its application write it:
-// "service.ns".
+// NameInApp returns the service's name within its application: "service.ns".
 func (s ServiceID) NameInApp() string { return strings.TrimPrefix(string(s), string(s.App())+".") }
 
-// App is the application that the service belongs to.
+// App returns the application of the service.
 func (s ServiceID) App() AppID {
 	return AppID(beforeLast(beforeLast(string(s), '.'), '.'))
 }
 
-// Instance is the id of the service's instance number n.
+// Instance returns the id of the service's instance number n.
 func (s ServiceID) Instance(n int) InstanceID {
 	return InstanceID(string(s) + "#" + strconv.Itoa(n))
 }
 
-// Service is the service that the instance belongs to.
+// Service returns the service of the instance.
 func (i InstanceID) Service() ServiceID { return ServiceID(beforeLast(string(i), '#')) }
 
-// Tenant is the tenant that owns the instance.
+// Tenant returns the tenant that owns the instance.
 func (i InstanceID) Tenant() Tenant { return i.Service().Tenant() }
 
-// Number is the instance's number within its service, or -1 if the id has none.
+// Number returns the instance's number within its service, or -1 if the id has none.
 func (i InstanceID) Number() int {
 	n, err := strconv.Atoi(afterLast(string(i), '#'))
 	if err != nil || n < 0 {
@@ -127,11 +126,10 @@ func (i InstanceID) Number() int {
 	return n
 }
 
-// Name is the instance's name without its tenant: "app.ns.service.ns#n".
+// Name returns the instance's name without its tenant: "app.ns.service.ns#n".
 func (i InstanceID) Name() string { return afterLast(string(i), '/') }
 
-// ParseInstanceID checks a full instance id that came from outside.
-// A malformed one is ErrInvalid.
+// ParseInstanceID parses an instance id from outside. A malformed one is ErrInvalid.
 func ParseInstanceID(s string) (InstanceID, error) {
 	id := InstanceID(s)
 	parts := strings.Split(id.Service().Name(), ".")
@@ -153,3 +151,12 @@ func beforeLast(s string, sep byte) string {
 }
 
 func afterLast(s string, sep byte) string { return s[strings.LastIndexByte(s, sep)+1:] }
+
+// Addr is the address of a message's receiver.
+type Addr string
+
+// Addr returns the cluster's address, as the root writes it.
+func (c ClusterID) Addr() Addr { return Addr("cluster/" + string(c)) }
+
+// Addr returns the node's address, as its cluster writes it.
+func (n NodeID) Addr() Addr { return Addr("node/" + string(n)) }

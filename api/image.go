@@ -6,7 +6,7 @@ import (
 	"unicode"
 )
 
-// The grammar of image references, as registries and containerd have it:
+// The grammar of image references, as in registries and containerd:
 // [host[:port]/]path[:tag][@algorithm:digest].
 var (
 	hostRE   = regexp.MustCompile(`^(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*|\[[0-9a-fA-F:]+\])(?::[0-9]{1,5})?$`)
@@ -17,7 +17,7 @@ var (
 
 const maxImageName = 255
 
-// imageFault says what is wrong with an image reference and how to mend it, or nothing.
+// imageFault returns what is wrong with an image reference and how to fix it, or "".
 func imageFault(ref string) (wrong, fix string) {
 	if wrong, fix = unclean(ref); wrong != "" {
 		return wrong, fix
@@ -52,14 +52,14 @@ func imageFault(ref string) (wrong, fix string) {
 	return "is not an image reference", "[registry/]path[:tag][@digest]"
 }
 
-// isHost tells a registry from the first part of a path, by the rule that every
-// client of registries has.
+// isHost reports whether the first part of a path is a registry, by the rule of all clients of
+// registries.
 func isHost(s string) bool { return s == "localhost" || strings.ContainsAny(s, ".:[") }
 
 // fileScheme is an optional prefix of the path of a process's program.
 const fileScheme = "file://"
 
-// fileFault says what is wrong with the program of a process, or nothing.
+// fileFault returns what is wrong with the program of a process, or "".
 func fileFault(ref string) (wrong, fix string) {
 	if wrong, fix = unclean(ref); wrong != "" {
 		return wrong, fix
@@ -71,7 +71,7 @@ func fileFault(ref string) (wrong, fix string) {
 	return "", ""
 }
 
-// unclean refuses what no reference of either kind may hold.
+// unclean refuses what no reference of either kind may contain.
 func unclean(ref string) (wrong, fix string) {
 	switch {
 	case ref == "":

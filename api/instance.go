@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// State is where an instance is in its life (Oakestra paper §3.3). The edges
-// between states are internal/lifecycle's table.
+// State is an instance's state in its lifecycle (Oakestra paper §3.3). internal/lifecycle has
+// the transitions.
 type State string
 
 // The states of an instance.
@@ -24,8 +24,8 @@ const (
 	Terminated       State = "terminated"        // withdrawn from above and stopped
 )
 
-// Reason says in one word for programs why an instance is in its state.
-// The detail beside it is the sentence for people.
+// Reason is a word for programs that says why an instance is in its state. A sentence for
+// people is in the detail.
 type Reason string
 
 // The reasons that the tiers give.
@@ -67,15 +67,15 @@ const (
 	ReasonNoScheduler   Reason = "scheduler_failed"    // of an event: the scheduler outside gave no good answer, and the built-in one decided
 )
 
-// Ended reports whether an instance has ended for good: it completed, or it was a
-// one-shot that failed as often as its SLA allows. Only a new SLA revision or a
-// withdrawal changes that.
+// Ended reports whether an instance has ended for good: it completed, or it was a one-shot
+// that failed as often as its SLA allows. Only a new SLA revision or a withdrawal changes
+// that.
 func Ended(s State, r Reason) bool {
 	return s == Completed || s == Failed && r == ReasonAttemptsSpent
 }
 
-// Observed is what is true of one instance, written only from below. It is
-// whole in itself: a later one replaces an earlier one.
+// Observed is the observed state of one instance, reported from below. A later one replaces an
+// earlier one.
 type Observed struct {
 	Instance InstanceID `json:"instance"`
 	Epoch    Epoch      `json:"epoch"`
@@ -91,54 +91,55 @@ type Observed struct {
 	Node     NodeID     `json:"node,omitempty"`
 	Address  netip.Addr `json:"address,omitzero"` // on the overlay network, IPv4; zero: it is not on it
 	Ready    bool       `json:"ready,omitempty"`  // others' flows may go to Address: it listens; between node and cluster only
-	// Stopped says that nothing of this epoch runs any more and nothing will.
+	// Stopped means that nothing of this epoch runs or will run.
 	Stopped bool `json:"stopped,omitempty"`
 	// Ended is set for a withdrawn instance whose processes have all ended, while its
 	// remains are still being removed. It is not part of the digest, because earlier
 	// releases compute the digest without it. Between cluster and root only.
 	Ended bool `json:"ended,omitempty"`
-	// HandedBack says that the cluster cannot place the instance under this epoch
-	// and will not try again until the root offers it anew.
+	// HandedBack means that the cluster cannot place the instance under this epoch and does
+	// not try again until the root offers it anew.
 	HandedBack bool `json:"handed_back,omitempty"`
-	// Local is set on an instance that the cluster's operator added while the
-	// root was away; the root takes it over.
+	// Local is set on an instance that the cluster's operator added while the root was
+	// unreachable; the root takes it over.
 	Local bool `json:"local,omitempty"`
-	// Why explains a hand-back: per constraint, how many nodes it ruled out and the nearest miss.
+	// Why explains a hand-back: how many nodes each constraint ruled out, and the nearest
+	// miss.
 	Why *Explanation `json:"why,omitempty"`
-	// Violated says which part of its SLA its present place breaks: "latency 34.9 ms,
-	// at most 20 ms to pre.prod". Between cluster and root only.
+	// Violated names the part of its SLA that its present place violates: "latency 34.9 ms, at
+	// most 20 ms to pre.prod". Between cluster and root only.
 	Violated string `json:"violated,omitempty"`
-	// Moves are those that Assignment.Moves named, and the cluster's own since. They are
-	// no news by themselves. Between cluster and root only.
+	// Moves are those of Assignment.Moves, and the cluster's own since. They alone do not
+	// cause a report. Between cluster and root only.
 	Moves []time.Time `json:"moves,omitempty"`
-	// Position is where it runs, where another service's SLA is measured against it.
-	// It is no news by itself. Between cluster and root only.
+	// Position is where it runs, if another service's SLA refers to it. It alone does not
+	// cause a report. Between cluster and root only.
 	Position *Position `json:"position,omitempty"`
-	// Devices are the ids of those that it has to itself, on its node.
+	// Devices are the ids of its devices on its node.
 	Devices []string `json:"devices,omitempty"`
 }
 
-// mostCounted bounds the restarts that a lower tier may report.
-const mostCounted = 1_000_000
+// maxCounted bounds the restarts that a lower tier may report.
+const maxCounted = 1_000_000
 
 // Counts returns the restarts and failures after o, given those before it. A lower tier
 // reports o, so the results never decrease and are bounded.
 func (o Observed) Counts(restarts, failures int) (int, int) {
-	return max(restarts, min(o.Restarts, mostCounted)), max(failures, min(o.Failures, MaxAttempts))
+	return max(restarts, min(o.Restarts, maxCounted)), max(failures, min(o.Failures, MaxAttempts))
 }
 
-// Digest is a fingerprint of o, for sets that are compared before they are sent.
+// Digest returns a fingerprint of o, to compare sets before they are sent.
 func (o Observed) Digest() Digest {
 	exit := "-"
 	if o.ExitCode != nil {
 		exit = itoa(*o.ExitCode)
 	}
-	return digestOf(string(o.Instance), itoa(int(o.Epoch)), string(o.State), string(o.Reason),
+	return DigestOf(string(o.Instance), itoa(int(o.Epoch)), string(o.State), string(o.Reason),
 		itoa(o.Restarts), exit, strconv.FormatBool(o.HandedBack), addrText(o.Address), strconv.FormatBool(o.Ready),
 		o.Violated, strings.Join(o.Devices, ","))
 }
 
-// addrText is a's text, "" for the zero Addr.
+// addrText returns a as text, "" for the zero Addr.
 func addrText(a netip.Addr) string {
 	if !a.IsValid() {
 		return ""
@@ -146,7 +147,7 @@ func addrText(a netip.Addr) string {
 	return a.String()
 }
 
-// Instance is what the API shows of an instance: what is wanted and what is true.
+// Instance is an instance in the API: desired and observed state.
 type Instance struct {
 	ID       InstanceID `json:"id"`
 	Service  ServiceID  `json:"service"`
@@ -184,7 +185,7 @@ func (i Instance) Standing() string {
 	return s
 }
 
-// Service is what the API shows of a service.
+// Service is a service in the API.
 type Service struct {
 	ID       ServiceID    `json:"id"`
 	App      AppID        `json:"app"`
@@ -199,7 +200,7 @@ type Service struct {
 	// first. It is empty while all instances have the same revision.
 	Versions []Version `json:"versions,omitempty"`
 	Revision Revision  `json:"revision"`
-	// Addresses are its semantic addresses, as the root gave or granted them.
+	// Addresses are its semantic addresses.
 	Addresses ServiceAddresses `json:"addresses,omitzero"`
 }
 
@@ -211,7 +212,7 @@ type Version struct {
 	Running   int      `json:"running"`
 }
 
-// App is what the API shows of an application.
+// App is an application in the API.
 type App struct {
 	ID       AppID       `json:"id"`
 	Tenant   Tenant      `json:"tenant"`
@@ -228,7 +229,7 @@ type App struct {
 	Revision  Revision  `json:"revision"`
 }
 
-// Event is one durable line of the story that `treeline events` tells.
+// Event is one durable line of `treeline events`.
 type Event struct {
 	Seq      Revision   `json:"seq"`
 	Time     time.Time  `json:"time"`

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// NodeInfo is what a node says of itself when it joins and when it starts.
+// NodeInfo describes a node. The node sends it when it joins and when it starts.
 type NodeInfo struct {
 	ID       NodeID    `json:"id"`
 	Hostname string    `json:"hostname,omitempty"`
@@ -31,24 +31,24 @@ type NodeInfo struct {
 	Brokers          []string          `json:"brokers,omitempty"`       // of its cluster, as received in Desired.Brokers; empty: the one that it joined with
 }
 
-// The networks that a node's containers may be on.
+// The networks of a node's containers.
 const (
 	NetworkOverlay = "overlay" // addresses of their own, that the node's netmanager gives
 	NetworkHost    = "host"    // the node's own
 	NetworkNone    = "none"    // loopback alone
 )
 
-// Digest is a fingerprint of i, for the sign of life: what a node is must reach
-// its cluster as surely as what it observes.
+// Digest returns a fingerprint of i for heartbeats, so that the cluster detects a lost
+// NodeInfo.
 func (i NodeInfo) Digest() Digest {
 	b, err := json.Marshal(i)
 	if err != nil {
 		panic("encode a node's info: " + err.Error()) // plain fields: our bug
 	}
-	return digestOf(string(b))
+	return DigestOf(string(b))
 }
 
-// NodeStatus is how a cluster sees a node.
+// NodeStatus is a cluster's view of a node.
 type NodeStatus string
 
 // The statuses of a node.
@@ -60,7 +60,7 @@ const (
 	NodeDraining NodeStatus = "draining"
 )
 
-// Node is what a cluster's API shows its operator of a node.
+// Node is a node in the API of its cluster.
 type Node struct {
 	NodeInfo
 	Cluster   ClusterID  `json:"cluster"`
@@ -74,9 +74,9 @@ type Node struct {
 	// Reserved is kept for instances that wait until others have left. It is not part of
 	// Allocated: together they may exceed the capacity until those have left.
 	Reserved Resources `json:"reserved,omitzero"`
-	// Subnet is the node's part of the instance network; zero: it has none.
+	// Subnet is the node's part of the instance network; zero: none.
 	Subnet netip.Prefix `json:"subnet,omitzero"`
-	// Coord is where it is in the latency space; nil: it has not measured yet.
+	// Coord is its coordinate in the latency space; nil: it has not measured yet.
 	Coord *Coordinate `json:"coord,omitempty"`
 	// Remaining lists the first MostRemaining instances that a draining node still has,
 	// and why. Instances that have ended for good are not in it. Lists of nodes omit it.
@@ -111,21 +111,22 @@ type Remaining struct {
 	Stuck    bool       `json:"stuck,omitempty"` // it fits on no other node
 }
 
-// ClusterInfo is what a cluster says of itself when it joins.
+// ClusterInfo describes a cluster. The cluster sends it when it joins.
 type ClusterInfo struct {
 	ID       ClusterID `json:"id"`
 	Location string    `json:"location,omitempty"`
 	Tenant   Tenant    `json:"tenant,omitempty"` // its operator's tenant
 	Version  string    `json:"version,omitempty"`
-	// Block is the root's number for this cluster; instances that the cluster adds
-	// by itself take their numbers from (Block+1)*100000 on.
+	// Block is the root's number for this cluster. Instances that the cluster adds by itself
+	// have numbers from (Block+1)*100000 on.
 	Block int `json:"block"`
 }
 
-// LocalNumbers is the first instance number that the cluster may give by itself.
+// LocalNumbers returns the first instance number for instances that the cluster adds by
+// itself.
 func (c ClusterInfo) LocalNumbers() int { return (c.Block + 1) * 100_000 }
 
-// ClusterStatus is how the root sees a cluster.
+// ClusterStatus is the root's view of a cluster.
 type ClusterStatus string
 
 // The statuses of a cluster.
@@ -135,7 +136,7 @@ const (
 	ClusterSilent  ClusterStatus = "silent"  // not heard for its dead time
 )
 
-// Cluster is what the API shows of a cluster: its aggregate, never a node.
+// Cluster is a cluster in the API: its aggregate, never its nodes.
 type Cluster struct {
 	ClusterInfo
 	Status    ClusterStatus `json:"status"`
@@ -147,14 +148,14 @@ type Cluster struct {
 	Revision  Revision      `json:"revision"`
 	// Shares are the cluster's parts of the instance network.
 	Shares []netip.Prefix `json:"shares,omitempty"`
-	// NetworkError says why it has fewer than it needs.
+	// NetworkError says why it has fewer shares than it needs.
 	NetworkError string `json:"network_error,omitempty"`
 	// Grant names the tenants whose services the cluster may run, and its caps.
 	Grant Grant `json:"grant"`
 }
 
-// Aggregate is the distribution of a cluster's free capacity, ⟨Σ, μ, σ⟩ of the
-// Oakestra paper §3.2, over its nodes that take work. It names no node.
+// Aggregate is the distribution of a cluster's free capacity, ⟨Σ, μ, σ⟩ of the Oakestra paper
+// §3.2, over its nodes that take work. It names no node.
 type Aggregate struct {
 	Nodes    int       `json:"nodes"`                   // that take work
 	Overlay  *int      `json:"overlay_nodes,omitempty"` // how many of Nodes have an overlay network; nil: unknown, from an earlier release
@@ -167,42 +168,42 @@ type Aggregate struct {
 	// means and deviations of bandwidth leave these nodes out.
 	BandwidthUnknown int    `json:"bandwidth_unknown,omitempty"`
 	Slots            []Slot `json:"slots,omitempty"`
-	// Hull is the convex hull of its nodes' locations, made coarser as its operator
-	// likes, and never smaller than the truth; empty: nothing is known or told.
+	// Hull is the convex hull of its nodes' locations. Its operator may make it coarser, never
+	// smaller. Empty: unknown or hidden.
 	Hull []Geo `json:"hull,omitempty"`
-	// Unplaced are nodes without a location: the hull says nothing of them.
+	// Unplaced counts the nodes without a location, which the hull does not cover.
 	Unplaced int `json:"unplaced,omitempty"`
-	// Latency is where its nodes are in the latency space; nil: nothing is known or told.
+	// Latency is its nodes' extent in the latency space; nil: unknown or hidden.
 	Latency *CoordSpread `json:"latency,omitempty"`
-	// Yields are what more urgent instances could get there, if those that are less
-	// urgent made way: by urgency, only where the cluster lets them and some would.
+	// Yields are the resources that preemption could free, by urgency, if the cluster allows
+	// it.
 	Yields []Yield `json:"yields,omitempty"`
 }
 
-// Yield is what an instance could get if all that are less urgent made way.
-// Devices and ports are not counted.
+// Yield is what an instance could get if all less urgent ones were evicted, without devices
+// and ports.
 type Yield struct {
 	Urgency int       `json:"urgency"` // the place in Priorities
 	Free    Resources `json:"free"`    // Σ over the nodes that take work
 	Largest Resources `json:"largest"` // part by part the most that one of them would have
 }
 
-// CoordSpread is where a set of nodes is in the latency space: all of them are
-// within Radius of Center, by the estimate between coordinates.
+// CoordSpread is the extent of a set of nodes in the latency space: the estimate of each node
+// is within Radius of Center.
 type CoordSpread struct {
 	Center Coordinate    `json:"center"`
 	Radius time.Duration `json:"radius"`
 	Nodes  int           `json:"nodes"` // that have a coordinate
 }
 
-// SlotDevice is what a kind of node has of one kind of device.
+// SlotDevice is a device kind in a Slot.
 type SlotDevice struct {
 	Name    string `json:"name"`
 	Free    int    `json:"free"`    // Σ
 	Largest int    `json:"largest"` // the most that one node has free
 }
 
-// Slot is the largest free room per kind of node: what one instance could get.
+// Slot is the largest free slot of a kind of node: what one instance could get.
 type Slot struct {
 	Runtime    string    `json:"runtime"`
 	Arch       string    `json:"arch"`
@@ -219,8 +220,8 @@ type Slot struct {
 	Devices []SlotDevice `json:"devices,omitempty"` // in the order of their names
 }
 
-// Explanation answers why an instance is nowhere: how many candidates each
-// constraint ruled out, and the nearest miss. Counts sum to Considered.
+// Explanation says why an instance has no place: how many candidates each constraint ruled
+// out, and the nearest miss. Counts sum to Considered.
 type Explanation struct {
 	Considered int         `json:"considered"`
 	Causes     []Cause     `json:"causes,omitempty"`
@@ -235,7 +236,7 @@ type Cause struct {
 	Detail     string `json:"detail,omitempty"` // "need 512 MiB, best free 310 MiB"
 }
 
-// Rejection says which constraint ruled a candidate out and by how much.
+// Rejection is the constraint that ruled a candidate out, and by how much.
 type Rejection struct {
 	Candidate  string  `json:"candidate"`
 	Constraint string  `json:"constraint"`
@@ -245,24 +246,24 @@ type Rejection struct {
 	Shortfall  float64 `json:"shortfall,omitempty"` // as a share of the need; 1 where it cannot be counted
 }
 
-// Why answers `treeline why` for one instance at both tiers.
+// Why answers `treeline why` for one instance, from both tiers.
 type Why struct {
 	Instance Instance     `json:"instance"`
 	Summary  string       `json:"summary"`
 	Root     Explanation  `json:"root"`               // clusters
 	Clusters []ClusterWhy `json:"clusters,omitempty"` // what each asked cluster said
 	NextTry  time.Time    `json:"next_try,omitzero"`
-	// SearchingUntil is until when a place is searched that keeps the instance's links to
-	// other services. Then it goes to where they are broken least.
+	// SearchingUntil is when the search ends for a place that keeps the instance's links to
+	// other services. Then the place that violates them least is used.
 	SearchingUntil time.Time   `json:"searching_until,omitzero"`
 	WouldHelp      []string    `json:"would_help,omitempty"` // what would change it
 	Placements     []Placement `json:"placements,omitempty"`
-	// Ranked are the clusters that fit now, best first, with the scores that decide
-	// among them; the instance's own counts as if its room were free.
+	// Ranked are the clusters that fit now, best first, with their scores. The instance's own
+	// cluster is scored as if its place were free.
 	Ranked []RankedCluster `json:"ranked,omitempty"`
 }
 
-// RankedCluster is a cluster with its score; more is better.
+// RankedCluster is a cluster with its score; a higher score is better.
 type RankedCluster struct {
 	Cluster ClusterID `json:"cluster"`
 	Score   float64   `json:"score"`
@@ -275,7 +276,7 @@ type ClusterWhy struct {
 	Answer  Explanation `json:"answer"`
 }
 
-// Placement is one earlier or present place of an instance.
+// Placement is a past or present place of an instance.
 type Placement struct {
 	Epoch   Epoch     `json:"epoch"`
 	Cluster ClusterID `json:"cluster"`

@@ -49,9 +49,9 @@ func TestAnIPv6AddressBelongsToAnIPv4Address(t *testing.T) {
 	}
 	for addresses, want := range map[string]string{
 		`{"rr_ip":"10.30.55.55","rr_ip_v6":"fdff:2000::55:55"}`: "rr_ip_v6: fdff:2000::55:55 is not the IPv6 address of rr_ip 10.30.55.55",
-		`{"rr_ip_v6":"10.30.1.1"}`:                              "is no IPv6 address",
-		`{"rr_ip_v6":"fe80::1%eth0"}`:                           "is no IPv6 address",
-		`{"rr_ip_v6":"::ffff:10.30.1.1"}`:                       "is no IPv6 address",
+		`{"rr_ip_v6":"10.30.1.1"}`:                              "is not an IPv6 address",
+		`{"rr_ip_v6":"fe80::1%eth0"}`:                           "is not an IPv6 address",
+		`{"rr_ip_v6":"::ffff:10.30.1.1"}`:                       "is not an IPv6 address",
 		`{"closest_ip_v6":"fd74:6c6e:2::a1e:101"}`:              "follows from the IPv4 address",
 	} {
 		if _, err := api.ParseSLA(two(`"addresses":` + addresses)); err == nil || !strings.Contains(err.Error(), want) {

@@ -45,7 +45,7 @@ func ParseSLA(doc []byte) (SLA, error) {
 	return sla, nil
 }
 
-// complete writes out what is meant where nothing is said.
+// complete fills in defaults.
 func (s *SLA) complete() {
 	for i := range s.Applications {
 		services := s.Applications[i].Services
@@ -86,6 +86,9 @@ func (m *Microservice) complete() {
 	m.Devices, m.Connectivity = orNil(m.Devices), orNil(m.Connectivity)
 	for i := range m.Constraints {
 		k := &m.Constraints[i]
+		if k.Type == antiAffinity {
+			k.Type = ConstrainAntiAffinity
+		}
 		k.Allowed, k.Needs, k.Polygon, k.Labels, k.Services = orNil(k.Allowed), orNil(k.Needs), orNil(k.Polygon), orNil(k.Labels), orNil(k.Services)
 		k.Area, k.Target = strings.ToLower(k.Area), strings.ToLower(k.Target)
 	}
@@ -105,7 +108,7 @@ func (a *Addresses) complete() {
 	}
 }
 
-// address writes the services that m names in full.
+// address replaces names of services with full names.
 func (m *Microservice) address(known siblings) {
 	for i := range m.Constraints {
 		k := &m.Constraints[i]
@@ -148,8 +151,8 @@ func (v *value) get(key string) *value {
 	return &v.members[i].value
 }
 
-// readTree reads the whole document, within its bounds, and refuses what JSON
-// leaves open: keys given twice, bytes that are not text, anything after the end.
+// readTree reads the whole document within its bounds, and refuses what JSON leaves open:
+// duplicate keys, invalid UTF-8, anything after the end.
 func readTree(doc []byte) (*value, error) {
 	if len(doc) > MaxSLABytes {
 		return nil, fmt.Errorf("read an SLA of %d bytes: at most %d are taken: %w", len(doc), MaxSLABytes, ErrTooLarge)
@@ -183,9 +186,9 @@ func readTree(doc []byte) (*value, error) {
 	return &root, nil
 }
 
-// measure returns how many entries each object and array of a valid document has,
-// in the order in which they begin. It refuses documents of too many values or too
-// great a depth before anything is allocated for them.
+// measure returns the number of entries of each object and array of a valid document, in the
+// order in which they begin. It refuses too many values or too great a depth before anything
+// is allocated.
 func measure(doc []byte) (sizes []int32, err error) {
 	var open [MaxSLADepth]int // indices into sizes
 	depth, values := 0, 1
@@ -255,7 +258,7 @@ func (r *treeReader) read() (value, error) {
 	return value{}, nil // null
 }
 
-// inside reads what an opening bracket begins, up to its end.
+// inside reads an object or array after its opening bracket.
 func (r *treeReader) inside(open json.Delim) (value, error) {
 	size := int(r.sizes[0])
 	r.sizes = r.sizes[1:]
@@ -304,7 +307,7 @@ func malformed(message string) *Faults {
 	return &Faults{Faults: []Fault{{Message: message}}}
 }
 
-// position is the line and column, from 1, of an offset.
+// position returns the line and column of an offset, from 1.
 func position(doc []byte, offset int64) (line, column int) {
 	before := doc[:min(max(offset-1, 0), int64(len(doc)))]
 	line = bytes.Count(before, []byte("\n")) + 1
@@ -313,10 +316,10 @@ func position(doc []byte, offset int64) (line, column int) {
 
 var escaper = strings.NewReplacer("~", "~0", "/", "~1")
 
-// escape makes a key part of a JSON pointer.
+// escape encodes a key for a JSON pointer.
 func escape(key string) string { return escaper.Replace(shorten(key)) }
 
-// shorten keeps answers small when a key is not.
+// shorten bounds a key for answers.
 func shorten(key string) string {
 	const most = 64
 	if len(key) <= most {

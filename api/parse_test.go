@@ -208,7 +208,7 @@ func TestFaults(t *testing.T) {
 		{"opted out, with calls", placed(`"network":"any","calls":["acme/shop.prod"]`), at + "/network", "leave calls out"},
 		{"no such network", placed(`"network":"host"`), at + "/network", "one of overlay, any"},
 		{"process with an address", placed(`"virtualization":"process","code":"/bin/web","addresses":{"rr_ip":"auto"}`), at + "/addresses", "run it as a container"},
-		{"address of no network", placed(`"addresses":{"rr_ip":"10.30.1.256"}`), at + "/addresses/rr_ip", "no IPv4 address"},
+		{"address of no network", placed(`"addresses":{"rr_ip":"10.30.1.256"}`), at + "/addresses/rr_ip", "not an IPv4 address"},
 		{"address in words", placed(`"addresses":{"closest_ip":"any"}`), at + "/addresses/closest_ip", "auto, or an IPv4 address"},
 		{"ranges that overlap", placed(`"addresses":{"instances":[{"from":0,"to":3},{"from":3,"to":4}]}`), at + "/addresses/instances/1", "overlap"},
 		{"range backwards", placed(`"addresses":{"instances":[{"from":3,"to":0}]}`), at + "/addresses/instances/0/to", "below from"},

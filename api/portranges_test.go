@@ -20,8 +20,8 @@ func TestPortRanges(t *testing.T) {
 		}
 	}
 	for text, says := range map[string]string{
-		"": "no port", "0": "no port", "65536": "no port", "80,": "no port", "http": "such as 80,443", "90-80": "ends before it begins",
-		"80-": "no port", strings.Repeat("80,", api.MaxPortRanges) + "80": "more than",
+		"": "not a list of ports", "0": "not a list of ports", "65536": "not a list of ports", "80,": "not a list of ports", "http": "such as 80,443", "90-80": "ends before it begins",
+		"80-": "not a list of ports", strings.Repeat("80,", api.MaxPortRanges) + "80": "more than",
 	} {
 		if _, err := api.ParsePortRanges(text); !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %q", text, err, says)

@@ -10,16 +10,17 @@ import (
 // MaxPorts bounds the ports that a service publishes.
 const MaxPorts = 64
 
-// Ports are the ports that the service publishes on its node, in the order of
-// its SLA, which must have been validated.
+// Ports returns the ports that the service publishes on its node, in the order of its SLA,
+// which must have been validated.
 func (m Microservice) Ports() []PortMap {
 	ports, _ := ParsePorts(m.Port)
 	return ports
 }
 
-// ParsePorts reads `port` of an SLA: entries separated by ";", each
-// "<node's>:<instance's>[/tcp|udp|sctp]", or one number for both. What cannot be
-// is ErrInvalid.
+// ParsePorts parses `port` of an SLA: entries separated by ";", each
+// "<node's>:<instance's>[/tcp
+// udp
+// sctp]", or one number for both. Anything else is ErrInvalid.
 func ParsePorts(s string) ([]PortMap, error) {
 	var out []PortMap
 	for e := range strings.SplitSeq(s, ";") {
@@ -60,21 +61,21 @@ func parsePort(entry string) (PortMap, error) {
 	return PortMap{Host: uint16(h), Instance: uint16(i), Protocol: protocol}, nil
 }
 
-// DefaultPublish is what a node lets workloads publish unless its operator says
-// otherwise: not where machines are administered, and names, time and mail served.
+// DefaultPublish is the default of the ports that workloads may publish: without those for
+// administration, DNS, time and mail.
 const DefaultPublish = "80,443,1024-65535"
 
-// MaxPortRanges bounds what an operator may list.
+// MaxPortRanges bounds an operator's list.
 const MaxPortRanges = 64
 
-// PortRange is a range of ports, both ends included.
+// PortRange is a range of ports, including both ends.
 type PortRange struct {
 	First uint16 `json:"first"`
 	Last  uint16 `json:"last"`
 }
 
-// ParsePortRanges reads "80,443,1024-65535"; "none" is no port at all. What cannot be
-// is ErrInvalid.
+// ParsePortRanges parses "80,443,1024-65535"; "none" means no port. Anything else is
+// ErrInvalid.
 func ParsePortRanges(s string) ([]PortRange, error) {
 	if strings.TrimSpace(s) == "none" {
 		return nil, nil
@@ -90,7 +91,7 @@ func ParsePortRanges(s string) ([]PortRange, error) {
 		last, err2 := strconv.ParseUint(strings.TrimSpace(b), 10, 16)
 		switch {
 		case err1 != nil || err2 != nil || first == 0:
-			return nil, fmt.Errorf("%q is no port and no range of ports of 1 to 65535, such as %s, nor none: %w", shorten(e), DefaultPublish, ErrInvalid)
+			return nil, fmt.Errorf("%q is not a list of ports from 1 to 65535, such as %s, or none: %w", shorten(e), DefaultPublish, ErrInvalid)
 		case first > last:
 			return nil, fmt.Errorf("%q is a range that ends before it begins: %w", shorten(e), ErrInvalid)
 		}
@@ -101,26 +102,26 @@ func ParsePortRanges(s string) ([]PortRange, error) {
 	return out, nil
 }
 
-// HostPort is a port of a node, of one protocol: "tcp", "udp" or "sctp".
+// HostPort is a port of a node for "tcp", "udp" or "sctp".
 type HostPort struct {
 	Port     uint16 `json:"port"`
 	Protocol string `json:"protocol"`
 }
 
-// String is "22/tcp".
+// String returns "22/tcp".
 func (p HostPort) String() string { return fmt.Sprintf("%d/%s", p.Port, p.Protocol) }
 
-// MaxOwnPorts bounds what a node lists as its own.
+// MaxOwnPorts bounds a node's list of its own ports.
 const MaxOwnPorts = 4096
 
-// NodePorts is what workloads may publish on a node. Nil says nothing, as nodes of
-// before that do: all that no other workload has.
+// NodePorts says what workloads may publish on a node. Nil: every port that no other workload
+// has, as for nodes of earlier releases.
 type NodePorts struct {
 	Publish []PortRange `json:"publish,omitempty"` // by its operator; empty: none
 	Own     []HostPort  `json:"own,omitempty"`     // of these, on which the machine itself is to be reached
 }
 
-// Refuses says why a workload may not publish the port; empty: it may.
+// Refuses returns why a workload may not publish the port; empty: it may.
 func (n *NodePorts) Refuses(p HostPort) string {
 	switch {
 	case n == nil:
@@ -152,7 +153,7 @@ func (n *NodePorts) ranges() string {
 	return strings.Join(b, ",")
 }
 
-// String is "6080:80/tcp".
+// String returns "6080:80/tcp".
 func (p PortMap) String() string { return fmt.Sprintf("%d:%d/%s", p.Host, p.Instance, p.Protocol) }
 
 // NeedsNetwork reports whether the service runs only on nodes that have an overlay
@@ -163,11 +164,11 @@ func (m Microservice) NeedsNetwork() bool {
 	return m.Network == NetworkOverlay || m.Port != "" || m.BandwidthIn > 0 || m.BandwidthOut > 0 || len(m.Callers) > 0 || len(m.Calls) > 0 || m.Addresses != nil
 }
 
-// TakesAddress reports whether each instance takes an address on its node's overlay
-// network, where the node has one: a process alone lives on the node's own network.
+// TakesAddress reports whether each instance takes an address on its node's overlay network,
+// if there is one. A process does not: it uses the node's own network.
 func (m Microservice) TakesAddress() bool { return m.Virtualization != "process" }
 
-// Access is who may call the service, as its SLA says.
+// Access returns who may call the service, according to its SLA.
 func (m Microservice) Access() Access {
 	a := Access{Callers: m.Callers, Calls: m.Calls}
 	if slices.Contains(m.Callers, "none") {

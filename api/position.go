@@ -7,25 +7,25 @@ import (
 	"strings"
 )
 
-// Geo is a place on the earth, in degrees of WGS 84: north and east are positive.
+// Geo is a location in degrees of WGS 84; north and east are positive.
 type Geo struct {
 	Lat float64 `json:"lat"` // -90 to 90
 	Lon float64 `json:"lon"` // -180 to 180
 }
 
-// ParseGeo reads "48.14,11.58": latitude before longitude. Anything else is ErrInvalid.
+// ParseGeo parses "48.14,11.58": latitude before longitude. Anything else is ErrInvalid.
 func ParseGeo(text string) (Geo, error) {
 	a, b, ok := strings.Cut(text, ",")
 	lat, err1 := strconv.ParseFloat(strings.TrimSpace(a), 64)
 	lon, err2 := strconv.ParseFloat(strings.TrimSpace(b), 64)
 	g := Geo{Lat: lat, Lon: lon}
 	if !ok || err1 != nil || err2 != nil || !g.Valid() {
-		return Geo{}, fmt.Errorf("%q is no latitude,longitude in degrees, such as 48.14,11.58: %w", text, ErrInvalid)
+		return Geo{}, fmt.Errorf("%q is not latitude,longitude in degrees, such as 48.14,11.58: %w", text, ErrInvalid)
 	}
 	return g, nil
 }
 
-// Valid reports whether g is on the earth.
+// Valid reports whether g is a location on the earth.
 func (g Geo) Valid() bool {
 	return math.Abs(g.Lat) <= 90 && math.Abs(g.Lon) <= 180 // false for NaN
 }
@@ -37,7 +37,7 @@ func (g Geo) String() string {
 // earthRadius is the mean radius, km (IUGG).
 const earthRadius = 6371.0088
 
-// Kilometres is the great-circle distance from g to o, on a sphere: wrong by at
+// Kilometres returns the great-circle distance from g to o on a sphere, with an error of at
 // most 0.6 %.
 func (g Geo) Kilometres(o Geo) float64 {
 	const rad = math.Pi / 180
@@ -46,8 +46,7 @@ func (g Geo) Kilometres(o Geo) float64 {
 	return 2 * earthRadius * math.Asin(min(1, math.Sqrt(s*s+math.Cos(la)*math.Cos(lb)*t*t)))
 }
 
-// Position is where something is, as far as that is known: on the earth, and in
-// the latency space of Coordinate.
+// Position is a location on the earth and a Coordinate in the latency space, as far as known.
 type Position struct {
 	// Node is the node at this position, set within its own cluster only. The distance
 	// from a node to itself is 0, whatever the coordinates are. It is not sent.
@@ -56,9 +55,9 @@ type Position struct {
 	Coord *Coordinate `json:"coord,omitempty"`
 }
 
-// Target is where something is that a placement is measured against and that is
-// not within the cluster: the instances of a service in other clusters, or an
-// area. Exactly one of Service and Area is set.
+// Target is a position outside of the cluster that a placement is measured against: the
+// instances of a service in other clusters, or an area. Exactly one of Service and Area is
+// set.
 type Target struct {
 	Service   ServiceID  `json:"service,omitempty"`
 	Area      string     `json:"area,omitempty"`

@@ -2,8 +2,8 @@ package api
 
 import "fmt"
 
-// Resources is an amount of what a node has and an instance asks for. What is
-// counted piece by piece, such as GPUs, is a Device.
+// Resources is an amount of a node's resources. What is counted in pieces, such as GPUs, is a
+// Device.
 type Resources struct {
 	MilliCPU  int64 `json:"milli_cpu"`            // thousandths of a vCPU
 	MemoryMB  int64 `json:"memory_mb"`            // MiB
@@ -12,7 +12,7 @@ type Resources struct {
 	OutMbit   int64 `json:"out_mbit,omitempty"`   // Mbit/s that it sends
 }
 
-// Plus is the sum of both.
+// Plus returns the sum.
 func (r Resources) Plus(o Resources) Resources {
 	return Resources{
 		r.MilliCPU + o.MilliCPU, r.MemoryMB + o.MemoryMB, r.StorageMB + o.StorageMB,
@@ -20,7 +20,7 @@ func (r Resources) Plus(o Resources) Resources {
 	}
 }
 
-// Minus is r less o; parts may turn negative.
+// Minus returns r less o; parts may be negative.
 func (r Resources) Minus(o Resources) Resources {
 	return Resources{
 		r.MilliCPU - o.MilliCPU, r.MemoryMB - o.MemoryMB, r.StorageMB - o.StorageMB,
@@ -28,13 +28,13 @@ func (r Resources) Minus(o Resources) Resources {
 	}
 }
 
-// Fits reports whether r is available in free, every part of it.
+// Fits reports whether every part of r is available in free.
 func (r Resources) Fits(free Resources) bool {
 	return r.MilliCPU <= free.MilliCPU && r.MemoryMB <= free.MemoryMB && r.StorageMB <= free.StorageMB &&
 		r.InMbit <= free.InMbit && r.OutMbit <= free.OutMbit
 }
 
-// Max is the larger of both, part by part.
+// Max returns the larger of both, part by part.
 func (r Resources) Max(o Resources) Resources {
 	return Resources{
 		max(r.MilliCPU, o.MilliCPU), max(r.MemoryMB, o.MemoryMB), max(r.StorageMB, o.StorageMB),
@@ -42,7 +42,7 @@ func (r Resources) Max(o Resources) Resources {
 	}
 }
 
-// Min is the smaller of both, part by part.
+// Min returns the smaller of both, part by part.
 func (r Resources) Min(o Resources) Resources {
 	return Resources{
 		min(r.MilliCPU, o.MilliCPU), min(r.MemoryMB, o.MemoryMB), min(r.StorageMB, o.StorageMB),
@@ -50,7 +50,7 @@ func (r Resources) Min(o Resources) Resources {
 	}
 }
 
-// String shows r for people: "0.5 vCPU, 64 MiB", and what else is not 0.
+// String returns r for people: "0.5 vCPU, 64 MiB", and the other parts that are not 0.
 func (r Resources) String() string {
 	s := fmt.Sprintf("%g vCPU, %d MiB", float64(r.MilliCPU)/1000, r.MemoryMB)
 	if r.StorageMB != 0 {

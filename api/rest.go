@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// Problem is an error as the HTTP APIs answer it, RFC 9457's problem details as
-// application/problem+json. It is an error of the kind that its status stands
-// for, so that clients may test it with errors.Is.
+// Problem is an error of the HTTP APIs: RFC 9457 problem details, application/problem+json. It
+// is an error of its status's kind, so that clients can use errors.Is.
 type Problem struct {
 	Type      string         `json:"type"`  // stable URI, ends in Code
 	Title     string         `json:"title"` // of the type
@@ -19,17 +18,17 @@ type Problem struct {
 	Retryable bool           `json:"retryable,omitempty"` // the same request may succeed later
 }
 
-// ProblemField is one fault of what was sent.
+// ProblemField is one fault of a request.
 type ProblemField struct {
 	Pointer string `json:"pointer,omitempty"` // JSON pointer into the body
 	Where   string `json:"where,omitempty"`   // what else: "query.limit", "header.If-Match"
 	Detail  string `json:"detail"`
 }
 
-// ProblemType is the URI of a problem's code.
+// ProblemType returns the URI of a problem's code.
 func ProblemType(code string) string { return "https://treeline.dev/problems/" + code }
 
-// Error is the detail and, one a line, the faults.
+// Error returns the detail and one line for each fault.
 func (p *Problem) Error() string {
 	var b strings.Builder
 	b.WriteString(p.Detail)
@@ -46,11 +45,11 @@ func (p *Problem) Error() string {
 	return b.String()
 }
 
-// Unwrap is the problem's kind.
+// Unwrap returns the problem's kind.
 func (p *Problem) Unwrap() error { return KindOf(p.Status) }
 
-// Page is one page of a list. Revision is where a watch goes on without a gap;
-// Next is the cursor of the next page, empty on the last.
+// Page is one page of a list. A watch from Revision continues without a gap. Next is the
+// cursor of the next page, empty on the last.
 type Page[T any] struct {
 	Items    []T      `json:"items"`
 	Revision Revision `json:"revision"`
@@ -67,8 +66,8 @@ type Replicas struct {
 	Replicas int `json:"replicas"`
 }
 
-// WhyRequest asks a cluster where it could place an instance that it does not
-// have: POST /v1/why, answered with an Explanation.
+// WhyRequest asks a cluster where it could place an instance that it does not have: POST
+// /v1/why, answered with an Explanation.
 type WhyRequest struct {
 	Instance InstanceID   `json:"instance"`
 	Spec     Microservice `json:"spec"`
@@ -76,15 +75,15 @@ type WhyRequest struct {
 	Searched bool         `json:"searched,omitempty"` // as an Assignment's
 }
 
-// Plan answers POST /v1/apps:plan: what applying the document would do, if
-// nothing else changed. It reserves nothing; Clusters answered from their own view.
+// Plan answers POST /v1/apps:plan: what applying the document would do, if nothing else
+// changed. It reserves nothing. Clusters contains their answers.
 type Plan struct {
 	Apps     []AppPlan     `json:"apps"`
 	Clusters []ClusterView `json:"clusters,omitempty"` // that were asked, with the age of what the root knows of them
 	Revision Revision      `json:"revision"`           // of what it was planned against: apply with --if-match
 }
 
-// AppPlan is what would become of one application.
+// AppPlan is the plan for one application.
 type AppPlan struct {
 	ID        AppID          `json:"id"`
 	Action    string         `json:"action"`              // "create", "update" or "none"
@@ -93,37 +92,37 @@ type AppPlan struct {
 	Instances []InstancePlan `json:"instances,omitempty"` // that would be placed anew, go or stay
 }
 
-// FieldChange is one difference between what is wanted now and what would be.
+// FieldChange is one difference between the present and the planned SLA.
 type FieldChange struct {
 	Path string `json:"path"` // "front.demo/memory"; a service alone: it comes or goes
 	Old  string `json:"old,omitempty"`
 	New  string `json:"new,omitempty"`
 }
 
-// InstancePlan is what would become of one instance.
+// InstancePlan is the plan for one instance.
 type InstancePlan struct {
 	ID      InstanceID `json:"id"`
 	Action  string     `json:"action"` // "place", "replace", "stop", "stay" or "wait"
 	Cluster ClusterID  `json:"cluster,omitempty"`
 	Node    NodeID     `json:"node,omitempty"`  // only where the asker may see nodes
 	Score   float64    `json:"score,omitempty"` // of the cluster
-	// After is the most seconds that placing it takes: so long a place is searched that
-	// keeps its links to other services, and there is none now. 0: it is placed at once.
+	// After is the maximum time for its placement, in seconds: how long a place is searched
+	// that keeps its links to other services, if there is none now. 0: it is placed at once.
 	After float64 `json:"after_seconds,omitempty"`
-	// Headroom is what its place would have left, per need and bound of the SLA:
-	// "memory 3.2 GiB", "latency 12 ms of 20".
+	// Headroom is what remains at its place, per need and bound of the SLA: "memory 3.2 GiB",
+	// "latency 12 ms of 20".
 	Headroom []string `json:"headroom,omitempty"`
-	// Displaces says that less urgent instances would have to make way there: MakeWay,
-	// those that the asker may see, and so many Others.
+	// Displaces means that less urgent instances would be evicted: MakeWay, those that the
+	// user may see, and Others, the number of the rest.
 	Displaces bool         `json:"displaces,omitempty"`
 	MakeWay   []InstanceID `json:"make_way,omitempty"`
 	Others    int          `json:"others,omitempty"`
-	// Why says of one that would wait what stands in the way: which nodes of Cluster,
-	// asked last, or without a Cluster which clusters.
+	// Why says why it would wait: the nodes of Cluster, which was asked last, or without a
+	// Cluster the clusters.
 	Why *Explanation `json:"why,omitempty"`
 }
 
-// ClusterView says how fresh a cluster's part in a plan is.
+// ClusterView says how recent a cluster's part of a plan is.
 type ClusterView struct {
 	Cluster ClusterID `json:"cluster"`
 	Age     float64   `json:"age_seconds"`     // of its aggregate at the root
@@ -131,16 +130,16 @@ type ClusterView struct {
 	Error   string    `json:"error,omitempty"` // why it did not
 }
 
-// ClusterPlanRequest asks a cluster which nodes it would choose, one instance
-// after the other: POST /v1/plan, answered with a ClusterPlan.
+// ClusterPlanRequest asks a cluster which nodes it would choose, one instance after the other:
+// POST /v1/plan, answered with a ClusterPlan.
 type ClusterPlanRequest struct {
 	Instances []WhyRequest `json:"instances"`
-	// Gone are instances of the cluster that the change would remove. Their room is free
+	// Gone are instances of the cluster that the change would remove. Their resources are free
 	// for the others once they have stopped.
 	Gone []InstanceID `json:"gone,omitempty"`
 }
 
-// ClusterPlan answers it, in the same order.
+// ClusterPlan answers ClusterPlanRequest, in the same order.
 type ClusterPlan struct {
 	Instances []InstancePlan `json:"instances"`
 }
@@ -151,19 +150,19 @@ type Login struct {
 	Password string `json:"password"`
 }
 
-// Redeem turns a one-use sign-in code into a password and a session: POST /v1/auth/redeem.
+// Redeem exchanges a one-use sign-in code for a password and a session: POST /v1/auth/redeem.
 type Redeem struct {
 	User     string `json:"user"`
 	Code     string `json:"code"`
 	Password string `json:"password"` // the new one
 }
 
-// Refresh asks for a new session: POST /v1/auth/refresh. A refresh token counts once.
+// Refresh asks for a new session: POST /v1/auth/refresh. A refresh token is valid once.
 type Refresh struct {
 	Refresh string `json:"refresh"`
 }
 
-// Session answers the three above.
+// Session answers Login, Redeem and Refresh.
 type Session struct {
 	User    string    `json:"user"`
 	Tenant  Tenant    `json:"tenant,omitempty"`
@@ -198,17 +197,16 @@ type JoinToken struct {
 	Expires time.Time `json:"expires"`
 }
 
-// PathOf writes an id as one segment of a URL's path: every "/" and "#" is "~",
-// which no id holds, so that proxies and routers leave it alone.
+// PathOf writes an id as one segment of a URL's path: every "/" and "#" becomes "~", which no
+// id contains, so that proxies and routers do not interpret it.
 func PathOf[ID ~string](id ID) string {
 	return url.PathEscape(strings.NewReplacer("/", "~", "#", "~").Replace(string(id)))
 }
 
-// FromPath reads what PathOf wrote for an application, a service or a tenant.
+// FromPath reverses PathOf for an application, a service or a tenant.
 func FromPath(segment string) string { return strings.ReplaceAll(segment, "~", "/") }
 
-// InstanceFromPath reads what PathOf wrote for an instance, whose last
-// separator is "#".
+// InstanceFromPath reverses PathOf for an instance, whose last separator is "#".
 func InstanceFromPath(segment string) InstanceID {
 	if i := strings.LastIndexByte(segment, '~'); i >= 0 && !strings.Contains(segment, "#") {
 		segment = segment[:i] + "#" + segment[i+1:]
@@ -231,4 +229,13 @@ type ClusterAccess struct {
 	Cluster ClusterID `json:"cluster"`
 	Token   string    `json:"token" doc:"Bearer token for the cluster's own API."`
 	Expires time.Time `json:"expires"`
+}
+
+// Change tells watchers that an object of the root changed. Object is nil if it was removed.
+type Change struct {
+	Kind     string   `json:"kind"` // "app", "service", "instance", "cluster", "event"
+	ID       string   `json:"id"`
+	Tenant   Tenant   `json:"tenant,omitempty"`
+	Revision Revision `json:"revision"`
+	Object   any      `json:"object,omitempty"`
 }

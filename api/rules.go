@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// rules are what a field must hold beyond what the table can say (Field.Rule).
-// A rule sees values that may have faults of their own, and says nothing of those.
+// rules are the checks of fields beyond the table (Field.Rule). A rule must tolerate values
+// that have other faults, and must not report those.
 var rules map[string]func(c checker, at string, v *value)
 
 func init() { // not a literal: a rule reaches the table, which reaches the rules
@@ -88,19 +88,19 @@ func serviceRule(c checker, at string, v *value) {
 	totalDevicesRule(c, at, v)
 }
 
-// processRule refuses what a process cannot have: it lives on its node's network,
-// and nothing keeps it from a device that was not given to it.
+// processRule refuses what a process cannot have: it uses its node's network, and nothing
+// keeps it from devices that it was not given.
 func processRule(c checker, at string, v *value) {
 	if v.get("virtualization").text != "process" {
 		return
 	}
 	for _, name := range []string{"port", "bandwidth_in", "bandwidth_out", "addresses", "callers", "calls"} {
 		if !neutral(v.get(name)) {
-			c.fault(at+"/"+name, name, "run it as a container, or leave "+name+" out", "%s cannot be honoured for a process, which has its node's network and none of its own", name)
+			c.fault(at+"/"+name, name, "run it as a container, or leave "+name+" out", "%s is not supported for a process, which uses its node's network", name)
 		}
 	}
 	if v.get("network").text == NetworkOverlay {
-		c.fault(at+"/network", "network", "run it as a container, or leave network out", "network: overlay cannot be honoured for a process, which has its node's network and none of its own")
+		c.fault(at+"/network", "network", "run it as a container, or leave network out", "network: overlay is not supported for a process, which uses its node's network")
 	}
 	for _, name := range []string{"vgpus", "vtpus", "devices"} {
 		if !neutral(v.get(name)) {
@@ -111,7 +111,7 @@ func processRule(c checker, at string, v *value) {
 		for k, need := range link.get("con_constraints").items {
 			if need.get("type").text == LinkBandwidth {
 				c.fault(at+"/connectivity/"+itoa(i)+"/con_constraints/"+itoa(k)+"/type", "type", "run it as a container, or leave it out",
-					"bandwidth cannot be honoured for a process, which has its node's network and none of its own")
+					"bandwidth is not supported for a process, which uses its node's network")
 			}
 		}
 	}
@@ -135,7 +135,7 @@ func networkRule(c checker, at string, v *value) {
 
 const devicesRuleText = "at most 64 devices of all kinds together; not with `virtualization: process`"
 
-// totalDevicesRule bounds what one instance has to itself, of all kinds together.
+// totalDevicesRule bounds the devices of one instance.
 func totalDevicesRule(c checker, at string, v *value) {
 	count := func(v *value) int {
 		n, _ := strconv.Atoi(v.text) // what is no number is said already
@@ -154,13 +154,13 @@ func devicesRule(c checker, at string, v *value) {
 	for i := range v.items {
 		name := v.items[i].get("name").text
 		if name == DeviceGPU || name == DeviceTPU {
-			c.fault(at+"/"+itoa(i)+"/name", "name", "use v"+name+"s", "%s is no kind of devices", name)
+			c.fault(at+"/"+itoa(i)+"/name", "name", "use v"+name+"s", "%s is not a kind of device", name)
 		}
 	}
 	onceRule("name", "add their counts")(c, at, v)
 }
 
-// onceRule refuses two entries of a list that say the same under a key.
+// onceRule refuses two entries of a list with the same value of a key.
 func onceRule(key, fix string) func(checker, string, *value) {
 	return func(c checker, at string, v *value) {
 		seen := map[string]bool{}
@@ -174,7 +174,7 @@ func onceRule(key, fix string) func(checker, string, *value) {
 	}
 }
 
-// linkRule checks a need of a way to another service.
+// linkRule checks one constraint of a connectivity.
 func linkRule(c checker, at string, v *value) {
 	patienceRule(c, at, v)
 	threshold := v.get("threshold")
@@ -209,7 +209,7 @@ func portRule(c checker, at string, v *value) {
 func addressRule(c checker, at string, v *value) {
 	if s := v.text; s != "" && s != "auto" && patterns[addressPattern].MatchString(s) {
 		if _, err := netip.ParseAddr(s); err != nil {
-			c.fault(at, afterLast(at, '/'), "auto, or an IPv4 address", "%q is no IPv4 address", s)
+			c.fault(at, afterLast(at, '/'), "auto, or an IPv4 address", "%q is not an IPv4 address", s)
 		}
 	}
 }
@@ -217,7 +217,7 @@ func addressRule(c checker, at string, v *value) {
 // address6Rule accepts "", "auto" and IPv6 addresses.
 func address6Rule(c checker, at string, v *value) {
 	if _, ok := chosen6(v.text); !ok && v.text != "" && v.text != "auto" {
-		c.fault(at, "rr_ip_v6", "auto, or an IPv6 address", "%q is no IPv6 address", shorten(v.text))
+		c.fault(at, "rr_ip_v6", "auto, or an IPv6 address", "%q is not an IPv6 address", shorten(v.text))
 	}
 }
 
@@ -245,7 +245,7 @@ func low32(a netip.Addr) netip.Addr {
 	return netip.AddrFrom4([4]byte(b[12:]))
 }
 
-// nameRule refuses the one name that DNS reserves.
+// nameRule refuses the name that DNS reserves.
 func nameRule(c checker, at string, v *value) {
 	if strings.EqualFold(v.text, TenantLabel) {
 		c.fault(at, afterLast(at, '/'), "choose another name", "%q is reserved: DNS names have it before a tenant", v.text)

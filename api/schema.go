@@ -2,11 +2,12 @@ package api
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 )
 
-// SLASchema is the table as a JSON Schema (2020-12), for editors and other
-// people's tools. ParseSLA checks more: what Field.Rule says in words.
+// SLASchema returns the table as a JSON Schema (2020-12), for editors and other tools.
+// ParseSLA also checks Field.Rule.
 func SLASchema() []byte {
 	s := schemaOf(lookup[""])
 	s["$schema"] = "https://json-schema.org/draft/2020-12/schema"
@@ -42,7 +43,7 @@ func schemaOf(f *Field) map[string]any {
 	}
 	if len(f.Enum) > 0 {
 		values := make([]any, 0, len(f.Enum)+1)
-		for _, e := range f.Enum {
+		for _, e := range slices.Concat(f.Enum, f.Aliases) {
 			values = append(values, e)
 		}
 		if _, optional := s["type"].([]any); optional {

@@ -11,8 +11,8 @@ type siblings map[string][]string
 
 func (s siblings) add(name, namespace string) { s[name] = append(s[name], namespace) }
 
-// full is the full name, "name.namespace", of a service that is named in full or,
-// where it is the only one, by its name alone. What is no service's stays as it is.
+// full returns the full name, "name.namespace", of a service that is named in full or by a
+// unique name. Other text is returned unchanged.
 func (s siblings) full(ref string) string {
 	if in := s[ref]; len(in) == 1 {
 		return ref + "." + in[0]
@@ -26,7 +26,7 @@ func (s siblings) has(full string) bool {
 	return slices.Contains(s[name], namespace)
 }
 
-// fault says why a reference leads to no service, and what would.
+// fault returns why a reference leads to no service, and a fix.
 func (s siblings) fault(ref string) (wrong, fix string) {
 	if in := s[ref]; len(in) > 1 {
 		return "the application has several services of that name", "write " + ref + "." + in[0]
@@ -106,7 +106,7 @@ func (c sibling) other(at string, ref *value, fixSelf string) {
 	}
 }
 
-// once refuses a service that a list names twice, by whichever name.
+// once refuses a service that is in a list twice, by either name.
 func (c sibling) once(at string, list *value) {
 	seen := map[string]bool{}
 	for i := range list.items {

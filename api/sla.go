@@ -5,10 +5,9 @@ import (
 	"slices"
 )
 
-// SLA is the document a developer hands in: Oakestra's SLA v2.0, and the few
-// fields that Treeline adds (replicas, exclusive, callers, devices, priority, …).
-// What happens to each field today is in Fields; ParseSLA honours or refuses
-// every one of them.
+// SLA is the document of a developer: Oakestra's SLA v2.0 and the fields that Treeline adds
+// (replicas, exclusive, callers, devices, priority, …). Fields lists them; ParseSLA enforces
+// or refuses each.
 type SLA struct {
 	Version      string        `json:"sla_version"`
 	CustomerID   string        `json:"customerID,omitempty"`
@@ -24,7 +23,7 @@ type Application struct {
 	Services    []Microservice `json:"microservices"`
 }
 
-// Microservice describes one service and what it needs of the place it runs in.
+// Microservice describes one service and its requirements.
 type Microservice struct {
 	ID             string       `json:"microserviceID,omitempty"`
 	Name           string       `json:"microservice_name"`
@@ -69,7 +68,7 @@ const NetworkAny = "any"
 // OnDisconnect says what a node does with an instance when it loses its cluster.
 type OnDisconnect string
 
-// The ways of OnDisconnect; the empty value means keep.
+// The values of OnDisconnect; empty means keep.
 const (
 	KeepRunning    OnDisconnect = "keep"
 	StopWhenCutOff OnDisconnect = "stop"
@@ -78,57 +77,7 @@ const (
 // Priorities are the classes of `priority`, the least urgent first.
 var Priorities = []string{"low", "normal", "high", "urgent"}
 
-// The types of constraints.
-const (
-	ConstrainDirect   = "direct"   // to clusters or nodes by name
-	ConstrainClusters = "clusters" // to clusters by name
-	ConstrainAddons   = "addons"   // to nodes that have them
-	ConstrainGeo      = "geo"      // to a circle (Location, Threshold), an Area or a Polygon
-	ConstrainLatency  = "latency"  // to an Area, a Service or a Target (a user), within Threshold
-	ConstrainLabels   = "labels"   // to nodes whose labels match
-	ConstrainSpread   = "spread"   // at most Limit instances of the service per By
-	ConstrainApart    = "apart"    // from the instances of other Services, per By
-)
-
-// Constraint narrows where a service may run.
-type Constraint struct {
-	Type    string   `json:"type"`
-	Cluster string   `json:"cluster,omitempty"` // direct: one name, or several separated by ";"
-	Node    string   `json:"node,omitempty"`    // direct: one name, or several separated by ";"
-	Allowed []string `json:"allowed,omitempty"` // clusters: names
-	Needs   []string `json:"needs,omitempty"`   // addons: names, all of them
-
-	Area      string   `json:"area,omitempty"`      // geo, latency: an area's name or a country's code, as nodes have them
-	Location  string   `json:"location,omitempty"`  // geo: "latitude,longitude", see ParseGeo
-	Polygon   []string `json:"polygon,omitempty"`   // geo: corners as Location; the last joins the first
-	Service   string   `json:"service,omitempty"`   // latency: a service of the application, "name.namespace"
-	Target    string   `json:"target,omitempty"`    // latency: a user's host name or address, with a port for TCP
-	Threshold float64  `json:"threshold,omitempty"` // geo: km; latency: ms of round trip
-
-	// Rigidness is for how many seconds it may be violated before the instance moves;
-	// 0 means DefaultRigidness. A document gives it as tolerate, or as rigidness, a share.
-	Rigidness float64 `json:"rigidness,omitempty"`
-	// Share is the document's rigidness, in (0, 1]: the share of the checks of the last
-	// five minutes in which the constraint must be met. 0: Rigidness applies to each
-	// violation by itself.
-	Share float64 `json:"share,omitempty"`
-	// ConvergenceTime is how many seconds placement may search and measure before it
-	// takes the best that it found; 0 means DefaultConvergence.
-	ConvergenceTime float64 `json:"convergence_time,omitempty"`
-
-	Labels   []string `json:"labels,omitempty"`   // labels: "key=value", "key!=value", "key" or "!key", all of them
-	By       string   `json:"by,omitempty"`       // spread, apart: "node" (default), "cluster", or a label's key
-	Limit    int      `json:"limit,omitempty"`    // spread; 0 means 1
-	Services []string `json:"services,omitempty"` // apart: services of the application, "name.namespace"
-}
-
-// Seconds that hold where an SLA does not say.
-const (
-	DefaultRigidness   = 60.0
-	DefaultConvergence = 5.0
-)
-
-// Connectivity is what a service needs of its way to another of its application.
+// Connectivity is what a service requires of its path to another service of its application.
 type Connectivity struct {
 	Target      string           `json:"target_microservice_id"` // "name.namespace"
 	Constraints []LinkConstraint `json:"con_constraints"`
@@ -141,7 +90,7 @@ const (
 	LinkGeo       = "geo"       // km, at most
 )
 
-// LinkConstraint is one need of a Connectivity.
+// LinkConstraint is one requirement of a Connectivity.
 type LinkConstraint struct {
 	Type            string  `json:"type"`                // LinkLatency, LinkBandwidth or LinkGeo
 	Threshold       float64 `json:"threshold"`           // the most latency or distance, the least bandwidth
@@ -150,9 +99,9 @@ type LinkConstraint struct {
 	ConvergenceTime float64 `json:"convergence_time,omitempty"`
 }
 
-// Addresses are the semantic addresses that a service asks for: "auto", or one
-// of the services' range. A round-robin address it gets anyway. What it has got
-// is in Service.Addresses and travels with each Assignment.
+// Addresses are the semantic addresses that a service requests: "auto", or one of the
+// services' range. Every service gets a round-robin address. The result is in
+// Service.Addresses and in each Assignment.
 type Addresses struct {
 	RoundRobin  string         `json:"rr_ip,omitempty"`
 	RoundRobin6 string         `json:"rr_ip_v6,omitempty"` // the IPv6 twin of RoundRobin, or empty
@@ -160,15 +109,14 @@ type Addresses struct {
 	Instances   []AddressRange `json:"instances,omitempty"`
 }
 
-// AddressRange gives each instance From to To an address of its own, counted up
-// from Start.
+// AddressRange gives the instances From to To an address each, counted up from Start.
 type AddressRange struct {
 	From  int    `json:"from"`
 	To    int    `json:"to"`
 	Start string `json:"start,omitempty"` // "auto", or the first address
 }
 
-// Needs is what an instance of the service reserves.
+// Needs returns what an instance of the service reserves.
 func (m Microservice) Needs() Resources {
 	r := Resources{
 		MilliCPU: int64(m.VCPUs*1000 + 0.5), MemoryMB: m.Memory, StorageMB: m.Storage,
@@ -185,8 +133,8 @@ func (m Microservice) Needs() Resources {
 	return r
 }
 
-// NeedsDevices are the devices that an instance of the service has to itself,
-// each kind once, in the order of their names.
+// NeedsDevices returns the devices of an instance of the service, each kind once, sorted by
+// name.
 func (m Microservice) NeedsDevices() []Device {
 	count := map[string]int{DeviceGPU: m.VGPUs, DeviceTPU: m.VTPUs}
 	for _, d := range m.Devices {
@@ -201,8 +149,7 @@ func (m Microservice) NeedsDevices() []Device {
 	return out
 }
 
-// Urgency is the place of the service's priority in Priorities; a greater one
-// goes before a lesser.
+// Urgency returns the index of the service's priority in Priorities; a higher one goes first.
 func (m Microservice) Urgency() int {
 	if i := slices.Index(Priorities, m.Priority); i >= 0 {
 		return i

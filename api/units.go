@@ -10,11 +10,10 @@ import (
 	"time"
 )
 
-// A document's units are Oakestra's where its documentation names them: bandwidth is
-// kbit/s, rigidness a share of requests, a location longitude before latitude.
-// Strings that carry their unit are Treeline's own forms. What is stored and sent
-// between tiers has one unit each: Mbit/s, seconds, latitude before longitude.
-// convert changes the former into the latter, once, when a document is parsed.
+// A document has Oakestra's units where Oakestra documents them: bandwidth in kbit/s,
+// rigidness as a share of requests, locations with longitude before latitude. Strings with
+// units are Treeline's own forms. Stores and messages have Mbit/s, seconds, and latitude
+// before longitude. convert translates once, when a document is parsed.
 
 // shareWindow is the time over which Share is measured.
 const shareWindow = 5 * time.Minute
@@ -51,7 +50,7 @@ func mbit(v *value) (n int64, ok bool) {
 func ParseLocation(text string) (Geo, error) {
 	a, b, two := strings.Cut(strings.ReplaceAll(text, ";", ","), ",")
 	if !two {
-		return Geo{}, fmt.Errorf("%q is no location: %w", shorten(text), ErrInvalid)
+		return Geo{}, fmt.Errorf("%q is not a location: %w", shorten(text), ErrInvalid)
 	}
 	x, xAxis := degrees(a)
 	y, yAxis := degrees(b)
@@ -62,7 +61,7 @@ func ParseLocation(text string) (Geo, error) {
 	case xAxis == "lon" && yAxis == "lat", xAxis == "" && yAxis == "":
 		g = Geo{Lat: y, Lon: x}
 	default:
-		return Geo{}, fmt.Errorf("%q is no location: %w", shorten(text), ErrInvalid)
+		return Geo{}, fmt.Errorf("%q is not a location: %w", shorten(text), ErrInvalid)
 	}
 	if !g.Valid() {
 		return Geo{}, fmt.Errorf("%q is at latitude %g, longitude %g, which is not on the earth: %w", shorten(text), g.Lat, g.Lon, ErrInvalid)

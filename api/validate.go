@@ -10,13 +10,13 @@ import (
 	"strings"
 )
 
-// check walks a document along the table and collects its faults.
+// check validates a document against the table and collects its faults.
 func check(faults *Faults, root *value) {
 	c := checker{faults}
 	c.value("", lookup[""], root)
 }
 
-// lookup finds a field by its pointer, members the fields right below one.
+// lookup finds a field by its pointer, below the names of the fields below a pointer.
 var (
 	lookup   = map[string]*Field{}
 	below    = map[string][]string{}
@@ -49,7 +49,7 @@ func (c checker) fault(at, field, fix, format string, args ...any) {
 	c.add(Fault{Pointer: at, Field: field, Message: fmt.Sprintf(format, args...), Fix: fix})
 }
 
-// value checks one value of a field, and what is in it.
+// value checks one value of a field, and the values in it.
 func (c checker) value(at string, f *Field, v *value) {
 	name := f.Name()
 	if name == "*" {
@@ -121,7 +121,7 @@ func (c checker) unknown(at string, f *Field, key string) {
 	c.fault(pointer, key, fix, "there is no field %q here", key)
 }
 
-// homeOf is where a field of that name belongs, if it does anywhere.
+// homeOf returns where a field of that name belongs, or "".
 func homeOf(key string) string {
 	for i := range Fields {
 		if f := &Fields[i]; f.Pointer != "" && f.Name() == key && f.Status != Refused {
@@ -147,7 +147,7 @@ func (c checker) text(at, name string, f *Field, s string) {
 		c.fault(at, name, "shorten it", "%s has %d bytes, at most %d are taken", name, len(s), f.Length)
 	case strings.ContainsRune(s, 0):
 		c.fault(at, name, "leave it out", "%s holds a NUL character", name)
-	case len(f.Enum) > 0 && !slices.Contains(f.Enum, s):
+	case len(f.Enum) > 0 && !slices.Contains(f.Enum, s) && !slices.Contains(f.Aliases, s):
 		c.fault(at, name, fixEnum(f, s), "%s cannot be %q", name, shorten(s))
 	case re != nil && !re.MatchString(s):
 		c.fault(at, name, fixPattern[f.Pattern], "%s cannot be %q", name, shorten(s))
@@ -217,7 +217,7 @@ func thousandths(literal string) bool {
 	return ok && r.Mul(r, big.NewRat(1000, 1)).IsInt()
 }
 
-// fixType says how a value of another type is to be written.
+// fixType says how to write a value of the wrong type.
 func fixType(f *Field, v *value) string {
 	_, err := strconv.ParseFloat(v.text, 64)
 	want := f.Type
@@ -254,8 +254,8 @@ func unitOf(f *Field) string {
 	return " " + f.Unit
 }
 
-// neutral reports whether a value asks for nothing: Oakestra's own files carry
-// such values for fields that they do not use.
+// neutral reports whether a value has no effect: Oakestra's own files have such values for
+// unused fields.
 func neutral(v *value) bool {
 	switch v.kind {
 	case StringField:

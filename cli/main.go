@@ -1,6 +1,6 @@
-// Command treeline is the terminal's face of Treeline: it applies SLAs, shows
-// what became of them and why, and runs a whole installation on one machine
-// (treeline dev). It talks to the root orchestrator's REST API.
+// Command treeline is the command-line client of Treeline. It applies SLAs, shows and
+// explains the state of services, administers clusters and nodes through the REST API of the
+// root orchestrator, and runs a whole installation on one machine (treeline dev).
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// A second signal ends the process the hard way.
+	// A second signal terminates the process at once.
 	context.AfterFunc(ctx, stop)
 	os.Exit(command.Main(ctx, os.Args[1:], command.Terminal()))
 }

@@ -1,5 +1,5 @@
-// Command cluster-orchestrator runs a cluster: it keeps what the root wants on
-// the nodes that it has, and goes on without the root.
+// Command cluster-orchestrator runs a cluster: it places what the root wants on the
+// cluster's nodes, and works on while the root is unreachable.
 package main
 
 import (
@@ -11,9 +11,9 @@ import (
 )
 
 func main() {
-	// What a cluster holds is its nodes' connections, which live long; what it
-	// throws away is small. Collecting at half of what is alive, rather than at as
-	// much again, saves a tenth of its memory for a part of a percent of a core.
+	// Most of the heap is long-lived: the nodes' connections. Collecting when garbage is half
+	// of the live heap, instead of as much, saves a tenth of the memory for a fraction of a
+	// percent of a core.
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
 	}

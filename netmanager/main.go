@@ -1,9 +1,9 @@
-// Command netmanager is a node's part of the overlay network: it gives instances
-// their addresses, has the kernel choose among a service's instances, and carries
-// what the kernel cannot between nodes.
+// Command netmanager runs the overlay network on a node: it gives instances their addresses,
+// configures the kernel to choose among a service's instances, and carries encrypted packets
+// between nodes.
 //
 //	netmanager            runs, beside the node engine
-//	netmanager --remove   takes everything of it away from the machine
+//	netmanager --remove   removes all its devices and rules from the machine
 package main
 
 import (
@@ -15,18 +15,16 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/wiring"
 )
 
-// A netmanager holds little and its data path allocates nothing: collecting early
-// keeps it small and costs next to nothing. GOGC and GOMEMLIMIT say otherwise if
-// they are set.
+// The data path allocates nothing, so that frequent garbage collection keeps the process small at
+// little cost. GOGC and GOMEMLIMIT override these values.
 const (
 	gcPercent   = 40
 	memoryLimit = 48 << 20
 )
 
-// waiting is how many threads wait in the kernel for packets (package rawio). Each
-// keeps one of Go's processors meanwhile: with as many as there are cores, none would
-// be left on a small machine, and the runtime's monitor would take them away again
-// and again.
+// waiting is how many threads wait in the kernel for packets (package rawio). Each of them keeps a
+// P of the Go runtime. Without extra Ps a small machine would have none left, and the runtime's
+// monitor would keep retaking them.
 const waiting = 2
 
 func main() {

@@ -1,5 +1,5 @@
-// Command root-orchestrator is Treeline's top tier: it takes SLAs, knows
-// clusters and never nodes, and offers instances to clusters.
+// Command root-orchestrator is Treeline's top tier: it accepts SLAs and offers instances
+// to clusters. It knows no nodes.
 package main
 
 import (

@@ -1,12 +1,26 @@
-// Package client speaks to the orchestrators' HTTP APIs: typed requests,
-// problems as errors of api's kinds, lists page by page, watches that resume,
-// logs as they come. It imports the standard library only.
-//
-// It keeps no state but connections; where tokens are kept is Tokens' business.
+// Package client is a client for the HTTP APIs of the root and of clusters. It imports
+// the standard library and package api only, and keeps no state but connections.
 //
 //	c, err := client.New(client.Options{URL: "https://10.0.0.5:7443", CA: pem, Tokens: client.Static(token)})
 //	apps, rev, err := c.Apps(ctx, client.ListOptions{})
 //	for change, err := range client.Watch[api.App](ctx, c, client.Apps, client.WatchOptions{Since: rev}) { … }
+//
+// # Errors
+//
+// Every method returns errors that wrap a kind of package api; test them with errors.Is.
+// An answer of the server that is not a success is an *api.Problem, whose kind follows
+// from its status: ErrInvalid (422), ErrUnauthenticated (401), ErrForbidden (403),
+// ErrNotFound (404), ErrConflict (409), ErrPrecondition (412: the object is no longer at
+// the revision that the caller named), ErrTooMany (429), ErrUnavailable (503). If the
+// server cannot be reached the error is ErrUnavailable, or ErrTimeout if the deadline of
+// the context has passed. If the server's certificate is not the expected one it is
+// ErrUnauthenticated. Methods document only the errors that have a further meaning.
+//
+// # Limits
+//
+// A dial takes at most 5 s, a TLS handshake 10 s, and the headers of an answer a minute;
+// bound the rest with the context. Requests are not repeated, except once with a new
+// token if the server refuses the first (see Tokens).
 package client
 
 import (
@@ -25,41 +39,42 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Tokens gives bearer tokens. It is safe for concurrent use.
+// Tokens supplies bearer tokens. Implementations are safe for concurrent use.
 type Tokens interface {
-	// Token is the token to show. refused, if not empty, is one that the server
-	// did not take: another is wanted, or ErrUnauthenticated if there is none.
+	// Token returns the token to send. refused, if not empty, is a token that the server
+	// did not accept: Token then returns another, or ErrUnauthenticated if it has none.
 	Token(ctx context.Context, refused string) (string, error)
 }
 
-// Static is a token that is what it is.
+// Static is a token that is never renewed.
 type Static string
 
-// Token is Tokens'.
+// Token returns the token; ErrUnauthenticated if it is empty or was refused.
 func (s Static) Token(_ context.Context, refused string) (string, error) {
 	if s == "" || refused == string(s) {
-		return "", fmt.Errorf("the token is missing or not taken; sign in: %w", api.ErrUnauthenticated)
+		return "", fmt.Errorf("token missing or refused by the server; sign in: %w", api.ErrUnauthenticated)
 	}
 	return string(s), nil
 }
 
-// Options are what a client needs.
+// Options configure a client.
 type Options struct {
 	URL    string       // https://host:port
-	CA     []byte       // PEM; trusts this root and expects the identity. Empty: the machine's own roots and the host's name
-	Expect string       // identity of the server: treeline://root (empty), or treeline://cluster/<id>
-	Tokens Tokens       // nil: shows none
-	HTTP   *http.Client // instead of one made from CA and Expect
+	CA     []byte       // PEM of the only root certificate to trust. Empty: the system's roots, and the host name is checked
+	Expect string       // with CA: the server's identity, treeline://root (the default) or treeline://cluster/<id>
+	Tokens Tokens       // nil: no token is sent
+	HTTP   *http.Client // replaces the client made from CA and Expect
 }
 
-// Client speaks to one server. It is safe for concurrent use.
+// Client sends requests to one server. It is safe for concurrent use.
 type Client struct {
 	url    string
 	tokens Tokens
 	http   *http.Client
 }
 
-// New is a client; it dials nothing yet. A URL or CA that is none is ErrInvalid.
+// New returns a client. It opens no connection. ErrInvalid: URL is not https://host:port,
+// or CA is not a PEM certificate.
 func New(o Options) (*Client, error) {
 	u, err := url.Parse(o.URL)
 	if err != nil || u.Scheme != "https" || u.Host == "" {
@@ -84,47 +99,43 @@ func New(o Options) (*Client, error) {
 	return c, nil
 }
 
-// URL is the server's.
+// URL returns the server's URL.
 func (c *Client) URL() string { return c.url }
 
-// Close lets go of idle connections.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Request is one request. The zero value of each part sets nothing.
+// Request is one request. The zero value of an optional field sets nothing.
 type Request struct {
 	Method      string
-	Path        string // escaped, from /v1 on
+	Path        string // escaped, begins with /v1
 	Query       url.Values
 	Header      http.Header
-	Body        any    // []byte as it is, else as JSON
+	Body        any    // []byte is sent as it is, anything else as JSON
 	ContentType string // of a []byte body
-	Open        bool   // shows no token
+	Open        bool   // send no token
 }
 
-// Do sends a request and decodes a JSON answer into out, unless it is nil. An
-// answer that is no success is an error: an *api.Problem where the server says
-// so; a server that cannot be reached is ErrUnavailable.
+// Do sends a request and decodes the JSON answer into out. It ignores the answer if out is
+// nil or the status is 204. It returns the headers of the answer.
 func (c *Client) Do(ctx context.Context, r Request, out any) (http.Header, error) {
-	resp, err := c.send(ctx, r)
+	resp, err := c.Raw(ctx, r)
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
 	if out != nil && resp.StatusCode != http.StatusNoContent {
 		if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
-			return nil, fmt.Errorf("read the answer of %s %s: %w", r.Method, r.Path, unreachable(ctx, err))
+			return nil, fmt.Errorf("read the answer to %s %s: %w", r.Method, r.Path, unreachable(ctx, err))
 		}
 	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // lets the connection be used again
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // so that the connection is reused
 	return resp.Header, nil
 }
 
-// Raw sends a request and returns the answer as it comes; the caller closes its
-// body. What is no success is an error, as with Do.
-func (c *Client) Raw(ctx context.Context, r Request) (*http.Response, error) { return c.send(ctx, r) }
-
-// send sends a request, once more with another token where one was refused.
-func (c *Client) send(ctx context.Context, r Request) (*http.Response, error) {
+// Raw sends a request and returns the answer with its body unread. The caller closes the
+// body. An answer that is not a success is an error, as with Do.
+func (c *Client) Raw(ctx context.Context, r Request) (*http.Response, error) {
 	var body []byte
 	switch b := r.Body.(type) {
 	case nil:
@@ -188,14 +199,14 @@ func (c *Client) once(ctx context.Context, r Request, body []byte, token string)
 	return resp, nil
 }
 
-// unreachable gives an error of the network its kind.
+// unreachable adds a kind to a network error.
 func unreachable(ctx context.Context, err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
 		err = u.Err
 	}
 	switch {
-	case errors.Is(err, api.ErrUnauthenticated): // the server is not who it should be
+	case errors.Is(err, api.ErrUnauthenticated): // the certificate is not the expected one
 		return err
 	case ctx.Err() != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		return fmt.Errorf("%w: %w", err, api.ErrTimeout)
@@ -205,7 +216,8 @@ func unreachable(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", err, api.ErrUnavailable)
 }
 
-// problem reads an answer that is no success, and closes it.
+// problem returns the *api.Problem in an answer and closes the answer. An answer without
+// one, as a proxy sends, becomes a problem with the status.
 func problem(resp *http.Response) error {
 	defer resp.Body.Close()
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))

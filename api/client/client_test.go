@@ -96,11 +96,11 @@ func TestARefusedTokenIsRenewedOnce(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, `{"id":"x"}`)
 	})
-	if tok, err := c.CreateToken(t.Context(), api.TokenRequest{Kind: "cluster"}); err != nil || tok.ID != "x" || len(tokens.asked) != 2 {
+	if tok, err := c.CreateJoinToken(t.Context(), api.TokenRequest{Kind: "cluster"}); err != nil || tok.ID != "x" || len(tokens.asked) != 2 {
 		t.Errorf("%v %v, asked for tokens %q", tok, err, tokens.asked)
 	}
 	never, tokens.asked = true, nil
-	if _, err := c.CreateToken(t.Context(), api.TokenRequest{}); !errors.Is(err, api.ErrUnauthenticated) || len(tokens.asked) != 2 {
+	if _, err := c.CreateJoinToken(t.Context(), api.TokenRequest{}); !errors.Is(err, api.ErrUnauthenticated) || len(tokens.asked) != 2 {
 		t.Errorf("%v, asked for tokens %q", err, tokens.asked)
 	}
 }

@@ -3,42 +3,59 @@ package client
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Me is who a token says that asks.
+// Me identifies the holder of a token.
 type Me struct {
 	User   string     `json:"user"`
 	Tenant api.Tenant `json:"tenant,omitempty"`
 	Roles  []string   `json:"roles"`
-	PAT    string     `json:"pat,omitempty"` // the personal token's id, if it is one
+	PAT    string     `json:"pat,omitempty"` // id of the personal token, if the token is one
 }
 
-// WhoAmI is who asks, as the root sees it.
+// WhoAmI returns the user that the client's token belongs to.
 func (c *Client) WhoAmI(ctx context.Context) (Me, error) { return get[Me](ctx, c, "/v1/auth/me") }
 
-// Tokens lists the join tokens for clusters, without their secrets.
-func (c *Client) Tokens(ctx context.Context) ([]api.JoinToken, error) {
-	all, _, err := List[api.JoinToken](ctx, c, "/v1/tokens", nil)
+// PersonalToken creates a personal token of the caller, for programs, with all roles of the
+// caller. It expires after ttl, which is at least a minute and counts in whole seconds,
+// rounded down. The token is returned here only. ErrForbidden: the client's own token is a
+// personal token.
+func (c *Client) PersonalToken(ctx context.Context, name string, ttl time.Duration) (string, error) {
+	var out struct {
+		Token string `json:"token"`
+	}
+	_, err := c.Do(ctx, Request{
+		Method: http.MethodPost, Path: "/v1/auth/tokens", Body: map[string]any{"name": name, "ttl_seconds": int(ttl / time.Second)},
+	}, &out)
+	return out.Token, err
+}
+
+// CreateJoinToken creates a join token for a cluster, or for a node of a cluster. The
+// answer is the only one that contains the token itself.
+func (c *Client) CreateJoinToken(ctx context.Context, r api.TokenRequest) (t api.JoinToken, err error) {
+	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: "/v1/tokens", Body: r}, &t)
+	return t, err
+}
+
+// joinTokens returns the path of the join tokens of the server, or of a cluster of the root.
+func joinTokens(cluster api.ClusterID) string {
+	if cluster == "" {
+		return "/v1/tokens"
+	}
+	return string(Clusters) + "/" + api.PathOf(cluster) + "/tokens"
+}
+
+// JoinTokens lists valid join tokens, without their secrets: for nodes of the cluster, or
+// for the empty cluster the server's own, which at the root are those for clusters.
+func (c *Client) JoinTokens(ctx context.Context, cluster api.ClusterID) ([]api.JoinToken, error) {
+	all, _, err := List[api.JoinToken](ctx, c, joinTokens(cluster), nil)
 	return all, err
 }
 
-// NodeTokens lists the join tokens for nodes of a cluster, which the root asks
-// for them.
-func (c *Client) NodeTokens(ctx context.Context, id api.ClusterID) ([]api.JoinToken, error) {
-	all, _, err := List[api.JoinToken](ctx, c, string(Clusters)+"/"+api.PathOf(id)+"/tokens", nil)
-	return all, err
-}
-
-// RevokeNodeToken ends a join token for nodes of a cluster.
-func (c *Client) RevokeNodeToken(ctx context.Context, cluster api.ClusterID, id string) error {
-	_, err := c.Do(ctx, Request{Method: http.MethodDelete, Path: string(Clusters) + "/" + api.PathOf(cluster) + "/tokens/" + api.PathOf(id)}, nil)
-	return err
-}
-
-// RevokeToken ends a join token for clusters.
-func (c *Client) RevokeToken(ctx context.Context, id string) error {
-	_, err := c.Do(ctx, Request{Method: http.MethodDelete, Path: "/v1/tokens/" + api.PathOf(id)}, nil)
-	return err
+// RevokeJoinToken makes a join token invalid. cluster is as for JoinTokens.
+func (c *Client) RevokeJoinToken(ctx context.Context, cluster api.ClusterID, id string) error {
+	return c.do(ctx, Request{Method: http.MethodDelete, Path: joinTokens(cluster) + "/" + api.PathOf(id)})
 }

@@ -18,12 +18,12 @@ import (
 // time before expiry at which a session renews its access token.
 const renewEarly = 15 * time.Second
 
-// renewLeast is the least time between two attempts to renew a stream.
-const renewLeast = 100 * time.Millisecond
+// minRenewal is the least time between two attempts to renew a stream.
+const minRenewal = 100 * time.Millisecond
 
-// renewed returns the body of a stream that renews itself with a fresh token before the
-// token that opened it expires. It ends with the last token if there is no fresher one.
-// began is the time of the request: counted from there, no token outlives its expiry.
+// renewed returns the body of a stream, and renews the stream with a new token before the
+// current one expires. Without a newer token the stream ends. began is the time of the
+// request, so that lifetimes are never overestimated.
 func (c *Client) renewed(ctx context.Context, began time.Time, resp *http.Response) io.ReadCloser {
 	name := resp.Header.Get("Treeline-Stream")
 	life, err := strconv.ParseFloat(resp.Header.Get("Treeline-Stream-Life"), 64)
@@ -39,7 +39,7 @@ func (c *Client) renewed(ctx context.Context, began time.Time, resp *http.Respon
 		defer close(done)
 		for {
 			left := time.Until(ends)
-			if left < renewLeast {
+			if left < minRenewal {
 				return
 			}
 			select {
@@ -56,8 +56,8 @@ func (c *Client) renewed(ctx context.Context, began time.Time, resp *http.Respon
 			switch {
 			case err != nil && passing(err):
 				continue
-			case err != nil || later.Sub(ends) < renewLeast:
-				return // no fresher token: the stream ends with this one
+			case err != nil || later.Sub(ends) < minRenewal:
+				return // no newer token: the stream ends with the current one
 			}
 			ends = later
 			r.ends.Store(&later)
@@ -70,23 +70,23 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 
 type renewing struct {
 	io.ReadCloser
-	ends atomic.Pointer[time.Time] // of the right to the stream
+	ends atomic.Pointer[time.Time] // when the right to read the stream expires
 	stop func()
 }
 
-// errExpired says why a stream broke off.
-var errExpired = fmt.Errorf("the token expired that it was read with, and there was no fresher one: %w", api.ErrUnauthenticated)
+var errExpired = fmt.Errorf("read stream: its token expired and no newer one is available: %w", api.ErrUnauthenticated)
 
-// Read is io.Reader's. A stream that ended with its right is ErrUnauthenticated.
+// Read implements io.Reader. It returns ErrUnauthenticated if the stream ended because its
+// token expired.
 func (r *renewing) Read(b []byte) (int, error) {
 	n, err := r.ReadCloser.Read(b)
-	if err != nil && !errors.Is(err, io.EOF) && time.Until(*r.ends.Load()) < renewLeast {
+	if err != nil && !errors.Is(err, io.EOF) && time.Until(*r.ends.Load()) < minRenewal {
 		err = errExpired
 	}
 	return n, err
 }
 
-// Close is io.Closer's.
+// Close implements io.Closer.
 func (r *renewing) Close() error {
 	r.stop()
 	return r.ReadCloser.Close()

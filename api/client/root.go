@@ -11,13 +11,13 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// ListOptions narrow a list.
+// ListOptions filter a list. A zero field does not filter.
 type ListOptions struct {
-	Tenant  api.Tenant
-	Under   string // an application's or a service's id
-	Cluster api.ClusterID
-	Since   api.Revision // events: after this one
-	Limit   int          // of a page; all pages are read
+	Tenant  api.Tenant    // objects of this tenant and of those below it
+	Under   string        // services and instances of this application or service id
+	Cluster api.ClusterID // instances in this cluster
+	Since   api.Revision  // events after this revision
+	Limit   int           // objects per page; 0: the server's default. All pages are read in any case
 }
 
 func (o ListOptions) query() url.Values {
@@ -39,8 +39,8 @@ func (o ListOptions) query() url.Values {
 	return q
 }
 
-// List reads all pages of a list. The revision is the first page's: a watch
-// from there misses nothing.
+// List reads all pages of the list at path. rev is the revision of the first page: a watch
+// since rev misses no change. On an error it returns no objects.
 func List[T any](ctx context.Context, c *Client, path string, q url.Values) (all []T, rev api.Revision, err error) {
 	if q == nil {
 		q = url.Values{}
@@ -61,69 +61,79 @@ func List[T any](ctx context.Context, c *Client, path string, q url.Values) (all
 	}
 }
 
+// get decodes the object at path.
 func get[T any](ctx context.Context, c *Client, path string) (o T, err error) {
 	_, err = c.Do(ctx, Request{Method: http.MethodGet, Path: path}, &o)
 	return o, err
 }
 
-// Redeem turns a one-use code into a password and a session.
+// do sends a request and ignores the content of the answer.
+func (c *Client) do(ctx context.Context, r Request) error {
+	_, err := c.Do(ctx, r, nil)
+	return err
+}
+
+// Redeem sets a password with a one-use code and signs in. ErrUnauthenticated: the code is
+// unknown, used or expired.
 func (c *Client) Redeem(ctx context.Context, r api.Redeem) (s api.Session, err error) {
 	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: "/v1/auth/redeem", Body: r, Open: true}, &s)
 	return s, err
 }
 
-// Login signs in with a password.
+// Login signs in with a password. ErrUnauthenticated: user or password is wrong.
 func (c *Client) Login(ctx context.Context, l api.Login) (s api.Session, err error) {
 	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: "/v1/auth/login", Body: l, Open: true}, &s)
 	return s, err
 }
 
-// Refresh exchanges a refresh token, which counts once.
+// Refresh exchanges a refresh token, which is valid for one use, for a new session.
+// ErrUnauthenticated: the token is used, revoked or expired.
 func (c *Client) Refresh(ctx context.Context, refresh string) (s api.Session, err error) {
 	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: "/v1/auth/refresh", Body: api.Refresh{Refresh: refresh}, Open: true}, &s)
 	return s, err
 }
 
-// Logout ends the session of the refresh token.
+// Logout revokes a refresh token and the access tokens of its session.
 func (c *Client) Logout(ctx context.Context, refresh string) error {
-	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: "/v1/auth/logout", Body: api.Refresh{Refresh: refresh}, Open: true}, nil)
-	return err
+	return c.do(ctx, Request{Method: http.MethodPost, Path: "/v1/auth/logout", Body: api.Refresh{Refresh: refresh}, Open: true})
 }
 
-// CreateTenant makes a tenant; one that exists is ErrConflict.
+// CreateTenant creates a tenant. ErrConflict: it exists.
 func (c *Client) CreateTenant(ctx context.Context, t api.Tenant, title string) error {
-	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: "/v1/tenants", Body: map[string]any{"path": t, "title": title}}, nil)
-	return err
+	return c.do(ctx, Request{Method: http.MethodPost, Path: "/v1/tenants", Body: map[string]any{"path": t, "title": title}})
 }
 
-// Invitation is a user's one-use code.
+// Invitation is a one-use code with which a user sets a password (see Redeem).
 type Invitation struct {
 	User    string    `json:"user"`
 	Code    string    `json:"code"`
 	Expires time.Time `json:"expires"`
 }
 
-// CreateUser makes a user, "<tenant>/<name>", and the code to set a password with.
+// CreateUser creates the user "<tenant>/<name>" with roles in that tenant, and a code to set
+// a password with. ErrConflict: the user exists.
 func (c *Client) CreateUser(ctx context.Context, id string, roles ...string) (i Invitation, err error) {
 	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: "/v1/users", Body: map[string]any{"id": id, "roles": roles}}, &i)
 	return i, err
 }
 
-// Invite creates a new sign-in code for a user. Earlier codes become invalid.
+// Invite creates a new code for a user. Earlier codes become invalid.
 func (c *Client) Invite(ctx context.Context, id string) (i Invitation, err error) {
 	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: "/v1/users/" + api.PathOf(api.Tenant(id)) + "/invite"}, &i)
 	return i, err
 }
 
-// ApplyOptions say how an SLA is applied.
+// ApplyOptions configure Apply and Plan.
 type ApplyOptions struct {
-	Tenant       api.Tenant // empty: the asker's
-	ContentType  string     // empty: application/json
-	IfMatch      api.Revision
-	MustNotExist bool
+	Tenant       api.Tenant   // owner of the applications; empty: the caller's tenant
+	ContentType  string       // application/json (the default) or application/yaml
+	IfMatch      api.Revision // Apply only: required revision of the application; 0: any
+	MustNotExist bool         // Apply only: create, do not update
 }
 
-// Apply makes the applications of the document what it says.
+// Apply creates or updates the applications in an SLA of at most 1 MiB, and returns them.
+// ErrInvalid: the SLA has errors; the *api.Problem lists each with its JSON pointer.
+// ErrPrecondition: IfMatch or MustNotExist does not hold. Nothing changes on an error.
 func (c *Client) Apply(ctx context.Context, doc []byte, o ApplyOptions) ([]api.App, error) {
 	r := o.request(http.MethodPut, string(Apps), doc)
 	if o.IfMatch > 0 {
@@ -137,13 +147,12 @@ func (c *Client) Apply(ctx context.Context, doc []byte, o ApplyOptions) ([]api.A
 	return out.Apps, err
 }
 
-// Plan says what Apply would do, and does nothing.
+// Plan returns what Apply would change. It changes nothing.
 func (c *Client) Plan(ctx context.Context, doc []byte, o ApplyOptions) (p api.Plan, err error) {
 	_, err = c.Do(ctx, o.request(http.MethodPost, string(Apps)+":plan", doc), &p)
 	return p, err
 }
 
-// request bears a document, for the tenant that owns its applications.
 func (o ApplyOptions) request(method, path string, doc []byte) Request {
 	r := Request{Method: method, Path: path, Body: doc, ContentType: o.ContentType, Header: http.Header{}, Query: url.Values{}}
 	if r.ContentType == "" {
@@ -155,7 +164,7 @@ func (o ApplyOptions) request(method, path string, doc []byte) Request {
 	return r
 }
 
-// etag is the If-Match of a revision; 0 is any.
+// etag returns the If-Match header of a revision; 0 matches any.
 func etag(r api.Revision) string {
 	if r == 0 {
 		return "*"
@@ -163,17 +172,18 @@ func etag(r api.Revision) string {
 	return `"` + strconv.FormatUint(uint64(r), 10) + `"`
 }
 
-// Apps lists applications.
+// Apps lists applications, and the revision to watch from.
 func (c *Client) Apps(ctx context.Context, o ListOptions) ([]api.App, api.Revision, error) {
 	return List[api.App](ctx, c, string(Apps), o.query())
 }
 
-// App is one application.
+// App returns an application.
 func (c *Client) App(ctx context.Context, id api.AppID) (api.App, error) {
 	return get[api.App](ctx, c, string(Apps)+"/"+api.PathOf(id))
 }
 
-// DeleteApp withdraws an application, if it is at the revision; 0 is any.
+// DeleteApp deletes an application if it is at revision at; 0 matches any. It returns the
+// application as it is while its instances stop.
 func (c *Client) DeleteApp(ctx context.Context, id api.AppID, at api.Revision) (app api.App, err error) {
 	_, err = c.Do(ctx, Request{
 		Method: http.MethodDelete, Path: string(Apps) + "/" + api.PathOf(id), Header: http.Header{"If-Match": {etag(at)}},
@@ -181,18 +191,17 @@ func (c *Client) DeleteApp(ctx context.Context, id api.AppID, at api.Revision) (
 	return app, err
 }
 
-// Services lists services.
+// Services lists services, and the revision to watch from.
 func (c *Client) Services(ctx context.Context, o ListOptions) ([]api.Service, api.Revision, error) {
 	return List[api.Service](ctx, c, string(Services), o.query())
 }
 
-// Service is one service.
+// Service returns a service.
 func (c *Client) Service(ctx context.Context, id api.ServiceID) (api.Service, error) {
 	return get[api.Service](ctx, c, string(Services)+"/"+api.PathOf(id))
 }
 
-// Scale sets how many instances the service should have, if it is at the
-// revision; 0 is any.
+// Scale sets the number of instances of a service if it is at revision at; 0 matches any.
 func (c *Client) Scale(ctx context.Context, id api.ServiceID, replicas int, at api.Revision) (s api.Service, err error) {
 	_, err = c.Do(ctx, Request{
 		Method: http.MethodPut, Path: string(Services) + "/" + api.PathOf(id) + "/scale",
@@ -201,26 +210,28 @@ func (c *Client) Scale(ctx context.Context, id api.ServiceID, replicas int, at a
 	return s, err
 }
 
-// Instances lists instances.
+// Instances lists instances, and the revision to watch from.
 func (c *Client) Instances(ctx context.Context, o ListOptions) ([]api.Instance, api.Revision, error) {
 	return List[api.Instance](ctx, c, string(Instances), o.query())
 }
 
-// Instance is one instance.
+// Instance returns an instance.
 func (c *Client) Instance(ctx context.Context, id api.InstanceID) (api.Instance, error) {
 	return get[api.Instance](ctx, c, string(Instances)+"/"+api.PathOf(id))
 }
 
-// Why explains an instance.
+// Why returns why an instance is where it is, or why it is not placed.
 func (c *Client) Why(ctx context.Context, id api.InstanceID) (api.Why, error) {
 	return get[api.Why](ctx, c, string(Instances)+"/"+api.PathOf(id)+"/why")
 }
 
-// Logs streams what the instance's workload writes: tail lines from the end, all
-// if it is less than 0, and what follows. The caller closes it.
+// Logs streams the output of an instance's workload: its last tail lines, or all that is
+// kept if tail is negative, and with follow what the workload writes from then on. The
+// caller closes the stream. The stream is renewed with new tokens; reading returns
+// ErrUnauthenticated when there is none.
 func (c *Client) Logs(ctx context.Context, id api.InstanceID, follow bool, tail int) (io.ReadCloser, error) {
 	began := time.Now()
-	resp, err := c.send(ctx, Request{
+	resp, err := c.Raw(ctx, Request{
 		Method: http.MethodGet, Path: string(Instances) + "/" + api.PathOf(id) + "/logs",
 		Query: url.Values{"follow": {strconv.FormatBool(follow)}, "tail": {strconv.Itoa(max(tail, -1))}},
 	})
@@ -230,40 +241,30 @@ func (c *Client) Logs(ctx context.Context, id api.InstanceID, follow bool, tail 
 	return c.renewed(ctx, began, resp), nil
 }
 
-// Clusters lists clusters.
+// Clusters lists clusters, and the revision to watch from.
 func (c *Client) Clusters(ctx context.Context, o ListOptions) ([]api.Cluster, api.Revision, error) {
 	return List[api.Cluster](ctx, c, string(Clusters), o.query())
 }
 
-// Cluster is one cluster.
+// Cluster returns a cluster.
 func (c *Client) Cluster(ctx context.Context, id api.ClusterID) (api.Cluster, error) {
 	return get[api.Cluster](ctx, c, string(Clusters)+"/"+api.PathOf(id))
 }
 
-// ForgetCluster removes a cluster for good, if it is at the revision; 0 is any.
-func (c *Client) ForgetCluster(ctx context.Context, id api.ClusterID, at api.Revision) error {
-	_, err := c.Do(ctx, Request{
+// RemoveCluster removes a cluster for good if it is at revision at; 0 matches any. Its
+// certificates become invalid and its instances are placed in other clusters.
+func (c *Client) RemoveCluster(ctx context.Context, id api.ClusterID, at api.Revision) error {
+	return c.do(ctx, Request{
 		Method: http.MethodDelete, Path: string(Clusters) + "/" + api.PathOf(id), Header: http.Header{"If-Match": {etag(at)}},
-	}, nil)
-	return err
+	})
 }
 
-// Nodes lists the nodes of a cluster, which the root asks for them.
-func (c *Client) Nodes(ctx context.Context, id api.ClusterID) ([]api.Node, error) {
-	return c.NodesOf(id).List(ctx)
-}
-
-// Events lists events, the oldest first.
+// Events lists events in the order of their revisions. instance, if not empty, selects the
+// events of one instance. ErrGone: events after o.Since are no longer kept.
 func (c *Client) Events(ctx context.Context, o ListOptions, instance api.InstanceID) ([]api.Event, api.Revision, error) {
 	q := o.query()
 	if instance != "" {
 		q.Set("instance", string(instance))
 	}
 	return List[api.Event](ctx, c, string(Events), q)
-}
-
-// CreateToken makes a join token for a cluster, or for a node of a cluster.
-func (c *Client) CreateToken(ctx context.Context, r api.TokenRequest) (t api.JoinToken, err error) {
-	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: "/v1/tokens", Body: r}, &t)
-	return t, err
 }

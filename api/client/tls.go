@@ -18,8 +18,8 @@ import (
 
 const rootIdentity = "treeline://root"
 
-// tlsConfig trusts the pinned root and the identity alone: names and addresses
-// change behind NATs, the identity in the certificate does not.
+// tlsConfig trusts only the pinned root certificate, and checks the identity in the server's
+// certificate instead of its host name: addresses change behind NATs, identities do not.
 func tlsConfig(o Options) (*tls.Config, error) {
 	tc := &tls.Config{MinVersion: tls.VersionTLS13}
 	if len(o.CA) == 0 {
@@ -27,7 +27,7 @@ func tlsConfig(o Options) (*tls.Config, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(o.CA) {
-		return nil, fmt.Errorf("the CA to pin is no PEM certificate: %w", api.ErrInvalid)
+		return nil, fmt.Errorf("the CA to pin is not a PEM certificate: %w", api.ErrInvalid)
 	}
 	expect := o.Expect
 	if expect == "" {
@@ -46,15 +46,15 @@ func verify(cs tls.ConnectionState, pool *x509.CertPool, expect string) error {
 	}
 	chains, err := leaf.Verify(opts)
 	if err != nil {
-		return fmt.Errorf("the server is not below the pinned CA; it is another installation, or somebody stands between (treeline login --ca pins another): %w: %w", err, api.ErrUnauthenticated)
+		return fmt.Errorf("the server's certificate is not signed by the pinned CA: this is another installation, or the connection is intercepted (to pin another CA: treeline login --ca): %w: %w", err, api.ErrUnauthenticated)
 	}
 	for _, chain := range chains {
-		// The issuer is the same machine's authority: no cluster vouches for another.
+		// The issuer has the same identity, so that no cluster can certify another.
 		if states(chain[0], expect) && len(chain) > 1 && states(chain[1], expect) {
 			return nil
 		}
 	}
-	return fmt.Errorf("the server is %v and not %s: %w", leaf.URIs, expect, api.ErrUnauthenticated)
+	return fmt.Errorf("the server is %v, want %s: %w", leaf.URIs, expect, api.ErrUnauthenticated)
 }
 
 func states(c *x509.Certificate, id string) bool {
@@ -70,14 +70,14 @@ func PinOf(ca []byte) string {
 	return fmt.Sprintf("%x", sha256.Sum256(b.Bytes))
 }
 
-// FetchCA gets the root's certificate from the server itself, which shows it,
-// and accepts it by its SHA-256 in hexadecimal: what a join token pins and the
-// root prints. Another is ErrUnauthenticated.
+// FetchCA returns the root's CA certificate in PEM, from the TLS handshake with the server.
+// pin is its SHA-256 in hexadecimal, as a join token contains it and the root prints it.
+// ErrUnauthenticated: the server shows no certificate with that hash.
 func FetchCA(ctx context.Context, server, pin string) ([]byte, error) {
 	u, err := url.Parse(server)
 	want, err2 := hex.DecodeString(strings.TrimPrefix(pin, "sha256:"))
 	if err != nil || u.Scheme != "https" || u.Host == "" || err2 != nil || len(want) != sha256.Size {
-		return nil, fmt.Errorf("address %q with pin %q: want https://host:port and 64 hexadecimal digits: %w", server, pin, api.ErrInvalid)
+		return nil, fmt.Errorf("address %q, pin %q: want https://host:port and 64 hexadecimal digits: %w", server, pin, api.ErrInvalid)
 	}
 	host := u.Host
 	if u.Port() == "" {
@@ -87,7 +87,7 @@ func FetchCA(ctx context.Context, server, pin string) ([]byte, error) {
 	d := tls.Dialer{
 		NetDialer: &net.Dialer{Timeout: 5 * time.Second},
 		Config: &tls.Config{
-			MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, // the CA is known by its hash alone; VerifyConnection checks
+			MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, // VerifyConnection checks the hash
 			VerifyConnection: func(cs tls.ConnectionState) error {
 				for _, c := range cs.PeerCertificates {
 					if sum := sha256.Sum256(c.Raw); c.IsCA && string(sum[:]) == string(want) {
@@ -97,7 +97,7 @@ func FetchCA(ctx context.Context, server, pin string) ([]byte, error) {
 						return verify(cs, pool, rootIdentity)
 					}
 				}
-				return fmt.Errorf("%s does not show the pinned CA; it is another installation, or somebody stands between: %w", server, api.ErrUnauthenticated)
+				return fmt.Errorf("%s shows no certificate with the pinned hash: this is another installation, or the connection is intercepted: %w", server, api.ErrUnauthenticated)
 			},
 		},
 	}

@@ -1,8 +1,6 @@
 package client
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,12 +13,13 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/sse"
 )
 
-// Kind is a kind of object that can be watched: its path.
+// Kind is the path of a kind of object.
 type Kind string
 
-// The kinds.
+// The kinds that can be listed and watched.
 const (
 	Apps      Kind = "/v1/apps"
 	Services  Kind = "/v1/services"
@@ -29,32 +28,30 @@ const (
 	Events    Kind = "/v1/events"
 )
 
-// WatchOptions narrow a watch.
+// WatchOptions configure a watch.
 type WatchOptions struct {
-	Since  api.Revision // what a list said; 0, as a new root's says, is from the first change
-	Tenant api.Tenant
-	Under  string // an application's or a service's id
+	Since  api.Revision // as a list returned it; 0: from the first change
+	Tenant api.Tenant   // objects of this tenant and of those below it
+	Under  string       // objects of this application or service id
 }
 
-// Change is one change of one object. Object is nil when it is gone.
+// Change is a change of one object. Object is nil if the object was deleted.
 type Change[T any] struct {
 	ID       string
 	Revision api.Revision
 	Object   *T
 }
 
-// The pauses of a watch that lost its server, and the silence after which it
-// gives a connection up: three bookmarks.
 const (
-	minPause = 200 * time.Millisecond
+	minPause = 200 * time.Millisecond // before a watch reconnects; doubles up to maxPause
 	maxPause = 5 * time.Second
-	silence  = 45 * time.Second
+	silence  = 45 * time.Second // after which a connection is dropped: three bookmarks of the server
 )
 
-// Watch yields changes as they come, and resumes by itself where it was when
-// the connection breaks or ends. It ends with ctx, without an error, or with one
-// that waiting does not mend: ErrGone says that changes were missed, so list
-// again and watch from there.
+// Watch yields changes as they happen. When the connection breaks it reconnects, with
+// growing pauses of at most 5 s, and resumes without a gap. It ends without an error when
+// ctx is done, and otherwise with an error that cannot pass. ErrGone: the server no longer
+// keeps the changes since the last one; list the objects again and watch from there.
 func Watch[T any](ctx context.Context, c *Client, kind Kind, o WatchOptions) iter.Seq2[Change[T], error] {
 	return func(yield func(Change[T], error) bool) {
 		w := watcher{client: c, kind: kind, opt: o, at: strconv.FormatUint(uint64(o.Since), 10)}
@@ -72,7 +69,7 @@ func Watch[T any](ctx context.Context, c *Client, kind Kind, o WatchOptions) ite
 					Object   *T           `json:"object"`
 				}
 				if err := json.Unmarshal(data, &wire); err != nil {
-					return false, fmt.Errorf("read a change: %w: %w", err, api.ErrInvalid)
+					return false, fmt.Errorf("decode a change of %s: %w: %w", kind, err, api.ErrInvalid)
 				}
 				return yield(Change[T]{wire.ID, wire.Revision, wire.Object}, nil), nil
 			}, &more)
@@ -93,7 +90,7 @@ func Watch[T any](ctx context.Context, c *Client, kind Kind, o WatchOptions) ite
 	}
 }
 
-// passing reports whether waiting may mend the error.
+// passing reports whether the same request may succeed later.
 func passing(err error) bool {
 	var p *api.Problem
 	return errors.Is(err, api.ErrUnavailable) || errors.Is(err, api.ErrTimeout) || errors.As(err, &p) && (p.Retryable || p.Status == http.StatusTooManyRequests)
@@ -103,10 +100,11 @@ type watcher struct {
 	client *Client
 	kind   Kind
 	opt    WatchOptions
-	at     string // the last id seen
+	at     string // id of the last event
 }
 
-// connect streams from where the watch is until the stream breaks.
+// connect reads one stream, from the last event on, until it breaks or fn returns false;
+// then it clears more.
 func (w *watcher) connect(ctx context.Context, fn func(event string, data []byte) (bool, error), more *bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -118,23 +116,25 @@ func (w *watcher) connect(ctx context.Context, fn func(event string, data []byte
 		q.Set("under", w.opt.Under)
 	}
 	h := http.Header{"Accept": {"text/event-stream"}, "Last-Event-ID": {w.at}}
-	resp, err := w.client.send(ctx, Request{Method: http.MethodGet, Path: string(w.kind), Query: q, Header: h})
+	resp, err := w.client.Raw(ctx, Request{Method: http.MethodGet, Path: string(w.kind), Query: q, Header: h})
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
-	quiet := time.AfterFunc(silence, cancel) // a dead connection looks like a quiet one
+	quiet := time.AfterFunc(silence, cancel)
 	defer quiet.Stop()
-	err = readEvents(resp.Body, func(e event) error {
-		quiet.Reset(silence)
-		if e.name == "gone" {
+	err = sse.Read(resp.Body, func() { quiet.Reset(silence) }, func(e sse.Event) error {
+		if e.Data == nil {
+			return nil
+		}
+		if e.Name == "gone" {
 			var p api.Problem
-			if json.Unmarshal(e.data, &p) == nil && p.Status != 0 {
+			if json.Unmarshal(e.Data, &p) == nil && p.Status != 0 {
 				return &p
 			}
 			return fmt.Errorf("watch %s: %w", w.kind, api.ErrGone)
 		}
-		ok, err := fn(e.name, e.data)
+		ok, err := fn(e.Name, e.Data)
 		if err != nil {
 			return err
 		}
@@ -142,8 +142,8 @@ func (w *watcher) connect(ctx context.Context, fn func(event string, data []byte
 			*more = false
 			return io.EOF
 		}
-		if e.id != "" {
-			w.at = e.id
+		if e.ID != "" {
+			w.at = e.ID
 		}
 		return nil
 	})
@@ -151,47 +151,4 @@ func (w *watcher) connect(ctx context.Context, fn func(event string, data []byte
 		return nil
 	}
 	return err
-}
-
-type event struct {
-	name, id string
-	data     []byte
-}
-
-// readEvents reads server-sent events until fn or the stream ends.
-func readEvents(r io.Reader, fn func(event) error) error {
-	br := bufio.NewReaderSize(r, 64<<10)
-	var e event
-	for {
-		line, err := br.ReadBytes('\n')
-		if err != nil {
-			if errors.Is(err, io.EOF) {
-				return io.EOF
-			}
-			return fmt.Errorf("the stream broke: %w: %w", err, api.ErrUnavailable)
-		}
-		line = bytes.TrimRight(line, "\r\n")
-		if len(line) == 0 {
-			if e.data != nil {
-				if err := fn(e); err != nil {
-					return err
-				}
-			}
-			e = event{}
-			continue
-		}
-		field, value, _ := bytes.Cut(line, []byte(":"))
-		value = bytes.TrimPrefix(value, []byte(" "))
-		switch string(field) {
-		case "event":
-			e.name = string(value)
-		case "id":
-			e.id = string(value)
-		case "data":
-			if e.data != nil {
-				e.data = append(e.data, '\n')
-			}
-			e.data = append(e.data, value...)
-		}
-	}
 }

@@ -23,10 +23,10 @@ import (
 	"github.com/treeline-edge/treeline/cli/output"
 )
 
-// errFetch is that an SLA could not be had, which is not the root's fault.
+// errFetch means that an SLA could not be fetched from its URL.
 var errFetch = fmt.Errorf("%w", api.ErrUnavailable)
 
-// errTimeout is the cause of a context whose --timeout is over.
+// errTimeout is the cause of a context that --timeout ended.
 var errTimeout = fmt.Errorf("timed out: %w", api.ErrTimeout)
 
 func (c *cli) applyCmd() *cobra.Command {
@@ -37,10 +37,10 @@ func (c *cli) applyCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "apply -f FILE", Short: "Create or update the applications in an SLA, and follow their progress", Args: fileByFlag,
 		Long: `Create or update the applications in an SLA (JSON or YAML), and follow their
-progress: one line for each step, with the time since the first and the tier that
-took it. Ctrl-C stops following; the roll-out continues. Exits with 1 as soon as an
-instance has failed for good, with 3 if an instance could not be placed within
---timeout, with 4 if one was placed and is not running by then.`,
+progress: one line for each event, with the time since the first event and the tier
+that reported it. Ctrl-C stops following; the roll-out continues. The command exits
+with 1 as soon as an instance has failed for good, with 3 if an instance could not
+be placed within --timeout, with 4 if one was placed but is not running by then.`,
 		Example: "  treeline apply -f shop.yaml\n  cat shop.json | treeline apply -f - --detach",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := c.printer()
@@ -84,36 +84,36 @@ instance has failed for good, with 3 if an instance could not be placed within
 	}
 	f := cmd.Flags()
 	f.StringVarP(&file, "file", "f", "", "file, URL, or - for stdin")
-	f.BoolVar(&detach, "detach", false, "do not watch")
-	f.StringVar(&ifMatch, "if-match", "", "only if the one application of the document is at this revision, as plan says it; 0: does not exist")
-	f.DurationVar(&timeout, "timeout", 5*time.Minute, "how long to watch at most")
+	f.BoolVar(&detach, "detach", false, "do not follow the progress")
+	f.StringVar(&ifMatch, "if-match", "", "apply only if the SLA's one application is at this revision, as plan prints it; 0: does not exist")
+	f.DurationVar(&timeout, "timeout", 5*time.Minute, "stop following after this time; the roll-out continues")
 	_ = cmd.MarkFlagRequired("file")
 	c.outputFlags(cmd)
 	return cmd
 }
 
-// match reads --if-match: a revision, or 0 for what must not exist yet.
+// match parses --if-match: a revision, or 0 for an application that must not exist.
 func match(text string) (at api.Revision, mustNotExist bool, err error) {
 	if text == "" {
 		return 0, false, nil
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return 0, false, usage("--if-match %s: want a revision as treeline plan prints it", text)
+		return 0, false, usage("--if-match %s: want a revision, as treeline plan prints it", text)
 	}
 	return api.Revision(n), n == 0, nil
 }
 
-// fileByFlag says where a file belongs that was written as an argument.
+// fileByFlag refuses arguments: the file is given by a flag.
 func fileByFlag(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("the file is given with -f: %s -f %s", cmd.CommandPath(), args[0])
+		return fmt.Errorf("give the file with -f: %s -f %s", cmd.CommandPath(), args[0])
 	}
 	return nil
 }
 
-// tabs is a hint where a document was refused that is indented by tabs, which
-// YAML takes for no indentation and which nobody sees.
+// tabs returns a hint if a refused YAML document is indented by tabs, which YAML does not
+// accept and which look like spaces.
 func tabs(file string, doc []byte, err error) string {
 	if !errors.Is(err, api.ErrInvalid) || contentType(file, doc) == "application/json" {
 		return ""
@@ -121,7 +121,7 @@ func tabs(file string, doc []byte, err error) string {
 	n := 0
 	for line := range bytes.Lines(doc) {
 		if n++; line[0] == '\t' {
-			return fmt.Sprintf("; line %d begins with a tab: YAML is indented by spaces", n)
+			return fmt.Sprintf("; line %d begins with a tab: indent YAML with spaces", n)
 		}
 	}
 	return ""
@@ -143,7 +143,7 @@ func (c *cli) showApplied(ctx context.Context, a *client.Client, p output.Printe
 	return output.List(p, output.Apps, api.Page[api.App]{Items: apps})
 }
 
-// fetchTime bounds the fetching of an SLA from a URL.
+// fetchTime bounds a single request.
 const fetchTime = 30 * time.Second
 
 // document reads an SLA from a file, stdin or a URL.
@@ -181,17 +181,16 @@ func (c *cli) document(ctx context.Context, file string) ([]byte, error) {
 	case err != nil:
 		return nil, usage("-f: %v", err)
 	case len(doc) > api.MaxSLABytes:
-		return nil, fmt.Errorf("%s is larger than the %d bytes that an SLA may have; apply its applications one by one: %w", file, api.MaxSLABytes, api.ErrTooLarge)
+		return nil, fmt.Errorf("%s has more than %d bytes, the most that an SLA may have; apply its applications one by one: %w", file, api.MaxSLABytes, api.ErrTooLarge)
 	case len(bytes.TrimSpace(doc)) == 0:
-		return nil, usage("-f %s: there is nothing in it; it takes an SLA as JSON or YAML", file)
+		return nil, usage("-f %s: the file is empty, want an SLA in JSON or YAML", file)
 	}
 	return doc, nil
 }
 
-// contentType returns the media type of an SLA by its file's extension. Without
-// one that is known, as on stdin, a document that begins with an object of JSON is JSON. A
-// YAML document may begin with a brace, too; {"… may be either, and JSON's errors are more
-// precise.
+// contentType returns the media type of an SLA from the extension of its file. With another
+// or no extension, a document that begins like a JSON object is JSON: {"… may also be
+// YAML, but errors in JSON are more precise.
 func contentType(file string, doc []byte) string {
 	const asJSON, asYAML = "application/json", "application/yaml"
 	if u, err := url.Parse(file); err == nil && u.Host != "" {
@@ -210,19 +209,19 @@ func contentType(file string, doc []byte) string {
 	return asYAML
 }
 
-// revision is where the root's objects are now.
+// revision returns the current revision of the root.
 func revision(ctx context.Context, a *client.Client) (api.Revision, error) {
 	var p api.Page[api.App]
 	_, err := a.Do(ctx, client.Request{Method: http.MethodGet, Path: string(client.Apps), Query: map[string][]string{"limit": {"1"}}}, &p)
 	return p.Revision, err
 }
 
-// monitor tells each step of the applications since a revision, until all that
-// is wanted runs.
+// monitor prints the events of the applications since a revision, until all wanted
+// instances run.
 func (c *cli) monitor(ctx context.Context, a *client.Client, apps []api.App, since api.Revision) error {
 	steps := &steps{out: c.progress()}
 	for _, app := range apps {
-		steps.after = since // each application has its own story
+		steps.after = since // of each application by itself
 		if err := c.monitorApp(ctx, a, app, steps); err != nil {
 			return err
 		}
@@ -314,7 +313,7 @@ func (c *cli) unfinished(ctx context.Context, a *client.Client, app api.App, pro
 		if w, err := a.Why(ctx, unplaced[0].ID); err == nil {
 			_ = output.Why(c.progress(), w)
 		}
-		return fmt.Errorf("%s: %d of %d instances run, %d could not be placed; it is tried again as soon as there is room (treeline why %s): %w",
+		return fmt.Errorf("%s: %d of %d instances run, %d could not be placed; they are placed as soon as there is capacity (treeline why %s): %w",
 			name, n, wanted, len(unplaced), c.progress().Short(string(unplaced[0].ID)), errNotPlaceable)
 	}
 	for _, i := range progress.Behind() {
@@ -323,10 +322,10 @@ func (c *cli) unfinished(ctx context.Context, a *client.Client, app api.App, pro
 	return fmt.Errorf("%s: %d of %d instances run; the roll-out continues: %w", name, n, wanted, err)
 }
 
-// steps tells events as they happen, each once, with the time since the first.
+// steps prints events, each once, with the time since the first.
 type steps struct {
 	out   output.Printer
-	after api.Revision // the newest told
+	after api.Revision // of the last event printed
 	first time.Time
 }
 

@@ -20,7 +20,7 @@ import (
 func (c *cli) scaleCmd() *cobra.Command {
 	var replicas string
 	cmd := &cobra.Command{
-		Use: "scale SERVICE N", Short: "Set how many instances a service should have", Args: cobra.RangeArgs(1, 2),
+		Use: "scale SERVICE N", Short: "Set the number of instances of a service", Args: cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.complete("services"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := c.printer()
@@ -28,7 +28,7 @@ func (c *cli) scaleCmd() *cobra.Command {
 				return err
 			}
 			if len(args) == 2 == (replicas != "") {
-				return usage("the number of instances is missing: treeline scale %s N", args[0])
+				return usage("give the number of instances once: treeline scale %s N", args[0])
 			}
 			n, err := count(append(args, replicas)[1])
 			if err != nil {
@@ -50,9 +50,9 @@ func (c *cli) scaleCmd() *cobra.Command {
 			return output.One(p, output.Services, fresh)
 		},
 	}
-	cmd.Flags().StringVar(&replicas, "replicas", "", "the number, for those who are used to a flag")
+	cmd.Flags().StringVar(&replicas, "replicas", "", "the number of instances, instead of the argument N")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		// A number below 0 looks like a flag.
+		// A negative number is parsed as a flag.
 		if i := strings.LastIndex(err.Error(), " in -"); i >= 0 {
 			if _, cerr := count(err.Error()[i+len(" in "):]); cerr != nil {
 				return cerr
@@ -64,7 +64,7 @@ func (c *cli) scaleCmd() *cobra.Command {
 	return cmd
 }
 
-// count reads a number of instances.
+// count parses a number of instances.
 func count(s string) (int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 0 {
@@ -74,7 +74,7 @@ func count(s string) (int, error) {
 }
 
 func (c *cli) deleteCmd() *cobra.Command {
-	group := &cobra.Command{Use: "delete", Aliases: []string{"rm"}, Short: "Delete applications; forget clusters and nodes"}
+	group := &cobra.Command{Use: "delete", Aliases: []string{"rm"}, Short: "Delete applications, or remove clusters and nodes"}
 	var yes, wait bool
 	var timeout time.Duration
 	app := &cobra.Command{
@@ -87,9 +87,9 @@ func (c *cli) deleteCmd() *cobra.Command {
 		},
 	}
 	app.Flags().BoolVar(&wait, "wait", false, "wait until the last instance has stopped")
-	app.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long at most, with --wait")
+	app.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "with --wait, give up after this time")
 	cluster := &cobra.Command{
-		Use: "cluster NAME…", Aliases: []string{"clusters"}, Short: "Forget clusters for good", Args: cobra.MinimumNArgs(1),
+		Use: "cluster NAME…", Aliases: []string{"clusters"}, Short: "Remove clusters for good", Args: cobra.MinimumNArgs(1),
 		ValidArgsFunction: c.complete("clusters"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return each(args, func(name string) error { return c.deleteCluster(cmd.Context(), name, yes) })
@@ -99,31 +99,33 @@ func (c *cli) deleteCmd() *cobra.Command {
 	var purge bool
 	var purgeTime time.Duration
 	node := &cobra.Command{
-		Use: "node [CLUSTER/]NAME…", Aliases: []string{"nodes"}, Short: "Forget nodes for good", Args: cobra.MinimumNArgs(1),
-		Long: `Forget nodes for good: their certificates are refused from now on. The machines keep
-what they have, and what runs there goes on, unless --purge has each node stop and
-delete everything first. A node with --purge is removed once it has acknowledged that.
-For one that is not reachable the order is kept until it is back.`,
+		Use: "node [CLUSTER/]NAME…", Aliases: []string{"nodes"}, Short: "Remove nodes for good", Args: cobra.MinimumNArgs(1),
+		Long: `Remove nodes for good: the cluster refuses their certificates and places their
+instances on other nodes. The machines keep their data and keep running workloads.
+
+With --purge, each node stops its workloads and deletes its data first, and is
+removed when it has acknowledged that. If a node is unreachable, the cluster keeps
+the order until the node is back.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if purge {
 				ctx, cancel := context.WithTimeoutCause(cmd.Context(), purgeTime, errTimeout)
 				defer cancel()
-				return each(args, func(name string) error { return c.removeNode(ctx, of, name, yes, purgeNode) })
+				return each(args, func(name string) error { return c.removeNode(ctx, of, name, yes, purgeFirst) })
 			}
-			return each(args, func(name string) error { return c.removeNode(cmd.Context(), of, name, yes, forgetNode) })
+			return each(args, func(name string) error { return c.removeNode(cmd.Context(), of, name, yes, removeOnly) })
 		},
 	}
 	c.clusterFlag(node, &of)
-	node.Flags().BoolVar(&purge, "purge", false, "have the node stop all processes and delete its containers, images, logs, keys and data first")
-	node.Flags().DurationVar(&purgeTime, "timeout", 5*time.Minute, "how long to wait at most, with --purge")
+	node.Flags().BoolVar(&purge, "purge", false, "first stop the node's workloads and delete its containers, images, logs, keys and data")
+	node.Flags().DurationVar(&purgeTime, "timeout", 5*time.Minute, "with --purge, give up waiting after this time; the order stays")
 	for _, sub := range []*cobra.Command{app, cluster, node} {
-		sub.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+		sub.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
 		group.AddCommand(sub)
 	}
 	return group
 }
 
-// each goes on with the others when one fails; a part that failed fails the whole.
+// each calls fn with every argument and joins the errors.
 func each(args []string, fn func(string) error) error {
 	errs := make([]error, len(args))
 	for i, a := range args {
@@ -137,7 +139,7 @@ func (c *cli) deleteApp(ctx context.Context, name string, yes, wait bool) error 
 	if err != nil {
 		return err
 	}
-	err = c.confirm(yes, fmt.Sprintf("This deletes application %s: %d services, %d instances of which %d run.",
+	err = c.confirm(yes, fmt.Sprintf("This deletes application %s: %d services and %d instances, %d of them running.",
 		app.ID, len(app.Services), app.Wanted, app.Running))
 	if err != nil {
 		return err
@@ -146,18 +148,18 @@ func (c *cli) deleteApp(ctx context.Context, name string, yes, wait bool) error 
 	if err != nil {
 		return err
 	}
-	// What was asked about is what dies: the revision that the question named.
+	// Only the revision that the question was about is deleted.
 	if _, err := a.DeleteApp(ctx, app.ID, app.Revision); err != nil {
 		return fmt.Errorf("delete %s: %w", app.ID, err)
 	}
 	if !wait {
-		c.say("%s is being stopped; treeline wait %s --for=deleted", app.ID, app.ID)
+		c.say("%s is being deleted; to wait: treeline wait %s --for=deleted", app.ID, app.ID)
 		return nil
 	}
 	if err := c.waitDeleted(ctx, a, string(app.ID)); err != nil {
-		return fmt.Errorf("delete %s: it is being stopped: %w", app.ID, err)
+		return fmt.Errorf("delete %s: its instances are still stopping: %w", app.ID, err)
 	}
-	c.say("%s is deleted", app.ID)
+	c.say("%s deleted", app.ID)
 	return nil
 }
 
@@ -170,34 +172,34 @@ func (c *cli) deleteCluster(ctx context.Context, name string, yes bool) error {
 	if err != nil {
 		return err
 	}
-	err = c.confirm(yes, fmt.Sprintf("This forgets cluster %s (%s): its certificates are refused from now on, and its %d instances are placed elsewhere, exclusive ones too: make sure that it has stopped them.",
+	err = c.confirm(yes, fmt.Sprintf("This removes cluster %s (%s): its certificates become invalid, and its %d instances are placed in other clusters. This includes exclusive instances: make sure that the cluster has stopped them.",
 		cl.ID, cl.Status, cl.Instances))
 	if err != nil {
 		return err
 	}
-	if err := a.ForgetCluster(ctx, cl.ID, 0); err != nil {
-		return fmt.Errorf("forget cluster %s: %w", name, err)
+	if err := a.RemoveCluster(ctx, cl.ID, 0); err != nil {
+		return fmt.Errorf("remove cluster %s: %w", name, err)
 	}
-	c.say("cluster %s is forgotten", name)
+	c.say("cluster %s removed", name)
 	return nil
 }
 
 func (c *cli) clusterFlag(cmd *cobra.Command, to *string) {
-	cmd.Flags().StringVar(to, "cluster", "", "the node's cluster; not needed for CLUSTER/NODE, or where one cluster alone has such a node")
+	cmd.Flags().StringVar(to, "cluster", "", "the node's cluster; not needed with CLUSTER/NODE, or if only one cluster has a node of this name")
 	c.completeCluster(cmd)
 	cmd.ValidArgsFunction = c.complete("nodes")
 }
 
-// findNode returns the node of a reference: CLUSTER/NODE, as -o name prints it, or a name,
-// of the given cluster or of the one that has such a node. A name alone
-// is refused while a cluster does not answer: that one may have such a node, too.
+// findNode resolves a reference to a node: CLUSTER/NODE, as -o name prints it, or a node's
+// name. Without a cluster the name must be that of one node only. It returns an error while
+// a cluster does not answer, because that cluster may have such a node too.
 func (c *cli) findNode(ctx context.Context, cluster, reference string) (api.ClusterID, api.NodeID, error) {
 	of, name, cut := strings.Cut(reference, "/")
 	switch {
 	case !cut:
 		name = reference
 	case cluster != "" && cluster != of:
-		return "", "", usage("node %s is not of cluster %s: leave --cluster out", reference, cluster)
+		return "", "", usage("node %s is not in cluster %s: omit --cluster", reference, cluster)
 	default:
 		cluster = of
 	}
@@ -216,9 +218,9 @@ func (c *cli) findNode(ctx context.Context, cluster, reference string) (api.Clus
 	case len(found) > 1:
 		return "", "", &ref.Ambiguous{Kind: "node", Reference: reference, Candidates: found}
 	case err != nil && len(found) == 1:
-		return "", "", fmt.Errorf("node %q: is it %s? not all clusters answered; write CLUSTER/NODE: %w", reference, found[0], err)
+		return "", "", fmt.Errorf("node %q: found %s, but not all clusters answered; write CLUSTER/NODE: %w", reference, found[0], err)
 	case err != nil:
-		return "", "", fmt.Errorf("node %q: no cluster that answered has it; write CLUSTER/NODE: %w", reference, err)
+		return "", "", fmt.Errorf("node %q: not found in the clusters that answered; write CLUSTER/NODE: %w", reference, err)
 	case len(found) == 1:
 		of, _, _ := strings.Cut(found[0], "/")
 		return api.ClusterID(of), api.NodeID(name), nil
@@ -226,11 +228,11 @@ func (c *cli) findNode(ctx context.Context, cluster, reference string) (api.Clus
 	if failed != nil {
 		return "", "", fmt.Errorf("node %q: %w", reference, failed)
 	}
-	return "", "", fmt.Errorf("no node is %q; see treeline get nodes: %w", reference, api.ErrNotFound)
+	return "", "", fmt.Errorf("node %q does not exist; see treeline get nodes: %w", reference, api.ErrNotFound)
 }
 
-// unanswered returns the errors of cli.nodes without those of clusters whose nodes the
-// user may not see.
+// unanswered returns the errors of cli.nodes without those of clusters whose nodes the user
+// is not allowed to see.
 func unanswered(err error) error {
 	all, ok := errors.AsType[interface {
 		error
@@ -244,7 +246,7 @@ func unanswered(err error) error {
 	})...)
 }
 
-// node is the node that a reference means, as findNode finds it.
+// node returns the node that a reference names (findNode).
 func (c *cli) node(ctx context.Context, cluster, reference string) (*client.Client, api.Node, error) {
 	a, err := c.api()
 	if err != nil {
@@ -254,8 +256,8 @@ func (c *cli) node(ctx context.Context, cluster, reference string) (*client.Clie
 	if err != nil {
 		return nil, api.Node{}, err
 	}
-	n, err := a.Node(ctx, of, id)
-	n.Cluster, n.ID = of, id // whatever the cluster says
+	n, err := a.NodesOf(of).Get(ctx, id)
+	n.Cluster, n.ID = of, id // the cluster may report other names
 	return a, n, err
 }
 
@@ -296,67 +298,70 @@ func (c *cli) nodeCmd(verb, short, done string, do onNode) *cobra.Command {
 }
 
 func (c *cli) cordonCmd() *cobra.Command {
-	return c.nodeCmd("cordon", "Keep new work off nodes", "takes no new work", func(a *client.Client, ctx context.Context, cl api.ClusterID, n api.NodeID) error {
-		return a.Cordon(ctx, cl, n)
+	return c.nodeCmd("cordon", "Mark nodes unschedulable: they get no new instances", "cordoned", func(a *client.Client, ctx context.Context, cl api.ClusterID, n api.NodeID) error {
+		return a.NodesOf(cl).Cordon(ctx, n)
 	})
 }
 
 func (c *cli) uncordonCmd() *cobra.Command {
-	return c.nodeCmd("uncordon", "Let new work onto nodes again", "takes work again", func(a *client.Client, ctx context.Context, cl api.ClusterID, n api.NodeID) error {
-		return a.Uncordon(ctx, cl, n)
+	return c.nodeCmd("uncordon", "Mark nodes schedulable again", "uncordoned", func(a *client.Client, ctx context.Context, cl api.ClusterID, n api.NodeID) error {
+		return a.NodesOf(cl).Uncordon(ctx, n)
 	})
 }
 
-// drainCmd needs no confirmation: instances move, and only --force stops any.
+// drainCmd asks for no confirmation: instances move, and only --force stops any.
 func (c *cli) drainCmd() *cobra.Command {
 	var force, detach bool
 	var timeout time.Duration
-	cmd := c.nodeCmd("drain", "Keep new work off nodes and move away what they run", "", func(a *client.Client, ctx context.Context, cl api.ClusterID, n api.NodeID) error {
-		order := a.Drain
+	cmd := c.nodeCmd("drain", "Cordon nodes and move their instances to other nodes", "", func(a *client.Client, ctx context.Context, cl api.ClusterID, n api.NodeID) error {
+		order := a.NodesOf(cl).Drain
 		if force {
-			order = a.ForceDrain
+			order = a.NodesOf(cl).ForceDrain
 		}
-		if err := order(ctx, cl, n); err != nil {
+		if err := order(ctx, n); err != nil {
 			return err
 		}
 		if detach {
-			c.say("node %s of cluster %s is being drained; see what is left with treeline describe node %s/%s", n, cl, cl, n)
+			c.say("node %s of cluster %s is being drained; for what is left: treeline describe node %s/%s", n, cl, cl, n)
 			return nil
 		}
 		ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 		defer cancel()
 		return c.drained(ctx, a, cl, n)
 	})
-	cmd.Long = `Keep new work off nodes and move away what they run, and wait until they are empty.
-What fits nowhere else goes on where it is, unless --force has it stop: then it
-waits for room. When --timeout is over, what is left is listed with the reason; the
-exit code is then 3 if something fits on no other node, else 4. The nodes stay
-cordoned, and what is left moves as soon as there is room.`
+	cmd.Long = `Cordon nodes, move their instances to other nodes, and wait until the nodes are
+empty. An instance that fits on no other node keeps running, unless --force stops
+it; it is then placed as soon as there is capacity.
+
+After --timeout the command lists the instances that are left, with the reason for
+each, and exits with 3 if one of them fits on no other node, otherwise with 4. The
+nodes stay cordoned, and the instances move as soon as there is capacity.`
 	f := cmd.Flags()
-	f.BoolVar(&force, "force", false, "stop what fits on no other node")
-	f.BoolVar(&detach, "detach", false, "do not wait")
-	f.DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait at most")
+	f.BoolVar(&force, "force", false, "stop instances that fit on no other node")
+	f.BoolVar(&detach, "detach", false, "do not wait until the nodes are empty")
+	f.DurationVar(&timeout, "timeout", 5*time.Minute, "give up waiting after this time; the drain continues")
 	return cmd
 }
 
-// drainLook is the interval at which a node is polled: nodes have no watch.
-const drainLook = 500 * time.Millisecond
+// pollInterval is how often a node is read: nodes have no watch.
+const pollInterval = 500 * time.Millisecond
 
-// drained waits until a node has no instance left, and prints those that are stuck.
+// drained waits until a node has no instance left. It prints the instances that fit on no
+// other node.
 func (c *cli) drained(ctx context.Context, a *client.Client, cl api.ClusterID, id api.NodeID) error {
-	told := map[api.InstanceID]string{}
+	reported := map[api.InstanceID]string{}
 	for {
-		n, err := a.Node(ctx, cl, id)
+		n, err := a.NodesOf(cl).Get(ctx, id)
 		switch {
 		case err != nil && context.Cause(ctx) == nil:
 			return err
 		case err == nil && len(n.Remaining) == 0:
-			c.say("node %s of cluster %s is drained", id, cl)
+			c.say("node %s of cluster %s drained", id, cl)
 			return nil
 		case err == nil:
 			for _, r := range n.Remaining {
-				if r.Stuck && told[r.Instance] != r.Why {
-					told[r.Instance] = r.Why
+				if r.Stuck && reported[r.Instance] != r.Why {
+					reported[r.Instance] = r.Why
 					c.say("  %s %s", c.progress().Short(string(r.Instance)), r.Why)
 				}
 			}
@@ -364,19 +369,19 @@ func (c *cli) drained(ctx context.Context, a *client.Client, cl api.ClusterID, i
 		select {
 		case <-ctx.Done():
 			return c.undrained(context.WithoutCancel(ctx), a, cl, id, context.Cause(ctx))
-		case <-time.After(drainLook):
+		case <-time.After(pollInterval):
 		}
 	}
 }
 
-// undrained prints what a node still has at the timeout, and returns the error for it.
+// undrained prints the instances that a node still has at the timeout, and returns the error.
 func (c *cli) undrained(ctx context.Context, a *client.Client, cl api.ClusterID, id api.NodeID, cause error) error {
 	if !errors.Is(cause, api.ErrTimeout) {
 		return cause
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTime)
 	defer cancel()
-	n, err := a.Node(ctx, cl, id)
+	n, err := a.NodesOf(cl).Get(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -391,5 +396,5 @@ func (c *cli) undrained(ctx context.Context, a *client.Client, cl api.ClusterID,
 	if len(n.Remaining) == api.MostRemaining {
 		count = "at least " + count
 	}
-	return fmt.Errorf("%s left; make room, or stop them with treeline drain --force: %w", count, kind)
+	return fmt.Errorf("%s left; add capacity, or stop them with treeline drain --force: %w", count, kind)
 }

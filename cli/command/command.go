@@ -1,8 +1,7 @@
-// Package command is the terminal's commands, and the only room that knows
-// cobra: each command reads its flags, asks the root through api/client, and
-// hands what it got to package output. What is worth deciding is decided in
-// packages ref (who is meant), contexts (where to go) and follow (how far an
-// application is).
+// Package command implements the commands of treeline with cobra. A command parses its
+// flags, sends requests with package api/client, and prints the answers with package
+// output. Package ref resolves names of objects, package contexts selects the root, and
+// package follow computes the progress of a roll-out.
 //
 //	os.Exit(command.Main(ctx, os.Args[1:], command.Terminal()))
 package command
@@ -27,20 +26,21 @@ import (
 	"github.com/treeline-edge/treeline/cli/output"
 )
 
-// IO is what a command reads and writes besides the network.
+// IO is the environment of a command.
 type IO struct {
 	In       io.Reader
 	Out, Err io.Writer // data, progress
 	Env      func(string) string
 	Now      func() time.Time
-	Program  string // path of this program; empty: not known
+	Program  string // path of this program; empty: unknown
 
 	InTTY, OutTTY, ErrTTY bool
-	Secret                func(prompt string) (string, error) // asks a person, unseen
+	Secret                func(prompt string) (string, error) // reads a line from the terminal without echo
 }
 
-// Terminal is the process's own.
+// Terminal returns the standard streams, environment and clock of this process.
 func Terminal() IO {
+	enableEscapes()
 	tty := func(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 	program, _ := os.Executable()
 	return IO{
@@ -73,7 +73,7 @@ func Main(ctx context.Context, args []string, stdio IO) int {
 	return c.report(ctx, err)
 }
 
-// oneLine puts cobra's suggestions behind what they are about.
+// oneLine joins cobra's error and its suggestions.
 func oneLine(s string) string {
 	what, guesses, ok := strings.Cut(strings.TrimSpace(s), "\n\nDid you mean this?\n")
 	if !ok {
@@ -82,17 +82,17 @@ func oneLine(s string) string {
 	return what + "; did you mean " + strings.Join(strings.Fields(guesses), " or ") + "?"
 }
 
-// cli is one run: what was said, and what is made of it when it is needed.
+// cli is the state of one command line.
 type cli struct {
 	IO
-	config    string // path of the contexts' file
+	config    string // path of the contexts file
 	wish      contexts.Wish
 	tokenFile string
 	format    string
 	noHeaders bool
-	ran       bool // arguments and flags were good
+	ran       bool // arguments and flags were valid
 
-	lines  *bufio.Reader // of In; nil: nothing was read yet
+	lines  *bufio.Reader // of In; nil: nothing is read yet
 	chosen *contexts.Chosen
 	client *client.Client
 }
@@ -102,10 +102,12 @@ func (c *cli) root() *cobra.Command {
 		Use: "treeline", Short: "Run services at the edge, and explain their placement",
 		Long: `Run services at the edge, and explain their placement.
 
-An instance is named app/service#2, app.ns.service.ns#2, or by as many whole parts
-of that as fit one alone; * stands for any characters (shop/w*). Data goes to stdout and progress to stderr. Exit codes:
-0 done, 1 failed, 2 usage, 3 not placeable, 4 timed out, 5 not signed in or not
-allowed, 6 not found, 7 conflict, 8 unreachable.`,
+Name an instance as app/service#2 or app.ns.service.ns#2, or by a part of that name
+which matches one instance only. * matches any characters (shop/w*).
+
+Data is written to stdout, progress to stderr. Exit codes: 0 success, 1 failure,
+2 usage, 3 cannot be placed, 4 timeout, 5 not signed in or not allowed,
+6 not found, 7 conflict, 8 unreachable.`,
 		SilenceErrors: true, SilenceUsage: true,
 		SuggestionsMinimumDistance: 2,
 	}
@@ -113,12 +115,12 @@ allowed, 6 not found, 7 conflict, 8 unreachable.`,
 	f.StringVar(&c.wish.Context, "context", "", "context to use ("+contexts.EnvContext+")")
 	f.StringVar(&c.wish.Addr, "addr", "", "the root's address ("+contexts.EnvAddr+")")
 	f.StringVar(&c.wish.CA, "ca", "", "file of the CA certificate to pin ("+contexts.EnvCA+")")
-	f.StringVar(&c.tokenFile, "token-file", "", "file with a token to show instead of the session's; - reads stdin ("+contexts.EnvToken+" is the token itself)")
-	f.StringVar(&c.wish.Token, "token", "", "the token itself, which other users of this machine see")
+	f.StringVar(&c.tokenFile, "token-file", "", "file with a token to use instead of the session; - reads stdin ("+contexts.EnvToken+" is the token itself)")
+	f.StringVar(&c.wish.Token, "token", "", "the token itself, which other users of this machine can see")
 	_ = f.MarkHidden("token")
 	root.MarkFlagsMutuallyExclusive("token", "token-file")
-	f.StringVar(&c.wish.Tenant, "tenant", "", "whose objects it is about ("+contexts.EnvTenant+")")
-	f.StringVar(&c.config, "config", contexts.DefaultPath(c.Env, c.Program), "file of the contexts")
+	f.StringVar(&c.wish.Tenant, "tenant", "", "tenant whose objects the command uses ("+contexts.EnvTenant+")")
+	f.StringVar(&c.config, "config", contexts.DefaultPath(c.Env, c.Program), "file with the contexts")
 	root.AddCommand(
 		c.applyCmd(), c.planCmd(), c.explainCmd(), c.getCmd(), c.describeCmd(), c.whyCmd(), c.eventsCmd(), c.logsCmd(), c.netCmd(), c.waitCmd(),
 		c.scaleCmd(), c.deleteCmd(), c.cordonCmd(), c.uncordonCmd(), c.drainCmd(), c.openCmd(), c.closeCmd(), c.capCmd(), c.tokenCmd(),
@@ -129,8 +131,8 @@ allowed, 6 not found, 7 conflict, 8 unreachable.`,
 	return root
 }
 
-// wrap notes which commands got as far as running, so that what fails before is
-// usage, and gives groups of commands an error for a word that they do not know.
+// wrap records that a command ran, so that earlier errors are usage errors, and makes
+// command groups report unknown commands.
 func (c *cli) wrap(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		c.wrap(sub)
@@ -147,7 +149,7 @@ func (c *cli) wrap(cmd *cobra.Command) {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				_ = cmd.Help()
-				return usage("%s: name one of its commands", cmd.CommandPath())
+				return usage("%s: give one of its commands", cmd.CommandPath())
 			}
 			hint := "; it has"
 			for _, sub := range cmd.Commands() {
@@ -165,7 +167,7 @@ func (c *cli) wrap(cmd *cobra.Command) {
 
 func (c *cli) file() *contexts.File { return contexts.Open(c.config) }
 
-// where is the context in effect.
+// where returns the context in effect.
 func (c *cli) where() (contexts.Chosen, error) {
 	if c.chosen == nil {
 		all, err := c.file().Load()
@@ -189,7 +191,7 @@ func (c *cli) where() (contexts.Chosen, error) {
 	return *c.chosen, nil
 }
 
-// api is a client of the context in effect.
+// api returns a client for the context in effect.
 func (c *cli) api() (*client.Client, error) {
 	if c.client != nil {
 		return c.client, nil
@@ -203,7 +205,7 @@ func (c *cli) api() (*client.Client, error) {
 	switch {
 	case w.Token != "":
 		if c.wish.Token != "" && c.tokenFile == "" {
-			c.sayVisible("--token", "--token-file FILE, or "+contexts.EnvToken)
+			c.warnVisible("--token", "--token-file FILE, or "+contexts.EnvToken)
 		}
 		o.Tokens = client.Static(w.Token)
 	case w.Name != "":
@@ -220,7 +222,7 @@ func (c *cli) api() (*client.Client, error) {
 	return c.client, nil
 }
 
-// tenant is whose objects the command is about; empty: all that the asker sees.
+// tenant returns the tenant whose objects the command uses; empty: all visible tenants.
 func (c *cli) tenant() api.Tenant {
 	w, err := c.where()
 	if err != nil {
@@ -239,17 +241,17 @@ func tenantOfUser(user string) string {
 	return ""
 }
 
-// outputFlags are the flags of a command that shows objects. What -o name writes is
-// accepted by other commands; see unnamedFlags.
+// outputFlags adds the flags of a command that prints objects. Other commands accept the
+// names that -o name prints; see unnamedFlags.
 func (c *cli) outputFlags(cmd *cobra.Command) { c.formatFlags(cmd, output.Formats) }
 
-// unnamedFlags are outputFlags of a command that shows what no other command takes the
-// name of: it refuses -o name.
+// unnamedFlags adds the flags of outputFlags to a command whose objects no other command
+// accepts by name. It refuses -o name.
 func (c *cli) unnamedFlags(cmd *cobra.Command) {
 	c.formatFlags(cmd, slices.DeleteFunc(slices.Clone(output.Formats), func(f output.Format) bool { return f == output.Name }))
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if output.Format(c.format) == output.Name {
-			return fmt.Errorf("%s has no -o name, for no command takes such names; see -o json", cmd.CommandPath())
+			return fmt.Errorf("%s does not support -o name, because no command accepts such names; use -o json", cmd.CommandPath())
 		}
 		return nil
 	}
@@ -262,20 +264,20 @@ func (c *cli) formatFlags(cmd *cobra.Command, formats []output.Format) {
 	}
 	list := strings.Join(all[:len(all)-1], ", ") + " or " + all[len(all)-1]
 	cmd.Flags().StringVarP(&c.format, "output", "o", string(output.Text), list)
-	cmd.Flags().BoolVar(&c.noHeaders, "no-headers", false, "leave the line of headers out")
+	cmd.Flags().BoolVar(&c.noHeaders, "no-headers", false, "omit the header line")
 	_ = cmd.RegisterFlagCompletionFunc("output", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return all, cobra.ShellCompDirectiveNoFileComp
 	})
 }
 
-// printer is how the flags want data.
+// printer returns a printer for data in the format of the flags.
 func (c *cli) printer() (output.Printer, error) {
 	f := output.Format(c.format)
 	if f == "" {
 		f = output.Text
 	}
 	if !slices.Contains(output.Formats, f) {
-		return output.Printer{}, usage("-o %s: it is one of table, wide, json, yaml, name", c.format)
+		return output.Printer{}, usage("-o %s: want table, wide, json, yaml or name", c.format)
 	}
 	return output.Printer{
 		Out: c.Out, Format: f, NoHeaders: c.noHeaders, Tenant: c.tenant(), Now: c.Now,
@@ -283,7 +285,7 @@ func (c *cli) printer() (output.Printer, error) {
 	}, nil
 }
 
-// progress is a printer for what is no data.
+// progress returns a printer for progress and messages.
 func (c *cli) progress() output.Printer {
 	return output.Printer{
 		Out: c.Err, Format: output.Text, Tenant: c.tenant(), Now: c.Now,
@@ -291,17 +293,16 @@ func (c *cli) progress() output.Printer {
 	}
 }
 
-// say writes a line of progress.
+// say prints a line of progress.
 func (c *cli) say(format string, args ...any) { c.progress().Printf(format, args...) }
 
-// confirm asks a person before something dies; what it is must have been named
-// in the question. Without a person it takes --yes.
+// confirm asks the user whether to go on. Without a terminal it requires --yes.
 func (c *cli) confirm(yes bool, question string) error {
 	if yes {
 		return nil
 	}
 	if !c.InTTY || !c.ErrTTY {
-		return usage("%s Without a terminal to confirm on, it needs --yes.", question)
+		return usage("%s Without a terminal to confirm on, use --yes.", question)
 	}
 	fmt.Fprintf(c.Err, "%s [y/N] ", output.Clean(question))
 	line, _ := c.line()

@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/cli/output"
 )
 
-// shownContext is a context without its secrets.
+// shownContext is a context without its tokens.
 type shownContext struct {
 	Name     string     `json:"name"`
 	Current  bool       `json:"current"`
@@ -56,7 +56,7 @@ func shown(all contexts.All, name string) shownContext {
 }
 
 func (c *cli) ctxCmd() *cobra.Command {
-	group := &cobra.Command{Use: "ctx", Aliases: []string{"context"}, Short: "Choose where commands go: list, use, show, add, delete"}
+	group := &cobra.Command{Use: "ctx", Aliases: []string{"context"}, Short: "Manage contexts: root addresses with sessions"}
 	names := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		all, _ := c.file().Load()
 		return all.Names(), cobra.ShellCompDirectiveNoFileComp
@@ -77,13 +77,13 @@ func (c *cli) ctxCmd() *cobra.Command {
 				page.Items = append(page.Items, shown(all, n))
 			}
 			if len(page.Items) == 0 && p.ForPeople() {
-				c.say("no contexts yet; make one with treeline login URL, or treeline dev")
+				c.say("no contexts; create one with treeline login URL or treeline dev")
 			}
 			return output.List(p, contextTable, page)
 		},
 	}
 	show := &cobra.Command{
-		Use: "show [NAME]", Short: "Show a context, without its secrets", Args: cobra.MaximumNArgs(1), ValidArgsFunction: names,
+		Use: "show [NAME]", Short: "Show a context without its tokens", Args: cobra.MaximumNArgs(1), ValidArgsFunction: names,
 		RunE: func(_ *cobra.Command, args []string) error {
 			p, err := c.printer()
 			if err != nil {
@@ -145,7 +145,7 @@ func (c *cli) ctxCmd() *cobra.Command {
 			return c.file().Update(func(all *contexts.All) error {
 				x := all.Contexts[args[0]]
 				if ca != "" && ca != x.CA {
-					x.SetSession(api.Session{}) // another installation
+					x.SetSession(api.Session{}) // the session belongs to another installation
 					x.CA = ca
 				}
 				x.URL = contexts.URL(args[1])
@@ -163,7 +163,7 @@ func (c *cli) ctxCmd() *cobra.Command {
 	add.Flags().StringVar(&pin, "pin", "", "SHA-256 of the root's CA certificate, to pin it")
 	var yes bool
 	del := &cobra.Command{
-		Use: "delete NAME", Aliases: []string{"rm"}, Short: "Forget a context and its session", Args: cobra.ExactArgs(1), ValidArgsFunction: names,
+		Use: "delete NAME", Aliases: []string{"rm"}, Short: "Delete a context and its session", Args: cobra.ExactArgs(1), ValidArgsFunction: names,
 		RunE: func(_ *cobra.Command, args []string) error {
 			all, err := c.file().Load()
 			if err != nil {
@@ -185,7 +185,7 @@ func (c *cli) ctxCmd() *cobra.Command {
 			})
 		},
 	}
-	del.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	del.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
 	group.AddCommand(list, use, show, add, del)
 	return group
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/treeline-edge/treeline/cli/output"
 )
 
-// shownEvents is how many events a description ends with.
+// shownEvents is the number of events at the end of a description.
 const shownEvents = 20
 
 func (c *cli) describeCmd() *cobra.Command {
-	group := &cobra.Command{Use: "describe", Aliases: []string{"desc"}, Short: "Show one object in detail, with its events"}
+	group := &cobra.Command{Use: "describe", Aliases: []string{"desc"}, Short: "Show an object in detail, with its events"}
 	var cluster string
 	for _, k := range []struct {
 		use     string
@@ -35,7 +35,7 @@ func (c *cli) describeCmd() *cobra.Command {
 	} {
 		kind, _, _ := strings.Cut(k.use, " ")
 		cmd := &cobra.Command{
-			Use: k.use, Aliases: k.aliases, Short: "Describe one " + kind, Args: cobra.ExactArgs(1),
+			Use: k.use, Aliases: k.aliases, Short: "Describe a " + kind, Args: cobra.ExactArgs(1),
 			ValidArgsFunction: c.complete(k.names),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				p, err := c.printer()
@@ -62,8 +62,8 @@ func (c *cli) describeCmd() *cobra.Command {
 	return group
 }
 
-// description is written as it is found out, for people; for programs it is
-// gathered and written at the end.
+// description prints the text of a description line by line. For JSON and YAML it collects
+// the objects, and end prints them.
 type description struct {
 	output.Printer
 	api   *client.Client
@@ -71,7 +71,7 @@ type description struct {
 	whole gathered
 }
 
-// gathered is a description for programs: the API's objects.
+// gathered is a description in JSON and YAML: the objects of the API.
 type gathered struct {
 	Object    any            `json:"object"`
 	Services  []api.Service  `json:"services,omitempty"`
@@ -82,7 +82,7 @@ type gathered struct {
 	Events []api.Event      `json:"events"`
 }
 
-// of says what is described.
+// of sets the described object and its name.
 func (d *description) of(name string, o any) { d.name, d.whole.Object = name, o }
 
 func (d *description) end() error {
@@ -96,14 +96,14 @@ func (d *description) end() error {
 	return d.Object(d.whole)
 }
 
-// line is one fact; one without a value is left out.
+// line prints a name and a value; it prints nothing if the value is empty.
 func (d *description) line(name, format string, args ...any) {
 	if s := fmt.Sprintf(format, args...); s != "" && d.ForPeople() {
 		d.Printf("%-13s %s", name+":", s)
 	}
 }
 
-// tell ends a description: the newest events that keep holds for.
+// tell prints the newest events for which keep returns true, and ends the description.
 func (d *description) tell(ctx context.Context, under string, keep func(api.Event) bool) error {
 	all, _, err := d.api.Events(ctx, client.ListOptions{Under: under}, "")
 	if err != nil {
@@ -188,7 +188,7 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 		d.line("Device", "%d %s to itself", n.Count, n.Name)
 	}
 	d.line("Priority", "%s", m.Priority)
-	d.line("Environment", "%s", names(m.Environment)) // values may be secrets
+	d.line("Environment", "%s", names(m.Environment)) // without values, which may be secrets
 	d.line("Processors", "%s", strings.Join(m.Arch, ", "))
 	for _, k := range m.Constraints {
 		d.line("Constraint", "%s", constraint(k))
@@ -225,7 +225,7 @@ func bandwidth(mbits int64) string {
 	return fmt.Sprintf("%d Mbit/s", mbits)
 }
 
-// names are the keys of KEY=value.
+// names returns the keys of KEY=value pairs.
 func names(environment []string) string {
 	var keys []string
 	for _, e := range environment {
@@ -360,8 +360,8 @@ func (c *cli) describeNode(ctx context.Context, d *description, cluster api.Clus
 	return d.tell(ctx, "", func(e api.Event) bool { return e.Tier == "node "+name && e.Cluster == cluster })
 }
 
-// peers shows by which paths a node talks to others. A node that cannot be asked
-// now is described all the same.
+// peers prints the paths from a node to its peers. It prints nothing if the node cannot be
+// reached.
 func (d *description) peers(ctx context.Context, cluster api.ClusterID, n api.NodeID) error {
 	peers, err := d.api.NodesOf(cluster).Peers(ctx, n)
 	if err != nil {

@@ -1,3 +1,5 @@
+//go:build linux
+
 package command
 
 import (
@@ -33,13 +35,13 @@ func (c *cli) devCmd() *cobra.Command {
 	cfg := dev.Config{}
 	var sla, name, tenant string
 	cmd := &cobra.Command{
-		Use: "dev", Short: "Run a whole installation on this machine, until Ctrl-C", Args: cobra.NoArgs,
-		Long: `Run a whole installation on this machine: the real daemons, as processes, in a data
-directory that later runs go on with. Daemons that die are started again. Ctrl-C
-ends the daemons and leaves what they run; the next start finds it. --rm deletes
-the applications and the data at the end.
+		Use: "dev", Short: "Run a whole installation on this machine until Ctrl-C", Args: cobra.NoArgs,
+		Long: `Run a whole installation on this machine: the daemons as processes, with a data
+directory that later runs use again. Daemons that crash are restarted. Ctrl-C stops
+the daemons; workloads keep running, and the next start adopts them. With --rm, the
+applications and the data are deleted at the end.
 
-You are signed in: the context is written and made the current one.`,
+The command signs in, writes a context and makes it the current one.`,
 		Example: "  treeline dev --clusters 2 --nodes 3\n  treeline dev --runtime process --allow /usr/bin --apply shop.yaml",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := c.printer()
@@ -60,7 +62,7 @@ You are signed in: the context is written and made the current one.`,
 				return err
 			}
 			if cfg.Tenant = api.Tenant(tenant); !api.ValidTenant(cfg.Tenant) {
-				return usage("--dev-tenant %q: a path of lower-case names", tenant)
+				return usage("--dev-tenant %q: want a path of lower-case names such as acme or acme/lab", tenant)
 			}
 			begun := c.Now()
 			out := c.progress()
@@ -75,9 +77,9 @@ You are signed in: the context is written and made the current one.`,
 			if err != nil || !cfg.Remove {
 				return err
 			}
-			return c.file().Update(func(all *contexts.All) error { // it leads nowhere now
+			return c.file().Update(func(all *contexts.All) error { // the installation is gone
 				if at, ok := all.Contexts[name]; !ok || at.CA != ca {
-					return nil // another installation has taken the name over
+					return nil // it now belongs to another installation
 				}
 				if delete(all.Contexts, name); all.Current == name {
 					all.Current = ""
@@ -88,19 +90,19 @@ You are signed in: the context is written and made the current one.`,
 	}
 	f := cmd.Flags()
 	f.IntVar(&cfg.Clusters, "clusters", 1, "number of clusters")
-	f.IntVar(&cfg.Nodes, "nodes", 1, "number of nodes, spread over the clusters")
+	f.IntVar(&cfg.Nodes, "nodes", 1, "number of nodes, distributed over the clusters")
 	f.StringVar(&cfg.Data, "data", "", "data directory (default $XDG_DATA_HOME/treeline/dev)")
-	f.StringVar(&cfg.Bin, "bin-dir", "", "directory of the daemons' binaries (default: beside this program)")
-	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:0", "the root's address; port 0 takes a free one. Other machines can join where it is not 127.0.0.1")
-	f.StringVar(&cfg.Runtime, "runtime", "auto", "auto, containerd or process")
+	f.StringVar(&cfg.Bin, "bin-dir", "", "directory of the daemons' binaries (default: the directory of this program)")
+	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:0", "the root's address; port 0 selects a free port. Other machines can join unless it is 127.0.0.1")
+	f.StringVar(&cfg.Runtime, "runtime", "auto", "runtime of the nodes: auto, containerd or process")
 	f.StringVar(&cfg.Containerd, "containerd-address", "", "containerd's socket")
-	f.StringVar(&cfg.Network, "workload-network", "auto", "of containers: overlay (addresses and names of their own; needs root, ip and nft), host, none (loopback only), or auto: overlay where it can be, else host")
-	f.StringArrayVar(&cfg.ImageDirs, "image-dir", nil, "directory of OCI archives to take images from")
-	f.StringArrayVar(&cfg.Allow, "allow", nil, "directory that programs of the process runtime may lie below")
+	f.StringVar(&cfg.Network, "workload-network", "auto", "network of containers: overlay (own addresses and names; needs root, ip and nft), host, none (loopback only), or auto: overlay if possible, else host")
+	f.StringArrayVar(&cfg.ImageDirs, "image-dir", nil, "directory with OCI archives of images; may be repeated")
+	f.StringArrayVar(&cfg.Allow, "allow", nil, "directory below which the process runtime may start programs; may be repeated")
 	f.StringVar(&tenant, "dev-tenant", "dev", "tenant that owns the applications and clusters")
 	f.StringVar(&name, "name", "dev", "context to write")
-	f.StringVar(&sla, "apply", "", "SLA to apply when everything is up")
-	f.BoolVar(&cfg.Remove, "rm", false, "at the end, delete the applications and the data")
+	f.StringVar(&sla, "apply", "", "SLA to apply when the installation is ready")
+	f.BoolVar(&cfg.Remove, "rm", false, "delete the applications and the data at the end")
 	return cmd
 }
 
@@ -112,11 +114,11 @@ func (c *cli) devData() string {
 	return filepath.Join(dir, "treeline", "dev")
 }
 
-// devUp writes the context, shows what runs, and applies what is to be applied.
+// devUp writes the context, prints the daemons, and applies the SLA.
 func (c *cli) devUp(ctx context.Context, p output.Printer, cfg dev.Config, up dev.Up, name, sla string) error {
 	at := contexts.Context{URL: up.URL, CA: string(up.CA), Tenant: cfg.Tenant}
 	at.SetSession(up.Session)
-	var other string // where the name led to before
+	var other string // URL that the context had before
 	err := c.file().Update(func(all *contexts.All) error {
 		if was, ok := all.Contexts[name]; ok && was.CA != at.CA {
 			other = was.URL
@@ -128,7 +130,7 @@ func (c *cli) devUp(ctx context.Context, p output.Printer, cfg dev.Config, up de
 		return err
 	}
 	if other != "" {
-		c.say("context %s pointed at another installation, %s; now it points at this one (--name gives each its own)", name, other)
+		c.say("context %s was of another installation, %s, and is now of this one; to keep both, use --name", name, other)
 	}
 	if err := output.List(p, daemonTable, api.Page[dev.Daemon]{Items: up.Daemons}); err != nil {
 		return err
@@ -140,10 +142,10 @@ func (c *cli) devUp(ctx context.Context, p output.Printer, cfg dev.Config, up de
 	if sla != "" {
 		c.chosen = &contexts.Chosen{Context: at, Name: name}
 		if err := c.devApply(ctx, sla); err != nil && ctx.Err() == nil {
-			c.report(ctx, err) // the daemons go on; the SLA can be mended
+			c.report(ctx, err) // the daemons keep running, so that the SLA can be corrected
 		}
 	}
-	c.say("running; Ctrl-C ends the daemons%s", map[bool]string{true: " and deletes everything", false: " and leaves what they run"}[cfg.Remove])
+	c.say("running; Ctrl-C stops the daemons%s", map[bool]string{true: " and deletes the applications and data", false: ", workloads keep running"}[cfg.Remove])
 	return nil
 }
 

@@ -17,7 +17,7 @@ func (c *cli) eventsCmd() *cobra.Command {
 	var watch bool
 	var last int
 	cmd := &cobra.Command{
-		Use: "events [APP|SERVICE|INSTANCE]", Short: "Tell what happened, the oldest first", Args: cobra.MaximumNArgs(1),
+		Use: "events [APP|SERVICE|INSTANCE]", Short: "List events, oldest first", Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: c.complete("apps", "services", "instances"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := c.printer()
@@ -39,8 +39,8 @@ func (c *cli) eventsCmd() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVarP(&watch, "watch", "w", false, "go on as things happen")
-	f.IntVar(&last, "last", 0, "only the newest so many; 0: all that are kept")
+	f.BoolVarP(&watch, "watch", "w", false, "keep printing new events")
+	f.IntVar(&last, "last", 0, "number of events, the newest; 0: all that the root keeps")
 	c.unnamedFlags(cmd)
 	return cmd
 }
@@ -76,8 +76,8 @@ func (c *cli) events(ctx context.Context, p output.Printer, a *client.Client, o 
 	return err
 }
 
-// findAny is the id of the application, service or instance that a reference
-// means, tried in this order.
+// findAny returns the id of the application, service or instance that a reference names. It
+// looks for them in this order.
 func (c *cli) findAny(ctx context.Context, reference string) (string, error) {
 	app, err := c.findApp(ctx, reference)
 	if err == nil {
@@ -97,18 +97,18 @@ func (c *cli) findAny(ctx context.Context, reference string) (string, error) {
 	if ierr == nil {
 		return string(instance.ID), nil
 	}
-	// An ambiguity says more than that nothing was found.
+	// An ambiguous reference is a more useful error than one without matches.
 	for _, e := range []error{err, serr, ierr} {
 		if !errors.Is(e, api.ErrNotFound) {
 			return "", e
 		}
 	}
-	for _, e := range []error{err, serr, ierr} { // one that was nearly meant says more, too
+	for _, e := range []error{err, serr, ierr} { // so is a suggestion
 		if _, guess, ok := strings.Cut(e.Error(), "; did you mean "); ok {
-			return "", fmt.Errorf("no application, service or instance is %q: %w; did you mean %s", reference, api.ErrNotFound, guess)
+			return "", fmt.Errorf("no application, service or instance %q: %w; did you mean %s", reference, api.ErrNotFound, guess)
 		}
 	}
-	return "", fmt.Errorf("no application, service or instance is %q: %w", reference, api.ErrNotFound)
+	return "", fmt.Errorf("no application, service or instance %q: %w", reference, api.ErrNotFound)
 }
 
 func tryNext(err error) bool {

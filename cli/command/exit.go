@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/cli/ref"
 )
 
-// The exit codes, the same words as the daemons'.
+// The exit codes.
 const (
 	exitOK           = 0
 	exitFailed       = 1
@@ -27,15 +27,15 @@ const (
 var (
 	errUsage        = errors.New("usage")
 	errNotPlaceable = errors.New("not placeable")
-	// errTold ends a command whose fault has been told already.
-	errTold = errors.New("told")
+	// errReported ends a command whose error has been printed already.
+	errReported = errors.New("reported")
 )
 
 func usage(format string, args ...any) error {
 	return fmt.Errorf("%w%s", hidden{errUsage}, fmt.Sprintf(format, args...))
 }
 
-// hidden gives an error its kind without a word of text.
+// hidden adds a kind to an error without adding text.
 type hidden struct{ kind error }
 
 func (hidden) Error() string   { return "" }
@@ -69,36 +69,36 @@ func exitCode(err error) int {
 		}
 	}
 	if errors.Is(err, errPlan) {
-		return exitUsage // of a plan, 1 is no failure
+		return exitUsage // 1 would mean that the plan has changes
 	}
 	return exitFailed
 }
 
-// fixes say what would help, by the error's kind, where the message does not.
+// fixes are hints for errors whose message has none.
 var fixes = []struct {
 	kind error
 	fix  string
 }{
 	{api.ErrUnauthenticated, "sign in: treeline login"},
-	{api.ErrForbidden, "see who you are with treeline whoami; an Organization_Admin can give you the role"},
-	{api.ErrPrecondition, "it changed meanwhile; look again and repeat"},
-	{errFetch, "see whether the address is right and its server runs"},
-	{api.ErrUnavailable, "see where the context points with treeline ctx show, and whether the root runs"},
+	{api.ErrForbidden, "show your roles with treeline whoami; an Organization_Admin can assign others"},
+	{api.ErrPrecondition, "the object changed meanwhile; read it again and repeat"},
+	{errFetch, "check the address and whether its server runs"},
+	{api.ErrUnavailable, "check the address with treeline ctx show, and whether the root runs"},
 }
 
-// saysHow reports whether a message says by itself what to do.
+// saysHow reports whether a message contains a hint.
 func saysHow(message string) bool {
 	return strings.Contains(message, "treeline ") || strings.Contains(message, "try again")
 }
 
-// report writes what went wrong and what would mend it, and returns the exit code.
+// report prints an error and a hint, and returns the exit code.
 func (c *cli) report(ctx context.Context, err error) int {
 	code := exitCode(err)
-	if err == nil || errors.Is(err, errTold) {
+	if err == nil || errors.Is(err, errReported) {
 		return code
 	}
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		return code // whoever interrupted it knows
+		return code // interrupted by the user
 	}
 	p := c.progress()
 	lines := strings.Split(strings.TrimRight(err.Error(), "\n"), "\n")

@@ -13,10 +13,10 @@ import (
 func (c *cli) explainCmd() *cobra.Command {
 	var schema bool
 	cmd := &cobra.Command{
-		Use: "explain [FIELD]", Short: "Say what a field of an SLA means, what it may be, and what happens to it", Args: cobra.MaximumNArgs(1),
-		Long: `Say what a field of an SLA means, what it may be and what happens to it, out of
-the table that documents are checked by. A field is called by its path, or by as
-much of the path's end as fits it. With --schema the whole table as JSON Schema.`,
+		Use: "explain [FIELD]", Short: "Show the meaning and the allowed values of a field of the SLA", Args: cobra.MaximumNArgs(1),
+		Long: `Show the meaning of a field of the SLA, its allowed values, and whether it is
+enforced, informational or refused. FIELD is the field's path or the end of that path.
+--schema prints all fields as a JSON Schema.`,
 		Example: "  treeline explain constraints\n  treeline explain app.services.constraints.threshold\n  treeline explain --schema > sla.schema.json",
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			var all []string
@@ -38,7 +38,7 @@ much of the path's end as fits it. With --schema the whole table as JSON Schema.
 			}
 			found := explained(path)
 			if len(found) == 0 {
-				return fmt.Errorf("an SLA has no field %s; treeline explain lists its fields, treeline explain services those of a service: %w", path, api.ErrNotFound)
+				return fmt.Errorf("the SLA has no field %s; treeline explain lists its fields, treeline explain services those of a service: %w", path, api.ErrNotFound)
 			}
 			var b strings.Builder
 			for i, f := range found {
@@ -51,20 +51,19 @@ much of the path's end as fits it. With --schema the whole table as JSON Schema.
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&schema, "schema", false, "write the JSON Schema of an SLA")
+	cmd.Flags().BoolVar(&schema, "schema", false, "print the JSON Schema of the SLA")
 	return cmd
 }
 
-// dotted is a field's path without the indices of lists:
-// "applications.microservices.code".
+// dotted returns a field's path without list indices: "applications.microservices.code".
 func dotted(f api.Field) string {
 	return strings.ReplaceAll(strings.Trim(strings.ReplaceAll(f.Pointer, "/*", ""), "/"), "/", ".")
 }
 
-// short are the words for the parts of an SLA that everything else has.
+// short maps Oakestra's names in paths to the CLI's.
 var short = map[string]string{"app": "applications", "apps": "applications", "service": "microservices", "services": "microservices", "svc": "microservices"}
 
-// explained are the fields that a path means: those that end in it.
+// explained returns the fields whose path is or ends with the given path.
 func explained(path string) []api.Field {
 	parts := strings.Split(path, ".")
 	long := make([]string, len(parts))

@@ -12,10 +12,10 @@ import (
 	"github.com/treeline-edge/treeline/cli/ref"
 )
 
-// list narrows a list to the command's tenant, unless the reference names one.
+// list restricts a list to the command's tenant, unless the reference names a tenant.
 func (c *cli) list() client.ListOptions { return client.ListOptions{Tenant: c.tenant()} }
 
-// findApp is the application that a reference means.
+// findApp returns the application that a reference names.
 func (c *cli) findApp(ctx context.Context, reference string) (api.App, error) {
 	a, err := c.api()
 	if err != nil {
@@ -63,8 +63,8 @@ func (c *cli) findInstance(ctx context.Context, reference string) (api.Instance,
 
 func instanceID(i api.Instance) string { return string(i.ID) }
 
-// findInstances are all instances that a reference fits equally well: those of
-// an application or a service, or one. None is ErrNotFound.
+// findInstances returns the instances that a reference matches equally well: all of an
+// application or service, or one. ErrNotFound: it matches none.
 func (c *cli) findInstances(ctx context.Context, reference string) ([]api.Instance, error) {
 	all, err := c.instances(ctx)
 	if err != nil {
@@ -116,10 +116,11 @@ func pick[T any](kind ref.Kind, reference string, own api.Tenant, all []T, id fu
 	return none, err
 }
 
-// completionTime bounds how long a shell waits for names.
+// completionTime bounds the time of a shell completion.
 const completionTime = 2 * time.Second
 
-// complete offers live names to the shell; where there are none to get, nothing.
+// complete completes names of existing objects. It completes nothing if the root does not
+// answer.
 func (c *cli) complete(kinds ...string) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -129,8 +130,8 @@ func (c *cli) complete(kinds ...string) func(*cobra.Command, []string, string) (
 	}
 }
 
-// spelled returns the names that begin with what was typed. If that has a slash, services
-// and instances are also matched as app/service.
+// spelled returns the names that begin with the typed text. If the text contains a slash,
+// services and instances are also matched in the form app/service.
 func spelled(begun string, names []string) (out []string) {
 	for _, n := range names {
 		name, rest, _ := strings.Cut(n, "\t")

@@ -40,7 +40,7 @@ func (c *cli) getCmd() *cobra.Command {
 				return k.run(cmd.Context(), p, args, watch)
 			},
 		}
-		cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on showing what changes")
+		cmd.Flags().BoolVarP(&watch, "watch", "w", false, "keep printing objects that change")
 		c.outputFlags(cmd)
 		group.AddCommand(cmd)
 	}
@@ -48,11 +48,11 @@ func (c *cli) getCmd() *cobra.Command {
 	return group
 }
 
-// shower is how objects of a kind are got and shown.
+// shower reads and prints objects of one kind.
 type shower[T any] struct {
 	source[T]
 	table output.Table[T]
-	kind  ref.Kind // empty: names are exact
+	kind  ref.Kind // empty: references are exact names
 }
 
 func (c *cli) getApps(ctx context.Context, p output.Printer, args []string, watch bool) error {
@@ -99,13 +99,13 @@ func (c *cli) getClusters(ctx context.Context, p output.Printer, args []string, 
 	})
 }
 
-// show writes all objects, those that a reference fits, or the one that it names
-// whole, and goes on with what changes if that is wanted.
+// show prints all objects, or those that a reference matches, and then changes if watch is
+// set.
 func show[T any](ctx context.Context, c *cli, p output.Printer, args []string, watch bool, s shower[T]) error {
 	reference := ""
 	if len(args) > 0 {
 		reference = args[0]
-		s.list.Tenant = "" // the reference may name another
+		s.list.Tenant = "" // the reference may name another tenant
 	}
 	rows := output.NewRows(p, s.table)
 	chosen := map[string]bool{}
@@ -120,7 +120,7 @@ func show[T any](ctx context.Context, c *cli, p output.Printer, args []string, w
 				if !watch || !errors.Is(err, api.ErrNotFound) {
 					return false, err
 				}
-				found = nil // it may come
+				found = nil // it may be created later
 			}
 			for _, o := range found {
 				chosen[s.id(o)] = true
@@ -137,12 +137,13 @@ func show[T any](ctx context.Context, c *cli, p output.Printer, args []string, w
 		return true, nil
 	})
 	if watch && errors.Is(err, context.Canceled) {
-		return nil // Ctrl-C is how a watch ends
+		return nil // ended by Ctrl-C
 	}
 	return err
 }
 
-// choose are the objects that the reference means; single if it can be one alone.
+// choose returns the objects that the reference matches. single means that it can match
+// only one.
 func (s shower[T]) choose(c *cli, reference string, all []T) (found []T, single bool, err error) {
 	if reference == "" {
 		return all, false, nil
@@ -156,7 +157,7 @@ func (s shower[T]) choose(c *cli, reference string, all []T) (found []T, single 
 		if i := slices.Index(ids, reference); i >= 0 {
 			return all[i : i+1], true, nil
 		}
-		return nil, false, fmt.Errorf("no cluster is %q: %w", reference, api.ErrNotFound)
+		return nil, false, fmt.Errorf("no cluster %q: %w", reference, api.ErrNotFound)
 	}
 	keep = ref.All(s.kind, reference, c.tenant(), ids)
 	if len(keep) == 0 {
@@ -198,7 +199,7 @@ func (s shower[T]) each(p output.Printer, rows *output.Rows[T], objects []T) err
 	return nil
 }
 
-// gone says that an object is no more; in JSON, as the API's change without object.
+// gone prints that an object was deleted; in JSON as the API's change without an object.
 func (s shower[T]) gone(p output.Printer, id string) error {
 	switch {
 	case p.ForPeople():
@@ -213,10 +214,10 @@ func (s shower[T]) gone(p output.Printer, id string) error {
 func (c *cli) getNodesCmd() *cobra.Command {
 	var cluster string
 	cmd := &cobra.Command{
-		Use: "nodes [[CLUSTER/]NAME]", Aliases: []string{"node"}, Short: "Show nodes, which their clusters are asked for", Args: cobra.MaximumNArgs(1),
+		Use: "nodes [[CLUSTER/]NAME]", Aliases: []string{"node"}, Short: "List the nodes of clusters", Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: c.complete("nodes"),
-		Long: `Show nodes. The root knows none: it asks each cluster, which checks the asker's
-rights. Clusters that do not answer are named, and the exit code says so.`,
+		Long: `List the nodes of clusters. The root asks each cluster, and the cluster checks the
+rights of the user. If a cluster does not answer, the command reports it and fails.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := c.printer()
 			if err != nil {
@@ -236,23 +237,23 @@ rights. Clusters that do not answer are named, and the exit code says so.`,
 			return errors.Join(output.List(p, output.Nodes, api.Page[api.Node]{Items: nodes}), err)
 		},
 	}
-	cmd.Flags().StringVar(&cluster, "cluster", "", "of this cluster alone")
+	cmd.Flags().StringVar(&cluster, "cluster", "", "list only the nodes of this cluster")
 	c.completeCluster(cmd)
 	c.outputFlags(cmd)
 	return cmd
 }
 
-// nodes asks a cluster, or all at once. What some answered comes with the error
-// of the others.
+// nodes returns the nodes of a cluster, or of all clusters if cluster is empty. If some
+// clusters fail, it returns the nodes of the others and the errors.
 func (c *cli) nodes(ctx context.Context, cluster api.ClusterID) ([]api.Node, error) {
 	a, err := c.api()
 	if err != nil {
 		return nil, err
 	}
 	of := func(cluster api.ClusterID) ([]api.Node, error) {
-		nodes, err := a.Nodes(ctx, cluster)
+		nodes, err := a.NodesOf(cluster).List(ctx)
 		for i := range nodes {
-			nodes[i].Cluster = cluster // whatever it says: it must not send an order elsewhere
+			nodes[i].Cluster = cluster // not what the cluster reports, which could redirect commands
 		}
 		return nodes, err
 	}
@@ -280,7 +281,7 @@ func (c *cli) nodes(ctx context.Context, cluster api.ClusterID) ([]api.Node, err
 	for i, ch := range answers {
 		got := <-ch
 		if got.err != nil {
-			errs = append(errs, fmt.Errorf("nodes of %s: %w", clusters[i].ID, got.err))
+			errs = append(errs, fmt.Errorf("list nodes of cluster %s: %w", clusters[i].ID, got.err))
 		}
 		all = append(all, got.nodes...)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// grantCmd returns a command whose subcommand changes a cluster's grant. prepare adds the
-// subcommand's flags and returns the function that changes the present grant.
+// grantCmd returns a command whose subcommand "cluster" changes a cluster's grant. prepare
+// adds the subcommand's flags and returns the function that changes the current grant.
 func (c *cli) grantCmd(verb, short, long string, prepare func(*cobra.Command) func(*api.Grant) error) *cobra.Command {
 	group := &cobra.Command{Use: verb, Short: short}
 	cmd := &cobra.Command{
@@ -42,7 +42,7 @@ func (c *cli) grantCmd(verb, short, long string, prepare func(*cobra.Command) fu
 		}
 		text := fmt.Sprintf("cluster %s is %s", id, audience(cl))
 		if k := caps(cl.Grant.Caps); k != "" {
-			text += "; it counts for at most " + k
+			text += "; its capacity is limited to " + k
 		}
 		c.say("%s", text)
 		return nil
@@ -51,12 +51,12 @@ func (c *cli) grantCmd(verb, short, long string, prepare func(*cobra.Command) fu
 }
 
 func (c *cli) openCmd() *cobra.Command {
-	return c.grantCmd("open", "Let a cluster get the services of all tenants, or of those named",
-		`Let a cluster get the services of all tenants, or with --to of the named tenants and
-those below them, beside its owner's. Only the installation's admins open a cluster
-to all.`,
+	return c.grantCmd("open", "Let a cluster run the services of all or of named tenants",
+		`Let a cluster run the services of all tenants, or with --to those of the named
+tenants and of the tenants below them, in addition to its owner's. Only admins of
+the installation can open a cluster to all tenants.`,
 		func(cmd *cobra.Command) func(*api.Grant) error {
-			to := cmd.Flags().StringSlice("to", nil, "only to these tenants; may be repeated")
+			to := cmd.Flags().StringSlice("to", nil, "open only to this tenant; may be repeated")
 			return func(g *api.Grant) error {
 				if len(*to) == 0 {
 					g.Open = true
@@ -64,7 +64,7 @@ to all.`,
 				}
 				for _, t := range *to {
 					if !api.ValidTenant(api.Tenant(t)) {
-						return usage("--to %q is not a name of a tenant", t)
+						return usage("--to %q: want a tenant such as acme or acme/lab", t)
 					}
 					if !slices.Contains(g.Tenants, api.Tenant(t)) {
 						g.Tenants = append(slices.Clone(g.Tenants), api.Tenant(t))
@@ -76,12 +76,12 @@ to all.`,
 }
 
 func (c *cli) closeCmd() *cobra.Command {
-	return c.grantCmd("close", "Keep the services of others than its owner off a cluster",
-		`Keep the services of all tenants but its owner's off a cluster, or with --to of the
-named tenants alone. What runs there and is not admitted any more is stopped at once
-and placed elsewhere, or waits.`,
+	return c.grantCmd("close", "Stop running the services of other tenants in a cluster",
+		`Let a cluster run only its owner's services, or with --to withdraw the permission of
+the named tenants. Instances that the cluster may no longer run are stopped at once
+and placed in other clusters as far as there is capacity.`,
 		func(cmd *cobra.Command) func(*api.Grant) error {
-			to := cmd.Flags().StringSlice("to", nil, "only to these tenants, of those it was opened to by name; may be repeated")
+			to := cmd.Flags().StringSlice("to", nil, "withdraw only from this tenant, which the cluster was opened to by name; may be repeated")
 			return func(g *api.Grant) error {
 				if len(*to) == 0 {
 					g.Open, g.Tenants = false, nil
@@ -89,7 +89,7 @@ and placed elsewhere, or waits.`,
 				}
 				for _, t := range *to {
 					if !slices.Contains(g.Tenants, api.Tenant(t)) {
-						return usage("--to %s: the cluster is not open to this tenant by name", t)
+						return usage("--to %s: the cluster was not opened to this tenant by name", t)
 					}
 				}
 				g.Tenants = slices.DeleteFunc(slices.Clone(g.Tenants), func(t api.Tenant) bool { return slices.Contains(*to, string(t)) })
@@ -99,15 +99,15 @@ and placed elsewhere, or waits.`,
 }
 
 func (c *cli) capCmd() *cobra.Command {
-	group := c.grantCmd("cap", "Limit how much of what a cluster or a node claims counts",
-		`Limit how much of what a cluster claims counts, whatever it reports. 0 lifts a limit.
-Flags that are not given leave theirs as they are.`,
+	group := c.grantCmd("cap", "Limit the capacity that a cluster or node may report",
+		`Limit the capacity that a cluster may report: what it reports beyond a limit is
+ignored. 0 removes a limit. Limits without a flag stay as they are.`,
 		func(cmd *cobra.Command) func(*api.Grant) error {
 			change := capFlags(cmd)
-			nodes := cmd.Flags().Int("nodes", 0, "nodes")
+			nodes := cmd.Flags().Int("nodes", 0, "maximum number of nodes")
 			return func(g *api.Grant) error {
 				if *nodes < 0 {
-					return usage("limits are 0 or more")
+					return usage("--nodes %d: want 0 (no limit) or more", *nodes)
 				}
 				if !cmd.Flags().Changed("nodes") {
 					return change(&g.Caps)
@@ -121,11 +121,11 @@ Flags that are not given leave theirs as they are.`,
 		})
 	var cluster string
 	node := &cobra.Command{
-		Use: "node [CLUSTER/]NAME", Aliases: []string{"nodes"}, Short: "Limit how much of what a node claims counts", Args: cobra.ExactArgs(1),
-		Long: `Limit how much of what a node claims counts, whatever it reports. 0 lifts a limit.
-Flags that are not given leave theirs as they are. The limits of the cluster's
-configuration (node_caps) hold beside these: of each, the lower one counts. What runs
-on the node stays there.`,
+		Use: "node [CLUSTER/]NAME", Aliases: []string{"nodes"}, Short: "Limit the capacity that a node may report", Args: cobra.ExactArgs(1),
+		Long: `Limit the capacity that a node may report: what it reports beyond a limit is
+ignored. 0 removes a limit. Limits without a flag stay as they are. The cluster's
+configuration (node_caps) may set limits too; the lower limit of the two applies.
+Instances that are on the node stay there.`,
 	}
 	change := capFlags(node)
 	c.clusterFlag(node, &cluster)
@@ -138,36 +138,34 @@ on the node stays there.`,
 		if err := change(&k); err != nil {
 			return err
 		}
-		if _, err := a.CapNode(cmd.Context(), n.Cluster, n.ID, k); err != nil {
-			return fmt.Errorf("cap node %s of %s: %w", n.ID, n.Cluster, err)
+		if _, err := a.NodesOf(n.Cluster).SetCaps(cmd.Context(), n.ID, k); err != nil {
+			return fmt.Errorf("cap node %s of cluster %s: %w", n.ID, n.Cluster, err)
 		}
 		text := caps(k)
 		if text == "" {
-			text = "what it claims, within node_caps of its cluster"
-		} else {
-			text = "at most " + text
+			text = "node_caps of its cluster only"
 		}
-		c.say("node %s of cluster %s counts for %s", n.ID, n.Cluster, text)
+		c.say("node %s of cluster %s is limited to %s", n.ID, n.Cluster, text)
 		return nil
 	}
 	group.AddCommand(node)
 	return group
 }
 
-var errNoLimit = usage("name at least one limit")
+var errNoLimit = usage("give at least one limit, such as --vcpus 4")
 
-// capFlags are the flags of the limits that clusters and nodes have. The function that
-// it returns sets those that were given; none are errNoLimit.
+// capFlags adds the flags of the limits that clusters and nodes have. The function that it
+// returns sets the limits whose flags were given, or returns errNoLimit if there are none.
 func capFlags(cmd *cobra.Command) func(*api.Caps) error {
 	f := cmd.Flags()
-	vcpus := f.Float64("vcpus", 0, "vCPUs in all")
-	memory := f.Int64("memory", 0, "memory in all, MiB")
-	storage := f.Int64("storage", 0, "disk in all, MiB")
-	devices := f.StringToInt("device", nil, "devices of a kind, such as gpu=2; may be repeated")
-	privileged := f.Bool("privileged", true, "whether it gets privileged workloads")
+	vcpus := f.Float64("vcpus", 0, "maximum vCPUs")
+	memory := f.Int64("memory", 0, "maximum memory, MiB")
+	storage := f.Int64("storage", 0, "maximum disk space, MiB")
+	devices := f.StringToInt("device", nil, "maximum devices of a kind, such as gpu=2; may be repeated")
+	privileged := f.Bool("privileged", true, "whether it may run privileged workloads")
 	return func(k *api.Caps) error {
 		if *vcpus < 0 || *vcpus > 1e6 || math.IsNaN(*vcpus) || *vcpus > 0 && *vcpus < 0.001 || *memory < 0 || *storage < 0 {
-			return usage("limits are 0 or more, of vCPUs 0 or 0.001 and more")
+			return usage("--vcpus %g, --memory %d, --storage %d: want 0 (no limit) or more, and at least 0.001 and at most 1000000 vCPUs", *vcpus, *memory, *storage)
 		}
 		given := 0
 		for flag, set := range map[string]func(){
@@ -189,28 +187,25 @@ func capFlags(cmd *cobra.Command) func(*api.Caps) error {
 	}
 }
 
-// audience describes which tenants' services a cluster gets.
+// audience describes whose services a cluster may run.
 func audience(cl api.Cluster) string {
 	if cl.Grant.Open {
 		return "open to all tenants"
 	}
-	to := ""
+	var to []string
 	if cl.Tenant != "" {
-		to = string(cl.Tenant)
+		to = append(to, string(cl.Tenant))
 	}
 	for _, t := range cl.Grant.Tenants {
-		if to != "" {
-			to += ", "
-		}
-		to += string(t)
+		to = append(to, string(t))
 	}
-	if to == "" {
-		return "closed: no tenant's services go there"
+	if len(to) == 0 {
+		return "closed to all tenants"
 	}
-	return "open to " + to
+	return "open to " + strings.Join(to, ", ")
 }
 
-// caps describes the limits of the claims of a cluster or a node; empty: there are none.
+// caps describes the limits of a cluster or node; empty: there are none.
 func caps(k api.Caps) string {
 	var parts []string
 	for _, p := range []struct {

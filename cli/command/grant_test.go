@@ -13,6 +13,8 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/enrol"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // joinCluster has a cluster of the tenant acme join the root.
@@ -24,15 +26,14 @@ func (r *rig) joinCluster(name string) {
 		r.t.Fatal(err)
 	}
 	defer dir.Close()
-	key, err := enrol.Key(dir, name+".key")
+	c, err := enrol.Open(dir, token, jointoken.ForCluster)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	csr, err := enrol.Request(key)
-	if err != nil {
+	if err := enrol.Forget(dir); err != nil { // each cluster has a key of its own
 		r.t.Fatal(err)
 	}
-	body, err := json.Marshal(api.JoinCluster{Token: token, CSR: csr, Info: api.ClusterInfo{ID: api.ClusterID(name)}})
+	body, err := json.Marshal(wire.JoinCluster{Token: token, CSR: c.CSR, Info: api.ClusterInfo{ID: api.ClusterID(name)}})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -107,7 +108,7 @@ func TestOpenAndCloseAndCapACluster(t *testing.T) {
 		{
 			"cap cluster munich --vcpus 2.5 --memory 4096 --storage 100 --nodes 3 --device gpu=2,tpu=0 --privileged=false",
 			api.Grant{Caps: caps},
-			"at most 2.5 vCPU, 4096 MiB, 100 MiB disk, 3 nodes, 2 gpu, 0 tpu, no privileged workloads",
+			"limited to 2.5 vCPU, 4096 MiB, 100 MiB disk, 3 nodes, 2 gpu, 0 tpu, no privileged workloads",
 		},
 		{"cap cluster munich --nodes 4", capped(func(c *api.Caps) { c.Nodes = 4 }), "4 nodes"},
 		{"cap cluster munich --memory 0 --nodes 3 --privileged", capped(func(c *api.Caps) { c.MemoryMB, c.NoPrivileged = 0, false }), "2.5 vCPU, 100 MiB disk"},
@@ -142,12 +143,12 @@ func TestGrantsThatCannotBeAreRefused(t *testing.T) {
 		"open cluster munich --to Acme!":      {2, `"Acme!"`},
 		"close cluster munich --to beta":      {2, "beta"},
 		"cap cluster munich":                  {2, "at least one limit"},
-		"cap cluster munich --vcpus -1":       {2, "0 or more"},
+		"cap cluster munich --vcpus -1":       {2, "--vcpus -1, "},
 		"cap cluster munich --vcpus 0.0001":   {2, "0.001"},
-		"cap cluster munich --vcpus NaN":      {2, "0 or more"},
-		"cap cluster munich --memory -5":      {2, "0 or more"},
-		"cap cluster munich --storage -5":     {2, "0 or more"},
-		"cap cluster munich --nodes -5":       {2, "0 or more"},
+		"cap cluster munich --vcpus NaN":      {2, "--vcpus NaN, "},
+		"cap cluster munich --memory -5":      {2, "--memory -5, "},
+		"cap cluster munich --storage -5":     {2, "--storage -5: want 0 (no limit) or more"},
+		"cap cluster munich --nodes -5":       {2, "--nodes -5: want 0 (no limit) or more"},
 		"cap cluster munich --device gpu=few": {2, "gpu=few"},
 		"cap cluster munich --device gpu=-1":  {1, "gpu"},
 		"cap cluster oslo --nodes 1":          {6, "oslo"},

@@ -14,16 +14,16 @@ import (
 	"github.com/treeline-edge/treeline/api/client"
 )
 
-// maxLine bounds a line that is prefixed: one without an end is cut there.
+// maxLine is the length in bytes at which a line is split.
 const maxLine = 64 << 10
 
 func (c *cli) logsCmd() *cobra.Command {
 	var follow bool
 	var tail int
 	cmd := &cobra.Command{
-		Use: "logs APP|SERVICE|INSTANCE", Short: "Show what instances write", Args: cobra.ExactArgs(1),
-		Long: `Show what instances write: their nodes dial a stream out, nothing is stored on
-the way. Of several instances each line begins with whose it is.`,
+		Use: "logs APP|SERVICE|INSTANCE", Short: "Show the output of instances", Args: cobra.ExactArgs(1),
+		Long: `Show the output of instances, which their nodes keep. With several instances, each
+line begins with the name of its instance.`,
 		ValidArgsFunction: c.complete("instances", "services"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found, err := c.findInstances(cmd.Context(), args[0])
@@ -36,14 +36,14 @@ the way. Of several instances each line begins with whose it is.`,
 			}
 			err = c.logs(cmd.Context(), a, found, follow, tail)
 			if cmd.Context().Err() != nil && follow {
-				return nil // Ctrl-C is how following ends
+				return nil // ended by Ctrl-C
 			}
 			return err
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVarP(&follow, "follow", "f", false, "go on as they write")
-	f.IntVar(&tail, "tail", -1, "lines from the end; -1: all that are kept")
+	f.BoolVarP(&follow, "follow", "f", false, "keep printing new output")
+	f.IntVar(&tail, "tail", -1, "number of lines from the end; -1: all that the node keeps")
 	return cmd
 }
 
@@ -55,7 +55,7 @@ func (c *cli) logs(ctx context.Context, a *client.Client, found []api.Instance, 
 		}
 		defer body.Close()
 		if _, err = io.Copy(c.Out, body); err != nil {
-			return fmt.Errorf("logs of %s %w", found[0].ID, brokeOff(err))
+			return fmt.Errorf("logs of %s: %w", found[0].ID, interrupted(err))
 		}
 		return nil
 	}
@@ -63,7 +63,7 @@ func (c *cli) logs(ctx context.Context, a *client.Client, found []api.Instance, 
 	for _, i := range found {
 		width = max(width, len(c.progress().Short(string(i.ID))))
 	}
-	var mu sync.Mutex // guards Out: a line is whole
+	var mu sync.Mutex // guards Out, so that lines do not mix
 	var wg sync.WaitGroup
 	errs := make([]error, len(found))
 	for k, i := range found {
@@ -81,7 +81,7 @@ func (c *cli) logs(ctx context.Context, a *client.Client, found []api.Instance, 
 				_, _ = fmt.Fprintf(c.Out, "%s%s\n", prefix, line)
 			})
 			if err != nil {
-				errs[k] = fmt.Errorf("logs of %s %w", i.ID, err)
+				errs[k] = fmt.Errorf("logs of %s: %w", i.ID, err)
 			}
 		})
 	}
@@ -89,23 +89,24 @@ func (c *cli) logs(ctx context.Context, a *client.Client, found []api.Instance, 
 	return errors.Join(errs...)
 }
 
-// brokeOff says why a stream ended before its end.
-func brokeOff(err error) error {
+// interrupted returns the error of a stream that ended early.
+func interrupted(err error) error {
 	if errors.Is(err, api.ErrUnauthenticated) {
-		return fmt.Errorf("broke off: %w", err)
+		return fmt.Errorf("stream interrupted: %w", err)
 	}
-	return fmt.Errorf("broke off: %w: %w", err, api.ErrUnavailable)
+	return fmt.Errorf("stream interrupted: %w: %w", err, api.ErrUnavailable)
 }
 
+// prefixed calls line with each line of r.
 func prefixed(r io.Reader, line func([]byte)) error {
 	br := bufio.NewReaderSize(r, maxLine)
 	for {
-		l, _, err := br.ReadLine() // a longer line comes in parts
+		l, _, err := br.ReadLine() // splits longer lines
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return brokeOff(err)
+			return interrupted(err)
 		}
 		line(l)
 	}

@@ -37,7 +37,7 @@ func TestFollowedLogsSayThatTheTokenExpired(t *testing.T) {
 			}
 		})
 		out, said, code := r.run("", "logs", "shop/web", "--follow")
-		if code != 5 || strings.Count(out, "line 1\n") != instances || !strings.Contains(said, "broke off: the token expired") || !strings.Contains(said, "acme/shop.prod.web.v1#0") {
+		if code != 5 || strings.Count(out, "line 1\n") != instances || !strings.Contains(said, "stream interrupted: read stream: its token expired") || !strings.Contains(said, "acme/shop.prod.web.v1#0") {
 			t.Errorf("of %d: exit %d, prints %q, says %s", instances, code, out, said)
 		}
 	}

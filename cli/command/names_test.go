@@ -91,7 +91,7 @@ func TestWhatIsPrintedAsANameIsAccepted(t *testing.T) {
 		}
 		out, said, code := at.run("", append(strings.Fields(tt.prints), "-o", "name")...)
 		if tt.takes == nil {
-			refused := code == 2 && strings.Contains(said, "has no -o name")
+			refused := code == 2 && strings.Contains(said, "does not support -o name")
 			if !refused && !strings.HasPrefix(tt.prints, "plan") || out != "" {
 				t.Errorf("treeline %s -o name: exit %d, prints %q and says %q; want it refused", tt.prints, code, out, said)
 			}

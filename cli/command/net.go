@@ -17,13 +17,12 @@ import (
 
 func (c *cli) netCmd() *cobra.Command {
 	group := &cobra.Command{
-		Use: "net", Aliases: []string{"network"}, Short: "Look into the services' network",
-		Long: `Look into the services' network: what a node knows of services and of other
-nodes, what would become of a flow, and the packets themselves. It is asked of
-the nodes, through their cluster.`,
+		Use: "net", Aliases: []string{"network"}, Short: "Inspect the overlay network",
+		Long: `Inspect the overlay network: the routes and peers of a node, the path of a new flow,
+and the packets of an instance. The nodes answer, through their cluster.`,
 	}
 	group.AddCommand(
-		nodeNetCmd(c, c.unnamedFlags, "status", "Show a node's part in the network", showNet),
+		nodeNetCmd(c, c.unnamedFlags, "status", "Show the state of a node's netmanager", showNet),
 		nodeNetCmd(c, c.outputFlags, "routes", "List the services that a node has routes to", func(ctx context.Context, p output.Printer, n client.Nodes, id api.NodeID) error {
 			all, err := n.Routes(ctx, id)
 			if err != nil {
@@ -31,7 +30,7 @@ the nodes, through their cluster.`,
 			}
 			return output.List(p, output.Routes, api.Page[api.RouteStatus]{Items: all})
 		}),
-		nodeNetCmd(c, c.unnamedFlags, "peers", "List the nodes that a node talks to, and by which path", func(ctx context.Context, p output.Printer, n client.Nodes, id api.NodeID) error {
+		nodeNetCmd(c, c.unnamedFlags, "peers", "List the nodes that a node exchanges packets with, and the path to each", func(ctx context.Context, p output.Printer, n client.Nodes, id api.NodeID) error {
 			all, err := n.Peers(ctx, id)
 			if err != nil {
 				return err
@@ -96,10 +95,10 @@ func showNet(ctx context.Context, p output.Printer, n client.Nodes, id api.NodeI
 
 func (c *cli) traceCmd() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "trace INSTANCE NAME|ADDRESS", Short: "Trace a new flow step by step", Args: cobra.ExactArgs(2),
-		Long: `Trace step by step where a new flow of an instance to a name or an address would go:
-what the name means, whether there is a route, whether the flow is allowed, to which
-instance it would go and by which path. Nothing is sent.`,
+		Use: "trace INSTANCE NAME|ADDRESS", Short: "Show step by step how a new flow would be treated", Args: cobra.ExactArgs(2),
+		Long: `Show step by step how a new flow of an instance to a service name or address would be
+treated: the name's address, the route, whether the flow is allowed, the instance and
+the path that it would get. No packet is sent.`,
 		ValidArgsFunction: c.complete("instances"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := c.printer()
@@ -122,7 +121,7 @@ instance it would go and by which path. Nothing is sent.`,
 				return err
 			}
 			if !t.OK {
-				return fmt.Errorf("a flow from %s would not reach %s: %w", c.progress().Short(string(i.ID)), args[1], api.ErrUnavailable)
+				return fmt.Errorf("a new flow from %s would not reach %s: %w", c.progress().Short(string(i.ID)), args[1], api.ErrUnavailable)
 			}
 			return nil
 		},
@@ -133,15 +132,15 @@ instance it would go and by which path. Nothing is sent.`,
 
 func (c *cli) captureCmd() *cobra.Command {
 	var file string
-	var most time.Duration
+	var duration time.Duration
 	var mib int
 	cmd := &cobra.Command{
-		Use: "capture INSTANCE", Short: "Capture the packets of an instance, as pcap", Args: cobra.ExactArgs(1),
-		Long: `Capture the packets of an instance as they pass its node, as pcap:
+		Use: "capture INSTANCE", Short: "Capture the packets of an instance in pcap format", Args: cobra.ExactArgs(1),
+		Long: `Capture the packets of an instance on its node, in pcap format:
 
   treeline net capture shop/web#0 | tcpdump -r -
 
-Who may read the instance's logs may see its packets.`,
+It needs the right to read the instance's logs.`,
 		ValidArgsFunction: c.complete("instances"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			i, err := c.findInstance(cmd.Context(), args[0])
@@ -152,14 +151,14 @@ Who may read the instance's logs may see its packets.`,
 			if err != nil {
 				return err
 			}
-			body, err := a.Capture(cmd.Context(), i.ID, most, mib<<20)
+			body, err := a.Capture(cmd.Context(), i.ID, duration, mib<<20)
 			if err != nil {
 				return err
 			}
 			defer body.Close()
 			out := c.Out
 			if file != "" {
-				f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600) // packets may hold secrets
+				f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600) // packets may contain secrets
 				if err != nil {
 					return fmt.Errorf("write the packets: %w", err)
 				}
@@ -169,14 +168,14 @@ Who may read the instance's logs may see its packets.`,
 			n, err := io.Copy(out, body)
 			c.say("%s captured", output.Bytes(uint64(n)))
 			if err != nil && !errors.Is(err, context.Canceled) && cmd.Context().Err() == nil {
-				return fmt.Errorf("the packets of %s %w", i.ID, brokeOff(err))
+				return fmt.Errorf("capture packets of %s: %w", i.ID, interrupted(err))
 			}
 			return nil
 		},
 	}
 	f := cmd.Flags()
 	f.StringVarP(&file, "write", "w", "", "file to write to; empty: stdout")
-	f.DurationVar(&most, "for", time.Minute, "when to stop, at most an hour")
-	f.IntVar(&mib, "size", 64, "after how many MiB to stop, at most 1024")
+	f.DurationVar(&duration, "for", time.Minute, "stop after this time, at most 1h")
+	f.IntVar(&mib, "size", 64, "stop after this many MiB, at most 1024")
 	return cmd
 }

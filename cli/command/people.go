@@ -16,7 +16,7 @@ func (c *cli) tenantCmd() *cobra.Command {
 		Use: "create PATH", Short: "Create a tenant: acme, acme/lab", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !api.ValidTenant(api.Tenant(args[0])) {
-				return usage("tenant %q: a path of lower-case letters, digits and inner hyphens, such as acme or acme/lab", args[0])
+				return usage("tenant %q: want a path of lower-case letters, digits and inner hyphens, such as acme or acme/lab", args[0])
 			}
 			a, err := c.api()
 			if err != nil {
@@ -25,20 +25,20 @@ func (c *cli) tenantCmd() *cobra.Command {
 			if err := a.CreateTenant(cmd.Context(), api.Tenant(args[0]), title); err != nil {
 				return err
 			}
-			c.say("tenant %s is created", args[0])
+			c.say("tenant %s created", args[0])
 			return nil
 		},
 	}
-	create.Flags().StringVar(&title, "title", "", "what people call it")
+	create.Flags().StringVar(&title, "title", "", "display name")
 	group.AddCommand(create)
 	return group
 }
 
 func (c *cli) userCmd() *cobra.Command {
-	group := &cobra.Command{Use: "user", Aliases: []string{"users"}, Short: "Create users, and invite them again"}
+	group := &cobra.Command{Use: "user", Aliases: []string{"users"}, Short: "Create and invite users"}
 	var roles []string
 	create := &cobra.Command{
-		Use: "create TENANT/NAME", Short: "Create a user, and print the line to sign in with for the first time", Args: cobra.ExactArgs(1),
+		Use: "create TENANT/NAME", Short: "Create a user, and print the command for the first sign-in", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			a, err := c.api()
 			if err != nil {
@@ -51,11 +51,11 @@ func (c *cli) userCmd() *cobra.Command {
 			return c.invitation(a, i)
 		},
 	}
-	create.Flags().StringSliceVar(&roles, "role", []string{"Application_Provider"}, "Admin, Organization_Admin, Application_Provider, Infrastructure_Provider")
+	create.Flags().StringSliceVar(&roles, "role", []string{"Application_Provider"}, "role: Admin, Organization_Admin, Application_Provider or Infrastructure_Provider; may be repeated")
 	group.AddCommand(create, &cobra.Command{
-		Use: "invite TENANT/NAME", Short: "Print a new line to sign in with: the first was lost, or the password is forgotten", Args: cobra.ExactArgs(1),
-		Long: `Print a new line to sign in with: the first was lost, or the password is forgotten.
-An earlier one does not count any more. Whoever may create the user may do this.`,
+		Use: "invite TENANT/NAME", Short: "Print a new first sign-in command, for a lost code or password", Args: cobra.ExactArgs(1),
+		Long: `Print a new command for the first sign-in, for a user who lost the code or the
+password. Earlier codes become invalid. It needs the rights to create the user.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			a, err := c.api()
 			if err != nil {
@@ -71,9 +71,9 @@ An earlier one does not count any more. Whoever may create the user may do this.
 	return group
 }
 
-// invitation prints the line for a first sign-in, and below it the code that the line
-// asks for: in the line, other users of the machine would see it. The line pins the CA
-// that this context trusts, so that the user needs no file.
+// invitation prints the command for a first sign-in and, on a line of its own, the code
+// that the command asks for: other users of the machine can read arguments. The command
+// pins the CA of this context, so that the user needs no file.
 func (c *cli) invitation(a *client.Client, i client.Invitation) error {
 	p, err := c.printer()
 	if err != nil {
@@ -87,7 +87,7 @@ func (c *cli) invitation(a *client.Client, i client.Invitation) error {
 	if hash := client.PinOf([]byte(w.CA)); hash != "" {
 		pin = " --pin " + hash
 	}
-	c.say("the user signs in with this line, which asks for the code below it (one use, until %s):", i.Expires.Local().Format(time.DateTime))
+	c.say("the user signs in with this command, which asks for the code below it (valid once, until %s):", i.Expires.Local().Format(time.DateTime))
 	p.Printf("treeline login %s --user %s --code-file -%s", a.URL(), i.User, pin)
 	p.Printf("%s", i.Code)
 	return nil

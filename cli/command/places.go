@@ -7,7 +7,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// constraint is a constraint of an SLA in one line: its type, then what it says.
+// constraint formats a constraint of the SLA in one line.
 func constraint(k api.Constraint) string {
 	parts := []string{k.Type}
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
@@ -27,11 +27,11 @@ func constraint(k api.Constraint) string {
 			add("within %s", strings.Join(k.Polygon, " "))
 		}
 	case api.ConstrainLatency:
-		add("at most %g ms to %s", k.Threshold, k.Area+k.Service+k.Target) // one of them is set
+		add("at most %g ms to %s", k.Threshold, k.Area+k.Service+k.Target) // only one of them is set
 	case api.ConstrainSpread:
 		add("at most %d", max(k.Limit, 1))
 	}
-	if k.Type == api.ConstrainSpread || k.Type == api.ConstrainApart {
+	if k.Type == api.ConstrainSpread || k.Type == api.ConstrainAntiAffinity {
 		by := k.By
 		if by == "" {
 			by = "node"
@@ -41,7 +41,7 @@ func constraint(k api.Constraint) string {
 	return strings.Join(parts, " ") + patience(k.Rigidness, k.Share, k.ConvergenceTime)
 }
 
-// link is what a service needs of its way to another.
+// link formats a requirement on the connection to another service.
 func link(l api.Connectivity) string {
 	var needs []string
 	for _, k := range l.Constraints {
@@ -59,7 +59,7 @@ func link(l api.Connectivity) string {
 	return "to " + l.Target + ": " + strings.Join(needs, ", ")
 }
 
-// patience is what an SLA says of time, where it says something.
+// patience formats the tolerance and the convergence time; empty: defaults.
 func patience(rigidness, share, convergence float64) string {
 	s := ""
 	switch {
@@ -74,7 +74,7 @@ func patience(rigidness, share, convergence float64) string {
 	return s
 }
 
-// slot is one kind of a cluster's nodes, and what they have.
+// slot formats the capacity of one kind of nodes of a cluster.
 func slot(s api.Slot) string {
 	out := fmt.Sprintf("%s on %s, %d nodes, free %s, most on one %s", s.Runtime, s.Arch, s.Nodes, s.Free, s.Largest)
 	for _, d := range s.Devices {
@@ -89,7 +89,7 @@ func slot(s api.Slot) string {
 	return out
 }
 
-// region is where a cluster's nodes are, as far as it tells.
+// region formats where a cluster's nodes are; empty: the cluster does not report it.
 func region(a api.Aggregate) string {
 	if len(a.Hull) == 0 {
 		return ""
@@ -105,7 +105,7 @@ func region(a api.Aggregate) string {
 	return s
 }
 
-// spread is where a cluster's nodes are in the latency space.
+// spread formats where a cluster's nodes are in the latency space.
 func spread(s *api.CoordSpread) string {
 	if s == nil {
 		return ""
@@ -121,7 +121,7 @@ func device(d api.NodeDevice) string {
 	return s
 }
 
-// coordinate is a place in the latency space, in milliseconds.
+// coordinate formats a coordinate of the latency space, in milliseconds.
 func coordinate(c *api.Coordinate) string {
 	if c == nil {
 		return ""

@@ -11,19 +11,19 @@ import (
 	"github.com/treeline-edge/treeline/cli/output"
 )
 
-// errPlan marks the errors of plan, whose 1 means that something would change.
+// errPlan marks errors of plan, whose exit code 1 means that something would change.
 var errPlan = errors.New("plan")
 
 func (c *cli) planCmd() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use: "plan -f FILE", Short: "Show what apply would change, and where each instance would be placed", Args: fileByFlag,
-		Long: `Show what applying an SLA (JSON or YAML) would change, where each instance would
-go, and what its place would have left. The root asks the clusters that it would
-choose; each answers from its own view. Nothing is reserved: what comes between
-plan and apply may change the answer, and apply --if-match holds to the revision
-that was planned for. Exits with 0 if nothing would change, with 1 if something
-would, and with more on errors.`,
+		Long: `Show what applying an SLA (JSON or YAML) would change, where each instance would be
+placed, and what that cluster or node would have left. The root asks the clusters
+that it would choose. Nothing is reserved, so a later apply may place instances
+differently; apply --if-match applies only to the revision that was planned for.
+The command exits with 0 if nothing would change, with 1 if something would, and
+with 2 or more on errors.`,
 		Example: "  treeline plan -f shop.yaml\n  treeline plan -f shop.yaml -o json | jq .apps[].instances",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			changes, err := c.plan(cmd, file)
@@ -31,7 +31,7 @@ would, and with more on errors.`,
 			case err != nil:
 				return fmt.Errorf("%w%w", hidden{errPlan}, err)
 			case changes:
-				return errTold
+				return errReported
 			}
 			return nil
 		},
@@ -74,14 +74,14 @@ func (c *cli) plan(cmd *cobra.Command, file string) (changes bool, err error) {
 			return false, err
 		}
 		if changes {
-			c.say("apply it with: %s", applyLine(file, plan))
+			c.say("to apply: %s", applyLine(file, plan))
 		}
 	}
 	return changes, nil
 }
 
-// applyLine is the command that applies what was planned, and nothing else if it
-// can be said: of several applications each has a revision of its own.
+// applyLine returns the command that applies a plan. With several applications it has no
+// --if-match, because each application has a revision of its own.
 func applyLine(file string, plan api.Plan) string {
 	line := "treeline apply -f " + file
 	if len(plan.Apps) == 1 {

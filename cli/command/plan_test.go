@@ -80,7 +80,7 @@ func TestPlanExitsWithWhetherSomethingWouldChange(t *testing.T) {
 
 	answer.Apps[0].Action, answer.Apps[0].Changes = "update", []api.FieldChange{{Path: "web.v1/memory", Old: "64", New: "65"}}
 	out, stderr, code = r.run("", "plan", "-f", sla)
-	if code != 1 || !strings.Contains(out, "~ web.v1/memory  64 → 65\n") || stderr != "apply it with: treeline apply -f "+sla+" --if-match 9\n" {
+	if code != 1 || !strings.Contains(out, "~ web.v1/memory  64 → 65\n") || stderr != "to apply: treeline apply -f "+sla+" --if-match 9\n" {
 		t.Errorf("exit %d\n%s%s", code, out, stderr)
 	}
 	out, _, code = r.run("", "plan", "-f", sla, "-o", "json")

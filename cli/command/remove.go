@@ -11,22 +11,22 @@ import (
 	"github.com/treeline-edge/treeline/cli/output"
 )
 
-// purgeByHand is how to delete a node's data on its machine.
+// purgeByHand tells how to delete a node's data on its machine.
 const purgeByHand = "on the machine: systemctl stop treeline-node; node-engine purge --yes --config /etc/treeline/node.yaml; deploy/install remove node"
 
-// removal is a way to remove a node: what a person agrees to, with places for the
-// node, its cluster, its status and its number of instances, and what is done then.
+// removal is a way to remove a node. question is the format of the confirmation, with the
+// node, its cluster, its status and its number of instances.
 type removal struct {
 	question string
 	do       func(*cli, context.Context, *client.Client, api.Node) error
 }
 
 var (
-	forgetNode = removal{"This forgets node %s of cluster %s (%s): its certificate is refused from now on, and its %d instances are placed elsewhere.", (*cli).forget}
-	purgeNode  = removal{"This purges node %s of cluster %s (%s): it stops its %d instances, which are placed elsewhere as far as there is room, deletes its containers, images, logs, keys and data, and is forgotten then.", (*cli).purge}
+	removeOnly = removal{"This removes node %s of cluster %s (%s): its certificate becomes invalid, and its %d instances are placed on other nodes.", (*cli).remove}
+	purgeFirst = removal{"This purges and removes node %s of cluster %s (%s): it stops its %d instances, which are placed on other nodes if there is capacity, and deletes its containers, images, logs, keys and data.", (*cli).purge}
 )
 
-// removeNode removes the node that a reference means, once a person has agreed.
+// removeNode removes a node after confirmation.
 func (c *cli) removeNode(ctx context.Context, cluster, reference string, yes bool, r removal) error {
 	a, n, err := c.node(ctx, cluster, reference)
 	if err != nil {
@@ -38,37 +38,37 @@ func (c *cli) removeNode(ctx context.Context, cluster, reference string, yes boo
 	return r.do(c, ctx, a, n)
 }
 
-// forget has a cluster refuse a node's certificates.
-func (c *cli) forget(ctx context.Context, a *client.Client, n api.Node) error {
-	if err := a.ForgetNode(ctx, n.Cluster, n.ID); err != nil {
-		return fmt.Errorf("forget node %s of %s: %w", n.ID, n.Cluster, err)
+// remove removes a node and leaves its machine as it is.
+func (c *cli) remove(ctx context.Context, a *client.Client, n api.Node) error {
+	if err := a.NodesOf(n.Cluster).Remove(ctx, n.ID); err != nil {
+		return fmt.Errorf("remove node %s of cluster %s: %w", n.ID, n.Cluster, err)
 	}
-	c.say("node %s of cluster %s is forgotten", n.ID, n.Cluster)
+	c.say("node %s of cluster %s removed", n.ID, n.Cluster)
 	if n.Status == api.NodeSilent && n.Instances > 0 {
-		c.say("it was not heard: %s may still run there, beside what is placed elsewhere", output.Plural(n.Instances, "instance"))
+		c.say("the node was silent: %s may still run there, in addition to their replacements", output.Plural(n.Instances, "instance"))
 	}
-	c.say("the machine keeps its data: images, logs, its certificate and registry passwords; %s", purgeByHand)
+	c.say("the machine keeps its images, logs, certificate and registry passwords; to delete them, %s", purgeByHand)
 	return nil
 }
 
-// purge has a node delete all that it has, and waits until it is removed.
+// purge orders a node to delete its data, and waits until the node is removed.
 func (c *cli) purge(ctx context.Context, a *client.Client, n api.Node) error {
 	of, id := n.Cluster, n.ID
-	if err := a.PurgeNode(ctx, of, id); err != nil {
-		return fmt.Errorf("purge node %s of %s: %w", id, of, err)
+	if err := a.NodesOf(of).Purge(ctx, id); err != nil {
+		return fmt.Errorf("purge node %s of cluster %s: %w", id, of, err)
 	}
-	if n, err := a.Node(ctx, of, id); err == nil && n.Status == api.NodeSilent {
+	if n, err := a.NodesOf(of).Get(ctx, id); err == nil && n.Status == api.NodeSilent {
 		c.mayRun(n)
-		return fmt.Errorf("node %s of cluster %s is not reachable, and nothing was deleted there: the order is kept until it is back; to forget it without, treeline delete node %s/%s; %s: %w",
+		return fmt.Errorf("node %s of cluster %s is unreachable, nothing was deleted there; the cluster keeps the order until the node is back. To remove the node without its answer: treeline delete node %s/%s. To delete its data: %s: %w",
 			id, of, of, id, purgeByHand, api.ErrUnavailable)
 	}
 	return c.purged(ctx, a, of, id)
 }
 
-// mayRun says what a silent node may still run.
+// mayRun prints what a silent node may still run.
 func (c *cli) mayRun(n api.Node) {
 	if len(n.Remaining) == 0 {
-		c.say("nothing ran there when it was last heard")
+		c.say("it ran nothing when it last reported")
 		return
 	}
 	c.say("it may still run:")
@@ -80,45 +80,45 @@ func (c *cli) mayRun(n api.Node) {
 // purged waits until a node that is being purged is removed.
 func (c *cli) purged(ctx context.Context, a *client.Client, cl api.ClusterID, id api.NodeID) error {
 	var last api.Node
-	told := ""
+	reported := ""
 	for {
-		n, err := a.Node(ctx, cl, id)
+		n, err := a.NodesOf(cl).Get(ctx, id)
 		switch {
 		case errors.Is(err, api.ErrNotFound):
-			c.say("node %s of cluster %s has deleted what it had, and is forgotten", id, cl)
+			c.say("node %s of cluster %s purged and removed", id, cl)
 			return nil
 		case err != nil && context.Cause(ctx) == nil:
 			return err
 		case err == nil && !n.Purging:
-			return fmt.Errorf("purge node %s of %s: the order was taken back by treeline uncordon: %w", id, cl, api.ErrConflict)
+			return fmt.Errorf("purge node %s of cluster %s: cancelled by treeline uncordon: %w", id, cl, api.ErrConflict)
 		case err == nil:
-			if last = n; n.PurgeError != told {
-				told = n.PurgeError
-				c.say("  %s", told)
+			if last = n; n.PurgeError != reported {
+				reported = n.PurgeError
+				c.say("  %s", reported)
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return c.unpurged(last, cl, id, context.Cause(ctx))
-		case <-time.After(drainLook):
+		case <-time.After(pollInterval):
 		}
 	}
 }
 
-// unpurged says what is known of a node that was not purged in time.
+// unpurged returns the error for a node that was not purged in time.
 func (c *cli) unpurged(n api.Node, cl api.ClusterID, id api.NodeID, cause error) error {
 	if !errors.Is(cause, api.ErrTimeout) {
 		return cause
 	}
-	why := "it has not acknowledged the order: a node of a release without --purge never does"
+	why := "it has not acknowledged the order (nodes of releases without --purge never do)"
 	switch {
 	case n.PurgeError != "":
 		why = "the last attempt failed: " + n.PurgeError
 	case n.Status == api.NodeSilent:
 		c.mayRun(n)
-		why = "it is not reachable"
+		why = "it is unreachable"
 	case len(n.Remaining) > 0:
 		why = output.Plural(len(n.Remaining), "instance") + " are still being stopped"
 	}
-	return fmt.Errorf("node %s of cluster %s is not purged yet: %s; the order is kept; %s: %w", id, cl, why, purgeByHand, cause)
+	return fmt.Errorf("node %s of cluster %s is not purged yet: %s. The cluster keeps the order. To delete the data by hand, %s: %w", id, cl, why, purgeByHand, cause)
 }

@@ -28,17 +28,17 @@ func TestAPurgeSaysHowFarItIs(t *testing.T) {
 		ordered bool
 		says    []string
 	}{
-		{"it is purged", []*api.Node{stopping, nil}, "--yes", 0, true, []string{"node n1 of cluster munich has deleted what it had"}},
+		{"it is purged", []*api.Node{stopping, nil}, "--yes", 0, true, []string{"node n1 of cluster munich purged and removed"}},
 		{"it is not reachable", []*api.Node{node(func(n *api.Node) { n.Status, n.Remaining = api.NodeSilent, holds })}, "--yes", 8, true, []string{
-			"it may still run:", "shop.prod.web.v1#0", "shop.prod.web.v1#1", "nothing was deleted there", "the order is kept", "treeline delete node munich/n1", "node-engine purge --yes",
+			"it may still run:", "shop.prod.web.v1#0", "shop.prod.web.v1#1", "nothing was deleted there", "keeps the order", "treeline delete node munich/n1", "node-engine purge --yes",
 		}},
 		{"it cannot", []*api.Node{node(func(n *api.Node) { n.PurgeError = "containerd is gone" })}, "--yes --timeout 3s", 4, true, []string{
 			"containerd is gone", "is not purged yet: the last attempt failed", "node-engine purge --yes",
 		}},
-		{"it is slow", []*api.Node{stopping}, "--yes --timeout 3s", 4, true, []string{"2 instances are still being stopped", "the order is kept"}},
+		{"it is slow", []*api.Node{stopping}, "--yes --timeout 3s", 4, true, []string{"2 instances are still being stopped", "keeps the order"}},
 		{"it does not know of purges", []*api.Node{node(func(*api.Node) {})}, "--yes --timeout 3s", 4, true, []string{"has not acknowledged"}},
 		{"the order is taken back", []*api.Node{stopping, was}, "--yes", 7, true, []string{"treeline uncordon"}},
-		{"nobody agrees", nil, "", 2, false, []string{"This purges node n1 of cluster munich (ready): it stops its 2 instances", "--yes"}},
+		{"nobody agrees", nil, "", 2, false, []string{"This purges and removes node n1 of cluster munich (ready): it stops its 2 instances", "--yes"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -21,14 +21,14 @@ func (c *cli) loginCmd() *cobra.Command {
 	var user, code, codeFile, pin, name string
 	var stdin bool
 	cmd := &cobra.Command{
-		Use: "login [URL]", Short: "Sign in, and keep the session in a context", Args: cobra.MaximumNArgs(1),
-		Long: `Sign in, and keep the session in a context. The password is asked for, or read
-from stdin with --password-stdin, and never kept.
+		Use: "login [URL]", Short: "Sign in, and save the session in a context", Args: cobra.MaximumNArgs(1),
+		Long: `Sign in, and save the session in a context. The password is read from the terminal,
+or with --password-stdin from stdin. It is not saved.
 
-The first sign-in with a one-use code sets the password. With --code-file - the code
-is asked for, or is the first line of stdin. The root's CA is pinned then: by
---ca FILE, or by --pin with the hash that the root prints; without either, the
-machine's own CAs are trusted.`,
+A first sign-in uses a one-use code and sets the password. --code-file - reads the
+code from the terminal, or else from the first line of stdin. --ca FILE, or --pin
+with the hash that the root prints, pins the root's CA. Without either flag, the
+CAs that this system trusts are used.`,
 		Example: `  treeline login https://10.0.0.5:7443 --user admin --code-file - --ca ca.pem
   treeline login --user acme/alice`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -44,10 +44,10 @@ machine's own CAs are trusted.`,
 				user = at.User
 			}
 			if user == "" {
-				return usage("who signs in? --user acme/alice")
+				return usage("give the user who signs in, such as --user acme/alice")
 			}
 			if code != "" {
-				c.sayVisible("--code", "--code-file FILE, or - to be asked")
+				c.warnVisible("--code", "--code-file FILE, or - for the terminal")
 			}
 			if codeFile != "" {
 				if code, err = c.secret("--code-file", codeFile, "one-use code of "+user+": "); err != nil {
@@ -74,18 +74,18 @@ machine's own CAs are trusted.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&user, "user", "", "who signs in: acme/alice, or admin")
-	f.StringVar(&codeFile, "code-file", "", "file whose first line ends with the one-use sign-in code, which sets a new password; - asks, or reads stdin")
-	f.StringVar(&code, "code", "", "the code itself, which other users of this machine see")
+	f.StringVar(&user, "user", "", "user to sign in as: acme/alice, or admin")
+	f.StringVar(&codeFile, "code-file", "", "file whose first line ends with the one-use code that sets a new password; - reads the terminal or stdin")
+	f.StringVar(&code, "code", "", "the code itself, which other users of this machine can see")
 	_ = f.MarkHidden("code")
 	cmd.MarkFlagsMutuallyExclusive("code", "code-file")
 	f.StringVar(&pin, "pin", "", "SHA-256 of the root's CA certificate, to pin it")
-	f.StringVar(&name, "name", "", "context to keep it in (default: the one of this address, else the address)")
+	f.StringVar(&name, "name", "", "context to save (default: the context with this address, or else the address)")
 	f.BoolVar(&stdin, "password-stdin", false, "read the password from stdin")
 	return cmd
 }
 
-// loginContext is the context to sign in to: one that is there, or a new one.
+// loginContext returns the context to sign in to, which may be new, and its name.
 func (c *cli) loginContext(ctx context.Context, all contexts.All, args []string, name, pin string) (contexts.Context, string, error) {
 	addr := c.wish.Addr
 	if len(args) > 0 {
@@ -94,7 +94,7 @@ func (c *cli) loginContext(ctx context.Context, all contexts.All, args []string,
 	if addr == "" {
 		w, err := c.where()
 		if err != nil || w.Name == "" {
-			return contexts.Context{}, "", usage("where to? treeline login URL")
+			return contexts.Context{}, "", usage("give the root's address: treeline login URL")
 		}
 		return w.Context, w.Name, nil
 	}
@@ -151,8 +151,8 @@ func (c *cli) signIn(ctx context.Context, at contexts.Context, user, code string
 // maxSecret bounds the first line of a file with a secret, in bytes.
 const maxSecret = 64 << 10
 
-// secret is the last word of the first line of a file. For "-" a person is asked for
-// it, unseen; without one it is read from stdin.
+// secret returns the last word of the first line of a file. For "-" it prompts on the
+// terminal without echo, or reads stdin if there is no terminal.
 func (c *cli) secret(flag, file, prompt string) (string, error) {
 	var line string
 	var err error
@@ -171,12 +171,12 @@ func (c *cli) secret(flag, file, prompt string) (string, error) {
 	}
 	words := strings.Fields(line)
 	if len(words) == 0 {
-		return "", usage("%s %s: its first line is empty (%v)", flag, file, err)
+		return "", usage("%s %s: the first line is empty (%v)", flag, file, err)
 	}
 	return words[len(words)-1], nil
 }
 
-// line is the next line of stdin, without its end.
+// line returns the next line of stdin without its line end.
 func (c *cli) line() (string, error) {
 	if c.lines == nil {
 		c.lines = bufio.NewReader(c.In)
@@ -185,8 +185,8 @@ func (c *cli) line() (string, error) {
 	return strings.TrimRight(line, "\r\n"), err
 }
 
-// sayVisible warns of a secret in the arguments.
-func (c *cli) sayVisible(flag, better string) {
+// warnVisible warns of a secret in the arguments.
+func (c *cli) warnVisible(flag, better string) {
 	c.say("warning: other users of this machine can see the value of %s; use %s", flag, better)
 }
 
@@ -194,12 +194,12 @@ func (c *cli) password(user string, fresh, stdin bool) (string, error) {
 	if stdin {
 		line, err := c.line()
 		if line == "" {
-			return "", usage("--password-stdin: stdin has no password (%v)", err)
+			return "", usage("--password-stdin: the first line of stdin is empty (%v)", err)
 		}
 		return line, nil
 	}
 	if !c.InTTY || c.Secret == nil {
-		return "", usage("nobody can be asked for the password; use --password-stdin")
+		return "", usage("no terminal to read the password from; use --password-stdin")
 	}
 	if !fresh {
 		return c.Secret("password of " + user + ": ")
@@ -208,7 +208,7 @@ func (c *cli) password(user string, fresh, stdin bool) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	again, err := c.Secret("once more: ")
+	again, err := c.Secret("repeat the password: ")
 	if err == nil && first != again {
 		err = usage("the two passwords differ")
 	}
@@ -217,14 +217,14 @@ func (c *cli) password(user string, fresh, stdin bool) (string, error) {
 
 func (c *cli) logoutCmd() *cobra.Command {
 	return &cobra.Command{
-		Use: "logout", Short: "End the context's session", Args: cobra.NoArgs,
+		Use: "logout", Short: "Sign out of the context", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			w, err := c.where()
 			if err != nil {
 				return err
 			}
 			if w.Name == "" || !w.SignedIn() {
-				return fmt.Errorf("nobody is signed in: %w", api.ErrUnauthenticated)
+				return fmt.Errorf("context is not signed in: %w", api.ErrUnauthenticated)
 			}
 			a, err := c.api()
 			if err != nil {
@@ -245,7 +245,7 @@ func (c *cli) logoutCmd() *cobra.Command {
 				return err
 			}
 			if ended != nil && !errors.Is(ended, api.ErrUnauthenticated) {
-				return fmt.Errorf("the session is forgotten here, but the root could not be told to end it: %w", ended)
+				return fmt.Errorf("signed out here, but the root could not be reached to revoke the session: %w", ended)
 			}
 			c.say("signed out of context %s", w.Name)
 			return nil
@@ -255,7 +255,7 @@ func (c *cli) logoutCmd() *cobra.Command {
 
 func (c *cli) whoamiCmd() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "whoami", Short: "Show who is signed in, and where", Args: cobra.NoArgs,
+		Use: "whoami", Short: "Show the signed-in user and the root's address", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := c.printer()
 			if err != nil {

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"time"
@@ -9,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/cli/output"
 )
 
@@ -26,8 +24,8 @@ var tokenTable = output.Table[api.JoinToken]{
 	},
 }
 
-// JoinLine returns the command to paste on the machine that joins. It passes the token on
-// stdin, because other users of the machine can read arguments.
+// JoinLine returns the command that joins a machine. It passes the token on stdin, because
+// other users of the machine can read arguments.
 func JoinLine(t api.JoinToken) string {
 	if t.Kind == "node" {
 		return "echo " + t.Token + " | node-engine --token-file -"
@@ -47,9 +45,10 @@ func (c *cli) tokenCmd() *cobra.Command {
 	var uses int
 	var open bool
 	create := &cobra.Command{
-		Use: "create --cluster NAME | --node --cluster NAME", Short: "Print the line to paste on the machine that joins", Args: cobra.NoArgs,
-		Long: `Print the line to paste on the machine that joins: a cluster of that name, or with
---node a node of that cluster. It is shown once; treat it as a password.`,
+		Use: "create --cluster NAME | --node --cluster NAME", Short: "Create a join token, and print the command that joins a machine", Args: cobra.NoArgs,
+		Long: `Create a join token, and print the command to run on the machine that joins: as the
+cluster of that name, or with --node as a node of that cluster. The token is shown
+once; treat it as a password.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := c.printer()
 			if err != nil {
@@ -64,21 +63,24 @@ func (c *cli) tokenCmd() *cobra.Command {
 			}
 			if cmd.Flags().Changed("open") {
 				if node {
-					return usage("--open is for clusters, not for nodes")
+					return usage("--open applies to clusters, not to nodes: omit --node or --open")
 				}
 				r.Open = &open
 			}
 			if cluster == "" || !api.ValidMachineName(cluster) {
-				return usage("--cluster %q: it takes the name of the cluster, lower-case letters, digits and hyphens", cluster)
+				return usage("--cluster %q: want a cluster name of lower-case letters, digits and hyphens", cluster)
 			}
-			if ttl < 0 || uses < 0 {
-				return usage("--ttl and --uses must be above 0")
+			if ttl < time.Second {
+				return usage("--ttl %s: want 1s or more", ttl)
+			}
+			if uses < 1 {
+				return usage("--uses %d: want 1 or more", uses)
 			}
 			a, err := c.api()
 			if err != nil {
 				return err
 			}
-			t, err := a.CreateToken(cmd.Context(), r)
+			t, err := a.CreateJoinToken(cmd.Context(), r)
 			if err != nil {
 				return err
 			}
@@ -89,18 +91,18 @@ func (c *cli) tokenCmd() *cobra.Command {
 				p.Printf("%s", t.Token)
 				return nil
 			}
-			c.say("%d uses, until %s; paste on the machine that joins:", t.Uses, t.Expires.Local().Format(time.DateTime))
+			c.say("run this on the machine that joins (valid for %s, until %s):", output.Plural(t.Uses, "use"), t.Expires.Local().Format(time.DateTime))
 			p.Printf("%s", JoinLine(t))
 			return nil
 		},
 	}
 	f := create.Flags()
-	f.BoolVar(&node, "node", false, "for a node of the cluster, instead of for the cluster")
-	f.BoolVar(&bare, "token-only", false, "print the token alone, for a file")
+	f.BoolVar(&node, "node", false, "let a node join the cluster, instead of the cluster itself")
+	f.BoolVar(&bare, "token-only", false, "print only the token, for a file")
 	f.StringVar(&cluster, "cluster", "", "the cluster's name")
-	f.BoolVar(&open, "open", false, "whether the cluster gets the services of all tenants (default: if the installation owns it, see --tenant)")
-	f.DurationVar(&ttl, "ttl", time.Hour, "how long it can be used")
-	f.IntVar(&uses, "uses", 1, "how often it can be used")
+	f.BoolVar(&open, "open", false, "whether the cluster may run the services of all tenants (default: true if the installation owns it, see --tenant)")
+	f.DurationVar(&ttl, "ttl", time.Hour, "how long the token is valid, 1s or more")
+	f.IntVar(&uses, "uses", 1, "how many machines may join with the token, 1 or more")
 	_ = create.MarkFlagRequired("cluster")
 	c.outputFlags(create)
 
@@ -116,7 +118,7 @@ func (c *cli) tokenCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all, err := tokens(cmd.Context(), a, api.ClusterID(listed))
+			all, err := a.JoinTokens(cmd.Context(), api.ClusterID(listed))
 			if err != nil {
 				return err
 			}
@@ -131,17 +133,17 @@ func (c *cli) tokenCmd() *cobra.Command {
 
 	var revoked string
 	revoke := &cobra.Command{
-		Use: "revoke ID…", Short: "Revoke join tokens; machines that have joined stay", Args: cobra.MinimumNArgs(1),
+		Use: "revoke ID…", Short: "Revoke join tokens; machines that have joined stay joined", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			a, err := c.api()
 			if err != nil {
 				return err
 			}
 			return each(args, func(id string) error {
-				if err := revokeToken(cmd.Context(), a, api.ClusterID(revoked), id); err != nil {
+				if err := a.RevokeJoinToken(cmd.Context(), api.ClusterID(revoked), id); err != nil {
 					return err
 				}
-				c.say("join token %s is revoked", id)
+				c.say("join token %s revoked", id)
 				return nil
 			})
 		},
@@ -152,21 +154,6 @@ func (c *cli) tokenCmd() *cobra.Command {
 }
 
 func (c *cli) tokensOfFlag(cmd *cobra.Command, to *string) {
-	cmd.Flags().StringVar(to, "cluster", "", "the tokens that let nodes join this cluster")
+	cmd.Flags().StringVar(to, "cluster", "", "the cluster whose nodes join by the tokens (default: the tokens are for clusters)")
 	c.completeCluster(cmd)
-}
-
-// tokens are those for clusters, or for nodes of the cluster.
-func tokens(ctx context.Context, a *client.Client, cluster api.ClusterID) ([]api.JoinToken, error) {
-	if cluster == "" {
-		return a.Tokens(ctx)
-	}
-	return a.NodeTokens(ctx, cluster)
-}
-
-func revokeToken(ctx context.Context, a *client.Client, cluster api.ClusterID, id string) error {
-	if cluster == "" {
-		return a.RevokeToken(ctx, id)
-	}
-	return a.RevokeNodeToken(ctx, cluster, id)
 }

@@ -8,21 +8,21 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/treeline-edge/treeline/api/client"
-	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/internal/build"
 )
 
-// versionTime bounds how long the root may take to say its version.
+// versionTime bounds the request for the root's version.
 const versionTime = 2 * time.Second
 
 func (c *cli) versionCmd() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "version", Short: "Show this program's version and, where it can be reached, the root's", Args: cobra.NoArgs,
+		Use: "version", Short: "Show the versions of this program and, if reachable, of the root", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := c.printer()
 			if err != nil {
 				return err
 			}
-			mine := daemon.Build()
+			mine := build.Current()
 			root := c.rootVersion(cmd.Context())
 			if !p.ForPeople() {
 				return p.Object(map[string]any{"client": mine, "root": root})
@@ -38,14 +38,14 @@ func (c *cli) versionCmd() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) rootVersion(ctx context.Context) *daemon.BuildInfo {
+func (c *cli) rootVersion(ctx context.Context) *build.Info {
 	a, err := c.api()
 	if err != nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, versionTime)
 	defer cancel()
-	var b daemon.BuildInfo
+	var b build.Info
 	if _, err := a.Do(ctx, client.Request{Method: http.MethodGet, Path: "/version", Open: true}, &b); err != nil {
 		return nil
 	}

@@ -19,16 +19,17 @@ func (c *cli) waitCmd() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use: "wait APP|SERVICE|INSTANCE --for=running|completed|deleted", Short: "Wait for a resource to reach a state", Args: cobra.ExactArgs(1),
-		Long: `Wait until all wanted instances of an application or a service, or one instance,
-run, have completed, or are no more. A one_shot that has completed counts as
-running, too. Exits with 1 as soon as the state cannot be reached any more, because
-an instance failed for good or the service never completes; with 6 when what is
-waited for is deleted; with 4 when --timeout is over, with 3 if that is because
-something cannot be placed.`,
+		Long: `Wait until one instance, or all wanted instances of an application or service, are
+running, completed or deleted. A one_shot that has completed counts as running.
+
+The command exits with 1 as soon as the state cannot be reached, because an instance
+failed for good or the service never completes, and with 6 if the resource is
+deleted. After --timeout it exits with 3 if an instance could not be placed,
+otherwise with 4.`,
 		ValidArgsFunction: c.complete("apps", "services", "instances"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if what != "running" && what != "completed" && what != "deleted" {
-				return usage("--for=%s: it is running, completed or deleted", what)
+				return usage("--for=%s: want running, completed or deleted", what)
 			}
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout, errTimeout)
 			defer cancel()
@@ -47,8 +48,8 @@ something cannot be placed.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&what, "for", "running", "running, completed or deleted")
-	f.DurationVar(&timeout, "timeout", 5*time.Minute, "how long at most")
+	f.StringVar(&what, "for", "running", "state to wait for: running, completed or deleted")
+	f.DurationVar(&timeout, "timeout", 5*time.Minute, "give up after this time")
 	_ = cmd.RegisterFlagCompletionFunc("for", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return []string{"running", "completed", "deleted"}, cobra.ShellCompDirectiveNoFileComp
 	})
@@ -83,13 +84,14 @@ func (c *cli) wait(ctx context.Context, a *client.Client, id, what string) error
 	return fmt.Errorf("%s is not %s yet: %w", name, what, err)
 }
 
-// unreachable returns why a state cannot be reached without a new SLA or scale; nil: it can.
+// unreachable returns why a state cannot be reached without a change of the SLA or of the
+// number of replicas; nil: it can.
 func (c *cli) unreachable(p *follow.Progress, name, what string) error {
 	if p.Vanished() {
 		return fmt.Errorf("%s was deleted and will not be %s: %w", name, what, api.ErrNotFound)
 	}
 	if endless := p.Endless(); what == "completed" && len(endless) > 0 {
-		return fmt.Errorf("%s is never completed: service %s is not a one_shot, so it is started again whenever it ends",
+		return fmt.Errorf("%s never completes: service %s is not a one_shot, so its instances are restarted when they exit",
 			name, c.progress().Short(string(endless[0])))
 	}
 	failed := p.Failed()
@@ -107,7 +109,7 @@ func (c *cli) waitDeleted(ctx context.Context, a *client.Client, id string) erro
 	if _, err := api.ParseInstanceID(id); err == nil {
 		return instancesOf(a, id).until(ctx, func(all map[string]api.Instance) bool { return len(all) == 0 })
 	}
-	// An application goes last, behind its instances; a service may go before them.
+	// An application is deleted after its instances, a service possibly before them.
 	err := source[api.App]{a, client.Apps, client.ListOptions{Under: id}, func(o api.App) string { return string(o.ID) }}.
 		until(ctx, func(all map[string]api.App) bool { return len(all) == 0 })
 	if err != nil {

@@ -18,17 +18,17 @@ type source[T any] struct {
 	id     func(T) string
 }
 
-// seen is what a source tells: at first all that there is, then what changes.
+// seen is what a source reports: first all objects, then single changes.
 type seen[T any] struct {
-	Whole  bool // Objects are all that there is
+	Whole  bool // Items are all objects
 	Items  []T  // with Whole
 	Rev    api.Revision
 	ID     string
-	Object *T // nil: gone
+	Object *T // nil: deleted
 }
 
-// follow lists and then watches, without a gap, until fn wants no more or ctx
-// ends. Where changes were missed it lists again.
+// follow lists objects and then watches them, without a gap, until fn returns false or ctx
+// is done. If the root no longer keeps the changes it lists the objects again.
 func (s source[T]) follow(ctx context.Context, fn func(seen[T]) (more bool, err error)) error {
 	for {
 		page, rev, err := client.List[T](ctx, s.client, string(s.kind), query(s.list))
@@ -45,7 +45,7 @@ func (s source[T]) follow(ctx context.Context, fn func(seen[T]) (more bool, err 
 	}
 }
 
-// watch tells what changes after a revision.
+// watch reports the changes after a revision.
 func (s source[T]) watch(ctx context.Context, since api.Revision, fn func(seen[T]) (more bool, err error)) error {
 	o := client.WatchOptions{Since: since, Tenant: s.list.Tenant, Under: s.list.Under}
 	for change, err := range client.Watch[T](ctx, s.client, s.kind, o) {
@@ -59,7 +59,7 @@ func (s source[T]) watch(ctx context.Context, since api.Revision, fn func(seen[T
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
-	return fmt.Errorf("the watch of %s ended: %w", s.kind, api.ErrUnavailable)
+	return fmt.Errorf("watch %s: stream ended: %w", s.kind, api.ErrUnavailable)
 }
 
 func query(o client.ListOptions) map[string][]string {
@@ -73,7 +73,7 @@ func query(o client.ListOptions) map[string][]string {
 	return q
 }
 
-// until follows a source until what there is fulfils cond.
+// until follows a source until cond holds for its objects.
 func (s source[T]) until(ctx context.Context, cond func(map[string]T) bool) error {
 	all := map[string]T{}
 	return s.follow(ctx, func(c seen[T]) (bool, error) {
@@ -96,7 +96,7 @@ func instancesOf(a *client.Client, under string) source[api.Instance] {
 	return source[api.Instance]{a, client.Instances, client.ListOptions{Under: under}, instanceID}
 }
 
-// post hands a change to the follower; false: it has ended.
+// post passes a change to the follower, and returns false if that has ended.
 type post func(change func()) bool
 
 // track keeps p up to date with the services and instances under a reference, and calls

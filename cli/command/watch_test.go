@@ -130,7 +130,7 @@ func TestDestructiveCommandsAskAPerson(t *testing.T) {
 		})
 		return stderr.String(), code
 	}
-	if said, code := ask("\n"); code != 1 || !strings.Contains(said, "acme/shop.prod: 2 services, 3 instances") {
+	if said, code := ask("\n"); code != 1 || !strings.Contains(said, "acme/shop.prod: 2 services and 3 instances") {
 		t.Fatalf("exit %d: %s", code, said)
 	}
 	if _, code := ask("y\n"); code != 0 {

@@ -8,7 +8,7 @@ import (
 
 func (c *cli) whyCmd() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "why INSTANCE", Short: "Say why an instance is where it is, or nowhere, and what would change that", Args: cobra.ExactArgs(1),
+		Use: "why INSTANCE", Short: "Explain why an instance is where it is, or why it is not placed", Args: cobra.ExactArgs(1),
 		ValidArgsFunction: c.complete("instances"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := c.printer()

@@ -8,8 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Environment variables that say what flags say; flags go before them, and they
-// go before the file.
+// Environment variables. Flags override them, and they override the file.
 const (
 	EnvContext = "TREELINE_CONTEXT"
 	EnvAddr    = "TREELINE_ADDR"
@@ -18,21 +17,23 @@ const (
 	EnvTenant  = "TREELINE_TENANT"
 )
 
-// Wish is what the flags say; empty parts say nothing.
+// Wish contains the values of flags; empty: not given.
 type Wish struct {
-	Context, Addr, CA, Token string // CA is a file
+	Context, Addr, CA, Token string // CA is the path of a file
 	Tenant                   string
 }
 
-// Chosen is where a command goes and as whom.
+// Chosen is the root and the credentials that a command uses.
 type Chosen struct {
 	Context
-	Name  string // of the context; empty: none was needed
-	Token string // to show instead of the session's
+	Name  string // of the context; empty: no context is used
+	Token string // replaces the session
 }
 
-// Choose settles flags, environment and file, in this order. No address
-// anywhere is ErrNotFound.
+// Choose combines flags, environment and file, in this order of precedence. A session is
+// used only for the installation that issued it. ErrUnauthenticated: no address is given;
+// ErrNotFound: the named context does not exist; ErrInvalid: the CA file cannot be read, or
+// the tenant is invalid.
 func Choose(all All, w Wish, env func(string) string) (Chosen, error) {
 	wish := func(flag, key string) string {
 		if flag != "" {
@@ -59,10 +60,10 @@ func Choose(all All, w Wish, env func(string) string) (Chosen, error) {
 	if ca != "" {
 		pem, err := os.ReadFile(ca)
 		if err != nil {
-			return Chosen{}, fmt.Errorf("read the CA to pin: %w: %w", err, api.ErrInvalid)
+			return Chosen{}, fmt.Errorf("read the CA file: %w: %w", err, api.ErrInvalid)
 		}
-		// A session goes to the installation that gave it and to no other: the
-		// pinned CA says which one that is, not the address.
+		// The pinned CA, not the address, identifies the installation that the session
+		// belongs to.
 		if string(pem) != c.CA {
 			c.Access, c.Refresh, c.Name = "", "", ""
 		}
@@ -74,19 +75,19 @@ func Choose(all All, w Wish, env func(string) string) (Chosen, error) {
 		c.Tenant = api.Tenant(t)
 	}
 	if c.Tenant != "" && !api.ValidTenant(c.Tenant) {
-		return Chosen{}, fmt.Errorf("tenant %q is no path of lower-case names such as acme or acme/lab: %w", c.Tenant, api.ErrInvalid)
+		return Chosen{}, fmt.Errorf("tenant %q: want a path of lower-case names such as acme or acme/lab: %w", c.Tenant, api.ErrInvalid)
 	}
 	return c, nil
 }
 
 func noContext(name string, err error) error {
 	if name == "" {
-		return fmt.Errorf("nobody is signed in: run treeline login URL, or set %s and %s: %w", EnvAddr, EnvToken, api.ErrUnauthenticated)
+		return fmt.Errorf("not signed in: run treeline login URL, or set %s and %s: %w", EnvAddr, EnvToken, api.ErrUnauthenticated)
 	}
 	return err
 }
 
-// URL completes an address that was written without a scheme.
+// URL adds https:// to an address without a scheme.
 func URL(addr string) string {
 	if !strings.Contains(addr, "://") {
 		addr = "https://" + addr

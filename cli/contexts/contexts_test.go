@@ -66,7 +66,7 @@ func TestWhatCannotBeChosen(t *testing.T) {
 		says string
 	}{
 		{none, contexts.Wish{}, api.ErrUnauthenticated, "treeline login"},
-		{some, contexts.Wish{Context: "lab"}, api.ErrNotFound, "there are home"},
+		{some, contexts.Wish{Context: "lab"}, api.ErrNotFound, "existing contexts are home"},
 		{some, contexts.Wish{Addr: "x:1", CA: "/nowhere"}, api.ErrInvalid, "CA"},
 		{some, contexts.Wish{Context: "home", Tenant: "Acme"}, api.ErrInvalid, "tenant"},
 	} {

@@ -10,12 +10,12 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// early is how long before its end an access token is renewed: a request should
-// not meet its end on the way.
+// early is how long before its expiry an access token is renewed, so that it does not expire
+// during a request.
 const early = 20 * time.Second
 
-// Session shows the access token of a context and renews it by the refresh
-// token, across all commands that share the file. It is safe for concurrent use.
+// Session supplies the access token of a context (client.Tokens) and renews it with the
+// refresh token, for all commands that share the file. It is safe for concurrent use.
 type Session struct {
 	file    *File
 	name    string
@@ -26,12 +26,12 @@ type Session struct {
 	ctx Context
 }
 
-// NewSession is the session of the context as it was read. refresh asks the root.
+// NewSession returns the session of a context. refresh sends a refresh token to the root.
 func NewSession(f *File, name string, c Context, now func() time.Time, refresh func(ctx context.Context, token string) (api.Session, error)) *Session {
 	return &Session{file: f, name: name, ctx: c, now: now, refresh: refresh}
 }
 
-// Token is client.Tokens'. No session, or one that has ended, is ErrUnauthenticated.
+// Token implements client.Tokens. ErrUnauthenticated: there is no session, or it has ended.
 func (s *Session) Token(ctx context.Context, refused string) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -43,16 +43,16 @@ func (s *Session) Token(ctx context.Context, refused string) (string, error) {
 		if err != nil {
 			return err
 		}
-		if !s.good(c, refused) { // another command may have renewed it meanwhile
+		if !s.good(c, refused) { // another command may have renewed the token
 			if c.Refresh == "" {
-				return s.ended("nobody is signed in")
+				return s.ended("not signed in")
 			}
 			got, err := s.refresh(ctx, c.Refresh)
 			switch {
 			case errors.Is(err, api.ErrUnauthenticated):
-				return s.ended("the session has ended")
+				return s.ended("session ended")
 			case err != nil:
-				return fmt.Errorf("renew the session: %w", err)
+				return fmt.Errorf("renew session: %w", err)
 			}
 			c.SetSession(got)
 			all.Contexts[s.name] = c

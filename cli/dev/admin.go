@@ -1,3 +1,5 @@
+//go:build linux
+
 package dev
 
 import (
@@ -15,7 +17,7 @@ import (
 	"github.com/treeline-edge/treeline/api/client"
 )
 
-// The admin of the installation, whom nobody types a password for.
+// The installation's admin, whose password is generated.
 const (
 	admin        = "admin"
 	passwordFile = "admin-password"
@@ -29,8 +31,8 @@ func (in *installation) ca() ([]byte, error) {
 	return ca, nil
 }
 
-// signIn is a client of the admin, with a session of its own. The first time it
-// redeems the code that the root left for the first admin.
+// signIn returns a client with a session of the admin. On the first start it redeems the
+// one-use code that the root wrote for the first admin.
 func (in *installation) signIn(ctx context.Context) (*client.Client, api.Session, error) {
 	var s api.Session
 	ctx, cancel := context.WithTimeout(ctx, stepTime)
@@ -53,7 +55,7 @@ func (in *installation) signIn(ctx context.Context) (*client.Client, api.Session
 	switch user, text, ok := strings.Cut(strings.TrimSpace(string(code)), " "); {
 	case err == nil && ok:
 		s, err = open.Redeem(ctx, api.Redeem{User: user, Code: text, Password: password})
-		if errors.Is(err, api.ErrUnauthenticated) { // used before, by a start that ended right then
+		if errors.Is(err, api.ErrUnauthenticated) { // an earlier start redeemed the code and ended then
 			s, err = open.Login(ctx, api.Login{User: admin, Password: password})
 		}
 	case errors.Is(err, fs.ErrNotExist):
@@ -62,12 +64,12 @@ func (in *installation) signIn(ctx context.Context) (*client.Client, api.Session
 	if err != nil {
 		return nil, s, fmt.Errorf("sign in as the installation's admin: %w", err)
 	}
-	// Two sessions: refreshing one ends neither.
+	// A second session, so that refreshing one does not end the other.
 	a, err := client.New(client.Options{URL: url, CA: ca, Tokens: client.Static(s.Access)})
 	return a, s, err
 }
 
-// dial is the root's address for this machine.
+// dial returns the root's address on this machine.
 func (in *installation) dial() string {
 	text, err := os.ReadFile(filepath.Join(in.dir("root"), "address"))
 	if err != nil {
@@ -76,7 +78,8 @@ func (in *installation) dial() string {
 	return strings.TrimSpace(string(text))
 }
 
-// password is random, made once, and known to this data directory alone.
+// password returns the admin's password. It is generated once and stored in the data
+// directory.
 func (in *installation) password() (string, error) {
 	path := filepath.Join(in.cfg.Data, passwordFile)
 	text, err := os.ReadFile(path)
@@ -95,7 +98,7 @@ func (in *installation) password() (string, error) {
 	return p, nil
 }
 
-// withdraw deletes all applications and waits until nothing of them is left.
+// withdraw deletes all applications and waits until they are gone.
 func (in *installation) withdraw() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTime)
 	defer cancel()

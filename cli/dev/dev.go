@@ -1,7 +1,8 @@
-// Package dev runs a whole installation on one machine: the real daemons as
-// child processes, each with a data directory of its own, restarted when they
-// die. It is for development and for trying out; nothing in it is a second way
-// of doing what the daemons do. They join by tokens, as on many machines.
+//go:build linux
+
+// Package dev runs a whole installation on one machine, for development: the daemons as
+// child processes with a data directory each, restarted when they exit. They join by tokens,
+// as on separate machines.
 //
 //	err := dev.Run(ctx, dev.Config{Bin: "bin", Data: dir, Clusters: 2, Nodes: 3}, dev.Hooks{…})
 package dev
@@ -29,32 +30,32 @@ import (
 	"github.com/treeline-edge/treeline/api/client"
 )
 
-// Config says what runs.
+// Config configures an installation.
 type Config struct {
 	Bin      string // directory of the daemons' binaries
 	Data     string
-	Listen   string // host:port of the root; port 0 takes a free one, and keeps it for later starts
+	Listen   string // host:port of the root; port 0 selects a free port, which later starts use again
 	Clusters int
-	Nodes    int // spread over the clusters
+	Nodes    int // distributed over the clusters
 
 	Runtime    string   // "auto", "containerd" or "process"
 	Containerd string   // its socket
-	Network    string   // of containers: "overlay", "host", "none", or "auto": overlay where it can be, else host
+	Network    string   // of containers: "overlay", "host", "none", or "auto": overlay if possible, else host
 	ImageDirs  []string // of OCI archives
-	Allow      []string // directories that programs of the process runtime may lie below
+	Allow      []string // directories below which the process runtime may start programs
 	Tenant     api.Tenant
 	Remove     bool // at the end: delete the applications, then the data
 }
 
-// Hooks tell what happens.
+// Hooks are called during Run.
 type Hooks struct {
-	Step func(format string, args ...any) // one line for each thing done
-	// Up is called once, when everything is ready. It runs beside the daemons;
-	// an error of it ends them.
+	Step func(format string, args ...any) // reports a step that is done
+	// Up is called once in its own goroutine, when the installation is ready. If it returns
+	// an error, the daemons are stopped.
 	Up func(ctx context.Context, up Up) error
 }
 
-// Up is what runs.
+// Up describes a running installation.
 type Up struct {
 	URL     string
 	CA      []byte
@@ -62,30 +63,30 @@ type Up struct {
 	Daemons []Daemon
 	Join    api.JoinToken // for one more node of the first cluster
 
-	JoinFile string // has the token of Join; mode 0600
+	JoinFile string // file with the token of Join, of mode 0600
 }
 
-// Daemon is one of the processes.
+// Daemon is a running process.
 type Daemon struct {
 	Name, Kind string // Kind: root, cluster, node, net
 	PID        int
-	Address    string // host:port, of those that listen; of a netmanager its node's address, where ports are published
+	Address    string // host:port, empty if it does not listen; of a netmanager the node's address
 	Data, Log  string
 }
 
-// The times that are waited for.
+// Timeouts.
 const (
 	startTime = time.Minute      // for a daemon to be ready
 	stopTime  = 15 * time.Second // for a daemon to end after SIGTERM
 	stepTime  = 30 * time.Second // for one exchange with the root
 )
 
-// State is what later starts must know: the addresses that certificates and
-// tokens name, and who has joined.
+// state is stored for later starts: the addresses in certificates and tokens, and which
+// daemons have joined.
 type state struct {
 	Listen map[string]string `json:"listen"` // by daemon
 	Joined map[string]bool   `json:"joined"`
-	// Network is that of the containers; it stays, because what listens where hangs on it.
+	// Network is the network of containers. It does not change, because addresses depend on it.
 	Network string `json:"network,omitempty"`
 	// Hosts is the network between the nodes' hosts and this machine.
 	Hosts netip.Prefix `json:"hosts,omitzero"`
@@ -103,8 +104,8 @@ type installation struct {
 	state state
 }
 
-// Validate reports what cannot work (ErrInvalid), and binaries that are missing
-// (ErrNotFound).
+// Validate checks the configuration. ErrInvalid: a value is out of range; ErrNotFound: a
+// binary is missing.
 func (c Config) Validate() error {
 	switch {
 	case c.Clusters < 1 || c.Clusters > 50:
@@ -131,14 +132,14 @@ const (
 	rootBinary    = "root-orchestrator"
 	clusterBinary = "cluster-orchestrator"
 	nodeBinary    = "node-engine"
-	netBinary     = "netmanager" // needed for the overlay alone
+	netBinary     = "netmanager" // needed only for the overlay
 )
 
 const networkAuto = "auto"
 
-// Run runs the installation until ctx ends or something cannot be mended. Then
-// it ends the daemons, and leaves their workloads running unless Remove says
-// otherwise. A data directory that another Run has is ErrConflict.
+// Run runs the installation until ctx is done or an error is permanent. Then it stops the
+// daemons; workloads keep running unless Remove is set. ErrConflict: another Run uses the
+// data directory.
 func Run(ctx context.Context, cfg Config, hooks Hooks) error {
 	var err error
 	if cfg.Data, err = filepath.Abs(cfg.Data); err != nil {
@@ -179,12 +180,12 @@ func Run(ctx context.Context, cfg Config, hooks Hooks) error {
 	return err
 }
 
-// chooseNetwork settles what containers are on, once for an installation, and says
-// why where it is less than it could be.
+// chooseNetwork chooses the network of containers, once for an installation, and reports why
+// it is not the overlay.
 func (in *installation) chooseNetwork() error {
 	was, want := in.state.Network, in.cfg.Network
 	if was == "" && len(in.state.Joined) > 0 {
-		was = api.NetworkHost // of a time when there was no other
+		was = api.NetworkHost // stored by a release without other networks
 	}
 	switch {
 	case want == networkAuto && was != "":
@@ -209,7 +210,7 @@ func (in *installation) chooseNetwork() error {
 	return in.update(func(s *state) { s.Network = want })
 }
 
-// noOverlay is why there cannot be an overlay network, nil if there can.
+// noOverlay returns why an overlay network is not possible; nil: it is.
 func (in *installation) noOverlay() error {
 	if err := networkTools(); err != nil {
 		return err
@@ -227,8 +228,8 @@ func (in *installation) noOverlay() error {
 	return nil
 }
 
-// removeCgroups takes away the cgroups that the nodes made for their workloads,
-// in the one hierarchy or in each. One that is in use stays: the kernel sees to it.
+// removeCgroups removes the cgroups of the nodes' workloads, in all hierarchies. The kernel
+// keeps those that are in use.
 func (in *installation) removeCgroups() {
 	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
 		tops, _ := filepath.Glob(pattern + cgroupPrefix + in.tag())
@@ -240,14 +241,14 @@ func (in *installation) removeCgroups() {
 				}
 				return nil
 			})
-			for _, dir := range slices.Backward(dirs) { // the inmost first
+			for _, dir := range slices.Backward(dirs) { // children before parents
 				_ = os.Remove(dir)
 			}
 		}
 	}
 }
 
-// cgroupPrefix begins the names of the installations' cgroups.
+// cgroupPrefix is the prefix of the names of installations' cgroups.
 const cgroupPrefix = "treeline-dev-"
 
 func lockData(dir string) (*os.File, error) {
@@ -262,14 +263,14 @@ func lockData(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// live brings everything up and waits until it is to end.
+// live starts the daemons and waits until they are to stop.
 func (in *installation) live(ctx context.Context) error {
 	up, err := in.bringUp(ctx)
 	if err == nil && in.hooks.Up != nil {
 		err = in.hooks.Up(ctx, up)
 	}
 	if ctx.Err() != nil {
-		return nil // asked to end, at whatever point
+		return nil // stopped by the caller
 	}
 	if err != nil {
 		return err
@@ -316,11 +317,11 @@ func (in *installation) bringUp(ctx context.Context) (Up, error) {
 	if err != nil {
 		return up, err
 	}
-	join, err := a.CreateToken(ctx, api.TokenRequest{Kind: "node", Cluster: api.ClusterID(clusterName(0)), Uses: 1})
+	join, err := a.CreateJoinToken(ctx, api.TokenRequest{Kind: "node", Cluster: api.ClusterID(clusterName(0)), Uses: 1})
 	if err != nil {
 		return up, fmt.Errorf("make a join token: %w", err)
 	}
-	// The installation's output may go to a log that others read.
+	// In a file, because the output may go to a log that others can read.
 	file := filepath.Join(in.cfg.Data, "join-token")
 	if err := os.WriteFile(file, []byte(join.Token+"\n"), 0o600); err != nil {
 		return up, fmt.Errorf("keep the join token: %w", err)
@@ -336,10 +337,10 @@ func (in *installation) startRoot(ctx context.Context) (string, error) {
 	return in.serve(ctx, "root", rootBinary, "", nil)
 }
 
-// serve starts a daemon that listens, and returns where.
+// serve starts a daemon that listens, and returns its address.
 func (in *installation) serve(ctx context.Context, name, binary, token string, args []string) (string, error) {
 	file := filepath.Join(in.dir(name), "address")
-	// An earlier start's must not be taken for this one's.
+	// The address file of an earlier start must not be read.
 	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("start %s: %w", name, err)
 	}
@@ -362,8 +363,8 @@ func (in *installation) serve(ctx context.Context, name, binary, token string, a
 
 func (in *installation) overlay() bool { return in.cfg.Network == api.NetworkOverlay }
 
-// host is what a daemon listens on: what was asked for, but clusters where their
-// nodes' hosts reach them.
+// host returns the host that a daemon listens on: the configured one, but for clusters an
+// address that their nodes' namespaces can reach.
 func (in *installation) host(name string) string {
 	host, _, _ := net.SplitHostPort(in.cfg.Listen)
 	if ip := net.ParseIP(host); name != "root" && in.overlay() && (host == "localhost" || ip != nil && ip.IsLoopback()) {
@@ -376,8 +377,8 @@ func (in *installation) log(name string) string {
 	return filepath.Join(in.cfg.Data, "logs", name+".log")
 }
 
-// listen is where a daemon listens: where it did before, so that certificates
-// and tokens stay right. The port that was asked for is the root's.
+// listen returns the address for a daemon to listen on: that of earlier starts, so that
+// certificates and tokens stay valid. The configured port is the root's.
 func (in *installation) listen(name string) string {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -400,7 +401,7 @@ func (in *installation) startClusters(ctx context.Context, a *client.Client) err
 	return all(in.cfg.Clusters, func(i int) error {
 		name, token := clusterName(i), ""
 		if !in.joined(name) {
-			t, err := a.CreateToken(ctx, api.TokenRequest{Kind: "cluster", Cluster: api.ClusterID(name), Tenant: in.cfg.Tenant, Uses: 1})
+			t, err := a.CreateJoinToken(ctx, api.TokenRequest{Kind: "cluster", Cluster: api.ClusterID(name), Tenant: in.cfg.Tenant, Uses: 1})
 			if err != nil {
 				return fmt.Errorf("make a join token for cluster %s: %w", name, err)
 			}
@@ -451,8 +452,8 @@ func (in *installation) startNodes(ctx context.Context, a *client.Client) error 
 	})
 }
 
-// startNet starts node number i's netmanager in a network namespace that is the
-// node's host, and returns its socket.
+// startNet starts the netmanager of node number i in the network namespace that stands for
+// the node's machine, and returns its socket.
 func (in *installation) startNet(ctx context.Context, node string, i int) (string, error) {
 	netns, err := in.hosts.host(ctx, node, i)
 	if err != nil {
@@ -460,7 +461,7 @@ func (in *installation) startNet(ctx context.Context, node string, i int) (strin
 	}
 	name := node + "-net"
 	socket := filepath.Join(in.dir(name), "net.sock")
-	if len(socket) > 100 { // the kernel's bound is 107
+	if len(socket) > 100 { // the kernel's limit is 107
 		socket = filepath.Join("/run", hostsPrefix+in.tag()+"-"+node+".sock")
 	}
 	args := []string{"--data", in.dir(name), "--credentials", in.dir(node), "--socket", socket}
@@ -471,13 +472,13 @@ func (in *installation) startNet(ctx context.Context, node string, i int) (strin
 	return socket, nil
 }
 
-// nodeToken asks the cluster through the root. A cluster that has just begun to
-// serve may have to dial the root first.
+// nodeToken creates a join token for a node. It retries, because a new cluster may not have
+// dialled the root yet.
 func (in *installation) nodeToken(ctx context.Context, a *client.Client, cluster string) (t api.JoinToken, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	for {
-		t, err = a.CreateToken(ctx, api.TokenRequest{Kind: "node", Cluster: api.ClusterID(cluster), Uses: 1})
+		t, err = a.CreateJoinToken(ctx, api.TokenRequest{Kind: "node", Cluster: api.ClusterID(cluster), Uses: 1})
 		if !errors.Is(err, api.ErrUnavailable) {
 			return t, err
 		}
@@ -489,8 +490,8 @@ func (in *installation) nodeToken(ctx context.Context, a *client.Client, cluster
 	}
 }
 
-// tag tells installations on one machine apart in containerd's namespaces and in
-// cgroups: it is the data directory's.
+// tag identifies an installation in the names of containerd namespaces and cgroups. It is a
+// hash of the data directory.
 func (in *installation) tag() string {
 	h := uint32(2166136261)
 	for _, b := range []byte(in.cfg.Data) {
@@ -499,14 +500,14 @@ func (in *installation) tag() string {
 	return strconv.FormatUint(uint64(h), 36)
 }
 
-// offeredVCPUs is the number of vCPUs that each node offers on a machine with so many
-// processors: all of them, and at least two, so that a workload of one vCPU, the least
-// of most Oakestra documents, fits beside the services of an example. The nodes share
-// the processors, so that together they offer more than there is.
+// offeredVCPUs returns the number of vCPUs that each node offers: all processors of the
+// machine and at least two, so that a workload of one vCPU, as most Oakestra documents
+// request, fits beside the services of an example. Together the nodes offer more than the
+// machine has.
 func offeredVCPUs(processors int) int { return max(2, processors) }
 
-// nodeArgs are the flags of all nodes. Memory cannot be shared: each node offers an
-// equal part of the machine's.
+// nodeArgs returns the flags of all nodes. Each node offers an equal part of the machine's
+// memory.
 func (in *installation) nodeArgs() ([]string, error) {
 	args := []string{"--runtime", in.cfg.Runtime, "--containerd-network", in.cfg.Network}
 	if in.cfg.Containerd != "" {
@@ -529,7 +530,7 @@ func (in *installation) nodeArgs() ([]string, error) {
 	return append(args, "--cpus", strconv.Itoa(offer), "--memory", strconv.FormatInt(memory/int64(in.cfg.Nodes), 10)), nil
 }
 
-// machineMemory is the memory of this machine, in MiB.
+// machineMemory returns the memory of this machine in MiB.
 func machineMemory() (int64, error) {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -544,7 +545,7 @@ func machineMemory() (int64, error) {
 	return 0, fmt.Errorf("measure the machine's memory: /proc/meminfo has no MemTotal: %w", api.ErrNotFound)
 }
 
-// ready waits until each cluster has told the root of all its nodes.
+// ready waits until the root knows of all nodes of each cluster.
 func (in *installation) ready(ctx context.Context, a *client.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
@@ -646,7 +647,7 @@ func (in *installation) update(fn func(*state)) error {
 	return nil
 }
 
-// all runs fn for 0 to n-1 at once.
+// all calls fn concurrently for 0 to n-1.
 func all(n int, fn func(i int) error) error {
 	errs := make([]error, n)
 	var wg sync.WaitGroup

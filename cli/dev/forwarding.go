@@ -1,3 +1,5 @@
+//go:build linux
+
 package dev
 
 import (
@@ -15,7 +17,7 @@ import (
 // file for each of these installations, and the value of forwarding before the first.
 // scripts/down uses the same files.
 type machine struct {
-	dir    string // in /run: a restart of the machine forgets it with the setting
+	dir    string // in /run, which is empty after a restart of the machine, as the setting is off then
 	sysctl string
 }
 
@@ -27,7 +29,7 @@ const (
 	needsPrefix = "forwarding-for-"
 )
 
-// lock keeps other installations out until the returned file is closed.
+// lock waits for the machine's lock. Closing the returned file releases it.
 func (m machine) lock() (*os.File, error) {
 	if err := os.MkdirAll(m.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("lock the machine's network: %w", err)
@@ -43,7 +45,7 @@ func (m machine) lock() (*os.File, error) {
 	return f, nil
 }
 
-// forward turns forwarding on for the installation. Repeating it is harmless.
+// forward enables forwarding for the installation. It may be repeated.
 func (m machine) forward(tag string) error {
 	lock, err := m.lock()
 	if err != nil {
@@ -75,8 +77,8 @@ func (m machine) forward(tag string) error {
 	return nil
 }
 
-// release gives forwarding the value from before the first installation, if this was
-// the last one that needs it.
+// release restores the value of forwarding from before the first installation, if no other
+// installation needs it.
 func (m machine) release(tag string) error {
 	lock, err := m.lock()
 	if err != nil {

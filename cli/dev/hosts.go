@@ -1,3 +1,5 @@
+//go:build linux
+
 package dev
 
 import (
@@ -20,18 +22,18 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// hosts are network namespaces, one for each node, that stand for the machines
-// that nodes are elsewhere: a netmanager owns the addresses, routes and rules of
-// its machine, and several cannot share one. They hang on a bridge, by which they
-// reach each other and this machine, which masquerades what goes further.
+// hosts are network namespaces, one for each node, that stand for machines: a netmanager
+// owns the addresses, routes and rules of its machine, so that several cannot share one. A
+// bridge connects them to each other and to this machine, which masquerades their packets
+// to other networks.
 //
-// What was made is written down in the data directory, so that whoever removes an
-// installation finds it (scripts/down), also after a crash.
+// A file in the data directory lists what was created, so that scripts/down can remove it
+// after a crash too.
 type hosts struct {
 	tag  string
-	file string       // lists what was made: lines of "netns NAME", "link NAME", "table NAME", "forwarding TAG"
+	file string       // lists what was created: lines of "netns NAME", "link NAME", "table NAME", "forwarding TAG"
 	net  netip.Prefix // zero until up has chosen one
-	mu   *sync.Mutex  // guards the file: nodes start beside one another
+	mu   *sync.Mutex  // guards the file, because nodes start concurrently
 }
 
 const (
@@ -39,7 +41,7 @@ const (
 	hostsPrefix = "treeline-dev-"
 )
 
-// networkTools reports what is missing for nodes to have networks of their own.
+// networkTools returns an error if a program for network namespaces is missing.
 func networkTools() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("only root can make network namespaces: %w", api.ErrForbidden)
@@ -87,14 +89,14 @@ func (h hosts) gateway() netip.Addr      { return h.net.Addr().Next() }
 func (h hosts) netns(node string) string { return hostsPrefix + h.tag + "-" + node }
 func (h hosts) table() string            { return hostsPrefix + h.tag }
 
-// address is that of node number i.
+// address returns the address of node number i.
 func (h hosts) address(i int) netip.Addr {
 	b := h.net.Addr().As4()
 	b[3] = byte(10 + i)
 	return netip.AddrFrom4(b)
 }
 
-// up makes the bridge, if it is not there, and returns the network it has.
+// up creates the bridge if it does not exist, and returns its network.
 func (h hosts) up(ctx context.Context) (netip.Prefix, error) {
 	if err := h.addBridge(ctx); err != nil {
 		return h.net, err
@@ -102,8 +104,8 @@ func (h hosts) up(ctx context.Context) (netip.Prefix, error) {
 	return h.net, h.masquerade(ctx)
 }
 
-// addBridge makes the bridge with its address, on a network that this machine does not use
-// yet. It holds the machine's lock, so that no other installation chooses the same one.
+// addBridge creates the bridge with an address in a network that this machine does not use.
+// It holds the machine's lock, so that no other installation chooses the same network.
 func (h *hosts) addBridge(ctx context.Context) error {
 	lock, err := thisMachine.lock()
 	if err != nil {
@@ -154,7 +156,7 @@ func networkOf(device *net.Interface) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// masquerade lets the hosts reach what this machine reaches.
+// masquerade lets the namespaces reach the networks that this machine reaches.
 func (h hosts) masquerade(ctx context.Context) error {
 	if err := h.note("forwarding " + h.tag); err != nil {
 		return err
@@ -176,7 +178,7 @@ table ip %[1]s {
 	return run(ctx, "nft", rules)
 }
 
-// host makes node number i's namespace, if it is not there, and returns its path.
+// host creates the namespace of node number i if it does not exist, and returns its path.
 func (h hosts) host(ctx context.Context, node string, i int) (string, error) {
 	name := h.netns(node)
 	path := "/run/netns/" + name
@@ -197,14 +199,14 @@ func (h hosts) host(ctx context.Context, node string, i int) (string, error) {
 		{"ip", "-n", name, "route", "add", "default", "via", h.gateway().String()},
 	} {
 		if err := run(ctx, args[0], args[1:]...); err != nil {
-			_ = run(context.WithoutCancel(ctx), "ip", "netns", "delete", name) // the next attempt starts afresh
+			_ = run(context.WithoutCancel(ctx), "ip", "netns", "delete", name) // so that the next attempt starts from nothing
 			return "", err
 		}
 	}
 	return path, nil
 }
 
-// note writes down what is about to be made, once.
+// note records, once, what is about to be created.
 func (h hosts) note(line string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -221,7 +223,7 @@ func (h hosts) note(line string) error {
 	return nil
 }
 
-// down takes everything away that was written down. What is gone already is no error.
+// down removes everything that was recorded. It is not an error if it is gone already.
 func (h hosts) down() error {
 	text, err := os.ReadFile(h.file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -263,8 +265,8 @@ func run(ctx context.Context, name string, args ...string) error {
 	return nil
 }
 
-// within runs fn with the thread in the network namespace at path. The caller's
-// goroutine owns its thread.
+// within calls fn with the thread in the network namespace at path. The caller has locked
+// its goroutine to the thread.
 func within(path string, fn func()) error {
 	if path == "" {
 		fn()
@@ -285,7 +287,7 @@ func within(path string, fn func()) error {
 	}
 	fn()
 	if err := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); err != nil {
-		panic("dev: cannot leave a network namespace: " + err.Error()) // the thread would start strangers there
+		panic("dev: cannot leave a network namespace: " + err.Error()) // other goroutines would run in that namespace
 	}
 	return nil
 }

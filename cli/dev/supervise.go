@@ -1,3 +1,5 @@
+//go:build linux
+
 package dev
 
 import (
@@ -17,41 +19,41 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// The pauses between a daemon's death and its next start, and how long it must
-// have lived for the next pause to be short again.
+// The pauses between a daemon's exit and its restart, and how long it must have run for the
+// next pause to be short again.
 const (
 	minPause = 200 * time.Millisecond
 	maxPause = 10 * time.Second
 	lived    = 30 * time.Second
 )
 
-// usageExit is how the daemons end when their configuration is wrong: starting
-// them again would not help.
+// usageExit is the exit code of daemons with an invalid configuration, which are not
+// restarted.
 const usageExit = 2
 
-// child is what is to run.
+// child is a process to run.
 type child struct {
 	name, binary, log string
-	token             string // join token; in the environment, where other users cannot read it
-	netns             string // path of the network namespace that it runs in; empty: this one
+	token             string // join token, passed in the environment, which other users cannot read
+	netns             string // path of its network namespace; empty: the current one
 	host              string // its address there
 	args              func() []string
 }
 
-// process is a child that is kept running.
+// process is a child that is restarted when it exits.
 type process struct {
 	child
 	sup   *supervisor
 	pid   atomic.Int64
-	stop  chan struct{} // closed: end it
-	done  chan struct{} // closed when it has ended for good
+	stop  chan struct{} // closed to stop it
+	done  chan struct{} // closed when it has stopped for good
 	broke chan struct{} // closed when it cannot be started
 }
 
-// PID is the process' number now, 0 between two lives.
+// PID returns the process id, 0 while the process is not running.
 func (p *process) PID() int { return int(p.pid.Load()) }
 
-// supervisor keeps children running, and ends them in the opposite order.
+// supervisor runs children and restarts them.
 type supervisor struct {
 	step  func(format string, args ...any)
 	spawn chan func()
@@ -62,8 +64,8 @@ type supervisor struct {
 
 func newSupervisor(step func(string, ...any)) *supervisor {
 	s := &supervisor{step: step, spawn: make(chan func())}
-	// A child gets a signal when the thread that made it ends, so that none
-	// outlives us if we are killed. The thread has to be one that stays.
+	// Pdeathsig signals a child when the thread that created it ends, so that no child
+	// survives if this process is killed. That thread must therefore not end.
 	go func() {
 		runtime.LockOSThread()
 		for fn := range s.spawn {
@@ -88,7 +90,7 @@ func (s *supervisor) children() []*process {
 	return append([]*process(nil), s.all...)
 }
 
-// end ends all: nodes, their netmanagers, clusters, then the root, each kind at once.
+// end stops all children: first nodes, then netmanagers, clusters and the root.
 func (s *supervisor) end() {
 	all := s.children()
 	for _, binary := range []string{nodeBinary, netBinary, clusterBinary, rootBinary} {
@@ -106,7 +108,7 @@ func (s *supervisor) end() {
 	close(s.spawn)
 }
 
-// keep runs the child until it is to end.
+// keep runs and restarts the child until it is stopped.
 func (p *process) keep() {
 	defer close(p.done)
 	pause := minPause
@@ -134,7 +136,7 @@ func (p *process) keep() {
 	}
 }
 
-// live is one life of the child. again: it ended by itself.
+// live runs the child once. again: it exited by itself.
 func (p *process) live() (again bool, err error) {
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -144,7 +146,7 @@ func (p *process) live() (again bool, err error) {
 	cmd := exec.Command(p.binary, p.args()...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = environment(p.token)
-	// A group of its own: Ctrl-C is for us, who end the daemons in order.
+	// A process group of its own, so that Ctrl-C does not stop the daemons out of order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	started := make(chan error, 1)
 	p.sup.spawn <- func() {
@@ -184,8 +186,8 @@ func cmdError(err error) error {
 	return err
 }
 
-// environment is ours without what is meant for treeline itself: TREELINE_TOKEN
-// would be taken for a join token.
+// environment returns the environment without treeline's own variables: a daemon would take
+// TREELINE_TOKEN for a join token.
 func environment(token string) []string {
 	var env []string
 	for _, e := range os.Environ() {
@@ -199,7 +201,7 @@ func environment(token string) []string {
 	return env
 }
 
-// awaitFile waits until the child has written a file, and returns its text.
+// awaitFile waits until the child has written a file, and returns its content.
 func (p *process) awaitFile(ctx context.Context, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
@@ -224,7 +226,7 @@ func (p *process) awaitFile(ctx context.Context, path string) (string, error) {
 	}
 }
 
-// tail is the end of a log, for an error.
+// tail returns the end of a log, for an error message.
 func tail(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package follow says how far services are on the way to what was asked of
-// them. It is pure: what is seen comes in, lines and answers come out.
+// Package follow computes the progress of services towards their SLA from the instances
+// that a watch reports.
 //
 //	p := follow.New(services)
 //	p.See(instance)
@@ -18,18 +18,18 @@ import (
 type Progress struct {
 	goals map[api.ServiceID]api.Service
 	have  map[api.InstanceID]api.Instance
-	only  api.InstanceID // the one instance that is followed; empty: all
-	begun bool           // at least one service was seen
+	only  api.InstanceID // empty: all instances are followed
+	begun bool           // at least one service is known
 }
 
-// New follows services to the number of instances and the spec that they have.
+// New follows services until their instances run with the current revision.
 func New(services []api.Service) *Progress {
 	p := &Progress{have: map[api.InstanceID]api.Instance{}}
 	p.Goals(services)
 	return p
 }
 
-// NewInstance follows one instance.
+// NewInstance follows a single instance.
 func NewInstance(id api.InstanceID) *Progress {
 	p := New(nil)
 	p.only = id
@@ -50,7 +50,7 @@ func (p *Progress) Goal(s api.Service) { p.goals[s.ID] = s }
 // Dropped removes a service.
 func (p *Progress) Dropped(id api.ServiceID) { delete(p.goals, id) }
 
-// All replaces the instances that are known.
+// All replaces the known instances.
 func (p *Progress) All(instances []api.Instance) {
 	clear(p.have)
 	for _, i := range instances {
@@ -58,28 +58,28 @@ func (p *Progress) All(instances []api.Instance) {
 	}
 }
 
-// See takes what is true of an instance now.
+// See updates an instance.
 func (p *Progress) See(i api.Instance) {
 	if p.only == "" || i.ID == p.only {
 		p.have[i.ID] = i
 	}
 }
 
-// Gone takes that an instance is no more.
+// Gone removes an instance.
 func (p *Progress) Gone(id api.InstanceID) { delete(p.have, id) }
 
-// settled reports whether the instance is as its service wants it.
+// settled reports whether the instance is current and running or completed.
 func settled(i api.Instance, s api.Service) bool {
 	return current(i, s) && (i.State == api.Running || s.Spec.OneShot && i.State == api.Completed)
 }
 
-// current reports whether the instance has its service's present revision and is not
-// leaving.
+// current reports whether the instance has its service's current revision and is not being
+// stopped.
 func current(i api.Instance, s api.Service) bool {
 	return !i.Leaving && i.Spec >= s.SpecRev && !i.Stale
 }
 
-// Counts are the instances that are as they should be, and those wanted.
+// Counts returns the number of settled and of wanted instances.
 func (p *Progress) Counts() (settledNow, wanted int) { return p.count(settled) }
 
 // count returns how many wanted instances meet a condition, and how many are wanted.
@@ -101,7 +101,7 @@ func (p *Progress) count(is func(api.Instance, api.Service) bool) (n, wanted int
 	return n, wanted
 }
 
-// Done reports whether all is as it was asked for.
+// Done reports whether all wanted instances are settled.
 func (p *Progress) Done() bool {
 	n, wanted := p.Counts()
 	return n == wanted && !p.Vanished()
@@ -137,12 +137,12 @@ func (p *Progress) Endless() (ids []api.ServiceID) {
 	return ids
 }
 
-// Behind are the instances that are not as they should be, in order.
+// Behind returns the instances that are not settled, in order.
 func (p *Progress) Behind() []api.Instance {
 	return p.pick(func(i api.Instance) bool { return !i.Leaving && !settled(i, p.goals[i.Service]) })
 }
 
-// Unplaced are the instances that no cluster could take.
+// Unplaced returns the instances that could not be placed.
 func (p *Progress) Unplaced() []api.Instance {
 	return p.pick(func(i api.Instance) bool {
 		return !i.Leaving && (i.State == api.Requested || i.State == api.ClusterScheduled) &&

@@ -10,7 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Peers is the table of the nodes that a node talks to.
+// Peers is the table of a node's peers.
 var Peers = Table[api.PeerStatus]{
 	Kind: "peers",
 	Columns: []Column[api.PeerStatus]{
@@ -35,7 +35,7 @@ var Peers = Table[api.PeerStatus]{
 	},
 }
 
-// loss is a dash where nothing was measured.
+// loss formats packet loss; a dash: not measured.
 func loss(s api.PeerStatus) string {
 	if s.RTT <= 0 && s.Loss == 0 {
 		return "-"
@@ -43,7 +43,7 @@ func loss(s api.PeerStatus) string {
 	return fmt.Sprintf("%.1f%%", 100*s.Loss)
 }
 
-// carried is a dash where it is not known what a kernel path carries.
+// carried formats carried bytes; a dash: unknown for this kernel path.
 func carried(s api.PeerStatus, part func(api.Carried) uint64) string {
 	c, known := s.Carried()
 	if !known {
@@ -52,7 +52,7 @@ func carried(s api.PeerStatus, part func(api.Carried) uint64) string {
 	return Bytes(part(c))
 }
 
-// PeerName is a peer's node where it is known, else the start of its key.
+// PeerName returns a peer's node, or the start of its key if the node is unknown.
 func PeerName(s api.PeerStatus) string {
 	if s.Node != "" {
 		return string(s.Node)
@@ -95,7 +95,7 @@ func backends(s api.RouteStatus) string {
 	return strings.Join(all, ", ")
 }
 
-// latencies are what TCP measured between services of the node and this one.
+// latencies formats the round trips that TCP measured between the node's services and this one.
 func latencies(p Printer, s api.RouteStatus) string {
 	var all []string
 	for _, x := range s.Pairs {
@@ -117,7 +117,7 @@ func callers(a api.Access) string {
 	return strings.Join(a.Callers, ",")
 }
 
-// Addresses are a service's semantic addresses on one line.
+// Addresses formats a service's semantic addresses in one line.
 func Addresses(a api.ServiceAddresses) string {
 	var all []string
 	for _, one := range []struct {
@@ -138,7 +138,7 @@ func Addresses(a api.ServiceAddresses) string {
 	return strings.Join(all, ", ")
 }
 
-// Trace shows what would become of a flow, step by step.
+// Trace prints the steps of a trace.
 func Trace(p Printer, t api.NetTrace) error {
 	if !p.ForPeople() {
 		return p.Object(t)
@@ -157,7 +157,7 @@ func Trace(p Printer, t api.NetTrace) error {
 	return nil
 }
 
-// Bytes is an amount for people: "1.5 MiB".
+// Bytes formats a number of bytes: "1.5 MiB".
 func Bytes(n uint64) string {
 	const unit = 1024
 	if n < unit {
@@ -172,7 +172,7 @@ func Bytes(n uint64) string {
 	return ""
 }
 
-// endpoint is an address and port, or a dash.
+// endpoint formats an address and port; a dash: none.
 func endpoint(a netip.AddrPort) string {
 	if !a.IsValid() {
 		return "-"

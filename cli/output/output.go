@@ -1,7 +1,6 @@
-// Package output writes what commands show: tables for people, the API's own
-// objects as JSON and YAML for programs, references alone for the shell, and the
-// picture of why. Data goes to one writer; progress is the commands' business.
-// What machines say is cleaned of control characters before a terminal sees it.
+// Package output prints objects of the API: as tables, as JSON or YAML, or as names for the
+// shell, and explanations of placements. Tables contain no control characters of remote
+// origin.
 //
 //	p := output.Printer{Out: os.Stdout, Format: output.Wide, Now: time.Now}
 //	err := output.List(p, output.Instances, page)
@@ -21,10 +20,10 @@ import (
 	"github.com/treeline-edge/treeline/internal/yaml"
 )
 
-// Format is how objects are written.
+// Format is an output format.
 type Format string
 
-// The formats. Name is one reference a line.
+// The formats. Name prints one name per line.
 const (
 	Text Format = "table"
 	Wide Format = "wide"
@@ -33,23 +32,23 @@ const (
 	Name Format = "name"
 )
 
-// Formats are all formats.
+// Formats lists all formats.
 var Formats = []Format{Text, Wide, JSON, YAML, Name}
 
-// Printer says how and where.
+// Printer writes objects to Out in a format. It is not safe for concurrent use.
 type Printer struct {
 	Out       io.Writer
 	Format    Format
 	NoHeaders bool
 	Colour    bool
-	Tenant    api.Tenant // whose objects are shown without their tenant
+	Tenant    api.Tenant // omitted from names in tables
 	Now       func() time.Time
 }
 
-// ForPeople reports whether the format is a table.
+// ForPeople reports whether the format is a table, not JSON, YAML or names.
 func (p Printer) ForPeople() bool { return p.Format == Text || p.Format == Wide }
 
-// Short is an id without the tenant that everything shown has.
+// Short returns an id without Tenant.
 func (p Printer) Short(id string) string {
 	if t := string(p.Tenant); t != "" {
 		if rest, ok := strings.CutPrefix(id, t+"/"); ok && !strings.Contains(rest, "/") {
@@ -59,7 +58,7 @@ func (p Printer) Short(id string) string {
 	return id
 }
 
-// Age is how long ago t was, in one word; "-" if it was never.
+// Age formats the time since t as Duration does; "-": t is zero.
 func (p Printer) Age(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -67,7 +66,7 @@ func (p Printer) Age(t time.Time) string {
 	return Duration(p.Now().Sub(t))
 }
 
-// Duration is d in one word of at most two units: 850ms, 14s, 3m12s, 2h5m, 3d4h.
+// Duration formats d with at most two units: 850ms, 14s, 3m12s, 2h5m, 3d4h.
 func Duration(d time.Duration) string {
 	two := func(a int64, unit string, b int64, sub string) string {
 		if b == 0 {
@@ -110,7 +109,7 @@ func (p Printer) Object(v any) error {
 	return err
 }
 
-// Line writes v as one line of JSON or one YAML document: an item of a stream.
+// Line writes v as an item of a stream: one line of JSON, or one YAML document.
 func (p Printer) Line(v any) error {
 	if p.Format == YAML {
 		if _, err := io.WriteString(p.Out, "---\n"); err != nil {
@@ -123,7 +122,7 @@ func (p Printer) Line(v any) error {
 	return enc.Encode(v)
 }
 
-// Printf writes a line for people, cleaned.
+// Printf writes a line of text without control characters.
 func (p Printer) Printf(format string, args ...any) {
 	_, _ = fmt.Fprintln(p.Out, Clean(fmt.Sprintf(format, args...)))
 }
@@ -131,22 +130,22 @@ func (p Printer) Printf(format string, args ...any) {
 // Column is one column of a table.
 type Column[T any] struct {
 	Header string
-	Wide   bool // shown with -o wide alone
+	Wide   bool // printed only with -o wide
 	Cell   func(p Printer, o T) string
 	Style  func(o T) Style // nil: plain
 }
 
-// Table is how objects of a kind are shown.
+// Table defines how objects of a kind are printed.
 type Table[T any] struct {
-	Kind    string           // what an empty list has none of
-	Name    func(o T) string // that other commands take; nil: there is none, and nothing is shown as Name
+	Kind    string           // plural, for "no …"
+	Name    func(o T) string // name that other commands accept; nil: the format Name prints nothing
 	Columns []Column[T]
 }
 
-// gap stands between columns.
+// gap separates columns.
 const gap = "   "
 
-// Rows writes objects as they come, in columns as wide as the first batch needed.
+// Rows writes objects in batches. The first batch sets the widths of the columns.
 type Rows[T any] struct {
 	p      Printer
 	cols   []Column[T]
@@ -154,7 +153,7 @@ type Rows[T any] struct {
 	widths []int
 }
 
-// NewRows begins a table.
+// NewRows returns an empty table.
 func NewRows[T any](p Printer, t Table[T]) *Rows[T] {
 	r := &Rows[T]{p: p, table: t}
 	for _, c := range t.Columns {
@@ -165,7 +164,7 @@ func NewRows[T any](p Printer, t Table[T]) *Rows[T] {
 	return r
 }
 
-// Add writes a batch.
+// Add writes a batch of objects.
 func (r *Rows[T]) Add(objects ...T) error {
 	var cells [][]string
 	first := r.widths == nil
@@ -232,7 +231,7 @@ func List[T any](p Printer, t Table[T], page api.Page[T]) error {
 	return NewRows(p, t).Add(page.Items...)
 }
 
-// One writes a single object: the object itself, not a list of one.
+// One writes a single object; in JSON and YAML the object itself, not a list.
 func One[T any](p Printer, t Table[T], o T) error {
 	if p.Format == JSON || p.Format == YAML {
 		return p.Object(o)
@@ -249,8 +248,8 @@ func names[T any](p Printer, t Table[T], objects []T) error {
 	return nil
 }
 
-// Clean takes control characters out of what came from elsewhere, so that it
-// can neither move the cursor nor forge a line. Line ends become spaces.
+// Clean removes control characters from text of remote origin, so that it can neither move
+// the cursor nor forge a line. Line ends become spaces.
 func Clean(s string) string {
 	if !strings.ContainsFunc(s, control) && utf8.ValidString(s) {
 		return s
@@ -270,5 +269,5 @@ func control(r rune) bool {
 	return r < ' ' || r >= 0x7f && r < 0xa0 || slices.Contains(direction, r)
 }
 
-// direction are the characters that reorder what a terminal shows.
+// direction contains the characters that change the direction of text.
 var direction = []rune{0x202a, 0x202b, 0x202c, 0x202d, 0x202e, 0x2066, 0x2067, 0x2068, 0x2069}

@@ -5,6 +5,8 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -141,15 +143,30 @@ func TestWhyOfWhatRuns(t *testing.T) {
 	golden(t, "why-running.txt", b.Bytes())
 }
 
-func TestCountsSumAtBothTiers(t *testing.T) {
-	sum := func(e api.Explanation) (n int) {
-		for _, c := range e.Causes {
-			n += c.Count
-		}
-		return n
+// TestPrintedCountsAddUp reads the lines of an explanation that have counts: those of the
+// root's clusters and of a cluster's nodes.
+func TestPrintedCountsAddUp(t *testing.T) {
+	var b bytes.Buffer
+	if err := output.Why(printer(&b, output.Text), nowhere); err != nil {
+		t.Fatal(err)
 	}
-	if sum(nowhere.Root) != nowhere.Root.Considered || sum(nowhere.Clusters[0].Answer) != nowhere.Clusters[0].Answer.Considered {
-		t.Fatal("the picture's own example does not sum")
+	lines := regexp.MustCompile(`(?m)^ .*\b(\d+) (clusters?|nodes?): (.+)$`).FindAllStringSubmatch(b.String(), -1)
+	if len(lines) != 2 || lines[0][2] != "clusters" || lines[1][2] != "nodes" {
+		t.Fatalf("lines with counts %q, want one of clusters and one of nodes in:\n%s", lines, b.String())
+	}
+	for _, line := range lines {
+		sum := 0
+		for part := range strings.SplitSeq(line[3], " · ") {
+			word, _, _ := strings.Cut(part, " ")
+			n, err := strconv.Atoi(word)
+			if err != nil {
+				t.Errorf("part %q does not begin with a count in line %q", part, line[0])
+			}
+			sum += n
+		}
+		if total, _ := strconv.Atoi(line[1]); sum != total {
+			t.Errorf("counts add up to %d, want %d in line %q", sum, total, line[0])
+		}
 	}
 }
 

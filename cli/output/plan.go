@@ -12,15 +12,14 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// shownPlans is how many instances of an application the narrow picture of a plan names.
+// shownPlans is the number of instances per application without -o wide.
 const shownPlans = 20
 
-// stay is the action of an instance that nothing happens to.
+// stay is the action of an instance that does not change.
 const stay = "stay"
 
-// Plan draws what applying a document would do: per application what would
-// differ, where each instance would go and what its place would have left, what
-// stands in the way of those that would wait, and how fresh the answers are.
+// Plan prints a plan: per application the differences, where each instance would be placed
+// and what would be left there, why others would not be placed, and the age of the answers.
 func Plan(p Printer, plan api.Plan) error {
 	var b strings.Builder
 	for i, a := range plan.Apps {
@@ -43,12 +42,12 @@ func Plan(p Printer, plan api.Plan) error {
 	return err
 }
 
-// Changes reports whether applying would change anything.
+// Changes reports whether a plan has changes.
 func Changes(plan api.Plan) bool {
 	return slices.ContainsFunc(plan.Apps, func(a api.AppPlan) bool { return a.Action != "none" })
 }
 
-// verbs say an application's action to people.
+// verbs are the printed actions of applications.
 var verbs = map[string]string{"create": "would be made", "update": "would be changed", "none": "is what the document says"}
 
 func appPlan(b *strings.Builder, p Printer, a api.AppPlan) {
@@ -101,7 +100,7 @@ func appPlan(b *strings.Builder, p Printer, a api.AppPlan) {
 	obstacles(b, p, waiting)
 }
 
-// ways say who would make way for whom.
+// ways prints which instances would be preempted.
 func ways(b *strings.Builder, p Printer, plans []api.InstancePlan) {
 	for _, i := range plans {
 		var who []string
@@ -117,7 +116,7 @@ func ways(b *strings.Builder, p Printer, plans []api.InstancePlan) {
 	}
 }
 
-// searches say who would be placed only when the search for a better place is over.
+// searches prints the instances that would be placed when the search for a better place ends.
 func searches(b *strings.Builder, p Printer, plans []api.InstancePlan) {
 	for _, i := range plans {
 		if i.After > 0 {
@@ -126,7 +125,7 @@ func searches(b *strings.Builder, p Printer, plans []api.InstancePlan) {
 	}
 }
 
-// seconds is a number of seconds for people.
+// seconds formats a number of seconds.
 func seconds(s float64) string { return strconv.FormatFloat(s, 'g', 4, 64) + " s" }
 
 func change(b *strings.Builder, p Printer, c api.FieldChange, width int) {
@@ -146,7 +145,7 @@ func change(b *strings.Builder, p Printer, c api.FieldChange, width int) {
 	}
 }
 
-// Plans is the table of what would become of instances.
+// Plans is the table of planned instances.
 var Plans = Table[api.InstancePlan]{
 	Kind: "instances",
 	Name: func(i api.InstancePlan) string { return string(i.ID) },
@@ -158,7 +157,7 @@ var Plans = Table[api.InstancePlan]{
 		{Header: "PLACE", Cell: func(_ Printer, i api.InstancePlan) string {
 			switch {
 			case i.Action == "wait":
-				return "" // its cluster is the one that was asked last
+				return "" // same cluster as the row above
 			case i.Node != "":
 				return string(i.Cluster) + "/" + string(i.Node)
 			}
@@ -193,8 +192,8 @@ func would(i api.InstancePlan) string {
 	return i.Action
 }
 
-// obstacles say what stands in the way of those that would wait, once for all of
-// which the same is true.
+// obstacles prints why instances would not be placed, once for all instances with the same
+// reasons.
 func obstacles(b *strings.Builder, p Printer, waiting []api.InstancePlan) {
 	var order []string
 	first, count := map[string]string{}, map[string]int{}
@@ -214,8 +213,8 @@ func obstacles(b *strings.Builder, p Printer, waiting []api.InstancePlan) {
 	}
 }
 
-// obstacle is what an explanation comes to: of clusters at the root, or of nodes
-// in the cluster that was asked last.
+// obstacle summarizes an explanation: of clusters at the root, or of nodes in the cluster
+// that was asked last.
 func obstacle(p Printer, i api.InstancePlan) string {
 	what, within, none := "cluster", "", "no cluster has joined"
 	if i.Cluster != "" {
@@ -238,7 +237,7 @@ func obstacle(p Printer, i api.InstancePlan) string {
 	return b.String()
 }
 
-// view says how fresh a cluster's part of a plan is.
+// view formats the age of a cluster's answer.
 func view(c api.ClusterView) string {
 	known := "what the root knows of it is " + Duration(time.Duration(c.Age*float64(time.Second))) + " old"
 	switch {

@@ -2,8 +2,7 @@ package output
 
 import "github.com/treeline-edge/treeline/api"
 
-// Style is how something is to be seen. Words say the same, for those who see
-// no colours.
+// Style is a colour of text. The text itself carries the same information.
 type Style int
 
 // The styles.
@@ -17,7 +16,7 @@ const (
 
 var escapes = map[Style]string{Good: "\x1b[32m", Busy: "\x1b[33m", Bad: "\x1b[31m", Faint: "\x1b[2m"}
 
-// Paint is text in a style, on a terminal that takes colours.
+// Paint returns text with the escape sequences of a style, if p.Colour is set.
 func (p Printer) Paint(s Style, text string) string {
 	if !p.Colour || escapes[s] == "" {
 		return text
@@ -25,7 +24,7 @@ func (p Printer) Paint(s Style, text string) string {
 	return escapes[s] + text + "\x1b[0m"
 }
 
-// StateStyle is the style of an instance's state.
+// StateStyle returns the style of an instance's state.
 func StateStyle(s api.State) Style {
 	switch s {
 	case api.Running, api.Completed:

@@ -28,7 +28,7 @@ var Apps = Table[api.App]{
 	},
 }
 
-// AppStatus is an application's state in a word.
+// AppStatus summarizes an application's state in one word.
 func AppStatus(a api.App) string {
 	switch {
 	case a.Leaving:
@@ -126,7 +126,7 @@ var Instances = Table[api.Instance]{
 	},
 }
 
-// StateOf is an instance's state, with what else there is to know of it.
+// StateOf formats an instance's state with further conditions.
 func StateOf(i api.Instance) string {
 	s := string(i.State)
 	if i.Leaving {
@@ -214,7 +214,7 @@ var Nodes = Table[api.Node]{
 	},
 }
 
-// Labels are a node's labels in one line.
+// Labels formats a node's labels in one line.
 func Labels(labels map[string]string) string {
 	var all []string
 	for _, k := range slices.Sorted(maps.Keys(labels)) {
@@ -243,7 +243,7 @@ var Events = Table[api.Event]{
 	},
 }
 
-// ObjectOf is the whole reference of what an event is about.
+// ObjectOf returns the id of the object of an event.
 func ObjectOf(e api.Event) string {
 	if e.Tenant == "" {
 		return e.Object
@@ -251,8 +251,8 @@ func ObjectOf(e api.Event) string {
 	return string(e.Tenant) + "/" + e.Object
 }
 
-// TierOf is where what the event tells was done. The root writes the story of
-// all tiers down; what lies behind its own choice was done in the cluster.
+// TierOf returns the tier whose action an event reports. The root records the events of all
+// tiers; those after the choice of a cluster are the cluster's.
 func TierOf(e api.Event) string {
 	if e.Tier != "root" && e.Tier != "" || e.Cluster == "" || e.Kind != "instance" {
 		return e.Tier

@@ -10,25 +10,24 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// fits is the constraint under which an explanation counts what is not ruled out.
+// fits is the key under which an explanation counts the candidates that are not excluded.
 const fits = "fits"
 
-// fresh is the age up to which an answer is from now.
+// fresh is the age up to which an answer counts as current.
 const fresh = 2 * time.Second
 
-// shownNodes is how many nodes of a cluster the narrow picture names.
+// shownNodes is the number of nodes per cluster without -o wide.
 const shownNodes = 10
 
-// shownPlacements is how many of its places the narrow picture names.
+// shownPlacements is the number of former placements without -o wide.
 const shownPlacements = 5
 
-// Why draws why an instance is where it is or nowhere: what became of each
-// cluster at the root and, of a cluster that was asked, of its nodes. The counts
-// of a line sum to the number that it begins with.
+// Why prints an explanation: what the root decided about each cluster, and what an asked
+// cluster decided about its nodes. The counts in a line add up to its first number.
 func Why(p Printer, w api.Why) error {
 	var b strings.Builder
 	i := w.Instance
-	// What was handed back has a cluster still, which may find room before another.
+	// An instance that was handed back still has a cluster, which may place it first.
 	placed := i.Cluster != "" && i.State != api.Requested
 	fmt.Fprintf(&b, "%s  %s %s", p.Short(string(i.ID)), p.Paint(StateStyle(i.State), strings.ToUpper(StateOf(i))), p.Age(i.Since))
 	switch {
@@ -91,7 +90,7 @@ func verdict(n int) string {
 	return "clusters that could host it"
 }
 
-// candidates draws a line for each cluster, under a line that sums them up.
+// candidates prints a summary and a line for each cluster.
 func candidates(b *strings.Builder, p Printer, w api.Why) {
 	if w.Root.Considered > 0 {
 		fmt.Fprintf(b, "  %s: %s\n", Plural(w.Root.Considered, "cluster"), causes(w.Root.Causes))
@@ -111,7 +110,7 @@ func candidates(b *strings.Builder, p Printer, w api.Why) {
 	}
 	for _, r := range w.Root.Candidates {
 		if _, ok := asked[r.Candidate]; ok {
-			continue // its own answer says more
+			continue // the cluster's own answer is more precise
 		}
 		if r.Constraint == "out" {
 			fmt.Fprintf(b, "    %-*s  not asked: %s\n", width, Clean(r.Candidate), Clean(r.Have))
@@ -127,8 +126,8 @@ func candidates(b *strings.Builder, p Printer, w api.Why) {
 	}
 }
 
-// now draws where else a placed instance could go, if it had to: which clusters,
-// and what its own answers. What it holds on its own node is taken there.
+// now prints where else a placed instance could run: in which clusters, and the answer of
+// its own. On its own node its resources count as used.
 func now(b *strings.Builder, p Printer, w api.Why) {
 	if w.Root.Considered > 0 {
 		fmt.Fprintf(b, "  %s: %s\n", Plural(w.Root.Considered, "cluster"), causes(w.Root.Causes))
@@ -144,10 +143,10 @@ func now(b *strings.Builder, p Printer, w api.Why) {
 	}
 }
 
-// shownScores is how many clusters that fit the narrow picture names.
+// shownScores is the number of fitting clusters without -o wide.
 const shownScores = 5
 
-// scores are the clusters that fit, best first.
+// scores prints the clusters that fit, best first.
 func scores(w api.Why) string {
 	var parts []string
 	for i, r := range w.Ranked {
@@ -177,8 +176,8 @@ func askedLine(b *strings.Builder, p Printer, c api.ClusterWhy, width int) {
 	rejected(b, p, 4+width+4, a.Candidates)
 }
 
-// rejected lists candidates, each with what ruled it out; many of them only if
-// that is asked for.
+// rejected prints excluded candidates with the constraint that excluded them, all of them
+// only with -o wide.
 func rejected(b *strings.Builder, p Printer, indent int, all []api.Rejection) {
 	shown := all
 	if p.Format != Wide && len(shown) > shownNodes {
@@ -196,7 +195,7 @@ func rejected(b *strings.Builder, p Printer, indent int, all []api.Rejection) {
 	}
 }
 
-// causes is "7 memory (need 512 MiB, best free 310 MiB) · 3 arch".
+// causes formats counts per constraint: "7 memory (need 512 MiB, best free 310 MiB) · 3 arch".
 func causes(all []api.Cause) string {
 	var parts []string
 	for _, c := range all {
@@ -212,13 +211,13 @@ func causes(all []api.Cause) string {
 	return strings.Join(parts, " · ")
 }
 
-// words say a constraint to people; those that say themselves are left out.
+// words maps constraints to text; the others are printed as they are.
 var words = map[string]string{"out": "not taking work", "avoid": "handed it back", fits: "could take it"}
 
-// device begins the constraints that are kinds of devices.
+// device is the prefix of constraints on devices.
 const device = "device:"
 
-// Word is a constraint for people; "device:gpu" is a gpu.
+// Word returns the text of a constraint; that of "device:gpu" is "gpu".
 func Word(constraint string) string {
 	if w := words[constraint]; w != "" {
 		return w
@@ -226,8 +225,8 @@ func Word(constraint string) string {
 	return Clean(strings.TrimPrefix(constraint, device))
 }
 
-// amount is what a constraint needs or has, without the kind of device that the
-// constraint names already.
+// amount formats a needed or available amount without the kind of device, which the
+// constraint's name contains.
 func amount(constraint, text string) string {
 	if kind, ok := strings.CutPrefix(constraint, device); ok {
 		text = strings.ReplaceAll(text, " "+kind, "")
@@ -253,7 +252,7 @@ func rejection(r api.Rejection) string {
 
 func miss(r api.Rejection) string {
 	if r.Short != "" && strings.HasPrefix(strings.ToLower(Word(r.Constraint)), "vcpu") {
-		return "short of " + Clean(r.Short) // the unit says it
+		return "short of " + Clean(r.Short) // the unit names it
 	}
 	if r.Short != "" {
 		return "short of " + amount(r.Constraint, r.Short) + " " + Word(r.Constraint)
@@ -261,8 +260,8 @@ func miss(r api.Rejection) string {
 	return rejection(r)
 }
 
-// nearest is the smallest miss of a node of a cluster that was asked, else of a
-// cluster: the closer to a machine, the surer.
+// nearest returns the smallest shortfall of a node in a cluster that was asked, or else of a
+// cluster: clusters know their nodes more precisely than the root.
 func nearest(w api.Why) (string, *api.Rejection) {
 	var best *api.Rejection
 	name := ""
@@ -283,7 +282,7 @@ func nearest(w api.Why) (string, *api.Rejection) {
 func placements(b *strings.Builder, p Printer, w api.Why) {
 	b.WriteString("  placements:\n")
 	all := slices.Clone(w.Placements)
-	slices.Reverse(all) // the newest first
+	slices.Reverse(all) // newest first
 	shown := all
 	if p.Format != Wide && len(shown) > shownPlacements {
 		shown = shown[:shownPlacements]
@@ -303,7 +302,7 @@ func placements(b *strings.Builder, p Printer, w api.Why) {
 	}
 }
 
-// Plural is n of what: "1 node", "2 nodes".
+// Plural formats a number of things: "1 node", "2 nodes".
 func Plural(n int, what string) string {
 	if n == 1 {
 		return "1 " + what

@@ -1,12 +1,10 @@
-// Package ref reads how people name applications, services and instances, and
-// finds which they mean. It is pure: the ids to choose among are given.
+// Package ref resolves references to applications, services and instances among given ids.
 //
-// An id may be written whole (acme/shop.prod.web.v1#2), without its tenant
-// (shop.prod.web.v1#2), as app/service (shop/web#2, shop.prod/web.v1#2, with
-// the tenant in front if need be), or as the first parts of any of these (shop,
-// shop.prod.web), so long as one object alone fits. A part must be whole; * stands
-// for any characters (shop/w*). What is written out goes before what is not, and
-// what belongs to one's own tenant before what does not.
+// A reference is a complete id (acme/shop.prod.web.v1#2), an id without its tenant
+// (shop.prod.web.v1#2), app/service (shop/web#2, shop.prod/web.v1#2, or with a tenant in
+// front), or the first parts of any of these (shop, shop.prod.web). Parts are complete; *
+// matches any characters (shop/w*). A more complete form takes precedence, then the own
+// tenant over others.
 //
 //	id, err := ref.Find(ref.Instance, "shop/web#2", "acme", ids)
 package ref
@@ -21,7 +19,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Kind is what is looked for, as people call it.
+// Kind is a kind of object, as messages name it.
 type Kind string
 
 // The kinds.
@@ -31,14 +29,14 @@ const (
 	Instance Kind = "instance"
 )
 
-// Ambiguous says that a reference fits several objects. It is ErrInvalid.
+// Ambiguous is the error for a reference that matches several objects. It wraps ErrInvalid.
 type Ambiguous struct {
 	Kind       Kind
 	Reference  string
 	Candidates []string
 }
 
-// shownCandidates bounds what an error lists.
+// shownCandidates is the number of candidates in the message of an Ambiguous.
 const shownCandidates = 12
 
 func (e *Ambiguous) Error() string {
@@ -51,11 +49,11 @@ func (e *Ambiguous) Error() string {
 		e.Reference, len(e.Candidates), e.Kind, strings.Join(list, "\n  "), more)
 }
 
-// Unwrap makes it ErrInvalid.
+// Unwrap returns api.ErrInvalid.
 func (e *Ambiguous) Unwrap() error { return api.ErrInvalid }
 
-// Find is the one of the ids that the reference means. None is ErrNotFound,
-// several are *Ambiguous.
+// Find returns the id that the reference matches best. ErrNotFound: none matches;
+// *Ambiguous: several match equally well.
 func Find(kind Kind, reference string, own api.Tenant, ids []string) (string, error) {
 	found := All(kind, reference, own, ids)
 	switch len(found) {
@@ -67,8 +65,8 @@ func Find(kind Kind, reference string, own api.Tenant, ids []string) (string, er
 	return "", &Ambiguous{Kind: kind, Reference: reference, Candidates: found}
 }
 
-// All are the ids that the reference fits best, all equally well, in the order
-// given.
+// All returns the ids that the reference matches best, all equally well, in the given
+// order.
 func All(kind Kind, reference string, own api.Tenant, ids []string) []string {
 	var found []string
 	best := nothing
@@ -85,8 +83,7 @@ func All(kind Kind, reference string, own api.Tenant, ids []string) []string {
 	return found
 }
 
-// Whole is the id of a reference that needs no search, because every part is
-// written out.
+// Whole returns the id of a reference that is complete, so that no list of ids is needed.
 func Whole(kind Kind, reference string, own api.Tenant) (string, bool) {
 	tenant, name, n, numbered := split(reference)
 	if tenant == "" {
@@ -113,8 +110,7 @@ func Whole(kind Kind, reference string, own api.Tenant) (string, bool) {
 	return string(got), err == nil
 }
 
-// How well a reference fits, the best first. Each comes twice: in one's own
-// tenant, and one worse in another's.
+// The quality of a match, best first. In another tenant it is one worse.
 const (
 	whole   = 0
 	short   = 2 // names without their namespaces
@@ -149,7 +145,7 @@ func fit(kind Kind, reference string, own api.Tenant, id string) int {
 	return best
 }
 
-// dotted fits a reference that writes the name as the id does.
+// dotted matches a reference in the form of an id.
 func dotted(kind Kind, left, tenant, name string, parts []string) int {
 	if i := strings.LastIndexByte(left, '/'); i >= 0 {
 		if left[:i] != tenant {
@@ -168,9 +164,8 @@ func dotted(kind Kind, left, tenant, name string, parts []string) int {
 	return nothing
 }
 
-// within reports whether a name lies under a reference: it is the name's first
-// parts, whole ("shop" of "shop.prod.web.v1", not "sho"), or a pattern with * that
-// fits the name.
+// within reports whether a reference is the first complete parts of a name ("shop" of
+// "shop.prod.web.v1", not "sho"), or a pattern with * that matches the name.
 func within(reference, name string) bool {
 	if strings.Contains(reference, "*") {
 		ok, err := path.Match(reference, name)
@@ -179,7 +174,7 @@ func within(reference, name string) bool {
 	return reference == "" || strings.HasPrefix(name, reference+".")
 }
 
-// part fits one half of app/service.
+// part matches one half of app/service.
 func part(p, name, namespace string) int {
 	full := name + "." + namespace
 	switch {
@@ -193,7 +188,7 @@ func part(p, name, namespace string) int {
 	return nothing
 }
 
-// split takes an id apart: tenant, name without number, number.
+// split divides an id into tenant, name without number, and number.
 func split(id string) (tenant, name, number string, numbered bool) {
 	if i := strings.LastIndexByte(id, '#'); i >= 0 {
 		id, number, numbered = id[:i], id[i+1:], true
@@ -204,8 +199,8 @@ func split(id string) (tenant, name, number string, numbered bool) {
 	return tenant, id, number, numbered
 }
 
-// Slashed returns the forms app/service of the id of a service or an instance, the shortest
-// first: shop/web#0 and shop.prod/web.v1#0. Other ids have none.
+// Slashed returns the forms app/service of the id of a service or instance, shortest first:
+// shop/web#0 and shop.prod/web.v1#0. Other ids have none.
 func Slashed(id string) []string {
 	tenant, name, n, numbered := split(id)
 	p := strings.Split(name, ".")
@@ -221,12 +216,12 @@ func Slashed(id string) []string {
 	return []string{tenant + p[0] + "/" + p[2] + n, tenant + p[0] + "." + p[1] + "/" + p[2] + "." + p[3] + n}
 }
 
-// near is how many letters may differ in a suggestion.
+// near is the number of letters that may differ in a suggestion.
 const near = 3
 
 func missing(kind Kind, reference string, ids []string) error {
 	if reference == "" {
-		return fmt.Errorf("no %s is named: %w", kind, api.ErrInvalid)
+		return fmt.Errorf("empty name of %s: %w", kind, api.ErrInvalid)
 	}
 	hint := ""
 	if guess := nearest(reference, ids); guess != "" {
@@ -249,7 +244,7 @@ func nearest(reference string, ids []string) string {
 	return best
 }
 
-// forms are the ways to write an id that a suggestion is made of.
+// forms returns the ways to write an id, for suggestions.
 func forms(id string) []string {
 	_, name, n, numbered := split(id)
 	number := ""
@@ -265,7 +260,7 @@ func forms(id string) []string {
 	return all
 }
 
-// distance is Levenshtein's.
+// distance returns the Levenshtein distance.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -285,7 +280,7 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// Sort orders ids for people: by name, the tenth instance behind the second.
+// Sort orders ids by name and then by instance number.
 func Sort(ids []string) {
 	slices.SortFunc(ids, func(a, b string) int {
 		x, y := api.InstanceID(a), api.InstanceID(b)

@@ -5,13 +5,14 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // asked reports whether a node was asked for a sign of life, and forgets it.
 func (n *twin) asked() bool {
 	was := false
 	for _, m := range n.got {
-		if l, ok := m.(api.Lease); ok && l.Answer {
+		if l, ok := m.(wire.Lease); ok && l.Answer {
 			was = true
 		}
 	}

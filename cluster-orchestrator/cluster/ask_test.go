@@ -6,13 +6,15 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/scheduler-plugins/extsched"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
 // asked is what the last step asked the scheduler outside.
 func (w *world) asked() (out []sched.Ask) {
 	for _, e := range w.last.Send {
-		if q, ok := e.Msg.(sched.Ask); ok && e.To == api.ToScheduler {
+		if q, ok := e.Msg.(sched.Ask); ok && e.To == wire.ToScheduler {
 			out = append(out, q)
 		}
 	}
@@ -59,7 +61,7 @@ func TestASchedulerOutsideDecidesAndIsNotTrusted(t *testing.T) {
 			c.then(w, qs[0])
 			in := w.at(0)
 			for _, e := range w.last.Send {
-				if n, ok := e.Msg.(api.Notice); ok {
+				if n, ok := e.Msg.(wire.Notice); ok {
 					noticed = n.Text
 				}
 			}
@@ -96,8 +98,8 @@ func TestAnAnswerForWhatIsGoneIsNoHarm(t *testing.T) {
 		t.Errorf("after a restart it is nowhere: %+v", in)
 	}
 	w.checkBooks()
-	if len(w.c.asks.open) != 0 {
-		t.Errorf("%d questions are open", len(w.c.asks.open))
+	if openQuestions(w) != 0 {
+		t.Errorf("%d questions are open", openQuestions(w))
 	}
 }
 
@@ -105,8 +107,8 @@ func TestAnAnswerForWhatIsGoneIsNoHarm(t *testing.T) {
 // the cluster.
 func TestFewQuestionsAreOpenAndShort(t *testing.T) {
 	const instances = 200
-	w := line(t, maxAsked+20, func(c *Config) { c.Asks = "http://brain" })
-	var as []api.Assignment
+	w := line(t, extsched.MaxCandidates+20, func(c *Config) { c.Asks = "http://brain" })
+	var as []wire.Assignment
 	for i := range instances {
 		a := assignment(i, 1, spec(0.1, 1))
 		if i == instances-1 {
@@ -117,8 +119,8 @@ func TestFewQuestionsAreOpenAndShort(t *testing.T) {
 	as[150].Spec.Priority = "low"
 	w.wants(as...)
 	open := w.asked()
-	if len(open) != maxOpen || len(w.c.asks.next.why) != instances-maxOpen {
-		t.Fatalf("%d questions are open, %d wait", len(open), len(w.c.asks.next.why))
+	if len(open) != extsched.MaxOpen || waitingQuestions(w) != instances-extsched.MaxOpen {
+		t.Fatalf("%d questions are open, %d wait", len(open), waitingQuestions(w))
 	}
 	if open[0].Request.ID != string(web.Instance(instances-1)) {
 		t.Errorf("the urgent one is not the first: %s", open[0].Request.ID)
@@ -128,13 +130,13 @@ func TestFewQuestionsAreOpenAndShort(t *testing.T) {
 	for len(open) > 0 {
 		q := open[0]
 		open = open[1:]
-		if len(q.Candidates) != maxAsked {
+		if len(q.Candidates) != extsched.MaxCandidates {
 			t.Fatalf("it is asked about %d", len(q.Candidates))
 		}
 		last, total = q.Request.ID, total+1
 		w.step(Ranked{sched.Answer{Key: q.Key, Ranked: []sched.Choice{{ID: q.Candidates[0].ID}}}})
-		if open = append(open, w.asked()...); len(w.c.asks.open) > maxOpen {
-			t.Fatalf("%d questions are open", len(w.c.asks.open))
+		if open = append(open, w.asked()...); openQuestions(w) > extsched.MaxOpen {
+			t.Fatalf("%d questions are open", openQuestions(w))
 		}
 	}
 	w.checkBooks()
@@ -157,8 +159,8 @@ func TestWhoIsInLineWhileItsNodeIsDrainedMoves(t *testing.T) {
 		}
 	}
 	w.step(Cordon{"n1", true})
-	var as []api.Assignment
-	for i := range maxOpen + 30 {
+	var as []wire.Assignment
+	for i := range extsched.MaxOpen + 30 {
 		as = append(as, assignment(i, 1, spec(0.01, 1)))
 	}
 	w.wants(as...)
@@ -166,8 +168,8 @@ func TestWhoIsInLineWhileItsNodeIsDrainedMoves(t *testing.T) {
 	w.beat()
 	w.step(Cordon{"n1", false})
 	w.step(Drain{Node: "n0"})
-	if len(w.c.asks.next.why) != 30 {
-		t.Fatalf("%d wait for their turn", len(w.c.asks.next.why))
+	if waitingQuestions(w) != 30 {
+		t.Fatalf("%d wait for their turn", waitingQuestions(w))
 	}
 	w.checkBooks()
 	answerAll()
@@ -178,3 +180,7 @@ func TestWhoIsInLineWhileItsNodeIsDrainedMoves(t *testing.T) {
 	}
 	w.checkBooks()
 }
+
+func openQuestions(w *world) int { open, _ := w.c.place.Questions(); return open }
+
+func waitingQuestions(w *world) int { _, waiting := w.c.place.Questions(); return waiting }

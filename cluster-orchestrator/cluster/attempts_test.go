@@ -67,8 +67,8 @@ func TestWhatFailedForGoodIsLeftAlone(t *testing.T) {
 		o.State, o.Reason, o.Detail, o.Failures = api.Failed, api.ReasonAttemptsSpent, "3 of 3 attempts failed", 3
 	})
 	w.checkBooks()
-	if n := w.c.nodes[at]; n.used != (api.Resources{}) {
-		t.Errorf("it still takes %s", n.used)
+	if n := w.node(at); n.Allocated != (api.Resources{}) {
+		t.Errorf("it still takes %s", n.Allocated)
 	}
 	over := func(when string) {
 		t.Helper()

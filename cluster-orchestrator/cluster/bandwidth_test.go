@@ -58,12 +58,12 @@ func TestUnknownBandwidthTakesNoReservation(t *testing.T) {
 	}
 	describe(0, true) // the interface does not say its speed any more
 	w.pass(2 * time.Minute)
-	if in := w.c.instances[web.Instance(0)]; in.Violated != "" || in.Node != "n0" {
+	if in := w.record(web.Instance(0)); in.Violated != "" || in.Node != "n0" {
 		t.Errorf("unknown bandwidth is taken for too little: %q on %s", in.Violated, in.Node)
 	}
 	describe(0, false) // 0 is a statement
 	w.pass(10 * time.Second)
-	if in := w.c.instances[web.Instance(0)]; in.Violated == "" {
+	if in := w.record(web.Instance(0)); in.Violated == "" {
 		t.Error("0 Mbit/s of 50 breaks nothing")
 	}
 }

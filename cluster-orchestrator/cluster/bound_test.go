@@ -9,6 +9,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/vivaldi"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // at is a place on a line through the latency space, ms from its middle.
@@ -23,9 +24,9 @@ func (w *world) stands(id api.NodeID, ms float64) {
 	w.t.Helper()
 	n := w.nodes[id]
 	n.said++
-	self := api.NetSelf{Chain: [][]byte{{1}}, Proof: []byte{2}, Coord: at(ms)}
+	self := wire.NetSelf{Chain: [][]byte{{1}}, Proof: []byte{2}, Coord: at(ms)}
 	copy(self.Key[:], id)
-	w.step(NetUp{id, api.NetUp{Boot: 1, Seq: n.said, Self: &self}})
+	w.step(NetUp{id, wire.NetUp{Boot: 1, Seq: n.said, Self: &self}})
 }
 
 // line is a world whose nodes stand 10 ms apart, n0 at 0.
@@ -50,11 +51,11 @@ const (
 )
 
 // of is an instance of a service, with constraints.
-func of(s api.ServiceID, n int, rev api.Revision, cs ...api.Constraint) api.Assignment {
+func of(s api.ServiceID, n int, rev api.Revision, cs ...api.Constraint) wire.Assignment {
 	m := spec(0.5, 64)
 	m.Name = strings.Split(s.Name(), ".")[2]
 	m.Constraints = cs
-	return api.Assignment{Instance: s.Instance(n), Epoch: api.EpochOf(rev, 0), SpecRev: rev, Spec: m}
+	return wire.Assignment{Instance: s.Instance(n), Epoch: api.EpochOf(rev, 0), SpecRev: rev, Spec: m}
 }
 
 func onNode(n api.NodeID) api.Constraint {
@@ -85,7 +86,7 @@ func TestAnInstanceGoesNearWhatItIsLinkedTo(t *testing.T) {
 	}
 	// What cannot be is handed back, and says how near it could be.
 	w.wants(of(far, 1, 5, near("pre.prod", 15), onNode("n0")))
-	v := w.c.instances[far.Instance(1)].view()
+	v := w.observed(far.Instance(1))
 	if !v.HandedBack || v.Why == nil || v.Why.Nearest.Constraint != "latency" {
 		t.Errorf("the root is told %+v %+v", v, v.Why)
 	}
@@ -109,8 +110,8 @@ func TestALinkLeadsToOtherClustersToo(t *testing.T) {
 	}
 	w.restart()
 	w.pass(15 * time.Second)
-	if got := w.at(0); got.Node != "n2" || w.c.instances[web.Instance(0)].Violated == "" {
-		t.Fatalf("within its rigidness it is on %s, violated %q", got.Node, w.c.instances[web.Instance(0)].Violated)
+	if got := w.at(0); got.Node != "n2" || w.record(web.Instance(0)).Violated == "" {
+		t.Fatalf("within its rigidness it is on %s, violated %q", got.Node, w.record(web.Instance(0)).Violated)
 	}
 	w.pass(30 * time.Second)
 	w.expect(0, api.Running, "n5")
@@ -136,12 +137,12 @@ func TestWhatViolatesItsSLAMovesOnceAndDoesNotFlap(t *testing.T) {
 	}
 	w.stands(first, 90) // far off, for a moment
 	follow(10 * time.Second)
-	if v := w.c.instances[web.Instance(0)].view(); v.Violated == "" {
+	if v := w.observed(web.Instance(0)); v.Violated == "" {
 		t.Error("nobody says that its SLA is violated")
 	}
 	w.stands(first, 30)
 	follow(25 * time.Second)
-	if v := w.c.instances[web.Instance(0)].view(); moves() != 0 || v.Violated != "" {
+	if v := w.observed(web.Instance(0)); moves() != 0 || v.Violated != "" {
 		t.Fatalf("it moved %d times for a moment's violation, %q", moves(), v.Violated)
 	}
 	w.stands(first, 90)
@@ -165,7 +166,7 @@ func TestWhatViolatesItsSLAMovesOnceAndDoesNotFlap(t *testing.T) {
 		t.Errorf("within the hour it moved %d times", moves())
 	}
 	w.restart()
-	if n := len(w.c.instances[web.Instance(0)].Moves); n != 4 {
+	if n := len(w.record(web.Instance(0)).Moves); n != 4 {
 		t.Errorf("after a restart %d moves are remembered", n)
 	}
 }
@@ -181,18 +182,18 @@ func TestWhereNoPlaceIsBetterTheRootMayLook(t *testing.T) {
 	a.Targets = []api.Target{{Service: pre, Positions: []api.Position{{Coord: at(20)}}}}
 	w.wants(a)
 	w.pass(40 * time.Second)
-	v := w.c.instances[web.Instance(0)].view()
+	v := w.observed(web.Instance(0))
 	if !v.HandedBack || v.State != api.Running || v.Reason != api.ReasonViolated || !strings.Contains(v.Violated, "latency") {
 		t.Fatalf("the root is told %+v", v)
 	}
 	w.restart()
 	w.beat()
-	if v := w.c.instances[web.Instance(0)].view(); !v.HandedBack || v.Violated == "" {
+	if v := w.observed(web.Instance(0)); !v.HandedBack || v.Violated == "" {
 		t.Errorf("after a restart it is told %+v", v)
 	}
 	w.step(Cordon{"n2", false})
 	w.pass(40 * time.Second)
-	if v := w.c.instances[web.Instance(0)].view(); w.at(0).Node != "n2" || v.HandedBack || v.Violated != "" {
+	if v := w.observed(web.Instance(0)); w.at(0).Node != "n2" || v.HandedBack || v.Violated != "" {
 		t.Errorf("when there is a place it is on %s, %+v", w.at(0).Node, v)
 	}
 }
@@ -211,7 +212,7 @@ func TestTheRootHearsWhereItWatches(t *testing.T) {
 				}
 			}
 		}
-		w.step(Ack{api.ReportAck{Boot: w.c.boot, Seq: w.c.root.seq}})
+		w.step(Ack{wire.ReportAck{Boot: w.c.fx.Boot, Seq: lastReport(w.c)}})
 		return last
 	}
 	told()
@@ -236,7 +237,7 @@ func TestDomainsFillUp(t *testing.T) {
 		if zone != "" {
 			info.Labels = map[string]string{"zone": zone}
 		}
-		w.nodes[info.ID] = &twin{id: info.ID, boot: 1, has: map[api.InstanceID]api.Observed{}, want: map[api.InstanceID]api.Assignment{}}
+		w.nodes[info.ID] = &twin{id: info.ID, boot: 1, has: map[api.InstanceID]api.Observed{}, want: map[api.InstanceID]wire.Assignment{}}
 		w.step(JoinNode{Info: info})
 		w.speak(info.ID)
 	}
@@ -247,7 +248,7 @@ func TestDomainsFillUp(t *testing.T) {
 	}
 	var on []string
 	for i := range 3 {
-		on = append(on, w.c.nodes[w.at(i).Node].zone())
+		on = append(on, w.node(w.at(i).Node).Labels["zone"])
 	}
 	slices.Sort(on)
 	if !slices.Equal(on, []string{"", "a", "b"}) {
@@ -255,22 +256,15 @@ func TestDomainsFillUp(t *testing.T) {
 	}
 	// Apart holds both ways.
 	w = newWorld(t, 2)
-	w.wants(of(pre, 0, 1, api.Constraint{Type: api.ConstrainApart, Services: []string{"web.prod", "far.prod"}}))
+	w.wants(of(pre, 0, 1, api.Constraint{Type: api.ConstrainAntiAffinity, Services: []string{"web.prod", "far.prod"}}))
 	w.wants(of(web, 0, 2))
-	w.wants(of(far, 0, 3, api.Constraint{Type: api.ConstrainApart, Services: []string{"web.prod"}}))
+	w.wants(of(far, 0, 3, api.Constraint{Type: api.ConstrainAntiAffinity, Services: []string{"web.prod"}}))
 	if a, b := w.nodeOf(pre.Instance(0)), w.at(0).Node; a == b || b == "" {
 		t.Errorf("they are on %q and %q", a, b)
 	}
 	if n := w.nodeOf(far.Instance(0)); n != "" {
 		t.Errorf("apart from both of two nodes it is on %q", n)
 	}
-}
-
-func (n *node) zone() string {
-	if n == nil {
-		return ""
-	}
-	return n.info.Labels["zone"]
 }
 
 func TestTheUrgentGoFirst(t *testing.T) {

@@ -1,8 +1,6 @@
 package cluster
 
 import (
-	"fmt"
-
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/bounds"
 )
@@ -12,11 +10,8 @@ import (
 // message that is refused as a whole is api.ErrInvalid.
 func within[M bounds.Message](c *Core, id api.NodeID, m M, take func(M)) error {
 	m, bad, ok := bounds.Take(m)
-	if n := c.nodes[id]; n != nil && bad.Total > 0 {
-		c.refusedValues += uint64(bad.Total)
-		if text := n.refusals.Add(c.now, bad); text != "" {
-			c.notice(api.ReasonOutOfBounds, fmt.Sprintf("node %s: %s", id, text))
-		}
+	if text := c.members.Refused(id, bad); text != "" {
+		c.uplink.Notice(api.ReasonOutOfBounds, text)
 	}
 	if !ok {
 		return bad.Err()
@@ -24,7 +19,3 @@ func within[M bounds.Message](c *Core, id api.NodeID, m M, take func(M)) error {
 	take(m)
 	return nil
 }
-
-// RefusedValues returns how many values of nodes' messages were out of bounds since the
-// start of the process.
-func (c *Core) RefusedValues() uint64 { return c.refusedValues }

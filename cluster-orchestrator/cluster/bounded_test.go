@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // TestANodeThatClaimsWhatCannotBeIsNotBelieved has a node change what it says of
@@ -16,7 +17,7 @@ import (
 func TestANodeThatClaimsWhatCannotBeIsNotBelieved(t *testing.T) {
 	w := newWorld(t, 2)
 	before := w.c.Aggregate()
-	info := w.c.nodes["n0"].info
+	info := w.claims["n0"]
 	for name, lie := range map[string]func(*api.NodeInfo){
 		"negative":   func(i *api.NodeInfo) { i.Capacity.MilliCPU = -5 },
 		"2^40 MiB":   func(i *api.NodeInfo) { i.Capacity.MemoryMB = 1 << 40 },
@@ -26,8 +27,9 @@ func TestANodeThatClaimsWhatCannotBeIsNotBelieved(t *testing.T) {
 	} {
 		bad := info
 		lie(&bad)
-		n := w.c.nodes["n0"]
-		w.step(NodeReport{api.NodeReport{Node: "n0", Boot: n.boot, Seq: n.reportSeq + 1, Gen: n.gen, Whole: true, Info: &bad}})
+		n := w.nodes["n0"]
+		n.seq++
+		w.step(NodeReport{wire.NodeReport{Node: "n0", Boot: n.boot, Seq: n.seq, Gen: n.gen, Whole: true, Info: &bad}})
 		if got := w.c.Aggregate(); got.Capacity != before.Capacity || got.Nodes != before.Nodes {
 			t.Errorf("%s: the cluster has %+v", name, got)
 		}
@@ -39,7 +41,7 @@ func TestANodeThatClaimsWhatCannotBeIsNotBelieved(t *testing.T) {
 		t.Errorf("%d values are counted, want 5", n)
 	}
 	owed := 0
-	for _, o := range w.c.notices.owed {
+	for _, o := range w.c.uplink.Notices() {
 		if o.Reason == api.ReasonOutOfBounds && strings.HasPrefix(o.Text, "node n0: refused values: info.") {
 			owed++
 		}
@@ -48,7 +50,7 @@ func TestANodeThatClaimsWhatCannotBeIsNotBelieved(t *testing.T) {
 		t.Errorf("%d notices, want 1", owed)
 	}
 	w.now = w.now.Add(time.Millisecond)
-	if err := w.c.Step(w.now, NodeAlive{Node: "n0", Alive: api.Alive{Boot: 1, Seq: math.MaxUint64}}).Err; !errors.Is(err, api.ErrInvalid) {
+	if err := w.c.Step(w.now, NodeAlive{Node: "n0", Alive: wire.Alive{Boot: 1, Seq: math.MaxUint64}}).Err; !errors.Is(err, api.ErrInvalid) {
 		t.Errorf("a sign of life with a sequence number of 2^64-1: %v", err)
 	}
 }

@@ -11,7 +11,8 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/nodecaps"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/membership"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/membership/nodecaps"
 )
 
 func cappedWorld(t *testing.T, nodes int, caps nodecaps.Policy) *world {
@@ -26,7 +27,7 @@ func cappedWorld(t *testing.T, nodes int, caps nodecaps.Policy) *world {
 // describes has a node say of itself what change makes of it.
 func (w *world) describes(id api.NodeID, change func(*api.NodeInfo)) {
 	w.t.Helper()
-	info := w.c.nodes[id].claims
+	info := w.claims[id]
 	change(&info)
 	r := w.nodes[id].whole()
 	r.Info = &info
@@ -45,7 +46,7 @@ func greedy(i *api.NodeInfo) {
 }
 
 func (w *world) capNotices() (out []string) {
-	for _, o := range w.c.notices.owed {
+	for _, o := range w.c.uplink.Notices() {
 		if o.Reason == api.ReasonCapped {
 			out = append(out, o.Text)
 		}
@@ -90,7 +91,7 @@ func TestANodeThatClaimsTooMuchCountsForItsCaps(t *testing.T) {
 	for id, want := range map[api.InstanceID]string{
 		large.Instance: "vcpus", deep.Instance: "privileged",
 	} {
-		in := w.c.instances[id]
+		in := w.record(id)
 		why := w.c.WhyOf(api.WhyRequest{Instance: id, Spec: in.Want.Spec})
 		if in.Node != "" || why.Nearest == nil || why.Nearest.Constraint != want {
 			t.Errorf("%s is on %q: %+v", id, in.Node, why.Nearest)
@@ -143,7 +144,7 @@ func TestNodesFromBeforeTheCapsStayPrivileged(t *testing.T) {
 	w := newWorld(t, 2)
 	w.describes("n0", func(i *api.NodeInfo) { i.Privileged = true })
 	for k, d := range w.disk { // as that release saved them
-		if d.Kind != kindNode {
+		if d.Kind != membership.Kind {
 			continue
 		}
 		var rec map[string]any
@@ -178,7 +179,7 @@ func TestNodesFromBeforeTheCapsStayPrivileged(t *testing.T) {
 	expect("after all claim it", map[api.NodeID]bool{"n0": true, "n1": false, "n2": false})
 	w.restart()
 	expect("after a restart", map[api.NodeID]bool{"n0": true, "n1": false, "n2": false})
-	w.step(JoinNode{Info: w.c.nodes["n1"].claims}) // again, with its key
+	w.step(JoinNode{Info: w.claims["n1"]}) // again, with its key
 	expect("after n1 joined again", map[api.NodeID]bool{"n0": true, "n1": false, "n2": false})
 
 	w.cfg.Caps.Nodes = map[api.NodeID]nodecaps.Caps{"n0": {Privileged: nodecaps.Deny}, "n1": {Privileged: nodecaps.Allow}}
@@ -190,7 +191,7 @@ func TestNodesFromBeforeTheCapsStayPrivileged(t *testing.T) {
 	w.restart()
 	w.pass(w.c.cfg.Dead)
 	w.beat()
-	claims := w.c.nodes["n0"].claims
+	claims := w.claims["n0"]
 	w.step(RemoveNode{Node: "n0"})
 	w.step(JoinNode{Info: claims})
 	expect("after n0 was removed and joined", map[api.NodeID]bool{"n0": false})
@@ -207,7 +208,7 @@ func TestAnOrderCapsANodeBesideTheConfiguration(t *testing.T) {
 	runs.Spec.VGPUs = 2
 	w.wants(runs)
 	w.beat()
-	if in := w.c.instances[runs.Instance]; in.Node != "n0" {
+	if in := w.record(runs.Instance); in.Node != "n0" {
 		t.Fatalf("%s is on %q, want n0", runs.Instance, in.Node)
 	}
 	order := api.Caps{MilliCPU: 4000, MemoryMB: 256, StorageMB: 10, Devices: map[string]int{"gpu": 1}, NoPrivileged: true}
@@ -239,13 +240,13 @@ func TestAnOrderCapsANodeBesideTheConfiguration(t *testing.T) {
 	w.pass(w.c.cfg.Dead)
 	w.beat()
 	check("after a restart")
-	w.step(JoinNode{Info: w.c.nodes["n0"].claims})
+	w.step(JoinNode{Info: w.claims["n0"]})
 	check("after another join")
 
 	more := assignment(1, 1, spec(0.1, 300))
 	w.wants(runs, more)
 	w.beat()
-	in := w.c.instances[more.Instance]
+	in := w.record(more.Instance)
 	why := w.c.WhyOf(api.WhyRequest{Instance: more.Instance, Spec: in.Want.Spec})
 	if in.Node != "" || !slices.ContainsFunc(why.Candidates, func(r api.Rejection) bool {
 		return r.Candidate == "n0" && r.Constraint == "memory" && strings.HasSuffix(r.Have, " (capped)")

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // relabelled has a node say that it has these labels, and nothing else new.
@@ -32,16 +33,16 @@ func inZone(name string) map[string]string { return map[string]string{"zone": na
 
 var (
 	byZone   = api.Constraint{Type: api.ConstrainSpread, By: "zone", Rigidness: 30}
-	offStore = api.Constraint{Type: api.ConstrainApart, By: "zone", Services: []string{"pre.prod"}, Rigidness: 30}
+	offStore = api.Constraint{Type: api.ConstrainAntiAffinity, By: "zone", Services: []string{"pre.prod"}, Rigidness: 30}
 )
 
 func TestWhoComesToShareAZoneMoves(t *testing.T) {
 	for name, tt := range map[string]struct {
-		has  []api.Assignment // on n0, n1
+		has  []wire.Assignment // on n0, n1
 		says string
 	}{
-		"spread": {[]api.Assignment{of(web, 0, 1, byZone), of(web, 1, 1, byZone)}, "spread: 2 there, need at most 1 per zone"},
-		"apart":  {[]api.Assignment{of(pre, 0, 1), of(web, 0, 1, offStore)}, "apart: 1 there, need no pre.prod on the same zone"},
+		"spread": {[]wire.Assignment{of(web, 0, 1, byZone), of(web, 1, 1, byZone)}, "spread: 2 there, need at most 1 per zone"},
+		"apart":  {[]wire.Assignment{of(pre, 0, 1), of(web, 0, 1, offStore)}, "apart: 1 there, need no pre.prod on the same zone"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := zones(t, "a", "b", "c", "a")
@@ -55,7 +56,7 @@ func TestWhoComesToShareAZoneMoves(t *testing.T) {
 			if w.nodeOf(one) != "n0" || w.nodeOf(other) != "n1" {
 				t.Fatalf("they are on %q and %q", w.nodeOf(one), w.nodeOf(other))
 			}
-			epochs := func() int { return int(w.c.instances[one].Epoch) + int(w.c.instances[other].Epoch) }
+			epochs := func() int { return int(w.record(one).Epoch) + int(w.record(other).Epoch) }
 			moved := func(from int) int { return epochs() - from }
 			follow := func(d time.Duration) {
 				for range int(d / (2 * time.Second)) {
@@ -69,20 +70,20 @@ func TestWhoComesToShareAZoneMoves(t *testing.T) {
 			for range 4 {
 				w.relabelled("n1", inZone("a"))
 				follow(20 * time.Second)
-				if v := w.c.instances[other].Violated; v != tt.says {
+				if v := w.record(other).Violated; v != tt.says {
 					t.Errorf("it says %q", v)
 				}
 				w.relabelled("n1", inZone("b"))
 				follow(12 * time.Second)
 			}
-			if moved(start) != 0 || w.c.instances[one].Violated+w.c.instances[other].Violated != "" {
-				t.Fatalf("%d moves for moments, %q", moved(start), w.c.instances[other].Violated)
+			if moved(start) != 0 || w.record(one).Violated+w.record(other).Violated != "" {
+				t.Fatalf("%d moves for moments, %q", moved(start), w.record(other).Violated)
 			}
 
 			// Where there is no better place they stay, and the root may look.
 			w.relabelled("n1", inZone("a"))
 			follow(time.Minute)
-			if in := w.c.instances[other]; moved(start) != 0 || !in.Offered || in.State != api.Running {
+			if in := w.record(other); moved(start) != 0 || !in.Offered || in.State != api.Running {
 				t.Fatalf("%d moves to nowhere; it is %s, offered %v", moved(start), in.State, in.Offered)
 			}
 			w.step(Cordon{"n3", false}) // is no better
@@ -98,7 +99,7 @@ func TestWhoComesToShareAZoneMoves(t *testing.T) {
 			if moved(start) != 1 || (a == "n2") == (b == "n2") || name == "apart" && b != "n2" {
 				t.Errorf("%d moves, to %q and %q", moved(start), a, b)
 			}
-			for id, in := range w.c.instances {
+			for id, in := range w.records() {
 				if in.Violated != "" || in.Offered || in.Strained || in.State != api.Running {
 					t.Errorf("%s is %s, violated %q, offered %v", id, in.State, in.Violated, in.Offered)
 				}
@@ -115,7 +116,7 @@ func TestLabelsThatChangeMoveWhoAsksForThem(t *testing.T) {
 	w.relabelled("n1", inZone("a"))
 	w.relabelled("n0", inZone("b"))
 	w.pass(6 * time.Second)
-	if in := w.c.instances[web.Instance(0)]; in.Node != "n0" || !strings.HasPrefix(in.Violated, "labels:") {
+	if in := w.record(web.Instance(0)); in.Node != "n0" || !strings.HasPrefix(in.Violated, "labels:") {
 		t.Fatalf("within its rigidness it is on %q, violated %q", in.Node, in.Violated)
 	}
 	w.pass(20 * time.Second)
@@ -176,7 +177,7 @@ func TestWhoseLinkBecameTooSlowMoves(t *testing.T) {
 	w := newWorld(t, 2)
 	w.speed("n0", 1000)
 	w.step(Cordon{"n1", true})
-	linked := func(n int) api.Assignment {
+	linked := func(n int) wire.Assignment {
 		a := of(web, n, 1)
 		a.Spec.Connectivity = []api.Connectivity{{Target: "pre.prod", Constraints: []api.LinkConstraint{{Type: api.LinkBandwidth, Threshold: 400, Rigidness: 10}}}}
 		return a
@@ -197,17 +198,17 @@ func TestWhoseLinkBecameTooSlowMoves(t *testing.T) {
 		}
 		return n0, n1
 	}
-	if n0, _ := on(); n0 != 2 || w.c.instances[web.Instance(0)].Violated != "" {
+	if n0, _ := on(); n0 != 2 || w.record(web.Instance(0)).Violated != "" {
 		t.Fatalf("%d are on n0, %+v", n0, w.at(0))
 	}
 	w.speed("n0", 500) // for one of both
 	w.pass(5 * time.Second)
-	if v := w.c.instances[web.Instance(0)].Violated; v != "bandwidth_in: 100 Mbit/s, need 400 Mbit/s" {
+	if v := w.record(web.Instance(0)).Violated; v != "bandwidth_in: 100 Mbit/s, need 400 Mbit/s" {
 		t.Errorf("it says %q", v)
 	}
 	w.speed("n0", 1000)
 	w.pass(time.Minute)
-	if n0, _ := on(); n0 != 2 || w.c.instances[web.Instance(0)].Violated != "" {
+	if n0, _ := on(); n0 != 2 || w.record(web.Instance(0)).Violated != "" {
 		t.Fatalf("after a moment %d are on n0", n0)
 	}
 	w.speed("n0", 500)
@@ -216,7 +217,7 @@ func TestWhoseLinkBecameTooSlowMoves(t *testing.T) {
 		t.Errorf("%d are on n0, %d on n1", n0, n1)
 	}
 	for i := range 2 {
-		if v := w.c.instances[web.Instance(i)].Violated; v != "" {
+		if v := w.record(web.Instance(i)).Violated; v != "" {
 			t.Errorf("%d is violated still: %s", i, v)
 		}
 	}

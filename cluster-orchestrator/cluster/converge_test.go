@@ -6,11 +6,12 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // linkedTo is a link of 5 ms to a service, that may be searched for so many seconds.
-func linkedTo(to string, seconds float64) func(*api.Assignment) {
-	return func(a *api.Assignment) {
+func linkedTo(to string, seconds float64) func(*wire.Assignment) {
+	return func(a *wire.Assignment) {
 		a.Spec.Connectivity = []api.Connectivity{{Target: to, Constraints: []api.LinkConstraint{{Type: api.LinkLatency, Threshold: 5, ConvergenceTime: seconds}}}}
 	}
 }
@@ -19,7 +20,7 @@ func linkedTo(to string, seconds float64) func(*api.Assignment) {
 // instance of 3000 thousandths only.
 func crowded(t *testing.T) *world { return line(t, 4, nil) }
 
-func wide(a api.Assignment, more ...func(*api.Assignment)) api.Assignment {
+func wide(a wire.Assignment, more ...func(*wire.Assignment)) wire.Assignment {
 	a.Spec.VCPUs = 3
 	for _, change := range more {
 		change(&a)
@@ -36,7 +37,7 @@ func (w *world) placedAfter(id api.InstanceID, most int) int {
 		w.pass(time.Second)
 		w.beat()
 	}
-	w.t.Fatalf("%s was not placed within %d s: %+v", id, most, w.c.instances[id].view())
+	w.t.Fatalf("%s was not placed within %d s: %+v", id, most, w.observed(id))
 	return 0
 }
 
@@ -98,7 +99,7 @@ func TestALinkToAnotherClusterIsHandedBack(t *testing.T) {
 		w.pass(time.Second)
 		w.beat()
 	}
-	if v := w.c.instances[web.Instance(0)].view(); !v.HandedBack {
+	if v := w.observed(web.Instance(0)); !v.HandedBack {
 		t.Errorf("it was not handed back: %+v", v)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // A node stops what was withdrawn and cannot remove it yet. The root is told that it
@@ -28,7 +29,7 @@ func TestEndOfAWithdrawnInstanceIsPassedOn(t *testing.T) {
 	}
 	settled := func() {
 		for range 3 {
-			w.step(Ack{api.ReportAck{Boot: w.c.boot, Seq: w.c.root.seq}})
+			w.step(Ack{wire.ReportAck{Boot: w.c.fx.Boot, Seq: lastReport(w.c)}})
 			w.now = w.now.Add(50 * time.Millisecond) // the node has said nothing since it was heard last
 			w.step(Tick{})
 		}
@@ -64,11 +65,11 @@ func TestEndOfAWithdrawnInstanceIsPassedOn(t *testing.T) {
 	}
 	w.restart()
 	w.step(n.whole())
-	if in, ok := w.c.instances[id]; !ok || !in.view().Ended {
+	if !w.observed(id).Ended {
 		t.Error("a restarted cluster does not say that it has ended")
 	}
 	w.wants(assignment(0, 6, spec(1, 64)))
-	if w.c.instances[id].view().Ended {
+	if w.observed(id).Ended {
 		t.Error("it is wanted again, and said to have ended")
 	}
 }

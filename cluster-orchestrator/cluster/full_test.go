@@ -7,14 +7,15 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // smallWorld has two nodes with five addresses each.
 func smallWorld(t testing.TB, change func(*Config)) *world {
 	w := line(t, 2, change)
-	ranges := api.DefaultNetRanges()
+	ranges := wire.DefaultNetRanges()
 	ranges.Subnet = 29
-	w.step(RootNet{api.RootNet{Rev: 1, Ranges: ranges, Shares: []netip.Prefix{share}}})
+	w.step(RootNet{wire.RootNet{Rev: 1, Ranges: ranges, Shares: []netip.Prefix{share}}})
 	for _, id := range []api.NodeID{"n0", "n1"} {
 		w.net(id)
 	}
@@ -46,7 +47,7 @@ func TestANodeWithoutAddressesGetsNoMore(t *testing.T) {
 	last := slices.IndexFunc(w.c.Instances(), func(in api.Instance) bool { return in.Node == "" })
 	id := w.c.Instances()[last].ID
 	w.expect(id.Number(), api.Requested, "")
-	in := w.c.instances[id]
+	in := w.record(id)
 	if want := "0 of 2 nodes fit · 2 address (need an address on the node's network, have none left)"; in.Detail != want || !in.Offered {
 		t.Errorf("it says %q", in.Detail)
 	}
@@ -54,12 +55,12 @@ func TestANodeWithoutAddressesGetsNoMore(t *testing.T) {
 	m := spec(0, 1)
 	m.Virtualization, m.Name = "process", "tool"
 	for _, n := range []api.NodeID{"n0", "n1"} {
-		info := w.c.nodes[n].info
+		info := w.claims[n]
 		info.Runtimes = []string{"container", "process"}
 		w.step(JoinNode{Info: info})
 		w.speak(n)
 	}
-	w.want["acme/shop.prod.tool.prod#0"] = api.Assignment{Instance: "acme/shop.prod.tool.prod#0", Epoch: api.EpochOf(1, 0), SpecRev: 1, Spec: m}
+	w.want["acme/shop.prod.tool.prod#0"] = wire.Assignment{Instance: "acme/shop.prod.tool.prod#0", Epoch: api.EpochOf(1, 0), SpecRev: 1, Spec: m}
 	w.desire()
 	w.beat()
 	if in, _ := w.c.Instance("acme/shop.prod.tool.prod#0"); in.State != api.Running {
@@ -106,7 +107,7 @@ func TestWhatIsCompletedHasItsAddressForAWhile(t *testing.T) {
 	}
 	w.checkBooks()
 	free := func() (n int64) {
-		for _, c := range w.c.table.All() {
+		for _, c := range w.c.place.Candidates() {
 			n += c.Free.MilliCPU
 		}
 		return n
@@ -117,7 +118,7 @@ func TestWhatIsCompletedHasItsAddressForAWhile(t *testing.T) {
 	addressed := func(want int) {
 		t.Helper()
 		w.checkBooks()
-		if n := w.c.nodes["n0"].addressed + w.c.nodes["n1"].addressed; n != want {
+		if n := w.c.place.Addresses("n0") + w.c.place.Addresses("n1"); n != want {
 			t.Fatalf("%d addresses are booked, want %d", n, want)
 		}
 	}
@@ -166,7 +167,7 @@ func TestTheUrgentGetTheLastAddress(t *testing.T) {
 	w.desire()
 	w.beat()
 	w.wants(classed(10, 2, "high", 0.01))
-	in := w.c.instances[web.Instance(10)]
+	in := w.record(web.Instance(10))
 	kept := in.Reserved
 	if kept == "" {
 		t.Fatalf("nobody makes way: %s", in.Detail)
@@ -206,9 +207,9 @@ func TestASubnetThatComesLateCounts(t *testing.T) {
 	if n := w.on("n0"); n != 6 { // who knows how many it will have
 		t.Fatalf("%d instances", n)
 	}
-	ranges := api.DefaultNetRanges()
+	ranges := wire.DefaultNetRanges()
 	ranges.Subnet = 29
-	w.step(RootNet{api.RootNet{Rev: 1, Ranges: ranges, Shares: []netip.Prefix{share}}})
+	w.step(RootNet{wire.RootNet{Rev: 1, Ranges: ranges, Shares: []netip.Prefix{share}}})
 	w.net("n0")
 	w.checkBooks()
 	w.wants(assignment(6, 1, spec(0, 1)))

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/violations"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // large is a core with many nodes, without the twins that a world drives.
@@ -19,7 +21,7 @@ type large struct {
 }
 
 func newLarge(t testing.TB, nodes int, cfg Config, info func(i int, x *api.NodeInfo)) *large {
-	cfg.ID, cfg.LocalNumbers = "munich", 100_000
+	cfg.ID, cfg.LocalNumbers, cfg.Dead = "munich", 100_000, time.Minute
 	l := &large{t: t, c: New(cfg), now: epoch, seq: map[api.NodeID]uint64{}}
 	l.c.Step(l.now, Start{})
 	for i := range nodes {
@@ -29,8 +31,8 @@ func newLarge(t testing.TB, nodes int, cfg Config, info func(i int, x *api.NodeI
 		}
 		l.c.Step(l.now, JoinNode{Info: x})
 		l.seq[x.ID] = 1
-		l.c.Step(l.now, NodeReport{api.NodeReport{Node: x.ID, Boot: 1, Seq: 1, Whole: true}})
-		l.c.Step(l.now, NodeAlive{Node: x.ID, Alive: api.Alive{Boot: 1, Seq: 1}})
+		l.c.Step(l.now, NodeReport{wire.NodeReport{Node: x.ID, Boot: 1, Seq: 1, Whole: true}})
+		l.c.Step(l.now, NodeAlive{Node: x.ID, Alive: wire.Alive{Boot: 1, Seq: 1}})
 	}
 	return l
 }
@@ -40,35 +42,32 @@ func nodeAt(i int) api.NodeID { return api.NodeID(fmt.Sprintf("n%d", i)) }
 // stands has a node be at a place in the latency space.
 func (l *large) stands(i int, ms float64) {
 	id := nodeAt(i)
-	self := api.NetSelf{Chain: [][]byte{{1}}, Proof: []byte{2}, Coord: at(ms)}
+	self := wire.NetSelf{Chain: [][]byte{{1}}, Proof: []byte{2}, Coord: at(ms)}
 	copy(self.Key[:], id)
 	l.seq[id]++
-	l.c.Step(l.now, NetUp{id, api.NetUp{Boot: 1, Seq: l.seq[id], Self: &self}})
+	l.c.Step(l.now, NetUp{id, wire.NetUp{Boot: 1, Seq: l.seq[id], Self: &self}})
 }
 
 // says has a node tell something new of itself.
 func (l *large) says(x api.NodeInfo) {
 	l.seq[x.ID]++
-	l.c.Step(l.now, NodeReport{api.NodeReport{Node: x.ID, Boot: 1, Seq: l.seq[x.ID], Info: &x, Gen: l.c.nodes[x.ID].gen}})
+	l.c.Step(l.now, NodeReport{wire.NodeReport{Node: x.ID, Boot: 1, Seq: l.seq[x.ID], Info: &x, Gen: l.c.place.Gen(x.ID)}})
 }
 
 // wants has the root want more.
-func (l *large) wants(as ...api.Assignment) {
+func (l *large) wants(as ...wire.Assignment) {
 	l.gen++
-	d := api.Desired{Gen: l.gen, From: l.gen - 1, Put: as, Digest: l.c.root.wanted}
+	d := wire.Desired{Gen: l.gen, From: l.gen - 1, Put: as, Digest: wanted(l.c)}
 	for _, a := range as {
 		d.Digest = d.Digest.Toggle(a.Digest())
 	}
 	l.c.Step(l.now, Desired{d})
 }
 
-// pass lets time go by while all nodes are heard.
+// pass lets time go by, less than Config.Dead, so that no node needs a heartbeat.
 func (l *large) pass(d time.Duration) {
 	for end := l.now.Add(d); l.now.Before(end); {
 		l.now = l.now.Add(250 * time.Millisecond)
-		for _, n := range l.c.nodes {
-			n.lastAlive = l.now
-		}
 		l.c.Step(l.now, Tick{})
 	}
 }
@@ -84,8 +83,8 @@ func allocations(f func()) int {
 }
 
 func (l *large) placed(id api.ServiceID) (n int) {
-	for _, in := range l.c.services[id].instances {
-		if in.Node != "" {
+	for _, in := range l.c.Instances() {
+		if in.Service == id && in.Node != "" {
 			n++
 		}
 	}
@@ -102,7 +101,7 @@ func TestWhatFitsNowhereCostsLittle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLarge(t, nodes, Config{}, nil)
-			var as []api.Assignment
+			var as []wire.Assignment
 			for i := range instances {
 				as = append(as, of(web, i, 1, wish))
 			}
@@ -129,9 +128,9 @@ func TestWhatFitsNowhereCostsLittle(t *testing.T) {
 // TestAFullShortlistIsFilledAgain: that all of it is taken says nothing while there
 // are others.
 func TestAFullShortlistIsFilledAgain(t *testing.T) {
-	const nodes = shortFrom + 500
+	const nodes = 1500
 	l := newLarge(t, nodes, Config{}, func(i int, x *api.NodeInfo) { x.Capacity.MilliCPU = 600 })
-	var as []api.Assignment
+	var as []wire.Assignment
 	for i := range nodes + 10 {
 		as = append(as, of(web, i, 1))
 	}
@@ -156,7 +155,7 @@ func TestAMassOfViolationsIsRelievedAtAPace(t *testing.T) {
 					x.Labels = map[string]string{"disk": "nvme"}
 				}
 			})
-			var as []api.Assignment
+			var as []wire.Assignment
 			for i := range instances {
 				as = append(as, of(web, i, 1, api.Constraint{Type: api.ConstrainLabels, Labels: []string{"disk=nvme"}, Rigidness: 1}))
 			}
@@ -170,8 +169,8 @@ func TestAMassOfViolationsIsRelievedAtAPace(t *testing.T) {
 				l.says(x)
 			}
 			relieved := func() (n int) {
-				for _, in := range l.c.instances {
-					if in.Strained || len(in.Moves) > 0 {
+				for _, id := range l.c.place.IDs() {
+					if in, _ := l.c.place.Record(id); in.Strained || len(in.Moves) > 0 {
 						n++
 					}
 				}
@@ -187,7 +186,7 @@ func TestAMassOfViolationsIsRelievedAtAPace(t *testing.T) {
 					l.pass(250 * time.Millisecond)
 					now = relieved()
 				})
-				if work = max(work, n); now-last > relieveCount {
+				if work = max(work, n); now-last > violations.MovesAtOnce {
 					t.Fatalf("%d are relieved at once", now-last)
 				}
 				if last = now; l.now.Sub(epoch) > 30*time.Second {
@@ -205,21 +204,24 @@ func TestAMassOfViolationsIsRelievedAtAPace(t *testing.T) {
 func TestANodeThatDiesWithWhatFitsNowhereElseCostsLittle(t *testing.T) {
 	const nodes, instances = 2000, 200
 	l := newLarge(t, nodes, Config{}, func(i int, x *api.NodeInfo) { x.Capacity.MilliCPU, x.Capacity.MemoryMB = 200_000, 100_000 })
-	var as []api.Assignment
+	var as []wire.Assignment
 	for i := range instances {
 		as = append(as, of(web, i, 1, onNode("n0")))
 	}
 	l.wants(as...)
-	n0 := l.c.nodes["n0"]
 	if n := allocations(func() {
 		l.c.Step(l.now, Drain{Node: "n0"})
 	}); n > 20*nodes+200*instances {
 		t.Errorf("when it is drained there are %d allocations", n)
 	}
 	l.c.Step(l.now, Cordon{"n0", false})
-	l.c.timers.Set(timerKey{what: timerDead, node: "n0"}, l.now)
-	n0.lastAlive = l.now.Add(-time.Hour)
-	if n := allocations(func() { l.c.Step(l.now.Add(time.Second), Tick{}) }); n > 20*nodes+200*instances || !n0.silent {
-		t.Errorf("when it dies (%v) there are %d allocations", n0.silent, n)
+	dead := l.now.Add(l.c.members.Dead())
+	l.pass(l.c.members.Dead() - time.Second)
+	for i := 1; i < nodes; i++ {
+		l.c.Step(l.now, NodeAlive{Node: nodeAt(i), Alive: wire.Alive{Boot: 1, Seq: 2}})
+	}
+	n := allocations(func() { l.c.Step(dead.Add(time.Second/2), Tick{}) })
+	if v, _ := l.c.Node("n0"); n > 20*nodes+200*instances || v.Status != api.NodeSilent {
+		t.Errorf("when n0 dies (%s) there are %d allocations", v.Status, n)
 	}
 }

@@ -31,11 +31,16 @@ func TestMovesElsewhereCountHere(t *testing.T) {
 	if n := len(epochs) - 1; n != 1 {
 		t.Errorf("after three moves elsewhere it moved %d times", n)
 	}
-	in := w.c.instances[web.Instance(0)]
-	if n := len(in.view().Moves); n != 4 {
+	in := w.record(web.Instance(0))
+	if n := len(w.observed(in.Want.Instance).Moves); n != 4 {
 		t.Errorf("the root is told of %d moves", n)
 	}
-	if in.Want.Moves != nil || in.assignment().Moves != nil {
+	for id, n := range w.nodes {
+		if moves := n.want[in.Want.Instance].Moves; moves != nil {
+			t.Errorf("the assignment sent to node %s has moves %v, want none", id, moves)
+		}
+	}
+	if in.Want.Moves != nil {
 		t.Error("its node is told")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 var (
@@ -19,7 +20,7 @@ var (
 // netWorld is a world with shares, whose nodes have netmanagers.
 func netWorld(t testing.TB, nodes int) *world {
 	w := newWorld(t, nodes)
-	w.step(RootNet{api.RootNet{Rev: 1, Ranges: api.DefaultNetRanges(), Shares: []netip.Prefix{share}}})
+	w.step(RootNet{wire.RootNet{Rev: 1, Ranges: wire.DefaultNetRanges(), Shares: []netip.Prefix{share}}})
 	for i := range nodes {
 		w.net(api.NodeID(fmt.Sprintf("n%d", i)))
 	}
@@ -27,13 +28,14 @@ func netWorld(t testing.TB, nodes int) *world {
 }
 
 // net has a node's netmanager speak for the first time in its boot.
-func (w *world) net(id api.NodeID, wants ...api.Want) []any {
-	self := api.NetSelf{Chain: [][]byte{{1}}, Proof: []byte{2}}
+func (w *world) net(id api.NodeID, wants ...wire.Want) []any {
+	self := wire.NetSelf{Chain: [][]byte{{1}}, Proof: []byte{2}}
 	copy(self.Key[:], id)
-	return w.said(id, w.step(NetUp{id, api.NetUp{Boot: 1, Seq: 1, Self: &self, Whole: true, Add: wants}}).Send)
+	w.nodes[id].said = 1
+	return w.said(id, w.step(NetUp{id, wire.NetUp{Boot: 1, Seq: 1, Self: &self, Whole: true, Add: wants}}).Send)
 }
 
-func (w *world) said(id api.NodeID, envs []api.Envelope) (msgs []any) {
+func (w *world) said(id api.NodeID, envs []wire.Envelope) (msgs []any) {
 	for _, e := range envs {
 		if e.To == id.Addr() {
 			msgs = append(msgs, e.Msg)
@@ -43,7 +45,7 @@ func (w *world) said(id api.NodeID, envs []api.Envelope) (msgs []any) {
 }
 
 // run has the node run what it should, with addresses of its subnet.
-func (w *world) run(id api.NodeID) []api.Envelope {
+func (w *world) run(id api.NodeID) []wire.Envelope {
 	n := w.nodes[id]
 	n.settle()
 	lease, _ := w.c.Lease(id)
@@ -56,21 +58,21 @@ func (w *world) run(id api.NodeID) []api.Envelope {
 	return w.step(n.whole()).Send
 }
 
-func addressedAt(n int, a netip.Addr) api.Assignment {
+func addressedAt(n int, a netip.Addr) wire.Assignment {
 	as := assignment(n, 1, spec(1, 100))
 	as.Addresses.RoundRobin = a
 	return as
 }
 
-func down(t testing.TB, msgs []any) api.NetDown {
+func down(t testing.TB, msgs []any) wire.NetDown {
 	t.Helper()
 	for _, m := range msgs {
-		if d, ok := m.(api.NetDown); ok {
+		if d, ok := m.(wire.NetDown); ok {
 			return d
 		}
 	}
 	t.Fatalf("no word of the network in %+v", msgs)
-	return api.NetDown{}
+	return wire.NetDown{}
 }
 
 func TestANodeKeepsItsSubnetAndItsSecrets(t *testing.T) {
@@ -100,26 +102,6 @@ func TestANodeKeepsItsSubnetAndItsSecrets(t *testing.T) {
 	}
 }
 
-func TestANodeWaitsForAShareAndIsToldByItself(t *testing.T) {
-	w := newWorld(t, 1)
-	w.pass(2 * time.Second)
-	for w.c.root.sent != 0 {
-		w.step(Ack{api.ReportAck{Boot: w.c.boot, Seq: w.c.root.seq}})
-	}
-	w.net("n0")
-	var asked bool
-	for _, r := range w.reports() {
-		asked = asked || r.Net != nil && r.Net.Subnets == 1
-	}
-	if !asked {
-		t.Fatalf("the root is told %+v", w.reports())
-	}
-	eff := w.step(RootNet{api.RootNet{Rev: 1, Ranges: api.DefaultNetRanges(), Shares: []netip.Prefix{share}}})
-	if d := down(t, w.said("n0", eff.Send)); d.Lease == nil || !share.Contains(d.Lease.Subnet.Addr()) {
-		t.Fatalf("told %+v", d)
-	}
-}
-
 // TestNewFlowsAvoidAnInstanceBeforeItsNodeIsToldToStopIt: the order of messages
 // in one step.
 func TestNewFlowsAvoidAnInstanceBeforeItsNodeIsToldToStopIt(t *testing.T) {
@@ -127,24 +109,24 @@ func TestNewFlowsAvoidAnInstanceBeforeItsNodeIsToldToStopIt(t *testing.T) {
 	w.wants(addressedAt(0, rr), addressedAt(1, rr))
 	w.run("n0")
 	w.run("n1")
-	d := down(t, w.net2("n1", api.Want{Address: rr, For: web}))
+	d := down(t, w.net2("n1", wire.Want{Address: rr, For: web}))
 	if len(d.Routes) != 1 || len(d.Routes[0].Backends) != 2 || d.Routes[0].Addresses.RoundRobin != rr || len(d.Routes[0].Peers) != 2 || !d.WantHeld {
 		t.Fatalf("told %+v", d)
 	}
 	on := w.at(0).Node
 	delete(w.want, web.Instance(0))
 	w.gen++
-	eff := w.step(Desired{api.Desired{Gen: w.gen, Put: []api.Assignment{w.want[web.Instance(1)]}, Digest: w.want[web.Instance(1)].Digest()}})
+	eff := w.step(Desired{wire.Desired{Gen: w.gen, Put: []wire.Assignment{w.want[web.Instance(1)]}, Digest: w.want[web.Instance(1)].Digest()}})
 	route, stop := -1, -1
 	for i, e := range eff.Send {
 		switch m := e.Msg.(type) {
-		case api.NetDown:
+		case wire.NetDown:
 			for _, be := range m.Routes[0].Backends {
 				if be.Instance == web.Instance(0) && be.State == api.BackendDraining {
 					route = i
 				}
 			}
-		case api.Desired:
+		case wire.Desired:
 			if e.To == on.Addr() {
 				stop = i
 			}
@@ -160,9 +142,10 @@ func TestNewFlowsAvoidAnInstanceBeforeItsNodeIsToldToStopIt(t *testing.T) {
 }
 
 // net2 has a node say something further that it wants.
-func (w *world) net2(id api.NodeID, wants ...api.Want) []any {
-	seq := w.c.nodes[id].net.seq + 1
-	return w.said(id, w.step(NetUp{id, api.NetUp{Boot: 1, Seq: seq, Add: wants, Held: w.c.net.book.Held(id)}}).Send)
+func (w *world) net2(id api.NodeID, wants ...wire.Want) []any {
+	n := w.nodes[id]
+	n.said++
+	return w.said(id, w.step(NetUp{id, wire.NetUp{Boot: 1, Seq: n.said, Add: wants, Held: w.c.netbook.Held(id)}}).Send)
 }
 
 func TestADeadNodesBackendsLeaveInTheStepThatFindsIt(t *testing.T) {
@@ -174,7 +157,7 @@ func TestADeadNodesBackendsLeaveInTheStepThatFindsIt(t *testing.T) {
 	for _, id := range []api.NodeID{"n0", "n1", "n2"} {
 		w.run(id)
 	}
-	w.net2("n0", api.Want{Service: web, For: web})
+	w.net2("n0", wire.Want{Service: web, For: web})
 	w.nodes["n1"].off = true
 	w.nodes["n2"].has = map[api.InstanceID]api.Observed{} // or beats would lose the addresses
 	for range 20 {
@@ -186,13 +169,13 @@ func TestADeadNodesBackendsLeaveInTheStepThatFindsIt(t *testing.T) {
 		if n, _ := w.c.Node("n1"); n.Status != api.NodeSilent {
 			continue
 		}
-		r, ok := w.c.net.book.RouteOf(web)
+		r, ok := w.c.netbook.Route(web)
 		if !ok || slices.ContainsFunc(r.Backends, func(be api.Backend) bool { return be.Peer == api.PeerKey{'n', '1'} }) {
 			t.Errorf("the route leads to %+v, told %+v", r.Backends, eff.Send)
 		}
 		// It may be cut off from the cluster alone: whose its addresses are is still known.
 		at := w.nodes["n1"].whole().Observed[0].Address
-		if d := down(t, w.net2("n0", api.Want{Service: web, For: web}, api.Want{Address: at, For: web})); len(d.Sources) != 1 || d.Sources[0].Service != web {
+		if d := down(t, w.net2("n0", wire.Want{Service: web, For: web}, wire.Want{Address: at, For: web})); len(d.Sources) != 1 || d.Sources[0].Service != web {
 			t.Errorf("asked for %s, told %+v", at, d)
 		}
 		return
@@ -215,12 +198,12 @@ func TestIdleNodesSaySo(t *testing.T) {
 		beat.CPUUsed = cpu
 		w.step(beat)
 	}
-	r, _ := w.c.net.book.RouteOf(web)
+	r, _ := w.c.netbook.Route(web)
 	got := map[api.PeerKey]uint8{}
 	for _, be := range r.Backends {
 		got[be.Peer] = be.Load
 	}
-	if got[api.PeerKey{'n', '0'}] != 90 || got[api.PeerKey{'n', '1'}] == 0 || got[api.PeerKey{'n', '1'}] >= loadStep {
+	if got[api.PeerKey{'n', '0'}] != 90 || got[api.PeerKey{'n', '1'}] == 0 || got[api.PeerKey{'n', '1'}] >= 20 {
 		t.Errorf("the route has loads %v", got)
 	}
 }
@@ -240,7 +223,7 @@ func TestRoutesAreWholeBeforeNodesSpeakAgain(t *testing.T) {
 		w.run(id)
 	}
 	w.restart()
-	d := down(t, w.net("n2", api.Want{Address: rr, For: web}))
+	d := down(t, w.net("n2", wire.Want{Address: rr, For: web}))
 	if len(d.Routes) != 1 || len(d.Routes[0].Backends) != 3 || d.Routes[0].Backends[0].State != api.BackendUp {
 		t.Fatalf("told %+v", d)
 	}
@@ -258,22 +241,22 @@ func TestWhoMayAsk(t *testing.T) {
 	lease, _ := w.c.Lease(other)
 	for _, c := range []struct {
 		node api.NodeID
-		want api.Want
+		want wire.Want
 		is   string
 	}{
-		{other, api.Want{Address: rr, For: web}, "denied"}, // it does not host who asks
-		{host, api.Want{Address: rr, For: web}, "denied"},  // nobody may call it
-		{host, api.Want{Address: rr}, "denied"},
-		{host, api.Want{Service: web}, "denied"},
-		{host, api.Want{For: web}, "refused"},
-		{host, api.Want{Address: rr, Service: web, For: web}, "refused"},
-		{host, api.Want{Address: netip.MustParseAddr("192.0.2.1"), For: web}, "refused"},
-		{host, api.Want{Address: lease.Subnet.Addr().Next(), For: web}, "refused"}, // nobody is there
-		{host, api.Want{Address: inst, For: web}, "denied"},
-		{host, api.Want{Address: lease.Subnet.Addr()}, "peer"},
-		{host, api.Want{Service: "rival/a.b.c.d", For: web}, "nothing"}, // the root's to say
+		{other, wire.Want{Address: rr, For: web}, "denied"}, // it does not host who asks
+		{host, wire.Want{Address: rr, For: web}, "denied"},  // nobody may call it
+		{host, wire.Want{Address: rr}, "denied"},
+		{host, wire.Want{Service: web}, "denied"},
+		{host, wire.Want{For: web}, "refused"},
+		{host, wire.Want{Address: rr, Service: web, For: web}, "refused"},
+		{host, wire.Want{Address: netip.MustParseAddr("192.0.2.1"), For: web}, "refused"},
+		{host, wire.Want{Address: lease.Subnet.Addr().Next(), For: web}, "refused"}, // nobody is there
+		{host, wire.Want{Address: inst, For: web}, "denied"},
+		{host, wire.Want{Address: lease.Subnet.Addr()}, "peer"},
+		{host, wire.Want{Service: "rival/a.b.c.d", For: web}, "nothing"}, // the root's to say
 	} {
-		d := api.NetDown{}
+		d := wire.NetDown{}
 		if msgs := w.net2(c.node, c.want); len(msgs) > 0 {
 			d = down(t, msgs)
 		}
@@ -294,54 +277,6 @@ func TestWhoMayAsk(t *testing.T) {
 	}
 }
 
-// TestANodeCannotLieAboutWhereItsInstancesAre: addresses of others, and another
-// node's key, count for nothing.
-func TestANodeCannotLieAboutWhereItsInstancesAre(t *testing.T) {
-	w := netWorld(t, 2)
-	w.wants(addressedAt(0, rr))
-	host := w.at(0).Node
-	n := w.nodes[host]
-	n.settle()
-	o := n.has[web.Instance(0)]
-	o.Address = rr // not of its subnet
-	n.has[web.Instance(0)] = o
-	w.step(n.whole())
-	if r, _ := w.c.net.book.RouteOf(web); len(r.Backends) != 0 {
-		t.Errorf("the route leads to %+v", r.Backends)
-	}
-	self := api.NetSelf{Chain: [][]byte{{1}}, Proof: []byte{2}}
-	copy(self.Key[:], "n1")
-	if host == "n1" {
-		copy(self.Key[:], "n0")
-	}
-	w.step(NetUp{host, api.NetUp{Boot: 2, Seq: 1, Self: &self, Whole: true}})
-	if w.c.nodes[host].net.self != nil {
-		t.Error("it takes another node's key")
-	}
-}
-
-func TestWantsOfANodeAreBoundedAndExpire(t *testing.T) {
-	w := netWorld(t, 1)
-	w.wants(addressedAt(0, rr))
-	w.run("n0")
-	many := make([]api.Want, 20_000)
-	for i := range many {
-		many[i] = api.Want{Service: api.ServiceID(fmt.Sprintf("acme/a.b.c%d.d", i)), For: web}
-	}
-	w.net2("n0", many...)
-	if n := len(w.c.net.book.Wants("n0")); n != 1<<14 {
-		t.Errorf("%d wants are kept", n)
-	}
-	for end := w.now.Add(11 * time.Minute); w.now.Before(end); { // it lives, and says nothing of them
-		w.now = w.now.Add(2 * time.Second)
-		w.step(w.nodes["n0"].alive())
-		w.step(Ack{api.ReportAck{Boot: w.c.boot, Seq: w.c.root.seq}})
-	}
-	if n := len(w.c.net.book.Wants("n0")); n != 0 {
-		t.Errorf("%d wants are left", n)
-	}
-}
-
 // TestOneChangeConcernsThoseWhoAsked counts the messages of one instance's start
 // in a cluster with many services and nodes.
 func TestOneChangeConcernsThoseWhoAsked(t *testing.T) {
@@ -354,7 +289,7 @@ func TestOneChangeConcernsThoseWhoAsked(t *testing.T) {
 		w.run(id)
 	}
 	for _, id := range []api.NodeID{"n3", "n7"} {
-		w.net2(id, api.Want{Address: rr, For: web})
+		w.net2(id, wire.Want{Address: rr, For: web})
 	}
 	n := w.nodes["n9"]
 	for i, o := range n.has {
@@ -363,7 +298,7 @@ func TestOneChangeConcernsThoseWhoAsked(t *testing.T) {
 	}
 	var to []string
 	for _, e := range w.step(n.whole()).Send {
-		if _, ok := e.Msg.(api.NetDown); ok {
+		if _, ok := e.Msg.(wire.NetDown); ok {
 			to = append(to, strings.TrimPrefix(string(e.To), "node/"))
 		}
 	}
@@ -382,7 +317,7 @@ func BenchmarkOneRouteOfMany(b *testing.B) {
 			for i := range services {
 				m := spec(0.01, 1)
 				m.Name = fmt.Sprintf("s%d", i)
-				a := api.Assignment{Instance: api.ServiceID("acme/shop.prod." + m.Name + ".prod").Instance(0), Epoch: api.EpochOf(1, 0), SpecRev: 1, Spec: m}
+				a := wire.Assignment{Instance: api.ServiceID("acme/shop.prod." + m.Name + ".prod").Instance(0), Epoch: api.EpochOf(1, 0), SpecRev: 1, Spec: m}
 				a.Addresses.RoundRobin = netip.AddrFrom4([4]byte{10, 30, byte(i / 250), byte(1 + i%250)})
 				w.want[a.Instance] = a
 			}
@@ -392,8 +327,8 @@ func BenchmarkOneRouteOfMany(b *testing.B) {
 				w.run(id)
 			}
 			id := api.ServiceID("acme/shop.prod.s1.prod")
-			node := w.c.instances[id.Instance(0)].Node
-			w.net2(node, api.Want{Service: id, For: id})
+			node := w.record(id.Instance(0)).Node
+			w.net2(node, wire.Want{Service: id, For: id})
 			n := w.nodes[node]
 			o := n.has[id.Instance(0)]
 			b.ReportAllocs()
@@ -401,7 +336,7 @@ func BenchmarkOneRouteOfMany(b *testing.B) {
 			for i := range b.N {
 				o.State = []api.State{api.Failed, api.Running}[i%2]
 				n.seq++
-				w.c.Step(w.now, NodeReport{api.NodeReport{Node: node, Boot: 1, Seq: n.seq, Gen: n.gen, Observed: []api.Observed{o}}})
+				w.c.Step(w.now, NodeReport{wire.NodeReport{Node: node, Boot: 1, Seq: n.seq, Gen: n.gen, Observed: []api.Observed{o}}})
 			}
 		})
 	}
@@ -416,7 +351,7 @@ func TestWhatDoesNotListenIsASourceAndNoBackend(t *testing.T) {
 	w.run(other)
 	w.nodes[from].slow = true
 	w.run(from)
-	d := down(t, w.net2(other, api.Want{Address: rr, For: web}, api.Want{Address: w.at(0).Address, For: web}))
+	d := down(t, w.net2(other, wire.Want{Address: rr, For: web}, wire.Want{Address: w.at(0).Address, For: web}))
 	if len(d.Routes) != 1 || len(d.Routes[0].Backends) != 1 || d.Routes[0].Backends[0].Instance != web.Instance(1) || len(d.Sources) != 1 || d.Sources[0].Service != web {
 		t.Fatalf("told %+v", d)
 	}
@@ -437,14 +372,14 @@ func TestRoutesNameThePublishedPorts(t *testing.T) {
 	host := w.at(0).Node
 	w.run(host)
 	want := a.Spec.Ports()
-	d := down(t, w.net2(host, api.Want{Address: rr, For: web}))
+	d := down(t, w.net2(host, wire.Want{Address: rr, For: web}))
 	if len(d.Routes) != 1 || !slices.Equal(d.Routes[0].Ports, want) {
 		t.Errorf("a node is told %+v, want ports %v", d.Routes, want)
 	}
 	newer := a
 	newer.SpecRev, newer.Epoch, newer.Spec.Port = 2, a.Epoch+1<<20, "6080:8080"
 	w.wants(newer)
-	if r, _ := w.c.net.book.RouteOf(web); !slices.Equal(r.Ports, newer.Spec.Ports()) {
+	if r, _ := w.c.netbook.Route(web); !slices.Equal(r.Ports, newer.Spec.Ports()) {
 		t.Errorf("with the newer SLA, ports %v", r.Ports)
 	}
 }

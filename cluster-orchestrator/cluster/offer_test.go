@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/uplink"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 func TestTheRootGetsItsShareAndNoMore(t *testing.T) {
@@ -18,8 +21,8 @@ func TestTheRootGetsItsShareAndNoMore(t *testing.T) {
 			t.Errorf("instance %d is on %q", i, in.Node)
 		}
 	}
-	v := w.c.instances[web.Instance(5)].view()
-	if !v.HandedBack || v.Why.Causes[0].Constraint != ConstraintShare || v.Why.Causes[0].Count != 2 || v.Why.Considered != 2 {
+	v := w.observed(web.Instance(5))
+	if !v.HandedBack || v.Why.Causes[0].Constraint != placement.ConstraintShare || v.Why.Causes[0].Count != 2 || v.Why.Considered != 2 {
 		t.Errorf("the root is told %+v", v.Why)
 	}
 	if a := w.c.Aggregate(); a.Capacity.MilliCPU != 4000 || a.Free.MilliCPU != 0 || a.Largest.MilliCPU != 0 || a.Slots[0].Free.MilliCPU != 0 {
@@ -39,7 +42,7 @@ func TestTheRootGetsItsShareAndNoMore(t *testing.T) {
 // nothing changes.
 func TestWhatFreesTheShareIsUsedAtOnce(t *testing.T) {
 	w := line(t, 2, func(c *Config) { c.Offer.Share = 0.5 }) // 4 of 8 vCPUs
-	on := func(n int, node api.NodeID, alone bool) api.Assignment {
+	on := func(n int, node api.NodeID, alone bool) wire.Assignment {
 		a := of(web, n, api.Revision(n+1), onNode(node))
 		a.Spec.VCPUs, a.Spec.Exclusive = 3, alone
 		return a
@@ -48,14 +51,14 @@ func TestWhatFreesTheShareIsUsedAtOnce(t *testing.T) {
 	w.beat()
 	w.wants(on(1, "n1", false), on(2, "n1", true))
 	w.pass(10 * time.Second)
-	if a, b := w.at(1), w.at(2); a.Node != "" || b.Node != "" || !w.c.instances[web.Instance(2)].Bound {
+	if a, b := w.at(1), w.at(2); a.Node != "" || b.Node != "" || !w.record(web.Instance(2)).Bound {
 		t.Fatalf("beyond the share they are on %q and %q", a.Node, b.Node)
 	}
 	w.drops(web.Instance(0))
 	w.nodes["n0"].settle()
 	acks := func() {
-		for w.c.root.sent != 0 {
-			w.step(Ack{api.ReportAck{Boot: w.c.boot, Seq: w.c.root.seq}})
+		for waits(w.c) {
+			w.step(Ack{wire.ReportAck{Boot: w.c.fx.Boot, Seq: lastReport(w.c)}})
 		}
 	}
 	acks()
@@ -76,7 +79,7 @@ func TestWhatFreesTheShareIsUsedAtOnce(t *testing.T) {
 }
 
 func TestTheOperatorSaysHowMuchIsTold(t *testing.T) {
-	told := func(o Offer) api.Aggregate {
+	told := func(o uplink.Offer) api.Aggregate {
 		w := line(t, 0, func(c *Config) { c.Offer = o })
 		for i, id := range []api.NodeID{"n0", "n1", "n2"} {
 			info := nodeInfo(id, api.Resources{MilliCPU: 4000, MemoryMB: 4100})
@@ -84,25 +87,25 @@ func TestTheOperatorSaysHowMuchIsTold(t *testing.T) {
 				info.Network = api.NetworkHost
 			}
 			info.Location, info.Areas, info.Devices = &api.Geo{Lat: 48.1 + float64(i), Lon: 11.6}, []string{"de", "munich"}, gpus("a", "b")[:i%2+1]
-			w.nodes[id] = &twin{id: id, boot: 1, has: map[api.InstanceID]api.Observed{}, want: map[api.InstanceID]api.Assignment{}}
+			w.nodes[id] = &twin{id: id, boot: 1, has: map[api.InstanceID]api.Observed{}, want: map[api.InstanceID]wire.Assignment{}}
 			w.step(JoinNode{Info: info})
 			w.speak(id)
 			w.stands(id, 10*float64(i))
 		}
 		return w.c.Aggregate()
 	}
-	full := told(Offer{})
+	full := told(uplink.Offer{})
 	if len(full.Hull) == 0 || full.Latency == nil || full.Latency.Nodes != 3 || full.Latency.Radius < 10*time.Millisecond || full.Unplaced != 0 {
 		t.Errorf("in full %+v", full)
 	}
 	if len(full.Slots) != 2 || !full.Slots[1].Network || full.Slots[1].Nodes != 2 || full.Slots[1].Devices[0] != (api.SlotDevice{Name: "gpu", Free: 3, Largest: 2}) || len(full.Slots[1].Areas) != 2 {
 		t.Errorf("in full %+v", full.Slots)
 	}
-	slots := told(Offer{Detail: DetailSlots})
+	slots := told(uplink.Offer{Detail: uplink.DetailSlots})
 	if slots.Hull != nil || slots.Latency != nil || len(slots.Slots) != 2 || slots.Slots[0].Areas[0] != "*" {
 		t.Errorf("by slots %+v", slots)
 	}
-	sums := told(Offer{Detail: DetailSums})
+	sums := told(uplink.Offer{Detail: uplink.DetailSums})
 	if len(sums.Slots) != 0 || sums.Hull != nil || sums.StdDev != (api.Resources{}) || sums.Free.MemoryMB != 12300 {
 		t.Errorf("by sums %+v", sums)
 	}
@@ -111,7 +114,7 @@ func TestTheOperatorSaysHowMuchIsTold(t *testing.T) {
 			t.Errorf("%+v does not say that 2 nodes have an overlay network", a)
 		}
 	}
-	coarse := told(Offer{Round: 0.5})
+	coarse := told(uplink.Offer{Round: 0.5})
 	if coarse.Free.MemoryMB != 12300 && coarse.Free.MemoryMB%2050 != 0 || coarse.Largest.MemoryMB%2050 != 0 {
 		t.Errorf("coarsely %+v", coarse)
 	}
@@ -124,25 +127,25 @@ func TestTheOperatorSaysHowMuchIsTold(t *testing.T) {
 
 // TestWhySaysFirstWhatHoldsAnInstance: there is a node that it would fit on.
 func TestWhySaysFirstWhatHoldsAnInstance(t *testing.T) {
-	alone := func(a api.Assignment) api.Assignment { a.Spec.Exclusive = true; return a }
+	alone := func(a wire.Assignment) wire.Assignment { a.Spec.Exclusive = true; return a }
 	for hold, of := range map[string]struct {
 		conf func(*Config)
 		make func(w *world) api.InstanceID // on n0, which is small, n1 and n2
 		held int
 	}{
-		ConstraintShare: {func(c *Config) { c.Offer.Share = 0.3 }, func(w *world) api.InstanceID {
+		placement.ConstraintShare: {func(c *Config) { c.Offer.Share = 0.3 }, func(w *world) api.InstanceID {
 			w.wants(classed(0, 1, "normal", 2)) // of 2.7
 			w.wants(classed(1, 2, "normal", 2))
 			return web.Instance(1)
 		}, 2},
-		ConstraintBound: {func(c *Config) { c.Offer.Share = 0.3 }, func(w *world) api.InstanceID {
+		placement.ConstraintBound: {func(c *Config) { c.Offer.Share = 0.3 }, func(w *world) api.InstanceID {
 			w.wants(classed(0, 1, "normal", 2))
 			w.wants(alone(classed(1, 2, "normal", 2)))
 			w.drops(web.Instance(0))
 			w.beat()
 			return web.Instance(1)
 		}, 2},
-		ConstraintEarlier: {nil, func(w *world) api.InstanceID {
+		placement.ConstraintEarlier: {nil, func(w *world) api.InstanceID {
 			w.wants(alone(classed(1, 1, "normal", 2)))
 			w.beat()
 			w.step(Drain{Node: w.at(1).Node})
@@ -150,11 +153,11 @@ func TestWhySaysFirstWhatHoldsAnInstance(t *testing.T) {
 			w.step(Cordon{"n2", false})
 			return web.Instance(1)
 		}, 2},
-		ConstraintAsked: {func(c *Config) { c.Asks = "http://brain" }, func(w *world) api.InstanceID {
+		placement.ConstraintAsked: {func(c *Config) { c.Asks = "http://brain" }, func(w *world) api.InstanceID {
 			w.wants(classed(1, 1, "normal", 2))
 			return web.Instance(1)
 		}, 2},
-		ConstraintReserved: {func(c *Config) { c.Preempt = true }, func(w *world) api.InstanceID {
+		placement.ConstraintReserved: {func(c *Config) { c.Preempt = true }, func(w *world) api.InstanceID {
 			w.wants(classed(0, 1, "low", 4), classed(2, 1, "urgent", 4))
 			w.beat()
 			w.wants(classed(1, 2, "high", 2))
@@ -225,7 +228,7 @@ func TestAPlanReservesNothing(t *testing.T) {
 		t.Errorf("they go to %v", on)
 	}
 	w.checkBooks()
-	if len(w.c.services)+len(w.c.apps)+len(w.c.users) != 0 {
+	if w.c.place.Size()+w.c.latency.Size().Users != 0 {
 		t.Error("a plan leaves something behind")
 	}
 	near := of(web, 0, 1, near("pre.prod", 5))
@@ -277,8 +280,8 @@ func TestAPlanSaysWhoWouldMakeWay(t *testing.T) {
 		}
 		// And so it is done.
 		m := req.Instances[0]
-		w.wants(api.Assignment{Instance: m.Instance, Epoch: api.EpochOf(2, 0), SpecRev: 2, Spec: m.Spec})
-		if in := w.c.instances[m.Instance]; in.Reserved != got[0].Node || w.nodeOf(got[0].MakeWay[0]) != "" {
+		w.wants(wire.Assignment{Instance: m.Instance, Epoch: api.EpochOf(2, 0), SpecRev: 2, Spec: m.Spec})
+		if in := w.record(m.Instance); in.Reserved != got[0].Node || w.nodeOf(got[0].MakeWay[0]) != "" {
 			t.Errorf("planned %+v, done: room on %q", got[0], in.Reserved)
 		}
 	}
@@ -291,7 +294,7 @@ func TestIdleNodesKeepMeasuringAFew(t *testing.T) {
 	note := func() {
 		for id, n := range w.nodes {
 			for _, m := range n.got {
-				if d, ok := m.(api.NetDown); ok && d.Measure != nil {
+				if d, ok := m.(wire.NetDown); ok && d.Measure != nil {
 					peers[id], told = d.Measure, told+1
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // TestAnOlderClusterGivesNodesTheirOwnSubnets restores the cluster from before n1
@@ -18,19 +19,19 @@ func TestAnOlderClusterGivesNodesTheirOwnSubnets(t *testing.T) {
 	old := maps.Clone(w.disk)
 	claim := func(id api.NodeID, had netip.Prefix, lease api.Digest) {
 		w.join(id, api.Resources{MilliCPU: 4000, MemoryMB: 4096})
-		self := api.NetSelf{Chain: [][]byte{{1}}, Proof: []byte{2}}
+		self := wire.NetSelf{Chain: [][]byte{{1}}, Proof: []byte{2}}
 		copy(self.Key[:], id)
-		w.step(NetUp{id, api.NetUp{Boot: 1, Seq: 1, Self: &self, Whole: true, Subnet: had, Lease: lease}})
+		w.step(NetUp{id, wire.NetUp{Boot: 1, Seq: 1, Self: &self, Whole: true, Subnet: had, Lease: lease}})
 	}
-	join := func(id api.NodeID, had api.NetLease) {
+	join := func(id api.NodeID, had wire.NetLease) {
 		var d api.Digest
 		if had.Subnet.IsValid() {
 			d = had.Digest()
 		}
 		claim(id, had.Subnet, d)
 	}
-	join("n1", api.NetLease{})
-	join("n2", api.NetLease{})
+	join("n1", wire.NetLease{})
+	join("n2", wire.NetLease{})
 	n0, _ := w.c.Lease("n0")
 	n1, _ := w.c.Lease("n1")
 	n2, _ := w.c.Lease("n2")
@@ -38,7 +39,7 @@ func TestAnOlderClusterGivesNodesTheirOwnSubnets(t *testing.T) {
 	w.restart()
 	guess := n2
 	guess.Node, guess.Secret = "guess", make([]byte, len(n2.Secret))
-	join("new", api.NetLease{})
+	join("new", wire.NetLease{})
 	join("thief", n0)
 	claim("first", n1.Subnet, 0)
 	join("guess", guess)
@@ -46,7 +47,7 @@ func TestAnOlderClusterGivesNodesTheirOwnSubnets(t *testing.T) {
 	claim("lost", netip.MustParsePrefix("10.99.0.0/26"), 1)
 	join("n2", n2)
 	join("n1", n1)
-	for id, had := range map[api.NodeID]api.NetLease{"n0": n0, "n1": n1, "n2": n2} {
+	for id, had := range map[api.NodeID]wire.NetLease{"n0": n0, "n1": n1, "n2": n2} {
 		if got, _ := w.c.Lease(id); got.Digest() != had.Digest() {
 			t.Errorf("%s has %+v, had %+v", id, got, had)
 		}

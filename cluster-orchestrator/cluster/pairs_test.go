@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -9,26 +8,28 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/violations"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // measures has a node say what its connections measured.
-func (w *world) measures(id api.NodeID, said ...api.NetPair) {
+func (w *world) measures(id api.NodeID, said ...wire.NetPair) {
 	w.t.Helper()
 	n := w.nodes[id]
 	n.said++
-	w.step(NetUp{id, api.NetUp{Boot: 1, Seq: n.said, Between: said}})
+	w.step(NetUp{id, wire.NetUp{Boot: 1, Seq: n.said, Between: said}})
 }
 
 // ms is a pair's word: so far from a service here to one there.
-func ms(local, remote api.ServiceID, node api.NodeID, least float64) api.NetPair {
-	return api.NetPair{Local: local, Remote: remote, Node: node, Least: time.Duration(least * float64(time.Millisecond)), Connections: 3}
+func ms(local, remote api.ServiceID, node api.NodeID, least float64) wire.NetPair {
+	return wire.NetPair{Local: local, Remote: remote, Node: node, Least: time.Duration(least * float64(time.Millisecond)), Connections: 3}
 }
 
 // violated is what an instance says of its SLA once it was looked at.
 func (w *world) violated(id api.InstanceID) string {
 	w.t.Helper()
-	w.pass(checkEvery)
-	return w.c.instances[id].Violated
+	w.pass(violations.CheckEvery)
+	return w.record(id).Violated
 }
 
 // tiedTo is a line of nodes with pre on n3, and web linked to it on n2 or n4, which are
@@ -69,7 +70,7 @@ func TestWhatTCPMeasuredCountsBeforeCoordinates(t *testing.T) {
 	}
 	w.measures("n3", ms(pre, web, next, 40))
 	w.pass(time.Minute)
-	if w.at(0).Node != next || !w.c.instances[web.Instance(0)].Strained {
+	if w.at(0).Node != next || !w.record(web.Instance(0)).Strained {
 		t.Errorf("it goes back to %s, where it was no better", w.at(0).Node)
 	}
 	w.checkBooks()
@@ -91,7 +92,7 @@ func TestAWayThatIsShorterThanEstimatedKeepsTheSLA(t *testing.T) {
 	}
 	// What is old counts no longer, as long as it was on its way too.
 	old := ms(pre, web, on, 5)
-	old.Age = api.NetPairFor - 25*time.Second
+	old.Age = wire.NetPairFor - 25*time.Second
 	w.measures("n3", old)
 	if v := w.violated(web.Instance(0)); v != "" {
 		t.Fatalf("it says %q", v)
@@ -100,9 +101,9 @@ func TestAWayThatIsShorterThanEstimatedKeepsTheSLA(t *testing.T) {
 	if v := w.violated(web.Instance(0)); !strings.HasSuffix(v, "; estimated by coordinates") {
 		t.Fatalf("it says %q", v)
 	}
-	w.pass(api.NetPairFor)
-	if len(w.c.pairs) != 0 {
-		t.Errorf("%v are left", w.c.pairs)
+	w.pass(wire.NetPairFor)
+	if n := w.c.latency.Size().Pairs; n != 0 {
+		t.Errorf("%d pairs are left, want none", n)
 	}
 }
 
@@ -174,72 +175,6 @@ func TestAFarInstanceBreaksNothingWhereAnotherIsNear(t *testing.T) {
 	}
 }
 
-// A node speaks for what it runs, of what runs where it says, and of nobody else.
-func TestForgedMeasurementsMoveNobody(t *testing.T) {
-	w, on := tiedTo(t, 12)
-	stranger := api.ServiceID("evil/shop.prod.pre.prod")
-	w.wants(of(stranger, 0, 4, onNode("n5")))
-	w.beat()
-	w.step(Cordon{"n3", false})
-	for name, forged := range map[string]api.NetPair{
-		"of what runs elsewhere":     ms(pre, web, on, 40),
-		"of whom it links to":        ms(web, pre, "n3", 40),
-		"to another application":     ms(stranger, web, on, 40),
-		"of nobody":                  ms(far, web, on, 40),
-		"to where it does not run":   ms(stranger, stranger, "n1", 40),
-		"to no node":                 ms(stranger, stranger, "n99", 40),
-		"to itself":                  ms(stranger, stranger, "n5", 40),
-		"of an unnamed service":      ms("", "", on, 40),
-		"of a service without a dot": ms("x", "x", on, 40),
-	} {
-		if w.measures("n5", forged); len(w.c.pairs) != 0 || w.violated(web.Instance(0)) != "" {
-			t.Errorf("%s: it is believed: %v", name, w.c.pairs)
-		}
-	}
-	sound := ms(pre, web, on, 40)
-	for name, change := range map[string]func(*api.NetPair){
-		"no time":        func(p *api.NetPair) { p.Least = 0 },
-		"less than none": func(p *api.NetPair) { p.Least = -time.Second },
-		"an hour":        func(p *api.NetPair) { p.Least = time.Hour },
-		"by nobody":      func(p *api.NetPair) { p.Connections = 0 },
-		"in the future":  func(p *api.NetPair) { p.Age = -time.Hour },
-		"too long ago":   func(p *api.NetPair) { p.Age = api.NetPairFor },
-	} {
-		p := sound
-		change(&p)
-		w.measures("n3", p)
-		if len(w.c.pairs) != 0 {
-			t.Errorf("%s: it is believed: %v", name, w.c.pairs)
-		}
-	}
-	w.pass(2 * time.Minute)
-	if w.at(0).Node != on {
-		t.Errorf("it is on %s", w.at(0).Node)
-	}
-	// What its own node measured keeps an instance where it is, whatever another says.
-	w.measures(on, ms(web, pre, "n3", 9))
-	w.measures("n3", sound)
-	w.pass(2 * time.Minute)
-	if v := w.violated(web.Instance(0)); w.at(0).Node != on || v != "" {
-		t.Errorf("it is on %s, %q", w.at(0).Node, v)
-	}
-}
-
-func TestMeasuredPairsAreBounded(t *testing.T) {
-	w := line(t, 2, nil)
-	w.wants(of(pre, 0, 1, onNode("n0")))
-	a, b := end{service: pre, node: "n0"}, &pair{by: map[end]word{}}
-	for i := range maxPairs {
-		w.c.pairs.put(a, end{service: far, node: api.NodeID(fmt.Sprintf("x%d", i))}, b)
-	}
-	w.wants(of(web, 0, 2, onNode("n1")))
-	w.measures("n1", ms(web, pre, "n0", 1))
-	w.measures("n0", ms(pre, web, "n1", 1))
-	if n := len(w.c.pairs[pre]["n0"]); n != maxPairs || len(w.c.pairs[web]) != 0 {
-		t.Errorf("%d pairs, %v", n, w.c.pairs[web])
-	}
-}
-
 // A node is asked about the services that a latency link leads from or to, as long as it
 // runs such.
 func TestNodesAreAskedAboutLinkedServices(t *testing.T) {
@@ -257,10 +192,11 @@ func TestNodesAreAskedAboutLinkedServices(t *testing.T) {
 		t.Helper()
 		for range 3 { // what it is told it says that it has
 			n := w.nodes[id]
-			n.said = w.c.nodes[id].net.seq + 1
-			w.step(NetUp{id, api.NetUp{Boot: 1, Seq: n.said, Held: w.c.net.book.Held(id), Rev: 1 << 62, Lease: w.c.nodes[id].net.lease, Measure: has[id]}})
+			n.said++
+			lease, _ := w.c.Lease(id)
+			w.step(NetUp{id, wire.NetUp{Boot: 1, Seq: n.said, Held: w.c.netbook.Held(id), Rev: 1 << 62, Lease: lease.Digest(), Measure: has[id]}})
 			for _, m := range n.got {
-				if d, ok := m.(api.NetDown); ok && d.Measure != nil {
+				if d, ok := m.(wire.NetDown); ok && d.Measure != nil {
 					has[id] = 0
 					for _, p := range d.Measure {
 						has[id] = has[id].Toggle(p.Digest())
@@ -273,10 +209,10 @@ func TestNodesAreAskedAboutLinkedServices(t *testing.T) {
 			n.got = nil
 			w.pass(2 * time.Second)
 		}
-		if len(w.c.nodes[id].measured.peers) == 0 {
-			t.Fatal("it measures nobody")
+		if peers, _ := w.c.latency.Peers(id); len(peers) == 0 {
+			t.Fatalf("node %s measures no other node", id)
 		}
-		return w.c.asksAbout(w.c.nodes[id])
+		return w.c.latency.Reports(id)
 	}
 	if got := asked("n0"); len(got) != 0 {
 		t.Fatalf("nobody links, and it is asked about %v", got)
@@ -285,7 +221,7 @@ func TestNodesAreAskedAboutLinkedServices(t *testing.T) {
 	asked("n1")
 	at := func(id api.NodeID) (list []api.ServiceID) { // as it is told before it speaks
 		for _, m := range w.nodes[id].got {
-			if d, ok := m.(api.NetDown); ok && d.Measure != nil {
+			if d, ok := m.(wire.NetDown); ok && d.Measure != nil {
 				list = d.Between
 			}
 		}
@@ -312,7 +248,7 @@ func TestNodesAreAskedAboutLinkedServices(t *testing.T) {
 }
 
 // abroad is a pair whose other end is on a node of another cluster, by its key.
-func abroad(local, remote api.ServiceID, key byte, least float64) api.NetPair {
+func abroad(local, remote api.ServiceID, key byte, least float64) wire.NetPair {
 	p := ms(local, remote, api.NodeID(api.PeerKey{key}.String()), least)
 	p.Cluster = "bonn"
 	return p
@@ -349,33 +285,33 @@ func (w *world) has(rev uint64, id api.ServiceID, keys ...byte) {
 		})
 		r.Peers = append(r.Peers, api.Peer{Key: api.PeerKey{k}, Cluster: "bonn", Rev: rev})
 	}
-	w.step(RootNet{api.RootNet{Rev: rev, Ranges: api.DefaultNetRanges(), Shares: []netip.Prefix{share}, Records: api.Records{Routes: []api.Route{r}}}})
+	w.step(RootNet{wire.RootNet{Rev: rev, Ranges: wire.DefaultNetRanges(), Shares: []netip.Prefix{share}, Records: wire.Records{Routes: []api.Route{r}}}})
 }
 
 func TestWhatTCPMeasuredAcrossClustersCountsBeforeCoordinates(t *testing.T) {
 	const byTCP, estimated = "; measured by 3 connections at 00:00:00 UTC", "; estimated by coordinates"
 	for name, test := range map[string]struct {
 		places []float64 // where pre is elsewhere
-		said   []api.NetPair
+		said   []wire.NetPair
 		on     []byte // the nodes that routes have it on; nil: they do not say
 		want   string // what is violated: its beginning and its end
 	}{
-		"near by both":                     {places: []float64{30}, said: []api.NetPair{abroad(web, pre, 1, 5)}},
-		"measured far":                     {places: []float64{30}, said: []api.NetPair{abroad(web, pre, 1, 40)}, want: "latency: 40 ms," + byTCP},
-		"measured far where it is":         {places: []float64{30}, said: []api.NetPair{abroad(web, pre, 1, 40)}, on: []byte{1}, want: "latency: 40 ms," + byTCP},
-		"measured far where it was":        {places: []float64{30}, said: []api.NetPair{abroad(web, pre, 1, 40)}, on: []byte{2}},
+		"near by both":                     {places: []float64{30}, said: []wire.NetPair{abroad(web, pre, 1, 5)}},
+		"measured far":                     {places: []float64{30}, said: []wire.NetPair{abroad(web, pre, 1, 40)}, want: "latency: 40 ms," + byTCP},
+		"measured far where it is":         {places: []float64{30}, said: []wire.NetPair{abroad(web, pre, 1, 40)}, on: []byte{1}, want: "latency: 40 ms," + byTCP},
+		"measured far where it was":        {places: []float64{30}, said: []wire.NetPair{abroad(web, pre, 1, 40)}, on: []byte{2}},
 		"estimated far":                    {places: []float64{50}, want: "latency: 30 ms," + estimated},
-		"measured near":                    {places: []float64{50}, said: []api.NetPair{abroad(web, pre, 1, 5)}},
-		"one of two measured far":          {places: []float64{30, 50}, said: []api.NetPair{abroad(web, pre, 1, 40)}},
-		"one of two far, the other beyond": {places: []float64{50, 60}, said: []api.NetPair{abroad(web, pre, 1, 33)}, want: "latency: 30 ms," + estimated},
+		"measured near":                    {places: []float64{50}, said: []wire.NetPair{abroad(web, pre, 1, 5)}},
+		"one of two measured far":          {places: []float64{30, 50}, said: []wire.NetPair{abroad(web, pre, 1, 40)}},
+		"one of two far, the other beyond": {places: []float64{50, 60}, said: []wire.NetPair{abroad(web, pre, 1, 33)}, want: "latency: 30 ms," + estimated},
 		"both measured far": {
-			places: []float64{30, 50}, said: []api.NetPair{abroad(web, pre, 1, 40), abroad(web, pre, 2, 35)}, want: "latency: 35 ms," + byTCP,
+			places: []float64{30, 50}, said: []wire.NetPair{abroad(web, pre, 1, 40), abroad(web, pre, 2, 35)}, want: "latency: 35 ms," + byTCP,
 		},
-		"one of both is elsewhere now": {places: []float64{30, 50}, said: []api.NetPair{abroad(web, pre, 1, 40), abroad(web, pre, 2, 35)}, on: []byte{2, 3}},
+		"one of both is elsewhere now": {places: []float64{30, 50}, said: []wire.NetPair{abroad(web, pre, 1, 40), abroad(web, pre, 2, 35)}, on: []byte{2, 3}},
 		"two measured far at one of two places": {
-			places: []float64{30, 50}, said: []api.NetPair{abroad(web, pre, 1, 40), abroad(web, pre, 2, 45)}, on: []byte{1, 2, 3},
+			places: []float64{30, 50}, said: []wire.NetPair{abroad(web, pre, 1, 40), abroad(web, pre, 2, 45)}, on: []byte{1, 2, 3},
 		},
-		"another service": {places: []float64{30}, said: []api.NetPair{abroad(web, far, 1, 40)}},
+		"another service": {places: []float64{30}, said: []wire.NetPair{abroad(web, far, 1, 40)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, _ := tiedAbroad(t, 12, test.places...)
@@ -419,13 +355,13 @@ func TestWhatWasMeasuredAcrossClustersEnds(t *testing.T) {
 	if v := w.violated(web.Instance(0)); v != "" {
 		t.Fatalf("it says %q", v)
 	}
-	w.pass(api.NetPairFor)
+	w.pass(wire.NetPairFor)
 	if v := w.violated(web.Instance(0)); !strings.HasSuffix(v, "; estimated by coordinates") {
 		t.Fatalf("it says %q", v)
 	}
-	w.pass(api.NetPairFor)
-	if len(w.c.pairs) != 0 {
-		t.Errorf("%v are left", w.c.pairs)
+	w.pass(wire.NetPairFor)
+	if n := w.c.latency.Size().Pairs; n != 0 {
+		t.Errorf("%d pairs are left, want none", n)
 	}
 	w.wants(of(pre, 0, 2, onNode("n3")))
 	w.beat()
@@ -437,39 +373,5 @@ func TestWhatWasMeasuredAcrossClustersEnds(t *testing.T) {
 	goesTo() // it is here alone now
 	if v := w.violated(web.Instance(0)); !strings.HasSuffix(v, "; estimated by coordinates") {
 		t.Errorf("it says %q", v)
-	}
-}
-
-// A node speaks of other clusters for what it runs, and of what the root says is there.
-func TestForgedMeasurementsAcrossClustersAreNotKept(t *testing.T) {
-	w, goesTo := tiedAbroad(t, 12, 30)
-	own, nameless := abroad(web, pre, 1, 40), abroad(web, pre, 1, 40)
-	own.Cluster, nameless.Node = w.cfg.ID, ""
-	for name, forged := range map[string]struct {
-		by   api.NodeID
-		pair api.NetPair
-	}{
-		"of what runs elsewhere":   {"n3", abroad(web, pre, 1, 40)},
-		"to what is not there":     {"n2", abroad(web, far, 1, 40)},
-		"to another application":   {"n2", abroad(web, "evil/shop.prod.pre.prod", 1, 40)},
-		"to itself":                {"n2", abroad(web, web, 1, 40)},
-		"in the cluster, by a key": {"n2", own},
-		"to no node":               {"n2", nameless},
-	} {
-		if w.measures(forged.by, forged.pair); len(w.c.pairs) != 0 || w.violated(web.Instance(0)) != "" {
-			t.Errorf("%s: it is believed: %v", name, w.c.pairs)
-		}
-	}
-	var many []api.NetPair
-	for i := range byte(3 * maxAway) {
-		many = append(many, abroad(web, pre, i, 5))
-	}
-	if w.measures("n2", many...); len(w.c.pairs) != 1 || len(w.c.pairs[web]["n2"]) != maxAway {
-		t.Errorf("%d services, %d pairs", len(w.c.pairs), len(w.c.pairs[web]["n2"]))
-	}
-	goesTo()
-	w.pass(api.NetPairFor)
-	if w.measures("n2", abroad(web, pre, 1, 40)); len(w.c.pairs) != 0 {
-		t.Errorf("it is believed: %v", w.c.pairs)
 	}
 }

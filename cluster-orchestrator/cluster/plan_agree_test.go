@@ -11,6 +11,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // TestAnUpdateIsPlannedAsItsReplacement: what an instance has now is not in the way
@@ -59,15 +60,13 @@ func apart() []api.Constraint { return []api.Constraint{{Type: api.ConstrainSpre
 
 // onOverlay gives all nodes a network.
 func (w *world) onOverlay() {
-	for _, n := range w.c.nodes {
-		n.info.Network = api.NetworkOverlay
-		n.described = false
-		w.c.refresh(n)
+	for _, id := range step.Keys(w.nodes) {
+		w.describes(id, func(i *api.NodeInfo) { i.Network = api.NetworkOverlay })
 	}
 }
 
 // plans asks about assignments as the root would.
-func (w *world) plans(gone []api.InstanceID, as ...api.Assignment) []api.InstancePlan {
+func (w *world) plans(gone []api.InstanceID, as ...wire.Assignment) []api.InstancePlan {
 	r := api.ClusterPlanRequest{Gone: gone}
 	for _, a := range as {
 		r.Instances = append(r.Instances, api.WhyRequest{Instance: a.Instance, Spec: a.Spec, Targets: a.Targets})
@@ -78,7 +77,7 @@ func (w *world) plans(gone []api.InstanceID, as ...api.Assignment) []api.Instanc
 // change is one random change to a random world.
 type change struct {
 	*world
-	put  []api.Assignment
+	put  []wire.Assignment
 	drop []api.InstanceID
 }
 
@@ -92,7 +91,7 @@ func drawChange(t *testing.T, seed uint64) change {
 		})
 	}
 	w.onOverlay()
-	draw := func(n int, rev api.Revision) api.Assignment {
+	draw := func(n int, rev api.Revision) wire.Assignment {
 		m := spec(float64(1+rng.IntN(8))/4, 16*int64(1+rng.IntN(6)))
 		if rng.IntN(3) == 0 {
 			m.Port = fmt.Sprintf("%d:80", 8000+rng.IntN(3))
@@ -122,7 +121,7 @@ func drawChange(t *testing.T, seed uint64) change {
 			c.put = append(c.put, a)
 		}
 	}
-	slices.SortFunc(c.put, func(a, b api.Assignment) int { return strings.Compare(string(a.Instance), string(b.Instance)) })
+	slices.SortFunc(c.put, func(a, b wire.Assignment) int { return strings.Compare(string(a.Instance), string(b.Instance)) })
 	return c
 }
 
@@ -187,7 +186,7 @@ func TestPlanApplyAndWhyAgree(t *testing.T) {
 		}
 		c.checkBooks()
 		for _, a := range c.put {
-			if in := c.c.instances[a.Instance]; in != nil && in.Node != "" {
+			if in := c.record(a.Instance); in.Node != "" {
 				replaced++
 			}
 		}
@@ -227,9 +226,9 @@ func constraints(why *api.Explanation) (names []string) {
 }
 
 // waitingBut is how many wait that a change does not concern.
-func (w *world) waitingBut(put []api.Assignment, drop []api.InstanceID) (n int) {
-	for id, in := range w.c.instances {
-		if in.Node == "" && !slices.Contains(drop, id) && !slices.ContainsFunc(put, func(a api.Assignment) bool { return a.Instance == id }) {
+func (w *world) waitingBut(put []wire.Assignment, drop []api.InstanceID) (n int) {
+	for id, in := range w.records() {
+		if in.Node == "" && !slices.Contains(drop, id) && !slices.ContainsFunc(put, func(a wire.Assignment) bool { return a.Instance == id }) {
 			n++
 		}
 	}
@@ -239,8 +238,8 @@ func (w *world) waitingBut(put []api.Assignment, drop []api.InstanceID) (n int) 
 // digest is what a plan must not change.
 func (w *world) digest() string {
 	desired, observed := w.c.Digests()
-	s := fmt.Sprint(desired, observed, w.c.used, len(w.c.services))
-	for _, cand := range w.c.table.All() {
+	s := fmt.Sprint(desired, observed, w.c.place.Sums().Used, w.c.place.Size())
+	for _, cand := range w.c.place.Candidates() {
 		s += fmt.Sprint(cand.ID, cand.Free, cand.Load, cand.Ports)
 	}
 	return s
@@ -254,12 +253,12 @@ func TestThePlanKnowsWhoHasTheOverlayNetwork(t *testing.T) {
 			w := newWorld(t, 0)
 			w.join("n0", api.Resources{MilliCPU: 8000, MemoryMB: 4000}) // the better one
 			w.join("n1", api.Resources{MilliCPU: 2000, MemoryMB: 200})
-			for id, n := range w.c.nodes {
-				n.info.Network, n.described = api.NetworkHost, false
-				if has && id == "n1" {
-					n.info.Network = api.NetworkOverlay
-				}
-				w.c.refresh(n)
+			for id := range w.nodes {
+				w.describes(id, func(i *api.NodeInfo) {
+					if i.Network = api.NetworkHost; has && id == "n1" {
+						i.Network = api.NetworkOverlay
+					}
+				})
 			}
 			m := spec(1, 100)
 			m.Network = network

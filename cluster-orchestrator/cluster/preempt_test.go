@@ -6,9 +6,10 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-func classed(n int, rev api.Revision, class string, cpu float64) api.Assignment {
+func classed(n int, rev api.Revision, class string, cpu float64) wire.Assignment {
 	m := spec(cpu, 100)
 	m.Priority = class
 	a := assignment(n, rev, m)
@@ -21,7 +22,7 @@ func TestTheUrgentEvictTheFewestAndLeastUrgent(t *testing.T) {
 	w.wants(classed(0, 1, "low", 2), classed(1, 1, "low", 2), classed(2, 1, "normal", 4))
 	w.beat()
 	w.wants(classed(3, 2, "high", 3))
-	in := w.c.instances[web.Instance(3)]
+	in := w.record(web.Instance(3))
 	if in.Node != "" || in.Reserved == "" || w.at(2).State != api.ClusterScheduled && w.at(2).Node == "" && w.at(0).Node == "" {
 		t.Fatalf("it is on %q with room on %q", in.Node, in.Reserved)
 	}
@@ -29,7 +30,7 @@ func TestTheUrgentEvictTheFewestAndLeastUrgent(t *testing.T) {
 	w.checkBooks()
 	w.wants(classed(4, 3, "low", 1)) // who comes meanwhile gets nothing of it
 	w.restart()
-	if got := w.c.instances[web.Instance(3)]; got.Reserved != kept {
+	if got := w.record(web.Instance(3)); got.Reserved != kept {
 		t.Fatalf("after a restart room is kept on %q", got.Reserved)
 	}
 	w.checkBooks()
@@ -48,7 +49,7 @@ func TestReservedRoomIsNotAllocatedBesideThatOfThoseWhoLeave(t *testing.T) {
 	w.beat()
 	from, to := w.at(1).Node, w.at(0).Node
 	w.step(Drain{Node: from})
-	if in := w.c.instances[web.Instance(1)]; in.Node != from || in.Reserved != to {
+	if in := w.record(web.Instance(1)); in.Node != from || in.Reserved != to {
 		t.Fatalf("it is on %q with room on %q", in.Node, in.Reserved)
 	}
 	room := func() (allocated, reserved int64) {
@@ -95,7 +96,7 @@ func TestKeptRoomIsTakenOnce(t *testing.T) {
 	a := classed(2, 2, "high", 3)
 	a.Spec.Exclusive = true
 	w.wants(a)
-	kept := w.c.instances[web.Instance(2)].Reserved
+	kept := w.record(web.Instance(2)).Reserved
 	if kept == "" {
 		t.Fatal("no room is kept")
 	}
@@ -111,7 +112,7 @@ func TestKeptRoomIsTakenOnce(t *testing.T) {
 	w.step(w.nodes[kept].alive()) // heard before it reports, or the room is not free yet
 	w.step(w.nodes[kept].whole())
 	w.checkBooks()
-	if in := w.c.instances[web.Instance(2)]; in.Node != kept || in.Reserved != "" {
+	if in := w.record(web.Instance(2)); in.Node != kept || in.Reserved != "" {
 		t.Fatalf("it is on %q with room on %q", in.Node, in.Reserved)
 	}
 	for range 3 {
@@ -161,7 +162,7 @@ func TestNobodyMakesWayForEqualsOrForNothing(t *testing.T) {
 }
 
 // crowd is two nodes of which the urgent has one to itself and others fill the other.
-func crowd(t *testing.T, change func(*api.Assignment)) (w *world, own, other api.NodeID) {
+func crowd(t *testing.T, change func(*wire.Assignment)) (w *world, own, other api.NodeID) {
 	w = line(t, 2, func(c *Config) { c.Preempt = true })
 	a := classed(0, 1, "urgent", 4)
 	if change != nil {
@@ -179,7 +180,7 @@ func crowd(t *testing.T, change func(*api.Assignment)) (w *world, own, other api
 func TestWhoMustLeaveHasOthersMakeWay(t *testing.T) {
 	w, own, other := crowd(t, nil)
 	w.step(Drain{Node: own})
-	in := w.c.instances[web.Instance(0)]
+	in := w.record(web.Instance(0))
 	if in.Node != own || in.Reserved != other || in.Offered || w.at(1).Node+w.at(2).Node != "" {
 		t.Fatalf("it is on %q with room on %q, the others on %q and %q", in.Node, in.Reserved, w.at(1).Node, w.at(2).Node)
 	}
@@ -224,12 +225,12 @@ func TestWhoNeedNotLeaveAfterAllStays(t *testing.T) {
 			w.pass(5 * time.Second)
 			w.checkBooks()
 		}
-		for id, n := range w.c.nodes {
-			if len(n.reserved) > 0 {
-				t.Errorf("%s: %s keeps room for %d", name, id, len(n.reserved))
+		for _, n := range w.c.Nodes() {
+			if n.Reserved != (api.Resources{}) {
+				t.Errorf("%s: %s keeps %s reserved", name, n.ID, n.Reserved)
 			}
 		}
-		if in := w.c.instances[web.Instance(0)]; in != nil && in.State != api.Running && in.Want.SpecRev == 1 {
+		if in, ok := w.c.place.Record(web.Instance(0)); ok && in.State != api.Running && in.Want.SpecRev == 1 {
 			t.Errorf("%s: it is %s on %q", name, in.State, in.Node)
 		}
 	}
@@ -237,7 +238,7 @@ func TestWhoNeedNotLeaveAfterAllStays(t *testing.T) {
 
 // It has to stop before it moves: it goes when there is room, and asks nobody.
 func TestNobodyMakesWayForAnExclusiveOneThatRuns(t *testing.T) {
-	w, own, other := crowd(t, func(a *api.Assignment) { a.Spec.Exclusive = true })
+	w, own, other := crowd(t, func(a *wire.Assignment) { a.Spec.Exclusive = true })
 	w.step(Drain{Node: own})
 	w.pass(10 * time.Second)
 	w.expect(0, api.Running, own)
@@ -267,7 +268,7 @@ func TestWhoBreaksItsSLAHasOthersMakeWay(t *testing.T) {
 			w.pass(2 * time.Second)
 			w.checkBooks()
 		}
-		in := w.c.instances[web.Instance(0)]
+		in := w.record(web.Instance(0))
 		if !may {
 			if in.Node != own || !in.Offered {
 				t.Errorf("without leave it is on %q, offered %v", in.Node, in.Offered)
@@ -288,6 +289,7 @@ func TestWhoBreaksItsSLAHasOthersMakeWay(t *testing.T) {
 			w.pass(40 * time.Second)
 			w.checkBooks()
 		}
+		in = w.record(web.Instance(0))
 		if n := len(in.Moves); n != 4 || int(in.Epoch-api.EpochOf(1, 0)) > 6 {
 			t.Errorf("within the hour it moved %d times, epoch %v", n, in.Epoch)
 		}
@@ -301,7 +303,7 @@ func TestRoomIsGivenUpWhenThePlaceIsGoodAgain(t *testing.T) {
 	a.Targets = []api.Target{{Service: pre, Positions: []api.Position{{Coord: at(5)}}}}
 	w.wants(a, classed(1, 1, "low", 4))
 	w.beat()
-	own, in := w.at(0).Node, w.c.instances[web.Instance(0)]
+	own := w.at(0).Node
 	w.stands(own, 90)
 	for range 40 { // nodes do not settle: who makes way goes on
 		w.now = w.now.Add(time.Second)
@@ -310,13 +312,14 @@ func TestRoomIsGivenUpWhenThePlaceIsGoodAgain(t *testing.T) {
 			w.speak(id)
 		}
 	}
+	in := w.record(web.Instance(0))
 	if in.Node != own || in.Reserved == "" {
 		t.Fatalf("it is on %q with room on %q", in.Node, in.Reserved)
 	}
 	w.stands(own, 10)
 	w.pass(20 * time.Second)
 	w.checkBooks()
-	if in.Node != own || in.Reserved != "" || w.at(1).State != api.Running {
+	if in = w.record(web.Instance(0)); in.Node != own || in.Reserved != "" || w.at(1).State != api.Running {
 		t.Errorf("it is on %q with room on %q, the other is %s", in.Node, in.Reserved, w.at(1).State)
 	}
 }
@@ -345,7 +348,7 @@ func TestPreemptionNeverHitsEquals(t *testing.T) {
 				w.beat()
 			}
 			if n := api.NodeID([]string{"n0", "n1", "n2"}[rng.IntN(3)]); rng.IntN(3) == 0 {
-				w.step(Cordon{n, !w.c.nodes[n].cordoned})
+				w.step(Cordon{n, w.node(n).Status == api.NodeReady})
 				w.checkBooks()
 			}
 		}
@@ -354,15 +357,15 @@ func TestPreemptionNeverHitsEquals(t *testing.T) {
 		}
 		w.pass(30 * time.Second)
 		w.checkBooks()
-		for id, n := range w.c.nodes {
-			if n.used.MilliCPU > 4000 || len(n.reserved) > 0 {
-				t.Fatalf("seed %d: %s has %v, and keeps room for %d", seed, id, n.used, len(n.reserved))
+		for _, n := range w.c.Nodes() {
+			if n.Allocated.MilliCPU > 4000 || n.Reserved != (api.Resources{}) {
+				t.Fatalf("seed %d: %s has %v, and keeps %v reserved", seed, n.ID, n.Allocated, n.Reserved)
 			}
 		}
 		// Nobody waits while somebody less urgent and at least as large runs.
-		for _, id := range w.c.waiting.List() {
+		for _, id := range w.c.place.Waiting() {
 			for other := range urgency {
-				if w.nodeOf(other) != "" && urgency[other] < urgency[id] && w.c.instances[other].demand.claim.Room.MilliCPU >= w.c.instances[id].demand.claim.Room.MilliCPU {
+				if w.nodeOf(other) != "" && urgency[other] < urgency[id] && w.record(other).Want.Spec.VCPUs >= w.record(id).Want.Spec.VCPUs {
 					t.Fatalf("seed %d: %s waits although %s runs", seed, id, other)
 				}
 			}
@@ -382,7 +385,7 @@ func roomy(t *testing.T, cpu int64) *world {
 func TestAsFewAsPossibleMakeWay(t *testing.T) {
 	for k := 1; k <= 4; k++ {
 		w := roomy(t, 20)
-		var lows, urgent []api.Assignment
+		var lows, urgent []wire.Assignment
 		for i := range 10 {
 			lows = append(lows, classed(i, 1, "low", 2))
 		}
@@ -413,7 +416,7 @@ func TestAsFewAsPossibleMakeWay(t *testing.T) {
 // TestWhoIsWantedNearMakesNoWay: without it, the node is not near to anything.
 func TestWhoIsWantedNearMakesNoWay(t *testing.T) {
 	w := line(t, 2, func(c *Config) { c.Preempt = true })
-	filling := func(s api.ServiceID, n int, class string, cs ...api.Constraint) api.Assignment {
+	filling := func(s api.ServiceID, n int, class string, cs ...api.Constraint) wire.Assignment {
 		a := of(s, n, 1, cs...)
 		a.Spec.Priority, a.Spec.VCPUs = class, 4 // a node
 		return a
@@ -421,7 +424,7 @@ func TestWhoIsWantedNearMakesNoWay(t *testing.T) {
 	w.wants(filling(pre, 0, "low", onNode("n0")), filling(pre, 1, "low", onNode("n1")))
 	w.beat()
 	w.wants(filling(web, 0, "urgent", near("pre.prod", 5)))
-	in := w.c.instances[web.Instance(0)]
+	in := w.record(web.Instance(0))
 	if a, b := w.nodeOf(pre.Instance(0)), w.nodeOf(pre.Instance(1)); a != "n0" || b != "n1" || in.Reserved != "" {
 		t.Errorf("they are on %q and %q, with room kept on %q", a, b, in.Reserved)
 	}
@@ -454,7 +457,7 @@ func TestRoomIsNotKeptWhereOneOfTheServiceIsExpected(t *testing.T) {
 		w.wants(a)
 		w.checkBooks()
 	}
-	if in := w.c.instances[pre.Instance(1)]; in.Reserved != "" || !in.Offered {
+	if in := w.record(pre.Instance(1)); in.Reserved != "" || !in.Offered {
 		t.Errorf("for the second room is kept on %q, offered %v: %s", in.Reserved, in.Offered, in.Detail)
 	}
 	w.pass(10 * time.Second)
@@ -465,42 +468,33 @@ func TestRoomIsNotKeptWhereOneOfTheServiceIsExpected(t *testing.T) {
 			low++
 		}
 	}
-	if n := w.nodeOf(pre.Instance(0)); n != "n0" || low != 2 || w.c.nodes["n0"].used.MilliCPU != 6000 {
-		t.Errorf("the first is on %q beside %d, with %v taken", n, low, w.c.nodes["n0"].used)
+	if n := w.nodeOf(pre.Instance(0)); n != "n0" || low != 2 || w.node("n0").Allocated.MilliCPU != 6000 {
+		t.Errorf("the first is on %q beside %d, with %v taken", n, low, w.node("n0").Allocated)
 	}
 }
 
-// TestRoomIsGivenUpWhereSomethingElseFails: the area that it is to be near is known
-// no more when the root says so, whether who makes way has left or not (seed 2067).
+// TestRoomIsGivenUpWhereSomethingElseFails: the position of the area that it is to be near
+// is unknown when the root says so.
 func TestRoomIsGivenUpWhereSomethingElseFails(t *testing.T) {
-	for _, left := range []bool{false, true} {
-		w := line(t, 1, func(c *Config) { c.Preempt = true })
-		w.wants(classed(0, 1, "low", 4))
-		w.beat()
-		a := of(pre, 0, 2, api.Constraint{Type: api.ConstrainLatency, Area: "oslo", Threshold: 106})
-		a.Spec.Priority, a.Spec.VCPUs = "urgent", 2
-		a.Targets = []api.Target{{Area: "oslo", Positions: []api.Position{{Coord: at(5)}}}}
-		w.wants(a)
-		in := w.c.instances[pre.Instance(0)]
-		if in.Reserved != "n0" {
-			t.Fatalf("room is kept on %q: %s", in.Reserved, in.Detail)
-		}
-		a.Targets = nil
-		if left {
-			w.nodes["n0"].settle()
-			in.Want.Targets = nil // and the word of it is still under way
-			w.speak("n0")
-		} else {
-			w.wants(a)
-		}
-		w.checkBooks()
-		if v := in.view(); in.Reserved != "" || !v.HandedBack {
-			t.Errorf("room is kept on %q, and the root is told %+v", in.Reserved, v)
-		}
-		w.pass(10 * time.Second)
-		w.checkBooks()
-		w.expect(0, api.Running, "n0")
+	w := line(t, 1, func(c *Config) { c.Preempt = true })
+	w.wants(classed(0, 1, "low", 4))
+	w.beat()
+	a := of(pre, 0, 2, api.Constraint{Type: api.ConstrainLatency, Area: "oslo", Threshold: 106})
+	a.Spec.Priority, a.Spec.VCPUs = "urgent", 2
+	a.Targets = []api.Target{{Area: "oslo", Positions: []api.Position{{Coord: at(5)}}}}
+	w.wants(a)
+	if in := w.record(pre.Instance(0)); in.Reserved != "n0" {
+		t.Fatalf("room is kept on %q: %s", in.Reserved, in.Detail)
 	}
+	a.Targets = nil
+	w.wants(a)
+	w.checkBooks()
+	if in, v := w.record(pre.Instance(0)), w.observed(pre.Instance(0)); in.Reserved != "" || !v.HandedBack {
+		t.Errorf("room is kept on %q, and the root is told %+v", in.Reserved, v)
+	}
+	w.pass(10 * time.Second)
+	w.checkBooks()
+	w.expect(0, api.Running, "n0")
 }
 
 // TestOthersMakeWayWithinTheRootsShare: there is room enough, and half of it is not
@@ -524,7 +518,7 @@ func TestOthersMakeWayWithinTheRootsShare(t *testing.T) {
 			low++
 		}
 	}
-	if in := w.c.instances[ask.Instance]; low != 1 || in.Reserved+in.Node == "" || !plan.Displaces || len(plan.MakeWay) != 1 {
+	if in := w.record(ask.Instance); low != 1 || in.Reserved+in.Node == "" || !plan.Displaces || len(plan.MakeWay) != 1 {
 		t.Errorf("%d low ones go on, it is on %q with room on %q; planned %+v", low, in.Node, in.Reserved, plan)
 	}
 	w.pass(10 * time.Second)
@@ -534,8 +528,8 @@ func TestOthersMakeWayWithinTheRootsShare(t *testing.T) {
 			t.Errorf("%d is %s: %s", i, in.State, in.Detail)
 		}
 	}
-	if w.c.used.MilliCPU != 4000 {
-		t.Errorf("of the root's 4 vCPUs %v are taken", w.c.used)
+	if w.c.place.Sums().Used.MilliCPU != 4000 {
+		t.Errorf("of the root's 4 vCPUs %v are taken", w.c.place.Sums().Used)
 	}
 }
 
@@ -561,7 +555,7 @@ func TestOthersMakeWayWhenTheirNodeIsThereAgain(t *testing.T) {
 		of.away(w)
 		w.wants(classed(1, 2, "urgent", 2), classed(2, 2, "urgent", 2), classed(3, 2, "low", 1))
 		w.checkBooks()
-		if in := w.c.instances[web.Instance(1)]; in.Node+in.Reserved != "" {
+		if in := w.record(web.Instance(1)); in.Node+in.Reserved != "" {
 			t.Fatalf("%s: it is on %q with room on %q", name, in.Node, in.Reserved)
 		}
 		of.back(w)
@@ -579,12 +573,12 @@ func TestOthersMakeWayWhenTheyComeToBeLessUrgent(t *testing.T) {
 	w.beat()
 	w.wants(classed(1, 2, "high", 2))
 	w.beat()
-	if v := w.c.instances[web.Instance(1)].view(); !v.HandedBack {
+	if v := w.observed(web.Instance(1)); !v.HandedBack {
 		t.Fatalf("the root is told %+v", v)
 	}
 	w.wants(classed(0, 3, "low", 4))
-	if in := w.c.instances[web.Instance(1)]; in.Reserved != "n0" || in.view().HandedBack {
-		t.Errorf("room is kept on %q, and the root is told %+v", in.Reserved, in.view())
+	if in := w.record(web.Instance(1)); in.Reserved != "n0" || w.observed(in.Want.Instance).HandedBack {
+		t.Errorf("room is kept on %q, and the root is told %+v", in.Reserved, w.observed(in.Want.Instance))
 	}
 	w.pass(10 * time.Second)
 	w.checkBooks()

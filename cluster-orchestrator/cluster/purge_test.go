@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // ordered is whether the newest desired set that the node was sent has the order to purge.
@@ -33,7 +34,7 @@ func TestPurgedNodeIsEmptiedAndRemovedWhenItHasLeft(t *testing.T) {
 	if !ok || !n.Purging || !w.ordered("n0") {
 		t.Errorf("the order is lost by a restart: %+v", n)
 	}
-	w.step(NodePurging{Node: "n0", NodePurging: api.NodePurging{Failed: "disk"}})
+	w.step(NodePurging{Node: "n0", NodePurging: wire.NodePurging{Failed: "disk"}})
 	if n, _ := w.c.Node("n0"); n.PurgeError != "disk" {
 		t.Errorf("why it failed is not shown: %q", n.PurgeError)
 	}
@@ -84,7 +85,7 @@ func TestJoinWithNewTokenEndsOrderToPurge(t *testing.T) {
 			join("first")
 			w.step(PurgeNode{Node: "n0"})
 			w.restart() // it does not forget with which token the node joined
-			w.step(NodePurging{Node: "n0", NodePurging: api.NodePurging{Failed: "disk"}})
+			w.step(NodePurging{Node: "n0", NodePurging: wire.NodePurging{Failed: "disk"}})
 			for range 2 {
 				join(c.token)
 			}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // TestSharesThatNobodyNeedsAreReturned has a cluster grow over one share and
@@ -15,7 +16,7 @@ import (
 func TestSharesThatNobodyNeedsAreReturned(t *testing.T) {
 	second := netip.MustParsePrefix("10.16.16.0/20")
 	w := netWorld(t, 0)
-	w.step(RootNet{api.RootNet{Rev: 2, Ranges: api.DefaultNetRanges(), Shares: []netip.Prefix{share, second}}})
+	w.step(RootNet{wire.RootNet{Rev: 2, Ranges: wire.DefaultNetRanges(), Shares: []netip.Prefix{share, second}}})
 	for i := range 70 {
 		id := api.NodeID(fmt.Sprintf("n%02d", i))
 		w.join(id, api.Resources{MilliCPU: 4000, MemoryMB: 4096})
@@ -24,8 +25,8 @@ func TestSharesThatNobodyNeedsAreReturned(t *testing.T) {
 	returned := func() []netip.Prefix {
 		t.Helper()
 		w.now = w.now.Add(time.Minute)
-		w.c.root.due = true
-		w.step(Ack{api.ReportAck{Boot: w.c.boot, Seq: w.c.root.seq}})
+		w.c.uplink.Due()
+		w.step(Ack{wire.ReportAck{Boot: w.c.fx.Boot, Seq: lastReport(w.c)}})
 		for _, r := range w.reports() {
 			return r.Net.Returned
 		}
@@ -47,7 +48,7 @@ func TestSharesThatNobodyNeedsAreReturned(t *testing.T) {
 	}
 	for end := w.now.Add(31 * time.Minute); w.now.Before(end); {
 		w.now = w.now.Add(2 * time.Second) // a longer pause would be the process's own
-		w.step(Ack{api.ReportAck{Boot: w.c.boot, Seq: w.c.root.seq}})
+		w.step(Ack{wire.ReportAck{Boot: w.c.fx.Boot, Seq: lastReport(w.c)}})
 	}
 	if got := returned(); !slices.Equal(got, []netip.Prefix{second}) {
 		t.Fatalf("with 2 nodes it returns %v", got)
@@ -56,7 +57,7 @@ func TestSharesThatNobodyNeedsAreReturned(t *testing.T) {
 	if got := returned(); !slices.Equal(got, []netip.Prefix{second}) {
 		t.Fatalf("after a restart it returns %v", got)
 	}
-	w.step(RootNet{api.RootNet{Rev: 3, Ranges: api.DefaultNetRanges(), Shares: []netip.Prefix{share}}})
+	w.step(RootNet{wire.RootNet{Rev: 3, Ranges: wire.DefaultNetRanges(), Shares: []netip.Prefix{share}}})
 	if got := returned(); len(got) > 0 {
 		t.Errorf("when the root has it, it returns %v", got)
 	}

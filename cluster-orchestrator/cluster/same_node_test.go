@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // behind has a node stand at a place with a slow last mile, as behind DSL.
@@ -13,10 +14,10 @@ func (w *world) behind(id api.NodeID, place, height float64) {
 	w.t.Helper()
 	n := w.nodes[id]
 	n.said++
-	self := api.NetSelf{Chain: [][]byte{{1}}, Proof: []byte{2}, Coord: at(place)}
+	self := wire.NetSelf{Chain: [][]byte{{1}}, Proof: []byte{2}, Coord: at(place)}
 	self.Coord.Height = height / 1000
 	copy(self.Key[:], id)
-	w.step(NetUp{id, api.NetUp{Boot: 1, Seq: n.said, Self: &self}})
+	w.step(NetUp{id, wire.NetUp{Boot: 1, Seq: n.said, Self: &self}})
 }
 
 // A node is 0 ms from itself, however slow its last mile: 23.5 ms of height, which
@@ -45,7 +46,7 @@ func TestANodeIsNotFarFromItself(t *testing.T) {
 			tt.link(&a.Spec)
 			w.wants(a)
 			if n := w.nodeOf(web.Instance(0)); n != "n0" {
-				t.Fatalf("beside the other end it is on %q: %+v", n, w.c.instances[web.Instance(0)].view().Why)
+				t.Fatalf("beside the other end it is on %q: %+v", n, w.observed(web.Instance(0)).Why)
 			}
 			// The other way around: the one that is linked to comes second.
 			w.wants(of(far, 0, 3, onNode("n0")))

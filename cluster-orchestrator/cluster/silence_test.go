@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 func TestSilentNodesInstancesMoveOn(t *testing.T) {
@@ -249,17 +251,17 @@ func TestNodeCannotHarmItsCluster(t *testing.T) {
 
 func TestStrangersAreBounded(t *testing.T) {
 	w := newWorld(t, 1)
-	r := api.NodeReport{Node: "n0", Boot: 2, Seq: 1, Whole: true}
-	for i := range 5 * strangers {
+	r := wire.NodeReport{Node: "n0", Boot: 2, Seq: 1, Whole: true}
+	for i := range 5 * placement.MaxStrangers {
 		r.Observed = append(r.Observed, api.Observed{Instance: web.Instance(i), State: api.Running})
 	}
 	w.step(NodeReport{r})
-	if got := len(w.c.nodes["n0"].observed); got > strangers+1 {
-		t.Errorf("the cluster remembers %d strangers", got)
+	if got := w.c.place.Size(); got > 3*(placement.MaxStrangers+1) {
+		t.Errorf("placement holds %d entries after a node reported %d unknown instances, want at most 3 for each of %d", got, len(r.Observed), placement.MaxStrangers+1)
 	}
-	w.step(NodeAlive{Node: "n0", Alive: api.Alive{Boot: ^uint64(0), Seq: ^uint64(0), Gen: ^api.Generation(0)}})
-	w.step(NodeAlive{Node: "nobody", Alive: api.Alive{Boot: 1, Seq: 1}})
-	w.step(NodeReport{api.NodeReport{Node: "nobody", Boot: 1, Seq: 1}})
+	w.step(NodeAlive{Node: "n0", Alive: wire.Alive{Boot: ^uint64(0), Seq: ^uint64(0), Gen: ^api.Generation(0)}})
+	w.step(NodeAlive{Node: "nobody", Alive: wire.Alive{Boot: 1, Seq: 1}})
+	w.step(NodeReport{wire.NodeReport{Node: "nobody", Boot: 1, Seq: 1}})
 	w.step(NodeWill{"nobody"})
 	w.join("n1", api.Resources{MilliCPU: 4000, MemoryMB: 4096})
 	w.wants(assignment(0, 1, spec(1, 100)))
@@ -292,15 +294,15 @@ func TestRootIsToldNoNode(t *testing.T) {
 	var said []api.Observed
 	for range 30 {
 		w.pass(time.Second)
-		for _, in := range w.c.instances {
-			said = append(said, in.view())
+		for _, in := range w.records() {
+			said = append(said, w.observed(in.Want.Instance))
 		}
 	}
 	if err := w.c.removeNode("n1", false); err != nil {
 		t.Fatal(err)
 	}
-	for _, in := range w.c.instances {
-		said = append(said, in.view())
+	for _, in := range w.records() {
+		said = append(said, w.observed(in.Want.Instance))
 	}
 	for _, o := range said {
 		o.Node = ""

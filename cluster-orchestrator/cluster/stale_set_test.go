@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // A broker may keep a desired set of a node that is older than the newest, and hand it
@@ -12,10 +13,10 @@ import (
 // room there for as long as the node may still be handed a set with it.
 
 // kept is the newest desired set that the last step sent to a node.
-func (w *world) kept(id api.NodeID) (d api.Desired) {
+func (w *world) kept(id api.NodeID) (d wire.Desired) {
 	w.t.Helper()
 	for _, e := range w.last.Send {
-		if m, ok := e.Msg.(api.Desired); ok && e.To == id.Addr() {
+		if m, ok := e.Msg.(wire.Desired); ok && e.To == id.Addr() {
 			d = m
 		}
 	}
@@ -79,7 +80,7 @@ func TestANodeThatJoinsAnewMustHoldASetWithoutWhatHasCompleted(t *testing.T) {
 	w.expect(0, api.Completed, "n0")
 	w.deaf = true
 	n.boot, n.gen, n.has = 1, 0, map[api.InstanceID]api.Observed{}
-	n.want = map[api.InstanceID]api.Assignment{}
+	n.want = map[api.InstanceID]wire.Assignment{}
 	w.step(JoinNode{Info: nodeInfo("n0", api.Resources{MilliCPU: 4000, MemoryMB: 4096})})
 	w.speak("n0")
 	w.wants(assignment(1, 1, spec(3, 100)))

@@ -28,10 +28,10 @@ func TestACrashPromisesNoRoomTwice(t *testing.T) {
 		w.nodes["n0"].settle()
 		eff := w.c.Step(w.now, w.nodes["n0"].whole())
 		w.save(eff.Save[:min(saves, len(eff.Save))])
-		if in := w.c.instances[urgent.Instance]; in.Node != "n0" {
+		if in := w.record(urgent.Instance); in.Node != "n0" {
 			t.Fatalf("the urgent one is on %q: %s", in.Node, in.Detail)
 		}
-		if in := w.c.instances[gets.Instance]; in.Node != "n1" {
+		if in := w.record(gets.Instance); in.Node != "n1" {
 			t.Fatalf("the other is on %q: %s", in.Node, in.Detail)
 		}
 		w.restart()

@@ -23,7 +23,7 @@ func TestWhatAnEarlierPlacementHadIsFreeForTheNextOne(t *testing.T) {
 	w.wants(gets)
 	w.nodes["n0"].settle()
 	w.speak("n0")
-	if in := w.c.instances[gets.Instance]; in.Node != "n0" || in.Bound {
+	if in := w.record(gets.Instance); in.Node != "n0" || in.Bound {
 		t.Errorf("with all of n0 free it is on %q, handed back for good: %v (%s)", in.Node, in.Bound, in.Detail)
 	}
 }
@@ -41,13 +41,13 @@ func TestWhatLeavesANodeIsGivenAwayInTurn(t *testing.T) {
 	w.beat()
 	w.expect(0, api.Running, "n0")
 	w.wants(urgent)
-	if in := w.c.instances[urgent.Instance]; in.Node != "" {
+	if in := w.record(urgent.Instance); in.Node != "" {
 		t.Fatalf("it is on %s, where there was no room", in.Node)
 	}
 	w.wants(gets, small) // one ends, for it needs more than there is; what the other one leaves is enough
 	w.nodes["n0"].settle()
 	w.speak("n0")
-	if a, b := w.c.instances[urgent.Instance], w.c.instances[gets.Instance]; a.Node != "n0" || b.Node != "" {
+	if a, b := w.record(urgent.Instance), w.record(gets.Instance); a.Node != "n0" || b.Node != "" {
 		t.Errorf("the more urgent one is on %q, the other one on %q", a.Node, b.Node)
 	}
 }

@@ -9,11 +9,12 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
 // light is an assignment that takes no room.
-func light(a api.Assignment) api.Assignment {
+func light(a wire.Assignment) wire.Assignment {
 	a.Spec.VCPUs, a.Spec.Memory = 0, 0
 	return a
 }
@@ -27,7 +28,7 @@ func (w *world) racked(id api.NodeID, rack string, memory int64) {
 
 // joins has a node come with all that it says of itself.
 func (w *world) joins(info api.NodeInfo) *twin {
-	n := &twin{id: info.ID, boot: 1, has: map[api.InstanceID]api.Observed{}, want: map[api.InstanceID]api.Assignment{}}
+	n := &twin{id: info.ID, boot: 1, has: map[api.InstanceID]api.Observed{}, want: map[api.InstanceID]wire.Assignment{}}
 	w.nodes[info.ID] = n
 	w.step(JoinNode{Info: info})
 	w.speak(info.ID)
@@ -36,7 +37,7 @@ func (w *world) joins(info api.NodeInfo) *twin {
 
 // apartFrom keeps a service apart from others.
 func apartFrom(by string, services ...string) api.Constraint {
-	return api.Constraint{Type: api.ConstrainApart, By: by, Services: services}
+	return api.Constraint{Type: api.ConstrainAntiAffinity, By: by, Services: services}
 }
 
 // TestWhoIsKeptOutComesWhenTheOthersLeave: nodes gain no room by that.
@@ -73,7 +74,7 @@ func TestWhoIsKeptOutOfARackComesToAnyNodeOfIt(t *testing.T) {
 			info.Labels = map[string]string{"rack": "r2"}
 			n := w.nodes["n0"]
 			n.seq++
-			w.step(NodeReport{api.NodeReport{Node: "n0", Boot: 1, Seq: n.seq, Gen: n.gen, Info: &info}})
+			w.step(NodeReport{wire.NodeReport{Node: "n0", Boot: 1, Seq: n.seq, Gen: n.gen, Info: &info}})
 		},
 		"its node is removed": func(w *world) {
 			w.nodes["n0"].off = true
@@ -148,13 +149,13 @@ func TestNobodyWaitsForWhatIsThere(t *testing.T) {
 					w.drops(id)
 				}
 			case 2:
-				w.step(Cordon{node, !w.c.nodes[node].cordoned})
+				w.step(Cordon{node, w.node(node).Status == api.NodeReady})
 			case 3:
-				info := w.c.nodes[node].info
+				info := w.claims[node]
 				info.Labels = map[string]string{"rack": fmt.Sprintf("r%d", rng.IntN(3))}
 				n := w.nodes[node]
 				n.seq++
-				w.step(NodeReport{api.NodeReport{Node: node, Boot: 1, Seq: n.seq, Gen: n.gen, Info: &info}})
+				w.step(NodeReport{wire.NodeReport{Node: node, Boot: 1, Seq: n.seq, Gen: n.gen, Info: &info}})
 			case 4:
 				w.nodes[node].off = !w.nodes[node].off
 				w.pass(time.Duration(rng.IntN(12)) * time.Second)
@@ -176,20 +177,19 @@ func TestNobodyWaitsForWhatIsThere(t *testing.T) {
 		}
 		w.pass(2 * time.Minute)
 		w.checkBooks()
-		for id, n := range w.c.nodes {
-			if len(n.reserved) > 0 {
-				t.Errorf("seed %d: %s keeps room", seed, id)
+		for _, n := range w.c.Nodes() {
+			if n.Reserved != (api.Resources{}) {
+				t.Errorf("seed %d: %s keeps %s reserved", seed, n.ID, n.Reserved)
 			}
 		}
-		for _, id := range w.c.waiting.List() {
-			in := w.c.instances[id]
+		for _, id := range w.c.place.Waiting() {
+			in := w.record(id)
 			if in.Node != "" {
 				continue
 			}
-			req := w.c.request(in)
 			why, _ := w.c.Why(id)
-			if n, _ := w.c.wayFor(in, &req); n != nil || why.Causes[len(why.Causes)-1].Constraint == sched.Fits {
-				t.Errorf("seed %d: %s waits, %s has room for it: %s, others make way %v", seed, id, why.Causes[0].Constraint, summary(why), n != nil)
+			if preempts := w.c.place.WouldPreempt(id); preempts || why.Causes[len(why.Causes)-1].Constraint == sched.Fits {
+				t.Errorf("seed %d: %s waits, %s has room for it: %s, others make way %v", seed, id, why.Causes[0].Constraint, fmt.Sprint(why.Causes), preempts)
 			}
 		}
 	}

@@ -2,60 +2,14 @@ package cluster
 
 import (
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/step"
-	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
-
-// checkPlaces recomputes from scratch where services are, and who of those that link
-// to them has none near.
-func (w *world) checkPlaces() {
-	w.t.Helper()
-	c := w.c
-	for _, id := range step.Keys(c.services) {
-		s := c.services[id]
-		var at []api.Position
-		for _, node := range step.Keys(s.peers) {
-			at = append(at, c.nodes[api.NodeID(node)].position())
-		}
-		if got := s.places.Points(); !slices.Equal(got, at) {
-			w.t.Fatalf("%s is at %v, noted %v", id, at, got)
-		}
-		for _, way := range c.ways(id) {
-			want := map[api.InstanceID]api.Position{}
-			for _, in := range c.services[way.from].instances {
-				if in.Node == "" || !slices.ContainsFunc(in.demand.links, func(l sched.Link) bool { return keyOf(way.from, l) == keyOf(way.from, way.link) }) {
-					continue
-				}
-				here := c.nodes[in.Node].position()
-				near := func(p api.Position) bool { return keeps(way.link, here, p) }
-				if !slices.ContainsFunc(at, near) && !c.nearTarget(way.link, in, id) {
-					want[in.id()] = here
-				}
-			}
-			if !maps.Equal(want, way.open) || way.places.Len() != len(want) {
-				w.t.Fatalf("of %s near to %s want %v, noted %v", way.from, id, want, way.open)
-			}
-		}
-	}
-	for area, p := range c.areas.places {
-		var at []api.Position
-		for _, id := range step.Keys(c.nodes) {
-			if n := c.nodes[id]; slices.Contains(n.traits.areas, area) {
-				at = append(at, n.position())
-			}
-		}
-		if !slices.Equal(p.Points(), at) {
-			w.t.Fatalf("in %s are %v, noted %v", area, at, p.Points())
-		}
-	}
-}
 
 // TestWhereServicesAreIsKept drives instances that link to each other about.
 func TestWhereServicesAreIsKept(t *testing.T) {
@@ -104,10 +58,10 @@ func TestWhereServicesAreIsKept(t *testing.T) {
 			w.c.Plan(api.ClusterPlanRequest{Instances: []api.WhyRequest{{Instance: pre.Instance(50), Spec: of(pre, 50, 1, links[pre]...).Spec}}})
 			w.checkBooks()
 			if rng.IntN(3) == 0 { // changes come together, too
-				w.checkPlaces()
+				w.checkBooks()
 			}
 		}
-		w.checkPlaces()
+		w.checkBooks()
 	}
 }
 
@@ -115,7 +69,7 @@ func TestWhereServicesAreIsKept(t *testing.T) {
 func TestAMatterOfManyPlaces(t *testing.T) {
 	const nodes = 100
 	w := line(t, nodes, nil) // 10 ms apart
-	var as, bs, cs []api.Assignment
+	var as, bs, cs []wire.Assignment
 	for i := range nodes {
 		as = append(as, of(pre, i, 1, onNode(nodeAt(i))))
 		bs = append(bs, of(web, i, 2, near("pre.prod", 5), api.Constraint{Type: api.ConstrainSpread}))
@@ -126,17 +80,17 @@ func TestAMatterOfManyPlaces(t *testing.T) {
 	w.wants(bs...)
 	w.pass(time.Minute)
 	for i := range nodes {
-		if in := w.c.instances[web.Instance(i)]; in.Node == "" || in.Violated != "" {
+		if in := w.record(web.Instance(i)); in.Node == "" || in.Violated != "" {
 			t.Fatalf("%d is on %q, violated %q: %s", i, in.Node, in.Violated, in.Detail)
 		}
-		if in := w.c.instances[far.Instance(i)]; in.Violated != "" || in.Offered {
+		if in := w.record(far.Instance(i)); in.Violated != "" || in.Offered {
 			t.Fatalf("%d is on %q beside one, violated %q", i, in.Node, in.Violated)
 		}
 		if n := w.nodeOf(pre.Instance(i)); n != nodeAt(i) {
 			t.Fatalf("%d of those that are linked to is on %q", i, n)
 		}
 	}
-	w.checkPlaces()
+	w.checkBooks()
 }
 
 // TestLinkedServicesCostLittle, whichever of them is placed first.
@@ -148,7 +102,7 @@ func TestLinkedServicesCostLittle(t *testing.T) {
 				for i := range n {
 					l.stands(i, 10*float64(i))
 				}
-				as := map[api.ServiceID][]api.Assignment{}
+				as := map[api.ServiceID][]wire.Assignment{}
 				for i := range n {
 					as[pre] = append(as[pre], of(pre, i, 1))
 					as[web] = append(as[web], of(web, i, 1, near("pre.prod", 5)))
@@ -182,7 +136,7 @@ func BenchmarkLinked(b *testing.B) {
 					for i := range n {
 						l.stands(i, 10*float64(i))
 					}
-					as := map[api.ServiceID][]api.Assignment{}
+					as := map[api.ServiceID][]wire.Assignment{}
 					for i := range n {
 						as[pre], as[web] = append(as[pre], of(pre, i, 1)), append(as[web], of(web, i, 1, near("pre.prod", 5)))
 					}
@@ -222,11 +176,11 @@ func TestTheOrderDoesNotMatter(t *testing.T) {
 	}
 	w.pass(5 * time.Second)
 	if n := w.nodeOf(pre.Instance(0)); n != "big" {
-		t.Fatalf("after its time to search it is on %q: %s", n, w.c.instances[pre.Instance(0)].Detail)
+		t.Fatalf("after its time to search it is on %q: %s", n, w.record(pre.Instance(0)).Detail)
 	}
-	w.checkPlaces()
+	w.checkBooks()
 	w.pass(time.Minute)
-	if in := w.expect(0, api.Running, "big"); w.c.instances[web.Instance(0)].Violated != "" {
+	if in := w.expect(0, api.Running, "big"); w.record(web.Instance(0)).Violated != "" {
 		t.Errorf("%+v", in)
 	}
 	w.checkBooks()
@@ -239,7 +193,7 @@ func TestWhoWaitedForRoomNearTakesWhatGrows(t *testing.T) {
 	p.Spec.Memory = 1024
 	w.wants(p)
 	w.pass(10 * time.Second)
-	if v := w.c.instances[pre.Instance(0)].view(); !v.HandedBack {
+	if v := w.observed(pre.Instance(0)); !v.HandedBack {
 		t.Errorf("the root is told %+v", v)
 	}
 	w.join("big", api.Resources{MilliCPU: 8000, MemoryMB: 8192})

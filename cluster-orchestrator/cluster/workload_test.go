@@ -5,13 +5,14 @@ import (
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
 )
 
 // TestAnSLAThatNamesNoLimitGetsTheOperators: what names neither memory nor vcpus
 // takes room, and its node is told a limit.
 func TestAnSLAThatNamesNoLimitGetsTheOperators(t *testing.T) {
 	w := newWorld(t, 1)
-	w.cfg.Workload = Workload{Reserve: api.Resources{MilliCPU: 500, MemoryMB: 1000}, Limit: api.Resources{MilliCPU: 2000, MemoryMB: 3000}}
+	w.cfg.Workload = placement.Workload{Reserve: api.Resources{MilliCPU: 500, MemoryMB: 1000}, Limit: api.Resources{MilliCPU: 2000, MemoryMB: 3000}}
 	w.restart()
 	w.pass(w.c.cfg.Dead)
 	w.beat()
@@ -20,7 +21,7 @@ func TestAnSLAThatNamesNoLimitGetsTheOperators(t *testing.T) {
 	names.Spec.Memory, names.Spec.VCPUs = 64, 0.25
 	w.wants(silent, names)
 	w.pass(2e9)
-	if used, want := w.c.used, (api.Resources{MilliCPU: 750, MemoryMB: 1064}); used.MilliCPU != want.MilliCPU || used.MemoryMB != want.MemoryMB {
+	if used, want := w.c.place.Sums().Used, (api.Resources{MilliCPU: 750, MemoryMB: 1064}); used.MilliCPU != want.MilliCPU || used.MemoryMB != want.MemoryMB {
 		t.Errorf("the node has %s taken, want %s", used, want)
 	}
 	told := w.nodes["n0"].want
@@ -48,15 +49,15 @@ func TestAnSLAThatAsksForTooMuchIsRefusedByName(t *testing.T) {
 		large(&a.Spec)
 		ask := api.WhyRequest{Instance: a.Instance, Spec: a.Spec}
 		planned := w.c.Plan(api.ClusterPlanRequest{Instances: []api.WhyRequest{ask}}).Instances[0]
-		if planned.Action != planWait || planned.Why == nil || planned.Why.Nearest == nil || planned.Why.Nearest.Constraint != ConstraintWorkload {
+		if planned.Action != "wait" || planned.Why == nil || planned.Why.Nearest == nil || planned.Why.Nearest.Constraint != placement.ConstraintWorkload {
 			t.Errorf("%s: planned %+v", name, planned)
 		}
 		if why := w.c.WhyOf(ask); why.Nearest == nil || !strings.Contains(why.Nearest.Have, "workload.max_"+name) {
 			t.Errorf("%s: why %+v", name, why.Nearest)
 		}
 		w.wants(a)
-		in := w.c.instances[a.Instance]
-		if in.Node != "" || !in.Offered || in.why == nil || !strings.Contains(in.Detail, name) {
+		in := w.record(a.Instance)
+		if in.Node != "" || !in.Offered || w.observed(a.Instance).Why == nil || !strings.Contains(in.Detail, name) {
 			t.Errorf("%s: it is on %q, handed back: %v, %q", name, in.Node, in.Offered, in.Detail)
 		}
 	}

@@ -6,8 +6,10 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -15,16 +17,17 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 // world drives one core: it keeps the time, a store that follows the store's
 // rule, and plain twins of the nodes that do at once what they are told.
 type world struct {
-	t     testing.TB
-	cfg   Config
-	c     *Core
-	now   time.Time
-	disk  map[string]store.Doc
-	nodes map[api.NodeID]*twin
-	gen   api.Generation
-	want  map[api.InstanceID]api.Assignment
-	last  step.Effects
-	deaf  bool // nodes do not get what is sent
+	t      testing.TB
+	cfg    Config
+	c      *Core
+	now    time.Time
+	disk   map[string]store.Doc
+	nodes  map[api.NodeID]*twin
+	gen    api.Generation
+	want   map[api.InstanceID]wire.Assignment
+	last   step.Effects
+	claims map[api.NodeID]api.NodeInfo // what each node reported about itself last
+	deaf   bool                        // nodes do not get what is sent
 }
 
 // twin is a node that takes each desired set and reports it as it is.
@@ -34,7 +37,7 @@ type twin struct {
 	seq, beat uint64
 	gen       api.Generation
 	has       map[api.InstanceID]api.Observed
-	want      map[api.InstanceID]api.Assignment
+	want      map[api.InstanceID]wire.Assignment
 	off       bool   // neither hears nor speaks
 	slow      bool   // what it runs does not listen
 	answers   bool   // roll calls
@@ -45,7 +48,7 @@ type twin struct {
 func newWorld(t testing.TB, nodes int) *world {
 	w := &world{
 		t: t, cfg: Config{ID: "munich", LocalNumbers: 100_000}, now: epoch,
-		disk: map[string]store.Doc{}, nodes: map[api.NodeID]*twin{}, want: map[api.InstanceID]api.Assignment{},
+		claims: map[api.NodeID]api.NodeInfo{}, disk: map[string]store.Doc{}, nodes: map[api.NodeID]*twin{}, want: map[api.InstanceID]wire.Assignment{},
 	}
 	w.c = New(w.cfg)
 	w.step(Start{})
@@ -75,6 +78,14 @@ func (w *world) save(docs []store.Doc) {
 
 func (w *world) step(in Input) step.Effects {
 	w.t.Helper()
+	switch in := in.(type) {
+	case JoinNode:
+		w.claims[in.Info.ID] = in.Info
+	case NodeReport:
+		if in.Info != nil {
+			w.claims[in.Node] = *in.Info
+		}
+	}
 	eff := w.c.Step(w.now, in)
 	w.save(eff.Save)
 	w.last = eff
@@ -84,7 +95,7 @@ func (w *world) step(in Input) step.Effects {
 	return eff
 }
 
-func (w *world) deliver(envs []api.Envelope) {
+func (w *world) deliver(envs []wire.Envelope) {
 	for _, e := range envs {
 		for id, n := range w.nodes {
 			if e.To == id.Addr() && !n.off {
@@ -96,12 +107,12 @@ func (w *world) deliver(envs []api.Envelope) {
 
 func (n *twin) take(msg any) {
 	n.got = append(n.got, msg)
-	d, ok := msg.(api.Desired)
+	d, ok := msg.(wire.Desired)
 	if !ok || d.Gen < n.gen || d.From != 0 && d.From != n.gen {
 		return
 	}
 	if d.From == 0 {
-		n.want = map[api.InstanceID]api.Assignment{}
+		n.want = map[api.InstanceID]wire.Assignment{}
 	}
 	for _, a := range d.Put {
 		n.want[a.Instance] = a
@@ -138,7 +149,7 @@ func (n *twin) digests() (desired, observed api.Digest) {
 
 func (w *world) join(id api.NodeID, has api.Resources) *twin {
 	w.nodes[id] = &twin{
-		id: id, boot: 1, has: map[api.InstanceID]api.Observed{}, want: map[api.InstanceID]api.Assignment{},
+		id: id, boot: 1, has: map[api.InstanceID]api.Observed{}, want: map[api.InstanceID]wire.Assignment{},
 	}
 	w.step(JoinNode{Info: nodeInfo(id, has)})
 	w.speak(id)
@@ -152,7 +163,7 @@ func nodeInfo(id api.NodeID, has api.Resources) api.NodeInfo {
 // whole is the twin's whole report.
 func (n *twin) whole() NodeReport {
 	n.seq++
-	r := api.NodeReport{Node: n.id, Boot: n.boot, Seq: n.seq, Gen: n.gen, Whole: true, Answers: n.answers}
+	r := wire.NodeReport{Node: n.id, Boot: n.boot, Seq: n.seq, Gen: n.gen, Whole: true, Answers: n.answers}
 	for _, id := range step.Keys(n.has) {
 		r.Observed = append(r.Observed, n.has[id])
 	}
@@ -162,7 +173,7 @@ func (n *twin) whole() NodeReport {
 func (n *twin) alive() NodeAlive {
 	n.beat++
 	d, o := n.digests()
-	return NodeAlive{Node: n.id, Alive: api.Alive{Boot: n.boot, Seq: n.beat, Gen: n.gen, Desired: d, Observed: o}}
+	return NodeAlive{Node: n.id, Alive: wire.Alive{Boot: n.boot, Seq: n.beat, Gen: n.gen, Desired: d, Observed: o}}
 }
 
 // speak has a node report all that it has and give a sign of life.
@@ -221,14 +232,14 @@ func exclusive(cpu float64, mem int64) api.Microservice {
 
 const web = api.ServiceID("acme/shop.prod.web.prod")
 
-func assignment(n int, root api.Revision, m api.Microservice) api.Assignment {
-	return api.Assignment{Instance: web.Instance(n), Epoch: api.EpochOf(root, 0), SpecRev: 1, Spec: m}
+func assignment(n int, root api.Revision, m api.Microservice) wire.Assignment {
+	return wire.Assignment{Instance: web.Instance(n), Epoch: api.EpochOf(root, 0), SpecRev: 1, Spec: m}
 }
 
 // desire is the root's whole set.
 func (w *world) desire() {
 	w.gen++
-	d := api.Desired{Gen: w.gen}
+	d := wire.Desired{Gen: w.gen}
 	for _, id := range step.Keys(w.want) {
 		d.Put = append(d.Put, w.want[id])
 		d.Digest = d.Digest.Toggle(w.want[id].Digest())
@@ -236,7 +247,7 @@ func (w *world) desire() {
 	w.step(Desired{d})
 }
 
-func (w *world) wants(as ...api.Assignment) {
+func (w *world) wants(as ...wire.Assignment) {
 	for _, a := range as {
 		w.want[a.Instance] = a
 	}
@@ -289,20 +300,72 @@ func (w *world) expect(n int, s api.State, node api.NodeID) api.Instance {
 }
 
 // reports are what the last step told the root.
-func (w *world) reports() (out []api.Report) {
+func (w *world) reports() (out []wire.Report) {
 	for _, e := range w.last.Send {
-		if r, ok := e.Msg.(api.Report); ok {
+		if r, ok := e.Msg.(wire.Report); ok {
 			out = append(out, r)
 		}
 	}
 	return out
 }
 
-func (w *world) told(msgs []any) (ds []api.Desired) {
+func (w *world) told(msgs []any) (ds []wire.Desired) {
 	for _, m := range msgs {
-		if d, ok := m.(api.Desired); ok {
+		if d, ok := m.(wire.Desired); ok {
 			ds = append(ds, d)
 		}
 	}
 	return ds
+}
+
+// record is the document of an instance; the zero value if there is no such instance.
+func (w *world) record(id api.InstanceID) placement.Record {
+	r, _ := w.c.place.Record(id)
+	return r
+}
+
+// records are the documents of all instances.
+func (w *world) records() map[api.InstanceID]placement.Record {
+	out := map[api.InstanceID]placement.Record{}
+	for _, id := range w.c.place.IDs() {
+		out[id] = w.record(id)
+	}
+	return out
+}
+
+// observed is what the root is told about an instance.
+func (w *world) observed(id api.InstanceID) api.Observed {
+	o, _ := w.c.place.Observed(id)
+	return o
+}
+
+// node is a node as the API shows it.
+func (w *world) node(id api.NodeID) api.Node {
+	n, _ := w.c.Node(id)
+	return n
+}
+
+func gpus(ids ...string) (out []api.NodeDevice) {
+	for _, id := range ids {
+		out = append(out, api.NodeDevice{ID: id, Kinds: []string{api.DeviceGPU, "nvidia.com/gpu"}})
+	}
+	return out
+}
+
+// lastReport returns the number of a core's last report.
+func lastReport(c *Core) uint64 {
+	seq, _ := c.uplink.Last()
+	return seq
+}
+
+// waits reports whether a core's last report waits for its answer.
+func waits(c *Core) bool {
+	_, waits := c.uplink.Last()
+	return waits
+}
+
+// wanted returns the digest of the root's desired set.
+func wanted(c *Core) api.Digest {
+	digest, _ := c.Digests()
+	return digest
 }

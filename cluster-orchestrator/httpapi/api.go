@@ -1,10 +1,10 @@
-// Package httpapi is the cluster's REST API for its operator, /v1: nodes,
-// instances, join tokens for nodes, and scaling while the root is away. It speaks
-// as the root's does: OpenAPI from the types, problem details, ids in paths with
-// "~" for "/" and "#" (api.PathOf).
+// Package httpapi is the cluster's REST API for its operator, /v1: nodes, instances, join
+// tokens for nodes, and scaling while the root is unreachable. It has the conventions of the
+// root's API: OpenAPI from the types, problem details, ids in paths with "~" for "/" and "#"
+// (api.PathOf).
 //
-// It decides about requests: who asks and whether they may. What happens to nodes
-// and instances is the core's to decide (package cluster).
+// It authenticates and authorizes requests. The core (package cluster) decides what happens
+// to nodes and instances.
 //
 //	h := httpapi.New(httpapi.Options{Core: core, Owner: loop, …}).Handler()
 package httpapi
@@ -19,7 +19,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -35,20 +34,21 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/problem"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// maxBody bounds what people send.
+// maxBody bounds the body of a request.
 const maxBody = 64 << 10
 
 // Owner is the goroutine that owns the core (package loop).
 type Owner interface {
-	// Do steps the core; after runs right behind it, on the owner's goroutine.
+	// Do steps the core, and then runs after on the owner's goroutine.
 	Do(ctx context.Context, in cluster.Input, after func()) error
 	// Read runs fn on the owner's goroutine.
 	Read(ctx context.Context, fn func()) error
 }
 
-// Core is what is read of the cluster's core, on its owner's goroutine.
+// Core has the reads of the cluster's core. They run on its owner's goroutine.
 type Core interface {
 	Node(api.NodeID) (api.Node, bool)
 	Nodes() []api.Node
@@ -65,18 +65,18 @@ type Core interface {
 type Nodes interface {
 	// Remove refuses the node's certificates from now on and ends its connections.
 	Remove(ctx context.Context, n api.NodeID) error
-	// Stream has the node dial out what is asked for. The caller closes it, from any
+	// Stream has the node dial out the requested stream. The caller closes it, from any
 	// goroutine.
-	Stream(ctx context.Context, n api.NodeID, r api.StreamRequest) (io.ReadCloser, error)
+	Stream(ctx context.Context, n api.NodeID, r wire.StreamRequest) (io.ReadCloser, error)
 }
 
-// Options are what the API needs.
+// Options configure an API.
 type Options struct {
-	Core  Core
-	Owner Owner
-	Nodes Nodes
-	Desk  *jointoken.Desk
-	Info  func() api.ClusterInfo // of this cluster, as it is now
+	Core   Core
+	Owner  Owner
+	Nodes  Nodes
+	Tokens *jointoken.Store
+	Info   func() api.ClusterInfo // of this cluster, as it is now
 	// Authenticate returns the holder of a bearer token that is presented at the cluster's
 	// own port (ErrUnauthenticated).
 	Authenticate func(token string) (Caller, error)
@@ -104,12 +104,10 @@ type API struct {
 	huma   huma.API
 	shares *apishare.Shares
 	plans  *fairshare.Turns
-	grants grant.Set // of the requests under way
-
-	streams sync.Map // name of a stream that can be renewed → the rights.Principal that opened it
+	grants grant.Set[rights.Principal] // of the requests under way
 }
 
-// New is the API over a core.
+// New returns the API of a core.
 func New(o Options) *API {
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -151,12 +149,12 @@ func configOf(version string) huma.Config {
 // Handler serves /v1.
 func (a *API) Handler() http.Handler { return a.router }
 
-// OpenAPI is the API's description, as openapi.json has it.
+// OpenAPI returns the API's description, as in openapi.json.
 func (a *API) OpenAPI() *huma.OpenAPI { return a.huma.OpenAPI() }
 
 type callerKey struct{}
 
-// callerOf returns who asks, and for how long; nobody, if no token came along.
+// callerOf returns the holder of the request's token, or the zero value without a token.
 func callerOf(ctx context.Context) Caller {
 	c, _ := ctx.Value(callerKey{}).(Caller)
 	return c
@@ -164,8 +162,8 @@ func callerOf(ctx context.Context) Caller {
 
 func principalOf(ctx context.Context) rights.Principal { return callerOf(ctx).Principal }
 
-// authenticate finds out who asks. A token that does not hold is refused
-// everywhere; none at all is for the operations to judge.
+// authenticate determines the caller. It refuses an invalid token. Each operation decides
+// about a request without a token.
 func (a *API) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := r.Header.Get("Authorization")
@@ -205,7 +203,7 @@ func (a *API) serveAs(w http.ResponseWriter, r *http.Request, c Caller, err erro
 
 // FromRoot serves the request r, which the root sends on behalf of a person. The token of
 // r is valid once and for r alone. Tokens in the request's headers are ignored.
-func (a *API) FromRoot(r api.StreamRequest) http.Handler {
+func (a *API) FromRoot(r wire.StreamRequest) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		req.Header.Del("Authorization")
 		c, err := a.opt.Spend(r.Token, r.CallObject())
@@ -231,7 +229,7 @@ func (a *API) Guard(next http.Handler) http.Handler {
 	}))))
 }
 
-// recovered turns a panic, which is our bug, into an answer and a line in the log.
+// recovered turns a panic, which is a bug, into an answer and a log entry.
 func (a *API) recovered(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -243,14 +241,14 @@ func (a *API) recovered(next http.Handler) http.Handler {
 				panic(e)
 			}
 			a.opt.Log.Error("request panicked", "method", r.Method, "path", r.URL.Path, "panic", e)
-			problem.Write(w, problem.New(http.StatusInternalServerError, "something went wrong here; the cluster's log says what"))
+			problem.Write(w, problem.New(http.StatusInternalServerError, "internal error; see the cluster's log"))
 		}()
 		next.ServeHTTP(w, r)
 	})
 }
 
-// handle registers an operation. The function gets who asks, and checks what it
-// takes on the object.
+// handle registers an operation. fn gets the caller and checks the rights that the object
+// requires.
 func handle[I, O any](a *API, op huma.Operation, fn func(context.Context, rights.Principal, *I) (*O, error)) {
 	op.Security = []map[string][]string{{"bearer": {}}}
 	op.Errors = append(op.Errors, 401, 403, 422, 429, 500)

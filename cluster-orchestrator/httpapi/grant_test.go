@@ -12,6 +12,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/grant"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // pipe is a stream of a node that begins and does not end.
@@ -80,7 +81,7 @@ func TestStreamsEndWithTheRightThatOpenedThem(t *testing.T) {
 		})
 		t.Run("over the root "+path, func(t *testing.T) {
 			r, revoke := newRig(t)
-			q := api.StreamRequest{Kind: "api", Method: "GET", Path: path}
+			q := wire.StreamRequest{Kind: "api", Method: "GET", Path: path}
 			q.Token = "alice for " + q.CallObject()
 			if ok, body := aborted(r.web.FromRoot(q), httptest.NewRequest("GET", path, nil), revoke); !ok {
 				t.Errorf("ended as if it were whole: %s", body)
@@ -89,7 +90,7 @@ func TestStreamsEndWithTheRightThatOpenedThem(t *testing.T) {
 	}
 	t.Run("a log that the root asks for", func(t *testing.T) {
 		r, revoke := newRig(t)
-		q := api.StreamRequest{Kind: "logs", Instance: id, Follow: true}
+		q := wire.StreamRequest{Kind: "logs", Instance: id, Follow: true}
 		q.Token = "alice for " + q.CallObject()
 		body, err := r.web.LogsFromRoot(t.Context(), q)
 		check(t, err)
@@ -109,7 +110,7 @@ func TestStreamsEndWithTheRightThatOpenedThem(t *testing.T) {
 func TestTheRootsPathTakesItsTokenAlone(t *testing.T) {
 	r, h := newRig(t), http.Header{"Authorization": {"Bearer admin"}}
 	for _, token := range []string{"", "admin", "admin for something else"} {
-		q := api.StreamRequest{Kind: "api", Method: "GET", Path: "/v1/nodes", Token: token}
+		q := wire.StreamRequest{Kind: "api", Method: "GET", Path: "/v1/nodes", Token: token}
 		req := httptest.NewRequest("GET", q.Path, nil)
 		req.Header = h.Clone()
 		w := httptest.NewRecorder()

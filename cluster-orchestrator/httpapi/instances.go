@@ -17,6 +17,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/streams"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -46,8 +47,8 @@ func (a *API) registerInstances() {
 	handle(a, huma.Operation{OperationID: "scaleService", Method: http.MethodPost, Path: "/v1/services/{id}/scale", Summary: "Scale a service here, while the root is away", Tags: tags, Errors: []int{404, 409}}, a.scale)
 }
 
-// sees reports whether p may know of the instance: the operator of its nodes
-// may, and whoever may see the application.
+// sees reports whether p may see the instance: the operator of its node may, and those who
+// may see the application.
 func (a *API) sees(p rights.Principal, id api.InstanceID) error {
 	if err := a.allowed(p, rights.NodesRead); err == nil || errors.Is(err, api.ErrUnauthenticated) {
 		return err
@@ -72,7 +73,7 @@ func (a *API) instances(ctx context.Context, p rights.Principal, _ *none) (*body
 	return &body[api.Page[api.Instance]]{out}, nil
 }
 
-// shown is the instance as p may see it: nodes are their operator's.
+// shown returns the instance as p may see it: only the operator sees nodes.
 func (a *API) shown(p rights.Principal, i api.Instance) api.Instance {
 	if a.allowed(p, rights.NodesRead) != nil {
 		i.Node, i.Devices = "", nil
@@ -80,7 +81,7 @@ func (a *API) shown(p rights.Principal, i api.Instance) api.Instance {
 	return i
 }
 
-// find is the instance, if p may see it.
+// find returns the instance, if p may see it.
 func (a *API) find(ctx context.Context, p rights.Principal, segment string) (i api.Instance, err error) {
 	id := api.InstanceFromPath(segment)
 	if err := a.sees(p, id); err != nil {
@@ -115,7 +116,7 @@ func (a *API) why(ctx context.Context, p rights.Principal, in *instanceIn) (*bod
 		return nil, fmt.Errorf("instance %q: %w", i.ID, api.ErrNotFound)
 	}
 	if a.allowed(p, rights.NodesRead) != nil {
-		why = sched.Veil(why)
+		why = sched.Redact(why)
 	}
 	return &body[api.Explanation]{why}, nil
 }
@@ -129,8 +130,8 @@ func (a *API) whyOf(ctx context.Context, p rights.Principal, in *body[api.WhyReq
 	return &body[api.Explanation]{why}, err
 }
 
-// plan says where instances would go that are not here. Whoever may see their
-// application may ask; which nodes they are is their operator's to know.
+// plan returns where instances that the cluster does not have would be placed. Those who may
+// see the application may ask; only the operator sees nodes.
 func (a *API) plan(ctx context.Context, p rights.Principal, in *body[api.ClusterPlanRequest]) (*body[api.ClusterPlan], error) {
 	if n := len(in.Body.Instances); n > maxPlan {
 		return nil, fmt.Errorf("plan %d instances: at most %d at once: %w", n, maxPlan, api.ErrTooLarge)
@@ -151,8 +152,8 @@ func (a *API) plan(ctx context.Context, p rights.Principal, in *body[api.Cluster
 			v.MakeWay = slices.DeleteFunc(v.MakeWay, func(id api.InstanceID) bool { return a.sees(p, id) != nil })
 			v.Others = all - len(v.MakeWay)
 			if v.Node = ""; v.Why != nil {
-				veiled := sched.Veil(*v.Why)
-				v.Why = &veiled
+				redacted := sched.Redact(*v.Why)
+				v.Why = &redacted
 			}
 		}
 	}
@@ -178,7 +179,7 @@ type streamOut struct {
 }
 
 func (a *API) logs(ctx context.Context, p rights.Principal, in *logsIn) (*streamOut, error) {
-	from, err := a.OpenLogs(ctx, p, api.StreamRequest{
+	from, err := a.OpenLogs(ctx, p, wire.StreamRequest{
 		Kind: "logs", Instance: api.InstanceFromPath(in.ID), Follow: in.Follow, Tail: in.Tail, For: streams.For(p.Tenant, p.User),
 	})
 	if err != nil {
@@ -192,14 +193,14 @@ func (a *API) logs(ctx context.Context, p rights.Principal, in *logsIn) (*stream
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Cache-Control", "no-store")
 		defer context.AfterFunc(hc.Context(), func() { _ = from.Close() })()
-		defer a.renewable(hc.Context(), w.Header())()
+		a.grants.Offer(hc.Context(), w.Header(), principalOf(hc.Context()))
 		pour(hc.Context(), w, from)
 	}}, nil
 }
 
-// OpenLogs has the instance's node dial out what it writes, if p may read it.
-// The caller closes the stream, from any goroutine.
-func (a *API) OpenLogs(ctx context.Context, p rights.Principal, r api.StreamRequest) (io.ReadCloser, error) {
+// OpenLogs has the instance's node dial out its logs, if p may read them. The caller closes
+// the stream, from any goroutine.
+func (a *API) OpenLogs(ctx context.Context, p rights.Principal, r wire.StreamRequest) (io.ReadCloser, error) {
 	if err := rights.Allowed(p, rights.AppsLogs, r.Instance.Tenant()); err != nil {
 		return nil, err
 	}
@@ -217,7 +218,7 @@ func (a *API) OpenLogs(ctx context.Context, p rights.Principal, r api.StreamRequ
 	r.Epoch, r.Token = i.Epoch, ""
 	from, err := a.opt.Nodes.Stream(ctx, i.Node, r)
 	if err != nil {
-		if errors.Is(err, api.ErrNotFound) { // the runtime has nothing of it
+		if errors.Is(err, api.ErrNotFound) { // the runtime has no logs of it
 			return nil, fmt.Errorf("logs of %s: it has not started, or nothing of it is left: it is %s: %w", i.ID, i.Standing(), api.ErrConflict)
 		}
 		return nil, fmt.Errorf("logs of %s: %w", i.ID, err)
@@ -227,7 +228,7 @@ func (a *API) OpenLogs(ctx context.Context, p rights.Principal, r api.StreamRequ
 
 // LogsFromRoot is OpenLogs for a request of the root, whose token is valid once and for r
 // alone. The stream ends when the token is revoked.
-func (a *API) LogsFromRoot(ctx context.Context, r api.StreamRequest) (io.ReadCloser, error) {
+func (a *API) LogsFromRoot(ctx context.Context, r wire.StreamRequest) (io.ReadCloser, error) {
 	c, err := a.opt.Spend(r.Token, r.CallObject())
 	if err != nil {
 		return nil, err
@@ -245,14 +246,14 @@ func (a *API) LogsFromRoot(ctx context.Context, r api.StreamRequest) (io.ReadClo
 	return &granted{from, ctx, func() { stop(); release() }}, nil
 }
 
-// granted is a stream that ends with an error when its token is revoked.
+// granted is a stream whose reads fail once its token is revoked.
 type granted struct {
 	io.ReadCloser
 	ctx  context.Context
 	over func()
 }
 
-// Read is io.Reader's.
+// Read implements io.Reader.
 func (g *granted) Read(b []byte) (int, error) {
 	n, err := g.ReadCloser.Read(b)
 	if cause := context.Cause(g.ctx); err != nil && errors.Is(cause, grant.ErrEnded) {
@@ -261,15 +262,15 @@ func (g *granted) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Close is io.Closer's.
+// Close implements io.Closer.
 func (g *granted) Close() error {
 	g.over()
 	return g.ReadCloser.Close()
 }
 
-// pour copies the stream to the asker as it comes, until either ends. A stream
-// that breaks, or whose right ends, aborts the answer, so that it is not taken
-// for whole.
+// pour copies the stream to the client as it arrives, until either side ends. If the stream
+// breaks or its token is revoked, pour aborts the answer, so that the client does not take
+// it for complete.
 func pour(ctx context.Context, w http.ResponseWriter, from io.Reader) {
 	rc := http.NewResponseController(w)
 	w.WriteHeader(http.StatusOK)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"reflect"
 	"strconv"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -16,6 +17,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/jsonsize"
 	"github.com/treeline-edge/treeline/internal/streams"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // maxNetAnswer bounds a node's answer about its network.
@@ -35,27 +37,27 @@ type captureIn struct {
 func (a *API) registerNet() {
 	tags := []string{"network"}
 	fails := []int{404, 409, 503, 504}
-	handle(a, huma.Operation{OperationID: "nodeNet", Method: http.MethodGet, Path: "/v1/nodes/{id}/net", Summary: "Show a node's part in the network", Tags: tags, Errors: fails}, netOf[api.NetStatus](a, "/v1/status"))
-	handle(a, huma.Operation{OperationID: "nodeRoutes", Method: http.MethodGet, Path: "/v1/nodes/{id}/net/routes", Summary: "List the services that a node has routes to", Tags: tags, Errors: fails}, netOf[api.Page[api.RouteStatus]](a, "/v1/routes"))
-	handle(a, huma.Operation{OperationID: "nodePeers", Method: http.MethodGet, Path: "/v1/nodes/{id}/net/peers", Summary: "List the nodes that a node talks to, and by which path", Tags: tags, Errors: fails}, netOf[api.Page[api.PeerStatus]](a, "/v1/peers"))
+	for _, r := range api.NodeRoutes {
+		schema := a.huma.OpenAPI().Components.Schemas.Schema(reflect.TypeOf(r.New()), true, r.ID)
+		handle(a, huma.Operation{
+			OperationID: r.ID, Method: http.MethodGet, Path: "/v1/nodes/{id}" + r.Path, Summary: r.Summary, Description: r.Description, Tags: tags, Errors: fails,
+			Responses: map[string]*huma.Response{"200": {Content: map[string]*huma.MediaType{"application/json": {Schema: schema}}}},
+		}, func(ctx context.Context, p rights.Principal, in *nodeIn) (*body[any], error) {
+			n, err := a.node(ctx, p, in)
+			if err != nil {
+				return nil, err
+			}
+			out := &body[any]{r.New()}
+			return out, a.askNet(ctx, n.Body.ID, r.Netmanager, out.Body)
+		})
+	}
 	handle(a, huma.Operation{OperationID: "traceInstance", Method: http.MethodGet, Path: "/v1/instances/{id}/trace", Summary: "Say step by step what would become of a new flow of an instance", Tags: tags, Errors: fails}, a.trace)
 	handle(a, huma.Operation{OperationID: "captureInstance", Method: http.MethodGet, Path: "/v1/instances/{id}/capture", Summary: "Stream the packets of an instance, as pcap", Tags: tags, Errors: fails}, a.capture)
 }
 
-// netOf asks a node's netmanager one thing.
-func netOf[T any](a *API, path string) func(context.Context, rights.Principal, *nodeIn) (*body[T], error) {
-	return func(ctx context.Context, p rights.Principal, in *nodeIn) (*body[T], error) {
-		n, err := a.node(ctx, p, in)
-		if err != nil {
-			return nil, err
-		}
-		out := &body[T]{}
-		return out, a.askNet(ctx, n.Body.ID, path, &out.Body)
-	}
-}
-
+// askNet asks the netmanager of a node.
 func (a *API) askNet(ctx context.Context, n api.NodeID, path string, out any) error {
-	from, err := a.opt.Nodes.Stream(ctx, n, api.StreamRequest{Kind: "net", Method: http.MethodGet, Path: path, For: onBehalf(ctx)})
+	from, err := a.opt.Nodes.Stream(ctx, n, wire.StreamRequest{Kind: "net", Method: http.MethodGet, Path: path, For: onBehalf(ctx)})
 	if err != nil {
 		return fmt.Errorf("ask the network of node %s: %w", n, err)
 	}
@@ -90,7 +92,7 @@ func onBehalf(ctx context.Context) string {
 	return streams.For(p.Tenant, p.User)
 }
 
-// capture is for who may read what the instance writes: packets say as much.
+// capture requires the right to read logs: packets reveal as much.
 func (a *API) capture(ctx context.Context, p rights.Principal, in *captureIn) (*streamOut, error) {
 	id := api.InstanceFromPath(in.ID)
 	if err := rights.Allowed(p, rights.AppsLogs, id.Tenant()); err != nil {
@@ -104,7 +106,7 @@ func (a *API) capture(ctx context.Context, p rights.Principal, in *captureIn) (*
 		return nil, err
 	}
 	q := url.Values{"instance": {string(i.ID)}, "seconds": {strconv.Itoa(in.Seconds)}, "bytes": {strconv.Itoa(in.Bytes)}}
-	from, err := a.opt.Nodes.Stream(ctx, i.Node, api.StreamRequest{
+	from, err := a.opt.Nodes.Stream(ctx, i.Node, wire.StreamRequest{
 		Kind: "net", Instance: i.ID, Epoch: i.Epoch, Method: http.MethodGet, Path: "/v1/capture?" + q.Encode(), For: onBehalf(ctx),
 	})
 	if err != nil {
@@ -118,7 +120,7 @@ func (a *API) capture(ctx context.Context, p rights.Principal, in *captureIn) (*
 		w.Header().Set("Content-Type", "application/vnd.tcpdump.pcap")
 		w.Header().Set("Cache-Control", "no-store")
 		defer context.AfterFunc(hc.Context(), func() { _ = from.Close() })()
-		defer a.renewable(hc.Context(), w.Header())()
+		a.grants.Offer(hc.Context(), w.Header(), principalOf(hc.Context()))
 		pour(hc.Context(), w, from)
 	}}, nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 )
 
-// Status is what GET /v1/status shows.
+// Status is the answer to GET /v1/status.
 type Status struct {
 	api.ClusterInfo
 	Root      bool          `json:"root_connected"`
@@ -114,7 +114,7 @@ func (a *API) node(ctx context.Context, p rights.Principal, in *nodeIn) (*body[a
 	return &body[api.Node]{n}, nil
 }
 
-// names are those of the first nodes, for whoever mistyped one.
+// names lists the first nodes, for an error about a mistyped one.
 func names(nodes []api.Node) string {
 	const most = 20
 	if len(nodes) == 0 {

@@ -21,6 +21,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/internal/store/mem"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // Who asks in these tests: acme operates the cluster.
@@ -37,11 +38,11 @@ type rig struct {
 	t    *testing.T
 	web  *httpapi.API
 	loop *loop.Loop[cluster.Input]
-	desk *jointoken.Desk
+	desk *jointoken.Store
 
 	mu      sync.Mutex // guards the fields below
 	removed []api.NodeID
-	asked   api.StreamRequest
+	asked   wire.StreamRequest
 	answer  string // of a stream, in place of what is written there
 	stream  io.ReadCloser
 	open    func() io.ReadCloser // makes each stream, if it is set
@@ -61,7 +62,7 @@ func newRig(t *testing.T, with ...func(*httpapi.Options)) *rig {
 	r := &rig{t: t}
 	info := api.ClusterInfo{ID: "munich", Tenant: "acme", Location: "a test"}
 	core := cluster.New(cluster.Config{ID: info.ID, LocalNumbers: 1_000_000})
-	r.loop = loop.New(core, mem.New(), func([]api.Envelope) {}, loop.Options[cluster.Input]{
+	r.loop = loop.New(core, mem.New(), func([]wire.Envelope) {}, loop.Options[cluster.Input]{
 		Tick: cluster.Tick{}, Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -74,10 +75,10 @@ func newRig(t *testing.T, with ...func(*httpapi.Options)) *rig {
 		}
 	})
 	var err error
-	r.desk, err = jointoken.NewDesk(mem.New(), nil, "https://munich.example:7444", [32]byte{1}, time.Now)
+	r.desk, err = jointoken.NewStore(mem.New(), nil, "https://munich.example:7444", [32]byte{1}, time.Now)
 	check(t, err)
 	o := httpapi.Options{
-		Core: core, Owner: r.loop, Nodes: r, Desk: r.desk, Info: func() api.ClusterInfo { return info },
+		Core: core, Owner: r.loop, Nodes: r, Tokens: r.desk, Info: func() api.ClusterInfo { return info },
 		Authenticate: r.caller,
 		Spend: func(token, object string) (httpapi.Caller, error) {
 			token, only, _ := strings.Cut(token, " for ")
@@ -120,7 +121,7 @@ func (r *rig) Remove(_ context.Context, n api.NodeID) error {
 }
 
 // Stream is httpapi.Nodes'.
-func (r *rig) Stream(_ context.Context, n api.NodeID, q api.StreamRequest) (io.ReadCloser, error) {
+func (r *rig) Stream(_ context.Context, n api.NodeID, q wire.StreamRequest) (io.ReadCloser, error) {
 	if r.hold != nil {
 		r.hold()
 	}
@@ -149,22 +150,22 @@ func (r *rig) join(id api.NodeID) {
 	r.t.Helper()
 	info := api.NodeInfo{ID: id, Runtimes: []string{"container"}, Arch: "amd64", Capacity: api.Resources{MilliCPU: 2000, MemoryMB: 1024}}
 	r.step(cluster.JoinNode{Info: info})
-	r.step(cluster.NodeReport{NodeReport: api.NodeReport{Node: id, Boot: 1, Seq: 1, Whole: true, Info: &info}})
-	r.step(cluster.NodeAlive{Node: id, Alive: api.Alive{Boot: 1, Seq: 1}})
+	r.step(cluster.NodeReport{NodeReport: wire.NodeReport{Node: id, Boot: 1, Seq: 1, Whole: true, Info: &info}})
+	r.step(cluster.NodeAlive{Node: id, Alive: wire.Alive{Boot: 1, Seq: 1}})
 }
 
 // want has the root ask for instances of a tenant's service.
-func (r *rig) want(gen api.Generation, all ...api.Assignment) {
+func (r *rig) want(gen api.Generation, all ...wire.Assignment) {
 	r.t.Helper()
 	var d api.Digest
 	for _, a := range all {
 		d = d.Toggle(a.Digest())
 	}
-	r.step(cluster.Desired{Desired: api.Desired{Gen: gen, Put: all, Digest: d}})
+	r.step(cluster.Desired{Desired: wire.Desired{Gen: gen, Put: all, Digest: d}})
 }
 
-func instance(id api.InstanceID, memory int64) api.Assignment {
-	return api.Assignment{
+func instance(id api.InstanceID, memory int64) wire.Assignment {
+	return wire.Assignment{
 		Instance: id, Epoch: api.EpochOf(1, 0), SpecRev: 1,
 		Spec: api.Microservice{Name: "web", Namespace: "v1", Virtualization: "container", Code: "web:1", Memory: memory, VCPUs: 0.5},
 	}

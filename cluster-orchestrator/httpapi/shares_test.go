@@ -11,6 +11,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/httpapi"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // from sends a request as if it came from the address and returns its status.
@@ -46,7 +47,7 @@ func TestWildLoopsAreSlowedDown(t *testing.T) {
 		t.Errorf("another person at the same address: %d", code)
 	}
 	// The way over the root is no way around it.
-	q := api.StreamRequest{Kind: "api", Method: "GET", Path: "/v1/nodes"}
+	q := wire.StreamRequest{Kind: "api", Method: "GET", Path: "/v1/nodes"}
 	q.Token = "otto for " + q.CallObject()
 	w := httptest.NewRecorder()
 	r.web.FromRoot(q).ServeHTTP(w, httptest.NewRequest("GET", q.Path, nil))

@@ -8,7 +8,6 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 )
 
@@ -33,26 +32,16 @@ func (a *API) renewStream(ctx context.Context, p rights.Principal, in *streamIn)
 	if p.User == "" {
 		return nil, fmt.Errorf("renew stream: no token came along: %w", api.ErrUnauthenticated)
 	}
-	was, ok := a.streams.Load(in.ID)
-	if !ok || was.(rights.Principal).User != p.User {
-		return nil, fmt.Errorf("stream %q: %w", in.ID, api.ErrNotFound)
-	}
-	for _, r := range was.(rights.Principal).Roles {
-		if !p.Has(r) {
-			return nil, fmt.Errorf("renew stream: the fresh token does not make %s %s: %w", p.User, r, api.ErrForbidden)
-		}
-	}
 	c := callerOf(ctx)
-	return &body[streamLife]{streamLife{c.Life.Seconds()}}, a.grants.Renew(in.ID, c.Life, c.Good)
-}
-
-// renewable says in the header of a stream's answer how it may be renewed. The caller
-// calls over when the stream has ended.
-func (a *API) renewable(ctx context.Context, h http.Header) (over func()) {
-	name := grant.Offer(ctx, h)
-	if name == "" {
-		return func() {}
-	}
-	a.streams.Store(name, principalOf(ctx))
-	return func() { a.streams.Delete(name) }
+	return &body[streamLife]{streamLife{c.Life.Seconds()}}, a.grants.Renew(in.ID, c.Life, func(was rights.Principal) (func() error, error) {
+		if was.User != p.User {
+			return nil, fmt.Errorf("stream %q: %w", in.ID, api.ErrNotFound)
+		}
+		for _, r := range was.Roles {
+			if !p.Has(r) {
+				return nil, fmt.Errorf("renew stream: the fresh token does not make %s %s: %w", p.User, r, api.ErrForbidden)
+			}
+		}
+		return c.Good, nil
+	})
 }

@@ -38,7 +38,7 @@ func (a *API) createToken(ctx context.Context, p rights.Principal, in *body[api.
 	if req.Kind != "" && req.Kind != string(jointoken.ForNode) || req.Cluster != "" && req.Cluster != info.ID {
 		return nil, fmt.Errorf("cluster %s makes join tokens for its own nodes only: %w", info.ID, api.ErrInvalid)
 	}
-	tok, rec, err := a.opt.Desk.Create(ctx, jointoken.Order{
+	tok, rec, err := a.opt.Tokens.Create(ctx, jointoken.Order{
 		Scope: jointoken.ForNode, Cluster: info.ID, Uses: req.Uses, TTL: time.Duration(req.TTL) * time.Second,
 		Tenant: info.Tenant, By: p.User,
 	})
@@ -56,7 +56,7 @@ func (a *API) tokens(_ context.Context, p rights.Principal, _ *none) (*body[api.
 		return nil, err
 	}
 	out := api.Page[api.JoinToken]{Items: []api.JoinToken{}}
-	for _, r := range a.opt.Desk.List() {
+	for _, r := range a.opt.Tokens.List() {
 		out.Items = append(out.Items, shownToken(r))
 	}
 	return &body[api.Page[api.JoinToken]]{out}, nil
@@ -66,7 +66,7 @@ func (a *API) revokeToken(ctx context.Context, p rights.Principal, in *tokenIn) 
 	if err := a.allowed(p, rights.NodesJoin); err != nil {
 		return nil, err
 	}
-	return &none{}, a.opt.Desk.Revoke(ctx, in.ID)
+	return &none{}, a.opt.Tokens.Revoke(ctx, in.ID)
 }
 
 func shownToken(r jointoken.Record) api.JoinToken {

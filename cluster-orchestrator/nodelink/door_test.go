@@ -13,7 +13,7 @@ import (
 // it.
 func TestRefusedJoinsDoNotFillTheLog(t *testing.T) {
 	var out bytes.Buffer
-	d := NewDoor(DoorOptions{Log: slog.New(slog.NewTextHandler(&out, nil))})
+	d := NewServer(ServerOptions{Log: slog.New(slog.NewTextHandler(&out, nil))})
 	body := `{"token":"nonsense","info":{"id":"n1","hostname":"` + strings.Repeat("x", 50_000) + `"}}`
 	for range 500 {
 		r := httptest.NewRequest("POST", "/v1/join/node", strings.NewReader(body))

@@ -1,10 +1,9 @@
-// Package nodelink is the cluster's end of the links that nodes dial: messages
-// over the bus, joining and renewing, and the streams that nodes dial out. A node
-// is who its certificate says, and on the bus whoever may write to its topics:
-// what a message itself says about its sender counts for nothing.
+// Package nodelink is the cluster's end of the links that nodes dial: messages over the
+// bus, joins and renewals, and streams that nodes dial out. A node is identified by its
+// certificate, and on the bus by the topic, to which only it may write. What a message says
+// about its sender is ignored.
 //
-// It carries and decides nothing: what a node should have is the core's to say
-// (package cluster).
+// It carries messages. The core (package cluster) decides what a node should have.
 package nodelink
 
 import (
@@ -25,21 +24,22 @@ import (
 	"github.com/treeline-edge/treeline/internal/bus/parts"
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/jsonsize"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 const (
-	// publishTime bounds one publish; what is not out by then is lost, and the
-	// node's next sign of life says so.
+	// publishTime bounds one publish. A message that is not out by then is lost; the node's
+	// next heartbeat shows it.
 	publishTime = 10 * time.Second
-	// publishers is how many nodes are written to at once: an external broker
-	// acknowledges each message, and its round trips must not add up.
+	// publishers is how many nodes are written to at once: an external broker acknowledges
+	// each message, and the round trips must not add up.
 	publishers = 16
 )
 
-// Options are what a link needs.
+// Options configure a Link.
 type Options struct {
 	Bus    bus.Bus               // the cluster's own end; the caller closes it
-	Post   func(cluster.Input)   // hands in what may be lost
+	Post   func(cluster.Input)   // passes an input that may be lost
 	Member func(api.NodeID) bool // whether the node has joined and was not removed
 	Log    *slog.Logger          // slog.Default
 }
@@ -60,7 +60,7 @@ type Link struct {
 	limited    atomic.Uint64
 }
 
-// New is a link that carries nothing before Run.
+// New returns a link. It carries nothing before Run.
 func New(o Options) *Link {
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -68,32 +68,31 @@ func New(o Options) *Link {
 	return &Link{opt: o, out: newOutbox(), rates: fairshare.NewRates(messageRates, 100, 1000), unfinished: newUnfinished(o.Member)}
 }
 
-// Send takes one envelope of the core to its node and never blocks. What cannot
-// be sent is dropped.
-func (l *Link) Send(e api.Envelope) {
+// Send queues a message of the core to its node. It does not block, and drops what cannot
+// be sent.
+func (l *Link) Send(e wire.Envelope) {
 	if id, ok := strings.CutPrefix(string(e.To), "node/"); ok {
-		l.out.put(api.NodeID(id), e.Msg)
+		l.out.put(api.NodeID(id), e.Msg.(wire.ClusterToNode))
 	}
 }
 
-// Stream asks the node to dial a stream out.
-func (l *Link) Stream(n api.NodeID, r api.StreamRequest) { l.out.put(n, r) }
+// Stream asks a node to dial a stream out.
+func (l *Link) Stream(n api.NodeID, r wire.StreamRequest) { l.out.stream(n, r) }
 
-// Forget takes away what the broker retains for a node that was removed, and drops what is
-// unfinished of its messages. Options.Member must report false for it by then.
+// Forget clears what the broker retains for a removed node, and drops its unfinished
+// messages. Options.Member must report false for it by then.
 func (l *Link) Forget(n api.NodeID) {
 	l.unfinished.drop(n)
-	l.out.put(n, forget{})
+	l.out.clear(n)
 }
 
-// Unreadable counts messages of nodes that could not be read; Lost those to
-// nodes that found no room.
+// Unreadable returns how many messages of nodes could not be decoded.
 func (l *Link) Unreadable() uint64 { return l.unreadable.Load() }
 
-// Limited counts messages of nodes that were dropped because their node sent too many.
+// Limited returns how many messages were dropped because their node sent too many.
 func (l *Link) Limited() uint64 { return l.limited.Load() }
 
-// Lost counts messages to nodes that were dropped because too many waited.
+// Lost returns how many messages to nodes were dropped because too many waited.
 func (l *Link) Lost() uint64 { return l.out.lost() }
 
 // Run carries messages until ctx ends.
@@ -120,8 +119,8 @@ func (l *Link) Run(ctx context.Context) error {
 	return nil
 }
 
-// take hands in a node's message. The topic says whose it is: the broker lets
-// nobody else write there.
+// take passes a node's message on. The topic names the node: the broker lets no other
+// client write there.
 func (l *Link) take(m bus.Message, read func(api.NodeID, []byte) (cluster.Input, error)) {
 	id, leaf, ok := topic.Parse(m.Topic)
 	if !ok {
@@ -130,7 +129,7 @@ func (l *Link) take(m bus.Message, read func(api.NodeID, []byte) (cluster.Input,
 	if leaf == topic.Will {
 		l.unfinished.drop(id)
 	}
-	// The core's queue is for all nodes: one that floods must not fill it.
+	// All nodes share the core's queue: one that floods must not fill it.
 	if l.rates.Allow(time.Now(), string(id), string(id)) != nil {
 		if l.limited.Add(1) == 1 {
 			l.opt.Log.Warn("node sends too many messages; what is beyond is only counted", "node", id, "topic", m.Topic)
@@ -157,7 +156,7 @@ func (l *Link) take(m bus.Message, read func(api.NodeID, []byte) (cluster.Input,
 var maxReport = jsonsize.Limit{Bytes: parts.Max, Objects: 1 << 16, Values: 1 << 19}
 
 func observed(id api.NodeID, payload []byte) (cluster.Input, error) {
-	var r api.NodeReport
+	var r wire.NodeReport
 	if err := maxReport.Check(payload); err != nil {
 		return nil, err
 	}
@@ -175,7 +174,7 @@ func observed(id api.NodeID, payload []byte) (cluster.Input, error) {
 }
 
 func alive(id api.NodeID, payload []byte) (cluster.Input, error) {
-	var a api.Alive
+	var a wire.Alive
 	err := a.UnmarshalBinary(payload)
 	return cluster.NodeAlive{Node: id, Alive: a}, err
 }
@@ -233,9 +232,9 @@ func (l *Link) publishOne(ctx context.Context, leaf topic.Leaf, n api.NodeID, ms
 	}
 }
 
-// publishParts publishes a message of any size. Only one message is retained, so
-// a set that takes several is not: the older one that is goes, and a node that
-// connects later asks by its sign of life.
+// publishParts publishes a message of any size. A broker retains one message per topic, so
+// a set in several messages is not retained, and an older retained one is cleared. A node
+// that connects later asks for the set by its heartbeat.
 func (l *Link) publishParts(ctx context.Context, leaf topic.Leaf, n api.NodeID, payload []byte) error {
 	all, err := parts.Split(payload)
 	if err != nil {

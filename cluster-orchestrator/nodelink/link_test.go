@@ -8,6 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/api/topic"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/internal/bus"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // TestMessagesOfOneNodeLeaveRoomForOthers: what a node sends without a pause does not
@@ -15,7 +16,7 @@ import (
 func TestMessagesOfOneNodeLeaveRoomForOthers(t *testing.T) {
 	came := map[api.NodeID]int{}
 	l := New(Options{Log: slog.New(slog.DiscardHandler), Post: func(in cluster.Input) { came[in.(cluster.NodeAlive).Node]++ }})
-	sign, err := api.Alive{Boot: 1, Seq: 1}.MarshalBinary()
+	sign, err := wire.Alive{Boot: 1, Seq: 1}.MarshalBinary()
 	check(t, err)
 	send := func(n api.NodeID) {
 		l.take(bus.Message{Topic: topic.Alive.Of(n), Payload: sign}, alive)

@@ -17,9 +17,9 @@ import (
 // KindMember is the kind of Members' documents in a store.
 const KindMember = "member"
 
-// Members knows whose certificates count: the nodes that joined and were not
-// removed. A certificate from before a node's latest join does not count, so
-// that a name may be given again. It is safe for concurrent use.
+// Members are the nodes that joined and were not removed: only their certificates are
+// accepted. A certificate from before a node's latest join is refused, so that a name can
+// be reused. It is safe for concurrent use.
 type Members struct {
 	cluster  api.ClusterID
 	verifier *trust.Verifier
@@ -28,25 +28,25 @@ type Members struct {
 
 type member struct {
 	Node  api.NodeID `json:"node"`
-	Since time.Time  `json:"since"` // certificates made at this moment or later count
+	Since time.Time  `json:"since"` // certificates made at this moment or later are accepted
 	Key   string     `json:"key"`   // fingerprint of the key that joined
 }
 
-// NewMembers are the members as loaded.
+// NewMembers returns the members in a store.
 func NewMembers(st store.Store, loaded []store.Doc, c api.ClusterID, v *trust.Verifier) (*Members, error) {
 	m := &Members{cluster: c, verifier: v, table: docs.New[member](KindMember, st)}
 	return m, m.table.Take(loaded)
 }
 
-// Node is the member that the connection belongs to. A peer that is no node of
-// this cluster, or was removed, is ErrUnauthenticated or ErrForbidden.
+// Node returns the member to which a connection belongs. A peer that is no node of this
+// cluster, or was removed, is ErrUnauthenticated or ErrForbidden.
 func (m *Members) Node(cs tls.ConnectionState) (api.NodeID, error) {
 	id, err := m.verifier.Peer(cs)
 	if err != nil {
 		return "", err
 	}
 	if id.Kind != identity.Node || id.Cluster != m.cluster {
-		return "", fmt.Errorf("%s is no node of cluster %s: %w", id, m.cluster, api.ErrForbidden)
+		return "", fmt.Errorf("%s is not a node of cluster %s: %w", id, m.cluster, api.ErrForbidden)
 	}
 	known, ok := m.table.Get(string(id.Node))
 	if !ok {
@@ -64,8 +64,8 @@ func (m *Members) holds(n api.NodeID) (key string, taken bool) {
 	return known.Key, ok
 }
 
-// admit makes the node a member, whose certificates count from now on. The same
-// key may come again; another is ErrConflict.
+// admit makes the node a member, whose certificates are accepted from now on. The same key
+// may be admitted again; another one is ErrConflict.
 func (m *Members) admit(ctx context.Context, n api.NodeID, key string, now time.Time) error {
 	return m.table.Update(ctx, string(n), func(old member, ok bool) (member, error) {
 		if ok && old.Key != key {
@@ -74,7 +74,7 @@ func (m *Members) admit(ctx context.Context, n api.NodeID, key string, now time.
 		if ok {
 			return old, nil
 		}
-		// Certificates count in seconds.
+		// Times in certificates have a resolution of one second.
 		return member{Node: n, Since: now.Truncate(time.Second), Key: key}, nil
 	})
 }
@@ -89,7 +89,7 @@ func (m *Members) Has(n api.NodeID) bool {
 	return ok
 }
 
-// All are the members, in the order of their ids.
+// All returns the members in the order of their ids.
 func (m *Members) All() []api.NodeID {
 	var all []api.NodeID
 	for _, v := range m.table.All() {
@@ -98,7 +98,7 @@ func (m *Members) All() []api.NodeID {
 	return all
 }
 
-// Remove makes the node a member no more: none of its certificates counts.
+// Remove removes a member: all its certificates are refused.
 func (m *Members) Remove(ctx context.Context, n api.NodeID) error {
 	return m.table.Delete(ctx, string(n))
 }

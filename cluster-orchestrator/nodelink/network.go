@@ -5,10 +5,11 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 func netUp(id api.NodeID, payload []byte) (cluster.Input, error) {
-	var up api.NetUp
+	var up wire.NetUp
 	if err := maxReport.Check(payload); err != nil {
 		return nil, err
 	}
@@ -16,15 +17,15 @@ func netUp(id api.NodeID, payload []byte) (cluster.Input, error) {
 	return cluster.NetUp{Node: id, NetUp: up}, err
 }
 
-// netQueue are the network's messages that wait for one node, oldest first. What
-// overflows is lost; the node's digest says so.
-type netQueue []api.NetDown
+// netQueue has the network's messages that wait for one node, oldest first. Messages beyond
+// its bound are lost; the node's digest shows it.
+type netQueue []wire.NetDown
 
 const maxNet = 256
 
-// put adds a message. All of it replaces what was said before, but the lease.
-func (q *netQueue) put(d api.NetDown) bool {
-	if d.Whole && d.Of == (api.Span{}) {
+// put adds a message. A whole one replaces all earlier ones except their lease.
+func (q *netQueue) put(d wire.NetDown) bool {
+	if d.Whole && d.Of == (wire.Span{}) {
 		for _, old := range *q {
 			if old.Lease != nil && (d.Lease == nil || old.Lease.Rev > d.Lease.Rev) {
 				d.Lease = old.Lease

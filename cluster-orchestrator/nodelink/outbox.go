@@ -4,33 +4,34 @@ import (
 	"sync"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// maxDeltas is how many changes may wait for one node. A node that misses one
-// asks for the whole set.
+// maxDeltas is how many changes of the desired set may wait for one node. A node that
+// misses one asks for the whole set.
 const maxDeltas = 64
 
-// outbox holds what waits to be published, by node. A whole set replaces the one
-// before and the changes since; a lease replaces the one before. One worker at a
-// time has a node, so that a node's messages stay in their order.
+// outbox has the messages that wait to be published, by node. A whole set replaces the
+// earlier one and its changes. A lease replaces the earlier one. One worker at a time
+// handles a node, so that the node's messages stay in order.
 type outbox struct {
 	mu      sync.Mutex // guards the fields below
 	ready   sync.Cond
 	nodes   map[api.NodeID]*letters
-	queue   []api.NodeID // with letters, and with no worker
+	queue   []api.NodeID // that have messages and no worker
 	closed  bool
 	dropped uint64
 }
 
-// letters wait for one node.
+// letters are the messages that wait for one node.
 type letters struct {
-	whole   *api.Desired
-	deltas  []api.Desired
-	lease   *api.Lease
+	whole   *wire.Desired
+	deltas  []wire.Desired
+	lease   *wire.Lease
 	net     netQueue
-	streams []api.StreamRequest
-	probes  []api.ProbeOrder
-	clear   bool // take the retained set away: the node is gone
+	streams []wire.StreamRequest
+	probes  []wire.ProbeOrder
+	clear   bool // clear the retained set: the node is removed
 	queued  bool // in the outbox's queue
 	busy    bool // with a worker
 }
@@ -45,8 +46,28 @@ func newOutbox() *outbox {
 	return o
 }
 
-// put takes a message for a node, and never blocks.
-func (o *outbox) put(n api.NodeID, msg any) {
+// put queues a message for a node. It does not block.
+func (o *outbox) put(n api.NodeID, m wire.ClusterToNode) {
+	o.change(n, func(l *letters) { m.DeliverToNode(posting{o, l}) })
+}
+
+// stream queues a request for a stream.
+func (o *outbox) stream(n api.NodeID, m wire.StreamRequest) {
+	o.change(n, func(l *letters) {
+		if len(l.streams) < maxDeltas {
+			l.streams = append(l.streams, m)
+		} else {
+			o.dropped++
+		}
+	})
+}
+
+// clear drops what waits for a node and clears what the broker retains for it.
+func (o *outbox) clear(n api.NodeID) {
+	o.change(n, func(l *letters) { *l = letters{clear: true, queued: l.queued, busy: l.busy} })
+}
+
+func (o *outbox) change(n api.NodeID, do func(*letters)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed {
@@ -57,47 +78,51 @@ func (o *outbox) put(n api.NodeID, msg any) {
 		l = &letters{}
 		o.nodes[n] = l
 	}
-	switch m := msg.(type) {
-	case api.Desired:
-		switch {
-		case m.From == 0:
-			l.whole, l.deltas = &m, nil
-		case len(l.deltas) < maxDeltas:
-			l.deltas = append(l.deltas, m)
-		default:
-			o.dropped++
-		}
-	case api.Lease:
-		if old := l.lease; old != nil {
-			if m.Seq == 0 { // a request for a sign of life does not renew the lease
-				m = *old
-				m.Answer = true
-			}
-			m.Answer = m.Answer || old.Answer
-		}
-		l.lease = &m
-	case api.NetDown:
-		if !l.net.put(m) {
-			o.dropped++
-		}
-	case api.StreamRequest:
-		if len(l.streams) < maxDeltas {
-			l.streams = append(l.streams, m)
-		} else {
-			o.dropped++
-		}
-	case api.ProbeOrder:
-		if !l.putProbe(m) {
-			o.dropped++
-		}
-	case forget:
-		*l = letters{clear: true, queued: l.queued, busy: l.busy}
-	}
+	do(l)
 	o.enqueue(n, l)
 }
 
-// forget is the message that clears what is retained for a node.
-type forget struct{}
+// posting adds a message to the letters of a node. o.mu is held.
+type posting struct {
+	o *outbox
+	l *letters
+}
+
+// Desired replaces the whole set and its changes, or adds a change.
+func (p posting) Desired(m wire.Desired) {
+	switch {
+	case m.From == 0:
+		p.l.whole, p.l.deltas = &m, nil
+	case len(p.l.deltas) < maxDeltas:
+		p.l.deltas = append(p.l.deltas, m)
+	default:
+		p.o.dropped++
+	}
+}
+
+// Lease replaces the lease. A request for a heartbeat (Seq 0) does not renew the lease.
+func (p posting) Lease(m wire.Lease) {
+	if old := p.l.lease; old != nil {
+		if m.Seq == 0 {
+			m = *old
+			m.Answer = true
+		}
+		m.Answer = m.Answer || old.Answer
+	}
+	p.l.lease = &m
+}
+
+// NetDown adds a message for the node's netmanager.
+func (p posting) NetDown(m wire.NetDown) { p.count(p.l.net.put(m)) }
+
+// ProbeOrder adds an order to probe.
+func (p posting) ProbeOrder(m wire.ProbeOrder) { p.count(p.l.putProbe(m)) }
+
+func (p posting) count(queued bool) {
+	if !queued {
+		p.o.dropped++
+	}
+}
 
 func (o *outbox) enqueue(n api.NodeID, l *letters) {
 	switch {
@@ -111,7 +136,7 @@ func (o *outbox) enqueue(n api.NodeID, l *letters) {
 	}
 }
 
-// next waits for a node with letters and takes them; done gives the node back.
+// next waits for a node with messages and takes them. The caller calls done with the node.
 // ok is false when the outbox is closed.
 func (o *outbox) next() (n api.NodeID, taken letters, ok bool) {
 	o.mu.Lock()

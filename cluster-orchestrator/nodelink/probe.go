@@ -6,11 +6,12 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 const (
-	// maxProbes is how many orders may wait for one node, which carries out a few a
-	// second; those that overflow are lost, and the core does without the answer.
+	// maxProbes is how many orders may wait for one node, which executes a few per second.
+	// Orders beyond it are lost, and the core goes on without the answer.
 	maxProbes = 32
 
 	tenantProbes = maxProbes / 4 // of one tenant
@@ -20,7 +21,7 @@ const (
 
 // putProbe adds an order to those that wait for the node. It reports whether there
 // was room.
-func (l *letters) putProbe(o api.ProbeOrder) bool {
+func (l *letters) putProbe(o wire.ProbeOrder) bool {
 	own := 0
 	for _, p := range l.probes {
 		if p.For == o.For {
@@ -36,7 +37,7 @@ func (l *letters) putProbe(o api.ProbeOrder) bool {
 
 // probed decodes a node's answer. The core checks its values (internal/bounds).
 func probed(id api.NodeID, payload []byte) (cluster.Input, error) {
-	var p api.Probed
+	var p wire.Probed
 	if len(payload) > maxProbed {
 		return nil, fmt.Errorf("an answer to a probe of %d bytes: %w", len(payload), api.ErrTooLarge)
 	}

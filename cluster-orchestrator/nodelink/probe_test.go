@@ -12,23 +12,21 @@ import (
 	"github.com/treeline-edge/treeline/api/topic"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/internal/bus"
-	"github.com/treeline-edge/treeline/internal/bus/mem"
+	"github.com/treeline-edge/treeline/internal/bus/bustest"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // TestAProbeGoesOutAndItsAnswerComesIn: cluster ─ probe ─▶ n1 ─ probed ─▶ cluster.
 func TestAProbeGoesOutAndItsAnswerComesIn(t *testing.T) {
-	broker := mem.New()
-	end, node := broker.Cluster(), broker.Node("n1", nil)
-	defer end.Close()
-	defer node.Close()
+	end, node := bustest.Pair(t, "n1")
 	inputs := make(chan cluster.Input, 4)
 	l := New(Options{Bus: end, Post: func(in cluster.Input) { inputs <- in }})
 	err := node.Subscribe(t.Context(), topic.Probe.Of("n1"), topic.Probe.QoS, func(m bus.Message) {
-		var o api.ProbeOrder
+		var o wire.ProbeOrder
 		if err := json.Unmarshal(m.Payload, &o); err != nil || o.Target != "user.example" {
 			t.Errorf("the node is asked %q", m.Payload)
 		}
-		b, _ := json.Marshal(api.Probed{ID: o.ID, RTT: 12 * time.Millisecond, How: "icmp"})
+		b, _ := json.Marshal(wire.Probed{ID: o.ID, RTT: 12 * time.Millisecond, How: "icmp"})
 		go func() { _ = node.Publish(context.Background(), bus.Message{Topic: topic.Probed.Of("n1"), Payload: b}) }()
 	})
 	if err != nil {
@@ -48,7 +46,7 @@ func TestAProbeGoesOutAndItsAnswerComesIn(t *testing.T) {
 			}
 			done = true
 		case <-repeat.C:
-			l.Send(api.Envelope{To: api.NodeID("n1").Addr(), Msg: api.ProbeOrder{ID: 7, Target: "user.example"}})
+			l.Send(wire.Envelope{To: api.NodeID("n1").Addr(), Msg: wire.ProbeOrder{ID: 7, Target: "user.example"}})
 		}
 	}
 	cancel()
@@ -67,11 +65,11 @@ func TestAProbeGoesOutAndItsAnswerComesIn(t *testing.T) {
 func TestProbesOfOneNodeAreBounded(t *testing.T) {
 	o := newOutbox()
 	for i := range 3 * maxProbes {
-		o.put("n1", api.ProbeOrder{ID: uint64(i), For: "loud"})
+		o.put("n1", wire.ProbeOrder{ID: uint64(i), For: "loud"})
 	}
-	o.put("n1", api.ProbeOrder{ID: 1000, For: "quiet"})
+	o.put("n1", wire.ProbeOrder{ID: 1000, For: "quiet"})
 	for i := range 3 * maxProbes {
-		o.put("n1", api.ProbeOrder{ID: uint64(2000 + i), For: fmt.Sprint("t", i)})
+		o.put("n1", wire.ProbeOrder{ID: uint64(2000 + i), For: fmt.Sprint("t", i)})
 	}
 	_, l, _ := o.next()
 	if len(l.probes) != maxProbes || o.lost() != 5*maxProbes+1 {

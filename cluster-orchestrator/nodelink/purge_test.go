@@ -16,6 +16,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/store/mem"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // TestOnlyAMemberOfThisJoinIsPurged asks with each certificate that a node may have.
@@ -64,9 +65,9 @@ func TestOnlyAMemberOfThisJoinIsPurged(t *testing.T) {
 		t.Fatal(err)
 	}
 	var left []api.NodeID
-	door := NewDoor(DoorOptions{
+	door := NewServer(ServerOptions{
 		Cluster: "munich", Members: members, Log: slog.New(slog.DiscardHandler),
-		Purging: func(_ context.Context, n api.NodeID, _ api.NodePurging) (bool, error) { return n == "n1", nil },
+		Purging: func(_ context.Context, n api.NodeID, _ wire.NodePurging) (bool, error) { return n == "n1", nil },
 		Left:    func(_ context.Context, n api.NodeID) error { left = append(left, n); return nil },
 	})
 	for _, c := range []struct {

@@ -21,13 +21,14 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/store/mem"
 	"github.com/treeline-edge/treeline/internal/streams"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // rig is a join server of cluster munich with real certificates.
 type rig struct {
 	t        *testing.T
-	door     *Door
-	desk     *jointoken.Desk
+	door     *Server
+	desk     *jointoken.Store
 	log      *bytes.Buffer
 	admitted int
 	last     cluster.JoinNode // that was admitted
@@ -47,10 +48,10 @@ func newRig(t *testing.T) *rig {
 	members, err := NewMembers(mem.New(), nil, "munich", trust.New(root.Root()))
 	check(t, err)
 	r := &rig{t: t, log: &bytes.Buffer{}}
-	r.desk, err = jointoken.NewDesk(mem.New(), nil, "https://munich.test:7444", [32]byte{1}, time.Now)
+	r.desk, err = jointoken.NewStore(mem.New(), nil, "https://munich.test:7444", [32]byte{1}, time.Now)
 	check(t, err)
-	r.door = NewDoor(DoorOptions{
-		Cluster: "munich", Authority: func() *ca.Authority { return munich }, Desk: r.desk, Members: members, Streams: &streams.Registry{},
+	r.door = NewServer(ServerOptions{
+		Cluster: "munich", Authority: func() *ca.Authority { return munich }, Tokens: r.desk, Members: members, Streams: &streams.Registry{},
 		Admit: func(_ context.Context, in cluster.Input) error {
 			r.admitted++
 			r.last = in.(cluster.JoinNode)
@@ -87,16 +88,16 @@ func (r *rig) post(path string, with *tls.ConnectionState, body any) *httptest.R
 }
 
 // join lets a node in, and returns the request that did and the node's certificates.
-func (r *rig) join(id api.NodeID) (api.JoinNode, *tls.ConnectionState) {
+func (r *rig) join(id api.NodeID) (wire.JoinNode, *tls.ConnectionState) {
 	r.t.Helper()
 	tok, _, err := r.desk.Create(r.t.Context(), jointoken.Order{Scope: jointoken.ForNode, Cluster: "munich"})
 	check(r.t, err)
-	req := api.JoinNode{Token: tok.Line(), CSR: r.csr(), Info: api.NodeInfo{ID: id, Hostname: string(id), Ports: &api.NodePorts{}}}
+	req := wire.JoinNode{Token: tok.Line(), CSR: r.csr(), Info: api.NodeInfo{ID: id, Hostname: string(id), Ports: &api.NodePorts{}}}
 	w := r.post("/v1/join/node", nil, req)
 	if w.Code != http.StatusOK {
 		r.t.Fatalf("node %s joins: %d %s", id, w.Code, w.Body)
 	}
-	var joined api.NodeJoined
+	var joined wire.NodeJoined
 	check(r.t, json.Unmarshal(w.Body.Bytes(), &joined))
 	chain, err := ca.DecodeChain([]byte(joined.Chain))
 	check(r.t, err)
@@ -113,7 +114,7 @@ func TestANodeGetsFewCertificates(t *testing.T) {
 	csr := r.csr()
 	var last *httptest.ResponseRecorder
 	for range 1000 {
-		last = r.post("/v1/node/renew", loud, api.Renew{CSR: csr})
+		last = r.post("/v1/node/renew", loud, wire.Renew{CSR: csr})
 		codes[last.Code]++
 	}
 	if codes[200] == 0 || codes[200] > 20 || codes[429] != 1000-codes[200] {
@@ -122,7 +123,7 @@ func TestANodeGetsFewCertificates(t *testing.T) {
 	if last.Header().Get("Retry-After") == "" {
 		t.Errorf("a 429 has no Retry-After: %v", last.Header())
 	}
-	if w := r.post("/v1/node/renew", quiet, api.Renew{CSR: r.csr()}); w.Code != 200 {
+	if w := r.post("/v1/node/renew", quiet, wire.Renew{CSR: r.csr()}); w.Code != 200 {
 		t.Errorf("another node's renewal: %d %s", w.Code, w.Body)
 	}
 	if w := r.post("/v1/node/brokers", loud, struct{}{}); w.Code != 200 {
@@ -176,7 +177,7 @@ func TestRequestsOfANodeAreSlowedDown(t *testing.T) {
 	if codes[401] != 400 || codes[429] != 600 {
 		t.Errorf("1000 requests of a stranger are answered %v, want 400 times 401", codes)
 	}
-	if w := r.post("/v1/node/renew", quiet, api.Renew{CSR: r.csr()}); w.Code != 200 {
+	if w := r.post("/v1/node/renew", quiet, wire.Renew{CSR: r.csr()}); w.Code != 200 {
 		t.Error(fmt.Sprint("a node's renewal beside a stranger's flood: ", w.Code, w.Body))
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/udp"
 )
 
-// bind answers a binding request. A stranger's, which nothing authenticates, gets
-// no answer and leaves nothing behind.
+// bind handles a binding request. One that is not authentic gets no answer and changes
+// nothing.
 func (r *Relay) bind(c *udp.Conn, from netip.AddrPort, b []byte) {
 	req, err := relaywire.ParseRequest(b)
 	if err != nil {
@@ -56,9 +56,9 @@ func (r *Relay) bind(c *udp.Conn, from netip.AddrPort, b []byte) {
 	r.answer(c, from, ans, secret)
 }
 
-// later answers again after a while, through the same socket: whoever hears it
-// has a NAT that kept the mapping so long. Each slot waits for one at most. It is
-// called with s.mu held.
+// later schedules a second answer through the same socket. A node that receives it has a
+// NAT that keeps mappings for at least that long. A slot has at most one such answer
+// scheduled. The caller holds s.mu.
 func (r *Relay) later(c *udp.Conn, s *slot, wait time.Duration, to netip.AddrPort, ans relaywire.Answer) {
 	if s.late != nil {
 		s.late.Stop()

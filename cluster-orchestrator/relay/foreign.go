@@ -9,31 +9,31 @@ import (
 	"time"
 )
 
-// Foreign is the set of other clusters' relays that routes lead to; its Allow is
-// for Options. Names in it are looked up, since nodes send to addresses. The zero
-// value is empty and ready; Run keeps it.
+// Foreign is the set of other clusters' relays that are in routes. Its Allow is for
+// Options. Run resolves host names in it, because nodes send to addresses. The zero value
+// is ready to use. It is safe for concurrent use.
 type Foreign struct {
-	// Resolve finds a host's addresses; nil asks the system. Set it before Run.
+	// Resolve returns a host's addresses; nil means the system's resolver. Set it before Run.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 
 	mu    sync.RWMutex // guards the fields below
 	wake  chan struct{}
-	hosts map[string]bool // host:port; whether it was looked up
+	hosts map[string]bool // by host:port, whether it was resolved
 	addrs map[netip.AddrPort]time.Time
 }
 
 const (
-	// maxForeign bounds the set. When it is full it begins anew: what is in use is
-	// soon named again.
+	// maxForeign bounds the set. When it is full it is emptied: relays in use are added
+	// again soon.
 	maxForeign   = 4096
-	foreignAgain = 5 * time.Minute // names are looked up again
-	// foreignKept is how long an address stays allowed after the name last led to it:
-	// nodes may have looked it up earlier.
+	foreignAgain = 5 * time.Minute // until names are resolved again
+	// foreignKept is how long an address stays allowed after the name last resolved to it:
+	// nodes may have resolved it earlier.
 	foreignKept = 3 * foreignAgain
 )
 
-// Add says that the cluster has handed out a relay (host:port). It may be called
-// at any time, from anywhere, and costs little for one that is known.
+// Add allows a relay (host:port) that the cluster has sent in a route. It is cheap for one
+// that is known.
 func (f *Foreign) Add(host string) {
 	f.mu.RLock()
 	_, known := f.hosts[host]
@@ -46,7 +46,7 @@ func (f *Foreign) Add(host string) {
 	if f.hosts == nil || len(f.hosts) >= maxForeign {
 		f.hosts, f.addrs = map[string]bool{}, map[netip.AddrPort]time.Time{}
 	}
-	if at, err := netip.ParseAddrPort(host); err == nil { // no name
+	if at, err := netip.ParseAddrPort(host); err == nil { // not a name
 		f.hosts[host], f.addrs[plain(at)] = true, time.Time{}
 		return
 	}
@@ -57,10 +57,10 @@ func (f *Foreign) Add(host string) {
 	}
 }
 
-// plain is an address as datagrams' senders are told.
+// plain returns an address in the form in which Allow is asked: IPv4 is not mapped.
 func plain(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
-// bell is called with mu held.
+// bell returns the channel that wakes Run. The caller holds mu.
 func (f *Foreign) bell() chan struct{} {
 	if f.wake == nil {
 		f.wake = make(chan struct{}, 1)
@@ -68,7 +68,7 @@ func (f *Foreign) bell() chan struct{} {
 	return f.wake
 }
 
-// Allow reports whether the address is one of theirs.
+// Allow reports whether an address is one of a relay in the set.
 func (f *Foreign) Allow(a netip.AddrPort) bool {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -76,7 +76,7 @@ func (f *Foreign) Allow(a netip.AddrPort) bool {
 	return ok
 }
 
-// Run looks names up until ctx ends.
+// Run resolves names until ctx ends.
 func (f *Foreign) Run(ctx context.Context) error {
 	f.mu.Lock()
 	wake := f.bell()
@@ -95,7 +95,7 @@ func (f *Foreign) Run(ctx context.Context) error {
 	}
 }
 
-// lookup looks up the names that were not yet, or all.
+// lookup resolves the names that were not resolved yet, or all.
 func (f *Foreign) lookup(ctx context.Context, all bool) {
 	var names []string
 	f.mu.RLock()
@@ -127,7 +127,7 @@ func (f *Foreign) lookup(ctx context.Context, all bool) {
 	}
 }
 
-// addresses are those of a host:port; none where it is not found now.
+// addresses returns the addresses of a host:port; none if it cannot be resolved.
 func (f *Foreign) addresses(ctx context.Context, hostport string) (list []netip.AddrPort) {
 	host, port, err := net.SplitHostPort(hostport)
 	if err != nil {

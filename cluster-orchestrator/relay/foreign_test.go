@@ -25,14 +25,16 @@ func TestForeignRelaysAreAllowedByAddress(t *testing.T) {
 	for _, host := range []string{"relay.example:7443", "203.0.113.5:7443", "gone.example:1", "nonsense", ""} {
 		f.Add(host)
 	}
-	for !f.Allow(netip.AddrPortFrom(one, 7443)) {
-		time.Sleep(time.Millisecond)
+	for end := time.Now().Add(time.Minute); !f.Allow(netip.AddrPortFrom(one, 7443)); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("relay.example:7443 is not allowed a minute after it was added")
+		}
 	}
 	for at, want := range map[string]bool{
 		"[2001:db8::1]:7443": true, "203.0.113.5:7443": true, "198.51.100.1:7444": false, "198.51.100.2:7443": false,
 	} {
 		if f.Allow(netip.MustParseAddrPort(at)) != want {
-			t.Errorf("%s: %v", at, !want)
+			t.Errorf("%s is allowed: %v, want %v", at, !want, want)
 		}
 	}
 }
@@ -43,6 +45,6 @@ func TestForeignRelaysAreBounded(t *testing.T) {
 		f.Add(netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}), 7443).String())
 	}
 	if len(f.hosts) > maxForeign || len(f.addrs) > maxForeign {
-		t.Errorf("%d names, %d addresses", len(f.hosts), len(f.addrs))
+		t.Errorf("%d names and %d addresses are kept, want at most %d", len(f.hosts), len(f.addrs), maxForeign)
 	}
 }

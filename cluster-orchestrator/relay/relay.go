@@ -1,13 +1,12 @@
-// Package relay is a cluster's relay: it forwards datagrams to nodes that others
-// cannot reach directly. A node binds its slot to where it is, over UDP or, where
-// that is blocked, over TLS on the cluster's port; whoever has the slot's ticket
-// from a route may send to it. What is forwarded is encrypted between the nodes,
-// and the relay has no key: it sees lengths and addresses.
+// Package relay is a cluster's relay: it forwards datagrams to nodes that others cannot
+// reach directly. A node binds its slot to its present address, over UDP or, where UDP is
+// blocked, over TLS on the cluster's port. A sender shows the slot's ticket, which it has
+// from a route. Datagrams are encrypted between the nodes; the relay has no key and sees
+// lengths and addresses only.
 //
-// It leaves to the cluster's core who has which slot (Set, Drop) and which other
-// relays routes lead to (Options.Allow). Nothing is kept over a restart: nodes bind
-// again within two minutes, and at once when their connection to the cluster is
-// made anew.
+// The cluster's core decides which node has which slot (Set, Drop) and which other relays
+// are in routes (Options.Allow). Nothing is stored: after a restart nodes bind again within
+// two minutes, and at once when they reconnect to the cluster.
 //
 //	r, err := relay.New(relay.Options{Listen: at, Identify: members.Node, Allow: allow})
 //	r.Set(7, relay.Slot{Node: "n1", Ticket: ticket, Secret: secret})
@@ -31,36 +30,36 @@ import (
 	"github.com/treeline-edge/treeline/internal/udp"
 )
 
-// Options are what a relay is made of.
+// Options configure a relay.
 type Options struct {
-	// Listen is where it receives: the cluster's TLS port, over UDP.
+	// Listen is the UDP address on which it receives: the cluster's TLS port.
 	Listen netip.AddrPort
-	// Identify is the node that a TLS connection is of; nil: no TLS.
+	// Identify returns the node of a TLS connection. nil: no TLS.
 	Identify func(tls.ConnectionState) (api.NodeID, error)
-	// Allow reports whether a node that has only TLS may send to another relay: those
-	// that the cluster has handed out in routes. nil allows none.
+	// Allow reports whether a node that has only TLS may send to another relay: one that
+	// is in a route of the cluster. nil allows none.
 	Allow func(netip.AddrPort) bool
-	// Rate bounds what is forwarded to a slot, and what a node sends over TLS, each
-	// in bytes a second, of which a tenth may come at once; 0 is DefaultRate.
+	// Rate limits what is forwarded to a slot, and what a node sends over TLS, each in
+	// bytes per second, of which a tenth may come at once. 0 means DefaultRate.
 	Rate float64
 	Log  *slog.Logger // nil discards
 }
 
-// DefaultRate is 10 Gbit/s: it bounds a flood, not a service.
+// DefaultRate is 10 Gbit/s: it limits a flood and no ordinary service.
 const DefaultRate = 1.25e9
 
 // Slot is a node as its relay knows it.
 type Slot struct {
 	Node   api.NodeID
-	Ticket uint64 // shown by whoever sends to it
+	Ticket uint64 // a sender must show it
 	Secret []byte // authenticates its bindings
 }
 
-// Relay forwards. Its methods are safe for concurrent use.
+// Relay forwards datagrams. Its methods are safe for concurrent use.
 type Relay struct {
 	opt  Options
 	main *udp.Conn
-	alt  *udp.Conn // answers bindings with Seen: a NAT that shows it another address is symmetric
+	alt  *udp.Conn // a second port: a NAT that shows it another address of the node is symmetric
 	n    counters
 
 	answers           sync.Mutex // guards the use of the fields below
@@ -71,7 +70,7 @@ type Relay struct {
 	nodes map[api.NodeID]*slot
 }
 
-// New opens the relay's sockets: Options.Listen, and any other port beside it.
+// New opens the relay's sockets: Options.Listen and another port of the same address.
 func New(o Options) (*Relay, error) {
 	if o.Rate == 0 {
 		o.Rate = DefaultRate
@@ -94,10 +93,10 @@ func New(o Options) (*Relay, error) {
 	}, nil
 }
 
-// Addr is the address that the relay receives on.
+// Addr returns the address on which the relay receives.
 func (r *Relay) Addr() netip.AddrPort { return r.main.Local() }
 
-// Run forwards until ctx ends, and closes the sockets. Streams are Serve's.
+// Run forwards until ctx ends, and closes the sockets. Serve handles TLS connections.
 func (r *Relay) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.receive(ctx, r.main) })
@@ -114,7 +113,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// receive takes in what comes by one of the sockets.
+// receive handles the datagrams of one socket.
 func (r *Relay) receive(ctx context.Context, c *udp.Conn) error {
 	in, out := c.NewReceiver(), c.NewSender()
 	for {
@@ -124,8 +123,8 @@ func (r *Relay) receive(ctx context.Context, c *udp.Conn) error {
 			return nil
 		case ctx.Err() != nil:
 			return nil
-		case err != nil: // an ICMP error of one we sent to, perhaps
-			r.opt.Log.Debug("relay receives nothing", "err", err)
+		case err != nil: // for example the ICMP error of an earlier datagram
+			r.opt.Log.Debug("relay cannot receive", "err", err)
 			continue
 		}
 		for i := range n {
@@ -134,8 +133,8 @@ func (r *Relay) receive(ctx context.Context, c *udp.Conn) error {
 	}
 }
 
-// take handles a run of datagrams from one sender. Those of one slot that follow
-// one another are forwarded as one run.
+// take handles a run of datagrams from one sender. Consecutive ones to the same slot are
+// forwarded as one run.
 func (r *Relay) take(c *udp.Conn, out *udp.Sender, m udp.Message) {
 	for rest := m.Data; len(rest) > 0; {
 		first := rest[:min(m.Each, len(rest))]
@@ -158,8 +157,8 @@ func (r *Relay) take(c *udp.Conn, out *udp.Sender, m udp.Message) {
 	}
 }
 
-// runOf is how many bytes of data are datagrams of each bytes (the last may be
-// shorter) with the same header as the first.
+// runOf returns how many bytes at the start of data are datagrams with the header of the
+// first one. Each datagram has each bytes; the last may be shorter.
 func runOf(data []byte, each int) int {
 	n := min(each, len(data))
 	for n < len(data) {
@@ -172,8 +171,8 @@ func runOf(data []byte, each int) int {
 	return n
 }
 
-// forward sends a run of frames with one header, each of so many bytes but the last, to
-// a slot, without that header.
+// forward sends a run of frames with the same header to a slot, without the header. Each
+// frame has each bytes; the last may be shorter.
 func (r *Relay) forward(out *udp.Sender, h relaywire.Header, run []byte, each int) {
 	count := (len(run) + each - 1) / each
 	bytes := len(run) - count*relaywire.HeaderLen

@@ -270,18 +270,18 @@ func TestDroppedSlotIsNowhere(t *testing.T) {
 }
 
 func TestRateIsBounded(t *testing.T) {
-	b := newBucket(1e6)
+	b := newLimiter(1e6)
 	now, passed := time.Unix(0, 0), 0
 	for range 10_000 { // 10 s
 		for range 10 {
-			if b.take(now, 1500) {
+			if b.AllowN(now, 1500) {
 				passed += 1500
 			}
 		}
 		now = now.Add(time.Millisecond)
 	}
-	if passed < 10e6 || passed > 10e6+leastBurst+1500 {
-		t.Errorf("%d bytes in 10 s at 1 MB/s", passed)
+	if passed < 10e6 || passed > 10e6+minBurst+1500 {
+		t.Errorf("%d bytes pass in 10 s at 1 MB/s, want 10 MB and the burst", passed)
 	}
 }
 
@@ -377,7 +377,7 @@ func TestNodeWithoutUDP(t *testing.T) {
 // TestNewConnectionsDoNotRenewARate: a node that connects again and again sends no
 // more than its rate.
 func TestNewConnectionsDoNotRenewARate(t *testing.T) {
-	r := start(t, Options{Rate: 1}) // leastBurst at once
+	r := start(t, Options{Rate: 1}) // minBurst at once
 	r.Set(7, Slot{Node: "n7", Ticket: 99, Secret: secret})
 	const connections, messages, size = 5, 4, 60_000
 	for range connections {
@@ -388,7 +388,7 @@ func TestNewConnectionsDoNotRenewARate(t *testing.T) {
 		say(t, conn, nil) // answered when all before is taken in
 		hear(t, conn, in)
 	}
-	if got, want := r.Stats().Limited, uint64(connections*messages-leastBurst/size); got != want {
+	if got, want := r.Stats().Limited, uint64(connections*messages-minBurst/size); got != want {
 		t.Errorf("%d of %d messages over %d connections were refused, want %d", got, connections*messages, connections, want)
 	}
 }

@@ -6,10 +6,12 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/treeline-edge/treeline/api"
 )
 
-// slot is a node and where it is.
+// slot is a node and its present address.
 type slot struct {
 	id uint32
 
@@ -17,16 +19,16 @@ type slot struct {
 	node   api.NodeID
 	ticket uint64
 	secret []byte
-	last   uint64         // Seq of its bindings
-	addr   netip.AddrPort // where it is, unless conn is set; zero: not known
+	last   uint64         // Seq of its newest binding
+	addr   netip.AddrPort // its address, unless conn is set; zero: not known
 	conn   *stream        // its TLS connection, if that came after its last binding
-	late   *time.Timer    // the late answer that it waits for
-	rate   bucket         // of what comes for it
-	sent   bucket         // of what it sends by TLS, over all its connections
+	late   *time.Timer    // sends the second answer; see Relay.later
+	in     *rate.Limiter  // of what is sent to it
+	out    *rate.Limiter  // of what it sends over TLS, by all its connections
 }
 
-// Set gives a node its slot, or changes its ticket and secret. Where the node is
-// stays known. A node has one slot, the last that was set.
+// Set gives a node its slot, or changes the slot's ticket and secret without ending its
+// binding. A node has one slot, the last that was set.
 func (r *Relay) Set(id uint32, in Slot) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -35,7 +37,7 @@ func (r *Relay) Set(id uint32, in Slot) {
 		if s != nil {
 			r.remove(s)
 		}
-		s = &slot{id: id, rate: newBucket(r.opt.Rate), sent: newBucket(r.opt.Rate)}
+		s = &slot{id: id, in: newLimiter(r.opt.Rate), out: newLimiter(r.opt.Rate)}
 		r.slots[id] = s
 	}
 	if old := r.nodes[in.Node]; old != nil && old != s {
@@ -47,8 +49,7 @@ func (r *Relay) Set(id uint32, in Slot) {
 	s.node, s.ticket, s.secret = in.Node, in.Ticket, bytes.Clone(in.Secret)
 }
 
-// Drop forgets a slot and ends its node's connection. Dropping what is not there
-// does nothing.
+// Drop removes a slot, if it exists, and ends its node's connection.
 func (r *Relay) Drop(id uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -57,7 +58,7 @@ func (r *Relay) Drop(id uint32) {
 	}
 }
 
-// remove is called with r.mu held.
+// remove removes a slot. The caller holds r.mu.
 func (r *Relay) remove(s *slot) {
 	delete(r.slots, s.id)
 	if node := s.owner(); r.nodes[node] == s {
@@ -66,8 +67,8 @@ func (r *Relay) remove(s *slot) {
 	s.stop()
 }
 
-// Where is where a slot's node is bound: an address, or over TLS; neither: it is
-// not, or there is no such slot.
+// Where returns the address to which a slot is bound, or whether it is bound over TLS.
+// Neither: it is not bound, or does not exist.
 func (r *Relay) Where(id uint32) (addr netip.AddrPort, overTLS bool) {
 	r.mu.RLock()
 	s := r.slots[id]
@@ -86,7 +87,7 @@ func (s *slot) owner() api.NodeID {
 	return s.node
 }
 
-// stop ends what the slot has running.
+// stop ends the slot's connection and timer, and its binding.
 func (s *slot) stop() {
 	s.mu.Lock()
 	conn, late := s.conn, s.late
@@ -100,7 +101,7 @@ func (s *slot) stop() {
 	}
 }
 
-// target is where a run of n bytes goes that shows a ticket, or why nowhere.
+// target returns where to send a run of n bytes with a ticket, or why it is dropped.
 func (s *slot) target(ticket uint64, n int) (netip.AddrPort, *stream, cause) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,41 +110,15 @@ func (s *slot) target(ticket uint64, n int) (netip.AddrPort, *stream, cause) {
 		return netip.AddrPort{}, nil, unknownSlot
 	case s.conn == nil && !s.addr.IsValid():
 		return netip.AddrPort{}, nil, unbound
-	case !s.rate.take(time.Now(), n):
+	case !s.in.AllowN(time.Now(), n):
 		return netip.AddrPort{}, nil, limited
 	}
 	return s.addr, s.conn, forwarded
 }
 
-// maySend reports whether the node may send n bytes more by TLS.
-func (s *slot) maySend(n int) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sent.take(time.Now(), n)
-}
+// minBurst is two of the longest runs: a smaller burst would never let one pass.
+const minBurst = 2 << 16
 
-// bucket bounds a rate in bytes a second.
-type bucket struct {
-	rate, burst, have float64
-	at                time.Time
-}
-
-// leastBurst is two of the longest runs: less would never let one pass.
-const leastBurst = 2 << 16
-
-func newBucket(rate float64) bucket {
-	burst := max(rate/10, leastBurst)
-	return bucket{rate: rate, burst: burst, have: burst}
-}
-
-func (b *bucket) take(now time.Time, n int) bool {
-	if !b.at.IsZero() {
-		b.have = min(b.burst, b.have+b.rate*now.Sub(b.at).Seconds())
-	}
-	b.at = now
-	if b.have < float64(n) {
-		return false
-	}
-	b.have -= float64(n)
-	return true
+func newLimiter(bytesPerSecond float64) *rate.Limiter {
+	return rate.NewLimiter(rate.Limit(bytesPerSecond), int(max(bytesPerSecond/10, minBurst)))
 }

@@ -8,14 +8,14 @@ type Stats struct {
 	Bindings         uint64
 	Streams          int64 // TLS connections now
 
-	Unknown   uint64 // no such slot, or not its ticket
-	Unbound   uint64 // the slot's node has not said where it is
-	Limited   uint64 // more than the slot's rate
-	Full      uint64 // its TLS connection is too slow
-	Denied    uint64 // to a relay that no route names
-	Failed    uint64 // the kernel refused it
+	Unknown   uint64 // slot does not exist, or another ticket
+	Unbound   uint64 // slot without a binding
+	Limited   uint64 // beyond the slot's rate
+	Full      uint64 // the node's TLS connection is too slow
+	Denied    uint64 // to a relay that is in no route
+	Failed    uint64 // refused by the kernel
 	Malformed uint64
-	Strangers uint64 // bindings that nobody's secret made
+	Strangers uint64 // bindings that are not authentic
 }
 
 // cause is why a run is not forwarded.
@@ -45,7 +45,7 @@ func (c *counters) drop(why cause) {
 	}
 }
 
-// Stats are the present counts.
+// Stats returns the present counts.
 func (r *Relay) Stats() Stats {
 	return Stats{
 		Datagrams: r.n.datagrams.Load(), Bytes: r.n.bytes.Load(), Bindings: r.n.bindings.Load(), Streams: r.n.streams.Load(),

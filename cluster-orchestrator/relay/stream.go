@@ -15,8 +15,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/relaywire"
 )
 
-// quiet is how long a node's connection may say nothing: nodes ask for a sign of
-// life every 55 s.
+// quiet is how long a node's connection may be idle: nodes send a keepalive every 55 s.
 const quiet = 3 * time.Minute
 
 // stream is a node's TLS connection.
@@ -25,9 +24,9 @@ type stream struct {
 	out  *relaywire.Outbox
 }
 
-// Serve speaks to a node over TLS until the connection or ctx ends; it owns the
-// connection. Errors are ErrUnauthenticated, ErrNotFound (the node has no slot)
-// and those of the connection.
+// Serve relays for a node over TLS until the connection or ctx ends, and closes the
+// connection. Errors are ErrUnauthenticated, ErrNotFound (the node has no slot),
+// ErrUnavailable (no TLS) and those of the connection.
 func (r *Relay) Serve(ctx context.Context, conn *tls.Conn) error {
 	defer conn.Close()
 	if r.opt.Identify == nil {
@@ -63,7 +62,7 @@ func (r *Relay) serve(ctx context.Context, node api.NodeID, conn net.Conn) error
 	return errors.Join(err, <-written)
 }
 
-// attach makes a connection the way to its node's slot.
+// attach binds a node's slot to a connection.
 func (r *Relay) attach(node api.NodeID, st *stream) (*slot, error) {
 	r.mu.RLock()
 	s := r.nodes[node]
@@ -89,7 +88,7 @@ func (s *slot) detach(st *stream) {
 	}
 }
 
-// read takes in what a node sends.
+// read handles what a node sends.
 func (r *Relay) read(st *stream, from *slot) error {
 	in, out := bufio.NewReaderSize(st.conn, 16<<10), r.main.NewSender()
 	var buf []byte
@@ -103,11 +102,11 @@ func (r *Relay) read(st *stream, from *slot) error {
 			return fmt.Errorf("relay for node %s: %w", from.owner(), err)
 		}
 		buf = msg[:0]
-		if len(msg) == 0 { // it asks whether we live
+		if len(msg) == 0 { // a keepalive
 			st.out.Put()
 			continue
 		}
-		if !from.maySend(len(msg)) {
+		if !from.out.AllowN(time.Now(), len(msg)) {
 			r.n.limited.Add(1)
 			continue
 		}

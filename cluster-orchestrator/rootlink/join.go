@@ -3,14 +3,11 @@ package rootlink
 import (
 	"context"
 	"crypto/ed25519"
-	"crypto/sha256"
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/http"
 	"os"
 	"time"
@@ -24,17 +21,17 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/jwt"
 	"github.com/treeline-edge/treeline/internal/identity/keeper"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // The files of a cluster's credentials, in its data directory.
 const (
 	pairFile = "cluster-ca.pem"
 	metaFile = "cluster.json"
-	keyFile  = "join.pem" // the key of a join that was not answered yet
 )
 
-// Credentials are what a cluster got when it joined: its authority, and what it
-// has to know to check people's tokens.
+// Credentials are what a cluster received when it joined: its authority, and what it needs
+// to check people's tokens.
 type Credentials struct {
 	URL     string            `json:"url"` // of the root: https://host:port
 	Info    api.ClusterInfo   `json:"info"`
@@ -42,7 +39,7 @@ type Credentials struct {
 	Pair    ca.Pair           `json:"-"` // of the authority
 }
 
-// Keys are the keys that people's tokens are signed with.
+// Keys returns the keys with which people's tokens are signed.
 func (c Credentials) Keys() jwt.PublicKeys {
 	keys := jwt.PublicKeys{}
 	for kid, text := range c.JWTKeys {
@@ -53,87 +50,57 @@ func (c Credentials) Keys() jwt.PublicKeys {
 	return keys
 }
 
-// Load reads the credentials in dir; ErrNotFound where the cluster has not joined.
-func Load(dir *os.Root) (Credentials, error) {
-	var c Credentials
-	text, err := dir.ReadFile(metaFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return c, fmt.Errorf("credentials in %s: %w", dir.Name(), api.ErrNotFound)
-	}
-	if err == nil {
-		err = json.Unmarshal(text, &c)
-	}
-	if err != nil {
-		return c, fmt.Errorf("credentials in %s: %w", dir.Name(), err)
-	}
-	c.Pair, err = ca.LoadPair(dir, pairFile)
+// Load reads the credentials in dir. It fails with ErrNotFound if the cluster has not joined.
+func Load(dir *os.Root) (c Credentials, err error) {
+	c.Pair, err = enrol.Load(dir, pairFile, metaFile, &c)
 	return c, err
 }
 
-// Save keeps the credentials in dir, mode 0600.
-func (c Credentials) Save(dir *os.Root) error {
-	if err := ca.SavePair(dir, pairFile, c.Pair); err != nil {
-		return err
-	}
-	text, err := json.MarshalIndent(c, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode the credentials: %w", err)
-	}
-	// Last: its presence says that the cluster has joined.
-	return ca.WriteFile(dir, metaFile, append(text, '\n'), 0o600)
-}
+// Save stores the credentials in dir, mode 0600.
+func (c Credentials) Save(dir *os.Root) error { return enrol.Save(dir, pairFile, metaFile, c.Pair, c) }
 
-// Join asks the token's root to take the cluster in, and keeps what it gets in
-// dir. A join that was cut off is repeated with the same key.
-func Join(ctx context.Context, dir *os.Root, line string, info api.ClusterInfo) (Credentials, error) {
-	t, err := jointoken.Parse(line)
+// Join joins the token's root and stores the credentials in dir. It may be repeated, see
+// enrol.Open.
+func Join(ctx context.Context, dir *os.Root, line string, info api.ClusterInfo) (c Credentials, err error) {
+	client, err := enrol.Open(dir, line, jointoken.ForCluster)
 	if err != nil {
 		return Credentials{}, err
 	}
-	if t.Scope != jointoken.ForCluster {
-		return Credentials{}, fmt.Errorf("join token is for a %s, not for a cluster: %w", t.Scope, api.ErrInvalid)
+	var joined wire.ClusterJoined
+	c.URL = client.Token.URL
+	c.Pair, err = client.Join(ctx, "/v1/join/cluster", wire.JoinCluster{Token: line, CSR: client.CSR, Info: info}, &joined,
+		func() (string, identity.Identity) { return joined.Chain, identity.OfCluster(info.ID) })
+	if err == nil {
+		err = c.take(joined, info.ID)
 	}
-	key, err := enrol.Key(dir, keyFile)
 	if err != nil {
-		return Credentials{}, err
-	}
-	csr, err := enrol.Request(key)
-	if err != nil {
-		return Credentials{}, err
-	}
-	var joined api.ClusterJoined
-	err = call.JSON(ctx, t.HTTPClient(), t.URL+"/v1/join/cluster", api.JoinCluster{Token: line, CSR: csr, Info: info}, &joined)
-	if err != nil {
-		return Credentials{}, fmt.Errorf("join the root at %s: %w", t.URL, err)
-	}
-	c := Credentials{URL: t.URL, Pair: ca.Pair{Key: key}}
-	if err := c.accept(joined, info.ID); err != nil {
-		return Credentials{}, fmt.Errorf("join the root at %s: %w", t.URL, err)
-	}
-	if sha256.Sum256(c.Pair.Root().Raw) != t.CA {
-		return Credentials{}, fmt.Errorf("join the root at %s: the answer is another installation's: %w", t.URL, api.ErrUnauthenticated)
+		return Credentials{}, fmt.Errorf("join the root at %s: %w", c.URL, err)
 	}
 	if err := c.Save(dir); err != nil {
 		return Credentials{}, err
 	}
-	return c, enrol.Forget(dir, keyFile)
+	return c, enrol.Forget(dir)
 }
 
-// Renew asks for a fresh certificate of the authority for the request (PKCS #10,
-// DER), which is for the same key, and for what else a join answers. The result
-// is not saved.
+// Renew requests a fresh certificate of the authority (csr is PKCS #10 in DER, for the same
+// key) and the other values of the answer to a join. It does not save the result.
 func (c Credentials) Renew(ctx context.Context, client *http.Client, csr []byte) (Credentials, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	var renewed api.ClusterJoined
-	if err := call.JSON(ctx, client, c.URL+"/v1/cluster/renew", api.Renew{CSR: enrol.Text(csr)}, &renewed); err != nil {
+	var renewed wire.ClusterJoined
+	if err := call.JSON(ctx, client, c.URL+"/v1/cluster/renew", wire.Renew{CSR: enrol.Text(csr)}, &renewed); err != nil {
 		return c, err
 	}
-	return c, c.accept(renewed, c.Info.ID)
+	pair, err := enrol.Accept(c.Pair.Key, renewed.Chain, identity.OfCluster(c.Info.ID))
+	if err != nil {
+		return c, err
+	}
+	c.Pair = pair
+	return c, c.take(renewed, c.Info.ID)
 }
 
-// FetchKeys asks for the keys that people's tokens are signed with now. The
-// result is not saved.
+// FetchKeys requests the keys with which people's tokens are signed now. It does not save
+// the result.
 func (c Credentials) FetchKeys(ctx context.Context, client *http.Client) (Credentials, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -146,39 +113,28 @@ func (c Credentials) FetchKeys(ctx context.Context, client *http.Client) (Creden
 		return c, fmt.Errorf("fetch the keys for tokens: %w", err)
 	}
 	defer resp.Body.Close()
-	var keys api.ClusterKeys
+	var keys wire.ClusterKeys
 	if err := json.NewDecoder(io.LimitReader(resp.Body, call.MaxAnswer)).Decode(&keys); err != nil {
 		return c, fmt.Errorf("fetch the keys for tokens: %w: %w", api.ErrUnavailable, err)
 	}
 	if len(keys.JWTKeys) == 0 {
-		return c, fmt.Errorf("fetch the keys for tokens: the root says that it has none: %w", api.ErrInvalid)
+		return c, fmt.Errorf("fetch the keys for tokens: the root sent none: %w", api.ErrInvalid)
 	}
 	c.JWTKeys = keys.JWTKeys
 	return c, nil
 }
 
-func (c *Credentials) accept(joined api.ClusterJoined, id api.ClusterID) error {
-	chain, err := ca.DecodeChain([]byte(joined.Chain))
-	if err != nil {
-		return err
+// take takes the values of an answer other than the certificates.
+func (c *Credentials) take(joined wire.ClusterJoined, id api.ClusterID) error {
+	if joined.Info.ID != id {
+		return fmt.Errorf("the answer is for cluster %q, want %s: %w", joined.Info.ID, id, api.ErrInvalid)
 	}
-	pair := ca.Pair{Chain: chain, Key: c.Pair.Key}
-	if err := pair.Check(); err != nil {
-		return err
-	}
-	who, err := identity.Of(chain[0])
-	if err != nil {
-		return err
-	}
-	if who != identity.OfCluster(id) || joined.Info.ID != id {
-		return fmt.Errorf("the certificate names %s, the answer %q, and we are %s: %w", who, joined.Info.ID, id, api.ErrInvalid)
-	}
-	c.Pair, c.Info, c.JWTKeys = pair, joined.Info, joined.JWTKeys
+	c.Info, c.JWTKeys = joined.Info, joined.JWTKeys
 	return nil
 }
 
-// Client is an HTTP client of the root with the cluster's certificate. A
-// connection that died without a word is found by HTTP/2's pings.
+// Client returns an HTTP client for the root with the cluster's certificate. It finds dead
+// connections by HTTP/2 pings.
 func Client(v *trust.Verifier, own func(*tls.CertificateRequestInfo) (*tls.Certificate, error)) *http.Client {
 	return &http.Client{
 		Transport: keeper.NewTransport(own, func() *http.Transport {

@@ -1,10 +1,8 @@
-// Package rootlink is a cluster's way to its root: it joins with a token, holds
-// the stream of desired state open, reports, and dials out the streams that the
-// root asks for. The cluster dials; nobody dials a cluster from above. A root that
-// is away is tried for ever, and the cluster works on.
+// Package rootlink is a cluster's connection to its root: it joins with a token, holds the
+// stream of desired state open, reports, and dials out the streams that the root asks for.
+// Only the cluster dials. It retries an unreachable root for ever.
 //
-// It carries and decides nothing: what is said and done is the core's (package
-// cluster).
+// It carries messages. The core (package cluster) decides about them.
 package rootlink
 
 import (
@@ -19,53 +17,55 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/sse"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/internal/call"
 	"github.com/treeline-edge/treeline/internal/streams"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 const (
 	answerTime = 15 * time.Second // for the root to answer
-	silence    = 45 * time.Second // on the stream; the root says something every 15 s
+	silence    = 45 * time.Second // after which the stream is dead; the root sends something every 15 s
 	minPause   = 500 * time.Millisecond
 	maxPause   = 10 * time.Second
-	steady     = 30 * time.Second // a stream that lasted this long was a good one
+	steady     = 30 * time.Second // a stream that lasted this long ends the back-off
 	reopenGap  = time.Second      // between two streams that the core asked for
 )
 
-// Options are what a link needs.
+// Options configure a Link.
 type Options struct {
 	URL    string       // of the root: https://host:port
 	Client *http.Client // with the cluster's certificate; see Client
 
-	// Held is the desired set that the core has: where the stream resumes.
+	// Held returns the desired set that the core has, where the stream resumes.
 	Held    func(context.Context) (api.Generation, api.Digest, error)
-	Post    func(cluster.Input)                        // hands in what may be lost
-	Deliver func(context.Context, cluster.Input) error // hands in what may not
+	Post    func(cluster.Input)                        // passes an input that may be lost
+	Deliver func(context.Context, cluster.Input) error // passes an input that must not be lost
 
 	// Logs and API serve requests that the root sends on behalf of a person, with the token
 	// that it delegated for the request.
-	Logs func(context.Context, api.StreamRequest) (io.ReadCloser, error) // of an instance
-	API  func(api.StreamRequest) http.Handler                            // the cluster's own API
+	Logs func(context.Context, wire.StreamRequest) (io.ReadCloser, error) // of an instance
+	API  func(wire.StreamRequest) http.Handler                            // the cluster's own API
 
-	Revoked func(api.Revocations) // is called with revocations of delegated tokens
-	Log     *slog.Logger          // slog.Default
+	Revoked func(wire.Revocations) // is called with revocations of delegated tokens
+	Log     *slog.Logger           // slog.Default
 }
 
 // Link carries messages between the core and its root.
 type Link struct {
 	opt     Options
-	reopen  chan struct{} // the core asks for all that it does not have
+	reopen  chan struct{} // the core asks for what it does not have
 	streams *streams.Places
 	wg      sync.WaitGroup
 
 	mu     sync.Mutex // guards the fields below
-	report *api.Report
+	report *wire.Report
 	filled chan struct{}
 	up     bool
 }
 
-// New is a link that carries nothing before Run.
+// New returns a link. It carries nothing before Run.
 func New(o Options) *Link {
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -75,18 +75,21 @@ func New(o Options) *Link {
 	}
 }
 
-// Send takes a message of the core to its root and never blocks. A report that
-// waits is replaced by a newer one, which says all that it did.
-func (l *Link) Send(msg any) {
-	switch m := msg.(type) {
-	case api.Hello:
-		signal(l.reopen)
-	case api.Report:
-		l.mu.Lock()
-		l.report = &m
-		l.mu.Unlock()
-		signal(l.filled)
-	}
+// Send queues a message of the core to its root. It does not block.
+func (l *Link) Send(m wire.ClusterToRoot) { m.DeliverToRoot((*queue)(l)) }
+
+// queue handles the messages of the core.
+type queue Link
+
+// Hello opens the stream of desired state anew.
+func (q *queue) Hello(wire.Hello) { signal(q.reopen) }
+
+// Report replaces the report that waits. The newer one contains it.
+func (q *queue) Report(m wire.Report) {
+	q.mu.Lock()
+	q.report = &m
+	q.mu.Unlock()
+	signal(q.filled)
 }
 
 func signal(c chan struct{}) {
@@ -119,7 +122,7 @@ func (l *Link) Run(ctx context.Context) error {
 		}
 		var wait time.Duration
 		if again {
-			// The core missed something: what it lacks, and not a failure.
+			// No failure: the core asks for what it missed.
 			wait = max(0, reopenGap-opened.Sub(last))
 			last = opened
 		} else {
@@ -156,7 +159,7 @@ func (l *Link) setUp(ctx context.Context, up bool) {
 		l.opt.Log.Info("connected to the root", "root", l.opt.URL)
 	}
 	for l.opt.Deliver(ctx, cluster.RootLink{Up: up}) != nil {
-		// The store is full or slow: the core must learn of it all the same.
+		// The core must learn of it even while the store is full or slow.
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():
@@ -165,13 +168,13 @@ func (l *Link) setUp(ctx context.Context, up bool) {
 	}
 }
 
-// follow opens the stream and stays with it to its end. opened is when it did,
-// again says that the core wants another.
+// follow opens the stream and handles it until it ends. opened is when it opened. again
+// says that the core asked for another one.
 func (l *Link) follow(parent context.Context) (opened time.Time, again bool, err error) {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	select {
-	case <-l.reopen: // answered by what is asked now
+	case <-l.reopen: // the request below answers it
 	default:
 	}
 	gen, digest, err := l.opt.Held(ctx)
@@ -203,17 +206,17 @@ func (l *Link) follow(parent context.Context) (opened time.Time, again bool, err
 		case <-stop:
 		}
 	})
-	err = readEvents(resp.Body, func() { quiet.Reset(silence) }, func(e event) { l.take(parent, e) })
+	err = sse.Read(resp.Body, func() { quiet.Reset(silence) }, func(e sse.Event) error { l.take(parent, e); return nil })
 	err = because(ctx, err)
 	return opened, errors.Is(err, errReopen), err
 }
 
 var (
-	errSilent = fmt.Errorf("the root says nothing: %w", api.ErrTimeout)
+	errSilent = fmt.Errorf("the root is silent: %w", api.ErrTimeout)
 	errReopen = errors.New("the core asks for all that it does not have")
 )
 
-// because is why the stream ended, where we ended it ourselves.
+// because returns why this side ended the stream, or the error of the connection.
 func because(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -224,8 +227,7 @@ func because(ctx context.Context, err error) error {
 	return err
 }
 
-// reportAll posts reports, one at a time: what the core says meanwhile is in its
-// next.
+// reportAll posts reports, one at a time. Later changes are in the core's next report.
 func (l *Link) reportAll(ctx context.Context) {
 	for {
 		select {
@@ -246,10 +248,10 @@ func (l *Link) reportAll(ctx context.Context) {
 	}
 }
 
-func (l *Link) post(ctx context.Context, r api.Report) error {
+func (l *Link) post(ctx context.Context, r wire.Report) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	var ack api.ReportAck
+	var ack wire.ReportAck
 	if err := call.JSON(ctx, l.opt.Client, l.opt.URL+"/v1/cluster/report", r, &ack); err != nil {
 		return err
 	}

@@ -10,45 +10,47 @@ import (
 	"strings"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/sse"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/internal/streams"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // take handles one event of the root's stream.
-func (l *Link) take(ctx context.Context, e event) {
+func (l *Link) take(ctx context.Context, e sse.Event) {
 	var err error
-	switch e.name {
+	switch e.Name {
 	case "desired":
-		var d api.Desired
-		if err = json.Unmarshal(e.data, &d); err == nil {
+		var d wire.Desired
+		if err = json.Unmarshal(e.Data, &d); err == nil {
 			l.opt.Post(cluster.Desired{Desired: d})
 		}
 	case "net":
-		var n api.RootNet
-		if err = json.Unmarshal(e.data, &n); err == nil {
+		var n wire.RootNet
+		if err = json.Unmarshal(e.Data, &n); err == nil {
 			l.opt.Post(cluster.RootNet{RootNet: n})
 		}
 	case "revoked":
-		var r api.Revocations
-		if err = json.Unmarshal(e.data, &r); err == nil {
+		var r wire.Revocations
+		if err = json.Unmarshal(e.Data, &r); err == nil {
 			l.opt.Revoked(r)
 		}
 	case "stream":
-		var r api.StreamRequest
-		if err = json.Unmarshal(e.data, &r); err == nil {
+		var r wire.StreamRequest
+		if err = json.Unmarshal(e.Data, &r); err == nil {
 			l.stream(ctx, r)
 		}
 	}
 	if err != nil {
-		l.opt.Log.Warn("message of the root cannot be read", "event", e.name, "bytes", len(e.data), "err", err)
+		l.opt.Log.Warn("message of the root cannot be read", "event", e.Name, "bytes", len(e.Data), "err", err)
 	}
 }
 
-// stream dials out the stream that the root asks for.
-func (l *Link) stream(ctx context.Context, r api.StreamRequest) {
+// stream dials out a stream that the root asks for.
+func (l *Link) stream(ctx context.Context, r wire.StreamRequest) {
 	ctx, release, refused, ok := l.streams.Take(ctx, r)
 	if !ok {
-		l.opt.Log.Warn("stream refused and its asker not told: too many at once", "kind", r.Kind, "instance", r.Instance)
+		l.opt.Log.Warn("stream refused without an answer: too many at once", "kind", r.Kind, "instance", r.Instance)
 		return
 	}
 	l.wg.Go(func() {
@@ -63,7 +65,7 @@ func (l *Link) stream(ctx context.Context, r api.StreamRequest) {
 			case "api":
 				return ask(ctx, l.opt.API(r), r)
 			}
-			return nil, fmt.Errorf("stream of kind %q: this cluster knows logs and api: %w", r.Kind, api.ErrInvalid)
+			return nil, fmt.Errorf("stream of kind %q: this cluster supports logs and api: %w", r.Kind, api.ErrInvalid)
 		})
 		if err != nil && ctx.Err() == nil {
 			l.opt.Log.Debug("stream ended early", "kind", r.Kind, "instance", r.Instance, "err", err)
@@ -73,9 +75,9 @@ func (l *Link) stream(ctx context.Context, r api.StreamRequest) {
 
 // ask runs a request on the cluster's own API, which checks the token and the rights of
 // its holder, and returns the answer in HTTP/1.1 format.
-func ask(ctx context.Context, h http.Handler, r api.StreamRequest) (io.ReadCloser, error) {
+func ask(ctx context.Context, h http.Handler, r wire.StreamRequest) (io.ReadCloser, error) {
 	if !strings.HasPrefix(r.Path, "/v1/") || strings.HasPrefix(r.Path, "/v1/node/") || strings.HasPrefix(r.Path, "/v1/join/") {
-		return nil, fmt.Errorf("path %q is not for people: %w", r.Path, api.ErrForbidden)
+		return nil, fmt.Errorf("path %q is not part of the API for people: %w", r.Path, api.ErrForbidden)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	req, err := http.NewRequestWithContext(ctx, r.Method, "http://cluster"+r.Path, bytes.NewReader(r.Body))
@@ -96,7 +98,7 @@ func ask(ctx context.Context, h http.Handler, r api.StreamRequest) (io.ReadClose
 		defer close(served)
 		defer w.write.Close()
 		defer func() {
-			// As net/http's server does: a handler that aborts has ended its answer.
+			// As in net/http's server: a handler that aborts has ended its answer.
 			if p := recover(); p != nil {
 				_ = w.write.CloseWithError(io.ErrUnexpectedEOF)
 			}
@@ -151,10 +153,10 @@ func (w *answer) Write(b []byte) (int, error) {
 	return w.write.Write(b)
 }
 
-// Flush is http.Flusher's: what is written is on its way already.
+// Flush implements http.Flusher. Writes are not buffered.
 func (w *answer) Flush() { w.WriteHeader(http.StatusOK) }
 
-// answered is an answer whose end waits for the handler's.
+// answered is the reader of an answer. Close waits until the handler returns.
 type answered struct {
 	io.Reader
 	end func()

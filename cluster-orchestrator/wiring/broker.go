@@ -15,12 +15,12 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/keeper"
 )
 
-// BrokerDir holds, in the data directory of a cluster whose broker is elsewhere,
-// the files that the broker needs: ca.crt, broker.crt and broker.key.
+// BrokerDir is the directory, within the data directory of a cluster with an external
+// broker, of the files that the broker needs: ca.crt, broker.crt and broker.key.
 const BrokerDir = "broker"
 
-// brokerKeeper keeps those files fresh. The broker has to be told to read them
-// again, which is its operator's to arrange (deploy/mosquitto/README.md).
+// brokerKeeper renews those files. The operator arranges that the broker reads them again
+// (deploy/mosquitto/README.md).
 func (id *identities) brokerKeeper(cfg BrokerConfig) (*keeper.Keeper, error) {
 	var names []string
 	for _, text := range []string{cfg.URL, cfg.Nodes, cfg.Next} {
@@ -74,8 +74,8 @@ func (id *identities) saveBroker(p ca.Pair) error {
 	)
 }
 
-// anchor is what the broker trusts: the same certificate for as long as the
-// cluster has its key.
+// anchor returns the certificate that the broker trusts. It stays the same for as long as
+// the cluster has its key.
 func (id *identities) anchor(dir *os.Root) ([]byte, error) {
 	authority := id.authority()
 	if text, err := dir.ReadFile("ca.crt"); err == nil {

@@ -1,6 +1,6 @@
-// Package wiring puts a cluster orchestrator together: its store, its core with
-// the loop that owns it, its certificates, the broker, the one port for nodes and
-// for its operator, and the link to the root. It decides nothing.
+// Package wiring constructs a cluster orchestrator: its store, its core with the loop that
+// owns it, its certificates, the broker, the one port for nodes and for the operator, and
+// the link to the root.
 //
 //	err := wiring.Run(ctx, wiring.Defaults(), log)
 package wiring
@@ -16,11 +16,13 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/uplink"
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/reach"
-	"github.com/treeline-edge/treeline/scheduler-plugins/outside"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/scheduler-plugins/extsched/client"
 	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
 )
 
@@ -61,16 +63,16 @@ type Config struct {
 	Log daemon.Log `yaml:",inline"`
 }
 
-// BrokerConfig says which broker carries messages to the nodes.
+// BrokerConfig selects the broker between the cluster and its nodes.
 type BrokerConfig struct {
 	URL   string `yaml:"url" usage:"mqtts://host:port of a broker of your own; empty: the one within"`
 	Nodes string `yaml:"nodes" usage:"mqtts://host:port under which nodes reach that broker; empty: as url"`
-	Next  string `yaml:"next" usage:"where nodes will find the broker after a switch that is planned: mqtts://host:port, or embedded for the one within. They learn it now and say so; see docs/operator.md"`
+	Next  string `yaml:"next" usage:"where nodes will find the broker after a switch that is planned: mqtts://host:port, or embedded for the one within. They learn it now and say so; see docs/how-to/operator.md"`
 }
 
 // known returns the brokers that nodes receive: the current one, and the next.
 func (b BrokerConfig) known() []string {
-	now := cmp.Or(b.Nodes, b.URL, api.EmbeddedBroker)
+	now := cmp.Or(b.Nodes, b.URL, wire.EmbeddedBroker)
 	if b.Next == "" || b.Next == now {
 		return []string{now}
 	}
@@ -80,34 +82,34 @@ func (b BrokerConfig) known() []string {
 // external reports whether the current or the next broker is an external one, which needs
 // certificates in files.
 func (b BrokerConfig) external() bool {
-	return b.URL != "" || b.Next != "" && b.Next != api.EmbeddedBroker
+	return b.URL != "" || b.Next != "" && b.Next != wire.EmbeddedBroker
 }
 
-// NetworkConfig is what the cluster's operator says of the overlay network.
+// NetworkConfig configures the overlay network.
 type NetworkConfig struct {
-	Relay    string        `yaml:"relay" usage:"host:port under which nodes, and those of other clusters, reach this cluster's relay (UDP, and TLS where that is blocked). Empty: url's; off: there is none, and nodes behind NATs may not reach each other"`
-	Clear    []string      `yaml:"clear" usage:"networks (10.1.0.0/16, …) on which nodes may talk to each other without encryption"`
-	Interest time.Duration `yaml:"interest" usage:"how long a node is kept current about what it no longer names; 0: the core's default"`
+	Relay       string        `yaml:"relay" usage:"host:port under which nodes, and those of other clusters, reach this cluster's relay (UDP, and TLS where that is blocked). Empty: url's; off: there is none, and nodes behind NATs may not reach each other"`
+	Unencrypted []string      `yaml:"unencrypted" old:"clear" usage:"networks (10.1.0.0/16, …) on which nodes may talk to each other without encryption"`
+	Interest    time.Duration `yaml:"interest" usage:"how long a node is kept current about what it no longer names; 0: the core's default"`
 }
 
 // noRelay is NetworkConfig.Relay of a cluster without one.
 const noRelay = "off"
 
-func (n NetworkConfig) clear() ([]netip.Prefix, error) {
-	return networks("network.clear", n.Clear)
+func (n NetworkConfig) unencrypted() ([]netip.Prefix, error) {
+	return networks("network.unencrypted", n.Unencrypted)
 }
 
-// Defaults are the configuration without a file, environment or flags.
+// Defaults returns the configuration without a file, environment or flags.
 func Defaults() Config {
 	return Config{
 		Data: "/var/lib/treeline/cluster", Listen: ":7444", MaxNodes: 10_000, Log: daemon.DefaultLog(),
-		Scheduler: rom.Plugin{}.Name(), Offer: OfferConfig{Share: 1, Detail: cluster.DetailFull}, MovesPerHour: 4,
+		Scheduler: rom.Plugin{}.Name(), Offer: OfferConfig{Share: 1, Detail: uplink.DetailFull}, MovesPerHour: 4,
 		Workload: WorkloadConfig{Memory: 16, VCPUs: 0.01, MemoryLimit: 512, VCPUsLimit: 1},
 		NodeCaps: NodeCapsConfig{Privileged: privilegedExisting},
 	}
 }
 
-// Validate reports what cannot work (ErrInvalid).
+// Validate returns ErrInvalid for the first setting that cannot work.
 func (c Config) Validate() error {
 	bad := func(key, format string, args ...any) error {
 		return fmt.Errorf("%s: %s: %w", key, fmt.Sprintf(format, args...), api.ErrInvalid)
@@ -137,9 +139,9 @@ func (c Config) Validate() error {
 			return fmt.Errorf("%s: %w", key, err)
 		}
 	}
-	if n := c.Broker.Next; n != "" && n != api.EmbeddedBroker {
+	if n := c.Broker.Next; n != "" && n != wire.EmbeddedBroker {
 		if _, err := brokerAddr(n); err != nil {
-			return fmt.Errorf("broker.next: %w; or %q", err, api.EmbeddedBroker)
+			return fmt.Errorf("broker.next: %w; or %q", err, wire.EmbeddedBroker)
 		}
 	}
 	if c.Broker.Next != "" && c.Broker.Next == c.Broker.known()[0] {
@@ -150,7 +152,7 @@ func (c Config) Validate() error {
 			return bad("network.relay", "%q is not host:port", r)
 		}
 	}
-	if _, err := c.Network.clear(); err != nil {
+	if _, err := c.Network.unencrypted(); err != nil {
 		return err
 	}
 	if c.Network.Interest != 0 && c.Network.Interest < 10*time.Second {
@@ -167,7 +169,7 @@ func (c Config) Validate() error {
 	if lease < beat+beat/2 {
 		return bad("lease", "%s leaves no room for one sign of life each %s that is late", lease, beat)
 	}
-	// Two clocks drift apart, and a kill takes its time (see cluster.Config).
+	// Clocks drift, and killing a workload takes time (see cluster.Config).
 	if least := lease + lease/10 + time.Second; dead < least {
 		return bad("dead", "%s is too near to the lease of %s: an exclusive instance could run twice; at least %s", dead, lease, least)
 	}
@@ -183,19 +185,19 @@ func (c Config) Validate() error {
 	return nil
 }
 
-func (c Config) core(info api.ClusterInfo, seed []byte, relay string, out *outside.Scheduler) cluster.Config {
-	open, _ := c.Network.clear() // validated
+func (c Config) core(info api.ClusterInfo, seed []byte, relay string, out *client.Scheduler) cluster.Config {
+	open, _ := c.Network.unencrypted() // validated
 	conf := cluster.Config{
-		Seed: seed, Relay: relay, Clear: open, Interest: c.Network.Interest,
+		Seed: seed, Relay: relay, Unencrypted: open, Interest: c.Network.Interest,
 		ID: info.ID, LocalNumbers: info.LocalNumbers(),
-		Timing: api.Timing{Beat: c.Beat, Lease: c.Lease}, Dead: c.Dead,
+		Timing: wire.Timing{Beat: c.Beat, Lease: c.Lease}, Dead: c.Dead,
 		Brokers: c.Broker.known(),
 	}
 	c.placement(&conf, info, out)
 	return conf
 }
 
-// brokerAddr is the host:port of a broker's URL.
+// brokerAddr returns the host:port of a broker's URL.
 func brokerAddr(text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "mqtts" || u.Hostname() == "" || u.User != nil {

@@ -30,19 +30,19 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 )
 
-// OperatorFile holds the operator's token, mode 0600. Who can read it can read
-// the cluster's key beside it.
+// OperatorFile has the operator's token, mode 0600. Whoever can read it can read the
+// cluster's key beside it, too.
 const OperatorFile = "operator-token"
 
 // minOperatorToken is the least length of the operator's token.
 const minOperatorToken = 20
 
 const (
-	keysEvery = time.Hour   // a key that the root gave up counts here no longer than this
-	keysGap   = time.Minute // between two fetches, whatever tokens with unknown keys come
+	keysEvery = time.Hour   // a key that the root has retired is accepted no longer than this
+	keysGap   = time.Minute // between two fetches, however many tokens have unknown keys
 )
 
-// identities is all by which the cluster knows itself and others.
+// identities has the cluster's certificates and keys, and checks those of others.
 type identities struct {
 	dir      *os.Root
 	log      *slog.Logger
@@ -53,7 +53,7 @@ type identities struct {
 	operator [sha256.Size]byte
 	tokens   *jwt.Verifier
 	revoked  revoke.List
-	unknown  chan struct{} // a token has a key that we do not know
+	unknown  chan struct{} // a token has an unknown key
 
 	saving sync.Mutex // one change of the credentials at a time, across its save
 
@@ -63,8 +63,8 @@ type identities struct {
 	keys  jwt.PublicKeys
 }
 
-// join is the cluster's credentials, or those it gets for its token. A root that
-// cannot be reached is asked again until ctx ends.
+// join returns the stored credentials, or joins with the token. It retries an unreachable
+// root until ctx ends.
 func join(ctx context.Context, cfg Config, dir *os.Root, version string, log *slog.Logger) (rootlink.Credentials, error) {
 	creds, err := rootlink.Load(dir)
 	switch {
@@ -86,7 +86,7 @@ func join(ctx context.Context, cfg Config, dir *os.Root, version string, log *sl
 			return creds, err
 		}
 		wait := pause/2 + mathrand.N(pause)
-		log.Warn("the root cannot be reached; joining again", "retry_in", wait.Round(time.Millisecond), "err", err)
+		log.Warn("root unreachable, retrying to join", "retry_in", wait.Round(time.Millisecond), "err", err)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
@@ -130,8 +130,8 @@ func (id *identities) use(creds rootlink.Credentials) error {
 	return nil
 }
 
-// openKeeper makes the cluster's own certificate. The cluster signs its own, so
-// that a fresh one at each start, with today's names, costs nothing.
+// openKeeper makes the cluster's own certificate. The cluster signs it itself, so each start
+// makes a fresh one with the present names.
 func (id *identities) openKeeper(names []string) (*keeper.Keeper, error) {
 	key, csr, err := ca.NewRequest()
 	if err != nil {
@@ -211,8 +211,8 @@ func (id *identities) caller(c jwt.Claims, life time.Duration) (httpapi.Caller, 
 	return httpapi.Caller{Principal: c.Principal(), Life: life, Good: good}, good()
 }
 
-// openUpper makes the keeper of the authority's certificate. The key stays, so
-// that all that it signed stays valid.
+// openUpper makes the keeper of the authority's certificate. The key does not change, so all
+// certificates that it signed stay valid.
 func (id *identities) openUpper(client *http.Client) (err error) {
 	var renewed rootlink.Credentials // between Renew and Save, both the keeper's
 	id.upper, err = keeper.New(keeper.Options{
@@ -230,7 +230,7 @@ func (id *identities) openUpper(client *http.Client) (err error) {
 	return err
 }
 
-// keep makes credentials durable, and uses them. The caller holds saving.
+// keep saves credentials and then uses them. The caller holds saving.
 func (id *identities) keep(creds rootlink.Credentials) error {
 	if err := creds.Save(id.dir); err != nil {
 		return err
@@ -238,8 +238,8 @@ func (id *identities) keep(creds rootlink.Credentials) error {
 	return id.use(creds)
 }
 
-// followKeys fetches the keys that people's tokens are signed with, from time to
-// time and when a token comes with another, until ctx ends.
+// followKeys fetches the keys with which people's tokens are signed, each keysEvery and when
+// a token has an unknown key, until ctx ends.
 func (id *identities) followKeys(ctx context.Context, client *http.Client) error {
 	var last time.Time
 	tick := time.NewTicker(keysEvery)
@@ -256,7 +256,7 @@ func (id *identities) followKeys(ctx context.Context, client *http.Client) error
 		}
 		last = time.Now()
 		if err := id.fetchKeys(ctx, client); err != nil && ctx.Err() == nil {
-			id.log.Warn("keys for people's tokens not fetched; those known count on", "err", err)
+			id.log.Warn("cannot fetch the keys for people's tokens, known ones stay valid", "err", err)
 		}
 	}
 }

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// releaseEvery is how often memory goes back to the machine.
+// releaseEvery is how often free memory is returned to the operating system.
 const releaseEvery = time.Minute
 
-// releaseMemory gives back what a burst left free, such as a thousand nodes that
-// joined at once: the runtime by itself keeps most of it for good. One collection
-// a minute costs less than a thousandth of a core.
+// releaseMemory returns memory that a burst left free, such as a thousand nodes that joined
+// at once: the Go runtime by itself keeps most of it. One collection a minute costs less
+// than a thousandth of a core.
 func releaseMemory(ctx context.Context) error {
 	tick := time.NewTicker(releaseEvery)
 	defer tick.Stop()

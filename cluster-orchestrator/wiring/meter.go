@@ -16,7 +16,7 @@ import (
 // scrapeWait bounds how long a scrape waits for the core.
 const scrapeWait = 2 * time.Second
 
-// meter is the cluster's metrics. No label holds an id of which there are many.
+// meter has the cluster's metrics. No label has unbounded values, such as ids.
 type meter struct {
 	steps, docs, failed prometheus.Counter
 	saving              prometheus.Histogram
@@ -77,7 +77,7 @@ func (m *meter) register(reg *prometheus.Registry, core *cluster.Core, l *loop.L
 	)
 }
 
-// objects counts what the core knows, when it is asked.
+// objects collects the counts of the core's objects at each scrape.
 type objects struct {
 	core *cluster.Core
 	loop *loop.Loop[cluster.Input]
@@ -93,14 +93,14 @@ var (
 	wantsDesc     = prometheus.NewDesc("treeline_net_wants", "What nodes want to know of the network, by whether it is answered.", []string{"answered"}, nil)
 )
 
-// Describe is prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (o *objects) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{nodesDesc, instancesDesc, rootDesc, freeCPUDesc, freeMemDesc, wantsDesc, refusedDesc} {
 		ch <- d
 	}
 }
 
-// Collect is prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (o *objects) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeWait)
 	defer cancel()

@@ -9,22 +9,22 @@ import (
 	"net/netip"
 	"net/url"
 
-	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/nodelink"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/relay"
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// The seed of the relay's tickets and secrets is in the store, with what hangs on it.
+// The seed of the relay's tickets and secrets is in the store, beside the leases.
 const (
 	kindSecret = "secret"
 	keySeed    = "network"
 	seedSize   = 32
 )
 
-// networkSeed is the cluster's seed; at the first start it is made.
+// networkSeed returns the cluster's seed, which the first start makes.
 func networkSeed(ctx context.Context, st store.Store, docs []store.Doc) ([]byte, error) {
 	for _, d := range docs {
 		if d.Kind == kindSecret && d.Key == keySeed {
@@ -39,8 +39,7 @@ func networkSeed(ctx context.Context, st store.Store, docs []store.Doc) ([]byte,
 	return seed, nil
 }
 
-// relayAddr is where nodes reach the relay: on the cluster's own port, if nothing
-// else is said.
+// relayAddr returns where nodes reach the relay: the cluster's own port unless configured.
 func (n NetworkConfig) relayAddr(external string) string {
 	switch n.Relay {
 	case noRelay:
@@ -81,22 +80,22 @@ func (o *orchestrator) serveRelay(ctx context.Context, c *tls.Conn) error {
 	return o.relay.Serve(ctx, c)
 }
 
-// sendRelay gives the relay its slots.
+// sendRelay passes the core's messages to the relay.
 func (o *orchestrator) sendRelay(msg any) {
 	if o.relay == nil {
 		return
 	}
 	switch m := msg.(type) {
-	case cluster.SetSlot:
+	case netbook.SetSlot:
 		o.relay.Set(m.Slot, relay.Slot{Node: m.Node, Ticket: m.Ticket, Secret: m.Secret})
-	case cluster.DropSlot:
+	case netbook.DropSlot:
 		o.relay.Drop(m.Slot)
 	}
 }
 
-// noteRelays has nodes that have TLS alone send, through our relay, to the relays
-// that a message to a node names, and to nobody else's.
-func (o *orchestrator) noteRelays(d api.NetDown) {
+// noteRelays allows nodes that have only TLS to send, through the cluster's relay, to the
+// relays in a message to a node, and to no others.
+func (o *orchestrator) noteRelays(d wire.NetDown) {
 	for _, route := range d.Routes {
 		for _, p := range route.Peers {
 			o.relays.Add(p.Relay.Addr)

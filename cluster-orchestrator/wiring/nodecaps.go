@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/nodecaps"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/membership/nodecaps"
 )
 
 // NodeCapsConfig has the caps of nodes. A number of 0 is no limit.
@@ -24,7 +24,7 @@ type NodeCapsConfig struct {
 	Nodes        map[string]NodeCaps `yaml:"nodes" usage:"other caps of nodes, by their ids. In the file alone"`
 }
 
-// NodeCaps are the caps of one node. What is not named is as for all nodes.
+// NodeCaps are the caps of one node. Caps that are not set are those of all nodes.
 type NodeCaps struct {
 	VCPUs        *float64 `yaml:"vcpus,omitempty"`
 	Memory       *int64   `yaml:"memory,omitempty"`

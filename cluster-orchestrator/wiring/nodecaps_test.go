@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/nodecaps"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/membership/nodecaps"
 	"github.com/treeline-edge/treeline/internal/daemon"
 )
 

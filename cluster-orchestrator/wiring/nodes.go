@@ -12,23 +12,24 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/internal/streams"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // dialTime is how long a node may take to dial a stream out.
 const dialTime = 10 * time.Second
 
-// nodes reaches the nodes for the API.
+// nodes implements httpapi.Nodes.
 type nodes struct {
 	members *nodelink.Members
-	desk    *jointoken.Desk
+	desk    *jointoken.Store
 	link    *nodelink.Link
 	streams streams.Registry
-	end     func(api.NodeID) // ends the node's connections, where the broker is ours
+	end     func(api.NodeID) // ends the node's connections to the embedded broker
 }
 
-// Remove is httpapi.Nodes'.
+// Remove implements httpapi.Nodes.
 func (n *nodes) Remove(ctx context.Context, id api.NodeID) error {
-	// The token first: between the two the node could join again.
+	// The token comes first: otherwise the node could join again in between.
 	if err := n.desk.Retire(ctx, jointoken.ForNode, string(id)); err != nil {
 		return fmt.Errorf("end the join token of node %s: %w", id, err)
 	}
@@ -41,13 +42,13 @@ func (n *nodes) Remove(ctx context.Context, id api.NodeID) error {
 	return nil
 }
 
-// Stream is httpapi.Nodes'.
-func (n *nodes) Stream(ctx context.Context, id api.NodeID, r api.StreamRequest) (io.ReadCloser, error) {
+// Stream implements httpapi.Nodes.
+func (n *nodes) Stream(ctx context.Context, id api.NodeID, r wire.StreamRequest) (io.ReadCloser, error) {
 	wait, err := n.streams.Expect(string(id.Addr()), r)
 	if err != nil {
 		return nil, err
 	}
-	r.ID, r.Token = wait.ID(), "" // a node gets no credential of anybody's
+	r.ID, r.Token = wait.ID(), "" // a node gets no person's credential
 	n.link.Stream(id, r)
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
@@ -64,14 +65,14 @@ type spliced struct {
 	wait *streams.Wait
 }
 
-// Close is io.Closer's.
+// Close implements io.Closer.
 func (s *spliced) Close() error {
 	s.wait.Close()
 	return nil
 }
 
-// expel refuses the certificates of nodes that the core does not know: a removal
-// that a crash cut in two.
+// expel refuses the certificates of nodes that the core does not know. It completes removals
+// that a crash interrupted.
 func expel(ctx context.Context, core *cluster.Core, l *loop.Loop[cluster.Input], n *nodes) error {
 	known := map[api.NodeID]bool{}
 	if err := l.Read(ctx, func() {

@@ -9,11 +9,14 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/uplink"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/scheduler-plugins/choice"
-	"github.com/treeline-edge/treeline/scheduler-plugins/outside"
+	"github.com/treeline-edge/treeline/scheduler-plugins/extsched/client"
 )
 
-// OfferConfig is what the root may use of the cluster, and know of it.
+// OfferConfig is how much of the cluster the root may use and know.
 type OfferConfig struct {
 	Share  float64 `yaml:"share" usage:"the part of the nodes' capacity that the root may use, above 0 to 1"`
 	Detail string  `yaml:"detail" usage:"how much the root is told: full, slots (the largest room of each kind of node, not where they are), or sums"`
@@ -53,9 +56,9 @@ func (w WorkloadConfig) validate() error {
 	return nil
 }
 
-func (w WorkloadConfig) core() cluster.Workload {
+func (w WorkloadConfig) core() placement.Workload {
 	milli := func(vcpus float64) int64 { return int64(vcpus*1000 + 0.5) }
-	return cluster.Workload{
+	return placement.Workload{
 		Reserve: api.Resources{MilliCPU: milli(w.VCPUs), MemoryMB: w.Memory},
 		Limit:   api.Resources{MilliCPU: milli(w.VCPUsLimit), MemoryMB: w.MemoryLimit},
 		Most:    api.Resources{MilliCPU: milli(w.MaxVCPUs), MemoryMB: w.MaxMemory},
@@ -79,7 +82,7 @@ func (c Config) validatePlacement() error {
 	if c.Offer.Share <= 0 || c.Offer.Share > 1 {
 		return bad("offer.share", "%g is not above 0 and at most 1", c.Offer.Share)
 	}
-	if details := []string{cluster.DetailFull, cluster.DetailSlots, cluster.DetailSums}; !slices.Contains(details, c.Offer.Detail) {
+	if details := []string{uplink.DetailFull, uplink.DetailSlots, uplink.DetailSums}; !slices.Contains(details, c.Offer.Detail) {
 		return bad("offer.detail", "%q is none of %s", c.Offer.Detail, strings.Join(details, ", "))
 	}
 	if c.Offer.Round < 0 || c.Offer.Round >= 1 {
@@ -102,7 +105,7 @@ func (c Config) validatePlacement() error {
 	return nil
 }
 
-// networks reads a setting that lists networks.
+// networks parses a list of networks.
 func networks(key string, list []string) (out []netip.Prefix, err error) {
 	for _, text := range list {
 		p, err := netip.ParsePrefix(text)
@@ -114,16 +117,16 @@ func networks(key string, list []string) (out []netip.Prefix, err error) {
 	return out, nil
 }
 
-// placement adds to the core's configuration what the operator says of placing.
-func (c Config) placement(conf *cluster.Config, info api.ClusterInfo, out *outside.Scheduler) {
-	conf.Plugin = choice.BuiltIn(c.Scheduler) // of a scheduler outside rom takes the place where it fails
+// placement sets the placement part of the core's configuration.
+func (c Config) placement(conf *cluster.Config, info api.ClusterInfo, out *client.Scheduler) {
+	conf.Plugin = choice.BuiltIn(c.Scheduler) // rom where an external scheduler fails
 	if out != nil {
 		conf.Asks = out.Name()
 	}
 	if g, err := api.ParseGeo(info.Location); err == nil {
 		conf.Location = &g
 	}
-	conf.Offer = cluster.Offer{Share: c.Offer.Share, Detail: c.Offer.Detail, Round: c.Offer.Round}
+	conf.Offer = uplink.Offer{Share: c.Offer.Share, Detail: c.Offer.Detail, Round: c.Offer.Round}
 	conf.Workload = c.Workload.core()
 	conf.Caps = c.NodeCaps.core()
 	conf.Probe.Off = c.Probe.Off
@@ -135,9 +138,9 @@ func (c Config) placement(conf *cluster.Config, info api.ClusterInfo, out *outsi
 	}
 }
 
-// tell writes down what the core wants its operator to know.
+// tell logs a notice of the core for the operator.
 func tell(log *slog.Logger, msg any) {
-	if n, ok := msg.(api.Notice); ok {
+	if n, ok := msg.(wire.Notice); ok {
 		log.Warn(n.Text, "times", n.Times)
 	}
 }

@@ -5,10 +5,11 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// purging is nodelink.DoorOptions.Purging.
-func (o *orchestrator) purging(ctx context.Context, id api.NodeID, p api.NodePurging) (ordered bool, err error) {
+// purging implements nodelink.ServerOptions.Purging.
+func (o *orchestrator) purging(ctx context.Context, id api.NodeID, p wire.NodePurging) (ordered bool, err error) {
 	err = o.loop.Do(ctx, cluster.NodePurging{Node: id, NodePurging: p}, func() {
 		n, ok := o.core.Node(id)
 		ordered = ok && n.Purging
@@ -16,7 +17,7 @@ func (o *orchestrator) purging(ctx context.Context, id api.NodeID, p api.NodePur
 	return ordered, err
 }
 
-// left is nodelink.DoorOptions.Left. After a crash between its two steps, expel completes
+// left implements nodelink.ServerOptions.Left. After a crash between its two steps, expel completes
 // it.
 func (o *orchestrator) left(ctx context.Context, id api.NodeID) error {
 	if err := o.loop.Do(ctx, cluster.NodeLeft{Node: id}, nil); err != nil {

@@ -16,6 +16,8 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/uplink"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/httpapi"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/nodelink"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/relay"
@@ -37,43 +39,43 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
 	"github.com/treeline-edge/treeline/internal/store/mongo"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/scheduler-plugins/choice"
-	"github.com/treeline-edge/treeline/scheduler-plugins/outside"
+	"github.com/treeline-edge/treeline/scheduler-plugins/extsched/client"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
 // AddressFile has host:port to dial on this machine, once the cluster serves.
 const AddressFile = "address"
 
-// sweepEvery is how often what has expired is forgotten.
+// sweepEvery is how often expired join tokens are removed.
 const sweepEvery = time.Hour
 
-// orchestrator is what Run puts together.
+// orchestrator has the parts of a running cluster orchestrator.
 type orchestrator struct {
 	cfg    Config
 	log    *slog.Logger
 	id     *identities
 	core   *cluster.Core
 	loop   *loop.Loop[cluster.Input]
-	broker *broker.Broker // nil: the broker is elsewhere
-	outer  *keeper.Keeper // of the certificate of a broker that is elsewhere, or nil
+	broker *broker.Broker // nil: the broker is external
+	outer  *keeper.Keeper // of an external broker's certificate, or nil
 	bus    bus.Bus
 	nodes  *nodes
-	desk   *jointoken.Desk
-	door   *nodelink.Door
+	desk   *jointoken.Store
+	door   *nodelink.Server
 	api    *httpapi.API
 	root   *rootlink.Link
 	client *http.Client // of the root
 	port   *gate.Gate
 	http   http.Handler
-	asker  *outside.Asker
-	relay  *relay.Relay  // nil: the operator wants none
-	relays relay.Foreign // of others, that nodes were told of
+	asker  *client.Asker
+	relay  *relay.Relay  // nil: none is configured
+	relays relay.Foreign // other clusters' relays in routes
 }
 
-// Run is the cluster orchestrator until ctx ends. What fails before it serves
-// says what is missing; store.ErrConflict later means that another process has
-// its role. A root that is away is no failure once the cluster has joined.
+// Run runs a cluster orchestrator until ctx ends. store.ErrConflict means that another
+// process has taken its role. An unreachable root is no error once the cluster has joined.
 func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err := os.MkdirAll(cfg.Data, 0o700); err != nil {
 		return fmt.Errorf("make the data directory: %w", err)
@@ -83,7 +85,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return fmt.Errorf("open the data directory: %w", err)
 	}
 	defer dir.Close()
-	// A reader that waits for the file must not find an earlier start's.
+	// Whoever waits for the file must not find that of an earlier start.
 	if err := dir.Remove(AddressFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the old address: %w", err)
 	}
@@ -147,8 +149,7 @@ func openStore(ctx context.Context, cfg Config, id api.ClusterID) (store.Store, 
 // storeFile is the embedded store in the data directory.
 const storeFile = "cluster.db"
 
-// build makes the parts and connects them; nothing of it is alive yet but the
-// broker.
+// build makes the parts and connects them. It starts only the broker.
 func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.Doc, at net.Addr, external string) error {
 	info := o.id.info()
 	seed, err := networkSeed(ctx, st, docs)
@@ -165,7 +166,7 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	}
 	m := newMeter()
 	o.loop = loop.New(o.core, st, o.send, loop.Options[cluster.Input]{Tick: cluster.Tick{}, Log: o.log, Observe: m.observe})
-	o.asker = outside.NewAsker(out, func(a sched.Answer) { o.loop.Post(cluster.Ranked{Answer: a}) })
+	o.asker = client.NewAsker(out, func(a sched.Answer) { o.loop.Post(cluster.Ranked{Answer: a}) })
 	deliver := func(ctx context.Context, in cluster.Input) error { return o.loop.Do(ctx, in, nil) }
 
 	members, err := nodelink.NewMembers(st, docs, info.ID, o.id.verifier)
@@ -175,7 +176,7 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	if err := o.openRelay(at, members); err != nil {
 		return err
 	}
-	if o.desk, err = jointoken.NewDesk(st, docs, external, o.id.authority().Hash(), time.Now); err != nil {
+	if o.desk, err = jointoken.NewStore(st, docs, external, o.id.authority().Hash(), time.Now); err != nil {
 		return err
 	}
 	if err := o.openBus(members); err != nil {
@@ -192,12 +193,12 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	if mqttURL == "" {
 		mqttURL = o.cfg.Broker.URL
 	}
-	o.door = nodelink.NewDoor(nodelink.DoorOptions{
-		Cluster: info.ID, Authority: o.id.authority, Desk: o.desk, Members: members, Streams: &o.nodes.streams,
+	o.door = nodelink.NewServer(nodelink.ServerOptions{
+		Cluster: info.ID, Authority: o.id.authority, Tokens: o.desk, Members: members, Streams: &o.nodes.streams,
 		Purging: o.purging, Left: o.left, Admit: deliver, MQTT: mqttURL, Brokers: o.cfg.Broker.known(), Log: o.log,
 	})
 	o.api = httpapi.New(httpapi.Options{
-		Core: o.core, Owner: o.loop, Nodes: o.nodes, Desk: o.desk, Info: o.id.info,
+		Core: o.core, Owner: o.loop, Nodes: o.nodes, Tokens: o.desk, Info: o.id.info,
 		Authenticate: o.id.authenticate, Spend: o.id.spend, Version: daemon.Version(), Log: o.log,
 	})
 	o.client = rootlink.Client(o.id.verifier, o.id.keeper.GetClientCertificate)
@@ -207,7 +208,7 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	o.root = rootlink.New(rootlink.Options{
 		URL: o.id.credentials().URL, Client: o.client, Held: o.held, Post: o.loop.Post, Deliver: deliver,
 		Logs: o.api.LogsFromRoot, API: o.api.FromRoot, Log: o.log,
-		Revoked: func(r api.Revocations) {
+		Revoked: func(r wire.Revocations) {
 			o.id.revoked.Apply(time.Now(), r)
 			o.api.Recheck()
 		},
@@ -260,22 +261,22 @@ func (o *orchestrator) close() {
 	o.client.CloseIdleConnections()
 }
 
-// send hands out what the core says. It runs on the core's owner and must not block.
-func (o *orchestrator) send(envs []api.Envelope) {
+// send passes the core's messages on. It runs on the core's goroutine and must not block.
+func (o *orchestrator) send(envs []wire.Envelope) {
 	for _, e := range envs {
 		switch e.To {
-		case api.ToRoot:
-			o.root.Send(e.Msg)
-		case cluster.ToRelay:
+		case wire.ToRoot:
+			o.root.Send(e.Msg.(wire.ClusterToRoot))
+		case netbook.ToRelay:
 			o.sendRelay(e.Msg)
-		case api.ToScheduler:
+		case wire.ToScheduler:
 			if q, ok := e.Msg.(sched.Ask); ok {
 				o.asker.Send(q)
 			}
-		case cluster.ToOperator:
+		case uplink.ToOperator:
 			tell(o.log, e.Msg)
 		default:
-			if d, ok := e.Msg.(api.NetDown); ok {
+			if d, ok := e.Msg.(wire.NetDown); ok {
 				o.noteRelays(d)
 			}
 			o.nodes.link.Send(e)
@@ -311,7 +312,7 @@ func (o *orchestrator) serveMQTT(ctx context.Context, c *tls.Conn) error {
 	return o.broker.ServeConn(ctx, c)
 }
 
-// live begins the core's life, and then lets the world in.
+// live starts the core, and then accepts connections.
 func (o *orchestrator) live(ctx context.Context, dir *os.Root, external string) error {
 	if err := o.loop.Do(ctx, cluster.Start{}, nil); err != nil {
 		return err
@@ -326,7 +327,7 @@ func (o *orchestrator) live(ctx context.Context, dir *os.Root, external string) 
 		}
 		o.log.Info("cluster serves", "address", local, "url", external, "root", o.id.credentials().URL, "data", o.cfg.Data)
 		if err := daemon.Notify(daemon.Ready); err != nil {
-			o.log.Warn("systemd not told", "err", err)
+			o.log.Warn("cannot notify systemd", "err", err)
 		}
 		return nil
 	}
@@ -351,7 +352,7 @@ func (o *orchestrator) sweep(ctx context.Context) error {
 		select {
 		case <-tick.C:
 			if err := o.desk.Sweep(ctx); err != nil && ctx.Err() == nil {
-				o.log.Warn("expired join tokens not forgotten", "err", err)
+				o.log.Warn("cannot remove expired join tokens", "err", err)
 			}
 		case <-ctx.Done():
 			return nil

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 func TestBrokersThatNodesAreToldOf(t *testing.T) {
@@ -13,16 +14,16 @@ func TestBrokersThatNodesAreToldOf(t *testing.T) {
 		want []string
 		out  bool
 	}{
-		{BrokerConfig{}, []string{api.EmbeddedBroker}, false},
-		{BrokerConfig{Next: "mqtts://b:1"}, []string{api.EmbeddedBroker, "mqtts://b:1"}, true},
+		{BrokerConfig{}, []string{wire.EmbeddedBroker}, false},
+		{BrokerConfig{Next: "mqtts://b:1"}, []string{wire.EmbeddedBroker, "mqtts://b:1"}, true},
 		{BrokerConfig{URL: "mqtts://b:1"}, []string{"mqtts://b:1"}, true},
-		{BrokerConfig{URL: "mqtts://b:1", Nodes: "mqtts://c:1", Next: api.EmbeddedBroker}, []string{"mqtts://c:1", api.EmbeddedBroker}, true},
+		{BrokerConfig{URL: "mqtts://b:1", Nodes: "mqtts://c:1", Next: wire.EmbeddedBroker}, []string{"mqtts://c:1", wire.EmbeddedBroker}, true},
 	} {
 		if got := k.conf.known(); !slices.Equal(got, k.want) || k.conf.external() != k.out {
 			t.Errorf("%+v: %v, external %v; want %v, %v", k.conf, got, k.conf.external(), k.want, k.out)
 		}
 	}
-	for next, ok := range map[string]bool{"": true, "mqtts://b:1": true, "http://b": false, "b:1": false, api.EmbeddedBroker: false} {
+	for next, ok := range map[string]bool{"": true, "mqtts://b:1": true, "http://b": false, "b:1": false, wire.EmbeddedBroker: false} {
 		c := Defaults()
 		c.Broker.Next = next
 		if err := c.Validate(); (err == nil) != ok {

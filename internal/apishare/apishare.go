@@ -4,8 +4,8 @@
 // and the clusters' APIs, and the links of clusters and nodes, have the same bounds.
 //
 //	shares := apishare.New(apishare.Options{Person: principalOf})
-//	router.Use(authenticate, shares.Wrap)                       // people
-//	err := shares.Do(w, r, apishare.Peer(name, r.Pattern), fn)  // certificates
+//	router.Use(authenticate, shares.Wrap)              // people
+//	err := apishare.DoPeer(shares, r, identity, serve) // certificates
 package apishare
 
 import (
@@ -80,17 +80,17 @@ var (
 	})
 )
 
-// Options are what Shares need.
+// Options configures Shares.
 type Options struct {
-	// Person returns who sends the request of the context; one without a User is
-	// counted by its address. Wrap alone needs it.
+	// Person returns the sender of the request of the context; one without a User is counted
+	// by its address. Only Wrap needs it.
 	Person func(context.Context) rights.Principal
 
 	Rate float64          // requests a second of one person or address: 100, and four times as many at once
 	Now  func() time.Time // time.Now
 }
 
-// kind is one kind of holders.
+// kind is a kind of holders.
 type kind int
 
 const (
@@ -101,13 +101,13 @@ const (
 	kinds
 )
 
-// Holder is whom a request counts for.
+// Holder is what a request is counted for.
 type Holder struct {
 	kind  kind
 	path  []string // of its place
 	group string   // of its rate
 	key   string
-	// refusals says that a request counts for the rate when it is refused only.
+	// refusals means that only refused requests count for the rate.
 	refusals bool
 }
 
@@ -117,7 +117,7 @@ func Person(p rights.Principal) Holder {
 	return Holder{kind: people, path: path, group: path[0], key: path[1]}
 }
 
-// Path is the person's path in pools: the topmost tenant, and the person.
+// Path returns the person's path in pools: the topmost tenant, and the person.
 func Path(p rights.Principal) []string { return []string{string(p.Tenant.Top()), p.User} }
 
 // Stranger returns the holder of requests from a remote address.
@@ -132,23 +132,23 @@ func Peer(identity, route string) Holder {
 	return Holder{kind: peers, path: []string{identity}, group: identity, key: route}
 }
 
-// Stream is Peer for streams that somebody waits for, which are as many as people ask
-// for: those that nobody waits for count.
+// Stream is Peer for streams, which are as many as people request: only streams that nobody
+// waits for count.
 func Stream(identity, route string) Holder {
 	h := Peer(identity, route)
 	h.refusals = true
 	return h
 }
 
-// Join returns the holder of joins from a remote address. Those that succeed do not
-// count: a thousand machines may join from behind one address.
+// Join returns the holder of joins from a remote address. Successful joins do not count: a
+// thousand machines may join from one address.
 func Join(remote string) Holder {
 	h := Stranger(remote)
 	h.kind, h.refusals = joins, true
 	return h
 }
 
-// Shares divide one API. They are safe for concurrent use.
+// Shares divides one API. It is safe for concurrent use.
 type Shares struct {
 	opt          Options
 	rates        [kinds]*fairshare.Rates
@@ -161,7 +161,7 @@ type Shares struct {
 // tokenLife is how long a token counts as known after its last use.
 const tokenLife = time.Hour
 
-// New makes shares of which nothing is used.
+// New makes unused shares.
 func New(o Options) *Shares {
 	if o.Rate == 0 {
 		o.Rate = 100
@@ -207,7 +207,30 @@ func (s *Shares) Do(r *http.Request, h Holder, serve func(*http.Request) error) 
 	return err
 }
 
-// refused reports whether a request failed by what its sender showed or named.
+// DoPeer serves a request of a node or cluster, whose identity peer reads from the
+// certificate. It checks the certificate with every request: it may be revoked, or its
+// bearer removed, while a connection lasts. A request without a valid one counts for its
+// address, and one with an id in its path as a Stream. Errors are those of Do, peer and
+// serve.
+func DoPeer[ID interface{ Addr() api.Addr }](s *Shares, r *http.Request, peer func(*http.Request) (ID, error), serve func(*http.Request, ID) error) error {
+	id, unknown := peer(r)
+	holder := Stranger(r.RemoteAddr)
+	switch {
+	case unknown != nil:
+	case r.PathValue("id") != "":
+		holder = Stream(string(id.Addr()), r.Pattern)
+	default:
+		holder = Peer(string(id.Addr()), r.Pattern)
+	}
+	return s.Do(r, holder, func(r *http.Request) error {
+		if unknown != nil {
+			return unknown
+		}
+		return serve(r, id)
+	})
+}
+
+// refused reports whether a request failed because of its credentials or what it named.
 func refused(err error) bool {
 	for _, kind := range []error{api.ErrUnauthenticated, api.ErrForbidden, api.ErrInvalid, api.ErrNotFound} {
 		if errors.Is(err, kind) {
@@ -217,8 +240,8 @@ func refused(err error) bool {
 	return false
 }
 
-// Wrap refuses requests of people and strangers beyond the caller's share with 429. It
-// comes after the request was authenticated.
+// Wrap refuses requests of people and strangers beyond the caller's share with 429. It follows
+// authentication.
 func (s *Shares) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := Stranger(r.RemoteAddr)
@@ -235,9 +258,9 @@ func (s *Shares) Wrap(next http.Handler) http.Handler {
 	})
 }
 
-// Token checks a token that came from the remote address, unless too many from there
-// were refused. A token that was good lately is always checked, so that nobody behind
-// the same address keeps its bearer out. who returns the bearer.
+// Token checks a token from the remote address, unless too many from there were refused. A
+// recently valid token is always checked, so that others at the same address cannot lock its
+// bearer out. who returns the bearer.
 func (s *Shares) Token(remote, token string, check func() (who rights.Principal, err error)) error {
 	now, path, sum := s.opt.Now(), fairshare.Remote(remote), sha256.Sum256([]byte(token))
 	key := string(sum[:])
@@ -257,7 +280,7 @@ func (s *Shares) Token(remote, token string, check func() (who rights.Principal,
 	return err
 }
 
-// Certificate takes one of the certificates that may be signed for the identity.
+// Certificate counts one certificate signed for the identity, and refuses too many.
 func (s *Shares) Certificate(identity string) error {
 	return s.certificates.Allow(s.opt.Now(), identity, identity)
 }

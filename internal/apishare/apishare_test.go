@@ -95,7 +95,7 @@ func TestJoinsUnderWayLeaveRoomForOthers(t *testing.T) {
 		})
 	}
 	held := 0
-	for n := 0; n < 2000; n++ {
+	for range 2000 {
 		select {
 		case <-serving:
 			held++

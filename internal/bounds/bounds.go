@@ -15,12 +15,13 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // Message is what a lower tier sends.
 type Message interface {
-	api.NodeReport | api.NodeInfo | api.Alive | api.NetUp | api.Probed | api.NodePurging | // node to cluster
-		api.Report | api.Hello | api.ClusterInfo // cluster to root
+	wire.NodeReport | api.NodeInfo | wire.Alive | wire.NetUp | wire.Probed | wire.NodePurging | // node to cluster
+		wire.Report | wire.Hello | api.ClusterInfo // cluster to root
 }
 
 // Violation is one value that is out of its range.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // TestEveryFieldHasABound fails when a field of a message from below has no rule in
@@ -57,9 +58,9 @@ func TestEveryFieldHasABound(t *testing.T) {
 }
 
 // good are messages as an honest sender makes them.
-func goodReport() api.Report {
+func goodReport() wire.Report {
 	code := 137
-	return api.Report{
+	return wire.Report{
 		Cluster: "munich", Boot: 1_790_000_000, Seq: 7, Gen: 12, Desired: math.MaxUint64, Known: 1,
 		Aggregate: api.Aggregate{
 			Nodes: 2, Overlay: new(1), Capacity: api.Resources{MilliCPU: 4000, MemoryMB: 8000}, Free: api.Resources{MilliCPU: -500, MemoryMB: 10},
@@ -71,16 +72,16 @@ func goodReport() api.Report {
 			{Instance: "acme/shop.prod.web.prod#0", Epoch: api.EpochOf(17, 2), State: api.Running, Address: netip.MustParseAddr("10.16.0.2"), ExitCode: &code},
 			{Instance: "acme/shop.prod.web.prod#1", Epoch: api.EpochOf(17, 0), State: api.ClusterScheduled, HandedBack: true, Why: &api.Explanation{Considered: 2, Causes: []api.Cause{{Constraint: "memory", Count: 2}}}},
 		},
-		Notices: []api.Notice{{No: 1, Text: "scheduler: no answer", Times: 1}},
-		Net: &api.ClusterNet{
-			Subnets: 2, Shares: []netip.Prefix{netip.MustParsePrefix("10.16.0.0/20")}, Wants: []api.Want{{Service: "a/b.c.d.e", For: "a/b.c.d.f"}},
-			Records: api.Records{Routes: []api.Route{{Service: "a/b.c.d.e", Rev: 1, Peers: []api.Peer{{Key: api.PeerKey{1}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.16.0.0/26")}}}}}},
+		Notices: []wire.Notice{{No: 1, Text: "scheduler: no answer", Times: 1}},
+		Net: &wire.ClusterNet{
+			Subnets: 2, Shares: []netip.Prefix{netip.MustParsePrefix("10.16.0.0/20")}, Wants: []wire.Want{{Service: "a/b.c.d.e", For: "a/b.c.d.f"}},
+			Records: wire.Records{Routes: []api.Route{{Service: "a/b.c.d.e", Rev: 1, Peers: []api.Peer{{Key: api.PeerKey{1}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.16.0.0/26")}}}}}},
 		},
 	}
 }
 
-func goodNode() api.NodeReport {
-	return api.NodeReport{
+func goodNode() wire.NodeReport {
+	return wire.NodeReport{
 		Node: "n1", Boot: 1_790_000_000, Seq: 1, Gen: 3, Whole: true,
 		Info: &api.NodeInfo{
 			ID: "n1", Hostname: "n1.example.org", Arch: "amd64", OS: "linux", Capacity: api.Resources{MilliCPU: 4000, MemoryMB: 8000, StorageMB: 100_000, InMbit: 1000, OutMbit: 1000},
@@ -91,11 +92,11 @@ func goodNode() api.NodeReport {
 	}
 }
 
-func goodNet() api.NetUp {
-	return api.NetUp{
-		Boot: 1, Seq: 1, Whole: true, Add: []api.Want{{Service: "a/b.c.d.e", For: "a/b.c.d.f"}}, Subnet: netip.MustParsePrefix("10.16.0.0/26"), Rev: math.MaxUint64,
-		Self:    &api.NetSelf{Key: api.PeerKey{1}, Chain: [][]byte{{1}}, Coord: &api.Coordinate{Vec: make([]float64, 8)}},
-		Between: []api.NetPair{{Local: "a/b.c.d.e", Remote: "a/b.c.d.f", Node: "n2", Least: time.Millisecond, Connections: 1}},
+func goodNet() wire.NetUp {
+	return wire.NetUp{
+		Boot: 1, Seq: 1, Whole: true, Add: []wire.Want{{Service: "a/b.c.d.e", For: "a/b.c.d.f"}}, Subnet: netip.MustParsePrefix("10.16.0.0/26"), Rev: math.MaxUint64,
+		Self:    &wire.NetSelf{Key: api.PeerKey{1}, Chain: [][]byte{{1}}, Coord: &api.Coordinate{Vec: make([]float64, 8)}},
+		Between: []wire.NetPair{{Local: "a/b.c.d.e", Remote: "a/b.c.d.f", Node: "n2", Least: time.Millisecond, Connections: 1}},
 	}
 }
 
@@ -104,11 +105,11 @@ func TestHonestMessagesAreKeptAsTheyAre(t *testing.T) {
 	same(t, goodNode())
 	same(t, *goodNode().Info)
 	same(t, goodNet())
-	same(t, api.Hello{Cluster: "munich", Since: 4, Digest: 9})
-	same(t, api.Alive{Boot: 1, Seq: 2, Gen: 3, CPUUsed: 100, MemUsed: 4})
-	same(t, api.Probed{ID: math.MaxUint64, RTT: time.Millisecond, How: "icmp"})
-	same(t, api.NodePurging{Failed: "remove image x: containerd does not answer"})
-	same(t, api.Probed{ID: 1, Error: "refused", Refused: true})
+	same(t, wire.Hello{Cluster: "munich", Since: 4, Digest: 9})
+	same(t, wire.Alive{Boot: 1, Seq: 2, Gen: 3, CPUUsed: 100, MemUsed: 4})
+	same(t, wire.Probed{ID: math.MaxUint64, RTT: time.Millisecond, How: "icmp"})
+	same(t, wire.NodePurging{Failed: "remove image x: containerd does not answer"})
+	same(t, wire.Probed{ID: 1, Error: "refused", Refused: true})
 	same(t, api.ClusterInfo{ID: "munich", Location: "48.1,11.5", Tenant: "acme", Version: "v1"})
 }
 
@@ -157,7 +158,7 @@ func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
 			}
 		}
 	}
-	self := func(spoil func(*api.NetSelf)) func(*testing.T) {
+	self := func(spoil func(*wire.NetSelf)) func(*testing.T) {
 		return func(t *testing.T) {
 			u := goodNet()
 			spoil(u.Self)
@@ -206,12 +207,12 @@ func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
 		"device of a node":    info(func(i *api.NodeInfo) { i.Devices[0].Kinds = many }),
 		"device's name twice": info(func(i *api.NodeInfo) { i.Devices = append(i.Devices, i.Devices[0]) }),
 		"own ports":           info(func(i *api.NodeInfo) { i.Ports = &api.NodePorts{Publish: make([]api.PortRange, 1025)} }),
-		"key":                 self(func(s *api.NetSelf) { s.Key = api.PeerKey{} }),
-		"chain":               self(func(s *api.NetSelf) { s.Chain = nil }),
-		"certificate":         self(func(s *api.NetSelf) { s.Chain = [][]byte{make([]byte, evidence+1)} }),
-		"endpoints":           self(func(s *api.NetSelf) { s.Endpoints = make([]netip.AddrPort, 33) }),
-		"coordinate NaN":      self(func(s *api.NetSelf) { s.Coord.Height = math.NaN() }),
-		"coordinate Inf":      self(func(s *api.NetSelf) { s.Coord.Vec[3] = math.Inf(1) }),
+		"key":                 self(func(s *wire.NetSelf) { s.Key = api.PeerKey{} }),
+		"chain":               self(func(s *wire.NetSelf) { s.Chain = nil }),
+		"certificate":         self(func(s *wire.NetSelf) { s.Chain = [][]byte{make([]byte, evidence+1)} }),
+		"endpoints":           self(func(s *wire.NetSelf) { s.Endpoints = make([]netip.AddrPort, 33) }),
+		"coordinate NaN":      self(func(s *wire.NetSelf) { s.Coord.Height = math.NaN() }),
+		"coordinate Inf":      self(func(s *wire.NetSelf) { s.Coord.Vec[3] = math.Inf(1) }),
 		"optional parts": func(t *testing.T) {
 			r := goodReport()
 			r.Aggregate.Latency.Radius = -1
@@ -228,7 +229,7 @@ func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
 			r := goodReport()
 			n := r.Net
 			n.Shares = append(n.Shares, netip.MustParsePrefix("0.0.0.0/0"), netip.PrefixFrom(netip.MustParseAddr("10.16.16.0"), 8), netip.Prefix{})
-			n.Wants = append(n.Wants, api.Want{Service: api.ServiceID(strings.Repeat("s", 513))}, api.Want{Address: netip.MustParseAddr("fe80::1%x")})
+			n.Wants = append(n.Wants, wire.Want{Service: api.ServiceID(strings.Repeat("s", 513))}, wire.Want{Address: netip.MustParseAddr("fe80::1%x")})
 			n.Routes[0].Peers = append(n.Routes[0].Peers, api.Peer{Key: api.PeerKey{2}, Subnets: []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr("10.16.16.0"), 0)}})
 			n.Routes[0].Backends = []api.Backend{{Epoch: math.MaxUint64}, {Address: netip.MustParseAddr("10.16.0.9"), Load: 200}}
 			got, v, ok := Take(r)
@@ -244,13 +245,13 @@ func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
 		"whole message": func(t *testing.T) {
 			r := goodReport()
 			r.Boot = math.MaxUint64
-			if got, v, ok := Take(r); ok || v.Total != 1 || !reflect.DeepEqual(got, api.Report{}) {
+			if got, v, ok := Take(r); ok || v.Total != 1 || !reflect.DeepEqual(got, wire.Report{}) {
 				t.Errorf("ok %v, %s", ok, v)
 			}
-			if _, _, ok := Take(api.Alive{Gen: math.MaxUint64}); ok {
+			if _, _, ok := Take(wire.Alive{Gen: math.MaxUint64}); ok {
 				t.Error("a generation of 2^64-1 is believed")
 			}
-			for _, p := range []api.Probed{{}, {RTT: -1}, {RTT: time.Hour}, {RTT: 1, Error: "x"}, {RTT: 1, Refused: true}, {RTT: 1, How: "guess"}} {
+			for _, p := range []wire.Probed{{}, {RTT: -1}, {RTT: time.Hour}, {RTT: 1, Error: "x"}, {RTT: 1, Refused: true}, {RTT: 1, How: "guess"}} {
 				if _, _, ok := Take(p); ok {
 					t.Errorf("%+v is believed", p)
 				}
@@ -280,7 +281,7 @@ func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
 // TestASendersMessageIsNotChanged: senders in one process share memory.
 func TestASendersMessageIsNotChanged(t *testing.T) {
 	r, again := goodReport(), goodReport()
-	for _, m := range []*api.Report{&r, &again} {
+	for _, m := range []*wire.Report{&r, &again} {
 		m.Observed[0].State = "winning"
 		m.Observed[1].Detail = strings.Repeat("x", 3*sentence)
 		m.Net.Shares[0] = netip.MustParsePrefix("0.0.0.0/0")
@@ -321,11 +322,11 @@ func FuzzTake(f *testing.F) {
 	}
 	f.Add([]byte(`{"aggregate":{"nodes":-5,"capacity":{"milli_cpu":1e18}},"observed":[{},{"moves":["9999-12-31T23:59:59Z"]}],"net":{"shares":["10.16.16.0/0"],"subnets":-1}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		twice[api.Report](t, text)
-		twice[api.NodeReport](t, text)
-		twice[api.NetUp](t, text)
-		twice[api.Probed](t, text)
-		twice[api.Hello](t, text)
+		twice[wire.Report](t, text)
+		twice[wire.NodeReport](t, text)
+		twice[wire.NetUp](t, text)
+		twice[wire.Probed](t, text)
+		twice[wire.Hello](t, text)
 		twice[api.ClusterInfo](t, text)
 	})
 }

@@ -6,12 +6,13 @@ import (
 	"strings"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // messages are the types that Take accepts.
 var messages = []reflect.Type{
-	reflect.TypeFor[api.NodeReport](), reflect.TypeFor[api.NodeInfo](), reflect.TypeFor[api.Alive](), reflect.TypeFor[api.NetUp](), reflect.TypeFor[api.Probed](), reflect.TypeFor[api.NodePurging](),
-	reflect.TypeFor[api.Report](), reflect.TypeFor[api.Hello](), reflect.TypeFor[api.ClusterInfo](),
+	reflect.TypeFor[wire.NodeReport](), reflect.TypeFor[api.NodeInfo](), reflect.TypeFor[wire.Alive](), reflect.TypeFor[wire.NetUp](), reflect.TypeFor[wire.Probed](), reflect.TypeFor[wire.NodePurging](),
+	reflect.TypeFor[wire.Report](), reflect.TypeFor[wire.Hello](), reflect.TypeFor[api.ClusterInfo](),
 }
 
 // plans has the check of each type in messages and of the structs in them. It is
@@ -117,7 +118,7 @@ func (p *planner) field(t reflect.Type, f reflect.StructField) check {
 
 // opaque reports whether a struct is checked as one value.
 func opaque(t reflect.Type) bool {
-	return t.PkgPath() != reflect.TypeFor[api.Report]().PkgPath() || t == reflect.TypeFor[api.Resources]() ||
+	return t.PkgPath() != reflect.TypeFor[wire.Report]().PkgPath() && t.PkgPath() != reflect.TypeFor[api.Node]().PkgPath() || t == reflect.TypeFor[api.Resources]() ||
 		t == reflect.TypeFor[api.Coordinate]() || t == reflect.TypeFor[api.Geo]()
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // Sizes that several rules share.
@@ -71,7 +72,7 @@ var table = map[string]check{
 	"NodeInfo.Addons":       words,
 	"NodeInfo.Location":     place,
 	"NodeInfo.Areas":        words,
-	"NodeInfo.Brokers":      listOf(api.MaxBrokers, word(longWord)),
+	"NodeInfo.Brokers":      listOf(wire.MaxBrokers, word(longWord)),
 
 	"NodePorts.Publish": strict(1024, nil),
 	"NodePorts.Own":     strict(1<<17, nil),
@@ -101,7 +102,7 @@ var table = map[string]check{
 	"NetUp.Lease":   digest,
 	"NetUp.Subnet":  prefix4,
 	"NetUp.Measure": digest,
-	"NetUp.Between": listOf(api.MaxNetPairs, nil),
+	"NetUp.Between": listOf(wire.MaxNetPairs, nil),
 
 	"NetSelf.Key":       peerKey,
 	"NetSelf.Endpoints": strict(32, endpoint),
@@ -114,9 +115,9 @@ var table = map[string]check{
 	"NetPair.Remote":      word(idWord),
 	"NetPair.Node":        word(idWord),
 	"NetPair.Cluster":     machine[api.ClusterID](),
-	"NetPair.Least":       between(1, int64(api.NetPairRTT)),
+	"NetPair.Least":       between(1, int64(wire.NetPairRTT)),
 	"NetPair.Connections": between(1, 1<<31),
-	"NetPair.Age":         between(0, int64(api.NetPairFor)-1),
+	"NetPair.Age":         between(0, int64(wire.NetPairFor)-1),
 
 	"Probed.ID":    anything("a probe's number that is not open does nothing"),
 	"Probed.RTT":   between(0, int64(time.Minute)),
@@ -270,7 +271,7 @@ var table = map[string]check{
 	"Observed.Node":     machine[api.NodeID](),
 	"Observed.Address":  address4,
 	"Observed.Violated": text(sentence),
-	"Observed.Moves":    listOf(api.MostMoves, moment),
+	"Observed.Moves":    listOf(wire.MostMoves, moment),
 	"Observed.Devices":  set(mostDevices, word(longWord), itself),
 
 	"Explanation.Considered": between(0, mostNodes),
@@ -302,19 +303,19 @@ var required = map[string]bool{
 
 // wholes are checks of structs across fields that are each within their bounds.
 var wholes = map[reflect.Type]check{
-	reflect.TypeFor[api.NetPair](): leaf(func(p api.NetPair) string {
+	reflect.TypeFor[wire.NetPair](): leaf(func(p wire.NetPair) string {
 		if p.Valid() {
 			return ""
 		}
 		return "both services, a node and a round trip"
 	}),
-	reflect.TypeFor[api.NetSelf](): leaf(func(s api.NetSelf) string {
+	reflect.TypeFor[wire.NetSelf](): leaf(func(s wire.NetSelf) string {
 		if len(s.Chain) > 0 {
 			return ""
 		}
 		return "a certificate"
 	}),
-	reflect.TypeFor[api.Probed](): leaf(func(p api.Probed) string {
+	reflect.TypeFor[wire.Probed](): leaf(func(p wire.Probed) string {
 		if (p.RTT == 0) == (p.Error != "") && (p.RTT == 0 || !p.Refused) {
 			return ""
 		}

@@ -1,7 +1,6 @@
-// Package bus carries messages between a cluster and its nodes: MQTT 3.1.1, or
-// memory in tests. It promises little, so that every broker can keep it:
-// messages may be lost, doubled, late and, between topics, out of order. What
-// heals is repetition, above the bus.
+// Package bus carries messages between a cluster and its nodes over MQTT 3.1.1. Its guarantees
+// are weak, so that every broker can keep them: messages may be lost, duplicated, late and,
+// between topics, out of order. The layers above repeat messages.
 package bus
 
 import "context"
@@ -14,27 +13,25 @@ type Message struct {
 	Retain  bool
 }
 
-// MaxPayload bounds a message; brokers are configured to refuse larger ones.
+// MaxPayload bounds a message, in bytes. Brokers are configured to refuse larger ones.
 const MaxPayload = 1 << 20
 
 // Bus publishes and subscribes.
 //
-// Publish hands the message over. At QoS 0 it may return before the broker has
-// it; at QoS 1 it returns when the broker acknowledged it or ctx ends. It fails
-// at once with ErrDown while there is no connection, so that nothing piles up;
-// whoever published repeats the state when the link is up again.
+// Publish sends the message. At QoS 0 it may return before the broker has it; at QoS 1 it
+// returns when the broker acknowledged it or ctx ends. It fails with ErrDown while there is no
+// connection, so that messages do not queue up; the caller repeats its state when the link is
+// up again.
 //
-// Subscribe calls fn for every message that matches the filter (MQTT's + and #),
-// the retained one first, until the bus closes. fn runs on the bus's own
-// goroutine, one call at a time for one subscription, and must not block. A
-// subscription survives reconnects; each reconnect delivers retained messages
-// again. A filter that the broker's ACL forbids fails with ErrRefused where the
-// broker says so.
+// Subscribe calls fn for every message that matches the filter (MQTT's + and #), the retained
+// one first, until the bus closes. fn runs on the bus's own goroutine, one call at a time for
+// one subscription, and must not block. A subscription survives reconnects; each reconnect
+// delivers retained messages again. A filter that the broker's ACL forbids fails with
+// ErrRefused if the broker reports it.
 //
-// Up reports changes of the connection, the present state first. It keeps only
-// the newest.
+// Up returns a channel with the present state of the connection, then with the newest change.
 //
-// Close ends the bus and its goroutines; a graceful end publishes no will.
+// Close ends the bus and its goroutines. A graceful end publishes no will.
 type Bus interface {
 	Publish(ctx context.Context, m Message) error
 	Subscribe(ctx context.Context, filter string, qos byte, fn func(Message)) error

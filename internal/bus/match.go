@@ -27,8 +27,8 @@ func Match(filter, topic string) bool {
 	}
 }
 
-// ValidFilter reports whether s is a topic filter: + and # stand for whole
-// levels, and # for the last.
+// ValidFilter reports whether s is a topic filter: + and # are whole levels, and # is the
+// last.
 func ValidFilter(s string) bool {
 	if s == "" || len(s) > 1<<16-1 {
 		return false

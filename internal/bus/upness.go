@@ -2,8 +2,8 @@ package bus
 
 import "sync"
 
-// Upness is the state of a connection and those who watch it: what the
-// implementations of Bus.Up share. The zero value is down.
+// Upness is the state of a connection with its watchers, for implementations of Bus.Up. The
+// zero value is down.
 type Upness struct {
 	mu       sync.Mutex // guards the fields below
 	up       bool
@@ -11,7 +11,7 @@ type Upness struct {
 	watchers []chan bool
 }
 
-// Set notes the state and tells the watchers when it changed.
+// Set sets the state and notifies the watchers of a change.
 func (u *Upness) Set(up bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -24,8 +24,8 @@ func (u *Upness) Set(up bool) {
 	}
 }
 
-// Watch is a channel with the present state, later with the newest change only.
-// It is closed when the bus closes.
+// Watch returns a channel with the present state, then with the newest change. It is closed
+// when the bus closes.
 func (u *Upness) Watch() <-chan bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -39,7 +39,7 @@ func (u *Upness) Watch() <-chan bool {
 	return w
 }
 
-// Close ends the watching.
+// Close closes all watchers.
 func (u *Upness) Close() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -53,8 +53,8 @@ func (u *Upness) Close() {
 	u.watchers = nil
 }
 
-// newest replaces what waits in w. Only Set sends, under its lock, so the second
-// send always finds room.
+// newest replaces the value in w. Only Set sends, under its lock, so that the second send
+// finds room.
 func newest(w chan bool, up bool) {
 	select {
 	case <-w:

@@ -1,8 +1,8 @@
-// Package call is how one tier asks another over HTTP: JSON in, JSON out, and
+// Package call is the HTTP client and server of requests between tiers: JSON in, JSON out, and
 // problem details as errors of our own kinds.
 //
-//	var joined api.NodeJoined
-//	err := call.JSON(ctx, client, "https://cluster:7444/v1/join/node", api.JoinNode{…}, &joined)
+//	var joined wire.NodeJoined
+//	err := call.JSON(ctx, client, "https://cluster:7444/v1/join/node", wire.JoinNode{…}, &joined)
 package call
 
 import (
@@ -19,14 +19,14 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/jsonsize"
 )
 
-// MaxAnswer bounds an answer.
+// MaxAnswer bounds an answer, in bytes.
 const MaxAnswer = 4 << 20
 
-// JSON posts in to the URL and decodes the answer into out, which may be nil.
-// An error that the other side gave is an *api.Problem, and so of its kind; one
-// without an answer is ErrUnavailable.
+// JSON posts in to the URL and decodes the answer into out, which may be nil. An error of the
+// server is an *api.Problem of its kind; no answer is ErrUnavailable.
 func JSON(ctx context.Context, c *http.Client, url string, in, out any) error {
 	resp, err := Post(ctx, c, url, in)
 	if err != nil {
@@ -42,7 +42,7 @@ func JSON(ctx context.Context, c *http.Client, url string, in, out any) error {
 	return nil
 }
 
-// Post is JSON for those who need the response itself; they close its body.
+// Post is JSON that returns the response. The caller closes its body.
 func Post(ctx context.Context, c *http.Client, url string, in any) (*http.Response, error) {
 	body, err := json.Marshal(in)
 	if err != nil {
@@ -56,11 +56,11 @@ func Post(ctx context.Context, c *http.Client, url string, in any) (*http.Respon
 	return Do(c, req)
 }
 
-// Do sends the request; an answer that is no success is an error as in JSON.
+// Do sends the request. A status that is no success is an error as in JSON.
 func Do(c *http.Client, req *http.Request) (*http.Response, error) {
 	resp, err := c.Do(req)
 	if err != nil {
-		// What our own checks of the peer's certificate said keeps its kind.
+		// Errors of our own checks of the peer's certificate keep their kind.
 		for _, kind := range []error{api.ErrUnauthenticated, api.ErrForbidden} {
 			if errors.Is(err, kind) {
 				return nil, err
@@ -75,13 +75,13 @@ func Do(c *http.Client, req *http.Request) (*http.Response, error) {
 	return nil, fmt.Errorf("%s %s: %w", req.Method, req.URL, ProblemOf(resp))
 }
 
-// ProblemOf is the error that a response carries.
+// ProblemOf returns the error in a response.
 func ProblemOf(resp *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // half an explanation is better than none
 	return ParseProblem(resp.Header.Get("Content-Type"), resp.StatusCode, text)
 }
 
-// ParseProblem reads problem details, or makes some of whatever it is instead.
+// ParseProblem parses problem details, or makes a problem of another answer.
 func ParseProblem(contentType string, status int, text []byte) *api.Problem {
 	p := new(api.Problem)
 	if t, _, _ := mime.ParseMediaType(contentType); t == "application/problem+json" && json.Unmarshal(text, p) == nil {
@@ -96,7 +96,7 @@ func ParseProblem(contentType string, status int, text []byte) *api.Problem {
 	return &api.Problem{Title: http.StatusText(status), Status: status, Detail: fmt.Sprintf("answered %d %s", status, bytes.TrimSpace(text))}
 }
 
-// Problem is an error as problem details: what call's other functions read.
+// Problem returns an error as problem details.
 func Problem(err error) *api.Problem {
 	var p *api.Problem
 	if errors.As(err, &p) {
@@ -109,8 +109,8 @@ func Problem(err error) *api.Problem {
 	}
 }
 
-// RetryAfter is the header of that name for an error: at least one second, and what
-// the error says with a method RetryAfter.
+// RetryAfter returns the Retry-After header for an error: at least one second, or what the
+// error's method RetryAfter returns.
 func RetryAfter(err error) string {
 	var known interface{ RetryAfter() time.Duration }
 	seconds := 1.0
@@ -132,4 +132,46 @@ func Write(w http.ResponseWriter, err error) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(p) // who asked is gone
+}
+
+const (
+	maxBody  = 64 << 10
+	bodyTime = 30 * time.Second // for a small body to arrive
+)
+
+// ReadJSON decodes a request's body of at most 64 KiB within 30 s. A larger one is
+// ErrTooLarge, a malformed one ErrInvalid.
+func ReadJSON(w http.ResponseWriter, r *http.Request, into any) error {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime))
+	text, err := ReadBody(r, jsonsize.Limit{Bytes: maxBody})
+	if err != nil {
+		return err
+	}
+	return Decode(r, text, into)
+}
+
+// ReadBody reads a request's body within a limit.
+func ReadBody(r *http.Request, limit jsonsize.Limit) ([]byte, error) {
+	text, err := limit.Read(r.Body)
+	if err != nil && !errors.Is(err, api.ErrTooLarge) {
+		err = fmt.Errorf("%w: %w", err, api.ErrInvalid)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the body of %s: %w", r.URL.Path, err)
+	}
+	return text, nil
+}
+
+// Decode decodes a request's body. A malformed one is ErrInvalid.
+func Decode(r *http.Request, text []byte, into any) error {
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("decode the body of %s: %w: %w", r.URL.Path, err, api.ErrInvalid)
+	}
+	return nil
+}
+
+// WriteJSON answers with v as JSON.
+func WriteJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // an error means that the client is gone
 }

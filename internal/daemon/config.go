@@ -36,7 +36,7 @@ type Source struct {
 // hostile input.
 const maxConfig = 256 << 10
 
-// ErrDone says that Load did what the arguments asked for, and there is nothing to run.
+// ErrDone means that Load did what the arguments asked for, and there is nothing to run.
 var ErrDone = errors.New("daemon: done")
 
 // Load fills a copy of defaults, which is a struct, from the file named by
@@ -50,7 +50,9 @@ var ErrDone = errors.New("daemon: done")
 //
 // A field is set by its yaml tag; usage tags explain. Strings, booleans,
 // numbers, durations, lists of strings and what has UnmarshalText can be set
-// anywhere; other lists and maps in the file alone. ErrDone answers
+// anywhere; other lists and maps in the file alone. An old tag names a former
+// spelling of the field's key, which is accepted everywhere; if both are set in one
+// place, the current one counts. ErrDone answers
 // --print-config, --help and --version.
 func Load[C any](name string, defaults C, src Source) (C, error) {
 	cfg := defaults
@@ -65,6 +67,9 @@ func Load[C any](name string, defaults C, src Source) (C, error) {
 	version := flags.Bool("version", false, "print the version and end")
 	for i := range l.fields {
 		l.fields[i].flag(flags)
+		if l.fields[i].old {
+			_ = flags.MarkHidden(l.fields[i].flagName())
+		}
 	}
 	l.warn, l.stdin = src.Warn, src.Stdin
 	if l.warn == nil {
@@ -114,10 +119,11 @@ type loader struct {
 	stdin  io.Reader
 }
 
-// field is one value that can be set, under its path in the file: "mqtt.url".
+// field is a value that can be set, with its path in the file: "mqtt.url".
 type field struct {
 	path, usage string
 	value       reflect.Value
+	old         bool // path is a former spelling of the field
 }
 
 func (f field) flagName() string { return strings.NewReplacer(".", "-", "_", "-").Replace(f.path) }
@@ -158,13 +164,16 @@ func (l *loader) collect(v reflect.Value, at string) {
 			l.groups = append(l.groups, path)
 			l.collect(f, path+".")
 		default:
+			if old := sf.Tag.Get("old"); old != "" { // before the field, so that the current spelling wins
+				l.fields = append(l.fields, field{path: at + old, usage: sf.Tag.Get("usage"), value: f, old: true})
+			}
 			l.fields = append(l.fields, field{path: path, usage: sf.Tag.Get("usage"), value: f})
 		}
 	}
 }
 
-// flag adds the field's flag. It is parsed as text and set later, after the
-// file and the environment.
+// flag adds the field's flag. It is parsed as text and set later, after the file and the
+// environment.
 func (f field) flag(flags *pflag.FlagSet) {
 	if !settable(f.value) {
 		return
@@ -183,6 +192,12 @@ func (f field) flag(flags *pflag.FlagSet) {
 		return
 	}
 	flags.String(f.flagName(), fmt.Sprint(f.value.Interface()), f.usage)
+}
+
+// in reports whether doc, which is at the path at, sets the field.
+func (f field) in(doc map[string]any, at string) bool {
+	_, ok := doc[strings.TrimPrefix(f.path, at)]
+	return ok
 }
 
 func (f field) secret() bool { return f.value.Type() == reflect.TypeFor[Secret]() }
@@ -244,6 +259,9 @@ func (l *loader) readMap(doc map[string]any, at, file string) {
 			l.fault("%s: unknown key %q%s", file, p, l.guess(p))
 			continue
 		}
+		if f := l.fields[i]; f.old && l.fields[i+1].in(doc, at) {
+			continue // the current spelling counts
+		}
 		if err := setAny(l.fields[i].value, val); err != nil {
 			l.fault("%s: %s: %v", file, p, err)
 		}
@@ -302,7 +320,7 @@ func setAny(v reflect.Value, val any) error {
 			return setText(v, fmt.Sprint(x))
 		}
 	}
-	// Lists, maps and what else a file alone can say.
+	// Lists, maps and other values that only a file can set.
 	text, err := yaml.Marshal(val)
 	if err != nil {
 		return err
@@ -322,7 +340,7 @@ func setText(v reflect.Value, s string) error {
 	case v.Type() == reflect.TypeFor[time.Duration]():
 		var d time.Duration
 		if d, err = time.ParseDuration(s); err != nil {
-			return fmt.Errorf("%q is no duration such as 1m30s", s)
+			return fmt.Errorf("%q is not a duration such as 1m30s", s)
 		}
 		v.SetInt(int64(d))
 	case isList(v):
@@ -339,19 +357,19 @@ func setText(v reflect.Value, s string) error {
 	case v.CanInt():
 		var n int64
 		if n, err = strconv.ParseInt(s, 10, v.Type().Bits()); err != nil {
-			return fmt.Errorf("%q is no whole number within %d bits", s, v.Type().Bits())
+			return fmt.Errorf("%q is not a whole number within %d bits", s, v.Type().Bits())
 		}
 		v.SetInt(n)
 	case v.CanUint():
 		var n uint64
 		if n, err = strconv.ParseUint(s, 10, v.Type().Bits()); err != nil {
-			return fmt.Errorf("%q is no whole number from 0 within %d bits", s, v.Type().Bits())
+			return fmt.Errorf("%q is not a whole number from 0 within %d bits", s, v.Type().Bits())
 		}
 		v.SetUint(n)
 	case v.CanFloat():
 		var n float64
 		if n, err = strconv.ParseFloat(s, 64); err != nil {
-			return fmt.Errorf("%q is no number", s)
+			return fmt.Errorf("%q is not a number", s)
 		}
 		v.SetFloat(n)
 	default:
@@ -360,7 +378,7 @@ func setText(v reflect.Value, s string) error {
 	return nil
 }
 
-// validate asks the struct and those in it; the inner ones first.
+// validate calls Validate of the struct and of those in it, the inner ones first.
 func (l *loader) validate(v reflect.Value, at string) {
 	if v.Kind() != reflect.Struct {
 		return
@@ -402,7 +420,9 @@ func (l *loader) flagFault(err error, flags *pflag.FlagSet) error {
 func (l *loader) guess(path string) string {
 	var paths []string
 	for _, f := range l.fields {
-		paths = append(paths, f.path)
+		if !f.old {
+			paths = append(paths, f.path)
+		}
 	}
 	return didYouMean(path, append(paths, l.groups...), "")
 }
@@ -420,7 +440,7 @@ func didYouMean(got string, known []string, mark string) string {
 	return fmt.Sprintf(", did you mean %s%s?", mark, best)
 }
 
-// distance is Levenshtein's.
+// distance returns the Levenshtein distance.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

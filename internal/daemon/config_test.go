@@ -38,7 +38,7 @@ type testConfig struct {
 	Cluster api.ClusterID `yaml:"cluster" usage:"its name"`
 	MQTT    mqttConfig    `yaml:"mqtt"`
 	Max     int           `yaml:"max_nodes"`
-	Names   []string      `yaml:"names"`
+	Names   []string      `yaml:"names" old:"aliases"`
 	Dev     bool          `yaml:"dev"`
 	Mirrors []mirror      `yaml:"mirrors"`
 }
@@ -88,7 +88,7 @@ func TestAllFaultsAtOnce(t *testing.T) {
 	}
 	for _, want := range []string{
 		`unknown key "clustr", did you mean cluster?`, `unknown key "mqtt.ulr", did you mean mqtt.url?`,
-		`mqtt.beat: "soon" is no duration`, `max_nodes: "many"`, "mirrors", `TREELINE_DEV: "perhaps"`,
+		`mqtt.beat: "soon" is not a duration`, `max_nodes: "many"`, "mirrors", `TREELINE_DEV: "perhaps"`,
 		`log_level "loud"`, "mqtt: beat must be positive",
 	} {
 		if !strings.Contains(err.Error(), want) {
@@ -231,5 +231,33 @@ func TestSecretsThatOthersCanReadAreWarnedOf(t *testing.T) {
 		if err != nil || !strings.Contains(warned, c.want) || c.want == "" && warned != "" || strings.Contains(warned, "x\n") {
 			t.Errorf("%s: warned %q, %v", c.what, warned, err)
 		}
+	}
+}
+
+// A former spelling of a key sets the same value in the file, the environment and a flag.
+// The current spelling wins where both are set.
+func TestFormerSpellingsAreAccepted(t *testing.T) {
+	for name, c := range map[string]struct {
+		file string
+		env  map[string]string
+		args []string
+		want string
+	}{
+		"current key":      {file: "names: [a, b]", want: "[a b]"},
+		"former key":       {file: "aliases: [a, b]", want: "[a b]"},
+		"both keys":        {file: "aliases: [a]\nnames: [b]", want: "[b]"},
+		"former variable":  {env: map[string]string{"TREELINE_ALIASES": "a,b"}, want: "[a b]"},
+		"current variable": {env: map[string]string{"TREELINE_NAMES": "a,b"}, want: "[a b]"},
+		"former flag":      {args: []string{"--aliases=a", "--aliases=b"}, want: "[a b]"},
+		"current flag":     {args: []string{"--names=a"}, want: "[a]"},
+		"both flags":       {args: []string{"--names=a", "--aliases=b"}, want: "[a]"},
+	} {
+		got, _, err := load(t, c.file, c.env, c.args...)
+		if err != nil || fmt.Sprint(got.Names) != c.want {
+			t.Errorf("%s: names %v, %v, want %s", name, got.Names, err, c.want)
+		}
+	}
+	if _, help, _ := load(t, "", nil, "--help"); strings.Contains(help, "aliases") {
+		t.Errorf("help lists a former spelling:\n%s", help)
 	}
 }

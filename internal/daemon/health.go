@@ -5,18 +5,19 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/treeline-edge/treeline/internal/build"
 )
 
 // checkTime bounds one check of /readyz.
 const checkTime = 2 * time.Second
 
-// Health answers for a daemon: /livez, /readyz, /version. Live means that the
-// process serves; ready means that its checks hold. It is safe for concurrent use.
+// Health serves /livez, /readyz and /version. A daemon is live if it answers, and ready if its
+// checks pass. It is safe for concurrent use.
 type Health struct {
 	mu      sync.Mutex // guards the fields below
 	checks  []check
@@ -36,13 +37,13 @@ type check struct {
 	fn       func(context.Context) error
 }
 
-// Require adds a check without which the daemon is not ready: its store, say.
+// Require adds a check that must pass for the daemon to be ready, such as its store.
 func (h *Health) Require(name string, fn func(context.Context) error) {
 	h.add(check{name, true, fn})
 }
 
-// Watch adds a check whose failure is shown and leaves the daemon ready: a
-// cluster that lost its root works on.
+// Watch adds a check that is shown but does not affect readiness: a cluster that lost its root
+// keeps working.
 func (h *Health) Watch(name string, fn func(context.Context) error) {
 	h.add(check{name, false, fn})
 }
@@ -60,7 +61,7 @@ func (h *Health) Handler(metrics http.Handler) http.Handler {
 	mux.HandleFunc("GET /readyz", h.ready)
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(Build())
+		_ = json.NewEncoder(w).Encode(build.Current())
 	})
 	if metrics != nil {
 		mux.Handle("GET /metrics", metrics)
@@ -68,8 +69,8 @@ func (h *Health) Handler(metrics http.Handler) http.Handler {
 	return mux
 }
 
-// Check runs all checks at once and reports each as one line, and whether the
-// daemon is ready.
+// Check runs all checks concurrently and returns a line for each, and whether the daemon is
+// ready.
 func (h *Health) Check(ctx context.Context) (lines []string, ready bool) {
 	h.mu.Lock()
 	checks := slices.Clone(h.checks)
@@ -97,8 +98,8 @@ func (h *Health) Check(ctx context.Context) (lines []string, ready bool) {
 	return lines, ready
 }
 
-// shared is Check, whose rounds are made one at a time and are shared by those who
-// ask meanwhile: anybody may ask.
+// shared is Check for /readyz, which anybody may request: concurrent requests share one round
+// of checks.
 func (h *Health) shared(ctx context.Context) (lines []string, ready bool) {
 	h.mu.Lock()
 	run := h.running
@@ -140,35 +141,5 @@ func (h *Health) ready(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintln(w, last)
 }
 
-// BuildInfo says what is running.
-type BuildInfo struct {
-	Version  string `json:"version"`
-	Commit   string `json:"commit,omitempty"`
-	Time     string `json:"time,omitempty"` // of the commit
-	Modified bool   `json:"modified,omitempty"`
-	Go       string `json:"go"`
-}
-
-// Build is what the toolchain wrote into the binary.
-var Build = sync.OnceValue(func() BuildInfo {
-	b := BuildInfo{Version: "(unknown)"}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return b
-	}
-	b.Version, b.Go = info.Main.Version, info.GoVersion
-	for _, s := range info.Settings {
-		switch s.Key {
-		case "vcs.revision":
-			b.Commit = s.Value
-		case "vcs.time":
-			b.Time = s.Value
-		case "vcs.modified":
-			b.Modified = s.Value == "true"
-		}
-	}
-	return b
-})
-
-// Version is the version in one word.
-func Version() string { return Build().Version }
+// Version returns the version of this program.
+func Version() string { return build.Current().Version }

@@ -11,9 +11,9 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Log is the part of a daemon's configuration that says how it logs: a named
-// field with the tag yaml:",inline". (Embedded, its Validate would become the
-// outer struct's, and be asked twice.)
+// Log is the logging part of a daemon's configuration: a named field with the tag
+// yaml:",inline". (If it were embedded, its Validate would become the outer struct's and be
+// called twice.)
 type Log struct {
 	Format string `yaml:"log_format" usage:"auto, text or json; auto is text on a terminal"`
 	Level  string `yaml:"log_level" usage:"debug, info, warn or error"`
@@ -22,13 +22,13 @@ type Log struct {
 // DefaultLog is auto at info.
 func DefaultLog() Log { return Log{Format: "auto", Level: "info"} }
 
-// Validate reports a format or a level that is none (ErrInvalid).
+// Validate fails with ErrInvalid for an unknown format or level.
 func (l Log) Validate() error {
 	_, err := l.handler(io.Discard)
 	return err
 }
 
-// Logger writes to w.
+// Logger returns a logger that writes to w.
 func (l Log) Logger(w io.Writer) (*slog.Logger, error) {
 	h, err := l.handler(w)
 	if err != nil {

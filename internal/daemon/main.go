@@ -16,7 +16,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
-// Exit codes, the same words as the command line's.
+// Exit codes; those of the command line are the same.
 const (
 	ExitOK          = 0
 	ExitFailure     = 1
@@ -28,7 +28,7 @@ const (
 	ExitUnavailable = 8 // something it needs cannot be reached
 )
 
-// ExitCode is the exit code of an error's kind.
+// ExitCode returns the exit code for an error's kind.
 func ExitCode(err error) int {
 	if err == nil {
 		return ExitOK
@@ -52,18 +52,18 @@ func ExitCode(err error) int {
 	return ExitFailure
 }
 
-// Main is a daemon's main function: it loads the configuration, runs until
-// SIGTERM or SIGINT, and exits. run tells systemd READY when it is.
+// Main is a daemon's main function: it loads the configuration, runs until SIGTERM or SIGINT,
+// and exits. run notifies systemd with READY.
 func Main[C any](name string, defaults C, run func(ctx context.Context, cfg C, log *slog.Logger) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	// A second signal ends the process the hard way.
+	// A second signal ends the process immediately.
 	context.AfterFunc(ctx, stop)
 	os.Exit(Run(ctx, name, defaults, Source{Args: os.Args[1:], Env: os.Getenv, Stdout: os.Stdout}, os.Stderr, run))
 }
 
-// Run is Main without the process: it returns the exit code. The logger follows
-// the Log that cfg has in it, if it has one, and is slog's default too. An error
-// is one line on stderr for each fault.
+// Run is Main without the process: it returns the exit code. The logger is configured by the
+// Log in cfg, if there is one, and becomes slog's default. An error is printed to stderr, one
+// line for each fault.
 func Run[C any](ctx context.Context, name string, defaults C, src Source, stderr io.Writer, run func(ctx context.Context, cfg C, log *slog.Logger) error) int {
 	var warnings []string
 	src.Warn = func(text string) { warnings = append(warnings, text) }

@@ -8,15 +8,15 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Part is something that lives as long as the daemon.
+// Part runs as long as the daemon.
 type Part struct {
 	Name string
 	Run  func(context.Context) error // blocks; leaves nothing behind
 }
 
-// RunAll runs the parts until ctx ends or one of them does, then ends the
-// others and waits for them. The error is the first part's that failed; a part
-// that just ends, or ends because it was told to, has not failed.
+// RunAll runs the parts until ctx ends or one of them returns, then ends the others and waits
+// for them. It returns the error of the first part that failed. A part that returns nil or
+// ends with ctx has not failed.
 func RunAll(ctx context.Context, parts ...Part) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -2,16 +2,16 @@ package daemon
 
 import "log/slog"
 
-// Secret is a string that stays out of logs, JSON, YAML and %v. Reveal is the
-// only way to it, so that a search finds where secrets go.
+// Secret is a string that does not appear in logs, JSON, YAML and %v. Only Reveal returns it,
+// so that a search finds all uses.
 type Secret string
 
 const hidden = "[redacted]"
 
-// Reveal is the secret itself.
+// Reveal returns the secret.
 func (s Secret) Reveal() string { return string(s) }
 
-// String is "[redacted]", or "" where nothing is set.
+// String returns "[redacted]", or "" if it is empty.
 func (s Secret) String() string {
 	if s == "" {
 		return ""
@@ -19,11 +19,11 @@ func (s Secret) String() string {
 	return hidden
 }
 
-// GoString is for %#v.
+// GoString implements fmt.GoStringer.
 func (s Secret) GoString() string { return s.String() }
 
-// LogValue is for slog.
+// LogValue implements slog.LogValuer.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
-// MarshalText is for JSON, YAML and the like.
+// MarshalText implements encoding.TextMarshaler.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }

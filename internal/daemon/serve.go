@@ -16,8 +16,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/gate"
 )
 
-// drainTime is what requests get to end in; watches and streams never end by
-// themselves and are cut then.
+// drainTime is how long requests may take to end. Watches and streams do not end by themselves
+// and are cut then.
 const drainTime = 3 * time.Second
 
 var connStreams = fairshare.Declare(fairshare.Bound{
@@ -27,8 +27,8 @@ var connStreams = fairshare.Declare(fairshare.Bound{
 	Attack: "TestStreamsThatAreResetDoNotPileUp",
 })
 
-// limits bound how long one request or connection occupies the server. net/http's
-// own timeouts of whole requests do not suit streams, which last for hours.
+// limits bounds how long one request or connection occupies the server. net/http's own
+// timeouts apply to whole requests and would cut streams, which last for hours.
 type limits struct {
 	header time.Duration // for a request's headers to arrive, HTTP/1
 	idle   time.Duration // without a request; also for the first headers of HTTP/2
@@ -38,11 +38,10 @@ type limits struct {
 
 var defaultLimits = limits{header: 10 * time.Second, idle: 2 * time.Minute, body: time.Minute, write: 30 * time.Second}
 
-// Serve serves HTTP on the listener until ctx ends, over TLS if there is a
-// configuration. Requests see the end of ctx, so that streams can close. A request
-// ends when its body does not arrive in a minute, unless its handler sets a read
-// deadline, and when its client takes nothing of a Write for 30 s; a response that
-// has nothing to write lasts. The listener is closed on return.
+// Serve serves HTTP on the listener until ctx ends, over TLS if there is a configuration.
+// Requests see the end of ctx, so that streams can close. A request ends if its body does not
+// arrive in a minute, unless its handler sets a read deadline, and if its client does not read
+// a Write within 30 s. The listener is closed on return.
 func Serve(ctx context.Context, ln net.Listener, h http.Handler, tc *tls.Config) error {
 	return serve(ctx, ln, h, tc, defaultLimits)
 }
@@ -85,11 +84,11 @@ func serve(ctx context.Context, ln net.Listener, h http.Handler, tc *tls.Config,
 	return nil
 }
 
-// serverLog takes what net/http logs. Clients cause all of it but panics, as often as
-// they like, so that it is for debugging.
+// serverLog logs the messages of net/http at level debug: clients can cause all of them but
+// panics, as often as they like.
 type serverLog struct{ log *slog.Logger }
 
-// Write is io.Writer's; net/http writes one message at a time.
+// Write implements io.Writer; net/http writes one message at a time.
 func (l serverLog) Write(p []byte) (int, error) {
 	level, text := slog.LevelDebug, strings.TrimSpace(string(p))
 	if strings.Contains(text, "panic serving") {
@@ -99,7 +98,7 @@ func (l serverLog) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// wrap gives each request its deadlines.
+// wrap sets the deadlines of each request.
 func (l limits) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)
@@ -113,14 +112,14 @@ func (l limits) wrap(next http.Handler) http.Handler {
 	})
 }
 
-// timedBody clears the read deadline at its end: over HTTP/1 it would otherwise end
-// a request that takes longer to answer.
+// timedBody clears the read deadline at its end: over HTTP/1 the deadline would otherwise end
+// a request whose answer takes longer.
 type timedBody struct {
 	io.ReadCloser
 	rc *http.ResponseController
 }
 
-// Read is io.Reader's.
+// Read implements io.Reader.
 func (b *timedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err == io.EOF {
@@ -129,8 +128,8 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// timedWriter has a write deadline while it writes, and none between writes: over
-// HTTP/2 a deadline that passes resets a stream on which nothing is written.
+// timedWriter sets a write deadline while it writes, and none between writes: over HTTP/2 an
+// expired deadline resets an idle stream.
 type timedWriter struct {
 	http.ResponseWriter
 	rc   *http.ResponseController
@@ -140,22 +139,22 @@ type timedWriter struct {
 func (w *timedWriter) begin() { _ = w.rc.SetWriteDeadline(time.Now().Add(w.wait)) }
 func (w *timedWriter) end()   { _ = w.rc.SetWriteDeadline(time.Time{}) }
 
-// Write is io.Writer's.
+// Write implements io.Writer.
 func (w *timedWriter) Write(p []byte) (int, error) {
 	w.begin()
 	defer w.end()
 	return w.ResponseWriter.Write(p)
 }
 
-// FlushError is http.ResponseController's.
+// FlushError is for http.ResponseController.
 func (w *timedWriter) FlushError() error {
 	w.begin()
 	defer w.end()
 	return w.rc.Flush()
 }
 
-// Flush is http.Flusher's.
+// Flush implements http.Flusher.
 func (w *timedWriter) Flush() { _ = w.FlushError() }
 
-// Unwrap is http.ResponseController's.
+// Unwrap is for http.ResponseController.
 func (w *timedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

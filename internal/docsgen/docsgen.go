@@ -1,6 +1,5 @@
-// Package docsgen writes the parts of docs that are made from tables in the
-// code, so that prose and code cannot part. Its test fails when a committed file
-// is stale; to write them anew:
+// Package docsgen writes the parts of docs that are made from tables in the code. Its test
+// fails if a committed file is stale. To update them:
 //
 //	go generate ./internal/docsgen
 package docsgen
@@ -17,7 +16,7 @@ import (
 
 const generated = "<!-- Made by `go generate ./internal/docsgen`; do not edit. -->\n"
 
-// SLA is docs/reference/sla.md.
+// SLA returns docs/reference/sla.md.
 func SLA() string {
 	var b strings.Builder
 	b.WriteString("# The SLA\n" + generated + `
@@ -59,7 +58,7 @@ unknown key is an error too. All that is wrong with a document is reported at on
 		b.WriteString("\n")
 	}
 	b.WriteString(`## Units
-Numbers without a unit have Oakestra's units; docs/oakestra.md has the differences. What the API returns is what is
+Numbers without a unit have Oakestra's units; docs/reference/oakestra.md has the differences. What the API returns is what is
 stored: bandwidth in Mbit/s, rigidness in seconds, and locations with the latitude first.
 
 ## What is filled in
@@ -70,7 +69,7 @@ stored: bandwidth in Mbit/s, rigidness in seconds, and locations with the latitu
 	return b.String()
 }
 
-// Lifecycle is docs/reference/lifecycle.md.
+// Lifecycle returns docs/reference/lifecycle.md.
 func Lifecycle() string {
 	var b strings.Builder
 	b.WriteString("# The life of an instance\n" + generated + `
@@ -91,11 +90,11 @@ what is true only from below; what carries an older epoch is dropped.
 	return b.String()
 }
 
-// LifecycleDiagram is the fenced diagram that docs/architecture.md embeds.
+// LifecycleDiagram returns the fenced diagram in docs/architecture.md.
 func LifecycleDiagram() string { return "```mermaid\n" + lifecycle.Diagram() + "```\n" }
 
-// Embed puts text between the markers of a name in a document, or fails when
-// the document has no such markers.
+// Embed replaces the text between the markers of a name in a document, and fails if there are
+// none.
 func Embed(doc, name, text string) (string, error) {
 	begin, end := "<!-- begin "+name+" -->\n", "<!-- end "+name+" -->"
 	head, rest, ok := strings.Cut(doc, begin)

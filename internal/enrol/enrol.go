@@ -1,14 +1,18 @@
-// Package enrol is what clusters and nodes share when they ask for certificates:
-// the key of a join that may have to be repeated, and requests as text.
+// Package enrol is how a cluster joins its root and a node its cluster: a client sends a
+// join token and a certificate request, and a server answers with a certificate chain.
+// What the server checks before it signs, and what else the answer says, is the caller's.
 //
-//	key, err := enrol.Key(dir, "join.pem")       // the same until Forget
-//	text, err := enrol.Request(key)              // for api.JoinNode.CSR
-//	der, err := enrol.ParseRequest(text)         // at the other end
+//	c, err := enrol.Open(dir, line, jointoken.ForNode)          // at the member
+//	pair, err := c.Join(ctx, "/v1/join/node", request, answer)
+//	http.HandlerFunc(enrol.Handler(shares, refused, admit))     // at the server
 package enrol
 
 import (
+	"context"
 	"crypto"
+	"crypto/sha256"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -16,19 +20,93 @@ import (
 	"os"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/call"
+	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 )
 
 const (
 	pemKey     = "PRIVATE KEY"
 	pemRequest = "CERTIFICATE REQUEST"
+	keyFile    = "join.pem" // the key of a join that has no answer yet
 )
 
-// Key is the private key of a join under way, kept in the file name of dir, mode
-// 0600, so that a join whose answer was lost is repeated with the same key, and
-// costs its token no second use.
-func Key(dir *os.Root, name string) (crypto.Signer, error) {
-	text, err := dir.ReadFile(name)
+// Client joins with one token and one key.
+type Client struct {
+	Token jointoken.Token
+	CSR   string // PEM
+	key   crypto.Signer
+}
+
+// Open prepares a join with the token of a line. Its key is stored in dir, mode 0600,
+// until Forget: a join whose answer was lost is repeated with the same key and costs the
+// token no second use. A token of another scope is ErrInvalid.
+func Open(dir *os.Root, line string, scope jointoken.Scope) (Client, error) {
+	t, err := jointoken.Parse(line)
+	if err != nil {
+		return Client{}, err
+	}
+	if t.Scope != scope {
+		return Client{}, fmt.Errorf("join token is for a %s, not for a %s: %w", t.Scope, scope, api.ErrInvalid)
+	}
+	key, err := storedKey(dir)
+	if err != nil {
+		return Client{}, err
+	}
+	return With(t, key)
+}
+
+// With prepares a join with a key that the member already has.
+func With(t jointoken.Token, key crypto.Signer) (Client, error) {
+	csr, err := ca.Request(key)
+	return Client{Token: t, CSR: Text(csr), key: key}, err
+}
+
+// Join posts request to the path at the token's server and decodes its answer. member
+// returns, of that answer, the PEM chain and the identity that it must be for. Join fails
+// with ErrInvalid if the chain is not for the client's key and that identity, and with
+// ErrUnauthenticated if it is of another installation than the token.
+func (c Client) Join(ctx context.Context, path string, request, answer any, member func() (chain string, who identity.Identity)) (ca.Pair, error) {
+	if err := call.JSON(ctx, c.Token.HTTPClient(), c.Token.URL+path, request, answer); err != nil {
+		return ca.Pair{}, err
+	}
+	chain, who := member()
+	pair, err := Accept(c.key, chain, who)
+	if err == nil && sha256.Sum256(pair.Root().Raw) != c.Token.CA {
+		err = fmt.Errorf("the answer is another installation's: %w", api.ErrUnauthenticated)
+	}
+	return pair, err
+}
+
+// Accept checks that a PEM chain is for the key and the identity.
+func Accept(key crypto.Signer, chain string, who identity.Identity) (ca.Pair, error) {
+	certs, err := ca.DecodeChain([]byte(chain))
+	if err != nil {
+		return ca.Pair{}, err
+	}
+	pair := ca.Pair{Chain: certs, Key: key}
+	if err := pair.Check(); err != nil {
+		return ca.Pair{}, err
+	}
+	got, err := identity.Of(certs[0])
+	if err == nil && got != who {
+		err = fmt.Errorf("the certificate names %s, want %s: %w", got, who, api.ErrInvalid)
+	}
+	return pair, err
+}
+
+// Forget removes the stored key of a join that has ended.
+func Forget(dir *os.Root) error {
+	if err := dir.Remove(keyFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the key of a join: %w", err)
+	}
+	return nil
+}
+
+// storedKey returns the stored key of a join, or stores a new one.
+func storedKey(dir *os.Root) (crypto.Signer, error) {
+	text, err := dir.ReadFile(keyFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read the key of a join: %w", err)
 	}
@@ -47,33 +125,55 @@ func Key(dir *os.Root, name string) (crypto.Signer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode the key of a join: %w", err)
 	}
-	return key, ca.WriteFile(dir, name, pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: der}), 0o600)
+	return key, ca.WriteFile(dir, keyFile, pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: der}), 0o600)
 }
 
-// Forget removes the key of a join that has ended.
-func Forget(dir *os.Root, name string) error {
-	if err := dir.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove the key of a join: %w", err)
+// Load reads stored credentials: the pair from pairFile, and what else there is as JSON
+// from metaFile into meta. It fails with ErrNotFound if the member has not joined.
+func Load(dir *os.Root, pairFile, metaFile string, meta any) (ca.Pair, error) {
+	text, err := dir.ReadFile(metaFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return ca.Pair{}, fmt.Errorf("credentials in %s: %w", dir.Name(), api.ErrNotFound)
 	}
-	return nil
+	if err == nil {
+		err = json.Unmarshal(text, meta)
+	}
+	if err != nil {
+		return ca.Pair{}, fmt.Errorf("credentials in %s: %w", dir.Name(), err)
+	}
+	return ca.LoadPair(dir, pairFile)
 }
 
-// Request is a certificate request for the key, as PEM.
-func Request(key crypto.Signer) (string, error) {
-	csr, err := ca.Request(key)
-	return Text(csr), err
+// Save stores credentials, mode 0600. The file of meta is written last: its presence says
+// that the member has joined.
+func Save(dir *os.Root, pairFile, metaFile string, pair ca.Pair, meta any) error {
+	if err := ca.SavePair(dir, pairFile, pair); err != nil {
+		return err
+	}
+	return SaveMeta(dir, metaFile, meta)
 }
 
-// Text is a request (PKCS #10, DER) as PEM.
+// SaveMeta stores what Save stores beside the pair.
+func SaveMeta(dir *os.Root, metaFile string, meta any) error {
+	text, err := json.MarshalIndent(meta, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode the credentials: %w", err)
+	}
+	return ca.WriteFile(dir, metaFile, append(text, '\n'), 0o600)
+}
+
+// Text returns a certificate request (PKCS #10, DER) as PEM.
 func Text(csr []byte) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: pemRequest, Bytes: csr}))
 }
 
-// ParseRequest is Text backwards; anything else is ErrInvalid.
-func ParseRequest(text string) ([]byte, error) {
+// ParseRequest reads a request from PEM and returns it with the fingerprint of its key.
+// Any other text is ErrInvalid.
+func ParseRequest(text string) (csr []byte, key string, err error) {
 	b, _ := pem.Decode([]byte(text))
 	if b == nil || b.Type != pemRequest {
-		return nil, fmt.Errorf("the CSR is no PEM certificate request: %w", api.ErrInvalid)
+		return nil, "", fmt.Errorf("the CSR is not a PEM certificate request: %w", api.ErrInvalid)
 	}
-	return b.Bytes, nil
+	key, err = ca.Fingerprint(b.Bytes)
+	return b.Bytes, key, err
 }

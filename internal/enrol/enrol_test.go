@@ -1,57 +1,58 @@
-package enrol
+package enrol_test
 
 import (
-	"bytes"
+	"crypto/sha256"
 	"errors"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/enrol"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 )
 
-func TestKeyOfAJoinIsKeptUntilItIsForgotten(t *testing.T) {
+func TestKeyOfAJoinIsKeptUntilForget(t *testing.T) {
 	dir, err := os.OpenRoot(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	print := func() string {
-		t.Helper()
-		key, err := Key(dir, "join.pem")
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := Request(key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		der, err := ParseRequest(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if Text(der) != text || !bytes.Contains([]byte(text), []byte("CERTIFICATE REQUEST")) {
-			t.Error("the request's text does not come back")
-		}
-		f, err := ca.Fingerprint(der)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return f
+	token := jointoken.Token{
+		URL: "https://root.test:7443", CA: sha256.Sum256([]byte("ca")), Scope: jointoken.ForCluster,
+		Expires: time.Now().Add(time.Hour), Secret: make([]byte, 16),
 	}
-	first := print()
-	if again := print(); again != first {
+	fingerprint := func() string {
+		t.Helper()
+		c, err := enrol.Open(dir, token.Line(), jointoken.ForCluster)
+		if err != nil {
+			t.Fatal(err)
+		}
+		csr, key, err := enrol.ParseRequest(c.CSR)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if enrol.Text(csr) != c.CSR {
+			t.Error("the PEM text of the parsed request differs")
+		}
+		return key
+	}
+	first := fingerprint()
+	if fingerprint() != first {
 		t.Error("a repeated join has another key")
 	}
 	for range 2 {
-		if err := Forget(dir, "join.pem"); err != nil {
+		if err := enrol.Forget(dir); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if print() == first {
-		t.Error("a new join has the key of the old one")
+	if fingerprint() == first {
+		t.Error("a join after Forget has the old key")
 	}
-	if _, err := ParseRequest("nonsense"); !errors.Is(err, api.ErrInvalid) {
-		t.Errorf("nonsense: %v", err)
+	if _, _, err := enrol.ParseRequest("nonsense"); !errors.Is(err, api.ErrInvalid) {
+		t.Errorf("ParseRequest of nonsense: %v, want ErrInvalid", err)
+	}
+	if _, err := enrol.Open(dir, token.Line(), jointoken.ForNode); !errors.Is(err, api.ErrInvalid) {
+		t.Errorf("Open for a node with a cluster's token: %v, want ErrInvalid", err)
 	}
 }

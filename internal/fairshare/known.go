@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// Known remembers keys for some time. It has room for the bound's Total of them, and
-// of one group for its Share; when there is none, it forgets the least recently noted
-// key of the largest group.
+// Known remembers keys for some time. It holds the bound's Total of them, and Share of one
+// group. When it is full, it drops the least recently noted key of the largest group.
 type Known struct {
 	life time.Duration
 
@@ -21,12 +20,12 @@ type known struct {
 	until time.Time
 }
 
-// NewKnown remembers nothing yet. Keys count for the life after they were noted.
+// NewKnown makes an empty Known. Keys expire after life.
 func NewKnown(b Bound, life time.Duration) *Known {
 	return &Known{life: life, keys: map[string]*known{}, pool: NewPool(b, Replace)}
 }
 
-// Note remembers the key. group is what the memory is shared by.
+// Note adds or renews the key. The memory is shared by group.
 func (k *Known) Note(now time.Time, group, key string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -42,7 +41,7 @@ func (k *Known) Note(now time.Time, group, key string) {
 	k.keys[key] = &known{place, now.Add(k.life)}
 }
 
-// Has reports whether the key is remembered.
+// Has reports whether the key is known.
 func (k *Known) Has(now time.Time, key string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -50,7 +49,7 @@ func (k *Known) Has(now time.Time, key string) bool {
 	return e != nil && now.Before(e.until)
 }
 
-// Forget forgets the key.
+// Forget removes the key.
 func (k *Known) Forget(key string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -60,5 +59,5 @@ func (k *Known) Forget(key string) {
 	}
 }
 
-// Size is the number of keys that take room.
+// Size returns the number of keys.
 func (k *Known) Size() int { return k.pool.Size() }

@@ -271,23 +271,22 @@ func (pl *Place) Within(ctx context.Context) context.Context {
 	return context.WithValue(ctx, placeKey{}, pl)
 }
 
-// Endures gives back the place of ctx's work, if it has one: the work has become a
-// stream with a bound of its own.
+// Endures releases the place of ctx's work, if it has one: the work has become a stream with a
+// bound of its own.
 func Endures(ctx context.Context) {
 	if pl, ok := ctx.Value(placeKey{}).(*Place); ok {
 		pl.Release()
 	}
 }
 
-// Size is the number of places that are held.
+// Size returns the number of places that are held.
 func (p *Pool) Size() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.places
 }
 
-// Held is the number of places that the holder of the path, or of a beginning of
-// one, has.
+// Held returns the number of places of the holder of the path, or of a prefix of one.
 func (p *Pool) Held(path ...string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -316,14 +315,14 @@ func (r ranking) Swap(i, j int) {
 	r[i].index, r[j].index = i, j
 }
 
-// Push is heap.Interface's.
+// Push implements heap.Interface.
 func (r *ranking) Push(x any) {
 	g := x.(*group)
 	g.index = len(*r)
 	*r = append(*r, g)
 }
 
-// Pop is heap.Interface's.
+// Pop implements heap.Interface.
 func (r *ranking) Pop() any {
 	old := *r
 	g := old[len(old)-1]

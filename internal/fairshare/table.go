@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Table is the bounds as a table of Markdown.
+// Table returns the bounds as a Markdown table.
 func Table(bounds []Bound) string {
 	var b strings.Builder
 	b.WriteString("| Resource | Bound in total | Share, per | Beyond | Where | Attack |\n| --- | --- | --- | --- | --- | --- |\n")

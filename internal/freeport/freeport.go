@@ -1,7 +1,6 @@
-// Package freeport finds ports for daemons that stay where they are: who listens on
-// a port that the kernel gives to outgoing connections too (RFC 6056's ephemeral
-// ports, which port 0 of net.Listen is one of) can lose it while it is started anew.
-// Which addresses a daemon is known by is for others to say.
+// Package freeport finds ports for daemons that keep their address. A daemon on one of the
+// kernel's ephemeral ports (RFC 6056), which port 0 of net.Listen gives, can lose the port to
+// an outgoing connection while it restarts.
 //
 //	ln, err := freeport.Listen("127.0.0.1:0")
 package freeport
@@ -15,15 +14,14 @@ import (
 	"syscall"
 )
 
-// lowest is the lowest port that is taken: below it are those of known services.
+// lowest is the lowest port to use: known services have those below.
 const lowest = 10_000
 
-// tries bounds how many ports are looked at.
+// tries bounds the ports to try.
 const tries = 1000
 
-// Listen is net.Listen for TCP. Port 0 becomes one that no outgoing connection is
-// given, if the kernel leaves any, and whose number is free for UDP as well: the
-// relay and HTTP/3 have it too.
+// Listen is net.Listen for TCP. Port 0 becomes a port that is not ephemeral, if there is one,
+// and that is also free for UDP, for the relay and HTTP/3.
 func Listen(addr string) (net.Listener, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil || port != "0" {
@@ -35,7 +33,7 @@ func Listen(addr string) (net.Listener, error) {
 		if ln, err = both(net.JoinHostPort(host, pick(from, to))); err == nil {
 			return ln, nil
 		}
-		// EACCES: the administrator keeps the port from us.
+		// EACCES: the administrator reserved the port.
 		if !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EACCES) {
 			return nil, err
 		}
@@ -43,8 +41,8 @@ func Listen(addr string) (net.Listener, error) {
 	return nil, fmt.Errorf("find a free port of %q: %w", host, err)
 }
 
-// Addr is an address of the loopback, 127.0.0.1:port, for a program that will listen
-// there in a moment, and again when it is started anew.
+// Addr returns an address of the loopback, 127.0.0.1:port, for a program that will listen
+// there soon, and again after a restart.
 func Addr() (string, error) {
 	ln, err := Listen("127.0.0.1:0")
 	if err != nil {
@@ -53,7 +51,7 @@ func Addr() (string, error) {
 	return ln.Addr().String(), ln.Close()
 }
 
-// both listens over TCP if nobody has the port over UDP.
+// both listens over TCP if the port is free for UDP.
 func both(addr string) (net.Listener, error) {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -67,8 +65,7 @@ func both(addr string) (net.Listener, error) {
 	return ln, udp.Close()
 }
 
-// pick is a port by chance, lowest or above, outside from…to; 0, for the kernel to
-// choose one, where that leaves none.
+// pick returns a random port, lowest or above, outside from…to; 0 if there is none.
 func pick(from, to int) string {
 	below := max(0, from-lowest)
 	above := max(0, 65535-max(to, lowest-1))
@@ -82,8 +79,7 @@ func pick(from, to int) string {
 	return fmt.Sprint(65535 - (n - below))
 }
 
-// ephemeral is the first and the last port that the kernel gives to outgoing
-// connections. Where it does not say so, they are Linux's own.
+// ephemeral returns the first and the last ephemeral port of the kernel, or Linux's defaults.
 func ephemeral() (from, to int) {
 	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err == nil {

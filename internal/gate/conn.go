@@ -10,8 +10,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/fairshare"
 )
 
-// conn is a connection beneath TLS. It has a place in one of the gate's pools, or a
-// turn to compute its handshake.
+// conn is a connection below TLS. It has a place in one of the gate's pools, or a turn to
+// compute its handshake.
 type conn struct {
 	net.Conn
 	gate  *Gate
@@ -28,7 +28,7 @@ type conn struct {
 	welcome bool
 }
 
-// enter takes a place for the connection as a stranger's.
+// enter takes a place among strangers.
 func (c *conn) enter() error {
 	now := time.Now()
 	var place *fairshare.Place
@@ -46,7 +46,7 @@ func (c *conn) enter() error {
 	return c.hold(place)
 }
 
-// hold makes place the connection's, and gives back what it had.
+// hold gives the connection the place and releases its former one.
 func (c *conn) hold(place *fairshare.Place) error {
 	c.mu.Lock()
 	old, closed := c.place, c.closed
@@ -64,8 +64,8 @@ func (c *conn) hold(place *fairshare.Place) error {
 	return nil
 }
 
-// promote moves the connection to a pool of those who have authenticated. Where that
-// has no room the connection keeps its place.
+// promote moves the connection to a pool of authenticated ones. If that is full, the
+// connection keeps its place.
 func (c *conn) promote(pool *fairshare.Pool, path []string) error {
 	place, err := pool.Take(time.Now(), path, func() { c.drop() })
 	if err != nil {
@@ -74,7 +74,7 @@ func (c *conn) promote(pool *fairshare.Pool, path []string) error {
 	return c.hold(place)
 }
 
-// drop closes the connection whose place somebody else has got. It does not block.
+// drop closes a connection that lost its place. It does not block.
 func (c *conn) drop() { go c.Close() }
 
 // peek waits for the first byte.
@@ -87,8 +87,8 @@ func (c *conn) peek() error {
 	return nil
 }
 
-// takeTurn waits until the connection may compute its handshake. While it waits and
-// computes, its place is free for others: they wait for the peer, this does not.
+// takeTurn waits until the connection may compute its handshake. Meanwhile its place is free
+// for connections that wait for their peer.
 func (c *conn) takeTurn(ctx context.Context) error {
 	c.mu.Lock()
 	place := c.place
@@ -127,7 +127,8 @@ func (c *conn) endTurn() {
 	}
 }
 
-// Read is net.Conn's. Whoever reads waits for the peer, and no longer computes.
+// Read implements net.Conn. A connection that reads waits for the peer, and computes no
+// longer.
 func (c *conn) Read(p []byte) (int, error) {
 	if len(c.head) > 0 {
 		n := copy(p, c.head)
@@ -138,7 +139,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// Close is net.Conn's.
+// Close implements net.Conn.
 func (c *conn) Close() error {
 	c.mu.Lock()
 	place, leave, closed := c.place, c.leave, c.closed

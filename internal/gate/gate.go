@@ -77,16 +77,16 @@ var (
 	})
 )
 
-// Options describe a gate.
+// Options configures a gate.
 type Options struct {
 	TLS *tls.Config
 
-	// Protos serve connections that chose a protocol of TLS's ALPN, and close them,
-	// at the latest soon after ctx ends. All others are for Accept.
+	// Protos serve connections with a protocol chosen by ALPN and close them, at the latest
+	// soon after ctx ends. All others are for Accept.
 	Protos map[string]func(context.Context, *tls.Conn)
 
-	// Own is the cluster whose port this is; empty: none's. Its nodes are counted one by one,
-	// those of any other cluster together.
+	// Own is the cluster of this port; empty: none. Its nodes are counted one by one, those of
+	// any other cluster together.
 	Own api.ClusterID
 
 	Peers     int           // connections with a certificate at most; default 65,536
@@ -94,7 +94,7 @@ type Options struct {
 	Log       *slog.Logger  // default slog.Default()
 }
 
-// Gate is a listener whose connections have made their TLS handshake.
+// Gate is a listener of connections that have completed their TLS handshake.
 type Gate struct {
 	ln   net.Listener
 	opt  Options
@@ -108,7 +108,7 @@ type Gate struct {
 	once                              sync.Once
 }
 
-// New makes a gate that accepts from ln once it runs.
+// New makes a gate that accepts from ln while Run runs.
 func New(ln net.Listener, o Options) *Gate {
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -176,7 +176,7 @@ func (g *Gate) Run(ctx context.Context) error {
 	}
 }
 
-// greet makes the handshake and hands the connection to whom it is for.
+// greet performs the handshake and passes the connection on.
 func (g *Gate) greet(ctx context.Context, c *conn) {
 	defer func() { <-c.gone }() // it may be another goroutine that closes it
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
@@ -225,8 +225,8 @@ func (g *Gate) handshake(ctx context.Context, c *conn) (*tls.Conn, error) {
 	return secure, nil
 }
 
-// holder is the path that a certificate's connections are counted by. A cluster can make
-// any number of nodes, so that they share its part, except at its own port.
+// holder returns the path by which a certificate's connections are counted. A cluster can
+// create any number of nodes, so that they share one part, except at the cluster's own port.
 func (g *Gate) holder(cert *x509.Certificate) []string {
 	id, err := identity.Of(cert)
 	if err != nil { // of a CA that is not Treeline's
@@ -244,10 +244,10 @@ func key(path []string) string { return path[len(path)-1] }
 
 func (g *Gate) knows(path []string) bool { return g.familiar.Has(time.Now(), key(path)) }
 
-// remember makes the address a known one for some time.
+// remember notes the address as known for some time.
 func (g *Gate) remember(path []string) { g.familiar.Note(time.Now(), path[0], key(path)) }
 
-// Accept is net.Listener's, for the HTTP server.
+// Accept implements net.Listener, for the HTTP server.
 func (g *Gate) Accept() (net.Conn, error) {
 	select {
 	case c := <-g.web:
@@ -257,13 +257,13 @@ func (g *Gate) Accept() (net.Conn, error) {
 	}
 }
 
-// Close is net.Listener's. It ends the HTTP server's part of the port.
+// Close implements net.Listener. It ends the HTTP server's part of the port.
 func (g *Gate) Close() error {
 	g.once.Do(func() { close(g.closed) })
 	return nil
 }
 
-// Addr is net.Listener's.
+// Addr implements net.Listener.
 func (g *Gate) Addr() net.Addr { return g.ln.Addr() }
 
 type connKey struct{}
@@ -278,8 +278,8 @@ func Context(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// Welcome says that the request's connection has brought a valid token of the
-// person, a path of tenant and person. From then on it is no stranger's.
+// Welcome records that the request's connection brought a valid token of the person, a path of
+// tenant and person. From then on it does not count as a stranger's.
 func Welcome(ctx context.Context, person []string) {
 	c, ok := ctx.Value(connKey{}).(*conn)
 	if !ok {
@@ -297,5 +297,5 @@ func Welcome(ctx context.Context, person []string) {
 	}
 }
 
-// errClosed is the end of a connection whose place somebody else needed.
+// errClosed is the error of a connection that lost its place.
 var errClosed = fmt.Errorf("closed for a newcomer: %w", net.ErrClosed)

@@ -1,7 +1,6 @@
-// Package hostports finds the ports on which a machine itself is to be reached: its
-// daemons', ours among them, and those that its kernel opens (VXLAN, WireGuard). A
-// workload that published one would take what is meant for the machine. Who refuses
-// it, and which ports may be published at all, is for others to say.
+// Package hostports finds the ports that the machine itself uses: those of daemons and those
+// that its kernel opens (VXLAN, WireGuard). A workload that published one would receive the
+// machine's traffic. The caller refuses it.
 //
 //	own, err := hostports.Own()
 package hostports
@@ -23,16 +22,16 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// The states of sockets (include/net/tcp_states.h). A UDP socket is "closed" while
-// it is connected to nobody.
+// States of sockets (include/net/tcp_states.h). A UDP socket that is not connected is
+// "closed".
 const (
 	closed = 7
 	listen = 10
 )
 
-// Own are the ports of the calling thread's network namespace on which somebody listens
-// (TCP) or takes from everybody (UDP), sorted, each once. A socket on an address that
-// no workload can publish is left out. SCTP is not looked at.
+// Own returns the ports of the calling thread's network namespace with a listener (TCP) or an
+// unconnected socket (UDP), sorted, each once. Sockets on addresses that no workload can
+// publish are left out. SCTP is not included.
 func Own() ([]api.HostPort, error) {
 	var out []api.HostPort
 	for _, f := range []struct {
@@ -63,7 +62,7 @@ func compare(a, b api.HostPort) int {
 	return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
 }
 
-// parse reads a table of /proc/net: the ports of sockets in a state.
+// parse reads a table of /proc/net and returns the ports of sockets in a state.
 func parse(r io.Reader, state uint64) ([]uint16, error) {
 	var out []uint16
 	lines := bufio.NewScanner(r)
@@ -89,9 +88,9 @@ func parse(r io.Reader, state uint64) ([]uint16, error) {
 	return out, lines.Err()
 }
 
-// parseAddr reads "0100007F:0035": words as the machine has them in memory.
+// parseAddr parses "0100007F:0035", words in the machine's byte order.
 func parseAddr(s string) (netip.AddrPort, error) {
-	bad := fmt.Errorf("%q is no socket's address: %w", s, api.ErrInvalid)
+	bad := fmt.Errorf("%q is not the address of a socket: %w", s, api.ErrInvalid)
 	host, port, _ := strings.Cut(s, ":")
 	b, err := hex.DecodeString(host)
 	n, err2 := strconv.ParseUint(port, 16, 16)
@@ -105,8 +104,8 @@ func parseAddr(s string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(a.Unmap(), uint16(n)), nil
 }
 
-// publishable holds for addresses whose ports a data plane publishes: of what is the
-// machine's alone, localhost only.
+// publishable reports whether a data plane publishes ports of the address: of the machine's
+// own addresses only localhost.
 func publishable(a netip.Addr) bool {
 	localhost := netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	return a == localhost || !a.IsLoopback() && !a.IsLinkLocalUnicast()

@@ -1,7 +1,6 @@
-// Package identity says who a machine is: the root, a cluster or a node, as its
-// certificate states it in a URI. What signs certificates is package ca, what
-// checks peers is trust, what renews is keeper; people and robots are account,
-// jwt and rights.
+// Package identity defines the identity of a machine, the root, a cluster or a node, as a URI
+// in its certificate. Package ca signs certificates, trust checks peers, keeper renews;
+// account, jwt and rights are for people and robots.
 //
 //	id, err := identity.Of(cert) // treeline://cluster/munich/node/n7
 //	id.Cluster, id.Node          // "munich", "n7"
@@ -16,7 +15,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Kind is what sort of machine an identity names.
+// Kind is the kind of machine.
 type Kind string
 
 // The kinds of machines.
@@ -29,30 +28,30 @@ const (
 // Scheme is the scheme of an identity's URI.
 const Scheme = "treeline"
 
-// ClusterCN is the common name of a cluster's own certificates. Brokers that
-// know names only (Mosquitto's use_identity_as_username) tell a cluster from its
-// nodes by it, so no node may be called so.
+// ClusterCN is the common name of a cluster's own certificates. Brokers that know names only
+// (Mosquitto's use_identity_as_username) distinguish a cluster from its nodes by it, so that
+// no node may have this name.
 const ClusterCN = "cluster"
 
-// Identity names one machine. The zero value names nobody.
+// Identity names one machine. The zero value is no machine.
 type Identity struct {
 	Kind    Kind
 	Cluster api.ClusterID // of a cluster or a node
 	Node    api.NodeID    // of a node
 }
 
-// OfRoot is the root's identity.
+// OfRoot returns the root's identity.
 func OfRoot() Identity { return Identity{Kind: Root} }
 
-// OfCluster is the identity of cluster c.
+// OfCluster returns the identity of cluster c.
 func OfCluster(c api.ClusterID) Identity { return Identity{Kind: Cluster, Cluster: c} }
 
-// OfNode is the identity of node n of cluster c.
+// OfNode returns the identity of node n of cluster c.
 func OfNode(c api.ClusterID, n api.NodeID) Identity {
 	return Identity{Kind: Node, Cluster: c, Node: n}
 }
 
-// String is the identity's URI, "" for nobody.
+// String returns the identity's URI, "" for the zero value.
 func (i Identity) String() string {
 	switch i.Kind {
 	case Root:
@@ -65,7 +64,7 @@ func (i Identity) String() string {
 	return ""
 }
 
-// URL is the identity's URI, as certificates carry it.
+// URL returns the identity's URI for certificates.
 func (i Identity) URL() *url.URL {
 	if i.Kind == Root {
 		return &url.URL{Scheme: Scheme, Host: "root"}
@@ -74,7 +73,8 @@ func (i Identity) URL() *url.URL {
 	return &url.URL{Scheme: Scheme, Host: "cluster", Path: path}
 }
 
-// CommonName is what a certificate's subject says: "root", "cluster", or the node's id.
+// CommonName returns the common name of a certificate's subject: "root", "cluster", or the
+// node's id.
 func (i Identity) CommonName() string {
 	if i.Kind == Node {
 		return string(i.Node)
@@ -82,8 +82,8 @@ func (i Identity) CommonName() string {
 	return string(i.Kind)
 }
 
-// MayIssue reports whether an authority of identity i may vouch for o: the root
-// for itself and for clusters, a cluster for itself and its own nodes.
+// MayIssue reports whether an authority of identity i may sign for o: the root for itself and
+// clusters, a cluster for itself and its own nodes.
 func (i Identity) MayIssue(o Identity) bool {
 	switch i.Kind {
 	case Root:
@@ -94,7 +94,7 @@ func (i Identity) MayIssue(o Identity) bool {
 	return false
 }
 
-// Parse reads an identity's URI. Anything but the exact form is ErrInvalid.
+// Parse parses an identity's URI. Anything but the exact form is ErrInvalid.
 func Parse(s string) (Identity, error) {
 	var id Identity
 	rest, ok := strings.CutPrefix(s, Scheme+"://")
@@ -113,7 +113,7 @@ func Parse(s string) (Identity, error) {
 	return id, nil
 }
 
-// Check reports whether the identity is whole and its names are allowed (ErrInvalid).
+// Check fails with ErrInvalid if the identity is incomplete or a name is not allowed.
 func (i Identity) Check() error {
 	cluster := api.ValidMachineName(string(i.Cluster))
 	node := api.ValidMachineName(string(i.Node)) && i.Node != ClusterCN
@@ -127,8 +127,8 @@ func (i Identity) Check() error {
 	return nil
 }
 
-// Of is the identity that a certificate states. One with no identity, or
-// several, or with a subject that says otherwise, is ErrUnauthenticated.
+// Of returns the identity in a certificate. None, several, or a different subject is
+// ErrUnauthenticated.
 func Of(cert *x509.Certificate) (Identity, error) {
 	if len(cert.URIs) != 1 {
 		return Identity{}, fmt.Errorf("certificate of %q states %d identities instead of one: %w",

@@ -6,21 +6,21 @@ import (
 	"slices"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Flush is what the subscriber is to be told of what changed, until that is room
-// long (see api.Volume): first what it holds, then what is new to it. Behind says
-// whether something is left for later. without is what the subscriber's digest is
-// now, before it was told, if it forgot by itself whatever its wants lead to no
-// longer.
-func (b *Book[S]) Flush(s S, room int, v View) (r api.Records, without api.Digest) {
+// Flush returns the changed resources for a subscriber, up to room bytes (see wire.Volume):
+// first those that it holds, then new ones. Behind reports whether something is left. without
+// is the digest of what the subscriber holds before this answer if it has removed by itself
+// what its subscriptions do not lead to any more.
+func (b *Book[S]) Flush(s S, room int, v View) (r wire.Records, without api.Digest) {
 	u := b.subs[s]
 	delete(b.dirty, s)
 	if u == nil {
 		return r, 0
 	}
 	without = u.digest ^ u.idle
-	var vol api.Volume
+	var vol wire.Volume
 	for vol.Bytes < room {
 		k, ok := u.next()
 		if !ok {
@@ -40,20 +40,20 @@ func (b *Book[S]) Flush(s S, room int, v View) (r api.Records, without api.Diges
 			lose(&r, &vol, k)
 		}
 	}
-	// A refusal that says otherwise than before is no answer.
-	still := make(map[api.Want]bool, len(r.Refused))
+	// A refusal with another content than before is not an answer.
+	still := make(map[wire.Want]bool, len(r.Refused))
 	for _, f := range r.Refused {
 		still[f.Want] = true
 	}
-	r.Answered = slices.DeleteFunc(r.Answered, func(w api.Want) bool { return still[w] })
+	r.Answered = slices.DeleteFunc(r.Answered, func(w wire.Want) bool { return still[w] })
 	return r, without
 }
 
-// Behind reports whether the last Flush left something to be told.
+// Behind reports whether the last Flush left something out.
 func (b *Book[S]) Behind(s S) bool { u := b.subs[s]; return u != nil && len(u.changed) > 0 }
 
-// Recount leaves it to Span, from the first name on, to tell the subscriber what
-// has changed so far. Until Recounted the book knows how far Span came.
+// Recount makes Span, from the first name on, send what has changed so far. Until Recounted
+// the book tracks how far Span has come.
 func (b *Book[S]) Recount(s S) {
 	if u := b.subs[s]; u != nil {
 		u.unchange()
@@ -62,19 +62,19 @@ func (b *Book[S]) Recount(s S) {
 	b.Recounted(s)
 }
 
-// Recounted says that the subscriber has what Span told it.
+// Recounted records that the subscriber has received what Span returned.
 func (b *Book[S]) Recounted(s S) {
 	if u := b.subs[s]; u != nil {
 		u.run = nil
 	}
 }
 
-// Span is all that the subscriber should hold behind a name, in the names' order
-// and until that is room long, and which part of everything that is.
-func (b *Book[S]) Span(s S, after string, room int, v View) (r api.Records, of api.Span, vol api.Volume) {
+// Span returns all resources after a name that the subscriber should hold, in the order of
+// names and up to room bytes, and the span of names that they fill.
+func (b *Book[S]) Span(s S, after string, room int, v View) (r wire.Records, of wire.Span, vol wire.Volume) {
 	u := b.subs[s]
 	if u == nil {
-		return r, api.Span{After: after}, vol
+		return r, wire.Span{After: after}, vol
 	}
 	if u.run == nil {
 		u.run = NewRun(Key.Name, CompareKeys)
@@ -91,8 +91,7 @@ func (b *Book[S]) Span(s S, after string, room int, v View) (r api.Records, of a
 	return r, of, vol
 }
 
-// change notes that there is something to tell of a record. What the subscriber holds
-// is told first.
+// change marks a resource as changed. Resources that the subscriber holds come first.
 func (u *sub) change(k Key) {
 	if u.changed[k] {
 		return
@@ -105,13 +104,13 @@ func (u *sub) change(k Key) {
 	heap.Push(q, &item[Key]{k.Name(), k})
 }
 
-// unchange notes that nothing is left to tell.
+// unchange clears the marks.
 func (u *sub) unchange() {
 	clear(u.changed)
 	u.used, u.fresh = nil, nil
 }
 
-// next takes out what is told next.
+// next removes and returns the next marked resource.
 func (u *sub) next() (k Key, ok bool) {
 	for _, q := range []*ordered[Key]{&u.used, &u.fresh} {
 		for len(*q) > 0 {
@@ -125,20 +124,20 @@ func (u *sub) next() (k Key, ok bool) {
 	return Key{}, false
 }
 
-// told is a record's digest, or that there is no such record.
+// told is the digest of a resource as it was sent, or that it does not exist.
 type told struct {
 	digest api.Digest
 	ok     bool
 }
 
-// say notes what the subscriber holds now.
+// say records what the subscriber holds now.
 func (u *sub) say(h *holding, now told) {
 	u.count(h)
 	h.sent, h.said = now.ok, now.digest
 	u.count(h)
 }
 
-// count takes a holding into the digests, or out of them.
+// count toggles a holding in the digests.
 func (u *sub) count(h *holding) {
 	if !h.sent {
 		return
@@ -149,15 +148,15 @@ func (u *sub) count(h *holding) {
 	}
 }
 
-// forget notes that the subscriber holds what nobody wants no more.
+// forget drops a resource that no subscription of the subscriber leads to any more.
 func (b *Book[S]) forget(s S, u *sub, k Key) {
 	u.say(u.held[k], told{})
 	delete(u.held, k)
 	b.unheld(k, s)
 }
 
-// tell adds the record to what is told, unless the subscriber has it as it is.
-func tell(r *api.Records, vol *api.Volume, k Key, v View, h *holding) told {
+// tell adds the resource to the answer, unless the subscriber has the same version.
+func tell(r *wire.Records, vol *wire.Volume, k Key, v View, h *holding) told {
 	switch k.Kind {
 	case Route:
 		rec, ok := v.Route(k.Service)
@@ -169,7 +168,7 @@ func tell(r *api.Records, vol *api.Volume, k Key, v View, h *holding) told {
 		rec, ok := v.Peer(k.Peer)
 		return add(&r.Peers, rec, ok, h, vol.Peer)
 	case Refused:
-		return add(&r.Refused, k.Refusal, true, h, func(f api.Refusal) { vol.Want(f.Want) })
+		return add(&r.Refused, k.Refusal, true, h, func(f wire.Refusal) { vol.Want(f.Want) })
 	}
 	panic("a record of no kind")
 }
@@ -186,13 +185,13 @@ func add[L ~[]R, R interface{ Digest() api.Digest }](to *L, rec R, ok bool, h *h
 	return told{d, true}
 }
 
-func lose(r *api.Records, vol *api.Volume, k Key) {
-	vol.Want(api.Want{Service: k.Service})
+func lose(r *wire.Records, vol *wire.Volume, k Key) {
+	vol.Want(wire.Want{Service: k.Service})
 	gone(r, k)
 }
 
-// gone adds to what is gone.
-func gone(r *api.Records, k Key) {
+// gone adds a removal to the answer.
+func gone(r *wire.Records, k Key) {
 	switch k.Kind {
 	case Route:
 		r.Gone = append(r.Gone, k.Service)

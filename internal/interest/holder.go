@@ -7,15 +7,16 @@ import (
 	"slices"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Holder is the other side: it takes in what a Book's owner tells, and knows the
-// digest of what it holds. The zero Holder holds nothing.
+// Holder is the client side: it takes the resources that the owner of a Book sends and knows
+// the digest of what it holds. The zero Holder holds nothing.
 type Holder struct {
 	Routes  map[api.ServiceID]api.Route
-	Sources map[netip.Addr]api.Source
+	Sources map[netip.Addr]wire.Source
 	Peers   map[api.PeerKey]api.Peer
-	Refused map[api.Want]api.Refusal
+	Refused map[wire.Want]wire.Refusal
 	digest  api.Digest
 	run     *Run[Key] // through all of it, while it is told part by part
 
@@ -23,14 +24,14 @@ type Holder struct {
 	of      map[api.ServiceID]map[netip.Addr]bool // Sources by their services
 }
 
-// Digest is of all that is held.
+// Digest returns the digest of all that is held.
 func (h *Holder) Digest() api.Digest { return h.digest }
 
-// Take takes records in, and returns what they change, in order.
-func (h *Holder) Take(r api.Records) []Key {
+// Take takes resources and returns what changed, in order.
+func (h *Holder) Take(r wire.Records) []Key {
 	if h.Routes == nil {
-		h.Routes, h.Sources = map[api.ServiceID]api.Route{}, map[netip.Addr]api.Source{}
-		h.Peers, h.Refused = map[api.PeerKey]api.Peer{}, map[api.Want]api.Refusal{}
+		h.Routes, h.Sources = map[api.ServiceID]api.Route{}, map[netip.Addr]wire.Source{}
+		h.Peers, h.Refused = map[api.PeerKey]api.Peer{}, map[wire.Want]wire.Refusal{}
 		h.subnets, h.of = newSubnets(), map[api.ServiceID]map[netip.Addr]bool{}
 	}
 	changed := map[Key]bool{}
@@ -72,9 +73,9 @@ func (h *Holder) Take(r api.Records) []Key {
 	return keys
 }
 
-// TakeAll is Take of records that are all there are within a span: what is absent
-// there is gone. Of spans that follow one another each costs what it carries.
-func (h *Holder) TakeAll(r api.Records, of api.Span) []Key {
+// TakeAll takes the complete set of resources within a span: what is absent is removed. For
+// consecutive spans, each costs as much as it carries.
+func (h *Holder) TakeAll(r wire.Records, of wire.Span) []Key {
 	named := make(map[Key]bool, len(r.Routes)+len(r.Sources)+len(r.Peers)+len(r.Refused))
 	for _, v := range r.Routes {
 		named[RouteOf(v.Service)] = true
@@ -103,10 +104,10 @@ func (h *Holder) TakeAll(r api.Records, of api.Span) []Key {
 	return h.Take(r)
 }
 
-// all is what is held.
+// all yields what is held.
 func (h *Holder) all(yield func(Key) bool) {
 	_ = each(h.Routes, RouteOf, yield) && each(h.Sources, SourceOf, yield) && each(h.Peers, PeerOf, yield) &&
-		each(h.Refused, func(w api.Want) Key { return RefusalOf(w, false) }, yield)
+		each(h.Refused, func(w wire.Want) Key { return RefusalOf(w, false) }, yield)
 }
 
 func each[K comparable, V any](m map[K]V, keyOf func(K) Key, yield func(Key) bool) bool {
@@ -143,9 +144,9 @@ func set[K comparable, V digester](h *Holder, m map[K]V, k K, v V, changed map[K
 	changed[key] = true
 }
 
-// PeerAt is a node that was told by itself and has the address in its subnets, or nil.
-// Of several it is the one whose subnet is the smallest, and of those the one that was
-// told of last by its author.
+// PeerAt returns a node that was sent by itself and has the address in its subnets, or nil.
+// Among several it returns the one with the smallest subnet, then the one that its author
+// updated last.
 func (h *Holder) PeerAt(a netip.Addr) (best *api.Peer) {
 	for _, k := range h.subnets.at(a) {
 		if p := h.Peers[k]; best == nil || cmp.Or(cmp.Compare(p.Rev, best.Rev), slices.Compare(k[:], best.Key[:])) > 0 {
@@ -155,7 +156,7 @@ func (h *Holder) PeerAt(a netip.Addr) (best *api.Peer) {
 	return best
 }
 
-// SourcesOf lists, in order, the addresses that belong to a service.
+// SourcesOf returns, in order, the addresses of a service.
 func (h *Holder) SourcesOf(id api.ServiceID) []netip.Addr {
 	return slices.SortedFunc(maps.Keys(h.of[id]), netip.Addr.Compare)
 }

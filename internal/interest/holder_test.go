@@ -10,15 +10,16 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // inParts are routes as a whole that is told so many at a time.
-func inParts(all []api.Route, each int) (parts []api.Records, spans []api.Span) {
+func inParts(all []api.Route, each int) (parts []wire.Records, spans []wire.Span) {
 	all = slices.SortedFunc(slices.Values(all), func(a, b api.Route) int { return CompareKeys(RouteOf(a.Service), RouteOf(b.Service)) })
-	of := api.Span{}
+	of := wire.Span{}
 	for part := range slices.Chunk(all, each) {
-		of = api.Span{After: of.To, To: api.RouteName(part[len(part)-1].Service)}
-		parts, spans = append(parts, api.Records{Routes: part}), append(spans, of)
+		of = wire.Span{After: of.To, To: wire.RouteName(part[len(part)-1].Service)}
+		parts, spans = append(parts, wire.Records{Routes: part}), append(spans, of)
 	}
 	spans[len(spans)-1].To = ""
 	return parts, spans
@@ -37,15 +38,15 @@ func TestWhatIsHeldIsWhatTheLastWordsSay(t *testing.T) {
 	name := func(n int) api.ServiceID { return api.ServiceID(fmt.Sprintf("acme/a.b.c%02d.d", n)) }
 	rapid.Check(t, func(t *rapid.T) {
 		var h Holder
-		held, refused := map[api.ServiceID]bool{}, map[api.Want]bool{}
+		held, refused := map[api.ServiceID]bool{}, map[wire.Want]bool{}
 		some := rapid.SliceOfDistinct(rapid.IntRange(0, 30), rapid.ID[int])
 		for range rapid.IntRange(1, 30).Draw(t, "messages") {
-			var r api.Records
+			var r wire.Records
 			for _, n := range some.Draw(t, "routes") {
 				r.Routes = append(r.Routes, api.Route{Service: name(n), Rev: 1})
 			}
 			for _, n := range some.Draw(t, "refused") {
-				r.Refused = append(r.Refused, api.Refusal{Want: api.Want{Service: name(n)}})
+				r.Refused = append(r.Refused, wire.Refusal{Want: wire.Want{Service: name(n)}})
 			}
 			if rapid.Bool().Draw(t, "a change") {
 				for _, n := range some.Draw(t, "gone") {
@@ -56,15 +57,15 @@ func TestWhatIsHeldIsWhatTheLastWordsSay(t *testing.T) {
 			} else {
 				edge := func(label string) string {
 					return rapid.SampledFrom([]string{
-						"", "peer x", "q", api.RouteName(name(7)), api.RouteName(name(15)), api.RouteName(name(22)),
-						api.RefusalName(api.Want{Service: name(15)}),
+						"", "peer x", "q", wire.RouteName(name(7)), wire.RouteName(name(15)), wire.RouteName(name(22)),
+						wire.RefusalName(wire.Want{Service: name(15)}),
 					}).Draw(t, label)
 				}
-				of := api.Span{After: edge("after"), To: edge("to")}
-				r.Routes = slices.DeleteFunc(r.Routes, func(v api.Route) bool { return !of.Has(api.RouteName(v.Service)) })
-				r.Refused = slices.DeleteFunc(r.Refused, func(v api.Refusal) bool { return !of.Has(api.RefusalName(v.Want)) })
-				maps.DeleteFunc(held, func(id api.ServiceID, _ bool) bool { return of.Has(api.RouteName(id)) })
-				maps.DeleteFunc(refused, func(w api.Want, _ bool) bool { return of.Has(api.RefusalName(w)) })
+				of := wire.Span{After: edge("after"), To: edge("to")}
+				r.Routes = slices.DeleteFunc(r.Routes, func(v api.Route) bool { return !of.Has(wire.RouteName(v.Service)) })
+				r.Refused = slices.DeleteFunc(r.Refused, func(v wire.Refusal) bool { return !of.Has(wire.RefusalName(v.Want)) })
+				maps.DeleteFunc(held, func(id api.ServiceID, _ bool) bool { return of.Has(wire.RouteName(id)) })
+				maps.DeleteFunc(refused, func(w wire.Want, _ bool) bool { return of.Has(wire.RefusalName(w)) })
 				h.TakeAll(r, of)
 			}
 			for _, v := range r.Routes {
@@ -102,7 +103,7 @@ func TestWhatIsFoundIsWhatIsHeld(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var h Holder
 		for range rapid.IntRange(1, 30).Draw(t, "messages") {
-			var r api.Records
+			var r wire.Records
 			for range rapid.IntRange(0, 3).Draw(t, "records") {
 				k, a := api.PeerKey{rapid.ByteRange(1, 4).Draw(t, "node")}, rapid.SampledFrom(addrs).Draw(t, "address")
 				switch rev := rapid.Uint64Range(1, 3).Draw(t, "revision"); rapid.IntRange(0, 3).Draw(t, "what") {
@@ -113,11 +114,11 @@ func TestWhatIsFoundIsWhatIsHeld(t *testing.T) {
 				case 2:
 					r.Peers = append(r.Peers, api.Peer{Key: k, Rev: rev, Subnets: rapid.SliceOfN(rapid.SampledFrom(subs), 0, 3).Draw(t, "subnets")})
 				default:
-					r.Sources = append(r.Sources, api.Source{Address: a, Rev: rev, Service: rapid.SampledFrom(services).Draw(t, "service")})
+					r.Sources = append(r.Sources, wire.Source{Address: a, Rev: rev, Service: rapid.SampledFrom(services).Draw(t, "service")})
 				}
 			}
 			if rapid.Bool().Draw(t, "all") {
-				h.TakeAll(r, api.Span{})
+				h.TakeAll(r, wire.Span{})
 			} else {
 				h.Take(r)
 			}
@@ -147,7 +148,7 @@ func TestWhatIsFoundIsWhatIsHeld(t *testing.T) {
 				}
 			}
 		}
-		h.TakeAll(api.Records{}, api.Span{})
+		h.TakeAll(wire.Records{}, wire.Span{})
 		if n := len(h.subnets.of) + len(h.subnets.lengths) + len(h.of); n > 0 {
 			t.Fatalf("of nothing %d entries are left", n)
 		}
@@ -159,11 +160,11 @@ func TestWhatIsFoundIsWhatIsHeld(t *testing.T) {
 func BenchmarkFound(b *testing.B) {
 	for _, many := range []int{100, 10_000} {
 		var h Holder
-		var r api.Records
+		var r wire.Records
 		for i := range many {
 			a := netip.AddrFrom4([4]byte{10, 16 + byte(i>>10), byte(i >> 2), byte(i << 6)})
 			r.Peers = append(r.Peers, api.Peer{Key: api.PeerKey{byte(i >> 8), byte(i)}, Rev: 1, Subnets: []netip.Prefix{netip.PrefixFrom(a, 26)}})
-			r.Sources = append(r.Sources, api.Source{Address: a, Rev: 1, Service: api.ServiceID(fmt.Sprintf("acme/shop.production.service-number-%d.production", i))})
+			r.Sources = append(r.Sources, wire.Source{Address: a, Rev: 1, Service: api.ServiceID(fmt.Sprintf("acme/shop.production.service-number-%d.production", i))})
 		}
 		h.Take(r)
 		b.Run(fmt.Sprint(many), func(b *testing.B) {
@@ -182,7 +183,7 @@ func TestPartsCostWhatTheyCarry(t *testing.T) {
 	const many = 10_000
 	all := manyRoutes(many)
 	var has Holder
-	has.Take(api.Records{Routes: all})
+	has.Take(wire.Records{Routes: all})
 	for what, held := range map[string]func() *Holder{
 		"of what it has": func() *Holder { return &has }, "from nothing": func() *Holder { return new(Holder) },
 	} {
@@ -206,9 +207,9 @@ func TestPartsCostWhatTheyCarry(t *testing.T) {
 	// Who never tells the end has nobody remember more than there is.
 	h, parts := Holder{}, 0
 	for i := range 4 * leastSpare {
-		h.TakeAll(api.Records{Routes: all[i : i+1]}, api.Span{To: "route z"})
-		h.Take(api.Records{Sources: []api.Source{{Address: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}}})
-		h.Take(api.Records{GoneSources: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}})
+		h.TakeAll(wire.Records{Routes: all[i : i+1]}, wire.Span{To: "route z"})
+		h.Take(wire.Records{Sources: []wire.Source{{Address: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}}})
+		h.Take(wire.Records{GoneSources: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}})
 		parts++
 	}
 	if n := len(h.run.left) + len(h.run.told); len(h.Routes) != 1 || n > 2*leastSpare {
@@ -220,7 +221,7 @@ func TestPartsCostWhatTheyCarry(t *testing.T) {
 func BenchmarkTakeAll(b *testing.B) {
 	var h Holder
 	all := manyRoutes(50_000)
-	h.Take(api.Records{Routes: all})
+	h.Take(wire.Records{Routes: all})
 	parts, spans := inParts(all, 1000)
 	for b.Loop() {
 		for i, p := range parts {

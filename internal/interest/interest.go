@@ -1,12 +1,13 @@
-// Package interest keeps who wants what of the network, and which records each
-// holds because of it: a cluster's core for its nodes, the root's for its clusters.
-// It is pure. What a want leads to, and what a record says, its owner knows.
+// Package interest tracks the subscriptions to network resources and what each subscriber
+// holds, in the manner of delta xDS: a cluster's core for its nodes, the root's for its
+// clusters. It is pure. Its owner knows what a subscription (wire.Want) leads to and the
+// content of each resource.
 //
 //	b := interest.New[api.NodeID]()
 //	if b.Add("n1", want, now.Add(lease)) {
 //		b.Answer("n1", want, interest.RouteOf("acme/shop.prod.web.prod"))
 //	}
-//	changes, _ := b.Flush("n1", api.PartSize, view)
+//	changes, _ := b.Flush("n1", wire.PartSize, view)
 package interest
 
 import (
@@ -19,12 +20,13 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Kind is a kind of record.
+// Kind is the type of a resource.
 type Kind uint8
 
-// The kinds of records. Nothing is the zero Key's: a want without an answer.
+// The types of resources. Nothing is that of the zero Key: a subscription without an answer.
 const (
 	Nothing Kind = iota
 	Route
@@ -33,40 +35,40 @@ const (
 	Refused
 )
 
-// Key names a record.
+// Key names a resource.
 type Key struct {
 	Kind    Kind
 	Service api.ServiceID
 	Address netip.Addr
 	Peer    api.PeerKey
-	Refusal api.Refusal
+	Refusal wire.Refusal
 }
 
-// RouteOf names a service's route.
+// RouteOf returns the key of a service's route.
 func RouteOf(s api.ServiceID) Key { return Key{Kind: Route, Service: s} }
 
-// SourceOf names what is known of an instance's address.
+// SourceOf returns the key of an instance's address.
 func SourceOf(a netip.Addr) Key { return Key{Kind: Source, Address: a} }
 
-// PeerOf names a node.
+// PeerOf returns the key of a node.
 func PeerOf(k api.PeerKey) Key { return Key{Kind: Peer, Peer: k} }
 
-// RefusalOf is the refusal itself.
-func RefusalOf(w api.Want, denied bool) Key {
-	return Key{Kind: Refused, Refusal: api.Refusal{Want: w, Denied: denied}}
+// RefusalOf returns the key of the refusal of a subscription.
+func RefusalOf(w wire.Want, denied bool) Key {
+	return Key{Kind: Refused, Refusal: wire.Refusal{Want: w, Denied: denied}}
 }
 
-// Name is the record's name, by which spans are cut.
+// Name returns the resource's name, by which spans are ordered.
 func (k Key) Name() string {
 	switch k.Kind {
 	case Route:
-		return api.RouteName(k.Service)
+		return wire.RouteName(k.Service)
 	case Source:
-		return api.SourceName(k.Address)
+		return wire.SourceName(k.Address)
 	case Peer:
-		return api.PeerName(k.Peer)
+		return wire.PeerName(k.Peer)
 	case Refused:
-		return api.RefusalName(k.Refusal.Want)
+		return wire.RefusalName(k.Refusal.Want)
 	}
 	return ""
 }
@@ -85,42 +87,42 @@ func bit(is bool) int {
 }
 
 // CompareWants orders wants.
-func CompareWants(a, b api.Want) int {
+func CompareWants(a, b wire.Want) int {
 	return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Service, b.Service), cmp.Compare(a.For, b.For))
 }
 
-// View says what records say. ok is false for one that is not there: whoever
-// holds it is told that it is gone.
+// View returns the content of resources. ok is false for one that does not exist: it is
+// removed from all subscribers.
 type View interface {
 	Route(api.ServiceID) (r api.Route, ok bool)
-	Source(netip.Addr) (s api.Source, ok bool)
+	Source(netip.Addr) (s wire.Source, ok bool)
 	Peer(api.PeerKey) (p api.Peer, ok bool)
 }
 
-// Ref is one want of one subscriber.
+// Ref is one subscription of one subscriber.
 type Ref[S cmp.Ordered] struct {
 	Sub  S
-	Want api.Want
+	Want wire.Want
 }
 
-// Book keeps the wants and holdings of subscribers. Its methods cost what they
-// touch; a want is found by its subject (the want without For) and by its For.
+// Book has the subscriptions of all subscribers and what they hold. Its methods cost what they
+// touch. Subscriptions are indexed by their subject (the Want without For) and by For.
 type Book[S cmp.Ordered] struct {
 	subs     map[S]*sub
-	subjects map[api.Want]map[Ref[S]]bool
+	subjects map[wire.Want]map[Ref[S]]bool
 	callers  map[api.ServiceID]map[Ref[S]]bool
 	holders  map[Key]*holders[S]
 	dirty    map[S]bool
 }
 
-// holders are those who hold a record, or are to be told it.
+// holders are the subscribers that hold a resource or will get it.
 type holders[S cmp.Ordered] struct {
 	subs map[S]bool
 	rev  uint64 // as it was told last; 0: it says something new, or was not told
 }
 
 type sub struct {
-	wants   map[api.Want]*want
+	wants   map[wire.Want]*want
 	open    int // wants without an answer
 	held    map[Key]*holding
 	digest  api.Digest // of what it was sent
@@ -136,38 +138,38 @@ type want struct {
 	key   Key
 }
 
-// holding is a record that wants lead to, or that was sent and not yet taken away.
+// holding is a resource that a subscription leads to, or that was sent and not yet removed.
 type holding struct {
 	wants int
 	sent  bool
 	said  api.Digest
 }
 
-// New is an empty book.
+// New makes an empty book.
 func New[S cmp.Ordered]() *Book[S] {
 	return &Book[S]{
-		subs: map[S]*sub{}, subjects: map[api.Want]map[Ref[S]]bool{}, callers: map[api.ServiceID]map[Ref[S]]bool{},
+		subs: map[S]*sub{}, subjects: map[wire.Want]map[Ref[S]]bool{}, callers: map[api.ServiceID]map[Ref[S]]bool{},
 		holders: map[Key]*holders[S]{}, dirty: map[S]bool{},
 	}
 }
 
-// subject is what the want is about. Names differ in case only where they are
-// compared, for resolvers spell them as they like.
-func subject(w api.Want) api.Want {
-	return api.Want{Address: w.Address, Service: api.ServiceID(strings.ToLower(string(w.Service)))}
+// subject returns what a subscription is about. Names are folded to lower case, because
+// resolvers change case.
+func subject(w wire.Want) wire.Want {
+	return wire.Want{Address: w.Address, Service: api.ServiceID(strings.ToLower(string(w.Service)))}
 }
 
-// Names finds services by names in any case.
+// Names finds services by name, ignoring case.
 type Names map[string]map[api.ServiceID]bool
 
-// Add makes a service known; Remove takes it away.
+// Add adds a service.
 func (n Names) Add(id api.ServiceID) { put(n, strings.ToLower(string(id)), id) }
 
-// Remove makes a service unknown.
+// Remove removes a service.
 func (n Names) Remove(id api.ServiceID) { take(n, strings.ToLower(string(id)), id) }
 
-// Find is the service that is meant: the one that is spelt so, or else the only
-// one that differs in case alone.
+// Find returns the service with exactly that spelling, or else the only one that differs in
+// case.
 func (n Names) Find(spelt api.ServiceID) (api.ServiceID, bool) {
 	all := n[strings.ToLower(string(spelt))]
 	if all[spelt] {
@@ -179,11 +181,11 @@ func (n Names) Find(spelt api.ServiceID) (api.ServiceID, bool) {
 	return "", false
 }
 
-// Add notes a want until a moment, or renews it, and reports whether it is new.
-func (b *Book[S]) Add(s S, w api.Want, until time.Time) bool {
+// Add adds or renews a subscription until a time, and reports whether it is new.
+func (b *Book[S]) Add(s S, w wire.Want, until time.Time) bool {
 	u := b.subs[s]
 	if u == nil {
-		u = &sub{wants: map[api.Want]*want{}, held: map[Key]*holding{}, changed: map[Key]bool{}}
+		u = &sub{wants: map[wire.Want]*want{}, held: map[Key]*holding{}, changed: map[Key]bool{}}
 		b.subs[s] = u
 	}
 	if have := u.wants[w]; have != nil {
@@ -200,8 +202,8 @@ func (b *Book[S]) Add(s S, w api.Want, until time.Time) bool {
 	return true
 }
 
-// Drop forgets a want, and reports whether there was one.
-func (b *Book[S]) Drop(s S, w api.Want) bool {
+// Drop removes a subscription, and reports whether it existed.
+func (b *Book[S]) Drop(s S, w wire.Want) bool {
 	u := b.subs[s]
 	if u == nil || u.wants[w] == nil {
 		return false
@@ -217,7 +219,7 @@ func (b *Book[S]) Drop(s S, w api.Want) bool {
 	return true
 }
 
-// Forget drops all that the subscriber wants and holds, without a word to it.
+// Forget removes the subscriber with all its subscriptions, without sending anything.
 func (b *Book[S]) Forget(s S) {
 	for _, w := range b.Wants(s) {
 		b.Drop(s, w)
@@ -231,7 +233,7 @@ func (b *Book[S]) Forget(s S) {
 	delete(b.dirty, s)
 }
 
-// Lost notes that the subscriber holds nothing any more of what it was sent.
+// Lost records that the subscriber lost everything that it was sent.
 func (b *Book[S]) Lost(s S) {
 	u := b.subs[s]
 	if u == nil {
@@ -250,7 +252,7 @@ func (b *Book[S]) Lost(s S) {
 	}
 }
 
-// Subscribers lists, in order, all that want or hold something.
+// Subscribers returns, in order, all that have subscriptions or hold something.
 func (b *Book[S]) Subscribers() []S {
 	out := make([]S, 0, len(b.subs))
 	for s := range b.subs {
@@ -260,22 +262,22 @@ func (b *Book[S]) Subscribers() []S {
 	return out
 }
 
-// EachWant goes through what a subscriber wants, in no order.
-func (b *Book[S]) EachWant(s S) iter.Seq[api.Want] {
+// EachWant yields the subscriptions of a subscriber, in no order.
+func (b *Book[S]) EachWant(s S) iter.Seq[wire.Want] {
 	u := b.subs[s]
 	if u == nil {
-		return func(func(api.Want) bool) {}
+		return func(func(wire.Want) bool) {}
 	}
 	return maps.Keys(u.wants)
 }
 
-// Wants lists what a subscriber wants, in order.
-func (b *Book[S]) Wants(s S) []api.Want {
+// Wants returns the subscriptions of a subscriber, in order.
+func (b *Book[S]) Wants(s S) []wire.Want {
 	u := b.subs[s]
 	if u == nil {
 		return nil
 	}
-	out := make([]api.Want, 0, len(u.wants))
+	out := make([]wire.Want, 0, len(u.wants))
 	for w := range u.wants {
 		out = append(out, w)
 	}
@@ -283,10 +285,10 @@ func (b *Book[S]) Wants(s S) []api.Want {
 	return out
 }
 
-// Has reports whether the subscriber wants w; Count how much it wants.
-func (b *Book[S]) Has(s S, w api.Want) bool { u := b.subs[s]; return u != nil && u.wants[w] != nil }
+// Has reports whether the subscriber has the subscription.
+func (b *Book[S]) Has(s S, w wire.Want) bool { u := b.subs[s]; return u != nil && u.wants[w] != nil }
 
-// Count is how many wants the subscriber has.
+// Count returns the number of the subscriber's subscriptions.
 func (b *Book[S]) Count(s S) int {
 	if u := b.subs[s]; u != nil {
 		return len(u.wants)
@@ -294,7 +296,7 @@ func (b *Book[S]) Count(s S) int {
 	return 0
 }
 
-// Open is how many wants of the subscriber have no answer.
+// Open returns the number of the subscriber's subscriptions without an answer.
 func (b *Book[S]) Open(s S) int {
 	if u := b.subs[s]; u != nil {
 		return u.open
@@ -302,7 +304,7 @@ func (b *Book[S]) Open(s S) int {
 	return 0
 }
 
-// Total is how many wants there are in all, and how many of them have no answer.
+// Total returns the number of all subscriptions, and of those without an answer.
 func (b *Book[S]) Total() (wants, open int) {
 	for _, u := range b.subs {
 		wants, open = wants+len(u.wants), open+u.open
@@ -310,8 +312,8 @@ func (b *Book[S]) Total() (wants, open int) {
 	return wants, open
 }
 
-// Expired lists wants whose time is over, in order, and when the next one's is.
-func (b *Book[S]) Expired(s S, now time.Time) (over []api.Want, next time.Time) {
+// Expired returns the subscriptions whose time is over, in order, and when the next one ends.
+func (b *Book[S]) Expired(s S, now time.Time) (over []wire.Want, next time.Time) {
 	for _, w := range b.Wants(s) {
 		switch until := b.subs[s].wants[w].until; {
 		case !until.After(now):
@@ -323,14 +325,14 @@ func (b *Book[S]) Expired(s S, now time.Time) (over []api.Want, next time.Time) 
 	return over, next
 }
 
-// Of lists the wants with the subject, whoever they are on behalf of.
-func (b *Book[S]) Of(w api.Want) []Ref[S] { return refs(b.subjects[subject(w)]) }
+// Of returns the subscriptions with the same subject.
+func (b *Book[S]) Of(w wire.Want) []Ref[S] { return refs(b.subjects[subject(w)]) }
 
-// CalledBy lists the wants on behalf of a service.
+// CalledBy returns the subscriptions on behalf of a service.
 func (b *Book[S]) CalledBy(s api.ServiceID) []Ref[S] { return refs(b.callers[s]) }
 
-// Answer says what a want leads to: a record, or nothing yet.
-func (b *Book[S]) Answer(s S, w api.Want, k Key) {
+// Answer sets what a subscription leads to: a resource, or nothing yet.
+func (b *Book[S]) Answer(s S, w wire.Want, k Key) {
 	u := b.subs[s]
 	if u == nil || u.wants[w] == nil || u.wants[w].key == k {
 		return
@@ -369,16 +371,15 @@ func (b *Book[S]) Answer(s S, w api.Want, k Key) {
 	b.dirty[s] = true
 }
 
-// AnswerOf is what a want leads to.
-func (b *Book[S]) AnswerOf(s S, w api.Want) Key {
+// AnswerOf returns what a subscription leads to.
+func (b *Book[S]) AnswerOf(s S, w wire.Want) Key {
 	if u := b.subs[s]; u != nil && u.wants[w] != nil {
 		return u.wants[w].key
 	}
 	return Key{}
 }
 
-// Changed has a record told again, with a new revision, to all that hold it, but
-// those who know.
+// Changed marks a resource as changed, with a new version, for all its holders except know.
 func (b *Book[S]) Changed(k Key, know ...S) {
 	h := b.holders[k]
 	if h == nil {
@@ -393,8 +394,8 @@ func (b *Book[S]) Changed(k Key, know ...S) {
 	}
 }
 
-// Rev is the revision of a record that is told: next's when it says something new.
-// It is forgotten with the last who holds the record; what nobody holds has none, 0.
+// Rev returns the version of a resource. If its content changed, next gives a new one. A
+// resource without holders has version 0.
 func (b *Book[S]) Rev(k Key, next func() uint64) uint64 {
 	h := b.holders[k]
 	if h == nil {
@@ -406,7 +407,7 @@ func (b *Book[S]) Rev(k Key, next func() uint64) uint64 {
 	return h.rev
 }
 
-// unheld notes that a subscriber holds a record no more.
+// unheld removes a holder of a resource.
 func (b *Book[S]) unheld(k Key, s S) {
 	if h := b.holders[k]; h != nil {
 		if delete(h.subs, s); len(h.subs) == 0 {
@@ -415,7 +416,7 @@ func (b *Book[S]) unheld(k Key, s S) {
 	}
 }
 
-// Dirty lists, in order, the subscribers that have something to be told.
+// Dirty returns, in order, the subscribers with changes to send.
 func (b *Book[S]) Dirty() []S {
 	out := make([]S, 0, len(b.dirty))
 	for s := range b.dirty {
@@ -425,8 +426,8 @@ func (b *Book[S]) Dirty() []S {
 	return out
 }
 
-// Held is the digest of what the subscriber holds when it has taken in all that
-// was flushed.
+// Held returns the digest of what the subscriber holds after it has taken everything that was
+// flushed.
 func (b *Book[S]) Held(s S) api.Digest {
 	if u := b.subs[s]; u != nil {
 		return u.digest

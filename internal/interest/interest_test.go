@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -23,9 +24,9 @@ func (s says) Route(id api.ServiceID) (api.Route, bool) {
 	return api.Route{Service: id, Rev: rev}, rev > 0
 }
 
-func (s says) Source(a netip.Addr) (api.Source, bool) {
+func (s says) Source(a netip.Addr) (wire.Source, bool) {
 	rev := s[SourceOf(a)]
-	return api.Source{Address: a, Rev: rev}, rev > 0
+	return wire.Source{Address: a, Rev: rev}, rev > 0
 }
 
 func (s says) Peer(k api.PeerKey) (api.Peer, bool) {
@@ -35,7 +36,7 @@ func (s says) Peer(k api.PeerKey) (api.Peer, bool) {
 
 func TestWantsAreCountedByWhetherTheyAreAnswered(t *testing.T) {
 	b := New[api.NodeID]()
-	web, api1 := api.Want{Service: "acme/a.b.web.d", For: "acme/a.b.client.d"}, api.Want{Service: "acme/a.b.api.d", For: "acme/a.b.client.d"}
+	web, api1 := wire.Want{Service: "acme/a.b.web.d", For: "acme/a.b.client.d"}, wire.Want{Service: "acme/a.b.api.d", For: "acme/a.b.client.d"}
 	until := time.Unix(100, 0)
 	b.Add("n1", web, until)
 	b.Add("n1", api1, until)
@@ -57,14 +58,14 @@ func TestHoldersHoldWhatTheBookSays(t *testing.T) {
 		RouteOf("acme/a.b.c.d"), RouteOf("acme/e.f.g.h"), SourceOf(netip.MustParseAddr("10.16.0.2")), PeerOf(api.PeerKey{1}), {},
 	}
 	subs := []string{"x", "y"}
-	var wants []api.Want
+	var wants []wire.Want
 	for i := range 4 {
-		wants = append(wants, api.Want{Service: api.ServiceID(fmt.Sprintf("acme/s%d.b.c.d", i)), For: "acme/w.x.y.z"})
+		wants = append(wants, wire.Want{Service: api.ServiceID(fmt.Sprintf("acme/s%d.b.c.d", i)), For: "acme/w.x.y.z"})
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		b, view := New[string](), says{}
 		holders := map[string]*Holder{"x": {}, "y": {}}
-		answers := map[string]map[api.Want]Key{"x": {}, "y": {}}
+		answers := map[string]map[wire.Want]Key{"x": {}, "y": {}}
 		for range rapid.IntRange(1, 120).Draw(t, "steps") {
 			s := rapid.SampledFrom(subs).Draw(t, "sub")
 			w := rapid.SampledFrom(wants).Draw(t, "want")
@@ -101,7 +102,7 @@ func TestHoldersHoldWhatTheBookSays(t *testing.T) {
 				}
 			case 6:
 				b.Forget(s)
-				holders[s], answers[s] = &Holder{}, map[api.Want]Key{}
+				holders[s], answers[s] = &Holder{}, map[wire.Want]Key{}
 			}
 			counted(t, b, s)
 			for room := rapid.IntRange(1, 2000).Draw(t, "room"); ; {
@@ -148,7 +149,7 @@ func TestHoldersHoldWhatTheBookSays(t *testing.T) {
 
 // recount tells a subscriber all anew in parts, some of them twice, and some after
 // what changed since: records, and what its wants lead to.
-func recount(t *rapid.T, b *Book[string], s string, h *Holder, answers map[api.Want]Key, keys []Key, view says) {
+func recount(t *rapid.T, b *Book[string], s string, h *Holder, answers map[wire.Want]Key, keys []Key, view says) {
 	b.Recount(s)
 	for after := ""; ; {
 		for range rapid.IntRange(0, 2).Draw(t, "changes") {
@@ -202,7 +203,7 @@ func counted(t *rapid.T, b *Book[string], s string) {
 
 func has[K comparable, V any](m map[K]V, k K) bool { _, ok := m[k]; return ok }
 
-func agree(t *rapid.T, h *Holder, answers map[api.Want]Key, view says) {
+func agree(t *rapid.T, h *Holder, answers map[wire.Want]Key, view says) {
 	want := map[Key]bool{}
 	for _, k := range answers {
 		if k.Kind == Refused || view[k] > 0 {
@@ -234,11 +235,11 @@ func agree(t *rapid.T, h *Holder, answers map[api.Want]Key, view says) {
 
 func TestWantsAreFoundByTheirSubjectInAnyCase(t *testing.T) {
 	b := New[string]()
-	a := api.Want{Service: "acme/Shop.prod.Web.prod", For: "acme/x.y.z.w"}
-	c := api.Want{Service: "acme/shop.prod.web.prod", For: "acme/q.y.z.w"}
+	a := wire.Want{Service: "acme/Shop.prod.Web.prod", For: "acme/x.y.z.w"}
+	c := wire.Want{Service: "acme/shop.prod.web.prod", For: "acme/q.y.z.w"}
 	b.Add("n1", a, epoch.Add(time.Minute))
 	b.Add("n2", c, epoch.Add(time.Hour))
-	if got := b.Of(api.Want{Service: "acme/SHOP.prod.web.prod"}); len(got) != 2 || got[0].Want != a {
+	if got := b.Of(wire.Want{Service: "acme/SHOP.prod.web.prod"}); len(got) != 2 || got[0].Want != a {
 		t.Errorf("%v", got)
 	}
 	if got := b.CalledBy("acme/q.y.z.w"); len(got) != 1 || got[0].Sub != "n2" {

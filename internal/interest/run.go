@@ -5,20 +5,19 @@ import (
 	"iter"
 	"slices"
 
-	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Run goes through all of something in the order of names, part by part (see
-// api.Span). What there is, is walked and put in order once for all parts, not for
-// each: what comes in between is added, and what went its owner passes by. A part
-// may be repeated. Who tells all cuts the parts (Part), and who is told takes them as
-// they are (Within).
+// Run iterates over a set in the order of names, part by part (see wire.Span). It sorts the
+// set once for all parts; additions are merged in, and the owner skips what was removed. A
+// part may be repeated. The sender cuts parts with Part, the receiver follows them with
+// Within.
 type Run[T comparable] struct {
 	name    func(T) string
 	compare func(a, b T) int
 
 	begun bool
-	of    api.Span   // the last part
+	of    wire.Span  // the last part
 	told  []*item[T] // that it had
 	left  ordered[T] // a heap of what lies behind it, or came since
 	spare int        // so much may still come until it is cheaper to begin anew
@@ -29,13 +28,12 @@ type item[T any] struct {
 	it   T
 }
 
-// NewRun is a run that has not begun, through things of these names; compare orders
-// what has the same name.
+// NewRun makes a run. compare orders elements with the same name.
 func NewRun[T comparable](name func(T) string, compare func(a, b T) int) *Run[T] {
 	return &Run[T]{name: name, compare: compare}
 }
 
-// Add notes that something has come. A nil Run takes no note.
+// Add adds an element. A nil Run ignores it.
 func (r *Run[T]) Add(t T) {
 	if r == nil || !r.begun {
 		return
@@ -47,18 +45,17 @@ func (r *Run[T]) Add(t T) {
 	r.push(&item[T]{r.name(t), t})
 }
 
-// push has what lies behind the last part's beginning told.
+// push adds an element that lies after the beginning of the last part.
 func (r *Run[T]) push(i *item[T]) {
 	if i.name > r.of.After {
 		heap.Push(&r.left, i)
 	}
 }
 
-// Part calls tell with what lies behind a name, one after the other, until that
-// says that there is no more room, and is the span that they fill: what has the same
-// name is not parted. all is asked for at the beginning, and where the name lies
-// before the last part.
-func (r *Run[T]) Part(after string, all iter.Seq[T], tell func(T) (room bool)) api.Span {
+// Part calls tell with the elements after a name, in order, until tell reports that there is
+// no more room, and returns the span that they fill. Elements with the same name stay
+// together. It calls all at the beginning, and when the name is before the last part.
+func (r *Run[T]) Part(after string, all iter.Seq[T], tell func(T) (room bool)) wire.Span {
 	r.stand(after, all)
 	for room := true; len(r.left) > 0; {
 		if !room {
@@ -75,10 +72,10 @@ func (r *Run[T]) Part(after string, all iter.Seq[T], tell func(T) (room bool)) a
 	return r.of
 }
 
-// Within calls stays with what lies in a span and there was before, and forgets that of
-// which it says no. So many may come with the span: they are not counted among those
-// that make it cheaper to begin anew.
-func (r *Run[T]) Within(of api.Span, all iter.Seq[T], come int, stays func(T) bool) {
+// Within calls stays for the known elements in a span, and drops those for which it returns
+// false. As many as come may be new: they do not count towards the additions that make a new
+// start cheaper.
+func (r *Run[T]) Within(of wire.Span, all iter.Seq[T], come int, stays func(T) bool) {
 	r.stand(of.After, all)
 	r.of = of
 	r.spare += come
@@ -91,13 +88,13 @@ func (r *Run[T]) Within(of api.Span, all iter.Seq[T], come int, stays func(T) bo
 	}
 }
 
-// stand makes ready for the part behind a name, which may be the last one again.
+// stand positions the run after a name, which may be that of the last part.
 func (r *Run[T]) stand(after string, all iter.Seq[T]) {
 	if !r.begun || after < r.of.After {
 		r.begin(after, all)
 	}
 	told := r.told
-	r.of, r.told = api.Span{After: after}, nil
+	r.of, r.told = wire.Span{After: after}, nil
 	for _, i := range told {
 		r.push(i)
 	}
@@ -114,10 +111,10 @@ func (r *Run[T]) begin(after string, all iter.Seq[T]) {
 	r.begun, r.spare = true, len(r.left)+leastSpare
 }
 
-// leastSpare is how much may come in a run through little.
+// leastSpare is the number of additions that a short run takes.
 const leastSpare = 1000
 
-// next takes out what has the first name, in order, each once.
+// next removes and returns the elements with the first name, in order, each once.
 func (r *Run[T]) next() (same []*item[T]) {
 	for len(r.left) > 0 && (len(same) == 0 || r.left[0].name == same[0].name) {
 		same = append(same, heap.Pop(&r.left).(*item[T]))
@@ -129,7 +126,7 @@ func (r *Run[T]) next() (same []*item[T]) {
 	return same
 }
 
-// ordered is a heap by names.
+// ordered is a heap by name.
 type ordered[T any] []*item[T]
 
 func (o ordered[T]) Len() int           { return len(o) }

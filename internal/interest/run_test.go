@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // TestARunTellsWhatThereIsThen lets things come and go between parts, repeats parts
@@ -82,7 +83,7 @@ func TestARunWalksOnce(t *testing.T) {
 		there[2*n] = true
 	}
 	told, parts := 0, 0
-	for of := (api.Span{}); ; parts++ {
+	for of := (wire.Span{}); ; parts++ {
 		room := 100
 		of = r.Part(of.To, all, func(int) bool { told++; room--; return room > 0 })
 		if of.Last() {
@@ -114,7 +115,7 @@ func BenchmarkTellAll(b *testing.B) {
 	for _, many := range []int{5_000, 50_000} {
 		book, view := New[string](), says{}
 		for i := range many {
-			w := api.Want{Service: api.ServiceID(fmt.Sprintf("acme/shop.production.service-number-%d.production", i)), For: "acme/shop.production.client.production"}
+			w := wire.Want{Service: api.ServiceID(fmt.Sprintf("acme/shop.production.service-number-%d.production", i)), For: "acme/shop.production.client.production"}
 			book.Add("x", w, epoch)
 			book.Answer("x", w, RouteOf(w.Service))
 			view[RouteOf(w.Service)] = 1
@@ -122,15 +123,15 @@ func BenchmarkTellAll(b *testing.B) {
 		flush := func() (parts int) {
 			book.Lost("x")
 			for more := true; more; more = book.Behind("x") {
-				book.Flush("x", api.PartSize, view)
+				book.Flush("x", wire.PartSize, view)
 				parts++
 			}
 			return parts
 		}
 		recount := func() (parts int) {
 			book.Recount("x")
-			for of := (api.Span{}); ; {
-				_, of, _ = book.Span("x", of.To, api.PartSize, view)
+			for of := (wire.Span{}); ; {
+				_, of, _ = book.Span("x", of.To, wire.PartSize, view)
 				if parts++; of.Last() {
 					return parts
 				}

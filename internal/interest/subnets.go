@@ -7,7 +7,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// subnets finds nodes by the addresses in their subnets.
+// subnets finds nodes by an address in their subnets.
 type subnets struct {
 	of      map[netip.Prefix][]api.PeerKey // more than one where a word is out of date
 	lengths map[int]int                    // how many of them have which length
@@ -48,7 +48,7 @@ func (s subnets) remove(p api.Peer) {
 	}
 }
 
-// at are the nodes that have the smallest subnet with an address.
+// at returns the nodes with the smallest subnet that contains the address.
 func (s subnets) at(a netip.Addr) (of []api.PeerKey) {
 	longest := -1
 	for n := range s.lengths {

@@ -9,8 +9,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Blocks cuts prefixes of one length out of larger ones, which may be added over
-// time. The zero Blocks is not valid.
+// Blocks allocates prefixes of one length from larger ones, which may be added over time. The
+// zero Blocks is not usable.
 type Blocks struct {
 	bits  int
 	rest  time.Duration
@@ -23,14 +23,14 @@ type share struct {
 	retired bool
 }
 
-// NewBlocks cuts prefixes of length bits, from nothing as yet.
+// NewBlocks makes an allocator of prefixes of length bits, without any ranges.
 func NewBlocks(bits int, quarantine time.Duration) *Blocks {
 	return &Blocks{bits: bits, rest: quarantine}
 }
 
-// Add has blocks cut from p too; adding what is there does nothing, and takes a
-// removal back. A prefix that is longer than a block, not masked, that has more than
-// 2^MaxBits blocks, or that overlaps another, is ErrInvalid.
+// Add adds the range p; adding it again does nothing, or reverts a removal. A prefix that is
+// longer than a block, not masked, has more than 2^MaxBits blocks or overlaps another range is
+// ErrInvalid.
 func (b *Blocks) Add(p netip.Prefix) error {
 	for i, s := range b.whole {
 		if s.prefix == p {
@@ -49,8 +49,7 @@ func (b *Blocks) Add(p netip.Prefix) error {
 	return nil
 }
 
-// Remove has no more blocks cut from p. Those that are taken stay so until they
-// are given back.
+// Remove stops allocating from p. Allocated blocks stay allocated until Give.
 func (b *Blocks) Remove(p netip.Prefix) {
 	for i, s := range b.whole {
 		if s.prefix == p {
@@ -59,7 +58,7 @@ func (b *Blocks) Remove(p netip.Prefix) {
 	}
 }
 
-// Whole are the prefixes that blocks are cut from, in the order they were added.
+// Whole returns the ranges in the order in which they were added.
 func (b *Blocks) Whole() []netip.Prefix {
 	var out []netip.Prefix
 	for _, s := range b.whole {
@@ -70,8 +69,8 @@ func (b *Blocks) Whole() []netip.Prefix {
 	return out
 }
 
-// Take hands out a block: the one that is wanted, or, for the zero Prefix, the
-// next that is free in the first prefix that has one. The errors are Pool.Take's.
+// Take allocates a block: want, or, for the zero Prefix, the next free one of the first range
+// that has one. Errors are those of Pool.Take.
 func (b *Blocks) Take(now time.Time, want netip.Prefix) (netip.Prefix, error) {
 	if want.IsValid() {
 		s, i, err := b.find(want)
@@ -100,8 +99,8 @@ func (b *Blocks) Take(now time.Time, want netip.Prefix) (netip.Prefix, error) {
 		b.bits, b.Whole(), taken, resting, api.ErrUnavailable)
 }
 
-// Mark notes that the block is taken, as it was before a restart; of a withdrawn
-// prefix too. The errors are Pool.Mark's.
+// Mark records that the block was allocated before a restart, also one of a removed range.
+// Errors are those of Pool.Mark.
 func (b *Blocks) Mark(p netip.Prefix) error {
 	s, i, err := b.find(p)
 	if err != nil {
@@ -113,8 +112,8 @@ func (b *Blocks) Mark(p netip.Prefix) error {
 	return nil
 }
 
-// Give takes a block back; it rests for the quarantine. Giving what is not taken
-// does nothing. A withdrawn prefix goes with the last of its blocks.
+// Give frees a block; it is not allocated again during the quarantine. A block that is not
+// allocated is ignored. A removed range goes with its last block.
 func (b *Blocks) Give(now time.Time, p netip.Prefix) {
 	s, i, err := b.find(p)
 	if err != nil {
@@ -124,13 +123,14 @@ func (b *Blocks) Give(now time.Time, p netip.Prefix) {
 	b.whole = slices.DeleteFunc(b.whole, func(s share) bool { return s.retired && s.blocks.taken == 0 })
 }
 
-// Taken reports whether the block is taken; one that rests is not.
+// Taken reports whether the block is allocated, not counting quarantine.
 func (b *Blocks) Taken(p netip.Prefix) bool {
 	s, i, err := b.find(p)
 	return err == nil && s.blocks.bits.has(i) && !s.blocks.rests(i)
 }
 
-// Unused are the prefixes of which no block is taken or rests, in the order they were added.
+// Unused returns the ranges without allocated or quarantined blocks, in the order in which
+// they were added.
 func (b *Blocks) Unused(now time.Time) []netip.Prefix {
 	var out []netip.Prefix
 	for _, s := range b.whole {
@@ -142,7 +142,7 @@ func (b *Blocks) Unused(now time.Time) []netip.Prefix {
 	return out
 }
 
-// Free is how many blocks could be taken now.
+// Free returns how many blocks can be allocated now.
 func (b *Blocks) Free(now time.Time) int {
 	n := 0
 	for _, s := range b.whole {
@@ -160,5 +160,5 @@ func (b *Blocks) find(p netip.Prefix) (*share, int, error) {
 			return s, distance(s.prefix.Addr(), p.Addr(), p.Addr().BitLen()-b.bits), nil
 		}
 	}
-	return nil, 0, fmt.Errorf("%s is no /%d of %v: %w", p, b.bits, b.Whole(), api.ErrInvalid)
+	return nil, 0, fmt.Errorf("%s is not a /%d of %v: %w", p, b.bits, b.Whole(), api.ErrInvalid)
 }

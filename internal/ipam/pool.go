@@ -1,6 +1,5 @@
-// Package ipam keeps track of which addresses of a prefix are taken, and of
-// which prefixes of larger ones. It is pure: whoever uses it journals what it
-// took, and marks that after a restart. What an address means is theirs too.
+// Package ipam allocates addresses of a prefix, and prefixes of larger ones. It is pure: the
+// caller journals allocations and marks them after a restart.
 //
 //	pool, err := ipam.NewPool(subnet, ipam.Options{First: 2, Last: 1, Quarantine: 2 * time.Minute})
 //	a, err := pool.Take(now, netip.Addr{})
@@ -15,28 +14,29 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// MaxBits bounds a pool, and a prefix that blocks are cut from, to 2^MaxBits
-// members: a bit of memory each.
+// MaxBits bounds a pool, and a range of blocks, to 2^MaxBits members. Each takes a bit of
+// memory.
 const MaxBits = 24
 
-// Options say what of a pool is never chosen, and how long what was given back rests.
+// Options says which addresses of a pool are never allocated, and how long the quarantine of
+// freed ones is.
 type Options struct {
 	First      int // addresses at the start of the prefix that are not handed out
 	Last       int // the same at its end
 	Quarantine time.Duration
 }
 
-// Pool hands out addresses of one prefix. The zero Pool is not valid.
+// Pool allocates addresses of one prefix. The zero Pool is not usable.
 type Pool struct {
 	prefix  netip.Prefix
 	members *set
 }
 
-// NewPool is a pool with nothing taken. A prefix that is not valid or not masked,
-// that has more than 2^MaxBits addresses, or that the options use up, is ErrInvalid.
+// NewPool makes an empty pool. A prefix that is invalid, not masked, has more than 2^MaxBits
+// addresses, or that the options use up, is ErrInvalid.
 func NewPool(p netip.Prefix, o Options) (*Pool, error) {
 	if !p.IsValid() || p != p.Masked() || p.Addr().BitLen()-p.Bits() > MaxBits {
-		return nil, fmt.Errorf("%s is no prefix of at most 2^%d addresses: %w", p, MaxBits, api.ErrInvalid)
+		return nil, fmt.Errorf("%s is not a prefix of at most 2^%d addresses: %w", p, MaxBits, api.ErrInvalid)
 	}
 	n := 1 << (p.Addr().BitLen() - p.Bits())
 	if o.First < 0 || o.Last < 0 || o.First+o.Last >= n {
@@ -45,14 +45,14 @@ func NewPool(p netip.Prefix, o Options) (*Pool, error) {
 	return &Pool{prefix: p, members: newSet(n, o.First, n-o.Last, o.Quarantine)}, nil
 }
 
-// Prefix is what the pool is of.
+// Prefix returns the pool's prefix.
 func (p *Pool) Prefix() netip.Prefix { return p.prefix }
 
-// Take hands out an address: the one that is wanted, or, for the zero Addr, the
-// next that is free after the one chosen last, so that addresses return late.
+// Take allocates an address: want, or, for the zero Addr, the next free one after the last, so
+// that addresses are reused late.
 //
-// Outside the pool, or among those that are not handed out, is ErrInvalid; taken
-// is ErrConflict; in quarantine, or none left, is ErrUnavailable.
+// An address outside the pool or excluded by the options is ErrInvalid; an allocated one is
+// ErrConflict; one in quarantine, or none left, is ErrUnavailable.
 func (p *Pool) Take(now time.Time, want netip.Addr) (netip.Addr, error) {
 	if want.IsValid() {
 		i, ok := p.index(want)
@@ -72,9 +72,9 @@ func (p *Pool) Take(now time.Time, want netip.Addr) (netip.Addr, error) {
 	return add(p.prefix.Addr(), i, 0), nil
 }
 
-// TakeEarly hands out the address that has rested longest, where that is at least
-// so long: for when Take has none left. Who has spoken to whoever had it may not
-// know yet that it is another's. None is ErrUnavailable.
+// TakeEarly allocates the address that has been in quarantine longest, if that is at least
+// least: for when Take has none left. Peers of its former holder may not know yet that it
+// changed. None is ErrUnavailable.
 func (p *Pool) TakeEarly(now time.Time, least time.Duration) (netip.Addr, error) {
 	i, ok := p.members.early(now, least)
 	if !ok {
@@ -84,9 +84,8 @@ func (p *Pool) TakeEarly(now time.Time, least time.Duration) (netip.Addr, error)
 	return add(p.prefix.Addr(), i, 0), nil
 }
 
-// Mark notes that the address is taken, as it was before a restart. Those that
-// are not handed out may be marked too. Outside the pool is ErrInvalid, marked
-// or taken already is ErrConflict.
+// Mark records that the address was allocated before a restart, also one that the options
+// exclude. Outside the pool is ErrInvalid, allocated already is ErrConflict.
 func (p *Pool) Mark(a netip.Addr) error {
 	i, ok := p.index(a)
 	if !ok {
@@ -98,24 +97,24 @@ func (p *Pool) Mark(a netip.Addr) error {
 	return nil
 }
 
-// Give takes an address back; it rests for the quarantine. Giving what is not
-// taken does nothing.
+// Give frees an address; it is in quarantine then. An address that is not allocated is
+// ignored.
 func (p *Pool) Give(now time.Time, a netip.Addr) {
 	if i, ok := p.index(a); ok {
 		p.members.give(now, i)
 	}
 }
 
-// Taken reports whether the address is taken; one that rests is not.
+// Taken reports whether the address is allocated, not counting quarantine.
 func (p *Pool) Taken(a netip.Addr) bool {
 	i, ok := p.index(a)
 	return ok && p.members.bits.has(i) && !p.members.rests(i)
 }
 
-// Free is how many addresses could be taken now.
+// Free returns how many addresses can be allocated now.
 func (p *Pool) Free(now time.Time) int { return p.members.free(now) }
 
-// Resting is how many addresses are in quarantine.
+// Resting returns how many addresses are in quarantine.
 func (p *Pool) Resting(now time.Time) int {
 	p.members.wake(now)
 	return p.members.resting()
@@ -128,8 +127,8 @@ func (p *Pool) index(a netip.Addr) (int, bool) {
 	return distance(p.prefix.Addr(), a, 0), true
 }
 
-// distance is how many units of 2^shift addresses lie between base and a, which
-// share all but their last MaxBits+shift bits.
+// distance returns how many units of 2^shift addresses are between base and a, which share all
+// but their last MaxBits+shift bits.
 func distance(base, a netip.Addr, shift int) int {
 	b, c := base.As16(), a.As16()
 	var carry [16]byte
@@ -152,7 +151,7 @@ func distance(base, a netip.Addr, shift int) int {
 	return n
 }
 
-// add is the address n units of 2^shift after base.
+// add returns the address n units of 2^shift after base.
 func add(base netip.Addr, n, shift int) netip.Addr {
 	b := base.As16()
 	for bit := 0; n>>bit != 0; bit++ {

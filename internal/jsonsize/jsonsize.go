@@ -1,5 +1,5 @@
-// Package jsonsize bounds the memory that decoding JSON of another tier takes: an
-// object of three bytes, "{},", may become a structure of hundreds.
+// Package jsonsize bounds the memory for decoding JSON of another tier: an object of three
+// bytes, "{},", may become a structure of hundreds.
 //
 //	text, err := limit.Read(r.Body)
 //	err = json.Unmarshal(text, &report)
@@ -13,15 +13,15 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Limit is the most that a text may have. 0 objects or values are not limited.
+// Limit bounds a text. 0 objects or values are not limited.
 type Limit struct {
 	Bytes   int64
 	Objects int
 	Values  int // objects, arrays, members and elements
 }
 
-// Read returns all of r, which it reads no further than the limit. A text beyond the
-// limit is api.ErrTooLarge.
+// Read returns all of r, reading at most up to the limit. A text beyond the limit is
+// api.ErrTooLarge.
 func (l Limit) Read(r io.Reader) ([]byte, error) {
 	var b bytes.Buffer
 	if _, err := b.ReadFrom(io.LimitReader(r, l.Bytes+1)); err != nil {
@@ -46,8 +46,8 @@ func (l Limit) Check(text []byte) error {
 	return nil
 }
 
-// Count returns how many objects a text has, and no fewer than the values that it has:
-// it counts what opens an object or array, or separates two values, outside strings.
+// Count returns the number of objects and an upper bound of the number of values in a text. It
+// counts opening brackets and commas outside of strings.
 func Count(text []byte) (objects, values int) {
 	quoted := false
 	for i := 0; i < len(text); i++ {

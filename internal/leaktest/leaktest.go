@@ -1,7 +1,6 @@
-// Package leaktest fails tests that leave goroutines behind. It is goleak with the
-// patience that a busy machine needs: goleak itself waits for about a second in
-// all, and what was told to end may be waiting for a disk for longer. What tests
-// leave on the machine is for others to see.
+// Package leaktest fails tests that leave goroutines behind. It is goleak with a longer
+// timeout for busy machines: goleak waits for about a second, and a goroutine that is ending
+// may wait for a disk for longer.
 //
 //	func TestMain(m *testing.M) { leaktest.Main(m) }
 package leaktest
@@ -17,7 +16,7 @@ import (
 
 const patience = time.Minute
 
-// Main runs the tests and ends the program, with a failure if goroutines are left.
+// Main runs the tests and exits, with a failure if goroutines are left.
 func Main(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
@@ -29,8 +28,8 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// Since returns a check that fails t where goroutines are left that began after
-// Since. Tests beside it are taken for leaks.
+// Since returns a check that fails t if goroutines are left that began after Since. Parallel
+// tests count as leaks.
 func Since(t testing.TB) (check func()) {
 	before := goleak.IgnoreCurrent()
 	return func() {
@@ -41,7 +40,7 @@ func Since(t testing.TB) (check func()) {
 	}
 }
 
-// find looks until nothing is left or the time is over.
+// find looks for goroutines until none are left or the time is over.
 func find(within time.Duration, o ...goleak.Option) error {
 	for end := time.Now().Add(within); ; {
 		if err := goleak.Find(o...); err == nil || time.Now().After(end) {

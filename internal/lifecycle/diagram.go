@@ -8,9 +8,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Diagram is the table as a Mermaid state diagram: one arrow for all events
-// that lead from one state to another. Withdrawal, which every state but the
-// last can take, is drawn once.
+// Diagram returns the table as a Mermaid state diagram, with one arrow for all events between
+// two states. Withdrawal, which every state but the last accepts, is drawn once.
 func Diagram() string {
 	var b strings.Builder
 	b.WriteString("stateDiagram-v2\n    [*] --> registered\n")
@@ -26,7 +25,7 @@ func Diagram() string {
 	return b.String()
 }
 
-// Text is the table as lines for a terminal or a plain document.
+// Text returns the table as lines of text.
 func Text() string {
 	var b strings.Builder
 	for _, from := range States {
@@ -47,7 +46,7 @@ func Text() string {
 	return b.String()
 }
 
-// between lists the events that lead from one state to another, but for Withdraw.
+// between returns the events that lead from one state to another, except Withdraw.
 func between(from, to api.State) []string {
 	var events []string
 	for e, t := range next[from] {

@@ -1,13 +1,12 @@
-// Package loop gives a core its life: one goroutine that owns it, steps it with
-// what arrives, saves what it wants saved, and only then sends what it says.
+// Package loop runs a core: one goroutine owns it, steps it with inputs, makes its saves
+// durable, and then sends its messages.
 //
-// Inputs that wait together are stepped together and saved in one go, so that
-// the cost of durability is shared and an idle core costs nothing. What decides
-// belongs to the core, what transports to the send function.
+// Inputs that wait together are stepped together and saved in one write, so that they share
+// its cost. An idle core costs nothing.
 //
 //	l := loop.New(core, store, send, loop.Options[node.Input]{Tick: node.Tick{}})
 //	g.Go(func() error { return l.Run(ctx) })
-//	l.Post(node.Desired{Desired: d})                          // may be dropped; repetition heals
+//	l.Post(node.Desired{Desired: d})                          // may be dropped
 //	err := l.Do(ctx, cluster.Drain{Node: n}, nil)             // durable when it returns nil
 //	err = l.Read(ctx, func() { nodes = core.Nodes() })        // on the owner's goroutine
 package loop
@@ -23,9 +22,10 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Options tune a loop. Zero values mean the defaults.
+// Options configures a loop. Zero values are the defaults.
 type Options[In any] struct {
 	Tick        In            // posted when the core's Wake is reached
 	Log         *slog.Logger  // slog.Default
@@ -33,14 +33,14 @@ type Options[In any] struct {
 	Batch       int           // inputs that are stepped before a save: 512
 	SaveTimeout time.Duration // after which a save counts as failed and is repeated: 10 s
 	Observe     func(Sample)  // called on the owner's goroutine after each batch; must not block
-	// WhenFull says which inputs are stepped even while the store takes no saves, the
-	// Tick among them if it may be; what they save joins what waits, and of what they
-	// send only the volatile goes out. Nil: none are. An input that somebody waits for
-	// (Do) is not, for its answer says that it is durable.
+	// WhenFull reports which inputs, the Tick included, are stepped while the store takes no
+	// saves. Their saves wait with the others, and of their messages only the volatile ones
+	// are sent. Nil: none. An input of Do is not stepped, because its answer means that it is
+	// durable.
 	WhenFull func(In) bool
 }
 
-// Sample is what one batch cost.
+// Sample is the cost of one batch.
 type Sample struct {
 	Steps     int
 	Docs      int
@@ -61,7 +61,7 @@ const (
 type Loop[In any] struct {
 	core    step.Core[In]
 	store   store.Store
-	send    func([]api.Envelope)
+	send    func([]wire.Envelope)
 	opts    Options[In]
 	queue   chan *call[In]
 	ended   chan struct{}
@@ -71,13 +71,13 @@ type Loop[In any] struct {
 	batch   []*call[In]
 }
 
-// stall is why saves fail at the moment.
+// stall is why saves fail now.
 type stall struct {
 	err  error
 	shut bool // so much waits to be saved that nothing more is stepped
 }
 
-// call is one thing that waits for the owner: an input, or a read (fn without input).
+// call is an input or a read (fn without input) that waits for the owner.
 type call[In any] struct {
 	in    In
 	step  bool
@@ -87,7 +87,7 @@ type call[In any] struct {
 	err   error      // owner's
 }
 
-// The states of a call: the owner takes it, or the caller abandons it, never both.
+// The states of a call: either the owner takes it or the caller abandons it.
 const (
 	waiting = iota
 	taken
@@ -97,7 +97,7 @@ const (
 func (c *call[In]) take() bool    { return c.state.CompareAndSwap(waiting, taken) }
 func (c *call[In]) abandon() bool { return c.state.CompareAndSwap(waiting, abandoned) }
 
-// answer tells whoever waits, once.
+// answer sends the result to the caller, once.
 func (c *call[In]) answer(err error) {
 	if c.done != nil {
 		c.done <- err
@@ -105,7 +105,7 @@ func (c *call[In]) answer(err error) {
 	}
 }
 
-// read runs the function of a call that has no input, once.
+// read runs the function of a call without input, once.
 func (c *call[In]) read() {
 	if !c.step && c.fn != nil {
 		c.fn()
@@ -113,8 +113,8 @@ func (c *call[In]) read() {
 	}
 }
 
-// refuse answers a call whose batch cannot be saved now: a read is answered all
-// the same, an input that the core refused has its reason already.
+// refuse answers a call whose batch cannot be saved now. A read is answered all the same, and
+// an input that the core refused keeps that error.
 func (c *call[In]) refuse(fate error) {
 	c.read()
 	if c.step && c.err == nil {
@@ -123,10 +123,9 @@ func (c *call[In]) refuse(fate error) {
 	c.answer(c.err)
 }
 
-// New is a loop around core, which nobody else touches from now on. send is
-// called on the owner's goroutine, with what is durable, and must not block:
-// delivery is never trusted, so a full transport drops.
-func New[In any](core step.Core[In], s store.Store, send func([]api.Envelope), o Options[In]) *Loop[In] {
+// New makes a loop that owns core. send is called on the owner's goroutine with durable
+// messages and must not block: a full transport drops them, and they are repeated.
+func New[In any](core step.Core[In], s store.Store, send func([]wire.Envelope), o Options[In]) *Loop[In] {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
@@ -149,12 +148,12 @@ func New[In any](core step.Core[In], s store.Store, send func([]api.Envelope), o
 	}
 }
 
-// Post hands in an input and never blocks. It is dropped, and counted, when the
-// queue is full, the store is (but for what is stepped even then), or the loop has ended.
+// Post adds an input and never blocks. The input is dropped, and counted, when the queue is
+// full, the store is full (except for WhenFull), or the loop has ended.
 func (l *Loop[In]) Post(in In) { l.Offer(in) }
 
-// Offer is Post, and reports whether the input was taken. One that is stepped while the
-// store is full will be stepped then, unless the loop ends before.
+// Offer is Post, and reports whether the input was taken. One for WhenFull is stepped while
+// the store is full, unless the loop ends before.
 func (l *Loop[In]) Offer(in In) bool {
 	s := l.stalled.Load()
 	open := s == nil || !s.shut && l.whenFull(in)
@@ -174,10 +173,10 @@ func (l *Loop[In]) Offer(in In) bool {
 	return false
 }
 
-// Dropped counts the posts that were dropped.
+// Dropped returns the number of dropped posts.
 func (l *Loop[In]) Dropped() uint64 { return l.dropped.Load() }
 
-// Stalled is why saves fail at the moment, or nil.
+// Stalled returns why saves fail now, or nil.
 func (l *Loop[In]) Stalled() error {
 	if s := l.stalled.Load(); s != nil {
 		return s.err
@@ -185,14 +184,14 @@ func (l *Loop[In]) Stalled() error {
 	return nil
 }
 
-// Do hands in an input and returns when its saves are durable and what it sends
-// was handed over, or with the reason why the core refused it. after, which may
-// be nil, runs on the owner's goroutine right after the step, refused or not, to
-// read its result; what it read may be used only if Do returns nil.
+// Do adds an input and returns when its saves are durable and its messages are sent, or the
+// error with which the core refused it. after, which may be nil, runs on the owner's goroutine
+// right after the step, refused or not, to read the result; the caller may use it only if Do
+// returns nil.
 //
-// While the store fails, Do fails at once, with ErrFull or ErrUnavailable. An
-// input that was stepped when the store failed takes effect when it recovers;
-// like one whose answer was lost, it may be repeated.
+// While the store fails, Do fails at once with ErrFull or ErrUnavailable. An input that was
+// stepped when the store failed takes effect when it recovers; like one whose answer was lost,
+// it may be repeated.
 func (l *Loop[In]) Do(ctx context.Context, in In, after func()) error {
 	if err := l.Stalled(); err != nil {
 		return err
@@ -200,9 +199,9 @@ func (l *Loop[In]) Do(ctx context.Context, in In, after func()) error {
 	return l.wait(ctx, &call[In]{in: in, step: true, fn: after})
 }
 
-// Read runs fn on the owner's goroutine, between steps, with all that it sees
-// durable; while the store fails it runs all the same. fn must be quick and must
-// not keep what the core may change.
+// Read runs fn on the owner's goroutine, between steps, when everything that it sees is
+// durable, or while the store fails. fn must be quick and must not keep what the core may
+// change.
 func (l *Loop[In]) Read(ctx context.Context, fn func()) error {
 	return l.wait(ctx, &call[In]{fn: fn})
 }
@@ -229,8 +228,8 @@ func (l *Loop[In]) wait(ctx context.Context, c *call[In]) error {
 			return gaveUp(ctx)
 		}
 	}
-	// The owner has it: its function may be running, so that its answer, which
-	// comes soon, has to be awaited.
+	// The owner has taken the call: its function may be running, so wait for the answer, which
+	// comes soon.
 	return <-done
 }
 
@@ -240,9 +239,9 @@ func gaveUp(ctx context.Context) error {
 	return fmt.Errorf("wait for the core: %w: %w", api.ErrTimeout, context.Cause(ctx))
 }
 
-// Run owns the core until ctx ends, which is no error, or until the loop cannot
-// go on: another process writes to the store (store.ErrConflict), or the store
-// is closed or refuses a document as such. It is called once.
+// Run owns the core until ctx ends, which is no error, or until the loop cannot continue:
+// another process writes to the store (store.ErrConflict), or the store is closed or refuses a
+// document. It is called once.
 func (l *Loop[In]) Run(ctx context.Context) error {
 	defer l.end()
 	timer := time.NewTimer(time.Hour)
@@ -322,8 +321,7 @@ func (l *Loop[In]) turn(ctx context.Context) error {
 		}
 		return eff.Err
 	}
-	// First the moment that was promised: a queue that is never empty must not
-	// keep the core from its leases.
+	// The timer first: a queue that is never empty must not keep the core from its leases.
 	if !l.wake.IsZero() && !l.wake.After(began) {
 		_ = take(l.opts.Tick)
 	}
@@ -356,8 +354,8 @@ func (l *Loop[In]) turn(ctx context.Context) error {
 	return nil
 }
 
-// save makes docs durable, however long that takes. Whoever waits is told after
-// the first failure.
+// save makes docs durable, however long that takes. Callers get an answer after the first
+// failure.
 func (l *Loop[In]) save(ctx context.Context, all *step.Effects, batch []*call[In], s *Sample) error {
 	if len(all.Save) == 0 {
 		return nil
@@ -392,13 +390,13 @@ func (l *Loop[In]) save(ctx context.Context, all *step.Effects, batch []*call[In
 	}
 }
 
-// mostUnsaved bounds what gathers while the store takes no saves; what is in the queue by
-// then is stepped still.
-const mostUnsaved = 16384
+// maxUnsaved bounds the saves that gather while the store takes none; inputs that are in the
+// queue by then are still stepped.
+const maxUnsaved = 16384
 
-// stall has Post and Do know.
+// stall makes the failure visible to Post and Do.
 func (l *Loop[In]) stall(fate error, all *step.Effects) {
-	l.stalled.Store(&stall{fate, len(all.Save) >= mostUnsaved})
+	l.stalled.Store(&stall{fate, len(all.Save) >= maxUnsaved})
 }
 
 func (l *Loop[In]) saveOnce(ctx context.Context, docs []store.Doc) error {
@@ -407,14 +405,13 @@ func (l *Loop[In]) saveOnce(ctx context.Context, docs []store.Doc) error {
 	return l.store.Save(ctx, docs)
 }
 
-// attend answers reads, steps what may be stepped without a save, and refuses
-// the rest until the pause is over.
+// attend answers reads, steps WhenFull inputs, and refuses the rest until the pause is over.
 func (l *Loop[In]) attend(ctx context.Context, pause time.Duration, fate error, all *step.Effects) error {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	for {
 		var due <-chan time.Time
-		if !l.wake.IsZero() && l.whenFull(l.opts.Tick) && len(all.Save) < mostUnsaved {
+		if !l.wake.IsZero() && l.whenFull(l.opts.Tick) && len(all.Save) < maxUnsaved {
 			due = time.After(max(0, time.Until(l.wake)))
 		}
 		select {
@@ -447,14 +444,14 @@ func (l *Loop[In]) stepOn(in In, fate error, all *step.Effects) {
 	}
 	all.Save = append(all.Save, eff.Save...)
 	all.Send = append(all.Send, l.sendVolatile(eff.Send)...)
-	if len(all.Save) >= mostUnsaved {
+	if len(all.Save) >= maxUnsaved {
 		l.stall(fate, all)
 	}
 }
 
-// sendVolatile sends what may go out now and returns the rest.
-func (l *Loop[In]) sendVolatile(send []api.Envelope) []api.Envelope {
-	var now, later []api.Envelope
+// sendVolatile sends the volatile messages and returns the rest.
+func (l *Loop[In]) sendVolatile(send []wire.Envelope) []wire.Envelope {
+	var now, later []wire.Envelope
 	for _, e := range send {
 		if e.Volatile {
 			now = append(now, e)
@@ -468,7 +465,7 @@ func (l *Loop[In]) sendVolatile(send []api.Envelope) []api.Envelope {
 	return later
 }
 
-// fate is what waiters are told about a save that failed.
+// fate returns the error that callers get for a save that failed.
 func fate(err error) error {
 	if errors.Is(err, api.ErrFull) {
 		return fmt.Errorf("not durable: the disk under the store is full; free some space: %w", err)
@@ -476,7 +473,7 @@ func fate(err error) error {
 	return fmt.Errorf("not durable: the store does not take saves now: %w: %w", api.ErrUnavailable, err)
 }
 
-// final reports whether repeating a save cannot help.
+// final reports whether repeating a save cannot succeed.
 func final(err error) bool {
 	for _, e := range []error{store.ErrConflict, store.ErrClosed, store.ErrCorrupt, api.ErrInvalid, api.ErrTooLarge} {
 		if errors.Is(err, e) {

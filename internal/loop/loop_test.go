@@ -14,6 +14,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/leaktest"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -38,7 +39,7 @@ func (c *counter) Step(now time.Time, x in) step.Effects {
 	case x.tick:
 		c.ticks++
 		c.wake = time.Time{}
-		return step.Effects{Send: []api.Envelope{{To: "tick", Msg: c.ticks, Volatile: true}, {To: "later", Msg: c.ticks}}}
+		return step.Effects{Send: []wire.Envelope{{To: "tick", Msg: c.ticks, Volatile: true}, {To: "later", Msg: c.ticks}}}
 	case x.add < 0:
 		return step.Effects{Err: fmt.Errorf("add %d: %w", x.add, api.ErrInvalid)}
 	case x.wakeIn > 0:
@@ -49,7 +50,7 @@ func (c *counter) Step(now time.Time, x in) step.Effects {
 	c.journal.Put("count", "n", c.n)
 	return step.Effects{
 		Save: c.journal.Take(),
-		Send: []api.Envelope{{To: "all", Msg: c.n}},
+		Send: []wire.Envelope{{To: "all", Msg: c.n}},
 		Wake: c.wake,
 	}
 }
@@ -100,15 +101,15 @@ type world struct {
 	*Loop[in]
 	core  *counter
 	store *flaky
-	sent  chan api.Envelope
+	sent  chan wire.Envelope
 	ended chan error
 }
 
 func start(t *testing.T, o Options[in]) *world {
 	t.Helper()
-	w := &world{core: &counter{}, store: &flaky{}, sent: make(chan api.Envelope, 2*mostUnsaved), ended: make(chan error, 1)}
+	w := &world{core: &counter{}, store: &flaky{}, sent: make(chan wire.Envelope, 2*maxUnsaved), ended: make(chan error, 1)}
 	o.Tick = in{tick: true}
-	w.Loop = New(w.core, w.store, func(es []api.Envelope) {
+	w.Loop = New(w.core, w.store, func(es []wire.Envelope) {
 		for _, e := range es {
 			w.sent <- e
 		}
@@ -269,7 +270,7 @@ func TestWhatIsUnsavedIsBounded(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if taken < mostUnsaved || taken > mostUnsaved+1000 || w.core.n != taken || w.Dropped() != 1 {
+		if taken < maxUnsaved || taken > maxUnsaved+1000 || w.core.n != taken || w.Dropped() != 1 {
 			t.Fatalf("%d taken, %d stepped, %d dropped", taken, w.core.n, w.Dropped())
 		}
 		w.store.set(nil)
@@ -312,7 +313,7 @@ func TestConflictEndsTheRole(t *testing.T) {
 }
 
 func TestPostNeverBlocks(t *testing.T) {
-	l := New(&counter{}, &flaky{}, func([]api.Envelope) {}, Options[in]{Queue: 5})
+	l := New(&counter{}, &flaky{}, func([]wire.Envelope) {}, Options[in]{Queue: 5})
 	for range 8 {
 		l.Post(in{add: 1})
 	}
@@ -368,7 +369,7 @@ func TestManyAskAtOnce(t *testing.T) {
 }
 
 func BenchmarkDo(b *testing.B) {
-	l := New(&counter{}, &flaky{}, func([]api.Envelope) {}, Options[in]{})
+	l := New(&counter{}, &flaky{}, func([]wire.Envelope) {}, Options[in]{})
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- l.Run(ctx) }()

@@ -1,10 +1,9 @@
-// Package netsock speaks to a machine's netmanager over its unix socket: what the
-// node engine needs of it, typed, and the rest as it is. What the answers mean is
-// in api (netsock.go); who serves them is netmanager/socket.
+// Package netsock is a client of the machine's netmanager over its unix socket: typed methods for
+// the node engine, and raw access to the rest. Package netmanager/socket is the server.
 //
 //	c := netsock.New("/run/treeline/net.sock")
-//	at, err := c.Attach(ctx, api.Attach{Key: key, NetNS: "/proc/4711/ns/net"})
-//	err = c.Events(ctx, func(e api.NetEvent) error { … })   // until the netmanager ends
+//	at, err := c.Attach(ctx, wire.Attach{Key: key, NetNS: "/proc/4711/ns/net"})
+//	err = c.Events(ctx, func(e wire.NetEvent) error { … })   // until the netmanager ends
 package netsock
 
 import (
@@ -23,6 +22,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/call"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // The paths that a netmanager serves.
@@ -38,17 +38,17 @@ const (
 	Link        = "/v1/link"
 )
 
-// The bounds of what travels over the socket.
+// The bounds of requests in bytes.
 const (
 	MaxRequest = 256 << 10 // of an attachment
-	MaxMessage = 12 << 20  // of a message to or from the cluster: what parts of one may sum up to
+	MaxMessage = 12 << 20  // of a message to or from the cluster, with all its parts
 )
 
-// Client speaks to one netmanager. It is safe for concurrent use and keeps no
-// connection that it does not use.
+// Client is a client of one netmanager. It is safe for concurrent use and closes idle
+// connections.
 type Client struct{ http *http.Client }
 
-// New is a client of the netmanager at the socket; it dials nothing yet.
+// New returns a client of the netmanager at the socket. It does not dial.
 func New(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "unix", socket)
@@ -58,56 +58,56 @@ func New(socket string) *Client {
 	}}}
 }
 
-// At is the path of one attachment, with what follows it ("/drain").
-func At(k api.Key, rest string) string {
+// At returns the path of one attachment, followed by rest, such as "/drain".
+func At(k wire.Key, rest string) string {
 	return Attachments + "/" + url.PathEscape(string(k.Instance)) + "/" + fmt.Sprint(uint64(k.Epoch)) + rest
 }
 
-// Attach gives a created workload its place on the network. It may be repeated.
-// A netmanager without a lease and one that does not answer are ErrUnavailable, an
-// exhausted subnet and a full disk ErrFull, a host port that is taken ErrConflict.
-func (c *Client) Attach(ctx context.Context, a api.Attach) (at api.Attached, err error) {
+// Attach attaches a created workload to the network. It may be repeated. Errors:
+// ErrUnavailable if the netmanager has no lease or does not answer, ErrFull for an exhausted
+// subnet or a full disk, ErrConflict for a host port that is taken.
+func (c *Client) Attach(ctx context.Context, a wire.Attach) (at wire.Attached, err error) {
 	err = c.do(ctx, http.MethodPut, Attachments, a, &at)
 	return at, err
 }
 
-// Detach takes a workload off the network. One that is not there is no error.
-func (c *Client) Detach(ctx context.Context, k api.Key) error {
+// Detach detaches a workload. An unknown workload is not an error.
+func (c *Client) Detach(ctx context.Context, k wire.Key) error {
 	return c.do(ctx, http.MethodDelete, At(k, ""), nil, nil)
 }
 
-// Drain has new flows avoid a workload from now on.
-func (c *Client) Drain(ctx context.Context, k api.Key) error {
+// Drain makes new flows avoid a workload.
+func (c *Client) Drain(ctx context.Context, k wire.Key) error {
 	return c.do(ctx, http.MethodPost, At(k, "/drain"), nil, nil)
 }
 
-// Attachments are all that the netmanager has, in the order of their keys.
-func (c *Client) Attachments(ctx context.Context) ([]api.Attached, error) {
-	var all api.Attachments
+// Attachments returns all attachments in the order of their keys.
+func (c *Client) Attachments(ctx context.Context) ([]wire.Attached, error) {
+	var all wire.Attachments
 	err := c.do(ctx, http.MethodGet, Attachments, nil, &all)
 	return all.Items, err
 }
 
-// Status is what the netmanager says of itself.
+// Status returns the status of the netmanager.
 func (c *Client) Status(ctx context.Context) (s api.NetStatus, err error) {
 	err = c.do(ctx, http.MethodGet, Status, nil, &s)
 	return s, err
 }
 
-// Down hands in a message of the cluster as it came.
+// Down passes on an encoded message of the cluster.
 func (c *Client) Down(ctx context.Context, payload []byte) error {
 	return c.do(ctx, http.MethodPost, Down, payload, nil)
 }
 
-// Link says whether the cluster is reached.
+// Link reports whether the cluster is connected.
 func (c *Client) Link(ctx context.Context, up bool) error {
-	return c.do(ctx, http.MethodPost, Link, api.NetLink{Up: up}, nil)
+	return c.do(ctx, http.MethodPost, Link, wire.NetLink{Up: up}, nil)
 }
 
 // Events hands each event of the netmanager to fn, whose error ends it, until the
 // netmanager ends (ErrUnavailable) or ctx does. There is one reader at a time: a
 // new one ends the earlier one's.
-func (c *Client) Events(ctx context.Context, fn func(api.NetEvent) error) error {
+func (c *Client) Events(ctx context.Context, fn func(wire.NetEvent) error) error {
 	resp, err := c.send(ctx, http.MethodGet, Up, nil)
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func (c *Client) Events(ctx context.Context, fn func(api.NetEvent) error) error 
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(make([]byte, 0, 4<<10), MaxMessage+4<<10)
 	for lines.Scan() {
-		var e api.NetEvent
+		var e wire.NetEvent
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			return fmt.Errorf("read the netmanager's events: %w: %w", api.ErrUnavailable, err)
 		}

@@ -1,8 +1,6 @@
-// Package probe says which addresses nodes may measure the way to for an SLA,
-// which is to say for anybody: what is public, and what an operator allows. The
-// cluster asks it of addresses that SLAs name, so that nobody is sent out in vain,
-// and the node of those that names lead to, before it sends anything. Whom to
-// measure and how is theirs.
+// Package probe decides which addresses nodes may measure the path to for an SLA: public ones,
+// and those that an operator allows. The cluster checks addresses in SLAs, and the node the
+// addresses that names resolve to, before it sends anything.
 //
 //	probe.Permitted(netip.MustParseAddr("10.0.0.1"), nil, nil) // false
 package probe
@@ -12,10 +10,10 @@ import (
 	"slices"
 )
 
-// special are the networks that are not the public internet, or that lead to it
-// by an address within the address: IANA's special-purpose registries (RFC 6890)
-// but for AS112 and AMT, which are servers of everybody's, and multicast. Of IPv6,
-// all but 2000::/3 is special too, with it NAT64's prefix (RFC 6052).
+// special are the networks that are not the public internet, or that embed another address:
+// IANA's special-purpose registries (RFC 6890) except AS112 and AMT, which are public servers,
+// and multicast. Of IPv6 everything but 2000::/3 is special, including NAT64's prefix (RFC
+// 6052).
 var special = prefixes(
 	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
 	"192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24",
@@ -32,10 +30,9 @@ func prefixes(text ...string) (out []netip.Prefix) {
 	return out
 }
 
-// Permitted reports whether an operator who allows and denies these networks lets
-// a be probed: what is public or allowed, but nothing that is denied. What is no
-// one host's is never, nor what has a zone. An IPv4 address counts as such however
-// it is written, in networks too.
+// Permitted reports whether an operator who allows and denies these networks permits to probe
+// a: it is public or allowed, and not denied. Addresses that are not one host's and addresses
+// with a zone are never permitted. IPv4 addresses in IPv6 form count as IPv4.
 func Permitted(a netip.Addr, allow, deny []netip.Prefix) bool {
 	if a.Zone() != "" {
 		return false // of a link, whose names are one machine's alone

@@ -1,6 +1,6 @@
-// Package problem is how our REST APIs say what is wrong: problem details (RFC
-// 9457) with a stable code and the faults of a document by their pointers, in
-// huma's answers and beside them. Importing it gives huma's own errors that form.
+// Package problem writes the errors of the REST APIs: problem details (RFC 9457) with a stable
+// code and the faults of a document by their pointers. Importing it makes huma's own errors
+// use this form.
 //
 //	return nil, problem.Of(err, "the root's log")
 //	problem.Write(w, problem.New(http.StatusNotFound, "no such path"))
@@ -20,23 +20,22 @@ import (
 	"github.com/treeline-edge/treeline/internal/call"
 )
 
-// Problem is api.Problem as huma writes it.
+// Problem is an api.Problem for huma.
 type Problem struct {
 	api.Problem
 	cause error // for Retry-After; may be nil
 }
 
-// Huma takes the form of its errors from a package variable, one for all APIs of
-// a process.
+// Huma reads the form of its errors from a package variable, for all APIs of a process.
 func init() { huma.NewError = fromHuma }
 
-// GetStatus is huma's.
+// GetStatus implements huma.StatusError.
 func (p *Problem) GetStatus() int { return p.Status }
 
-// Error is error's.
+// Error implements error.
 func (p *Problem) Error() string { return p.Problem.Error() }
 
-// ContentType is huma's.
+// ContentType implements huma.ContentTypeFilter.
 func (p *Problem) ContentType(ct string) string {
 	if ct == "application/json" {
 		return "application/problem+json"
@@ -44,7 +43,7 @@ func (p *Problem) ContentType(ct string) string {
 	return ct
 }
 
-// GetHeaders is huma's.
+// GetHeaders implements huma.HeadersError.
 func (p *Problem) GetHeaders() http.Header {
 	switch p.Status {
 	case http.StatusUnauthorized:
@@ -55,7 +54,7 @@ func (p *Problem) GetHeaders() http.Header {
 	return nil
 }
 
-// codes are those of statuses that no kind of error stands for.
+// codes are the codes of statuses that have no kind of error.
 var codes = map[int]string{
 	http.StatusBadRequest:           "malformed",
 	http.StatusMethodNotAllowed:     "method_not_allowed",
@@ -64,7 +63,7 @@ var codes = map[int]string{
 	http.StatusPreconditionRequired: "precondition_required",
 }
 
-// New is a problem of the status, with its code.
+// New returns a problem with the status and its code.
 func New(status int, detail string, fields ...api.ProblemField) *Problem {
 	_, code := api.HTTPStatus(api.KindOf(status))
 	if c, ok := codes[status]; ok {
@@ -77,11 +76,11 @@ func New(status int, detail string, fields ...api.ProblemField) *Problem {
 	}}
 }
 
-// faults is implemented by errors that hold all the faults of a document.
+// faults is implemented by errors that have all faults of a document.
 type faults interface{ ProblemFields() []api.ProblemField }
 
-// Of is the answer to an error. What is of no kind is our fault; its text stays
-// in log, "the root's log" say, where the caller writes it.
+// Of returns the answer to an error. An error without a kind is internal: its text is not sent
+// but is in log, such as "the root's log", where the caller writes it.
 func Of(err error, log string) *Problem {
 	var p *Problem
 	var wire *api.Problem
@@ -94,7 +93,7 @@ func Of(err error, log string) *Problem {
 	}
 	status, _ := api.HTTPStatus(err)
 	if status == http.StatusInternalServerError {
-		return New(status, fmt.Sprintf("something went wrong here; %s says what", log))
+		return New(status, fmt.Sprintf("internal error; see %s", log))
 	}
 	p = New(status, err.Error())
 	if errors.As(err, &f) {
@@ -114,7 +113,7 @@ func Write(w http.ResponseWriter, p *Problem) {
 	_ = json.NewEncoder(w).Encode(p) // who asked is gone
 }
 
-// fromHuma is huma's own errors (validation, body too large) in our form.
+// fromHuma converts huma's own errors (validation, body too large).
 func fromHuma(status int, msg string, errs ...error) huma.StatusError {
 	var fields []api.ProblemField
 	for _, err := range errs {
@@ -139,7 +138,7 @@ func fromHuma(status int, msg string, errs ...error) huma.StatusError {
 
 var index = regexp.MustCompile(`\[(\d+)\]`)
 
-// pointer turns huma's ".items[3].name" into a JSON pointer.
+// pointer converts huma's ".items[3].name" to a JSON pointer.
 func pointer(at string) string {
 	return strings.ReplaceAll(index.ReplaceAllString(at, ".$1"), ".", "/")
 }

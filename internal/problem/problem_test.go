@@ -31,7 +31,7 @@ func TestErrorsBecomeProblems(t *testing.T) {
 	}{
 		{fmt.Errorf("node n1: %w", api.ErrNotFound), 404, "not_found", "node n1", false},
 		{fmt.Errorf("no store: %w", api.ErrUnavailable), 503, "unavailable", "no store", true},
-		{errors.New("secret of ours"), 500, "internal", "the root's log says what", false},
+		{errors.New("secret of ours"), 500, "internal", "see the root's log", false},
 		{fmt.Errorf("asked: %w", &api.Problem{Status: 409, Code: "conflict", Detail: "another tier's"}), 409, "conflict", "another tier's", false},
 		{problem.New(http.StatusTooManyRequests, "wait"), 429, "too_many_requests", "wait", true},
 	} {

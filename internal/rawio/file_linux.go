@@ -13,20 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File is an open descriptor. It is safe for concurrent use. One that is never
-// closed stays open.
+// File is an open descriptor. It is safe for concurrent use. It stays open until Close.
 type File struct {
 	fd, stop int // stop is an event that wakes all who wait
 	closed   atomic.Bool
 	yielded  atomic.Int64 // when, since began, in nanoseconds
 
-	// use is held, shared, by all who use the descriptors: their numbers belong to
-	// another file as soon as they are closed.
+	// use is held, shared, by all users of the descriptors, because a number may be reused as
+	// soon as it is closed.
 	use sync.RWMutex
 }
 
-// New takes over a descriptor, also when it fails, and makes it one that does not
-// block by itself.
+// New takes ownership of a descriptor, also when it fails, and makes it non-blocking.
 func New(fd int) (*File, error) {
 	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err == nil {
@@ -41,12 +39,12 @@ func New(fd int) (*File, error) {
 	return &File{fd: fd, stop: stop}, nil
 }
 
-// Read calls fn until it returns neither EAGAIN nor EINTR, and waits after EAGAIN
-// until there is something to read. It returns fn's last error, or net.ErrClosed.
-// fn must not close the file.
+// Read calls fn until it returns neither EAGAIN nor EINTR, and after EAGAIN waits until the
+// descriptor is readable. It returns fn's last error, or net.ErrClosed. fn must not close the
+// file.
 func (f *File) Read(fn func(fd int) syscall.Errno) error { return f.do(fn, unix.POLLIN) }
 
-// Write is Read for what waits until it may write.
+// Write is Read, but waits until the descriptor is writable.
 func (f *File) Write(fn func(fd int) syscall.Errno) error { return f.do(fn, unix.POLLOUT) }
 
 func (f *File) do(fn func(fd int) syscall.Errno, event int16) error {
@@ -66,26 +64,25 @@ func (f *File) do(fn func(fd int) syscall.Errno, event int16) error {
 	return net.ErrClosed
 }
 
-// yieldEvery is how often a goroutine that waits goes through Go's scheduler. One
-// that did not for 10 ms is taken for one that hangs in its system call: the runtime's
-// monitor then takes its processor away in each call, wakes every 20 µs to do so, and
-// each call ends with the search for another. That doubled the time of a packet.
+// yieldEvery is how often a waiting goroutine passes through Go's scheduler. After 10 ms
+// without, the runtime's monitor takes it to hang in its system call: it takes its processor
+// away in each call and wakes every 20 µs to do so, which doubled the time of a packet.
 const yieldEvery = 4 * time.Millisecond
 
 var began = time.Now()
 
-// wait returns when the event may have come, or the end.
+// wait returns when the event or Close may have happened.
 func (f *File) wait(event int16) {
 	if now := int64(time.Since(began)); now-f.yielded.Load() > int64(yieldEvery) {
 		f.yielded.Store(now)
 		runtime.Gosched()
 	}
 	fds := [2]unix.PollFd{{Fd: int32(f.fd), Events: event}, {Fd: int32(f.stop), Events: unix.POLLIN}}
-	// Whatever comes of it, fn is called again and says what there is.
+	// The result does not matter: fn is called again and returns the state.
 	_, _, _ = syscall.Syscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds[0])), uintptr(len(fds)), 0, 0, 0, 0)
 }
 
-// Close ends all that waits, with net.ErrClosed, and returns when the descriptor is
+// Close interrupts all waiting calls with net.ErrClosed, and returns when the descriptor is
 // closed.
 func (f *File) Close() error {
 	if !f.closed.CompareAndSwap(false, true) {

@@ -1,5 +1,4 @@
-// Package reach says how others reach a server: under which URL, and under which
-// names its certificate should stand.
+// Package reach finds the URL of a server and the names for its certificate.
 //
 //	url, names := reach.Of(ln.Addr(), cfg.URL, cfg.Names)
 package reach
@@ -12,9 +11,8 @@ import (
 	"strings"
 )
 
-// Of is the URL under which others reach the listener, given unless it is empty,
-// and all the names and addresses that a certificate for it should have, further
-// ones included, in order.
+// Of returns the URL of the listener, given unless it is empty, and all names and addresses
+// for its certificate, including further.
 func Of(ln net.Addr, given string, further []string) (external string, names []string) {
 	host, port, _ := net.SplitHostPort(ln.String())
 	names = []string{"localhost", "127.0.0.1", "::1"}
@@ -41,7 +39,7 @@ func Of(ln net.Addr, given string, further []string) (external string, names []s
 	return external, slices.Compact(names)
 }
 
-// Local is the listener's address as a client on this machine dials it.
+// Local returns the listener's address for clients on this machine.
 func Local(ln net.Addr) string {
 	host, port, _ := net.SplitHostPort(ln.String())
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
@@ -50,13 +48,13 @@ func Local(ln net.Addr) string {
 	return net.JoinHostPort(host, port)
 }
 
-// Valid reports whether text is an https://host:port that others can be told.
+// Valid reports whether text is https://host:port.
 func Valid(text string) bool {
 	u, err := url.Parse(text)
 	return err == nil && u.Scheme == "https" && u.Host != "" && u.User == nil && strings.Trim(u.Path, "/") == "" && u.RawQuery == ""
 }
 
-// machine are the addresses under which others may reach this machine, IPv4 first.
+// machine returns the addresses of this machine, IPv4 first.
 func machine() []string {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {

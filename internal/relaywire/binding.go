@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// Sizes of bindings in bytes. No answer is longer than its request, so that
-// nobody can have a relay flood others; a request for a late answer too is as
-// long as both.
+// Sizes in bytes. Answers are never longer than their request, so that a relay cannot be used
+// to amplify a flood; a request for a late answer is as long as both answers.
 const (
 	RequestLen     = 80
 	LongRequestLen = 2 * RequestLen
@@ -21,40 +20,39 @@ const (
 // MaxLate is the longest delay of a late answer.
 const MaxLate = 4 * time.Minute
 
-// Request is a node's binding: who it is, and what it wants of the relay. It is
-// authenticated with the secret of the node's lease.
+// Request is a node's binding request. It is authenticated with the secret of the node's lease.
 type Request struct {
 	Slot uint32
-	// Seq grows with every request of a slot, restarts included (a clock's
-	// nanoseconds do): the relay takes no older one, or whoever recorded it could
-	// have the slot's traffic.
+	// Seq increases with every request of a slot, also over restarts, as a clock's
+	// nanoseconds do. The relay refuses older ones, so that a recorded request cannot
+	// redirect the slot's traffic.
 	Seq uint64
-	// Bind moves the slot to where the request comes from. Without it the relay
-	// answers and changes nothing, which tells a node whether UDP passes.
+	// Bind binds the slot to the source of the request. Without it the relay only answers,
+	// which shows whether UDP works.
 	Bind bool
-	// Late asks for a second answer after that many seconds of silence, which
-	// proves that a NAT's mapping lived so long. At most MaxLate.
+	// Late asks for a second answer after that time, in whole seconds up to MaxLate, which
+	// shows whether the NAT kept its mapping.
 	Late time.Duration
 }
 
-// Result is what a relay made of a request.
+// Result is the result of a request.
 type Result uint8
 
 // The results of a request.
 const (
-	Seen  Result = iota // answered; the slot is where it was
-	Bound               // the slot's traffic goes to Answer.Addr from now on
-	Stale               // Seq is not above Answer.Last: say it again with a higher one
+	Seen  Result = iota // answered; the binding is unchanged
+	Bound               // the slot is bound to Answer.Addr
+	Stale               // Seq is not above Answer.Last; repeat with a higher one
 )
 
-// Answer is the relay's word on a request, authenticated with the same secret.
+// Answer is the relay's answer, authenticated with the same secret.
 type Answer struct {
 	Late   bool // the second answer
 	Result Result
 	Slot   uint32
 	Seq    uint64         // the request's
-	Last   uint64         // the highest Seq that the relay has taken from the slot
-	Addr   netip.AddrPort // where the relay saw the request come from
+	Last   uint64         // the highest Seq that the relay has accepted for the slot
+	Addr   netip.AddrPort // source of the request as the relay saw it
 	Alt    uint16         // another UDP port of the relay that answers with Seen; 0: none
 }
 
@@ -80,8 +78,7 @@ func (r Request) Append(b, secret []byte) []byte {
 	return seal(b, start, secret)
 }
 
-// ParseRequest reads a request without trusting it: who looks up the slot's
-// secret then asks Authentic.
+// ParseRequest parses a request. The caller checks it with Authentic and the slot's secret.
 func ParseRequest(b []byte) (Request, error) {
 	if len(b) < RequestLen || b[0] != TypeRequest || b[1]&^flagBind != 0 {
 		return Request{}, ErrMalformed
@@ -115,8 +112,7 @@ func (a Answer) Append(b, secret []byte) []byte {
 	return seal(b, start, secret)
 }
 
-// ParseAnswer reads an answer that was made with the secret; all others are
-// ErrMalformed.
+// ParseAnswer parses an answer that is authentic with the secret; others are ErrMalformed.
 func ParseAnswer(b, secret []byte) (Answer, error) {
 	if len(b) != AnswerLen || b[0] != TypeAnswer && b[0] != TypeLate || Result(b[1]) > Stale || !Authentic(b, secret) {
 		return Answer{}, ErrMalformed
@@ -131,8 +127,8 @@ func ParseAnswer(b, secret []byte) (Answer, error) {
 	}, nil
 }
 
-// Authentic reports whether a request or an answer was made with the secret. An
-// empty secret authenticates nothing.
+// Authentic reports whether a request or an answer was made with the secret. With an empty secret
+// it reports false.
 func Authentic(b, secret []byte) bool {
 	if len(b) < macLen || len(secret) == 0 {
 		return false

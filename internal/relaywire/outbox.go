@@ -9,29 +9,28 @@ import (
 )
 
 const (
-	// outboxBytes is what waits at most for a connection. What is more is dropped, as
-	// a full queue of a router would.
+	// outboxBytes bounds what waits for a connection. Messages beyond are dropped.
 	outboxBytes = 256 << 10
-	// keptBytes is the largest buffer that is kept for the next messages: what a burst
-	// needed is not held for a quiet connection.
+	// keptBytes is the largest buffer that is kept for later messages, so that a quiet
+	// connection does not hold the memory of a burst.
 	keptBytes = 16 << 10
-	// stuck is how long a write may take before the connection counts as dead.
-	stuck = 30 * time.Second
+	// writeTimeout is how long a write may take before the connection counts as dead.
+	writeTimeout = 30 * time.Second
 )
 
-// Outbox is what waits to be written to a stream. Put may be called from anywhere
-// and never waits; one goroutine is in Run.
+// Outbox queues messages for a stream. Put may be called concurrently and does not block; one
+// goroutine calls Run.
 type Outbox struct {
 	wake chan struct{} // of capacity 1: there is something to write
 
 	mu     sync.Mutex // guards the field below
-	queued []byte     // framed, as it goes out
+	queued []byte     // framed
 }
 
-// NewOutbox returns an empty one.
+// NewOutbox returns an empty outbox.
 func NewOutbox() *Outbox { return &Outbox{wake: make(chan struct{}, 1)} }
 
-// Put queues a message, whose bytes it copies; false: there is no room.
+// Put queues a copy of a message in parts, and reports whether there was room.
 func (o *Outbox) Put(parts ...[]byte) bool {
 	n := 0
 	for _, p := range parts {
@@ -58,8 +57,7 @@ func (o *Outbox) Put(parts ...[]byte) bool {
 	return room
 }
 
-// Run writes what is put, all that there is at once, until ctx ends (nil) or the
-// connection fails.
+// Run writes queued messages to conn until ctx ends, which is not an error, or conn fails.
 func (o *Outbox) Run(ctx context.Context, conn net.Conn) error {
 	var spare []byte
 	for {
@@ -75,7 +73,7 @@ func (o *Outbox) Run(ctx context.Context, conn net.Conn) error {
 		if spare = out; cap(spare) > keptBytes {
 			spare = nil
 		}
-		_ = conn.SetWriteDeadline(time.Now().Add(stuck))
+		_ = conn.SetWriteDeadline(time.Now().Add(writeTimeout))
 		if _, err := conn.Write(out); err != nil && !errors.Is(err, net.ErrClosed) {
 			return err
 		} else if err != nil {

@@ -1,8 +1,7 @@
-// Package relaywire is what a node and a relay say to one another: the header
-// by which a datagram finds its slot, the binding by which a node tells the
-// relay where it is, and the framing of both over TLS. It knows bytes only;
-// cluster-orchestrator/relay and netmanager/relaylink speak it. What a datagram
-// carries after the header is between the nodes and encrypted.
+// Package relaywire encodes the messages between nodes and relays: the header that names a
+// datagram's slot, the binding of a node's address to its slot, and the framing of both over
+// TLS. The payload after a header is encrypted between the nodes. The protocol is implemented
+// by cluster-orchestrator/relay and netmanager/relaylink.
 //
 //	frame := relaywire.AppendFrame(nil, relaywire.Header{Slot: 7, Ticket: ticket})
 //	frame = append(frame, datagram...)
@@ -14,23 +13,23 @@ import (
 	"net/netip"
 )
 
-// The first byte of a datagram says what it is. Those below 0x10 are the
-// tunnel's own; 0x20 to 0x2f are a relay's answers and nobody else's.
+// The types of datagrams, in the first byte. Types below 0x10 are the tunnel's; 0x20 to 0x2f
+// are requests to and answers of a relay.
 const (
-	TypeFrame   = 0x10 // to a relay: forward what follows the header to a slot
-	TypeRequest = 0x20 // to a relay: here I am
-	TypeAnswer  = 0x21 // from a relay: there you are
-	TypeLate    = 0x22 // from a relay: the mapping still lives
+	TypeFrame   = 0x10 // to a relay: forward the datagram after the header to a slot
+	TypeRequest = 0x20 // to a relay: a binding request
+	TypeAnswer  = 0x21 // from a relay: the answer
+	TypeLate    = 0x22 // from a relay: the late answer
 )
 
-// HeaderLen is how many bytes a frame has before the datagram.
+// HeaderLen is the length of the header before a datagram, in bytes.
 const HeaderLen = 16
 
-// ErrMalformed is what parsers say of bytes that are none of ours.
+// ErrMalformed means an invalid or unauthentic message.
 var ErrMalformed = errors.New("malformed relay message")
 
-// Header says to which slot a relay forwards a frame, and shows that the sender
-// has it from a route.
+// Header names the slot to which a relay forwards a frame. The ticket proves that the sender got
+// the slot from a route.
 type Header struct {
 	Slot   uint32
 	Ticket uint64
@@ -52,7 +51,7 @@ func ParseFrame(b []byte) (h Header, datagram []byte, ok bool) {
 }
 
 // appendAddr appends 18 bytes: the address as IPv6 (IPv4 mapped) and the port.
-// The zone of a link-local address is lost: it means nothing elsewhere.
+// It omits the zone of a link-local address, which has no meaning on other machines.
 func appendAddr(b []byte, a netip.AddrPort) []byte {
 	ip := a.Addr().As16()
 	return binary.BigEndian.AppendUint16(append(b, ip[:]...), a.Port())

@@ -10,23 +10,21 @@ import (
 // Proto is the ALPN protocol of a relay on a cluster's TLS port (RFC 7301).
 const Proto = "treeline-relay"
 
-// MaxMessage is the longest message on a stream: the longest UDP datagram and
-// an address.
+// MaxMessage is the longest message on a stream in bytes: the longest UDP datagram and an
+// address.
 const MaxMessage = 65507 + toLen
 
-// toLen is how long the address before a frame to another relay is.
+// toLen is the length of the address before a frame to another relay.
 const toLen = 20
 
 // typeTo begins a message for another relay.
 const typeTo = 0x11
 
-// Over TLS each message is preceded by its length in two bytes. An empty one
-// asks the other side for one in turn, and shows that the connection lives.
-// From a node come frames for its own relay's slots and, behind an address,
-// frames for other relays; to a node go datagrams.
+// Over TLS each message is preceded by its length in two bytes. An empty message is a keep-alive,
+// which the other side answers. A node sends frames for its own relay's slots and, after an
+// address, frames for other relays; a relay sends datagrams.
 
-// AppendMessage appends one message for a stream. Longer ones than MaxMessage,
-// which no caller has, are left out.
+// AppendMessage appends a message for a stream. It omits one of more than 65,535 bytes.
 func AppendMessage(b, msg []byte) []byte {
 	if len(msg) > 0xffff {
 		return b
@@ -34,13 +32,12 @@ func AppendMessage(b, msg []byte) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(len(msg))), msg...)
 }
 
-// AppendTo appends what precedes a frame for the relay at to.
+// AppendTo appends the address before a frame for the relay at to.
 func AppendTo(b []byte, to netip.AddrPort) []byte {
 	return appendAddr(append(b, typeTo, 0), to)
 }
 
-// ParseTo splits a message for another relay; the frame, which is one, shares
-// b's memory.
+// ParseTo splits a message for another relay. It checks the frame, which shares b's memory.
 func ParseTo(b []byte) (to netip.AddrPort, frame []byte, ok bool) {
 	if len(b) < toLen || b[0] != typeTo || b[1] != 0 {
 		return netip.AddrPort{}, nil, false
@@ -52,8 +49,8 @@ func ParseTo(b []byte) (to netip.AddrPort, frame []byte, ok bool) {
 	return to, frame, true
 }
 
-// ReadMessage reads the next message of a stream into buf, which it grows where
-// that is too small, and returns the message. io.EOF is an end between messages.
+// ReadMessage reads the next message of a stream into buf, or into a new buffer if buf is too
+// small, and returns it. io.EOF means an end between messages.
 func ReadMessage(r io.Reader, buf []byte) ([]byte, error) {
 	var length [2]byte
 	if _, err := io.ReadFull(r, length[:]); err != nil {

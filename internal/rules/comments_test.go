@@ -27,7 +27,7 @@ func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
 			bad = append(bad, pkg+` has no comment that begins "Package …" (of a main: any)`)
 		}
 	}
-	report(t, "each package opens with what it is for and what it leaves to others; a reader starts there", bad)
+	report(t, "a package comment says what the package is for; readers start there", bad)
 }
 
 func TestExportedNamesAreDocumented(t *testing.T) {
@@ -38,7 +38,7 @@ func TestExportedNamesAreDocumented(t *testing.T) {
 		}
 		bad = append(bad, undocumented(s)...)
 	}
-	report(t, "a name that others use says what it means, its units and its errors, so that nobody must read the code behind it", bad)
+	report(t, "the comment of an exported name gives its meaning, units and errors, so that users need not read the code", bad)
 }
 
 // plain are methods whose meaning their interface tells: error, fmt.Stringer and the like.

@@ -1,6 +1,5 @@
-// Package rules proves the house rules of docs/architecture.md on the source
-// itself: who may import whom, that cores are pure, that outside modules stay
-// behind their adapters, and that every package and exported name says what it
-// is. It holds tests only. A rule that fails prints its reason; a room that does
-// not exist yet is picked up when it does.
+// Package rules tests the rules of docs/architecture.md on the source: the direction of
+// imports, the purity of cores, external modules behind adapters, and comments on packages
+// and exported names. It has tests only. A failing rule prints its reason. A folder in a
+// table need not exist yet.
 package rules

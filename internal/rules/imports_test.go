@@ -7,37 +7,38 @@ import (
 	"testing"
 )
 
-// The daemons' rooms: they meet in api and in testbed.
+// The daemons' packages.
 var daemons = []string{"root-orchestrator", "cluster-orchestrator", "node-engine", "netmanager"}
 
-// The rooms that put a daemon together of its core and adapters.
+// The packages that connect a daemon's core and adapters.
 var wirings = []string{"root-orchestrator/wiring", "cluster-orchestrator/wiring", "node-engine/wiring", "netmanager/wiring"}
 
-// The cores: what decides and does nothing else.
+// The cores, which decide and do no I/O.
 var cores = []string{"root-orchestrator/root", "cluster-orchestrator/cluster", "node-engine/node", "netmanager/overlay"}
 
-// direction says what of our own a room may import, the most particular room
-// first. A room may always import what is within itself. "*" is anything that
-// the later rules leave.
+// direction lists which packages of this module a folder may import, the most specific
+// folder first. A folder may always import its own packages. "*" allows everything.
 var direction = []struct {
-	room   string
+	folder string
 	may    []string
 	reason string
 }{
-	{"api/client", []string{"api"}, "clients know the contract and nothing of who serves it"},
-	{"api", []string{"api"}, "the contract is below everything: whatever it imported, everybody would import"},
-	{"internal/lifecycle", []string{"api"}, "the table of states decides nothing else"},
-	{"internal/store", []string{"api", "internal/store"}, "stores keep documents and know nothing of what is in them"},
-	{"internal/fairshare", []string{"api"}, "bounds are the same for all daemons and know what none of them bounds"},
-	{"internal/bus", []string{"api", "internal/bus", "internal/fairshare", "internal/gate", "internal/identity", "internal/refusals"}, "buses carry bytes; who may connect is identity's to say"},
-	{"internal/step", []string{"api", "internal/store"}, "what a core is, is said in terms of the contract and the store's documents"},
-	{"internal/probe", nil, "what may be probed is the same for cores and for those who send"},
-	{"internal/bounds", []string{"api", "internal/vivaldi"}, "what a lower tier may say is decided without knowing who reads it"},
-	{"internal/vivaldi", []string{"api"}, "geometry of round trips, for cores"},
-	{"internal/yaml", []string{"api"}, "YAML becomes JSON and is understood elsewhere"},
-	{"internal", []string{"api", "internal"}, "shared rooms serve the daemons and know none of them"},
-	{"scheduler-plugins/sched", []string{"api", "internal/vivaldi"}, "placing is pure and the same at both levels"},
-	{"scheduler-plugins", []string{"api", "scheduler-plugins"}, "a plugin scores; it sees the contract and sched"},
+	{"api/client", []string{"api"}, "clients depend on the contract, not on the servers"},
+	{"api", []string{"api"}, "every package imports the contract, so that what it imports is imported everywhere"},
+	{"internal/wire", []string{"api"}, "messages between tiers are made of the types in api; senders and receivers import this package"},
+	{"internal/lifecycle", []string{"api"}, "the table of states is independent of everything else"},
+	{"internal/store", []string{"api", "internal/store"}, "stores do not know the contents of documents"},
+	{"internal/fairshare", []string{"api"}, "bounds are the same for all daemons and do not depend on what they bound"},
+	{"internal/bus", []string{"api", "internal/bus", "internal/fairshare", "internal/gate", "internal/identity", "internal/refusals"}, "buses carry bytes; internal/identity decides who may connect"},
+	{"internal/step", []string{"api", "internal/store", "internal/wire"}, "a core is defined by the contract and the documents of stores"},
+	{"internal/probe", nil, "cores and probers agree on what may be probed"},
+	{"internal/bounds", []string{"api", "internal/vivaldi", "internal/wire"}, "the bounds of a lower tier's messages are independent of their readers"},
+	{"internal/vivaldi", []string{"api"}, "cores compute with round trips; the geometry is pure"},
+	{"internal/yaml", []string{"api"}, "the package converts YAML to JSON and does not interpret it"},
+	{"internal", []string{"api", "internal"}, "shared packages do not depend on daemons"},
+	{"scheduler-plugins/sched", []string{"api", "internal/vivaldi"}, "placement is pure and the same at both tiers"},
+	{"scheduler-plugins/extsched", []string{"api", "internal/step", "scheduler-plugins"}, "the exchange with an external scheduler is part of both cores; its clients know no core"},
+	{"scheduler-plugins", []string{"api", "scheduler-plugins"}, "a plugin scores candidates; it needs the contract and sched only"},
 	{"root-orchestrator/root", coreMay, coreReason},
 	{"cluster-orchestrator/cluster", coreMay, coreReason},
 	{"node-engine/node", coreMay, coreReason},
@@ -47,15 +48,15 @@ var direction = []struct {
 	{"node-engine", daemonMay, daemonReason},
 	{"netmanager", daemonMay, daemonReason},
 	{"testbed", []string{"*"}, ""},
-	{"cli", []string{"api", "internal", "cli"}, "the terminal speaks to the daemons over their APIs; `treeline dev` starts them as processes"},
+	{"cli", []string{"api", "internal", "cli"}, "the CLI talks to daemons over their APIs; `treeline dev` starts them as processes"},
 }
 
 var (
-	// rom is pure, and what the cores place with when the wiring names no other plugin.
-	coreMay      = []string{"api", "internal/bounds", "internal/interest", "internal/ipam", "internal/lifecycle", "internal/probe", "internal/step", "internal/store", "internal/vivaldi", "scheduler-plugins/sched", "scheduler-plugins/rom"}
+	// rom is the default plugin of the cores.
+	coreMay      = []string{"api", "internal/bounds", "internal/interest", "internal/ipam", "internal/lifecycle", "internal/probe", "internal/step", "internal/store", "internal/vivaldi", "internal/wire", "scheduler-plugins/sched", "scheduler-plugins/extsched", "scheduler-plugins/rom"}
 	daemonMay    = []string{"api", "internal", "scheduler-plugins"}
-	daemonReason = "a daemon is its own core and adapters over the shared rooms; it knows no face and no other daemon"
-	coreReason   = "imports run one way, main → wiring → adapters → cores → lifecycle, sched, step, store types, api; a core that knew an adapter could not be simulated"
+	daemonReason = "a daemon consists of its core, its adapters and shared packages; it does not depend on clients or other daemons"
+	coreReason   = "imports run one way, main → wiring → adapters → cores → lifecycle, sched, step, store types, api; the simulator could not run a core that imports an adapter"
 )
 
 func TestImportsRunOneWay(t *testing.T) {
@@ -63,12 +64,12 @@ func TestImportsRunOneWay(t *testing.T) {
 	for _, rule := range direction {
 		var bad []string
 		for _, s := range all {
-			if s.test || ruleOf(s.pkg) != rule.room {
+			if s.test || ruleOf(s.pkg) != rule.folder {
 				continue
 			}
 			for p := range s.imports() {
 				to := inside(p)
-				if to == "" || in(to, s.pkg) || in(to, rule.room) || allowed(rule.room, to, rule.may) {
+				if to == "" || in(to, s.pkg) || in(to, rule.folder) || allowed(rule.folder, to, rule.may) {
 					continue
 				}
 				bad = append(bad, fmt.Sprintf("%s imports %s", s.path, to))
@@ -78,21 +79,21 @@ func TestImportsRunOneWay(t *testing.T) {
 	}
 }
 
-// ruleOf is the first room of the table that the package is in.
+// ruleOf is the first folder of the table that the package is in.
 func ruleOf(pkg string) string {
 	for _, r := range direction {
-		if in(pkg, r.room) {
-			return r.room
+		if in(pkg, r.folder) {
+			return r.folder
 		}
 	}
 	return ""
 }
 
-func allowed(room, to string, may []string) bool {
+func allowed(folder, to string, may []string) bool {
 	if slices.Contains(may, "*") {
 		return true
 	}
-	if inAny(room, cores) { // the store's types, and no store
+	if inAny(folder, cores) { // the store's types, and no store
 		return slices.Contains(may, to) || in(to, "api") && to != "api/client"
 	}
 	return inAny(to, may)
@@ -112,7 +113,7 @@ func TestDaemonsNeverImportOneAnother(t *testing.T) {
 			}
 		}
 	}
-	report(t, "daemons run on different machines, of different owners and versions: they meet in api, and in testbed", bad)
+	report(t, "daemons run on different machines with different owners and versions: they share api and internal/wire, and only testbed imports several", bad)
 }
 
 func TestTestHelpersStayInTests(t *testing.T) {
@@ -127,7 +128,7 @@ func TestTestHelpersStayInTests(t *testing.T) {
 			}
 		}
 	}
-	report(t, "what proves the daemons is no part of them", bad)
+	report(t, "test code is not part of the daemons", bad)
 }
 
 func TestTheContractImportsTheStandardLibraryOnly(t *testing.T) {
@@ -142,15 +143,15 @@ func TestTheContractImportsTheStandardLibraryOnly(t *testing.T) {
 			}
 		}
 	}
-	report(t, "anything may import api, also other people's programs; it brings nothing along", bad)
+	report(t, "other people's programs import api, so that it must not add dependencies", bad)
 }
 
 // modules says where each outside module may be imported, and why it came in.
 // "tests" stands for test files, suites and testbed, which may use all others too.
 var modules = []struct {
-	path   string
-	rooms  []string
-	reason string
+	path    string
+	folders []string
+	reason  string
 }{
 	{"github.com/goccy/go-yaml", []string{"internal/daemon"}, "YAML with struct tags; configuration"},
 	{"go.yaml.in/yaml/v3", []string{"internal/yaml"}, "YAML in linear time; SLAs"},
@@ -158,12 +159,12 @@ var modules = []struct {
 	{"github.com/spf13/cobra", []string{"cli"}, "commands, help, completion"},
 	{"golang.org/x/sync", []string{"internal", "root-orchestrator", "cluster-orchestrator", "node-engine", "netmanager", "cli"}, "errgroup: one group of lives per daemon"},
 	{"golang.org/x/sys", []string{"internal", "node-engine", "netmanager", "cli"}, "the kernel, where the standard library ends"},
-	{"golang.org/x/time", []string{"internal/fairshare"}, "token buckets; how keys share the memory for them is ours"},
+	{"golang.org/x/time", []string{"internal/fairshare", "netmanager", "cluster-orchestrator/relay"}, "token buckets; how keys share the memory for them is ours"},
 	{"golang.org/x/term", []string{"internal/daemon", "cli"}, "whether a person reads the output; passwords unseen"},
 	{"golang.org/x/crypto", []string{"internal/identity", "netmanager/tunnel/session"}, "argon2id; ChaCha20-Poly1305 and BLAKE2s"},
 	{"github.com/flynn/noise", []string{"netmanager/tunnel/session"}, "the tunnel's handshake"},
-	{"golang.org/x/net", nil, "HTTP/2 frames as a hostile client writes them, in tests"},
-	{"github.com/golang-jwt/jwt", []string{"internal/identity"}, "tokens, in one place where algorithms are pinned"},
+	{"golang.org/x/net", nil, "HTTP/2 frames of a hostile client, in tests"},
+	{"github.com/golang-jwt/jwt", []string{"internal/identity"}, "JWTs; one package pins the algorithms"},
 	{"github.com/prometheus", append([]string{"internal/daemon"}, wirings...), "metrics, registered where a daemon is put together"},
 	{"go.etcd.io/bbolt", []string{"internal/store/embedded"}, "the embedded store"},
 	{"go.mongodb.org/mongo-driver", []string{"internal/store/mongo"}, "the external store"},
@@ -172,23 +173,23 @@ var modules = []struct {
 	{"github.com/go-chi/chi", []string{"root-orchestrator/httpapi", "cluster-orchestrator/httpapi"}, "the router under huma"},
 	{"github.com/danielgtaylor/huma", []string{"root-orchestrator/httpapi", "cluster-orchestrator/httpapi", "internal/problem"}, "OpenAPI from the handlers"},
 	{"github.com/containerd", []string{"node-engine/runtime"}, "containers"},
-	{"github.com/distribution/reference", []string{"node-engine/runtime/containerd"}, "image references, read as containerd reads them"},
-	{"google.golang.org/protobuf", []string{"node-engine/runtime/containerd"}, "containerd keeps a container's extensions in it"},
+	{"github.com/distribution/reference", []string{"node-engine/runtime/containerd"}, "parses image references as containerd does"},
+	{"google.golang.org/protobuf", []string{"node-engine/runtime/containerd"}, "containerd encodes the extensions of containers with it"},
 	{"github.com/opencontainers", []string{"node-engine/runtime", "node-engine/devices"}, "the formats of images and containers"},
-	{"tags.cncf.io/container-device-interface", []string{"node-engine/devices"}, "CDI: how vendors describe devices to whoever makes containers"},
-	{"github.com/fsnotify/fsnotify", []string{"node-engine/devices"}, "hears of new CDI specifications; the CDI library brings it along"},
-	{"github.com/songgao/water", []string{"netmanager/tunnel/tun"}, "plain TUN devices, where the kernel gives no vnet headers; the one-packet-a-time forwarder of the benchmarks"},
-	{"golang.zx2c4.com/wireguard", nil, "wireguard-go as it ships, beside which tunnels are measured"},
+	{"tags.cncf.io/container-device-interface", []string{"node-engine/devices"}, "CDI: vendors' descriptions of devices for containers"},
+	{"github.com/fsnotify/fsnotify", []string{"node-engine/devices"}, "watches for new CDI specifications; the CDI library requires it"},
+	{"github.com/songgao/water", []string{"netmanager/tunnel/tun"}, "plain TUN devices, for kernels without vnet headers and for the benchmarks' forwarder"},
+	{"golang.zx2c4.com/wireguard", nil, "the benchmarks compare tunnels with wireguard-go"},
 	{"github.com/miekg/dns", []string{"netmanager/resolver"}, "DNS messages, servers and clients"},
 	{"github.com/cilium/ebpf", []string{"netmanager/dataplane/ebpf"}, "loads the data plane's programs and reads their maps, without a C library"},
 	{"github.com/google/nftables", []string{"netmanager/dataplane"}, "the kernel's packet filter by netlink: a change is a few set elements in one transaction"},
-	{"github.com/vishvananda/netlink", []string{"netmanager/link", "netmanager/dataplane", "netmanager/wiring"}, "devices, routes, neighbours, shaping and connection tracking by netlink"},
-	{"github.com/vishvananda/netns", []string{"netmanager/link"}, "how vishvananda/netlink is told of a namespace"},
-	{"github.com/tetratelabs/wazero", []string{"scheduler-plugins/outside/wasm"}, "WebAssembly without a C library, with bounds of memory and time"},
-	{"github.com/hashicorp/serf", nil, "Vivaldi as serf ships it, beside which ours is run"},
-	{"github.com/quic-go/quic-go", nil, "QUIC as it is spoken, over our network, in tests"},
-	{"pgregory.net/rapid", nil, "properties, in tests"},
-	{"go.uber.org/goleak", nil, "goroutines left behind, in tests"},
+	{"github.com/vishvananda/netlink", []string{"netmanager/link", "netmanager/dataplane", "netmanager/host"}, "devices, routes, neighbours, shaping and connection tracking by netlink"},
+	{"github.com/vishvananda/netns", []string{"netmanager/link"}, "vishvananda/netlink needs it for namespaces"},
+	{"github.com/tetratelabs/wazero", []string{"scheduler-plugins/extsched/wasm"}, "WebAssembly without a C library, with limits of memory and time"},
+	{"github.com/hashicorp/serf", nil, "tests compare internal/vivaldi with serf's"},
+	{"github.com/quic-go/quic-go", nil, "QUIC over the overlay network, in tests"},
+	{"pgregory.net/rapid", nil, "property tests"},
+	{"go.uber.org/goleak", nil, "detects leaked goroutines in tests"},
 }
 
 func TestOutsideModulesStayBehindTheirAdapters(t *testing.T) {
@@ -209,11 +210,11 @@ func TestOutsideModulesStayBehindTheirAdapters(t *testing.T) {
 			}
 		}
 	}
-	report(t, "dependencies are chosen: enter the module in this table, with its rooms and why it came in", strange)
+	report(t, "add a new module to this table with its folders and the reason for it", strange)
 	for _, m := range modules {
 		var bad []string
 		for _, s := range all {
-			if s.test || in(s.pkg, "testbed") || inAny(s.pkg, m.rooms) {
+			if s.test || in(s.pkg, "testbed") || inAny(s.pkg, m.folders) {
 				continue
 			}
 			for p := range s.imports() {
@@ -222,10 +223,10 @@ func TestOutsideModulesStayBehindTheirAdapters(t *testing.T) {
 				}
 			}
 		}
-		rooms := "tests"
-		if len(m.rooms) > 0 {
-			rooms = strings.Join(m.rooms, ", ")
+		folders := "tests"
+		if len(m.folders) > 0 {
+			folders = strings.Join(m.folders, ", ")
 		}
-		report(t, fmt.Sprintf("%s (%s) lives in %s, so that it can be replaced there", m.path, m.reason, rooms), bad)
+		report(t, fmt.Sprintf("%s (%s) is imported in %s only, so that it can be replaced", m.path, m.reason, folders), bad)
 	}
 }

@@ -65,16 +65,16 @@ func started(s source) []program {
 		if !ok {
 			return true
 		}
-		room, ok := f.X.(*ast.Ident)
+		pkg, ok := f.X.(*ast.Ident)
 		if !ok {
 			return true
 		}
-		from, ok := first[room.Name+"."+f.Sel.Name]
+		from, ok := first[pkg.Name+"."+f.Sel.Name]
 		if !ok {
 			return true
 		}
 		args := call.Args[min(from, len(call.Args)):]
-		if room.Name == "exec" {
+		if pkg.Name == "exec" {
 			args = args[:min(1, len(args))]
 		}
 		for _, a := range args {

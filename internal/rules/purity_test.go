@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-const purityReason = "a core is decided by its inputs alone: clocks, chance, I/O, goroutines and locks would make a run that no seed replays"
+const purityReason = "a core depends on its inputs only: clocks, randomness, I/O, goroutines and locks would make runs that no seed replays"
 
-// pure are the rooms that decide: the cores and what they stand on.
+// pure are the cores and the packages that they import.
 var pure = append([]string{"internal/ipam", "internal/lifecycle", "internal/step", "internal/vivaldi", "scheduler-plugins"}, cores...)
 
-// impure are the rooms within pure ones that do what was decided.
-var impure = []string{"scheduler-plugins/choice", "scheduler-plugins/outside"}
+// impure are packages below pure ones that perform I/O.
+var impure = []string{"scheduler-plugins/choice", "scheduler-plugins/extsched/client", "scheduler-plugins/extsched/remote", "scheduler-plugins/extsched/wasm"}
 
 var (
 	impureImports = []string{

@@ -99,16 +99,16 @@ func isSuite(pkg string) bool {
 	return strings.HasSuffix(base, "test") && base != "test"
 }
 
-// in reports whether pkg is the room or within it; "room/" is within it only.
-func in(pkg, room string) bool {
-	if strings.HasSuffix(room, "/") {
-		return strings.HasPrefix(pkg, room)
+// in reports whether pkg is the folder or within it; "folder/" is within it only.
+func in(pkg, folder string) bool {
+	if strings.HasSuffix(folder, "/") {
+		return strings.HasPrefix(pkg, folder)
 	}
-	return pkg == room || strings.HasPrefix(pkg, room+"/")
+	return pkg == folder || strings.HasPrefix(pkg, folder+"/")
 }
 
-func inAny(pkg string, rooms []string) bool {
-	return slices.ContainsFunc(rooms, func(r string) bool { return in(pkg, r) })
+func inAny(pkg string, folders []string) bool {
+	return slices.ContainsFunc(folders, func(r string) bool { return in(pkg, r) })
 }
 
 // inside is the module's own package that an import path names, or "".

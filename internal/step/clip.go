@@ -2,14 +2,14 @@ package step
 
 import "strings"
 
-// mostClipped is how many bytes of a text Clip leaves.
-const mostClipped = 1024
+// maxClipped is the number of bytes that Clip leaves.
+const maxClipped = 1024
 
-// Clip bounds what others may have a core store by way of explanation: the first
-// 1 KiB of it, and a sign that there was more. No character is cut in two.
+// Clip bounds an explanation from outside before a core stores it: it keeps the first 1 KiB
+// and marks the cut. It does not split characters.
 func Clip(text string) string {
-	if len(text) <= mostClipped {
+	if len(text) <= maxClipped {
 		return text
 	}
-	return strings.ToValidUTF8(text[:mostClipped], "") + "…"
+	return strings.ToValidUTF8(text[:maxClipped], "") + "…"
 }

@@ -2,19 +2,18 @@ package step
 
 import "time"
 
-// pauseSlack is how late a wake-up may be before it counts as a pause.
+// pauseSlack is the delay of a wake-up above which it counts as a pause.
 const pauseSlack = 2 * time.Second
 
-// Clock keeps the time that the process did not run (stopped, starved, its disk
-// full) out of a core's reckoning of others' silence: nobody was silent while
-// nobody listened. Leases that a core gives only grow by that, so it is safe.
+// Clock excludes the time in which the process did not run (stopped, starved, its disk full)
+// from a core's measure of silence: while nobody listens, nobody is silent. Leases that a core
+// grants only get longer by it, which is safe.
 type Clock struct {
 	paused time.Duration
 	last   time.Time
 }
 
-// Observe is now on the clock, which stood still while the process did; next is
-// the moment, on the clock, at which the core wanted to be woken.
+// Observe returns now on the clock. next is when, on the clock, the core wanted to be woken.
 func (k *Clock) Observe(now, next time.Time) time.Time {
 	if !k.last.IsZero() && !next.IsZero() {
 		expected := k.Real(next)
@@ -29,7 +28,7 @@ func (k *Clock) Observe(now, next time.Time) time.Time {
 	return now.Add(-k.paused)
 }
 
-// Real is when a moment on the clock comes; the zero time stays zero.
+// Real converts a time on the clock to real time; the zero time stays zero.
 func (k *Clock) Real(t time.Time) time.Time {
 	if t.IsZero() {
 		return t

@@ -8,9 +8,9 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
-// Journal turns a core's records into documents and counts their versions. One
-// step collects the saves of one input; a record that is put twice in a step is
-// saved once, where it was put last, unless it is pinned.
+// Journal encodes a core's records as documents and counts their versions. It collects the
+// saves of one step. A record that is put twice in a step is saved once, in the place of the
+// last put, unless it is pinned.
 type Journal struct {
 	versions map[docKey]uint64 // of what is stored, or pending
 	at       map[docKey]int    // where it is pending
@@ -19,13 +19,13 @@ type Journal struct {
 
 type docKey struct{ kind, key string }
 
-// Restored notes a document that was read at start.
+// Restored records a document that was read at start.
 func (j *Journal) Restored(d store.Doc) {
 	j.init()
 	j.versions[docKey{d.Kind, d.Key}] = d.Version
 }
 
-// Put saves record as the document kind/key, as JSON.
+// Put saves a record as the document kind/key, as JSON.
 func (j *Journal) Put(kind, key string, record any) {
 	j.add(docKey{kind, key}, encode(kind, key, record))
 }
@@ -33,26 +33,26 @@ func (j *Journal) Put(kind, key string, record any) {
 func encode(kind, key string, record any) []byte {
 	b, err := json.Marshal(record)
 	if err != nil {
-		// Records are our own plain structs; one that does not encode is our bug.
+		// Records are plain structs of our own: a failure is a bug.
 		panic(fmt.Sprintf("encode %s %s: %v", kind, key, err))
 	}
 	return b
 }
 
-// Pin keeps what is pending of a record where it is: a later Put of the step saves
-// another version after it. It is for what the saves between the two rely on, such as
-// that something was freed which another record takes then.
+// Pin keeps the pending save of a record in its place: a later Put of the step saves another
+// version after it. Use it for what later saves rely on, such as the release of something that
+// another record then takes.
 func (j *Journal) Pin(kind, key string) {
 	delete(j.at, docKey{kind, key})
 }
 
-// Delete removes the document kind/key, if there is one.
+// Delete removes the document kind/key, if it exists.
 func (j *Journal) Delete(kind, key string) {
 	k := docKey{kind, key}
 	j.init()
 	if i, ok := j.at[k]; ok && j.pending[i].Data != nil && j.pending[i].Version == 1 {
-		// It was made in this step and never stored. (A key that was deleted and made
-		// again within the step keeps its deletion, which is pending before it.)
+		// It was made in this step and never stored. (A key that was deleted and made again
+		// within the step keeps its pending deletion.)
 		j.drop(k, i)
 		delete(j.versions, k)
 		return
@@ -65,7 +65,7 @@ func (j *Journal) Delete(kind, key string) {
 	delete(j.at, k)
 }
 
-// Take yields the saves since the last Take.
+// Take returns the saves since the last Take.
 func (j *Journal) Take() []store.Doc {
 	docs := slices.DeleteFunc(j.pending, func(d store.Doc) bool { return d.Kind == "" })
 	j.pending = nil
@@ -73,8 +73,8 @@ func (j *Journal) Take() []store.Doc {
 	return docs
 }
 
-// amend is Put for a record that the step's later ones rely on: where it is
-// pending already, it keeps its place before them.
+// amend is Put for a record that later saves of the step rely on: a pending save keeps its
+// place.
 func (j *Journal) amend(kind, key string, record any) {
 	if i, ok := j.at[docKey{kind, key}]; ok {
 		j.pending[i].Data = encode(kind, key, record)
@@ -95,7 +95,7 @@ func (j *Journal) add(k docKey, data []byte) {
 	j.pending = append(j.pending, store.Doc{Kind: k.kind, Key: k.key, Version: v, Data: data})
 }
 
-// drop leaves a gap, which Take closes.
+// drop leaves a gap that Take closes.
 func (j *Journal) drop(k docKey, i int) {
 	j.pending[i] = store.Doc{}
 	delete(j.at, k)
@@ -107,21 +107,21 @@ func (j *Journal) init() {
 	}
 }
 
-// Counter hands out numbers that never repeat, restarts included, and costs a
-// save only once in Block numbers: it reserves ahead.
+// Counter returns numbers that never repeat, not even after a restart. It reserves Block
+// numbers per save.
 type Counter struct {
 	last     uint64
 	reserved uint64
 }
 
-// Block is how many numbers a Counter reserves at once.
+// Block is the number of reserved numbers.
 const Block = 1024
 
 type counterRecord struct {
 	Reserved uint64 `json:"reserved"`
 }
 
-// Restore starts after everything that an earlier life may have handed out.
+// Restore starts after all numbers that the process may have returned before a restart.
 func (c *Counter) Restore(data []byte) error {
 	var r counterRecord
 	if err := json.Unmarshal(data, &r); err != nil {
@@ -131,8 +131,8 @@ func (c *Counter) Restore(data []byte) error {
 	return nil
 }
 
-// Next is a number above all earlier ones; the reservation is saved before
-// whatever the caller puts after it.
+// Next returns a number above all earlier ones. The reservation is saved before what the
+// caller puts after it.
 func (c *Counter) Next(j *Journal, kind, key string) uint64 {
 	c.last++
 	if c.last > c.reserved {
@@ -142,7 +142,7 @@ func (c *Counter) Next(j *Journal, kind, key string) uint64 {
 	return c.last
 }
 
-// Raise has the counter go on above n, if it is not there yet.
+// Raise continues above n.
 func (c *Counter) Raise(n uint64, j *Journal, kind, key string) {
 	if n <= c.last {
 		return
@@ -153,5 +153,5 @@ func (c *Counter) Raise(n uint64, j *Journal, kind, key string) {
 	}
 }
 
-// Last is the number handed out last.
+// Last returns the number that was returned last.
 func (c *Counter) Last() uint64 { return c.last }

@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// Queue keeps keys in the order in which they were added first. It is a leaf of
-// a core's state; adding and removing cost the same whatever its length.
+// Queue keeps keys in the order in which they were first added. Adding and removing take
+// constant time.
 type Queue[K cmp.Ordered] struct {
 	seq uint64
 	at  map[K]uint64
 }
 
-// Add puts the key at the end, unless it is in the queue.
+// Add appends the key, unless it is in the queue.
 func (q *Queue[K]) Add(key K) {
 	if _, ok := q.at[key]; ok {
 		return
@@ -24,13 +24,13 @@ func (q *Queue[K]) Add(key K) {
 	q.at[key] = q.seq
 }
 
-// Remove takes the key out, if it is in.
+// Remove removes the key, if it is in the queue.
 func (q *Queue[K]) Remove(key K) { delete(q.at, key) }
 
 // Has reports whether the key is in the queue.
 func (q *Queue[K]) Has(key K) bool { _, ok := q.at[key]; return ok }
 
-// List is the queue's present content, oldest first.
+// List returns the keys, oldest first.
 func (q *Queue[K]) List() []K {
 	type place struct {
 		key K
@@ -48,7 +48,7 @@ func (q *Queue[K]) List() []K {
 	return keys
 }
 
-// Keys are the keys of m in their order, for wherever an order can be seen.
+// Keys returns the sorted keys of m, for where the order is visible.
 func Keys[K cmp.Ordered, V any](m map[K]V) []K {
 	keys := make([]K, 0, len(m))
 	for k := range m {

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Timers holds one moment per key. It is a leaf of a core's state: no clock,
-// no goroutine; setting and finding the next are O(log n).
+// Timers has one time per key. Set and Pop are O(log n).
 type Timers[K comparable] struct {
 	at   map[K]*timer[K]
 	heap timerHeap[K]
@@ -20,7 +19,7 @@ type timer[K comparable] struct {
 	pos int
 }
 
-// Set moves the key's moment to at.
+// Set sets the key's time.
 func (t *Timers[K]) Set(key K, at time.Time) {
 	t.seq++
 	if e, ok := t.at[key]; ok {
@@ -36,7 +35,7 @@ func (t *Timers[K]) Set(key K, at time.Time) {
 	heap.Push(&t.heap, e)
 }
 
-// SetEarlier moves the key's moment to at unless it has an earlier one.
+// SetEarlier sets the key's time, unless it has an earlier one.
 func (t *Timers[K]) SetEarlier(key K, at time.Time) {
 	if e, ok := t.at[key]; ok && !at.Before(e.at) {
 		return
@@ -44,7 +43,7 @@ func (t *Timers[K]) SetEarlier(key K, at time.Time) {
 	t.Set(key, at)
 }
 
-// Clear takes the key's moment away.
+// Clear removes the key.
 func (t *Timers[K]) Clear(key K) {
 	if e, ok := t.at[key]; ok {
 		heap.Remove(&t.heap, e.pos)
@@ -52,13 +51,13 @@ func (t *Timers[K]) Clear(key K) {
 	}
 }
 
-// Has reports whether the key has a moment.
+// Has reports whether the key has a time.
 func (t *Timers[K]) Has(key K) bool {
 	_, ok := t.at[key]
 	return ok
 }
 
-// Pop takes the earliest key whose moment is not after now.
+// Pop removes and returns the earliest key whose time is not after now.
 func (t *Timers[K]) Pop(now time.Time) (key K, ok bool) {
 	if len(t.heap) == 0 || t.heap[0].at.After(now) {
 		return key, false
@@ -68,7 +67,7 @@ func (t *Timers[K]) Pop(now time.Time) (key K, ok bool) {
 	return e.key, true
 }
 
-// Next is the earliest moment, or the zero time.
+// Next returns the earliest time, or the zero time.
 func (t *Timers[K]) Next() time.Time {
 	if len(t.heap) == 0 {
 		return time.Time{}

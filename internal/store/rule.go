@@ -10,9 +10,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Validate checks docs before anything of them is written, so that every
-// backend refuses the same ones. The error is of kind api.ErrInvalid or
-// api.ErrTooLarge.
+// Validate checks docs before any of them is written, so that every backend refuses the same
+// ones. Errors are api.ErrInvalid or api.ErrTooLarge.
 func Validate(docs []Doc) error {
 	for _, d := range docs {
 		if err := d.validate(); err != nil {
@@ -28,7 +27,7 @@ func (d Doc) validate() error {
 		return fmt.Errorf("the kind must match [a-z_]{1,32}: %w", api.ErrInvalid)
 	case !validKey(d.Key):
 		return fmt.Errorf("the key must be 1 to 512 bytes of UTF-8 without NUL: %w", api.ErrInvalid)
-	// Databases count in signed integers.
+	// Databases have signed integers.
 	case d.Version == 0 || d.Version > math.MaxInt64:
 		return fmt.Errorf("the version %d is not in 1 to 2^63-1: %w", d.Version, api.ErrInvalid)
 	case len(d.Data) > MaxData:
@@ -60,12 +59,12 @@ const (
 	Repeat                // nothing to do: it was written before
 )
 
-// Decide is the rule of Save for its first document, docs[0], whose key holds
-// stored; a stored Version of 0 says that it holds nothing.
+// Decide decides about docs[0] of a Save, whose key holds stored; version 0 means that it
+// holds nothing.
 //
-// A Save may change one key several times, and is repeated as a whole when its
-// answer was lost. So a document is also a repeat when the key already holds
-// what a later one of the same Save leaves there.
+// A Save may change one key several times, and is repeated as a whole when its answer was
+// lost. So a document is also a repeat if the key holds the result of a later document of the
+// same Save.
 func Decide(stored Doc, docs []Doc) Verdict {
 	d := docs[0]
 	if stored.Version == d.Version-1 && (d.Data != nil || stored.Version > 0) {
@@ -79,7 +78,7 @@ func Decide(stored Doc, docs []Doc) Verdict {
 	return Refuse
 }
 
-// leaves tells whether stored is what the key holds once d is written.
+// leaves reports whether stored is what the key holds after d is written.
 func (d Doc) leaves(stored Doc) bool {
 	if d.Data == nil {
 		return stored.Version == 0
@@ -87,7 +86,7 @@ func (d Doc) leaves(stored Doc) bool {
 	return stored.Version == d.Version && bytes.Equal(stored.Data, d.Data)
 }
 
-// Conflict is the error of a refused document.
+// Conflict returns the error of a refused document.
 func Conflict(d Doc, stored uint64) error {
 	return fmt.Errorf("save %s %q version %d over version %d: %w", d.Kind, d.Key, d.Version, stored, ErrConflict)
 }

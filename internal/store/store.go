@@ -1,10 +1,9 @@
-// Package store is the journal of a core: documents that are durable before
-// anything is said about them. Memory holds the state; a store is read once, at
-// start.
+// Package store is the journal of a core: documents become durable before messages about them
+// are sent. The state is in memory; a store is read once, at start.
 //
-// The contract is cut to the weakest backend: one document changes at a time,
-// there are no transactions across documents, no queries and no watches. Every
-// implementation passes storetest.
+// The contract is that of the weakest backend: one document changes at a time; there are no
+// transactions across documents, no queries and no watches. Every implementation passes
+// storetest.
 //
 //	docs, err := store.Load(ctx, s)
 //	err = s.Save(ctx, []store.Doc{{Kind: "app", Key: "acme/shop.prod", Version: 1, Data: b}})
@@ -18,8 +17,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Doc is one document. Version counts the changes of (Kind, Key) from 1; the
-// writer raises it by one with every change.
+// Doc is one document. Version counts the changes of (Kind, Key) from 1; the writer increments
+// it with every change.
 type Doc struct {
 	Kind    string // [a-z_]{1,32}
 	Key     string // 1 to 512 bytes of UTF-8 without NUL
@@ -27,22 +26,21 @@ type Doc struct {
 	Data    []byte // at most MaxData; nil deletes the document
 }
 
-// MaxData bounds a document.
+// MaxData bounds a document, in bytes.
 const MaxData = 4 << 20
 
-// ErrConflict says that a document's stored version is not the one before the
-// version to be written: somebody else wrote it. A core that sees it has lost
-// its role and stops.
+// ErrConflict means that the stored version is not the predecessor of the version to be
+// written: another process wrote it. A core that gets it has lost its role and stops.
 var ErrConflict = errors.New("store: written by another process")
 
-// ErrFull says that the disk or the quota under the store is full. Nothing that
-// was saved is lost, and a later Save may succeed.
+// ErrFull means that the disk or the quota of the store is full. Saved documents are kept, and
+// a later Save may succeed.
 var ErrFull = fmt.Errorf("store: %w", api.ErrFull)
 
-// ErrCorrupt says that what is stored cannot be read. It is kept as it is.
+// ErrCorrupt means that the stored data cannot be read. It is left unchanged.
 var ErrCorrupt = errors.New("store: corrupt")
 
-// ErrClosed says that the store was used after Close.
+// ErrClosed means that the store was used after Close.
 var ErrClosed = errors.New("store: closed")
 
 // Store keeps documents.
@@ -66,7 +64,7 @@ type Store interface {
 	Close() error
 }
 
-// Load reads all that s holds.
+// Load returns all documents in s.
 func Load(ctx context.Context, s Store) ([]Doc, error) {
 	var docs []Doc
 	err := s.Load(ctx, func(d Doc) error {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/fairshare"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // The bounds of streams, where they are asked for and where they are dialled.
@@ -50,7 +51,7 @@ func For(tenant api.Tenant, person string) string {
 
 // holder is the path of who the stream is for. A tier above that does not say it
 // yet is taken at the tenant of the instance.
-func holder(r api.StreamRequest) []string {
+func holder(r wire.StreamRequest) []string {
 	tenant, person, ok := strings.Cut(r.For, " ")
 	if !ok {
 		tenant = string(r.Instance.Tenant().Top())
@@ -59,7 +60,7 @@ func holder(r api.StreamRequest) []string {
 }
 
 // long reports whether the stream lasts until somebody ends it.
-func long(r api.StreamRequest) bool {
+func long(r wire.StreamRequest) bool {
 	return r.Kind == "logs" || r.Kind == "net" && r.Instance != ""
 }
 
@@ -79,7 +80,7 @@ func NewPlaces() *Places {
 // Take takes a place for the stream. The context ends when somebody else needs the
 // place; release gives it back. Where there is none, refused says why and what is
 // to be dialled is the refusal; where there is no place for that either, ok is false.
-func (p *Places) Take(ctx context.Context, r api.StreamRequest) (_ context.Context, release func(), refused error, ok bool) {
+func (p *Places) Take(ctx context.Context, r wire.StreamRequest) (_ context.Context, release func(), refused error, ok bool) {
 	pool := p.short
 	if long(r) {
 		pool = p.long

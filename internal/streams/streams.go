@@ -1,14 +1,14 @@
-// Package streams splices bulk streams (logs, answers of another tier's API):
-// whoever wants one asks the tier below over its link, with an id, and the tier
-// below dials POST …/streams/<id> with the bytes as the request's body. A
-// registry brings the two together. Nobody dials a cluster or a node.
+// Package streams splices bulk streams (logs, answers of another tier's API). The requester
+// sends an id to the tier below over its link, and that tier dials POST …/streams/<id> with
+// the bytes as the request's body. A registry connects the two. Nothing dials a cluster or a
+// node.
 //
-//	w, err := reg.Expect("cluster/munich", request)   // the asker
+//	w, err := reg.Expect("cluster/munich", request)   // the requester
 //	defer w.Close()
-//	link.Send(api.StreamRequest{ID: w.ID(), …})
+//	link.Send(wire.StreamRequest{ID: w.ID(), …})
 //	body, err := w.Body(ctx)                          // waits for the dialled end
 //
-//	err := reg.Deliver(ctx, id, "cluster/munich", r.Body)   // the handler of the POST
+//	err := reg.Deliver(ctx, id, "cluster/munich", r.Body)  // the handler of the dialled end
 package streams
 
 import (
@@ -22,10 +22,10 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/fairshare"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Registry knows the streams that are awaited. The zero value is ready; it is
-// safe for concurrent use.
+// Registry has the expected streams. The zero value is ready; it is safe for concurrent use.
 type Registry struct {
 	mu      sync.Mutex // guards the fields below
 	waiting map[string]*Wait
@@ -34,7 +34,7 @@ type Registry struct {
 	open    map[*Wait]struct{} // includes waiting
 }
 
-// Wait is one awaited stream. Its owner closes it.
+// Wait is one expected stream. Its owner closes it.
 type Wait struct {
 	reg    *Registry
 	id     string
@@ -51,10 +51,9 @@ type result struct {
 	err  error
 }
 
-// Expect awaits one stream from the peer that from names. Too many at once are
-// ErrTooMany or ErrUnavailable (a *fairshare.Full). A stream ends early if another
-// holder takes its place.
-func (r *Registry) Expect(from string, req api.StreamRequest) (*Wait, error) {
+// Expect registers a stream from the peer named from. Too many are ErrTooMany or
+// ErrUnavailable (a *fairshare.Full). A stream ends early if another holder takes its place.
+func (r *Registry) Expect(from string, req wire.StreamRequest) (*Wait, error) {
 	secret := make([]byte, 18)
 	if _, err := rand.Read(secret); err != nil {
 		return nil, fmt.Errorf("draw a stream's id: %w", err)
@@ -80,8 +79,8 @@ func (r *Registry) Expect(from string, req api.StreamRequest) (*Wait, error) {
 
 var errEvicted = fmt.Errorf("stream ended: another tenant took its place, try again: %w", api.ErrTooMany)
 
-// pool returns the pool that the stream has its place in. The caller holds mu.
-func (r *Registry) pool(req api.StreamRequest) *fairshare.Pool {
+// pool returns the pool of the stream. The caller holds mu.
+func (r *Registry) pool(req wire.StreamRequest) *fairshare.Pool {
 	if r.long == nil {
 		r.long, r.short = fairshare.NewPool(askedLong, fairshare.Keep), fairshare.NewPool(askedShort, fairshare.Keep)
 	}
@@ -102,15 +101,15 @@ func (r *Registry) end(w *Wait, why error) {
 	w.Close()
 }
 
-// Open returns how many streams are open or awaited.
+// Open returns the number of open and expected streams.
 func (r *Registry) Open() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.open)
 }
 
-// End ends all streams of the peer, those that are awaited included: its
-// certificate no longer counts.
+// End ends all streams of the peer, including expected ones, because its certificate was
+// revoked.
 func (r *Registry) End(from string) {
 	r.mu.Lock()
 	var all []*Wait
@@ -125,10 +124,10 @@ func (r *Registry) End(from string) {
 	}
 }
 
-// Deliver hands body to whoever expects stream id from the peer, and returns
-// when the asker has closed it, or with ctx's end. A stream that nobody expects,
-// or expects from another peer, is ErrNotFound; an id counts once. An asker that
-// closes before the body's end is no error: the caller ends the request.
+// Deliver passes body to the requester of stream id from the peer, and returns when the
+// requester has closed it or ctx ends. A stream that is not expected, or from another peer, is
+// ErrNotFound; an id is valid once. A requester that closes before the body's end is no error:
+// the caller ends the request.
 func (r *Registry) Deliver(ctx context.Context, id, from string, body io.Reader) error {
 	w, err := r.settle(id, from, result{body: body})
 	if err != nil {
@@ -143,8 +142,8 @@ func (r *Registry) Deliver(ctx context.Context, id, from string, body io.Reader)
 	}
 }
 
-// Fail tells whoever expects stream id from the peer that there will be none,
-// and why. It refuses what Deliver refuses.
+// Fail reports to the requester of stream id from the peer that there will be none, and why.
+// It refuses what Deliver refuses.
 func (r *Registry) Fail(id, from string, why error) error {
 	_, err := r.settle(id, from, result{err: why})
 	return err
@@ -155,19 +154,18 @@ func (r *Registry) settle(id, from string, res result) (*Wait, error) {
 	defer r.mu.Unlock()
 	w := r.waiting[id]
 	if w == nil || w.from != from {
-		return nil, fmt.Errorf("stream %q: nobody waits for it any more: %w", id, api.ErrNotFound)
+		return nil, fmt.Errorf("stream %q: it is not expected (any more): %w", id, api.ErrNotFound)
 	}
 	delete(r.waiting, id)
 	w.body <- res
 	return w, nil
 }
 
-// ID is the stream's id, to be sent to the peer and to nobody else.
+// ID returns the stream's id, to be sent to the peer only.
 func (w *Wait) ID() string { return w.id }
 
-// Body waits for the dialled end, or for the peer's reason why there is none;
-// ctx bounds the wait (ErrTimeout). What it yields may be read until Close, which
-// ends a read under way if the body is an HTTP request's.
+// Body waits for the dialled end, or for the peer's error; ctx bounds the wait (ErrTimeout).
+// The body may be read until Close, which interrupts a read if the body is an HTTP request's.
 func (w *Wait) Body(ctx context.Context) (io.Reader, error) {
 	select {
 	case r := <-w.body:
@@ -177,8 +175,7 @@ func (w *Wait) Body(ctx context.Context) (io.Reader, error) {
 	}
 }
 
-// Close ends the stream; the handler that delivers it returns. It may be called
-// more than once.
+// Close ends the stream; Deliver returns. It may be called more than once.
 func (w *Wait) Close() {
 	w.once.Do(func() {
 		close(w.closed)

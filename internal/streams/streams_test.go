@@ -9,11 +9,12 @@ import (
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 func TestStreamIsSpliced(t *testing.T) {
 	var r Registry
-	w, err := r.Expect("node/n1", api.StreamRequest{})
+	w, err := r.Expect("node/n1", wire.StreamRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +40,7 @@ func TestStreamIsSpliced(t *testing.T) {
 
 func TestStreamOfAnotherIsRefused(t *testing.T) {
 	var r Registry
-	w, err := r.Expect("node/n1", api.StreamRequest{})
+	w, err := r.Expect("node/n1", wire.StreamRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,16 +56,16 @@ func TestStreamOfAnotherIsRefused(t *testing.T) {
 
 func TestStreamsAreBoundedAndCountOnce(t *testing.T) {
 	var r Registry
-	first, err := r.Expect("n", api.StreamRequest{})
+	first, err := r.Expect("n", wire.StreamRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 127 {
-		if _, err := r.Expect("n", api.StreamRequest{}); err != nil {
+		if _, err := r.Expect("n", wire.StreamRequest{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := r.Expect("n", api.StreamRequest{}); !errors.Is(err, api.ErrTooMany) {
+	if _, err := r.Expect("n", wire.StreamRequest{}); !errors.Is(err, api.ErrTooMany) {
 		t.Errorf("one more: %v", err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
@@ -76,7 +77,7 @@ func TestStreamsAreBoundedAndCountOnce(t *testing.T) {
 		t.Errorf("a second delivery: %v", err)
 	}
 	first.Close()
-	if _, err := r.Expect("n", api.StreamRequest{}); err != nil {
+	if _, err := r.Expect("n", wire.StreamRequest{}); err != nil {
 		t.Errorf("after one ended: %v", err)
 	}
 	if _, err := first.Body(ended); err != nil && !errors.Is(err, api.ErrTimeout) {
@@ -86,7 +87,7 @@ func TestStreamsAreBoundedAndCountOnce(t *testing.T) {
 
 func TestFailureReachesTheAsker(t *testing.T) {
 	var r Registry
-	w, err := r.Expect("node/n1", api.StreamRequest{})
+	w, err := r.Expect("node/n1", wire.StreamRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +105,7 @@ func TestStreamsOfARemovedPeerEnd(t *testing.T) {
 	var r Registry
 	expect := func(from string) *Wait {
 		t.Helper()
-		w, err := r.Expect(from, api.StreamRequest{})
+		w, err := r.Expect(from, wire.StreamRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,20 +135,20 @@ func TestStreamsOfARemovedPeerEnd(t *testing.T) {
 // follow theirs, at the tier that asks and at the one that dials, and the person
 // itself can ask for other things.
 func TestFollowedLogsLeaveRoomForOthers(t *testing.T) {
-	logs := func(tenant api.Tenant, person string) api.StreamRequest {
-		return api.StreamRequest{Kind: "logs", For: For(tenant, person)}
+	logs := func(tenant api.Tenant, person string) wire.StreamRequest {
+		return wire.StreamRequest{Kind: "logs", For: For(tenant, person)}
 	}
 	var r Registry
 	p := NewPlaces()
-	asked := func(req api.StreamRequest) error { _, err := r.Expect("cluster/a", req); return err }
-	dialled := func(req api.StreamRequest) error {
+	asked := func(req wire.StreamRequest) error { _, err := r.Expect("cluster/a", req); return err }
+	dialled := func(req wire.StreamRequest) error {
 		_, _, refused, told := p.Take(t.Context(), req)
 		if refused == nil && !told {
 			t.Fatal("a stream that is not refused has no place")
 		}
 		return refused
 	}
-	for tier, take := range map[string]func(api.StreamRequest) error{"asked": asked, "dialled": dialled} {
+	for tier, take := range map[string]func(wire.StreamRequest) error{"asked": asked, "dialled": dialled} {
 		count := 0
 		for range 2000 {
 			if take(logs("acme/lab", "acme/lab/loud")) == nil {
@@ -157,7 +158,7 @@ func TestFollowedLogsLeaveRoomForOthers(t *testing.T) {
 		if count != 64 {
 			t.Errorf("%s: one person follows %d logs, want 64", tier, count)
 		}
-		if err := take(api.StreamRequest{Kind: "api", For: For("acme/lab", "acme/lab/loud")}); err != nil {
+		if err := take(wire.StreamRequest{Kind: "api", For: For("acme/lab", "acme/lab/loud")}); err != nil {
 			t.Errorf("%s: a request of the same person: %v", tier, err)
 		}
 		if err := take(logs("acme", "acme/quiet")); err != nil {
@@ -180,14 +181,14 @@ func TestAStreamThatLosesItsPlaceEnds(t *testing.T) {
 	var ends []context.Context
 	for i := range 4 {
 		for j := range 64 {
-			ctx, _, refused, _ := p.Take(t.Context(), api.StreamRequest{Kind: "logs", For: For(api.Tenant(fmt.Sprint("t", i)), fmt.Sprint("p", j%2))})
+			ctx, _, refused, _ := p.Take(t.Context(), wire.StreamRequest{Kind: "logs", For: For(api.Tenant(fmt.Sprint("t", i)), fmt.Sprint("p", j%2))})
 			if refused != nil {
 				t.Fatal(refused)
 			}
 			ends = append(ends, ctx)
 		}
 	}
-	if _, _, refused, _ := p.Take(t.Context(), api.StreamRequest{Kind: "logs", For: For("new", "p")}); refused != nil {
+	if _, _, refused, _ := p.Take(t.Context(), wire.StreamRequest{Kind: "logs", For: For("new", "p")}); refused != nil {
 		t.Fatal(refused)
 	}
 	ended := 0

@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sockaddr is an address as the kernel has it, of either family.
+// sockaddr is an address of either family in the kernel's form.
 type sockaddr struct {
 	raw unix.RawSockaddrInet6
 	len uint32
 }
 
-// set writes an address for a socket of the family; false: it cannot reach it.
+// set sets the address for a socket of the family, and reports whether that can reach it.
 func (s *sockaddr) set(a netip.AddrPort, v6 bool) bool {
 	port := (*[2]byte)(unsafe.Pointer(&s.raw.Port))
 	binary.BigEndian.PutUint16(port[:], a.Port())
@@ -30,13 +30,13 @@ func (s *sockaddr) set(a netip.AddrPort, v6 bool) bool {
 	if addr = addr.Unmap(); !addr.Is4() {
 		return false
 	}
-	// The port is where IPv6 has it; the address follows.
+	// The port has the same offset as in IPv6; the address follows.
 	in4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(&s.raw))
 	in4.Family, in4.Addr, s.len = unix.AF_INET, addr.As4(), unix.SizeofSockaddrInet4
 	return true
 }
 
-// get reads what the kernel wrote.
+// get returns the address that the kernel wrote.
 func (s *sockaddr) get() netip.AddrPort {
 	port := binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(&s.raw.Port))[:])
 	if s.raw.Family == unix.AF_INET {
@@ -49,8 +49,8 @@ func (s *sockaddr) get() netip.AddrPort {
 	return netip.AddrPortFrom(a, port)
 }
 
-// Zones of link-local addresses are numbers here, as they are on the wire between
-// us and the kernel; names would need a look-up for each packet.
+// Zones of link-local addresses are numbers, as in the kernel. Names would need a look-up for each
+// packet.
 func zone(name string) (n uint32) {
 	for _, c := range name {
 		if c < '0' || c > '9' {

@@ -11,8 +11,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/rawio"
 )
 
-// Conn is the socket. It is safe for concurrent use; its Senders and Receivers are
-// each for one goroutine.
+// Conn is a socket. It is safe for concurrent use; each Sender and Receiver is for one
+// goroutine.
 type Conn struct {
 	file  *rawio.File
 	v6    bool
@@ -20,8 +20,8 @@ type Conn struct {
 	gso   atomic.Bool
 }
 
-// Listen opens the socket on an address. The unspecified IPv6 address is for both
-// families, or for IPv4 where the host has no other. Port 0 is any.
+// Listen opens a socket on an address. The unspecified IPv6 address means both families, or IPv4
+// if the host has no IPv6. Port 0 means any.
 func Listen(at netip.AddrPort) (*Conn, error) {
 	c, err := listen(at)
 	if err != nil && at.Addr() == netip.IPv6Unspecified() && !errors.Is(err, unix.EADDRINUSE) {
@@ -59,19 +59,19 @@ func (c *Conn) prepare(fd int, at netip.AddrPort) error {
 		sa = &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().Unmap().As4()}
 	} else {
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0); err != nil {
-			return fmt.Errorf("take both families: %w", err)
+			return fmt.Errorf("accept both families: %w", err)
 		}
 		sa = &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
-		// Never fragment; the path's MTU is found by probes, not by what ICMP says.
+		// Never fragment: package paths finds the MTU by probes and ignores ICMP.
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE)
 	}
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE)
 	for _, o := range [][2]int{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
 		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[0], bufferBytes) != nil {
-			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[1], bufferBytes) // as much as an ordinary user may
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[1], bufferBytes) // up to the limit for unprivileged users
 		}
 	}
-	_ = unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1) // older kernels give one by one
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1) // older kernels do not support it
 	_, err := unix.GetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_SEGMENT)
 	c.gso.Store(err == nil)
 	if err := unix.Bind(fd, sa); err != nil {
@@ -79,7 +79,7 @@ func (c *Conn) prepare(fd int, at netip.AddrPort) error {
 	}
 	bound, err := unix.Getsockname(fd)
 	if err != nil {
-		return fmt.Errorf("ask for the port: %w", err)
+		return fmt.Errorf("read the port: %w", err)
 	}
 	switch b := bound.(type) {
 	case *unix.SockaddrInet4:
@@ -90,11 +90,11 @@ func (c *Conn) prepare(fd int, at netip.AddrPort) error {
 	return nil
 }
 
-// Local is the address that the socket is bound to.
+// Local returns the address that the socket is bound to.
 func (c *Conn) Local() netip.AddrPort { return c.local }
 
-// Batched reports whether runs are sent in one call.
+// Batched reports whether a run is sent in one call.
 func (c *Conn) Batched() bool { return c.gso.Load() }
 
-// Close ends all that waits on the socket, with net.ErrClosed.
+// Close closes the socket. Waiting calls return net.ErrClosed.
 func (c *Conn) Close() error { return c.file.Close() }

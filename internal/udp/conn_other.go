@@ -8,29 +8,29 @@ import (
 	"net/netip"
 )
 
-// Conn is the socket. It is safe for concurrent use; its Senders and Receivers are
-// each for one goroutine. Here it sends and receives one datagram at a time.
+// Conn is a socket. It is safe for concurrent use; each Sender and Receiver is for one goroutine.
+// On this system it sends and receives one datagram at a time.
 type Conn struct{ conn *net.UDPConn }
 
-// Listen opens the socket on an address. The unspecified IPv6 address is for both
-// families. Port 0 is any.
+// Listen opens a socket on an address. The unspecified IPv6 address means both families. Port 0
+// means any.
 func Listen(at netip.AddrPort) (*Conn, error) {
 	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 	if err != nil {
 		return nil, fmt.Errorf("listen on UDP %s: %w", at, err)
 	}
-	_ = c.SetReadBuffer(bufferBytes) // as much as the host grants
+	_ = c.SetReadBuffer(bufferBytes) // up to the host's limit
 	_ = c.SetWriteBuffer(bufferBytes)
 	return &Conn{c}, nil
 }
 
-// Local is the address that the socket is bound to.
+// Local returns the address that the socket is bound to.
 func (c *Conn) Local() netip.AddrPort { return c.conn.LocalAddr().(*net.UDPAddr).AddrPort() }
 
-// Batched reports whether runs are sent in one call.
+// Batched reports whether a run is sent in one call.
 func (c *Conn) Batched() bool { return false }
 
-// Close ends all that waits on the socket, with net.ErrClosed.
+// Close closes the socket. Waiting calls return net.ErrClosed.
 func (c *Conn) Close() error { return c.conn.Close() }
 
 // Receiver receives one datagram at a time.

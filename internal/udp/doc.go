@@ -1,13 +1,12 @@
-// Package udp is a socket for many datagrams: a node's tunnel and a cluster's
-// relay speak through it. It sends runs of equally long datagrams in one call
-// (UDP_SEGMENT) and receives them so (UDP_GRO, recvmmsg); where a device or a
-// kernel cannot, it sends them one by one.
+// Package udp is a UDP socket for high packet rates, used by nodes' tunnels and clusters' relays.
+// It sends runs of datagrams of one length in one call (UDP_SEGMENT) and receives runs (UDP_GRO,
+// recvmmsg). If a device or the kernel does not support that, it sends them one by one.
+// docs/adr/0080 says why it is not wireguard's package conn.
 //
-// It knows nothing of what is in a datagram. IPv4 addresses are taken and given as
-// such, also where the socket is IPv6's.
+// IPv4 addresses are never mapped to IPv6 in arguments and results, also with an IPv6 socket.
 //
 //	c, err := udp.Listen(netip.MustParseAddrPort("[::]:0"))
-//	err = c.NewSender().Send(to, run, 1432)      // run is cut into datagrams of 1432 bytes
+//	err = c.NewSender().Send(to, run, 1432)      // run is sent as datagrams of 1432 bytes
 //	r := c.NewReceiver(); n, err := r.Receive()  // then r.Message(0) … r.Message(n-1)
 package udp
 
@@ -16,20 +15,20 @@ import (
 	"net/netip"
 )
 
-// bufferBytes is what the kernel keeps for us in each direction: with its default
-// the tunnel loses packets whenever a core is busy for a moment.
+// bufferBytes is the size of the kernel's buffer in each direction. With the default size the
+// tunnel loses packets whenever a core is busy for a moment.
 const bufferBytes = 4 << 20
 
-// The longest run that Send takes at once.
+// The longest run that Send takes.
 const (
-	MaxRun       = 65507 - 20 // bytes; IPv6's, which has less room
+	MaxRun       = 65507 - 20 // bytes, of IPv6, which has less room
 	MaxDatagrams = 64
 )
 
-// ErrTooLong says that a datagram is longer than a device on its way here takes.
+// ErrTooLong means that a datagram exceeds the MTU of a device on this machine.
 var ErrTooLong = errors.New("datagram is too long for the path")
 
-// Message is one run of datagrams from one sender.
+// Message is a run of datagrams from one sender.
 type Message struct {
 	From netip.AddrPort
 	Data []byte

@@ -9,18 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A receiver has room for many small messages, or for a few large ones: with GRO a
-// message is up to 64 KB, and what is taken at once should fit the cache.
+// A receiver takes many small messages or a few large ones at once: with GRO a message is up to
+// 64 KB, and a batch should fit the cache.
 const (
 	slots    = 64
 	slotsGRO = 8
 	slotLen  = 1 << 16
-	// Slots are this far apart: were it a power of two, all small messages would
-	// compete for the same lines of the caches.
+	// slotStep is the distance of slots. With a power of two all small messages would compete
+	// for the same cache lines.
 	slotStep = slotLen + 1472
 )
 
-// Receiver receives without allocating. Its pages are used as messages need them.
+// Receiver receives messages without allocating. Its memory becomes resident as messages need
+// it.
 type Receiver struct {
 	c    *Conn
 	room []byte
@@ -28,7 +29,7 @@ type Receiver struct {
 	iovs [slots]unix.Iovec
 	from [slots]sockaddr
 	ctl  [slots][24]byte // UDP_GRO's control message of four bytes
-	ask  int             // for how many messages
+	ask  int             // how many messages to ask for
 	got  int
 	call func(fd int) syscall.Errno
 }
@@ -38,7 +39,7 @@ type mmsghdr struct {
 	len uint32
 }
 
-// NewReceiver makes a receiver for one goroutine.
+// NewReceiver returns a receiver for one goroutine.
 func (c *Conn) NewReceiver() *Receiver {
 	r := &Receiver{c: c, room: make([]byte, slots*slotStep), ask: slots}
 	vacate(r.room)
@@ -56,22 +57,21 @@ func (c *Conn) NewReceiver() *Receiver {
 	return r
 }
 
-// vacate gives the pages of zeros back to the machine: each comes again, as zeros, when
-// it is used. Go writes zeros to memory that was used before, so that a room of 4 MiB was
-// in memory for good, or was not, by what a start had left of the heap.
+// vacate returns the pages of a zeroed slice to the kernel, until they are used. Go writes zeros
+// to memory that it reuses, so that the 4 MiB of a receiver could be resident for good.
 func vacate(zeros []byte) {
 	page, at := os.Getpagesize(), uintptr(unsafe.Pointer(unsafe.SliceData(zeros)))
 	before := int(at % uintptr(page))
 	from, to := (page-before)%page, len(zeros)-(before+len(zeros))%page
 	if from < to {
-		_ = unix.Madvise(zeros[from:to], unix.MADV_DONTNEED) // refused, they stay
+		_ = unix.Madvise(zeros[from:to], unix.MADV_DONTNEED) // on failure they stay resident
 	}
 }
 
-// Receive waits for messages and says how many came. They are good until it is
-// called again. net.ErrClosed: the socket is closed.
+// Receive waits for messages and returns their number. They are valid until the next call.
+// net.ErrClosed: the socket is closed.
 func (r *Receiver) Receive() (int, error) {
-	for i := range r.got { // what the kernel has written
+	for i := range r.got { // the kernel has written them
 		r.reset(i)
 	}
 	r.got = 0
@@ -89,7 +89,7 @@ func (r *Receiver) Receive() (int, error) {
 	return r.got, nil
 }
 
-// reset makes room for a message's address and control message.
+// reset sets the lengths of a message's address and control message.
 func (r *Receiver) reset(i int) {
 	h := &r.msgs[i].hdr
 	h.Namelen = unix.SizeofSockaddrInet6
@@ -104,7 +104,7 @@ func (r *Receiver) recvmmsg(fd int) syscall.Errno {
 	return errno
 }
 
-// Message is the message i of the last Receive.
+// Message returns message i of the last Receive.
 func (r *Receiver) Message(i int) Message {
 	n := int(r.msgs[i].len)
 	m := Message{From: r.from[i].get(), Data: r.room[i*slotStep : i*slotStep+n], Each: n}

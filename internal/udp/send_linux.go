@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sender sends without allocating.
+// Sender sends datagrams without allocating.
 type Sender struct {
 	c    *Conn
 	to   sockaddr
@@ -21,7 +21,7 @@ type Sender struct {
 	call func(fd int) syscall.Errno
 }
 
-// NewSender makes a sender for one goroutine.
+// NewSender returns a sender for one goroutine.
 func (c *Conn) NewSender() *Sender {
 	s := &Sender{c: c}
 	h := (*unix.Cmsghdr)(unsafe.Pointer(&s.ctl[0]))
@@ -29,19 +29,19 @@ func (c *Conn) NewSender() *Sender {
 	h.SetLen(unix.CmsgLen(2))
 	s.msg.Name = (*byte)(unsafe.Pointer(&s.to.raw))
 	s.msg.Iov = &s.iovs[0]
-	s.call = s.sendmsg // once: a method value costs an allocation
+	s.call = s.sendmsg // bound once: a method value allocates
 	return s
 }
 
-// Send sends a run: datagrams of each bytes, the last one maybe shorter; at most
-// MaxDatagrams and MaxRun bytes. It waits while the socket's buffer is full.
-// ErrTooLong and unreachable destinations are errors of this run, not of the socket.
+// Send sends a run of datagrams of each bytes, of which the last may be shorter; at most
+// MaxDatagrams and MaxRun bytes. It waits while the socket's buffer is full. ErrTooLong and
+// unreachable destinations are errors of this run, not of the socket.
 func (s *Sender) Send(to netip.AddrPort, run []byte, each int) error {
 	return s.SendTails(to, run, each, 0)
 }
 
-// SendTails is Send, but of each datagram only what follows its first skip bytes goes
-// out, which is at least one: who forwards takes headers off without moving the rest.
+// SendTails is Send without the first skip bytes of each datagram, which must be longer: a relay
+// removes headers without a copy.
 func (s *Sender) SendTails(to netip.AddrPort, run []byte, each, skip int) error {
 	if to != s.last {
 		if !s.to.set(to, s.c.v6) {
@@ -60,7 +60,7 @@ func (s *Sender) SendTails(to netip.AddrPort, run []byte, each, skip int) error 
 		case err == nil:
 			return nil
 		case errors.Is(err, unix.EIO):
-			s.c.gso.Store(false) // a device without checksum offload, which will not learn it
+			s.c.gso.Store(false) // a device without checksum offload
 		case !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EMSGSIZE):
 			return fmt.Errorf("send to %s: %w", to, err)
 		}
@@ -82,7 +82,7 @@ func (s *Sender) SendTails(to netip.AddrPort, run []byte, each, skip int) error 
 // send sends a run in one call.
 func (s *Sender) send(run []byte, each, skip int) error {
 	if skip == 0 {
-		each = len(run) // it is in one piece
+		each = len(run) // one buffer
 	}
 	n := 0
 	for ; len(run) > 0; n++ {

@@ -30,12 +30,12 @@ const (
 	rttMax    = 10 * time.Second
 )
 
-// New is the place of a node that has measured nothing.
+// New returns the coordinate of a node without measurements.
 func New() api.Coordinate {
 	return api.Coordinate{Vec: make([]float64, Dimensions), Error: errorMax, Height: heightMin}
 }
 
-// Valid reports whether a coordinate that came from outside can be reckoned with.
+// Valid reports whether a coordinate from outside can be used in computations.
 func Valid(c *api.Coordinate) bool {
 	if c == nil || len(c.Vec) != Dimensions || c.Height < 0 || c.Error < 0 {
 		return false
@@ -47,7 +47,7 @@ func Valid(c *api.Coordinate) bool {
 	return !math.IsNaN(sum) && math.Abs(sum) < 1e4
 }
 
-// Distance is the estimated round trip between two valid coordinates.
+// Distance returns the estimated round trip between two valid coordinates.
 func Distance(a, b api.Coordinate) time.Duration {
 	d := raw(a, b)
 	if adjusted := d + a.Adjustment + b.Adjustment; adjusted > 0 {
@@ -56,9 +56,8 @@ func Distance(a, b api.Coordinate) time.Duration {
 	return time.Duration(d * float64(time.Second))
 }
 
-// Update is where own is after a measured round trip to a valid other; seed
-// decides the direction where both are at the same place. A round trip below
-// zero or above 10 s changes nothing.
+// Update returns own after a measured round trip to a valid other. seed selects the direction
+// if both are at the same place. A round trip below zero or above 10 s changes nothing.
 func Update(own, other api.Coordinate, rtt time.Duration, seed uint64) api.Coordinate {
 	if rtt < 0 || rtt > rttMax {
 		return own
@@ -101,8 +100,8 @@ func push(c api.Coordinate, force float64, from api.Coordinate, seed uint64) api
 	}
 	c.Vec = vec
 	if mag > zero {
-		// Serf's height moves by force/mag of both: of two nodes that are nearly at one
-		// point, the next measurement would throw one a hundred times as far as it said.
+		// Serf's height moves by force/mag of both: if two nodes are nearly at one point, the
+		// next measurement would move one by a hundred times the measured distance.
 		lift := (c.Height + from.Height) * force / mag
 		c.Height = max(c.Height+min(max(lift, -math.Abs(force)), math.Abs(force)), heightMin)
 	}

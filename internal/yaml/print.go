@@ -10,9 +10,9 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// FromJSON is a JSON document as YAML for people to read, with its members in
-// the order given. ToJSON makes the same document of it. What is no JSON is
-// ErrInvalid. It is written here because the library's writer loses line ends.
+// FromJSON returns a JSON document as YAML for people, with its members in order. ToJSON
+// reverses it. Anything but JSON is ErrInvalid. The library's writer is not used because it
+// loses line ends.
 func FromJSON(doc []byte) ([]byte, error) {
 	if !json.Valid(doc) {
 		return nil, fmt.Errorf("write YAML: the document is not JSON: %w", api.ErrInvalid)
@@ -28,8 +28,8 @@ type printer struct {
 	out bytes.Buffer
 }
 
-// value prints the next value. indent stands before each line of a collection
-// but the first, which follows lead if that is "- ", and a new line otherwise.
+// value prints the next value. indent precedes each line of a collection except the first,
+// which follows lead if that is "- ", and a new line otherwise.
 func (p *printer) value(lead, indent string) {
 	tok, _ := p.dec.Token() // valid JSON: checked at the door
 	delim, ok := tok.(json.Delim)
@@ -69,7 +69,7 @@ func gap(lead string) string {
 	return ""
 }
 
-// bare is text that no reader of YAML takes for anything else.
+// bare matches text that needs no quotes.
 var (
 	bare     = regexp.MustCompile(`^[A-Za-z/][A-Za-z0-9_./+-]*(?:[:@=][A-Za-z0-9_./+-]+)*$`)
 	reserved = map[string]bool{"true": true, "false": true, "null": true, "yes": true, "no": true, "on": true, "off": true, "y": true, "n": true}
@@ -80,8 +80,8 @@ func scalar(tok json.Token) string {
 	if ok && bare.MatchString(s) && !reserved[strings.ToLower(s)] {
 		return s
 	}
-	// JSON's quoting is valid in YAML too, except for the characters that escapes
-	// writes. HTML's escapes are left out for readability.
+	// JSON's quoting is valid in YAML too, except for the characters that escapes writes. HTML
+	// escapes are left out for readability.
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)

@@ -38,10 +38,10 @@ const (
 	maxIndicators = MaxValues // that may begin a node or a comment in the text
 )
 
-// ToJSON returns the document as JSON, with its members in the order given. A
-// document that is JSON already is returned as it is. What is malformed or not
-// taken is ErrInvalid with its line; what exceeds a bound, as it stands or with
-// its aliases written out, is ErrTooLarge, except depth, which is ErrInvalid.
+// ToJSON returns the document as JSON, with its members in order. A JSON document is returned
+// unchanged. A malformed document or one with unsupported YAML is ErrInvalid with the line.
+// Exceeding a bound, also with aliases expanded, is ErrTooLarge, except depth, which is
+// ErrInvalid.
 func ToJSON(doc []byte) (out []byte, err error) {
 	if len(doc) > MaxBytes {
 		return nil, fmt.Errorf("read YAML of %d bytes: at most %d are taken: %w", len(doc), MaxBytes, api.ErrTooLarge)
@@ -55,7 +55,7 @@ func ToJSON(doc []byte) (out []byte, err error) {
 	if err := scan(doc); err != nil {
 		return nil, err
 	}
-	// The parser returns errors; a panic of its own must not end the daemon.
+	// A panic of the parser must not end the daemon.
 	defer func() {
 		if p := recover(); p != nil {
 			out, err = nil, fmt.Errorf("read YAML: the parser failed (%v): %w", p, api.ErrInvalid)
@@ -163,7 +163,7 @@ func tagged(line, column int, tag string) error {
 	return wrong(line, column, "tags such as %.64s are not taken; quote what is to be text", tag)
 }
 
-// blank reports whether n is a value that nothing was written for.
+// blank reports whether n is an empty value.
 func blank(n *yaml.Node) bool {
 	return n.Kind == yaml.ScalarNode && n.Value == "" && n.Anchor == "" && n.Style == 0
 }
@@ -199,7 +199,7 @@ func (w *writer) node(n *yaml.Node, depth int) error {
 	return wrong(n.Line, n.Column, "this is not taken")
 }
 
-// number is what JSON takes for a number.
+// number matches JSON's numbers.
 var number = regexp.MustCompile(`^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?$`)
 
 func (w *writer) scalar(n *yaml.Node) error {
@@ -225,7 +225,7 @@ func (w *writer) scalar(n *yaml.Node) error {
 	return nil
 }
 
-// integer writes a whole number that is not written as JSON has it: 0x10.
+// integer writes a whole number that is not in JSON's form, such as 0x10.
 func (w *writer) integer(n *yaml.Node) error {
 	digits := strings.TrimLeft(n.Value, "+-")
 	if len(digits) > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9' {
@@ -278,7 +278,7 @@ func (w *writer) object(n *yaml.Node, depth int) error {
 	return nil
 }
 
-// text checks that a key is text and nothing but text.
+// text checks that a key is a string.
 func text(key *yaml.Node) error {
 	switch {
 	case key.Kind != yaml.ScalarNode:

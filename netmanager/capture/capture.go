@@ -1,6 +1,5 @@
-// Package capture writes what passes an instance's network device as a pcap file
-// (libpcap's classic format, draft-ietf-opsawg-pcap): for whoever has to see its
-// packets. Whether somebody may is not decided here.
+// Package capture writes the packets of an instance's network device as a pcap file (libpcap's
+// classic format, draft-ietf-opsawg-pcap). It does not authorize callers.
 //
 //	err := capture.Run(ctx, "/proc/4711/ns/net", link.MAC(address), w, capture.Limits{Bytes: 16 << 20})
 package capture
@@ -22,16 +21,16 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Limits end a capture. ctx does too.
+// Limits end a capture, as the end of its context does.
 type Limits struct {
-	For   time.Duration // 0: as long as ctx
+	For   time.Duration // 0: until ctx ends
 	Bytes int64         // of the file; 0: any number
 }
 
 const (
-	// snap is more than any packet: a segment before its offload is up to 64 KiB.
+	// snap is the longest captured packet: before segmentation up to 64 KiB.
 	snap = 64<<10 + 64
-	// backlog is what the kernel keeps for us before it drops.
+	// backlog is the size of the kernel's buffer in bytes.
 	backlog = 2 << 20
 
 	magicNanoseconds = 0xa1b23c4d
@@ -40,11 +39,10 @@ const (
 	packetHeader     = 16
 )
 
-// Run writes the packets of the device with that hardware address in the namespace,
-// both ways, from now on until a limit or ctx ends it, which is no error. It listens
-// within, for a plane may hand packets in past the host's end of the device. A
-// namespace or a device that is not there is ErrNotFound; a device that goes away
-// ends the capture.
+// Run writes the packets of the device with that hardware address in the namespace, in both
+// directions, until a limit is reached or ctx ends, which is not an error. It captures within the
+// namespace, because a data plane may bypass the device on the host. A missing namespace or
+// device is ErrNotFound; a device that is deleted ends the capture.
 func Run(ctx context.Context, netns string, mac net.HardwareAddr, w io.Writer, l Limits) error {
 	f, err := open(netns, mac)
 	if err != nil {
@@ -75,14 +73,13 @@ func Run(ctx context.Context, netns string, mac net.HardwareAddr, w io.Writer, l
 		}
 		frame(buf, n, time.Now())
 		if _, err := w.Write(buf[:packetHeader+n]); err != nil {
-			return err // who reads is gone
+			return err // the reader is gone
 		}
 	}
 }
 
-// open is a packet socket of the device. The path may lead to another's namespace by
-// now, as a process's does when its number is used again: by the hardware address it
-// is known.
+// open opens a packet socket of the device. The path may lead to another namespace by now, when a
+// process number is reused; the hardware address identifies the device.
 func open(netns string, mac net.HardwareAddr) (f *os.File, err error) {
 	ns, err := os.Open(netns)
 	if err != nil {
@@ -92,7 +89,7 @@ func open(netns string, mac net.HardwareAddr) (f *os.File, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // for good: the thread ends with the goroutine, and nobody gets it where it is
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		if err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err == nil {
 			f, err = listen(mac)
 		}
@@ -101,8 +98,8 @@ func open(netns string, mac net.HardwareAddr) (f *os.File, err error) {
 	return f, err
 }
 
-// listen is a packet socket in the thread's namespace. It is bound before it takes a
-// packet, so that none of another device gets in.
+// listen opens a packet socket in the thread's namespace. It receives only after it is bound, so
+// that no packet of another device gets in.
 func listen(mac net.HardwareAddr) (*os.File, error) {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -115,13 +112,13 @@ func listen(mac net.HardwareAddr) (*os.File, error) {
 		}
 	}
 	if index == 0 {
-		return nil, fmt.Errorf("no such device: %w", api.ErrNotFound)
+		return nil, fmt.Errorf("no device with that address: %w", api.ErrNotFound)
 	}
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, backlog) // else what it is
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, backlog) // on failure the default stays
 	every := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))
 	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: every, Ifindex: index}); err != nil {
 		_ = unix.Close(fd)

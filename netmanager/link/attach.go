@@ -13,43 +13,45 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// Attachment is what an instance has of the network. Its key is its address.
+// Attachment describes an instance's connection to the network. Its address identifies it.
 type Attachment struct {
 	Address  netip.Addr // IPv4
 	Address6 netip.Addr // its twin
 	NetNS    string     // path of the instance's network namespace
 	MTU      int        // bytes of an inner packet; 0: 1500
-	In, Out  int64      // Mbit/s that it may receive and send; 0 bounds nothing
-	// Localhost lets the host reach a published port of the instance by 127.0.0.1.
+	In, Out  int64      // bounds of receiving and sending in Mbit/s; 0: none
+	// Localhost lets the host reach the instance's published ports by 127.0.0.1.
 	Localhost bool
 }
 
-// Found is an attachment as the kernel has it.
+// Found is an attachment in the kernel.
 type Found struct {
 	Address netip.Addr
-	Device  string // the host's end
+	Device  string // on the host
 	MTU     int
 }
 
-// inside is what the device is called within the instance.
+// inside is the name of the device within the instance.
 const inside = "eth0"
 
-// gatewayMAC is every host end's Ethernet address: containers have it as a
-// permanent neighbour, so that nobody has to ask or answer.
+// gatewayMAC is the Ethernet address of every device on the host's side. Instances have it as a
+// permanent neighbour, so that no ARP is needed.
 var gatewayMAC = net.HardwareAddr{0x02, 0x54, 0xff, 0xff, 0xff, 0x01}
 
-// MAC is an instance's Ethernet address: locally administered, and its IPv4 address.
+// MAC returns an instance's Ethernet address, which is locally administered and contains its
+// IPv4 address.
 func MAC(a netip.Addr) net.HardwareAddr {
 	b := a.As4()
 	return net.HardwareAddr{0x02, 0x54, b[0], b[1], b[2], b[3]}
 }
 
-// Attach gives the namespace its eth0: address, twin, and a default route to the host,
-// which routes to it. The same again mends what is not so; another namespace under the
-// same address takes it over. If it fails there is no device.
+// Attach creates eth0 in the namespace, with the address, its twin and a default route to the
+// host, and routes the address there. A repetition repairs what differs; another namespace takes
+// the address over. After an error there is no device.
 func (l *Links) Attach(a Attachment) error {
 	if !a.Address.Is4() || a.MTU < 0 || a.In < 0 || a.Out < 0 {
 		return fmt.Errorf("attach %+v: %w", a, api.ErrInvalid)
@@ -87,7 +89,7 @@ func (l *Links) attach(a Attachment) error {
 	return errors.Join(shape(l.nl, out, a.In), shape(within, in, a.Out))
 }
 
-// pair finds the veth pair or makes it.
+// pair finds or creates the veth pair.
 func (l *Links) pair(a Attachment, within *netlink.Handle, ns int) (out, in netlink.Link, err error) {
 	name := plane.Device(l.prefix, a.Address)
 	out, err = l.nl.LinkByName(name)
@@ -96,30 +98,30 @@ func (l *Links) pair(a Attachment, within *netlink.Handle, ns int) (out, in netl
 		if err == nil && in.Attrs().ParentIndex == out.Attrs().Index && out.Attrs().ParentIndex == in.Attrs().Index {
 			return out, in, nil
 		}
-		if err = l.nl.LinkDel(out); err != nil && !none(err) { // an earlier namespace's
+		if err = l.nl.LinkDel(out); err != nil && !none(err) { // of an earlier namespace
 			return nil, nil, fmt.Errorf("delete %s: %w", name, err)
 		}
 	} else if !none(err) {
-		return nil, nil, fmt.Errorf("look for %s: %w", name, err)
+		return nil, nil, fmt.Errorf("find %s: %w", name, err)
 	}
 	veth := &netlink.Veth{
 		LinkAttrs: netlink.LinkAttrs{Name: name, MTU: a.MTU, HardwareAddr: gatewayMAC, TxQLen: -1},
 		PeerName:  inside, PeerHardwareAddr: MAC(a.Address), PeerNamespace: netlink.NsFd(ns), PeerMTU: uint32(a.MTU), PeerTxQLen: -1,
 	}
-	// In one step: a kill leaves both ends or none.
+	// In one step, so that a kill leaves both ends or none.
 	if err := l.nl.LinkAdd(veth); err != nil {
-		return nil, nil, fmt.Errorf("make %s: %w", name, err)
+		return nil, nil, fmt.Errorf("create %s: %w", name, err)
 	}
 	if out, err = l.nl.LinkByName(name); err != nil {
-		return nil, nil, fmt.Errorf("look for %s: %w", name, err)
+		return nil, nil, fmt.Errorf("find %s: %w", name, err)
 	}
 	if in, err = within.LinkByName(inside); err != nil {
-		return nil, nil, fmt.Errorf("look for %s: %w", inside, err)
+		return nil, nil, fmt.Errorf("find %s: %w", inside, err)
 	}
 	return out, in, nil
 }
 
-// hostEnd routes to the instance.
+// hostEnd sets up the host's side.
 func (l *Links) hostEnd(a Attachment, dev netlink.Link) error {
 	index := dev.Attrs().Index
 	if dev.Attrs().MTU != a.MTU {
@@ -131,8 +133,8 @@ func (l *Links) hostEnd(a Attachment, dev netlink.Link) error {
 	if a.Localhost {
 		local = "1"
 	}
-	// Nothing else of the host's settings for new devices may get in our way: a strict
-	// filter of sources is the data plane's, and a router there is none behind it.
+	// Override the host's settings for new devices: the data plane filters sources, and no
+	// router is behind the device.
 	err := errors.Join(
 		sysctl(local, "net/ipv4/conf", dev.Attrs().Name, "route_localnet"),
 		sysctl("0", "net/ipv4/conf", dev.Attrs().Name, "rp_filter"))
@@ -165,7 +167,7 @@ func (l *Links) hostEnd(a Attachment, dev netlink.Link) error {
 	return nil
 }
 
-// instanceEnd gives the instance its addresses and the way out.
+// instanceEnd sets up the instance's side.
 func instanceEnd(a Attachment, nl *netlink.Handle, dev netlink.Link) error {
 	index := dev.Attrs().Index
 	if lo, err := nl.LinkByIndex(1); err == nil && lo.Attrs().Flags&net.FlagUp == 0 {
@@ -181,11 +183,11 @@ func instanceEnd(a Attachment, nl *netlink.Handle, dev netlink.Link) error {
 	if err := nl.LinkSetUp(dev); err != nil {
 		return fmt.Errorf("set %s up: %w", inside, err)
 	}
-	ways := []struct{ addr, gateway, all netip.Addr }{
-		{a.Address, api.GatewayAddr, netip.IPv4Unspecified()},
-		{a.Address6, api.GatewayAddr6, netip.IPv6Unspecified()},
+	routes := []struct{ addr, gateway, all netip.Addr }{
+		{a.Address, wire.GatewayAddr, netip.IPv4Unspecified()},
+		{a.Address6, wire.GatewayAddr6, netip.IPv6Unspecified()},
 	}
-	for _, w := range ways {
+	for _, w := range routes {
 		if !w.addr.IsValid() {
 			continue
 		}
@@ -194,7 +196,7 @@ func instanceEnd(a Attachment, nl *netlink.Handle, dev netlink.Link) error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("give it %s: %w", w.addr, err)
+			return fmt.Errorf("add address %s: %w", w.addr, err)
 		}
 		if err := neighbour(nl, index, w.gateway, gatewayMAC); err != nil {
 			return err
@@ -221,8 +223,8 @@ func neighbour(nl *netlink.Handle, index int, a netip.Addr, mac net.HardwareAddr
 	return nil
 }
 
-// Detach takes the instance's device away, and with it all that it had. It
-// succeeds where there is none.
+// Detach deletes the instance's device, with its routes and neighbours. It succeeds if there is
+// none.
 func (l *Links) Detach(a netip.Addr) error {
 	name := plane.Device(l.prefix, a)
 	dev, err := l.nl.LinkByName(name)
@@ -235,8 +237,8 @@ func (l *Links) Detach(a netip.Addr) error {
 	return nil
 }
 
-// List is what is attached, also by earlier lives. What is not there any more went
-// with its namespace.
+// List returns the attachments, including those of earlier starts. Devices vanish with their
+// namespace.
 func (l *Links) List() ([]Found, error) {
 	links, err := l.nl.LinkList()
 	if err != nil {

@@ -15,36 +15,34 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Connection is what the kernel knows of an established TCP connection (tcp_info).
+// Connection is the kernel's state of an established TCP connection (tcp_info).
 type Connection struct {
 	Local, Remote netip.Addr
 	RTT           time.Duration // smoothed
-	Least         time.Duration // within tcp_min_rtt_wlen: five minutes
-	Sent, Again   uint32        // segments with data, and those that were sent again
-	Idle          time.Duration // since the other end was heard last
+	Least         time.Duration // smallest within tcp_min_rtt_wlen, five minutes
+	Sent, Again   uint32        // segments with data, and retransmitted ones
+	Idle          time.Duration // since the other end was last heard
 }
 
-// Connections lists connections of network namespaces, some of each: a workload may
-// have any number. It belongs to one goroutine.
+// Connections lists connections of network namespaces. It is for one goroutine.
 type Connections struct{ buf []byte }
 
-// NewConnections makes one, with the memory that it needs.
+// NewConnections returns a lister with its buffer.
 func NewConnections() *Connections { return &Connections{make([]byte, 32<<10)} }
 
-// Each hands at most so many connections of the namespace at path to fn, in the order
-// in which the kernel has them, which is of chance. A namespace that is gone is
-// ErrGone.
+// Each calls fn for at most so many connections of the namespace at path, in no order. A missing
+// namespace is ErrGone.
 func (c *Connections) Each(path string, most int, fn func(Connection)) error {
 	ns, err := os.Open(path)
 	if err != nil {
-		return fmt.Errorf("look at the connections of %s: %w: %w", path, api.ErrGone, err)
+		return fmt.Errorf("list connections of %s: %w: %w", path, api.ErrGone, err)
 	}
 	defer ns.Close()
 	s, err := nl.GetNetlinkSocketAt(netns.NsHandle(ns.Fd()), netns.None(), unix.NETLINK_INET_DIAG)
 	if err != nil {
-		return fmt.Errorf("look at the connections of %s: %w", path, err)
+		return fmt.Errorf("list connections of %s: %w", path, err)
 	}
-	defer s.Close() // which ends what the kernel has not told yet
+	defer s.Close() // discards the rest of the answer
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		if most == 0 {
 			break
@@ -58,13 +56,13 @@ func (c *Connections) Each(path string, most int, fn func(Connection)) error {
 			return most > 0
 		})
 		if err != nil {
-			return fmt.Errorf("look at the connections of %s: %w", path, err)
+			return fmt.Errorf("list connections of %s: %w", path, err)
 		}
 	}
 	return nil
 }
 
-// connection reads one; ok says whether the kernel has measured it.
+// connection parses one; ok says whether the kernel has measured it.
 func connection(b []byte) (x Connection, ok bool) {
 	x.Local, x.Remote = diagAddress(b, diagSource), diagAddress(b, diagRemote)
 	for b = b[diagMessageLen:]; len(b) >= unix.SizeofRtAttr; {
@@ -73,7 +71,7 @@ func connection(b []byte) (x Connection, ok bool) {
 			return x, false
 		}
 		if kind == diagInfo {
-			var info unix.TCPInfo // an older kernel's is shorter: what it lacks stays 0
+			var info unix.TCPInfo // an older kernel's is shorter: missing fields stay 0
 			copy(unsafe.Slice((*byte)(unsafe.Pointer(&info)), unsafe.Sizeof(info)), b[unix.SizeofRtAttr:size])
 			x.RTT, x.Least = time.Duration(info.Rtt)*time.Microsecond, time.Duration(info.Min_rtt)*time.Microsecond
 			x.Sent, x.Again = info.Data_segs_out, info.Total_retrans

@@ -11,10 +11,10 @@ import (
 )
 
 // diagRequest asks the kernel for sockets of a network namespace (sock_diag(7),
-// linux/inet_diag.h). What it does not ask for the kernel does not tell.
+// linux/inet_diag.h).
 type diagRequest struct {
 	family, protocol uint8
-	states           uint32 // a bit for each that is asked for
+	states           uint32 // a bit for each state
 	info             bool   // with tcp_info
 }
 
@@ -28,9 +28,9 @@ const (
 	diagInfo       = 2
 )
 
-// dump hands the sockets that a request is about to fn, each as the kernel describes
-// it, until fn has enough: then whole is false, and the netlink socket has more to tell
-// still. buf has room for what the kernel tells at once.
+// dump calls fn with each socket of a request, in the kernel's format, until fn returns false:
+// then whole is false, and the netlink socket still holds the rest of the answer. buf must fit
+// one datagram of the kernel.
 func dump(fd int, buf []byte, r diagRequest, fn func([]byte) bool) (whole bool, err error) {
 	req := make([]byte, unix.SizeofNlMsghdr+diagRequestLen)
 	*(*unix.NlMsghdr)(unsafe.Pointer(&req[0])) = unix.NlMsghdr{
@@ -63,20 +63,20 @@ func dump(fd int, buf []byte, r diagRequest, fn func([]byte) bool) (whole bool, 
 	}
 }
 
-// messages hands the sockets in an answer of the kernel's to fn, until it has enough, and
-// reports whether that is the end.
+// messages calls fn with the sockets in a datagram of the kernel until fn returns false, and
+// reports whether the answer is complete.
 func messages(b []byte, fn func([]byte) bool) (done bool, err error) {
 	for len(b) >= unix.SizeofNlMsghdr {
 		size, kind := int(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint16(b[4:])
 		if size < unix.SizeofNlMsghdr || size > len(b) {
-			return true, fmt.Errorf("a message of %d bytes in %d", size, len(b))
+			return true, fmt.Errorf("netlink message of %d bytes in a datagram of %d", size, len(b))
 		}
 		body := b[unix.SizeofNlMsghdr:size]
 		b = b[min((size+3)&^3, len(b)):]
 		switch kind {
 		case unix.NLMSG_DONE, unix.NLMSG_ERROR:
 			if len(body) < 4 {
-				return true, errors.New("an end without a number")
+				return true, errors.New("netlink end without an error number")
 			}
 			if n := int32(binary.NativeEndian.Uint32(body)); n != 0 {
 				return true, unix.Errno(-n)
@@ -91,7 +91,7 @@ func messages(b []byte, fn func([]byte) bool) (done bool, err error) {
 	return false, nil
 }
 
-// diagAddress is one of a socket's addresses.
+// diagAddress returns the socket's address at that offset.
 func diagAddress(b []byte, at int) netip.Addr {
 	if b[0] == unix.AF_INET {
 		return netip.AddrFrom4([4]byte(b[at:]))

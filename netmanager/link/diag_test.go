@@ -57,7 +57,7 @@ func TestSocketsInNumbersAreNotRead(t *testing.T) {
 			t.Errorf("with %d sockets, all on loopback: it listens: %t, %v", len(all), yes, err)
 		}
 		if !want {
-			open(mostLooked, func() (io.Closer, error) { return net.ListenPacket("udp4", "127.0.0.1:0") })
+			open(maxSockets, func() (io.Closer, error) { return net.ListenPacket("udp4", "127.0.0.1:0") })
 		}
 	}
 }

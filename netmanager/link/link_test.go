@@ -17,12 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/dataplane/dataplanetest"
 	"github.com/treeline-edge/treeline/netmanager/link"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-var ranges = api.DefaultNetRanges()
+var ranges = wire.DefaultNetRanges()
 
 func instance(n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 16, byte(1 + n/250), byte(1 + n%250)})
@@ -491,7 +492,7 @@ func TestSetupSharesAndRemovePutsBack(t *testing.T) {
 	})
 	host.Serve("resolver", 53)
 	for _, network := range []string{"tcp", "udp"} {
-		if who, err := a.Ask(network, netip.AddrPortFrom(api.ResolverAddr, 53)); err != nil || who != "resolver" {
+		if who, err := a.Ask(network, netip.AddrPortFrom(wire.ResolverAddr, 53)); err != nil || who != "resolver" {
 			t.Errorf("%s: %q, %v", network, who, err)
 		}
 	}

@@ -12,39 +12,40 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
 // vni is the VXLAN network that nodes share.
 const vni = 1
 
-// Via6 is the link-local address that a node has on a clear network, beside its
-// IPv4 address a: the same for all, so that nobody has to tell another.
+// Via6 returns the link-local address that a node has on an unencrypted network beside its IPv4
+// address a. All nodes derive it alike, so that it need not be exchanged.
 func Via6(a netip.Addr) netip.Addr {
 	b, four := [16]byte{0: 0xfe, 1: 0x80}, a.As4()
 	copy(b[12:], four[:])
 	return netip.AddrFrom16(b)
 }
 
-// SetPeer routes the peer's subnets and their twins. A changed way replaces the former
-// within the kernel: every packet takes the one or the other. By the ways that the
-// peer's are taken in it finds us, whichever ours take.
+// SetPeer routes the peer's subnets and their twins. A changed route replaces the former one
+// atomically. It also prepares to receive the peer's packets by the paths in Takes, whichever path
+// this node sends by.
 func (l *Links) SetPeer(n plane.Node, p plane.Peer) error {
 	if p.Takes.Route && p.Path != api.PathRoute {
-		// Where no device leads to the peer, none comes from it.
+		// If no device leads to the peer, no packet comes from it.
 		if index, local, err := l.toward(p.Via); err == nil {
 			if err := l.near(index, local); err != nil {
-				return fmt.Errorf("be there for peer %s: %w", p.Key, err)
+				return fmt.Errorf("prepare to receive from peer %s: %w", p.Key, err)
 			}
 		}
 	}
-	way, err := l.way(n, p)
+	route, err := l.route(n, p)
 	if err != nil {
 		return fmt.Errorf("route to peer %s: %w", p.Key, err)
 	}
 	for _, s := range p.Subnets {
 		for _, dst := range both(n.Ranges, s) {
-			r := way(dst.Addr().Is6())
+			r := route(dst.Addr().Is6())
 			r.Dst, r.Protocol, r.MTU = network(dst), RouteProtocol, p.MTU
 			if err := l.nl.RouteReplace(r); err != nil && !(dst.Addr().Is6() && noIPv6(err)) {
 				return fmt.Errorf("route %s to peer %s: %w", dst, p.Key, err)
@@ -52,13 +53,13 @@ func (l *Links) SetPeer(n plane.Node, p plane.Peer) error {
 		}
 	}
 	if p.Path != api.PathVXLAN {
-		return l.forget(p.Via)
+		return l.removeNeighbour(p.Via)
 	}
 	return nil
 }
 
-// both is a subnet and its twin.
-func both(r api.NetRanges, s netip.Prefix) []netip.Prefix {
+// both returns a subnet and its twin.
+func both(r wire.NetRanges, s netip.Prefix) []netip.Prefix {
 	out := []netip.Prefix{s}
 	if six := r.Twin(s.Addr()); six.IsValid() {
 		out = append(out, netip.PrefixFrom(six, 96+s.Bits()))
@@ -66,8 +67,8 @@ func both(r api.NetRanges, s netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// way prepares the way to a peer, and gives its route by family.
-func (l *Links) way(n plane.Node, p plane.Peer) (func(six bool) *netlink.Route, error) {
+// route prepares the path to a peer, and returns its route by family.
+func (l *Links) route(n plane.Node, p plane.Peer) (func(six bool) *netlink.Route, error) {
 	switch p.Path {
 	case api.PathRoute:
 		index, local, err := l.toward(p.Via)
@@ -86,7 +87,7 @@ func (l *Links) way(n plane.Node, p plane.Peer) (func(six bool) *netlink.Route, 
 		}, nil
 	case api.PathVXLAN:
 		if !p.Via.Is4() {
-			return nil, fmt.Errorf("by VXLAN to %s: %w", p.Via, api.ErrInvalid)
+			return nil, fmt.Errorf("VXLAN to %s: %w", p.Via, api.ErrInvalid)
 		}
 		dev, err := l.nl.LinkByName(plane.VXLANDevice(l.prefix))
 		if err != nil {
@@ -115,7 +116,7 @@ func (l *Links) way(n plane.Node, p plane.Peer) (func(six bool) *netlink.Route, 
 	}, nil
 }
 
-// near has peers find us by IPv6 at the device, where our address is local.
+// near adds Via6(local) to the device, so that peers reach this node by IPv6.
 func (l *Links) near(index int, local netip.Addr) error {
 	dev, err := l.nl.LinkByIndex(index)
 	if err != nil {
@@ -124,29 +125,29 @@ func (l *Links) near(index int, local netip.Addr) error {
 	six := host(Via6(local))
 	six.Mask = net.CIDRMask(64, 128)
 	if err := l.nl.AddrReplace(dev, &netlink.Addr{IPNet: six, Flags: unix.IFA_F_NODAD}); err != nil && !noIPv6(err) {
-		return fmt.Errorf("give %s %s: %w", dev.Attrs().Name, Via6(local), err)
+		return fmt.Errorf("add address to %s: %s: %w", dev.Attrs().Name, Via6(local), err)
 	}
 	return nil
 }
 
-// toward is the device that leads to a, and the host's address there.
+// toward returns the device that leads to a, and the host's address there.
 func (l *Links) toward(a netip.Addr) (int, netip.Addr, error) {
 	if !a.Is4() {
-		return 0, netip.Addr{}, fmt.Errorf("by way of %s: %w", a, api.ErrInvalid)
+		return 0, netip.Addr{}, fmt.Errorf("route to %s, which is not IPv4: %w", a, api.ErrInvalid)
 	}
 	routes, err := l.nl.RouteGet(a.AsSlice())
 	if err != nil {
-		return 0, netip.Addr{}, fmt.Errorf("by way of %s: %w", a, err)
+		return 0, netip.Addr{}, fmt.Errorf("find route to %s: %w", a, err)
 	}
 	local, ok := netip.AddrFromSlice(routes[0].Src.To4())
 	if !ok {
-		return 0, netip.Addr{}, fmt.Errorf("by way of %s, where the host has no address: %w", a, api.ErrInvalid)
+		return 0, netip.Addr{}, fmt.Errorf("route to %s: the host has no address there: %w", a, api.ErrInvalid)
 	}
 	return routes[0].LinkIndex, local, nil
 }
 
-// DropPeer takes the routes to the peer's subnets away: packets for them go to
-// the hold device then. It succeeds where there are none.
+// DropPeer deletes the routes to the peer's subnets, whose packets then go to the packet queue's
+// device. It succeeds if there are none.
 func (l *Links) DropPeer(n plane.Node, p plane.Peer) error {
 	for _, s := range p.Subnets {
 		for _, dst := range both(n.Ranges, s) {
@@ -155,11 +156,11 @@ func (l *Links) DropPeer(n plane.Node, p plane.Peer) error {
 			}
 		}
 	}
-	return l.forget(p.Via)
+	return l.removeNeighbour(p.Via)
 }
 
-// SetPeers makes these the peers that there are routes to, whatever an earlier
-// life left. Ways that are right already lose no packet.
+// SetPeers sets the routes to these peers and deletes all others. Routes that are correct already
+// lose no packet.
 func (l *Links) SetPeers(n plane.Node, peers []plane.Peer) error {
 	r := n.Ranges
 	keep := map[netip.Prefix]bool{r.Instances: true, r.Services: true, r.Instances6: true, r.Services6: true}
@@ -179,24 +180,24 @@ func (l *Links) SetPeers(n plane.Node, peers []plane.Peer) error {
 	ours, err := l.ours()
 	errs = append(errs, err)
 	for _, dst := range ours {
-		single := dst.IsSingleIP() // an instance's, and goes with its device
+		single := dst.IsSingleIP() // an instance's route is deleted with its device
 		if !keep[dst] && !single {
 			errs = append(errs, l.unroute(dst))
 		}
 	}
-	return errors.Join(append(errs, l.forgetBut(near))...)
+	return errors.Join(append(errs, l.removeNeighbours(near))...)
 }
 
-// ours are the routes that carry our mark, as far as they are seen.
+// ours returns the destinations of the routes with RouteProtocol.
 func (l *Links) ours() (out []netip.Prefix, failed error) {
 	for _, f := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		routes, err := l.nl.RouteListFiltered(f, &netlink.Route{Protocol: RouteProtocol}, netlink.RT_FILTER_PROTOCOL)
-		for n := 0; errors.Is(err, netlink.ErrDumpInterrupted) && n < 3; n++ { // others' came or went meanwhile
+		for n := 0; errors.Is(err, netlink.ErrDumpInterrupted) && n < 3; n++ { // routes changed during the dump
 			routes, err = l.nl.RouteListFiltered(f, &netlink.Route{Protocol: RouteProtocol}, netlink.RT_FILTER_PROTOCOL)
 		}
-		// On a host whose routes never rest most are seen all the same.
+		// On a host whose routes keep changing, an interrupted dump has most of them.
 		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) && !(f == netlink.FAMILY_V6 && noIPv6(err)) {
-			failed = errors.Join(failed, fmt.Errorf("list our routes: %w", err))
+			failed = errors.Join(failed, fmt.Errorf("list routes: %w", err))
 		}
 		for _, r := range routes {
 			if r.Dst == nil {
@@ -211,16 +212,16 @@ func (l *Links) ours() (out []netip.Prefix, failed error) {
 }
 
 func (l *Links) unroute(dst netip.Prefix) error {
-	// Of whatever scope: the tunnel's routes have another than those by a gateway.
+	// Of any scope: the tunnel's routes have another scope than those by a gateway.
 	err := l.nl.RouteDel(&netlink.Route{Dst: network(dst), Protocol: RouteProtocol, Scope: netlink.SCOPE_NOWHERE})
 	if err != nil && !none(err) {
-		return fmt.Errorf("take the route to %s away: %w", dst, err)
+		return fmt.Errorf("delete route to %s: %w", dst, err)
 	}
 	return nil
 }
 
-// forget takes the peer's neighbour from the VXLAN device.
-func (l *Links) forget(via netip.Addr) error {
+// removeNeighbour deletes the peer's neighbour on the VXLAN device.
+func (l *Links) removeNeighbour(via netip.Addr) error {
 	if !via.Is4() {
 		return nil
 	}
@@ -232,12 +233,13 @@ func (l *Links) forget(via netip.Addr) error {
 		err = l.nl.NeighDel(&netlink.Neigh{LinkIndex: dev.Attrs().Index, Family: netlink.FAMILY_V6, IP: Via6(via).AsSlice()})
 	}
 	if err != nil && !none(err) {
-		return fmt.Errorf("forget %s: %w", via, err)
+		return fmt.Errorf("delete neighbour %s: %w", via, err)
 	}
 	return nil
 }
 
-func (l *Links) forgetBut(near map[netip.Addr]bool) error {
+// removeNeighbours deletes the permanent neighbours on the VXLAN device but those in near.
+func (l *Links) removeNeighbours(near map[netip.Addr]bool) error {
 	dev, err := l.nl.LinkByName(plane.VXLANDevice(l.prefix))
 	if none(err) {
 		return nil
@@ -254,15 +256,14 @@ func (l *Links) forgetBut(near map[netip.Addr]bool) error {
 		a, _ := netip.AddrFromSlice(n.IP)
 		if n.State&netlink.NUD_PERMANENT != 0 && !near[a] {
 			if err := l.nl.NeighDel(&n); err != nil && !none(err) {
-				errs = append(errs, fmt.Errorf("forget %s: %w", a, err))
+				errs = append(errs, fmt.Errorf("delete neighbour %s: %w", a, err))
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// encap has a route's packets wrapped for an IPv4 address (lwtunnel, as `ip route …
-// encap ip`).
+// encap encapsulates a route's packets for an IPv4 address (lwtunnel, as `ip route … encap ip`).
 type encap struct{ to netip.Addr }
 
 // Attributes of linux/lwtunnel.h.
@@ -272,7 +273,7 @@ const (
 )
 
 func (e *encap) Type() int           { return nl.LWTUNNEL_ENCAP_IP }
-func (e *encap) Decode([]byte) error { return nil } // nobody reads it
+func (e *encap) Decode([]byte) error { return nil } // not used
 func (e *encap) String() string      { return "ip to " + e.to.String() }
 
 func (e *encap) Encode() ([]byte, error) {

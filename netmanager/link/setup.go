@@ -11,11 +11,12 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// Forwarding is whether a host forwards. Whoever runs Setup, which has it do so, keeps for
-// Remove how it was before.
+// Forwarding says whether a host forwards packets. Setup enables it; its caller keeps the former
+// value for Remove.
 type Forwarding struct {
 	IPv4 bool `json:"ipv4"`
 	IPv6 bool `json:"ipv6"`
@@ -23,20 +24,20 @@ type Forwarding struct {
 
 var forwarding = [2]string{"/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"}
 
-// Setup gives the node what all its instances share: forwarding, the resolver's
-// address and the ranges' routes on the hold device, and the VXLAN device for a node whose
-// address on the clear network is local. Both TUN devices must be there; a
-// new life's are new, so it is called in every life. It may be repeated.
+// Setup sets up what all instances share: forwarding, the resolver's address and the ranges'
+// routes on the packet queue's device, and the VXLAN device; local is the node's address on the
+// unencrypted network. Both TUN devices must exist. It is called at every start and may be
+// repeated.
 func (l *Links) Setup(n plane.Node, local netip.Addr) error {
 	if n.Prefix != l.prefix {
-		return fmt.Errorf("links of %q asked for %q: %w", l.prefix, n.Prefix, api.ErrInvalid)
+		return fmt.Errorf("set up node with prefix %[2]q on links with prefix %[1]q: %[3]w", l.prefix, n.Prefix, api.ErrInvalid)
 	}
 	if err := forward(); err != nil {
 		return err
 	}
 	hold, err := l.nl.LinkByName(n.Hold)
 	if err != nil {
-		return fmt.Errorf("hold device %s: %w", n.Hold, err)
+		return fmt.Errorf("device of the packet queue %s: %w", n.Hold, err)
 	}
 	if err := l.loosen(hold); err != nil {
 		return err
@@ -66,20 +67,20 @@ func (l *Links) Setup(n plane.Node, local netip.Addr) error {
 	return l.vxlan(n, local)
 }
 
-// loosen gives the device the resolver's address, and has it take packets in whose source's
-// route is by another device, on a host that is strict too (net.ipv4.conf.all.rp_filter=1):
-// what was held comes back by the hold device, and peers by one way while ours leads to them
-// by another. Of all's value and a device's own the greater counts, so that 0 would not do, and
-// 2 counts as 1 on a device without an address. Who may speak is the data plane's to say.
+// loosen adds the resolver's address to the device, and lets it accept packets whose source is
+// routed to another device, also on a strict host (net.ipv4.conf.all.rp_filter=1): queued packets
+// come back by the queue's device, and peers may send by another path than this node. The kernel
+// uses the greater of all's value and the device's, so that 0 does not suffice, and treats 2 as 1
+// on a device without an address. The data plane checks sources instead.
 func (l *Links) loosen(dev netlink.Link) error {
 	name := dev.Attrs().Name
-	if err := l.nl.AddrReplace(dev, &netlink.Addr{IPNet: host(api.ResolverAddr), Scope: int(netlink.SCOPE_HOST)}); err != nil {
-		return fmt.Errorf("give %s the resolver's address: %w", name, err)
+	if err := l.nl.AddrReplace(dev, &netlink.Addr{IPNet: host(wire.ResolverAddr), Scope: int(netlink.SCOPE_HOST)}); err != nil {
+		return fmt.Errorf("add the resolver's address to %s: %w", name, err)
 	}
 	return sysctl("2", "net/ipv4/conf", name, "rp_filter")
 }
 
-// Forwards is whether the host, the calling thread's namespace, forwards now.
+// Forwards returns whether the host, which is the calling thread's namespace, forwards now.
 func Forwards() (now Forwarding, err error) {
 	for i, to := range []*bool{&now.IPv4, &now.IPv6} {
 		b, err := os.ReadFile(forwarding[i])
@@ -87,14 +88,14 @@ func Forwards() (now Forwarding, err error) {
 			break
 		}
 		if err != nil {
-			return now, fmt.Errorf("see whether the host forwards: %w", err)
+			return now, fmt.Errorf("read whether the host forwards: %w", err)
 		}
 		*to = strings.TrimSpace(string(b)) != "0"
 	}
 	return now, nil
 }
 
-// forward has the host forward.
+// forward enables forwarding.
 func forward() error {
 	for i, path := range forwarding {
 		b, err := os.ReadFile(path)
@@ -105,19 +106,19 @@ func forward() error {
 			err = os.WriteFile(path, []byte("1"), 0o644)
 		}
 		if err != nil {
-			return fmt.Errorf("have the host forward: %w", err)
+			return fmt.Errorf("enable forwarding: %w", err)
 		}
 	}
 	return nil
 }
 
-// vxlan makes the VXLAN device, or takes it away where none is asked for. Its
-// routes say where each packet goes, so that a peer is two routes and a neighbour.
+// vxlan creates the VXLAN device, or deletes it if n.VXLAN is 0. The destination is in each route,
+// so that a peer needs two routes and a neighbour.
 func (l *Links) vxlan(n plane.Node, local netip.Addr) error {
 	name := plane.VXLANDevice(l.prefix)
 	dev, err := l.nl.LinkByName(name)
 	if err != nil && !none(err) {
-		return fmt.Errorf("look for %s: %w", name, err)
+		return fmt.Errorf("find %s: %w", name, err)
 	}
 	if v, ok := dev.(*netlink.Vxlan); err == nil &&
 		(!ok || n.VXLAN == 0 || v.Port != int(n.VXLAN) || v.HardwareAddr.String() != MAC(local).String()) {
@@ -130,7 +131,7 @@ func (l *Links) vxlan(n plane.Node, local netip.Addr) error {
 		return nil
 	}
 	if !local.Is4() {
-		return fmt.Errorf("%s for %s: %w", name, local, api.ErrInvalid)
+		return fmt.Errorf("set up %s with local address %s: %w", name, local, api.ErrInvalid)
 	}
 	if dev == nil || err != nil {
 		dev = &netlink.Vxlan{
@@ -138,7 +139,7 @@ func (l *Links) vxlan(n plane.Node, local netip.Addr) error {
 			FlowBased: true, Port: int(n.VXLAN), Learning: false,
 		}
 		if err := l.nl.LinkAdd(dev); err != nil {
-			return fmt.Errorf("make %s: %w", name, err)
+			return fmt.Errorf("create %s: %w", name, err)
 		}
 	}
 	if err := l.loosen(dev); err != nil {
@@ -150,12 +151,12 @@ func (l *Links) vxlan(n plane.Node, local netip.Addr) error {
 	return nil
 }
 
-// vxlanMTU is what a packet may have within VXLAN over Ethernet: 14 + 8 + 8 + 20
-// bytes less than 1500. Peers whose way is wider or narrower say so in their routes.
+// vxlanMTU is the MTU within VXLAN over Ethernet in bytes: 1500 less 14 + 8 + 8 + 20. Routes to
+// peers with another MTU have their own.
 const vxlanMTU = 1450
 
-// Remove takes everything of ours away, attachments too, and lets the host
-// forward as it was. It succeeds where there is nothing.
+// Remove deletes everything of the netmanager, including attachments, and restores forwarding. It
+// succeeds if there is nothing.
 func (l *Links) Remove(was Forwarding) error {
 	var errs []error
 	ours, err := l.ours()
@@ -178,14 +179,14 @@ func (l *Links) Remove(was Forwarding) error {
 	}
 	for i, on := range []bool{was.IPv4, was.IPv6} {
 		if err := os.WriteFile(forwarding[i], []byte(map[bool]string{true: "1", false: "0"}[on]), 0o644); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("put forwarding back: %w", err))
+			errs = append(errs, fmt.Errorf("restore forwarding: %w", err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// unaddress takes our addresses from a device that is not ours to delete: Via6
-// of an IPv4 address that is on it too, and the resolver's.
+// unaddress deletes the netmanager's addresses from another device: Via6 of the device's IPv4
+// addresses, and the resolver's.
 func (l *Links) unaddress(dev netlink.Link) error {
 	addrs, err := l.nl.AddrList(dev, netlink.FAMILY_ALL)
 	if none(err) {
@@ -194,7 +195,7 @@ func (l *Links) unaddress(dev netlink.Link) error {
 	if err != nil {
 		return fmt.Errorf("list addresses of %s: %w", dev.Attrs().Name, err)
 	}
-	ours := map[netip.Addr]bool{api.ResolverAddr: strings.HasPrefix(dev.Attrs().Name, l.prefix)}
+	ours := map[netip.Addr]bool{wire.ResolverAddr: strings.HasPrefix(dev.Attrs().Name, l.prefix)}
 	for _, a := range addrs {
 		if ip, ok := netip.AddrFromSlice(a.IP.To4()); ok {
 			ours[Via6(ip)] = true
@@ -206,7 +207,7 @@ func (l *Links) unaddress(dev netlink.Link) error {
 			continue
 		}
 		if err := l.nl.AddrDel(dev, &a); err != nil && !none(err) {
-			return fmt.Errorf("take %s from %s: %w", ip, dev.Attrs().Name, err)
+			return fmt.Errorf("delete address %s of %s: %w", ip, dev.Attrs().Name, err)
 		}
 	}
 	return nil

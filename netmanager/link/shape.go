@@ -6,8 +6,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// shape bounds what leaves by the device to mbit Mbit/s with a token bucket; 0
-// takes the bound away.
+// shape limits sending by the device to mbit Mbit/s with a token bucket; 0 removes the limit.
 func shape(nl *netlink.Handle, dev netlink.Link, mbit int64) error {
 	if mbit == 0 {
 		if dev.Attrs().Index == 0 {
@@ -22,14 +21,14 @@ func shape(nl *netlink.Handle, dev netlink.Link, mbit int64) error {
 		Rate:       rate, Buffer: netlink.Xmittime(rate, burst), Limit: burst + uint32(min(rate/20, 1<<30)),
 	})
 	if err != nil {
-		return fmt.Errorf("bound %s to %d Mbit/s: %w", dev.Attrs().Name, mbit, err)
+		return fmt.Errorf("limit %s to %d Mbit/s: %w", dev.Attrs().Name, mbit, err)
 	}
 	return nil
 }
 
-// burstOf is the bucket in bytes: what the rate gives in 10 ms, the coarsest timer
-// of a kernel, and at least one packet of the largest size that segmentation
-// offload hands over. The queue behind it holds 50 ms.
+// burstOf returns the size of the bucket in bytes: what the rate allows in 10 ms, the coarsest
+// timer of kernels, but at least one packet of the largest size of segmentation offload. The queue
+// holds 50 ms.
 func burstOf(rate uint64) uint32 {
 	const largest = 64 << 10
 	return uint32(min(max(rate/100, largest+largest/4), 1<<30))
@@ -45,7 +44,7 @@ func unshape(nl *netlink.Handle, dev netlink.Link) error {
 			continue
 		}
 		if err := nl.QdiscDel(q); err != nil && !none(err) {
-			return fmt.Errorf("unbound %s: %w", dev.Attrs().Name, err)
+			return fmt.Errorf("remove limit of %s: %w", dev.Attrs().Name, err)
 		}
 	}
 	return nil

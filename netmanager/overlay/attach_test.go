@@ -7,16 +7,18 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/netmanager/overlay/endpoints"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
 // All that a node runs is replaced, twice over and faster than addresses rest.
 func TestARollingUpdateFindsAddresses(t *testing.T) {
 	w := newWorld(t, Config{})
-	w.step(Down{api.NetDown{Rev: 1, Lease: theLease()}})
+	w.step(Down{wire.NetDown{Rev: 1, Lease: theLease()}})
 	const many = 60
 	given := map[netip.Addr]time.Time{} // when each was given back
-	in := map[netip.Addr]api.Key{}
+	in := map[netip.Addr]wire.Key{}
 	attach := func(i int, e api.Epoch) error {
 		a := attachOf("web", i, e)
 		if eff := w.step(a); eff.Err != nil {
@@ -26,7 +28,7 @@ func TestARollingUpdateFindsAddresses(t *testing.T) {
 		if k, taken := in[at.Address]; taken {
 			t.Fatalf("%s has the address of %s", a.Key, k)
 		}
-		if since, was := given[at.Address]; was && w.now.Sub(since) < leastRest {
+		if since, was := given[at.Address]; was && w.now.Sub(since) < endpoints.MinQuarantine {
 			t.Fatalf("%s has rested for %s", at.Address, w.now.Sub(since))
 		}
 		in[at.Address] = a.Key
@@ -72,7 +74,7 @@ func TestARollingUpdateFindsAddresses(t *testing.T) {
 	}
 	w.pass(5 * time.Minute)
 	for d := range w.docs {
-		if d[0] == kindFreed {
+		if d[0] == endpoints.KindFreed {
 			t.Errorf("%s rests for ever", d[1])
 		}
 	}

@@ -7,24 +7,25 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
 // many is a core that wants n services, and the message that answers all of them:
 // two backends each, on a hundred nodes.
-func many(b *testing.B, n int) (c *Core, client netip.Addr, answer api.NetDown) {
+func many(b *testing.B, n int) (c *Core, client netip.Addr, answer wire.NetDown) {
 	b.Helper()
 	w := newWorld(b, Config{MaxPending: n})
 	w.step(Link{true})
 	lease := theLease()
 	lease.Ranges.Subnet, lease.Subnet = 24, cidr("10.16.0.0/24")
-	w.step(Down{api.NetDown{Rev: 1, Lease: lease}})
+	w.step(Down{wire.NetDown{Rev: 1, Lease: lease}})
 	w.step(attachOf("client", 0, 1))
 	a, _ := w.c.Attached(attachOf("client", 0, 1).Key)
 	c = w.c
 	now := w.now
 	for i := range n {
-		now = now.Add(time.Second / bucketRate)
+		now = now.Add(time.Second / 20)
 		v := netip.AddrFrom4([4]byte{10, 30, byte(i >> 8), byte(i)})
 		c.Step(now, Miss{Local: a.Address, Remote: v})
 		r := api.Route{Service: svc(fmt.Sprintf("s%d", i)), Rev: 1, Addresses: api.ServiceAddresses{RoundRobin: v}}
@@ -41,7 +42,8 @@ func many(b *testing.B, n int) (c *Core, client netip.Addr, answer api.NetDown) 
 		}
 		answer.Routes = append(answer.Routes, r)
 	}
-	answer.Boot, answer.Seq, answer.Rev, answer.Whole = c.boot, c.link.seq, 2, true
+	answer.Boot, answer.Rev, answer.Whole = c.boot, 2, true
+	answer.Seq, _ = c.subs.Position()
 	c.Step(now, Tick{})
 	return c, a.Address, answer
 }
@@ -80,7 +82,8 @@ func BenchmarkRouteUpdate(b *testing.B) {
 		r.Backends = append([]api.Backend(nil), r.Backends[0], r.Backends[1])
 		r.Backends[i%2].State = api.BackendDraining
 		r.Backends[1-i%2].State = api.BackendUp
-		c.Step(c.now, Down{api.NetDown{Boot: c.boot, Rev: c.link.rev + 1, Routes: []api.Route{r}}})
+		_, rev := c.subs.Position()
+		c.Step(c.now, Down{wire.NetDown{Boot: c.boot, Rev: rev + 1, Routes: []api.Route{r}}})
 	}
 }
 

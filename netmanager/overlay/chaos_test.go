@@ -11,9 +11,12 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/overlay/agree"
 	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+	"github.com/treeline-edge/treeline/netmanager/overlay/sorted"
+	"github.com/treeline-edge/treeline/netmanager/overlay/subscriptions"
 )
 
 // cluster is the other side, in its simplest form: it knows everything, and tells
@@ -24,24 +27,24 @@ type cluster struct {
 	gone   map[api.ServiceID]bool
 	boot   uint64
 	seq    uint64
-	wants  map[api.Want]bool
+	wants  map[wire.Want]bool
 	again  bool // ask for a whole NetUp
 }
 
 func newCluster() *cluster {
-	return &cluster{routes: map[api.ServiceID]api.Route{}, wants: map[api.Want]bool{}, gone: map[api.ServiceID]bool{}}
+	return &cluster{routes: map[api.ServiceID]api.Route{}, wants: map[wire.Want]bool{}, gone: map[api.ServiceID]bool{}}
 }
 
 // whole is all that the node's wants lead to.
-func (c *cluster) whole() (d api.NetDown) {
+func (c *cluster) whole() (d wire.NetDown) {
 	routes, sources, peers := map[api.ServiceID]bool{}, map[netip.Addr]bool{}, map[api.PeerKey]bool{}
-	for _, k := range slices.SortedFunc(maps.Keys(c.wants), func(a, b api.Want) int {
+	for _, k := range sorted.Keys(c.wants, func(a, b wire.Want) int {
 		return a.Address.Compare(b.Address)*4 + compare(string(a.Service+a.For), string(b.Service+b.For))
 	}) {
 		found := false
-		for _, id := range slices.Sorted(maps.Keys(c.routes)) {
+		for _, id := range sorted.Ordered(c.routes) {
 			r := c.routes[id]
-			if k.Service == id || k.Address.IsValid() && slices.Contains(allAddresses(r.Addresses), k.Address) {
+			if k.Service == id || k.Address.IsValid() && slices.Contains(semantic(r.Addresses), k.Address) {
 				found = true
 				if !routes[id] {
 					routes[id] = true
@@ -53,7 +56,7 @@ func (c *cluster) whole() (d api.NetDown) {
 					found = true
 					if !sources[b.Address] {
 						sources[b.Address] = true
-						d.Sources = append(d.Sources, api.Source{Address: b.Address, Rev: r.Rev, Service: id, Access: r.Access, Peer: peerRecord(b.Peer[31], 1)})
+						d.Sources = append(d.Sources, wire.Source{Address: b.Address, Rev: r.Rev, Service: id, Access: r.Access, Peer: peerRecord(b.Peer[31], 1)})
 					}
 				}
 			}
@@ -68,7 +71,7 @@ func (c *cluster) whole() (d api.NetDown) {
 			}
 		}
 		if !found {
-			d.Refused = append(d.Refused, api.Refusal{Want: k})
+			d.Refused = append(d.Refused, wire.Refusal{Want: k})
 		}
 	}
 	d.Whole = true
@@ -98,6 +101,11 @@ func (c *cluster) whole() (d api.NetDown) {
 	return d
 }
 
+// semantic lists the semantic addresses of a service.
+func semantic(a api.ServiceAddresses) []netip.Addr {
+	return append(slices.Collect(maps.Values(a.Instances)), a.RoundRobin, a.Closest)
+}
+
 func compare(a, b string) int {
 	switch {
 	case a < b:
@@ -108,7 +116,7 @@ func compare(a, b string) int {
 	return 0
 }
 
-func (c *cluster) hear(up api.NetUp) {
+func (c *cluster) hear(up wire.NetUp) {
 	if up.Boot < c.boot || up.Boot == c.boot && up.Seq <= c.seq {
 		return
 	}
@@ -131,18 +139,18 @@ func (c *cluster) hear(up api.NetUp) {
 // host is a peer that speaks of its instances.
 type host struct {
 	serial uint64
-	words  map[netip.Addr]notice.Word
+	words  map[netip.Addr]notice.Entry
 }
 
 func (h *host) say(a netip.Addr, p notice.Placement, s notice.State) {
 	h.serial++
-	h.words[a] = notice.Word{Address: a, Of: p, State: s}
+	h.words[a] = notice.Entry{Address: a, Of: p, State: s}
 }
 
 func (h *host) notice() notice.Notice {
 	n := notice.Notice{Serial: h.serial}
-	for _, a := range sortedKeys(h.words) {
-		n.Words = append(n.Words, h.words[a])
+	for _, a := range sorted.Addrs(h.words) {
+		n.Entries = append(n.Entries, h.words[a])
 	}
 	return n
 }
@@ -156,9 +164,9 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 3))
 		w := newWorld(t, Config{VXLAN: 7001, MaxPending: 8, MaxWants: 30})
 		cl := newCluster()
-		var ups []api.NetUp
-		var downs []api.NetDown
-		attachedNow := map[api.Key]bool{}
+		var ups []wire.NetUp
+		var downs []wire.NetDown
+		attachedNow := map[wire.Key]bool{}
 		rev := uint64(0)
 		do := func(in Input) {
 			if rng.IntN(25) == 0 { // killed in the middle
@@ -190,7 +198,7 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 		}
 		hosts := map[byte]*host{}
 		for n := range byte(6) {
-			hosts[n] = &host{words: map[netip.Addr]notice.Word{}}
+			hosts[n] = &host{words: map[netip.Addr]notice.Entry{}}
 		}
 		var notices []Noticed
 		names := []string{"a", "b", "c", "d"}
@@ -254,7 +262,7 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 			case 14: // a host's instance leaves, goes or comes back
 				n := byte(rng.IntN(6))
 				at := byte(1 + rng.IntN(5))
-				of := []notice.Placement{0, 7, notice.Of(api.Key{Instance: svc(names[(at-1)%4]).Instance(rng.IntN(2)), Epoch: 1})}[rng.IntN(3)]
+				of := []notice.Placement{0, 7, notice.Of(wire.Key{Instance: svc(names[(at-1)%4]).Instance(rng.IntN(2)), Epoch: 1})}[rng.IntN(3)]
 				hosts[n].say(instanceAt(n, at), of, notice.State(rng.IntN(3)))
 				notices = append(notices, Noticed{key(n), hosts[n].notice()})
 			case 15:
@@ -270,7 +278,7 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 				case 0:
 					do(Session{k})
 				case 1:
-					do(Heeded{k, notice.Ack{Serial: w.c.notices.serial - uint64(rng.IntN(3))}})
+					do(Heeded{k, notice.Ack{Serial: w.c.notices.Serial() - uint64(rng.IntN(3))}})
 				case 2:
 					do(Agreed{k, agree.Terms{
 						Serial: uint64(rng.IntN(9)), Ack: uint64(rng.IntN(9)), Ways: plane.Ways{Route: rng.IntN(2) == 0, VXLAN: rng.IntN(2) == 0},
@@ -323,23 +331,22 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 		for n, h := range hosts {
 			w.step(Noticed{key(n), h.notice()})
 			w.checkBooks()
-			q := w.c.peers[key(n)]
 			for a, x := range h.words {
-				if k, ok := w.c.peerAt(a); q == nil || x.Of == 0 || !ok || k != key(n) {
+				if k, ok := w.c.peers.At(a); !w.c.peers.Has(key(n)) || x.Of == 0 || !ok || k != key(n) {
 					continue
 				}
-				m, marked := q.marks[a]
-				if avoid := x.State != notice.Takes; avoid != marked || marked && (m.Of != x.Of || m.Gone != (x.State == notice.Gone)) {
+				m, marked := w.c.received.Get(key(n), a)
+				if avoid := x.State != notice.Accepting; avoid != marked || marked && (m.Of != x.Of || m.Gone != (x.State == notice.Gone)) {
 					t.Fatalf("node %d says %+v, and is believed to say %+v", n, x, m)
 				}
 			}
 		}
 		d := cl.whole()
-		if d.Held != w.c.held {
-			t.Fatalf("the node holds %x and should hold %x; wants %v, the cluster's %v", w.c.held, d.Held, w.c.wants, cl.wants)
+		if d.Held != w.c.held() {
+			t.Fatalf("the node holds %x and should hold %x; wants %v, the cluster's %v", w.c.held(), d.Held, w.subscriptions(), cl.wants)
 		}
-		for k, x := range w.c.wants {
-			if w.c.outcome(x) == unanswered {
+		for _, k := range w.subscriptions() {
+			if w.c.outcome(k) == subscriptions.Unanswered {
 				t.Fatalf("%+v is unanswered", k)
 			}
 		}

@@ -13,11 +13,26 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/overlay/agree"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
 const own = "192.168.1.10" // world's address
+
+// These are kernelpath's.
+const (
+	linger         = 3 * time.Second
+	lapse          = 10 * time.Second
+	settling       = 5 * time.Second
+	termsTries     = 7
+	countEvery     = time.Second
+	lostUnanswered = 3
+	shunFirst      = 30 * time.Second
+	shunMost       = 15 * time.Minute
+)
+
+var none plane.Ways
 
 // at has the tunnel see node n at an address, with no NAT between.
 func (w *world) at(n byte, addr string) step.Effects {
@@ -28,10 +43,11 @@ func (w *world) at(n byte, addr string) step.Effects {
 // agrees has node n, wherever it is seen, take ours by those ways.
 func (w *world) agrees(n byte, ways plane.Ways) step.Effects {
 	w.t.Helper()
-	q := w.c.peers[key(n)]
-	t := agree.Terms{Serial: q.deal.heard + 1, Ack: q.deal.said.Serial}
+	q, _ := w.c.peers.Get(key(n))
+	w.heard++
+	t := agree.Terms{Serial: w.heard, Ack: w.sent[key(n)]}
 	if ways != none {
-		t.Ways, t.From, t.At, t.Port = ways, ip(own), []netip.Addr{q.path.Addr.Addr()}, 7001
+		t.Ways, t.From, t.At, t.Port = ways, ip(own), []netip.Addr{q.Path.Addr.Addr()}, 7001
 	}
 	return w.step(Agreed{key(n), t})
 }
@@ -68,10 +84,9 @@ func (w *world) ways(want ...string) {
 
 // peered is a world that has routes to nodes 1 to 3, of which 3 is not in the clear.
 func peered(t *testing.T) *world {
-	w, client := ready(t)
-	w.cfg.Idle, w.c.cfg.Idle = 1000*time.Hour, 1000*time.Hour
+	w, client := readyWith(t, Config{VXLAN: 7001, Idle: 1000 * time.Hour})
 	w.step(Miss{Local: client, Remote: vip(1)})
-	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2, 3)}})
+	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2, 3)}})
 	w.at(1, "192.168.1.11")
 	w.at(2, "192.168.2.12")
 	w.at(3, "172.16.0.1")
@@ -93,7 +108,7 @@ func TestNobodySendsInTheClearWhatIsNotTaken(t *testing.T) {
 	w.ways("vxlan < route vxlan from 192.168.1.11", two)
 	w.agrees(1, none)
 	w.ways(one)
-	if r := w.c.Peers()[0].Reason; r != "it takes nothing in the clear from here" {
+	if r := w.c.Peers()[0].Reason; r != "it accepts no unencrypted packets from here" {
 		t.Error(r)
 	}
 	good := agree.Terms{Serial: 99, Ways: plane.Ways{Route: true, VXLAN: true}, From: ip(own), At: []netip.Addr{ip("192.168.1.11")}, Port: 7001}
@@ -105,13 +120,15 @@ func TestNobodySendsInTheClearWhatIsNotTaken(t *testing.T) {
 	} {
 		bad := good
 		spoil(&bad)
-		bad.Serial = w.c.peers[key(1)].deal.heard + 1
+		w.heard++
+		bad.Serial = w.heard
 		w.step(Agreed{key(1), bad})
 		if got := w.way(1); got != one {
 			t.Errorf("taken %s: %s", what, got)
 		}
 	}
-	good.Serial = w.c.peers[key(1)].deal.heard + 1
+	w.heard += 2
+	good.Serial = w.heard
 	w.step(Agreed{key(1), good})
 	old := good
 	old.Serial, old.Ways = good.Serial-1, none
@@ -121,10 +138,9 @@ func TestNobodySendsInTheClearWhatIsNotTaken(t *testing.T) {
 }
 
 func TestTermsFollowThePlaneAndAreRepeatedUntilHeard(t *testing.T) {
-	w, client := ready(t)
-	w.c.cfg.Idle = 1000 * time.Hour
+	w, client := readyWith(t, Config{VXLAN: 7001, Idle: 1000 * time.Hour})
 	w.step(Miss{Local: client, Remote: vip(1)})
-	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
 	eff := w.at(1, "192.168.1.11")
 	var seen []string
 	for _, e := range eff.Send {
@@ -141,7 +157,7 @@ func TestTermsFollowThePlaneAndAreRepeatedUntilHeard(t *testing.T) {
 	said := orders[TunnelTerms](eff)[0]
 	count := func(d time.Duration) (n int) {
 		for end := w.now.Add(d); ; {
-			wake := w.c.timers.Next()
+			wake := w.last.Wake
 			if wake.IsZero() || wake.After(end) {
 				w.now = end
 				return n
@@ -172,8 +188,8 @@ func TestWaysAreTakenInForAWhileAfterTheyWereWithdrawn(t *testing.T) {
 	w.agrees(1, plane.Ways{Route: true})
 	w.agrees(2, plane.Ways{VXLAN: true})
 	l := theLease()
-	l.Clear = []netip.Prefix{cidr("192.168.2.0/24"), cidr(own + "/32")}
-	eff := w.answer(api.NetDown{Lease: l})
+	l.Unencrypted = []netip.Prefix{cidr("192.168.2.0/24"), cidr(own + "/32")}
+	eff := w.answer(wire.NetDown{Lease: l})
 	// Ours go by the tunnel at once, and what the peer sends before it hears is no loss.
 	w.ways("direct < route vxlan from 192.168.1.11", "direct < vxlan from 192.168.2.12")
 	if said := orders[TunnelTerms](eff); len(said) != 2 || said[0].Ways != none || said[1].Ways != none {
@@ -246,7 +262,7 @@ func TestWhoMovesAgreesAnew(t *testing.T) {
 	if said := orders[TunnelTerms](eff); len(said) == 0 || !slices.Equal(said[0].At, []netip.Addr{ip("192.168.1.9")}) {
 		t.Fatalf("%+v", said)
 	}
-	w.answer(api.NetDown{Gone: []api.ServiceID{svc("web")}})
+	w.answer(wire.NetDown{Gone: []api.ServiceID{svc("web")}})
 	if said := orders[TunnelSay](w.last); len(said) != 2 || said[0].Message.(agree.Terms).Ways != none {
 		t.Fatalf("who is forgotten is not told: %+v", said)
 	}
@@ -370,12 +386,12 @@ func TestTwoEndsAlwaysAgree(t *testing.T) {
 		var ends [2]*end
 		var under []bound
 		addrs := [2][]string{{"192.168.1.10", "192.168.3.10"}, {"192.168.1.11", "192.168.4.11"}}
-		lease := func(i int) *api.NetLease {
+		lease := func(i int) *wire.NetLease {
 			l := theLease()
 			l.Rev, l.Cluster = uint64(rng.Uint32()), api.ClusterID(fmt.Sprintf("c%d", i))
 			l.Subnet = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 16, byte(i + 1), 0}), 26)
 			if !ends[i].clear {
-				l.Clear = nil
+				l.Unencrypted = nil
 			}
 			return l
 		}
@@ -402,7 +418,7 @@ func TestTwoEndsAlwaysAgree(t *testing.T) {
 		move := func(i int) {
 			x := rng.IntN(2)
 			a := ip(addrs[i][x])
-			s := Self{NetSelf: api.NetSelf{Key: key(byte(i + 1)), Endpoints: []netip.AddrPort{netip.AddrPortFrom(a, 7000)}}}
+			s := Self{NetSelf: wire.NetSelf{Key: key(byte(i + 1)), Endpoints: []netip.AddrPort{netip.AddrPortFrom(a, 7000)}}}
 			if on, _ := a.Prefix(24); rng.IntN(4) > 0 { // else it has a /32
 				s.OnLink = []netip.Prefix{on}
 			}
@@ -414,7 +430,7 @@ func TestTwoEndsAlwaysAgree(t *testing.T) {
 			other := byte(2 - i)
 			p := peerRecord(other, 1)
 			do(i, Link{true})
-			obey(i, e.answer(api.NetDown{Lease: lease(i), Peers: []api.Peer{p}}))
+			obey(i, e.answer(wire.NetDown{Lease: lease(i), Peers: []api.Peer{p}}))
 			do(i, e.self)
 		}
 		for i := range ends {
@@ -450,7 +466,7 @@ func TestTwoEndsAlwaysAgree(t *testing.T) {
 				}
 				at, who := until, -1
 				for i, e := range ends {
-					if wake := e.c.timers.Next(); !wake.IsZero() && wake.Before(at) {
+					if wake := e.c.next(); !wake.IsZero() && wake.Before(at) {
 						at, who = wake, i
 					}
 				}
@@ -487,7 +503,7 @@ func TestTwoEndsAlwaysAgree(t *testing.T) {
 				see(1 - i)
 			case 2:
 				ends[i].clear = rng.IntN(2) == 0
-				obey(i, ends[i].answer(api.NetDown{Lease: lease(i)}))
+				obey(i, ends[i].answer(wire.NetDown{Lease: lease(i)}))
 			case 3:
 				session()
 			case 4:

@@ -1,15 +1,27 @@
-// Package overlay is the core of a netmanager: which addresses the node's
-// instances have, what of the network they have asked for, which backend a
-// service's flows go to, and how each peer is reached. It asks the cluster for
-// what its instances want, keeps it current while it is used, and goes on with
-// what it knows when the cluster is away.
+// Package overlay is the core of a netmanager. It decides which addresses the node's
+// instances have, what of the network they need to know, to which backend the flows
+// of a service go, and how each peer is reached. It subscribes at the cluster to what
+// the instances use, keeps it current while it is used, and continues with what it
+// knows while the cluster is disconnected.
 //
-// It leaves to others how the kernel is told (netmanager/dataplane and link), how
-// peers are found and spoken to (netmanager/tunnel), and the transport to the
-// cluster. Orders are carried out in the order in which they are given; an order to
-// the hold after the plane's that came before it. A plane that is new, or whose
-// last change failed, is made what Core.Plane says; every Change that came before
-// that may follow.
+// The core routes inputs to machines, which own the state, and their results to other
+// machines or adapters:
+//
+//	endpoints      attached workloads, their addresses and ports
+//	services       routes and sources; whose an address is, who may call whom
+//	subscriptions  what the instances use, and the session with the cluster
+//	balance        backends and weights of semantic addresses
+//	peers          other nodes, their subnets and paths
+//	kernelpath     paths to peers that need no tunnel
+//	paths          paths to a peer inside the tunnel; run by netmanager/pathmanager
+//	measure        round trips and the node's coordinate
+//	notice         what nodes tell one another about their instances
+//	table          what the data plane was told
+//
+// Adapters configure the kernel (netmanager/dataplane and link), reach peers
+// (netmanager/tunnel) and the cluster. They carry out orders in the order in which the
+// core gives them. A plane that is new, or whose last change failed, is set to
+// Core.Plane; changes that came before may follow.
 //
 //	c := overlay.New(overlay.Config{Prefix: "tl", Tunnel: "tltun", Hold: "tlhold"})
 //	err := c.Restore(docs)
@@ -18,331 +30,203 @@
 package overlay
 
 import (
+	"cmp"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/ipam"
+	"github.com/treeline-edge/treeline/internal/interest"
 	"github.com/treeline-edge/treeline/internal/step"
-	"github.com/treeline-edge/treeline/internal/vivaldi"
-	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/netmanager/overlay/balance"
+	"github.com/treeline-edge/treeline/netmanager/overlay/endpoints"
+	"github.com/treeline-edge/treeline/netmanager/overlay/kernelpath"
+	"github.com/treeline-edge/treeline/netmanager/overlay/measure"
+	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peers"
+	"github.com/treeline-edge/treeline/netmanager/overlay/services"
+	"github.com/treeline-edge/treeline/netmanager/overlay/subscriptions"
+	"github.com/treeline-edge/treeline/netmanager/overlay/table"
 )
 
-// Config is what a netmanager's core needs to know. Zero values mean the defaults.
+// Config configures a Core. Zero values mean the defaults.
 type Config struct {
 	Prefix string // begins the names of our devices: "tl"
 	Tunnel string // the tunnel's device: "tltun"
-	Hold   string // the hold's device: "tlhold"
-	VXLAN  uint16 // UDP port of the VXLAN device; 0: none is used
+	Hold   string // the packet queue's device: "tlhold"
+	VXLAN  uint16 // UDP port of the VXLAN device; 0: there is none
 	MTU    int    // of attached instances: 1400
 	// Closed and Open are plane.Node's.
 	Closed, Open []netip.Prefix
 
-	Quarantine time.Duration // of addresses that were given back: 2 min
-	Idle       time.Duration // a want that is unused for so long is dropped: 5 min
-	Negative   time.Duration // for which a refusal answers without asking again: 5 s
-	Poll       time.Duration // between two looks at what is used, while something is wanted: 60 s
-	MaxWants   int           // in all: 16,000, which is what one message takes where all names are as long as names may be
-	MaxPending int           // of one service, unanswered or refused: 256
+	Quarantine time.Duration // of freed addresses: 2 min
+	Idle       time.Duration // after which an unused subscription is dropped: 5 min
+	Negative   time.Duration // for which a refusal is valid without asking again: 5 s
+	Poll       time.Duration // between two polls of the plane's counters: 60 s
+	MaxWants   int           // subscriptions in all: 16,000, which fit one message with names of the maximum length
+	MaxPending int           // open subscriptions of one service: 256
 }
 
 func (c Config) withDefaults() Config {
-	c.Prefix = orDefault(c.Prefix, "tl")
-	c.Tunnel = orDefault(c.Tunnel, "tltun")
-	c.Hold = orDefault(c.Hold, "tlhold")
-	c.MTU = orDefault(c.MTU, 1400)
-	c.Quarantine = orDefault(c.Quarantine, 2*time.Minute)
-	c.Idle = orDefault(c.Idle, 5*time.Minute)
-	c.Negative = orDefault(c.Negative, 5*time.Second)
-	c.Poll = orDefault(c.Poll, time.Minute)
-	c.MaxWants = orDefault(c.MaxWants, 16000)
-	c.MaxPending = orDefault(c.MaxPending, 256)
+	c.Prefix = cmp.Or(c.Prefix, "tl")
+	c.Tunnel = cmp.Or(c.Tunnel, "tltun")
+	c.Hold = cmp.Or(c.Hold, "tlhold")
+	c.MTU = cmp.Or(c.MTU, 1400)
+	c.Quarantine = cmp.Or(c.Quarantine, 2*time.Minute)
+	c.Idle = cmp.Or(c.Idle, 5*time.Minute)
+	c.Negative = cmp.Or(c.Negative, 5*time.Second)
+	c.Poll = cmp.Or(c.Poll, time.Minute)
+	c.MaxWants = cmp.Or(c.MaxWants, 16000)
+	c.MaxPending = cmp.Or(c.MaxPending, 256)
 	return c
 }
 
-func orDefault[T comparable](v, d T) T {
-	var zero T
-	if v == zero {
-		return d
-	}
-	return v
-}
+// answerTime is how long an instance that begins to drain may take to answer. Flows
+// that it has not answered then end, because it may have died.
+const answerTime = 700 * time.Millisecond
 
 // Core is a node's part of the network. It has one owner.
 type Core struct {
-	cfg       Config
-	boot      uint64
-	lease     *api.NetLease
-	self      Self
-	described bool // self has come
-	coord     place
-	measure   map[api.PeerKey]*measure // peers that are measured whether or not they are spoken to
-	freed     map[netip.Addr]api.Key   // that rested when the last life ended, and who had them
-
-	pool     *ipam.Pool // of the lease's subnet; nil without one
-	attached map[api.Key]*attachment
-	at       map[netip.Addr]*attachment
-	ports    map[hostPort]api.Key
-
-	services map[api.ServiceID]*service
-	spelt    map[string][]api.ServiceID                 // known services, by their name in lower case
-	vips     map[netip.Addr]api.ServiceID               // semantic addresses, of whom said so last
-	owners   map[netip.Addr]api.ServiceID               // remote instances' addresses, likewise
-	sources  map[netip.Addr]api.Source                  // held
-	peers    map[api.PeerKey]*peer                      // of any record
-	behind   map[api.PeerKey]map[api.ServiceID]struct{} // services by the peers that host them
-	subnets  map[netip.Prefix]api.PeerKey               // of whom said so last
-	lengths  map[int]int                                // how many of subnets have which length
-	idents   step.Counter                               // of services
-	known    map[api.ServiceID]plane.Ident              // idents by service
-	wants    map[api.Want]*want
-	seeking  map[string]map[api.Want]struct{}     // wants by service, in lower case
-	pointing map[netip.Addr]map[api.Want]struct{} // wants by address
-	asking   map[api.ServiceID]*asker             // what each service wants
-	doubted  map[api.Want]struct{}                // refused wants that were asked for again
-	crowded  bool                                 // somebody has too many pending
-	born     uint64                               // counts wants
-	held     api.Digest
-	link     link
-	usage    plane.Usage
-	strange  bucket
-	notices  notices
-	traffic  traffic
-	rtts     map[servicePair]*api.PairStatus
-	gaps     map[api.ServiceID]map[farEnd]*gap // of the services that the cluster asks about
-
-	told    told
-	dirty   dirty
-	journal step.Journal
-	timers  step.Timers[timerKey]
-	now     time.Time
-	send    []api.Envelope
-	late    []api.Envelope // what follows the plane's change
+	view
+	table   *table.Table
+	retries step.Timers[netip.Addr]     // instances that began to drain
+	run     *interest.Run[interest.Key] // through the held records, while the cluster sends all of them in parts
+	journal step.Journal                // of the kinds meta and lease
+	send    []wire.Envelope
+	late    []wire.Envelope // after the plane's change
 }
 
-type timerKey struct {
-	what    timerKind
-	want    api.Want
-	peer    api.PeerKey
-	addr    netip.Addr
-	service api.ServiceID
-}
-
-type timerKind uint8
-
-const (
-	timerAck     timerKind = iota // what was said has not been answered
-	timerRenew                    // the wants have to be named again
-	timerHeld                     // digests differed
-	timerPoll                     // see what is used
-	timerAsk                      // a want has not been answered
-	timerIdle                     // a want may be idle
-	timerFreed                    // an address has rested
-	timerPath                     // something about a peer's kernel path lapses
-	timerClosest                  // a closer backend is in sight
-	timerLeft                     // a service has been away for long
-	timerMeasure                  // a peer's round trip is to be measured
-	timerPlace                    // it is time to say where the node is
-	timerTell                     // a notice was not confirmed by all
-	timerMark                     // a peer's word is believed no longer
-	timerTerms                    // a peer has not said that it heard our terms
-	timerCount                    // see what passes by kernel paths
-	timerRetry                    // who leaves has answered what it will
-)
-
-// New is the core of a node that nothing is known of yet.
+// New returns the core of a node of which nothing is known.
 func New(cfg Config) *Core {
-	c := &Core{
-		cfg:      cfg.withDefaults(),
-		attached: map[api.Key]*attachment{},
-		at:       map[netip.Addr]*attachment{},
-		ports:    map[hostPort]api.Key{},
-		services: map[api.ServiceID]*service{},
-		spelt:    map[string][]api.ServiceID{},
-		vips:     map[netip.Addr]api.ServiceID{},
-		owners:   map[netip.Addr]api.ServiceID{},
-		sources:  map[netip.Addr]api.Source{},
-		peers:    map[api.PeerKey]*peer{},
-		behind:   map[api.PeerKey]map[api.ServiceID]struct{}{},
-		subnets:  map[netip.Prefix]api.PeerKey{},
-		lengths:  map[int]int{},
-		known:    map[api.ServiceID]plane.Ident{},
-		wants:    map[api.Want]*want{},
-		seeking:  map[string]map[api.Want]struct{}{},
-		pointing: map[netip.Addr]map[api.Want]struct{}{},
-		asking:   map[api.ServiceID]*asker{},
-		doubted:  map[api.Want]struct{}{},
-		measure:  map[api.PeerKey]*measure{},
-		freed:    map[netip.Addr]api.Key{},
-		rtts:     map[servicePair]*api.PairStatus{},
-		told:     newTold(),
-		dirty:    newDirty(),
+	cfg = cfg.withDefaults()
+	return &Core{
+		view: view{
+			cfg:       cfg,
+			endpoints: endpoints.New(cfg.Quarantine),
+			services:  services.New(),
+			subs: subscriptions.New(subscriptions.Config{
+				Idle: cfg.Idle, Negative: cfg.Negative, Poll: cfg.Poll, Quarantine: cfg.Quarantine, Max: cfg.MaxWants, MaxOpen: cfg.MaxPending,
+			}),
+			balance:    balance.New(),
+			peers:      peers.New(),
+			kernel:     kernelpath.New(cfg.VXLAN),
+			measure:    measure.New(),
+			received:   notice.NewReceiver(),
+			roundTrips: measure.NewServices(),
+			notices:    notice.NewSender(),
+		},
+		table: table.New(),
 	}
-	c.coord.now = vivaldi.New()
-	c.coord.said = c.coord.now
-	return c
 }
 
 // Step takes one input.
 func (c *Core) Step(now time.Time, in Input) step.Effects {
 	c.now, c.send, c.late = now, nil, nil
-	err := c.take(in)
+	err := in.apply(c)
 	c.expire()
-	c.thin()
-	c.sweep()
-	c.tell()
+	for k := c.subs.Excess(); k != nil; k = c.subs.Excess() {
+		c.unsubscribe(*k)
+	}
+	removed, changes := c.peers.Sweep()
+	for _, k := range removed {
+		c.received.Remove(k)
+		c.notices.Remove(k)
+		c.applyKernel(c.kernel.Remove(c.now, k))
+	}
+	c.applyPeers(changes)
+	if c.notices.Changed() {
+		c.sendNotice(c.notices.Publish(c.now, c.reachable(true)))
+	}
 	c.flush()
 	c.report()
-	return step.Effects{Save: c.journal.Take(), Send: c.send, Wake: c.timers.Next(), Err: err}
+	save := slices.Concat(c.journal.Take(), c.endpoints.Save(), c.services.Save(), c.peers.Save(), c.subs.Save(), c.kernel.Save(), c.received.Save())
+	return step.Effects{Save: save, Send: c.send, Wake: c.next(), Err: err}
 }
 
-func (c *Core) take(in Input) error {
-	switch in := in.(type) {
-	case Start:
-		c.start()
-	case Self:
-		c.describe(in)
-	case Link:
-		c.linked(in.Up)
-	case Down:
-		c.down(in.NetDown)
-	case Attach:
-		return c.attach(in.Attach)
-	case Ready:
-		c.ready(in)
-	case Detach:
-		c.detach(in.Key)
-	case Drain:
-		c.drain(in.Key)
-	case Exited:
-		c.exited(in)
-	case Miss:
-		c.miss(in)
-	case Query:
-		c.query(in)
-	case PeerUnknown:
-		c.stranger(in)
-	case Path:
-		c.path(in)
-	case Measured:
-		c.measured(in)
-	case Sampled:
-		c.sampled(in)
-	case Used:
-		c.used(in.Usage)
-	case Session:
-		c.session(in)
-		c.resume(in.Key)
-	case Noticed:
-		c.noticed(in)
-	case Heeded:
-		c.heeded(in)
-	case Stray:
-		c.stray(in)
-	case Agreed:
-		c.agreed(in)
-	case Probed:
-		c.probed(in)
-	case Arrived:
-		c.arrived(in)
-	case Counted:
-		c.counted(in)
-	case Tick:
-	}
-	return nil
-}
-
-// start begins a life: the plane is made what Plane says, the tunnel is told of
-// everybody.
+// start begins a process lifetime: the plane is set to Plane, and the tunnel is told
+// of all peers.
 func (c *Core) start() {
-	// The wall clock only keeps the number growing where the store was lost.
+	// The time only matters if the store was lost: the number has to grow.
 	c.boot = max(c.boot+1, uint64(max(0, c.now.Unix())))
 	c.saveMeta()
-	c.dirty.all, c.dirty.quiet = true, true
+	c.table.Touched.All, c.table.Touched.Silent = true, true
 	if c.lease != nil {
 		c.emit(ToTunnel, TunnelSelf{*c.lease})
 	}
-	c.emit(ToTunnel, TunnelCoord{c.coord.now})
-	for _, k := range sortedKeys(c.peers) {
-		c.peers[k].untold = true
-		c.dirty.peers[k] = struct{}{}
+	c.emit(ToTunnel, TunnelCoord{c.measure.Coordinate()})
+	talking := c.peers.Start()
+	c.renewNotices(c.endpoints.Start(c.now))
+	c.received.Start(c.now)
+	c.subs.Start(c.now)
+	c.kernel.Start(c.now, c.boot)
+	for _, k := range talking {
+		c.emitLate(ToTunnel, TunnelMeasure{k})
 	}
-	c.remember(c.freed)
-	for _, a := range sortedKeys(c.freed) {
-		c.pool.Give(c.now, a)
-		c.timers.Set(timerKey{what: timerFreed, addr: a}, c.now.Add(c.cfg.Quarantine))
-	}
-	c.freed = nil
-	c.resetIdle() // who used what when is not known
-	if len(c.wants) > 0 {
-		c.timers.Set(timerKey{what: timerPoll}, c.now.Add(c.cfg.Poll))
-	}
-	for _, k := range sortedKeys(c.peers) {
-		c.awaitMarks(c.peers[k])
-		c.resumeKernel(c.peers[k])
-		c.resumeTalk(c.peers[k])
-	}
-	c.link.whole, c.link.self, c.link.lost = true, true, c.now
 }
 
-func (c *Core) expire() {
-	for {
-		k, ok := c.timers.Pop(c.now)
-		if !ok {
-			return
+// next is the earliest moment at which something is due; zero: none.
+func (c *Core) next() time.Time {
+	var first time.Time
+	for _, at := range []time.Time{
+		c.subs.Next(), c.endpoints.Next(), c.kernel.Next(), c.balance.Next(), c.retries.Next(), c.measure.Next(), c.notices.Next(), c.received.Next(),
+	} {
+		if first.IsZero() || !at.IsZero() && at.Before(first) {
+			first = at
 		}
-		switch k.what {
-		case timerAck:
-			c.unanswered()
-		case timerHeld:
-			c.link.whole, c.link.self = true, true
-		case timerRenew:
-			c.link.whole = c.link.whole || len(c.wants) > 0
-		case timerPoll:
-			c.poll()
-		case timerAsk:
-			c.askAgain(k.want)
-		case timerIdle:
-			c.idle(k.want)
-		case timerFreed:
-			c.journal.Delete(kindFreed, k.addr.String())
-		case timerPath:
-			if p := c.peers[k.peer]; p != nil {
-				c.choosePath(p)
+	}
+	return first
+}
+
+// expire handles all that is due, the earliest first.
+func (c *Core) expire() {
+	for at := c.next(); !at.IsZero() && !at.After(c.now); at = c.next() {
+		switch at {
+		case c.subs.Next():
+			c.subscriptionDue(c.subs.Expire(c.now))
+		case c.endpoints.Next():
+			c.endpoints.Expire(c.now)
+		case c.kernel.Next():
+			c.applyKernel(c.kernel.Expire(c.now))
+		case c.balance.Next():
+			if id, _ := c.balance.Expire(c.now); c.services.Has(id) {
+				c.weigh(id, api.PeerKey{}, true)
 			}
-		case timerMeasure:
-			c.measureAgain(k.peer)
-		case timerPlace:
-			c.sayPlace()
-		case timerLeft:
-			c.left(k.service)
-		case timerTell:
-			c.tellPeers()
-		case timerTerms:
-			if q := c.peers[k.peer]; q != nil {
-				c.sayTerms(q)
-			}
-		case timerCount:
-			c.count()
-		case timerRetry:
-			c.retryAt(k.addr)
-		case timerMark:
-			if q := c.peers[k.peer]; q != nil {
-				c.unmark(q)
-			}
-		case timerClosest:
-			if s := c.services[k.service]; s != nil {
-				c.weigh(s, api.PeerKey{}, true)
-			}
+		case c.retries.Next():
+			c.retry()
+		case c.measure.Next():
+			c.applyMeasure(c.measure.Expire(c.now))
+		case c.notices.Next():
+			c.sendNotice(c.notices.Repeat(c.now, c.reachable(true)))
+		default:
+			c.applyMarks(c.received.Expire(c.now))
 		}
 	}
 }
+
+// retry ends the flows that an instance has not answered since it began to drain,
+// unless it accepts flows again. Their clients try again, and may reach another
+// instance.
+func (c *Core) retry() {
+	addr, _ := c.retries.Pop(c.now)
+	draining := false
+	if a, ok := c.endpoints.At(addr); ok {
+		draining = !a.Accepting()
+	} else if k, ok := c.peers.At(addr); ok {
+		_, draining = c.received.Get(k, addr)
+	}
+	if draining {
+		c.table.Touched.Retry[addr] = struct{}{}
+	}
+}
+
+func (c *Core) retryLater(a netip.Addr) { c.retries.Set(a, c.now.Add(answerTime)) }
 
 func (c *Core) emit(to api.Addr, msg any) {
-	c.send = append(c.send, api.Envelope{To: to, Msg: msg, Volatile: volatile(msg)})
+	c.send = append(c.send, wire.Envelope{To: to, Msg: msg, Volatile: volatile(msg)})
 }
 
-// emitLate is for what is true once the plane has taken this step's change.
+// emitLate emits what becomes true with the plane's change of this step.
 func (c *Core) emitLate(to api.Addr, msg any) {
-	c.late = append(c.late, api.Envelope{To: to, Msg: msg, Volatile: volatile(msg)})
+	c.late = append(c.late, wire.Envelope{To: to, Msg: msg, Volatile: volatile(msg)})
 }

@@ -9,7 +9,11 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/netmanager/overlay/endpoints"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+	"github.com/treeline-edge/treeline/netmanager/overlay/services"
+	"github.com/treeline-edge/treeline/netmanager/overlay/subscriptions"
 )
 
 func vip(n byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 30, n, 1}) }
@@ -32,7 +36,7 @@ func TestAnAttachmentKeepsItsAddress(t *testing.T) {
 	if eff := w.step(attachOf("web", 0, 1)); !errors.Is(eff.Err, api.ErrUnavailable) {
 		t.Fatal(eff.Err)
 	}
-	w.step(Down{api.NetDown{Rev: 1, Lease: theLease()}})
+	w.step(Down{wire.NetDown{Rev: 1, Lease: theLease()}})
 	w.step(attachOf("web", 0, 1))
 	first, _ := w.c.Attached(attachOf("web", 0, 1).Key)
 	if first.Address != ip("10.16.0.2") || first.Address6 != ip("fd74:6c6e:1::a10:2") || first.MTU != 1400 {
@@ -74,9 +78,9 @@ func TestAnExhaustedSubnetSaysSoAndFreedAddressesRest(t *testing.T) {
 	}
 	w.step(Detach{attachOf("web", 7, 1).Key})
 	w.step(Detach{attachOf("web", 7, 1).Key}) // again
-	w.pass(leastRest - time.Second)
+	w.pass(endpoints.MinQuarantine - time.Second)
 	w.restart() // does not shorten the rest
-	w.pass(leastRest - time.Second)
+	w.pass(endpoints.MinQuarantine - time.Second)
 	if eff := w.step(attachOf("api", 0, 1)); eff.Err == nil {
 		t.Fatal("an address that rests was handed out")
 	}
@@ -86,7 +90,7 @@ func TestAnExhaustedSubnetSaysSoAndFreedAddressesRest(t *testing.T) {
 	}
 	if len(w.docs) != 0 {
 		for k := range w.docs {
-			if k[0] == kindFreed {
+			if k[0] == endpoints.KindFreed {
 				t.Fatalf("%v is left", k)
 			}
 		}
@@ -119,7 +123,7 @@ func TestAnotherLeaseKeepsWhatIsAttached(t *testing.T) {
 	w, client := ready(t)
 	l := theLease()
 	l.Rev, l.Subnet = 2, cidr("10.16.9.0/26")
-	w.answer(api.NetDown{Lease: l})
+	w.answer(wire.NetDown{Lease: l})
 	w.step(attachOf("web", 0, 1))
 	if a, _ := w.c.Attached(attachOf("web", 0, 1).Key); a.Address != ip("10.16.9.2") {
 		t.Fatalf("%+v", a)
@@ -136,14 +140,14 @@ func TestAnotherLeaseKeepsWhatIsAttached(t *testing.T) {
 func TestAFirstPacketAsksAndIsReleased(t *testing.T) {
 	w, client := ready(t)
 	eff := w.step(Miss{Local: client, Remote: vip(1)})
-	want := api.Want{Address: vip(1), For: svc("client")}
-	if ups := said(eff); len(ups) != 1 || !slices.Equal(ups[0].Add, []api.Want{want}) {
+	want := wire.Want{Address: vip(1), For: svc("client")}
+	if ups := said(eff); len(ups) != 1 || !slices.Equal(ups[0].Add, []wire.Want{want}) {
 		t.Fatalf("%+v", eff.Send)
 	}
 	if eff := w.step(Miss{Local: client, Remote: vip(1)}); len(said(eff)) > 0 { // single flight
 		t.Fatalf("%+v", eff.Send)
 	}
-	eff = w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2)}})
+	eff = w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2)}})
 	var kinds []string
 	for _, e := range eff.Send {
 		kinds = append(kinds, fmt.Sprintf("%s %T", e.To, e.Msg))
@@ -154,13 +158,13 @@ func TestAFirstPacketAsksAndIsReleased(t *testing.T) {
 	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 10.16.2.1*1 " {
 		t.Fatal(got)
 	}
-	from, to := w.c.services[svc("client")].ident, w.c.services[svc("web")].ident
+	from, to := w.c.services.Ident(svc("client")), w.c.services.Ident(svc("web"))
 	if !w.plane.Allowed[plane.Pair{From: from, To: to}] || !w.plane.Allowed[plane.Pair{From: to, To: from}] {
 		t.Fatal(w.plane.Allowed)
 	}
 	w.checkBooks()
 	w.restart() // and the table is as it was
-	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 10.16.2.1*1 " || w.c.services[svc("web")].ident != to {
+	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 10.16.2.1*1 " || w.c.services.Ident(svc("web")) != to {
 		t.Fatal(got)
 	}
 	w.checkBooks()
@@ -168,7 +172,7 @@ func TestAFirstPacketAsksAndIsReleased(t *testing.T) {
 
 func TestALostQuestionIsAskedAgainEverMoreSlowly(t *testing.T) {
 	w, client := ready(t)
-	w.answer(api.NetDown{})
+	w.answer(wire.NetDown{})
 	start := w.now
 	w.step(Miss{Local: client, Remote: vip(1)})
 	var at []time.Duration
@@ -187,9 +191,9 @@ func TestALostQuestionIsAskedAgainEverMoreSlowly(t *testing.T) {
 
 func TestARefusalAnswersForAWhileAndTheWantStays(t *testing.T) {
 	w, client := ready(t)
-	want := api.Want{Address: vip(1), For: svc("client")}
+	want := wire.Want{Address: vip(1), For: svc("client")}
 	w.step(Miss{Local: client, Remote: vip(1)})
-	eff := w.answer(api.NetDown{Refused: []api.Refusal{{Want: want}}})
+	eff := w.answer(wire.NetDown{Refused: []wire.Refusal{{Want: want}}})
 	if got := orders[Refuse](eff); len(got) != 1 || got[0] != (Refuse{Local: client, Remote: vip(1)}) {
 		t.Fatalf("%+v", eff.Send)
 	}
@@ -201,12 +205,12 @@ func TestARefusalAnswersForAWhileAndTheWantStays(t *testing.T) {
 	if eff := w.step(Miss{Local: client, Remote: vip(1)}); len(orders[Refuse](eff)) > 0 || len(said(eff)) != 1 {
 		t.Fatalf("%+v", eff.Send)
 	}
-	if eff := w.answer(api.NetDown{}); len(orders[Refuse](eff)) != 1 { // nothing has changed
+	if eff := w.answer(wire.NetDown{}); len(orders[Refuse](eff)) != 1 { // nothing has changed
 		t.Fatalf("%+v", eff.Send)
 	}
 	w.checkBooks()
 	w.pass(3 * time.Minute)
-	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}, Answered: []api.Want{want}}) // it comes to be
+	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}, Answered: []wire.Want{want}}) // it comes to be
 	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 " {
 		t.Fatal(got)
 	}
@@ -218,14 +222,14 @@ func TestWhatMayNotBeCalledIsDenied(t *testing.T) {
 	w.step(Miss{Local: client, Remote: vip(1)})
 	r := route("web", 1, 1, 1)
 	r.Access.Closed = true
-	eff := w.answer(api.NetDown{Routes: []api.Route{r}})
-	from, to := w.c.services[svc("client")].ident, w.c.services[svc("web")].ident
+	eff := w.answer(wire.NetDown{Routes: []api.Route{r}})
+	from, to := w.c.services.Ident(svc("client")), w.c.services.Ident(svc("web"))
 	// web may call client, though, which has no list.
 	if w.plane.Allowed[plane.Pair{From: from, To: to}] || !w.plane.Allowed[plane.Pair{From: to, To: from}] || len(orders[Release](eff)) != 1 {
 		t.Fatalf("%+v %+v", w.plane.Allowed, eff.Send)
 	}
 	r.Rev, r.Access.Closed = 2, false
-	w.answer(api.NetDown{Routes: []api.Route{r}})
+	w.answer(wire.NetDown{Routes: []api.Route{r}})
 	if !w.plane.Allowed[plane.Pair{From: from, To: to}] {
 		t.Fatal("the new list does not count")
 	}
@@ -236,7 +240,7 @@ func TestIdleWantsEndAndUsedOnesAreRenewed(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
 	w.step(Miss{Local: client, Remote: vip(2)})
-	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1), route("api", 1, 2, 1)}})
+	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1), route("api", 1, 2, 1)}})
 	used := plane.Usage{Sources: map[netip.Addr]uint64{}}
 	renewed := 0
 	for n := range uint64(30) {
@@ -245,7 +249,7 @@ func TestIdleWantsEndAndUsedOnesAreRenewed(t *testing.T) {
 				renewed++
 			}
 		}
-		w.answer(api.NetDown{})
+		w.answer(wire.NetDown{})
 		used.Sources = map[netip.Addr]uint64{instanceAt(1, 1): n} // answers of one long flow to web
 		w.step(Used{used})
 		w.checkBooks()
@@ -254,7 +258,7 @@ func TestIdleWantsEndAndUsedOnesAreRenewed(t *testing.T) {
 		t.Fatalf("%s, %s, renewed %d times", w.backendsOf(vip(1)), w.backendsOf(vip(2)), renewed)
 	}
 	for k := range w.docs {
-		if k[0] == kindRoute && k[1] == string(svc("api")) {
+		if k[0] == services.KindRoute && k[1] == string(svc("api")) {
 			t.Fatal("it is still stored")
 		}
 	}
@@ -275,8 +279,8 @@ func TestAFloodOfUnknownDestinationsIsBounded(t *testing.T) {
 			adds += len(up.Add)
 		}
 	}
-	if len(w.c.wants) > 260 || len(w.docs) > 20 {
-		t.Fatalf("%d wants, %d documents", len(w.c.wants), len(w.docs))
+	if w.c.subs.Len() > 260 || len(w.docs) > 20 {
+		t.Fatalf("%d wants, %d documents", w.c.subs.Len(), len(w.docs))
 	}
 	if ups > 4200+200*20 {
 		t.Fatalf("%d messages with %d wants", ups, adds)
@@ -291,7 +295,7 @@ func TestAFloodOfUnknownDestinationsIsBounded(t *testing.T) {
 func TestWhoHasTheMostWantsMakesRoom(t *testing.T) {
 	w := newWorld(t, Config{MaxWants: 40, MaxPending: 100})
 	w.step(Link{true})
-	w.step(Down{api.NetDown{Rev: 1, Lease: theLease()}})
+	w.step(Down{wire.NetDown{Rev: 1, Lease: theLease()}})
 	var at [2]netip.Addr
 	for i, name := range []string{"greedy", "modest"} {
 		w.step(attachOf(name, 0, 1))
@@ -304,7 +308,7 @@ func TestWhoHasTheMostWantsMakesRoom(t *testing.T) {
 	for n := range byte(10) {
 		w.step(Miss{Local: at[1], Remote: vip(100 + n)})
 	}
-	if g, m := len(w.c.asking[svc("greedy")].wants), len(w.c.asking[svc("modest")].wants); g != 30 || m != 10 {
+	if g, m := len(w.c.subs.Of(svc("greedy"))), len(w.c.subs.Of(svc("modest"))); g != 30 || m != 10 {
 		t.Fatalf("greedy has %d, modest %d", g, m)
 	}
 	w.checkBooks()
@@ -313,7 +317,7 @@ func TestWhoHasTheMostWantsMakesRoom(t *testing.T) {
 func TestADeadBackendsFlowsEndAndASilentPeerIsAvoided(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
-	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2, 3)}})
+	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2, 3)}})
 	eff := w.step(Path{Key: key(2), Kind: api.PathDirect, Silent: true})
 	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 10.16.3.1*1 " {
 		t.Fatal(got)
@@ -334,17 +338,17 @@ func TestADeadBackendsFlowsEndAndASilentPeerIsAvoided(t *testing.T) {
 	}
 	r := route("web", 2, 1, 1, 2, 3)
 	r.Backends[0].State = api.BackendDraining
-	w.answer(api.NetDown{Routes: []api.Route{r}})
+	w.answer(wire.NetDown{Routes: []api.Route{r}})
 	if got := w.backendsOf(vip(1)); got != "10.16.2.1*1 10.16.3.1*1 " {
 		t.Fatal(got)
 	}
 	r.Rev, r.Backends = 3, slices.Clone(r.Backends[1:])
 	r.Backends[0].Epoch = 2
-	eff = w.answer(api.NetDown{Routes: []api.Route{r}})
+	eff = w.answer(wire.NetDown{Routes: []api.Route{r}})
 	if ch := orders[plane.Change](eff); len(ch) != 1 || !slices.Equal(ch[0].End, []netip.Addr{instanceAt(1, 1), instanceAt(2, 1)}) {
 		t.Fatalf("%+v", ch)
 	}
-	eff = w.answer(api.NetDown{Gone: []api.ServiceID{svc("web")}})
+	eff = w.answer(wire.NetDown{Gone: []api.ServiceID{svc("web")}})
 	if ch := orders[plane.Change](eff); len(ch) != 1 || len(ch[0].End) != 2 || w.backendsOf(vip(1)) != "none" {
 		t.Fatalf("%+v", ch)
 	}
@@ -371,7 +375,7 @@ func TestWeightsFollowLoad(t *testing.T) {
 		for i := range r.Backends {
 			r.Backends[i].Load = c.loads[i]
 		}
-		w.answer(api.NetDown{Routes: []api.Route{r}})
+		w.answer(wire.NetDown{Routes: []api.Route{r}})
 		if got := w.backendsOf(vip(1)); got != c.want {
 			t.Errorf("%v: %s, want %s", c.loads, got, c.want)
 		}
@@ -385,7 +389,7 @@ func TestClosestFollowsMeasuredDistanceWithoutFlutter(t *testing.T) {
 	w.step(Miss{Local: client, Remote: closest})
 	r := route("web", 1, 1, 1, 2, 3)
 	r.Addresses.Closest = closest
-	w.answer(api.NetDown{Routes: []api.Route{r}})
+	w.answer(wire.NetDown{Routes: []api.Route{r}})
 	ms := time.Millisecond
 	see := func(a, b, c time.Duration) {
 		for i, d := range []time.Duration{a, b, c} {
@@ -440,7 +444,7 @@ func TestWhatIsHereIsReachedAtOnce(t *testing.T) {
 	// The cluster believes that another placement of it is here, which is not so.
 	r.Backends = append(r.Backends, api.Backend{Instance: svc("web").Instance(9), Epoch: 1, Address: ip("10.16.0.40"), Peer: key(0), State: api.BackendUp})
 	r.Peers = append(r.Peers, api.Peer{Key: key(0), Rev: 1, Subnets: []netip.Prefix{cidr("10.16.0.0/26")}})
-	w.answer(api.NetDown{Routes: []api.Route{r}})
+	w.answer(wire.NetDown{Routes: []api.Route{r}})
 	if got := w.backendsOf(vip(1)); got != here.Address.String()+"*1 10.16.1.1*1 " {
 		t.Fatal(got)
 	}
@@ -459,16 +463,16 @@ func TestAnUnknownSourceIsAskedFor(t *testing.T) {
 	w, client := ready(t)
 	remote := instanceAt(4, 9)
 	eff := w.step(Miss{Local: client, Remote: w.c.lease.Ranges.Twin(remote)})
-	if ups := said(eff); len(ups) != 1 || ups[0].Add[0] != (api.Want{Address: remote, For: svc("client")}) {
+	if ups := said(eff); len(ups) != 1 || ups[0].Add[0] != (wire.Want{Address: remote, For: svc("client")}) {
 		t.Fatalf("%+v", eff.Send)
 	}
-	src := api.Source{Address: remote, Rev: 1, Service: svc("caller"), Peer: peerRecord(4, 1)}
-	eff = w.answer(api.NetDown{Sources: []api.Source{src}})
-	if len(orders[Release](eff)) != 1 || w.plane.Sources[remote].Ident != w.c.services[svc("caller")].ident {
+	src := wire.Source{Address: remote, Rev: 1, Service: svc("caller"), Peer: peerRecord(4, 1)}
+	eff = w.answer(wire.NetDown{Sources: []wire.Source{src}})
+	if len(orders[Release](eff)) != 1 || w.plane.Sources[remote].Ident != w.c.services.Ident(svc("caller")) {
 		t.Fatalf("%+v", eff.Send)
 	}
 	w.checkBooks()
-	w.answer(api.NetDown{GoneSources: []netip.Addr{remote}})
+	w.answer(wire.NetDown{GoneSources: []netip.Addr{remote}})
 	if len(w.plane.Sources)+len(w.plane.Peers)+len(w.tunnel) > 0 {
 		t.Fatalf("%+v", w.plane)
 	}
@@ -478,10 +482,10 @@ func TestAnUnknownSourceIsAskedFor(t *testing.T) {
 func TestAStrangersHandshakeAsksForItsSubnet(t *testing.T) {
 	w, _ := ready(t)
 	eff := w.step(PeerUnknown{Key: key(7), Claim: instanceAt(7, 5)})
-	if ups := said(eff); len(ups) != 1 || ups[0].Add[0] != (api.Want{Address: instanceAt(7, 0)}) {
+	if ups := said(eff); len(ups) != 1 || ups[0].Add[0] != (wire.Want{Address: instanceAt(7, 0)}) {
 		t.Fatalf("%+v", eff.Send)
 	}
-	eff = w.answer(api.NetDown{Peers: []api.Peer{peerRecord(7, 1)}})
+	eff = w.answer(wire.NetDown{Peers: []api.Peer{peerRecord(7, 1)}})
 	if got := orders[TunnelPeer](eff); len(got) != 1 || got[0].Key != key(7) {
 		t.Fatalf("%+v", eff.Send)
 	}
@@ -490,7 +494,7 @@ func TestAStrangersHandshakeAsksForItsSubnet(t *testing.T) {
 	for i := range 1000 { // a flood of keys that are nobody's
 		n += len(said(w.step(PeerUnknown{Key: key(9), Claim: netip.AddrFrom4([4]byte{10, 17, byte(i >> 2), byte(i << 6)})})))
 	}
-	if n > bucketBurst || len(w.c.wants) > bucketBurst+1 {
+	if n > subscriptions.Burst || w.c.subs.Len() > subscriptions.Burst+1 {
 		t.Fatalf("%d questions", n)
 	}
 	w.checkBooks()
@@ -505,7 +509,7 @@ func TestAThousandNeighboursAreMetAtOnceAndStrangersAreNot(t *testing.T) {
 		refused += len(orders[Refuse](eff))
 		r := route(fmt.Sprintf("far%d", i), 1, 1, 1, 2)
 		r.Addresses = api.ServiceAddresses{RoundRobin: neighbour(i)}
-		w.answer(api.NetDown{Routes: []api.Route{r}})
+		w.answer(wire.NetDown{Routes: []api.Route{r}})
 	}
 	if refused > 0 || len(w.plane.Services) < 1000 {
 		t.Fatalf("%d were refused, %d are routed", refused, len(w.plane.Services))
@@ -517,9 +521,9 @@ func TestAThousandNeighboursAreMetAtOnceAndStrangersAreNot(t *testing.T) {
 		if len(said(w.step(Miss{Local: client, Remote: nobody}))) > 0 {
 			asked++
 		}
-		w.answer(api.NetDown{Refused: []api.Refusal{{Want: api.Want{Address: nobody, For: attachOf("client", 0, 1).Instance.Service()}}}})
+		w.answer(wire.NetDown{Refused: []wire.Refusal{{Want: wire.Want{Address: nobody, For: attachOf("client", 0, 1).Instance.Service()}}}})
 	}
-	if asked > bucketBurst {
+	if asked > subscriptions.Burst {
 		t.Fatalf("%d questions that led nowhere", asked)
 	}
 	w.checkBooks()
@@ -534,7 +538,7 @@ func TestNobodyWaitsForANameThatWasRefusedBefore(t *testing.T) {
 	if len(ups) != 1 || len(ups[0].Add) != 1 || len(orders[Answered](eff)) > 0 {
 		t.Fatalf("%+v", eff.Send)
 	}
-	w.answer(api.NetDown{Refused: []api.Refusal{{Want: ups[0].Add[0]}}})
+	w.answer(wire.NetDown{Refused: []wire.Refusal{{Want: ups[0].Add[0]}}})
 	w.pass(time.Minute)
 	eff = w.step(Query{Local: client, Name: name})
 	if a := w.c.Lookup(client, name); len(said(eff)) != 1 || len(orders[Answered](eff)) != 1 || !a.Known || a.Found {
@@ -546,7 +550,7 @@ func TestNobodyWaitsForANameThatWasRefusedBefore(t *testing.T) {
 func TestTablesOutliveTheCluster(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
-	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
 	w.step(Link{false})
 	used := plane.Usage{}
 	for n := range uint64(40) {
@@ -569,9 +573,9 @@ func TestIdleTablesOutliveTheClusterToo(t *testing.T) {
 	w.step(Miss{Local: client, Remote: vip(1)})
 	w.step(Miss{Local: client, Remote: caller})
 	w.step(PeerUnknown{Key: key(7), Claim: stranger})
-	w.answer(api.NetDown{
+	w.answer(wire.NetDown{
 		Routes:  []api.Route{route("web", 1, 1, 1)},
-		Sources: []api.Source{{Address: caller, Rev: 1, Service: svc("caller"), Peer: peerRecord(4, 1)}},
+		Sources: []wire.Source{{Address: caller, Rev: 1, Service: svc("caller"), Peer: peerRecord(4, 1)}},
 		Peers:   []api.Peer{peerRecord(7, 1)},
 	})
 	w.step(Miss{Local: client, Remote: vip(9)}) // this is not answered
@@ -585,8 +589,8 @@ func TestIdleTablesOutliveTheClusterToo(t *testing.T) {
 	}
 	w.pass(time.Hour)
 	there("after an hour")
-	if len(w.c.wants) != 3 {
-		t.Fatalf("%d wants: what leads nowhere is kept", len(w.c.wants))
+	if w.c.subs.Len() != 3 {
+		t.Fatalf("%d wants: what leads nowhere is kept", w.c.subs.Len())
 	}
 	for _, to := range []netip.Addr{vip(1), caller} {
 		if eff := w.step(Miss{Local: client, Remote: to}); len(orders[Release](eff)) != 1 {
@@ -605,7 +609,7 @@ func TestIdleTablesOutliveTheClusterToo(t *testing.T) {
 	there("when the cluster is back")
 	w.pass(3 * time.Minute)
 	w.checkBooks()
-	if len(w.c.wants)+len(w.plane.Peers)+len(w.plane.Services)+len(w.plane.Sources) > 0 {
+	if w.c.subs.Len()+len(w.plane.Peers)+len(w.plane.Services)+len(w.plane.Sources) > 0 {
 		t.Fatalf("it is kept for good: %v", w.plane)
 	}
 }
@@ -613,15 +617,16 @@ func TestIdleTablesOutliveTheClusterToo(t *testing.T) {
 func TestLateAndForeignMessagesAreDropped(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
-	w.answer(api.NetDown{Routes: []api.Route{route("web", 5, 1, 1)}})
-	rev, boot := w.c.link.rev, w.c.boot
-	w.step(Down{api.NetDown{Boot: boot, Rev: rev - 1, Whole: true}})
-	w.step(Down{api.NetDown{Boot: boot + 1, Rev: rev + 9, Whole: true}})
-	w.step(Down{api.NetDown{Boot: boot, Rev: rev, Routes: []api.Route{route("web", 4, 1, 2)}}})
+	w.answer(wire.NetDown{Routes: []api.Route{route("web", 5, 1, 1)}})
+	boot := w.c.boot
+	_, rev := w.c.subs.Position()
+	w.step(Down{wire.NetDown{Boot: boot, Rev: rev - 1, Whole: true}})
+	w.step(Down{wire.NetDown{Boot: boot + 1, Rev: rev + 9, Whole: true}})
+	w.step(Down{wire.NetDown{Boot: boot, Rev: rev, Routes: []api.Route{route("web", 4, 1, 2)}}})
 	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 " {
 		t.Fatal(got)
 	}
-	w.step(Down{api.NetDown{Boot: boot, Rev: rev + 1, Whole: true, Routes: []api.Route{route("web", 4, 1, 2)}}})
+	w.step(Down{wire.NetDown{Boot: boot, Rev: rev + 1, Whole: true, Routes: []api.Route{route("web", 4, 1, 2)}}})
 	if got := w.backendsOf(vip(1)); got != "10.16.2.1*1 " {
 		t.Fatalf("a whole replaces: %s", got)
 	}
@@ -633,14 +638,14 @@ func TestABackendOutsideItsPeersSubnetIsNone(t *testing.T) {
 	w.step(Miss{Local: client, Remote: vip(1)})
 	r := route("web", 1, 1, 1, 2)
 	r.Backends[0].Address = instanceAt(2, 50) // node 1 says that it has an address of node 2
-	w.answer(api.NetDown{Routes: []api.Route{r}})
+	w.answer(wire.NetDown{Routes: []api.Route{r}})
 	if got := w.backendsOf(vip(1)); got != "10.16.2.1*1 " {
 		t.Fatal(got)
 	}
 	w.step(Miss{Local: client, Remote: vip(2)})
 	bad := route("api", 1, 2, 3)
 	bad.Peers[0].Subnets = []netip.Prefix{cidr("10.16.0.0/26"), cidr("10.16.0.0/13"), cidr("0.0.0.0/0"), {}, cidr("fd00::/64")}
-	w.answer(api.NetDown{Routes: []api.Route{bad}})
+	w.answer(wire.NetDown{Routes: []api.Route{bad}})
 	if got := w.plane.Peers[key(3)].Subnets; len(got) > 0 {
 		t.Fatalf("a peer has %s", got)
 	}
@@ -661,7 +666,7 @@ func TestTheTunnelTakesPacketsOfClaimedSubnetsOnly(t *testing.T) {
 	w.step(Miss{Local: client, Remote: vip(2)})
 	r := route("api", 1, 2, 3)
 	r.Peers[0].Subnets = append([]netip.Prefix{good}, bad...)
-	w.answer(api.NetDown{Routes: []api.Route{r}})
+	w.answer(wire.NetDown{Routes: []api.Route{r}})
 	if got := w.tunnel[key(3)].Subnets; !slices.Equal(got, []netip.Prefix{good}) {
 		t.Errorf("the tunnel takes packets of %s from the peer, want %s", got, good)
 	}
@@ -674,7 +679,7 @@ func TestTheTunnelTakesPacketsOfClaimedSubnetsOnly(t *testing.T) {
 	w.step(Miss{Local: client, Remote: vip(1)})
 	other := route("web", 2, 1, 4)
 	other.Peers[0].Subnets, other.Peers[0].Rev = []netip.Prefix{good}, 9
-	w.answer(api.NetDown{Routes: []api.Route{other}})
+	w.answer(wire.NetDown{Routes: []api.Route{other}})
 	if a, b := w.tunnel[key(3)].Subnets, w.tunnel[key(4)].Subnets; len(a) > 0 || !slices.Equal(b, []netip.Prefix{good}) {
 		t.Errorf("after the subnet went from one peer to another the tunnel has %s and %s", a, b)
 	}
@@ -684,7 +689,7 @@ func TestTheTunnelTakesPacketsOfClaimedSubnetsOnly(t *testing.T) {
 	w.step(Miss{Local: client, Remote: vip(3)})
 	foreign := route("db", 3, 3, 5)
 	foreign.Peers[0].Subnets, foreign.Peers[0].Rev, foreign.Peers[0].Cluster, foreign.Peers[0].Node = []netip.Prefix{good}, 1<<60, "c9", ""
-	w.answer(api.NetDown{Routes: []api.Route{foreign}})
+	w.answer(wire.NetDown{Routes: []api.Route{foreign}})
 	if a, b := w.tunnel[key(4)].Subnets, w.tunnel[key(5)].Subnets; len(b) > 0 || !slices.Equal(a, []netip.Prefix{good}) {
 		t.Errorf("another cluster's peer has %s, our own %s", b, a)
 	}
@@ -695,7 +700,7 @@ func TestWantsMoveToWhoeverStillUsesThem(t *testing.T) {
 	w, client := ready(t)
 	w.step(attachOf("other", 0, 1))
 	w.step(Miss{Local: client, Remote: vip(1)})
-	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
 	eff := w.step(Detach{attachOf("client", 0, 1).Key})
 	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 " {
 		t.Fatal(got)
@@ -713,14 +718,14 @@ func TestWantsMoveToWhoeverStillUsesThem(t *testing.T) {
 	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 " {
 		t.Fatal(got)
 	}
-	from, to := w.c.services[svc("other")].ident, w.c.services[svc("web")].ident
+	from, to := w.c.services.Ident(svc("other")), w.c.services.Ident(svc("web"))
 	if !w.plane.Allowed[plane.Pair{From: from, To: to}] {
 		t.Fatal(w.plane.Allowed)
 	}
 	w.checkBooks()
 	w.step(Detach{attachOf("other", 0, 2).Key})
 	w.pass(3 * time.Minute)
-	if len(w.plane.Services)+len(w.plane.Peers)+len(w.plane.Allowed)+len(w.c.services) > 0 {
+	if len(w.plane.Services)+len(w.plane.Peers)+len(w.plane.Allowed)+len(w.c.services.IDs()) > 0 {
 		t.Fatalf("%+v", w.plane)
 	}
 	w.checkBooks()
@@ -729,20 +734,20 @@ func TestWantsMoveToWhoeverStillUsesThem(t *testing.T) {
 func TestOneMessageMayEndAServiceAndBeginAnotherInItsPlace(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
-	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
 	w.at(1, "192.168.1.11")
 	w.agrees(1, plane.Ways{Route: true})
 	again := route("api", 2, 1, 1) // on the same node, with the same addresses
-	eff := w.answer(api.NetDown{Gone: []api.ServiceID{svc("web")}, Routes: []api.Route{again}})
+	eff := w.answer(wire.NetDown{Gone: []api.ServiceID{svc("web")}, Routes: []api.Route{again}})
 	if p := w.plane.Peers[key(1)]; p.Path != api.PathRoute || len(orders[TunnelDrop](eff)) > 0 {
 		t.Fatalf("the way to the node was lost: %+v", p)
 	}
-	if got := w.plane.Services[vip(1)].Ident; got != w.c.services[svc("api")].ident {
+	if got := w.plane.Services[vip(1)].Ident; got != w.c.services.Ident(svc("api")) {
 		t.Fatalf("the address is %d's", got)
 	}
 	w.checkBooks()
 	again.Rev = 3
-	w.answer(api.NetDown{Gone: []api.ServiceID{svc("api")}, Routes: []api.Route{again}}) // gone, and here again
+	w.answer(wire.NetDown{Gone: []api.ServiceID{svc("api")}, Routes: []api.Route{again}}) // gone, and here again
 	if w.backendsOf(vip(1)) == "none" {
 		t.Fatal("what came was taken away with what went")
 	}
@@ -755,7 +760,7 @@ func TestFlowsWaitForAWorkloadToListen(t *testing.T) {
 	web := attachOf("web", 5, 3)
 	web.Addresses = route("web", 1, 1).Addresses
 	w.step(web)
-	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
 	w.step(Miss{Local: client, Remote: vip(1)})
 	here, _ := w.c.Attached(web.Key)
 	both := here.Address.String() + "*1 10.16.1.1*1 "

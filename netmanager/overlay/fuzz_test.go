@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
@@ -16,13 +17,13 @@ import (
 func FuzzDown(f *testing.F) {
 	r := route("web", 1, 1, 1, 2)
 	r.Addresses.Closest = ip("10.30.1.2")
-	for _, d := range []api.NetDown{
+	for _, d := range []wire.NetDown{
 		{},
 		{Routes: []api.Route{r}, Whole: true},
-		{Lease: theLease(), Sources: []api.Source{{Address: instanceAt(4, 9), Rev: 1, Service: svc("caller"), Peer: peerRecord(4, 1)}}},
+		{Lease: theLease(), Sources: []wire.Source{{Address: instanceAt(4, 9), Rev: 1, Service: svc("caller"), Peer: peerRecord(4, 1)}}},
 		{Peers: []api.Peer{peerRecord(1, 1), peerRecord(7, 1)}, Gone: []api.ServiceID{svc("web")}, GonePeers: []api.PeerKey{key(1)}},
-		{Refused: []api.Refusal{{Want: api.Want{Address: vip(1), For: svc("client")}, Denied: true}}, Held: 4711},
-		{Answered: []api.Want{{Address: vip(1), For: svc("client")}}, GoneSources: []netip.Addr{instanceAt(4, 9)}, WantWhole: true, WantHeld: true},
+		{Refused: []wire.Refusal{{Want: wire.Want{Address: vip(1), For: svc("client")}, Denied: true}}, Held: 4711},
+		{Answered: []wire.Want{{Address: vip(1), For: svc("client")}}, GoneSources: []netip.Addr{instanceAt(4, 9)}, WantWhole: true, WantHeld: true},
 	} {
 		b, err := json.Marshal(d)
 		if err != nil {
@@ -33,13 +34,13 @@ func FuzzDown(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		w := newWorld(t, Config{VXLAN: 7001})
 		w.step(Link{true})
-		w.step(Down{api.NetDown{Rev: 1, Lease: theLease()}})
+		w.step(Down{wire.NetDown{Rev: 1, Lease: theLease()}})
 		w.step(attachOf("client", 0, 1))
 		at, _ := w.c.Attached(attachOf("client", 0, 1).Key)
 		w.step(Miss{Local: at.Address, Remote: vip(1)})
 		w.step(Query{Local: at.Address, Name: "web.treeline."})
 		for _, raw := range [][]byte{a, b} {
-			var d api.NetDown
+			var d wire.NetDown
 			if json.Unmarshal(raw, &d) != nil {
 				return
 			}

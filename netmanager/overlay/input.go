@@ -5,159 +5,254 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/overlay/agree"
+	"github.com/treeline-edge/treeline/netmanager/overlay/kernelpath"
+	"github.com/treeline-edge/treeline/netmanager/overlay/measure"
 	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// Input is what can happen to a node's network.
-type Input interface{ input() }
+// Flow is what TCP knows of an instance's connections to one remote address.
+type Flow = measure.Flow
+
+// Input is an event in a node's network.
+type Input interface{ apply(*Core) error }
 
 type (
-	// Start comes first, once, after Restore.
+	// Start is the first input after Restore. It comes once.
 	Start struct{}
-	// Tick comes when the Wake of the last step is reached.
+	// Tick comes at the Wake of the last step.
 	Tick struct{}
 
-	// Self is what the node says of itself: its key, proof and endpoints. It comes
-	// after Start and whenever it changes.
+	// Self is the node's own key, proof and endpoints. It comes after Start and
+	// whenever it changes.
 	Self struct {
-		api.NetSelf
-		// OnLink are the networks that the node's devices are directly connected to: a
-		// peer's address within one is reached without a router.
+		wire.NetSelf
+		// OnLink are the networks to which the node's devices are directly connected: no
+		// router is needed to reach a peer in one of them.
 		OnLink []netip.Prefix
 	}
-	// Link says that the way to the cluster (through the node engine) came up or went down.
+	// Link means that the connection to the cluster, through the node engine, came up
+	// or went down.
 	Link struct{ Up bool }
-	// Down is what the cluster says. Peers in it were verified outside: their keys
-	// are their certificates'.
-	Down struct{ api.NetDown }
+	// Down is a message of the cluster. Its peers were verified before: their keys are
+	// those of their certificates.
+	Down struct{ wire.NetDown }
 
-	// Attach gives a workload its address. Refused with ErrUnavailable (no lease
-	// yet, or all that is left rests), ErrFull (all addresses are taken), ErrConflict
-	// (a host port is). The answer is in Core.Attached after the step.
-	Attach struct{ api.Attach }
-	// Ready says that the workload in a network namespace listens: new flows to its
-	// service may go to it from now on. Of a namespace that it is not in any more it
-	// says nothing.
+	// Attach gives a workload an address, which Core.Attached returns after the step.
+	// Errors: ErrUnavailable (no lease yet, or all free addresses are in quarantine),
+	// ErrFull (no free address), ErrConflict (a host port is taken, or a newer placement
+	// is attached).
+	Attach struct{ wire.Attach }
+	// Ready means that the workload in a network namespace listens: new flows to its
+	// service may go to it. It is ignored if the workload has another namespace now.
 	Ready struct {
-		api.Key
+		wire.Key
 		NetNS string
 	}
-	// Detach takes a workload off the network. Detaching what is not there succeeds.
-	Detach struct{ api.Key }
+	// Detach removes a workload from the network. It may be attached or not.
+	Detach struct{ wire.Key }
 	// Drain has new flows avoid a workload that will be stopped.
-	Drain struct{ api.Key }
-	// Exited has them avoid a workload whose process, in a network namespace, has ended.
+	Drain struct{ wire.Key }
+	// Exited is Drain for a workload whose process, in a network namespace, has ended.
 	Exited struct {
-		api.Key
+		wire.Key
 		NetNS string
 	}
 
-	// Miss is a packet to an address, or from one, that the plane does not know.
-	// Local is the endpoint's address on this node that sent it, or that it is for.
+	// Miss is a packet to or from an address that the plane does not know. Local is the
+	// address of the endpoint on this node that sends or receives it.
 	Miss struct {
 		Local  netip.Addr
 		Remote netip.Addr
 	}
-	// Query is a name that a workload asked for; Core.Lookup answers. Local is who asked.
+	// Query is the look-up of a name by the endpoint Local. Core.Lookup answers it.
 	Query struct {
 		Local netip.Addr
 		Name  string
 	}
-	// PeerUnknown is a handshake of a key that no record names; Claim is an address of its subnet.
+	// PeerUnknown is a handshake of a key without a record. Claim is an address of its
+	// subnet.
 	PeerUnknown struct {
 		Key   api.PeerKey
 		Claim netip.Addr
 	}
-	// Path is what the tunnel observes of the way to a peer.
-	Path struct {
-		Key  api.PeerKey
-		Kind api.PathKind // direct, relay, relay-tls or none
-		Addr netip.AddrPort
-		// Plain says that the peer is seen at the address that it says is its own,
-		// and sees us at ours: no NAT lies between.
-		Plain bool
-		RTT   time.Duration
-		Loss  float64
-		MTU   int // inner
-		// Idle says that nothing has passed for so long that better ways are not looked
-		// for: that it is no direct one says nothing of where the peer is.
-		Idle bool
-		// Silent says that traffic waits and nothing came back for long enough to
-		// believe that the peer is dead.
-		Silent bool
-	}
-	// Measured is a round trip to a peer, as good as the last few of the way in use
-	// tell.
+	// Path is what the tunnel observes of the path to a peer.
+	Path kernelpath.Path
+	// Measured is a round trip to a peer, the least of the last few by the path in use.
 	Measured struct {
 		Key   api.PeerKey
 		RTT   time.Duration
-		Coord *api.Coordinate // where the peer was at that time; nil: it did not say
+		Coord *api.Coordinate // where the peer was at that time; nil: not known
 	}
-	// Session says that a session with a peer began, or replaced one.
+	// Session means that a session with a peer began, or replaced one.
 	Session struct{ Key api.PeerKey }
-	// Noticed is what a peer says of its instances.
+	// Noticed is a peer's notice about its instances.
 	Noticed struct {
 		Key api.PeerKey
 		notice.Notice
 	}
-	// Heeded is a peer's confirmation of what it was told.
+	// Heeded is a peer's confirmation of a notice.
 	Heeded struct {
 		Key api.PeerKey
 		notice.Ack
 	}
-	// Stray is a packet of a peer's to an address of this node's subnet where nobody is.
+	// Stray is a packet of a peer to an address of this node's subnet that no endpoint
+	// has.
 	Stray struct {
 		Key     api.PeerKey
 		Address netip.Addr
 	}
-	// Agreed is what a peer says of the kernel's ways that it takes ours in by.
+	// Agreed are a peer's terms: by which kernel paths it accepts our packets.
 	Agreed struct {
 		Key api.PeerKey
 		agree.Terms
 	}
-	// Probed is a peer's question how much of its has come by the kernel's ways.
+	// Probed is a peer's question how much arrived by kernel paths.
 	Probed struct {
 		Key api.PeerKey
 		agree.Probe
 	}
-	// Arrived is a peer's answer to ours.
+	// Arrived is a peer's answer to our question.
 	Arrived struct {
 		Key api.PeerKey
 		agree.Arrived
 	}
-	// Counted is what the plane counted of peers, as plane.Usage has it: the answer to
-	// Count. nil: it could not say.
+	// Counted is the answer to Count: what the plane counted of peers, as in
+	// plane.Usage. nil means that it could not say.
 	Counted struct{ Peers map[api.PeerKey][2]uint64 }
 	// Sampled is what TCP knows of the instances' connections now.
 	Sampled struct{ Flows []Flow }
-	// Used is what the plane counted since it was made.
+	// Used is the answer to Ask: what the plane counted since it was made.
 	Used struct{ plane.Usage }
 )
 
-func (Start) input()       {}
-func (Tick) input()        {}
-func (Self) input()        {}
-func (Link) input()        {}
-func (Down) input()        {}
-func (Attach) input()      {}
-func (Ready) input()       {}
-func (Detach) input()      {}
-func (Drain) input()       {}
-func (Exited) input()      {}
-func (Miss) input()        {}
-func (Query) input()       {}
-func (PeerUnknown) input() {}
-func (Path) input()        {}
-func (Measured) input()    {}
-func (Session) input()     {}
-func (Noticed) input()     {}
-func (Heeded) input()      {}
-func (Stray) input()       {}
-func (Agreed) input()      {}
-func (Probed) input()      {}
-func (Arrived) input()     {}
-func (Counted) input()     {}
-func (Sampled) input()     {}
-func (Used) input()        {}
+func (Start) apply(c *Core) error {
+	c.start()
+	return nil
+}
+
+func (in Self) apply(c *Core) error {
+	c.describe(in)
+	return nil
+}
+
+func (in Link) apply(c *Core) error {
+	c.setLink(in.Up)
+	return nil
+}
+
+func (in Down) apply(c *Core) error {
+	c.down(in.NetDown)
+	return nil
+}
+
+func (in Attach) apply(c *Core) error { return c.attach(in.Attach) }
+
+func (in Ready) apply(c *Core) error {
+	if a, ok := c.endpoints.Ready(in.Key, in.NetNS); ok {
+		c.setState(a)
+	}
+	return nil
+}
+
+func (in Detach) apply(c *Core) error {
+	c.detach(in.Key)
+	return nil
+}
+
+func (in Drain) apply(c *Core) error {
+	c.drain(in.Key)
+	return nil
+}
+
+func (in Exited) apply(c *Core) error {
+	// The workload's flows do not end: its kernel still sends what was written.
+	if a, ok := c.endpoints.Get(in.Key); ok && a.Attach.NetNS == in.NetNS {
+		c.drain(in.Key)
+	}
+	return nil
+}
+
+func (in Miss) apply(c *Core) error {
+	c.miss(in)
+	return nil
+}
+
+func (in Query) apply(c *Core) error {
+	c.query(in)
+	return nil
+}
+
+func (in PeerUnknown) apply(c *Core) error {
+	c.peerUnknown(in)
+	return nil
+}
+
+func (in Path) apply(c *Core) error {
+	c.path(kernelpath.Path(in))
+	return nil
+}
+
+func (in Measured) apply(c *Core) error {
+	c.measured(in)
+	return nil
+}
+
+func (in Sampled) apply(c *Core) error {
+	c.sampled(in)
+	return nil
+}
+
+func (in Used) apply(c *Core) error {
+	c.used(in)
+	return nil
+}
+
+func (in Session) apply(c *Core) error {
+	c.session(in.Key)
+	return nil
+}
+
+func (in Noticed) apply(c *Core) error {
+	c.noticed(in)
+	return nil
+}
+
+func (in Heeded) apply(c *Core) error {
+	if c.peers.Has(in.Key) {
+		c.notices.Confirm(in.Key, in.Serial)
+	}
+	return nil
+}
+
+func (in Stray) apply(c *Core) error {
+	c.stray(in)
+	return nil
+}
+
+func (in Agreed) apply(c *Core) error {
+	if c.peers.Has(in.Key) && in.Key != c.self.Key {
+		c.applyKernel(c.kernel.Agreed(c.now, in.Key, in.Terms))
+	}
+	return nil
+}
+
+func (in Probed) apply(c *Core) error {
+	c.applyKernel(c.kernel.Probed(c.now, in.Key, in.Serial))
+	return nil
+}
+
+func (in Arrived) apply(c *Core) error {
+	c.applyKernel(c.kernel.Arrived(c.now, in.Key, in.Arrived))
+	return nil
+}
+
+func (in Counted) apply(c *Core) error {
+	c.peers.Counted(in.Peers)
+	c.applyKernel(c.kernel.Counted(c.now, in.Peers))
+	return nil
+}
+
+func (Tick) apply(*Core) error { return nil }

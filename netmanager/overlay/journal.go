@@ -1,37 +1,30 @@
 package overlay
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/ipam"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
-	"github.com/treeline-edge/treeline/internal/vivaldi"
-	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/netmanager/overlay/endpoints"
+	"github.com/treeline-edge/treeline/netmanager/overlay/kernelpath"
+	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peers"
+	"github.com/treeline-edge/treeline/netmanager/overlay/services"
+	"github.com/treeline-edge/treeline/netmanager/overlay/subscriptions"
 )
 
-// The core's documents.
+// The core's own documents. The machines have the others.
 const (
-	kindMeta       = "meta"
-	kindLease      = "lease"
-	kindAttachment = "attachment" // by key
-	kindFreed      = "freed"      // addresses that rest
-	kindIdent      = "ident"      // by service
-	kindCounter    = "counter"
-	kindRoute      = "route"  // by service
-	kindSource     = "source" // by address
-	kindPeer       = "peer"   // by key, those that came by themselves
-	kindPath       = "path"   // by key, kernel paths in use
-	kindWant       = "want"   // that were answered
-	kindMarks      = "marks"  // by peer's key
-	kindTalk       = "talk"   // by key, of peers that we talked with by the tunnel
+	kindMeta  = "meta"
+	kindLease = "lease"
 
-	keyMeta, keyLease, keyIdent = "overlay", "lease", "ident"
+	keyMeta, keyLease = "overlay", "lease"
 )
 
 type metaRecord struct {
@@ -39,198 +32,95 @@ type metaRecord struct {
 	Coord api.Coordinate `json:"coord"`
 }
 
-// freedRecord is who had an address that rests; empty where that is not known.
-type freedRecord struct {
-	Key api.Key `json:"key"`
-}
-
-type identRecord struct {
-	Ident plane.Ident `json:"ident"`
-}
-
 func (c *Core) saveMeta() {
-	c.journal.Put(kindMeta, keyMeta, metaRecord{Boot: c.boot, Coord: c.coord.said})
+	c.journal.Put(kindMeta, keyMeta, metaRecord{Boot: c.boot, Coord: c.measure.Reported()})
 }
 
-// order in which documents are taken in, so that each finds what it needs.
+// order is the order in which documents are restored, so that each finds those that
+// it depends on.
 var order = []string{
-	kindMeta, kindLease, kindCounter, kindIdent, kindAttachment, kindFreed, kindPeer, kindRoute, kindSource, kindWant, kindPath, kindMarks, kindTalk,
+	kindMeta, kindLease, services.KindCounter, services.KindIdent, endpoints.KindAttachment, endpoints.KindFreed, peers.KindPeer,
+	services.KindRoute, services.KindSource, subscriptions.Kind, kernelpath.Kind, notice.Kind, peers.KindTalk,
 }
 
-// Restore takes in what an earlier life saved, or any prefix of it, before Start.
-// Kinds that are not the core's are left alone. A document that cannot be read is
-// an error.
+// Restore takes what an earlier process saved, or any prefix of it, before Start. It
+// ignores other kinds of documents, and deletes documents whose owner was not saved.
+// It fails if a document cannot be read.
 func (c *Core) Restore(docs []store.Doc) error {
-	docs = slices.Clone(docs)
+	docs = slices.DeleteFunc(slices.Clone(docs), func(d store.Doc) bool { return !slices.Contains(order, d.Kind) })
 	slices.SortFunc(docs, func(a, b store.Doc) int {
 		return cmp.Or(cmp.Compare(slices.Index(order, a.Kind), slices.Index(order, b.Kind)), cmp.Compare(a.Key, b.Key))
 	})
-	var stray []store.Doc
 	for _, d := range docs {
-		if !slices.Contains(order, d.Kind) {
-			continue
-		}
-		c.journal.Restored(d)
-		kept, err := c.restore(d)
-		if err != nil {
+		if err := c.restore(d); err != nil {
 			return fmt.Errorf("restore %s %s: %w", d.Kind, d.Key, err)
 		}
-		if !kept {
-			stray = append(stray, d)
-		}
 	}
-	for _, d := range stray {
-		c.journal.Delete(d.Kind, d.Key) // with the first step's saves
+	c.subs.Restored(c.outcome)
+	if c.lease != nil {
+		c.subs.SetRenewal(c.lease.Interest)
 	}
-	for k, w := range c.wants {
-		if c.outcome(w) != answered {
-			c.asking[k.For].pending[k] = struct{}{}
-		}
+	for _, id := range c.services.IDs() {
+		c.release(id) // the subscription to a route may not have been saved
 	}
-	for _, id := range sortedKeys(c.services) {
-		if s := c.services[id]; s.route != nil && len(c.wantsOf(s)) == 0 {
-			// Its want was not saved; whoever needs it asks again.
-			c.loseRoute(s, false)
-		}
-	}
-	for _, id := range sortedKeys(c.known) {
-		if c.services[id] == nil { // what it was given for was not saved
-			delete(c.known, id)
-			c.journal.Delete(kindIdent, string(id))
-		}
-	}
-	c.link = link{}
+	c.services.Restored()
 	c.send, c.late = nil, nil
 	return nil
 }
 
-// restore takes one document in. A document that means nothing any more, because
-// the one that it belongs to was not saved, is not kept.
-func (c *Core) restore(d store.Doc) (kept bool, err error) {
+func (c *Core) restore(d store.Doc) (err error) {
 	switch d.Kind {
 	case kindMeta:
+		c.journal.Restored(d)
 		var m metaRecord
 		if err = json.Unmarshal(d.Data, &m); err == nil {
 			c.boot = m.Boot
-			if vivaldi.Valid(&m.Coord) {
-				c.coord.now, c.coord.said = m.Coord, m.Coord
-			}
+			c.measure.Restore(m.Coord)
 		}
-		return true, err
 	case kindLease:
-		var l api.NetLease
-		if err = json.Unmarshal(d.Data, &l); err != nil {
-			return true, err
+		c.journal.Restored(d)
+		var l wire.NetLease
+		if err = json.Unmarshal(d.Data, &l); err == nil {
+			err = c.endpoints.SetSubnet(l.Subnet)
+			c.useLease(l)
 		}
-		o := poolOptions
-		o.Quarantine = c.cfg.Quarantine
-		c.pool, err = ipam.NewPool(l.Subnet, o)
-		c.lease = &l
-		return true, err
-	case kindCounter:
-		return true, c.idents.Restore(d.Data)
-	case kindIdent:
-		var r identRecord
-		if err = json.Unmarshal(d.Data, &r); err == nil {
-			c.known[api.ServiceID(d.Key)] = r.Ident
+	case services.KindCounter, services.KindIdent:
+		return c.services.RestoreIdent(d)
+	case endpoints.KindAttachment, endpoints.KindFreed:
+		var a endpoints.Attachment
+		if a, err = c.endpoints.Restore(d); err == nil && a.Address.IsValid() {
+			c.setLocal(a.Service(), a.Address)
 		}
-		return true, err
-	case kindAttachment:
-		a := &attachment{}
-		if err = json.Unmarshal(d.Data, a); err != nil {
-			return true, err
-		}
-		if c.at[a.Address] != nil {
-			return true, fmt.Errorf("%s has the address %s, too: %w", c.at[a.Address].Attach.Key, a.Address, store.ErrCorrupt)
-		}
-		if c.pool != nil {
-			_ = c.pool.Mark(a.Address) // one of an earlier subnet is none of the pool's
-		}
-		c.place(a)
-		return true, nil
-	case kindFreed:
-		var r freedRecord
-		if err = json.Unmarshal(d.Data, &r); err != nil {
-			return true, err
-		}
-		return c.restoreFreed(d.Key, r.Key), nil
-	case kindPeer:
-		var p api.Peer
-		if err = json.Unmarshal(d.Data, &p); err == nil && c.lease != nil {
-			c.keepPeer(p)
-		}
-		return c.lease != nil, err
-	case kindRoute:
+	case peers.KindPeer, peers.KindTalk:
+		return c.peers.Restore(d)
+	case services.KindRoute:
 		var r api.Route
-		if err = json.Unmarshal(d.Data, &r); err == nil && c.lease != nil {
-			c.keepRoute(c.service(r.Service), &r)
+		if err = c.services.Restoring(d, c.lease != nil, &r); err == nil && c.lease != nil {
+			c.referAll(&r)
+			c.applyServices(c.services.RestoreRoute(r))
 		}
-		return c.lease != nil, err
-	case kindSource:
-		var s api.Source
-		if err = json.Unmarshal(d.Data, &s); err == nil && c.lease != nil {
-			c.keepSource(s)
+	case services.KindSource:
+		var s wire.Source
+		if err = c.services.Restoring(d, c.lease != nil, &s); err == nil && c.lease != nil {
+			c.applyPeers(c.peers.Refer(s.Peer))
+			c.applyServices(c.services.RestoreSource(s))
 		}
-		return c.lease != nil, err
-	case kindWant:
-		var k api.Want
-		if err = json.Unmarshal(d.Data, &k); err != nil {
-			return true, err
-		}
-		if k.For != "" && (c.services[k.For] == nil || len(c.services[k.For].local) == 0) {
-			return false, nil
-		}
-		c.born++
-		c.note(&want{Want: k, born: c.born, saved: true})
-		return true, nil
-	case kindPath:
-		var k kernel
-		if err = json.Unmarshal(d.Data, &k); err != nil {
-			return true, err
-		}
-		q := c.peerNamed(d.Key)
-		if q == nil {
-			return false, nil
-		}
-		q.kernel = k
-	case kindMarks:
-		var r marksRecord
-		if err = json.Unmarshal(d.Data, &r); err != nil {
-			return true, err
-		}
-		q := c.peerNamed(d.Key)
-		if q == nil {
-			return false, nil
-		}
-		q.serial, q.marks = r.Serial, r.Marks
-	case kindTalk:
-		q := c.peerNamed(d.Key)
-		if q == nil {
-			return false, nil
-		}
-		q.talks = true
+	case subscriptions.Kind:
+		return c.subs.Restore(d, func(k wire.Want) bool { return k.For == "" || c.endpoints.Count(k.For) > 0 })
+	case kernelpath.Kind:
+		k, known := c.peers.Named(d.Key)
+		return c.kernel.Restore(d, k, known)
+	case notice.Kind:
+		k, known := c.peers.Named(d.Key)
+		return c.received.Restore(d, k, known)
 	}
-	return true, nil
+	return err
 }
 
-// peerNamed is the peer that documents of that name are about, or nil.
-func (c *Core) peerNamed(key string) *peer {
-	for k, q := range c.peers {
-		if k.String() == key {
-			return q
-		}
-	}
-	return nil
-}
-
-// restoreFreed has an address rest for as long again: nobody knows since when it did.
-func (c *Core) restoreFreed(key string, of api.Key) bool {
-	a, err := netip.ParseAddr(key)
-	if err != nil || c.pool == nil || c.at[a] != nil || c.pool.Mark(a) != nil {
-		return false
-	}
-	c.freed[a] = of
-	return true
+func equalJSON(a, b any) bool {
+	x, err := json.Marshal(a)
+	y, err2 := json.Marshal(b)
+	return err == nil && err2 == nil && bytes.Equal(x, y)
 }
 
 var _ step.Core[Input] = (*Core)(nil)

@@ -3,27 +3,29 @@ package overlay
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/bus/parts"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // TestAllWantsAreOneMessage: as many as there can be, of the longest names.
 func TestAllWantsAreOneMessage(t *testing.T) {
 	w := newWorld(t, Config{MaxPending: 1 << 20})
 	w.step(Link{true})
-	w.step(Down{api.NetDown{Rev: 1, Lease: theLease()}})
+	w.step(Down{wire.NetDown{Rev: 1, Lease: theLease()}})
 	tenant, name := api.Tenant(strings.Repeat("/"+strings.Repeat("x", 30), 8)[1:]), strings.Repeat("N", 30)
 	caller := tenant.App(name, name).Service(name, name)
 	if !api.ValidTenant(tenant) || api.ValidTenant(tenant+"x") || !api.ValidName(name) || api.ValidName(name+"N") {
 		t.Fatal("these are not the longest names")
 	}
 	for n := range w.c.cfg.MaxWants + 10 {
-		w.c.want(api.Want{Service: tenant.App(name, name).Service(name, fmt.Sprintf("%030d", n)), For: caller})
+		w.c.subscribe(wire.Want{Service: tenant.App(name, name).Service(name, fmt.Sprintf("%030d", n)), For: caller}, netip.Addr{})
 	}
-	w.c.link.whole, w.c.link.self = true, true
+	w.c.subs.Requested(false, true)
 	ups := said(w.step(Tick{}))
 	if len(ups) != 1 || len(ups[0].Add) != w.c.cfg.MaxWants {
 		t.Fatalf("%d messages, of %d wants", len(ups), len(ups[0].Add))
@@ -39,20 +41,20 @@ func TestWhatChangesUnheardIsBounded(t *testing.T) {
 	const most = 40
 	w := newWorld(t, Config{MaxWants: most, MaxPending: 10})
 	w.step(Link{true})
-	w.step(Down{api.NetDown{Rev: 1, Lease: theLease()}})
+	w.step(Down{wire.NetDown{Rev: 1, Lease: theLease()}})
 	w.step(attachOf("client", 0, 1))
 	a, _ := w.c.Attached(attachOf("client", 0, 1).Key)
-	w.answer(api.NetDown{})
+	w.answer(wire.NetDown{})
 	w.step(Link{false})
 	for n := range byte(200) {
 		w.step(Miss{Local: a.Address, Remote: vip(n)})
-		if l := &w.c.link; len(l.adds)+len(l.drops) > most {
-			t.Fatalf("after %d wants it keeps %d to say and %d to take back", n, len(l.adds), len(l.drops))
+		if queued := w.c.subs.Queued(); queued > most {
+			t.Fatalf("after %d subscriptions %d changes are queued, want %d at most", n, queued, most)
 		}
 	}
 	ups := said(w.step(Link{true}))
-	if len(ups) != 1 || !ups[0].Whole || len(ups[0].Add) != len(w.c.wants) || len(ups[0].Drop) > 0 {
-		t.Errorf("said %+v, with %d wants", ups, len(w.c.wants))
+	if len(ups) != 1 || !ups[0].Whole || len(ups[0].Add) != w.c.subs.Len() || len(ups[0].Drop) > 0 {
+		t.Errorf("said %+v, with %d wants", ups, w.c.subs.Len())
 	}
 	w.checkBooks()
 }

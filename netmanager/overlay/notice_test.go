@@ -9,7 +9,10 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/netmanager/overlay/endpoints"
 	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peers"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
@@ -17,7 +20,7 @@ import (
 func spokenTo(t *testing.T) *world {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
-	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2)}})
+	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2)}})
 	for n := range byte(2) {
 		w.step(Path{Key: key(n + 1), Kind: api.PathDirect})
 	}
@@ -38,7 +41,7 @@ func (w *world) use(d time.Duration) {
 func tellings(eff step.Effects) (out []string) {
 	for _, m := range orders[TunnelTell](eff) {
 		line := fmt.Sprintf("%d:", m.Key[31])
-		for _, x := range m.Words {
+		for _, x := range m.Entries {
 			of := "?"
 			for _, a := range []Attach{attachOf("client", 0, 1), attachOf("web", 5, 7)} {
 				if x.Of == notice.Of(a.Key) {
@@ -64,7 +67,7 @@ func serial(t *testing.T, eff step.Effects) uint64 {
 // says has node n say a word of its backend behind vip(1).
 func (w *world) says(n byte, serial uint64, e api.Epoch, s notice.State) step.Effects {
 	w.t.Helper()
-	return w.step(Noticed{key(n), notice.Notice{Serial: serial, Words: []notice.Word{{Address: instanceAt(n, 1), Of: webOn(n, e), State: s}}}})
+	return w.step(Noticed{key(n), notice.Notice{Serial: serial, Entries: []notice.Entry{{Address: instanceAt(n, 1), Of: webOn(n, e), State: s}}}})
 }
 
 // webOn is the instance of web that node n has, in a placement; 0 is whichever.
@@ -72,7 +75,7 @@ func webOn(n byte, e api.Epoch) notice.Placement {
 	if e == 0 {
 		return 0
 	}
-	return notice.Of(api.Key{Instance: svc("web").Instance(int(n) - 1), Epoch: e})
+	return notice.Of(wire.Key{Instance: svc("web").Instance(int(n) - 1), Epoch: e})
 }
 
 func (w *world) leadsTo(nodes ...byte) {
@@ -109,14 +112,14 @@ func TestPeersAreToldWhoLeavesUntilTheyConfirm(t *testing.T) {
 	}
 	n := 0
 	for range 100 {
-		w.now = w.now.Add(tellFirst)
+		w.now = w.now.Add(notice.FirstRepeat)
 		for _, line := range tellings(w.step(Tick{})) {
 			if n++; line != want[1] {
 				t.Errorf("%q", line)
 			}
 		}
 	}
-	if n != tellTries-1 {
+	if n != notice.Tries-1 {
 		t.Errorf("%d repetitions", n)
 	}
 	if !w.c.Heeded() {
@@ -140,7 +143,7 @@ func TestPeersAreToldWhoLeavesUntilTheyConfirm(t *testing.T) {
 	if got, want := tellings(eff), []string{"2: 10.16.0.3@7 is 2 10.16.0.2@1 is 1"}; !slices.Equal(got, want) || serial(t, eff) <= last {
 		t.Errorf("after a restart: %q, %d after %d", got, serial(t, eff), last)
 	}
-	w.use(keepWord)
+	w.use(notice.KeepGone)
 	if got, want := tellings(w.step(Session{key(2)})), []string{"2: 10.16.0.2@1 is 1"}; !slices.Equal(got, want) {
 		t.Errorf("too long ago: %q", got)
 	}
@@ -172,27 +175,27 @@ func TestANewAttemptTakesFlowsAgain(t *testing.T) {
 func TestAHostsWordOutlivesOlderRecords(t *testing.T) {
 	w := spokenTo(t)
 	w.leadsTo(1, 2)
-	eff := w.says(1, 5, 1, notice.Leaving)
+	eff := w.says(1, 5, 1, notice.Draining)
 	w.leadsTo(2)
-	sent := slices.IndexFunc(eff.Send, func(e api.Envelope) bool { _, ok := e.Msg.(plane.Change); return ok })
-	confirmed := slices.IndexFunc(eff.Send, func(e api.Envelope) bool { return e.Msg == TunnelHeed{key(1), 5} })
+	sent := slices.IndexFunc(eff.Send, func(e wire.Envelope) bool { _, ok := e.Msg.(plane.Change); return ok })
+	confirmed := slices.IndexFunc(eff.Send, func(e wire.Envelope) bool { return e.Msg == TunnelHeed{key(1), 5} })
 	if sent < 0 || confirmed < sent {
 		t.Errorf("it is confirmed before it is true: %+v", eff.Send)
 	}
-	w.answer(api.NetDown{Routes: []api.Route{route("web", 2, 1, 1, 2)}})
+	w.answer(wire.NetDown{Routes: []api.Route{route("web", 2, 1, 1, 2)}})
 	w.leadsTo(2)
-	w.says(1, 4, 1, notice.Takes) // late
+	w.says(1, 4, 1, notice.Accepting) // late
 	w.leadsTo(2)
 	w.checkBooks()
 
-	w.pass(reask)
+	w.pass(5 * time.Second)
 	eff = w.says(1, 6, 1, notice.Gone)
 	ended := slices.ContainsFunc(orders[plane.Change](eff), func(c plane.Change) bool { return slices.Contains(c.End, instanceAt(1, 1)) })
-	asked := slices.ContainsFunc(said(eff), func(up api.NetUp) bool { return len(up.Add) > 0 })
+	asked := slices.ContainsFunc(said(eff), func(up wire.NetUp) bool { return len(up.Add) > 0 })
 	if !ended || !asked {
 		t.Errorf("its flows end: %v; the route is asked for anew: %v", ended, asked)
 	}
-	w.says(2, 1, 1, notice.Leaving)
+	w.says(2, 1, 1, notice.Draining)
 	w.leadsTo(2) // it serves still
 	w.says(2, 2, 0, notice.Gone)
 	w.leadsTo(2) // it knows of nobody, nor do we of anybody better
@@ -203,23 +206,23 @@ func TestAHostsWordOutlivesOlderRecords(t *testing.T) {
 	w.checkBooks()
 	w.restart()
 	w.leadsTo()
-	w.says(2, 5, 1, notice.Takes)
+	w.says(2, 5, 1, notice.Accepting)
 	w.leadsTo(2)
 	w.checkBooks()
 
 	next := route("web", 3, 1, 1, 2)
 	next.Backends[0].Epoch = 2
-	w.answer(api.NetDown{Routes: []api.Route{next}})
+	w.answer(wire.NetDown{Routes: []api.Route{next}})
 	w.leadsTo(1, 2)
 	w.says(1, 7, 1, notice.Gone) // of what was there before
 	w.leadsTo(1, 2)
-	w.says(1, 8, 0, notice.Gone) // of whatever we believe to be there
+	w.says(1, 8, 0, notice.Gone) // of whatever we notice.KeepMark to be there
 	w.leadsTo(2)
-	w.use(believe + time.Second)
+	w.use(notice.KeepMark + time.Second)
 	w.leadsTo(1, 2)
 	w.checkBooks()
 	for k := range w.docs {
-		if k[0] == kindMarks {
+		if k[0] == notice.Kind {
 			t.Errorf("%v is left", k)
 		}
 	}
@@ -231,46 +234,46 @@ func TestAWordEndsThoughTheClockIsSetBack(t *testing.T) {
 	w.now = w.now.Add(-24 * time.Hour)
 	w.restart()
 	w.leadsTo(2)
-	w.use(believe + time.Second)
+	w.use(notice.KeepMark + time.Second)
 	w.leadsTo(1, 2)
 	w.checkBooks()
 }
 
 func TestAPeerSpeaksForItselfAlone(t *testing.T) {
 	w := spokenTo(t)
-	of := func(a netip.Addr, p notice.Placement) []notice.Word {
-		return []notice.Word{{Address: a, Of: p, State: notice.Gone}}
+	of := func(a netip.Addr, p notice.Placement) []notice.Entry {
+		return []notice.Entry{{Address: a, Of: p, State: notice.Gone}}
 	}
-	w.step(Noticed{key(2), notice.Notice{Serial: 1, Words: of(instanceAt(1, 1), webOn(1, 1))}})
-	w.step(Noticed{key(2), notice.Notice{Serial: 2, Words: of(ip("10.30.1.1"), 1)}})
-	w.step(Noticed{key(2), notice.Notice{Serial: 3, Words: of(w.c.List()[0].Address, 1)}})
-	w.step(Noticed{key(9), notice.Notice{Serial: 1, Words: of(instanceAt(1, 1), webOn(1, 1))}}) // of no record
+	w.step(Noticed{key(2), notice.Notice{Serial: 1, Entries: of(instanceAt(1, 1), webOn(1, 1))}})
+	w.step(Noticed{key(2), notice.Notice{Serial: 2, Entries: of(ip("10.30.1.1"), 1)}})
+	w.step(Noticed{key(2), notice.Notice{Serial: 3, Entries: of(w.c.List()[0].Address, 1)}})
+	w.step(Noticed{key(9), notice.Notice{Serial: 1, Entries: of(instanceAt(1, 1), webOn(1, 1))}}) // of no record
 	w.leadsTo(1, 2)
-	if n := len(w.c.peers[key(2)].marks); n > 0 {
+	if n := w.c.received.Count(key(2)); n > 0 {
 		t.Errorf("%d words are remembered", n)
 	}
 
 	wide := peerRecord(2, 9)
-	for i := range byte(mostSubnets) {
+	for i := range byte(peers.MaxSubnets) {
 		wide.Subnets = append(wide.Subnets, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 17, i, 0}), 26))
 	}
-	w.answer(api.NetDown{Peers: []api.Peer{wide}})
-	for i := range 10 * notice.MaxWords {
-		a := netip.AddrFrom4([4]byte{10, 17, byte(i % (mostSubnets - 1)), byte(i / (mostSubnets - 1) % 64)})
-		w.step(Noticed{key(2), notice.Notice{Serial: uint64(10 + i), Words: of(a, notice.Placement(1+i))}})
+	w.answer(wire.NetDown{Peers: []api.Peer{wide}})
+	for i := range 10 * notice.MaxEntries {
+		a := netip.AddrFrom4([4]byte{10, 17, byte(i % (peers.MaxSubnets - 1)), byte(i / (peers.MaxSubnets - 1) % 64)})
+		w.step(Noticed{key(2), notice.Notice{Serial: uint64(10 + i), Entries: of(a, notice.Placement(1+i))}})
 		w.now = w.now.Add(time.Millisecond)
 	}
-	if n := len(w.c.peers[key(2)].marks); n != notice.MaxWords {
+	if n := w.c.received.Count(key(2)); n != notice.MaxEntries {
 		t.Errorf("%d words are remembered", n)
 	}
 	w.leadsTo(1, 2)
 	w.checkBooks()
 	w.restart()
 	w.checkBooks()
-	w.answer(api.NetDown{Whole: true, Refused: []api.Refusal{{Want: api.Want{Address: vip(1), For: svc("client")}}}})
+	w.answer(wire.NetDown{Whole: true, Refused: []wire.Refusal{{Want: wire.Want{Address: vip(1), For: svc("client")}}}})
 	w.checkBooks()
 	for k := range w.docs {
-		if k[0] == kindMarks {
+		if k[0] == notice.Kind {
 			t.Errorf("%v is left of a peer that is gone", k)
 		}
 	}
@@ -315,11 +318,11 @@ func TestOnlyTheLatestIsTold(t *testing.T) {
 			t.Fatal(eff.Err)
 		}
 		eff := w.step(Detach{web.Key})
-		last := orders[TunnelTell](eff)[0].Words
-		if a := w.c.notices.words; len(last) >= notice.MaxWords || last[len(last)-1].Address != a[len(a)-1].Address {
+		last := orders[TunnelTell](eff)[0].Entries
+		if len(last) >= notice.MaxEntries || last[len(last)-1].Of != notice.Of(web.Key) {
 			t.Fatalf("%d words, the last %+v", len(last), last[len(last)-1])
 		}
-		w.use(leastRest)
+		w.use(endpoints.MinQuarantine)
 	}
 	w.checkBooks()
 }

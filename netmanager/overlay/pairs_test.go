@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 func TestTCPTellsHowFarApartServicesAre(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
-	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2)}})
-	far := w.c.services[svc("web")].route.Backends[1].Address
+	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2)}})
+	far := w.c.services.Route(svc("web")).Backends[1].Address
 	ms := time.Millisecond
 	w.step(Sampled{[]Flow{
 		{Local: client, Remote: vip(1), Sockets: 3, RTT: 4 * ms, Least: 2 * ms, Sent: 90},
@@ -25,7 +26,8 @@ func TestTCPTellsHowFarApartServicesAre(t *testing.T) {
 		{Local: client, Remote: vip(1), Sockets: 1},                                                           // not measured
 		{Local: client, Remote: client, Sockets: 1, RTT: 30 * time.Microsecond, Least: 20 * time.Microsecond}, // itself
 	}})
-	own := w.c.at[client].service()
+	at, _ := w.c.endpoints.At(client)
+	own := at.Service()
 	want := api.PairStatus{Local: own, Remote: svc("web"), RTT: 5 * ms, Least: 2 * ms, Again: 0.05, Connections: 4, Seen: w.now}
 	if got := w.c.Pairs(); len(got) != 2 || got[0].Remote != own || got[1] != want {
 		t.Fatalf("%+v, want %+v", got, want)
@@ -33,34 +35,16 @@ func TestTCPTellsHowFarApartServicesAre(t *testing.T) {
 	if r := w.c.Routes(); len(r) != 1 || len(r[0].Pairs) != 1 || r[0].Pairs[0] != want {
 		t.Errorf("%+v", r)
 	}
-	tr, _, err := w.c.Trace(w.c.at[client].Attach.Instance, vip(1).String())
+	tr, _, err := w.c.Trace(at.Attach.Instance, vip(1).String())
 	if err != nil || !strings.Contains(fmt.Sprint(tr.Steps), "{latency 5ms, 2ms at least, by 4 connections 0s ago; 5.0 % of segments sent again true}") {
 		t.Errorf("%+v, %v", tr, err)
 	}
-	w.now = w.now.Add(pairFor)
+	w.now = w.now.Add(wire.NetPairFor)
 	if got := w.c.Pairs(); len(got) != 2 { // nothing was stepped
 		t.Errorf("%+v", got)
 	}
 	w.step(Sampled{})
-	if len(w.c.rtts) != 0 {
-		t.Errorf("%v are left", w.c.rtts)
-	}
 	w.checkBooks()
-}
-
-func TestPairsAreBounded(t *testing.T) {
-	w, client := ready(t)
-	var flows []Flow
-	for i := range maxPairs + 10 {
-		a := ip(fmt.Sprintf("10.30.%d.%d", 100+i/250, i%250+1))
-		w.c.vips[a] = svc(fmt.Sprintf("s%d", i))
-		flows = append(flows, Flow{Local: client, Remote: a, Sockets: 1, RTT: time.Millisecond, Least: time.Millisecond})
-	}
-	w.step(Sampled{flows})
-	w.step(Sampled{flows})
-	if n := len(w.c.Pairs()); n != maxPairs {
-		t.Errorf("%d pairs", n)
-	}
 }
 
 // A node's place in the latency space follows TCP where nobody probes, by the nearest
@@ -72,23 +56,23 @@ func TestTCPMovesTheCoordinateWhereNobodyProbes(t *testing.T) {
 	for i := range r.Peers {
 		r.Peers[i].Coord = at(0)
 	}
-	w.answer(api.NetDown{Routes: []api.Route{r}})
-	near := w.c.services[svc("web")].route.Backends[0].Address
+	w.answer(wire.NetDown{Routes: []api.Route{r}})
+	near := w.c.services.Route(svc("web")).Backends[0].Address
 	sample := func(least ...time.Duration) bool {
-		was := w.c.coord.now.Error
+		was := w.c.measure.Coordinate().Error
 		var flows []Flow
 		for _, d := range least {
 			flows = append(flows, Flow{Local: client, Remote: near, Sockets: 1, RTT: 10 * d, Least: d})
 		}
 		w.now = w.now.Add(15 * time.Second)
 		w.step(Sampled{flows})
-		return w.c.coord.now.Error != was
+		return w.c.measure.Coordinate().Error != was
 	}
 	if !sample(time.Second, 20*time.Millisecond) {
 		t.Fatal("what TCP measured counts for nothing")
 	}
-	if d := w.c.coord.now.Height + w.c.coord.now.Adjustment; d > 0.5 {
-		t.Errorf("the slowest connection counts: %+v", w.c.coord.now)
+	if d := w.c.measure.Coordinate().Height + w.c.measure.Coordinate().Adjustment; d > 0.5 {
+		t.Errorf("the slowest connection counts: %+v", w.c.measure.Coordinate())
 	}
 	w.step(Measured{Key: key(1), RTT: 20 * time.Millisecond, Coord: at(0)})
 	if sample(20 * time.Millisecond) {
@@ -97,7 +81,7 @@ func TestTCPMovesTheCoordinateWhereNobodyProbes(t *testing.T) {
 	if !sample(20 * time.Millisecond) {
 		t.Error("it does not count when the probe is old")
 	}
-	if w.step(Sampled{[]Flow{{Local: client, Remote: vip(1), Sockets: 1, RTT: time.Second, Least: time.Second}}}); w.c.peers[key(2)].measured != (time.Time{}) {
+	if w.step(Sampled{[]Flow{{Local: client, Remote: vip(1), Sockets: 1, RTT: time.Second, Least: time.Second}}}); !w.c.Peers()[1].Measured.IsZero() {
 		t.Error("a semantic address is somebody's")
 	}
 }
@@ -107,7 +91,7 @@ func TestTCPMovesTheCoordinateWhereNobodyProbes(t *testing.T) {
 func TestKernelPathsAreObserved(t *testing.T) {
 	w := peered(t)
 	w.now = w.now.Add(time.Hour)
-	w.agrees(1, w.c.peers[key(1)].kernel.Takes)
+	w.agrees(1, w.c.kernel.Status(key(1)).Accepts)
 	if st := w.c.Peers()[0]; st.Path != api.PathRoute || st.Kernel != nil {
 		t.Fatalf("%+v", st)
 	} else if _, known := st.Carried(); known {

@@ -1,13 +1,13 @@
 package overlay
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // asked is a node whose cluster asks about its client, and that knows of a service web
@@ -15,19 +15,19 @@ import (
 func asked(t *testing.T) (w *world, client netip.Addr) {
 	w, client = ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
-	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2)}})
-	w.answer(api.NetDown{Measure: []api.Peer{}, Between: []api.ServiceID{svc("client")}})
+	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2)}})
+	w.answer(wire.NetDown{Measure: []api.Peer{}, Between: []api.ServiceID{svc("client")}})
 	w.pass(time.Second)
 	return w, client
 }
 
 // looks has TCP looked at, fifteen seconds later, and says what the cluster is told.
-func (w *world) looks(flows ...Flow) (told []api.NetPair) {
+func (w *world) looks(flows ...Flow) (told []wire.NetPair) {
 	w.t.Helper()
-	hear := func(ups []api.NetUp) {
+	hear := func(ups []wire.NetUp) {
 		for _, up := range ups {
 			told = append(told, up.Between...)
-			w.answer(api.NetDown{})
+			w.answer(wire.NetDown{})
 		}
 	}
 	for range 30 {
@@ -41,22 +41,22 @@ func flow(local, remote netip.Addr, least time.Duration) Flow {
 	return Flow{Local: local, Remote: remote, Sockets: 2, RTT: 5 * least, Least: least}
 }
 
-func between(node string, least time.Duration) api.NetPair {
-	return api.NetPair{Local: svc("client"), Remote: svc("web"), Node: api.NodeID(node), Least: least, Connections: 2}
+func between(node string, least time.Duration) wire.NetPair {
+	return wire.NetPair{Local: svc("client"), Remote: svc("web"), Node: api.NodeID(node), Least: least, Connections: 2}
 }
 
 func TestTheClusterIsToldWhatItAsksAbout(t *testing.T) {
 	w, client := asked(t)
 	const ms = time.Millisecond
 	one, two := instanceAt(1, 1), instanceAt(2, 1)
-	if up := said(w.answer(api.NetDown{WantHeld: true})); len(up) != 1 || up[0].Measure != svc("client").Digest() {
+	if up := said(w.answer(wire.NetDown{WantHeld: true})); len(up) != 1 || up[0].Measure != svc("client").Digest() {
 		t.Fatalf("it says that it has %+v", up)
 	}
 	foreign := route("abroad", 1, 3, 3)
 	foreign.Peers[0].Cluster = "c9" // whose nodes may be called as ours are
 	other := route("web", 1, 4, 4)
 	other.Service = "acme/blog.prod.web.eu"
-	w.answer(api.NetDown{Routes: []api.Route{foreign, other}})
+	w.answer(wire.NetDown{Routes: []api.Route{foreign, other}})
 	w.step(attachOf("server", 0, 1))
 	server, _ := w.c.Attached(attachOf("server", 0, 1).Key)
 	got := w.looks(flow(client, one, 3*ms), flow(client, one, 2*ms), flow(client, two, 9*ms), flow(client, server.Address, ms/50),
@@ -70,20 +70,20 @@ func TestTheClusterIsToldWhatItAsksAbout(t *testing.T) {
 	here := between("n0", ms/50)
 	here.Remote = svc("server")
 	abroad := away(key(3), 7*ms)
-	if want := []api.NetPair{abroad, here, first, between("n2", 9*ms)}; !slices.Equal(got, want) {
+	if want := []wire.NetPair{abroad, here, first, between("n2", 9*ms)}; !slices.Equal(got, want) {
 		t.Fatalf("it is told %+v,\nwant %+v", got, want)
 	}
 	w.checkBooks()
 
 	// What is no longer asked about is forgotten.
-	w.answer(api.NetDown{Measure: []api.Peer{}})
-	if got := w.looks(flow(client, one, 90*ms)); len(got) != 0 || len(w.c.gaps) != 0 {
+	w.answer(wire.NetDown{Measure: []api.Peer{}})
+	if got := w.looks(flow(client, one, 90*ms)); len(got) != 0 {
 		t.Errorf("it is told %+v", got)
 	}
 }
 
 // away is a pair whose other end is in another cluster.
-func away(k api.PeerKey, least time.Duration) api.NetPair {
+func away(k api.PeerKey, least time.Duration) wire.NetPair {
 	p := between(k.String(), least)
 	p.Remote, p.Cluster = svc("abroad"), "c9"
 	return p
@@ -124,11 +124,11 @@ func TestASemanticAddressThatLeadsToOneNodeAbroadTellsOfIt(t *testing.T) {
 					r.Peers[i].Cluster, r.Peers[i].Node = "c9", ""
 				}
 			}
-			w.answer(api.NetDown{Routes: []api.Route{r}})
+			w.answer(wire.NetDown{Routes: []api.Route{r}})
 			if test.local {
 				w.step(attachOf("abroad", 9, 1))
 			}
-			var want []api.NetPair
+			var want []wire.NetPair
 			if test.want != 0 {
 				want = append(want, away(key(test.want), 7*ms))
 			}
@@ -183,46 +183,10 @@ func TestTheClusterIsToldNewsAlone(t *testing.T) {
 			t.Errorf("too soon it is told %+v", up)
 		}
 	}
-	if up := said(w.answer(api.NetDown{WantHeld: true})); len(up) != 1 || len(up[0].Between) != 1 {
+	if up := said(w.answer(wire.NetDown{WantHeld: true})); len(up) != 1 || len(up[0].Between) != 1 {
 		t.Errorf("it is told %+v", up)
 	}
-	if up := said(w.answer(api.NetDown{WantWhole: true})); len(up) != 1 || len(up[0].Between) != 1 {
+	if up := said(w.answer(wire.NetDown{WantWhole: true})); len(up) != 1 || len(up[0].Between) != 1 {
 		t.Errorf("asked for all it is told %+v", up)
-	}
-	// What nobody tells of is forgotten.
-	for range 25 {
-		w.looks()
-	}
-	if n := len(w.c.gaps[svc("client")]); n != 0 {
-		t.Errorf("%d are left", n)
-	}
-}
-
-func TestWhatIsToldIsBounded(t *testing.T) {
-	w, client := asked(t)
-	var flows []Flow
-	for i := range maxTold + 10 {
-		a := instanceAt(1, byte(2+i%60))
-		if i >= 60 {
-			a = instanceAt(2, byte(2+i%60))
-		}
-		w.c.owners[a] = svc(fmt.Sprintf("s%d", i))
-		flows = append(flows, flow(client, a, time.Millisecond))
-	}
-	flows = append(flows, flow(client, instanceAt(1, 1), api.NetPairRTT+1)) // cannot be
-	for range 3 {
-		if got := w.looks(flows...); len(got) > maxTold {
-			t.Errorf("%d pairs at once", len(got))
-		}
-	}
-	if n := len(w.c.gaps[svc("client")]); n != maxTold {
-		t.Errorf("%d pairs", n)
-	}
-	var list []api.ServiceID
-	for i := range 2 * maxGaps {
-		list = append(list, svc(fmt.Sprintf("s%d", i)))
-	}
-	if w.answer(api.NetDown{Measure: []api.Peer{}, Between: list}); len(w.c.gaps) != maxGaps {
-		t.Errorf("%d services", len(w.c.gaps))
 	}
 }

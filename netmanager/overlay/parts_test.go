@@ -9,14 +9,15 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/interest"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // record is one that a cluster may tell of.
 type record struct {
 	key    interest.Key
 	digest api.Digest
-	add    func(*api.NetDown)
-	gone   func(*api.NetDown)
+	add    func(*wire.NetDown)
+	gone   func(*wire.NetDown)
 }
 
 // recordAt is record n: of each kind every fourth.
@@ -27,25 +28,25 @@ func recordAt(n byte) record {
 		r := route(name, 1, n, 1)
 		return record{
 			interest.RouteOf(r.Service), r.Digest(),
-			func(d *api.NetDown) { d.Routes = append(d.Routes, r) }, func(d *api.NetDown) { d.Gone = append(d.Gone, r.Service) },
+			func(d *wire.NetDown) { d.Routes = append(d.Routes, r) }, func(d *wire.NetDown) { d.Gone = append(d.Gone, r.Service) },
 		}
 	case 1:
-		s := api.Source{Address: instanceAt(2, n), Rev: 1, Service: svc(name), Peer: peerRecord(2, 1)}
+		s := wire.Source{Address: instanceAt(2, n), Rev: 1, Service: svc(name), Peer: peerRecord(2, 1)}
 		return record{
 			interest.SourceOf(s.Address), s.Digest(),
-			func(d *api.NetDown) { d.Sources = append(d.Sources, s) }, func(d *api.NetDown) { d.GoneSources = append(d.GoneSources, s.Address) },
+			func(d *wire.NetDown) { d.Sources = append(d.Sources, s) }, func(d *wire.NetDown) { d.GoneSources = append(d.GoneSources, s.Address) },
 		}
 	case 2:
 		p := peerRecord(n, 1)
 		return record{
 			interest.PeerOf(p.Key), p.Digest(),
-			func(d *api.NetDown) { d.Peers = append(d.Peers, p) }, func(d *api.NetDown) { d.GonePeers = append(d.GonePeers, p.Key) },
+			func(d *wire.NetDown) { d.Peers = append(d.Peers, p) }, func(d *wire.NetDown) { d.GonePeers = append(d.GonePeers, p.Key) },
 		}
 	}
-	r := api.Refusal{Want: api.Want{Address: vip(n), For: svc("client")}}
+	r := wire.Refusal{Want: wire.Want{Address: vip(n), For: svc("client")}}
 	return record{
 		interest.RefusalOf(r.Want, false), r.Digest(),
-		func(d *api.NetDown) { d.Refused = append(d.Refused, r) }, func(d *api.NetDown) { d.Answered = append(d.Answered, r.Want) },
+		func(d *wire.NetDown) { d.Refused = append(d.Refused, r) }, func(d *wire.NetDown) { d.Answered = append(d.Answered, r.Want) },
 	}
 }
 
@@ -67,10 +68,10 @@ func TestWhatAPartDoesNotHaveGoes(t *testing.T) {
 		some := rapid.SliceOfDistinct(rapid.ByteRange(0, many-1), rapid.ID[byte])
 		edge := rapid.SampledFrom(append(names, "", "", "", "refusal", "s"))
 		for range rapid.IntRange(1, 20).Draw(rt, "messages") {
-			var d api.NetDown
+			var d wire.NetDown
 			come := some.Draw(rt, "come")
 			if d.Whole = rapid.Bool().Draw(rt, "a part"); d.Whole {
-				d.Of = api.Span{After: edge.Draw(rt, "after"), To: edge.Draw(rt, "to")}
+				d.Of = wire.Span{After: edge.Draw(rt, "after"), To: edge.Draw(rt, "to")}
 				come = slices.DeleteFunc(come, func(n byte) bool { return !d.Of.Has(recordAt(n).key.Name()) })
 				for n := range held {
 					if d.Of.Has(recordAt(n).key.Name()) {
@@ -94,15 +95,15 @@ func TestWhatAPartDoesNotHaveGoes(t *testing.T) {
 			for n := range held {
 				want = want.Toggle(recordAt(n).digest)
 			}
-			if w.c.held != want {
+			if w.c.held() != want {
 				var is []string
-				for k := range w.c.holds {
+				for k := range w.c.heldRecords {
 					is = append(is, k.Name())
 				}
 				rt.Fatalf("after %+v it holds %q, should %v", d, is, held)
 			}
 		}
-		w.answer(api.NetDown{Whole: true, Of: api.Span{After: "z"}}) // the last
+		w.answer(wire.NetDown{Whole: true, Of: wire.Span{After: "z"}}) // the last
 		w.checkBooks()
 	})
 }
@@ -112,24 +113,25 @@ func TestWhatAPartDoesNotHaveGoes(t *testing.T) {
 func TestPartsCostWhatTheyCarry(t *testing.T) {
 	const many = 4000
 	w, _ := ready(t)
-	var all []api.Source
+	var all []wire.Source
 	for i := range many {
 		n := byte(1 + i/50)
-		all = append(all, api.Source{Address: instanceAt(n, byte(2+i%50)), Rev: 1, Service: svc("web"), Peer: peerRecord(n, 1)})
+		all = append(all, wire.Source{Address: instanceAt(n, byte(2+i%50)), Rev: 1, Service: svc("web"), Peer: peerRecord(n, 1)})
 	}
-	name := func(s api.Source) string { return api.SourceName(s.Address) }
-	slices.SortFunc(all, func(a, b api.Source) int { return compare(name(a), name(b)) })
+	name := func(s wire.Source) string { return wire.SourceName(s.Address) }
+	slices.SortFunc(all, func(a, b wire.Source) int { return compare(name(a), name(b)) })
 	tell := func(each int) {
-		of := api.Span{}
+		of := wire.Span{}
 		for i := 0; i < many; i += each {
-			of = api.Span{After: of.To, To: name(all[i+each-1])}
+			of = wire.Span{After: of.To, To: name(all[i+each-1])}
 			if i+each == many {
 				of.To = ""
 			}
-			w.c.Step(w.now, Down{api.NetDown{Boot: w.c.boot, Seq: w.c.link.seq, Rev: w.c.link.rev + 1, Whole: true, Of: of, Sources: all[i : i+each]}})
+			seq, rev := w.c.subs.Position()
+			w.c.Step(w.now, Down{wire.NetDown{Boot: w.c.boot, Seq: seq, Rev: rev + 1, Whole: true, Of: of, Sources: all[i : i+each]}})
 		}
-		if len(w.c.sources) != many || w.c.link.run != nil {
-			t.Fatalf("it holds %d, and goes on: %v", len(w.c.sources), w.c.link.run != nil)
+		if n := len(slices.Collect(w.c.services.Sources)); n != many || w.c.run != nil {
+			t.Fatalf("it holds %d sources, want %d, and expects more parts: %v", n, many, w.c.run != nil)
 		}
 	}
 	tell(many)

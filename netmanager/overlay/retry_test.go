@@ -44,15 +44,15 @@ func TestWhatNobodyAnswersBeginsAnew(t *testing.T) {
 			w.step(web)
 			w.step(listens(web))
 		}},
-		{instanceAt(1, 1), func() step.Effects { n++; return w.says(1, n, 1, notice.Leaving) }, func() {
+		{instanceAt(1, 1), func() step.Effects { n++; return w.says(1, n, 1, notice.Draining) }, func() {
 			n++
-			w.says(1, n, 1, notice.Takes)
+			w.says(1, n, 1, notice.Accepting)
 		}},
 	} {
 		if got := retried(tt.goes()); len(got) > 0 {
 			t.Errorf("at once: %v", got)
 		}
-		if got := later(answersBy - time.Millisecond); len(got) > 0 {
+		if got := later(answerTime - time.Millisecond); len(got) > 0 {
 			t.Errorf("before it could answer: %v", got)
 		}
 		if got := later(2 * time.Millisecond); !slices.Equal(got, []netip.Addr{tt.at}) {
@@ -61,17 +61,17 @@ func TestWhatNobodyAnswersBeginsAnew(t *testing.T) {
 		tt.back()
 		tt.goes()
 		tt.back()
-		if got := later(answersBy + time.Millisecond); len(got) > 0 {
+		if got := later(answerTime + time.Millisecond); len(got) > 0 {
 			t.Errorf("it takes flows again: %v", got)
 		}
 	}
 	// The process of an earlier attempt has no say, the present one's has.
 	w.step(Exited{web.Key, "/proc/1/ns/net"})
-	if got := later(answersBy); len(got) > 0 {
+	if got := later(answerTime); len(got) > 0 {
 		t.Errorf("an earlier process has ended: %v", got)
 	}
 	w.step(Exited{web.Key, web.NetNS})
-	if got := later(answersBy); !slices.Equal(got, []netip.Addr{here.Address}) {
+	if got := later(answerTime); !slices.Equal(got, []netip.Addr{here.Address}) {
 		t.Errorf("its process has ended: %v", got)
 	}
 	w.checkBooks()

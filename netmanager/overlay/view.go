@@ -1,312 +1,384 @@
 package overlay
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/interest"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/netmanager/overlay/balance"
+	"github.com/treeline-edge/treeline/netmanager/overlay/endpoints"
+	"github.com/treeline-edge/treeline/netmanager/overlay/kernelpath"
+	"github.com/treeline-edge/treeline/netmanager/overlay/measure"
 	"github.com/treeline-edge/treeline/netmanager/overlay/names"
+	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peers"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+	"github.com/treeline-edge/treeline/netmanager/overlay/services"
+	"github.com/treeline-edge/treeline/netmanager/overlay/subscriptions"
 )
 
-// Attached is what a workload has; ok says whether it is attached.
-func (c *Core) Attached(k api.Key) (a api.Attached, ok bool) {
-	at := c.attached[k]
-	if at == nil {
-		return a, false
-	}
-	a = api.Attached{Key: k, Address: at.Address, MTU: c.cfg.MTU, Ready: at.Ready}
-	if c.lease != nil {
-		a.Address6 = c.lease.Ranges.Twin(at.Address)
-	}
-	return a, true
+// view answers questions that need several machines. Its methods change nothing that
+// can be observed.
+type view struct {
+	cfg       Config
+	now       time.Time
+	boot      uint64 // number of this process
+	self      Self
+	described bool // self is set
+	lease     *wire.NetLease
+
+	endpoints  *endpoints.Machine
+	services   *services.Machine
+	subs       *subscriptions.Machine
+	balance    *balance.Machine
+	peers      *peers.Machine
+	kernel     *kernelpath.Machine
+	measure    *measure.Machine
+	received   *notice.Receiver
+	notices    *notice.Sender
+	roundTrips *measure.Services
 }
 
-// Unready are the attachments that were not said to listen yet, in the order of
-// their keys.
-func (c *Core) Unready() []api.Attach {
-	return slices.DeleteFunc(c.Attachments(), func(a api.Attach) bool { return c.attached[a.Key].Ready })
+// held is the digest of all records.
+func (v *view) held() api.Digest {
+	return v.services.Held().Toggle(v.peers.Held()).Toggle(v.subs.Held())
 }
 
-// Attachments are what is attached and was asked for, in the order of their keys:
-// what the links of endpoints are made of.
-func (c *Core) Attachments() []api.Attach {
-	byName := map[string]api.Attach{}
-	for k, a := range c.attached {
-		byName[k.String()] = a.Attach
+// heldRecords lists all records, in no order.
+func (v *view) heldRecords(yield func(interest.Key) bool) {
+	for id := range v.services.Routes {
+		if !yield(interest.RouteOf(id)) {
+			return
+		}
 	}
-	var out []api.Attach
-	for _, k := range step.Keys(byName) {
-		out = append(out, byName[k])
+	for a := range v.services.Sources {
+		if !yield(interest.SourceOf(a)) {
+			return
+		}
 	}
-	return out
+	for k := range v.peers.Own {
+		if !yield(interest.PeerOf(k)) {
+			return
+		}
+	}
+	for k := range v.subs.Refused {
+		if !yield(interest.RefusalOf(k, false)) {
+			return
+		}
+	}
 }
 
-// List is what is attached, in the order of the keys.
-func (c *Core) List() []api.Attached {
-	var out []api.Attached
-	for _, a := range c.Attachments() {
-		at, _ := c.Attached(a.Key)
-		out = append(out, at)
-	}
-	return out
+// outcome says where a subscription leads.
+func (v *view) outcome(k wire.Want) subscriptions.Outcome {
+	return v.outcomeWith(k, v.subs.Refusal(k))
 }
 
-// Lease is the node's part of the network; ok says whether there is one.
-func (c *Core) Lease() (l api.NetLease, ok bool) {
-	if c.lease == nil {
-		return l, false
+// outcomeWith is outcome for a subscription that need not exist, with its refusal.
+func (v *view) outcomeWith(k wire.Want, refusal *wire.Refusal) subscriptions.Outcome {
+	if k.For == "" {
+		if _, ok := v.peers.At(k.Address); ok {
+			return subscriptions.Answered
+		}
+	} else if id, ok := v.leadsTo(k); ok {
+		if v.services.MayCall(k.For, id) || k.Address.IsValid() && v.services.MayCall(id, k.For) {
+			return subscriptions.Answered
+		}
+		return subscriptions.Denied
 	}
-	return *c.lease, true
+	switch {
+	case refusal == nil:
+		return subscriptions.Unanswered
+	case refusal.Denied:
+		return subscriptions.Denied
+	}
+	return subscriptions.Nowhere
 }
 
-// Status is what the core knows of it; the wiring adds the rest.
-func (c *Core) Status() api.NetStatus {
-	st := api.NetStatus{Ready: c.lease != nil, Key: c.self.Key, Mapped: slices.Clone(c.self.Mapped)}
-	if c.lease == nil {
-		st.Error = "the cluster has not given the node a lease yet"
-		return st
+// leadsTo returns the known service that a subscription is about.
+func (v *view) leadsTo(k wire.Want) (id api.ServiceID, ok bool) {
+	if k.Service != "" {
+		id, ok = v.services.ByName(k.Service)
+		if id != k.Service && v.subs.Refusal(subscriptions.Fold(k)) != nil {
+			return "", false // the cluster knows several such names
+		}
+		return id, ok && v.services.Route(id) != nil
 	}
-	st.Node, st.Cluster, st.Subnet = c.lease.Node, c.lease.Cluster, c.lease.Subnet
-	if c.pool.Free(c.now) == 0 {
-		st.Error = fmt.Sprintf("no address of %s is left", c.lease.Subnet)
+	if a, ok := v.endpoints.At(k.Address); ok {
+		return a.Service(), true
 	}
-	return st
+	if id, ok = v.services.Owner(k.Address); ok {
+		return id, true
+	}
+	id, ok = v.services.Semantic(k.Address)
+	return id, ok && v.services.Route(id) != nil
 }
 
-// Routes is what is held of services, in the order of their ids, and what the
-// cluster refused.
-func (c *Core) Routes() []api.RouteStatus {
-	var out []api.RouteStatus
-	pairs := map[api.ServiceID][]api.PairStatus{}
-	for _, p := range c.Pairs() {
-		pairs[p.Remote] = append(pairs[p.Remote], p)
-	}
-	for _, id := range sortedKeys(c.services) {
-		s := c.services[id]
-		if s.route == nil {
-			continue
-		}
-		st := api.RouteStatus{Route: *s.route, Latency: map[string]time.Duration{}, Pairs: pairs[id]}
-		all := c.backends(s)
-		for _, b := range all {
-			if d := c.cost(b); d < unknown {
-				st.Latency[string(b.instance)] = d
-			}
-		}
-		if s.route.Addresses.Closest.IsValid() {
-			st.Chosen = map[string]int{}
-			for _, b := range nearest(s, open(all)) {
-				st.Chosen[string(b.instance)]++
-			}
-		}
-		var used time.Time
-		for _, k := range c.wantsOf(s) {
-			if w := c.wants[k]; w.used.After(used) {
-				used = w.used
-			}
-		}
-		if !used.IsZero() {
-			st.Idle = c.now.Sub(used)
-		}
-		out = append(out, st)
-	}
-	for _, id := range sortedKeys(c.asking) {
-		for _, k := range c.inOrder(c.asking[id].pending) {
-			w := c.wants[k]
-			st := api.RouteStatus{Route: api.Route{Service: w.Service}, Idle: c.now.Sub(w.used)}
-			if w.Address.IsValid() {
-				st.Addresses.RoundRobin = w.Address
-			}
-			switch c.outcome(w) {
-			case unanswered:
-				st.Refused = fmt.Sprintf("asked for %s, not answered yet", w.For)
-			case denied:
-				st.Refused = fmt.Sprintf("%s may not call it", w.For)
-			case nowhere:
-				st.Refused = fmt.Sprintf("asked for %s: there is no such service", w.For)
-			case answered:
-				continue
-			}
-			out = append(out, st)
-		}
-	}
-	return out
+// subscriptionsTo lists the subscriptions that lead to a service's route.
+func (v *view) subscriptionsTo(id api.ServiceID) []wire.Want {
+	return v.subs.To(id, v.services.Addresses(id))
 }
 
-// Peers is what the core decided of peers; what passed is the tunnel's to add.
-func (c *Core) Peers() []api.PeerStatus {
-	var out []api.PeerStatus
-	for _, k := range sortedKeys(c.peers) {
-		q := c.peers[k]
-		st := api.PeerStatus{
-			Key: k, Node: q.record.Node, Cluster: q.record.Cluster, Path: q.path.Kind, Endpoint: q.path.Addr,
-			RTT: q.path.RTT, Loss: q.path.Loss, Measured: q.measured, MTU: q.path.MTU, Kernel: q.carried,
-		}
-		if st.Path == "" {
-			st.Path = api.PathNone
-		}
-		switch {
-		case q.kernel.Path != "":
-			st.Path = q.kernel.Path
-		case q.kernel.Takes != none && q.deal.why != "":
-			st.Reason = q.deal.why
-		case q.kernel.Takes != none && q.kernel.Terms.Ways == none:
-			st.Reason = "it takes nothing in the clear from here"
-		case q.kernel.Takes != none:
-			st.Reason = "no way in the clear that both have"
-		case q.path.Silent:
-			st.Reason = "it does not answer"
-		case q.path.Kind == api.PathDirect && !q.path.Plain:
-			st.Reason = "a NAT lies between"
-		case q.path.Kind == api.PathDirect:
-			st.Reason = "not in one network that the operator called clear"
-		}
-		out = append(out, st)
+// heir returns a service on this node that may use a subscription of another one, or
+// "".
+func (v *view) heir(k wire.Want) api.ServiceID {
+	id, ok := v.leadsTo(k)
+	if !ok {
+		return ""
 	}
-	return out
+	for _, o := range v.endpoints.Services() {
+		if o != k.For && (v.services.MayCall(o, id) || v.services.MayCall(id, o)) {
+			return o
+		}
+	}
+	return ""
 }
 
-// Trace says what would happen to a new flow from an instance on this node to a
-// name or an address. It asks nobody; where the flow would, ask is the input that
-// does so, after which another Trace may know more. An instance that is not here
-// is ErrNotFound.
-func (c *Core) Trace(from api.InstanceID, to string) (t api.NetTrace, ask Input, err error) {
-	t = api.NetTrace{From: from, To: to, OK: true}
-	var a *attachment
-	for k, o := range c.attached {
-		if k.Instance == from && (a == nil || k.Epoch > a.Attach.Epoch) {
-			a = o
-		}
+// subnetOf returns the node's subnet that an address belongs to.
+func (v *view) subnetOf(a netip.Addr) netip.Prefix {
+	if v.lease == nil {
+		return netip.Prefix{}
 	}
-	if a == nil {
-		return t, nil, fmt.Errorf("instance %s is not on this node's network: %w", from, api.ErrNotFound)
+	p, _ := a.Prefix(v.lease.Ranges.Subnet)
+	return p
+}
+
+// backends lists the backends of a service that packets can reach. For instances of
+// this node the attachments count, not what the cluster knows of them. What a node
+// sent about its instances outweighs older records.
+func (v *view) backends(id api.ServiceID) (out []balance.Backend) {
+	local := v.endpoints.Of(id)
+	var loads map[wire.Key]uint8
+	if len(local) > 0 {
+		loads = map[wire.Key]uint8{}
 	}
-	note := func(ok bool, what, format string, args ...any) bool {
-		t.Steps = append(t.Steps, api.TraceStep{What: what, Detail: fmt.Sprintf(format, args...), OK: ok})
-		t.OK = t.OK && ok
-		return ok
-	}
-	addr, err := netip.ParseAddr(to)
-	if err != nil {
-		name := to
-		if !names.Under(name) {
-			name += "." + names.Search(a.service())[0]
-		}
-		ans := c.Lookup(a.Address, name)
-		switch {
-		case !ans.Known || ans.open:
-			note(false, "name", "%s is not known yet; a look-up asks the cluster", name)
-			return t, Query{Local: a.Address, Name: name}, nil
-		case !ans.Found:
-			note(false, "name", "there is no service that is called %s, or none that %s may know of", name, a.service())
-			return t, nil, nil
-		case len(ans.Addrs) == 0:
-			note(false, "name", "%s exists and has no address for that", name)
-			return t, nil, nil
-		}
-		addr = ans.Addrs[0]
-		note(true, "name", "%s is %s", name, addr)
-	}
-	v4 := c.lease.Ranges.Untwin(addr)
-	if !v4.IsValid() {
-		note(true, "route", "%s is outside the overlay network: it is reached with the host's address, unless closed", addr)
-		return t, nil, nil
-	}
-	w := &want{Want: api.Want{Address: v4, For: a.service()}}
-	if known := c.wants[w.Want]; known != nil {
-		w = known
-	}
-	s := c.leadsTo(w)
-	if s == nil {
-		if s = c.services[c.vips[v4]]; s == nil {
-			why := "the first packet asks the cluster"
-			if w.refusal != nil {
-				why = "the cluster knows of no such address"
-			} else if !w.asked.IsZero() {
-				why = "the cluster was asked and has not answered"
-			}
-			note(false, "route", "nothing is known of %s: %s", v4, why)
-			if w.refusal == nil {
-				ask = Miss{Local: a.Address, Remote: v4}
-			}
-			return t, ask, nil
-		}
-	}
-	detail := "of instances on this node alone"
-	if s.route != nil {
-		detail = fmt.Sprintf("revision %d, %d backends", s.route.Rev, len(s.route.Backends))
-	}
-	note(true, "route", "%s is %s's: %s", v4, s.id, detail)
-	if !note(c.mayCall(a.service(), s.id), "access", "%s may call %s: %v", a.service(), s.id, c.mayCall(a.service(), s.id)) {
-		return t, nil, nil
-	}
-	if p := c.rtts[servicePair{a.service(), s.id}]; p != nil {
-		note(true, "latency", "%s, %s at least, by %d connections %s ago; %.1f %% of segments sent again",
-			p.RTT.Round(time.Microsecond), p.Least, p.Connections, c.now.Sub(p.Seen).Round(time.Second), 100*p.Again)
-	}
-	targets := []netip.Addr{v4}
-	if _, ok := c.vips[v4]; ok {
-		targets = nil
-		for _, p := range c.planeServices(s) {
-			if p.Address == v4 {
-				for _, b := range p.Backends {
-					targets = append(targets, b.Address)
+	if r := v.services.Route(id); r != nil {
+		for _, b := range r.Backends {
+			key := wire.Key{Instance: b.Instance, Epoch: b.Epoch}
+			if len(local) > 0 {
+				if _, ok := loads[key]; !ok {
+					loads[key] = b.Load
 				}
 			}
-		}
-		if len(targets) == 0 {
-			note(false, "backend", "no instance of it can be reached")
-			return t, Miss{Local: a.Address, Remote: v4}, nil
+			p, ok := v.peers.Get(b.Peer)
+			if !ok || v.endpoints.Has(b.Address) || b.Instance.Service() != id {
+				continue
+			}
+			if k, ok := v.peers.At(b.Address); !ok || k != b.Peer {
+				continue
+			}
+			if o, _ := v.services.Owner(b.Address); o != id {
+				continue
+			}
+			mark, marked := v.received.Mark(b.Peer, b.Address, key)
+			if marked && mark.Gone && mark.Named {
+				continue
+			}
+			out = append(out, balance.Backend{
+				Instance: b.Instance, Epoch: b.Epoch, Address: b.Address, Peer: b.Peer, Load: b.Load,
+				Draining: b.State == api.BackendDraining || marked, Gone: marked && mark.Gone,
+				Silent: p.Path.Silent, Lossy: p.Lossy(), Distance: v.distance(p), Updated: p.Reported,
+			})
 		}
 	}
-	for _, b := range targets {
-		n, _ := c.named(b)
-		note(true, "backend", "%s (%s)", n.Service.Instance(n.Number), b)
-		c.tracePath(a.Address, b, note)
+	for _, a := range local {
+		if a.Ready {
+			k := a.Attach.Key
+			out = append(out, balance.Backend{Instance: k.Instance, Epoch: k.Epoch, Address: a.Address, Local: true, Draining: a.Draining, Load: loads[k]})
+		}
 	}
-	return t, nil, nil
+	balance.Resolve(out)
+	return out
 }
 
-// traceReply says by what the other node lets answers back: what is allowed to call
-// is allowed to be answered, once it is known who calls.
-func (c *Core) traceReply(from netip.Addr, who string, note func(bool, string, string, ...any) bool) {
-	switch {
-	case !c.described:
-		note(false, "reply", "this node has not said yet how it is reached")
-	case !c.link.up:
-		note(true, "reply", "%s knows %s if it asked before; the cluster, which would tell it, is not reached", who, from)
-	default:
-		note(true, "reply", "%s asks its cluster who %s is, unless it knows, and answers by the same path", who, from)
+func (v *view) distance(p peers.Peer) time.Duration {
+	estimate := balance.Unknown
+	if c := p.Record.Coord; vivaldi.Valid(c) {
+		estimate = vivaldi.Distance(v.measure.Coordinate(), *c)
 	}
+	return balance.Distance(p.Path.Kind, p.Path.RTT, p.Path.Loss, estimate)
 }
 
-func (c *Core) tracePath(from, b netip.Addr, note func(bool, string, string, ...any) bool) {
-	if c.at[b] != nil {
-		note(true, "path", "on this node")
-		note(true, "reply", "on this node")
-		return
+// reachable lists the peers that have or had a session or a kernel path, which follows
+// from one. A session begins for a message if there is none.
+func (v *view) reachable(silent bool) (keys []api.PeerKey) {
+	for _, k := range v.peers.Keys() {
+		p, _ := v.peers.Get(k)
+		session := p.Path.Kind != "" && p.Path.Kind != api.PathNone
+		if k != v.self.Key && (session || v.kernel.Status(k).Path != "") && (silent || !p.Path.Silent) {
+			keys = append(keys, k)
+		}
 	}
-	k, ok := c.peerAt(b)
+	return keys
+}
+
+// sample finds the ends of a flow, and the remote address in IPv4.
+func (v *view) sample(f Flow) (x measure.Sample, remote netip.Addr, ok bool) {
+	if v.lease == nil || f.Sockets <= 0 || f.RTT <= 0 || f.Least <= 0 {
+		return x, remote, false
+	}
+	a, here := v.endpoints.At(v.lease.Ranges.Untwin(f.Local))
+	remote = v.lease.Ranges.Untwin(f.Remote)
+	if !here || !remote.IsValid() {
+		return x, remote, false
+	}
+	other, ok := v.services.Semantic(remote)
 	if !ok {
-		note(false, "path", "no peer is known that has %s", b)
-		return
+		other, ok = v.services.Owner(remote)
 	}
-	for _, st := range c.Peers() {
-		if st.Key != k {
-			continue
-		}
-		who := string(st.Node)
-		if who == "" {
-			who = "a node of cluster " + string(st.Cluster)
-		}
-		reason := ""
-		if st.Reason != "" {
-			reason = ": " + st.Reason
-		}
-		note(!c.peers[k].path.Silent, "path", "%s by %s, %s%s", who, st.Path, st.RTT, reason)
-		c.traceReply(from, who, note)
+	if o, here := v.endpoints.At(remote); here {
+		other, ok = o.Service(), true
 	}
+	if s, known := v.services.Source(remote); known && !ok {
+		other, ok = s.Service, true
+	}
+	x = measure.Sample{Flow: f, Local: a.Service(), Remote: other}
+	if v.roundTrips.Reports(x.Local) && x.Local.App() == other.App() {
+		x.To, x.Known = v.remoteEnd(x.Local, other, remote)
+	}
+	return x, remote, ok
+}
+
+// remoteEnd returns the service and node at the far end of a flow. A semantic address
+// counts where it can lead to one node of another cluster only. Within the cluster the
+// other end reports the flow, because it sees which instance calls.
+func (v *view) remoteEnd(local, remote api.ServiceID, address netip.Addr) (e measure.End, known bool) {
+	e = measure.End{Service: remote, Node: v.lease.Node}
+	if v.endpoints.Has(address) {
+		return e, remote != local
+	}
+	k, direct := v.peers.At(address)
+	if !direct {
+		k = v.services.OnlyPeer(remote, address)
+	}
+	p, _ := v.peers.Get(k)
+	switch {
+	case p.Record.Cluster == "":
+		return e, false
+	case p.Record.Cluster != v.lease.Cluster:
+		e.Node, e.Cluster = api.NodeID(k.String()), p.Record.Cluster
+		return e, true
+	}
+	e.Node = p.Record.Node
+	return e, direct && e.Node != ""
+}
+
+func (v *view) planeNode() plane.Node {
+	n := plane.Node{Prefix: v.cfg.Prefix, Tunnel: v.cfg.Tunnel, Hold: v.cfg.Hold, VXLAN: v.cfg.VXLAN, Closed: v.cfg.Closed, Open: v.cfg.Open}
+	if v.lease != nil {
+		n.Ranges, n.Subnet = v.lease.Ranges, v.lease.Subnet
+	}
+	return n
+}
+
+func (v *view) planeEndpoint(addr netip.Addr) (plane.Endpoint, bool) {
+	a, ok := v.endpoints.At(addr)
+	if !ok {
+		return plane.Endpoint{}, false
+	}
+	return plane.Endpoint{
+		Address: addr, Ident: v.services.Ident(a.Service()), Device: plane.Device(v.cfg.Prefix, addr), Ports: slices.Clone(a.Attach.Ports),
+	}, true
+}
+
+func (v *view) planeSource(a netip.Addr) (plane.Source, bool) {
+	id, _ := v.services.Owner(a)
+	ident := v.services.Ident(id)
+	return plane.Source{Address: a, Ident: ident}, ident != 0 && !v.endpoints.Has(a)
+}
+
+// planeServices returns what the plane should have of a service's semantic addresses.
+// Without a route it has only the addresses to which somebody subscribes, so that
+// others cause a subscription.
+func (v *view) planeServices(id api.ServiceID) []plane.Service {
+	routed := v.services.Route(id) != nil
+	if !routed && v.endpoints.Count(id) == 0 {
+		return nil
+	}
+	return v.balance.Services(id, v.services.Ident(id), v.services.Advertised(id), v.backends(id), func(a netip.Addr) bool {
+		o, _ := v.services.Semantic(a)
+		return o == id && (routed || v.subs.Wanted(a))
+	})
+}
+
+func (v *view) planePeer(k api.PeerKey) (plane.Peer, bool) {
+	q, ok := v.peers.Get(k)
+	if !ok || k == v.self.Key {
+		return plane.Peer{}, false
+	}
+	st := v.kernel.Status(k)
+	p := plane.Peer{Key: k, Path: api.PathDirect, MTU: q.Path.MTU, Subnets: v.peers.Subnets(k), Takes: st.Accepts}
+	if p.Takes != (plane.Ways{}) {
+		p.Via = st.Via
+	}
+	if st.Path != "" {
+		p.Path, p.Via, p.MTU = st.Path, st.Via, 0
+	}
+	return p, true
+}
+
+// named returns the name of an address, as the query that would return it.
+func (v *view) named(a netip.Addr) (names.Query, bool) {
+	if at, ok := v.endpoints.At(a); ok {
+		return names.Query{Service: at.Service(), Policy: names.Instance, Number: at.Attach.Instance.Number()}, true
+	}
+	return v.services.Name(a)
+}
+
+// Twin is the IPv6 address that belongs to an IPv4 address of the network.
+func (v *view) Twin(a netip.Addr) netip.Addr {
+	if v.lease == nil {
+		return netip.Addr{}
+	}
+	return v.lease.Ranges.Twin(a)
+}
+
+// Covers reports whether the core answers for a PTR name: an address of the network.
+func (v *view) Covers(name string) bool {
+	a, ok := names.Reverse(name)
+	return ok && v.lease != nil && v.lease.Ranges.Untwin(a).IsValid()
+}
+
+// subject is what a look-up is about.
+type subject struct {
+	key   wire.Want // what the asking service subscribes to for it
+	query names.Query
+	proto string // "_name._tcp.web" is about the service's ports of a protocol
+	below bool   // SRV records are below the name, and none at it
+	ours  bool   // the name cannot be one from outside
+}
+
+// about parses a name. ok is false if nothing can be subscribed to for it.
+func (v *view) about(asker api.ServiceID, name string) (s subject, ok bool) {
+	if a, is := names.Reverse(name); is {
+		a = v.lease.Ranges.Untwin(a)
+		if !a.IsValid() || v.services.IsInstance(a) && !v.endpoints.Has(a) && (v.lease.Subnet.Contains(a) || a == v.subnetOf(a).Addr()) {
+			return s, false // it is a node's address, or a free one of this node
+		}
+		return subject{key: wire.Want{Address: a, For: asker}, ours: true}, true
+	}
+	rest, proto, below := protocol(name)
+	q, err := names.Parse(rest, asker)
+	return subject{
+		key: wire.Want{Service: q.Service, For: asker}, query: q, proto: proto, below: below,
+		ours: q.Policy != names.Any || proto != "" || q.Service.Tenant() != asker.Tenant(),
+	}, err == nil
+}
+
+// protocol splits "_name._tcp.rest", and "_tcp.rest" above it.
+func protocol(name string) (rest, proto string, below bool) {
+	p := strings.SplitN(name, ".", 3)
+	for _, proto := range []string{"tcp", "udp", "sctp"} {
+		switch {
+		case len(p) == 3 && len(p[0]) > 1 && p[0][0] == '_' && strings.EqualFold(p[1], "_"+proto):
+			return p[2], proto, false
+		case len(p) > 1 && strings.EqualFold(p[0], "_"+proto) && !strings.HasPrefix(p[1], "_"):
+			return name[len(p[0])+1:], proto, true
+		}
+	}
+	return name, "", false
 }

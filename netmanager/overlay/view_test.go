@@ -11,20 +11,22 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/vivaldi"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/netmanager/overlay/subscriptions"
 )
 
 func TestNamesLeadToSemanticAddresses(t *testing.T) {
 	w, client := ready(t)
-	w.answer(api.NetDown{})
+	w.answer(wire.NetDown{})
 	ask := func(name string) Answer { return w.c.Lookup(client, name) }
 	eff := w.step(Query{Local: client, Name: "web.treeline."})
-	if ups := said(eff); len(ups) != 1 || ups[0].Add[0] != (api.Want{Service: svc("web"), For: svc("client")}) || ask("web.treeline.").Known {
+	if ups := said(eff); len(ups) != 1 || ups[0].Add[0] != (wire.Want{Service: svc("web"), For: svc("client")}) || ask("web.treeline.").Known {
 		t.Fatalf("%+v", eff.Send)
 	}
 	r := route("web", 1, 1, 1, 2)
 	r.Addresses.Closest = ip("10.30.1.2")
 	r.Ports = []api.PortMap{{Host: 53, Instance: 5353, Protocol: "udp"}, {Host: 80, Instance: 8080, Protocol: "tcp"}}
-	eff = w.answer(api.NetDown{Routes: []api.Route{r}})
+	eff = w.answer(wire.NetDown{Routes: []api.Route{r}})
 	if got := orders[Answered](eff); len(got) != 1 || got[0].Name != "web.treeline." {
 		t.Fatalf("%+v", eff.Send)
 	}
@@ -67,15 +69,15 @@ func TestNamesLeadToSemanticAddresses(t *testing.T) {
 func TestANameOfAServiceThatIsNotThere(t *testing.T) {
 	w, client := ready(t)
 	w.step(Query{Local: client, Name: "web.treeline."})
-	want := api.Want{Service: svc("web"), For: svc("client")}
-	eff := w.answer(api.NetDown{Refused: []api.Refusal{{Want: want}}})
+	want := wire.Want{Service: svc("web"), For: svc("client")}
+	eff := w.answer(wire.NetDown{Refused: []wire.Refusal{{Want: want}}})
 	if a := w.c.Lookup(client, "web.treeline."); len(orders[Answered](eff)) != 1 || !a.Known || a.Found {
 		t.Fatalf("%+v %+v", a, eff.Send)
 	}
 	if eff := w.step(Query{Local: client, Name: "web.treeline."}); len(orders[Answered](eff)) != 1 || len(said(eff)) > 0 {
 		t.Fatalf("%+v", eff.Send)
 	}
-	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}, Answered: []api.Want{want}})
+	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}, Answered: []wire.Want{want}})
 	if a := w.c.Lookup(client, "web.treeline."); !a.Found {
 		t.Fatalf("%+v", a)
 	}
@@ -107,7 +109,7 @@ func TestANameExistsOrNotWhateverIsAskedOfIt(t *testing.T) {
 	r, bare := route("web", 1, 1, 1), route("bare", 1, 2, 1, 2)
 	r.Ports = []api.PortMap{{Host: 80, Instance: 8080, Protocol: "tcp"}}
 	bare.Ports, bare.Addresses.Instances = r.Ports, nil
-	w.answer(api.NetDown{Routes: []api.Route{r, bare}})
+	w.answer(wire.NetDown{Routes: []api.Route{r, bare}})
 	for name, want := range map[string]string{
 		"web.treeline.":                                "true 1 0 ",
 		"_http._tcp.web.treeline.":                     "true 0 1 ",
@@ -136,13 +138,13 @@ func TestANameExistsOrNotWhateverIsAskedOfIt(t *testing.T) {
 		"client.eu.shop.prod.of-tenant.acme.treeline.": "true 0 0 ",
 	} {
 		w.step(Query{Local: client, Name: name})
-		var refused []api.Refusal
-		for k := range w.c.wants {
+		var refused []wire.Refusal
+		for _, k := range w.subscriptions() {
 			if k.Service != svc("web") && k.Service != svc("bare") {
-				refused = append(refused, api.Refusal{Want: k})
+				refused = append(refused, wire.Refusal{Want: k})
 			}
 		}
-		w.answer(api.NetDown{Refused: refused})
+		w.answer(wire.NetDown{Refused: refused})
 		a := w.c.Lookup(client, name)
 		if got := fmt.Sprint(a.Found, " ", len(a.Addrs), " ", len(a.SRV), " ", a.PTR); !a.Known || got != want {
 			t.Errorf("%s: %s, want %s: %+v", name, got, want, a)
@@ -159,16 +161,16 @@ func TestANameExistsOrNotWhateverIsAskedOfIt(t *testing.T) {
 func TestTheNameOfAnAddressIsAskedFor(t *testing.T) {
 	w, client := ready(t)
 	const name4, name6 = "9.4.16.10.in-addr.arpa.", "9.0.4.0.0.1.a.0.0.0.0.0.0.0.0.0.0.0.0.0.1.0.0.0.E.6.c.6.4.7.d.f.ip6.arpa."
-	want := api.Want{Address: instanceAt(4, 9), For: svc("client")}
+	want := wire.Want{Address: instanceAt(4, 9), For: svc("client")}
 	eff := w.step(Query{Local: client, Name: name4})
-	if ups := said(eff); len(ups) != 1 || !slices.Equal(ups[0].Add, []api.Want{want}) || w.c.Lookup(client, name4).Known {
+	if ups := said(eff); len(ups) != 1 || !slices.Equal(ups[0].Add, []wire.Want{want}) || w.c.Lookup(client, name4).Known {
 		t.Fatalf("%+v", eff.Send)
 	}
 	if eff := w.step(Query{Local: client, Name: name6}); len(said(eff)) > 0 || w.c.Lookup(client, name6).Known {
 		t.Fatalf("its twin: %+v", eff.Send)
 	}
-	src := api.Source{Address: want.Address, Rev: 1, Service: svc("caller"), Peer: peerRecord(4, 1)}
-	eff = w.answer(api.NetDown{Sources: []api.Source{src}})
+	src := wire.Source{Address: want.Address, Rev: 1, Service: svc("caller"), Peer: peerRecord(4, 1)}
+	eff = w.answer(wire.NetDown{Sources: []wire.Source{src}})
 	if got := orders[Answered](eff); len(got) != 2 || got[0].Name != name4 {
 		t.Fatalf("%+v", eff.Send)
 	}
@@ -181,7 +183,7 @@ func TestTheNameOfAnAddressIsAskedFor(t *testing.T) {
 	if _, waits := w.lookUp(client, "1.9.30.10.in-addr.arpa."); !waits {
 		t.Fatal("a semantic address is not asked for")
 	}
-	w.answer(api.NetDown{Refused: []api.Refusal{{Want: api.Want{Address: vip(9), For: svc("client")}}}})
+	w.answer(wire.NetDown{Refused: []wire.Refusal{{Want: wire.Want{Address: vip(9), For: svc("client")}}}})
 	if a, waits := w.lookUp(client, "1.9.30.10.in-addr.arpa."); waits || a.Found || a.Failed {
 		t.Fatalf("%+v", a)
 	}
@@ -196,10 +198,10 @@ func TestTheNameOfAnAddressIsAskedFor(t *testing.T) {
 		t.Fatalf("%+v", a)
 	}
 	w.checkBooks()
-	closed := api.Source{Address: instanceAt(4, 8), Rev: 1, Service: "beta/x.y.z.w", Access: api.Access{Closed: true}, Peer: peerRecord(4, 1)}
+	closed := wire.Source{Address: instanceAt(4, 8), Rev: 1, Service: "beta/x.y.z.w", Access: api.Access{Closed: true}, Peer: peerRecord(4, 1)}
 	w.step(Link{true})
 	w.step(Query{Local: client, Name: "8.4.16.10.in-addr.arpa."})
-	w.answer(api.NetDown{Sources: []api.Source{closed}})
+	w.answer(wire.NetDown{Sources: []wire.Source{closed}})
 	if a := w.c.Lookup(client, "8.4.16.10.in-addr.arpa."); !a.Known || a.Found || a.PTR != "" {
 		t.Fatalf("another tenant's name is told: %+v", a)
 	}
@@ -249,7 +251,7 @@ func TestNobodyWaitsForAClusterThatIsAway(t *testing.T) {
 	if a, waits := w.lookUp(client, "web.treeline."); !waits {
 		t.Fatalf("%+v", a)
 	}
-	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
 	if a, _ := w.lookUp(client, "web.treeline."); !a.Found {
 		t.Fatalf("%+v", a)
 	}
@@ -268,7 +270,7 @@ func TestNobodyWaitsTwiceForAClusterThatIsSilent(t *testing.T) {
 	if a := w.c.Lookup(client, name); !a.Known || a.Found || len(orders[Answered](eff)) != 1 {
 		t.Fatalf("%+v %+v", a, eff.Send)
 	}
-	w.answer(api.NetDown{Routes: []api.Route{{Service: svc("example.com"), Rev: 1}}})
+	w.answer(wire.NetDown{Routes: []api.Route{{Service: svc("example.com"), Rev: 1}}})
 	w.checkBooks()
 }
 
@@ -277,20 +279,20 @@ func TestNobodyWaitsTwiceForAClusterThatIsSilent(t *testing.T) {
 func TestWhoAsksForTooManyNamesNeedNotWait(t *testing.T) {
 	w, client := ready(t)
 	w.step(Query{Local: client, Name: "web.treeline."})
-	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
 	asked := 0
 	for i := range 1000 {
 		name := fmt.Sprintf("site%d.com.shop.prod.treeline.", i)
 		eff := w.step(Query{Local: client, Name: name})
-		var refused []api.Refusal
+		var refused []wire.Refusal
 		for _, up := range said(eff) {
 			for _, k := range up.Add {
-				refused = append(refused, api.Refusal{Want: k})
+				refused = append(refused, wire.Refusal{Want: k})
 			}
 		}
 		if len(refused) > 0 {
 			asked++
-			eff = w.answer(api.NetDown{Refused: refused})
+			eff = w.answer(wire.NetDown{Refused: refused})
 		}
 		if a := w.c.Lookup(client, name); !a.Known || a.Found || a.Failed || len(orders[Answered](eff)) != 1 {
 			t.Fatalf("after %d: %+v %+v", i, a, eff.Send)
@@ -300,7 +302,7 @@ func TestWhoAsksForTooManyNamesNeedNotWait(t *testing.T) {
 		}
 		w.pass(10 * time.Millisecond) // 100 a second
 	}
-	if asked > bucketBurst+220 {
+	if asked > subscriptions.Burst+220 {
 		t.Fatalf("%d questions", asked)
 	}
 	if a, waits := w.lookUp(client, "any.rr.api.treeline."); waits || !a.Failed { // it may be there
@@ -325,8 +327,8 @@ func TestAllSpellingsOfANameAreOneWant(t *testing.T) {
 		for i := range 20000 {
 			ups += len(said(w.step(Query{Local: client, Name: spelt(i)})))
 			w.now = w.now.Add(5 * time.Millisecond)
-			if i == 0 && len(w.c.wants) == 1 && w.c.services[svc("webShopFrontend")] == nil {
-				w.answer(api.NetDown{Routes: []api.Route{route("webShopFrontend", 1, 1, 1)}})
+			if i == 0 && w.c.subs.Len() == 1 && !w.c.services.Has(svc("webShopFrontend")) {
+				w.answer(wire.NetDown{Routes: []api.Route{route("webShopFrontend", 1, 1, 1)}})
 			}
 			if a := w.c.Lookup(client, spelt(i)); !a.Found {
 				t.Fatalf("%s: %+v", spelt(i), a)
@@ -335,13 +337,13 @@ func TestAllSpellingsOfANameAreOneWant(t *testing.T) {
 		w.checkBooks()
 		return ups
 	}
-	if flood(); len(w.c.wants) != 1 || len(w.docs) > 20 {
-		t.Fatalf("%d wants, %d documents", len(w.c.wants), len(w.docs))
+	if flood(); w.c.subs.Len() != 1 || len(w.docs) > 20 {
+		t.Fatalf("%d wants, %d documents", w.c.subs.Len(), len(w.docs))
 	}
 	w.restart()
 	w.step(Link{true})
-	if flood(); len(w.c.wants) != 1 {
-		t.Fatalf("after a restart %d wants", len(w.c.wants))
+	if flood(); w.c.subs.Len() != 1 {
+		t.Fatalf("after a restart %d wants", w.c.subs.Len())
 	}
 }
 
@@ -351,8 +353,8 @@ func TestWhoeverWaitsInWhateverCaseIsTold(t *testing.T) {
 	for _, name := range []string{"Web.treeline.", "wEb.treeline.", "WEB.Treeline."} {
 		w.step(Query{Local: client, Name: name})
 	}
-	eff := w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
-	if got := orders[Answered](eff); len(got) != 1 || got[0].Name != "web.treeline." || len(w.c.wants) != 1 {
+	eff := w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	if got := orders[Answered](eff); len(got) != 1 || got[0].Name != "web.treeline." || w.c.subs.Len() != 1 {
 		t.Fatalf("%+v", eff.Send)
 	}
 }
@@ -363,7 +365,7 @@ func TestManyNamesOfOneServiceAreAwaited(t *testing.T) {
 	for n := range 64 { // the resolver lets a client ask no more at a time
 		w.step(Query{Local: client, Name: fmt.Sprintf("%d.instance.web.treeline.", n)})
 	}
-	eff := w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	eff := w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
 	if n := len(orders[Answered](eff)); n != 64 {
 		t.Fatalf("%d are told", n)
 	}
@@ -380,14 +382,14 @@ func TestSpellingsOfWhatIsNotThereAreFew(t *testing.T) {
 			}
 		}
 		w.step(Query{Local: client, Name: string(b) + ".treeline."})
-		var refused []api.Refusal
-		for k := range w.c.wants {
-			refused = append(refused, api.Refusal{Want: k})
+		var refused []wire.Refusal
+		for _, k := range w.subscriptions() {
+			refused = append(refused, wire.Refusal{Want: k})
 		}
-		w.answer(api.NetDown{Refused: refused})
+		w.answer(wire.NetDown{Refused: refused})
 		w.pass(10 * time.Millisecond)
 	}
-	if n := len(w.c.wants); n > 1+maxSpellings {
+	if n := w.c.subs.Len(); n > 1+4 {
 		t.Fatalf("%d wants", n)
 	}
 	w.checkBooks()
@@ -396,26 +398,26 @@ func TestSpellingsOfWhatIsNotThereAreFew(t *testing.T) {
 // The cluster does not guess between two either; each is asked for as it is spelt.
 func TestOfTwoServicesThatDifferInCaseEachIsReached(t *testing.T) {
 	w, client := ready(t)
-	ask := func(name string) (Answer, []api.Want) {
-		var adds []api.Want
+	ask := func(name string) (Answer, []wire.Want) {
+		var adds []wire.Want
 		for _, up := range said(w.step(Query{Local: client, Name: name + ".treeline."})) {
 			adds = append(adds, up.Add...)
 		}
 		return w.c.Lookup(client, name+".treeline."), adds
 	}
-	folded := api.Want{Service: svc("web"), For: svc("client")}
-	if _, adds := ask("Web"); !slices.Equal(adds, []api.Want{folded}) {
+	folded := wire.Want{Service: svc("web"), For: svc("client")}
+	if _, adds := ask("Web"); !slices.Equal(adds, []wire.Want{folded}) {
 		t.Fatal(adds)
 	}
-	eff := w.answer(api.NetDown{Refused: []api.Refusal{{Want: folded}}})
+	eff := w.answer(wire.NetDown{Refused: []wire.Refusal{{Want: folded}}})
 	if len(orders[Answered](eff)) != 1 {
 		t.Fatalf("%+v", eff.Send)
 	}
 	for i, name := range []string{"Web", "WEB"} {
-		if a, adds := ask(name); a.Known && a.Found || !slices.Equal(adds, []api.Want{{Service: svc(name), For: svc("client")}}) {
+		if a, adds := ask(name); a.Known && a.Found || !slices.Equal(adds, []wire.Want{{Service: svc(name), For: svc("client")}}) {
 			t.Fatalf("%s: %+v %v", name, a, adds)
 		}
-		w.answer(api.NetDown{Routes: []api.Route{route(name, 1, byte(1+i), 1)}})
+		w.answer(wire.NetDown{Routes: []api.Route{route(name, 1, byte(1+i), 1)}})
 	}
 	for i, name := range []string{"Web", "WEB"} {
 		if a, _ := ask(name); len(a.Addrs) != 1 || a.Addrs[0] != vip(byte(1+i)) {
@@ -434,7 +436,7 @@ func TestTwoServicesThatDifferInCaseAreNotGuessed(t *testing.T) {
 		w.step(Query{Local: client, Name: name + ".treeline."})
 	}
 	a, b := route("Web", 1, 1, 1), route("WEB", 1, 2, 1)
-	w.answer(api.NetDown{Routes: []api.Route{a, b}})
+	w.answer(wire.NetDown{Routes: []api.Route{a, b}})
 	if a := w.c.Lookup(client, "Web.treeline."); len(a.Addrs) != 1 || a.Addrs[0] != vip(1) {
 		t.Fatalf("%+v", a)
 	}
@@ -469,7 +471,7 @@ func TestATraceSaysWhatWouldHappen(t *testing.T) {
 		t.Errorf("a flow would ask for the name: %+v", ask)
 	}
 	w.step(Miss{Local: client, Remote: vip(1)})
-	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2)}})
+	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2)}})
 	for to, want := range map[string]string{
 		"10.30.1.1": "route true, access true, backend true, path true, reply true, backend true, path true, reply true, true",
 		"192.0.2.1": "route true, true", "10.16.0.2": "route true, access true, backend true, path true, reply true, true",
@@ -495,8 +497,8 @@ func TestATraceSaysWhatWouldHappen(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	w.step(Query{Local: client, Name: "wbe.treeline."}) // misspelt
-	w.answer(api.NetDown{Refused: []api.Refusal{{Want: api.Want{Service: svc("wbe"), For: svc("client")}}}})
-	if tr, ask, _ := w.c.Trace(from, "wbe.treeline."); tr.OK || ask != nil || len(tr.Steps) != 1 || !strings.HasPrefix(tr.Steps[0].Detail, "there is no service that is called wbe.treeline.") {
+	w.answer(wire.NetDown{Refused: []wire.Refusal{{Want: wire.Want{Service: svc("wbe"), For: svc("client")}}}})
+	if tr, ask, _ := w.c.Trace(from, "wbe.treeline."); tr.OK || ask != nil || len(tr.Steps) != 1 || !strings.HasPrefix(tr.Steps[0].Detail, "no service is called wbe.treeline.") {
 		t.Errorf("%+v, %+v", tr, ask)
 	}
 }
@@ -510,14 +512,14 @@ func TestClosestWithoutMeasurementsFollowsCoordinates(t *testing.T) {
 	far, near := vivaldi.New(), vivaldi.New()
 	far.Vec[0] = 0.2
 	r.Peers[0].Coord, r.Peers[1].Coord = &far, &near
-	w.answer(api.NetDown{Routes: []api.Route{r}})
+	w.answer(wire.NetDown{Routes: []api.Route{r}})
 	if got := w.backendsOf(closest); got != "10.16.2.1*1 " {
 		t.Fatal(got)
 	}
 	r.Rev, r.Peers = 2, slices.Clone(r.Peers) // both nodes moved
 	r.Peers[0].Rev, r.Peers[1].Rev = 2, 2
 	r.Peers[0].Coord, r.Peers[1].Coord = &near, &far
-	w.answer(api.NetDown{Routes: []api.Route{r}})
+	w.answer(wire.NetDown{Routes: []api.Route{r}})
 	w.pass(4 * time.Second)
 	if got := w.backendsOf(closest); got != "10.16.2.1*1 " {
 		t.Fatalf("at once: %s", got)

@@ -11,9 +11,13 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peers"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane/planetest"
+	"github.com/treeline-edge/treeline/netmanager/overlay/services"
+	"github.com/treeline-edge/treeline/netmanager/overlay/subscriptions"
 )
 
 var (
@@ -39,10 +43,12 @@ type world struct {
 	// tunnel has the peers that the tunnel knows.
 	tunnel map[api.PeerKey]api.Peer
 	last   step.Effects
+	sent   map[api.PeerKey]uint64 // the serial of the last terms that a peer was sent
+	heard  uint64                 // the serial of the last terms that a peer sent
 }
 
 func newWorld(t tb, cfg Config) *world {
-	w := &world{t: t, cfg: cfg, now: epoch, docs: map[[2]string]store.Doc{}}
+	w := &world{t: t, cfg: cfg, now: epoch, docs: map[[2]string]store.Doc{}, sent: map[api.PeerKey]uint64{}}
 	w.restart()
 	return w
 }
@@ -73,7 +79,7 @@ func (w *world) restart() {
 	w.tunnel = map[api.PeerKey]api.Peer{}
 	w.step(Start{})
 	w.plane.Sync(w.c.Plane())
-	w.step(Self{NetSelf: api.NetSelf{Key: key(0), Endpoints: []netip.AddrPort{netip.MustParseAddrPort("192.168.1.10:7000")}}, OnLink: []netip.Prefix{cidr("192.168.1.0/24")}})
+	w.step(Self{NetSelf: wire.NetSelf{Key: key(0), Endpoints: []netip.AddrPort{netip.MustParseAddrPort("192.168.1.10:7000")}}, OnLink: []netip.Prefix{cidr("192.168.1.0/24")}})
 }
 
 func (w *world) step(in Input) step.Effects {
@@ -84,7 +90,7 @@ func (w *world) step(in Input) step.Effects {
 	return w.last
 }
 
-func (w *world) obey(send []api.Envelope) {
+func (w *world) obey(send []wire.Envelope) {
 	for _, e := range send {
 		switch m := e.Msg.(type) {
 		case plane.Change:
@@ -93,16 +99,18 @@ func (w *world) obey(send []api.Envelope) {
 			w.tunnel[m.Key] = m.Peer
 		case TunnelDrop:
 			delete(w.tunnel, m.Key)
+		case TunnelTerms:
+			w.sent[m.Key] = m.Serial
 		}
 	}
 }
 
 // pass lets time go by, with what the core wants to be woken for.
-func (w *world) pass(d time.Duration) (ups []api.NetUp) {
+func (w *world) pass(d time.Duration) (ups []wire.NetUp) {
 	w.t.Helper()
 	end := w.now.Add(d)
 	for {
-		wake := w.c.timers.Next()
+		wake := w.last.Wake
 		if wake.IsZero() || wake.After(end) {
 			break
 		}
@@ -120,9 +128,9 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-func said(eff step.Effects) (out []api.NetUp) {
+func said(eff step.Effects) (out []wire.NetUp) {
 	for _, e := range eff.Send {
-		if up, ok := e.Msg.(api.NetUp); ok {
+		if up, ok := e.Msg.(wire.NetUp); ok {
 			out = append(out, up)
 		}
 	}
@@ -138,107 +146,116 @@ func orders[T any](eff step.Effects) (out []T) {
 	return out
 }
 
-// checkBooks compares what the core keeps step by step with what follows from
-// scratch, and the plane with what it should be.
+// checkBooks compares what the machines keep step by step with what follows from
+// their records, and the plane with what it should be.
 func (w *world) checkBooks() {
 	w.t.Helper()
 	c := w.c
 	var held api.Digest
 	refs := map[api.PeerKey]int{}
-	for id, s := range c.services {
-		if s.route != nil {
-			held = held.Toggle(s.route.Digest())
-			for _, p := range s.route.Peers {
+	for _, id := range c.services.IDs() {
+		if r := c.services.Route(id); r != nil {
+			held = held.Toggle(r.Digest())
+			for _, p := range r.Peers {
 				refs[p.Key]++
 			}
 		}
-		if s.ident == 0 || c.known[id] != s.ident {
-			w.t.Fatalf("%s is %d and %d", id, s.ident, c.known[id])
+		if c.services.Ident(id) == 0 {
+			w.t.Fatalf("service %s has no ident", id)
 		}
 	}
-	for _, s := range c.sources {
+	for a := range c.services.Sources {
+		s, _ := c.services.Source(a)
 		held = held.Toggle(s.Digest())
 		refs[s.Peer.Key]++
 	}
-	for k, m := range c.measure {
+	for _, k := range c.measure.Peers() {
 		refs[k]++
-		if k == c.self.Key || m.record.Key != k || !c.timers.Has(timerKey{what: timerMeasure, peer: k}) {
-			w.t.Fatalf("peer %s, that is to be measured, is not", k)
-		}
 	}
-	for k, p := range c.peers {
-		if p.alone != nil {
-			held = held.Toggle(p.alone.Digest())
-			refs[k]++
-		}
-		if refs[k] != p.refs || p.refs == 0 {
-			w.t.Fatalf("peer %s has %d references and not %d", k, p.refs, refs[k])
+	for k, p := range c.peers.Own {
+		held = held.Toggle(p.Digest())
+		refs[k]++
+	}
+	for _, k := range c.peers.Keys() {
+		p, _ := c.peers.Get(k)
+		if n := c.peers.References(k); refs[k] != n || n == 0 {
+			w.t.Fatalf("peer %s has %d references, want %d", k, n, refs[k])
 		}
 		told, ok := w.tunnel[k]
-		if k != key(0) && (!ok || told.Rev != p.record.Rev) {
-			w.t.Fatalf("the tunnel knows revision %d of peer %s, want %d", told.Rev, k, p.record.Rev)
+		if k != key(0) && (!ok || told.Rev != p.Record.Rev) {
+			w.t.Fatalf("the tunnel knows revision %d of peer %s, want %d", told.Rev, k, p.Record.Rev)
 		}
 		for _, s := range told.Subnets {
-			if c.subnets[s] != k || c.lease.Ranges.CheckSubnet(s) != nil || s.Overlaps(c.lease.Subnet) {
+			if o, _ := c.peers.At(s.Addr()); o != k || c.lease.Ranges.CheckSubnet(s) != nil || s.Overlaps(c.lease.Subnet) {
 				w.t.Fatalf("the tunnel takes packets of %s from peer %s, which does not hold it", s, k)
 			}
 		}
-		for s, o := range c.subnets {
-			if o == k && k != key(0) && !slices.Contains(told.Subnets, s) {
-				w.t.Fatalf("the tunnel drops packets of %s from peer %s, which holds it", s, k)
-			}
+		if holds := c.peers.Subnets(k); k != key(0) && !slices.Equal(holds, told.Subnets) {
+			w.t.Fatalf("the tunnel takes packets of %v from peer %s, which holds %v", told.Subnets, k, holds)
+		}
+		_, saved := w.docs[[2]string{notice.Kind, k.String()}]
+		if n := c.received.Count(k); n > notice.MaxEntries || (n > 0) != saved {
+			w.t.Fatalf("peer %s has %d marks, saved: %v", k, n, saved)
+		}
+		if _, saved := w.docs[[2]string{peers.KindTalk, k.String()}]; saved != c.peers.Talks(k) {
+			w.t.Fatalf("a session with peer %s is in use: %v, saved: %v", k, c.peers.Talks(k), saved)
 		}
 	}
-	for k, p := range c.peers {
-		timed := c.timers.Has(timerKey{what: timerMark, peer: k})
-		_, saved := w.docs[[2]string{kindMarks, k.String()}]
-		if _, saved := w.docs[[2]string{kindTalk, k.String()}]; saved != p.talks {
-			w.t.Fatalf("that we talk with peer %s is saved: %v", k, saved)
-		}
-		if n := len(p.marks); n > notice.MaxWords || n > 0 && !timed || (n > 0) != saved {
-			w.t.Fatalf("of peer %s %d words are remembered; forgotten in time: %v, saved: %v", k, n, timed, saved)
+	if n := c.notices.Len(); n >= notice.MaxEntries {
+		w.t.Fatalf("%d entries for peers, want fewer than %d", n, notice.MaxEntries)
+	}
+	idents := 0
+	for k := range w.docs {
+		if k[0] == services.KindIdent {
+			idents++
 		}
 	}
-	if n := len(c.notices.words); n >= notice.MaxWords {
-		w.t.Fatalf("%d words are told", n)
-	}
-	if len(c.known) != len(c.services) || len(w.tunnel) > len(c.peers) {
-		w.t.Fatalf("%d idents of %d services, %d tunnels to %d peers", len(c.known), len(c.services), len(w.tunnel), len(c.peers))
+	if idents != len(c.services.IDs()) || len(w.tunnel) > len(c.peers.Keys()) {
+		w.t.Fatalf("%d idents of %d services, %d tunnels to %d peers", idents, len(c.services.IDs()), len(w.tunnel), len(c.peers.Keys()))
 	}
 	seen := map[netip.Addr]bool{}
-	for k, a := range c.attached {
-		if seen[a.Address] || c.at[a.Address] != a || a.Attach.Key != k {
-			w.t.Fatalf("%s has address %s, too", k, a.Address)
+	for _, a := range c.endpoints.All() {
+		if at, ok := c.endpoints.At(a.Address); seen[a.Address] || !ok || at.Attach.Key != a.Attach.Key {
+			w.t.Fatalf("%s and another attachment have address %s", a.Attach.Key, a.Address)
 		}
 		seen[a.Address] = true
 	}
 	n := 0
-	for id, a := range c.asking {
-		n += len(a.wants)
-		if len(a.pending) > c.cfg.MaxPending || len(a.wants) == 0 {
-			w.t.Fatalf("%s has %d wants, %d of them pending", id, len(a.wants), len(a.pending))
+	for _, id := range c.subs.Subscribers() {
+		all, open := c.subs.Of(id), c.subs.OpenOf(id)
+		n += len(all)
+		if len(open) > c.cfg.MaxPending || len(all) == 0 {
+			w.t.Fatalf("%s has %d subscriptions, %d of them open", id, len(all), len(open))
+		}
+		for _, k := range all {
+			if r := c.subs.Refusal(k); r != nil {
+				held = held.Toggle(r.Digest())
+			}
+			if id != "" && c.endpoints.Count(id) == 0 && !c.subs.Kept(id) {
+				w.t.Fatalf("subscription %+v belongs to a service that is not here", k)
+			}
+			if st, _ := c.subs.Get(k); c.outcome(k) == subscriptions.Unanswered && c.subs.Up() && !st.Scheduled {
+				w.t.Fatalf("subscription %+v is unanswered and will not be requested again", k)
+			}
 		}
 	}
-	for k, x := range c.wants {
-		if x.refusal != nil {
-			held = held.Toggle(x.refusal.Digest())
-		}
-		if k.For != "" && (c.services[k.For] == nil || len(c.services[k.For].local) == 0) && !c.timers.Has(timerKey{what: timerLeft, service: k.For}) {
-			w.t.Fatalf("%+v is wanted for nobody", k)
-		}
-		if c.outcome(x) == unanswered && c.link.up && !c.timers.Has(timerKey{what: timerAsk, want: k}) {
-			w.t.Fatalf("%+v is not asked for", k)
-		}
-	}
-	if n != len(c.wants) || n > c.cfg.MaxWants || held != c.held {
-		w.t.Fatalf("%d wants of %d; held %x, from scratch %x", n, len(c.wants), c.held, held)
+	if n != c.subs.Len() || n > c.cfg.MaxWants || held != c.held() {
+		w.t.Fatalf("%d subscriptions of %d; digest of the records is %x, want %x", n, c.subs.Len(), c.held(), held)
 	}
 	if diff := w.plane.Differs(c.Plane()); diff != "" {
 		w.t.Fatal("the plane is not what it should be:" + diff)
 	}
 }
 
-// What the tests speak of.
+// subscriptions lists all subscriptions.
+func (w *world) subscriptions() (all []wire.Want) {
+	for _, id := range w.c.subs.Subscribers() {
+		all = append(all, w.c.subs.Of(id)...)
+	}
+	return all
+}
+
+// Test data.
 
 func key(n byte) (k api.PeerKey) {
 	k[0], k[31] = n+1, n
@@ -248,16 +265,16 @@ func key(n byte) (k api.PeerKey) {
 func svc(name string) api.ServiceID { return api.ServiceID("acme/shop.prod." + name + ".eu") }
 
 func attachOf(name string, n int, e api.Epoch) Attach {
-	return Attach{api.Attach{Key: api.Key{Instance: svc(name).Instance(n), Epoch: e}, NetNS: "/proc/1/ns/net"}}
+	return Attach{wire.Attach{Key: wire.Key{Instance: svc(name).Instance(n), Epoch: e}, NetNS: "/proc/1/ns/net"}}
 }
 
 // listens says that what was attached so does.
 func listens(a Attach) Ready { return Ready{a.Key, a.NetNS} }
 
-func theLease() *api.NetLease {
-	return &api.NetLease{
-		Rev: 1, Node: "n0", Cluster: "c0", Ranges: api.DefaultNetRanges(), Subnet: cidr("10.16.0.0/26"),
-		Clear: []netip.Prefix{cidr("192.168.0.0/16")}, Interest: 5 * time.Minute,
+func theLease() *wire.NetLease {
+	return &wire.NetLease{
+		Rev: 1, Node: "n0", Cluster: "c0", Ranges: wire.DefaultNetRanges(), Subnet: cidr("10.16.0.0/26"),
+		Unencrypted: []netip.Prefix{cidr("192.168.0.0/16")}, Interest: 5 * time.Minute,
 	}
 }
 
@@ -292,9 +309,14 @@ func route(name string, rev uint64, vip byte, nodes ...byte) api.Route {
 // ready is a world with a lease, a link, and a client instance.
 func ready(t *testing.T) (w *world, client netip.Addr) {
 	t.Helper()
-	w = newWorld(t, Config{VXLAN: 7001})
+	return readyWith(t, Config{VXLAN: 7001})
+}
+
+func readyWith(t *testing.T, cfg Config) (w *world, client netip.Addr) {
+	t.Helper()
+	w = newWorld(t, cfg)
 	w.step(Link{true})
-	w.step(Down{api.NetDown{Rev: 1, Lease: theLease()}})
+	w.step(Down{wire.NetDown{Rev: 1, Lease: theLease()}})
 	if eff := w.step(attachOf("client", 0, 1)); eff.Err != nil {
 		t.Fatal(eff.Err)
 	}
@@ -307,7 +329,9 @@ func ready(t *testing.T) (w *world, client netip.Addr) {
 }
 
 // answer delivers a message of the cluster that has all that was said.
-func (w *world) answer(d api.NetDown) step.Effects {
-	d.Boot, d.Seq, d.Rev = w.c.boot, w.c.link.seq, w.c.link.rev+1
+func (w *world) answer(d wire.NetDown) step.Effects {
+	d.Boot = w.c.boot
+	d.Seq, d.Rev = w.c.subs.Position()
+	d.Rev++
 	return w.step(Down{d})
 }

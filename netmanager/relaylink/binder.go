@@ -9,42 +9,39 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
 )
 
-// A binding is 108 bytes on the wire (IPv4) each way. Every 25 s that is 520 bytes
-// a minute, an eighth of what an idle node may send, and a wake-up of some 50 µs
-// every 25 s, a 500th of the 0.1 % of a core; at the longest interval a quarter of
-// both.
+// A binding takes 108 bytes on the wire (IPv4) each way: at minInterval 520 bytes a minute,
+// an eighth of an idle node's budget, and a wake-up of 50 µs; at maxInterval a quarter of both.
 const (
-	// boundFirst is how often a slot is bound while it is not known how long the NAT
-	// keeps the mapping: many drop it after 30 s.
-	boundFirst = 25 * time.Second
-	// boundLast is the longest interval, also where no NAT is: a relay that was
-	// restarted knows nobody.
-	boundLast = 110 * time.Second
-	// altEvery is how often the relay's other port is asked what it sees.
-	altEvery = 10 * time.Minute
+	// minInterval is the interval of bindings until the lifetime of the NAT's mapping is
+	// known: many NATs drop it after 30 s.
+	minInterval = 25 * time.Second
+	// maxInterval is the longest interval, also without a NAT: a relay that restarts has
+	// lost all bindings.
+	maxInterval = 110 * time.Second
+	// altInterval is the interval of requests to the relay's other port.
+	altInterval = 10 * time.Minute
 )
 
-// waits are how long the requests of a round are given. When all are unanswered UDP
-// counts as blocked; an answer that comes later is as good.
-var waits = [tooMany]time.Duration{500 * time.Millisecond, 500 * time.Millisecond, time.Second}
+// timeouts are those of the requests of a round. UDP counts as blocked when all of them are
+// unanswered; a late answer is still accepted.
+var timeouts = [maxFailed]time.Duration{500 * time.Millisecond, 500 * time.Millisecond, time.Second}
 
 const (
-	tooMany = 3
-	tooLate = 10 * time.Second // for an answer to be believed
+	maxFailed = 3
+	maxAge    = 10 * time.Second // of a request whose answer is accepted
 )
 
-// While TLS carries, UDP is tried again after retryFirst, twice that, and so on.
+// While TLS is in use, UDP is tried again after minRetry, doubling up to maxRetry.
 const (
-	retryFirst = 15 * time.Second
-	retryLast  = 5 * time.Minute
+	minRetry = 15 * time.Second
+	maxRetry = 5 * time.Minute
 )
 
-// tests are how long a mapping is tried to live, each on a socket of its own, so
-// that nothing is lost when it does not. The safe silence is nine tenths of the
-// longest that it lived.
+// tests are the silences that the NAT's mapping is tested with, each on a socket of its own.
+// The interval of bindings is then nine tenths of the longest that the mapping survived.
 var tests = []time.Duration{40 * time.Second, 70 * time.Second, 123 * time.Second}
 
-// binder decides when to bind, and what the answers mean. It is pure.
+// binder decides when to bind and evaluates the answers. It has no clock and does no I/O.
 type binder struct {
 	slot   uint32
 	secret []byte
@@ -52,12 +49,12 @@ type binder struct {
 	relays []netip.AddrPort // addresses of the relay, the one in use first
 
 	seq   uint64
-	asked map[uint64]request // that wait for their answer
-	next  time.Time          // when to bind or try UDP; zero: not
+	asked map[uint64]request // without an answer yet
+	next  time.Time          // when to bind or try UDP; zero: never
 	began time.Time          // when a request was last sent
-	fails int                // unanswered in a row
+	fails int                // unanswered requests in a row
 	tls   bool               // UDP is blocked
-	retry time.Duration      // until UDP is tried again
+	retry time.Duration      // pause until UDP is tried again
 	up    bool               // bound over UDP
 
 	mapped   netip.AddrPort
@@ -68,7 +65,7 @@ type binder struct {
 	life     time.Duration
 	test     int // index of the next in tests
 	testing  bool
-	epoch    int // of what is learnt of the NAT: results of earlier tests are void
+	epoch    int // of the NAT: results of tests of an earlier epoch are ignored
 	rtt      time.Duration
 }
 
@@ -76,14 +73,14 @@ type request struct {
 	at   time.Time
 	bind bool
 	alt  bool
-	lost bool // its time is over
+	lost bool // its timeout has passed
 }
 
-// action is what a step asks for.
+// action is what a step wants done.
 type action struct {
 	send    []outgoing
-	resolve bool          // the relay's name
-	test    time.Duration // begin a test of the mapping's life; 0: none
+	resolve bool          // look up the relay's name
+	test    time.Duration // silence of a test to start; 0: none
 	wake    time.Time
 }
 
@@ -92,19 +89,19 @@ type outgoing struct {
 	req relaywire.Request
 }
 
-// lease gives the node another slot.
+// lease sets the slot.
 func (b *binder) lease(slot uint32, secret []byte) {
 	b.slot, b.secret = slot, secret
 	b.again()
 }
 
-// resolved says where the relay is. The first address is tried first.
+// resolved sets the relay's addresses, in the order in which they are tried.
 func (b *binder) resolved(addrs []netip.AddrPort) {
 	if len(addrs) == 0 || slices.Equal(b.relays, addrs) {
 		return
 	}
 	if len(b.relays) > 0 && b.up && slices.Contains(addrs, b.relays[0]) {
-		first := b.relays[0] // it answers
+		first := b.relays[0] // the one that answers stays first
 		addrs = append([]netip.AddrPort{first}, slices.DeleteFunc(slices.Clone(addrs), func(a netip.AddrPort) bool { return a == first })...)
 		b.relays = addrs
 		return
@@ -113,32 +110,31 @@ func (b *binder) resolved(addrs []netip.AddrPort) {
 	b.again()
 }
 
-// again binds at once, as after a change of networks: all that was learnt of the
-// NAT is in doubt.
+// again binds at once, as after a change of networks, and forgets what is known of the NAT.
 func (b *binder) again() {
 	b.asked = nil
-	b.fails, b.next, b.retry = 0, atOnce, retryFirst
+	b.fails, b.next, b.retry = 0, atOnce, minRetry
 	b.unlearn()
 }
 
-// unlearn: another NAT, or none, is before us.
+// unlearn forgets what is known of the NAT.
 func (b *binder) unlearn() {
 	b.life, b.test, b.testing = 0, 0, false
 	b.epoch++
 	b.altAt, b.altFails = atOnce, 0
 }
 
-// atOnce is before any now.
+// atOnce is before any current time.
 var atOnce = time.Unix(0, 1)
 
-// nudge binds soon: the relay may have been restarted, or the NAT.
+// nudge binds within a second: the relay or the NAT may have restarted.
 func (b *binder) nudge() {
 	if soon := b.began.Add(time.Second); soon.Before(b.next) {
 		b.fails, b.next = 0, soon
 	}
 }
 
-// tested takes in whether a mapping lived.
+// tested takes the result of a test.
 func (b *binder) tested(epoch int, lived bool) {
 	if !b.testing || epoch != b.epoch {
 		return
@@ -152,18 +148,18 @@ func (b *binder) tested(epoch int, lived bool) {
 	b.test++
 }
 
-// interval is how long the slot stays bound without a word.
+// interval returns the time until the next binding.
 func (b *binder) interval() time.Duration {
 	switch {
 	case b.nat == paths.Open:
-		return boundLast
+		return maxInterval
 	case b.life > 0:
-		return min(b.life, boundLast)
+		return min(b.life, maxInterval)
 	}
-	return boundFirst
+	return minInterval
 }
 
-// step does what is due.
+// step returns what is due.
 func (b *binder) step(now time.Time) action {
 	var a action
 	if b.slot == 0 && b.secret == nil || len(b.relays) == 0 {
@@ -188,25 +184,25 @@ func (b *binder) step(now time.Time) action {
 
 func (b *binder) bind(now time.Time, a *action) {
 	b.fails += b.lose(now, false)
-	if b.fails < tooMany {
+	if b.fails < maxFailed {
 		b.began = now
 		b.send(now, a, b.relays[0], request{at: now, bind: !b.tls})
-		b.next = now.Add(waits[b.fails])
+		b.next = now.Add(timeouts[b.fails])
 		return
 	}
-	// A round in vain. The name may lead elsewhere by now, and another of its
-	// addresses may be reached.
+	// The round failed. The name may resolve to other addresses now, and another address
+	// may be reachable.
 	b.fails, a.resolve = 0, true
 	b.relays = append(b.relays[1:len(b.relays):len(b.relays)], b.relays[0])
 	b.next = now.Add(b.retry)
 	if b.tls {
-		b.retry = min(2*b.retry, retryLast)
+		b.retry = min(2*b.retry, maxRetry)
 	}
 	b.tls, b.up = true, false
 	b.nat, b.mapped = paths.Blocked, netip.AddrPort{}
 }
 
-// lose counts the requests whose time is over.
+// lose counts the requests whose timeout has passed, and marks them.
 func (b *binder) lose(now time.Time, alt bool) (n int) {
 	for seq, r := range b.asked {
 		if r.alt == alt && !r.lost {
@@ -214,7 +210,7 @@ func (b *binder) lose(now time.Time, alt bool) (n int) {
 			r.lost = true
 			b.asked[seq] = r
 		}
-		if now.Sub(r.at) > tooLate {
+		if now.Sub(r.at) > maxAge {
 			delete(b.asked, seq)
 		}
 	}
@@ -230,19 +226,19 @@ func (b *binder) send(now time.Time, a *action, to netip.AddrPort, r request) {
 	a.send = append(a.send, outgoing{to, relaywire.Request{Slot: b.slot, Seq: b.seq, Bind: r.bind}})
 }
 
-// askAlt asks the relay's other port what it sees: a NAT that shows the two
-// another address shows every peer another.
+// askAlt asks the relay's other port which address it sees. A NAT with another mapping for
+// that port has another mapping for every peer.
 func (b *binder) askAlt(now time.Time, a *action) {
 	b.altFails += b.lose(now, true)
-	if b.altFails >= tooMany { // a firewall, perhaps; nothing is known then
-		b.altAt, b.altFails = now.Add(altEvery), 0
+	if b.altFails >= maxFailed { // perhaps a firewall: the kind of NAT stays unknown
+		b.altAt, b.altFails = now.Add(altInterval), 0
 		return
 	}
 	b.send(now, a, netip.AddrPortFrom(b.relays[0].Addr(), b.alt), request{at: now, alt: true})
-	b.altAt = now.Add(waits[b.altFails])
+	b.altAt = now.Add(timeouts[b.altFails])
 }
 
-// answer takes in what the relay said.
+// answer takes an answer of the relay.
 func (b *binder) answer(now time.Time, ans relaywire.Answer) {
 	r, ok := b.asked[ans.Seq]
 	if !ok || ans.Late || ans.Slot != b.slot {
@@ -255,7 +251,7 @@ func (b *binder) answer(now time.Time, ans relaywire.Answer) {
 		b.next = atOnce
 		return
 	case r.alt:
-		b.altAt, b.altFails = now.Add(altEvery), 0
+		b.altAt, b.altFails = now.Add(altInterval), 0
 		if b.nat != paths.Open && b.up {
 			b.nat = paths.Easy
 			if ans.Addr != b.mapped {
@@ -263,7 +259,7 @@ func (b *binder) answer(now time.Time, ans relaywire.Answer) {
 			}
 		}
 		return
-	case ans.Result == relaywire.Seen && b.tls: // UDP passes again
+	case ans.Result == relaywire.Seen && b.tls: // UDP works again
 		b.tls, b.fails = false, 0
 		b.next = atOnce
 		return
@@ -271,7 +267,7 @@ func (b *binder) answer(now time.Time, ans relaywire.Answer) {
 		return
 	}
 	b.rtt = now.Sub(r.at)
-	b.up, b.tls, b.fails, b.retry = true, false, 0, retryFirst
+	b.up, b.tls, b.fails, b.retry = true, false, 0, minRetry
 	if ans.Addr != b.mapped {
 		b.mapped = ans.Addr
 		b.nat = paths.Unknown

@@ -95,7 +95,7 @@ func through(mapped, alt netip.AddrPort) func(netip.AddrPort) (netip.AddrPort, b
 	}
 }
 
-func TestLearnsWhatTheNATDoes(t *testing.T) {
+func TestLearnsTheKindOfNAT(t *testing.T) {
 	for _, c := range []struct {
 		mapped, alt netip.AddrPort
 		want        paths.NAT
@@ -109,7 +109,7 @@ func TestLearnsWhatTheNATDoes(t *testing.T) {
 		s := newSim(through(c.mapped, c.alt))
 		s.run(10 * time.Second)
 		if s.b.nat != c.want || s.b.up != c.mapped.IsValid() || s.b.tls == s.b.up {
-			t.Errorf("%v and %v: NAT %v, up %v, over TLS %v; want %v", c.mapped, c.alt, s.b.nat, s.b.up, s.b.tls, c.want)
+			t.Errorf("mapped to %v, for the other port to %v: NAT %v, bound %v, TLS %v; want NAT %v", c.mapped, c.alt, s.b.nat, s.b.up, s.b.tls, c.want)
 		}
 	}
 }
@@ -132,12 +132,12 @@ func TestBindsAsSeldomAsTheNATAllows(t *testing.T) {
 			s.step()
 		}
 		if s.b.life > c.lives {
-			t.Errorf("a mapping of %v is thought to live %v", c.lives, s.b.life)
+			t.Errorf("mappings live %v, the binder assumes %v, want at most that", c.lives, s.b.life)
 		}
 		s.sent = 0
 		s.run(time.Hour)
 		if s.sent > c.most || s.sent < c.least {
-			t.Errorf("where mappings live %v: %d requests an hour", c.lives, s.sent)
+			t.Errorf("mappings live %v: %d requests an hour, want %d to %d", c.lives, s.sent, c.least, c.most)
 		}
 	}
 	s := newSim(through(mine, mine))
@@ -145,7 +145,7 @@ func TestBindsAsSeldomAsTheNATAllows(t *testing.T) {
 	s.sent = 0
 	s.run(time.Hour)
 	if s.sent > 34 || len(s.tests) > 0 {
-		t.Errorf("without a NAT: %d requests an hour, tests %v", s.sent, s.tests)
+		t.Errorf("without a NAT: %d requests an hour and tests %v, want at most 34 and none", s.sent, s.tests)
 	}
 }
 
@@ -154,41 +154,41 @@ func TestGoesToTLSAndBack(t *testing.T) {
 	s := newSim(func(to netip.AddrPort) (netip.AddrPort, bool) { return public, open })
 	s.run(5 * time.Second)
 	if !s.b.up || s.b.tls {
-		t.Fatalf("up %v, TLS %v", s.b.up, s.b.tls)
+		t.Fatalf("bound %v, TLS %v with working UDP, want true, false", s.b.up, s.b.tls)
 	}
 	open = false
 	s.run(30 * time.Second)
 	if s.b.up || !s.b.tls || s.resolves == 0 {
-		t.Fatalf("blocked for 30 s: up %v, TLS %v, %d look-ups", s.b.up, s.b.tls, s.resolves)
+		t.Fatalf("UDP blocked for 30 s: bound %v, TLS %v, %d look-ups; want false, true and at least one", s.b.up, s.b.tls, s.resolves)
 	}
 	s.sent = 0
 	s.run(time.Hour)
 	if s.sent > 80 {
-		t.Errorf("%d tries an hour", s.sent)
+		t.Errorf("%d attempts over blocked UDP in an hour, want at most 80", s.sent)
 	}
 	open = true
-	s.run(retryLast + time.Second)
+	s.run(maxRetry + time.Second)
 	if !s.b.up || s.b.tls || s.b.mapped != public {
-		t.Errorf("open again: up %v, TLS %v, seen at %v", s.b.up, s.b.tls, s.b.mapped)
+		t.Errorf("UDP works again: bound %v, TLS %v, mapped to %v; want true, false, %v", s.b.up, s.b.tls, s.b.mapped, public)
 	}
 }
 
 func TestSecondAddressOfTheRelayIsTried(t *testing.T) {
 	s := newSim(func(to netip.AddrPort) (netip.AddrPort, bool) { return public, to.Addr() == relayB.Addr() })
-	s.run(retryFirst + 5*time.Second)
+	s.run(minRetry + 5*time.Second)
 	if !s.b.up || s.b.relays[0] != relayB {
-		t.Errorf("up %v at %v", s.b.up, s.b.relays)
+		t.Errorf("bound %v at %v, want true at %v first", s.b.up, s.b.relays, relayB)
 	}
 }
 
-func TestSlowRelayIsNoBlockedOne(t *testing.T) {
+func TestSlowRelayDoesNotCountAsBlocked(t *testing.T) {
 	s := newSim(through(public, public))
-	s.rtt = 1200 * time.Millisecond // a satellite, and a queue
+	s.rtt = 1200 * time.Millisecond // a satellite link with a queue
 	s.b.lease(7, []byte("secret"))
 	s.step()
 	s.run(20 * time.Second)
 	if !s.b.up || s.b.tls {
-		t.Errorf("up %v, TLS %v", s.b.up, s.b.tls)
+		t.Errorf("bound %v, TLS %v with a slow relay, want true, false", s.b.up, s.b.tls)
 	}
 }
 
@@ -202,15 +202,15 @@ func TestSetBackClockRecovers(t *testing.T) {
 	s.b.answer(s.now, relaywire.Answer{Result: relaywire.Stale, Slot: 7, Seq: a.send[0].req.Seq, Last: first + 1<<60})
 	a = s.b.step(s.now)
 	if len(a.send) != 1 || a.send[0].req.Seq != first+1<<60+1 {
-		t.Errorf("%+v", a)
+		t.Errorf("action %+v, want one request with a number above the relay's last", a)
 	}
 }
 
-func TestAnswersToNobodysQuestionChangeNothing(t *testing.T) {
+func TestUnrequestedAnswersAreIgnored(t *testing.T) {
 	s := newSim(through(public, public))
 	s.run(time.Second)
 	s.b.answer(s.now, relaywire.Answer{Result: relaywire.Bound, Slot: 7, Seq: 1, Addr: other})
 	if s.b.mapped != public {
-		t.Errorf("seen at %v", s.b.mapped)
+		t.Errorf("mapped to %v after an answer to no request, want %v", s.b.mapped, public)
 	}
 }

@@ -10,24 +10,24 @@ import (
 	"github.com/treeline-edge/treeline/internal/relaywire"
 )
 
-// test finds out whether the NAT keeps a mapping that nothing uses for so long, on
-// a socket of its own: the relay answers at once, and again after the silence.
-func (v *life) test(silence time.Duration) {
+// test finds out whether the NAT keeps a mapping for so long a silence. On a socket of its own
+// it sends a request that the relay answers after the silence.
+func (v *owner) test(silence time.Duration) {
 	v.b.seq = max(v.b.seq+1, uint64(time.Now().UnixNano()))
 	req := relaywire.Request{Slot: v.b.slot, Seq: v.b.seq, Late: silence}
 	relay, secret, epoch := v.b.relays[0], v.b.secret, v.b.epoch
 	v.all.Go(func() {
 		lived, err := v.lives(relay, req, secret)
 		if err != nil {
-			v.l.opt.Log.Debug("the NAT's patience is not known", "err", err)
-			pause(v.ctx, silence) // no hurry, and no loop
+			v.l.opt.Log.Debug("test of the NAT's mapping failed", "err", err)
+			pause(v.ctx, silence) // before the next test
 		}
-		_ = v.l.do(v.ctx, func(v *life) { v.b.tested(epoch, lived) })
+		_ = v.l.do(v.ctx, func(v *owner) { v.b.tested(epoch, lived) })
 	})
 }
 
-// lives says whether the late answer came.
-func (v *life) lives(relay netip.AddrPort, req relaywire.Request, secret []byte) (bool, error) {
+// lives reports whether the late answer came.
+func (v *owner) lives(relay netip.AddrPort, req relaywire.Request, secret []byte) (bool, error) {
 	conn, err := v.l.opt.Probe(relay)
 	if err != nil {
 		return false, err

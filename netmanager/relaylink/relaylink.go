@@ -1,15 +1,15 @@
-// Package relaylink keeps a node reachable through its cluster's relay. It binds
-// the tunnel's UDP socket at the relay, learns from the answers where the node is
-// seen and what its NAT does, and renews the binding as seldom as the NAT allows;
-// where no answer comes, UDP is blocked, and it keeps a TLS connection to the
-// cluster's port instead, until UDP works again.
+// Package relaylink keeps a node reachable through its cluster's relay. It binds the tunnel's
+// UDP socket at the relay, learns from the answers which address the relay sees and how the
+// NAT behaves, and renews the binding as seldom as the NAT allows. If the relay does not
+// answer, UDP is blocked: the link keeps a TLS connection to the cluster's port until UDP
+// works again.
 //
-// What is relayed it does not look into. Which relay a peer has, and whether it is
-// used, is netmanager/overlay/paths' to say.
+// It does not read what is relayed. Package netmanager/overlay/paths decides which relays are
+// used.
 //
-//	l := relaylink.New(relaylink.Options{Send: engine.SendRaw, Deliver: deliver, Dial: dial, Changed: changed})
-//	l.SetLease(lease.Relay, lease.Secret)
-//	err := l.Run(ctx) // and l.Receive from the engine's Raw hook
+//	l := relaylink.New(relaylink.Options{Dial: dial})
+//	l.SetLease(ctx, lease.Relay, lease.Secret)
+//	err := l.Run(ctx, tunnel) // the engine's Raw hook calls l.Receive
 package relaylink
 
 import (
@@ -28,33 +28,37 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
 )
 
-// Options are what a link is made of.
+// Options configure a link.
 type Options struct {
-	// Send sends a datagram from the tunnel's socket.
-	Send func(to netip.AddrPort, datagram []byte) error
-	// Deliver gets datagrams that came over TLS, as if from the relay at that
-	// address. It must not keep them.
-	Deliver func(relay netip.AddrPort, datagram []byte)
-	// Dial connects to the cluster's port (host:port) by TLS, as this node, with
-	// relaywire.Proto; nil: never.
+	// Dial connects to the cluster's port (host:port) by TLS, with this node's certificate
+	// and relaywire.Proto. Nil: TLS is not used.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
-	// Resolve finds a host's addresses; nil asks the system.
+	// Resolve returns a host's addresses; nil: the system's resolver.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
-	// Probe opens a UDP socket to the relay beside the tunnel's; nil asks the system.
+	// Probe opens a UDP socket to the relay, other than the tunnel's; nil: the system's.
 	Probe func(relay netip.AddrPort) (net.Conn, error)
-	// Changed is told what is new, from the link's goroutine. nil: nobody is.
-	Changed func(State)
-	Log     *slog.Logger // nil discards
+	Log   *slog.Logger // nil discards
 }
 
-// State is where the node stands.
+// Tunnel is the tunnel as a link uses it. Its methods are called from Run and must not
+// block.
+type Tunnel interface {
+	// Send sends a datagram from the tunnel's UDP socket.
+	Send(to netip.AddrPort, datagram []byte) error
+	// Deliver takes a datagram that came from the relay over TLS. It must not keep it.
+	Deliver(relay netip.AddrPort, datagram []byte)
+	// Changed takes a new state of the link.
+	Changed(State)
+}
+
+// State is the state of a link.
 type State struct {
 	UDP    bool             // the slot is bound over UDP
-	TLS    bool             // the TLS connection carries
-	Relays []netip.AddrPort // addresses of the own relay, the one in use first
-	Mapped netip.AddrPort   // where the relay sees us; zero: not known
+	TLS    bool             // the TLS connection is up
+	Relays []netip.AddrPort // addresses of the relay, the one in use first
+	Mapped netip.AddrPort   // this node's address as the relay sees it; zero: not known
 	NAT    paths.NAT
-	Life   time.Duration // that the NAT is known to keep a mapping; 0: not known
+	Life   time.Duration // how long the NAT keeps a mapping at least; 0: not known
 	RTT    time.Duration // of the last binding
 }
 
@@ -64,22 +68,22 @@ func (s State) equal(o State) bool {
 
 // Link is a node's link to its relay. Its methods are safe for concurrent use.
 type Link struct {
-	opt   Options
-	in    chan func(*life) // what the owner, Run, shall do
-	heard chan heard
-	dial  dialer
+	opt      Options
+	in       chan func(*owner) // functions for Run to call
+	received chan packet
+	dial     dialer
 
 	mu     sync.RWMutex // guards the fields below
 	state  State
 	stream *stream // nil: no TLS connection
 }
 
-type heard struct {
+type packet struct {
 	from netip.AddrPort
 	msg  []byte
 }
 
-// New returns a link that has no lease.
+// New returns a link without a lease.
 func New(o Options) *Link {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -94,29 +98,27 @@ func New(o Options) *Link {
 			return net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(relay))
 		}
 	}
-	if o.Changed == nil {
-		o.Changed = func(State) {}
-	}
-	l := &Link{opt: o, in: make(chan func(*life), 16), heard: make(chan heard, 64)}
+	l := &Link{opt: o, in: make(chan func(*owner), 16), received: make(chan packet, 64)}
 	return l
 }
 
-// life is what Run owns.
-type life struct {
+// owner is the state that Run owns.
+type owner struct {
 	l      *Link
+	t      Tunnel
 	ctx    context.Context
 	all    sync.WaitGroup
 	b      binder
 	addr   string // host:port of the relay
-	asking bool   // for its address
+	asking bool   // for its addresses
 }
 
-// SetLease gives the link its slot.
+// SetLease sets the relay and the slot there. It waits until Run takes it.
 func (l *Link) SetLease(ctx context.Context, r api.Relay, secret []byte) error {
 	if _, _, err := net.SplitHostPort(r.Addr); err != nil {
 		return fmt.Errorf("relay address %q: %w", r.Addr, api.ErrInvalid)
 	}
-	return l.do(ctx, func(v *life) {
+	return l.do(ctx, func(v *owner) {
 		if v.addr == r.Addr && v.b.slot == r.Slot && slices.Equal(v.b.secret, secret) {
 			return
 		}
@@ -129,10 +131,10 @@ func (l *Link) SetLease(ctx context.Context, r api.Relay, secret []byte) error {
 	})
 }
 
-// SetOwn tells the link the addresses of the node's interfaces with the tunnel's
-// port; a change has it bind anew.
+// SetOwn sets the addresses of the node's interfaces, with the tunnel's port. A change causes
+// a new binding.
 func (l *Link) SetOwn(ctx context.Context, own []netip.AddrPort) error {
-	return l.do(ctx, func(v *life) {
+	return l.do(ctx, func(v *owner) {
 		if !slices.Equal(own, v.b.own) {
 			v.b.own = slices.Clone(own)
 			v.b.again()
@@ -140,16 +142,16 @@ func (l *Link) SetOwn(ctx context.Context, own []netip.AddrPort) error {
 	})
 }
 
-// Nudge has the slot bound, a second after it was bound last at the earliest: the
-// cluster may have been restarted, or the NAT before us. It never waits.
+// Nudge renews the binding, a second after the last one at the earliest: the relay or the NAT
+// may have restarted. It does not block.
 func (l *Link) Nudge() {
 	select {
-	case l.in <- func(v *life) { v.b.nudge() }:
-	default: // what the link is busy with will bind it
+	case l.in <- func(v *owner) { v.b.nudge() }:
+	default: // the link is busy, and will bind anyway
 	}
 }
 
-func (l *Link) do(ctx context.Context, f func(*life)) error {
+func (l *Link) do(ctx context.Context, f func(*owner)) error {
 	select {
 	case l.in <- f:
 		return nil
@@ -158,28 +160,28 @@ func (l *Link) do(ctx context.Context, f func(*life)) error {
 	}
 }
 
-// Receive takes a datagram of the tunnel's socket whose first byte is a relay's;
-// others are not its. It never waits: what floods is dropped, and asked for again.
+// Receive takes a datagram of the tunnel's socket that begins with a relay's type. It does
+// not block: datagrams beyond the queue are dropped, and requests are repeated.
 func (l *Link) Receive(from netip.AddrPort, datagram []byte) {
 	if len(datagram) != relaywire.AnswerLen {
 		return
 	}
 	select {
-	case l.heard <- heard{from, slices.Clone(datagram)}:
+	case l.received <- packet{from, slices.Clone(datagram)}:
 	default:
 	}
 }
 
-// State is how things are.
+// State returns the current state.
 func (l *Link) State() State {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.state
 }
 
-// SendTLS sends a datagram to a slot over the TLS connection: our relay's (whose
-// address may be left out), or another's, which our relay passes on. False: there
-// is no connection, or no room.
+// SendTLS sends a datagram over the TLS connection to a slot of the relay at that address.
+// The zero address is the own relay; the own relay forwards to another. It reports false if
+// there is no connection or its queue is full.
 func (l *Link) SendTLS(relay netip.AddrPort, slot uint32, ticket uint64, datagram []byte) bool {
 	l.mu.RLock()
 	st, own := l.stream, !relay.IsValid() || slices.Contains(l.state.Relays, relay)
@@ -196,9 +198,9 @@ func (l *Link) SendTLS(relay netip.AddrPort, slot uint32, ticket uint64, datagra
 }
 
 // Run keeps the link until ctx ends.
-func (l *Link) Run(ctx context.Context) error {
+func (l *Link) Run(ctx context.Context, t Tunnel) error {
 	ctx, cancel := context.WithCancel(ctx)
-	v := &life{l: l, ctx: ctx}
+	v := &owner{l: l, t: t, ctx: ctx}
 	defer v.all.Wait()
 	defer cancel()
 	timer := time.NewTimer(0)
@@ -210,8 +212,8 @@ func (l *Link) Run(ctx context.Context) error {
 			return nil
 		case f := <-l.in:
 			f(v)
-		case h := <-l.heard:
-			// From anywhere: only the relay can have made it.
+		case h := <-l.received:
+			// From any address: only the relay knows the secret.
 			if ans, err := relaywire.ParseAnswer(h.msg, v.b.secret); err == nil {
 				v.b.answer(time.Now(), ans)
 			}
@@ -221,13 +223,13 @@ func (l *Link) Run(ctx context.Context) error {
 	}
 }
 
-// act carries out what the binder wants.
-func (v *life) act(timer *time.Timer) {
+// act carries out the binder's actions.
+func (v *owner) act(timer *time.Timer) {
 	for {
 		a := v.b.step(time.Now())
 		for _, o := range a.send {
-			if err := v.l.opt.Send(o.to, o.req.Append(nil, v.b.secret)); err != nil {
-				v.l.opt.Log.Debug("binding not sent", "relay", o.to, "err", err)
+			if err := v.t.Send(o.to, o.req.Append(nil, v.b.secret)); err != nil {
+				v.l.opt.Log.Debug("send binding failed", "relay", o.to, "err", err)
 			}
 		}
 		if a.resolve {
@@ -246,11 +248,11 @@ func (v *life) act(timer *time.Timer) {
 		break
 	}
 	v.keepTLS()
-	v.tell()
+	v.publish()
 }
 
-// tell publishes the state.
-func (v *life) tell() {
+// publish publishes the state.
+func (v *owner) publish() {
 	s := State{
 		UDP: v.b.up, Relays: slices.Clone(v.b.relays), Mapped: v.b.mapped, NAT: v.b.nat, Life: v.b.life, RTT: v.b.rtt,
 	}
@@ -260,12 +262,12 @@ func (v *life) tell() {
 	v.l.state = s
 	v.l.mu.Unlock()
 	if changed {
-		v.l.opt.Changed(s)
+		v.t.Changed(s)
 	}
 }
 
-// resolve asks for the relay's addresses, unless that is under way.
-func (v *life) resolve() {
+// resolve looks up the relay's addresses, unless a look-up is under way.
+func (v *owner) resolve() {
 	if v.asking || v.addr == "" {
 		return
 	}
@@ -274,10 +276,10 @@ func (v *life) resolve() {
 	v.all.Go(func() {
 		found, err := v.l.lookup(v.ctx, addr)
 		if err != nil {
-			v.l.opt.Log.Warn("relay not found", "relay", addr, "err", err)
-			pause(v.ctx, resolveAgain)
+			v.l.opt.Log.Warn("look up relay failed", "relay", addr, "err", err)
+			pause(v.ctx, resolvePause)
 		}
-		_ = v.l.do(v.ctx, func(v *life) {
+		_ = v.l.do(v.ctx, func(v *owner) {
 			v.asking = false
 			if addr == v.addr && err == nil {
 				v.b.resolved(found)
@@ -288,8 +290,8 @@ func (v *life) resolve() {
 	})
 }
 
-// resolveAgain is how long a name that is not found is left alone.
-const resolveAgain = 10 * time.Second
+// resolvePause is the pause after a failed look-up.
+const resolvePause = 10 * time.Second
 
 func (l *Link) lookup(ctx context.Context, addr string) ([]netip.AddrPort, error) {
 	host, port, err := net.SplitHostPort(addr)

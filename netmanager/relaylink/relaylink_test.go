@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/leaktest"
@@ -15,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// fake is a relay: it answers bindings over UDP unless it is deaf, and takes one
+// fake is a relay. It answers bindings over UDP unless deaf is set, and accepts one TCP
 // connection at a time on the same port.
 type fake struct {
 	udp    *net.UDPConn
@@ -33,7 +34,7 @@ func newFake(t *testing.T) *fake {
 			t.Fatal(err)
 		}
 		udp, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(tcp.Addr().(*net.TCPAddr).AddrPort()))
-		if err != nil { // somebody has that port
+		if err != nil { // the port is taken
 			_ = tcp.Close()
 			continue
 		}
@@ -72,7 +73,21 @@ func (f *fake) answer() {
 	}
 }
 
-// node is a link with a socket, as the tunnel lends it.
+// socket is a Tunnel that has only a UDP socket.
+type socket struct {
+	conn   *net.UDPConn
+	states chan State
+	got    chan string
+}
+
+func (s socket) Send(to netip.AddrPort, b []byte) error {
+	_, err := s.conn.WriteToUDPAddrPort(b, to)
+	return err
+}
+func (s socket) Deliver(_ netip.AddrPort, b []byte) { s.got <- string(b) }
+func (s socket) Changed(now State)                  { s.states <- now }
+
+// node runs a link with a socket, until the test ends.
 func node(t *testing.T, f *fake) (l *Link, states chan State, got chan string) {
 	t.Helper()
 	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -81,18 +96,12 @@ func node(t *testing.T, f *fake) (l *Link, states chan State, got chan string) {
 	}
 	states, got = make(chan State, 100), make(chan string, 100)
 	l = New(Options{
-		Send: func(to netip.AddrPort, b []byte) error {
-			_, err := conn.WriteToUDPAddrPort(b, to)
-			return err
-		},
-		Deliver: func(_ netip.AddrPort, b []byte) { got <- string(b) },
 		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", f.tcp.Addr().String())
 		},
 		Resolve: func(context.Context, string) ([]netip.Addr, error) {
 			return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
 		},
-		Changed: func(s State) { states <- s },
 	})
 	go func() {
 		buf := make([]byte, 2048)
@@ -108,7 +117,7 @@ func node(t *testing.T, f *fake) (l *Link, states chan State, got chan string) {
 	}()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- l.Run(ctx) }()
+	go func() { done <- l.Run(ctx, socket{conn, states, got}) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -131,8 +140,8 @@ func until(t *testing.T, states chan State, what string, ok func(State) bool) St
 			if ok(s) {
 				return s
 			}
-		case <-t.Context().Done():
-			t.Fatalf("never: %s", what)
+		case <-time.After(time.Minute):
+			t.Fatalf("after a minute the link has not reached the state %q", what)
 		}
 	}
 }
@@ -142,7 +151,7 @@ func TestBindsOverUDP(t *testing.T) {
 	_, states, _ := node(t, f)
 	s := until(t, states, "bound", func(s State) bool { return s.UDP })
 	if s.TLS || !s.Mapped.IsValid() || len(s.Relays) != 1 {
-		t.Errorf("%+v", s)
+		t.Errorf("bound state %+v, want UDP alone, with a mapped address and one relay", s)
 	}
 }
 
@@ -152,41 +161,41 @@ func TestKeepsTLSWhileUDPIsBlocked(t *testing.T) {
 	l, states, got := node(t, f)
 	s := until(t, states, "over TLS", func(s State) bool { return s.TLS })
 	if s.UDP {
-		t.Errorf("%+v", s)
+		t.Errorf("state %+v while the relay is deaf to UDP, want TLS alone", s)
 	}
 	c := <-f.conns
 	defer c.Close()
 	if msg, err := relaywire.ReadMessage(c, nil); err != nil || len(msg) != 0 {
-		t.Fatalf("the sign of life is %q, %v", msg, err)
+		t.Fatalf("first message over TLS %q, %v, want an empty keep-alive", msg, err)
 	}
 	if !l.SendTLS(s.Relays[0], 8, 9, []byte("up")) || !l.SendTLS(netip.MustParseAddrPort("198.51.100.3:7000"), 1, 2, []byte("out")) {
-		t.Fatal("not sent")
+		t.Fatal("SendTLS refused a datagram while the connection is up")
 	}
 	msg, err := relaywire.ReadMessage(c, nil)
 	if h, rest, ok := relaywire.ParseFrame(msg); err != nil || !ok || h != (relaywire.Header{Slot: 8, Ticket: 9}) || string(rest) != "up" {
-		t.Errorf("%q %v", msg, err)
+		t.Errorf("message %q, %v, want a frame to slot 8 with \"up\"", msg, err)
 	}
 	msg, err = relaywire.ReadMessage(c, nil)
 	if to, frame, ok := relaywire.ParseTo(msg); err != nil || !ok || to.Addr() != netip.MustParseAddr("198.51.100.3") || len(frame) != relaywire.HeaderLen+3 {
-		t.Errorf("%q %v", msg, err)
+		t.Errorf("message %q, %v, want a frame to the relay at 198.51.100.3", msg, err)
 	}
 	if _, err := c.Write(relaywire.AppendMessage(nil, []byte("down"))); err != nil {
 		t.Fatal(err)
 	}
 	if m := <-got; m != "down" {
-		t.Errorf("%q", m)
+		t.Errorf("delivered %q, want \"down\"", m)
 	}
 	// UDP works again.
 	f.deaf.Store(false)
 	l.Nudge()
 	until(t, states, "back on UDP", func(s State) bool { return s.UDP && !s.TLS })
 	if l.SendTLS(s.Relays[0], 8, 9, []byte("gone")) {
-		t.Error("the TLS connection is still used")
+		t.Error("SendTLS accepted a datagram after UDP came back, want it refused")
 	}
 }
 
 func TestBadAddressIsRefused(t *testing.T) {
 	if err := New(Options{}).SetLease(t.Context(), api.Relay{Addr: "nowhere"}, nil); !errors.Is(err, api.ErrInvalid) {
-		t.Errorf("%v", err)
+		t.Errorf("lease of a relay without a port: %v, want ErrInvalid", err)
 	}
 }

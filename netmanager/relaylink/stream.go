@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	aliveEvery = 55 * time.Second // an empty message, which the relay answers
-	aliveMost  = 2*aliveEvery + 10*time.Second
-	dialTime   = 15 * time.Second
-	dialFirst  = time.Second // after a connection that failed; then twice that, and so on
-	dialLast   = time.Minute
+	keepAlive    = 55 * time.Second // interval of empty messages, which the relay answers
+	readTimeout  = 2*keepAlive + 10*time.Second
+	dialTimeout  = 15 * time.Second
+	minDialPause = time.Second // after a failed connection, doubling
+	maxDialPause = time.Minute
 )
 
 // stream is a TLS connection to the relay.
@@ -27,7 +27,7 @@ type stream struct {
 	out *relaywire.Outbox
 }
 
-// dialer keeps at most one life of connections.
+// dialer has at most one goroutine that keeps a connection.
 type dialer struct{ cancel context.CancelFunc }
 
 func (d *dialer) stop() {
@@ -37,12 +37,12 @@ func (d *dialer) stop() {
 	}
 }
 
-// keepTLS starts and ends the TLS connection as the binder wants it.
-func (v *life) keepTLS() {
+// keepTLS starts or ends the TLS connection as the binder wants.
+func (v *owner) keepTLS() {
 	d := &v.l.dial
 	switch {
 	case v.b.tls && d.cancel == nil && v.l.opt.Dial != nil && v.addr != "":
-		v.l.opt.Log.Info("UDP does not reach the relay: over TLS", "relay", v.addr)
+		v.l.opt.Log.Info("UDP does not reach the relay, using TLS", "relay", v.addr)
 		ctx, cancel := context.WithCancel(v.ctx)
 		d.cancel = cancel
 		addr := v.addr
@@ -53,26 +53,26 @@ func (v *life) keepTLS() {
 	}
 }
 
-// connect keeps a connection until ctx ends. It runs beside the owner and reads
-// nothing of the life that changes.
-func (v *life) connect(ctx context.Context, addr string) {
-	wait := dialFirst
+// connect keeps a connection until ctx ends. It runs on a goroutine of its own and reads no
+// field of the owner that changes.
+func (v *owner) connect(ctx context.Context, addr string) {
+	wait := minDialPause
 	for ctx.Err() == nil {
 		began := time.Now()
 		if err := v.connected(ctx, addr); err != nil && ctx.Err() == nil {
-			v.l.opt.Log.Debug("no relay over TLS", "relay", addr, "err", err)
+			v.l.opt.Log.Debug("connect to relay over TLS failed", "relay", addr, "err", err)
 		}
-		if time.Since(began) > dialLast {
-			wait = dialFirst
+		if time.Since(began) > maxDialPause {
+			wait = minDialPause
 		}
 		pause(ctx, wait)
-		wait = min(2*wait, dialLast)
+		wait = min(2*wait, maxDialPause)
 	}
 }
 
-// connected dials and carries until the connection or ctx ends.
-func (v *life) connected(ctx context.Context, addr string) error {
-	shake, cancel := context.WithTimeout(ctx, dialTime)
+// connected dials and carries datagrams until the connection or ctx ends.
+func (v *owner) connected(ctx context.Context, addr string) error {
+	shake, cancel := context.WithTimeout(ctx, dialTimeout)
 	conn, err := v.l.opt.Dial(shake, addr)
 	cancel()
 	if err != nil {
@@ -88,25 +88,25 @@ func (v *life) connected(ctx context.Context, addr string) error {
 	defer writers.Wait()
 	defer cancel()
 	writers.Go(func() {
-		_ = st.out.Run(ctx, conn) // the reader says why
+		_ = st.out.Run(ctx, conn) // the reader returns the error
 		_ = conn.Close()
 	})
-	writers.Go(func() { st.alive(ctx) })
+	writers.Go(func() { st.sendKeepAlives(ctx) })
 	v.use(st)
 	defer v.use(nil)
-	return v.l.read(conn)
+	return v.read(conn)
 }
 
-// use makes a connection, or none, the way out, and has that told.
-func (v *life) use(st *stream) {
+// use sets the connection, nil for none, and publishes the state.
+func (v *owner) use(st *stream) {
 	v.l.mu.Lock()
 	v.l.stream = st
 	v.l.mu.Unlock()
-	_ = v.l.do(v.ctx, func(*life) {})
+	_ = v.l.do(v.ctx, func(*owner) {})
 }
 
-func (st *stream) alive(ctx context.Context) {
-	tick := time.NewTicker(aliveEvery)
+func (st *stream) sendKeepAlives(ctx context.Context) {
+	tick := time.NewTicker(keepAlive)
 	defer tick.Stop()
 	for {
 		st.out.Put()
@@ -118,7 +118,7 @@ func (st *stream) alive(ctx context.Context) {
 	}
 }
 
-func (l *Link) read(conn net.Conn) error {
+func (v *owner) read(conn net.Conn) error {
 	in := bufio.NewReaderSize(conn, 16<<10)
 	var relay netip.AddrPort
 	if a, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
@@ -126,7 +126,7 @@ func (l *Link) read(conn net.Conn) error {
 	}
 	var buf []byte
 	for {
-		_ = conn.SetReadDeadline(time.Now().Add(aliveMost))
+		_ = conn.SetReadDeadline(time.Now().Add(readTimeout))
 		msg, err := relaywire.ReadMessage(in, buf)
 		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
 			return nil
@@ -135,7 +135,7 @@ func (l *Link) read(conn net.Conn) error {
 		}
 		buf = msg[:0]
 		if len(msg) > 0 {
-			l.opt.Deliver(relay, msg)
+			v.t.Deliver(relay, msg)
 		}
 	}
 }

@@ -13,31 +13,32 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// forwarder asks the machine's name servers.
+// forwarder forwards questions to the machine's name servers.
 type forwarder struct {
-	fixed   bool // the servers are those that were given
+	fixed   bool // the servers are configured
 	conf    string
 	timeout time.Duration
 	room    *share
 
-	mu      sync.Mutex // guards what follows
-	own     []netip.AddrPort
-	named   []netip.AddrPort // that were given, or that the file names
-	looked  time.Time
-	looking chan struct{} // closed when somebody has looked who does now; nil: nobody does
+	mu      sync.Mutex       // guards the fields below, but for was
+	own     []netip.AddrPort // the resolver's addresses
+	named   []netip.AddrPort // configured, or in the file
+	checked time.Time        // when the file was last checked
+	reading chan struct{}    // closed when the check under way ends; nil: none
 
-	was os.FileInfo // whoever looks has it
+	was os.FileInfo // owned by the goroutine that checks
 }
 
 const (
-	// maxForwards are questions on their way to servers, of all clients together.
+	// maxForwards bounds the questions to servers, of all clients together.
 	maxForwards = 256
-	// maxServers of a resolv.conf are asked, as by the C library.
+	// maxServers is how many servers of resolv.conf are asked, as by the C library.
 	maxServers = 3
-	// lookEvery bounds how often the file is looked at; nobody does without a question.
-	lookEvery = 2 * time.Second
+	// checkInterval is the least time between checks of the file. Only questions cause them.
+	checkInterval = 2 * time.Second
 )
 
 func newForwarder(c Config) *forwarder {
@@ -46,15 +47,14 @@ func newForwarder(c Config) *forwarder {
 	}
 }
 
-// avoid names an address of ours: asking it would be a loop.
+// avoid excludes an address of the resolver: a question to it would loop.
 func (f *forwarder) avoid(a netip.AddrPort) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.own = append(f.own, a)
 }
 
-// exchange asks one server after the other until one answers; a server that fails
-// is like one that is silent.
+// exchange asks one server after the other until one answers without a failure.
 func (f *forwarder) exchange(ctx context.Context, client netip.Addr, q *dns.Msg, tcp bool) (*dns.Msg, error) {
 	give, ok := f.room.take(client)
 	if !ok {
@@ -63,13 +63,13 @@ func (f *forwarder) exchange(ctx context.Context, client netip.Addr, q *dns.Msg,
 	defer give()
 	servers := f.current(ctx, time.Now())
 	if len(servers) == 0 {
-		return nil, fmt.Errorf("no name server is known: %w", api.ErrUnavailable)
+		return nil, fmt.Errorf("no name server is configured: %w", api.ErrUnavailable)
 	}
 	ask := q.Copy()
 	ask.Id = dns.Id()
 	ask.Extra = slices.DeleteFunc(ask.Extra, func(rr dns.RR) bool { _, opt := rr.(*dns.OPT); return !opt })
 	if o := ask.IsEdns0(); o != nil {
-		o.Option = nil // cookies and client subnets are between the client and us
+		o.Option = nil // cookies and client subnets concern only the client and this resolver
 		o.SetUDPSize(udpSize)
 	}
 	to := dns.Client{Net: "udp", Timeout: f.timeout, UDPSize: udpSize}
@@ -84,7 +84,7 @@ func (f *forwarder) exchange(ctx context.Context, client netip.Addr, q *dns.Msg,
 		case err != nil:
 			errs = append(errs, fmt.Errorf("ask %s: %w", s, err))
 		case len(m.Question) != 1 || m.Question[0].Qtype != ask.Question[0].Qtype || dns.CanonicalName(m.Question[0].Name) != dns.CanonicalName(ask.Question[0].Name):
-			errs = append(errs, fmt.Errorf("%s answers something else", s))
+			errs = append(errs, fmt.Errorf("%s answered another question", s))
 		case m.Rcode == dns.RcodeServerFailure || m.Rcode == dns.RcodeRefused:
 			failed = m
 		default:
@@ -102,23 +102,24 @@ func (f *forwarder) exchange(ctx context.Context, client netip.Addr, q *dns.Msg,
 	return nil, errors.Join(errs...)
 }
 
-// current are the servers, by the file as it is. One client's question has it looked at;
-// others' go to those from before, if there are any: a file may take its time.
+// current returns the servers. The first question after checkInterval checks the file;
+// others meanwhile use the servers from before, if there are any, because a read of the file
+// may be slow.
 func (f *forwarder) current(ctx context.Context, now time.Time) []netip.AddrPort {
 	f.mu.Lock()
-	looking := f.looking
-	mine := !f.fixed && looking == nil && (f.looked.IsZero() || now.Sub(f.looked) >= lookEvery)
+	reading := f.reading
+	mine := !f.fixed && reading == nil && (f.checked.IsZero() || now.Sub(f.checked) >= checkInterval)
 	if mine {
-		f.looking, f.looked = make(chan struct{}), now
+		f.reading, f.checked = make(chan struct{}), now
 	}
-	wait := looking != nil && f.named == nil
+	wait := reading != nil && f.named == nil
 	f.mu.Unlock()
 	switch {
 	case mine:
-		f.look()
+		f.check()
 	case wait:
 		select {
-		case <-looking:
+		case <-reading:
 		case <-ctx.Done():
 		}
 	}
@@ -127,9 +128,9 @@ func (f *forwarder) current(ctx context.Context, now time.Time) []netip.AddrPort
 	return f.others(f.named)
 }
 
-// look reads the file anew where it has changed. One that is being replaced may be away
-// for a moment: what it named before holds.
-func (f *forwarder) look() {
+// check reads the file if it has changed. While it is missing, as during a replacement, the
+// servers from before stay.
+func (f *forwarder) check() {
 	named, changed := []netip.AddrPort(nil), false
 	is, err := os.Stat(f.conf)
 	if err != nil || f.was == nil || !os.SameFile(f.was, is) || !is.ModTime().Equal(f.was.ModTime()) || is.Size() != f.was.Size() {
@@ -143,11 +144,11 @@ func (f *forwarder) look() {
 	if changed {
 		f.named = named
 	}
-	close(f.looking)
-	f.looking = nil
+	close(f.reading)
+	f.reading = nil
 }
 
-// parseServers are the addresses that can be asked.
+// parseServers returns the first maxServers valid addresses.
 func parseServers(servers []string) (out []netip.AddrPort) {
 	for _, s := range servers {
 		if a, err := netip.ParseAddr(s); err == nil && len(out) < maxServers {
@@ -159,7 +160,7 @@ func parseServers(servers []string) (out []netip.AddrPort) {
 
 func (f *forwarder) others(of []netip.AddrPort) (out []netip.AddrPort) {
 	for _, s := range of {
-		if s.Addr() != api.ResolverAddr && !slices.Contains(f.own, s) && !s.Addr().IsUnspecified() {
+		if s.Addr() != wire.ResolverAddr && !slices.Contains(f.own, s) && !s.Addr().IsUnspecified() {
 			out = append(out, s)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 
 	"github.com/treeline-edge/treeline/internal/fairshare"
 )
@@ -26,8 +27,7 @@ var connections = fairshare.Declare(fairshare.Bound{
 	Attack: "TestDNSConnectionsOfOneInstanceAreBounded",
 })
 
-// gate bounds what clients may ask: all of them together, each at the same time,
-// and each over time.
+// gate bounds the queries of all clients and of each: at the same time, and per second.
 type gate struct {
 	rate, perClient int
 	all             *share
@@ -37,14 +37,13 @@ type gate struct {
 	clients map[netip.Addr]*client
 }
 
-// client is one of this node's instances, so that there are not many.
+// client is one of this node's instances.
 type client struct {
-	left   float64 // queries that it may ask at once
-	at     time.Time
+	*rate.Limiter
 	asking int
 }
 
-// maxClients is when those that are quiet are forgotten; a node has fewer instances.
+// maxClients bounds the clients that are kept; a node has fewer instances.
 const maxClients = 1024
 
 func newGate(c Config) gate {
@@ -54,7 +53,7 @@ func newGate(c Config) gate {
 	}
 }
 
-// enter lets a query in, if there is room; leave is called when it is answered.
+// enter admits a query, if there is room. The caller calls leave when it is answered.
 func (g *gate) enter(a netip.Addr, now time.Time) (leave func(), ok bool) {
 	give, ok := g.all.take(a)
 	if !ok {
@@ -62,16 +61,11 @@ func (g *gate) enter(a netip.Addr, now time.Time) (leave func(), ok bool) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	c := g.client(a, now)
-	if d := now.Sub(c.at).Seconds(); d > 0 {
-		c.left = min(float64(2*g.rate), c.left+d*float64(g.rate))
-		c.at = now
-	}
-	if c.left < 1 || c.asking >= g.perClient {
+	c := g.client(a)
+	if c.asking >= g.perClient || !c.AllowN(now, 1) {
 		give()
 		return nil, false
 	}
-	c.left--
 	c.asking++
 	return func() {
 		give()
@@ -81,7 +75,7 @@ func (g *gate) enter(a netip.Addr, now time.Time) (leave func(), ok bool) {
 	}, true
 }
 
-func (g *gate) client(a netip.Addr, now time.Time) *client {
+func (g *gate) client(a netip.Addr) *client {
 	c := g.clients[a]
 	if c == nil {
 		if len(g.clients) >= maxClients {
@@ -91,14 +85,14 @@ func (g *gate) client(a netip.Addr, now time.Time) *client {
 				}
 			}
 		}
-		c = &client{left: float64(2 * g.rate), at: now}
+		c = &client{Limiter: rate.NewLimiter(rate.Limit(g.rate), 2*g.rate)}
 		g.clients[a] = c
 	}
 	return c
 }
 
-// reader drops, before anything is done for it, what does not come from an
-// instance of this node.
+// reader drops packets that do not come from an instance of this node, before they are
+// parsed.
 func (g *gate) reader(r dns.Reader) dns.Reader {
 	return packetReader{r.(dns.PacketConnReader), g.local}
 }
@@ -108,7 +102,7 @@ type packetReader struct {
 	local func(netip.Addr) bool
 }
 
-// ReadUDP reads a packet that is to be served.
+// ReadUDP reads the next packet of an instance of this node.
 func (p packetReader) ReadUDP(conn *net.UDPConn, timeout time.Duration) ([]byte, *dns.SessionUDP, error) {
 	for {
 		b, s, err := p.PacketConnReader.ReadUDP(conn, timeout)
@@ -121,7 +115,7 @@ func (p packetReader) ReadUDP(conn *net.UDPConn, timeout time.Duration) ([]byte,
 	}
 }
 
-// listener bounds connections, and takes those of instances of this node alone.
+// listener accepts connections of instances of this node alone, within their bounds.
 func (g *gate) listener(ln net.Listener, local func(netip.Addr) bool) net.Listener {
 	l := &listener{Listener: ln, gate: g, local: local, room: fairshare.NewPool(connections, fairshare.Keep), closed: make(chan struct{})}
 	l.close = sync.OnceFunc(func() { close(l.closed) })
@@ -138,14 +132,14 @@ type listener struct {
 	closed chan struct{}
 }
 
-// The pauses after an Accept that failed and may go well again.
+// The pauses after an Accept that failed for want of resources.
 const (
 	minPause = 5 * time.Millisecond
 	maxPause = time.Second
 )
 
-// Accept waits for a connection that is to be served. While the process has no file
-// descriptor left, it pauses: whoever calls would at once try again.
+// Accept waits for a connection. While the process has no file descriptor left it pauses,
+// because the caller would retry at once.
 func (l *listener) Accept() (net.Conn, error) {
 	for pause := minPause; ; {
 		c, err := l.Listener.Accept()
@@ -179,7 +173,7 @@ func scarce(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM)
 }
 
-// Close ends a pause, too.
+// Close closes the listener and ends a pause in Accept.
 func (l *listener) Close() error {
 	l.close()
 	return l.Listener.Close()

@@ -28,21 +28,21 @@ func TestOverTCPTooManyQuestionsAreAnswered(t *testing.T) {
 		}
 	}
 	if failed == 0 {
-		t.Error("no question was one too many")
+		t.Error("no query was refused, want one beyond the bound")
 	}
 }
 
-// While nobody can say whether an address is the overlay's, its name is asked of
-// nobody outside, and the question ends.
-func TestAnAddressThatMayBeOursIsNotForwarded(t *testing.T) {
+// While it is unknown whether an address is the overlay's, its name is not forwarded, and the
+// query fails.
+func TestAnUndecidedAddressIsNotForwarded(t *testing.T) {
 	b := newBook()
 	b.stuck = true
 	_, at := serve(t, Config{Overlay: b, Servers: []netip.AddrPort{upstream(t, 1, "192.0.2.1")}, Wait: 10 * time.Millisecond})
 	if m := ask(t, "udp", at, "9.0.30.10.in-addr.arpa.", dns.TypePTR); m.Rcode != dns.RcodeServerFailure {
-		t.Errorf("answered with %s", dns.RcodeToString[m.Rcode])
+		t.Errorf("PTR query of an undecided address: %s, want SERVFAIL", dns.RcodeToString[m.Rcode])
 	}
 	if m := ask(t, "udp", at, "example.org.", dns.TypeA); m.Rcode != dns.RcodeSuccess {
-		t.Errorf("another's name was answered with %s", dns.RcodeToString[m.Rcode])
+		t.Errorf("query of a name outside: %s, want NOERROR", dns.RcodeToString[m.Rcode])
 	}
 }
 
@@ -65,10 +65,10 @@ func TestWithoutFileDescriptorsAcceptPauses(t *testing.T) {
 	n := &needy{left: 3}
 	began := time.Now()
 	if _, err := g.listener(n, g.local).Accept(); !errors.Is(err, net.ErrClosed) || n.asked != 4 {
-		t.Errorf("asked %d times: %v", n.asked, err)
+		t.Errorf("Accept called the listener %d times: %v, want 4 and ErrClosed", n.asked, err)
 	}
 	if took := time.Since(began); took < (1+2+4)*minPause {
-		t.Errorf("it paused for %s", took)
+		t.Errorf("Accept took %s, want three growing pauses", took)
 	}
 	n = &needy{left: 1 << 30}
 	ln := g.listener(n, g.local)
@@ -82,12 +82,12 @@ func TestWithoutFileDescriptorsAcceptPauses(t *testing.T) {
 	go func() { _, err := ln.Accept(); done <- err }()
 	cancel()
 	if err := <-done; !errors.Is(err, unix.EMFILE) {
-		t.Errorf("closed: %v", err)
+		t.Errorf("Accept after Close in a pause: %v, want EMFILE", err)
 	}
 }
 
-// TestDNSConnectionsOfOneInstanceAreBounded: an instance has few connections, and
-// instances that take all there are make way.
+// The connections of an instance are bounded, and instances that hold all of them lose some to
+// others.
 func TestDNSConnectionsOfOneInstanceAreBounded(t *testing.T) {
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -137,20 +137,20 @@ func TestDNSConnectionsOfOneInstanceAreBounded(t *testing.T) {
 		_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
 		_, err := c.Read(make([]byte, 1))
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Fatal("a connection is neither accepted nor closed")
+			t.Fatal("a connection is neither accepted nor closed, want one of both")
 		}
 		return err == nil
 	}
 	open(1, 20)
 	if ok, n := accepts(), held(1); ok || n != 8 {
-		t.Errorf("one instance has %d connections and its twentieth is accepted: %v, want 8", n, ok)
+		t.Errorf("one instance has %d connections, want 8; its twentieth is accepted: %v, want false", n, ok)
 	}
 	for client := byte(2); client < 60; client++ {
 		open(client, 8)
 	}
 	open(100, 1)
 	if !accepts() || held(100) != 1 {
-		t.Error("beside 59 instances that take all connections there is none for another")
+		t.Error("beside 59 instances that hold all connections another gets none, want one")
 	}
 	if n := l.room.Size(); n > 256 {
 		t.Errorf("%d connections are open, want at most 256", n)

@@ -1,11 +1,10 @@
-// Package resolver is the name server of a node's instances. Names under
-// "treeline" and the addresses of the overlay network are answered from what the
-// node holds (Overlay), the rest is asked of the machine's own name servers. It
-// serves this node's instances and nobody else, and gives no one of them so much
-// that the others go without. What a name means is netmanager/overlay/names' to say.
+// Package resolver is the name server of a node's instances. It answers names under
+// "treeline" and the overlay's addresses from what the node holds (Overlay), and forwards
+// other questions to the machine's name servers. It serves this node's instances alone, and
+// bounds each of them. Package netmanager/overlay/names defines what a name means.
 //
 //	r := resolver.New(resolver.Config{Overlay: o})
-//	g.Go(func() error { return r.Run(ctx, netip.AddrPortFrom(api.ResolverAddr, 53)) })
+//	g.Go(func() error { return r.Run(ctx, netip.AddrPortFrom(wire.ResolverAddr, 53)) })
 //	r.Answered("web.treeline.") // the overlay has an answer now
 package resolver
 
@@ -25,35 +24,35 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/overlay/names"
 )
 
-// Overlay knows the names. Its methods are safe for concurrent use.
+// Overlay resolves names. Its methods are safe for concurrent use.
 //
-// Local reports whether the address is an instance's on this node; it is asked for
-// every packet and answers at once.
+// Local reports whether the address is an instance's on this node. It is called for every
+// packet and does not block.
 //
-// Lookup says what a name leads to for an instance, and has the cluster asked for
-// what is not known; Answered is called then.
+// Lookup returns what a name resolves to for an instance. It asks the cluster for an unknown
+// name; Resolver.Answered must be called when the answer is there.
 //
-// Covers reports whether a name under in-addr.arpa or ip6.arpa is of an address of
-// the overlay network, or that it could not be seen before ctx ended.
+// Covers reports whether a name under in-addr.arpa or ip6.arpa is of an address of the
+// overlay. It fails when ctx ends first.
 type Overlay interface {
 	Local(client netip.Addr) bool
 	Lookup(ctx context.Context, client netip.Addr, name string) (overlay.Answer, error)
 	Covers(ctx context.Context, name string) (bool, error)
 }
 
-// Config is what a resolver needs to know. Zero values mean the defaults.
+// Config configures a resolver. Zero values mean the defaults.
 type Config struct {
 	Overlay Overlay
-	// Servers are asked for what is not ours; nil: those of ResolvConf, also after it
-	// changes.
+	// Servers are asked for names outside the overlay; nil: those of ResolvConf, which is
+	// read again when it changes.
 	Servers    []netip.AddrPort
 	ResolvConf string        // "/etc/resolv.conf"
-	Wait       time.Duration // for the first answer to a name of ours: 1 s
+	Wait       time.Duration // for the cluster's first answer to a name: 1 s
 	Forward    time.Duration // for a server's answer: 2 s
 	Rate       int           // queries a second and client: 200, and twice that at once
 	PerClient  int           // queries of a client at the same time: 64
@@ -62,18 +61,18 @@ type Config struct {
 }
 
 const (
-	// udpSize is the largest answer over UDP, whatever the client would take: it
-	// passes every path without fragments (RFC 9715).
+	// udpSize is the largest answer over UDP in bytes: it passes every path without
+	// fragments (RFC 9715).
 	udpSize = 1232
-	// maxTTL bounds how long an answer of ours is kept, in seconds.
+	// maxTTL bounds the TTL of the overlay's names, in seconds.
 	maxTTL = 5
-	// udpRead is for how long one read waits for a question: the library's own two
-	// seconds would wake an idle node as often.
+	// udpRead is the timeout of a read. The library's default of two seconds would wake an
+	// idle node as often.
 	udpRead = time.Hour
 	tcpIdle = 5 * time.Second
 )
 
-// Resolver answers. Its methods are safe for concurrent use.
+// Resolver is a name server. Its methods are safe for concurrent use.
 type Resolver struct {
 	cfg     Config
 	gate    gate
@@ -83,7 +82,7 @@ type Resolver struct {
 	waiting map[string][]chan struct{} // by name in lower case
 }
 
-// New is a resolver that does not serve yet.
+// New returns a resolver that serves in Run.
 func New(c Config) *Resolver {
 	def := func(v *int, d int) {
 		if *v <= 0 {
@@ -110,8 +109,8 @@ func New(c Config) *Resolver {
 	}
 }
 
-// Run serves UDP and TCP on the address, which the machine need not have yet,
-// until ctx ends, which is no error.
+// Run serves UDP and TCP on the address, which the machine need not have yet, until ctx
+// ends.
 func (r *Resolver) Run(ctx context.Context, at netip.AddrPort) error {
 	lc := net.ListenConfig{Control: freebind}
 	pc, err := lc.ListenPacket(ctx, "udp", at.String())
@@ -129,7 +128,7 @@ func (r *Resolver) Run(ctx context.Context, at netip.AddrPort) error {
 	return r.Serve(ctx, pc, ln)
 }
 
-// Serve serves what is listened on already, and closes it.
+// Serve serves on a socket and a listener, and closes them.
 func (r *Resolver) Serve(ctx context.Context, pc net.PacketConn, ln net.Listener) error {
 	local, _ := netip.ParseAddrPort(pc.LocalAddr().String())
 	r.forward.avoid(local)
@@ -163,8 +162,8 @@ func (r *Resolver) Serve(ctx context.Context, pc net.PacketConn, ln net.Listener
 			case <-started:
 				grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), tcpIdle)
 				defer cancel()
-				_ = s.ShutdownContext(grace) // the answers on their way are not worth more
-			case <-ended: // it never came up
+				_ = s.ShutdownContext(grace) // do not wait longer for answers on their way
+			case <-ended: // it failed to start
 			}
 			return nil
 		})
@@ -175,7 +174,7 @@ func (r *Resolver) Serve(ctx context.Context, pc net.PacketConn, ln net.Listener
 	return err
 }
 
-// Answered wakes those who wait for the name.
+// Answered wakes the questions that wait for the name.
 func (r *Resolver) Answered(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -186,8 +185,8 @@ func (r *Resolver) Answered(name string) {
 	delete(r.waiting, name)
 }
 
-// accept lets plain questions in. What carries records where a question has none
-// is no question.
+// accept refuses messages that are not plain queries, such as those with records in sections
+// where a query has none.
 func accept(h dns.Header) dns.MsgAcceptAction {
 	a := dns.DefaultMsgAcceptFunc(h)
 	if a == dns.MsgAccept && (h.Ancount > 0 || h.Nscount > 0 || h.Bits>>11&0xF != dns.OpcodeQuery) {
@@ -196,16 +195,16 @@ func accept(h dns.Header) dns.MsgAcceptAction {
 	return a
 }
 
-// serve answers one question, or drops it where its client asks too much.
+// serve answers one question, or drops it if its client is over its bound.
 func (r *Resolver) serve(ctx context.Context, w dns.ResponseWriter, q *dns.Msg) {
 	client, err := netip.ParseAddrPort(w.RemoteAddr().String())
 	if err != nil || !r.cfg.Overlay.Local(client.Addr().Unmap()) {
-		return // not even a refusal: its source may be anybody's
+		return // no refusal either: the source may be forged
 	}
 	_, tcp := w.RemoteAddr().(*net.TCPAddr)
 	leave, ok := r.gate.enter(client.Addr().Unmap(), time.Now())
 	if !ok {
-		if tcp { // over UDP it asks again by itself; here it would wait for nothing
+		if tcp { // over UDP the client asks again by itself; over TCP it would wait
 			_ = w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeServerFailure))
 		}
 		return
@@ -229,7 +228,7 @@ func (r *Resolver) serve(ctx context.Context, w dns.ResponseWriter, q *dns.Msg) 
 	}
 	reply.Compress = true
 	reply.Truncate(size)
-	_ = w.WriteMsg(reply) // the client asks again
+	_ = w.WriteMsg(reply) // the client repeats a lost question
 }
 
 func dropOpt(m *dns.Msg) {
@@ -241,7 +240,7 @@ func dropOpt(m *dns.Msg) {
 	}
 }
 
-// answer is nil where there is none to give.
+// answer returns the reply to a question; nil means none.
 func (r *Resolver) answer(ctx context.Context, client netip.Addr, q *dns.Msg, tcp bool) *dns.Msg {
 	if len(q.Question) != 1 {
 		return new(dns.Msg).SetRcode(q, dns.RcodeFormatError)
@@ -254,24 +253,24 @@ func (r *Resolver) answer(ctx context.Context, client netip.Addr, q *dns.Msg, tc
 	case question.Qclass != dns.ClassINET:
 		return new(dns.Msg).SetRcode(q, dns.RcodeNotImplemented)
 	case question.Qtype == dns.TypeANY || question.Qtype == dns.TypeAXFR || question.Qtype == dns.TypeIXFR:
-		return new(dns.Msg).SetRcode(q, dns.RcodeNotImplemented) // they serve amplification (RFC 8482)
+		return new(dns.Msg).SetRcode(q, dns.RcodeNotImplemented) // large answers serve amplification attacks (RFC 8482)
 	}
 	own, err := r.covers(ctx, question.Name)
 	switch {
-	case err != nil: // what may be ours is nobody else's business
+	case err != nil: // do not forward a name that may be the overlay's
 		return new(dns.Msg).SetRcode(q, dns.RcodeServerFailure)
 	case own:
 		return r.own(ctx, client, q)
 	}
 	m, err := r.forward.exchange(ctx, client, q, tcp)
 	if err != nil {
-		r.cfg.Log.Debug("name not resolved", "name", question.Name, "error", err)
+		r.cfg.Log.Debug("name not resolved", "name", question.Name, "err", err)
 		return new(dns.Msg).SetRcode(q, dns.RcodeServerFailure)
 	}
 	return m
 }
 
-// covers reports whether a name is ours to answer.
+// covers reports whether a name is the overlay's.
 func (r *Resolver) covers(ctx context.Context, name string) (bool, error) {
 	if _, reverse := names.Reverse(name); !reverse || names.Under(name) {
 		return names.Under(name), nil
@@ -328,24 +327,24 @@ func (r *Resolver) own(ctx context.Context, client netip.Addr, q *dns.Msg) *dns.
 	return reply
 }
 
-// soa goes with an answer that there is nothing, which is not kept for longer than
-// something (RFC 2308): the service may come to be.
+// soa returns the record of a negative answer. Its TTL is short (RFC 2308), because the
+// service may be created soon.
 func soa() *dns.SOA {
 	return &dns.SOA{
-		Hdr: dns.RR_Header{Name: api.Domain + ".", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 1},
-		Ns:  "resolver." + api.Domain + ".", Mbox: "nobody." + api.Domain + ".", Serial: 1, Refresh: 5, Retry: 1, Expire: 5, Minttl: 1,
+		Hdr: dns.RR_Header{Name: wire.Domain + ".", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 1},
+		Ns:  "resolver." + wire.Domain + ".", Mbox: "nobody." + wire.Domain + ".", Serial: 1, Refresh: 5, Retry: 1, Expire: 5, Minttl: 1,
 	}
 }
 
 var errGaveUp = errors.New("no answer in time")
 
-// await looks a name up, and for a bounded time waits for the cluster's first
-// answer; without one the name does not exist, for the moment, or its look-up fails.
+// await looks a name up, and waits a bounded time for the cluster's first answer. Without
+// one the name does not exist for now, or its look-up fails.
 func (r *Resolver) await(ctx context.Context, client netip.Addr, name string) (overlay.Answer, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.cfg.Wait, errGaveUp)
 	defer cancel()
 	for {
-		wake := r.listen(name) // first, so that an answer in between is not missed
+		wake := r.listen(name) // before Lookup, so that no answer is missed
 		a, err := r.cfg.Overlay.Lookup(ctx, client, name)
 		switch {
 		case err == nil && a.Known, err != nil && ctx.Err() == nil:
@@ -364,7 +363,7 @@ func (r *Resolver) await(ctx context.Context, client netip.Addr, name string) (o
 	}
 }
 
-// gaveUp is what is answered for want of a better answer, unless the resolver ends.
+// gaveUp returns the answer after the time is over; an error if the resolver ends.
 func gaveUp(ctx context.Context, a overlay.Answer) (overlay.Answer, error) {
 	if err := context.Cause(ctx); !errors.Is(err, errGaveUp) {
 		return overlay.Answer{}, err
@@ -397,7 +396,7 @@ func (r *Resolver) unlisten(name string, c chan struct{}) {
 	}
 }
 
-// freebind lets us listen before the address is there: netmanager/link makes it.
+// freebind allows listening before netmanager/link has added the address.
 func freebind(_, _ string, c syscall.RawConn) error {
 	var err error
 	if e := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1) }); e != nil {

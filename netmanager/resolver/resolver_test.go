@@ -175,7 +175,7 @@ func TestOwnNames(t *testing.T) {
 	}
 }
 
-// Who asks where a service is hears its addresses of both kinds with it.
+// The answer to an SRV query has the addresses of both families.
 func TestServicesComeWithTheirAddresses(t *testing.T) {
 	_, at := serve(t, Config{Overlay: newBook()})
 	m := ask(t, "udp", at, "_http._tcp.web.treeline.", dns.TypeSRV)
@@ -185,13 +185,12 @@ func TestServicesComeWithTheirAddresses(t *testing.T) {
 	}
 	const name = "0.instance.web.eu.shop.prod.treeline."
 	if got != name+" 0 IN A 10.30.0.7, "+name+" 0 IN AAAA fd74:6c6e:2::a1e:7, " {
-		t.Fatal(got)
+		t.Fatalf("additional records %s, want both addresses of the service", got)
 	}
 }
 
-// What does not fit into a datagram says so, and is there by TCP, for a client
-// that says how much it takes as for one that does not.
-func TestWhatIsCutOffIsThereByTCP(t *testing.T) {
+// A long answer is truncated over UDP and complete over TCP, with and without EDNS.
+func TestTruncatedAnswersAreCompleteByTCP(t *testing.T) {
 	b := newBook()
 	var many []overlay.Target
 	for n := range 100 {
@@ -208,27 +207,27 @@ func TestWhatIsCutOffIsThereByTCP(t *testing.T) {
 		c := dns.Client{Timeout: time.Minute}
 		m, _, err := c.Exchange(q, at)
 		if err != nil || !m.Truncated || (m.IsEdns0() != nil) != (size > 0) || m.Question[0].Name != q.Question[0].Name {
-			t.Fatalf("EDNS %d: %v %v", size, err, m)
+			t.Fatalf("answer with EDNS %d: %v, %v, want it truncated", size, err, m)
 		}
 		c.Net = "tcp"
 		if m, _, err = c.Exchange(q, at); err != nil || m.Truncated || len(m.Answer) != len(many) || (m.IsEdns0() != nil) != (size > 0) {
-			t.Fatalf("EDNS %d by TCP: %v, %d answers", size, err, len(m.Answer))
+			t.Fatalf("answer with EDNS %d by TCP: %v, %d records, want all", size, err, len(m.Answer))
 		}
 	}
 }
 
-func TestALaterEDNSIsRefusedAsSuch(t *testing.T) {
+func TestALaterEDNSVersionIsRefused(t *testing.T) {
 	_, at := serve(t, Config{Overlay: newBook()})
 	q := new(dns.Msg).SetQuestion("web.treeline.", dns.TypeA)
 	q.SetEdns0(1232, false)
 	q.IsEdns0().SetVersion(1)
 	c := dns.Client{Timeout: time.Minute}
 	if m, _, err := c.Exchange(q, at); err != nil || m.Rcode != dns.RcodeBadVers || m.IsEdns0().Version() != 0 {
-		t.Fatalf("%v %v", err, m)
+		t.Fatalf("query with EDNS version 1: %v, %v, want BADVERS", err, m)
 	}
 }
 
-func TestANameThatIsNotKnownYetIsAwaited(t *testing.T) {
+func TestAnUnknownNameIsAwaited(t *testing.T) {
 	b := newBook()
 	b.heard = make(chan string, 1)
 	r, at := serve(t, Config{Overlay: b, Wait: time.Minute})
@@ -238,28 +237,28 @@ func TestANameThatIsNotKnownYetIsAwaited(t *testing.T) {
 		r.Answered(name)
 	}()
 	if m := ask(t, "udp", at, "new.treeline.", dns.TypeA); len(m.Answer) != 1 {
-		t.Fatal(m)
+		t.Fatalf("answer %v, want the address that came later", m)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.waiting) > 0 {
-		t.Fatal("somebody still waits")
+		t.Fatalf("%d names are still waited for, want 0", len(r.waiting))
 	}
 }
 
-func TestAnUnknownNameIsNoneAfterAWhile(t *testing.T) {
+func TestAnUnknownNameIsNXDOMAINAfterAWhile(t *testing.T) {
 	r, at := serve(t, Config{Overlay: newBook(), Wait: 20 * time.Millisecond})
 	m := ask(t, "udp", at, "never.treeline.", dns.TypeA)
 	if m.Rcode != dns.RcodeNameError || len(m.Ns) != 1 || m.Ns[0].(*dns.SOA).Minttl > maxTTL {
-		t.Fatal(m)
+		t.Fatalf("answer %v, want NXDOMAIN with a short SOA", m)
 	}
 	if m := ask(t, "udp", at, "any.rr.new.treeline.", dns.TypeA); m.Rcode != dns.RcodeServerFailure {
-		t.Fatal(m)
+		t.Fatalf("answer %v, want SERVFAIL", m)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.waiting) > 0 {
-		t.Fatal("somebody still waits")
+		t.Fatalf("%d names are still waited for, want 0", len(r.waiting))
 	}
 }
 
@@ -326,7 +325,7 @@ func packed(m *dns.Msg) int {
 	return m.Len()
 }
 
-func TestTheRestIsForwarded(t *testing.T) {
+func TestOtherNamesAreForwarded(t *testing.T) {
 	dead, err := net.ListenPacket("udp", "127.0.0.1:0") // silent
 	if err != nil {
 		t.Fatal(err)
@@ -336,24 +335,24 @@ func TestTheRestIsForwarded(t *testing.T) {
 	b := newBook()
 	_, at := serve(t, Config{Overlay: b, Servers: servers, Forward: 2 * time.Second})
 	if m := ask(t, "udp", at, "example.org.", dns.TypeA); !m.Truncated || len(m.Answer) == 0 || packed(m) > dns.MinMsgSize {
-		t.Fatalf("without EDNS: %d bytes, %v", packed(m), m.Truncated)
+		t.Fatalf("answer without EDNS: %d bytes, truncated %v, want at most %d bytes, truncated", packed(m), m.Truncated, dns.MinMsgSize)
 	}
-	_ = dead.Close() // it refuses now, at once
+	_ = dead.Close() // it now refuses at once
 	c := dns.Client{UDPSize: 4096, Timeout: time.Minute}
 	q := new(dns.Msg).SetQuestion("example.org.", dns.TypeA)
 	q.SetEdns0(65535, false)
 	if m, _, err := c.Exchange(q, at); err != nil || packed(m) > udpSize || m.Truncated || m.IsEdns0() == nil {
-		t.Fatalf("with EDNS: %v %v", err, m)
+		t.Fatalf("answer with EDNS: %v, %v, want all in one datagram", err, m)
 	}
 	if m := ask(t, "tcp", at, "example.org.", dns.TypeA); m.Truncated || len(m.Answer) != 40 {
-		t.Fatalf("by TCP: %d answers", len(m.Answer))
+		t.Fatalf("answer by TCP with %d records, want 40", len(m.Answer))
 	}
 	if b.asked > 0 {
-		t.Fatal("the overlay was asked")
+		t.Fatalf("the overlay was asked %d times for names outside, want 0", b.asked)
 	}
 }
 
-func TestServersFollowTheFileAndNeverLeadBack(t *testing.T) {
+func TestServersFollowTheFileWithoutLoops(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "resolv.conf")
 	write := func(s string) {
 		t.Helper()
@@ -369,23 +368,22 @@ func TestServersFollowTheFileAndNeverLeadBack(t *testing.T) {
 	f.avoid(netip.MustParseAddrPort("127.0.0.53:53"))
 	now := time.Now()
 	if got := fmt.Sprint(f.current(t.Context(), now)); got != "[[::1]:53]" && got != "[[::1]:53 192.0.2.1:53]" {
-		t.Fatal(got)
+		t.Fatalf("servers %s, want those of the file but the resolver's own addresses", got)
 	}
 	write("nameserver 192.0.2.7\n")
-	if got := fmt.Sprint(f.current(t.Context(), now.Add(lookEvery))); got != "[192.0.2.7:53]" {
-		t.Fatal(got)
+	if got := fmt.Sprint(f.current(t.Context(), now.Add(checkInterval))); got != "[192.0.2.7:53]" {
+		t.Fatalf("servers %s after the file changed, want 192.0.2.7", got)
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	if got := fmt.Sprint(f.current(t.Context(), now.Add(2*lookEvery))); got != "[192.0.2.7:53]" {
-		t.Fatalf("while the file is away: %s", got)
+	if got := fmt.Sprint(f.current(t.Context(), now.Add(2*checkInterval))); got != "[192.0.2.7:53]" {
+		t.Fatalf("servers while the file is missing: %s, want those from before", got)
 	}
 }
 
-// A file that takes its time to be read, as one on a network does, has nobody wait but
-// whoever has it read.
-func TestASlowFileHoldsNobodyUp(t *testing.T) {
+// A slow read of the file, as on a network file system, delays only the query that reads it.
+func TestASlowFileDelaysOneQuery(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "resolv.conf")
 	if err := os.WriteFile(file, []byte("nameserver 192.0.2.7\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -393,23 +391,23 @@ func TestASlowFileHoldsNobodyUp(t *testing.T) {
 	f := newForwarder(Config{ResolvConf: file})
 	now := time.Now()
 	if got := fmt.Sprint(f.current(t.Context(), now)); got != "[192.0.2.7:53]" {
-		t.Fatal(got)
+		t.Fatalf("servers %s, want 192.0.2.7", got)
 	}
 	if err := errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	read := make(chan string, 2)
-	for range 2 { // one of them reads the file, which nobody writes yet
-		go func() { read <- fmt.Sprint(f.current(t.Context(), now.Add(lookEvery))) }()
+	for range 2 { // one of them blocks in reading the file
+		go func() { read <- fmt.Sprint(f.current(t.Context(), now.Add(checkInterval))) }()
 	}
 	if got := <-read; got != "[192.0.2.7:53]" {
-		t.Errorf("while the file is read: %s", got)
+		t.Errorf("servers while the file is read: %s, want those from before", got)
 	}
 	if err := os.WriteFile(file, []byte("nameserver 192.0.2.8\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if got := <-read; got != "[192.0.2.8:53]" {
-		t.Errorf("once the file was read: %s", got)
+		t.Errorf("servers after the file was read: %s, want the new one", got)
 	}
 }
 
@@ -463,7 +461,7 @@ func TestClientsWithSlowServersLeaveRoomForOthers(t *testing.T) {
 					refused <- client
 				}
 			})
-			select { // it is on its way, or was refused
+			select { // forwarded or refused
 			case <-asked:
 			case <-refused:
 			}
@@ -471,17 +469,16 @@ func TestClientsWithSlowServersLeaveRoomForOthers(t *testing.T) {
 	}
 	for client := byte(100); client < 110; client++ {
 		if m := ask(client, "example.org."); m == nil || len(m.Answer) != 1 {
-			t.Fatalf("another has no room: %v", m)
+			t.Fatalf("forwarded answer for another client: %v, want one record", m)
 		}
 		if m := ask(client, "web.treeline."); m == nil || len(m.Answer) != 1 {
-			t.Fatalf("another's own names have no room: %v", m)
+			t.Fatalf("overlay's answer for another client: %v, want one record", m)
 		}
 	}
 }
 
-// Whoever takes whatever is there leaves something, and what is given back is
-// there again.
-func TestEachHasAtMostWhatItLeaves(t *testing.T) {
+// A greedy client leaves places for others, and places that are given back are free again.
+func TestAShareLeavesRoom(t *testing.T) {
 	s := newShare(256)
 	var gives []func()
 	got := map[byte]int{}
@@ -495,23 +492,23 @@ func TestEachHasAtMostWhatItLeaves(t *testing.T) {
 			got[n]++
 		}
 		if s.free == 0 {
-			t.Fatalf("after %d clients nothing is left: %v", n, got)
+			t.Fatalf("no place is free after %d clients that hold %v, want one at least", n, got)
 		}
 	}
 	if got[1] != 128 || got[2] != 64 {
-		t.Fatal(got)
+		t.Fatalf("places by client %v, want 128 of the first and 64 of the second", got)
 	}
 	for _, give := range gives {
 		give()
 	}
 	if s.free != 256 || len(s.by) != 0 {
-		t.Fatalf("%d are free, %v", s.free, s.by)
+		t.Fatalf("%d places are free and %v held after all were given back, want 256 and none", s.free, s.by)
 	}
 }
 
-// TestNobodyElseIsServed asks from outside, by UDP and TCP, and gets nothing, not
-// even an error that could be sent to somebody else's address.
-func TestNobodyElseIsServed(t *testing.T) {
+// Clients that are not instances of this node get no answer by UDP or TCP, and no error, which
+// could be sent to a forged address.
+func TestClientsOutsideAreNotServed(t *testing.T) {
 	b := newBook()
 	b.shut = true
 	_, at := serve(t, Config{Overlay: b})
@@ -519,16 +516,16 @@ func TestNobodyElseIsServed(t *testing.T) {
 		c := dns.Client{Net: network, Timeout: 200 * time.Millisecond}
 		for _, name := range []string{"web.treeline.", "example.org."} {
 			if m, _, err := c.Exchange(new(dns.Msg).SetQuestion(name, dns.TypeA), at); err == nil {
-				t.Fatalf("by %s: %v", network, m)
+				t.Fatalf("answer by %s to a client outside: %v, want none", network, m)
 			}
 		}
 	}
 	if b.asked > 0 {
-		t.Fatal("the overlay was asked")
+		t.Fatalf("the overlay was asked %d times by clients outside, want 0", b.asked)
 	}
 }
 
-func TestRunEndsWheneverItIsTold(t *testing.T) {
+func TestRunEndsWithItsContext(t *testing.T) {
 	r := New(Config{Overlay: newBook()})
 	for range 20 {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -537,7 +534,7 @@ func TestRunEndsWheneverItIsTold(t *testing.T) {
 		go func() { done <- r.Run(ctx, netip.MustParseAddrPort("192.0.2.53:0")) }()
 		cancel()
 		if err := <-done; err != nil && ctx.Err() == nil {
-			t.Fatal(err)
+			t.Fatalf("Run: %v", err)
 		}
 	}
 }
@@ -556,10 +553,10 @@ func TestAFloodIsBounded(t *testing.T) {
 		}
 	}
 	if in != 10 {
-		t.Fatalf("%d at the same time", in)
+		t.Fatalf("%d queries of a client admitted at the same time, want 10", in)
 	}
 	if leave, ok := g.enter(two, now); !ok {
-		t.Fatal("another starves")
+		t.Fatal("a query of another client is refused, want it admitted")
 	} else {
 		leave()
 	}
@@ -574,7 +571,7 @@ func TestAFloodIsBounded(t *testing.T) {
 		}
 	}
 	if in != 190 {
-		t.Fatalf("%d at once", in+10)
+		t.Fatalf("%d queries of a client admitted in a burst, want 200", in+10)
 	}
 	for n := range 100000 {
 		if leave, ok := g.enter(netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), now); ok {
@@ -582,11 +579,11 @@ func TestAFloodIsBounded(t *testing.T) {
 		}
 	}
 	if len(g.clients) > maxClients {
-		t.Fatalf("%d clients are remembered", len(g.clients))
+		t.Fatalf("%d clients are kept, want at most 1024", len(g.clients))
 	}
 }
 
-// TestAnAnswerIsNoAmplifier holds answers of ours to a bound, whatever is asked.
+// TestAnAnswerIsNoAmplifier checks the size of answers to all kinds of queries.
 func TestAnAnswerIsNoAmplifier(t *testing.T) {
 	b := newBook()
 	big := overlay.Answer{Known: true, Found: true, Stay: time.Second}
@@ -621,17 +618,16 @@ func TestAnAnswerIsNoAmplifier(t *testing.T) {
 			c.Close()
 			m := new(dns.Msg)
 			if err != nil || m.Unpack(buf[:n]) != nil || n > want || !m.Truncated {
-				t.Errorf("%s with EDNS %d: %d bytes, at most %d; truncated %v; %v", name, edns, n, want, m.Truncated, err)
+				t.Errorf("answer to %s with EDNS %d: %d bytes, want at most %d; truncated %v, want true; %v", name, edns, n, want, m.Truncated, err)
 			}
 		}
 		if m := ask(t, "tcp", at, name, kind); len(m.Answer) == 0 {
-			t.Errorf("%s by TCP: %v", name, m.MsgHdr)
+			t.Errorf("answer to %s by TCP: %v, want records", name, m.MsgHdr)
 		}
 	}
 }
 
-// FuzzHostileQueries feeds the resolver what anybody may send, and holds that the
-// answer, if there is one, is well-formed and small.
+// FuzzHostileQueries checks that the answer to any message, if there is one, is valid and small.
 func FuzzHostileQueries(f *testing.F) {
 	for _, name := range []string{"web.treeline.", "_x._tcp.web.treeline.", "1.0.30.10.in-addr.arpa.", "never.treeline."} {
 		raw, _ := new(dns.Msg).SetQuestion(name, dns.TypeSRV).Pack()
@@ -651,7 +647,7 @@ func FuzzHostileQueries(f *testing.F) {
 		}
 		out, err := w.m.Pack()
 		if err != nil || len(out) > udpSize {
-			t.Fatalf("%d bytes, %v, for %v", len(out), err, q)
+			t.Fatalf("answer of %d bytes, %v, to %v, want at most 1232 bytes", len(out), err, q)
 		}
 	})
 }

@@ -6,22 +6,22 @@ import (
 	"sync"
 )
 
-// share divides room among clients: each may have as much as it leaves free. One
-// alone gets half, n that want all of it get one part of n+1 each, and whoever
-// comes finds the last part (Choudhury and Hahne, "Dynamic Queue Length
-// Thresholds for Shared-Memory Packet Switches", with a factor of 1).
+// share divides room among clients: a client gets a place only while more are free than it
+// holds. One client gets at most half; n busy clients get 1/(n+1) each, and the last part is
+// free for others (Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory
+// Packet Switches", with a factor of 1).
 type share struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	free int
-	by   map[netip.Addr]int // none is 0
+	by   map[netip.Addr]int // places held, without zeros
 }
 
 func newShare(room int) *share { return &share{free: room, by: map[netip.Addr]int{}} }
 
-var errBusy = errors.New("too many questions are on their way")
+var errBusy = errors.New("too many questions wait for name servers")
 
-// take is room for one; give, called once, gives it back. ok is false where the
-// client has its share.
+// take takes a place, which give, called once, returns. ok is false if the client has its
+// share.
 func (s *share) take(client netip.Addr) (give func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

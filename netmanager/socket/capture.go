@@ -17,18 +17,17 @@ type Capture struct {
 	Bytes    int64         // of the file, up to MaxCaptureBytes
 }
 
-// The bounds of a capture, and what holds when none are given. The kernel keeps
-// packets for each capture, and each takes time from the network itself.
+// The bounds of captures, and the defaults. Each capture takes kernel memory and slows the network.
 const (
 	MaxCaptures     = 4 // on a node, at a time
-	MaxOfTenant     = 2 // of them, so that others find room
+	MaxOfTenant     = 2 // of these
 	MaxCaptureTime  = time.Hour
 	MaxCaptureBytes = 1 << 30
 	captureTime     = time.Minute
 	captureBytes    = 64 << 20
 )
 
-// captures are those that go on.
+// captures counts the captures that run.
 type captures struct {
 	mu  sync.Mutex // guards the fields below
 	of  map[api.Tenant]int
@@ -42,9 +41,9 @@ func (cs *captures) begin(t api.Tenant) error {
 	defer cs.mu.Unlock()
 	switch {
 	case cs.all == MaxCaptures:
-		return fmt.Errorf("%d captures run on this node, and no more at a time: end one, or wait: %w", MaxCaptures, api.ErrUnavailable)
+		return fmt.Errorf("%d captures run on this node, the most at a time: end one, or wait: %w", MaxCaptures, api.ErrUnavailable)
 	case cs.of[t] == MaxOfTenant:
-		return fmt.Errorf("%d captures of %s run on this node, and no more at a time: end one, or wait: %w", MaxOfTenant, t, api.ErrUnavailable)
+		return fmt.Errorf("%d captures of %s run on this node, the most of one tenant: end one, or wait: %w", MaxOfTenant, t, api.ErrUnavailable)
 	}
 	cs.all++
 	cs.of[t]++
@@ -60,7 +59,7 @@ func (cs *captures) end(t api.Tenant) {
 	}
 }
 
-// serve answers a request for a capture, as long as it goes on.
+// serve answers a request with a capture.
 func (cs *captures) serve(o Overlay, w http.ResponseWriter, r *http.Request) error {
 	id, err := api.ParseInstanceID(r.FormValue("instance"))
 	if err != nil {
@@ -74,17 +73,17 @@ func (cs *captures) serve(o Overlay, w http.ResponseWriter, r *http.Request) err
 	if s := r.FormValue("seconds"); s != "" {
 		n, err := strconv.ParseUint(s, 10, 16)
 		if c.For = time.Duration(n) * time.Second; err != nil || c.For == 0 || c.For > MaxCaptureTime {
-			return fmt.Errorf("seconds=%.40q is no number up to %d: %w", s, int(MaxCaptureTime.Seconds()), api.ErrInvalid)
+			return fmt.Errorf("seconds=%.40q is not a number from 1 to %d: %w", s, int(MaxCaptureTime.Seconds()), api.ErrInvalid)
 		}
 	}
 	if s := r.FormValue("bytes"); s != "" {
 		if c.Bytes, err = strconv.ParseInt(s, 10, 64); err != nil || c.Bytes <= 0 || c.Bytes > MaxCaptureBytes {
-			return fmt.Errorf("bytes=%.40q is no number up to %d: %w", s, MaxCaptureBytes, api.ErrInvalid)
+			return fmt.Errorf("bytes=%.40q is not a number from 1 to %d: %w", s, MaxCaptureBytes, api.ErrInvalid)
 		}
 	}
 	s := &stream{w: w, to: http.NewResponseController(w), kind: "application/vnd.tcpdump.pcap"}
 	if err := o.Capture(r.Context(), c, s); err != nil && !s.begun {
-		return err // else the file ends early, which its reader sees
+		return err // after the first byte the reader sees a short file
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/netsock"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // door is an overlay that only sees that what it is handed is sound.
@@ -24,23 +25,21 @@ func (d door) instance(id api.InstanceID) {
 	}
 }
 
-func (d door) Attach(_ context.Context, a api.Attach) (api.Attached, error) {
+func (d door) Attach(_ context.Context, a wire.Attach) (wire.Attached, error) {
 	d.instance(a.Instance)
 	if len(a.NetNS) == 0 || a.NetNS[0] != '/' || len(a.Ports) > api.MaxPorts || a.BandwidthIn < 0 || a.BandwidthOut < 0 {
 		d.t.Errorf("let in: %+v", a)
 	}
-	return api.Attached{Key: a.Key}, nil
+	return wire.Attached{Key: a.Key}, nil
 }
 
-func (d door) Detach(_ context.Context, k api.Key) error { d.instance(k.Instance); return nil }
+func (d door) Detach(_ context.Context, k wire.Key) error { d.instance(k.Instance); return nil }
 
-func (d door) Drain(_ context.Context, k api.Key) error          { d.instance(k.Instance); return nil }
-func (door) Attachments(context.Context) ([]api.Attached, error) { return nil, nil }
-func (door) Status(context.Context) (api.NetStatus, error)       { return api.NetStatus{}, nil }
-func (door) Routes(context.Context) ([]api.RouteStatus, error)   { return nil, nil }
-func (door) Peers(context.Context) ([]api.PeerStatus, error)     { return nil, nil }
-func (door) Down(context.Context, api.NetDown) error             { return nil }
-func (door) Link(context.Context, bool) error                    { return nil }
+func (d door) Drain(_ context.Context, k wire.Key) error          { d.instance(k.Instance); return nil }
+func (door) Attachments(context.Context) ([]wire.Attached, error) { return nil, nil }
+func (door) View(context.Context, string) (any, error)            { return api.NetStatus{}, nil }
+func (door) Down(context.Context, wire.NetDown) error             { return nil }
+func (door) Link(context.Context, bool) error                     { return nil }
 
 func (d door) Trace(_ context.Context, from api.InstanceID, to string) (api.NetTrace, error) {
 	d.instance(from)
@@ -58,13 +57,13 @@ func (d door) Capture(_ context.Context, c Capture, _ io.Writer) error {
 	return nil
 }
 
-func (door) Events(_ context.Context, write func(api.NetEvent) error) error {
-	return errors.Join(write(api.NetEvent{}), errors.New("over"))
+func (door) Events(_ context.Context, write func(wire.NetEvent) error) error {
+	return errors.Join(write(wire.NetEvent{}), errors.New("over"))
 }
 
 // Whatever is asked is answered: done, or refused with a reason.
 func FuzzRequests(f *testing.F) {
-	attach, _ := json.Marshal(api.Attach{Key: key, NetNS: "/proc/1/ns/net", Ports: []api.PortMap{{Host: 80, Instance: 8080, Protocol: "tcp"}}})
+	attach, _ := json.Marshal(wire.Attach{Key: key, NetNS: "/proc/1/ns/net", Ports: []api.PortMap{{Host: 80, Instance: 8080, Protocol: "tcp"}}})
 	f.Add("PUT", netsock.Attachments, attach)
 	f.Add("DELETE", netsock.At(key, ""), []byte{})
 	f.Add("POST", netsock.At(key, "/drain"), []byte{})

@@ -15,16 +15,15 @@ import (
 	"github.com/treeline-edge/treeline/internal/daemon"
 )
 
-// Listen listens on a unix socket at path, whose directory it makes if there is
-// none. A socket that a crash left there is replaced; one at which somebody listens
-// is another netmanager's, and what is no socket is somebody's (ErrConflict).
-// Connections of users other than root and our own are closed at once.
+// Listen listens on a unix socket at path, and creates the directory. It replaces a socket that a
+// crash has left. A socket of a running netmanager, and a file that is not a socket, are
+// ErrConflict. Connections of users other than root and the process's own are closed.
 func Listen(path string) (net.Listener, error) {
 	if err := daemon.CheckSocket(path); err != nil {
 		return nil, fmt.Errorf("listen for the node engine: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // the socket itself is closed
-		return nil, fmt.Errorf("make the socket's directory: %w", err)
+		return nil, fmt.Errorf("create the socket's directory: %w", err)
 	}
 	if err := removeOld(path); err != nil {
 		return nil, fmt.Errorf("listen for the node engine: %w", err)
@@ -33,15 +32,15 @@ func Listen(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for the node engine: %w", err)
 	}
-	// The mode keeps others from trying; what counts is who they are (Accept).
+	// Accept checks the user as well.
 	if err := os.Chmod(path, 0o600); err != nil {
 		_ = ln.Close()
-		return nil, fmt.Errorf("keep the socket to root: %w", err)
+		return nil, fmt.Errorf("restrict the socket to root: %w", err)
 	}
 	return listener{ln, uint32(os.Geteuid())}, nil
 }
 
-// removeOld removes a socket at which nobody listens, and nothing else.
+// removeOld removes a socket without a listener.
 func removeOld(path string) error {
 	at, err := os.Lstat(path)
 	switch {
@@ -50,7 +49,7 @@ func removeOld(path string) error {
 	case err != nil:
 		return err
 	case at.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("%s is there already, and no socket: move it away, or choose another path: %w", path, api.ErrConflict)
+		return fmt.Errorf("%s exists and is not a socket: move it away, or choose another path: %w", path, api.ErrConflict)
 	}
 	c, err := net.DialTimeout("unix", path, time.Second)
 	switch {
@@ -59,10 +58,10 @@ func removeOld(path string) error {
 		fallthrough
 	case errors.Is(err, unix.EAGAIN): // its backlog is full
 		return fmt.Errorf("another netmanager serves at %s: %w", path, api.ErrConflict)
-	case errors.Is(err, fs.ErrNotExist): // it has just gone
+	case errors.Is(err, fs.ErrNotExist): // removed meanwhile
 		return nil
 	case !errors.Is(err, unix.ECONNREFUSED):
-		return fmt.Errorf("see whether another netmanager serves: %w", err)
+		return fmt.Errorf("check for another netmanager: %w", err)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the old socket: %w", err)
@@ -89,7 +88,7 @@ func (l listener) Accept() (net.Conn, error) {
 	}
 }
 
-// peer is the user at the other end.
+// peer returns the user at the other end.
 func peer(c *net.UnixConn) (uid uint32, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -1,7 +1,6 @@
-// Package socket serves a netmanager's API on a unix socket: attachments and the
-// cluster's messages for the node engine, and what people ask of the network.
-// What is true and what to do belongs to whoever is the Overlay; clients are
-// internal/netsock's. Only root, and who runs the netmanager, may connect.
+// Package socket serves a netmanager's API on a unix socket: attachments and the cluster's
+// messages for the node engine, and queries of operators. An Overlay implements the API, and
+// internal/netsock is the client. Only root and the user of the netmanager may connect.
 //
 //	ln, err := socket.Listen("/run/treeline/net.sock")
 //	err = daemon.Serve(ctx, ln, socket.Handler(overlay), nil)
@@ -14,42 +13,44 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"reflect"
 	"strconv"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/call"
 	"github.com/treeline-edge/treeline/internal/netsock"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Overlay is what the socket serves. Its methods are safe for concurrent use, and
-// their errors are of api's kinds.
+// Overlay implements the API. Its methods are safe for concurrent use, and their errors are of
+// api's kinds.
 //
-// Attach, Detach and Drain may be repeated; what they say is durable when they
-// return. Attachments are in the order of their keys.
+// Attach, Detach and Drain may be repeated; their effect is durable when they return. Attachments
+// returns the attachments in the order of their keys.
 //
-// Trace says what would happen to a new flow; an instance that is not on this
-// node is ErrNotFound.
+// View returns the answer to an api.NodeRoute, named by its path at the netmanager. A
+// slice is the items of a page.
 //
-// Capture writes the packets of an instance as a pcap file, until a bound of what
-// to capture is reached or ctx ends, which is no error.
+// Trace returns what would happen to a new flow; an instance that is not on this node is
+// ErrNotFound.
 //
-// Events writes events until ctx ends or write fails. There is one reader; a new
-// one ends the earlier one's.
+// Capture writes the packets of an instance as a pcap file until a bound is reached or ctx ends,
+// which is not an error.
 //
-// Down takes a message of the cluster, in order; Link that it is reached or not.
+// Events writes events until ctx ends or write fails. A new reader ends the earlier one.
+//
+// Down takes the cluster's messages in order. Link says whether the cluster is connected.
 type Overlay interface {
-	Attach(ctx context.Context, a api.Attach) (api.Attached, error)
-	Detach(ctx context.Context, k api.Key) error
-	Drain(ctx context.Context, k api.Key) error
-	Attachments(ctx context.Context) ([]api.Attached, error)
-	Status(ctx context.Context) (api.NetStatus, error)
-	Routes(ctx context.Context) ([]api.RouteStatus, error)
-	Peers(ctx context.Context) ([]api.PeerStatus, error)
+	Attach(ctx context.Context, a wire.Attach) (wire.Attached, error)
+	Detach(ctx context.Context, k wire.Key) error
+	Drain(ctx context.Context, k wire.Key) error
+	Attachments(ctx context.Context) ([]wire.Attached, error)
+	View(ctx context.Context, path string) (any, error)
 	Trace(ctx context.Context, from api.InstanceID, to string) (api.NetTrace, error)
 	Capture(ctx context.Context, what Capture, w io.Writer) error
-	Events(ctx context.Context, write func(api.NetEvent) error) error
-	Down(ctx context.Context, d api.NetDown) error
+	Events(ctx context.Context, write func(wire.NetEvent) error) error
+	Down(ctx context.Context, d wire.NetDown) error
 	Link(ctx context.Context, up bool) error
 }
 
@@ -64,7 +65,7 @@ func Handler(o Overlay) http.Handler {
 		})
 	}
 	handle("PUT "+netsock.Attachments, func(w http.ResponseWriter, r *http.Request) error {
-		var a api.Attach
+		var a wire.Attach
 		if err := read(r, netsock.MaxRequest, &a); err != nil {
 			return err
 		}
@@ -75,18 +76,21 @@ func Handler(o Overlay) http.Handler {
 	})
 	handle("GET "+netsock.Attachments, func(w http.ResponseWriter, r *http.Request) error {
 		all, err := o.Attachments(r.Context())
-		return answer(w)(api.Attachments{Items: all}, err)
+		return answer(w)(wire.Attachments{Items: all}, err)
 	})
 	const one = netsock.Attachments + "/{instance}/{epoch}"
 	handle("DELETE "+one, withKey(o.Detach))
 	handle("POST "+one+"/drain", withKey(o.Drain))
-	handle("GET "+netsock.Status, func(w http.ResponseWriter, r *http.Request) error { return answer(w)(anyOf(o.Status(r.Context()))) })
-	handle("GET "+netsock.Routes, func(w http.ResponseWriter, r *http.Request) error {
-		return list[api.RouteStatus](w)(o.Routes(r.Context()))
-	})
-	handle("GET "+netsock.Peers, func(w http.ResponseWriter, r *http.Request) error {
-		return list[api.PeerStatus](w)(o.Peers(r.Context()))
-	})
+	for _, route := range api.NodeRoutes {
+		handle("GET "+route.Netmanager, func(w http.ResponseWriter, r *http.Request) error {
+			v, err := o.View(r.Context(), route.Netmanager)
+			if err == nil && reflect.TypeOf(v).Kind() == reflect.Slice {
+				list(w, reflect.ValueOf(v))
+				return nil
+			}
+			return answer(w)(v, err)
+		})
+	}
 	handle("GET "+netsock.Trace, func(w http.ResponseWriter, r *http.Request) error {
 		from, err := api.ParseInstanceID(r.FormValue("from"))
 		if err != nil {
@@ -102,14 +106,14 @@ func Handler(o Overlay) http.Handler {
 	handle("GET "+netsock.Capture, func(w http.ResponseWriter, r *http.Request) error { return captures.serve(o, w, r) })
 	handle("GET "+netsock.Up, func(w http.ResponseWriter, r *http.Request) error { return events(o, w, r) })
 	handle("POST "+netsock.Down, func(w http.ResponseWriter, r *http.Request) error {
-		var d api.NetDown
+		var d wire.NetDown
 		if err := read(r, netsock.MaxMessage, &d); err != nil {
 			return err
 		}
 		return done(w, o.Down(r.Context(), d))
 	})
 	handle("POST "+netsock.Link, func(w http.ResponseWriter, r *http.Request) error {
-		var l api.NetLink
+		var l wire.NetLink
 		if err := read(r, netsock.MaxRequest, &l); err != nil {
 			return err
 		}
@@ -121,18 +125,18 @@ func Handler(o Overlay) http.Handler {
 	return mux
 }
 
-// checkAttach is the door: what is let in is sound, whether it can be done or not.
-func checkAttach(a api.Attach) error {
+// checkAttach validates a request. Whether it can be carried out is the Overlay's to decide.
+func checkAttach(a wire.Attach) error {
 	if _, err := api.ParseInstanceID(string(a.Instance)); err != nil {
 		return err
 	}
 	switch {
 	case len(a.NetNS) == 0 || len(a.NetNS) > 4096 || a.NetNS[0] != '/':
-		return fmt.Errorf("attach %s: netns %.80q is no absolute path: %w", a.Key, a.NetNS, api.ErrInvalid)
+		return fmt.Errorf("attach %s: netns %.80q is not an absolute path: %w", a.Key, a.NetNS, api.ErrInvalid)
 	case len(a.Ports) > api.MaxPorts:
 		return fmt.Errorf("attach %s: %d ports, at most %d: %w", a.Key, len(a.Ports), api.MaxPorts, api.ErrInvalid)
 	case a.BandwidthIn < 0 || a.BandwidthOut < 0:
-		return fmt.Errorf("attach %s: a bandwidth is less than nothing: %w", a.Key, api.ErrInvalid)
+		return fmt.Errorf("attach %s: bandwidth %d in, %d out is negative: %w", a.Key, a.BandwidthIn, a.BandwidthOut, api.ErrInvalid)
 	}
 	for _, p := range a.Ports {
 		if p.Host == 0 || p.Instance == 0 || p.Protocol != "tcp" && p.Protocol != "udp" && p.Protocol != "sctp" {
@@ -142,7 +146,7 @@ func checkAttach(a api.Attach) error {
 	return nil
 }
 
-func withKey(fn func(context.Context, api.Key) error) func(http.ResponseWriter, *http.Request) error {
+func withKey(fn func(context.Context, wire.Key) error) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		id, err := api.ParseInstanceID(r.PathValue("instance"))
 		if err != nil {
@@ -150,15 +154,15 @@ func withKey(fn func(context.Context, api.Key) error) func(http.ResponseWriter, 
 		}
 		epoch, err := strconv.ParseUint(r.PathValue("epoch"), 10, 64)
 		if err != nil {
-			return fmt.Errorf("epoch %.40q is no number: %w", r.PathValue("epoch"), api.ErrInvalid)
+			return fmt.Errorf("epoch %.40q is not a number: %w", r.PathValue("epoch"), api.ErrInvalid)
 		}
-		return done(w, fn(r.Context(), api.Key{Instance: id, Epoch: api.Epoch(epoch)}))
+		return done(w, fn(r.Context(), wire.Key{Instance: id, Epoch: api.Epoch(epoch)}))
 	}
 }
 
 func events(o Overlay, w http.ResponseWriter, r *http.Request) error {
 	s := &stream{w: w, to: http.NewResponseController(w), kind: "application/x-ndjson"}
-	err := o.Events(r.Context(), func(e api.NetEvent) error {
+	err := o.Events(r.Context(), func(e wire.NetEvent) error {
 		text, err := json.Marshal(e)
 		if err != nil {
 			return err
@@ -172,11 +176,10 @@ func events(o Overlay, w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// writeTime is how long a reader of a stream may be stuck.
+// writeTime is the timeout of a write to a stream.
 const writeTime = 30 * time.Second
 
-// stream sends each write at once. What fails before the first one can still be
-// answered as an error.
+// stream sends each write at once. An error before the first write can still be the answer.
 type stream struct {
 	w     http.ResponseWriter
 	to    *http.ResponseController
@@ -207,34 +210,28 @@ func read(r *http.Request, limit int64, into any) error {
 		return fmt.Errorf("%s %s: the body is larger than %d bytes: %w", r.Method, r.URL.Path, tooLarge.Limit, api.ErrTooLarge)
 	}
 	if err != nil {
-		return fmt.Errorf("%s %s: the body cannot be read: %w: %w", r.Method, r.URL.Path, api.ErrInvalid, err)
+		return fmt.Errorf("%s %s: decode the body: %w: %w", r.Method, r.URL.Path, api.ErrInvalid, err)
 	}
 	return nil
 }
 
 func anyOf[T any](v T, err error) (any, error) { return v, err }
 
-// list answers with a list, item by item: a thousand routes as one text take more
-// memory than all that is known of them.
-func list[T any](w http.ResponseWriter) func([]T, error) error {
-	return func(items []T, err error) error {
-		if err != nil {
-			return err
+// list writes a page item by item: a thousand routes as one text take more memory than
+// the state that they describe.
+func list(w http.ResponseWriter, items reflect.Value) {
+	w.Header().Set("Content-Type", "application/json")
+	to := json.NewEncoder(w)
+	_, _ = io.WriteString(w, `{"items":[`)
+	for i := range items.Len() {
+		if i > 0 {
+			_, _ = io.WriteString(w, ",")
 		}
-		w.Header().Set("Content-Type", "application/json")
-		to := json.NewEncoder(w)
-		_, _ = io.WriteString(w, `{"items":[`)
-		for i, item := range items {
-			if i > 0 {
-				_, _ = io.WriteString(w, ",")
-			}
-			if to.Encode(item) != nil {
-				return nil // who asked is gone
-			}
+		if to.Encode(items.Index(i).Interface()) != nil {
+			return // the client is gone
 		}
-		_, _ = io.WriteString(w, "]}\n")
-		return nil
 	}
+	_, _ = io.WriteString(w, "]}\n")
 }
 
 func answer(w http.ResponseWriter) func(any, error) error {
@@ -243,7 +240,7 @@ func answer(w http.ResponseWriter) func(any, error) error {
 			return err
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(v) // who asked is gone
+		_ = json.NewEncoder(w).Encode(v) // the client is gone
 		return nil
 	}
 }

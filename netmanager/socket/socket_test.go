@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +23,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/netsock"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // fake answers what it is told to, and notes what it was asked.
@@ -31,25 +33,27 @@ type fake struct {
 	goesOn bool // captures, until who reads is gone
 }
 
-func (f *fake) Attach(_ context.Context, a api.Attach) (api.Attached, error) {
+func (f *fake) Attach(_ context.Context, a wire.Attach) (wire.Attached, error) {
 	f.asked <- a
-	return api.Attached{Key: a.Key, Address: netip.MustParseAddr("10.16.0.2"), MTU: 1400}, f.fail
+	return wire.Attached{Key: a.Key, Address: netip.MustParseAddr("10.16.0.2"), MTU: 1400}, f.fail
 }
-func (f *fake) Detach(_ context.Context, k api.Key) error { f.asked <- k; return f.fail }
-func (f *fake) Drain(_ context.Context, k api.Key) error {
+func (f *fake) Detach(_ context.Context, k wire.Key) error { f.asked <- k; return f.fail }
+func (f *fake) Drain(_ context.Context, k wire.Key) error {
 	f.asked <- "drain " + k.String()
 	return f.fail
 }
 
-func (f *fake) Attachments(context.Context) ([]api.Attached, error) {
-	return []api.Attached{{Key: key}}, f.fail
+func (f *fake) Attachments(context.Context) ([]wire.Attached, error) {
+	return []wire.Attached{{Key: key}}, f.fail
 }
 
-func (f *fake) Status(context.Context) (api.NetStatus, error) {
-	return api.NetStatus{Plane: "nft"}, f.fail
+func (f *fake) View(_ context.Context, path string) (any, error) {
+	if path == netsock.Status {
+		return api.NetStatus{Plane: "nft"}, f.fail
+	}
+	return []api.PeerStatus{{Node: "n1"}, {Node: "n2"}}, f.fail
 }
-func (f *fake) Routes(context.Context) ([]api.RouteStatus, error) { return nil, f.fail }
-func (f *fake) Peers(context.Context) ([]api.PeerStatus, error)   { return nil, f.fail }
+
 func (f *fake) Trace(_ context.Context, from api.InstanceID, to string) (api.NetTrace, error) {
 	return api.NetTrace{From: from, To: to}, f.fail
 }
@@ -66,24 +70,24 @@ func (f *fake) Capture(ctx context.Context, c Capture, w io.Writer) error {
 	return err
 }
 
-func (f *fake) Events(ctx context.Context, write func(api.NetEvent) error) error {
+func (f *fake) Events(ctx context.Context, write func(wire.NetEvent) error) error {
 	if f.fail != nil {
 		return f.fail
 	}
-	if err := write(api.NetEvent{Ready: &api.NetReady{Ready: true}}); err != nil {
+	if err := write(wire.NetEvent{Ready: &wire.NetReady{Ready: true}}); err != nil {
 		return err
 	}
-	if err := write(api.NetEvent{Up: []byte(`{"boot":"a \u2028 line"}`)}); err != nil {
+	if err := write(wire.NetEvent{Up: []byte(`{"boot":"a \u2028 line"}`)}); err != nil {
 		return err
 	}
 	<-ctx.Done()
 	f.asked <- "events ended"
 	return nil
 }
-func (f *fake) Down(_ context.Context, d api.NetDown) error { f.asked <- d.Seq; return f.fail }
-func (f *fake) Link(_ context.Context, up bool) error       { f.asked <- up; return f.fail }
+func (f *fake) Down(_ context.Context, d wire.NetDown) error { f.asked <- d.Seq; return f.fail }
+func (f *fake) Link(_ context.Context, up bool) error        { f.asked <- up; return f.fail }
 
-var key = api.Key{Instance: "acme/lab/shop.prod.web.prod#3", Epoch: api.EpochOf(17, 2)}
+var key = wire.Key{Instance: "acme/lab/shop.prod.web.prod#3", Epoch: api.EpochOf(17, 2)}
 
 func start(t *testing.T) (*fake, *netsock.Client, string) {
 	t.Helper()
@@ -102,12 +106,12 @@ func start(t *testing.T) (*fake, *netsock.Client, string) {
 
 func TestWhatIsAskedArrives(t *testing.T) {
 	f, c, _ := start(t)
-	a := api.Attach{Key: key, NetNS: "/proc/1/ns/net", Ports: []api.PortMap{{Host: 80, Instance: 8080, Protocol: "tcp"}}}
+	a := wire.Attach{Key: key, NetNS: "/proc/1/ns/net", Ports: []api.PortMap{{Host: 80, Instance: 8080, Protocol: "tcp"}}}
 	at, err := c.Attach(t.Context(), a)
 	if err != nil || at.Address != netip.MustParseAddr("10.16.0.2") || at.Key != key || at.MTU != 1400 {
 		t.Errorf("%+v, %v", at, err)
 	}
-	if got := (<-f.asked).(api.Attach); got.Key != key || !slices.Equal(got.Ports, a.Ports) || got.NetNS != a.NetNS {
+	if got := (<-f.asked).(wire.Attach); got.Key != key || !slices.Equal(got.Ports, a.Ports) || got.NetNS != a.NetNS {
 		t.Errorf("asked %+v", got)
 	}
 	for _, call := range []struct {
@@ -135,7 +139,7 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 	f, c, _ := start(t)
 	for _, kind := range []error{api.ErrUnavailable, api.ErrConflict, api.ErrNotFound, api.ErrFull} {
 		f.fail = kind
-		_, err := c.Attach(t.Context(), api.Attach{Key: key, NetNS: "/ns"})
+		_, err := c.Attach(t.Context(), wire.Attach{Key: key, NetNS: "/ns"})
 		<-f.asked
 		if !errors.Is(err, kind) {
 			t.Errorf("%v is told as %v", kind, err)
@@ -152,8 +156,8 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 func TestEventsAreStreamed(t *testing.T) {
 	f, c, _ := start(t)
 	enough := errors.New("enough")
-	var got []api.NetEvent
-	err := c.Events(t.Context(), func(e api.NetEvent) error {
+	var got []wire.NetEvent
+	err := c.Events(t.Context(), func(e wire.NetEvent) error {
 		if got = append(got, e); len(got) == 2 {
 			return enough
 		}
@@ -169,9 +173,9 @@ func TestEventsAreStreamed(t *testing.T) {
 
 func TestTheDoorIsClosedToNonsense(t *testing.T) {
 	f, c, path := start(t)
-	for name, a := range map[string]api.Attach{
+	for name, a := range map[string]wire.Attach{
 		"no instance":    {NetNS: "/ns"},
-		"odd instance":   {Key: api.Key{Instance: "../../etc#0"}, NetNS: "/ns"},
+		"odd instance":   {Key: wire.Key{Instance: "../../etc#0"}, NetNS: "/ns"},
 		"no netns":       {Key: key},
 		"relative netns": {Key: key, NetNS: "ns"},
 		"port 0":         {Key: key, NetNS: "/ns", Ports: []api.PortMap{{Host: 0, Instance: 1, Protocol: "tcp"}}},
@@ -183,7 +187,7 @@ func TestTheDoorIsClosedToNonsense(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := c.Attach(t.Context(), api.Attach{Key: key, NetNS: "/" + strings.Repeat("x", netsock.MaxRequest)}); !errors.Is(err, api.ErrTooLarge) {
+	if _, err := c.Attach(t.Context(), wire.Attach{Key: key, NetNS: "/" + strings.Repeat("x", netsock.MaxRequest)}); !errors.Is(err, api.ErrTooLarge) {
 		t.Errorf("too large: %v", err)
 	}
 	if err := c.Down(t.Context(), []byte("{}{}")); !errors.Is(err, api.ErrInvalid) {
@@ -208,7 +212,7 @@ func TestTheDoorIsClosedToNonsense(t *testing.T) {
 	}
 }
 
-func esc(k api.Key) string { return url.QueryEscape(string(k.Instance)) }
+func esc(k wire.Key) string { return url.QueryEscape(string(k.Instance)) }
 
 func TestCapture(t *testing.T) {
 	f, c, _ := start(t)
@@ -292,16 +296,16 @@ func TestAPathThatIsTooLongIsNamed(t *testing.T) {
 func TestAListIsOneDocumentHoweverLong(t *testing.T) {
 	for _, n := range []int{0, 1, 3} {
 		w := httptest.NewRecorder()
-		if err := list[int](w)(slices.Repeat([]int{7}, n), nil); err != nil {
-			t.Fatal(err)
-		}
+		list(w, reflect.ValueOf(slices.Repeat([]int{7}, n)))
 		var got struct{ Items []int }
 		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || got.Items == nil || len(got.Items) != n {
 			t.Errorf("%d items: %s, %v", n, w.Body, err)
 		}
 	}
-	if err := list[int](httptest.NewRecorder())(nil, api.ErrUnavailable); !errors.Is(err, api.ErrUnavailable) {
-		t.Error(err)
+	w := httptest.NewRecorder()
+	Handler(&fake{fail: api.ErrUnavailable}).ServeHTTP(w, httptest.NewRequest("GET", netsock.Peers, nil))
+	if w.Code != 503 {
+		t.Errorf("a list that fails has status %d, want 503", w.Code)
 	}
 }
 
@@ -355,4 +359,15 @@ func shortDir(t *testing.T) string {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
+}
+
+func TestEveryNodeRouteIsServed(t *testing.T) {
+	h := Handler(&fake{})
+	for _, r := range api.NodeRoutes {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", r.Netmanager, nil))
+		if err := json.Unmarshal(w.Body.Bytes(), r.New()); w.Code != 200 || err != nil {
+			t.Errorf("GET %s: status %d and %q (%v), want 200 and an answer of type %T", r.Netmanager, w.Code, w.Body, err, r.New())
+		}
+	}
 }

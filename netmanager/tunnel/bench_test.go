@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"crypto/ecdh"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -21,22 +20,20 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"golang.zx2c4.com/wireguard/conn"
-	"golang.zx2c4.com/wireguard/device"
-	wgtun "golang.zx2c4.com/wireguard/tun"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/programtest"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/tun"
 )
 
-// The benchmarks run each end as a process of its own, so that each has its own
-// runtime and memory: this program again, told by its environment what to be.
+// The benchmarks run each end of a tunnel as a process of its own, so that each has its
+// own runtime and memory: this test program again, with an order in its environment.
+// testbed/bench compares the same figures with wireguard-go's.
 
 const orderEnv = "TUNNEL_BENCH_ORDER"
 
 type order struct {
-	Kind          string // "ours" or "wireguard"
 	Key, Peer     []byte // private, public
 	Subnet, Other netip.Prefix
 	Port          uint16
@@ -73,9 +70,6 @@ func (o order) run() error {
 		}
 		defer pprof.StopCPUProfile()
 	}
-	if o.Kind == "wireguard" {
-		return o.wireguard(ctx)
-	}
 	dev, err := tun.Open("tl0", DefaultMTU)
 	if err != nil {
 		return err
@@ -84,29 +78,10 @@ func (o order) run() error {
 	if err != nil {
 		return err
 	}
-	e.SetSelf(Lease{Ranges: api.DefaultNetRanges(), Subnet: o.Subnet})
+	e.SetSelf(Lease{Ranges: wire.DefaultNetRanges(), Subnet: o.Subnet})
 	e.SetPeer(api.Peer{Key: api.PeerKey(o.Peer), Subnets: []netip.Prefix{o.Other}, Endpoints: []netip.AddrPort{o.Endpoint}})
 	fmt.Println("ready")
 	return e.Run(ctx)
-}
-
-func (o order) wireguard(ctx context.Context) error {
-	dev, err := wgtun.CreateTUN("tl0", 1420)
-	if err != nil {
-		return err
-	}
-	d := device.NewDevice(dev, conn.NewDefaultBind(), device.NewLogger(device.LogLevelError, ""))
-	defer d.Close()
-	if err := d.IpcSet(fmt.Sprintf("private_key=%s\nlisten_port=%d\npublic_key=%s\nendpoint=%s\nallowed_ip=%s\n",
-		hex.EncodeToString(o.Key), o.Port, hex.EncodeToString(o.Peer), o.Endpoint, o.Other)); err != nil {
-		return err
-	}
-	if err := d.Up(); err != nil {
-		return err
-	}
-	fmt.Println("ready")
-	<-ctx.Done()
-	return nil
 }
 
 // end is one end of a tunnel between processes.
@@ -115,19 +90,19 @@ type end struct {
 	cmd *exec.Cmd
 }
 
-// ends starts a tunnel of the kind between two hosts.
-func ends(t testing.TB, kind string) (a, b *end) {
+// ends starts a tunnel between two hosts.
+func ends(t testing.TB) (a, b *end) {
 	hs := newHosts(t, 2)
 	const port = 51820
 	for i, h := range hs {
 		o := hs[1-i]
 		rand := func(h *host) *ecdh.PrivateKey { k, _ := ecdh.X25519().NewPrivateKey(h.key[:]); return k }
 		ord := order{
-			Kind: kind, Key: h.key[:], Peer: rand(o).PublicKey().Bytes(), Subnet: h.subnet, Other: o.subnet, Port: port,
+			Key: h.key[:], Peer: rand(o).PublicKey().Bytes(), Subnet: h.subnet, Other: o.subnet, Port: port,
 			Endpoint: netip.AddrPortFrom(o.under, port),
 		}
 		if dir := os.Getenv("TUNNEL_BENCH_PROFILE"); dir != "" {
-			ord.Profile = fmt.Sprintf("%s/%s-%d.prof", dir, kind, i)
+			ord.Profile = fmt.Sprintf("%s/tunnel-%d.prof", dir, i)
 		}
 		text, _ := json.Marshal(ord)
 		cmd := exec.Command("nsenter", "--net=/var/run/netns/"+h.ns, os.Args[0])
@@ -145,7 +120,7 @@ func ends(t testing.TB, kind string) (a, b *end) {
 			cmd.Wait()
 		})
 		if !bufio.NewScanner(out).Scan() {
-			t.Fatalf("%s: did not start", kind)
+			t.Fatal("the tunnel process printed nothing before it exited, want \"ready\"")
 		}
 		run(t, "ip", "-n", h.ns, "link", "set", "dev", "tl0", "up")
 		run(t, "ip", "-n", h.ns, "addr", "add", h.addr().String()+"/13", "dev", "tl0")
@@ -196,7 +171,7 @@ func raced() bool {
 
 // A tunnel with nothing to carry sleeps.
 func TestIdleTunnelSleeps(t *testing.T) {
-	x, y := ends(t, "ours")
+	x, y := ends(t)
 	last, still := 0, 0
 	for seconds := 0; still < 3; seconds++ {
 		if seconds == 60 {
@@ -214,9 +189,9 @@ func TestIdleTunnelSleeps(t *testing.T) {
 	}
 }
 
-func benchTCP(b *testing.B, kind string, flows int, slow bool) {
+func benchTCP(b *testing.B, flows int, slow bool) {
 	programtest.Need(b, "iperf3", "ethtool", "ss")
-	x, y := ends(b, kind)
+	x, y := ends(b)
 	if slow {
 		for i, e := range []*end{x, y} {
 			off := []string{"tso", "off", "gso", "off", "gro", "off", "tx-udp-segmentation", "off"}
@@ -263,75 +238,65 @@ func benchTCP(b *testing.B, kind string, flows int, slow bool) {
 }
 
 func BenchmarkTCP(b *testing.B) {
-	for _, kind := range []string{"ours", "wireguard"} { // and what is below both: "raw"
-		for _, flows := range []int{1, 4} {
-			b.Run(fmt.Sprintf("%s/%d", kind, flows), func(b *testing.B) { benchTCP(b, kind, flows, false) })
-		}
-		b.Run(kind+"/perpacket", func(b *testing.B) { benchTCP(b, kind, 1, true) })
+	for _, flows := range []int{1, 4} {
+		b.Run(fmt.Sprint(flows), func(b *testing.B) { benchTCP(b, flows, false) })
 	}
+	b.Run("perpacket", func(b *testing.B) { benchTCP(b, 1, true) })
 }
 
 func BenchmarkRTT(b *testing.B) {
-	for _, kind := range []string{"ours", "wireguard"} {
-		b.Run(kind, func(b *testing.B) {
-			x, y := ends(b, kind)
-			l := y.listen("tcp", netip.AddrPortFrom(y.addr(), 7).String())
-			go func() {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				buf := make([]byte, 64)
-				for {
-					n, err := c.Read(buf)
-					if err != nil {
-						return
-					}
-					c.Write(buf[:n])
-				}
-			}()
-			c := x.dial("tcp", netip.AddrPortFrom(y.addr(), 7).String()).(*net.TCPConn)
-			buf := make([]byte, 64)
-			var took []time.Duration
-			before := x.wakeups()
-			for b.Loop() {
-				t := time.Now()
-				c.Write(buf)
-				if _, err := c.Read(buf); err != nil {
-					b.Fatal(err)
-				}
-				took = append(took, time.Since(t))
+	x, y := ends(b)
+	l := y.listen("tcp", netip.AddrPortFrom(y.addr(), 7).String())
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		buf := make([]byte, 64)
+		for {
+			n, err := c.Read(buf)
+			if err != nil {
+				return
 			}
-			b.ReportMetric(float64(x.wakeups()-before)/float64(len(took)), "sleeps/op")
-			slices.Sort(took)
-			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
-			b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
-		})
+			c.Write(buf[:n])
+		}
+	}()
+	c := x.dial("tcp", netip.AddrPortFrom(y.addr(), 7).String()).(*net.TCPConn)
+	buf := make([]byte, 64)
+	var took []time.Duration
+	before := x.wakeups()
+	for b.Loop() {
+		t := time.Now()
+		c.Write(buf)
+		if _, err := c.Read(buf); err != nil {
+			b.Fatal(err)
+		}
+		took = append(took, time.Since(t))
 	}
+	b.ReportMetric(float64(x.wakeups()-before)/float64(len(took)), "sleeps/op")
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
 }
 
 // BenchmarkCPU is what each end's process takes for 100 Mbit/s of single packets.
 func BenchmarkCPU(b *testing.B) {
 	programtest.Need(b, "iperf3", "ss")
-	for _, kind := range []string{"ours", "wireguard"} {
-		b.Run(kind, func(b *testing.B) {
-			x, y := ends(b, kind)
-			server := exec.Command("ip", "netns", "exec", y.ns, "iperf3", "-s")
-			if err := server.Start(); err != nil {
-				b.Fatal(err)
-			}
-			defer server.Wait()
-			defer server.Process.Kill()
-			eventually(b, "iperf3 listens", func() bool { return strings.Contains(y.exec("ss", "-Hltn"), ":5201") })
-			for b.Loop() {
-				x0, _ := x.used()
-				y0, _ := y.used()
-				x.exec("iperf3", "-u", "-b", "100M", "-l", "1300", "-c", y.addr().String(), "-t", "4")
-				x1, _ := x.used()
-				y1, _ := y.used()
-				b.ReportMetric((x1-x0).Seconds()/4*100, "sender-%")
-				b.ReportMetric((y1-y0).Seconds()/4*100, "receiver-%")
-			}
-		})
+	x, y := ends(b)
+	server := exec.Command("ip", "netns", "exec", y.ns, "iperf3", "-s")
+	if err := server.Start(); err != nil {
+		b.Fatal(err)
+	}
+	defer server.Wait()
+	defer server.Process.Kill()
+	eventually(b, "iperf3 listens", func() bool { return strings.Contains(y.exec("ss", "-Hltn"), ":5201") })
+	for b.Loop() {
+		x0, _ := x.used()
+		y0, _ := y.used()
+		x.exec("iperf3", "-u", "-b", "100M", "-l", "1300", "-c", y.addr().String(), "-t", "4")
+		x1, _ := x.used()
+		y1, _ := y.used()
+		b.ReportMetric((x1-x0).Seconds()/4*100, "sender-%")
+		b.ReportMetric((y1-y0).Seconds()/4*100, "receiver-%")
 	}
 }

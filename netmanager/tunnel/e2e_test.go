@@ -58,7 +58,7 @@ func (h *host) upload(to net.Addr, b []byte) error {
 		return err
 	}
 	if want := sha256.Sum256(b); !bytes.Equal(got, want[:]) {
-		return fmt.Errorf("what arrived has the hash %x", got)
+		return fmt.Errorf("upload arrived with hash %x, want the sent one's", got)
 	}
 	return nil
 }
@@ -74,7 +74,7 @@ func TestStreamsArriveWhole(t *testing.T) {
 		for i := range 3 {
 			wg.Go(func() {
 				if err := c.from.upload(l.Addr(), noise(5_000_000+i)); err != nil {
-					t.Errorf("to %s: %v", c.at, err)
+					t.Errorf("upload to %s: %v", c.at, err)
 				}
 			})
 		}
@@ -83,10 +83,10 @@ func TestStreamsArriveWhole(t *testing.T) {
 	for _, h := range []*host{a, b} {
 		s := h.Stats()[0]
 		if s.Drops != (Drops{}) || s.Loss > 0.01 || !s.Session {
-			t.Errorf("%+v", s)
+			t.Errorf("statistics of the peer %+v, want a session without drops and loss", s)
 		}
 		if d := h.Engine.Drops(); d[Malformed]+d[Unknown]+d[WriteFailed]+d[Denied] > 0 {
-			t.Errorf("drops %v", d)
+			t.Errorf("drops without a peer %v, want none malformed, unknown, denied or refused by the device", d)
 		}
 	}
 }
@@ -98,18 +98,18 @@ func TestDatagramsOfEverySizeArrive(t *testing.T) {
 		if v6 {
 			at = b.six()
 		}
-		a.exec("ping", "-c1", "-w20", at.String()) // the kernel takes its time to know an IPv6 address as its own
+		a.exec("ping", "-c1", "-w20", at.String()) // the kernel needs a moment before it uses a new IPv6 address
 		in := b.packets(netip.AddrPortFrom(at, 0).String())
 		out := a.dial("udp", in.LocalAddr().String())
 		for _, n := range []int{1, 100, 1352, 1372, 1373, 1472, 4000, 20000, 60000} { // from 1373 on in fragments
 			if err := arrives(in, out, noise(n)); err != nil {
-				t.Fatalf("%d bytes to %s: %v", n, at, err)
+				t.Fatalf("datagram of %d bytes to %s: %v", n, at, err)
 			}
 		}
 	}
 }
 
-// arrives sends a datagram, and reports how it did not come out as it went in.
+// arrives sends a datagram, and returns an error unless it arrives unchanged.
 func arrives(in, out net.Conn, want []byte) error {
 	if _, err := out.Write(want); err != nil {
 		return err
@@ -118,14 +118,14 @@ func arrives(in, out net.Conn, want []byte) error {
 	buf := make([]byte, 1<<16)
 	got, err := in.Read(buf)
 	if err == nil && !bytes.Equal(buf[:got], want) {
-		err = fmt.Errorf("got %d other bytes", got)
+		err = fmt.Errorf("received %d bytes that differ from the sent ones", got)
 	}
 	return err
 }
 
 func TestRunsOfDatagramsKeepTheirBounds(t *testing.T) {
 	a, b := pair(t)
-	a.exec("ping", "-c1", "-w20", b.addr().String()) // what comes before the session is bounded
+	a.exec("ping", "-c1", "-w20", b.addr().String()) // packets before the session are bounded
 	in := b.packets(netip.AddrPortFrom(b.addr(), 0).String())
 	in.SetReadBuffer(8 << 20)
 	out := a.dial("udp", in.LocalAddr().String()).(*net.UDPConn)
@@ -159,7 +159,7 @@ func TestPingPasses(t *testing.T) {
 	a.exec("ping", "-c2", "-i0.1", "-W10", "-s", "5000", b.addr().String())
 	until[Traffic](a)
 	if e := until[Established](a); e.RTT == 0 || e.From.Kind != api.PathDirect {
-		t.Errorf("%+v", e)
+		t.Errorf("event %+v, want a direct path and the handshake's round trip", e)
 	}
 }
 
@@ -169,36 +169,36 @@ func TestLongPacketsAreAnsweredNotLost(t *testing.T) {
 	for _, at := range []netip.Addr{b.addr(), b.six()} {
 		l := b.serve(netip.AddrPortFrom(at, 0).String())
 		if err := a.upload(l.Addr(), noise(3_000_000)); err != nil {
-			t.Errorf("to %s: %v", at, err)
+			t.Errorf("upload to %s: %v", at, err)
 		}
 	}
 	if s := a.Stats()[0]; s.Drops[TooLong] == 0 || s.MTU != 1280 {
-		t.Errorf("nothing was too long: %+v", s)
+		t.Errorf("statistics %+v, want drops of too long packets and MTU 1280", s)
 	}
 }
 
-// What this host's own devices cannot carry is found without help.
+// The engine finds the MTU of this host's own devices by itself.
 func TestANarrowLinkIsNoBlackHole(t *testing.T) {
 	a, b := pair(t)
 	a.exec("ping", "-c1", "-w20", b.addr().String())
 	for _, h := range []*host{a, b} {
 		run(t, "ip", "-n", h.ns, "link", "set", "dev", "eth0", "mtu", "1300")
 	}
-	for _, at := range []netip.Addr{b.addr(), b.six()} { // IPv6 is never shorter than 1280
+	for _, at := range []netip.Addr{b.addr(), b.six()} { // IPv6 packets are up to 1280 bytes on any path
 		l := b.serve(netip.AddrPortFrom(at, 0).String())
 		if err := a.upload(l.Addr(), noise(3_000_000)); err != nil {
-			t.Errorf("to %s: %v", at, err)
+			t.Errorf("upload to %s: %v", at, err)
 		}
 		in := b.packets(netip.AddrPortFrom(at, 0).String())
 		out := a.dial("udp", in.LocalAddr().String())
-		for _, n := range []int{1172, 1173, 1200, 1232, 1233, 4000} { // QUIC's least is 1200
+		for _, n := range []int{1172, 1173, 1200, 1232, 1233, 4000} { // QUIC needs 1200
 			if err := arrives(in, out, noise(n)); err != nil {
-				t.Errorf("%d bytes to %s: %v", n, at, err)
+				t.Errorf("datagram of %d bytes to %s: %v", n, at, err)
 			}
 		}
 	}
 	if s := a.Stats()[0]; s.MTU != 1220 {
-		t.Errorf("MTU %d", s.MTU)
+		t.Errorf("MTU of the peer %d, want 1220", s.MTU)
 	}
 }
 
@@ -217,10 +217,10 @@ func TestIPv6CarriesTheTunnel(t *testing.T) {
 	b.SetPeer(a.record())
 	l := b.serve(netip.AddrPortFrom(b.six(), 0).String())
 	if err := a.upload(l.Addr(), noise(3_000_000)); err != nil {
-		t.Error(err)
+		t.Errorf("upload over IPv6: %v", err)
 	}
 	if s := b.Stats()[0]; s.From.Addr.Addr() != a.under {
-		t.Errorf("from %v", s.From)
+		t.Errorf("last message came from %v, want from %v", s.From, a.under)
 	}
 }
 
@@ -230,45 +230,45 @@ func TestRebindKeepsThePortAndTheSession(t *testing.T) {
 	before := a.Local()
 	a.inside(func() {
 		if err := a.Rebind(); err != nil {
-			t.Error(err)
+			t.Errorf("Rebind() = %v, want nil", err)
 		}
 	})
 	if a.Local() != before {
-		t.Errorf("%v became %v", before, a.Local())
+		t.Errorf("address %v after Rebind, want %v as before", a.Local(), before)
 	}
 	a.exec("ping", "-c2", "-i0.1", "-W10", b.addr().String())
 	until[Established](a)
 	if s := a.Stats()[0]; s.Drops != (Drops{}) {
-		t.Errorf("%v", s.Drops)
+		t.Errorf("drops after Rebind %v, want none", s.Drops)
 	}
 }
 
-func TestADroppedPeerIsForgotten(t *testing.T) {
+func TestADroppedPeerIsRemoved(t *testing.T) {
 	a, b := pair(t)
 	a.exec("ping", "-c1", "-w20", b.addr().String())
 	before := b.Total()
 	if s := b.Stats()[0]; before.SentBytes == 0 || before.SentBytes != s.SentBytes || before.ReceivedBytes != s.ReceivedBytes {
-		t.Errorf("all in all %+v, of the one peer %+v", before, s)
+		t.Errorf("Total() = %+v, want the counts of the only peer %+v", before, s)
 	}
 	b.DropPeer(a.Public())
-	if n := b.Total(); n != before { // a counter never falls
-		t.Errorf("%+v became %+v", before, n)
+	if n := b.Total(); n != before { // a counter never decreases
+		t.Errorf("Total() after the peer was dropped = %+v, want %+v as before", n, before)
 	}
 	out := a.dial("udp", netip.AddrPortFrom(b.addr(), 9).String())
 	out.Write([]byte("still there?"))
 	eventually(t, "its messages mean nothing", func() bool { return b.Engine.Drops()[Unknown] > 0 })
-	until[UnknownPeer](b) // it tries anew, and is a stranger
+	until[UnknownPeer](b) // it starts a handshake, and is unknown
 	if n := len(b.Stats()); n != 0 {
-		t.Errorf("%d peers", n)
+		t.Errorf("%d peers after the only one was dropped, want 0", n)
 	}
 	b.SetPeer(a.record())
 	a.exec("ping", "-c1", "-w20", b.addr().String())
 	if n := b.Total(); n.SentBytes <= before.SentBytes || n.ReceivedBytes <= before.ReceivedBytes {
-		t.Errorf("%+v became %+v", before, n)
+		t.Errorf("Total() = %+v after more traffic, want more than %+v", n, before)
 	}
 }
 
-func TestAnUnknownPeerIsAskedAboutAndThenAnswered(t *testing.T) {
+func TestAnUnknownPeerIsReportedAndThenAnswered(t *testing.T) {
 	hs := newHosts(t, 2)
 	a, b := hs[0], hs[1]
 	a.start(Hooks{})
@@ -292,7 +292,7 @@ func TestRekeyingLosesNothing(t *testing.T) {
 		defer close(done)
 		for {
 			if err := a.upload(l.Addr(), noise(5_000_000)); err != nil {
-				t.Error(err)
+				t.Errorf("upload during rekeying: %v", err)
 			}
 			select {
 			case <-stop:
@@ -303,7 +303,7 @@ func TestRekeyingLosesNothing(t *testing.T) {
 	}()
 	until[Established](a)
 	for range 8 {
-		time.Sleep(200 * time.Millisecond) // much less than between any two in life
+		time.Sleep(200 * time.Millisecond) // much less than in production
 		a.mu.Lock()
 		a.want(a.peers[b.Public()])
 		a.mu.Unlock()
@@ -314,11 +314,11 @@ func TestRekeyingLosesNothing(t *testing.T) {
 	s := b.Stats()[0]
 	unknown := a.Engine.Drops()[Unknown] + b.Engine.Drops()[Unknown]
 	if s.Drops[Denied]+s.Drops[Replayed]+unknown > 0 {
-		t.Errorf("%v, %d messages of unknown sessions", s.Drops, unknown)
+		t.Errorf("drops %v and %d messages of unknown sessions during rekeying, want none denied, replayed or unknown", s.Drops, unknown)
 	}
 }
 
-// Whoever restarts has lost its keys; the other end hears of it at once.
+// A restarted engine has lost its keys. Its hint makes the peer start a handshake at once.
 func TestARestartIsHealedAtOnce(t *testing.T) {
 	a, b := pair(t)
 	a.exec("ping", "-c1", "-w20", b.addr().String())
@@ -333,11 +333,11 @@ func TestARestartIsHealedAtOnce(t *testing.T) {
 	t.Logf("healed within %v", time.Since(began))
 	a.exec("ping", "-c1", "-w20", b.addr().String())
 	if s := a.Stats()[0]; s.Silent {
-		t.Error("noticed by silence only")
+		t.Error("the restarted peer counts as silent, want its hint to have started the handshake")
 	}
 }
 
-// An address that changes is told, and followed when SetPath says so.
+// A change of the peer's address is reported. The engine follows it only after SetPath.
 func TestRoaming(t *testing.T) {
 	a, b := pair(t)
 	a.exec("ping", "-c1", "-w20", b.addr().String())
@@ -351,17 +351,17 @@ func TestRoaming(t *testing.T) {
 	}
 	m := until[Moved](b)
 	if m.Peer != a.Public() || m.From.Addr.Addr() != c {
-		t.Fatalf("%+v", m)
+		t.Fatalf("event %+v, want the peer from %s", m, c)
 	}
 	if got := b.Stats()[0].Path; got != before {
-		t.Fatalf("followed without being told: %v", got)
+		t.Fatalf("path %v after the peer moved, want %v until SetPath", got, before)
 	}
 	b.SetPath(a.Public(), m.From)
 	a.exec("ping", "-c2", "-i0.1", "-W10", b.addr().String())
 }
 
-// What one end sends into the void is noticed while there is something to send.
-func TestSilenceIsTold(t *testing.T) {
+// Silence of the peer is reported while there is something to send.
+func TestSilenceIsReported(t *testing.T) {
 	a, b := pair(t)
 	a.exec("ping", "-c1", "-w20", b.addr().String())
 	run(t, "ip", "-n", b.ns, "link", "set", "eth0", "down")
@@ -370,7 +370,7 @@ func TestSilenceIsTold(t *testing.T) {
 	out.Write([]byte("anyone?"))
 	until[Silent](a)
 	if took := time.Since(began); took < silentAfter {
-		t.Errorf("silent after %v", took)
+		t.Errorf("Silent after %v, want not before %v", took, silentAfter)
 	}
 	run(t, "ip", "-n", b.ns, "link", "set", "eth0", "up")
 	until[Heard](a)
@@ -394,7 +394,7 @@ func TestControlMessagesArriveByTheirPath(t *testing.T) {
 		Raw: func(from netip.AddrPort, d []byte) { raw <- from.String() + string(d) },
 	})
 	if err := a.SendControl(b.Public(), Path{}, []byte("x")); err == nil {
-		t.Fatal("sent to nobody")
+		t.Fatal("SendControl to an unknown peer = nil, want an error")
 	}
 	a.SetPeer(b.record())
 	b.SetPeer(a.record())
@@ -407,25 +407,25 @@ func TestControlMessagesArriveByTheirPath(t *testing.T) {
 	select {
 	case g := <-came:
 		if g != (got{b.Public(), path, "re: hello"}) {
-			t.Fatalf("%+v", g)
+			t.Fatalf("control message %+v, want the answer of the peer by %v", g, path)
 		}
 	case <-time.After(time.Minute):
-		t.Fatal("no answer")
+		t.Fatal("no answer to a control message within a minute")
 	}
 	if err := a.SendRaw(path.Addr, []byte{RawType, 1, 2}); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := <-raw, a.record().Endpoints[0].String()+"\x20\x01\x02"; got != want {
-		t.Fatalf("%q, want %q", got, want)
+		t.Fatalf("raw datagram %q, want %q", got, want)
 	}
 	if err := a.SendRaw(path.Addr, []byte{session.TypeTransport}); err == nil {
-		t.Fatal("a raw datagram may pass for the engine's own")
+		t.Fatal("SendRaw with a type of the engine = nil, want an error")
 	}
-	// Probes for the MTU: what the device cannot carry is said at once.
+	// For probes of the MTU: a payload that the device cannot carry is an error.
 	if err := a.SendControl(b.Public(), path, make([]byte, 1440)); err != nil {
-		t.Errorf("1440 bytes: %v", err)
+		t.Errorf("SendControl of 1440 bytes: %v, want nil", err)
 	}
 	if err := a.SendControl(b.Public(), path, make([]byte, 1441)); err == nil {
-		t.Error("more than the device carries was sent")
+		t.Error("SendControl of 1441 bytes = nil, want an error of the device")
 	}
 }

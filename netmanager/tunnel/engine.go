@@ -18,19 +18,20 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/udp"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/tun"
 )
 
-// DefaultMTU is the inner MTU that fits a path of 1500 bytes with room for IPv6
-// and a relay's header.
+// DefaultMTU is the inner MTU for a path of 1500 bytes, with room for IPv6 and a relay's
+// header.
 const DefaultMTU = 1400
 
-// MaxControl is the longest payload of SendControl, in bytes: what a path of 9000
-// bytes carries, for those who probe for its MTU.
+// MaxControl is the longest payload of SendControl in bytes: probes of a path's MTU go up to
+// 9000 bytes.
 const MaxControl = 9000 - 48 - relayHeader - session.Overhead
 
-// Config is what an engine is made of.
+// Config configures an engine.
 type Config struct {
 	Device tun.Device     // the engine closes it
 	Key    [32]byte       // private, X25519
@@ -39,12 +40,12 @@ type Config struct {
 	Rand   io.Reader // crypto/rand where nil
 }
 
-// Lease is this node's own place: packets to other addresses than Subnet's are
-// not taken from peers.
+// Lease is this node's part of the overlay. The engine drops peers' packets to addresses
+// outside Subnet.
 type Lease struct {
-	Ranges api.NetRanges
+	Ranges wire.NetRanges
 	Subnet netip.Prefix
-	Relays []netip.AddrPort // through which peers reach us, as datagrams from there show
+	Relays []netip.AddrPort // the sources of relayed datagrams
 }
 
 // Engine is the tunnel of a node. Its methods are safe at any time, also before Run.
@@ -56,7 +57,7 @@ type Engine struct {
 	// Read on the data path, replaced whole under mu.
 	lease   atomic.Pointer[lease]
 	routes  atomic.Pointer[routes]
-	here    atomic.Pointer[map[uint32]struct{}] // nil: nobody said
+	here    atomic.Pointer[map[uint32]struct{}] // nil: not known
 	indexes atomic.Pointer[map[uint32]*keys]
 
 	queue chan handshake // to the keeper
@@ -64,20 +65,20 @@ type Engine struct {
 	rx    *receiver
 	drops drops
 
-	fragments atomic.Uint32 // numbers packets that went in fragments
+	fragments atomic.Uint32 // the last identification of a fragmented packet
 
-	mu     sync.Mutex // guards what follows, and the fields of peers that say so
+	mu     sync.Mutex // guards the fields below, and the fields of peers that say so
 	peers  map[api.PeerKey]*peer
 	active map[*peer]struct{} // those with timers
-	tries  map[uint32]*peer   // by the index that the answer shall carry
+	tries  map[uint32]*peer   // by the index that the response will carry
 	held   map[api.PeerKey]stranger
-	stamp  uint64 // of our last initiation
+	stamp  uint64 // of the last initiation sent
 	events []Event
-	gone   Total // of the peers that were dropped
+	gone   Total // of removed peers
 	closed bool
 }
 
-// New opens the socket. Run does the rest.
+// New opens the socket. Run carries packets.
 func New(cfg Config) (*Engine, error) {
 	if cfg.Rand == nil {
 		cfg.Rand = rand.Reader
@@ -98,7 +99,7 @@ func New(cfg Config) (*Engine, error) {
 		peers: map[api.PeerKey]*peer{}, active: map[*peer]struct{}{}, held: map[api.PeerKey]stranger{},
 		tries: map[uint32]*peer{},
 	}
-	e.fragments.Store(uint32(time.Now().UnixNano())) // an earlier life's may still be on their way
+	e.fragments.Store(uint32(time.Now().UnixNano())) // fragments of an earlier start may still arrive
 	e.conn.Store(conn)
 	e.lease.Store(&lease{})
 	e.routes.Store(&routes{})
@@ -127,14 +128,14 @@ func (e *Engine) Run(ctx context.Context) error {
 	return nil
 }
 
-// Public is the key by which peers know this node.
+// Public returns the public key, which identifies this node to peers.
 func (e *Engine) Public() api.PeerKey { return e.id.Public() }
 
-// Local is the address of the UDP socket.
+// Local returns the address of the UDP socket.
 func (e *Engine) Local() netip.AddrPort { return e.conn.Load().Local() }
 
-// Rebind opens the socket anew on the same port, as after the host's network
-// changed. Sessions stay. An error ends Run.
+// Rebind reopens the socket on the same port, as after a change of the host's network.
+// Sessions stay. An error ends Run.
 func (e *Engine) Rebind() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -153,13 +154,13 @@ func (e *Engine) Rebind() error {
 	return nil
 }
 
-// SetSelf says what is ours.
+// SetSelf sets the node's lease.
 func (e *Engine) SetSelf(l Lease) {
 	e.lease.Store(newLease(l))
 }
 
-// SetHere says which addresses of our subnet somebody has: packets to others are
-// told of by Stray. They are handed on as all are.
+// SetHere sets which addresses of the node's subnet are in use. Stray reports packets to
+// others, which are still written to the device.
 func (e *Engine) SetHere(addresses []netip.Addr) {
 	m := make(map[uint32]struct{}, len(addresses))
 	for _, a := range addresses {
@@ -169,8 +170,8 @@ func (e *Engine) SetHere(addresses []netip.Addr) {
 	e.here.Store(&m)
 }
 
-// SetPeer makes a node a peer, or changes its subnets and endpoints. The caller has
-// verified its proof. Without SetTries its endpoints are tried.
+// SetPeer adds a peer, or changes its subnets and endpoints. The caller has verified its
+// proof. Without SetTries, handshakes are tried at its endpoints.
 func (e *Engine) SetPeer(p api.Peer) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -196,7 +197,7 @@ func (e *Engine) SetPeer(p api.Peer) {
 	}
 }
 
-// DropPeer forgets a peer, its keys and what is held for it.
+// DropPeer removes a peer, its keys and its queued packets.
 func (e *Engine) DropPeer(key api.PeerKey) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -214,8 +215,7 @@ func (e *Engine) DropPeer(key api.PeerKey) {
 	e.reroute()
 }
 
-// SetPath says where data to a peer goes from now on. The zero Path leaves it to
-// the engine again.
+// SetPath sets the path of data to a peer. With the zero Path the engine chooses.
 func (e *Engine) SetPath(key api.PeerKey, path Path) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -228,23 +228,22 @@ func (e *Engine) SetPath(key api.PeerKey, path Path) {
 	}
 }
 
-// SetTries says where handshakes with a peer are tried, all at once.
+// SetTries sets the paths on which handshakes with a peer are tried, all at once.
 func (e *Engine) SetTries(key api.PeerKey, paths ...Path) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if p := e.peers[key]; p != nil {
 		p.tries = slices.Clone(paths)
-		if p.try != nil { // at once over what is new
+		if p.try != nil { // try the new paths at once
 			p.try.at = time.Time{}
 			e.poke()
 		}
 	}
 }
 
-// SetMTU says how long packets to a peer may be; 0 is DefaultMTU, and less than
-// minMTU is not believed. Longer ones are answered with what makes their sender send
-// shorter ones. The engine lowers it by itself when a device of this host refuses a
-// datagram for its length.
+// SetMTU sets the longest inner packet to a peer in bytes; 0 means DefaultMTU, and less than
+// minMTU means minMTU. A longer packet is answered with an ICMP error. The engine lowers the
+// MTU when a device of this host refuses a datagram as too long.
 func (e *Engine) SetMTU(key api.PeerKey, n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -256,7 +255,7 @@ func (e *Engine) SetMTU(key api.PeerKey, n int) {
 	}
 }
 
-// Connect begins a handshake with a peer if there is no session, or an old one.
+// Connect starts a handshake with a peer if it has no session or an old one.
 func (e *Engine) Connect(key api.PeerKey) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -269,12 +268,12 @@ func (e *Engine) Connect(key api.PeerKey) {
 	}
 }
 
-// ErrNoSession says that nothing can be said to a peer before a handshake.
+// ErrNoSession means that a handshake with the peer must come first.
 var ErrNoSession = errors.New("no session")
 
-// SendControl sends payload to a peer over a path. It arrives once, unchanged, or
-// not at all. A payload that is too long for the path is udp.ErrTooLong if a device
-// of this host says so, and lost otherwise.
+// SendControl sends payload to a peer over a path. It arrives once and unchanged, or not at
+// all. A payload that is too long for the path is udp.ErrTooLong if a device of this host
+// refuses it, and lost otherwise.
 func (e *Engine) SendControl(key api.PeerKey, via Path, payload []byte) error {
 	if len(payload) == 0 || len(payload) > MaxControl {
 		return fmt.Errorf("control message of %d bytes: %w", len(payload), api.ErrInvalid)
@@ -299,12 +298,12 @@ func (e *Engine) SendControl(key api.PeerKey, via Path, payload []byte) error {
 // SendRaw sends a datagram whose first byte is RawType or more.
 func (e *Engine) SendRaw(to netip.AddrPort, datagram []byte) error {
 	if len(datagram) == 0 || datagram[0] < RawType {
-		return fmt.Errorf("raw datagram of the engine's own type: %w", api.ErrInvalid)
+		return fmt.Errorf("raw datagram must begin with a type of at least %#x: %w", RawType, api.ErrInvalid)
 	}
 	return e.sendOne(Path{Kind: api.PathDirect, Addr: to}, datagram)
 }
 
-// sendOne sends a datagram that has its path's header.
+// sendOne sends a datagram that begins with its path's header.
 func (e *Engine) sendOne(via Path, b []byte) error {
 	if via.Kind == api.PathRelayTLS {
 		if h := e.cfg.Hooks.SendTLS; h != nil {
@@ -315,7 +314,7 @@ func (e *Engine) sendOne(via Path, b []byte) error {
 	return e.conn.Load().NewSender().Send(via.Addr, b, len(b))
 }
 
-// Receive takes a datagram that came over a relay's TLS. It may change it.
+// Receive takes a datagram that came over a relay's TLS. It may modify it.
 func (e *Engine) Receive(from Path, datagram []byte) {
 	e.rx.take(from, udp.Message{Data: datagram, Each: len(datagram)})
 }
@@ -328,10 +327,10 @@ func (e *Engine) poke() {
 	}
 }
 
-// maxEvents bounds what waits for a slow hook.
+// maxEvents bounds the events that wait for a slow hook.
 const maxEvents = 4096
 
-// post leaves an event for the keeper to deliver. mu is held.
+// post queues an event for the keeper. mu is held.
 func (e *Engine) post(ev Event) {
 	if e.cfg.Hooks.Event != nil && len(e.events) < maxEvents {
 		e.events = append(e.events, ev)

@@ -7,12 +7,11 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
 )
 
-// replayWithin is how lately a peer must have been heard for its stamps to be held
-// against it: an initiation that is no newer than the last is then a replay. A peer
-// that is silent may have lost its clock.
+// replayWithin is how recently a peer must have been heard for an initiation without a newer
+// stamp to count as a replay. A peer that was silent for longer may have lost its clock.
 const replayWithin = 5 * time.Second
 
-// handshake takes a message that is not of a session.
+// handshake handles a message outside a session.
 func (k *keeper) handshake(now time.Time, from Path, msg []byte) {
 	e := k.e
 	switch session.Type(msg) {
@@ -64,8 +63,8 @@ func (k *keeper) initiation(now time.Time, from Path, msg []byte) {
 	}
 }
 
-// answer answers a peer's initiation, once, or once for each path that it came by.
-// mu is held.
+// answer answers a peer's initiation, again for each further path that it came by. mu is
+// held.
 func (k *keeper) answer(now time.Time, p *peer, offer *session.Offer, from Path, msg []byte) {
 	e := k.e
 	back := p.back(from)
@@ -105,7 +104,7 @@ func (k *keeper) answer(now time.Time, p *peer, offer *session.Offer, from Path,
 	}
 }
 
-// confirm notes that a peer has used a session that we offered it.
+// confirm records that a peer has used the session that was offered to it.
 func (e *Engine) confirm(ks *keys, from Path, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -118,14 +117,14 @@ func (e *Engine) confirm(ks *keys, from Path, now time.Time) {
 	e.establish(p, ks, from, 0)
 }
 
-// response takes the answer to an initiation of ours.
+// response handles the response to an initiation.
 func (k *keeper) response(now time.Time, from Path, msg []byte) {
 	e := k.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p := e.tries[session.Receiver(msg)]
 	if p == nil {
-		return // late: another was faster
+		return // late: another response came first
 	}
 	s, _, err := p.try.init.Finish(msg)
 	if err != nil {
@@ -134,7 +133,7 @@ func (k *keeper) response(now time.Time, from Path, msg []byte) {
 	}
 	s.Created = now
 	rtt := time.Duration(0)
-	if p.try.sent == 1 { // else nobody knows which of them was answered
+	if p.try.sent == 1 { // otherwise it is unknown which message was answered
 		rtt = now.Sub(p.try.made)
 	}
 	ks := &keys{Session: s, peer: p}
@@ -146,11 +145,11 @@ func (k *keeper) response(now time.Time, from Path, msg []byte) {
 		e.post(Heard{p.key, from})
 	}
 	if len(p.held) == 0 {
-		k.keepalive(p) // the peer may not send before it has heard that we agree
+		k.keepalive(p) // the peer sends only after the session is confirmed
 	}
 }
 
-// establish makes keys the current ones. mu is held.
+// establish makes the keys the current ones. mu is held.
 func (e *Engine) establish(p *peer, ks *keys, from Path, rtt time.Duration) {
 	e.unlist(p.older[len(p.older)-1])
 	copy(p.older[1:], p.older[:])
@@ -169,10 +168,10 @@ func (e *Engine) establish(p *peer, ks *keys, from Path, rtt time.Duration) {
 	p.waiting.Store(0)
 	p.send.Store(ks.Session)
 	e.post(Established{p.key, from, rtt})
-	e.look(p) // what is held may go
+	e.look(p) // sends the queued packets
 }
 
-// cookie takes a busy peer's demand to show that we are where we say.
+// cookie handles a busy peer's request to prove this node's address.
 func (k *keeper) cookie(now time.Time, msg []byte) {
 	e := k.e
 	e.mu.Lock()
@@ -186,15 +185,15 @@ func (k *keeper) cookie(now time.Time, msg []byte) {
 		p.traffic.drops.add(Denied, 1)
 		return
 	}
-	if cookie != p.try.cookie { // else it was no help
+	if cookie != p.try.cookie { // the same cookie did not help
 		p.try.cookie = cookie
 		session.Sign(p.try.msg, p.key, cookie)
 		p.try.at = now
 	}
 }
 
-// unknown takes the hint that a peer has lost a session of ours. It is not proven:
-// it costs a handshake at most, and the session stays.
+// unknown handles the hint that a peer has lost a session. The hint is not authenticated:
+// it causes at most a handshake, and the session stays.
 func (k *keeper) unknown(now time.Time, msg []byte) {
 	e := k.e
 	e.mu.Lock()
@@ -202,7 +201,7 @@ func (k *keeper) unknown(now time.Time, msg []byte) {
 	index := session.Receiver(msg)
 	for _, p := range e.peers {
 		if s := p.send.Load(); s != nil && s.Remote == index {
-			if now.Sub(p.hinted) > time.Second && p.next == nil { // else it has just begun anew itself
+			if now.Sub(p.hinted) > time.Second && p.next == nil { // otherwise the peer has just started a handshake
 				p.hinted = now
 				e.want(p)
 			}

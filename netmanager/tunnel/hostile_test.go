@@ -13,6 +13,7 @@ import (
 	crand "crypto/rand"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/offload"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
 )
@@ -79,7 +80,7 @@ func TestStrangersDatagramsLeaveNoTrace(t *testing.T) {
 			d = d[:min(len(d), 1)]
 		case 2:
 			if len(d) > 4 {
-				copy(d, []byte{byte(1 + i%6), 0, 0, 0}) // of a type of ours
+				copy(d, []byte{byte(1 + i%6), 0, 0, 0}) // with a type of the engine
 			}
 		case 3:
 			d = buf[:[]int{session.InitiationLen, session.ResponseLen, session.CookieLen, session.HeaderLen, 100}[i/5%5]]
@@ -90,14 +91,14 @@ func TestStrangersDatagramsLeaveNoTrace(t *testing.T) {
 	settle(b, func() uint64 { return sum(b.Engine.Drops()) })
 	after := memory()
 	if got := b.delivered(); got != seen {
-		t.Errorf("%d packets were delivered", got-seen)
+		t.Errorf("%d packets of random datagrams were delivered, want 0", got-seen)
 	}
 	if after > before+2 {
-		t.Errorf("memory grew from %.1f to %.1f MiB", before, after)
+		t.Errorf("memory grew from %.1f to %.1f MiB, want at most 2 more", before, after)
 	}
 	d := b.Engine.Drops()
 	if sum(d) < n/4 {
-		t.Errorf("few were seen: %v", d)
+		t.Errorf("drops %v, want at least %d", d, n/4)
 	}
 	t.Logf("%v; %.1f MiB", d, after)
 	a.exec("ping", "-c1", "-w20", b.addr().String())
@@ -120,10 +121,10 @@ func TestReplaysAreTakenOnce(t *testing.T) {
 	settle(b, func() uint64 { return b.Stats()[0].Drops[Replayed] })
 	st := b.Stats()[0]
 	if got := b.delivered() - seen; got != 1 {
-		t.Errorf("delivered %d times", got)
+		t.Errorf("a replayed packet was delivered %d times, want once", got)
 	}
 	if st.Drops[Replayed] < 1000 {
-		t.Errorf("%v", st.Drops)
+		t.Errorf("drops %v, want at least 1000 replays", st.Drops)
 	}
 }
 
@@ -165,7 +166,7 @@ func TestAPeerCannotForgeAddresses(t *testing.T) {
 		copy(p[24:], g[:])
 		return p
 	}
-	r := api.DefaultNetRanges()
+	r := wire.DefaultNetRanges()
 	bad := [][]byte{
 		udpPacket(other, b.addr(), port), udpPacket(b.addr(), b.addr(), port), udpPacket(a.addr(), other, port),
 		udpPacket(a.addr(), b.under, port), udpPacket(netip.MustParseAddr("127.0.0.1"), b.addr(), port),
@@ -182,7 +183,7 @@ func TestAPeerCannotForgeAddresses(t *testing.T) {
 			}
 		}
 	}
-	// What claims a partial checksum and has no place for one; and an unknown kind.
+	// A packet with a partial checksum but no field for one; and an unknown kind.
 	icmp := udpPacket(a.addr(), b.addr(), port)
 	icmp[9] = 1
 	for kind, p := range map[session.Kind][]byte{session.Partial: icmp, 9: icmp} {
@@ -194,16 +195,16 @@ func TestAPeerCannotForgeAddresses(t *testing.T) {
 		return d[Forged] == uint64(2*len(bad)) && d[Malformed] == 2
 	})
 	if got := b.delivered(); got != seen {
-		t.Errorf("%d were delivered", got-seen)
+		t.Errorf("%d forged packets were delivered, want 0", got-seen)
 	}
-	// And an engine does not let its own host do it.
+	// A correct packet passes.
 	msg := s.Seal(nil, session.Data, udpPacket(a.addr(), b.addr(), port))
 	conn.Send(target, msg, len(msg))
 	eventually(t, "the true one is delivered", func() bool { return b.delivered() == seen+1 })
 }
 
-// A flood of initiations, of which each costs a Diffie-Hellman computation, takes
-// no memory, is answered with cookies, and lets those pass that return them.
+// A flood of initiations, each of which costs a Diffie-Hellman computation, takes no memory and is
+// answered with cookies. Peers that return the cookie still connect.
 func TestHandshakeFlood(t *testing.T) {
 	hs := newHosts(t, 3)
 	a, b, flooder := hs[0], hs[1], hs[2]
@@ -211,7 +212,7 @@ func TestHandshakeFlood(t *testing.T) {
 		h.start(Hooks{})
 	}
 	target := netip.AddrPortFrom(b.under, b.Local().Port())
-	// Made beforehand: to make them costs more than to send them.
+	// Created in advance, because that costs more than sending them.
 	var flood [][]byte
 	for i := range 200 {
 		var k [32]byte
@@ -259,7 +260,7 @@ func TestHandshakeFlood(t *testing.T) {
 	held := len(b.Engine.held)
 	b.mu.Unlock()
 	if held > maxStrangers {
-		t.Errorf("%d strangers are held", held)
+		t.Errorf("%d initiations of unknown peers are kept, want at most %d", held, maxStrangers)
 	}
 	b.SetPeer(a.record())
 	a.exec("ping", "-c1", "-w20", b.addr().String())
@@ -291,7 +292,7 @@ func FuzzReceive(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	e.SetSelf(Lease{Ranges: api.DefaultNetRanges(), Subnet: netip.MustParsePrefix("10.16.0.0/26")})
+	e.SetSelf(Lease{Ranges: wire.DefaultNetRanges(), Subnet: netip.MustParsePrefix("10.16.0.0/26")})
 	k := &keeper{e: e, gate: session.NewGate(e.id)}
 	f.Add([]byte{4, 0, 0, 0}, uint16(3))
 	f.Add(make([]byte, session.InitiationLen), uint16(200))
@@ -335,7 +336,7 @@ func TestDataPathAllocatesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer e.conn.Load().Close()
-		e.SetSelf(Lease{Ranges: api.DefaultNetRanges(), Subnet: subnets[i]})
+		e.SetSelf(Lease{Ranges: wire.DefaultNetRanges(), Subnet: subnets[i]})
 		ends[i] = e
 	}
 	for i, e := range ends {
@@ -384,15 +385,15 @@ func TestDataPathAllocatesNothing(t *testing.T) {
 		round()
 	}
 	if n := testing.AllocsPerRun(200, round); n > 0.1 {
-		t.Errorf("%.2f allocations for ten packets there", n)
+		t.Errorf("%.2f allocations for ten packets, want none", n)
 	}
 	if b.written == 0 || sum(y.Stats()[0].Drops) != 0 {
-		t.Errorf("%d written, %v", b.written, y.Stats()[0].Drops)
+		t.Errorf("%d packets written, drops %v, want some and none", b.written, y.Stats()[0].Drops)
 	}
 }
 
-// Packets to an address that nobody has are told of, now and then, and no others.
-func TestPacketsToNobodyAreToldOf(t *testing.T) {
+// Packets to an unused address are reported at a bounded rate, and no others.
+func TestPacketsToUnusedAddressesAreReported(t *testing.T) {
 	a, b := pair(t)
 	a.exec("ping", "-c1", "-w20", b.addr().String())
 	nobody := b.addr().Next()
@@ -409,7 +410,7 @@ func TestPacketsToNobodyAreToldOf(t *testing.T) {
 			case e := <-b.events:
 				if s, ok := e.(Stray); ok {
 					if n++; s != (Stray{a.Public(), nobody}) {
-						t.Errorf("%+v", s)
+						t.Errorf("event %+v, want a stray of the peer to %s", s, nobody)
 					}
 				}
 			default:
@@ -419,22 +420,22 @@ func TestPacketsToNobodyAreToldOf(t *testing.T) {
 	}
 	flood()
 	if n := strays(); n > 0 {
-		t.Errorf("%d strays before it was said who is here", n)
+		t.Errorf("%d Stray events before SetHere, want 0", n)
 	}
 	b.SetHere([]netip.Addr{b.addr()})
 	began := time.Now()
 	flood()
 	if s := until[Stray](b); s != (Stray{a.Public(), nobody}) {
-		t.Errorf("%+v", s)
+		t.Errorf("event %+v, want a stray of the peer to %s", s, nobody)
 	}
 	if n, most := strays(), int(time.Since(began)/strayEvery)+1; n > most {
-		t.Errorf("%d strays, at most %d", n, most)
+		t.Errorf("%d Stray events, want at most %d", n, most)
 	}
 	b.SetHere([]netip.Addr{b.addr(), nobody})
 	time.Sleep(2 * strayEvery) // of those before
 	strays()
 	flood()
 	if n := strays(); n > 0 {
-		t.Errorf("%d strays to somebody", n)
+		t.Errorf("%d Stray events for an address in use, want 0", n)
 	}
 }

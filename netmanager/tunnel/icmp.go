@@ -2,8 +2,8 @@ package tunnel
 
 import "github.com/treeline-edge/treeline/netmanager/tunnel/offload"
 
-// tooLong answers a packet that is longer than the path takes, so that its sender
-// sends shorter ones.
+// tooLong answers a packet that exceeds mtu with an ICMP error, so that its sender sends
+// shorter ones.
 func (e *Engine) tooLong(packet []byte, mtu int) {
 	frame := offload.TooBig(packet, mtu)
 	if frame == nil {

@@ -9,14 +9,14 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// The addresses of inner packets are IPv4 addresses or their twins; either way the
-// 32 bits of the IPv4 address say all.
+// The addresses of inner packets are IPv4 addresses or their twins. Both are identified by the
+// 32 bits of the IPv4 address.
 
 type prefix4 struct{ addr, mask uint32 }
 
 func newPrefix4(p netip.Prefix) prefix4 {
 	if !p.IsValid() || !p.Addr().Is4() {
-		return prefix4{addr: 1} // holds nothing
+		return prefix4{addr: 1} // contains no address
 	}
 	a := p.Masked().Addr().As4()
 	return prefix4{binary.BigEndian.Uint32(a[:]), uint32(^uint64(0) << (32 - p.Bits()))}
@@ -28,7 +28,7 @@ func (p prefix4) holds(a uint32) bool { return a&p.mask == p.addr }
 type lease struct {
 	subnet prefix4
 	claim  netip.Addr
-	six    [12]byte // begins the twins of instances' addresses
+	six    [12]byte // prefix of the twins of instances' addresses
 	relays []netip.AddrPort
 }
 
@@ -44,7 +44,7 @@ func newLease(l Lease) *lease {
 	return out
 }
 
-// path says which way a datagram came.
+// path returns the path by which a datagram came.
 func (l *lease) path(from netip.AddrPort) Path {
 	if slices.Contains(l.relays, from) {
 		return Path{Kind: api.PathRelay, Addr: from}
@@ -52,7 +52,7 @@ func (l *lease) path(from netip.AddrPort) Path {
 	return Path{Kind: api.PathDirect, Addr: from}
 }
 
-// addresses reads a packet's source and destination; false if it is no packet
+// addresses returns a packet's source and destination. ok is false if it is not a packet
 // between addresses of instances.
 func (l *lease) addresses(p []byte) (src, dst uint32, ok bool) {
 	if len(p) >= 20 && p[0]>>4 == 4 {
@@ -64,8 +64,7 @@ func (l *lease) addresses(p []byte) (src, dst uint32, ok bool) {
 	return 0, 0, false
 }
 
-// routes finds the peer that an address lives on: one look-up per length of prefix,
-// the longest first.
+// routes finds the peer of an address: one look-up per prefix length, the longest first.
 type routes struct {
 	masks []uint32
 	peers map[prefix4]*peer
@@ -80,7 +79,7 @@ func (r *routes) find(dst uint32) *peer {
 	return nil
 }
 
-// reroute makes the routes anew. mu is held.
+// reroute rebuilds the routes. mu is held.
 func (e *Engine) reroute() {
 	r := &routes{peers: map[prefix4]*peer{}}
 	for _, p := range e.peers {

@@ -11,34 +11,33 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
 )
 
-// Times of the engine. None runs while there is nothing to say to a peer, but for
-// the one that erases keys.
+// The engine's times. Without traffic with a peer, only the timer that erases keys runs.
 const (
-	keepAfter   = 500 * time.Millisecond  // data came, nothing was sent: an empty message says that it came
-	silentAfter = 1500 * time.Millisecond // data was sent, nothing came; and twice the RTT
-	tryFor      = 20 * time.Second        // a handshake is given up
-	tryMax      = 4 * time.Second         // between messages of it; the first comes again after tryMin
+	keepAfter   = 500 * time.Millisecond  // after data came and nothing was sent, an empty message acknowledges it
+	silentAfter = 1500 * time.Millisecond // after data was sent and nothing came, plus twice the RTT
+	tryFor      = 20 * time.Second        // until a handshake is given up
+	tryMax      = 4 * time.Second         // longest pause between its messages; tryMin is the first
 	tryMin      = 250 * time.Millisecond
-	renewTry    = 5 * time.Second        // its message is made anew; until then an answer to any fits
-	nextFor     = 10 * time.Second       // an offered session waits to be used
-	strangerFor = 2 * time.Second        // an unknown peer's initiation is held
-	pause       = 250 * time.Millisecond // later than that, a wake-up shows that we did not run
-	busyFor     = time.Second            // after the queue was long
+	renewTry    = 5 * time.Second        // until its message is replaced; until then a response to any copy is accepted
+	nextFor     = 10 * time.Second       // until an unused offered session is removed
+	strangerFor = 2 * time.Second        // how long an unknown peer's initiation is kept
+	pause       = 250 * time.Millisecond // a wake-up that is later shows that this process was suspended
+	busyFor     = time.Second            // how long cookies are required after the queue was long
 )
 
 const (
-	busyQueue    = 16 // handshake messages waiting: from here on cookies are asked for
+	busyQueue    = 16 // waiting handshake messages from which on cookies are required
 	maxStrangers = 64
 )
 
-// handshake is a message for the keeper.
+// handshake is a handshake message for the keeper.
 type handshake struct {
 	from Path
 	n    int
 	b    [session.InitiationLen]byte
 }
 
-// attempt is a handshake that we began.
+// attempt is a handshake that this node started.
 type attempt struct {
 	init   *session.Initiation
 	msg    []byte // without cookie
@@ -46,12 +45,12 @@ type attempt struct {
 	index  uint32
 	began  time.Time
 	made   time.Time // msg
-	at     time.Time // to be sent again
+	at     time.Time // when to send again
 	wait   time.Duration
 	sent   int
 }
 
-// stranger is an initiation of a node that we do not know.
+// stranger is an initiation of an unknown node.
 type stranger struct {
 	offer *session.Offer
 	msg   []byte
@@ -59,14 +58,13 @@ type stranger struct {
 	until time.Time
 }
 
-// outgoing is what a step of the keeper wants sent; the keeper sends it when it
-// holds no lock.
+// outgoing is a message that the keeper sends when it holds no lock.
 type outgoing struct {
 	via Path
 	msg []byte
 }
 
-// release is held packets that may go.
+// release is packets that waited for a session and can be sent.
 type release struct {
 	peer    *peer
 	session *session.Session
@@ -74,12 +72,12 @@ type release struct {
 	frames  [][]byte
 }
 
-// keeper makes handshakes, and looks after what takes time. It is one goroutine.
+// keeper makes handshakes and runs the timers, on one goroutine.
 type keeper struct {
 	e        *Engine
 	gate     *session.Gate
-	tx       *transmitter // made when first needed
-	busy     time.Time    // until then
+	tx       *transmitter // created when first needed
+	busy     time.Time    // cookies are required until then
 	out      []outgoing
 	releases []release
 }
@@ -125,7 +123,7 @@ func (k *keeper) deliver() {
 	}
 }
 
-// send sends what steps have left.
+// send sends the messages and packets that are due.
 func (k *keeper) send(now time.Time) {
 	for _, o := range k.out {
 		msg := o.msg
@@ -152,7 +150,7 @@ func (k *keeper) send(now time.Time) {
 	k.releases = k.releases[:0]
 }
 
-// tick does what time and others' calls ask for, and says when to come again.
+// tick does what is due, and returns when to call it again; the zero time means never.
 func (k *keeper) tick(now time.Time) (next time.Time) {
 	e := k.e
 	e.mu.Lock()
@@ -183,8 +181,8 @@ func (k *keeper) tick(now time.Time) (next time.Time) {
 	return next
 }
 
-// look does what is due for a peer, and says when it is to be looked at again; the
-// zero time is when something happens. mu is held.
+// look does what is due for a peer, and returns when to call it again; the zero time means
+// when something happens. mu is held.
 func (k *keeper) look(now time.Time, p *peer) (next time.Time) {
 	e := k.e
 	at := func(t time.Time) {
@@ -192,7 +190,7 @@ func (k *keeper) look(now time.Time, p *peer) (next time.Time) {
 			next = t
 		}
 	}
-	p.armed.Store(false) // before it is read what would arm it
+	p.armed.Store(false) // before reading the fields whose writers arm it
 	expire(e, now, &p.next, nextFor, at)
 	expire(e, now, &p.current, session.RejectAfter, at)
 	for i := range p.older {
@@ -209,7 +207,7 @@ func (k *keeper) look(now time.Time, p *peer) (next time.Time) {
 			p.armed.Store(true)
 			at(due)
 		case now.Sub(due) > pause && p.waiting.CompareAndSwap(w, stamp(now)):
-			// This process slept, and could not hear: nobody was silent.
+			// This process was suspended and could not receive: the peer was not silent.
 			p.armed.Store(true)
 			at(now.Add(silentAfter))
 		case p.silent.CompareAndSwap(false, true):
@@ -240,7 +238,7 @@ func (k *keeper) look(now time.Time, p *peer) (next time.Time) {
 	return next
 }
 
-// expire erases keys whose time is over.
+// expire erases keys that are older than after.
 func expire(e *Engine, now time.Time, k **keys, after time.Duration, at func(time.Time)) {
 	if *k == nil {
 		return
@@ -264,7 +262,7 @@ func (k *keeper) keepalive(p *peer) {
 	}
 }
 
-// attempt sends the initiation to a peer if it is due, or gives up. mu is held.
+// attempt sends the initiation to a peer when it is due, or gives up. mu is held.
 func (k *keeper) attempt(now time.Time, p *peer) {
 	e, t := k.e, p.try
 	if now.Before(t.at) {
@@ -274,7 +272,7 @@ func (k *keeper) attempt(now time.Time, p *peer) {
 		t.began = now
 	}
 	if now.Sub(t.began) >= tryFor {
-		// Whoever sends next begins anew.
+		// The next packet starts another handshake.
 		e.endTry(p)
 		p.traffic.drops.add(NoAnswer, len(p.held))
 		p.held, p.heldBytes = nil, 0
@@ -299,7 +297,7 @@ func (k *keeper) attempt(now time.Time, p *peer) {
 		hello := session.Hello{Stamp: e.stamp, AES: session.HasAES, Claim: e.lease.Load().claim}
 		var err error
 		if t.init, t.msg, err = session.Initiate(e.cfg.Rand, e.id, p.key, t.index, hello); err != nil {
-			// The peer's key is no point of the curve: there is nobody to talk to.
+			// The peer's key is not a point of the curve: no handshake is possible.
 			t.at = now.Add(tryMax)
 			return
 		}
@@ -320,7 +318,7 @@ func (k *keeper) attempt(now time.Time, p *peer) {
 	}
 }
 
-// want begins a handshake with a peer, unless one is on. mu is held.
+// want starts a handshake with a peer, unless one is under way. mu is held.
 func (e *Engine) want(p *peer) {
 	if p.try == nil && !p.dropped {
 		p.try = &attempt{}
@@ -342,7 +340,7 @@ func (e *Engine) wantSoon(p *peer) {
 	e.want(p)
 }
 
-// look has the keeper look at a peer. mu is held.
+// look makes the keeper look at a peer. mu is held.
 func (e *Engine) look(p *peer) {
 	if !p.dropped {
 		e.active[p] = struct{}{}
@@ -350,7 +348,7 @@ func (e *Engine) look(p *peer) {
 	}
 }
 
-// arm has the keeper look at a peer from the data path, which does so often.
+// arm is look for the data path, which calls it often.
 func (e *Engine) arm(p *peer) {
 	if p.armed.Load() || !p.armed.CompareAndSwap(false, true) {
 		return
@@ -360,14 +358,14 @@ func (e *Engine) arm(p *peer) {
 	e.look(p)
 }
 
-// moved notes that a peer is heard by another path.
+// moved reports that a peer is heard by another path.
 func (e *Engine) moved(p *peer, from Path) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.post(Moved{p.key, from})
 }
 
-// unsilent notes that a silent peer is heard.
+// unsilent reports that a silent peer is heard again.
 func (e *Engine) unsilent(p *peer, from Path) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -376,12 +374,12 @@ func (e *Engine) unsilent(p *peer, from Path) {
 	}
 }
 
-// newIndex is an index that nothing has. mu is held.
+// newIndex returns an unused index. mu is held.
 func (e *Engine) newIndex() uint32 {
 	for {
 		var b [4]byte
 		if _, err := io.ReadFull(e.cfg.Rand, b[:]); err != nil {
-			panic("tunnel: no randomness: " + err.Error())
+			panic("tunnel: read random bytes: " + err.Error())
 		}
 		i := binary.BigEndian.Uint32(b[:])
 		if i != 0 && e.tries[i] == nil && (*e.indexes.Load())[i] == nil {
@@ -390,7 +388,7 @@ func (e *Engine) newIndex() uint32 {
 	}
 }
 
-// list makes keys known to the receiver, and unlist unknown. mu is held.
+// list adds keys for the receiver, unlist removes them. mu is held.
 func (e *Engine) list(k *keys) {
 	e.reindex(func(m map[uint32]*keys) { m[k.Local] = k })
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/programtest"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/tun"
 )
 
@@ -80,7 +81,7 @@ func (h *host) exec(args ...string) string {
 
 // addr is an address of the host in the overlay; six its twin.
 func (h *host) addr() netip.Addr { return h.subnet.Addr().Next() }
-func (h *host) six() netip.Addr  { return api.DefaultNetRanges().Twin(h.addr()) }
+func (h *host) six() netip.Addr  { return wire.DefaultNetRanges().Twin(h.addr()) }
 
 // newHosts makes n hosts on one link, each with its device, and no peers.
 func newHosts(t testing.TB, n int) []*host {
@@ -148,7 +149,7 @@ func (h *host) start(hooks Hooks) {
 	}
 	run(h.t, "ip", "-n", h.ns, "addr", "replace", h.addr().String()+"/13", "dev", "tl0")
 	run(h.t, "ip", "-n", h.ns, "addr", "replace", h.six().String()+"/64", "dev", "tl0", "nodad")
-	h.SetSelf(Lease{Ranges: api.DefaultNetRanges(), Subnet: h.subnet})
+	h.SetSelf(Lease{Ranges: wire.DefaultNetRanges(), Subnet: h.subnet})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	e := h.Engine

@@ -10,7 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
 )
 
-// relayHeader is the length of what goes before a datagram to a relay.
+// relayHeader is the length of a relay's header in bytes.
 const (
 	relayHeader = 16
 	typeRelay   = 0x10
@@ -19,8 +19,8 @@ const (
 // relayed reports whether the path is through a relay.
 func (p Path) relayed() bool { return p.Kind == api.PathRelay || p.Kind == api.PathRelayTLS }
 
-// header appends what goes before each datagram on the path: for a relay over UDP
-// type 0x10, three zero bytes, slot and ticket, big endian.
+// header appends the header of datagrams on the path: for a relay over UDP type 0x10, three
+// zero bytes, slot and ticket, big endian.
 func (p Path) header(b []byte) []byte {
 	if p.Kind != api.PathRelay {
 		return b
@@ -30,7 +30,7 @@ func (p Path) header(b []byte) []byte {
 	return binary.BigEndian.AppendUint64(b, p.Ticket)
 }
 
-// peer is a node that we may talk to.
+// peer is the state of a peer.
 type peer struct {
 	key api.PeerKey
 
@@ -41,11 +41,11 @@ type peer struct {
 	mtu     atomic.Int32
 
 	// Written on the data path. Times are since epoch, in nanoseconds; 0 is never.
-	sent    atomic.Int64 // last time that something was sent
-	heard   atomic.Int64 // last time that something authentic came
-	waiting atomic.Int64 // first time that data was sent since something came
-	owed    atomic.Int64 // first time that data came since something was sent
-	armed   atomic.Bool  // the keeper looks after it
+	sent    atomic.Int64 // when something was last sent
+	heard   atomic.Int64 // when something authentic last came
+	waiting atomic.Int64 // when data was first sent since something came
+	owed    atomic.Int64 // when data first came since something was sent
+	armed   atomic.Bool  // the keeper will look at it
 	stale   atomic.Bool  // the keeper knows that the session is old
 	silent  atomic.Bool  // Silent was posted, and Heard was not
 	from    Path         // of the last message; the receiver's
@@ -56,29 +56,29 @@ type peer struct {
 	// Guarded by Engine.mu.
 	endpoints []netip.AddrPort
 	tries     []Path
-	fixed     bool // SetPath rules
+	fixed     bool // path was set by SetPath
 	current   *keys
-	older     [3]*keys // for packets still on the way; more than one, since both ends may begin at once
+	older     [3]*keys // for packets on the way; several, because both ends may start handshakes at once
 	next      *keys    // offered to the peer, not yet confirmed by it
 	try       *attempt
-	stamp     uint64 // the greatest of its initiations
-	answered  answer // the last of them
+	stamp     uint64 // the greatest stamp of its initiations
+	answered  answer // to the last initiation
 	held      [][]byte
 	heldBytes int
 	dropped   bool
-	hinted    time.Time // that it does not know our session
+	hinted    time.Time // when it reported an unknown session
 	rtt       time.Duration
-	since     time.Time // of the last handshake, by the wall clock
+	since     time.Time // time of the last handshake, by the wall clock
 }
 
-// keys is a session and whose it is.
+// keys is a session and its peer.
 type keys struct {
 	*session.Session
 	peer      *peer
 	confirmed atomic.Bool // the peer has used it, or answered with it
 }
 
-// answer is how we answered an initiation, to do so again if it comes by another path.
+// answer is the response to an initiation, to repeat if it comes by another path.
 type answer struct {
 	ephemeral [32]byte
 	msg       []byte
@@ -90,7 +90,8 @@ func newPeer(key api.PeerKey) *peer {
 	return p
 }
 
-// epoch is when the process began: times since are monotonic and fit an atomic.
+// epoch is the start of the process. Times are nanoseconds since, which are monotonic and fit
+// an atomic.
 var epoch = time.Now()
 
 func stamp(t time.Time) int64 { return max(1, int64(t.Sub(epoch))) }
@@ -104,7 +105,7 @@ func (p *peer) owns(src uint32) bool {
 	return false
 }
 
-// attempts are the paths to try a handshake over. mu is held.
+// attempts returns the paths to try a handshake on. mu is held.
 func (p *peer) attempts() []Path {
 	if p.tries != nil {
 		return p.tries
@@ -116,8 +117,8 @@ func (p *peer) attempts() []Path {
 	return out
 }
 
-// back is where to answer what came by a path: the same way, or through the peer's
-// relays if it came through ours. mu is held.
+// back returns the paths to answer on: the path that a message came by, or the peer's relays
+// if it was relayed. mu is held.
 func (p *peer) back(from Path) []Path {
 	if !from.relayed() {
 		return []Path{from}
@@ -131,13 +132,13 @@ func (p *peer) back(from Path) []Path {
 	return out
 }
 
-// plateaus are what MTUs of paths make of inner ones, and minMTU the least that any
-// host must take (RFC 791).
+// plateaus are the inner MTUs of common paths. minMTU is what every host must accept
+// (RFC 791).
 var plateaus = []int{1340, 1280, 1220, 1100, 1000, minMTU}
 
 const minMTU = 576
 
-// narrow lowers the MTU below n, which was too much.
+// narrow lowers the MTU to the next plateau below n, which was too long.
 func (p *peer) narrow(n int) {
 	for _, m := range plateaus {
 		if old := p.mtu.Load(); m < n && int(old) >= n {
@@ -146,13 +147,14 @@ func (p *peer) narrow(n int) {
 	}
 }
 
-// Held packets wait for a session: this many, and bytes.
+// The bounds of the packets that wait for a session.
 const (
 	maxHeld      = 16
 	maxHeldBytes = 128 << 10
 )
 
-// hold keeps a frame until there is a session. mu is held.
+// hold queues a frame until there is a session, and reports whether there was room. mu is
+// held.
 func (p *peer) hold(frame []byte) bool {
 	if len(p.held) >= maxHeld || p.heldBytes+len(frame) > maxHeldBytes {
 		return false

@@ -44,8 +44,8 @@ func (e *Engine) receiveFrom(conn *udp.Conn) error {
 			return err
 		}
 		if err != nil {
-			// An error of the socket is one of the network below; it passes, or the
-			// next call fails as well. Without a pause that would take a whole core.
+			// Errors of the socket come from the network below. They pass, or the next call
+			// fails too; without a pause that would take a whole core.
 			e.drops.add(SendFailed, 1)
 			time.Sleep(10 * time.Millisecond)
 			continue
@@ -54,9 +54,9 @@ func (e *Engine) receiveFrom(conn *udp.Conn) error {
 	}
 }
 
-// receiver opens datagrams and gives the device what is in them.
+// receiver opens datagrams and writes their packets to the device.
 type receiver struct {
-	mu    sync.Mutex // guards what follows, sessions' windows, and writing to the device
+	mu    sync.Mutex // guards the fields below, sessions' windows, and writes to the device
 	e     *Engine
 	join  offload.Joiner
 	write func([][]byte) error
@@ -67,12 +67,12 @@ type receiver struct {
 	here   *map[uint32]struct{}
 	dst    uint32 // of the packet before, found in here
 	conn   *udp.Conn
-	sender *udp.Sender // of hints to strangers
+	sender *udp.Sender // of hints
 	hints  int         // left in this second
 	second int64
 }
 
-// flushBytes is how much is joined before it is written: more would not be one packet.
+// flushBytes is how many bytes are joined before they are written: more do not fit a packet.
 const flushBytes = 60 << 10
 
 func newReceiver(e *Engine) *receiver {
@@ -81,7 +81,7 @@ func newReceiver(e *Engine) *receiver {
 	return r
 }
 
-// batch takes what the socket gave at once.
+// batch takes the messages of one Receive.
 func (r *receiver) batch(m *udp.Receiver, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,7 +96,7 @@ func (r *receiver) batch(m *udp.Receiver, n int) {
 	r.flush()
 }
 
-// take is batch for what came another way.
+// take is batch for a message that did not come from the socket.
 func (r *receiver) take(from Path, m udp.Message) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,7 +107,7 @@ func (r *receiver) take(from Path, m udp.Message) {
 // message takes a run of datagrams of one sender.
 func (r *receiver) message(now time.Time, lease *lease, from Path, m udp.Message) {
 	e := r.e
-	var p *peer // the last that was heard
+	var p *peer // of the last datagram
 	var bytes, packets int
 	var data bool
 	done := func() {
@@ -182,7 +182,7 @@ func (r *receiver) keys(index uint32) *keys {
 	return r.last
 }
 
-// packet checks an inner packet and adds it to what is written.
+// packet checks an inner packet and queues it for the device.
 func (r *receiver) packet(now time.Time, lease *lease, p *peer, packet []byte, partial bool) bool {
 	src, dst, ok := lease.addresses(packet)
 	if !ok || !p.owns(src) || !lease.subnet.holds(dst) {
@@ -207,7 +207,7 @@ func (r *receiver) packet(now time.Time, lease *lease, p *peer, packet []byte, p
 	return true
 }
 
-// strayEvery bounds how often a peer's packets to nobody are told of.
+// strayEvery is the least time between two Stray events of a peer.
 const strayEvery = 100 * time.Millisecond
 
 func (r *receiver) stray(now time.Time, p *peer, dst uint32) {
@@ -229,7 +229,7 @@ func (r *receiver) flush() {
 	r.bytes = 0
 }
 
-// heard notes that a peer lives.
+// heard records that an authentic message of a peer came.
 func (r *receiver) heard(p *peer, at int64, from Path, data bool) {
 	p.heard.Store(at)
 	if p.waiting.Load() != 0 {
@@ -253,11 +253,11 @@ func (r *receiver) heard(p *peer, at int64, from Path, data bool) {
 	}
 }
 
-// hintsPerSecond bounds how many strangers hear that we do not know them.
+// hintsPerSecond bounds the hints about unknown sessions.
 const hintsPerSecond = 20
 
-// hint tells the sender of a message of an unknown session to begin anew. Through a
-// relay there is no way back; its sender will notice our silence.
+// hint tells the sender of a message of an unknown session to start a handshake. A relayed
+// message has no way back; its sender notices the silence.
 func (r *receiver) hint(now time.Time, from Path, d []byte) {
 	if from.Kind != api.PathDirect {
 		return
@@ -278,7 +278,7 @@ func (r *receiver) hint(now time.Time, from Path, d []byte) {
 	}
 }
 
-// enqueue leaves a handshake message for the keeper.
+// enqueue queues a handshake message for the keeper.
 func (e *Engine) enqueue(from Path, d []byte) {
 	h := handshake{from: from, n: len(d)}
 	copy(h.b[:], d)

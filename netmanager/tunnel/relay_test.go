@@ -8,6 +8,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/udp"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 func message(b []byte, each int) udp.Message { return udp.Message{Data: b, Each: each} }
@@ -38,7 +39,7 @@ func TestSessionsBeginAtTheRelayAndMoveAway(t *testing.T) {
 	slots := map[uint32]netip.AddrPort{1: netip.AddrPortFrom(a.under, a.Local().Port()), 2: netip.AddrPortFrom(b.under, b.Local().Port())}
 	at := relay(t, r, slots, 99)
 	for i, h := range []*host{a, b} {
-		h.SetSelf(Lease{Ranges: api.DefaultNetRanges(), Subnet: h.subnet, Relays: []netip.AddrPort{at}})
+		h.SetSelf(Lease{Ranges: wire.DefaultNetRanges(), Subnet: h.subnet, Relays: []netip.AddrPort{at}})
 		other := []*host{b, a}[i]
 		h.SetPeer(api.Peer{Key: other.Public(), Subnets: []netip.Prefix{other.subnet}})
 		h.SetTries(other.Public(), Path{Kind: api.PathRelay, Addr: at, Slot: uint32(2 - i), Ticket: 99})

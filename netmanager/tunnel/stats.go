@@ -7,22 +7,22 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Cause is why a packet went no further.
+// Cause is why a packet was dropped.
 type Cause int
 
 // The causes.
 const (
-	NoPeer      Cause = iota // its destination is nobody's
-	NoAnswer                 // the peer did not answer a handshake in time, or too much waited for it
+	NoPeer      Cause = iota // no peer has its destination
+	NoAnswer                 // the peer did not answer a handshake in time, or too many packets waited
 	NoPath                   // no path to the peer is known
-	TooLong                  // longer than the path takes
+	TooLong                  // longer than the MTU of the path
 	SendFailed               // the socket or the host's routes refused it
-	Malformed                // no packet or message at all
-	Unknown                  // of a session that we do not have
-	Replayed                 // taken before, or too old
+	Malformed                // not a packet or message
+	Unknown                  // of an unknown session
+	Replayed                 // received before, or too old
 	Denied                   // it did not authenticate
-	Forged                   // its inner source is not the sender's, or its destination not ours
-	Flooded                  // a handshake message more than we can or want to answer
+	Forged                   // its inner source is not the sender's, or its destination not this node's
+	Flooded                  // a handshake message beyond the bounds
 	WriteFailed              // the device refused it
 	causes
 )
@@ -53,29 +53,29 @@ type counters struct {
 	drops                                                  drops
 }
 
-// Stats is what an engine has seen of a peer.
+// Stats are the statistics of a peer.
 type Stats struct {
 	Peer            api.PeerKey
 	Path            Path // where data goes
 	From            Path // by which the last message came
 	Carried         Path // by which the last data came
-	Session         bool // there is one
+	Session         bool // has a session
 	Silent          bool
 	MTU             int
 	SentBytes       uint64 // of inner packets, headers included
 	SentPackets     uint64
 	ReceivedBytes   uint64
 	ReceivedPackets uint64
-	Handshake       time.Time     // the last one
-	RTT             time.Duration // of it, if we began it
+	Handshake       time.Time     // time of the last one
+	RTT             time.Duration // of the last handshake, if this node started it
 	Loss            float64       // of what the peer sent in this session, 0 to 1
 	Heard           time.Time     // when the last message came
 	Drops           Drops
 }
 
-// Stats says what was seen of each peer, in no order.
+// Stats returns the statistics of all peers, in no order.
 func (e *Engine) Stats() []Stats {
-	e.rx.mu.Lock() // before mu, as everywhere: sessions' counts and peers' last paths are the receiver's
+	e.rx.mu.Lock() // before mu, as everywhere; guards sessions' counts and peers' last paths
 	defer e.rx.mu.Unlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -103,12 +103,12 @@ func (e *Engine) Stats() []Stats {
 	return out
 }
 
-// Total is what an engine has carried and dropped since it began, of peers that are
-// gone too: it never falls.
+// Total is what an engine has carried and dropped since it started, including removed peers.
+// It never decreases.
 type Total struct {
 	SentBytes     uint64 // of inner packets, headers included
 	ReceivedBytes uint64
-	Dropped       uint64 // packets, by whatever cause that is a peer's
+	Dropped       uint64 // packets of peers, of all causes
 }
 
 func (t *Total) add(c *counters) {
@@ -119,7 +119,7 @@ func (t *Total) add(c *counters) {
 	}
 }
 
-// Total says what was seen of all peers there ever were.
+// Total returns the totals of all peers, including removed ones.
 func (e *Engine) Total() Total {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -130,5 +130,5 @@ func (e *Engine) Total() Total {
 	return t
 }
 
-// Drops counts packets that no peer is to blame for.
+// Drops counts dropped packets that belong to no peer.
 func (e *Engine) Drops() Drops { return e.drops.read() }

@@ -13,13 +13,13 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/tunnel/tun"
 )
 
-// transmit carries packets from the device to peers, on one goroutine: a packet is
-// read, cut, sealed and sent without being handed on.
+// transmit carries packets from the device to peers. One goroutine reads, segments, seals and
+// sends a packet.
 func (e *Engine) transmit(ctx context.Context) error {
 	t := newTransmitter(e)
 	frame := make([]byte, tun.FrameLen)
-	// What is sealed waits for more of its kind while there is more to read, and is
-	// sent before the device is waited for.
+	// Sealed datagrams wait for more of the same run while the device has packets, and are
+	// sent before Read waits.
 	idle := t.flush
 	for {
 		n, err := e.cfg.Device.Read(frame, idle)
@@ -33,7 +33,7 @@ func (e *Engine) transmit(ctx context.Context) error {
 	}
 }
 
-// transmitter makes runs of datagrams of frames. It is for one goroutine.
+// transmitter turns frames into runs of datagrams. It is for one goroutine.
 type transmitter struct {
 	e      *Engine
 	conn   *udp.Conn
@@ -41,8 +41,8 @@ type transmitter struct {
 	split  offload.Splitter
 	seg    offload.Segment
 
-	// The run that waits: of datagrams to one peer over one path, all of the same
-	// length but the last, which ends it.
+	// The run that waits: datagrams to one peer over one path, all of the same length but the
+	// last, which ends the run.
 	run   []byte
 	peer  *peer
 	path  Path
@@ -55,7 +55,7 @@ func newTransmitter(e *Engine) *transmitter {
 	return &transmitter{e: e, run: make([]byte, 0, udp.MaxRun)}
 }
 
-// frame sends what the device gave, or holds it until there is a session.
+// frame sends a frame of the device, or queues it until there is a session.
 func (t *transmitter) frame(frame []byte, now time.Time) {
 	e := t.e
 	if len(frame) < offload.VnetLen {
@@ -96,7 +96,7 @@ func (t *transmitter) frame(frame []byte, now time.Time) {
 	t.seal(p, s, *path, frame)
 }
 
-// seal cuts a frame and adds it to the run.
+// seal segments a frame and adds it to the run.
 func (t *transmitter) seal(p *peer, s *session.Session, path Path, frame []byte) {
 	if err := t.split.Start(frame); err != nil {
 		p.traffic.drops.add(Malformed, 1)
@@ -104,8 +104,8 @@ func (t *transmitter) seal(p *peer, s *session.Session, path Path, frame []byte)
 	}
 	each, left := t.split.Size()
 	most := int(p.mtu.Load())
-	// An IPv6 packet that every link has to carry is cut where the way does not: its
-	// sender would make it no shorter.
+	// An IPv6 packet of up to 1280 bytes is fragmented if the path is narrower: its sender
+	// would not send shorter ones.
 	if six := frame[offload.VnetLen]>>4 == 6; each > most && !(six && each <= offload.LeastIPv6) {
 		if six {
 			most = max(most, offload.LeastIPv6)
@@ -136,7 +136,7 @@ func (t *transmitter) seal(p *peer, s *session.Session, path Path, frame []byte)
 	p.traffic.sentPackets.Add(uint64(packets))
 }
 
-// add seals one segment into the run, and reports whether the session still does.
+// add seals one segment into the run. It reports false when the session is used up.
 func (t *transmitter) add(s *session.Session, seg offload.Segment) bool {
 	n := len(seg.Packet) + session.Overhead
 	if t.path.Kind == api.PathRelay {
@@ -162,7 +162,7 @@ func (t *transmitter) add(s *session.Session, seg offload.Segment) bool {
 	return true
 }
 
-// cut adds the segment in fragments.
+// cut adds the segment as fragments.
 func (t *transmitter) cut(s *session.Session, most int) bool {
 	return offload.Fragment(t.seg, most, t.e.fragments.Add(1), func(f []byte) { t.add(s, offload.Segment{Packet: f}) })
 }
@@ -200,7 +200,7 @@ func (t *transmitter) send() error {
 	return t.sender.Send(t.path.Addr, t.run, t.each)
 }
 
-// hold keeps a frame for a peer without a session, and sees that one comes.
+// hold queues a frame for a peer without a session, and starts a handshake.
 func (e *Engine) hold(p *peer, frame []byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -208,12 +208,12 @@ func (e *Engine) hold(p *peer, frame []byte) {
 		p.traffic.drops.add(NoAnswer, 1)
 	}
 	if p.send.Load() != nil && p.path.Load() != nil {
-		e.look(p) // it came while we waited for mu
+		e.look(p) // a session came while this waited for mu
 	}
 	e.want(p)
 }
 
-// quiet is how long nothing is sent to a peer before Traffic comes again.
+// quiet is how long nothing is sent to a peer before Traffic is posted again.
 const quiet = 10 * time.Second
 
 func (e *Engine) traffic(p *peer) {

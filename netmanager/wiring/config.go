@@ -1,7 +1,5 @@
-// Package wiring puts a netmanager together: its key and the node's certificate,
-// its store, its core with the loop that owns it, the kernel's data plane and
-// devices, the tunnel, the hold and the resolver, and the socket of the node
-// engine. It decides nothing.
+// Package wiring configures a netmanager and connects its parts: the overlay core, the
+// adapters of package host and below, the packet queue and the resolver.
 //
 //	err := wiring.Run(ctx, wiring.Defaults(), log)
 package wiring
@@ -19,28 +17,28 @@ import (
 
 // Config is the netmanager's configuration.
 type Config struct {
-	Data        string `yaml:"data" usage:"directory for the overlay key and for the store"`
-	Socket      string `yaml:"socket" usage:"unix socket for the node engine, which names it as netmanager.socket"`
-	Credentials string `yaml:"credentials" usage:"the node engine's data directory, which has the node's certificate"`
+	Data        string `yaml:"data" usage:"directory of the overlay key and the store"`
+	Socket      string `yaml:"socket" usage:"unix socket for the node engine, whose setting netmanager.socket names it"`
+	Credentials string `yaml:"credentials" usage:"the node engine's data directory, which contains the node's certificate"`
 
 	Listen string `yaml:"listen" usage:"UDP address of the tunnel; port 0 takes a free one and keeps it"`
-	Relay  bool   `yaml:"relay" usage:"reach peers through their clusters' relays, and be reached through one's own, where no direct path is known"`
-	Plane  string `yaml:"plane" usage:"auto, ebpf or nft: what chooses and rewrites in the kernel; auto is ebpf where the kernel allows it"`
-	Prefix string `yaml:"prefix" usage:"begins the names of all devices and rules; another one for each netmanager in one network namespace"`
-	VXLAN  uint16 `yaml:"vxlan_port" usage:"UDP port of VXLAN, for peers in clear networks that a router lies before; 0: they are reached by the tunnel"`
+	Relay  bool   `yaml:"relay" usage:"reach peers through their clusters' relays, and be reached through the own cluster's, where no direct path is known"`
+	Plane  string `yaml:"plane" usage:"data plane in the kernel: ebpf, nft (nftables), or auto, which is ebpf where the kernel supports it"`
+	Prefix string `yaml:"prefix" usage:"prefix of the names of all devices and rules; must differ between netmanagers in one network namespace"`
+	VXLAN  uint16 `yaml:"vxlan_port" usage:"UDP port of VXLAN, for peers in unencrypted networks behind a router; 0: they are reached by the tunnel"`
 
-	Closed []string `yaml:"closed" usage:"networks that workloads may not reach, beside the machine's own and where clouds tell their machines secrets"`
-	Open   []string `yaml:"open" usage:"networks that they may reach all the same, and single addresses of the machine"`
+	Closed []string `yaml:"closed" usage:"networks that workloads may not reach, in addition to the machine's own and the clouds' metadata services"`
+	Open   []string `yaml:"open" usage:"exceptions: networks, and single addresses of the machine, that workloads may reach"`
 
-	Resolvers []string `yaml:"resolvers" usage:"host:port of name servers for what is no service; empty: the machine's own"`
+	Resolvers []string `yaml:"resolvers" usage:"address:port of name servers for names outside the overlay; empty: the machine's own"`
 
 	ListenStatus string `yaml:"listen_status" usage:"where /livez, /readyz, /metrics and /version are served: a loopback host:port, or the path of a unix socket; \"data\" is status.sock in the data directory, \"off\" nowhere"`
-	Remove       bool   `yaml:"remove" usage:"take everything of this prefix away from the machine, and end"`
+	Remove       bool   `yaml:"remove" usage:"remove all devices and rules of this prefix from the machine, and exit"`
 
 	Log daemon.Log `yaml:",inline"`
 }
 
-// Defaults are the configuration without a file, environment or flags.
+// Defaults returns the configuration without a file, environment or flags.
 func Defaults() Config {
 	return Config{
 		Data: "/var/lib/treeline/net", Socket: "/run/treeline/net.sock", Credentials: "/var/lib/treeline/node",
@@ -49,26 +47,26 @@ func Defaults() Config {
 	}
 }
 
-var prefixRE = regexp.MustCompile(`^[a-z][a-z0-9]{0,4}$`) // with eight hexadecimal digits it is a device's name
+var prefixRE = regexp.MustCompile(`^[a-z][a-z0-9]{0,4}$`) // device names append eight hexadecimal digits
 
-// Validate reports what cannot work (ErrInvalid).
+// Validate returns the first invalid setting (ErrInvalid).
 func (c Config) Validate() error {
 	bad := func(key, format string, args ...any) error {
 		return fmt.Errorf("%s: %s: %w", key, fmt.Sprintf(format, args...), api.ErrInvalid)
 	}
 	switch {
 	case c.Data == "":
-		return bad("data", "a directory is needed")
+		return bad("data", "must name a directory")
 	case !strings.HasPrefix(c.Socket, "/"):
-		return bad("socket", "%q is no absolute path", c.Socket)
+		return bad("socket", "%q is not an absolute path", c.Socket)
 	case daemon.CheckSocket(c.Socket) != nil:
 		return fmt.Errorf("socket: %w", daemon.CheckSocket(c.Socket))
 	case c.Credentials == "":
-		return bad("credentials", "the node engine's data directory is needed")
+		return bad("credentials", "must name the node engine's data directory")
 	case !slices.Contains([]string{"auto", "ebpf", "nft"}, c.Plane):
-		return bad("plane", "%q, want auto, ebpf or nft", c.Plane)
+		return bad("plane", "%q is not auto, ebpf or nft", c.Plane)
 	case !prefixRE.MatchString(c.Prefix):
-		return bad("prefix", "%q is no letter with up to four letters or digits after it", c.Prefix)
+		return bad("prefix", "%q is not a lower-case letter with up to four lower-case letters or digits after it", c.Prefix)
 	}
 	if _, err := c.listen(); err != nil {
 		return bad("listen", "%v", err)
@@ -80,7 +78,7 @@ func (c Config) Validate() error {
 	}
 	for _, r := range c.Resolvers {
 		if _, err := netip.ParseAddrPort(r); err != nil {
-			return bad("resolvers", "%q is no address:port", r)
+			return bad("resolvers", "%q is not address:port", r)
 		}
 	}
 	if err := daemon.CheckStatus(c.ListenStatus); err != nil {
@@ -89,7 +87,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// listen is the tunnel's address; no host means all, of both families.
+// listen returns the tunnel's UDP address; without a host it is all addresses of both families.
 func (c Config) listen() (netip.AddrPort, error) {
 	if port, ok := strings.CutPrefix(c.Listen, ":"); ok {
 		return netip.ParseAddrPort("[::]:" + port)

@@ -21,10 +21,11 @@ import (
 	bpflink "github.com/cilium/ebpf/link"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// trace is all that a netmanager can leave on its host, as text.
-func (h *host) trace() string {
+// trace returns all state that a netmanager can leave on its host, as text.
+func (h *testHost) trace() string {
 	t := h.w.t
 	t.Helper()
 	var b strings.Builder
@@ -35,7 +36,7 @@ func (h *host) trace() string {
 		"cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding",
 	} {
 		cmd := exec.Command("nsenter", "--net="+nsPath(h.ns), "sh", "-c", c)
-		out, err := cmd.Output() // ip complains of peers in namespaces that others took away meanwhile
+		out, err := cmd.Output() // ip complains about peers in namespaces that other tests have deleted
 		if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
 			t.Fatalf("%s: %v", c, err)
 		}
@@ -45,16 +46,16 @@ func (h *host) trace() string {
 	return b.String()
 }
 
-// kept are the maps of the plane that say who is attached, and who may what. Counters,
-// turns and settings have as many entries always. Flows, their places and fragments
-// are not here: they go by time, or when their place is wanted, not with their ends.
+// kept are the plane's maps of attachments and policy. Counters, turns and settings always have
+// the same number of entries. Flows, their places and fragments are not here, because they
+// outlive their ends.
 var kept = []string{
 	"tl_allowed", "tl_backends", "tl_closed", "tl_devices", "tl_endpoints", "tl_open", "tl_peers", "tl_services", "tl_slots", "tl_sources",
 }
 
-// programs are the eBPF programs on the host's devices, and the entries of their maps
-// and of those that the netmanager holds, as text. Nothing is pinned.
-func (h *host) programs() (string, error) {
+// programs returns the eBPF programs on the host's devices, and the entries of their maps and
+// of those that the netmanager holds, as text. Nothing is pinned.
+func (h *testHost) programs() (string, error) {
 	devices, err := net.Interfaces()
 	if err != nil {
 		return "", err
@@ -82,7 +83,7 @@ func (h *host) programs() (string, error) {
 			return "", err
 		}
 		for _, file := range held {
-			text, _ := os.ReadFile(file) // it is closed meanwhile
+			text, _ := os.ReadFile(file) // closed meanwhile
 			var id uint32
 			if _, after, ok := strings.Cut(string(text), "map_id:"); ok {
 				if _, err := fmt.Sscan(after, &id); err != nil {
@@ -103,7 +104,7 @@ func (h *host) programs() (string, error) {
 	return "# programs and maps\n" + strings.Join(lines, ""), nil
 }
 
-// programOf is a program's name. Its maps are added.
+// programOf returns a program's name, and adds its maps.
 func programOf(id ebpf.ProgramID, maps map[ebpf.MapID]bool) (string, error) {
 	p, err := ebpf.NewProgramFromID(id)
 	if err != nil {
@@ -121,7 +122,7 @@ func programOf(id ebpf.ProgramID, maps map[ebpf.MapID]bool) (string, error) {
 	return info.Name, nil
 }
 
-// entriesOf are the keys of a map if it is one of those that are kept.
+// entriesOf returns the keys of a map if it is one of kept.
 func entriesOf(id ebpf.MapID) (lines []string, err error) {
 	m, err := ebpf.NewMapFromID(id)
 	if err != nil {
@@ -139,7 +140,7 @@ func entriesOf(id ebpf.MapID) (lines []string, err error) {
 	return lines, nil
 }
 
-// differ shows the lines that are in one of both.
+// differ returns the lines that are in one of both texts.
 func differ(a, b string) string {
 	in := map[string]int{}
 	for l := range strings.Lines(a) {
@@ -165,7 +166,7 @@ func TestThousandAttachmentsLeaveNothing(t *testing.T) {
 			h := w.hosts[0]
 			w.mu.Lock()
 			h.lease.Rev++
-			h.lease.Subnet = netip.MustParsePrefix("10.16.0.0/20") // none is given twice within its rest
+			h.lease.Subnet = netip.MustParsePrefix("10.16.0.0/20") // large enough that no address is reused
 			w.mu.Unlock()
 			w.tellAll()
 			const lanes, rounds, each = 8, 5, 25
@@ -173,10 +174,10 @@ func TestThousandAttachmentsLeaveNothing(t *testing.T) {
 			for i := range ns {
 				ns[i] = w.netns(fmt.Sprint("lane", i))
 			}
-			lane := func(i, n int) api.Key {
-				return api.Key{Instance: service(fmt.Sprintf("s%d", n%3)).Instance(i), Epoch: api.Epoch(n + 1)}
+			lane := func(i, n int) wire.Key {
+				return wire.Key{Instance: service(fmt.Sprintf("s%d", n%3)).Instance(i), Epoch: api.Epoch(n + 1)}
 			}
-			first, err := h.sock.Attach(t.Context(), api.Attach{Key: lane(0, 0), NetNS: nsPath(ns[0])})
+			first, err := h.sock.Attach(t.Context(), wire.Attach{Key: lane(0, 0), NetNS: nsPath(ns[0])})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -185,7 +186,7 @@ func TestThousandAttachmentsLeaveNothing(t *testing.T) {
 			}
 			before := h.trace()
 			var done, again atomic.Int64
-			// A node engine tries until it is done.
+			// A node engine retries until it succeeds.
 			until := func(what func(context.Context) error) error {
 				ctx, cancel := context.WithTimeout(t.Context(), testTime)
 				defer cancel()
@@ -204,7 +205,7 @@ func TestThousandAttachmentsLeaveNothing(t *testing.T) {
 					g.Go(func() {
 						for n := range each {
 							k := lane(i, round*each+n)
-							a := api.Attach{Key: k, NetNS: nsPath(ns[i]), Ports: []api.PortMap{{Host: uint16(2000 + i*1000 + round*each + n), Instance: 80, Protocol: "tcp"}}, BandwidthOut: int64(n % 2 * 10)}
+							a := wire.Attach{Key: k, NetNS: nsPath(ns[i]), Ports: []api.PortMap{{Host: uint16(2000 + i*1000 + round*each + n), Instance: 80, Protocol: "tcp"}}, BandwidthOut: int64(n % 2 * 10)}
 							err := until(func(ctx context.Context) error { _, err := h.sock.Attach(ctx, a); return err })
 							err = errors.Join(err, until(func(ctx context.Context) error { return h.sock.Detach(ctx, k) }))
 							if done.Add(1); err != nil {
@@ -213,7 +214,7 @@ func TestThousandAttachmentsLeaveNothing(t *testing.T) {
 						}
 					})
 				}
-				time.Sleep(time.Duration(50+round*40) * time.Millisecond) // somewhere in the midst
+				time.Sleep(time.Duration(50+round*40) * time.Millisecond) // in the middle of the round
 				h.kill()
 				h.start()
 				g.Wait()
@@ -224,14 +225,14 @@ func TestThousandAttachmentsLeaveNothing(t *testing.T) {
 			}
 			t.Logf("%d attachments, %d attempts in the way of %d kills", done.Load(), again.Load(), rounds)
 			if len(all) > 0 {
-				t.Errorf("still attached: %v", all)
+				t.Errorf("attached after all were detached: %v, want none", all)
 			}
 			if d := differ(before, h.trace()); d != "" {
-				t.Errorf("the host is another than before:\n%s", d)
+				t.Errorf("state of the host differs from before (+ new, - missing):\n%s", d)
 			}
 			for _, n := range ns {
 				if out, _ := exec.Command("ip", "-n", n, "-o", "link").CombinedOutput(); strings.Count(string(out), "\n") != 1 {
-					t.Errorf("%s still has\n%s", n, out)
+					t.Errorf("namespace %s has devices other than lo:\n%s", n, out)
 				}
 			}
 		})
@@ -251,20 +252,20 @@ func TestRemoveLeavesTheHostAsItWas(t *testing.T) {
 			c := h.run("server", 0, 1)
 			c.serve(80)
 			if got := c.ask(vip(1), 80); got != string(c.key.Instance) {
-				t.Errorf("%s answers", got)
+				t.Errorf("%s answers, want %s", got, c.key.Instance)
 			}
 			if out, err := within(h.ns, func() ([]byte, error) { return h.command("--remove").CombinedOutput() }); err == nil {
-				t.Errorf("removed beneath a netmanager that runs: %s", out)
+				t.Errorf("--remove succeeded while a netmanager runs: %s", out)
 			}
 			h.end(syscall.SIGTERM)
 			if got := c.ask(vip(1), 80); got != string(c.key.Instance) {
-				t.Errorf("after the end of the netmanager %s answers", got)
+				t.Errorf("after the netmanager ended %s answers, want %s", got, c.key.Instance)
 			}
 			if out, err := within(h.ns, func() ([]byte, error) { return h.command("--remove").CombinedOutput() }); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
 			if d := differ(before, h.trace()); d != "" {
-				t.Errorf("the host is another than before:\n%s", d)
+				t.Errorf("state of the host differs from before (+ new, - missing):\n%s", d)
 			}
 		})
 	}
@@ -273,8 +274,8 @@ func TestRemoveLeavesTheHostAsItWas(t *testing.T) {
 func TestAttachSaysWhyNot(t *testing.T) {
 	w := newWorld(t, 1, "--plane", "nft")
 	h := w.hosts[0]
-	c := h.run("server", 0, 1, func(a *api.Attach) { a.Ports = []api.PortMap{{Host: 80, Instance: 80, Protocol: "tcp"}} })
-	other := api.Key{Instance: service("server").Instance(1), Epoch: 1}
+	c := h.run("server", 0, 1, func(a *wire.Attach) { a.Ports = []api.PortMap{{Host: 80, Instance: 80, Protocol: "tcp"}} })
+	other := wire.Key{Instance: service("server").Instance(1), Epoch: 1}
 	before := h.trace()
 	for name, bad := range map[string]struct {
 		netns string
@@ -284,21 +285,21 @@ func TestAttachSaysWhyNot(t *testing.T) {
 		"gone":           {"/run/netns/" + w.tag + "-gone", api.ErrGone},
 		"a taken port":   {nsPath(w.netns("other")), api.ErrConflict},
 	} {
-		_, err := h.sock.Attach(t.Context(), api.Attach{Key: other, NetNS: bad.netns, Ports: []api.PortMap{{Host: 80, Instance: 8080, Protocol: "tcp"}}})
+		_, err := h.sock.Attach(t.Context(), wire.Attach{Key: other, NetNS: bad.netns, Ports: []api.PortMap{{Host: 80, Instance: 8080, Protocol: "tcp"}}})
 		if !errors.Is(err, bad.want) {
 			t.Errorf("%s: %v, want %v", name, err, bad.want)
 		}
 	}
 	if d := differ(before, h.trace()); d != "" {
-		t.Errorf("a refusal left something:\n%s", d)
+		t.Errorf("a refused attachment changed the host (+ new, - missing):\n%s", d)
 	}
 	all, err := h.sock.Attachments(t.Context())
 	if err != nil || len(all) != 1 || all[0].Key != c.key || all[0].Error != "" {
-		t.Errorf("attached: %+v, %v", all, err)
+		t.Errorf("attachments %+v, %v, want the first alone, without an error", all, err)
 	}
 }
 
-// Whoever listens later takes nothing from who is attached.
+// A later listener of the host does not affect an attachment.
 func TestThePortsOfTheMachineAreRefused(t *testing.T) {
 	w := newWorld(t, 1, "--plane", "nft")
 	h := w.hosts[0]
@@ -307,7 +308,7 @@ func TestThePortsOfTheMachineAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ssh.Close()
-	other := api.Attach{Key: api.Key{Instance: service("server").Instance(1), Epoch: 1}, NetNS: nsPath(w.netns("other"))}
+	other := wire.Attach{Key: wire.Key{Instance: service("server").Instance(1), Epoch: 1}, NetNS: nsPath(w.netns("other"))}
 	before := h.trace()
 	for _, p := range []api.PortMap{{Host: 22, Instance: 22, Protocol: "tcp"}, {Host: 4789, Instance: 80, Protocol: "udp"}} {
 		other.Ports = []api.PortMap{p}
@@ -317,20 +318,20 @@ func TestThePortsOfTheMachineAreRefused(t *testing.T) {
 		}
 	}
 	if d := differ(before, h.trace()); d != "" {
-		t.Errorf("a refusal left something:\n%s", d)
+		t.Errorf("a refused attachment changed the host (+ new, - missing):\n%s", d)
 	}
-	c := h.run("server", 0, 1, func(a *api.Attach) { a.Ports = []api.PortMap{{Host: 2222, Instance: 22, Protocol: "tcp"}} })
+	c := h.run("server", 0, 1, func(a *wire.Attach) { a.Ports = []api.PortMap{{Host: 2222, Instance: 22, Protocol: "tcp"}} })
 	late, err := within(h.ns, func() (net.Listener, error) { return net.Listen("tcp", ":2222") })
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer late.Close()
 	if _, err := h.sock.Attach(t.Context(), c.as); err != nil {
-		t.Errorf("the same again: %v", err)
+		t.Errorf("repetition of an attachment whose port is in use now: %v, want nil", err)
 	}
 }
 
-// An instance that starts again has another namespace, and its address.
+// A restarted instance has another namespace and the same address.
 func TestAnotherNamespaceTakesTheAddressOver(t *testing.T) {
 	for _, plane := range []string{"nft", "ebpf"} {
 		t.Run(plane, func(t *testing.T) {
@@ -345,10 +346,10 @@ func TestAnotherNamespaceTakesTheAddressOver(t *testing.T) {
 			server.attach()
 			server.serve(80)
 			if server.at.Address != was {
-				t.Errorf("it had %s and has %s", was, server.at.Address)
+				t.Errorf("address %s before and %s after a restart of the instance, want the same", was, server.at.Address)
 			}
 			if got := client.ask(vip(2), 80); got != string(server.key.Instance) {
-				t.Errorf("%s answers", got)
+				t.Errorf("%s answers, want %s", got, server.key.Instance)
 			}
 		})
 	}
@@ -360,7 +361,7 @@ func TestNamesAreAnswered(t *testing.T) {
 	w.hosts[1].run("server", 0, 2)
 	r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return within(client.ns, func() (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, network, netip.AddrPortFrom(api.ResolverAddr, 53).String())
+			return (&net.Dialer{}).DialContext(ctx, network, netip.AddrPortFrom(wire.ResolverAddr, 53).String())
 		})
 	}}
 	for name, want := range map[string]string{"server.treeline.": vip(2).String(), "any.rr.server.prod.shop.prod.treeline.": vip(2).String(), "nobody.treeline.": ""} {
@@ -372,7 +373,7 @@ func TestNamesAreAnswered(t *testing.T) {
 		}
 	}
 	r6, err := r.LookupNetIP(t.Context(), "ip6", "server.treeline.")
-	if err != nil || len(r6) != 1 || r6[0] != api.DefaultNetRanges().Twin(vip(2)) {
-		t.Errorf("over IPv6 it is %v, %v", r6, err)
+	if err != nil || len(r6) != 1 || r6[0] != wire.DefaultNetRanges().Twin(vip(2)) {
+		t.Errorf("server.treeline. over IPv6 is %v, %v, want its twin", r6, err)
 	}
 }

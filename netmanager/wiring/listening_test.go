@@ -4,59 +4,51 @@ import (
 	"testing"
 	"time"
 
-	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/netmanager/host/workloads"
 )
 
-// A workload takes flows when it listens, at the latest after a while, and each
-// attempt anew; the node engine is told of each once.
+// A workload gets flows when it listens, or after workloads.ListenTimeout, and keeps them
+// when the netmanager restarts.
 func TestReadyWhenItListens(t *testing.T) {
 	w := newWorld(t, 1)
 	h := w.hosts[0]
 	attached := time.Now() // at the earliest
 	deaf, server := h.run("deaf", 0, 1), h.run("server", 0, 2)
-	ready := func(k api.Key) bool {
+	ready := func(k wire.Key) bool {
+		t.Helper()
 		all, err := h.sock.Attachments(t.Context())
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("list attachments: %v", err)
 		}
 		for _, a := range all {
 			if a.Key == k {
 				return a.Ready
 			}
 		}
-		t.Fatalf("%s is not attached", k)
+		t.Fatalf("%s is not among the %d attachments", k, len(all))
 		return false
+	}
+	awaitReady := func(k wire.Key) {
+		t.Helper()
+		for end := time.Now().Add(testTime); !ready(k); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s is not ready after %v, want ready", k, testTime)
+			}
+		}
 	}
 	began := time.Now()
 	server.serve(80)
-	for !ready(server.key) {
-		time.Sleep(time.Millisecond)
-	}
+	awaitReady(server.key)
 	t.Logf("ready %s after it listens", time.Since(began).Round(time.Millisecond))
 	early := ready(deaf.key)
-	if since := time.Since(attached); early && since < longest {
-		t.Errorf("what does not listen is ready after %s", since)
+	if since := time.Since(attached); early && since < workloads.ListenTimeout {
+		t.Errorf("%s does not listen and is ready after %s, want not before %s", deaf.key, since, workloads.ListenTimeout)
 	}
 	h.kill()
 	h.start()
 	if !ready(server.key) {
-		t.Error("a restart of the netmanager has it start anew")
+		t.Errorf("%s is not ready after a restart of the netmanager, want ready as before", server.key)
 	}
-	for !ready(deaf.key) {
-		time.Sleep(10 * time.Millisecond)
-	}
-}
-
-func TestALookThatCostsMuchIsSeldom(t *testing.T) {
-	for _, c := range []struct{ watched, look, want time.Duration }{
-		{0, 0, lookOften},
-		{0, 100 * time.Microsecond, lookOften},
-		{0, 20 * time.Millisecond, 200 * time.Millisecond},
-		{lookFor, time.Millisecond, lookLess},
-		{lookFor, 20 * time.Millisecond, 200 * time.Millisecond},
-	} {
-		if got := untilNext(c.watched, c.look); got != c.want {
-			t.Errorf("watched for %v, a look of %v: %v, want %v", c.watched, c.look, got, c.want)
-		}
-	}
+	awaitReady(deaf.key)
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/treeline-edge/treeline/internal/netsock"
 )
 
-// A cluster that says nothing new, as one that is cut off: the node that drains a
-// workload tells those who call it, by the tunnel though their packets take another
-// way, and what they heard they know in the next life.
-func TestWhoLeavesIsAvoidedWhateverTheClusterSays(t *testing.T) {
+// The cluster sends nothing new, as when it is disconnected. The node that drains a workload
+// notifies the workload's callers itself, through the tunnel even if their packets take another
+// path, and the callers still know after a restart.
+func TestDrainedWorkloadIsAvoidedWithoutTheCluster(t *testing.T) {
 	for _, tt := range []struct {
 		plane string
 		path  api.PathKind
@@ -22,7 +22,7 @@ func TestWhoLeavesIsAvoidedWhateverTheClusterSays(t *testing.T) {
 		t.Run(tt.plane+" "+string(tt.path), func(t *testing.T) {
 			w := newWorld(t, 3, "--plane", tt.plane)
 			if tt.path == api.PathRoute {
-				w.clear(w.hosts...)
+				w.unencrypted(w.hosts...)
 			}
 			client := w.hosts[0].run("client", 0, 1)
 			stays, leaves := w.hosts[1].run("server", 0, 2), w.hosts[2].run("server", 1, 2)
@@ -37,7 +37,7 @@ func TestWhoLeavesIsAvoidedWhateverTheClusterSays(t *testing.T) {
 				}
 				return left
 			}
-			there := func() bool { // both are reached in the way that is meant
+			there := func() bool { // both are reached by the path under test
 				peers := map[string][]api.PeerStatus{}
 				body := must[io.ReadCloser](t)(w.hosts[0].sock.Open(t.Context(), netsock.Peers))
 				defer body.Close()
@@ -54,10 +54,10 @@ func TestWhoLeavesIsAvoidedWhateverTheClusterSays(t *testing.T) {
 			}
 			for end := time.Now().Add(testTime); calls(4) == 0 || !there(); time.Sleep(50 * time.Millisecond) {
 				if time.Now().After(end) {
-					t.Fatalf("no path to both is %s", tt.path)
+					t.Fatalf("paths to both peers are not %s after %v", tt.path, testTime)
 				}
 			}
-			// Another attempt of it, in the same placement, takes flows.
+			// Another attempt of the workload, in the same placement, gets flows.
 			attempts := 0
 			again := func() {
 				t.Helper()
@@ -67,7 +67,7 @@ func TestWhoLeavesIsAvoidedWhateverTheClusterSays(t *testing.T) {
 				leaves.serve(80)
 				for end := time.Now().Add(testTime); calls(4) == 0; time.Sleep(10 * time.Millisecond) {
 					if time.Now().After(end) {
-						t.Fatal("a new attempt takes no flows")
+						t.Fatal("a new attempt of the drained workload gets no flows")
 					}
 				}
 			}
@@ -75,18 +75,18 @@ func TestWhoLeavesIsAvoidedWhateverTheClusterSays(t *testing.T) {
 				if err := w.hosts[2].sock.Drain(t.Context(), leaves.key); err != nil {
 					t.Fatal(err)
 				}
-				if n := calls(20); n > 0 { // callers are waited for, for a second
+				if n := calls(20); n > 0 { // a drain waits up to a second for callers
 					again()
 					return []string{fmt.Sprintf("%d of 20 calls reach who leaves", n)}
 				}
 				return nil
 			})
-			w.tellAll() // the same as before
+			w.tellAll() // the same messages as before
 			w.hosts[0].kill()
 			w.hosts[0].start()
 			w.tellAll()
 			if n := calls(20); n > 0 {
-				t.Errorf("after a restart %d of 20 calls reach who leaves", n)
+				t.Errorf("after a restart %d of 20 calls reach the drained workload, want 0", n)
 			}
 			again()
 		})

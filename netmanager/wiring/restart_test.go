@@ -14,18 +14,19 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/netsock"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// A netmanager that is killed and one that is ended take no flow along, whichever
-// end is theirs. Flows that the kernel carries alone do not notice, however long
-// there is none; those through the tunnel go on within a second of its return.
+// A killed netmanager and a terminated one interrupt no flow, on either end. Flows on kernel
+// paths do not notice, however long the netmanager is away; those through the tunnel continue
+// within a second of its return.
 func TestRestartInterruptsNoFlow(t *testing.T) {
 	const (
-		away     = 2 * time.Second // that a killed one does not come back
-		unseen   = time.Second     // a busy machine's own hiccups, and far less than away
+		away     = 2 * time.Second // how long a killed one stays away
+		unseen   = time.Second     // hiccups of a busy machine, far less than away
 		tunnelBy = time.Second
 		soon     = time.Second
-		settled  = 6 * time.Second // until all that a new life waits for has come
+		settled  = 6 * time.Second // until everything that a start waits for has come
 	)
 	for _, plane := range []string{"nft", "ebpf"} {
 		t.Run(plane, func(t *testing.T) {
@@ -41,13 +42,13 @@ func TestRestartInterruptsNoFlow(t *testing.T) {
 			for _, h := range w.hosts {
 				h.start()
 			}
-			w.clear(near, linked, routed)
+			w.unencrypted(near, linked, routed)
 
 			client := near.run("client", 0, 1)
 			var flows []*flow
 			for i, at := range []struct {
 				name string
-				host *host
+				host *testHost
 				path api.PathKind
 			}{
 				{"within the host", near, ""}, {"by routes", linked, api.PathRoute}, {"by VXLAN", routed, api.PathVXLAN}, {"by the tunnel", secret, api.PathDirect},
@@ -56,18 +57,18 @@ func TestRestartInterruptsNoFlow(t *testing.T) {
 				server := at.host.run(name, 0, 2+i)
 				server.serve(80)
 				server.echo(80)
-				for _, to := range []netip.Addr{vip(2 + i), api.DefaultNetRanges().Twin(vip(2 + i))} {
+				for _, to := range []netip.Addr{vip(2 + i), wire.DefaultNetRanges().Twin(vip(2 + i))} {
 					flows = append(flows, client.flow("tcp", to, at.path), client.flow("udp", to, at.path))
 				}
 			}
 			paths := []api.PathKind{api.PathRoute, api.PathVXLAN, api.PathDirect}
-			// All goes by the ways that are meant, whatever was before, and each flow goes on.
+			// Wait until all paths are as intended and each flow continues.
 			settle := func() {
 				for i, path := range paths {
 					near.reaches(w.hosts[1+i], path)
 					w.hosts[1+i].reaches(near, path)
 				}
-				carry([2]*host{near, linked}, [2]*host{linked, near}, [2]*host{near, routed}, [2]*host{routed, near})
+				carry([2]*testHost{near, linked}, [2]*testHost{linked, near}, [2]*testHost{near, routed}, [2]*testHost{routed, near})
 				began := time.Now()
 				for _, f := range flows {
 					f.waitHeard(began)
@@ -76,19 +77,19 @@ func TestRestartInterruptsNoFlow(t *testing.T) {
 			for _, r := range []struct {
 				name   string
 				signal syscall.Signal
-				hosts  []*host
+				hosts  []*testHost
 				away   time.Duration
 				watch  time.Duration
 			}{
-				{"the callers' is killed", syscall.SIGKILL, []*host{near}, away, soon},
-				{"the others are killed", syscall.SIGKILL, []*host{linked, routed, secret}, away, settled},
-				{"the callers' is ended", syscall.SIGTERM, []*host{near}, 0, soon},
-				{"the other is ended", syscall.SIGTERM, []*host{secret}, 0, soon},
+				{"the callers' is killed", syscall.SIGKILL, []*testHost{near}, away, soon},
+				{"the others are killed", syscall.SIGKILL, []*testHost{linked, routed, secret}, away, settled},
+				{"the callers' is ended", syscall.SIGTERM, []*testHost{near}, 0, soon},
+				{"the other is ended", syscall.SIGTERM, []*testHost{secret}, 0, soon},
 			} {
 				bestOf(t, 3, func() (failed []string) {
 					settle()
 					began := time.Now()
-					var back time.Time // the last to start is the one that matters for the tunnel
+					var back time.Time // the last start determines when the tunnel is back
 					if r.away > 0 {
 						for _, h := range r.hosts {
 							h.end(r.signal)
@@ -108,7 +109,7 @@ func TestRestartInterruptsNoFlow(t *testing.T) {
 						switch {
 						case f.path != api.PathDirect:
 						case f.network == "tcp":
-							continue // when it tries again is its own clock's
+							continue // TCP's own timer decides when it retransmits
 						case r.away == 0:
 							bound = tunnelBy
 						default:
@@ -131,8 +132,7 @@ func TestRestartInterruptsNoFlow(t *testing.T) {
 	}
 }
 
-// bestOf has a trial repeated that failed, up to n times: what others do to the
-// machine does not last, a fault of ours does.
+// bestOf repeats a failed trial up to n times: disturbances of the machine pass, faults do not.
 func bestOf(t *testing.T, n int, trial func() []string) {
 	t.Helper()
 	var failed []string
@@ -147,8 +147,8 @@ func bestOf(t *testing.T, n int, trial func() []string) {
 	}
 }
 
-// reaches waits until packets to the other host go by that way.
-func (h *host) reaches(o *host, path api.PathKind) {
+// reaches waits until packets to the other host take that path.
+func (h *testHost) reaches(o *testHost, path api.PathKind) {
 	t := h.w.t
 	t.Helper()
 	var all []api.PeerStatus
@@ -157,15 +157,15 @@ func (h *host) reaches(o *host, path api.PathKind) {
 			return
 		}
 	}
-	t.Fatalf("%s does not reach %s by %s: %+v", h.id, o.id, path, all)
+	t.Fatalf("%s does not reach %s by %s in time: peers %+v", h.id, o.id, path, all)
 }
 
-// carry waits until the kernels carry what each first host says to its second, and what
-// it answers: that they do is shown before they do.
-func carry(pairs ...[2]*host) {
+// carry waits until packets between the hosts of each pair pass by kernel paths in both
+// directions, which is later than the netmanager reports the path.
+func carry(pairs ...[2]*testHost) {
 	t := pairs[0][0].w.t
 	t.Helper()
-	carried := func(h, o *host) *api.Carried {
+	carried := func(h, o *testHost) *api.Carried {
 		for _, p := range shown[api.Page[api.PeerStatus]](h, netsock.Peers).Items {
 			if p.Node == o.id {
 				return p.Kernel
@@ -187,10 +187,10 @@ func carry(pairs ...[2]*host) {
 			return
 		}
 	}
-	t.Fatal("the kernels do not carry what they should")
+	t.Fatalf("not all pairs of hosts exchange packets by kernel paths after %v", testTime)
 }
 
-// echo answers datagrams with themselves.
+// echo answers datagrams with their content.
 func (c *container) echo(port int) {
 	t := c.host.w.t
 	t.Helper()
@@ -213,8 +213,8 @@ func (c *container) echo(port int) {
 	}()
 }
 
-// flow is a conversation that does not pause: one end speaks every few milliseconds,
-// whether or not it is answered, and the other end repeats it.
+// flow is a continuous exchange: one end sends every few milliseconds, answered or not, and the
+// other end echoes.
 type flow struct {
 	t       *testing.T
 	network string
@@ -224,7 +224,7 @@ type flow struct {
 	stop    chan struct{}
 	spoken  sync.WaitGroup
 	heard   sync.WaitGroup
-	sent    int // when it has spoken
+	sent    int // bytes; written by speak
 
 	mu   sync.Mutex // guards the fields below
 	got  int
@@ -233,7 +233,7 @@ type flow struct {
 
 func (f *flow) String() string { return fmt.Sprintf("%s to %s (%s)", f.network, f.to, f.path) }
 
-// flow begins one, which is answered already.
+// flow opens a flow, and waits for its first answer.
 func (c *container) flow(network string, to netip.Addr, path api.PathKind) *flow {
 	t := c.host.w.t
 	t.Helper()
@@ -249,7 +249,7 @@ func (c *container) flow(network string, to netip.Addr, path api.PathKind) *flow
 	if err != nil {
 		t.Fatalf("%s: %v", f, err)
 	}
-	if network == "tcp" { // who it is
+	if network == "tcp" { // the name of the server
 		if _, err := f.conn.Read(make([]byte, 256)); err != nil {
 			t.Fatalf("%s: %v", f, err)
 		}
@@ -261,7 +261,7 @@ func (c *container) flow(network string, to netip.Addr, path api.PathKind) *flow
 	return f
 }
 
-// waitHeard waits until something was heard after that.
+// waitHeard waits for an answer after the given time.
 func (f *flow) waitHeard(after time.Time) {
 	f.t.Helper()
 	heard := func() bool {
@@ -271,7 +271,7 @@ func (f *flow) waitHeard(after time.Time) {
 	}
 	for end := time.Now().Add(testTime); !heard(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			f.t.Fatalf("%s: no answer", f)
+			f.t.Fatalf("%s: no answer in time", f)
 		}
 	}
 }
@@ -311,7 +311,7 @@ func (f *flow) listen() {
 	}
 }
 
-// gap is the longest time between two moments at which nothing was heard.
+// gap returns the longest time without an answer between two moments.
 func (f *flow) gap(from, to time.Time) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -325,7 +325,7 @@ func (f *flow) gap(from, to time.Time) time.Duration {
 	return max(longest, to.Sub(from))
 }
 
-// end ends the flow, of which everything was answered if it is one of TCP.
+// end ends the flow. All of a TCP flow must have been answered.
 func (f *flow) end() {
 	f.t.Helper()
 	close(f.stop)
@@ -338,6 +338,6 @@ func (f *flow) end() {
 	}
 	f.heard.Wait()
 	if f.network == "tcp" && f.got != f.sent {
-		f.t.Errorf("%s: %d bytes of %d came back", f, f.got, f.sent)
+		f.t.Errorf("%s: %d bytes came back, want %d", f, f.got, f.sent)
 	}
 }

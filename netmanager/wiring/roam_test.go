@@ -7,15 +7,15 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// A machine that comes into another network says so itself: its netmanager hears of
-// it from the kernel and tells the cluster, which tells the others, and the tunnel
-// goes on within three seconds. Where both ends move at once neither finds the other
-// by itself.
+// A machine that changes its network reports that itself: its netmanager notices and tells the
+// cluster, which tells the peers, and the tunnel continues within three seconds. If both ends
+// move at once, neither could find the other without the cluster.
 func TestChangedAddressHeals(t *testing.T) {
 	const (
-		healed = 3 * time.Second // what is promised
+		healed = 3 * time.Second // the promised time
 		watch  = 5 * time.Second
 	)
 	for _, plane := range []string{"nft", "ebpf"} {
@@ -34,22 +34,22 @@ func TestChangedAddressHeals(t *testing.T) {
 			server.serve(80)
 			server.echo(80)
 			var flows []*flow
-			for _, to := range []netip.Addr{vip(2), api.DefaultNetRanges().Twin(vip(2))} {
+			for _, to := range []netip.Addr{vip(2), wire.DefaultNetRanges().Twin(vip(2))} {
 				flows = append(flows, client.flow("udp", to, api.PathDirect))
 			}
 			for _, r := range []struct {
 				name  string
-				hosts []*host
+				hosts []*testHost
 			}{
-				{"who is called moves", []*host{far}},
-				{"the caller moves", []*host{near}},
-				{"both move", []*host{near, far}},
+				{"who is called moves", []*testHost{far}},
+				{"the caller moves", []*testHost{near}},
+				{"both move", []*testHost{near, far}},
 			} {
 				bestOf(t, 3, func() (failed []string) {
 					near.reaches(far, api.PathDirect)
 					far.reaches(near, api.PathDirect)
 					began := time.Now()
-					w.sh("ip", "-n", sw, "link", "set", "br0", "down") // who moves is nowhere for a moment
+					w.sh("ip", "-n", sw, "link", "set", "br0", "down") // disconnect all for a moment
 					for _, h := range r.hosts {
 						h.move()
 					}
@@ -73,9 +73,9 @@ func TestChangedAddressHeals(t *testing.T) {
 	}
 }
 
-// move brings the host into the other one of two networks, where it has an address
-// that it never had, and tells nobody.
-func (h *host) move() {
+// move moves the host to the other one of two networks, with a new address, without telling
+// anyone.
+func (h *testHost) move() {
 	h.w.t.Helper()
 	was := h.addr.As4()
 	to, gateway := [4]byte{192, 0, 2, was[3] + 2}, "192.0.2.254"

@@ -9,57 +9,28 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
-	"sync"
-	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/daemon"
-	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
-	"github.com/treeline-edge/treeline/netmanager/dataplane/ebpf"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/netmanager/host"
+	"github.com/treeline-edge/treeline/netmanager/host/credentials"
+	"github.com/treeline-edge/treeline/netmanager/host/kernel"
+	"github.com/treeline-edge/treeline/netmanager/host/machine"
+	"github.com/treeline-edge/treeline/netmanager/host/workloads"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+	"github.com/treeline-edge/treeline/netmanager/packetqueue"
+	"github.com/treeline-edge/treeline/netmanager/resolver"
 	"github.com/treeline-edge/treeline/netmanager/socket"
+	"github.com/treeline-edge/treeline/netmanager/tunnel/tun"
 )
 
-// manager is what Run puts together.
-type manager struct {
-	cfg       Config
-	log       *slog.Logger
-	data      *os.Root
-	creds     credentials // as they were at the start; who the node is does not change
-	key       api.PeerKey
-	core      *overlay.Core
-	loop      *loop.Loop[overlay.Input]
-	orders    *orders
-	links     *links
-	chooser   *chooser
-	tunnel    *tunnel
-	uplink    *uplink
-	listening *listening
-	exits     *watches
-	sampling  *sampler
-	checker   *checker
-	meter     counters
-	lasting   lasting
-
-	nudge  chan struct{} // has the machine's place looked at
-	saying sync.Mutex    // guards the order in which the core is told where the node is
-
-	mu     sync.Mutex // guards the fields below
-	says   api.NetSelf
-	place  place
-	pair   ca.Pair
-	said   bool  // place was
-	leased bool  // the core has a lease
-	kernel error // why the kernel does not follow the core
-}
-
-// Run is the netmanager until ctx ends. The network of workloads lives on in the
-// kernel, where it needs no netmanager, and the next life takes it over.
+// Run runs the netmanager until ctx ends. The workloads' network stays in the kernel, works
+// without a netmanager, and is taken over by the next start.
 func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	data, err := openData(cfg.Data)
 	if err != nil {
@@ -67,75 +38,99 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 	defer data.Close()
 	if cfg.Remove {
-		return remove(ctx, cfg, data, log)
+		return remove(cfg, data, log)
 	}
-	key, err := overlayKey(data)
+	key, err := credentials.OverlayKey(data)
 	if err != nil {
 		return err
 	}
-	st, err := embedded.Open(filepath.Join(cfg.Data, "net.db"))
+	st, err := openStore(cfg)
 	if err != nil {
 		return err
 	}
 	defer st.Close()
-	creds, err := awaitCredentials(ctx, cfg.Credentials, log)
+	creds, err := credentials.Await(ctx, cfg.Credentials, log)
 	if err != nil {
 		return err
 	}
-	m := &manager{
-		cfg: cfg, log: log.With("node", creds.ID), data: data, creds: creds, key: api.PeerKey(key.PublicKey().Bytes()),
-		checker: &checker{verifier: creds.verifier(), log: log},
-		uplink:  &uplink{log: log, ready: api.NetReady{Error: "the netmanager has just started"}},
-		nudge:   make(chan struct{}, 1), kernel: errStarting, pair: creds.pair,
-	}
-	m.listening = newListening(m.serves, m.log)
-	m.exits = newExits(m.exited)
-	if m.links, err = newLinks(cfg.Prefix, data, m.log); err != nil {
-		return err
-	}
-	m.links.clear = m.clearAddresses
-	m.sampling = newSampler(m.attached, m.links.untwin, m.post, m.log)
-	defer m.links.link.Close()
-	if err := m.restore(ctx, st); err != nil {
-		return err
-	}
-	if m.tunnel, err = m.openTunnel(key); err != nil {
-		return err
-	}
-	hold, err := m.openHold()
+	log = log.With("node", creds.ID)
+	public := api.PeerKey(key.PublicKey().Bytes())
+	self, err := creds.Self(public)
 	if err != nil {
 		return err
 	}
-	names, err := m.openResolver()
+	verifier := creds.Verifier()
+
+	meter, stream := &host.Meter{}, host.NewStream(log)
+	located := make(chan struct{}, 1) // requests a look at the machine's addresses
+	core, err := openCore(ctx, cfg, st, log, func(s loop.Sample, leased bool) {
+		meter.Observe(s)
+		if stream.SetLeased(leased) { // addresses of the overlay's ranges are not the machine's
+			select {
+			case located <- struct{}{}:
+			default:
+			}
+		}
+	})
 	if err != nil {
 		return err
 	}
-	m.orders = newOrders()
-	m.chooser = newChooser(cfg, data, m.log)
-	m.orders.open, m.orders.links, m.orders.log = m.chooser.open, m.links, m.log
-	m.orders.hold, m.orders.resolver, m.orders.tunnel = hold, names, m.tunnel
-	m.orders.counted = func(n map[api.PeerKey][2]uint64) { m.post(overlay.Counted{Peers: n}) }
-	m.orders.state, m.orders.used, m.orders.synced = m.plane, m.used, m.synced
+	listen, err := cfg.listen()
+	if err != nil {
+		return err
+	}
+	transport, err := host.NewTransport(host.TransportOptions{
+		Core: core, Credentials: creds, Self: self, Verifier: verifier, Key: key, Data: data, Listen: listen,
+		Prefix: cfg.Prefix, Relay: cfg.Relay, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	devices, err := kernel.NewDevices(cfg.Prefix, data, transport.UnencryptedAddress, log)
+	if err != nil {
+		return err
+	}
+	defer devices.Close()
+	packets, err := openPackets(cfg, core, devices)
+	if err != nil {
+		return err
+	}
+	names, err := newResolver(cfg, core, devices, log)
+	if err != nil {
+		return err
+	}
+	planes := kernel.NewPlanes(cfg.Plane, cfg.Prefix, data, log)
+	executor := kernel.NewExecutor(kernel.Options{
+		Core: core, Open: planes.Open, Devices: devices, Packets: packets, Names: names, Peers: transport,
+		Used: meter.Usage, Synced: stream.SetKernel, Log: log,
+	})
+	events := host.WorkloadEvents{Core: core, Stream: stream, Log: log}
+	server := &host.Server{
+		Core: core, Stream: stream, Peer: host.NewPeerCheck(verifier, log), Transport: transport, Devices: devices,
+		Executor: executor, Planes: planes, Exits: workloads.NewExits(events.Exited), Listening: workloads.NewListening(events.Serves, log),
+		Sampler: workloads.NewSampler(core.Attachments, devices.Untwin, core.Post, log),
+		Meter:   meter, Credentials: creds, Key: public, VXLAN: cfg.VXLAN, Log: log,
+	}
 	ln, err := socket.Listen(cfg.Socket)
 	if err != nil {
 		return err
 	}
 	return daemon.RunAll(ctx,
-		daemon.Part{Name: "core", Run: m.loop.Run},
-		daemon.Part{Name: "node", Run: func(ctx context.Context) error { return m.live(ctx, ln) }},
-		daemon.Part{Name: "tunnel", Run: m.tunnel.Run},
-		daemon.Part{Name: "hold", Run: hold.Run},
+		daemon.Part{Name: "core", Run: func(ctx context.Context) error { return core.Run(ctx, dispatch(stream, transport, executor)) }},
+		daemon.Part{Name: "node", Run: func(ctx context.Context) error { return serve(ctx, cfg, server, ln, located) }},
+		daemon.Part{Name: "tunnel", Run: transport.Run},
+		daemon.Part{Name: "packets", Run: packets.Run},
 		daemon.Part{Name: "names", Run: func(ctx context.Context) error {
-			return names.Run(ctx, netip.AddrPortFrom(api.ResolverAddr, 53))
+			return names.Run(ctx, netip.AddrPortFrom(wire.ResolverAddr, 53))
 		}},
-		daemon.Part{Name: "status", Run: m.serveStatus},
+		daemon.Part{Name: "status", Run: func(ctx context.Context) error { return server.ServeStatus(ctx, cfg.ListenStatus, cfg.Data) }},
 		daemon.Part{Name: "memory", Run: daemon.Slim},
 	)
 }
 
 func openData(path string) (*os.Root, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return nil, fmt.Errorf("make the data directory: %w", err)
+		return nil, fmt.Errorf("create the data directory: %w", err)
 	}
 	dir, err := os.OpenRoot(path)
 	if err != nil {
@@ -144,294 +139,170 @@ func openData(path string) (*os.Root, error) {
 	return dir, nil
 }
 
-// restore makes the core and the loop that will own it.
-func (m *manager) restore(ctx context.Context, st store.Store) error {
+// openStore opens the store, which a running netmanager locks.
+func openStore(cfg Config) (store.Store, error) {
+	return embedded.Open(filepath.Join(cfg.Data, "net.db"))
+}
+
+// openCore restores the core from the store.
+func openCore(ctx context.Context, cfg Config, st store.Store, log *slog.Logger, observe func(loop.Sample, bool)) (*host.Core, error) {
 	docs, err := store.Load(ctx, st)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	closed, err := prefixes(m.cfg.Closed)
+	closed, err := prefixes(cfg.Closed)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	open, err := prefixes(m.cfg.Open)
+	open, err := prefixes(cfg.Open)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	m.core = overlay.New(overlay.Config{
-		Prefix: m.cfg.Prefix, Tunnel: m.tunnelDevice(), Hold: m.holdDevice(), VXLAN: m.cfg.VXLAN, Closed: closed, Open: open,
+	core := overlay.New(overlay.Config{
+		Prefix: cfg.Prefix, Tunnel: host.TunnelDevice(cfg.Prefix), Hold: queueDevice(cfg.Prefix), VXLAN: cfg.VXLAN, Closed: closed, Open: open,
 	})
-	if err := m.core.Restore(docs); err != nil {
-		return fmt.Errorf("restore the network: %w", err)
+	if err := core.Restore(docs); err != nil {
+		return nil, fmt.Errorf("restore the network: %w", err)
 	}
-	m.loop = loop.New(m.core, st, m.send, m.loopOptions(m.log))
-	return nil
+	return host.NewCore(core, st, log, observe), nil
 }
 
-func (m *manager) loopOptions(log *slog.Logger) loop.Options[overlay.Input] {
-	return loop.Options[overlay.Input]{
-		Tick: overlay.Tick{}, Log: log, Observe: m.observe, Queue: 4096, Batch: 256, WhenFull: whenFull,
+// queueDevice returns the name of the packet queue's device.
+func queueDevice(prefix string) string { return prefix + "hold" }
+
+// queueMTU is the largest MTU of instances' devices, so that the packet queue can take all
+// that they send.
+const queueMTU = 1500
+
+func openPackets(cfg Config, core *host.Core, devices *kernel.Devices) (*packetqueue.Queue, error) {
+	dev, err := tun.Open(queueDevice(cfg.Prefix), queueMTU)
+	if err != nil {
+		return nil, err
 	}
+	return packetqueue.New(dev, packetqueue.Config{
+		Local: devices.Local, Untwin: devices.Untwin,
+		Miss: func(local, remote netip.Addr) { core.Post(overlay.Miss{Local: local, Remote: remote}) },
+	}), nil
 }
 
-func (m *manager) tunnelDevice() string { return m.cfg.Prefix + "tun" }
-func (m *manager) holdDevice() string   { return m.cfg.Prefix + "hold" }
+func newResolver(cfg Config, core *host.Core, devices *kernel.Devices, log *slog.Logger) (*resolver.Resolver, error) {
+	var servers []netip.AddrPort
+	for _, s := range cfg.Resolvers {
+		a, err := netip.ParseAddrPort(s)
+		if err != nil {
+			return nil, err
+		}
+		servers = append(servers, a)
+	}
+	return resolver.New(resolver.Config{Overlay: host.Names{Core: core, IsLocal: devices.Local}, Servers: servers, Log: log}), nil
+}
 
-// send hands out what the core says. It runs on the core's owner and must not block.
-func (m *manager) send(envs []api.Envelope) {
-	for _, e := range envs {
-		switch msg := e.Msg.(type) {
-		case api.NetUp:
-			m.uplink.send(msg)
-		// The tunnel waits for nobody: a new life's sessions begin while the kernel is
-		// still told.
-		case overlay.TunnelSelf:
-			m.tunnel.SetSelf(msg.NetLease)
-		case overlay.TunnelPeer:
-			m.tunnel.SetPeer(msg.Peer)
-		case overlay.TunnelDrop:
-			m.tunnel.DropPeer(msg.Key)
-		case overlay.TunnelMeasure:
-			m.tunnel.Measure(msg.Key)
-		case overlay.TunnelCoord:
-			m.tunnel.SetCoord(msg.Coordinate)
-		case overlay.TunnelHere:
-			m.tunnel.engine.SetHere(msg.Addresses)
-		case overlay.TunnelTell:
-			m.tunnel.Tell(msg.Key, msg.Notice)
-		case overlay.TunnelSay:
-			if msg.Connect {
-				m.tunnel.Tell(msg.Key, msg.Message)
-			} else {
-				m.tunnel.Say(msg.Key, msg.Message)
+// dispatch returns the function that hands what the core sends to its adapters. It runs on
+// the core's goroutine and does not block. Messages to the tunnel do not wait for the
+// kernel: after a start, sessions begin while the kernel is still being synced.
+func dispatch(stream *host.Stream, transport *host.Transport, executor *kernel.Executor) func([]wire.Envelope) {
+	return func(all []wire.Envelope) {
+		for _, e := range all {
+			switch m := e.Msg.(type) {
+			case wire.NetUp:
+				stream.Send(m)
+			case overlay.TunnelSelf:
+				transport.SetLease(m.NetLease)
+			case overlay.TunnelPeer:
+				transport.SetPeer(m.Peer)
+			case overlay.TunnelDrop:
+				transport.DropPeer(m.Key)
+			case overlay.TunnelMeasure:
+				transport.Measure(m.Key)
+			case overlay.TunnelCoord:
+				transport.SetCoord(m.Coordinate)
+			case overlay.TunnelHere:
+				transport.SetHere(m.Addresses)
+			case overlay.TunnelTell:
+				transport.Tell(m.Key, m.Notice)
+			case overlay.TunnelSay:
+				if m.Connect {
+					transport.Tell(m.Key, m.Message)
+				} else {
+					transport.Say(m.Key, m.Message)
+				}
+			case plane.Change, overlay.Ask, overlay.Release, overlay.Refuse, overlay.Answered, overlay.Count, overlay.TunnelTerms, overlay.TunnelHeed:
+				executor.Order(m)
+			default:
+				panic(fmt.Sprintf("wiring: message %T of the core has no handler", m))
 			}
-		default:
-			m.orders.order(msg)
 		}
 	}
 }
 
-// live begins the core's life, has the kernel follow it, and lets the node engine in.
-func (m *manager) live(ctx context.Context, ln net.Listener) error {
-	host, err := watchHost() // before anything looks at it
+// serve starts the core, makes the kernel follow it, and serves the node engine.
+func serve(ctx context.Context, cfg Config, s *host.Server, ln net.Listener, located <-chan struct{}) error {
+	watch, err := machine.NewWatch(s.Log) // before the first look, so that no change is missed
 	if err != nil {
 		return err
 	}
-	defer host.end()
-	if err := m.begin(ctx); err != nil {
+	defer watch.Close()
+	if err := s.Core.Start(ctx); err != nil {
 		return err
 	}
-	if err := m.loop.Read(ctx, func() {
-		for _, a := range m.core.Unready() { // of an earlier life
-			m.listening.watch(a)
+	if err := s.Core.Read(ctx, func(o *overlay.Core) {
+		for _, a := range o.Unready() { // of an earlier start
+			s.Listening.Watch(a)
 		}
-		for _, a := range m.core.Attachments() {
-			m.exits.watch(a)
+		for _, a := range o.Attachments() {
+			s.Exits.Watch(a)
 		}
 	}); err != nil {
 		return err
 	}
-	self, err := m.creds.says(m.key)
-	if err != nil {
-		return err
+	locate := func(networks bool) {
+		if s.Transport.Locate(networks) {
+			s.Executor.Resync()
+		}
 	}
-	m.mu.Lock()
-	m.says = self
-	m.mu.Unlock()
-	m.moved(false)
-	m.log.Info("netmanager runs", "cluster", m.creds.Cluster, "key", m.key, "listen", m.tunnel.engine.Local())
+	locate(false)
+	s.Log.Info("netmanager started", "cluster", s.Credentials.Cluster, "key", s.Key, "listen", s.Transport.Local())
 	if err := daemon.Notify(daemon.Ready); err != nil {
-		m.log.Warn("systemd not told", "err", err)
+		s.Log.Warn("notify systemd failed", "err", err)
 	}
 	return daemon.RunAll(ctx,
-		daemon.Part{Name: "kernel", Run: m.orders.Run},
-		daemon.Part{Name: "listening", Run: m.listening.Run},
-		daemon.Part{Name: "exits", Run: m.exits.Run},
-		daemon.Part{Name: "sampling", Run: m.sampling.Run},
-		daemon.Part{Name: "socket", Run: func(ctx context.Context) error { return daemon.Serve(ctx, ln, socket.Handler(m), nil) }},
-		daemon.Part{Name: "addresses", Run: func(ctx context.Context) error { return watchPlace(ctx, m.log, host, m.nudge, m.moved) }},
+		daemon.Part{Name: "kernel", Run: s.Executor.Run},
+		daemon.Part{Name: "listening", Run: s.Listening.Run},
+		daemon.Part{Name: "exits", Run: s.Exits.Run},
+		daemon.Part{Name: "sampling", Run: s.Sampler.Run},
+		daemon.Part{Name: "socket", Run: func(ctx context.Context) error { return daemon.Serve(ctx, ln, socket.Handler(s), nil) }},
+		daemon.Part{Name: "addresses", Run: func(ctx context.Context) error { return watch.Run(ctx, located, locate) }},
 		daemon.Part{Name: "certificate", Run: func(ctx context.Context) error {
-			watchCredentials(ctx, m.cfg.Credentials, m.creds, m.log, m.renewed)
+			credentials.Watch(ctx, cfg.Credentials, s.Credentials, s.Log, func(c credentials.Credentials) {
+				self, err := c.Self(s.Key)
+				if err != nil {
+					s.Log.Error("use the renewed certificate failed", "err", err)
+					return
+				}
+				s.Log.Info("certificate renewed", "end", c.Pair.Chain[0].NotAfter)
+				s.Transport.SetIdentity(self, c.Pair)
+			})
 			return nil
 		}},
 	)
 }
 
-// unnoted is how long a life says nothing whose beginning cannot be saved: the next one's
-// number is another then, by the clock.
-const unnoted = 1100 * time.Millisecond
-
-// begin begins the core's life, on a full disk too: its workloads' tunnels hang on it.
-func (m *manager) begin(ctx context.Context) error {
-	err := m.loop.Do(ctx, overlay.Start{}, nil)
-	if !unsaved(err) {
-		return err
-	}
-	m.log.Warn("this life begins without being noted", "err", err)
-	select {
-	case <-time.After(unnoted):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// plane is all that the kernel should hold.
-func (m *manager) plane(ctx context.Context) (s plane.State, err error) {
-	err = m.loop.Read(ctx, func() { s = m.core.Plane() })
-	return s, err
-}
-
-func (m *manager) used(u plane.Usage) {
-	m.meter.usage(u)
-	m.post(overlay.Used{Usage: u})
-}
-
-// synced says whether workloads can be attached: the kernel follows, and there is a lease.
-func (m *manager) synced(err error) {
-	m.mu.Lock()
-	m.kernel = err
-	m.mu.Unlock()
-	m.settle()
-}
-
-// settle works out anew whether workloads can be attached.
-func (m *manager) settle() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	err := m.kernel
-	if err == nil && !m.leased {
-		err = errNoLease
-	}
-	m.uplink.setReady(err)
-}
-
-// observe runs on the core's owner after each batch.
-func (m *manager) observe(s loop.Sample) {
-	m.meter.observe(s)
-	m.repost() // what is not taken now is kept for the next time
-	_, leased := m.core.Lease()
-	m.mu.Lock()
-	same := leased == m.leased
-	m.leased = leased
-	m.mu.Unlock()
-	if same {
-		return
-	}
-	m.settle()
-	select {
-	case m.nudge <- struct{}{}: // addresses of the ranges are not the machine's
-	default:
-	}
-}
-
-var (
-	errStarting = errors.New("the netmanager has just started")
-	errNoLease  = errors.New("the cluster has not given this node its part of the network yet")
-)
-
-// moved looks where the machine is, and says so where that changed. Which networks are
-// closed hangs on those that the machine is connected to.
-func (m *manager) moved(networks bool) {
-	var ranges api.NetRanges
-	if err := m.loop.Read(context.Background(), func() {
-		if l, ok := m.core.Lease(); ok {
-			ranges = l.Ranges
-		}
-	}); err != nil {
-		return // we are ending
-	}
-	p, err := look(m.cfg.Prefix, ranges)
-	if err != nil {
-		m.log.Warn("where this machine is cannot be seen", "err", err)
-		return
-	}
-	m.mu.Lock()
-	first := !m.said
-	same := p.equal(m.place) && m.said
-	m.place, m.said = p, true
-	m.mu.Unlock()
-	if !same {
-		m.log.Info("this machine's addresses", "addresses", p.own)
-		m.tunnel.moved(p)
-		m.sayWhere()
-	}
-	if !first && (!same || networks) {
-		m.orders.order(resync{})
-	}
-}
-
-// renewed takes a new certificate of the node.
-func (m *manager) renewed(c credentials) {
-	self, err := c.says(m.key)
-	if err != nil {
-		m.log.Error("the renewed certificate cannot be used", "err", err)
-		return
-	}
-	m.log.Info("certificate renewed", "end", c.pair.Chain[0].NotAfter)
-	m.mu.Lock()
-	m.says, m.pair = self, c.pair
-	m.mu.Unlock()
-	m.sayWhere()
-}
-
-// sayWhere tells the core who and where the node is. Several find out that this
-// changed: the newest is told last.
-func (m *manager) sayWhere() {
-	m.saying.Lock()
-	defer m.saying.Unlock()
-	m.mu.Lock()
-	self, p := m.says, m.place
-	m.mu.Unlock()
-	self.Mapped = m.tunnel.seen()
-	self.Endpoints = append(p.endpoints(m.tunnel.engine.Local().Port()), self.Mapped...)
-	m.post(overlay.Self{NetSelf: self, OnLink: p.onLink})
-}
-
-// clearAddresses are the machine's addresses within the networks that its operator
-// called clear.
-func (m *manager) clearAddresses() (out []netip.Addr) {
-	var clear []netip.Prefix
-	if err := m.loop.Read(context.Background(), func() {
-		l, _ := m.core.Lease()
-		clear = slices.Clone(l.Clear)
-	}); err != nil {
-		return nil // we are ending
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, a := range m.place.own {
-		if slices.ContainsFunc(clear, func(p netip.Prefix) bool { return p.Contains(a) }) {
-			out = append(out, a)
-		}
-	}
-	return out
-}
-
-// remove takes everything of ours away from the machine.
-func remove(ctx context.Context, cfg Config, data *os.Root, log *slog.Logger) error {
-	st, err := embedded.Open(filepath.Join(cfg.Data, "net.db")) // whoever runs holds it
+// remove removes all devices and rules of the netmanager from the machine.
+func remove(cfg Config, data *os.Root, log *slog.Logger) error {
+	st, err := openStore(cfg) // fails while a netmanager runs
 	if err != nil {
 		return err
 	}
 	if err := st.Close(); err != nil {
 		return err
 	}
-	var errs []error
-	for _, name := range []string{"nft", "ebpf"} {
-		if name == "ebpf" && ebpf.Available() != nil {
-			continue
-		}
-		errs = append(errs, removePlane(planes[name], cfg.Prefix))
+	err = kernel.RemovePlanes(cfg.Prefix)
+	devices, e := kernel.NewDevices(cfg.Prefix, data, func() netip.Addr { return netip.Addr{} }, log)
+	if e != nil {
+		return errors.Join(err, e)
 	}
-	l, err := newLinks(cfg.Prefix, data, log)
-	if err != nil {
-		return errors.Join(append(errs, err)...)
-	}
-	defer l.link.Close()
-	errs = append(errs, l.remove(), removeDevices(cfg.Prefix))
-	log.Info("the network is removed", "prefix", cfg.Prefix)
-	return errors.Join(errs...)
+	defer devices.Close()
+	err = errors.Join(err, devices.Remove(), tun.Remove(host.TunnelDevice(cfg.Prefix)), tun.Remove(queueDevice(cfg.Prefix)))
+	log.Info("network removed", "prefix", cfg.Prefix)
+	return err
 }
-
-var _ socket.Overlay = (*manager)(nil)

@@ -26,10 +26,10 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/netsock"
 	"github.com/treeline-edge/treeline/internal/programtest"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// testTime is how long an event may take before its absence is a failure: machines
-// that test are held up for minutes by others.
+// testTime bounds the wait for an event. Other load may delay test machines for minutes.
 const testTime = 4 * time.Minute
 
 // The test binary is also the daemon that it tests.
@@ -52,13 +52,13 @@ func must[T any](t testing.TB) func(T, error) T {
 	}
 }
 
-// world is a cluster with hosts that are network namespaces, and a netmanager on each.
+// world is a cluster whose hosts are network namespaces with a netmanager each.
 type world struct {
 	t     *testing.T
 	tag   string
 	root  *ca.Authority
 	ca    *ca.Authority
-	hosts []*host
+	hosts []*testHost
 
 	mu     sync.Mutex // guards the fields below, and those of hosts that say so
 	routes map[api.ServiceID]api.Route
@@ -67,7 +67,7 @@ type world struct {
 
 const clusterID = api.ClusterID("munich")
 
-// newWorld has n hosts on one link, each with its netmanager, which has a lease.
+// newWorld returns a world of n hosts on one link, whose netmanagers have leases.
 func newWorld(t *testing.T, n int, args ...string) *world {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -110,7 +110,7 @@ func (w *world) sh(args ...string) {
 	}
 }
 
-// netns makes a network namespace that goes with the test.
+// netns creates a network namespace that is deleted with the test.
 func (w *world) netns(name string) string {
 	w.t.Helper()
 	name = w.tag + "-" + name
@@ -127,7 +127,7 @@ func within[T any](ns string, fn func() (T, error)) (v T, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		f, e := os.Open(nsPath(ns))
 		if e != nil {
 			err = e
@@ -142,8 +142,8 @@ func within[T any](ns string, fn func() (T, error)) (v T, err error) {
 	return v, err
 }
 
-// host is a machine with a netmanager, and the part of the node engine that it needs.
-type host struct {
+// testHost is a machine with a netmanager and the part of a node engine that it needs.
+type testHost struct {
 	w      *world
 	id     api.NodeID
 	ns     string
@@ -151,21 +151,21 @@ type host struct {
 	dir    string
 	args   []string
 	sock   *netsock.Client
-	lease  api.NetLease
+	lease  wire.NetLease
 	cmd    *exec.Cmd
 	ended  chan struct{}
 	stop   context.CancelFunc // of the node engine's part
-	gone   chan struct{}      // it has ended
-	ready  chan struct{}      // closed when the netmanager is ready; of this life
-	self   *api.NetSelf       // the world's
-	wants  map[api.Want]bool  // the world's
-	boot   uint64             // the world's
-	seq    uint64             // the world's
+	gone   chan struct{}      // closed when that has ended
+	ready  chan struct{}      // closed when the netmanager is ready, per start
+	self   *wire.NetSelf      // guarded by world.mu
+	wants  map[wire.Want]bool // guarded by world.mu
+	boot   uint64             // guarded by world.mu
+	seq    uint64             // guarded by world.mu
 	log    string
 	socket string
 }
 
-// dir is a directory of a short name, whatever the test's: a socket's path has 107 bytes.
+// dir returns a directory with a short name: a socket's path is limited to 107 bytes.
 func (w *world) dir() string {
 	w.t.Helper()
 	dir, err := os.MkdirTemp("", "nm")
@@ -179,14 +179,14 @@ func (w *world) dir() string {
 func (w *world) host(i int, sw string, args []string) {
 	w.t.Helper()
 	id := api.NodeID(fmt.Sprintf("n%d", i+1))
-	h := &host{
+	h := &testHost{
 		w: w, id: id, ns: w.netns(string(id)), addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}),
-		dir: w.dir(), args: args, wants: map[api.Want]bool{},
+		dir: w.dir(), args: args, wants: map[wire.Want]bool{},
 	}
 	h.log, h.socket = filepath.Join(h.dir, "log"), filepath.Join(h.dir, "net.sock")
 	h.sock = netsock.New(h.socket)
-	r := api.DefaultNetRanges()
-	h.lease = api.NetLease{
+	r := wire.DefaultNetRanges()
+	h.lease = wire.NetLease{
 		Rev: 1, Node: id, Cluster: clusterID, Ranges: r,
 		Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 16, byte(i), 0}), 26),
 	}
@@ -226,7 +226,7 @@ func tailOf(s string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-func (h *host) command(more ...string) *exec.Cmd {
+func (h *testHost) command(more ...string) *exec.Cmd {
 	args := append([]string{
 		"--data", filepath.Join(h.dir, "net"), "--credentials", h.dir, "--socket", h.socket, "--log-level", "debug",
 	}, h.args...)
@@ -236,7 +236,7 @@ func (h *host) command(more ...string) *exec.Cmd {
 }
 
 // start starts the netmanager and waits until it is ready.
-func (h *host) start() {
+func (h *testHost) start() {
 	t := h.w.t
 	t.Helper()
 	log := must[*os.File](t)(os.OpenFile(h.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600))
@@ -258,17 +258,17 @@ func (h *host) start() {
 	case <-h.ended:
 		t.Fatalf("%s's netmanager ended: %s", h.id, h.cmd.ProcessState)
 	case <-time.After(testTime):
-		t.Fatalf("%s's netmanager is not ready", h.id)
+		t.Fatalf("%s's netmanager is not ready after %v", h.id, testTime)
 	}
 }
 
-// engine is what a node engine does: it reads events, and answers for the cluster.
-func (h *host) engine(ctx context.Context, gone, ready chan struct{}) {
+// engine acts as a node engine: it reads events, and passes the cluster's messages on.
+func (h *testHost) engine(ctx context.Context, gone, ready chan struct{}) {
 	defer close(gone)
 	once := sync.OnceFunc(func() { close(ready) })
 	for ctx.Err() == nil {
 		first := true
-		_ = h.sock.Events(ctx, func(e api.NetEvent) error {
+		_ = h.sock.Events(ctx, func(e wire.NetEvent) error {
 			if first {
 				first = false
 				if err := h.sock.Link(ctx, true); err != nil {
@@ -281,7 +281,7 @@ func (h *host) engine(ctx context.Context, gone, ready chan struct{}) {
 			if e.Up == nil {
 				return nil
 			}
-			var up api.NetUp
+			var up wire.NetUp
 			if err := json.Unmarshal(e.Up, &up); err != nil {
 				return err
 			}
@@ -294,10 +294,10 @@ func (h *host) engine(ctx context.Context, gone, ready chan struct{}) {
 	}
 }
 
-// kill ends the netmanager with SIGKILL, and the engine's part.
-func (h *host) kill() { h.end(syscall.SIGKILL) }
+// kill ends the netmanager with SIGKILL, and the node engine's part.
+func (h *testHost) kill() { h.end(syscall.SIGKILL) }
 
-func (h *host) end(s syscall.Signal) {
+func (h *testHost) end(s syscall.Signal) {
 	if h.cmd == nil {
 		return
 	}
@@ -308,9 +308,8 @@ func (h *host) end(s syscall.Signal) {
 	h.cmd = nil
 }
 
-// heard is the cluster: it takes in what a node says, and tells everybody whom that
-// concerns.
-func (w *world) heard(ctx context.Context, h *host, up api.NetUp) error {
+// heard acts as the cluster: it takes a node's message, and answers the nodes that it concerns.
+func (w *world) heard(ctx context.Context, h *testHost, up wire.NetUp) error {
 	w.mu.Lock()
 	moved := false
 	if up.Self != nil {
@@ -333,27 +332,27 @@ func (w *world) heard(ctx context.Context, h *host, up api.NetUp) error {
 	if moved {
 		for _, o := range hosts {
 			if o != h {
-				_ = w.tell(ctx, o) // who is away asks when it is back
+				_ = w.tell(ctx, o) // a node that is away asks when it is back
 			}
 		}
 	}
 	return w.tell(ctx, h)
 }
 
-// clear calls the hosts' network theirs alone, for some of them.
-func (w *world) clear(hosts ...*host) {
+// unencrypted allows some hosts to send without encryption on their network.
+func (w *world) unencrypted(hosts ...*testHost) {
 	w.t.Helper()
 	w.mu.Lock()
 	for _, h := range hosts {
 		h.lease.Rev++
-		h.lease.Clear = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+		h.lease.Unencrypted = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 	}
 	w.mu.Unlock()
 	w.tellAll()
 }
 
-// tell sends a node all that its wants lead to.
-func (w *world) tell(ctx context.Context, h *host) error {
+// tell sends a node everything that it subscribes to.
+func (w *world) tell(ctx context.Context, h *testHost) error {
 	text, err := json.Marshal(w.answer(h))
 	if err != nil {
 		return err
@@ -361,7 +360,7 @@ func (w *world) tell(ctx context.Context, h *host) error {
 	return h.sock.Down(ctx, text)
 }
 
-// tellAll tells everybody, after the test has changed something.
+// tellAll sends every node its state, after the test has changed something.
 func (w *world) tellAll() {
 	w.t.Helper()
 	for _, h := range w.hosts {
@@ -374,11 +373,11 @@ func (w *world) tellAll() {
 	}
 }
 
-func (w *world) answer(h *host) api.NetDown {
+func (w *world) answer(h *testHost) wire.NetDown {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.rev++
-	d := api.NetDown{Boot: h.boot, Seq: h.seq, Rev: w.rev, Lease: &h.lease, Whole: true}
+	d := wire.NetDown{Boot: h.boot, Seq: h.seq, Rev: w.rev, Lease: &h.lease, Whole: true}
 	for x := range h.wants {
 		switch {
 		case x.Service != "" && w.routes[x.Service].Service != "":
@@ -392,9 +391,9 @@ func (w *world) answer(h *host) api.NetDown {
 				d.Peers = append(d.Peers, *p)
 				continue
 			}
-			d.Refused = append(d.Refused, api.Refusal{Want: x})
+			d.Refused = append(d.Refused, wire.Refusal{Want: x})
 		default:
-			d.Refused = append(d.Refused, api.Refusal{Want: x})
+			d.Refused = append(d.Refused, wire.Refusal{Want: x})
 		}
 	}
 	slices.SortFunc(d.Routes, func(a, b api.Route) int { return strings.Compare(string(a.Service), string(b.Service)) })
@@ -411,7 +410,7 @@ func (w *world) owner(a netip.Addr) (api.Route, bool) {
 	return api.Route{}, false
 }
 
-// filled is a route with the peers of its backends as they are now.
+// filled returns a route with the current peers of its backends.
 func (w *world) filled(r api.Route) api.Route {
 	r.Rev = w.rev
 	r.Backends = slices.Clone(r.Backends)
@@ -428,7 +427,7 @@ func (w *world) filled(r api.Route) api.Route {
 	return r
 }
 
-// peer is the node that an instance's address is of.
+// peer returns the node that has an instance's address.
 func (w *world) peer(a netip.Addr) *api.Peer {
 	for _, h := range w.hosts {
 		if h.lease.Subnet.Contains(a) && h.self != nil {
@@ -441,27 +440,27 @@ func (w *world) peer(a netip.Addr) *api.Peer {
 	return nil
 }
 
-// container is a network namespace that stands for an instance.
+// container is a network namespace that acts as an instance.
 type container struct {
-	host *host
-	key  api.Key
+	host *testHost
+	key  wire.Key
 	ns   string
-	as   api.Attach
-	at   api.Attached
+	as   wire.Attach
+	at   wire.Attached
 }
 
 const tenant = api.Tenant("acme")
 
 func service(name string) api.ServiceID { return tenant.App("shop", "prod").Service(name, "prod") }
 
-// vip is the round-robin address of service number n.
+// vip returns the round-robin address of service number n.
 func vip(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 30, 0, byte(n)}) }
 
-// run attaches an instance, and makes it a backend of its service at vip(n).
-func (h *host) run(name string, number, n int, change ...func(*api.Attach)) *container {
+// run attaches an instance and adds it to the backends of its service at vip(n).
+func (h *testHost) run(name string, number, n int, change ...func(*wire.Attach)) *container {
 	t := h.w.t
 	t.Helper()
-	c := &container{host: h, key: api.Key{Instance: service(name).Instance(number), Epoch: 1}, ns: h.w.netns(fmt.Sprintf("%s%d", name, number))}
+	c := &container{host: h, key: wire.Key{Instance: service(name).Instance(number), Epoch: 1}, ns: h.w.netns(fmt.Sprintf("%s%d", name, number))}
 	c.attach(change...)
 	w := h.w
 	w.mu.Lock()
@@ -474,10 +473,10 @@ func (h *host) run(name string, number, n int, change ...func(*api.Attach)) *con
 	return c
 }
 
-func (c *container) attach(change ...func(*api.Attach)) {
+func (c *container) attach(change ...func(*wire.Attach)) {
 	t := c.host.w.t
 	t.Helper()
-	a := api.Attach{Key: c.key, NetNS: nsPath(c.ns)}
+	a := wire.Attach{Key: c.key, NetNS: nsPath(c.ns)}
 	for _, f := range change {
 		f(&a)
 	}
@@ -485,13 +484,13 @@ func (c *container) attach(change ...func(*api.Attach)) {
 	defer cancel()
 	at, err := c.host.sock.Attach(ctx, a)
 	if err != nil {
-		t.Fatalf("attach: %v", err)
+		t.Fatalf("attach %s: %v", c.key, err)
 	}
 	c.as, c.at = a, at
 }
 
-// ready waits until the netmanager has seen that the container listens, and the
-// kernel has followed.
+// ready waits until the netmanager has noticed that the container listens, and the kernel has
+// followed.
 func (c *container) ready() {
 	t := c.host.w.t
 	t.Helper()
@@ -508,8 +507,8 @@ func (c *container) ready() {
 	}
 }
 
-// serve answers each connection with the container's name, line for line, and
-// returns when others reach it.
+// serve answers each connection with the container's name and echoes. It returns when others
+// reach it.
 func (c *container) serve(port int) {
 	t := c.host.w.t
 	t.Helper()
@@ -534,8 +533,8 @@ func (c *container) serve(port int) {
 	c.ready()
 }
 
-// dial connects from within the container. A service is refused until one of its
-// instances is known to listen.
+// dial connects from the container. A service refuses connections until one of its instances
+// listens.
 func (c *container) dial(to netip.Addr, port int) (conn net.Conn, err error) {
 	for end := time.Now().Add(testTime); ; time.Sleep(10 * time.Millisecond) {
 		conn, err = within(c.ns, func() (net.Conn, error) {
@@ -547,7 +546,7 @@ func (c *container) dial(to netip.Addr, port int) (conn net.Conn, err error) {
 	}
 }
 
-// ask is which instance answers at an address.
+// ask returns the name of the instance that answers at an address.
 func (c *container) ask(to netip.Addr, port int) string {
 	t := c.host.w.t
 	t.Helper()

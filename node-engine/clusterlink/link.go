@@ -21,6 +21,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/bus"
 	"github.com/treeline-edge/treeline/internal/bus/parts"
 	"github.com/treeline-edge/treeline/internal/streams"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/node"
 )
 
@@ -37,10 +38,10 @@ type Options struct {
 
 	Post    func(node.Input)                        // hands in what may be lost
 	Deliver func(context.Context, node.Input) error // hands in what may not
-	Logs    func(ctx context.Context, k api.Key, tail int, follow bool) (io.ReadCloser, error)
-	Probe   func(context.Context, api.ProbeOrder) api.Probed // nil: the node measures nothing
-	Net     Net                                              // nil: the node has no netmanager
-	Log     *slog.Logger                                     // slog.Default
+	Logs    func(ctx context.Context, k wire.Key, tail int, follow bool) (io.ReadCloser, error)
+	Probe   func(context.Context, wire.ProbeOrder) wire.Probed // nil: the node measures nothing
+	Net     Net                                                // nil: the node has no netmanager
+	Log     *slog.Logger                                       // slog.Default
 }
 
 // Net is the node's netmanager, as far as its cluster speaks to it. Routes and
@@ -78,9 +79,9 @@ func Will(id api.NodeID) *bus.Message {
 	return &bus.Message{Topic: topic.Will.Of(id), QoS: topic.Will.QoS, Retain: topic.Will.Retain}
 }
 
-// Send takes a message of the core to its cluster and never blocks. What cannot
-// be sent is dropped.
-func (l *Link) Send(msg any) { l.out.put(msg) }
+// Send queues a message of the core to its cluster. It does not block, and drops what
+// cannot be sent.
+func (l *Link) Send(m wire.NodeToCluster) { m.DeliverFromNode(l.out) }
 
 // Up reports whether there is a connection, for health checks (ErrUnavailable).
 func (l *Link) Up() error {
@@ -124,7 +125,7 @@ func (l *Link) Run(ctx context.Context) error {
 }
 
 func (l *Link) desired(m bus.Message) {
-	var d api.Desired
+	var d wire.Desired
 	if l.decode(m, &d) {
 		l.opt.Post(node.Desired{Desired: d})
 	}
@@ -152,7 +153,7 @@ func (l *Link) routes() func(bus.Message) {
 }
 
 func (l *Link) lease(m bus.Message) {
-	var lease api.Lease
+	var lease wire.Lease
 	if l.decode(m, &lease) {
 		l.opt.Post(node.Lease{Lease: lease})
 	}

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // outbox holds what waits to be published: one report and one sign of life,
@@ -12,27 +13,33 @@ import (
 // earlier one, so what waits is bounded by what the node has.
 type outbox struct {
 	mu     sync.Mutex // guards the fields below
-	report *api.NodeReport
-	alive  *api.Alive
+	report *wire.NodeReport
+	alive  *wire.Alive
 	filled chan struct{}
 }
 
 func newOutbox() *outbox { return &outbox{filled: make(chan struct{}, 1)} }
 
-func (o *outbox) put(msg any) {
+// NodeReport queues a report, merged with the one that waits.
+func (o *outbox) NodeReport(m wire.NodeReport) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	switch m := msg.(type) {
-	case api.NodeReport:
-		if o.report != nil {
-			m = merge(*o.report, m)
-		}
-		o.report = &m
-	case api.Alive:
-		o.alive = &m
-	default:
-		return
+	if o.report != nil {
+		m = merge(*o.report, m)
 	}
+	o.report = &m
+	o.fill()
+}
+
+// Alive queues a heartbeat in place of the one that waits.
+func (o *outbox) Alive(m wire.Alive) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.alive = &m
+	o.fill()
+}
+
+func (o *outbox) fill() {
 	select {
 	case o.filled <- struct{}{}:
 	default:
@@ -41,7 +48,7 @@ func (o *outbox) put(msg any) {
 
 // take empties the outbox. The report goes first: the sign of life has the
 // digest of what it says.
-func (o *outbox) take() (*api.NodeReport, *api.Alive) {
+func (o *outbox) take() (*wire.NodeReport, *wire.Alive) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	r, a := o.report, o.alive
@@ -50,7 +57,7 @@ func (o *outbox) take() (*api.NodeReport, *api.Alive) {
 }
 
 // merge is one report that says what both do.
-func merge(earlier, later api.NodeReport) api.NodeReport {
+func merge(earlier, later wire.NodeReport) wire.NodeReport {
 	if later.Whole || earlier.Boot != later.Boot {
 		return later
 	}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 func at(id api.InstanceID, e api.Epoch, s api.State) api.Observed {
@@ -13,10 +14,10 @@ func at(id api.InstanceID, e api.Epoch, s api.State) api.Observed {
 func TestReportsThatWaitBecomeOne(t *testing.T) {
 	o := newOutbox()
 	info := &api.NodeInfo{ID: "n1"}
-	o.put(api.NodeReport{Boot: 1, Seq: 1, Gen: 1, Whole: true, Info: info, Observed: []api.Observed{at("a", 1, api.Created), at("b", 1, api.Running)}})
-	o.put(api.Alive{Seq: 1})
-	o.put(api.NodeReport{Boot: 1, Seq: 2, Gen: 2, Observed: []api.Observed{at("a", 1, api.Running), at("c", 1, api.Created)}})
-	o.put(api.Alive{Seq: 2})
+	o.NodeReport(wire.NodeReport{Boot: 1, Seq: 1, Gen: 1, Whole: true, Info: info, Observed: []api.Observed{at("a", 1, api.Created), at("b", 1, api.Running)}})
+	o.Alive(wire.Alive{Seq: 1})
+	o.NodeReport(wire.NodeReport{Boot: 1, Seq: 2, Gen: 2, Observed: []api.Observed{at("a", 1, api.Running), at("c", 1, api.Created)}})
+	o.Alive(wire.Alive{Seq: 2})
 	r, a := o.take()
 	if !r.Whole || r.Info != info || r.Seq != 2 || r.Gen != 2 || len(r.Observed) != 3 || r.Observed[0].State != api.Running || a.Seq != 2 {
 		t.Errorf("%+v, %+v", r, a)
@@ -27,12 +28,12 @@ func TestReportsThatWaitBecomeOne(t *testing.T) {
 }
 
 func TestWholeReportReplacesWhatWaits(t *testing.T) {
-	part := api.NodeReport{Boot: 1, Seq: 1, Observed: []api.Observed{at("gone", 1, api.Terminated)}}
-	whole := api.NodeReport{Boot: 1, Seq: 2, Whole: true, Observed: []api.Observed{at("a", 1, api.Running)}}
+	part := wire.NodeReport{Boot: 1, Seq: 1, Observed: []api.Observed{at("gone", 1, api.Terminated)}}
+	whole := wire.NodeReport{Boot: 1, Seq: 2, Whole: true, Observed: []api.Observed{at("a", 1, api.Running)}}
 	if m := merge(part, whole); len(m.Observed) != 1 || m.Observed[0].Instance != "a" {
 		t.Errorf("%+v", m)
 	}
-	next := api.NodeReport{Boot: 2, Seq: 1, Observed: []api.Observed{at("a", 2, api.Created)}}
+	next := wire.NodeReport{Boot: 2, Seq: 1, Observed: []api.Observed{at("a", 2, api.Created)}}
 	if m := merge(whole, next); m.Whole || len(m.Observed) != 1 {
 		t.Errorf("reports of two lives become one: %+v", m)
 	}

@@ -4,9 +4,9 @@ import (
 	"context"
 	"encoding/json"
 
-	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/topic"
 	"github.com/treeline-edge/treeline/internal/bus"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // maxProbes is how many probes are answered at once, most of them by a refusal:
@@ -16,7 +16,7 @@ const maxProbes = 16
 
 // probe measures what the cluster asks for and answers it.
 func (l *Link) probe(ctx context.Context, m bus.Message) {
-	var order api.ProbeOrder
+	var order wire.ProbeOrder
 	if !l.decode(m, &order) {
 		return
 	}

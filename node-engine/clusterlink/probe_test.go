@@ -5,32 +5,29 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/topic"
 	"github.com/treeline-edge/treeline/internal/bus"
-	"github.com/treeline-edge/treeline/internal/bus/mem"
+	"github.com/treeline-edge/treeline/internal/bus/bustest"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/node"
 )
 
 // TestProbesAreAnsweredAndBounded asks for more than a node measures at once,
 // while those that it has begun take for ever, and then lets them end.
 func TestProbesAreAnsweredAndBounded(t *testing.T) {
-	broker := mem.New()
-	end, cluster := broker.Node("n1", nil), broker.Cluster()
-	defer end.Close()
-	defer cluster.Close()
+	cluster, end := bustest.Pair(t, "n1")
 	begun, release := make(chan uint64, 4*maxProbes), make(chan struct{})
 	l := New(Options{
 		ID: "n1", Bus: end, Post: func(node.Input) {}, Deliver: func(context.Context, node.Input) error { return nil },
-		Probe: func(_ context.Context, o api.ProbeOrder) api.Probed {
+		Probe: func(_ context.Context, o wire.ProbeOrder) wire.Probed {
 			begun <- o.ID
 			<-release
-			return api.Probed{ID: o.ID, RTT: 5, How: "tcp"}
+			return wire.Probed{ID: o.ID, RTT: 5, How: "tcp"}
 		},
 	})
-	answers := make(chan api.Probed, 4*maxProbes)
+	answers := make(chan wire.Probed, 4*maxProbes)
 	err := cluster.Subscribe(t.Context(), topic.Probed.Of("n1"), topic.Probed.QoS, func(m bus.Message) {
-		var p api.Probed
+		var p wire.Probed
 		if err := json.Unmarshal(m.Payload, &p); err != nil {
 			t.Error(err)
 		}

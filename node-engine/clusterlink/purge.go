@@ -9,6 +9,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/call"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 const purgeTime = 30 * time.Second // for one request
@@ -18,8 +19,8 @@ const purgeTime = 30 * time.Second // for one request
 func Purging(ctx context.Context, client *http.Client, url, failed string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, purgeTime)
 	defer cancel()
-	var out api.NodePurge
-	if err := call.JSON(ctx, client, url+"/v1/node/purge", api.NodePurging{Failed: failed}, &out); err != nil {
+	var out wire.NodePurge
+	if err := call.JSON(ctx, client, url+"/v1/node/purge", wire.NodePurging{Failed: failed}, &out); err != nil {
 		return false, fmt.Errorf("ask the cluster whether to purge this node: %w", err)
 	}
 	return out.Purge, nil

@@ -8,11 +8,12 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/bus"
 	"github.com/treeline-edge/treeline/internal/streams"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // stream dials out the stream that the cluster asks for.
 func (l *Link) stream(ctx context.Context, m bus.Message) {
-	var req api.StreamRequest
+	var req wire.StreamRequest
 	if !l.decode(m, &req) {
 		return
 	}
@@ -49,10 +50,10 @@ func (l *Link) begin(run func()) bool {
 	return true
 }
 
-func (l *Link) open(ctx context.Context, req api.StreamRequest) (io.ReadCloser, error) {
+func (l *Link) open(ctx context.Context, req wire.StreamRequest) (io.ReadCloser, error) {
 	switch {
 	case req.Kind == "logs":
-		return l.opt.Logs(ctx, api.Key{Instance: req.Instance, Epoch: req.Epoch}, req.Tail, req.Follow)
+		return l.opt.Logs(ctx, wire.Key{Instance: req.Instance, Epoch: req.Epoch}, req.Tail, req.Follow)
 	case req.Kind == "net" && l.opt.Net != nil:
 		return l.opt.Net.Open(ctx, req.Path)
 	case req.Kind == "net":

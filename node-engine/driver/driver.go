@@ -9,7 +9,7 @@
 //	d := driver.New(driver.Options{Runtime: rt, Deliver: deliver, Info: info})
 //	found := d.Find(ctx)                 // for node.Start
 //	g.Go(func() error { return d.Run(ctx) })
-//	d.Order(api.StartWorkload{…})        // from the loop's send function
+//	d.Order(wire.StartWorkload{…})        // from the loop's send function
 package driver
 
 import (
@@ -17,11 +17,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"sync"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/fairshare"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/node"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
@@ -43,9 +45,9 @@ const (
 // Guard has workloads killed at a moment by something that outlives the engine.
 type Guard interface {
 	// Set kills the target at until. A later Set of the same key moves the moment.
-	Set(ctx context.Context, k api.Key, t runtime.Target, until time.Time) error
+	Set(ctx context.Context, k wire.Key, t runtime.Target, until time.Time) error
 	// Lift forgets the key. Lifting what is not set succeeds.
-	Lift(ctx context.Context, k api.Key) error
+	Lift(ctx context.Context, k wire.Key) error
 }
 
 // Options are what a driver needs.
@@ -86,7 +88,7 @@ type Driver struct {
 	mu     sync.Mutex // guards the fields below
 	ctx    context.Context
 	closed bool
-	queues map[api.Key]*queue
+	queues map[wire.Key]*queue
 	asked  time.Time     // when the runtime was asked for a sign of life last
 	broken chan struct{} // signalled by Recheck: an order found the runtime down, or the network changed
 	silent chan error    // of one: why a runtime that keeps its connection counts as down
@@ -96,11 +98,11 @@ type Driver struct {
 // queue holds the orders for one placement that wait, and ends a creation that a
 // stop overtakes.
 type queue struct {
-	orders []any
-	cancel context.CancelFunc // of the creation under way
-	lasts  bool               // a start or a stop is under way: its guard is moved meanwhile
-	moves  *api.GuardWorkload // to where, newest
-	moving chan struct{}      // closed when none is left; nil: nobody moves it
+	orders []wire.WorkloadOrder
+	cancel context.CancelFunc  // of the creation under way
+	lasts  bool                // a start or a stop is under way: its guard is moved meanwhile
+	moves  *wire.GuardWorkload // to where, newest
+	moving chan struct{}       // closed when none is left; nil: nobody moves it
 }
 
 // New is a driver that carries out nothing before Run.
@@ -121,7 +123,7 @@ func New(o Options) *Driver {
 		opt:     o,
 		creates: fairshare.NewTurns(createTurns, o.Creates+1, o.Creates), // a slow registry of one tenant leaves one
 		exits:   make(chan runtime.Exit, 64),
-		queues:  map[api.Key]*queue{},
+		queues:  map[wire.Key]*queue{},
 		broken:  make(chan struct{}, 1),
 		silent:  make(chan error, 1),
 	}
@@ -129,13 +131,13 @@ func New(o Options) *Driver {
 
 // Find says what the node is and which workloads its runtime has. Of a runtime
 // that does not answer the error is in Info.RuntimeError and returned.
-func (d *Driver) Find(ctx context.Context) (api.NodeInfo, []api.WorkloadEvent, error) {
+func (d *Driver) Find(ctx context.Context) (api.NodeInfo, []wire.WorkloadEvent, error) {
 	info, found, _, err := d.find(ctx)
 	return info, found, err
 }
 
 // find is Find, with the placements whose place on the network is not as it should be.
-func (d *Driver) find(ctx context.Context) (api.NodeInfo, []api.WorkloadEvent, []api.Key, error) {
+func (d *Driver) find(ctx context.Context) (api.NodeInfo, []wire.WorkloadEvent, []wire.Key, error) {
 	info := d.info()
 	ask, cancel := context.WithTimeout(ctx, infoTime)
 	defer cancel()
@@ -152,7 +154,7 @@ func (d *Driver) find(ctx context.Context) (api.NodeInfo, []api.WorkloadEvent, [
 		info.RuntimeError = err.Error()
 		return info, nil, nil, fmt.Errorf("list the runtime's workloads: %w", err)
 	}
-	found := make([]api.WorkloadEvent, 0, len(statuses))
+	found := make([]wire.WorkloadEvent, 0, len(statuses))
 	for _, s := range statuses {
 		found = append(found, eventOf(s))
 	}
@@ -176,8 +178,8 @@ func (d *Driver) info() api.NodeInfo {
 	return info
 }
 
-func eventOf(s runtime.Status) api.WorkloadEvent {
-	e := api.WorkloadEvent{Key: s.Key, Attempt: s.Attempt, Phase: s.Phase, ExitCode: s.ExitCode, Spec: &s.Spec, Devices: s.Devices}
+func eventOf(s runtime.Status) wire.WorkloadEvent {
+	e := wire.WorkloadEvent{Key: s.Key, Attempt: s.Attempt, Phase: s.Phase, ExitCode: s.ExitCode, Spec: &s.Spec, Devices: s.Devices}
 	if s.OOM {
 		e.Reason, e.Detail = oom(s.Spec.Memory)
 	}
@@ -191,13 +193,9 @@ func oom(limit int64) (api.Reason, string) {
 	return api.ReasonOutOfMemory, "the kernel killed it for want of memory"
 }
 
-// Order takes one of the core's orders (api.CreateWorkload and its like) and
-// never blocks.
-func (d *Driver) Order(order any) {
-	k, ok := keyOf(order)
-	if !ok {
-		return
-	}
+// Order queues an order of the core. It does not block.
+func (d *Driver) Order(order wire.WorkloadOrder) {
+	k := order.Of()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -209,11 +207,11 @@ func (d *Driver) Order(order any) {
 		q = &queue{}
 		d.queues[k] = q
 	}
-	if _, stop := order.(api.StopWorkload); stop && q.cancel != nil {
-		q.cancel() // nobody wants what is being created
+	if _, stop := order.(wire.StopWorkload); stop && q.cancel != nil {
+		q.cancel() // ends a creation that is under way
 	}
-	if n := len(q.orders); n > 0 && sameKind(q.orders[n-1], order) {
-		q.orders[n-1] = order // the newer says it all
+	if n := len(q.orders); n > 0 && replaces(order, q.orders[n-1]) {
+		q.orders[n-1] = order
 	} else {
 		q.orders = append(q.orders, order)
 	}
@@ -223,37 +221,11 @@ func (d *Driver) Order(order any) {
 	}
 }
 
-func keyOf(order any) (api.Key, bool) {
-	switch o := order.(type) {
-	case api.CreateWorkload:
-		return o.Key, true
-	case api.StartWorkload:
-		return o.Key, true
-	case api.StopWorkload:
-		return o.Key, true
-	case api.DetachWorkload:
-		return o.Key, true
-	case api.GuardWorkload:
-		return o.Key, true
-	case settle:
-		return o.Key, true
-	case avoid:
-		return o.Key, true
-	}
-	return api.Key{}, false
-}
-
-func sameKind(a, b any) bool {
-	switch a.(type) {
-	case api.StopWorkload:
-		_, ok := b.(api.StopWorkload)
-		return ok
-	case api.GuardWorkload:
-		_, ok := b.(api.GuardWorkload)
-		return ok
-	case settle:
-		_, ok := b.(settle)
-		return ok
+// replaces reports whether a newer order makes an older one of its placement needless.
+func replaces(newer, older wire.WorkloadOrder) bool {
+	switch newer.(type) {
+	case wire.StopWorkload, wire.GuardWorkload, settle:
+		return reflect.TypeOf(newer) == reflect.TypeOf(older)
 	}
 	return false
 }
@@ -282,7 +254,7 @@ func (d *Driver) Run(ctx context.Context) error {
 }
 
 // serve carries out one placement's orders until none is left.
-func (d *Driver) serve(ctx context.Context, k api.Key, q *queue) {
+func (d *Driver) serve(ctx context.Context, k wire.Key, q *queue) {
 	for {
 		d.mu.Lock()
 		if len(q.orders) == 0 || ctx.Err() != nil {
@@ -293,12 +265,12 @@ func (d *Driver) serve(ctx context.Context, k api.Key, q *queue) {
 		order := q.orders[0]
 		q.orders = q.orders[1:]
 		switch order.(type) {
-		case api.StartWorkload, api.StopWorkload:
+		case wire.StartWorkload, wire.StopWorkload:
 			q.lasts = true
 			d.moveGuard(q)
 		}
 		d.mu.Unlock()
-		d.carryOut(ctx, k, q, order)
+		order.Deliver(execution{d, ctx, q, k})
 		d.mu.Lock()
 		q.lasts = false
 		moving := q.moving
@@ -316,7 +288,7 @@ func (d *Driver) moveGuard(q *queue) {
 	if !q.lasts || len(q.orders) == 0 {
 		return
 	}
-	to, ok := q.orders[0].(api.GuardWorkload)
+	to, ok := q.orders[0].(wire.GuardWorkload)
 	if !ok || to.Until.IsZero() {
 		return
 	}
@@ -342,47 +314,55 @@ func (d *Driver) moveGuard(q *queue) {
 	})
 }
 
-func (d *Driver) carryOut(ctx context.Context, k api.Key, q *queue, order any) {
-	switch o := order.(type) {
-	case api.CreateWorkload:
-		d.create(ctx, q, o)
-	case api.StartWorkload:
-		defer d.expect(ctx, patience)()
-		d.calm.RLock()
-		defer d.calm.RUnlock()
-		call, cancel := context.WithTimeout(ctx, startTime)
-		defer cancel()
-		at, err := d.attach(call, k)
-		if err == nil {
-			err = d.opt.Runtime.Start(call, k)
-		}
-		d.result(ctx, api.WorkloadEvent{Key: k, Attempt: o.Attempt, Phase: api.WorkloadRunning, Address: at.Address, Ready: at.Ready}, err)
-	case api.StopWorkload:
-		defer d.expect(ctx, o.Grace+patience)()
-		call, cancel := context.WithTimeout(ctx, o.Grace+stopSlack)
-		d.drain(call, o)
-		err := d.opt.Runtime.Stop(call, k, o.Grace)
-		if err == nil {
-			d.detach(call, k)
-		}
-		cancel()
-		d.calm.RLock()
-		defer d.calm.RUnlock()
-		d.result(ctx, api.WorkloadEvent{Key: k, Phase: api.WorkloadGone}, err)
-	case api.DetachWorkload:
-		if d.detach(ctx, k) != nil { // it is found there again, and the core hears of it
-			time.AfterFunc(d.opt.MaxPause, d.Recheck)
-		}
-	case api.GuardWorkload:
-		d.guard(ctx, o)
-	case settle:
-		d.settle(ctx, k)
-	case avoid:
-		if d.opt.Network.Ready() == nil {
-			d.avoid(ctx, k)
-		}
+// execution carries out one order of a placement.
+type execution struct {
+	*Driver
+	ctx context.Context
+	q   *queue
+	key wire.Key
+}
+
+// Create implements wire.WorkloadOrderHandler, as do the methods below.
+func (x execution) Create(o wire.CreateWorkload) { x.create(x.ctx, x.q, o) }
+
+// Start attaches the workload to the network and starts it.
+func (x execution) Start(o wire.StartWorkload) {
+	defer x.expect(x.ctx, patience)()
+	x.calm.RLock()
+	defer x.calm.RUnlock()
+	call, cancel := context.WithTimeout(x.ctx, startTime)
+	defer cancel()
+	at, err := x.attach(call, x.key)
+	if err == nil {
+		err = x.opt.Runtime.Start(call, x.key)
+	}
+	x.result(x.ctx, wire.WorkloadEvent{Key: x.key, Attempt: o.Attempt, Phase: wire.WorkloadRunning, Address: at.Address, Ready: at.Ready}, err)
+}
+
+// Stop stops the workload and detaches it from the network.
+func (x execution) Stop(o wire.StopWorkload) {
+	defer x.expect(x.ctx, o.Grace+patience)()
+	call, cancel := context.WithTimeout(x.ctx, o.Grace+stopSlack)
+	x.drain(call, o)
+	err := x.opt.Runtime.Stop(call, x.key, o.Grace)
+	if err == nil {
+		x.detach(call, x.key)
+	}
+	cancel()
+	x.calm.RLock()
+	defer x.calm.RUnlock()
+	x.result(x.ctx, wire.WorkloadEvent{Key: x.key, Phase: wire.WorkloadGone}, err)
+}
+
+// Detach detaches the workload from the network.
+func (x execution) Detach(wire.DetachWorkload) {
+	if x.detach(x.ctx, x.key) != nil { // the next comparison finds it, and the core repeats the order
+		time.AfterFunc(x.opt.MaxPause, x.Recheck)
 	}
 }
+
+// Guard sets or lifts the deadline of the workload.
+func (x execution) Guard(o wire.GuardWorkload) { x.guard(x.ctx, o) }
 
 // expect asks the runtime for a sign of life when an order takes longer than within, and
 // again every patience until the returned function is called. It finds a runtime that
@@ -431,12 +411,12 @@ func (d *Driver) inquire(ctx context.Context) {
 // meanwhile ends the wait and the creation. The calm is held only while the result is
 // delivered: to the core, a listed placement that is still being created is no
 // contradiction.
-func (d *Driver) create(ctx context.Context, q *queue, o api.CreateWorkload) {
+func (d *Driver) create(ctx context.Context, q *queue, o wire.CreateWorkload) {
 	call, cancel := context.WithCancel(ctx)
 	defer cancel()
 	d.mu.Lock()
 	for _, next := range q.orders {
-		if _, stop := next.(api.StopWorkload); stop {
+		if _, stop := next.(wire.StopWorkload); stop {
 			d.mu.Unlock()
 			return
 		}
@@ -452,12 +432,12 @@ func (d *Driver) create(ctx context.Context, q *queue, o api.CreateWorkload) {
 	}
 	d.calm.RLock()
 	defer d.calm.RUnlock()
-	d.result(ctx, api.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: api.WorkloadCreated}, err)
+	d.result(ctx, wire.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: wire.WorkloadCreated}, err)
 }
 
 // createInTurn waits for the tenant's turn, and then creates the workload within
 // createTime.
-func (d *Driver) createInTurn(ctx context.Context, o api.CreateWorkload) error {
+func (d *Driver) createInTurn(ctx context.Context, o wire.CreateWorkload) error {
 	leave, err := d.creates.Enter(ctx, time.Now(), []string{string(o.Instance.Tenant().Top())}, false)
 	if err != nil {
 		return err
@@ -472,13 +452,13 @@ func (d *Driver) createInTurn(ctx context.Context, o api.CreateWorkload) error {
 	return d.opt.Runtime.Create(ctx, runtime.Workload{Key: o.Key, Attempt: o.Attempt, Spec: o.Spec, Addresses: o.Addresses, Devices: o.Devices})
 }
 
-func (d *Driver) guard(ctx context.Context, o api.GuardWorkload) {
+func (d *Driver) guard(ctx context.Context, o wire.GuardWorkload) {
 	if err := d.setGuard(ctx, o); err != nil {
 		d.opt.Log.Warn("workload is not guarded: only this engine ends it when its lease does", "instance", o.Instance, "epoch", o.Epoch, "err", err)
 	}
 }
 
-func (d *Driver) setGuard(ctx context.Context, o api.GuardWorkload) error {
+func (d *Driver) setGuard(ctx context.Context, o wire.GuardWorkload) error {
 	if d.opt.Guard == nil {
 		return nil
 	}
@@ -499,13 +479,13 @@ func (d *Driver) setGuard(ctx context.Context, o api.GuardWorkload) error {
 }
 
 // result tells the core what came of an order: e, or why it failed.
-func (d *Driver) result(ctx context.Context, e api.WorkloadEvent, err error) {
+func (d *Driver) result(ctx context.Context, e wire.WorkloadEvent, err error) {
 	if err != nil {
 		if ctx.Err() != nil {
 			return // we are ending, not the workload
 		}
 		wanted := e.Phase
-		e.Phase, e.Reason, e.Detail = api.WorkloadFailed, runtime.Reason(err), runtime.Detail(err)
+		e.Phase, e.Reason, e.Detail = wire.WorkloadFailed, runtime.Reason(err), runtime.Detail(err)
 		d.opt.Log.Warn("the runtime did not carry out an order", "instance", e.Instance, "epoch", e.Epoch, "wanted", wanted, "reason", e.Reason, "err", err)
 		if e.Reason == api.ReasonRuntimeDown || errors.Is(err, api.ErrConflict) {
 			d.Recheck() // what the runtime has is not what the core believes
@@ -540,7 +520,7 @@ func (d *Driver) tellExits(ctx context.Context) {
 	for {
 		select {
 		case x := <-d.exits:
-			e := api.WorkloadEvent{Key: x.Key, Attempt: x.Attempt, Phase: api.WorkloadExited, ExitCode: x.ExitCode}
+			e := wire.WorkloadEvent{Key: x.Key, Attempt: x.Attempt, Phase: wire.WorkloadExited, ExitCode: x.ExitCode}
 			if x.OOM {
 				e.Reason, e.Detail = oom(0)
 			}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/leaktest"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/node"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
@@ -22,7 +23,7 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 // fakeRuntime is a runtime in memory.
 type fakeRuntime struct {
 	mu      sync.Mutex
-	have    map[api.Key]runtime.Status
+	have    map[wire.Key]runtime.Status
 	calls   []string
 	down    error
 	slow    chan struct{} // creations wait for it, where set
@@ -35,7 +36,7 @@ type fakeRuntime struct {
 	exits   chan<- runtime.Exit
 }
 
-func newFake() *fakeRuntime { return &fakeRuntime{have: map[api.Key]runtime.Status{}} }
+func newFake() *fakeRuntime { return &fakeRuntime{have: map[wire.Key]runtime.Status{}} }
 
 func (f *fakeRuntime) note(format string, args ...any) error {
 	f.calls = append(f.calls, fmt.Sprintf(format, args...))
@@ -92,23 +93,23 @@ func (f *fakeRuntime) Create(ctx context.Context, w runtime.Workload) error {
 	if err := f.note("create %d", w.Attempt); err != nil {
 		return err
 	}
-	f.have[w.Key] = runtime.Status{Key: w.Key, Attempt: w.Attempt, Phase: api.WorkloadCreated, Spec: w.Spec}
+	f.have[w.Key] = runtime.Status{Key: w.Key, Attempt: w.Attempt, Phase: wire.WorkloadCreated, Spec: w.Spec}
 	return nil
 }
 
-func (f *fakeRuntime) Start(_ context.Context, k api.Key) error {
+func (f *fakeRuntime) Start(_ context.Context, k wire.Key) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.note("start"); err != nil {
 		return err
 	}
 	s := f.have[k]
-	s.Phase = api.WorkloadRunning
+	s.Phase = wire.WorkloadRunning
 	f.have[k] = s
 	return nil
 }
 
-func (f *fakeRuntime) Stop(ctx context.Context, k api.Key, grace time.Duration) error {
+func (f *fakeRuntime) Stop(ctx context.Context, k wire.Key, grace time.Duration) error {
 	if err := f.hang(ctx); err != nil {
 		return err
 	}
@@ -144,7 +145,7 @@ func (f *fakeRuntime) Watch(ctx context.Context, exits chan<- runtime.Exit) erro
 	return context.Cause(ctx)
 }
 
-func (f *fakeRuntime) Logs(context.Context, api.Key, int, bool) (io.ReadCloser, error) {
+func (f *fakeRuntime) Logs(context.Context, wire.Key, int, bool) (io.ReadCloser, error) {
 	return nil, api.ErrNotFound
 }
 func (f *fakeRuntime) Close() error { return nil }
@@ -156,7 +157,7 @@ func (f *fakeRuntime) said() []string {
 }
 
 var (
-	k1  = api.Key{Instance: "t/a.n.s.n#0", Epoch: 1}
+	k1  = wire.Key{Instance: "t/a.n.s.n#0", Epoch: 1}
 	bad = &runtime.Error{Reason: api.ReasonRuntimeDown, Err: errors.New("no socket")}
 )
 
@@ -190,7 +191,7 @@ func start(t *testing.T, fail func() error) *fixture {
 	return f
 }
 
-func (f *fixture) event(t *testing.T) api.WorkloadEvent {
+func (f *fixture) event(t *testing.T) wire.WorkloadEvent {
 	t.Helper()
 	in, ok := (<-f.told).(node.Workload)
 	if !ok {
@@ -202,15 +203,15 @@ func (f *fixture) event(t *testing.T) api.WorkloadEvent {
 func TestOrdersOfOnePlacementAreCarriedOutInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, nil)
-		f.Order(api.CreateWorkload{Key: k1, Attempt: 2})
-		f.Order(api.StartWorkload{Key: k1, Attempt: 2})
-		for _, want := range []api.WorkloadPhase{api.WorkloadCreated, api.WorkloadRunning} {
+		f.Order(wire.CreateWorkload{Key: k1, Attempt: 2})
+		f.Order(wire.StartWorkload{Key: k1, Attempt: 2})
+		for _, want := range []wire.WorkloadPhase{wire.WorkloadCreated, wire.WorkloadRunning} {
 			if e := f.event(t); e.Phase != want || e.Attempt != 2 || e.Key != k1 {
 				t.Errorf("told %+v, want %s", e, want)
 			}
 		}
-		f.Order(api.StopWorkload{Key: k1, Grace: time.Second})
-		if e := f.event(t); e.Phase != api.WorkloadGone {
+		f.Order(wire.StopWorkload{Key: k1, Grace: time.Second})
+		if e := f.event(t); e.Phase != wire.WorkloadGone {
 			t.Errorf("told %+v, want gone", e)
 		}
 		if got := fmt.Sprint(f.rt.said()); got != "[create 2 start stop 1s]" {
@@ -223,11 +224,11 @@ func TestStopOvertakesACreation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, nil)
 		f.rt.slow = make(chan struct{})
-		f.Order(api.CreateWorkload{Key: k1})
+		f.Order(wire.CreateWorkload{Key: k1})
 		synctest.Wait()
-		f.Order(api.StopWorkload{Key: k1, Grace: time.Hour})
-		f.Order(api.StopWorkload{Key: k1}) // says it all
-		if e := f.event(t); e.Phase != api.WorkloadGone {
+		f.Order(wire.StopWorkload{Key: k1, Grace: time.Hour})
+		f.Order(wire.StopWorkload{Key: k1}) // says it all
+		if e := f.event(t); e.Phase != wire.WorkloadGone {
 			t.Errorf("told %+v, want gone", e)
 		}
 		synctest.Wait()
@@ -242,7 +243,7 @@ func TestCreationsAreFewAtOnce(t *testing.T) {
 		f := start(t, nil)
 		f.rt.slow = make(chan struct{})
 		for i := range 10 {
-			f.Order(api.CreateWorkload{Key: api.Key{Instance: api.ServiceID("t/a.n.s.n").Instance(i), Epoch: 1}})
+			f.Order(wire.CreateWorkload{Key: wire.Key{Instance: api.ServiceID("t/a.n.s.n").Instance(i), Epoch: 1}})
 		}
 		synctest.Wait()
 		close(f.rt.slow)
@@ -262,11 +263,11 @@ func TestSlowPullsOfOneTenantLeaveRoomForOthers(t *testing.T) {
 		f.rt.slow = make(chan struct{})
 		f.rt.slowOf = "loud"
 		for i := range 100 {
-			f.Order(api.CreateWorkload{Key: api.Key{Instance: api.ServiceID("loud/a.n.s.n").Instance(i), Epoch: 1}})
+			f.Order(wire.CreateWorkload{Key: wire.Key{Instance: api.ServiceID("loud/a.n.s.n").Instance(i), Epoch: 1}})
 		}
 		synctest.Wait()
-		quiet := api.Key{Instance: api.ServiceID("quiet/a.n.s.n").Instance(0), Epoch: 1}
-		f.Order(api.CreateWorkload{Key: quiet})
+		quiet := wire.Key{Instance: api.ServiceID("quiet/a.n.s.n").Instance(0), Epoch: 1}
+		f.Order(wire.CreateWorkload{Key: quiet})
 		if e := f.event(t); e.Key != quiet {
 			t.Errorf("first heard of %v, want %v", e.Key, quiet)
 		}
@@ -283,15 +284,15 @@ func TestStopEndsACreationThatWaitsForItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, nil)
 		f.rt.slow = make(chan struct{})
-		var last api.Key
+		var last wire.Key
 		for i := range 20 {
-			last = api.Key{Instance: k1.Instance.Service().Instance(i), Epoch: 1}
-			f.Order(api.CreateWorkload{Key: last})
+			last = wire.Key{Instance: k1.Instance.Service().Instance(i), Epoch: 1}
+			f.Order(wire.CreateWorkload{Key: last})
 			synctest.Wait()
 		}
 		began := time.Now()
-		f.Order(api.StopWorkload{Key: last})
-		if e := f.event(t); e.Key != last || e.Phase != api.WorkloadGone {
+		f.Order(wire.StopWorkload{Key: last})
+		if e := f.event(t); e.Key != last || e.Phase != wire.WorkloadGone {
 			t.Errorf("first event %+v, want that %v is gone", e, last)
 		}
 		if took := time.Since(began); took > time.Second {
@@ -313,12 +314,12 @@ func TestWhatHappenedIsToldUntilItIsHeard(t *testing.T) {
 			}
 			return nil
 		})
-		f.Order(api.StartWorkload{Key: k1})
-		if e := f.event(t); e.Phase != api.WorkloadRunning {
+		f.Order(wire.StartWorkload{Key: k1})
+		if e := f.event(t); e.Phase != wire.WorkloadRunning {
 			t.Errorf("told %+v", e)
 		}
 		f.rt.exits <- runtime.Exit{Key: k1, ExitCode: 137, OOM: true}
-		if e := f.event(t); e.Phase != api.WorkloadExited || e.Reason != api.ReasonOutOfMemory || e.ExitCode != 137 {
+		if e := f.event(t); e.Phase != wire.WorkloadExited || e.Reason != api.ReasonOutOfMemory || e.ExitCode != 137 {
 			t.Errorf("told %+v", e)
 		}
 	})
@@ -327,7 +328,7 @@ func TestWhatHappenedIsToldUntilItIsHeard(t *testing.T) {
 func TestRuntimeThatFallsSilentAndReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, nil)
-		f.Order(api.CreateWorkload{Key: k1})
+		f.Order(wire.CreateWorkload{Key: k1})
 		f.event(t)
 		synctest.Wait()
 		f.rt.mu.Lock()
@@ -338,10 +339,10 @@ func TestRuntimeThatFallsSilentAndReturns(t *testing.T) {
 		if in.Fresh || in.Info.RuntimeError == "" || in.Info.ID != "n1" {
 			t.Fatalf("told %+v, want the runtime's silence", in)
 		}
-		f.Order(api.StartWorkload{Key: k1})
+		f.Order(wire.StartWorkload{Key: k1})
 		for {
 			e, ok := (<-f.told).(node.Workload)
-			if ok && e.Phase == api.WorkloadFailed && e.Reason == api.ReasonRuntimeDown {
+			if ok && e.Phase == wire.WorkloadFailed && e.Reason == api.ReasonRuntimeDown {
 				break
 			}
 		}
@@ -363,7 +364,7 @@ func TestOrdersBeforeRunAreKept(t *testing.T) {
 	rt := newFake()
 	told := make(chan node.Input, 10)
 	d := New(Options{Runtime: rt, Deliver: func(_ context.Context, in node.Input) error { told <- in; return nil }})
-	d.Order(api.StartWorkload{Key: k1})
+	d.Order(wire.StartWorkload{Key: k1})
 	if _, found, err := d.Find(t.Context()); err != nil || len(found) != 0 {
 		t.Fatal(found, err)
 	}
@@ -377,5 +378,5 @@ func TestOrdersBeforeRunAreKept(t *testing.T) {
 	}
 	cancel()
 	<-done
-	d.Order(api.StartWorkload{Key: k1}) // after the end: nothing happens, nothing is left
+	d.Order(wire.StartWorkload{Key: k1}) // after the end: nothing happens, nothing is left
 }

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/node"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
@@ -20,17 +20,17 @@ type slowRuntime struct {
 	done chan struct{} // one for each
 }
 
-func (r slowRuntime) Start(ctx context.Context, k api.Key) error {
+func (r slowRuntime) Start(ctx context.Context, k wire.Key) error {
 	<-r.done
 	return r.fakeRuntime.Start(ctx, k)
 }
 
-func (r slowRuntime) Stop(ctx context.Context, k api.Key, grace time.Duration) error {
+func (r slowRuntime) Stop(ctx context.Context, k wire.Key, grace time.Duration) error {
 	<-r.done
 	return r.fakeRuntime.Stop(ctx, k, grace)
 }
 
-func (r slowRuntime) CgroupOf(context.Context, api.Key) (runtime.Target, error) {
+func (r slowRuntime) CgroupOf(context.Context, wire.Key) (runtime.Target, error) {
 	return runtime.Target{Cgroup: "/w"}, nil
 }
 
@@ -49,11 +49,11 @@ func (g *fakeGuard) note(what string) error {
 	return nil
 }
 
-func (g *fakeGuard) Set(_ context.Context, _ api.Key, _ runtime.Target, until time.Time) error {
+func (g *fakeGuard) Set(_ context.Context, _ wire.Key, _ runtime.Target, until time.Time) error {
 	return g.note(until.Sub(g.began).String())
 }
 
-func (g *fakeGuard) Lift(context.Context, api.Key) error { return g.note("lift") }
+func (g *fakeGuard) Lift(context.Context, wire.Key) error { return g.note("lift") }
 
 // A start, or the grace of a stop, may last longer than what is left of the lease,
 // which is renewed meanwhile: the guard must hear of it at once, or it kills.
@@ -73,7 +73,7 @@ func TestGuardIsMovedWhileAStartOrAStopLasts(t *testing.T) {
 		<-told // all that there is
 
 		guards := func(s int) {
-			d.Order(api.GuardWorkload{Key: k1, Until: guard.began.Add(time.Duration(s) * time.Second)})
+			d.Order(wire.GuardWorkload{Key: k1, Until: guard.began.Add(time.Duration(s) * time.Second)})
 		}
 		holds := func(want string) {
 			t.Helper()
@@ -86,11 +86,11 @@ func TestGuardIsMovedWhileAStartOrAStopLasts(t *testing.T) {
 			}
 		}
 		guards(5)
-		d.Order(api.StartWorkload{Key: k1})
+		d.Order(wire.StartWorkload{Key: k1})
 		holds("[5s]")
 		guards(7)
 		holds("[5s 7s]")
-		d.Order(api.StopWorkload{Key: k1, Grace: time.Minute})
+		d.Order(wire.StopWorkload{Key: k1, Grace: time.Minute})
 		guards(8)
 		holds("[5s 7s]")
 		rt.done <- struct{}{}
@@ -101,8 +101,8 @@ func TestGuardIsMovedWhileAStartOrAStopLasts(t *testing.T) {
 		// What is ordered after the stop waits for it, and for the guard.
 		guards(11)
 		rt.done <- struct{}{}
-		d.Order(api.GuardWorkload{Key: k1})
-		d.Order(api.CreateWorkload{Key: k1})
+		d.Order(wire.GuardWorkload{Key: k1})
+		d.Order(wire.CreateWorkload{Key: k1})
 		guards(20)
 		holds("[5s 7s 8s 9s 11s lift 20s]")
 	})

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/node"
 )
 
@@ -29,7 +29,7 @@ func TestRuntimeThatHangsIsNoticedBeforeTheOrdersDeadline(t *testing.T) {
 		for n := range 50 {
 			k := k1
 			k.Instance = k1.Instance.Service().Instance(n)
-			f.Order(api.StopWorkload{Key: k, Grace: 10 * time.Second})
+			f.Order(wire.StopWorkload{Key: k, Grace: 10 * time.Second})
 		}
 		if took := f.down(t); took > 10*time.Second+patience+infoTime+time.Second {
 			t.Errorf("noticed after %s, and a stop's deadline is %s", took, 10*time.Second+stopSlack)
@@ -51,7 +51,7 @@ func TestSlowOrderOfARuntimeThatAnswersIsWaitedFor(t *testing.T) {
 		for n := range 4 {
 			k := k1
 			k.Instance = k1.Instance.Service().Instance(n)
-			f.Order(api.CreateWorkload{Key: k})
+			f.Order(wire.CreateWorkload{Key: k})
 		}
 		time.Sleep(5*patience + time.Second)
 		f.rt.mu.Lock()
@@ -62,7 +62,7 @@ func TestSlowOrderOfARuntimeThatAnswersIsWaitedFor(t *testing.T) {
 		}
 		close(f.rt.slow)
 		for range 4 {
-			if e := f.event(t); e.Phase != api.WorkloadCreated {
+			if e := f.event(t); e.Phase != wire.WorkloadCreated {
 				t.Errorf("told %+v, want a creation", e)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/node"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
@@ -15,11 +16,11 @@ import (
 // repeated. A network that cannot do it now is ErrUnavailable, one that has no room
 // for more ErrFull.
 type Network interface {
-	Attach(ctx context.Context, a api.Attach) (api.Attached, error)
-	Detach(ctx context.Context, k api.Key) error
+	Attach(ctx context.Context, a wire.Attach) (wire.Attached, error)
+	Detach(ctx context.Context, k wire.Key) error
 	// Drain has new flows avoid the workload from now on.
-	Drain(ctx context.Context, k api.Key) error
-	Attachments(ctx context.Context) ([]api.Attached, error)
+	Drain(ctx context.Context, k wire.Key) error
+	Attachments(ctx context.Context) ([]wire.Attached, error)
 	// Ready is nil while workloads can be attached, and else says why not.
 	Ready() error
 }
@@ -31,16 +32,29 @@ const (
 	drainTime = 300 * time.Millisecond
 )
 
-// settle is the driver's own order: whatever the runtime has of the placement when
-// its turn comes, its place on the network shall be as that demands.
-type settle struct{ api.Key }
+// settle is an order of the driver itself: it attaches the workload to the network, or
+// detaches it, as the runtime's state of it demands at that time.
+type settle struct{ wire.Key }
 
-// avoid is the driver's own order, too: new flows avoid what has exited, until a
-// new attempt of it is attached.
-type avoid struct{ api.Key }
+// Deliver implements wire.WorkloadOrder.
+func (o settle) Deliver(h wire.WorkloadOrderHandler) {
+	x := h.(execution)
+	x.settle(x.ctx, o.Key)
+}
 
-// Serves has the core told that a workload takes flows since. It never blocks.
-func (d *Driver) Serves(k api.Key) { d.Order(settle{k}) }
+// avoid is an order of the driver itself: new flows avoid a workload that has exited
+// until its next attempt is attached.
+type avoid struct{ wire.Key }
+
+// Deliver implements wire.WorkloadOrder.
+func (o avoid) Deliver(h wire.WorkloadOrderHandler) {
+	if x := h.(execution); x.opt.Network.Ready() == nil {
+		x.avoid(x.ctx, o.Key)
+	}
+}
+
+// Serves reports to the core that a workload is ready for flows. It does not block.
+func (d *Driver) Serves(k wire.Key) { d.Order(settle{k}) }
 
 // namespaced is the runtime, if its workloads are put on the network.
 func (d *Driver) namespaced() runtime.Namespaced {
@@ -62,7 +76,7 @@ func (d *Driver) hasNetworkFor(m api.Microservice) error {
 
 // attach puts a created workload on the network. The zero address says that the
 // workload is not for it.
-func (d *Driver) attach(ctx context.Context, k api.Key) (at api.Attached, err error) {
+func (d *Driver) attach(ctx context.Context, k wire.Key) (at wire.Attached, err error) {
 	n := d.namespaced()
 	if n == nil {
 		return at, nil
@@ -76,7 +90,7 @@ func (d *Driver) attach(ctx context.Context, k api.Key) (at api.Attached, err er
 	}
 	ctx, cancel := context.WithTimeout(ctx, netTime)
 	defer cancel()
-	at, err = d.opt.Network.Attach(ctx, api.Attach{
+	at, err = d.opt.Network.Attach(ctx, wire.Attach{
 		Key: k, NetNS: path, Ports: w.Spec.Ports(), BandwidthIn: w.Spec.BandwidthIn, BandwidthOut: w.Spec.BandwidthOut,
 		Access: w.Spec.Access(), Addresses: w.Addresses,
 	})
@@ -90,11 +104,11 @@ func (d *Driver) attach(ctx context.Context, k api.Key) (at api.Attached, err er
 	case errors.Is(err, api.ErrUnavailable), errors.Is(err, api.ErrTimeout), ctx.Err() != nil:
 		reason = api.ReasonNetworkDown
 	}
-	return api.Attached{}, &runtime.Error{Reason: reason, Err: fmt.Errorf("attach %s to the network: %w", k, err)}
+	return wire.Attached{}, &runtime.Error{Reason: reason, Err: fmt.Errorf("attach %s to the network: %w", k, err)}
 }
 
 // drain has new flows go elsewhere before a workload is asked to end.
-func (d *Driver) drain(ctx context.Context, o api.StopWorkload) {
+func (d *Driver) drain(ctx context.Context, o wire.StopWorkload) {
 	if d.namespaced() == nil || o.Grace <= 0 || d.opt.Network.Ready() != nil {
 		return
 	}
@@ -103,7 +117,7 @@ func (d *Driver) drain(ctx context.Context, o api.StopWorkload) {
 	}
 }
 
-func (d *Driver) avoid(ctx context.Context, k api.Key) bool {
+func (d *Driver) avoid(ctx context.Context, k wire.Key) bool {
 	ctx, cancel := context.WithTimeout(ctx, netTime)
 	defer cancel()
 	err := d.opt.Network.Drain(ctx, k)
@@ -115,7 +129,7 @@ func (d *Driver) avoid(ctx context.Context, k api.Key) bool {
 
 // detach takes what is gone, or has ended, off the network. If that fails, the next
 // comparison finds it.
-func (d *Driver) detach(ctx context.Context, k api.Key) error {
+func (d *Driver) detach(ctx context.Context, k wire.Key) error {
 	if d.namespaced() == nil {
 		return nil
 	}
@@ -130,7 +144,7 @@ func (d *Driver) detach(ctx context.Context, k api.Key) error {
 
 // compare gives the workloads their addresses, and says which of them lack one and
 // what is attached without a workload.
-func (d *Driver) compare(ctx context.Context, found []api.WorkloadEvent) (unsettled []api.Key) {
+func (d *Driver) compare(ctx context.Context, found []wire.WorkloadEvent) (unsettled []wire.Key) {
 	if d.namespaced() == nil || d.opt.Network.Ready() != nil {
 		return nil // when it is ready we are asked again
 	}
@@ -141,14 +155,14 @@ func (d *Driver) compare(ctx context.Context, found []api.WorkloadEvent) (unsett
 		d.opt.Log.Warn("the network's attachments are not known", "err", err)
 		return nil
 	}
-	attached := make(map[api.Key]api.Attached, len(all))
+	attached := make(map[wire.Key]wire.Attached, len(all))
 	for _, a := range all {
 		attached[a.Key] = a
 	}
 	for i, e := range found {
 		a, ok := attached[e.Key]
 		found[i].Address, found[i].Ready = a.Address, a.Ready && a.Error == ""
-		if e.Phase == api.WorkloadRunning && (!ok || a.Error != "") {
+		if e.Phase == wire.WorkloadRunning && (!ok || a.Error != "") {
 			unsettled = append(unsettled, e.Key)
 		}
 		delete(attached, e.Key)
@@ -161,7 +175,7 @@ func (d *Driver) compare(ctx context.Context, found []api.WorkloadEvent) (unsett
 	return unsettled
 }
 
-func (d *Driver) settle(ctx context.Context, k api.Key) {
+func (d *Driver) settle(ctx context.Context, k wire.Key) {
 	n := d.namespaced()
 	ask, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
@@ -170,7 +184,7 @@ func (d *Driver) settle(ctx context.Context, k api.Key) {
 		d.detach(ask, k)
 		return
 	}
-	var at api.Attached
+	var at wire.Attached
 	if err == nil {
 		at, err = d.attach(ask, k)
 	}
@@ -179,6 +193,6 @@ func (d *Driver) settle(ctx context.Context, k api.Key) {
 		return
 	}
 	if at.Address.IsValid() {
-		d.deliver(ctx, node.Workload{WorkloadEvent: api.WorkloadEvent{Key: k, Attempt: w.Attempt, Address: at.Address, Ready: at.Ready}})
+		d.deliver(ctx, node.Workload{WorkloadEvent: wire.WorkloadEvent{Key: k, Attempt: w.Attempt, Address: at.Address, Ready: at.Ready}})
 	}
 }

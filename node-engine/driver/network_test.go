@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/node"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
@@ -19,7 +20,7 @@ import (
 // spaced is a fakeRuntime whose workloads have network namespaces.
 type spaced struct{ *fakeRuntime }
 
-func (f spaced) Namespace(_ context.Context, k api.Key) (string, runtime.Workload, error) {
+func (f spaced) Namespace(_ context.Context, k wire.Key) (string, runtime.Workload, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s, ok := f.have[k]
@@ -27,7 +28,7 @@ func (f spaced) Namespace(_ context.Context, k api.Key) (string, runtime.Workloa
 		return "", runtime.Workload{}, api.ErrNotFound
 	}
 	w := runtime.Workload{Key: k, Attempt: s.Attempt, Spec: s.Spec}
-	if s.Phase == api.WorkloadExited {
+	if s.Phase == wire.WorkloadExited {
 		return "", w, nil
 	}
 	return "/ns/" + string(k.Instance), w, nil
@@ -39,7 +40,7 @@ type fakeNetwork struct {
 	rt *fakeRuntime
 
 	mu    sync.Mutex
-	at    map[api.Key]api.Attached
+	at    map[wire.Key]wire.Attached
 	fail  error
 	ready error
 }
@@ -52,18 +53,18 @@ func (n *fakeNetwork) note(format string, args ...any) {
 	n.rt.calls = append(n.rt.calls, fmt.Sprintf(format, args...))
 }
 
-func (n *fakeNetwork) Attach(_ context.Context, a api.Attach) (api.Attached, error) {
+func (n *fakeNetwork) Attach(_ context.Context, a wire.Attach) (wire.Attached, error) {
 	n.note("attach %s %v", a.NetNS, a.Ports)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.fail != nil {
-		return api.Attached{}, n.fail
+		return wire.Attached{}, n.fail
 	}
-	n.at[a.Key] = api.Attached{Key: a.Key, Address: address, Ready: n.at[a.Key].Ready}
+	n.at[a.Key] = wire.Attached{Key: a.Key, Address: address, Ready: n.at[a.Key].Ready}
 	return n.at[a.Key], nil
 }
 
-func (n *fakeNetwork) Detach(_ context.Context, k api.Key) error {
+func (n *fakeNetwork) Detach(_ context.Context, k wire.Key) error {
 	n.note("detach %s", k)
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -79,19 +80,19 @@ func (n *fakeNetwork) broken(err error) {
 	n.fail = err
 }
 
-func (n *fakeNetwork) Drain(_ context.Context, k api.Key) error {
+func (n *fakeNetwork) Drain(_ context.Context, k wire.Key) error {
 	n.note("drain")
 	return nil
 }
 
-func (n *fakeNetwork) Attachments(context.Context) ([]api.Attached, error) {
+func (n *fakeNetwork) Attachments(context.Context) ([]wire.Attached, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	var all []api.Attached
+	var all []wire.Attached
 	for _, a := range n.at {
 		all = append(all, a)
 	}
-	slices.SortFunc(all, func(a, b api.Attached) int { return int(a.Epoch) - int(b.Epoch) })
+	slices.SortFunc(all, func(a, b wire.Attached) int { return int(a.Epoch) - int(b.Epoch) })
 	return all, nil
 }
 
@@ -103,7 +104,7 @@ func (n *fakeNetwork) Ready() error {
 
 func startOnNetwork(t *testing.T, prepare func(*fakeRuntime, *fakeNetwork)) (*fixture, *fakeNetwork) {
 	f := &fixture{rt: newFake(), told: make(chan node.Input, 100)}
-	n := &fakeNetwork{rt: f.rt, at: map[api.Key]api.Attached{}}
+	n := &fakeNetwork{rt: f.rt, at: map[wire.Key]wire.Attached{}}
 	if prepare != nil {
 		prepare(f.rt, n)
 	}
@@ -122,14 +123,14 @@ func TestWorkloadIsOnTheNetworkBeforeItStartsAndAfterItStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := startOnNetwork(t, nil)
 		<-f.told
-		f.Order(api.CreateWorkload{Key: k1, Spec: api.Microservice{Port: "80:8080"}})
+		f.Order(wire.CreateWorkload{Key: k1, Spec: api.Microservice{Port: "80:8080"}})
 		f.event(t)
-		f.Order(api.StartWorkload{Key: k1})
-		if e := f.event(t); e.Phase != api.WorkloadRunning || e.Address != address {
+		f.Order(wire.StartWorkload{Key: k1})
+		if e := f.event(t); e.Phase != wire.WorkloadRunning || e.Address != address {
 			t.Errorf("told %+v, want it running at %s", e, address)
 		}
 		began := time.Now()
-		f.Order(api.StopWorkload{Key: k1, Grace: time.Second})
+		f.Order(wire.StopWorkload{Key: k1, Grace: time.Second})
 		f.event(t)
 		if took := time.Since(began); took != drainTime {
 			t.Errorf("the stop followed the drain after %s, want %s", took, drainTime)
@@ -153,10 +154,10 @@ func TestAttachThatFailsIsAFailedStart(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f, n := startOnNetwork(t, func(_ *fakeRuntime, n *fakeNetwork) { n.fail = c.fail })
 			<-f.told
-			f.Order(api.CreateWorkload{Key: k1})
+			f.Order(wire.CreateWorkload{Key: k1})
 			f.event(t)
-			f.Order(api.StartWorkload{Key: k1})
-			if e := f.event(t); e.Phase != api.WorkloadFailed || e.Reason != c.want {
+			f.Order(wire.StartWorkload{Key: k1})
+			if e := f.event(t); e.Phase != wire.WorkloadFailed || e.Reason != c.want {
 				t.Errorf("told %+v, want %s", e, c.want)
 			}
 			if got := f.rt.said(); slices.Contains(got, "start") {
@@ -173,9 +174,9 @@ func TestNetworkThatIsNotReadyIsTold(t *testing.T) {
 		if in := (<-f.told).(node.Info); in.Info.NetworkError == "" {
 			t.Errorf("told %+v", in.Info)
 		}
-		f.Order(api.CreateWorkload{Key: k1})
+		f.Order(wire.CreateWorkload{Key: k1})
 		f.event(t)
-		f.Order(api.StartWorkload{Key: k1})
+		f.Order(wire.StartWorkload{Key: k1})
 		if e := f.event(t); e.Reason != api.ReasonNetworkDown {
 			t.Errorf("told %+v", e)
 		}
@@ -190,16 +191,16 @@ func TestNetworkThatIsNotReadyIsTold(t *testing.T) {
 }
 
 func TestBothSidesAreCompared(t *testing.T) {
-	lacks := api.Key{Instance: "t/a.n.s.n#1", Epoch: 2}
-	stray := api.Key{Instance: "t/a.n.s.n#2", Epoch: 3}
-	ended := api.Key{Instance: "t/a.n.s.n#3", Epoch: 4}
+	lacks := wire.Key{Instance: "t/a.n.s.n#1", Epoch: 2}
+	stray := wire.Key{Instance: "t/a.n.s.n#2", Epoch: 3}
+	ended := wire.Key{Instance: "t/a.n.s.n#3", Epoch: 4}
 	synctest.Test(t, func(t *testing.T) {
 		f, n := startOnNetwork(t, func(rt *fakeRuntime, n *fakeNetwork) {
-			rt.have[k1] = runtime.Status{Key: k1, Phase: api.WorkloadRunning}
-			rt.have[lacks] = runtime.Status{Key: lacks, Attempt: 7, Phase: api.WorkloadRunning}
-			rt.have[ended] = runtime.Status{Key: ended, Phase: api.WorkloadExited}
-			for _, k := range []api.Key{k1, stray, ended} {
-				n.at[k] = api.Attached{Key: k, Address: address}
+			rt.have[k1] = runtime.Status{Key: k1, Phase: wire.WorkloadRunning}
+			rt.have[lacks] = runtime.Status{Key: lacks, Attempt: 7, Phase: wire.WorkloadRunning}
+			rt.have[ended] = runtime.Status{Key: ended, Phase: wire.WorkloadExited}
+			for _, k := range []wire.Key{k1, stray, ended} {
+				n.at[k] = wire.Attached{Key: k, Address: address}
 			}
 		})
 		in := (<-f.told).(node.Info)
@@ -213,11 +214,11 @@ func TestBothSidesAreCompared(t *testing.T) {
 		}
 		synctest.Wait()
 		all, _ := n.Attachments(t.Context())
-		var keys []api.Key
+		var keys []wire.Key
 		for _, a := range all {
 			keys = append(keys, a.Key)
 		}
-		if want := []api.Key{k1, lacks, ended}; !slices.Equal(keys, want) {
+		if want := []wire.Key{k1, lacks, ended}; !slices.Equal(keys, want) {
 			t.Errorf("attached %v, want %v", keys, want)
 		}
 	})
@@ -227,12 +228,12 @@ func TestWhatNeedsANetworkIsRefusedWithoutOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, nil)
 		for _, m := range []api.Microservice{{Port: "80"}, {Network: api.NetworkOverlay}} {
-			f.Order(api.CreateWorkload{Key: k1, Spec: m})
+			f.Order(wire.CreateWorkload{Key: k1, Spec: m})
 			if e := f.event(t); e.Reason != api.ReasonNoNetwork {
 				t.Errorf("%+v: told %+v", m, e)
 			}
 		}
-		f.Order(api.CreateWorkload{Key: k1, Spec: api.Microservice{Network: api.NetworkAny}})
+		f.Order(wire.CreateWorkload{Key: k1, Spec: api.Microservice{Network: api.NetworkAny}})
 		if e := f.event(t); e.Reason == api.ReasonNoNetwork {
 			t.Errorf("it opted out: told %+v", e)
 		}
@@ -244,14 +245,14 @@ func TestTheCoreIsToldWhenAWorkloadServes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, n := startOnNetwork(t, nil)
 		<-f.told
-		f.Order(api.CreateWorkload{Key: k1, Attempt: 3})
+		f.Order(wire.CreateWorkload{Key: k1, Attempt: 3})
 		f.event(t)
-		f.Order(api.StartWorkload{Key: k1, Attempt: 3})
-		if e := f.event(t); e.Phase != api.WorkloadRunning || e.Ready {
+		f.Order(wire.StartWorkload{Key: k1, Attempt: 3})
+		if e := f.event(t); e.Phase != wire.WorkloadRunning || e.Ready {
 			t.Errorf("told %+v, want it running and not ready", e)
 		}
 		n.mu.Lock()
-		n.at[k1] = api.Attached{Key: k1, Address: address, Ready: true}
+		n.at[k1] = wire.Attached{Key: k1, Address: address, Ready: true}
 		n.mu.Unlock()
 		f.Serves(k1)
 		if e := f.event(t); e.Phase != "" || e.Attempt != 3 || e.Address != address || !e.Ready {
@@ -268,24 +269,24 @@ func TestWhatEndedLeavesTheNetworkByOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, n := startOnNetwork(t, nil)
 		<-f.told
-		f.Order(api.CreateWorkload{Key: k1})
+		f.Order(wire.CreateWorkload{Key: k1})
 		f.event(t)
-		f.Order(api.StartWorkload{Key: k1})
+		f.Order(wire.StartWorkload{Key: k1})
 		f.event(t)
 		f.rt.mu.Lock()
 		s := f.rt.have[k1]
-		s.Phase = api.WorkloadExited
+		s.Phase = wire.WorkloadExited
 		f.rt.have[k1] = s
 		f.rt.mu.Unlock()
 		f.exits <- runtime.Exit{Key: k1}
 		f.event(t)
 		n.broken(api.ErrUnavailable)
-		f.Order(api.DetachWorkload{Key: k1})
+		f.Order(wire.DetachWorkload{Key: k1})
 		if in := (<-f.told).(node.Info); len(in.Found) != 1 || in.Found[0].Address != address {
 			t.Errorf("told %+v, want that it is still on the network", in)
 		}
 		n.broken(nil)
-		f.Order(api.DetachWorkload{Key: k1})
+		f.Order(wire.DetachWorkload{Key: k1})
 		synctest.Wait()
 		if all, _ := n.Attachments(t.Context()); len(all) > 0 {
 			t.Errorf("still attached: %+v", all)
@@ -306,7 +307,7 @@ func TestNewFlowsAvoidWhatExited(t *testing.T) {
 		f, _ := startOnNetwork(t, nil)
 		<-f.told
 		f.exits <- runtime.Exit{Key: k1, ExitCode: 1}
-		if e := f.event(t); e.Phase != api.WorkloadExited {
+		if e := f.event(t); e.Phase != wire.WorkloadExited {
 			t.Errorf("told %+v", e)
 		}
 		synctest.Wait()

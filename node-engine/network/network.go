@@ -22,6 +22,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/netsock"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // The pauses between attempts to reach a netmanager that is away, and how long it
@@ -37,7 +38,7 @@ type Options struct {
 	Client   *netsock.Client
 	Interest func(payload []byte) // takes a message of the netmanager to the cluster; must not block
 	Changed  func()               // it became ready, or is not any more; must not block
-	Serves   func(api.Key)        // a workload takes flows since; must not block
+	Serves   func(wire.Key)       // a workload takes flows since; must not block
 	Log      *slog.Logger         // slog.Default
 }
 
@@ -116,7 +117,7 @@ func (n *Network) live(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	connected := false
-	err := n.Events(ctx, func(e api.NetEvent) error {
+	err := n.Events(ctx, func(e wire.NetEvent) error {
 		if !connected {
 			connected = true
 			n.opt.Log.Info("netmanager reached")

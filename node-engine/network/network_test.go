@@ -11,23 +11,23 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/leaktest"
 	"github.com/treeline-edge/treeline/internal/netsock"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // netmanager is the other side of the socket, as far as messages go.
 type netmanager struct {
-	events chan api.NetEvent // what it says; closed: it ends
-	got    chan string       // what it was told
+	events chan wire.NetEvent // what it says; closed: it ends
+	got    chan string        // what it was told
 	srv    *http.Server
 }
 
 func serve(t *testing.T, path string) *netmanager {
 	t.Helper()
-	m := &netmanager{events: make(chan api.NetEvent, 10), got: make(chan string, 1000)}
+	m := &netmanager{events: make(chan wire.NetEvent, 10), got: make(chan string, 1000)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+netsock.Up, func(w http.ResponseWriter, r *http.Request) {
 		for {
@@ -44,12 +44,12 @@ func serve(t *testing.T, path string) *netmanager {
 		}
 	})
 	mux.HandleFunc("POST "+netsock.Link, func(_ http.ResponseWriter, r *http.Request) {
-		var l api.NetLink
+		var l wire.NetLink
 		_ = json.NewDecoder(r.Body).Decode(&l)
 		m.got <- fmt.Sprint("link ", l.Up)
 	})
 	mux.HandleFunc("POST "+netsock.Down, func(_ http.ResponseWriter, r *http.Request) {
-		var d api.NetDown
+		var d wire.NetDown
 		_ = json.NewDecoder(r.Body).Decode(&d)
 		m.got <- fmt.Sprint("down ", d.Seq)
 	})
@@ -70,8 +70,8 @@ func (m *netmanager) wants(t *testing.T, want string) {
 	}
 }
 
-func ready(is bool, why string) api.NetEvent {
-	return api.NetEvent{Ready: &api.NetReady{Ready: is, Error: why}}
+func ready(is bool, why string) wire.NetEvent {
+	return wire.NetEvent{Ready: &wire.NetReady{Ready: is, Error: why}}
 }
 
 func down(n int) []byte { return fmt.Appendf(nil, `{"seq":%d}`, n) }
@@ -105,7 +105,7 @@ func TestMessagesGoBothWaysOverRestarts(t *testing.T) {
 	for n.Ready() != nil {
 		<-changed
 	}
-	first.events <- api.NetEvent{Up: json.RawMessage(`{"boot":7}`)}
+	first.events <- wire.NetEvent{Up: json.RawMessage(`{"boot":7}`)}
 	if got := <-up; got != `{"boot":7}` {
 		t.Errorf("the cluster got %s", got)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // TestOneShotFailsForGood: what the SLA allows is tried, and no more, over restarts
@@ -46,12 +47,12 @@ func TestOneShotFailsForGood(t *testing.T) {
 			if tt.want > 0 && (in.ExitCode == nil || *in.ExitCode != 3 || !strings.Contains(in.Detail, "exited with code 3")) {
 				t.Errorf("exit code %v, detail %q", in.ExitCode, in.Detail)
 			}
-			created := count[api.CreateWorkload](w)
+			created := count[wire.CreateWorkload](w)
 			w.pass(time.Hour)
 			w.restart()
 			w.pass(time.Hour)
 			w.wants(a)
-			if in := w.is(api.Failed); in.Reason != api.ReasonAttemptsSpent || count[api.CreateWorkload](w) != created {
+			if in := w.is(api.Failed); in.Reason != api.ReasonAttemptsSpent || count[wire.CreateWorkload](w) != created {
 				t.Errorf("%s, and it was created again", in.Reason)
 			}
 			w.wants(assignment(2, tt.change))
@@ -74,8 +75,8 @@ func TestWhatIsNotItsFaultIsNoAttempt(t *testing.T) {
 		w.slow = true
 		w.wants(assignment(1, oneShot))
 		for range 2 * api.DefaultAttempts {
-			o := last[api.CreateWorkload](w)
-			w.step(Workload{api.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: api.WorkloadFailed, Reason: reason}})
+			o := last[wire.CreateWorkload](w)
+			w.step(Workload{wire.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: wire.WorkloadFailed, Reason: reason}})
 			if in := w.is(api.Failed); api.Ended(in.State, in.Reason) || in.Failures != 0 {
 				t.Fatalf("%s: %s after %d failures", reason, in.Reason, in.Failures)
 			}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // checkBooks recomputes from scratch what the core keeps step by step.
@@ -66,7 +67,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 				do(Workload{e})
 			}
 		}
-		set := map[api.InstanceID]api.Assignment{}
+		set := map[api.InstanceID]wire.Assignment{}
 		e := api.Epoch(1)
 		for range 150 {
 			switch rng.IntN(10) {
@@ -78,7 +79,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 					delete(set, a.Instance)
 				}
 				w.gen++
-				d := api.Desired{Gen: w.gen}
+				d := wire.Desired{Gen: w.gen}
 				for _, id := range step.Keys(set) {
 					d.Put = append(d.Put, set[id])
 					d.Digest = d.Digest.Toggle(set[id].Digest())
@@ -111,7 +112,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 		w.slow = false
 		w.restart()
 		w.gen++
-		d := api.Desired{Gen: w.gen}
+		d := wire.Desired{Gen: w.gen}
 		for _, id := range step.Keys(set) {
 			d.Put = append(d.Put, set[id])
 			d.Digest = d.Digest.Toggle(set[id].Digest())
@@ -139,7 +140,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 
 func ordersOf(eff step.Effects) (out []any) {
 	for _, e := range eff.Send {
-		if e.To == api.ToRuntime {
+		if e.To == wire.ToRuntime {
 			out = append(out, e.Msg)
 		}
 	}
@@ -147,13 +148,13 @@ func ordersOf(eff step.Effects) (out []any) {
 }
 
 // exits has the first workload that runs end by itself.
-func (w *world) exits(code int) (api.WorkloadEvent, bool) {
+func (w *world) exits(code int) (wire.WorkloadEvent, bool) {
 	for _, id := range step.Keys(w.has) {
-		if ev := w.has[id]; ev.Phase == api.WorkloadRunning {
-			ev.Phase, ev.ExitCode = api.WorkloadExited, code
+		if ev := w.has[id]; ev.Phase == wire.WorkloadRunning {
+			ev.Phase, ev.ExitCode = wire.WorkloadExited, code
 			w.has[id] = ev
 			return ev, true
 		}
 	}
-	return api.WorkloadEvent{}, false
+	return wire.WorkloadEvent{}, false
 }

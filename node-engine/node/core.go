@@ -1,13 +1,14 @@
-// Package node is the core of a node engine: it compares what its cluster wants
-// with what its runtime has and orders the difference. It goes on without its
-// cluster, adopts what it finds after a restart, and ends nothing but what is
-// not wanted, or what must not outlive the node's lease.
+// Package node is the core of a node engine. It compares the desired set of its cluster
+// with the workloads of its runtime and orders the difference. It works without its
+// cluster and adopts running workloads after a restart. It stops only workloads that are
+// not desired, and exclusive ones when the node's lease ends.
 //
 //	c := node.New(node.Config{ID: "n7"})
 //	eff := c.Step(now, node.Desired{Desired: want})
 package node
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -15,68 +16,59 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Config is what a node's core needs to know. Zero durations and counts mean
-// the defaults.
+// Config configures a node's core. Zero durations and counts mean the defaults.
 type Config struct {
 	ID          api.NodeID
-	Timing      api.Timing    // until the cluster says otherwise: 2.5 s and 5 s
+	Timing      wire.Timing   // until the cluster sends its own: 2.5 s and 5 s
 	BackoffMin  time.Duration // pause before the first restart: 1 s
 	BackoffMax  time.Duration // longest pause: 60 s
 	StableAfter time.Duration // a workload that ran this long starts its backoff anew: 60 s
 	MaxFailures int           // failures in a row that are reported as too many: 5
-	Linger      time.Duration // for which what has completed stays on the network: 60 s, in which what it sent last gets through
+	Linger      time.Duration // how long a completed workload keeps its address, for data that is in flight: 60 s
 }
 
 func (c Config) withDefaults() Config {
-	c.Timing.Beat = orDefault(c.Timing.Beat, 2500*time.Millisecond)
-	c.Timing.Lease = orDefault(c.Timing.Lease, 5*time.Second)
-	c.BackoffMin = orDefault(c.BackoffMin, time.Second)
-	c.BackoffMax = orDefault(c.BackoffMax, time.Minute)
-	c.StableAfter = orDefault(c.StableAfter, time.Minute)
-	c.MaxFailures = orDefault(c.MaxFailures, 5)
-	c.Linger = orDefault(c.Linger, time.Minute)
+	c.Timing.Beat = cmp.Or(c.Timing.Beat, 2500*time.Millisecond)
+	c.Timing.Lease = cmp.Or(c.Timing.Lease, 5*time.Second)
+	c.BackoffMin = cmp.Or(c.BackoffMin, time.Second)
+	c.BackoffMax = cmp.Or(c.BackoffMax, time.Minute)
+	c.StableAfter = cmp.Or(c.StableAfter, time.Minute)
+	c.MaxFailures = cmp.Or(c.MaxFailures, 5)
+	c.Linger = cmp.Or(c.Linger, time.Minute)
 	return c
 }
 
-func orDefault[T comparable](v, d T) T {
-	var zero T
-	if v == zero {
-		return d
-	}
-	return v
-}
-
-// Core is a node's state. It has one owner.
+// Core is a node's state. It is not safe for concurrent use.
 type Core struct {
 	cfg     Config
 	info    api.NodeInfo
 	boot    uint64
 	gen     api.Generation
-	timing  api.Timing
+	timing  wire.Timing
 	works   map[api.InstanceID]*work
-	wanted  api.Digest // of the assignments that are wanted
+	wanted  api.Digest // of the desired assignments
 	known   api.Digest // of all observations
-	said    api.Digest // of info
+	infoSum api.Digest // of info
 	usage   Usage
 	link    link
-	brokers []string // that the cluster named last
-	dial    *Dial    // that was sent to the dialer last; nil: none
+	brokers []string // from the cluster's last message that named any
+	dial    *Dial    // last one sent to the dialer; nil: none
 	journal step.Journal
 	timers  step.Timers[timerKey]
 	purge   bool // the cluster removes the node with its data, see purge.go
-	blind   bool // the runtime does not answer, or has not listed its workloads in this life yet
+	blind   bool // the runtime does not answer, or has not listed its workloads since the start
 
-	// unclaimed are workloads that the runtime had before the first desired set
-	// arrived: a node that lost its store must not end what its cluster still wants.
-	unclaimed map[api.InstanceID]api.WorkloadEvent
-	// leaving are placements that nobody's work stands for and that are being stopped,
-	// with the devices that they have until they are gone.
-	leaving map[api.Key][]string
+	// unclaimed are workloads that the runtime had before the first desired set arrived.
+	// A node that lost its store must not stop workloads that its cluster still wants.
+	unclaimed map[api.InstanceID]wire.WorkloadEvent
+	// leaving are placements without a work that are being stopped, and their devices.
+	leaving map[wire.Key][]string
 
 	now  time.Time
-	send []api.Envelope
+	send []wire.Envelope
 }
 
 type timerKey struct {
@@ -87,69 +79,34 @@ type timerKey struct {
 type timerKind uint8
 
 const (
-	timerBeat  timerKind = iota // send a sign of life
+	timerBeat  timerKind = iota // send a heartbeat
 	timerLease                  // the lease ends
-	timerWork                   // an instance's pause is over
+	timerWork                   // an instance's backoff ends
 )
 
-// New is the core of a node that nothing is known of yet.
+// New returns a core without state.
 func New(cfg Config) *Core {
 	cfg = cfg.withDefaults()
 	return &Core{
 		cfg:       cfg,
 		timing:    cfg.Timing,
 		works:     map[api.InstanceID]*work{},
-		unclaimed: map[api.InstanceID]api.WorkloadEvent{},
-		leaving:   map[api.Key][]string{},
+		unclaimed: map[api.InstanceID]wire.WorkloadEvent{},
+		leaving:   map[wire.Key][]string{},
 		link:      newLink(),
 	}
 }
 
-// Step takes one input.
+// Step handles one input.
 func (c *Core) Step(now time.Time, in Input) step.Effects {
 	c.now, c.send = now, nil
-	switch in := in.(type) {
-	case Start:
-		c.start(in)
-	case Info:
-		c.describe(in.Info)
-		c.link.wantWhole = true
-		switch {
-		case in.Info.RuntimeError != "":
-			c.loseSight()
-		case in.Fresh:
-			c.regainSight(in.Found)
-		}
-		c.missDevices()
-	case Desired:
-		c.desired(in.Desired)
-	case Lease:
-		c.lease(in.Lease)
-	case Link:
-		c.linked(in.Up)
-	case Workload:
-		if in.Phase == api.WorkloadGone {
-			delete(c.leaving, in.Key)
-		}
-		if w := c.works[in.Instance]; w != nil {
-			c.happened(w, in.WorkloadEvent)
-		} else {
-			c.happenedUnclaimed(in.WorkloadEvent)
-		}
-	case Usage:
-		c.usage = in
-	case Brokers:
-		if c.learnBrokers(in.URLs) {
-			c.saveMeta()
-		}
-	case Tick:
-	}
+	in.apply(c)
 	c.expire()
 	c.report()
 	return step.Effects{Save: c.journal.Take(), Send: c.send, Wake: c.timers.Next()}
 }
 
-// Instances lists what the node has, in the order of their ids.
+// Instances returns the node's instances, sorted by id.
 func (c *Core) Instances() []api.Instance {
 	var out []api.Instance
 	for _, id := range step.Keys(c.works) {
@@ -164,16 +121,29 @@ func (c *Core) Instances() []api.Instance {
 	return out
 }
 
-// Gen is the generation of the desired set that the node holds.
+// Gen returns the generation of the desired set that the node holds.
 func (c *Core) Gen() api.Generation { return c.gen }
 
-// Digests are those of the desired set and of the observations.
+// Digests returns the digests of the desired set and of the observations.
 func (c *Core) Digests() (desired, observed api.Digest) { return c.wanted, c.known }
 
-// describe notes what the node is.
+// informed handles a change of the node's resources or runtime.
+func (c *Core) informed(in Info) {
+	c.describe(in.Info)
+	c.link.wantWhole = true
+	switch {
+	case in.Info.RuntimeError != "":
+		c.runtimeDown()
+	case in.Fresh:
+		c.runtimeUp(in.Found)
+	}
+	c.missDevices()
+}
+
+// describe stores the node's info.
 func (c *Core) describe(info api.NodeInfo) {
 	info.ID, info.Brokers = c.cfg.ID, c.brokers
-	c.info, c.said = info, info.Digest()
+	c.info, c.infoSum = info, info.Digest()
 }
 
 func (c *Core) expire() {
@@ -195,14 +165,13 @@ func (c *Core) expire() {
 	}
 }
 
-func (c *Core) emit(to api.Addr, msg any) {
-	c.send = append(c.send, api.Envelope{To: to, Msg: msg})
-}
+// order sends an order to the runtime.
+func (c *Core) order(o wire.WorkloadOrder) { c.emit(wire.Envelope{To: wire.ToRuntime, Msg: o}) }
 
-// emitVolatile is for what hangs on nothing that is saved.
-func (c *Core) emitVolatile(to api.Addr, msg any) {
-	c.send = append(c.send, api.Envelope{To: to, Msg: msg, Volatile: true})
-}
+// toCluster sends a message to the cluster.
+func (c *Core) toCluster(m wire.NodeToCluster) { c.emit(wire.Envelope{To: wire.ToCluster, Msg: m}) }
+
+func (c *Core) emit(e wire.Envelope) { c.send = append(c.send, e) }
 
 // The node's documents: one per instance, and one for itself.
 const (
@@ -214,7 +183,7 @@ const (
 type metaRecord struct {
 	Boot   uint64         `json:"boot"`
 	Gen    api.Generation `json:"gen"`
-	Timing api.Timing     `json:"timing"`
+	Timing wire.Timing    `json:"timing"`
 
 	Brokers []string `json:"brokers,omitempty"`
 	Purge   bool     `json:"purge,omitempty"`
@@ -224,8 +193,7 @@ func (c *Core) saveMeta() {
 	c.journal.Put(kindMeta, metaNode, metaRecord{Boot: c.boot, Gen: c.gen, Timing: c.timing, Brokers: c.brokers, Purge: c.purge})
 }
 
-// Restore takes in what an earlier life saved. Kinds that are not the node's are
-// left alone.
+// Restore reads the documents that an earlier process saved. It ignores other kinds.
 func (c *Core) Restore(docs []store.Doc) error {
 	for _, d := range docs {
 		var err error

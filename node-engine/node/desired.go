@@ -5,14 +5,14 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// start begins a life: a new boot number, so that messages of the earlier life
-// are known as old, and what the runtime has is taken over.
+// start takes a new boot number, by which messages of earlier processes are recognised,
+// and adopts the runtime's workloads.
 func (c *Core) start(in Start) {
 	c.describe(in.Info)
-	// The wall clock only keeps the number growing where the store was restored from
-	// an older copy; it serves nothing else.
+	// The wall clock keeps the number growing after the store was restored from a copy.
 	c.boot = max(c.boot+1, uint64(max(0, c.now.Unix())))
 	c.saveMeta()
 	c.assumeLease()
@@ -20,13 +20,13 @@ func (c *Core) start(in Start) {
 	if in.Info.RuntimeError == "" {
 		c.reconcile(in.Found)
 	} else {
-		c.loseSight() // until the first Info that is Fresh
+		c.runtimeDown() // until an Info that is Fresh
 	}
 	c.missDevices()
 }
 
-// reconcile compares what the runtime has with what the core believes it has.
-func (c *Core) reconcile(found []api.WorkloadEvent) {
+// reconcile compares the workloads of the runtime with those that the core knows.
+func (c *Core) reconcile(found []wire.WorkloadEvent) {
 	clear(c.unclaimed)
 	clear(c.leaving)
 	seen := map[api.InstanceID]bool{}
@@ -38,12 +38,12 @@ func (c *Core) reconcile(found []api.WorkloadEvent) {
 		case w == nil:
 			c.stray(e)
 		case seen[e.Instance]:
-			// Two placements of one instance: the one that is not wanted goes.
+			// A second placement of the instance, which the core does not know.
 			c.leaving[e.Key] = e.Devices
-			c.emit(api.ToRuntime, api.StopWorkload{Key: e.Key})
+			c.order(wire.StopWorkload{Key: e.Key})
 		default:
 			seen[e.Instance] = true
-			if !w.ended() || e.Phase != api.WorkloadExited {
+			if !w.ended() || e.Phase != wire.WorkloadExited {
 				w.join(e.Devices)
 			}
 			c.adopt(w, e)
@@ -56,17 +56,17 @@ func (c *Core) reconcile(found []api.WorkloadEvent) {
 	}
 }
 
-// adopt takes over a workload of an earlier life.
-func (c *Core) adopt(w *work, e api.WorkloadEvent) {
+// adopt takes over a workload that an earlier process started.
+func (c *Core) adopt(w *work, e wire.WorkloadEvent) {
 	if w.phase == stopping {
-		if e.Epoch == w.have && e.Phase == api.WorkloadExited {
+		if e.Epoch == w.have && e.Phase == wire.WorkloadExited {
 			w.endedWith = &e.ExitCode
 			c.ended(w)
 		}
-		return // the order's answer comes, or it failed and is ordered again in its time
+		return // the stop's result is still to come, or a retry is planned
 	}
 	if e.Epoch != w.have {
-		// The runtime still has an older placement than the one that was begun.
+		// The runtime still has an older placement.
 		w.have, w.remains, w.address = e.Epoch, true, netip.Addr{}
 		if e.Spec != nil {
 			w.haveSpec = *e.Spec
@@ -81,55 +81,55 @@ func (c *Core) adopt(w *work, e api.WorkloadEvent) {
 		return
 	}
 	switch e.Phase {
-	case api.WorkloadRunning:
+	case wire.WorkloadRunning:
 		c.timers.Clear(timerKey{timerWork, e.Instance})
 		w.attempt, w.retries = e.Attempt, 0
 		if w.phase != running {
 			w.phase, w.startedAt = running, c.now
 		}
 		c.observe(w, api.Observed{State: api.Running})
-	case api.WorkloadCreated:
+	case wire.WorkloadCreated:
 		w.attempt = e.Attempt
 		c.timers.Clear(timerKey{timerWork, e.Instance})
 		w.phase = created
 		c.observe(w, api.Observed{State: api.Created})
 		c.drive(w)
-	case api.WorkloadExited:
+	case wire.WorkloadExited:
 		if w.phase == waiting {
-			// It had failed before the restart; its pause begins anew.
+			// It had failed before the restart; its backoff starts again.
 			c.timers.SetEarlier(timerKey{timerWork, e.Instance}, c.now.Add(c.pause(w)))
 			return
 		}
 		if w.phase == idle || w.phase == unsure {
-			w.phase = running // that it ran is all that is known of it
+			w.phase = running // it ran, as it exited
 		}
 		c.exited(w, e)
 	}
 }
 
-// happenedUnclaimed keeps up with what becomes of a workload that nobody asked
-// for yet, so that it is not adopted as running when it has ended.
-func (c *Core) happenedUnclaimed(e api.WorkloadEvent) {
+// happenedUnclaimed updates an unclaimed workload, so that it is not adopted as running
+// after it has exited.
+func (c *Core) happenedUnclaimed(e wire.WorkloadEvent) {
 	found, ok := c.unclaimed[e.Instance]
 	switch {
 	case !ok || found.Epoch != e.Epoch:
-	case e.Phase == api.WorkloadGone:
+	case e.Phase == wire.WorkloadGone:
 		delete(c.unclaimed, e.Instance)
 	case e.Phase == "":
 		found.Address, found.Ready = e.Address, e.Ready
 		c.unclaimed[e.Instance] = found
-	case e.Phase == api.WorkloadExited || e.Phase == api.WorkloadRunning:
+	case e.Phase == wire.WorkloadExited || e.Phase == wire.WorkloadRunning:
 		e.Spec, e.Devices, e.Address, e.Ready = found.Spec, found.Devices, found.Address, found.Ready
 		c.unclaimed[e.Instance] = e
 	}
 }
 
-// missing handles an instance of which the runtime has nothing.
+// missing handles an instance of which the runtime listed nothing.
 func (c *Core) missing(w *work) {
 	if w.phase == creating || w.phase == stopping {
-		// A creation may not have been carried out yet when the runtime listed what it
-		// has. Only its own answer says what became of it (seed 7005), and only that of a
-		// stop that was ordered after it says that nothing is left (seed 341).
+		// The order may be carried out after the runtime listed its workloads. Only the
+		// result of a creation (seed 7005), or of a stop ordered after it (seed 341), tells
+		// what exists.
 		return
 	}
 	w.remains = false
@@ -144,8 +144,8 @@ func (c *Core) missing(w *work) {
 		c.timers.SetEarlier(timerKey{timerWork, w.assignment.Instance}, c.now.Add(c.pause(w)))
 	default:
 		if w.observed.State == api.Running || w.observed.State == api.Created {
-			// The machine or the runtime restarted without it: that is no failure of
-			// the workload, and it starts again at once.
+			// The machine or the runtime restarted. That is no failure of the workload,
+			// which starts again at once.
 			w.restarts++
 			w.attempt++
 			w.ready = false
@@ -156,23 +156,23 @@ func (c *Core) missing(w *work) {
 	}
 }
 
-// stray ends a workload that nobody wants.
-func (c *Core) stray(e api.WorkloadEvent) {
+// stray stops a workload that is not in the desired set.
+func (c *Core) stray(e wire.WorkloadEvent) {
 	w := &work{
-		assignment: api.Assignment{Instance: e.Instance, Epoch: e.Epoch},
+		assignment: wire.Assignment{Instance: e.Instance, Epoch: e.Epoch},
 		have:       e.Epoch, remains: true, attempt: e.Attempt, devices: e.Devices,
 	}
 	if e.Spec != nil {
 		w.assignment.Spec, w.haveSpec = *e.Spec, *e.Spec
 	}
 	c.works[e.Instance] = w
-	c.observe(w, api.Observed{State: api.Failed, Reason: api.ReasonDeleted, Detail: "found on the node and wanted by nobody"})
+	c.observe(w, api.Observed{State: api.Failed, Reason: api.ReasonDeleted, Detail: "found on the node, but not in its desired set"})
 	c.drive(w)
 }
 
-// desired takes what the cluster wants. An older generation is a late message;
-// a change that does not start from what the node has waits for the whole.
-func (c *Core) desired(d api.Desired) {
+// desired applies a desired set. It ignores an older generation, and a change from a
+// generation that the node does not hold: the cluster sends the whole set then.
+func (c *Core) desired(d wire.Desired) {
 	defer c.heldNow()
 	switch {
 	case d.From != 0 && d.From != c.gen:
@@ -210,7 +210,7 @@ func (c *Core) desired(d api.Desired) {
 	c.saveMeta()
 }
 
-func (c *Core) want(a api.Assignment) {
+func (c *Core) want(a wire.Assignment) {
 	w := c.works[a.Instance]
 	if w == nil {
 		w = &work{assignment: a, wanted: true, have: a.Epoch, haveSpec: a.Spec}

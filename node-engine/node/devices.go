@@ -9,27 +9,26 @@ import (
 	"github.com/treeline-edge/treeline/internal/step"
 )
 
-// A device is given to one instance at a time. Which ones an instance has is
-// saved before its creation is ordered, stays the same over attempts and lives of
-// the engine, and is taken back only when nothing of the placement can be left:
-// the runtime said so after the last creation that was ordered (work.dealt), or
-// there was none and it has nothing. A placement that completed uses its devices
-// no more, as it uses no room.
+// A device is allocated to one instance at a time. An instance's devices are saved before
+// its creation is ordered, and stay the same over attempts and restarts of the engine.
+// They are released only when nothing of the placement can exist: the runtime confirmed
+// this after the last creation that was ordered (work.dealt), or none was ordered and the
+// runtime has nothing. A completed placement releases its devices.
 
-// mayRemain reports whether something of the placement may exist, or still come
-// to exist by an order that is on its way.
+// mayRemain reports whether something of the placement may exist, or come to exist by a
+// pending order.
 func (w *work) mayRemain() bool { return w.remains || w.dealt }
 
-// deal sees to it that w has the devices that it needs, and reports whether it
-// can be created now. Where it cannot, what follows is ordered.
-func (c *Core) deal(w *work) bool {
+// allocate allocates the devices that w needs, and reports whether w can be created now.
+// If not, it has ordered what is necessary first.
+func (c *Core) allocate(w *work) bool {
 	needs := w.haveSpec.NeedsDevices()
 	if len(needs) == 0 && len(w.devices) == 0 {
 		return true
 	}
 	if taken := c.taken(w); !c.suits(w, needs, taken) {
 		if w.mayRemain() {
-			c.undeal(w)
+			c.revoke(w)
 			return false
 		}
 		chosen, lacks := choose(needs, c.info.Devices, taken)
@@ -44,9 +43,9 @@ func (c *Core) deal(w *work) bool {
 	return true
 }
 
-// undeal ends what has devices that it cannot keep.
-func (c *Core) undeal(w *work) {
-	detail := "its devices are not those that it needs"
+// revoke stops a workload that has devices which it cannot keep.
+func (c *Core) revoke(w *work) {
+	detail := "its devices do not match its spec"
 	if lost := c.lost(w); len(lost) > 0 {
 		detail = "the node lost " + strings.Join(lost, ", ")
 	}
@@ -54,20 +53,20 @@ func (c *Core) undeal(w *work) {
 	c.stop(w, graceOf(w.haveSpec))
 }
 
-// missDevices ends what runs with devices that are not there any more.
+// missDevices stops workloads whose devices have disappeared.
 func (c *Core) missDevices() {
 	for _, id := range step.Keys(c.works) {
 		w := c.works[id]
 		switch w.phase {
 		case creating, created, starting, running, unsure:
 			if len(c.lost(w)) > 0 {
-				c.undeal(w)
+				c.revoke(w)
 			}
 		}
 	}
 }
 
-// lost are the devices of w that the node does not offer now.
+// lost returns the devices of w that the node does not have any more.
 func (c *Core) lost(w *work) (ids []string) {
 	for _, id := range w.devices {
 		if !slices.ContainsFunc(c.info.Devices, func(d api.NodeDevice) bool { return d.ID == id }) {
@@ -77,17 +76,18 @@ func (c *Core) lost(w *work) (ids []string) {
 	return ids
 }
 
-// suits reports whether what w has is exactly what it needs, there, and its own.
+// suits reports whether the devices of w are exactly those that it needs, present, and not
+// taken.
 func (c *Core) suits(w *work, needs []api.Device, taken map[string]bool) bool {
 	if slices.ContainsFunc(w.devices, func(id string) bool { return taken[id] }) {
-		return false // an older copy of the store was put back
+		return false // the store was restored from a copy
 	}
 	has := slices.DeleteFunc(slices.Clone(c.info.Devices), func(d api.NodeDevice) bool { return !slices.Contains(w.devices, d.ID) })
 	chosen, lacks := choose(needs, has, nil)
 	return lacks == "" && slices.Equal(chosen, w.devices)
 }
 
-// taken are the devices that anything but w has or may have.
+// taken returns the devices that others than but have or may have.
 func (c *Core) taken(but *work) map[string]bool {
 	taken := map[string]bool{}
 	add := func(ids []string) {
@@ -109,22 +109,21 @@ func (c *Core) taken(but *work) map[string]bool {
 	return taken
 }
 
-// join adds ids to those that w has, in their order.
+// join adds ids to the devices of w.
 func (w *work) join(ids []string) {
 	if len(ids) > 0 {
 		w.devices = slices.Compact(slices.Sorted(slices.Values(slices.Concat(w.devices, ids))))
 	}
 }
 
-// choose picks devices for all needs out of those that are not taken, each for
-// one need, the first ids where there is a choice; lacks says which need nobody
-// can meet. A device may count for several kinds, so one that was picked for a
-// need is passed on where another need would get none (Kuhn's matching).
+// choose picks a device that is not taken for each need, those with the lowest ids where
+// there is a choice. lacks describes a need that cannot be met. A device may be of several
+// kinds: a bipartite matching (Kuhn's algorithm) finds an assignment if there is one.
 func choose(needs []api.Device, offered []api.NodeDevice, taken map[string]bool) (ids []string, lacks string) {
 	var units []string // the kind of each device that is needed
 	for _, n := range needs {
 		for range n.Count {
-			if len(units) > len(offered) { // and an absurd count costs nothing
+			if len(units) > len(offered) { // bounds the cost of an excessive count
 				break
 			}
 			units = append(units, n.Name)
@@ -159,7 +158,7 @@ func choose(needs []api.Device, offered []api.NodeDevice, taken map[string]bool)
 	return ids, ""
 }
 
-// lacking says for people of which kind there are too few.
+// lacking describes the shortage of a kind.
 func lacking(kind string, needs []api.Device, offered []api.NodeDevice, taken map[string]bool) string {
 	want, all, free := 0, 0, 0
 	for _, n := range needs {

@@ -10,13 +10,14 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // checkDevices is asked before a creation is carried out: whatever else there is
 // has other devices, and these are what the spec needs.
-func (w *world) checkDevices(o api.CreateWorkload) {
+func (w *world) checkDevices(o wire.CreateWorkload) {
 	w.t.Helper()
-	if old := w.has[o.Instance]; old.Phase == api.WorkloadRunning && !slices.Equal(old.Devices, o.Devices) {
+	if old := w.has[o.Instance]; old.Phase == wire.WorkloadRunning && !slices.Equal(old.Devices, o.Devices) {
 		w.t.Fatalf("%s is created with %v while it runs with %v", o.Key, o.Devices, old.Devices)
 	}
 	for id, e := range w.has {
@@ -35,8 +36,8 @@ func (w *world) checkDevices(o api.CreateWorkload) {
 	}
 }
 
-func endedForGood(e api.WorkloadEvent) bool {
-	return e.Phase == api.WorkloadExited && e.ExitCode == 0 && e.Spec.OneShot
+func endedForGood(e wire.WorkloadEvent) bool {
+	return e.Phase == wire.WorkloadExited && e.ExitCode == 0 && e.Spec.OneShot
 }
 
 func device(kind string, n int) api.NodeDevice {
@@ -55,7 +56,7 @@ func (w *world) offers(ds ...api.NodeDevice) {
 func gpus(n int) func(*api.Microservice) { return func(m *api.Microservice) { m.VGPUs = n } }
 
 // of is assignment for instance n.
-func of(n int, e api.Epoch, change ...func(*api.Microservice)) api.Assignment {
+func of(n int, e api.Epoch, change ...func(*api.Microservice)) wire.Assignment {
 	a := assignment(e, change...)
 	a.Instance = web.Service().Instance(n)
 	return a
@@ -120,7 +121,7 @@ func TestDeviceThatVanishesEndsWhoHasIt(t *testing.T) {
 		t.Errorf("it is %+v", in)
 	}
 	told := slices.ContainsFunc(w.all, func(m any) bool {
-		r, ok := m.(api.NodeReport)
+		r, ok := m.(wire.NodeReport)
 		return ok && slices.ContainsFunc(r.Observed, func(o api.Observed) bool {
 			return o.Reason == api.ReasonNoDevice && strings.Contains(o.Detail, "the node lost a.com/gpu=0")
 		})
@@ -164,7 +165,7 @@ func TestWhatCompletedGetsNoDeviceWhileItIsRemoved(t *testing.T) {
 	w.is(api.Completed)
 	w.slow = true
 	w.wants()
-	if s := last[api.StopWorkload](w); s.Instance != web {
+	if s := last[wire.StopWorkload](w); s.Instance != web {
 		t.Fatal("its stop is not ordered")
 	}
 	w.fresh()
@@ -274,8 +275,8 @@ func TestADeviceIsNeverGivenTwice(t *testing.T) {
 			i = slices.IndexFunc(orders, func(o any) bool { return keyOf(o) == k })
 			o := orders[i]
 			orders = slices.Delete(orders, i, i+1)
-			if _, creates := o.(api.CreateWorkload); creates && slices.ContainsFunc(orders, func(later any) bool {
-				_, stops := later.(api.StopWorkload)
+			if _, creates := o.(wire.CreateWorkload); creates && slices.ContainsFunc(orders, func(later any) bool {
+				_, stops := later.(wire.StopWorkload)
 				return stops && keyOf(later) == k
 			}) {
 				return nil
@@ -307,17 +308,17 @@ func TestADeviceIsNeverGivenTwice(t *testing.T) {
 				do(Workload{e})
 			}
 		}
-		set := map[api.InstanceID]api.Assignment{}
-		send := func() api.Desired {
+		set := map[api.InstanceID]wire.Assignment{}
+		send := func() wire.Desired {
 			w.gen++
-			d := api.Desired{Gen: w.gen}
+			d := wire.Desired{Gen: w.gen}
 			for _, id := range step.Keys(set) {
 				d.Put = append(d.Put, set[id])
 				d.Digest = d.Digest.Toggle(set[id].Digest())
 			}
 			return d
 		}
-		found := func() (out []api.WorkloadEvent) {
+		found := func() (out []wire.WorkloadEvent) {
 			for _, id := range step.Keys(w.has) {
 				out = append(out, w.has[id])
 			}
@@ -395,18 +396,18 @@ func TestADeviceIsNeverGivenTwice(t *testing.T) {
 	}
 }
 
-func keyOf(order any) api.Key {
+func keyOf(order any) wire.Key {
 	switch o := order.(type) {
-	case api.CreateWorkload:
+	case wire.CreateWorkload:
 		return o.Key
-	case api.StartWorkload:
+	case wire.StartWorkload:
 		return o.Key
-	case api.StopWorkload:
+	case wire.StopWorkload:
 		return o.Key
-	case api.DetachWorkload:
+	case wire.DetachWorkload:
 		return o.Key
-	case api.GuardWorkload:
+	case wire.GuardWorkload:
 		return o.Key
 	}
-	return api.Key{}
+	return wire.Key{}
 }

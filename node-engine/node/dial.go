@@ -4,25 +4,26 @@ import (
 	"slices"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // ToDialer is the address of the component that connects to the cluster's broker. It gets
 // a Dial at the start and after each change.
 const ToDialer api.Addr = "dialer"
 
-// Dial is how the node reaches its cluster's broker.
+// Dial says how the node connects to its cluster's broker.
 type Dial struct {
-	Brokers []string // as api.Desired has them; none: where the node joined
-	Hurry   bool     // a lease is at stake: pauses between attempts do not grow
+	Brokers []string // as in wire.Desired; empty: where the node joined
+	Hurry   bool     // an instance needs its lease: the pauses between attempts do not grow
 }
 
-// dialling sends d to the dialer if it differs from what was sent last.
+// dialling sends d to the dialer if it has changed.
 func (c *Core) dialling(d Dial) {
 	if c.dial != nil && c.dial.Hurry == d.Hurry && slices.Equal(c.dial.Brokers, d.Brokers) {
 		return
 	}
 	c.dial = &d
-	c.emitVolatile(ToDialer, d)
+	c.emit(wire.Envelope{To: ToDialer, Msg: d, Volatile: true})
 }
 
 // leases reports whether the node has an instance that must not outlive its lease.
@@ -35,11 +36,11 @@ func (c *Core) leases() bool {
 	return false
 }
 
-// learnBrokers takes the addresses of the cluster's present and next broker, at most
-// api.MaxBrokers. The node's next report has them, which the cluster waits for before a
-// switch. It reports whether they are new; none are never new.
+// learnBrokers stores the addresses of the cluster's current and next broker, at most
+// wire.MaxBrokers, and reports whether they are new. The node's next report contains them;
+// the cluster waits for it before a switch. An empty list changes nothing.
 func (c *Core) learnBrokers(brokers []string) bool {
-	brokers = brokers[:min(len(brokers), api.MaxBrokers)]
+	brokers = brokers[:min(len(brokers), wire.MaxBrokers)]
 	if len(brokers) == 0 || slices.Equal(brokers, c.brokers) {
 		return false
 	}

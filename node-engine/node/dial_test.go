@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // After a restart of the cluster the answer to the first sign of life may come
@@ -30,7 +31,7 @@ func TestNodeWithALeaseAtStakeBeatsTwiceAsOften(t *testing.T) {
 		w.lease()
 		w.all = nil
 		w.pass(10 * time.Second)
-		return count[api.Alive](w)
+		return count[wire.Alive](w)
 	}
 	if plain, leased := beats(), beats(exclusive); plain != 4 || leased < 8 || leased > 9 {
 		t.Errorf("%d beats in 10 s, and %d with a lease at stake; want 4 and 8 or 9", plain, leased)
@@ -44,8 +45,8 @@ func TestExclusiveInstanceAsksForItsLeaseAtOnce(t *testing.T) {
 	w.all = nil
 	w.wants(assignment(1, exclusive))
 	w.pass(0)
-	if count[api.Alive](w) != 1 {
-		t.Fatalf("%d signs of life were sent, want 1", count[api.Alive](w))
+	if count[wire.Alive](w) != 1 {
+		t.Fatalf("%d signs of life were sent, want 1", count[wire.Alive](w))
 	}
 	w.lease()
 	w.is(api.Running)
@@ -69,16 +70,16 @@ func TestRollCallIsAnsweredAtOnce(t *testing.T) {
 	w := newWorld(t)
 	w.pass(time.Second)
 	w.all = nil
-	w.step(Lease{api.Lease{Answer: true}}) // of whatever life
+	w.step(Lease{wire.Lease{Answer: true}}) // of whatever life
 	w.pass(0)
-	if got := count[api.Alive](w); got != 1 {
+	if got := count[wire.Alive](w); got != 1 {
 		t.Errorf("%d signs of life, want 1", got)
 	}
-	if r := last[api.NodeReport](w); count[api.NodeReport](w) > 0 && !r.Answers {
+	if r := last[wire.NodeReport](w); count[wire.NodeReport](w) > 0 && !r.Answers {
 		t.Error("the node does not say that it answers")
 	}
 	w.step(Link{Up: true})
-	if !last[api.NodeReport](w).Answers {
+	if !last[wire.NodeReport](w).Answers {
 		t.Error("the node does not say that it answers")
 	}
 }
@@ -112,10 +113,10 @@ func TestDialerIsToldWhatChanged(t *testing.T) {
 // knows it.
 func TestBrokersAreKeptAndAcknowledged(t *testing.T) {
 	w := newWorld(t)
-	brokers := []string{"mqtts://old:8883", api.EmbeddedBroker}
+	brokers := []string{"mqtts://old:8883", wire.EmbeddedBroker}
 	w.gen++
-	w.step(Desired{api.Desired{Gen: w.gen, Brokers: brokers}})
-	if r := last[api.NodeReport](w); r.Info == nil || !slices.Equal(r.Info.Brokers, brokers) {
+	w.step(Desired{wire.Desired{Gen: w.gen, Brokers: brokers}})
+	if r := last[wire.NodeReport](w); r.Info == nil || !slices.Equal(r.Info.Brokers, brokers) {
 		t.Fatalf("the node reports %+v, want brokers %v", r.Info, brokers)
 	}
 	w.all = nil
@@ -124,13 +125,13 @@ func TestBrokersAreKeptAndAcknowledged(t *testing.T) {
 		t.Errorf("after a restart it dials %v, want %v", d.Brokers, brokers)
 	}
 	w.gen++
-	w.step(Desired{api.Desired{Gen: w.gen}}) // a cluster that says nothing of brokers
+	w.step(Desired{wire.Desired{Gen: w.gen}}) // a cluster that says nothing of brokers
 	if d := last[Dial](w); !slices.Equal(d.Brokers, brokers) {
 		t.Errorf("a set without brokers changed them to %v", d.Brokers)
 	}
 	w.gen++
-	w.step(Desired{api.Desired{Gen: w.gen, Brokers: make([]string, 1000)}})
-	if d := last[Dial](w); len(d.Brokers) != api.MaxBrokers {
-		t.Errorf("it keeps %d brokers, want at most %d", len(d.Brokers), api.MaxBrokers)
+	w.step(Desired{wire.Desired{Gen: w.gen, Brokers: make([]string, 1000)}})
+	if d := last[Dial](w); len(d.Brokers) != wire.MaxBrokers {
+		t.Errorf("it keeps %d brokers, want at most %d", len(d.Brokers), wire.MaxBrokers)
 	}
 }

@@ -1,54 +1,71 @@
 package node
 
-import "github.com/treeline-edge/treeline/api"
+import (
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
 
-// Input is what can happen to a node.
-type Input interface{ input() }
+// Input is an event that a node's core handles.
+type Input interface{ apply(*Core) }
 
 type (
-	// Start comes first, once, after Restore, with every workload that the runtime
-	// found. Nothing of it is ended unless the cluster does not want it. With a
-	// RuntimeError in Info, Found is not known yet and comes with a Fresh Info.
+	// Start is the first input after Restore. Found are all workloads of the runtime; with
+	// Info.RuntimeError they are not known yet and come with a Fresh Info.
 	Start struct {
 		Info  api.NodeInfo
-		Found []api.WorkloadEvent
+		Found []wire.WorkloadEvent
 	}
-	// Tick comes when the Wake of the last step is reached.
+	// Tick is the input when the last step's Wake is reached.
 	Tick struct{}
 
-	// Info is a change of what the node is: its runtime fell silent or came back.
-	// Found is set when the runtime came back: what it has now.
+	// Info is a change of the node. If the runtime answers again, it is Fresh and Found are
+	// all its workloads.
 	Info struct {
 		Info  api.NodeInfo
-		Found []api.WorkloadEvent
-		Fresh bool // Found is meant, even if empty
+		Found []wire.WorkloadEvent
+		Fresh bool
 	}
-	// Desired is what the cluster wants of the node, whole or as a change.
-	Desired struct{ api.Desired }
-	// Lease answers a sign of life.
-	Lease struct{ api.Lease }
-	// Link says that the connection to the cluster came up or went down.
+	// Desired is the desired set, or a change of it.
+	Desired struct{ wire.Desired }
+	// Lease is the answer to a heartbeat.
+	Lease struct{ wire.Lease }
+	// Link is a change of the connection to the cluster.
 	Link struct{ Up bool }
-	// Workload is what the runtime says of a workload.
-	Workload struct{ api.WorkloadEvent }
-	// Brokers has the broker's addresses from the cluster's answer to a request.
+	// Workload is an event of a workload.
+	Workload struct{ wire.WorkloadEvent }
+	// Brokers are the broker addresses that the cluster returned to a request.
 	Brokers struct{ URLs []string }
-	// Usage is what the node's probe measured, in percent.
+	// Usage is the measured use of the node, in percent.
 	Usage struct{ CPU, Mem uint8 }
 )
 
-func (Start) input()    {}
-func (Tick) input()     {}
-func (Info) input()     {}
-func (Desired) input()  {}
-func (Lease) input()    {}
-func (Link) input()     {}
-func (Workload) input() {}
-func (Usage) input()    {}
-func (Brokers) input()  {}
+func (in Start) apply(c *Core)   { c.start(in) }
+func (Tick) apply(*Core)         {}
+func (in Info) apply(c *Core)    { c.informed(in) }
+func (in Desired) apply(c *Core) { c.desired(in.Desired) }
+func (in Lease) apply(c *Core)   { c.lease(in.Lease) }
+func (in Link) apply(c *Core)    { c.linked(in.Up) }
+func (in Usage) apply(c *Core)   { c.usage = in }
 
-// Volatile reports whether an input may be taken while nothing can be saved: a
-// node whose disk is full goes on saying that it lives, and keeps its lease.
+func (in Workload) apply(c *Core) {
+	if in.Phase == wire.WorkloadGone {
+		delete(c.leaving, in.Key)
+	}
+	if w := c.works[in.Instance]; w != nil {
+		c.happened(w, in.WorkloadEvent)
+	} else {
+		c.happenedUnclaimed(in.WorkloadEvent)
+	}
+}
+
+func (in Brokers) apply(c *Core) {
+	if c.learnBrokers(in.URLs) {
+		c.saveMeta()
+	}
+}
+
+// Volatile reports whether an input is handled while the store takes no saves: a node
+// whose disk is full goes on sending heartbeats and keeps its lease.
 func Volatile(in Input) bool {
 	switch in.(type) {
 	case Tick, Lease, Usage:

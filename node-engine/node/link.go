@@ -5,24 +5,24 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// link is what the node knows of its connection to the cluster, and of the
-// lease that it gives.
+// link is the state of the connection to the cluster, and of the lease.
 //
-// The lease ends Timing.Lease after the moment at which the answered sign of
-// life was sent, on the node's clock. The cluster counts its dead time from
-// when it took that sign in, which is later, and its dead time is longer by
-// more than two clocks can drift apart and a kill can take: so whoever stops
-// when the lease ends has stopped before it is placed elsewhere.
+// The lease ends Timing.Lease after the answered heartbeat was sent, on the node's clock.
+// The cluster counts its dead time from the receipt of that heartbeat, which is later. The
+// dead time is longer than the lease by more than the drift of two clocks and the time of
+// a kill. A workload that stops when the lease ends has thus stopped before the cluster
+// places it elsewhere.
 type link struct {
 	up        bool
 	seq       uint64 // of reports
 	beatSeq   uint64
 	sentAt    [beatsKept]sentBeat
-	leased    bool      // a lease was received in this life
-	leaseEnd  time.Time // stop what must not outlive it
-	withheld  api.Lease // the newest that counts once the node holds its generation; Seq 0: none
+	leased    bool       // a lease was received since the start
+	leaseEnd  time.Time  // when exclusive workloads stop
+	withheld  wire.Lease // the newest that takes effect when the node holds its generation; Seq 0: none
 	wantWhole bool
 	dirty     map[api.InstanceID]api.Observed
 }
@@ -47,9 +47,8 @@ func (c *Core) linked(up bool) {
 	c.timers.Set(timerKey{what: timerBeat}, c.now)
 }
 
-// beat sends a sign of life and plans the next. A node with a lease at stake sends
-// twice as many: a cluster that goes away has to be back within what is left of the
-// lease then.
+// beat sends a heartbeat and plans the next one. A node that needs its lease sends twice
+// as many, so that more of the lease is left when a cluster restarts.
 func (c *Core) beat() {
 	leases, every := c.leases(), c.timing.Beat
 	if leases {
@@ -64,24 +63,24 @@ func (c *Core) beat() {
 	l := &c.link
 	l.beatSeq++
 	l.sentAt[l.beatSeq%beatsKept] = sentBeat{l.beatSeq, c.now}
-	c.report() // so that the digest below is of what the cluster was told
-	c.emitVolatile(api.ToCluster, api.Alive{
-		Boot: c.boot, Seq: l.beatSeq, Gen: c.gen, Desired: c.wanted, Observed: c.known.Toggle(c.said),
+	c.report() // the digest below includes this report
+	c.emit(wire.Envelope{To: wire.ToCluster, Volatile: true, Msg: wire.NodeToCluster(wire.Alive{
+		Boot: c.boot, Seq: l.beatSeq, Gen: c.gen, Desired: c.wanted, Observed: c.known.Toggle(c.infoSum),
 		CPUUsed: c.usage.CPU, MemUsed: c.usage.Mem,
-	})
+	})})
 }
 
-// report sends what changed since the last report, or everything.
+// report sends the observations that changed since the last report, or all of them.
 func (c *Core) report() {
 	l := &c.link
 	if !l.up || (!l.wantWhole && len(l.dirty) == 0) {
 		if !l.up {
-			clear(l.dirty) // the whole follows when the link is up
+			clear(l.dirty) // a whole report follows when the link is up
 		}
 		return
 	}
 	l.seq++
-	r := api.NodeReport{Node: c.cfg.ID, Boot: c.boot, Seq: l.seq, Gen: c.gen, Whole: l.wantWhole, Answers: true}
+	r := wire.NodeReport{Node: c.cfg.ID, Boot: c.boot, Seq: l.seq, Gen: c.gen, Whole: l.wantWhole, Answers: true}
 	if l.wantWhole {
 		info := c.info
 		r.Info = &info
@@ -95,13 +94,13 @@ func (c *Core) report() {
 	}
 	l.wantWhole = false
 	clear(l.dirty)
-	c.emit(api.ToCluster, r)
+	c.toCluster(r)
 }
 
-// lease takes the cluster's answer to a sign of life. A cluster that has moved
-// on to a generation that this node does not hold may have placed elsewhere what
-// the node still believes to be its own, so such an answer prolongs nothing.
-func (c *Core) lease(m api.Lease) {
+// lease handles the cluster's answer to a heartbeat. A lease of a generation that the node
+// does not hold yet is withheld: in that generation the cluster may have placed instances
+// elsewhere that the node still runs.
+func (c *Core) lease(m wire.Lease) {
 	l := &c.link
 	if m.Answer {
 		c.timers.Set(timerKey{what: timerBeat}, c.now)
@@ -140,18 +139,16 @@ func (c *Core) lease(m api.Lease) {
 	}
 }
 
-// heldNow takes a lease that came before the generation that it presumes: after a
-// restart of the cluster the two may come in either order.
+// heldNow applies a withheld lease once its generation has arrived.
 func (c *Core) heldNow() {
 	if m := c.link.withheld; m.Seq != 0 && c.gen >= m.Gen {
-		c.link.withheld = api.Lease{}
+		c.link.withheld = wire.Lease{}
 		c.lease(m)
 	}
 }
 
-// assumeLease is for the time between a restart and the first lease: what runs
-// may go on for at most a lease's length; the guard, which lived on, ends it
-// earlier if the lease of the earlier life does.
+// assumeLease lets workloads run for the length of one lease after a restart. Their
+// guards, which outlive the engine, stop them earlier if their lease ends earlier.
 func (c *Core) assumeLease() {
 	c.link.leased = false
 	c.link.leaseEnd = c.now.Add(c.timing.Lease)
@@ -167,50 +164,50 @@ func (c *Core) leaseEnded() {
 	}
 }
 
-// cut stops what must not run without a lease, at once and without grace.
+// cut stops an exclusive workload without grace, because the lease has ended.
 func (c *Core) cut(w *work) {
 	switch w.phase {
 	case creating, created, starting, running, unsure:
 	case stopping:
-		c.stop(w, 0) // its grace ends with the lease
+		c.stop(w, 0) // the grace ends with the lease
 		return
 	default:
 		return
 	}
 	c.observe(w, api.Observed{
 		State: api.Failed, Reason: api.ReasonLeaseExpired,
-		Detail: "stopped: the node did not hear from its cluster for " + c.timing.Lease.String(),
+		Detail: "stopped: no answer from the cluster for " + c.timing.Lease.String(),
 	})
 	c.stop(w, 0)
 }
 
-// mayRun reports whether the instance may run now: anything may, but what must
-// not outlive the lease needs one.
+// mayRun reports whether the instance may run now. An exclusive one needs a lease.
 func (c *Core) mayRun(w *work) bool {
 	return !w.haveSpec.StopsWhenCutOff() || (c.link.leased && c.now.Before(c.link.leaseEnd))
 }
 
-// freshLease sends a sign of life, whose answer is a lease, when an instance needs one
-// and the last is not fresh. The cluster answers signs of life only of nodes with a lease
-// at stake, so that an earlier one may not have been answered.
+// freshLease sends a heartbeat, whose answer is a lease, if the instance needs a lease and
+// the last one is not fresh. The cluster answers heartbeats only of nodes that need a
+// lease, so an earlier heartbeat may have got no answer.
 func (c *Core) freshLease(w *work) {
 	if w.haveSpec.StopsWhenCutOff() && (!c.link.leased || c.link.leaseEnd.Sub(c.now) < c.timing.Lease-c.timing.Beat/2) {
 		c.timers.SetEarlier(timerKey{what: timerBeat}, c.now)
 	}
 }
 
-// mayBegin is mayRun for an instance that does not exist yet: it needs a lease of which
-// half is left, because one that was not renewed may be about to end.
+// mayBegin reports whether the instance may be created: like mayRun, but half of the lease
+// must be left, because a lease that was not renewed may be about to end.
 func (c *Core) mayBegin(w *work) bool {
 	return c.mayRun(w) && (!w.haveSpec.StopsWhenCutOff() || c.link.leaseEnd.Sub(c.now) > c.timing.Lease/2)
 }
 
-// guard has the workload killed at the lease's end even if this engine is dead by then.
+// guard has the workload killed when the lease ends, even if the engine does not run.
 func (c *Core) guard(w *work) {
 	if w.haveSpec.StopsWhenCutOff() {
-		c.emitVolatile(api.ToRuntime, api.GuardWorkload{Key: w.key(), Until: c.link.leaseEnd})
+		order := wire.WorkloadOrder(wire.GuardWorkload{Key: w.key(), Until: c.link.leaseEnd})
+		c.emit(wire.Envelope{To: wire.ToRuntime, Msg: order, Volatile: true})
 	}
 }
 
-// lift takes back what guard set.
-func (c *Core) lift(w *work) { c.emit(api.ToRuntime, api.GuardWorkload{Key: w.key()}) }
+// lift removes the guard of a workload.
+func (c *Core) lift(w *work) { c.order(wire.GuardWorkload{Key: w.key()}) }

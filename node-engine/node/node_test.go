@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 func TestWantedInstanceRunsAndUnwantedIsGone(t *testing.T) {
@@ -14,7 +15,7 @@ func TestWantedInstanceRunsAndUnwantedIsGone(t *testing.T) {
 	w.is(api.Running)
 	w.wants()
 	w.isGone()
-	if r := last[api.NodeReport](w); len(r.Observed) != 1 || !r.Observed[0].Stopped {
+	if r := last[wire.NodeReport](w); len(r.Observed) != 1 || !r.Observed[0].Stopped {
 		t.Errorf("the last report is %+v", r)
 	}
 }
@@ -71,8 +72,8 @@ func TestRuntimeThatIsDownIsNotTheWorkloadsFault(t *testing.T) {
 	w.slow = true
 	w.wants(assignment(1))
 	for range 8 {
-		o := last[api.CreateWorkload](w)
-		w.step(Workload{api.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: api.WorkloadFailed, Reason: api.ReasonRuntimeDown}})
+		o := last[wire.CreateWorkload](w)
+		w.step(Workload{wire.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: wire.WorkloadFailed, Reason: api.ReasonRuntimeDown}})
 		if in := w.is(api.NodeScheduled); in.Reason != api.ReasonRuntimeDown || in.Restarts != 0 {
 			t.Fatalf("%s after %d restarts", in.Reason, in.Restarts)
 		}
@@ -85,7 +86,7 @@ func TestCompletedOneShotStaysCompleted(t *testing.T) {
 	w.wants(assignment(1, oneShot))
 	w.exit(web, 0)
 	w.is(api.Completed)
-	created := count[api.CreateWorkload](w)
+	created := count[wire.CreateWorkload](w)
 	w.restart()
 	w.is(api.Completed)
 	delete(w.has, web) // somebody tidied up
@@ -93,7 +94,7 @@ func TestCompletedOneShotStaysCompleted(t *testing.T) {
 	w.pass(time.Minute)
 	w.is(api.Completed)
 	w.wants(assignment(1, oneShot))
-	if got := count[api.CreateWorkload](w); got != created {
+	if got := count[wire.CreateWorkload](w); got != created {
 		t.Error("it was created again")
 	}
 	w.wants(assignment(2, oneShot))
@@ -120,7 +121,7 @@ func TestCompletedPlacementThatIsWantedAgainStaysCompleted(t *testing.T) {
 		w.wants()
 		w.wants(assignment(epoch, oneShot))
 		w.slow = false
-		for _, e := range w.carryOut(last[api.StopWorkload](w)) {
+		for _, e := range w.carryOut(last[wire.StopWorkload](w)) {
 			w.step(Workload{e})
 		}
 		if epoch == 1 {
@@ -134,10 +135,10 @@ func TestCompletedPlacementThatIsWantedAgainStaysCompleted(t *testing.T) {
 func TestRestartAdoptsWhatRuns(t *testing.T) {
 	w := newWorld(t)
 	w.wants(assignment(1))
-	created := count[api.CreateWorkload](w)
+	created := count[wire.CreateWorkload](w)
 	w.restart()
 	w.is(api.Running)
-	if count[api.CreateWorkload](w) != created || count[api.StopWorkload](w) != 0 {
+	if count[wire.CreateWorkload](w) != created || count[wire.StopWorkload](w) != 0 {
 		t.Error("it was not simply taken over")
 	}
 	w.wants(assignment(1))
@@ -153,7 +154,7 @@ func TestWhatEndedWhileTheEngineWasAwayRunsAgain(t *testing.T) {
 		t.Errorf("%d restarts", in.Restarts)
 	}
 	e := w.has[web]
-	e.Phase, e.ExitCode = api.WorkloadExited, 1
+	e.Phase, e.ExitCode = wire.WorkloadExited, 1
 	w.has[web] = e
 	w.restart()
 	w.is(api.Failed)
@@ -185,7 +186,7 @@ func TestUnclaimedWaitsForTheDesiredSet(t *testing.T) {
 		{"gone before it was wanted", func(w *world) {
 			e := w.has[web]
 			delete(w.has, web)
-			e.Phase = api.WorkloadGone
+			e.Phase = wire.WorkloadGone
 			w.step(Workload{e})
 			w.wants(assignment(1))
 		}, api.Running, true},
@@ -200,17 +201,17 @@ func TestUnclaimedWaitsForTheDesiredSet(t *testing.T) {
 			w := newWorld(t)
 			w.wants(assignment(1))
 			w.loseStore()
-			if count[api.StopWorkload](w) > 0 {
+			if count[wire.StopWorkload](w) > 0 {
 				t.Fatal("it was ended before the cluster said so")
 			}
-			created := count[api.CreateWorkload](w)
+			created := count[wire.CreateWorkload](w)
 			tt.then(w)
 			if tt.want == "" {
 				w.isGone()
 				return
 			}
 			w.is(tt.want)
-			if made := count[api.CreateWorkload](w) > created; made != tt.made {
+			if made := count[wire.CreateWorkload](w) > created; made != tt.made {
 				t.Errorf("created again: %v", made)
 			}
 		})
@@ -221,19 +222,19 @@ func TestNewEpochWaitsForTheOldToBeGone(t *testing.T) {
 	w := newWorld(t)
 	w.wants(assignment(1))
 	w.slow = true
-	created := count[api.CreateWorkload](w)
+	created := count[wire.CreateWorkload](w)
 	w.wants(assignment(2))
-	if count[api.CreateWorkload](w) != created || last[api.StopWorkload](w).Epoch != 1 {
+	if count[wire.CreateWorkload](w) != created || last[wire.StopWorkload](w).Epoch != 1 {
 		t.Fatal("the new placement did not wait")
 	}
 	w.slow = false
-	for _, e := range w.carryOut(last[api.StopWorkload](w)) {
+	for _, e := range w.carryOut(last[wire.StopWorkload](w)) {
 		w.step(Workload{e})
 	}
 	if in := w.is(api.Running); in.Epoch != 2 {
 		t.Errorf("epoch %s", in.Epoch)
 	}
-	w.step(Workload{api.WorkloadEvent{Key: api.Key{Instance: web, Epoch: 1}, Phase: api.WorkloadExited, ExitCode: 1}})
+	w.step(Workload{wire.WorkloadEvent{Key: wire.Key{Instance: web, Epoch: 1}, Phase: wire.WorkloadExited, ExitCode: 1}})
 	w.is(api.Running) // what is said of the old placement is over
 }
 
@@ -241,12 +242,12 @@ func TestOldAndUnconnectedSetsAreNotTaken(t *testing.T) {
 	w := newWorld(t)
 	w.gen = 5
 	w.wants(assignment(1)) // generation 6
-	for name, d := range map[string]api.Desired{
+	for name, d := range map[string]wire.Desired{
 		"older whole":                 {Gen: 4},
 		"change from another":         {From: 4, Gen: 9, Drop: []api.InstanceID{web}},
 		"change to an older":          {From: 6, Gen: 5, Drop: []api.InstanceID{web}},
-		"the same again":              {Gen: 6, Put: []api.Assignment{assignment(1)}, Digest: assignment(1).Digest()},
-		"a timing that is not a time": {From: 6, Gen: 6, Timing: &api.Timing{}},
+		"the same again":              {Gen: 6, Put: []wire.Assignment{assignment(1)}, Digest: assignment(1).Digest()},
+		"a timing that is not a time": {From: 6, Gen: 6, Timing: &wire.Timing{}},
 	} {
 		w.step(Desired{d})
 		w.is(api.Running)
@@ -254,7 +255,7 @@ func TestOldAndUnconnectedSetsAreNotTaken(t *testing.T) {
 			t.Fatalf("%s: generation %d", name, w.c.Gen())
 		}
 	}
-	w.step(Desired{api.Desired{From: 6, Gen: 7, Drop: []api.InstanceID{web}}})
+	w.step(Desired{wire.Desired{From: 6, Gen: 7, Drop: []api.InstanceID{web}}})
 	w.isGone()
 }
 
@@ -268,7 +269,7 @@ func TestExclusiveWaitsForTheLease(t *testing.T) {
 	w.pass(3 * time.Second)
 	w.lease()
 	w.is(api.Running)
-	if last[api.GuardWorkload](w).Until.IsZero() {
+	if last[wire.GuardWorkload](w).Until.IsZero() {
 		t.Error("nothing guards it")
 	}
 }
@@ -290,15 +291,15 @@ func TestGuardOfAnEarlierAttemptIsLifted(t *testing.T) {
 	lifted := false
 	for _, m := range w.all {
 		switch m := m.(type) {
-		case api.GuardWorkload:
+		case wire.GuardWorkload:
 			lifted = m.Until.IsZero()
-		case api.CreateWorkload:
+		case wire.CreateWorkload:
 			if !lifted {
 				t.Errorf("%s attempt %d is created under the guard of the one before", m.Key, m.Attempt)
 			}
 		}
 	}
-	if last[api.GuardWorkload](w).Until.IsZero() {
+	if last[wire.GuardWorkload](w).Until.IsZero() {
 		t.Error("nothing guards it")
 	}
 }
@@ -306,16 +307,16 @@ func TestGuardOfAnEarlierAttemptIsLifted(t *testing.T) {
 func TestLeaseRules(t *testing.T) {
 	tests := []struct {
 		name   string
-		change func(w *world, l *api.Lease)
+		change func(w *world, l *wire.Lease)
 		runs   bool
 	}{
-		{"the answer to the newest sign of life", func(*world, *api.Lease) {}, true},
-		{"of another life", func(_ *world, l *api.Lease) { l.Boot-- }, false},
-		{"to no sign of life", func(_ *world, l *api.Lease) { l.Seq += 1 }, false},
-		{"to none", func(_ *world, l *api.Lease) { l.Seq = 0 }, false},
-		{"of a cluster that has moved on", func(_ *world, l *api.Lease) { l.Gen++ }, false},
-		{"that came when it was over", func(w *world, _ *api.Lease) { w.now = w.now.Add(6 * time.Second) }, false},
-		{"to an earlier sign of life", func(w *world, l *api.Lease) { l.Seq-- }, true},
+		{"the answer to the newest sign of life", func(*world, *wire.Lease) {}, true},
+		{"of another life", func(_ *world, l *wire.Lease) { l.Boot-- }, false},
+		{"to no sign of life", func(_ *world, l *wire.Lease) { l.Seq += 1 }, false},
+		{"to none", func(_ *world, l *wire.Lease) { l.Seq = 0 }, false},
+		{"of a cluster that has moved on", func(_ *world, l *wire.Lease) { l.Gen++ }, false},
+		{"that came when it was over", func(w *world, _ *wire.Lease) { w.now = w.now.Add(6 * time.Second) }, false},
+		{"to an earlier sign of life", func(w *world, l *wire.Lease) { l.Seq-- }, true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -384,28 +385,28 @@ func TestNodeTellsEverythingWhenAskedOrWhenTheLinkReturns(t *testing.T) {
 	w.wants(assignment(1))
 	w.all = nil
 	w.step(Tick{})
-	if count[api.NodeReport](w) > 0 {
+	if count[wire.NodeReport](w) > 0 {
 		t.Error("it reports though nothing changed")
 	}
 	w.pass(2500 * time.Millisecond)
 	l := w.newestLease()
 	l.WantWhole = true
 	w.step(Lease{l})
-	if r := last[api.NodeReport](w); !r.Whole || len(r.Observed) != 1 || r.Info == nil || r.Info.ID != "n7" {
+	if r := last[wire.NodeReport](w); !r.Whole || len(r.Observed) != 1 || r.Info == nil || r.Info.ID != "n7" {
 		t.Errorf("asked, it reports %+v", r)
 	}
 	w.step(Link{Up: false})
 	w.all = nil
 	w.exit(web, 1)
 	w.pass(time.Minute)
-	if count[api.NodeReport](w)+count[api.Alive](w) > 0 {
+	if count[wire.NodeReport](w)+count[wire.Alive](w) > 0 {
 		t.Error("it speaks while the link is down")
 	}
 	w.step(Link{Up: true})
-	if r := last[api.NodeReport](w); !r.Whole {
+	if r := last[wire.NodeReport](w); !r.Whole {
 		t.Errorf("back, it reports %+v", r)
 	}
-	if a := last[api.Alive](w); a.Observed != last[api.NodeReport](w).Observed[0].Digest().Toggle(last[api.NodeReport](w).Info.Digest()) {
+	if a := last[wire.Alive](w); a.Observed != last[wire.NodeReport](w).Observed[0].Digest().Toggle(last[wire.NodeReport](w).Info.Digest()) {
 		t.Error("the sign of life is not about what was reported")
 	}
 }
@@ -417,23 +418,23 @@ func TestWhatCompletedLeavesTheNetwork(t *testing.T) {
 	said := func(w *world) netip.Addr {
 		t.Helper()
 		w.is(api.Completed)
-		return last[api.NodeReport](w).Observed[0].Address
+		return last[wire.NodeReport](w).Observed[0].Address
 	}
 	attached := func(w *world) {
 		e := w.has[web]
 		e.Address = at
 		w.has[web] = e
-		w.step(Workload{api.WorkloadEvent{Key: e.Key, Attempt: e.Attempt, Address: at}})
+		w.step(Workload{wire.WorkloadEvent{Key: e.Key, Attempt: e.Attempt, Address: at}})
 	}
 	leaves := func(w *world, before int) {
 		t.Helper()
-		if w.pass(time.Minute - time.Second); count[api.DetachWorkload](w) != before || said(w) != at {
+		if w.pass(time.Minute - time.Second); count[wire.DetachWorkload](w) != before || said(w) != at {
 			t.Fatalf("it leaves at once, or says so: %s", said(w))
 		}
-		if w.pass(time.Second); count[api.DetachWorkload](w) != before+1 || said(w).IsValid() {
+		if w.pass(time.Second); count[wire.DetachWorkload](w) != before+1 || said(w).IsValid() {
 			t.Fatalf("it does not leave, or says that it is at %s", said(w))
 		}
-		if o := last[api.NodeReport](w).Observed[0]; o.ExitCode == nil || *o.ExitCode != 0 {
+		if o := last[wire.NodeReport](w).Observed[0]; o.ExitCode == nil || *o.ExitCode != 0 {
 			t.Errorf("it has %v", o.ExitCode)
 		}
 	}
@@ -448,7 +449,7 @@ func TestWhatCompletedLeavesTheNetwork(t *testing.T) {
 	e.Address = netip.Addr{}
 	w.has[web] = e
 	w.restart()
-	if w.pass(time.Hour); count[api.DetachWorkload](w) != 2 || said(w).IsValid() {
+	if w.pass(time.Hour); count[wire.DetachWorkload](w) != 2 || said(w).IsValid() {
 		t.Error("it goes on leaving")
 	}
 
@@ -462,9 +463,9 @@ func TestWhatCompletedLeavesTheNetwork(t *testing.T) {
 	w.wants(assignment(1, oneShot))
 	attached(w)
 	e = w.has[web]
-	e.Phase, e.ExitCode = api.WorkloadExited, 0
+	e.Phase, e.ExitCode = wire.WorkloadExited, 0
 	w.has[web] = e
-	w.step(Info{Info: w.info, Fresh: true, Found: []api.WorkloadEvent{e}})
+	w.step(Info{Info: w.info, Fresh: true, Found: []wire.WorkloadEvent{e}})
 	leaves(w, 0)
 
 	w = newWorld(t) // the engine dies meanwhile, and the runtime forgets
@@ -479,7 +480,7 @@ func TestWhatCompletedLeavesTheNetwork(t *testing.T) {
 	w.wants(assignment(1))
 	attached(w)
 	w.exit(web, 0)
-	if w.pass(time.Hour); count[api.DetachWorkload](w) > 0 {
+	if w.pass(time.Hour); count[wire.DetachWorkload](w) > 0 {
 		t.Error("what is restarted leaves the network")
 	}
 }

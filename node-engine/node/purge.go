@@ -1,9 +1,12 @@
 package node
 
-import "github.com/treeline-edge/treeline/api"
+import (
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
 
 // ToPurger is the address of the component that deletes the node's data. It gets an Empty
-// with each sign of life while the desired set has the purge flag and no instance is left
+// with each heartbeat while the desired set has the purge flag and no instance is left
 // on the node.
 const ToPurger api.Addr = "purger"
 
@@ -12,10 +15,10 @@ const ToPurger api.Addr = "purger"
 // not name the join that it was meant for.
 type Empty struct{}
 
-// mayPurge sends an Empty when the node has no instance. While the runtime does not answer,
-// that is not known.
+// mayPurge sends an Empty if the node has no instance, which is unknown while the runtime
+// does not answer.
 func (c *Core) mayPurge() {
 	if c.purge && !c.blind && len(c.works)+len(c.leaving)+len(c.unclaimed) == 0 {
-		c.emitVolatile(ToPurger, Empty{})
+		c.emit(wire.Envelope{To: ToPurger, Msg: Empty{}, Volatile: true})
 	}
 }

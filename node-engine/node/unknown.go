@@ -5,37 +5,36 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// What the node cannot observe is unknown, never failed. While the runtime does
-// not answer, a workload keeps the state that was seen last, with
-// runtime_unavailable as its reason, and nothing is created or started. A
-// workload that must not outlive the lease keeps its guard, and is ordered to
-// stop when the lease ends. When the runtime answers again, what it lists
-// decides (reconcile).
+// A state that the node cannot observe is unknown, not failed. While the runtime does not
+// answer, a workload keeps its last observed state with the reason runtime_unavailable, and
+// nothing is created or started. An exclusive workload keeps its guard, and its stop is
+// ordered when the lease ends. reconcile decides when the runtime answers again.
 
-// unknownDetail names no cause, so that the many workloads of a node do not
-// change with each attempt to reach the runtime; the node's own trouble has it.
-const unknownDetail = "whether it runs is not known: the node's runtime does not answer"
+// unknownDetail has no cause, so that the workloads do not change with each attempt to
+// reach the runtime. The node's RuntimeError has the cause.
+const unknownDetail = "state unknown: the node's runtime does not answer"
 
-// loseSight marks what runs as unknown while the runtime does not answer.
-func (c *Core) loseSight() {
+// runtimeDown marks running workloads as unknown.
+func (c *Core) runtimeDown() {
 	c.blind = true
 	for _, id := range step.Keys(c.works) {
 		switch w := c.works[id]; w.phase {
 		case running:
 			c.doubtful(w, unknownDetail)
 		case idle:
-			if w.remains && w.current() && !w.ended() { // of an earlier life
+			if w.remains && w.current() && !w.ended() { // since before the start
 				c.doubt(w, unknownDetail)
 			}
 		}
 	}
 }
 
-// regainSight reconciles with what a runtime that answers again has. Stops that failed
-// because it did not answer are ordered again soon.
-func (c *Core) regainSight(found []api.WorkloadEvent) {
+// runtimeUp reconciles with the workloads of a runtime that answers again. Stops that
+// failed while it did not answer are ordered again soon.
+func (c *Core) runtimeUp(found []wire.WorkloadEvent) {
 	was := c.blind
 	c.blind = false
 	c.reconcile(found)
@@ -50,13 +49,13 @@ func (c *Core) regainSight(found []api.WorkloadEvent) {
 	}
 }
 
-// doubt moves the workload to unsure until the runtime lists what it has of it.
+// doubt moves the workload to unsure until the runtime lists its workloads.
 func (c *Core) doubt(w *work, detail string) {
 	w.phase = unsure
 	c.doubtful(w, detail)
 }
 
-// doubtful reports the state that was seen last, with runtime_unavailable as its reason.
+// doubtful reports the last observed state with the reason runtime_unavailable.
 func (c *Core) doubtful(w *work, detail string) {
 	o := api.Observed{State: api.NodeScheduled, Reason: api.ReasonRuntimeDown, Detail: detail}
 	if w.mayLive() {
@@ -65,26 +64,25 @@ func (c *Core) doubtful(w *work, detail string) {
 	c.observe(w, o)
 }
 
-// mayLive reports whether a process of the workload was seen, or may have been
-// started since it was seen.
+// mayLive reports whether a process of the workload may exist.
 func (w *work) mayLive() bool {
 	return w.observed.Epoch == w.have && (w.observed.State == api.Running || w.observed.State == api.Created)
 }
 
-// ended reports that a workload which could not be removed yet has no process.
+// ended reports a workload that has exited, but could not be removed yet.
 func (c *Core) ended(w *work) {
 	if w.endedWith == nil || !w.mayLive() {
 		return
 	}
 	c.observe(w, api.Observed{
 		State: api.Failed, Reason: api.ReasonDeleted, ExitCode: w.endedWith,
-		Detail: "it was stopped and has ended; what is left of it is being removed",
+		Detail: "stopped; its remains are being removed",
 	})
 }
 
-// retryLater plans the next attempt of an order that the runtime did not carry
-// out. The pause doubles, and differs by up to a half between instances: orders
-// that failed together must not overload the runtime together again.
+// retryLater plans the next attempt of an order that failed. The backoff doubles, and
+// differs by up to a half between instances, so that orders that failed together do not
+// overload the runtime together again.
 func (c *Core) retryLater(w *work) {
 	w.retries++
 	d := c.cfg.backoff(w.retries)
@@ -92,12 +90,12 @@ func (c *Core) retryLater(w *work) {
 	c.timers.Set(timerKey{timerWork, w.assignment.Instance}, c.now.Add(d))
 }
 
-// spread is a number below 256 that is the same for a placement at all times.
+// spread returns a number below 256 that is constant for a placement.
 func (w *work) spread() uint64 {
-	return uint64(api.Assignment{Instance: w.assignment.Instance, Epoch: w.have}.Digest()) % 256
+	return uint64(wire.Assignment{Instance: w.assignment.Instance, Epoch: w.have}.Digest()) % 256
 }
 
-// backoff is the pause before the nth attempt again, from 1.
+// backoff returns the pause before retry n, from 1.
 func (c Config) backoff(n int) time.Duration {
 	d := c.BackoffMin
 	for i := 1; i < n && d < c.BackoffMax; i++ {

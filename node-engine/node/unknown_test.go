@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 const runtimeDown = "ask containerd for its version: connection refused"
@@ -22,7 +23,7 @@ func (w *world) restartBlind() {
 
 // fresh has the runtime answer again.
 func (w *world) fresh() {
-	var found []api.WorkloadEvent
+	var found []wire.WorkloadEvent
 	for _, e := range w.has {
 		found = append(found, e)
 	}
@@ -49,11 +50,11 @@ func TestWorkloadsAreUnknownWhileTheRuntimeIsSilent(t *testing.T) {
 			if in := w.is(api.Running); in.Reason != api.ReasonRuntimeDown || in.Detail == "" {
 				t.Errorf("it is running because %q: %q, want it said that nobody knows", in.Reason, in.Detail)
 			}
-			if n := count[api.CreateWorkload](w) + count[api.StartWorkload](w) + count[api.StopWorkload](w); n > 0 {
+			if n := count[wire.CreateWorkload](w) + count[wire.StartWorkload](w) + count[wire.StopWorkload](w); n > 0 {
 				t.Errorf("%d orders were given about a workload that nobody can see: %v", n, w.all)
 			}
 			for _, m := range w.all {
-				if r, ok := m.(api.NodeReport); ok {
+				if r, ok := m.(wire.NodeReport); ok {
 					for _, o := range r.Observed {
 						if o.State == api.Failed || o.Stopped {
 							t.Errorf("the cluster was told %+v", o)
@@ -61,8 +62,8 @@ func TestWorkloadsAreUnknownWhileTheRuntimeIsSilent(t *testing.T) {
 					}
 				}
 			}
-			if kind.change != nil && !last[api.GuardWorkload](w).Until.After(w.now) {
-				t.Errorf("the guard kills it at %v, now is %v, and the lease was renewed", last[api.GuardWorkload](w).Until, w.now)
+			if kind.change != nil && !last[wire.GuardWorkload](w).Until.After(w.now) {
+				t.Errorf("the guard kills it at %v, now is %v, and the lease was renewed", last[wire.GuardWorkload](w).Until, w.now)
 			}
 			w.fresh()
 			if in := w.is(api.Running); in.Reason != api.ReasonNone || in.Restarts != 0 {
@@ -79,7 +80,7 @@ func TestRuntimeThatFallsSilentMakesWorkloadsUnknown(t *testing.T) {
 	if in := w.is(api.Running); in.Reason != api.ReasonRuntimeDown {
 		t.Errorf("its reason is %q", in.Reason)
 	}
-	w.step(Workload{api.WorkloadEvent{Key: api.Key{Instance: web, Epoch: 1}, Ready: true}})
+	w.step(Workload{wire.WorkloadEvent{Key: wire.Key{Instance: web, Epoch: 1}, Ready: true}})
 	if in := w.is(api.Running); in.Reason != api.ReasonRuntimeDown {
 		t.Errorf("after word of the network its reason is %q", in.Reason)
 	}
@@ -96,7 +97,7 @@ func TestExclusiveThatNobodySeesEndsWithTheLease(t *testing.T) {
 	w.restartBlind()
 	w.slow, w.all = true, nil
 	w.pass(6 * time.Second) // no lease comes
-	if s := last[api.StopWorkload](w); s.Instance != web || s.Grace != 0 {
+	if s := last[wire.StopWorkload](w); s.Instance != web || s.Grace != 0 {
 		t.Fatalf("the lease ended and the runtime was ordered %+v, want a stop at once", w.all)
 	}
 }
@@ -105,21 +106,21 @@ func TestOrderOfUnknownOutcomeIsNoFailure(t *testing.T) {
 	w := newWorld(t)
 	w.slow = true
 	w.wants(assignment(1))
-	down := api.WorkloadEvent{Key: api.Key{Instance: web, Epoch: 1}, Phase: api.WorkloadFailed, Reason: api.ReasonRuntimeDown, Detail: "deadline exceeded"}
+	down := wire.WorkloadEvent{Key: wire.Key{Instance: web, Epoch: 1}, Phase: wire.WorkloadFailed, Reason: api.ReasonRuntimeDown, Detail: "deadline exceeded"}
 	w.step(Workload{down})
 	if in := w.is(api.NodeScheduled); in.Reason != api.ReasonRuntimeDown {
 		t.Errorf("its reason is %q", in.Reason)
 	}
-	before := count[api.CreateWorkload](w)
+	before := count[wire.CreateWorkload](w)
 	var pauses []time.Duration
 	for range 8 {
 		at := w.now
 		w.pass(0)
-		for count[api.CreateWorkload](w) == before {
+		for count[wire.CreateWorkload](w) == before {
 			w.now = w.last.Wake
 			w.step(Tick{})
 		}
-		before = count[api.CreateWorkload](w)
+		before = count[wire.CreateWorkload](w)
 		pauses = append(pauses, w.now.Sub(at))
 		w.step(Workload{down})
 	}
@@ -128,7 +129,7 @@ func TestOrderOfUnknownOutcomeIsNoFailure(t *testing.T) {
 			t.Fatalf("the pauses %v do not grow", pauses)
 		}
 	}
-	if o := last[api.CreateWorkload](w); o.Attempt != 0 {
+	if o := last[wire.CreateWorkload](w); o.Attempt != 0 {
 		t.Errorf("it is created as attempt %d, want 0: the first may exist", o.Attempt)
 	}
 	if pauses[7] > time.Minute {
@@ -138,7 +139,7 @@ func TestOrderOfUnknownOutcomeIsNoFailure(t *testing.T) {
 
 func TestStopsThatFailAreNotAllOrderedAgainAtOnce(t *testing.T) {
 	w := newWorld(t)
-	var all []api.Assignment
+	var all []wire.Assignment
 	for i := range 100 {
 		a := assignment(1)
 		a.Instance = a.Instance.Service().Instance(i)
@@ -147,24 +148,24 @@ func TestStopsThatFailAreNotAllOrderedAgainAtOnce(t *testing.T) {
 	w.wants(all...)
 	w.slow = true
 	w.wants()
-	if n := count[api.StopWorkload](w); n != 100 {
+	if n := count[wire.StopWorkload](w); n != 100 {
 		t.Fatalf("%d stops were ordered, want 100", n)
 	}
 	for range 5 {
 		w.all = nil
 		for _, a := range all {
-			w.step(Workload{api.WorkloadEvent{Key: api.Key{Instance: a.Instance, Epoch: a.Epoch}, Phase: api.WorkloadFailed, Reason: api.ReasonRuntimeDown, Detail: "deadline exceeded"}})
+			w.step(Workload{wire.WorkloadEvent{Key: wire.Key{Instance: a.Instance, Epoch: a.Epoch}, Phase: wire.WorkloadFailed, Reason: api.ReasonRuntimeDown, Detail: "deadline exceeded"}})
 		}
 		w.fresh() // the driver looks at the runtime after each such failure
 		w.fresh()
-		if n := count[api.StopWorkload](w); n != 0 {
+		if n := count[wire.StopWorkload](w); n != 0 {
 			t.Fatalf("a look at the runtime ordered %d stops again, want none before their pauses are over", n)
 		}
 		most, stops := 0, 0
 		for stops < 100 {
 			w.now = w.last.Wake
 			w.step(Tick{})
-			n := count[api.StopWorkload](w)
+			n := count[wire.StopWorkload](w)
 			most, stops = max(most, n-stops), n
 		}
 		if most > 10 {
@@ -178,9 +179,9 @@ func TestExitAfterAFailedStopIsSaid(t *testing.T) {
 	w.wants(assignment(1))
 	w.slow = true
 	w.wants()
-	w.step(Workload{api.WorkloadEvent{Key: api.Key{Instance: web, Epoch: 1}, Phase: api.WorkloadFailed, Reason: api.ReasonRuntimeDown}})
+	w.step(Workload{wire.WorkloadEvent{Key: wire.Key{Instance: web, Epoch: 1}, Phase: wire.WorkloadFailed, Reason: api.ReasonRuntimeDown}})
 	w.is(api.Running)
-	w.step(Workload{api.WorkloadEvent{Key: api.Key{Instance: web, Epoch: 1}, Phase: api.WorkloadExited, ExitCode: 143}})
+	w.step(Workload{wire.WorkloadEvent{Key: wire.Key{Instance: web, Epoch: 1}, Phase: wire.WorkloadExited, ExitCode: 143}})
 	if in := w.is(api.Failed); in.Reason != api.ReasonDeleted || in.ExitCode == nil {
 		t.Errorf("it ended because %q with code %v, want that it was stopped", in.Reason, in.ExitCode)
 	}
@@ -192,13 +193,13 @@ func TestExitWhileItIsStoppedIsSeen(t *testing.T) {
 	w.slow = true
 	w.wants()
 	w.is(api.Running)
-	w.step(Workload{api.WorkloadEvent{Key: api.Key{Instance: web, Epoch: 1}, Phase: api.WorkloadExited, ExitCode: 143}})
-	w.step(Workload{api.WorkloadEvent{Key: api.Key{Instance: web, Epoch: 1}, Phase: api.WorkloadFailed, Reason: api.ReasonRuntimeDown}})
+	w.step(Workload{wire.WorkloadEvent{Key: wire.Key{Instance: web, Epoch: 1}, Phase: wire.WorkloadExited, ExitCode: 143}})
+	w.step(Workload{wire.WorkloadEvent{Key: wire.Key{Instance: web, Epoch: 1}, Phase: wire.WorkloadFailed, Reason: api.ReasonRuntimeDown}})
 	if in := w.is(api.Failed); in.Reason != api.ReasonDeleted {
 		t.Errorf("it ended because %q: %q", in.Reason, in.Detail)
 	}
 	e := w.has[web]
-	e.Phase, e.ExitCode = api.WorkloadExited, 143
+	e.Phase, e.ExitCode = wire.WorkloadExited, 143
 	w.has[web] = e
 	w.fresh()
 	w.is(api.Failed)
@@ -216,16 +217,16 @@ func TestACreationUnderWayIsNotTakenForMissing(t *testing.T) {
 	w.lease()
 	w.slow = true
 	w.wants(assignment(1, exclusive))
-	if n := count[api.CreateWorkload](w); n != 1 {
+	if n := count[wire.CreateWorkload](w); n != 1 {
 		t.Fatalf("%d creations are ordered, want 1", n)
 	}
 	w.now = w.now.Add(3 * time.Second)
 	w.fresh()
 	w.wants()
-	if r := last[api.NodeReport](w); len(r.Observed) > 0 && r.Observed[0].Stopped {
+	if r := last[wire.NodeReport](w); len(r.Observed) > 0 && r.Observed[0].Stopped {
 		t.Fatalf("the cluster was told %+v, and the creation is under way", r.Observed[0])
 	}
-	if s := last[api.StopWorkload](w); s.Instance != web {
+	if s := last[wire.StopWorkload](w); s.Instance != web {
 		t.Fatal("its stop is not ordered")
 	}
 	w.slow = false

@@ -9,48 +9,49 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
 	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// phase is where an instance stands with the runtime.
+// phase is the state of an instance with respect to the runtime.
 type phase uint8
 
 const (
-	idle     phase = iota // nothing exists; it is created as soon as it may be
-	creating              // ordered, not answered
+	idle     phase = iota // nothing exists; it is created as soon as allowed
+	creating              // ordered, without a result
 	created               // exists, not started
-	starting              // ordered, not answered
+	starting              // ordered, without a result
 	running
-	unsure   // whether it exists or runs is not known, see unknown.go
-	waiting  // ended or failed; its pause runs
-	stopping // ordered, not answered
+	unsure   // it may exist or run, see unknown.go
+	waiting  // exited or failed; its backoff runs
+	stopping // ordered, without a result
 	done     // ended for good, see api.Ended
 )
 
-// work is one instance on this node. The runtime has at most one placement of
-// it at a time: a newer epoch waits until the older is gone.
+// work is one instance on this node. The runtime has at most one placement of it: a newer
+// epoch waits until the older one is removed.
 type work struct {
-	assignment api.Assignment // the newest that the cluster wanted
+	assignment wire.Assignment // the newest
 	wanted     bool
-	have       api.Epoch        // the placement that the runtime has or is ordered to have
-	haveSpec   api.Microservice // and what it runs, for its stop
-	remains    bool             // the runtime may have something under have
+	have       api.Epoch        // epoch of the placement that the runtime has or was ordered to create
+	haveSpec   api.Microservice // spec of that placement
+	remains    bool             // the runtime may have something of that placement
 	phase      phase
 	attempt    int
 	fails      int  // in a row
-	retries    int  // of an order that the runtime did not carry out, in a row
-	endedWith  *int // exit code of a workload that ended while it is being stopped; nil: it may run
+	retries    int  // of an order that failed, in a row
+	endedWith  *int // exit code of a workload that exited while it is being stopped; nil: it may run
 	failures   int  // that count against max_attempts, of this SLA revision, on all nodes
 	restarts   int  // of this SLA revision, on all nodes
 	startedAt  time.Time
 	address    netip.Addr // of the placement on the overlay network, if it is on it
-	ready      bool       // this attempt listens there
-	devices    []string   // that placements of it have or may have, see devices.go
-	dealt      bool       // a creation with devices was ordered in this life
+	ready      bool       // this attempt accepts connections
+	devices    []string   // of its placements, see devices.go
+	dealt      bool       // a creation with devices was ordered since the start
 	observed   api.Observed
 }
 
 type workRecord struct {
-	Assignment api.Assignment   `json:"assignment"`
+	Assignment wire.Assignment  `json:"assignment"`
 	Wanted     bool             `json:"wanted"`
 	Have       api.Epoch        `json:"have"`
 	HaveSpec   api.Microservice `json:"have_spec,omitzero"`
@@ -80,7 +81,7 @@ func (c *Core) restoreWork(d store.Doc) error {
 		return err
 	}
 	w := &work{
-		remains:    true, // until the runtime has listed what it has
+		remains:    true, // until the runtime has listed its workloads
 		assignment: r.Assignment, wanted: r.Wanted, have: r.Have, haveSpec: r.HaveSpec, attempt: r.Attempt,
 		fails: r.Fails, failures: r.Failures, restarts: r.Restarts, observed: r.Observed, address: r.Observed.Address,
 		ready: r.Observed.Ready, devices: r.Devices,
@@ -102,25 +103,24 @@ func (c *Core) restoreWork(d store.Doc) error {
 	return nil
 }
 
-func (w *work) key() api.Key { return api.Key{Instance: w.assignment.Instance, Epoch: w.have} }
+func (w *work) key() wire.Key { return wire.Key{Instance: w.assignment.Instance, Epoch: w.have} }
 
-// current reports whether what the runtime has, if anything, is what is wanted.
+// current reports whether the placement at the runtime, if any, is the desired one.
 func (w *work) current() bool { return w.wanted && w.have == w.assignment.Epoch }
 
-// ended reports whether the placement has ended for good, whatever the runtime
-// has of it.
+// ended reports whether the placement has ended for good.
 func (w *work) ended() bool {
 	return api.Ended(w.observed.State, w.observed.Reason) && w.observed.Epoch == w.have
 }
 
-// drive orders the next thing that brings the instance nearer to what is wanted.
+// drive gives the next order that brings the instance closer to its assignment.
 func (c *Core) drive(w *work) {
 	switch {
 	case w.phase == stopping:
 	case !w.current() && w.mayRemain():
 		c.stop(w, graceOf(w.haveSpec))
 	case !w.wanted:
-		c.forget(w)
+		c.remove(w)
 	case !w.current():
 		c.begin(w)
 	case w.phase == idle && w.ended():
@@ -135,7 +135,7 @@ func (c *Core) drive(w *work) {
 	}
 }
 
-// begin makes the assignment's epoch the one that the node works on.
+// begin starts a placement for the assignment's epoch.
 func (c *Core) begin(w *work) {
 	w.have, w.haveSpec = w.assignment.Epoch, w.assignment.Spec
 	w.phase, w.attempt, w.fails, w.address, w.ready = idle, 0, 0, netip.Addr{}, false
@@ -157,24 +157,24 @@ func (c *Core) create(w *work) {
 	if !c.mayBegin(w) {
 		c.observe(w, api.Observed{
 			State: api.NodeScheduled, Reason: api.ReasonLeaseExpired,
-			Detail: "waits for a sign of life from the cluster: it must not run without one",
+			Detail: "waits for a lease from the cluster: it must not run without one",
 		})
 		return
 	}
-	if most := w.haveSpec.Attempts(); most > 0 && w.failures >= most {
-		// Earlier placements on other nodes used up the attempts.
+	if limit := w.haveSpec.Attempts(); limit > 0 && w.failures >= limit {
+		// Earlier placements on other nodes used all attempts.
 		c.giveUp(w, "all attempts failed on earlier placements", nil)
 		return
 	}
-	if !c.deal(w) {
+	if !c.allocate(w) {
 		return
 	}
 	w.phase, w.remains = creating, true
 	c.observe(w, api.Observed{State: api.NodeScheduled})
 	if w.haveSpec.StopsWhenCutOff() {
-		c.lift(w) // an earlier attempt's deadline may have passed, and would end this one
+		c.lift(w) // the deadline of an earlier attempt would kill this one
 	}
-	c.emit(api.ToRuntime, api.CreateWorkload{
+	c.order(wire.CreateWorkload{
 		Key: w.key(), Attempt: w.attempt, Spec: w.haveSpec, Addresses: w.assignment.Addresses, Devices: w.devices,
 	})
 }
@@ -190,7 +190,7 @@ func (c *Core) startWork(w *work) {
 	}
 	w.phase = starting
 	c.guard(w)
-	c.emit(api.ToRuntime, api.StartWorkload{Key: w.key(), Attempt: w.attempt})
+	c.order(wire.StartWorkload{Key: w.key(), Attempt: w.attempt})
 }
 
 func (c *Core) stop(w *work, grace time.Duration) {
@@ -198,11 +198,11 @@ func (c *Core) stop(w *work, grace time.Duration) {
 		w.phase, w.retries, w.endedWith = stopping, 0, nil
 	}
 	c.timers.Set(timerKey{timerWork, w.assignment.Instance}, c.now.Add(grace+stopRetry))
-	c.emit(api.ToRuntime, api.StopWorkload{Key: w.key(), Grace: grace})
+	c.order(wire.StopWorkload{Key: w.key(), Grace: grace})
 }
 
-// stopRetry is how long a stop may take beyond its grace before it is ordered
-// again. It is longer than the driver's own deadline, whose answer comes first.
+// stopRetry is how long after its grace a stop without a result is ordered again. It is
+// longer than the driver's deadline.
 const stopRetry = 3 * time.Minute
 
 func graceOf(m api.Microservice) time.Duration {
@@ -212,8 +212,8 @@ func graceOf(m api.Microservice) time.Duration {
 	return 10 * time.Second
 }
 
-// forget drops an instance of which nothing is left.
-func (c *Core) forget(w *work) {
+// remove removes an instance of which nothing is left.
+func (c *Core) remove(w *work) {
 	id := w.assignment.Instance
 	c.timers.Clear(timerKey{timerWork, id})
 	delete(c.works, id)
@@ -225,24 +225,24 @@ func (c *Core) forget(w *work) {
 	}
 }
 
-// happened takes what the runtime says of an instance.
-func (c *Core) happened(w *work, e api.WorkloadEvent) {
+// happened handles an event of an instance's workload.
+func (c *Core) happened(w *work, e wire.WorkloadEvent) {
 	if e.Epoch != w.have {
-		return // about a placement that is over
+		return // of an earlier placement
 	}
-	if e.Phase == api.WorkloadGone {
+	if e.Phase == wire.WorkloadGone {
 		c.gone(w)
 		return
 	}
 	if w.phase == stopping {
 		switch e.Phase {
-		case api.WorkloadExited:
+		case wire.WorkloadExited:
 			w.endedWith = &e.ExitCode
-			if w.retries > 0 { // else the stop's own result follows soon
+			if w.retries > 0 { // else the stop's result follows soon
 				c.ended(w)
 			}
-		case api.WorkloadFailed:
-			c.retryLater(w) // until nothing is left
+		case wire.WorkloadFailed:
+			c.retryLater(w) // the removal
 			c.ended(w)
 		}
 		return
@@ -252,54 +252,54 @@ func (c *Core) happened(w *work, e api.WorkloadEvent) {
 	}
 	w.onNetwork(e)
 	switch e.Phase {
-	case api.WorkloadCreated:
+	case wire.WorkloadCreated:
 		if w.phase == creating {
 			w.phase, w.retries = created, 0
 			c.observe(w, api.Observed{State: api.Created})
 			c.drive(w)
 		}
-	case api.WorkloadRunning:
+	case wire.WorkloadRunning:
 		if w.phase == creating || w.phase == created || w.phase == starting || w.phase == unsure {
 			c.timers.Clear(timerKey{timerWork, w.assignment.Instance})
 			w.phase, w.startedAt, w.retries = running, c.now, 0
 			c.observe(w, api.Observed{State: api.Running})
 		}
-	case "": // it has an address, or listens, since
+	case "": // it got an address, or became ready
 		if w.phase == running {
 			c.observe(w, api.Observed{State: api.Running, Reason: w.observed.Reason, Detail: w.observed.Detail})
 		}
-	case api.WorkloadExited:
+	case wire.WorkloadExited:
 		if w.phase != waiting && w.phase != done {
 			c.exited(w, e)
 		}
-	case api.WorkloadFailed:
+	case wire.WorkloadFailed:
 		switch {
 		case w.phase != creating && w.phase != created && w.phase != starting:
-		case e.Reason == api.ReasonRuntimeDown: // it may have been carried out all the same
+		case e.Reason == api.ReasonRuntimeDown: // the order may have been carried out
 			c.doubt(w, e.Detail)
 			c.retryLater(w)
 		default:
 			c.failed(w, e.Reason, e.Detail, nil)
 		}
 	}
-	if w.phase == done { // the address may be told last
+	if w.phase == done { // the event may have brought the address
 		c.linger(w)
 	}
 }
 
-// onNetwork takes what an event of the placement says of its place on the
-// network. What one attempt was ready for says nothing of the next.
-func (w *work) onNetwork(e api.WorkloadEvent) {
+// onNetwork stores the address and readiness that an event has. Each attempt becomes
+// ready anew.
+func (w *work) onNetwork(e wire.WorkloadEvent) {
 	if e.Address.IsValid() {
 		w.address = e.Address
 	}
 	w.ready = e.Ready || w.ready && e.Attempt == w.attempt
 }
 
-func (c *Core) exited(w *work, e api.WorkloadEvent) {
+func (c *Core) exited(w *work, e wire.WorkloadEvent) {
 	code := e.ExitCode
 	if w.haveSpec.OneShot && code == 0 && e.Reason == api.ReasonNone {
-		w.phase, w.fails, w.devices = done, 0, nil // it ended for good: nothing uses them
+		w.phase, w.fails, w.devices = done, 0, nil // nothing uses them
 		c.observe(w, api.Observed{State: api.Completed, ExitCode: &code})
 		c.linger(w)
 		return
@@ -311,8 +311,8 @@ func (c *Core) exited(w *work, e api.WorkloadEvent) {
 	c.failed(w, e.Reason, e.Detail, &code)
 }
 
-// linger plans when a workload that ended for good leaves the network. It does not leave at
-// once, because what it sent last is still on its way.
+// linger plans when a workload that ended for good is detached from the network: later,
+// because its last packets are still in flight.
 func (c *Core) linger(w *work) {
 	c.observe(w, w.observed)
 	if key := (timerKey{timerWork, w.assignment.Instance}); w.address.IsValid() && !c.timers.Has(key) {
@@ -323,11 +323,11 @@ func (c *Core) linger(w *work) {
 func (c *Core) leaveNetwork(w *work) {
 	w.address = netip.Addr{}
 	c.observe(w, w.observed)
-	c.emit(api.ToRuntime, api.DetachWorkload{Key: w.key()})
+	c.order(wire.DetachWorkload{Key: w.key()})
 }
 
-// spends reports whether a failure counts against the attempts of a one-shot. One that
-// the workload did not cause does not.
+// spends reports whether a failure counts against the attempts of a one-shot: whether the
+// workload may have caused it.
 func spends(r api.Reason) bool {
 	switch r {
 	case api.ReasonRegistryDown, api.ReasonDiskFull, api.ReasonNoRuntime, api.ReasonLeaseExpired:
@@ -336,8 +336,7 @@ func spends(r api.Reason) bool {
 	return !blameless(r)
 }
 
-// blameless reports whether a failure is the node's, and does not count against
-// the workload.
+// blameless reports whether the node caused a failure, and not the workload.
 func blameless(r api.Reason) bool {
 	switch r {
 	case api.ReasonRuntimeDown, api.ReasonNetworkDown, api.ReasonNetworkFull, api.ReasonNoDevice:
@@ -346,7 +345,7 @@ func blameless(r api.Reason) bool {
 	return false
 }
 
-// failed starts the pause before the next attempt.
+// failed starts the backoff before the next attempt.
 func (c *Core) failed(w *work, reason api.Reason, detail string, code *int) {
 	if w.phase == running && c.now.Sub(w.startedAt) >= c.cfg.StableAfter {
 		w.fails = 0
@@ -357,7 +356,7 @@ func (c *Core) failed(w *work, reason api.Reason, detail string, code *int) {
 	if spends(reason) {
 		w.failures++
 	}
-	if most := w.haveSpec.Attempts(); most > 0 && w.failures >= most {
+	if limit := w.haveSpec.Attempts(); limit > 0 && w.failures >= limit {
 		c.giveUp(w, fmt.Sprintf("the last: %s: %s", reason, detail), code)
 		return
 	}
@@ -372,19 +371,18 @@ func (c *Core) failed(w *work, reason api.Reason, detail string, code *int) {
 	c.observe(w, api.Observed{State: api.Failed, Reason: reason, Detail: detail, ExitCode: code})
 }
 
-// giveUp ends a one-shot that failed as often as its SLA allows. The workload stays
-// for its logs, as that of a completed one does.
+// giveUp ends a one-shot that used all its attempts. Its workload stays for its logs.
 func (c *Core) giveUp(w *work, detail string, code *int) {
 	w.phase, w.fails, w.devices = done, 0, nil
 	c.observe(w, api.Observed{
 		State: api.Failed, Reason: api.ReasonAttemptsSpent, ExitCode: code,
-		Detail: fmt.Sprintf("%d of %d attempts failed, and it is not tried again; %s", w.failures, w.haveSpec.Attempts(), detail),
+		Detail: fmt.Sprintf("%d of %d attempts failed, no more are made; %s", w.failures, w.haveSpec.Attempts(), detail),
 	})
 	c.linger(w)
 }
 
-// pause doubles with every failure in a row. It differs by up to a quarter
-// between instances, so that those that failed together do not return together.
+// pause returns the backoff, which doubles with each failure in a row. It differs by up to
+// a quarter between instances, so that those that failed together do not retry together.
 func (c *Core) pause(w *work) time.Duration {
 	d := c.cfg.backoff(w.fails)
 	return d - d/4*time.Duration(w.spread())/256
@@ -395,7 +393,7 @@ func (c *Core) pauseOver(w *work) {
 	case stopping:
 		c.stop(w, 0)
 	case unsure:
-		if !c.blind { // else it is known when the runtime is back
+		if !c.blind { // else reconcile decides when the runtime is back
 			w.phase = idle
 			c.drive(w)
 		}
@@ -411,13 +409,13 @@ func (c *Core) pauseOver(w *work) {
 	}
 }
 
-// gone takes that the runtime has nothing of the instance any more.
+// gone handles that the runtime has nothing of the instance any more.
 func (c *Core) gone(w *work) {
 	w.remains = false
 	switch w.phase {
 	case stopping:
 		w.retries = 0
-		w.dealt = false // orders for one key are carried out in turn: none of its creations is left
+		w.dealt = false // orders of one key are carried out in turn: no creation is pending
 		c.timers.Clear(timerKey{timerWork, w.assignment.Instance})
 		if w.haveSpec.StopsWhenCutOff() {
 			c.lift(w)
@@ -426,16 +424,15 @@ func (c *Core) gone(w *work) {
 		c.drive(w)
 	case idle, unsure, waiting, done:
 	case creating:
-		// Orders for one key are carried out in turn, so this answers a stop that was
-		// ordered twice before the creation.
+		// Orders of one key are carried out in turn: this is the result of a stop that
+		// was ordered twice before the creation.
 		w.remains = true
 	default:
-		c.failed(w, api.ReasonStartFailed, "the runtime lost it", nil)
+		c.failed(w, api.ReasonStartFailed, "the runtime has lost the workload", nil)
 	}
 }
 
-// observe notes what is true of the instance now. What stays the same is not
-// saved or sent again.
+// observe sets the observed state of the instance. It saves and reports changes only.
 func (c *Core) observe(w *work, o api.Observed) {
 	o.Instance, o.Epoch, o.Node, o.Restarts, o.Address = w.assignment.Instance, w.have, c.cfg.ID, w.restarts, w.address
 	o.Failures = w.failures
@@ -444,7 +441,7 @@ func (c *Core) observe(w *work, o api.Observed) {
 		return
 	}
 	if old := w.observed; old.Epoch == o.Epoch && old.State != "" && old.State != o.State && !lifecycle.Leads(old.State, o.State) {
-		panic(fmt.Sprintf("%s went from %s to %s, which no sequence of events allows", w.key(), old.State, o.State))
+		panic(fmt.Sprintf("%s: illegal transition from %s to %s", w.key(), old.State, o.State))
 	}
 	if w.observed.State != "" {
 		c.known = c.known.Toggle(w.observed.Digest())

@@ -8,6 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -20,7 +21,7 @@ type world struct {
 	c    *Core
 	now  time.Time
 	disk map[string]store.Doc
-	has  map[api.InstanceID]api.WorkloadEvent // what the runtime has
+	has  map[api.InstanceID]wire.WorkloadEvent // what the runtime has
 	gen  api.Generation
 	last step.Effects
 	slow bool // orders are kept in orders, and not carried out
@@ -31,7 +32,7 @@ type world struct {
 func newWorld(t testing.TB) *world {
 	w := &world{
 		t: t, cfg: Config{ID: "n7"}, now: epoch, disk: map[string]store.Doc{},
-		has: map[api.InstanceID]api.WorkloadEvent{},
+		has: map[api.InstanceID]wire.WorkloadEvent{},
 	}
 	w.c = New(w.cfg)
 	w.step(Start{})
@@ -49,7 +50,7 @@ func (w *world) step(in Input) step.Effects {
 	}
 	if !w.slow {
 		for _, e := range eff.Send {
-			if e.To == api.ToRuntime {
+			if e.To == wire.ToRuntime {
 				for _, ev := range w.carryOut(e.Msg) {
 					w.step(Workload{ev})
 				}
@@ -78,34 +79,34 @@ func (w *world) save(docs []store.Doc) {
 }
 
 // carryOut is the runtime.
-func (w *world) carryOut(order any) []api.WorkloadEvent {
+func (w *world) carryOut(order any) []wire.WorkloadEvent {
 	switch o := order.(type) {
-	case api.CreateWorkload:
+	case wire.CreateWorkload:
 		if old, ok := w.has[o.Instance]; ok && old.Epoch != o.Epoch {
 			w.t.Fatalf("%s is created while %s is there", o.Key, old.Key)
 		}
 		s := o.Spec
-		e := api.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: api.WorkloadCreated, Spec: &s, Devices: o.Devices}
+		e := wire.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: wire.WorkloadCreated, Spec: &s, Devices: o.Devices}
 		if old, ok := w.has[o.Instance]; ok && old.Attempt == o.Attempt && slices.Equal(old.Devices, o.Devices) {
-			return []api.WorkloadEvent{e} // it is left as it is
+			return []wire.WorkloadEvent{e} // it is left as it is
 		}
 		w.checkDevices(o)
 		w.has[o.Instance] = e
-		return []api.WorkloadEvent{e}
-	case api.StartWorkload:
+		return []wire.WorkloadEvent{e}
+	case wire.StartWorkload:
 		e := w.has[o.Instance]
-		if e.Phase == api.WorkloadExited {
-			e.Phase, e.Attempt = api.WorkloadRunning, o.Attempt
-			return []api.WorkloadEvent{e} // it was started, and has ended since
+		if e.Phase == wire.WorkloadExited {
+			e.Phase, e.Attempt = wire.WorkloadRunning, o.Attempt
+			return []wire.WorkloadEvent{e} // it was started, and has ended since
 		}
-		e.Phase, e.Attempt = api.WorkloadRunning, o.Attempt
+		e.Phase, e.Attempt = wire.WorkloadRunning, o.Attempt
 		w.has[o.Instance] = e
-		return []api.WorkloadEvent{e}
-	case api.StopWorkload:
+		return []wire.WorkloadEvent{e}
+	case wire.StopWorkload:
 		if w.has[o.Instance].Epoch == o.Epoch {
 			delete(w.has, o.Instance)
 		}
-		return []api.WorkloadEvent{{Key: o.Key, Phase: api.WorkloadGone}}
+		return []wire.WorkloadEvent{{Key: o.Key, Phase: wire.WorkloadGone}}
 	}
 	return nil
 }
@@ -113,7 +114,7 @@ func (w *world) carryOut(order any) []api.WorkloadEvent {
 // exit ends a workload.
 func (w *world) exit(id api.InstanceID, code int) {
 	e := w.has[id]
-	e.Phase, e.ExitCode = api.WorkloadExited, code
+	e.Phase, e.ExitCode = wire.WorkloadExited, code
 	w.has[id] = e
 	w.step(Workload{e})
 }
@@ -138,9 +139,9 @@ func (w *world) pass(d time.Duration) {
 // lease answers the newest sign of life.
 func (w *world) lease() { w.step(Lease{w.newestLease()}) }
 
-func (w *world) newestLease() api.Lease {
-	a := last[api.Alive](w)
-	return api.Lease{Boot: a.Boot, Seq: a.Seq, Gen: a.Gen}
+func (w *world) newestLease() wire.Lease {
+	a := last[wire.Alive](w)
+	return wire.Lease{Boot: a.Boot, Seq: a.Seq, Gen: a.Gen}
 }
 
 // last is the newest message of a type that the core sent.
@@ -163,9 +164,9 @@ func count[T any](w *world) (n int) {
 }
 
 // wants sends the whole desired set.
-func (w *world) wants(as ...api.Assignment) {
+func (w *world) wants(as ...wire.Assignment) {
 	w.gen++
-	d := api.Desired{Gen: w.gen, Put: as}
+	d := wire.Desired{Gen: w.gen, Put: as}
 	for _, a := range as {
 		d.Digest = d.Digest.Toggle(a.Digest())
 	}
@@ -187,7 +188,7 @@ func (w *world) restart() {
 }
 
 func (w *world) start() {
-	var found []api.WorkloadEvent
+	var found []wire.WorkloadEvent
 	for _, id := range step.Keys(w.has) {
 		found = append(found, w.has[id])
 	}
@@ -203,12 +204,12 @@ func (w *world) loseStore() {
 
 const web = api.InstanceID("acme/shop.prod.web.prod#0")
 
-func assignment(e api.Epoch, change ...func(*api.Microservice)) api.Assignment {
+func assignment(e api.Epoch, change ...func(*api.Microservice)) wire.Assignment {
 	m := api.Microservice{Name: "web", Namespace: "prod", Virtualization: "container", VCPUs: 1, Memory: 64}
 	for _, f := range change {
 		f(&m)
 	}
-	return api.Assignment{Instance: web, Epoch: e, SpecRev: 1, Spec: m}
+	return wire.Assignment{Instance: web, Epoch: e, SpecRev: 1, Spec: m}
 }
 
 func exclusive(m *api.Microservice) { m.Exclusive = true }

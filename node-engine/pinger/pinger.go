@@ -8,7 +8,7 @@
 // took, and not what was answered; and it does little at a time.
 //
 //	p := pinger.New(pinger.Options{})
-//	answer := p.Probe(ctx, api.ProbeOrder{ID: 7, Target: "example.com", Wait: 3 * time.Second})
+//	answer := p.Probe(ctx, wire.ProbeOrder{ID: 7, Target: "example.com", Wait: 3 * time.Second})
 package pinger
 
 import (
@@ -24,6 +24,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/probe"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 const (
@@ -111,8 +112,8 @@ func (p *Pinger) Counts() Counts {
 
 // Probe carries out an order and answers within its Wait, at most 10 s. Where too
 // many are asked for it answers at once that it does not.
-func (p *Pinger) Probe(ctx context.Context, o api.ProbeOrder) api.Probed {
-	out := api.Probed{ID: o.ID}
+func (p *Pinger) Probe(ctx context.Context, o wire.ProbeOrder) wire.Probed {
+	out := wire.Probed{ID: o.ID}
 	place := p.begin(time.Now(), o.For)
 	if place == nil {
 		out.Error = fmt.Sprintf("too many probes: this node does %d at a time, and one each %s, and a part of that for one tenant", p.opt.AtOnce, p.opt.Every)
@@ -165,7 +166,7 @@ func (p *Pinger) count(n *uint64) {
 	*n++
 }
 
-func (p *Pinger) probe(ctx context.Context, o *api.ProbeOrder) (time.Duration, string, error) {
+func (p *Pinger) probe(ctx context.Context, o *wire.ProbeOrder) (time.Duration, string, error) {
 	host, port, err := api.ParseTarget(o.Target)
 	if err != nil {
 		return 0, "", err
@@ -187,7 +188,7 @@ func (p *Pinger) probe(ctx context.Context, o *api.ProbeOrder) (time.Duration, s
 // addresses are the first permitted address of each family, in the resolver's
 // order. Where none is permitted that is ErrForbidden; which addresses there are
 // stays here.
-func (p *Pinger) addresses(ctx context.Context, host string, o *api.ProbeOrder) ([]netip.Addr, error) {
+func (p *Pinger) addresses(ctx context.Context, host string, o *wire.ProbeOrder) ([]netip.Addr, error) {
 	all := []netip.Addr{}
 	if a, err := netip.ParseAddr(host); err == nil {
 		all = append(all, a)

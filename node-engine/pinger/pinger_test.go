@@ -16,9 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/leaktest"
 	"github.com/treeline-edge/treeline/internal/programtest"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -102,7 +102,7 @@ func (w *world) arrived(what string) bool {
 }
 
 // probe is Probe in the node's namespace.
-func (w *world) probe(p *Pinger, o api.ProbeOrder) (out api.Probed) {
+func (w *world) probe(p *Pinger, o wire.ProbeOrder) (out wire.Probed) {
 	w.t.Helper()
 	done := make(chan error)
 	go func() {
@@ -144,7 +144,7 @@ func TestEchoes(t *testing.T) {
 	for name, groups := range map[string]string{"raw sockets": "1 0", "the kernel's own": "0 2147483647"} {
 		run(t, "ip", "netns", "exec", w.node, "sysctl", "-q", "-w", "net.ipv4.ping_group_range="+groups)
 		for _, target := range []string{public4, public6, "user.example"} {
-			if got := w.probe(p, api.ProbeOrder{ID: 7, Target: target, Wait: longestWait}); got.How != "icmp" {
+			if got := w.probe(p, wire.ProbeOrder{ID: 7, Target: target, Wait: longestWait}); got.How != "icmp" {
 				t.Errorf("%s, %s: %+v", name, target, got)
 			} else {
 				t.Logf("%s, %s: %s", name, target, got.RTT)
@@ -158,12 +158,12 @@ func TestWhereEchoesAreFilteredConnectionsAnswer(t *testing.T) {
 	w.firewall("add rule inet t deaf icmp type echo-request drop\nadd rule inet t deaf icmpv6 type echo-request drop")
 	p := New(Options{Burst: 100})
 	for _, target := range []string{public4, public6} { // nobody listens there: a refusal is an answer
-		if got := w.probe(p, api.ProbeOrder{Target: target, Wait: longestWait}); got.How != "tcp" {
+		if got := w.probe(p, wire.ProbeOrder{Target: target, Wait: longestWait}); got.How != "tcp" {
 			t.Errorf("%s: %+v", target, got)
 		}
 	}
 	w.firewall("add rule inet t deaf tcp dport 443 drop")
-	if got := w.probe(p, api.ProbeOrder{Target: public4, Wait: longestWait}); got.How != "tcp" {
+	if got := w.probe(p, wire.ProbeOrder{Target: public4, Wait: longestWait}); got.How != "tcp" {
 		t.Errorf("by port 80: %+v", got)
 	}
 }
@@ -173,11 +173,11 @@ func TestAPortIsAskedByConnectionsAlone(t *testing.T) {
 	w.firewall("add rule inet t deaf tcp dport 81 drop")
 	p := New(Options{Burst: 100})
 	for _, target := range []string{public4 + ":5060", "[" + public6 + "]:5060"} {
-		if got := w.probe(p, api.ProbeOrder{Target: target, Wait: longestWait}); got.How != "tcp" {
+		if got := w.probe(p, wire.ProbeOrder{Target: target, Wait: longestWait}); got.How != "tcp" {
 			t.Errorf("%s: %+v", target, got)
 		}
 	}
-	if got := w.probe(p, api.ProbeOrder{Target: public4 + ":81", Wait: time.Second}); got.Error == "" || got.Refused {
+	if got := w.probe(p, wire.ProbeOrder{Target: public4 + ":81", Wait: time.Second}); got.Error == "" || got.Refused {
 		t.Errorf("a port that is filtered, of a host that answers echoes: %+v", got)
 	}
 }
@@ -186,7 +186,7 @@ func TestWhoIsSilentCostsTheWaitAndIsNotRefused(t *testing.T) {
 	w := newWorld(t)
 	w.firewall("add rule inet t deaf drop")
 	p := New(Options{Resolve: names(map[string][]string{"both.example": {public6, public4}})})
-	got := w.probe(p, api.ProbeOrder{Target: "both.example", Wait: time.Second})
+	got := w.probe(p, wire.ProbeOrder{Target: "both.example", Wait: time.Second})
 	if got.Error == "" || got.Refused || !w.arrived("public") {
 		t.Errorf("it is %+v", got)
 	}
@@ -204,24 +204,24 @@ func TestForbiddenAddressesGetNoPacket(t *testing.T) {
 	})})
 	own, public := netip.MustParsePrefix("10.9.9.0/24"), netip.MustParsePrefix("9.9.9.0/24")
 	for _, target := range []string{private4, private4 + ":22", "::ffff:" + private4, "[::ffff:" + private4 + "]:22", "inside.example", "mapped.example:80", "127.0.0.1", "169.254.169.254", "[::1]:22", "224.0.0.1"} {
-		got := w.probe(p, api.ProbeOrder{Target: target, Wait: longestWait})
-		if got.Error == "" || !got.Refused && !strings.Contains(got.Error, "is no host") || strings.Contains(target, ".example") && strings.Contains(got.Error, private4) {
+		got := w.probe(p, wire.ProbeOrder{Target: target, Wait: longestWait})
+		if got.Error == "" || !got.Refused && !strings.Contains(got.Error, "is not a host") || strings.Contains(target, ".example") && strings.Contains(got.Error, private4) {
 			t.Errorf("%s: %+v", target, got)
 		}
 	}
-	if got := w.probe(p, api.ProbeOrder{Target: "mixed.example", Wait: longestWait}); got.How != "icmp" {
+	if got := w.probe(p, wire.ProbeOrder{Target: "mixed.example", Wait: longestWait}); got.How != "icmp" {
 		t.Errorf("the public address of a name with both: %+v", got)
 	}
-	if got := w.probe(p, api.ProbeOrder{Target: private4, Wait: longestWait, Allow: []netip.Prefix{own}, Deny: []netip.Prefix{own}}); !got.Refused {
+	if got := w.probe(p, wire.ProbeOrder{Target: private4, Wait: longestWait, Allow: []netip.Prefix{own}, Deny: []netip.Prefix{own}}); !got.Refused {
 		t.Errorf("allowed and denied: %+v", got)
 	}
 	if w.arrived("private") {
 		t.Fatal("a packet reached an address that the policy forbids")
 	}
-	if got := w.probe(p, api.ProbeOrder{Target: public4, Wait: longestWait, Deny: []netip.Prefix{public}}); !got.Refused {
+	if got := w.probe(p, wire.ProbeOrder{Target: public4, Wait: longestWait, Deny: []netip.Prefix{public}}); !got.Refused {
 		t.Errorf("public and denied: %+v", got)
 	}
-	if got := w.probe(p, api.ProbeOrder{Target: private4, Wait: longestWait, Allow: []netip.Prefix{own}}); got.How != "icmp" {
+	if got := w.probe(p, wire.ProbeOrder{Target: private4, Wait: longestWait, Allow: []netip.Prefix{own}}); got.How != "icmp" {
 		t.Errorf("allowed: %+v", got)
 	}
 }
@@ -238,11 +238,11 @@ func TestANameThatMovesIsProbedWhereItWasChecked(t *testing.T) {
 		}
 		return []netip.Addr{netip.MustParseAddr(private4)}, nil
 	}})
-	got := w.probe(p, api.ProbeOrder{Target: "rebind.example", Wait: longestWait})
+	got := w.probe(p, wire.ProbeOrder{Target: "rebind.example", Wait: longestWait})
 	if got.How != "tcp" || asked.Load() != 1 || w.arrived("private") {
 		t.Errorf("asked %d times, private addresses reached: %v, %+v", asked.Load(), w.arrived("private"), got)
 	}
-	if got := w.probe(p, api.ProbeOrder{Target: "rebind.example", Wait: longestWait}); !got.Refused {
+	if got := w.probe(p, wire.ProbeOrder{Target: "rebind.example", Wait: longestWait}); !got.Refused {
 		t.Errorf("the next time: %+v", got)
 	}
 }
@@ -258,8 +258,8 @@ func TestProbesOfOneTenantLeaveTheNodeToOthers(t *testing.T) {
 	}})
 	var all sync.WaitGroup
 	try := func(tenant string) (begun bool) {
-		done := make(chan api.Probed, 1)
-		all.Go(func() { done <- p.Probe(t.Context(), api.ProbeOrder{Target: "user.example", For: tenant}) })
+		done := make(chan wire.Probed, 1)
+		all.Go(func() { done <- p.Probe(t.Context(), wire.ProbeOrder{Target: "user.example", For: tenant}) })
 		select {
 		case <-reached:
 			return true
@@ -305,7 +305,7 @@ func TestFloodIsAnsweredByRefusals(t *testing.T) {
 		var answered atomic.Int32
 		for i := range 500 {
 			g.Go(func() {
-				o := p.Probe(t.Context(), api.ProbeOrder{ID: uint64(i), Target: "user.example"})
+				o := p.Probe(t.Context(), wire.ProbeOrder{ID: uint64(i), Target: "user.example"})
 				if o.ID != uint64(i) || o.Error == "" {
 					t.Errorf("the answer is %+v", o)
 				}
@@ -328,11 +328,11 @@ func TestFloodIsAnsweredByRefusals(t *testing.T) {
 	release = make(chan struct{})
 	close(release)
 	for range 3 {
-		if o := p.Probe(t.Context(), api.ProbeOrder{Target: "user.example"}); strings.Contains(o.Error, "too many") {
+		if o := p.Probe(t.Context(), wire.ProbeOrder{Target: "user.example"}); strings.Contains(o.Error, "too many") {
 			t.Errorf("it says %q", o.Error)
 		}
 	}
-	if o := p.Probe(t.Context(), api.ProbeOrder{Target: "user.example"}); !strings.Contains(o.Error, "too many") {
+	if o := p.Probe(t.Context(), wire.ProbeOrder{Target: "user.example"}); !strings.Contains(o.Error, "too many") {
 		t.Errorf("beyond the burst it says %q", o.Error)
 	}
 }
@@ -343,7 +343,7 @@ func TestNonsenseIsNoTarget(t *testing.T) {
 		return nil, nil
 	}})
 	for _, target := range []string{"", ":80", "http://x/", "a b", "10.0.0.0/8", "host:0", "host:99999", "..", "1.2.3", strings.Repeat("a.", 200) + "b"} {
-		if o := p.Probe(t.Context(), api.ProbeOrder{Target: target}); o.Error == "" {
+		if o := p.Probe(t.Context(), wire.ProbeOrder{Target: target}); o.Error == "" {
 			t.Errorf("%q: %+v", target, o)
 		}
 	}

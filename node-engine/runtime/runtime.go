@@ -11,11 +11,12 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // Workload is one placement of one instance, to be run.
 type Workload struct {
-	api.Key
+	wire.Key
 	Attempt   int // counts restarts of the placement; visible to the workload
 	Spec      api.Microservice
 	Addresses api.ServiceAddresses // of its service, for the overlay network
@@ -24,10 +25,10 @@ type Workload struct {
 
 // Status is what a runtime finds of a workload.
 type Status struct {
-	api.Key
+	wire.Key
 	Attempt  int
-	Phase    api.WorkloadPhase // created, running or exited
-	PID      int               // of the workload's first process while it runs
+	Phase    wire.WorkloadPhase // created, running or exited
+	PID      int                // of the workload's first process while it runs
 	ExitCode int
 	OOM      bool // the kernel killed it at its memory limit
 	Spec     api.Microservice
@@ -65,11 +66,11 @@ type Status struct {
 type Runtime interface {
 	Info(ctx context.Context) (Info, error)
 	Create(ctx context.Context, w Workload) error
-	Start(ctx context.Context, k api.Key) error
-	Stop(ctx context.Context, k api.Key, grace time.Duration) error
+	Start(ctx context.Context, k wire.Key) error
+	Stop(ctx context.Context, k wire.Key, grace time.Duration) error
 	List(ctx context.Context) ([]Status, error)
 	Watch(ctx context.Context, exits chan<- Exit) error
-	Logs(ctx context.Context, k api.Key, tail int, follow bool) (io.ReadCloser, error)
+	Logs(ctx context.Context, k wire.Key, tail int, follow bool) (io.ReadCloser, error)
 	Close() error
 }
 
@@ -81,7 +82,7 @@ type Info struct {
 
 // Exit is the end of a workload.
 type Exit struct {
-	api.Key
+	wire.Key
 	Attempt  int
 	ExitCode int
 	OOM      bool
@@ -107,7 +108,7 @@ type Target struct {
 // the node engine. A workload that does not exist is api.ErrNotFound. It is asked
 // while a start or a stop is under way, too.
 type Guarded interface {
-	CgroupOf(ctx context.Context, k api.Key) (Target, error)
+	CgroupOf(ctx context.Context, k wire.Key) (Target, error)
 }
 
 // Housekeeper is a Runtime that has something to tidy: logs that have grown
@@ -123,7 +124,7 @@ type Housekeeper interface {
 // created as. The path is empty for a workload that has ended, and for one that
 // shares the machine's network. A workload that does not exist is api.ErrNotFound.
 type Namespaced interface {
-	Namespace(ctx context.Context, k api.Key) (path string, w Workload, err error)
+	Namespace(ctx context.Context, k wire.Key) (path string, w Workload, err error)
 }
 
 // hints are what to do about a reason, for users who do not see the node.

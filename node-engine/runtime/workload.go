@@ -7,12 +7,13 @@ import (
 	"strings"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // ID is a name for the placement k that fits wherever a runtime needs one: 32
 // hexadecimal digits, the same on every call. Instance names can be longer than
 // containerd and file systems allow, and hold characters that they do not.
-func ID(k api.Key) string {
+func ID(k wire.Key) string {
 	sum := sha256.Sum256([]byte(k.String()))
 	return hex.EncodeToString(sum[:16])
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/driver"
 	"github.com/treeline-edge/treeline/node-engine/node"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
@@ -46,8 +47,8 @@ func begin(t *testing.T, cfg Config, log *slog.Logger) *engineLife {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		for _, env := range e.core.Step(time.Now(), in).Send {
-			if env.To == api.ToRuntime {
-				e.d.Order(env.Msg)
+			if env.To == wire.ToRuntime {
+				e.d.Order(env.Msg.(wire.WorkloadOrder))
 			}
 		}
 		return nil
@@ -79,16 +80,16 @@ func begin(t *testing.T, cfg Config, log *slog.Logger) *engineLife {
 	return e
 }
 
-func (e *engineLife) wants(gen api.Generation, as ...api.Assignment) {
-	d := api.Desired{Gen: gen, Put: as}
+func (e *engineLife) wants(gen api.Generation, as ...wire.Assignment) {
+	d := wire.Desired{Gen: gen, Put: as}
 	for _, a := range as {
 		d.Digest = d.Digest.Toggle(a.Digest())
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, env := range e.core.Step(time.Now(), node.Desired{Desired: d}).Send {
-		if env.To == api.ToRuntime {
-			e.d.Order(env.Msg)
+		if env.To == wire.ToRuntime {
+			e.d.Order(env.Msg.(wire.WorkloadOrder))
 		}
 	}
 }
@@ -133,8 +134,8 @@ func TestTwoInstancesAndOneDevice(t *testing.T) {
 		}
 	})
 	app := api.Tenant("acme").App("devices", "d").Service("s", "d")
-	want := func(n int) api.Assignment {
-		return api.Assignment{Instance: app.Instance(n), Epoch: 1, SpecRev: 1, Spec: api.Microservice{
+	want := func(n int) wire.Assignment {
+		return wire.Assignment{Instance: app.Instance(n), Epoch: 1, SpecRev: 1, Spec: api.Microservice{
 			Virtualization: "container", Code: ref, Cmd: []string{"/app", "sleep"}, VGPUs: 1, StopGrace: 1,
 		}}
 	}

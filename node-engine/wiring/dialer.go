@@ -4,8 +4,8 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/bus/mqtt"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/clusterlink"
 	"github.com/treeline-edge/treeline/node-engine/node"
 )
@@ -42,7 +42,7 @@ func (d *dialer) set(to node.Dial) {
 	}
 	for _, b := range to.Brokers {
 		c := d.creds
-		if c.MQTT = b; b == api.EmbeddedBroker {
+		if c.MQTT = b; b == wire.EmbeddedBroker {
 			c.MQTT = ""
 		}
 		if addr, alpn, err := brokerOf(c); err == nil { // else the cluster named what no node can dial

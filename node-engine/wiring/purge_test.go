@@ -21,6 +21,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/clusterlink"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
@@ -28,7 +29,7 @@ import (
 // kept is a runtime that has workloads and images.
 type kept struct {
 	mu     sync.Mutex
-	has    []api.Key
+	has    []wire.Key
 	images int
 	down   error
 }
@@ -37,17 +38,17 @@ func (k *kept) Info(context.Context) (runtime.Info, error) { return runtime.Info
 
 func (k *kept) Create(context.Context, runtime.Workload) error { return errors.ErrUnsupported }
 
-func (k *kept) Start(context.Context, api.Key) error                   { return errors.ErrUnsupported }
+func (k *kept) Start(context.Context, wire.Key) error                  { return errors.ErrUnsupported }
 func (k *kept) Watch(ctx context.Context, _ chan<- runtime.Exit) error { <-ctx.Done(); return nil }
-func (k *kept) Logs(context.Context, api.Key, int, bool) (io.ReadCloser, error) {
+func (k *kept) Logs(context.Context, wire.Key, int, bool) (io.ReadCloser, error) {
 	return nil, errors.ErrUnsupported
 }
 func (k *kept) Close() error { return nil }
 
-func (k *kept) Stop(_ context.Context, key api.Key, _ time.Duration) error {
+func (k *kept) Stop(_ context.Context, key wire.Key, _ time.Duration) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.has = slices.DeleteFunc(k.has, func(have api.Key) bool { return have == key })
+	k.has = slices.DeleteFunc(k.has, func(have wire.Key) bool { return have == key })
 	return nil
 }
 
@@ -104,7 +105,7 @@ func newPurgeRig(t *testing.T) *purgeRig {
 		t: t, rt: &kept{images: 2}, log: slog.New(slog.DiscardHandler), refused: make(chan struct{}, 8),
 	}
 	for i := range 3 {
-		r.rt.has = append(r.rt.has, api.Key{Instance: api.ServiceID("acme/shop.prod.web.prod").Instance(i), Epoch: 1})
+		r.rt.has = append(r.rt.has, wire.Key{Instance: api.ServiceID("acme/shop.prod.web.prod").Instance(i), Epoch: 1})
 	}
 	now := time.Now()
 	root, err := ca.NewRoot(now)
@@ -143,10 +144,10 @@ func newPurgeRig(t *testing.T) *purgeRig {
 			r.told, r.had = append(r.told, string(who.Node)), append(r.had, r.rt.left())
 			w.WriteHeader(http.StatusNoContent)
 		case "/v1/node/purge":
-			var p api.NodePurging
+			var p wire.NodePurging
 			_ = json.NewDecoder(req.Body).Decode(&p)
 			r.failed = append(r.failed, p.Failed)
-			_ = json.NewEncoder(w).Encode(api.NodePurge{Purge: true})
+			_ = json.NewEncoder(w).Encode(wire.NodePurge{Purge: true})
 		default:
 			t.Errorf("%s is called", req.URL.Path)
 		}

@@ -28,6 +28,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/netsock"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/clusterlink"
 	"github.com/treeline-edge/treeline/node-engine/devices"
 	"github.com/treeline-edge/treeline/node-engine/driver"
@@ -161,7 +162,7 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		e.net = network.New(network.Options{
 			Client:   netsock.New(cfg.Netmanager.Socket),
 			Interest: func(b []byte) { e.link.Interest(b) }, Changed: func() { e.driver.Recheck() },
-			Serves: func(k api.Key) { e.driver.Serves(k) }, Log: log,
+			Serves: func(k wire.Key) { e.driver.Serves(k) }, Log: log,
 		})
 		publish, err := api.ParsePortRanges(cfg.Publish)
 		if err != nil {
@@ -354,13 +355,13 @@ func brokerOf(c clusterlink.Credentials) (addr string, alpn []string, err error)
 }
 
 // send hands out what the core says. It runs on the core's owner and must not block.
-func (e *engine) send(envs []api.Envelope) {
+func (e *engine) send(envs []wire.Envelope) {
 	for _, env := range envs {
 		switch env.To {
-		case api.ToCluster:
-			e.link.Send(env.Msg)
-		case api.ToRuntime:
-			e.driver.Order(env.Msg)
+		case wire.ToCluster:
+			e.link.Send(env.Msg.(wire.NodeToCluster))
+		case wire.ToRuntime:
+			e.driver.Order(env.Msg.(wire.WorkloadOrder))
 		case node.ToDialer:
 			if d, ok := env.Msg.(node.Dial); ok {
 				e.dialer.set(d)
@@ -394,7 +395,7 @@ func (e *engine) live(ctx context.Context) error {
 	)
 }
 
-func (e *engine) find(ctx context.Context) (api.NodeInfo, []api.WorkloadEvent) {
+func (e *engine) find(ctx context.Context) (api.NodeInfo, []wire.WorkloadEvent) {
 	patient, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {

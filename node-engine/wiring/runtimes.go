@@ -16,6 +16,7 @@ import (
 	goruntime "runtime"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/devices"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/containerd"
@@ -111,7 +112,7 @@ type lateGuard struct {
 }
 
 // Set is driver.Guard's.
-func (g *lateGuard) Set(ctx context.Context, k api.Key, t runtime.Target, until time.Time) error {
+func (g *lateGuard) Set(ctx context.Context, k wire.Key, t runtime.Target, until time.Time) error {
 	c, err := g.open(ctx)
 	if err != nil {
 		return err
@@ -120,7 +121,7 @@ func (g *lateGuard) Set(ctx context.Context, k api.Key, t runtime.Target, until 
 }
 
 // Lift is driver.Guard's. A guard of an earlier life may hold the key.
-func (g *lateGuard) Lift(ctx context.Context, k api.Key) error {
+func (g *lateGuard) Lift(ctx context.Context, k wire.Key) error {
 	if _, err := os.Stat(g.dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

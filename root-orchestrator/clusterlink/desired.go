@@ -10,10 +10,11 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/fairshare"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
-// conn is one cluster's open stream.
+// conn is the open stream of a cluster.
 type conn struct {
 	queue   chan message
 	revoked chan struct{} // signals new revocations; holds at most one signal
@@ -30,8 +31,8 @@ func newConn() *conn {
 	return &conn{queue: make(chan message, streamBuffer), revoked: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-// push hands a message over, or closes a stream whose cluster does not keep up:
-// it then asks for what it missed.
+// push queues a message. If the queue is full it closes the stream, and the cluster asks
+// for what it missed.
 func (c *conn) push(m message) bool {
 	select {
 	case <-c.done:
@@ -49,9 +50,8 @@ func (c *conn) push(m message) bool {
 
 func (c *conn) close() { c.once.Do(func() { close(c.done) }) }
 
-// desired streams what the cluster should have, from what it says it has on. A
-// new stream of a cluster replaces its old one, which is usually dead and does
-// not know it yet.
+// desired streams the desired state, from the generation that the cluster has. A new
+// stream replaces the cluster's old one, which is usually a broken connection.
 func (l *Link) desired(w http.ResponseWriter, r *http.Request, id api.ClusterID) error {
 	hello, err := helloOf(r, id)
 	if err != nil {
@@ -165,7 +165,7 @@ func (l *Link) closed(id api.ClusterID, c *conn) {
 	}
 }
 
-func helloOf(r *http.Request, id api.ClusterID) (api.Hello, error) {
+func helloOf(r *http.Request, id api.ClusterID) (wire.Hello, error) {
 	q := r.URL.Query()
 	number := func(key string) (uint64, error) {
 		if q.Get(key) == "" {
@@ -179,11 +179,11 @@ func helloOf(r *http.Request, id api.ClusterID) (api.Hello, error) {
 	}
 	since, err := number("since")
 	if err != nil {
-		return api.Hello{}, err
+		return wire.Hello{}, err
 	}
 	digest, err := number("digest")
 	if err != nil {
-		return api.Hello{}, err
+		return wire.Hello{}, err
 	}
-	return api.Hello{Cluster: id, Since: api.Generation(since), Digest: api.Digest(digest)}, nil
+	return wire.Hello{Cluster: id, Since: api.Generation(since), Digest: api.Digest(digest)}, nil
 }

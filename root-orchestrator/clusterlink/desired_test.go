@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // TestAClusterThatDoesNotKeepUpIsCutOff: it resumes with what it has, and so
@@ -13,14 +14,14 @@ func TestAClusterThatDoesNotKeepUpIsCutOff(t *testing.T) {
 	c := newConn()
 	l.open("munich", c)
 	for i := range streamBuffer {
-		l.Send(api.Envelope{To: api.ClusterID("munich").Addr(), Msg: api.Desired{Gen: api.Generation(i + 1)}})
+		l.Send(wire.Envelope{To: api.ClusterID("munich").Addr(), Msg: wire.Desired{Gen: api.Generation(i + 1)}})
 	}
 	select {
 	case <-c.done:
 		t.Fatal("cut off while there was room")
 	default:
 	}
-	l.Send(api.Envelope{To: api.ClusterID("munich").Addr(), Msg: api.Desired{Gen: 1000}})
+	l.Send(wire.Envelope{To: api.ClusterID("munich").Addr(), Msg: wire.Desired{Gen: 1000}})
 	select {
 	case <-c.done:
 	default:
@@ -33,8 +34,8 @@ func TestAClusterThatDoesNotKeepUpIsCutOff(t *testing.T) {
 	if l.Connected() != 0 {
 		t.Error("still counted")
 	}
-	l.Send(api.Envelope{To: api.ClusterID("dublin").Addr(), Msg: api.Desired{}}) // nobody there: dropped
-	l.Send(api.Envelope{To: api.ToWatchers, Msg: api.Change{}})
+	l.Send(wire.Envelope{To: api.ClusterID("dublin").Addr(), Msg: wire.Desired{}}) // nobody there: dropped
+	l.Send(wire.Envelope{To: wire.ToWatchers, Msg: api.Change{}})
 }
 
 func TestTheOldStreamDoesNotCloseTheNew(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"crypto"
 	"crypto/x509"
 	"encoding/base64"
-	"encoding/pem"
 	"fmt"
 	"math/big"
 	"net/http"
@@ -13,23 +12,24 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/apishare"
-	"github.com/treeline-edge/treeline/internal/fairshare"
+	"github.com/treeline-edge/treeline/internal/call"
+	"github.com/treeline-edge/treeline/internal/enrol"
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/docs"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
 // KindIssued is the kind of Issued's documents in a store.
 const KindIssued = "issued"
 
-// Issued remembers which authorities the root has signed for whom, so that a
-// cluster that is forgotten can be refused, and its name given again later. It
-// is safe for concurrent use.
+// Issued stores the certificates that the root has signed for each cluster, so that it
+// can refuse a removed cluster and give its name again later. It is safe for concurrent
+// use.
 type Issued struct {
 	table   *docs.Table[issued]
 	revoked trust.Revocations
@@ -47,7 +47,7 @@ type issuedCert struct {
 	Revoked bool      `json:"revoked,omitempty"`
 }
 
-// NewIssued is what was issued, as loaded.
+// NewIssued returns the certificates in the loaded documents.
 func NewIssued(st store.Store, loaded []store.Doc) (*Issued, error) {
 	i := &Issued{table: docs.New[issued](KindIssued, st)}
 	if err := i.table.Take(loaded); err != nil {
@@ -76,8 +76,8 @@ func (i *Issued) refuse(d issued) {
 	}
 }
 
-// key is the fingerprint of the key that the cluster's authority has now, "" if
-// it has none that counts.
+// key returns the fingerprint of the key of the cluster's valid certificate, "" if there
+// is none.
 func (i *Issued) key(c api.ClusterID) string {
 	d, _ := i.table.Get(string(c))
 	return d.Key
@@ -124,7 +124,7 @@ func (i *Issued) revoke(ctx context.Context, c api.ClusterID) error {
 // Revoke revokes all certificates of the cluster and ends its streams.
 func (l *Link) Revoke(ctx context.Context, c api.ClusterID) error {
 	// The token first, so that the cluster cannot join again between the two steps.
-	if err := l.opt.Desk.Retire(ctx, jointoken.ForCluster, string(c)); err != nil {
+	if err := l.opt.Tokens.Retire(ctx, jointoken.ForCluster, string(c)); err != nil {
 		return fmt.Errorf("end the join token of cluster %s: %w", c, err)
 	}
 	if err := l.opt.Issued.revoke(ctx, c); err != nil {
@@ -137,70 +137,59 @@ func (l *Link) Revoke(ctx context.Context, c api.ClusterID) error {
 	return nil
 }
 
-// join lets a cluster in: its token counts one use, its authority is signed,
-// and the core knows it.
-func (l *Link) join(w http.ResponseWriter, r *http.Request) {
-	var req api.JoinCluster
-	var out api.ClusterJoined
-	err := l.shares.Do(r, apishare.Join(r.RemoteAddr), func(r *http.Request) error {
-		err := readJSON(w, r, &req)
-		if err == nil {
-			out, err = l.joinCluster(r.Context(), req)
-		}
-		return err
-	})
-	if err == nil {
-		writeJSON(w, out)
-		return
+// joinServer admits clusters.
+func (l *Link) joinServer() http.Handler {
+	return &enrol.Server[wire.JoinCluster, wire.ClusterJoined]{
+		Shares: l.shares, Refused: l.refused, Admit: l.joinCluster, Fail: l.fail,
+		Describe: func(req wire.JoinCluster) []any { return []any{"cluster", req.Info.ID} },
 	}
-	l.refused.Warn(fairshare.Remote(r.RemoteAddr), "cluster", req.Info.ID, "from", r.RemoteAddr, "err", err)
-	l.fail(w, r, err)
 }
 
-func (l *Link) joinCluster(ctx context.Context, req api.JoinCluster) (api.ClusterJoined, error) {
+// joinCluster counts a use of the token, signs the cluster's authority and adds the cluster
+// to the core.
+func (l *Link) joinCluster(ctx context.Context, req wire.JoinCluster) (wire.ClusterJoined, error) {
 	tok, err := jointoken.Parse(req.Token)
 	if err != nil {
-		return api.ClusterJoined{}, err
+		return wire.ClusterJoined{}, err
 	}
 	id := req.Info.ID
 	if !api.ValidMachineName(string(id)) {
-		return api.ClusterJoined{}, fmt.Errorf("cluster %q: a name is a DNS label in lower case: %w", id, api.ErrInvalid)
+		return wire.ClusterJoined{}, fmt.Errorf("cluster %q: a name is a DNS label in lower case: %w", id, api.ErrInvalid)
 	}
-	csr, key, err := readCSR(req.CSR)
+	csr, key, err := enrol.ParseRequest(req.CSR)
 	if err != nil {
-		return api.ClusterJoined{}, err
+		return wire.ClusterJoined{}, err
 	}
 	replaces, err := l.nameIsFree(ctx, tok, id, key)
 	if err != nil {
-		return api.ClusterJoined{}, err
+		return wire.ClusterJoined{}, err
 	}
-	_, rec, err := l.opt.Desk.Redeem(ctx, jointoken.Claim{
+	_, rec, err := l.opt.Tokens.Redeem(ctx, jointoken.Claim{
 		Secret: tok.Secret, Scope: jointoken.ForCluster, Cluster: id, Key: key, Name: string(id),
 	})
 	if err != nil {
-		return api.ClusterJoined{}, err
+		return wire.ClusterJoined{}, err
 	}
 	// The certificate first: it decides which of two keys has the name.
 	out, err := l.sign(ctx, csr, key, replaces, id)
 	if err != nil {
-		return api.ClusterJoined{}, err
+		return wire.ClusterJoined{}, err
 	}
 	info := req.Info
 	info.Tenant = rec.Tenant
 	var known api.Cluster
 	if err := l.opt.Owner.Do(ctx, root.JoinCluster{Info: info, Open: rec.Open}, func() { known, _ = l.opt.Core.Cluster(id) }); err != nil {
-		return api.ClusterJoined{}, err
+		return wire.ClusterJoined{}, err
 	}
 	out.Info = known.ClusterInfo
 	l.opt.Log.Info("cluster joined", "cluster", id, "tenant", rec.Tenant, "token", rec.ID)
 	return out, nil
 }
 
-// nameIsFree reports whether the holder of the token may come as the cluster: a
-// name that is taken goes to the key that has it, or to one with a token that
-// names it, made for its tenant, so that a machine can be set up anew. Any other
-// token would let its holder take somebody's cluster over. It returns the key
-// that the new one replaces, if there is any.
+// nameIsFree reports whether the holder of a token may join under a name. A name in use
+// is free for the key that has it, and for a token of its tenant that names it, so that a
+// machine can be installed again. With any other token its holder could take over a
+// cluster. nameIsFree returns the key that the new one replaces, if any.
 func (l *Link) nameIsFree(ctx context.Context, tok jointoken.Token, id api.ClusterID, key string) (replaces string, err error) {
 	var known api.Cluster
 	var taken bool
@@ -211,7 +200,7 @@ func (l *Link) nameIsFree(ctx context.Context, tok jointoken.Token, id api.Clust
 	if had == key || had == "" && !taken {
 		return "", nil
 	}
-	rec, err := l.opt.Desk.Get(tok.ID())
+	rec, err := l.opt.Tokens.Get(tok.ID())
 	if err == nil && rec.Cluster == id && (!taken || rec.Tenant == known.Tenant) {
 		return had, nil
 	}
@@ -224,11 +213,11 @@ func nameTaken(id api.ClusterID) error {
 
 // renew signs the cluster's authority anew.
 func (l *Link) renew(w http.ResponseWriter, r *http.Request, id api.ClusterID) error {
-	var req api.Renew
-	if err := readJSON(w, r, &req); err != nil {
+	var req wire.Renew
+	if err := call.ReadJSON(w, r, &req); err != nil {
 		return err
 	}
-	csr, key, err := readCSR(req.CSR)
+	csr, key, err := enrol.ParseRequest(req.CSR)
 	if err != nil {
 		return err
 	}
@@ -254,31 +243,31 @@ func (l *Link) renew(w http.ResponseWriter, r *http.Request, id api.ClusterID) e
 	if err != nil {
 		return err
 	}
-	writeJSON(w, out)
+	call.WriteJSON(w, out)
 	return nil
 }
 
-// sign makes the authority's certificate, and remembers it before it is given out.
-// replaces is the key that the cluster may have had before.
-func (l *Link) sign(ctx context.Context, csr []byte, key, replaces string, id api.ClusterID) (api.ClusterJoined, error) {
+// sign signs the authority's certificate and stores it before it returns. replaces is the
+// key that the cluster may have had before.
+func (l *Link) sign(ctx context.Context, csr []byte, key, replaces string, id api.ClusterID) (wire.ClusterJoined, error) {
 	if err := l.shares.Certificate(string(id.Addr())); err != nil {
-		return api.ClusterJoined{}, err
+		return wire.ClusterJoined{}, err
 	}
 	now := l.opt.Now()
 	chain, err := l.opt.Authority.SignCluster(now, csr, id)
 	if err != nil {
-		return api.ClusterJoined{}, err
+		return wire.ClusterJoined{}, err
 	}
 	if err := l.opt.Issued.add(ctx, now, id, key, replaces, chain[0]); err != nil {
-		return api.ClusterJoined{}, err
+		return wire.ClusterJoined{}, err
 	}
-	return api.ClusterJoined{Chain: string(ca.EncodeChain(chain)), JWTKeys: l.tokenKeys()}, nil
+	return wire.ClusterJoined{Chain: string(ca.EncodeChain(chain)), JWTKeys: l.tokenKeys()}, nil
 }
 
-// keys tells a cluster with which keys people's tokens are checked today. It is
-// asked whenever a token comes with a key that the cluster does not know.
+// keys serves the public keys of users' tokens. A cluster requests them when a token has a
+// key that it does not know.
 func (l *Link) keys(w http.ResponseWriter, _ *http.Request, _ api.ClusterID) error {
-	writeJSON(w, api.ClusterKeys{JWTKeys: l.tokenKeys()})
+	call.WriteJSON(w, wire.ClusterKeys{JWTKeys: l.tokenKeys()})
 	return nil
 }
 
@@ -288,13 +277,4 @@ func (l *Link) tokenKeys() map[string]string {
 		keys[kid] = base64.RawURLEncoding.EncodeToString(pub)
 	}
 	return keys
-}
-
-func readCSR(text string) (der []byte, fingerprint string, err error) {
-	b, _ := pem.Decode([]byte(text))
-	if b == nil || b.Type != "CERTIFICATE REQUEST" {
-		return nil, "", fmt.Errorf("the CSR is no PEM certificate request: %w", api.ErrInvalid)
-	}
-	fingerprint, err = ca.Fingerprint(b.Bytes)
-	return b.Bytes, fingerprint, err
 }

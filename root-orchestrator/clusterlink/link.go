@@ -1,20 +1,19 @@
 // Package clusterlink is the root's end of the links that clusters dial: joining
 // and renewing, the stream of desired state down, reports up, and the bulk
-// streams that the root asks for. A cluster is who its certificate says.
+// streams that the root asks for. A cluster is identified by its certificate.
 //
-// It carries and decides nothing: what a cluster should have, and whether a
-// message is stale, the core knows (package root). Nothing here is a promise: a
-// stream that overflows is closed, and the cluster resumes it.
+// The package carries messages; the core (package root) decides what a cluster should
+// have and whether a message is stale. Delivery is not guaranteed: a stream that
+// overflows is closed, and the cluster resumes it.
 //
 //	link := clusterlink.New(clusterlink.Options{Core: core, Owner: loop, …})
 //	mux.Handle("/v1/cluster/", link.Handler())
 //	link.Send(envelope)                          // from the loop's send function
-//	logs, err := link.Ask(ctx, "munich", api.StreamRequest{Kind: "logs", …})
+//	logs, err := link.Ask(ctx, "munich", wire.StreamRequest{Kind: "logs", …})
 package clusterlink
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -38,6 +37,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/jsonsize"
 	"github.com/treeline-edge/treeline/internal/refusals"
 	"github.com/treeline-edge/treeline/internal/streams"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
@@ -47,7 +47,6 @@ const (
 	keepAlive    = 15 * time.Second // between two signs of life on a quiet stream
 	writeWait    = 30 * time.Second // for reading a request's body
 	askWait      = 10 * time.Second // for a cluster to dial a stream out
-	maxJoin      = 64 << 10
 )
 
 // maxReport bounds a report: each object in it takes up to 312 bytes once decoded.
@@ -76,19 +75,19 @@ type Owner interface {
 	Read(ctx context.Context, fn func()) error
 }
 
-// Core is what is read of the core, on its owner's goroutine.
+// Core is the part of the core that the link reads, on the owner's goroutine.
 type Core interface {
 	Cluster(api.ClusterID) (api.Cluster, bool)
 }
 
-// Options are what the link needs.
+// Options configures a Link.
 type Options struct {
 	Core      Core
 	Owner     Owner
 	Authority *ca.Authority
 	Verifier  *trust.Verifier
 	Issued    *Issued
-	Desk      *jointoken.Desk
+	Tokens    *jointoken.Store
 	Keys      func() jwt.PublicKeys // with which people's tokens are checked
 	Revoked   *revoke.Log           // revocations of delegated tokens; nil: an empty log
 	Now       func() time.Time      // time.Now
@@ -107,7 +106,7 @@ type Link struct {
 
 	mu    sync.Mutex // guards all below
 	conns map[api.ClusterID]*conn
-	acks  map[ackKey]chan api.ReportAck
+	acks  map[ackKey]chan wire.ReportAck
 }
 
 type ackKey struct {
@@ -115,7 +114,7 @@ type ackKey struct {
 	boot, seq uint64
 }
 
-// New is a link without clusters.
+// New returns a link without clusters.
 func New(o Options) *Link {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -129,10 +128,10 @@ func New(o Options) *Link {
 	l := &Link{
 		opt: o, mux: http.NewServeMux(), shares: apishare.New(apishare.Options{Now: o.Now}), refused: refusals.New(o.Log, "cluster not let in"),
 		reports: fairshare.NewPool(reportPlaces, fairshare.Policy{Fixed: true}), turns: fairshare.NewTurns(reportTurns, 2, 1),
-		conns: map[api.ClusterID]*conn{}, acks: map[ackKey]chan api.ReportAck{},
+		conns: map[api.ClusterID]*conn{}, acks: map[ackKey]chan wire.ReportAck{},
 	}
 	o.Revoked.Subscribe(l.tellRevoked)
-	l.mux.HandleFunc("POST /v1/join/cluster", l.join)
+	l.mux.Handle("POST /v1/join/cluster", l.joinServer())
 	l.mux.HandleFunc("GET /v1/cluster/desired", l.asCluster(l.desired))
 	l.mux.HandleFunc("POST /v1/cluster/report", l.asCluster(l.report))
 	l.mux.HandleFunc("POST /v1/cluster/renew", l.asCluster(l.renew))
@@ -144,38 +143,50 @@ func New(o Options) *Link {
 // Handler serves /v1/join/cluster and /v1/cluster/.
 func (l *Link) Handler() http.Handler { return l.mux }
 
-// Connected counts the clusters whose stream is open.
+// Connected returns the number of clusters whose stream is open.
 func (l *Link) Connected() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.conns)
 }
 
-// Send carries one envelope of the core to a cluster. It does not block; what
-// finds no open stream is dropped, for the cluster will ask.
-func (l *Link) Send(e api.Envelope) {
-	id, ok := strings.CutPrefix(string(e.To), "cluster/")
-	if !ok {
-		return
+// Send carries a message of the core to a cluster. It does not block. It drops a message
+// for which the cluster has no open stream: the cluster asks for it.
+func (l *Link) Send(e wire.Envelope) {
+	if id, ok := strings.CutPrefix(string(e.To), "cluster/"); ok {
+		e.Msg.(wire.RootToCluster).DeliverToCluster(outgoing{l, api.ClusterID(id)})
 	}
-	c := api.ClusterID(id)
-	switch m := e.Msg.(type) {
-	case api.Desired:
-		if conn := l.conn(c); conn != nil {
-			conn.push(message{event: "desired", id: strconv.FormatUint(uint64(m.Gen), 10), data: m})
-		}
-	case api.RootNet:
-		if conn := l.conn(c); conn != nil {
-			conn.push(message{event: "net", data: m})
-		}
-	case api.ReportAck:
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if ch := l.acks[ackKey{c, m.Boot, m.Seq}]; ch != nil {
-			select {
-			case ch <- m:
-			default: // answered already
-			}
+}
+
+// outgoing handles the messages of the core to one cluster.
+type outgoing struct {
+	link *Link
+	to   api.ClusterID
+}
+
+// Desired puts the set on the cluster's stream.
+func (o outgoing) Desired(m wire.Desired) {
+	o.push(message{event: "desired", id: strconv.FormatUint(uint64(m.Gen), 10), data: m})
+}
+
+// RootNet puts the message on the cluster's stream.
+func (o outgoing) RootNet(m wire.RootNet) { o.push(message{event: "net", data: m}) }
+
+func (o outgoing) push(m message) {
+	if conn := o.link.conn(o.to); conn != nil {
+		conn.push(m)
+	}
+}
+
+// ReportAck answers the request that carried the report.
+func (o outgoing) ReportAck(m wire.ReportAck) {
+	l := o.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ch := l.acks[ackKey{o.to, m.Boot, m.Seq}]; ch != nil {
+		select {
+		case ch <- m:
+		default: // answered already
 		}
 	}
 }
@@ -186,25 +197,11 @@ func (l *Link) conn(c api.ClusterID) *conn {
 	return l.conns[c]
 }
 
-// asCluster serves who shows the certificate of a cluster. It is checked with
-// every request, because a certificate may be revoked while a connection lasts.
+// asCluster serves requests with the certificate of a cluster. It checks the certificate
+// for each request, because it may be revoked while a connection lasts.
 func (l *Link) asCluster(serve func(http.ResponseWriter, *http.Request, api.ClusterID) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		id, unknown := l.peer(r)
-		holder := apishare.Stranger(r.RemoteAddr)
-		switch {
-		case unknown != nil:
-		case r.PathValue("id") != "":
-			holder = apishare.Stream(string(id.Addr()), r.Pattern)
-		default:
-			holder = apishare.Peer(string(id.Addr()), r.Pattern)
-		}
-		err := l.shares.Do(r, holder, func(r *http.Request) error {
-			if unknown != nil {
-				return unknown
-			}
-			return serve(w, r, id)
-		})
+		err := apishare.DoPeer(l.shares, r, l.peer, func(r *http.Request, id api.ClusterID) error { return serve(w, r, id) })
 		if err != nil {
 			l.fail(w, r, err)
 		}
@@ -220,7 +217,7 @@ func (l *Link) peer(r *http.Request) (api.ClusterID, error) {
 		return "", err
 	}
 	if id.Kind != identity.Cluster {
-		return "", fmt.Errorf("%s is no cluster: %w", id, api.ErrForbidden)
+		return "", fmt.Errorf("%s is not a cluster: %w", id, api.ErrForbidden)
 	}
 	return id.Cluster, nil
 }
@@ -228,47 +225,20 @@ func (l *Link) peer(r *http.Request) (api.ClusterID, error) {
 func (l *Link) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if status, _ := api.HTTPStatus(err); status == http.StatusInternalServerError {
 		l.opt.Log.Error("request of a cluster failed", "path", r.URL.Path, "err", err)
-		err = errors.New("something went wrong here; the root's log says what")
+		err = errors.New("internal error; see the root's log")
 	} else {
 		l.opt.Log.Debug("request of a cluster refused", "path", r.URL.Path, "err", err)
 	}
 	call.Write(w, err)
 }
 
-// readJSON decodes a body of at most maxJoin bytes.
-func readJSON(w http.ResponseWriter, r *http.Request, into any) error {
-	text, err := readBody(w, r, jsonsize.Limit{Bytes: maxJoin})
-	if err != nil {
-		return err
-	}
-	return decode(r, text, into)
-}
-
+// readBody reads a body within the limit and writeWait.
 func readBody(w http.ResponseWriter, r *http.Request, limit jsonsize.Limit) ([]byte, error) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(writeWait))
-	text, err := limit.Read(r.Body)
-	if err != nil && !errors.Is(err, api.ErrTooLarge) {
-		err = fmt.Errorf("%w: %w", err, api.ErrInvalid)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the body of %s: %w", r.URL.Path, err)
-	}
-	return text, nil
+	return call.ReadBody(r, limit)
 }
 
-func decode(r *http.Request, text []byte, into any) error {
-	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("decode the body of %s: %w: %w", r.URL.Path, err, api.ErrInvalid)
-	}
-	return nil
-}
-
-func writeJSON(w http.ResponseWriter, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(v) // who asked is gone
-}
-
-// report hands a report to the core and answers with the core's acknowledgement.
+// report passes a report to the core and answers with the core's acknowledgement.
 func (l *Link) report(w http.ResponseWriter, r *http.Request, c api.ClusterID) error {
 	place, err := l.reports.Take(time.Now(), []string{string(c)}, nil)
 	if err != nil {
@@ -286,15 +256,15 @@ func (l *Link) report(w http.ResponseWriter, r *http.Request, c api.ClusterID) e
 		}
 		defer leave() // after the core has taken the report, which needs memory until then
 	}
-	var rep api.Report
-	if err := decode(r, text, &rep); err != nil {
+	var rep wire.Report
+	if err := call.Decode(r, text, &rep); err != nil {
 		return err
 	}
 	if rep.Cluster != c {
 		return fmt.Errorf("cluster %s reports as %s: %w", c, rep.Cluster, api.ErrForbidden)
 	}
 	key := ackKey{c, rep.Boot, rep.Seq}
-	ch := make(chan api.ReportAck, 1)
+	ch := make(chan wire.ReportAck, 1)
 	l.mu.Lock()
 	l.acks[key] = ch
 	l.mu.Unlock()
@@ -308,23 +278,23 @@ func (l *Link) report(w http.ResponseWriter, r *http.Request, c api.ClusterID) e
 	if err := l.opt.Owner.Do(r.Context(), root.Report{Report: rep}, nil); err != nil {
 		return err
 	}
-	// The loop has sent before it answered, so the ack is here or will not come.
+	// The loop sends before it returns: without an acknowledgement now there is none.
 	select {
 	case ack := <-ch:
-		writeJSON(w, ack)
+		call.WriteJSON(w, ack)
 		return nil
 	default:
 		return fmt.Errorf("report %d.%d of cluster %s was not acknowledged: %w", rep.Boot, rep.Seq, c, api.ErrUnavailable)
 	}
 }
 
-// deliver splices the body that a cluster dialled out with to who asked for it.
-// A problem instead of a stream says why there is none.
+// deliver connects the body of a cluster's request to the caller of Ask. A problem in
+// place of a stream is the reason why there is none.
 func (l *Link) deliver(w http.ResponseWriter, r *http.Request, c api.ClusterID) error {
 	id, from := r.PathValue("id"), string(c.Addr())
 	if r.Header.Get("Content-Type") == "application/problem+json" {
 		var p api.Problem
-		if err := readJSON(w, r, &p); err != nil {
+		if err := call.ReadJSON(w, r, &p); err != nil {
 			return err
 		}
 		if err := l.streams.Fail(id, from, &p); err != nil {
@@ -349,7 +319,7 @@ func (l *Link) deliver(w http.ResponseWriter, r *http.Request, c api.ClusterID) 
 // Ask has the cluster dial a stream out, and returns its bytes. A cluster that
 // is not connected is ErrUnavailable, one that does not dial in time ErrTimeout.
 // The caller closes the stream, from any goroutine.
-func (l *Link) Ask(ctx context.Context, c api.ClusterID, r api.StreamRequest) (io.ReadCloser, error) {
+func (l *Link) Ask(ctx context.Context, c api.ClusterID, r wire.StreamRequest) (io.ReadCloser, error) {
 	conn := l.conn(c)
 	if conn == nil {
 		return nil, fmt.Errorf("cluster %s is not connected now: %w", c, api.ErrUnavailable)
@@ -373,7 +343,7 @@ func (l *Link) Ask(ctx context.Context, c api.ClusterID, r api.StreamRequest) (i
 	return asked{body, wait}, nil
 }
 
-// asked is a stream in the hands of who asked for it.
+// asked is a stream that the caller of Ask reads.
 type asked struct {
 	io.Reader
 	wait *streams.Wait

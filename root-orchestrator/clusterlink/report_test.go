@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
@@ -19,7 +20,7 @@ type acking struct{ l *Link }
 
 func (a acking) Do(_ context.Context, in root.Input, _ func()) error {
 	r := in.(root.Report)
-	a.l.Send(api.Envelope{To: r.Cluster.Addr(), Msg: api.ReportAck{Boot: r.Boot, Seq: r.Seq}})
+	a.l.Send(wire.Envelope{To: r.Cluster.Addr(), Msg: wire.ReportAck{Boot: r.Boot, Seq: r.Seq}})
 	return nil
 }
 

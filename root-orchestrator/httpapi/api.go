@@ -1,13 +1,12 @@
 // Package httpapi is the root's REST API for people and programs, /v1: sign-in,
 // tenants, users and tokens, applications, services, instances, clusters,
-// events, and what is asked of a cluster through the root. Huma makes the
-// OpenAPI document out of the types; openapi.json is served and committed.
+// events, and requests that the root passes on to a cluster. Huma derives the OpenAPI
+// document from the types; openapi.json is served and committed.
 //
-// It decides about requests: who asks, whether they may, whether what they hold
-// is fresh. What happens to objects is the core's to decide (package root), and
-// the words are api's.
+// The package authenticates and authorizes requests and checks preconditions. The core
+// (package root) decides what happens to objects. The types are in package api.
 //
-// Ids have "/" and "#" in them; in URLs each is "~" (api.PathOf), so that
+// Ids contain "/" and "#"; in URLs each is "~" (api.PathOf), so that
 // acme/shop.prod.web.v1#2 is /v1/instances/acme~shop.prod.web.v1~2.
 //
 //	h, err := httpapi.New(httpapi.Options{Core: core, Owner: loop, Accounts: accounts, …})
@@ -40,18 +39,20 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/problem"
 	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
 )
 
 // Owner is the goroutine that owns the core (package loop).
 type Owner interface {
-	// Do steps the core; after runs right behind it, on the owner's goroutine.
+	// Do steps the core. It then calls after on the owner's goroutine.
 	Do(ctx context.Context, in root.Input, after func()) error
 	// Read runs fn on the owner's goroutine.
 	Read(ctx context.Context, fn func()) error
 }
 
-// Core is what is read of the root's core, on its owner's goroutine.
+// Core is the part of the root's core that the API reads, on the owner's goroutine.
 type Core interface {
 	Revision() api.Revision
 	App(api.AppID) (api.App, bool)
@@ -64,24 +65,24 @@ type Core interface {
 	Clusters() []api.Cluster
 	Why(api.InstanceID, time.Time) (api.Why, bool)
 	Plan(time.Time, api.Tenant, []api.Application, map[api.InstanceID][]root.Doubt) (root.Planned, error)
-	Events(root.EventFilter) []api.Event
+	Events(events.Filter) []api.Event
 }
 
 // Clusters reaches clusters through the streams that they hold open.
 type Clusters interface {
 	// Ask has the cluster dial a stream out. ErrUnavailable: it is not connected.
 	// The caller closes what it gets.
-	Ask(ctx context.Context, c api.ClusterID, r api.StreamRequest) (io.ReadCloser, error)
+	Ask(ctx context.Context, c api.ClusterID, r wire.StreamRequest) (io.ReadCloser, error)
 	// Revoke ends the cluster's connection and refuses its certificates from now on.
 	Revoke(ctx context.Context, c api.ClusterID) error
 }
 
-// Options are what the API needs.
+// Options configures an API.
 type Options struct {
 	Core     Core
 	Owner    Owner
 	Accounts *account.Service
-	Desk     *jointoken.Desk // join tokens for clusters
+	Tokens   *jointoken.Store // join tokens for clusters
 	Clusters Clusters
 	Version  string
 
@@ -110,8 +111,7 @@ type API struct {
 	routes   []route
 	closing  chan struct{}
 	closeOne sync.Once
-	grants   grant.Set // of the requests under way
-	streams  sync.Map  // name of a renewable stream → account.Authenticated of the user who opened it
+	grants   grant.Set[account.Authenticated] // of the requests under way
 
 	mu     sync.RWMutex // guards owners
 	owners map[api.ClusterID]api.Tenant
@@ -119,7 +119,7 @@ type API struct {
 	services map[string][]api.ServiceID // of each application; the core's owner's
 }
 
-// New is the API over a core that was restored and has no owner yet.
+// New returns the API for a core that was restored and has no owner yet.
 func New(o Options) (*API, error) {
 	if o.FeedSize == 0 {
 		o.FeedSize = 10_000
@@ -204,17 +204,17 @@ A POST with an Idempotency-Key may be repeated for 24 hours and takes effect onc
 // Handler serves /v1.
 func (a *API) Handler() http.Handler { return a.router }
 
-// OpenAPI is the API's description, as openapi.json has it.
+// OpenAPI returns the description that openapi.json contains.
 func (a *API) OpenAPI() *huma.OpenAPI { return a.huma.OpenAPI() }
 
-// Sweep forgets what is kept for repeated requests and has expired.
+// Sweep deletes expired answers to requests with an Idempotency-Key.
 func (a *API) Sweep(ctx context.Context) error { return a.answers.sweep(ctx) }
 
-// Close ends the streams, so that the server can end in order.
+// Close ends the streams, so that the server can shut down.
 func (a *API) Close() { a.closeOne.Do(func() { close(a.closing) }) }
 
-// Guard serves what is for an Admin of the system and, without a token, for this
-// machine: metrics, which name clusters.
+// Guard restricts a handler to Admins of the system and to requests from this machine.
+// It is for metrics, which name clusters.
 func (a *API) Guard(next http.Handler) http.Handler {
 	return a.authenticate(a.requests.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ip := net.ParseIP(hostOf(r.RemoteAddr))
@@ -230,7 +230,7 @@ func (a *API) Guard(next http.Handler) http.Handler {
 
 type principalKey struct{}
 
-// principal is who asks; nobody, if no token came along.
+// principal returns the user of the request; the zero value if it has no token.
 func principal(ctx context.Context) rights.Principal {
 	p, _ := ctx.Value(principalKey{}).(who)
 	return p.Principal
@@ -283,7 +283,7 @@ func (a *API) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// recovered turns a panic, which is our bug, into an answer and a line in the log.
+// recovered turns a panic into an answer with status 500 and a log record.
 func (a *API) recovered(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -295,13 +295,13 @@ func (a *API) recovered(next http.Handler) http.Handler {
 				panic(e)
 			}
 			a.opt.Log.Error("request panicked", "method", r.Method, "path", r.URL.Path, "panic", e)
-			problem.Write(w, problem.New(http.StatusInternalServerError, "something went wrong here; the root's log says what"))
+			problem.Write(w, problem.New(http.StatusInternalServerError, "internal error; see the root's log"))
 		}()
 		next.ServeHTTP(w, r)
 	})
 }
 
-// fail answers outside of huma.
+// fail writes the answer to an error outside of huma.
 func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p := problemOf(err)
 	if p.Status == http.StatusInternalServerError {
@@ -310,18 +310,17 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	problem.Write(w, p)
 }
 
-// route is one operation with the action that it takes, "" for those that
-// nobody needs to sign in for. Tests walk them.
+// route is an operation and the action that it requires, "" if it needs no sign-in.
 type route struct {
 	method, path string
 	action       rights.Action
 }
 
-// signedIn says that an operation takes a token.
+// signedIn is the security requirement of operations that need a token.
 var signedIn = []map[string][]string{{"bearer": {}}}
 
-// handle registers an operation. The function gets who asks, and checks the
-// object's tenant; that anybody of the role may ask at all is checked here.
+// handle registers an operation. It checks that the user's role allows the action at
+// all; fn checks the tenant of the object.
 func handle[I, O any](a *API, op huma.Operation, action rights.Action, fn func(context.Context, rights.Principal, *I) (*O, error)) {
 	a.routes = append(a.routes, route{op.Method, op.Path, action})
 	if action != "" {
@@ -349,8 +348,8 @@ func handle[I, O any](a *API, op huma.Operation, action rights.Action, fn func(c
 	})
 }
 
-// anywhere reports whether the principal may do the action in its own tenant,
-// which is the most that its role allows.
+// anywhere reports whether the principal may do the action in its own tenant. If not, it
+// may do it nowhere.
 func anywhere(p rights.Principal, action rights.Action) error {
 	return rights.Allowed(p, action, p.Tenant)
 }

@@ -48,7 +48,7 @@ type (
 	nothing struct{}
 )
 
-// object answers with an object of the revision, or that the asker has it.
+// object returns an answer with the object, or 304 if the client has that revision.
 func object[T any](o T, r api.Revision, ifNoneMatch string) *objectOut[T] {
 	out := &objectOut[T]{Status: http.StatusOK, ETag: etag(r), Body: o}
 	if notModified(ifNoneMatch, r) {
@@ -57,7 +57,7 @@ func object[T any](o T, r api.Revision, ifNoneMatch string) *objectOut[T] {
 	return out
 }
 
-// listed cuts the page out of what the asker may see of all.
+// listed returns a page of the objects that the user may see.
 func listed[T any](path string, in *ListInput, rev api.Revision, all []T, may func(T) bool, key func(T) string) (*listOut[T], error) {
 	seen := make([]T, 0, len(all))
 	for _, o := range all {
@@ -78,8 +78,8 @@ func listed[T any](path string, in *ListInput, rev api.Revision, all []T, may fu
 	return out, nil
 }
 
-// tenantOf is the tenant whose objects a list is to show: the one asked for, or
-// the asker's own and all below.
+// tenantOf returns the tenant whose objects a list shows: the requested one, or the
+// user's own with all below.
 func tenantOf(p rights.Principal, action rights.Action, asked api.Tenant) (api.Tenant, error) {
 	if asked == "" {
 		return p.Tenant, nil
@@ -186,8 +186,8 @@ func (a *API) apply(ctx context.Context, p rights.Principal, in *applyIn) (*obje
 	return out, nil
 }
 
-// applier is the tenant whose applications the principal may change: the one
-// asked for, or its own.
+// applier returns the tenant whose applications the request changes: the requested one,
+// or the user's own.
 func (a *API) applier(p rights.Principal, tenant api.Tenant) (api.Tenant, error) {
 	if tenant == "" {
 		tenant = p.Tenant
@@ -204,7 +204,7 @@ func (a *API) applier(p rights.Principal, tenant api.Tenant) (api.Tenant, error)
 	return tenant, nil
 }
 
-// partly says what was done before the error.
+// partly adds to an error which applications were changed before it.
 func partly(done []api.App, err error) error {
 	if len(done) == 0 {
 		return err
@@ -234,7 +234,7 @@ func decodeSLA(contentType string, body []byte) (api.SLA, error) {
 	return api.SLA{}, problem.New(http.StatusUnsupportedMediaType, fmt.Sprintf("Content-Type %q: an SLA is application/json or application/yaml", contentType))
 }
 
-// parseSLA turns the parser's faults into the problem's.
+// parseSLA parses an SLA. It returns the faults as a problem.
 func parseSLA(doc []byte) (api.SLA, error) {
 	sla, err := api.ParseSLA(doc)
 	var f *api.Faults

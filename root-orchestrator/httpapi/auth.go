@@ -9,7 +9,6 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/account"
-	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/problem"
 )
@@ -83,26 +82,14 @@ func (a *API) renewStream(ctx context.Context, p rights.Principal, in *struct {
 		return nil, problem.New(http.StatusUnauthorized, "no token came along; sign in first")
 	}
 	fresh := ctx.Value(principalKey{}).(who)
-	was, ok := a.streams.Load(in.ID)
-	if !ok || was.(account.Authenticated).User != p.User {
-		return nil, missing("stream", in.ID)
-	}
 	out, life := &streamLife{}, max(1, time.Until(fresh.Expires))
 	out.Body.Life = life.Seconds()
-	return out, a.grants.Renew(in.ID, life, func() error {
-		return a.opt.Accounts.Still(fresh.token, was.(account.Authenticated))
+	return out, a.grants.Renew(in.ID, life, func(was account.Authenticated) (func() error, error) {
+		if was.User != p.User {
+			return nil, missing("stream", in.ID)
+		}
+		return func() error { return a.opt.Accounts.Still(fresh.token, was) }, nil
 	})
-}
-
-// renewable sets the answer's header that says how the stream may be renewed. The
-// caller must call over when the stream has ended.
-func (a *API) renewable(ctx context.Context, h http.Header) (over func()) {
-	name := grant.Offer(ctx, h)
-	if name == "" {
-		return func() {}
-	}
-	a.streams.Store(name, asker(ctx))
-	return func() { a.streams.Delete(name) }
 }
 
 type sessionOut struct {

@@ -6,12 +6,12 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Changed tells those who watch. It runs on the core's owner and does not block.
+// Changed publishes changes to watchers. It runs on the core's owner and does not block.
 func (a *API) Changed(changes ...api.Change) { a.feed.Add(a.completed(changes)...) }
 
-// completed adds to the core's changes what watchers need and the core does not
-// say: whose a cluster and its events are, and what became of the services and
-// the running counts of applications, once for all the changes.
+// completed adds what the core's changes do not contain: the tenants of clusters and
+// their events, and the changed services and running counts of applications, once for
+// all the changes.
 func (a *API) completed(changes []api.Change) []api.Change {
 	out := make([]api.Change, 0, len(changes)+4)
 	told := map[string]bool{}    // applications that the core shows itself
@@ -72,7 +72,7 @@ func (t *touchedServices) add(ids ...api.ServiceID) {
 	}
 }
 
-// goneServices are the services that an application had and has no longer.
+// goneServices returns the services that an application no longer has.
 func (a *API) goneServices(c api.Change) []api.Change {
 	var now []api.ServiceID
 	if o, ok := c.Object.(api.App); ok {
@@ -100,7 +100,7 @@ func (a *API) clusterTenant(c api.Change) api.Tenant {
 	return a.owners[id] // of one that is gone: whose it was
 }
 
-// eventTenant is whose an event is: what happens to a cluster is its operator's.
+// eventTenant returns the owner of an event. Events about a cluster belong to its operator.
 func (a *API) eventTenant(e api.Event) api.Tenant {
 	if e.Tenant != "" || e.Cluster == "" {
 		return e.Tenant

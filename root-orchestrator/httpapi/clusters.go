@@ -21,6 +21,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/jsonsize"
 	"github.com/treeline-edge/treeline/internal/problem"
 	"github.com/treeline-edge/treeline/internal/streams"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
@@ -35,19 +36,19 @@ func (a *API) registerClusters() {
 	}, rights.ClustersRead, a.getCluster)
 	handle(a, huma.Operation{
 		Method: http.MethodPut, Path: "/v1/clusters/{id}/grant", OperationID: "setGrant", Summary: "Set what a cluster is granted", Tags: tags, Errors: []int{404, 412},
-		Description: "Says whose services the cluster gets, and how much of what it claims counts. Instances of tenants that it admits no more are " +
-			"taken off it at once and placed elsewhere. Only the installation's admins open a cluster to all tenants and change its caps; " +
+		Description: "Sets whose services the cluster may run, and caps its capacity. Instances of tenants that it no longer admits are " +
+			"removed from it at once and placed elsewhere. Only the installation's admins open a cluster to all tenants and change its caps; " +
 			"its owner may name tenants that the owner manages, and remove any.",
 	}, rights.ClustersWrite, a.setGrant)
 	handle(a, huma.Operation{
-		Method: http.MethodDelete, Path: "/v1/clusters/{id}", Summary: "Forget cluster", Tags: tags, Errors: []int{404, 412, 428},
+		Method: http.MethodDelete, Path: "/v1/clusters/{id}", Summary: "Remove cluster", OperationID: "forgetCluster", Tags: tags, Errors: []int{404, 412, 428},
 		DefaultStatus: http.StatusNoContent,
 		Description: "Refuses the cluster's certificates from now on and places its instances elsewhere, exclusive ones too: " +
 			"make sure that it has stopped them.",
 	}, rights.ClustersWrite, a.forgetCluster)
 	handle(a, huma.Operation{
 		Method: http.MethodGet, Path: "/v1/clusters/{id}/nodes", Summary: "List nodes", Tags: tags, Errors: []int{404, 503, 504},
-		Description: "Asked of the cluster itself, which checks the asker's rights again: the root knows no nodes.",
+		Description: "The root passes the request on to the cluster, which checks the user's rights again.",
 	}, rights.NodesRead, a.listNodes)
 	handle(a, huma.Operation{
 		Method: http.MethodGet, Path: "/v1/clusters/{id}/nodes/{node}", Summary: "Get node", Tags: tags, Errors: []int{404, 503, 504},
@@ -64,13 +65,13 @@ func (a *API) registerClusters() {
 	handle(a, huma.Operation{
 		Method: http.MethodPut, Path: "/v1/clusters/{id}/nodes/{node}/caps", OperationID: "capNode", Summary: "Limit what a node counts for",
 		Tags: tags, Errors: []int{404, 503, 504},
-		Description: "Whatever the node claims. Replaces the caps that an earlier request set; 0 is no limit. The caps of the cluster's configuration hold beside them.",
+		Description: "Caps the capacity that the node reports. Replaces the caps of an earlier request; 0 is no limit. The caps of the cluster's configuration apply as well.",
 	}, rights.NodesWrite, func(ctx context.Context, p rights.Principal, in *capIn) (*struct{ Body api.Node }, error) {
 		out := &struct{ Body api.Node }{}
 		return out, a.onNode(ctx, p, rights.NodesWrite, http.MethodPut, &nodeIn{in.ID, in.Node}, "/caps", in.Body, &out.Body)
 	})
 	handle(a, huma.Operation{
-		Method: http.MethodDelete, Path: "/v1/clusters/{id}/nodes/{node}", Summary: "Forget node", Tags: tags, Errors: []int{404, 409, 503, 504},
+		Method: http.MethodDelete, Path: "/v1/clusters/{id}/nodes/{node}", Summary: "Remove node", OperationID: "forgetNode", Tags: tags, Errors: []int{404, 409, 503, 504},
 		DefaultStatus: http.StatusNoContent,
 	}, rights.NodesWrite, func(ctx context.Context, p rights.Principal, in *nodeIn) (*nothing, error) {
 		return nil, a.onNode(ctx, p, rights.NodesWrite, http.MethodDelete, in, "", nil, nil)
@@ -94,9 +95,8 @@ func (a *API) listClusters(ctx context.Context, p rights.Principal, in *ListInpu
 		func(c api.Cluster) string { return string(c.ID) })
 }
 
-// cluster reads a cluster that the principal may do the action on. Clusters
-// have no tenant in their name, so that one of another tenant has to be answered
-// exactly like one that does not exist.
+// cluster returns a cluster that the principal may do the action on. The answer for a
+// cluster of another tenant is the same as for one that does not exist.
 func (a *API) cluster(ctx context.Context, p rights.Principal, action rights.Action, id api.ClusterID) (api.Cluster, error) {
 	var c api.Cluster
 	var ok bool
@@ -183,7 +183,7 @@ func (a *API) forgetCluster(ctx context.Context, p rights.Principal, in *ChangeI
 	if rev != 0 && rev != c.Revision {
 		return nil, fmt.Errorf("cluster %s is at revision %d: %w", id, c.Revision, api.ErrPrecondition)
 	}
-	// First the door, then the memory: the other way round it could come back in between.
+	// Revoke the certificates first, so that the cluster cannot report in between.
 	if err := a.opt.Clusters.Revoke(ctx, id); err != nil {
 		return nil, err
 	}
@@ -216,7 +216,7 @@ func (a *API) getNode(ctx context.Context, p rights.Principal, in *nodeIn) (*str
 
 func (a *API) onNode(ctx context.Context, p rights.Principal, action rights.Action, method string, in *nodeIn, verb string, body, out any) error {
 	if !api.ValidMachineName(in.Node) {
-		return missing("node", in.Node) // nor may it become another path at the cluster
+		return missing("node", in.Node) // it must not change the path at the cluster
 	}
 	return a.call(ctx, p, action, api.ClusterID(in.ID), method, "/v1/nodes/"+in.Node+verb, body, out)
 }
@@ -236,8 +236,8 @@ var answerObjects = fairshare.Declare(fairshare.Bound{
 	Attack: "TestAnswersOfOneTenantsClusterLeaveRoomForOthers",
 })
 
-// call asks the cluster's own API through the stream that it holds open, in the
-// name of the asker, whose rights are checked here and again there.
+// call sends a request to the cluster's own API on behalf of the user. It checks the
+// user's right to the action, and the cluster checks it again.
 func (a *API) call(ctx context.Context, p rights.Principal, action rights.Action, id api.ClusterID, method, path string, body, out any) error {
 	if _, err := a.cluster(ctx, p, action, id); err != nil {
 		return err
@@ -245,12 +245,11 @@ func (a *API) call(ctx context.Context, p rights.Principal, action rights.Action
 	return a.ask(ctx, id, method, path, body, out)
 }
 
-// ask is call for what concerns an object of the asker's that the cluster has:
-// the caller has checked the rights to that.
+// ask is call without the check: the caller has checked the user's right to the object.
 func (a *API) ask(request context.Context, id api.ClusterID, method, path string, body, out any) error {
 	ctx, cancel := context.WithTimeout(request, callWait)
 	defer cancel()
-	r := api.StreamRequest{Kind: "api", Method: method, Path: path}
+	r := wire.StreamRequest{Kind: "api", Method: method, Path: path}
 	if body != nil {
 		b, err := json.Marshal(body)
 		if err != nil {
@@ -270,7 +269,7 @@ func (a *API) ask(request context.Context, id api.ClusterID, method, path string
 		if ctx.Err() != nil {
 			return fmt.Errorf("cluster %s did not answer within %s: %w", id, callWait, api.ErrTimeout)
 		}
-		return fmt.Errorf("cluster %s answered badly: %w: %w", id, err, api.ErrUnavailable)
+		return fmt.Errorf("read the answer of cluster %s: %w: %w", id, err, api.ErrUnavailable)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode >= 300 {
@@ -293,7 +292,7 @@ func (a *API) ask(request context.Context, id api.ClusterID, method, path string
 	return nil
 }
 
-// holdAnswer takes places for the objects of an answer until the request ends.
+// holdAnswer reserves places for the objects of an answer until the request ends.
 func (a *API) holdAnswer(request context.Context, text []byte) error {
 	objects, _ := jsonsize.Count(text)
 	var places []*fairshare.Place
@@ -317,7 +316,7 @@ func (a *API) holdAnswer(request context.Context, text []byte) error {
 // dial asks the cluster to open a stream to the root. It is the only place where
 // the root sends a cluster a credential of the user: a token that is delegated for
 // this one request. The user's own token never leaves the root.
-func (a *API) dial(ctx context.Context, id api.ClusterID, r api.StreamRequest) (io.ReadCloser, error) {
+func (a *API) dial(ctx context.Context, id api.ClusterID, r wire.StreamRequest) (io.ReadCloser, error) {
 	p := principal(ctx)
 	r.For = streams.For(p.Tenant, p.User)
 	var err error
@@ -327,8 +326,8 @@ func (a *API) dial(ctx context.Context, id api.ClusterID, r api.StreamRequest) (
 	return a.opt.Clusters.Ask(ctx, id, r)
 }
 
-// clusterProblem hands the cluster's problem on. A token that the root takes and
-// the cluster does not is no reason for the asker to sign in again.
+// clusterProblem returns the cluster's problem as an error. 401 and 5xx become 503: the
+// user's token is valid here, so that signing in again would not help.
 func clusterProblem(id api.ClusterID, resp *http.Response) error {
 	var p api.Problem
 	text, err := jsonsize.Limit{Bytes: maxSmallBody}.Read(resp.Body)

@@ -8,11 +8,11 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// etag is a revision as a strong ETag.
+// etag returns a revision as a strong ETag.
 func etag(r api.Revision) string { return `"` + strconv.FormatUint(uint64(r), 10) + `"` }
 
-// ifMatch reads an If-Match header: the revision that the object must have, 0
-// for any. Required, a missing one asks for it (428).
+// ifMatch returns the revision in an If-Match header, 0 for any. If the header is
+// required and missing, the error has status 428.
 func ifMatch(header string, required bool) (api.Revision, error) {
 	header = strings.TrimSpace(header)
 	switch {

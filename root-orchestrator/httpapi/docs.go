@@ -8,7 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// docs is the API as one page that loads nothing from elsewhere.
+// docs serves the description of the API as one page without external resources.
 func (a *API) docs(w http.ResponseWriter, _ *http.Request) {
 	type operation struct {
 		Method, Path, Summary, Description string

@@ -10,6 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
 )
 
 func (a *API) registerEvents() {
@@ -39,7 +40,7 @@ func (a *API) listEvents(ctx context.Context, p rights.Principal, in *struct {
 	var rev api.Revision
 	err = a.owner.Read(ctx, func() {
 		// Whose a cluster's events are the core does not say, so that all are looked at.
-		all = a.core.Events(root.EventFilter{Instance: api.InstanceID(in.Instance), Since: since.Revision})
+		all = a.core.Events(events.Filter{Instance: api.InstanceID(in.Instance), Since: since.Revision})
 		rev = a.core.Revision()
 	})
 	if err != nil {

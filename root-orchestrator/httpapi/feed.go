@@ -9,14 +9,14 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Position is a place in the order of changes: after the N-th change of a
-// revision. N of 0 means after all of them. As text it is "17" or "17.2".
+// Position is a position in the sequence of changes: after the N-th change of a
+// revision, or after all of them if N is 0. As text it is "17" or "17.2".
 type Position struct {
 	Revision api.Revision
 	N        int
 }
 
-// ParsePosition reads a Position (ErrInvalid).
+// ParsePosition parses a Position. Its error is ErrInvalid.
 func ParsePosition(s string) (Position, error) {
 	rev, n, cut := strings.Cut(s, ".")
 	r, err := strconv.ParseUint(rev, 10, 64)
@@ -45,9 +45,9 @@ func (p Position) before(o Position) bool {
 	return p.N > 0 && (o.N == 0 || p.N < o.N)
 }
 
-// Feed keeps the newest changes for those who watch. Watchers hold a place in
-// it and no buffer of their own: one that falls behind the oldest change is told
-// so (ErrGone) and lists again. It is safe for concurrent use.
+// Feed keeps the newest changes for watchers. A watcher has a position in the feed and no
+// buffer of its own. One that falls behind the oldest change gets ErrGone and lists
+// again. A Feed is safe for concurrent use.
 type Feed struct {
 	mu    sync.Mutex // guards all below
 	ring  []entry
@@ -62,13 +62,13 @@ type entry struct {
 	change api.Change
 }
 
-// NewFeed keeps the newest size changes. floor is the revision that the core
-// has at the start: older changes are not kept.
+// NewFeed returns a feed of the newest size changes. floor is the core's revision at the
+// start.
 func NewFeed(size int, floor api.Revision) *Feed {
 	return &Feed{size: size, floor: Position{Revision: floor}, more: make(chan struct{})}
 }
 
-// Add appends changes, whose revisions do not fall.
+// Add appends changes. Their revisions must not decrease.
 func (f *Feed) Add(changes ...api.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,8 +90,8 @@ func (f *Feed) Add(changes ...api.Change) {
 	f.more = make(chan struct{})
 }
 
-// open is the number of the first change after the position (ErrGone where it
-// is no longer kept).
+// open returns the number of the first change after the position, or ErrGone if the feed
+// no longer has it.
 func (f *Feed) open(after Position) (uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -106,8 +106,8 @@ func (f *Feed) open(after Position) (uint64, error) {
 	return f.first + uint64(len(f.ring)), nil
 }
 
-// from are the changes from number n on, and a channel that closes when there
-// are more (ErrGone where n is no longer kept).
+// from returns the changes from number n on and a channel that closes when there are
+// more, or ErrGone if the feed no longer has n.
 func (f *Feed) from(n uint64) ([]entry, <-chan struct{}, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -336,7 +336,7 @@ func TestARepeatedPostTakesEffectOnce(t *testing.T) {
 	if status, text := post(other, `{"kind":"cluster"}`); status != 201 || text == first {
 		t.Errorf("another's key is another key: %d %s", status, text)
 	}
-	if n := len(r.desk.List()); n != 2 {
+	if n := len(r.tokens.List()); n != 2 {
 		t.Errorf("%d tokens were made", n)
 	}
 }
@@ -410,23 +410,23 @@ func TestJoinTokens(t *testing.T) {
 	r := newRig(t)
 	op := r.client(r.user("op/carl", rights.InfrastructureProvider))
 	r.join("munich", "op")
-	tok, err := op.CreateToken(t.Context(), api.TokenRequest{Kind: "cluster", Uses: 2, TTL: 60})
+	tok, err := op.CreateJoinToken(t.Context(), api.TokenRequest{Kind: "cluster", Uses: 2, TTL: 60})
 	check(t, err)
 	if !strings.HasPrefix(tok.Token, "TL1.") || tok.Uses != 2 || tok.Tenant != "op" {
 		t.Errorf("token %+v", tok)
 	}
 	r.clusters.answers["POST /v1/tokens"] = httpAnswer(201, api.JoinToken{ID: "x", Kind: "node", Token: "TL1.a.b"})
-	node, err := op.CreateToken(t.Context(), api.TokenRequest{Kind: "node", Cluster: "munich"})
+	node, err := op.CreateJoinToken(t.Context(), api.TokenRequest{Kind: "node", Cluster: "munich"})
 	if err != nil || node.Token != "TL1.a.b" {
 		t.Errorf("node token %+v %v", node, err)
 	}
 	r.clusters.answers["POST /v1/tokens"] = httpAnswer(403, api.Problem{Status: 403, Code: "forbidden", Detail: "no"})
-	if _, err := op.CreateToken(t.Context(), api.TokenRequest{Kind: "node", Cluster: "munich"}); !errors.Is(err, api.ErrForbidden) || !strings.Contains(err.Error(), "munich") {
+	if _, err := op.CreateJoinToken(t.Context(), api.TokenRequest{Kind: "node", Cluster: "munich"}); !errors.Is(err, api.ErrForbidden) || !strings.Contains(err.Error(), "munich") {
 		t.Errorf("what the cluster refuses: %v", err)
 	}
 	dev := r.client(r.user("op/dora", rights.ApplicationProvider))
 	for _, req := range []api.TokenRequest{{Kind: "cluster"}, {Kind: "node", Cluster: "munich"}} {
-		if _, err := dev.CreateToken(t.Context(), req); !errors.Is(err, api.ErrForbidden) {
+		if _, err := dev.CreateJoinToken(t.Context(), req); !errors.Is(err, api.ErrForbidden) {
 			t.Errorf("a developer's %s token: %v", req.Kind, err)
 		}
 	}
@@ -436,7 +436,7 @@ func TestForgettingACluster(t *testing.T) {
 	r := newRig(t)
 	op := r.client(r.user("op/carl", rights.InfrastructureProvider))
 	r.join("munich", "op")
-	check(t, op.ForgetCluster(t.Context(), "munich", 0))
+	check(t, op.RemoveCluster(t.Context(), "munich", 0))
 	if _, err := op.Cluster(t.Context(), "munich"); !errors.Is(err, api.ErrNotFound) || len(r.clusters.revoked) != 1 {
 		t.Errorf("%v, revoked %v", err, r.clusters.revoked)
 	}
@@ -591,22 +591,22 @@ func TestTokensForNodesAreTheClusters(t *testing.T) {
 	r.join("munich", "op")
 	r.clusters.answers["GET /v1/tokens"] = httpAnswer(200, api.Page[api.JoinToken]{Items: []api.JoinToken{{ID: "0123456789ab", Kind: "node"}}})
 	r.clusters.answers["DELETE /v1/tokens/0123456789ab"] = "HTTP/1.1 204 No Content\r\n\r\n"
-	if all, err := op.NodeTokens(t.Context(), "munich"); err != nil || len(all) != 1 || all[0].ID != "0123456789ab" {
+	if all, err := op.JoinTokens(t.Context(), "munich"); err != nil || len(all) != 1 || all[0].ID != "0123456789ab" {
 		t.Errorf("%v %v", all, err)
 	}
-	check(t, op.RevokeNodeToken(t.Context(), "munich", "0123456789ab"))
+	check(t, op.RevokeJoinToken(t.Context(), "munich", "0123456789ab"))
 	asked := len(r.clusters.asked)
 	for _, id := range []string{"../nodes/n1", "a b", "A", "x?y"} {
-		if err := op.RevokeNodeToken(t.Context(), "munich", id); !errors.Is(err, api.ErrNotFound) {
+		if err := op.RevokeJoinToken(t.Context(), "munich", id); !errors.Is(err, api.ErrNotFound) {
 			t.Errorf("token %q: %v", id, err)
 		}
 	}
 	rival := r.client(r.user("rival/rob", rights.InfrastructureProvider))
-	if _, err := rival.NodeTokens(t.Context(), "munich"); !errors.Is(err, api.ErrNotFound) {
+	if _, err := rival.JoinTokens(t.Context(), "munich"); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("another operator: %v", err)
 	}
 	dev := r.client(r.user("op/dora", rights.ApplicationProvider))
-	if err := dev.RevokeNodeToken(t.Context(), "munich", "0123456789ab"); !errors.Is(err, api.ErrForbidden) {
+	if err := dev.RevokeJoinToken(t.Context(), "munich", "0123456789ab"); !errors.Is(err, api.ErrForbidden) {
 		t.Errorf("a developer: %v", err)
 	}
 	if len(r.clusters.asked) != asked {

@@ -122,7 +122,7 @@ func newAnswers(st store.Store, loaded []store.Doc, now func() time.Time, log *s
 func (a *answers) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key, p := r.Header.Get("Idempotency-Key"), principal(r.Context())
-		// Those who are nobody share no key, and sign-ins leave no secrets here.
+		// Requests without a token would share keys, and sign-ins would store secrets.
 		if r.Method != http.MethodPost || key == "" || p.User == "" {
 			next.ServeHTTP(w, r)
 			return
@@ -236,7 +236,7 @@ func (a *answers) save(ctx context.Context, n *answer) error {
 	return errors.Join(err, a.bury(ctx))
 }
 
-// bury deletes the documents of answers that are not kept any more.
+// bury deletes the documents of dropped answers.
 func (a *answers) bury(ctx context.Context) error {
 	a.mu.Lock()
 	dead := a.dead
@@ -261,7 +261,7 @@ func (a *answers) bury(ctx context.Context) error {
 	return nil
 }
 
-// sweep forgets what is older than the time that answers are kept for.
+// sweep deletes expired answers.
 func (a *answers) sweep(ctx context.Context) error {
 	now := a.now()
 	a.mu.Lock()
@@ -274,8 +274,8 @@ func (a *answers) sweep(ctx context.Context) error {
 	return a.bury(ctx)
 }
 
-// end keeps the answer, unless it was our fault or too large: then the same
-// request may try again.
+// end stores the answer. A server error or an answer that is too large is dropped, so
+// that the client can repeat the request.
 func (a *answers) end(ctx context.Context, mine *answer, user, key string, rec *recorder, finished bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()

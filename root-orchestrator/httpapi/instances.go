@@ -15,6 +15,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 func (a *API) registerInstances() {
@@ -139,7 +140,7 @@ func (a *API) logs(ctx context.Context, p rights.Principal, in *logsIn) (*stream
 	if i.Cluster == "" {
 		return nil, fmt.Errorf("logs of %s: it has not started: it is %s: %w", i.ID, i.Standing(), api.ErrConflict)
 	}
-	body, err := a.dial(ctx, i.Cluster, api.StreamRequest{
+	body, err := a.dial(ctx, i.Cluster, wire.StreamRequest{
 		Kind: "logs", Instance: i.ID, Epoch: i.Epoch, Follow: in.Follow, Tail: in.Tail,
 	})
 	if err != nil {
@@ -151,7 +152,7 @@ func (a *API) logs(ctx context.Context, p rights.Principal, in *logsIn) (*stream
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Cache-Control", "no-store")
-		defer a.renewable(hc.Context(), w.Header())()
+		a.grants.Offer(hc.Context(), w.Header(), asker(hc.Context()))
 		a.pour(hc.Context(), w, body)
 	}}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"reflect"
 	"strconv"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -14,28 +15,29 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 func (a *API) registerNet() {
 	tags := []string{"network"}
 	fails := []int{404, 409, 503, 504}
-	handle(a, huma.Operation{
-		Method: http.MethodGet, Path: "/v1/clusters/{id}/nodes/{node}/net", Summary: "Get a node's part in the network", Tags: tags, Errors: fails,
-	}, rights.NodesRead, nodeNet[api.NetStatus](a, "/net"))
-	handle(a, huma.Operation{
-		Method: http.MethodGet, Path: "/v1/clusters/{id}/nodes/{node}/net/routes", Summary: "List a node's routes to services", Tags: tags, Errors: fails,
-	}, rights.NodesRead, nodeNet[api.Page[api.RouteStatus]](a, "/net/routes"))
-	handle(a, huma.Operation{
-		Method: http.MethodGet, Path: "/v1/clusters/{id}/nodes/{node}/net/peers", Summary: "List a node's peers", Tags: tags, Errors: fails,
-		Description: "The nodes that it talks to, by which path, and why by no better one.",
-	}, rights.NodesRead, nodeNet[api.Page[api.PeerStatus]](a, "/net/peers"))
+	for _, r := range api.NodeRoutes {
+		schema := a.huma.OpenAPI().Components.Schemas.Schema(reflect.TypeOf(r.New()), true, r.ID)
+		handle(a, huma.Operation{
+			Method: http.MethodGet, Path: "/v1/clusters/{id}/nodes/{node}" + r.Path, Summary: r.Summary, Description: r.Description, Tags: tags, Errors: fails,
+			Responses: map[string]*huma.Response{"200": {Content: map[string]*huma.MediaType{"application/json": {Schema: schema}}}},
+		}, rights.NodesRead, func(ctx context.Context, p rights.Principal, in *nodeIn) (*struct{ Body any }, error) {
+			out := &struct{ Body any }{r.New()}
+			return out, a.onNode(ctx, p, rights.NodesRead, http.MethodGet, in, r.Path, nil, out.Body)
+		})
+	}
 	handle(a, huma.Operation{
 		Method: http.MethodGet, Path: "/v1/instances/{id}/trace", Summary: "Trace a flow", Tags: tags, Errors: fails,
-		Description: "What would become of a new flow of the instance, step by step, as its node sees it. Nothing is sent.",
+		Description: "Where a new flow of the instance would go, step by step, as its node sees it. No packet is sent.",
 	}, rights.AppsRead, a.trace)
 	handle(a, huma.Operation{
 		Method: http.MethodGet, Path: "/v1/instances/{id}/capture", Summary: "Capture packets", Tags: tags, Errors: fails,
-		Description: "The packets of the instance as they pass its node, as pcap, until the time or the amount is reached or the asker ends it.",
+		Description: "The packets of the instance as they pass its node, as pcap, until a limit is reached or the client closes the connection.",
 		Responses: map[string]*huma.Response{"200": {
 			Description: "pcap",
 			Content:     map[string]*huma.MediaType{"application/vnd.tcpdump.pcap": {Schema: &huma.Schema{Type: "string", Format: "binary"}}},
@@ -43,14 +45,7 @@ func (a *API) registerNet() {
 	}, rights.AppsLogs, a.capture)
 }
 
-func nodeNet[T any](a *API, path string) func(context.Context, rights.Principal, *nodeIn) (*struct{ Body T }, error) {
-	return func(ctx context.Context, p rights.Principal, in *nodeIn) (*struct{ Body T }, error) {
-		out := &struct{ Body T }{}
-		return out, a.onNode(ctx, p, rights.NodesRead, http.MethodGet, in, path, nil, &out.Body)
-	}
-}
-
-// placed is an instance that some cluster has, if p may do that to it.
+// placed returns an instance that is on a cluster, if p may do the action on it.
 func (a *API) placed(ctx context.Context, p rights.Principal, action rights.Action, segment, what string) (api.Instance, error) {
 	i, err := a.instance(ctx, p, action, segment)
 	if err == nil && i.Cluster == "" {
@@ -66,7 +61,7 @@ func (a *API) trace(ctx context.Context, p rights.Principal, in *struct {
 ) (*struct{ Body api.NetTrace }, error) {
 	i, err := a.placed(ctx, p, rights.AppsRead, in.ID, "trace from")
 	if err == nil && in.To == "" {
-		err = fmt.Errorf("trace from %s to nowhere: say ?to=<name or address>: %w", i.ID, api.ErrInvalid)
+		err = fmt.Errorf("trace from %s: the target is missing, add ?to=<name or address>: %w", i.ID, api.ErrInvalid)
 	}
 	if err != nil {
 		return nil, err
@@ -87,7 +82,7 @@ func (a *API) capture(ctx context.Context, p rights.Principal, in *struct {
 		return nil, err
 	}
 	q := url.Values{"seconds": {strconv.Itoa(in.Seconds)}, "bytes": {strconv.Itoa(in.Bytes)}}
-	stream, err := a.dial(ctx, i.Cluster, api.StreamRequest{
+	stream, err := a.dial(ctx, i.Cluster, wire.StreamRequest{
 		Kind: "api", Method: http.MethodGet, Path: "/v1/instances/" + api.PathOf(i.ID) + "/capture?" + q.Encode(),
 	})
 	if err != nil {
@@ -96,7 +91,7 @@ func (a *API) capture(ctx context.Context, p rights.Principal, in *struct {
 	resp, err := http.ReadResponse(bufio.NewReader(stream), &http.Request{Method: http.MethodGet})
 	if err != nil {
 		_ = stream.Close()
-		return nil, fmt.Errorf("cluster %s answered badly: %w: %w", i.Cluster, err, api.ErrUnavailable)
+		return nil, fmt.Errorf("read the answer of cluster %s: %w: %w", i.Cluster, err, api.ErrUnavailable)
 	}
 	if resp.StatusCode != http.StatusOK {
 		defer stream.Close()
@@ -107,12 +102,12 @@ func (a *API) capture(ctx context.Context, p rights.Principal, in *struct {
 		_, w := humachi.Unwrap(hc)
 		w.Header().Set("Content-Type", "application/vnd.tcpdump.pcap")
 		w.Header().Set("Cache-Control", "no-store")
-		defer a.renewable(hc.Context(), w.Header())()
+		a.grants.Offer(hc.Context(), w.Header(), asker(hc.Context()))
 		a.pour(hc.Context(), w, &both{resp.Body, stream})
 	}}, nil
 }
 
-// both reads an answer's body and closes the stream that it comes by.
+// both reads the body of an answer and closes the stream that carries it.
 type both struct {
 	io.Reader
 	io.Closer

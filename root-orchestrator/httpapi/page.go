@@ -15,9 +15,8 @@ const (
 	maxLimit     = 5000
 )
 
-// page cuts one page out of items, which are sorted by key. A cursor names the
-// last key of the page before, so that changes between two pages neither repeat
-// nor hide what stayed.
+// page returns one page of items, which are sorted by key. A cursor is the last key of
+// the page before, so that changes between two pages neither repeat nor skip the others.
 func page[T any](items []T, key func(T) string, limit int, cursor string) (api.Page[T], error) {
 	after, err := readCursor(cursor)
 	if err != nil {

@@ -139,7 +139,7 @@ func (a *API) registerUsers() {
 		if err != nil {
 			return nil, err
 		}
-		// Whoever sets a password can do what the user can.
+		// A user who sets the password of another gets the rights of that one.
 		if err := rights.MayGrant(p, u.Roles, u.ID.Tenant()); err != nil {
 			return nil, err
 		}

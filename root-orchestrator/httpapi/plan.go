@@ -16,8 +16,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// planRounds bounds how often a plan goes on to the next clusters, because some
-// said that they cannot.
+// planRounds bounds how often a plan tries other clusters after some have refused.
 const planRounds = 4
 
 func (a *API) planOperation() huma.Operation {
@@ -75,7 +74,7 @@ func firstOf(errs ...error) error {
 	return nil
 }
 
-// tiers is a plan on its way through both tiers.
+// tiers is a plan that root and clusters make together.
 type tiers struct {
 	api    *API
 	who    rights.Principal
@@ -86,9 +85,9 @@ type tiers struct {
 	whys   map[api.InstanceID]api.Explanation  // of those asked last
 }
 
-// ask has the chosen clusters say what they would do, and reports whether some of
-// it has to go elsewhere. A cluster that does not answer leaves the plan as the
-// root has it, and its view says so.
+// ask requests the plans of the chosen clusters, and reports whether some instances need
+// another cluster. If a cluster does not answer, the root's plan stays, and the cluster's
+// view says so.
 func (t *tiers) ask(ctx context.Context) (again bool) {
 	ctx, cancel := context.WithTimeout(ctx, whyWait)
 	defer cancel()
@@ -132,9 +131,9 @@ func (t *tiers) ask(ctx context.Context) (again bool) {
 	return again
 }
 
-// askPlan asks one cluster about the instances that it is to have. Only that they
-// are the asker's is checked here: a cluster is told what it would be told anyway,
-// if the document were applied, less commands and environments.
+// askPlan requests the plan of one cluster for its instances. It sends no more than an
+// apply would send, without commands and environments, so that the only check is that
+// the instances are the user's.
 func (a *API) askPlan(ctx context.Context, c api.ClusterID, asks []api.WhyRequest, gone []api.InstanceID) ([]api.InstancePlan, error) {
 	body := api.ClusterPlanRequest{Instances: slices.Clone(asks), Gone: gone}
 	for i := range body.Instances {
@@ -154,16 +153,16 @@ func (a *API) askPlan(ctx context.Context, c api.ClusterID, asks []api.WhyReques
 	return got.Instances, nil
 }
 
-// shown is a cluster's explanation without nodes' names, where the asker may not
+// shown returns a cluster's explanation, without the names of nodes if the user may not
 // see them.
 func (t *tiers) shown(c api.ClusterID, ex api.Explanation) api.Explanation {
 	if t.api.sees(t.who, c) {
 		return ex
 	}
-	return sched.Veil(ex)
+	return sched.Redact(ex)
 }
 
-// whole is the plan with what the clusters said.
+// whole returns the plan with the answers of the clusters.
 func (t *tiers) whole() api.Plan {
 	p := t.plan.Plan
 	p.Clusters = nil

@@ -10,7 +10,7 @@ import (
 // errPreconditionMissing asks for If-Match.
 var errPreconditionMissing = errors.New("If-Match is missing: send the object's ETag, or * for whatever it is now")
 
-// problemOf is the answer to an error.
+// problemOf returns the problem for an error.
 func problemOf(err error) *problem.Problem {
 	if errors.Is(err, errPreconditionMissing) {
 		return problem.New(http.StatusPreconditionRequired, err.Error())

@@ -22,6 +22,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/mem"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/httpapi"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
@@ -34,7 +35,7 @@ type rig struct {
 	loop     *loop.Loop[root.Input]
 	core     *root.Core
 	accounts *account.Service
-	desk     *jointoken.Desk
+	tokens   *jointoken.Store
 	server   *httptest.Server
 	clusters *played
 	store    *mem.Store
@@ -68,9 +69,9 @@ func (r *rig) start(options ...option) {
 		Cost: account.Cost{MemoryKiB: 8, Passes: 1, Lanes: 1},
 	})
 	check(t, err)
-	r.desk, err = jointoken.NewDesk(st, loaded, "https://root.test:7443", [32]byte{1}, time.Now)
+	r.tokens, err = jointoken.NewStore(st, loaded, "https://root.test:7443", [32]byte{1}, time.Now)
 	check(t, err)
-	r.loop = loop.New(r.core, st, func(envs []api.Envelope) {
+	r.loop = loop.New(r.core, st, func(envs []wire.Envelope) {
 		var changes []api.Change
 		for _, e := range envs {
 			if c, ok := e.Msg.(api.Change); ok {
@@ -80,7 +81,7 @@ func (r *rig) start(options ...option) {
 		r.web.Changed(changes...)
 	}, loop.Options[root.Input]{Tick: root.Tick{}})
 	o := httpapi.Options{
-		Core: r.core, Owner: r.loop, Accounts: r.accounts, Desk: r.desk, Clusters: r.clusters, Version: "test", Rate: 10_000,
+		Core: r.core, Owner: r.loop, Accounts: r.accounts, Tokens: r.tokens, Clusters: r.clusters, Version: "test", Rate: 10_000,
 		Store: st, Loaded: loaded,
 	}
 	for _, set := range options {
@@ -172,7 +173,7 @@ func (r *rig) join(id api.ClusterID, tenant api.Tenant) {
 	ctx := r.t.Context()
 	check(r.t, r.loop.Do(ctx, root.JoinCluster{Info: api.ClusterInfo{ID: id, Tenant: tenant}}, nil))
 	room := api.Resources{MilliCPU: 4000, MemoryMB: 4096, StorageMB: 4096}
-	check(r.t, r.loop.Do(ctx, root.Report{Report: api.Report{
+	check(r.t, r.loop.Do(ctx, root.Report{Report: wire.Report{
 		Cluster: id, Boot: 1, Seq: 1, Whole: true,
 		Aggregate: api.Aggregate{
 			Nodes: 1, Capacity: room, Free: room, Mean: room, Largest: room,
@@ -226,7 +227,7 @@ type played struct {
 	gate       chan struct{} // all requests wait for its close
 }
 
-func (p *played) Ask(_ context.Context, c api.ClusterID, r api.StreamRequest) (io.ReadCloser, error) {
+func (p *played) Ask(_ context.Context, c api.ClusterID, r wire.StreamRequest) (io.ReadCloser, error) {
 	if p.gate != nil {
 		<-p.gate
 	}

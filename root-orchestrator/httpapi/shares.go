@@ -34,8 +34,7 @@ var (
 	})
 )
 
-// shares divides watches and sign-ins among those who use them; apishare divides
-// requests.
+// shares divides watches and sign-ins among users; apishare divides requests.
 type shares struct {
 	now       func() time.Time
 	watches   *fairshare.Pool
@@ -85,7 +84,7 @@ func (s *shares) guess(ctx context.Context, user string) (_ context.Context, don
 	}, nil
 }
 
-// remoteAddress puts the caller's address where guess finds it.
+// remoteAddress adds the caller's address to the context, for guess.
 func remoteAddress(ctx huma.Context, next func(huma.Context)) {
 	r, _ := humachi.Unwrap(ctx)
 	next(huma.WithValue(ctx, remoteKey{}, r.RemoteAddr))

@@ -248,7 +248,7 @@ func TestIdempotencyAnswersSurviveARestart(t *testing.T) {
 	if other := post("k1", `{"kind":"cluster","uses":2}`); other.Code != 422 {
 		t.Errorf("another request with the key after a restart: %d", other.Code)
 	}
-	if n := len(r.desk.List()); n != 1 {
+	if n := len(r.tokens.List()); n != 1 {
 		t.Errorf("%d tokens were made, want 1", n)
 	}
 	later := func(o *httpapi.Options) { o.Now = func() time.Time { return time.Now().Add(25 * time.Hour) } }

@@ -11,6 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
@@ -45,7 +46,7 @@ func TestNothingCrossesTenants(t *testing.T) {
 	rival := r.user("rival/boss", rights.Admin)
 	r.apply("rival", "shop", 2)
 	r.join("munich", "rival")
-	_, rec, err := r.desk.Create(t.Context(), jointoken.Order{Scope: jointoken.ForCluster, Tenant: "rival"})
+	_, rec, err := r.tokens.Create(t.Context(), jointoken.Order{Scope: jointoken.ForCluster, Tenant: "rival"})
 	check(t, err)
 	status, _, text := r.raw("POST", "/v1/auth/tokens", rival, `{"name":"theirs","ttl_seconds":3600}`)
 	if status != http.StatusCreated {
@@ -126,7 +127,7 @@ func TestNothingCrossesTenants(t *testing.T) {
 	if pats := r.accounts.PATs("rival/boss"); len(pats) != 1 {
 		t.Errorf("another's personal tokens: %v", pats)
 	}
-	if _, err := r.desk.Get(rec.ID); err != nil {
+	if _, err := r.tokens.Get(rec.ID); err != nil {
 		t.Errorf("another tenant's join token: %v", err)
 	}
 }
@@ -231,7 +232,7 @@ func TestNodesAreNamedToTheirOperatorsAlone(t *testing.T) {
 		i, _ := r.core.Instance(id)
 		epoch = i.Epoch
 	}))
-	check(t, r.loop.Do(t.Context(), root.Report{Report: api.Report{
+	check(t, r.loop.Do(t.Context(), root.Report{Report: wire.Report{
 		Cluster: "munich", Boot: 1, Seq: 2,
 		Observed: []api.Observed{{
 			Instance: id, Epoch: epoch, State: api.ClusterScheduled, HandedBack: true, Reason: api.ReasonNoCapacity,
@@ -246,11 +247,11 @@ func TestNodesAreNamedToTheirOperatorsAlone(t *testing.T) {
 		t.Errorf("the nearest miss is missing: %s", text)
 	}
 	r.clusters.answers["GET /v1/nodes"] = httpAnswer(200, api.Page[api.Node]{Items: []api.Node{{NodeInfo: api.NodeInfo{ID: "secretnode"}}}})
-	nodes, err := r.client(op).Nodes(t.Context(), "munich")
+	nodes, err := r.client(op).NodesOf("munich").List(t.Context())
 	if err != nil || len(nodes) != 1 {
 		t.Errorf("the operator sees %v %v", nodes, err)
 	}
-	if _, err := r.client(dev).Nodes(t.Context(), "munich"); api.KindOf(statusOf(err)) == nil {
+	if _, err := r.client(dev).NodesOf("munich").List(t.Context()); api.KindOf(statusOf(err)) == nil {
 		t.Errorf("the developer may list nodes: %v", err)
 	}
 }

@@ -45,7 +45,7 @@ func (a *API) createToken(ctx context.Context, p rights.Principal, in *struct{ B
 	out := &struct{ Body api.JoinToken }{}
 	switch r.Kind {
 	case "node":
-		// The names of clusters are the root's; which nodes may join is the cluster's to say.
+		// The root issues tokens for clusters only; clusters issue those for nodes.
 		if err := anywhere(p, rights.NodesJoin); err != nil {
 			return nil, err
 		}
@@ -74,7 +74,7 @@ func (a *API) createToken(ctx context.Context, p rights.Principal, in *struct{ B
 			return nil, fmt.Errorf("make a token for a cluster that is open to all tenants: %w", err)
 		}
 	}
-	tok, rec, err := a.opt.Desk.Create(ctx, jointoken.Order{
+	tok, rec, err := a.opt.Tokens.Create(ctx, jointoken.Order{
 		Scope: jointoken.ForCluster, Cluster: r.Cluster, Uses: r.Uses, TTL: time.Duration(r.TTL) * time.Second,
 		Tenant: tenant, By: p.User, Open: r.Open,
 	})
@@ -93,7 +93,7 @@ func tokenOf(r jointoken.Record) api.JoinToken {
 func (a *API) listTokens(_ context.Context, p rights.Principal, _ *struct{}) (*struct{ Body api.Page[api.JoinToken] }, error) {
 	out := &struct{ Body api.Page[api.JoinToken] }{}
 	out.Body.Items = []api.JoinToken{}
-	for _, r := range a.opt.Desk.List() {
+	for _, r := range a.opt.Tokens.List() {
 		if rights.Allowed(p, rights.ClustersJoin, r.Tenant) == nil {
 			out.Body.Items = append(out.Body.Items, tokenOf(r))
 		}
@@ -105,14 +105,14 @@ func (a *API) revokeToken(ctx context.Context, p rights.Principal, in *struct {
 	ID string `path:"id"`
 },
 ) (*nothing, error) {
-	r, err := a.opt.Desk.Get(in.ID)
+	r, err := a.opt.Tokens.Get(in.ID)
 	if err != nil || !p.Sees(r.Tenant) {
 		return nil, missing("join token", in.ID)
 	}
 	if err := rights.Allowed(p, rights.ClustersJoin, r.Tenant); err != nil {
 		return nil, err
 	}
-	return nil, a.opt.Desk.Revoke(ctx, in.ID)
+	return nil, a.opt.Tokens.Revoke(ctx, in.ID)
 }
 
 func (a *API) listNodeTokens(ctx context.Context, p rights.Principal, in *struct {

@@ -17,15 +17,14 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 )
 
-// bookmarkEvery is the pause after which a quiet watch says where it is.
+// bookmarkEvery is the interval of bookmarks in a watch without changes.
 const bookmarkEvery = 15 * time.Second
 
-// maxWatch ends a watch in time for the client to show a fresh token; it resumes
-// where it was.
+// maxWatch ends a watch before its token expires; the client resumes it with a new one.
 const maxWatch = 30 * time.Minute
 
-// watchable diverts a list's request with ?watch=1 to a stream of changes of
-// the kind, as server-sent events.
+// watchable answers a list's request with ?watch=1 by a stream of the kind's changes, as
+// server-sent events.
 func (a *API) watchable(kind string, action rights.Action) func(huma.Context, func(huma.Context)) {
 	return func(ctx huma.Context, next func(huma.Context)) {
 		if w := ctx.Query("watch"); w == "" || w == "0" || w == "false" {
@@ -39,7 +38,7 @@ func (a *API) watchable(kind string, action rights.Action) func(huma.Context, fu
 	}
 }
 
-// watch streams until the client goes. Its errors come before the first byte.
+// watch streams until the client disconnects. It returns an error only before the first byte.
 func (a *API) watch(w http.ResponseWriter, r *http.Request, kind string, action rights.Action) error {
 	p := principal(r.Context())
 	q := r.URL.Query()
@@ -130,7 +129,7 @@ type bookmark struct {
 	Revision api.Revision `json:"revision"`
 }
 
-// scope narrows a watch.
+// scope selects the objects of a watch.
 type scope struct {
 	tenant api.Tenant
 	under  string // an application's or a service's id
@@ -147,14 +146,14 @@ func (s scope) holds(c api.Change) bool {
 	return within(id, s.under)
 }
 
-// within reports whether an id is the given application's or service's, or below
-// it; everything is below "".
+// within reports whether an id is the given application or service, or below it. All ids
+// are below "".
 func within(id, under string) bool {
 	rest, ok := strings.CutPrefix(id, under)
 	return ok && (under == "" || rest == "" || rest[0] == '.' || rest[0] == '#')
 }
 
-// eventObject is the full id of what the event is about.
+// eventObject returns the full id of the object of an event.
 func eventObject(e api.Event) string {
 	if e.Tenant == "" {
 		return e.Object
@@ -162,7 +161,7 @@ func eventObject(e api.Event) string {
 	return string(e.Tenant) + "/" + e.Object
 }
 
-// show is the change as the principal may see it.
+// show returns the change as the principal may see it.
 func (a *API) show(p rights.Principal, action rights.Action, kind string, keep scope, c api.Change) (api.Change, bool) {
 	if c.Kind != kind || !keep.holds(c) || rights.Allowed(p, action, c.Tenant) != nil {
 		return c, false

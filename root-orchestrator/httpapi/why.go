@@ -9,12 +9,11 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
-	"github.com/treeline-edge/treeline/root-orchestrator/root"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/placement"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Clusters that are asked for one explanation: how many at once, how many in all,
-// and how long it waits for them.
+// Bounds of the requests to clusters for one explanation: at once, in total, and time.
 const (
 	whyAtOnce = 16
 	whyMost   = 64
@@ -54,8 +53,7 @@ func (a *API) why(ctx context.Context, p rights.Principal, in *struct {
 	return &struct{ Body api.Why }{a.shownWhy(p, w)}, nil
 }
 
-// worthAsking are the clusters that an instance without one could be on, as far
-// as its SLA goes.
+// worthAsking returns the clusters whose kind fits the SLA of an instance without cluster.
 func worthAsking(w api.Why, clusters []api.Cluster) (ask []api.ClusterID) {
 	for _, c := range clusters {
 		ruledOut := slices.ContainsFunc(w.Root.Candidates, func(r api.Rejection) bool {
@@ -68,17 +66,17 @@ func worthAsking(w api.Why, clusters []api.Cluster) (ask []api.ClusterID) {
 	return ask
 }
 
-// placing is what of a spec decides on its place: commands and environments,
-// which may hold secrets, are not a cluster's before the instance is.
+// placing returns the part of a spec that decides about placement. A cluster gets
+// commands and environments, which may contain secrets, only with the instance.
 func placing(m api.Microservice) *api.Microservice {
 	m.ID, m.Code, m.Cmd, m.Environment = "", "", nil, nil
 	m.Replicas, m.StopGrace, m.OneShot, m.MaxAttempts, m.Platform = nil, 0, false, 0, ""
 	return &m
 }
 
-// askClusters adds what the clusters say, node by node, of those whose nodes the
-// principal may see. Without a spec the cluster is asked about an instance that it
-// has. A cluster that does not answer leaves the explanation as the root has it.
+// askClusters adds the explanations of clusters whose nodes the principal may see, node by
+// node. Without a spec it asks about an instance that the cluster has. If a cluster does
+// not answer, the root's explanation stays.
 func (a *API) askClusters(ctx context.Context, p rights.Principal, w *api.Why, clusters []api.ClusterID, spec *api.Microservice) {
 	ctx, cancel := context.WithTimeout(ctx, whyWait)
 	defer cancel()
@@ -116,8 +114,8 @@ func (a *API) askClusters(ctx context.Context, p rights.Principal, w *api.Why, c
 	}
 }
 
-// nearestHelps has the advice follow the nearest miss of all nodes that were
-// asked about: the root's own view sums nodes up, and may miss by less than any.
+// nearestHelps takes the advice from the node that comes closest. The root's own view adds
+// nodes up and may come closer than any single one.
 func nearestHelps(w *api.Why) {
 	var near *api.ClusterWhy
 	for i, c := range w.Clusters {
@@ -126,7 +124,7 @@ func nearestHelps(w *api.Why) {
 		}
 	}
 	if near != nil {
-		w.WouldHelp = root.WouldHelp(api.Why{Root: w.Root, Clusters: []api.ClusterWhy{*near}})
+		w.WouldHelp = placement.WouldHelp(api.Why{Root: w.Root, Clusters: []api.ClusterWhy{*near}})
 	}
 }
 
@@ -145,8 +143,8 @@ func (a *API) shownClusters(p rights.Principal, ex api.Explanation) api.Explanat
 	return ex
 }
 
-// shownWhy is the explanation as the principal may see it: nodes are named to
-// those who may see them.
+// shownWhy returns the explanation, without the names of nodes if the principal may not
+// see them.
 func (a *API) shownWhy(p rights.Principal, w api.Why) api.Why {
 	w.Instance = a.shownInstance(p, w.Instance)
 	w.Root = a.shownClusters(p, w.Root)

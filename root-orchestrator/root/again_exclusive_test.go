@@ -98,7 +98,7 @@ func TestDeletedInstanceIsKeptUntilItsExclusivePlacementsEnded(t *testing.T) {
 			}
 			ends(w)
 			w.checkBooks()
-			if n := len(w.c.instances) + len(w.c.apps); n != 0 {
+			if n := len(w.c.Instances("")) + len(w.c.Apps("")); n != 0 {
 				t.Errorf("%d instances and applications are left, want none", n)
 			}
 		})
@@ -123,7 +123,7 @@ func TestInstanceThatIsNowhereIsKeptUntilItsExclusivePlacementsEnded(t *testing.
 	w.restart()
 	w.checkBooks()
 	w.settle()
-	if n := len(w.c.instances) + len(w.c.apps); n != 0 {
+	if n := len(w.c.Instances("")) + len(w.c.Apps("")); n != 0 {
 		t.Errorf("%d instances and applications are left, want none", n)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -23,7 +25,7 @@ func asking(t *testing.T, clusters ...api.ClusterID) *world {
 
 func (w *world) asked() (out []sched.Ask) {
 	for _, e := range w.last.Send {
-		if e.To == api.ToScheduler {
+		if e.To == wire.ToScheduler {
 			out = append(out, e.Msg.(sched.Ask))
 		}
 	}
@@ -53,10 +55,10 @@ func TestBuiltInDecidesWhereTheSchedulerOutsideFails(t *testing.T) {
 		answer *sched.Answer
 		says   string
 	}{
-		"says nothing":          {nil, "it did not answer in time"},
-		"names nobody":          {&sched.Answer{}, "it named no cluster"},
+		"says nothing":          {nil, "no answer within 5s"},
+		"names nobody":          {&sched.Answer{}, "it names no candidate"},
 		"crashed":               {&sched.Answer{Error: "exit status 2"}, "exit status 2"},
-		"names what is unknown": {&sched.Answer{Ranked: []sched.Choice{{ID: "a"}, {ID: "zz"}}}, `it named "zz", which it was not asked about`},
+		"names what is unknown": {&sched.Answer{Ranked: []sched.Choice{{ID: "a"}, {ID: "zz"}}}, `the answer names "zz", which is no candidate`},
 		"babbles":               {&sched.Answer{Error: strings.Repeat("no", 4000)}, "nono"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -75,7 +77,7 @@ func TestBuiltInDecidesWhereTheSchedulerOutsideFails(t *testing.T) {
 				t.Error("it is nowhere")
 			}
 			var told []api.Event
-			for _, e := range w.c.Events(EventFilter{Instance: web.Instance(0)}) {
+			for _, e := range w.c.Events(events.Filter{Instance: web.Instance(0)}) {
 				if e.Reason == api.ReasonNoScheduler {
 					told = append(told, e)
 				}
@@ -113,7 +115,7 @@ func TestFewQuestionsAreOpenAtOnceTheMostUrgentFirst(t *testing.T) {
 	w := asking(t, "a", "b")
 	w.apply(100)
 	open := w.asked()
-	if len(open) != mostQuestions {
+	if len(open) != 64 {
 		t.Fatalf("%d are open", len(open))
 	}
 	urgent := application(1, func(m *api.Microservice) { m.Priority = "urgent" })
@@ -125,17 +127,24 @@ func TestFewQuestionsAreOpenAtOnceTheMostUrgentFirst(t *testing.T) {
 		t.Fatalf("then it is asked %+v", next)
 	}
 	open = append(open[1:], next...)
+	var keys []string
 	for len(open) > 0 {
+		keys = append(keys, open[0].Key)
 		w.must(Ranked{sched.Answer{Key: open[0].Key, Ranked: []sched.Choice{{ID: "a"}, {ID: "b"}}}})
 		open = append(open[1:], w.asked()...)
 	}
-	for _, in := range w.c.instances {
+	for _, in := range w.c.Instances("") {
 		if in.Cluster == "" {
 			t.Errorf("%s is nowhere", in.ID)
 		}
 	}
-	if len(w.c.questions.open)+w.c.questions.next.len() != 0 {
-		t.Error("questions are left")
+	for _, key := range keys {
+		if id, open := w.c.placement.Question(key); open {
+			t.Errorf("the question about %s is left", id)
+		}
+	}
+	if left := w.c.placement.Unasked(); len(left) > 0 {
+		t.Errorf("%v are still to be asked about", left)
 	}
 	w.checkBooks()
 }
@@ -145,8 +154,11 @@ func TestQuestionIsForgottenWithItsInstance(t *testing.T) {
 	w.apply(100)
 	key := w.asked()[0].Key
 	w.must(DeleteApp{App: shop})
-	if len(w.c.questions.open)+w.c.questions.next.len() != 0 {
-		t.Error("questions are left")
+	if id, open := w.c.placement.Question(key); open {
+		t.Errorf("the question about %s is left", id)
+	}
+	if left := w.c.placement.Unasked(); len(left) > 0 {
+		t.Errorf("%v are still to be asked about", left)
 	}
 	w.must(Ranked{sched.Answer{Key: key, Ranked: []sched.Choice{{ID: "a"}}}})
 	w.checkBooks()
@@ -214,11 +226,14 @@ func TestNewSLAVoidsTheOpenQuestion(t *testing.T) {
 	w.do(Start{})
 	w.join("a", 10)
 	w.apply(1)
-	first := w.c.instances[web.Instance(0)].asked
+	first := w.asked()
 	w.apply(1, code("new"))
-	in := w.c.instances[web.Instance(0)]
-	if first == "" || in.asked == "" || in.asked == first {
-		t.Errorf("asked %q and then %q", first, in.asked)
+	second := w.asked()
+	if len(first) != 1 || len(second) != 1 || first[0].Key == second[0].Key {
+		t.Fatalf("asked %+v and then %+v", first, second)
+	}
+	if _, open := w.c.placement.Question(first[0].Key); open {
+		t.Error("the question about the old SLA is open")
 	}
 	w.checkBooks()
 }

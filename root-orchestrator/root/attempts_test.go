@@ -36,7 +36,7 @@ func TestRestartsSurviveAChangeOfCluster(t *testing.T) {
 	w.restart()
 	w.twins["a"].off = true
 	w.pass(2 * time.Minute)
-	in := w.c.view(w.instance(0))
+	in, _ := w.c.Instance(web.Instance(0))
 	if in.Cluster != "b" || in.Restarts != 4 || in.Failures != 3 {
 		t.Fatalf("on %s with %d restarts and %d failures, want b with 4 and 3", in.Cluster, in.Restarts, in.Failures)
 	}
@@ -45,7 +45,7 @@ func TestRestartsSurviveAChangeOfCluster(t *testing.T) {
 	}
 	w.apply(1, func(m *api.Microservice) { m.Memory++ })
 	w.settle()
-	if in := w.c.view(w.instance(0)); in.Restarts != 0 || in.Failures != 0 {
+	if in, _ := w.c.Instance(web.Instance(0)); in.Restarts != 0 || in.Failures != 0 {
 		t.Errorf("a new SLA begins with %d restarts and %d failures", in.Restarts, in.Failures)
 	}
 }

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
 )
 
 // TestAClusterThatClaimsWhatCannotBeGetsNothing has a cluster claim what no cluster
@@ -38,7 +41,7 @@ func TestAClusterThatClaimsWhatCannotBeGetsNothing(t *testing.T) {
 				lies()
 			}
 			said := 0
-			for _, e := range w.c.Events(EventFilter{}) {
+			for _, e := range w.c.Events(events.Filter{}) {
 				if e.Reason == api.ReasonOutOfBounds {
 					said++
 					if e.Cluster != "a" || !strings.Contains(e.Detail, "aggregate.") {
@@ -60,8 +63,32 @@ func TestAReportWithoutAPlaceInTimeIsRefused(t *testing.T) {
 	if err := w.do(r).Err; !errors.Is(err, api.ErrInvalid) {
 		t.Errorf("boot 2^64-1: %v", err)
 	}
-	if err := w.do(Hello{api.Hello{Cluster: "a", Since: math.MaxUint64}}).Err; !errors.Is(err, api.ErrInvalid) {
+	if err := w.do(Hello{wire.Hello{Cluster: "a", Since: math.MaxUint64}}).Err; !errors.Is(err, api.ErrInvalid) {
 		t.Errorf("since 2^64-1: %v", err)
 	}
 	w.must(w.twins["a"].report()) // an honest one is heard after it
+}
+
+// TestWhatIsAddedAndNeverGoneIsBounded has a cluster add instances of its own and take
+// them away again, without ever saying that nothing of them is left.
+func TestWhatIsAddedAndNeverGoneIsBounded(t *testing.T) {
+	w := newWorld(t, "a")
+	w.apply(1)
+	w.settle()
+	first := w.c.clusters.Info("a").LocalNumbers()
+	for i := range 2*MaxReplicas - 3 { // those of before
+		w.c.restoreInstance(&applications.Instance{ID: web.Instance(first + 50_000 + i), Leaving: true})
+	}
+	for i := range 10 {
+		o := api.Observed{Instance: web.Instance(first + i), Epoch: 1, State: api.Running, Local: true}
+		for range 2 {
+			r := w.twins["a"].report()
+			r.Observed = append(r.Observed, o)
+			w.do(r)
+			o.State, o.Reason = api.Terminated, api.ReasonScaledLocally
+		}
+	}
+	if n := len(w.c.apps.InstancesOf(web)); n != 2*MaxReplicas {
+		t.Errorf("%d instances are kept, want at most %d", n, 2*MaxReplicas)
+	}
 }

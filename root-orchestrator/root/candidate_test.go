@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// In one step, before any report, the root promises no more than clusters have.
+// In one step, before any report, the root reserves no more than clusters have.
 func TestReservationsCountAtOnce(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 3))
@@ -38,13 +38,16 @@ func TestReservationsCountAtOnce(t *testing.T) {
 			w.must(Apply{Tenant: "acme", Spec: app})
 		}
 		w.checkBooks()
-		for _, id := range step.Keys(w.c.clusters) {
-			cl := w.c.clusters[id]
-			if !cl.reserved.Fits(cl.Agg.Free) {
-				t.Fatalf("seed %d: %s has %s and is promised %s", seed, id, cl.Agg.Free, cl.reserved)
+		gpus := map[api.ClusterID]int{}
+		for _, in := range w.records() {
+			gpus[in.Cluster] += in.Spec.VGPUs
+		}
+		for _, cl := range w.c.Clusters() {
+			if !cl.Reserved.Fits(cl.Aggregate.Free) {
+				t.Fatalf("seed %d: %s has %s free and %s reserved", seed, cl.ID, cl.Aggregate.Free, cl.Reserved)
 			}
-			if gpus := cl.byRuntime["container"].devices["gpu"]; gpus > cl.Agg.Slots[0].Devices[0].Free {
-				t.Fatalf("seed %d: %s is promised %d GPUs", seed, id, gpus)
+			if free := cl.Aggregate.Slots[0].Devices[0].Free; gpus[cl.ID] > free {
+				t.Fatalf("seed %d: %s has %d GPUs free and %d reserved", seed, cl.ID, free, gpus[cl.ID])
 			}
 		}
 	}
@@ -56,20 +59,20 @@ func TestSameSeedSamePlaces(t *testing.T) {
 		w.must(Apply{Tenant: "acme", Spec: linked(20)})
 		w.apply(9)
 		var b strings.Builder
-		for _, id := range step.Keys(w.c.instances) {
-			b.WriteString(string(id) + " " + string(w.c.instances[id].Cluster) + "\n")
+		for _, in := range w.c.Instances("") {
+			b.WriteString(string(in.ID) + " " + string(in.Cluster) + "\n")
 		}
 		return b.String()
 	}
 	first := run()
 	for range 5 {
 		if again := run(); again != first {
-			t.Fatalf("first\n%s, then\n%s", first, again)
+			t.Fatalf("placements with the same seed differ:\n%s\nand\n%s", first, again)
 		}
 	}
 }
 
-func TestClusterThatTellsOfNoKindsMayHaveAny(t *testing.T) {
+func TestClusterWithoutKindsMayHaveAny(t *testing.T) {
 	w := newWorld(t, "a")
 	r := w.twins["a"].report()
 	r.Aggregate.Slots = nil
@@ -80,12 +83,12 @@ func TestClusterThatTellsOfNoKindsMayHaveAny(t *testing.T) {
 	})
 	if w.on("a") != 1 {
 		why, _ := w.c.Why(web.Instance(0), w.now)
-		t.Errorf("%+v", why.Root)
+		t.Errorf("not placed on a cluster that reports no kinds of nodes: %+v", why.Root)
 	}
 }
 
-// A cluster that tells of no kinds says how many of its nodes have an overlay network.
-func TestClusterThatTellsOfNoKindsHasTheOverlayNetworkThatItSays(t *testing.T) {
+// A cluster that reports no kinds of nodes reports how many have an overlay network.
+func TestClusterWithoutKindsReportsItsOverlayNetwork(t *testing.T) {
 	for _, tt := range []struct {
 		says    *int
 		network string
@@ -118,12 +121,12 @@ func TestAnOverlayNetworkLetsWaitingInstancesIn(t *testing.T) {
 	w.settle()
 	why, _ := w.c.Why(web.Instance(0), w.now)
 	if w.on("a") != 0 || why.Root.Nearest == nil || why.Root.Nearest.Constraint != sched.ConstraintNetwork {
-		t.Fatalf("%d placed, %+v", w.on("a"), why.Root)
+		t.Fatalf("%d instances are placed without an overlay network: %+v", w.on("a"), why.Root)
 	}
 	tw.noOverlay = false
 	w.settle()
 	if w.on("a") != 1 {
-		t.Errorf("it waits though a node has an overlay network")
+		t.Errorf("the instance waits although a node has an overlay network")
 	}
 }
 
@@ -131,22 +134,22 @@ func TestScoreFadesWithAge(t *testing.T) {
 	w := newWorld(t, "old", "young")
 	w.twins["old"].off = true
 	w.pass(20 * time.Second)
-	if a, b := w.c.table.Get("old").Age, w.c.table.Get("young").Age; a < 15*time.Second || b != 0 {
-		t.Fatalf("ages %s and %s", a, b)
+	if a, b := w.c.placement.Candidate("old").Age, w.c.placement.Candidate("young").Age; a < 15*time.Second || b != 0 {
+		t.Fatalf("ages %s and %s, want at least 15 s and 0", a, b)
 	}
 	w.apply(6)
 	if w.on("young") <= w.on("old") {
-		t.Errorf("%d on the one, %d on the other", w.on("young"), w.on("old"))
+		t.Errorf("%d instances on young and %d on old, want more on young", w.on("young"), w.on("old"))
 	}
 	w.twins["old"].off = false
 	w.round()
-	if a := w.c.table.Get("old").Age; a != 0 {
-		t.Errorf("heard again, it is %s old", a)
+	if a := w.c.placement.Candidate("old").Age; a != 0 {
+		t.Errorf("after a report the candidate is %s old, want 0", a)
 	}
 }
 
-// A cluster that reports every 30 s, because nothing changes there, is not lost
-// by being quiet for longer than the shortest silence that counts.
+// A cluster that reports every 30 s, because nothing changes there, does not count as
+// lost after the least silence that does.
 func TestQuietClusterIsNotLost(t *testing.T) {
 	w := newWorld(t, "a")
 	w.apply(1)
@@ -163,7 +166,7 @@ func TestQuietClusterIsNotLost(t *testing.T) {
 	for _, pause := range []time.Duration{2, 5, 10, 20, 29, 30, 30, 31, 30} {
 		say(pause * time.Second)
 		if cl, _ := w.c.Cluster("a"); cl.Status != api.ClusterReady {
-			t.Fatalf("after a pause of %d s it is %s", pause, cl.Status)
+			t.Fatalf("after a pause of %d s the cluster is %s, want ready", pause, cl.Status)
 		}
 	}
 	silent := func(after time.Duration) bool {
@@ -175,7 +178,7 @@ func TestQuietClusterIsNotLost(t *testing.T) {
 		return cl.Status == api.ClusterSilent
 	}
 	if silent(60*time.Second) || !silent(35*time.Second) {
-		t.Error("quiet, it is lost too soon or never")
+		t.Error("a cluster with long pauses is lost too soon or never")
 	}
 	tw.run()
 	w.do(tw.report())
@@ -183,7 +186,7 @@ func TestQuietClusterIsNotLost(t *testing.T) {
 		say(time.Second)
 	}
 	if silent(25*time.Second) || !silent(10*time.Second) {
-		t.Error("lively again, it is lost too soon or too late")
+		t.Error("a cluster with short pauses is lost too soon or too late")
 	}
 }
 
@@ -201,12 +204,11 @@ func BenchmarkDecision(b *testing.B) {
 			}
 			w.must(Apply{Tenant: "acme", Spec: app})
 			s := app.Services[0]
-			in := &instance{ID: shop.Service(s.Name, s.Namespace).Instance(5000), Spec: s, State: api.Requested}
-			w.c.enter(in)
+			in := &applications.Instance{ID: shop.Service(s.Name, s.Namespace).Instance(5000), Spec: &s, State: api.Requested}
+			w.c.restoreInstance(in)
 			b.ReportAllocs()
 			for b.Loop() {
-				req := w.c.request(in)
-				if _, ok := w.c.table.Best(&req, w.c.plugin(in), in.seed()); !ok {
+				if d := w.c.placement.Decide(facts(in)); d.Cluster == "" {
 					b.Fatal("nowhere")
 				}
 			}

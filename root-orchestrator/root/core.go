@@ -1,6 +1,9 @@
-// Package root is the core of the root orchestrator: it keeps what developers
-// asked for, ranks clusters by their aggregates, offers each instance down the
-// list, and takes back what a cluster cannot place. It knows clusters, never nodes.
+// Package root is the core of the root orchestrator. It keeps what developers asked for,
+// ranks clusters by their aggregates, offers each instance to the best cluster, and takes
+// back what a cluster cannot place. It knows clusters, but not their nodes.
+//
+// The state is in sub-machines: applications, clusters, placement, netbook, addresses and
+// events. Core routes an input to one of them and its results to the others.
 //
 //	c := root.New(root.Config{})
 //	eff := c.Step(now, root.Apply{Tenant: "acme", Spec: sla.Applications[0]})
@@ -14,32 +17,39 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/bounds"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/addresses"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/clusters"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/netbook"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/placement"
 	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Config is what the root's core needs to know. Zero values mean the defaults.
+// Config configures a Core. Zero values mean the defaults.
 type Config struct {
-	Dead       time.Duration // silence after which a cluster's instances are placed elsewhere: 30 s
-	RetryMin   time.Duration // before a cluster that refused an instance is asked again: 2 s, doubling
-	RetryMax   time.Duration // up to: 60 s
-	EventsKept int           // 4096
-	Plugin     sched.Plugin  // rom
-	// Asks names the scheduler outside of the core that ranks the clusters that fit
-	// (api.ToScheduler); Plugin decides where it does not answer well and in time.
+	Dead       time.Duration // silence after which a cluster's instances are placed elsewhere; default 30 s
+	RetryMin   time.Duration // pause before a cluster that refused is asked again, doubling; default 2 s
+	RetryMax   time.Duration // the longest pause; default 60 s
+	EventsKept int           // default 4096
+	Plugin     sched.Plugin  // default rom
+	// Asks is the name of the external scheduler that ranks the clusters that fit
+	// (wire.ToScheduler). Plugin decides if it gives no valid answer in time.
 	Asks string
-	// MovesPerHour bounds how often an instance moves because its place breaks its SLA: 4; below 0 never.
+	// MovesPerHour bounds how often an instance moves because its place violates its SLA;
+	// below 0 means never, the default is 4.
 	MovesPerHour int
-	// Ranges are the network's, for the installation's whole life: api.DefaultNetRanges
-	// at the first start, what they were at a later one. Restore refuses others.
-	Ranges api.NetRanges
-	// ClusterPercent is how much of the instance network one cluster gets at most: 25.
+	// Ranges are the network's, for the life of the installation; default
+	// wire.DefaultNetRanges. Restore refuses others than those of the first start.
+	Ranges wire.NetRanges
+	// ClusterPercent is the largest part of the instance network for one cluster; default 25.
 	ClusterPercent int
-	// TenantPercent is how much of the services' addresses one tenant gets at most, with
-	// the tenants below it: 25. What it has beyond, as after a change of this, it keeps.
+	// TenantPercent is the largest part of the services' addresses for one tenant and the
+	// tenants below it; default 25. Addresses given before the value was lowered stay.
 	TenantPercent int
 }
 
@@ -58,299 +68,215 @@ func (c Config) withDefaults() Config {
 }
 
 // MaxReplicas bounds the instances of one service.
-const MaxReplicas = 10_000
+const MaxReplicas = applications.MaxReplicas
 
-// resend is how soon a desired set is sent again to a cluster that does not hold it.
-const resend = time.Second
+// Core is the root's state. It has one owner. Its routes are in layers, of which each
+// calls only those below: Core takes inputs, instances moves instances, network keeps the
+// network up to date, effects collects what a step saves and sends.
+type Core struct{ instances }
 
-// Core is the root's state. It has one owner.
-type Core struct {
-	cfg       Config
-	apps      map[api.AppID]*app
-	services  map[api.ServiceID]*service
-	instances map[api.InstanceID]*instance
-	clusters  map[api.ClusterID]*cluster
-	table     sched.Table // one candidate per cluster
-	waiting   queue
-	questions questions
-	links     links
-	stuck     stuck
-	roomier   map[api.ClusterID]bool // where this step gave a reservation up
-	events    events
-	speaker   api.ClusterID // whose word the step takes; "": no cluster's
-	net       network
-	dry       bool                       // a sketch
-	doubts    map[api.InstanceID][]Doubt // of a sketch
+// state are the sub-machines. Its methods answer reads.
+type state struct {
+	apps      *applications.Machine
+	clusters  *clusters.Machine
+	placement *placement.Machine
+	net       *netbook.Book
+	addresses *addresses.Book
+	events    *events.Log
 
 	counter step.Counter
-	blocks  int // given to clusters so far
-	journal step.Journal
-	timers  step.Timers[timerKey]
-	dirty   dirty
-
-	clock step.Clock
-	wall  time.Time // the step's time, for people
-	now   time.Time // less the pauses of this process, for silence
-	send  []api.Envelope
+	clock   step.Clock
+	wall    time.Time // the step's time, for people
+	now     time.Time // less the pauses of this process, for silence
 }
 
-type timerKey struct {
-	what     timerKind
-	cluster  api.ClusterID
-	instance api.InstanceID
-	service  api.ServiceID
-	tenant   api.Tenant
+// effects collects the effects of a step.
+type effects struct {
+	state
+	cfg        Config
+	journal    step.Journal
+	send       []wire.Envelope
+	eventLimit *events.Limiter
+	reporter   api.ClusterID // whose report the step takes; "" if it takes none
+	dry        bool          // this is the copy of a dry run
 }
 
-type timerKind uint8
+// toCluster sends a message to a cluster at the end of the step.
+func (c *effects) toCluster(id api.ClusterID, m wire.RootToCluster) { c.emit(id.Addr(), m) }
 
-const (
-	timerDead         timerKind = iota // look whether the cluster is silent
-	timerRetry                         // try to place the instance again
-	timerAge                           // what is known of the cluster is older by a step
-	timerAsk                           // the scheduler outside has not answered about the instance
-	timerProbe                         // ask the cluster again that refused what the service asks
-	timerTell                          // clusters are to be told where a service's links lead
-	timerTellOfOne                     // there is room for an event about the instance
-	timerTellOfTenant                  // there is room for an event about the topmost tenant's instances by the cluster
-	timerTellOfAll                     // there is room for an event by the cluster
-	timerSearch                        // the search for a place that keeps the instance's links is over
-)
-
-// dirty is what a step changed and its end saves and shows, once each and in
-// the order of the first change.
-type dirty struct {
-	apps      []api.AppID
-	instances []api.InstanceID
-	clusters  []api.ClusterID
-	touched   []api.ClusterID // whose desired set changed
-	services  []api.ServiceID // to be reconciled, once for all that the step brought
-	seen      map[string]bool
+// emit gives a message to another part of the root orchestrator at the end of the step.
+func (c *effects) emit(to api.Addr, msg any) {
+	c.send = append(c.send, wire.Envelope{To: to, Msg: msg})
 }
 
-func (d *dirty) first(kind, id string) bool {
-	key := kind + "\x00" + id
-	if d.seen[key] {
-		return false
-	}
-	if d.seen == nil {
-		d.seen = map[string]bool{}
-	}
-	d.seen[key] = true
-	return true
-}
+func (c *effects) show(ch api.Change) { c.emit(wire.ToWatchers, ch) }
 
-// New is the core of a root that nothing is known of yet.
+// next returns a number above all numbers that it ever returned.
+func (c *effects) next() uint64 { return c.counter.Next(&c.journal, kindMeta, metaCounter) }
+
+func (c *effects) nextRev() api.Revision { return api.Revision(c.next()) }
+
+// New returns the core of a root that knows nothing yet.
 func New(cfg Config) *Core {
-	return &Core{
-		cfg:       cfg.withDefaults(),
-		events:    events{of: map[api.ClusterID]*clusterEvents{}},
-		apps:      map[api.AppID]*app{},
-		services:  map[api.ServiceID]*service{},
-		instances: map[api.InstanceID]*instance{},
-		clusters:  map[api.ClusterID]*cluster{},
-		roomier:   map[api.ClusterID]bool{},
-		questions: newQuestions(),
-		net:       newNetwork(),
-	}
+	cfg = cfg.withDefaults()
+	return &Core{instances{network{effects{
+		cfg:        cfg,
+		eventLimit: events.NewLimiter(cfg.EventsKept),
+		state: state{
+			events:   events.NewLog(cfg.EventsKept),
+			apps:     applications.New(),
+			clusters: clusters.New(clusters.Config{Dead: cfg.Dead}),
+			placement: placement.New(placement.Config{
+				RetryMin: cfg.RetryMin, RetryMax: cfg.RetryMax, Plugin: cfg.Plugin, Asks: cfg.Asks, MovesPerHour: cfg.MovesPerHour,
+			}),
+			net: netbook.New(netbook.Config{Ranges: cfg.Ranges, ClusterPercent: cfg.ClusterPercent, Wait: cfg.Dead}),
+		},
+	}}}}
 }
 
 // Step takes one input.
 func (c *Core) Step(now time.Time, in Input) step.Effects {
-	c.wall, c.now, c.send, c.stuck = now, c.clock.Observe(now, c.timers.Next()), nil, stuck{}
-	c.speaker = ""
-	err := c.take(in)
+	c.wall, c.now, c.send = now, c.clock.Observe(now, c.wake()), nil
+	c.apps.Begin(c.wall)
+	c.clusters.Begin(c.now, c.wall)
+	c.placement.Begin(c.clock, c.now, c.wall)
+	c.reporter = ""
+	err := in.apply(c)
 	c.expire()
-	c.reconcileChanged()
-	c.retryRoomier()
-	c.askMore()
-	c.tellLinked()
-	c.network()
-	c.flush()
-	return step.Effects{Save: c.journal.Take(), Send: c.send, Wake: c.clock.Real(c.timers.Next()), Err: err}
-}
-
-func (c *Core) take(in Input) error {
-	switch in := in.(type) {
-	case Start:
-		c.start()
-	case Apply:
-		return c.apply(in)
-	case Scale:
-		return c.scale(in)
-	case DeleteApp:
-		return c.deleteApp(in)
-	case JoinCluster:
-		info, bad, _ := bounds.Take(in.Info)
-		if err := bad.Err(); err != nil {
-			return fmt.Errorf("join cluster: %w", err)
-		}
-		return c.joinCluster(info, in.Open)
-	case SetGrant:
-		return c.setGrant(in)
-	case ForgetCluster:
-		return c.forgetCluster(in.ID)
-	case Hello:
-		h, bad, ok := bounds.Take(in.Hello)
-		if c.refuseValues(in.Hello.Cluster, bad); !ok {
-			return bad.Err()
-		}
-		return c.hello(h)
-	case Report:
-		c.speaker = in.Report.Cluster
-		r, bad, ok := bounds.Take(in.Report)
-		if c.refuseValues(in.Report.Cluster, bad); !ok {
-			return bad.Err()
-		}
-		return c.report(r)
-	case Ranked:
-		c.ranked(in.Answer)
+	for _, id := range c.apps.TakeReconcile() {
+		c.reconcile(id)
 	}
-	return nil
+	for _, id := range c.placement.Retries() {
+		if c.placement.Retried(id) { // what moves frees room in turn, for the next step
+			c.retry(id, placement.MoreRoom)
+		}
+	}
+	for _, id := range c.placement.Unasked() {
+		if !c.placement.TakeTurn(id) {
+			break
+		}
+		c.place(id)
+	}
+	c.resendTargets()
+	c.endNetwork()
+	c.flush()
+	return step.Effects{Save: c.journal.Take(), Send: c.send, Wake: c.clock.Real(c.wake()), Err: err}
 }
 
 // start repairs what a crash between two saves left half done.
 func (c *Core) start() {
-	for _, id := range step.Keys(c.clusters) {
-		cl := c.clusters[id]
-		cl.lastHeard = c.now
-		cl.gen = c.nextGen() // above all that an earlier life sent
-		cl.floor = cl.gen
-		for leaving := range cl.leaving {
-			cl.leaving[leaving] = cl.gen
-		}
-		for _, in := range cl.assigned {
-			in.putAt(cl)
-		}
-		c.timers.Set(timerKey{what: timerDead, cluster: id}, c.now.Add(c.cfg.Dead))
-		c.refresh(cl)
+	for _, id := range c.clusters.IDs() {
+		c.clusters.Start(id, api.Generation(c.next()))
+		c.refresh(id)
 	}
-	for _, id := range step.Keys(c.instances) {
-		in := c.instances[id]
-		switch s := c.services[id.Service()]; {
+	for _, id := range c.apps.Instances() {
+		in := c.apps.Get(id)
+		switch app, _ := c.apps.Service(id.Service()); {
 		case in.Leaving && in.Cluster == "":
-			c.remove(in) // the last of it went with its cluster
-		case s == nil || s.app == nil:
-			// Its application was not saved, or is gone.
-			c.leave(in, api.ReasonDeleted)
-		case in.Next != nil:
-		case in.Cluster == "" || in.Offered:
-			c.waiting.add(in)
+			c.remove(id) // its last cluster was removed
+		case app == nil: // it was not saved, or is gone
+			c.leave(id, api.ReasonDeleted)
+		case in.Next == nil && (in.Cluster == "" || in.Offered):
+			c.placement.Wait(c.facts(id))
 		}
 	}
-	for _, id := range step.Keys(c.services) {
-		c.reconcile(c.services[id])
+	for _, id := range c.apps.Services() {
+		c.reconcile(id)
 	}
-	for _, id := range step.Keys(c.apps) {
-		c.finishApp(c.apps[id])
+	for _, id := range c.apps.Apps() {
+		c.finishApp(id)
 	}
 	c.startNetwork()
 }
 
+// wake returns when the next timer ends, or the zero time.
+func (c *Core) wake() (at time.Time) {
+	for _, t := range []time.Time{c.clusters.Next(), c.placement.Next(), c.eventLimit.Next()} {
+		if at.IsZero() || !t.IsZero() && t.Before(at) {
+			at = t
+		}
+	}
+	return at
+}
+
+// expire handles the timers that have expired, in the order of their times.
 func (c *Core) expire() {
-	for {
-		k, ok := c.timers.Pop(c.now)
-		if !ok {
-			return
+	for due := true; due; {
+		if at, other := c.placement.Next(), c.clusters.Next(); !at.IsZero() && (other.IsZero() || !other.Before(at)) {
+			due = c.placementDue()
+		} else {
+			due = c.clusterDue()
 		}
-		switch k.what {
-		case timerDead:
-			if cl := c.clusters[k.cluster]; cl != nil {
-				c.checkSilence(cl)
-			}
-		case timerRetry, timerSearch:
-			if in := c.instances[k.instance]; in != nil && c.waiting.has(k.instance) {
-				c.tryPlace(in)
-			}
-		case timerAge:
-			if cl := c.clusters[k.cluster]; cl != nil {
-				c.age(cl)
-			}
-		case timerAsk:
-			if in := c.instances[k.instance]; in != nil {
-				c.unanswered(in)
-			}
-		case timerProbe:
-			if s, cl := c.services[k.service], c.clusters[k.cluster]; s != nil && cl != nil {
-				c.probe(s, cl)
-			}
-		case timerTell:
-			c.links.told[k.service] = true
-		case timerTellOfOne:
-			if in := c.instances[k.instance]; in != nil {
-				c.tellOfOne(in)
-			}
-		case timerTellOfTenant:
-			if cl := c.clusters[k.cluster]; cl != nil {
-				c.tellOfTenant(cl, k.tenant)
-			}
-		case timerTellOfAll:
-			if cl := c.clusters[k.cluster]; cl != nil {
-				c.tellOfAll(cl)
-			}
-		}
+	}
+	for _, e := range c.eventLimit.Due(c.now) {
+		c.writeEvent(e)
 	}
 }
 
-// retryRoomier gives the room of reservations that were given up to what waits.
-// What moves by that frees room in turn, for the next step.
-func (c *Core) retryRoomier() {
-	for _, id := range step.Keys(c.roomier) {
-		delete(c.roomier, id)
-		if cl := c.clusters[id]; cl != nil {
-			c.retryWaiting(cl, roomier)
-		}
+func (c *Core) placementDue() bool {
+	d, ok := c.placement.Pop(c.now)
+	if !ok {
+		return false
 	}
+	switch d.Kind {
+	case placement.DueRetry, placement.DueSearch:
+		if c.placement.Waits(d.Instance) {
+			c.place(d.Instance)
+		}
+	case placement.DueAsk:
+		if c.apps.Has(d.Instance) {
+			choice, fault := c.placement.Unanswered(c.facts(d.Instance))
+			c.answered(d.Instance, choice, fault)
+		}
+	case placement.DueProbe:
+		c.probe(d.Service, d.Cluster)
+	}
+	return true
 }
 
-// flush saves and shows what the step changed: what something hangs on first.
+func (c *Core) clusterDue() bool {
+	d, ok := c.clusters.Pop(c.now)
+	switch d.Kind {
+	case clusters.DueSilence:
+		c.lost(d.Cluster)
+	case clusters.DueAge:
+		c.refresh(d.Cluster)
+	}
+	return ok
+}
+
+// flush saves and shows what the step changed.
 func (c *Core) flush() {
-	d := c.dirty
-	c.dirty = dirty{}
-	for _, id := range d.clusters {
-		if cl := c.clusters[id]; cl != nil {
-			cl.Revision = c.nextRev()
-			c.journal.Put(kindCluster, string(id), cl)
-			v, _ := c.Cluster(id)
-			c.show(api.Change{Kind: "cluster", ID: string(id), Revision: cl.Revision, Object: v})
+	for _, id := range c.clusters.TakeChanged() {
+		r := c.clusters.Saved(id, c.nextRev())
+		r.Shares = c.net.Shares(id)
+		c.journal.Put(kindCluster, string(id), r)
+		v, _ := c.Cluster(id)
+		c.show(api.Change{Kind: "cluster", ID: string(id), Revision: r.Revision, Object: v})
+	}
+	apps, instances := c.apps.TakeChanged()
+	for _, id := range apps {
+		if c.apps.App(id) != nil {
+			c.journal.Put(kindApp, string(id), c.apps.SavedApp(id, c.nextRev()))
 		}
 	}
-	for _, id := range d.apps {
-		if a := c.apps[id]; a != nil {
-			a.Revision = c.nextRev()
-			c.journal.Put(kindApp, string(id), a)
-		}
-	}
-	for _, id := range d.instances {
-		if in := c.instances[id]; in != nil {
-			in.Revision = c.nextRev()
+	for _, id := range instances {
+		if c.apps.Has(id) {
+			in := c.apps.SavedInstance(id, c.nextRev())
 			c.journal.Put(kindInstance, string(id), in)
 			c.show(api.Change{Kind: "instance", ID: string(id), Tenant: id.Tenant(), Revision: in.Revision, Object: c.view(in)})
 		}
 	}
-	for _, id := range d.apps {
-		if a := c.apps[id]; a != nil {
-			c.show(api.Change{Kind: "app", ID: string(id), Tenant: a.Tenant, Revision: a.Revision, Object: c.viewApp(a)})
+	for _, id := range apps {
+		if a, ok := c.App(id); ok {
+			c.show(api.Change{Kind: "app", ID: string(id), Tenant: a.Tenant, Revision: a.Revision, Object: a})
 		}
 	}
-	for _, id := range d.touched {
-		if cl := c.clusters[id]; cl != nil {
-			c.sendChange(cl)
-		}
+	for _, id := range c.clusters.TakeTouched() {
+		msg, put := c.clusters.Update(id)
+		c.sendDesired(id, msg, put)
 	}
 }
-
-func (c *Core) emit(to api.Addr, msg any) {
-	c.send = append(c.send, api.Envelope{To: to, Msg: msg})
-}
-
-func (c *Core) show(ch api.Change) { c.emit(api.ToWatchers, ch) }
-
-func (c *Core) next() uint64 { return c.counter.Next(&c.journal, kindMeta, metaCounter) }
-
-func (c *Core) nextRev() api.Revision { return api.Revision(c.next()) }
-
-func (c *Core) nextGen() api.Generation { return api.Generation(c.next()) }
 
 // The root's documents.
 const (
@@ -363,43 +289,89 @@ const (
 	metaBlocks   = "blocks"
 )
 
-// Restore takes in what an earlier life saved. Kinds that are not the core's are
-// left alone.
+// Restore reads what an earlier life saved. It ignores documents of other kinds.
 func (c *Core) Restore(docs []store.Doc) error {
 	rank := map[string]int{kindMeta: 1, kindCluster: 2, kindApp: 3, kindInstance: 4, kindEvent: 5, kindAddress: 6}
-	docs = slices.Clone(docs)
+	docs = slices.DeleteFunc(slices.Clone(docs), func(d store.Doc) bool { return rank[d.Kind] == 0 })
 	slices.SortStableFunc(docs, func(a, b store.Doc) int { return cmp.Compare(rank[a.Kind], rank[b.Kind]) })
 	for _, d := range docs {
-		var err error
-		if d.Kind != kindMeta {
-			err = c.defaultRanges()
-		}
-		switch {
-		case err != nil:
-		case d.Kind == kindMeta && d.Key == metaCounter:
-			err = c.counter.Restore(d.Data)
-		case d.Kind == kindMeta && d.Key == metaBlocks:
-			err = json.Unmarshal(d.Data, &c.blocks)
-		case d.Kind == kindMeta && d.Key == metaNetwork:
-			err = c.restoreNetwork(d.Data)
-		case d.Kind == kindAddress:
-			err = c.restoreAddress(d)
-		case d.Kind == kindCluster:
-			err = c.restoreCluster(d)
-		case d.Kind == kindApp:
-			err = c.restoreApp(d)
-		case d.Kind == kindInstance:
-			err = c.restoreInstance(d)
-		case d.Kind == kindEvent:
-			err = c.restoreEvent(d)
-		default:
-			continue
-		}
-		if err != nil {
+		if err := c.restore(d); err != nil {
 			return fmt.Errorf("restore %s %s: %w", d.Kind, d.Key, err)
 		}
 		c.journal.Restored(d)
 	}
-	c.orderEvents()
+	c.deleteEvents(c.events.Restored())
 	return nil
+}
+
+func (c *Core) restore(d store.Doc) error {
+	if d.Kind == kindMeta {
+		switch d.Key {
+		case metaCounter:
+			return c.counter.Restore(d.Data)
+		case metaNetwork:
+			return c.restoreNetwork(d.Data)
+		case metaBlocks:
+			n, err := decode[int](d)
+			c.clusters.RestoreBlocks(n)
+			return err
+		}
+		return nil
+	}
+	if err := c.initNetwork(); err != nil {
+		return err
+	}
+	switch d.Kind {
+	case kindCluster:
+		r, err := decode[clusters.Record](d)
+		if err != nil {
+			return err
+		}
+		c.clusters.Restore(r)
+		c.addCluster(r.Info.ID, r.Shares)
+	case kindApp:
+		a, err := decode[applications.App](d)
+		if err != nil {
+			return err
+		}
+		c.apps.RestoreApp(&a)
+		c.setApp(a.ID, nil)
+		for _, id := range step.Keys(a.Addresses) {
+			a.Addresses[id] = c.addresses.Mark(id, a.Addresses[id])
+		}
+	case kindInstance:
+		in, err := decode[applications.Instance](d)
+		if err != nil {
+			return err
+		}
+		c.restoreInstance(&in)
+	case kindEvent:
+		return c.restoreEvent(d)
+	case kindAddress:
+		return c.restoreAddress(d)
+	}
+	return nil
+}
+
+func decode[T any](d store.Doc) (v T, err error) { return v, json.Unmarshal(d.Data, &v) }
+
+func (c *Core) restoreInstance(in *applications.Instance) {
+	c.apps.RestoreInstance(in, c.clusters.Known)
+	c.eventLimit.AddInstance(in.ID)
+	c.placement.Add(in.ID)
+	for _, at := range in.Stopping {
+		c.clusters.Leave(at, in.ID)
+	}
+	switch {
+	case !c.clusters.Known(in.Cluster):
+	case in.Leaving:
+		c.clusters.Leave(in.Cluster, in.ID)
+	default:
+		for _, at := range in.Clusters() {
+			c.clusters.RestorePut(at, in.ID, in.Digest(at))
+			c.eventLimit.Assigned(c.now, at, in.ID.Tenant(), 1)
+			c.placement.Count(in.ID, at, 1)
+		}
+	}
+	c.placement.Locate(facts(in))
 }

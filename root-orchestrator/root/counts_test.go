@@ -58,7 +58,7 @@ func TestCountsAfterScalingDown(t *testing.T) {
 			w.twins["a"].off = false
 			w.settle()
 			check("when the third is gone")
-			if n := len(w.c.instances); n != 2 {
+			if n := len(w.c.Instances("")); n != 2 {
 				t.Errorf("there are %d instances", n)
 			}
 		})

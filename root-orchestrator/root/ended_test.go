@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
 )
 
 // While its cluster removes what is left of a withdrawn instance, people see that its
@@ -41,11 +42,11 @@ func TestWithdrawnInstanceThatHasEndedIsShownSo(t *testing.T) {
 	if in := say(b, api.Terminated, true); in.State != api.Running {
 		t.Errorf("it is %s by the word of a cluster that does not have it", in.State)
 	}
-	before := len(w.c.Events(EventFilter{}))
+	before := len(w.c.Events(events.Filter{}))
 	if in := say(a, api.Terminated, true); in.State != api.Terminated || !in.Leaving {
 		t.Errorf("it is %s (leaving %v), want terminated and leaving", in.State, in.Leaving)
 	}
-	if n := len(w.c.Events(EventFilter{})); n != before {
+	if n := len(w.c.Events(events.Filter{})); n != before {
 		t.Errorf("%d events were told of it, want none before it is gone", n-before)
 	}
 	w.restart()

@@ -33,7 +33,8 @@ func TestCrashWhileForgettingAClusterLeavesNothingLeaving(t *testing.T) {
 			delete(w.twins, "a")
 			w.restart()
 			w.checkBooks()
-			for id, in := range w.c.instances {
+			for _, in := range w.c.Instances("") {
+				id := in.ID
 				if in.Leaving {
 					t.Errorf("%s is leaving for ever", id)
 				}

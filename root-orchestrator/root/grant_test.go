@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -81,16 +82,6 @@ func TestWhoseServicesAClusterGetsAtFirst(t *testing.T) {
 	}
 }
 
-// TestStoresFromBeforeGrants: a cluster of the installation is open as it was.
-func TestStoresFromBeforeGrants(t *testing.T) {
-	for owner, want := range map[api.Tenant]bool{"": true, "rival": false} {
-		cl := newCluster(api.ClusterInfo{ID: "oslo", Tenant: owner})
-		if got := cl.admits("acme"); got != want {
-			t.Errorf("owner %q admits acme: %v, want %v", owner, got, want)
-		}
-	}
-}
-
 // TestAClosedClusterLosesWhatItMayNotHave closes a cluster under what runs there.
 func TestAClosedClusterLosesWhatItMayNotHave(t *testing.T) {
 	for _, kind := range []func(*api.Microservice){func(*api.Microservice) {}, exclusive} {
@@ -104,7 +95,7 @@ func TestAClosedClusterLosesWhatItMayNotHave(t *testing.T) {
 			t.Fatalf("acme's is on %s, rival's on %s", w.where(ours), w.where(theirs))
 		}
 		w.must(SetGrant{ID: "oslo", Grant: api.Grant{}, By: "admin"})
-		if in := w.c.instances[ours]; in.Cluster == "oslo" || in.Spec.Exclusive && in.Cluster != "" {
+		if in := w.record(ours); in.Cluster == "oslo" || in.Spec.Exclusive && in.Cluster != "" {
 			t.Errorf("at once acme's is on %q", in.Cluster)
 		}
 		w.settle()
@@ -160,7 +151,7 @@ func TestAClusterCountsForItsCapsAtMost(t *testing.T) {
 		!a.Slots[0].Largest.Fits(most) || a.Slots[0].Privileged || a.Slots[0].Devices[0].Free != 2 {
 		t.Errorf("it counts for %+v", a)
 	}
-	es := slices.DeleteFunc(w.c.Events(EventFilter{}), func(e api.Event) bool { return e.Reason != api.ReasonCapped })
+	es := slices.DeleteFunc(w.c.Events(events.Filter{}), func(e api.Event) bool { return e.Reason != api.ReasonCapped })
 	if len(es) != 2 || !strings.Contains(es[1].Detail, "gpu, memory, nodes, privileged, vcpus") {
 		t.Errorf("events: %+v", es)
 	}

@@ -1,21 +1,24 @@
 package root
 
 import (
+	"fmt"
+
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/bounds"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Input is what can happen to the root. The zero Revision of an IfMatch sets no
-// condition.
-type Input interface{ input() }
+// Input is an input of the core. The zero IfMatch sets no condition.
+type Input interface{ apply(*Core) error }
 
 type (
-	// Start comes first, once, after Restore: the core repairs what a crash left half done.
+	// Start is the first input, after Restore. The core repairs what a crash left half done.
 	Start struct{}
-	// Tick comes when the Wake of the last step is reached.
+	// Tick is due at the Wake of the last step.
 	Tick struct{}
 
-	// Apply makes the application what Spec says; it must have been validated.
+	// Apply creates or updates an application. Spec must have been validated.
 	// Refused with ErrPrecondition (IfMatch, MustNotExist) or ErrConflict (it is being deleted).
 	Apply struct {
 		Tenant       api.Tenant
@@ -24,7 +27,7 @@ type (
 		MustNotExist bool
 		By           string
 	}
-	// Scale sets how many instances a service should have. Refused with
+	// Scale sets the number of a service's instances. Refused with
 	// ErrNotFound, ErrPrecondition, ErrInvalid (out of 0..MaxReplicas) or ErrConflict (being deleted).
 	Scale struct {
 		Service  api.ServiceID
@@ -32,7 +35,7 @@ type (
 		IfMatch  api.Revision
 		By       string
 	}
-	// DeleteApp withdraws all instances and forgets the application when they are gone.
+	// DeleteApp withdraws all instances and removes the application when they are gone.
 	// Refused with ErrNotFound or ErrPrecondition.
 	DeleteApp struct {
 		App     api.AppID
@@ -40,15 +43,15 @@ type (
 		By      string
 	}
 
-	// JoinCluster makes a cluster known, or renews what it says of itself. Its
-	// credentials were checked outside. Open says whether a cluster that is not known
-	// yet gets the services of all tenants; nil: if the installation owns it.
+	// JoinCluster makes a cluster known, or replaces its info. The caller has checked its
+	// credentials. Open says whether a new cluster gets the services of all tenants; nil: if
+	// the installation owns it.
 	JoinCluster struct {
 		Info api.ClusterInfo
 		Open *bool
 	}
-	// SetGrant replaces what a cluster is granted. Instances of tenants that it admits
-	// no more are taken off it at once and placed elsewhere. Refused with ErrNotFound,
+	// SetGrant replaces a cluster's grant. Instances of tenants that it no longer admits
+	// are taken off it at once and placed elsewhere. Refused with ErrNotFound,
 	// ErrInvalid or ErrPrecondition.
 	SetGrant struct {
 		ID      api.ClusterID
@@ -56,27 +59,66 @@ type (
 		IfMatch api.Revision
 		By      string
 	}
-	// ForgetCluster removes a cluster for good; its instances go elsewhere, exclusive ones too.
+	// ForgetCluster removes a cluster for good. Its instances go elsewhere, exclusive ones too.
 	ForgetCluster struct{ ID api.ClusterID }
 
 	// Hello is a cluster that opened its stream of desired state.
-	Hello struct{ api.Hello }
+	Hello struct{ wire.Hello }
 	// Report is a cluster's report.
-	Report struct{ api.Report }
+	Report struct{ wire.Report }
 
-	// Ranked is the answer of a scheduler outside to a sched.Ask. One to a question
-	// that is no longer open does nothing.
+	// Ranked is the external scheduler's answer to a sched.Ask. An answer to a question that
+	// is no longer open does nothing.
 	Ranked struct{ sched.Answer }
 )
 
-func (Start) input()         {}
-func (Tick) input()          {}
-func (Apply) input()         {}
-func (Scale) input()         {}
-func (DeleteApp) input()     {}
-func (JoinCluster) input()   {}
-func (SetGrant) input()      {}
-func (ForgetCluster) input() {}
-func (Hello) input()         {}
-func (Report) input()        {}
-func (Ranked) input()        {}
+func (Start) apply(c *Core) error {
+	c.start()
+	return nil
+}
+
+func (in Apply) apply(c *Core) error     { return c.apply(in) }
+func (in Scale) apply(c *Core) error     { return c.scale(in) }
+func (in DeleteApp) apply(c *Core) error { return c.deleteApp(in) }
+
+func (in JoinCluster) apply(c *Core) error {
+	info, bad, _ := bounds.Take(in.Info)
+	if err := bad.Err(); err != nil {
+		return fmt.Errorf("join cluster: %w", err)
+	}
+	return c.joinCluster(info, in.Open)
+}
+
+func (in SetGrant) apply(c *Core) error      { return c.setGrant(in) }
+func (in ForgetCluster) apply(c *Core) error { return c.removeCluster(in.ID) }
+
+func (in Hello) apply(c *Core) error {
+	h, bad, ok := bounds.Take(in.Hello)
+	if c.refuseValues(in.Hello.Cluster, bad); !ok {
+		return bad.Err()
+	}
+	if err := c.clusters.Check(h.Cluster); err != nil {
+		return err
+	}
+	c.catchUp(h.Cluster, h.Since, h.Digest)
+	return nil
+}
+
+func (in Report) apply(c *Core) error {
+	c.reporter = in.Report.Cluster
+	r, bad, ok := bounds.Take(in.Report)
+	if c.refuseValues(in.Report.Cluster, bad); !ok {
+		return bad.Err()
+	}
+	return c.report(&r)
+}
+
+func (in Ranked) apply(c *Core) error {
+	if id, ok := c.placement.Question(in.Key); ok {
+		d, fault := c.placement.Answered(c.facts(id), in.Answer)
+		c.answered(id, d, fault)
+	}
+	return nil
+}
+
+func (Tick) apply(*Core) error { return nil }

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -42,11 +42,7 @@ func linked(ms float64, change ...func(front, pre *api.Microservice)) api.Applic
 
 func (w *world) where(id api.InstanceID) api.ClusterID {
 	w.t.Helper()
-	in := w.c.instances[id]
-	if in == nil {
-		w.t.Fatalf("%s is not known", id)
-	}
-	return in.Cluster
+	return w.record(id).Cluster
 }
 
 // appliesInTurn applies the application without its first service's instance, and then
@@ -151,7 +147,7 @@ func TestClustersLearnWhereLinksLead(t *testing.T) {
 	if got := targets("there", pre.Instance(0)); len(got) != 1 || got[0].Service != front {
 		t.Errorf("pre's cluster is told %+v", got)
 	}
-	rev, epoch := w.c.instances[front.Instance(0)].SpecRev, w.c.instances[front.Instance(0)].Epoch
+	rev, epoch := w.record(front.Instance(0)).SpecRev, w.record(front.Instance(0)).Epoch
 	gen, _, _ := w.c.Desired("here")
 
 	w.twins["there"].at = at(12.5, 900) // by less than a fifth
@@ -171,7 +167,7 @@ func TestClustersLearnWhereLinksLead(t *testing.T) {
 	if tell != 1 {
 		t.Errorf("in 9 seconds it is told %d times", tell)
 	}
-	if in := w.c.instances[front.Instance(0)]; in.SpecRev != rev || in.Epoch != epoch {
+	if in := w.record(front.Instance(0)); in.SpecRev != rev || in.Epoch != epoch {
 		t.Error("that was taken for a new SLA")
 	}
 	w.checkBooks()
@@ -240,7 +236,7 @@ func TestSpreadAndApartByCluster(t *testing.T) {
 	w = newWorld(t, "a", "b")
 	w.must(Apply{Tenant: "acme", Spec: linked(20, func(f, p *api.Microservice) {
 		f.Constraints = nil
-		p.Constraints = []api.Constraint{{Type: api.ConstrainApart, By: "cluster", Services: []string{"front.prod"}}}
+		p.Constraints = []api.Constraint{{Type: api.ConstrainAntiAffinity, By: "cluster", Services: []string{"front.prod"}}}
 	})})
 	w.settle()
 	if f, p := w.where(front.Instance(0)), w.where(pre.Instance(0)); f == p || f == "" || p == "" {
@@ -258,13 +254,13 @@ func TestHostilePositionsAreNotReckonedWith(t *testing.T) {
 		r.Observed[i].Position = &api.Position{Geo: &api.Geo{Lat: 1e9}, Coord: &api.Coordinate{}}
 	}
 	w.do(r)
-	if cand := w.c.table.Get("a"); cand.Coord != nil || cand.Out != "" || w.c.instances[pre.Instance(0)].Position != nil && w.c.instances[pre.Instance(0)].Position.Geo != nil {
+	if cand := w.c.placement.Candidate("a"); cand.Coord != nil || cand.Out != "" || w.record(pre.Instance(0)).Position != nil && w.record(pre.Instance(0)).Position.Geo != nil {
 		t.Errorf("%+v", cand)
 	}
 	r = w.twins["a"].report()
 	r.Aggregate.Hull = []api.Geo{{Lat: 4000}}
 	w.do(r)
-	if cand := w.c.table.Get("a"); cand.Hull != nil || cand.Out == "" {
+	if cand := w.c.placement.Candidate("a"); cand.Hull != nil || cand.Out == "" {
 		t.Errorf("a cluster beyond the earth is a candidate: %+v", cand)
 	}
 }
@@ -287,7 +283,7 @@ func TestLinkBindsBeforeAnythingRuns(t *testing.T) {
 				app.Services[0], app.Services[1] = app.Services[1], app.Services[0]
 			}
 			w.must(Apply{Tenant: "acme", Spec: app})
-			if n := len(w.c.instances) - w.c.waiting.len(); n != tt.placed {
+			if n := len(w.c.Instances("")) - w.c.placement.Waiting(); n != tt.placed {
 				t.Errorf("turned %v: with the other end in %s, %d are placed, want %d", turned, tt.to, n, tt.placed)
 			}
 			w.settle()
@@ -314,7 +310,7 @@ func TestWhoWaitsForADomainComesWhenItIsFree(t *testing.T) {
 			if turned {
 				x, y = p, "front.prod"
 			}
-			x.Constraints = []api.Constraint{{Type: api.ConstrainApart, Services: []string{y}, By: "cluster"}}
+			x.Constraints = []api.Constraint{{Type: api.ConstrainAntiAffinity, Services: []string{y}, By: "cluster"}}
 		})
 		w.appliesInTurn(app)
 		if got := w.where(front.Instance(0)); got != "" {
@@ -335,9 +331,9 @@ func TestWhoWaitsForADomainComesWhenItIsFree(t *testing.T) {
 	if w.running() != 2 {
 		t.Fatalf("%d run", w.running())
 	}
-	w.do(Report{api.Report{ // its operator takes one away
+	w.do(Report{wire.Report{ // its operator takes one away
 		Cluster: "a", Boot: 1, Seq: w.twins["a"].seq + 1, Gen: w.twins["a"].gen, Aggregate: w.twins["a"].report().Aggregate,
-		Observed: []api.Observed{{Instance: step.Keys(w.c.clusters["a"].assigned)[0], Epoch: w.c.instances[step.Keys(w.c.clusters["a"].assigned)[0]].Epoch, State: api.Terminated, Reason: api.ReasonScaledLocally, Stopped: true}},
+		Observed: []api.Observed{{Instance: w.c.clusters.Assigned("a")[0], Epoch: w.record(w.c.clusters.Assigned("a")[0]).Epoch, State: api.Terminated, Reason: api.ReasonScaledLocally, Stopped: true}},
 	}})
 	w.settle()
 	if w.running() != 2 || w.on("a") != 1 {

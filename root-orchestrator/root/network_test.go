@@ -1,7 +1,6 @@
 package root
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,22 +12,23 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // net reports for a cluster what its part of the network is, and returns what it is
 // told.
-func (w *world) net(id api.ClusterID, n api.ClusterNet) (told []api.RootNet) {
+func (w *world) net(id api.ClusterID, n wire.ClusterNet) (told []wire.RootNet) {
 	w.t.Helper()
 	return w.netTo(id, id, n)
 }
 
 // netTo is net, but returns what another cluster is told.
-func (w *world) netTo(other, id api.ClusterID, n api.ClusterNet) (told []api.RootNet) {
+func (w *world) netTo(other, id api.ClusterID, n wire.ClusterNet) (told []wire.RootNet) {
 	w.t.Helper()
 	r := w.twins[id].report()
 	r.Net = &n
 	for _, e := range w.must(r).Send {
-		if m, ok := e.Msg.(api.RootNet); ok && e.To == other.Addr() {
+		if m, ok := e.Msg.(wire.RootNet); ok && e.To == other.Addr() {
 			told = append(told, m)
 		}
 	}
@@ -68,22 +68,22 @@ func TestRangesAreLaidOutOnce(t *testing.T) {
 	for _, d := range w.disk {
 		docs = append(docs, d)
 	}
-	other := api.DefaultNetRanges()
+	other := wire.DefaultNetRanges()
 	other.Services = netip.MustParsePrefix("10.31.0.0/16")
 	if err := New(Config{Ranges: other}).Restore(docs); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "10.30.0.0/16") {
 		t.Errorf("other ranges: %v", err)
 	}
-	if err := New(Config{Ranges: api.DefaultNetRanges()}).Restore(docs); err != nil {
+	if err := New(Config{Ranges: wire.DefaultNetRanges()}).Restore(docs); err != nil {
 		t.Errorf("the same: %v", err)
 	}
-	for name, spoil := range map[string]func(*api.NetRanges){
-		"overlap": func(r *api.NetRanges) { r.Services = netip.MustParsePrefix("10.16.4.0/24") },
-		"host":    func(r *api.NetRanges) { r.Instances = netip.MustParsePrefix("10.16.0.1/13") },
-		"bits":    func(r *api.NetRanges) { r.Subnet = 19 },
-		"v6":      func(r *api.NetRanges) { r.Services6 = r.Instances6 },
-		"v6 size": func(r *api.NetRanges) { r.Services6 = netip.MustParsePrefix("fd00::/48") },
+	for name, spoil := range map[string]func(*wire.NetRanges){
+		"overlap": func(r *wire.NetRanges) { r.Services = netip.MustParsePrefix("10.16.4.0/24") },
+		"host":    func(r *wire.NetRanges) { r.Instances = netip.MustParsePrefix("10.16.0.1/13") },
+		"bits":    func(r *wire.NetRanges) { r.Subnet = 19 },
+		"v6":      func(r *wire.NetRanges) { r.Services6 = r.Instances6 },
+		"v6 size": func(r *wire.NetRanges) { r.Services6 = netip.MustParsePrefix("fd00::/48") },
 	} {
-		r := api.DefaultNetRanges()
+		r := wire.DefaultNetRanges()
 		spoil(&r)
 		if err := (Config{Ranges: r}).Validate(); !errors.Is(err, api.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
@@ -181,12 +181,12 @@ func TestARefusedApplyChangesNothing(t *testing.T) {
 	before := maps.Clone(w.disk)
 	app := application(2, addressed(&api.Addresses{RoundRobin: "10.30.1.1"}))
 	app.Name = "second"
-	free := w.c.net.addresses.Free(w.now)
+	free := w.c.addresses.Free(w.now)
 	eff := w.do(Apply{Tenant: "acme", Spec: app})
 	if !errors.Is(eff.Err, api.ErrConflict) || !strings.Contains(eff.Err.Error(), "shop.prod.web.prod has it") {
 		t.Fatalf("%v", eff.Err)
 	}
-	if len(eff.Save) > 0 || len(w.disk) != len(before) || w.c.net.addresses.Free(w.now) != free || len(w.c.Apps("")) != 1 {
+	if len(eff.Save) > 0 || len(w.disk) != len(before) || w.c.addresses.Free(w.now) != free || len(w.c.Apps("")) != 1 {
 		t.Errorf("it saved %v", eff.Save)
 	}
 	if err := w.do(Apply{Tenant: "acme", Spec: application(1, addressed(&api.Addresses{RoundRobin: "10.40.0.1"}))}).Err; !errors.Is(err, api.ErrInvalid) {
@@ -202,13 +202,13 @@ func TestARefusedApplyChangesNothing(t *testing.T) {
 func TestAChosenIPv6AddressIsTheTwinOrRefused(t *testing.T) {
 	w := newWorld(t, "a")
 	w.settle()
-	free, ranges := w.c.net.addresses.Free(w.now), w.c.net.ranges
+	free, ranges := w.c.addresses.Free(w.now), w.c.net.Ranges()
 	for _, wrong := range []string{"fdff:2000::55:55", "fdff:2000::a1e:101", ranges.Twin(netip.MustParseAddr("10.30.1.2")).String()} {
 		err := w.do(Apply{Tenant: "acme", Spec: application(1, addressed(&api.Addresses{RoundRobin: "10.30.1.1", RoundRobin6: wrong}))}).Err
 		if !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), "fd74:6c6e:2::a1e:101") {
 			t.Errorf("%s: %v", wrong, err)
 		}
-		if w.c.net.addresses.Free(w.now) != free || len(w.c.Apps("")) != 0 {
+		if w.c.addresses.Free(w.now) != free || len(w.c.Apps("")) != 0 {
 			t.Fatalf("%s: the refused apply has left something", wrong)
 		}
 	}
@@ -218,79 +218,25 @@ func TestAChosenIPv6AddressIsTheTwinOrRefused(t *testing.T) {
 	}
 }
 
-func TestSharesComeAheadOfNeedAndRest(t *testing.T) {
-	w := newWorld(t, "a", "b")
-	if got := w.shares("a"); len(got) != 0 {
-		t.Fatalf("a cluster without the network has %v", got)
-	}
-	told := w.net("a", api.ClusterNet{Whole: true, Subnets: 1})
-	if len(told) != 1 || len(told[0].Shares) != 1 || told[0].Ranges != api.DefaultNetRanges() {
-		t.Fatalf("told %+v", told)
-	}
-	w.net("a", api.ClusterNet{Subnets: 50, Shares: w.shares("a")})
-	if n := len(w.shares("a")); n != 1 {
-		t.Errorf("%d shares for 50 nodes", n)
-	}
-	w.net("a", api.ClusterNet{Subnets: 60, Shares: w.shares("a")})
-	if n := len(w.shares("a")); n != 2 {
-		t.Errorf("%d shares for 60 nodes, of 64 each", n)
-	}
-	had := w.shares("a")
-	w.restart()
-	if !slices.Equal(w.shares("a"), had) {
-		t.Errorf("restarted: %v, had %v", w.shares("a"), had)
-	}
-	w.net("a", api.ClusterNet{Whole: true, Subnets: 60, Shares: had})
-	w.net("b", api.ClusterNet{Whole: true, Subnets: 1_000_000})
-	if cl, _ := w.c.Cluster("b"); len(cl.Shares) != 32 || cl.NetworkError == "" {
-		t.Errorf("one cluster gets %d shares: %q", len(cl.Shares), cl.NetworkError)
-	}
-	w.must(ForgetCluster{"a"})
-	w.join("c", 1)
-	w.cfg.ClusterPercent = 80
-	w.restart()
-	for _, id := range []api.ClusterID{"b", "c"} {
-		w.net(id, api.ClusterNet{Whole: true, Subnets: 1, Shares: w.shares(id)})
-	}
-	w.net("c", api.ClusterNet{Whole: true, Subnets: 1_000_000})
-	cl, _ := w.c.Cluster("c")
-	if len(cl.Shares) != 128-32-2-16 || !strings.Contains(cl.NetworkError, "exhausted") {
-		t.Errorf("%d shares are left, %q", len(cl.Shares), cl.NetworkError)
-	}
-	for _, p := range had {
-		if slices.Contains(cl.Shares, p) {
-			t.Errorf("%s is given again at once", p)
-		}
-	}
-	if e := w.c.Events(EventFilter{Limit: 1}); len(e) == 0 || !strings.Contains(e[0].Detail, "exhausted") {
-		t.Errorf("the story says %+v", e)
-	}
-	w.now = w.now.Add(31 * time.Minute)
-	w.net("c", api.ClusterNet{Subnets: 1_000_000, Shares: cl.Shares})
-	if cl, _ = w.c.Cluster("c"); len(cl.Shares) != 128-32-16 {
-		t.Errorf("%d shares once they have rested", len(cl.Shares))
-	}
-}
-
 // TestAnOlderCopyGivesNothingAwayThatIsInUse restores the root from before a
 // share and an address were given.
 func TestAnOlderCopyGivesNothingAwayThatIsInUse(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	old := maps.Clone(w.disk)
-	w.net("a", api.ClusterNet{Whole: true, Subnets: 1})
+	w.net("a", wire.ClusterNet{Whole: true, Subnets: 1})
 	w.apply(1)
 	mine := w.shares("a")
 	s, _ := w.c.Service(web)
 	w.disk = old
 	w.restart()
-	told := w.net("a", api.ClusterNet{
+	told := w.net("a", wire.ClusterNet{
 		Whole: true, Subnets: 1, Shares: mine,
-		InUse: []api.ServiceAddress{{Address: s.Addresses.RoundRobin, Service: web}},
+		InUse: []wire.ServiceAddress{{Address: s.Addresses.RoundRobin, Service: web}},
 	})
 	if !slices.Equal(w.shares("a"), mine) || len(told) != 1 || !slices.Equal(told[0].Shares, mine) {
 		t.Errorf("it has %v, had %v", w.shares("a"), mine)
 	}
-	w.net("b", api.ClusterNet{Whole: true, Subnets: 1})
+	w.net("b", wire.ClusterNet{Whole: true, Subnets: 1})
 	if slices.Equal(w.shares("b"), mine) {
 		t.Error("a share is given twice")
 	}
@@ -301,7 +247,7 @@ func TestAnOlderCopyGivesNothingAwayThatIsInUse(t *testing.T) {
 	}
 	// And where it was given away meanwhile, who has it by the book keeps it.
 	w.now = w.now.Add(2 * time.Second)
-	told = w.net("b", api.ClusterNet{Rev: 1 << 63, Subnets: 1, Shares: append(slices.Clone(mine), w.shares("b")...)})
+	told = w.net("b", wire.ClusterNet{Rev: 1 << 63, Subnets: 1, Shares: append(slices.Clone(mine), w.shares("b")...)})
 	if len(told) == 0 || slices.Contains(told[0].Shares, mine[0]) {
 		t.Errorf("b is told %+v", told)
 	}
@@ -310,14 +256,14 @@ func TestAnOlderCopyGivesNothingAwayThatIsInUse(t *testing.T) {
 // TestAClusterSpeaksForItselfAlone lets a cluster export what is not its own.
 func TestAClusterSpeaksForItselfAlone(t *testing.T) {
 	w := spread(t, func(m *api.Microservice) { m.Port = "6080:80" })
-	w.net("a", api.ClusterNet{Whole: true, Subnets: 1})
-	w.net("b", api.ClusterNet{Whole: true, Subnets: 1})
+	w.net("a", wire.ClusterNet{Whole: true, Subnets: 1})
+	w.net("b", wire.ClusterNet{Whole: true, Subnets: 1})
 	own, foreign := w.shares("b")[0].Addr().Next(), w.shares("a")[0].Addr().Next()
 	peer := func(k byte, at netip.Addr) api.Peer {
 		return api.Peer{Key: api.PeerKey{k}, Node: "secret", Cluster: "a", Subnets: []netip.Prefix{netip.PrefixFrom(at, 26).Masked()}, Rev: 1}
 	}
-	want := api.Want{Service: web, For: web}
-	w.net("a", api.ClusterNet{Wants: []api.Want{want}, Subnets: 1, Shares: w.shares("a"), Wanted: want.Digest()})
+	want := wire.Want{Service: web, For: web}
+	w.net("a", wire.ClusterNet{Wants: []wire.Want{want}, Subnets: 1, Shares: w.shares("a"), Wanted: want.Digest()})
 	in := w.inB()
 	route := api.Route{
 		Service: web, Rev: 1, Access: api.Access{Callers: []string{"rival/x.y"}}, Addresses: api.ServiceAddresses{RoundRobin: foreign},
@@ -330,7 +276,7 @@ func TestAClusterSpeaksForItselfAlone(t *testing.T) {
 		},
 	}
 	var got []api.Route
-	for _, m := range w.netTo("a", "b", api.ClusterNet{Records: api.Records{Routes: []api.Route{route}}, Subnets: 1, Shares: w.shares("b")}) {
+	for _, m := range w.netTo("a", "b", wire.ClusterNet{Records: wire.Records{Routes: []api.Route{route}}, Subnets: 1, Shares: w.shares("b")}) {
 		got = append(got, m.Routes...)
 	}
 	s, _ := w.c.Service(web)
@@ -346,18 +292,18 @@ func TestAClusterSpeaksForItselfAlone(t *testing.T) {
 // the route.
 func TestARestartedRootSaysNothingOfWhoHasNotSpoken(t *testing.T) {
 	w := spread(t)
-	w.net("a", api.ClusterNet{Whole: true, Subnets: 1})
-	w.net("b", api.ClusterNet{Whole: true, Subnets: 1})
+	w.net("a", wire.ClusterNet{Whole: true, Subnets: 1})
+	w.net("b", wire.ClusterNet{Whole: true, Subnets: 1})
 	own := w.shares("b")[0].Addr().Next()
-	want := api.Want{Service: web, For: web}
+	want := wire.Want{Service: web, For: web}
 	route := api.Route{
 		Service: web, Rev: 1,
 		Peers:    []api.Peer{{Key: api.PeerKey{1}, Subnets: []netip.Prefix{netip.PrefixFrom(own, 26).Masked()}, Rev: 1}},
 		Backends: []api.Backend{{Instance: w.inB(), Address: own, Peer: api.PeerKey{1}, State: api.BackendUp}},
 	}
-	records := api.Records{Routes: []api.Route{route}}
+	records := wire.Records{Routes: []api.Route{route}}
 	shares := map[api.ClusterID][]netip.Prefix{"a": w.shares("a"), "b": w.shares("b")}
-	routes := func(from api.ClusterID, n api.ClusterNet) (out []api.Route) {
+	routes := func(from api.ClusterID, n wire.ClusterNet) (out []api.Route) {
 		n.Subnets, n.Shares = 1, shares[from]
 		for _, m := range w.netTo("a", from, n) {
 			out = append(out, m.Routes...)
@@ -367,9 +313,9 @@ func TestARestartedRootSaysNothingOfWhoHasNotSpoken(t *testing.T) {
 		}
 		return out
 	}
-	mine := api.ClusterNet{Wants: []api.Want{want}, Wanted: want.Digest()}
+	mine := wire.ClusterNet{Wants: []wire.Want{want}, Wanted: want.Digest()}
 	routes("a", mine)
-	if got := routes("b", api.ClusterNet{Records: records}); len(got) != 1 || len(got[0].Backends) != 1 {
+	if got := routes("b", wire.ClusterNet{Records: records}); len(got) != 1 || len(got[0].Backends) != 1 {
 		t.Fatalf("a is told %+v", got)
 	}
 	w.restart()
@@ -377,51 +323,10 @@ func TestARestartedRootSaysNothingOfWhoHasNotSpoken(t *testing.T) {
 	if got := routes("a", mine); len(got) != 0 {
 		t.Errorf("before b is back, a is told %+v", got)
 	}
-	if got := routes("b", api.ClusterNet{}); len(got) != 0 { // a change, as it is the first report of a cluster that lives on
+	if got := routes("b", wire.ClusterNet{}); len(got) != 0 { // a change, as it is the first report of a cluster that lives on
 		t.Errorf("before b has said what it has, a is told %+v", got)
 	}
-	if got := routes("b", api.ClusterNet{Whole: true, Records: records}); len(got) != 1 || len(got[0].Backends) != 1 {
+	if got := routes("b", wire.ClusterNet{Whole: true, Records: records}); len(got) != 1 || len(got[0].Backends) != 1 {
 		t.Errorf("with b's word, a is told %+v", got)
 	}
-}
-
-// FuzzClusterNet feeds the core what a hostile cluster may say of the network,
-// while another one listens.
-func FuzzClusterNet(f *testing.F) {
-	f.Add([]byte(`{"whole":true,"subnets":3,"shares":["10.16.0.0/20","::/0","10.16.0.0/20"],"in_use":[{"address":"10.30.0.1","service":"acme/a.b.c.d"},{}],
-		"wants":[{"service":"acme/shop.prod.web.prod","for":"acme/shop.prod.web.prod"},{"address":"10.16.0.64"},{"address":"fe80::1%x"},{}],
-		"routes":[{"service":"acme/shop.prod.web.prod","rev":1,"backends":[{"instance":"x","address":"10.16.0.9","peer":"AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE"}],"peers":[{"subnets":["10.16.0.0/26"]}]}],
-		"sources":[{"address":"10.16.0.2","service":"acme/shop.prod.web.prod"}],"peers":[{"subnets":["10.16.0.64/26","0.0.0.0/0"]}],"refused":[{"service":"acme/shop.prod.web.prod"}]}`))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		var n api.ClusterNet
-		if err := json.Unmarshal(text, &n); err != nil {
-			t.Skip(err)
-		}
-		w := newWorld(t, "a", "b")
-		w.apply(2)
-		w.settle()
-		want := api.Want{Service: web, For: web}
-		listen := api.ClusterNet{Whole: true, Subnets: 1, Wants: []api.Want{want, {Address: netip.MustParseAddr("10.16.0.64")}}, Wanted: want.Digest()}
-		w.net("b", listen)
-		w.net("a", n)
-		w.net("b", listen)
-		w.net("a", n)
-		x, asked := &w.c.clusters["a"].net.exports, len(w.c.clusters["a"].net.asked)
-		if len(x.Routes)+len(x.Sources)+len(x.Refused) > 3*asked || len(x.Peers) > len(n.Peers) {
-			t.Errorf("asked for %d things, it keeps %d routes, %d sources, %d refusals", asked, len(x.Routes), len(x.Sources), len(x.Refused))
-		}
-		for _, r := range x.Routes {
-			if len(r.Backends) > spareBackends+2*w.on("a") || len(r.Peers) > len(r.Backends) {
-				t.Errorf("it keeps %d backends and %d peers of a route", len(r.Backends), len(r.Peers))
-			}
-		}
-		w.must(ForgetCluster{"a"})
-		for _, e := range w.last.Send {
-			if m, ok := e.Msg.(api.RootNet); ok {
-				if _, err := json.Marshal(m); err != nil {
-					t.Error(err)
-				}
-			}
-		}
-	})
 }

@@ -8,83 +8,17 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
 )
 
-// checkPlaces recomputes from scratch what is kept of where services are.
-func (w *world) checkPlaces() {
-	w.t.Helper()
-	for id, s := range w.c.services {
-		unknown, spots := map[api.ClusterID]int{}, map[*spot]int{}
-		for _, in := range s.instances {
-			switch {
-			case in.Leaving || in.Cluster == "":
-				if in.spotIn != "" || in.spot != nil {
-					w.t.Fatalf("%s is nowhere and counts in %q", in.ID, in.spotIn)
-				}
-			case in.spotIn != in.Cluster || (in.spot == nil) != (in.Position == nil):
-				w.t.Fatalf("%s is on %s at %v and counts in %q at %v", in.ID, in.Cluster, in.Position, in.spotIn, in.spot)
-			case in.spot == nil:
-				unknown[in.Cluster]++
-			default:
-				spots[in.spot]++
-			}
-		}
-		p := &s.places
-		if fmt.Sprint(p.unknown) != fmt.Sprint(unknown) && len(p.unknown)+len(unknown) > 0 {
-			w.t.Fatalf("of %s it is not known where %v are, want %v", id, p.unknown, unknown)
-		}
-		if len(p.spots) != len(spots) || len(p.at) != len(spots) {
-			w.t.Fatalf("%s is in %d places, %d cells, want %d", id, len(p.spots), len(p.at), len(spots))
-		}
-		for _, at := range p.spots {
-			sum := 0
-			for _, n := range at.in {
-				sum += n
-			}
-			if at.all != spots[at] || sum != at.all || p.at[at.cell] != at {
-				w.t.Fatalf("%s has %d at %v, Σ %d, want %d", id, at.all, at.Position, sum, spots[at])
-			}
-		}
-		for _, k := range s.link.kin {
-			for _, r := range k.in {
-				w.checkReach(r)
-			}
-		}
-	}
-}
-
-func (w *world) checkReach(r *reach) {
-	w.t.Helper()
-	open, all := 0, 0
-	for _, s := range r.of.spots {
-		if !measures(r.link, &s.found) {
-			continue
-		}
-		all++
-		n := 0
-		for _, o := range r.by.spots {
-			if measures(r.link, &o.found) && within(r.link, s.found, o.found) {
-				n++
-			}
-		}
-		if got, ok := r.near[s]; !ok || got != n {
-			w.t.Fatalf("%d are near %v, want %d", got, s.found, n)
-		}
-		if n == 0 {
-			open++
-		}
-	}
-	if r.open != open || len(r.near) != all {
-		w.t.Fatalf("%d of %d places have nobody near, want %d of %d", r.open, len(r.near), open, all)
-	}
-}
-
-func TestPlacesAreThoseOfTheInstances(t *testing.T) {
+// Random changes of linked services leave the sub-machines in agreement.
+func TestLinkedServicesKeepTheirBooks(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		w := newWorld(t, "a", "b", "c", "d")
-		w.c.cfg.MovesPerHour = 60
+		w.cfg.MovesPerHour = 60
+		w.restart()
 		for range 60 {
 			tw := w.twins[[]api.ClusterID{"a", "b", "c", "d"}[rng.IntN(4)]]
 			switch rng.IntN(9) {
@@ -116,10 +50,10 @@ func TestPlacesAreThoseOfTheInstances(t *testing.T) {
 	}
 }
 
-// The root knows of more places than it measures against: then anybody may be near
-// one, and the clusters are to say.
-func TestManyPlacesRuleNobodyOut(t *testing.T) {
-	for _, n := range []int{20, mostPoints + 6} {
+// With more positions than the root measures against, any cluster may be near one, and
+// the clusters have to check.
+func TestManyPositionsExcludeNoCluster(t *testing.T) {
+	for _, n := range []int{20, 70} { // the root measures against at most 64
 		w := newWorld(t)
 		for i := range n {
 			id := api.ClusterID(fmt.Sprintf("c%03d", i))
@@ -134,9 +68,9 @@ func TestManyPlacesRuleNobodyOut(t *testing.T) {
 		w.must(Apply{Tenant: "acme", Spec: app})
 		w.settle()
 		if w.running() != n {
-			t.Fatalf("%d of %d run", w.running(), n)
+			t.Fatalf("%d of %d instances run", w.running(), n)
 		}
-		last := step.Keys(w.c.services[pre].instances)[n-1]
+		last := w.c.apps.InstancesOf(pre)[n-1]
 		there := w.where(last)
 		w.twins[there].room = 10
 		w.settle()
@@ -144,14 +78,14 @@ func TestManyPlacesRuleNobodyOut(t *testing.T) {
 		w.must(Apply{Tenant: "acme", Spec: app})
 		w.settle()
 		if got := w.where(front.Instance(0)); got != there {
-			t.Errorf("of %d places it found %q, want %s", n, got, there)
+			t.Errorf("with %d positions the instance is on %q, want %s", n, got, there)
 		}
 		w.checkBooks()
 	}
 }
 
-// The other way round: who is to be near the unserved goes to the last of them, too.
-func TestLastUnservedPlaceIsServed(t *testing.T) {
+// Each new instance goes near one that has none near it yet, up to the last.
+func TestTheLastUnservedPositionIsServed(t *testing.T) {
 	const n = 24
 	w := newWorld(t)
 	for i := range n {
@@ -175,12 +109,12 @@ func TestLastUnservedPlaceIsServed(t *testing.T) {
 		served[w.where(pre.Instance(i))] = true
 	}
 	if len(served) != n || served[""] {
-		t.Errorf("%d places are served", len(served))
+		t.Errorf("%d of %d clusters are served", len(served), n)
 	}
 }
 
-// While some are known and others were placed just now, the next may be near these.
-func TestWhoWasPlacedJustNowIsNotForgotten(t *testing.T) {
+// An instance whose position is not reported yet counts as being in its cluster.
+func TestUnreportedPositionsCount(t *testing.T) {
 	w := newWorld(t, "here", "far")
 	w.twins["here"].at, w.twins["far"].at = at(0, 0), at(60, 9000)
 	w.settle()
@@ -200,11 +134,11 @@ func TestWhoWasPlacedJustNowIsNotForgotten(t *testing.T) {
 	app.Services[0].Replicas, app.Services[1].Replicas = &two, &one
 	w.must(Apply{Tenant: "acme", Spec: app})
 	if a, b := w.where(pre.Instance(1)), w.where(front.Instance(0)); a == "" || a != b {
-		t.Errorf("pre#1 went to %q, front to %q", a, b)
+		t.Errorf("pre#1 is on %q, front on %q, want the same cluster", a, b)
 	}
 }
 
-// vast is a core with clusters that have room for anything, in a row.
+// vast returns a core with clusters that have room for anything, at positions in a row.
 func vast(t *testing.T, clusters int) (*Core, map[api.ClusterID]uint64) {
 	t.Helper()
 	c, seq := New(Config{}), map[api.ClusterID]uint64{}
@@ -213,7 +147,7 @@ func vast(t *testing.T, clusters int) (*Core, map[api.ClusterID]uint64) {
 		id := api.ClusterID(fmt.Sprintf("c%03d", i))
 		c.Step(epoch, JoinCluster{Info: api.ClusterInfo{ID: id}})
 		seq[id] = 1
-		c.Step(epoch, Report{api.Report{Cluster: id, Boot: 1, Seq: 1, Whole: true, Aggregate: vastAggregate(i)}})
+		c.Step(epoch, Report{wire.Report{Cluster: id, Boot: 1, Seq: 1, Whole: true, Aggregate: vastAggregate(i)}})
 	}
 	return c, seq
 }
@@ -227,9 +161,9 @@ func vastAggregate(i int) api.Aggregate {
 	}
 }
 
-// Twice as many instances are twice the work, not four times. Work is what is
-// allocated: that is the same on any machine.
-func TestLinkedApplicationCostsWhatItIs(t *testing.T) {
+// Four times as many instances cost about four times as much. The cost is measured in
+// allocated bytes, which are the same on any machine.
+func TestTheCostOfLinksIsLinear(t *testing.T) {
 	cost := func(n int) uint64 {
 		c, _ := vast(t, 20)
 		app := linked(20, func(f, p *api.Microservice) { f.Replicas, p.Replicas, f.VCPUs, p.VCPUs = &n, &n, 0.1, 0.1 })
@@ -242,12 +176,12 @@ func TestLinkedApplicationCostsWhatItIs(t *testing.T) {
 		return after.TotalAlloc - before.TotalAlloc
 	}
 	if a, b := cost(500), cost(2000); b > 6*a {
-		t.Errorf("2,000 instances cost %d bytes, 500 cost %d", b, a)
+		t.Errorf("2,000 instances cost %d bytes and 500 cost %d, want at most six times as much", b, a)
 	}
 }
 
-// Of hundreds of places one moves: only those clusters are told that are nearest.
-func TestOneThatMovesIsToldToFew(t *testing.T) {
+// If one of hundreds of instances moves, only the nearest clusters are told.
+func TestAMoveIsSentToFewClusters(t *testing.T) {
 	const clusters = 40
 	n := 400
 	c, seq := vast(t, clusters)
@@ -258,22 +192,22 @@ func TestOneThatMovesIsToldToFew(t *testing.T) {
 	c.Step(epoch, Apply{Tenant: "acme", Spec: app})
 	report := func(now time.Time, id api.ClusterID, os ...api.Observed) {
 		seq[id]++
-		cl := c.clusters[id]
-		c.Step(now, Report{api.Report{Cluster: id, Boot: 1, Seq: seq[id], Gen: cl.gen, Desired: cl.wanted, Known: cl.known, Aggregate: vastAggregate(0), Observed: os}})
+		gen, digest, _ := c.Desired(id)
+		c.Step(now, Report{wire.Report{Cluster: id, Boot: 1, Seq: seq[id], Gen: gen, Desired: digest, Aggregate: vastAggregate(0), Observed: os}})
 	}
 	k := 0
-	for _, id := range step.Keys(c.clusters) {
+	for _, id := range c.clusters.IDs() {
 		var os []api.Observed
-		for _, i := range step.Keys(c.clusters[id].assigned) {
+		for _, i := range c.clusters.Assigned(id) {
 			k++
-			os = append(os, api.Observed{Instance: i, Epoch: c.clusters[id].assigned[i].Epoch, State: api.Running, Position: at(float64(k*3), float64(k))})
+			os = append(os, api.Observed{Instance: i, Epoch: c.apps.Get(i).Epoch, State: api.Running, Position: at(float64(k*3), float64(k))})
 		}
 		report(epoch, id, os...)
 	}
 	tell := func(from time.Time) (puts int) {
 		for s := range 12 {
 			for _, e := range c.Step(from.Add(time.Duration(s)*time.Second), Tick{}).Send {
-				if d, ok := e.Msg.(api.Desired); ok {
+				if d, ok := e.Msg.(wire.Desired); ok {
 					puts += len(d.Put)
 				}
 			}
@@ -281,23 +215,23 @@ func TestOneThatMovesIsToldToFew(t *testing.T) {
 		return puts
 	}
 	if puts := tell(epoch); puts > 2*2*n {
-		t.Errorf("%d assignments tell where %d are", puts, 2*n)
+		t.Errorf("%d assignments are sent about the positions of %d instances, want at most %d", puts, 2*n, 4*n)
 	}
 	var host api.ClusterID
-	for _, in := range c.services[front].instances {
-		if in.spot.all == 1 && (host == "" || in.Cluster < host) {
+	for in := range c.apps.EachOf(front) {
+		if host == "" || in.Cluster < host {
 			host = in.Cluster
 		}
 	}
-	var who *instance
-	for _, id := range step.Keys(c.clusters[host].assigned) {
-		if who = c.instances[id]; id.Service() == front {
+	var who applications.Instance
+	for _, id := range c.clusters.Assigned(host) {
+		if who = c.apps.Get(id); id.Service() == front {
 			break
 		}
 	}
 	now := epoch.Add(time.Minute)
 	report(now, host, api.Observed{Instance: who.ID, Epoch: who.Epoch, State: api.Running, Position: at(99999, 3)})
 	if puts := tell(now); puts > n {
-		t.Errorf("one moved, and %d assignments tell it", puts)
+		t.Errorf("%d assignments are sent because one instance moved, want at most %d", puts, n)
 	}
 }

@@ -2,7 +2,6 @@ package root
 
 import (
 	"errors"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +13,7 @@ import (
 func (w *world) plan(app api.Application, doubts map[api.InstanceID][]Doubt) Planned {
 	w.t.Helper()
 	before, gen := w.c.counter.Last(), map[api.ClusterID]api.Generation{}
-	for id := range w.c.clusters {
+	for _, id := range w.c.clusters.IDs() {
 		gen[id], _, _ = w.c.Desired(id)
 	}
 	p, err := w.c.Plan(w.now, "acme", []api.Application{app}, doubts)
@@ -22,7 +21,7 @@ func (w *world) plan(app api.Application, doubts map[api.InstanceID][]Doubt) Pla
 		w.t.Fatal(err)
 	}
 	w.checkBooks()
-	for id := range w.c.clusters {
+	for _, id := range w.c.clusters.IDs() {
 		if now, _, _ := w.c.Desired(id); now != gen[id] {
 			w.t.Errorf("planning changed what %s is to have", id)
 		}
@@ -86,7 +85,7 @@ func TestPlanIsWhatApplyingDoes(t *testing.T) {
 }
 
 // What a cluster says it cannot goes to the next on the list.
-func TestPlanMindsDoubts(t *testing.T) {
+func TestPlanAvoidsDoubtfulClusters(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	app := application(1)
 	first := w.plan(app, nil).Apps[0].Instances[0].Cluster
@@ -150,7 +149,7 @@ func TestPlansComeTrue(t *testing.T) {
 			}
 		}
 		for id, cl := range placed {
-			if in := w.c.instances[id]; in == nil || in.Cluster != cl {
+			if in, ok := w.c.Instance(id); !ok || in.Cluster != cl {
 				t.Errorf("%d: %s was to be on %s: %+v", n, id, cl, in)
 			}
 		}
@@ -166,16 +165,16 @@ func TestPlanOfAnExclusiveServiceIsAboutTheEnd(t *testing.T) {
 	}
 }
 
-func TestSketchSharesNothingThatChanges(t *testing.T) {
+func TestADryRunSharesNothingThatChanges(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	w.apply(4)
 	w.settle()
-	before := reflect.ValueOf(*w.c.instances[web.Instance(0)]).Interface().(instance)
-	placements := len(before.Placements)
+	before := w.instance(0)
+	placements := slices.Clone(before.Placements)
 	for range 3 {
 		w.plan(application(2, code("x")), nil)
 	}
-	if now := w.instance(0); now.Epoch != before.Epoch || len(now.Placements) != placements || now.SpecRev != before.SpecRev {
+	if now := w.instance(0); now.Epoch != before.Epoch || !slices.Equal(now.Placements, placements) || now.SpecRev != before.SpecRev {
 		t.Errorf("%+v", now)
 	}
 	w.settle()
@@ -184,10 +183,10 @@ func TestSketchSharesNothingThatChanges(t *testing.T) {
 	}
 }
 
-// TestWhatGoesIsNotInTheWay: a service that takes another's place in a full cluster
+// TestInstancesThatEndLeaveTheirRoom: a service that takes another's place in a full cluster
 // is planned there, because applying frees the room, and the cluster is told what
 // would be gone.
-func TestWhatGoesIsNotInTheWay(t *testing.T) {
+func TestInstancesThatEndLeaveTheirRoom(t *testing.T) {
 	w := newWorld(t, "a")
 	w.twins["a"].room = 2
 	w.apply(2)

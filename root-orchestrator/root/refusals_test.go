@@ -9,8 +9,8 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// refusing is a world of so many clusters that have room and refuse for a
-// constraint that the root cannot check.
+// refusing returns a world of clusters that have room, and refuse for a constraint that
+// the root cannot check.
 func refusing(t *testing.T, clusters int, constraint string) *world {
 	w := newWorld(t)
 	for i := range clusters {
@@ -22,13 +22,13 @@ func refusing(t *testing.T, clusters int, constraint string) *world {
 }
 
 func (w *world) offers() (n int) {
-	for _, in := range w.c.instances {
+	for _, in := range w.c.Instances("") {
 		n += in.Tries
 	}
 	return n
 }
 
-func TestOneAsksForAllOfItsService(t *testing.T) {
+func TestOneInstanceAsksForItsService(t *testing.T) {
 	for constraint, later := range map[string]int{sched.ConstraintLabels: 1, sched.ConstraintMemory: 1} {
 		const clusters, replicas, most = 12, 20, 10 // 2 s and nine times twice as long
 		w := refusing(t, clusters, constraint)
@@ -36,50 +36,45 @@ func TestOneAsksForAllOfItsService(t *testing.T) {
 		w.pass(10 * time.Minute)
 		first := w.offers()
 		if first > replicas+clusters*most {
-			t.Errorf("%s: %d offers in ten minutes", constraint, first)
+			t.Errorf("%s: %d offers in ten minutes, want at most %d", constraint, first, replicas+clusters*most)
 		}
 		w.pass(10 * time.Minute)
 		if n := w.offers() - first; n > clusters*later {
-			t.Errorf("%s: %d offers in the next ten", constraint, n)
+			t.Errorf("%s: %d offers in the next ten minutes, want at most %d", constraint, n, clusters*later)
 		}
-		kept := 0
-		for id, in := range w.c.instances {
+		for _, id := range w.c.apps.Instances() {
 			why, _ := w.c.Why(id, w.now)
 			if len(why.Clusters) != clusters || why.Clusters[0].Answer.Causes[0].Constraint != constraint || why.NextTry.IsZero() {
-				t.Fatalf("%s: of %s it is known what %d said, next try %s", constraint, id, len(why.Clusters), why.NextTry)
+				t.Fatalf("%s: %s has the answers of %d clusters and its next try at %s, want %d answers and a time", constraint, id, len(why.Clusters), why.NextTry, clusters)
 			}
 			if why.Root.Considered != clusters || len(why.Root.Causes) != 1 || why.Root.Causes[0].Constraint != sched.ConstraintAvoid {
-				t.Fatalf("%s: %+v", constraint, why.Root)
+				t.Fatalf("%s: the root explains %+v, want %d clusters to be avoided", constraint, why.Root, clusters)
 			}
-			kept += len(in.refusals)
-		}
-		if kept != 0 {
-			t.Errorf("%s: %d refusals are kept again", constraint, kept)
 		}
 		w.checkBooks()
 	}
 }
 
-// No cluster is asked by many at once, as long as it has taken none.
-func TestSiblingsDoNotWalkInStep(t *testing.T) {
+// A cluster that has accepted no instance is asked by one at a time.
+func TestSiblingsAskOneAtATime(t *testing.T) {
 	const clusters, replicas = 30, 15
 	w := refusing(t, clusters, sched.ConstraintLabels)
 	w.apply(replicas)
 	w.pass(2 * time.Second)
 	asked := map[api.ClusterID]int{}
-	for _, in := range w.c.instances {
+	for _, in := range w.records() {
 		for _, p := range in.Placements[1:] { // the first was offered when nobody had refused
 			asked[p.Cluster]++
 		}
 	}
 	for id, n := range asked {
 		if n > 1 {
-			t.Errorf("%s was asked %d times", id, n)
+			t.Errorf("%s was asked %d times at once, want once", id, n)
 		}
 	}
 }
 
-func TestWhatChangesInAClusterWakesWhoItRefused(t *testing.T) {
+func TestAChangedClusterIsAskedAgain(t *testing.T) {
 	for name, tt := range map[string]struct {
 		constraint string
 		change     func(*world, *twin)
@@ -105,36 +100,36 @@ func TestWhatChangesInAClusterWakesWhoItRefused(t *testing.T) {
 			w.settle()
 			w.settle()
 			if got := w.offers() > before; got != tt.asked {
-				t.Fatalf("asked: %v", got)
+				t.Fatalf("the cluster was asked again: %v, want %v", got, tt.asked)
 			}
 			if tt.asked && name != "the SLA changes" {
 				if n := w.offers() - before; n > 3 {
-					t.Errorf("%d offers", n)
+					t.Errorf("%d offers, want at most 3", n)
 				}
 			}
 			tw.full, tw.more = false, tw.more+1
 			w.settle()
 			w.settle()
 			if n := w.running(); n != 5 {
-				t.Errorf("when it takes them, %d run", n)
+				t.Errorf("%d instances run once the cluster accepts them, want 5", n)
 			}
 			w.checkBooks()
 		})
 	}
 }
 
-// near20 has it matter where clusters are.
+// near20 bounds the latency to a user, so that it matters where clusters are.
 func near20(m *api.Microservice) {
 	m.Constraints = []api.Constraint{{Type: api.ConstrainLatency, Target: "198.51.100.7", Threshold: 20}}
 }
 
-// Whoever asked for all goes away before there is an answer: another asks.
-func TestWhoAsksForAllMayLeave(t *testing.T) {
+// If the probe leaves before its cluster has answered, another instance asks.
+func TestAProbeMayLeave(t *testing.T) {
 	w := refusing(t, 2, sched.ConstraintLabels)
 	w.apply(3)
 	w.pass(30 * time.Second)
 	w.twins["c001"].off = true
-	for w.c.services[web].refused.probes["c000"] == "" {
+	for len(w.twins["c000"].want) == 0 {
 		w.now = w.now.Add(time.Second)
 		w.do(Tick{})
 		w.do(w.twins["c000"].report())
@@ -144,7 +139,7 @@ func TestWhoAsksForAllMayLeave(t *testing.T) {
 	w.twins["c000"].full = false
 	w.pass(2 * time.Minute)
 	if w.running() != 1 {
-		t.Errorf("%d run", w.running())
+		t.Errorf("%d instances run, want 1", w.running())
 	}
 	w.checkBooks()
 }
@@ -157,8 +152,13 @@ func TestSharedRefusalsEndWithTheirService(t *testing.T) {
 		tw.full = false
 	}
 	w.pass(time.Hour)
-	if w.running() != 3 || len(w.c.services[web].refused.by) != 0 {
-		t.Errorf("%d run, %d refusals are left", w.running(), len(w.c.services[web].refused.by))
+	if w.running() != 3 {
+		t.Errorf("%d instances run, want 3", w.running())
+	}
+	for _, id := range w.c.apps.Instances() {
+		if why, _ := w.c.Why(id, w.now); len(why.Clusters) != 0 {
+			t.Errorf("refusals of %s are left: %+v", id, why.Clusters)
+		}
 	}
 	w.apply(1, code("new"))
 	w.twins["c000"].full = true
@@ -168,9 +168,9 @@ func TestSharedRefusalsEndWithTheirService(t *testing.T) {
 	w.checkBooks()
 }
 
-// What may run twice stays with who handed it back, and who may take it after all:
-// then the others are told by that, whatever pause they are in.
-func TestWhoIsTakenAfterAllSpeaksForTheOthers(t *testing.T) {
+// An instance that may run twice stays with the cluster that handed it back. If that
+// cluster accepts it after all, the others are offered there too, before their pause ends.
+func TestALateAcceptanceHelpsTheOthers(t *testing.T) {
 	w := refusing(t, 2, sched.ConstraintLabels)
 	w.apply(6)
 	w.pass(15 * time.Minute)
@@ -179,13 +179,13 @@ func TestWhoIsTakenAfterAllSpeaksForTheOthers(t *testing.T) {
 			tw.full = false
 			break
 		} else if n == 6 {
-			t.Fatal("all are in one place")
+			t.Fatal("all instances are on one cluster")
 		}
 	}
 	w.settle()
 	w.settle()
 	if n := w.running(); n != 6 {
-		t.Errorf("%d run", n)
+		t.Errorf("%d instances run, want 6", n)
 	}
 	w.checkBooks()
 }

@@ -1,34 +1,32 @@
 package root
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
 )
 
-// violated has a cluster say of the instance #n that its place breaks its SLA.
+// violated has a cluster report that the place of instance #n violates its SLA.
 func (w *world) violated(id api.ClusterID, n int, yes bool) {
 	w.twins[id].violated[web.Instance(n)] = yes
 }
 
-func (w *world) instance(n int) *instance {
+func (w *world) instance(n int) applications.Instance {
 	w.t.Helper()
-	in := w.c.instances[web.Instance(n)]
-	if in == nil {
-		w.t.Fatalf("there is no instance %d", n)
-	}
-	return in
+	return w.record(web.Instance(n))
 }
 
-// placedOn lets one instance run on a, with b to go to.
+// placedOn returns a world in which one instance runs on a, and b has room.
 func placedOn(t *testing.T, change ...func(*api.Microservice)) *world {
 	w := newWorld(t, "a")
 	w.apply(1, change...)
 	w.settle()
 	w.join("b", 10)
 	if w.on("a") != 1 || w.running() != 1 {
-		t.Fatalf("%d run", w.running())
+		t.Fatalf("%d instances run, %d on a, want one", w.running(), w.on("a"))
 	}
 	return w
 }
@@ -41,10 +39,10 @@ func TestViolatedInstanceRunsElsewhereBeforeItStops(t *testing.T) {
 	w.settle()
 	in := w.instance(0)
 	if len(w.twins["a"].want) != 1 || len(w.twins["b"].want) != 1 {
-		t.Fatalf("a is to have %d and b %d", len(w.twins["a"].want), len(w.twins["b"].want))
+		t.Fatalf("a is assigned %d instances and b %d, want one each", len(w.twins["a"].want), len(w.twins["b"].want))
 	}
 	if in.Cluster != "a" || in.State != api.Running || in.Epoch.Root() != before.Root() || in.Violated == "" {
-		t.Errorf("meanwhile it is %s on %s as %s: %q", in.State, in.Cluster, in.Epoch, in.Violated)
+		t.Errorf("during the trial it is %s on %s with epoch %s, violating %q; want it running on a", in.State, in.Cluster, in.Epoch, in.Violated)
 	}
 	w.checkBooks()
 	w.restart()
@@ -54,7 +52,7 @@ func TestViolatedInstanceRunsElsewhereBeforeItStops(t *testing.T) {
 	w.settle()
 	in = w.instance(0)
 	if len(w.twins["a"].want) != 0 || in.Cluster != "b" || in.State != api.Running || in.Epoch <= before || in.Violated != "" || in.Next != nil {
-		t.Errorf("then it is %s on %s as %s, and a is to have %d", in.State, in.Cluster, in.Epoch, len(w.twins["a"].want))
+		t.Errorf("after the trial it is %s on %s with epoch %s, and a is assigned %d; want it running on b only", in.State, in.Cluster, in.Epoch, len(w.twins["a"].want))
 	}
 	w.checkBooks()
 }
@@ -65,11 +63,11 @@ func TestExclusiveInstanceIsNeverInTwoPlaces(t *testing.T) {
 	for range 6 {
 		w.round()
 		if len(w.twins["a"].want)+len(w.twins["b"].want) > 1 || w.instance(0).Next != nil {
-			t.Fatal("two clusters are to have it")
+			t.Fatal("two clusters are assigned an exclusive instance")
 		}
 	}
 	if w.on("b") != 1 {
-		t.Error("it has not moved")
+		t.Error("the instance has not moved to b")
 	}
 }
 
@@ -80,15 +78,16 @@ func TestTrialEndsWhenItsClusterRefuses(t *testing.T) {
 	w.settle()
 	in := w.instance(0)
 	if in.Next != nil || in.Cluster != "a" || len(w.twins["b"].want) != 0 {
-		t.Errorf("it is to be on %v beside %s", in.Next, in.Cluster)
+		t.Errorf("it is on %s with second placement %+v, want a and none", in.Cluster, in.Next)
 	}
-	if len(w.c.refusedBy(in, "b")) != 1 {
-		t.Error("the refusal is forgotten")
+	why, _ := w.c.Why(in.ID, w.now)
+	if !slices.ContainsFunc(why.Clusters, func(v api.ClusterWhy) bool { return v.Cluster == "b" }) {
+		t.Errorf("no refusal by b in %+v", why.Clusters)
 	}
 	w.join("c", 10)
 	w.settle()
 	if w.on("c") != 1 || w.running() != 1 {
-		t.Error("it did not go on to the next")
+		t.Error("the instance did not move to c after b refused")
 	}
 	w.checkBooks()
 }
@@ -99,12 +98,12 @@ func TestTrialEndsWhenTheFirstPlaceIsWell(t *testing.T) {
 	w.settle()
 	in := w.instance(0)
 	if in.Next != nil || in.Cluster != "a" || in.State != api.Running || len(w.twins["b"].want) != 0 || in.Violated != "" {
-		t.Errorf("it is %s on %s, beside %v", in.State, in.Cluster, in.Next)
+		t.Errorf("it is %s on %s with second placement %+v, want it running on a and none", in.State, in.Cluster, in.Next)
 	}
 	w.checkBooks()
 }
 
-// onTrial has an instance on a that is tried on b, where it does not run yet.
+// onTrial returns a world with an instance on a whose second placement on b does not run yet.
 func onTrial(t *testing.T) *world {
 	t.Helper()
 	w := placedOn(t)
@@ -131,12 +130,12 @@ func TestTrialTakesOverWhenTheFirstPlaceIsLost(t *testing.T) {
 			lose(w)
 			w.checkBooks()
 			if in := w.instance(0); name != "fails" && (in.Cluster != "b" || in.Next != nil) {
-				t.Errorf("it is on %s", in.Cluster)
+				t.Errorf("it is on %s with second placement %+v, want b and none", in.Cluster, in.Next)
 			}
 			w.twins["b"].slow = false
 			w.settle()
 			if w.running() != 1 && name != "fails" {
-				t.Error("it does not run")
+				t.Errorf("%d instances run, want one", w.running())
 			}
 			w.checkBooks()
 		})
@@ -153,7 +152,7 @@ func TestTrialEndsWithItsCluster(t *testing.T) {
 			lose(w)
 			w.checkBooks()
 			if in := w.instance(0); in.Cluster != "a" || in.Next != nil || in.State != api.Running {
-				t.Errorf("it is %s on %s, beside %v", in.State, in.Cluster, in.Next)
+				t.Errorf("it is %s on %s with second placement %+v, want it running on a and none", in.State, in.Cluster, in.Next)
 			}
 		})
 	}
@@ -165,8 +164,8 @@ func TestInstanceThatLeavesLeavesItsTrial(t *testing.T) {
 		w.must(in)
 		w.checkBooks()
 		w.settle()
-		if len(w.twins["a"].want)+len(w.twins["b"].want)+len(w.c.instances) != 0 {
-			t.Errorf("%T: something is left", in)
+		if len(w.twins["a"].want)+len(w.twins["b"].want)+len(w.c.Instances("")) != 0 {
+			t.Errorf("%T: assignments or instances are left", in)
 		}
 	}
 }
@@ -178,7 +177,7 @@ func TestNewSLAEndsATrial(t *testing.T) {
 	w.checkBooks()
 	w.settle()
 	if len(w.twins["a"].want)+len(w.twins["b"].want) != 1 {
-		t.Error("it is to be in two places")
+		t.Error("two clusters are assigned the instance after an update")
 	}
 }
 
@@ -202,18 +201,18 @@ func TestMovesAreBounded(t *testing.T) {
 		}
 	}
 	if n := len(seen); n != 5 {
-		t.Errorf("in 50 minutes it was in %d places, want 5", n)
+		t.Errorf("in 50 minutes it was on %d clusters, want 5", n)
 	}
 	if n := len(w.instance(0).Moves); n != 4 {
-		t.Errorf("%d moves are remembered", n)
+		t.Errorf("%d moves are kept, want 4", n)
 	}
 	w.pass(11 * time.Minute)
 	if n := len(w.instance(0).Placements); n < 6 {
-		t.Errorf("after the hour it stays: %d placements", n)
+		t.Errorf("%d placements after the hour, want at least 6: it may move again", n)
 	}
 }
 
-// What moved within its cluster has moved, and its next cluster is told of it.
+// Moves within a cluster count, and the next cluster is told about them.
 func TestMovesOfBothTiersCountTogether(t *testing.T) {
 	w := placedOn(t)
 	in := w.instance(0)
@@ -226,24 +225,24 @@ func TestMovesOfBothTiersCountTogether(t *testing.T) {
 	w.twins["a"].moves = map[api.InstanceID][]time.Time{in.ID: ago(50, 40, 30, 20)}
 	w.violated("a", 0, true)
 	w.pass(9 * time.Minute)
-	if in.Next != nil || in.Cluster != "a" {
-		t.Fatal("the fifth move of this hour")
+	if in = w.instance(0); in.Next != nil || in.Cluster != "a" {
+		t.Fatal("the instance moves a fifth time within the hour")
 	}
 	w.restart()
 	w.pass(2 * time.Minute)
 	in = w.instance(0)
 	if in.Cluster != "b" {
-		t.Fatalf("when the first is an hour ago it is on %s", in.Cluster)
+		t.Fatalf("the instance is on %s an hour after its first move, want b", in.Cluster)
 	}
 	if n := len(w.twins["b"].want[in.ID].Moves); n != 4 {
-		t.Errorf("its cluster is told of %d moves", n)
+		t.Errorf("its cluster is told about %d moves, want 4", n)
 	}
 	w.twins["b"].moves = map[api.InstanceID][]time.Time{in.ID: make([]time.Time, 1000)}
 	for i := range 1000 {
 		w.twins["b"].moves[in.ID][i] = w.now.Add(time.Duration(i) * time.Hour) // and lies
 	}
 	w.pass(time.Hour)
-	if n := len(in.Moves); n > 1 {
-		t.Errorf("%d moves are remembered", n)
+	if n := len(w.instance(0).Moves); n > 1 {
+		t.Errorf("%d moves are kept, want at most 1", n)
 	}
 }

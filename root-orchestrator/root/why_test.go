@@ -98,20 +98,3 @@ func TestWhyOfWhatRunsComparesTheClusters(t *testing.T) {
 		t.Errorf("%q", why.Summary)
 	}
 }
-
-// TestUnknownBandwidthSaysHowToStateIt: of a cluster whose nodes do not know their
-// bandwidth, the answer is not that it has 0 Mbit/s.
-func TestUnknownBandwidthSaysHowToStateIt(t *testing.T) {
-	cl := &cluster{Agg: api.Aggregate{Nodes: 3, BandwidthUnknown: 3, Slots: []api.Slot{{Nodes: 3, BandwidthUnknown: 3}}}}
-	if rooms := cl.rooms(); len(rooms) != 1 || rooms[0].BandwidthUnknown != 3 {
-		t.Errorf("rooms %+v, want one with 3 nodes of unknown bandwidth", rooms)
-	}
-	was, is := cl.Agg, cl.Agg
-	if is.BandwidthUnknown = 2; !kindsDiffer(&was, &is) {
-		t.Error("nodes of known bandwidth are taken for nodes of unknown bandwidth")
-	}
-	help := wouldHelp(&api.Rejection{Constraint: sched.ConstraintBandwidthIn, Need: "5 Mbit/s", Have: "unknown bandwidth on 3 of its nodes"})
-	if !strings.Contains(help, "key bandwidth") {
-		t.Errorf("it says that this would help: %q", help)
-	}
-}

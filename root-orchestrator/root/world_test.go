@@ -10,6 +10,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
 )
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -24,7 +26,7 @@ type world struct {
 	disk  map[string]store.Doc
 	twins map[api.ClusterID]*twin
 	last  step.Effects
-	told  []api.ReportAck
+	told  []wire.ReportAck
 }
 
 // twin is a cluster that has room for so many instances and runs what it holds.
@@ -32,7 +34,7 @@ type twin struct {
 	id        api.ClusterID
 	boot, seq uint64
 	gen       api.Generation
-	want      map[api.InstanceID]api.Assignment
+	want      map[api.InstanceID]wire.Assignment
 	bad       map[api.Revision]bool // specs that do not work
 	has       map[api.InstanceID]api.Observed
 	local     map[api.InstanceID]api.Observed
@@ -80,7 +82,7 @@ func (w *world) enter(id api.ClusterID, room int) *twin {
 
 func newTwin(id api.ClusterID, room int) *twin {
 	return &twin{
-		id: id, boot: 1, room: room, want: map[api.InstanceID]api.Assignment{}, bad: map[api.Revision]bool{},
+		id: id, boot: 1, room: room, want: map[api.InstanceID]wire.Assignment{}, bad: map[api.Revision]bool{},
 		has: map[api.InstanceID]api.Observed{}, local: map[api.InstanceID]api.Observed{},
 		violated: map[api.InstanceID]bool{}, known: map[api.InstanceID]api.Epoch{},
 	}
@@ -104,7 +106,7 @@ func (w *world) do(in Input) step.Effects {
 		for _, tw := range w.twins {
 			if e.To == tw.id.Addr() && !tw.off {
 				tw.take(e.Msg)
-				if a, ok := e.Msg.(api.ReportAck); ok {
+				if a, ok := e.Msg.(wire.ReportAck); ok {
 					w.told = append(w.told, a)
 				}
 			}
@@ -132,12 +134,12 @@ func (w *world) save(docs []store.Doc) {
 }
 
 func (tw *twin) take(msg any) {
-	d, ok := msg.(api.Desired)
+	d, ok := msg.(wire.Desired)
 	if !ok || d.Gen < tw.gen || d.From != 0 && d.From != tw.gen {
 		return
 	}
 	if d.From == 0 {
-		tw.want = map[api.InstanceID]api.Assignment{}
+		tw.want = map[api.InstanceID]wire.Assignment{}
 	}
 	for _, a := range d.Put {
 		tw.want[a.Instance] = a
@@ -200,7 +202,7 @@ func (tw *twin) report() Report {
 			free = free.Minus(api.Resources{MilliCPU: 1000, MemoryMB: 100})
 		}
 	}
-	r := api.Report{
+	r := wire.Report{
 		Cluster: tw.id, Boot: tw.boot, Seq: tw.seq, Gen: tw.gen, Whole: true,
 		Aggregate: api.Aggregate{
 			Nodes: 1 + tw.more, Capacity: api.Resources{MilliCPU: 10_000, MemoryMB: 1000}, Free: free, Largest: free,
@@ -307,76 +309,67 @@ func (w *world) on(id api.ClusterID) (n int) {
 	return n
 }
 
-// checkBooks recomputes from scratch what the core keeps step by step.
+// records returns all instances, in the order of their ids.
+func (w *world) records() (out []applications.Instance) {
+	for _, id := range w.c.apps.Instances() {
+		out = append(out, w.c.apps.Get(id))
+	}
+	return out
+}
+
+func (w *world) record(id api.InstanceID) applications.Instance {
+	w.t.Helper()
+	in, ok := w.c.apps.Instance(id)
+	if !ok {
+		w.t.Fatalf("instance %s is not known", id)
+	}
+	return in
+}
+
+// checkBooks compares what the sub-machines know of one another.
 func (w *world) checkBooks() {
 	w.t.Helper()
-	for _, id := range step.Keys(w.c.clusters) {
-		cl := w.c.clusters[id]
-		var wanted, known api.Digest
-		var reserved api.Resources
-		byRuntime := map[string]api.Resources{}
-		devices := map[string]map[string]int{}
-		assigned := 0
-		for _, in := range w.c.instances {
-			if in.Cluster == id && !in.Leaving || in.trialAt(cl) != nil {
-				assigned++
-				wanted = wanted.Toggle(in.assignment(cl).Digest())
+	all := w.records()
+	for _, id := range w.c.clusters.IDs() {
+		var want api.Digest
+		var assigned []api.InstanceID
+		for _, in := range all {
+			if in.Cluster == id && !in.Leaving || in.TrialAt(id) {
+				assigned = append(assigned, in.ID)
+				want = want.Toggle(in.Digest(id))
 			}
 		}
-		for _, d := range cl.observed {
-			known = known.Toggle(d)
+		if have := w.c.clusters.Assigned(id); !slices.Equal(have, assigned) {
+			w.t.Fatalf("cluster %s is assigned %v, want %v", id, have, assigned)
 		}
-		for _, r := range cl.pending {
-			reserved = reserved.Plus(r.needs)
-			byRuntime[r.runtime] = byRuntime[r.runtime].Plus(r.needs)
-			if devices[r.runtime] == nil {
-				devices[r.runtime] = map[string]int{}
-			}
-			for _, d := range r.devices {
-				devices[r.runtime][d.Name] += d.Count
-			}
+		if _, digest := w.c.clusters.Generation(id); digest != want {
+			w.t.Fatalf("the desired set of cluster %s has digest %x, want %x", id, digest, want)
 		}
-		if cl.wanted != wanted || cl.known != known || cl.reserved != reserved || len(cl.assigned) != assigned {
-			w.t.Fatalf("cluster %s: wanted %x/%x known %x/%x reserved %v/%v assigned %d/%d", id,
-				cl.wanted, wanted, cl.known, known, cl.reserved, reserved, len(cl.assigned), assigned)
-		}
-		for k, r := range cl.byRuntime {
-			if r.Resources != byRuntime[k] || !maps.Equal(r.devices, devices[k]) {
-				w.t.Fatalf("cluster %s reserves %v for %s, want %v %v", id, r, k, byRuntime[k], devices[k])
-			}
-		}
-		if w.c.table.Get(string(id)) == nil {
+		if w.c.placement.Candidate(id) == nil {
 			w.t.Fatalf("cluster %s is no candidate", id)
 		}
 	}
-	for id, in := range w.c.instances {
-		for _, at := range []api.ClusterID{in.Vacating, in.Cluster} {
-			if at == "" || at == in.Cluster && !in.Leaving {
-				continue
-			}
-			if cl := w.c.clusters[at]; cl == nil {
-				w.t.Fatalf("%s waits for the word of %s, which is not known", id, at)
-			} else if _, ok := cl.leaving[id]; !ok {
-				w.t.Fatalf("%s waits for the word of %s, which is not asked", id, at)
-			}
-		}
-		if in.Leaving && in.Cluster == "" {
-			w.t.Fatalf("%s is leaving nothing", id)
-		}
-		for _, at := range in.Stopping {
-			if cl := w.c.clusters[at]; cl == nil {
-				w.t.Fatalf("%s stops in %s, which is not known", id, at)
-			} else if _, ok := cl.leaving[id]; !ok {
-				w.t.Fatalf("%s stops in %s, which is not asked", id, at)
-			}
+	for _, in := range all {
+		awaited := slices.Clone(in.Stopping)
+		if in.Leaving {
+			awaited = append(awaited, in.Cluster)
 		}
 		if in.Vacating != "" && !slices.Contains(in.Stopping, in.Vacating) {
-			w.t.Fatalf("%s waits for the word of %s and stops in %v", id, in.Vacating, in.Stopping)
+			w.t.Fatalf("%s waits for %s and stops in %v", in.ID, in.Vacating, in.Stopping)
+		}
+		for _, at := range awaited {
+			if !w.c.clusters.Known(at) {
+				w.t.Fatalf("%s waits for cluster %q, which is not known", in.ID, at)
+			}
+			if !slices.Contains(w.c.clusters.Leaving(at), in.ID) {
+				w.t.Fatalf("%s waits for cluster %s, which is not to confirm its end", in.ID, at)
+			}
 		}
 	}
-	for id, s := range w.c.services {
-		peers := map[string]int{}
-		for _, in := range s.instances {
+	for _, id := range w.c.apps.Services() {
+		peers, n := map[string]int{}, 0
+		for in := range w.c.apps.EachOf(id) {
+			n++
 			if in.Cluster != "" && !in.Leaving {
 				peers[string(in.Cluster)]++
 			}
@@ -384,18 +377,15 @@ func (w *world) checkBooks() {
 				peers[string(in.Next.Cluster)]++
 			}
 		}
-		for k, n := range s.peers {
-			if peers[k] != n {
-				w.t.Fatalf("service %s counts %d on %s, want %d", id, n, k, peers[k])
-			}
+		if have := w.c.placement.Peers(id); len(peers)+len(have) > 0 && !maps.Equal(have, peers) {
+			w.t.Fatalf("service %s counts %v by cluster, want %v", id, have, peers)
 		}
-		if s.app == nil && len(s.instances) == 0 {
-			w.t.Fatalf("service %s is left", id)
+		if app, _ := w.c.apps.Service(id); app == nil && n == 0 {
+			w.t.Fatalf("service %s is left without an application and instances", id)
 		}
 	}
-	w.checkPlaces()
-	if len(w.c.clusters) != len(w.c.table.All()) {
-		w.t.Fatalf("%d clusters, %d candidates", len(w.c.clusters), len(w.c.table.All()))
+	if known, n := len(w.c.clusters.IDs()), len(w.c.placement.Candidates()); known != n {
+		w.t.Fatalf("%d clusters, %d candidates", known, n)
 	}
 }
 
@@ -429,7 +419,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 				in = JoinCluster{Info: api.ClusterInfo{ID: id()}}
 			case 6:
 				tw := w.twins[id()]
-				in = Hello{api.Hello{Cluster: tw.id, Since: tw.gen}}
+				in = Hello{wire.Hello{Cluster: tw.id, Since: tw.gen}}
 			case 7:
 				tw := w.twins[id()]
 				tw.off = !tw.off
@@ -484,7 +474,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 		}
 		w.do(DeleteApp{App: shop})
 		w.pass(10 * time.Second)
-		if len(w.c.instances)+len(w.c.apps)+len(w.c.services)+len(w.c.waiting.list()) > 0 {
+		if len(w.records())+len(w.c.apps.Apps())+len(w.c.apps.Services())+w.c.placement.Waiting() > 0 {
 			t.Fatalf("seed %d: left: %+v", seed, w.c.Instances(""))
 		}
 	}

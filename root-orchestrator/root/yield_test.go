@@ -6,11 +6,12 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
 )
 
 const urgent = api.InstanceID("acme/urgent.prod.web.prod#0")
 
-// fullOf is a world of clusters without room that would yield some.
+// fullOf returns a world of clusters without free resources, in which less urgent instances make room.
 func fullOf(t *testing.T, clusters ...api.ClusterID) *world {
 	w := newWorld(t, clusters...)
 	for _, id := range clusters {
@@ -23,15 +24,15 @@ func fullOf(t *testing.T, clusters ...api.ClusterID) *world {
 
 func free(milli int64) api.Resources { return api.Resources{MilliCPU: milli, MemoryMB: milli} }
 
-func (w *world) applyUrgent(priority string, change ...func(*api.Microservice)) *instance {
+func (w *world) applyUrgent(priority string, change ...func(*api.Microservice)) applications.Instance {
 	w.t.Helper()
 	app := application(1, append(change, func(m *api.Microservice) { m.Priority = priority })...)
 	app.Name = "urgent"
 	w.must(Apply{Tenant: "acme", Spec: app})
-	return w.c.instances[urgent]
+	return w.record(urgent)
 }
 
-func TestUrgentInstanceIsOfferedWhereOthersWouldMakeWay(t *testing.T) {
+func TestUrgentInstanceIsOfferedWhereOthersMakeRoom(t *testing.T) {
 	for _, tt := range []struct {
 		name, priority string
 		change         func(*api.Microservice)
@@ -48,24 +49,24 @@ func TestUrgentInstanceIsOfferedWhereOthersWouldMakeWay(t *testing.T) {
 			w := fullOf(t, "a")
 			in := w.applyUrgent(tt.priority, tt.change)
 			if got := in.Cluster == "a"; got != tt.offered || got && !strings.Contains(in.Detail, "make way") {
-				t.Errorf("offered to %q: %q", in.Cluster, in.Detail)
+				t.Errorf("the instance is offered to %q (%q), want it offered to a: %v", in.Cluster, in.Detail, tt.offered)
 			}
 			w.checkBooks()
 		})
 	}
 }
 
-func TestRoomThatOthersWouldYieldIsReservedOnce(t *testing.T) {
+func TestRoomFromPreemptionIsReservedOnce(t *testing.T) {
 	w := fullOf(t, "a")
 	app := application(4, func(m *api.Microservice) { m.Priority = "high" })
 	w.must(Apply{Tenant: "acme", Spec: app})
 	if n := w.on("a"); n != 2 {
-		t.Errorf("%d are offered to a cluster that would have room for 2", n)
+		t.Errorf("%d instances are offered to a cluster that would have room for 2", n)
 	}
 	w.checkBooks()
 }
 
-func TestWhoRefusedIsNotAskedToYieldAgain(t *testing.T) {
+func TestARefusingClusterIsNotAskedToPreemptAgain(t *testing.T) {
 	w := fullOf(t, "a", "b")
 	for _, tw := range w.twins {
 		tw.full = true
@@ -81,31 +82,31 @@ func TestWhoRefusedIsNotAskedToYieldAgain(t *testing.T) {
 		}
 		w.now = w.now.Add(10 * time.Millisecond)
 	}
-	if in.Tries != 2 {
-		t.Errorf("two clusters that refuse were asked %d times", in.Tries)
+	if n := w.record(in.ID).Tries; n != 2 {
+		t.Errorf("two clusters that refuse were asked %d times, want once each", n)
 	}
 	w.checkBooks()
 }
 
-func TestWaitingUrgentInstanceIsOfferedWhenOthersWouldMakeWay(t *testing.T) {
+func TestWaitingUrgentInstanceIsOfferedWhenOthersMakeRoom(t *testing.T) {
 	w := fullOf(t, "a")
 	yields := w.twins["a"].yields
 	w.twins["a"].yields = nil
 	w.settle()
 	in := w.applyUrgent("high")
 	w.settle()
-	if in.Cluster != "" {
-		t.Fatalf("it is on %s", in.Cluster)
+	if in = w.record(in.ID); in.Cluster != "" {
+		t.Fatalf("the instance is on %s, want it waiting", in.Cluster)
 	}
 	w.twins["a"].yields = yields
 	w.twins["a"].room = 0
 	w.round()
-	if in.Tries != 1 {
-		t.Error("it was not offered")
+	if w.record(in.ID).Tries != 1 {
+		t.Error("the instance was not offered when others would make room")
 	}
 }
 
-func TestWhatRunsMovesNobody(t *testing.T) {
+func TestARunningInstancePreemptsNone(t *testing.T) {
 	w := placedOn(t, func(m *api.Microservice) { m.Priority = "high" })
 	w.twins["b"].room = 0
 	w.twins["b"].yields = []api.Yield{{Urgency: 1, Free: free(9000), Largest: free(9000)}}
@@ -113,11 +114,11 @@ func TestWhatRunsMovesNobody(t *testing.T) {
 	w.violated("a", 0, true)
 	w.settle()
 	if in := w.instance(0); in.Next != nil || in.Cluster != "a" {
-		t.Errorf("it moves to %v", in.Next)
+		t.Errorf("the instance is on %s with second placement %+v, want a and none", in.Cluster, in.Next)
 	}
 }
 
-func TestPlanSaysThatOthersWouldMakeWay(t *testing.T) {
+func TestPlanNamesPreemption(t *testing.T) {
 	w := fullOf(t, "a")
 	app := application(1, func(m *api.Microservice) { m.Priority = "high" })
 	p, err := w.c.Plan(w.now, "acme", []api.Application{app}, nil)
@@ -125,6 +126,6 @@ func TestPlanSaysThatOthersWouldMakeWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := p.Apps[0].Instances[0]; got.Action != PlanPlace || !got.Displaces || got.Cluster != "a" || len(p.Asks["a"]) != 1 {
-		t.Errorf("%+v", got)
+		t.Errorf("planned %+v, want it placed on a, displacing others", got)
 	}
 }

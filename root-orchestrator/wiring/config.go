@@ -1,6 +1,6 @@
 // Package wiring puts the root orchestrator together: its store, its core with
-// the loop that owns it, its certificates and accounts, and the one port with
-// the API for people and the link for clusters. It decides nothing.
+// the loop that owns it, its certificates and accounts, and the port that serves the
+// API for people and the link for clusters.
 //
 //	err := wiring.Run(ctx, wiring.Defaults(), log)
 package wiring
@@ -17,9 +17,10 @@ import (
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/reach"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 	"github.com/treeline-edge/treeline/scheduler-plugins/choice"
-	"github.com/treeline-edge/treeline/scheduler-plugins/outside"
+	"github.com/treeline-edge/treeline/scheduler-plugins/extsched/client"
 	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
 )
 
@@ -45,8 +46,8 @@ type Config struct {
 	Log daemon.Log `yaml:",inline"`
 }
 
-// NetworkConfig lays out the overlay network. The ranges count at the first start;
-// later ones must say the same, or nothing.
+// NetworkConfig configures the overlay network. The ranges are fixed at the first start;
+// later they must be the same or empty.
 type NetworkConfig struct {
 	Instances  string `yaml:"instances" usage:"IPv4 network of the instances; clusters get shares of it. Empty: 10.16.0.0/13. This and the next five count at the first start only, and cannot be changed later"`
 	Services   string `yaml:"services" usage:"IPv4 network of the services' addresses. Empty: 10.30.0.0/16"`
@@ -59,12 +60,12 @@ type NetworkConfig struct {
 	TenantPercent  int `yaml:"tenant_percent" usage:"how much of the services' network one tenant gets at most, with the tenants below it, in percent. 0: 25"`
 }
 
-// ranges are the network's; the zero value where nothing is said of it.
-func (n NetworkConfig) ranges() (api.NetRanges, error) {
+// ranges returns the ranges of the network, or the zero value if none is configured.
+func (n NetworkConfig) ranges() (wire.NetRanges, error) {
 	if n == (NetworkConfig{ClusterPercent: n.ClusterPercent, TenantPercent: n.TenantPercent}) {
-		return api.NetRanges{}, nil
+		return wire.NetRanges{}, nil
 	}
-	r := api.DefaultNetRanges()
+	r := wire.DefaultNetRanges()
 	for key, p := range map[string]struct {
 		text string
 		to   *netip.Prefix
@@ -84,7 +85,7 @@ func (n NetworkConfig) ranges() (api.NetRanges, error) {
 	return r, nil
 }
 
-// Defaults are the configuration without a file, environment or flags.
+// Defaults returns the configuration without a file, environment or flags.
 func Defaults() Config {
 	return Config{
 		Data: "/var/lib/treeline/root", Listen: ":7443", Role: "root", Scheduler: rom.Plugin{}.Name(), MovesPerHour: 4,
@@ -92,7 +93,7 @@ func Defaults() Config {
 	}
 }
 
-// Validate reports what cannot work (ErrInvalid).
+// Validate returns ErrInvalid if the configuration cannot work.
 func (c Config) Validate() error {
 	bad := func(key, format string, args ...any) error {
 		return fmt.Errorf("%s: %s: %w", key, fmt.Sprintf(format, args...), api.ErrInvalid)
@@ -133,7 +134,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-func (c Config) core(out *outside.Scheduler) root.Config {
+func (c Config) core(out *client.Scheduler) root.Config {
 	ranges, _ := c.Network.ranges() // validated
 	moves := c.MovesPerHour
 	if moves == 0 {

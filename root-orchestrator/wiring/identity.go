@@ -27,14 +27,14 @@ const (
 	ringFile      = "token-keys.json"
 )
 
-// identities is all by which the root knows itself and others.
+// identities has the root's certificates, keys and accounts.
 type identities struct {
 	authority *ca.Authority
 	keeper    *keeper.Keeper
 	verifier  *trust.Verifier
 	ring      *jwt.Ring
 	accounts  *account.Service
-	desk      *jointoken.Desk
+	tokens    *jointoken.Store
 	issued    *clusterlink.Issued
 }
 
@@ -58,12 +58,12 @@ func openIdentity(cfg Config, dir *os.Root, authority *ca.Authority, st store.St
 	if err != nil {
 		return nil, err
 	}
-	id.desk, err = jointoken.NewDesk(st, loaded, external, id.authority.Hash(), time.Now)
+	id.tokens, err = jointoken.NewStore(st, loaded, external, id.authority.Hash(), time.Now)
 	return id, err
 }
 
-// openAuthority reads the root's authority, and makes one at the first start. A
-// store that knows things without the key that they hang on is no first start.
+// openAuthority reads the root's authority, and creates one at the first start. It fails if
+// the key is missing but the store has certificates that it signed.
 func openAuthority(dir *os.Root, used bool) (*ca.Authority, error) {
 	pair, err := ca.LoadPair(dir, authorityFile)
 	if err == nil {
@@ -83,8 +83,8 @@ func openAuthority(dir *os.Root, used bool) (*ca.Authority, error) {
 	return a, ca.SavePair(dir, authorityFile, a.Pair())
 }
 
-// openRing reads the keys that sign tokens, and makes some at the first start. A store
-// that knows users without them is usable: nobody is signed in any more.
+// openRing reads the keys that sign tokens, and creates them if they are missing; users
+// then have to sign in again.
 func openRing(dir *os.Root, used bool, log *slog.Logger) (*jwt.Ring, error) {
 	text, err := dir.ReadFile(ringFile)
 	if err == nil {
@@ -106,8 +106,8 @@ func openRing(dir *os.Root, used bool, log *slog.Logger) (*jwt.Ring, error) {
 	return ring, ca.WriteFile(dir, ringFile, text, 0o600)
 }
 
-// openKeeper makes the server's certificate. The root signs its own, so that a
-// fresh one at each start, with today's names, costs nothing.
+// openKeeper creates the server's certificate. The root signs it, and creates a new one
+// with the configured names at each start.
 func openKeeper(a *ca.Authority, names []string, log *slog.Logger) (*keeper.Keeper, error) {
 	key, csr, err := ca.NewRequest()
 	if err != nil {

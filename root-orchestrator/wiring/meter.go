@@ -15,7 +15,7 @@ import (
 // scrapeWait bounds how long a scrape waits for the core.
 const scrapeWait = 2 * time.Second
 
-// meter is the root's metrics. No label holds an id of which there are many.
+// meter has the root's metrics. No label has many values, such as ids of instances.
 type meter struct {
 	steps, docs, failed prometheus.Counter
 	saving              prometheus.Histogram
@@ -55,7 +55,7 @@ func (m *meter) register(reg *prometheus.Registry, core *root.Core, l *loop.Loop
 	)
 }
 
-// objects counts what the core knows, when it is asked.
+// objects counts the core's objects at each scrape.
 type objects struct {
 	core *root.Core
 	loop *loop.Loop[root.Input]

@@ -26,11 +26,12 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
 	"github.com/treeline-edge/treeline/internal/store/mongo"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/clusterlink"
 	"github.com/treeline-edge/treeline/root-orchestrator/httpapi"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 	"github.com/treeline-edge/treeline/scheduler-plugins/choice"
-	"github.com/treeline-edge/treeline/scheduler-plugins/outside"
+	"github.com/treeline-edge/treeline/scheduler-plugins/extsched/client"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -41,11 +42,11 @@ const (
 	SignInFile  = "first-sign-in" // "<user> <code>" until the first admin has signed in; mode 0600
 )
 
-// sweepEvery is how often what has expired is forgotten.
+// sweepEvery is how often expired records are deleted.
 const sweepEvery = time.Hour
 
-// Run is the root orchestrator until ctx ends. What fails before it serves says
-// what is missing; store.ErrConflict later means that another process has its role.
+// Run runs the root orchestrator until ctx ends. store.ErrConflict means that another
+// process has taken its role.
 func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err := os.MkdirAll(cfg.Data, 0o700); err != nil {
 		return fmt.Errorf("make the data directory: %w", err)
@@ -55,7 +56,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return fmt.Errorf("open the data directory: %w", err)
 	}
 	defer dir.Close()
-	// A reader that waits for the file must not find an earlier start's.
+	// A reader that waits for the file must not find the one of an earlier start.
 	if err := dir.Remove(AddressFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the old address: %w", err)
 	}
@@ -99,18 +100,18 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 	var web *httpapi.API
 	var link *clusterlink.Link
-	var asker *outside.Asker
+	var asker *client.Asker
 	m := newMeter()
-	l := loop.New(core, st, func(envs []api.Envelope) { send(envs, web, link, asker) }, loop.Options[root.Input]{
+	l := loop.New(core, st, func(envs []wire.Envelope) { send(envs, web, link, asker) }, loop.Options[root.Input]{
 		Tick: root.Tick{}, Log: log, Observe: m.observe,
 	})
-	asker = outside.NewAsker(scheduler, func(a sched.Answer) { l.Post(root.Ranked{Answer: a}) })
+	asker = client.NewAsker(scheduler, func(a sched.Answer) { l.Post(root.Ranked{Answer: a}) })
 	link = clusterlink.New(clusterlink.Options{
 		Core: core, Owner: l, Authority: id.authority, Verifier: id.verifier, Issued: id.issued,
-		Desk: id.desk, Keys: id.ring.Public, Revoked: id.accounts.Revocations(), Log: log,
+		Tokens: id.tokens, Keys: id.ring.Public, Revoked: id.accounts.Revocations(), Log: log,
 	})
 	web, err = httpapi.New(httpapi.Options{
-		Core: core, Owner: l, Accounts: id.accounts, Desk: id.desk, Clusters: link, Version: daemon.Version(), Log: log,
+		Core: core, Owner: l, Accounts: id.accounts, Tokens: id.tokens, Clusters: link, Version: daemon.Version(), Log: log,
 		Store: st, Loaded: loaded,
 	})
 	if err != nil {
@@ -153,7 +154,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		daemon.Part{Name: "certificate", Run: id.keeper.Run},
 		daemon.Part{Name: "scheduler", Run: asker.Run},
 		daemon.Part{Name: "server", Run: serve},
-		daemon.Part{Name: "sweep", Run: func(ctx context.Context) error { return sweep(ctx, log, id.accounts.Sweep, id.desk.Sweep, web.Sweep) }},
+		daemon.Part{Name: "sweep", Run: func(ctx context.Context) error { return sweep(ctx, log, id.accounts.Sweep, id.tokens.Sweep, web.Sweep) }},
 	)
 }
 
@@ -164,18 +165,18 @@ func openStore(ctx context.Context, cfg Config) (store.Store, error) {
 	return embedded.Open(filepath.Join(cfg.Data, storeFile))
 }
 
-// storeFile is the embedded store in the data directory.
+// storeFile returns the path of the embedded store.
 const storeFile = "root.db"
 
-// send hands out what the core says. It runs on the core's owner and must not block.
-func send(envs []api.Envelope, web *httpapi.API, link *clusterlink.Link, asker *outside.Asker) {
+// send delivers the core's messages. It runs on the core's owner and must not block.
+func send(envs []wire.Envelope, web *httpapi.API, link *clusterlink.Link, asker *client.Asker) {
 	var changes []api.Change
 	for _, e := range envs {
-		if c, ok := e.Msg.(api.Change); ok && e.To == api.ToWatchers {
+		if c, ok := e.Msg.(api.Change); ok && e.To == wire.ToWatchers {
 			changes = append(changes, c)
 			continue
 		}
-		if q, ok := e.Msg.(sched.Ask); ok && e.To == api.ToScheduler {
+		if q, ok := e.Msg.(sched.Ask); ok && e.To == wire.ToScheduler {
 			asker.Send(q)
 			continue
 		}
@@ -186,7 +187,7 @@ func send(envs []api.Envelope, web *httpapi.API, link *clusterlink.Link, asker *
 	}
 }
 
-// route is the one port's table.
+// route returns the handler of the port.
 func route(web *httpapi.API, link *clusterlink.Link, health http.Handler) http.Handler {
 	people, clusters := web.Handler(), link.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -202,7 +203,7 @@ func route(web *httpapi.API, link *clusterlink.Link, health http.Handler) http.H
 	})
 }
 
-// firstSignIn prints the first admin's one-use code, while nobody has used one.
+// firstSignIn prints the first admin's one-time code until it is used.
 func firstSignIn(ctx context.Context, dir *os.Root, accounts *account.Service, external string, pin [32]byte) error {
 	code, err := accounts.Bootstrap(ctx)
 	if err != nil {

@@ -28,6 +28,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/wiring"
 )
 
@@ -127,8 +128,8 @@ func (d *daemon) joinAs(line string, id api.ClusterID, key crypto.Signer, csr []
 	d.t.Helper()
 	tok, err := jointoken.Parse(line)
 	check(d.t, err)
-	var joined api.ClusterJoined
-	err = call.JSON(d.t.Context(), tok.HTTPClient(), tok.URL+"/v1/join/cluster", api.JoinCluster{
+	var joined wire.ClusterJoined
+	err = call.JSON(d.t.Context(), tok.HTTPClient(), tok.URL+"/v1/join/cluster", wire.JoinCluster{
 		Token: line, CSR: csrText(csr), Info: api.ClusterInfo{ID: id, Location: "a test"},
 	}, &joined)
 	if err != nil {
@@ -207,10 +208,10 @@ func next[T any](t *testing.T, messages <-chan string, event string) (v T) {
 	}
 }
 
-func (c *cluster) report(seq uint64, observed ...api.Observed) (api.ReportAck, error) {
+func (c *cluster) report(seq uint64, observed ...api.Observed) (wire.ReportAck, error) {
 	room := api.Resources{MilliCPU: 4000, MemoryMB: 4096}
-	var ack api.ReportAck
-	err := call.JSON(c.t.Context(), c.http, c.d.url()+"/v1/cluster/report", api.Report{
+	var ack wire.ReportAck
+	err := call.JSON(c.t.Context(), c.http, c.d.url()+"/v1/cluster/report", wire.Report{
 		Cluster: c.id, Boot: 1, Seq: seq, Observed: observed,
 		Aggregate: api.Aggregate{
 			Nodes: 1, Capacity: room, Free: room, Mean: room, Largest: room,
@@ -226,7 +227,7 @@ const sla = `{"sla_version":"v2.0","applications":[{"application_name":"shop","a
 func clusterToken(t *testing.T, c *client.Client, r api.TokenRequest) string {
 	t.Helper()
 	r.Kind = "cluster"
-	tok, err := c.CreateToken(t.Context(), r)
+	tok, err := c.CreateJoinToken(t.Context(), r)
 	check(t, err)
 	return tok.Token
 }
@@ -240,13 +241,13 @@ func TestFromTheFirstSignInToARunningInstance(t *testing.T) {
 	check(t, err)
 	messages, end := munich.open(0)
 	defer end()
-	next[api.Desired](t, messages, "desired") // the empty set
+	next[wire.Desired](t, messages, "desired") // the empty set
 	if ack, err := munich.report(1); err != nil || ack.Seq != 1 || ack.Boot != 1 {
 		t.Errorf("ack %+v %v", ack, err)
 	}
 	_, err = admin.Apply(ctx, []byte(sla), client.ApplyOptions{Tenant: "acme"})
 	check(t, err)
-	desired := next[api.Desired](t, messages, "desired")
+	desired := next[wire.Desired](t, messages, "desired")
 	if len(desired.Put) != 1 || desired.Put[0].Instance != "acme/shop.prod.web.v1#0" {
 		t.Fatalf("desired %+v", desired)
 	}
@@ -261,7 +262,7 @@ func TestFromTheFirstSignInToARunningInstance(t *testing.T) {
 	go func() {
 		for m := range messages {
 			data, ok := strings.CutPrefix(m, "stream ")
-			var r api.StreamRequest
+			var r wire.StreamRequest
 			if !ok || json.Unmarshal([]byte(data), &r) != nil {
 				continue
 			}
@@ -282,7 +283,7 @@ func TestFromTheFirstSignInToARunningInstance(t *testing.T) {
 	if err != nil || string(text) != "line 1\nline 2\n" {
 		t.Errorf("logs %q %v", text, err)
 	}
-	nodes, err := admin.Nodes(ctx, "munich")
+	nodes, err := admin.NodesOf("munich").List(ctx)
 	if err != nil || len(nodes) != 1 || nodes[0].ID != "n1" {
 		t.Errorf("nodes %+v %v", nodes, err)
 	}
@@ -311,7 +312,7 @@ func TestWhoStopsReadingLogsEndsTheirStream(t *testing.T) {
 
 	ended := make(chan error, 2)
 	go func() {
-		r := next[api.StreamRequest](t, messages, "stream")
+		r := next[wire.StreamRequest](t, messages, "stream")
 		if r.Kind != "logs" || !r.Follow || r.Tail != 3 {
 			t.Errorf("asked for %+v", r)
 		}
@@ -339,7 +340,7 @@ func TestWhoStopsReadingLogsEndsTheirStream(t *testing.T) {
 
 	// A cluster that has nothing to stream says why.
 	go func() {
-		r := next[api.StreamRequest](t, messages, "stream")
+		r := next[wire.StreamRequest](t, messages, "stream")
 		req, err := http.NewRequest(http.MethodPost, d.url()+"/v1/cluster/streams/"+r.ID, strings.NewReader(`{"status":404,"code":"not_found","detail":"its node is away"}`))
 		if err == nil {
 			req.Header.Set("Content-Type", "application/problem+json")
@@ -390,7 +391,7 @@ func TestARestartLosesNothingAndPrintsNoCodeAgain(t *testing.T) {
 	munich.d = d
 	messages, end := munich.open(0)
 	defer end()
-	next[api.Desired](t, messages, "desired")
+	next[wire.Desired](t, messages, "desired")
 }
 
 // A one-use token admits one name with one key, and nobody who was forgotten.
@@ -419,7 +420,7 @@ func TestAClusterTokenAdmitsOneNameWithOneKey(t *testing.T) {
 	if all, _, err := admin.Clusters(t.Context(), client.ListOptions{}); err != nil || len(all) != 1 {
 		t.Errorf("%d clusters joined by one use (%v)", len(all), err)
 	}
-	check(t, admin.ForgetCluster(t.Context(), "munich", 0))
+	check(t, admin.RemoveCluster(t.Context(), "munich", 0))
 	if _, err := d.joinAs(line, "munich", key, csr); !errors.Is(err, api.ErrUnauthenticated) {
 		t.Errorf("a cluster that was forgotten comes back by its old token: %v", err)
 	}
@@ -454,11 +455,11 @@ func TestWhoIsNoClusterIsRefused(t *testing.T) {
 	check(t, err)
 
 	// A person is no cluster.
-	if _, err := admin.Do(t.Context(), client.Request{Method: http.MethodPost, Path: "/v1/cluster/report", Body: api.Report{}}, nil); !errors.Is(err, api.ErrUnauthenticated) {
+	if _, err := admin.Do(t.Context(), client.Request{Method: http.MethodPost, Path: "/v1/cluster/report", Body: wire.Report{}}, nil); !errors.Is(err, api.ErrUnauthenticated) {
 		t.Errorf("a person reports: %v", err)
 	}
 	// One cluster is not another.
-	err = call.JSON(t.Context(), munich.http, d.url()+"/v1/cluster/report", api.Report{Cluster: "dublin"}, nil)
+	err = call.JSON(t.Context(), munich.http, d.url()+"/v1/cluster/report", wire.Report{Cluster: "dublin"}, nil)
 	if !errors.Is(err, api.ErrForbidden) {
 		t.Errorf("munich reports as dublin: %v", err)
 	}
@@ -473,19 +474,19 @@ func TestWhoIsNoClusterIsRefused(t *testing.T) {
 	tr := &http.Transport{TLSClientConfig: trust.New(authority.Root()).Client(identity.OfRoot(),
 		func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return shown, nil })}
 	defer tr.CloseIdleConnections()
-	err = call.JSON(t.Context(), &http.Client{Transport: tr}, d.url()+"/v1/cluster/report", api.Report{Cluster: "munich"}, nil)
+	err = call.JSON(t.Context(), &http.Client{Transport: tr}, d.url()+"/v1/cluster/report", wire.Report{Cluster: "munich"}, nil)
 	if !errors.Is(err, api.ErrForbidden) {
 		t.Errorf("a node reports: %v", err)
 	}
 	// Renewal takes the authority's own key.
-	err = call.JSON(t.Context(), munich.http, d.url()+"/v1/cluster/renew", api.Renew{CSR: csrText(csr)}, nil)
+	err = call.JSON(t.Context(), munich.http, d.url()+"/v1/cluster/renew", wire.Renew{CSR: csrText(csr)}, nil)
 	if !errors.Is(err, api.ErrForbidden) {
 		t.Errorf("renewed with another key: %v", err)
 	}
 	own, err := ca.Request(munich.key)
 	check(t, err)
-	var joined api.ClusterJoined
-	check(t, call.JSON(t.Context(), munich.http, d.url()+"/v1/cluster/renew", api.Renew{CSR: csrText(own)}, &joined))
+	var joined wire.ClusterJoined
+	check(t, call.JSON(t.Context(), munich.http, d.url()+"/v1/cluster/renew", wire.Renew{CSR: csrText(own)}, &joined))
 	if joined.Info.ID != "munich" || joined.Chain == "" {
 		t.Errorf("renewed %+v", joined)
 	}
@@ -528,8 +529,8 @@ func TestAForgottenClusterStaysOutUntilItJoinsAnew(t *testing.T) {
 	munich, err := d.join(clusterToken(t, admin, api.TokenRequest{}), "munich")
 	check(t, err)
 	messages, end := munich.open(0)
-	next[api.Desired](t, messages, "desired")
-	check(t, admin.ForgetCluster(t.Context(), "munich", 0))
+	next[wire.Desired](t, messages, "desired")
+	check(t, admin.RemoveCluster(t.Context(), "munich", 0))
 	for range messages { // the root ends the stream
 	}
 	end()
@@ -562,10 +563,10 @@ func TestANewStreamReplacesTheOld(t *testing.T) {
 	check(t, err)
 	first, end := munich.open(0)
 	defer end()
-	next[api.Desired](t, first, "desired")
+	next[wire.Desired](t, first, "desired")
 	second, end2 := munich.open(0)
 	defer end2()
-	next[api.Desired](t, second, "desired")
+	next[wire.Desired](t, second, "desired")
 	for range first { // ends
 	}
 }

@@ -1,5 +1,5 @@
-// Package examples holds schedulers that are written in other languages, and the
-// tests that they stand as well as those of the house. See its README.
+// Package examples tests the example schedulers in other languages with the suite that
+// the built-in plugins pass. See its README.
 //
 //	scheduler: wasm:/etc/treeline/quiet.wasm
 package examples

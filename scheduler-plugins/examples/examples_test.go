@@ -10,14 +10,14 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/programtest"
-	"github.com/treeline-edge/treeline/scheduler-plugins/outside"
+	"github.com/treeline-edge/treeline/scheduler-plugins/extsched/client"
 	"github.com/treeline-edge/treeline/scheduler-plugins/plugintest"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-func open(t *testing.T, setting string) *outside.Scheduler {
+func open(t *testing.T, setting string) *client.Scheduler {
 	t.Helper()
-	s, err := outside.Open(t.Context(), setting)
+	s, err := client.Open(t.Context(), setting)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func python(t *testing.T) string {
 	})
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
-		t.Fatalf("the example does not say where it listens: %v", err)
+		t.Fatalf("read the address that the example listens on: %v", err)
 	}
 	return strings.TrimSpace(line)
 }
@@ -60,6 +60,6 @@ func TestHTTP(t *testing.T) {
 		plugintest.Node("large", api.Resources{MilliCPU: 9000, MemoryMB: 1024}), solar,
 	}})
 	if a.Error != "" || len(a.Ranked) != 2 || a.Ranked[0].ID != "solar" {
-		t.Fatalf("%+v", a)
+		t.Fatalf("got %+v, want the solar node first of two", a)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Node is an idle amd64 node that runs containers.
+// Node returns an idle amd64 node that runs containers.
 func Node(id string, capacity api.Resources) sched.Candidate {
 	return sched.Candidate{
 		ID: id, Level: sched.Nodes, Capacity: capacity, Free: capacity,
@@ -20,7 +20,7 @@ func Node(id string, capacity api.Resources) sched.Candidate {
 	}
 }
 
-// What candidates and requests are drawn from: few of each, so that they often meet.
+// Values of candidates and requests. There are few, so that they often meet.
 var (
 	runtimes = []string{"container", "process", "runsc"}
 	arches   = []string{"amd64", "arm64"}
@@ -31,7 +31,7 @@ var (
 	kinds    = []string{api.DeviceGPU, api.DeviceTPU, "acme.com/lidar"}
 	bys      = []string{"node", "cluster", "zone"}
 
-	// Two in Germany, two on both sides of the date line, one by a pole.
+	// Two in Germany, two on both sides of the date line, one near a pole.
 	places = []api.Geo{{Lat: 48.14, Lon: 11.58}, {Lat: 52.52, Lon: 13.4}, {Lat: -17.7, Lon: 177.9}, {Lat: -16.8, Lon: -179.8}, {Lat: 89.5, Lon: 30}}
 	// Bavaria, roughly; around Fiji; more than half of the north.
 	polygons = [][]api.Geo{
@@ -81,7 +81,7 @@ func Requests() *rapid.Generator[sched.Request] {
 	})
 }
 
-// Candidates draws up to 6 candidates with distinct ids, good, bad, full and booked over.
+// Candidates draws up to 6 candidates with distinct ids, among them full and overbooked ones.
 func Candidates() *rapid.Generator[[]sched.Candidate] {
 	return rapid.Custom(func(t *rapid.T) []sched.Candidate {
 		cs := make([]sched.Candidate, rapid.IntRange(0, len(ids)).Draw(t, "n"))
@@ -215,9 +215,9 @@ func coordinate(t *rapid.T) api.Coordinate {
 
 func fullDomain(t *rapid.T) sched.Domain {
 	d := sched.Domain{
-		By:    rapid.SampledFrom(bys).Draw(t, "by"),
-		Apart: rapid.SampledFrom([]string{"", "db.prod"}).Draw(t, "apart"),
-		Have:  rapid.IntRange(1, 3).Draw(t, "have"),
+		By:           rapid.SampledFrom(bys).Draw(t, "by"),
+		AntiAffinity: rapid.SampledFrom([]string{"", "db.prod"}).Draw(t, "apart"),
+		Have:         rapid.IntRange(1, 3).Draw(t, "have"),
 	}
 	d.Limit = d.Have
 	names := ids
@@ -244,8 +244,8 @@ func some(of []string, most int) *rapid.Generator[[]string] {
 	return rapid.SliceOfNDistinct(rapid.SampledFrom(of), 0, most, rapid.ID[string])
 }
 
-// seldom draws nothing four times of five, so that a request is not ruled out
-// everywhere by one of its many constraints.
+// seldom draws an empty list four times of five, so that a request is not ruled out everywhere
+// by one of its many constraints.
 func seldom[E any](g *rapid.Generator[[]E]) *rapid.Generator[[]E] {
 	return rapid.Custom(func(t *rapid.T) []E {
 		if !oneOf(t, 5, "seldom") {
@@ -255,7 +255,7 @@ func seldom[E any](g *rapid.Generator[[]E]) *rapid.Generator[[]E] {
 	})
 }
 
-// often draws mostly the first.
+// often draws the first element most of the time.
 func often[E any](of []E) *rapid.Generator[E] {
 	return rapid.Custom(func(t *rapid.T) E {
 		if !oneOf(t, 5, "seldom") {

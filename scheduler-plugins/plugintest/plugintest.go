@@ -1,5 +1,4 @@
-// Package plugintest is what every scheduler plugin must pass, whatever it
-// prefers. A new plugin's test is one line:
+// Package plugintest is the test suite of scheduler plugins. A plugin's test is one line:
 //
 //	plugintest.Run(t, rom.Plugin{})
 package plugintest
@@ -17,7 +16,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Run checks that placing with p is safe, repeatable and complete.
+// Run checks that placement with p is safe, repeatable and complete.
 func Run(t *testing.T, p sched.Plugin) {
 	if p.Name() == "" {
 		t.Fatal("a plugin has a name, by which it is chosen")

@@ -13,12 +13,12 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Ranker is a scheduler that is asked and answers, wherever it runs.
+// Ranker is a scheduler that answers questions, in this process or elsewhere.
 type Ranker interface {
 	Rank(ctx context.Context, ask sched.Ask) sched.Answer
 }
 
-// Builtin is a plugin that is asked as those outside are.
+// Builtin makes a Ranker of a plugin.
 func Builtin(p sched.Plugin) Ranker { return builtin{p} }
 
 type builtin struct{ sched.Plugin }
@@ -27,8 +27,8 @@ func (b builtin) Rank(_ context.Context, ask sched.Ask) sched.Answer {
 	return sched.Answer{Key: ask.Key, Ranked: sched.Place(&ask.Request, ask.Candidates, b.Plugin, ask.Seed).Ranked}
 }
 
-// RunRanker checks that what r answers can be used, repeats, and stays as good
-// when it is completed: what every scheduler must pass, from outside as well.
+// RunRanker checks that the answers of r are valid, repeat, and stay in order when
+// Complete adds what they left out. External schedulers must pass it as well.
 //
 //	plugintest.RunRanker(t, scheduler)
 func RunRanker(t *testing.T, r Ranker) {
@@ -63,7 +63,7 @@ func RunRanker(t *testing.T, r Ranker) {
 	})
 	check("NothingThatFitsIsLostNorAddedToIt", func(t *rapid.T, ask sched.Ask) {
 		ans := answer(t, ask)
-		res := sched.Complete(&ask, &ans, rom.Plugin{})
+		res := Complete(&ask, &ans, rom.Plugin{})
 		if len(res.Ranked) != len(ask.Candidates) || len(res.Rejected) > 0 {
 			t.Fatalf("%d candidates fit, %d are ranked", len(ask.Candidates), len(res.Ranked))
 		}
@@ -101,7 +101,7 @@ func RunRanker(t *testing.T, r Ranker) {
 	})
 }
 
-// Asks draws questions: requests, with those candidates of one level that fit.
+// Asks draws questions whose candidates all fit.
 func Asks() *rapid.Generator[sched.Ask] {
 	return rapid.Custom(func(t *rapid.T) sched.Ask {
 		ask := sched.Ask{
@@ -118,4 +118,31 @@ func Asks() *rapid.Generator[sched.Ask] {
 		}
 		return ask
 	})
+}
+
+// Complete ranks all candidates that still fit: first those of a checked answer, in its
+// order, then the others as p ranks them.
+func Complete(ask *sched.Ask, ans *sched.Answer, p sched.Plugin) sched.Result {
+	res := sched.Place(&ask.Request, ask.Candidates, p, ask.Seed)
+	at := make(map[string]int, len(ans.Ranked))
+	for i, choice := range ans.Ranked {
+		at[choice.ID] = i
+	}
+	fits := make([]bool, len(ans.Ranked))
+	var rest []sched.Choice
+	for _, choice := range res.Ranked {
+		if i, ok := at[choice.ID]; ok {
+			fits[i] = true
+		} else {
+			rest = append(rest, choice)
+		}
+	}
+	ranked := make([]sched.Choice, 0, len(res.Ranked))
+	for i, choice := range ans.Ranked {
+		if fits[i] {
+			ranked = append(ranked, choice)
+		}
+	}
+	res.Ranked = append(ranked, rest...)
+	return res
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Fits is the plain twin of sched's filters: some room answers all that is asked.
-// Of clusters it looks at hulls by samples, a degree or so apart.
+// Fits is a plain second implementation of sched's filters: it reports whether one room of the
+// candidate meets the whole request. It checks the hulls of clusters by samples, about a
+// degree apart.
 func Fits(req *sched.Request, c sched.Candidate) bool {
 	among := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
 	only := req.Nodes
@@ -170,7 +171,7 @@ func clusterFitsPlace(req *sched.Request, c sched.Candidate) bool {
 	return true
 }
 
-// winds reports whether the corners go around g, by the angles that they turn by.
+// winds reports whether the corners wind around g, by the sum of the angles.
 func winds(corners []api.Geo, g api.Geo) bool {
 	for _, shift := range []float64{-360, 0, 360} {
 		turned, lon := 0.0, 0.0
@@ -192,7 +193,7 @@ func winds(corners []api.Geo, g api.Geo) bool {
 	return false
 }
 
-// samples are places on the edges of a polygon and within it.
+// samples returns places on the edges and inside of a polygon.
 func samples(corners []api.Geo) []api.Geo {
 	var out []api.Geo
 	if len(corners) == 0 {

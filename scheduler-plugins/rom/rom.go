@@ -1,7 +1,6 @@
-// Package rom is Resource-Only Match, Algorithm 1 of the Oakestra paper: greedy
-// by free capacity. It takes the candidate with the largest share left free
-// after the placement, reservations included. Which candidates fit at all is
-// package sched's to say.
+// Package rom is Resource-Only Match, Algorithm 1 of the Oakestra paper: it takes the
+// candidate with the largest share of free capacity after the placement, reservations
+// included. Package sched finds the candidates that fit.
 //
 //	res := sched.Place(&req, candidates, rom.Plugin{}, seed)
 package rom
@@ -14,15 +13,14 @@ type Plugin struct{}
 // Name is "rom".
 func (Plugin) Name() string { return "rom" }
 
-// Score is what Reckon makes of the facts.
+// Score is Reckon of the facts.
 func (p Plugin) Score(req *sched.Request, c *sched.Candidate) float64 {
 	return p.Reckon(sched.FactsOf(req, c))
 }
 
-// Reckon is the share of the candidate that stays free, at most 1. The scarcest
-// of processor, memory and whatever else is asked for counts three times: much of
-// one is of no use to those who come later when another is gone. What is known
-// of a cluster counts less the older it is.
+// Reckon returns the free share of the candidate, at most 1. The scarcest resource counts
+// three times: free processor time is of no use without free memory. Older information about a
+// cluster counts less.
 func (Plugin) Reckon(f sched.Facts) float64 {
 	score := (3*min(f.CPU, f.Memory, f.Rest) + max(f.CPU, f.Memory)) / 4
 	if score > 0 {
@@ -31,5 +29,5 @@ func (Plugin) Reckon(f sched.Facts) float64 {
 	return score
 }
 
-// Monotone says that what has more to spare never scores less, whatever its peers.
+// Monotone implements sched.Monotone. The score does not depend on peers.
 func (Plugin) Monotone() (byPeers bool) { return false }

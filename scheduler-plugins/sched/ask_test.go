@@ -42,7 +42,7 @@ func TestWhatAnAnswerLeavesOutComesAfterIt(t *testing.T) {
 	cs := many(4) // each has more room than the one before
 	cs[1].Out = "silent"
 	ask := &sched.Ask{Key: "k", Request: sched.Request{Virtualization: "container"}, Candidates: cs}
-	res := sched.Complete(ask, &sched.Answer{Key: "k", Ranked: []sched.Choice{{ID: cs[0].ID, Score: 9}, {ID: cs[1].ID, Score: 8}}}, rom.Plugin{})
+	res := plugintest.Complete(ask, &sched.Answer{Key: "k", Ranked: []sched.Choice{{ID: cs[0].ID, Score: 9}, {ID: cs[1].ID, Score: 8}}}, rom.Plugin{})
 	var got []string
 	for _, c := range res.Ranked {
 		got = append(got, c.ID)

@@ -8,13 +8,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// order is how an explanation lists constraints: as the filters run.
-var order = []string{
-	ConstraintTrust, ConstraintOut, ConstraintAvoid, ConstraintCluster, ConstraintNode, ConstraintPrivileged,
-	ConstraintVirtualization, ConstraintArch, ConstraintNetwork, ConstraintAddons, ConstraintLabels, ConstraintArea, ConstraintGeo,
-	ConstraintAddress, ConstraintDevice, ConstraintPort, ConstraintSpread, ConstraintApart, ConstraintLatency,
-	ConstraintVCPUs, ConstraintMemory, ConstraintStorage, ConstraintBandwidthIn, ConstraintBandwidthOut, Fits,
-}
+// order lists the constraints as the filters run.
+var order = append(slices.Concat(constraintsOf[:]...), Fits)
 
 // rank is a constraint's place in the order.
 func rank(constraint string) int {
@@ -24,10 +19,10 @@ func rank(constraint string) int {
 	return slices.Index(order, constraint)
 }
 
-// Explain sums a result up: how many candidates each constraint ruled out, in
-// the filters' order, what the best of them had, and the nearest miss of all.
-// Counts sum to Considered; candidates that fit count under Fits. It names
-// candidates: pass it through Veil before it goes to who may not see them.
+// Explain summarises a result: how many candidates each constraint ruled out, in the order of
+// the filters, what the best of them had, and the nearest miss. Counts sum to Considered;
+// candidates that fit count under Fits. It names candidates: use Redact for readers who may
+// not see them.
 func Explain(res Result) api.Explanation {
 	ex := api.Explanation{
 		Considered: len(res.Ranked) + len(res.Rejected),
@@ -63,7 +58,7 @@ func Explain(res Result) api.Explanation {
 	for _, c := range causes {
 		c.Detail = detail(c.best)
 		ex.Causes = append(ex.Causes, c.Cause)
-		// At an equal shortfall the later filter is nearer: more has been passed.
+		// At an equal shortfall the later filter is nearer: the candidate passed more filters.
 		if c.best != nil && (nearest == nil || c.best.Shortfall <= nearest.Shortfall) {
 			nearest = c.best
 		}
@@ -75,9 +70,9 @@ func Explain(res Result) api.Explanation {
 	return ex
 }
 
-// Veil takes the candidates' names out of an explanation, for a level above or
-// an asker who may not see them, and their labels, which stay within a cluster.
-func Veil(ex api.Explanation) api.Explanation {
+// Redact removes the candidates' names from an explanation, and their labels, which stay
+// within a cluster, for a level above or a user who may not see them.
+func Redact(ex api.Explanation) api.Explanation {
 	private := []string{ConstraintNode, ConstraintCluster, ConstraintLabels}
 	ex.Candidates = nil
 	ex.Causes = slices.Clone(ex.Causes)

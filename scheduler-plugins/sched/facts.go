@@ -7,50 +7,47 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Facts are the numbers about a request on a candidate that fits, of which most
-// plugins need no others.
+// Facts are the numbers about a request and a candidate that fits. Most plugins need no
+// others.
 type Facts struct {
-	// CPU and Memory are the shares of the candidate's that would be free with the
-	// request on it, at most 1 and below 0 where it is booked over; shares, because
-	// units must not be mixed. What has no capacity has no free share.
+	// CPU and Memory are the free shares of the candidate's capacity with the request placed
+	// on it: at most 1, below 0 if it is overbooked. Without capacity the share is 0.
 	CPU, Memory float64
-	// Rest is the least such share of the disk and the bandwidth that the request
-	// asks for; 1 where it asks for none.
+	// Rest is the smallest such share of the disk and bandwidth that the request needs; 1 if
+	// it needs none.
 	Rest float64
-	// Margin is how much is left of the tightest of its distances and round trips,
-	// as a share: 0.25 at 15 ms of 20. An estimated round trip counts as longer by
-	// the error that its coordinates admit, so the margin may be below 0. A cluster's
-	// is that of its centre. 1 where nothing is asked or known.
+	// Margin is the remaining share of the tightest bound on distance or round trip: 0.25 at
+	// 15 ms of 20 ms. The error of an estimated round trip is added to it, so that Margin may
+	// be below 0. For a cluster it is that of its centre. 1 if nothing is required or known.
 	Margin float64
-	// Bounded reports whether the request asks for any distance or round trip.
+	// Bounded reports whether the request bounds a distance or round trip.
 	Bounded bool
-	// Fresh is 1 for what is known now and halves with each minute's age, roughly.
+	// Fresh is 1 for current information and halves with about each minute of its age.
 	Fresh float64
 
 	req *Request
 	id  string
 }
 
-// Peers is how many instances of the same service the candidate has.
+// Peers returns the number of instances of the same service on the candidate.
 func (f Facts) Peers() int { return f.req.Peers[f.id] }
 
-// Reckoner is a plugin that needs nothing but Facts: Score(req, c) is
-// Reckon(FactsOf(req, c)). A Table asks it without touching its candidates.
+// Reckoner is a plugin that needs Facts only: Score(req, c) equals Reckon(FactsOf(req, c)). A
+// Table asks it without reading its candidates.
 type Reckoner interface {
 	Plugin
 	Reckon(f Facts) float64
 }
 
-// Monotone is a Reckoner whose score never falls as CPU, Memory, Rest, Margin or
-// Fresh rise, and never rises with Peers, of which it says whether it looks at
-// them. A Table then knows without asking what a candidate's score cannot exceed,
-// and passes over those that cannot win. Plugins of one name score alike.
+// Monotone is a Reckoner whose score never falls as CPU, Memory, Rest, Margin or Fresh rise,
+// and never rises with Peers. Monotone returns whether the score depends on Peers. A Table
+// skips candidates whose maximal score cannot win. Plugins of the same name must score alike.
 type Monotone interface {
 	Reckoner
 	Monotone() (byPeers bool)
 }
 
-// FactsOf are the facts about a request on a candidate.
+// FactsOf returns the facts about a request on a candidate.
 func FactsOf(req *Request, c *Candidate) Facts {
 	var q query
 	q.read(req)
@@ -81,8 +78,8 @@ func (q *query) facts(c *Candidate) Facts {
 	return f
 }
 
-// overhead is what an instance costs beside what it reserves: its shim and a
-// little processor. It makes instances that reserve nothing spread as well.
+// overhead is the cost of an instance beside its reservation: its shim and some processor
+// time. With it, instances that reserve nothing spread as well.
 var overhead = api.Resources{MilliCPU: 10, MemoryMB: 12}
 
 func part(free int64, capacity float64) float64 {
@@ -113,13 +110,13 @@ func fresh(age time.Duration) float64 {
 	return 1 / (1 + age.Minutes())
 }
 
-// bounded reports whether distances or round trips are asked for.
+// bounded reports whether the request bounds distances or round trips.
 func (q *query) bounded() bool { return len(q.circles) > 0 || len(q.bounds) > 0 }
 
-// far reports whether it matters where a candidate is.
+// far reports whether the candidate's location matters.
 func (q *query) far() bool { return len(q.Zones) > 0 || len(q.bounds) > 0 }
 
-// margin is a node's, see Facts.
+// margin returns Facts.Margin of a node.
 func (q *query) margin(id string, at *position) float64 {
 	least := 1.0
 	if at.located {
@@ -143,7 +140,7 @@ func (q *query) margin(id string, at *position) float64 {
 	return least
 }
 
-// clusterMargin is that of a cluster's centre, where it is known, and of the
+// clusterMargin returns Facts.Margin of a cluster: from its centre if known, and from the
 // nearest corner of its hull.
 func (q *query) clusterMargin(c *Candidate) float64 {
 	least := 1.0
@@ -175,7 +172,7 @@ func (q *query) clusterMargin(c *Candidate) float64 {
 	return least
 }
 
-// corner is how far a place is from a hull's nearest corner, 0 within the hull.
+// corner returns the distance of a place from the nearest corner of a hull, 0 inside the hull.
 func corner(hull []api.Geo, g api.Geo, p *point) float64 {
 	if inside(hull, g) {
 		return 0
@@ -188,10 +185,10 @@ func corner(hull []api.Geo, g api.Geo, p *point) float64 {
 	return kilometres(least)
 }
 
-// left is the share of most that have leaves, at least -1.
-func left(have, most float64) float64 {
-	if most <= 0 {
+// left returns the share of most that remains beside have, at least -1.
+func left(have, limit float64) float64 {
+	if limit <= 0 {
 		return -1
 	}
-	return max((most-have)/most, -1)
+	return max((limit-have)/limit, -1)
 }

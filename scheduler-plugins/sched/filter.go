@@ -7,8 +7,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// The constraints that rule a candidate out, as a Rejection names them. Fits is
-// the name under which an Explanation counts candidates that none ruled out.
+// The constraints that rule a candidate out, as in Rejection.Constraint. An Explanation counts
+// candidates that fit under Fits.
 const (
 	ConstraintTrust          = "trust"          // the cluster is not open to the instance's tenant
 	ConstraintOut            = "out"            // it takes no work now
@@ -27,7 +27,7 @@ const (
 	ConstraintDevice         = "device:"        // too few devices of the kind that follows are free
 	ConstraintPort           = "port"           // another instance publishes that port there
 	ConstraintSpread         = "spread"         // enough instances of the service are there
-	ConstraintApart          = "apart"          // an instance of a service is there from which it is to be apart
+	ConstraintAntiAffinity   = "apart"          // an instance is there of a service that the SLA keeps away; the name stays for releases before
 	ConstraintLatency        = "latency"        // its round trip to an area, a service or a user is too long
 	ConstraintVCPUs          = "vcpus"          // too little processor is free
 	ConstraintMemory         = "memory"         // too little memory is free
@@ -37,14 +37,13 @@ const (
 	Fits                     = "fits"
 )
 
-// Untold stands in a cluster's room for what the cluster does not tell: among
-// Runtimes, Areas and Addons and as a kind of Devices it means that there may be
-// any other, as Arch that there may be each. A node's room has no such thing.
+// Untold in a cluster's Room stands for information that the cluster does not send. In
+// Runtimes, Areas, Addons and Devices it means that there may be any other value, in Arch that
+// there may be any. Nodes' rooms do not have it.
 const Untold = "*"
 
-// stage is a filter's place in the fixed order. A candidate is rejected by the
-// first filter that no room of it passes, so that a reason names the one thing
-// that stands in the way before all later ones.
+// stage is a filter's place in the fixed order. A candidate is rejected by the first
+// filter that none of its rooms passes.
 type stage int
 
 const (
@@ -64,7 +63,7 @@ const (
 	deviceStage
 	portStage
 	spreadStage
-	apartStage
+	antiAffinityStage
 	latencyStage
 	vcpusStage
 	memoryStage
@@ -74,7 +73,34 @@ const (
 	fit // passed them all
 )
 
-// stageOf is the filter that rules the candidate out, or fit.
+// constraintsOf lists the constraints that the filter of each stage reports.
+var constraintsOf = [fit][]string{
+	trustStage:          {ConstraintTrust},
+	outStage:            {ConstraintOut},
+	avoidStage:          {ConstraintAvoid},
+	directStage:         {ConstraintCluster, ConstraintNode},
+	privilegedStage:     {ConstraintPrivileged},
+	virtualizationStage: {ConstraintVirtualization},
+	archStage:           {ConstraintArch},
+	networkStage:        {ConstraintNetwork},
+	addonsStage:         {ConstraintAddons},
+	labelsStage:         {ConstraintLabels},
+	areaStage:           {ConstraintArea},
+	geoStage:            {ConstraintGeo},
+	addressStage:        {ConstraintAddress},
+	deviceStage:         {ConstraintDevice},
+	portStage:           {ConstraintPort},
+	spreadStage:         {ConstraintSpread},
+	antiAffinityStage:   {ConstraintAntiAffinity},
+	latencyStage:        {ConstraintLatency},
+	vcpusStage:          {ConstraintVCPUs},
+	memoryStage:         {ConstraintMemory},
+	storageStage:        {ConstraintStorage},
+	inStage:             {ConstraintBandwidthIn},
+	outwardStage:        {ConstraintBandwidthOut},
+}
+
+// stageOf returns the filter that rules the candidate out, or fit.
 func (q *query) stageOf(c *Candidate) stage {
 	switch {
 	case c.Level == Clusters && !c.Grant.admits(q.Tenant):
@@ -86,7 +112,7 @@ func (q *query) stageOf(c *Candidate) stage {
 	case !named(q.Request, c):
 		return directStage
 	}
-	// A candidate gets as far as the room that gets furthest.
+	// The candidate reaches the furthest stage that one of its rooms reaches.
 	reached := privilegedStage
 	if !q.Privileged {
 		reached = virtualizationStage
@@ -107,7 +133,7 @@ func named(req *Request, c *Candidate) bool {
 	return len(names) == 0 || slices.Contains(names, c.ID)
 }
 
-// roomStage is the first filter that the room fails, of those that look at rooms.
+// roomStage returns the first filter that the room fails, of those that check rooms.
 func (q *query) roomStage(c *Candidate, r *Room) stage {
 	if s := q.kindStage(c.Level, r); s != fit {
 		return s
@@ -118,8 +144,8 @@ func (q *query) roomStage(c *Candidate, r *Room) stage {
 	return lackStage(q.Needs, available(c, r))
 }
 
-// kindStage is the first filter that the room fails of those that look at what
-// seldom changes as instances come and go.
+// kindStage returns the first filter that the room fails, of those that check properties which
+// rarely change.
 func (q *query) kindStage(level Level, r *Room) stage {
 	switch {
 	case q.Privileged && !r.Privileged:
@@ -147,13 +173,13 @@ func (q *query) kindStage(level Level, r *Room) stage {
 	return fit
 }
 
-// has reports whether a room's list has a name, or may have: a cluster's may
-// leave some untold.
+// has reports whether a list of a room has a name. For a cluster it also reports true if the
+// list is incomplete.
 func has(list []string, name string, level Level) bool {
 	return slices.Contains(list, name) || level == Clusters && slices.Contains(list, Untold)
 }
 
-// short is the first of the devices of which the room has too few, -1 if none.
+// short returns the index of the first device of which the room has too few, -1 if none.
 func short(devices []api.Device, level Level, r *Room) int {
 	for i, d := range devices {
 		if d.Count > r.Devices[d.Name] && (level == Nodes || r.Devices[Untold] == 0) {
@@ -163,7 +189,7 @@ func short(devices []api.Device, level Level, r *Room) int {
 	return -1
 }
 
-// lackStage is the first filter that free room fails.
+// lackStage returns the first resource filter that the free room fails.
 func lackStage(needs, free api.Resources) stage {
 	switch {
 	case lacks(needs.MilliCPU, free.MilliCPU):
@@ -180,18 +206,18 @@ func lackStage(needs, free api.Resources) stage {
 	return fit
 }
 
-// lacks reports whether a need is not met. Who needs nothing lacks nothing,
-// even of a candidate that is booked over.
+// lacks reports whether a need is not met. A need of 0 is always met, even on an overbooked
+// candidate.
 func lacks(need, have int64) bool { return need > 0 && need > have }
 
-// available is what one instance can get in the room: never more than the
-// largest place in it, than the room has left, or than the whole candidate has
-// left. The last counts where rooms overlap (one node, two runtimes) and where
-// the owner has booked reservations on the candidate alone.
+// available returns what one instance can get in the room: at most the largest place in it,
+// what is free in the room, and what is free on the candidate. The last matters where rooms
+// overlap (one node with two runtimes) and where reservations are booked on the candidate
+// alone.
 func available(c *Candidate, r *Room) api.Resources { return r.Largest.Min(r.Free).Min(c.Free) }
 
-// placeStage is the first filter before limit that the candidate fails, of those
-// that look at all of it; limit, if there is none.
+// placeStage returns the first filter before limit that the candidate fails, of those that
+// check the whole candidate, or limit.
 func (q *query) placeStage(c *Candidate, limit stage) stage {
 	if limit > labelsStage && c.Level == Nodes && mismatch(q.Labels, c.Labels) >= 0 {
 		return labelsStage // within a cluster alone: the root lets it answer
@@ -207,15 +233,15 @@ func (q *query) placeStage(c *Candidate, limit stage) stage {
 		return portStage
 	case limit > spreadStage && q.fullDomain(c, false) != nil:
 		return spreadStage
-	case limit > apartStage && q.fullDomain(c, true) != nil:
-		return apartStage
+	case limit > antiAffinityStage && q.fullDomain(c, true) != nil:
+		return antiAffinityStage
 	case limit > latencyStage && !q.inReach(c, &at):
 		return latencyStage
 	}
 	return limit
 }
 
-// mismatch is the first of the selectors that labels do not match, -1 if none.
+// mismatch returns the index of the first selector that the labels do not match, -1 if none.
 func mismatch(selectors []Selector, labels map[string]string) int {
 	for i, s := range selectors {
 		v, ok := labels[s.Key]
@@ -226,8 +252,8 @@ func mismatch(selectors []Selector, labels map[string]string) int {
 	return -1
 }
 
-// taken is the first port of the request that the candidate has given away, or
-// does not give.
+// taken returns the first port of the request that is published on the candidate already, or
+// may not be published there.
 func taken(req *Request, c *Candidate) Port {
 	for _, p := range req.Ports {
 		if c.Ports[p] > 0 || p.refused(c) != "" {
@@ -237,14 +263,13 @@ func taken(req *Request, c *Candidate) Port {
 	return Port{}
 }
 
-// refused is why nobody may publish the port on the candidate; empty: one may.
+// refused returns why the port may not be published on the candidate; empty: it may.
 func (p Port) refused(c *Candidate) string {
 	return c.Own.Refuses(api.HostPort{Port: p.Number, Protocol: p.Protocol})
 }
 
-// inZones reports whether the candidate is in all circles and polygons and near
-// enough, on the earth, to all that it is to be near; a cluster, whether a node
-// of it may be.
+// inZones reports whether the candidate is in all circles and polygons and within all
+// distances. For a cluster, whether one of its nodes may be.
 func (q *query) inZones(c *Candidate, at *position) bool {
 	if c.Level == Clusters {
 		return q.clusterInZones(c)
@@ -295,8 +320,8 @@ func (q *query) clusterInZones(c *Candidate) bool {
 	return true
 }
 
-// inReach reports whether the candidate's round trips to all that it is to be
-// near are short enough; a cluster's, whether those of a node of it may be.
+// inReach reports whether the candidate's round trips keep all bounds. For a cluster, whether
+// those of one of its nodes may.
 func (q *query) inReach(c *Candidate, at *position) bool {
 	if c.Level == Nodes {
 		return q.nodeInReach(c.ID, at)
@@ -326,9 +351,9 @@ func (q *query) nodeInReach(id string, at *position) bool {
 	return true
 }
 
-// least is the least round trip that a node of the cluster may have to the
-// bound's points, 0 where that is not known. By the triangle's inequality no
-// node is nearer than its cluster's centre less the radius.
+// least returns the least round trip that a node of the cluster may have to the bound's
+// points, 0 if unknown. By the triangle inequality no node is nearer than the cluster's centre
+// less its radius.
 func (b *bound) least(q *query, c *Candidate, at *position) time.Duration {
 	if !at.latent.known || b.vague || len(b.coord) == 0 {
 		return 0

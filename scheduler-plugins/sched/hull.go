@@ -8,11 +8,10 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Hull is the convex hull of locations on the map, counter-clockwise, with
-// longitude going the short way from corner to corner. With a grid above 0, in
-// degrees, it is that of the grid's cells which the locations are in: never
-// smaller than the truth, and not telling where in a cell anybody is. Locations
-// that are not on the earth are left out; one or two have a hull of as many corners.
+// Hull returns the convex hull of locations, counter-clockwise, with longitude going the short
+// way from corner to corner. A grid above 0, in degrees, makes it the hull of the grid cells
+// that contain the locations: never smaller, and it hides where in a cell a location is.
+// Invalid locations are left out. One or two locations have a hull of as many corners.
 func Hull(locations []api.Geo, grid float64) []api.Geo {
 	spots := unroll(locations)
 	if grid > 0 {
@@ -35,8 +34,8 @@ func Hull(locations []api.Geo, grid float64) []api.Geo {
 	return rolled(convex(spots))
 }
 
-// unroll puts locations on one map that is cut where the widest gap between
-// them is, so that those on both sides of the date line are side by side.
+// unroll puts locations on one map that is cut at the widest gap between them, so that
+// locations on both sides of the date line are side by side.
 func unroll(locations []api.Geo) []spot {
 	var spots []spot
 	for _, g := range locations {
@@ -60,7 +59,7 @@ func unroll(locations []api.Geo) []spot {
 	return spots
 }
 
-// cells are the corners of the grid's cells that spots are in.
+// cells returns the corners of the grid cells that contain the spots.
 func cells(spots []spot, grid float64) []spot {
 	span := func(v float64) (low, high float64) {
 		low, high = math.Floor(v/grid)*grid, math.Ceil(v/grid)*grid
@@ -82,7 +81,7 @@ func cells(spots []spot, grid float64) []spot {
 	return out
 }
 
-// convex is the convex hull, counter-clockwise (Andrew's monotone chain).
+// convex returns the convex hull, counter-clockwise (Andrew's monotone chain).
 func convex(spots []spot) []spot {
 	slices.SortFunc(spots, func(a, b spot) int {
 		if c := cmp.Compare(a.x, b.x); c != 0 {
@@ -111,8 +110,8 @@ func convex(spots []spot) []spot {
 	return out[:len(out)-1]
 }
 
-// rolled brings a hull back to the earth's longitudes, with corners added where
-// an edge is so long that the short way might be mistaken.
+// rolled returns a hull in the earth's longitudes. It adds corners to edges that are so long
+// that the short way would be ambiguous.
 func rolled(hull []spot) []api.Geo {
 	const long = 90
 	var out []api.Geo
@@ -134,8 +133,8 @@ func rolled(hull []spot) []api.Geo {
 	return out
 }
 
-// near reports whether a place within the hull may be at most km away from g;
-// where it is a matter of 100 m, it says yes.
+// near reports whether a place within the hull may be at most km away from g. It errs towards
+// true by at most 100 m.
 func near(hull []api.Geo, g api.Geo, km float64) bool {
 	if inside(hull, g) {
 		return true
@@ -150,8 +149,8 @@ func near(hull []api.Geo, g api.Geo, km float64) bool {
 	return false
 }
 
-// away is how far g is from the nearest place within the hull, at least: it is
-// short of the truth by at most 100 m or 0.2 %.
+// away returns a lower bound of the distance of g from the hull, at most 100 m or 0.2 % too
+// short.
 func away(hull []api.Geo, g api.Geo) float64 {
 	if inside(hull, g) {
 		return 0
@@ -198,7 +197,7 @@ func edgeAway(a, b spot, p *point, best float64) float64 {
 	return min(best, edgeAway(c, b, p, best))
 }
 
-// middle is the middle of an edge, and what half of it measures on the ground, at most.
+// middle returns the middle of an edge and an upper bound of half its length on the ground.
 func middle(a, b spot) (mid api.Geo, half float64) {
 	widest := 1.0 // cosine of the latitude nearest to the equator
 	if a.y > 0 == (b.y > 0) {

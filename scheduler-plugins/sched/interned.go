@@ -1,6 +1,6 @@
 package sched
 
-// interned keeps values that many share, once each. Ids are small and used again.
+// interned keeps each distinct value once. Ids are small and reused.
 type interned[V any] struct {
 	ids  map[string]uint32
 	all  []shared[V]
@@ -16,7 +16,7 @@ type shared[V any] struct {
 
 func (in *interned[V]) at(id uint32) *V { return &in.all[id].value }
 
-// take is the id of the value of that key, with one more user.
+// take returns the id of the value with that key and counts one more user.
 func (in *interned[V]) take(key string, make func() V) uint32 {
 	id, ok := in.ids[key]
 	if !ok {
@@ -36,7 +36,7 @@ func (in *interned[V]) take(key string, make func() V) uint32 {
 	return id
 }
 
-// drop ends one use of a value.
+// drop counts one user of a value less.
 func (in *interned[V]) drop(id uint32) {
 	s := &in.all[id]
 	if s.users--; s.users == 0 {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// kind is what seldom changes in a node's room as instances come and go.
+// kind has the properties of a node's room that rarely change.
 type kind struct {
 	runtimes, areas, addons   []string
 	arch                      string
@@ -26,7 +26,7 @@ func (k *kind) is(r *Room) bool {
 		slices.Equal(k.runtimes, r.Runtimes) && slices.Equal(k.areas, r.Areas) && slices.Equal(k.addons, r.Addons)
 }
 
-// kindKey is the same for rooms of one kind, and for no others.
+// kindKey returns a key that is equal for rooms of the same kind only.
 func kindKey(r *Room) string {
 	var k strings.Builder
 	for _, list := range [][]string{{r.Arch}, r.Runtimes, r.Areas, r.Addons} {
@@ -59,7 +59,7 @@ func labelKey(labels map[string]string) string {
 	return k.String()
 }
 
-// verdict is what a decision says of a kind.
+// verdict is the result of a check of a kind.
 type verdict uint8
 
 const (
@@ -68,7 +68,7 @@ const (
 	no
 )
 
-// judge says of every kind whether rooms of it will do.
+// judge checks the rooms of every kind against the request.
 func (q *query) judge(kinds *interned[kind]) {
 	for i := range kinds.all {
 		s := &kinds.all[i]
@@ -84,15 +84,15 @@ func (q *query) judge(kinds *interned[kind]) {
 	}
 }
 
-// forget has every label set judged anew.
+// forget discards the verdicts of all label sets.
 func (q *query) forget(sets *interned[map[string]string]) {
 	for i := range sets.all {
 		sets.all[i].verdict = unknown
 	}
 }
 
-// judgeLabels reports whether a node with these labels matches, and is in no
-// domain by label that is full.
+// judgeLabels reports whether a node with these labels matches the selectors and is in no full
+// domain by label.
 func (q *query) judgeLabels(labels map[string]string) bool {
 	if mismatch(q.Labels, labels) >= 0 {
 		return false

@@ -17,7 +17,7 @@ type position struct {
 	located bool
 }
 
-// read makes p the candidate's position; it may be an earlier one of it.
+// read sets p to the candidate's position. p may hold an earlier one.
 func (p *position) read(c *Candidate) {
 	p.latent, p.node = latentOf(c.Coord), nodeOf(c)
 	switch {
@@ -36,8 +36,8 @@ func nodeOf(c *Candidate) api.NodeID {
 	return api.NodeID(c.ID)
 }
 
-// latent is a valid coordinate of the latency space in one piece of memory. The
-// zero latent is nowhere.
+// latent is a valid coordinate of the latency space in contiguous memory. The zero latent is
+// unknown.
 type latent struct {
 	vec    [vivaldi.Dimensions]float64
 	height float64
@@ -55,7 +55,7 @@ func latentOf(c *api.Coordinate) latent {
 	return l
 }
 
-// rtt is vivaldi.Distance.
+// rtt returns vivaldi.Distance.
 func (l *latent) rtt(o *latent) time.Duration {
 	sum := 0.0
 	for i := range l.vec {

@@ -8,9 +8,9 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Link is a bound that an SLA sets on the way between an instance and something
-// else. Exactly one of Service, Area and User is set, and exactly one of RTT and
-// Km is above 0. Where the other end is, a core must find out; Bound says it then.
+// Link is a bound on the path between an instance and something else. Exactly one of Service,
+// Area and User is set, and exactly one of RTT and Km is above 0. A core finds out where the
+// other end is and makes a Bound of it.
 type Link struct {
 	Service string        // of the same application, as the SLA names it; see Names
 	Area    string        // lower case
@@ -24,9 +24,9 @@ type Link struct {
 	Convergence time.Duration // how long placement may measure for it
 }
 
-// LinksOf are the links of a service's SLA: its latency constraints and its
-// connectivity's latency and geo, in the document's order. Bandwidth of a
-// connectivity is in Microservice.Needs.
+// LinksOf returns the links of a service's SLA in the document's order: its latency
+// constraints, and latency and geo of its connectivity. The bandwidth of connectivity is in
+// Microservice.Needs.
 func LinksOf(m *api.Microservice) []Link {
 	var out []Link
 	for _, c := range m.Constraints {
@@ -54,11 +54,11 @@ func LinksOf(m *api.Microservice) []Link {
 	return out
 }
 
-// To names the link's other end for people.
+// To returns the name of the link's other end, for people.
 func (l Link) To() string { return l.Service + l.Area + l.User }
 
-// Names reports whether the link goes to the service of that id, seen from the
-// service of. One that gives a name without a namespace means that name in any.
+// Names reports whether the link of service of leads to the service id. A link that has no
+// namespace matches the name in any namespace.
 func (l Link) Names(of, id api.ServiceID) bool {
 	if l.Service == "" || of.App() != id.App() {
 		return false
@@ -70,7 +70,7 @@ func (l Link) Names(of, id api.ServiceID) bool {
 	return name == l.Service
 }
 
-// Constraint is the filter that a candidate fails which is too far off.
+// Constraint returns the filter that rejects a candidate beyond the bound.
 func (l Link) Constraint() string {
 	if l.Km > 0 {
 		return ConstraintGeo
@@ -78,7 +78,7 @@ func (l Link) Constraint() string {
 	return ConstraintLatency
 }
 
-// Bound is the link when its other end is at the nearest of points.
+// Bound returns the link's bound for the points where its other end is.
 func (l Link) Bound(points ...api.Position) Bound {
 	b := Bound{To: l.To(), Points: points, RTT: l.RTT, Km: l.Km}
 	if l.Way {
@@ -95,19 +95,19 @@ func (l Link) WantedBy(from api.ServiceID, b Bound) Bound {
 	return b
 }
 
-// Unknown is the link while nobody knows where its other end is; why is for
+// Unknown returns the link's bound while the position of its other end is unknown. why is for
 // people: "its position is being measured".
 func (l Link) Unknown(why string) Bound {
 	return Bound{To: l.To(), RTT: l.RTT, Km: l.Km, Unknown: why}
 }
 
-// Spread is how many instances of a service one domain may have.
+// Spread limits the instances of a service per domain.
 type Spread struct {
 	By    string // "node", "cluster", or a label's key
 	Limit int    // at least 1
 }
 
-// SpreadsOf are the spread constraints of a service's SLA, defaults filled in.
+// SpreadsOf returns the spread constraints of a service's SLA with defaults filled in.
 func SpreadsOf(m *api.Microservice) []Spread {
 	var out []Spread
 	for _, c := range m.Constraints {
@@ -118,32 +118,31 @@ func SpreadsOf(m *api.Microservice) []Spread {
 	return out
 }
 
-// Apart is a wish to share no domain with the instances of other services. It
-// holds both ways: they do not come where this one's are either.
-type Apart struct {
+// AntiAffinity forbids to share a domain with instances of other services. It is symmetric:
+// their instances are not placed beside this one's either.
+type AntiAffinity struct {
 	By       string   // "node", "cluster", or a label's key
 	Services []string // of the same application, as the SLA names them; see Names
 }
 
-// ApartsOf are the apart constraints of a service's SLA, defaults filled in.
-func ApartsOf(m *api.Microservice) []Apart {
-	var out []Apart
+// AntiAffinitiesOf returns the anti-affinity constraints of a service's SLA with defaults
+// filled in.
+func AntiAffinitiesOf(m *api.Microservice) []AntiAffinity {
+	var out []AntiAffinity
 	for _, c := range m.Constraints {
-		if c.Type == api.ConstrainApart {
-			out = append(out, Apart{By: by(c.By), Services: c.Services})
+		if c.Type == api.ConstrainAntiAffinity {
+			out = append(out, AntiAffinity{By: by(c.By), Services: c.Services})
 		}
 	}
 	return out
 }
 
-// Names reports whether the service of that id is among those that the service
-// of is to be apart from.
-func (a Apart) Names(of, id api.ServiceID) bool {
+// Names reports whether the anti-affinity of service of is to the service id.
+func (a AntiAffinity) Names(of, id api.ServiceID) bool {
 	return slices.ContainsFunc(a.Services, func(s string) bool { return Link{Service: s}.Names(of, id) })
 }
 
-// DomainOf is the name of the domain by which a node counts, "" if it is in none:
-// that of a node without the label.
+// DomainOf returns the name of the domain that a node is in; "" if it lacks the label.
 func DomainOf(by string, cluster api.ClusterID, node api.NodeID, labels map[string]string) string {
 	switch by {
 	case "node":
@@ -154,9 +153,9 @@ func DomainOf(by string, cluster api.ClusterID, node api.NodeID, labels map[stri
 	return labels[by]
 }
 
-// RigidnessOf is how long a service bears it that its place fails the filter of
-// that name: the least of the SLA's constraints that lead to it, else the default.
-// Shared is as Link.Shared. For one bound see Link.Rigidness.
+// RigidnessOf returns for how long the SLA tolerates that a place fails the filter constraint:
+// the least of its constraints that lead to the filter, else the default. For shared see
+// Link.Shared; for one bound see Link.Rigidness.
 func RigidnessOf(m *api.Microservice, constraint string) (least time.Duration, shared bool) {
 	add := func(seconds, share float64) {
 		if d := rigidness(seconds); least == 0 || d < least {
@@ -184,7 +183,7 @@ func RigidnessOf(m *api.Microservice, constraint string) (least time.Duration, s
 	return least, shared
 }
 
-// leadsTo names the filters that an SLA's constraint feeds.
+// leadsTo returns the filters that an SLA constraint leads to.
 func leadsTo(c api.Constraint) []string {
 	switch c.Type {
 	case api.ConstrainDirect, api.ConstrainClusters:
@@ -195,8 +194,8 @@ func leadsTo(c api.Constraint) []string {
 	return []string{c.Type} // addons, labels, spread, apart, latency
 }
 
-// ConvergenceOf is how long placing a service may search and measure: the least
-// that its SLA gives, else the default.
+// ConvergenceOf returns how long placement may search and measure: the least that the SLA
+// gives, else the default.
 func ConvergenceOf(m *api.Microservice) time.Duration {
 	least := 0.0
 	add := func(seconds float64) {

@@ -61,7 +61,7 @@ func TestNamesOfServices(t *testing.T) {
 	if (sched.Link{Service: "db.data"}).Names("acme/shop.test.front.web", id) {
 		t.Error("a service of another application is named")
 	}
-	if a := (sched.Apart{Services: []string{"x", "db"}}); !a.Names(of, id) {
+	if a := (sched.AntiAffinity{Services: []string{"x", "db"}}); !a.Names(of, id) {
 		t.Error("the second is not named")
 	}
 }
@@ -73,7 +73,7 @@ func TestSpreadsAndAparts(t *testing.T) {
 	if got := sched.SpreadsOf(m); !reflect.DeepEqual(got, []sched.Spread{{"node", 1}, {"zone", 3}}) {
 		t.Errorf("%v", got)
 	}
-	if got := sched.ApartsOf(m); !reflect.DeepEqual(got, []sched.Apart{{"node", []string{"db"}}}) {
+	if got := sched.AntiAffinitiesOf(m); !reflect.DeepEqual(got, []sched.AntiAffinity{{"node", []string{"db"}}}) {
 		t.Errorf("%v", got)
 	}
 	labels := map[string]string{"zone": "a"}

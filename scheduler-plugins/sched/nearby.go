@@ -2,7 +2,7 @@ package sched
 
 import "slices"
 
-// nearby is what the rows of a table are near to of some places.
+// nearby holds, for the rows of a table, the nearest of some places.
 type nearby struct {
 	of   *Places
 	by   int
@@ -11,10 +11,10 @@ type nearby struct {
 	used uint64    // the table's turn in which it was used last
 }
 
-// maxNearby bounds the memory that a table has for what its rows are near to.
+// maxNearby bounds the sets of places for which a table keeps nearest places.
 const maxNearby = 16
 
-// nearby is what the table knows of some places.
+// nearby returns the table's cache for some places.
 func (t *Table) nearby(of *Places, by int) *nearby {
 	i := slices.IndexFunc(t.near, func(n *nearby) bool { return n.of == of && n.by == by })
 	if i < 0 {

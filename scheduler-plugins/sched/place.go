@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// Place ranks the candidates that fit, best first, and says of each other one
-// which constraint ruled it out. Candidates of equal score are ordered by the
-// seed, so that a burst of equal requests spreads and each answer replays.
-// Nothing that it is given is kept or changed.
+// Place ranks the candidates that fit, best first, and returns for each other candidate the
+// constraint that ruled it out. The seed orders candidates of equal score, so that equal
+// requests spread and each answer can be replayed. Place keeps and changes none of its
+// arguments.
 func Place(req *Request, candidates []Candidate, p Plugin, seed uint64) Result {
 	var q query
 	q.read(req)
@@ -35,8 +35,8 @@ func (q *query) place(candidates []Candidate, p Plugin, seed uint64) (res Result
 	return res
 }
 
-// PlaceBest is the first of Place's ranking, and whether there is one. It
-// allocates nothing and sorts nothing: what the hot path asks.
+// PlaceBest returns the first candidate of Place's ranking, and whether there is one. It does
+// not allocate or sort.
 func PlaceBest(req *Request, candidates []Candidate, p Plugin, seed uint64) (Choice, bool) {
 	var best contender
 	found := false
@@ -54,21 +54,14 @@ func PlaceBest(req *Request, candidates []Candidate, p Plugin, seed uint64) (Cho
 	return Choice{ID: best.id, Score: best.score}, found
 }
 
-// PlaceTop are the first of Place's ranking, at most so many: what is asked where
-// nobody wants to know of the others.
-func PlaceTop(req *Request, candidates []Candidate, p Plugin, seed uint64, most int) []Choice {
-	var q query
-	q.read(req)
-	return q.top(candidates, p, seed, most)
-}
-
-func (q *query) top(candidates []Candidate, p Plugin, seed uint64, most int) []Choice {
+// top returns at most so many candidates from the head of place's ranking.
+func (q *query) top(candidates []Candidate, p Plugin, seed uint64, limit int) []Choice {
 	var top []contender // of which those after the first so many may be no better
 	prune := func() {
 		slices.SortFunc(top, contender.compare)
-		top = top[:min(len(top), most)]
+		top = top[:min(len(top), limit)]
 	}
-	full := false // top[most-1] is the last of so many
+	full := false // top[limit-1] is the last of so many
 	for i := range candidates {
 		c := &candidates[i]
 		q.at(i)
@@ -76,10 +69,10 @@ func (q *query) top(candidates []Candidate, p Plugin, seed uint64, most int) []C
 			continue
 		}
 		k := q.enter(c, p, seed)
-		if full && k.compare(top[most-1]) > 0 {
+		if full && k.compare(top[limit-1]) > 0 {
 			continue
 		}
-		if top = append(top, k); len(top) >= 2*most {
+		if top = append(top, k); len(top) >= 2*limit {
 			prune()
 			full = true
 		}
@@ -92,7 +85,7 @@ func (q *query) top(candidates []Candidate, p Plugin, seed uint64, most int) []C
 	return out
 }
 
-// contender is a candidate that fits, on its way into the ranking.
+// contender is a candidate that fits, with what orders the ranking.
 type contender struct {
 	id    string
 	score float64
@@ -109,8 +102,8 @@ func (q *query) enter(c *Candidate, p Plugin, seed uint64) contender {
 	return contender{id: c.ID, score: reckoned(score), lot: draw(seed, c.ID)}
 }
 
-// reckoned is a score that can be compared: a plugin's slip must not make the
-// order depend on the input's.
+// reckoned makes a score comparable: NaN counts as the lowest score, so that the order does
+// not depend on the input's.
 func reckoned(score float64) float64 {
 	if math.IsNaN(score) {
 		return math.Inf(-1)
@@ -118,7 +111,7 @@ func reckoned(score float64) float64 {
 	return score
 }
 
-// compare orders best first and is total over distinct ids.
+// compare orders the best first. It is a total order over distinct ids.
 func (a contender) compare(b contender) int {
 	if c := cmp.Compare(b.score, a.score); c != 0 {
 		return c

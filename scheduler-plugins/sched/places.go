@@ -7,10 +7,10 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Places are named points that many requests are measured against while they change
-// one at a time: where the instances of a service are. They are found as fast among
-// thousands as among a few, and Table.Best looks at what has changed alone. The zero
-// Places is empty. It is not for concurrent use, but by one Table.
+// Places are named points that change one at a time and that many requests are measured
+// against, such as the nodes of a service's instances. Finding the nearest takes about the
+// same time among thousands as among few; Table.Best looks at changes only. The zero Places is
+// empty. It is for one goroutine and one Table.
 type Places struct {
 	at   map[string]int32       // in all
 	on   map[api.NodeID][]int32 // in all: those that are nodes, by node
@@ -27,13 +27,13 @@ type place struct {
 	gone bool
 }
 
-// How places are measured, as an index.
+// The ways to measure places, as an index.
 const (
 	byRTT = iota
 	byKm
 )
 
-// Put enters a place, or replaces the one of its name.
+// Put adds a place or replaces the one with its name.
 func (p *Places) Put(name string, at api.Position) {
 	if i, ok := p.at[name]; ok {
 		if p.all[i].from == at {
@@ -52,7 +52,7 @@ func (p *Places) Put(name string, at api.Position) {
 	p.all = append(p.all, k)
 }
 
-// enter records which node a place is.
+// enter records the node of a place.
 func (p *Places) enter(i int32, node api.NodeID) {
 	if node == "" {
 		return
@@ -92,15 +92,15 @@ func (p *Places) Drop(name string) {
 	}
 }
 
-// Clear removes all.
+// Clear removes all places.
 func (p *Places) Clear() {
 	*p = Places{life: p.life + 1}
 }
 
-// Len is how many there are.
+// Len returns the number of places.
 func (p *Places) Len() int { return len(p.at) }
 
-// Points are where they are, in the order of their names.
+// Points returns the positions, in the order of their names.
 func (p *Places) Points() []api.Position {
 	order := make([]int32, 0, len(p.at))
 	for _, i := range p.at {
@@ -114,22 +114,22 @@ func (p *Places) Points() []api.Position {
 	return out
 }
 
-// Nearest is the name of the place that is nearest to a point by what a link is
-// measured with, and whether it is near enough.
+// Nearest returns the name of the place that is nearest to a point by the measure of the link,
+// and whether it keeps the link's bound.
 func (p *Places) Nearest(to api.Position, l Link) (name string, keeps bool) {
-	by, most := l.measure()
+	by, limit := l.measure()
 	at, e := position{}, nobody
 	at.read(&Candidate{Geo: to.Geo, Coord: to.Coord})
 	at.node = to.Node
 	if p.nearest(by, &at, &e); e.which < 0 {
 		return "", false
 	}
-	return p.all[e.which].name, e.far <= most
+	return p.all[e.which].name, e.far <= limit
 }
 
-// Within are the names of the places that are near enough to a point for a link.
+// Within returns the names of the places that keep the link's bound from a point.
 func (p *Places) Within(to api.Position, l Link) (names []string) {
-	by, most := l.measure()
+	by, limit := l.measure()
 	var at position
 	at.read(&Candidate{Geo: to.Geo, Coord: to.Coord})
 	at.node = to.Node
@@ -144,27 +144,27 @@ func (p *Places) Within(to api.Position, l Link) (names []string) {
 			return // is among them
 		}
 		e := nobody
-		if p.measure(by, &at, i, &e); e.which >= 0 && e.far <= most {
+		if p.measure(by, &at, i, &e); e.which >= 0 && e.far <= limit {
 			names = append(names, p.all[i].name)
 		}
 	}
 	t := p.tree(by)
-	t.within(by, &at, most, 0, look)
+	t.within(by, &at, limit, 0, look)
 	for i := t.size; i < int32(len(p.all)); i++ {
 		look(i)
 	}
 	return names
 }
 
-// measure is how a link's places are measured, and the most that they may be away.
-func (l Link) measure() (by int, most float64) {
+// measure returns the measure of a link and its bound.
+func (l Link) measure() (by int, limit float64) {
 	if l.Km > 0 {
 		return byKm, chordOf(l.Km)
 	}
 	return byRTT, float64(l.RTT)
 }
 
-// All are the bound's points, those of its Places as well.
+// All returns the bound's points and those of its Places.
 func (b *Bound) All() []api.Position {
 	all := b.Points
 	for _, p := range b.Places {
@@ -173,8 +173,7 @@ func (b *Bound) All() []api.Position {
 	return all
 }
 
-// closest is the nearest of some places to a point, as far as the first upto of them
-// were looked at.
+// closest is the nearest place to a point among the first upto places.
 type closest struct {
 	which int32 // the place; below 0: none of them has what it is measured by
 	upto  int32
@@ -185,7 +184,7 @@ type closest struct {
 
 var nobody = closest{which: -1}
 
-// nearest brings e up to date for a point.
+// nearest updates e for a point.
 func (p *Places) nearest(by int, at *position, e *closest) {
 	if e.which >= 0 && p.all[e.which].gone {
 		*e = closest{which: -1, stamp: e.stamp}
@@ -210,8 +209,8 @@ func (p *Places) nearest(by int, at *position, e *closest) {
 	}
 }
 
-// measure lets a place be the nearest, if it is. Of equals the surer one is, so that
-// it does not matter which is looked at first.
+// measure makes a place the nearest if it is nearer. Among equals the one with the smaller
+// error wins, so that the order of the search does not matter.
 func (p *Places) measure(by int, at *position, i int32, e *closest) {
 	k := &p.all[i]
 	var far, wrong float64
@@ -228,10 +227,10 @@ func (p *Places) measure(by int, at *position, i int32, e *closest) {
 	}
 }
 
-// treeFrom is how many places are looked at one by one.
+// treeFrom is the number of places up to which all are searched one by one.
 const treeFrom = 64
 
-// tree has most of the places; those that came since are few.
+// tree returns a tree of most of the places; few were added since.
 func (p *Places) tree(by int) *tree {
 	t := p.in[by]
 	if t == nil {

@@ -6,15 +6,15 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Polygons and hulls are drawn on the map with straight meridians and parallels,
-// as GeoJSON has it (RFC 7946 §3.1.1). From each corner to the next, longitude
-// goes the short way, so the date line is nothing special; a way around a pole
-// does not close on such a map, and nobody is inside; the SLA's parser refuses it.
+// Polygons and hulls are drawn on a map with straight meridians and parallels, as in GeoJSON
+// (RFC 7946 §3.1.1). From corner to corner longitude goes the short way, so that the date line
+// needs no special case. An edge around a pole does not close on such a map: nothing is
+// inside, and the SLA's parser refuses it.
 
-// spot is a place on the map; longitude may go on past 180.
+// spot is a place on the map. Its longitude may exceed 180.
 type spot struct{ x, y float64 }
 
-// edgeWalk walks a polygon's edges, each from where the last one ended.
+// edgeWalk iterates over a polygon's edges.
 type edgeWalk struct {
 	corners []api.Geo
 	i       int
@@ -41,12 +41,12 @@ func (e *edgeWalk) next() (a, b spot, ok bool) {
 	return a, b, true
 }
 
-// closed reports, after the last edge, whether it ended where the first began.
+// closed reports, after the last edge, whether it ends where the first began.
 func (e *edgeWalk) closed() bool {
 	return len(e.corners) > 0 && math.Abs(e.at.x-e.corners[0].Lon) < 1
 }
 
-// shortWay brings a difference of longitudes to -180 to 180.
+// shortWay normalises a difference of longitudes to -180 to 180.
 func shortWay(d float64) float64 {
 	switch {
 	case d > 180:
@@ -57,8 +57,7 @@ func shortWay(d float64) float64 {
 	return d
 }
 
-// inside reports whether g is in the polygon or on its edge; nothing is inside
-// one that goes around a pole.
+// inside reports whether g is in the polygon or on its edge.
 func inside(corners []api.Geo, g api.Geo) bool {
 	odd, on := [3]bool{}, false
 	e := edges(corners)
@@ -74,10 +73,10 @@ func inside(corners []api.Geo, g api.Geo) bool {
 	return e.closed() && (on || odd[0] || odd[1] || odd[2])
 }
 
-// hair is a difference in degrees that is less than any location's precision.
+// hair is a difference in degrees below the precision of any location.
 const hair = 1e-9
 
-// side is positive where p is left of the way from a to b.
+// side is positive if p is left of the line from a to b.
 func (p spot) side(a, b spot) float64 { return (b.x-a.x)*(p.y-a.y) - (b.y-a.y)*(p.x-a.x) }
 
 func (p spot) on(a, b spot) bool {
@@ -85,8 +84,8 @@ func (p spot) on(a, b spot) bool {
 		math.Abs(p.side(a, b)) <= hair*max(math.Abs(b.x-a.x)+math.Abs(b.y-a.y), hair)
 }
 
-// meet reports whether two polygons have a place in common. A hull of one or two
-// corners is a polygon without area.
+// meet reports whether two polygons have a common place. A hull of one or two corners is a
+// polygon without area.
 func meet(p, q []api.Geo) bool {
 	if len(p) == 0 || len(q) == 0 {
 		return false
@@ -108,7 +107,7 @@ func meet(p, q []api.Geo) bool {
 	return false
 }
 
-// cross reports whether the ways a-b and c-d touch.
+// cross reports whether the lines a-b and c-d touch.
 func cross(a, b, c, d spot) bool {
 	if max(a.x, b.x)+hair < min(c.x, d.x) || max(c.x, d.x)+hair < min(a.x, b.x) ||
 		max(a.y, b.y)+hair < min(c.y, d.y) || max(c.y, d.y)+hair < min(a.y, b.y) {

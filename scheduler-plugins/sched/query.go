@@ -8,7 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// query is a request made ready to be asked of many candidates.
+// query is a request prepared for many candidates.
 type query struct {
 	*Request
 	stamps  []uint64 // of the table's rows
@@ -19,14 +19,14 @@ type query struct {
 	full    map[domain]*Domain
 }
 
-// circle is a zone's circle.
+// circle is the circle of a zone.
 type circle struct {
 	*Zone
 	centre point
 	chord  float64 // of its radius
 }
 
-// bound is a Bound with its points made ready.
+// bound is a Bound with prepared points.
 type bound struct {
 	*Bound
 	geo   []point
@@ -42,8 +42,7 @@ type domain struct {
 	apart    bool
 }
 
-// read makes the request ready; what q had before is overwritten and its memory
-// used again.
+// read prepares the request. It overwrites the query and reuses its memory.
 func (q *query) read(req *Request) {
 	q.Request, q.row, q.stamps = req, 0, nil
 	q.circles, q.bounds = q.circles[:0], grown(q.bounds, len(req.Bounds))
@@ -58,14 +57,14 @@ func (q *query) read(req *Request) {
 	q.by, q.full = q.by[:0], nil
 }
 
-// at notes which row is asked, where they are a table's.
+// at notes the row of the candidate, if it is one of a table.
 func (q *query) at(i int) {
 	if q.stamps != nil {
 		q.row = i + 1
 	}
 }
 
-// readFor makes the request ready to be asked of a table's rows.
+// readFor prepares the request for the rows of a table.
 func (q *query) readFor(req *Request, t *Table) {
 	q.read(req)
 	q.stamps = t.stamps
@@ -95,7 +94,7 @@ func (b *bound) read(from *Bound) {
 	}
 }
 
-// grown is a slice of n with the elements that s had, as far as they go.
+// grown returns a slice of length n with the elements that s had.
 func grown(s []bound, n int) []bound {
 	s = s[:cap(s)]
 	for len(s) < n {
@@ -104,8 +103,8 @@ func grown(s []bound, n int) []bound {
 	return s[:n]
 }
 
-// nearest is the least round trip from a node to the bound's points, and how far
-// wrong the estimate may be, as a share; ok is false where it is not known.
+// nearest returns the least round trip from a node to the bound's points, and the possible
+// error of the estimate as a share. ok is false if it is unknown.
 func (b *bound) nearest(q *query, id string, at *position) (rtt time.Duration, wrong float64, ok bool) {
 	if measured, ok := b.Measured[id]; ok {
 		return measured, 0, true
@@ -130,8 +129,8 @@ func (b *bound) nearest(q *query, id string, at *position) (rtt time.Duration, w
 	return rtt, wrong, ok
 }
 
-// beside reports whether the position is the same node as one of the bound's points.
-// Those of its Places are found with the nearest.
+// beside reports whether the position is on the same node as one of the bound's points.
+// nearest finds those of its Places.
 func (b *bound) beside(at *position) bool { return at.node != "" && slices.Contains(b.on, at.node) }
 
 func (b *bound) by() int {
@@ -141,7 +140,7 @@ func (b *bound) by() int {
 	return byRTT
 }
 
-// closest is the nearest of the bound's i-th Places to the candidate that is asked.
+// closest returns the nearest of the bound's i-th Places to the candidate.
 func (b *bound) closest(q *query, i int, at *position) closest {
 	if q.row == 0 || i >= len(b.near) {
 		e := nobody
@@ -156,8 +155,8 @@ func (b *bound) closest(q *query, i int, at *position) closest {
 	return *e
 }
 
-// chordTo is the chord from a node to the nearest of the bound's points, NaN where
-// none has a location.
+// chordTo returns the chord from a node to the nearest of the bound's points, NaN if none has
+// a location.
 func (b *bound) chordTo(q *query, at *position) float64 {
 	if b.beside(at) {
 		return 0
@@ -179,9 +178,8 @@ func (b *bound) chordTo(q *query, at *position) float64 {
 	return least
 }
 
-// fullDomain is a domain that takes no more and that the candidate is in, nil if
-// there is none: of those that keep the service's own instances apart, or of
-// those that keep it apart from others.
+// fullDomain returns a full domain that contains the candidate, nil if there is none: one by
+// anti-affinity if apart is true, else one by spread.
 func (q *query) fullDomain(c *Candidate, apart bool) *Domain {
 	if len(q.Domains) == 0 {
 		return nil
@@ -193,9 +191,9 @@ func (q *query) fullDomain(c *Candidate, apart bool) *Domain {
 		name := ""
 		switch {
 		case by == "cluster" && c.Level == Nodes:
-			// The cluster's core names its own alone: all candidates are in it.
+			// A cluster's core names its own cluster only: all candidates are in it.
 			for i := range q.Domains {
-				if d := &q.Domains[i]; d.By == by && (d.Apart != "") == apart {
+				if d := &q.Domains[i]; d.By == by && (d.AntiAffinity != "") == apart {
 					return d
 				}
 			}
@@ -225,17 +223,16 @@ func (q *query) fill() {
 		if !known {
 			q.by = append(q.by, d.By)
 		}
-		if k := (domain{d.By, d.Name, d.Apart != ""}); q.full[k] == nil {
+		if k := (domain{d.By, d.Name, d.AntiAffinity != ""}); q.full[k] == nil {
 			q.full[k] = d
 		}
 	}
 }
 
-// maxCorners is how long a hull may be to be looked at: longer ones tell nothing.
+// maxCorners bounds the corners of a hull; longer hulls are ignored.
 const maxCorners = 512
 
-// extent is the hull that all of a cluster's nodes are in, nil where some may be
-// anywhere.
+// extent returns the hull that contains all nodes of a cluster, nil if it is unknown.
 func extent(c *Candidate) []api.Geo {
 	if c.Unplaced > 0 || len(c.Hull) > maxCorners {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// reject says why the candidate, ruled out at stage s, is ruled out.
+// reject returns why stage s ruled the candidate out.
 func (q *query) reject(c *Candidate, s stage) api.Rejection {
 	r := api.Rejection{Candidate: c.ID, Shortfall: 1}
 	switch s {
@@ -68,9 +68,9 @@ func (q *query) reject(c *Candidate, s stage) api.Rejection {
 	case spreadStage:
 		d := q.fullDomain(c, false)
 		r.Constraint, r.Need, r.Have = ConstraintSpread, "at most "+strconv.Itoa(d.Limit)+" per "+d.By, strconv.Itoa(d.Have)+" there"
-	case apartStage:
+	case antiAffinityStage:
 		d := q.fullDomain(c, true)
-		r.Constraint, r.Need, r.Have = ConstraintApart, "no "+d.Apart+" on the same "+d.By, strconv.Itoa(d.Have)+" there"
+		r.Constraint, r.Need, r.Have = ConstraintAntiAffinity, "no "+d.AntiAffinity+" on the same "+d.By, strconv.Itoa(d.Have)+" there"
 	case latencyStage:
 		r.Constraint = ConstraintLatency
 		q.rejectLatency(c, &r)
@@ -80,7 +80,7 @@ func (q *query) reject(c *Candidate, s stage) api.Rejection {
 	return r
 }
 
-// rejectLack tells of too little of what is counted.
+// rejectLack explains a lack of a resource.
 func (q *query) rejectLack(c *Candidate, s stage, r *api.Rejection) {
 	part := func(r api.Resources) int64 { return r.MilliCPU }
 	text := vcpus
@@ -111,7 +111,7 @@ func (q *query) rejectLack(c *Candidate, s stage, r *api.Rejection) {
 	r.Short, r.Shortfall = text(need-have), share(need, have)
 }
 
-// bandwidthUnknown is the number of nodes of unknown bandwidth in the rooms of c that
+// bandwidthUnknown returns the number of nodes of unknown bandwidth in the rooms of c that
 // stage s rules out.
 func (q *query) bandwidthUnknown(c *Candidate, s stage) (nodes int) {
 	for i := range c.Rooms {
@@ -122,7 +122,7 @@ func (q *query) bandwidthUnknown(c *Candidate, s stage) (nodes int) {
 	return nodes
 }
 
-// unknownBandwidth is the text for a candidate whose bandwidth is unknown, with the fix.
+// unknownBandwidth returns the text for a candidate of unknown bandwidth, with the fix.
 func unknownBandwidth(level Level, nodes int) string {
 	const fix = "; its operator states it with the key bandwidth in the node's configuration, such as 100/20"
 	if level == Clusters {
@@ -131,7 +131,8 @@ func unknownBandwidth(level Level, nodes int) string {
 	return "unknown bandwidth" + fix
 }
 
-// fewest is the kind of device that the room which gets furthest has too few of.
+// fewest returns the device that is short by the least share among the rooms, and how many are
+// free.
 func (q *query) fewest(c *Candidate) (d api.Device, have int) {
 	least := 2.0
 	for i := range c.Rooms {
@@ -148,7 +149,7 @@ func (q *query) fewest(c *Candidate) (d api.Device, have int) {
 	return d, have
 }
 
-// rejectGeo tells of the first zone or distance that the candidate fails.
+// rejectGeo explains the first zone or distance that the candidate fails.
 func (q *query) rejectGeo(c *Candidate, r *api.Rejection) {
 	var own position
 	own.read(c)
@@ -227,13 +228,13 @@ func (q *query) rejectGeo(c *Candidate, r *api.Rejection) {
 	}
 }
 
-func tooFar(r *api.Rejection, have, most float64) {
-	have = max(have, most) // what rounding makes of a hair's breadth
-	r.Have, r.Short = kilometreText(have, most), kilometreText(have-most, 0)
-	r.Shortfall = excess(have, most)
+func tooFar(r *api.Rejection, have, limit float64) {
+	have = max(have, limit) // what rounding makes of a hair's breadth
+	r.Have, r.Short = kilometreText(have, limit), kilometreText(have-limit, 0)
+	r.Shortfall = excess(have, limit)
 }
 
-// rejectLatency tells of the first round trip that is too long.
+// rejectLatency explains the first round trip that is too long.
 func (q *query) rejectLatency(c *Candidate, r *api.Rejection) {
 	at := position{latent: latentOf(c.Coord), node: nodeOf(c)}
 	for i := range q.bounds {
@@ -293,7 +294,7 @@ func (q *query) areas() []string {
 	return out
 }
 
-// String is the selector as an SLA has it.
+// String returns the selector as SLAs write it.
 func (s Selector) String() string {
 	switch {
 	case s.Any && s.Not:
@@ -313,12 +314,12 @@ func labelText(key string, labels map[string]string) string {
 	return "no " + key
 }
 
-// share is how much of the need is missing, more than 0 and at most 1.
+// share returns the missing fraction of the need, in (0, 1].
 func share(need, have int64) float64 { return float64(need-have) / float64(need) }
 
-// excess is how much of what it is too much is too much, more than 0 and at most 1.
-func excess(have, most float64) float64 {
-	return min(max((have-most)/have, 1e-9), 1)
+// excess returns the fraction by which have exceeds limit, in (0, 1].
+func excess(have, limit float64) float64 {
+	return min(max((have-limit)/have, 1e-9), 1)
 }
 
 func vcpus(milli int64) string {
@@ -331,8 +332,8 @@ func megabits(n int64) string { return strconv.FormatInt(n, 10) + " Mbit/s" }
 
 func devices(n int, kind string) string { return strconv.Itoa(n) + " " + kind }
 
-// kilometreText and milliText round as people like it, but not to what it is
-// compared with.
+// kilometreText and milliText round for people, but never to the text of the value unlike,
+// with which the value is compared.
 func kilometreText(km, unlike float64) string { return rounded(km, unlike) + " km" }
 
 func milliText(d, unlike time.Duration) string {

@@ -12,9 +12,9 @@ import (
 // for a place that keeps them, for as long as the links specify (Request.SearchTime);
 // then Request.Relax finds the place that breaks them least. Both tiers use this rule.
 
-// mostStretch is the largest factor by which bounds are widened, by doubling. After that
-// the bounds are dropped.
-const mostStretch = 256
+// maxStretch is the largest factor by which bounds are widened, by doubling. After that the
+// bounds are dropped.
+const maxStretch = 256
 
 // SearchTime returns how long to search for a place that keeps all bounds: the least
 // search time of the bounds. 0: none of them may be broken.
@@ -49,7 +49,7 @@ func (r Request) Relax(own bool, try func(*Request) bool) (Request, bool) {
 	if !own || !slices.ContainsFunc(relaxed.Bounds, func(b Bound) bool { return b.Search > 0 }) {
 		return relaxed, false
 	}
-	for by := 2; by <= mostStretch; by *= 2 {
+	for by := 2; by <= maxStretch; by *= 2 {
 		if wider := relaxed.widened(by); try(&wider) {
 			return wider, true
 		}

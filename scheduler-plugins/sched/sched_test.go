@@ -187,7 +187,7 @@ func TestRejections(t *testing.T) {
 		},
 		{
 			"apart", asking(func(r *sched.Request) {
-				r.Domains = []sched.Domain{{By: "node", Name: "n1", Apart: "db.prod", Have: 1}}
+				r.Domains = []sched.Domain{{By: "node", Name: "n1", AntiAffinity: "db.prod", Have: 1}}
 			}), as(same),
 			api.Rejection{Constraint: "apart", Need: "no db.prod on the same node", Have: "1 there", Shortfall: 1},
 		},
@@ -317,12 +317,12 @@ func TestExplain(t *testing.T) {
 	if ex.Nearest == nil || ex.Nearest.Candidate != "close" || len(ex.Candidates) != 4 {
 		t.Fatalf("nearest is %+v of %d", ex.Nearest, len(ex.Candidates))
 	}
-	blind := sched.Veil(ex)
+	blind := sched.Redact(ex)
 	if blind.Candidates != nil || blind.Nearest.Candidate != "" || blind.Nearest.Short != "202 MiB" {
-		t.Fatalf("veiled: %+v %+v", blind, blind.Nearest)
+		t.Fatalf("redacted: %+v %+v", blind, blind.Nearest)
 	}
 	if ex.Nearest.Candidate != "close" {
-		t.Fatal("veiling changed the original")
+		t.Fatal("redacting changed the original")
 	}
 }
 

@@ -46,8 +46,8 @@ func (s *search) run() {
 	}
 	q.judge(&t.kinds)
 	s.bar()
-	for i, most := range t.ceilings {
-		if s.capped && s.found && most < s.score {
+	for i, limit := range t.ceilings {
+		if s.capped && s.found && limit < s.score {
 			continue
 		}
 		r := &t.rows[i]
@@ -65,7 +65,7 @@ func (s *search) run() {
 	}
 }
 
-// matches reports whether nodes of the label set match, judging it if nobody did.
+// matches reports whether nodes with the label set match, and caches the verdict.
 func (s *search) matches(set uint32) bool {
 	v := &s.unlabelled
 	var labels map[string]string
@@ -82,8 +82,8 @@ func (s *search) matches(set uint32) bool {
 	return *v == yes
 }
 
-// least is what must be free where something is needed; who needs nothing lacks
-// nothing, even of a candidate that is booked over.
+// least returns how much must be free for a need. A need of 0 is met even by an overbooked
+// candidate.
 func least(need int64) int64 {
 	if need <= 0 {
 		return math.MinInt64
@@ -91,7 +91,7 @@ func least(need int64) int64 {
 	return need
 }
 
-// named asks those alone that the request names, and others than nodes.
+// named asks the candidates that the request names, and those that are not nodes.
 func (s *search) named() {
 	for _, id := range s.q.Nodes {
 		if i, ok := s.table.at[id]; ok && s.table.cands[i].Level == Nodes {
@@ -105,7 +105,7 @@ func (s *search) named() {
 	}
 }
 
-// ask looks at a candidate as Place does.
+// ask checks and scores a candidate as Place does.
 func (s *search) ask(i int) {
 	c := &s.table.cands[i]
 	s.q.row = i + 1
@@ -146,7 +146,7 @@ func (s *search) bar() {
 	}
 }
 
-// weigh enters a node that passed all that is in its row.
+// weigh scores a node that passed the checks of its row.
 func (s *search) weigh(i int, r *row) {
 	t, q, f := s.table, s.q, &s.facts
 	if s.more && lackStage(q.Needs, t.free[i]) != fit {
@@ -182,7 +182,7 @@ func (s *search) weigh(i int, r *row) {
 	s.enter(i, s.was)
 }
 
-// enter lets candidate i compete with its score.
+// enter makes candidate i the best if its score wins.
 func (s *search) enter(i int, score float64) {
 	if s.found && score < s.score {
 		return

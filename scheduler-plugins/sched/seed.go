@@ -5,8 +5,8 @@ import (
 	"hash/fnv"
 )
 
-// SeedOf names the chance in one decision by what is decided: an instance and
-// its epoch, say. Parts are told apart, so ("ab", "c") is not ("a", "bc").
+// SeedOf derives a seed from what is decided, such as an instance and its epoch. It separates
+// parts: ("ab", "c") differs from ("a", "bc").
 func SeedOf(parts ...any) uint64 {
 	h := fnv.New64a()
 	for _, p := range parts {
@@ -15,10 +15,10 @@ func SeedOf(parts ...any) uint64 {
 	return mix(h.Sum64())
 }
 
-// draw is a candidate's lot under a seed.
+// draw returns a candidate's random number under a seed. It decides between equal scores.
 func draw(seed uint64, id string) uint64 { return mix(lotOf(id) ^ seed) }
 
-// lotOf is a candidate's part in its lot.
+// lotOf returns the candidate's share of its random number.
 func lotOf(id string) uint64 {
 	const offset, prime = 14695981039346656037, 1099511628211 // FNV-1a, without allocating
 	x := uint64(offset)
@@ -28,7 +28,7 @@ func lotOf(id string) uint64 {
 	return x
 }
 
-// mix spreads every bit over all (splitmix64's finish).
+// mix spreads every bit over all bits (the finalizer of splitmix64).
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

@@ -6,8 +6,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// point is a place on the unit sphere. Distances between points need no
-// trigonometry: only the straight line through the earth, squared.
+// point is a point on the unit sphere. Distances between points need no trigonometry: they are
+// compared as squared straight lines through the earth.
 type point [3]float64
 
 const (
@@ -21,14 +21,14 @@ func pointOf(g api.Geo) point {
 	return point{cosLat * cosLon, cosLat * sinLon, sinLat}
 }
 
-// chord is the square of the straight line between two points, 0 to 4.
+// chord returns the square of the straight line between two points, 0 to 4.
 func (p *point) chord(o *point) float64 {
 	x, y, z := p[0]-o[0], p[1]-o[1], p[2]-o[2]
 	return x*x + y*y + z*z
 }
 
-// chordOf is the chord of a way of km on the ground; what reaches around the
-// earth is more than any.
+// chordOf returns the chord of a distance on the ground. A distance beyond half the
+// circumference exceeds every chord.
 func chordOf(km float64) float64 {
 	half := km / earthRadius / 2
 	if half >= math.Pi/2 {
@@ -38,7 +38,7 @@ func chordOf(km float64) float64 {
 	return s * s
 }
 
-// kilometres is the way on the ground of a chord.
+// kilometres returns the distance on the ground of a chord.
 func kilometres(chord float64) float64 {
 	return 2 * earthRadius * math.Asin(min(math.Sqrt(chord)/2, 1))
 }

@@ -7,15 +7,14 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Table is a set of candidates that changes one at a time and is asked often.
-// Its answers are those of Place and PlaceBest over the same candidates. The zero
-// Table is empty. It is not for concurrent use.
+// Table is a set of candidates that changes one at a time and is queried often. Its answers
+// equal those of Place and PlaceBest over the same candidates. The zero Table is empty. It is
+// not safe for concurrent use.
 //
-// What a decision reads of every node lies side by side in rows, a cache line
-// each, and where it is in spots. What many nodes have alike (runtimes, processor,
-// areas, addons; labels) is kept once per kind and judged once per request.
-// Clusters, of which there are fewer and which have several rooms, are asked as
-// Place asks them.
+// What a decision reads of every node is in rows, one cache line each, and its location in
+// spots. Properties that many nodes share (runtimes, processor, areas, addons; labels) are
+// stored once per kind and checked once per request. Clusters, which are fewer and have
+// several rooms, are checked as Place checks them.
 type Table struct {
 	cands []Candidate
 	at    map[string]int
@@ -28,12 +27,12 @@ type Table struct {
 	kinds  interned[kind]
 	labels interned[map[string]string]
 
-	// Parallel to cands, what it scores at most, whatever is asked that sets no
-	// bounds; of the plugin that was asked last, nil if it is not Monotone.
+	// Parallel to cands: the maximal score of each for requests without bounds, by the plugin
+	// that was used last; ceiling is nil if that plugin is not Monotone.
 	ceilings []float64
 	ceiling  Monotone
 
-	// What a decision uses, kept for the next one.
+	// Buffers of a decision, kept for the next one.
 	q      query
 	near   []*nearby
 	asked  uint64   // of near
@@ -41,7 +40,7 @@ type Table struct {
 	turn   uint32
 }
 
-// row is what every decision reads of a node: 64 bytes.
+// row is what every decision reads of a node, in 64 bytes.
 type row struct {
 	freeCPU, freeMemory         int64 // that one instance can get
 	restCPU, restMemory         int64 // free on all of it, less what one more instance costs by itself
@@ -50,20 +49,20 @@ type row struct {
 	kind, labels                uint32
 }
 
-// like reports whether a plugin cannot tell the nodes apart, but for peers.
+// like reports whether a plugin scores the nodes alike, except for peers.
 func (r *row) like(o *row) bool {
 	return r.restCPU == o.restCPU && r.restMemory == o.restMemory && r.capacityCPU == o.capacityCPU && r.capacityMemory == o.capacityMemory
 }
 
-// The kinds that are not in a table's kinds.
+// Values of row.kind that are not in a table's kinds.
 const (
 	kindOut   = 0 // it takes no work
 	kindOther = 1 // it is no node with one room: ask as Place does
 	kindFirst = 2
 )
 
-// Put enters a candidate, or replaces the one of its id. What it refers to must
-// not change until it is put again.
+// Put adds a candidate or replaces the one with its id. What it refers to must not change
+// until the next Put.
 func (t *Table) Put(c Candidate) {
 	i, ok := t.at[c.ID]
 	if !ok {
@@ -86,28 +85,27 @@ func (t *Table) Put(c Candidate) {
 	t.raise(i)
 }
 
-// raise sets what candidate i scores at most.
+// raise sets the maximal score of candidate i.
 func (t *Table) raise(i int) {
 	t.ceilings[i] = math.Inf(1)
 	r := &t.rows[i]
 	if t.ceiling == nil || r.kind == kindOut {
 		return
 	}
-	// An empty request is the one that leaves the most.
+	// An empty request leaves the most free.
 	facts := r.facts(&nothing)
 	if r.kind == kindOther {
 		facts = (&query{Request: &nothing}).facts(&t.cands[i])
 	}
-	if most := t.ceiling.Reckon(facts); !math.IsNaN(most) {
-		t.ceilings[i] = most
+	if limit := t.ceiling.Reckon(facts); !math.IsNaN(limit) {
+		t.ceilings[i] = limit
 	}
 }
 
-// nothing is asked for by it.
+// nothing is an empty request.
 var nothing Request
 
-// facts are those about a request that sets no bounds and asks for no disk or
-// bandwidth.
+// facts returns the facts about a request without bounds, disk and bandwidth.
 func (r *row) facts(req *Request) Facts {
 	return Facts{
 		CPU:    part(r.restCPU-req.Needs.MilliCPU, r.capacityCPU),
@@ -116,7 +114,7 @@ func (r *row) facts(req *Request) Facts {
 	}
 }
 
-// follow has the ceilings be those of the plugin.
+// follow computes the ceilings for the plugin.
 func (t *Table) follow(m Monotone) {
 	if t.ceiling == nil || t.ceiling.Name() != m.Name() {
 		t.ceiling = m
@@ -126,7 +124,7 @@ func (t *Table) follow(m Monotone) {
 	}
 }
 
-// rewrite makes row i that of its candidate.
+// rewrite sets row i from its candidate.
 func (t *Table) rewrite(i int) {
 	c, r := &t.cands[i], &t.rows[i]
 	if c.Level != Nodes || len(c.Rooms) != 1 {
@@ -168,7 +166,7 @@ func (t *Table) rewrite(i int) {
 	}
 }
 
-// locate notes where a candidate is.
+// locate stores where a candidate is.
 func (t *Table) locate(i int) {
 	p := &t.spots[i]
 	was := *p
@@ -178,7 +176,7 @@ func (t *Table) locate(i int) {
 	}
 }
 
-// release makes a row one that takes no work.
+// release marks a row as out of service.
 func (t *Table) release(r *row) {
 	if r.kind >= kindFirst {
 		t.kinds.drop(r.kind - kindFirst)
@@ -208,7 +206,7 @@ func (t *Table) Drop(id string) {
 	t.barred, t.ceilings, t.stamps = t.barred[:last], t.ceilings[:last], t.stamps[:last]
 }
 
-// Get is the candidate of an id, nil if there is none. It is to be read, until
+// Get returns the candidate with the id, nil if there is none. It is read only and valid until
 // the next Put or Drop.
 func (t *Table) Get(id string) *Candidate {
 	if i, ok := t.at[id]; ok {
@@ -217,7 +215,7 @@ func (t *Table) Get(id string) *Candidate {
 	return nil
 }
 
-// All are the candidates, in no order that means anything; to be read, until the
+// All returns the candidates in no particular order. They are read only and valid until the
 // next Put or Drop.
 func (t *Table) All() []Candidate { return t.cands }
 
@@ -228,7 +226,7 @@ func (t *Table) Place(req *Request, p Plugin, seed uint64) Result {
 	return t.q.place(t.cands, p, seed)
 }
 
-// forget lets go of the request: what the caller has is the caller's.
+// forget drops the references to the request.
 func (t *Table) forget() {
 	t.q.Request = nil
 	for i := range t.q.bounds {
@@ -236,14 +234,14 @@ func (t *Table) forget() {
 	}
 }
 
-// Top are the first of Place's ranking, at most so many.
-func (t *Table) Top(req *Request, p Plugin, seed uint64, most int) []Choice {
+// Top returns at most so many candidates from the head of Place's ranking.
+func (t *Table) Top(req *Request, p Plugin, seed uint64, limit int) []Choice {
 	t.q.readFor(req, t)
 	defer t.forget()
-	return t.q.top(t.cands, p, seed, most)
+	return t.q.top(t.cands, p, seed, limit)
 }
 
-// Best is the first of Place's ranking, and whether there is one.
+// Best returns the first candidate of Place's ranking, and whether there is one.
 func (t *Table) Best(req *Request, p Plugin, seed uint64) (Choice, bool) {
 	r, ok := p.(Reckoner)
 	if !ok { // it wants to see the candidates

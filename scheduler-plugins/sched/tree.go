@@ -8,7 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/vivaldi"
 )
 
-// tree are places that halves of halves of are close together (Bentley 1975).
+// tree is a k-d tree of places (Bentley 1975).
 type tree struct {
 	size  int32 // it has those below
 	order []int32
@@ -17,17 +17,16 @@ type tree struct {
 
 // cell is a box around places.
 type cell struct {
-	least, most    [vivaldi.Dimensions]float64
+	least, limit   [vivaldi.Dimensions]float64
 	height, adjust float64 // the least
 	from, to       int32   // in the order
 	right          int32   // its right half; 0: it has none
 }
 
-// leaf is how many places are not halved.
+// leaf is the number of places that are not split further.
 const leaf = 8
 
-// vec is the place as a point to halve by: where it is in the latency space, or on
-// the sphere.
+// vec returns the place as a point: in the latency space, or on the sphere.
 func (k *place) vec(by int) (v [vivaldi.Dimensions]float64) {
 	if by == byRTT {
 		return k.latent.vec
@@ -36,7 +35,7 @@ func (k *place) vec(by int) (v [vivaldi.Dimensions]float64) {
 	return v
 }
 
-// grow begins the tree anew with all places that there are.
+// grow builds the tree from all places.
 func (t *tree) grow(p *Places, by int) {
 	t.order, t.cells = t.order[:0], t.cells[:0]
 	for i := range p.all {
@@ -50,14 +49,14 @@ func (t *tree) grow(p *Places, by int) {
 	}
 }
 
-// halve enters the cell of the places from to to in the order, and its halves.
+// halve adds the cell of the places from to to in the order, and its halves.
 func (t *tree) halve(p *Places, by int, from, to int32) {
 	first := &p.all[t.order[from]]
-	b := cell{least: first.vec(by), most: first.vec(by), height: math.Inf(1), adjust: math.Inf(1), from: from, to: to}
+	b := cell{least: first.vec(by), limit: first.vec(by), height: math.Inf(1), adjust: math.Inf(1), from: from, to: to}
 	for _, i := range t.order[from:to] {
 		k := &p.all[i]
 		for d, x := range k.vec(by) {
-			b.least[d], b.most[d] = min(b.least[d], x), max(b.most[d], x)
+			b.least[d], b.limit[d] = min(b.least[d], x), max(b.limit[d], x)
 		}
 		b.height, b.adjust = min(b.height, k.latent.height), min(b.adjust, k.latent.adjust)
 	}
@@ -68,7 +67,7 @@ func (t *tree) halve(p *Places, by int, from, to int32) {
 	}
 	widest := 0
 	for d := range b.least {
-		if b.most[d]-b.least[d] > b.most[widest]-b.least[widest] {
+		if b.limit[d]-b.least[d] > b.limit[widest]-b.least[widest] {
 			widest = d
 		}
 	}
@@ -88,7 +87,7 @@ func (t *tree) halve(p *Places, by int, from, to int32) {
 	t.halve(p, by, half, to)
 }
 
-// search measures all that may be nearer than e.
+// search measures all places that may be nearer than e.
 func (t *tree) search(p *Places, by int, at *position, e *closest, n int32) {
 	if len(t.cells) == 0 {
 		return
@@ -113,9 +112,9 @@ func (t *tree) search(p *Places, by int, at *position, e *closest, n int32) {
 	}
 }
 
-// within looks at all that may be near enough.
-func (t *tree) within(by int, at *position, most float64, n int32, look func(int32)) {
-	if len(t.cells) == 0 || t.cells[n].away(by, at) > most {
+// within measures all places that may be near enough.
+func (t *tree) within(by int, at *position, limit float64, n int32, look func(int32)) {
+	if len(t.cells) == 0 || t.cells[n].away(by, at) > limit {
 		return
 	}
 	b := &t.cells[n]
@@ -125,12 +124,11 @@ func (t *tree) within(by int, at *position, most float64, n int32, look func(int
 		}
 		return
 	}
-	t.within(by, at, most, n+1, look)
-	t.within(by, at, most, b.right, look)
+	t.within(by, at, limit, n+1, look)
+	t.within(by, at, limit, b.right, look)
 }
 
-// away is no more than how far the nearest of a cell is: what is rounded is rounded
-// towards 0.
+// away returns a lower bound of the distance to the nearest place of a cell.
 func (b *cell) away(by int, at *position) float64 {
 	v := at.latent.vec
 	if by == byKm {
@@ -139,7 +137,7 @@ func (b *cell) away(by int, at *position) float64 {
 	}
 	sum := 0.0
 	for d, x := range v {
-		if out := max(b.least[d]-x, x-b.most[d]); out > 0 {
+		if out := max(b.least[d]-x, x-b.limit[d]); out > 0 {
 			sum += out * out
 		}
 	}

@@ -34,7 +34,7 @@ func clusterLoad(r *run) error {
 			return err
 		}
 		c := l.Cluster("munich", lab.ClusterOptions{Args: append([]string{"--listen", addr}, quiet...)})
-		tok, err := l.API.CreateToken(l.Context(), api.TokenRequest{Kind: "node", Cluster: "munich", Uses: swarmNodes})
+		tok, err := l.API.CreateJoinToken(l.Context(), api.TokenRequest{Kind: "node", Cluster: "munich", Uses: swarmNodes})
 		if err != nil {
 			return err
 		}

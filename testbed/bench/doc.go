@@ -1,9 +1,9 @@
 // Command bench measures what Treeline costs, beside the floor that the machine
 // sets, in the same run:
 //
-//	go run ./testbed/bench deploy            a table
-//	go run ./testbed/bench idle --json       one JSON object a line
-//	go run ./testbed/bench all -n 30
+//	scripts/bench deploy            a table
+//	scripts/bench idle --json       one JSON object a line
+//	scripts/bench all -n 30
 //
 // The daemons are the real ones, started by testbed/lab as processes; what is
 // read about them comes from /proc, and what is timed ends with what the root

@@ -6,6 +6,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
@@ -83,8 +84,8 @@ func burst(r *run) error {
 		began := time.Now()
 		for _, d := range want {
 			for _, e := range c.Step(now, cluster.Desired{Desired: d}).Send {
-				if rep, ok := e.Msg.(api.Report); ok {
-					c.Step(now, cluster.Ack{ReportAck: api.ReportAck{Boot: rep.Boot, Seq: rep.Seq, Gen: rep.Gen}})
+				if rep, ok := e.Msg.(wire.Report); ok {
+					c.Step(now, cluster.Ack{ReportAck: wire.ReportAck{Boot: rep.Boot, Seq: rep.Seq, Gen: rep.Gen}})
 				}
 			}
 		}
@@ -112,21 +113,21 @@ func fleet(n int) (*cluster.Core, time.Time) {
 			ID: id, Arch: "amd64", OS: "linux", Runtimes: []string{"container"}, Network: api.NetworkOverlay,
 			Capacity: api.Resources{MilliCPU: int64(1000 * (i%8 + 1)), MemoryMB: 4096},
 		}})
-		c.Step(now, cluster.NodeReport{NodeReport: api.NodeReport{Node: id, Boot: 1, Seq: 1, Whole: true}})
-		c.Step(now, cluster.NodeAlive{Node: id, Alive: api.Alive{Boot: 1, Seq: 1}})
+		c.Step(now, cluster.NodeReport{NodeReport: wire.NodeReport{Node: id, Boot: 1, Seq: 1, Whole: true}})
+		c.Step(now, cluster.NodeAlive{Node: id, Alive: wire.Alive{Boot: 1, Seq: 1}})
 	}
 	return c, now
 }
 
 // orders are what a root sends for a service of n instances, so many a message.
-func orders(n, each int) (out []api.Desired) {
+func orders(n, each int) (out []wire.Desired) {
 	const service = api.ServiceID("acme/shop.prod.web.prod")
 	spec := api.Microservice{Name: "web", Namespace: "prod", Virtualization: "container", VCPUs: 0.1, Memory: 64}
 	var digest api.Digest
 	for i := 0; i < n; i += each {
-		d := api.Desired{Gen: api.Generation(i/each + 1), From: api.Generation(i / each)}
+		d := wire.Desired{Gen: api.Generation(i/each + 1), From: api.Generation(i / each)}
 		for k := range each {
-			a := api.Assignment{Instance: service.Instance(i + k), Epoch: api.EpochOf(1, 0), SpecRev: 1, Spec: spec}
+			a := wire.Assignment{Instance: service.Instance(i + k), Epoch: api.EpochOf(1, 0), SpecRev: 1, Spec: spec}
 			d.Put = append(d.Put, a)
 			digest = digest.Toggle(a.Digest())
 		}

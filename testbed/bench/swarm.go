@@ -13,6 +13,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	node "github.com/treeline-edge/treeline/node-engine/wiring"
 )
@@ -70,14 +71,14 @@ func swarm(ctx context.Context, text string) error {
 // pretender is a runtime that runs nothing and says that it does.
 type pretender struct {
 	mu   sync.Mutex // guards have
-	have map[api.Key]runtime.Status
+	have map[wire.Key]runtime.Status
 }
 
 var _ runtime.Runtime = (*pretender)(nil)
 
-func newPretender() *pretender { return &pretender{have: map[api.Key]runtime.Status{}} }
+func newPretender() *pretender { return &pretender{have: map[wire.Key]runtime.Status{}} }
 
-func (p *pretender) set(k api.Key, fn func(*runtime.Status)) {
+func (p *pretender) set(k wire.Key, fn func(*runtime.Status)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.have[k]
@@ -92,17 +93,17 @@ func (p *pretender) Info(context.Context) (runtime.Info, error) {
 
 func (p *pretender) Create(_ context.Context, w runtime.Workload) error {
 	p.set(w.Key, func(s *runtime.Status) {
-		*s = runtime.Status{Key: w.Key, Attempt: w.Attempt, Phase: api.WorkloadCreated, Spec: w.Spec}
+		*s = runtime.Status{Key: w.Key, Attempt: w.Attempt, Phase: wire.WorkloadCreated, Spec: w.Spec}
 	})
 	return nil
 }
 
-func (p *pretender) Start(_ context.Context, k api.Key) error {
-	p.set(k, func(s *runtime.Status) { s.Phase = api.WorkloadRunning })
+func (p *pretender) Start(_ context.Context, k wire.Key) error {
+	p.set(k, func(s *runtime.Status) { s.Phase = wire.WorkloadRunning })
 	return nil
 }
 
-func (p *pretender) Stop(_ context.Context, k api.Key, _ time.Duration) error {
+func (p *pretender) Stop(_ context.Context, k wire.Key, _ time.Duration) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.have, k)
@@ -124,7 +125,7 @@ func (p *pretender) Watch(ctx context.Context, _ chan<- runtime.Exit) error {
 	return ctx.Err()
 }
 
-func (p *pretender) Logs(context.Context, api.Key, int, bool) (io.ReadCloser, error) {
+func (p *pretender) Logs(context.Context, wire.Key, int, bool) (io.ReadCloser, error) {
 	return nil, fmt.Errorf("nothing runs here: %w", api.ErrNotFound)
 }
 

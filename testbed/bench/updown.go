@@ -36,7 +36,7 @@ var histories = map[string]int{
 	"answer":  8192, // to Idempotency-Keys, for 24 h
 	"address": 4096, // service addresses that rest, for 30 min
 	"freed":   4096, // addresses of a node's subnet that rest, for 2 min
-	"marks":   64,   // notices of each peer about its addresses, for 15 min, notice.MaxWords at most
+	"marks":   64,   // notices of each peer about its addresses, for 15 min, notice.MaxEntries at most
 }
 
 // A store's file is at most fileTimes the most bytes that it held, and fileFirst: bbolt

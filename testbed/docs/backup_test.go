@@ -105,7 +105,7 @@ func TestBackupAsDocumented(t *testing.T) {
 	}
 	create("before")
 	ca := text(t, data, wiring.CAFile)
-	blocks, err := Blocks(top, "docs/operator.md")
+	blocks, err := Blocks(top, "docs/how-to/operator.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestBackupAsDocumented(t *testing.T) {
 		run(strings.NewReplacer(" -C / ", " -C "+machine+" ", " /root/", " "+machine+"/", " /var/", " "+machine+"/var/").Replace(b.Text))
 	}
 	if ran != 2 {
-		t.Fatalf("docs/operator.md has %d blocks about backups, want 2", ran)
+		t.Fatalf("docs/how-to/operator.md has %d blocks about backups, want 2", ran)
 	}
 	if have := tenants(); !slices.Contains(have, "before") || slices.Contains(have, "after") {
 		t.Errorf("the restored root has the tenants %q", have)

@@ -97,12 +97,12 @@ func TestTheTableOfBoundsIsTheCodes(t *testing.T) {
 // slots are channels used as semaphores, each with the reason why it needs no shares: it has
 // one holder, or another bound divides what reaches it.
 var slots = map[string]string{
-	"node-engine/clusterlink/link.go":         "probes that the cluster asked for, one round at a time; the pinger does few and refuses what is beyond",
-	"node-engine/runtime/containerd/slots.go": "stops; it has a share per shim itself",
-	"scheduler-plugins/outside/outside.go":    "the core asks one question after the other",
-	"root-orchestrator/httpapi/why.go":        "parts of one request",
-	"root-orchestrator/httpapi/plan.go":       "parts of one request",
-	"internal/bus/mqtt/mqtt.go":               "publishes of the one client itself",
+	"node-engine/clusterlink/link.go":             "probes that the cluster asked for, one round at a time; the pinger does few and refuses what is beyond",
+	"node-engine/runtime/containerd/slots.go":     "stops; it has a share per shim itself",
+	"scheduler-plugins/extsched/client/client.go": "the core asks one question after the other",
+	"root-orchestrator/httpapi/why.go":            "parts of one request",
+	"root-orchestrator/httpapi/plan.go":           "parts of one request",
+	"internal/bus/mqtt/mqtt.go":                   "publishes of the one client itself",
 }
 
 // TestNoSemaphoreWithoutShares: a channel used as a semaphore does not distinguish holders,

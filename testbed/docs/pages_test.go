@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -45,36 +46,64 @@ func TestLinksLead(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
-			to, _, _ := strings.Cut(m[1], "#")
-			if to == "" || strings.Contains(to, "://") || strings.ContainsAny(to, "[{?") { // a pattern is no link
+			to, anchor, _ := strings.Cut(m[1], "#")
+			if strings.Contains(to, "://") || strings.ContainsAny(to, "[{?") { // a pattern, not a link
 				continue
 			}
-			if _, err := os.Stat(filepath.Join(top, filepath.Dir(file), to)); err != nil {
+			target := filepath.Join(top, file)
+			if to != "" {
+				target = filepath.Join(top, filepath.Dir(file), to)
+			}
+			if _, err := os.Stat(target); err != nil {
 				t.Errorf("%s links to %s: %v", file, m[1], err)
+			} else if anchor != "" && !slices.Contains(anchors(t, target), anchor) {
+				t.Errorf("%s links to %s, which has no such heading", file, m[1])
 			}
 		}
 	}
 }
 
-func TestDependenciesAreExplained(t *testing.T) {
-	mod, err := os.ReadFile(filepath.Join(top, "go.mod"))
+var (
+	heading     = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	punctuation = regexp.MustCompile("[^a-z0-9 _-]")
+)
+
+// anchors returns the anchors of the headings of a page.
+func anchors(t *testing.T, page string) (all []string) {
+	t.Helper()
+	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, m := range heading.FindAllStringSubmatch(string(text), -1) {
+		all = append(all, strings.ReplaceAll(punctuation.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-"))
+	}
+	return all
+}
+
+func TestDependenciesAreExplained(t *testing.T) {
+	required := map[string]bool{}
+	for _, file := range []string{"go.mod", "testbed/bench/go.mod"} {
+		mod, err := os.ReadFile(filepath.Join(top, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^(?:require )?\t?(\S+\.\S+/\S+) v\S+$`).FindAllStringSubmatch(string(mod), -1) {
+			required[m[1]] = true
+		}
+	}
+	delete(required, "github.com/treeline-edge/treeline")
 	page, err := os.ReadFile(filepath.Join(top, "docs/dependencies.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var want, have []string
-	for _, m := range regexp.MustCompile(`(?m)^(?:require )?\t?(\S+\.\S+/\S+) v\S+$`).FindAllStringSubmatch(string(mod), -1) {
-		want = append(want, m[1])
-	}
+	want := slices.Sorted(maps.Keys(required))
+	var have []string
 	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)`").FindAllStringSubmatch(string(page), -1) {
 		have = append(have, m[1])
 	}
-	slices.Sort(want)
 	if !slices.Equal(want, have) {
-		t.Errorf("docs/dependencies.md explains\n%s\ngo.mod requires\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
+		t.Errorf("docs/dependencies.md explains\n%s\nthe go.mod files require\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/internal/netsock"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/tunnel"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/offload"
 	"github.com/treeline-edge/treeline/testbed/netlab"
@@ -272,7 +273,7 @@ func (n *Node) TakeOver(h *netlab.Host) *Hostile {
 	if err != nil {
 		l.t.Fatalf("speak as %s: %v", n.Name, err)
 	}
-	v.Engine.SetSelf(tunnel.Lease{Ranges: api.DefaultNetRanges(), Subnet: v.Subnet})
+	v.Engine.SetSelf(tunnel.Lease{Ranges: wire.DefaultNetRanges(), Subnet: v.Subnet})
 	l.wg.Go(func() { _ = v.Engine.Run(l.ctx) })
 	return v
 }

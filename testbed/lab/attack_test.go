@@ -14,6 +14,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/dataplane/ebpf"
 	"github.com/treeline-edge/treeline/testbed/lab"
 	"github.com/treeline-edge/treeline/testbed/netlab"
@@ -90,7 +91,7 @@ func (s *siege) own(in *lab.Inside) netip.AddrPort {
 }
 
 func twin(a netip.AddrPort) netip.AddrPort {
-	return netip.AddrPortFrom(api.DefaultNetRanges().Twin(a.Addr()), a.Port())
+	return netip.AddrPortFrom(wire.DefaultNetRanges().Twin(a.Addr()), a.Port())
 }
 
 // tunnelOf is where a node's tunnel listens, on the lab's network.
@@ -186,7 +187,7 @@ func hostileNode(t *testing.T, s *siege) {
 	for vacant.Addr() == mole.Addr() || vacant.Addr() == spy.Addr() {
 		vacant = netip.AddrPortFrom(vacant.Addr().Next(), 9)
 	}
-	resolver := netip.AddrPortFrom(api.ResolverAddr, 53)
+	resolver := netip.AddrPortFrom(wire.ResolverAddr, 53)
 	addr := netip.MustParseAddrPort
 	type flow struct {
 		name     string
@@ -257,7 +258,7 @@ func anotherTenant(t *testing.T, s *siege) {
 	s.undisturbed(t, 12<<20, func() {
 		var all sync.WaitGroup
 		for name, a := range map[string]netip.Addr{"rr": at.RoundRobin, "closest": at.Closest, "own": own} {
-			for _, a := range []netip.Addr{a, api.DefaultNetRanges().Twin(a)} {
+			for _, a := range []netip.Addr{a, wire.DefaultNetRanges().Twin(a)} {
 				to := netip.AddrPortFrom(a, 80)
 				for who, in := range map[string]*lab.Inside{"client": s.client, "mole": s.mole, "web, beside it": s.web} {
 					all.Go(func() {

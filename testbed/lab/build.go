@@ -1,15 +1,13 @@
 package lab
 
 import (
-	"fmt"
+	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
-)
 
-// module is the path under which the daemons are built.
-const module = "github.com/treeline-edge/treeline"
+	"github.com/treeline-edge/treeline/testbed/gobuild"
+)
 
 // programs are the binaries of a lab, by the names that go build gives them.
 var programs = []string{"root-orchestrator", "cluster-orchestrator", "node-engine", "netmanager", "testbed/workload"}
@@ -43,16 +41,7 @@ func build() (string, error) {
 	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // it holds programs, no secrets
 		return "", err
 	}
-	args := []string{"build", "-trimpath", "-o", dir + "/"}
-	for _, p := range programs {
-		args = append(args, module+"/"+p)
-	}
-	cmd := exec.Command("go", args...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w\n%s", err, out)
-	}
-	return dir, nil
+	return dir, gobuild.Build(context.Background(), dir+"/", programs...)
 }
 
 // forget removes what build made.

@@ -9,7 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
-const callItClear = "--network-clear=203.0.113.0/24"
+const unencrypted = "--network-unencrypted=203.0.113.0/24"
 
 // Nodes send in the clear where both want it, by a way that both have, and nowhere
 // else. While they come to agree, and afterwards, no request is lost.
@@ -31,12 +31,12 @@ func TestNodesAgreeOnTheClear(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			o := lab.NewOverlay(t, lab.Options{}, callItClear)
+			o := lab.NewOverlay(t, lab.Options{}, unencrypted)
 			other := o.First
 			if c.second {
 				var args []string
 				if c.clear {
-					args = append(args, callItClear)
+					args = append(args, unencrypted)
 				}
 				other = o.NewCluster("c2", 2, args...)
 			}
@@ -78,7 +78,7 @@ func TestClearPathsThatCarryNothingAreLeft(t *testing.T) {
 }
 
 func clearPathThatCarriesNothing(t *testing.T, plane string) {
-	o := lab.NewOverlay(t, lab.Options{}, callItClear)
+	o := lab.NewOverlay(t, lab.Options{}, unencrypted)
 	o.ClearNode(o.First, false, plane)
 	o.ClearNode(o.First, false, plane)
 	o.Ready(o.First, 2)

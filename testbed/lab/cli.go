@@ -1,9 +1,12 @@
 package lab
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
+
+	"github.com/treeline-edge/treeline/testbed/gobuild"
 )
 
 // CLI runs the real treeline as the admin and returns what it prints.
@@ -21,10 +24,8 @@ func (l *Lab) TryCLI(args ...string) (string, error) {
 	l.t.Helper()
 	program, ca := filepath.Join(l.Dir, "treeline"), filepath.Join(l.rootData, "ca.pem")
 	if _, err := os.Stat(program); err != nil {
-		cmd := exec.Command("go", "build", "-trimpath", "-o", program, module+"/cli")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			l.t.Fatalf("build treeline: %v\n%s", err, out)
+		if err := gobuild.Build(context.Background(), program, "cli"); err != nil {
+			l.t.Fatalf("%v", err)
 		}
 	}
 	cmd := exec.Command(program, args...)

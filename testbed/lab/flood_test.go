@@ -20,6 +20,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/internal/relaywire"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
@@ -222,7 +223,7 @@ func TestResolverAmplifiesNothing(t *testing.T) {
 	s := newSiege(t)
 	out := s.outside()
 	at := netip.AddrPortFrom(s.hostAddr(1), 53)
-	resolver := netip.AddrPortFrom(api.ResolverAddr, 53)
+	resolver := netip.AddrPortFrom(wire.ResolverAddr, 53)
 	out.Route(resolver.Addr().String(), at.Addr().String())
 	s.Hosts[2].Route(resolver.Addr().String(), at.Addr().String())
 	sniffers := map[string]*lab.Sniffer{
@@ -336,7 +337,7 @@ func unknownDestinations(t *testing.T, s *siege) {
 				}
 			}
 		}()
-		names, err := s.mole.Dial(ctx, "udp", netip.AddrPortFrom(api.ResolverAddr, 53).String())
+		names, err := s.mole.Dial(ctx, "udp", netip.AddrPortFrom(wire.ResolverAddr, 53).String())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
@@ -146,7 +147,7 @@ func (in *Inside) ListenPacket(address string) (c net.PacketConn, err error) {
 // Lookup asks the node's own resolver, as the workload would.
 func (in *Inside) Lookup(ctx context.Context, network, name string) ([]net.IP, error) {
 	r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return in.Dial(ctx, network, net.JoinHostPort(api.ResolverAddr.String(), "53"))
+		return in.Dial(ctx, network, net.JoinHostPort(wire.ResolverAddr.String(), "53"))
 	}}
 	return r.LookupIP(ctx, network, name+".")
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/keeper"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/clusterlink"
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
@@ -136,9 +137,9 @@ func TestBadInput(t *testing.T) {
 		a.Kill9()
 		conn := impostor(t, a)
 		failed := api.Observed{Instance: web, Epoch: was.Epoch, State: api.Failed, Reason: api.ReasonExited, Node: "b"}
-		report := api.NodeReport{Node: "b", Boot: 1 << 40, Seq: 1 << 40, Whole: true, Observed: []api.Observed{failed}}
+		report := wire.NodeReport{Node: "b", Boot: 1 << 40, Seq: 1 << 40, Whole: true, Observed: []api.Observed{failed}}
 		text, _ := json.Marshal(report)
-		sign, _ := api.Alive{Boot: 1 << 40, Seq: 1 << 40, Gen: 1 << 40}.MarshalBinary()
+		sign, _ := wire.Alive{Boot: 1 << 40, Seq: 1 << 40, Gen: 1 << 40}.MarshalBinary()
 		// In its own name it may say what it likes, and it counts for itself alone.
 		report.Boot = 1
 		mine, _ := json.Marshal(report)

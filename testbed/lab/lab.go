@@ -300,7 +300,7 @@ func (c *Cluster) Restart() {
 // token is a join token whose URL leads through the link.
 func (l *Lab) token(r api.TokenRequest, through *Link) string {
 	l.t.Helper()
-	made, err := l.API.CreateToken(l.ctx, r)
+	made, err := l.API.CreateJoinToken(l.ctx, r)
 	if err != nil {
 		l.t.Fatalf("create a join token: %v", err)
 	}

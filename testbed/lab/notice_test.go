@@ -37,7 +37,7 @@ func TestInstancesLeaveWithoutARoot(t *testing.T) {
 	c.So(t, "all answer", func(m map[api.InstanceID]int) bool { return len(m) == 4 })
 	o.Root.Kill9()
 	c.Forget()
-	if _, err := second.API.OwnNodes().Drain(t.Context(), "n1"); err != nil {
+	if err := second.API.OwnNodes().Drain(t.Context(), "n1"); err != nil {
 		t.Fatal(err)
 	}
 	lab.Within(t, 90*time.Second, "n1 is empty", func() error {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/testbed/lab"
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
@@ -54,7 +55,7 @@ func (w *talk) call() {
 	to := func(a netip.Addr) string { return netip.AddrPortFrom(a, 80).String() }
 	for what, a := range map[string]netip.Addr{"rr": w.at.RoundRobin, "closest": w.at.Closest} {
 		w.many[what] = lab.Call(w.in, to(a))
-		w.many[what+" by IPv6"] = lab.Call(w.in, to(api.DefaultNetRanges().Twin(a)))
+		w.many[what+" by IPv6"] = lab.Call(w.in, to(wire.DefaultNetRanges().Twin(a)))
 	}
 	w.many["name"] = lab.CallBy(func() (api.InstanceID, error) { // looked up anew by each
 		ips, err := w.in.Lookup(w.t.Context(), "ip4", talkName)
@@ -159,7 +160,7 @@ func TestServicesTalkByNameAndAddress(t *testing.T) {
 		for name, want := range map[string]netip.Addr{
 			"any.rr." + talkName: w.at.RoundRobin, "any.closest." + talkName: w.at.Closest, "0.instance." + talkName: w.at.Instances[0],
 		} {
-			for network, of := range map[string]netip.Addr{"ip4": want, "ip6": api.DefaultNetRanges().Twin(want)} {
+			for network, of := range map[string]netip.Addr{"ip4": want, "ip6": wire.DefaultNetRanges().Twin(want)} {
 				ips, err := w.in.Lookup(t.Context(), network, name)
 				if err != nil || len(ips) != 1 || !ips[0].Equal(net.IP(of.AsSlice())) {
 					t.Errorf("%s %s is %v (%v), want %s", network, name, ips, err, of)
@@ -173,7 +174,7 @@ func TestServicesTalkByNameAndAddress(t *testing.T) {
 	})
 	t.Run("addresses", func(t *testing.T) {
 		for policy, a := range map[string]netip.Addr{"rr": w.at.RoundRobin, "closest": w.at.Closest, "instance": w.at.Instances[0]} {
-			for _, a := range []netip.Addr{a, api.DefaultNetRanges().Twin(a)} {
+			for _, a := range []netip.Addr{a, wire.DefaultNetRanges().Twin(a)} {
 				lab.Within(t, time.Minute, policy+" "+a.String()+" answers", func() error { // what runs may not listen yet
 					id, err := w.in.Who(netip.AddrPortFrom(a, 80).String(), 10*time.Second)
 					if err == nil && id != w.ID("shop", "web", 0) {
@@ -233,7 +234,7 @@ func TestServicesTalkByNameAndAddress(t *testing.T) {
 		c := w.number(2) // one comes before the other goes
 		defer c.Stop()
 		c.More(t, 5)
-		if _, err := w.First.API.OwnNodes().Drain(t.Context(), api.NodeID(node)); err != nil {
+		if err := w.First.API.OwnNodes().Drain(t.Context(), api.NodeID(node)); err != nil {
 			t.Fatal(err)
 		}
 		lab.Within(t, 60*time.Second, node+" is empty", func() error {
@@ -245,7 +246,7 @@ func TestServicesTalkByNameAndAddress(t *testing.T) {
 		w.all(t, 9)
 		w.more(t, 20)
 		c.More(t, 5)
-		if _, err := w.First.API.OwnNodes().Uncordon(t.Context(), api.NodeID(node)); err != nil {
+		if err := w.First.API.OwnNodes().Uncordon(t.Context(), api.NodeID(node)); err != nil {
 			t.Fatal(err)
 		}
 		w.nothingLost(t, "a move")

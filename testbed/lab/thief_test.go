@@ -22,6 +22,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/proof"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/netsock"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/testbed/lab"
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
@@ -121,7 +122,7 @@ func TestStolenIdentitiesAreRefused(t *testing.T) {
 	}
 	tell := func(rev uint64, p api.Peer) {
 		t.Helper()
-		text, err := json.Marshal(api.NetDown{Rev: rev, Peers: []api.Peer{p}})
+		text, err := json.Marshal(wire.NetDown{Rev: rev, Peers: []api.Peer{p}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -153,10 +154,10 @@ func TestStolenIdentitiesAreRefused(t *testing.T) {
 		}
 		defer b.Close()
 		boot := uint64(1 << 39) // newer than what an honest node has, and within bounds
-		publish := func(of api.NodeID, self api.NetSelf) {
+		publish := func(of api.NodeID, self wire.NetSelf) {
 			t.Helper()
 			boot++
-			text, err := json.Marshal(api.NetUp{Boot: boot, Seq: 1, Whole: true, Self: &self})
+			text, err := json.Marshal(wire.NetUp{Boot: boot, Seq: 1, Whole: true, Self: &self})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -168,8 +169,8 @@ func TestStolenIdentitiesAreRefused(t *testing.T) {
 				return err
 			})
 		}
-		says := func(p api.Peer) api.NetSelf {
-			return api.NetSelf{Key: p.Key, Chain: p.Chain, Proof: p.Proof, Endpoints: p.Endpoints}
+		says := func(p api.Peer) wire.NetSelf {
+			return wire.NetSelf{Key: p.Key, Chain: p.Chain, Proof: p.Proof, Endpoints: p.Endpoints}
 		}
 		before := n0.NetMetric(refusals)
 		s.undisturbed(t, 12<<20, func() {
@@ -187,7 +188,7 @@ func TestStolenIdentitiesAreRefused(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			publish("n2", api.NetSelf{Key: key, Chain: shown(theirs.Chain), Proof: sig})
+			publish("n2", wire.NetSelf{Key: key, Chain: shown(theirs.Chain), Proof: sig})
 			s.caller.More(t, 20)
 			// Another's certificate for a key of its own: the nodes that want n2 refuse it.
 			publish("n2", says(lies["another's certificate, one's own proof"]))

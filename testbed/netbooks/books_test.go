@@ -9,6 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
@@ -131,13 +132,13 @@ func access(rng *rand.Rand) func(*api.Microservice) {
 	}
 }
 
-func (w *world) someWant(n *node) api.Want {
+func (w *world) someWant(n *node) wire.Want {
 	rng := w.rng
 	var hosted []api.ServiceID
 	for _, id := range step.Keys(n.has) {
 		hosted = append(hosted, id.Service())
 	}
-	want := api.Want{For: service("acme", names[rng.IntN(len(names))])}
+	want := wire.Want{For: service("acme", names[rng.IntN(len(names))])}
 	if len(hosted) > 0 && rng.IntN(8) > 0 {
 		want.For = hosted[rng.IntN(len(hosted))]
 	}
@@ -147,7 +148,7 @@ func (w *world) someWant(n *node) api.Want {
 	switch rng.IntN(6) {
 	case 0:
 		if other.lease != nil && other != n {
-			return api.Want{Address: other.lease.Subnet.Addr()}
+			return wire.Want{Address: other.lease.Subnet.Addr()}
 		}
 	case 1:
 		for _, id := range step.Keys(other.has) {

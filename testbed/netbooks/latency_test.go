@@ -6,6 +6,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
@@ -24,7 +25,7 @@ func TestANewRouteTakesNoLongerThanItsMessages(t *testing.T) {
 		if len(n.has) == 0 {
 			t.Fatalf("%s has no client", id)
 		}
-		n.ask(api.Want{Service: web, For: service("acme", "client")})
+		n.ask(wire.Want{Service: web, For: service("acme", "client")})
 	}
 	w.pass(2 * time.Second)
 	w.agree("before")

@@ -9,6 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/internal/interest"
 	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // node is a twin of a node engine and its netmanager that runs at once whatever
@@ -22,7 +23,7 @@ type node struct {
 
 	seq, beats uint64
 	gen        api.Generation
-	want       map[api.InstanceID]api.Assignment
+	want       map[api.InstanceID]wire.Assignment
 	has        map[api.InstanceID]api.Observed
 	next       time.Time // sign of life
 
@@ -31,9 +32,9 @@ type node struct {
 	unanswered  uint64 // the NetUp that must be answered
 	again       time.Time
 	renew       time.Time
-	lease       *api.NetLease
+	lease       *wire.NetLease
 	used        int // of its subnet
-	wants       map[api.Want]bool
+	wants       map[wire.Want]bool
 	held        interest.Holder
 	measure     []api.Peer
 	told        int // what to measure
@@ -43,7 +44,7 @@ func (w *world) join(c api.ClusterID, id api.NodeID) {
 	n := &node{
 		w: w, id: id, cluster: c, boot: 1,
 		info: api.NodeInfo{ID: id, Arch: "amd64", OS: "linux", Capacity: api.Resources{MilliCPU: 8000, MemoryMB: 8000}, Runtimes: []string{"container"}, Network: api.NetworkOverlay},
-		want: map[api.InstanceID]api.Assignment{}, has: map[api.InstanceID]api.Observed{}, wants: map[api.Want]bool{},
+		want: map[api.InstanceID]wire.Assignment{}, has: map[api.InstanceID]api.Observed{}, wants: map[wire.Want]bool{},
 	}
 	w.nodes[id] = n
 	check(w.t, w.clusters[c].step(w.t, w.now, cluster.JoinNode{Info: n.info}))
@@ -58,7 +59,7 @@ func (n *node) tell(in cluster.Input) {
 	n.w.say(func() { check(n.w.t, n.w.clusters[n.cluster].step(n.w.t, n.w.now, in)) })
 }
 
-func (n *node) desired(d api.Desired) {
+func (n *node) desired(d wire.Desired) {
 	if n.off || d.Gen < n.gen || d.From != 0 && d.From != n.gen {
 		return
 	}
@@ -108,7 +109,7 @@ func (n *node) address() netip.Addr {
 
 func (n *node) report() {
 	n.seq++
-	r := api.NodeReport{Node: n.id, Boot: 1, Seq: n.seq, Gen: n.gen, Whole: true, Info: &n.info}
+	r := wire.NodeReport{Node: n.id, Boot: 1, Seq: n.seq, Gen: n.gen, Whole: true, Info: &n.info}
 	for _, id := range step.Keys(n.has) {
 		r.Observed = append(r.Observed, n.has[id])
 	}
@@ -122,7 +123,7 @@ func (n *node) tick() {
 	if !n.next.After(n.w.now) {
 		n.next = n.w.now.Add(2 * time.Second)
 		n.beats++
-		a := api.Alive{Boot: 1, Seq: n.beats, Gen: n.gen, Observed: n.info.Digest()}
+		a := wire.Alive{Boot: 1, Seq: n.beats, Gen: n.gen, Observed: n.info.Digest()}
 		for _, as := range n.want {
 			a.Desired = a.Desired.Toggle(as.Digest())
 		}
@@ -139,8 +140,8 @@ func (n *node) tick() {
 	}
 }
 
-func (n *node) self() *api.NetSelf {
-	s := &api.NetSelf{Chain: [][]byte{[]byte(n.id)}, Proof: []byte("by " + n.id)}
+func (n *node) self() *wire.NetSelf {
+	s := &wire.NetSelf{Chain: [][]byte{[]byte(n.id)}, Proof: []byte("by " + n.id)}
 	copy(s.Key[:], n.id)
 	s.Endpoints = []netip.AddrPort{netip.MustParseAddrPort("192.168.1.2:7000"), netip.MustParseAddrPort("203.0.113.9:7000")}
 	s.Mapped = s.Endpoints[1:]
@@ -148,9 +149,9 @@ func (n *node) self() *api.NetSelf {
 }
 
 // up says something to the cluster; what says more than Held must be answered.
-func (n *node) up(whole bool, add, drop []api.Want, self bool) {
+func (n *node) up(whole bool, add, drop []wire.Want, self bool) {
 	n.upSeq++
-	u := api.NetUp{Boot: n.boot, Seq: n.upSeq, Whole: whole, Add: add, Drop: drop, Held: n.held.Digest(), Rev: n.rev}
+	u := wire.NetUp{Boot: n.boot, Seq: n.upSeq, Whole: whole, Add: add, Drop: drop, Held: n.held.Digest(), Rev: n.rev}
 	for _, p := range n.measure {
 		u.Measure = u.Measure.Toggle(p.Digest())
 	}
@@ -174,7 +175,7 @@ func (n *node) up(whole bool, add, drop []api.Want, self bool) {
 	n.tell(cluster.NetUp{Node: n.id, NetUp: through(n.w.t, u)})
 }
 
-func (n *node) down(d api.NetDown) {
+func (n *node) down(d wire.NetDown) {
 	if n.off || d.Rev <= n.rev || d.Boot != 0 && d.Boot != n.boot {
 		return
 	}
@@ -186,7 +187,7 @@ func (n *node) down(d api.NetDown) {
 		n.lease = d.Lease
 		n.settle()
 	}
-	rec := api.Records{
+	rec := wire.Records{
 		Routes: d.Routes, Sources: d.Sources, Peers: d.Peers, Refused: d.Refused,
 		Gone: d.Gone, GoneSources: d.GoneSources, GonePeers: d.GonePeers, Answered: d.Answered,
 	}
@@ -219,16 +220,16 @@ func (n *node) restart(keeps bool) {
 	n.up(true, nil, nil, true)
 }
 
-func (n *node) ask(w api.Want) {
+func (n *node) ask(w wire.Want) {
 	if !n.wants[w] {
 		n.wants[w] = true
-		n.up(false, []api.Want{w}, nil, false)
+		n.up(false, []wire.Want{w}, nil, false)
 	}
 }
 
-func (n *node) drop(w api.Want) {
+func (n *node) drop(w wire.Want) {
 	if n.wants[w] {
 		delete(n.wants, w)
-		n.up(false, nil, []api.Want{w}, false)
+		n.up(false, nil, []wire.Want{w}, false)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/interest"
 	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // truth is what is so, as nobody in the installation knows it whole.
@@ -59,7 +60,7 @@ func (tr truth) access(s api.ServiceID) api.Access {
 }
 
 // answer is what a node should hold because of a want, in a line.
-func (tr truth) answer(n *node, w api.Want) string {
+func (tr truth) answer(n *node, w wire.Want) string {
 	if w.For == "" {
 		for _, other := range n.w.nodes {
 			if other.lease != nil && other.lease.Subnet.Addr() == w.Address && !other.off {
@@ -106,7 +107,7 @@ func (tr truth) answer(n *node, w api.Want) string {
 	return fmt.Sprintf("route %s %s %v", id, tr.services[id].Addresses.RoundRobin, backends)
 }
 
-func (tr truth) denied(w api.Want, s api.ServiceID) string {
+func (tr truth) denied(w wire.Want, s api.ServiceID) string {
 	if w.For.Tenant() == s.Tenant() {
 		return "denied"
 	}
@@ -114,7 +115,7 @@ func (tr truth) denied(w api.Want, s api.ServiceID) string {
 }
 
 // said is what the node holds because of a want, in the same words.
-func (n *node) said(w api.Want) string {
+func (n *node) said(w wire.Want) string {
 	if r, ok := n.held.Refused[w]; ok {
 		if r.Denied {
 			return "denied"
@@ -185,7 +186,7 @@ func (w *world) agree(what string) {
 		if n.off {
 			continue
 		}
-		var wants []api.Want
+		var wants []wire.Want
 		for want := range n.wants {
 			wants = append(wants, want)
 		}
@@ -207,7 +208,7 @@ func (w *world) agree(what string) {
 			all = append(all, a.Closest)
 		}
 		for _, addr := range all {
-			if other, twice := semantic[addr]; twice || !api.DefaultNetRanges().Services.Contains(addr) {
+			if other, twice := semantic[addr]; twice || !wire.DefaultNetRanges().Services.Contains(addr) {
 				w.t.Fatalf("%s: %s has %s, and so has %q", what, s, addr, other)
 			}
 			semantic[addr] = s

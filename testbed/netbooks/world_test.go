@@ -12,8 +12,10 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
@@ -42,7 +44,7 @@ type letter struct {
 // process is a core with its disk.
 type process[In any, C step.Core[In]] struct {
 	make func([]store.Doc) C
-	send func([]api.Envelope)
+	send func([]wire.Envelope)
 	core C
 	disk map[string]store.Doc
 	wake time.Time
@@ -110,7 +112,7 @@ func newWorld(t *testing.T, seed uint64, clusters, nodes int) *world {
 			check(t, c.Restore(docs))
 			return c
 		}}
-		p.send = func(envs []api.Envelope) { w.fromCluster(id, envs) }
+		p.send = func(envs []wire.Envelope) { w.fromCluster(id, envs) }
 		w.clusters[id] = p
 		p.fell = func() { w.startCluster(id) }
 		w.startCluster(id)
@@ -167,7 +169,7 @@ func through[M any](t *testing.T, m M) (out M) {
 	return out
 }
 
-func (w *world) fromRoot(envs []api.Envelope) {
+func (w *world) fromRoot(envs []wire.Envelope) {
 	for _, e := range envs {
 		id, ok := strings.CutPrefix(string(e.To), "cluster/")
 		p := w.clusters[api.ClusterID(id)]
@@ -176,11 +178,11 @@ func (w *world) fromRoot(envs []api.Envelope) {
 		}
 		var in cluster.Input
 		switch m := e.Msg.(type) {
-		case api.Desired:
+		case wire.Desired:
 			in = cluster.Desired{Desired: through(w.t, m)}
-		case api.ReportAck:
+		case wire.ReportAck:
 			in = cluster.Ack{ReportAck: through(w.t, m)}
-		case api.RootNet:
+		case wire.RootNet:
 			w.sent++
 			in = cluster.RootNet{RootNet: through(w.t, m)}
 		default:
@@ -190,31 +192,31 @@ func (w *world) fromRoot(envs []api.Envelope) {
 	}
 }
 
-func (w *world) fromCluster(id api.ClusterID, envs []api.Envelope) {
+func (w *world) fromCluster(id api.ClusterID, envs []wire.Envelope) {
 	for _, e := range envs {
 		switch m := e.Msg.(type) {
-		case api.Report:
+		case wire.Report:
 			m = through(w.t, m)
 			w.say(func() { check(w.t, w.root.step(w.t, w.now, root.Report{Report: m})) })
-		case api.Hello:
+		case wire.Hello:
 			w.say(func() { check(w.t, w.root.step(w.t, w.now, root.Hello{Hello: m})) })
-		case api.Desired:
+		case wire.Desired:
 			n := w.nodes[api.NodeID(strings.TrimPrefix(string(e.To), "node/"))]
 			m = through(w.t, m)
 			w.say(func() { n.desired(m) })
-		case api.Lease:
+		case wire.Lease:
 			n := w.nodes[api.NodeID(strings.TrimPrefix(string(e.To), "node/"))]
 			w.say(func() {
 				if m.WantWhole {
 					n.report()
 				}
 			})
-		case api.NetDown:
+		case wire.NetDown:
 			n := w.nodes[api.NodeID(strings.TrimPrefix(string(e.To), "node/"))]
 			w.sent++
 			m = through(w.t, m)
 			w.say(func() { n.down(m) })
-		case cluster.SetSlot, cluster.DropSlot:
+		case netbook.SetSlot, netbook.DropSlot:
 		default:
 			w.t.Fatalf("%T of a cluster", m)
 		}

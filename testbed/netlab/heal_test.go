@@ -9,8 +9,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
+	"github.com/treeline-edge/treeline/netmanager/pathmanager"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
-	"github.com/treeline-edge/treeline/netmanager/wayfinder"
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
@@ -113,7 +113,7 @@ func TestNewAddressHeals(t *testing.T) {
 		own := []netip.AddrPort{netip.AddrPortFrom(local, x.engine.Local().Port())}
 		_ = x.link.SetOwn(w.ctx, own)
 		s := x.link.State()
-		x.finder.SetSelf(wayfinder.Self{
+		x.paths.SetSelf(pathmanager.Self{
 			Self: paths.Self{
 				Own: own, Links: []netip.Prefix{netip.MustParsePrefix("192.168.1.0/24")}, Mapped: []netip.AddrPort{s.Mapped}, NAT: s.NAT,
 			},
@@ -129,7 +129,7 @@ func TestBlockedUDPGoesOverTLSAndBack(t *testing.T) {
 			x.host.Router().Nft(`insert rule ip filter forward meta l4proto udp drop`)
 		})
 		eventually(t, x.reaches(y, 3, func(r overlay.Path) bool {
-			return r.Kind == api.PathRelayTLS && !r.Silent && x.finder.Reason(y.engine.Public()) == "UDP is blocked on this side"
+			return r.Kind == api.PathRelayTLS && !r.Silent && x.paths.Reason(y.engine.Public()) == "UDP is blocked on this side"
 		}))
 		if s := w.relay.Stats(); s.Streams != 1 {
 			t.Errorf("%+v", s)

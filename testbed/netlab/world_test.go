@@ -22,12 +22,13 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/relay"
 	"github.com/treeline-edge/treeline/internal/relaywire"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
+	"github.com/treeline-edge/treeline/netmanager/pathmanager"
 	"github.com/treeline-edge/treeline/netmanager/relaylink"
 	"github.com/treeline-edge/treeline/netmanager/tunnel"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/tun"
-	"github.com/treeline-edge/treeline/netmanager/wayfinder"
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
@@ -51,7 +52,7 @@ type node struct {
 	kind   netlab.Kind
 	host   *netlab.Host
 	engine *tunnel.Engine
-	finder *wayfinder.Finder
+	paths  *pathmanager.Manager
 	link   *relaylink.Link
 	subnet netip.Prefix
 	public string
@@ -169,12 +170,12 @@ func (n *node) ticket() uint64 { return uint64(n.i) << 32 }
 func (n *node) start() {
 	t := n.w.t
 	cert := certificate(t, string(n.id()))
-	n.finder = wayfinder.New(wayfinder.Options{
-		Refuse: api.DefaultNetRanges().Instances.Contains, Report: n.report, Lost: func() { n.link.Nudge() },
+	n.paths = pathmanager.New(pathmanager.Options{
+		Refuse: wire.DefaultNetRanges().Instances.Contains, Report: n.report, Lost: func() { n.link.Nudge() },
 		Log: slog.New(slog.DiscardHandler),
 	})
 	hooks := tunnel.Hooks{
-		Control: n.finder.Control, Event: n.finder.Event,
+		Control: n.paths.Control, Event: n.paths.Event,
 		Raw:     func(from netip.AddrPort, b []byte) { n.link.Receive(from, b) },
 		SendTLS: func(to tunnel.Path, b []byte) { n.link.SendTLS(to.Addr, to.Slot, to.Ticket, b) },
 	}
@@ -192,16 +193,12 @@ func (n *node) start() {
 	}
 	n.host.Run("ip", "addr", "add", n.addr().String()+"/13", "dev", "tl0")
 	own := []netip.AddrPort{netip.AddrPortFrom(n.local, n.engine.Local().Port())}
-	place := wayfinder.Self{
+	place := pathmanager.Self{
 		Self:  paths.Self{Own: own, Links: []netip.Prefix{netip.PrefixFrom(n.local, 24).Masked()}},
 		Relay: n.w.at.String(), Relays: []netip.AddrPort{n.w.at},
 	}
-	n.engine.SetSelf(tunnel.Lease{Ranges: api.DefaultNetRanges(), Subnet: n.subnet, Relays: []netip.AddrPort{n.w.at}})
+	n.engine.SetSelf(tunnel.Lease{Ranges: wire.DefaultNetRanges(), Subnet: n.subnet, Relays: []netip.AddrPort{n.w.at}})
 	n.link = relaylink.New(relaylink.Options{
-		Send: n.engine.SendRaw,
-		Deliver: func(at netip.AddrPort, b []byte) {
-			n.engine.Receive(tunnel.Path{Kind: api.PathRelayTLS, Addr: at}, b)
-		},
 		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
 			var c net.Conn
 			var err error
@@ -216,19 +213,13 @@ func (n *node) start() {
 			n.host.Do(func() { c, err = net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(at)) })
 			return c, err
 		},
-		Changed: func(s relaylink.State) {
-			place.Mapped, place.NAT, place.Life, place.TLS = nil, s.NAT, s.Life, s.TLS
-			if s.Mapped.IsValid() {
-				place.Mapped = []netip.AddrPort{s.Mapped}
-			}
-			n.finder.SetSelf(place)
-		},
 		Log: slog.New(slog.DiscardHandler),
 	})
 	ctx := n.w.ctx
 	var all sync.WaitGroup
 	for _, run := range []func(context.Context) error{
-		n.engine.Run, n.link.Run, func(ctx context.Context) error { return n.finder.Run(ctx, n.engine) },
+		n.engine.Run, func(ctx context.Context) error { return n.link.Run(ctx, relayTunnel{n, &place}) },
+		func(ctx context.Context) error { return n.paths.Run(ctx, n.engine) },
 	} {
 		all.Go(func() {
 			if err := run(ctx); err != nil {
@@ -236,13 +227,34 @@ func (n *node) start() {
 			}
 		})
 	}
-	n.finder.SetSelf(place)
+	n.paths.SetSelf(place)
 	if err := n.link.SetOwn(ctx, own); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.link.SetLease(ctx, api.Relay{Addr: n.w.at.String(), Slot: uint32(n.i), Ticket: n.ticket()}, n.secret); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// relayTunnel is a node's tunnel as its relay link uses it.
+type relayTunnel struct {
+	n     *node
+	place *pathmanager.Self
+}
+
+func (r relayTunnel) Send(to netip.AddrPort, b []byte) error { return r.n.engine.SendRaw(to, b) }
+
+func (r relayTunnel) Deliver(at netip.AddrPort, b []byte) {
+	r.n.engine.Receive(tunnel.Path{Kind: api.PathRelayTLS, Addr: at}, b)
+}
+
+func (r relayTunnel) Changed(s relaylink.State) {
+	self := *r.place
+	self.Mapped, self.NAT, self.Life, self.TLS = nil, s.NAT, s.Life, s.TLS
+	if s.Mapped.IsValid() {
+		self.Mapped = []netip.AddrPort{s.Mapped}
+	}
+	r.n.paths.SetSelf(self)
 }
 
 // addr is the node's address on the overlay.
@@ -260,7 +272,7 @@ func (n *node) knows(o *node) {
 	n.mu.Lock()
 	n.began[o.engine.Public()] = time.Now()
 	n.mu.Unlock()
-	n.finder.SetPeer(o.record())
+	n.paths.SetPeer(o.record())
 }
 
 func (n *node) report(r overlay.Path) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/uplink"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 	"github.com/treeline-edge/treeline/testbed/placing"
 )
@@ -54,8 +55,8 @@ func TestALinkToAnotherClusterIsSearchedForAndThenBroken(t *testing.T) {
 		"a has the link":                       {a: far + ", " + to("b"), b: near},
 		"b has the link":                       {a: far, b: near + ", " + to("a")},
 		"a is exclusive":                       {a: far + ", exclusive: true, " + to("b"), b: near},
-		"only the cluster knows where it is":   {a: far + ", " + to("b"), b: near, far: cluster.Config{Offer: cluster.Offer{Detail: cluster.DetailSums}}},
-		"only the cluster knows, exclusive":    {a: far + ", exclusive: true, " + to("b"), b: near, far: cluster.Config{Offer: cluster.Offer{Detail: cluster.DetailSums}}},
+		"only the cluster knows where it is":   {a: far + ", " + to("b"), b: near, far: cluster.Config{Offer: uplink.Offer{Detail: uplink.DetailSums}}},
+		"only the cluster knows, exclusive":    {a: far + ", exclusive: true, " + to("b"), b: near, far: cluster.Config{Offer: uplink.Offer{Detail: uplink.DetailSums}}},
 		"a has the link, another cluster full": {a: to("b"), b: near + ", memory: 4096"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -121,7 +122,7 @@ func TestPlanAndApplyAgreeOnLinks(t *testing.T) {
 		for c, id := range []api.ClusterID{"c1", "c2"} {
 			cfg := cluster.Config{ID: id}
 			if rng.IntN(4) == 0 {
-				cfg.Offer.Detail = cluster.DetailSums
+				cfg.Offer.Detail = uplink.DetailSums
 			}
 			var nodes []api.NodeInfo
 			for n := range 1 + rng.IntN(2) {

@@ -11,6 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/internal/yaml"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
@@ -106,8 +107,8 @@ func (w *World) Put(id api.NodeID, c api.Coordinate) {
 	m := w.nodes[id]
 	m.coord = &c
 	m.netSeq++
-	self := api.NetSelf{Key: sha256.Sum256([]byte(id)), Chain: [][]byte{{1}}, Coord: &c}
-	if err := w.At(m.cluster, cluster.NetUp{Node: id, NetUp: api.NetUp{Boot: 1, Seq: m.netSeq, Whole: m.netSeq == 1, Self: &self}}); err != nil {
+	self := wire.NetSelf{Key: sha256.Sum256([]byte(id)), Chain: [][]byte{{1}}, Coord: &c}
+	if err := w.At(m.cluster, cluster.NetUp{Node: id, NetUp: wire.NetUp{Boot: 1, Seq: m.netSeq, Whole: m.netSeq == 1, Self: &self}}); err != nil {
 		panic("put " + string(id) + ": " + err.Error()) // the caller's bug: the cluster refuses it
 	}
 }
@@ -195,7 +196,7 @@ func (w *World) Pass(d time.Duration) {
 			if t := w.wakes[at]; t.IsZero() || t.After(w.Now) {
 				continue
 			}
-			if at == api.ToRoot {
+			if at == wire.ToRoot {
 				w.AtRoot(root.Tick{})
 			} else {
 				w.At(api.ClusterID(strings.TrimPrefix(string(at), "cluster/")), cluster.Tick{})
@@ -235,15 +236,15 @@ func (w *World) timed(tier string, began time.Time) {
 }
 
 func (w *World) rootSaid(eff step.Effects) {
-	w.wakes[api.ToRoot] = eff.Wake
+	w.wakes[wire.ToRoot] = eff.Wake
 	for _, e := range eff.Send {
 		id := api.ClusterID(strings.TrimPrefix(string(e.To), "cluster/"))
 		switch m := e.Msg.(type) {
-		case api.Desired:
+		case wire.Desired:
 			w.queue = append(w.queue, func() { w.toCluster(id, cluster.Desired{Desired: m}, len(m.Put) > 0) })
-		case api.ReportAck:
+		case wire.ReportAck:
 			w.queue = append(w.queue, func() { w.toCluster(id, cluster.Ack{ReportAck: m}, false) })
-		case api.RootNet:
+		case wire.RootNet:
 			w.queue = append(w.queue, func() { w.toCluster(id, cluster.RootNet{RootNet: m}, false) })
 		case api.Change:
 			if in, ok := m.Object.(api.Instance); ok {
@@ -271,20 +272,20 @@ func (w *World) clusterSaid(id api.ClusterID, eff step.Effects) {
 	for _, e := range eff.Send {
 		n := api.NodeID(strings.TrimPrefix(string(e.To), "node/"))
 		switch m := e.Msg.(type) {
-		case api.Report:
+		case wire.Report:
 			w.queue = append(w.queue, func() { w.rootSaid(w.Root.Step(w.Now, root.Report{Report: m})) })
-		case api.Hello:
+		case wire.Hello:
 			w.queue = append(w.queue, func() { w.rootSaid(w.Root.Step(w.Now, root.Hello{Hello: m})) })
-		case api.Desired:
+		case wire.Desired:
 			w.queue = append(w.queue, func() { w.desired(n, m) })
-		case api.ProbeOrder:
+		case wire.ProbeOrder:
 			w.queue = append(w.queue, func() { w.probe(n, m) })
 		}
 	}
 }
 
 // desired has a node run what it should.
-func (w *World) desired(id api.NodeID, d api.Desired) {
+func (w *World) desired(id api.NodeID, d wire.Desired) {
 	m := w.nodes[id]
 	if m == nil || m.dead || d.Gen < m.gen {
 		return
@@ -310,7 +311,7 @@ func (w *World) report(m *machine, info *api.NodeInfo) {
 		return
 	}
 	m.seq++
-	r := api.NodeReport{Node: m.info.ID, Boot: 1, Seq: m.seq, Gen: m.gen, Whole: true, Info: info}
+	r := wire.NodeReport{Node: m.info.ID, Boot: 1, Seq: m.seq, Gen: m.gen, Whole: true, Info: info}
 	for _, id := range step.Keys(m.runs) {
 		r.Observed = append(r.Observed, m.runs[id])
 	}
@@ -328,18 +329,18 @@ func (w *World) alive(m *machine) {
 		said = said.Toggle(m.runs[id].Digest())
 	}
 	_ = w.At(m.cluster, cluster.NodeAlive{
-		Node: m.info.ID, Alive: api.Alive{Boot: 1, Seq: m.seq, Gen: m.gen, Desired: m.desired, Observed: said},
+		Node: m.info.ID, Alive: wire.Alive{Boot: 1, Seq: m.seq, Gen: m.gen, Desired: m.desired, Observed: said},
 	})
 }
 
-func (w *World) probe(id api.NodeID, o api.ProbeOrder) {
+func (w *World) probe(id api.NodeID, o wire.ProbeOrder) {
 	m := w.nodes[id]
 	if m == nil || m.dead || w.RTT == nil {
 		return
 	}
-	answer := api.Probed{ID: o.ID, RTT: w.RTT(id, o.Target), How: "icmp"}
+	answer := wire.Probed{ID: o.ID, RTT: w.RTT(id, o.Target), How: "icmp"}
 	if answer.RTT <= 0 {
-		answer = api.Probed{ID: o.ID, Error: "no answer"}
+		answer = wire.Probed{ID: o.ID, Error: "no answer"}
 	}
 	_ = w.At(m.cluster, cluster.NodeProbed{Node: id, Probed: answer})
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/uplink"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
@@ -64,7 +65,7 @@ func newChaos(seed uint64, opts Options) *World {
 		nodes := 1 + r.IntN(most)
 		if opts.Only == OnlySilence {
 			nodes += silenceLeast
-			m.offer, m.preempt = cluster.Offer{}, false
+			m.offer, m.preempt = uplink.Offer{}, false
 		}
 		for k := range nodes {
 			n := m.addNode(api.NodeID(fmt.Sprintf("n%d", k+1)), opts.Only.roomy(c.newInfo(i)))

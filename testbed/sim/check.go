@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // Violation is a promise that was broken.
@@ -64,7 +65,7 @@ func (w *World) checkCapacity(m *NodeMachine) {
 	var used api.Resources
 	var what []string
 	for _, v := range m.runtime.all() {
-		if v.phase != api.WorkloadExited {
+		if v.phase != wire.WorkloadExited {
 			used = used.Plus(v.spec.Needs())
 			what = append(what, key(v.Key))
 		}
@@ -84,9 +85,9 @@ func (w *World) checkDevices(m *NodeMachine, newest *workload) {
 	if count != len(newest.devices) {
 		w.violate("devices", m.name, "%s asks for %v and has %v", key(newest.Key), newest.spec.NeedsDevices(), newest.devices)
 	}
-	has := map[string]api.Key{}
+	has := map[string]wire.Key{}
 	for _, v := range m.runtime.all() {
-		if v.phase == api.WorkloadExited {
+		if v.phase == wire.WorkloadExited {
 			continue
 		}
 		for _, id := range v.devices {
@@ -104,7 +105,7 @@ func image(t api.Tenant, service, kind string) string {
 	return "registry.example/" + string(t) + "/" + service + ":" + kind
 }
 
-func (w *World) checkImage(m *NodeMachine, o api.CreateWorkload) {
+func (w *World) checkImage(m *NodeMachine, o wire.CreateWorkload) {
 	if !strings.HasPrefix(o.Spec.Code, "registry.example/"+string(o.Instance.Tenant())+"/") {
 		w.violate("tenant", string(o.Instance), "%s is to run %s", m.name, o.Spec.Code)
 	}
@@ -184,17 +185,17 @@ func (w *World) traffic(msg any) {
 
 func heartbeat(msg any) bool {
 	switch m := msg.(type) {
-	case api.Alive, api.GuardWorkload, api.ProbeOrder:
+	case wire.Alive, wire.GuardWorkload, wire.ProbeOrder:
 		return true
-	case api.Lease:
+	case wire.Lease:
 		return !m.WantWhole
-	case api.Report:
+	case wire.Report:
 		return len(m.Observed) == 0 && !m.Whole
-	case api.ReportAck:
+	case wire.ReportAck:
 		return !m.WantWhole
-	case api.NetUp:
+	case wire.NetUp:
 		return m.Self == nil && len(m.Drop) == 0 && (m.Whole || len(m.Add) == 0) // wants that are kept are named again
-	case api.NetDown:
+	case wire.NetDown:
 		return !m.Whole && len(m.Routes)+len(m.Sources)+len(m.Peers)+len(m.Refused)+len(m.Gone) == 0 && m.Lease == nil
 	}
 	return false

@@ -10,6 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/internal/vivaldi"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/node"
 )
 
@@ -88,7 +89,7 @@ func (m *NodeMachine) put(ms float64) {
 	at.Vec[0], at.Height, at.Error = ms/1000, 0.0005, 0.05
 	m.at = ms
 	m.puts++
-	m.cluster.proc.give(cluster.NetUp{Node: m.id, NetUp: api.NetUp{Boot: 1, Seq: m.puts, Whole: m.puts == 1, Self: &api.NetSelf{Key: sha256.Sum256([]byte(m.name)), Chain: [][]byte{{1}}, Coord: &at}}})
+	m.cluster.proc.give(cluster.NetUp{Node: m.id, NetUp: wire.NetUp{Boot: 1, Seq: m.puts, Whole: m.puts == 1, Self: &wire.NetSelf{Key: sha256.Sum256([]byte(m.name)), Chain: [][]byte{{1}}, Coord: &at}}})
 }
 
 func (c *Console) swap(args []string) error {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // What follows judges places by brute force, without the code that it judges.
@@ -156,7 +157,7 @@ func (w *World) crowded(m *NodeMachine, in api.Instance, spec api.Microservice) 
 			if w.inDomain(m, k.By, in, func(o api.ServiceID) bool { return o == in.Service }) >= max(1, k.Limit) {
 				return true
 			}
-		case api.ConstrainApart:
+		case api.ConstrainAntiAffinity:
 			if w.inDomain(m, k.By, in, func(o api.ServiceID) bool {
 				return o.App() == in.Service.App() && slices.Contains(k.Services, o.NameInApp())
 			}) > 0 {
@@ -168,7 +169,7 @@ func (w *World) crowded(m *NodeMachine, in api.Instance, spec api.Microservice) 
 		var by []string
 		if s, ok := w.root.core.Service(o); ok && o.App() == in.Service.App() && o != in.Service {
 			for _, k := range s.Spec.Constraints {
-				if k.Type == api.ConstrainApart && slices.Contains(k.Services, in.Service.NameInApp()) {
+				if k.Type == api.ConstrainAntiAffinity && slices.Contains(k.Services, in.Service.NameInApp()) {
 					by = append(by, k.By)
 				}
 			}
@@ -281,7 +282,7 @@ func (m moves) spent(id api.InstanceID, c api.ClusterID, now moment) bool {
 }
 
 // checkMoves looks at what a cluster tells of its instances for the first time.
-func (w *World) checkMoves(m *ClusterMachine, msg api.Report) {
+func (w *World) checkMoves(m *ClusterMachine, msg wire.Report) {
 	for _, o := range msg.Observed {
 		w.strained = w.strained || o.Violated != "" || o.Reason == api.ReasonViolated
 		switch {

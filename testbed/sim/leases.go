@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // What must not run twice ends with its node's lease, whoever else is alive: the
@@ -22,7 +22,7 @@ const (
 )
 
 // answered notes when the sign of life was sent that a lease answers.
-func (m *NodeMachine) answered(l api.Lease) {
+func (m *NodeMachine) answered(l wire.Lease) {
 	if b := m.beats[l.Seq%uint64(len(m.beats))]; b.boot == l.Boot && b.seq == l.Seq {
 		m.leased = max(m.leased, b.at)
 	}

@@ -21,11 +21,11 @@ func (w *World) leftovers() {
 			}
 		}
 	}
-	check("root", w.root.proc.disk, w.root.core, "events", "clusters.log") // both are bounded
+	check("root", w.root.proc.disk, w.root.core, "instances.network.effects.state.events", "instances.network.effects.state.clusters.clusters.desired.log") // both are bounded
 	for _, c := range w.living() {
 		var may []string
 		if len(c.living()) < len(c.nodes) {
-			may = []string{"nodes.observed", "nodes.room", "nodes.leaving", "nodes.booked", "nodes.unknown"} // what a silent node may still have
+			may = []string{"place.nodes.observed", "place.nodes.room", "place.nodes.leaving", "place.nodes.booked", "place.nodes.unknown"} // what a silent node may still have
 		}
 		check(c.name, c.proc.disk, c.core, may...)
 		for _, n := range c.living() {

@@ -7,7 +7,10 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/uplink"
 	"github.com/treeline-edge/treeline/internal/bus/redial"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/node-engine/node"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
@@ -33,15 +36,15 @@ type ClusterMachine struct {
 	link  *link // to the root
 	nodes []*NodeMachine
 
-	retained map[api.NodeID]func() api.Desired // what the broker keeps
-	sent     api.Desired                       // by the root, last: generation and digest
-	reported api.Report                        // last
-	gone     bool                              // its operator took it away for good
+	retained map[api.NodeID]func() wire.Desired // what the broker keeps
+	sent     wire.Desired                       // by the root, last: generation and digest
+	reported wire.Report                        // last
+	gone     bool                               // its operator took it away for good
 
 	restarted moment // by chaos.restart, last
 
-	offer        cluster.Offer // of its operator
-	preempt      bool          // from its next start on
+	offer        uplink.Offer // of its operator
+	preempt      bool         // from its next start on
 	everPreempts bool
 	lastUrgent   map[int]moment               // when an instance was there of each urgency
 	preempted    map[api.InstanceID]bool      // that make way now
@@ -67,13 +70,13 @@ type NodeMachine struct {
 	runtime *FakeRuntime
 	net     *NetMachine // nil: its workloads have no network
 
-	sent   api.Desired // by the cluster, last
-	alive  api.Alive   // sent last
-	beats  [16]beat    // sent last, as many as a node remembers
-	leased moment      // when the newest of them was sent that the cluster answered
-	dial   node.Dial   // how the shell dials the broker
-	gone   bool        // its provider took it away for good
-	wiped  bool        // its identity went with its store: it has to join anew
+	sent   wire.Desired // by the cluster, last
+	alive  wire.Alive   // sent last
+	beats  [16]beat     // sent last, as many as a node remembers
+	leased moment       // when the newest of them was sent that the cluster answered
+	dial   node.Dial    // how the shell dials the broker
+	gone   bool         // its provider took it away for good
+	wiped  bool         // its identity went with its store: it has to join anew
 }
 
 func (w *World) addRoot() *RootMachine {
@@ -90,7 +93,7 @@ func (m *RootMachine) start() {
 	if m.proc.alive {
 		return
 	}
-	ranges := api.DefaultNetRanges()
+	ranges := wire.DefaultNetRanges()
 	if m.w.Scarce {
 		ranges.Subnet = 29
 	}
@@ -117,8 +120,8 @@ func (m *RootMachine) fell() {
 	}
 }
 
-func (m *RootMachine) send(e api.Envelope) {
-	if c, ok := e.Msg.(api.Change); ok && e.To == api.ToWatchers {
+func (m *RootMachine) send(e wire.Envelope) {
+	if c, ok := e.Msg.(api.Change); ok && e.To == wire.ToWatchers {
 		m.w.checkChange(c)
 		return
 	}
@@ -128,35 +131,46 @@ func (m *RootMachine) send(e api.Envelope) {
 		m.w.violate("wire", m.name, "sends %T to %q", e.Msg, e.To)
 		return
 	}
-	switch msg := e.Msg.(type) {
-	case api.Desired:
-		c.sent = api.Desired{Gen: msg.Gen, Digest: msg.Digest}
-		m.w.traffic(msg)
-		if c.link.stream != c.link.conn || c.link.conn == 0 {
-			m.w.said(m.name, c.name, "✗ no stream: ", msg)
-			return
-		}
-		get := wire(msg)
-		c.link.carry(down, msg, func() { c.proc.give(cluster.Desired{Desired: get()}) })
-	case api.ReportAck:
-		m.w.traffic(msg)
-		get := wire(msg)
-		c.link.carry(down, msg, func() { c.proc.give(cluster.Ack{ReportAck: get()}) })
-	case api.RootNet:
-		m.w.traffic(msg)
-		if c.link.stream != c.link.conn || c.link.conn == 0 {
-			m.w.said(m.name, c.name, "✗ no stream: ", msg)
-			return
-		}
-		get := wire(msg)
-		c.link.carry(down, msg, func() { c.proc.give(cluster.RootNet{RootNet: get()}) })
-	default:
-		m.w.violate("wire", m.name, "sends %T to %s", msg, e.To)
+	e.Msg.(wire.RootToCluster).DeliverToCluster(rootSender{m, c})
+}
+
+// rootSender carries the messages of the root's core to a cluster.
+type rootSender struct {
+	*RootMachine
+	to *ClusterMachine
+}
+
+func (s rootSender) Desired(msg wire.Desired) {
+	s.to.sent = wire.Desired{Gen: msg.Gen, Digest: msg.Digest}
+	if get := encoded(msg); s.streams(msg) {
+		s.to.link.carry(down, msg, func() { s.to.proc.give(cluster.Desired{Desired: get()}) })
 	}
 }
 
+func (s rootSender) ReportAck(msg wire.ReportAck) {
+	s.w.traffic(msg)
+	get := encoded(msg)
+	s.to.link.carry(down, msg, func() { s.to.proc.give(cluster.Ack{ReportAck: get()}) })
+}
+
+func (s rootSender) RootNet(msg wire.RootNet) {
+	if get := encoded(msg); s.streams(msg) {
+		s.to.link.carry(down, msg, func() { s.to.proc.give(cluster.RootNet{RootNet: get()}) })
+	}
+}
+
+// streams reports whether the cluster's stream is open to take the message.
+func (s rootSender) streams(msg any) bool {
+	s.w.traffic(msg)
+	open := s.to.link.stream == s.to.link.conn && s.to.link.conn != 0
+	if !open {
+		s.w.said(s.name, s.to.name, "✗ no stream: ", msg)
+	}
+	return open
+}
+
 func (w *World) addCluster(id api.ClusterID) *ClusterMachine {
-	m := &ClusterMachine{w: w, name: string(id), id: id, retained: map[api.NodeID]func() api.Desired{}, moved: map[api.InstanceID]api.Epoch{}, lastUrgent: map[int]moment{}}
+	m := &ClusterMachine{w: w, name: string(id), id: id, retained: map[api.NodeID]func() wire.Desired{}, moved: map[api.InstanceID]api.Epoch{}, lastUrgent: map[int]moment{}}
 	m.proc = process[cluster.Input]{w: w, name: m.name, clock: w.newClock(), disk: newDisk(), tick: cluster.Tick{}, send: m.send}
 	m.proc.fell = func() { m.fell(); w.after(w.downTime(), m.start) }
 	m.proc.holds = m.holds
@@ -237,12 +251,13 @@ func (m *ClusterMachine) node(id api.NodeID) *NodeMachine {
 	return nil
 }
 
-func (m *ClusterMachine) send(e api.Envelope) {
-	if e.To == api.ToRoot {
-		m.sendRoot(e.Msg)
+func (m *ClusterMachine) send(e wire.Envelope) {
+	if e.To == wire.ToRoot {
+		m.w.traffic(e.Msg)
+		e.Msg.(wire.ClusterToRoot).DeliverToRoot(m)
 		return
 	}
-	if e.To == cluster.ToRelay {
+	if e.To == netbook.ToRelay {
 		return // paths are given here, see NetMachine
 	}
 	id, ok := strings.CutPrefix(string(e.To), "node/")
@@ -252,54 +267,62 @@ func (m *ClusterMachine) send(e api.Envelope) {
 		return
 	}
 	m.w.traffic(e.Msg)
-	switch msg := e.Msg.(type) {
-	case api.Desired:
-		n.sent = api.Desired{Gen: msg.Gen, Digest: msg.Digest}
-		m.w.checkPreempted(m)
-		get := wire(msg)
-		if msg.From == 0 && !(m.w.quality.Hostile && m.w.chance.Float64() < m.w.quality.Loss) {
-			m.retained[n.id] = get
-		}
-		n.link.carry(down, msg, func() { n.proc.give(node.Desired{Desired: get()}) })
-	case api.Lease:
-		get := wire(msg)
-		n.link.carry(down, msg, func() {
-			n.answered(msg)
-			n.proc.give(node.Lease{Lease: get()})
-		})
-	case api.ProbeOrder:
-		get := wire(msg)
-		n.link.carry(down, msg, func() {
-			if n.proc.running() {
-				n.probe(get())
-			}
-		})
-	case api.NetDown:
-		get := wire(msg)
-		n.link.carry(down, msg, func() {
-			if n.net != nil && n.proc.alive {
-				n.net.proc.give(overlay.Down{NetDown: get()})
-			}
-		})
-	default:
-		m.w.violate("wire", m.name, "sends %T to %s", msg, e.To)
-	}
+	e.Msg.(wire.ClusterToNode).DeliverToNode(clusterSender{m, n})
 }
 
-func (m *ClusterMachine) sendRoot(msg any) {
-	m.w.traffic(msg)
-	switch msg := msg.(type) {
-	case api.Report:
-		m.reported = msg
-		m.w.checkMoves(m, msg)
-		get := wire(msg)
-		m.link.carry(up, msg, func() { m.w.root.proc.give(root.Report{Report: get()}) })
-	case api.Hello:
-		m.openStream()
-	default:
-		m.w.violate("wire", m.name, "sends %T to the root", msg)
-	}
+// clusterSender carries the messages of a cluster's core to a node.
+type clusterSender struct {
+	*ClusterMachine
+	to *NodeMachine
 }
+
+func (s clusterSender) Desired(msg wire.Desired) {
+	n := s.to
+	n.sent = wire.Desired{Gen: msg.Gen, Digest: msg.Digest}
+	s.w.checkPreempted(s.ClusterMachine)
+	get := encoded(msg)
+	if msg.From == 0 && !(s.w.quality.Hostile && s.w.chance.Float64() < s.w.quality.Loss) {
+		s.retained[n.id] = get
+	}
+	n.link.carry(down, msg, func() { n.proc.give(node.Desired{Desired: get()}) })
+}
+
+func (s clusterSender) Lease(msg wire.Lease) {
+	n, get := s.to, encoded(msg)
+	n.link.carry(down, msg, func() {
+		n.answered(msg)
+		n.proc.give(node.Lease{Lease: get()})
+	})
+}
+
+func (s clusterSender) ProbeOrder(msg wire.ProbeOrder) {
+	n, get := s.to, encoded(msg)
+	n.link.carry(down, msg, func() {
+		if n.proc.running() {
+			n.probe(get())
+		}
+	})
+}
+
+func (s clusterSender) NetDown(msg wire.NetDown) {
+	n, get := s.to, encoded(msg)
+	n.link.carry(down, msg, func() {
+		if n.net != nil && n.proc.alive {
+			n.net.proc.give(overlay.Down{NetDown: get()})
+		}
+	})
+}
+
+// Report implements wire.ClusterToRootHandler, as does Hello.
+func (m *ClusterMachine) Report(msg wire.Report) {
+	m.reported = msg
+	m.w.checkMoves(m, msg)
+	get := encoded(msg)
+	m.link.carry(up, msg, func() { m.w.root.proc.give(root.Report{Report: get()}) })
+}
+
+// Hello opens the stream of desired state anew.
+func (m *ClusterMachine) Hello(wire.Hello) { m.openStream() }
 
 // openStream asks for all that the core does not have. The shell does it on each
 // connection by itself, and again when the core says Hello. A stream that does not
@@ -315,7 +338,7 @@ func (m *ClusterMachine) openStream() {
 		}
 	})
 	digest, _ := m.core.Digests()
-	hello := api.Hello{Cluster: m.id, Since: m.core.Gen(), Digest: digest}
+	hello := wire.Hello{Cluster: m.id, Since: m.core.Gen(), Digest: digest}
 	m.link.carry(up, hello, func() {
 		m.link.stream = m.link.conn
 		m.w.root.proc.give(root.Hello{Hello: hello})
@@ -475,7 +498,7 @@ func (m *NodeMachine) setRuntime(down bool) {
 	}
 }
 
-func (m *NodeMachine) happened(e api.WorkloadEvent) { m.proc.give(node.Workload{WorkloadEvent: e}) }
+func (m *NodeMachine) happened(e wire.WorkloadEvent) { m.proc.give(node.Workload{WorkloadEvent: e}) }
 
 // linked also has the broker deliver what it retained, old as it may be.
 func (m *NodeMachine) linked(up bool) {
@@ -496,19 +519,20 @@ func (m *NodeMachine) willed(up bool) {
 	}
 }
 
-func (m *NodeMachine) send(e api.Envelope) {
+func (m *NodeMachine) send(e wire.Envelope) {
 	switch e.To {
-	case api.ToRuntime:
+	case wire.ToRuntime:
 		m.w.traffic(e.Msg)
 		m.w.said(m.name, m.name+"/runtime", "", e.Msg)
 		era := m.runtime.era
 		m.w.after(10*time.Microsecond, func() {
 			if m.runtime.era == era {
-				m.runtime.order(e.Msg)
+				e.Msg.(wire.WorkloadOrder).Deliver(m.runtime)
 			}
 		})
-	case api.ToCluster:
-		m.sendCluster(e.Msg)
+	case wire.ToCluster:
+		m.w.traffic(e.Msg)
+		e.Msg.(wire.NodeToCluster).DeliverFromNode(m)
 	case node.ToDialer:
 		m.dial = e.Msg.(node.Dial)
 	default:
@@ -516,24 +540,22 @@ func (m *NodeMachine) send(e api.Envelope) {
 	}
 }
 
-func (m *NodeMachine) sendCluster(msg any) {
-	m.w.traffic(msg)
-	switch msg := msg.(type) {
-	case api.NodeReport:
-		m.w.checkKept(m, msg)
-		get := wire(msg)
-		m.link.carry(up, msg, func() { m.cluster.proc.give(cluster.NodeReport{NodeReport: get()}) })
-	case api.Alive:
-		m.alive = msg
-		m.beats[msg.Seq%uint64(len(m.beats))] = beat{msg.Boot, msg.Seq, m.w.now}
-		m.link.carry(up, msg, func() { m.cluster.proc.give(cluster.NodeAlive{Node: m.id, Alive: msg}) })
-		if m.w.opts.Plant == PlantIgnoreLeases {
-			m.w.after(time.Millisecond, func() {
-				m.proc.give(node.Lease{Lease: api.Lease{Boot: msg.Boot, Seq: msg.Seq, Gen: msg.Gen}})
-			})
-		}
-	default:
-		m.w.violate("wire", m.name, "sends %T to its cluster", msg)
+// NodeReport implements wire.NodeToClusterHandler, as does Alive.
+func (m *NodeMachine) NodeReport(msg wire.NodeReport) {
+	m.w.checkKept(m, msg)
+	get := encoded(msg)
+	m.link.carry(up, msg, func() { m.cluster.proc.give(cluster.NodeReport{NodeReport: get()}) })
+}
+
+// Alive sends a heartbeat.
+func (m *NodeMachine) Alive(msg wire.Alive) {
+	m.alive = msg
+	m.beats[msg.Seq%uint64(len(m.beats))] = beat{msg.Boot, msg.Seq, m.w.now}
+	m.link.carry(up, msg, func() { m.cluster.proc.give(cluster.NodeAlive{Node: m.id, Alive: msg}) })
+	if m.w.opts.Plant == PlantIgnoreLeases {
+		m.w.after(time.Millisecond, func() {
+			m.proc.give(node.Lease{Lease: wire.Lease{Boot: msg.Boot, Seq: msg.Seq, Gen: msg.Gen}})
+		})
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/internal/vivaldi"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane/planetest"
@@ -31,9 +32,9 @@ type NetMachine struct {
 	ready    bool   // as the node engine was told
 	flows    uint64 // that the plane has seen
 	coord    api.Coordinate
-	detour   time.Duration // that its connection adds to each round trip
-	measures int           // round trips that it was asked for
-	lies     []api.NetPair // that it says of connections, with each word
+	detour   time.Duration  // that its connection adds to each round trip
+	measures int            // round trips that it was asked for
+	lies     []wire.NetPair // that it says of connections, with each word
 }
 
 func (m *NodeMachine) addNet() {
@@ -64,7 +65,7 @@ func (n *NetMachine) start() {
 	for _, a := range n.core.Unready() {
 		n.listens(a)
 	}
-	n.proc.give(overlay.Self{NetSelf: api.NetSelf{Key: n.key(), Chain: [][]byte{{1}}, Endpoints: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:4000")}}})
+	n.proc.give(overlay.Self{NetSelf: wire.NetSelf{Key: n.key(), Chain: [][]byte{{1}}, Endpoints: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:4000")}}})
 	n.linked(n.node.proc.alive && n.node.link.conn != 0)
 	n.reconcile()
 }
@@ -127,7 +128,7 @@ func (n *NetMachine) reconcile() {
 		}
 	}
 	for _, v := range n.node.runtime.all() {
-		if _, ok := n.core.Attached(v.Key); !ok && v.phase == api.WorkloadRunning && n.proc.running() {
+		if _, ok := n.core.Attached(v.Key); !ok && v.phase == wire.WorkloadRunning && n.proc.running() {
 			if _, err := n.attach(v); err == nil {
 				n.tell(v)
 			}
@@ -136,12 +137,12 @@ func (n *NetMachine) reconcile() {
 }
 
 // attach is what the driver asks for before a workload starts.
-func (n *NetMachine) attach(v *workload) (api.Attached, error) {
-	a := api.Attach{
+func (n *NetMachine) attach(v *workload) (wire.Attached, error) {
+	a := wire.Attach{
 		Key: v.Key, NetNS: fmt.Sprintf("/proc/%d/ns/net", v.attempt+1), Ports: v.spec.Ports(), Access: v.spec.Access(), Addresses: v.addresses,
 	}
 	if got := n.proc.give(overlay.Attach{Attach: a}); !got.taken || got.err != nil {
-		return api.Attached{}, cmp.Or(got.err, api.ErrUnavailable)
+		return wire.Attached{}, cmp.Or(got.err, api.ErrUnavailable)
 	}
 	at, _ := n.core.Attached(v.Key)
 	if !at.Ready {
@@ -151,7 +152,7 @@ func (n *NetMachine) attach(v *workload) (api.Attached, error) {
 }
 
 // listens has the workload listen after a while, or the netmanager's patience be over.
-func (n *NetMachine) listens(a api.Attach) {
+func (n *NetMachine) listens(a wire.Attach) {
 	core := n.core
 	n.w.after(n.w.between(time.Millisecond, 3*time.Second), func() {
 		switch {
@@ -171,23 +172,23 @@ func (n *NetMachine) tell(v *workload) {
 		return // what is there is told when the runtime is back
 	}
 	if at, ok := n.core.Attached(v.Key); ok && n.proc.alive {
-		n.node.happened(api.WorkloadEvent{Key: v.Key, Attempt: v.attempt, Address: at.Address, Ready: at.Ready})
+		n.node.happened(wire.WorkloadEvent{Key: v.Key, Attempt: v.attempt, Address: at.Address, Ready: at.Ready})
 	}
 }
 
 // detach is repeated until it is done; a netmanager that is away hears of it when
 // it is back.
-func (n *NetMachine) detach(k api.Key) { n.proc.give(overlay.Detach{Key: k}) }
+func (n *NetMachine) detach(k wire.Key) { n.proc.give(overlay.Detach{Key: k}) }
 
-func (n *NetMachine) send(e api.Envelope) {
+func (n *NetMachine) send(e wire.Envelope) {
 	switch msg := e.Msg.(type) {
-	case api.NetUp:
+	case wire.NetUp:
 		n.w.traffic(msg)
 		if !n.node.proc.alive {
 			return
 		}
 		msg.Between = append(slices.Clip(msg.Between), n.lies...)
-		m, get := n.node, wire(msg)
+		m, get := n.node, encoded(msg)
 		m.link.carry(up, msg, func() { m.cluster.proc.give(cluster.NetUp{Node: m.id, NetUp: get()}) })
 	case plane.Change:
 		n.plane.Apply(msg)
@@ -262,7 +263,7 @@ func (c *chaos) call() {
 	if s, ok := pickOf(c, w.root.core.Services("")); ok && w.chance.IntN(4) > 0 {
 		switch w.chance.IntN(3) {
 		case 0:
-			n.net.proc.give(overlay.Query{Local: from.Address, Name: s.ID.Name() + "." + api.Domain})
+			n.net.proc.give(overlay.Query{Local: from.Address, Name: s.ID.Name() + "." + wire.Domain})
 			return
 		case 1:
 			to = s.Addresses.RoundRobin
@@ -363,7 +364,7 @@ func (w *World) misled(say sayFunc) {
 				}
 				var has []string
 				for _, b := range r.Backends {
-					has = append(has, fmt.Sprintf("%s %s", key(api.Key{Instance: b.Instance, Epoch: b.Epoch}), b.Address))
+					has = append(has, fmt.Sprintf("%s %s", key(wire.Key{Instance: b.Instance, Epoch: b.Epoch}), b.Address))
 				}
 				slices.Sort(has)
 				want := truth[r.Service]

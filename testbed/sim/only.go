@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // Only is the one kind of fault of a world, in which promises are held to their bounds:
@@ -173,12 +174,12 @@ func (c *chaos) restart() {
 }
 
 // checkKept holds that no node loses a lease where there are only short restarts.
-func (w *World) checkKept(m *NodeMachine, r api.NodeReport) {
+func (w *World) checkKept(m *NodeMachine, r wire.NodeReport) {
 	if w.opts.Only != OnlyRestarts {
 		return
 	}
 	for _, o := range r.Observed {
-		if o.State == api.Failed && o.Reason == api.ReasonLeaseExpired && m.keeps(api.Key{Instance: o.Instance, Epoch: o.Epoch}) {
+		if o.State == api.Failed && o.Reason == api.ReasonLeaseExpired && m.keeps(wire.Key{Instance: o.Instance, Epoch: o.Epoch}) {
 			w.violate("lease-kept", string(o.Instance), "%s ends %s: its cluster was away for less than %s", m.name, o.Epoch, shortRestart)
 		}
 	}
@@ -186,7 +187,7 @@ func (w *World) checkKept(m *NodeMachine, r api.NodeReport) {
 
 // keeps reports whether the node's cluster wants the placement to go on there: what
 // is on its way off may lose its lease.
-func (m *NodeMachine) keeps(k api.Key) bool {
+func (m *NodeMachine) keeps(k wire.Key) bool {
 	in, ok := m.cluster.core.Instance(k.Instance)
 	return ok && in.Node == m.id && in.Epoch == k.Epoch && !in.Leaving
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
@@ -50,7 +51,7 @@ func TestMeasuredPairsMoveWhatTheyBreak(t *testing.T) {
 				return api.Microservice{Name: name, Namespace: "prod", Virtualization: "container", Code: image("acme", name, "v1"), VCPUs: 0.5, Memory: 64, Replicas: &one, Constraints: cs}
 			}
 			near := api.Constraint{Type: api.ConstrainLatency, Service: "store.prod", Threshold: float64(bound.Milliseconds()), Rigidness: 60}
-			apart := api.Constraint{Type: api.ConstrainApart, By: "node", Services: []string{"store.prod"}}
+			apart := api.Constraint{Type: api.ConstrainAntiAffinity, By: "node", Services: []string{"store.prod"}}
 			address := netip.MustParseAddr("10.30.7.7")
 			in := func(m *ClusterMachine) api.Constraint {
 				return api.Constraint{Type: api.ConstrainDirect, Cluster: string(m.id)}
@@ -112,13 +113,13 @@ func TestMeasuredPairsMoveWhatTheyBreak(t *testing.T) {
 					stranger = n.net
 				}
 			}
-			stranger.lies = []api.NetPair{
+			stranger.lies = []wire.NetPair{
 				{Local: store, Remote: web, Node: was.Node, Least: 3 * bound, Connections: 9},
 				{Local: web, Remote: store, Node: at(first).Node, Least: 3 * bound, Connections: 9},
 			}
 			if across {
 				there := there.node(at(first).Node).net.key().String()
-				stranger.lies = []api.NetPair{{Local: web, Remote: store, Node: api.NodeID(there), Cluster: "c2", Least: 3 * bound, Connections: 9}}
+				stranger.lies = []wire.NetPair{{Local: web, Remote: store, Node: api.NodeID(there), Cluster: "c2", Least: 3 * bound, Connections: 9}}
 			}
 			stranger.crash() // it says all anew, and these with it
 			stranger.start()

@@ -10,6 +10,8 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/uplink"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/node"
 )
 
@@ -63,8 +65,8 @@ func (c *chaos) habits(m *ClusterMachine) {
 	r := c.w.chance
 	m.preempt = r.IntN(2) == 0
 	if r.IntN(4) == 0 {
-		m.offer = cluster.Offer{
-			Share: 0.5 + r.Float64()/2, Detail: []string{cluster.DetailFull, cluster.DetailSlots, cluster.DetailSums}[r.IntN(3)],
+		m.offer = uplink.Offer{
+			Share: 0.5 + r.Float64()/2, Detail: []string{uplink.DetailFull, uplink.DetailSlots, uplink.DetailSums}[r.IntN(3)],
 			Round: float64(r.IntN(2)) * 0.125,
 		}
 	}
@@ -102,8 +104,8 @@ func firstOnes(devices []string) (out []string) {
 var users = []string{"8.8.8.8", "1.1.1.1:443", "gate.example.org:443", "10.9.9.9"}
 
 // probe has a node measure a user: it answers by the true round trip, mostly.
-func (m *NodeMachine) probe(o api.ProbeOrder) {
-	w, out := m.w, api.Probed{ID: o.ID, How: "icmp"}
+func (m *NodeMachine) probe(o wire.ProbeOrder) {
+	w, out := m.w, wire.Probed{ID: o.ID, How: "icmp"}
 	took := m.userTrip(o.Target)
 	switch {
 	case o.Target == users[len(users)-1]:

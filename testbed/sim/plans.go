@@ -25,7 +25,7 @@ func (w *World) plan() {
 				m.Constraints = []api.Constraint{
 					{Type: api.ConstrainLatency, Target: users[0], Threshold: 50},
 					{Type: api.ConstrainSpread},
-					{Type: api.ConstrainApart, Services: []string{firstService + ".v1"}},
+					{Type: api.ConstrainAntiAffinity, Services: []string{firstService + ".v1"}},
 				}
 			}
 			spec.Services = append(spec.Services, m)

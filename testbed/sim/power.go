@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/node"
 )
 
@@ -54,7 +55,7 @@ func (c *chaos) runtimeEnds(n *NodeMachine) {
 		if with == 2 || with == 1 && w.chance.IntN(2) == 0 {
 			continue
 		}
-		v.hidden = hides && v.phase == api.WorkloadRunning
+		v.hidden = hides && v.phase == wire.WorkloadRunning
 		n.runtime.lose(v, w.chance.IntN(2) == 0 && !hides)
 	}
 	w.after(w.between(500*time.Millisecond, 15*time.Second), func() { n.setRuntime(false) })
@@ -63,8 +64,8 @@ func (c *chaos) runtimeEnds(n *NodeMachine) {
 // lose ends a workload without an event; the runtime may forget it.
 func (r *FakeRuntime) lose(v *workload, forgets bool) {
 	v.lift()
-	if v.phase == api.WorkloadRunning {
-		v.phase, v.exit = api.WorkloadExited, 255
+	if v.phase == wire.WorkloadRunning {
+		v.phase, v.exit = wire.WorkloadExited, 255
 		v.run++
 		r.w.ended(r.machine, v)
 	}
@@ -88,10 +89,10 @@ func (r *FakeRuntime) recheck() {
 // report an exit twice.
 func (r *FakeRuntime) repeatExits() {
 	for _, v := range r.all() {
-		if v.phase != api.WorkloadExited || r.w.chance.IntN(4) > 0 {
+		if v.phase != wire.WorkloadExited || r.w.chance.IntN(4) > 0 {
 			continue
 		}
-		e := api.WorkloadEvent{Key: v.Key, Attempt: v.attempt, Phase: api.WorkloadExited, ExitCode: v.exit}
+		e := wire.WorkloadEvent{Key: v.Key, Attempt: v.attempt, Phase: wire.WorkloadExited, ExitCode: v.exit}
 		r.w.after(r.w.between(0, 4*time.Second), func() {
 			if !r.down {
 				r.tell(e)
@@ -115,8 +116,8 @@ func (w *World) checkGhosts() {
 				continue
 			}
 			for _, in := range n.core.Instances() {
-				v := n.runtime.find(api.Key{Instance: in.ID, Epoch: in.Epoch})
-				if in.State != api.Running || v != nil && v.phase == api.WorkloadRunning {
+				v := n.runtime.find(wire.Key{Instance: in.ID, Epoch: in.Epoch})
+				if in.State != api.Running || v != nil && v.phase == wire.WorkloadRunning {
 					continue
 				}
 				g := ghost{n, in.ID, in.Epoch}

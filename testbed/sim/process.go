@@ -9,6 +9,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // process is one daemon: a core with a life. Inputs of a dead one are lost,
@@ -34,7 +35,7 @@ type process[In any] struct {
 	last  moment // of the last step, and how many there were in that instant:
 	burst int    // a core that wakes itself for ever would stop time
 
-	send  func(api.Envelope)
+	send  func(wire.Envelope)
 	fell  func()          // after a crash within a step
 	watch func()          // after every step
 	holds func() []string // what no crash may take, see durable.go

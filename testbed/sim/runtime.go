@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // FakeRuntime stands in for containerd on one machine. It keeps workloads
@@ -18,20 +19,20 @@ type FakeRuntime struct {
 	w       *World
 	machine *NodeMachine
 	have    map[api.InstanceID][]*workload
-	queue   map[api.Key][]func() // orders for one key do not overlap
+	queue   map[wire.Key][]func() // orders for one key do not overlap
 	down    bool
 	era     int // counts the node engine's lives: orders of an earlier one are not finished
 }
 
 // workload is what the runtime has of one key.
 type workload struct {
-	api.Key
+	wire.Key
 	attempt int
 	spec    api.Microservice
 
 	addresses api.ServiceAddresses
 	devices   []string
-	phase     api.WorkloadPhase
+	phase     wire.WorkloadPhase
 	exit      int
 	run       int    // counts starts and ends, so that a planned exit knows its process
 	guard     uint64 // counts guards
@@ -40,10 +41,10 @@ type workload struct {
 }
 
 func newRuntime(m *NodeMachine) *FakeRuntime {
-	return &FakeRuntime{w: m.w, machine: m, have: map[api.InstanceID][]*workload{}, queue: map[api.Key][]func(){}}
+	return &FakeRuntime{w: m.w, machine: m, have: map[api.InstanceID][]*workload{}, queue: map[wire.Key][]func(){}}
 }
 
-func (r *FakeRuntime) find(k api.Key) *workload {
+func (r *FakeRuntime) find(k wire.Key) *workload {
 	for _, v := range r.have[k.Instance] {
 		if v.Epoch == k.Epoch {
 			return v
@@ -52,28 +53,27 @@ func (r *FakeRuntime) find(k api.Key) *workload {
 	return nil
 }
 
-// order takes an order of the node engine. Guards go round the queue: they are
-// for something that lives beside the runtime.
-func (r *FakeRuntime) order(msg any) {
-	switch o := msg.(type) {
-	case api.CreateWorkload:
-		r.enqueue(o.Key, func() { r.create(o) })
-	case api.StartWorkload:
-		r.enqueue(o.Key, func() { r.startWorkload(o) })
-	case api.StopWorkload:
-		r.enqueue(o.Key, func() { r.stop(o) })
-	case api.DetachWorkload:
-		if n := r.machine.net; n != nil {
-			n.detach(o.Key)
-		}
-	case api.GuardWorkload:
-		r.guard(o)
-	default:
-		r.w.violate("wire", r.machine.name, "the runtime got a %T", msg)
+// Create implements wire.WorkloadOrderHandler, as do the methods below. Orders of one
+// placement are carried out in turn, but guards at once: they do not depend on the runtime.
+func (r *FakeRuntime) Create(o wire.CreateWorkload) { r.enqueue(o.Key, func() { r.create(o) }) }
+
+// Start starts a workload.
+func (r *FakeRuntime) Start(o wire.StartWorkload) { r.enqueue(o.Key, func() { r.startWorkload(o) }) }
+
+// Stop stops a workload.
+func (r *FakeRuntime) Stop(o wire.StopWorkload) { r.enqueue(o.Key, func() { r.stop(o) }) }
+
+// Detach takes a workload off the network.
+func (r *FakeRuntime) Detach(o wire.DetachWorkload) {
+	if n := r.machine.net; n != nil {
+		n.detach(o.Key)
 	}
 }
 
-func (r *FakeRuntime) enqueue(k api.Key, do func()) {
+// Guard sets or lifts the deadline of a workload.
+func (r *FakeRuntime) Guard(o wire.GuardWorkload) { r.guard(o) }
+
+func (r *FakeRuntime) enqueue(k wire.Key, do func()) {
 	q, busy := r.queue[k]
 	r.queue[k] = append(q, do)
 	if !busy {
@@ -82,7 +82,7 @@ func (r *FakeRuntime) enqueue(k api.Key, do func()) {
 }
 
 // finish answers an order and begins the next of its key.
-func (r *FakeRuntime) finish(k api.Key, e api.WorkloadEvent) {
+func (r *FakeRuntime) finish(k wire.Key, e wire.WorkloadEvent) {
 	r.tell(e)
 	rest := r.queue[k][1:]
 	if len(rest) == 0 {
@@ -94,7 +94,7 @@ func (r *FakeRuntime) finish(k api.Key, e api.WorkloadEvent) {
 }
 
 // tell lets the engine know, a moment later.
-func (r *FakeRuntime) tell(e api.WorkloadEvent) {
+func (r *FakeRuntime) tell(e wire.WorkloadEvent) {
 	era := r.era
 	r.w.said(r.machine.name+"/runtime", r.machine.name, "", e)
 	r.w.after(time.Millisecond, func() {
@@ -104,14 +104,14 @@ func (r *FakeRuntime) tell(e api.WorkloadEvent) {
 	})
 }
 
-func (r *FakeRuntime) fail(k api.Key, attempt int, reason api.Reason, detail string) {
-	r.finish(k, api.WorkloadEvent{Key: k, Attempt: attempt, Phase: api.WorkloadFailed, Reason: reason, Detail: detail})
+func (r *FakeRuntime) fail(k wire.Key, attempt int, reason api.Reason, detail string) {
+	r.finish(k, wire.WorkloadEvent{Key: k, Attempt: attempt, Phase: wire.WorkloadFailed, Reason: reason, Detail: detail})
 }
 
 const runtimeDownDetail = "the runtime does not answer"
 
 // within runs done after a while, unless the engine or the runtime end first.
-func (r *FakeRuntime) within(d time.Duration, k api.Key, attempt int, done func()) {
+func (r *FakeRuntime) within(d time.Duration, k wire.Key, attempt int, done func()) {
 	era := r.era
 	r.w.after(d, func() {
 		switch {
@@ -124,7 +124,7 @@ func (r *FakeRuntime) within(d time.Duration, k api.Key, attempt int, done func(
 	})
 }
 
-func (r *FakeRuntime) create(o api.CreateWorkload) {
+func (r *FakeRuntime) create(o wire.CreateWorkload) {
 	if r.down {
 		r.fail(o.Key, o.Attempt, api.ReasonRuntimeDown, runtimeDownDetail)
 		return
@@ -145,9 +145,9 @@ func (r *FakeRuntime) create(o api.CreateWorkload) {
 			v = &workload{Key: o.Key}
 			r.have[o.Instance] = append(r.have[o.Instance], v)
 		case v.attempt == o.Attempt && slices.Equal(v.devices, o.Devices):
-			r.finish(o.Key, api.WorkloadEvent{Key: v.Key, Attempt: v.attempt, Phase: v.phase, ExitCode: v.exit})
+			r.finish(o.Key, wire.WorkloadEvent{Key: v.Key, Attempt: v.attempt, Phase: v.phase, ExitCode: v.exit})
 			return
-		case v.phase == api.WorkloadRunning:
+		case v.phase == wire.WorkloadRunning:
 			r.fail(o.Key, o.Attempt, api.ReasonStartFailed, "an earlier attempt runs")
 			r.recheck()
 			return
@@ -155,15 +155,15 @@ func (r *FakeRuntime) create(o api.CreateWorkload) {
 		if r.w.opts.Plant == PlantOneDevice {
 			o.Devices = firstOnes(o.Devices)
 		}
-		v.attempt, v.spec, v.phase, v.addresses, v.devices = o.Attempt, o.Spec, api.WorkloadCreated, o.Addresses, o.Devices
+		v.attempt, v.spec, v.phase, v.addresses, v.devices = o.Attempt, o.Spec, wire.WorkloadCreated, o.Addresses, o.Devices
 		v.hidden = false
 		r.w.checkCapacity(r.machine)
 		r.w.checkDevices(r.machine, v)
-		r.finish(o.Key, api.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: api.WorkloadCreated})
+		r.finish(o.Key, wire.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: wire.WorkloadCreated})
 	})
 }
 
-func (r *FakeRuntime) startWorkload(o api.StartWorkload) {
+func (r *FakeRuntime) startWorkload(o wire.StartWorkload) {
 	if r.down {
 		r.fail(o.Key, o.Attempt, api.ReasonRuntimeDown, runtimeDownDetail)
 		return
@@ -175,7 +175,7 @@ func (r *FakeRuntime) startWorkload(o api.StartWorkload) {
 			r.fail(o.Key, o.Attempt, api.ReasonStartFailed, "there is no such workload")
 			return
 		}
-		e := api.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: api.WorkloadRunning}
+		e := wire.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: wire.WorkloadRunning}
 		if n := r.machine.net; n != nil {
 			at, err := n.attach(v)
 			switch {
@@ -188,7 +188,7 @@ func (r *FakeRuntime) startWorkload(o api.StartWorkload) {
 			}
 			e.Address, e.Ready = at.Address, at.Ready
 		}
-		if v.phase == api.WorkloadCreated {
+		if v.phase == wire.WorkloadCreated {
 			r.begin(v)
 		}
 		r.finish(o.Key, e)
@@ -197,7 +197,7 @@ func (r *FakeRuntime) startWorkload(o api.StartWorkload) {
 
 // begin starts the workload's process and lets its image say how long it lasts.
 func (r *FakeRuntime) begin(v *workload) {
-	v.phase = api.WorkloadRunning
+	v.phase = wire.WorkloadRunning
 	v.run++
 	r.w.began(r.machine, v)
 	if v.due {
@@ -220,7 +220,7 @@ func (r *FakeRuntime) begin(v *workload) {
 	}
 	run := v.run
 	r.w.after(life, func() {
-		if v.run == run && v.phase == api.WorkloadRunning && (v.spec.OneShot || r.w.sick()) {
+		if v.run == run && v.phase == wire.WorkloadRunning && (v.spec.OneShot || r.w.sick()) {
 			r.exit(v, code)
 		}
 	})
@@ -228,17 +228,17 @@ func (r *FakeRuntime) begin(v *workload) {
 
 // exit ends the process; whoever watches is told.
 func (r *FakeRuntime) exit(v *workload, code int) {
-	v.phase, v.exit = api.WorkloadExited, code
+	v.phase, v.exit = wire.WorkloadExited, code
 	v.run++
 	r.w.ended(r.machine, v)
 	if !r.down {
-		r.tell(api.WorkloadEvent{Key: v.Key, Attempt: v.attempt, Phase: api.WorkloadExited, ExitCode: code})
+		r.tell(wire.WorkloadEvent{Key: v.Key, Attempt: v.attempt, Phase: wire.WorkloadExited, ExitCode: code})
 	}
 }
 
 // stop sends SIGTERM, after the grace SIGKILL, and removes what is left. When
 // the engine or the runtime ends meanwhile the rest of it does not happen.
-func (r *FakeRuntime) stop(o api.StopWorkload) {
+func (r *FakeRuntime) stop(o wire.StopWorkload) {
 	if r.down {
 		r.fail(o.Key, 0, api.ReasonRuntimeDown, runtimeDownDetail)
 		return
@@ -246,17 +246,17 @@ func (r *FakeRuntime) stop(o api.StopWorkload) {
 	v := r.find(o.Key)
 	if v == nil {
 		r.within(time.Millisecond, o.Key, 0, func() {
-			r.finish(o.Key, api.WorkloadEvent{Key: o.Key, Phase: api.WorkloadGone})
+			r.finish(o.Key, wire.WorkloadEvent{Key: o.Key, Phase: wire.WorkloadGone})
 		})
 		return
 	}
 	remove := func() {
 		r.within(r.w.between(time.Millisecond, 20*time.Millisecond), o.Key, v.attempt, func() {
 			r.remove(v)
-			r.finish(o.Key, api.WorkloadEvent{Key: v.Key, Attempt: v.attempt, Phase: api.WorkloadGone})
+			r.finish(o.Key, wire.WorkloadEvent{Key: v.Key, Attempt: v.attempt, Phase: wire.WorkloadGone})
 		})
 	}
-	if v.phase != api.WorkloadRunning {
+	if v.phase != wire.WorkloadRunning {
 		remove()
 		return
 	}
@@ -301,7 +301,7 @@ func (r *FakeRuntime) remove(v *workload) {
 }
 
 // onNetwork is what the workload has of the network, if anything.
-func (r *FakeRuntime) onNetwork(k api.Key) (at api.Attached) {
+func (r *FakeRuntime) onNetwork(k wire.Key) (at wire.Attached) {
 	if n := r.machine.net; n != nil && n.proc.alive {
 		at, _ = n.core.Attached(k)
 	}
@@ -310,7 +310,7 @@ func (r *FakeRuntime) onNetwork(k api.Key) (at api.Attached) {
 
 // guard kills at a moment of the machine's own clock, engine or no engine, and
 // goes on looking for what was being started then.
-func (r *FakeRuntime) guard(o api.GuardWorkload) {
+func (r *FakeRuntime) guard(o wire.GuardWorkload) {
 	v := r.find(o.Key)
 	if v == nil {
 		return
@@ -332,7 +332,7 @@ func (r *FakeRuntime) guard(o api.GuardWorkload) {
 const guardLooks = 100 * time.Millisecond
 
 func (r *FakeRuntime) killDue(v *workload) {
-	if !v.due || v.phase != api.WorkloadRunning {
+	if !v.due || v.phase != wire.WorkloadRunning {
 		return
 	}
 	v.due = false
@@ -370,17 +370,17 @@ func (r *FakeRuntime) machineEnds(forgets bool) {
 }
 
 // found lists what the runtime has, as the node engine asks at its start.
-func (r *FakeRuntime) found() []api.WorkloadEvent {
+func (r *FakeRuntime) found() []wire.WorkloadEvent {
 	if r.down {
 		return nil // it does not answer
 	}
-	var out []api.WorkloadEvent
+	var out []wire.WorkloadEvent
 	for _, v := range r.all() {
 		spec, at, phase := v.spec, r.onNetwork(v.Key), v.phase
 		if v.hidden {
-			phase = api.WorkloadRunning
+			phase = wire.WorkloadRunning
 		}
-		out = append(out, api.WorkloadEvent{
+		out = append(out, wire.WorkloadEvent{
 			Key: v.Key, Attempt: v.attempt, Phase: phase, ExitCode: v.exit, Spec: &spec, Devices: v.devices, Address: at.Address, Ready: at.Ready,
 		})
 	}

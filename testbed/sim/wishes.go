@@ -88,7 +88,7 @@ func (p *person) constrain(m *api.Microservice) {
 		if m.Name == firstService {
 			return
 		}
-		k = api.Constraint{Type: api.ConstrainApart, Services: []string{firstService + ".v1"}, By: []string{"node", "zone"}[r.IntN(2)]}
+		k = api.Constraint{Type: api.ConstrainAntiAffinity, Services: []string{firstService + ".v1"}, By: []string{"node", "zone"}[r.IntN(2)]}
 	}
 	m.Constraints = append(m.Constraints, k)
 }

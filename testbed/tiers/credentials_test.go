@@ -31,6 +31,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/keeper"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/clusterlink"
 	root "github.com/treeline-edge/treeline/root-orchestrator/wiring"
 )
@@ -76,7 +77,7 @@ func (h *hostile) serve(name api.ClusterID) (stop func()) {
 	resp, err := h.http.Get(h.url + "/v1/cluster/desired?since=0&digest=0")
 	check(h.t, err)
 	room := api.Resources{MilliCPU: 64000, MemoryMB: 65536, StorageMB: 65536}
-	check(h.t, call.JSON(h.t.Context(), h.http, h.url+"/v1/cluster/report", api.Report{Cluster: name, Boot: 1, Seq: 1, Aggregate: api.Aggregate{
+	check(h.t, call.JSON(h.t.Context(), h.http, h.url+"/v1/cluster/report", wire.Report{Cluster: name, Boot: 1, Seq: 1, Aggregate: api.Aggregate{
 		Nodes: 1, Capacity: room, Free: room, Mean: room, Largest: room,
 		Slots: []api.Slot{{Runtime: "container", Arch: "amd64", Network: true, Nodes: 1, Free: room, Largest: room}},
 	}}, nil))
@@ -92,7 +93,7 @@ func (h *hostile) serve(name api.ClusterID) (stop func()) {
 			h.seen.Write(lines.Bytes())
 			h.seen.WriteByte('\n')
 			h.mu.Unlock()
-			var r api.StreamRequest
+			var r wire.StreamRequest
 			if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok && json.Unmarshal([]byte(data), &r) == nil && r.ID != "" {
 				wg.Go(func() { h.answer(r) })
 			}
@@ -105,7 +106,7 @@ func (h *hostile) serve(name api.ClusterID) (stop func()) {
 }
 
 // answer sends an empty object, and records the root's response.
-func (h *hostile) answer(r api.StreamRequest) {
+func (h *hostile) answer(r wire.StreamRequest) {
 	body := "a line\n"
 	if r.Kind == "api" {
 		body = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n{\"items\":[]}"
@@ -194,7 +195,7 @@ func TestAHostileClusterGetsNoCredentialOfUse(t *testing.T) {
 	ctx := t.Context()
 	check(t, r.admin.CreateTenant(ctx, "acme", ""))
 	line := func() string {
-		tok, err := r.admin.CreateToken(ctx, api.TokenRequest{Kind: "cluster"})
+		tok, err := r.admin.CreateJoinToken(ctx, api.TokenRequest{Kind: "cluster"})
 		check(t, err)
 		return tok.Token
 	}
@@ -291,7 +292,7 @@ func TestAHostileClusterGetsNoCredentialOfUse(t *testing.T) {
 func TestARevokedPersonalTokenEndsAtTheCluster(t *testing.T) {
 	r := startRoot(t, func(*root.Config) {})
 	ctx := t.Context()
-	tok, err := r.admin.CreateToken(ctx, api.TokenRequest{Kind: "cluster"})
+	tok, err := r.admin.CreateJoinToken(ctx, api.TokenRequest{Kind: "cluster"})
 	check(t, err)
 	c := newCluster(t, r.anchor(t), tok.Token)
 	c.run(t)
@@ -327,7 +328,7 @@ func TestADelegatedTokenCountsForOneRequest(t *testing.T) {
 	c.startNode(t, "n1")
 	root.set(web(0))
 	root.observed(web(0).Instance, api.Running)
-	status := func(q api.StreamRequest) int {
+	status := func(q wire.StreamRequest) int {
 		t.Helper()
 		text, err := root.ask(t.Context(), q)
 		if err != nil {
@@ -342,30 +343,30 @@ func TestADelegatedTokenCountsForOneRequest(t *testing.T) {
 		_ = resp.Body.Close()
 		return resp.StatusCode
 	}
-	nodes := root.as(api.StreamRequest{Kind: "api", Method: "GET", Path: "/v1/nodes"}, "admin", "", rights.Admin)
-	logs := root.as(api.StreamRequest{Kind: "logs", Instance: web(0).Instance, Tail: 1}, "admin", "", rights.Admin)
-	with := func(q api.StreamRequest, change func(*api.StreamRequest)) api.StreamRequest { change(&q); return q }
+	nodes := root.as(wire.StreamRequest{Kind: "api", Method: "GET", Path: "/v1/nodes"}, "admin", "", rights.Admin)
+	logs := root.as(wire.StreamRequest{Kind: "logs", Instance: web(0).Instance, Tail: 1}, "admin", "", rights.Admin)
+	with := func(q wire.StreamRequest, change func(*wire.StreamRequest)) wire.StreamRequest { change(&q); return q }
 	fresh := func() string {
-		return root.as(api.StreamRequest{Kind: "api", Method: "GET", Path: "/v1/nodes"}, "admin", "", rights.Admin).Token
+		return root.as(wire.StreamRequest{Kind: "api", Method: "GET", Path: "/v1/nodes"}, "admin", "", rights.Admin).Token
 	}
 	elsewhere := root.sign(jwt.Claims{Subject: "admin", Roles: []rights.Role{rights.Admin}, Use: jwt.UseCall, Object: nodes.CallObject()}, api.ClusterAudience("oslo"))
 	access := root.sign(jwt.Claims{Subject: "admin", Roles: []rights.Role{rights.Admin}}, api.TokenAudience)
 	exchanged := root.bearer("admin", "", rights.Admin)
 	for _, v := range []struct {
 		what string
-		q    api.StreamRequest
+		q    wire.StreamRequest
 		want int
 	}{
-		{"another path", api.StreamRequest{Kind: "api", Method: "GET", Path: "/v1/tokens", Token: fresh()}, 403},
-		{"another method", api.StreamRequest{Kind: "api", Method: "POST", Path: "/v1/nodes", Token: fresh()}, 403},
-		{"another body", api.StreamRequest{Kind: "api", Method: "GET", Path: "/v1/nodes", Body: []byte("{}"), Token: fresh()}, 403},
-		{"another kind", api.StreamRequest{Kind: "logs", Instance: web(0).Instance, Token: fresh()}, 403},
-		{"another instance", with(logs, func(q *api.StreamRequest) { q.Instance = web(1).Instance }), 403},
-		{"another cluster", with(nodes, func(q *api.StreamRequest) { q.Token = elsewhere }), 401},
-		{"an access token", with(nodes, func(q *api.StreamRequest) { q.Token = access }), 401},
-		{"an exchanged token", with(nodes, func(q *api.StreamRequest) { q.Token = exchanged }), 403},
-		{"the operator's token", with(nodes, func(q *api.StreamRequest) { q.Token = c.token }), 401},
-		{"no token", with(nodes, func(q *api.StreamRequest) { q.Token = "" }), 401},
+		{"another path", wire.StreamRequest{Kind: "api", Method: "GET", Path: "/v1/tokens", Token: fresh()}, 403},
+		{"another method", wire.StreamRequest{Kind: "api", Method: "POST", Path: "/v1/nodes", Token: fresh()}, 403},
+		{"another body", wire.StreamRequest{Kind: "api", Method: "GET", Path: "/v1/nodes", Body: []byte("{}"), Token: fresh()}, 403},
+		{"another kind", wire.StreamRequest{Kind: "logs", Instance: web(0).Instance, Token: fresh()}, 403},
+		{"another instance", with(logs, func(q *wire.StreamRequest) { q.Instance = web(1).Instance }), 403},
+		{"another cluster", with(nodes, func(q *wire.StreamRequest) { q.Token = elsewhere }), 401},
+		{"an access token", with(nodes, func(q *wire.StreamRequest) { q.Token = access }), 401},
+		{"an exchanged token", with(nodes, func(q *wire.StreamRequest) { q.Token = exchanged }), 403},
+		{"the operator's token", with(nodes, func(q *wire.StreamRequest) { q.Token = c.token }), 401},
+		{"no token", with(nodes, func(q *wire.StreamRequest) { q.Token = "" }), 401},
 		{"its request", nodes, 200},
 		{"its request again", nodes, 401},
 		{"logs after another instance was asked for", logs, 401}, // spent by the attempt
@@ -431,7 +432,7 @@ func TestRevocationsReachTheCluster(t *testing.T) {
 	// The same over the root: what it opened in her name ends, too.
 	overRoot := make(chan error, 1)
 	go func() {
-		_, err := root.ask(t.Context(), root.as(api.StreamRequest{Kind: "logs", Instance: web(0).Instance, Follow: true}, "acme/alice", "acme", rights.ApplicationProvider))
+		_, err := root.ask(t.Context(), root.as(wire.StreamRequest{Kind: "logs", Instance: web(0).Instance, Follow: true}, "acme/alice", "acme", rights.ApplicationProvider))
 		overRoot <- err
 	}()
 	eventually(t, "the log is followed four times", func() bool { return root.streams.Open() == 1 })
@@ -496,7 +497,7 @@ func TestANodeGetsNoCredential(t *testing.T) {
 		default:
 		}
 	}))
-	q := root.as(api.StreamRequest{Kind: "logs", Instance: web(0).Instance}, "acme/alice", "acme", rights.ApplicationProvider)
+	q := root.as(wire.StreamRequest{Kind: "logs", Instance: web(0).Instance}, "acme/alice", "acme", rights.ApplicationProvider)
 	go func() { _, _ = root.ask(t.Context(), q) }()
 	select {
 	case text := <-got:
@@ -513,7 +514,7 @@ func TestANodeGetsNoCredential(t *testing.T) {
 func TestAClientExchangesItsTokenForACluster(t *testing.T) {
 	r := startRoot(t, func(*root.Config) {})
 	ctx := t.Context()
-	tok, err := r.admin.CreateToken(ctx, api.TokenRequest{Kind: "cluster"})
+	tok, err := r.admin.CreateJoinToken(ctx, api.TokenRequest{Kind: "cluster"})
 	check(t, err)
 	c := newCluster(t, r.anchor(t), tok.Token)
 	c.run(t)

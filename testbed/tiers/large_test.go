@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	node "github.com/treeline-edge/treeline/node-engine/wiring"
 )
 
 // large is an instance whose spec takes 3 KiB, and hardly any room.
-func large(n int) api.Assignment {
+func large(n int) wire.Assignment {
 	a := web(n)
 	a.Spec.Memory, a.Spec.VCPUs = 1, 0.001
 	a.Spec.Environment = []string{fmt.Sprintf("NUMBER=%d", n), "TEXT=" + strings.Repeat("x", 3<<10)}
@@ -28,7 +29,7 @@ func manyOnOneNode(t *testing.T, root *fakeRoot, c *tier) {
 	l := begin(t, run)
 	rt := cfg.Fake.(*fakeRuntime)
 	c.until(t, "n1", api.NodeReady)
-	var all []api.Assignment
+	var all []wire.Assignment
 	for n := range 2000 {
 		all = append(all, large(n))
 	}
@@ -50,7 +51,7 @@ func manyOnOneNode(t *testing.T, root *fakeRoot, c *tier) {
 	if creates, _ := rt.counts(); creates != 2001 {
 		t.Errorf("%d creations, want 2001", creates)
 	}
-	root.until("all is reported", func(r api.Report) bool {
+	root.until("all is reported", func(r wire.Report) bool {
 		for _, o := range r.Observed {
 			if o.Instance == large(5000).Instance && o.State == api.Running {
 				return true

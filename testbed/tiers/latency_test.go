@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // The way of a change from the root's stream through both daemons and back in a
@@ -15,7 +16,7 @@ func TestNothingOnTheWayWaits(t *testing.T) {
 	root := newRoot(t)
 	c := startCluster(t, root)
 	c.startNode(t, "n1")
-	var all []api.Assignment
+	var all []wire.Assignment
 	// A poll or a pause anywhere would show as its whole length, in every trial; the
 	// bound leaves room for a machine that is busy with other tests.
 	const bound = 150 * time.Millisecond

@@ -21,7 +21,7 @@ func TestMongoKeepsRootAndCluster(t *testing.T) {
 	r := startRoot(t, func(cfg *root.Config) { cfg.Store = daemon.Secret(uri) })
 	ctx := t.Context()
 	check(t, r.admin.CreateTenant(ctx, "acme", "Acme"))
-	tok, err := r.admin.CreateToken(ctx, api.TokenRequest{Kind: "cluster"})
+	tok, err := r.admin.CreateJoinToken(ctx, api.TokenRequest{Kind: "cluster"})
 	check(t, err)
 	c := newCluster(t, r.anchor(t), tok.Token)
 	c.cfg.Store = daemon.Secret(uri)

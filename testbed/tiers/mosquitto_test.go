@@ -9,6 +9,7 @@ import (
 	cluster "github.com/treeline-edge/treeline/cluster-orchestrator/wiring"
 	"github.com/treeline-edge/treeline/internal/bus/bustest"
 	"github.com/treeline-edge/treeline/internal/freeport"
+	"github.com/treeline-edge/treeline/internal/wire"
 	node "github.com/treeline-edge/treeline/node-engine/wiring"
 )
 
@@ -37,7 +38,7 @@ func TestMosquittoCarriesACluster(t *testing.T) {
 	root.set(web(0))
 	root.observed(web(0).Instance, api.Running)
 	root.set()
-	root.until("it is gone", func(r api.Report) bool { return len(r.Observed) == 1 && r.Observed[0].Stopped })
+	root.until("it is gone", func(r wire.Report) bool { return len(r.Observed) == 1 && r.Observed[0].Stopped })
 	if running() != 0 {
 		t.Errorf("withdrawn, and %d run", running())
 	}
@@ -52,7 +53,7 @@ func TestMosquittoCarriesACluster(t *testing.T) {
 	root.set(web(2), web(3))
 	broker.Start(t)
 	root.observed(web(3).Instance, api.Running)
-	root.until("what was taken away is gone", func(r api.Report) bool {
+	root.until("what was taken away is gone", func(r wire.Report) bool {
 		for _, o := range r.Observed {
 			if o.Instance == web(1).Instance && o.Stopped {
 				return true

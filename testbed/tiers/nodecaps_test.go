@@ -70,7 +70,7 @@ func TestAnOperatorCapsANodeByOrder(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit %d: %s", code, said)
 	}
-	says(said, "node n1 of cluster munich counts for at most 1.5 vCPU, 100 MiB")
+	says(said, "node n1 of cluster munich is limited to 1.5 vCPU, 100 MiB")
 	says(c.must("describe", "node", "n1"), "Caps:         1.5 vCPU, 100 MiB\n", "1.5 vCPU, 100 MiB", "memory: claims ")
 	says(c.must("get", "nodes", "-o", "wide"), "CAPPED", "memory claims ", "0/100 MiB")
 	c.apply(greedy)
@@ -80,9 +80,9 @@ func TestAnOperatorCapsANodeByOrder(t *testing.T) {
 	})
 	// Flags that are not given leave theirs.
 	_, said, _ = c.run("cap", "node", "munich/n1", "--vcpus", "0")
-	says(said, "at most 100 MiB")
+	says(said, "is limited to 100 MiB")
 	_, said, _ = c.run("cap", "node", "munich/n1", "--memory", "0")
-	says(said, "counts for what it claims")
+	says(said, "is limited to node_caps of its cluster only")
 	c.must("wait", "greedy/large", "--timeout", "3m")
 	for _, wrong := range [][]string{{"cap", "node", "n1"}, {"cap", "node", "n1", "--memory", "-1"}, {"cap", "node", "n1", "--nodes", "1"}} {
 		if _, said, code := c.run(wrong...); code != 2 {

@@ -22,6 +22,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/keeper"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/clusterlink"
 	node "github.com/treeline-edge/treeline/node-engine/wiring"
 	rootwiring "github.com/treeline-edge/treeline/root-orchestrator/wiring"
@@ -128,14 +129,14 @@ func TestCertificatesAreRenewedUnderOpenConnections(t *testing.T) {
 		err = within(2*life, "what the root asks for runs", func() bool {
 			root.mu.Lock()
 			defer root.mu.Unlock()
-			return slices.ContainsFunc(root.reports, func(r api.Report) bool {
+			return slices.ContainsFunc(root.reports, func(r wire.Report) bool {
 				return slices.ContainsFunc(r.Observed, func(o api.Observed) bool { return o.State == api.Running })
 			})
 		})
 		if err != nil {
 			return err
 		}
-		logs := root.as(api.StreamRequest{Kind: "logs", Instance: web(0).Instance, Tail: 5}, "acme/alice", "acme", rights.ApplicationProvider)
+		logs := root.as(wire.StreamRequest{Kind: "logs", Instance: web(0).Instance, Tail: 5}, "acme/alice", "acme", rights.ApplicationProvider)
 		if text, err := root.ask(t.Context(), logs); err != nil || !strings.HasPrefix(string(text), "tail 5") {
 			return fmt.Errorf("logs after the renewals: %q, %v", text, err)
 		}
@@ -165,7 +166,7 @@ func TestARemovedNodeStaysOutOverARestart(t *testing.T) {
 	check(t, err)
 	csr, err := ca.Request(pair.Key)
 	check(t, err)
-	again := call.JSON(t.Context(), c.http, c.url+"/v1/join/node", api.JoinNode{
+	again := call.JSON(t.Context(), c.http, c.url+"/v1/join/node", wire.JoinNode{
 		Token: cfg.Token.Reveal(), CSR: enrol.Text(csr), Info: api.NodeInfo{ID: "n1", Runtimes: []string{"container"}, Arch: "amd64"},
 	}, nil)
 	if !errors.Is(again, api.ErrUnauthenticated) {
@@ -256,7 +257,7 @@ func TestTheRootRenewsAClustersAuthority(t *testing.T) {
 	ofShortLife(t, func(t *testing.T, life time.Duration) error {
 		r := startRoot(t, func(cfg *rootwiring.Config) { cfg.CertLife = life })
 		defer r.stop()
-		tok, err := r.admin.CreateToken(t.Context(), api.TokenRequest{Kind: "cluster"})
+		tok, err := r.admin.CreateJoinToken(t.Context(), api.TokenRequest{Kind: "cluster"})
 		check(t, err)
 		c := newCluster(t, r.anchor(t), tok.Token)
 		log := newTally()
@@ -281,7 +282,7 @@ func TestTheRootRenewsAClustersAuthority(t *testing.T) {
 		}
 
 		// Forgotten by the root, it can renew no more, though its certificate lasts.
-		check(t, r.admin.ForgetCluster(t.Context(), "munich", 0))
+		check(t, r.admin.RemoveCluster(t.Context(), "munich", 0))
 		err = within(life, "a renewal is refused", func() bool { return log.said("certificate not renewed authority") > 0 })
 		if n := log.said("connected to the root"); err != nil || n != 1 {
 			return fmt.Errorf("forgotten, and connected again: %d times, %v", n, err)

@@ -28,6 +28,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/store/mem"
 	"github.com/treeline-edge/treeline/internal/streams"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // fakeRoot speaks the root's side of the contract and decides nothing.
@@ -35,7 +36,7 @@ type fakeRoot struct {
 	*httptest.Server
 	t       *testing.T
 	ca      *ca.Authority
-	desk    *jointoken.Desk
+	desk    *jointoken.Store
 	signer  jwt.Signer
 	ring    *jwt.Ring
 	revoked *revoke.Log
@@ -43,10 +44,10 @@ type fakeRoot struct {
 
 	mu      sync.Mutex
 	gen     api.Generation
-	want    []api.Assignment
+	want    []wire.Assignment
 	digest  api.Digest
-	streamC chan any // api.Desired, api.StreamRequest or api.Revocations for the open stream
-	reports []api.Report
+	streamC chan any // wire.Desired, wire.StreamRequest or wire.Revocations for the open stream
+	reports []wire.Report
 	changed chan struct{}
 
 	opened, renewals, keyAsks int
@@ -90,7 +91,7 @@ func newRoot(t *testing.T) *fakeRoot {
 	r.Server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	r.Server.StartTLS()
 	t.Cleanup(r.Server.Close)
-	r.desk, err = jointoken.NewDesk(mem.New(), nil, r.URL, authority.Hash(), time.Now)
+	r.desk, err = jointoken.NewStore(mem.New(), nil, r.URL, authority.Hash(), time.Now)
 	check(t, err)
 	return r
 }
@@ -114,7 +115,7 @@ func (r *fakeRoot) sign(c jwt.Claims, audience string) string {
 }
 
 // as is the request in the person's name, with a token that is delegated for it.
-func (r *fakeRoot) as(q api.StreamRequest, user string, tenant api.Tenant, roles ...rights.Role) api.StreamRequest {
+func (r *fakeRoot) as(q wire.StreamRequest, user string, tenant api.Tenant, roles ...rights.Role) wire.StreamRequest {
 	q.Token = r.sign(jwt.Claims{
 		Subject: user, Tenant: tenant, Roles: roles, Use: jwt.UseCall, Object: q.CallObject(),
 	}, api.ClusterAudience("munich"))
@@ -130,7 +131,7 @@ func (r *fakeRoot) revoke(user string) {
 }
 
 func (r *fakeRoot) join(w http.ResponseWriter, req *http.Request) {
-	var in api.JoinCluster
+	var in wire.JoinCluster
 	_ = json.NewDecoder(req.Body).Decode(&in)
 	t, err := jointoken.Parse(in.Token)
 	if err != nil {
@@ -150,7 +151,7 @@ func (r *fakeRoot) join(w http.ResponseWriter, req *http.Request) {
 		call.Write(w, err)
 		return
 	}
-	out := api.ClusterJoined{Chain: string(ca.EncodeChain(chain)), Info: in.Info, JWTKeys: r.tokenKeys()}
+	out := wire.ClusterJoined{Chain: string(ca.EncodeChain(chain)), Info: in.Info, JWTKeys: r.tokenKeys()}
 	out.Info.Tenant = "acme"
 	_ = json.NewEncoder(w).Encode(out)
 }
@@ -167,11 +168,11 @@ func (r *fakeRoot) keys(w http.ResponseWriter, _ *http.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.keyAsks++
-	_ = json.NewEncoder(w).Encode(api.ClusterKeys{JWTKeys: r.tokenKeys()})
+	_ = json.NewEncoder(w).Encode(wire.ClusterKeys{JWTKeys: r.tokenKeys()})
 }
 
 func (r *fakeRoot) renew(w http.ResponseWriter, req *http.Request) {
-	var in api.Renew
+	var in wire.Renew
 	_ = json.NewDecoder(req.Body).Decode(&in)
 	b, _ := pem.Decode([]byte(in.CSR))
 	id, err := identity.Of(req.TLS.PeerCertificates[0])
@@ -186,7 +187,7 @@ func (r *fakeRoot) renew(w http.ResponseWriter, req *http.Request) {
 	r.mu.Lock()
 	r.renewals++
 	r.mu.Unlock()
-	_ = json.NewEncoder(w).Encode(api.ClusterJoined{
+	_ = json.NewEncoder(w).Encode(wire.ClusterJoined{
 		Chain: string(ca.EncodeChain(chain)), Info: api.ClusterInfo{ID: id.Cluster, Tenant: "acme"}, JWTKeys: r.tokenKeys(),
 	})
 }
@@ -198,7 +199,7 @@ func (r *fakeRoot) desired(w http.ResponseWriter, req *http.Request) {
 	r.opened++
 	c <- r.revoked.Since(0)
 	if req.URL.Query().Get("digest") != fmt.Sprint(uint64(r.digest)) {
-		c <- api.Desired{Gen: r.gen, Put: r.want, Digest: r.digest}
+		c <- wire.Desired{Gen: r.gen, Put: r.want, Digest: r.digest}
 	}
 	r.mu.Unlock()
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -209,9 +210,9 @@ func (r *fakeRoot) desired(w http.ResponseWriter, req *http.Request) {
 		case m := <-c:
 			name := "desired"
 			switch m.(type) {
-			case api.StreamRequest:
+			case wire.StreamRequest:
 				name = "stream"
-			case api.Revocations:
+			case wire.Revocations:
 				name = "revoked"
 			}
 			b, _ := json.Marshal(m)
@@ -224,11 +225,11 @@ func (r *fakeRoot) desired(w http.ResponseWriter, req *http.Request) {
 }
 
 func (r *fakeRoot) report(w http.ResponseWriter, req *http.Request) {
-	var rep api.Report
+	var rep wire.Report
 	_ = json.NewDecoder(req.Body).Decode(&rep)
 	r.mu.Lock()
 	r.reports = append(r.reports, rep)
-	ack := api.ReportAck{Boot: rep.Boot, Seq: rep.Seq, Gen: r.gen}
+	ack := wire.ReportAck{Boot: rep.Boot, Seq: rep.Seq, Gen: r.gen}
 	r.mu.Unlock()
 	select {
 	case r.changed <- struct{}{}:
@@ -249,7 +250,7 @@ func (r *fakeRoot) deliver(w http.ResponseWriter, req *http.Request) {
 }
 
 // set changes what the cluster should have.
-func (r *fakeRoot) set(want ...api.Assignment) {
+func (r *fakeRoot) set(want ...wire.Assignment) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.gen++
@@ -258,13 +259,13 @@ func (r *fakeRoot) set(want ...api.Assignment) {
 		r.digest = r.digest.Toggle(a.Digest())
 	}
 	if r.streamC != nil {
-		r.streamC <- api.Desired{Gen: r.gen, Put: want, Digest: r.digest}
+		r.streamC <- wire.Desired{Gen: r.gen, Put: want, Digest: r.digest}
 	}
 }
 
 // ask has the cluster dial a stream out.
-func (r *fakeRoot) ask(ctx context.Context, q api.StreamRequest) ([]byte, error) {
-	w, err := r.streams.Expect("c", api.StreamRequest{})
+func (r *fakeRoot) ask(ctx context.Context, q wire.StreamRequest) ([]byte, error) {
+	w, err := r.streams.Expect("c", wire.StreamRequest{})
 	check(r.t, err)
 	defer w.Close()
 	q.ID = w.ID()
@@ -279,7 +280,7 @@ func (r *fakeRoot) ask(ctx context.Context, q api.StreamRequest) ([]byte, error)
 }
 
 // until waits for a report of which ok is true.
-func (r *fakeRoot) until(what string, ok func(api.Report) bool) api.Report {
+func (r *fakeRoot) until(what string, ok func(wire.Report) bool) wire.Report {
 	r.t.Helper()
 	deadline := time.After(patience)
 	seen := 0
@@ -305,7 +306,7 @@ func (r *fakeRoot) until(what string, ok func(api.Report) bool) api.Report {
 func (r *fakeRoot) observed(id api.InstanceID, s api.State) api.Observed {
 	r.t.Helper()
 	var got api.Observed
-	r.until(fmt.Sprintf("%s is %s", id, s), func(rep api.Report) bool {
+	r.until(fmt.Sprintf("%s is %s", id, s), func(rep wire.Report) bool {
 		for _, o := range rep.Observed {
 			if o.Instance == id && o.State == s {
 				got = o

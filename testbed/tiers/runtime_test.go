@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
@@ -16,7 +17,7 @@ import (
 // that use it, as containers do.
 type fakeRuntime struct {
 	mu      sync.Mutex
-	have    map[api.Key]runtime.Status
+	have    map[wire.Key]runtime.Status
 	creates int
 	stops   int
 	exits   map[chan<- runtime.Exit]context.Context
@@ -24,7 +25,7 @@ type fakeRuntime struct {
 }
 
 func newRuntime() *fakeRuntime {
-	return &fakeRuntime{have: map[api.Key]runtime.Status{}, exits: map[chan<- runtime.Exit]context.Context{}}
+	return &fakeRuntime{have: map[wire.Key]runtime.Status{}, exits: map[chan<- runtime.Exit]context.Context{}}
 }
 
 func (f *fakeRuntime) Info(context.Context) (runtime.Info, error) {
@@ -53,23 +54,23 @@ func (f *fakeRuntime) Create(ctx context.Context, w runtime.Workload) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.creates++
-	f.have[w.Key] = runtime.Status{Key: w.Key, Attempt: w.Attempt, Phase: api.WorkloadCreated, Spec: w.Spec}
+	f.have[w.Key] = runtime.Status{Key: w.Key, Attempt: w.Attempt, Phase: wire.WorkloadCreated, Spec: w.Spec}
 	return nil
 }
 
-func (f *fakeRuntime) Start(_ context.Context, k api.Key) error {
+func (f *fakeRuntime) Start(_ context.Context, k wire.Key) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s, ok := f.have[k]
 	if !ok {
 		return fmt.Errorf("start %s: %w", k, api.ErrNotFound)
 	}
-	s.Phase = api.WorkloadRunning
+	s.Phase = wire.WorkloadRunning
 	f.have[k] = s
 	return nil
 }
 
-func (f *fakeRuntime) Stop(_ context.Context, k api.Key, _ time.Duration) error {
+func (f *fakeRuntime) Stop(_ context.Context, k wire.Key, _ time.Duration) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stops++
@@ -99,23 +100,23 @@ func (f *fakeRuntime) Watch(ctx context.Context, exits chan<- runtime.Exit) erro
 }
 
 // kill ends a workload as a crash would.
-func (f *fakeRuntime) kill(k api.Key, code int) {
+func (f *fakeRuntime) kill(k wire.Key, code int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.have[k]
-	s.Phase, s.ExitCode = api.WorkloadExited, code
+	s.Phase, s.ExitCode = wire.WorkloadExited, code
 	f.have[k] = s
 	for c := range f.exits {
 		c <- runtime.Exit{Key: k, Attempt: s.Attempt, ExitCode: code}
 	}
 }
 
-func (f *fakeRuntime) running() []api.Key {
+func (f *fakeRuntime) running() []wire.Key {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var keys []api.Key
+	var keys []wire.Key
 	for k, s := range f.have {
-		if s.Phase == api.WorkloadRunning {
+		if s.Phase == wire.WorkloadRunning {
 			keys = append(keys, k)
 		}
 	}
@@ -128,7 +129,7 @@ func (f *fakeRuntime) counts() (creates, stops int) {
 	return f.creates, f.stops
 }
 
-func (f *fakeRuntime) Logs(ctx context.Context, k api.Key, tail int, follow bool) (io.ReadCloser, error) {
+func (f *fakeRuntime) Logs(ctx context.Context, k wire.Key, tail int, follow bool) (io.ReadCloser, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, ok := f.have[k]; !ok {

@@ -14,6 +14,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/freeport"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/internal/wire"
 	node "github.com/treeline-edge/treeline/node-engine/wiring"
 )
 
@@ -57,7 +58,7 @@ func (c *tier) untilNode(t *testing.T, id api.NodeID, what string, ok func(api.N
 	}
 }
 
-// TestBrokerIsSwitched follows the procedure of docs/operator.md, from the embedded broker to
+// TestBrokerIsSwitched follows the procedure of docs/how-to/operator.md, from the embedded broker to
 // Mosquitto and back. All nodes follow, also one that was off meanwhile, and no workload is
 // touched.
 func TestBrokerIsSwitched(t *testing.T) {
@@ -79,15 +80,15 @@ func TestBrokerIsSwitched(t *testing.T) {
 	outer := "mqtts://" + addr
 	life.stop() // n2 is off while the others are told
 	c.reconfigure(t, cluster.BrokerConfig{Next: outer})
-	c.know(t, []string{api.EmbeddedBroker, outer}, "n1")
+	c.know(t, []string{wire.EmbeddedBroker, outer}, "n1")
 	broker := bustest.StartMosquittoAt(t, shipped, addr, filepath.Join(c.cfg.Data, cluster.BrokerDir))
 
 	began := time.Now()
-	c.reconfigure(t, cluster.BrokerConfig{URL: outer, Next: api.EmbeddedBroker})
+	c.reconfigure(t, cluster.BrokerConfig{URL: outer, Next: wire.EmbeddedBroker})
 	c.heard(t, began, "n1")
 	begin(t, func(ctx context.Context) error { return node.Run(ctx, two, quiet(t)) })
 	c.heard(t, began, "n2") // it asked the cluster where the broker is
-	c.know(t, []string{outer, api.EmbeddedBroker}, "n1", "n2")
+	c.know(t, []string{outer, wire.EmbeddedBroker}, "n1", "n2")
 	root.set(web(0), web(1), web(2))
 	root.observed(web(2).Instance, api.Running)
 

@@ -32,7 +32,7 @@ func openTerminalWith(t *testing.T, change func(*cluster.Config)) *terminal {
 	t.Helper()
 	r := startRoot(t, func(*root.Config) {})
 	check(t, r.admin.CreateTenant(t.Context(), "acme", "Acme"))
-	tok, err := r.admin.CreateToken(t.Context(), api.TokenRequest{Kind: "cluster"})
+	tok, err := r.admin.CreateJoinToken(t.Context(), api.TokenRequest{Kind: "cluster"})
 	check(t, err)
 	c := newCluster(t, r.anchor(t), tok.Token)
 	change(&c.cfg)
@@ -200,7 +200,7 @@ func TestOperatorsDrainAndNameNodes(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 	_, stderr, code = c.run("drain", "munich/n1", "--force", "--timeout", "2m")
-	if code != 0 || !strings.Contains(stderr, "is drained") {
+	if code != 0 || !strings.Contains(stderr, "drained") {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 	if out := c.must("get", "apps"); !strings.Contains(out, "0/2") {

@@ -30,6 +30,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/leaktest"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/clusterlink"
 	node "github.com/treeline-edge/treeline/node-engine/wiring"
 )
@@ -197,8 +198,8 @@ func (c *tier) until(t *testing.T, n api.NodeID, s api.NodeStatus) api.Node {
 	}
 }
 
-func web(n int) api.Assignment {
-	return api.Assignment{
+func web(n int) wire.Assignment {
+	return wire.Assignment{
 		Instance: api.ServiceID("acme/shop.prod.web.v1").Instance(n), Epoch: api.EpochOf(7, 0), SpecRev: 7,
 		Spec: api.Microservice{Name: "web", Namespace: "v1", Virtualization: "container", Code: "web:1", Memory: 64, VCPUs: 0.5},
 	}
@@ -209,7 +210,7 @@ func TestDesiredComesDownAndObservedGoesUp(t *testing.T) {
 	c := startCluster(t, root)
 	_, cfg := c.startNode(t, "n1")
 	rt := cfg.Fake.(*fakeRuntime)
-	root.until("there is a node", func(r api.Report) bool { return r.Aggregate.Nodes == 1 && r.Aggregate.Free.MilliCPU == 4000 })
+	root.until("there is a node", func(r wire.Report) bool { return r.Aggregate.Nodes == 1 && r.Aggregate.Free.MilliCPU == 4000 })
 
 	began := time.Now()
 	root.set(web(0))
@@ -230,12 +231,12 @@ func TestDesiredComesDownAndObservedGoesUp(t *testing.T) {
 	if failed.Reason != api.ReasonExited || failed.ExitCode == nil || *failed.ExitCode != 3 {
 		t.Errorf("after the crash: %+v", failed)
 	}
-	root.until("it runs again", func(r api.Report) bool {
+	root.until("it runs again", func(r wire.Report) bool {
 		return len(r.Observed) == 1 && r.Observed[0].State == api.Running && r.Observed[0].Restarts == 1
 	})
 
 	root.set()
-	root.until("it is gone", func(r api.Report) bool { return len(r.Observed) == 1 && r.Observed[0].Stopped })
+	root.until("it is gone", func(r wire.Report) bool { return len(r.Observed) == 1 && r.Observed[0].Stopped })
 	if len(rt.running()) != 0 {
 		t.Errorf("withdrawn, and the runtime runs %v", rt.running())
 	}
@@ -247,10 +248,10 @@ func TestLogsAndTheAPIReachTheRootOverStreams(t *testing.T) {
 	c.startNode(t, "n1")
 	root.set(web(0))
 	root.observed(web(0).Instance, api.Running)
-	alice := func(q api.StreamRequest) api.StreamRequest {
+	alice := func(q wire.StreamRequest) wire.StreamRequest {
 		return root.as(q, "acme/alice", "acme", rights.ApplicationProvider)
 	}
-	logs := api.StreamRequest{Kind: "logs", Instance: web(0).Instance, Tail: 5}
+	logs := wire.StreamRequest{Kind: "logs", Instance: web(0).Instance, Tail: 5}
 	text, err := root.ask(t.Context(), alice(logs))
 	if err != nil || string(text) != "tail 5 of acme/shop.prod.web.v1#0\n" {
 		t.Errorf("logs %q, %v", text, err)
@@ -263,7 +264,7 @@ func TestLogsAndTheAPIReachTheRootOverStreams(t *testing.T) {
 		t.Errorf("logs of what is not there: %v", err)
 	}
 
-	get := api.StreamRequest{Kind: "api", Method: "GET", Path: "/v1/nodes"}
+	get := wire.StreamRequest{Kind: "api", Method: "GET", Path: "/v1/nodes"}
 	text, err = root.ask(t.Context(), root.as(get, "acme/otto", "acme", rights.InfrastructureProvider))
 	check(t, err)
 	resp, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(text)), nil)
@@ -381,7 +382,7 @@ func TestWhoMayJoin(t *testing.T) {
 	refused("a token for a cluster", c.nodeConfig(t, "n5", root.token()), api.ErrInvalid)
 
 	// A token made for one cluster, shown to another.
-	err = call.JSON(t.Context(), c.http, c.url+"/v1/join/node", api.JoinNode{Token: foreign, CSR: request(t)}, nil)
+	err = call.JSON(t.Context(), c.http, c.url+"/v1/join/node", wire.JoinNode{Token: foreign, CSR: request(t)}, nil)
 	if !errors.Is(err, api.ErrUnauthenticated) {
 		t.Errorf("another cluster's token: %v", err)
 	}

@@ -1,9 +1,8 @@
-// Package broker is the cluster's own MQTT broker, in process: mochi-mqtt behind
-// a door that knows the nodes by their certificates. It speaks MQTT 3.1.1 over
-// TLS with client certificates only. A node reads and writes its own topics (see
-// api/topic); the cluster itself takes part through Bus, without a connection and
-// without loss. Nothing is kept on disk: the cluster publishes its desired sets
-// again when it starts.
+// Package broker is the cluster's embedded MQTT broker: mochi-mqtt behind a listener that
+// identifies nodes by their certificates. It speaks MQTT 3.1.1 over TLS with client
+// certificates only. A node reads and writes its own topics (see api/topic). The cluster uses
+// Bus, without a connection and without loss. Nothing is stored on disk: the cluster publishes
+// its desired sets again when it starts.
 //
 //	b, err := broker.New(broker.Options{TLS: conf, Identify: ids.Node})
 //	go b.Serve(ctx, listener)
@@ -29,18 +28,18 @@ import (
 	"github.com/treeline-edge/treeline/internal/refusals"
 )
 
-// Options describes a broker.
+// Options configures a broker.
 type Options struct {
-	// TLS is used by Serve. Client certificates are required whatever it says.
+	// TLS is used by Serve. Client certificates are required whatever it contains.
 	TLS *tls.Config
 
 	// Cluster is the cluster whose nodes Serve is for; the nodes of another have few
 	// connections together (gate.Options.Own).
 	Cluster api.ClusterID
 
-	// Identify names the node that a verified connection belongs to, or refuses
-	// it. It is asked once more after the connection is registered, so that a
-	// node revoked meanwhile (see Disconnect) cannot slip in. Required.
+	// Identify returns the node of a verified connection, or refuses it. It is called again
+	// after the connection is registered, so that a node that is revoked in between (see
+	// Disconnect) is refused. Required.
 	Identify func(tls.ConnectionState) (api.NodeID, error)
 
 	MaxClients       int           // connections at once; default 10,000
@@ -79,8 +78,7 @@ type Broker struct {
 	done   chan struct{}
 }
 
-// New makes a broker. It serves the cluster's own bus at once, and nodes through
-// Serve and ServeConn.
+// New makes a broker. The cluster's bus works at once; Serve and ServeConn accept nodes.
 func New(o Options) (*Broker, error) {
 	if o.Identify == nil {
 		return nil, errors.New("broker: Identify is required")
@@ -113,8 +111,8 @@ func New(o Options) (*Broker, error) {
 		InlineClient: true,
 		Logger:       slog.New(slog.DiscardHandler), // it would log whole payloads
 	})
-	// The engine's own Serve is never called: it only adds tickers that publish
-	// $SYS, stop the world to measure memory, and expire what never expires here.
+	// The engine's own Serve is not used: it adds tickers that publish $SYS, stop the world to
+	// measure memory, and expire what never expires here.
 	if err := b.srv.AddHook(&guard{srv: b.srv, stats: &b.stats, refused: refusals.New(o.Log, "refused a node"), sessions: map[string]*mqtt.Client{}}, nil); err != nil {
 		return nil, fmt.Errorf("broker: %w", err)
 	}
@@ -129,12 +127,12 @@ func or[T int | time.Duration](v, otherwise T) T {
 	return otherwise
 }
 
-// Bus is the cluster's own end of the bus. It may publish and subscribe to
-// everything, and no QoS 0 message is lost on its way to it: when its handlers
-// fall behind, the nodes that publish are slowed. Closing it leaves the broker running.
+// Bus returns the cluster's own bus. It may publish and subscribe to everything and loses no
+// QoS 0 message: when its handlers are slow, publishing nodes are slowed. Closing it leaves
+// the broker running.
 func (b *Broker) Bus() bus.Bus { return b.bus }
 
-// Stats are the broker's counters.
+// Stats returns the broker's counters.
 func (b *Broker) Stats() *Stats { return &b.stats }
 
 // Serve accepts nodes until ctx ends, then closes l and the connections it
@@ -169,9 +167,8 @@ func (b *Broker) Serve(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-// ServeConn serves one connection that another listener accepted, such as one
-// that shares its port by ALPN, until it ends or ctx does. The listener must
-// have asked for and verified a client certificate.
+// ServeConn serves a connection that another listener accepted, for example on a port shared
+// by ALPN, until it or ctx ends. The listener must have verified a client certificate.
 func (b *Broker) ServeConn(ctx context.Context, secure *tls.Conn) error {
 	c, err := b.admit(ctx, secure)
 	if err != nil {
@@ -185,7 +182,7 @@ func (b *Broker) ServeConn(ctx context.Context, secure *tls.Conn) error {
 	return b.converse(c)
 }
 
-// admit makes the handshake, reads CONNECT and registers the connection.
+// admit performs the handshake, reads CONNECT and registers the connection.
 func (b *Broker) admit(ctx context.Context, secure *tls.Conn) (_ *conn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.o.HandshakeTimeout)
 	defer cancel()
@@ -203,7 +200,7 @@ func (b *Broker) admit(ctx context.Context, secure *tls.Conn) (_ *conn, err erro
 		return nil, fmt.Errorf("identify: %w", err)
 	}
 	if !api.ValidMachineName(string(id)) {
-		return nil, fmt.Errorf("identity %q is no node's: %w", id, api.ErrUnauthenticated)
+		return nil, fmt.Errorf("identity %q is not of a node: %w", id, api.ErrUnauthenticated)
 	}
 	if err := b.rates.Allow(time.Now(), "", string(id)); err != nil {
 		return nil, err
@@ -265,8 +262,8 @@ func (b *Broker) forget(c *conn) {
 	b.wg.Done()
 }
 
-// converse runs the engine on the connection. A panic there is a packet that its
-// parser cannot take; it must cost this connection only.
+// converse runs the engine on the connection. A panic is caused by a packet that its parser
+// cannot handle, and ends this connection only.
 func (b *Broker) converse(c *conn) (err error) {
 	defer c.Close()
 	defer func() {
@@ -279,8 +276,8 @@ func (b *Broker) converse(c *conn) (err error) {
 	return b.srv.EstablishConnection("node", c)
 }
 
-// Disconnect ends all sessions of a node, whose wills are published. Revoke the
-// node in what Identify asks first, else it comes back.
+// Disconnect ends all sessions of a node; their wills are published. Make Identify refuse the
+// node first, or it reconnects.
 func (b *Broker) Disconnect(id api.NodeID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -289,7 +286,7 @@ func (b *Broker) Disconnect(id api.NodeID) {
 	}
 }
 
-// Close ends the connections and the bus and returns when all is quiet.
+// Close ends the connections and the bus, and returns when all goroutines have ended.
 func (b *Broker) Close() error {
 	b.mu.Lock()
 	if b.closed {

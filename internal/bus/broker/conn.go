@@ -18,12 +18,12 @@ const (
 
 var errSlow = errors.New("the client reads too slowly")
 
-// conn is a node's connection as the broker engine sees it.
+// conn is a node's connection for the broker engine.
 //
-// The engine writes under locks that publishers need too, so one node that stops
-// reading would stop the cluster's publishing to all. Write therefore never
-// blocks: it queues, a goroutine that lives only while there is something to
-// write drains, and who lets too much pile up is cut off.
+// The engine writes under locks that publishers need, so that one node that stops reading
+// would stop the cluster's publishing to all. Therefore Write never blocks: it queues, a
+// goroutine that runs while there is something to write drains the queue, and a connection
+// with too long a queue is closed.
 type conn struct {
 	net.Conn
 	id         api.NodeID
@@ -44,7 +44,7 @@ type conn struct {
 	err     error
 }
 
-// Read gives the CONNECT packet once more, then what follows.
+// Read returns the CONNECT packet again, then what follows.
 func (c *conn) Read(p []byte) (n int, err error) {
 	if len(c.head) > 0 {
 		n = copy(p, c.head)
@@ -107,7 +107,7 @@ func (c *conn) drain() {
 	}
 }
 
-// Close wakes the reader at once and lets what is queued go out first.
+// Close ends reading at once and writes what is queued first.
 func (c *conn) Close() error {
 	c.mu.Lock()
 	already, writing := c.closing, c.writing
@@ -122,8 +122,8 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// SetDeadline is how the engine enforces the keepalive. It concerns reading only:
-// writes have their own deadline, which a node that keeps sending must not move.
+// SetDeadline enforces the keepalive for the engine. It applies to reading only: writes have a
+// deadline of their own, which a node that keeps sending must not extend.
 func (c *conn) SetDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

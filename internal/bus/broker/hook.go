@@ -13,13 +13,14 @@ import (
 	"github.com/treeline-edge/treeline/internal/refusals"
 )
 
-// maxKeepAlive is what a client's keepalive is cut to, in seconds; none means this.
+// maxKeepAlive bounds a client's keepalive, in seconds. It also applies to clients without
+// one.
 const maxKeepAlive = 600
 
-// discard is where a will goes that must not be published: nobody can read it.
+// discard is the topic for wills that must not be published: nobody can read it.
 const discard = "$discard"
 
-// guard is the broker engine's hook: rights, limits, counters.
+// guard is the broker engine's hook: access rights, limits, counters.
 type guard struct {
 	mqtt.HookBase
 	srv     *mqtt.Server
@@ -40,12 +41,11 @@ func (*guard) Provides(b byte) bool {
 	}, b)
 }
 
-// OnConnectAuthenticate decides whether the connection, whose certificate has
-// been identified, may have the session that it asks for, and gives the session
-// a name that no other identity's can equal: node "a" with client id "a-b" must
-// not meet node "a-b". Within the engine each session has a number besides: the
-// engine ends a session by its name, after it has looked whether a newer one of that
-// name is there, and one that came in between lost its subscriptions without a word.
+// OnConnectAuthenticate decides whether the identified connection may have its session, and
+// gives the session a name that no other identity can have: node "a" with client id "a-b" must
+// not share a name with node "a-b". Each session also has a number, because the engine ends
+// sessions by name after it has checked for a newer one: a session that started in between
+// would silently lose its subscriptions.
 func (g *guard) OnConnectAuthenticate(cl *mqtt.Client, pk packets.Packet) bool {
 	c := cl.Net.Conn.(*conn)
 	suffix, ok := strings.CutPrefix(pk.Connect.ClientIdentifier, string(c.id))
@@ -84,7 +84,7 @@ func (g *guard) OnSessionEstablish(cl *mqtt.Client, _ packets.Packet) {
 	}
 }
 
-// OnDisconnect forgets a session that has ended.
+// OnDisconnect removes a session that has ended.
 func (g *guard) OnDisconnect(cl *mqtt.Client, _ error, _ bool) {
 	c, ok := cl.Net.Conn.(*conn)
 	if !ok {
@@ -97,8 +97,8 @@ func (g *guard) OnDisconnect(cl *mqtt.Client, _ error, _ bool) {
 	}
 }
 
-// OnWill withholds the will of a session that was taken over: its node lives,
-// and the will might arrive after the new session's first heartbeat.
+// OnWill withholds the will of a session that was taken over: its node is alive, and the will
+// might arrive after the new session's first heartbeat.
 func (g *guard) OnWill(cl *mqtt.Client, w mqtt.Will) (mqtt.Will, error) {
 	if cl.Net.Conn.(*conn).superseded.Load() {
 		w.TopicName = discard
@@ -122,8 +122,8 @@ func (g *guard) OnACLCheck(cl *mqtt.Client, name string, write bool) bool {
 	return true
 }
 
-// OnPublish counts, and lets a node retain only what the topic's leaf says, so
-// that nodes cannot fill the broker's memory.
+// OnPublish counts, and lets a node retain only what the topic's leaf allows, so that nodes
+// cannot fill the broker's memory.
 func (g *guard) OnPublish(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
 	if cl.Net.Inline {
 		return pk, nil

@@ -12,7 +12,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/bus"
 )
 
-// inboxSize is how far a handler may fall behind before publishers wait for it.
+// inboxSize is the number of messages that a handler may be behind before publishers wait for
+// it.
 const inboxSize = 1024
 
 // inline is the bus of the broker's own process.
@@ -72,8 +73,8 @@ func (b *inline) Subscribe(ctx context.Context, filter string, qos byte, fn func
 		case <-b.done:
 		}
 	}
-	// What is published meanwhile waits until the retained messages are in the
-	// inbox; else an old state could follow a new one.
+	// Messages published meanwhile wait until the retained messages are in the inbox;
+	// otherwise an old state could follow a new one.
 	primed := make(chan struct{})
 
 	b.mu.Lock()

@@ -16,13 +16,13 @@ import (
 	"time"
 )
 
-// CA is a throwaway certificate authority.
+// CA is a certificate authority for tests.
 type CA struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// NewCA makes a certificate authority for one test.
+// NewCA makes a certificate authority.
 func NewCA(t testing.TB) *CA {
 	t.Helper()
 	key := newKey(t)
@@ -51,8 +51,7 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
-// Issue makes a certificate for the common name, good for a client and for a
-// server on the loopback.
+// Issue makes a certificate for the common name, for clients and for servers on the loopback.
 func (ca *CA) Issue(t testing.TB, name string) tls.Certificate {
 	t.Helper()
 	key := newKey(t)
@@ -80,7 +79,7 @@ func (ca *CA) pool() *x509.CertPool {
 	return p
 }
 
-// Server is a TLS configuration that requires client certificates of this CA.
+// Server returns a TLS configuration that requires client certificates of this CA.
 func (ca *CA) Server(t testing.TB) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{ca.Issue(t, "broker")},
@@ -88,7 +87,7 @@ func (ca *CA) Server(t testing.TB) *tls.Config {
 	}
 }
 
-// Client is a TLS configuration with a certificate for the name.
+// Client returns a TLS configuration with a certificate for the name.
 func (ca *CA) Client(t testing.TB, name string) *tls.Config {
 	cert := ca.Issue(t, name)
 	return &tls.Config{

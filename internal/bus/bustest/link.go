@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 )
 
-// Link is a network path to an address that a test can cut, and that counts what
-// passes. Its Dial fits mqtt.Options.Dialer.
+// Link is a network path that a test can cut, and that counts bytes. Its Dial fits
+// mqtt.Options.Dialer.
 type Link struct {
 	Addr     string
 	Sent     atomic.Int64 // bytes from the dialling side
@@ -65,7 +65,7 @@ func (l *Link) Cut() {
 	clear(l.conns)
 }
 
-// Mend lets connections through again.
+// Mend ends Cut.
 func (l *Link) Mend() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

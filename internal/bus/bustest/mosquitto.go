@@ -19,8 +19,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/freeport"
 )
 
-// Mosquitto is the external broker, run from the configuration that deploy/
-// ships: only its paths and its port are replaced.
+// Mosquitto is the external broker with the configuration in deploy/. Only paths and port are
+// replaced.
 type Mosquitto struct {
 	Wire
 	dir  string
@@ -31,8 +31,8 @@ type Mosquitto struct {
 
 var _ System = (*Mosquitto)(nil)
 
-// mosquittoBinary finds Mosquitto. Where the environment requires every backend,
-// a missing one is a failure.
+// mosquittoBinary finds Mosquitto. If the environment requires every backend, a missing one is
+// a failure.
 func mosquittoBinary(t testing.TB) string {
 	t.Helper()
 	for _, name := range []string{"mosquitto", "/usr/sbin/mosquitto"} {
@@ -48,8 +48,8 @@ func mosquittoBinary(t testing.TB) string {
 	return ""
 }
 
-// StartMosquitto runs Mosquitto with the files in shipped, deploy/mosquitto, and
-// with certificates of its own.
+// StartMosquitto runs Mosquitto with the files in shipped, deploy/mosquitto, and with
+// certificates of its own.
 func StartMosquitto(t testing.TB, shipped string) *Mosquitto {
 	t.Helper()
 	authority, certs := NewCA(t), t.TempDir()
@@ -63,9 +63,8 @@ func StartMosquitto(t testing.TB, shipped string) *Mosquitto {
 	return m
 }
 
-// StartMosquittoAt runs Mosquitto at addr with the files in shipped,
-// deploy/mosquitto, and ca.crt, broker.crt and broker.key in certs. What it has
-// no CA for, the methods of Wire, it cannot do.
+// StartMosquittoAt runs Mosquitto at addr with the files in shipped, deploy/mosquitto, and
+// ca.crt, broker.crt and broker.key in certs. Without a CA the methods of Wire do not work.
 func StartMosquittoAt(t testing.TB, shipped, addr, certs string) *Mosquitto {
 	t.Helper()
 	mosquittoBinary(t)
@@ -131,7 +130,7 @@ func (m *Mosquitto) makeData(t testing.TB) {
 	}
 }
 
-// Lose takes all that the broker retained away, while it is stopped.
+// Lose deletes all retained messages while the broker is stopped.
 func (m *Mosquitto) Lose(t testing.TB) {
 	t.Helper()
 	if err := os.RemoveAll(m.data()); err != nil {
@@ -156,7 +155,7 @@ func write(t testing.TB, path, text string) {
 	}
 }
 
-// Cluster is the cluster's client, CN "cluster".
+// Cluster connects the cluster's client, CN "cluster".
 func (m *Mosquitto) Cluster(t testing.TB) bus.Bus {
 	return m.Dial(t, "cluster", "cluster", nil, &Link{Addr: m.Addr})
 }
@@ -196,7 +195,7 @@ func (m *Mosquitto) listening() error {
 	}
 }
 
-// Stop ends the broker as an operator does.
+// Stop ends the broker with SIGTERM.
 func (m *Mosquitto) Stop(testing.TB) {
 	if m.cmd != nil {
 		_ = m.cmd.Process.Signal(syscall.SIGTERM)

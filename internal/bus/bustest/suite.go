@@ -1,8 +1,9 @@
-// Package bustest is what every bus must do, run on each implementation:
+// Package bustest is the test suite of buses:
 //
 //	bustest.Run(t, bustest.Deviations{}, func(t *testing.T) bustest.System { … })
 //
-// It brings a throwaway CA, links that can be cut, and Mosquitto as deploy/ ships it.
+// It has a CA for tests, links that can be cut, and Mosquitto with the configuration in
+// deploy/.
 package bustest
 
 import (
@@ -45,7 +46,7 @@ type Deviations struct {
 
 const patience = time.Minute // on any machine, however busy
 
-// Run runs the suite; make is called once for each test.
+// Run runs the suite. It calls make once for each test.
 func Run(t *testing.T, d Deviations, make func(t *testing.T) System) {
 	for _, c := range []struct {
 		name string
@@ -78,7 +79,7 @@ func Run(t *testing.T, d Deviations, make func(t *testing.T) System) {
 	}
 }
 
-// heard collects what a subscription delivers.
+// heard collects the messages of a subscription.
 type heard chan bus.Message
 
 func subscribe(t testing.TB, b bus.Bus, filter string, qos byte) heard {
@@ -101,7 +102,7 @@ func (h heard) next(t testing.TB) bus.Message {
 	}
 }
 
-// until drops messages until one has the payload, so that doubles do no harm.
+// until drops messages, such as duplicates, until one has the payload.
 func (h heard) until(t testing.TB, payload string) bus.Message {
 	t.Helper()
 	for {
@@ -279,7 +280,7 @@ func guards(t *testing.T, s System, d Deviations) {
 	all := subscribe(t, c, "nodes/#", 1)
 	ids := []api.NodeID{"n1", "n2", "n1-2"} // the last begins like the first
 
-	// Reading. Each node asks for everything that is not its own to read.
+	// Reading: each node subscribes to everything that it may not read.
 	type ear struct {
 		id     api.NodeID
 		filter string
@@ -308,8 +309,8 @@ func guards(t *testing.T, s System, d Deviations) {
 				continue
 			}
 			ears = append(ears, ear{id, f, h})
-			// Deliveries come in order on one connection: what follows the forbidden
-			// messages proves that they were not delivered.
+			// One connection delivers in order: a message that follows the forbidden ones
+			// proves that they were not delivered.
 			probe := subscribe(t, b, topic.Lease.Of(id), 0)
 			for _, other := range ids {
 				for _, l := range topic.All {
@@ -329,7 +330,7 @@ func guards(t *testing.T, s System, d Deviations) {
 		}
 	}
 
-	// Writing. Every leaf of every node, at both QoS, retained or not.
+	// Writing: every leaf of every node, at both QoS, retained or not.
 	for len(all) > 0 {
 		<-all
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/bus/mqtt"
 )
 
-// Wire makes the nodes of a System whose broker listens on a port: each over TLS
-// with its own certificate and its own link.
+// Wire connects the nodes of a System whose broker listens on a port, each over TLS with its
+// own certificate and link.
 type Wire struct {
 	Addr string
 	CA   *CA
@@ -36,7 +36,7 @@ func (w *Wire) Node(t testing.TB, n Node) bus.Bus {
 	return w.Dial(t, string(n.ID), string(n.ID), n.Will, l)
 }
 
-// Dial connects a client whose certificate is for name.
+// Dial connects a client with a certificate for name.
 func (w *Wire) Dial(t testing.TB, name, clientID string, will *bus.Message, l *Link) *mqtt.Client {
 	t.Helper()
 	b, err := mqtt.Dial(mqtt.Options{
@@ -49,10 +49,10 @@ func (w *Wire) Dial(t testing.TB, name, clientID string, will *bus.Message, l *L
 	return b
 }
 
-// Cut resets a node's connections and holds the link down.
+// Cut resets a node's connections and refuses new ones.
 func (w *Wire) Cut(id api.NodeID) { w.each(id, (*Link).Cut) }
 
-// Mend undoes Cut.
+// Mend ends Cut.
 func (w *Wire) Mend(id api.NodeID) { w.each(id, (*Link).Mend) }
 
 func (w *Wire) each(id api.NodeID, do func(*Link)) {

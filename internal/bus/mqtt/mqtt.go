@@ -1,8 +1,7 @@
-// Package mqtt is the bus over MQTT 3.1.1, to any broker, with Eclipse Paho
-// beneath. Paho's own reconnecting and storing are left unused: it queues what
-// cannot be sent, while our state is repeated and stale copies would only pile
-// up. Every connection is a new, clean Paho client, and this package alone
-// decides when the next one is made.
+// Package mqtt is the bus over MQTT 3.1.1 to any broker, with Eclipse Paho. It does not use
+// Paho's reconnecting and storing, which queues what cannot be sent: our state is repeated,
+// and stale copies would pile up. Every connection is a new, clean Paho client, and this
+// package decides when to make the next one.
 //
 //	b, err := mqtt.Dial(mqtt.Options{Addr: "cluster:8883", ClientID: "n1", TLS: conf})
 package mqtt
@@ -32,7 +31,7 @@ const (
 	subRefused  = 0x80
 )
 
-// Client is a connection that is kept up. It is a bus.Bus.
+// Client is a bus.Bus that reconnects when its connection ends.
 type Client struct {
 	o      Options
 	ctx    context.Context // ends with Close
@@ -65,8 +64,8 @@ type session struct {
 
 func (s *session) end() { s.once.Do(func() { close(s.lost) }) }
 
-// Dial checks the options and returns at once; the connection is made, and made
-// again whenever it is lost, in the background until Close.
+// Dial checks the options and returns at once. The client connects in the background, again
+// and again until Close.
 func Dial(o Options) (*Client, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -77,7 +76,7 @@ func Dial(o Options) (*Client, error) {
 	return c, nil
 }
 
-// keep holds a connection until the bus closes.
+// keep keeps a connection until the bus closes.
 func (c *Client) keep() {
 	log := c.o.Log.With("client", c.o.ClientID)
 	pace := redial.Pace{Min: c.o.MinBackoff, Max: c.o.MaxBackoff}
@@ -101,8 +100,7 @@ func (c *Client) keep() {
 	}
 }
 
-// connection makes one connection and stays with it to its end. lasted is for
-// how long it was up.
+// connection makes one connection and returns when it has ended. lasted is how long it was up.
 func (c *Client) connection(at Endpoint) (lasted time.Duration, err error) {
 	s, conn, err := c.connect(at)
 	if err != nil {
@@ -174,9 +172,9 @@ func (c *Client) pahoOptions(s *session, conn net.Conn) *paho.ClientOptions {
 	return p
 }
 
-// resubscribe asks for all filters anew and then lets publishers in, so that
-// whoever sees the bus up hears the answers to what it publishes. A subscription
-// made meanwhile finds the session and asks for itself.
+// resubscribe subscribes to all filters and then allows publishing, so that a publisher that
+// sees the bus up receives the answers. A subscription made meanwhile finds the session and
+// subscribes itself.
 func (c *Client) resubscribe(s *session, at Endpoint) error {
 	c.mu.Lock()
 	c.session = s
@@ -254,8 +252,8 @@ func (c *Client) dispatch(m paho.Message) {
 	}
 }
 
-// Publish is as bus.Bus has it. A broker that forbids the topic either drops the
-// message silently or ends the connection; MQTT 3.1.1 has no better answer.
+// Publish implements bus.Bus. A broker that forbids the topic drops the message silently or
+// ends the connection: MQTT 3.1.1 has no error for it.
 func (c *Client) Publish(ctx context.Context, m bus.Message) error {
 	if len(m.Payload) > bus.MaxPayload {
 		return fmt.Errorf("publish %d bytes to %s: %w", len(m.Payload), m.Topic, bus.ErrTooBig)
@@ -289,8 +287,8 @@ func (c *Client) publish(ctx context.Context, m bus.Message) error {
 		c.wg.Done()
 		return ctx.Err()
 	}
-	// Paho does not know contexts: it may hold a publish until the write timeout.
-	// The slot is kept as long, which bounds how many can be left behind.
+	// Paho does not support contexts: it may hold a publish until the write timeout. The slot
+	// is held as long, which bounds the number of such publishes.
 	result := make(chan error, 1)
 	go func() {
 		defer c.wg.Done()
@@ -316,8 +314,8 @@ func (c *Client) publish(ctx context.Context, m bus.Message) error {
 	}
 }
 
-// Subscribe is as bus.Bus has it. While there is no connection it returns at
-// once and takes effect with the next; a refusal is then only logged.
+// Subscribe implements bus.Bus. Without a connection it returns at once and takes effect with
+// the next one; a refusal is then only logged.
 func (c *Client) Subscribe(ctx context.Context, filter string, qos byte, fn func(bus.Message)) error {
 	if !bus.ValidFilter(filter) || qos > 1 {
 		return fmt.Errorf("subscribe to %q at QoS %d: not a filter: %w", filter, qos, bus.ErrRefused)
@@ -354,11 +352,11 @@ func (c *Client) forget(sub *subscription) {
 	c.subs = slices.DeleteFunc(slices.Clone(c.subs), func(s *subscription) bool { return s == sub })
 }
 
-// Up is as bus.Bus has it.
+// Up implements bus.Bus.
 func (c *Client) Up() <-chan bool { return c.upness.Watch() }
 
-// Close says farewell to the broker, so that no will is published, and returns
-// when every goroutine has ended. It must not be called from a handler.
+// Close sends DISCONNECT, so that no will is published, and returns when every goroutine has
+// ended. A handler must not call it.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true

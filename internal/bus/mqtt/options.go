@@ -13,16 +13,15 @@ import (
 	"github.com/treeline-edge/treeline/internal/bus"
 )
 
-// Options says where the broker is and how to stay connected to it.
+// Options configures a client.
 type Options struct {
 	Addr     string // host:port of the broker; may be empty if Dialer or Endpoints is set
 	ClientID string // required; a second connection with it takes over
 
-	// TLS is spoken on every connection, nil for none. Its GetClientCertificate
-	// is asked at each full handshake, so a renewed certificate needs no
-	// reconnect; sessions are resumed only while their certificate is valid.
-	// NextProtos may name "mqtt" for a port shared by ALPN. ServerName defaults
-	// to Addr's host.
+	// TLS is used on every connection; nil: none. Its GetClientCertificate is called at each
+	// full handshake, so that a renewed certificate needs no reconnect. Sessions are resumed
+	// while their certificate is valid. NextProtos may contain "mqtt" for a port shared by
+	// ALPN. ServerName defaults to Addr's host.
 	TLS *tls.Config
 
 	// Endpoints returns the endpoints of the broker in the order in which to try them, at
@@ -36,7 +35,7 @@ type Options struct {
 	// never.
 	Hurry func() bool
 
-	// Dialer opens the connection beneath TLS. It defaults to TCP to Addr.
+	// Dialer opens the connection below TLS. It defaults to TCP to Addr.
 	Dialer func(ctx context.Context) (net.Conn, error)
 
 	Will *bus.Message // published by the broker when the connection is lost
@@ -45,10 +44,9 @@ type Options struct {
 	ConnectTimeout time.Duration // for dialling, TLS and CONNECT together; default 15 s
 	WriteTimeout   time.Duration // after which a stuck connection is given up; default 10 s
 
-	// The wait before a reconnect grows from MinBackoff to MaxBackoff, each
-	// drawn from half to one and a half of it, so that the nodes of a restarted
-	// broker come back spread out. It starts again after a connection that
-	// lasted MaxBackoff. Default 500 ms and 30 s.
+	// The wait before a reconnect grows from MinBackoff to MaxBackoff. Each wait is drawn from
+	// 50 % to 150 % of it, so that the nodes of a restarted broker return at different times.
+	// It starts again after a connection that lasted MaxBackoff. Default 500 ms and 30 s.
 	MinBackoff, MaxBackoff time.Duration
 
 	Log *slog.Logger // default slog.Default()
@@ -161,10 +159,9 @@ func (o *Options) tlsTo(at Endpoint) *tls.Config {
 	return conf
 }
 
-// watched is a connection about which Paho cannot be mistaken. Paho takes
-// net.ErrClosed for its own doing and would wait for ever on a connection that
-// the dialer's owner closed; and it takes a CONNACK with a code that it does not
-// know for a success, though it has closed the connection.
+// watched is a connection that works around two errors of Paho: it takes net.ErrClosed for its
+// own close and would wait for ever on a connection that somebody else closed, and it takes a
+// CONNACK with an unknown code for a success although it has closed the connection.
 type watched struct {
 	net.Conn
 	closed atomic.Bool

@@ -1,10 +1,8 @@
-// Package parts carries a message that is larger than a bus takes, as several
-// that follow one another on one topic. It promises no more than the bus does: a
-// part that is lost takes the message along, and whoever sent it repeats it. So
-// nothing waits and nothing is acknowledged; what is half here is dropped when
-// the next message begins.
+// Package parts splits a message that is larger than the bus allows into several on the same
+// topic. A lost part loses the message; the sender repeats it. Nothing is acknowledged, and a
+// new message replaces an unfinished one.
 //
-//	for _, p := range parts.Split(payload) { publish(p) }
+//	all, err := parts.Split(payload)  // publish each
 //	whole, ok := joiner.Add(m.Payload)
 package parts
 
@@ -16,8 +14,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/bus"
 )
 
-// A part begins with a byte that no message of ours begins with (JSON does not),
-// the first bytes of the whole's SHA-256, the part's number and how many there are.
+// A part begins with a byte that no message begins with (they are JSON), the first bytes of
+// the whole's SHA-256, the number of the part and the number of parts.
 const (
 	mark   = 0x01
 	idSize = 8
@@ -25,12 +23,11 @@ const (
 	room   = bus.MaxPayload - header
 )
 
-// Max is the largest message that Split takes: the parts of one fit into what
-// brokers keep for a slow reader.
+// Max bounds a message, in bytes: its parts fit into a broker's queue for a slow reader.
 const Max = 12 << 20
 
-// Split is the message as it travels: as it is if the bus takes it, else in
-// parts. One that is larger than Max is bus.ErrTooBig.
+// Split returns the message unchanged if the bus takes it, else in parts. A message larger
+// than Max is bus.ErrTooBig.
 func Split(payload []byte) ([][]byte, error) {
 	switch {
 	case len(payload) <= bus.MaxPayload:
@@ -53,15 +50,15 @@ func Split(payload []byte) ([][]byte, error) {
 	return all, nil
 }
 
-// Joiner puts the messages of one topic together again. It has one owner.
+// Joiner joins the messages of one topic. It is for one goroutine.
 type Joiner struct {
 	id   [idSize]byte
 	next uint16
 	buf  []byte
 }
 
-// Add takes what came and returns the message that is whole with it, if one is.
-// A part that came twice changes nothing; one out of order ends its message.
+// Add takes a payload and returns the message that it completes. A duplicate part is ignored;
+// a part out of order drops its message.
 func (j *Joiner) Add(payload []byte) (whole []byte, ok bool) {
 	if len(payload) == 0 || payload[0] != mark {
 		return payload, true
@@ -96,8 +93,8 @@ func (j *Joiner) Add(payload []byte) (whole []byte, ok bool) {
 	return whole, bytes.Equal(sum[:idSize], id[:])
 }
 
-// Waits reports whether a message is half here.
+// Waits reports whether there is an unfinished message.
 func (j *Joiner) Waits() bool { return j.next > 0 }
 
-// Len is the number of bytes that the joiner holds of an unfinished message.
+// Len returns the bytes held of an unfinished message.
 func (j *Joiner) Len() int { return len(j.buf) }

@@ -1,5 +1,5 @@
-// Package metrics is a daemon's own Prometheus registry. It is apart from
-// package daemon because the client library weighs; who wants it imports it.
+// Package metrics is a daemon's Prometheus registry. It is separate from package daemon
+// because the client library is large.
 //
 //	reg := metrics.New()
 //	reg.MustRegister(placements)
@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// New is a registry with what Go and the process say of themselves.
+// New makes a registry with the metrics of Go and of the process.
 func New() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(
@@ -25,7 +25,7 @@ func New() *prometheus.Registry {
 	return r
 }
 
-// Handler serves the registry; two scrapes at once at most.
+// Handler serves the registry, at most two requests at a time.
 func Handler(r *prometheus.Registry) http.Handler {
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{Registry: r, MaxRequestsInFlight: 2})
 }

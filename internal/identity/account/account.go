@@ -44,20 +44,20 @@ const (
 // Kinds are all of them.
 var Kinds = []string{KindTenant, KindUser, KindPAT, KindOTP, KindRefresh}
 
-// UserID names a user: "acme/alice", or "admin" in the system tenant.
+// UserID is a user's id: "acme/alice", or "admin" in the system tenant.
 type UserID string
 
-// Tenant is the user's tenant.
+// Tenant returns the user's tenant.
 func (u UserID) Tenant() api.Tenant {
 	return api.Tenant(u[:max(strings.LastIndexByte(string(u), '/'), 0)])
 }
 
-// Name is the user's name within the tenant.
+// Name returns the user's name within the tenant.
 func (u UserID) Name() string { return string(u[strings.LastIndexByte(string(u), '/')+1:]) }
 
 var userRE = regexp.MustCompile(`^[a-zA-Z0-9](?:[a-zA-Z0-9._@-]{0,62}[a-zA-Z0-9])?$`)
 
-// Check reports whether the id is well formed (ErrInvalid).
+// Check fails with ErrInvalid if the id is malformed.
 func (u UserID) Check() error {
 	if t := u.Tenant(); t != rights.System && !api.ValidTenant(t) || !userRE.MatchString(u.Name()) || strings.HasPrefix(string(u), "/") {
 		return fmt.Errorf("user %q is not <tenant>/<name>, a name of 1 to 64 letters, digits and inner . _ @ -: %w", u, api.ErrInvalid)
@@ -72,7 +72,7 @@ type Tenant struct {
 	Created time.Time  `json:"created"`
 }
 
-// User is a person or a robot. It says nothing of the password.
+// User is a person or a robot, without the password.
 type User struct {
 	ID       UserID        `json:"id"`
 	Email    string        `json:"email,omitempty"`
@@ -96,7 +96,7 @@ func (d userDoc) public() User {
 	return d.User
 }
 
-// Options are what the service needs. Zero lives get the defaults.
+// Options configures the service. Zero lifetimes are the defaults.
 type Options struct {
 	Store    store.Store
 	Loaded   []store.Doc // what the store holds; other kinds are passed over
@@ -114,7 +114,7 @@ type Options struct {
 	Log  *slog.Logger     // slog.Default
 }
 
-// Service is the accounts of one installation. It is safe for concurrent use.
+// Service has the accounts of one installation. It is safe for concurrent use.
 type Service struct {
 	opt      Options
 	hasher   *hasher
@@ -130,7 +130,7 @@ type Service struct {
 	refresh *docs.Table[refreshDoc]
 }
 
-// New is the service with what was loaded.
+// New makes the service with loaded documents.
 func New(o Options) (*Service, error) {
 	set := func(d *time.Duration, v time.Duration) {
 		if *d == 0 {
@@ -178,12 +178,12 @@ func New(o Options) (*Service, error) {
 // were deleted, disabled or lost a role, changed passwords, personal tokens.
 func (s *Service) Revocations() *revoke.Log { return s.revoked }
 
-// hashSecret is what is stored of a random secret of 128 bits or more, for
-// which a slow hash would add nothing.
+// hashSecret returns the stored hash of a random secret of 128 bits or more, which needs no
+// slow hash.
 func hashSecret(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(sum[:])
 }
 
-// newSecret is 130 random bits in 26 letters and digits that people can type.
+// newSecret returns 130 random bits as 26 letters and digits.
 func newSecret() string { return rand.Text() }

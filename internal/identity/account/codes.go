@@ -33,9 +33,9 @@ type codeDoc struct {
 	Expires time.Time `json:"expires"`
 }
 
-// Bootstrap makes the first admin where nobody can administer the system yet,
-// and a code to sign in with; else the code is empty. It may be called at every
-// start: until the code is redeemed, each call makes a new one and the last counts.
+// Bootstrap creates the first admin and a sign-in code if nobody can administer the system
+// yet; else the code is empty. It may be called at every start: until the code is redeemed,
+// each call makes a new one, which replaces the earlier ones.
 func (s *Service) Bootstrap(ctx context.Context) (Code, error) {
 	if !s.lastAdmin("") {
 		return Code{}, nil
@@ -53,9 +53,8 @@ func (s *Service) Bootstrap(ctx context.Context) (Code, error) {
 	return s.Invite(ctx, FirstAdmin, s.opt.CodeLife)
 }
 
-// Invite makes a code with which the user sets a password: the first one, or a
-// new one for a forgotten one. A zero life is Options.CodeLife. An earlier code
-// does not count any more.
+// Invite makes a code with which the user sets a password, the first one or a new one. A zero
+// life is Options.CodeLife. It invalidates earlier codes.
 func (s *Service) Invite(ctx context.Context, id UserID, life time.Duration) (Code, error) {
 	if _, err := s.User(id); err != nil {
 		return Code{}, err
@@ -73,9 +72,8 @@ func (s *Service) Invite(ctx context.Context, id UserID, life time.Duration) (Co
 	return c, err
 }
 
-// Redeem uses a code up, sets the password and opens a session. A code that is
-// wrong, used or expired is ErrUnauthenticated. A password that is refused
-// leaves the code as it was.
+// Redeem consumes a code, sets the password and opens a session. A wrong, used or expired code
+// is ErrUnauthenticated. If the password is refused, the code stays valid.
 func (s *Service) Redeem(ctx context.Context, id UserID, code, password string) (Session, error) {
 	check := func(c codeDoc, ok bool) error {
 		right := subtle.ConstantTimeCompare([]byte(c.Hash), []byte(hashSecret(code))) == 1

@@ -15,21 +15,21 @@ import (
 	"github.com/treeline-edge/treeline/internal/fairshare"
 )
 
-// Cost is what hashing a password takes. It is stored in each hash, so that it
-// may be raised later and old hashes still check.
+// Cost is the cost of hashing a password. It is stored in each hash, so that it can be raised
+// and old hashes still verify.
 type Cost struct {
 	MemoryKiB uint32
 	Passes    uint32
 	Lanes     uint8
 }
 
-// DefaultCost is OWASP's for argon2id: 19 MiB, two passes, some 30 ms.
+// DefaultCost is OWASP's recommendation for argon2id: 19 MiB, two passes, about 30 ms.
 var DefaultCost = Cost{MemoryKiB: 19 << 10, Passes: 2, Lanes: 1}
 
-// maxCost bounds what a stored hash may ask for.
+// maxCost bounds the cost in stored hashes.
 var maxCost = Cost{MemoryKiB: 256 << 10, Passes: 16, Lanes: 8}
 
-// hashesAtOnce bounds the memory that hashing takes: 38 MiB by default.
+// hashesAtOnce bounds the memory of hashing: 38 MiB by default.
 const hashesAtOnce = 2
 
 var hashTurns = fairshare.Declare(fairshare.Bound{
@@ -78,13 +78,13 @@ func newHasher(c Cost) *hasher {
 	return &hasher{cost: c, turns: fairshare.NewTurns(hashTurns, hashesAtOnce, 0)}
 }
 
-// enter waits for its turn; leave ends it.
+// enter waits for the caller's turn; leave ends it.
 func (h *hasher) enter(ctx context.Context) (leave func(), err error) {
 	c := callerOf(ctx)
 	return h.turns.Enter(ctx, time.Now(), c.path, c.clean)
 }
 
-// hash is the password's hash in the usual text form, $argon2id$v=19$m=…,t=…,p=…$salt$hash.
+// hash returns the password's hash as $argon2id$v=19$m=…,t=…,p=…$salt$hash.
 func (h *hasher) hash(ctx context.Context, password string) (string, error) {
 	if n := len(password); n < minPassword || n > maxPassword {
 		return "", fmt.Errorf("password has %d bytes, want %d to %d: %w", n, minPassword, maxPassword, api.ErrInvalid)
@@ -106,8 +106,8 @@ func (h *hasher) hash(ctx context.Context, password string) (string, error) {
 
 var b64 = base64.RawStdEncoding
 
-// matches reports whether the password is the hash's. An empty or unknown hash
-// matches nothing and takes as long, so that a name cannot be guessed by time.
+// matches reports whether the password has the hash. An empty or unknown hash matches nothing
+// and takes as long, so that timing does not reveal names.
 func (h *hasher) matches(ctx context.Context, hash, password string) (bool, error) {
 	if len(password) > maxPassword {
 		return false, nil

@@ -18,8 +18,8 @@ const (
 	maxPATs    = 100 // of one user
 )
 
-// PAT is a personal token: a named, revocable stand-in for its user, with some
-// or all of the user's roles. It says nothing of the secret.
+// PAT is a personal token: named, revocable, with some or all of its user's roles. The secret
+// is not in it.
 type PAT struct {
 	ID      string        `json:"id"`
 	User    UserID        `json:"user"`
@@ -34,8 +34,8 @@ type patDoc struct {
 	Hash string `json:"hash"`
 }
 
-// CreatePAT makes a personal token with some of the user's roles, all of them
-// if none is named. Text is the token: shown once, kept as a hash only.
+// CreatePAT makes a personal token with the named roles of the user, or all if none is named.
+// text is the token; only its hash is stored.
 func (s *Service) CreatePAT(ctx context.Context, id UserID, name string, roles []rights.Role, life time.Duration) (text string, pat PAT, err error) {
 	u, err := s.User(id)
 	if err != nil {
@@ -46,7 +46,7 @@ func (s *Service) CreatePAT(ctx context.Context, id UserID, name string, roles [
 	}
 	for _, r := range roles {
 		if !slices.Contains(u.Roles, r) {
-			return "", PAT{}, fmt.Errorf("personal token %q of %s: the user is no %s: %w", name, id, r, api.ErrForbidden)
+			return "", PAT{}, fmt.Errorf("personal token %q of %s: the user does not have the role %s: %w", name, id, r, api.ErrForbidden)
 		}
 	}
 	if name == "" || len(name) > 100 || life < time.Minute || life > MaxPATLife {
@@ -69,7 +69,7 @@ func (s *Service) CreatePAT(ctx context.Context, id UserID, name string, roles [
 	return text, pat, err
 }
 
-// PATs are the personal tokens of a user.
+// PATs returns the personal tokens of a user.
 func (s *Service) PATs(id UserID) []PAT {
 	var all []PAT
 	for _, p := range s.pats.All() {
@@ -80,7 +80,7 @@ func (s *Service) PATs(id UserID) []PAT {
 	return all
 }
 
-// RevokePAT ends a personal token of the user at once; another's is ErrNotFound.
+// RevokePAT revokes a personal token of the user at once. Another user's token is ErrNotFound.
 func (s *Service) RevokePAT(ctx context.Context, id UserID, pat string) error {
 	err := s.pats.Update(ctx, pat, func(p patDoc, ok bool) (patDoc, error) {
 		if !ok || p.User != id {

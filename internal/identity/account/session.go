@@ -15,8 +15,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 )
 
-// Session is what a sign-in gives: an access token for minutes, and a refresh
-// token, used once, for the next two.
+// Session is the result of a sign-in: an access token for minutes, and a refresh token that is
+// valid once, for the next two tokens.
 type Session struct {
 	User           User      `json:"user"`
 	Access         string    `json:"access"`
@@ -25,9 +25,8 @@ type Session struct {
 	RefreshExpires time.Time `json:"refresh_expires"`
 }
 
-// refreshDoc is a family of refresh tokens, of which one is good: whoever shows
-// another has an old one, so somebody else has used it, and nobody can tell who
-// is the thief. Its text is "<family>.<secret>".
+// refreshDoc is a family of refresh tokens of which one is valid. Another one was used before,
+// perhaps by a thief, so that the family ends. The text of a token is "<family>.<secret>".
 type refreshDoc struct {
 	Family  string    `json:"family"`
 	User    UserID    `json:"user"`
@@ -38,8 +37,8 @@ type refreshDoc struct {
 
 var errRefused = fmt.Errorf("the name or the password is wrong: %w", api.ErrUnauthenticated)
 
-// Login opens a session. A wrong name, a wrong password and a disabled user are
-// ErrUnauthenticated, all alike and after the same time.
+// Login opens a session. A wrong name, a wrong password and a disabled user are all
+// ErrUnauthenticated, after the same time.
 func (s *Service) Login(ctx context.Context, id UserID, password string) (Session, error) {
 	mark := s.revoked.Mark() // before the user is read: see Authenticated.Mark
 	d, err := s.check(ctx, id, password)
@@ -63,8 +62,7 @@ func (s *Service) check(ctx context.Context, id UserID, password string) (userDo
 	return d, nil
 }
 
-// maxSessions bounds the sessions of one user. Beyond it the one that was used least
-// recently ends.
+// maxSessions bounds the sessions of one user. A further one ends the least recently used.
 const maxSessions = 100
 
 // open opens a session of the user, who was d when the password was checked. A user
@@ -77,7 +75,7 @@ func (s *Service) open(ctx context.Context, d userDoc, mark int64) (Session, err
 		Expires: now.Add(s.opt.RefreshLife), Ends: now.Add(s.opt.SessionLife),
 	}
 	err := s.refresh.Update(ctx, family, func(refreshDoc, bool) (refreshDoc, error) {
-		// A change that comes after this ends the session by SignOut.
+		// A later change ends the session by SignOut.
 		if is, ok := s.users.Get(string(d.ID)); !ok || is.Disabled || is.Hash != d.Hash {
 			return refreshDoc{}, errRefused
 		}
@@ -123,8 +121,8 @@ func (s *Service) session(d userDoc, r refreshDoc, secret string, mark int64) (S
 	}, nil
 }
 
-// Refresh exchanges a refresh token for a new session, with today's roles. A
-// token that was used before ends the whole session: ErrUnauthenticated.
+// Refresh exchanges a refresh token for a new session with the present roles. A token that was
+// used before ends the whole session: ErrUnauthenticated.
 func (s *Service) Refresh(ctx context.Context, token string) (Session, error) {
 	refused := fmt.Errorf("the session has ended, sign in again: %w", api.ErrUnauthenticated)
 	family, secret, ok := strings.Cut(token, ".")
@@ -165,12 +163,12 @@ func (s *Service) Refresh(ctx context.Context, token string) (Session, error) {
 	return s.session(user, r, next, mark)
 }
 
-// SignOut ends all sessions of the user; access tokens live on for minutes.
+// SignOut ends all sessions of the user. Access tokens stay valid for minutes.
 func (s *Service) SignOut(ctx context.Context, id UserID) error {
 	return s.refresh.DeleteWhere(ctx, func(r refreshDoc) bool { return r.User == id })
 }
 
-// End ends one session by its refresh token; one that has ended is no error.
+// End ends the session of a refresh token. It is no error if it has ended before.
 func (s *Service) End(ctx context.Context, token string) error {
 	family, secret, _ := strings.Cut(token, ".")
 	return s.refresh.Update(ctx, family, func(old refreshDoc, ok bool) (refreshDoc, error) {
@@ -237,7 +235,7 @@ func (s *Service) Still(bearer string, who Authenticated) error {
 	return nil
 }
 
-// Sweep forgets sessions, personal tokens and codes that have expired.
+// Sweep removes expired sessions, personal tokens and codes.
 func (s *Service) Sweep(ctx context.Context) error {
 	now := s.opt.Now()
 	return errors.Join(

@@ -12,7 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 )
 
-// CreateTenant makes a tenant. A part of a tenant takes the tenant first (ErrNotFound).
+// CreateTenant makes a tenant. A sub-tenant's parent must exist (ErrNotFound).
 func (s *Service) CreateTenant(ctx context.Context, path api.Tenant, title string) (Tenant, error) {
 	if !api.ValidTenant(path) || len(title) > 200 {
 		return Tenant{}, fmt.Errorf("tenant %q: the path is 1 to 8 parts of lower-case letters, digits and inner hyphens, the title at most 200 bytes: %w", path, api.ErrInvalid)
@@ -32,7 +32,7 @@ func (s *Service) CreateTenant(ctx context.Context, path api.Tenant, title strin
 	return t, err
 }
 
-// Tenant is the tenant of the path, or ErrNotFound.
+// Tenant returns the tenant with the path, or ErrNotFound.
 func (s *Service) Tenant(path api.Tenant) (Tenant, error) {
 	t, ok := s.tenants.Get(string(path))
 	if !ok {
@@ -41,11 +41,11 @@ func (s *Service) Tenant(path api.Tenant) (Tenant, error) {
 	return t, nil
 }
 
-// Tenants are all tenants in the order of their paths.
+// Tenants returns all tenants, sorted by path.
 func (s *Service) Tenants() []Tenant { return s.tenants.All() }
 
-// DeleteTenant removes a tenant without users and parts; else ErrConflict.
-// Whether it still owns applications or clusters, its caller knows.
+// DeleteTenant removes a tenant without users and sub-tenants; else ErrConflict. The caller
+// checks whether it still owns applications or clusters.
 func (s *Service) DeleteTenant(ctx context.Context, path api.Tenant) error {
 	return s.tenants.Update(ctx, string(path), func(t Tenant, ok bool) (Tenant, error) {
 		if !ok {
@@ -95,7 +95,7 @@ func (s *Service) checkUser(id UserID, email string, roles []rights.Role) error 
 	return nil
 }
 
-// User is the user of the id, or ErrNotFound.
+// User returns the user with the id, or ErrNotFound.
 func (s *Service) User(id UserID) (User, error) {
 	d, ok := s.users.Get(string(id))
 	if !ok {
@@ -104,7 +104,7 @@ func (s *Service) User(id UserID) (User, error) {
 	return d.public(), nil
 }
 
-// Users are all users in the order of their ids.
+// Users returns all users, sorted by id.
 func (s *Service) Users() []User {
 	var all []User
 	for _, d := range s.users.All() {
@@ -113,9 +113,9 @@ func (s *Service) Users() []User {
 	return all
 }
 
-// UpdateUser changes a user's e-mail address, roles and whether the user is
-// disabled, by the function. What it does to other fields is ignored. The last
-// Admin of the system tenant who can sign in stays one (ErrConflict).
+// UpdateUser changes a user's e-mail address, roles and whether the user is disabled. Changes
+// of other fields are ignored. The last Admin of the system tenant who can sign in cannot lose
+// that (ErrConflict).
 func (s *Service) UpdateUser(ctx context.Context, id UserID, change func(*User) error) (User, error) {
 	var out User
 	var less bool // the user lost a right
@@ -133,7 +133,7 @@ func (s *Service) UpdateUser(ctx context.Context, id UserID, change func(*User) 
 		next := d
 		next.Email, next.Roles, next.Disabled = u.Email, slices.Clone(u.Roles), u.Disabled
 		if isAdmin(d) && !isAdmin(next) && s.lastAdmin(id) {
-			return d, fmt.Errorf("update user %s: nobody else is Admin of the system: %w", id, api.ErrConflict)
+			return d, fmt.Errorf("update user %s: no other user is Admin of the system: %w", id, api.ErrConflict)
 		}
 		out = next.public()
 		less = next.Disabled && !d.Disabled || slices.ContainsFunc(d.Roles, func(r rights.Role) bool { return !slices.Contains(next.Roles, r) })
@@ -159,14 +159,14 @@ func (s *Service) lastAdmin(id UserID) bool {
 	return !slices.ContainsFunc(s.users.All(), func(d userDoc) bool { return d.ID != id && isAdmin(d) })
 }
 
-// DeleteUser removes a user and all that the user signs in with.
+// DeleteUser removes a user with all credentials.
 func (s *Service) DeleteUser(ctx context.Context, id UserID) error {
 	err := s.users.Update(ctx, string(id), func(d userDoc, ok bool) (userDoc, error) {
 		if !ok {
 			return d, fmt.Errorf("delete user %s: %w", id, api.ErrNotFound)
 		}
 		if isAdmin(d) && s.lastAdmin(id) {
-			return d, fmt.Errorf("delete user %s: nobody else is Admin of the system: %w", id, api.ErrConflict)
+			return d, fmt.Errorf("delete user %s: no other user is Admin of the system: %w", id, api.ErrConflict)
 		}
 		return d, docs.ErrDelete
 	})
@@ -174,8 +174,8 @@ func (s *Service) DeleteUser(ctx context.Context, id UserID) error {
 		return err
 	}
 	s.revoked.User(string(id))
-	// The user is gone and none of these counts any more, whatever fails here; but a
-	// new user of the name must not inherit them, which From sees to as well.
+	// The user is removed and none of these is valid, even if something fails here. A new user
+	// of the same name must not inherit them, which From ensures as well.
 	if err := s.codes.Delete(ctx, string(id)); err != nil {
 		return err
 	}
@@ -185,8 +185,7 @@ func (s *Service) DeleteUser(ctx context.Context, id UserID) error {
 	return s.SignOut(ctx, id)
 }
 
-// SetPassword changes a user's password, whose old one is right, and ends the
-// user's sessions.
+// SetPassword changes a user's password, given the old one, and ends the user's sessions.
 func (s *Service) SetPassword(ctx context.Context, id UserID, old, password string) error {
 	if _, err := s.check(ctx, id, old); err != nil {
 		return err

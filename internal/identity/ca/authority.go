@@ -18,17 +18,17 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity"
 )
 
-// How long certificates last. A leaf outlives a month without power; what must
-// end sooner is revoked.
+// Lifetimes of certificates. A leaf survives a month without power; to end one sooner, revoke
+// it.
 const (
 	RootLife    = 10 * 365 * 24 * time.Hour
 	ClusterLife = 365 * 24 * time.Hour
 	LeafLife    = 30 * 24 * time.Hour
 )
 
-// backdate is how far behind a machine's clock may be at its first handshake. A
-// certificate that lasts less than ten such is dated back by a tenth of its life,
-// or it would be due for renewal when it is made.
+// backdate is how far behind a machine's clock may be at its first handshake. A certificate
+// that lasts less than ten times that is dated back by a tenth of its life; otherwise it would
+// be due for renewal at once.
 const backdate = time.Hour
 
 // Authority signs certificates with one key. It is safe for concurrent use.
@@ -38,7 +38,7 @@ type Authority struct {
 	life time.Duration
 }
 
-// NewRoot makes a new root authority with a new key.
+// NewRoot makes a root authority with a new key.
 func NewRoot(now time.Time) (*Authority, error) {
 	key, err := NewKey()
 	if err != nil {
@@ -51,8 +51,8 @@ func NewRoot(now time.Time) (*Authority, error) {
 	return New(Pair{Chain: []*x509.Certificate{cert}, Key: key})
 }
 
-// New is the authority whose certificate is the first of the pair's chain.
-// A certificate that may not sign, or states no identity, is ErrInvalid.
+// New returns the authority whose certificate is the first of the pair's chain. A certificate
+// that may not sign or has no identity is ErrInvalid.
 func New(p Pair) (*Authority, error) {
 	if err := p.Check(); err != nil {
 		return nil, err
@@ -62,49 +62,48 @@ func New(p Pair) (*Authority, error) {
 		return nil, err
 	}
 	if !p.Chain[0].IsCA || id.Kind == identity.Node {
-		return nil, fmt.Errorf("certificate of %s is no authority's: %w", id, api.ErrInvalid)
+		return nil, fmt.Errorf("certificate of %s is not of an authority: %w", id, api.ErrInvalid)
 	}
 	return &Authority{pair: p, id: id}, nil
 }
 
-// WithLife is the same authority, whose certificates last no longer than d; 0
-// leaves them as long as they are by default.
+// WithLife returns the same authority with certificates that last at most d; 0: the default.
 func (a *Authority) WithLife(d time.Duration) *Authority {
 	b := *a
 	b.life = d
 	return &b
 }
 
-// MadeAt is when an authority of ours made the certificate, to the second.
+// MadeAt returns when one of our authorities made the certificate, to the second.
 func MadeAt(c *x509.Certificate) time.Time {
 	// With a life of L seconds, the span is L + L/10 in whole seconds; of that, an
 	// eleventh is L/10 again.
 	return c.NotBefore.Add(min(backdate, (c.NotAfter.Sub(c.NotBefore) / 11).Truncate(time.Second)))
 }
 
-// Pair is the authority's key and chain, to be saved.
+// Pair returns the authority's key and chain.
 func (a *Authority) Pair() Pair { return a.pair }
 
-// Identity says whose authority it is.
+// Identity returns the identity of the authority.
 func (a *Authority) Identity() identity.Identity { return a.id }
 
-// Root is the certificate that all trust hangs on.
+// Root returns the root's certificate.
 func (a *Authority) Root() *x509.Certificate { return a.pair.Root() }
 
-// Hash is what join tokens pin: the SHA-256 of the root's certificate.
+// Hash returns the SHA-256 of the root's certificate, which join tokens pin.
 func (a *Authority) Hash() [sha256.Size]byte { return sha256.Sum256(a.Root().Raw) }
 
-// SignCluster makes the certificate of cluster id's authority from its request
-// (PKCS #10, DER). A cluster that renews keeps its key, and what it signed
-// stays valid. Only the root's authority can (ErrForbidden).
+// SignCluster makes the certificate of cluster id's authority from its request (PKCS #10,
+// DER). A cluster that renews keeps its key, so that what it signed stays valid. Only the
+// root's authority can (ErrForbidden).
 func (a *Authority) SignCluster(now time.Time, csr []byte, id api.ClusterID) ([]*x509.Certificate, error) {
 	t := template(identity.OfCluster(id), now, a.lasts(ClusterLife))
 	t.Subject.CommonName = clusterSubject(id)
 	t.IsCA, t.MaxPathLenZero = true, true
 	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
-	// X.509 can constrain a URI's host alone: no cluster vouches for the root.
-	// That a cluster vouches for itself and its own nodes only is trust's check.
+	// X.509 constrains the host of a URI only: no cluster can vouch for the root. Package
+	// trust checks that a cluster vouches for itself and its own nodes only.
 	t.PermittedDNSDomainsCritical = true
 	t.PermittedURIDomains = []string{"cluster"}
 	if a.id.Kind != identity.Root {
@@ -119,9 +118,8 @@ func (a *Authority) SignNode(now time.Time, csr []byte, id api.NodeID) ([]*x509.
 	return a.sign(template(who, now, a.lasts(LeafLife)), csr, who)
 }
 
-// SignOwn makes a certificate for the authority's own machine, the root or the
-// cluster, for its servers and for itself as a client. Names are the DNS names
-// and addresses under which others, browsers say, know its servers.
+// SignOwn makes a certificate for the authority's own machine, the root or the cluster, as
+// server and as client. names are the DNS names and addresses of its servers.
 func (a *Authority) SignOwn(now time.Time, csr []byte, names ...string) ([]*x509.Certificate, error) {
 	return a.sign(a.own(now, names), csr, a.id)
 }
@@ -145,19 +143,18 @@ func (a *Authority) lasts(most time.Duration) time.Duration {
 	return most
 }
 
-// SignServer makes a certificate for a server that speaks for the authority's
-// machine and runs elsewhere, a broker say. It is no client's: whoever takes its
-// key can listen, and still cannot act for the cluster at the root.
+// SignServer makes a certificate for a server elsewhere that speaks for the authority's
+// machine, such as a broker. It is not valid for clients: with its key one can listen, but not
+// act for the cluster at the root.
 func (a *Authority) SignServer(now time.Time, csr []byte, names ...string) ([]*x509.Certificate, error) {
 	t := a.own(now, names)
 	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	return a.sign(t, csr, a.id)
 }
 
-// Anchor is the authority's certificate, signed by itself: the same name and key.
-// Engines that trust self-signed certificates alone (Mosquitto's cafile) get a
-// cluster's anchor, for with the root's they would take any cluster's nodes as
-// their own.
+// Anchor returns the authority's certificate, self-signed, with the same name and key.
+// Programs that trust self-signed certificates only (Mosquitto's cafile) get a cluster's
+// anchor; with the root's they would accept any cluster's nodes.
 func (a *Authority) Anchor(now time.Time) (*x509.Certificate, error) {
 	cert, err := selfSign(a.pair.Key, a.pair.Chain[0].Subject.CommonName, a.id, now, 0)
 	if err != nil {
@@ -166,7 +163,7 @@ func (a *Authority) Anchor(now time.Time) (*x509.Certificate, error) {
 	return cert, nil
 }
 
-// sign is the one place where a certificate is made from a request.
+// sign makes every certificate.
 func (a *Authority) sign(t *x509.Certificate, csr []byte, who identity.Identity) ([]*x509.Certificate, error) {
 	fail := func(err error) ([]*x509.Certificate, error) {
 		return nil, fmt.Errorf("%s signs a certificate for %s: %w", a.id, who, err)
@@ -203,13 +200,13 @@ func (a *Authority) sign(t *x509.Certificate, csr []byte, who identity.Identity)
 	return append([]*x509.Certificate{cert}, a.pair.Chain...), nil
 }
 
-// backdated is how much earlier than its making a certificate begins that lasts
-// for life: whole seconds, as everything in a certificate, so that MadeAt is exact.
+// backdated returns how much earlier than its making a certificate begins, in whole seconds,
+// so that MadeAt is exact.
 func backdated(life time.Duration) time.Duration {
 	return max(0, min(backdate, (life/10).Truncate(time.Second)))
 }
 
-// template is a certificate as it is asked for; sign dates it back.
+// template returns a certificate before sign dates it back.
 func template(who identity.Identity, now time.Time, life time.Duration) *x509.Certificate {
 	now = now.Truncate(time.Second)
 	t := &x509.Certificate{
@@ -252,7 +249,7 @@ func newSerial() (*big.Int, error) {
 	return n.Add(n, big.NewInt(1)), nil
 }
 
-// NewKey makes a private key: ECDSA on P-256, which every TLS stack speaks.
+// NewKey makes an ECDSA P-256 key, which every TLS stack supports.
 func NewKey() (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -261,7 +258,7 @@ func NewKey() (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
-// NewRequest makes a key and a request that proves its possession.
+// NewRequest makes a key and a certificate request for it.
 func NewRequest() (*ecdsa.PrivateKey, []byte, error) {
 	key, err := NewKey()
 	if err != nil {
@@ -271,8 +268,8 @@ func NewRequest() (*ecdsa.PrivateKey, []byte, error) {
 	return key, csr, err
 }
 
-// Request asks for a certificate for the key (PKCS #10, DER). It names nobody:
-// the signer decides names.
+// Request returns a certificate request for the key (PKCS #10, DER). It has no names: the
+// signer decides names.
 func Request(key crypto.Signer) ([]byte, error) {
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
@@ -284,8 +281,8 @@ func Request(key crypto.Signer) ([]byte, error) {
 // maxRequest bounds a request before it is parsed.
 const maxRequest = 16 << 10
 
-// RequestKey is the public key of a request, whose holder made the request.
-// Anything but a well-signed request for a P-256 or Ed25519 key is ErrInvalid.
+// RequestKey returns the public key of a request after checking its signature. Anything but a
+// well-signed request for a P-256 or Ed25519 key is ErrInvalid.
 func RequestKey(csr []byte) (crypto.PublicKey, error) {
 	if len(csr) > maxRequest {
 		return nil, fmt.Errorf("certificate request of %d bytes, at most %d: %w", len(csr), maxRequest, api.ErrTooLarge)
@@ -309,7 +306,7 @@ func RequestKey(csr []byte) (crypto.PublicKey, error) {
 	return req.PublicKey, nil
 }
 
-// Fingerprint names a request's key: what a join token's use is bound to.
+// Fingerprint names a request's key. The use of a join token is bound to it.
 func Fingerprint(csr []byte) (string, error) {
 	pub, err := RequestKey(csr)
 	if err != nil {

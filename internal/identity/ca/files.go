@@ -9,8 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// SavePair writes the pair to the file name in dir, mode 0600. The file is
-// replaced as a whole, and durable when SavePair returns.
+// SavePair writes the pair to the file name in dir, mode 0600, atomically and durably.
 func SavePair(dir *os.Root, name string, p Pair) error {
 	text, err := p.PEM()
 	if err != nil {
@@ -19,8 +18,8 @@ func SavePair(dir *os.Root, name string, p Pair) error {
 	return WriteFile(dir, name, text, 0o600)
 }
 
-// LoadPair reads what SavePair wrote. No such file is ErrNotFound; a file that
-// others may read is refused (ErrInvalid), because its key is no secret.
+// LoadPair reads what SavePair wrote. A missing file is ErrNotFound. A file that others may
+// read is ErrInvalid, because its key is no secret.
 func LoadPair(dir *os.Root, name string) (Pair, error) {
 	info, err := dir.Stat(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -44,8 +43,8 @@ func LoadPair(dir *os.Root, name string) (Pair, error) {
 	return p, nil
 }
 
-// WriteFile replaces the file name in dir as a whole: a reader, and a crash,
-// finds the old or the new content. The new one is durable on return.
+// WriteFile replaces the file name in dir atomically and durably: a reader, and a crash, finds
+// the old or the new content.
 func WriteFile(dir *os.Root, name string, data []byte, perm fs.FileMode) (err error) {
 	tmp := name + ".new"
 	defer func() {
@@ -53,7 +52,7 @@ func WriteFile(dir *os.Root, name string, data []byte, perm fs.FileMode) (err er
 			err = fmt.Errorf("write %s in %s: %w", name, dir.Name(), err)
 		}
 	}()
-	// A file left by a crash is ours to replace; O_EXCL then keeps links out.
+	// A crash may have left the file; O_EXCL then refuses links.
 	if err := dir.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

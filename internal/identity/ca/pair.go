@@ -11,15 +11,15 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Pair is a private key with its certificate's chain, the own certificate
-// first and the root's last.
+// Pair is a private key with its certificate chain, its own certificate first and the root's
+// last.
 type Pair struct {
 	Chain []*x509.Certificate
 	Key   crypto.Signer
 }
 
-// TLS is the pair as crypto/tls takes it. With the root's certificate a peer
-// that knows only its hash can check the chain; without it a handshake is shorter.
+// TLS returns the pair for crypto/tls. With the root's certificate, a peer that knows only its
+// hash can check the chain; without it, handshakes are shorter.
 func (p Pair) TLS(withRoot bool) *tls.Certificate {
 	c := &tls.Certificate{PrivateKey: p.Key, Leaf: p.Chain[0]}
 	for i, cert := range p.Chain {
@@ -31,11 +31,11 @@ func (p Pair) TLS(withRoot bool) *tls.Certificate {
 	return c
 }
 
-// Root is the last certificate of the chain.
+// Root returns the last certificate of the chain.
 func (p Pair) Root() *x509.Certificate { return p.Chain[len(p.Chain)-1] }
 
-// Check reports whether the key belongs to the first certificate and each
-// certificate is signed by the next (ErrInvalid).
+// Check fails with ErrInvalid unless the key belongs to the first certificate and each
+// certificate is signed by the next.
 func (p Pair) Check() error {
 	if len(p.Chain) == 0 || p.Key == nil {
 		return fmt.Errorf("key pair: a certificate or the key is missing: %w", api.ErrInvalid)
@@ -58,9 +58,8 @@ const (
 	pemKey  = "PRIVATE KEY"
 )
 
-// PEM is the key (PKCS #8) and the chain in one text: one file, which a rename
-// replaces whole, so that key and certificate never disagree. OpenSSL and
-// Mosquitto read it as certificate file and as key file.
+// PEM returns the key (PKCS #8) and the chain as one text, so that one rename replaces both.
+// OpenSSL and Mosquitto read it as certificate file and as key file.
 func (p Pair) PEM() ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(p.Key)
 	if err != nil {
@@ -69,7 +68,7 @@ func (p Pair) PEM() ([]byte, error) {
 	return append(pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: der}), EncodeChain(p.Chain)...), nil
 }
 
-// ParsePair reads what PEM wrote and checks it (ErrInvalid).
+// ParsePair parses and checks what PEM returned (ErrInvalid).
 func ParsePair(text []byte) (Pair, error) {
 	chain, err := DecodeChain(text)
 	if err != nil {
@@ -89,7 +88,7 @@ func ParsePair(text []byte) (Pair, error) {
 	return p, p.Check()
 }
 
-// EncodeChain is the chain as PEM, in its order.
+// EncodeChain returns the chain as PEM.
 func EncodeChain(chain []*x509.Certificate) []byte {
 	var b bytes.Buffer
 	for _, c := range chain {
@@ -98,7 +97,7 @@ func EncodeChain(chain []*x509.Certificate) []byte {
 	return b.Bytes()
 }
 
-// DecodeChain reads the certificates in text, which has at least one (ErrInvalid).
+// DecodeChain parses the certificates in text, at least one (ErrInvalid).
 func DecodeChain(text []byte) ([]*x509.Certificate, error) {
 	var chain []*x509.Certificate
 	for b, rest := pem.Decode(text); b != nil; b, rest = pem.Decode(rest) {

@@ -1,9 +1,9 @@
-// Package docs keeps typed documents of one kind: memory holds them, a store is
-// their journal. It serves the rooms of identity whose documents change rarely
-// and from many goroutines; a core keeps its own.
+// Package docs keeps typed documents of one kind in memory, with a store as their journal. It
+// is for packages of identity whose documents change rarely and from many goroutines; cores
+// have step.Journal.
 //
 //	users := docs.New[User]("user", st)
-//	err := users.Take(loaded) // its own kind out of all that was loaded
+//	err := users.Take(loaded) // takes its own kind
 //	err = users.Update(ctx, "acme/alice", func(u User, ok bool) (User, error) { … })
 package docs
 
@@ -23,8 +23,8 @@ import (
 // ErrDelete, returned by the function given to Update, deletes the document.
 var ErrDelete = errors.New("docs: delete")
 
-// Table holds the documents of one kind. It is safe for concurrent use.
-// Values are handed out as they are: whoever gets one does not change what it points to.
+// Table holds the documents of one kind. It is safe for concurrent use. Values are not copied
+// deeply: do not change what they point to.
 type Table[T any] struct {
 	kind string
 	st   store.Store
@@ -41,13 +41,13 @@ type row[T any] struct {
 	version uint64
 }
 
-// New is an empty table of documents of the kind, journaled in st.
+// New makes an empty table of documents of the kind, stored in st.
 func New[T any](kind string, st store.Store) *Table[T] {
 	return &Table[T]{kind: kind, st: st, doubt: map[string]store.Doc{}, rows: map[string]row[T]{}}
 }
 
-// Take fills the table with the documents of its kind among docs, and passes
-// over the others. It is called once, before the table is used.
+// Take fills the table with the documents of its kind among docs. Call it once, before the
+// table is used.
 func (t *Table[T]) Take(docs []store.Doc) error {
 	for _, d := range docs {
 		if d.Kind != t.kind {
@@ -60,7 +60,7 @@ func (t *Table[T]) Take(docs []store.Doc) error {
 	return nil
 }
 
-// Get is the document under the key.
+// Get returns the document under the key.
 func (t *Table[T]) Get(key string) (T, bool) {
 	t.reading.RLock()
 	defer t.reading.RUnlock()
@@ -68,7 +68,7 @@ func (t *Table[T]) Get(key string) (T, bool) {
 	return r.val, ok
 }
 
-// All are the documents in the order of their keys.
+// All returns the documents, sorted by key.
 func (t *Table[T]) All() []T {
 	t.reading.RLock()
 	defer t.reading.RUnlock()
@@ -79,7 +79,7 @@ func (t *Table[T]) All() []T {
 	return all
 }
 
-// Len counts the documents.
+// Len returns the number of documents.
 func (t *Table[T]) Len() int {
 	t.reading.RLock()
 	defer t.reading.RUnlock()
@@ -99,16 +99,15 @@ func (t *Table[T]) Each() iter.Seq[T] {
 	}
 }
 
-// Update changes one document: fn gets what is there and returns what shall be,
-// ErrDelete, or an error that leaves everything as it was. No other write comes
-// between. The change is durable before anybody sees it. After an error of the
-// store the change may or may not have happened; the next Update of the key
-// finds out first.
+// Update changes one document: fn gets the present one and returns the new one, ErrDelete, or
+// an error that changes nothing. Updates of a key are serialised. The change is durable before
+// it is visible. After an error of the store it is unknown whether the change happened; the
+// next Update of the key finds out first.
 func (t *Table[T]) Update(ctx context.Context, key string, fn func(old T, ok bool) (T, error)) error {
 	t.writing.Lock()
 	defer t.writing.Unlock()
 	if d, ok := t.doubt[key]; ok {
-		// The same version with the same data may be saved again: that settles it.
+		// Saving the same version with the same data again shows whether it was stored.
 		if err := t.save(ctx, d); err != nil {
 			return err
 		}
@@ -133,7 +132,7 @@ func (t *Table[T]) Update(ctx context.Context, key string, fn func(old T, ok boo
 	return t.save(ctx, d)
 }
 
-// Delete removes the document; one that is not there is no error.
+// Delete removes the document, if it exists.
 func (t *Table[T]) Delete(ctx context.Context, key string) error {
 	return t.Update(ctx, key, func(old T, _ bool) (T, error) { return old, ErrDelete })
 }
@@ -180,7 +179,7 @@ func (t *Table[T]) save(ctx context.Context, d store.Doc) error {
 func (t *Table[T]) apply(d store.Doc) error {
 	r := row[T]{version: d.Version}
 	if d.Data != nil {
-		// Decoding what was stored leaves no pointer shared with the writer.
+		// Decoding what was stored shares no pointer with the writer.
 		if err := json.Unmarshal(d.Data, &r.val); err != nil {
 			return fmt.Errorf("decode %s %q: %w: %w", t.kind, d.Key, store.ErrCorrupt, err)
 		}

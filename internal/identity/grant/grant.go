@@ -3,9 +3,12 @@
 // every authenticated request in a Set, so that the context of a followed log, a watch or
 // a capture is cancelled whatever handler serves it.
 //
+//	var set grant.Set[User]
 //	ctx, release, err := set.Hold(r.Context(), life, stillGood)
 //	defer release()
-//	set.Recheck()       // after users, tokens or revocations have changed
+//	set.Offer(ctx, w.Header(), user) // a stream: how it can be renewed
+//	err = set.Renew(name, life, check)
+//	set.Recheck()                    // after users, tokens or revocations have changed
 package grant
 
 import (
@@ -23,23 +26,23 @@ import (
 // ErrEnded is the cause of a context whose authorization has ended.
 var ErrEnded = fmt.Errorf("the authorization of this request has ended, authenticate again: %w", api.ErrUnauthenticated)
 
-// Set holds the authorizations of requests under way. The zero value is ready to use. It
-// is safe for concurrent use. Its size is the number of requests, which the servers
-// bound.
-type Set struct {
+// Set holds the authorizations of requests under way. O is who opened a stream. The zero
+// value is ready to use. It is safe for concurrent use. Its size is the number of requests,
+// which the servers bound.
+type Set[O any] struct {
 	mu    sync.Mutex // guards the fields below and those of each held
-	held  map[*held]struct{}
-	named map[string]*held
+	held  map[*held[O]]struct{}
+	named map[string]*held[O]
 }
 
-type held struct {
-	set    *Set
+type held[O any] struct {
 	cancel context.CancelCauseFunc
 
-	good  func() error
-	timer *time.Timer
-	ends  time.Time // zero: never
-	name  string
+	good   func() error
+	timer  *time.Timer
+	ends   time.Time // zero: never
+	name   string
+	opener O
 }
 
 type key struct{}
@@ -48,12 +51,12 @@ type key struct{}
 // good returns an error. It calls good once itself, after it has registered the request,
 // so that no Recheck in between is missed, and returns its error. A life of 0 has no end.
 // The caller calls release when the request is over.
-func (s *Set) Hold(ctx context.Context, life time.Duration, good func() error) (_ context.Context, release func(), err error) {
+func (s *Set[O]) Hold(ctx context.Context, life time.Duration, good func() error) (_ context.Context, release func(), err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	h := &held{set: s, cancel: cancel}
+	h := &held[O]{cancel: cancel}
 	s.mu.Lock()
 	if s.held == nil {
-		s.held, s.named = map[*held]struct{}{}, map[string]*held{}
+		s.held, s.named = map[*held[O]]struct{}{}, map[string]*held[O]{}
 	}
 	s.held[h] = struct{}{}
 	h.hold(life, good)
@@ -76,8 +79,8 @@ func (s *Set) Hold(ctx context.Context, life time.Duration, good func() error) (
 	return ctx, release, nil
 }
 
-// hold sets the life and the check of the request. The caller holds set.mu.
-func (h *held) hold(life time.Duration, good func() error) {
+// hold sets the life and the check of the request. The caller holds Set.mu.
+func (h *held[O]) hold(life time.Duration, good func() error) {
 	if h.timer != nil {
 		h.timer.Stop()
 	}
@@ -88,52 +91,55 @@ func (h *held) hold(life time.Duration, good func() error) {
 	}
 }
 
-// Name returns a random name of the request of ctx, for Renew, and when its authorization
-// expires. The name is "" for a request that is not held or does not expire.
-func Name(ctx context.Context) (name string, ends time.Time) {
-	h, _ := ctx.Value(key{}).(*held)
+// Offer says in the header of a stream's answer by which name its opener can renew the
+// request of ctx, and for how long it goes on otherwise. It says nothing of a request that
+// is not held or does not expire.
+func (s *Set[O]) Offer(ctx context.Context, header http.Header, opener O) {
+	h, _ := ctx.Value(key{}).(*held[O])
 	if h == nil {
-		return "", time.Time{}
+		return
 	}
-	h.set.mu.Lock()
-	defer h.set.mu.Unlock()
-	if _, ok := h.set.held[h]; !ok || h.ends.IsZero() {
-		return "", time.Time{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.held[h]; !ok || h.ends.IsZero() {
+		return
 	}
 	if h.name == "" {
 		h.name = rand.Text()
-		h.set.named[h.name] = h
+		s.named[h.name] = h
 	}
-	return h.name, h.ends
-}
-
-// Offer says in the header of a stream's answer by which name the stream can be
-// renewed, and for how long it goes on otherwise. A stream without a name is not told.
-func Offer(ctx context.Context, h http.Header) (name string) {
-	name, ends := Name(ctx)
-	if name != "" {
-		h.Set("Treeline-Stream", name)
-		h.Set("Treeline-Stream-Life", strconv.FormatFloat(time.Until(ends).Seconds(), 'f', 3, 64))
-	}
-	return name
+	h.opener = opener
+	header.Set("Treeline-Stream", h.name)
+	header.Set("Treeline-Stream-Life", strconv.FormatFloat(time.Until(h.ends).Seconds(), 'f', 3, 64))
 }
 
 // Renew replaces the life and the check of the named request. The name is not a
-// credential: good must check that the new token is of the same person. A request that is
-// over is ErrNotFound.
-func (s *Set) Renew(name string, life time.Duration, good func() error) error {
-	if err := good(); err != nil {
+// credential: fresh must refuse a new token of another person than the opener. It returns
+// the new check. A request that is over is ErrNotFound.
+func (s *Set[O]) Renew(name string, life time.Duration, fresh func(opener O) (good func() error, err error)) error {
+	gone := fmt.Errorf("stream %q does not exist or has ended: %w", name, api.ErrNotFound)
+	s.mu.Lock()
+	h := s.named[name]
+	if h == nil {
+		s.mu.Unlock()
+		return gone
+	}
+	opener := h.opener
+	s.mu.Unlock()
+	good, err := fresh(opener)
+	if err == nil {
+		err = good()
+	}
+	if err != nil {
 		return err
 	}
 	s.mu.Lock()
-	h := s.named[name]
-	if h != nil {
-		h.hold(life, good)
+	if s.named[name] != h {
+		s.mu.Unlock()
+		return gone
 	}
+	h.hold(life, good)
 	s.mu.Unlock()
-	if h == nil {
-		return fmt.Errorf("stream %q has ended: %w", name, api.ErrNotFound)
-	}
 	if err := good(); err != nil { // as in Hold: a Recheck may have come in between
 		h.cancel(fmt.Errorf("%w: %w", ErrEnded, err))
 		return err
@@ -142,9 +148,9 @@ func (s *Set) Renew(name string, life time.Duration, good func() error) error {
 }
 
 // Recheck cancels the requests whose check fails.
-func (s *Set) Recheck() {
+func (s *Set[O]) Recheck() {
 	type right struct {
-		*held
+		*held[O]
 		good func() error
 	}
 	s.mu.Lock()

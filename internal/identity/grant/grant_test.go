@@ -3,6 +3,8 @@ package grant_test
 import (
 	"context"
 	"errors"
+	"net/http"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,7 +13,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/grant"
 )
 
-func hold(t *testing.T, s *grant.Set, life time.Duration, good func() error) (context.Context, func()) {
+func hold(t *testing.T, s *grant.Set[string], life time.Duration, good func() error) (context.Context, func()) {
 	t.Helper()
 	ctx, release, err := s.Hold(t.Context(), life, good)
 	if err != nil {
@@ -33,7 +35,7 @@ func ended(t *testing.T, ctx context.Context) {
 }
 
 func TestARequestEndsWithItsRight(t *testing.T) {
-	var s grant.Set
+	var s grant.Set[string]
 	var bad atomic.Bool
 	gone, release := hold(t, &s, time.Hour, func() error {
 		if bad.Load() {
@@ -60,7 +62,7 @@ func TestARequestEndsWithItsRight(t *testing.T) {
 }
 
 func TestARequestEndsWhenItsTokenExpires(t *testing.T) {
-	var s grant.Set
+	var s grant.Set[string]
 	ctx, release := hold(t, &s, time.Millisecond, func() error { return nil })
 	defer release()
 	ended(t, ctx)
@@ -68,14 +70,14 @@ func TestARequestEndsWhenItsTokenExpires(t *testing.T) {
 
 // The right may end between authentication and Hold.
 func TestARightThatEndedBeforeIsRefused(t *testing.T) {
-	var s grant.Set
+	var s grant.Set[string]
 	if _, _, err := s.Hold(t.Context(), 0, func() error { return api.ErrUnauthenticated }); !errors.Is(err, api.ErrUnauthenticated) {
 		t.Error(err)
 	}
 }
 
 func TestARenewedRequestOutlivesItsFirstToken(t *testing.T) {
-	var s grant.Set
+	var s grant.Set[string]
 	var first atomic.Bool // the first token has expired
 	ctx, release := hold(t, &s, time.Hour, func() error {
 		if first.Load() {
@@ -83,17 +85,30 @@ func TestARenewedRequestOutlivesItsFirstToken(t *testing.T) {
 		}
 		return nil
 	})
-	name, ends := grant.Name(ctx)
-	if name == "" || time.Until(ends) > time.Hour {
-		t.Fatalf("named %q until %s", name, ends)
+	header := http.Header{}
+	s.Offer(ctx, header, "alice")
+	name := header.Get("Treeline-Stream")
+	if life, err := strconv.ParseFloat(header.Get("Treeline-Stream-Life"), 64); name == "" || err != nil || life <= 0 || life > 3600 {
+		t.Fatalf("the stream is offered as %v, want a name and a life of at most an hour", header)
 	}
-	if err := s.Renew(name, time.Hour, func() error { return api.ErrForbidden }); !errors.Is(err, api.ErrForbidden) {
+	renew := func(name, user string, good error) error {
+		return s.Renew(name, time.Hour, func(opener string) (func() error, error) {
+			if opener != user {
+				return nil, api.ErrNotFound
+			}
+			return func() error { return good }, nil
+		})
+	}
+	if err := renew(name, "alice", api.ErrForbidden); !errors.Is(err, api.ErrForbidden) {
 		t.Errorf("renewed by a right that is not good: %v", err)
 	}
-	if err := s.Renew(name+"x", time.Hour, func() error { return nil }); !errors.Is(err, api.ErrNotFound) {
+	if err := renew(name+"x", "alice", nil); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("an unknown name: %v", err)
 	}
-	if err := s.Renew(name, time.Hour, func() error { return nil }); err != nil {
+	if err := renew(name, "bob", nil); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("renewed by another user: %v", err)
+	}
+	if err := renew(name, "alice", nil); err != nil {
 		t.Fatal(err)
 	}
 	first.Store(true)
@@ -102,7 +117,7 @@ func TestARenewedRequestOutlivesItsFirstToken(t *testing.T) {
 		t.Error("ended with its first token")
 	}
 	release()
-	if err := s.Renew(name, time.Hour, func() error { return nil }); !errors.Is(err, api.ErrNotFound) {
+	if err := renew(name, "alice", nil); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("a request that is over: %v", err)
 	}
 }

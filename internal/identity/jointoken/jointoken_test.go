@@ -34,9 +34,9 @@ func must[T any](v T, err error) T {
 }
 
 type fixture struct {
-	desk *jointoken.Desk
-	st   store.Store
-	now  time.Time
+	tokens *jointoken.Store
+	st     store.Store
+	now    time.Time
 }
 
 const url = "https://munich.example:7443"
@@ -49,11 +49,11 @@ func newFixture() *fixture {
 
 func (f *fixture) reload() {
 	loaded := must(store.Load(ctx, f.st))
-	f.desk = must(jointoken.NewDesk(f.st, loaded, url, sha256.Sum256([]byte("ca")), func() time.Time { return f.now }))
+	f.tokens = must(jointoken.NewStore(f.st, loaded, url, sha256.Sum256([]byte("ca")), func() time.Time { return f.now }))
 }
 
 func (f *fixture) token(o jointoken.Order) (jointoken.Token, jointoken.Record) {
-	t, r, err := f.desk.Create(ctx, o)
+	t, r, err := f.tokens.Create(ctx, o)
 	if err != nil {
 		panic(err)
 	}
@@ -133,7 +133,7 @@ func TestRace(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 100 {
 			wg.Go(func() {
-				switch _, _, err := f.desk.Redeem(ctx, claim(tok, fmt.Sprint(i))); {
+				switch _, _, err := f.tokens.Redeem(ctx, claim(tok, fmt.Sprint(i))); {
 				case err == nil:
 					won.Add(1)
 				case errors.Is(err, api.ErrUnauthenticated):
@@ -148,10 +148,10 @@ func TestRace(t *testing.T) {
 			t.Errorf("%d won, %d lost, of %d uses", won.Load(), lost.Load(), uses)
 		}
 		f.reload()
-		if r := must(f.desk.Get(rec.ID)); r.Left() != 0 {
+		if r := must(f.tokens.Get(rec.ID)); r.Left() != 0 {
 			t.Errorf("%d uses left after a restart", r.Left())
 		}
-		if _, _, err := f.desk.Redeem(ctx, claim(tok, "late")); !errors.Is(err, api.ErrUnauthenticated) {
+		if _, _, err := f.tokens.Redeem(ctx, claim(tok, "late")); !errors.Is(err, api.ErrUnauthenticated) {
 			t.Errorf("after a restart: %v", err)
 		}
 	}
@@ -164,7 +164,7 @@ func TestLostAnswerMayBeAskedForAgain(t *testing.T) {
 	c.Name = ""
 	for i := range 3 {
 		c.Else = fmt.Sprint("try-", i)
-		name, _, err := f.desk.Redeem(ctx, c)
+		name, _, err := f.tokens.Redeem(ctx, c)
 		if err != nil || name != "try-0" {
 			t.Errorf("try %d: %q, %v", i, name, err)
 		}
@@ -196,27 +196,27 @@ func TestAUseIsBoundToOneNameAndOneKey(t *testing.T) {
 					continue // it is another use; whose name it is the caller knows
 				}
 				c.Key, c.Name = v.key, v.name
-				if _, _, err := f.desk.Redeem(ctx, c); !errors.Is(err, v.want) {
+				if _, _, err := f.tokens.Redeem(ctx, c); !errors.Is(err, v.want) {
 					t.Errorf("%s token of %d uses: %s: %v, want %v", scope, uses, v.what, err, v.want)
 				}
 				f.reload()
 			}
-			if r := must(f.desk.Get(rec.ID)); r.Left() != uses-1 {
+			if r := must(f.tokens.Get(rec.ID)); r.Left() != uses-1 {
 				t.Errorf("%s token of %d uses: %d are left", scope, uses, r.Left())
 			}
 			// Who was removed does not come back by a use of before.
-			if err := f.desk.Retire(ctx, scope, "first"); err != nil {
+			if err := f.tokens.Retire(ctx, scope, "first"); err != nil {
 				t.Fatal(err)
 			}
 			f.reload()
 			c.Key, c.Name = "k", "first"
-			if _, _, err := f.desk.Redeem(ctx, c); !errors.Is(err, api.ErrUnauthenticated) {
+			if _, _, err := f.tokens.Redeem(ctx, c); !errors.Is(err, api.ErrUnauthenticated) {
 				t.Errorf("%s token of %d uses: removed and again: %v", scope, uses, err)
 			}
 			if c.Name, c.Else = "", "x"; scope == jointoken.ForCluster {
 				continue // a cluster always asks for a name
 			}
-			if _, _, err := f.desk.Redeem(ctx, c); !errors.Is(err, api.ErrUnauthenticated) {
+			if _, _, err := f.tokens.Redeem(ctx, c); !errors.Is(err, api.ErrUnauthenticated) {
 				t.Errorf("%s token of %d uses: removed and by any name: %v", scope, uses, err)
 			}
 		}
@@ -241,14 +241,14 @@ func TestRefusedClaims(t *testing.T) {
 		"no secret":                   {with(claim(node, "k"), func(c *jointoken.Claim) { c.Secret = nil }), api.ErrInvalid},
 		"no key":                      {claim(node, ""), api.ErrInvalid},
 	} {
-		if _, _, err := f.desk.Redeem(ctx, c.claim); !errors.Is(err, c.want) {
+		if _, _, err := f.tokens.Redeem(ctx, c.claim); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}
-	if r := must(f.desk.Get(rec.ID)); r.Left() != 1 {
+	if r := must(f.tokens.Get(rec.ID)); r.Left() != 1 {
 		t.Error("a refused claim counted")
 	}
-	if name, _, err := f.desk.Redeem(ctx, with(claim(anyone, "k"), func(c *jointoken.Claim) { c.Cluster = "oslo" })); err != nil || name == "" {
+	if name, _, err := f.tokens.Redeem(ctx, with(claim(anyone, "k"), func(c *jointoken.Claim) { c.Cluster = "oslo" })); err != nil || name == "" {
 		t.Error(err)
 	}
 }
@@ -257,22 +257,22 @@ func TestExpiredAndRevoked(t *testing.T) {
 	f := newFixture()
 	old, _ := f.token(nodeOrder)
 	gone, rec := f.token(jointoken.Order{Scope: jointoken.ForNode, Cluster: "munich", TTL: 2 * time.Hour})
-	if got := len(f.desk.List()); got != 2 {
+	if got := len(f.tokens.List()); got != 2 {
 		t.Errorf("%d tokens listed", got)
 	}
-	if err := f.desk.Revoke(ctx, rec.ID); err != nil {
+	if err := f.tokens.Revoke(ctx, rec.ID); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.desk.Revoke(ctx, rec.ID); !errors.Is(err, api.ErrNotFound) {
+	if err := f.tokens.Revoke(ctx, rec.ID); !errors.Is(err, api.ErrNotFound) {
 		t.Error(err)
 	}
 	f.now = old.Expires
 	for _, tok := range []jointoken.Token{old, gone} {
-		if _, _, err := f.desk.Redeem(ctx, claim(tok, "k")); !errors.Is(err, api.ErrUnauthenticated) {
+		if _, _, err := f.tokens.Redeem(ctx, claim(tok, "k")); !errors.Is(err, api.ErrUnauthenticated) {
 			t.Error(err)
 		}
 	}
-	if err := f.desk.Sweep(ctx); err != nil || len(must(store.Load(ctx, f.st))) != 0 {
+	if err := f.tokens.Sweep(ctx); err != nil || len(must(store.Load(ctx, f.st))) != 0 {
 		t.Error("expired tokens are kept", err)
 	}
 }
@@ -290,7 +290,7 @@ func TestBadOrders(t *testing.T) {
 		{Scope: jointoken.ForCluster, TTL: -1},
 		{Scope: jointoken.ForCluster, TTL: jointoken.MaxTTL + 1},
 	} {
-		if _, _, err := f.desk.Create(ctx, o); !errors.Is(err, api.ErrInvalid) {
+		if _, _, err := f.tokens.Create(ctx, o); !errors.Is(err, api.ErrInvalid) {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}

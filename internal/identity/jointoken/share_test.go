@@ -16,7 +16,7 @@ func TestJoinTokensOfOneTenantLeaveRoomForOthers(t *testing.T) {
 		if order.Tenant = "loud"; i%2 == 0 {
 			order.Tenant = "loud/part" // counts to the same
 		}
-		if _, _, err := f.desk.Create(ctx, order); err == nil {
+		if _, _, err := f.tokens.Create(ctx, order); err == nil {
 			made++
 		} else if !errors.Is(err, api.ErrConflict) {
 			t.Fatal(err)
@@ -28,7 +28,7 @@ func TestJoinTokensOfOneTenantLeaveRoomForOthers(t *testing.T) {
 		t.Errorf("one tenant has %d open tokens, want 5000", made)
 	}
 	order.Tenant = "quiet"
-	if _, _, err := f.desk.Create(ctx, order); err != nil {
+	if _, _, err := f.tokens.Create(ctx, order); err != nil {
 		t.Errorf("a token of another tenant: %v", err)
 	}
 }

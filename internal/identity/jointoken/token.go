@@ -1,12 +1,11 @@
-// Package jointoken lets machines in: one pasted line says where to go, which
-// CA must answer there, what it lets in, and until when. The secret in it is
-// kept as a hash only.
+// Package jointoken implements join tokens. A token is one line to paste that has the server's
+// URL, the hash of the CA that must answer there, what may join, and an expiry. Only a hash of
+// its secret is stored.
 //
-// Desk makes and redeems tokens, at the root for clusters and at a cluster for
-// its nodes; Token is the line, and dials. What a redeemer gets for it, a
-// certificate, is package ca's.
+// Store makes and redeems tokens, at the root for clusters and at a cluster for its nodes.
+// Token is the line, and dials. Package enrol exchanges a token for a certificate.
 //
-//	tok, rec, err := desk.Create(ctx, jointoken.Order{Scope: jointoken.ForNode, Uses: 5, TTL: time.Hour})
+//	tok, rec, err := tokens.Create(ctx, jointoken.Order{Scope: jointoken.ForNode, Uses: 5, TTL: time.Hour})
 //	fmt.Println(tok.Line())                        // TL1.….…
 //	tok, err := jointoken.Parse(line)              // at the joining machine
 //	resp, err := tok.HTTPClient().Post(tok.URL+"/v1/join", …)
@@ -32,7 +31,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 )
 
-// Scope says what a token lets in.
+// Scope says what may join with a token.
 type Scope string
 
 // The scopes.
@@ -47,7 +46,7 @@ const (
 	maxLine    = 1024
 )
 
-// Token is what a join line says. It holds the secret: String hides it, Line does not.
+// Token is the content of a join line. It has the secret: String hides it, Line does not.
 type Token struct {
 	URL     string            // https://host:port of whom to ask
 	CA      [sha256.Size]byte // of the root's certificate
@@ -57,10 +56,10 @@ type Token struct {
 	Secret  []byte
 }
 
-// ID names the token in lists; it gives nothing away.
+// ID names the token in lists. It does not reveal the secret.
 func (t Token) ID() string { return idOf(hashOf(t.Secret)) }
 
-// String is the token without its secret, for logs.
+// String returns the token without its secret, for logs.
 func (t Token) String() string {
 	return fmt.Sprintf("%s.%s(%s at %s)", prefix, t.ID(), t.Scope, t.URL)
 }
@@ -71,9 +70,9 @@ func (t Token) LogValue() slog.Value { return slog.StringValue(t.String()) }
 // MarshalText keeps the secret out of JSON; the line is Line.
 func (t Token) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
-// Line is the token as one line to paste: TL1.<what>.<secret>.
+// Line returns the token as one line to paste: TL1.<what>.<secret>.
 func (t Token) Line() string {
-	// Binary, because the line is read by people: 120 characters instead of 200.
+	// Binary keeps the line short: 120 characters instead of 200.
 	b := append([]byte(nil), t.CA[:]...)
 	b = binary.BigEndian.AppendUint32(b, uint32(t.Expires.Unix()))
 	b = append(b, t.Scope[0], byte(len(t.Cluster)))
@@ -83,8 +82,8 @@ func (t Token) Line() string {
 
 var b64 = base64.RawURLEncoding.Strict()
 
-// Parse reads a join line. A damaged one is ErrInvalid. An expired one parses:
-// who issued it decides, by their own clock.
+// Parse parses a join line. A damaged one is ErrInvalid. An expired one is accepted: the
+// issuer checks the expiry by its own clock.
 func Parse(line string) (Token, error) {
 	bad := func(why string) (Token, error) {
 		return Token{}, fmt.Errorf("join token %s; copy the whole line that token create printed: %w", why, api.ErrInvalid)
@@ -135,7 +134,7 @@ func (t Token) check() error {
 	}
 	named := t.Cluster != "" || t.Scope == ForNode
 	if named && !api.ValidMachineName(string(t.Cluster)) {
-		return fmt.Errorf("join token's cluster %q is no name of a cluster: %w", t.Cluster, api.ErrInvalid)
+		return fmt.Errorf("join token's cluster %q is not a valid name of a cluster: %w", t.Cluster, api.ErrInvalid)
 	}
 	if u := t.Expires.Unix(); u <= 0 || u > math.MaxUint32 {
 		return fmt.Errorf("join token's end %s is out of range: %w", t.Expires, api.ErrInvalid)
@@ -143,7 +142,7 @@ func (t Token) check() error {
 	return nil
 }
 
-// Server is who must answer at the token's URL.
+// Server returns the identity that must answer at the token's URL.
 func (t Token) Server() identity.Identity {
 	if t.Scope == ForCluster {
 		return identity.OfRoot()
@@ -151,13 +150,13 @@ func (t Token) Server() identity.Identity {
 	return identity.OfCluster(t.Cluster)
 }
 
-// TLSConfig trusts a server that shows a chain up to the CA certificate with
-// the token's hash and is the one the token is for. No secret is sent before.
+// TLSConfig trusts a server only if its chain ends in the CA certificate with the token's hash
+// and its identity is the token's. No secret is sent before that.
 func (t Token) TLSConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		// The CA is known by its hash only, so there is no pool before the
-		// handshake; VerifyConnection makes it and checks everything.
+		// Only the CA's hash is known, so that there is no pool before the handshake.
+		// VerifyConnection checks everything.
 		InsecureSkipVerify: true,
 		VerifyConnection: func(cs tls.ConnectionState) error {
 			_, err := t.verify(cs)
@@ -180,12 +179,12 @@ func (t Token) verify(cs tls.ConnectionState) (*x509.Certificate, error) {
 		}
 		return c, nil
 	}
-	return nil, fmt.Errorf("%s does not show the CA that the join token names; the token is for another installation, or somebody stands between: %w",
+	return nil, fmt.Errorf("%s does not show the CA that the join token names; the token is for another installation, or the connection is intercepted: %w",
 		t.URL, api.ErrUnauthenticated)
 }
 
-// HTTPClient dials with TLSConfig. It follows no redirects, which could carry
-// the secret elsewhere, and keeps no connections.
+// HTTPClient dials with TLSConfig. It follows no redirects, which could carry the secret
+// elsewhere, and keeps no connections.
 func (t Token) HTTPClient() *http.Client {
 	return &http.Client{
 		Timeout: 30 * time.Second,
@@ -197,8 +196,8 @@ func (t Token) HTTPClient() *http.Client {
 	}
 }
 
-// Root is the CA certificate out of the answer to a request that HTTPClient
-// made: what the joining machine pins from then on.
+// Root returns the CA certificate from the response to a request of HTTPClient. The joining
+// machine pins it.
 func (t Token) Root(resp *http.Response) (*x509.Certificate, error) {
 	if resp.TLS == nil {
 		return nil, fmt.Errorf("answer of %s came without TLS: %w", t.URL, api.ErrUnauthenticated)
@@ -206,8 +205,8 @@ func (t Token) Root(resp *http.Response) (*x509.Certificate, error) {
 	return t.verify(*resp.TLS)
 }
 
-// hashOf is what is stored of a secret. It has 128 random bits, so that a slow
-// hash would add nothing.
+// hashOf returns the stored hash of a secret. The secret has 128 random bits, so that it needs
+// no slow hash.
 func hashOf(secret []byte) string {
 	sum := sha256.Sum256(secret)
 	return hex.EncodeToString(sum[:])

@@ -15,17 +15,17 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 )
 
-// AccessLife is how long an access token lives.
+// AccessLife is the lifetime of an access token.
 const AccessLife = 10 * time.Minute
 
-// DelegatedLife is the life of a token that the root delegates for a cluster.
+// DelegatedLife is the lifetime of a token that the root delegates for a cluster.
 const DelegatedLife = 5 * time.Minute
 
-// MaxLeeway is how far in the future a token of another machine may have been
-// issued, by this machine's clock. Expiry has no leeway.
+// MaxLeeway is how far in the future another machine may have issued a token, by this
+// machine's clock. Expiry has no leeway.
 const MaxLeeway = 5 * time.Minute
 
-// Use says what a token is good for. A token for one use is refused for another.
+// Use is the purpose of a token. A token for one use is refused for another.
 type Use string
 
 // The uses.
@@ -34,14 +34,14 @@ const (
 	UseCall   Use = "call"   // one request that the root makes of a cluster, once: see Spend
 )
 
-// Claims are what a token says.
+// Claims are the contents of a token.
 type Claims struct {
 	Subject string // "acme/alice"
 	Tenant  api.Tenant
 	Roles   []rights.Role
 	PAT     string // id of the personal token, if it is one
 	Use     Use    // empty: UseAccess
-	Object  string // the request that a token for one use is bound to: api.StreamRequest.CallObject
+	Object  string // the request that a token for one use is bound to: wire.StreamRequest.CallObject
 	Mark    int64  // of a delegated token: see package revoke
 
 	// Set by Sign.
@@ -50,7 +50,7 @@ type Claims struct {
 	Expires time.Time
 }
 
-// Principal is who the token speaks for.
+// Principal returns who the token is for.
 func (c Claims) Principal() rights.Principal {
 	return rights.Principal{User: c.Subject, Tenant: c.Tenant, Roles: c.Roles, PAT: c.PAT}
 }
@@ -72,7 +72,7 @@ type Signer struct {
 	Now    func() time.Time // nil: time.Now
 }
 
-// Sign makes a token for the audiences, which lives for the given time.
+// Sign makes a token for the audiences with the given lifetime.
 func (s Signer) Sign(c Claims, audience []string, life time.Duration) (text string, signed Claims, err error) {
 	now := time.Now()
 	if s.Now != nil {
@@ -107,7 +107,7 @@ func (s Signer) Sign(c Claims, audience []string, life time.Duration) (text stri
 	return text, c, nil
 }
 
-// VerifierOptions are what a verifier needs. Issuer and Audience are required.
+// VerifierOptions configures a verifier. Issuer and Audience are required.
 type VerifierOptions struct {
 	Keys     func(kid string) (ed25519.PublicKey, bool) // Ring.Key or PublicKeys.Key
 	Issuer   string
@@ -122,13 +122,13 @@ const (
 	maxCached = 4096
 	maxSpent  = 65536
 
-	// maxSpentOf bounds those of one tenant with all tenants below it, so that the calls
-	// of others go on: 54 a second over DelegatedLife.
+	// maxSpentOf bounds the tokens of one tenant with its sub-tenants, so that others can
+	// continue: 54 a second over DelegatedLife.
 	maxSpentOf = maxSpent / 4
 )
 
-// Verifier checks tokens, and remembers those it checked until they expire: a
-// check costs 80 µs, remembering one less than one. It is safe for concurrent use.
+// Verifier verifies tokens and caches the result until they expire: verifying takes 80 µs, a
+// cache hit less than one. It is safe for concurrent use.
 type Verifier struct {
 	opt    VerifierOptions
 	parser *gojwt.Parser
@@ -140,7 +140,7 @@ type Verifier struct {
 	forgot time.Time          // when expired ones were dropped last
 }
 
-// once is a used token for one use.
+// once is a used one-use token.
 type once struct {
 	until time.Time  // when it expires and may be forgotten
 	top   api.Tenant // the topmost tenant of its subject
@@ -151,8 +151,7 @@ type entry struct {
 	kid    string
 }
 
-// NewVerifier makes a verifier. Options without which it could be fooled are
-// required, and missing ones panic: that is our bug.
+// NewVerifier makes a verifier. It panics if a required option is missing.
 func NewVerifier(o VerifierOptions) *Verifier {
 	if o.Keys == nil || o.Issuer == "" || o.Audience == "" || o.Leeway > MaxLeeway || o.Leeway < 0 {
 		panic("jwt: a verifier needs keys, an issuer, an audience, and a leeway of at most 5 minutes")
@@ -174,8 +173,8 @@ func NewVerifier(o VerifierOptions) *Verifier {
 	}
 }
 
-// Verify checks a token that is shown for the use. One that does not hold is
-// ErrUnauthenticated; one that holds for another use is ErrForbidden.
+// Verify verifies a token for the use. An invalid one is ErrUnauthenticated; a valid one for
+// another use is ErrForbidden.
 func (v *Verifier) Verify(text string, use Use) (Claims, error) {
 	c, err := v.verify(text)
 	if err != nil {
@@ -187,7 +186,7 @@ func (v *Verifier) Verify(text string, use Use) (Claims, error) {
 	return c, nil
 }
 
-// Spend is Verify for a token that counts once: a second time it is ErrUnauthenticated.
+// Spend is Verify for a one-use token: a second time is ErrUnauthenticated.
 func (v *Verifier) Spend(text string, use Use) (Claims, error) {
 	c, err := v.Verify(text, use)
 	if err != nil {
@@ -203,7 +202,7 @@ func (v *Verifier) Spend(text string, use Use) (Claims, error) {
 	if len(v.spent) >= maxSpent || v.count[top] >= maxSpentOf {
 		v.forget(now)
 		if len(v.spent) >= maxSpent || v.count[top] >= maxSpentOf {
-			// Forgetting one would let it be used twice.
+			// To drop one would allow to use it twice.
 			return Claims{}, fmt.Errorf("too many one-use tokens of tenant %q within %s, try again: %w", top, DelegatedLife, api.ErrUnavailable)
 		}
 	}
@@ -212,7 +211,7 @@ func (v *Verifier) Spend(text string, use Use) (Claims, error) {
 	return c, nil
 }
 
-// forget drops the used tokens that have expired, at most once a second: it reads all
+// forget drops the used tokens that have expired, at most once a second, because it reads all
 // of them. The caller holds mu.
 func (v *Verifier) forget(now time.Time) {
 	if now.Sub(v.forgot) < time.Second {

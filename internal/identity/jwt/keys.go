@@ -1,9 +1,8 @@
-// Package jwt makes and checks access tokens: JSON Web Tokens signed with
-// Ed25519 and nothing else, by a key of a known set. Clusters check the root's
-// tokens offline with its public keys.
+// Package jwt signs and verifies access tokens: JSON Web Tokens with Ed25519 only, by a key of
+// a known set. Clusters verify the root's tokens offline with its public keys.
 //
-// Who the user is and what rights hold today is package account's to say; a
-// token says what held when it was signed, which is why it lives minutes.
+// Package account knows the user's present rights. A token has those of when it was signed, so
+// that it lives for minutes only.
 //
 //	ring, err := jwt.NewRing(now)
 //	s := jwt.Signer{Ring: ring, Issuer: "treeline-root", Now: time.Now}
@@ -25,18 +24,18 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// PublicKeys are the keys that tokens may be signed with, by key id. As JSON it
-// is what the root gives to its clusters.
+// PublicKeys are the keys for verification by key id. The root sends them to its clusters as
+// JSON.
 type PublicKeys map[string]ed25519.PublicKey
 
-// KeyID is the key's name: a hash of it, so that it names one key for ever.
+// KeyID returns the key's id, a hash of it.
 func KeyID(pub ed25519.PublicKey) string {
 	sum := sha256.Sum256(pub)
 	return base64.RawURLEncoding.EncodeToString(sum[:12])
 }
 
-// Ring holds the key that signs and the earlier ones whose tokens still live.
-// It is safe for concurrent use.
+// Ring has the signing key and the earlier keys whose tokens may still be valid. It is safe
+// for concurrent use.
 type Ring struct {
 	mu     sync.RWMutex // guards all
 	keys   []ringKey    // the newest, which signs, first
@@ -49,15 +48,15 @@ type ringKey struct {
 	Made time.Time `json:"made"`
 }
 
-// NewRing is a ring with one new key.
+// NewRing makes a ring with one new key.
 func NewRing(now time.Time) (*Ring, error) {
 	r := &Ring{}
 	return r, r.Rotate(now, 0)
 }
 
-// Rotate makes a new key sign, and drops the keys that were replaced before
-// now minus keep, the longest life of a token (personal ones live longest). A
-// keep of 0 drops all of them: nothing that a stolen key signed counts.
+// Rotate makes a new signing key, and drops the keys that were replaced before now minus keep,
+// the longest lifetime of a token (that of personal tokens). A keep of 0 drops all of them, so
+// that nothing that a stolen key signed is valid.
 func (r *Ring) Rotate(now time.Time, keep time.Duration) error {
 	seed := make([]byte, ed25519.SeedSize)
 	if _, err := rand.Read(seed); err != nil {
@@ -78,7 +77,7 @@ func (r *Ring) Rotate(now time.Time, keep time.Duration) error {
 	return nil
 }
 
-// derive makes from the seeds what is asked for with every token.
+// derive computes from the seeds what every signature and verification needs.
 func (r *Ring) derive() {
 	r.signer = ed25519.NewKeyFromSeed(r.keys[0].Seed)
 	r.public = PublicKeys{}
@@ -88,30 +87,30 @@ func (r *Ring) derive() {
 	}
 }
 
-// Public are the public keys of the ring; the map is not to be changed.
+// Public returns the public keys of the ring. The map is read only.
 func (r *Ring) Public() PublicKeys {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.public
 }
 
-// Key is the public key of the id.
+// Key returns the public key with the id.
 func (r *Ring) Key(kid string) (ed25519.PublicKey, bool) { return r.Public().Key(kid) }
 
-// Key is the public key of the id.
+// Key returns the public key with the id.
 func (p PublicKeys) Key(kid string) (ed25519.PublicKey, bool) {
 	pub, ok := p[kid]
 	return pub, ok && len(pub) == ed25519.PublicKeySize
 }
 
-// Marshal encodes the ring, private keys included: it is a secret, for a file of mode 0600.
+// Marshal encodes the ring with its private keys, for a file of mode 0600.
 func (r *Ring) Marshal() ([]byte, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return json.Marshal(r.keys)
 }
 
-// ParseRing decodes what Marshal wrote (ErrInvalid).
+// ParseRing decodes what Marshal returned (ErrInvalid).
 func ParseRing(data []byte) (*Ring, error) {
 	r := &Ring{}
 	if err := json.Unmarshal(data, &r.keys); err != nil {

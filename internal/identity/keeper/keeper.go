@@ -1,9 +1,5 @@
-// Package keeper keeps a machine's certificate fresh: it serves it to crypto/tls
-// and renews it at two thirds of its life. Connections that are open stay open;
-// the next handshake shows the new certificate.
-//
-// How a certificate is asked for is the owner's (Options.Renew), and so is
-// where it is kept (Options.Save).
+// Package keeper renews a machine's certificate at two thirds of its life and provides it to
+// crypto/tls. Open connections stay open; the next handshake uses the new certificate.
 //
 //	k, err := keeper.New(keeper.Options{Pair: p, Renew: askCluster, Save: toFile})
 //	go k.Run(ctx)
@@ -24,20 +20,20 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 )
 
-// Retries wait from minRetry to maxRetry. A sleep is at most maxSleep, because
-// a suspended machine's timers stand still while certificates grow old.
+// Retries wait from minRetry to maxRetry. A sleep is at most maxSleep, because the timers of a
+// suspended machine stand still while certificates age.
 const (
 	minRetry = 10 * time.Second
 	maxRetry = 10 * time.Minute
 	maxSleep = time.Hour
 )
 
-// Options are what a keeper needs.
+// Options configures a keeper.
 type Options struct {
 	Pair ca.Pair // what it serves until the first renewal
 
-	// Renew asks for a certificate for the request (PKCS #10, DER); it may be
-	// called again with another request after an error.
+	// Renew gets a certificate for the request (PKCS #10, DER). After an error it may be
+	// called again with another request.
 	Renew func(ctx context.Context, csr []byte) ([]*x509.Certificate, error)
 	Save  func(ca.Pair) error // makes a renewed pair durable before it is served; nil: nothing to do
 
@@ -48,7 +44,7 @@ type Options struct {
 	Log   *slog.Logger                         // nil: slog.Default
 }
 
-// Keeper serves and renews one certificate. It is safe for concurrent use.
+// Keeper provides and renews one certificate. It is safe for concurrent use.
 type Keeper struct {
 	opt     Options
 	current atomic.Pointer[served]
@@ -59,7 +55,7 @@ type served struct {
 	server, client *tls.Certificate
 }
 
-// New checks the pair (ErrInvalid) and serves it; Run renews it.
+// New checks the pair (ErrInvalid). Run renews it.
 func New(o Options) (*Keeper, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -82,28 +78,28 @@ func (k *Keeper) serve(p ca.Pair) {
 	k.current.Store(&served{pair: p, server: p.TLS(true), client: p.TLS(false)})
 }
 
-// Pair is what is served now.
+// Pair returns the present pair.
 func (k *Keeper) Pair() ca.Pair { return k.current.Load().pair }
 
-// GetCertificate is for tls.Config: what a server shows. The root's certificate
-// goes along, for those who join and know only its hash.
+// GetCertificate is for the tls.Config of servers. It includes the root's certificate for
+// joining machines, which know only its hash.
 func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return k.current.Load().server, nil
 }
 
-// GetClientCertificate is for tls.Config: what a client shows.
+// GetClientCertificate is for the tls.Config of clients.
 func (k *Keeper) GetClientCertificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	return k.current.Load().client, nil
 }
 
-// Due is when the pair's certificate is to be renewed: at two thirds of its life.
+// Due returns when the pair's certificate is to be renewed: at two thirds of its life.
 func Due(p ca.Pair) time.Time {
 	c := p.Chain[0]
 	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) / 3 * 2)
 }
 
-// Run renews until ctx ends, and then returns nil. A renewal that fails is
-// tried again, also when the certificate has ended meanwhile.
+// Run renews until ctx ends, and then returns nil. It retries a failed renewal, also after the
+// certificate has expired.
 func (k *Keeper) Run(ctx context.Context) error {
 	retry := time.Duration(0)
 	for {
@@ -119,7 +115,8 @@ func (k *Keeper) Run(ctx context.Context) error {
 				wait = k.untilDue()
 			}
 		}
-		// A fresh certificate that is due at once (a signer near its end) is no reason to spin.
+		// A new certificate that is due at once (its signer is near expiry) must not cause a
+		// busy loop.
 		wait = max(min(wait, maxSleep), time.Second)
 		select {
 		case <-ctx.Done():
@@ -161,8 +158,8 @@ func (k *Keeper) renew(ctx context.Context) error {
 	return nil
 }
 
-// accept refuses a certificate that would cut the machine off: another's, one
-// below another root, or one that has ended.
+// accept refuses a certificate that would disconnect the machine: another identity, another
+// root, or an expired one.
 func (k *Keeper) accept(old, next ca.Pair) error {
 	if err := next.Check(); err != nil {
 		return err

@@ -6,11 +6,10 @@ import (
 	"sync"
 )
 
-// Transport is a client's HTTP whose requests show the certificate of today. A
-// server checks the certificate of the connection with every request, and HTTP/2
-// keeps one connection for as long as it is used: it would outlive the
-// certificate that it began with. After a renewal, new requests make a new
-// connection, while what is open, a stream of months, stays on its own.
+// Transport is an HTTP transport that uses the current certificate for each request. A server
+// checks the connection's certificate with every request, and HTTP/2 keeps a connection while
+// it is in use, longer than the certificate may last. After a renewal new requests use a new
+// connection, while open streams stay on the old one.
 type Transport struct {
 	own  func(*tls.CertificateRequestInfo) (*tls.Certificate, error)
 	make func() *http.Transport
@@ -20,14 +19,14 @@ type Transport struct {
 	now  *http.Transport
 }
 
-// NewTransport is a transport whose certificate is own's, a keeper's
-// GetClientCertificate. fresh makes one for each certificate, with sessions of
-// its own: one that is resumed shows the certificate that it began with.
+// NewTransport makes a transport with the certificate of own, a keeper's GetClientCertificate.
+// fresh makes a transport for each certificate with a session cache of its own, because a
+// resumed session has the old certificate.
 func NewTransport(own func(*tls.CertificateRequestInfo) (*tls.Certificate, error), fresh func() *http.Transport) *Transport {
 	return &Transport{own: own, make: fresh}
 }
 
-// RoundTrip is http.RoundTripper's.
+// RoundTrip implements http.RoundTripper.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	cert, err := t.own(nil)
 	if err != nil {

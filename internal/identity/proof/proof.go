@@ -1,10 +1,9 @@
-// Package proof binds a node's key on the overlay network to its certificate: the
-// node signs the one with the other's key, and whoever has the root's certificate
-// can tell whose key it is. That the chain is sound is package trust's to say; how
-// the key is used is the tunnel's.
+// Package proof binds a node's key on the overlay network to its certificate: the node signs
+// the overlay key with its certificate's key, so that whoever trusts the root can verify whose
+// key it is. Package trust checks the chain.
 //
 //	sig, err := proof.Sign(pair.Key, key)
-//	who, err := proof.Check(verifier, peer) // of an api.Peer that somebody passed on
+//	who, err := proof.Check(verifier, peer) // of an api.Peer from another node
 package proof
 
 import (
@@ -19,11 +18,12 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Sign is the proof that the certificate's owner has the key: api.Peer.Proof.
+// Sign returns the proof that the certificate's owner has the key: Peer.Proof.
 func Sign(own crypto.Signer, key api.PeerKey) ([]byte, error) {
-	text, opts := api.ProofText(key), crypto.Hash(0)
+	text, opts := wire.ProofText(key), crypto.Hash(0)
 	if _, ok := own.Public().(ed25519.PublicKey); !ok {
 		sum := sha256.Sum256(text)
 		text, opts = sum[:], crypto.SHA256
@@ -35,15 +35,15 @@ func Sign(own crypto.Signer, key api.PeerKey) ([]byte, error) {
 	return sig, nil
 }
 
-// The bounds of what a peer may show.
+// The bounds of a peer's proof.
 const (
 	maxChain = 3
 	maxProof = 512
 )
 
-// Check is whose key the peer's is, if its certificates lead to a root that v
-// trusts, its certificate is a node's of the cluster that the record names, and
-// the proof is that node's; else ErrUnauthenticated.
+// Check returns the identity of the peer's key. It fails with ErrUnauthenticated unless the
+// chain leads to a root that v trusts, the certificate is of a node of the cluster in the
+// record, and the proof is that node's.
 func Check(v *trust.Verifier, p api.Peer) (identity.Identity, error) {
 	bad := func(format string, args ...any) (identity.Identity, error) {
 		return identity.Identity{}, fmt.Errorf("peer %s: %w: %w", p.Key, fmt.Errorf(format, args...), api.ErrUnauthenticated)
@@ -66,7 +66,7 @@ func Check(v *trust.Verifier, p api.Peer) (identity.Identity, error) {
 	if who.Kind != identity.Node || who.Cluster != p.Cluster || p.Node != "" && p.Node != who.Node {
 		return bad("it is called %s of %s and its certificate is of %s", p.Node, p.Cluster, who)
 	}
-	if !signed(chain[0], api.ProofText(p.Key), p.Proof) {
+	if !signed(chain[0], wire.ProofText(p.Key), p.Proof) {
 		return bad("the proof is not by the key of %s", who)
 	}
 	return who, nil

@@ -31,6 +31,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/fairshare"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // Bounds of both sides.
@@ -77,7 +78,7 @@ type Log struct {
 
 // logged is a revocation and the topmost tenant that it counts against.
 type logged struct {
-	api.Revocation
+	wire.Revocation
 	top string
 }
 
@@ -142,7 +143,7 @@ func (l *Log) add(of, top string) {
 		l.floor = l.entries[MaxEntries/2-1].Mark
 		l.entries = slices.Delete(l.entries, 0, MaxEntries/2)
 	}
-	l.entries = append(l.entries, logged{api.Revocation{Of: of, Mark: l.mark()}, top})
+	l.entries = append(l.entries, logged{wire.Revocation{Of: of, Mark: l.mark()}, top})
 	l.mu.Unlock()
 	for _, fn := range l.told {
 		fn()
@@ -150,10 +151,10 @@ func (l *Log) add(of, top string) {
 }
 
 // Since returns the revocations with a mark above the given one; 0: all.
-func (l *Log) Since(mark int64) api.Revocations {
+func (l *Log) Since(mark int64) wire.Revocations {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := api.Revocations{Floor: l.floor, Mark: l.last}
+	out := wire.Revocations{Floor: l.floor, Mark: l.last}
 	for _, e := range l.entries {
 		if e.Mark > mark {
 			out.Entries = append(out.Entries, e.Revocation)
@@ -177,7 +178,7 @@ type entry struct {
 }
 
 // Apply adds what the root sent, at time now.
-func (l *List) Apply(now time.Time, r api.Revocations) {
+func (l *List) Apply(now time.Time, r wire.Revocations) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.entries == nil {

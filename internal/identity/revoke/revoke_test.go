@@ -10,6 +10,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/revoke"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 type clock struct{ now time.Time }
@@ -88,7 +89,7 @@ func TestBothSidesAreBoundedAndFailClosed(t *testing.T) {
 	// A list that is sent more than it holds refuses what it cannot remember.
 	var flooded revoke.List
 	for i := range 3 * revoke.MaxEntries {
-		flooded.Apply(c.now, api.Revocations{Entries: []api.Revocation{{Of: fmt.Sprint("u", i), Mark: token + 1 + int64(i)}}})
+		flooded.Apply(c.now, wire.Revocations{Entries: []wire.Revocation{{Of: fmt.Sprint("u", i), Mark: token + 1 + int64(i)}}})
 	}
 	wants(t, "flooded", flooded.Check("u0", "", token), api.ErrUnauthenticated)
 }

@@ -1,5 +1,5 @@
-// Package rights says who may do what: one table of actions and roles, and one
-// rule about tenants. It knows no objects: whoever holds one names its tenant.
+// Package rights has the table of actions and roles and the rule about tenants. It knows no
+// objects: the caller passes the tenant of an object.
 //
 //	if err := rights.Allowed(p, rights.AppsWrite, app.Tenant()); err != nil { … }
 package rights

@@ -1,7 +1,6 @@
-// Package trust checks the machine at the other end of a TLS connection: its
-// chain up to a pinned root, that each authority vouches only for its own, its
-// revocation, and who it is. Host names prove nothing here: machines sit behind
-// NATs and change addresses, so the identity in the certificate is what counts.
+// Package trust verifies the peer of a TLS connection: its chain up to a pinned root, that
+// each authority signs only what it may, its revocation, and its identity. It does not check
+// host names: machines are behind NATs and change addresses.
 //
 //	v := trust.New(root)
 //	cfg := v.Client(identity.OfCluster("munich"), keeper.GetClientCertificate)
@@ -20,14 +19,14 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity"
 )
 
-// Verifier checks peers against pinned roots. The zero value trusts nobody.
+// Verifier verifies peers against pinned roots. The zero value trusts nothing.
 type Verifier struct {
 	Roots   *x509.CertPool
 	Revoked func(who identity.Identity, serial *big.Int) bool // nil: nobody is revoked
 	Now     func() time.Time                                  // nil: time.Now
 }
 
-// New trusts what the given certificates vouch for.
+// New makes a verifier that trusts the given root certificates.
 func New(roots ...*x509.Certificate) *Verifier {
 	pool := x509.NewCertPool()
 	for _, c := range roots {
@@ -36,15 +35,15 @@ func New(roots ...*x509.Certificate) *Verifier {
 	return &Verifier{Roots: pool}
 }
 
-// Peer is the checked identity of the connection's other end; a peer that is
-// not to be trusted is ErrUnauthenticated, a revoked one ErrForbidden. It works
-// for resumed connections too, where crypto/tls itself checks less.
+// Peer returns the verified identity of a connection's peer. An untrusted peer is
+// ErrUnauthenticated, a revoked one ErrForbidden. It also verifies resumed connections, for
+// which crypto/tls checks less.
 func (v *Verifier) Peer(cs tls.ConnectionState) (identity.Identity, error) {
 	return v.check(cs, x509.ExtKeyUsageAny)
 }
 
-// Chain is the checked identity of a certificate that did not come with a
-// connection, the first of the chain. It refuses what Peer refuses.
+// Chain returns the verified identity of the first certificate of a chain that did not come
+// with a connection. It refuses what Peer refuses.
 func (v *Verifier) Chain(chain []*x509.Certificate) (identity.Identity, error) {
 	return v.check(tls.ConnectionState{PeerCertificates: chain}, x509.ExtKeyUsageAny)
 }
@@ -78,7 +77,7 @@ func (v *Verifier) check(cs tls.ConnectionState, use x509.ExtKeyUsage) (identity
 	}
 	if v.Revoked != nil {
 		for _, c := range chains[i] {
-			// An authority that is revoked takes all that it signed along.
+			// The revocation of an authority includes all that it signed.
 			if who, err := identity.Of(c); err == nil && v.Revoked(who, c.SerialNumber) {
 				return identity.Identity{}, fmt.Errorf("certificate of %s: %s is revoked: %w", id, who, api.ErrForbidden)
 			}
@@ -94,8 +93,8 @@ func (v *Verifier) now() time.Time {
 	return v.Now()
 }
 
-// ownOnly reports whether each authority of the chain vouches for what it may.
-// X.509's own constraints cannot say it: they see the host of a URI, not its path.
+// ownOnly reports whether each authority of the chain signs only what it may. X.509
+// constraints see the host of a URI, not its path.
 func ownOnly(chain []*x509.Certificate) bool {
 	below, err := identity.Of(chain[0])
 	for _, c := range chain[1:] {
@@ -111,11 +110,10 @@ func ownOnly(chain []*x509.Certificate) bool {
 	return err == nil
 }
 
-// Server is the TLS configuration of a server: TLS 1.3, its certificate from
-// cert, and clients that are checked when they show a certificate. With
-// required, a client without one is refused; without it, clients who bring a
-// token instead may come, and Peer tells them apart. Sessions may be resumed,
-// which spares a reconnect storm; revocation is checked again each time.
+// Server returns the TLS configuration of a server: TLS 1.3, its certificate from cert, and
+// verified client certificates. With required, a client must have one; without it, clients may
+// use a token instead, and Peer tells which. Sessions may be resumed, which helps when many
+// clients reconnect; revocation is checked again each time.
 func (v *Verifier) Server(cert func(*tls.ClientHelloInfo) (*tls.Certificate, error), required bool) *tls.Config {
 	auth := tls.RequestClientCert
 	if required {
@@ -136,15 +134,15 @@ func (v *Verifier) Server(cert func(*tls.ClientHelloInfo) (*tls.Certificate, err
 	}
 }
 
-// Client is the TLS configuration of a client that will speak to one machine
-// and no other. cert is its own certificate; nil shows none.
+// Client returns the TLS configuration of a client that talks to one machine only. cert is its
+// own certificate; nil: none.
 func (v *Verifier) Client(expect identity.Identity, cert func(*tls.CertificateRequestInfo) (*tls.Certificate, error)) *tls.Config {
 	return &tls.Config{
 		MinVersion:           tls.VersionTLS13,
 		GetClientCertificate: cert,
 		ClientSessionCache:   NewSessions(),
-		// crypto/tls would check a host name, which proves nothing here, and a
-		// pool; VerifyConnection checks the pool, the identity and revocation.
+		// crypto/tls would check a host name and a pool; VerifyConnection checks the pool, the
+		// identity and revocation.
 		InsecureSkipVerify: true,
 		VerifyConnection: func(cs tls.ConnectionState) error {
 			id, err := v.check(cs, x509.ExtKeyUsageServerAuth)
@@ -159,18 +157,18 @@ func (v *Verifier) Client(expect identity.Identity, cert func(*tls.CertificateRe
 	}
 }
 
-// NewSessions keeps the few sessions that one client resumes.
+// NewSessions makes a session cache for one client.
 func NewSessions() tls.ClientSessionCache { return tls.NewLRUClientSessionCache(8) }
 
-// Revocations is a list of the revoked, by identity or by serial number. It is
-// safe for concurrent use; the zero value is empty.
+// Revocations lists revoked identities and serial numbers. It is safe for concurrent use; the
+// zero value is empty.
 type Revocations struct {
 	mu      sync.RWMutex // guards both maps
 	whole   map[identity.Identity]bool
 	serials map[string]bool
 }
 
-// RevokeIdentity refuses every certificate of the machine, until Restore.
+// RevokeIdentity revokes every certificate of the machine, until Restore.
 func (r *Revocations) RevokeIdentity(who identity.Identity) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -180,7 +178,7 @@ func (r *Revocations) RevokeIdentity(who identity.Identity) {
 	r.whole[who] = true
 }
 
-// RevokeSerial refuses one certificate of the machine, for good.
+// RevokeSerial revokes one certificate of the machine permanently.
 func (r *Revocations) RevokeSerial(who identity.Identity, serial *big.Int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -190,14 +188,14 @@ func (r *Revocations) RevokeSerial(who identity.Identity, serial *big.Int) {
 	r.serials[serialKey(who, serial)] = true
 }
 
-// Restore lifts RevokeIdentity: the machine may join again.
+// Restore reverts RevokeIdentity: the machine may join again.
 func (r *Revocations) Restore(who identity.Identity) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.whole, who)
 }
 
-// Revoked is for Verifier.Revoked.
+// Revoked implements Verifier.Revoked.
 func (r *Revocations) Revoked(who identity.Identity, serial *big.Int) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -1,9 +1,8 @@
-// Package embedded is a store in one file: a bbolt database that is synced
-// before any Save returns. One process at a time has the file.
+// Package embedded is a store in one file: a bbolt database that is synced before Save
+// returns. One process at a time can open the file.
 //
-// Saves that come while another is being written wait for it and then share one
-// transaction, so that many writers pay for one sync. A file that is damaged in
-// any way is refused and left as it is.
+// Saves that arrive while another is being written share one transaction, so that many writers
+// pay for one sync. A file with any damage is refused and left unchanged.
 //
 //	s, err := embedded.Open("/var/lib/treeline/root.db")
 //	if err != nil {
@@ -11,8 +10,8 @@
 //	}
 //	defer s.Close()
 //
-// It uses go.etcd.io/bbolt, because its copy-on-write pages survive a kill and
-// a power cut at any moment, and it needs nothing but a file.
+// It uses go.etcd.io/bbolt, whose copy-on-write pages survive a kill and a power cut at any
+// moment, and which needs only a file.
 package embedded
 
 import (
@@ -36,8 +35,7 @@ type Store struct {
 	path string
 	db   *bolt.DB
 
-	// turn is held by the one Save that writes, for itself and for all that
-	// wait in queue, and by Close.
+	// turn is held by the Save that writes, for itself and for all in queue, and by Close.
 	turn   chan struct{}
 	broken error // guarded by turn: why nothing may be written any more
 
@@ -50,12 +48,12 @@ type request struct {
 	done chan error // of one
 }
 
-// groupBytes bounds what one transaction writes, and so how long the first of a
-// group waits for the last.
+// groupBytes bounds what one transaction writes, and so how long the first request of a group
+// waits for the last.
 const groupBytes = 8 << 20
 
-// Save implements store.Store. It may wait for the sync of others before its
-// own; what is in the middle of being written is not cut short by ctx.
+// Save implements store.Store. It may wait for the sync of earlier saves. ctx does not
+// interrupt a save that is being written.
 func (s *Store) Save(ctx context.Context, docs []store.Doc) error {
 	if err := store.Validate(docs); err != nil {
 		return err
@@ -79,7 +77,7 @@ func (s *Store) Save(ctx context.Context, docs []store.Doc) error {
 	case s.turn <- struct{}{}:
 	}
 	defer func() { <-s.turn }()
-	// Those before us in the queue come first, and may fill a group.
+	// Earlier requests in the queue come first, and may fill a group.
 	for {
 		select {
 		case err := <-r.done:
@@ -90,7 +88,7 @@ func (s *Store) Save(ctx context.Context, docs []store.Doc) error {
 	}
 }
 
-// withdraw takes r back, unless its group is being written.
+// withdraw removes r from the queue, unless its group is being written.
 func (s *Store) withdraw(r *request) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +101,7 @@ func (s *Store) withdraw(r *request) bool {
 	return false
 }
 
-// group takes the first requests that fit into one transaction.
+// group removes the first requests that fit into one transaction.
 func (s *Store) group() []*request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,8 +117,8 @@ func (s *Store) group() []*request {
 	return group
 }
 
-// commit writes a group in one transaction and answers each of it. A refused
-// request does not spoil the others: what it wrote before is a prefix.
+// commit writes a group in one transaction and answers each request. A refused request does
+// not affect the others: what it wrote before is a prefix.
 func (s *Store) commit(group []*request) {
 	results := make([]error, len(group))
 	err := s.update(func(tx *transaction) error {
@@ -164,8 +162,8 @@ func (s *Store) update(fn func(*transaction) error) error {
 	return s.failed(btx.Commit())
 }
 
-// failed puts an error of bbolt into our words, and stops all writing after one
-// that leaves open what the disk holds.
+// failed translates an error of bbolt, and stops all writing after one that leaves the state
+// of the disk unknown.
 func (s *Store) failed(err error) error {
 	if err == nil {
 		return nil
@@ -180,9 +178,8 @@ func (s *Store) failed(err error) error {
 	} else {
 		err = fmt.Errorf("save to %s: %w", s.path, err)
 	}
-	// Whether the pages reached the disk is unknown after a failed sync, and
-	// the next sync would not tell. So the file is read again by a new process
-	// before anything is added to it.
+	// After a failed sync it is unknown whether the pages reached the disk, and the next sync
+	// would not report it. So a new process must read the file again before anything is added.
 	if unsure {
 		err = fmt.Errorf("%w; nothing more is written before this program is restarted and has read what the disk holds", err)
 		s.broken = err
@@ -190,7 +187,7 @@ func (s *Store) failed(err error) error {
 	return err
 }
 
-// isFull tells an error of a full disk, which bbolt gives as text only when it
+// isFull reports whether an error means a full disk. bbolt returns it as text only when it
 // grows the file.
 func isFull(err error) bool {
 	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT} {
@@ -242,7 +239,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// transaction is one of bbolt's that keeps the digest.
+// transaction is a transaction of bbolt that updates the digest.
 type transaction struct {
 	meta, docs *bolt.Bucket
 	digest     uint64
@@ -259,7 +256,7 @@ func begin(tx *bolt.Tx) (*transaction, error) {
 	return t, nil
 }
 
-// save writes docs until one is refused. Any other error spoils the transaction.
+// save writes docs until one is refused. Any other error invalidates the transaction.
 func (t *transaction) save(docs []store.Doc) (refused, err error) {
 	for i, d := range docs {
 		key := docKey(d)

@@ -14,9 +14,8 @@ import (
 //
 //	kind 0x00 key → version (8) checksum (8) data
 //
-// and "treeline" two entries, the format and the digest: the sum of all
-// checksums. A document that changed is told by its checksum, one that is
-// missing, or is there twice, by the digest.
+// and "treeline" the format and the digest, which is the sum of all checksums. The checksum
+// detects a changed document, the digest a missing or duplicate one.
 var (
 	metaBucket = []byte("treeline")
 	docsBucket = []byte("docs")
@@ -39,7 +38,7 @@ func checksum(key []byte, version uint64, data []byte) uint64 {
 	return crc64.Update(sum, crcTable, data)
 }
 
-// encode is the value under key, and its checksum.
+// encode returns the value for key and its checksum.
 func encode(key []byte, d store.Doc) (value []byte, sum uint64) {
 	sum = checksum(key, d.Version, d.Data)
 	value = make([]byte, 0, headerSize+len(d.Data))
@@ -48,11 +47,11 @@ func encode(key []byte, d store.Doc) (value []byte, sum uint64) {
 	return append(value, d.Data...), sum
 }
 
-// decode is the document under key and its checksum. Its data is part of value.
+// decode returns the document under key and its checksum. Its data is part of value.
 func decode(key, value []byte) (d store.Doc, sum uint64, err error) {
 	kind, name, ok := strings.Cut(string(key), "\x00")
 	if !ok || len(value) < headerSize {
-		return store.Doc{}, 0, fmt.Errorf("the entry %q is no document", key)
+		return store.Doc{}, 0, fmt.Errorf("the entry %q is not a document", key)
 	}
 	d = store.Doc{Kind: kind, Key: name, Version: binary.BigEndian.Uint64(value), Data: value[headerSize:]}
 	sum = binary.BigEndian.Uint64(value[8:])

@@ -14,17 +14,16 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
-// LockTimeout is how long Open waits for another process to let go of the file,
-// such as the one before that is just ending.
+// LockTimeout is how long Open waits for another process to release the file, such as a
+// predecessor that is ending.
 const LockTimeout = 3 * time.Second
 
-// ErrInUse says that another process has the file.
+// ErrInUse means that another process has the file open.
 var ErrInUse = errors.New("in use by another process")
 
-// Open opens the store in the file at path, and makes one if there is none; its
-// directory must exist. It reads the whole file, and refuses a damaged or
-// foreign one with store.ErrCorrupt, without having changed a byte of it. A
-// file that another process has is ErrInUse.
+// Open opens the store in the file at path, and creates it if there is none; the directory
+// must exist. It reads the whole file. A damaged or foreign file is store.ErrCorrupt and is
+// not changed. A file that another process has open is ErrInUse.
 func Open(path string) (*Store, error) {
 	return open(path, LockTimeout)
 }
@@ -50,9 +49,8 @@ func open(path string, timeout time.Duration) (*Store, error) {
 	return &Store{path: path, db: db, turn: make(chan struct{}, 1)}, nil
 }
 
-// boltOptions syncs everything. The list of free pages is not stored: finding
-// it at the start costs less than writing it with each commit, and it cannot be
-// wrong.
+// boltOptions syncs everything. The list of free pages is not stored: computing it at start
+// costs less than writing it with each commit.
 var boltOptions = &bolt.Options{
 	NoFreelistSync: true,
 	FreelistType:   bolt.FreelistMapType,
@@ -60,7 +58,7 @@ var boltOptions = &bolt.Options{
 	NoStatistics:   true,
 }
 
-// openWhole opens and locks a file and reads it through.
+// openWhole opens, locks and verifies a file.
 func openWhole(path string, timeout time.Duration) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -83,7 +81,7 @@ func openWhole(path string, timeout time.Duration) (*os.File, error) {
 	return f, nil
 }
 
-// lock takes the lock that bbolt takes as well, and that ends with the process.
+// lock takes the lock that bbolt takes as well. It ends with the process.
 func lock(f *os.File, timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
 	for {
@@ -94,14 +92,14 @@ func lock(f *os.File, timeout time.Duration) error {
 		case !errors.Is(err, syscall.EWOULDBLOCK):
 			return fmt.Errorf("lock it: %w", err)
 		case time.Now().After(deadline):
-			return fmt.Errorf("waited %v: %w: stop that one, or give this one a file of its own", timeout, ErrInUse)
+			return fmt.Errorf("waited %v: %w: stop that process, or use another file", timeout, ErrInUse)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
 }
 
-// create makes an empty store beside path and links it there when it is whole,
-// so that a crash leaves no half-made file, which would be refused for ever.
+// create makes an empty store in a temporary directory and links it to path, so that a crash
+// leaves no half-made file.
 func create(path string) error {
 	dir := filepath.Dir(path)
 	tmp, err := os.MkdirTemp(dir, "."+filepath.Base(path)+".new-*")
@@ -126,7 +124,7 @@ func create(path string) error {
 	if err := errors.Join(err, db.Close()); err != nil {
 		return err
 	}
-	// Another process may have been faster; its file is as good.
+	// Another process may have created it first; its file is as good.
 	if err := os.Link(fresh, path); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}

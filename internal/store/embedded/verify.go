@@ -9,21 +9,19 @@ import (
 	"io"
 )
 
-// verify reads the whole file as bytes and tells why it cannot be trusted, or
-// nil. It writes nothing.
+// verify reads the whole file and returns why it is damaged, or nil. It writes nothing.
 //
-// bbolt itself checks only its two meta pages, falls back to the older state
-// when the newer one is damaged, follows damaged pages into a panic, and takes
-// an empty file for a new one. Each of these loses documents without a word, so
-// it gets to open only what was found whole: every page that can be reached is
-// well-formed and belongs to one place, every document matches its checksum,
-// and all together match the digest.
+// bbolt checks only its two meta pages, falls back to the older state when the newer one is
+// damaged, panics on damaged pages, and takes an empty file for a new one. Each of these
+// silently loses documents. So bbolt opens only a file in which every reachable page is
+// well-formed and used once, every document matches its checksum, and all together match the
+// digest. docs/adr/0082 compares this check with bbolt's own.
 func verify(file io.ReaderAt, size int64) error {
 	_, err := inspect(file, size)
 	return err
 }
 
-// inspect is verify, and returns what the file contains.
+// inspect is verify, and returns the contents of the file.
 func inspect(file io.ReaderAt, size int64) (Usage, error) {
 	f := &boltFile{file: file, size: size, seen: map[uint64]bool{}, usage: Usage{File: size, Kinds: map[string]Kind{}}}
 	if err := f.check(); err != nil {
@@ -82,9 +80,9 @@ type boltFile struct {
 	usage    Usage
 }
 
-// meta reads both meta pages and gives the root page of the newer one. Both
-// must be whole: a commit writes one of them in one sector, so a torn one is
-// damage, and the state before it may lack what was acknowledged.
+// meta reads both meta pages and returns the root page of the newer one. Both must be valid: a
+// commit writes one of them in one sector, so that a torn page is damage, and the state before
+// it may lack acknowledged documents.
 func (f *boltFile) meta() (root uint64, err error) {
 	if f.size == 0 {
 		return 0, errors.New("the file is empty")
@@ -138,7 +136,7 @@ func (f *boltFile) read(at int64, n uint64) ([]byte, error) {
 // entry is called for each key of a bucket, in order.
 type entry func(key, value []byte, bucket bool) error
 
-// walk visits the tree under a page, whose keys must all lie in keys.
+// walk visits the tree below a page. All its keys must be within keys.
 func (f *boltFile) walk(id uint64, keys span, fn entry) error {
 	if id < 2 || id >= f.pages {
 		return fmt.Errorf("page %d is not among the %d of the file", id, f.pages)
@@ -223,14 +221,14 @@ func leaf(name string, b []byte, keys span, fn entry) error {
 	return nil
 }
 
-// span is the keys that a page may still hold, in order: those at from or after
-// and before to. An empty to has no end.
+// span is the range of keys that a page may still hold: from (inclusive) to to (exclusive). An
+// empty to has no end.
 type span struct {
 	from, to []byte
 	begun    bool
 }
 
-// next tells whether key is within s, and leaves in s what may follow it.
+// next reports whether key is within s, and advances s beyond it.
 func (s *span) next(key []byte) bool {
 	c := bytes.Compare(key, s.from)
 	if len(key) == 0 || c < 0 || (c == 0 && s.begun) || (len(s.to) > 0 && bytes.Compare(key, s.to) >= 0) {
@@ -240,7 +238,7 @@ func (s *span) next(key []byte) bool {
 	return true
 }
 
-// element is the page from its element i on.
+// element returns the page from its element i on.
 func element(page []byte, i int) ([]byte, bool) {
 	at := pageHeader + i*elementSize
 	if at+elementSize > len(page) {
@@ -256,8 +254,8 @@ func slice(b []byte, at, n uint64) ([]byte, bool) {
 	return b[at : at+n], true
 }
 
-// bucket visits the entries of a bucket, whose value is the page of its root
-// (8) and a sequence (8), followed by its only page if that is small.
+// bucket visits the entries of a bucket. Its value is the root page (8) and a sequence (8),
+// followed by its only page if the bucket is small.
 func (f *boltFile) bucket(name, value []byte, fn entry) error {
 	if len(value) < bucketHeader {
 		return fmt.Errorf("the bucket %q is damaged", name)

@@ -1,6 +1,5 @@
-// Package mem is a store in memory, for the simulator and for tests. Nothing
-// outlives the process; what a crash would leave is taken with Docs and handed
-// to the next New.
+// Package mem is a store in memory, for the simulator and for tests. To simulate a crash, pass
+// Docs to the next New.
 //
 //	s := mem.New()
 //	restarted := mem.New(s.Docs()...)
@@ -24,7 +23,7 @@ type Store struct {
 
 type id struct{ kind, key string }
 
-// New is a store that holds docs.
+// New makes a store that holds docs.
 func New(docs ...store.Doc) *Store {
 	s := &Store{docs: make(map[id]store.Doc, len(docs))}
 	for _, d := range docs {
@@ -82,7 +81,7 @@ func (s *Store) Load(ctx context.Context, fn func(store.Doc) error) error {
 	return nil
 }
 
-// Docs is a copy of all documents, by kind and key. It works after Close.
+// Docs returns a copy of all documents, by kind and key. It works after Close.
 func (s *Store) Docs() []store.Doc {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -40,8 +40,8 @@ import (
 // DefaultDatabase is used when the URI names none.
 const DefaultDatabase = "treeline"
 
-// Bounds of waiting, unless the URI sets its own: for one operation
-// (timeoutMS), for a primary (serverSelectionTimeoutMS), and for Close.
+// Timeouts, unless the URI sets its own: for one operation (timeoutMS), for a primary
+// (serverSelectionTimeoutMS), and for Close.
 const (
 	operationTimeout = 10 * time.Second
 	selectionTimeout = 5 * time.Second
@@ -57,22 +57,21 @@ type Store struct {
 	closed atomic.Bool
 }
 
-// record is a document as the server has it. Its id is kind/key.
+// record is a document on the server. Its id is kind/key.
 type record struct {
 	ID      string      `bson:"_id"`
 	Version int64       `bson:"version"`
 	Data    bson.Binary `bson:"data"`
 }
 
-// fenceID cannot be the id of a document, which holds a slash.
+// fenceID cannot be the id of a document, which has a slash.
 const fenceID = "fence"
 
 var validRole = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}$`)
 
-// Open connects to the server at uri and opens the store of a role, such as
-// "root" or "cluster-berlin". Roles that share a database know nothing of each
-// other; two processes with the same role meet in ErrConflict. It fails with
-// api.ErrUnavailable when no primary answers in time.
+// Open connects to the server at uri and opens the store of a role, such as "root" or
+// "cluster-berlin". Roles that share a database are independent; two processes with the same
+// role get ErrConflict. Open fails with api.ErrUnavailable if no primary answers in time.
 func Open(ctx context.Context, uri, role string) (*Store, error) {
 	if !validRole.MatchString(role) {
 		return nil, fmt.Errorf("open a store in MongoDB for role %q: it must match %s: %w", role, validRole, api.ErrInvalid)
@@ -128,12 +127,12 @@ func (s *Store) Save(ctx context.Context, docs []store.Doc) error {
 	return ctx.Err()
 }
 
-// save writes docs[0]. It writes first and asks only when the version does not
-// fit, since it nearly always does.
+// save writes docs[0]. It writes first and reads only if the version does not fit, which is
+// rare.
 func (s *Store) save(ctx context.Context, docs []store.Doc) error {
 	d := docs[0]
-	// A version that fits again when it is asked for was changed by another
-	// process in between, and the next try meets that.
+	// A version that fits when it is read was changed by another process in between; the next
+	// try detects it.
 	for range 3 {
 		done, err := s.write(ctx, d)
 		if err != nil {
@@ -157,7 +156,7 @@ func (s *Store) save(ctx context.Context, docs []store.Doc) error {
 	return fmt.Errorf("save %s %q version %d: it changes all the time: %w", d.Kind, d.Key, d.Version, store.ErrConflict)
 }
 
-// write writes d over the version before it, if that is what is stored.
+// write replaces the version before d, if that is stored.
 func (s *Store) write(ctx context.Context, d store.Doc) (done bool, err error) {
 	before := bson.D{{Key: "_id", Value: id(d)}, {Key: "version", Value: int64(d.Version - 1)}}
 	data := bson.Binary{Data: d.Data}
@@ -178,8 +177,8 @@ func (s *Store) write(ctx context.Context, d store.Doc) (done bool, err error) {
 	}
 }
 
-// stored is what the key of d holds. A repeat must not be acknowledged on the
-// word of a primary that may yet lose it, so the read is linearizable.
+// stored returns what the key of d holds. The read is linearizable: a repeat must not be
+// acknowledged by a primary that may still lose it.
 func (s *Store) stored(ctx context.Context, d store.Doc) (store.Doc, error) {
 	var r record
 	err := s.exact.FindOne(ctx, bson.D{{Key: "_id", Value: id(d)}}).Decode(&r)
@@ -192,9 +191,8 @@ func (s *Store) stored(ctx context.Context, d store.Doc) (store.Doc, error) {
 	return s.doc(r)
 }
 
-// Load implements store.Store. It writes one record of its own first: once a
-// majority has that, the primary knows of everything that was acknowledged
-// before, even if it is new in its office.
+// Load implements store.Store. It first writes a record of its own: once a majority has it,
+// the primary knows everything that was acknowledged before, even if it was just elected.
 func (s *Store) Load(ctx context.Context, fn func(store.Doc) error) error {
 	if s.closed.Load() {
 		return store.ErrClosed
@@ -248,7 +246,7 @@ func id(d store.Doc) string {
 	return d.Kind + "/" + d.Key
 }
 
-// doc is what r says, checked by the rule that it was saved by.
+// doc returns the document of a record, validated.
 func (s *Store) doc(r record) (store.Doc, error) {
 	kind, key, _ := strings.Cut(r.ID, "/")
 	d := store.Doc{Kind: kind, Key: key, Version: uint64(r.Version), Data: r.Data.Data}
@@ -265,14 +263,13 @@ func (s *Store) corrupt(id string, err error) error {
 	return fmt.Errorf("%w: the record %q in %s: %w; it was kept as it is: restore the collection from a backup", store.ErrCorrupt, id, s.name, err)
 }
 
-// What a server answers when its disk is full: MongoDB by code, FerretDB by the
-// words of SQLite.
+// Errors of a server whose disk is full: MongoDB's code, and the text of SQLite in FerretDB.
 const (
 	codeOutOfDiskSpace = 14031
 	textDiskFull       = "database or disk is full"
 )
 
-// failed puts an error of the driver into our kinds.
+// failed translates an error of the driver.
 func (s *Store) failed(ctx context.Context, verb string, err error) error {
 	var server mongo.ServerError
 	switch {

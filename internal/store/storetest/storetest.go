@@ -27,19 +27,19 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
-// Place opens the store that lives in one place, empty at first. It is called
-// again only after the store before was closed, and then opens what that left.
+// Place opens the store in one place, which is empty at first. It is called again only after
+// the previous store was closed, and then opens what that left.
 type Place func(t *testing.T) store.Store
 
-// Deviation is a promise that a backend is known not to keep.
+// Deviation is a guarantee that a backend is known not to give.
 type Deviation int
 
-// RacyVersions is declared where the engine reads a version and writes the next
-// in two steps: of several writers of one key at the same moment more than one
-// may win. A writer that comes later still meets the conflict.
+// RacyVersions is for engines that read a version and write the next one in two steps: of
+// several concurrent writers of one key more than one may succeed. A later writer still gets
+// ErrConflict.
 const RacyVersions Deviation = iota + 1
 
-// Run runs the suite. Each test asks factory for a new place.
+// Run runs the suite. Each test calls factory for a new place.
 func Run(t *testing.T, factory func(t *testing.T) Place, deviations ...Deviation) {
 	for _, test := range []struct {
 		name string
@@ -68,7 +68,7 @@ func Run(t *testing.T, factory func(t *testing.T) Place, deviations ...Deviation
 		t.Run(test.name, func(t *testing.T) {
 			place := factory(t)
 			left := leaktest.Since(t)
-			// Cleanups run last first: the stores are closed by then.
+			// Cleanups run in reverse order: the stores are closed by then.
 			t.Cleanup(left)
 			test.run(t, place)
 		})
@@ -93,7 +93,7 @@ func testRoundTrip(t *testing.T, place Place) {
 	must(t, s.Save(t.Context(), docs))
 	expect(t, s, docs...)
 
-	// The caller keeps its bytes, and the store its own.
+	// The store must not share bytes with the caller.
 	docs[0].Data[0] = 'X'
 	expect(t, s, append([]store.Doc{put("app", "acme/shop.prod", 1, "one")}, docs[1:]...)...)
 }
@@ -131,7 +131,7 @@ func testConflict(t *testing.T, place Place) {
 func testRepeat(t *testing.T, place Place) {
 	s := open(t, place)
 	first := []store.Doc{put("app", "a", 1, "1"), put("app", "b", 1, ""), put("app", "c", 1, "1")}
-	// One save may hold several steps, and so change one key several times.
+	// One save may change one key several times.
 	second := []store.Doc{put("app", "a", 2, "2"), put("app", "a", 3, "3"), del("app", "b", 2), put("app", "c", 2, "2"), del("app", "c", 3)}
 	for range 2 {
 		must(t, s.Save(t.Context(), first))
@@ -141,7 +141,7 @@ func testRepeat(t *testing.T, place Place) {
 		expect(t, s, put("app", "a", 3, "3"))
 	}
 
-	// What was lost half-way is finished by the repetition.
+	// The repetition completes a save that was interrupted.
 	must(t, s.Save(t.Context(), []store.Doc{put("app", "a", 4, "4")}))
 	must(t, s.Save(t.Context(), []store.Doc{put("app", "a", 4, "4"), put("app", "d", 1, "1")}))
 	expect(t, s, put("app", "a", 4, "4"), put("app", "d", 1, "1"))
@@ -192,8 +192,8 @@ func testCancel(t *testing.T, place Place) {
 		t.Errorf("load: got %v, want context.Canceled", err)
 	}
 
-	// Cancelled at some moment while it writes: whatever the answer, a prefix
-	// is there, and all of it when the answer was good.
+	// Cancelled at some moment while it writes: a prefix is stored, and all of it if the
+	// answer was good.
 	docs := make([]store.Doc, 200)
 	for i := range docs {
 		docs[i] = put("instance", fmt.Sprintf("i%03d", i), 1, "1")
@@ -245,7 +245,7 @@ func testOddKeys(t *testing.T, place Place) {
 	} {
 		docs = append(docs, put("app", key, 1, fmt.Sprint(i)))
 	}
-	// The same letters, cut elsewhere into kind and key.
+	// The same letters, divided differently into kind and key.
 	docs = append(docs, put("a", "pp/a", 1, ""), put("a", "ppa", 1, ""), put("app_", "a", 1, ""))
 	must(t, s.Save(t.Context(), docs))
 	expect(t, s, docs...)
@@ -352,7 +352,7 @@ func testClosed(t *testing.T, place Place) {
 	}
 	must(t, s.Close())
 
-	// Close lets what was begun come to its end.
+	// Close waits for a save that has begun.
 	s = place(t)
 	var group sync.WaitGroup
 	var acked sync.Map
@@ -477,8 +477,8 @@ func expect(t *testing.T, s store.Store, want ...store.Doc) {
 	}
 }
 
-// prefix is how many of docs, all of them new keys, are in have beside before;
-// it fails unless these are the first ones.
+// prefix returns how many of docs, all of them new keys, are in have beside before. It fails
+// unless they are the first ones.
 func prefix(t *testing.T, have, before, docs []store.Doc) int {
 	t.Helper()
 	n := len(have) - len(before)

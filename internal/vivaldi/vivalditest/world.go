@@ -1,6 +1,6 @@
-// Package vivalditest is a world whose round trips are known, to judge by it what
-// is estimated: cities on a continent of a sphere, nodes in and around them, each
-// behind its own last mile, and measurements that are noisy and never too short.
+// Package vivalditest is a world with known round trips, to verify estimates: cities on a
+// continent of a sphere, nodes in and around them, each behind its own last mile, and
+// measurements with positive noise.
 //
 //	w := vivalditest.New(500, seed)
 //	coords := w.Converge(500, 16, 200)
@@ -25,7 +25,7 @@ type World struct {
 	towns []api.Geo
 }
 
-// New is a world of n nodes, with round trips of 10 to some 250 ms.
+// New makes a world of n nodes with round trips of 10 to about 250 ms.
 func New(n int, seed uint64) *World {
 	w := &World{rng: rand.New(rand.NewPCG(seed, seed))}
 	for range max(n/12, 1) {
@@ -37,7 +37,7 @@ func New(n int, seed uint64) *World {
 	return w
 }
 
-// Add is another place, in or around one of the cities, and its number.
+// Add adds a place in or around one of the cities and returns its number.
 func (w *World) Add() int {
 	town := w.towns[w.rng.IntN(len(w.towns))]
 	g := api.Geo{Lat: town.Lat + w.rng.NormFloat64()*0.4, Lon: town.Lon + w.rng.NormFloat64()*0.4}
@@ -47,14 +47,14 @@ func (w *World) Add() int {
 	return len(w.Geo) - 1
 }
 
-// RTT is the true round trip between two places: their last miles, and a way that
-// is almost four times as long as the great circle in fibre.
+// RTT returns the true round trip between two places: their last miles, and a path almost four
+// times as long as the great circle in fibre.
 func (w *World) RTT(a, b int) time.Duration {
 	ms := w.mile[a] + w.mile[b] + w.Geo[a].Kilometres(w.Geo[b])/100*3.8
 	return time.Duration(ms * float64(time.Millisecond))
 }
 
-// Measure is what a measurement says, the least of three: some more than the truth.
+// Measure returns the least of three measurements, each above the true round trip.
 func (w *World) Measure(a, b int) time.Duration {
 	noise := 1.0
 	for range 3 {
@@ -63,9 +63,9 @@ func (w *World) Measure(a, b int) time.Duration {
 	return time.Duration(float64(w.RTT(a, b)) * (1 + noise))
 }
 
-// Converge is where the first n nodes are after that many rounds, in each of which
-// every one measures one of the few peers that it was given: half of them at
-// random, half the nearest, as the Vivaldi paper has it (§5.2).
+// Converge returns the coordinates of the first n nodes after so many rounds. In each, every
+// node measures one of its few peers, half of them random, half the nearest, as in the Vivaldi
+// paper (§5.2).
 func (w *World) Converge(n, peers, rounds int) []api.Coordinate {
 	coords := make([]api.Coordinate, n)
 	given := make([][]int, n)
@@ -90,5 +90,5 @@ func (w *World) Converge(n, peers, rounds int) []api.Coordinate {
 	return coords
 }
 
-// Probes are n different numbers below of, at random.
+// Probes returns n different random numbers below of.
 func (w *World) Probes(n, of int) []int { return w.rng.Perm(of)[:n] }

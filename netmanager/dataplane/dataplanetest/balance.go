@@ -26,7 +26,7 @@ func newFlowsGoToBackendsInTurn(t *testing.T, w *World) {
 				for _, s := range []plane.Service{equal, weighted} {
 					count[s.Ident][must(t)(from.Ask(network, at(both(s.Address)[six], 80)))]++
 				}
-				if n%10 == 0 { // others' flows take nobody's turn
+				if n%10 == 0 { // other flows take no turns
 					must(t)(from.Ask(network, at(both(other.Address)[six], 80)))
 				}
 			}
@@ -56,14 +56,14 @@ func noBackendIsRefusedAtOnce(t *testing.T, w *World) {
 				t.Errorf("%s to %s: want refused, got %v", network, a, err)
 			}
 		}
-		// Not a timeout of anybody's: SYN is sent again after a second.
+		// No timeout: a SYN is repeated after a second.
 		if d := time.Since(began); d > 10*time.Second {
 			t.Errorf("refused after %v", d)
 		}
 	}
 }
 
-// flowsStayWithTheirBackend has a service change under flows that began before.
+// flowsStayWithTheirBackend changes a service under existing flows.
 func flowsStayWithTheirBackend(t *testing.T, w *World) {
 	w.serveAll()
 	h := w.Hosts[0]
@@ -94,11 +94,11 @@ func flowsStayWithTheirBackend(t *testing.T, w *World) {
 	}
 }
 
-// endedFlowsAreReset has a backend die silently while clients wait for it.
+// endedFlowsAreReset removes a backend whose clients wait for data.
 func endedFlowsAreReset(t *testing.T, w *World) {
 	w.serveAll()
 	h := w.Hosts[0]
-	for _, dead := range []int{2, 4} { // here, and at the peer
+	for _, dead := range []int{2, 4} { // on this node and at the peer
 		h.publish(w.service(1, dead), w.service(2, 3, 5))
 		var doomed, others []*Flow
 		for six := range 2 {
@@ -117,7 +117,7 @@ func endedFlowsAreReset(t *testing.T, w *World) {
 		}
 		h.MustApply(c)
 		for _, f := range doomed {
-			// It says nothing, and waits.
+			// The server sends nothing, and the client waits.
 			if err := f.End(); !errors.Is(err, syscall.ECONNRESET) {
 				t.Errorf("%s to dead c%d: want a reset, got %v", f, dead, err)
 			}
@@ -133,8 +133,8 @@ func endedFlowsAreReset(t *testing.T, w *World) {
 	}
 }
 
-// theUnansweredTryAgain has backends fall silent before they have answered: whoever
-// waits for one gets to another by itself, and nobody is refused.
+// theUnansweredTryAgain removes backends before they answer: a waiting client gets another
+// backend by itself, and none is refused.
 func theUnansweredTryAgain(t *testing.T, w *World) {
 	w.serveAll()
 	h := w.Hosts[0]
@@ -146,7 +146,7 @@ func theUnansweredTryAgain(t *testing.T, w *World) {
 		func(c *plane.Change, a []netip.Addr) { c.End = a },
 		func(c *plane.Change, a []netip.Addr) { c.Retry = a },
 	} {
-		silent := [][]int{{2, 4}, {3, 5}}[round] // here, and at the peer
+		silent := [][]int{{2, 4}, {3, 5}}[round] // on this node and at the peer
 		h.publish(w.service(1, silent[0]), w.service(2, silent[1]), w.service(3, 6))
 		held := []*Flow{w.C(1).Open("tcp", at(vip(3), 80)), w.C(1).Open("tcp", at(ranges.Twin(vip(3)), 80))}
 		var addrs []netip.Addr
@@ -154,7 +154,7 @@ func theUnansweredTryAgain(t *testing.T, w *World) {
 			w.C(n).IP("link set eth0 down")
 			addrs = append(addrs, w.C(n).Addr)
 		}
-		if round == 1 { // a doubt ends nothing that was answered
+		if round == 1 { // unready backends keep answered flows
 			addrs = append(addrs, w.C(6).Addr)
 		}
 		was := h.MustUse().Services
@@ -190,7 +190,7 @@ func theUnansweredTryAgain(t *testing.T, w *World) {
 	}
 }
 
-// anInstanceMayBeItsOwnBackend is the hairpin.
+// anInstanceMayBeItsOwnBackend tests the hairpin.
 func anInstanceMayBeItsOwnBackend(t *testing.T, w *World) {
 	w.serveAll()
 	w.Hosts[0].publish(w.service(1, 1))
@@ -203,11 +203,11 @@ func anInstanceMayBeItsOwnBackend(t *testing.T, w *World) {
 	}
 }
 
-// portsAreNobodysAlone has two clients use the same ports at once.
+// portsAreNobodysAlone has two clients use the same source ports at once.
 func portsAreNobodysAlone(t *testing.T, w *World) {
 	w.serveAll()
 	w.Hosts[0].publish(w.service(1, 4))
-	// Other ports for IPv6: those of closed connections stay taken for a while.
+	// Other ports for IPv6: those of closed connections stay reserved for a while.
 	for six, a := range both(vip(1)) {
 		for _, network := range []string{"tcp", "udp"} {
 			for _, port := range [][]uint16{{40000, 65535}, {40001, 65534}}[six] {
@@ -224,8 +224,8 @@ func portsAreNobodysAlone(t *testing.T, w *World) {
 	}
 }
 
-// udpFlowsTimeOut has a host whose UDP flows end after a second, answered or not:
-// what is silent for longer takes a turn of its own, of which there are two.
+// udpFlowsTimeOut sets the timeouts of UDP flows to a second: after a longer silence a flow
+// takes another turn, of which there are two.
 func udpFlowsTimeOut(t *testing.T, w *World) {
 	w.serveAll()
 	h := w.Hosts[0]
@@ -236,7 +236,7 @@ func udpFlowsTimeOut(t *testing.T, w *World) {
 	h.publish(w.service(1, 4, 5))
 	for _, a := range both(vip(1)) {
 		f := w.C(1).Open("udp", at(a, 80))
-		time.Sleep(2500 * time.Millisecond) // the flow's silence: there is no event to wait for
+		time.Sleep(2500 * time.Millisecond) // the flow is silent; there is no event to wait for
 		if got := must(t)(f.Ask()); got == f.Label {
 			t.Errorf("%s goes on after its time", f)
 		}

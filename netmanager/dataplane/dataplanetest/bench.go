@@ -12,8 +12,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// Bench measures what a plane's size costs: making it whole, changing it, and
-// the first packet of a flow through it.
+// Bench measures the cost of a plane's size: of a Sync, of changes, and of the first packet of
+// a flow.
 //
 //	func BenchmarkPlane(b *testing.B) { dataplanetest.Bench(b, factory) }
 func Bench(b *testing.B, f Factory) {
@@ -47,7 +47,7 @@ func Bench(b *testing.B, f Factory) {
 	}
 }
 
-// crowded is the first host's state with n services of three backends each.
+// crowded returns the first host's state with n services of three backends each.
 func (w *World) crowded(n int) plane.State {
 	var services []plane.Service
 	for i := range n {
@@ -59,8 +59,7 @@ func (w *World) crowded(n int) plane.State {
 	return withService(w.Hosts[0].State, services...)
 }
 
-// newFlows sends the first datagrams of flows to one service, each from a port
-// of its own.
+// newFlows sends the first datagrams of flows to one service, each from another port.
 func (w *World) newFlows(b *testing.B) {
 	c := w.C(1)
 	c.Do(func() {

@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is how long the suite waits for what must come; quiet is how long it
-// listens for what must not.
+// patience is how long the suite waits for an expected event; quiet is how long it waits for an
+// event that must not come.
 const (
 	patience = time.Minute
 	quiet    = 300 * time.Millisecond
 )
 
-// Serve answers on TCP and UDP at port of the space, for both families: whoever
-// connects or sends is told label, and TCP then echoes.
+// Serve answers on TCP and UDP at port of the space, for both families: it sends label to each
+// client, and then echoes TCP.
 func (s *Space) Serve(label string, port uint16) {
 	s.t.Helper()
 	var l net.Listener
@@ -59,15 +59,15 @@ func (s *Space) Serve(label string, port uint16) {
 			if err != nil {
 				return
 			}
-			// The answer takes the address that was asked, and whatever device leads back.
+			// The answer comes from the address that was asked, by any device.
 			clear(oob[unix.CmsgSpace(0)+net.IPv6len : unix.CmsgSpace(0)+net.IPv6len+4])
-			// What was sent comes back behind the label, so that sizes are tested both ways.
+			// The echo follows the label, so that sizes are tested in both directions.
 			_, _, _ = p.WriteMsgUDPAddrPort(append([]byte(label+"\n"), b[:n]...), oob[:m], from)
 		}
 	}()
 }
 
-// answerAsAsked has the socket say which address a datagram came to.
+// answerAsAsked makes the socket report the destination address of a datagram.
 func answerAsAsked(p *net.UDPConn) error {
 	raw, err := p.SyscallConn()
 	if err != nil {
@@ -80,7 +80,7 @@ func answerAsAsked(p *net.UDPConn) error {
 	return errors.Join(err, set)
 }
 
-// Dial opens a flow from the space; port 0 of local lets the kernel choose.
+// Dial opens a flow from the space; local port 0 lets the kernel choose.
 func (s *Space) Dial(network string, to netip.AddrPort, local uint16) (net.Conn, error) {
 	d := net.Dialer{Timeout: patience}
 	switch {
@@ -95,12 +95,12 @@ func (s *Space) Dial(network string, to netip.AddrPort, local uint16) (net.Conn,
 	return c, err
 }
 
-// Ask opens a new flow and says who answered.
+// Ask opens a flow and returns the label of the server.
 func (s *Space) Ask(network string, to netip.AddrPort) (string, error) {
 	return s.AskFrom(network, to, 0, "?")
 }
 
-// AskFrom is Ask from a port of its own; UDP sends body.
+// AskFrom is Ask from a given port; UDP sends body.
 func (s *Space) AskFrom(network string, to netip.AddrPort, local uint16, body string) (string, error) {
 	c, err := s.Dial(network, to, local)
 	if err != nil {
@@ -136,8 +136,7 @@ func askUDP(c net.Conn, body string) (string, error) {
 	return label, nil
 }
 
-// Silent says that nothing answers: neither an answer nor a refusal comes while
-// the suite listens.
+// Silent checks that neither an answer nor an error comes within quiet.
 func (s *Space) Silent(network string, to netip.AddrPort) error {
 	d := net.Dialer{Timeout: quiet}
 	var c net.Conn
@@ -157,10 +156,10 @@ func (s *Space) Silent(network string, to netip.AddrPort) error {
 	return fmt.Errorf("%s to %s: want silence, got %v", network, to, err)
 }
 
-// Flow is an open flow to what Serve serves.
+// Flow is an open flow to a server of Serve.
 type Flow struct {
 	net.Conn
-	Label string // who answers
+	Label string // the server's
 	from  string
 	r     *bufio.Reader
 	n     int
@@ -172,7 +171,7 @@ func (c *Container) Open(network string, to netip.AddrPort) *Flow {
 	return c.OpenFrom(network, to, 0)
 }
 
-// OpenFrom is Open from a port of its own.
+// OpenFrom is Open from a given port.
 func (c *Container) OpenFrom(network string, to netip.AddrPort, local uint16) *Flow {
 	c.t.Helper()
 	conn, err := c.Dial(network, to, local)
@@ -191,7 +190,7 @@ func (f *Flow) String() string {
 	return fmt.Sprintf("%s from %s to %s at %s", f.RemoteAddr().Network(), f.from, f.RemoteAddr(), f.Label)
 }
 
-// Ask says who answers the flow now. TCP's answer is the first line.
+// Ask returns the label of the flow's server now. TCP's answer is the first line.
 func (f *Flow) Ask() (string, error) {
 	_ = f.SetDeadline(time.Now().Add(patience))
 	if f.RemoteAddr().Network() == "udp" {
@@ -201,10 +200,10 @@ func (f *Flow) Ask() (string, error) {
 	return strings.TrimSpace(line), err
 }
 
-// Echo sends something and sees it come back, from the same backend.
+// Echo sends data and checks that it returns from the same backend.
 func (f *Flow) Echo() error { return f.echo(patience) }
 
-// Stopped says that what is sent does not come back; a reset may.
+// Stopped checks that data does not return; a reset may come.
 func (f *Flow) Stopped() error {
 	if err := f.echo(quiet); err != nil {
 		return nil
@@ -233,14 +232,14 @@ func (f *Flow) echo(patience time.Duration) error {
 	return err
 }
 
-// End waits for what nobody sends: for the flow's end.
+// End waits for the end of the flow.
 func (f *Flow) End() error {
 	_ = f.SetDeadline(time.Now().Add(patience))
 	_, err := f.Conn.Read(make([]byte, 1))
 	return err
 }
 
-// Unreached says that no answer comes; a refusal may.
+// Unreached checks that no answer comes; an error may come.
 func (s *Space) Unreached(network string, to netip.AddrPort) error {
 	d := net.Dialer{Timeout: quiet}
 	var c net.Conn

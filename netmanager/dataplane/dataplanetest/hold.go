@@ -8,8 +8,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// theUnknownIsHeld sends to what the plane does not know: the packet comes to the
-// hold device, and goes its way from there once it is known.
+// theUnknownIsHeld sends to an unknown address: the packet goes to the packet queue's device,
+// and to its destination once that is known.
 func theUnknownIsHeld(t *testing.T, w *World) {
 	w.serveAll()
 	h := w.Hosts[0]
@@ -56,7 +56,7 @@ func theUnknownIsHeld(t *testing.T, w *World) {
 		}
 		h.MustApply(plane.Change{DropServices: []netip.Addr{vip(9)}})
 
-		// An instance of the peer's that nobody told us of.
+		// An unknown instance of the peer's.
 		h.MustApply(plane.Change{DropSources: []netip.Addr{w.C(5).Addr}})
 		to := both(w.C(5).Addr)[six]
 		w.C(1).Inject(udp(at(src, 1000), at(to, 80), "who"))
@@ -67,7 +67,7 @@ func theUnknownIsHeld(t *testing.T, w *World) {
 	}
 }
 
-// theUnknownCallerIsHeld sends from what the plane does not know.
+// theUnknownCallerIsHeld sends from an unknown address.
 func theUnknownCallerIsHeld(t *testing.T, w *World) {
 	w.serveAll()
 	h := w.Hosts[1]
@@ -98,13 +98,13 @@ func theUnknownCallerIsHeld(t *testing.T, w *World) {
 	}
 }
 
-// nobodyTakesTheHold has one instance send packet upon packet to what the plane does not
-// know: few of them are held, and what another sends then is.
+// nobodyTakesTheHold has one instance send many packets to unknown addresses: few are queued,
+// and another instance's packets still are.
 func nobodyTakesTheHold(t *testing.T, w *World) {
 	h := w.Hosts[0]
 	for six := range 2 {
 		to := at(both(vip(9))[six], 80)
-		from := w.C(1 + 2*six) // what one may have held counts for both families
+		from := w.C(1 + 2*six) // the limit of an instance holds for both families together
 		flood, err := from.Dial("udp", to, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -134,7 +134,7 @@ func nobodyTakesTheHold(t *testing.T, w *World) {
 		}); err != nil {
 			t.Error(err)
 		}
-		const atOnce, aSecond = 512, 2048 // a packet at the end of a stretch, all of the next
+		const atOnce, aSecond = 512, 2048 // the bursts of two intervals, and the rate
 		if most := atOnce + aSecond*time.Since(began).Seconds(); held == 0 || float64(held) > most {
 			t.Errorf("%d of %d are held, %.0f may be", held, packets, most)
 		}

@@ -30,7 +30,7 @@ func flowsOutliveThePlane(t *testing.T, w *World) {
 	s.Allowed = append(s.Allowed, plane.Pair{From: 1, To: 101})
 	for range 3 {
 		h.Kill()
-		for _, f := range flows { // the kernel goes on by itself
+		for _, f := range flows { // the kernel works without the netmanager
 			if err := f.Echo(); err != nil {
 				t.Errorf("%s while the netmanager is away: %v", f, err)
 			}
@@ -43,7 +43,7 @@ func flowsOutliveThePlane(t *testing.T, w *World) {
 		}
 		must(t)(w.C(1).Ask("tcp", at(vip(1), 80)))
 	}
-	// What a life left that is not so any more is gone.
+	// What is not in the new state is removed.
 	s.Services, s.Allowed = nil, s.Allowed[:0:0]
 	h.Kill()
 	h.MustSync(s)
@@ -55,15 +55,14 @@ func flowsOutliveThePlane(t *testing.T, w *World) {
 	}
 }
 
-// changesDisturbNobody applies changes as fast as it can under flows that have
-// nothing to do with them.
+// changesDisturbNobody applies changes as fast as possible under unrelated flows.
 func changesDisturbNobody(t *testing.T, w *World) {
 	w.serveAll()
 	h := w.Hosts[0]
 	h.publish(w.service(1, 2, 4), w.service(2, 3))
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
-	enough := make(chan struct{}, 4) // a flow went on all along
+	enough := make(chan struct{}, 4) // has an element for each flow that ran all along
 	for _, f := range []*Flow{
 		w.C(1).Open("udp", at(vip(1), 80)), w.C(1).Open("udp", at(ranges.Twin(vip(1)), 80)),
 		w.C(3).Open("udp", at(vip(1), 80)), w.C(1).Open("tcp", at(vip(1), 80)),
@@ -78,7 +77,7 @@ func changesDisturbNobody(t *testing.T, w *World) {
 					return
 				default:
 				}
-				if err := f.Echo(); err != nil { // a datagram lost is an answer that does not come
+				if err := f.Echo(); err != nil { // a lost datagram has no answer
 					t.Errorf("%s lost one at %d: %v", f, n, err)
 					if n < 10 {
 						enough <- struct{}{}
@@ -88,7 +87,7 @@ func changesDisturbNobody(t *testing.T, w *World) {
 			}
 		})
 	}
-	for n := 0; n < 100 || len(enough) < cap(enough); n++ { // each kind of change to each service, and more than once
+	for n := 0; n < 100 || len(enough) < cap(enough); n++ { // each kind of change to each service, several times
 		s := w.service(byte(2+n%7), 3, 5, 6)
 		s.Backends[0].Weight = 1 + n%5
 		c := plane.Change{SetServices: []plane.Service{s}, Allow: []plane.Pair{{From: 2, To: s.Ident}}}
@@ -106,7 +105,7 @@ func changesDisturbNobody(t *testing.T, w *World) {
 	wg.Wait()
 }
 
-// aChangeIsWholeOrNot has a change fail that is good in part.
+// aChangeIsWholeOrNot has a change fail of which a part is valid.
 func aChangeIsWholeOrNot(t *testing.T, w *World) {
 	w.serveAll()
 	h := w.Hosts[0]
@@ -123,13 +122,13 @@ func aChangeIsWholeOrNot(t *testing.T, w *World) {
 	if got := must(t)(w.C(1).Ask("tcp", at(vip(1), 80))); got != "c2" {
 		t.Errorf("%s answered", got)
 	}
-	h.publish(w.service(1, 4)) // and it goes on from there
+	h.publish(w.service(1, 4)) // later changes work
 	if got := must(t)(w.C(1).Ask("tcp", at(vip(1), 80))); got != "c4" {
 		t.Errorf("%s answered", got)
 	}
 }
 
-// useIsCounted counts flows.
+// useIsCounted checks the counts of flows.
 func useIsCounted(t *testing.T, w *World) {
 	w.serveAll()
 	h := w.Hosts[0]
@@ -159,7 +158,8 @@ func useIsCounted(t *testing.T, w *World) {
 			}
 			continue
 		}
-		// In turn, one of the protocols may stay here: at least a datagram of one byte each way.
+		// With turns, one of the protocols may stay on this host: at least a datagram of one
+		// byte each way.
 		if least := uint64(flows / 2 * 29); bytes[0] < least || bytes[1] < least {
 			t.Errorf("host %d counts %v bytes to and from its peer", i+1, bytes)
 		}
@@ -180,7 +180,7 @@ func withService(s plane.State, services ...plane.Service) plane.State {
 	return s
 }
 
-// removeLeavesNothing compares the host before and after.
+// removeLeavesNothing compares the host before and after Remove.
 func removeLeavesNothing(t *testing.T, w *World) {
 	w.serveAll()
 	h := w.Hosts[0]
@@ -213,7 +213,7 @@ func removeLeavesNothing(t *testing.T, w *World) {
 	}
 }
 
-// left is what a plane might leave in a host.
+// left returns the state of a host that a plane might change.
 func (w *World) left(h *Host) string {
 	var b strings.Builder
 	for _, args := range [][]string{
@@ -225,7 +225,7 @@ func (w *World) left(h *Host) string {
 		{"ip", "rule"},
 		{"ip", "-6", "rule"},
 		{"tc", "qdisc"},
-		// Not sysctl(8), which reads all of the machine's for it. Some cannot be read.
+		// Not sysctl(8), which reads all settings of the machine. Some are not readable.
 		{"sh", "-c", "grep -rs . /proc/sys/net/ipv[46]/conf /proc/sys/net/ipv4/ip_forward /proc/sys/net/netfilter/nf_conntrack_[!c]*; true"},
 	} {
 		fmt.Fprintf(&b, "# %s\n%s", strings.Join(args, " "), h.Output(args[0], args[1:]...))

@@ -13,8 +13,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// deniedFlowsAreDropped denies where packets leave, and where they arrive from a
-// node that lets everything pass.
+// deniedFlowsAreDropped denies flows where packets leave, and where they arrive from a node
+// that allows them.
 func deniedFlowsAreDropped(t *testing.T, w *World) {
 	w.serveAll()
 	here, there := w.Hosts[0], w.Hosts[1]
@@ -45,7 +45,7 @@ func deniedFlowsAreDropped(t *testing.T, w *World) {
 		if after := d.at.MustUse().Denied; after <= before {
 			t.Errorf("%v denied: counted %d", d.pair, after-before)
 		}
-		if d.pair.To == 4 && d.at == here { // what was open ends with it
+		if d.pair.To == 4 && d.at == here { // open flows end too
 			if err := open[0].Stopped(); err != nil {
 				t.Error(err)
 			}
@@ -62,9 +62,9 @@ func deniedFlowsAreDropped(t *testing.T, w *World) {
 	}
 }
 
-// first does what f does, and gives what arrived first on port 9 of c. The socket stays
-// until the test ends: a program that another test starts has all descriptors until its exec,
-// and a port that is closed meanwhile is taken all the same.
+// first runs f and returns the first datagram on port 9 of c. The socket stays open until the
+// test ends: a process that another test forks holds all descriptors until its exec, and would
+// keep a closed port in use.
 func (c *Container) first(t *testing.T, f func()) string {
 	t.Helper()
 	if c.inbox == nil {
@@ -85,8 +85,8 @@ func (c *Container) first(t *testing.T, f func()) string {
 	return string(b[:n])
 }
 
-// forgedSourcesAreDropped sends in others' names. What is sent after it in the
-// sender's own arrives first.
+// forgedSourcesAreDropped sends from others' addresses. A later datagram with the sender's own
+// address arrives first.
 func forgedSourcesAreDropped(t *testing.T, w *World) {
 	here, there := w.Hosts[0], w.Hosts[1]
 	for six := range 2 {
@@ -105,7 +105,7 @@ func forgedSourcesAreDropped(t *testing.T, w *World) {
 			"a peer for another":            func() { forge(there.Space, of("10.17.0.1"), w.C(3)) },
 			"a peer for a service":          func() { forge(there.Space, both(vip(1))[six], w.C(3)) },
 		}
-		if w.path == api.PathDirect { // which peer's it is the tunnel knows: to the plane it is unknown
+		if w.path == api.PathDirect { // only the tunnel knows the peer; to the plane the source is unknown
 			delete(forgeries, "a peer for another")
 		}
 		for name, f := range forgeries {
@@ -118,7 +118,7 @@ func forgedSourcesAreDropped(t *testing.T, w *World) {
 			}
 		}
 	}
-	// Nor may one end another's flow.
+	// A forged segment must not end another's flow.
 	f := w.C(2).Open("tcp", at(w.serve(4), 80))
 	local := f.LocalAddr().(*net.TCPAddr).Port
 	rst := make([]byte, 20)
@@ -129,23 +129,23 @@ func forgedSourcesAreDropped(t *testing.T, w *World) {
 	}
 }
 
-// serve has container n answer on port 80.
+// serve starts a server on port 80 of container n.
 func (w *World) serve(n int) netip.Addr {
 	w.C(n).Serve(w.C(n).Label, 80)
 	return w.C(n).Addr
 }
 
-// eachWayThatIsTakenIsTakenIn changes which ways a peer's packets may come by,
-// whichever way ours go to it.
+// eachWayThatIsTakenIsTakenIn changes by which paths packets of a peer are accepted, for each
+// path of packets to it.
 func eachWayThatIsTakenIsTakenIn(t *testing.T, w *World) {
 	if w.path == api.PathDirect {
-		return // what comes from the tunnel always is
+		return // packets from the tunnel are always accepted
 	}
 	here, there := w.Hosts[0], w.Hosts[1]
-	// What comes by a device of a strict host's own, and not as ours goes, is the host's to drop.
+	// A strict host drops packets of a device other than the one that this node would use.
 	here.Sysctl("net/ipv4/conf/up0/rp_filter", "2")
 	by := map[api.PathKind]func(){}
-	for _, path := range []api.PathKind{api.PathRoute, w.path} { // VXLAN's hosts are on one link as well
+	for _, path := range []api.PathKind{api.PathRoute, w.path} { // VXLAN's hosts are on one link too
 		by[path] = func() {
 			other := *w
 			other.path = path
@@ -187,10 +187,10 @@ func eachWayThatIsTakenIsTakenIn(t *testing.T, w *World) {
 	}
 }
 
-// waysAreTold has packets come by a way that is not their peer's.
+// waysAreTold sends packets by another path than their peer's.
 func waysAreTold(t *testing.T, w *World) {
 	here, there := w.Hosts[0], w.Hosts[1]
-	// Else a strict host drops what comes by it before the plane can tell.
+	// Otherwise a strict host drops them before the plane counts them.
 	here.Sysctl("net/ipv4/conf/wan0/rp_filter", "2")
 	third := plane.Peer{Key: api.PeerKey{3}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.16.2.0/26")}, Path: w.path}
 	if w.path != api.PathDirect {
@@ -200,7 +200,7 @@ func waysAreTold(t *testing.T, w *World) {
 	here.MustApply(plane.Change{SetPeers: []plane.Peer{third}, SetSources: []plane.Source{{Address: stranger, Ident: 4}}})
 	for six := range 2 {
 		to, own := at(both(w.C(3).Addr)[six], 9), at(both(w.C(4).Addr)[six], 1000)
-		// The tunnel knows whose packets it has, whatever the peer's way is now.
+		// The tunnel authenticates the peer, whatever the peer's path is now.
 		if got := w.C(3).first(t, func() {
 			if err := here.Tunnel.Write(udp(own, to, "tunnel")); err != nil {
 				t.Fatal(err)
@@ -215,7 +215,7 @@ func waysAreTold(t *testing.T, w *World) {
 				}
 			},
 		}
-		if w.path == api.PathVXLAN { // plain routes cannot tell two peers on one link
+		if w.path == api.PathVXLAN { // plain routes cannot distinguish two peers on one link
 			forgeries["a peer for another peer"] = func() { there.Inject(udp(at(both(stranger)[six], 1000), to, "forged")) }
 		}
 		if w.path != api.PathVXLAN {

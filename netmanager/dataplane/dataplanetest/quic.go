@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// datagramsOfQUICsShapePass sends what QUIC looks like from outside (RFC 9000, section
-// 17): an Initial with a long header that fills 1200 bytes, then short headers, with one
-// connection id. The plane reads none of it: a flow is its addresses and ports. So a
-// client that changes its port begins another flow, which may have another backend; one
-// that wants to keep its own goes by the address that names the instance.
+// datagramsOfQUICsShapePass sends datagrams as QUIC does (RFC 9000, section 17): an Initial
+// with a long header in 1200 bytes, then short headers, with one connection ID. The plane does
+// not read them: addresses and ports identify a flow. A client that changes its port opens
+// another flow, which may have another backend; it keeps its backend if it uses the address of
+// the instance.
 func datagramsOfQUICsShapePass(t *testing.T, w *World) {
 	w.serveAll()
 	w.Hosts[0].publish(w.service(1, 4, 5), w.service(2, 4))
@@ -36,7 +36,8 @@ func datagramsOfQUICsShapePass(t *testing.T, w *World) {
 		}
 		return label
 	}
-	// Two clients at once, so that their ports differ: the same connection id from another port.
+	// Two clients at once, so that their ports differ: the same connection ID from another
+	// port.
 	twoFlows := func(a netip.Addr) (labels []string) {
 		one, two := w.dialUDP(t, a), w.dialUDP(t, a)
 		return []string{connect(one), connect(two)}

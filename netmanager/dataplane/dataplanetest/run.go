@@ -10,11 +10,11 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// worlds is how many worlds there are at once: a promise waits more than it works.
+// worlds is how many worlds run at once: the tests mostly wait.
 const worlds = 6
 
-// Run holds the planes that f makes to their promises, on every kind of way
-// between the hosts. Each promise has a world of its own.
+// Run tests the planes of f with each kind of path between the hosts. Each test has a world of
+// its own.
 func Run(t *testing.T, f Factory) {
 	var all sync.WaitGroup
 	room := make(chan struct{}, worlds)
@@ -36,7 +36,7 @@ func Run(t *testing.T, f Factory) {
 	all.Wait()
 }
 
-// promises are what holds whatever the way between the hosts.
+// promises are the tests, which must pass for each kind of path.
 var promises = []struct {
 	name string
 	test func(*testing.T, *World)
@@ -75,15 +75,15 @@ var promises = []struct {
 	{"RemoveLeavesNothing", removeLeavesNothing},
 }
 
-// both gives an address of the ranges and its twin.
+// both returns an address of the ranges and its twin.
 func both(a netip.Addr) []netip.Addr { return []netip.Addr{a, ranges.Twin(a)} }
 
-// vip is the n-th semantic address.
+// vip returns the n-th semantic address.
 func vip(n byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 30, 0, n}) }
 
 func at(a netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a, port) }
 
-// serveAll has every container answer on port 80.
+// serveAll starts a server on port 80 of each container.
 func (w *World) serveAll() {
 	for n := 1; n <= 6; n++ {
 		c := w.C(n)
@@ -91,8 +91,8 @@ func (w *World) serveAll() {
 	}
 }
 
-// service is the service with semantic address vip(n) and ident 100+n, whose backends are
-// the containers of that number, all of weight 1.
+// service returns the service with semantic address vip(n) and ident 100+n, whose backends are
+// the containers of these numbers, all of weight 1.
 func (w *World) service(n byte, backends ...int) plane.Service {
 	s := plane.Service{Address: vip(n), Ident: plane.Ident(100 + int(n))}
 	for _, b := range backends {
@@ -101,7 +101,7 @@ func (w *World) service(n byte, backends ...int) plane.Service {
 	return s
 }
 
-// publish gives a service to h's plane and allows everybody to call it.
+// publish adds services to h's plane and allows everyone to call them.
 func (h *Host) publish(services ...plane.Service) {
 	h.t.Helper()
 	c := plane.Change{SetServices: services}
@@ -113,7 +113,7 @@ func (h *Host) publish(services ...plane.Service) {
 	h.MustApply(c)
 }
 
-// must takes what Ask gives.
+// must returns the answer of Ask, and fails the test on an error.
 func must(t testing.TB) func(string, error) string {
 	return func(s string, err error) string {
 		t.Helper()

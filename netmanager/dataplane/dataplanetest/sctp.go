@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// The chunks of SCTP (RFC 9260, section 3.2) that an association begins with.
+// The chunks of SCTP (RFC 9260, section 3.2) that open an association.
 const (
 	sctpData       = 0
 	sctpInit       = 1
@@ -20,7 +20,7 @@ const (
 	sctpCookieAck  = 11
 )
 
-// chunk is an SCTP packet of one chunk.
+// chunk returns an SCTP packet of one chunk.
 func chunk(sport, dport uint16, tag uint32, kind byte, body []byte) []byte {
 	p := binary.BigEndian.AppendUint16(nil, sport)
 	p = binary.BigEndian.AppendUint16(p, dport)
@@ -42,9 +42,9 @@ func words(all ...uint32) (b []byte) {
 	return b
 }
 
-// sctpAssociates has an association begin and carry data both ways, chunk by chunk over
-// raw sockets: so it needs no SCTP of the kernel, and says nothing of one's own. There are
-// two backends; what both ends see must be of one.
+// sctpAssociates opens an association and sends data in both directions, chunk by chunk over
+// raw sockets, so that it does not need the kernel's SCTP. Of two backends, both ends must see
+// only one.
 func sctpAssociates(t *testing.T, w *World) {
 	w.Hosts[0].publish(w.service(1, 4, 5))
 	for six, a := range both(vip(1)) {
@@ -64,7 +64,7 @@ func sctpAssociates(t *testing.T, w *World) {
 			go serveSCTP(listen(w.C(n)), uint32(n), clientTag)
 		}
 		c := listen(w.C(1))
-		tag := uint32(0) // the server's, which INIT ACK says
+		tag := uint32(0) // the server's, from INIT ACK
 		for _, x := range []struct {
 			what         string
 			kind, answer byte
@@ -89,7 +89,7 @@ func sctpAssociates(t *testing.T, w *World) {
 	}
 }
 
-// serveSCTP answers the chunks that bear its tag, and those that begin an association.
+// serveSCTP answers chunks with its tag, and those that open an association.
 func serveSCTP(p *net.IPConn, tag, client uint32) {
 	b := make([]byte, 1500)
 	for {
@@ -116,7 +116,7 @@ func serveSCTP(p *net.IPConn, tag, client uint32) {
 	}
 }
 
-// askSCTP sends a packet and gives the next one that comes, which must be from there.
+// askSCTP sends a packet and returns the next one, which must come from its destination.
 func askSCTP(p *net.IPConn, to netip.Addr, packet []byte) ([]byte, error) {
 	if _, err := p.WriteTo(packet, &net.IPAddr{IP: to.AsSlice()}); err != nil {
 		return nil, err

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Flood has the first container begin so many flows by a datagram each, from all its ports
-// to many of the first one's of the other host. Nobody answers.
+// Flood has the first container open many flows by one datagram each, from all its ports to
+// many ports of the other host's first container. None is answered.
 func (w *World) Flood(flows int) {
 	w.t.Helper()
 	c, to := w.C(1), w.C(4).Addr
@@ -26,8 +26,8 @@ func (w *World) Flood(flows int) {
 	})
 }
 
-// nobodyTakesAllRoom has one instance begin flow upon flow. What others begin meanwhile passes,
-// and so does what was there before, the one's own too.
+// nobodyTakesAllRoom has one instance open many flows. Existing flows, and new flows of others,
+// still pass.
 func nobodyTakesAllRoom(t *testing.T, w *World) {
 	w.serveAll()
 	w.Hosts[0].publish(w.service(1, 4))

@@ -23,7 +23,7 @@ type Space struct {
 
 var spaces atomic.Int64
 
-// NewSpace makes a namespace that ends with the test. Its lo is up.
+// NewSpace returns a namespace that ends with the test. Its lo is up.
 func NewSpace(t testing.TB, name string) *Space {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -39,26 +39,25 @@ func NewSpace(t testing.TB, name string) *Space {
 	}
 	s.fd = fd
 	t.Cleanup(func() { unix.Close(fd) })
-	// Duplicate address detection would have every test wait for a second.
+	// Duplicate address detection would delay each test by a second.
 	s.Sysctl("net/ipv6/conf/all/accept_dad", "0")
 	s.Sysctl("net/ipv6/conf/default/accept_dad", "0")
-	// New namespaces take after the machine's own.
+	// New namespaces inherit the machine's settings.
 	s.Sysctl("net/ipv4/ip_forward", "0")
 	s.Sysctl("net/ipv6/conf/all/forwarding", "0")
 	s.IP("link set lo up")
 	return s
 }
 
-// Path is where the namespace can be opened.
+// Path returns the path of the namespace.
 func (s *Space) Path() string { return "/run/netns/" + s.Name }
 
-// Do runs f on a thread within the namespace. Sockets that f makes stay there,
-// wherever they are used. What f starts in other goroutines is not within it.
+// Do runs f on a thread in the namespace. Sockets that f opens stay in it, whichever thread
+// uses them. Goroutines that f starts run outside.
 func (s *Space) Do(f func()) {
 	done := make(chan any)
 	go func() {
-		// Never unlocked: the thread ends with the goroutine, and nobody else gets
-		// one in a strange namespace.
+		// Never unlocked: the thread ends with the goroutine.
 		runtime.LockOSThread()
 		var died any
 		defer func() { done <- died }()
@@ -93,7 +92,7 @@ func (s *Space) Sysctl(key, value string) {
 	})
 }
 
-// Output runs a program in the namespace and gives what it printed.
+// Output runs a program in the namespace and returns its output.
 func (s *Space) Output(name string, args ...string) string {
 	s.t.Helper()
 	// --net only: ip-netns would mount another /sys.

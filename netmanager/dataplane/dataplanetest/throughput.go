@@ -15,10 +15,10 @@ import (
 	"github.com/treeline-edge/treeline/internal/programtest"
 )
 
-// Throughput compares a plane, by a semantic address, with the same way without
-// one: TCP with iperf3, and new connections, from a container to one of the other host's.
-// The two take turns, so that what else the machine does falls on both. It reports
-// medians: flow_ratio and connect_ratio are the plane's part of what is routed.
+// Throughput compares a plane, by a semantic address, with the same path without a plane: TCP
+// with iperf3, and new connections, from a container to one of the other host. The two
+// alternate, so that other load of the machine affects both. It reports medians: flow_ratio and
+// connect_ratio are the plane's rate relative to the routed one.
 //
 //	func BenchmarkThroughput(b *testing.B) { dataplanetest.Throughput(b, factory) }
 func Throughput(b *testing.B, f Factory) {
@@ -61,7 +61,7 @@ func median(xs []float64) float64 {
 	return xs[len(xs)/2]
 }
 
-// stream is what one TCP flow carries, in bit/s.
+// stream returns the rate of one TCP flow in bit/s.
 func (c *Container) stream(b *testing.B, to netip.Addr) float64 {
 	b.Helper()
 	var out []byte
@@ -89,7 +89,7 @@ func (c *Container) stream(b *testing.B, to netip.Addr) float64 {
 	return r.End.Received.Rate
 }
 
-// connect is how many connections a second are made, one after another.
+// connect returns how many connections a second are opened, one after another.
 func (c *Container) connect(b *testing.B, to netip.AddrPort) float64 {
 	b.Helper()
 	const n = 1500
@@ -104,8 +104,8 @@ func (c *Container) connect(b *testing.B, to netip.AddrPort) float64 {
 	return n / time.Since(began).Seconds()
 }
 
-// once opens a connection, has an answer, and resets it (to have its port back),
-// without Go's poller in between.
+// once opens a connection, reads an answer, and resets the connection to free its port, without
+// Go's poller.
 func once(to netip.AddrPort) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

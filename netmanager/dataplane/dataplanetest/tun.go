@@ -8,14 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tun is a TUN device of a host: what a netmanager would read and write.
+// Tun is a TUN device of a host, as a netmanager would use it.
 type Tun struct {
 	f    *os.File
 	seen chan []byte
 }
 
-// newTun makes a TUN device. What the kernel sends to it is kept, as far as
-// there is room; nobody answers.
+// newTun creates a TUN device. It keeps packets of the kernel while there is room.
 func newTun(s *Space, name string) *Tun {
 	s.t.Helper()
 	var fd int
@@ -48,12 +47,12 @@ func (d *Tun) read() {
 		}
 		select {
 		case d.seen <- b[:n]:
-		default: // as a full queue
+		default: // full: drop the packet
 		}
 	}
 }
 
-// pump is a tunnel that checks nothing.
+// pump is a tunnel without checks.
 func (d *Tun) pump(to *Tun) {
 	for p := range d.seen {
 		if to.Write(p) != nil {
@@ -68,7 +67,7 @@ func (d *Tun) Write(p []byte) error {
 	return err
 }
 
-// Wait is the next packet for which want holds; others before it are dropped.
+// Wait returns the next packet that matches want, and drops others before it.
 func (d *Tun) Wait(want func(packet []byte) bool) ([]byte, error) {
 	late := time.After(patience)
 	for {
@@ -86,7 +85,7 @@ func (d *Tun) Wait(want func(packet []byte) bool) ([]byte, error) {
 	}
 }
 
-// Drain forgets what was seen so far.
+// Drain discards the packets so far.
 func (d *Tun) Drain() {
 	for {
 		select {

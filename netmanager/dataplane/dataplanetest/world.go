@@ -8,13 +8,13 @@ import (
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/dataplane"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// Factory makes a plane. It and all the plane's methods are called on a thread
-// within the host's network namespace, another one each time: sockets that the plane opens
-// in New stay in the right one.
+// Factory returns a plane. It and the plane's methods are called on a thread in the host's
+// network namespace, another thread each time.
 type Factory func(t testing.TB) dataplane.Plane
 
 const (
@@ -24,15 +24,15 @@ const (
 	vxlanPort = 4789
 )
 
-var ranges = api.DefaultNetRanges()
+var ranges = wire.DefaultNetRanges()
 
-// World is two hosts on one link, joined by path (PathDirect: their tunnel devices,
-// whose packets the test carries), and what lies outside:
+// World is two hosts on one link, connected by path (PathDirect: their tunnel devices, whose
+// packets the test carries), and an outside host:
 //
 //	c1 c2 c3 ─ h1 ── 192.168.77.0/24 ── h2 ─ c4 c5 c6
 //	            └─ 203.0.113.0/24 ─ outside (198.51.100.1, 2001:db8:100::1)
 //
-// Idents: a container's is its number (c1 is 1), a service's 100 and up.
+// The ident of a container is its number (c1 is 1), of a service 100 and up.
 type World struct {
 	t       testing.TB
 	path    api.PathKind
@@ -47,7 +47,7 @@ type Host struct {
 	Addr, Addr6 netip.Addr // on the link between the hosts
 	Key         api.PeerKey
 	Subnet      netip.Prefix
-	State       plane.State // what the plane was last synced to
+	State       plane.State // of the last Sync
 	Containers  []*Container
 	Hold        *Tun
 	Tunnel      *Tun
@@ -61,12 +61,12 @@ type Container struct {
 	Host   *Host
 	Addr   netip.Addr
 	Ident  plane.Ident
-	Device string // the host's end
+	Device string // on the host
 	MAC    string // of eth0
 	inbox  net.PacketConn
 }
 
-// Addr6 is the container's IPv6 address.
+// Addr6 returns the container's IPv6 address.
 func (c *Container) Addr6() netip.Addr { return ranges.Twin(c.Addr) }
 
 var (
@@ -74,8 +74,8 @@ var (
 	outside6 = netip.MustParseAddr("2001:db8:100::1")
 )
 
-// NewWorld makes a world whose hosts know one another as peers, and whose
-// containers may all call one another, themselves included.
+// NewWorld returns a world whose hosts are peers, and whose containers may all call one another
+// and themselves.
 func NewWorld(t testing.TB, f Factory, path api.PathKind) *World {
 	t.Helper()
 	w := &World{t: t, path: path, Outside: NewSpace(t, "out")}
@@ -120,7 +120,7 @@ func (w *World) newHost(i int, f Factory) *Host {
 		Key:    api.PeerKey{byte(i + 1)},
 		Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 16, 1, byte(64 * i)}), 26),
 	}
-	// Many distributions have it so. The greater of this and a device's own value counts.
+	// Many distributions set this. The greater of this and a device's own value counts.
 	h.Sysctl("net/ipv4/conf/all/rp_filter", "1")
 	h.Sysctl("net/ipv4/ip_forward", "1")
 	h.Sysctl("net/ipv6/conf/all/forwarding", "1")
@@ -139,14 +139,14 @@ func (w *World) newHost(i int, f Factory) *Host {
 	return h
 }
 
-// loosen has the device take packets in whose source's route is by another one, as
+// loosen makes the device accept packets whose source is routed to another device, as
 // netmanager/link does.
 func (h *Host) loosen(device string) {
 	h.Sysctl("net/ipv4/conf/"+device+"/rp_filter", "2")
-	h.IP("addr add " + api.ResolverAddr.String() + "/32 dev " + device)
+	h.IP("addr add " + wire.ResolverAddr.String() + "/32 dev " + device)
 }
 
-// addContainer makes container number n as the i-th of its host.
+// addContainer adds container number n as the i-th of its host.
 func (h *Host) addContainer(n, i int) {
 	b := h.Subnet.Addr().As4()
 	b[3] += byte(i + 1)
@@ -165,10 +165,10 @@ func (h *Host) addContainer(n, i int) {
 		fmt.Sprintf("neigh add %s lladdr %s dev %s nud permanent", c.Addr6(), c.MAC, c.Device),
 	)
 	c.IP("addr add "+c.Addr.String()+"/32 dev eth0", "addr add "+c.Addr6().String()+"/128 dev eth0 nodad", "link set eth0 up",
-		fmt.Sprintf("neigh add %s lladdr %s dev eth0 nud permanent", api.GatewayAddr, hostMAC),
-		fmt.Sprintf("neigh add %s lladdr %s dev eth0 nud permanent", api.GatewayAddr6, hostMAC),
-		"route add default via "+api.GatewayAddr.String()+" dev eth0 onlink",
-		"route add default via "+api.GatewayAddr6.String()+" dev eth0 onlink")
+		fmt.Sprintf("neigh add %s lladdr %s dev eth0 nud permanent", wire.GatewayAddr, hostMAC),
+		fmt.Sprintf("neigh add %s lladdr %s dev eth0 nud permanent", wire.GatewayAddr6, hostMAC),
+		"route add default via "+wire.GatewayAddr.String()+" dev eth0 onlink",
+		"route add default via "+wire.GatewayAddr6.String()+" dev eth0 onlink")
 	h.Containers = append(h.Containers, c)
 }
 
@@ -180,7 +180,7 @@ func (w *World) join(h, to *Host) {
 	h.IP(w.routes(h, to)...)
 }
 
-// via6 is a link-local address that stands for an IPv4 one on a clear network.
+// via6 returns the link-local address for an IPv4 address on an unencrypted network.
 func via6(a netip.Addr) netip.Addr {
 	b, four := [16]byte{0: 0xfe, 1: 0x80}, a.As4()
 	copy(b[12:], four[:])
@@ -192,7 +192,7 @@ func vxlanMAC(a netip.Addr) string {
 	return fmt.Sprintf("02:54:%02x:%02x:%02x:%02x", b[0], b[1], b[2], b[3])
 }
 
-// state is what h's plane begins with: no services.
+// state returns the initial state of h's plane: no services.
 func (w *World) state(h, peer *Host) plane.State {
 	s := plane.State{
 		Node:  plane.Node{Ranges: ranges, Subnet: h.Subnet, Prefix: prefix, Tunnel: tunnel, Hold: hold},
@@ -219,19 +219,19 @@ func (w *World) state(h, peer *Host) plane.State {
 	return s
 }
 
-// start gives the host a plane, as a new life of its netmanager.
+// start gives the host a plane, as a start of its netmanager does.
 func (h *Host) start() {
 	h.Do(func() { h.Plane = h.factory(h.t) })
 	h.t.Cleanup(func() { h.Do(func() { _ = h.Plane.Close() }) })
 }
 
-// Kill ends the plane's process, as far as the kernel sees it, and starts another.
+// Kill ends the plane's process, as far as the kernel is concerned, and starts another.
 func (h *Host) Kill() {
 	h.Do(func() { _ = h.Plane.Close() })
 	h.start()
 }
 
-// MustSync syncs the plane to s, which is from then on h.State.
+// MustSync syncs the plane to s, and sets h.State.
 func (h *Host) MustSync(s plane.State) {
 	h.t.Helper()
 	h.State = s
@@ -252,7 +252,7 @@ func (h *Host) MustApply(c plane.Change) {
 	}
 }
 
-// MustUse reads the plane's counters.
+// MustUse returns the plane's counters.
 func (h *Host) MustUse() plane.Usage {
 	h.t.Helper()
 	var u plane.Usage

@@ -12,23 +12,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hook is one of a device's two places for programs.
+// hook is one of the two places for programs of a device.
 type hook struct {
 	device int
 	egress bool
 }
 
-// attacher puts programs into hooks, so that they stay when we go. At most one
-// of ours is in a hook: attach replaces old, which may be nil, without a packet
-// passing between.
+// attacher attaches programs to hooks, where they stay when the process ends. At most one of
+// the plane's programs is in a hook: attach replaces old, which may be nil, without a gap.
 type attacher interface {
 	attach(h hook, p, old *ebpf.Program) error
 	detach(h hook, p *ebpf.Program) error
-	// attached are programs in a hook, ours or others'. Nobody's device has none.
+	// attached returns the programs in a hook, including those of others. A missing device has
+	// none.
 	attached(h hook) ([]ebpf.ProgramID, error)
 }
 
-// newAttacher takes what the kernel has.
+// newAttacher returns the best attacher that the kernel supports.
 func newAttacher() attacher {
 	if _, err := (tcx{}).attached(hook{device: 1}); err != nil {
 		return classifier{}
@@ -36,7 +36,7 @@ func newAttacher() attacher {
 	return tcx{}
 }
 
-// tcx is the kernel's own list of programs per hook, since Linux 6.6.
+// tcx is the kernel's list of programs per hook, since Linux 6.6.
 type tcx struct{}
 
 func (tcx) at(h hook) ebpf.AttachType {
@@ -73,7 +73,7 @@ func (t tcx) attached(h hook) ([]ebpf.ProgramID, error) {
 // classifier is cls_bpf under a clsact queueing discipline, for older kernels.
 type classifier struct{}
 
-// Of our filters. Others' filters have other priorities.
+// The priorities of the plane's filters, which differ from those of others.
 const (
 	filterHandle   = 0x7472
 	filterPriority = 0x7472
@@ -100,7 +100,7 @@ func (c classifier) attach(h hook, p, _ *ebpf.Program) error {
 	return netlink.FilterReplace(&netlink.BpfFilter{FilterAttrs: c.attrs(h), Fd: p.FD(), Name: "treeline", DirectAction: true})
 }
 
-// detach leaves an empty clsact, which does nothing and may be another's by now.
+// detach leaves an empty clsact, which does nothing and may be used by others now.
 func (c classifier) detach(h hook, p *ebpf.Program) error {
 	return netlink.FilterDel(&netlink.BpfFilter{FilterAttrs: c.attrs(h), Fd: p.FD()})
 }
@@ -120,11 +120,11 @@ func (c classifier) attached(h hook) ([]ebpf.ProgramID, error) {
 	return ids, nil
 }
 
-// found is what an earlier life left in this network namespace.
+// found is what an earlier start left in this network namespace.
 type found struct {
 	hooks map[hook]*ebpf.Program
 	maps  map[string]*ebpf.Map
-	known map[ebpf.ProgramID]*ebpf.Program // nil: not ours
+	known map[ebpf.ProgramID]*ebpf.Program // nil: not the plane's
 }
 
 func (f *found) Close() {
@@ -138,7 +138,7 @@ func (f *found) Close() {
 	}
 }
 
-// find looks through all devices for programs of the plane with that prefix.
+// find finds the programs of the plane with that prefix on all devices.
 func find(a attacher, prefix string, links []netlink.Link) (*found, error) {
 	f := &found{hooks: map[hook]*ebpf.Program{}, maps: map[string]*ebpf.Map{}, known: map[ebpf.ProgramID]*ebpf.Program{}}
 	for _, l := range links {
@@ -146,7 +146,7 @@ func find(a attacher, prefix string, links []netlink.Link) (*found, error) {
 			h := hook{l.Attrs().Index, egress}
 			ids, err := a.attached(h)
 			if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
-				continue // gone meanwhile, or it takes none
+				continue // removed meanwhile, or without hooks
 			}
 			for _, id := range ids {
 				if p := f.look(id, prefix); p != nil {
@@ -162,8 +162,8 @@ func find(a attacher, prefix string, links []netlink.Link) (*found, error) {
 	return f, nil
 }
 
-// look gives the program if it is of the plane with that prefix, and keeps its
-// maps. What cannot be looked at is going away.
+// look returns the program if it is of the plane with that prefix, and keeps its maps. It skips
+// programs that are being removed.
 func (f *found) look(id ebpf.ProgramID, prefix string) *ebpf.Program {
 	if p, ok := f.known[id]; ok {
 		return p
@@ -211,7 +211,7 @@ func (f *found) look(id ebpf.ProgramID, prefix string) *ebpf.Program {
 	return p
 }
 
-// settingsPrefix is whose settings these are; "" if they cannot be read.
+// settingsPrefix returns the prefix in the settings; "" if they cannot be read.
 func settingsPrefix(m *ebpf.Map) string {
 	b, err := m.LookupBytes(uint32(0))
 	if err != nil || len(b) < 16 {

@@ -14,11 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/dataplane"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// The marks of bpf/types.h.
+// The packet marks of bpf/types.h.
 const (
 	markDone uint32 = 0x74720001 + iota
 	markRefuse
@@ -26,10 +27,9 @@ const (
 	markClosed
 )
 
-// edge is a table of nftables for what crosses the edge of the ranges, which is
-// rare and wants connection tracking: masquerading, published ports, answers from
-// closed networks; and for refusals, which the kernel writes better than we.
-// Programs have judged already: a packet's mark says what is to be done.
+// edge is an nftables table for packets that cross the edge of the ranges, which are rare and
+// need connection tracking: masquerading, published ports, answers from closed networks. It
+// also sends refusals. The programs have judged a packet before; its mark says what to do.
 type edge struct {
 	table *nftables.Table
 	node  plane.Node
@@ -41,7 +41,7 @@ func newEdge(prefix string) *edge {
 	return &edge{table: &nftables.Table{Family: nftables.TableFamilyINet, Name: prefix + "-ebpf"}}
 }
 
-// become makes the table one transaction's work anew, if it is not as wanted.
+// become replaces the table in one transaction, if it is not as wanted.
 func (e *edge) become(n plane.Node, ports map[netip.Addr][]api.PortMap, sure bool) error {
 	if e.there && !sure && e.node.Ranges == n.Ranges && e.node.Hold == n.Hold && e.node.VXLAN == n.VXLAN && reflect.DeepEqual(e.ports, ports) {
 		return nil
@@ -50,7 +50,7 @@ func (e *edge) become(n plane.Node, ports map[netip.Addr][]api.PortMap, sure boo
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
 	}
-	// Deleting what is there takes an addition before, lest there be nothing.
+	// Adding the table first makes the deletion succeed if there is none.
 	c.AddTable(e.table)
 	c.DelTable(e.table)
 	c.AddTable(e.table)
@@ -65,7 +65,7 @@ func (e *edge) become(n plane.Node, ports map[netip.Addr][]api.PortMap, sure boo
 	return nil
 }
 
-// remove takes the table away, if it is there.
+// remove deletes the table, if it exists.
 func (e *edge) remove() error {
 	c, err := nftables.New()
 	if err != nil {
@@ -79,7 +79,7 @@ func (e *edge) remove() error {
 	return nil
 }
 
-// close forgets what the table is like.
+// close forgets the table's state.
 func (e *edge) close() { e.there = false }
 
 func (e *edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.PortMap) {
@@ -92,15 +92,15 @@ func (e *edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 	}
 	r := n.Ranges
 	if !r.Instances.IsValid() {
-		return // without ranges nothing is ours
+		return // without ranges there is nothing to do
 	}
 	ours := []netip.Prefix{r.Instances, r.Instances6}
 
-	// Connection tracking sees nothing of flows within the ranges, wrapped or not.
+	// Connection tracking does not see flows within the ranges, encapsulated or not.
 	raw := add(&nftables.Chain{Name: "raw", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw})
 	rawOut := add(&nftables.Chain{Name: "raw-out", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityRaw})
 	input := add(&nftables.Chain{Name: "input", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter})
-	if n.VXLAN != 0 { // first, for that is each packet of some flows
+	if n.VXLAN != 0 { // first, because it matches every packet of some flows
 		raw(proto(unix.IPPROTO_UDP), port(n.VXLAN), local(), exprs{&expr.Notrack{}}, accept())
 		rawOut(proto(unix.IPPROTO_UDP), port(n.VXLAN), exprs{&expr.Notrack{}}, accept())
 		input(proto(unix.IPPROTO_UDP), port(n.VXLAN), marked(0), elsewhere(r.Instances), accept())
@@ -112,12 +112,12 @@ func (e *edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 		raw(source(p), destination(p), exprs{&expr.Notrack{}})
 	}
 
-	// While the resolver is away for a moment nobody is told so: who is told fails, who
-	// hears nothing asks again. The query is known by its own header: the kernel may say in
-	// the resolver's name what is about others, too.
+	// While the resolver is down, as in a restart, drop the error: a client that gets one
+	// fails, and one that gets nothing repeats its query. The query's own header identifies it,
+	// because the kernel may send errors about other packets from the resolver's address.
 	rawOut(proto(unix.IPPROTO_ICMP), exprs{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Len: 2}, is(dataplane.PortUnreachable),
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: dataplane.AboutTo, Len: 4}, is(api.ResolverAddr.AsSlice()),
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: dataplane.AboutTo, Len: 4}, is(wire.ResolverAddr.AsSlice()),
 	}, drop())
 
 	pre := add(&nftables.Chain{Name: "ports", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest})
@@ -145,13 +145,13 @@ func (e *edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 	input(marked(markOut), accept())
 	input(marked(markClosed), established(), accept())
 	for _, l4 := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
-		input(marked(markClosed), destination(netip.PrefixFrom(api.ResolverAddr, 32)), proto(l4), port(53), accept())
+		input(marked(markClosed), destination(netip.PrefixFrom(wire.ResolverAddr, 32)), proto(l4), port(53), accept())
 	}
-	for _, kind := range []byte{135, 136} { // neighbours find one another
+	for _, kind := range []byte{135, 136} { // neighbour discovery
 		input(marked(markClosed), proto(unix.IPPROTO_ICMPV6), icmp(kind), accept())
 	}
 	input(marked(markClosed), drop())
-	// Nobody's instances have business with this host, whatever way they found.
+	// No instance of any node may reach this host, by whatever path.
 	for _, p := range ours {
 		input(source(p), established(), accept())
 		input(source(p), drop())
@@ -159,13 +159,13 @@ func (e *edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 
 	forward := add(&nftables.Chain{Name: "forward", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter})
 	forward(marked(markDone), accept())
-	if n.Hold != "" { // programs send there, past here; the outside does not
+	if n.Hold != "" { // programs send there directly; nothing from outside may
 		forward(exprs{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, is(ifname(n.Hold))}, drop())
 	}
 	for _, p := range []netip.Prefix{r.Services, r.Services6} {
 		forward(destination(p), drop())
 	}
-	for i, p := range ours { // programs at the containers judge
+	for i, p := range ours { // the containers' programs judge these
 		forward(source(p), destination(p), accept())
 		forward(source([]netip.Prefix{r.Services, r.Services6}[i]), destination(p), accept())
 	}
@@ -174,7 +174,7 @@ func (e *edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 	forward(marked(markClosed), drop())
 	forward(marked(markOut), accept())
 	forward(exprs{&expr.Ct{Key: expr.CtKeySTATUS, Register: 1}, bits(destinationNAT), nonzero()}, accept())
-	// Routers' errors about flows within the ranges are not connection tracking's to relate.
+	// Connection tracking cannot relate routers' errors to flows within the ranges.
 	for _, kind := range []byte{3, 11, 12} {
 		forward(destination(r.Instances), proto(unix.IPPROTO_ICMP), icmp(kind), accept())
 	}
@@ -217,7 +217,7 @@ func icmp(kind byte) exprs {
 	return exprs{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 1}, is([]byte{kind})}
 }
 
-// established are answers, and errors about what connection tracking knows.
+// established matches answers, and errors that connection tracking relates.
 func established() exprs {
 	return exprs{
 		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
@@ -225,7 +225,7 @@ func established() exprs {
 	}
 }
 
-// source matches packets of p's family that come from it.
+// source matches packets of p's family from p.
 func source(p netip.Prefix) exprs {
 	family, offset := byte(unix.NFPROTO_IPV4), uint32(12)
 	if p.Addr().Is6() {
@@ -234,7 +234,7 @@ func source(p netip.Prefix) exprs {
 	return append(exprs{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, is([]byte{family})}, within(p, offset)...)
 }
 
-// destination matches packets of p's family that go there.
+// destination matches packets of p's family to p.
 func destination(p netip.Prefix) exprs {
 	family, offset := byte(unix.NFPROTO_IPV4), uint32(16)
 	if p.Addr().Is6() {
@@ -243,7 +243,7 @@ func destination(p netip.Prefix) exprs {
 	return append(exprs{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, is([]byte{family})}, within(p, offset)...)
 }
 
-// elsewhere matches packets of p's family that go anywhere but there.
+// elsewhere matches packets of p's family that are not to p.
 func elsewhere(p netip.Prefix) exprs {
 	x := destination(p)
 	x[len(x)-1].(*expr.Cmp).Op = expr.CmpOpNeq
@@ -263,14 +263,14 @@ func within(p netip.Prefix, offset uint32) exprs {
 	}
 }
 
-// local matches what goes to one of the host's own addresses.
+// local matches packets to one of the host's own addresses.
 func local() exprs {
 	return exprs{&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true}, is(native(unix.RTN_LOCAL))}
 }
 
 var protocols = map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
 
-// published sends what comes to one of the host's own addresses to an instance.
+// published sends packets to one of the host's own addresses to an instance.
 func published(m api.PortMap, to netip.Addr) []exprs {
 	family := uint32(unix.NFPROTO_IPV4)
 	if to.Is6() {

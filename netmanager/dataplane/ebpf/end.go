@@ -12,21 +12,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The packet that tl_end is run for: where its place to begin is, where it says how far
-// the resets reach, where these begin, how many there is room for, and how long one is.
+// The layout of the packet that tl_end runs with: the first place, the end of the resets, the
+// start of the resets, their maximum number, and the size of one.
 const (
-	endFrom   = 14 // behind the Ethernet header
+	endFrom   = 14 // after the Ethernet header
 	endTo     = endFrom + 4
 	endResets = endTo + 4
 	resets    = 128
 	resetSize = 20
 )
 
-// end ends the flows that go to the instances to, and those that nobody has answered
-// and go to the others. Whoever talks to one from here is told by a reset that fits;
-// everybody's next packet begins a flow anew.
+// end ends the flows to the instances to, and the flows without an answer to the others. A
+// client on this node gets a reset that fits its connection. The next packet of any client
+// opens another flow.
 func (p *Plane) end(to, unanswered []netip.Addr) error {
-	all := map[uint32]uint32{} // 1: each of its flows; 0: those that nobody has answered
+	all := map[uint32]uint32{} // 1: all of its flows; 0: those without an answer
 	for each, addrs := range [][]netip.Addr{unanswered, to} {
 		for _, a := range addrs {
 			if a.Is4() {
@@ -47,11 +47,10 @@ func (p *Plane) end(to, unanswered []netip.Addr) error {
 			break
 		}
 	}
-	return errors.Join(failed, p.send(resets)) // of flows that are over, whatever failed
+	return errors.Join(failed, p.send(resets)) // for flows that have ended, whatever failed
 }
 
-// over ends flows by the kernel's own hands, so that none that begins meanwhile is taken
-// for another.
+// over ends flows in the kernel, so that no flow that begins meanwhile is mistaken for another.
 func (p *Plane) over(ending map[uint32]uint32) (all []reset, err error) {
 	t := newTable[uint32, uint32](p.o.TlEnding)
 	defer func() { err = errors.Join(err, t.become(&tx{}, nil)) }()
@@ -83,14 +82,14 @@ func (p *Plane) over(ending map[uint32]uint32) (all []reset, err error) {
 	return all, nil
 }
 
-// reset is what tells the side that opened a TCP flow that it has ended.
+// reset is a reset for the side that opened a TCP flow which has ended.
 type reset struct {
 	Flow objectsTuple
-	Ack  uint32 // the byte that it expects next
+	Ack  uint32 // the next byte that it expects
 }
 
-// send sends resets to containers here. One that cannot be sent is not worth an
-// error: the container will notice when it sends.
+// send sends resets to containers on this node. A failure is not an error: the container
+// notices when it sends.
 func (p *Plane) send(resets []reset) error {
 	var fds [2]int
 	for i, family := range []int{unix.AF_INET, unix.AF_INET6} {
@@ -117,7 +116,7 @@ func (p *Plane) send(resets []reset) error {
 	return nil
 }
 
-// packet is the reset that goes from dst back to src (RFC 9293, section 3.5.2).
+// packet returns the reset from dst to src (RFC 9293, section 3.5.2).
 func (r reset) packet(src, dst netip.Addr) []byte {
 	tcp := make([]byte, 20)
 	binary.NativeEndian.PutUint16(tcp[0:], r.Flow.Dport)
@@ -134,7 +133,7 @@ func (r reset) packet(src, dst netip.Addr) []byte {
 		ip[0], ip[8], ip[9] = 0x45, 64, unix.IPPROTO_TCP
 		copy(ip[12:], dst.AsSlice())
 		copy(ip[16:], src.AsSlice())
-		return append(ip, tcp...) // the kernel fills in length and checksum
+		return append(ip, tcp...) // the kernel sets length and checksum
 	}
 	ip := make([]byte, 40, 60)
 	ip[0], ip[5], ip[6], ip[7] = 0x60, byte(len(tcp)), unix.IPPROTO_TCP, 64
@@ -143,7 +142,7 @@ func (r reset) packet(src, dst netip.Addr) []byte {
 	return append(ip, tcp...)
 }
 
-// sum is the Internet checksum of b, whose length is even (RFC 1071).
+// sum returns the Internet checksum of b, whose length is even (RFC 1071).
 func sum(b []byte) uint16 {
 	var s uint32
 	for i := 0; i+1 < len(b); i += 2 {

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Seconds that a flow without connection lives after its last packet: before an
-// answer and after (RFC 4787, REQ-5: two minutes or more). A host says so where it
-// says it for connection tracking, and both planes heed it.
+// Lifetimes in seconds of a flow without a connection after its last packet, before and after
+// an answer (RFC 4787, REQ-5: two minutes or more). A host configures them as for connection
+// tracking, for both planes.
 const (
 	unanswered = 30
 	answered   = 120
@@ -19,10 +19,10 @@ func (p *Plane) readLifetimes() {
 	p.answered = lifetime("nf_conntrack_udp_timeout_stream", answered)
 }
 
-// lifetime is a sysctl of seconds in ticks, which are 2^20 ns; otherwise where the kernel
-// has no connection tracking yet, or none of our namespace may be read.
+// lifetime returns a sysctl of seconds in ticks of 2^20 ns; otherwise if connection tracking is
+// not loaded or not visible in this namespace.
 func lifetime(name string, otherwise uint32) uint32 {
-	const longest = 1 << 20 // twelve days; ticks go round after 52
+	const longest = 1 << 20 // twelve days; ticks wrap after 52
 	seconds := uint64(otherwise)
 	if b, err := os.ReadFile("/proc/sys/net/netfilter/" + name); err == nil {
 		if n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 32); err == nil && n > 0 {

@@ -14,21 +14,21 @@ import (
 // layout is LAYOUT of bpf/types.h.
 const layout = 5
 
-// A place for a flow takes flowCost bytes of the kernel's memory, its part of the index
-// included; 1/1024 of the machine's is for connections, as much for all else that was
-// answered, and as much for what was not, within these bounds. An entry of a hash takes
-// entryCost bytes before it is there; no hash has more than 1/1024 for that.
+// A place for a flow takes flowCost bytes of kernel memory, including its part of the index.
+// 1/1024 of the machine's memory is for connections, as much for other answered flows, and as
+// much for unanswered ones, within these bounds. An entry of a hash map takes entryCost bytes
+// in advance; no hash map has more than 1/1024.
 const (
 	flowCost  = 160 + 64/kinds
 	minFlows  = 1 << 12
 	entryCost = 16
-	kinds     = 3 // of flows, each of which has places of its own
+	kinds     = 3 // of flows, each with places of its own
 	sharers   = 4 // one address may have opened this part of a kind
 )
 
 var maxFlows uint32 = 1 << 16 // of a kind; less in tests that fill the maps
 
-// fit makes the maps as large as the machine can bear.
+// fit sets the sizes of the maps by the memory of the machine.
 func fit(spec *ebpf.CollectionSpec, memory uint64) {
 	flows := uint32(minFlows)
 	for flows < maxFlows && uint64(flows)*2*flowCost <= memory/1024 {
@@ -43,8 +43,8 @@ func fit(spec *ebpf.CollectionSpec, memory uint64) {
 	}
 }
 
-// Available says why this kernel cannot carry the plane; nil: it can. Error kind:
-// api.ErrUnavailable. It leaves nothing behind.
+// Available returns why the kernel cannot run the plane (ErrUnavailable); nil means that it
+// can. It leaves nothing behind.
 func Available() error {
 	var o objectsObjects
 	if err := load(&o, nil); err != nil {
@@ -54,7 +54,7 @@ func Available() error {
 	if _, err := (tcx{}).attached(hook{device: 1}); err == nil || !errors.Is(err, ebpf.ErrNotSupported) {
 		return nil
 	}
-	// The loopback device's own clsact, if there is one, stays.
+	// An existing clsact of the loopback device stays.
 	lo := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: 1, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
 	}}
@@ -62,13 +62,13 @@ func Available() error {
 	case errors.Is(err, unix.EEXIST):
 		return nil
 	case err != nil:
-		return fmt.Errorf("no tcx and no clsact in this kernel: %w: %w", err, api.ErrUnavailable)
+		return fmt.Errorf("kernel has neither tcx nor clsact: %w: %w", err, api.ErrUnavailable)
 	}
 	return netlink.QdiscDel(lo)
 }
 
-// load makes the programs, over maps of an earlier life where they are given.
-// Maps of another layout are an error of kind ebpf.ErrMapIncompatible.
+// load loads the programs, with maps of an earlier start if given. Maps of another layout are
+// ebpf.ErrMapIncompatible.
 func load(o *objectsObjects, maps map[string]*ebpf.Map) error {
 	spec, err := loadObjects()
 	if err != nil {
@@ -76,7 +76,7 @@ func load(o *objectsObjects, maps map[string]*ebpf.Map) error {
 	}
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
-		return fmt.Errorf("machine's memory: %w", err)
+		return fmt.Errorf("read the machine's memory: %w", err)
 	}
 	fit(spec, uint64(info.Totalram)*uint64(info.Unit))
 	replace := map[string]*ebpf.Map{}
@@ -90,7 +90,7 @@ func load(o *objectsObjects, maps map[string]*ebpf.Map) error {
 		return err
 	}
 	if err != nil {
-		return fmt.Errorf("this kernel does not take the programs: %w: %w", err, api.ErrUnavailable)
+		return fmt.Errorf("kernel refuses the programs: %w: %w", err, api.ErrUnavailable)
 	}
 	return nil
 }

@@ -19,13 +19,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/dataplane"
 	"github.com/treeline-edge/treeline/netmanager/dataplane/dataplanetest"
 	"github.com/treeline-edge/treeline/netmanager/dataplane/ebpf"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-var ranges = api.DefaultNetRanges()
+var ranges = wire.DefaultNetRanges()
 
 func service(n byte, ident plane.Ident, backends ...netip.Addr) plane.Service {
 	s := plane.Service{Address: netip.AddrFrom4([4]byte{10, 30, 0, n}), Ident: ident}

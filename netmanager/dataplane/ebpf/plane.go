@@ -11,18 +11,19 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/dataplane"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// Plane is a dataplane.Plane of tc programs. Its methods work in the network
-// namespace of the calling thread, which is the same every time.
+// Plane is a dataplane.Plane of tc programs. Its methods must always be called in the same
+// network namespace.
 type Plane struct {
 	prefix string
 	at     attacher
 	edge   *edge
-	open   bool // objects are loaded, and what is below is as the kernel has it
+	open   bool // the programs are loaded, and the fields below match the kernel
 	o      objectsObjects
-	hooks  map[hook]*ebpf.Program // where our programs are
+	hooks  map[hook]*ebpf.Program // where the plane's programs are
 	set    objectsSettings
 
 	unanswered, answered uint32 // ticks
@@ -36,33 +37,32 @@ type Plane struct {
 	prefixes  *table[objectsPrefix, objectsPeer]
 	closed    *table[objectsNetwork, uint32]
 	exempt    *table[objectsNetwork, uint32]
-	rings     map[uint32][]uint32 // slots, by set
+	rings     map[uint32][]uint32 // slots by set
 	nextSet   uint32
 
 	node  plane.Node
 	ports map[netip.Addr][]api.PortMap // of endpoints
 	peers map[api.PeerKey]peer
-	uses  map[uint32]map[uint32]uint32 // backend → services that have it → ident
+	uses  map[uint32]map[uint32]uint32 // backend → services with it → ident
 }
 
-// peer is what we know of a plane.Peer beyond the kernel's part.
+// peer is what the plane keeps of a plane.Peer beyond the maps.
 type peer struct {
 	plane.Peer
 	id     uint32
-	device int // that its packets come by in clear, 0: none
+	device int // by which its unencrypted packets come, 0: none
 }
 
-// New gives the plane whose names begin with prefix. It touches nothing before
-// Sync or Remove.
+// New returns the plane whose names begin with prefix. It touches nothing before Sync or
+// Remove.
 func New(prefix string) (*Plane, error) {
 	if prefix == "" || len(prefix) > 7 {
-		return nil, fmt.Errorf("prefix %q is not of 1 to 7 letters: %w", prefix, api.ErrInvalid)
+		return nil, fmt.Errorf("prefix %q is not 1 to 7 letters: %w", prefix, api.ErrInvalid)
 	}
 	return &Plane{prefix: prefix, at: newAttacher(), edge: newEdge(prefix)}, nil
 }
 
-// start loads the programs, over the maps of an earlier life if there are any
-// that fit, and reads what is in them.
+// start loads the programs, with the maps of an earlier start if they fit, and reads them.
 func (p *Plane) start() error {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -81,7 +81,7 @@ func (p *Plane) start() error {
 	}
 	err = load(&p.o, f.maps)
 	if errors.Is(err, ebpf.ErrMapIncompatible) {
-		// An older netmanager's: its flows cannot be understood.
+		// Of an older netmanager: its flows cannot be read.
 		old, err = objectsSettings{}, load(&p.o, nil)
 	}
 	if err != nil {
@@ -101,7 +101,7 @@ func (p *Plane) start() error {
 	return nil
 }
 
-// read fills the tables with what the kernel has.
+// read reads the maps into the tables.
 func (p *Plane) read() error {
 	p.endpoints = newTable[uint32, objectsEndpoint](p.o.TlEndpoints)
 	p.endpoints.merge = func(v, old objectsEndpoint) objectsEndpoint { v.Held, v.Since = old.Held, old.Since; return v }
@@ -144,7 +144,7 @@ func (p *Plane) read() error {
 		}
 		p.rings[s.Set] = ring
 	}
-	for s := range slots { // of a change that was cut short
+	for s := range slots { // of an interrupted change
 		_ = p.o.TlSlots.Delete(s)
 	}
 	maps.DeleteFunc(p.rings, func(_ uint32, ring []uint32) bool { return ring == nil })
@@ -162,8 +162,8 @@ func (p *Plane) Sync(_ context.Context, s plane.State) error {
 			return err
 		}
 	}
-	// All that s does not name is dropped; what it names is set, which changes nothing
-	// where it is there already.
+	// Drop everything that s does not name, and set the rest; setting what is there changes
+	// nothing.
 	c := plane.Change{
 		Node: &s.Node, SetEndpoints: s.Endpoints, SetServices: s.Services, SetSources: s.Sources,
 		Allow: s.Allowed, SetPeers: s.Peers,
@@ -186,7 +186,7 @@ func (p *Plane) Sync(_ context.Context, s plane.State) error {
 	return p.change(c, true)
 }
 
-// keys are the keys of all.
+// keys returns the set of the keys of all.
 func keys[K comparable, T any](all []T, key func(T) K) map[K]bool {
 	m := make(map[K]bool, len(all))
 	for _, t := range all {
@@ -195,7 +195,7 @@ func keys[K comparable, T any](all []T, key func(T) K) map[K]bool {
 	return m
 }
 
-// others are the addresses of have that none of keep has.
+// others returns the addresses of have that are not among keep.
 func others[V, T any](have map[uint32]V, keep []T, key func(T) netip.Addr) (gone []netip.Addr) {
 	kept := keys(keep, key)
 	for a := range have {
@@ -206,16 +206,16 @@ func others[V, T any](have map[uint32]V, keep []T, key func(T) netip.Addr) (gone
 	return gone
 }
 
-// Apply takes one change.
+// Apply applies one change.
 func (p *Plane) Apply(_ context.Context, c plane.Change) error {
 	if !p.open {
-		return fmt.Errorf("change a plane that was not synced: %w", api.ErrInvalid)
+		return fmt.Errorf("change the eBPF plane before Sync: %w", api.ErrInvalid)
 	}
 	return p.change(c, false)
 }
 
-// change takes c as a whole or not at all. All says that c is all there is:
-// leftovers that no key of c names go too.
+// change applies c as a whole or not at all. all says that c is the whole state: entries that c
+// does not name are removed too.
 func (p *Plane) change(c plane.Change, all bool) error {
 	if err := check(c); err != nil {
 		return err
@@ -232,12 +232,12 @@ func (p *Plane) change(c plane.Change, all bool) error {
 	return nil
 }
 
-// check refuses what no map can hold.
+// check refuses values that no map can hold.
 func check(c plane.Change) error {
 	for _, s := range c.SetServices {
 		for _, b := range s.Backends {
 			if b.Weight < 1 || b.Weight > 16 || !b.Address.Is4() {
-				return fmt.Errorf("backend %s of %s, weight %d: %w", b.Address, s.Address, b.Weight, api.ErrInvalid)
+				return fmt.Errorf("backend %s of %s has weight %d: %w", b.Address, s.Address, b.Weight, api.ErrInvalid)
 			}
 		}
 		if !s.Address.Is4() {
@@ -262,7 +262,7 @@ func check(c plane.Change) error {
 	return nil
 }
 
-// steps does what c says, what others rest on first.
+// steps carries out c, dependencies first.
 func (p *Plane) steps(x *tx, c plane.Change, all bool) error {
 	links, err := devices(all)
 	if err != nil {
@@ -300,7 +300,7 @@ func (p *Plane) steps(x *tx, c plane.Change, all bool) error {
 		return err
 	}
 	for _, s := range c.SetServices {
-		if err := p.setService(x, be32(s.Address), uint32(s.Ident), turns(s.Backends)); err != nil {
+		if err := p.setService(x, be32(s.Address), uint32(s.Ident), ring(s.Backends)); err != nil {
 			return err
 		}
 	}
@@ -331,11 +331,11 @@ func (p *Plane) steps(x *tx, c plane.Change, all bool) error {
 	if err := p.edge.become(p.node, p.ports, all); err != nil {
 		return err
 	}
-	// Flows look again at what they rest on from here.
+	// From here on flows check again what they depend on.
 	return p.settings(x, links)
 }
 
-// Close lets go of programs and maps, which stay in the kernel.
+// Close closes programs and maps, which stay in the kernel.
 func (p *Plane) Close() error {
 	for _, prog := range p.hooks {
 		prog.Close()
@@ -345,8 +345,8 @@ func (p *Plane) Close() error {
 	return p.o.Close()
 }
 
-// Remove takes all programs out of all devices, and the table of nftables away.
-// The maps go with the last program.
+// Remove detaches all programs, and deletes the nftables table. The kernel frees the maps with
+// the last program.
 func (p *Plane) Remove(context.Context) error {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -359,8 +359,17 @@ func (p *Plane) Remove(context.Context) error {
 	defer f.Close()
 	for h, prog := range f.hooks {
 		if err := p.at.detach(h, prog); err != nil && !gone(err) {
-			return fmt.Errorf("take a program from device %d: %w", h.device, err)
+			return fmt.Errorf("detach a program from device %d: %w", h.device, err)
 		}
 	}
 	return errors.Join(p.edge.remove(), p.Close())
+}
+
+// ring returns the backends' addresses in the order of their turns.
+func ring(backends []plane.Backend) []uint32 {
+	var out []uint32
+	for _, a := range dataplane.Turns(backends, 0) {
+		out = append(out, be32(a))
+	}
+	return out
 }

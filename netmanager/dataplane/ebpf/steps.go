@@ -19,14 +19,14 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// links are the devices of the namespace, as a change needs them.
+// links are the namespace's devices, as far as a change needs them.
 type links struct {
 	whole  bool
 	names  map[string]netlink.Link
 	queues map[int]bool // by index: devices with a queueing discipline
 }
 
-// devices reads them all at once, for a change that is about everything.
+// devices reads all devices at once, for a change of the whole state.
 func devices(all bool) (*links, error) {
 	l := &links{whole: all, names: map[string]netlink.Link{}}
 	if !all {
@@ -42,7 +42,7 @@ func devices(all bool) (*links, error) {
 	return l, nil
 }
 
-// get is the device of that name, nil if there is none.
+// get returns the device of that name, nil if there is none.
 func (l *links) get(name string) netlink.Link {
 	d, ok := l.names[name]
 	if !ok && !l.whole && name != "" {
@@ -52,7 +52,7 @@ func (l *links) get(name string) netlink.Link {
 	return d
 }
 
-// index is a device's, 0 if there is none.
+// index returns a device's index, 0 if there is none.
 func (l *links) index(name string) int {
 	if d := l.get(name); d != nil {
 		return d.Attrs().Index
@@ -60,7 +60,7 @@ func (l *links) index(name string) int {
 	return 0
 }
 
-// settings writes what holds for the whole plane, under a new generation.
+// settings writes the settings of the whole plane, with a new generation.
 func (p *Plane) settings(x *tx, links *links) error {
 	r, old := p.node.Ranges, p.set
 	s := objectsSettings{
@@ -72,7 +72,7 @@ func (p *Plane) settings(x *tx, links *links) error {
 	if s.Seed[0] == 0 {
 		s.Seed = seed()
 	}
-	if r.Instances.IsValid() && r.Services.IsValid() { // else nothing is ours
+	if r.Instances.IsValid() && r.Services.IsValid() { // otherwise there is nothing to do
 		s.Instances, s.InstancesMask = be32(r.Instances.Masked().Addr()), mask32(r.Instances.Bits())
 		s.Services, s.ServicesMask = be32(r.Services.Masked().Addr()), mask32(r.Services.Bits())
 	}
@@ -90,14 +90,14 @@ func (p *Plane) settings(x *tx, links *links) error {
 	}
 	p.set = s
 	x.did(func() {
-		old.Gen, old.Seed = p.set.Gen+1, p.set.Seed // flows that began meanwhile are in the index by it
+		old.Gen, old.Seed = p.set.Gen+1, p.set.Seed // the index of flows that began meanwhile depends on it
 		p.set = old
 		_ = p.o.TlSettings.Put(uint32(0), old)
 	})
 	return nil
 }
 
-// seed is what the flows' hash begins with. No part of it is 0.
+// seed returns a seed for the flows' hash without zero parts.
 func seed() (s [5]uint64) {
 	for i := range s {
 		var b [8]byte
@@ -107,7 +107,7 @@ func seed() (s [5]uint64) {
 	return s
 }
 
-// networks closes and opens what lies outside the ranges.
+// networks closes and opens networks outside the ranges.
 func (p *Plane) networks(x *tx, n plane.Node) error {
 	key := func(all []netip.Prefix) map[objectsNetwork]uint32 {
 		m := map[objectsNetwork]uint32{}
@@ -126,7 +126,7 @@ func (p *Plane) networks(x *tx, n plane.Node) error {
 	return p.closed.become(x, key(slices.Concat(dataplane.Closed, n.Closed)))
 }
 
-// setPeers does what c says of peers.
+// setPeers applies the changes of peers.
 func (p *Plane) setPeers(x *tx, c plane.Change, links *links, all bool) error {
 	set := keys(c.SetPeers, func(v plane.Peer) api.PeerKey { return v.Key })
 	for _, v := range c.SetPeers {
@@ -159,7 +159,7 @@ func (p *Plane) setPeers(x *tx, c plane.Change, links *links, all bool) error {
 	return nil
 }
 
-// The ways of enum way in bpf/types.h.
+// The paths of enum way in bpf/types.h.
 const (
 	wayRoute = 1 << iota
 	wayVXLAN
@@ -217,7 +217,7 @@ func (p *Plane) setPeer(x *tx, v plane.Peer, links *links) error {
 	return p.dropSubnets(x, n.id, keep)
 }
 
-// know notes or forgets a peer.
+// know adds or removes a peer.
 func (p *Plane) know(x *tx, k api.PeerKey, v peer, known bool) {
 	old, had := p.peers[k]
 	if known {
@@ -244,8 +244,7 @@ func (p *Plane) dropSubnets(x *tx, id uint32, keep map[objectsPrefix]bool) error
 	return nil
 }
 
-// newID is a peer's place among the counters of traffic: the one that it had in
-// an earlier life, or one that nobody has.
+// newID returns a peer's index among the counters of traffic: its former one, or a free one.
 func (p *Plane) newID(v plane.Peer) (uint32, error) {
 	taken := map[uint32]bool{}
 	for _, o := range p.peers {
@@ -269,16 +268,16 @@ func (p *Plane) newID(v plane.Peer) (uint32, error) {
 			return id, p.o.TlTraffic.Put(id, make([]objectsTraffic, cpus))
 		}
 	}
-	return 0, fmt.Errorf("more than %d peers: %w", p.o.TlTraffic.MaxEntries(), api.ErrUnavailable)
+	return 0, fmt.Errorf("no place for another peer, the most is %d: %w", p.o.TlTraffic.MaxEntries(), api.ErrUnavailable)
 }
 
-// setEndpoints does what c says of endpoints.
+// setEndpoints applies the changes of endpoints.
 func (p *Plane) setEndpoints(x *tx, c plane.Change, links *links, all bool) error {
 	set := keys(c.SetEndpoints, func(v plane.Endpoint) netip.Addr { return v.Address })
 	for _, e := range c.SetEndpoints {
 		d := links.get(e.Device)
 		if d == nil && all {
-			// It went while nobody looked. Whose the address is holds nevertheless.
+			// The device was removed. Keep the ident of the address.
 			if err := p.endpoints.set(x, be32(e.Address), objectsEndpoint{Ident: uint32(e.Ident), Queued: 1}); err != nil {
 				return err
 			}
@@ -295,7 +294,7 @@ func (p *Plane) setEndpoints(x *tx, c plane.Change, links *links, all bool) erro
 			v.Queued = 1
 		}
 		old, had := p.endpoints.have[be32(e.Address)]
-		// The programs first: from the moment that it is known, all that it sends is judged.
+		// The programs first: everything that the endpoint sends is judged from the start.
 		deviceGone := false
 		for h, prog := range p.wanted(d.Attrs().Index) {
 			err := p.attach(x, h, prog, all)
@@ -305,7 +304,7 @@ func (p *Plane) setEndpoints(x *tx, c plane.Change, links *links, all bool) erro
 				return err
 			}
 		}
-		if deviceGone { // since it was listed
+		if deviceGone { // removed since it was listed
 			if err := p.endpoints.set(x, be32(e.Address), objectsEndpoint{Ident: uint32(e.Ident), Queued: 1}); err != nil {
 				return err
 			}
@@ -333,7 +332,7 @@ func (p *Plane) setEndpoints(x *tx, c plane.Change, links *links, all bool) erro
 		if err := p.endpoints.drop(x, be32(a)); err != nil {
 			return err
 		}
-		// The programs stay, and let nothing through, for as long as the device does.
+		// The programs stay as long as the device, and let nothing pass.
 		if p.devices.have[old.Ifindex] == be32(a) {
 			if err := p.devices.drop(x, old.Ifindex); err != nil {
 				return err
@@ -354,7 +353,7 @@ func (p *Plane) setEndpoints(x *tx, c plane.Change, links *links, all bool) erro
 	return nil
 }
 
-// publish notes an endpoint's ports.
+// publish sets an endpoint's ports.
 func (p *Plane) publish(x *tx, a netip.Addr, ports []api.PortMap) {
 	old := p.ports[a]
 	put := func(v []api.PortMap) {
@@ -366,7 +365,7 @@ func (p *Plane) publish(x *tx, a netip.Addr, ports []api.PortMap) {
 	x.did(func() { put(old) })
 }
 
-// queued says whether a device holds packets back: bandwidth is shaped there.
+// queued reports whether a device has a queueing discipline, which limits bandwidth.
 func (l *links) queued(d netlink.Link) (bool, error) {
 	if l.queues == nil {
 		all, err := netlink.QdiscList(nil)
@@ -383,12 +382,12 @@ func (l *links) queued(d netlink.Link) (bool, error) {
 	return l.queues[d.Attrs().Index], nil
 }
 
-// wanted are an endpoint's programs.
+// wanted returns an endpoint's programs.
 func (p *Plane) wanted(device int) map[hook]*ebpf.Program {
 	return map[hook]*ebpf.Program{{device, false}: p.o.TlLeave, {device, true}: p.o.TlLast}
 }
 
-// hook sees to the programs of all devices but endpoints'.
+// hook attaches the programs of all devices but endpoints'.
 func (p *Plane) hook(x *tx, links *links, all bool) error {
 	want := map[hook]*ebpf.Program{}
 	if p.set.Hold != 0 {
@@ -417,11 +416,11 @@ func (p *Plane) hook(x *tx, links *links, all bool) error {
 		if want[h] != nil || prog == p.o.TlLeave || prog == p.o.TlLast {
 			continue
 		}
-		if prog != p.o.TlArrive && prog != p.o.TlHeld { // an earlier life's
+		if prog != p.o.TlArrive && prog != p.o.TlHeld { // of an earlier start
 			info, err := prog.Info()
 			if err == nil && (info.Name == "tl_leave" || info.Name == "tl_last") {
 				err := p.attach(x, h, p.wanted(h.device)[h], all)
-				if err != nil && !errors.Is(err, unix.ENODEV) { // attach has forgotten a device that is gone
+				if err != nil && !errors.Is(err, unix.ENODEV) { // attach has removed a device that is gone
 					return err
 				}
 				continue
@@ -434,12 +433,11 @@ func (p *Plane) hook(x *tx, links *links, all bool) error {
 	return nil
 }
 
-// gonePrograms are so many that to look whether their devices are gone costs each of
-// them little.
+// gonePrograms is after how many programs it pays to check whether their devices are gone.
 const gonePrograms = 64
 
-// forgetGone forgets what was attached to devices of endpoints that are gone: the
-// kernel has taken it away with them.
+// forgetGone removes the records of programs on endpoints' devices that are gone. The kernel
+// has removed the programs.
 func (p *Plane) forgetGone() {
 	for h := range p.hooks {
 		if _, known := p.devices.have[uint32(h.device)]; known {
@@ -452,14 +450,14 @@ func (p *Plane) forgetGone() {
 	}
 }
 
-// attach puts a program of this life into a hook. Sure asks the kernel whether it
-// is there; else we believe ourselves.
+// attach attaches a program to a hook. sure asks the kernel whether it is there; otherwise the
+// record counts.
 func (p *Plane) attach(x *tx, h hook, prog *ebpf.Program, sure bool) error {
 	old := p.hooks[h]
 	if old != nil && sure {
 		info, err := old.Info()
 		if err != nil {
-			return fmt.Errorf("look at a program: %w", err)
+			return fmt.Errorf("read a program: %w", err)
 		}
 		id, _ := info.ID()
 		if ids, err := p.at.attached(h); err == nil && !slices.Contains(ids, id) {
@@ -470,14 +468,14 @@ func (p *Plane) attach(x *tx, h hook, prog *ebpf.Program, sure bool) error {
 		return nil
 	}
 	err := p.at.attach(h, prog, old)
-	if old != nil && errors.Is(err, os.ErrNotExist) { // it went with its device
+	if old != nil && errors.Is(err, os.ErrNotExist) { // it was removed with its device
 		err = p.at.attach(h, prog, nil)
 	}
 	if errors.Is(err, unix.ENODEV) {
-		delete(p.hooks, h) // the kernel took the program away with its device
+		delete(p.hooks, h) // the kernel removed the program with its device
 	}
 	if err != nil {
-		return fmt.Errorf("give device %d a program: %w", h.device, err)
+		return fmt.Errorf("attach a program to device %d: %w", h.device, err)
 	}
 	p.hooks[h] = prog
 	x.did(func() {
@@ -495,7 +493,7 @@ func (p *Plane) attach(x *tx, h hook, prog *ebpf.Program, sure bool) error {
 func (p *Plane) detach(x *tx, h hook) error {
 	old := p.hooks[h]
 	if err := p.at.detach(h, old); err != nil && !gone(err) {
-		return fmt.Errorf("take a program from device %d: %w", h.device, err)
+		return fmt.Errorf("detach a program from device %d: %w", h.device, err)
 	}
 	delete(p.hooks, h)
 	x.did(func() {
@@ -506,13 +504,13 @@ func (p *Plane) detach(x *tx, h hook) error {
 	return nil
 }
 
-// gone says that what was to be taken away is not there.
+// gone reports that what was to be removed does not exist.
 func gone(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL)
 }
 
-// setService makes address a stand for the ring of backends. The ring that it
-// had goes when the change stands.
+// setService sets the ring of backends of an address. The former ring is freed when the change
+// stands.
 func (p *Plane) setService(x *tx, a, ident uint32, ring []uint32) error {
 	old, had := p.services.have[a]
 	if had && old.Ident == ident && slices.Equal(p.rings[old.Set], ring) {
@@ -559,7 +557,7 @@ func (p *Plane) dropRing(set uint32) {
 	delete(p.rings, set)
 }
 
-// use notes that service a has the backends of a ring.
+// use records that service a has the backends of a ring.
 func (p *Plane) use(a, ident uint32, ring []uint32) {
 	for _, b := range ring {
 		if p.uses[b] == nil {
@@ -569,7 +567,7 @@ func (p *Plane) use(a, ident uint32, ring []uint32) {
 	}
 }
 
-// useBackends does so in the kernel too.
+// useBackends writes them to the kernel.
 func (p *Plane) useBackends(x *tx, a, ident uint32, ring []uint32) error {
 	for _, b := range ring {
 		old, had := p.uses[b][a]
@@ -585,7 +583,7 @@ func (p *Plane) useBackends(x *tx, a, ident uint32, ring []uint32) error {
 			p.forget(a, b)
 		})
 		if _, known := p.backends.have[b]; known && len(p.uses[b]) > 1 {
-			continue // whose it is was said; a second service's word is no better
+			continue // the ident is known; a second service's is no better
 		}
 		if err := p.backends.set(x, b, objectsRemote{Ident: ident}); err != nil {
 			return err
@@ -594,7 +592,7 @@ func (p *Plane) useBackends(x *tx, a, ident uint32, ring []uint32) error {
 	return nil
 }
 
-// disuse is for backends of a's old ring that are not in the new one.
+// disuse removes the backends of a's old ring that are not in the new one.
 func (p *Plane) disuse(x *tx, a uint32, old, ring []uint32) error {
 	stay := keys(ring, func(b uint32) uint32 { return b })
 	for _, b := range old {

@@ -11,13 +11,13 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// table is a map of the kernel and what we wrote into it. Programs may count
-// within values: that part is not in V's key fields but kept by merge.
+// table is a kernel map and what was written to it. Programs may count within values: that part
+// is not in V's comparable fields but kept by merge.
 type table[K, V comparable] struct {
 	m    *ebpf.Map
 	have map[K]V
-	// merge puts what programs counted in old into a value that replaces it, and
-	// plain takes it out again, for values to be comparable. Nil: they count nothing.
+	// merge copies the counts of old into a value that replaces it; plain removes them, so that
+	// values can be compared. Nil: there are no counts.
 	merge func(v, old V) V
 	plain func(V) V
 }
@@ -26,7 +26,7 @@ func newTable[K, V comparable](m *ebpf.Map) *table[K, V] {
 	return &table[K, V]{m: m, have: map[K]V{}}
 }
 
-// load reads what an earlier life left.
+// load reads what an earlier start left.
 func (t *table[K, V]) load() error {
 	all, err := dump[K, V](t.m)
 	if err != nil {
@@ -41,7 +41,7 @@ func (t *table[K, V]) load() error {
 	return nil
 }
 
-// set makes k stand for v.
+// set sets the value of k.
 func (t *table[K, V]) set(x *tx, k K, v V) error {
 	old, had := t.have[k]
 	if had && old == v {
@@ -63,12 +63,12 @@ func (t *table[K, V]) set(x *tx, k K, v V) error {
 	return nil
 }
 
-// full says in our words that a map has no room.
+// full explains why a write to a map failed.
 func full(m *ebpf.Map, err error) error {
 	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
-		return fmt.Errorf("%s has its %d entries: %w", m, m.MaxEntries(), api.ErrUnavailable)
+		return fmt.Errorf("map %s is full (%d entries): %w", m, m.MaxEntries(), api.ErrUnavailable)
 	}
-	return fmt.Errorf("write to %s: %w", m, err)
+	return fmt.Errorf("write to map %s: %w", m, err)
 }
 
 func (t *table[K, V]) put(k K, v V, had bool) error {
@@ -81,20 +81,20 @@ func (t *table[K, V]) put(k K, v V, had bool) error {
 	return t.m.Put(k, v)
 }
 
-// drop makes k stand for nothing.
+// drop deletes k.
 func (t *table[K, V]) drop(x *tx, k K) error {
 	old, had := t.have[k]
 	if !had {
 		return nil
 	}
-	if t.merge != nil { // what was counted would be lost if it were taken back
+	if t.merge != nil { // undo would lose the counts
 		var now V
 		if err := t.m.Lookup(k, &now); err == nil {
 			old = now
 		}
 	}
 	if err := t.m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("%s: drop %v: %w", t.m, k, err)
+		return fmt.Errorf("map %s: delete %v: %w", t.m, k, err)
 	}
 	delete(t.have, k)
 	x.did(func() {
@@ -124,7 +124,7 @@ func (t *table[K, V]) become(x *tx, want map[K]V) error {
 	return nil
 }
 
-// dump reads a map whole. Entries that come or go meanwhile may be missing.
+// dump reads a whole map. It may miss entries that come or go meanwhile.
 func dump[K comparable, V any](m *ebpf.Map) (map[K]V, error) {
 	all := map[K]V{}
 	if err := walk(m, func(k K, v *V) { all[k] = *v }); err != nil {
@@ -133,7 +133,7 @@ func dump[K comparable, V any](m *ebpf.Map) (map[K]V, error) {
 	return all, nil
 }
 
-// walk gives each entry of a map to f, which may not keep it.
+// walk calls f with each entry of a map. f must not keep the pointer.
 func walk[K, V any](m *ebpf.Map, f func(K, *V)) error {
 	const batch = 1024
 	keys, values := make([]K, batch), make([]V, batch)
@@ -149,12 +149,12 @@ func walk[K, V any](m *ebpf.Map, f func(K, *V)) error {
 		case first && errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, ebpf.ErrIterationAborted):
 			return step(m, f)
 		case err != nil:
-			return fmt.Errorf("read %s: %w", m, err)
+			return fmt.Errorf("read map %s: %w", m, err)
 		}
 	}
 }
 
-// step is walk where the kernel reads no batches of such a map. It may give entries again.
+// step is walk for maps that the kernel cannot read in batches. It may repeat entries.
 func step[K, V any](m *ebpf.Map, f func(K, *V)) error {
 	var k K
 	var v V
@@ -163,7 +163,7 @@ func step[K, V any](m *ebpf.Map, f func(K, *V)) error {
 		f(k, &v)
 	}
 	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
-		return fmt.Errorf("read %s: %w", m, err)
+		return fmt.Errorf("read map %s: %w", m, err)
 	}
 	return nil
 }

@@ -1,10 +1,9 @@
 package ebpf
 
-// tx is a change under way: what was done can be taken back, so that a change
-// that fails leaves nothing of itself.
+// tx is a change under way. Its steps can be undone, so that a change that fails has no effect.
 type tx struct{ undo, last []func() }
 
-// finally has done run when the change stands: what it replaced goes then.
+// finally runs done when the change stands, to free what it replaced.
 func (t *tx) finally(done func()) { t.last = append(t.last, done) }
 
 // stand ends a change that succeeded.
@@ -14,10 +13,10 @@ func (t *tx) stand() {
 	}
 }
 
-// did notes how to take back what was just done.
+// did records how to undo the last step.
 func (t *tx) did(undo func()) { t.undo = append(t.undo, undo) }
 
-// back takes all back, the last first.
+// back undoes all steps, the last first.
 func (t *tx) back() {
 	for i := len(t.undo) - 1; i >= 0; i-- {
 		t.undo[i]()

@@ -10,13 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// batch is a transaction as the kernel takes it: messages of attributes in one buffer
-// (linux/netfilter/nfnetlink.h, nf_tables.h). The library's own way, a value for each attribute
-// and an answer to each message, takes longer among 10,000 services than the kernel does.
+// batch is an nftables transaction in the kernel's encoding: messages of attributes in one
+// buffer (linux/netfilter/nfnetlink.h, nf_tables.h). The library's encoding, with a value for
+// each attribute and an answer to each message, takes longer than the kernel with 10,000
+// services.
 type batch struct {
 	b    []byte
-	last int    // where the last message begins
-	n    uint32 // of messages; each carries its number
+	last int    // offset of the last message
+	n    uint32 // number of messages
 	err  error
 }
 
@@ -26,15 +27,15 @@ func newBatch() *batch {
 	return x
 }
 
-// control begins or ends all.
+// control begins or ends the transaction.
 func (x *batch) control(kind uint16) {
 	x.message(kind, 0, 0)
 	binary.BigEndian.PutUint16(x.b[len(x.b)-2:], unix.NFNL_SUBSYS_NFTABLES)
 	x.end()
 }
 
-// seal asks for an answer to the last message, ends the batch, and gives the number of that message; 0 if
-// there is none.
+// seal requests an answer to the last message, ends the batch, and returns that message's
+// number; 0 if there is none.
 func (x *batch) seal() uint32 {
 	last := x.n - 1
 	flags := x.b[x.last+6:]
@@ -43,14 +44,14 @@ func (x *batch) seal() uint32 {
 	return last
 }
 
-// message begins one, that end ends.
+// message begins a message, which end ends.
 func (x *batch) message(kind, flags uint16, f nftables.TableFamily) {
 	x.last = len(x.b)
 	x.b = append(x.b, 0, 0, 0, 0)
 	x.b = binary.NativeEndian.AppendUint16(x.b, kind)
 	x.b = binary.NativeEndian.AppendUint16(x.b, unix.NLM_F_REQUEST|flags)
 	x.b = binary.NativeEndian.AppendUint32(x.b, x.n)
-	x.b = append(x.b, 0, 0, 0, 0, byte(f), unix.NFNETLINK_V0, 0, 0) // the sender; nfgenmsg
+	x.b = append(x.b, 0, 0, 0, 0, byte(f), unix.NFNETLINK_V0, 0, 0) // sequence number and port; nfgenmsg
 	x.n++
 }
 
@@ -58,7 +59,7 @@ func (x *batch) end() {
 	binary.NativeEndian.PutUint32(x.b[x.last:], uint32(len(x.b)-x.last))
 }
 
-// nest begins an attribute of attributes, that close ends.
+// nest begins a nested attribute, which close ends.
 func (x *batch) nest(attr uint16) (at int) {
 	at = len(x.b)
 	x.b = append(x.b, 0, 0)
@@ -90,14 +91,14 @@ func (x *batch) number(attr uint16, v uint32) {
 	x.b = binary.BigEndian.AppendUint32(x.b, v)
 }
 
-// pad has what follows begin where the kernel aligns it: messages are of whole words, too.
+// pad aligns the next attribute or message.
 func (x *batch) pad() {
 	for len(x.b)%unix.NLA_ALIGNTO != 0 {
 		x.b = append(x.b, 0)
 	}
 }
 
-// expression is what the library makes of one.
+// expression appends the library's encoding of an expression.
 func (x *batch) expression(attr uint16, f nftables.TableFamily, e expr.Any) {
 	b, err := expr.Marshal(byte(f), e)
 	if err != nil && x.err == nil {
@@ -106,7 +107,7 @@ func (x *batch) expression(attr uint16, f nftables.TableFamily, e expr.Any) {
 	x.bytes(attr|unix.NLA_F_NESTED, b)
 }
 
-// of begins a message about what belongs to a table, which it names first.
+// of begins a message about an object in a table, and appends the name of the table.
 func (x *batch) of(t *nftables.Table, msg, flags uint16) {
 	x.message(unix.NFNL_SUBSYS_NFTABLES<<8|msg, flags, t.Family)
 	x.text(1, t.Name) // NFTA_TABLE_NAME, NFTA_SET_TABLE, NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, …
@@ -130,14 +131,14 @@ func (x *batch) addCounter(t *nftables.Table, name string) {
 	x.end()
 }
 
-// addChain makes one that others go to.
+// addChain adds a chain without a hook.
 func (x *batch) addChain(t *nftables.Table, name string) {
 	x.of(t, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE)
 	x.text(unix.NFTA_CHAIN_NAME, name)
 	x.end()
 }
 
-// addBase makes a chain that a hook begins with.
+// addBase adds a chain with a hook.
 func (x *batch) addBase(t *nftables.Table, name string, h *nftables.ChainHook, kind nftables.ChainType, priority int32) {
 	x.of(t, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE)
 	x.text(unix.NFTA_CHAIN_NAME, name)
@@ -156,14 +157,14 @@ func (x *batch) delChain(t *nftables.Table, name string) {
 	x.end()
 }
 
-// flushChain deletes its rules.
+// flushChain deletes the rules of a chain.
 func (x *batch) flushChain(t *nftables.Table, name string) {
 	x.of(t, unix.NFT_MSG_DELRULE, 0)
 	x.text(unix.NFTA_RULE_CHAIN, name)
 	x.end()
 }
 
-// addRule takes what made gives.
+// addRule adds a rule that made encoded.
 func (x *batch) addRule(t *nftables.Table, chain string, made []byte) {
 	x.of(t, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND)
 	x.text(unix.NFTA_RULE_CHAIN, chain)
@@ -171,7 +172,7 @@ func (x *batch) addRule(t *nftables.Table, chain string, made []byte) {
 	x.end()
 }
 
-// made are the expressions of a rule.
+// made encodes the expressions of a rule.
 func (x *batch) made(f nftables.TableFamily, es exprs) []byte {
 	var y batch
 	for _, e := range es {
@@ -183,7 +184,7 @@ func (x *batch) made(f nftables.TableFamily, es exprs) []byte {
 	return y.b
 }
 
-// Of linux/netfilter/nf_tables.h, what golang.org/x/sys/unix is without.
+// Constants of linux/netfilter/nf_tables.h that golang.org/x/sys/unix lacks.
 const (
 	setConcat  = 0x80 // NFT_SET_CONCAT
 	descConcat = 2    // NFTA_SET_DESC_CONCAT
@@ -234,8 +235,8 @@ func (x *batch) addSet(s *set, id int) {
 	x.end()
 }
 
-// elements adds or deletes them, as msg says: in as many messages as it takes, for an attribute has
-// less than 64 KiB.
+// elements adds or deletes elements, as msg says, in several messages, because an attribute is
+// limited to 64 KiB.
 func (x *batch) elements(msg uint16, s *set, es iter.Seq2[data, data]) {
 	const most = 60 << 10
 	list := 0

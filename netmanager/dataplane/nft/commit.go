@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dial prepares to read. Its socket lives for one exchange: what an earlier one left unread
-// would be taken for an answer.
+// dial opens a connection for reading. It is for one exchange: unread messages of an earlier
+// exchange would be taken for an answer.
 func (h *host) dial() (*nftables.Conn, error) {
 	return nftables.New(nftables.WithNetNSFd(int(h.ns.Fd())))
 }
 
-// packetFilter opens the socket that commit sends by. A whole table is one message of some megabytes;
-// what the kernel says to a message shall not have that in it, too.
+// packetFilter opens the socket that commit uses. A whole table is one transaction of some
+// megabytes, which the answers must not repeat.
 func packetFilter() (int, error) {
 	const room = 64 << 20
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
@@ -28,8 +28,8 @@ func packetFilter() (int, error) {
 		unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1))
 }
 
-// commit has the kernel do all that is in the batch, or nothing. It answers to messages that failed and
-// to the last, which alone asks for it. It has done so when the sending is over.
+// commit applies the batch as a whole or not at all. The kernel answers messages that failed,
+// and the last, which requests it. All answers are there when the send returns.
 func (h *host) commit(x *batch) error {
 	last := x.seal()
 	if x.err != nil || last == 0 {
@@ -46,7 +46,7 @@ func (h *host) commit(x *batch) error {
 		case errors.Is(err, unix.EINTR):
 			continue
 		case errors.Is(err, unix.EAGAIN) && failed == nil && !acknowledged:
-			return errors.New("the kernel gave no answer to a transaction")
+			return errors.New("no answer from the kernel to a transaction")
 		case errors.Is(err, unix.EAGAIN):
 			return failed
 		case err == nil && n >= unix.SizeofNlMsghdr+4:

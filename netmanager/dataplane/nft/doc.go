@@ -1,34 +1,31 @@
-// Package nft is the data plane for every kernel that has nftables and
-// connection tracking: one table of ours holds the choice of a backend, the rewriting
-// and the policy. It leaves devices and routes to netmanager/link, and other
-// people's tables alone.
+// Package nft is the data plane for kernels with nftables and connection tracking. One table
+// chooses backends, translates addresses and enforces policy. Package netmanager/link sets up
+// devices and routes. The package does not touch other tables.
 //
 //	p, err := nft.New("tl")
 //	err = p.Sync(ctx, state)
 //
-// What a packet passes. In prerouting, before connection tracking sees it, the
-// sender's address is held against the device it came from: one look-up for an
-// instance's packet. In forward, packets of established flows are let through, those
-// to a peer after they are counted; connection tracking rewrites them. Only a flow's first
-// packet is looked at further: policy, the service's chain, where one counter (numgen)
-// gives the turns, policy again where it arrives, and whether the instance that begins it has
-// its share of connection tracking already. Packets that the plane cannot judge are
-// copied to the hold device and dropped.
+// Packet processing: in prerouting, before connection tracking, the source address is checked
+// against the device, with one look-up for an instance's packet. In forward, packets of
+// established flows are accepted, those to a peer after they are counted; connection tracking
+// translates them. Only a flow's first packet is examined further: policy, the service's chain,
+// where a counter (numgen) yields the turn, policy again at the destination, and whether the
+// instance that opens the flow is within its share of connection tracking. Packets that need an
+// answer of the core are copied to the packet queue's device and dropped.
 //
-// Sets are keyed by IPv4 addresses; an IPv6 packet's key is the low half of its twin.
-// So one element serves both families, and both take turns by one counter. A change is a
-// few elements, and a rule where a service's number of turns changes, in one transaction.
+// Sets are keyed by IPv4 addresses; the key of an IPv6 packet is the low half of its twin. One
+// element therefore serves both families, which share one counter of turns. A change is one
+// transaction of a few elements, and a rule if the number of a service's turns changes.
 //
-// Where it ends. UDP flows live as long as net.netfilter.nf_conntrack_udp_timeout and
-// …_udp_timeout_stream say, 30 and 120 s unless a host was told otherwise. Of the
-// nf_conntrack_max flows of a host, an instance of its begins at most a quarter. A new rule
-// has the kernel check all chains: among 10,000 services it costs ten milliseconds and more.
-// Another table on the host may still drop what this one accepts (Docker's forward chain
-// does), and so does a host that is strict about ways (net.ipv4.conf.all.rp_filter=1) with what
-// comes by a device of its own from a peer that ours leads to by another: 2 there lets it
-// pass. Who wants to see: nft list table inet tl; the bytes that it shows as numbers are
-// addresses.
+// Limits: UDP flows live as long as net.netfilter.nf_conntrack_udp_timeout and
+// …_udp_timeout_stream say, 30 and 120 s by default. Of the host's nf_conntrack_max flows an
+// instance opens at most a quarter. The kernel validates all chains when a rule is added, which
+// takes ten milliseconds or more with 10,000 services. Another table on the host may still drop
+// what this one accepts, as Docker's forward chain does. So does a strict host
+// (net.ipv4.conf.all.rp_filter=1) with packets that arrive by another device than this node
+// would use for the peer; with the value 2 they pass. `nft list table inet tl` shows the table;
+// byte strings in it are addresses.
 //
-// It needs the kernel's nf_tables with nat, numgen, fib, reject, dup, limit and
-// connlimit expressions (Linux 5.10 and later as distributions build it), and no program.
+// The package needs nf_tables with nat, numgen, fib, reject, dup, limit and connlimit
+// expressions (Linux 5.10 and later, as distributions build it), and no program.
 package nft

@@ -7,16 +7,16 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// r is a 32-bit register. Concatenations lie in neighbouring ones. By custom
-// here r(12) and up are scratch.
+// r returns a 32-bit register. Concatenations use adjacent registers. By convention r(12) and
+// up are scratch registers.
 func r(n uint32) uint32 { return unix.NFT_REG32_00 + n }
 
 type exprs = []expr.Any
 
-// rule strings parts together.
+// rule concatenates parts.
 func rule(parts ...exprs) exprs {
 	var all exprs
 	for _, p := range parts {
@@ -63,7 +63,7 @@ func mask(reg uint32, m []byte) exprs {
 	return exprs{&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: uint32(len(m)), Mask: m, Xor: make([]byte, len(m))}}
 }
 
-// bits is the mask of an n-byte prefix.
+// bits returns the mask of an n-byte prefix.
 func bits(n, length int) []byte {
 	m := make([]byte, n)
 	for i := range length {
@@ -76,17 +76,17 @@ func immediate(reg uint32, data []byte) exprs {
 	return exprs{&expr.Immediate{Register: reg, Data: data}}
 }
 
-// in goes on if the key that begins in reg is in the set.
+// in matches if the key that begins in reg is in the set.
 func in(s *set, reg uint32) exprs {
 	return exprs{&expr.Lookup{SourceRegister: reg, SetName: s.Name}}
 }
 
-// find goes on with what the map has for the key.
+// find loads what the map has for the key; no match if it has nothing.
 func find(s *set, reg, to uint32) exprs {
 	return exprs{&expr.Lookup{SourceRegister: reg, DestRegister: to, IsDestRegSet: true, SetName: s.Name}}
 }
 
-// decide does what the verdict map says.
+// decide applies the verdict of the map.
 func decide(s *set, reg uint32) exprs { return find(s, reg, unix.NFT_REG_VERDICT) }
 
 func name16(s string) []byte {
@@ -103,7 +103,7 @@ func to(device string) exprs {
 	return rule(meta(expr.MetaKeyOIFNAME, r(12)), is(r(12), name16(device)))
 }
 
-// fromOurs and toOurs hold for devices whose name begins with the prefix.
+// fromOurs and toOurs match devices whose name begins with the prefix.
 func fromOurs(prefix string) exprs {
 	return rule(meta(expr.MetaKeyIIFNAME, r(12)), is(r(12), []byte(prefix)))
 }
@@ -118,14 +118,14 @@ func state(s uint32) exprs {
 	return rule(exprs{&expr.Ct{Key: expr.CtKeySTATE, Register: r(12)}}, mask(r(12), native(s)), not(r(12), native(0)))
 }
 
-// translated holds for flows whose destination was rewritten.
+// translated matches flows whose destination was translated.
 func translated() exprs {
 	const dstNAT = 1 << 5 // IPS_DST_NAT
 	return status(dstNAT)
 }
 
-// assured holds for packets of flows whose both ends have spoken for a while: for TCP,
-// whose handshake is over.
+// assured matches packets of flows with traffic in both directions; for TCP after the
+// handshake.
 func assured() exprs {
 	const assured = 1 << 2 // IPS_ASSURED
 	return status(assured)
@@ -135,28 +135,28 @@ func status(bit uint32) exprs {
 	return rule(exprs{&expr.Ct{Key: expr.CtKeySTATUS, Register: r(12)}}, mask(r(12), native(bit)), not(r(12), native(0)))
 }
 
-// A TCP header's flags.
+// Flags of a TCP header.
 const (
 	fin, syn, rst, ack = 1, 2, 4, 16
 )
 
-// midstream holds for TCP segments that begin nothing.
+// midstream matches TCP segments that do not begin a connection.
 func midstream() exprs {
 	return rule(protocol(unix.IPPROTO_TCP), transport(13, 1, r(12)), mask(r(12), []byte{fin | syn | rst | ack}), not(r(12), []byte{syn}))
 }
 
-// family is what differs between IPv4 and IPv6. Keys are IPv4 addresses in both:
-// the low 32 bits of a twin, once the rest of it was compared.
+// family is what differs between IPv4 and IPv6. Keys are IPv4 addresses in both: the low 32
+// bits of a twin, after the rest was compared.
 type family struct {
 	proto               byte
 	suffix              string // of chain names
 	source, destination field
-	ranges              api.NetRanges
+	ranges              wire.NetRanges
 }
 
-type field struct{ at, low uint32 } // offsets in the network header: of the address, of its low 32 bits
+type field struct{ at, low uint32 } // offsets in the network header of the address and of its low 32 bits
 
-func families(ranges api.NetRanges) [2]family {
+func families(ranges wire.NetRanges) [2]family {
 	return [2]family{
 		{unix.NFPROTO_IPV4, "", field{12, 12}, field{16, 16}, ranges},
 		{unix.NFPROTO_IPV6, "6", field{8, 20}, field{24, 36}, ranges},
@@ -169,13 +169,13 @@ func (f family) only() exprs {
 	return rule(meta(expr.MetaKeyNFPROTO, r(12)), is(r(12), []byte{f.proto}))
 }
 
-// high is what the twins of a range have before the IPv4 address.
+// high returns the bytes before the IPv4 address in a range's twins.
 func high(six netip.Prefix) []byte {
 	b := six.Addr().As16()
 	return b[:12]
 }
 
-// within holds for addresses of the range, four or its twin.
+// within matches addresses of the range four or its twins.
 func (f family) within(at field, four, six netip.Prefix) exprs {
 	if f.six() {
 		return rule(network(at.at, 12, r(12)), is(r(12), high(six)))
@@ -197,8 +197,8 @@ func (f family) service(at field) exprs {
 	return f.within(at, f.ranges.Services, f.ranges.Services6)
 }
 
-// key loads the IPv4 address or the low 32 bits of a twin of an instance; it
-// goes on for no other IPv6 address.
+// key loads the IPv4 address or the low 32 bits of an instance's twin. It does not match other
+// IPv6 addresses.
 func (f family) key(at field, reg uint32) exprs {
 	if f.six() {
 		return rule(f.instance(at), network(at.low, 4, reg))

@@ -14,23 +14,23 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// flow is what connection tracking knows of one, in IPv4 addresses: who opened
-// it, whom they called, and who answers. An end outside the ranges is the zero Addr.
+// flow is an entry of connection tracking, in IPv4 addresses: the client, the address that it
+// called, and the backend. An end outside the ranges is the zero Addr.
 type flow struct {
 	from, to, backend netip.Addr
-	opening           bool // of TCP, and nobody has answered
+	opening           bool // TCP without an answer yet
 }
 
-// ours holds for flows that an instance has a part in.
+// ours reports whether an instance is part of the flow.
 func (m *model) ours(f flow) bool { return f.from.IsValid() || f.to.IsValid() || f.backend.IsValid() }
 
-// strayed holds for flows that an earlier life left and that have no place now:
-// an end is gone, or policy is against it.
+// strayed reports whether a flow of an earlier start has no place now: an end is gone, or
+// policy denies it.
 func (m *model) strayed(f flow) bool {
 	return m.gone(f.from) || m.gone(f.backend) || m.against(f, func(p plane.Pair) bool { return !m.allowed[p] })
 }
 
-// gone holds for an instance's address behind which there is nobody.
+// gone reports whether an instance's address is unused.
 func (m *model) gone(a netip.Addr) bool {
 	if !a.IsValid() || !m.node.Ranges.Instances.Contains(a) {
 		return false
@@ -51,8 +51,7 @@ func (m *model) gone(a netip.Addr) bool {
 	return true
 }
 
-// against holds for flows of which a pair that counts, of those that have an
-// ident, is refused.
+// against reports whether one of the pairs of idents that count for the flow is refused.
 func (m *model) against(f flow, refused func(plane.Pair) bool) bool {
 	from, ok := m.ident(f.from)
 	if !ok {
@@ -79,8 +78,8 @@ func (m *model) ident(a netip.Addr) (plane.Ident, bool) {
 	return id, ok
 }
 
-// moved are the addresses that c gives to somebody else, or to nobody: what was
-// allowed to the one is not the other's. It is asked before c is applied.
+// moved returns the addresses that c gives to another ident or to none, whose flows must end.
+// Call it before c is applied.
 func (m *model) moved(c plane.Change) map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
 	for _, a := range c.DropEndpoints {
@@ -123,14 +122,14 @@ func (p *Plane) end(c plane.Change, moved map[netip.Addr]bool) error {
 	}, p.m)
 }
 
-// sweep is a filter of connection tracking that keeps what it matched.
+// sweep is a filter of connection tracking that records its matches.
 type sweep struct {
 	want func(flow) bool
 	m    *model
 	tcp  []*netlink.ConntrackFlow
 }
 
-// MatchConntrackFlow says whether the flow shall end.
+// MatchConntrackFlow reports whether the flow should end.
 func (s *sweep) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
 	untwin := func(ip net.IP) netip.Addr {
 		a, _ := netip.AddrFromSlice(ip)
@@ -150,9 +149,9 @@ func (s *sweep) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
 	return true
 }
 
-// end deletes the flows that want holds for. A client of ours that is connected and waits
-// would wait for long: it is made to speak, and what it says is answered with a
-// reset, since nobody knows its flow any more.
+// end deletes the flows that match want. A connected client on this node that waits for data
+// would notice only late: rouse makes it send a segment, which gets a reset because its flow is
+// unknown.
 func (h *host) end(want func(flow) bool, m *model) error {
 	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
 		s := &sweep{want: want, m: m}
@@ -166,9 +165,9 @@ func (h *host) end(want func(flow) bool, m *model) error {
 	return nil
 }
 
-// rouse sends the client of a flow a segment that is not of its window, as if from
-// its server. The client answers with what it expects (RFC 9293, 3.10.7.4). That the
-// segment is lost is no harm: the client learns when it next speaks.
+// rouse sends the client of a flow a segment outside its window, as if from its server. The
+// client answers with an acknowledgement (RFC 9293, 3.10.7.4). If the segment is lost, the
+// client notices when it sends next.
 func (h *host) rouse(f *netlink.ConntrackFlow) {
 	src, _ := netip.AddrFromSlice(f.Forward.DstIP)
 	dst, _ := netip.AddrFromSlice(f.Forward.SrcIP)
@@ -198,7 +197,7 @@ func (h *host) rouse(f *netlink.ConntrackFlow) {
 	_ = unix.Sendto(h.raw6, append(ip, t...), 0, &unix.SockaddrInet6{Addr: dst.As16()})
 }
 
-// checksum is TCP's, over the pseudo header too.
+// checksum returns TCP's checksum, including the pseudo header.
 func checksum(src, dst netip.Addr, t []byte) uint16 {
 	sum := uint32(unix.IPPROTO_TCP + len(t))
 	for _, b := range [][]byte{src.AsSlice(), dst.AsSlice(), t} {

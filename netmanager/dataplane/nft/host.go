@@ -13,21 +13,21 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/dataplane"
 )
 
-// host is what the plane needs of the kernel beside its table: routes, to know
-// which networks are the host's, and connection tracking.
+// host is the part of the kernel outside the table that the plane uses: routes, to know the
+// host's networks, and connection tracking.
 type host struct {
 	prefix string
-	ns     *os.File // the namespace
+	ns     *os.File // the network namespace
 	nl     *netlink.Handle
-	nft    int // a socket to the packet filter
-	raw    int // sends segments with headers of our own
+	nft    int // socket to nf_tables
+	raw    int // socket for segments with own headers
 	raw6   int
 }
 
 func newHost(prefix string) (*host, error) {
 	ns, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
-		return nil, fmt.Errorf("open the namespace: %w", err)
+		return nil, fmt.Errorf("open the network namespace: %w", err)
 	}
 	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -35,12 +35,12 @@ func newHost(prefix string) (*host, error) {
 	}
 	h := &host{prefix: prefix, ns: ns, nl: nl, nft: -1, raw: -1, raw6: -1}
 	if h.nft, err = packetFilter(); err != nil {
-		return nil, errors.Join(fmt.Errorf("open a socket to the packet filter: %w", err), h.close())
+		return nil, errors.Join(fmt.Errorf("open a socket to nf_tables: %w", err), h.close())
 	}
 	if h.raw, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_RAW); err != nil {
 		return nil, errors.Join(fmt.Errorf("open a raw socket: %w", err), h.close())
 	}
-	// A host may be without IPv6; then there is nothing to reset there.
+	// Without IPv6 on the host there is nothing to reset.
 	if h.raw6, err = unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_RAW); err != nil {
 		h.raw6 = -1
 	}
@@ -58,7 +58,7 @@ func (h *host) close() error {
 	return h.ns.Close()
 }
 
-// device is the one that leads to a.
+// device returns the name of the device that leads to a.
 func (h *host) device(a netip.Addr) (string, error) {
 	if !a.IsValid() {
 		return "", errors.New("no address")
@@ -74,7 +74,7 @@ func (h *host) device(a netip.Addr) (string, error) {
 	return link.Attrs().Name, nil
 }
 
-// index is a device's, 0 if there is none.
+// index returns a device's index, 0 if there is none.
 func (h *host) index(name string) int {
 	link, err := h.nl.LinkByName(name)
 	if err != nil {
@@ -83,7 +83,8 @@ func (h *host) index(name string) int {
 	return link.Attrs().Index
 }
 
-// networks are those that the host is connected to by devices that are not ours.
+// networks returns the networks that the host is connected to by devices other than the
+// overlay's.
 func (h *host) networks() ([]netip.Prefix, error) {
 	ours := map[int]bool{}
 	links, err := h.nl.LinkList()

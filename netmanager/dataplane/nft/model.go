@@ -10,10 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/dataplane"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// model is what the table holds: the objects, and the elements that they are.
+// model is the content of the table: the objects, and the elements that represent them.
 type model struct {
 	*sets
 	node      plane.Node
@@ -22,7 +23,7 @@ type model struct {
 	sources   map[netip.Addr]plane.Ident
 	allowed   map[plane.Pair]bool
 	peers     map[api.PeerKey]peer
-	started   int // services that were given turns; says who is first
+	started   int // services that got turns so far; selects the first backend
 }
 
 type service struct {
@@ -32,7 +33,8 @@ type service struct {
 
 type peer struct {
 	plane.Peer
-	// Devices that its packets come from, and that ours leave by, where the kernel carries them.
+	// Devices by which the peer's packets arrive, and by which packets to it leave, on kernel
+	// paths.
 	in  []string
 	out string
 }
@@ -44,16 +46,16 @@ func newModel(s *sets) *model {
 	}
 }
 
-// delta is what a change does to the table, and how to take it back.
+// delta is the effect of a change on the table, and how to undo it.
 type delta struct {
 	*model
-	whole  bool                    // of an empty model: it is not taken back
-	before map[*set]map[data]value // of the elements touched
-	turns  map[netip.Addr]int      // of the services touched: turns before, -1 for no service
+	whole  bool                    // of an empty model: it is not undone
+	before map[*set]map[data]value // the former values of changed elements
+	turns  map[netip.Addr]int      // the former numbers of turns of changed services, -1 for no service
 	undo   []func()
 }
 
-// step applies c to the model; via says which device leads to a peer.
+// step applies c to the model. via returns the device that leads to a peer.
 func (m *model) step(c plane.Change, via func(netip.Addr) (string, error)) (*delta, error) {
 	d := &delta{model: m, before: map[*set]map[data]value{}, turns: map[netip.Addr]int{}}
 	if err := d.apply(c, via); err != nil {
@@ -63,7 +65,7 @@ func (m *model) step(c plane.Change, via func(netip.Addr) (string, error)) (*del
 	return d, nil
 }
 
-// fill makes an empty model hold c.
+// fill applies c to an empty model.
 func (m *model) fill(c plane.Change, via func(netip.Addr) (string, error)) (*delta, error) {
 	d := &delta{model: m, whole: true, turns: map[netip.Addr]int{}}
 	return d, d.apply(c, via)
@@ -129,7 +131,7 @@ func (d *delta) apply(c plane.Change, via func(netip.Addr) (string, error)) erro
 		if p.Takes.VXLAN {
 			next.in = append(next.in, vxlan)
 		}
-		if p.Takes.Route && route != "" { // else nothing comes from there
+		if p.Takes.Route && route != "" { // otherwise nothing comes from there
 			next.in = append(next.in, route)
 		}
 		for _, s := range p.Subnets {
@@ -142,7 +144,7 @@ func (d *delta) apply(c plane.Change, via func(netip.Addr) (string, error)) erro
 	return nil
 }
 
-// put replaces what m has at k, nil by nothing, and its elements, which each names.
+// put replaces the object at k, nil meaning none, and its elements, which each enumerates.
 func put[K comparable, V any](d *delta, m map[K]V, k K, v *V, each func(V, func(s *set, key, val data))) {
 	old, had := m[k]
 	if !d.whole {
@@ -208,7 +210,7 @@ func (d *delta) peer(p peer, do func(s *set, key, val data)) {
 	}
 }
 
-// split gives the first addresses of the prefixes of length n that p consists of.
+// split returns the first addresses of the prefixes of length n in p.
 func split(p netip.Prefix, n int) []netip.Addr {
 	b := p.Masked().Addr().As4()
 	first := uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
@@ -220,8 +222,7 @@ func split(p netip.Prefix, n int) []netip.Addr {
 	return out
 }
 
-// serve replaces a service. Where the number of turns stays, so does the count of
-// whose turn it is.
+// serve replaces a service. If the number of turns stays, the counter of turns stays too.
 func (d *delta) serve(a netip.Addr, s *plane.Service) {
 	old, had := d.services[a]
 	if _, seen := d.turns[a]; !seen {
@@ -239,13 +240,13 @@ func (d *delta) serve(a netip.Addr, s *plane.Service) {
 		return
 	}
 	d.started++
-	put(d, d.services, a, &service{*s, turnsOf(s.Backends, d.started)}, d.service)
+	put(d, d.services, a, &service{*s, dataplane.Turns(s.Backends, d.started)}, d.service)
 }
 
 func (d *delta) service(s service, do func(s *set, key, val data)) {
 	a := address(s.Address)
 	do(d.idents, a, mark(uint32(s.Ident)))
-	do(d.model.sets.services, a, data{}) // to its chain
+	do(d.model.sets.services, a, data{}) // element for its chain
 	for i, b := range s.turns {
 		do(d.slots, a.and(4, mark(uint32(i))), address(b))
 		do(d.backends, address(b), data{})
@@ -281,7 +282,7 @@ func (d *delta) drop(s *set, key, _ data) {
 	}
 }
 
-// back takes the change back: the kernel did not take it.
+// back undoes the change after the kernel refused it.
 func (d *delta) back() {
 	for _, f := range slices.Backward(d.undo) {
 		f()
@@ -297,8 +298,8 @@ func (d *delta) back() {
 	}
 }
 
-// gone are the elements of a set that go, and come those that it gets. One that maps to
-// something else now is both.
+// gone yields the elements to delete from a set, and come those to add. A changed element is in
+// both.
 func (d *delta) gone(s *set) iter.Seq2[data, data] {
 	return func(yield func(data, data) bool) {
 		for key, was := range d.before[s] {
@@ -327,7 +328,7 @@ func (d *delta) come(s *set) iter.Seq2[data, data] {
 	}
 }
 
-// state is the model as a plane.Change that makes it of nothing.
+// state returns the model as a plane.Change from nothing.
 func (m *model) state() plane.Change {
 	c := plane.Change{Node: &m.node}
 	c.SetEndpoints = slices.Collect(maps.Values(m.endpoints))

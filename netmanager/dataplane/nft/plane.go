@@ -21,14 +21,14 @@ type Plane struct {
 	prefix string
 	host   *host
 	m      *model
-	base   plane.Usage // of earlier tables, that Sync replaced
+	base   plane.Usage // counts of tables that Sync replaced
 }
 
-// New makes a plane in the network namespace of the calling thread, of which the names
-// of all that is ours begin with prefix. It changes nothing yet.
+// New returns a plane in the network namespace of the calling thread. All its names begin with
+// prefix. It changes nothing.
 func New(prefix string) (*Plane, error) {
-	if prefix == "" || len(prefix) > 7 { // a device has eight more letters
-		return nil, fmt.Errorf("prefix %q has not 1 to 7 letters: %w", prefix, api.ErrInvalid)
+	if prefix == "" || len(prefix) > 7 { // device names append eight characters
+		return nil, fmt.Errorf("prefix %q is not 1 to 7 letters: %w", prefix, api.ErrInvalid)
 	}
 	h, err := newHost(prefix)
 	if err != nil {
@@ -37,11 +37,11 @@ func New(prefix string) (*Plane, error) {
 	return &Plane{prefix: prefix, host: h}, nil
 }
 
-// Sync replaces the table as one transaction. What connection tracking knows stays,
-// except for flows that s has no place for.
+// Sync replaces the table in one transaction. Connection tracking keeps its flows but those
+// that s has no place for.
 func (p *Plane) Sync(_ context.Context, s plane.State) error {
 	if s.Node.Prefix != p.prefix {
-		return fmt.Errorf("plane of %q asked to be of %q: %w", p.prefix, s.Node.Prefix, api.ErrInvalid)
+		return fmt.Errorf("sync plane of prefix %q with a state of prefix %q: %w", p.prefix, s.Node.Prefix, api.ErrInvalid)
 	}
 	m := newModel(newSets(p.table()))
 	err := p.replace(m, plane.Change{
@@ -49,19 +49,18 @@ func (p *Plane) Sync(_ context.Context, s plane.State) error {
 		SetSources: s.Sources, Allow: s.Allowed, SetPeers: s.Peers,
 	})
 	if err != nil {
-		return fmt.Errorf("sync the nft plane: %w", err)
+		return fmt.Errorf("sync nftables: %w", err)
 	}
 	return p.host.end(m.strayed, m)
 }
 
-// replace makes the whole table anew from m, which is empty, and c.
+// replace replaces the table by m, which is empty, with c.
 func (p *Plane) replace(m *model, c plane.Change) error {
 	d, err := m.fill(c, p.host.device)
 	if err != nil {
 		return err
 	}
-	// Counters are no reason to be without a plane: another version's table, or half
-	// of one, may have none that can be read.
+	// Missing counters are not an error: the table may be of another version or incomplete.
 	used, err := p.read()
 	if err != nil {
 		used = p.base
@@ -71,7 +70,7 @@ func (p *Plane) replace(m *model, c plane.Change) error {
 		return err
 	}
 	x := newBatch()
-	const service = 700 // bytes, with its backends
+	const service = 700 // bytes, including its backends
 	x.b = slices.Grow(x.b, 64<<10+service*len(m.services))
 	p.wipe(x)
 	t := table{batch: x, Table: p.table(), sets: m.sets, node: m.node, most: p.host.share()}
@@ -86,16 +85,16 @@ func (p *Plane) replace(m *model, c plane.Change) error {
 	return nil
 }
 
-// Apply changes the elements that c is about. Where the table is not as the plane
-// left it (somebody flushed the ruleset), it is made anew.
+// Apply changes the elements of c. If the table is not as the plane left it, as after a flush
+// of the ruleset, it replaces the table.
 func (p *Plane) Apply(_ context.Context, c plane.Change) error {
 	if p.m == nil {
-		return fmt.Errorf("a plane that was never synced: %w", api.ErrInvalid)
+		return fmt.Errorf("change nftables before Sync: %w", api.ErrInvalid)
 	}
 	moved := p.m.moved(c)
 	d, err := p.m.step(c, p.host.device)
 	if err != nil {
-		return fmt.Errorf("change the nft plane: %w", err)
+		return fmt.Errorf("change nftables: %w", err)
 	}
 	if c.Node != nil {
 		err = errAnew
@@ -107,14 +106,14 @@ func (p *Plane) Apply(_ context.Context, c plane.Change) error {
 		next := newModel(newSets(p.table()))
 		if again := p.replace(next, whole); again != nil {
 			d.back()
-			return fmt.Errorf("change the nft plane: %w", errors.Join(err, again))
+			return fmt.Errorf("change nftables: %w", errors.Join(err, again))
 		}
 	}
 	return p.end(c, moved)
 }
 
-// errAnew says that a change is not one of elements.
-var errAnew = errors.New("the table is made anew")
+// errAnew means that a change needs another table instead of changed elements.
+var errAnew = errors.New("the table must be replaced")
 
 func (p *Plane) commit(d *delta) error {
 	t := table{batch: newBatch(), Table: p.table(), sets: d.model.sets, node: d.node}
@@ -122,13 +121,13 @@ func (p *Plane) commit(d *delta) error {
 	return p.host.commit(t.batch)
 }
 
-// write puts what the delta does into the transaction.
+// write appends the delta to the transaction.
 func (t table) write(d *delta) {
 	for _, s := range t.all() {
 		t.elements(unix.NFT_MSG_DELSETELEM, s, d.gone(s))
 	}
 	var dead []string
-	turns := map[int][]byte{} // the rules that give so many
+	turns := map[int][]byte{} // rules by number of turns
 	for a, was := range d.turns {
 		now, there := d.services[a]
 		c := serviceChain(a)
@@ -165,8 +164,8 @@ func (p *Plane) Usage(context.Context) (plane.Usage, error) {
 	return p.read()
 }
 
-// read is what the counters of this table and of those before it say. Where
-// there is no table they say nothing.
+// read returns the counts of this table and earlier ones. Without a table it returns the
+// earlier ones.
 func (p *Plane) read() (plane.Usage, error) {
 	u := plane.Usage{Services: map[netip.Addr]uint64{}, Backends: map[netip.Addr]uint64{}, Sources: map[netip.Addr]uint64{}, Peers: map[api.PeerKey][2]uint64{}}
 	u.Denied, u.Forged = p.base.Denied, p.base.Forged
@@ -279,12 +278,12 @@ func (p *Plane) readPeers(conn *nftables.Conn) (map[api.PeerKey][2]uint64, error
 	return peers, nil
 }
 
-// Remove deletes our tables and the flows through them.
+// Remove deletes the plane's tables and the flows through them.
 func (p *Plane) Remove(context.Context) error {
 	x := newBatch()
 	p.wipe(x)
 	if err := p.host.commit(x); err != nil {
-		return fmt.Errorf("remove the nft plane: %w", err)
+		return fmt.Errorf("remove nftables: %w", err)
 	}
 	m := p.m
 	p.m, p.base = nil, plane.Usage{}
@@ -294,7 +293,7 @@ func (p *Plane) Remove(context.Context) error {
 	return p.host.end(m.ours, m)
 }
 
-// wipe deletes the tables, whether or not they are there.
+// wipe deletes the tables, whether or not they exist.
 func (p *Plane) wipe(x *batch) {
 	for _, f := range []nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
 		t := &nftables.Table{Name: p.prefix, Family: f}
@@ -303,7 +302,7 @@ func (p *Plane) wipe(x *batch) {
 	}
 }
 
-// Close lets go of the sockets.
+// Close closes the sockets.
 func (p *Plane) Close() error { return p.host.close() }
 
 func (p *Plane) table() *nftables.Table {

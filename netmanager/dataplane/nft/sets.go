@@ -7,23 +7,23 @@ import (
 	"github.com/google/nftables"
 )
 
-// sets are the table's sets and maps, by what they answer.
+// sets are the sets and maps of the table.
 type sets struct {
-	endpoints *set // device . address: whose packets may come from there
+	endpoints *set // device . address: sources that are allowed
 	local     *set // addresses of this node's instances
 	idents    *set // address → ident, of instances and services
-	sources   *set // remote instances; counts flows that arrive
+	sources   *set // addresses of remote instances; counts arriving flows
 	allowed   *set // ident . ident
 	services  *set // semantic address → its chain; counts flows
 	slots     *set // semantic address . turn → backend
 	backends  *set // counts flows by backend
-	inward    *set // device . subnet: where a peer's packets come from; counts bytes
-	outward   *set // subnets that we send to by the kernel; counts bytes
+	inward    *set // device . subnet of peers' packets; counts bytes
+	outward   *set // subnets of peers on kernel paths; counts bytes
 	outer     *set // VXLAN peer . subnet
-	sample    *set // instances here; counts some of their flows (share.go)
-	full      *set // those that have their share
-	asking    *set // how often those are asked for more
-	held      *set // how often packets of an instance are held
+	sample    *set // local instances; samples their flows (share.go)
+	full      *set // instances at their share
+	asking    *set // rate of further flows of these
+	held      *set // rate of queued packets by instance
 	ports     *set // protocol . port → instance . port
 	ports6    *set // the same → twin . port
 }
@@ -79,15 +79,15 @@ func (s *sets) all() []*set {
 	}
 }
 
-// set is one of the table's, with what it has.
+// set is a set or map of the table, with its elements.
 type set struct {
 	nftables.Set
 	has map[data]value
 }
 
-// room is for how many elements the kernel is to make a set. One that says so gets a plain array
-// of buckets, which is filled and asked faster than one that grows. Where it turns out too
-// small the table is made anew.
+// room returns the number of elements that the kernel creates a set for. Such a set is a fixed
+// hash table, which is faster than a growing one. If it becomes too small the table is
+// replaced.
 func (s *set) room() uint32 {
 	if s.Size > 0 {
 		return s.Size
@@ -96,11 +96,11 @@ func (s *set) room() uint32 {
 	return max(least, 2*uint32(len(s.has)))
 }
 
-// data is a key, or what it maps to: as many bytes of it as the set's types have, in the order of
-// the packet's or, for marks, of the machine.
+// data is a key or a value: as many bytes as the set's types have, in network order or, for
+// marks, in host order.
 type data [20]byte
 
-// value is what an element maps to, and how many objects it is of.
+// value is what an element maps to, and how many objects need it.
 type value struct {
 	data
 	refs int
@@ -129,7 +129,7 @@ func device(name string) (d data) {
 	return d
 }
 
-// and is the concatenation of the first n bytes of d, whole registers, with others.
+// and concatenates the first n bytes of d with e, in whole registers.
 func (d data) and(n int, e data) data {
 	copy(d[n:], e[:])
 	return d

@@ -10,27 +10,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// All flows of a host share one table of connection tracking. No instance shall fill
-// it alone: one that has its share begins no flow until some have ended. Those that it has go
-// on, and so does everybody else.
+// All flows of a host share one table of connection tracking. An instance that has its share of
+// it opens no flow until some have ended; its flows, and all others, go on.
 //
-// With a flow that comes, the kernel looks each that is on its list up again (nf_conncount): so
-// only one in some is on the list, drawn at random, and there is room for the share's part of
-// them. An instance whose list is full is noted; from then on what would be a new flow of its is
-// dropped, but for a few a second, which are held against the list, until there is room
-// again. With a thousand on a list the bound is off by a few hundredths. TCP flows that have
-// closed are not counted: the kernel itself drops those early when the table gets full. A new
-// table of ours begins to count anew.
+// For each new flow the kernel looks up all flows on the instance's list (nf_conncount).
+// Therefore only a random sample of flows is on the list, whose limit is the sample's part of
+// the share. An instance whose list is full is recorded; from then on its new flows are dropped
+// but for a few a second, which are tried against the list until there is room. With a list of
+// a thousand the error of the bound is a few percent. Closed TCP flows are not counted, since
+// the kernel drops those first when the table gets full. A replaced table starts to count anew.
 const (
-	sharers   = 4       // that it takes to fill the table
-	sampled   = 64      // of so many new flows one is on the list
-	asks      = 4       // flows a second of a full instance that are held against its list
-	instances = 1 << 16 // that a list is kept for
+	sharers   = 4       // how many instances it takes to fill the table
+	sampled   = 64      // one of so many new flows is on the list
+	asks      = 4       // flows a second of a full instance that are tried against its list
+	instances = 1 << 16 // with a list
 )
 
-// share is how many flows an instance may have at a time.
+// share returns how many flows an instance may have at a time.
 func (h *host) share() uint32 {
-	most := 65536 // until connection tracking is there to say
+	most := 65536 // default until connection tracking is loaded
 	if b, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max"); err == nil {
 		if n, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil && n > 0 {
 			most = n
@@ -39,7 +37,7 @@ func (h *host) share() uint32 {
 	return uint32(max(most/sharers, sampled))
 }
 
-// share drops what begins a flow of an instance that has its share.
+// share drops new flows of an instance at its share.
 func (t table) share(f family) {
 	const remove = 2 // NFT_DYNSET_OP_DELETE
 	share, drawn, wait := "share"+f.suffix, "drawn"+f.suffix, "wait"+f.suffix
@@ -56,7 +54,7 @@ func (t table) share(f family) {
 	t.rule(drawn, key, in(t.full, r(0)), note(t.full, r(0), remove, 0))
 }
 
-// note changes the key's element, and goes on if its expression does.
+// note changes the element of the key, and matches if its expression does.
 func note(s *set, key uint32, op int, life time.Duration, each ...expr.Any) exprs {
 	return exprs{&expr.Dynset{SrcRegKey: key, SetName: s.Name, Operation: uint32(op), Timeout: life, Exprs: each}}
 }

@@ -9,36 +9,36 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/dataplane"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// heldMark is on packets for the hold device, from one hook to the next within
-// forward. No packet leaves with it.
+// heldMark marks packets for the packet queue between two hooks within forward. No packet
+// leaves the host with it.
 const heldMark = 0x74726c68
 
-// The counters.
+// The names of the counters.
 const (
 	denied = "denied"
 	forged = "forged"
 )
 
-// table writes the chains that stay as they are as long as the Node does. They are made before
-// their rules, which name one another.
+// table writes the chains that depend on the Node alone. Chains are created before their rules,
+// which refer to one another.
 type table struct {
 	*batch
 	*nftables.Table
 	*sets
 	node plane.Node
-	most uint32 // flows that an instance may have at a time
+	most uint32 // the share of flows of an instance
 }
 
 func (t table) rule(chain string, parts ...exprs) {
 	t.addRule(t.Table, chain, t.made(t.Family, rule(parts...)))
 }
 
-// base makes the whole table without what comes and goes.
+// base writes the table without the elements.
 func (t table) base(hold int, away [2][]exprs) {
 	t.addTable(t.Table)
 	for i, s := range t.all() {
@@ -69,8 +69,8 @@ func (t table) base(hold int, away [2][]exprs) {
 	}
 	t.ends()
 	t.dispatch(fams)
-	// In one place for both families: with every rule that comes, the kernel walks all
-	// chains that a verdict map leads to, from each place where it is asked.
+	// One chain for both families: with every added rule the kernel walks all chains of a
+	// verdict map from each place that uses it.
 	t.rule("choose", meta(expr.MetaKeyMARK, r(0)), decide(t.services, r(0)))
 	others := toOurs(t.node.Prefix)
 	others[len(others)-1].(*expr.Cmp).Op = expr.CmpOpNeq
@@ -90,7 +90,7 @@ func (t table) base(hold int, away [2][]exprs) {
 	}
 }
 
-// ends are the chains that packets end in.
+// ends writes the chains that packets end in.
 func (t table) ends() {
 	t.rule(denied, count(denied), drop())
 	t.rule(forged, count(forged), drop())
@@ -101,13 +101,13 @@ func (t table) ends() {
 	t.rule("refuse", exprs{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: portUnreachable}})
 }
 
-// clear takes away what who noted.
+// clear removes the marks of who.
 func clear() exprs { return rule(immediate(r(0), native(0)), setMark(r(0)), setFlowMark(r(0))) }
 
 func reset() exprs { return exprs{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}} }
 
-// dispatch is what both families have in common. What each packet passes is few rules: of
-// nftables' own cost per packet, most is rules, and names of devices.
+// dispatch writes the rules for both families. Each packet passes few rules, because rules and
+// device names are most of nftables' cost per packet.
 func (t table) dispatch(fams [2]family) {
 	six := fams[1]
 	for _, chain := range []string{"raw", "turn", "turnout", "forward"} {
@@ -124,8 +124,8 @@ func (t table) dispatch(fams [2]family) {
 		t.rule(c, goTo(forged))
 	}
 
-	// By the destination first: it costs less than to ask for devices. What is neither
-	// here nor a peer's is looked at if it is to or from a device of ours.
+	// By destination first, which is cheaper than by device. Packets that are neither for this
+	// node nor for a peer are examined if they are to or from the overlay's devices.
 	vxlan := plane.VXLANDevice(t.node.Prefix)
 	for _, f := range fams {
 		c := "forward" + f.suffix
@@ -139,9 +139,8 @@ func (t table) dispatch(fams [2]family) {
 	t.rule("inside", to(vxlan), goTo("outside"))
 	t.rule("inside", to(t.node.Tunnel), goTo("outside"))
 	t.rule("inside", goTo("state"))
-	// What leaves for a peer: its SYN, and the answer to one, carries the segment size
-	// that fits the way there and back: each end does so for its own. An assured flow is past
-	// both.
+	// SYNs and their answers to a peer get the segment size of the path in both directions.
+	// Assured flows are past both.
 	t.rule("outside", assured(), accept())
 	t.rule("outside", protocol(unix.IPPROTO_TCP), transport(13, 1, r(12)), mask(r(12), []byte{syn}), not(r(12), []byte{0}),
 		exprs{
@@ -150,7 +149,7 @@ func (t table) dispatch(fams [2]family) {
 			&expr.Exthdr{SourceRegister: r(0), Type: 2, Offset: 2, Len: 2, Op: expr.ExthdrOpTcpopt},
 		})
 	t.rule("outside", state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), accept())
-	// A flow that was given its turn was judged before.
+	// Flows that got a turn were judged before.
 	for _, f := range fams {
 		t.rule("outside", f.only(), f.key(f.source, r(0)), in(t.local, r(0)), translated(), f.key(f.destination, r(0)), in(t.backends, r(0)), goTo("given"+f.suffix))
 		t.rule("given"+f.suffix, jump("share"+f.suffix))
@@ -163,15 +162,15 @@ func (t table) dispatch(fams [2]family) {
 	t.rule("state", goTo("new"))
 
 	t.rule("input", fromOurs(t.node.Prefix), goTo("host"))
-	for _, f := range fams { // of peers, by plain routes
+	for _, f := range fams { // of peers on plain routes
 		t.rule("input", f.only(), f.instance(f.source), goTo("host"))
 	}
-	// An instance reaches nothing of the host but its resolver.
+	// Of the host an instance reaches only its resolver.
 	t.rule("host", state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), accept())
 	t.rule("host", neighbours(), accept())
 	four := fams[0]
 	t.rule("host", four.only(), jump("share"))
-	resolver := rule(four.only(), network(four.destination.at, 4, r(12)), is(r(12), api.ResolverAddr.AsSlice()))
+	resolver := rule(four.only(), network(four.destination.at, 4, r(12)), is(r(12), wire.ResolverAddr.AsSlice()))
 	for _, p := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 		t.rule("host", resolver, protocol(p), transport(2, 2, r(12)), is(r(12), big16(53)), accept())
 	}
@@ -180,14 +179,14 @@ func (t table) dispatch(fams [2]family) {
 	if t.node.VXLAN != 0 {
 		t.rule("rawout", t.vxlan(), four.only(), exprs{&expr.Notrack{}}, accept())
 	}
-	// While it is away for a moment nobody is told so: who is told fails, who hears nothing
-	// asks again. The query is known by its own header: the kernel may say in the
-	// resolver's name what is about others, too.
+	// While the resolver is down, as in a restart, drop the error: a client that gets one
+	// fails, and one that gets nothing repeats its query. The query's own header identifies it,
+	// because the kernel may send errors about other packets from the resolver's address.
 	t.rule("rawout", four.only(), protocol(unix.IPPROTO_ICMP), transport(0, 2, r(12)), is(r(12), dataplane.PortUnreachable),
-		transport(dataplane.AboutTo, 4, r(12)), is(r(12), api.ResolverAddr.AsSlice()), drop())
+		transport(dataplane.AboutTo, 4, r(12)), is(r(12), wire.ResolverAddr.AsSlice()), drop())
 }
 
-// own holds for the addresses of this node's subnet and their twins; nil where it has none.
+// own matches the addresses of this node's subnet and their twins; nil if it has none.
 func (t table) own(f family, at field) exprs {
 	own := t.node.Subnet
 	if !own.IsValid() {
@@ -200,23 +199,21 @@ func (t table) own(f family, at field) exprs {
 	return low
 }
 
-// subnet is the mask of the subnets that nodes have: the key of what is counted and
-// checked by peer.
+// subnet returns the mask of nodes' subnets, by which peers are counted and checked.
 func (t table) subnet() []byte { return bits(4, t.node.Ranges.Subnet) }
 
-// neighbours holds for neighbour discovery (RFC 4861), which is between a
-// container and the host alone.
+// neighbours matches neighbour discovery (RFC 4861) between a container and the host.
 func neighbours() exprs {
 	return rule(protocol(unix.IPPROTO_ICMPV6), transport(0, 1, r(12)), compare(expr.CmpOpGte, r(12), []byte{133}), compare(expr.CmpOpLte, r(12), []byte{137}))
 }
 
-// checkSource lets nobody speak as another. It comes before connection tracking,
-// so that a forged segment ends nobody's flow.
+// checkSource drops packets with forged sources. It precedes connection tracking, so that a
+// forged segment ends no flow.
 func (t table) checkSource(f family) {
 	c, stranger := "source"+f.suffix, "stranger"+f.suffix
 	t.rule(c, meta(expr.MetaKeyIIFNAME, r(0)), f.key(f.source, r(4)), in(t.endpoints, r(0)), accept())
-	// The daemon checked it before it held it; and the tunnel knows who it is from,
-	// but is no way to say that it is from us.
+	// Packets of the queue were checked before they were queued. The tunnel authenticates
+	// peers, but must not deliver this node's own addresses.
 	t.rule(c, from(t.node.Hold), accept())
 	if own := t.own(f, f.source); own != nil {
 		t.rule(c, from(t.node.Tunnel), own, goTo(forged))
@@ -224,17 +221,17 @@ func (t table) checkSource(f family) {
 	t.rule(c, from(t.node.Tunnel), f.instance(f.source), accept())
 	if f.six() {
 		t.rule(c, neighbours(), accept())
-		// What a kernel says to its link by itself (MLD) is neither forged nor wanted.
+		// A kernel's own link traffic (MLD) is neither forged nor needed.
 		t.rule(c, network(f.destination.at, 1, r(12)), is(r(12), []byte{0xff}), drop())
 	}
 	t.rule(c, goTo(forged))
 
-	// No instance's address.
+	// Not an address of an instance.
 	t.rule(stranger, fromOurs(t.node.Prefix), goTo(c))
 	if t.node.VXLAN != 0 && !f.six() {
 		t.rule(stranger, t.vxlan(), goTo("outer"))
-		// Within: UDP 8, VXLAN 8, Ethernet 14. A clear peer may send what is of its own
-		// subnets; once it is unpacked nobody can tell who sent it.
+		// Offsets within VXLAN: UDP 8, VXLAN 8, Ethernet 14. An unencrypted peer may send from
+		// its own subnets. After decapsulation the peer is unknown.
 		const ethertype, inner = 28, 30
 		outside := network(f.source.at, 4, r(0))
 		t.rule("outer", transport(ethertype, 2, r(12)), is(r(12), big16(unix.ETH_P_IP)),
@@ -247,27 +244,27 @@ func (t table) checkSource(f family) {
 	t.rule(stranger, f.service(f.source), goTo(forged))
 }
 
-// vxlan holds for packets of peers' VXLAN devices, which are in IPv4.
+// vxlan matches packets of peers' VXLAN devices, which use IPv4.
 func (t table) vxlan() exprs {
 	return rule(protocol(unix.IPPROTO_UDP), transport(2, 2, r(12)), is(r(12), big16(t.node.VXLAN)))
 }
 
-// choose sends a new flow to the chain of its service, and one to a published
-// port to its instance.
+// choose sends a new flow to the chain of its service, and one to a published port to its
+// instance.
 func (t table) choose(f family) {
 	c := "service" + f.suffix
 	t.rule("turn"+f.suffix, f.service(f.destination), goTo(c))
-	t.rule("turn"+f.suffix, f.instance(f.destination), accept()) // no host's address
-	// What is in the middle of a flow that nobody knows goes to no backend: forward resets it.
+	t.rule("turn"+f.suffix, f.instance(f.destination), accept()) // not an address of the host
+	// A segment of an unknown flow gets no backend: forward resets it.
 	t.rule(c, midstream(), accept())
 	callee := network(f.destination.low, 4, r(0))
 	t.who(c, f, callee)
 	t.rule(c, t.pair(), goTo("allowed"+f.suffix))
 	t.rule(c, known(), goTo(denied))
-	t.rule(c, goTo("pass")) // its route leads to the hold device
+	t.rule(c, goTo("pass")) // its route leads to the packet queue's device
 	t.rule("allowed"+f.suffix, clear(), callee, setMark(r(0)), goTo("choose"))
 
-	// To whatever address of the host's that others have a part in, from anywhere but an instance.
+	// To any published address of the host, from anywhere but an instance.
 	for _, chain := range []string{"turn" + f.suffix, "turnout" + f.suffix} {
 		for _, p := range dataplane.Unpublished {
 			if p.Addr().Is6() == f.six() {
@@ -293,16 +290,15 @@ func (t table) choose(f family) {
 	t.rule("turn"+f.suffix, ours, published, rewrite)
 	t.rule("turnout"+f.suffix, published, rewrite)
 
-	// What the host sends in an instance's or a service's name are segments that we
-	// made to have a client speak: they begin no flow.
+	// Segments that the host sends in the name of an instance or a service are those of rouse.
+	// They open no flow.
 	t.rule("rawout", f.only(), f.instance(f.source), exprs{&expr.Notrack{}})
 	t.rule("rawout", f.only(), f.service(f.source), exprs{&expr.Notrack{}})
 }
 
-// who notes the idents of both ends of a flow, 0 for nobody: the caller's in the
-// packet's mark, the other's in the flow's. Both are cleared in pass. Registers would do,
-// but nft(8) dies of a key that has come out of a map, and everybody shall be able to
-// list our rules.
+// who stores the idents of both ends of a flow, 0 for none: the caller's in the packet's mark,
+// the other's in the flow's mark. The chain pass clears both. Registers would do, but nft(8)
+// crashes on a key that a map yielded, and operators must be able to list the rules.
 func (t table) who(chain string, f family, destination exprs) {
 	t.rule(chain, clear())
 	t.rule(chain, f.key(f.source, r(0)), find(t.idents, r(0), r(0)), setMark(r(0)))
@@ -319,29 +315,29 @@ func setFlowMark(reg uint32) exprs {
 
 func flowMark(reg uint32) exprs { return exprs{&expr.Ct{Key: expr.CtKeyMARK, Register: reg}} }
 
-// pair holds for flows that policy allows.
+// pair matches flows that policy allows.
 func (t table) pair() exprs {
 	return rule(meta(expr.MetaKeyMARK, r(0)), flowMark(r(1)), in(t.allowed, r(0)))
 }
 
-// known holds for flows both of whose ends have an ident.
+// known matches flows both of whose ends have an ident.
 func known() exprs {
 	return rule(meta(expr.MetaKeyMARK, r(0)), not(r(0), native(0)), flowMark(r(0)), not(r(0), native(0)))
 }
 
-// judge says what becomes of a new flow, once its destination is the real one.
+// judge decides about a new flow after its destination is translated.
 func (t table) judge(f family) {
 	n, arrive, leave := "new"+f.suffix, "arrive"+f.suffix, "leave"+f.suffix
-	// A client of ours goes on with a flow that ended: it shall know.
+	// Reset a client on this node that continues a flow that ended.
 	t.rule(n, midstream(), f.key(f.source, r(0)), in(t.local, r(0)), reset())
 	t.rule(n, jump("share"+f.suffix))
-	t.rule(n, f.key(f.source, r(0)), in(t.local, r(0)), translated(), f.key(f.destination, r(0)), in(t.backends, r(0))) // counts
+	t.rule(n, f.key(f.source, r(0)), in(t.local, r(0)), translated(), f.key(f.destination, r(0)), in(t.backends, r(0))) // counts the flow
 	t.who(n, f, f.key(f.destination, r(0)))
 	t.rule(n, f.key(f.destination, r(0)), in(t.local, r(0)), goTo(arrive))
 	t.rule(n, f.instance(f.source), goTo(leave))
 	t.rule(n, goTo(denied))
 
-	t.rule(arrive, f.key(f.source, r(0)), in(t.sources, r(0))) // counts
+	t.rule(arrive, f.key(f.source, r(0)), in(t.sources, r(0))) // counts the flow
 	t.rule(arrive, t.pair(), goTo("pass"))
 	t.rule(arrive, known(), goTo(denied))
 	t.rule(arrive, f.instance(f.source), goTo("hold"))
@@ -349,8 +345,8 @@ func (t table) judge(f family) {
 	t.rule(arrive, goTo(denied))
 
 	t.rule(leave, f.service(f.destination), goTo("await"+f.suffix))
-	// Not by its route: connection tracking would keep the flow as one that goes to
-	// the hold device, and the packet would never be given a backend.
+	// Not by its route: connection tracking would keep the packet queue's device as the flow's
+	// destination, and the packet would never get a backend.
 	t.rule(leave, to(t.node.Hold), goTo("await"+f.suffix))
 	t.rule(leave, f.instance(f.destination), t.pair(), goTo("pass"))
 	t.rule(leave, known(), goTo(denied))
@@ -358,17 +354,17 @@ func (t table) judge(f family) {
 	t.rule(leave, f.key(f.source, r(0)), in(t.local, r(0)), goTo("away"+f.suffix))
 	t.rule(leave, goTo(denied))
 
-	// The hold device's queue is everybody's: an instance has so many packets in it.
+	// The packet queue is shared: limit the packets of each instance.
 	often := &expr.Limit{Type: expr.LimitTypePkts, Rate: holds, Unit: expr.LimitTimeSecond, Burst: holdsAtOnce, Over: true}
 	t.rule("await"+f.suffix, f.key(f.source, r(0)), note(t.held, r(0), unix.NFT_DYNSET_OP_UPDATE, time.Minute, often), drop())
 	t.rule("await"+f.suffix, goTo("hold"))
 }
 
-// What an instance may have held: packets a second, and at once.
+// Queued packets of an instance, per second and at once.
 const holds, holdsAtOnce = 2048, 256
 
-// translate rewrites sources: of an instance that is its own backend, which would
-// drop a packet from its own address, and of what leaves for the outside.
+// translate translates sources: of an instance that is its own backend, which would drop a
+// packet from its own address, and of packets to the outside.
 func (t table) translate(f family) {
 	t.rule("abroad", f.only(), f.instance(f.source), f.outside(f.destination, f.ranges.Instances, f.ranges.Instances6), exprs{&expr.Masq{}})
 	kept := &expr.Ct{Key: expr.CtKeyDST, Register: r(0)} // the semantic address
@@ -379,8 +375,8 @@ func (t table) translate(f family) {
 	}
 }
 
-// away are the rules for what instances send outside the ranges: exceptions
-// first, then what is closed.
+// awayRules returns the rules for packets from instances to the outside: exceptions first, then
+// closed networks.
 func awayRules(fams [2]family, open, closed []netip.Prefix) [2][]exprs {
 	var out [2][]exprs
 	add := func(ps []netip.Prefix, end func() exprs) {
@@ -397,19 +393,19 @@ func awayRules(fams [2]family, open, closed []netip.Prefix) [2][]exprs {
 	return out
 }
 
-// destination holds for packets to p, which is of the family.
+// destination matches packets to p, which is of the family.
 func destination(f family, p netip.Prefix) exprs {
 	n := p.Addr().BitLen() / 8
 	return rule(network(f.destination.at, uint32(n), r(12)), mask(r(12), bits(n, p.Bits())), is(r(12), p.Masked().Addr().AsSlice()))
 }
 
-// holder copies what is marked to the hold device and drops it. Duplicating is
-// not to be had in a table of both families, so that each has a little one.
+// holder copies marked packets to the packet queue's device and drops them. A table of both
+// families cannot duplicate packets, so that each family has a table for it.
 func (t table) holder(f family, device int) {
 	own := &nftables.Table{Name: t.Name, Family: nftables.TableFamilyIPv4}
-	gateway := api.GatewayAddr
+	gateway := wire.GatewayAddr
 	if f.six() {
-		own.Family, gateway = nftables.TableFamilyIPv6, api.GatewayAddr6
+		own.Family, gateway = nftables.TableFamilyIPv6, wire.GatewayAddr6
 	}
 	little := table{batch: t.batch, Table: own}
 	t.addTable(own)
@@ -422,12 +418,12 @@ func (t table) holder(f family, device int) {
 	little.rule("hold", held, drop())
 }
 
-// serviceChain is the name of the chain that gives a service's turns.
+// serviceChain returns the name of the chain of a service.
 func serviceChain(a netip.Addr) string { return "s" + hex.EncodeToString(a.AsSlice()) }
 
-// turns says whose turn it is, of n; none refuses. One counter serves both families. The
-// kernel checks a map's new elements against all rules that look into it: so the
-// look-up is in a chain that all services share.
+// turns draws one of n turns; 0 turns refuse. Both families share the counter. The kernel
+// checks a map's new elements against all rules that use it, so that the look-up is in a chain
+// that all services share.
 func (t table) turns(n int) exprs {
 	if n == 0 {
 		return goTo("refuse")
@@ -435,7 +431,7 @@ func (t table) turns(n int) exprs {
 	return rule(exprs{&expr.Numgen{Register: r(0), Modulus: uint32(n), Type: unix.NFT_NG_INCREMENTAL}}, setMark(r(0)), goTo("give"))
 }
 
-// give sends the flow to the backend of its service whose turn was drawn.
+// give sends the flow to its service's backend of the drawn turn.
 func (t table) give(f family) {
 	nat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: r(7)}
 	backend := rule(network(f.destination.low, 4, r(0)), meta(expr.MetaKeyMARK, r(1)), find(t.slots, r(0), r(7)))

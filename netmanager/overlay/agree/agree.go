@@ -1,12 +1,11 @@
-// Package agree is what two nodes tell each other, inside their session, of the
-// kernel's ways between them: which ones each takes the other's packets in by, and
-// how much has come by them. A node sends in the clear only what its peer has said
-// it takes, so that no packet leaves by a way on which nobody expects it, or which
-// the peer's operator has not called clear.
+// Package agree has the messages by which two nodes agree, inside their session, on
+// kernel paths that need no tunnel: by which of them each accepts packets, and how
+// much arrived. A node sends unencrypted packets only as its peer accepts them, so
+// that no packet takes a path that the peer's operator did not declare unencrypted.
 //
-// It has the messages and how they look on the wire. What a node says, and which way
-// follows from what it hears, is netmanager/overlay's; that a message comes from the
-// peer that it seems to come from is the tunnel's. Who says nothing gets the tunnel.
+// netmanager/overlay/kernelpath decides what to send and which path follows. The
+// tunnel authenticates the messages. A peer that sends no terms is reached by the
+// tunnel.
 //
 //	b := agree.Terms{Serial: 7, From: peer, At: own, Ways: plane.Ways{Route: true}}.Append(nil)
 //	msg, err := agree.Parse(b)
@@ -21,53 +20,53 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// ErrMalformed is what Parse says of bytes that are none of our messages. Those of
-// overlay/paths and overlay/notice, which share the sessions, are such.
+// ErrMalformed is the error of Parse. Parse returns it for the messages of
+// overlay/paths and overlay/notice too, which share the sessions.
 var ErrMalformed = errors.New("malformed agreement")
 
-// MaxAt is how many addresses Terms name at most.
+// MaxAt bounds the addresses in Terms.
 const MaxAt = 8
 
 // Message is Terms, a Probe or Arrived.
 type Message interface {
-	// Append appends the message as it is on the wire.
+	// Append appends the encoded message to b.
 	Append(b []byte) []byte
 }
 
-// Terms are by which ways the sender takes in what the receiver sends in the clear:
-// all of them, at any time, until other Terms take their place. They are repeated
-// until the receiver's have their Serial as Ack, or in vain.
+// Terms are the kernel paths by which the sender accepts the receiver's packets: all
+// of them, at any time, until other Terms replace them. They are repeated until the
+// receiver's Terms have their Serial as Ack, a limited number of times.
 type Terms struct {
-	// Serial grows with each change, also over restarts of the sender: Terms with a
-	// lower one than the last are late.
+	// Serial grows with each change, also across restarts of the sender. Terms with a
+	// lower Serial than the last ones are late.
 	Serial uint64 `json:"-"`
-	// Ack is the Serial of the last Terms that the sender has heard of the receiver's
-	// in this session; another than theirs asks for them.
+	// Ack is the Serial of the receiver's last Terms that the sender received in this
+	// session. Another Serial requests the current ones.
 	Ack  uint64     `json:"-"`
 	Ways plane.Ways `json:"ways,omitzero"`
-	// From is the receiver's address that packets must come from, and At are the
-	// sender's that they may be sent to, MaxAt at most; all IPv4.
+	// From is the receiver's address from which packets must come, and At are the
+	// sender's addresses to which they may be sent, MaxAt at most. All are IPv4.
 	From netip.Addr   `json:"from,omitzero"`
 	At   []netip.Addr `json:"at,omitempty"`
 	Port uint16       `json:"port,omitempty"` // of VXLAN
 }
 
-// Same reports whether both let in the same.
+// Same reports whether both accept the same packets.
 func (t Terms) Same(o Terms) bool {
 	return t.Ways == o.Ways && t.From == o.From && t.Port == o.Port && slices.Equal(t.At, o.At)
 }
 
-// Probe asks how much of the sender's has come by the kernel's ways.
+// Probe asks how many bytes of the sender arrived by kernel paths.
 type Probe struct{ Serial uint64 }
 
-// Arrived answers the Probe of that Serial. Bytes is a counter that begins anywhere
-// and grows, unless it begins anew.
+// Arrived answers the Probe with that Serial. Bytes is a counter with any start value.
+// It may be reset.
 type Arrived struct {
 	Serial uint64
 	Bytes  uint64
 }
 
-// The types begin where those of overlay/paths and overlay/notice do not come.
+// The message types of overlay/paths, overlay/notice and overlay/agree are disjoint.
 const (
 	typeTerms = 0x18 + iota
 	typeProbe
@@ -80,7 +79,7 @@ const (
 	termsLen = head + 8 + 1 + 2 + 4 + 1
 )
 
-// Append is Message's. Of more addresses the first MaxAt are said.
+// Append implements Message. It encodes the first MaxAt addresses.
 func (t Terms) Append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(append(b, typeTerms), t.Serial)
 	b = binary.BigEndian.AppendUint64(b, t.Ack)
@@ -101,7 +100,7 @@ func (t Terms) Append(b []byte) []byte {
 	return b
 }
 
-// appendAddr writes what is no IPv4 address as 0.0.0.0.
+// appendAddr encodes an address that is not IPv4 as 0.0.0.0.
 func appendAddr(b []byte, a netip.Addr) []byte {
 	var four [4]byte
 	if a.Is4() {
@@ -117,19 +116,19 @@ func readAddr(b []byte) netip.Addr {
 	return netip.Addr{}
 }
 
-// Append is Message's.
+// Append implements Message.
 func (p Probe) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint64(append(b, typeProbe), p.Serial)
 }
 
-// Append is Message's.
+// Append implements Message.
 func (a Arrived) Append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(append(b, typeArrived), a.Serial)
 	return binary.BigEndian.AppendUint64(b, a.Bytes)
 }
 
-// Parse reads a message. Flags that it does not know, and bytes after the message,
-// are left to later versions.
+// Parse decodes a message. It ignores unknown flags and bytes after the message, which
+// a later version may use.
 func Parse(b []byte) (Message, error) {
 	if len(b) < head {
 		return nil, ErrMalformed

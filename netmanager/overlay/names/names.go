@@ -1,29 +1,29 @@
-// Package names says what the names under "treeline" mean. A service is known by
+// Package names parses and builds the DNS names under "treeline". A service has the
+// name
 //
 //	<n|any>.<policy>.<service>.<ns>.<app>.<ns>.treeline
 //
-// where the policy is rr, closest or instance, a number goes with instance alone,
-// and any.instance is all instances. Whoever asks may leave away, from the right,
-// what it shares with the service, and the first two labels, which are any.rr then:
+// where the policy is rr, closest or instance. A number is only valid with instance,
+// and any.instance means all instances. From the right, the asking service may omit
+// what it has in common with the service, and it may omit the first two labels, which
+// are any.rr then:
 //
 //	web.prod.shop.prod.treeline       the service web.prod of shop.prod
-//	any.closest.web.prod.treeline     of the asker's own application
+//	any.closest.web.prod.treeline     of the asking service's own application
 //	closest.web.prod.treeline         the same
 //	web.prod.treeline, web.treeline   of its application, of its namespace in that
 //
-// A service of another tenant is named in full, with its tenant from the innermost
-// part outwards: web.prod.shop.prod.of-tenant.lab.acme.treeline.
+// A service of another tenant needs the full name, with the parts of its tenant from
+// the innermost outwards: web.prod.shop.prod.of-tenant.lab.acme.treeline.
 //
-// A label is a selector where it reads as one: "any" or a number, followed by a
-// policy. A service that is called "any" or "7" and whose namespace is called like
-// a policy is reached by its name with a selector. A policy alone means any where
-// what follows has as many labels as a service's name: "closest.web" is service
-// closest of namespace web, but by the search list it is found as
-// closest.web.prod.shop.prod.treeline first.
+// The first two labels are a selector if they are "any" or a number, followed by a
+// policy. A service with the name "any" or "7" in a namespace with the name of a policy
+// needs a selector. A single policy label means any, if the following labels are a
+// complete name of a service: "closest.web" is the service closest in namespace web,
+// but the search list first finds it as closest.web.prod.shop.prod.treeline.
 //
-// DNS does not keep case apart and api.ValidName does: the name that is spelt
-// exactly is meant, else the one known service that is spelt alike but for case;
-// where there are several, none (Match).
+// DNS ignores case and api.ValidName does not. A name means the service with exactly
+// that name, or else the only known service whose name differs in case (Match).
 //
 //	q, err := names.Parse("web.prod.treeline.", client)
 package names
@@ -36,12 +36,13 @@ import (
 	"strings"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Policy is how a name chooses among a service's instances.
+// Policy says how an instance of a service is chosen.
 type Policy string
 
-// The policies. Any is of names without a selector: rr, or what the service has.
+// The policies. Any is for names without a selector: rr, or what the service has.
 const (
 	Any        Policy = ""
 	RoundRobin Policy = "rr"
@@ -49,29 +50,29 @@ const (
 	Instance   Policy = "instance"
 )
 
-// Query is what a name asks for.
+// Query is a parsed name.
 type Query struct {
 	Service api.ServiceID
 	Policy  Policy
 	Number  int // of the instance; -1: any
 }
 
-// Under reports whether the name is one of ours to answer, in any case and with
-// or without the final dot.
+// Under reports whether a name is under the domain, in any case and with or without
+// the final dot.
 func Under(name string) bool {
 	name = strings.TrimSuffix(name, ".")
-	i := len(name) - len(api.Domain)
-	return i >= 0 && strings.EqualFold(name[i:], api.Domain) && (i == 0 || name[i-1] == '.')
+	i := len(name) - len(wire.Domain)
+	return i >= 0 && strings.EqualFold(name[i:], wire.Domain) && (i == 0 || name[i-1] == '.')
 }
 
-// Parse reads a name under the domain as asked by an instance of the service
-// asker; case stays as it is spelt. What is no such name is ErrInvalid.
+// Parse parses a name that an instance of the service asker looks up. It keeps the
+// case. Other names are ErrInvalid.
 func Parse(name string, asker api.ServiceID) (Query, error) {
 	bad := func(why string) (Query, error) {
 		return Query{}, fmt.Errorf("name %q %s: %w", name, why, api.ErrInvalid)
 	}
 	if len(name) > 254 || !Under(name) {
-		return bad("is not under " + api.Domain)
+		return bad("is not under " + wire.Domain)
 	}
 	labels := strings.Split(strings.TrimSuffix(name, "."), ".")
 	labels = labels[:len(labels)-1]
@@ -98,13 +99,13 @@ func Parse(name string, asker api.ServiceID) (Query, error) {
 	}
 	for _, l := range labels {
 		if !isName(l) {
-			return bad("has a label that names nothing")
+			return bad("has an invalid label")
 		}
 	}
 	// app.ns.service.ns
 	own := strings.Split(asker.Name(), ".")
 	if len(own) != 4 && len(labels) < 4 {
-		return bad("is short, and who asks is of no application")
+		return bad("is short, and the asking service has no application")
 	}
 	switch {
 	case len(labels) == 4:
@@ -114,12 +115,12 @@ func Parse(name string, asker api.ServiceID) (Query, error) {
 	case len(labels) == 1 && !full:
 		q.Service = tenant.App(own[0], own[1]).Service(labels[0], own[3])
 	default:
-		return bad("has too few labels or too many")
+		return bad("has a wrong number of labels")
 	}
 	return q, nil
 }
 
-// isName is api.ValidName without its regular expression: it is asked for every
+// isName is api.ValidName without its regular expression, because it runs for every
 // label of every look-up.
 func isName(s string) bool {
 	for i := range len(s) {
@@ -140,16 +141,16 @@ func selector(which, policy string) (Policy, int, bool) {
 	return p, n, err == nil && n >= 0 && strconv.Itoa(n) == which && p == Instance
 }
 
-// Match is the service among those known that is meant by one as it was spelt:
-// the same, else the only one that differs in case alone. ok says whether there is
-// one; a second such makes it none.
-func Match(spelt api.ServiceID, known []api.ServiceID) (id api.ServiceID, ok bool) {
+// Match returns the known service that a name means: the one with exactly that name,
+// or else the only one whose name differs in case. ok is false if there is none, or if
+// several differ in case.
+func Match(name api.ServiceID, known []api.ServiceID) (id api.ServiceID, ok bool) {
 	n := 0
 	for _, k := range known {
-		if k == spelt {
+		if k == name {
 			return k, true
 		}
-		if strings.EqualFold(string(k), string(spelt)) {
+		if strings.EqualFold(string(k), string(name)) {
 			id = k
 			n++
 		}
@@ -157,7 +158,7 @@ func Match(spelt api.ServiceID, known []api.ServiceID) (id api.ServiceID, ok boo
 	return id, n == 1
 }
 
-// Of is the full name, with its final dot, that a query has for an instance of the
+// Of returns the full name of a query, with its final dot, for an instance of the
 // service asker.
 func Of(q Query, asker api.ServiceID) string {
 	p := strings.Split(q.Service.Name(), ".")
@@ -178,14 +179,14 @@ func Of(q Query, asker api.ServiceID) string {
 		slices.Reverse(parts)
 		labels = append(append(labels, api.TenantLabel), parts...)
 	}
-	return strings.Join(append(labels, api.Domain), ".") + "."
+	return strings.Join(append(labels, wire.Domain), ".") + "."
 }
 
-// Above reports whether names of the service asker itself are below the name, or at
-// it: the name exists then, if only to lead on (an empty non-terminal, RFC 8020).
+// Above reports whether a name is a parent of the service asker's own name, or that
+// name. Then it exists, perhaps without records (an empty non-terminal, RFC 8020).
 func Above(name string, asker api.ServiceID) bool {
 	name = "." + strings.ToLower(strings.TrimSuffix(name, "."))
-	if name == "."+api.Domain {
+	if name == "."+wire.Domain {
 		return true
 	}
 	q := Query{Service: asker, Number: -1}
@@ -197,21 +198,21 @@ func Above(name string, asker api.ServiceID) bool {
 	return false
 }
 
-// Search is the search list for an instance's resolv.conf, most particular first:
-// short names find services of its own application first. It wants `ndots:4`: with
-// fewer, "any.rr.web" would be asked for outside first, and by musl there alone. An
-// outside name costs a question to this node for each entry, and all but those of
-// two labels, or four, are no names here that a cluster would have to be asked for.
+// Search returns the search list for an instance's resolv.conf, the most specific
+// domain first, so that short names find services of its own application. It needs
+// `ndots:4`: with fewer, resolvers would first look up "any.rr.web" outside, and musl
+// only there. A name from outside costs one query to this node per entry. The cluster
+// is only asked if it has two or four labels.
 func Search(asker api.ServiceID) []string {
 	p := strings.Split(asker.Name(), ".")
 	if len(p) != 4 {
-		return []string{api.Domain}
+		return []string{wire.Domain}
 	}
-	app := p[0] + "." + p[1] + "." + api.Domain
-	return []string{p[3] + "." + app, app, api.Domain}
+	app := p[0] + "." + p[1] + "." + wire.Domain
+	return []string{p[3] + "." + app, app, wire.Domain}
 }
 
-// Reverse is the address that a PTR name under in-addr.arpa or ip6.arpa asks for.
+// Reverse returns the address in a PTR name under in-addr.arpa or ip6.arpa.
 func Reverse(name string) (a netip.Addr, ok bool) {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	if rest, is := strings.CutSuffix(name, ".in-addr.arpa"); is {

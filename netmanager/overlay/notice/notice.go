@@ -1,12 +1,12 @@
-// Package notice is what nodes tell one another, inside their sessions, of the
-// instances that they host: which of them take no new flows any more. Orchestrators
-// say the same by routes, later, and not at all while one of them is away.
+// Package notice is how nodes inform one another of the instances that they host:
+// which of them accept no new flows any more. Orchestrators send the same in routes,
+// but later, and not at all while one of them is down.
 //
-// It has the words and how they look on the wire. When something is told, to whom,
-// and what is believed of it is netmanager/overlay's; that a message comes from the
-// peer that it seems to come from is the tunnel's.
+// It has the messages (Notice, Ack) with their encoding, a Sender that decides what
+// peers are sent and repeats it until they confirm, and a Receiver that keeps what
+// peers sent. The tunnel proves that a message comes from its peer.
 //
-//	b := notice.Notice{Serial: 7, Words: []notice.Word{{Address: a, Of: notice.Of(key), State: notice.Leaving}}}.Append(nil)
+//	b := notice.Notice{Serial: 7, Entries: []notice.Entry{{Address: a, Of: notice.Of(key), State: notice.Draining}}}.Append(nil)
 //	msg, err := notice.Parse(b)
 package notice
 
@@ -16,99 +16,97 @@ import (
 	"hash/fnv"
 	"net/netip"
 
-	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// ErrMalformed is what Parse says of bytes that are none of our messages. The
-// messages of overlay/paths are such, as ours are to it.
+// ErrMalformed is the error of Parse. Parse returns it for the messages of
+// overlay/paths too, which share the sessions.
 var ErrMalformed = errors.New("malformed notice")
 
-// MaxWords is how many words a Notice has at most: with them it fits any path.
-const MaxWords = 64
+// MaxEntries bounds the entries of a Notice. With them it fits the MTU of any path.
+const MaxEntries = 64
 
-// State is what becomes of flows to a placement.
+// State says which flows a placement accepts.
 type State uint8
 
-// The states of placements.
 const (
-	// Takes: new flows may come, again.
-	Takes State = iota
-	// Leaving: new flows shall go elsewhere, those that there are go on.
-	Leaving
-	// Gone: it is not there any more.
+	// Accepting means that it accepts new flows, again.
+	Accepting State = iota
+	// Draining means that new flows should go elsewhere. Existing flows continue.
+	Draining
+	// Gone means that the placement does not exist any more.
 	Gone
 )
 
-// Placement stands for one placement of one instance.
+// Placement identifies one placement of one instance.
 type Placement uint64
 
-// Of is the placement of that key, and never 0.
-func Of(k api.Key) Placement {
+// Of returns the placement of a key. It is never 0.
+func Of(k wire.Key) Placement {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(k.String()))
 	return Placement(max(1, h.Sum64()))
 }
 
-// Word is what is true of one placement at one address of the sender's subnet.
-type Word struct {
+// Entry is the state of one placement at one address of the sender's subnet.
+type Entry struct {
 	Address netip.Addr // IPv4
-	// Of says which: addresses are used again. 0: whatever placement the receiver
-	// believes to be there, which the sender does not remember.
+	// Of tells the placements that use an address one after another apart. 0 means any
+	// placement that the receiver knows there: the sender does not remember it.
 	Of    Placement
 	State State
 }
 
 // Message is a Notice or an Ack.
 type Message interface {
-	// Append appends the message as it is on the wire.
+	// Append appends the encoded message to b.
 	Append(b []byte) []byte
 }
 
-// Notice is all that the sender's peers should know, each word whole in itself; of
-// addresses that it does not name it says nothing. It is repeated until an Ack
-// comes, or in vain.
+// Notice is all that the sender's peers should know. It says nothing about addresses
+// without an entry. It is repeated until an Ack arrives, a limited number of times.
 type Notice struct {
-	// Serial grows with each change of the words, also over restarts of the sender: one
-	// that is lower than the last is late.
-	Serial uint64
-	Words  []Word
+	// Serial grows with each change of the entries, also across restarts of the sender.
+	// A Notice with a lower Serial than the last one is late.
+	Serial  uint64
+	Entries []Entry
 }
 
-// Ack says that a Notice, and all before it, is heeded: no new flow goes where it
-// should not.
+// Ack confirms that a Notice and all earlier ones are in effect: no new flow goes to
+// an instance that does not accept it.
 type Ack struct{ Serial uint64 }
 
-// The types begin where those of overlay/paths, which share the sessions, do not come.
+// The message types of overlay/paths, overlay/notice and overlay/agree are disjoint.
 const (
 	typeNotice = 0x10 + iota
 	typeAck
 
-	head    = 1 + 8
-	wordLen = 4 + 8 + 1
+	headLen  = 1 + 8
+	entryLen = 4 + 8 + 1
 )
 
-// Append is Message's. Of a longer list the first MaxWords are said.
+// Append implements Message. It encodes the first MaxEntries entries.
 func (n Notice) Append(b []byte) []byte {
-	words := n.Words[:min(len(n.Words), MaxWords)]
+	entries := n.Entries[:min(len(n.Entries), MaxEntries)]
 	b = binary.BigEndian.AppendUint64(append(b, typeNotice), n.Serial)
-	b = append(b, byte(len(words)))
-	for _, w := range words {
-		a := w.Address.As4()
-		b = binary.BigEndian.AppendUint64(append(b, a[:]...), uint64(w.Of))
-		b = append(b, byte(w.State))
+	b = append(b, byte(len(entries)))
+	for _, e := range entries {
+		a := e.Address.As4()
+		b = binary.BigEndian.AppendUint64(append(b, a[:]...), uint64(e.Of))
+		b = append(b, byte(e.State))
 	}
 	return b
 }
 
-// Append is Message's.
+// Append implements Message.
 func (a Ack) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint64(append(b, typeAck), a.Serial)
 }
 
-// Parse reads a message. It allocates nothing that b does not pay for. Bytes after
-// the message are left to later versions.
+// Parse decodes a message. It allocates no more than len(b) justifies. It ignores
+// bytes after the message, which a later version may use.
 func Parse(b []byte) (Message, error) {
-	if len(b) < head {
+	if len(b) < headLen {
 		return nil, ErrMalformed
 	}
 	serial := binary.BigEndian.Uint64(b[1:])
@@ -116,23 +114,23 @@ func Parse(b []byte) (Message, error) {
 	case typeAck:
 		return Ack{serial}, nil
 	case typeNotice:
-		return parseNotice(serial, b[head:])
+		return parseNotice(serial, b[headLen:])
 	}
 	return nil, ErrMalformed
 }
 
 func parseNotice(serial uint64, b []byte) (Message, error) {
-	if len(b) == 0 || b[0] > MaxWords || len(b) < 1+int(b[0])*wordLen {
+	if len(b) == 0 || b[0] > MaxEntries || len(b) < 1+int(b[0])*entryLen {
 		return nil, ErrMalformed
 	}
-	n := Notice{Serial: serial, Words: make([]Word, b[0])}
+	n := Notice{Serial: serial, Entries: make([]Entry, b[0])}
 	b = b[1:]
-	for i := range n.Words {
-		n.Words[i] = Word{netip.AddrFrom4([4]byte(b)), Placement(binary.BigEndian.Uint64(b[4:])), State(b[12])}
-		if n.Words[i].State > Gone {
+	for i := range n.Entries {
+		n.Entries[i] = Entry{netip.AddrFrom4([4]byte(b)), Placement(binary.BigEndian.Uint64(b[4:])), State(b[12])}
+		if n.Entries[i].State > Gone {
 			return nil, ErrMalformed
 		}
-		b = b[wordLen:]
+		b = b[entryLen:]
 	}
 	return n, nil
 }

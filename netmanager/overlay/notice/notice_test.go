@@ -6,19 +6,19 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
 	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
 )
 
-var word = notice.Word{Address: netip.MustParseAddr("10.16.1.2"), Of: notice.Of(api.Key{Instance: "acme/shop.prod.web.eu#1", Epoch: 7}), State: notice.Leaving}
+var entry = notice.Entry{Address: netip.MustParseAddr("10.16.1.2"), Of: notice.Of(wire.Key{Instance: "acme/shop.prod.web.eu#1", Epoch: 7}), State: notice.Draining}
 
 func TestNoticesTravel(t *testing.T) {
 	full := notice.Notice{Serial: 1 << 60}
-	for range notice.MaxWords {
-		full.Words = append(full.Words, word)
+	for range notice.MaxEntries {
+		full.Entries = append(full.Entries, entry)
 	}
-	for _, m := range []notice.Message{full, notice.Notice{Words: []notice.Word{}}, notice.Ack{Serial: 9}} {
+	for _, m := range []notice.Message{full, notice.Notice{Entries: []notice.Entry{}}, notice.Ack{Serial: 9}} {
 		got, err := notice.Parse(m.Append(nil))
 		if err != nil || !reflect.DeepEqual(got, m) {
 			t.Errorf("%+v became %+v, %v", m, got, err)
@@ -28,15 +28,15 @@ func TestNoticesTravel(t *testing.T) {
 	if n := len(full.Append(nil)); n > least {
 		t.Errorf("a notice has %d bytes", n)
 	}
-	full.Words = append(full.Words, word)
-	if got, err := notice.Parse(full.Append(nil)); err != nil || len(got.(notice.Notice).Words) != notice.MaxWords {
+	full.Entries = append(full.Entries, entry)
+	if got, err := notice.Parse(full.Append(nil)); err != nil || len(got.(notice.Notice).Entries) != notice.MaxEntries {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
 
 // Sessions carry both, and who knows one of them only leaves the other alone.
 func TestNoticesAreNoPathMessages(t *testing.T) {
-	for _, m := range []notice.Message{notice.Notice{Words: []notice.Word{word}}, notice.Ack{}} {
+	for _, m := range []notice.Message{notice.Notice{Entries: []notice.Entry{entry}}, notice.Ack{}} {
 		if got, err := paths.Parse(append(m.Append(nil), make([]byte, 200)...)); err == nil {
 			t.Errorf("%T is read as %T", m, got)
 		}
@@ -49,7 +49,7 @@ func TestNoticesAreNoPathMessages(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add(notice.Notice{Serial: 1, Words: []notice.Word{word, {Address: word.Address, State: notice.Gone}}}.Append(nil))
+	f.Add(notice.Notice{Serial: 1, Entries: []notice.Entry{entry, {Address: entry.Address, State: notice.Gone}}}.Append(nil))
 	f.Add(notice.Ack{Serial: 1}.Append(nil))
 	f.Add([]byte{0x10, 0, 0, 0, 0, 0, 0, 0, 0, 200})
 	f.Fuzz(func(t *testing.T, b []byte) {

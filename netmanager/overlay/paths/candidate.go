@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// class orders ways: traffic prefers a lower one.
+// class orders paths: traffic prefers a lower one.
 type class uint8
 
 const (
@@ -16,22 +16,22 @@ const (
 )
 
 const (
-	// maxReflexive is how many addresses are kept of those that only a peer's
-	// packets named, and maxWays of all.
+	// maxReflexive bounds the addresses that are only known as sources of the peer's
+	// packets, and maxAddresses all addresses.
 	maxReflexive = 4
-	maxWays      = 2*MaxCandidates + maxReflexive
+	maxAddresses = 2*MaxCandidates + maxReflexive
 )
 
-// way is a path and what is known of it.
-type way struct {
+// pathState is the state of one path.
+type pathState struct {
 	path   Path
 	class  class
 	origin Origin
 
-	proven bool      // a probe was answered by it, and it has not fallen silent since
-	heard  time.Time // when data or a reply last came by it
-	sent   time.Time // when a probe was last sent by it
-	asked  time.Time // when a short probe was last sent, which is sure to fit
+	proven bool      // a probe was answered, and the path has not gone silent since
+	heard  time.Time // when data or a reply was last received
+	sent   time.Time // when a probe was last sent
+	asked  time.Time // when a probe without padding was last sent
 	next   time.Time // when the next probe of a punching round is due; zero: none
 	tries  int       // probes of the round
 
@@ -39,21 +39,21 @@ type way struct {
 	missed  int       // in a row
 	seen    netip.AddrPort
 
-	rtt, least time.Duration // smoothed (RFC 6298's eighth), and the least; 0: never measured
+	rtt, least time.Duration // smoothed (as in RFC 6298, by an eighth), and the least; 0: never measured
 	recent     [4]trip
-	trips      int     // of which recent has the last
-	loss       float64 // smoothed share of probes that were missed
-	better     int     // measurements in a row that favour it over the current way
+	trips      int     // measured; recent has the last ones
+	loss       float64 // smoothed fraction of missed probes
+	better     int     // measurements in a row that were better than those of the current path
 	mtu        mtu
-	measure    time.Time // when it is to be measured next
+	measure    time.Time // when it is measured next
 }
 
-func newWay(p Path, c class, o Origin) *way {
-	return &way{path: p, class: c, origin: o}
+func newPathState(p Path, c class, o Origin) *pathState {
+	return &pathState{path: p, class: c, origin: o}
 }
 
-// refused reports whether an address must not be probed: whatever is no single
-// machine elsewhere. An address of ours would be a loop.
+// refused reports whether an address must not be probed, because it is not the address
+// of a single other machine.
 func (m *Machine) refused(a netip.AddrPort) bool {
 	ip := a.Addr()
 	switch {
@@ -76,8 +76,8 @@ func (m *Machine) refused(a netip.AddrPort) bool {
 	return slices.Contains(m.self.Mapped, a) || m.cfg.Refuse != nil && m.cfg.Refuse(ip)
 }
 
-// broadcast is the last address of an IPv4 network; of others, and of those that
-// have none (RFC 3021), the zero Addr.
+// broadcast returns the broadcast address of an IPv4 network, or the zero Addr if it
+// has none (RFC 3021).
 func broadcast(p netip.Prefix) netip.Addr {
 	if !p.Addr().Is4() || p.Bits() > 30 {
 		return netip.Addr{}
@@ -96,32 +96,32 @@ func (m *Machine) classOf(a netip.AddrPort) class {
 	return straight
 }
 
-// add notes an address of the peer; nil: it is refused, or there are too many.
-// The peer's own word on where it comes from replaces others'.
-func (m *Machine) add(a netip.AddrPort, o Origin) *way {
+// add adds an address of the peer. It returns nil if the address is refused or there
+// are too many. The origin that the peer itself names replaces others.
+func (m *Machine) add(a netip.AddrPort, o Origin) *pathState {
 	if x := m.direct[a]; x != nil {
 		if o <= Static {
 			x.origin = o
 		}
 		return x
 	}
-	if m.refused(a) || len(m.direct) >= maxWays && o != Reflexive {
+	if m.refused(a) || len(m.direct) >= maxAddresses && o != Reflexive {
 		return nil
 	}
 	if o == Reflexive && !m.roomForReflexive() {
 		return nil
 	}
-	x := newWay(Path{a}, m.classOf(a), o)
+	x := newPathState(Path{a}, m.classOf(a), o)
 	m.direct[a] = x
 	return x
 }
 
-// roomForReflexive forgets the reflexive address that was silent longest, unless
-// all are in use.
+// roomForReflexive removes the reflexive address that was silent longest, if there are
+// too many. It is false if all are in use.
 func (m *Machine) roomForReflexive() bool {
 	var n int
-	var oldest *way
-	for _, x := range m.ways() {
+	var oldest *pathState
+	for _, x := range m.all() {
 		if x.origin != Reflexive {
 			continue
 		}
@@ -134,12 +134,12 @@ func (m *Machine) roomForReflexive() bool {
 		return true
 	}
 	if oldest != nil {
-		m.forget(oldest)
+		m.remove(oldest)
 	}
 	return oldest != nil
 }
 
-func (m *Machine) forget(x *way) {
+func (m *Machine) remove(x *pathState) {
 	if x == m.relay {
 		m.relay = nil
 	} else {
@@ -151,15 +151,15 @@ func (m *Machine) forget(x *way) {
 	}
 }
 
-// way is the way that a path names, or nil.
-func (m *Machine) way(p Path) *way {
+// state returns the state of a path, or nil.
+func (m *Machine) state(p Path) *pathState {
 	if p.Relay() {
 		return m.relay
 	}
 	return m.direct[p.Addr]
 }
 
-// offer is what we tell the peer of ourselves, until it says that it knows.
+// offer is the state of our Candidates, until the peer acknowledges them.
 type offer struct {
 	boot  uint32
 	rev   uint32
@@ -169,15 +169,15 @@ type offer struct {
 	next  time.Time
 }
 
-// Candidates that are not acknowledged are repeated after offerFirst, twice that,
-// and so on up to offerLast; after offerTries only when punching begins anew.
+// Candidates that are not acknowledged are repeated after offerFirst. The wait doubles
+// up to offerLast. After offerTries they are only sent when punching begins again.
 const (
 	offerFirst = 300 * time.Millisecond
 	offerLast  = 5 * time.Second
 	offerTries = 8
 )
 
-// again has the peer told anew.
+// again sends new Candidates.
 func (o *offer) again() { *o = offer{boot: o.boot, rev: o.rev + 1, moved: o.moved} }
 
 func (o *offer) acked(rev uint32) {
@@ -196,9 +196,9 @@ func (m *Machine) offer() {
 	wait := min(offerFirst<<o.tries, offerLast)
 	o.tries++
 	o.next = m.now.Add(m.jitter(wait))
-	msg := Candidates{Boot: o.boot, Rev: o.rev, NAT: m.self.NAT, Life: m.self.Life, Punch: true, Moved: o.moved, List: m.mine()}.Append(nil)
+	msg := Candidates{Boot: o.boot, Rev: o.rev, NAT: m.self.NAT, Life: m.self.Life, Punch: true, Moved: o.moved, List: m.ownCandidates()}.Append(nil)
 	m.send(Send{Path: m.current.path, Body: msg})
-	// The current way may have died of the change that is told here.
+	// The change that is announced may have broken the current path.
 	if m.relay != nil && m.current != m.relay && o.tries > 1 {
 		m.send(Send{Path: m.relay.path, Body: msg})
 	}
@@ -210,10 +210,10 @@ func (m *Machine) offerWake(w *soonest) {
 	}
 }
 
-// mine are our addresses, those first that reach furthest.
-func (m *Machine) mine() []Candidate {
+// ownCandidates lists our addresses, those with the widest reach first.
+func (m *Machine) ownCandidates() []Candidate {
 	var list []Candidate
-	say := func(o Origin, addrs []netip.AddrPort) {
+	add := func(o Origin, addrs []netip.AddrPort) {
 		for _, a := range addrs {
 			c := Candidate{o, a}
 			hidden := o == Own && m.cfg.Hide && !public(a.Addr())
@@ -222,20 +222,20 @@ func (m *Machine) mine() []Candidate {
 			}
 		}
 	}
-	say(Static, m.self.Static)
-	say(Mapped, m.self.Mapped)
-	say(Own, m.self.Own)
+	add(Static, m.self.Static)
+	add(Mapped, m.self.Mapped)
+	add(Own, m.self.Own)
 	return list
 }
 
-// shared is the address space of carriers' NATs (RFC 6598).
+// shared is the address space of carrier-grade NATs (RFC 6598).
 var shared = netip.MustParsePrefix("100.64.0.0/10")
 
 func public(a netip.Addr) bool {
 	return a.IsGlobalUnicast() && !a.IsPrivate() && !shared.Contains(a)
 }
 
-// told takes in where the peer says it is.
+// told takes the peer's candidates.
 func (m *Machine) told(from Path, c Candidates) {
 	m.send(Send{Path: from, Body: Ack{c.Rev}.Append(nil)})
 	anew := c.Boot != m.theirs.Boot
@@ -246,8 +246,8 @@ func (m *Machine) told(from Path, c Candidates) {
 	if anew && m.theirs.Boot != 0 {
 		m.moved()
 	}
-	// The round that begins below is its own, and tells it nothing of us; what we are
-	// told was known may have been so to a life of which we never heard.
+	// The peer's round, which begins below, does not send our addresses. An earlier
+	// acknowledgement may be from a process of the peer that has ended.
 	if anew && (m.theirs.Boot != 0 || !m.ours.due()) {
 		m.ours.again()
 	}
@@ -256,9 +256,9 @@ func (m *Machine) told(from Path, c Candidates) {
 	for _, x := range c.List {
 		named[x.Addr] = true
 	}
-	for _, x := range m.ways() {
+	for _, x := range m.all() {
 		if x != m.current && x != m.relay && x.origin <= Static && !named[x.path.Addr] {
-			m.forget(x)
+			m.remove(x)
 		}
 	}
 	for _, x := range c.List {
@@ -273,15 +273,15 @@ func (m *Machine) told(from Path, c Candidates) {
 	}
 }
 
-// ownOf reports whether the peer says that the address is one of its interfaces'.
+// ownOf reports whether the peer named the address as one of its interfaces'.
 func (m *Machine) ownOf(a netip.AddrPort) bool {
 	return slices.Contains(m.theirs.List, Candidate{Own, a})
 }
 
-// moved: one side has changed networks. What was proven may be gone: traffic goes
-// by the relay until it is proven again.
+// moved follows a change of network of one side. All paths count as unproven, and
+// traffic takes the relay until one is proven again.
 func (m *Machine) moved() {
-	for _, x := range m.ways() {
+	for _, x := range m.all() {
 		if x == m.relay {
 			continue
 		}

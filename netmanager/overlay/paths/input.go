@@ -6,47 +6,48 @@ import (
 	"time"
 )
 
-// Input is what can happen to the paths to a peer.
+// Input is an event of the paths to a peer.
 type Input interface{ into(*Machine) }
 
 type (
-	// Self is where this node is. It comes first, and again when it changes.
+	// Self has this node's addresses. It is the first input, and comes again when they
+	// change.
 	Self struct {
 		Own    []netip.AddrPort // of the interfaces, with the tunnel's port
-		Links  []netip.Prefix   // networks that the interfaces are on
+		Links  []netip.Prefix   // networks of the interfaces
 		Mapped []netip.AddrPort // as the relay sees us
-		Static []netip.AddrPort // by the operator's word
+		Static []netip.AddrPort // configured by the operator
 		NAT    NAT
-		Life   time.Duration // that the NAT is known to keep a mapping; 0: not known
+		Life   time.Duration // for which the NAT keeps a mapping; 0: not known
 	}
 
-	// Peer is what its record says of how to reach it.
+	// Peer says how the record of the peer reaches it.
 	Peer struct {
-		Relay     bool // it has one
+		Relay     bool // the peer has one
 		Endpoints []netip.AddrPort
 	}
 
-	// Established says that a session stands. One that replaces another changes
-	// nothing: whether the peer has begun anew, its candidates say.
+	// Established means that there is a session. One that replaces another changes
+	// nothing: the peer's candidates show whether it restarted.
 	Established struct{ From Path }
 
-	// Received is a control message of the peer.
+	// Received is a control message from the peer.
 	Received struct {
 		From Path
 		Body []byte
 	}
 
-	// Traffic is what happened since the last one: whether data was sent to the peer
-	// (by Report's path), and by which paths authentic packets came. While data is
-	// sent it comes every 100 ms or so, and at once for the first after a pause.
+	// Traffic says whether data was sent to the peer (by Report's path) since the last
+	// Traffic, and by which paths authentic packets were received. While data is sent it
+	// comes about every 100 ms, and at once after a pause.
 	Traffic struct {
 		Sent  bool
 		Heard []Path
 	}
 
-	// Measure has the way in use measured now though nobody talks to the peer. What
-	// may be told of at another time is not searched for: while it comes more often
-	// than every few minutes, a way that was found is kept.
+	// Measure measures the path in use now, without traffic to the peer. It does not
+	// search for better paths. While it comes more often than every few minutes, a
+	// direct path is kept.
 	Measure struct{}
 
 	// Tick comes when Wake is reached.
@@ -62,17 +63,17 @@ func (in Self) into(m *Machine) {
 		}
 		return
 	}
-	for _, x := range m.ways() {
+	for _, x := range m.all() {
 		switch {
 		case x.path.Relay():
 		case m.refused(x.path.Addr):
-			m.forget(x)
+			m.remove(x)
 		default:
 			x.class = m.classOf(x.path.Addr)
 		}
 	}
 	if old.Own == nil {
-		m.again() // it may have been told that we are nowhere
+		m.again() // the peer may have received an empty list
 		return
 	}
 	m.ours.moved = true
@@ -83,16 +84,16 @@ func (in Peer) into(m *Machine) {
 	m.peer = in
 	switch {
 	case in.Relay && m.relay == nil:
-		m.relay = newWay(Path{}, throughRelay, Record)
+		m.relay = newPathState(Path{}, throughRelay, Record)
 	case !in.Relay && m.relay != nil:
-		m.forget(m.relay)
+		m.remove(m.relay)
 	}
 	for _, addr := range in.Endpoints[:min(len(in.Endpoints), MaxCandidates)] {
 		m.add(addr, Record)
 	}
-	for _, x := range m.ways() {
+	for _, x := range m.all() {
 		if x != m.relay && x.origin == Record && !x.proven && !slices.Contains(in.Endpoints, x.path.Addr) {
-			m.forget(x)
+			m.remove(x)
 		}
 	}
 }
@@ -132,7 +133,7 @@ func (in Traffic) into(m *Machine) {
 	if len(in.Heard) > 0 || in.Sent {
 		m.use()
 	}
-	// What came may have answered what went, unless none of it came.
+	// What was received may have answered what was sent.
 	if c := m.current; in.Sent && m.waiting.IsZero() && c != nil && !c.heard.Equal(m.now) {
 		m.waiting = m.now
 		if m.now.Sub(m.polled) <= poll {
@@ -142,7 +143,7 @@ func (in Traffic) into(m *Machine) {
 	m.polled = m.now
 }
 
-// poll is the longest time between two Traffic that belong together.
+// poll is the longest time between two consecutive Traffic inputs.
 const poll = 250 * time.Millisecond
 
 func (Measure) into(m *Machine) {
@@ -150,11 +151,11 @@ func (Measure) into(m *Machine) {
 		return
 	}
 	if m.asleep {
-		m.use() // a way is looked for, and measured
+		m.use() // a path is searched for, and measured
 		return
 	}
-	if most := m.now.Add(-awhile); m.traffic.Before(most) {
-		m.traffic = most // in no use, and not forgotten
+	if most := m.now.Add(-activeFor); m.traffic.Before(most) {
+		m.traffic = most // not in use, and kept
 	}
 	if m.current != nil {
 		m.probe(m.current, 0)

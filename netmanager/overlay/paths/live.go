@@ -5,27 +5,26 @@ import (
 )
 
 const (
-	// awhile is how long traffic must have paused for a path to be no more measured,
-	// and linger for it to be let go.
-	awhile = 30 * time.Second
-	linger = 5 * time.Minute
+	// activeFor is after how long without traffic a path is not measured any more, and
+	// linger after how long it is given up.
+	activeFor = 30 * time.Second
+	linger    = 5 * time.Minute
 
-	// firstDoubt is how long data waits for a sign of life before the path is asked
-	// for one. With three probes after it, each given patienceLeast, a peer that died
-	// is known within a second.
+	// firstDoubt is how long data may be unanswered before the path is probed. With three
+	// probes after it, each with minPatience, a dead peer is detected within a second.
 	firstDoubt = 50 * time.Millisecond
-	mostDoubt  = 5 * time.Second // between probes to a peer that is silent
+	maxDoubt   = 5 * time.Second // between probes to a peer that is silent
 
-	// keepFirst is how long every NAT keeps a mapping that nothing uses (the shortest
-	// that are common live 30 s), keepLast what is asked of the most patient one.
-	keepFirst = 20 * time.Second
-	keepLast  = 110 * time.Second
+	// minKeepAlive is the keep-alive interval for any NAT (the shortest common lifetime of
+	// an unused mapping is 30 s), and maxKeepAlive the longest one.
+	minKeepAlive = 20 * time.Second
+	maxKeepAlive = 110 * time.Second
 
-	measureEvery = 10 * time.Second // of the current way while it is used
+	measureEvery = 10 * time.Second // of the current path while it is used
 	compareEvery = 30 * time.Second // of the others
 )
 
-// use: the peer is talked to.
+// use notes traffic with the peer.
 func (m *Machine) use() {
 	m.traffic = m.now
 	if !m.asleep {
@@ -38,10 +37,10 @@ func (m *Machine) use() {
 	}
 }
 
-func (m *Machine) used() bool { return !m.asleep && m.now.Sub(m.traffic) < awhile }
+func (m *Machine) used() bool { return !m.asleep && m.now.Sub(m.traffic) < activeFor }
 
-// doubt is when the current way is to be asked for a sign of life; zero: it is
-// not in doubt.
+// doubt is when the current path has to be probed because data is unanswered; zero:
+// never.
 func (m *Machine) doubt() time.Time {
 	x := m.current
 	if x == nil || m.asleep || m.waiting.IsZero() && !x.suspect() || x.dead() && !m.used() {
@@ -52,17 +51,17 @@ func (m *Machine) doubt() time.Time {
 		if x.dead() {
 			slower = min((x.missed-tooMissed)/missedAlone+1, 5)
 		}
-		return x.asked.Add(min(x.patience()<<slower, max(mostDoubt, x.patience())))
+		return x.asked.Add(min(x.patience()<<slower, max(maxDoubt, x.patience())))
 	}
 	return m.waiting.Add(max(firstDoubt, x.rtt+x.rtt/4))
 }
 
-// watch asks for signs of life while traffic waits, and says when there are none.
+// watch probes the current path while data is unanswered.
 func (m *Machine) watch() {
 	x := m.current
 	if x != nil && x.proven && x.dead() && !x.path.Relay() {
 		x.proven = false
-		if m.used() { // else whoever uses it again finds it again
+		if m.used() { // else the next use searches again
 			m.again()
 		}
 	}
@@ -71,28 +70,28 @@ func (m *Machine) watch() {
 		return
 	}
 	m.probe(x, 0)
-	// Whoever falls back to the relay shall know then whether it carries.
-	if r := m.relay; r != nil && r != x && m.now.Sub(r.asked) >= patienceLeast {
+	// A fallback to the relay must know whether it works.
+	if r := m.relay; r != nil && r != x && m.now.Sub(r.asked) >= minPatience {
 		m.probe(r, 0)
 	}
 }
 
 func (m *Machine) watchWake(w *soonest) { w.add(m.doubt()) }
 
-// choose settles by which way traffic goes, and reports whether that is another.
+// choose chooses the path for traffic, and reports whether it changed.
 func (m *Machine) choose() (changed bool) {
 	best := m.current
 	if best != nil && !best.usable() {
 		best = nil
 	}
-	for _, x := range m.ways() {
+	for _, x := range m.all() {
 		if x.usable() && (best == nil || x.beats(best)) {
 			best = x
 		}
 	}
-	if best == nil { // nothing is known to work: what may work is better than nothing
+	if best == nil { // no path is known to work: try any
 		best = m.current
-		for _, x := range m.ways() {
+		for _, x := range m.all() {
 			if best == nil {
 				best = x
 			}
@@ -100,7 +99,7 @@ func (m *Machine) choose() (changed bool) {
 	}
 	if changed = best != m.current; changed {
 		m.current = best
-		for _, x := range m.ways() {
+		for _, x := range m.all() {
 			x.better = 0
 		}
 		if best != nil {
@@ -116,18 +115,18 @@ func (m *Machine) choose() (changed bool) {
 	return changed
 }
 
-// usable reports whether traffic may go by the way.
-func (x *way) usable() bool { return x.path.Relay() || x.proven && !x.dead() }
+// usable reports whether traffic may take the path.
+func (x *pathState) usable() bool { return x.path.Relay() || x.proven && !x.dead() }
 
-// beats reports whether traffic should leave the way y for x.
-func (x *way) beats(y *way) bool {
+// beats reports whether traffic should move from y to x.
+func (x *pathState) beats(y *pathState) bool {
 	switch {
 	case x == y:
 		return false
 	case x.dead() != y.dead():
 		return y.dead()
 	case x.class != y.class && (x.class == throughRelay || y.class == throughRelay):
-		return x.class < y.class // a direct way in doubt is judged in three quarters of a second
+		return x.class < y.class // a doubtful direct path is decided within 0.75 s
 	case x.suspect() != y.suspect():
 		return y.suspect()
 	case x.class != y.class:
@@ -136,12 +135,12 @@ func (x *way) beats(y *way) bool {
 	return x.better >= favoured
 }
 
-// favoured is for how many measurements in a row a way must be quicker than the
-// current one, so that traffic does not go to and fro.
+// favoured is for how many measurements in a row a path must be faster than the
+// current one, so that traffic does not alternate.
 const favoured = 3
 
-// compare weighs a fresh measurement against the current way.
-func (m *Machine) compare(x *way) {
+// compare compares a new measurement with the current path.
+func (m *Machine) compare(x *pathState) {
 	if c := m.current; c == nil || x == c || x.class != c.class || c.rtt == 0 {
 		return
 	} else if x.rtt < c.rtt*4/5-time.Millisecond {
@@ -151,15 +150,15 @@ func (m *Machine) compare(x *way) {
 	}
 }
 
-// rest lets everything go that was not used for long: NATs will have forgotten it,
-// and the relay is where the next packet finds its way at once.
+// rest gives up direct paths that were not used for long. Their NAT mappings will have
+// expired, and the next packet reaches the peer at once through the relay.
 func (m *Machine) rest() {
 	if m.asleep || m.now.Before(m.traffic.Add(linger)) {
 		return
 	}
 	m.asleep, m.waiting, m.silent = true, time.Time{}, false
 	m.punch = punch{}
-	for _, x := range m.ways() {
+	for _, x := range m.all() {
 		x.pending, x.missed, x.next, x.measure = nil, 0, time.Time{}, time.Time{}
 		if m.relay != nil {
 			x.proven = false
@@ -176,8 +175,8 @@ func (m *Machine) restWake(w *soonest) {
 	}
 }
 
-// measureSoon has the way measured with the next step.
-func (m *Machine) measureSoon(x *way) {
+// measureSoon measures a path that was never measured with the next step.
+func (m *Machine) measureSoon(x *pathState) {
 	if x.rtt == 0 || x.mtu.unknown() {
 		x.measure = m.now
 	} else {
@@ -185,12 +184,12 @@ func (m *Machine) measureSoon(x *way) {
 	}
 }
 
-// keep measures what is used, and keeps NATs from forgetting what may be used again.
+// keep measures paths in use, and sends keep-alives for NAT mappings.
 func (m *Machine) keep() {
 	if m.asleep {
 		return
 	}
-	for _, x := range m.ways() {
+	for _, x := range m.all() {
 		due := m.keepDue(x)
 		if due.IsZero() || due.After(m.now) {
 			continue
@@ -217,16 +216,16 @@ func (m *Machine) keep() {
 	}
 }
 
-// last is when a packet last went or came by the way.
-func (x *way) last() time.Time {
+// last is when a packet was last sent or received by the path.
+func (x *pathState) last() time.Time {
 	if x.heard.After(x.sent) {
 		return x.heard
 	}
 	return x.sent
 }
 
-// keepDue is when the way is to be probed though nothing is wrong; zero: never.
-func (m *Machine) keepDue(x *way) time.Time {
+// keepDue is when a path is measured or kept alive; zero: never.
+func (m *Machine) keepDue(x *pathState) time.Time {
 	switch {
 	case m.used() && (x.proven || x.path.Relay() && (x == m.current || x.rtt > 0)):
 		return x.measure
@@ -236,12 +235,12 @@ func (m *Machine) keepDue(x *way) time.Time {
 	return x.last().Add(min(life(m.self.NAT, m.self.Life), life(m.theirs.NAT, m.theirs.Life)))
 }
 
-// life is how long a NAT keeps a mapping, by what its owner knows.
+// life is the keep-alive interval for a NAT with a known mapping lifetime.
 func life(n NAT, known time.Duration) time.Duration {
 	if n == Open {
-		return keepLast
+		return maxKeepAlive
 	}
-	return min(max(keepFirst, known), keepLast)
+	return min(max(minKeepAlive, known), maxKeepAlive)
 }
 
 func (m *Machine) keepWake(w *soonest) {
@@ -249,9 +248,9 @@ func (m *Machine) keepWake(w *soonest) {
 		return
 	}
 	if m.used() {
-		w.add(m.traffic.Add(awhile)) // then other rules hold
+		w.add(m.traffic.Add(activeFor)) // then it is not measured any more
 	}
-	for _, x := range m.ways() {
+	for _, x := range m.all() {
 		w.add(m.keepDue(x))
 	}
 	if x := m.current; x != nil && m.used() && (x.proven || x.path.Relay()) {

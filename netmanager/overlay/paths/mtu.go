@@ -3,35 +3,35 @@ package paths
 import "time"
 
 const (
-	// leastMTU passes everywhere (RFC 8200), and is what a way has until more is
-	// proven. Sizes are of packets with their outer IP header.
-	leastMTU   = 1280
+	// minMTU passes everywhere (RFC 8200), and is assumed until more is proven. Sizes
+	// are of packets with their outer IP header.
+	minMTU     = 1280
 	defaultMTU = 1500
 
-	mtuTries = 3                // that are missed before a size counts as too long
-	mtuAgain = 10 * time.Minute // after which longer ones are tried again
+	mtuTries = 3                // that are missed before a size counts as too large
+	mtuAgain = 10 * time.Minute // after which larger sizes are tried again
 )
 
-// sizes are where paths commonly end: PPPoE, tunnels, and tunnels in tunnels.
-var sizes = []int{leastMTU, 1320, 1360, 1400, 1420, 1440, 1460, 1472, 1480, 1492, 1500}
+// sizes are common path MTUs: PPPoE, tunnels, and tunnels in tunnels.
+var sizes = []int{minMTU, 1320, 1360, 1400, 1420, 1440, 1460, 1472, 1480, 1492, 1500}
 
-// mtu searches for the longest packet that a way carries (in the manner of
-// RFC 8899): the longest first, then by halves. The zero value knows nothing.
+// mtu searches for the largest packet that passes a path (similar to RFC 8899): the
+// largest size first, then by bisection. The zero value is ready to use.
 type mtu struct {
-	proven int       // 0: leastMTU
-	tooBig int       // the least that failed; 0: none
+	proven int       // 0: minMTU
+	tooBig int       // the smallest that failed; 0: none
 	trying int       // 0: nothing
 	tries  int       // of trying
 	next   time.Time // when to try again
 	done   bool
 }
 
-// safe is what may be sent by the way.
-func (u *mtu) safe() int { return max(u.proven, leastMTU) }
+// safe is the size that may be sent.
+func (u *mtu) safe() int { return max(u.proven, minMTU) }
 
 func (u *mtu) unknown() bool { return u.proven == 0 && !u.done }
 
-// try is the size to probe now; 0: none.
+// try returns the size to probe now; 0: none.
 func (u *mtu) try(now time.Time, most int, patience time.Duration) int {
 	if u.next.After(now) {
 		return 0
@@ -51,8 +51,8 @@ func (u *mtu) try(now time.Time, most int, patience time.Duration) int {
 	return u.trying
 }
 
-// choose is the next size worth a try: the longest, or the middle of those that
-// remain; 0: none remain.
+// choose returns the next size to probe: the largest, or the middle of the remaining
+// ones; 0: none remain.
 func (u *mtu) choose(most int) int {
 	var open []int
 	for _, s := range sizes {
@@ -69,7 +69,7 @@ func (u *mtu) choose(most int) int {
 	return open[len(open)/2]
 }
 
-// passed: a packet of that size came through.
+// passed notes that a packet of that size passed.
 func (u *mtu) passed(size int) {
 	if size <= u.proven && u.trying == 0 {
 		return // as before
@@ -84,12 +84,12 @@ func (u *mtu) passed(size int) {
 	}
 }
 
-// failed: a packet of that size did not. What passed before is not believed any
-// longer when it fails as often as something new.
+// failed notes that a packet of that size was lost. A size that passed before is given
+// up after as many losses as a new one.
 func (u *mtu) failed(size int, now time.Time) {
 	switch {
 	case size <= u.proven:
-		// Longer than leastMTU, and lost: maybe by chance, maybe the path has changed.
+		// It may be chance, or the path has changed.
 		if u.trying != size {
 			u.trying, u.tries, u.next, u.done = size, 1, now, false
 			return
@@ -102,5 +102,5 @@ func (u *mtu) failed(size int, now time.Time) {
 	}
 }
 
-// wake is when try has something to say again.
+// wake is when try has to be called again.
 func (u *mtu) wake() time.Time { return u.next }

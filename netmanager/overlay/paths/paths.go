@@ -1,14 +1,13 @@
-// Package paths finds and keeps the way to one peer. A Machine starts on the
-// peer's relay, so that nobody waits; exchanges candidate addresses with the peer
-// inside their encrypted session; sends probes from both sides, so that NATs let
-// them in; moves to an address once a probe to it was answered from it; and goes
-// back to the relay when that falls silent. It measures what it uses (round trip,
-// loss, the largest packet) and says why a path is no better.
+// Package paths finds and keeps the path to one peer. A Machine starts on the peer's
+// relay, so that traffic does not wait. It exchanges candidate addresses with the peer
+// inside their encrypted session, and both sides send probes, so that NATs let them in
+// (hole punching). It moves to an address once a probe to it was answered from it, and
+// back to the relay when that address does not answer any more. It measures the path in
+// use (round trip, loss, MTU) and reports why there is no better one.
 //
-// It is pure: Step takes the time and what happened and returns what to send and
-// when to be woken. netmanager/tunnel carries it out. Who the peer is, and that
-// its messages are authentic, is the tunnel's; where the own relay sees us is
-// netmanager/relaylink's.
+// It is pure: Step takes the time and an event and returns what to send and when to be
+// woken. netmanager/tunnel carries that out and authenticates the peer and its
+// messages. netmanager/relaylink knows where our relay sees us.
 //
 //	m := paths.New(paths.Config{Seed: seed, Refuse: overlay})
 //	m.Step(now, paths.Self{Own: own, Links: links, Mapped: mapped, NAT: paths.Easy})
@@ -28,7 +27,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Path is a way to the peer: an address, or the zero Path for the peer's relay.
+// Path is a path to the peer: an address, or the zero Path for the peer's relay.
 type Path struct{ Addr netip.AddrPort }
 
 // Relay reports whether the path leads through the peer's relay.
@@ -42,44 +41,45 @@ func (p Path) String() string {
 	return p.Addr.String()
 }
 
-// Config is what a machine is told once.
+// Config configures a machine.
 type Config struct {
-	// Seed makes the tokens that prove paths, and the jitter. A peer that knew it
-	// could have us send to whomever it likes: it comes from a secret source of
-	// chance in production, and from a number in tests.
+	// Seed determines the tokens that prove paths, and the jitter. A peer that knew it
+	// could direct our traffic to any address, so that it must be secret and random in
+	// production.
 	Seed [32]byte
-	// Refuse reports addresses that are never probed, beside those that no machine
-	// probes: the overlay's own ranges. nil refuses none.
+	// Refuse reports addresses that must not be probed, in addition to those that no
+	// machine probes: the overlay's own ranges. nil refuses none.
 	Refuse func(netip.Addr) bool
-	// Coord is where we are in the latency space; nil, or what returns nil, tells the
-	// peer nothing of it.
+	// Coord returns our coordinate in the latency space for the peer. Coord and its
+	// result may be nil.
 	Coord func() *api.Coordinate
-	// Hide keeps our private addresses from the peer, which is another operator's.
+	// Hide does not send our private addresses to the peer, which belongs to another
+	// operator.
 	Hide bool
-	// MaxMTU is the largest outer packet in bytes that is tried; 0 is 1500.
+	// MaxMTU is the largest outer packet in bytes that is probed; 0 means 1500.
 	MaxMTU int
 }
 
-// Send is a control message for the peer, to be sealed in the session and sent by
+// Send is a control message for the peer, to be encrypted in the session and sent by
 // one path.
 type Send struct {
 	Path Path
 	Body []byte
-	// Size is how long the packet with the outer IP header shall be, in bytes, by
-	// zeros after Body; 0: as it comes.
+	// Size is the length of the packet with the outer IP header in bytes. Zeros after
+	// Body pad it. 0: no padding.
 	Size int
 }
 
-// Output is what one step asks for.
+// Output is what the owner has to do after a step.
 type Output struct {
 	Send []Send
-	// Changed says that Report differs in something that others act on: the path,
-	// its MTU, whether it is plain, whether the peer is silent.
+	// Changed means that Report changed in something that others act on: the path, its
+	// MTU, whether it is plain, whether the peer is silent.
 	Changed bool
 	Wake    time.Time // zero: only an input can change anything
 }
 
-// Machine keeps the paths to one peer. Its owner calls one method at a time.
+// Machine keeps the paths to one peer. It is not safe for concurrent use.
 type Machine struct {
 	cfg   Config
 	count uint64 // of random draws
@@ -90,47 +90,47 @@ type Machine struct {
 	peer    Peer
 	session bool
 
-	ours   offer      // what we tell the peer of ourselves
-	theirs Candidates // what the peer told last
+	ours   offer      // our addresses for the peer
+	theirs Candidates // the peer's addresses
 
-	relay   *way // nil: the peer has none
-	direct  map[netip.AddrPort]*way
-	current *way // nil: no way at all
+	relay   *pathState // nil: the peer has none
+	direct  map[netip.AddrPort]*pathState
+	current *pathState // nil: there is no path
 
-	traffic time.Time // when data last went or came
-	polled  time.Time // when Traffic last came
-	waiting time.Time // since when data was sent by current and nothing came by it; zero: it did
+	traffic time.Time // when data was last sent or received
+	polled  time.Time // of the last Traffic
+	waiting time.Time // since when data was sent by current without an answer; zero: there was one
 	silent  bool
 	asleep  bool
-	samples uint64          // round trips by what was the current way
-	coord   *api.Coordinate // of the peer, as it was at the last
+	samples uint64          // round trips by current paths
+	coord   *api.Coordinate // of the peer, at the last of them
 	punch   punch
-	budget  bucket // of probes to addresses that have proved nothing
+	budget  bucket // of probes to unproven addresses
 	replies bucket
-	last    Report // as of the end of the step before
+	last    Report // after the previous step
 }
 
-// New returns a machine for a peer of which nothing is known yet.
+// New returns a machine for a peer of which nothing is known.
 func New(cfg Config) *Machine {
 	if cfg.MaxMTU == 0 {
 		cfg.MaxMTU = defaultMTU
 	}
 	m := &Machine{
-		cfg: cfg, direct: map[netip.AddrPort]*way{}, asleep: true,
+		cfg: cfg, direct: map[netip.AddrPort]*pathState{}, asleep: true,
 		budget: bucket{rate: 10, burst: 24}, replies: bucket{rate: 100, burst: 100},
 	}
 	m.ours.boot = uint32(m.random()) | 1
 	return m
 }
 
-// Tries are the paths on which a handshake is to be tried, all at once: the relay
-// first, then what the record names.
+// Tries lists the paths on which to try a handshake, all at once: the relay first, then
+// the addresses in the record.
 func (m *Machine) Tries() []Path {
 	var list []Path
 	if m.relay != nil {
 		list = append(list, m.relay.path)
 	}
-	for _, x := range m.ways() {
+	for _, x := range m.all() {
 		if x != m.relay && (x.origin == Record || x == m.current) && len(list) < maxTries {
 			list = append(list, x.path)
 		}
@@ -138,11 +138,10 @@ func (m *Machine) Tries() []Path {
 	return list
 }
 
-// maxTries bounds Tries: each costs an initiation, and whoever is at the address
-// its examination.
+// maxTries bounds Tries. Each costs the sender and the receiver a handshake message.
 const maxTries = 5
 
-// Step takes in what happened. now never runs backwards.
+// Step takes one input. now must not decrease.
 func (m *Machine) Step(now time.Time, in Input) Output {
 	m.now, m.out = now, Output{}
 	in.into(m)
@@ -154,7 +153,7 @@ func (m *Machine) Step(now time.Time, in Input) Output {
 	return m.out
 }
 
-// act does what is due.
+// act does everything that is due.
 func (m *Machine) act() {
 	if !m.session {
 		m.choose()
@@ -163,7 +162,7 @@ func (m *Machine) act() {
 	m.expire()
 	m.watch()
 	if m.choose() {
-		m.watch() // what is current now may be in doubt too
+		m.watch() // the new current path may have to be checked too
 	}
 	m.rest()
 	m.punching()
@@ -171,13 +170,13 @@ func (m *Machine) act() {
 	m.keep()
 }
 
-// wake is the first moment at which act would do something.
+// wake is the earliest moment at which act has something to do.
 func (m *Machine) wake() time.Time {
 	if !m.session {
 		return time.Time{}
 	}
 	var w soonest
-	for _, x := range m.ways() {
+	for _, x := range m.all() {
 		for _, p := range x.pending {
 			if !p.missed {
 				w.add(p.at.Add(x.patience()))
@@ -192,14 +191,13 @@ func (m *Machine) wake() time.Time {
 	return w.at
 }
 
-// ways are all ways, in one order: the current first, so that what it needs is
-// not kept from it by others.
-func (m *Machine) ways() []*way {
-	list := make([]*way, 0, len(m.direct)+1)
+// all lists all paths in a fixed order, those of a better class first.
+func (m *Machine) all() []*pathState {
+	list := make([]*pathState, 0, len(m.direct)+1)
 	for _, x := range m.direct {
 		list = append(list, x)
 	}
-	slices.SortFunc(list, func(a, b *way) int {
+	slices.SortFunc(list, func(a, b *pathState) int {
 		return cmp.Or(cmp.Compare(a.class, b.class), a.path.Addr.Compare(b.path.Addr))
 	})
 	if m.relay != nil {
@@ -208,14 +206,14 @@ func (m *Machine) ways() []*way {
 	return list
 }
 
-// random is the next of the seed's numbers. It cannot be told from those before.
+// random returns the next number of the seed. It cannot be predicted from earlier ones.
 func (m *Machine) random() uint64 {
 	m.count++
 	sum := sha256.Sum256(binary.BigEndian.AppendUint64(slices.Clone(m.cfg.Seed[:]), m.count))
 	return binary.BigEndian.Uint64(sum[:])
 }
 
-// jitter is d, up to a fifth longer.
+// jitter returns d, lengthened by up to a fifth.
 func (m *Machine) jitter(d time.Duration) time.Duration {
 	return d + time.Duration(m.random()%uint64(d/5+1))
 }
@@ -229,7 +227,7 @@ func (s *soonest) add(t time.Time) {
 	}
 }
 
-// bucket bounds a rate: rate tokens a second, of which burst are kept.
+// bucket is a token bucket: rate tokens per second, burst at most.
 type bucket struct {
 	rate, burst float64
 	have        float64
@@ -254,7 +252,7 @@ func (b *bucket) fill(now time.Time) {
 	b.at = now
 }
 
-// next is when there is a token again, at the latest.
+// next is a moment at which there is a token.
 func (b *bucket) next(now time.Time) time.Time {
 	if b.have >= 1 {
 		return now

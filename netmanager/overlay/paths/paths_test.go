@@ -154,7 +154,7 @@ func TestEachKnowsTheOthersLastLife(t *testing.T) {
 		w.loss = 0
 		w.run(30 * time.Second)
 		for _, h := range w.hosts {
-			if their := h.m.theirs; their.Boot != h.peer.m.ours.boot || !slices.Equal(their.List, h.peer.m.mine()) || !h.m.Report().Plain {
+			if their := h.m.theirs; their.Boot != h.peer.m.ours.boot || !slices.Equal(their.List, h.peer.m.ownCandidates()) || !h.m.Report().Plain {
 				t.Errorf("seed %d: %s knows %+v of a peer at %v: %+v", seed, h.name, their, h.peer.addr, h.m.Report())
 			}
 		}
@@ -371,7 +371,7 @@ func TestHostilePeerCannotFloodOthers(t *testing.T) {
 	if probes > 10*60+24 {
 		t.Errorf("%d probes in a minute", probes)
 	}
-	if n := len(m.direct); n > maxWays {
+	if n := len(m.direct); n > maxAddresses {
 		t.Errorf("%d addresses are kept", n)
 	}
 	t.Logf("%d probes, %d bytes to strangers in a minute", probes, bytesOut)
@@ -398,7 +398,7 @@ func TestProvenAddressesAreBounded(t *testing.T) {
 		answer(m.Step(now, Received{Path{}, Candidates{Boot: 1, Rev: uint32(i), Punch: true, List: list}.Append(nil)}))
 		answer(m.Step(now, Received{Path{list[0].Addr}, Ack{1}.Append(nil)}))
 		answer(m.Step(now, Tick{}))
-		if len(m.direct) > maxWays+1 {
+		if len(m.direct) > maxAddresses+1 {
 			t.Fatalf("%d addresses are kept", len(m.direct))
 		}
 	}
@@ -439,7 +439,7 @@ func TestPrivateAddressesStayHidden(t *testing.T) {
 	for _, hide := range []bool{false, true} {
 		m := lone(Config{Hide: hide})
 		var said []netip.AddrPort
-		for _, c := range m.mine() {
+		for _, c := range m.ownCandidates() {
 			said = append(said, c.Addr)
 		}
 		if slices.Contains(said, netip.MustParseAddrPort("192.168.1.2:7100")) == hide {

@@ -1,7 +1,7 @@
 package paths
 
 import (
-	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -9,42 +9,42 @@ import (
 type pending struct {
 	token  uint64
 	at     time.Time
-	size   int  // it was padded to; 0: not
-	missed bool // its time is over; a late reply still counts as a sign of life
+	size   int  // padded; 0: not padded
+	missed bool // its time is over; a late reply still proves the path
 }
 
 const (
-	// patienceLeast is the least time that a reply is given. Three of them make the
-	// second within which a dead peer is known.
-	patienceLeast = 250 * time.Millisecond
-	patienceMost  = 3 * time.Second
-	maxPending    = 16
-	tooLate       = 10 * time.Second // for a reply to be of use
+	// minPatience is the least timeout of a probe. Three of them fit into the second
+	// within which a dead peer is detected.
+	minPatience = 250 * time.Millisecond
+	maxPatience = 3 * time.Second
+	maxPending  = 16
+	tooLate     = 10 * time.Second // after which replies are ignored
 )
 
-// patience is how long a probe of the way may go unanswered.
-func (x *way) patience() time.Duration {
-	return min(max(patienceLeast, x.rtt+x.rtt/4+50*time.Millisecond), patienceMost)
+// patience is the timeout of a probe.
+func (x *pathState) patience() time.Duration {
+	return min(max(minPatience, x.rtt+x.rtt/4+50*time.Millisecond), maxPatience)
 }
 
-// suspect reports whether the last probe by the way was missed.
-func (x *way) suspect() bool { return x.missed > 0 }
+// suspect reports whether the last probe was missed.
+func (x *pathState) suspect() bool { return x.missed > 0 }
 
-// dead reports whether so many were missed that traffic must not wait for it.
-func (x *way) dead() bool { return x.missed >= tooMissed }
+// dead reports whether so many probes were missed that traffic must leave the path.
+func (x *pathState) dead() bool { return x.missed >= tooMissed }
 
-// A missed probe weighs less where data came by the way meanwhile: either the
-// probe or its reply was lost, or the way carries in one direction only.
+// A missed probe weighs less if data was received by the path meanwhile: either the
+// probe or its reply was lost, or the path works in one direction only.
 const (
 	missedAlone = 2
 	missedAmong = 1
-	tooMissed   = 2*missedAlone + missedAmong // three, of which one may be from before it died
+	tooMissed   = 2*missedAlone + missedAmong // three probes, of which one may be from before the path died
 )
 
 func (m *Machine) send(s Send) { m.out.Send = append(m.out.Send, s) }
 
-// probe sends a probe by the way, padded to size bytes with its headers (0: not).
-func (m *Machine) probe(x *way, size int) {
+// probe sends a probe by a path, padded to size bytes with its headers (0: not padded).
+func (m *Machine) probe(x *pathState, size int) {
 	p := pending{token: m.random(), at: m.now, size: size}
 	if len(x.pending) == maxPending {
 		x.pending = x.pending[1:]
@@ -57,14 +57,14 @@ func (m *Machine) probe(x *way, size int) {
 	m.send(Send{Path: x.path, Body: Probe{p.token}.Append(nil), Size: size})
 }
 
-// heard notes that something authentic came by a path, and gets to know it. What
-// comes by a way does not prove that something gets there: only replies do that.
-// Data is taken for one, since it mostly answers data; other messages are not.
+// heard notes that an authentic packet was received by a path, and adds the path if it
+// is new. Receiving does not prove that our packets arrive: only replies do. Data
+// counts as a reply, since it mostly answers data. Other messages do not.
 func (m *Machine) heard(from Path, data bool) {
-	x := m.way(from)
+	x := m.state(from)
 	if x == nil {
 		if from.Relay() {
-			return // through our relay, from a peer that has none
+			return // through our relay, from a peer without one
 		}
 		if x = m.add(from.Addr, Reflexive); x == nil {
 			return
@@ -82,9 +82,9 @@ func (m *Machine) heard(from Path, data bool) {
 	}
 }
 
-// check probes a way that the peer uses, at once: our NAT lets its packets in, so
-// the reply will come. It costs budget, or a peer could aim us at others.
-func (m *Machine) check(x *way) {
+// check probes at once a path that the peer uses: our NAT lets its packets in. It is
+// subject to the budget, so that a peer cannot direct our probes at others.
+func (m *Machine) check(x *pathState) {
 	if m.now.Sub(x.sent) >= 50*time.Millisecond && m.budget.take(m.now) {
 		m.probe(x, 0)
 	}
@@ -100,11 +100,10 @@ func (m *Machine) answer(from Path, p Probe) {
 	}
 }
 
-// answered proves the way: the token went by it and came back by it. From
-// elsewhere it proves nothing: a peer that we cannot reach there would have us
-// send to another.
+// answered proves a path: the token was sent and returned by it. A reply by another path
+// proves nothing, since a peer could otherwise direct our traffic at others.
 func (m *Machine) answered(from Path, r Reply) {
-	x := m.way(from)
+	x := m.state(from)
 	if x == nil {
 		return
 	}
@@ -138,19 +137,19 @@ func (m *Machine) answered(from Path, r Reply) {
 	}
 }
 
-// trip is one round trip and when its reply came.
+// trip is one round trip and the moment of its reply.
 type trip struct {
 	rtt time.Duration
 	at  time.Time
 }
 
-// sampleFor is how long a round trip counts for sample. The peer of an idle node is
-// measured less often: each of its round trips counts alone, for a longer memory
-// would hide for minutes that the way has become slower.
+// sampleFor is how long a round trip counts for sample. An idle peer is measured less
+// often, so that each of its round trips counts alone: otherwise it would take minutes
+// to notice that the path became slower.
 const sampleFor = 25 * time.Second
 
-// timed takes in a round trip.
-func (x *way) timed(d time.Duration, now time.Time) {
+// timed takes a round trip.
+func (x *pathState) timed(d time.Duration, now time.Time) {
 	d = max(d, time.Microsecond)
 	if x.rtt == 0 {
 		x.rtt, x.least = d, d
@@ -161,10 +160,9 @@ func (x *way) timed(d time.Duration, now time.Time) {
 	x.trips++
 }
 
-// sample is the least of the round trips within sampleFor, the last 4 at most, or the
-// last one: what a busy machine or a queue adds to one is not the distance to the
-// peer. 0: there was none.
-func (x *way) sample(now time.Time) time.Duration {
+// sample is the least of the last round trips within sampleFor, 4 at most, or the last
+// one, because queues and busy machines add to single ones. 0: there was none.
+func (x *pathState) sample(now time.Time) time.Duration {
 	if x.trips == 0 {
 		return 0
 	}
@@ -177,9 +175,9 @@ func (x *way) sample(now time.Time) time.Duration {
 	return least
 }
 
-// expire marks probes that were not answered in time.
+// expire marks the probes whose timeout is over as missed.
 func (m *Machine) expire() {
-	for _, x := range m.ways() {
+	for _, x := range m.all() {
 		keep := x.pending[:0]
 		for _, p := range x.pending {
 			if !p.missed && !m.now.Before(p.at.Add(x.patience())) {
@@ -194,18 +192,18 @@ func (m *Machine) expire() {
 	}
 }
 
-func (m *Machine) missed(x *way, p pending) {
+func (m *Machine) missed(x *pathState, p pending) {
 	if p.size > x.mtu.safe() {
 		x.mtu.failed(p.size, m.now)
-		return // it may have been too long; that says nothing of the way
+		return // it may have been too large
 	}
 	if !x.proven && !x.path.Relay() && x != m.current {
-		return // a round of punching, which counts for itself
+		return // part of a punching round
 	}
-	if p.size > 0 { // as long as what passed before: find out which of both it is
+	if p.size > 0 { // a size that passed before: the size or the path may be the cause
 		x.loss += (1 - x.loss) / 8
 		x.mtu.failed(p.size, m.now)
-		x.missed += missedAmong // which a short one that is answered takes back
+		x.missed += missedAmong // the reply to a probe without padding resets it
 		return
 	}
 	x.loss += (1 - x.loss) / 8
@@ -216,20 +214,11 @@ func (m *Machine) missed(x *way, p pending) {
 	}
 }
 
-// plain reports whether no NAT lies between: the peer is at an address that is
-// its own, and sees us at one of ours.
-func (m *Machine) plain(x *way) bool {
+// plain reports whether there is no NAT: the peer has an address of its own, and sees
+// us at one of ours.
+func (m *Machine) plain(x *pathState) bool {
 	if x == nil || x.path.Relay() || !x.proven || !m.ownOf(x.path.Addr) {
 		return false
 	}
-	return containsAddr(m.self.Own, x.seen)
-}
-
-func containsAddr(list []netip.AddrPort, a netip.AddrPort) bool {
-	for _, x := range list {
-		if x == a {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(m.self.Own, x.seen)
 }

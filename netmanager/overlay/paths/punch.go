@@ -2,40 +2,38 @@ package paths
 
 import "time"
 
-// schedule is when each address is probed in a round of punching, from its start.
-// The first probe opens our NAT and meets the peer's closed one; the later ones
-// pass when the peer's have opened that.
+// schedule is when each address is probed in a round of punching, from its start. The
+// first probe opens our NAT. Later ones pass the peer's NAT once its probes opened it.
 var schedule = []time.Duration{0, 100 * time.Millisecond, 300 * time.Millisecond, 700 * time.Millisecond, 1500 * time.Millisecond}
 
-// pace lies between probes to different addresses: cheap NATs choke on bursts.
+// pace is the wait between probes to different addresses: cheap NATs drop bursts.
 const pace = 10 * time.Millisecond
 
-// backoff is how long after a failed round the next begins.
+// backoff is the wait after failed rounds.
 var backoff = []time.Duration{5 * time.Second, 15 * time.Second, 45 * time.Second, 2 * time.Minute, 4 * time.Minute}
 
-// punch is the search for a direct way: rounds, further and further apart.
+// punch is the state of the search for a direct path, in rounds with growing waits.
 type punch struct {
 	active bool
 	began  time.Time
-	next   time.Time // when a round begins; zero: none is wanted
+	next   time.Time // when a round begins; zero: none is planned
 	fails  int       // rounds in a row that proved nothing
 }
 
-// rested reports whether the peer may have us begin a round by saying again what
-// it has said before.
+// rested reports whether the peer may begin a round by repeating its candidates.
 func (m *Machine) rested() bool {
 	return !m.punch.active && m.now.Sub(m.punch.began) > 2*time.Second
 }
 
-// again has the search begin from scratch, with the next step.
+// again restarts the search with the next step.
 func (m *Machine) again() {
 	if m.session && !m.asleep {
 		m.punch = punch{next: m.now}
 	}
 }
 
-// wantsRound reports whether a round is to begin at punch.next. The first is worth
-// its probes; others only while the path is used.
+// wantsRound reports whether a round begins at punch.next. Rounds after the first only
+// begin while there is traffic.
 func (m *Machine) wantsRound() bool {
 	return !m.punch.active && !m.punch.next.IsZero() && (m.punch.fails == 0 || m.used())
 }
@@ -48,7 +46,7 @@ func (m *Machine) begin() {
 	}
 	m.punch.active, m.punch.began = true, m.now
 	n := 0
-	for _, x := range m.ways() {
+	for _, x := range m.all() {
 		if x.path.Relay() || x.proven {
 			continue
 		}
@@ -57,7 +55,7 @@ func (m *Machine) begin() {
 	}
 }
 
-// mayPunch: where no UDP passes, none is sent.
+// mayPunch reports whether UDP passes on both sides.
 func (m *Machine) mayPunch() bool { return m.self.NAT != Blocked && m.theirs.NAT != Blocked }
 
 func (m *Machine) punching() {
@@ -66,14 +64,14 @@ func (m *Machine) punching() {
 	}
 	p := &m.punch
 	if m.wantsRound() && !p.next.After(m.now) {
-		m.ours.again() // the peer begins when it hears this
+		m.ours.again() // the peer begins a round when it receives them
 		m.begin()
 	}
 	if !p.active {
 		return
 	}
 	left := false
-	for _, x := range m.ways() {
+	for _, x := range m.all() {
 		if x.next.IsZero() || x.proven {
 			x.next = time.Time{}
 			continue
@@ -98,7 +96,7 @@ func (m *Machine) punching() {
 	}
 }
 
-// roundEnd is when the last probes of the round have had their time.
+// roundEnd is when the last probes of the round time out.
 func (m *Machine) roundEnd() time.Time {
 	end := m.punch.began
 	for _, x := range m.direct {
@@ -115,7 +113,7 @@ func (m *Machine) finish() {
 	p := &m.punch
 	p.active = false
 	if len(m.direct) == 0 {
-		return // until one is named
+		return // until there is an address
 	}
 	for _, x := range m.direct {
 		if x.proven {
@@ -138,7 +136,7 @@ func (m *Machine) punchWake(w *soonest) {
 		return
 	}
 	left := false
-	for _, x := range m.ways() {
+	for _, x := range m.all() {
 		if !x.next.IsZero() {
 			w.add(x.next)
 			left = true

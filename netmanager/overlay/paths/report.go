@@ -8,27 +8,26 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Report is what a machine knows of the way to its peer.
+// Report describes the path to the peer.
 type Report struct {
 	Path   Path
-	None   bool // there is no way at all
-	Proven bool // the peer has answered by it
+	None   bool // there is no path
+	Proven bool // the peer answered by it
 	RTT    time.Duration
 	MinRTT time.Duration // 0, as RTT: not measured yet
-	// Samples counts the round trips by the ways that were in use. Sample is the
-	// least of the last few seconds by this one, and Coord where the peer said with the last
-	// that it is; nil: it did not.
+	// Samples counts the round trips by paths in use. Sample is the least of the last few
+	// seconds by this one. Coord is the peer's coordinate in the last reply, or nil.
 	Samples uint64
 	Sample  time.Duration
 	Coord   *api.Coordinate
 	Loss    float64 // of probes, 0 to 1
 	MTU     int     // of packets with the outer IP header, at least 1280
-	Sized   bool    // MTU was measured; else it is what passes everywhere
-	Plain   bool    // no NAT lies between: each side is seen at an address of its own
+	Sized   bool    // MTU was measured; else it is the value that passes everywhere
+	Plain   bool    // there is no NAT: each side is seen at an address of its own
 	Seen    netip.AddrPort
-	Idle    bool   // nothing passed for long, so that no better way is looked for
-	Silent  bool   // traffic waits, and the peer has not answered for a second
-	Reason  string // why the path is no better one; "" on a direct path
+	Idle    bool   // there was no traffic for long, so that no better path is searched for
+	Silent  bool   // there is traffic, and the peer has not answered for a second
+	Reason  string // why there is no better path; "" on a direct path
 }
 
 func (r Report) differs(o Report) bool {
@@ -39,20 +38,20 @@ func (r Report) differs(o Report) bool {
 func (m *Machine) Report() Report {
 	x := m.current
 	if x == nil {
-		return Report{None: true, MTU: leastMTU, Idle: m.asleep, Silent: m.silent, Reason: "no address of the peer is known"}
+		return Report{None: true, MTU: minMTU, Idle: m.asleep, Silent: m.silent, Reason: "no address of the peer is known"}
 	}
 	r := Report{
 		Path: x.path, Proven: x.proven, RTT: x.rtt, MinRTT: x.least, Loss: x.loss, MTU: x.mtu.safe(), Sized: x.mtu.proven > 0 || x.mtu.tooBig > 0 || x.mtu.done,
 		Plain: m.plain(x), Seen: x.seen, Idle: m.asleep, Silent: m.silent, Samples: m.samples, Sample: x.sample(m.now), Coord: m.coord,
 	}
 	if x.path.Relay() {
-		r.Reason = m.why()
+		r.Reason = m.reason()
 	}
 	return r
 }
 
-// why says why traffic goes through the relay.
-func (m *Machine) why() string {
+// reason returns the reason why traffic takes the relay.
+func (m *Machine) reason() string {
 	p := m.punch
 	switch {
 	case !m.session:

@@ -8,7 +8,7 @@ import (
 // TestASlowerWayShowsAtOnceWhileIdle: of round trips in quick succession the least
 // counts; one of an idle peer counts alone, however short earlier ones were.
 func TestASlowerWayShowsAtOnceWhileIdle(t *testing.T) {
-	var x way
+	var x pathState
 	now := time.Unix(1000, 0)
 	if got := x.sample(now); got != 0 {
 		t.Errorf("without a round trip the sample is %s", got)

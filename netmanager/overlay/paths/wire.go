@@ -10,76 +10,74 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// ErrMalformed is what Parse says of bytes that no machine sends.
+// ErrMalformed is the error of Parse.
 var ErrMalformed = errors.New("malformed path message")
 
-// MaxCandidates is how many addresses a peer may name.
+// MaxCandidates bounds the addresses that a peer may send.
 const MaxCandidates = 8
 
-// Message is what two machines tell one another inside their session: Probe,
-// Reply, Candidates or Ack. Bytes after it are padding.
+// Message is a message between two machines inside their session: Probe, Reply,
+// Candidates or Ack. Bytes after it are padding.
 type Message interface {
-	// Append appends the message as it is on the wire.
+	// Append appends the encoded message to b.
 	Append(b []byte) []byte
 }
 
-// Probe asks for a Reply by the path that it came by. It is as long as that.
+// Probe requests a Reply by the same path. It has the length of a Reply.
 type Probe struct {
-	Token uint64 // cannot be guessed: whoever repeats it has received it
+	Token uint64 // cannot be guessed, so that a Reply proves receipt
 }
 
 // Reply answers a Probe.
 type Reply struct {
 	Token uint64
-	Seen  netip.AddrPort // where the probe came from; zero: through a relay
-	// Coord is where the machine is in the latency space, for what the round trip
-	// says of that must be reckoned with where the other is now; nil: it does not
-	// say. It has single precision, no Adjustment, and maxDimensions at most.
+	Seen  netip.AddrPort // the probe's source; zero: a relay
+	// Coord is the sender's current coordinate in the latency space, or nil. It has
+	// single precision, no Adjustment, and maxDimensions at most.
 	Coord *api.Coordinate
 }
 
-// Candidates are the addresses under which a machine may be reached. A later Rev
-// replaces an earlier one.
+// Candidates are the addresses of a machine. A higher Rev replaces a lower one.
 type Candidates struct {
-	Boot  uint32 // of the machine: not 0, and another after its restart
+	Boot  uint32 // of the process: not 0, and different after a restart
 	Rev   uint32
 	NAT   NAT
-	Life  time.Duration // that the NAT keeps a mapping; whole seconds, 0: not known
-	Punch bool          // probe them now: we probe yours
-	Moved bool          // we have changed networks: what was proven is not
+	Life  time.Duration // for which the NAT keeps a mapping; whole seconds, 0: not known
+	Punch bool          // probe these now: the sender probes yours
+	Moved bool          // the sender changed networks: no path is proven any more
 	List  []Candidate
 }
 
-// Candidate is one such address.
+// Candidate is an address of a machine.
 type Candidate struct {
 	Origin Origin
 	Addr   netip.AddrPort
 }
 
-// Ack says that Candidates were taken in.
+// Ack acknowledges Candidates.
 type Ack struct{ Rev uint32 }
 
-// Origin says how an address is known.
+// Origin says where an address is known from.
 type Origin uint8
 
 // The origins of addresses.
 const (
 	Own       Origin = iota // of an interface of the machine
 	Mapped                  // as the machine's relay sees it
-	Static                  // by the operator's word
-	Record                  // named by the cluster
-	Reflexive               // seen by us: an authentic message came from it
+	Static                  // configured by the operator
+	Record                  // in the record from the cluster
+	Reflexive               // source of an authentic message
 )
 
-// NAT is what a machine knows of the NAT before it.
+// NAT is the kind of NAT that a machine is behind.
 type NAT uint8
 
-// The kinds of NAT that matter to the other side.
+// The kinds of NAT.
 const (
 	Unknown NAT = iota
-	Open        // none: seen at an own address
-	Easy        // one mapping, whoever is spoken to
-	Hard        // another mapping for each destination ("symmetric")
+	Open        // none: seen at an address of its own
+	Easy        // one mapping for all destinations
+	Hard        // a mapping per destination ("symmetric")
 	Blocked     // no UDP passes
 )
 
@@ -99,18 +97,18 @@ const (
 	flagMoved = 2
 )
 
-// Append is Message's.
+// Append implements Message.
 func (p Probe) Append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(append(b, typeProbe), p.Token)
 	return append(b, make([]byte, probeLen-9)...)
 }
 
-// Append is Message's.
+// Append implements Message.
 func (r Reply) Append(b []byte) []byte {
 	return appendCoord(appendAddr(binary.BigEndian.AppendUint64(append(b, typeReply), r.Token), r.Seen), r.Coord)
 }
 
-// Append is Message's. Of a longer list the first MaxCandidates are said.
+// Append implements Message. It encodes the first MaxCandidates.
 func (c Candidates) Append(b []byte) []byte {
 	var flags byte
 	if c.Punch {
@@ -129,12 +127,12 @@ func (c Candidates) Append(b []byte) []byte {
 	return b
 }
 
-// Append is Message's.
+// Append implements Message.
 func (a Ack) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(append(b, typeAck), a.Rev)
 }
 
-// Parse reads a message. It allocates nothing that b does not pay for.
+// Parse decodes a message. It allocates no more than len(b) justifies.
 func Parse(b []byte) (Message, error) {
 	if len(b) == 0 {
 		return nil, ErrMalformed
@@ -183,8 +181,8 @@ func parseCandidates(b []byte) (Message, error) {
 	return c, nil
 }
 
-// appendAddr appends the address as IPv6 (IPv4 mapped) and its port; the zero
-// AddrPort is zeros.
+// appendAddr appends the address as IPv6 (IPv4 mapped) and its port. The zero AddrPort
+// is encoded as zeros.
 func appendAddr(b []byte, a netip.AddrPort) []byte {
 	var ip [16]byte
 	if a.IsValid() {
@@ -201,8 +199,8 @@ func parseAddr(b []byte) netip.AddrPort {
 	return netip.AddrPortFrom(ip, port)
 }
 
-// appendCoord appends how many dimensions there are, error, height and vector; of
-// no coordinate nothing.
+// appendCoord appends the number of dimensions, error, height and vector, or nothing
+// if there is no coordinate.
 func appendCoord(b []byte, c *api.Coordinate) []byte {
 	if c == nil || len(c.Vec) == 0 || len(c.Vec) > maxDimensions {
 		return b
@@ -214,8 +212,8 @@ func appendCoord(b []byte, c *api.Coordinate) []byte {
 	return b
 }
 
-// parseCoord reads what appendCoord wrote; nil where there is none. What the
-// numbers are is for whoever reckons with them to judge.
+// parseCoord decodes a coordinate; nil if there is none. The caller has to check the
+// numbers.
 func parseCoord(b []byte) *api.Coordinate {
 	if len(b) == 0 || b[0] == 0 || b[0] > maxDimensions || len(b) < 1+4*(2+int(b[0])) {
 		return nil

@@ -1,9 +1,9 @@
-// Package plane says what the overlay's core wants of the kernel: which
-// addresses are whose, who may call whom, which backends stand behind a semantic
-// address, and how peers are reached. It holds plain values and decides nothing;
-// netmanager/dataplane and netmanager/link make them true.
+// Package plane has the configuration that the overlay's core wants the kernel to
+// have: to which service an address belongs, which services may call each other,
+// which backends a semantic address has, and how peers are reached. It has plain
+// values; netmanager/dataplane and netmanager/link apply them.
 //
-// All addresses are IPv4; each stands for its IPv6 twin too (api.NetRanges).
+// All addresses are IPv4. Each stands for its IPv6 twin too (wire.NetRanges).
 //
 //	change := plane.Change{SetServices: []plane.Service{{Address: vip, Ident: 7, Backends: backends}}}
 package plane
@@ -13,10 +13,11 @@ import (
 	"net/netip"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Ident stands for a service within one node's plane. 0 is nobody. It is given
-// by the core, kept over restarts, and means nothing on another node.
+// Ident identifies a service within one node's plane. 0 is no service. The core
+// allocates it and keeps it across restarts. It has no meaning on another node.
 type Ident uint32
 
 // State is all that a plane should hold.
@@ -30,8 +31,8 @@ type State struct {
 }
 
 // Change is a step from one state to another. It is applied as one transaction:
-// drops first, then sets; a set replaces what has the same key. Dropping what is
-// not there succeeds.
+// drops first, then sets. A set replaces the value with the same key. Dropping a
+// key that does not exist succeeds.
 type Change struct {
 	Node          *Node
 	DropEndpoints []netip.Addr
@@ -44,26 +45,26 @@ type Change struct {
 	SetSources    []Source
 	Allow         []Pair
 	SetPeers      []Peer
-	// End ends the flows that go to these instance addresses: the backend is dead,
-	// and who talks to it shall notice now. Flows of others are untouched. Retry ends
-	// those alone that nobody has answered yet, of TCP: whether the backend is dead is not
-	// known. Who waits for such an answer is told nothing by either. It tries again by
-	// itself, after a second at first, and goes then where new flows go.
+	// End ends the flows to these instance addresses: the backend is dead, and its
+	// clients should notice now. Retry ends only those TCP flows that were not answered
+	// yet, because it is not known whether the backend is dead. The client of such a flow
+	// is not informed: it retransmits, first after a second, and reaches a backend that
+	// accepts new flows.
 	End, Retry []netip.Addr
 }
 
-// Node is what holds for the whole plane.
+// Node configures the plane as a whole.
 type Node struct {
-	Ranges api.NetRanges
+	Ranges wire.NetRanges
 	Subnet netip.Prefix // of this node; zero: no lease yet
-	Prefix string       // begins the names of all devices, tables and rules of ours: "tl"
-	Tunnel string       // device that tunnelled peers are behind
-	Hold   string       // device that packets go to of which the plane does not know the way
+	Prefix string       // begins the names of all our devices, tables and rules: "tl"
+	Tunnel string       // device of the tunnel
+	Hold   string       // device of the packet queue, for packets to or from unknown addresses
 	VXLAN  uint16       // UDP port of the VXLAN device, 0: none
-	// Closed are networks that instances may not reach, beside the host's own
-	// addresses and the networks that it is directly connected to, which they never
-	// reach; Open are exceptions from both. All else outside the ranges is reached
-	// with the host's address (masquerade).
+	// Closed are networks that instances may not reach, in addition to the host's own
+	// addresses and the networks to which it is directly connected. Open are exceptions
+	// from both. Everything else outside the ranges is reached with the host's address
+	// (masquerade).
 	Closed, Open []netip.Prefix
 }
 
@@ -76,8 +77,8 @@ type Endpoint struct {
 }
 
 // Service is a semantic address. Its key is that address; a service with two
-// policies is two of them. New flows go to the backends in turn, in proportion to
-// their weights. No backend: new flows are refused at once (TCP reset, ICMP
+// policies has two. New flows go to the backends in turn, in proportion to their
+// weights. Without a backend, new flows are refused at once (TCP reset, ICMP
 // unreachable), so that clients fail fast.
 type Service struct {
 	Address  netip.Addr
@@ -85,55 +86,56 @@ type Service struct {
 	Backends []Backend
 }
 
-// Backend takes Weight of every sum of weights new flows. Weight is 1 to 16.
+// Backend receives Weight new flows out of the sum of all weights. Weight is 1 to 16.
 type Backend struct {
 	Address netip.Addr
 	Weight  int
 }
 
-// Source is a remote instance's address and whose it is. Its key is the address.
+// Source is a remote instance's address and its service. Its key is the address.
 type Source struct {
 	Address netip.Addr
 	Ident   Ident
 }
 
-// Pair allows flows from one service to another; answers are always allowed.
+// Pair allows flows from one service to another. Answers are always allowed.
 type Pair struct{ From, To Ident }
 
-// Peer is a node and the way to it. Its key is Key.
+// Peer is a node and the path to it. Its key is Key.
 type Peer struct {
 	Key     api.PeerKey
 	Subnets []netip.Prefix
-	Path    api.PathKind // that ours take: route or vxlan; anything else is the tunnel device
-	// Via is the peer's address on the clear network, for route and vxlan, there and back.
+	Path    api.PathKind // of our packets: route or vxlan; anything else is the tunnel device
+	// Via is the peer's address on the unencrypted network, for route and vxlan in both
+	// directions.
 	Via netip.Addr
-	// Takes are the ways from Via that packets of its subnets are taken in by. They are
-	// always taken in from the tunnel, which has checked whose they are; from no other way.
+	// Takes are the kernel paths from Via by which packets of the peer's subnets are
+	// accepted. From the tunnel, which authenticates them, they are always accepted.
 	Takes Ways
-	MTU   int // of inner packets; larger ones are answered with ICMP. 0: the device's
+	MTU   int // of inner packets; larger ones are answered with ICMP. 0: that of the device
 }
 
-// Ways are the kernel's ways between two nodes, any of which may be taken at a time.
+// Ways are kernel paths between two nodes.
 type Ways struct {
 	Route bool `json:"route,omitempty"`
 	VXLAN bool `json:"vxlan,omitempty"`
 }
 
-// Or are the ways of both.
+// Or returns the paths in w or o.
 func (w Ways) Or(o Ways) Ways { return Ways{w.Route || o.Route, w.VXLAN || o.VXLAN} }
 
-// Usage says what was used since the plane was made; counters only grow. What is
-// dropped from the plane is forgotten: it counts from 0 if it comes again.
+// Usage has counters since the plane was made. They only grow. The counter of a key
+// that was dropped and set again begins at 0.
 type Usage struct {
 	Services map[netip.Addr]uint64     // new flows, by semantic address
 	Backends map[netip.Addr]uint64     // new flows, by backend's address
-	Sources  map[netip.Addr]uint64     // packets from remote instances, answers too: a long flow counts as use
-	Peers    map[api.PeerKey][2]uint64 // bytes to and from, where the kernel carries them; else absent
+	Sources  map[netip.Addr]uint64     // packets from remote instances, answers included
+	Peers    map[api.PeerKey][2]uint64 // bytes sent and received by kernel paths; absent otherwise
 	Denied   uint64                    // packets that policy dropped
-	Forged   uint64                    // packets whose source was not the sender's
+	Forged   uint64                    // packets with a source that the sender may not use
 }
 
-// VXLANDevice is the name of the VXLAN device, where Node.VXLAN asks for one.
+// VXLANDevice is the name of the VXLAN device, if Node.VXLAN is set.
 func VXLANDevice(prefix string) string { return prefix + "vxlan" }
 
 // Device is the name of the host's end of an endpoint's veth pair.

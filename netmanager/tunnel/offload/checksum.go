@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// sum adds b to an Internet checksum (RFC 1071), unfolded. It adds eight bytes at
-// a time, with the carry: the sum of larger words folds to that of smaller ones.
+// sum adds b to an unfolded Internet checksum (RFC 1071). It adds eight bytes at a time with
+// the carry: the sum of larger words folds to that of smaller ones.
 func sum(b []byte, s uint64) uint64 {
 	var c uint64
 	for len(b) >= 32 {
@@ -35,7 +35,7 @@ func sum(b []byte, s uint64) uint64 {
 	return s
 }
 
-// fold makes 16 bits of a sum, not yet complemented.
+// fold folds a sum to 16 bits, not complemented.
 func fold(s uint64) uint16 {
 	s = s>>32 + s&0xffffffff
 	s = s>>16&0xffff + s>>32 + s&0xffff
@@ -44,8 +44,8 @@ func fold(s uint64) uint16 {
 	return uint16(s)
 }
 
-// valid reports whether the transport checksum of a whole packet holds. UDP over
-// IPv4 without one does not: there is nothing to hold.
+// valid reports whether the transport checksum of a packet is correct. UDP over IPv4 without a
+// checksum is not valid.
 func (l layout) valid(p []byte) bool {
 	if l.proto == protoUDP && p[l.l4+csumUDP] == 0 && p[l.l4+csumUDP+1] == 0 {
 		return false
@@ -53,18 +53,18 @@ func (l layout) valid(p []byte) bool {
 	return fold(sum(p[l.l4:], l.pseudo(p, len(p)))) == 0xffff
 }
 
-// Complete computes the checksum of p that begins at start and stands off bytes
-// after; where it stands, the sum of a pseudo header is already.
+// complete computes the checksum of p from start and writes it off bytes after start, where the
+// sum of the pseudo header is.
 func complete(p []byte, start, off int) {
 	s := ^fold(sum(p[start:], 0))
-	if s == 0 { // UDP: zero would mean none; for the others both are right
+	if s == 0 { // in UDP zero means none; in other protocols both are correct
 		s = 0xffff
 	}
 	binary.BigEndian.PutUint16(p[start+off:], s)
 }
 
-// Complete computes the transport checksum of a packet that carries a partial one,
-// for devices that cannot. It reports whether the packet is one that can.
+// Complete completes the partial transport checksum of a packet, for devices that do not. It
+// reports whether the packet is TCP or UDP.
 func Complete(p []byte) bool {
 	l, ok := parse(p)
 	if ok {

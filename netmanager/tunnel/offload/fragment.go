@@ -2,8 +2,8 @@ package offload
 
 import "encoding/binary"
 
-// LeastIPv6 is the length of IPv6 packets that every link has to carry (RFC 8200,
-// section 5): no sender makes them shorter, whatever it is told.
+// LeastIPv6 is the length of IPv6 packets that every link must carry (RFC 8200, section 5).
+// Senders do not go below it.
 const LeastIPv6 = 1280
 
 // The fragment header (RFC 8200, section 4.5).
@@ -16,16 +16,15 @@ const (
 	fragmentOffset = 0xfff8
 )
 
-// Fragment cuts a segment, an IPv6 packet that a link is too narrow for, into
-// fragments of at most mtu bytes, as a link has to that carries less than LeastIPv6
-// bytes at once: the receiving kernel puts them together. It reports false, having
-// yielded nothing, for what cannot be cut. A fragment is good until yield returns.
+// Fragment splits an IPv6 packet into fragments of at most mtu bytes, as a link must do whose MTU
+// is below LeastIPv6; the receiving kernel reassembles them. It reports false without a yield if
+// the packet cannot be fragmented. A fragment is valid until yield returns.
 func Fragment(seg Segment, mtu int, id uint32, yield func(fragment []byte)) bool {
 	p := seg.Packet
 	if len(p) < 40 || p[0]>>4 != 6 || p[6] == protoHopByHop || p[6] == protoRouting {
 		return false
 	}
-	if seg.Partial { // of fragments nobody could complete it
+	if seg.Partial { // a partial checksum cannot be completed in fragments
 		l, ok := parse(p)
 		if !ok {
 			return false

@@ -5,39 +5,38 @@ import (
 	"encoding/binary"
 )
 
-// maxOpen is how many flows are joined at a time. More flows than that within one
-// batch share it too thinly for joining to matter.
+// maxOpen is how many flows are joined at a time. With more flows in one batch joining saves
+// little.
 const maxOpen = 8
 
-// maxParts is how many packets are joined: as many as the kernel would
-// (UDP_MAX_SEGMENTS at its smallest), and few enough for one writev.
+// maxParts is how many packets are joined: the smallest UDP_MAX_SEGMENTS of kernels, and few
+// enough for one writev.
 const maxParts = 64
 
-// Joiner joins packets of a flow that follow one another (generic receive
-// offload). What it is given must stay until Flush; headers are changed in place.
-// Packets of a flow keep their order.
+// Joiner joins consecutive packets of a flow (generic receive offload). Packets must stay
+// unchanged until Flush; the joiner modifies their headers. Packets of a flow keep their order.
 type Joiner struct {
-	TCP, UDP bool // whether the device takes joined packets of that kind
+	TCP, UDP bool // whether the device takes joined packets of the protocol
 
 	items []item
-	open  [maxOpen]int // items that may grow, of different flows, the latest first
+	open  [maxOpen]int // items that may grow, one per flow, the latest first
 	opens int
 }
 
-// item is a packet to be, of its parts.
+// item is a packet made of parts.
 type item struct {
 	vnet    [VnetLen]byte
-	parts   [][]byte // the first is room for vnet, the second has the header
+	parts   [][]byte // the first is vnet, the second has the header
 	l       layout
 	partial bool
 	size    int    // of each payload but the last
 	total   int    // of the whole packet
-	seq     uint32 // TCP: that comes next
-	more    byte   // TCP: flags that the last part brought
+	seq     uint32 // TCP: next sequence number
+	more    byte   // TCP: flags of the last part
 }
 
-// Add takes a packet. It reports false for one that is partial and cannot be: the
-// kernel would not know what to complete.
+// Add takes a packet. It refuses a partial one that is neither TCP nor UDP, whose checksum the
+// kernel could not complete.
 func (j *Joiner) Add(p []byte, partial bool) bool {
 	l, ok := parse(p)
 	if !ok {
@@ -88,15 +87,15 @@ func (j *Joiner) joins(l layout) bool {
 	return l.proto == protoTCP && j.TCP || l.proto == protoUDP && j.UDP
 }
 
-// plain reports whether a packet may be joined with others at all.
+// plain reports whether the flags of a packet allow joining.
 func (l layout) plain(p []byte) bool {
 	return l.proto != protoTCP || p[l.l4+13]&^(tcpFIN|tcpPSH|tcpCWR|0x10|0x40) == 0 // ACK, ECE
 }
 
-// add begins an item.
+// add starts an item.
 func (j *Joiner) add(p []byte, l layout, partial bool) *item {
 	if len(j.items) < cap(j.items) {
-		j.items = j.items[:len(j.items)+1] // with the parts that an earlier one had
+		j.items = j.items[:len(j.items)+1] // reuses the parts of an earlier item
 	} else {
 		j.items = append(j.items, item{})
 	}
@@ -105,7 +104,7 @@ func (j *Joiner) add(p []byte, l layout, partial bool) *item {
 	return it
 }
 
-// find is where in open the packet's flow is, or -1.
+// find returns the index in open of the packet's flow, or -1.
 func (j *Joiner) find(p []byte, l layout) int {
 	for i, k := range j.open[:j.opens] {
 		it := &j.items[k]
@@ -126,7 +125,7 @@ func (l layout) addrs(p []byte) []byte {
 	return p[12:20]
 }
 
-// shut lets the item at i of open grow no more.
+// shut removes the item at i from open.
 func (j *Joiner) shut(i int) {
 	if i >= 0 {
 		j.opens--
@@ -134,8 +133,7 @@ func (j *Joiner) shut(i int) {
 	}
 }
 
-// takes reports whether p, of the item's flow, continues it: cutting the whole
-// again would give p back.
+// takes reports whether p continues the item: splitting the result would yield p again.
 func (it *item) takes(p []byte, l layout) bool {
 	h := it.parts[1]
 	if l.payload != it.l.payload || len(p)-l.payload > it.size || it.total+len(p)-l.payload > MaxPacket {
@@ -146,7 +144,7 @@ func (it *item) takes(p []byte, l layout) bool {
 			return false
 		}
 	} else {
-		// With "don't fragment" the identification means nothing (RFC 6864).
+		// With "don't fragment" set the identification has no meaning (RFC 6864).
 		id := binary.BigEndian.Uint16(p[4:]) - binary.BigEndian.Uint16(h[4:])
 		if p[1] != h[1] || p[6] != h[6] || p[8] != h[8] || !bytes.Equal(p[20:l.l4], h[20:l.l4]) ||
 			p[6]&0x40 == 0 && int(id) != len(it.parts)-1 {
@@ -163,8 +161,8 @@ func (it *item) takes(p []byte, l layout) bool {
 		bytes.Equal(t[14:16], u[14:16]) && bytes.Equal(t[18:], u[18:]) // window, options
 }
 
-// Flush gives all packets, each in parts of which the first is its vnet header, and
-// forgets them. It goes on after an error, and returns the first.
+// Flush writes all packets, each in parts of which the first is the vnet header, and removes
+// them. It continues after an error, and returns the first.
 func (j *Joiner) Flush(write func(parts [][]byte) error) error {
 	var first error
 	for i := range j.items {

@@ -1,12 +1,10 @@
-// Package offload does in user space what a network card does with segmentation
-// offload: it cuts the large packets that a TUN device with vnet headers gives
-// (Splitter), and joins received ones into such packets (Joiner). It looks at
-// nothing but bytes, allocates nothing once it is warm, and copies no payload.
+// Package offload does segmentation and receive offload in user space: it splits the large
+// packets of a TUN device with vnet headers (Splitter), and joins received packets into such
+// packets (Joiner). In steady state it allocates nothing, and it copies no payload.
 //
-// Transport checksums may stay partial on the way, that is, cover the pseudo
-// header only, as the kernel leaves them for a card: who carries the packets
-// protects them better than a checksum. The receiving kernel completes them where
-// a packet leaves for a real wire.
+// Transport checksums may stay partial, that is, cover the pseudo header only, as the kernel
+// leaves them for a network card: the carrier authenticates packets, which is stronger than a
+// checksum. The receiving kernel completes them when a packet leaves for a real wire.
 //
 //	for s.Start(frame); s.Next(&seg); { send(seg.Packet, seg.Partial) }
 //	for each received packet { j.Add(packet, partial) }
@@ -18,8 +16,8 @@ import (
 	"errors"
 )
 
-// VnetLen is the length of the vnet header (struct virtio_net_hdr,
-// linux/virtio_net.h) before each packet. Its integers have the host's order.
+// VnetLen is the length of the vnet header (struct virtio_net_hdr, linux/virtio_net.h) before
+// each packet, in bytes. Its integers have the host's byte order.
 const VnetLen = 10
 
 // Flags and types of a vnet header.
@@ -31,16 +29,16 @@ const (
 	gsoTCP6  = 4
 	gsoUDP   = 5
 	gsoECN   = 0x80
-	csumTCP  = 16 // where the checksum is in a TCP header
+	csumTCP  = 16 // offset of the checksum in a TCP header
 	csumUDP  = 6
 	protoTCP = 6
 	protoUDP = 17
 )
 
-// MaxPacket is the longest packet that a vnet header goes with.
+// MaxPacket is the longest packet after a vnet header, in bytes.
 const MaxPacket = 65535
 
-// ErrMalformed is a frame that the kernel would not make.
+// ErrMalformed is a frame that the kernel would not produce.
 var ErrMalformed = errors.New("malformed packet")
 
 // vnet is a vnet header.
@@ -64,16 +62,16 @@ func (v vnet) put(b []byte) {
 	o.PutUint16(b[8:], v.csumOff)
 }
 
-// layout is where things are in a TCP or UDP packet that is no fragment.
+// layout has the offsets in a TCP or UDP packet that is not a fragment.
 type layout struct {
 	v6      bool
 	proto   byte
-	l4      int // where the transport header begins
+	l4      int // offset of the transport header
 	payload int
 }
 
-// parse finds the layout of a packet; false for all that is neither TCP nor UDP
-// directly after an IP header, is a fragment, or lies about its lengths.
+// parse returns the layout of a packet. It reports false unless the packet is TCP or UDP directly
+// after an IP header, is not a fragment, and has consistent lengths.
 func parse(p []byte) (layout, bool) {
 	if len(p) < 20 {
 		return layout{}, false
@@ -107,7 +105,7 @@ func parse(p []byte) (layout, bool) {
 	return l, false
 }
 
-// csum is where the checksum of the layout is within the transport header.
+// csum returns the offset of the checksum within the transport header.
 func (l layout) csum() int {
 	if l.proto == protoTCP {
 		return csumTCP
@@ -115,8 +113,7 @@ func (l layout) csum() int {
 	return csumUDP
 }
 
-// setLen writes the lengths and the IP header's checksum for a packet of n bytes
-// whose header is h.
+// setLen writes the lengths and the IP header's checksum of a packet of n bytes with header h.
 func (l layout) setLen(h []byte, n int) {
 	if l.v6 {
 		binary.BigEndian.PutUint16(h[4:], uint16(n-40))
@@ -130,7 +127,7 @@ func (l layout) setLen(h []byte, n int) {
 	}
 }
 
-// pseudo is the sum of the pseudo header of a packet of n bytes whose header is h.
+// pseudo returns the sum of the pseudo header of a packet of n bytes with header h.
 func (l layout) pseudo(h []byte, n int) uint64 {
 	addrs := h[12:20]
 	if l.v6 {
@@ -139,7 +136,7 @@ func (l layout) pseudo(h []byte, n int) uint64 {
 	return sum(addrs, uint64(l.proto)+uint64(n-l.l4))
 }
 
-// setPartial writes the checksum of the pseudo header alone.
+// setPartial writes the partial checksum.
 func (l layout) setPartial(h []byte, n int) {
 	binary.BigEndian.PutUint16(h[l.l4+l.csum():], fold(l.pseudo(h, n)))
 }

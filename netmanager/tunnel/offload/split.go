@@ -2,30 +2,30 @@ package offload
 
 import "encoding/binary"
 
-// Segment is a packet that fits the wire. Partial says that its transport checksum
-// covers the pseudo header only; such a packet is TCP or UDP and no fragment.
+// Segment is a packet that fits the wire. Partial says that its transport checksum is partial;
+// such a packet is TCP or UDP and not a fragment.
 type Segment struct {
 	Packet  []byte
 	Partial bool
 }
 
-// Splitter cuts one frame after the other. The zero Splitter is ready.
+// Splitter splits one frame after the other. The zero Splitter is ready for use.
 type Splitter struct {
-	p       []byte // the packet; what lies before at is used up
+	p       []byte // the packet; bytes before at may be overwritten
 	l       layout
-	at      int // of the next payload
+	at      int // offset of the next payload
 	size    int // of each payload but the last
 	index   int
 	id      uint16 // IPv4: of the first segment
 	seq     uint32 // TCP: of the first
 	flags   byte   // TCP: of the whole
 	partial bool
-	whole   bool // the packet goes as it is
+	whole   bool // the packet is not split
 	header  [60 + 60]byte
 }
 
-// Start begins with a frame, a vnet header and a packet, of which the segments
-// will be parts: it must stay until the last is used. ErrMalformed yields none.
+// Start takes a frame. The segments share its memory, and it must stay unchanged until the last
+// is used. After ErrMalformed there are no segments.
 func (s *Splitter) Start(frame []byte) error {
 	s.p, s.whole = nil, false
 	if len(frame) < VnetLen+20 {
@@ -44,7 +44,7 @@ func (s *Splitter) Start(frame []byte) error {
 			return ErrMalformed
 		}
 		if s.partial = ok && start == l.l4 && off == l.csum(); !s.partial {
-			complete(p, start, off) // of something that the other end could not find again
+			complete(p, start, off) // the other end could not locate this checksum
 		}
 		return nil
 	}
@@ -76,8 +76,7 @@ const (
 	tcpCWR = 0x80
 )
 
-// Size is how long the segments are of which the next begins a run of equals, and
-// how many are left.
+// Size returns the length of the next segment, and how many segments are left.
 func (s *Splitter) Size() (each, left int) {
 	switch {
 	case s.p == nil:
@@ -89,9 +88,8 @@ func (s *Splitter) Size() (each, left int) {
 	return s.l.payload + min(s.size, rest), (rest + s.size - 1) / s.size
 }
 
-// Next sets seg to the next segment, and reports whether there was one. It is good
-// until Next is called again: each header is written over the end of the payload
-// before, which has been used by then.
+// Next sets seg to the next segment, and reports whether there was one. The segment is valid until
+// the next call, which writes the next header over the end of its payload.
 func (s *Splitter) Next(seg *Segment) bool {
 	if s.p == nil {
 		return false

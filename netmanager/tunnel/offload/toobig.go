@@ -2,10 +2,9 @@ package offload
 
 import "encoding/binary"
 
-// TooBig is a frame that tells the sender of a packet that the path takes no more
-// than mtu bytes: ICMP "fragmentation needed" (RFC 1191) or ICMPv6 "packet too big"
-// (RFC 4443), from the packet's destination. It is nil where none may be sent: in
-// answer to what is no packet, to a fragment other than the first, or to an ICMP error.
+// TooBig returns a frame that tells the sender of a packet that the path's MTU is mtu: ICMP
+// "fragmentation needed" (RFC 1191) or ICMPv6 "packet too big" (RFC 4443), from the packet's
+// destination. It is nil if packet is malformed, a later fragment, or an ICMP error.
 func TooBig(packet []byte, mtu int) []byte {
 	switch {
 	case len(packet) >= 20 && packet[0]>>4 == 4:

@@ -14,13 +14,11 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// A handshake message ends in two MACs. The first, keyed by the receiver's public
-// key, shows that the sender knows whom it talks to, and keeps a node silent
-// before scanners. The second shows that the sender has had our cookie at the
-// address that it sends from; it is asked for while there is more to do than can
-// be done.
+// A handshake message ends in two MACs. The first is keyed by the receiver's public key: a node
+// does not answer senders that do not know it, such as scanners. The second proves that the
+// sender received a cookie at its address. It is required under load.
 
-// macKey keys the first MAC of messages to peer.
+// macKey returns the key of the first MAC of messages to peer.
 func macKey(peer api.PeerKey) [32]byte {
 	return blake2s.Sum256(append([]byte("treeline tunnel mac1"), peer[:]...))
 }
@@ -32,7 +30,7 @@ func mac(key, b []byte) (out [macLen]byte) {
 	return out
 }
 
-// cookieAEAD seals cookies that the owner of the key gives.
+// cookieAEAD returns the AEAD that seals the owner's cookies.
 func cookieAEAD(owner api.PeerKey) interface {
 	Seal(dst, nonce, plaintext, data []byte) []byte
 	Open(dst, nonce, ciphertext, data []byte) ([]byte, error)
@@ -42,7 +40,7 @@ func cookieAEAD(owner api.PeerKey) interface {
 	return a
 }
 
-// Sign sets the MACs of a handshake message to peer. A zero cookie is none.
+// Sign sets the MACs of a handshake message to peer. The zero cookie means none.
 func Sign(msg []byte, peer api.PeerKey, cookie [macLen]byte) {
 	n := len(msg) - 2*macLen
 	key := macKey(peer)
@@ -61,7 +59,7 @@ func checkMAC1(key [32]byte, msg []byte) bool {
 	return hmac.Equal(m[:], msg[n:n+macLen])
 }
 
-// Cookie takes the cookie out of a peer's reply to msg, which we sent it.
+// Cookie returns the cookie in a peer's reply to msg.
 func Cookie(reply, msg []byte, peer api.PeerKey) (cookie [macLen]byte, err error) {
 	if Type(reply) != TypeCookie || len(msg) < 2*macLen {
 		return cookie, ErrMalformed
@@ -77,14 +75,13 @@ func Cookie(reply, msg []byte, peer api.PeerKey) (cookie [macLen]byte, err error
 // It is for one goroutine.
 type Gate struct {
 	id      Identity
-	secret  [2][32]byte // now and before: a cookie lives between one and two ages
+	secret  [2][32]byte // current and previous: a cookie is valid for one to two cookieAge
 	rotated time.Time
 	buckets [1 << 10]bucket
 }
 
-// The load that a gate lets through: cookies change each cookieAge; while busy, an
-// address may have perSource messages a second, and burst at once. Addresses that
-// share a bucket share its rate.
+// Cookies change each cookieAge. Under load an address may send perSource messages a second, and
+// burst at once. Addresses in one bucket share its rate.
 const (
 	cookieAge = 120 * time.Second
 	perSource = 20
@@ -115,16 +112,16 @@ type Verdict int
 // The verdicts.
 const (
 	Drop      Verdict = iota
-	Pass              // worth the work
+	Pass              // process the message
 	AskCookie         // answer with Reply
 )
 
 // NewGate makes the gate of an identity.
 func NewGate(id Identity) *Gate { return &Gate{id: id} }
 
-// Check judges an initiation or a response that came from an address. busy says
-// that there is more to do than can be done. relayed messages cannot be answered
-// before they are opened, and so are only counted: the relay knows who sends.
+// Check decides about an initiation or a response from an address. busy means load: cookies are
+// required. Relayed messages cannot be answered before they are opened, so that they are only
+// rate-limited; the relay authenticates their senders.
 func (g *Gate) Check(now time.Time, msg []byte, from netip.AddrPort, relayed, busy bool) Verdict {
 	if !checkMAC1(g.id.gate, msg) {
 		return Drop
@@ -141,8 +138,8 @@ func (g *Gate) Check(now time.Time, msg []byte, from netip.AddrPort, relayed, bu
 	return Pass
 }
 
-// slot keeps an address's bucket apart from those that an attacker could choose:
-// it depends on the secret.
+// slot returns the bucket of an address. It depends on the secret, so that an attacker cannot
+// choose addresses that share a given bucket.
 func (g *Gate) slot(from netip.AddrPort) int {
 	m := mac(g.secret[0][:], from.Addr().Unmap().AsSlice())
 	return int(binary.BigEndian.Uint16(m[:])) % len(g.buckets)
@@ -168,13 +165,13 @@ func (g *Gate) cookie(i int, from netip.AddrPort) [macLen]byte {
 	return mac(g.secret[i][:], binary.BigEndian.AppendUint16(a, from.Port()))
 }
 
-// Reply is the cookie for the sender of msg, smaller than msg.
+// Reply returns the message with the cookie for the sender of msg. It is shorter than msg.
 func (g *Gate) Reply(rand io.Reader, now time.Time, msg []byte, from netip.AddrPort) ([]byte, error) {
 	if age := now.Sub(g.rotated); g.rotated.IsZero() || age >= cookieAge {
 		var fresh [2][32]byte
 		for i := range fresh {
 			if _, err := io.ReadFull(rand, fresh[i][:]); err != nil {
-				return nil, fmt.Errorf("make cookie secret: %w", err)
+				return nil, fmt.Errorf("create cookie secret: %w", err)
 			}
 		}
 		if !g.rotated.IsZero() && age < 2*cookieAge {
@@ -186,7 +183,7 @@ func (g *Gate) Reply(rand io.Reader, now time.Time, msg []byte, from netip.AddrP
 	reply[0] = TypeCookie
 	copy(reply[4:8], msg[4:8])
 	if _, err := io.ReadFull(rand, reply[8:32]); err != nil {
-		return nil, fmt.Errorf("make cookie: %w", err)
+		return nil, fmt.Errorf("create cookie: %w", err)
 	}
 	cookie := g.cookie(0, from)
 	n := len(msg) - 2*macLen

@@ -11,23 +11,22 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// suite does not lean on the processor's AES: handshakes are few, and all nodes
-// must agree on one.
+// suite does not use the processor's AES: handshakes are rare, and all nodes must agree on a
+// suite.
 var suite = noise.NewCipherSuite(noise.DH25519, noise.CipherChaChaPoly, noise.HashBLAKE2s)
 
 var prologue = []byte("treeline tunnel 1")
 
-// Hello is what a handshake tells beside the keys, encrypted.
+// Hello is the encrypted payload of a handshake.
 type Hello struct {
-	// Stamp grows with each initiation of a node, over restarts too if its clock
-	// allows. A responder that has heard of the initiator lately takes only greater
-	// ones; else a replay costs it one session that is never confirmed. So a node
-	// whose clock fell back is not locked out. A response has none.
+	// Stamp grows with each initiation of a node, also over restarts if its clock does not go
+	// back. A responder that has recently heard the initiator accepts only greater stamps.
+	// Otherwise a replay costs a session that is never confirmed, so that a node whose clock
+	// went back is not locked out. A response has none.
 	Stamp uint64
-	// AES says that AES-GCM is fast here. It is used when it is so on both sides.
+	// AES says that AES-GCM is fast on this node. It is used if it is fast on both.
 	AES bool
-	// Claim is the first address of the subnet that the sender says is its own; the
-	// zero Addr: none.
+	// Claim is the first address of the sender's subnet, not proven; the zero Addr: none.
 	Claim netip.Addr
 }
 
@@ -58,10 +57,10 @@ func parseHello(b []byte) (Hello, error) {
 // Identity is a node's static X25519 key pair.
 type Identity struct {
 	pair noise.DHKey
-	gate [32]byte // key of mac1 of messages to us
+	gate [32]byte // key of mac1 of messages to this node
 }
 
-// NewIdentity makes an identity of its private key.
+// NewIdentity returns the identity of a private key.
 func NewIdentity(private [32]byte) (Identity, error) {
 	pair, err := noise.DH25519.GenerateKeypair(fixed(private[:]))
 	if err != nil {
@@ -72,24 +71,24 @@ func NewIdentity(private [32]byte) (Identity, error) {
 	return id, nil
 }
 
-// Public is the key by which others know the identity.
+// Public returns the public key.
 func (id Identity) Public() api.PeerKey { return api.PeerKey(id.pair.Public) }
 
-// fixed is a source of randomness that yields just this.
+// fixed is a source of randomness with a fixed value.
 type fixed []byte
 
 func (f fixed) Read(b []byte) (int, error) { return copy(b, f), nil }
 
-// Initiation is a handshake that we began and that was not answered yet.
+// Initiation is a handshake that this node started and that is not answered yet.
 type Initiation struct {
 	state *noise.HandshakeState
 	local uint32
 	aes   bool
-	mine  [32]byte // key of mac1 of what comes back
+	mine  [32]byte // key of mac1 of the response
 }
 
-// Initiate begins a handshake with peer. The message is complete but for its MACs
-// (Sign). local is the index that the answer shall carry.
+// Initiate starts a handshake with peer. The message is complete but for its MACs (Sign).
+// local is the index that the response will carry.
 func Initiate(rand io.Reader, id Identity, peer api.PeerKey, local uint32, hello Hello) (*Initiation, []byte, error) {
 	state, err := noise.NewHandshakeState(noise.Config{
 		CipherSuite: suite, Random: rand, Pattern: noise.HandshakeIK, Initiator: true, Prologue: prologue,
@@ -108,8 +107,8 @@ func Initiate(rand io.Reader, id Identity, peer api.PeerKey, local uint32, hello
 	return &Initiation{state: state, local: local, aes: hello.AES, mine: id.gate}, msg[:InitiationLen], nil
 }
 
-// Finish takes the response. A message that is none leaves the initiation as it
-// is, so that the true one can still come.
+// Finish takes the response. Any other message leaves the initiation unchanged, so that the
+// response can still come.
 func (i *Initiation) Finish(msg []byte) (*Session, Hello, error) {
 	if Type(msg) != TypeResponse || Receiver(msg) != i.local || !checkMAC1(i.mine, msg) {
 		return nil, Hello{}, ErrMalformed
@@ -126,7 +125,7 @@ func (i *Initiation) Finish(msg []byte) (*Session, Hello, error) {
 	return newSession(i.local, remote, true, i.aes && hello.AES, send.UnsafeKey(), recv.UnsafeKey()), hello, nil
 }
 
-// Offer is an initiation that came to us, whose sender has proven its key.
+// Offer is a received initiation, whose sender has proven its key.
 type Offer struct {
 	Peer  api.PeerKey
 	Hello Hello
@@ -135,8 +134,8 @@ type Offer struct {
 	remote uint32
 }
 
-// ReadInitiation opens an initiation: two Diffie-Hellman computations and nothing
-// that stays. Its MACs are for Gate to check first. rand is for Accept.
+// ReadInitiation opens an initiation, with two Diffie-Hellman computations. It keeps no state.
+// Gate must have checked the MACs. rand is for Accept.
 func ReadInitiation(rand io.Reader, id Identity, msg []byte) (*Offer, error) {
 	if Type(msg) != TypeInitiation {
 		return nil, ErrMalformed
@@ -158,9 +157,9 @@ func ReadInitiation(rand io.Reader, id Identity, msg []byte) (*Offer, error) {
 	return &Offer{Peer: api.PeerKey(state.PeerStatic()), Hello: hello, state: state, remote: binary.BigEndian.Uint32(msg[4:])}, nil
 }
 
-// Accept answers the offer, once. The session is to be sent on only when something
-// has come on it, which proves that the offer was no replay. The message is
-// complete but for its MACs.
+// Accept answers the offer, once. The session may be used for sending only after a message
+// came on it, which proves that the offer was not a replay. The response is complete but for
+// its MACs.
 func (o *Offer) Accept(local uint32, mine Hello) ([]byte, *Session, error) {
 	msg := make([]byte, 12, ResponseLen)
 	msg[0] = TypeResponse

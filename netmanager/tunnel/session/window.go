@@ -3,20 +3,20 @@ package session
 const (
 	windowBits  = 1 << 13
 	windowWords = windowBits / 64
-	// WindowSize is how far a counter may be behind the highest one seen.
+	// WindowSize is how far a counter may be behind the highest one.
 	WindowSize = windowBits - 64
 )
 
-// Window says which counters were seen, so that each message is taken once
-// (RFC 6479: a ring of words, of which the one ahead is cleared while moving on).
-// Received and Expected count for a measure of loss.
+// Window records received counters, so that each message is accepted once (RFC 6479: a ring of
+// words, of which the next is cleared when the window moves). It counts messages to measure
+// loss.
 type Window struct {
 	next     uint64 // one more than the highest counter seen
 	received uint64
 	ring     [windowWords]uint64
 }
 
-// Fresh reports whether a counter may still be taken, without taking it.
+// Fresh reports whether Take would accept a counter.
 func (w *Window) Fresh(c uint64) bool {
 	if c >= w.next {
 		return true
@@ -24,13 +24,13 @@ func (w *Window) Fresh(c uint64) bool {
 	return c+WindowSize >= w.next && w.ring[c/64%windowWords]&(1<<(c%64)) == 0
 }
 
-// Take marks a counter as seen, and reports whether it was fresh.
+// Take records a counter, and reports whether it was fresh.
 func (w *Window) Take(c uint64) bool {
 	if !w.Fresh(c) {
 		return false
 	}
 	if c >= w.next {
-		// Words between the highest counter's and c's hold what is long past.
+		// Clear the words between the highest counter's and c's.
 		from, to := int64(w.next+63)/64, int64(c/64)
 		if to-from >= windowWords {
 			from = to - windowWords + 1
@@ -45,5 +45,5 @@ func (w *Window) Take(c uint64) bool {
 	return true
 }
 
-// Counts says how many messages came, and how many should have.
+// Counts returns how many messages came, and how many were sent at least.
 func (w *Window) Counts() (received, expected uint64) { return w.received, w.next }

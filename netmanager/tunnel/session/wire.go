@@ -1,14 +1,14 @@
-// Package session is what two nodes say to be sure of one another, and the keys
-// that come of it: Noise IK (noiseprotocol.org, revision 34) for the handshake, an
-// AEAD with a counter for the rest, and WireGuard's means against floods
+// Package session implements the handshake between two nodes and the keys that result: Noise
+// IK (noiseprotocol.org, revision 34) for the handshake, an AEAD with a counter for packets,
+// and WireGuard's protection against floods
 // (Donenfeld, "WireGuard: Next Generation Kernel Network Tunnel", NDSS 2017, §5).
 //
-// It has no clock, socket or goroutine: time and randomness are arguments. Who may
-// talk, when to begin and where to send is the engine's (package tunnel).
+// It has no clock, socket or goroutine: time and randomness are arguments. Package tunnel
+// decides which peers are allowed, when to start a handshake and where to send.
 //
 //	try, msg, err := session.Initiate(rand, me, peer, 7, session.Hello{Stamp: 1, AES: true})
-//	offer, err := session.ReadInitiation(rand, other, msg) // at the peer: knows offer.Peer now
-//	reply, theirs, err := offer.Accept(9, session.Hello{}) // agreed; not yet confirmed
+//	offer, err := session.ReadInitiation(rand, other, msg) // at the peer: offer.Peer is proven
+//	reply, theirs, err := offer.Accept(9, session.Hello{}) // theirs is not confirmed yet
 //	mine, hello, err := try.Finish(reply)
 //	datagram := mine.Seal(nil, session.Data, packet)
 package session
@@ -18,16 +18,15 @@ import (
 	"errors"
 )
 
-// The first byte of a datagram says what it is; the next three are zero.
+// The types of datagrams, in the first byte. The next three bytes are zero.
 const (
 	TypeInitiation = 1
 	TypeResponse   = 2
 	TypeCookie     = 3
 	TypeTransport  = 4
-	// TypeUnknown answers a transport message whose receiver index means nothing
-	// here, as after a restart: the sender should begin anew. It is a hint without
-	// proof, echoes the header so that only who saw the message can make one, and is
-	// smaller than what it answers.
+	// TypeUnknown answers a transport message with an unknown receiver index, as after a
+	// restart: the sender should start a handshake. It is not authenticated. It echoes the
+	// header, so that only who saw the message can send one, and is shorter than the message.
 	TypeUnknown = 5
 )
 
@@ -45,30 +44,27 @@ const (
 	ResponseLen   = 12 + 32 + helloLen + 16 + 2*macLen
 	CookieLen     = 8 + 24 + 32
 	HeaderLen     = 16
-	// Overhead is what a transport message is longer than its packet.
+	// Overhead is the length of a transport message without its packet.
 	Overhead = HeaderLen + 16
 )
 
-// Kind says what a transport message carries. It is part of the nonce, and so
-// authenticated.
+// Kind is the kind of a transport message. It is part of the nonce and so authenticated.
 type Kind byte
 
 // The kinds of transport message.
 const (
-	Data    Kind = 0 // an IP packet; empty: to keep alive
+	Data    Kind = 0 // an IP packet; empty: a keep-alive
 	Partial Kind = 1 // an IP packet whose transport checksum covers the pseudo header only
-	Control Kind = 2 // for those who find paths
+	Control Kind = 2 // a payload of tunnel.Engine.SendControl
 )
 
-// ErrMalformed is any message that cannot be what it says it is; ErrDenied one
-// that is not from whom it says.
+// ErrMalformed means an invalid message, ErrDenied one that does not authenticate.
 var (
 	ErrMalformed = errors.New("malformed message")
 	ErrDenied    = errors.New("message does not authenticate")
 )
 
-// Type is the type of a datagram, or 0 when it is too short or long to be one of
-// ours, or not zero where it must be.
+// Type returns the type of a datagram, 0 if its length or its zero bytes are wrong.
 func Type(b []byte) byte {
 	if len(b) < 4 || b[1]|b[2]|b[3] != 0 {
 		return 0
@@ -92,8 +88,8 @@ func Type(b []byte) byte {
 	return b[0]
 }
 
-// Receiver is the index by which the receiver of a response, cookie, transport or
-// unknown message knows what it belongs to. The datagram has passed Type.
+// Receiver returns the receiver's index in a response, cookie, transport or unknown message that
+// has passed Type.
 func Receiver(b []byte) uint32 {
 	if b[0] == TypeResponse {
 		return binary.BigEndian.Uint32(b[8:])
@@ -101,7 +97,7 @@ func Receiver(b []byte) uint32 {
 	return binary.BigEndian.Uint32(b[4:])
 }
 
-// Unknown is the answer to a transport message whose index is not known.
+// Unknown returns the answer to a transport message with an unknown index.
 func Unknown(b []byte) (reply [HeaderLen]byte) {
 	copy(reply[:], b[:HeaderLen])
 	reply[0] = TypeUnknown

@@ -1,9 +1,8 @@
-// Package tun opens the device that packets of the overlay go into and come out
-// of. With vnet headers a read gives up to 64 KB of one flow and a write takes as
-// much, so that the kernel walks its stack once for what is 45 packets on the wire.
+// Package tun opens TUN devices. With vnet headers a read returns up to 64 KB of one flow and a
+// write takes as much, so that the kernel traverses its stack once for 45 packets on the wire.
 //
-// A device outlives its daemon: its addresses and routes stay, and packets to it
-// are dropped until it is opened again. Addresses and routes are others' to set.
+// A device outlives its process: its addresses and routes stay, and packets to it are dropped
+// until it is opened again. The package sets no addresses or routes.
 //
 //	d, err := tun.Open("tl-tun", 1400)
 //	n, err := d.Read(frame, nil)                   // a vnet header and a packet
@@ -26,34 +25,34 @@ import (
 
 // Device is an open TUN device. Read and Write are each for one goroutine at a time.
 type Device interface {
-	// Read waits for a frame, a vnet header and a packet, and puts it into b, which
-	// has room for the largest (FrameLen). Before it waits it calls idle once, if
-	// that is not nil. net.ErrClosed: the device is closed.
+	// Read reads a frame, which is a vnet header and a packet, into b of FrameLen bytes.
+	// Before it waits it calls idle once, if that is not nil. net.ErrClosed: the device is
+	// closed.
 	Read(b []byte, idle func()) (int, error)
-	// Write gives the kernel a frame in parts, of which the first is the vnet header.
+	// Write writes a frame in parts, of which the first is the vnet header.
 	// An error concerns this frame only, unless it is net.ErrClosed.
 	Write(parts [][]byte) error
-	// Joins says which frames of several packets Write takes.
+	// Joins reports for which protocols Write takes frames of several packets.
 	Joins() (tcp, udp bool)
-	// Partial says whether Write takes packets with partial checksums.
+	// Partial reports whether Write takes packets with partial checksums.
 	Partial() bool
-	// Name is the device's name.
+	// Name returns the device's name.
 	Name() string
-	// Close lets go of the device, which stays.
+	// Close closes the file. The device stays.
 	Close() error
 }
 
 // FrameLen is the length of the largest frame.
 const FrameLen = offload.VnetLen + offload.MaxPacket
 
-// Offloads that x/sys does not name (linux/if_tun.h, since 6.2).
+// Offloads that x/sys does not define (linux/if_tun.h, since 6.2).
 const (
 	tunUSO4 = 0x20
 	tunUSO6 = 0x40
 )
 
-// Open makes or takes over the device of that name, with an MTU, and brings it up.
-// Where the kernel gives no vnet headers, it works one packet at a time.
+// Open creates or takes over the device of that name, sets the MTU in bytes, and brings it up.
+// Without vnet headers in the kernel it moves one packet at a time.
 func Open(name string, mtu int) (Device, error) {
 	d, err := open(name)
 	if errors.Is(err, errNoVnet) {
@@ -70,7 +69,7 @@ func Open(name string, mtu int) (Device, error) {
 	return d, nil
 }
 
-// Remove takes the device away, if it is there and nobody has it open.
+// Remove removes the device, if it exists. It fails while the device is open.
 func Remove(name string) error {
 	if _, err := net.InterfaceByName(name); err != nil {
 		return nil
@@ -109,14 +108,13 @@ func attach(name string, flags uint16) (int, error) {
 	return fd, nil
 }
 
-// device is one with vnet headers.
+// device is a device with vnet headers.
 type device struct {
 	name string
 	file *rawio.File
 	uso  bool
 
-	// Arguments and results of the two calls, which are bound once: a method value
-	// costs an allocation.
+	// The two calls, bound once because a method value allocates, their arguments and results.
 	in, out func(fd int) syscall.Errno
 	b       []byte
 	n       int
@@ -156,7 +154,7 @@ func (d *device) prepare(fd int) error {
 		return fmt.Errorf("set vnet header: %w", err)
 	}
 	if err := unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1); err != nil {
-		return fmt.Errorf("keep the device: %w", err)
+		return fmt.Errorf("make the device persistent: %w", err)
 	}
 	return nil
 }
@@ -178,7 +176,7 @@ func (d *device) read(fd int) syscall.Errno {
 	if errno == unix.EAGAIN && d.idle != nil {
 		d.idle()
 		d.idle = nil
-		return unix.EINTR // idle took its time: there may be something by now
+		return unix.EINTR // a packet may have come during idle
 	}
 	return errno
 }

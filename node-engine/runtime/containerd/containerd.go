@@ -28,6 +28,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/cgroup"
 	"github.com/treeline-edge/treeline/node-engine/runtime/logs"
@@ -330,7 +331,7 @@ func (r *Runtime) task(ctx context.Context, id string) (*tasktypes.Process, erro
 }
 
 // Start implements runtime.Runtime.
-func (r *Runtime) Start(ctx context.Context, k api.Key) error {
+func (r *Runtime) Start(ctx context.Context, k wire.Key) error {
 	if err := r.start(ctx, runtime.ID(k)); err != nil {
 		return reasoned(fmt.Errorf("start %s: %w", k, err))
 	}
@@ -392,7 +393,7 @@ func (r *Runtime) makeTask(ctx context.Context, id string) error {
 // Stop implements runtime.Runtime. A few stops are carried out at once, fewer of
 // one shim; the others wait, and ctx bounds that wait too. A workload that does
 // not end soon after SIGTERM gives its slot back for the rest of its grace.
-func (r *Runtime) Stop(ctx context.Context, k api.Key, grace time.Duration) error {
+func (r *Runtime) Stop(ctx context.Context, k wire.Key, grace time.Duration) error {
 	id := runtime.ID(k)
 	err := r.stop(ctx, id, r.cfg.group(k.Instance), grace)
 	if err == nil {
@@ -580,7 +581,7 @@ func (r *Runtime) list(ctx context.Context) ([]runtime.Status, error) {
 	return out, nil
 }
 
-func compare(a, b api.Key) int {
+func compare(a, b wire.Key) int {
 	switch x, y := a.String(), b.String(); {
 	case x < y:
 		return -1
@@ -591,21 +592,21 @@ func compare(a, b api.Key) int {
 }
 
 func (r *Runtime) status(id string, w runtime.Workload, t *tasktypes.Process) runtime.Status {
-	st := runtime.Status{Key: w.Key, Attempt: w.Attempt, Spec: w.Spec, Devices: w.Devices, Phase: api.WorkloadCreated}
+	st := runtime.Status{Key: w.Key, Attempt: w.Attempt, Spec: w.Spec, Devices: w.Devices, Phase: wire.WorkloadCreated}
 	switch {
 	case t == nil && r.logs.Marked(id) && r.alive(id):
 		// containerd's list lacks tasks whose shim does not answer in time.
-		st.Phase = api.WorkloadRunning
+		st.Phase = wire.WorkloadRunning
 	case t == nil && r.logs.Marked(id):
 		// It had been started, and its shim is gone: the machine was started anew,
 		// or somebody killed the shim.
-		st.Phase, st.ExitCode = api.WorkloadExited, unknownExit
+		st.Phase, st.ExitCode = wire.WorkloadExited, unknownExit
 	case t == nil, t.Status == tasktypes.Status_CREATED:
 	case t.Status == tasktypes.Status_STOPPED:
-		st.Phase, st.ExitCode = api.WorkloadExited, int(t.ExitStatus)
+		st.Phase, st.ExitCode = wire.WorkloadExited, int(t.ExitStatus)
 		st.OOM = r.outOfMemory(id, st.ExitCode)
 	default:
-		st.Phase, st.PID = api.WorkloadRunning, int(t.Pid)
+		st.Phase, st.PID = wire.WorkloadRunning, int(t.Pid)
 	}
 	return st
 }
@@ -623,7 +624,7 @@ func (r *Runtime) outOfMemory(id string, code int) bool {
 }
 
 // Logs implements runtime.Runtime.
-func (r *Runtime) Logs(ctx context.Context, k api.Key, tail int, follow bool) (io.ReadCloser, error) {
+func (r *Runtime) Logs(ctx context.Context, k wire.Key, tail int, follow bool) (io.ReadCloser, error) {
 	id := runtime.ID(k)
 	if !follow {
 		return r.logs.Read(ctx, id, tail, nil)
@@ -667,7 +668,7 @@ func (f *follower) Close() error {
 }
 
 // CgroupOf implements runtime.Guarded.
-func (r *Runtime) CgroupOf(ctx context.Context, k api.Key) (runtime.Target, error) {
+func (r *Runtime) CgroupOf(ctx context.Context, k wire.Key) (runtime.Target, error) {
 	id := runtime.ID(k)
 	if path := filepath.Join(r.cfg.CgroupParent, id); r.cg.Group(path).Exists() {
 		return runtime.Target{Cgroup: path}, nil // while containerd is away, too

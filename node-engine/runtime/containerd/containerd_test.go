@@ -20,6 +20,7 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/devices"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/cgroup"
@@ -42,7 +43,7 @@ func TestSuite(t *testing.T) {
 			Missing:       api.Microservice{Virtualization: "container", Code: "oci-archive:missing.tar"},
 			MissingReason: api.ReasonImageNotFound,
 			Devices:       []string{"test.treeline.dev/widget=0", "test.treeline.dev/widget=1"},
-			Left:          func(k api.Key) []string { return left(t, cfg, k) },
+			Left:          func(k wire.Key) []string { return left(t, cfg, k) },
 		}
 	})
 }
@@ -276,7 +277,7 @@ func spec(args ...string) api.Microservice {
 func newWorkload(n int, args ...string) runtime.Workload {
 	app := api.Tenant("acme").App([]string{"even", "odd"}[n%2], "d")
 	return runtime.Workload{
-		Key:     api.Key{Instance: app.Service("s", "d").Instance(n), Epoch: 1},
+		Key:     wire.Key{Instance: app.Service("s", "d").Instance(n), Epoch: 1},
 		Attempt: 1, Spec: spec(args...),
 	}
 }
@@ -303,15 +304,15 @@ func start(t testing.TB, r *Runtime, w runtime.Workload) {
 	}
 }
 
-func pids(t testing.TB, r *Runtime) map[api.Key]int {
+func pids(t testing.TB, r *Runtime) map[wire.Key]int {
 	t.Helper()
 	all, err := r.List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := make(map[api.Key]int)
+	out := make(map[wire.Key]int)
 	for _, s := range all {
-		if s.Phase == api.WorkloadRunning {
+		if s.Phase == wire.WorkloadRunning {
 			out[s.Key] = s.PID
 		}
 	}
@@ -341,7 +342,7 @@ func rss(pid int) string {
 	return "gone"
 }
 
-func left(t *testing.T, cfg Config, k api.Key) []string {
+func left(t *testing.T, cfg Config, k wire.Key) []string {
 	t.Helper()
 	id := runtime.ID(k)
 	var out []string

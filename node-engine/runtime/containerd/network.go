@@ -11,11 +11,12 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
 // Namespace implements runtime.Namespaced.
-func (r *Runtime) Namespace(ctx context.Context, k api.Key) (string, runtime.Workload, error) {
+func (r *Runtime) Namespace(ctx context.Context, k wire.Key) (string, runtime.Workload, error) {
 	path, w, err := r.namespace(ctx, runtime.ID(k))
 	if err != nil {
 		return "", w, reasoned(fmt.Errorf("network namespace of %s: %w", k, err))
@@ -89,12 +90,12 @@ func (r *Runtime) writeNames(w runtime.Workload) error {
 // netmanager/overlay/names wants: names within the application are found first,
 // with their selectors (any.rr.web.prod).
 func resolvConf(s api.ServiceID) string {
-	domains := api.Domain
+	domains := wire.Domain
 	if p := strings.Split(s.Name(), "."); len(p) == 4 { // app, its namespace, service, its namespace
-		app := p[0] + "." + p[1] + "." + api.Domain
+		app := p[0] + "." + p[1] + "." + wire.Domain
 		domains = p[3] + "." + app + " " + app + " " + domains
 	}
-	return fmt.Sprintf("nameserver %s\nsearch %s\noptions ndots:4 timeout:1 attempts:5\n", api.ResolverAddr, domains)
+	return fmt.Sprintf("nameserver %s\nsearch %s\noptions ndots:4 timeout:1 attempts:5\n", wire.ResolverAddr, domains)
 }
 
 func hosts(hostname string) string {

@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
-	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
@@ -43,7 +43,7 @@ func (r *Runtime) watchOnce(ctx context.Context, exits chan<- runtime.Exit) erro
 		return err
 	}
 	for _, s := range found {
-		if s.Phase == api.WorkloadExited {
+		if s.Phase == wire.WorkloadExited {
 			send(ctx, exits, s)
 		}
 	}

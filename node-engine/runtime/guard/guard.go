@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/cgroup"
 	"golang.org/x/sys/unix"
@@ -94,7 +95,7 @@ func Ensure(ctx context.Context, stateDir, exe string) (*Client, error) {
 }
 
 // Set has target killed at until, whatever was set for k before.
-func (c *Client) Set(ctx context.Context, k api.Key, target runtime.Target, until time.Time) error {
+func (c *Client) Set(ctx context.Context, k wire.Key, target runtime.Target, until time.Time) error {
 	d := Deadline{Target: target, Until: boottime() + int64(time.Until(until))}
 	if _, err := c.do(ctx, order{Op: "set", Key: k.String(), Deadline: d}); err != nil {
 		return fmt.Errorf("guard %s: %w", k, err)
@@ -103,7 +104,7 @@ func (c *Client) Set(ctx context.Context, k api.Key, target runtime.Target, unti
 }
 
 // Lift lets k live. Lifting what was never set succeeds.
-func (c *Client) Lift(ctx context.Context, k api.Key) error {
+func (c *Client) Lift(ctx context.Context, k wire.Key) error {
 	if _, err := c.do(ctx, order{Op: "lift", Key: k.String()}); err != nil {
 		return fmt.Errorf("lift guard of %s: %w", k, err)
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/cgroup"
 	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-var key = api.Key{Instance: "acme/a.d.s.d#0", Epoch: 7}
+var key = wire.Key{Instance: "acme/a.d.s.d#0", Epoch: 7}
 
 // TestKillsThoughTheEngineIsGone closes the only client and waits for the kill.
 func TestKillsThoughTheEngineIsGone(t *testing.T) {
@@ -57,7 +57,7 @@ func TestKillsWhatStartsTooLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	// When this one is dead, the guard has looked at the empty one too.
-	if err := c.Set(t.Context(), api.Key{Instance: key.Instance, Epoch: 8}, other.target, end); err != nil {
+	if err := c.Set(t.Context(), wire.Key{Instance: key.Instance, Epoch: 8}, other.target, end); err != nil {
 		t.Fatal(err)
 	}
 	other.wait(t)
@@ -112,7 +112,7 @@ func TestLiftedLives(t *testing.T) {
 			break
 		}
 	}
-	if err := c.Set(t.Context(), api.Key{Instance: key.Instance, Epoch: 8}, dies.target, soon); err != nil {
+	if err := c.Set(t.Context(), wire.Key{Instance: key.Instance, Epoch: 8}, dies.target, soon); err != nil {
 		t.Fatal(err)
 	}
 	dies.wait(t)

@@ -33,6 +33,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/cgroup"
 	"github.com/treeline-edge/treeline/node-engine/runtime/logs"
@@ -169,7 +170,7 @@ func (r *Runtime) create(w runtime.Workload) error {
 		return err
 	case old.Attempt == w.Attempt && slices.Equal(old.Devices, w.Devices):
 		return nil
-	case old.Phase == api.WorkloadRunning:
+	case old.Phase == wire.WorkloadRunning:
 		return fmt.Errorf("attempt %d still runs: %w", old.Attempt, api.ErrConflict)
 	}
 	if err := r.check(w.Spec); err != nil {
@@ -240,7 +241,7 @@ func (r *Runtime) allowed(path string) string {
 }
 
 // Start implements runtime.Runtime.
-func (r *Runtime) Start(ctx context.Context, k api.Key) error {
+func (r *Runtime) Start(ctx context.Context, k wire.Key) error {
 	if err := r.start(ctx, runtime.ID(k)); err != nil {
 		return reasoned(fmt.Errorf("start %s: %w", k, err))
 	}
@@ -252,7 +253,7 @@ func (r *Runtime) start(ctx context.Context, id string) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("it was never created: %w", api.ErrNotFound)
 	}
-	if err != nil || st.Phase != api.WorkloadCreated {
+	if err != nil || st.Phase != wire.WorkloadCreated {
 		return err // one that runs or has exited has been started
 	}
 	err = r.launch(ctx, id)
@@ -260,7 +261,7 @@ func (r *Runtime) start(ctx context.Context, id string) error {
 }
 
 // Stop implements runtime.Runtime.
-func (r *Runtime) Stop(ctx context.Context, k api.Key, grace time.Duration) error {
+func (r *Runtime) Stop(ctx context.Context, k wire.Key, grace time.Duration) error {
 	if err := r.stop(ctx, runtime.ID(k), grace); err != nil {
 		return reasoned(fmt.Errorf("stop %s: %w", k, err))
 	}
@@ -323,7 +324,7 @@ func (r *Runtime) List(context.Context) ([]runtime.Status, error) {
 }
 
 // Logs implements runtime.Runtime.
-func (r *Runtime) Logs(ctx context.Context, k api.Key, tail int, follow bool) (io.ReadCloser, error) {
+func (r *Runtime) Logs(ctx context.Context, k wire.Key, tail int, follow bool) (io.ReadCloser, error) {
 	id := runtime.ID(k)
 	if !follow {
 		return r.logs.Read(ctx, id, tail, nil)
@@ -359,7 +360,7 @@ func (f *follower) Close() error {
 }
 
 // CgroupOf implements runtime.Guarded.
-func (r *Runtime) CgroupOf(_ context.Context, k api.Key) (runtime.Target, error) {
+func (r *Runtime) CgroupOf(_ context.Context, k wire.Key) (runtime.Target, error) {
 	id := runtime.ID(k)
 	if _, err := r.root.Stat(id); err != nil {
 		return runtime.Target{}, fmt.Errorf("cgroup of %s: %w", k, api.ErrNotFound)

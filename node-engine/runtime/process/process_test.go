@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/cgroup"
 	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
@@ -37,7 +38,7 @@ func TestSuite(t *testing.T) {
 			Missing:       api.Microservice{Virtualization: "process", Code: broken + "-and-gone"},
 			MissingReason: api.ReasonImageNotFound,
 			Devices:       []string{"a.example/widget=0", "a.example/widget=1"},
-			Left:          func(k api.Key) []string { return left(t, cfg, k) },
+			Left:          func(k wire.Key) []string { return left(t, cfg, k) },
 		}
 	})
 }
@@ -51,7 +52,7 @@ func TestShimKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	w := runtime.Workload{Key: api.Key{Instance: "t/a.d.s.d#0", Epoch: 1}, Attempt: 1, Spec: spec(runtimetest.Program(t))("sleep")}
+	w := runtime.Workload{Key: wire.Key{Instance: "t/a.d.s.d#0", Epoch: 1}, Attempt: 1, Spec: spec(runtimetest.Program(t))("sleep")}
 	defer r.Stop(t.Context(), w.Key, 0)
 	if err := r.Create(t.Context(), w); err != nil {
 		t.Fatal(err)
@@ -70,7 +71,7 @@ func TestShimKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	list, err := r.List(t.Context())
-	if err != nil || len(list) != 1 || list[0].PID != st.run.Main.PID || list[0].Phase != api.WorkloadRunning {
+	if err != nil || len(list) != 1 || list[0].PID != st.run.Main.PID || list[0].Phase != wire.WorkloadRunning {
 		t.Fatalf("listed %+v (%v), want process %d running", list, err, st.run.Main.PID)
 	}
 	_ = syscall.Kill(st.run.Main.PID, syscall.SIGKILL)
@@ -100,7 +101,7 @@ func TestOnlyAllowedDirectories(t *testing.T) {
 		dir + "/link":        api.ReasonImageNotFound,
 		dir + "/missing\x00": api.ReasonImageNotFound,
 	} {
-		w := runtime.Workload{Key: api.Key{Instance: "t/a.d.s.d#1", Epoch: 1}, Spec: spec(code)()}
+		w := runtime.Workload{Key: wire.Key{Instance: "t/a.d.s.d#1", Epoch: 1}, Spec: spec(code)()}
 		if err := r.Create(t.Context(), w); err == nil || runtime.Reason(err) != want {
 			t.Errorf("code %q: %v, want %s", code, err, want)
 		}
@@ -116,7 +117,7 @@ func TestLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	w := runtime.Workload{Key: api.Key{Instance: "t/a.d.s.d#2", Epoch: 1}, Attempt: 1, Spec: spec(runtimetest.Program(t))("sleep")}
+	w := runtime.Workload{Key: wire.Key{Instance: "t/a.d.s.d#2", Epoch: 1}, Attempt: 1, Spec: spec(runtimetest.Program(t))("sleep")}
 	w.Spec.Memory, w.Spec.VCPUs = 48, 0.5
 	defer r.Stop(t.Context(), w.Key, 0)
 	if err := r.Create(t.Context(), w); err != nil {
@@ -176,7 +177,7 @@ func spec(program string) func(args ...string) api.Microservice {
 	}
 }
 
-func left(t *testing.T, cfg Config, k api.Key) []string {
+func left(t *testing.T, cfg Config, k wire.Key) []string {
 	t.Helper()
 	var out []string
 	id := runtime.ID(k)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
 )
@@ -20,9 +21,9 @@ func TestPurge(t *testing.T) {
 	}
 	defer r.Close()
 	program := runtimetest.Program(t)
-	var keys []api.Key
+	var keys []wire.Key
 	for i, start := range []bool{true, false} {
-		k := api.Key{Instance: api.ServiceID("t/a.d.s.d").Instance(i), Epoch: 1}
+		k := wire.Key{Instance: api.ServiceID("t/a.d.s.d").Instance(i), Epoch: 1}
 		keys = append(keys, k)
 		if err := r.Create(t.Context(), runtime.Workload{Key: k, Attempt: 1, Spec: spec(program)("sleep")}); err != nil {
 			t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/cgroup"
 )
@@ -21,7 +22,7 @@ const (
 
 // plan is what a shim is to run.
 type plan struct {
-	api.Key
+	wire.Key
 	Attempt  int
 	Spec     api.Microservice
 	Devices  []string
@@ -93,12 +94,12 @@ func (r *Runtime) status(id string) (runtime.Status, error) {
 			s.exit = &exit{Code: unknownExit, OOM: r.group(id).OOMKills() > 0}
 		}
 	}
-	st := runtime.Status{Key: s.plan.Key, Attempt: s.plan.Attempt, Spec: s.plan.Spec, Devices: s.plan.Devices, Phase: api.WorkloadCreated}
+	st := runtime.Status{Key: s.plan.Key, Attempt: s.plan.Attempt, Spec: s.plan.Spec, Devices: s.plan.Devices, Phase: wire.WorkloadCreated}
 	switch {
 	case s.exit != nil:
-		st.Phase, st.ExitCode, st.OOM = api.WorkloadExited, s.exit.Code, s.exit.OOM
+		st.Phase, st.ExitCode, st.OOM = wire.WorkloadExited, s.exit.Code, s.exit.OOM
 	case s.run.Main.PID != 0:
-		st.Phase, st.PID = api.WorkloadRunning, s.run.Main.PID
+		st.Phase, st.PID = wire.WorkloadRunning, s.run.Main.PID
 	}
 	return st, nil
 }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"io/fs"
 
-	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
@@ -34,7 +34,7 @@ func (r *Runtime) Watch(ctx context.Context, exits chan<- runtime.Exit) error {
 		return err
 	}
 	for _, s := range found {
-		if s.Phase == api.WorkloadExited {
+		if s.Phase == wire.WorkloadExited {
 			w.send(s)
 		}
 	}
@@ -82,7 +82,7 @@ func (r *Runtime) follow(id string) error {
 			return
 		}
 		st, err := r.status(id)
-		if err != nil || st.Phase != api.WorkloadExited || st.Attempt != s.plan.Attempt {
+		if err != nil || st.Phase != wire.WorkloadExited || st.Attempt != s.plan.Attempt {
 			return
 		}
 		r.mu.Lock()

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/cgroup"
 )
@@ -44,7 +45,7 @@ type Harness struct {
 	Missing       api.Microservice
 	MissingReason api.Reason
 	// Left names everything that is on the machine because of the workload.
-	Left func(k api.Key) []string
+	Left func(k wire.Key) []string
 }
 
 // Run runs the suite. The factory is called once for each test.
@@ -95,9 +96,9 @@ type suite struct {
 var instances atomic.Int64
 
 // newKey is a placement that no other test has.
-func newKey() api.Key {
+func newKey() wire.Key {
 	n := int(instances.Add(1))
-	return api.Key{
+	return wire.Key{
 		Instance: api.Tenant("acme/lab").App("runtimetest", "default").Service("workload", "default").Instance(n),
 		Epoch:    api.EpochOf(api.Revision(n), 3),
 	}
@@ -142,7 +143,7 @@ func (s *suite) run(w runtime.Workload) {
 }
 
 // stop stops the workload and checks that nothing is left of it.
-func (s *suite) stop(k api.Key, grace time.Duration) {
+func (s *suite) stop(k wire.Key, grace time.Duration) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -157,7 +158,7 @@ func (s *suite) stop(k api.Key, grace time.Duration) {
 	}
 }
 
-func (s *suite) find(k api.Key) (runtime.Status, bool) {
+func (s *suite) find(k wire.Key) (runtime.Status, bool) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -172,7 +173,7 @@ func (s *suite) find(k api.Key) (runtime.Status, bool) {
 	return all[i], true
 }
 
-func (s *suite) wantPhase(k api.Key, want api.WorkloadPhase) runtime.Status {
+func (s *suite) wantPhase(k wire.Key, want wire.WorkloadPhase) runtime.Status {
 	s.Helper()
 	st, found := s.find(k)
 	if !found {
@@ -185,7 +186,7 @@ func (s *suite) wantPhase(k api.Key, want api.WorkloadPhase) runtime.Status {
 }
 
 // watch returns a function that waits for the exit of a workload.
-func (s *suite) watch() (wait func(api.Key) runtime.Exit) {
+func (s *suite) watch() (wait func(wire.Key) runtime.Exit) {
 	s.Helper()
 	exits := make(chan runtime.Exit)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -200,7 +201,7 @@ func (s *suite) watch() (wait func(api.Key) runtime.Exit) {
 			s.Error("Watch goes on after its context ended")
 		}
 	})
-	return func(k api.Key) runtime.Exit {
+	return func(k wire.Key) runtime.Exit {
 		s.Helper()
 		late := time.After(patience)
 		for {
@@ -219,7 +220,7 @@ func (s *suite) watch() (wait func(api.Key) runtime.Exit) {
 }
 
 // line waits until the workload has written a line that contains text.
-func (s *suite) line(k api.Key, text string) string {
+func (s *suite) line(k wire.Key, text string) string {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
 	defer cancel()
@@ -239,12 +240,12 @@ func (s *suite) line(k api.Key, text string) string {
 	return ""
 }
 
-func (s *suite) logs(k api.Key, tail int) string { return s.read(k, tail, false) }
+func (s *suite) logs(k wire.Key, tail int) string { return s.read(k, tail, false) }
 
 // follow is a workload's log to its end.
-func (s *suite) follow(k api.Key) string { return s.read(k, -1, true) }
+func (s *suite) follow(k wire.Key) string { return s.read(k, -1, true) }
 
-func (s *suite) read(k api.Key, tail int, follow bool) string {
+func (s *suite) read(k wire.Key, tail int, follow bool) string {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
 	defer cancel()
@@ -277,11 +278,11 @@ func twiceIsOnce(s *suite) {
 	s.stop(w.Key, time.Second) // nothing exists yet
 	s.create(w)
 	s.create(w)
-	s.wantPhase(w.Key, api.WorkloadCreated)
+	s.wantPhase(w.Key, wire.WorkloadCreated)
 	s.run(w)
-	pid := s.wantPhase(w.Key, api.WorkloadRunning).PID
+	pid := s.wantPhase(w.Key, wire.WorkloadRunning).PID
 	s.run(w)
-	if got := s.wantPhase(w.Key, api.WorkloadRunning).PID; got != pid || pid == 0 {
+	if got := s.wantPhase(w.Key, wire.WorkloadRunning).PID; got != pid || pid == 0 {
 		s.Errorf("pid %d after creating and starting again, was %d", got, pid)
 	}
 	s.line(w.Key, "sleeping")
@@ -302,14 +303,14 @@ func specComesBack(s *suite) {
 	w.Spec.Constraints = []api.Constraint{{Type: "clusters", Allowed: []string{"a", "b"}}}
 	s.create(w)
 	s.restart()
-	st := s.wantPhase(w.Key, api.WorkloadCreated)
+	st := s.wantPhase(w.Key, wire.WorkloadCreated)
 	if st.Attempt != w.Attempt || !reflect.DeepEqual(st.Spec, w.Spec) || !slices.Equal(st.Devices, w.Devices) {
 		s.Errorf("listed attempt %d, %+v, %v\nwant attempt %d, %+v, %v", st.Attempt, st.Spec, st.Devices, w.Attempt, w.Spec, w.Devices)
 	}
 	if err := s.rt.Start(s.Context(), w.Key); err != nil {
 		s.Errorf("start what an earlier engine created: %v", err)
 	}
-	s.wantPhase(w.Key, api.WorkloadRunning)
+	s.wantPhase(w.Key, wire.WorkloadRunning)
 }
 
 // otherDevicesReplace asks for what exists with other devices: it is made anew
@@ -320,7 +321,7 @@ func otherDevicesReplace(s *suite) {
 	s.create(w)
 	w.Devices = s.Devices[1:]
 	s.create(w)
-	if st := s.wantPhase(w.Key, api.WorkloadCreated); !slices.Equal(st.Devices, w.Devices) {
+	if st := s.wantPhase(w.Key, wire.WorkloadCreated); !slices.Equal(st.Devices, w.Devices) {
 		s.Errorf("it has %v, want %v", st.Devices, w.Devices)
 	}
 	s.run(w)
@@ -335,9 +336,9 @@ func adoptedAfterRestart(s *suite) {
 	w := s.workload("ignore-term")
 	s.run(w)
 	s.line(w.Key, "ignoring")
-	before := s.wantPhase(w.Key, api.WorkloadRunning)
+	before := s.wantPhase(w.Key, wire.WorkloadRunning)
 	s.restart()
-	after := s.wantPhase(w.Key, api.WorkloadRunning)
+	after := s.wantPhase(w.Key, wire.WorkloadRunning)
 	if after.PID != before.PID {
 		s.Errorf("pid %d after the restart, was %d", after.PID, before.PID)
 	}
@@ -358,13 +359,13 @@ func exitCode(s *suite) {
 		if e := wait(w.Key); e.ExitCode != code || e.Attempt != w.Attempt || e.OOM {
 			s.Errorf("exit %+v, want code %d", e, code)
 		}
-		if st := s.wantPhase(w.Key, api.WorkloadExited); st.ExitCode != code || st.PID != 0 || st.OOM {
+		if st := s.wantPhase(w.Key, wire.WorkloadExited); st.ExitCode != code || st.PID != 0 || st.OOM {
 			s.Errorf("listed %+v, want code %d", st, code)
 		}
 		if err := s.rt.Create(s.Context(), w); err != nil {
 			s.Errorf("create the same attempt again: %v", err)
 		}
-		s.wantPhase(w.Key, api.WorkloadExited)
+		s.wantPhase(w.Key, wire.WorkloadExited)
 	}
 }
 
@@ -383,7 +384,7 @@ func exitWhileNobodyWatched(s *suite) {
 	_, _ = io.Copy(io.Discard, r)
 	r.Close()
 	s.restart()
-	if st := s.wantPhase(w.Key, api.WorkloadExited); st.ExitCode != 9 {
+	if st := s.wantPhase(w.Key, wire.WorkloadExited); st.ExitCode != 9 {
 		s.Errorf("listed %+v, want code 9", st)
 	}
 	// Watch reports what it finds, so that nobody falls between List and Watch.
@@ -400,7 +401,7 @@ func nextAttemptReplaces(s *suite) {
 	w.Attempt++
 	w.Spec = s.Spec("sleep")
 	s.run(w)
-	st := s.wantPhase(w.Key, api.WorkloadRunning)
+	st := s.wantPhase(w.Key, wire.WorkloadRunning)
 	if st.Attempt != w.Attempt {
 		s.Errorf("attempt %d, want %d", st.Attempt, w.Attempt)
 	}
@@ -415,7 +416,7 @@ func epochsAreApart(s *suite) {
 	s.run(a)
 	s.run(b)
 	s.stop(a.Key, 0)
-	s.wantPhase(b.Key, api.WorkloadRunning)
+	s.wantPhase(b.Key, wire.WorkloadRunning)
 }
 
 func outOfMemory(s *suite) {
@@ -427,7 +428,7 @@ func outOfMemory(s *suite) {
 		s.Errorf("exit %+v, want out of memory with code 137", e)
 	}
 	s.restart()
-	if st := s.wantPhase(w.Key, api.WorkloadExited); !st.OOM || st.ExitCode != 137 {
+	if st := s.wantPhase(w.Key, wire.WorkloadExited); !st.OOM || st.ExitCode != 137 {
 		s.Errorf("listed after a restart: %+v, want out of memory", st)
 	}
 }
@@ -554,7 +555,7 @@ func killedBeforeDaemons(s *suite) {
 		}
 		return n
 	}
-	its, ours := score(strconv.Itoa(s.wantPhase(w.Key, api.WorkloadRunning).PID)), score("self")
+	its, ours := score(strconv.Itoa(s.wantPhase(w.Key, wire.WorkloadRunning).PID)), score("self")
 	if its != runtime.OOMScoreAdj || its <= ours {
 		s.Errorf("its oom_score_adj is %d, want %d; ours is %d", its, runtime.OOMScoreAdj, ours)
 	}
@@ -683,7 +684,7 @@ func twentyAtOnce(s *suite) {
 	}
 	pids := make(map[int]bool)
 	for _, st := range list {
-		if st.Phase == api.WorkloadRunning {
+		if st.Phase == wire.WorkloadRunning {
 			pids[st.PID] = true
 		}
 	}

@@ -1,6 +1,6 @@
-// Package addresses is the root's book of semantic addresses: which service has
-// which, and which rest because a service that is gone had them. It is pure and
-// part of the root's core, which journals what it says.
+// Package addresses assigns semantic addresses to services. An address that a service
+// gives back rests before another service can have it. The package is a part of the
+// root's core, which stores the assignments.
 //
 //	b, err := addresses.New(ranges.Services, most)
 //	have, undo, err := b.Assign(now, "acme/shop.prod.web.prod", spec.Addresses, have)
@@ -9,23 +9,24 @@ package addresses
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/ipam"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Rest is how long an address that was given back is given to no other tenant, and
-// to no other service that did not choose it: longer than anybody remembers where it
-// led.
+// Rest is how long an address that was given back is not given to another tenant, nor to
+// another service whose SLA does not name it: longer than any client caches it.
 const Rest = 30 * time.Minute
 
-// reserved are the addresses of a range that nobody gets: its first and its last.
+// reserved is the number of addresses of a range that are not given: the first and the last.
 const reserved = 2
 
-// Book says who has which address. It has one owner.
+// Book has the owner of each address. It is not safe for concurrent use.
 type Book struct {
 	pool    *ipam.Pool
 	owners  map[netip.Addr]api.ServiceID
@@ -33,18 +34,19 @@ type Book struct {
 	queue   []netip.Addr // resting, in the order in which their rest ends
 	most    int          // that one tenant has or had, with the tenants below it; 0: any number
 	of      map[api.Tenant]int
+	claims  map[api.ClusterID]map[netip.Addr]bool // that rest or are disputed because a cluster claims them
 }
 
-// Resting is an address that was given back, and by whom: that service may have it
-// again at once, and a service of the same tenant that chooses it.
+// Resting is the state of an address that was given back. The service that had it may have
+// it again at once, and so may a service of the same tenant whose SLA names it.
 type Resting struct {
 	Service api.ServiceID `json:"service"`
 	Until   time.Time     `json:"until"`
-	Quoted  bool          `json:"quoted,omitempty"` // so says a cluster, whose word takes nothing of the tenant's part
+	Quoted  bool          `json:"quoted,omitempty"` // a cluster claims it; it does not count for the tenant
 }
 
-// New is a book of a range in which nothing is given. No tenant gets more than most
-// of it, with the tenants below it; 0 bounds none.
+// New returns a book of a range. A tenant, with the tenants below it, gets at most that
+// many addresses; 0 means no bound.
 func New(p netip.Prefix, most int) (*Book, error) {
 	pool, err := ipam.NewPool(p, ipam.Options{First: 1, Last: reserved - 1})
 	if err != nil {
@@ -52,10 +54,11 @@ func New(p netip.Prefix, most int) (*Book, error) {
 	}
 	return &Book{
 		pool: pool, owners: map[netip.Addr]api.ServiceID{}, resting: map[netip.Addr]Resting{}, most: most, of: map[api.Tenant]int{},
+		claims: map[api.ClusterID]map[netip.Addr]bool{},
 	}, nil
 }
 
-// own makes an address a service's, and disown nobody's.
+// own gives an address to a service; disown takes it back.
 func (b *Book) own(id api.ServiceID, a netip.Addr) {
 	b.owners[a] = id
 	b.count(id, +1)
@@ -66,7 +69,7 @@ func (b *Book) disown(a netip.Addr) {
 	delete(b.owners, a)
 }
 
-// lay lets an address rest, and wake ends that.
+// lay lets an address rest; wake ends the rest.
 func (b *Book) lay(r Resting, a netip.Addr) {
 	b.resting[a] = r
 	b.queue = append(b.queue, a)
@@ -83,8 +86,8 @@ func (b *Book) wake(a netip.Addr) (r Resting, rested bool) {
 	return r, rested
 }
 
-// count keeps what a tenant has of the range and what rests because it had it: who
-// takes and gives back all the time must not wear the range out.
+// count adds to the number of addresses that a tenant has, including resting ones: a
+// tenant that takes and gives back all the time must not exhaust the range.
 func (b *Book) count(id api.ServiceID, by int) {
 	t := highest(id)
 	if b.of[t] += by; b.of[t] == 0 {
@@ -92,11 +95,11 @@ func (b *Book) count(id api.ServiceID, by int) {
 	}
 }
 
-// highest is the tenant under whom all are that a service's tenant may be below: it
-// makes as many as it likes.
+// highest returns the topmost tenant of a service. Bounds apply to it, because it can
+// create any number of tenants below it.
 func highest(id api.ServiceID) api.Tenant { return id.Tenant().Top() }
 
-// full reports whether a service's tenant gets no more.
+// full reports whether a service's tenant is at its bound.
 func (b *Book) full(id api.ServiceID) bool { return b.most > 0 && b.of[highest(id)] >= b.most }
 
 func (b *Book) tooMany(id api.ServiceID) error {
@@ -110,20 +113,20 @@ func (b *Book) tooMany(id api.ServiceID) error {
 		"delete services or ask for fewer addresses, and wait until those have rested, %s: %w", t, b.of[t], b.size(), rest, Rest, api.ErrConflict)
 }
 
-// size is how many addresses the range has to give.
+// size returns how many addresses the range can give.
 func (b *Book) size() int {
 	p := b.pool.Prefix()
 	return 1<<(p.Addr().BitLen()-p.Bits()) - reserved
 }
 
-// Owner is the service that has an address, or none.
+// Owner returns the service that has an address, or "".
 func (b *Book) Owner(a netip.Addr) api.ServiceID { return b.owners[a] }
 
-// Free is how many addresses are neither taken nor at rest.
+// Free returns how many addresses are neither owned nor resting.
 func (b *Book) Free(now time.Time) int { return b.pool.Free(now) }
 
-// Mark notes that a service has the addresses, as it was before a restart. Those
-// that another has are taken out of what is returned.
+// Mark restores the addresses of a service after a restart. It returns those that no other
+// service has.
 func (b *Book) Mark(id api.ServiceID, have api.ServiceAddresses) api.ServiceAddresses {
 	mark := func(a netip.Addr) netip.Addr {
 		if !a.IsValid() || b.owners[a] != "" && b.owners[a] != id {
@@ -153,7 +156,7 @@ func put(to *api.ServiceAddresses, n int, a netip.Addr) {
 	to.Instances[n] = a
 }
 
-// Plan is an assignment of addresses that may be undone.
+// Plan is an assignment of addresses that can be undone.
 type Plan struct {
 	Addresses api.ServiceAddresses
 	Freed     []netip.Addr // that the service had and has no more
@@ -161,10 +164,10 @@ type Plan struct {
 	woken     map[netip.Addr]Resting
 }
 
-// Assign gives a service the addresses that its SLA asks for; what it has and
-// still wants, it keeps. Fixed ones that another has, or had until lately, are
-// ErrConflict, of no use ErrInvalid; nothing left is ErrUnavailable. What the
-// service no longer wants is still its own; Undo takes the plan back.
+// Assign gives a service the addresses that its SLA asks for. It keeps those that it has
+// and still wants. The error is ErrConflict if another service has a fixed address or had
+// it recently, ErrInvalid if the address cannot be used, and ErrUnavailable if none is
+// left. The service still owns the addresses in Freed. Undo reverts the plan.
 func (b *Book) Assign(now time.Time, id api.ServiceID, want *api.Addresses, have api.ServiceAddresses) (Plan, error) {
 	if want == nil {
 		want = &api.Addresses{}
@@ -178,17 +181,17 @@ func (b *Book) Assign(now time.Time, id api.ServiceID, want *api.Addresses, have
 		}
 		return a, err
 	}
-	// Fixed ones first, so that none is given away by chance.
+	// Fixed addresses come first, so that none of them is chosen for another use.
 	err := b.assign(want, have, &p.Addresses, one)
 	if err != nil {
 		b.Undo(p)
 		return Plan{}, err
 	}
-	each(have, func(a netip.Addr) {
+	for _, a := range have.All() {
 		if !used[a] && b.owners[a] == id {
 			p.Freed = append(p.Freed, a)
 		}
-	})
+	}
 	return p, nil
 }
 
@@ -226,12 +229,12 @@ func (b *Book) assign(want *api.Addresses, have api.ServiceAddresses, out *api.S
 	return nil
 }
 
-// is reports whether an SLA's address is a fixed one.
+// is reports whether an address in an SLA is a fixed one.
 func is(text string) bool { return text != "" && text != "auto" }
 
-// choose is the address that text asks for. One that is not fixed stays what it
-// was; a new one is chosen by the service's name and what it is for, so that it gets its own again
-// from a root that has forgotten it.
+// choose returns the address that text asks for. An automatic one stays what it was. A new
+// one depends on the service's name and the role of the address, so that a root without
+// its store chooses the same again.
 func (b *Book) choose(now time.Time, id api.ServiceID, role int, text string, had netip.Addr, used map[netip.Addr]bool, p *Plan) (netip.Addr, error) {
 	if !is(text) {
 		if had.IsValid() && b.owners[had] == id && !used[had] {
@@ -269,18 +272,17 @@ func (b *Book) choose(now time.Time, id api.ServiceID, role int, text string, ha
 	return a, nil
 }
 
-// tries is how often a name chooses before chance does.
+// tries is how many candidates of a name are tried before any free address is taken.
 const tries = 8
 
-// mayWake reports whether a service may have an address that rests: if it was its
-// own, or if an SLA chose it and it was another's of the same tenant. Who still has
-// it for the earlier service then reaches another of its own tenant's. What a cluster
-// quoted may still be in use there.
+// mayWake reports whether a service may have a resting address: it was its own, or an SLA
+// names it and it was another service's of the same tenant, so that clients with the old
+// meaning stay within the tenant. An address that a cluster claims may still be in use.
 func (r Resting) mayWake(id api.ServiceID, chosen bool) bool {
 	return r.Service == id || chosen && !r.Quoted && r.Service.Tenant() == id.Tenant()
 }
 
-// take takes one address, from its rest too if mayWake says so.
+// take gives one address to a service, also a resting one if mayWake allows it.
 func (b *Book) take(now time.Time, id api.ServiceID, a netip.Addr, p *Plan, chosen bool) error {
 	if b.owners[a] != "" {
 		return api.ErrConflict
@@ -304,7 +306,7 @@ func (b *Book) take(now time.Time, id api.ServiceID, a netip.Addr, p *Plan, chos
 	return nil
 }
 
-// because says who has the address, as far as that is the asker's business.
+// because adds to an error who has the address, without naming services of other tenants.
 func (b *Book) because(id api.ServiceID, a netip.Addr, err error) error {
 	who := func(of api.ServiceID) string {
 		if of.Tenant() == id.Tenant() {
@@ -327,7 +329,7 @@ func (b *Book) because(id api.ServiceID, a netip.Addr, err error) error {
 	return err
 }
 
-// Undo takes back what a plan took.
+// Undo reverts a plan.
 func (b *Book) Undo(p Plan) {
 	for _, a := range p.taken {
 		b.disown(a)
@@ -339,8 +341,8 @@ func (b *Book) Undo(p Plan) {
 	}
 }
 
-// Gives reports whether the plan takes an address that the service neither has nor
-// is the only one to get, for it still rests from being its own.
+// Gives reports whether the plan takes a new address: one that the service did not have
+// and that does not rest for it.
 func (p Plan) Gives(now time.Time, id api.ServiceID) bool {
 	return slices.ContainsFunc(p.taken, func(a netip.Addr) bool {
 		r, woken := p.woken[a]
@@ -348,7 +350,7 @@ func (p Plan) Gives(now time.Time, id api.ServiceID) bool {
 	})
 }
 
-// Woken are the addresses that a plan took out of their rest.
+// Woken returns the addresses of the plan that rested.
 func (p Plan) Woken() []netip.Addr {
 	var out []netip.Addr
 	for _, a := range p.taken {
@@ -359,8 +361,8 @@ func (p Plan) Woken() []netip.Addr {
 	return out
 }
 
-// Rest lets addresses of a service rest until a moment. Those that it does not
-// have are left alone, but for those that nobody has: they are in use somewhere.
+// Rest lets addresses of a service rest and returns those that do from now on. It skips
+// addresses of other services and outside the range.
 func (b *Book) Rest(r Resting, addrs []netip.Addr) (resting []netip.Addr) {
 	for _, a := range addrs {
 		if _, rests := b.resting[a]; rests {
@@ -382,13 +384,53 @@ func (b *Book) Rest(r Resting, addrs []netip.Addr) (resting []netip.Addr) {
 	return resting
 }
 
-// Resting is what rests at an address, if anything does.
+const (
+	maxClaims = 1024 // of one cluster at a time
+	maxName   = 512  // of a service; longer names are none of the root's
+)
+
+// Claim takes which addresses a cluster says are in use. Those that no service has
+// rest until a moment: the root's store may have been restored from an older copy, and
+// must not give them to others. Those that another service has are disputed. It returns
+// the claims that are new. A claim counts for the cluster's bound while the address
+// rests or has an owner.
+func (b *Book) Claim(by api.ClusterID, used []wire.ServiceAddress, until time.Time) (resting []netip.Addr, disputed []wire.ServiceAddress) {
+	claims := b.claims[by]
+	maps.DeleteFunc(claims, func(a netip.Addr, _ bool) bool {
+		_, rests := b.resting[a]
+		return !rests && b.owners[a] == ""
+	})
+	for _, u := range used {
+		owner := b.owners[u.Address]
+		if owner == u.Service || claims[u.Address] || len(claims) >= maxClaims || len(u.Service) > maxName {
+			continue
+		}
+		if owner != "" {
+			disputed = append(disputed, u)
+		} else if rests := b.Rest(Resting{Service: u.Service, Until: until, Quoted: true}, []netip.Addr{u.Address}); len(rests) > 0 {
+			resting = append(resting, u.Address)
+		} else {
+			continue // it rests already, or is outside the range
+		}
+		if claims == nil {
+			claims = map[netip.Addr]bool{}
+			b.claims[by] = claims
+		}
+		claims[u.Address] = true
+	}
+	return resting, disputed
+}
+
+// RemoveCluster removes the claims of a cluster. What rests because of them rests on.
+func (b *Book) RemoveCluster(id api.ClusterID) { delete(b.claims, id) }
+
+// Resting returns the state of a resting address.
 func (b *Book) Resting(a netip.Addr) (Resting, bool) {
 	r, ok := b.resting[a]
 	return r, ok
 }
 
-// Sweep ends the rests that are over, and lists them.
+// Sweep ends the rests that are over and returns their addresses.
 func (b *Book) Sweep(now time.Time) (over []netip.Addr) {
 	for len(b.queue) > 0 {
 		a := b.queue[0]
@@ -404,28 +446,10 @@ func (b *Book) Sweep(now time.Time) (over []netip.Addr) {
 	return over
 }
 
-// Addresses lists a service's, in order.
-func Addresses(a api.ServiceAddresses) (out []netip.Addr) {
-	each(a, func(addr netip.Addr) { out = append(out, addr) })
-	slices.SortFunc(out, netip.Addr.Compare)
-	return out
-}
-
-func each(a api.ServiceAddresses, fn func(netip.Addr)) {
-	for _, addr := range []netip.Addr{a.RoundRobin, a.Closest} {
-		if addr.IsValid() {
-			fn(addr)
-		}
-	}
-	for _, addr := range a.Instances {
-		fn(addr)
-	}
-}
-
-// candidate is the n-th address that the service's name chooses.
+// candidate returns the n-th address that a service's name leads to.
 func (b *Book) candidate(id api.ServiceID, n uint64) netip.Addr {
 	p := b.pool.Prefix()
-	d := uint64(api.Want{Service: id}.Digest()) + n*0x9e3779b97f4a7c15
+	d := uint64(wire.Want{Service: id}.Digest()) + n*0x9e3779b97f4a7c15
 	d ^= d >> 29
 	size := uint64(1) << (p.Addr().BitLen() - p.Bits())
 	at := d % size

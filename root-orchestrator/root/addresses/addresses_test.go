@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -169,7 +170,7 @@ func TestNoAddressIsEverTwoServices(t *testing.T) {
 				}
 			case 3:
 				r := Resting{Service: id, Until: now.Add(Rest)}
-				for _, a := range b.Rest(r, Addresses(have[id])) {
+				for _, a := range b.Rest(r, have[id].All()) {
 					rests[a] = r
 				}
 				delete(have, id)
@@ -200,7 +201,7 @@ func TestNoAddressIsEverTwoServices(t *testing.T) {
 			}
 			taken := map[netip.Addr]api.ServiceID{}
 			for id, as := range have {
-				for _, a := range Addresses(as) {
+				for _, a := range as.All() {
 					if other, twice := taken[a]; twice || b.Owner(a) != id {
 						t.Fatalf("%s is %s's, %s's and the book's %s's", a, id, other, b.Owner(a))
 					}
@@ -241,18 +242,18 @@ func TestAChosenAddressIsFreeForItsTenantAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Rest(Resting{Service: web, Until: epoch.Add(Rest)}, Addresses(have))
+	b.Rest(Resting{Service: web, Until: epoch.Add(Rest)}, have.All())
 	if _, err := give2(b, evil, chosen); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "a service of another tenant had it, and it rests until") {
 		t.Errorf("another tenant: %v", err)
 	}
 	for i := range 13 { // all others that there are
 		id := api.ServiceID(fmt.Sprintf("acme/shop.prod.s%d.prod", i))
-		if got, err := give2(b, id, nil); err != nil || slices.Contains(Addresses(got), at) {
+		if got, err := give2(b, id, nil); err != nil || slices.Contains(got.All(), at) {
 			t.Fatalf("%s got %v, %v", id, got, err)
 		}
 	}
 	got, err := give2(b, db, chosen)
-	if err != nil || !slices.Contains(Addresses(got), at) {
+	if err != nil || !slices.Contains(got.All(), at) {
 		t.Fatalf("its own tenant's other service: %v, %v", got, err)
 	}
 	if o := b.Owner(at); o != db {
@@ -263,4 +264,47 @@ func TestAChosenAddressIsFreeForItsTenantAtOnce(t *testing.T) {
 func give2(b *Book, id api.ServiceID, want *api.Addresses) (api.ServiceAddresses, error) {
 	p, err := b.Assign(epoch, id, want, api.ServiceAddresses{})
 	return p.Addresses, err
+}
+
+// A cluster lists the addresses that it has again and again. Each claim counts once.
+func TestClaimsAreCountedOnceAndBounded(t *testing.T) {
+	b, err := New(netip.MustParsePrefix("10.30.0.0/16"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	until := time.Date(2026, 1, 1, 0, 30, 0, 0, time.UTC)
+	var used []wire.ServiceAddress
+	for i := range 100 {
+		used = append(used, wire.ServiceAddress{Address: netip.AddrFrom4([4]byte{10, 30, 9, byte(i + 1)}), Service: api.ServiceID(fmt.Sprintf("acme/old.prod.s%d.prod", i))})
+	}
+	for i := range 11 {
+		resting, disputed := b.Claim("a", used, until)
+		if want := map[bool]int{true: 100}[i == 0]; len(resting) != want || len(disputed) != 0 {
+			t.Fatalf("claim %d: %d addresses rest and %d are disputed, want %d and 0", i, len(resting), len(disputed), want)
+		}
+	}
+	var many []wire.ServiceAddress
+	for i := range 2 * maxClaims {
+		many = append(many, wire.ServiceAddress{Address: netip.AddrFrom4([4]byte{10, 30, byte(100 + i/250), byte(1 + i%250)}), Service: "acme/x.x.x.x"})
+	}
+	if resting, _ := b.Claim("a", many, until); len(resting) != maxClaims-100 {
+		t.Errorf("%d more addresses rest because of one cluster, want %d", len(resting), maxClaims-100)
+	}
+	if resting, _ := b.Claim("b", many[maxClaims:maxClaims+10], until); len(resting) != 10 {
+		t.Errorf("%d addresses rest because of another cluster, want 10", len(resting))
+	}
+	mine, err := b.Assign(until, "acme/x.x.web.x", &api.Addresses{RoundRobin: "10.30.1.1"}, api.ServiceAddresses{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim := []wire.ServiceAddress{{Address: mine.Addresses.RoundRobin, Service: "acme/x.x.old.x"}}
+	for i := range 2 {
+		if _, disputed := b.Claim("b", claim, until); len(disputed) != 1-i {
+			t.Errorf("claim %d of an address of another service is disputed %d times, want %d", i, len(disputed), 1-i)
+		}
+	}
+	b.Sweep(until)
+	if resting, _ := b.Claim("a", many, until); len(resting) != maxClaims {
+		t.Errorf("%d addresses rest once the earlier ones have rested, want %d", len(resting), maxClaims)
+	}
 }

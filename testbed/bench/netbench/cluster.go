@@ -16,16 +16,17 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/netsock"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // cluster is what netmanagers need of a cluster and of their node engines, and no
 // more: it signs the nodes' certificates, leases subnets and answers wants.
 type cluster struct {
-	ca      *ca.Authority
-	dir     string
-	clear   []netip.Prefix // where nodes may talk without encryption
-	relayed bool           // there is a relay
-	hosts   []*host
+	ca          *ca.Authority
+	dir         string
+	unencrypted []netip.Prefix // where nodes may talk without encryption
+	relayed     bool           // there is a relay
+	hosts       []*host
 
 	ctx context.Context // of the engines
 	end context.CancelFunc
@@ -41,11 +42,11 @@ type host struct {
 	dir    string // what the node engine keeps, and the netmanager
 	socket string
 	sock   *netsock.Client
-	lease  api.NetLease
+	lease  wire.NetLease
 	ready  chan struct{} // closed when the netmanager attaches
 
-	self      *api.NetSelf // the cluster's
-	boot, seq uint64       // the cluster's
+	self      *wire.NetSelf // the cluster's
+	boot, seq uint64        // the cluster's
 }
 
 const clusterID = api.ClusterID("bench")
@@ -90,7 +91,7 @@ func (c *cluster) host(i int) (*host, error) {
 	h := &host{c: c, dir: filepath.Join(c.dir, string(id)), ready: make(chan struct{})}
 	h.socket = filepath.Join(h.dir, "net.sock")
 	h.sock = netsock.New(h.socket)
-	h.lease = api.NetLease{Rev: 1, Node: id, Cluster: clusterID, Ranges: ranges, Subnet: subnets[i], Clear: c.clear}
+	h.lease = wire.NetLease{Rev: 1, Node: id, Cluster: clusterID, Ranges: ranges, Subnet: subnets[i], Unencrypted: c.unencrypted}
 	if c.relayed {
 		slot := uint32(i + 1)
 		h.lease.Relay, h.lease.Secret = api.Relay{Addr: relayAddr.String(), Slot: slot, Ticket: ticketOf(slot)}, relaySecret
@@ -126,7 +127,7 @@ func (h *host) engine(ctx context.Context) {
 	attaches := sync.OnceFunc(func() { close(h.ready) })
 	for ctx.Err() == nil {
 		linked := false
-		_ = h.sock.Events(ctx, func(e api.NetEvent) error { // ends with the netmanager, and when it has not begun
+		_ = h.sock.Events(ctx, func(e wire.NetEvent) error { // ends with the netmanager, and when it has not begun
 			if !linked {
 				linked = true
 				if err := h.sock.Link(ctx, true); err != nil {
@@ -139,7 +140,7 @@ func (h *host) engine(ctx context.Context) {
 			if e.Up == nil {
 				return nil
 			}
-			var up api.NetUp
+			var up wire.NetUp
 			if err := json.Unmarshal(e.Up, &up); err != nil {
 				return err
 			}
@@ -153,7 +154,7 @@ func (h *host) engine(ctx context.Context) {
 }
 
 // answer is the cluster's: the node's lease, and what its new wants lead to.
-func (h *host) answer(ctx context.Context, up api.NetUp) error {
+func (h *host) answer(ctx context.Context, up wire.NetUp) error {
 	h.c.mu.Lock()
 	if up.Self != nil {
 		h.self = up.Self
@@ -166,7 +167,7 @@ func (h *host) answer(ctx context.Context, up api.NetUp) error {
 		} else if p, ok := h.c.peer(w.Address); ok {
 			d.Peers = append(d.Peers, p)
 		} else {
-			d.Refused = append(d.Refused, api.Refusal{Want: w})
+			d.Refused = append(d.Refused, wire.Refusal{Want: w})
 		}
 	}
 	h.c.mu.Unlock()
@@ -174,12 +175,12 @@ func (h *host) answer(ctx context.Context, up api.NetUp) error {
 }
 
 // down is a message that says nothing yet. mu is held.
-func (h *host) down() api.NetDown {
+func (h *host) down() wire.NetDown {
 	h.c.rev++
-	return api.NetDown{Boot: h.boot, Seq: h.seq, Rev: h.c.rev, Lease: &h.lease}
+	return wire.NetDown{Boot: h.boot, Seq: h.seq, Rev: h.c.rev, Lease: &h.lease}
 }
 
-func (h *host) tell(ctx context.Context, d api.NetDown) error {
+func (h *host) tell(ctx context.Context, d wire.NetDown) error {
 	slices.SortFunc(d.Routes, func(a, b api.Route) int { return cmp.Compare(a.Service, b.Service) })
 	d.Routes = slices.CompactFunc(d.Routes, func(a, b api.Route) bool { return a.Service == b.Service })
 	text, err := json.Marshal(d)
@@ -190,7 +191,7 @@ func (h *host) tell(ctx context.Context, d api.NetDown) error {
 }
 
 // leadsTo is the route that a want asks for. mu is held.
-func (c *cluster) leadsTo(w api.Want) (api.Route, bool) {
+func (c *cluster) leadsTo(w wire.Want) (api.Route, bool) {
 	for _, r := range c.routes {
 		if w.Service == r.Service || w.Address.IsValid() && (w.Address == r.Addresses.RoundRobin ||
 			slices.ContainsFunc(r.Backends, func(b api.Backend) bool { return b.Address == w.Address })) {
@@ -233,8 +234,8 @@ func (c *cluster) peer(a netip.Addr) (api.Peer, bool) {
 // a semantic address unless that is zero, and tells everybody.
 func (c *cluster) attach(ctx context.Context, node int, n *Namespace, name string, number int, vip netip.Addr) error {
 	svc := serviceID(name)
-	a := api.Attach{
-		Key: api.Key{Instance: svc.Instance(number), Epoch: 1}, NetNS: n.Path(),
+	a := wire.Attach{
+		Key: wire.Key{Instance: svc.Instance(number), Epoch: 1}, NetNS: n.Path(),
 		Addresses: api.ServiceAddresses{RoundRobin: vip},
 	}
 	at, err := c.hosts[node].sock.Attach(ctx, a)

@@ -15,6 +15,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/proof"
 	"github.com/treeline-edge/treeline/internal/netsock"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 func init() { roles["touch"] = as(touch) }
@@ -38,7 +39,7 @@ func (c *cluster) crowd(services, nodes int) error {
 		at := subnet.Addr().As4()
 		at[2] = byte(i)
 		c.mu.Lock()
-		c.hosts = append(c.hosts, &host{c: c, self: self, lease: api.NetLease{
+		c.hosts = append(c.hosts, &host{c: c, self: self, lease: wire.NetLease{
 			Node: api.NodeID(fmt.Sprintf("far-%d", i)), Subnet: netip.PrefixFrom(netip.AddrFrom4(at), subnet.Bits()),
 		}})
 		c.mu.Unlock()
@@ -61,7 +62,7 @@ func (c *cluster) crowd(services, nodes int) error {
 func crowdAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 30, byte(1 + i>>8), byte(i)}) }
 
 // absent is what a node says of itself that does not run.
-func (c *cluster) absent(id api.NodeID) (*api.NetSelf, error) {
+func (c *cluster) absent(id api.NodeID) (*wire.NetSelf, error) {
 	key, csr, err := ca.NewRequest()
 	if err != nil {
 		return nil, err
@@ -74,7 +75,7 @@ func (c *cluster) absent(id api.NodeID) (*api.NetSelf, error) {
 	if err != nil {
 		return nil, err
 	}
-	self := &api.NetSelf{Key: api.PeerKey(overlay.PublicKey().Bytes()), Endpoints: []netip.AddrPort{netip.MustParseAddrPort("203.0.113.9:9")}}
+	self := &wire.NetSelf{Key: api.PeerKey(overlay.PublicKey().Bytes()), Endpoints: []netip.AddrPort{netip.MustParseAddrPort("203.0.113.9:9")}}
 	for _, cert := range chain[:len(chain)-1] {
 		self.Chain = append(self.Chain, cert.Raw)
 	}

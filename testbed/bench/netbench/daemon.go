@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/testbed/gobuild"
 )
 
 func init() { roles["daemon"] = as(runDaemon) }
@@ -68,7 +69,7 @@ func (d *DaemonPath) Up(ctx context.Context, b *Bed) error {
 	b.ends = append(b.ends, d.cluster.close)
 	switch d.kind {
 	case api.PathRoute, api.PathVXLAN:
-		d.cluster.clear = []netip.Prefix{netip.PrefixFrom(WireAddr[0], 24).Masked()}
+		d.cluster.unencrypted = []netip.Prefix{netip.PrefixFrom(WireAddr[0], 24).Masked()}
 	case api.PathRelay:
 		c, err := b.start(b.wan, "relay", relayOrder{relayAddr, []uint32{1, 2}})
 		if err != nil {
@@ -229,20 +230,15 @@ func runDaemon(ctx context.Context, o daemonOrder, ready func()) (any, error) {
 // sessionTime is how long a binding and a handshake may take.
 const sessionTime = time.Minute
 
-// Build builds the netmanager into a directory and says where it is.
-// TREELINE_LAB_BIN names a directory that has it already.
+// Build builds the netmanager into dir, an absolute path, and returns the program's path.
+// If the directory in TREELINE_LAB_BIN has the program, Build returns that instead.
 func Build(dir string) (string, error) {
 	if have := os.Getenv("TREELINE_LAB_BIN"); have != "" {
 		if program := filepath.Join(have, "netmanager"); exists(program) {
 			return program, nil
 		}
 	}
-	cmd := exec.Command("go", "build", "-trimpath", "-o", dir+"/", "github.com/treeline-edge/treeline/netmanager")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the netmanager: %w\n%s", err, out)
-	}
-	return filepath.Join(dir, "netmanager"), nil
+	return filepath.Join(dir, "netmanager"), gobuild.Build(context.Background(), dir+"/", "netmanager")
 }
 
 func exists(path string) bool {

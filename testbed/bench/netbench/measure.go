@@ -74,6 +74,28 @@ const iperfWrite = "1M"
 
 // TCP is what iperf3 receives, in Gbit/s.
 func (b *Bed) TCP(ctx context.Context, to netip.Addr, flows int, d time.Duration) (Sample, error) {
+	var rate float64
+	s, err := b.iperf(ctx, to, d, func(text []byte) error {
+		var r struct {
+			Error string
+			End   struct {
+				Received struct {
+					Bits float64 `json:"bits_per_second"`
+				} `json:"sum_received"`
+			}
+		}
+		if err := json.Unmarshal(text, &r); err != nil || r.Error != "" {
+			return fmt.Errorf("%s: %w", r.Error, err)
+		}
+		rate = r.End.Received.Bits / 1e9
+		return nil
+	}, "--congestion", "cubic", "--parallel", fmt.Sprint(flows), "--length", iperfWrite)
+	s.Value = rate
+	return s, err
+}
+
+// iperf runs iperf3 between the containers, and has its report parsed.
+func (b *Bed) iperf(ctx context.Context, to netip.Addr, d time.Duration, parse func([]byte) error, args ...string) (Sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, d+30*time.Second)
 	defer cancel()
 	const port = "7005"
@@ -96,27 +118,41 @@ func (b *Bed) TCP(ctx context.Context, to netip.Addr, flows int, d time.Duration
 	go func() { _, _ = in.WriteTo(discard{}) }()
 
 	var text bytes.Buffer
-	client := exec.CommandContext(ctx, "iperf3", "--client", to.String(), "--port", port, "--json", "--congestion", "cubic",
-		"--parallel", fmt.Sprint(flows), "--length", iperfWrite, "--time", seconds(d))
+	client := exec.CommandContext(ctx, "iperf3", append([]string{"--client", to.String(), "--port", port, "--json", "--time", seconds(d)}, args...)...)
 	client.Stdout, client.Stderr = &text, &text
 	return metered(func() (float64, error) {
 		if err := b.Container[0].Start(client); err != nil {
 			return 0, err
 		}
 		waited := client.Wait()
+		if err := parse(text.Bytes()); err != nil || waited != nil {
+			return 0, fmt.Errorf("iperf3 from %s to %s: %v: %v %s", b.Container[0].Name, to, waited, err, shorten(text.String()))
+		}
+		return 0, nil
+	})
+}
+
+// Datagrams returns how many UDP datagrams of size bytes iperf3 receives a second, with a
+// sender that does not wait.
+func (b *Bed) Datagrams(ctx context.Context, to netip.Addr, size int, d time.Duration) (Sample, error) {
+	var received float64
+	s, err := b.iperf(ctx, to, d, func(text []byte) (err error) {
 		var r struct {
 			Error string
 			End   struct {
-				Received struct {
-					Bits float64 `json:"bits_per_second"`
-				} `json:"sum_received"`
+				Sum struct {
+					Packets, Lost_packets, Seconds float64 //nolint:revive // iperf3's keys
+				}
 			}
 		}
-		if err := json.Unmarshal(text.Bytes(), &r); err != nil || waited != nil || r.Error != "" {
-			return 0, fmt.Errorf("iperf3 from %s to %s: %v: %s%s", b.Container[0].Name, to, waited, r.Error, shorten(text.String()))
+		if err := json.Unmarshal(text, &r); err != nil || r.Error != "" {
+			return fmt.Errorf("%s: %w", r.Error, err)
 		}
-		return r.End.Received.Bits / 1e9, nil
-	})
+		received = (r.End.Sum.Packets - r.End.Sum.Lost_packets) / r.End.Sum.Seconds
+		return nil
+	}, "--udp", "--bitrate", "0", "--length", fmt.Sprint(size))
+	s.Value = received
+	return s, err
 }
 
 // seconds are what iperf3 takes: whole ones, at least one where there are any.

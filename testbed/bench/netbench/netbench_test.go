@@ -16,7 +16,7 @@ func TestMain(m *testing.M) {
 }
 
 // bedOf is a bed with its path up and its servers running; it ends with the test.
-func bedOf(t *testing.T, name string, shape Shape, p Path) *Bed {
+func bedOf(t testing.TB, name string, shape Shape, p Path) *Bed {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("namespaces need root")

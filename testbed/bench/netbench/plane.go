@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
@@ -38,7 +39,7 @@ const (
 
 // What nodes are told, by Plane and by Daemon alike.
 var (
-	ranges  = api.DefaultNetRanges()
+	ranges  = wire.DefaultNetRanges()
 	subnets = [2]netip.Prefix{netip.MustParsePrefix("10.16.0.0/26"), netip.MustParsePrefix("10.16.0.64/26")}
 	one     = netip.MustParseAddr("10.30.0.1") // semantic address of one replica
 	all     = netip.MustParseAddr("10.30.0.2") // of all others
@@ -115,8 +116,8 @@ func (k *PlanePath) attach(ctx context.Context, node int, c *Namespace, a netip.
 	}
 	return c.IP(ctx,
 		fmt.Sprintf("addr add %s/32 dev eth0", a), "link set eth0 up",
-		fmt.Sprintf("neigh add %s lladdr %s dev eth0 nud permanent", api.GatewayAddr, hostMAC),
-		fmt.Sprintf("route add default via %s dev eth0 onlink", api.GatewayAddr))
+		fmt.Sprintf("neigh add %s lladdr %s dev eth0 nud permanent", wire.GatewayAddr, hostMAC),
+		fmt.Sprintf("route add default via %s dev eth0 onlink", wire.GatewayAddr))
 }
 
 type planeOrder struct{ Plane string }

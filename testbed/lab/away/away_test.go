@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
 	"github.com/treeline-edge/treeline/testbed/lab"
 	"github.com/treeline-edge/treeline/testbed/netlab"
@@ -31,7 +32,7 @@ const (
 )
 
 // ranges are none of the defaults.
-var ranges = api.NetRanges{
+var ranges = wire.NetRanges{
 	Instances: netip.MustParsePrefix("172.20.0.0/16"), Services: netip.MustParsePrefix("172.22.4.0/22"),
 	Instances6: netip.MustParsePrefix("fd12:3456:789a::/64"), Services6: netip.MustParsePrefix("fd12:3456:789b::/64"),
 }

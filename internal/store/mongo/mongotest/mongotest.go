@@ -20,7 +20,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/freeport"
 )
 
-// URI is that of a database of this test alone, which goes with the test. Where
+// URI returns the URI of a database for this test alone, which is dropped with the test. If
 // the environment requires every backend, a missing server is a failure.
 func URI(t testing.TB) string {
 	t.Helper()
@@ -31,7 +31,7 @@ func URI(t testing.TB) string {
 	return Database(t, uri)
 }
 
-// Database is the URI of a database of this test alone on the server at uri.
+// Database returns the URI of a database for this test alone on the server at uri.
 func Database(t testing.TB, uri string) string {
 	t.Helper()
 	database := fmt.Sprintf("treeline_test_%d", time.Now().UnixNano())
@@ -105,8 +105,7 @@ func (s *Server) Stop() {
 	}
 }
 
-// Restart starts the server after Stop, with the documents that it had, and
-// returns when it answers.
+// Restart starts the server after Stop with its documents, and returns when it answers.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	s.cmd = exec.Command(s.binary, "--handler=sqlite", "--sqlite-url=file:"+s.dir+"/", "--state-dir="+s.dir,
@@ -120,7 +119,7 @@ func (s *Server) Restart(t testing.TB) {
 		t.Fatal(err)
 	}
 	defer func() { _ = client.Disconnect(context.WithoutCancel(t.Context())) }()
-	// The driver tries until somebody answers.
+	// The driver retries until the server answers.
 	if err := client.Ping(t.Context(), nil); err != nil {
 		t.Fatalf("FerretDB does not answer at %s: %v", s.Addr, err)
 	}

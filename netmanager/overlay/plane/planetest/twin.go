@@ -1,6 +1,5 @@
-// Package planetest has a plane in its simplest form, for tests and simulators of
-// what gives a plane its orders: it holds what it was told, and forwards nothing.
-// How real planes behave is netmanager/dataplane/dataplanetest's.
+// Package planetest has a plane for tests and simulators. It holds what it was told
+// and forwards nothing. netmanager/dataplane/dataplanetest tests real planes.
 //
 //	var p planetest.Twin
 //	p.Sync(core.Plane())
@@ -17,7 +16,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// Twin is the plane. The zero Twin takes a Sync first.
+// Twin is the plane. Call Sync first.
 type Twin struct {
 	Node      plane.Node
 	Endpoints map[netip.Addr]plane.Endpoint
@@ -27,7 +26,7 @@ type Twin struct {
 	Peers     map[api.PeerKey]plane.Peer
 }
 
-// Sync has it hold s and nothing else.
+// Sync replaces everything with s.
 func (t *Twin) Sync(s plane.State) {
 	*t = Twin{
 		Endpoints: map[netip.Addr]plane.Endpoint{}, Services: map[netip.Addr]plane.Service{}, Sources: map[netip.Addr]plane.Source{},
@@ -38,7 +37,7 @@ func (t *Twin) Sync(s plane.State) {
 	})
 }
 
-// Apply changes it; what goes, goes first.
+// Apply applies a change: drops first, then sets.
 func (t *Twin) Apply(c plane.Change) {
 	if c.Node != nil {
 		t.Node = *c.Node
@@ -75,14 +74,14 @@ func (t *Twin) Apply(c plane.Change) {
 	}
 }
 
-// Differs says in what it is not as s, or nothing.
+// Differs describes the differences from s. It is empty if there are none.
 func (t *Twin) Differs(s plane.State) (out string) {
 	var should Twin
 	should.Sync(s)
 	a, b := reflect.ValueOf(*t), reflect.ValueOf(should)
 	for i := range a.NumField() {
 		if x, y := a.Field(i).Interface(), b.Field(i).Interface(); !reflect.DeepEqual(x, y) {
-			out += fmt.Sprintf("\n%s: %+v\nand should have %+v", a.Type().Field(i).Name, x, y)
+			out += fmt.Sprintf("\n%s: %+v\nwant %+v", a.Type().Field(i).Name, x, y)
 		}
 	}
 	return out

@@ -1,0 +1,275 @@
+package api
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// The bounds of constraints' values. Fields has the others, which are integers.
+const (
+	maxRigidness  = 86_400 // s
+	maxRoundTrip  = 60_000 // ms
+	maxKilometres = 20_015 // half the way round the earth
+	maxMbit       = 1_000_000
+)
+
+// MaxConvergence bounds convergence_time, in seconds.
+const MaxConvergence = 3_600
+
+func constraintRule(c checker, at string, v *value) {
+	patienceRule(c, at, v)
+	kind := documented(v.get("type").text)
+	known := slices.IndexFunc(constraintKinds, func(k constraintKind) bool { return k.name == kind })
+	if known < 0 {
+		return // the type has a fault already, and the meaning of the keys depends on it
+	}
+	keys := constraintKinds[known]
+	all := slices.Concat([]string{"type"}, keys.oneOf, keys.needs, keys.may)
+	for i := range v.members {
+		m := &v.members[i]
+		if _, field := lookup[constraintPath+"/"+m.key]; field && !slices.Contains(all, m.key) && !neutral(&m.value) {
+			c.fault(at+"/"+m.key, m.key, "use a constraint of type "+strings.Join(typesWith(m.key), " or "),
+				"%s does not belong to a constraint of type %s", m.key, kind)
+		}
+	}
+	given := slices.DeleteFunc(slices.Clone(keys.oneOf), func(key string) bool { return neutral(v.get(key)) })
+	switch choice := strings.Join(keys.oneOf, ", "); {
+	case len(keys.oneOf) > 0 && len(given) == 0:
+		c.fault(at, "constraints", "give one of "+choice, "a %s constraint that names no place", kind)
+	case len(given) > 1:
+		c.fault(at+"/"+given[1], given[1], "make them constraints of their own", "a %s constraint has one of %s, and %s is given too", kind, choice, given[0])
+	}
+	for _, key := range keys.needs {
+		if neutral(v.get(key)) && key != "threshold" {
+			c.fault(at+"/"+key, key, "list at least one", "a %s constraint needs %s", kind, key)
+		}
+	}
+	switch kind {
+	case ConstrainDirect:
+		directRule(c, at, v)
+	case ConstrainGeo:
+		switch {
+		case !neutral(v.get("location")):
+			c.threshold(at, v, kind, "km", maxKilometres)
+		case len(given) == 1 && !neutral(v.get("threshold")):
+			c.fault(at+"/threshold", "threshold", "leave it out, or give a location", "a threshold is a distance from a location, not from %s %s", article(given[0]), given[0])
+		}
+	case ConstrainLatency:
+		c.threshold(at, v, kind, "ms", maxRoundTrip)
+	case ConstrainAddons:
+		c.once(at, "needs", v)
+	case ConstrainLabels:
+		c.once(at, "labels", v)
+	}
+}
+
+// threshold refuses a threshold that is missing, 0, or above its unit's limit.
+func (c checker) threshold(at string, v *value, kind, unit string, most float64) {
+	t := v.get("threshold")
+	n, err := strconv.ParseFloat(cmp.Or(t.text, "0"), 64)
+	switch {
+	case t.kind != "" && t.kind != NumberField || err != nil || n < 0:
+		return // said already
+	case n == 0:
+		c.fault(at+"/threshold", "threshold", "say how many "+unit, "a %s constraint needs a threshold above 0", kind)
+	case n > most:
+		c.fault(at+"/threshold", "threshold", "at most "+strconv.FormatFloat(most, 'f', -1, 64)+" "+unit, "threshold is %s, more than %s can ever be", shorten(t.text), kind)
+	}
+}
+
+// once refuses a string that is in a list twice.
+func (c checker) once(at, key string, v *value) {
+	seen := map[string]bool{}
+	for i, item := range v.get(key).items {
+		if item.text != "" && seen[item.text] {
+			c.fault(at+"/"+key+"/"+itoa(i), key, "keep one of them", "%s is named twice", shorten(item.text))
+		}
+		seen[item.text] = true
+	}
+}
+
+func directRule(c checker, at string, v *value) {
+	cluster, node := v.get("cluster"), v.get("node")
+	if cluster.text == "" && node.text == "" {
+		c.fault(at, "constraints", "give cluster, node or both", "a direct constraint that names nothing")
+	}
+	c.machines(at, "cluster", cluster.text)
+	c.machines(at, "node", node.text)
+}
+
+func (c checker) machines(at, key, list string) {
+	if strings.TrimSpace(list) == "" {
+		return
+	}
+	for name := range strings.SplitSeq(list, ";") {
+		if name = strings.TrimSpace(name); !ValidMachineName(name) {
+			c.fault(at+"/"+key, key, fixPattern[machinePattern], "%s cannot be %q", key, shorten(name))
+		}
+	}
+}
+
+const fixLocation = "degrees with their direction: 48.14N,11.58E; or as in Oakestra longitude before latitude: 11.58,48.14"
+
+func locationRule(c checker, at string, v *value) {
+	if _, err := ParseLocation(v.text); err != nil && v.text != "" {
+		c.fault(at, afterLast(at, '/'), fixLocation, "%s", strings.TrimSuffix(err.Error(), ": "+ErrInvalid.Error()))
+	}
+}
+
+// polygonRule refuses a polygon that encloses nothing or whose inside is ambiguous.
+func polygonRule(c checker, at string, v *value) {
+	if len(v.items) == 0 || len(v.items) > lookup[constraintPath+"/polygon"].Max {
+		return
+	}
+	if len(v.items) < 3 {
+		c.fault(at, "polygon", "give at least 3; the last joins the first by itself", "polygon has %d corners", len(v.items))
+		return
+	}
+	var corners []Geo
+	for i := range v.items {
+		text := v.items[i].text
+		if v.items[i].kind != StringField {
+			continue // said already
+		}
+		g, err := ParseLocation(text)
+		if err == nil && !explicit(text) {
+			c.fault(at+"/"+itoa(i), "polygon", "write it with its directions: 48.14N,11.58E", "it is doubtful which number of %q is the latitude", shorten(text))
+			continue
+		}
+		if err != nil {
+			c.fault(at+"/"+itoa(i), "polygon", "degrees with their direction: 48.14N,11.58E", "%s", strings.TrimSuffix(err.Error(), ": "+ErrInvalid.Error()))
+			continue
+		}
+		corners = append(corners, g)
+	}
+	if len(corners) < len(v.items) {
+		return
+	}
+	// Each side goes the short way round: add up the longitudes.
+	lon, west, east, area := corners[0].Lon, corners[0].Lon, corners[0].Lon, 0.0
+	for i, g := range corners {
+		next := corners[(i+1)%len(corners)]
+		step := math.Remainder(next.Lon-g.Lon, 360)
+		area += step * (next.Lat + g.Lat) / 2
+		lon += step
+		west, east = min(west, lon), max(east, lon)
+	}
+	switch {
+	case east-west >= 180 || math.Abs(lon-corners[0].Lon) > 1:
+		c.fault(at, "polygon", "make it several services, or name an area", "polygon spans half the earth or more, so that its inside cannot be told from its outside")
+	case math.Abs(area) < 1e-9:
+		c.fault(at, "polygon", "give corners that are not on one line", "polygon encloses nothing")
+	}
+}
+
+func targetRule(c checker, at string, v *value) {
+	if _, _, err := ParseTarget(v.text); err != nil && v.text != "" {
+		c.fault(at, "target", "a host name or an address, with :port where it is to be connected to: example.org:443", "%q is not a target", shorten(v.text))
+	}
+}
+
+// narrowingRule refuses constraints that together exclude every cluster, node or label, and
+// two limits for the same spread.
+func narrowingRule(c checker, at string, v *value) {
+	var clusters, nodes map[string]bool // nil: all
+	var labels []string
+	spreads := map[string]int{} // by what they count
+	for i := range v.items {
+		k := &v.items[i]
+		if k.get("type").text == ConstrainSpread {
+			by := cmp.Or(k.get("by").text, "node")
+			if first, twice := spreads[by]; twice {
+				c.fault(at+"/"+itoa(i), "constraints", "keep one of them", "it is spread per %s already, at %s/%d", shorten(by), at, first)
+			} else {
+				spreads[by] = i
+			}
+		}
+		clusters = narrow(clusters, texts(k.get("allowed")))
+		clusters = narrow(clusters, split(k.get("cluster").text))
+		nodes = narrow(nodes, split(k.get("node").text))
+		labels = append(labels, texts(k.get("labels"))...)
+	}
+	for _, left := range []struct {
+		kind string
+		set  map[string]bool
+	}{{"cluster", clusters}, {"node", nodes}} {
+		if left.set != nil && len(left.set) == 0 {
+			c.fault(at, "constraints", "leave one of them out", "the constraints together allow no %s", left.kind)
+		}
+	}
+	if a, b := contradiction(labels); a != "" {
+		c.fault(at, "constraints", "leave one of them out", "no node's labels are both %q and %q", shorten(a), shorten(b))
+	}
+}
+
+// contradiction returns a pair of selectors that no labels satisfy, or "".
+func contradiction(selectors []string) (string, string) {
+	is, has, hasNot, not := map[string]string{}, map[string]string{}, map[string]string{}, map[string]string{}
+	for _, s := range selectors {
+		key, value, equal := strings.Cut(s, "=")
+		switch {
+		case equal && strings.HasSuffix(key, "!"):
+			not[strings.TrimSuffix(key, "!")+"="+value] = s
+		case equal:
+			if other, ok := is[key]; ok && other != s {
+				return other, s
+			}
+			is[key], has[key] = s, s
+		case strings.HasPrefix(key, "!"):
+			hasNot[key[1:]] = s
+		default:
+			has[key] = cmp.Or(has[key], s)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(has)) {
+		if hasNot[key] != "" {
+			return has[key], hasNot[key]
+		}
+		if s := is[key]; not[s] != "" {
+			return s, not[s]
+		}
+	}
+	return "", ""
+}
+
+func narrow(set map[string]bool, names []string) map[string]bool {
+	if len(names) == 0 {
+		return set
+	}
+	both := map[string]bool{}
+	for _, n := range names {
+		if set == nil || set[n] {
+			both[n] = true
+		}
+	}
+	return both
+}
+
+func split(list string) []string {
+	var out []string
+	for name := range strings.SplitSeq(list, ";") {
+		if name = strings.TrimSpace(name); name != "" {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+func texts(v *value) []string {
+	var out []string
+	for i := range v.items {
+		out = append(out, v.items[i].text)
+	}
+	return out
+}
+
+func article(word string) string {
+	if strings.ContainsRune("aeiou", rune(word[0])) {
+		return "an"
+	}
+	return "a"
+}

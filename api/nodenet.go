@@ -1,0 +1,139 @@
+package api
+
+import (
+	"net/netip"
+	"time"
+)
+
+// PortMap publishes a port of an instance on its node.
+type PortMap struct {
+	Host     uint16 `json:"host"`
+	Instance uint16 `json:"instance"`
+	Protocol string `json:"protocol"` // "tcp", "udp" or "sctp"
+}
+
+// NodeRoute is a GET route whose answer comes from a node's netmanager. The cluster serves
+// it below /v1/nodes/{id}, and the root below /v1/clusters/{id}/nodes/{node}. Both pass
+// the request on and check the right to read nodes.
+type NodeRoute struct {
+	ID          string     // of the operation, in the cluster's OpenAPI document
+	Path        string     // below the node's path
+	Netmanager  string     // path at the netmanager's socket
+	Summary     string     // for the OpenAPI documents
+	Description string     // for the OpenAPI documents
+	New         func() any // returns a pointer to an empty answer
+}
+
+// NodeRoutes lists the routes that netmanagers answer. A netmanager streams the items of
+// a Page.
+var NodeRoutes = []NodeRoute{
+	{"nodeNet", "/net", "/v1/status", "Get a node's part in the network", "", func() any { return new(NetStatus) }},
+	{"nodeRoutes", "/net/routes", "/v1/routes", "List a node's routes to services", "", func() any { return new(Page[RouteStatus]) }},
+	{
+		"nodePeers", "/net/peers", "/v1/peers", "List a node's peers",
+		"The nodes that it exchanges packets with, the path to each, and why no better path is used.", func() any { return new(Page[PeerStatus]) },
+	},
+}
+
+// NetStatus is the state of a netmanager.
+type NetStatus struct {
+	Ready   bool             `json:"ready"` // it has a lease, and attaches
+	Error   string           `json:"error,omitempty"`
+	Node    NodeID           `json:"node,omitempty"`
+	Cluster ClusterID        `json:"cluster,omitempty"`
+	Key     PeerKey          `json:"key"`
+	Subnet  netip.Prefix     `json:"subnet,omitzero"`
+	Plane   string           `json:"plane"`            // "ebpf" or "nft"
+	Listen  netip.AddrPort   `json:"listen"`           // the tunnel's UDP socket
+	Mapped  []netip.AddrPort `json:"mapped,omitempty"` // as the relay saw it
+}
+
+// PathKind is how packets travel to a peer.
+type PathKind string
+
+// The kinds of paths. Route and VXLAN stay in the kernel and are not encrypted; the others are
+// encrypted end to end.
+const (
+	PathNone     PathKind = "none"      // nothing is known to work
+	PathRoute    PathKind = "route"     // plain routes, on one link
+	PathVXLAN    PathKind = "vxlan"     // within a clear network
+	PathDirect   PathKind = "direct"    // the tunnel, node to node
+	PathRelay    PathKind = "relay"     // the tunnel through the peer's cluster's relay
+	PathRelayTLS PathKind = "relay-tls" // the same, where UDP is blocked
+)
+
+// PeerStatus is what a node observes of a peer.
+type PeerStatus struct {
+	Key      PeerKey        `json:"key"`
+	Node     NodeID         `json:"node,omitempty"`
+	Cluster  ClusterID      `json:"cluster,omitempty"`
+	Path     PathKind       `json:"path"`
+	Reason   string         `json:"reason,omitempty"` // why it is no better one
+	Endpoint netip.AddrPort `json:"endpoint,omitzero"`
+	// RTT and Loss are measured by probes through the session of both nodes' tunnels, also if
+	// packets take a kernel path: about every ten seconds while packets pass. RTT is smoothed
+	// over about eight of them; 0: none was answered yet. Loss is over about as many, 0 to 1,
+	// in both directions.
+	RTT      time.Duration `json:"rtt_ns,omitempty"`
+	Loss     float64       `json:"loss"`
+	Measured time.Time     `json:"measured,omitzero"` // when a probe told of a round trip last
+	MTU      int           `json:"mtu,omitempty"`
+	// Tunnel and Kernel count the bytes of packets with their headers, at least since the
+	// netmanager's start. Kernel is nil if no packet took a kernel path, or it is unknown.
+	Tunnel    Carried   `json:"tunnel"`
+	Kernel    *Carried  `json:"kernel,omitempty"`
+	Dropped   uint64    `json:"dropped_packets"` // by the tunnel
+	Handshake time.Time `json:"handshake,omitzero"`
+}
+
+// Carried counts bytes of packets to a peer and from it.
+type Carried struct {
+	Sent     uint64 `json:"sent_bytes"`
+	Received uint64 `json:"received_bytes"`
+}
+
+// Carried returns the bytes by all paths; ok reports whether all are known.
+func (p PeerStatus) Carried() (c Carried, ok bool) {
+	if p.Kernel == nil {
+		return p.Tunnel, p.Path != PathRoute && p.Path != PathVXLAN
+	}
+	return Carried{p.Tunnel.Sent + p.Kernel.Sent, p.Tunnel.Received + p.Kernel.Received}, true
+}
+
+// RouteStatus is what a node holds of a service.
+type RouteStatus struct {
+	Route
+	Chosen  map[string]int           `json:"chosen,omitempty"`     // closest: flows now go to these instances
+	Latency map[string]time.Duration `json:"latency_ns,omitempty"` // by instance: how far its node is
+	Pairs   []PairStatus             `json:"pairs,omitempty"`      // with services of this node
+	Idle    time.Duration            `json:"idle_ns"`
+	Refused string                   `json:"refused,omitempty"`
+}
+
+// PairStatus is what TCP measured on connections between a service of this node and another
+// one, in either direction.
+type PairStatus struct {
+	Local       ServiceID     `json:"local"`
+	Remote      ServiceID     `json:"remote"`
+	RTT         time.Duration `json:"rtt_ns"`       // smoothed, with what waits in queues and for late acknowledgements
+	Least       time.Duration `json:"least_rtt_ns"` // of any connection in the last minutes: the distance
+	Again       float64       `json:"again"`        // share of segments that were sent again, 0 to 1
+	Connections int           `json:"connections"`  // that were looked at
+	Seen        time.Time     `json:"seen"`         // when
+}
+
+// NetTrace answers GET /v1/trace?from=<instance>&to=<name or address>: what would happen to a
+// new flow, step by step.
+type NetTrace struct {
+	From  InstanceID  `json:"from"`
+	To    string      `json:"to"`
+	Steps []TraceStep `json:"steps"`
+	OK    bool        `json:"ok"`
+}
+
+// TraceStep is one line of a trace.
+type TraceStep struct {
+	What   string `json:"what"` // "name", "route", "access", "latency", "backend", "path", "reply"
+	Detail string `json:"detail"`
+	OK     bool   `json:"ok"`
+}

@@ -1,0 +1,6 @@
+//go:build !windows
+
+package command
+
+// enableEscapes does nothing: terminals interpret escape sequences by default.
+func enableEscapes() {}

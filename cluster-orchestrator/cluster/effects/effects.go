@@ -1,0 +1,82 @@
+// Package effects has what the sub-machines of a cluster's core share during a step: the
+// time, and the sink for what they ask of the world. The order of saves, messages and
+// timers over all sub-machines is the order of the calls.
+package effects
+
+import (
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+// Sink collects the effects of one step. The core owns it; sub-machines write to it.
+// It is not safe for concurrent use.
+type Sink struct {
+	Boot    uint64    // number of this start of the cluster; it grows with each
+	Wall    time.Time // time of the step, for people and documents
+	Now     time.Time // the same without the pauses of this process, for silence and leases
+	Journal step.Journal
+	Timers  step.Timers[Key] // on the clock of Now
+
+	clock step.Clock
+	send  []wire.Envelope
+}
+
+// Key names a timer. Kind decides which of the other fields are set.
+type Key struct {
+	Kind     Kind
+	Node     api.NodeID
+	Instance api.InstanceID
+	Name     string // a target of latency constraints, or the key of a question to an external scheduler
+}
+
+// Kind is what a timer is for.
+type Kind uint8
+
+// The kinds of timers.
+const (
+	Dead     Kind = iota // check whether the node is silent
+	Report               // report to the root
+	Pace                 // place the next of the instances that lost their nodes
+	Settle               // stop waiting for nodes that have not reported since the start
+	Ack                  // ask what the node holds of the network
+	Interest             // drop expired subscriptions of the node
+	Lease                // give subnets to nodes that named none since the start
+	Listen               // a new placement has run for long without listening
+	Check                // check the next tenth of the instances whose placement may violate their SLA
+	Relieve              // move the next of the instances whose SLA is violated
+	Violated             // a violation has lasted as long as the SLA allows
+	Search               // placement has searched for as long as the SLA allows
+	User                 // a target's measurement ends, or the next begins
+	Ask                  // the deadline of the external scheduler
+	Peers                // choose other nodes for the node to measure
+	Pairs                // drop old measurements between services
+	Accept               // check whether the node accepted the placement
+)
+
+// Begin starts a step at the time now.
+func (s *Sink) Begin(now time.Time) {
+	s.Wall, s.Now, s.send = now, s.clock.Observe(now, s.Timers.Next()), nil
+}
+
+// End returns the effects since Begin.
+func (s *Sink) End() step.Effects {
+	return step.Effects{Save: s.Journal.Take(), Send: s.send, Wake: s.Real(s.Timers.Next())}
+}
+
+// Real converts a moment on the clock of Now to one on the clock of Wall. The zero time
+// stays zero.
+func (s *Sink) Real(t time.Time) time.Time { return s.clock.Real(t) }
+
+// ToNode sends a message to a node at the end of the step.
+func (s *Sink) ToNode(id api.NodeID, m wire.ClusterToNode) { s.Emit(id.Addr(), m) }
+
+// ToRoot sends a message to the root at the end of the step.
+func (s *Sink) ToRoot(m wire.ClusterToRoot) { s.Emit(wire.ToRoot, m) }
+
+// Emit gives a message to another part of this cluster orchestrator at the end of the step.
+func (s *Sink) Emit(to api.Addr, msg any) {
+	s.send = append(s.send, wire.Envelope{To: to, Msg: msg})
+}

@@ -1,0 +1,232 @@
+// Package latency keeps what a cluster knows of round trips: between services, as the
+// kernels of nodes measure them on TCP connections; to the users that SLAs name, as probes
+// measure them; and which nodes each node measures to keep its coordinate accurate.
+//
+// It is a sub-machine of the cluster's core and not safe for concurrent use. The core
+// tells it the facts that it needs whenever they change: nodes, which services run on
+// them, the links of services.
+package latency
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/effects"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// Probe is the operator's policy on probing the users that SLAs name; see probe.Permitted.
+type Probe struct {
+	Off   bool // no user is probed
+	Allow []netip.Prefix
+	Deny  []netip.Prefix
+}
+
+// Machine is the state of all measurements. Its messages and timers go to the sink.
+type Machine struct {
+	fx      *effects.Sink
+	cluster api.ClusterID
+	probe   Probe
+
+	// Facts from the core.
+	nodes  []*node // in the order of the core's candidates
+	at     map[api.NodeID]*node
+	apps   map[api.AppID]*app
+	remote map[api.ServiceID]map[endpoint]bool // nodes of other clusters in the service's route
+
+	started   bool
+	pairs     pairs
+	users     map[string]*user
+	probes    map[uint64]string // user by probe order without an answer
+	lastProbe uint64
+	rounds    *line
+}
+
+// Node is what the core tells of a node. The zero value of a field means no.
+type Node struct {
+	ID      api.NodeID
+	Coord   *api.Coordinate // in the latency space; nil: not known
+	Probes  bool            // it is connected and may be ordered to probe
+	Silent  bool
+	Overlay bool // it is a member of the overlay network
+}
+
+type node struct {
+	Node
+	pos      int // in Machine.nodes
+	services map[api.ServiceID]bool
+	peers    choice
+}
+
+// app is an application: the services that have links or run here.
+type app struct {
+	services map[api.ServiceID]*service
+	linking  int // services with links
+}
+
+type service struct {
+	links []sched.Link // of the SLA that came last
+	nodes map[api.NodeID]bool
+}
+
+// Result is what follows from an input for the rest of the core.
+type Result struct {
+	Changed  bool             // other nodes may satisfy a latency constraint now
+	Measured []api.InstanceID // the measurement of a user that they name has ended
+}
+
+// New returns a machine without facts.
+func New(fx *effects.Sink, cluster api.ClusterID, probe Probe) *Machine {
+	return &Machine{
+		fx: fx, cluster: cluster, probe: probe, at: map[api.NodeID]*node{}, apps: map[api.AppID]*app{},
+		remote: map[api.ServiceID]map[endpoint]bool{}, pairs: pairs{},
+		users: map[string]*user{}, probes: map[uint64]string{}, rounds: newLine(maxRounds, tenantRounds),
+	}
+}
+
+// Start begins a process lifetime: from now on nodes are given others to measure.
+func (m *Machine) Start() {
+	m.started = true
+	for _, id := range step.Keys(m.at) {
+		m.choosePeersSoon(m.at[id])
+	}
+}
+
+// SetNode adds a node, or replaces what is known of it. A member of the overlay network is
+// given other nodes to measure once the core has started.
+func (m *Machine) SetNode(n Node) {
+	known := m.at[n.ID]
+	if known == nil {
+		known = &node{pos: len(m.nodes), services: map[api.ServiceID]bool{}}
+		m.at[n.ID] = known
+		m.nodes = append(m.nodes, known)
+	}
+	known.Node = n
+	m.choosePeersSoon(known)
+}
+
+// DropNode removes a node. No service may run on it any more.
+func (m *Machine) DropNode(id api.NodeID) {
+	n := m.at[id]
+	if n == nil {
+		return
+	}
+	m.dropPeers(n)
+	last := m.nodes[len(m.nodes)-1]
+	m.nodes[n.pos], last.pos = last, n.pos
+	m.nodes = m.nodes[:len(m.nodes)-1]
+	delete(m.at, id)
+}
+
+// SetLinks sets the links of a service's newest SLA; none where it has no instance any
+// more. It returns the nodes that may have to report other services than before.
+func (m *Machine) SetLinks(id api.ServiceID, links []sched.Link) (nodes []api.NodeID) {
+	s, a := m.service(id), m.apps[id.App()]
+	if slices.Equal(s.links, links) {
+		m.tidy(id)
+		return nil
+	}
+	a.linking += min(len(links), 1) - min(len(s.links), 1)
+	s.links = links
+	for _, of := range a.services {
+		for n := range of.nodes {
+			nodes = append(nodes, n)
+		}
+	}
+	m.tidy(id)
+	return nodes
+}
+
+// SetRunning sets whether instances of a service are placed on a node.
+func (m *Machine) SetRunning(id api.ServiceID, on api.NodeID, runs bool) {
+	s, n := m.service(id), m.at[on]
+	if runs {
+		s.nodes[on] = true
+		n.services[id] = true
+		return
+	}
+	delete(s.nodes, on)
+	delete(n.services, id)
+	m.tidy(id)
+}
+
+// SetRemote sets on which nodes of other clusters a service's route has instances: the
+// cluster by the text of the node's key.
+func (m *Machine) SetRemote(id api.ServiceID, nodes map[api.NodeID]api.ClusterID) {
+	if delete(m.remote, id); len(nodes) == 0 {
+		return
+	}
+	m.remote[id] = map[endpoint]bool{}
+	for n, cluster := range nodes {
+		m.remote[id][endpoint{id, n, cluster}] = true
+	}
+}
+
+func (m *Machine) service(id api.ServiceID) *service {
+	a := m.apps[id.App()]
+	if a == nil {
+		a = &app{services: map[api.ServiceID]*service{}}
+		m.apps[id.App()] = a
+	}
+	s := a.services[id]
+	if s == nil {
+		s = &service{nodes: map[api.NodeID]bool{}}
+		a.services[id] = s
+	}
+	return s
+}
+
+// tidy removes a service of which nothing is known.
+func (m *Machine) tidy(id api.ServiceID) {
+	a := m.apps[id.App()]
+	if s := a.services[id]; len(s.links)+len(s.nodes) > 0 {
+		return
+	}
+	if delete(a.services, id); len(a.services) == 0 {
+		delete(m.apps, id.App())
+	}
+}
+
+// services returns the services of an application.
+func (m *Machine) services(id api.AppID) map[api.ServiceID]*service {
+	if a := m.apps[id]; a != nil {
+		return a.services
+	}
+	return nil
+}
+
+// Size is how much a Machine remembers.
+type Size struct{ Pairs, Users, Probes, Rounds, Services int }
+
+// Size returns how much m remembers of measurements and services.
+func (m *Machine) Size() Size {
+	s := Size{Users: len(m.users), Probes: len(m.probes), Rounds: m.rounds.size()}
+	for _, at := range m.pairs {
+		for _, others := range at {
+			s.Pairs += len(others)
+		}
+	}
+	for _, a := range m.apps {
+		s.Services += len(a.services)
+	}
+	return s
+}
+
+// draws are pseudo-random numbers from a seed: a replay makes the same decisions.
+type draws struct{ seed, n uint64 }
+
+func drawsOf(parts ...any) draws { return draws{seed: sched.SeedOf(parts...)} }
+
+// below returns a number in [0, n).
+func (d *draws) below(n int) int {
+	d.n++
+	return int(sched.SeedOf(d.seed, d.n) % uint64(n))
+}
+
+// within returns a duration in [0, t).
+func (d *draws) within(t time.Duration) time.Duration {
+	return time.Duration(d.below(int(t.Milliseconds()))) * time.Millisecond
+}

@@ -1,0 +1,330 @@
+package latency
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// A link between services is judged by what the nodes' TCP connections measured, as long
+// as that is fresh, and else by coordinates. Nodes report the services that latency links
+// lead from or to.
+//
+// A node may report only pairs of one application of which one end is a service on the
+// node itself, and the other runs where the node says or, as the root says, in another
+// cluster. Of pairs within the cluster both ends report, and the shorter round trip
+// counts: a node can make its own services seem farther away, but not where the other
+// end's node knows better.
+
+// endpoint is a service on a node.
+type endpoint struct {
+	service api.ServiceID
+	node    api.NodeID    // of another cluster: the text of its key
+	cluster api.ClusterID // empty: this one
+}
+
+// pair has what the nodes of two endpoints measured between them.
+type pair struct{ by map[endpoint]sample }
+
+// sample is one end's measurement.
+type sample struct {
+	least       time.Duration
+	connections int
+	at          time.Time // when it was measured
+}
+
+const (
+	maxPairs  = 1024 // of one endpoint
+	maxRemote = 64   // of these, with other clusters: nobody here sees whether they exist
+)
+
+// pairs has each pair under both of its ends, as far as these are nodes of the cluster.
+type pairs map[api.ServiceID]map[api.NodeID]map[endpoint]*pair
+
+func (p pairs) put(a, b endpoint, of *pair) {
+	if p[a.service] == nil {
+		p[a.service] = map[api.NodeID]map[endpoint]*pair{}
+	}
+	if p[a.service][a.node] == nil {
+		p[a.service][a.node] = map[endpoint]*pair{}
+	}
+	p[a.service][a.node][b] = of
+}
+
+func (p pairs) drop(a, b endpoint) {
+	at := p[a.service][a.node]
+	if delete(at, b); len(at) == 0 {
+		delete(p[a.service], a.node)
+	}
+	if len(p[a.service]) == 0 {
+		delete(p, a.service)
+	}
+}
+
+// hasRoom reports whether one more pair may be kept.
+func (p pairs) hasRoom(from, to endpoint) bool {
+	at := p[from.service][from.node]
+	if to.cluster == "" {
+		return len(at) < maxPairs && len(p[to.service][to.node]) < maxPairs
+	}
+	remote := 0
+	for e := range at {
+		if e.cluster != "" {
+			remote++
+		}
+	}
+	return len(at) < maxPairs && remote < maxRemote
+}
+
+// fresh returns the sample that counts; ok is false where all are old.
+func (p *pair) fresh(now time.Time) (best sample, ok bool) {
+	for _, s := range p.by {
+		if now.Sub(s.at) < wire.NetPairFor && (!ok || s.before(best)) {
+			best, ok = s, true
+		}
+	}
+	return best, ok
+}
+
+// before orders samples: the result must not depend on a map's order.
+func (s sample) before(o sample) bool {
+	if s.least != o.least {
+		return s.least < o.least
+	}
+	if s.connections != o.connections {
+		return s.connections > o.connections
+	}
+	return s.at.After(o.at)
+}
+
+// runs reports whether a service is placed on a node.
+func (m *Machine) runs(e endpoint) bool {
+	n := m.at[e.node]
+	return n != nil && n.services[e.service]
+}
+
+// elsewhere reports whether the targets have instances of the service in other clusters.
+func elsewhere(targets []api.Target, id api.ServiceID) bool {
+	return slices.ContainsFunc(targets, func(t api.Target) bool { return t.Service == id && len(t.Positions) > 0 })
+}
+
+// exists reports whether an endpoint is where it was reported, for an instance with those
+// targets.
+func (m *Machine) exists(to endpoint, targets []api.Target) bool {
+	if to.cluster != "" {
+		return elsewhere(targets, to.service)
+	}
+	return m.runs(to)
+}
+
+// mayReport reports whether the node of from may report the pair.
+func (m *Machine) mayReport(from, to endpoint, targets map[api.ServiceID][]api.Target) bool {
+	if from == to || from.service.App() != to.service.App() || !m.runs(from) {
+		return false
+	}
+	if to.cluster == "" {
+		return m.runs(to)
+	}
+	return to.cluster != m.cluster && elsewhere(targets[from.service], to.service)
+}
+
+// Report takes what the connections of a node's services measured. targets are, for each
+// service on the node, those of its instances. It reports whether a round trip changed by
+// more than a tenth: another place may satisfy a link now. Violations are detected by the
+// next periodic check.
+func (m *Machine) Report(by api.NodeID, measured []wire.NetPair, targets map[api.ServiceID][]api.Target) (changed bool) {
+	for _, p := range measured[:min(len(measured), wire.MaxNetPairs)] {
+		from, to := endpoint{service: p.Local, node: by}, endpoint{p.Remote, p.Node, p.Cluster}
+		if !p.Valid() || !m.mayReport(from, to, targets) {
+			continue
+		}
+		known := m.pairs[from.service][from.node][to]
+		if known == nil {
+			if !m.pairs.hasRoom(from, to) {
+				continue
+			}
+			known = &pair{by: map[endpoint]sample{}}
+			m.pairs.put(from, to, known)
+			if to.cluster == "" {
+				m.pairs.put(to, from, known)
+			}
+		}
+		was, had := known.fresh(m.fx.Now)
+		known.by[from] = sample{p.Least, p.Connections, m.fx.Now.Add(-p.Age)}
+		if is, _ := known.fresh(m.fx.Now); !had || (is.least-was.least).Abs() > was.least/10 {
+			changed = true
+		}
+		if !m.fx.Timers.Has(expirePairs) {
+			m.fx.Timers.Set(expirePairs, m.fx.Now.Add(wire.NetPairFor))
+		}
+	}
+	return changed
+}
+
+// ExpirePairs drops pairs without a fresh sample. It reports whether there were any.
+func (m *Machine) ExpirePairs() (changed bool) {
+	for service, at := range m.pairs {
+		for node, others := range at {
+			for to, p := range others {
+				if _, ok := p.fresh(m.fx.Now); !ok {
+					m.pairs.drop(endpoint{service: service, node: node}, to)
+					changed = true
+				}
+			}
+		}
+	}
+	if len(m.pairs) > 0 {
+		m.fx.Timers.Set(expirePairs, m.fx.Now.Add(wire.NetPairFor))
+	}
+	return changed
+}
+
+// nearest returns the round trip from a service on a node to the nearest service that the
+// link names: measured where there are samples, and else by coordinates. ok is false where
+// there is no sample at all. by is the sample that counts, or zero where the nearest one is
+// known by its coordinate only.
+func (m *Machine) nearest(from endpoint, l sched.Link, targets []api.Target) (rtt time.Duration, by sample, ok bool) {
+	siblings := m.services(from.service.App())
+	for id, s := range siblings {
+		if s.nodes[from.node] && l.Names(from.service, id) {
+			return 0, sample{}, true // on the same node
+		}
+	}
+	measured := map[endpoint]bool{}
+	for to, p := range m.pairs[from.service][from.node] {
+		if !l.Names(from.service, to.service) || !m.exists(to, targets) {
+			continue
+		}
+		if s, fresh := p.fresh(m.fx.Now); fresh {
+			measured[to] = true
+			if !ok || s.before(by) {
+				rtt, by, ok = s.least, s, true
+			}
+		}
+	}
+	n := m.at[from.node]
+	if !ok || rtt <= l.RTT || n == nil || n.Coord == nil {
+		return rtt, by, ok
+	}
+	// One without connections to this node may be nearer.
+	estimate := func(at *api.Coordinate) {
+		if at == nil {
+			return
+		}
+		if d := vivaldi.Distance(*n.Coord, *at); d < rtt {
+			rtt, by = d, sample{}
+		}
+	}
+	for id, s := range siblings {
+		if !l.Names(from.service, id) {
+			continue
+		}
+		for on := range s.nodes {
+			if !measured[endpoint{service: id, node: on}] {
+				estimate(m.at[on].Coord)
+			}
+		}
+	}
+	for _, t := range targets {
+		if t.Service == "" || !l.Names(from.service, t.Service) || m.allMeasured(measured, t) {
+			continue
+		}
+		for _, at := range t.Positions {
+			estimate(at.Coord)
+		}
+	}
+	return rtt, by, ok
+}
+
+// allMeasured reports whether a service was measured wherever it runs in other clusters:
+// on all nodes in its route, several of which may be at one position. A route is known only
+// where somebody here calls the service; otherwise as many nodes as there are positions
+// must have been measured.
+func (m *Machine) allMeasured(measured map[endpoint]bool, t api.Target) bool {
+	on := 0
+	for e := range measured {
+		if e.cluster != "" && e.service == t.Service {
+			on++
+		}
+	}
+	if on == 0 || on < len(t.Positions) {
+		return false
+	}
+	for e := range m.remote[t.Service] {
+		if !measured[e] {
+			return false
+		}
+	}
+	return true
+}
+
+// Measured adds to a link's bound the round trips that TCP measured, from all nodes or, if
+// only is set, from that one.
+func (m *Machine) Measured(b *sched.Bound, self api.ServiceID, l sched.Link, targets []api.Target, only api.NodeID) {
+	for node := range m.pairs[self] {
+		if only != "" && node != only {
+			continue
+		}
+		if rtt, _, ok := m.nearest(endpoint{service: self, node: node}, l, targets); ok {
+			if b.Measured == nil {
+				b.Measured = map[string]time.Duration{}
+			}
+			b.Measured[string(node)] = rtt
+		}
+	}
+}
+
+// JudgedBy says how the round trip of a service's link from a node was determined, and
+// whether it was only estimated. b is the link's bound.
+func (m *Machine) JudgedBy(self api.ServiceID, on api.NodeID, l sched.Link, b *sched.Bound, targets []api.Target) (how string, estimated bool) {
+	if _, probed := b.Measured[string(on)]; l.User != "" && probed {
+		return "measured by probes", false
+	}
+	if l.Service != "" {
+		if _, s, ok := m.nearest(endpoint{service: self, node: on}, l, targets); ok && s.connections > 0 {
+			by := "1 connection"
+			if s.connections > 1 {
+				by = fmt.Sprintf("%d connections", s.connections)
+			}
+			return fmt.Sprintf("measured by %s at %s", by, m.fx.Real(s.at).UTC().Format("15:04:05 UTC")), false
+		}
+	}
+	return "estimated by coordinates", true
+}
+
+// Reports returns the services on a node whose connections it is to measure, in order:
+// those that latency links lead from or to.
+func (m *Machine) Reports(on api.NodeID) (out []api.ServiceID) {
+	if n := m.at[on]; n != nil {
+		for s := range n.services {
+			if m.linked(s) {
+				out = append(out, s)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// linked reports whether an SLA limits the round trip between a service and another.
+func (m *Machine) linked(id api.ServiceID) bool {
+	a := m.apps[id.App()]
+	if a.linking == 0 {
+		return false
+	}
+	latency := func(l sched.Link) bool { return l.Service != "" && l.RTT > 0 }
+	if slices.ContainsFunc(a.services[id].links, latency) {
+		return true
+	}
+	for other, s := range a.services {
+		if slices.ContainsFunc(s.links, func(l sched.Link) bool { return latency(l) && l.Names(other, id) }) {
+			return true
+		}
+	}
+	return false
+}

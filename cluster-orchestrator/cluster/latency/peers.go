@@ -1,0 +1,127 @@
+package latency
+
+import (
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/effects"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
+)
+
+// Each node on the overlay network keeps measuring its round trip to a few others, so that
+// its coordinate is accurate even while it is idle: to near ones, which tell where it is
+// among its neighbours, and to random ones, which keep the whole space from drifting apart
+// (Dabek et al., Vivaldi §4.2). The choice changes slowly, because a coordinate follows
+// each change.
+
+const (
+	nearPeers    = 2
+	randomPeers  = 2
+	amongPeers   = 64               // nodes drawn, of which the nearest are chosen
+	peersFor     = 10 * time.Minute // until a node is given others
+	peersFirstIn = 5 * time.Second  // after it came: those that come with it are known then
+)
+
+// choice is which nodes one node measures.
+type choice struct {
+	round uint64 // 0: none were chosen since the start
+	peers []api.NodeID
+	by    map[api.NodeID]bool // nodes that measure this one
+}
+
+var expirePairs = effects.Key{Kind: effects.Pairs}
+
+func peersKey(id api.NodeID) effects.Key { return effects.Key{Kind: effects.Peers, Node: id} }
+
+// choosePeersSoon sets the timer for the first choice of a member of the overlay network,
+// not for all members at once.
+func (m *Machine) choosePeersSoon(n *node) {
+	if key := peersKey(n.ID); m.started && n.Overlay && !m.fx.Timers.Has(key) {
+		random := drawsOf("measure", n.ID)
+		m.fx.Timers.Set(key, m.fx.Now.Add(peersFirstIn+random.within(peersFirstIn)))
+	}
+}
+
+// ChoosePeers chooses other nodes for a node to measure. It reports whether it did: only a
+// member of the overlay network measures.
+func (m *Machine) ChoosePeers(id api.NodeID) bool {
+	n := m.at[id]
+	if n == nil || !n.Overlay {
+		return false
+	}
+	random := drawsOf("measure", id, n.peers.round)
+	m.fx.Timers.Set(peersKey(id), m.fx.Now.Add(peersFor+random.within(peersFor/4)))
+	n.peers.round++
+	var drawn []*node
+	for range 2 * amongPeers {
+		o := m.nodes[random.below(len(m.nodes))]
+		if o != n && !o.Silent && o.Overlay && !slices.Contains(drawn, o) {
+			drawn = append(drawn, o)
+		}
+		if len(drawn) == amongPeers || len(drawn) == len(m.nodes)-1 {
+			break
+		}
+	}
+	peers := make([]api.NodeID, 0, nearPeers+randomPeers)
+	for _, o := range drawn[:min(randomPeers, len(drawn))] {
+		peers = append(peers, o.ID)
+	}
+	if drawn = drawn[len(peers):]; n.Coord != nil {
+		drawn = slices.DeleteFunc(drawn, func(o *node) bool { return o.Coord == nil })
+		slices.SortStableFunc(drawn, func(a, b *node) int {
+			return int(vivaldi.Distance(*n.Coord, *a.Coord) - vivaldi.Distance(*n.Coord, *b.Coord))
+		})
+	}
+	for _, o := range drawn[:min(nearPeers, len(drawn))] {
+		peers = append(peers, o.ID)
+	}
+	slices.Sort(peers)
+	m.setPeers(n, peers)
+	return true
+}
+
+func (m *Machine) setPeers(n *node, peers []api.NodeID) {
+	for _, id := range n.peers.peers {
+		if o := m.at[id]; o != nil {
+			delete(o.peers.by, n.ID)
+		}
+	}
+	for _, id := range peers {
+		o := m.at[id]
+		if o.peers.by == nil {
+			o.peers.by = map[api.NodeID]bool{}
+		}
+		o.peers.by[n.ID] = true
+	}
+	n.peers.peers = peers
+}
+
+// Peers returns the nodes that a node is to measure, in order. chosen is false if none were
+// chosen since the start: what the node measures since before may be as good.
+func (m *Machine) Peers(of api.NodeID) (peers []api.NodeID, chosen bool) {
+	n := m.at[of]
+	if n == nil {
+		return nil, false
+	}
+	return n.peers.peers, n.peers.round > 0
+}
+
+// MeasuredBy returns the nodes that measure a node, in order.
+func (m *Machine) MeasuredBy(id api.NodeID) []api.NodeID {
+	if n := m.at[id]; n != nil {
+		return step.Keys(n.peers.by)
+	}
+	return nil
+}
+
+// dropPeers removes a node from the choices, and has others chosen for those that measured
+// it.
+func (m *Machine) dropPeers(n *node) {
+	m.fx.Timers.Clear(peersKey(n.ID))
+	m.setPeers(n, nil)
+	for _, id := range step.Keys(n.peers.by) {
+		m.fx.Timers.SetEarlier(peersKey(id), m.fx.Now.Add(peersFirstIn))
+	}
+}

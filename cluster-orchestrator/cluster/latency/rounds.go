@@ -1,0 +1,127 @@
+package latency
+
+import "github.com/treeline-edge/treeline/internal/step"
+
+// line decides which users are measured next. At most total rounds are under way, at most
+// share of them of one holder (a tenant). Other users wait. The next round goes to the
+// holder with the fewest rounds under way, and among equals to the one that was served
+// longest ago.
+type line struct {
+	total, share int
+	underWay     int
+	turn         uint64
+	holders      map[string]*holder // with rounds under way or users that wait
+	waiting      map[string]string  // holder by user
+}
+
+type holder struct {
+	underWay int
+	served   uint64 // the turn when it was served last
+	users    step.Queue[string]
+	waiting  int
+}
+
+func newLine(total, share int) *line {
+	return &line{total: total, share: share, holders: map[string]*holder{}, waiting: map[string]string{}}
+}
+
+// begin begins a round of the user, or has the user wait until next returns it and reports
+// false.
+func (l *line) begin(name, user string) bool {
+	if l.underWay < l.total && l.of(name) < l.share {
+		l.remove(user)
+		l.take(name)
+		return true
+	}
+	if !l.waits(user) {
+		l.waiting[user] = name
+		h := l.holder(name)
+		h.users.Add(user)
+		h.waiting++
+	}
+	return false
+}
+
+// take begins a round of the holder even beyond its share: its last round goes on.
+func (l *line) take(name string) {
+	h := l.holder(name)
+	l.turn++
+	l.underWay++
+	h.underWay++
+	h.served = l.turn
+}
+
+// end ends a round of the holder.
+func (l *line) end(name string) {
+	h := l.holder(name)
+	l.underWay--
+	h.underWay--
+	l.tidy(name, h)
+}
+
+// next removes the user whose round is to begin from those that wait.
+func (l *line) next() (user string, ok bool) {
+	if l.underWay >= l.total {
+		return "", false
+	}
+	var next *holder
+	for _, name := range step.Keys(l.holders) {
+		h := l.holders[name]
+		if h.waiting == 0 || h.underWay >= l.share {
+			continue
+		}
+		if next == nil || h.underWay < next.underWay || h.underWay == next.underWay && h.served < next.served {
+			next = h
+		}
+	}
+	if next == nil {
+		return "", false
+	}
+	user = next.users.List()[0]
+	l.turn++
+	next.served = l.turn // also where the round does not begin after all
+	l.remove(user)
+	return user, true
+}
+
+// remove removes a user from those that wait.
+func (l *line) remove(user string) {
+	name, ok := l.waiting[user]
+	if !ok {
+		return
+	}
+	h := l.holders[name]
+	delete(l.waiting, user)
+	h.users.Remove(user)
+	h.waiting--
+	l.tidy(name, h)
+}
+
+// waits reports whether the user waits for a round.
+func (l *line) waits(user string) bool { _, ok := l.waiting[user]; return ok }
+
+// of is the number of rounds of the holder that are under way.
+func (l *line) of(name string) int {
+	if h := l.holders[name]; h != nil {
+		return h.underWay
+	}
+	return 0
+}
+
+// size is the number of rounds under way and of users that wait.
+func (l *line) size() int { return l.underWay + len(l.waiting) }
+
+func (l *line) holder(name string) *holder {
+	h := l.holders[name]
+	if h == nil {
+		h = &holder{}
+		l.holders[name] = h
+	}
+	return h
+}
+
+func (l *line) tidy(name string, h *holder) {
+	if h.underWay == 0 && h.waiting == 0 {
+		delete(l.holders, name)
+	}
+}

@@ -1,0 +1,78 @@
+package membership
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// capsNotice is the last notice about a node's caps.
+type capsNotice struct {
+	names string    // of the claims above their caps
+	at    time.Time // zero: there was none since the start
+}
+
+// noticeEvery is the least time between two notices about the caps of one node, and
+// noticeAgain until the same notice is repeated.
+const noticeEvery, noticeAgain = time.Minute, time.Hour
+
+// setClaims stores what a node reports, and the values limited by its caps.
+func (m *Machine) setClaims(n *member, claims api.NodeInfo) {
+	n.claims, n.digest = claims, claims.Digest()
+	n.Info, n.Capped = m.cfg.Caps.Of(claims.ID).With(n.Caps).Limit(claims, n.existing)
+}
+
+// SetCaps limits what a node counts for, in addition to the configuration. Zero Caps end
+// what an earlier order set. An invalid order is refused with api.ErrInvalid.
+func (m *Machine) SetCaps(id api.NodeID, caps api.Caps) error {
+	if err := caps.ValidateNode(); err != nil {
+		return err
+	}
+	n := m.nodes[id]
+	n.Caps = caps
+	m.setClaims(n, n.claims)
+	return nil
+}
+
+// CapsNotice returns the notice that is due about claims of a node above its caps, or an
+// empty text.
+func (m *Machine) CapsNotice(id api.NodeID) string {
+	n := m.nodes[id]
+	if len(n.Capped) == 0 {
+		return ""
+	}
+	var names, parts []string
+	for _, a := range n.Capped {
+		names = append(names, a.What)
+		parts = append(parts, fmt.Sprintf("%s (claims %s, %s counts)", a.What, a.Claims, cmp.Or(a.Counts, "none")))
+	}
+	what, since := strings.Join(names, ", "), m.fx.Now.Sub(n.notice.at)
+	if !n.notice.at.IsZero() && since < noticeAgain && (what == n.notice.names || since < noticeEvery) {
+		return ""
+	}
+	n.notice = capsNotice{what, m.fx.Now}
+	return fmt.Sprintf("node %s claims more than its caps (treeline cap node, and node_caps of the cluster), which count instead: %s", id, strings.Join(parts, ", "))
+}
+
+// ExplainCaps marks a rejection of the node by a constraint about something that it claims
+// and its caps do not count. For placement, the node does not have it.
+func (n *Node) ExplainCaps(r api.Rejection) api.Rejection {
+	what := strings.TrimPrefix(r.Constraint, sched.ConstraintDevice)
+	if r.Constraint == sched.ConstraintVirtualization {
+		what = "runtimes"
+	}
+	for _, a := range n.Capped {
+		switch {
+		case a.What != what:
+		case what == sched.ConstraintPrivileged && !n.Caps.NoPrivileged:
+			r.Have = "forbidden (node_caps.privileged of the cluster)"
+		default:
+			r.Have += " (capped)"
+		}
+	}
+	return r
+}

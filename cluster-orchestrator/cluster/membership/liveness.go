@@ -1,0 +1,154 @@
+package membership
+
+import (
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/effects"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/membership/rollcall"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+// Timing returns the timing that nodes are given.
+func (m *Machine) Timing() wire.Timing {
+	t := m.cfg.Timing
+	return wire.Timing{Beat: t.Beat * time.Duration(m.scale), Lease: t.Lease * time.Duration(m.scale)}
+}
+
+// Dead returns the silence after which a node is dead.
+func (m *Machine) Dead() time.Duration { return m.cfg.Dead * time.Duration(m.scale) }
+
+// Scale returns the factor of the timing.
+func (m *Machine) Scale() int { return m.scale }
+
+// SetScale restores the factor of the timing.
+func (m *Machine) SetScale(scale int) { m.scale = max(scale, 1) }
+
+// Rescale adapts the timing to the number of nodes, and reports whether it grew.
+func (m *Machine) Rescale() bool {
+	s := 1 + len(m.nodes)/NodesAtBase
+	grown := s > m.scale
+	m.scale = max(s, m.scale)
+	return grown
+}
+
+// Boot takes the boot number of a node's message. ok is false if the message is of an
+// earlier boot; fresh is whether the node has restarted.
+func (m *Machine) Boot(id api.NodeID, boot uint64) (fresh, ok bool) {
+	n := m.nodes[id]
+	if n == nil || boot < n.Boot {
+		return false, false
+	}
+	if boot > n.Boot {
+		n.Boot, n.aliveSeq, fresh = boot, 0, true
+	}
+	return fresh, true
+}
+
+// SetAnswers stores whether the node answers roll calls.
+func (m *Machine) SetAnswers(id api.NodeID, answers bool) { m.nodes[id].Answers = answers }
+
+// Return is how a node's state changed with a heartbeat.
+type Return struct {
+	First   bool // since the start of the cluster
+	Silent  bool // it was silent
+	Changed bool // it was one of both, or suspect
+}
+
+// Alive takes a heartbeat of the node's present boot. ok is false for one that is older
+// than the last.
+func (m *Machine) Alive(id api.NodeID, a wire.Alive) (r Return, ok bool) {
+	n := m.nodes[id]
+	if a.Seq <= n.aliveSeq {
+		return r, false
+	}
+	r = Return{First: !n.Heard, Silent: n.Silent, Changed: !n.Heard || n.Silent || n.Suspect}
+	n.aliveSeq, n.LastAlive = a.Seq, m.fx.Now
+	n.CPUUsed, n.MemUsed = a.CPUUsed, a.MemUsed
+	n.Heard, n.Silent, n.Suspect = true, false, false
+	if r.Silent {
+		m.silent--
+		m.fx.Timers.Set(effects.Key{Kind: effects.Dead, Node: id}, m.fx.Now.Add(m.Dead()-rollcall.Lead))
+	}
+	return r, true
+}
+
+// Suspect gives the node no new work until its next heartbeat. It returns false if it was
+// suspect, or is not known.
+func (m *Machine) Suspect(id api.NodeID) bool {
+	n := m.nodes[id]
+	if n == nil || n.Suspect {
+		return false
+	}
+	n.Suspect = true
+	return true
+}
+
+// CheckSilence checks whether the node was heard within its dead time, and declares it
+// silent if not. roll are nodes to be asked for an immediate heartbeat, because a node
+// with work (busy) is about to be declared silent: the fault may have cut off others,
+// which look alive until their next heartbeat is overdue.
+func (m *Machine) CheckSilence(id api.NodeID, busy bool) (silent bool, roll []api.NodeID) {
+	n := m.nodes[id]
+	if due := n.LastAlive.Add(m.Dead()); due.After(m.fx.Now) {
+		if ask := due.Add(-rollcall.Lead); ask.After(m.fx.Now) {
+			due = ask
+		} else if busy && m.roll.Call(m.fx.Now) {
+			for _, id := range step.Keys(m.nodes) {
+				if m.nodes[id].Answers {
+					roll = append(roll, id)
+				}
+			}
+		}
+		m.fx.Timers.Set(effects.Key{Kind: effects.Dead, Node: id}, due)
+		return false, roll
+	}
+	if n.Silent {
+		return false, nil
+	}
+	n.Silent, n.silentAt = true, m.fx.Now
+	m.silent++
+	return true, nil
+}
+
+// Overdue reports whether the node's next heartbeat should have arrived by now. beat is the
+// time between two.
+func (n *Node) Overdue(now time.Time, beat time.Duration) bool {
+	return n.LastAlive.Before(now.Add(-beat * 3 / 2))
+}
+
+// SuspectLate suspects nodes whose heartbeat is overdue, or that did not answer the roll
+// call: they may be cut off as well. It returns those that were not suspect before, and
+// how many are overdue.
+func (m *Machine) SuspectLate() (suspects []api.NodeID, overdue int) {
+	for _, id := range step.Keys(m.nodes) {
+		n := m.nodes[id]
+		if !n.Heard || n.Silent {
+			continue
+		}
+		late := n.Overdue(m.fx.Now, m.Timing().Beat)
+		if late {
+			overdue++
+		}
+		if (late || n.Answers && m.roll.Missed(n.LastAlive, m.fx.Now)) && !n.Suspect {
+			n.Suspect = true
+			suspects = append(suspects, id)
+		}
+	}
+	return suspects, overdue
+}
+
+// DoubtsItself reports whether half of the nodes became silent within the last dead time,
+// or are overdue. Then the fault is more likely this cluster's. Nodes that are silent for
+// longer, and nodes that have returned, do not count.
+func (m *Machine) DoubtsItself(overdue int) bool {
+	since, recent := m.fx.Now.Add(-m.Dead()), 0
+	for _, n := range m.nodes {
+		if n.Silent && !n.silentAt.Before(since) {
+			recent++
+		}
+	}
+	heard := len(m.nodes) - m.silent + recent
+	return heard >= 4 && 2*(recent+overdue) >= heard
+}

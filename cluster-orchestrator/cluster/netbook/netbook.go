@@ -1,0 +1,409 @@
+// Package netbook keeps a cluster's part of the overlay network: which node has which
+// subnet, what nodes subscribe to, and what the nodes and the root are told until they
+// acknowledge it. What the records say is package routes' part.
+//
+// It is a sub-machine of the cluster's core and not safe for concurrent use. The core
+// gives it the messages of nodes and of the root, and tells it instances and placements
+// when they change. Its messages, documents and timers go to the sink.
+package netbook
+
+import (
+	"bytes"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/effects"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook/routes"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+// Config is what a netbook needs to know. Seed is the cluster's own, kept for its life:
+// the tickets and secrets of its relay are derived from it.
+type Config struct {
+	Cluster     api.ClusterID
+	Seed        []byte
+	Relay       string         // host:port under which nodes reach the cluster's relay; empty: there is none
+	Unencrypted []netip.Prefix // networks of the operator on which nodes may talk without encryption
+	Interest    time.Duration  // how long a subscription lasts without being repeated
+	Return      time.Duration  // after a start: how long nodes may take to name their subnets
+}
+
+// Machine is the cluster's part of the overlay network.
+type Machine struct {
+	fx     *effects.Sink
+	cfg    Config
+	book   *routes.Book
+	leases leases
+	nodes  map[api.NodeID]*node
+	hosted map[routes.Place]bool
+	due    map[api.NodeID]bool // nodes to be told something in this step
+	out    Result              // of the present call
+
+	whole bool   // the root asked for all
+	sent  uint64 // the report that told the root something and waits for its answer; 0: none
+}
+
+// node is what is known of one node.
+type node struct {
+	id      api.NodeID
+	subnet  netip.Prefix
+	claimed netip.Prefix // subnet that it says it has
+	self    *wire.NetSelf
+	silent  bool
+	load    uint8 // as the book has it
+	loadAt  time.Time
+
+	boot, seq uint64     // of the netmanager's messages
+	held      api.Digest // of what it holds, as it said last
+	taken     uint64     // newest message that it had when it said so
+	leaseHeld api.Digest // of the lease that it has
+	spoke     bool       // in this step
+	answer    bool       // its message needs an answer
+	askWhole  bool
+	askHeld   bool
+	sent      uint64 // newest message with changes
+	asked     int    // questions without an answer, in a row
+	diverged  bool   // it does not hold what it should: it is told all, once all is known
+	resentAt  time.Time
+	resends   int  // of all, in a row, without effect
+	behind    bool // the last message had no room for all changes
+	resend    resend
+	measures  measures
+}
+
+// measures is how far a node was told which other nodes it measures, and of which services
+// it reports what their connections measure.
+type measures struct {
+	has    api.Digest // of what it was told, as the node reports
+	told   api.Digest // what it was told last
+	toldAt time.Time
+	sent   uint64 // revision of that message
+	tries  int    // how often the same was told
+}
+
+// Result is what follows from a call for the rest of the core.
+type Result struct {
+	Save    []api.NodeID // Subnet or Self changed: it is part of the node's document
+	Leased  []api.NodeID // Subnet changed
+	Places  []api.NodeID // the places of these nodes are to be set anew
+	Members []api.NodeID // what others are told of these nodes changed
+	Report  bool         // there is something to report to the root
+}
+
+// New returns a netbook that knows nothing yet.
+func New(fx *effects.Sink, cfg Config) *Machine {
+	return &Machine{
+		fx: fx, cfg: cfg, book: routes.New(cfg.Cluster), nodes: map[api.NodeID]*node{},
+		hosted: map[routes.Place]bool{}, due: map[api.NodeID]bool{}, whole: true,
+	}
+}
+
+func (m *Machine) result() Result {
+	out := m.out
+	m.out = Result{}
+	return out
+}
+
+func (m *Machine) node(id api.NodeID) *node {
+	n := m.nodes[id]
+	if n == nil {
+		n = &node{id: id}
+		m.nodes[id] = n
+	}
+	return n
+}
+
+// Subnet returns a node's subnet, or the zero value if it has none.
+func (m *Machine) Subnet(id api.NodeID) netip.Prefix {
+	if n := m.nodes[id]; n != nil {
+		return n.subnet
+	}
+	return netip.Prefix{}
+}
+
+// Self returns what a node said of itself, or nil.
+func (m *Machine) Self(id api.NodeID) *wire.NetSelf {
+	if n := m.nodes[id]; n != nil {
+		return n.self
+	}
+	return nil
+}
+
+// Tell has Flush look for something to tell a node.
+func (m *Machine) Tell(id api.NodeID) { m.due[id] = true }
+
+// SetInstance sets what an instance's assignment says of the network.
+func (m *Machine) SetInstance(id api.InstanceID, s routes.Spec) { m.book.SetSpec(id, s) }
+
+// DropInstance removes an instance.
+func (m *Machine) DropInstance(id api.InstanceID) { m.book.DropSpec(id) }
+
+// PlacesOf returns the places that others can reach of an instance.
+func (m *Machine) PlacesOf(id api.InstanceID) []routes.Place { return m.book.PlacesOf(id) }
+
+// SetPlace sets whether a node has an instance, placed there or still leaving it, and what
+// others can reach there: nothing if the address is not of the node's subnet. Load and Peer
+// are filled in. It reports whether hosted changed.
+func (m *Machine) SetPlace(p routes.Place, hosted bool, be api.Backend) (changed bool) {
+	if changed = hosted != m.hosted[p]; changed {
+		if m.hosted[p] = hosted; !hosted {
+			delete(m.hosted, p)
+		}
+		m.book.SetHosted(p, hosted)
+	}
+	n := m.nodes[p.Node]
+	if n == nil || n.self == nil || !n.subnet.IsValid() || !n.subnet.Contains(be.Address) {
+		be = api.Backend{}
+	} else {
+		be.Load = max(1, n.load) // 0 means unknown: such a node gets the average
+	}
+	m.book.SetBackend(p, be)
+	return changed
+}
+
+// Remote returns the nodes of other clusters in the root's route to a service; see
+// routes.Book.Remote.
+func (m *Machine) Remote(id api.ServiceID) map[api.NodeID]api.ClusterID { return m.book.Remote(id) }
+
+// Interest returns how many subscriptions nodes have, and how many of them have no answer.
+func (m *Machine) Interest() (all, open int) { return m.book.Interest() }
+
+// Loads of nodes are recorded when they changed by loadStep percent, at most every
+// loadEvery.
+const (
+	loadEvery = 10 * time.Second
+	loadStep  = 20
+)
+
+// SetLoad takes how busy a node's processors are, in percent.
+func (m *Machine) SetLoad(id api.NodeID, cpu uint8) Result {
+	n := m.nodes[id]
+	if n != nil && n.self != nil && max(cpu, n.load)-min(cpu, n.load) >= loadStep && m.fx.Now.Sub(n.loadAt) >= loadEvery {
+		n.load, n.loadAt = cpu, m.fx.Now
+		m.out.Places = append(m.out.Places, id)
+	}
+	return m.result()
+}
+
+// Up takes a message of a node's netmanager. ok is false for an old one, which has no
+// effect.
+func (m *Machine) Up(id api.NodeID, up wire.NetUp) (r Result, ok bool) {
+	n := m.node(id)
+	if up.Boot == 0 || up.Boot < n.boot {
+		return Result{}, false
+	}
+	if up.Boot > n.boot {
+		n.boot, n.seq, n.resend, n.measures.sent = up.Boot, 0, resend{}, 0
+		m.book.Lost(id)
+	}
+	if up.Seq <= n.seq {
+		return Result{}, false
+	}
+	n.askWhole = n.askWhole && !up.Whole || up.Seq != n.seq+1 && !up.Whole
+	n.seq, n.held, n.taken, n.leaseHeld, n.spoke, n.asked = up.Seq, up.Held, up.Rev, up.Lease, true, 0
+	n.answer = n.askWhole || up.Self != nil || up.Whole || len(up.Add)+len(up.Drop) > 0
+	n.measures.has = up.Measure
+	m.Tell(id)
+	if up.Self != nil {
+		m.setSelf(n, *up.Self)
+	}
+	if n.claimed = up.Subnet; !n.subnet.IsValid() {
+		m.lease(n)
+	}
+	if up.Whole {
+		m.book.Keep(id, up.Add)
+	}
+	until := m.fx.Now.Add(m.cfg.Interest)
+	for _, w := range up.Add {
+		m.book.Want(id, w, until)
+	}
+	for _, w := range up.Drop {
+		m.book.Drop(id, w)
+	}
+	if len(up.Add) > 0 {
+		m.fx.Timers.SetEarlier(effects.Key{Kind: effects.Interest, Node: id}, until)
+	}
+	return m.result(), true
+}
+
+// setSelf takes what a node says of itself. A change of its coordinate alone is not
+// published: it changes all the time, and others get it with the next change.
+func (m *Machine) setSelf(n *node, self wire.NetSelf) {
+	old := n.self
+	n.self = &self
+	if old != nil && old.Key == self.Key && slices.Equal(old.Endpoints, self.Endpoints) && slices.Equal(old.Mapped, self.Mapped) &&
+		slices.EqualFunc(old.Chain, self.Chain, bytes.Equal) && bytes.Equal(old.Proof, self.Proof) {
+		return
+	}
+	m.out.Save = append(m.out.Save, n.id)
+	m.setMember(n)
+	if old == nil {
+		m.out.Places = append(m.out.Places, n.id)
+	}
+}
+
+// setMember publishes a node that has a lease and has said who it is.
+func (m *Machine) setMember(n *node) {
+	s := n.self
+	if s == nil || !n.subnet.IsValid() {
+		return
+	}
+	ok := m.book.SetMember(n.id, api.Peer{
+		Key: s.Key, Subnets: []netip.Prefix{n.subnet}, Endpoints: s.Endpoints, Relay: m.relayAt(n.id, n.subnet),
+		Chain: s.Chain, Proof: s.Proof, Coord: s.Coord,
+	}, s.Mapped)
+	m.out.Members = append(m.out.Members, n.id)
+	if !ok {
+		n.self = nil // the key is another node's
+		m.out.Save = append(m.out.Save, n.id)
+	}
+}
+
+// InterestDue drops expired subscriptions of a node.
+func (m *Machine) InterestDue(id api.NodeID) {
+	if m.nodes[id] == nil {
+		return
+	}
+	if next := m.book.Expire(id, m.fx.Now); !next.IsZero() {
+		m.fx.Timers.Set(effects.Key{Kind: effects.Interest, Node: id}, next)
+	}
+	m.Tell(id)
+}
+
+// AckDue asks a node what it holds: it has not said so since it was told something.
+func (m *Machine) AckDue(id api.NodeID) {
+	n := m.nodes[id]
+	if n == nil || n.silent || n.boot == 0 && !n.askWhole {
+		return
+	}
+	n.asked++
+	n.askHeld = true
+	m.Tell(id)
+}
+
+// Heard has a node that is heard again, or for the first time since the start, repeat all
+// its subscriptions: earlier ones may be lost.
+func (m *Machine) Heard(id api.NodeID) {
+	n := m.node(id)
+	n.silent = false
+	if n.self != nil { // it has a netmanager
+		n.askWhole = true
+		m.Tell(id)
+	}
+}
+
+// Rejoined notes that a node may have lost its state: its netmanager counts anew.
+func (m *Machine) Rejoined(id api.NodeID) {
+	n := m.node(id)
+	n.boot, n.seq = 0, 0
+	m.book.Lost(id)
+}
+
+// Silent drops the subscriptions of a node that fell silent.
+func (m *Machine) Silent(id api.NodeID) Result {
+	m.forget(m.node(id))
+	return m.result()
+}
+
+func (m *Machine) forget(n *node) {
+	m.book.Forget(n.id)
+	m.fx.Timers.Clear(effects.Key{Kind: effects.Ack, Node: n.id})
+	m.fx.Timers.Clear(effects.Key{Kind: effects.Interest, Node: n.id})
+	n.measures.has, n.measures.sent = 0, 0
+	*n = node{id: n.id, subnet: n.subnet, self: n.self, silent: true, load: n.load, loadAt: n.loadAt, measures: n.measures}
+	m.out.Places = append(m.out.Places, n.id)
+}
+
+// Remove removes a node and takes its subnet back.
+func (m *Machine) Remove(id api.NodeID) Result {
+	n := m.node(id)
+	m.forget(n)
+	m.endLease(n)
+	delete(m.nodes, id)
+	return m.result()
+}
+
+// Start begins a process lifetime, after Restore and RestoreNode.
+func (m *Machine) Start() Result {
+	// Revisions grow over restarts: the number of starts is in their upper half.
+	m.book.Begin(m.fx.Boot << 32)
+	m.startLeases()
+	for _, id := range step.Keys(m.nodes) {
+		n := m.nodes[id]
+		if n.subnet.IsValid() {
+			m.setSlot(n)
+		} else if n.self != nil {
+			m.lease(n)
+		}
+		m.setMember(n)
+		m.out.Places = append(m.out.Places, id)
+	}
+	return m.result()
+}
+
+// RestoreNode takes what a node's document says, after Restore. A subnet that is not of the
+// cluster's shares any more is void.
+func (m *Machine) RestoreNode(id api.NodeID, self *wire.NetSelf, subnet netip.Prefix) {
+	n := m.node(id)
+	n.self = self
+	if m.leases.mark(subnet) {
+		n.subnet = subnet
+	}
+}
+
+// FromRoot takes a message of the root. It returns the services of which the root's route
+// changed.
+func (m *Machine) FromRoot(msg wire.RootNet) (changed []api.ServiceID, r Result) {
+	changed, ok := m.book.Take(msg)
+	if !ok {
+		return nil, Result{}
+	}
+	m.setShares(msg.Ranges, msg.Shares)
+	m.whole = m.whole || msg.WantNet
+	m.out.Report = m.out.Report || msg.WantNet || msg.WantHeld
+	return changed, m.result()
+}
+
+// HasNews reports whether there is something to report to the root.
+func (m *Machine) HasNews() bool { return m.book.Fresh() }
+
+// Report returns the network's part of the report with the number seq, or nil where there
+// is no network; all: a report of everything. news is false if it only repeats digests.
+func (m *Machine) Report(seq uint64, all bool) (net *wire.ClusterNet, news bool) {
+	m.whole = m.whole || all
+	if !m.leases.used() {
+		return nil, false
+	}
+	lost := m.sent != 0
+	if m.whole {
+		m.book.NetAnew()
+		lost = false
+	}
+	n := m.book.Net(lost)
+	m.returnShares()
+	n.Subnets, n.Returned = m.leases.needed(m.fx.Wall), slices.Clone(m.leases.returned)
+	if news = n.Whole || len(n.Wants)+len(n.Dropped) > 0 || !n.Records.Empty(); news {
+		m.sent = seq
+	}
+	m.whole = false
+	return &n, news
+}
+
+// Acked notes that the root has the report with the number seq.
+func (m *Machine) Acked(seq uint64) {
+	if seq >= m.sent {
+		m.sent = 0
+	}
+}
+
+// Route returns a service's route as nodes are told it.
+func (m *Machine) Route(id api.ServiceID) (api.Route, bool) { return m.book.RouteOf(id) }
+
+// Wants returns the subscriptions of a node, in order.
+func (m *Machine) Wants(id api.NodeID) []wire.Want { return m.book.Wants(id) }
+
+// Held returns the digest of what a node should hold.
+func (m *Machine) Held(id api.NodeID) api.Digest { return m.book.Held(id) }

@@ -1,0 +1,498 @@
+// Package routes is a cluster's book of the network: which instances stand behind
+// which service and address, which nodes carry them, what nodes want to know of
+// that, and what the root adds from other clusters and asks for in turn. It is
+// pure and part of the cluster's core, which says what is true and sends what is
+// to be told.
+//
+//	b := routes.New("munich")
+//	b.SetBackend(routes.Place{Node: "n1", Instance: id}, api.Backend{…})
+//	b.Want("n2", wire.Want{Address: semantic, For: client}, until)
+//	records, _ := b.Flush("n2", wire.PartSize)
+package routes
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/interest"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+// MaxWants bounds what one node may want at a time.
+const MaxWants = 1 << 14
+
+// Place is an instance on a node.
+type Place struct {
+	Node     api.NodeID
+	Instance api.InstanceID
+}
+
+// Spec is what an instance's assignment says of the network.
+type Spec struct {
+	Rev       api.Revision // of the SLA
+	Addresses api.ServiceAddresses
+	Access    api.Access
+	Ports     []api.PortMap
+}
+
+// Book is the network as the cluster knows it. It has one owner.
+type Book struct {
+	cluster api.ClusterID
+	ranges  wire.NetRanges
+	shares  []netip.Prefix
+
+	services map[api.ServiceID]*service
+	names    interest.Names
+	owners   map[netip.Addr]map[api.ServiceID]int // of semantic addresses; more than one for a moment only
+	places   map[Place]api.Backend
+	at       map[netip.Addr]Place // by instance's address
+	members  map[api.NodeID]*member
+	keys     map[api.PeerKey]api.NodeID
+	subnets  map[netip.Prefix]api.NodeID
+	hosts    map[api.NodeID]map[api.ServiceID]int // instances that a node has, or still has
+
+	rev   uint64
+	nodes *interest.Book[api.NodeID]
+	root  uplink
+}
+
+// service is one that has instances here, or that the root told of.
+type service struct {
+	specs    map[api.InstanceID]Spec
+	newest   api.InstanceID
+	backends map[Place]bool
+	foreign  bool // the root told of it
+}
+
+// member is a node on the overlay network.
+type member struct {
+	peer   api.Peer
+	public api.Peer // as other clusters may see it
+	places map[Place]bool
+}
+
+// New is a book in which nothing is written.
+func New(c api.ClusterID) *Book {
+	return &Book{
+		cluster: c, services: map[api.ServiceID]*service{}, names: interest.Names{}, owners: map[netip.Addr]map[api.ServiceID]int{},
+		places: map[Place]api.Backend{}, at: map[netip.Addr]Place{}, members: map[api.NodeID]*member{},
+		keys: map[api.PeerKey]api.NodeID{}, subnets: map[netip.Prefix]api.NodeID{}, hosts: map[api.NodeID]map[api.ServiceID]int{},
+		nodes: interest.New[api.NodeID](), root: newUplink(),
+	}
+}
+
+// Begin has revisions begin above rev: above all that an earlier life gave.
+func (b *Book) Begin(rev uint64) { b.rev = max(b.rev, rev) }
+
+// NextRev is a revision above all earlier ones.
+func (b *Book) NextRev() uint64 {
+	b.rev++
+	return b.rev
+}
+
+// Ranges are the installation's, as the root says; the zero value until it did.
+func (b *Book) Ranges() wire.NetRanges { return b.ranges }
+
+// Shares are the cluster's parts of the instance network.
+func (b *Book) Shares() []netip.Prefix { return b.shares }
+
+// SetRanges notes the installation's ranges and the cluster's shares.
+func (b *Book) SetRanges(r wire.NetRanges, shares []netip.Prefix) { b.ranges, b.shares = r, shares }
+
+func (b *Book) own(a netip.Addr) bool {
+	for _, p := range b.shares {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// touchOwn notes that what nodes and the root hold under the key says something new.
+func (b *Book) touchOwn(k interest.Key) {
+	b.nodes.Changed(k)
+	b.root.exports.Changed(k)
+}
+
+func (b *Book) service(id api.ServiceID) *service {
+	s := b.services[id]
+	if s == nil {
+		s = &service{specs: map[api.InstanceID]Spec{}, backends: map[Place]bool{}}
+		b.services[id] = s
+		b.names.Add(id)
+	}
+	return s
+}
+
+// SetSpec notes an instance of the cluster's and what its SLA says.
+func (b *Book) SetSpec(id api.InstanceID, spec Spec) {
+	s := b.service(id.Service())
+	old, had := s.specs[id]
+	if had && old.Rev == spec.Rev {
+		return
+	}
+	spoke := s.newest
+	s.specs[id] = spec
+	b.index(id.Service(), spec.Addresses, +1)
+	if had {
+		b.index(id.Service(), old.Addresses, -1)
+	}
+	if spoke == "" || spoke == id || spec.Rev > s.specs[spoke].Rev {
+		s.elect()
+		b.saysOtherwise(id.Service())
+	}
+	b.routeChanged(id.Service(), true)
+}
+
+// DropSpec notes that the cluster has the instance no more.
+func (b *Book) DropSpec(id api.InstanceID) {
+	s := b.services[id.Service()]
+	if s == nil {
+		return
+	}
+	old, had := s.specs[id]
+	if !had {
+		return
+	}
+	delete(s.specs, id)
+	b.index(id.Service(), old.Addresses, -1)
+	if s.newest == id {
+		s.elect()
+		b.saysOtherwise(id.Service())
+	}
+	b.routeChanged(id.Service(), true)
+}
+
+// elect finds the instance whose SLA speaks for the service: the newest.
+func (s *service) elect() {
+	s.newest = ""
+	for id, spec := range s.specs {
+		if best := s.specs[s.newest]; s.newest == "" || spec.Rev > best.Rev || spec.Rev == best.Rev && id < s.newest {
+			s.newest = id
+		}
+	}
+}
+
+// index counts who has which semantic address.
+func (b *Book) index(id api.ServiceID, a api.ServiceAddresses, by int) {
+	each(a, func(addr netip.Addr) {
+		if b.owners[addr] == nil {
+			b.owners[addr] = map[api.ServiceID]int{}
+		}
+		was := b.owners[addr][id]
+		if b.owners[addr][id] += by; b.owners[addr][id] == 0 {
+			delete(b.owners[addr], id)
+		}
+		if len(b.owners[addr]) == 0 {
+			delete(b.owners, addr)
+		}
+		if was == 0 || was+by == 0 {
+			b.resolveAll(b.nodes.Of(wire.Want{Address: addr}))
+		}
+	})
+}
+
+func each(a api.ServiceAddresses, fn func(netip.Addr)) {
+	for _, addr := range []netip.Addr{a.RoundRobin, a.Closest} {
+		if addr.IsValid() {
+			fn(addr)
+		}
+	}
+	for _, addr := range a.Instances {
+		fn(addr)
+	}
+}
+
+// owner is the service that has a semantic address, or none. Where two say so,
+// one that the root told of goes first: it is who gives them.
+func (b *Book) owner(a netip.Addr) (best api.ServiceID) {
+	for id := range b.owners[a] {
+		s, than := b.services[id], b.services[best]
+		if best == "" || s.foreign && !than.foreign || s.foreign == than.foreign && id < best {
+			best = id
+		}
+	}
+	return best
+}
+
+// saysOtherwise answers again what depends on the service's access list.
+func (b *Book) saysOtherwise(id api.ServiceID) {
+	b.resolveAll(b.nodes.Of(wire.Want{Service: id}))
+	each(b.addresses(id), func(a netip.Addr) { b.resolveAll(b.nodes.Of(wire.Want{Address: a})) })
+	b.resolveAll(b.nodes.CalledBy(id))
+	if s := b.services[id]; s != nil {
+		for _, p := range sorted(s.backends) {
+			b.sourceChanged(b.places[p].Address)
+		}
+	}
+}
+
+func sorted(places map[Place]bool) []Place {
+	out := make([]Place, 0, len(places))
+	for p := range places {
+		out = append(out, p)
+	}
+	slices.SortFunc(out, ComparePlaces)
+	return out
+}
+
+// ComparePlaces orders places.
+func ComparePlaces(a, b Place) int {
+	return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Instance, b.Instance))
+}
+
+// routeChanged has all told that hold the service's route. own says that the
+// change is the cluster's own.
+func (b *Book) routeChanged(id api.ServiceID, own bool) {
+	k := interest.RouteOf(id)
+	if own {
+		b.touchOwn(k)
+	} else {
+		b.nodes.Changed(k)
+	}
+	b.root.resolve(b, b.root.exports.Of(wire.Want{Service: id}))
+	if s := b.services[id]; s == nil || len(s.specs) == 0 && len(s.backends) == 0 && !s.foreign {
+		delete(b.services, id)
+		b.names.Remove(id)
+		b.resolveAll(b.nodes.Of(wire.Want{Service: id}))
+		b.resolveAll(b.nodes.CalledBy(id))
+	}
+}
+
+// SetHosted notes whether a node has an instance, wanted there or not yet gone:
+// only then it asks on behalf of its service.
+func (b *Book) SetHosted(p Place, hosted bool) {
+	m := b.hosts[p.Node]
+	if m == nil {
+		m = map[api.ServiceID]int{}
+		b.hosts[p.Node] = m
+	}
+	id := p.Instance.Service()
+	was := m[id]
+	if hosted {
+		m[id]++
+	} else if m[id]--; m[id] <= 0 {
+		delete(m, id)
+	}
+	if len(m) == 0 {
+		delete(b.hosts, p.Node)
+	}
+	if (was > 0) != (was > 1 || hosted) {
+		for _, r := range b.nodes.CalledBy(id) {
+			if r.Sub == p.Node {
+				b.resolve(r)
+			}
+		}
+	}
+}
+
+// SetBackend notes what stands at a place; the zero Backend: nothing. Backend.Peer
+// is the book's to fill in.
+func (b *Book) SetBackend(p Place, be api.Backend) {
+	old := b.places[p]
+	if old == be {
+		return
+	}
+	id := p.Instance.Service()
+	if old.Address.IsValid() && old.Address != be.Address && b.at[old.Address] == p {
+		delete(b.at, old.Address)
+		b.sourceChanged(old.Address)
+	}
+	if !be.Address.IsValid() {
+		delete(b.places, p)
+		delete(b.services[id].backends, p)
+		if m := b.members[p.Node]; m != nil {
+			delete(m.places, p)
+		}
+	} else {
+		b.places[p] = be
+		b.service(id).backends[p] = true
+		if m := b.members[p.Node]; m != nil {
+			m.places[p] = true
+		}
+		if b.at[be.Address] != p {
+			b.at[be.Address] = p
+			b.sourceChanged(be.Address)
+		}
+	}
+	b.routeChanged(id, true)
+}
+
+// PlacesOf are the places of which something is noted for an instance.
+func (b *Book) PlacesOf(id api.InstanceID) (out []Place) {
+	if s := b.services[id.Service()]; s != nil {
+		for _, p := range sorted(s.backends) {
+			if p.Instance == id {
+				out = append(out, p)
+			}
+		}
+	}
+	return out
+}
+
+func (b *Book) sourceChanged(a netip.Addr) {
+	b.touchOwn(interest.SourceOf(a))
+	w := wire.Want{Address: a}
+	b.resolveAll(b.nodes.Of(w))
+	b.root.resolve(b, b.root.exports.Of(w))
+}
+
+// SetMember notes a node on the overlay network, as its own cluster sees it, with
+// the endpoints that other clusters may see. A key that another node has is
+// refused: false.
+func (b *Book) SetMember(id api.NodeID, p api.Peer, public []netip.AddrPort) bool {
+	if other, ok := b.keys[p.Key]; ok && other != id {
+		return false
+	}
+	m := b.members[id]
+	if m == nil {
+		m = &member{places: map[Place]bool{}}
+		b.members[id] = m
+		for pl := range b.places { // once in a node's life
+			if pl.Node == id {
+				m.places[pl] = true
+			}
+		}
+	}
+	old := m.peer
+	b.unlist(old)
+	p.Node, p.Cluster, p.Rev = id, b.cluster, b.NextRev()
+	m.peer, m.public = p, p
+	m.public.Node, m.public.Endpoints = "", public
+	b.keys[p.Key] = id
+	for _, sub := range p.Subnets {
+		b.subnets[sub] = id
+	}
+	if old.Key != p.Key || !slices.Equal(old.Subnets, p.Subnets) {
+		b.peerChanged(old)
+	}
+	b.memberChanged(m)
+	return true
+}
+
+// Member is a node on the overlay network, as the cluster's others are told of it.
+func (b *Book) Member(id api.NodeID) (api.Peer, bool) {
+	if m := b.members[id]; m != nil {
+		return m.peer, true
+	}
+	return api.Peer{}, false
+}
+
+// DropMember takes a node off the overlay network.
+func (b *Book) DropMember(id api.NodeID) {
+	if m := b.members[id]; m != nil {
+		delete(b.members, id)
+		b.unlist(m.peer)
+		b.memberChanged(m)
+	}
+}
+
+func (b *Book) unlist(p api.Peer) {
+	delete(b.keys, p.Key)
+	for _, sub := range p.Subnets {
+		delete(b.subnets, sub)
+	}
+}
+
+func (b *Book) memberChanged(m *member) {
+	b.peerChanged(m.peer)
+	seen := map[api.ServiceID]bool{}
+	for _, p := range sorted(m.places) {
+		b.sourceChanged(b.places[p].Address)
+		if id := p.Instance.Service(); !seen[id] {
+			seen[id] = true
+			b.routeChanged(id, true)
+		}
+	}
+}
+
+func (b *Book) peerChanged(p api.Peer) {
+	b.touchOwn(interest.PeerOf(p.Key))
+	for _, sub := range p.Subnets {
+		w := wire.Want{Address: sub.Addr()}
+		b.resolveAll(b.nodes.Of(w))
+		b.root.resolve(b, b.root.exports.Of(w))
+	}
+}
+
+// Want notes what a node wants, until a moment.
+func (b *Book) Want(n api.NodeID, w wire.Want, until time.Time) {
+	if !b.nodes.Has(n, w) && b.nodes.Count(n) >= MaxWants {
+		return
+	}
+	if b.nodes.Add(n, w, until) {
+		b.resolve(interest.Ref[api.NodeID]{Sub: n, Want: w})
+	}
+}
+
+// Drop forgets what a node wanted.
+func (b *Book) Drop(n api.NodeID, w wire.Want) {
+	b.root.unneeded(interest.Ref[api.NodeID]{Sub: n, Want: w})
+	b.nodes.Drop(n, w)
+}
+
+// Keep drops all that a node wants beside what is named.
+func (b *Book) Keep(n api.NodeID, named []wire.Want) {
+	keep := make(map[wire.Want]bool, len(named))
+	for _, w := range named {
+		keep[w] = true
+	}
+	for _, w := range b.nodes.Wants(n) {
+		if !keep[w] {
+			b.Drop(n, w)
+		}
+	}
+}
+
+// Expire drops what a node has not named for too long, and says when to look again.
+func (b *Book) Expire(n api.NodeID, now time.Time) time.Time {
+	over, next := b.nodes.Expired(n, now)
+	for _, w := range over {
+		b.Drop(n, w)
+	}
+	return next
+}
+
+// Forget forgets all that a node wants and holds.
+func (b *Book) Forget(n api.NodeID) {
+	b.Keep(n, nil)
+	b.nodes.Forget(n)
+}
+
+// Lost notes that a node begins anew, with nothing.
+func (b *Book) Lost(n api.NodeID) { b.nodes.Lost(n) }
+
+// Dirty lists, in order, the nodes that there is something to tell.
+func (b *Book) Dirty() []api.NodeID { return b.nodes.Dirty() }
+
+// Open is how many of a node's wants lead to nothing that is known yet.
+func (b *Book) Open(n api.NodeID) int { return b.nodes.Open(n) }
+
+// Interest is how many wants of nodes there are, and how many have no answer.
+func (b *Book) Interest() (wants, open int) { return b.nodes.Total() }
+
+// Held is the digest of what a node holds.
+func (b *Book) Held(n api.NodeID) api.Digest { return b.nodes.Held(n) }
+
+// Flush is what a node is to be told of what changed, see interest.Book.Flush.
+func (b *Book) Flush(n api.NodeID, room int) (wire.Records, api.Digest) {
+	return b.nodes.Flush(n, room, inside{b})
+}
+
+// Behind reports whether the last Flush left something to be told.
+func (b *Book) Behind(n api.NodeID) bool { return b.nodes.Behind(n) }
+
+// Recount leaves it to Span to tell the node all.
+func (b *Book) Recount(n api.NodeID) { b.nodes.Recount(n) }
+
+// Recounted ends what Recount began.
+func (b *Book) Recounted(n api.NodeID) { b.nodes.Recounted(n) }
+
+// Span is a part of all that a node should hold, see interest.Book.Span.
+func (b *Book) Span(n api.NodeID, after string) (wire.Records, wire.Span) {
+	r, of, _ := b.nodes.Span(n, after, wire.PartSize, inside{b})
+	return r, of
+}

@@ -1,0 +1,136 @@
+package routes
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/interest"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+// TestWhatIsGoneLeavesNothing has 3,000 services come, be wanted by nodes and by the
+// root, and go; and others again. What the books of interest leave is tested there.
+func TestWhatIsGoneLeavesNothing(t *testing.T) {
+	const many = 3000
+	b := New("munich")
+	tells := wire.RootNet{Rev: 1, Ranges: ranges, Shares: []netip.Prefix{netip.MustParsePrefix("10.16.0.0/16")}}
+	b.Take(tells)
+	b.SetMember("n1", api.Peer{Key: api.PeerKey{1}}, nil)
+	b.SetHosted(Place{Node: "n2", Instance: client.Instance(0)}, true)
+	all := func(round int, each func(Place, Spec, api.Backend, wire.Want)) {
+		for i := range many {
+			_, spec := serviceAt(i)
+			id := api.ServiceID(fmt.Sprintf("acme/shop.production.round-%d-number-%d.production", round, i))
+			be := api.Backend{Instance: id.Instance(0), Address: netip.AddrFrom4([4]byte{10, 16, byte(i >> 8), byte(i)}), State: api.BackendUp}
+			each(Place{Node: "n1", Instance: id.Instance(0)}, spec, be, wire.Want{Service: id, For: client})
+		}
+	}
+	tell := func(what string, want int) {
+		told, reported := 0, 0
+		for _, n := range b.Dirty() {
+			for more := true; more; more = b.Behind(n) {
+				r, _ := b.Flush(n, wire.PartSize)
+				told += len(r.Routes) + len(r.Gone)
+			}
+		}
+		for b.Fresh() {
+			n := b.Net(false)
+			reported += len(n.Routes) + len(n.Gone)
+		}
+		if told != want || reported != want {
+			t.Fatalf("of %d services that %s, n2 is told %d and the root %d", want, what, told, reported)
+		}
+	}
+	for round := range 2 {
+		tells.Rev++
+		tells.Asked, tells.Unasked = nil, nil
+		all(round, func(p Place, spec Spec, be api.Backend, w wire.Want) {
+			b.SetSpec(p.Instance, spec)
+			b.SetHosted(p, true)
+			b.SetBackend(p, be)
+			b.Want("n2", w, time.Unix(100, 0))
+			tells.Asked = append(tells.Asked, wire.Want{Service: w.Service})
+		})
+		b.Take(tells)
+		tell("came", many)
+		all(round, func(p Place, _ Spec, _ api.Backend, w wire.Want) {
+			b.SetBackend(p, api.Backend{})
+			b.SetHosted(p, false)
+			b.DropSpec(p.Instance)
+			b.Drop("n2", w)
+		})
+		tells.Rev++
+		tells.Asked, tells.Unasked = nil, tells.Asked
+		b.Take(tells)
+		tell("went", many)
+		left := len(b.services) + len(b.names) + len(b.owners) + len(b.places) + len(b.at) + len(b.members["n1"].places) + len(b.hosts["n1"]) + len(b.root.wants)
+		if wants, _ := b.Interest(); left+wants > 0 || b.Held("n2") != 0 || b.root.exports.Held(above) != 0 || b.root.asked != 0 {
+			t.Fatalf("round %d leaves %d entries and %d wants", round, left, wants)
+		}
+	}
+}
+
+// asking are parts of a whole in which the root asks for many services.
+func asking(many, each int) (parts []wire.RootNet) {
+	of := wire.Span{}
+	var wants []wire.Want
+	for i := range many {
+		id, _ := serviceAt(i)
+		wants = append(wants, wire.Want{Service: id})
+	}
+	slices.SortFunc(wants, interest.CompareWants)
+	for part := range slices.Chunk(wants, each) {
+		of = wire.Span{After: of.To, To: wire.WantName(part[len(part)-1])}
+		parts = append(parts, wire.RootNet{Ranges: ranges, Whole: true, Of: of, Asked: part})
+	}
+	parts[len(parts)-1].Of.To = ""
+	return parts
+}
+
+// TestPartsCostWhatTheyAsk has the root say again all that it asks for, in few parts
+// and in many: together those cost the same.
+func TestPartsCostWhatTheyAsk(t *testing.T) {
+	const many = 5000
+	b, rev := New("munich"), uint64(0)
+	cost := func(each int) float64 {
+		parts := asking(many, each)
+		return testing.AllocsPerRun(1, func() {
+			for _, m := range parts {
+				rev++
+				m.Rev = rev
+				b.Take(m)
+			}
+		}) / many
+	}
+	few := cost(many / 5)
+	if much := cost(many / 100); much > 2*few+2 || b.root.exports.Count(above) != many {
+		t.Errorf("of %d that are asked for each costs %.1f allocations in 5 parts, %.1f in 100", b.root.exports.Count(above), few, much)
+	}
+	last := asking(many, many/5)[1]
+	rev++
+	last.Rev, last.Asked = rev, last.Asked[:1]
+	if b.Take(last); b.root.exports.Count(above) != many-many/5+1 {
+		t.Errorf("%d are asked for, after a part with one", b.root.exports.Count(above))
+	}
+}
+
+// BenchmarkTakeAsked is told again the 50,000 services that the root asks for.
+func BenchmarkTakeAsked(b *testing.B) {
+	book, rev, parts := New("munich"), uint64(0), asking(50_000, 1000)
+	take := func() {
+		for _, m := range parts {
+			rev++
+			m.Rev = rev
+			book.Take(m)
+		}
+	}
+	take()
+	for b.Loop() {
+		take()
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(parts)), "ns/part")
+}

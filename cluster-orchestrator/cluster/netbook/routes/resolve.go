@@ -1,0 +1,143 @@
+package routes
+
+import (
+	"net/netip"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/interest"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+type ref = interest.Ref[api.NodeID]
+
+func (b *Book) resolveAll(refs []ref) {
+	for _, r := range refs {
+		b.resolve(r)
+	}
+}
+
+// resolve answers a want anew. One that is not known here is the root's to
+// answer; until it has, the answer is what it was.
+func (b *Book) resolve(r ref) {
+	k, upward := b.answer(r)
+	if upward {
+		b.root.needed(r)
+	} else {
+		b.root.unneeded(r)
+	}
+	if k != (interest.Key{}) || !b.stands(b.nodes.AnswerOf(r.Sub, r.Want)) {
+		b.nodes.Answer(r.Sub, r.Want, k)
+	}
+}
+
+// stands reports whether what a want led to is still there.
+func (b *Book) stands(k interest.Key) bool {
+	ok := k.Kind == interest.Refused
+	switch k.Kind {
+	case interest.Route:
+		ok = b.services[k.Service] != nil
+	case interest.Source:
+		_, ok = inside{b}.Source(k.Address)
+	case interest.Peer:
+		_, ok = inside{b}.Peer(k.Peer)
+	}
+	return ok
+}
+
+// answer is what a want leads to, nothing where only the root can know, and
+// whether the root may have something to add.
+func (b *Book) answer(r ref) (k interest.Key, upward bool) {
+	w := r.Want
+	if w.For != "" && b.hosts[r.Sub][w.For] == 0 {
+		return interest.RefusalOf(w, true), false
+	}
+	switch a := w.Address; {
+	case a.IsValid() == (w.Service != ""):
+		return interest.RefusalOf(w, false), false
+	case w.For == "" && (w.Service != "" || !b.ranges.Instances.Contains(a)):
+		return interest.RefusalOf(w, true), false
+	case w.Service != "":
+		id, _ := b.names.Find(w.Service)
+		return b.called(w, id), true
+	case b.ranges.Services.Contains(a):
+		return b.called(w, b.owner(a)), true
+	case !b.ranges.Instances.Contains(a):
+		return interest.RefusalOf(w, false), false
+	case w.For == "":
+		return b.peerAt(w)
+	}
+	return b.sourceAt(w)
+}
+
+// called is the route of a service, if For may call it.
+func (b *Book) called(w wire.Want, id api.ServiceID) interest.Key {
+	if b.services[id] == nil {
+		return b.rootSays(w)
+	}
+	if !api.MayCall(w.For, b.access(w.For), id, b.access(id)) {
+		return denied(w, id)
+	}
+	return interest.RouteOf(id)
+}
+
+// denied refuses what may not be reached, without telling other tenants that it exists.
+func denied(w wire.Want, id api.ServiceID) interest.Key {
+	return interest.RefusalOf(w, w.For.Tenant() == id.Tenant())
+}
+
+// rootSays is the root's refusal, or nothing where it has said nothing yet.
+func (b *Book) rootSays(w wire.Want) interest.Key {
+	if r, ok := b.root.foreign.Refused[w]; ok {
+		return interest.RefusalOf(w, r.Denied)
+	}
+	return interest.Key{}
+}
+
+func (b *Book) peerAt(w wire.Want) (k interest.Key, upward bool) {
+	if b.own(w.Address) {
+		if id, ok := b.subnets[netip.PrefixFrom(w.Address, b.ranges.Subnet).Masked()]; ok {
+			return interest.PeerOf(b.members[id].peer.Key), false
+		}
+		return interest.RefusalOf(w, false), false
+	}
+	if p := b.root.foreign.PeerAt(w.Address); p != nil {
+		return interest.PeerOf(p.Key), true
+	}
+	return b.rootSays(w), true
+}
+
+func (b *Book) sourceAt(w wire.Want) (k interest.Key, upward bool) {
+	if b.own(w.Address) {
+		p, ok := b.at[w.Address]
+		if !ok || b.members[p.Node] == nil {
+			return interest.RefusalOf(w, false), false
+		}
+		return b.met(w, p.Instance.Service(), b.access(p.Instance.Service())), false
+	}
+	if s, ok := b.root.foreign.Sources[w.Address]; ok {
+		return b.met(w, s.Service, s.Access), true
+	}
+	return b.rootSays(w), true
+}
+
+// met is the source record of an address, if For may be called from there, or
+// call there.
+func (b *Book) met(w wire.Want, id api.ServiceID, a api.Access) interest.Key {
+	of := b.access(w.For)
+	if !api.MayCall(id, a, w.For, of) && !api.MayCall(w.For, of, id, a) {
+		return denied(w, id)
+	}
+	return interest.SourceOf(w.Address)
+}
+
+// access is what the newest SLA of a service says, the cluster's own first.
+func (b *Book) access(id api.ServiceID) api.Access {
+	s := b.services[id]
+	switch {
+	case s == nil:
+		return api.Access{Closed: true}
+	case s.newest != "":
+		return s.specs[s.newest].Access
+	}
+	return b.root.foreign.Routes[id].Access
+}

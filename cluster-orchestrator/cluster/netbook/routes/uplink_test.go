@@ -1,0 +1,179 @@
+package routes
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/interest"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+const client api.ServiceID = "acme/shop.production.client.production"
+
+var ranges = wire.DefaultNetRanges()
+
+func serviceAt(i int) (api.ServiceID, Spec) {
+	id := api.ServiceID(fmt.Sprintf("acme/shop.production.service-number-%d.production", i))
+	return id, Spec{Rev: 1, Addresses: api.ServiceAddresses{RoundRobin: netip.AddrFrom4([4]byte{10, 30, byte(i >> 8), byte(i)})}}
+}
+
+// rootTwin is the root, as far as it takes reports in.
+type rootTwin struct {
+	held  interest.Holder
+	wants map[wire.Want]bool
+	inUse map[wire.ServiceAddress]bool
+}
+
+func (r *rootTwin) take(n wire.ClusterNet) {
+	take := r.held.Take
+	if n.Whole {
+		take = func(rec wire.Records) []interest.Key { return r.held.TakeAll(rec, n.Of) }
+		for w := range r.wants {
+			if n.Of.Has(wire.WantName(w)) {
+				delete(r.wants, w)
+			}
+		}
+	}
+	take(n.Records)
+	for _, w := range n.Dropped {
+		delete(r.wants, w)
+	}
+	for _, w := range n.Wants {
+		r.wants[w] = true
+	}
+	for _, u := range n.InUse {
+		r.inUse[u] = true
+	}
+}
+
+func (r *rootTwin) wanted() (d api.Digest) {
+	for w := range r.wants {
+		d = d.Toggle(w.Digest())
+	}
+	return d
+}
+
+// TestTheRootIsToldAllWhileItChanges has wants, exports and addresses that fill
+// several reports come and go between those, and some of the reports lost.
+func TestTheRootIsToldAllWhileItChanges(t *testing.T) {
+	const many = 4000
+	rng := rand.New(rand.NewPCG(3, 4))
+	b := New("munich")
+	b.SetHosted(Place{Node: "n1", Instance: client.Instance(0)}, true)
+	asks := wire.RootNet{Rev: 1, Ranges: ranges, Shares: []netip.Prefix{netip.MustParsePrefix("10.16.0.0/20")}}
+	wantAt := func(i int) wire.Want {
+		return wire.Want{Service: api.ServiceID(fmt.Sprintf("acme/shop.production.elsewhere-%d.production", i)), For: client}
+	}
+	for i := range many {
+		id, spec := serviceAt(i)
+		if i%2 == 0 {
+			b.SetSpec(id.Instance(0), spec)
+		}
+		asks.Asked = append(asks.Asked, wire.Want{Service: id})
+		b.Want("n1", wantAt(2*i), time.Unix(100, 0))
+	}
+	b.Take(asks)
+	above := &rootTwin{wants: map[wire.Want]bool{}, inUse: map[wire.ServiceAddress]bool{}}
+	for round := range 3 {
+		b.NetAnew()
+		reports, again := 0, false
+		for b.Fresh() || again {
+			n := b.Net(again)
+			if again = rng.IntN(4) == 0; !again {
+				above.take(n)
+			}
+			if reports++; reports > 100 {
+				t.Fatal("it does not come to an end")
+			} else if reports > 12 {
+				continue
+			}
+			for range 20 {
+				i := rng.IntN(many)
+				if rng.IntN(2) == 0 {
+					b.Want("n1", wantAt(2*i+1), time.Unix(100, 0))
+				} else {
+					b.Drop("n1", wantAt(2*i))
+				}
+				if id, spec := serviceAt(i); rng.IntN(2) == 0 {
+					b.SetSpec(id.Instance(0), spec)
+				} else {
+					b.DropSpec(id.Instance(0))
+				}
+			}
+		}
+		n := b.Net(false)
+		if above.held.Digest() != n.Said || above.wanted() != n.Wanted || len(above.wants) != len(b.root.wants) {
+			t.Fatalf("round %d, after %d reports: the root holds %x of %x, and has %d of %d wants",
+				round, reports, above.held.Digest(), n.Said, len(above.wants), len(b.root.wants))
+		}
+		if reports < 5 {
+			t.Errorf("%d reports", reports)
+		}
+		above.wants, above.held = map[wire.Want]bool{wantAt(-1): true}, interest.Holder{} // it begins anew, with something old
+	}
+	if len(above.inUse) < many/3 {
+		t.Errorf("%d addresses are in use", len(above.inUse))
+	}
+}
+
+// TestAForeignNodeIsFoundWhereItIsNow has nodes of other clusters come, get another
+// subnet, take each other's place and go, while a node wants to know who is there.
+func TestAForeignNodeIsFoundWhereItIsNow(t *testing.T) {
+	b := New("munich")
+	here, there := netip.MustParsePrefix("10.17.0.0/26"), netip.MustParsePrefix("10.17.0.64/26")
+	one, other := api.PeerKey{1}, api.PeerKey{2}
+	w := wire.Want{Address: here.Addr()}
+	rev := uint64(0)
+	says := func(r wire.Records, want api.PeerKey) {
+		t.Helper()
+		rev++
+		b.Take(wire.RootNet{Rev: rev, Ranges: ranges, Shares: []netip.Prefix{netip.MustParsePrefix("10.16.0.0/16")}, Records: r})
+		if got := b.nodes.AnswerOf("n1", w); got.Peer != want {
+			t.Fatalf("after %+v it is %+v", r, got)
+		}
+	}
+	peer := func(k api.PeerKey, rev uint64, subs ...netip.Prefix) api.Peer {
+		return api.Peer{Key: k, Cluster: "berlin", Rev: rev, Subnets: subs}
+	}
+	says(wire.Records{}, api.PeerKey{})
+	b.Want("n1", w, time.Unix(100, 0))
+	says(wire.Records{Peers: []api.Peer{peer(one, 1, here)}}, one)
+	says(wire.Records{Peers: []api.Peer{peer(one, 2, there)}}, one) // until somebody else is there
+	says(wire.Records{Peers: []api.Peer{peer(other, 1, here)}}, other)
+	says(wire.Records{Peers: []api.Peer{peer(other, 2)}}, other)
+	says(wire.Records{Peers: []api.Peer{peer(one, 3, there, here)}}, one)
+	says(wire.Records{Peers: []api.Peer{peer(other, 4, here)}}, other) // in its place, which it does not know yet
+	says(wire.Records{GonePeers: []api.PeerKey{one}}, other)
+	says(wire.Records{Peers: []api.Peer{peer(one, 5, here)}}, one)
+	says(wire.Records{GonePeers: []api.PeerKey{one}}, other)
+	says(wire.Records{GonePeers: []api.PeerKey{other}}, api.PeerKey{})
+	if n := len(b.root.subnets); n > 0 {
+		t.Errorf("%d subnets of nobody", n)
+	}
+}
+
+// BenchmarkForeignNode has one node of another cluster change, among few and among
+// many.
+func BenchmarkForeignNode(b *testing.B) {
+	for _, many := range []int{100, 10_000} {
+		book, m := New("munich"), wire.RootNet{Rev: 1, Ranges: ranges}
+		for i := range many {
+			sub := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 16 + byte(i>>10), byte(i >> 2), byte(i << 6)}), 26)
+			m.Peers = append(m.Peers, api.Peer{Key: api.PeerKey{byte(i >> 8), byte(i)}, Rev: 1, Subnets: []netip.Prefix{sub}})
+		}
+		book.Take(m)
+		book.Want("n1", wire.Want{Address: m.Peers[0].Subnets[0].Addr()}, time.Unix(100, 0))
+		m.Peers = m.Peers[:1]
+		b.Run(fmt.Sprint(many), func(b *testing.B) {
+			for b.Loop() {
+				m.Rev++
+				m.Peers[0].Rev++
+				book.Take(m)
+			}
+		})
+	}
+}

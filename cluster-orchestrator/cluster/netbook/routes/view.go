@@ -1,0 +1,199 @@
+package routes
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/interest"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+// MaxBackends bounds a route. Those of the cluster itself go first.
+const MaxBackends = 1024
+
+// addresses are the service's semantic addresses as the newest SLA and the
+// instances of each number say, and the root for what runs elsewhere.
+func (b *Book) addresses(id api.ServiceID) api.ServiceAddresses {
+	s := b.services[id]
+	if s == nil {
+		return api.ServiceAddresses{}
+	}
+	foreign := b.root.foreign.Routes[id].Addresses
+	if s.newest == "" {
+		return foreign
+	}
+	a := s.specs[s.newest].Addresses
+	a.Instances = nil
+	merge := func(m map[int]netip.Addr) {
+		for n, addr := range m {
+			if a.Instances == nil {
+				a.Instances = map[int]netip.Addr{}
+			}
+			a.Instances[n] = addr
+		}
+	}
+	merge(foreign.Instances)
+	for _, spec := range s.specs {
+		merge(spec.Addresses.Instances)
+	}
+	return a
+}
+
+// backends are the cluster's own of a service that take flows, in order, with
+// their peers.
+func (b *Book) backends(id api.ServiceID, of func(*member) api.Peer) (out []api.Backend, peers []api.Peer) {
+	nodes := map[api.NodeID]bool{}
+	for p := range b.services[id].backends {
+		m := b.members[p.Node]
+		be := b.places[p]
+		if m == nil || be.State == api.BackendStarting {
+			continue // nobody could reach it
+		}
+		be.Peer = m.peer.Key
+		out = append(out, be)
+		nodes[p.Node] = true
+	}
+	slices.SortFunc(out, func(x, y api.Backend) int {
+		return cmp.Or(cmp.Compare(x.Instance, y.Instance), cmp.Compare(x.Epoch, y.Epoch), x.Address.Compare(y.Address))
+	})
+	for n := range nodes {
+		peers = append(peers, of(b.members[n]))
+	}
+	slices.SortFunc(peers, comparePeers)
+	return out, peers
+}
+
+// bound keeps a route to MaxBackends, those first that take new flows.
+func bound(r *api.Route) {
+	if len(r.Backends) <= MaxBackends {
+		return
+	}
+	slices.SortStableFunc(r.Backends, func(x, y api.Backend) int {
+		return cmp.Compare(boolInt(x.State != api.BackendUp), boolInt(y.State != api.BackendUp))
+	})
+	r.Backends = r.Backends[:MaxBackends]
+	used := map[api.PeerKey]bool{}
+	for _, be := range r.Backends {
+		used[be.Peer] = true
+	}
+	r.Peers = slices.DeleteFunc(r.Peers, func(p api.Peer) bool { return !used[p.Key] })
+}
+
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func comparePeers(a, b api.Peer) int { return slices.Compare(a.Key[:], b.Key[:]) }
+
+func (m *member) forNodes() api.Peer { return m.peer }
+func (m *member) forRoot() api.Peer  { return m.public }
+
+// inside is what nodes are told: the cluster's own and what the root adds.
+type inside struct{ *Book }
+
+func (v inside) revOf(k interest.Key) uint64 { return v.nodes.Rev(k, v.NextRev) }
+
+func (v inside) Route(id api.ServiceID) (api.Route, bool) {
+	s := v.services[id]
+	if s == nil {
+		return api.Route{}, false
+	}
+	r := api.Route{
+		Service: id, Rev: v.revOf(interest.RouteOf(id)), Addresses: v.addresses(id), Access: v.access(id),
+		Ports: v.root.foreign.Routes[id].Ports,
+	}
+	if s.newest != "" {
+		r.Ports = s.specs[s.newest].Ports
+	}
+	r.Backends, r.Peers = v.backends(id, (*member).forNodes)
+	if f, ok := v.root.foreign.Routes[id]; ok {
+		r.Backends = append(r.Backends, f.Backends...)
+		r.Peers = append(r.Peers, f.Peers...)
+	}
+	bound(&r)
+	return r, true
+}
+
+func (v inside) Source(a netip.Addr) (wire.Source, bool) {
+	s, ok := v.source(a, (*member).forNodes)
+	if !ok {
+		s, ok = v.root.foreign.Sources[a]
+	}
+	s.Rev = v.revOf(interest.SourceOf(a))
+	return s, ok
+}
+
+// source is an address's record, but for its revision.
+func (b *Book) source(a netip.Addr, of func(*member) api.Peer) (wire.Source, bool) {
+	p, ok := b.at[a]
+	m := b.members[p.Node]
+	if !ok || m == nil {
+		return wire.Source{}, false
+	}
+	id := p.Instance.Service()
+	return wire.Source{Address: a, Service: id, Access: b.access(id), Peer: of(m)}, true
+}
+
+func (v inside) Peer(k api.PeerKey) (api.Peer, bool) {
+	if m := v.memberWith(k); m != nil {
+		return m.peer, true
+	}
+	p, ok := v.root.foreign.Peers[k]
+	return p, ok
+}
+
+func (b *Book) memberWith(k api.PeerKey) *member {
+	id, ok := b.keys[k]
+	if !ok {
+		return nil
+	}
+	return b.members[id]
+}
+
+// outside is what the root is told: the cluster's own, and of nodes only what
+// others need in order to reach them.
+type outside struct{ *Book }
+
+func (v outside) revOf(k interest.Key) uint64 { return v.root.exports.Rev(k, v.NextRev) }
+
+func (v outside) Route(id api.ServiceID) (api.Route, bool) {
+	s := v.services[id]
+	if s == nil || s.newest == "" && len(s.backends) == 0 {
+		return api.Route{}, false
+	}
+	r := api.Route{Service: id, Rev: v.revOf(interest.RouteOf(id)), Access: v.access(id)}
+	if s.newest != "" {
+		r.Addresses, r.Ports = s.specs[s.newest].Addresses, s.specs[s.newest].Ports
+	}
+	r.Backends, r.Peers = v.backends(id, (*member).forRoot)
+	for i := range r.Backends {
+		r.Backends[i].Load = 0
+	}
+	bound(&r)
+	return r, true
+}
+
+func (v outside) Source(a netip.Addr) (wire.Source, bool) {
+	s, ok := v.source(a, (*member).forRoot)
+	s.Rev = v.revOf(interest.SourceOf(a))
+	return s, ok
+}
+
+func (v outside) Peer(k api.PeerKey) (api.Peer, bool) {
+	if m := v.memberWith(k); m != nil {
+		return m.public, true
+	}
+	return api.Peer{}, false
+}
+
+// RouteOf is a service's route as the cluster's nodes are told it; one that none holds
+// has no revision.
+func (b *Book) RouteOf(id api.ServiceID) (api.Route, bool) { return inside{b}.Route(id) }
+
+// Wants lists what a node wants, in order.
+func (b *Book) Wants(n api.NodeID) []wire.Want { return b.nodes.Wants(n) }

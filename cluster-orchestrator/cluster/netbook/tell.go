@@ -1,0 +1,151 @@
+package netbook
+
+import (
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/effects"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+const (
+	ackWait    = 2 * time.Second // for a node to say that it holds what it was told; doubles
+	ackWaitMax = time.Minute
+	resendWait = time.Second // between two times that a node is told all; doubles
+	// The pause before a node is told the same peers to measure again, and its bound: a node
+	// that refuses a record will not accept it soon.
+	measureWait, measureWaitMax = 5 * time.Second, 10 * time.Minute
+)
+
+// Measures is what a node measures: its round trips to Peers, and those of the connections
+// of Services. Known is false before anything was chosen.
+type Measures struct {
+	Known    bool
+	Peers    []api.NodeID
+	Services []api.ServiceID
+}
+
+// Flush tells nodes what changed. It comes before the nodes' desired sets: new flows avoid
+// an instance before its node is told to stop it. measures returns what a node measures.
+func (m *Machine) Flush(measures func(api.NodeID) Measures) {
+	for _, id := range m.book.Dirty() {
+		m.due[id] = true
+	}
+	for _, id := range step.Keys(m.due) {
+		if n := m.nodes[id]; n != nil {
+			m.tell(n, measures)
+		}
+	}
+	clear(m.due)
+}
+
+// tell sends a node what it does not have yet.
+func (m *Machine) tell(n *node, measures func(api.NodeID) Measures) {
+	if n.boot == 0 && !n.askWhole {
+		return // its netmanager has not sent anything yet
+	}
+	book := m.book
+	// Changes beyond one message follow when the node has the message before.
+	room := wire.PartSize
+	if n.behind && n.taken < n.sent {
+		room = 0
+	}
+	before := book.Held(n.id)
+	rec, without := book.Flush(n.id, room)
+	n.behind = book.Behind(n.id)
+	if n.spoke {
+		m.compare(n, before, without)
+	}
+	d := wire.NetDown{Boot: n.boot, Seq: n.seq, WantWhole: n.askWhole}
+	part := m.resendPart(n, &rec, &d)
+	d.Routes, d.Sources, d.Peers, d.Refused = rec.Routes, rec.Sources, rec.Peers, rec.Refused
+	d.Gone, d.GoneSources, d.GonePeers, d.Answered = rec.Gone, rec.GoneSources, rec.GonePeers, rec.Answered
+	d.WantHeld = part || !rec.Empty() || n.askHeld
+	if !n.diverged && (!n.resend.on || part && n.resend.part.Last()) {
+		d.Held = book.Held(n.id)
+	}
+	if l, ok := m.Lease(n.id); ok && l.Digest() != n.leaseHeld {
+		l.Rev = book.NextRev()
+		d.Lease, d.WantHeld = &l, true // it is sent until the node says that it has it
+	}
+	if d.Measure, d.Between = m.measuresOf(n, measures); d.Measure != nil {
+		d.WantHeld = true
+	}
+	if part || !rec.Empty() || d.Lease != nil || d.Measure != nil || n.answer || n.askWhole || n.askHeld {
+		d.Rev = book.NextRev()
+		m.fx.ToNode(n.id, d)
+		if part || !rec.Empty() {
+			n.sent = d.Rev
+		}
+		if part {
+			n.resend.sent = d.Rev
+		}
+		if d.Measure != nil {
+			n.measures.sent = d.Rev
+		}
+		if d.WantHeld || d.WantWhole {
+			m.askSoon(n, m.fx.Now.Add(min(ackWait<<min(n.asked, 6), ackWaitMax)))
+		}
+	}
+	n.spoke, n.answer, n.askHeld = false, false, false
+}
+
+func (m *Machine) askSoon(n *node, at time.Time) {
+	m.fx.Timers.SetEarlier(effects.Key{Kind: effects.Ack, Node: n.id}, at)
+}
+
+// compare detects by the digest in a node's message whether it had all that it was told.
+// without is the digest without records that the node may drop by itself: no subscription
+// of it leads to them any more.
+func (m *Machine) compare(n *node, before, without api.Digest) {
+	key := effects.Key{Kind: effects.Ack, Node: n.id}
+	switch {
+	case n.held == before || n.held == without:
+		n.diverged, n.resends = false, 0
+		m.fx.Timers.Clear(key)
+	case n.taken < n.sent:
+		m.askSoon(n, m.fx.Now.Add(ackWait)) // it did not have our last message when it spoke
+	case n.resend.on && !n.resend.part.Last(): // it was not told all yet
+		m.fx.Timers.Clear(key)
+	default:
+		n.diverged = true
+		m.askSoon(n, n.resentAt.Add(n.resendPause()))
+	}
+}
+
+// measuresOf returns what a node is to be told that it measures; nil if it knows or may
+// have been told.
+func (m *Machine) measuresOf(n *node, measures func(api.NodeID) Measures) ([]api.Peer, []api.ServiceID) {
+	of := measures(n.id)
+	if !of.Known {
+		return nil, nil // what it measures since before the start may be as good
+	}
+	peers, should := []api.Peer{}, api.Digest(0)
+	for _, id := range of.Peers {
+		if p, ok := m.book.Member(id); ok {
+			peers, should = append(peers, p), should.Toggle(p.Digest())
+		}
+	}
+	for _, id := range of.Services {
+		should = should.Toggle(id.Digest())
+	}
+	s := &n.measures
+	switch {
+	case should == s.has:
+		s.told, s.tries = should, 0
+		return nil, nil
+	case should != s.told:
+		s.tries = 0
+	case n.taken < s.sent:
+		return nil, nil // it is on its way, or lost: the node is asked
+	default:
+		if again := s.toldAt.Add(min(measureWait<<min(s.tries, 7), measureWaitMax)); again.After(m.fx.Now) {
+			m.askSoon(n, again)
+			return nil, nil
+		}
+		s.tries++
+	}
+	s.told, s.toldAt = should, m.fx.Now
+	return peers, of.Services
+}

@@ -1,0 +1,342 @@
+package cluster
+
+import (
+	"fmt"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/latency"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/membership"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+// sync gives placement and latency membership's facts about a node.
+func (c *Core) sync(id api.NodeID) {
+	if n, ok := c.members.Node(id); ok {
+		c.place.SetNode(n)
+		c.latencyFacts(id)
+	}
+}
+
+// refresh is sync, and has placement evaluate the node again.
+func (c *Core) refresh(id api.NodeID) {
+	c.sync(id)
+	c.place.RefreshNode(id)
+}
+
+// latencyFacts gives latency the facts about a node.
+func (c *Core) latencyFacts(id api.NodeID) {
+	if n, ok := c.members.Node(id); ok {
+		c.latency.SetNode(latency.Node{
+			ID: id, Coord: c.place.Coord(id), Silent: n.Silent, Probes: n.Heard && !n.Silent && !n.Suspect,
+			Overlay: c.netbook.Subnet(id).IsValid() && c.netbook.Self(id) != nil,
+		})
+	}
+}
+
+// saveNode saves a node's document, which has fields of three sub-machines.
+func (c *Core) saveNode(id api.NodeID) {
+	c.members.Save(id, membership.Kept{Subnet: c.netbook.Subnet(id), Net: c.netbook.Self(id), Must: c.place.Must(id)})
+}
+
+func (c *Core) restoreNode(data []byte) error {
+	n, kept, err := c.members.Restore(data)
+	if err != nil {
+		return err
+	}
+	id := n.Info.ID
+	c.netbook.RestoreNode(id, kept.Net, kept.Subnet)
+	c.place.AddNode(n, c.netbook.Subnet(id), kept.Must)
+	if kept.Net != nil {
+		c.place.MoveNode(id, kept.Net.Coord)
+	}
+	c.latencyFacts(id)
+	return nil
+}
+
+// joinNode adds a node, or handles another join of a known one. token is as in JoinNode.
+func (c *Core) joinNode(info api.NodeInfo, token string) {
+	id := info.ID
+	if !c.members.Join(info, token) {
+		c.rejoinNode(info, token)
+		return
+	}
+	n, _ := c.members.Node(id)
+	c.place.AddNode(n, c.netbook.Subnet(id), 0)
+	c.latencyFacts(id)
+	c.rescale()
+	c.saveNode(id)
+	c.place.TouchNode(id)
+	c.noticeCaps(id)
+}
+
+func (c *Core) rejoinNode(info api.NodeInfo, token string) {
+	id := info.ID
+	before, _ := c.members.Node(id)
+	if c.members.Rejoin(id, token) {
+		c.sync(id)
+		if before.Purging {
+			c.place.TouchNode(id)
+		}
+		c.saveNode(id)
+	}
+	c.nodeInfo(info)
+	c.members.ForgetBoot(id) // it may have lost its store, and with it the count of its starts
+	c.sync(id)
+	c.netbook.Rejoined(id) // its netmanager too
+	c.place.RejoinNode(id)
+}
+
+// rescale sends all nodes the new timing if it has grown.
+func (c *Core) rescale() {
+	grown := c.members.Rescale()
+	if grown {
+		c.saveMeta()
+	}
+	c.place.SetTiming(c.members.Timing(), c.members.Dead(), grown)
+}
+
+func (c *Core) nodeInfo(info api.NodeInfo) {
+	if c.members.SetInfo(info.ID, info) {
+		c.described(info.ID)
+	}
+}
+
+// described handles a change of a node's effective resources or labels.
+func (c *Core) described(id api.NodeID) {
+	n, _ := c.members.Node(id)
+	c.place.DescribeNode(n)
+	for _, in := range c.place.Watched(id) {
+		if c.place.On(in, id) {
+			c.judge(in)
+		}
+	}
+	c.place.ShowPositions(id)
+	c.noticeCaps(id)
+}
+
+// noticeCaps reports claims of a node above its caps.
+func (c *Core) noticeCaps(id api.NodeID) {
+	if text := c.members.CapsNotice(id); text != "" {
+		c.uplink.Notice(api.ReasonCapped, text)
+	}
+}
+
+// boots handles the boot number in a message of a node. It returns false if the message is
+// of an earlier boot or of an unknown node.
+func (c *Core) boots(id api.NodeID, boot uint64) bool {
+	fresh, ok := c.members.Boot(id, boot)
+	if fresh {
+		c.sync(id)
+		c.place.RestartNode(id)
+	}
+	return ok
+}
+
+// nodeAlive handles a heartbeat. Its cost does not depend on the cluster's size.
+func (c *Core) nodeAlive(id api.NodeID, a wire.Alive) {
+	if !c.boots(id, a.Boot) {
+		return
+	}
+	r, ok := c.members.Alive(id, a)
+	if !ok {
+		return
+	}
+	n, _ := c.members.Node(id)
+	c.place.SetNode(n)
+	if r.Changed {
+		c.latencyFacts(id)
+	}
+	c.networkChanged(c.netbook.SetLoad(id, n.CPUUsed))
+	if r.First || r.Silent {
+		c.netbook.Heard(id)
+	}
+	c.place.Alive(id, a, r, c.members.Digest(id))
+}
+
+// nodeReport handles a node's report of its observations.
+func (c *Core) nodeReport(r wire.NodeReport) {
+	if !c.boots(r.Node, r.Boot) || !c.place.Acknowledge(r) {
+		return
+	}
+	if r.Info != nil {
+		info := *r.Info
+		info.ID = r.Node
+		c.nodeInfo(info)
+	}
+	if r.Whole {
+		c.members.SetAnswers(r.Node, r.Answers)
+		c.sync(r.Node)
+	}
+	if c.place.Observe(r) && c.members.Reported(r.Node) {
+		c.sync(r.Node)
+		c.place.NoteNode(r.Node)
+		c.settleIfAllReported()
+	}
+}
+
+func (c *Core) settleIfAllReported() {
+	if c.members.Awaited() == 0 {
+		c.place.Settle()
+	}
+}
+
+// suspect gives the node no new work until its next heartbeat.
+func (c *Core) suspect(id api.NodeID) {
+	if c.members.Suspect(id) {
+		c.refresh(id)
+	}
+}
+
+// checkSilence checks whether the node was heard since the timer was set.
+func (c *Core) checkSilence(id api.NodeID) {
+	if _, ok := c.members.Node(id); !ok {
+		return
+	}
+	silent, roll := c.members.CheckSilence(id, c.place.Assigned(id) > 0)
+	c.place.CallRoll(roll)
+	if !silent {
+		return
+	}
+	c.sync(id)
+	c.place.Unsync(id)
+	c.networkChanged(c.netbook.Silent(id))
+	suspects, overdue := c.members.SuspectLate()
+	for _, id := range suspects {
+		c.refresh(id)
+	}
+	c.place.Silent(id, c.members.DoubtsItself(overdue))
+}
+
+// unaccepted suspects the node of an instance that did not acknowledge its placement in
+// time, and places the instance elsewhere.
+func (c *Core) unaccepted(id api.InstanceID) {
+	if on, ok := c.place.Unaccepted(id); ok {
+		c.suspect(on)
+		c.place.PlaceElsewhere(id)
+	}
+}
+
+// removeNode removes a node. With deleted, the node has deleted its workloads, so that
+// none of them can run twice.
+func (c *Core) removeNode(id api.NodeID, deleted bool) error {
+	if _, ok := c.members.Node(id); !ok {
+		return c.members.NotFound(id)
+	}
+	if !deleted {
+		held, leased := c.place.Held(id)
+		if err := c.members.CheckRemove(id, held, leased); err != nil {
+			return err
+		}
+	}
+	orphans := c.place.RemoveNode(id)
+	awaited := c.members.Remove(id)
+	c.networkChanged(c.netbook.Remove(id))
+	c.latency.DropNode(id)
+	if awaited {
+		c.settleIfAllReported()
+	}
+	c.fx.Journal.Delete(membership.Kind, string(id))
+	c.place.PlaceOrphans(orphans)
+	return nil
+}
+
+// nodeLeft removes a node that has deleted its workloads, keys and data. It may be called
+// twice.
+func (c *Core) nodeLeft(id api.NodeID) error {
+	if _, ok := c.members.Node(id); !ok {
+		return nil
+	}
+	return c.removeNode(id, true)
+}
+
+// order applies an operator's order to a node, if there is such a node.
+func (c *Core) order(id api.NodeID, apply func() error) error {
+	if _, ok := c.members.Node(id); !ok {
+		return c.members.NotFound(id)
+	}
+	return apply()
+}
+
+func (c *Core) cordon(id api.NodeID, on bool) error {
+	purged := c.members.Cordon(id, on)
+	c.sync(id)
+	if purged {
+		c.place.TouchNode(id)
+	}
+	c.place.Cordon(id, on)
+	return nil
+}
+
+// capNode limits what a node counts for. What runs there stays.
+func (c *Core) capNode(id api.NodeID, caps api.Caps) error {
+	if err := c.members.SetCaps(id, caps); err != nil {
+		return err
+	}
+	c.described(id)
+	return nil
+}
+
+func (c *Core) drain(id api.NodeID, force bool) error {
+	c.members.Drain(id)
+	c.sync(id)
+	c.place.Drain(id, force)
+	return nil
+}
+
+// purgeNode drains a node by force and sets Purge in its desired set. The order is kept
+// for a node that is silent.
+func (c *Core) purgeNode(id api.NodeID) error {
+	if c.members.Purge(id) {
+		c.sync(id)
+		c.place.TouchNode(id)
+	}
+	_ = c.drain(id, true)
+	c.place.Vacate(id)
+	return nil
+}
+
+func (c *Core) nodePurging(id api.NodeID, p wire.NodePurging) error {
+	return within(c, id, p, func(p wire.NodePurging) {
+		c.members.PurgeFailed(id, p.Failed)
+		c.sync(id)
+	})
+}
+
+// localScale sets how many instances of a service the cluster has without its root.
+func (c *Core) localScale(id api.ServiceID, replicas int) error {
+	if c.uplink.Up() {
+		return fmt.Errorf("scale %s in the cluster: the root is reachable, use treeline scale there: %w", id, api.ErrConflict)
+	}
+	return c.place.Scale(id, replicas)
+}
+
+// judge checks whether the placement of an instance violates its SLA.
+func (c *Core) judge(id api.InstanceID) {
+	if b, epoch, shown, ok := c.place.Check(id); ok {
+		c.place.SetViolated(id, b.Text, c.violations.Judge(id, epoch, b, shown))
+	}
+}
+
+// checkDue checks the watched instances that are due.
+func (c *Core) checkDue() {
+	for id := range c.violations.Due() {
+		if epoch, placed := c.place.Recheck(id); placed {
+			c.judge(id)
+			c.violations.Checked(id, epoch)
+		}
+	}
+}
+
+// relieveDue moves the next of the instances with violated SLAs that still need it.
+func (c *Core) relieveDue() {
+	for id := range c.violations.Relieve() {
+		b, epoch, _, ok := c.place.Check(id)
+		switch {
+		case !ok || !c.violations.Violated(id, epoch):
+		case b.Text == "":
+			c.judge(id) // those before it left
+		default:
+			c.place.Relieve(id)
+		}
+	}
+}

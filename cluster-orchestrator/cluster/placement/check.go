@@ -1,0 +1,251 @@
+package placement
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/violations"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// spareMargin is the part of a bound that a better placement must leave unused.
+const spareMargin = 0.1
+
+// appChanged notes that what others of an application are measured against is elsewhere.
+func (m *Machine) appChanged(app api.AppID) {
+	if len(m.linkers[app]) > 0 {
+		m.positions++
+		m.appChanges[app] = m.positions
+	}
+}
+
+// positionsFor grows with each change of where that is what an instance is measured
+// against. What users are measured to tells of itself.
+func (m *Machine) positionsFor(in *instance) uint64 {
+	n := m.appChanges[in.id().Service().App()]
+	if slices.ContainsFunc(in.demand.links, func(l sched.Link) bool { return l.Area != "" }) {
+		n = max(n, m.areas.changed)
+	}
+	return n
+}
+
+// judged reports whether it matters what an instance's place breaks.
+func (m *Machine) judged(in *instance) bool {
+	n := m.nodes[in.Node]
+	return n != nil && !n.Silent && !in.Leaving && !in.Withdrawn && !in.ended() && !m.asks.Pending(in.id())
+}
+
+// Check returns the breach of an instance's placement. ok is false if it does not matter
+// now, for example while the instance leaves.
+func (m *Machine) Check(id api.InstanceID) (b violations.Breach, e api.Epoch, shown string, ok bool) {
+	in := m.instances[id]
+	if in == nil || !m.judged(in) {
+		return b, 0, "", false
+	}
+	return m.violation(in, m.nodes[in.Node]), in.Epoch, in.Violated, true
+}
+
+// SetViolated stores what the instance's placement violates: empty for nothing. show is
+// whether the root and people are shown that.
+func (m *Machine) SetViolated(id api.InstanceID, text string, show bool) {
+	in := m.instances[id]
+	switch {
+	case text == "":
+		if !in.Moving {
+			m.unreserve(in)
+		}
+		if show || in.Strained {
+			in.Violated = ""
+			m.relax(in)
+			m.changed(in)
+		}
+	case show:
+		in.Violated = text
+		m.changed(in)
+	}
+}
+
+// Recheck prepares a periodic check of a placement, and returns its epoch. It returns false
+// for an instance that has no node; that is placed if the position of something that it
+// links to has changed.
+func (m *Machine) Recheck(id api.InstanceID) (e api.Epoch, placed bool) {
+	in := m.instances[id]
+	if in == nil {
+		return 0, false
+	}
+	if in.Node != "" {
+		m.latency.Measure(in.demand.users)
+		return in.Epoch, true
+	}
+	if now := m.positionsFor(in); in.positions != now {
+		in.positions = now
+		m.searched(in)
+	}
+	return 0, false
+}
+
+// Relieve moves an instance to where its SLA is kept.
+func (m *Machine) Relieve(id api.InstanceID) { m.relieve(m.instances[id]) }
+
+// relax ends that the root may look for a better place.
+func (m *Machine) relax(in *instance) {
+	if in.Strained {
+		in.Strained, in.Offered, in.why = false, in.Moving && !in.exclusive(), nil
+	}
+}
+
+// violation says what of its SLA an instance's place breaks, if anything.
+func (m *Machine) violation(in *instance, n *node) (worst violations.Breach) {
+	req := in.demand.request
+	// It has what it needs, but a link's speed may have fallen under what is booked.
+	req.Needs, req.Devices, req.Ports, req.Address = api.Resources{InMbit: req.Needs.InMbit, OutMbit: req.Needs.OutMbit}, nil, nil, false
+	if n.traits.bandwidthUnknown {
+		req.Needs = api.Resources{} // unknown bandwidth is no violation
+	}
+	req.Domains = m.shared(in, n)
+	cand := m.candidate(n, "")
+	own := &cand.Rooms[0]
+	own.Free = n.traits.capacity.Plus(n.booked[in.id()].Room)
+	for _, booked := range n.yields {
+		own.Free = own.Free.Minus(booked)
+	}
+	cand.Free, own.Largest = own.Free, own.Free
+	broken := func() *api.Rejection {
+		res := sched.Place(&req, []sched.Candidate{cand}, m.cfg.Plugin, 0)
+		if len(res.Rejected) == 0 {
+			return nil
+		}
+		return &res.Rejected[0]
+	}
+	if r := broken(); r != nil {
+		borne, shared := sched.RigidnessOf(&in.Want.Spec, r.Constraint)
+		return violations.Breach{Text: breachText(r), Tolerated: borne, Shared: shared}
+	}
+	for _, l := range in.demand.links {
+		b, binds := m.bound(in.id().Service(), l, in.Want.Targets, in.Node)
+		if !binds || b.Unknown != "" {
+			continue
+		}
+		req.Bounds = []sched.Bound{b}
+		if r := broken(); r != nil && (worst.Text == "" || l.Rigidness < worst.Tolerated) {
+			worst = violations.Breach{Text: breachText(r), Tolerated: l.Rigidness, Shared: l.Shared}
+			if l.RTT > 0 && r.Short != "" {
+				by, estimated := m.latency.JudgedBy(in.id().Service(), in.Node, l, &b, in.Want.Targets)
+				worst.Text, worst.Estimated = step.Clip(worst.Text+"; "+by), estimated
+			}
+		}
+	}
+	return worst
+}
+
+func breachText(r *api.Rejection) string {
+	return step.Clip(fmt.Sprintf("%s: %s, need %s", r.Constraint, r.Have, r.Need))
+}
+
+// relieve moves an instance to where its SLA is kept.
+func (m *Machine) relieve(in *instance) {
+	in.Moves = slices.DeleteFunc(in.Moves, func(t time.Time) bool { return m.fx.Wall.Sub(t) >= time.Hour })
+	if len(in.Moves) >= m.cfg.MovesPerHour {
+		return
+	}
+	if in.Strained && m.stillWorse(in) {
+		return
+	}
+	req := m.better(in)
+	if best, ok := m.best(&req, in.seed()); ok {
+		in.Moves = append(in.Moves, m.fx.Wall)
+		m.save(in)
+		m.decide(in, &req, api.NodeID(best.ID), api.ReasonViolated)
+		return
+	}
+	if kept := in.Reserved; m.preempts(in, &req) {
+		if kept == "" { // the move begins with those that make way
+			in.Moves = append(in.Moves, m.fx.Wall)
+			m.save(in)
+		}
+		return
+	}
+	if in.Strained {
+		return
+	}
+	in.Strained = true
+	if !in.exclusive() { // it would be a promise that nothing of it runs here
+		why := m.explanation(in, &req, true)
+		in.why, in.Offered = &why, true
+	}
+	m.changed(in)
+}
+
+// stillWorse reports whether there was no better place for those that ask for the
+// same, and nothing has changed since.
+func (m *Machine) stillWorse(in *instance) bool {
+	k, same := m.kindOf(in, true)
+	if !same || m.reasons.version != m.version || len(in.demand.spreads)+len(in.demand.antiAffinities) > 0 {
+		return false
+	}
+	_, known := m.reasons.of[k]
+	return known
+}
+
+// better is what an instance whose place breaks its SLA asks of another.
+func (m *Machine) better(in *instance) sched.Request {
+	req := m.request(in, string(in.Node))
+	for i := range req.Bounds {
+		b := &req.Bounds[i]
+		b.RTT, b.Km = time.Duration(float64(b.RTT)*(1-spareMargin)), b.Km*(1-spareMargin)
+	}
+	return req
+}
+
+// Watched returns the instances on a node whose SLAs its properties may violate.
+func (m *Machine) Watched(id api.NodeID) (out []api.InstanceID) {
+	for _, in := range m.nodes[id].sorted() {
+		if in.demand.tied {
+			out = append(out, in.id())
+		}
+	}
+	return out
+}
+
+// On reports whether an instance is assigned to a node.
+func (m *Machine) On(id api.InstanceID, node api.NodeID) bool {
+	in := m.instances[id]
+	return in != nil && in.Node == node
+}
+
+// ShowPositions has the root told the positions of instances on a node that it watches.
+func (m *Machine) ShowPositions(id api.NodeID) {
+	for _, in := range m.nodes[id].assigned {
+		m.showPosition(in)
+	}
+}
+
+// watchStep is how far an instance must move in the latency space, in parts of its
+// distance from the origin, for the root to be told.
+const watchStep = 0.2
+
+// showPosition has the root told where an instance is, if it asked and that is news.
+func (m *Machine) showPosition(in *instance) {
+	n := m.nodes[in.Node]
+	if !in.Want.Watched || n == nil {
+		return
+	}
+	here := n.position()
+	known := in.shownPosition != nil && sameGeo(in.shownPosition.Geo, here.Geo) && (in.shownPosition.Coord == nil) == (here.Coord == nil)
+	if known && (here.Coord == nil || !vivaldi.Moved(*here.Coord, *in.shownPosition.Coord, watchStep)) {
+		return
+	}
+	in.shownPosition = &here
+	m.changes.Shown[in.id()] = true
+}
+
+func sameGeo(a, b *api.Geo) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return *a == *b
+}

@@ -1,0 +1,178 @@
+package placement
+
+import (
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// find is the node that the built-in plugin gives an instance to, if there is
+// one, and the request that led there.
+func (m *Machine) find(in *instance, avoid ...string) (req sched.Request, choice sched.Choice, ok bool) {
+	avoid = append(avoid, in.avoid...)
+	if in.plain() {
+		req = m.requestOf(in.placing(), avoid...)
+		if best, found, told := m.fromShortlist(in, &req); told {
+			return req, best, found
+		}
+	}
+	p := in.placing()
+	p.late = m.late(in)
+	return m.findFor(p, in.seed(), avoid...)
+}
+
+// findFor is find for anything. What cannot be near to all that want it near comes
+// near to one of them, or, when its search is over, to where its bounds are broken
+// least. Where it fits nowhere the request is the strictest, or, when its search is
+// over, the loosest.
+func (m *Machine) findFor(p placing, seed uint64, avoid ...string) (req sched.Request, choice sched.Choice, ok bool) {
+	if req, choice, ok = m.findAt(nearAll, p, seed, avoid...); ok {
+		return req, choice, true
+	}
+	wanted := 0
+	for i := range req.Bounds {
+		wanted += one(req.Bounds[i].Wanted)
+	}
+	if wanted > 1 {
+		if less, choice, ok := m.findAt(nearOne, p, seed, avoid...); ok {
+			return less, choice, true
+		}
+	}
+	if !p.late || req.SearchTime() == 0 {
+		return req, sched.Choice{}, false
+	}
+	req, ok = req.Relax(!p.linkedAway(), func(r *sched.Request) (found bool) {
+		choice, found = m.best(r, seed)
+		return found
+	})
+	return req, choice, ok
+}
+
+// linkedAway reports whether an instance has connectivity to a service that is also in
+// another cluster. The root may find a place there that keeps it, unless it has said
+// that it searched for as long as it may.
+func (p placing) linkedAway() bool {
+	return !p.rootSearched && slices.ContainsFunc(p.demand.links, func(l sched.Link) bool {
+		return l.Way && slices.ContainsFunc(p.targets, func(t api.Target) bool {
+			return len(t.Positions) > 0 && t.Service != "" && l.Names(p.id.Service(), t.Service)
+		})
+	})
+}
+
+// searchTime returns for how long this cluster searches for a place that keeps all bounds
+// of a request, 0 for not at all: nothing binds, or the root may search elsewhere.
+func (p placing) searchTime(req *sched.Request) time.Duration {
+	if !p.linkedAway() {
+		return req.SearchTime()
+	}
+	wanted := *req
+	wanted.Bounds = slices.DeleteFunc(slices.Clone(req.Bounds), func(b sched.Bound) bool { return !b.Wanted })
+	return wanted.SearchTime()
+}
+
+func (m *Machine) findAt(near nearness, p placing, seed uint64, avoid ...string) (sched.Request, sched.Choice, bool) {
+	p.near = near
+	req := m.requestOf(p, avoid...)
+	choice, ok := m.best(&req, seed)
+	return req, choice, ok
+}
+
+// best is the node that the request goes to, if there is one.
+func (m *Machine) best(req *sched.Request, seed uint64) (sched.Choice, bool) {
+	avoid := req.Avoid
+	for {
+		choice, ok := m.table.Best(req, m.cfg.Plugin, seed)
+		if !ok || m.together(req, choice.ID) {
+			req.Avoid = avoid
+			return choice, ok
+		}
+		req.Avoid = append(slices.Clip(req.Avoid), choice.ID)
+	}
+}
+
+// rank is all nodes, those first that the request may go to.
+func (m *Machine) rank(req *sched.Request, seed uint64) sched.Result {
+	res := m.table.Place(req, m.cfg.Plugin, seed)
+	res.Rejected = slices.Clone(res.Rejected)
+	for i, r := range res.Rejected {
+		if n := m.nodes[api.NodeID(r.Candidate)]; n != nil {
+			res.Rejected[i] = n.ExplainCaps(r)
+		}
+	}
+	if len(req.Devices) < 2 {
+		return res
+	}
+	res.Ranked = slices.DeleteFunc(res.Ranked, func(choice sched.Choice) bool {
+		if m.together(req, choice.ID) {
+			return false
+		}
+		last := req.Devices[len(req.Devices)-1]
+		res.Rejected = append(res.Rejected, api.Rejection{
+			Candidate: choice.ID, Constraint: sched.ConstraintDevice + last.Name, Shortfall: 1,
+			Need: "a device for each kind", Have: "devices that are of several kinds at once",
+		})
+		return true
+	})
+	return res
+}
+
+// together reports whether the node has all of the devices for one instance.
+func (m *Machine) together(req *sched.Request, id string) bool {
+	if len(req.Devices) < 2 {
+		return true
+	}
+	n := m.nodes[api.NodeID(id)]
+	return n.traits.devices.Together(req.Devices, n.devices())
+}
+
+// reasons are why something fits nowhere, kept while no candidate changes: what asks
+// for the same does not fit for the same reasons, and need not be tried.
+type reasons struct {
+	version uint64 // of the table
+	of      map[kind]api.Explanation
+}
+
+// kind is what asks for the same.
+type kind struct {
+	service api.ServiceID
+	rev     api.Revision
+	placed  bool // on a node, which is not in question
+	better  bool // than where it is
+	late    bool // its search is over
+}
+
+// kindOf is the instance's kind, if what it asks for hangs on nothing that is its own
+// but where it is; better says that a bound must be kept with room to spare.
+func (m *Machine) kindOf(in *instance, better bool) (k kind, ok bool) {
+	return kind{in.id().Service(), in.Want.SpecRev, in.Node != "", better, m.late(in)}, len(in.avoid)+len(in.Want.Targets) == 0
+}
+
+// knownMisfit is why an instance that is nowhere fits nowhere, where that was found out
+// and nothing has changed since.
+func (m *Machine) knownMisfit(in *instance) (why api.Explanation, known bool) {
+	k, _ := m.kindOf(in, false)
+	if !in.likeSiblings() || m.reasons.version != m.version {
+		return why, false
+	}
+	why, known = m.reasons.of[k]
+	return why, known
+}
+
+// explanation says why the instance fits nowhere, without the nodes' names: it is
+// for the root, and it is kept, so it must not grow with the cluster.
+func (m *Machine) explanation(in *instance, req *sched.Request, better bool) api.Explanation {
+	k, same := m.kindOf(in, better)
+	if r := &m.reasons; r.of == nil || r.version != m.version {
+		*r = reasons{m.version, map[kind]api.Explanation{}}
+	}
+	if why, known := m.reasons.of[k]; same && known {
+		return why
+	}
+	why := sched.Redact(sched.Explain(m.rank(req, in.seed())))
+	if same {
+		m.reasons.of[k] = why
+	}
+	return why
+}

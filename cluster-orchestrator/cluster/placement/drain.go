@@ -1,0 +1,115 @@
+package placement
+
+import (
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// Drain moves a node's instances elsewhere, after SetNode. Instances that fit nowhere else
+// keep running there. With force they are stopped, and wait for room in this cluster and
+// at the root.
+func (m *Machine) Drain(id api.NodeID, force bool) {
+	n := m.nodes[id]
+	m.noteNode(n)
+	m.cfg.SaveNode(id)
+	m.refresh(n)
+	if n.Silent {
+		return // its instances are being placed elsewhere already
+	}
+	m.evictAll(n)
+	if !force {
+		return
+	}
+	for _, in := range n.sorted() {
+		if !in.ended() && !in.Leaving && !in.Withdrawn {
+			m.stopFirst(in, api.ReasonDrained)
+		}
+	}
+	for _, i := range step.Keys(n.stays) {
+		if in := m.instances[i]; in != nil {
+			m.breakOff(in)
+		}
+	}
+}
+
+// remaining returns the instances that a drained node still has, and why.
+func (m *Machine) remaining(n *node) (out []api.Remaining) {
+	for _, in := range n.sorted() {
+		if len(out) == api.MostRemaining {
+			return out
+		}
+		if in.ended() || in.Leaving || in.Withdrawn {
+			continue
+		}
+		r := api.Remaining{Instance: in.id(), State: in.State}
+		switch {
+		case n.Silent:
+			r.Why = "the node is silent, so it is not known whether it runs"
+		case m.asks.Pending(in.id()):
+			r.Why = "the scheduler " + m.cfg.Asks + " is asked where it should go"
+		case in.Reserved != "":
+			r.Why = "waits until others have left the node where room is kept for it"
+		default:
+			req := m.request(in, string(n.Info.ID))
+			why := sched.Explain(m.rank(&req, in.seed()))
+			if r.Stuck = !slices.ContainsFunc(why.Causes, func(x api.Cause) bool { return x.Constraint == sched.Fits }); r.Stuck {
+				r.Why = "fits on no other node: " + summary(why)
+			} else {
+				r.Why = "is about to move"
+			}
+		}
+		out = append(out, r)
+	}
+	for _, id := range step.Keys(n.leaving) {
+		if len(out) == api.MostRemaining {
+			break
+		}
+		r := api.Remaining{Instance: id, State: n.observed[id].State, Why: "is being stopped"}
+		if _, goesOn := n.stays[id]; goesOn {
+			r.Why = "goes on until its new placement runs"
+		} else if api.Ended(r.State, n.observed[id].Reason) {
+			continue
+		}
+		out = append(out, r)
+	}
+	if !n.Silent || !n.Purging {
+		return out
+	}
+	for _, id := range step.Keys(n.observed) { // it may have been placed elsewhere since
+		o := n.observed[id]
+		if len(out) == api.MostRemaining {
+			break
+		}
+		if n.assigned[id] == nil && !n.leaving[id] && !api.Ended(o.State, o.Reason) {
+			out = append(out, api.Remaining{Instance: id, State: o.State, Why: "ran there when the node was last heard"})
+		}
+	}
+	return out
+}
+
+// Vacate takes all instances off a node that is being purged, including those that have
+// ended: their logs are there.
+func (m *Machine) Vacate(id api.NodeID) { m.vacate(m.nodes[id]) }
+
+func (m *Machine) vacate(n *node) {
+	if n.Silent {
+		return // its instances are being placed elsewhere, and it is vacated when it is back
+	}
+	for _, in := range n.sorted() {
+		switch {
+		case in.ended():
+			m.unassign(in, true)
+			m.changed(in)
+		case !in.Leaving && !in.Withdrawn:
+			m.stopFirst(in, api.ReasonDrained)
+		}
+	}
+	for _, i := range step.Keys(n.stays) {
+		if in := m.instances[i]; in != nil {
+			m.breakOff(in)
+		}
+	}
+}

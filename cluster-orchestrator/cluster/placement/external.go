@@ -1,0 +1,159 @@
+package placement
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/effects"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/scheduler-plugins/extsched"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// answerSlack is the time for an answer of the external scheduler to arrive, beyond its
+// deadline.
+const answerSlack = 250 * time.Millisecond
+
+// decide places an instance on the node that the built-in plugin chose, or asks the
+// external scheduler first.
+func (m *Machine) decide(in *instance, req *sched.Request, node api.NodeID, reason api.Reason) {
+	switch {
+	case m.cfg.Asks == "":
+		m.goTo(in, node, reason, "")
+		return
+	case m.asks.Pending(in.id()):
+		return
+	case m.asks.Full():
+		m.asks.Wait(in.id(), req.Urgency, reason)
+	default:
+		m.ask(in, req, reason)
+	}
+	if in.Node == "" {
+		m.waiting.Add(in.id())
+		m.explain(in, api.ReasonNone, "waits for the scheduler "+m.cfg.Asks, nil)
+	}
+}
+
+// ask asks the external scheduler about an instance.
+func (m *Machine) ask(in *instance, req *sched.Request, reason api.Reason) {
+	m.lastAsk++
+	q := sched.Ask{
+		Key:   string(in.id()) + "@" + strconv.FormatUint(m.fx.Boot, 10) + "." + strconv.FormatUint(m.lastAsk, 10),
+		Level: sched.Nodes, Request: *req, Seed: in.seed(),
+	}
+	for _, choice := range m.table.Top(req, m.cfg.Plugin, in.seed(), extsched.MaxCandidates) {
+		if m.together(req, choice.ID) {
+			q.Candidates = append(q.Candidates, *m.table.Get(choice.ID))
+		}
+	}
+	q = m.asks.Ask(extsched.Question{Instance: in.id(), Reason: reason, Ask: q})
+	m.fx.Timers.Set(effects.Key{Kind: effects.Ask, Instance: in.id()}, m.fx.Now.Add(q.Deadline+answerSlack))
+	m.fx.Emit(wire.ToScheduler, q)
+}
+
+// AskMore asks about instances that wait for a question.
+func (m *Machine) AskMore() {
+	for {
+		id, reason, ok := m.asks.Next()
+		if !ok {
+			return
+		}
+		in := m.instances[id]
+		if req, best, ok := m.findFrom(in, reason); ok {
+			m.decide(in, &req, api.NodeID(best.ID), reason)
+		} else {
+			m.nowhere(in)
+		}
+	}
+}
+
+// findFrom is find for an instance that may be on a node already.
+func (m *Machine) findFrom(in *instance, reason api.Reason) (req sched.Request, best sched.Choice, ok bool) {
+	switch {
+	case in.Node == "":
+		return m.find(in)
+	case reason == api.ReasonViolated:
+		req = m.better(in)
+		best, ok = m.best(&req, in.seed())
+		return req, best, ok
+	}
+	return m.find(in, string(in.Node))
+}
+
+// nowhere goes on with an instance for which there was room when its question
+// came up, and is none any more.
+func (m *Machine) nowhere(in *instance) {
+	n := m.nodes[in.Node]
+	switch {
+	case n == nil:
+		m.tryPlace(in)
+	case n.Silent:
+		m.displace(in)
+	case n.Draining:
+		m.evict(in)
+	} // what breaks its SLA is looked at again
+}
+
+// unask drops the question about an instance, open or still to be asked.
+func (m *Machine) unask(in *instance) {
+	m.asks.Cancel(in.id())
+	m.fx.Timers.Clear(effects.Key{Kind: effects.Ask, Instance: in.id()})
+}
+
+// Answered takes an answer of the external scheduler.
+func (m *Machine) Answered(a sched.Answer) { m.answered(m.asks.Answer(a)) }
+
+// AskDue goes on with an instance about which the external scheduler did not answer in
+// time.
+func (m *Machine) AskDue(id api.InstanceID) { m.answered(m.asks.Expire(id)) }
+
+// answered places an instance as the external scheduler says, or as the built-in plugin
+// does if there is no usable answer.
+func (m *Machine) answered(r extsched.Result, ok bool) {
+	if !ok {
+		return
+	}
+	in := m.instances[r.Instance]
+	m.unask(in)
+	req, best, ok := m.findFrom(in, r.Reason)
+	detail := ""
+	if r.Fault != "" {
+		fault := "scheduler " + m.cfg.Asks + ": " + r.Fault
+		detail = fault + "; " + m.cfg.Plugin.Name() + " decided"
+		m.changes.Faults = append(m.changes.Faults, fault)
+	}
+	for _, choice := range r.Ranked {
+		if m.fitsNow(&req, choice.ID, in.seed()) {
+			m.goTo(in, api.NodeID(choice.ID), r.Reason, "")
+			return
+		}
+	}
+	if ok {
+		m.goTo(in, api.NodeID(best.ID), r.Reason, detail)
+	} else {
+		m.nowhere(in) // the candidates have filled up
+	}
+}
+
+func (m *Machine) fitsNow(req *sched.Request, id string, seed uint64) bool {
+	cand := m.table.Get(id)
+	if cand == nil {
+		return false
+	}
+	_, ok := sched.PlaceBest(req, []sched.Candidate{*cand}, m.cfg.Plugin, seed)
+	return ok && m.together(req, id)
+}
+
+// goTo gives an instance to a node, make before break where it runs already.
+func (m *Machine) goTo(in *instance, to api.NodeID, reason api.Reason, detail string) {
+	n := m.nodes[in.Node]
+	switch {
+	case n == nil:
+		m.moveTo(in, to, reason, detail)
+	case in.exclusive() && !n.Silent:
+		m.stopFirst(in, reason)
+	default:
+		m.moveOff(in, to, reason, detail)
+	}
+}

@@ -1,0 +1,394 @@
+package placement
+
+import (
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/effects"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook/routes"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/claims"
+	"github.com/treeline-edge/treeline/internal/lifecycle"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// Record is the document of an instance.
+type Record struct {
+	Want      wire.Assignment `json:"want"`  // as the root wants it
+	Epoch     api.Epoch       `json:"epoch"` // of the newest placement here
+	Node      api.NodeID      `json:"node,omitempty"`
+	State     api.State       `json:"state"`
+	Reason    api.Reason      `json:"reason,omitempty"`
+	Detail    string          `json:"detail,omitempty"`
+	Restarts  int             `json:"restarts,omitempty"`
+	Failures  int             `json:"failures,omitempty"` // the workload's own, see api.Observed
+	ExitCode  *int            `json:"exit_code,omitempty"`
+	Address   netip.Addr      `json:"address,omitzero"`      // on the overlay network, as its node said last
+	Ready     bool            `json:"ready,omitempty"`       // it listens there
+	Leaving   bool            `json:"leaving,omitempty"`     // nobody wants it; it goes when nothing of it is left
+	Local     bool            `json:"local,omitempty"`       // added by the operator, not yet taken over by the root
+	Withdrawn bool            `json:"withdrawn,omitempty"`   // taken away by the operator, not yet taken over by the root
+	Offered   bool            `json:"handed_back,omitempty"` // the root may place it elsewhere
+	Bound     bool            `json:"bound,omitempty"`       // and it is not placed here until the root offers it anew
+	Moving    bool            `json:"moving,omitempty"`      // it is to leave its node as soon as another has room
+	GivenUp   bool            `json:"given_up,omitempty"`    // it failed on every node that fits; the root is to place it elsewhere
+	Vacancies []vacancy       `json:"vacancies,omitempty"`
+	Violated  string          `json:"violated,omitempty"` // which part of its SLA its place breaks
+	Strained  bool            `json:"strained,omitempty"` // for too long, and the cluster has no better one
+	Moves     []time.Time     `json:"moves,omitempty"`    // that violations caused within the last hour, by the wall clock
+	Reserved  api.NodeID      `json:"reserved,omitempty"` // where room is kept for it while others make way
+	Before    claims.Claim    `json:"before,omitzero"`    // what an earlier placement may still take on its node
+}
+
+// instance is what the cluster knows about one instance.
+type instance struct {
+	Record
+
+	demand        demand           // of Want
+	limits        api.Resources    // on its node, for what its SLA leaves out
+	given         api.Generation   // of its node's desired set that placed it there
+	cause         api.Reason       // why it lost its last place
+	until         time.Time        // placing it may search; zero: it has not begun to
+	stilled       bool             // it is leaving, and all its processes have ended
+	shownPosition *api.Position    // that the root was told last
+	positions     uint64           // number of the last change of a position when it was tried last
+	avoid         []string         // nodes that it failed on, under the root's present epoch
+	why           *api.Explanation // why it fits nowhere
+	shown         api.Digest       // of what the root was shown, to change the digest of all
+	inList        bool             // it counts in the digest
+}
+
+// vacancy is a node that may still run an earlier placement: what it claims stays
+// taken until the node, holding generation Gen or a later one, has nothing of it.
+type vacancy struct {
+	Node  api.NodeID     `json:"node"`
+	Epoch api.Epoch      `json:"epoch,omitempty"` // of that placement; 0: an earlier release saved it
+	Gen   api.Generation `json:"gen"`
+	claims.Claim
+	// Stays is what the node goes on with until the new placement runs: a move is
+	// make before break. Nil: it was told to end it.
+	Stays *wire.Assignment `json:"stays,omitempty"`
+}
+
+// service is what placement asks of a service's instances.
+type service struct {
+	id             api.ServiceID
+	instances      map[api.InstanceID]*instance
+	peers          map[string]int       // instances per node
+	expected       map[string]int       // per node those for which room is reserved there
+	places         sched.Places         // of those nodes
+	inbound        map[linkKey]*inbound // that lead to it
+	links          []sched.Link         // as the SLA that came last says
+	antiAffinities []sched.AntiAffinity // as the SLA that came last says
+	spread         bool                 // and it has so many in one domain and no more
+	crowds         map[string]crowds
+}
+
+func (in *instance) id() api.InstanceID { return in.Want.Instance }
+
+// wants takes what the root wants of the instance.
+func (m *Machine) wants(in *instance, a wire.Assignment) {
+	old := in.demand.users
+	in.Want, in.demand, in.limits = a, m.demandOf(a.Instance, &a.Spec), m.cfg.Workload.Limit
+	m.relate(in)
+	m.latency.Unrefer(slices.DeleteFunc(slices.Clone(old), func(t string) bool { return slices.Contains(in.demand.users, t) }), in.id())
+}
+
+// ended reports whether the instance has ended for good: it needs no place any more.
+func (in *instance) ended() bool { return api.Ended(in.State, in.Reason) }
+
+// exclusive reports whether the instance must never run twice, so that a new
+// placement waits until the old one has ended.
+func (in *instance) exclusive() bool { return in.Want.Spec.Exclusive }
+
+// assignment is what the instance's node is told.
+func (in *instance) assignment() wire.Assignment {
+	a := in.Want
+	a.Epoch, a.Targets, a.Watched, a.Searched = in.Epoch, nil, false, false // between cluster and root alone
+	a.Restarts, a.Failures = in.Restarts, in.Failures
+	a.Spec = filled(a.Spec, in.limits)
+	return a
+}
+
+func (m *Machine) save(in *instance) {
+	m.noteChanged(in)
+	m.fx.Journal.Put(KindInstance, string(in.id()), in)
+}
+
+// Restore adds the instance of a document. The nodes were added before.
+func (m *Machine) Restore(data []byte) error {
+	in := new(instance)
+	if err := json.Unmarshal(data, in); err != nil {
+		return err
+	}
+	m.wants(in, in.Want)
+	if in.Local {
+		m.local = max(m.local, in.id().Number()-m.cfg.LocalNumbers+1) // the count may not have been saved
+	}
+	if !in.Local {
+		m.toggleWanted(in)
+	}
+	if in.Leaving && !in.Local {
+		m.toggleWanted(in)
+	}
+	for _, v := range in.Vacancies {
+		if n := m.nodes[v.Node]; n != nil {
+			n.hold(in.id(), v.Claim)
+			if v.Stays != nil {
+				n.stay(*v.Stays)
+			}
+		}
+	}
+	if n := m.nodes[in.Node]; n != nil {
+		n.book(in.id(), in.Before)
+		n.take(in)
+		m.countPeer(in, +1)
+	} else {
+		in.Node = ""
+	}
+	if n := m.nodes[in.Reserved]; n != nil && in.Reserved != in.Node {
+		m.keepRoom(in, n)
+	} else {
+		in.Reserved = ""
+	}
+	m.show(in)
+	return nil
+}
+
+// relate enters the instance, and notes what its SLA has to do with others'.
+func (m *Machine) relate(in *instance) {
+	id := in.id()
+	m.instances[id] = in
+	s := m.services[id.Service()]
+	if s == nil {
+		s = m.newService(id.Service())
+	}
+	s.instances[id] = in
+	s.links = in.demand.links
+	if s.antiAffinities, s.spread = in.demand.antiAffinities, len(in.demand.spreads) > 0; in.demand.refers() {
+		m.linkers.add(id.Service())
+	}
+	for _, n := range m.latency.SetLinks(id.Service(), s.links) {
+		m.changes.Tell[n] = true
+	}
+	m.latency.Refer(in.demand.users, id, in.Node)
+	m.changes.Watch[id] = in.demand.tied
+}
+
+// unrelate undoes relate as far as it hangs on the SLA.
+func (m *Machine) unrelate(in *instance) {
+	m.latency.Unrefer(in.demand.users, in.id())
+	m.changes.Watch[in.id()] = false
+}
+
+func (m *Machine) newService(id api.ServiceID) *service {
+	s := &service{id: id, instances: map[api.InstanceID]*instance{}, peers: map[string]int{}, expected: map[string]int{}}
+	m.services[id] = s
+	m.apps.add(id)
+	return s
+}
+
+func (m *Machine) dropService(id api.ServiceID) {
+	m.dropInbound(id)
+	m.latency.SetLinks(id, nil)
+	delete(m.services, id)
+	m.apps.remove(id)
+	m.linkers.remove(id)
+	if len(m.linkers[id.App()]) == 0 {
+		delete(m.appChanges, id.App())
+	}
+}
+
+// serviceIndex are services by their application.
+type serviceIndex map[api.AppID]map[api.ServiceID]bool
+
+func (k serviceIndex) add(id api.ServiceID) {
+	if k[id.App()] == nil {
+		k[id.App()] = map[api.ServiceID]bool{}
+	}
+	k[id.App()][id] = true
+}
+
+func (k serviceIndex) remove(id api.ServiceID) {
+	delete(k[id.App()], id)
+	if len(k[id.App()]) == 0 {
+		delete(k, id.App())
+	}
+}
+
+// count notes how urgent what is placed is.
+func (m *Machine) count(in *instance, by int) {
+	if u := in.demand.request.Urgency; u >= 0 && u < len(m.placed) {
+		m.placed[u] += by
+	}
+}
+
+func (m *Machine) countPeer(in *instance, by int) {
+	m.count(in, by)
+	if on := in.Node; by > 0 {
+		m.latency.Refer(in.demand.users, in.id(), on)
+	} else {
+		m.latency.Refer(in.demand.users, in.id(), "")
+	}
+	m.peer(m.services[in.id().Service()], string(in.Node), by)
+	m.shifted(in)
+	if by < 0 {
+		m.leaves(in.id().Service())
+	}
+	m.appChanged(in.id().Service().App())
+}
+
+// peer counts an instance of a service on a node.
+func (m *Machine) peer(s *service, node string, by int) {
+	was := s.peers[node]
+	switch now := was + by; {
+	case now == 0:
+		delete(s.peers, node)
+		m.goes(s, node)
+	default:
+		if s.peers[node] = now; was == 0 {
+			m.comes(s, node)
+		}
+	}
+}
+
+// become changes the instance's state through the lifecycle's table and notes
+// the change for the root.
+func (m *Machine) become(in *instance, e lifecycle.Event, reason api.Reason, detail string) {
+	in.State = lifecycle.Must(in.State, e)
+	in.Reason, in.Detail = reason, detail
+	m.changed(in)
+}
+
+func (m *Machine) changed(in *instance) {
+	m.save(in)
+	m.show(in)
+}
+
+// view is what the root is told: no node is named.
+func (in *instance) view() api.Observed {
+	o := api.Observed{
+		Instance: in.id(), Epoch: in.Epoch, State: in.State, Reason: in.Reason, Detail: in.Detail,
+		Restarts: in.Restarts, Failures: in.Failures, ExitCode: in.ExitCode, HandedBack: in.Offered, Local: in.Local, Address: in.Address,
+	}
+	o.Violated, o.Moves = in.Violated, slices.Clone(in.Moves) // they are pruned in place
+	if in.Strained && in.Violated != "" {
+		o.Reason, o.Detail = api.ReasonViolated, in.Violated
+	}
+	if in.Offered && in.Node == "" {
+		o.State = api.Requested
+	}
+	o.Ended = in.Leaving && in.stilled
+	if in.Withdrawn {
+		o.State, o.Reason, o.Stopped = api.Terminated, api.ReasonScaledLocally, in.Node == "" && len(in.Vacancies) == 0
+	}
+	if in.Offered {
+		o.Why = in.why
+	}
+	return o
+}
+
+// show brings the digest of what the root should know up to date, and has the
+// instance reported.
+func (m *Machine) show(in *instance) {
+	v := in.view()
+	if in.inList {
+		m.changes.Known = m.changes.Known.Toggle(in.shown)
+	}
+	in.shown, in.inList = v.Digest(), !v.Stopped
+	if in.inList {
+		m.changes.Known = m.changes.Known.Toggle(in.shown)
+	}
+	m.changes.Shown[in.id()] = true
+}
+
+// finish forgets an instance that nobody wants and of which nothing is left.
+func (m *Machine) finish(in *instance) {
+	if !in.Leaving || in.Node != "" || len(in.Vacancies) > 0 {
+		return
+	}
+	id := in.id()
+	m.noteChanged(in)
+	m.unrelate(in)
+	m.gone(in)
+	m.unask(in)
+	m.unreserve(in)
+	for _, k := range []effects.Kind{effects.Search, effects.Listen, effects.Accept} {
+		m.fx.Timers.Clear(effects.Key{Kind: k, Instance: id})
+	}
+	delete(m.instances, id)
+	delete(m.beyond, id)
+	s := m.services[id.Service()]
+	if delete(s.instances, id); len(s.instances) == 0 {
+		m.dropService(id.Service())
+	}
+	m.waiting.Remove(id)
+	if in.inList {
+		m.changes.Known = m.changes.Known.Toggle(in.shown)
+	}
+	m.fx.Journal.Delete(KindInstance, string(id))
+	delete(m.changes.Shown, id)
+	m.changes.Removed = append(m.changes.Removed, api.Observed{
+		Instance: id, Epoch: in.Epoch, State: api.Terminated, Stopped: true, Local: in.Local,
+		Reason: in.Reason, Restarts: in.Restarts, Failures: in.Failures,
+	})
+}
+
+// dropVacancy notes that nothing of an earlier placement is left on the node. What waits
+// for that is placed at the end of the step, in its turn and when all room that the step
+// freed is known.
+func (m *Machine) dropVacancy(in *instance, id api.NodeID) {
+	n := len(in.Vacancies)
+	in.Vacancies = slices.DeleteFunc(in.Vacancies, func(v vacancy) bool { return v.Node == id })
+	if len(in.Vacancies) == n {
+		return
+	}
+	m.changed(in)
+	if m.finish(in); m.instances[in.id()] != in {
+		return
+	}
+	m.freed(in)
+	if m.waiting.Has(in.id()) && in.Node == "" {
+		m.vacated[in.id()] = true
+	}
+}
+
+// freed has what was saved of the instance last, which takes less room than before, stay
+// before what is saved of others later in the step: they may take that room, and a crash
+// between two saves must not leave it with both.
+func (m *Machine) freed(in *instance) { m.fx.Journal.Pin(KindInstance, string(in.id())) }
+
+// toggleWanted adds what the root wants of the instance to the digest of its desired set,
+// or removes it.
+func (m *Machine) toggleWanted(in *instance) {
+	m.changes.Wanted = m.changes.Wanted.Toggle(in.Want.Digest())
+}
+
+// noteChanged notes that an instance may have changed, on any node.
+func (m *Machine) noteChanged(in *instance) {
+	m.changes.Instances[in.id()] = true
+	if in.Node != "" {
+		m.changes.Places[routes.Place{Node: in.Node, Instance: in.id()}] = true
+	}
+	for _, v := range in.Vacancies {
+		m.changes.Places[routes.Place{Node: v.Node, Instance: in.id()}] = true
+	}
+}
+
+// Observed returns what the root is told about an instance, with its position if the root
+// watches it.
+func (m *Machine) Observed(id api.InstanceID) (o api.Observed, ok bool) {
+	in := m.instances[id]
+	if in == nil {
+		return o, false
+	}
+	o = in.view()
+	if n := m.nodes[in.Node]; in.Want.Watched && n != nil {
+		at := n.position()
+		o.Position, in.shownPosition = &at, &at
+	}
+	return o, true
+}

@@ -1,0 +1,266 @@
+package placement
+
+import (
+	"maps"
+	"net/netip"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/membership"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook/routes"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/claims"
+	"github.com/treeline-edge/treeline/internal/lifecycle"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// node is what the cluster knows of one node.
+type node struct {
+	membership.Node // as of the last change
+
+	traits traits          // of Info
+	coord  *api.Coordinate // in the latency space, as the candidate has it; nil: not known
+
+	reportSeq uint64
+	synced    bool           // a whole report was taken in this boot and life
+	must      api.Generation // that it must hold before its report counts, see mustHold
+	complete  bool           // no report of this boot is missing: what it did not say is not there
+	ack       api.Generation // the newest that it said it holds
+
+	gen       api.Generation // of its desired set
+	from      api.Generation // before this step's changes
+	wanted    api.Digest
+	assigned  map[api.InstanceID]*instance
+	stays     map[api.InstanceID]wire.Assignment // that go when their new placement runs elsewhere
+	leaving   map[api.InstanceID]bool            // vacated, and perhaps still running
+	booked    map[api.InstanceID]claims.Claim    // what is taken; used is its sum
+	drop      map[api.InstanceID]bool            // taken away in this step
+	put       map[api.InstanceID]bool            // given or changed in this step
+	used      api.Resources
+	addressed int                      // how many of those have an address on its network, or get one
+	yields    [urgencies]api.Resources // of that what is booked for assigned instances, by their urgency
+	weight    weight                   // in the sums over all nodes
+	free      map[string]int           // devices by kind; the table refers to it
+	counts    bool                     // and they may have changed
+	shifted   bool                     // its place in the latency space is another
+	described bool                     // the candidate has what info says
+
+	ports     map[api.InstanceID][]sched.Port // that instances take on it, assigned or leaving
+	published map[sched.Port]int              // how many do
+	freed     bool                            // one was given back since the last refresh
+
+	leased int // assigned instances that stop when cut off
+	sentAt time.Time
+
+	observed map[api.InstanceID]api.Observed
+	room     map[api.InstanceID]claims.Claim // of what it was ever seen with, while it is
+	unknown  map[api.InstanceID]bool         // that it has and nobody remembers how large
+	known    api.Digest
+	differ   int // signs of life in a row whose digest was not ours
+
+	subnet   netip.Prefix                 // on the overlay network
+	reserved map[api.InstanceID]*instance // for which room is kept
+	areas    []string                     // as the index of areas has it
+
+	changes *Changes // of the machine
+}
+
+// AddNode adds a node that joined, or that a document had. The node must hold a desired
+// set of the generation must before its reports count.
+func (m *Machine) AddNode(facts membership.Node, subnet netip.Prefix, must api.Generation) {
+	n := &node{
+		Node:     facts,
+		traits:   m.traitsOf(&facts.Info),
+		subnet:   subnet,
+		must:     must,
+		changes:  &m.changes,
+		assigned: map[api.InstanceID]*instance{},
+		leaving:  map[api.InstanceID]bool{},
+		booked:   map[api.InstanceID]claims.Claim{},
+		unknown:  map[api.InstanceID]bool{},
+		drop:     map[api.InstanceID]bool{},
+		put:      map[api.InstanceID]bool{},
+		observed: map[api.InstanceID]api.Observed{},
+		room:     map[api.InstanceID]claims.Claim{},
+	}
+	m.nodes[facts.Info.ID] = n
+	m.locate(n, n.traits.areas)
+	m.refresh(n)
+}
+
+// SetNode stores what membership knows of a node. See DescribeNode for changes of its Info.
+func (m *Machine) SetNode(facts membership.Node) { m.nodes[facts.Info.ID].Node = facts }
+
+// RefreshNode evaluates a node after SetNode.
+func (m *Machine) RefreshNode(id api.NodeID) { m.refresh(m.nodes[id]) }
+
+// TouchNode sends the node its desired set under a new generation at the end of the step.
+func (m *Machine) TouchNode(id api.NodeID) { m.touch(m.nodes[id]) }
+
+// Must returns the generation that a node must hold before its reports count.
+func (m *Machine) Must(id api.NodeID) api.Generation { return m.nodes[id].must }
+
+// DescribeNode stores what a node reports about itself now. saved saves the node.
+func (m *Machine) DescribeNode(facts membership.Node) {
+	n := m.nodes[facts.Info.ID]
+	if !maps.Equal(n.Info.Labels, facts.Info.Labels) { // its instances are in other domains now
+		for _, in := range n.assigned {
+			m.leaves(in.id().Service())
+		}
+	}
+	n.Node = facts
+	n.traits = m.traitsOf(&n.Info)
+	n.described, n.counts = false, true
+	m.locate(n, n.traits.areas)
+	m.cfg.SaveNode(n.Info.ID)
+	m.refresh(n)
+}
+
+// MoveNode stores a node's position in the latency space, if it differs enough, and
+// reports whether it does.
+func (m *Machine) MoveNode(id api.NodeID, at *api.Coordinate) bool {
+	n := m.nodes[id]
+	if !m.moved(n, at) {
+		return false
+	}
+	m.refresh(n)
+	return true
+}
+
+// mustHold has the node's reports count only once it holds its present desired set.
+// It is called where room is freed that the node did not confirm to be free: a broker
+// or a link may still hand the node an older set, and it would begin what that has. It
+// is saved, because after a restart the older set is there all the same.
+func (m *Machine) mustHold(n *node) {
+	if n.must != n.gen {
+		n.must = n.gen
+		m.cfg.SaveNode(n.Info.ID)
+	}
+}
+
+// RejoinNode takes another join of a node: what ended there may have been lost.
+func (m *Machine) RejoinNode(id api.NodeID) {
+	n := m.nodes[id]
+	m.RestartNode(id)
+	for _, in := range n.sorted() {
+		if in.ended() {
+			m.unassign(in, false) // or it would run again there
+			m.mustHold(n)
+			m.changed(in)
+		}
+	}
+}
+
+// out says why the node takes no new work, or nothing.
+func (n *node) out() string {
+	switch {
+	case n.Silent:
+		return "silent"
+	case !n.Heard:
+		return "not heard yet"
+	case !n.synced:
+		return "has not reported yet" // what it still runs takes room
+	case len(n.unknown) > 0:
+		return "still has instances of an earlier time" // and nobody knows how large they are
+	case n.Suspect:
+		return "connection lost"
+	case n.Draining:
+		return "draining"
+	case n.Cordoned:
+		return "cordoned"
+	case n.Info.RuntimeError != "":
+		return "runtime: " + n.Info.RuntimeError
+	case n.Info.NetworkError != "":
+		return "network: " + n.Info.NetworkError
+	}
+	return ""
+}
+
+// The root is told such details, and it knows no node.
+const (
+	lostDetail    = "its node has not been heard"
+	removedDetail = "its node was removed"
+)
+
+// Held returns how many instances the node may run, and how many of them must not run
+// twice.
+func (m *Machine) Held(id api.NodeID) (held, leased int) {
+	n := m.nodes[id]
+	return len(n.assigned) + len(n.leaving), n.leased + len(n.leaving)
+}
+
+// Orphans are instances whose node was removed, or the one where room was reserved for them.
+type Orphans struct{ lost, reserved []*instance }
+
+// RemoveNode removes a node. PlaceOrphans places its instances elsewhere.
+func (m *Machine) RemoveNode(id api.NodeID) (o Orphans) {
+	n := m.nodes[id]
+	for _, other := range step.Keys(n.leaving) {
+		n.release(other)
+		if in := m.instances[other]; in != nil {
+			m.dropVacancy(in, id)
+		}
+	}
+	o.lost = n.sorted()
+	for _, in := range o.lost {
+		m.unassign(in, false)
+	}
+	m.noteNode(n)
+	delete(m.nodes, id)
+	delete(m.grown, id)
+	delete(m.touched, id)
+	m.table.Drop(string(id))
+	m.short = shortlist{}
+	m.version++
+	m.weigh(n, nil)
+	m.locate(n, nil)
+	for _, rid := range step.Keys(n.reserved) {
+		in := n.reserved[rid]
+		m.unreserve(in)
+		o.reserved = append(o.reserved, in)
+	}
+	return o
+}
+
+// PlaceOrphans places instances that lost their node.
+func (m *Machine) PlaceOrphans(o Orphans) {
+	for _, in := range o.lost {
+		if in.ended() {
+			m.changed(in)
+			continue
+		}
+		if in.State != api.ClusterScheduled {
+			m.become(in, lifecycle.NodeLost, api.ReasonNodeLost, removedDetail)
+		}
+		m.tryPlace(in)
+	}
+	for _, in := range o.reserved {
+		m.elsewhere(in)
+	}
+	m.roomChanged(true)
+}
+
+// noteNode notes that everything on a node may have changed for the network.
+func (m *Machine) noteNode(n *node) {
+	for id := range n.observed {
+		n.placeChanged(id)
+	}
+	for id := range n.assigned {
+		n.placeChanged(id)
+	}
+	for id := range n.leaving {
+		n.placeChanged(id)
+	}
+}
+
+// NoteNode notes that everything on a node may have changed for the network.
+func (m *Machine) NoteNode(id api.NodeID) {
+	if n := m.nodes[id]; n != nil {
+		m.noteNode(n)
+	}
+}
+
+func (n *node) placeChanged(id api.InstanceID) {
+	n.changes.Places[routes.Place{Node: n.Info.ID, Instance: id}] = true
+}

@@ -1,0 +1,119 @@
+package placement
+
+import (
+	"fmt"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/lifecycle"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// Cordon applies that the operator keeps instances off the node, or allows them again,
+// after SetNode. saved saves the node.
+func (m *Machine) Cordon(id api.NodeID, on bool) {
+	n := m.nodes[id]
+	m.noteNode(n)
+	if !on {
+		for _, in := range n.sorted() {
+			if in.Moving {
+				in.Moving, in.Offered = false, false
+				m.unreserve(in)
+				if !n.Silent {
+					m.waiting.Remove(in.id())
+				}
+				m.changed(in)
+			}
+		}
+	}
+	m.cfg.SaveNode(id)
+	m.refresh(n)
+}
+
+// MaxLocal bounds how many instances of a service an operator may ask for.
+const MaxLocal = 10_000
+
+// Scale sets how many instances of a service the cluster has. It is refused with
+// api.ErrInvalid and api.ErrNotFound.
+func (m *Machine) Scale(id api.ServiceID, replicas int) error {
+	if replicas < 0 || replicas > MaxLocal {
+		return fmt.Errorf("%d replicas of %s: want 0 to %d: %w", replicas, id, MaxLocal, api.ErrInvalid)
+	}
+	s := m.services[id]
+	if s == nil {
+		return fmt.Errorf("no instance of %s is in cluster %s, so there is no SLA to scale by: %w", id, m.cfg.Cluster, api.ErrNotFound)
+	}
+	var live, withdrawn []*instance
+	for _, i := range step.Keys(s.instances) {
+		in := s.instances[i]
+		switch {
+		case in.Leaving:
+		case in.Withdrawn:
+			withdrawn = append(withdrawn, in)
+		default:
+			live = append(live, in)
+		}
+	}
+	if len(live)+len(withdrawn) == 0 {
+		return fmt.Errorf("all instances of %s are leaving cluster %s: %w", id, m.cfg.Cluster, api.ErrNotFound)
+	}
+	for len(live) < replicas {
+		template := append(live, withdrawn...)[0]
+		live = append(live, m.addLocal(template))
+	}
+	for len(live) > replicas {
+		i := highest(live)
+		m.withdraw(live[i])
+		live = append(live[:i], live[i+1:]...)
+	}
+	return nil
+}
+
+func highest(ins []*instance) int {
+	at := 0
+	for i, in := range ins {
+		if in.id().Number() > ins[at].id().Number() {
+			at = i
+		}
+	}
+	return at
+}
+
+// addLocal adds an instance with a number of the cluster's own, which no other
+// cluster gives and this one gives once.
+func (m *Machine) addLocal(like *instance) *instance {
+	a := like.Want
+	a.Instance = like.id().Service().Instance(m.cfg.LocalNumbers + m.local)
+	m.local++
+	m.changes.Local = true
+	in := &instance{Record: Record{Epoch: a.Epoch, State: api.ClusterScheduled, Local: true, Reason: api.ReasonScaledLocally}}
+	m.wants(in, a)
+	m.changed(in)
+	m.tryPlace(in)
+	return in
+}
+
+func (m *Machine) withdraw(in *instance) {
+	in.Withdrawn, in.Offered, in.Moving, in.Strained, in.Violated = true, false, false, false, ""
+	m.unask(in)
+	m.unreserve(in)
+	in.Reason, in.Detail = api.ReasonScaledLocally, "the cluster's operator scaled the service down"
+	m.waiting.Remove(in.id())
+	if in.Local {
+		m.Unwant(in.id())
+		return
+	}
+	m.breakOff(in)
+	if in.Node != "" {
+		m.unassign(in, true)
+	}
+	in.State = lifecycle.Must(in.State, lifecycle.Withdraw)
+	m.changed(in)
+}
+
+// fits reports whether the instance could be on the node if that were cand.
+func (m *Machine) fits(in *instance, n *node, cand sched.Candidate) bool {
+	req := m.request(in)
+	_, ok := sched.PlaceBest(&req, []sched.Candidate{cand}, m.cfg.Plugin, in.seed())
+	return ok && n.traits.devices.Together(req.Devices, cand.Rooms[0].Devices)
+}

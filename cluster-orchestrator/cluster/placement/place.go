@@ -1,0 +1,351 @@
+package placement
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/effects"
+	"github.com/treeline-edge/treeline/internal/lifecycle"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+func (in *instance) seed() uint64 { return sched.SeedOf(in.id(), in.Epoch) }
+
+// tryPlace places an instance that has no living node. What fits nowhere waits,
+// and is handed back to the root.
+func (m *Machine) tryPlace(in *instance) {
+	if in.Leaving || in.Withdrawn || in.Bound || in.ended() {
+		m.waiting.Remove(in.id())
+		return
+	}
+	if in.exclusive() && m.mustWait(in) {
+		m.waiting.Add(in.id())
+		m.explain(in, api.ReasonNone, "waits until its earlier placement has ended", nil)
+		return
+	}
+	if in.GivenUp {
+		m.handBack(in, api.ReasonTooManyFails, in.Detail, nil)
+		return
+	}
+	if m.asks.Pending(in.id()) || m.awaitsRoom(in) {
+		m.waiting.Add(in.id())
+		return
+	}
+	if in.Node != "" {
+		return // the room that was kept for it was free by now
+	}
+	if r := m.tooLarge(in); r != nil {
+		why := m.refusal(r)
+		m.handBack(in, api.ReasonNoCapacity, summary(*why), why)
+		return
+	}
+	over := m.overShare(in)
+	if (over == nil || m.mayPreempt(in)) && m.searches(in) {
+		m.waiting.Add(in.id())
+		return
+	}
+	if over != nil {
+		m.beyond[in.id()] = true
+		m.waiting.Add(in.id())
+		if !m.noPreempt.like(m, in) {
+			req := m.request(in)
+			if m.preempts(in, &req) {
+				return
+			}
+			m.noPreempt.note(m, in)
+		}
+		m.handBack(in, api.ReasonNoCapacity, summary(*over), over)
+		return
+	}
+	why, known := m.knownMisfit(in)
+	if !known {
+		req, best, ok := m.find(in)
+		if !ok && len(in.avoid) > 0 {
+			// Better a node that it failed on than none.
+			in.avoid = nil
+			req, best, ok = m.find(in)
+		}
+		if ok {
+			m.decide(in, &req, api.NodeID(best.ID), in.cause)
+			return
+		}
+		if m.useExisting(in, &req) || m.searchesNear(in, &req) {
+			return
+		}
+		why = m.explanation(in, &req, false)
+	}
+	m.waiting.Add(in.id())
+	if !m.settled || m.mustWait(in) {
+		m.explain(in, api.ReasonNoCapacity, "waits for room that is about to be known", &why)
+		return
+	}
+	reason := api.ReasonNoCapacity
+	if in.cause != api.ReasonNone {
+		reason = in.cause
+	}
+	m.handBack(in, reason, summary(why), &why)
+}
+
+// useExisting has an instance that fits nowhere go on where an earlier placement of it
+// does, or wait, and others make way for it: it reports whether either helps.
+func (m *Machine) useExisting(in *instance, req *sched.Request) bool {
+	if m.returns(in) {
+		return true
+	}
+	m.waiting.Add(in.id())
+	return m.preempts(in, req)
+}
+
+// searches has what the instance's SLA is measured against measured, and reports
+// whether placing it waits for that.
+func (m *Machine) searches(in *instance) bool {
+	if len(in.demand.users) == 0 || !m.latency.Measure(in.demand.users) {
+		return false
+	}
+	if m.search(in); m.searchedEnough(in) {
+		return false
+	}
+	m.explain(in, api.ReasonNone, "waits until the way to "+in.demand.users[0]+" is measured", nil)
+	return true
+}
+
+// searchesNear reports whether an instance waits for room near to those that link to
+// it, or that it links to. When it has done so for as long as the links say, the best
+// place that was found is better than none: the links are violated then, and who has
+// them moves.
+func (m *Machine) searchesNear(in *instance, req *sched.Request) bool {
+	d := in.placing().searchTime(req)
+	if m.late(in) || d == 0 {
+		return false
+	}
+	m.searchFor(in, d)
+	m.explain(in, api.ReasonNoCapacity, sched.Searching(m.fx.Real(in.until)), nil)
+	return true
+}
+
+// search begins the time that placing an instance may take.
+func (m *Machine) search(in *instance) { m.searchFor(in, in.demand.request.Convergence) }
+
+func (m *Machine) searchFor(in *instance, d time.Duration) {
+	if in.until.IsZero() {
+		in.until = m.fx.Now.Add(cmp.Or(d, convergence))
+		m.fx.Timers.Set(effects.Key{Kind: effects.Search, Instance: in.id()}, in.until)
+	}
+}
+
+// searchedEnough reports whether that is over.
+func (m *Machine) searchedEnough(in *instance) bool {
+	return !in.until.IsZero() && !m.fx.Now.Before(in.until)
+}
+
+// late reports whether an instance without a node is placed where its bounds are broken
+// least: this cluster, or the root, has searched for as long as they say.
+func (m *Machine) late(in *instance) bool {
+	return in.Node == "" && (in.Want.Searched || m.searchedEnough(in))
+}
+
+// convergence is how long placing may search where an SLA does not say.
+const convergence = time.Duration(api.DefaultConvergence * float64(time.Second))
+
+// searched goes on with an instance for which something was measured, or whose
+// time to search is over.
+func (m *Machine) searched(in *instance) {
+	if !m.waiting.Has(in.id()) {
+		return
+	}
+	if in.Node == "" {
+		m.tryPlace(in)
+		return
+	}
+	m.retry(in, m.table.All())
+}
+
+// mustWait reports whether an earlier placement of the instance may still run on
+// a node that is heard, and is about to end. One that goes on is not.
+func (m *Machine) mustWait(in *instance) bool {
+	return slices.ContainsFunc(in.Vacancies, func(v vacancy) bool { return v.Stays == nil })
+}
+
+func (m *Machine) explain(in *instance, r api.Reason, detail string, why *api.Explanation) {
+	in.why = why
+	if r == api.ReasonNone {
+		r = in.Reason
+	}
+	if in.Reason == r && in.Detail == detail {
+		return
+	}
+	in.Reason, in.Detail = r, detail
+	m.changed(in)
+}
+
+func summary(why api.Explanation) string {
+	if why.Considered == 0 {
+		return "the cluster has no nodes"
+	}
+	s := fmt.Sprintf("0 of %d nodes fit", why.Considered)
+	for _, cause := range why.Causes {
+		s += fmt.Sprintf(" · %d %s", cause.Count, cause.Constraint)
+		if cause.Detail != "" {
+			s += " (" + cause.Detail + ")"
+		}
+	}
+	return s
+}
+
+// handBack tells the root that it may place the instance elsewhere. For an
+// exclusive one this is a promise as well: nothing of it runs here, and it is not
+// placed here again until the root offers it anew. Any other keeps its chance: if
+// its node returns, or room does, before the root found another cluster, it goes
+// on here.
+func (m *Machine) handBack(in *instance, r api.Reason, detail string, why *api.Explanation) {
+	if in.exclusive() {
+		if in.Node != "" {
+			m.unassign(in, true)
+		}
+		if m.mustWait(in) {
+			return
+		}
+		in.Bound = true
+		m.waiting.Remove(in.id())
+	}
+	if in.Offered && in.Reason == r && in.Detail == detail {
+		return
+	}
+	in.why, in.Offered = why, true
+	in.Reason, in.Detail = r, detail
+	m.changed(in)
+}
+
+// moveTo gives the instance to a node, under a new epoch.
+func (m *Machine) moveTo(in *instance, id api.NodeID, reason api.Reason, detail string) {
+	m.unask(in)
+	m.unreserve(in)
+	in.cause, in.until = api.ReasonNone, time.Time{}
+	m.fx.Timers.Clear(effects.Key{Kind: effects.Search, Instance: in.id()})
+	if in.Node != "" {
+		m.unassign(in, true)
+	}
+	if in.State != api.ClusterScheduled {
+		in.State = lifecycle.Must(in.State, lifecycle.Replace)
+	}
+	in.Epoch++
+	in.Node, in.Offered, in.Moving, in.GivenUp, in.Strained, in.why = id, false, false, false, false, nil
+	in.Violated = ""
+	in.ExitCode, in.Address, in.Ready = nil, netip.Addr{}, false
+	n := m.nodes[id]
+	n.leave(in.id())
+	in.Vacancies = slices.DeleteFunc(in.Vacancies, func(v vacancy) bool { return v.Node == id })
+	n.take(in)
+	in.Before = n.booked[in.id()]
+	m.countPeer(in, +1)
+	m.touch(n)
+	in.given = n.gen
+	m.awaitAcceptance(in, reason)
+	n.put[in.id()] = true
+	delete(n.drop, in.id())
+	m.waiting.Remove(in.id())
+	delete(m.beyond, in.id())
+	m.become(in, lifecycle.NodeChosen, reason, detail)
+	m.refresh(n)
+}
+
+// unassign takes the instance off its node. Where it may still run there, its
+// room stays held until the node says otherwise.
+func (m *Machine) unassign(in *instance, held bool) {
+	n := m.nodes[in.Node]
+	m.countPeer(in, -1)
+	held = held && !n.Silent
+	had := n.booked[in.id()]
+	n.lose(in, held)
+	in.Node = ""
+	m.touch(n)
+	n.drop[in.id()] = true
+	delete(n.put, in.id())
+	if n.Silent {
+		m.mustHold(n)
+	}
+	if held {
+		in.Vacancies = append(in.Vacancies, vacancy{Node: n.Info.ID, Epoch: in.Epoch, Gen: n.gen, Claim: had})
+	}
+	m.refresh(n)
+	m.save(in)
+}
+
+// escalate moves an instance that keeps failing on its node, whose devices the node
+// lost, or that finds no address there, to another, as long as there is one that it
+// was not tried on; then the root may look elsewhere.
+func (m *Machine) escalate(in *instance, reason api.Reason) {
+	if in.Leaving || in.Withdrawn {
+		return
+	}
+	if !slices.Contains(in.avoid, string(in.Node)) {
+		in.avoid = append(in.avoid, string(in.Node))
+	}
+	req, best, ok := m.find(in)
+	switch {
+	case !ok && !in.exclusive() && !in.Offered:
+		// It stays, and its node goes on trying, unless the root finds a better place.
+		in.Offered = true
+		why := m.explanation(in, &req, false)
+		in.why = &why
+		m.changed(in)
+	case !ok && in.exclusive():
+		// It must have ended here before it may begin in another cluster.
+		in.GivenUp = true
+		m.stopFirst(in, reason)
+	case !ok:
+	case in.exclusive():
+		m.stopFirst(in, reason)
+	default:
+		m.decide(in, &req, api.NodeID(best.ID), reason)
+	}
+}
+
+// stopFirst takes an exclusive instance off a living node; it is placed again
+// when the node has confirmed that nothing of it is left.
+func (m *Machine) stopFirst(in *instance, r api.Reason) {
+	m.unassign(in, true)
+	in.Moving = false
+	if in.State != api.ClusterScheduled {
+		in.State = lifecycle.Must(in.State, lifecycle.Replace)
+	}
+	in.Reason, in.Detail, in.cause = r, "waits until its earlier placement has ended", r
+	m.changed(in)
+	m.waiting.Add(in.id())
+	if !m.mustWait(in) {
+		m.tryPlace(in)
+	}
+}
+
+// evict moves an instance off a node that is to be empty, as soon as another has
+// room; until then it goes on where it is.
+func (m *Machine) evict(in *instance) {
+	if in.ended() || in.Leaving || in.Withdrawn {
+		return
+	}
+	req, best, ok := m.find(in, string(in.Node))
+	switch {
+	case ok && in.exclusive():
+		m.stopFirst(in, api.ReasonDrained)
+	case ok:
+		m.decide(in, &req, api.NodeID(best.ID), api.ReasonDrained)
+	default:
+		in.Moving = true
+		m.waiting.Add(in.id())
+		if !m.preempts(in, &req) && !in.exclusive() {
+			why := m.explanation(in, &req, false)
+			in.why, in.Offered = &why, true
+		}
+		m.changed(in)
+	}
+}
+
+func (m *Machine) evictAll(n *node) {
+	for _, in := range n.sorted() {
+		m.evict(in)
+	}
+}

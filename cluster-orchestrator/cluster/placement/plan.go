@@ -1,0 +1,417 @@
+package placement
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/claims"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// Plan says where instances would go that come one after the other, the most
+// urgent first, if nothing else changed, and who would make way for them. One that
+// is here already is planned as its replacement: its node ends the old placement
+// before it begins the new one. What fits only once others have stopped that are
+// leaving, or that are to go, is planned there. It reserves nothing.
+func (m *Machine) Plan(r api.ClusterPlanRequest) api.ClusterPlan {
+	t := tentative{m: m, placed: map[api.NodeID]int{}, gone: r.Gone}
+	defer func() {
+		for _, u := range slices.Backward(t.undo) {
+			u()
+		}
+	}()
+	out := api.ClusterPlan{Instances: make([]api.InstancePlan, len(r.Instances))}
+	order := make([]int, len(r.Instances))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		return cmp.Compare(r.Instances[b].Spec.Urgency(), r.Instances[a].Spec.Urgency())
+	})
+	for _, i := range order {
+		out.Instances[i] = t.plan(&r.Instances[i])
+	}
+	if !slices.ContainsFunc(out.Instances, func(v api.InstancePlan) bool { return v.Action == planWait }) {
+		return out
+	}
+	turn := map[api.InstanceID]int{}
+	for i, id := range m.inTurn() {
+		turn[id] = i - len(m.instances) // what waits already comes first
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		x, y := &r.Instances[a], &r.Instances[b]
+		return cmp.Or(cmp.Compare(y.Spec.Urgency(), x.Spec.Urgency()), cmp.Compare(turn[x.Instance], turn[y.Instance]))
+	})
+	// What is to go is in nobody's domain as soon as it was told so; it takes room until it
+	// has stopped.
+	for _, free := range []func(){t.dismissGone, t.leave} {
+		free()
+		for _, i := range order {
+			if out.Instances[i].Action == planWait {
+				out.Instances[i] = t.plan(&r.Instances[i])
+			}
+		}
+	}
+	for _, i := range order {
+		if out.Instances[i].Action == planWait {
+			if v, ok := t.planLate(t.m.asked(&r.Instances[i])); ok {
+				out.Instances[i] = v
+			}
+		}
+	}
+	for i := range out.Instances {
+		if out.Instances[i].Action == planWait { // the reasons once all others have their places
+			if v := t.choose(t.m.asked(&r.Instances[i])); v.Action == planWait {
+				out.Instances[i] = v
+			}
+		}
+	}
+	return out
+}
+
+// asked is an instance that is nowhere yet.
+func (m *Machine) asked(q *api.WhyRequest) *instance {
+	in := &instance{demand: m.demandOf(q.Instance, &q.Spec)}
+	in.Want = wire.Assignment{Instance: q.Instance, Spec: q.Spec, Targets: q.Targets, Searched: q.Searched}
+	return in
+}
+
+// tentative is a plan that is being made: what it gives away counts for what is
+// planned after it, until it is undone.
+type tentative struct {
+	m      *Machine
+	placed map[api.NodeID]int // instances by this plan; with it, the node is a copy
+	held   api.Resources
+	gone   []api.InstanceID // that take room until all have been tried once
+	shrink []func()         // what takes more than it will have when all has stopped
+	undo   []func()         // the last first
+}
+
+// plan is what would become of an instance. One that is here stays on its node if it
+// can, as with rewant; what it has there is in nobody's way when it has stopped.
+func (t *tentative) plan(q *api.WhyRequest) api.InstancePlan {
+	in := t.m.asked(q)
+	if now := t.m.instances[q.Instance]; now != nil && t.m.nodes[now.Node] != nil && t.m.nodes[now.Node].assigned[q.Instance] != nil {
+		if v, ok := t.stay(in, now.Node); ok {
+			return v
+		}
+		t.dismiss(q.Instance, now.Node)
+	}
+	v := t.choose(in)
+	if v.Action == planPlace {
+		t.give(v.Node, in)
+	}
+	return v
+}
+
+// stay has an instance be replaced on its own node, if it fits there without what it
+// has now.
+func (t *tentative) stay(in *instance, home api.NodeID) (api.InstancePlan, bool) {
+	m, id := t.m, in.id()
+	n := t.on(home)
+	undo := m.pretend(id.Service(), string(home), -1)
+	cand := m.without(n, id)
+	req := m.requestOf(in.placing())
+	best, ok := sched.PlaceBest(&req, []sched.Candidate{cand}, m.cfg.Plugin, in.seed())
+	undo()
+	if !ok || !n.traits.devices.Together(req.Devices, cand.Rooms[0].Devices) {
+		return api.InstancePlan{}, false
+	}
+	v := api.InstancePlan{
+		ID: id, Action: planPlace, Cluster: m.cfg.Cluster, Node: home, Score: best.Score, Headroom: headroom(&req, &cand),
+	}
+	had := n.booked[id]
+	t.dismiss(id, home)
+	t.book(n, id, claims.Claim{})
+	t.give(home, in)
+	// As with take, the larger of both is booked until the node reports the new one,
+	// and the ports of both.
+	t.book(n, in.id()+planned, had.Max(in.demand.claim))
+	t.show(n)
+	t.shrink = append(t.shrink, func() {
+		t.book(n, in.id()+planned, in.demand.claim)
+		t.show(n)
+	})
+	return v, true
+}
+
+// dismiss has an instance be no longer assigned to its node; what it takes there is
+// taken until leave.
+func (t *tentative) dismiss(id api.InstanceID, home api.NodeID) {
+	n := t.on(home)
+	delete(n.assigned, id)
+	t.undo = append(t.undo, t.m.pretend(id.Service(), string(home), -1))
+	t.gone = append(t.gone, id)
+	t.show(n)
+}
+
+// dismissGone dismisses all that is to go.
+func (t *tentative) dismissGone() {
+	for _, id := range slices.Clone(t.gone) {
+		if in := t.m.instances[id]; in != nil && t.m.nodes[in.Node] != nil && t.m.nodes[in.Node].assigned[id] != nil {
+			t.dismiss(id, in.Node)
+		}
+	}
+}
+
+// leave has all have stopped that is leaving, or that was dismissed.
+func (t *tentative) leave() {
+	for _, s := range t.shrink {
+		s()
+	}
+	for _, id := range t.gone {
+		in := t.m.instances[id]
+		if in == nil || t.m.nodes[in.Node] == nil {
+			continue
+		}
+		n := t.on(in.Node)
+		t.remove(n, id)
+		t.show(n)
+	}
+	for _, id := range step.Keys(t.m.nodes) {
+		if len(t.m.nodes[id].ending()) > 0 {
+			t.clear(id, nil)
+		}
+	}
+}
+
+// book has an instance take k on the copy of a node.
+func (t *tentative) book(n *node, id api.InstanceID, k claims.Claim) {
+	t.held = t.held.Minus(n.booked[id].Room).Plus(k.Room)
+	n.book(id, k)
+}
+
+// planned marks the book entry of an instance that may be there already as it was.
+const planned = " planned"
+
+// remove frees what an instance takes on the copy of a node.
+func (t *tentative) remove(n *node, id api.InstanceID) {
+	t.book(n, id, claims.Claim{})
+	n.unpublish(id)
+}
+
+// The actions of an InstancePlan that a cluster says.
+const (
+	planPlace = "place"
+	planWait  = "wait"
+)
+
+// choose is what would become of an instance that is nowhere, as things are in the
+// plan.
+func (t *tentative) choose(in *instance) api.InstancePlan {
+	p := in.placing()
+	p.late = in.Want.Searched
+	return t.chooseFor(in, p)
+}
+
+// planLate is what would become of an instance that fits nowhere once the search for a
+// place that keeps its links is over. ok is false where that changes nothing.
+func (t *tentative) planLate(in *instance) (v api.InstancePlan, ok bool) {
+	p := in.placing()
+	req := t.m.requestOf(p)
+	d := p.searchTime(&req)
+	if in.Want.Searched || d == 0 || t.m.overShare(in) != nil {
+		return v, false
+	}
+	p.late = true
+	if v = t.chooseFor(in, p); v.Action != planPlace {
+		return v, false
+	}
+	v.After = d.Seconds()
+	t.give(v.Node, in)
+	return v, true
+}
+
+func (t *tentative) chooseFor(in *instance, p placing) api.InstancePlan {
+	m := t.m
+	used := m.used
+	m.used = used.Plus(t.held) // what was planned before counts
+	defer func() { m.used = used }()
+	v := api.InstancePlan{ID: in.id(), Action: planPlace, Cluster: m.cfg.Cluster}
+	if r := m.tooLarge(in); r != nil {
+		return waits(in.id(), *m.refusal(r))
+	}
+	over := m.overShare(in)
+	req, best, ok := m.findFor(p, in.seed())
+	v.Node, v.Score = api.NodeID(best.ID), best.Score
+	if !ok || over != nil {
+		n, victims := m.findVictims(in, &req)
+		switch {
+		case n == nil && over != nil:
+			return waits(in.id(), *over)
+		case n == nil:
+			return waits(in.id(), sched.Explain(m.rank(&req, in.seed())))
+		}
+		v.Node, v.Displaces, v.Score = n.Info.ID, len(victims) > 0, 0
+		for _, other := range victims {
+			v.MakeWay = append(v.MakeWay, other.id())
+		}
+		slices.Sort(v.MakeWay)
+		t.clear(n.Info.ID, victims)
+	}
+	if p.late {
+		req = m.requestOf(p) // by how much its bounds are broken
+	}
+	v.Headroom = headroom(&req, m.table.Get(string(v.Node)))
+	return v
+}
+
+func waits(id api.InstanceID, why api.Explanation) api.InstancePlan {
+	return api.InstancePlan{ID: id, Action: planWait, Why: &why}
+}
+
+// on is a copy of a node, in whose books the plan may write.
+func (t *tentative) on(id api.NodeID) *node {
+	m := t.m
+	n := m.nodes[id]
+	if _, copied := t.placed[id]; copied {
+		return n
+	}
+	own, cand := *n, *m.table.Get(string(id))
+	own.assigned, own.booked, own.ports = maps.Clone(n.assigned), maps.Clone(n.booked), maps.Clone(n.ports)
+	m.nodes[id], t.placed[id] = &own, 0
+	t.undo = append(t.undo, func() {
+		m.nodes[id] = n
+		m.table.Put(cand)
+	})
+	return &own
+}
+
+// give has an instance be on a node.
+func (t *tentative) give(id api.NodeID, in *instance) {
+	n, key := t.on(id), in.id()+planned
+	t.book(n, key, in.demand.claim)
+	n.publish(key, in.demand.ports)
+	t.placed[id]++
+	t.undo = append(t.undo, t.m.pretend(in.id().Service(), string(id), +1))
+	t.show(n)
+}
+
+// clear has others not be there, nor those that are leaving.
+func (t *tentative) clear(id api.NodeID, victims []*instance) {
+	n := t.on(id)
+	for gone := range n.ending() {
+		t.remove(n, gone)
+	}
+	for _, v := range victims {
+		t.remove(n, v.id())
+		delete(n.assigned, v.id())
+		t.undo = append(t.undo, t.m.pretend(v.id().Service(), string(id), -1))
+	}
+	t.show(n)
+}
+
+// show has those that are planned later see the node as it would be.
+func (t *tentative) show(n *node) {
+	n.counts = true
+	cand := t.m.candidate(n, n.out())
+	cand.Load += t.placed[n.Info.ID]
+	t.m.table.Put(cand)
+}
+
+// pretend counts an instance of a service as being on a node, or as not being there
+// any more, for those that are planned after it, until it is undone.
+func (m *Machine) pretend(id api.ServiceID, node string, by int) (undo func()) {
+	s, fresh := m.services[id], false
+	if s == nil {
+		s, fresh = m.newService(id), true
+	}
+	count := func(by int) { m.peer(s, node, by) }
+	count(by)
+	return func() {
+		count(-by)
+		if fresh {
+			m.dropService(id)
+		}
+	}
+}
+
+// headroom is what a request's place would have left, need by need and bound by
+// bound.
+func headroom(req *sched.Request, cand *sched.Candidate) (out []string) {
+	left := cand.Free.Minus(req.Needs)
+	for _, part := range []struct {
+		name       string
+		need, left int64
+		format     func(int64) string
+	}{
+		{sched.ConstraintVCPUs, req.Needs.MilliCPU, left.MilliCPU, func(n int64) string { return fmt.Sprintf("%g", float64(n)/1000) }},
+		{sched.ConstraintMemory, req.Needs.MemoryMB, left.MemoryMB, mebibytes},
+		{sched.ConstraintStorage, req.Needs.StorageMB, left.StorageMB, mebibytes},
+		{sched.ConstraintBandwidthIn, req.Needs.InMbit, left.InMbit, func(n int64) string { return fmt.Sprintf("%d Mbit/s", n) }},
+		{sched.ConstraintBandwidthOut, req.Needs.OutMbit, left.OutMbit, func(n int64) string { return fmt.Sprintf("%d Mbit/s", n) }},
+	} {
+		if part.need > 0 {
+			out = append(out, part.name+" "+part.format(part.left))
+		}
+	}
+	for _, d := range req.Devices {
+		out = append(out, fmt.Sprintf("%s %d", d.Name, cand.Rooms[0].Devices[d.Name]-d.Count))
+	}
+	for i := range req.Bounds {
+		if text := margin(&req.Bounds[i], cand); text != "" {
+			out = append(out, text)
+		}
+	}
+	return out
+}
+
+func mebibytes(n int64) string {
+	if n >= 10*1024 {
+		return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(n)/1024), ".0") + " GiB"
+	}
+	return fmt.Sprintf("%d MiB", n)
+}
+
+// margin is how far within a bound a candidate is: "latency 12 ms of 20 to pre.prod".
+func margin(b *sched.Bound, cand *sched.Candidate) string {
+	at := api.Position{Node: api.NodeID(cand.ID), Geo: cand.Geo, Coord: cand.Coord}
+	if b.Km > 0 {
+		far, ok := least(at, b.All(), func(a, b api.Position) (float64, bool) {
+			if a.Geo == nil || b.Geo == nil {
+				return 0, false
+			}
+			return a.Geo.Kilometres(*b.Geo), true
+		})
+		if !ok {
+			return ""
+		}
+		return fmt.Sprintf("geo %.0f km of %g to %s", b.Km-far, b.Km, b.To)
+	}
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	rtt, ok := b.Measured[cand.ID]
+	if !ok {
+		far, known := least(at, b.All(), func(a, b api.Position) (float64, bool) {
+			if a.Coord == nil || b.Coord == nil {
+				return 0, false
+			}
+			return vivaldi.Distance(*a.Coord, *b.Coord).Seconds(), true
+		})
+		if !known {
+			return ""
+		}
+		rtt = time.Duration(far * float64(time.Second))
+	}
+	return fmt.Sprintf("latency %.1f ms of %g to %s", ms(b.RTT-rtt), ms(b.RTT), b.To)
+}
+
+// least is the distance to the nearest of some points, as far as it is known.
+func least(at api.Position, points []api.Position, far func(a, b api.Position) (float64, bool)) (best float64, ok bool) {
+	for _, p := range points {
+		if at.Node != "" && p.Node == at.Node {
+			return 0, true
+		}
+		if d, known := far(at, p); known && (!ok || d < best) {
+			best, ok = d, true
+		}
+	}
+	return best, ok
+}

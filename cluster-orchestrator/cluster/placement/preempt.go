@@ -1,0 +1,388 @@
+package placement
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/claims"
+	"github.com/treeline-edge/treeline/internal/lifecycle"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// An urgent instance that fits nowhere may preempt less urgent ones, if the operator allows
+// it. They are stopped first. Meanwhile what it needs is reserved on the node, so that no
+// other instance takes what they leave.
+
+// maxEvictions bounds the nodes that are searched for instances to preempt: those that the
+// plugin ranks highest.
+const maxEvictions = 500
+
+// preempts has others make way for an instance, on the named nodes or, where none is
+// named, on any, and reports whether it waits for them. One whose node is heard goes on
+// there meanwhile; an exclusive one could not, and goes when there is room.
+func (m *Machine) preempts(in *instance, req *sched.Request, nodes ...api.NodeID) bool {
+	n := m.nodes[in.Node]
+	runs := n != nil && !n.Silent
+	if runs && in.exclusive() {
+		return false
+	}
+	if in.Reserved == "" {
+		k, ok := m.preemptAt(in, req, nodes...)
+		if !ok {
+			return false
+		}
+		if in.Offered && !in.Strained { // it has a place now
+			in.Offered, in.why = false, nil
+			m.changed(in)
+		}
+		if detail := "waits until those have left that are leaving"; !runs {
+			if k > 0 {
+				detail = fmt.Sprintf("waits until %d less urgent instances have made way", k)
+			}
+			m.explain(in, api.ReasonNone, detail, nil)
+		}
+	}
+	if n != nil && !runs {
+		m.unassign(in, false)
+		in.cause = in.Reason
+	}
+	return true
+}
+
+// preemptAt has others leave that one of the nodes (none named: of all) where it costs
+// least, if there is one, and keeps what they leave for the instance. It reports how
+// many.
+func (m *Machine) preemptAt(in *instance, req *sched.Request, nodes ...api.NodeID) (victims int, ok bool) {
+	n, lesser := m.findVictims(in, req, nodes...)
+	if n == nil {
+		return 0, false
+	}
+	m.reserve(in, n)
+	for _, v := range lesser {
+		m.preempt(v)
+	}
+	for _, v := range lesser {
+		m.tryPlace(v)
+	}
+	return len(lesser), true
+}
+
+// findVictims is the node on which the fewest and least urgent would have to make way
+// for an instance, and who; nil if there is none.
+func (m *Machine) findVictims(in *instance, req *sched.Request, nodes ...api.NodeID) (best *node, victims []*instance) {
+	if !m.mayPreempt(in) || m.preemptFail[in.id()] {
+		return nil, nil
+	}
+	left := m.leftOf(in)
+	anyhow := bare(*req)
+	cands := m.table.All()
+	if len(nodes) > 0 {
+		cands = make([]sched.Candidate, len(nodes))
+		for i, id := range nodes {
+			cands[i] = *m.table.Get(string(id))
+		}
+	}
+	ranked := sched.Place(&anyhow, cands, m.cfg.Plugin, in.seed()).Ranked
+	for _, choice := range ranked[:min(len(ranked), maxEvictions)] {
+		n := m.nodes[api.NodeID(choice.ID)]
+		if n.leaving[in.id()] {
+			continue // of an earlier placement of its own
+		}
+		if v, ok := m.victims(in, n, left); ok && (best == nil || compareVictims(v, victims) < 0) {
+			best, victims = n, v
+		}
+	}
+	return best, victims
+}
+
+// mayPreempt reports whether there is anybody who would make way for an instance.
+func (m *Machine) mayPreempt(in *instance) bool {
+	return m.cfg.Preempt && m.settled && m.lesser(in.demand.request.Urgency) > 0
+}
+
+// lesser is how many placed instances are less urgent.
+func (m *Machine) lesser(urgency int) (n int) {
+	for u := range min(urgency, len(m.placed)) {
+		n += m.placed[u]
+	}
+	return n
+}
+
+// victims are the fewest and least urgent instances on a node without which another
+// would fit there, and into what is left of the root's share, when those have left
+// that are leaving. That may be none; ok is false where it does not help.
+func (m *Machine) victims(in *instance, n *node, left *api.Resources) (victims []*instance, ok bool) {
+	var may []*instance
+	for _, v := range n.assigned {
+		if v.demand.request.Urgency < in.demand.request.Urgency && !v.ended() && !linked(in, v) {
+			may = append(may, v)
+		}
+	}
+	slices.SortFunc(may, func(a, b *instance) int {
+		return cmp.Or(
+			cmp.Compare(a.demand.request.Urgency, b.demand.request.Urgency),
+			cmp.Compare(weightOf(b, n), weightOf(a, n)), // the larger first: then they are few
+			cmp.Compare(a.id(), b.id()),
+		)
+	})
+	gone := n.ending()
+	if left != nil {
+		others := left.Minus(n.sum(gone))
+		left = &others
+	}
+	k := 0
+	for ; k < len(may) && !m.roomWithout(in, n, gone, left); k++ {
+		gone[may[k].id()] = true
+	}
+	if !m.roomWithout(in, n, gone, left) {
+		return nil, false
+	}
+	// Some that came early are not needed beside those that came late.
+	out := may[:k]
+	for i := k - 1; i >= 0; i-- {
+		if delete(gone, may[i].id()); !m.roomWithout(in, n, gone, left) {
+			gone[may[i].id()] = true
+		}
+	}
+	return slices.DeleteFunc(out, func(v *instance) bool { return !gone[v.id()] }), true
+}
+
+// linked reports whether one of two instances is to be near to the other: what it would
+// be near to makes no way for it, for without that the node might be too far off.
+func linked(a, b *instance) bool {
+	names := func(a, b *instance) bool {
+		of, to := a.id().Service(), b.id().Service()
+		return of != to && slices.ContainsFunc(a.demand.links, func(l sched.Link) bool { return l.Names(of, to) })
+	}
+	return names(a, b) || names(b, a)
+}
+
+// ending is what was told to leave the node and has not yet. What goes on until its
+// new placement runs is not among it.
+func (n *node) ending() map[api.InstanceID]bool {
+	out := make(map[api.InstanceID]bool, len(n.leaving))
+	for id := range n.leaving {
+		if _, goesOn := n.stays[id]; !goesOn {
+			out[id] = true
+		}
+	}
+	return out
+}
+
+// sum is what is booked for some.
+func (n *node) sum(of map[api.InstanceID]bool) (r api.Resources) {
+	for id := range of {
+		r = r.Plus(n.booked[id].Room)
+	}
+	return r
+}
+
+// leftOf is what the root's share has left for an instance when those have left that
+// are leaving; nil where it does not count.
+func (m *Machine) leftOf(in *instance) *api.Resources {
+	if !m.shares(in) || in.Node != "" {
+		return nil
+	}
+	left := Scaled(m.capacity, m.cfg.Share).Minus(m.used)
+	for _, n := range m.nodes {
+		if len(n.leaving) > 0 && !n.Silent {
+			left = left.Plus(n.sum(n.ending()))
+		}
+	}
+	return &left
+}
+
+// weightOf is how much of the node an instance has.
+func weightOf(in *instance, n *node) float64 {
+	k, of := n.booked[in.id()].Room, n.traits.capacity
+	return max(float64(k.MilliCPU)/float64(max(of.MilliCPU, 1)), float64(k.MemoryMB)/float64(max(of.MemoryMB, 1)))
+}
+
+func compareVictims(a, b []*instance) int {
+	sum := func(of []*instance) (n int) {
+		for _, v := range of {
+			n += v.demand.request.Urgency
+		}
+		return n
+	}
+	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(sum(a), sum(b)))
+}
+
+// roomWithout reports whether an instance would fit on a node, beside all for which
+// room is reserved there, and into what others leave of the root's share, if some
+// were not there.
+func (m *Machine) roomWithout(in *instance, n *node, gone map[api.InstanceID]bool, left *api.Resources) bool {
+	d, more := &in.demand, n.sum(gone)
+	fits := func(free api.Resources) bool { return d.claim.Room.Fits(free.Plus(more).Max(api.Resources{})) }
+	if !fits(n.traits.capacity.Minus(n.used)) || left != nil && !fits(*left) {
+		return false
+	}
+	freed := 0
+	for id := range gone {
+		freed += one(n.booked[id].Address)
+	}
+	if d.claim.Address && n.full(freed) {
+		return false
+	}
+	for _, p := range d.ports {
+		taken := n.published[p]
+		for id := range gone {
+			if slices.Contains(n.ports[id], p) {
+				taken--
+			}
+		}
+		if taken > 0 || n.Info.Ports.Refuses(api.HostPort{Port: p.Number, Protocol: p.Protocol}) != "" {
+			return false
+		}
+	}
+	if len(d.claim.Devices) == 0 {
+		return true
+	}
+	still := map[api.InstanceID]claims.Claim{}
+	for id, k := range n.booked {
+		if !gone[id] {
+			still[id] = k
+		}
+	}
+	devices := n.traits.devices.Free(still, n.given)
+	return !slices.ContainsFunc(d.claim.Devices, func(w api.Device) bool { return w.Count > devices[w.Name] }) &&
+		n.traits.devices.Together(d.claim.Devices, devices)
+}
+
+// preempt takes an instance off its node for a more urgent one.
+func (m *Machine) preempt(v *instance) {
+	m.unask(v)
+	m.unassign(v, true)
+	v.Moving, v.Strained, v.Violated, v.cause = false, false, "", api.ReasonPreempted
+	if v.State != api.ClusterScheduled {
+		v.State = lifecycle.Must(v.State, lifecycle.Replace)
+	}
+	v.Reason, v.Detail = api.ReasonPreempted, "a more urgent instance takes its place"
+	m.changed(v)
+}
+
+// reserve keeps what an instance needs on a node free for it.
+func (m *Machine) reserve(in *instance, n *node) {
+	m.unreserve(in)
+	in.Reserved = n.Info.ID
+	m.keepRoom(in, n)
+	m.save(in)
+	m.refresh(n)
+	m.grown[n.Info.ID] = true // who was leaving may have left just now
+}
+
+// keepRoom books what is reserved, and that its service has one there soon: for what
+// spread and apart ask it counts already.
+func (m *Machine) keepRoom(in *instance, n *node) {
+	if n.reserved == nil {
+		n.reserved = map[api.InstanceID]*instance{}
+	}
+	n.reserved[in.id()] = in
+	n.book(in.id(), in.demand.claim)
+	n.publish(in.id(), in.demand.ports)
+	m.services[in.id().Service()].expected[string(n.Info.ID)]++
+}
+
+// unreserve gives up what is kept free for an instance.
+func (m *Machine) unreserve(in *instance) {
+	if in.Reserved == "" {
+		return
+	}
+	n, at := m.nodes[in.Reserved], string(in.Reserved)
+	in.Reserved = ""
+	m.save(in)
+	s := m.services[in.id().Service()]
+	if s.expected[at]--; s.expected[at] == 0 {
+		delete(s.expected, at)
+	}
+	m.leaves(in.id().Service())
+	if n == nil {
+		return
+	}
+	delete(n.reserved, in.id())
+	n.book(in.id(), claims.Claim{})
+	n.unpublish(in.id())
+	m.refresh(n)
+}
+
+// redeem gives instances the room that was reserved for them, where it is free by
+// now. Those that would not fit there if all of it were look elsewhere: what else
+// they ask of a place has changed.
+func (m *Machine) redeem(n *node) {
+	if n.out() != "" {
+		return
+	}
+	for _, id := range step.Keys(n.reserved) {
+		in := n.reserved[id]
+		switch {
+		case in == nil: // it is gone since, by what became of those before
+		case m.otherwiseUnfit(in, n):
+			m.preemptFail[id] = true
+			m.unreserve(in)
+			m.elsewhere(in)
+		case in.exclusive() && m.mustWait(in):
+		case m.fits(in, n, m.without(n, id)):
+			reason := api.ReasonNone
+			switch {
+			case in.Moving:
+				reason = api.ReasonDrained
+			case in.Node != "":
+				reason = api.ReasonViolated
+			}
+			m.goTo(in, n.Info.ID, reason, "less urgent instances made way")
+		}
+	}
+}
+
+// otherwiseUnfit reports whether it is not for want of room that an instance does not fit
+// where room is reserved for it.
+func (m *Machine) otherwiseUnfit(in *instance, n *node) bool {
+	req := bare(m.request(in))
+	_, ok := sched.PlaceBest(&req, []sched.Candidate{m.candidate(n, "")}, m.cfg.Plugin, in.seed())
+	return !ok && !m.latency.Measure(in.demand.users) // who is being measured may be near
+}
+
+// bare is a request without what others may make way for.
+func bare(req sched.Request) sched.Request {
+	req.Needs, req.Devices, req.Ports, req.Address = api.Resources{}, nil, nil, false
+	return req
+}
+
+// awaitsRoom reports whether an instance waits for what is reserved for it.
+func (m *Machine) awaitsRoom(in *instance) bool {
+	n := m.nodes[in.Reserved]
+	otherwiseUnfit := n != nil && n.out() == "" && m.otherwiseUnfit(in, n)
+	if otherwiseUnfit {
+		m.preemptFail[in.id()] = true
+	}
+	if n == nil || n.Closed() || otherwiseUnfit {
+		m.unreserve(in)
+		return false
+	}
+	m.redeem(n)
+	return in.Reserved != ""
+}
+
+// lapse has those look elsewhere for which room is reserved on a node that takes
+// no work any more.
+func (m *Machine) lapse(n *node) {
+	for _, id := range step.Keys(n.reserved) {
+		in := n.reserved[id]
+		m.unreserve(in)
+		m.elsewhere(in)
+	}
+}
+
+// elsewhere looks for another place for an instance for which room was kept.
+func (m *Machine) elsewhere(in *instance) {
+	own := m.nodes[in.Node]
+	switch {
+	case own == nil:
+		m.tryPlace(in)
+	case in.Moving && !own.Silent:
+		m.evict(in)
+	} // what breaks its SLA is looked at again, and what fell silent is displaced
+}

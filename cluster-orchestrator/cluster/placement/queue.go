@@ -1,0 +1,226 @@
+package placement
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// inTurn returns the waiting instances: the most urgent first, and among equals the one that
+// has waited longest.
+func (m *Machine) inTurn() []api.InstanceID {
+	ids := m.waiting.List()
+	var by [urgencies + 1][]api.InstanceID // 0: they are gone
+	for _, id := range ids {
+		u := min(max(m.urgency(id), -1), urgencies-1) + 1
+		by[u] = append(by[u], id)
+	}
+	slices.Reverse(by[:])
+	return slices.Concat(by[:]...)
+}
+
+func (m *Machine) urgency(id api.InstanceID) int {
+	if in := m.instances[id]; in != nil {
+		return in.demand.request.Urgency
+	}
+	return -1
+}
+
+// Retry gives what waits the room that this step found.
+func (m *Machine) Retry() {
+	for len(m.grown)+len(m.vacated)+len(m.lapsed)+len(m.left) > 0 || m.widened {
+		lapsed := m.lapsed
+		m.lapsed = nil
+		for _, id := range lapsed {
+			if n := m.nodes[id]; n != nil && n.Closed() {
+				m.lapse(n)
+			}
+		}
+		ids := step.Keys(m.grown)
+		clear(m.grown)
+		vacated := m.vacated
+		m.vacated = map[api.InstanceID]bool{}
+		seen, tried := m.version, map[misfit]bool{}
+		cands := make([]sched.Candidate, len(ids))
+		for i, id := range ids {
+			cands[i] = *m.table.Get(string(id))
+		}
+		for _, id := range ids {
+			m.redeem(m.nodes[id])
+		}
+		for _, id := range m.inTurn() {
+			in := m.instances[id]
+			if in == nil {
+				m.waiting.Remove(id)
+				continue
+			}
+			if vacated[id] { // any node may have room, not only those that have more
+				m.searched(in)
+				continue
+			}
+			kind := misfit{in.id().Service(), in.Want.SpecRev, m.version}
+			if in.likeSiblings() && tried[kind] && !m.shares(in) {
+				continue
+			}
+			// Placing takes room; what is left of the grown nodes is what counts.
+			if seen != m.version {
+				seen = m.version
+				for i := range cands {
+					cands[i] = *m.table.Get(cands[i].ID)
+				}
+			}
+			m.retry(in, cands)
+			tried[kind] = tried[kind] || in.likeSiblings() && !m.asks.Pending(in.id()) && m.waiting.Has(id)
+		}
+		if m.cfg.Preempt {
+			m.retryUrgent(ids)
+		}
+		if len(m.left) > 0 {
+			m.retryKeptOut()
+		}
+		if m.widened {
+			m.widened = false
+			m.retryBeyond()
+		}
+	}
+}
+
+// retryUrgent has others make way for those that still wait, on the nodes where there
+// is more room for them than before: on any other it was of no use when they came.
+func (m *Machine) retryUrgent(nodes []api.NodeID) {
+	if len(nodes) == 0 {
+		return
+	}
+	tried := map[misfit]bool{}
+	for _, id := range m.inTurn() {
+		in := m.instances[id]
+		switch {
+		case in == nil:
+			continue
+		case !m.mayPreempt(in):
+			return // nor may those after it, who are less urgent
+		case in.Bound, in.Leaving, in.Withdrawn, in.GivenUp, in.ended(),
+			m.asks.Pending(in.id()), in.Reserved != "", in.exclusive() && m.mustWait(in):
+			continue
+		}
+		kind := misfit{service: in.id().Service(), rev: in.Want.SpecRev}
+		if in.likeSiblings() && tried[kind] {
+			continue
+		}
+		var own []string
+		if in.Node != "" {
+			own = []string{string(in.Node)}
+		}
+		req := m.request(in, own...)
+		tried[kind] = !m.preempts(in, &req, nodes...) && in.likeSiblings()
+	}
+}
+
+// retryKeptOut goes on with those that waited because of where others were that
+// are there no more: on any node of the same domain there may be room.
+func (m *Machine) retryKeptOut() {
+	kept := map[api.ServiceID]bool{}
+	for _, ids := range m.left {
+		for _, id := range ids {
+			kept[id] = true
+		}
+	}
+	clear(m.left)
+	if len(kept) == 0 {
+		return
+	}
+	var none misfit
+	for _, id := range m.inTurn() {
+		if in := m.instances[id]; in != nil && kept[id.Service()] && !none.like(m, in) {
+			m.searched(in)
+			none.note(m, in)
+		}
+	}
+}
+
+// misfit is what was tried last and fits nowhere: while no candidate changes, what
+// asks for the same need not be tried.
+type misfit struct {
+	service api.ServiceID
+	rev     api.Revision
+	version uint64 // of the table
+}
+
+func (f *misfit) note(m *Machine, in *instance) {
+	if *f = (misfit{}); m.settled && in.likeSiblings() && m.waiting.Has(in.id()) {
+		*f = misfit{in.id().Service(), in.Want.SpecRev, m.version}
+	}
+}
+
+func (f *misfit) like(m *Machine, in *instance) bool {
+	return in.likeSiblings() && *f == misfit{in.id().Service(), in.Want.SpecRev, m.version}
+}
+
+// likeSiblings reports whether where the instance fits hangs on nothing that is
+// its own.
+func (in *instance) likeSiblings() bool {
+	return in.Node == "" && in.Reserved == "" && len(in.avoid)+len(in.Vacancies)+len(in.Want.Targets) == 0
+}
+
+// retryBeyond goes on with those that went beyond the root's share and do so no
+// more. Any node may have had room for them all the time. What may not be placed
+// here again unasked, the root is told of at once: it can ask now.
+func (m *Machine) retryBeyond() {
+	ids := step.Keys(m.beyond)
+	slices.SortStableFunc(ids, func(a, b api.InstanceID) int { return cmp.Compare(m.urgency(b), m.urgency(a)) })
+	for _, id := range ids {
+		in := m.instances[id]
+		if in == nil || in.Node != "" || in.Leaving || in.Withdrawn {
+			delete(m.beyond, id)
+			continue
+		}
+		if m.overShare(in) == nil {
+			delete(m.beyond, id)
+			m.changes.Report = true
+			m.tryPlace(in)
+		}
+	}
+}
+
+// retry places what waits on one of some nodes, if it fits there.
+func (m *Machine) retry(in *instance, grown []sched.Candidate) {
+	if in.Bound || in.Leaving || in.Withdrawn || in.ended() {
+		m.waiting.Remove(in.id())
+		return
+	}
+	if m.asks.Pending(in.id()) || in.exclusive() && m.mustWait(in) {
+		return
+	}
+	if lost := m.nodes[in.Node]; in.stays() && (lost == nil || lost.Silent) && m.returns(in) {
+		return
+	}
+	if !slices.ContainsFunc(grown, func(cand sched.Candidate) bool {
+		return cand.Out == "" && in.demand.claim.Room.Fits(cand.Free.Max(api.Resources{}))
+	}) {
+		return // most that wait are too large for what was freed
+	}
+	if in.Node == "" && m.beyondShare(in) != nil {
+		m.beyond[in.id()] = true // since it came: it waits for that as well now
+		return
+	}
+	if in.Node == "" && m.tooLarge(in) != nil {
+		return
+	}
+	req := m.request(in)
+	if in.Node != "" {
+		req.Avoid = append(req.Avoid, string(in.Node))
+	}
+	best, ok := sched.PlaceBest(&req, grown, m.cfg.Plugin, in.seed())
+	switch {
+	case !ok || !m.together(&req, best.ID):
+	case in.Moving && in.exclusive() && in.Node != "":
+		m.stopFirst(in, api.ReasonDrained)
+	case in.Moving && in.Node != "":
+		m.decide(in, &req, api.NodeID(best.ID), api.ReasonDrained)
+	default:
+		m.decide(in, &req, api.NodeID(best.ID), in.cause)
+	}
+}

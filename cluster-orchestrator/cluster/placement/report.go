@@ -1,0 +1,298 @@
+package placement
+
+import (
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/membership"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/claims"
+	"github.com/treeline-edge/treeline/internal/lifecycle"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+// stopsLeased reports whether something that stops when cut off is on its way
+// off the node: it keeps its lease for as long as its stop_grace takes.
+func (m *Machine) stopsLeased(n *node) bool {
+	for id := range n.leaving {
+		if in := m.instances[id]; in != nil && in.Want.Spec.StopsWhenCutOff() {
+			return true
+		}
+	}
+	return false
+}
+
+// Alive takes a heartbeat after SetNode. digest is that of what the node reported about
+// itself. It costs the same whatever the cluster's size.
+func (m *Machine) Alive(id api.NodeID, a wire.Alive, r membership.Return, digest api.Digest) {
+	n := m.nodes[id]
+	n.ack = max(n.ack, a.Gen)
+	if r.Changed {
+		m.back(n, r)
+	}
+	if n.Purging && len(n.assigned) > 0 { // it was silent until now and still has instances
+		m.vacate(n)
+	}
+	if a.Gen > n.gen {
+		// It holds a generation that this cluster never reached: the store was restored
+		// from an older copy. Go on above it.
+		n.gen = a.Gen
+		m.touch(n)
+	}
+	if (a.Gen != n.gen || a.Desired != n.wanted) && !m.touched[id] && m.fx.Now.Sub(n.sentAt) >= resend {
+		m.sendWhole(n)
+	}
+	want := !n.synced
+	if a.Observed == n.known.Toggle(digest) {
+		n.differ, n.complete = 0, true
+		if a.Gen == n.gen {
+			m.settleLeaving(n)
+		}
+	} else if n.differ++; n.differ >= 2 {
+		n.differ, want = 0, true
+	}
+	if n.leased > 0 || want || m.stopsLeased(n) {
+		m.fx.ToNode(id, wire.Lease{Boot: n.Boot, Seq: a.Seq, Gen: n.gen, WantWhole: want})
+	}
+}
+
+// RestartNode begins to count the node's reports anew, after SetNode.
+func (m *Machine) RestartNode(id api.NodeID) {
+	n := m.nodes[id]
+	n.reportSeq, n.ack, n.synced, n.complete = 0, 0, false, false
+	m.refresh(n)
+}
+
+// Acknowledge takes what a report says about the desired set and about the reports before.
+// It returns false for a report that is not newer than the last one. DescribeNode and
+// Observe follow.
+func (m *Machine) Acknowledge(r wire.NodeReport) bool {
+	n := m.nodes[r.Node]
+	if r.Seq <= n.reportSeq {
+		return false
+	}
+	n.complete = r.Whole || n.complete && r.Seq == n.reportSeq+1
+	n.reportSeq = r.Seq
+	n.ack = max(n.ack, r.Gen)
+	return true
+}
+
+// Observe takes what a node observed. A report that is older than one before changes
+// nothing; what it alone had comes again with a whole one. It returns whether all that
+// the node has is known.
+func (m *Machine) Observe(r wire.NodeReport) (synced bool) {
+	n := m.nodes[r.Node]
+	if r.Whole {
+		n.synced, n.differ = r.Gen >= n.must, 0
+		present := make(map[api.InstanceID]bool, len(r.Observed))
+		for _, o := range r.Observed {
+			present[o.Instance] = true
+		}
+		for _, id := range step.Keys(n.observed) {
+			if !present[id] {
+				n.forget(id)
+			}
+		}
+	}
+	for _, o := range r.Observed {
+		m.nodeObserved(n, o)
+	}
+	if r.Gen == n.gen && n.complete {
+		m.settleLeaving(n)
+	}
+	m.refresh(n)
+	return n.synced
+}
+
+// MaxStrangers bounds what a node may report beyond what it was given.
+const MaxStrangers = 1000
+
+func (m *Machine) nodeObserved(n *node, o api.Observed) {
+	if n.assigned[o.Instance] == nil && !n.leaving[o.Instance] && len(n.observed) > len(n.assigned)+MaxStrangers {
+		return
+	}
+	if o.Stopped {
+		n.forget(o.Instance)
+	} else {
+		old, ok := n.observed[o.Instance]
+		if ok {
+			n.known = n.known.Toggle(old.Digest())
+		}
+		n.counts = n.counts || !slices.Equal(old.Devices, o.Devices)
+		n.observed[o.Instance] = o
+		n.placeChanged(o.Instance)
+		n.known = n.known.Toggle(o.Digest())
+		m.holdStranger(n, o.Instance)
+	}
+	// What a silent node said arrives late; it counts when the node is back.
+	if in := n.assigned[o.Instance]; in != nil && in.Epoch == o.Epoch && !o.Stopped && !n.Silent {
+		m.observed(n, in, o)
+	}
+	if in := m.instances[o.Instance]; in != nil && in.Leaving && !in.stilled && m.nothingRuns(in) {
+		in.stilled = true
+		m.show(in)
+	}
+}
+
+// nothingRuns reports whether each node that the withdrawn instance leaves has reported
+// that its processes have ended. Reports without the instance, or about an earlier
+// placement, do not count.
+func (m *Machine) nothingRuns(in *instance) bool {
+	for _, v := range in.Vacancies {
+		n := m.nodes[v.Node]
+		if n == nil {
+			return false
+		}
+		o, ok := n.observed[in.id()]
+		stopped := o.State == api.Failed && o.Reason == api.ReasonDeleted && o.ExitCode != nil
+		if !ok || o.Epoch != in.Epoch || !stopped && !api.Ended(o.State, o.Reason) {
+			return false
+		}
+	}
+	return in.Node == "" && len(in.Vacancies) > 0
+}
+
+// emptied notes, for a restart too, that what leaves the node takes no room there
+// any more.
+func (m *Machine) emptied(n *node, id api.InstanceID) {
+	in := m.instances[id]
+	if in == nil {
+		return
+	}
+	for i := range in.Vacancies {
+		at := n.observed[id].Address
+		if v := &in.Vacancies[i]; v.Node == n.Info.ID && !v.Claim.Equal(v.Claim.Ended(at)) {
+			v.Claim = v.Claim.Ended(at)
+			m.save(in)
+			m.freed(in)
+		}
+	}
+}
+
+// holdStranger books room for what the node has and was not given, or was given
+// before it fell silent.
+func (m *Machine) holdStranger(n *node, id api.InstanceID) {
+	room, ok := n.room[id]
+	if in := m.instances[id]; !ok && in != nil && in.Epoch.Root() == n.observed[id].Epoch.Root() {
+		room, ok = in.demand.claim, true
+	}
+	if o := n.observed[id]; api.Ended(o.State, o.Reason) {
+		if n.hold(id, room.Ended(o.Address)); n.leaving[id] && !m.leavesLater(n, id, o.Epoch) {
+			n.book(id, room.Ended(o.Address))
+			delete(n.unknown, id)
+			m.emptied(n, id)
+		}
+		return
+	}
+	if n.hold(id, room); !ok && n.leaving[id] {
+		n.unknown[id] = true
+	}
+}
+
+// leavesLater reports whether a later placement of the instance leaves the node than the
+// one that the node tells of: it may begin that one still.
+func (m *Machine) leavesLater(n *node, id api.InstanceID, told api.Epoch) bool {
+	in := m.instances[id]
+	return in != nil && slices.ContainsFunc(in.Vacancies, func(v vacancy) bool { return v.Node == n.Info.ID && told < v.Epoch })
+}
+
+func (n *node) forget(id api.InstanceID) {
+	old, ok := n.observed[id]
+	if !ok {
+		return
+	}
+	n.known = n.known.Toggle(old.Digest())
+	delete(n.observed, id)
+	n.counts = n.counts || len(old.Devices) > 0
+	n.placeChanged(id)
+	if n.assigned[id] == nil {
+		delete(n.room, id)
+	}
+}
+
+// settleLeaving frees the room of what has left the node: the node holds the
+// generation that took it away, and has nothing of it any more. A node whose
+// runtime does not answer cannot know that.
+func (m *Machine) settleLeaving(n *node) {
+	if len(n.leaving) == 0 || n.Info.RuntimeError != "" {
+		return
+	}
+	freed := false
+	for _, id := range step.Keys(n.leaving) {
+		if _, still := n.observed[id]; still {
+			continue
+		}
+		in := m.instances[id]
+		if in != nil && slices.ContainsFunc(in.Vacancies, func(v vacancy) bool {
+			return v.Node == n.Info.ID && (v.Gen > n.ack || v.Stays != nil)
+		}) {
+			continue
+		}
+		n.release(id)
+		freed = true
+		if in != nil {
+			m.dropVacancy(in, n.Info.ID)
+		}
+	}
+	if freed {
+		m.refresh(n)
+	}
+}
+
+// observed takes what the instance's own node says of its present placement.
+func (m *Machine) observed(n *node, in *instance, o api.Observed) {
+	switch o.State {
+	case api.NodeScheduled, api.Created, api.Running, api.Completed, api.Failed:
+	default:
+		return // not a node's to say
+	}
+	if in.State != o.State && !lifecycle.Leads(in.State, o.State) {
+		return // from outside: not ours to panic about
+	}
+	ended := api.Ended(o.State, o.Reason)
+	if in.ended() && (!ended || in.State != o.State) {
+		return // it is over; a late message does not revive it
+	}
+	// That the node reports this placement means that no earlier one is left.
+	delete(n.unknown, in.id())
+	n.room[in.id()] = in.demand.claim
+	grew := !in.Before.IsZero()
+	if in.Before = (claims.Claim{}); ended {
+		n.book(in.id(), in.demand.claim.Ended(o.Address))
+	} else {
+		n.book(in.id(), in.demand.claim)
+	}
+	n.republish(in.id(), in.demand.ports)
+	before, wasReady := in.view(), in.Ready
+	in.State, in.Reason, in.Detail, in.ExitCode = o.State, o.Reason, step.Clip(o.Detail), o.ExitCode
+	in.Restarts, in.Failures = o.Counts(in.Restarts, in.Failures)
+	if ended {
+		in.Moving, in.Strained, in.Violated = false, false, "" // it needs no better place
+	}
+	in.Address, in.Ready = o.Address, o.Ready
+	if !in.Moving && !in.Strained {
+		in.Offered = false
+		m.waiting.Remove(in.id())
+	}
+	if ended {
+		m.unreserve(in)
+	}
+	if o.State == api.Running || ended {
+		m.made(in)
+	}
+	// Whether it is ready is not the root's concern, but a restart must know.
+	if now := in.view(); grew || wasReady != in.Ready || now.Digest() != before.Digest() || now.Detail != before.Detail {
+		m.changed(in)
+		if grew || ended {
+			m.freed(in)
+		}
+	}
+	m.refresh(n)
+	if o.State != api.Failed {
+		return
+	}
+	switch o.Reason {
+	case api.ReasonTooManyFails, api.ReasonNoDevice, api.ReasonNetworkFull:
+		m.escalate(in, o.Reason)
+	}
+}

@@ -1,0 +1,103 @@
+package placement
+
+import (
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// Offered returns the share of capacity that the root may use, and what of that is free.
+func (m *Machine) Offered() (capacity, free api.Resources) {
+	capacity = Scaled(m.capacity, m.cfg.Share)
+	return capacity, capacity.Minus(m.used).Max(api.Resources{})
+}
+
+// Scaled returns a part of resources.
+func Scaled(r api.Resources, by float64) api.Resources {
+	if by == 1 {
+		return r
+	}
+	part := func(n int64) int64 { return int64(float64(n) * by) }
+	return api.Resources{
+		MilliCPU: part(r.MilliCPU), MemoryMB: part(r.MemoryMB), StorageMB: part(r.StorageMB),
+		InMbit: part(r.InMbit), OutMbit: part(r.OutMbit),
+	}
+}
+
+// shares reports whether an instance counts against the root's share.
+func (m *Machine) shares(in *instance) bool { return m.cfg.Share < 1 && !in.Local }
+
+// overShare says by what an instance of the root's goes beyond its share, or nil.
+func (m *Machine) overShare(in *instance) *api.Explanation {
+	r := m.beyondShare(in)
+	if r == nil {
+		return nil
+	}
+	nodes := len(m.nodes)
+	return &api.Explanation{
+		Considered: nodes, Nearest: r,
+		Causes: []api.Cause{{Constraint: r.Constraint, Count: nodes, Detail: "need " + r.Need + ", the root's share has " + r.Have + " left"}},
+	}
+}
+
+func (m *Machine) beyondShare(in *instance) *api.Rejection {
+	if !m.shares(in) || in.Reserved != "" {
+		return nil
+	}
+	_, free := m.Offered()
+	room := sched.Candidate{Level: sched.Nodes, Free: free, Rooms: []sched.Room{{Runtimes: []string{""}, Free: free, Largest: free}}}
+	res := sched.Place(&sched.Request{Needs: in.demand.claim.Room}, []sched.Candidate{room}, m.cfg.Plugin, 0)
+	if len(res.Rejected) == 0 {
+		return nil
+	}
+	r := res.Rejected[0]
+	r.Constraint = ConstraintShare
+	return &r
+}
+
+// Yields returns what the more urgent could get if the less urgent were preempted.
+func (m *Machine) Yields() (out []api.Yield) {
+	if !m.cfg.Preempt {
+		return nil
+	}
+	all := make([]api.Yield, urgencies)
+	some := false
+	var ways [urgencies]api.Resources
+	for u := range all {
+		all[u].Urgency = u
+	}
+	for _, n := range m.nodes {
+		if n.out() != "" {
+			continue
+		}
+		free := n.traits.capacity.Minus(n.used)
+		for u := range all {
+			would := free.Max(api.Resources{})
+			all[u].Free, all[u].Largest = all[u].Free.Plus(would), all[u].Largest.Max(would)
+			free = free.Plus(n.yields[u])
+			ways[u] = ways[u].Plus(n.yields[u])
+		}
+	}
+	left := Scaled(m.capacity, m.cfg.Share).Minus(m.used)
+	for u := 1; u < urgencies; u++ {
+		y := all[u]
+		left = left.Plus(ways[u-1]) // who makes way leaves of the share as well
+		if some = some || y.Free != all[0].Free; !some {
+			continue
+		}
+		if m.cfg.Share < 1 {
+			y.Free, y.Largest = y.Free.Min(left.Max(api.Resources{})), y.Largest.Min(left.Max(api.Resources{}))
+		}
+		out = append(out, y)
+	}
+	return out
+}
+
+// Candidates returns one candidate for each node. They are read only, and valid until the
+// next call of the Machine.
+func (m *Machine) Candidates() []sched.Candidate { return m.table.All() }
+
+// Version returns a number that grows with each change of a candidate.
+func (m *Machine) Version() uint64 { return m.version }
+
+// Sums returns the sums over all nodes that are not silent.
+func (m *Machine) Sums() Sums { return Sums{Capacity: m.capacity, Used: m.used} }

@@ -1,0 +1,204 @@
+package placement
+
+import (
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/effects"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/membership"
+	"github.com/treeline-edge/treeline/internal/lifecycle"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+// back takes over a node that is heard again after a silence, a broken connection or the
+// start of the cluster.
+func (m *Machine) back(n *node, r membership.Return) {
+	if r.Silent {
+		m.noteNode(n)
+	}
+	if r.Silent || r.First { // it may have fallen silent before the start
+		m.reclaim(n)
+	}
+	m.refresh(n)
+	if r.Silent && n.Draining {
+		m.evictAll(n)
+	}
+}
+
+// reclaim takes a returning node's instances as its own again where they were
+// not placed elsewhere meanwhile, and holds room for those that were.
+func (m *Machine) reclaim(n *node) {
+	for _, in := range n.sorted() {
+		if in.State == api.ClusterScheduled {
+			m.waiting.Remove(in.id())
+			in.Offered = false
+			m.unask(in)
+			m.unreserve(in)
+			m.become(in, lifecycle.NodeChosen, api.ReasonNone, "its node is back")
+			if o, ok := n.observed[in.id()]; ok && o.Epoch == in.Epoch {
+				m.observed(n, in, o)
+			}
+		}
+	}
+	for _, id := range step.Keys(n.observed) {
+		m.holdStranger(n, id)
+	}
+}
+
+// CallRoll asks those of the nodes that could take work for an immediate heartbeat.
+func (m *Machine) CallRoll(nodes []api.NodeID) {
+	for _, id := range nodes {
+		if n := m.nodes[id]; n.out() == "" {
+			m.fx.ToNode(id, wire.Lease{Boot: n.Boot, Gen: n.gen, Answer: true})
+		}
+	}
+}
+
+// Assigned returns how many instances are assigned to the node.
+func (m *Machine) Assigned(id api.NodeID) int { return len(m.nodes[id].assigned) }
+
+// Unsync discards how far the node's reports are known. It follows the SetNode by which
+// the node is silent: it may return with what it never reported.
+func (m *Machine) Unsync(id api.NodeID) { m.nodes[id].synced, m.nodes[id].complete = false, false }
+
+// Silent places the instances of a node elsewhere that fell silent. When the cluster
+// doubts its own connection, it waits for another dead time, and places them at a pace.
+func (m *Machine) Silent(id api.NodeID, doubt bool) {
+	n := m.nodes[id]
+	m.refresh(n)
+	leaving := step.Keys(n.leaving)
+	for _, id := range leaving {
+		if n.leave(id) {
+			m.touch(n)
+			n.drop[id] = true
+		}
+	}
+	if len(leaving) > 0 {
+		m.mustHold(n)
+	}
+	for _, id := range leaving {
+		n.release(id)
+		if in := m.instances[id]; in != nil {
+			m.dropVacancy(in, n.Info.ID)
+		}
+	}
+	m.refresh(n)
+	m.lost(n, doubt)
+}
+
+// acceptWithin is the time in which a node must acknowledge the desired set with an
+// instance that was lost elsewhere. A node that does not may be cut off as well.
+const acceptWithin = 500 * time.Millisecond
+
+// awaitAcceptance sets a timer to check a placement after a node's loss. An exclusive
+// instance is not placed elsewhere before its node is dead: the node may have accepted it.
+func (m *Machine) awaitAcceptance(in *instance, reason api.Reason) {
+	key := effects.Key{Kind: effects.Accept, Instance: in.id()}
+	if reason == api.ReasonNodeLost && !in.exclusive() {
+		m.fx.Timers.Set(key, m.fx.Now.Add(acceptWithin))
+	} else {
+		m.fx.Timers.Clear(key)
+	}
+}
+
+// Unaccepted returns the node of an instance that did not acknowledge its placement in
+// time. ok is false if it did, or has to no more.
+func (m *Machine) Unaccepted(id api.InstanceID) (on api.NodeID, ok bool) {
+	in := m.instances[id]
+	if in == nil {
+		return "", false
+	}
+	n := m.nodes[in.Node]
+	if n == nil || n.Silent || n.ack >= in.given || in.State != api.NodeScheduled || in.Leaving || in.Withdrawn {
+		return "", false
+	}
+	return in.Node, true
+}
+
+// PlaceElsewhere places an instance on another node, if there is one. Its own node drops
+// the instance if it turns out to be alive.
+func (m *Machine) PlaceElsewhere(id api.InstanceID) {
+	in := m.instances[id]
+	if req, best, ok := m.find(in, string(in.Node)); ok {
+		m.decide(in, &req, api.NodeID(best.ID), api.ReasonNodeLost)
+	}
+}
+
+func (m *Machine) lost(n *node, doubt bool) {
+	for _, in := range n.sorted() {
+		if in.ended() {
+			continue
+		}
+		if in.State != api.ClusterScheduled {
+			m.become(in, lifecycle.NodeLost, api.ReasonNodeLost, lostDetail)
+		}
+		if doubt {
+			m.held = append(m.held, in.id())
+			continue
+		}
+		m.displace(in)
+	}
+	if doubt && len(m.held) > 0 && !m.fx.Timers.Has(effects.Key{Kind: effects.Pace}) {
+		m.fx.Timers.Set(effects.Key{Kind: effects.Pace}, m.fx.Now.Add(m.dead))
+	}
+}
+
+// The pace at which the instances of many nodes that fell silent are placed again.
+const (
+	paceEvery = 500 * time.Millisecond
+	paceCount = 20
+)
+
+// answersSoon reports whether there is a node that takes no work only because it did not
+// answer the roll call in time, while its next heartbeat is not overdue.
+func (m *Machine) answersSoon() bool {
+	for _, n := range m.nodes {
+		if n.Suspect && n.Heard && !n.Silent && n.Answers && !n.Overdue(m.fx.Now, m.timing.Beat) {
+			return true
+		}
+	}
+	return false
+}
+
+// Pace places the next of the instances that wait since the cluster doubted its own
+// connection.
+func (m *Machine) Pace() {
+	for i := 0; i < paceCount && len(m.held) > 0; {
+		id := m.held[0]
+		m.held = m.held[1:]
+		in := m.instances[id]
+		if in == nil || in.Reason != api.ReasonNodeLost || in.State != api.ClusterScheduled || in.Leaving {
+			continue // its node is back, or nobody wants it any more
+		}
+		m.displace(in)
+		i++
+	}
+	if len(m.held) > 0 {
+		m.fx.Timers.Set(effects.Key{Kind: effects.Pace}, m.fx.Now.Add(paceEvery))
+	}
+}
+
+// displace places an instance of a silent node elsewhere. Where nothing else
+// fits, a non-exclusive one stays with its node, which may return.
+func (m *Machine) displace(in *instance) {
+	if in.Node == "" {
+		m.tryPlace(in)
+		return
+	}
+	req, best, ok := m.find(in, string(in.Node))
+	if ok {
+		m.decide(in, &req, api.NodeID(best.ID), api.ReasonNodeLost)
+		return
+	}
+	if m.useExisting(in, &req) {
+		return
+	}
+	if m.answersSoon() {
+		m.held = append(m.held, in.id())
+		m.fx.Timers.SetEarlier(effects.Key{Kind: effects.Pace}, m.fx.Now.Add(m.timing.Beat))
+		return
+	}
+	why := m.explanation(in, &req, false)
+	m.handBack(in, api.ReasonNodeLost, in.Detail+"; "+summary(why), &why)
+}

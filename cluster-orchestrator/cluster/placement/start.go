@@ -1,0 +1,71 @@
+package placement
+
+import (
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/effects"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+// StartNode goes on with a node after a start of the cluster.
+func (m *Machine) StartNode(id api.NodeID) {
+	n := m.nodes[id]
+	m.touch(n) // generations may have been lost: begin anew above them
+	if n.leased > 0 {
+		m.fx.ToNode(id, wire.Lease{Answer: true}) // its lease has run since before the start
+	}
+	m.refresh(n)
+}
+
+// Start goes on with all instances after a start of the cluster. Nothing is handed back to
+// the root before Settle: the nodes have not reported what they have.
+func (m *Machine) Start() {
+	for _, id := range step.Keys(m.instances) {
+		in := m.instances[id]
+		in.Vacancies = slices.DeleteFunc(in.Vacancies, func(v vacancy) bool { return m.nodes[v.Node] == nil })
+		for i := range in.Vacancies {
+			in.Vacancies[i].Gen = m.nodes[in.Vacancies[i].Node].gen
+		}
+		if in.Moving || in.Node == "" && !in.Leaving && !in.Withdrawn && !in.Bound {
+			m.waiting.Add(id)
+		}
+		m.made(in)
+		m.finish(in)
+	}
+	for _, in := range m.instances {
+		m.noteChanged(in)
+	}
+	m.settled = false
+	m.fx.Timers.Set(effects.Key{Kind: effects.Settle}, m.fx.Now.Add(m.dead))
+}
+
+// Settle ends the time after a start in which it is not known yet what the nodes have room
+// for.
+func (m *Machine) Settle() {
+	if m.settled {
+		return
+	}
+	m.settled = true
+	m.reasons = reasons{} // nothing was preempted before
+	m.fx.Timers.Clear(effects.Key{Kind: effects.Settle})
+	for _, id := range m.inTurn() {
+		if in := m.instances[id]; in != nil && in.Node == "" {
+			m.tryPlace(in)
+		}
+	}
+	for _, id := range step.Keys(m.nodes) {
+		if n := m.nodes[id]; n.Draining && n.Heard {
+			m.evictAll(n)
+		}
+	}
+}
+
+// Searched goes on with an instance for which something was measured, or whose time to
+// search is over.
+func (m *Machine) Searched(id api.InstanceID) {
+	if in := m.instances[id]; in != nil {
+		m.searched(in)
+	}
+}

@@ -1,0 +1,189 @@
+package placement
+
+import (
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// Nodes lists the cluster's nodes in the order of their ids, without Remaining.
+func (m *Machine) Nodes() []api.Node {
+	out := make([]api.Node, 0, len(m.nodes))
+	for _, id := range step.Keys(m.nodes) {
+		out = append(out, m.viewNode(m.nodes[id]))
+	}
+	return out
+}
+
+// Node is one node, if there is such.
+func (m *Machine) Node(id api.NodeID) (api.Node, bool) {
+	n := m.nodes[id]
+	if n == nil {
+		return api.Node{}, false
+	}
+	v := m.viewNode(n)
+	if n.Draining {
+		v.Remaining = m.remaining(n)
+	}
+	return v, true
+}
+
+func (m *Machine) viewNode(n *node) api.Node {
+	var reserved api.Resources
+	for id := range n.reserved {
+		reserved = reserved.Plus(n.booked[id].Room)
+	}
+	v := api.Node{
+		NodeInfo: n.Info, Cluster: m.cfg.Cluster, Status: n.Status(), Allocated: n.used.Minus(reserved), Reserved: reserved, Instances: len(n.assigned),
+		CPUUsed: int(n.CPUUsed), MemUsed: int(n.MemUsed), Joined: n.Joined,
+		Subnet: n.subnet, Coord: n.coord, Caps: n.Caps, Capped: n.Capped,
+	}
+	if n.Heard {
+		v.Heard = m.fx.Real(n.LastAlive)
+	}
+	v.Purging, v.PurgeError = n.Purging, n.Failing
+	return v
+}
+
+// IDs returns the ids of all instances in order.
+func (m *Machine) IDs() []api.InstanceID { return step.Keys(m.instances) }
+
+// Record returns a copy of the document of an instance, for tests and debugging.
+func (m *Machine) Record(id api.InstanceID) (r Record, ok bool) {
+	in := m.instances[id]
+	if in == nil {
+		return r, false
+	}
+	r = in.Record
+	r.Vacancies, r.Moves = slices.Clone(r.Vacancies), slices.Clone(r.Moves)
+	return r, true
+}
+
+// IsLocal reports whether the operator added the instance, and the root has not taken it
+// over.
+func (m *Machine) IsLocal(id api.InstanceID) bool {
+	in := m.instances[id]
+	return in != nil && in.Local
+}
+
+// Instances lists the cluster's instances, with their nodes, in the order of their ids.
+func (m *Machine) Instances() []api.Instance {
+	out := make([]api.Instance, 0, len(m.instances))
+	for _, id := range step.Keys(m.instances) {
+		in, _ := m.Instance(id)
+		out = append(out, in)
+	}
+	return out
+}
+
+// Instance is one instance, if the cluster has it.
+func (m *Machine) Instance(id api.InstanceID) (api.Instance, bool) {
+	in := m.instances[id]
+	if in == nil {
+		return api.Instance{}, false
+	}
+	o := in.view()
+	var devices []string
+	if n := m.nodes[in.Node]; n != nil {
+		devices = n.given(id)
+	}
+	return api.Instance{
+		ID: id, Service: id.Service(), Number: id.Number(), State: o.State, Reason: o.Reason, Detail: o.Detail,
+		Cluster: m.cfg.Cluster, Node: in.Node, Epoch: in.Epoch, Restarts: in.Restarts, Failures: in.Failures, ExitCode: in.ExitCode,
+		Spec: in.Want.SpecRev, Leaving: in.Leaving || in.Withdrawn, Address: in.Address,
+		Violated: o.Violated, Devices: devices,
+	}, true
+}
+
+// Why explains, node by node, where an instance could be placed now, and first of all
+// what holds it where it would fit. ok is false for an instance that the cluster does
+// not have.
+func (m *Machine) Why(id api.InstanceID) (ex api.Explanation, ok bool) {
+	in := m.instances[id]
+	if in == nil {
+		return api.Explanation{}, false
+	}
+	req := m.request(in)
+	res := m.rank(&req, in.seed())
+	if in.Node == "" && in.until.After(m.fx.Now) {
+		loosest := req.Loosest(!in.placing().linkedAway())
+		res = sched.SaySearching(res, m.rank(&loosest, in.seed()), m.fx.Real(in.until))
+	}
+	if n := m.nodes[in.Node]; n != nil { // it is not in its own way
+		res = m.rankOwn(&req, res, n, in)
+	}
+	return sched.Explain(held(res, in.Reserved, m.holds(in))), true
+}
+
+// What holds an instance where it would fit, as an explanation names it beside the
+// constraints of package sched.
+const (
+	ConstraintShare    = "share"     // it goes beyond Offer.Share
+	ConstraintBound    = "bound"     // it was handed back, and the root alone may offer it again
+	ConstraintEarlier  = "earlier"   // it must not run twice, and an earlier placement may run
+	ConstraintReserved = "reserved"  // room is kept for it until those have left that are leaving
+	ConstraintAsked    = "scheduler" // the scheduler outside is asked
+)
+
+// holds is what an instance without a node waits for, beside a node that it fits on.
+func (m *Machine) holds(in *instance) *api.Rejection {
+	switch {
+	case in.Node != "" || in.Leaving || in.Withdrawn || in.ended():
+	case in.Bound:
+		return &api.Rejection{Constraint: ConstraintBound, Need: "an offer of the root's", Have: "none since it was handed back"}
+	case in.exclusive() && m.mustWait(in):
+		return &api.Rejection{Constraint: ConstraintEarlier, Need: "its earlier placement ended", Have: "no word of that yet"}
+	case m.asks.Pending(in.id()):
+		return &api.Rejection{Constraint: ConstraintAsked, Need: "an answer of " + m.cfg.Asks, Have: "none yet"}
+	case in.Reserved != "":
+		return &api.Rejection{Constraint: ConstraintReserved, Need: "those gone who make way", Have: "some there still"}
+	case m.tooLarge(in) != nil:
+		return m.tooLarge(in)
+	default:
+		r := m.beyondShare(in)
+		if r != nil {
+			r.Have, r.Short = r.Have+" of the root's share", ""
+		}
+		return r
+	}
+	return nil
+}
+
+// held is a result in which what holds an instance is what rules out the nodes that
+// it would fit on, and the one where room is kept for it.
+func held(res sched.Result, kept api.NodeID, by *api.Rejection) sched.Result {
+	if by == nil {
+		return res
+	}
+	out := sched.Result{Rejected: slices.DeleteFunc(slices.Clone(res.Rejected), func(r api.Rejection) bool {
+		if r.Candidate != string(kept) {
+			return false
+		}
+		res.Ranked = append(res.Ranked, sched.Choice{ID: r.Candidate})
+		return true
+	})}
+	for _, choice := range res.Ranked {
+		r := *by
+		r.Candidate = choice.ID
+		out.Rejected = append(out.Rejected, r)
+	}
+	return out
+}
+
+// rankOwn has an instance's own node answer as if the instance were not there.
+func (m *Machine) rankOwn(req *sched.Request, res sched.Result, n *node, in *instance) sched.Result {
+	own := sched.Place(req, []sched.Candidate{m.without(n, in.id())}, m.cfg.Plugin, in.seed())
+	res.Ranked = append(slices.DeleteFunc(res.Ranked, func(x sched.Choice) bool { return x.ID == string(in.Node) }), own.Ranked...)
+	res.Rejected = append(slices.DeleteFunc(res.Rejected, func(x api.Rejection) bool { return x.Candidate == string(in.Node) }), own.Rejected...)
+	return res
+}
+
+// WhyOf is Why for an instance that the cluster does not have, because the root
+// never offered it.
+func (m *Machine) WhyOf(r api.WhyRequest) api.Explanation {
+	in := m.asked(&r)
+	req := m.requestOf(in.placing())
+	return sched.Explain(held(m.rank(&req, in.seed()), "", m.holds(in)))
+}

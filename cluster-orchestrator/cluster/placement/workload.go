@@ -1,0 +1,62 @@
+package placement
+
+import (
+	"fmt"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Workload is the operator's policy on the memory and processor of one instance. A part
+// of 0 is not set.
+type Workload struct {
+	Reserve api.Resources // reserved if the SLA names none
+	Limit   api.Resources // the limit on its node if the SLA names none
+	Most    api.Resources // the most that an SLA may name
+}
+
+// ConstraintWorkload rejects an instance that asks for more than Workload.Most.
+const ConstraintWorkload = "workload"
+
+// filled returns the SLA with the memory and processor of r where it names none.
+func filled(m api.Microservice, r api.Resources) api.Microservice {
+	if m.Memory == 0 {
+		m.Memory = r.MemoryMB
+	}
+	if m.VCPUs == 0 {
+		m.VCPUs = float64(r.MilliCPU) / 1000
+	}
+	return m
+}
+
+// demandOf returns the demand of an SLA in this cluster.
+func (m *Machine) demandOf(id api.InstanceID, sla *api.Microservice) demand {
+	spec := filled(*sla, m.cfg.Workload.Reserve)
+	return demandOf(id, &spec)
+}
+
+// tooLarge returns the rejection of an instance that asks for more than Workload.Most,
+// else nil. It does not apply to an instance that is placed already.
+func (m *Machine) tooLarge(in *instance) *api.Rejection {
+	most := m.cfg.Workload.Most
+	if m := in.Want.Spec.Memory; most.MemoryMB > 0 && m > most.MemoryMB {
+		return &api.Rejection{
+			Constraint: ConstraintWorkload, Need: fmt.Sprintf("memory of %d MiB", m),
+			Have: fmt.Sprintf("at most %d MiB for one workload (workload.max_memory of the cluster)", most.MemoryMB), Shortfall: 1,
+		}
+	}
+	if m := in.Want.Spec.VCPUs; most.MilliCPU > 0 && m*1000 > float64(most.MilliCPU) {
+		return &api.Rejection{
+			Constraint: ConstraintWorkload, Need: fmt.Sprintf("vcpus of %g", m),
+			Have: fmt.Sprintf("at most %g for one workload (workload.max_vcpus of the cluster)", float64(most.MilliCPU)/1000), Shortfall: 1,
+		}
+	}
+	return nil
+}
+
+// refusal explains a rejection that does not depend on the nodes.
+func (m *Machine) refusal(r *api.Rejection) *api.Explanation {
+	return &api.Explanation{
+		Considered: len(m.nodes), Nearest: r,
+		Causes: []api.Cause{{Constraint: r.Constraint, Count: len(m.nodes), Detail: "need " + r.Need + ", " + r.Have}},
+	}
+}

@@ -1,0 +1,240 @@
+package nodelink
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/apishare"
+	"github.com/treeline-edge/treeline/internal/bounds"
+	"github.com/treeline-edge/treeline/internal/call"
+	"github.com/treeline-edge/treeline/internal/enrol"
+	"github.com/treeline-edge/treeline/internal/identity"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/internal/refusals"
+	"github.com/treeline-edge/treeline/internal/streams"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+const maxProblem = 64 << 10 // bytes of a problem that a node sends instead of a stream
+
+// ServerOptions configure a Server.
+type ServerOptions struct {
+	Cluster   api.ClusterID
+	Authority func() *ca.Authority // the cluster's, as it is now
+	Tokens    *jointoken.Store
+	Members   *Members
+	Streams   *streams.Registry
+	Admit     func(context.Context, cluster.Input) error // passes cluster.JoinNode on and returns when it is stored
+	// Purging records the question of a node whether it is to purge itself, and returns the
+	// answer. Left removes a node that has deleted its data; it may be called twice.
+	Purging func(context.Context, api.NodeID, wire.NodePurging) (bool, error)
+	Left    func(context.Context, api.NodeID) error
+	MQTT    string           // the broker's URL for nodes; empty: this port
+	Brokers []string         // where nodes find the broker, as wire.Desired has it
+	Now     func() time.Time // time.Now
+	Log     *slog.Logger     // slog.Default
+}
+
+// Server serves nodes over HTTP: joins, renewals, purges and streams.
+type Server struct {
+	opt    ServerOptions
+	mux    *http.ServeMux
+	shares *apishare.Shares
+}
+
+// NewServer makes a Server.
+func NewServer(o ServerOptions) *Server {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	d := &Server{opt: o, mux: http.NewServeMux(), shares: apishare.New(apishare.Options{Now: o.Now})}
+	d.mux.Handle("POST /v1/join/node", &enrol.Server[wire.JoinNode, wire.NodeJoined]{
+		Shares: d.shares, Refused: refusals.New(o.Log, "node not let in"), Admit: d.joinNode,
+		Describe: func(req wire.JoinNode) []any { return []any{"node", req.Info.ID, "hostname", req.Info.Hostname} },
+	})
+	d.mux.HandleFunc("POST /v1/node/renew", d.asNode(d.renew))
+	d.mux.HandleFunc("POST /v1/node/brokers", d.asNode(func(w http.ResponseWriter, _ *http.Request, _ api.NodeID) error {
+		call.WriteJSON(w, wire.NodeBrokers{Brokers: o.Brokers})
+		return nil
+	}))
+	d.mux.HandleFunc("POST /v1/node/purge", d.asNode(d.purge))
+	d.mux.HandleFunc("POST /v1/node/left", d.asNode(d.left))
+	d.mux.HandleFunc("POST /v1/node/streams/{id}", d.asNode(d.stream))
+	return d
+}
+
+// Handler serves /v1/join/node and /v1/node/.
+func (d *Server) Handler() http.Handler { return d.mux }
+
+// joinNode admits a node. Each step is repeatable.
+func (d *Server) joinNode(ctx context.Context, req wire.JoinNode) (wire.NodeJoined, error) {
+	tok, err := jointoken.Parse(req.Token)
+	if err != nil {
+		return wire.NodeJoined{}, err
+	}
+	csr, key, err := enrol.ParseRequest(req.CSR)
+	if err != nil {
+		return wire.NodeJoined{}, err
+	}
+	info := req.Info
+	if _, bad, _ := bounds.Take(info); bad.Total > 0 {
+		return wire.NodeJoined{}, fmt.Errorf("node's description: %w", bad.Err())
+	}
+	if info.ID == identity.ClusterCN {
+		return wire.NodeJoined{}, fmt.Errorf("node name %q is reserved, choose another: %w", info.ID, api.ErrInvalid)
+	}
+	if had, ok := d.opt.Members.holds(info.ID); info.ID != "" && ok && had != key {
+		return wire.NodeJoined{}, taken(info.ID) // before it costs the token a use
+	}
+	name, rec, err := d.opt.Tokens.Redeem(ctx, jointoken.Claim{
+		Secret: tok.Secret, Scope: jointoken.ForNode, Cluster: d.opt.Cluster, Key: key, Name: string(info.ID), Else: string(nameFor(info.Hostname)),
+	})
+	if err != nil {
+		return wire.NodeJoined{}, err
+	}
+	info.ID = api.NodeID(name)
+	if err := d.shares.Certificate(string(info.ID.Addr())); err != nil {
+		return wire.NodeJoined{}, err
+	}
+	now := d.opt.Now()
+	if err := d.opt.Members.admit(ctx, info.ID, key, now); err != nil {
+		return wire.NodeJoined{}, err
+	}
+	if err := d.opt.Admit(ctx, cluster.JoinNode{Info: info, Token: rec.ID}); err != nil {
+		return wire.NodeJoined{}, err
+	}
+	out, err := d.sign(csr, info.ID)
+	if err != nil {
+		return wire.NodeJoined{}, err
+	}
+	d.opt.Log.Info("node joined", "node", info.ID, "hostname", info.Hostname, "capacity", info.Capacity, "token", rec.ID)
+	return out, nil
+}
+
+func (d *Server) sign(csr []byte, n api.NodeID) (wire.NodeJoined, error) {
+	chain, err := d.opt.Authority().SignNode(d.opt.Now(), csr, n)
+	if err != nil {
+		return wire.NodeJoined{}, err
+	}
+	return wire.NodeJoined{ID: n, Cluster: d.opt.Cluster, Chain: string(ca.EncodeChain(chain)), MQTT: d.opt.MQTT}, nil
+}
+
+// nameFor returns an unused name: the host's name and a few random letters.
+func nameFor(hostname string) api.NodeID {
+	host, _, _ := strings.Cut(strings.ToLower(hostname), ".")
+	host = strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' {
+			return r
+		}
+		return '-'
+	}, host)
+	if host = strings.Trim(host[:min(len(host), 48)], "-"); host == "" {
+		host = "node"
+	}
+	return api.NodeID(host + "-" + strings.ToLower(rand.Text()[:6]))
+}
+
+func (d *Server) renew(w http.ResponseWriter, r *http.Request, n api.NodeID) error {
+	if err := d.shares.Certificate(string(n.Addr())); err != nil {
+		return err
+	}
+	var req wire.Renew
+	if err := call.ReadJSON(w, r, &req); err != nil {
+		return err
+	}
+	csr, _, err := enrol.ParseRequest(req.CSR)
+	if err != nil {
+		return err
+	}
+	out, err := d.sign(csr, n)
+	if err != nil {
+		return err
+	}
+	call.WriteJSON(w, out)
+	return nil
+}
+
+// purge answers whether the node of the client certificate is to delete its workloads,
+// keys and data. The order is given here alone, not over the broker, which may retain or
+// repeat messages. Certificates from before the node's latest join are refused.
+func (d *Server) purge(w http.ResponseWriter, r *http.Request, n api.NodeID) error {
+	var req wire.NodePurging
+	if err := call.ReadJSON(w, r, &req); err != nil {
+		return err
+	}
+	ordered, err := d.opt.Purging(r.Context(), n, req)
+	if err != nil {
+		return err
+	}
+	call.WriteJSON(w, wire.NodePurge{Purge: ordered})
+	return nil
+}
+
+// left removes the node of the client certificate, which reports that it has deleted its
+// data.
+func (d *Server) left(w http.ResponseWriter, r *http.Request, n api.NodeID) error {
+	if err := d.opt.Left(r.Context(), n); err != nil {
+		return err
+	}
+	d.opt.Log.Info("node has purged itself and is removed", "node", n)
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// stream passes the body of a request that a node dialled out to whoever waits for it.
+func (d *Server) stream(w http.ResponseWriter, r *http.Request, n api.NodeID) error {
+	id, from := r.PathValue("id"), string(n.Addr())
+	if t, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); t == "application/problem+json" {
+		text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxProblem))
+		if err != nil {
+			return fmt.Errorf("read the problem: %w: %w", err, api.ErrInvalid)
+		}
+		if err := d.opt.Streams.Fail(id, from, call.ParseProblem(t, http.StatusServiceUnavailable, text)); err != nil {
+			return err
+		}
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Time{})
+	err := d.opt.Streams.Deliver(r.Context(), id, from, r.Body)
+	_ = rc.SetReadDeadline(time.Unix(1, 0)) // ends a read that is under way
+	if r.Context().Err() != nil {
+		return nil
+	}
+	if err == nil {
+		w.WriteHeader(http.StatusNoContent)
+	}
+	return err
+}
+
+// asNode serves requests with the certificate of a member.
+func (d *Server) asNode(serve func(http.ResponseWriter, *http.Request, api.NodeID) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		err := apishare.DoPeer(d.shares, r, d.peer, func(r *http.Request, n api.NodeID) error { return serve(w, r, n) })
+		if err != nil {
+			d.opt.Log.Debug("request of a node refused", "from", r.RemoteAddr, "path", r.URL.Path, "err", err)
+			call.Write(w, err)
+		}
+	}
+}
+
+func (d *Server) peer(r *http.Request) (api.NodeID, error) {
+	if r.TLS == nil {
+		return "", fmt.Errorf("no client certificate, a node must show its own: %w", api.ErrUnauthenticated)
+	}
+	return d.opt.Members.Node(*r.TLS)
+}

@@ -1,0 +1,55 @@
+package wire
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// StreamRequest asks the level below to dial a stream out: bulk bytes never ride
+// on MQTT and nobody dials a cluster or a node. The asked side opens
+// POST <streams>/<id> at the asking side and sends the bytes as the body. For
+// "api" those are a whole HTTP/1.1 response.
+type StreamRequest struct {
+	ID       string         `json:"id"`   // unguessable, used once
+	Kind     string         `json:"kind"` // "logs", "api", "net"
+	Instance api.InstanceID `json:"instance,omitempty"`
+	Epoch    api.Epoch      `json:"epoch,omitempty"`
+	Follow   bool           `json:"follow,omitempty"`
+	Tail     int            `json:"tail,omitempty"` // lines from the end; -1 all
+	Method   string         `json:"method,omitempty"`
+	Path     string         `json:"path,omitempty"` // api: the request at the cluster's own API, with query; net: at the node's netmanager's
+	Body     []byte         `json:"body,omitempty"`
+	// For identifies the tenant and, by a digest, the person that the stream is for, so
+	// that lower tiers can divide their resources fairly. It is not a credential. Empty:
+	// unknown.
+	For string `json:"for,omitempty"`
+	// Token is set between root and cluster only. The root delegates it for this request
+	// (see CallObject), and the cluster accepts it once.
+	Token string `json:"token,omitempty"`
+}
+
+// CallObject returns a text that identifies the request, to which the root binds the
+// token that it delegates: a cluster refuses the token with another request.
+func (r StreamRequest) CallObject() string {
+	what := fmt.Sprintf("%s %s %d %t %d %s %s", r.Kind, r.Instance, r.Epoch, r.Follow, r.Tail, r.Method, r.Path)
+	sum := sha256.Sum256(r.Body)
+	return what + " " + base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
+// Revocations are the delegated tokens that have become invalid, as the root sends
+// them to its clusters.
+type Revocations struct {
+	Floor   int64        `json:"floor"` // tokens with this mark or a lower one are invalid
+	Mark    int64        `json:"mark"`  // the highest mark so far
+	Entries []Revocation `json:"entries,omitempty"`
+}
+
+// Revocation makes the tokens of one holder with this mark or a lower one invalid. Of is
+// a digest of the holder: a user, a personal token, or all users of a topmost tenant.
+type Revocation struct {
+	Of   string `json:"of"`
+	Mark int64  `json:"mark"`
+}

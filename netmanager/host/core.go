@@ -1,0 +1,197 @@
+// Package host connects the overlay core to the machine: to the node engine's socket, the
+// tunnel, the relay, the resolver and the metrics. Package kernel below it carries out what
+// the core orders in the kernel, workloads watches the attached workloads, machine finds the
+// machine's addresses, and credentials reads the node's certificate. Nothing here decides
+// what the network should be.
+package host
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/loop"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/netmanager/overlay"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// Core gives adapters access to the overlay core, which the loop in it owns. Its methods
+// are safe for concurrent use.
+//
+// While the store takes no saves the core still steps the inputs whose result needs no save
+// to be right after a restart, because others repeat them: what the cluster, peers and the
+// kernel report. New flows therefore begin on a full disk too.
+type Core struct {
+	core *overlay.Core // read on the loop's goroutine only
+	loop *loop.Loop[overlay.Input]
+	log  *slog.Logger
+	send func([]wire.Envelope) // set by Run, called on the loop's goroutine
+
+	mu sync.Mutex // guards kept, and the order of what is posted
+	// kept has the newest of each input that nobody repeats, while the loop takes none.
+	kept map[any]overlay.Input
+}
+
+// NewCore returns the core with its loop, which Run starts. After each batch of inputs
+// observe is called on the loop's goroutine; leased says whether the core has a lease.
+func NewCore(core *overlay.Core, st store.Store, log *slog.Logger, observe func(s loop.Sample, leased bool)) *Core {
+	return newCore(core, core, st, log, observe)
+}
+
+// newCore steps stepped and reads core; in tests these differ.
+func newCore(core *overlay.Core, stepped step.Core[overlay.Input], st store.Store, log *slog.Logger, observe func(loop.Sample, bool)) *Core {
+	c := &Core{core: core, log: log, kept: map[any]overlay.Input{}}
+	c.loop = loop.New(stepped, st, func(all []wire.Envelope) { c.send(all) }, loop.Options[overlay.Input]{
+		Tick: overlay.Tick{}, Log: log, Queue: 4096, Batch: 256, WhenFull: needsNoSave,
+		Observe: func(s loop.Sample) {
+			c.repost()
+			_, leased := core.Lease()
+			observe(s, leased)
+		},
+	})
+	return c
+}
+
+// Run steps the core until ctx ends, and hands what it sends to send, which must not block.
+func (c *Core) Run(ctx context.Context, send func([]wire.Envelope)) error {
+	c.send = send
+	return c.loop.Run(ctx)
+}
+
+// unsavedPause is how long a process is silent when the number of its start cannot be
+// saved. The number then comes from the clock in seconds, so the next start has another.
+const unsavedPause = 1100 * time.Millisecond
+
+// Start begins the core's life. It succeeds on a full disk too, because the workloads'
+// tunnels depend on it.
+func (c *Core) Start(ctx context.Context) error {
+	err := c.loop.Do(ctx, overlay.Start{}, nil)
+	if !unsaved(err) {
+		return err
+	}
+	c.log.Warn("start number not saved", "err", err)
+	select {
+	case <-time.After(unsavedPause):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Do steps the core with an input; see loop.Loop.Do.
+func (c *Core) Do(ctx context.Context, in overlay.Input, after func(*overlay.Core)) error {
+	return c.loop.Do(ctx, in, func() {
+		if after != nil {
+			after(c.core)
+		}
+	})
+}
+
+// Read runs fn with the core on the loop's goroutine; see loop.Loop.Read.
+func (c *Core) Read(ctx context.Context, fn func(*overlay.Core)) error {
+	return c.loop.Read(ctx, func() { fn(c.core) })
+}
+
+// Plane returns everything that the kernel should hold.
+func (c *Core) Plane(ctx context.Context) (s plane.State, err error) {
+	err = c.Read(ctx, func(o *overlay.Core) { s = o.Plane() })
+	return s, err
+}
+
+// Attachments returns the attached workloads.
+func (c *Core) Attachments(ctx context.Context) (all []wire.Attach, err error) {
+	err = c.Read(ctx, func(o *overlay.Core) { all = o.Attachments() })
+	return all, err
+}
+
+// needsNoSave reports whether an input may be stepped while the store takes no saves:
+// every input but those whose answer promises that the result is durable.
+func needsNoSave(in overlay.Input) bool {
+	switch in.(type) {
+	case overlay.Start, overlay.Attach, overlay.Detach:
+		return false
+	}
+	return true
+}
+
+// keepAs returns the key under which an input is kept while the loop takes none; a later
+// input replaces an earlier one of the same key. Nil means that the input is not kept, since
+// it repeats itself: packets, questions, handshakes and measurements do.
+func keepAs(in overlay.Input) any {
+	switch in := in.(type) {
+	case overlay.Link:
+		return "link"
+	case overlay.Self:
+		return "self"
+	case overlay.Path:
+		return in.Key
+	case overlay.Ready, overlay.Exited:
+		return in
+	}
+	return nil
+}
+
+// Post hands an input to the core. It never blocks.
+func (c *Core) Post(in overlay.Input) { c.Offer(in) }
+
+// Offer is Post, and reports whether the core steps the input now or later.
+func (c *Core) Offer(in overlay.Input) bool {
+	key := keepAs(in)
+	if key == nil {
+		return c.loop.Offer(in)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.repostLocked() || !c.loop.Offer(in) {
+		c.kept[key] = in
+	}
+	return true
+}
+
+// repost posts the kept inputs, and reports whether none is left.
+func (c *Core) repost() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.repostLocked()
+}
+
+func (c *Core) repostLocked() bool {
+	for key, in := range c.kept {
+		if !c.loop.Offer(in) {
+			return false
+		}
+		delete(c.kept, key)
+	}
+	return true
+}
+
+// Learn steps the core with an input that it also accepts while the store takes no saves.
+// It returns when the core has stepped it.
+func (c *Core) Learn(ctx context.Context, in overlay.Input) error {
+	err := c.loop.Do(ctx, in, nil)
+	if unsaved(err) && c.Offer(in) { // it may have been stepped before: repetition is harmless
+		err = c.loop.Read(ctx, func() {})
+	}
+	return err
+}
+
+// LearnInOrder is Learn, after all inputs that are kept. It fails while the loop takes none.
+func (c *Core) LearnInOrder(ctx context.Context, in overlay.Input) error {
+	if !c.repost() {
+		return cmp.Or(c.loop.Stalled(), fmt.Errorf("the core takes no inputs: %w", api.ErrUnavailable))
+	}
+	return c.Learn(ctx, in)
+}
+
+// unsaved reports whether an input failed because the store takes no saves.
+func unsaved(err error) bool {
+	return errors.Is(err, api.ErrFull) || errors.Is(err, api.ErrUnavailable)
+}

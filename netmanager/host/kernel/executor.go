@@ -1,0 +1,295 @@
+// Package kernel makes the kernel what the overlay core wants: devices and routes by package
+// link, and a data plane, eBPF or nftables.
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/dataplane"
+	"github.com/treeline-edge/treeline/netmanager/overlay"
+	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+	"github.com/treeline-edge/treeline/netmanager/pathmanager"
+)
+
+// The pauses between attempts to sync the kernel.
+const (
+	minPause = 100 * time.Millisecond
+	maxPause = 5 * time.Second
+)
+
+// Core is the overlay core as the executor uses it.
+type Core interface {
+	// Plane returns everything that the kernel should hold.
+	Plane(context.Context) (plane.State, error)
+	// Post hands an input to the core. It does not block.
+	Post(overlay.Input)
+}
+
+// Options are what an executor works on. None of the methods and functions blocks, but for
+// Open and the core's Plane.
+type Options struct {
+	Core    Core
+	Open    func() (dataplane.Plane, error)
+	Devices *Devices
+	Packets interface { // the packet queue
+		Release(remote netip.Addr)
+		Refuse(local, remote netip.Addr, denied bool)
+	}
+	Names interface{ Answered(name string) } // the resolver
+	Peers interface {                        // the path manager
+		Tell(api.PeerKey, pathmanager.Message)
+	}
+	// Used receives what the data plane has counted, when the core asks for it.
+	Used func(plane.Usage)
+	// Synced receives why the kernel is not what the core wants; nil means that it is.
+	Synced func(error)
+	Log    *slog.Logger
+}
+
+// Executor carries out the core's orders one after the other: a queued packet is released
+// only when the data plane has its route. When the kernel refuses an order the executor
+// syncs the whole state, repeatedly, until the kernel accepts it.
+type Executor struct {
+	Options
+
+	// The fields below are Run's.
+	plane     dataplane.Plane
+	endpoints map[netip.Addr]plane.Endpoint // that the core wants
+	leased    bool                          // the kernel was synced with a lease
+
+	mu     sync.Mutex // guards queue
+	queue  []any
+	filled chan struct{}
+}
+
+// NewExecutor returns an executor that takes orders, and carries them out in Run.
+func NewExecutor(o Options) *Executor {
+	return &Executor{Options: o, endpoints: map[netip.Addr]plane.Endpoint{}, filled: make(chan struct{}, 1)}
+}
+
+type (
+	// barrier is closed when the orders before it are carried out.
+	barrier chan struct{}
+	// resync syncs the whole state.
+	resync struct{}
+	// connect creates an instance's device, and answers once.
+	connect struct {
+		address netip.Addr
+		done    chan error
+	}
+)
+
+// maxOrders bounds the orders that wait while the kernel refuses what it is given:
+// workloads make the core order more and more.
+const maxOrders = 8192
+
+// compact reduces the orders to few: one sync of the whole state, each question once, and
+// the callers that wait, who are answered after the sync. It drops orders about queued
+// packets, which have waited too long, and messages to peers, which are repeated.
+func compact(queue []any) []any {
+	out := []any{resync{}}
+	asked := map[any]bool{}
+	for _, m := range queue {
+		switch m.(type) {
+		case connect, barrier:
+			out = append(out, m)
+		case overlay.Ask, overlay.Count:
+			if !asked[m] {
+				asked[m] = true
+				out = append(out, m)
+			}
+		}
+	}
+	return out
+}
+
+// Order queues an order of the core. It does not block.
+func (x *Executor) Order(m any) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.queue = append(x.queue, m); len(x.queue) >= maxOrders {
+		x.queue = compact(x.queue)
+	}
+	select {
+	case x.filled <- struct{}{}:
+	default:
+	}
+}
+
+// Resync queues a sync of the whole state, as after a change of the machine's networks, on
+// which the closed networks depend.
+func (x *Executor) Resync() { x.Order(resync{}) }
+
+// Wait returns when all orders before it are carried out, or ctx ends.
+func (x *Executor) Wait(ctx context.Context) error {
+	b := make(barrier)
+	x.Order(b)
+	select {
+	case <-b:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Connect creates the device of an instance that Devices.Want named.
+func (x *Executor) Connect(ctx context.Context, a netip.Addr) error {
+	c := connect{a, make(chan error, 1)}
+	x.Order(c)
+	select {
+	case err := <-c.done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the kernel: %w: %w", api.ErrTimeout, ctx.Err())
+	}
+}
+
+// Run opens the data plane, syncs it, and carries out orders until ctx ends.
+func (x *Executor) Run(ctx context.Context) error {
+	p, err := x.Open()
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	x.plane = p
+	x.sync(ctx, nil)
+	for {
+		select {
+		case <-x.filled:
+		case <-ctx.Done():
+			return nil
+		}
+		x.mu.Lock()
+		all := x.queue
+		x.queue = nil
+		x.mu.Unlock()
+		for _, m := range all {
+			if x.carryOut(ctx, m); ctx.Err() != nil {
+				return nil
+			}
+		}
+	}
+}
+
+func (x *Executor) carryOut(ctx context.Context, m any) {
+	switch m := m.(type) {
+	case plane.Change:
+		var err error
+		switch {
+		case x.leased:
+			if err = x.change(ctx, m); err == nil {
+				return
+			}
+		case m.Node == nil || !m.Node.Subnet.IsValid():
+			return
+		}
+		x.sync(ctx, err)
+	case overlay.Ask:
+		u, err := x.plane.Usage(ctx)
+		if err != nil {
+			x.Log.Warn("read usage of the data plane failed", "err", err)
+			return
+		}
+		x.Used(u)
+		x.Core.Post(overlay.Used{Usage: u})
+	case overlay.Release:
+		x.Packets.Release(m.Remote)
+	case overlay.Refuse:
+		x.Packets.Refuse(m.Local, m.Remote, m.Denied)
+	case overlay.Answered:
+		x.Names.Answered(m.Name)
+	case overlay.Count:
+		n, err := x.plane.Traffic(ctx)
+		if err != nil {
+			x.Log.Warn("read traffic of kernel paths failed", "err", err)
+		}
+		x.Core.Post(overlay.Counted{Peers: n})
+	case overlay.TunnelTerms:
+		x.Peers.Tell(m.Key, m.Terms)
+	case overlay.TunnelHeed:
+		x.Peers.Tell(m.Key, notice.Ack{Serial: m.Serial})
+	case barrier:
+		close(m)
+	case resync:
+		x.sync(ctx, nil)
+	case connect:
+		m.done <- x.connect(ctx, m.address)
+	}
+}
+
+// connect creates an instance's device, and adds a new one to the data plane.
+func (x *Executor) connect(ctx context.Context, a netip.Addr) error {
+	created, err := x.Devices.connect(a)
+	e, ok := x.endpoints[a]
+	if err != nil || !ok || !created {
+		return err
+	}
+	if err := x.plane.Apply(ctx, plane.Change{SetEndpoints: []plane.Endpoint{e}}); err != nil {
+		x.sync(ctx, err)
+	}
+	return nil
+}
+
+// change creates devices before it adds them to the data plane, and deletes them after it
+// has removed them from there.
+func (x *Executor) change(ctx context.Context, c plane.Change) error {
+	for _, a := range c.DropEndpoints {
+		delete(x.endpoints, a)
+	}
+	for _, e := range c.SetEndpoints {
+		x.endpoints[e.Address] = e
+	}
+	c, err := x.Devices.prepare(c)
+	if err != nil {
+		return err
+	}
+	if err := x.plane.Apply(ctx, c); err != nil {
+		return err
+	}
+	return x.Devices.tidy(c)
+}
+
+// sync gives the kernel the whole state until it accepts it. cause is why; nil means that
+// nothing failed.
+func (x *Executor) sync(ctx context.Context, cause error) {
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		if cause != nil {
+			x.Synced(cause)
+			x.Log.Warn("kernel out of sync, syncing again", "err", cause, "retry_in", pause)
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+				return
+			}
+		}
+		s, err := x.Core.Plane(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if x.leased = s.Node.Subnet.IsValid(); err == nil && !x.leased {
+			x.Synced(nil) // without a lease, what an earlier start left stays
+			return
+		}
+		if err == nil {
+			clear(x.endpoints)
+			for _, e := range s.Endpoints {
+				x.endpoints[e.Address] = e
+			}
+			s, err = x.Devices.sync(s)
+		}
+		if err == nil {
+			err = x.plane.Sync(ctx, s)
+		}
+		if cause = err; cause == nil {
+			x.Synced(nil)
+			return
+		}
+	}
+}

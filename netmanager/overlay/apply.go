@@ -1,0 +1,248 @@
+package overlay
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/netmanager/overlay/kernelpath"
+	"github.com/treeline-edge/treeline/netmanager/overlay/measure"
+	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peers"
+	"github.com/treeline-edge/treeline/netmanager/overlay/services"
+	"github.com/treeline-edge/treeline/netmanager/overlay/sorted"
+)
+
+// staleMeasurement is the age of a peer's round trip at which one that TCP observed
+// replaces it. The tunnel's probes are more precise, but stop when the tunnel is idle.
+const staleMeasurement = 30 * time.Second
+
+func (c *Core) applyServices(ch services.Changes) {
+	t := &c.table.Touched
+	for _, id := range ch.Services {
+		t.Services[id] = struct{}{}
+	}
+	for _, id := range ch.Access {
+		t.Access[id] = struct{}{}
+	}
+	for _, a := range ch.Sources {
+		t.Sources[a] = struct{}{}
+	}
+	for _, a := range ch.Ended {
+		c.end(a)
+	}
+	for _, k := range ch.Released {
+		c.peers.Release(k)
+	}
+	for _, id := range ch.Backends {
+		c.weigh(id, api.PeerKey{}, false)
+	}
+	for _, s := range ch.Subscribe {
+		if s.Service != "" {
+			c.settle(c.subscriptionsTo(s.Service))
+		} else {
+			c.settle(c.subs.At(s.Address))
+		}
+	}
+}
+
+// end ends the flows to a remote instance.
+func (c *Core) end(a netip.Addr) {
+	if c.services.IsInstance(a) && !c.endpoints.Has(a) {
+		c.table.Touched.End[a] = struct{}{}
+	}
+}
+
+// weigh reconsiders which backends of a service are close.
+func (c *Core) weigh(id api.ServiceID, of api.PeerKey, tick bool) {
+	at := c.services.Advertised(id)
+	if !at.Closest.IsValid() {
+		c.balance.Weigh(c.now, id, at, nil, of, tick)
+	} else if c.balance.Weigh(c.now, id, at, c.backends(id), of, tick) {
+		c.table.Touched.Services[id] = struct{}{}
+	}
+}
+
+func (c *Core) applyPeers(ch peers.Changes) {
+	for _, k := range ch.Peers {
+		c.table.Touched.Peers[k] = struct{}{}
+	}
+	for _, k := range ch.Backends {
+		for _, id := range c.services.HostedBy(k) {
+			c.table.Touched.Services[id] = struct{}{}
+		}
+	}
+	for _, a := range ch.Addresses {
+		c.settle(c.subs.At(a))
+	}
+}
+
+// path takes what the tunnel observes of the path to a peer.
+func (c *Core) path(p kernelpath.Path) {
+	if !c.peers.Has(p.Key) {
+		return
+	}
+	before, changes := c.peers.Report(c.now, p)
+	if p.Silent && !before.Path.Silent {
+		for _, id := range c.services.HostedBy(p.Key) {
+			c.request(id)
+			for _, b := range c.services.Route(id).Backends {
+				if b.Peer == p.Key && c.services.IsInstance(b.Address) && !c.endpoints.Has(b.Address) {
+					c.table.Touched.Retry[b.Address] = struct{}{}
+				}
+			}
+		}
+	}
+	c.applyKernel(c.kernel.Report(c.now, p))
+	c.applyPeers(changes)
+	for _, id := range c.services.HostedBy(p.Key) {
+		c.weigh(id, p.Key, false)
+	}
+}
+
+func (c *Core) applyKernel(eff kernelpath.Effects) {
+	for _, o := range eff.Orders {
+		if o.Message != nil {
+			c.emit(ToTunnel, TunnelSay{Key: o.Key, Message: o.Message, Connect: o.Connect})
+		} else if c.peers.MeasureTraffic(c.now, o.Key) {
+			c.emit(ToTunnel, TunnelMeasure{o.Key})
+		}
+	}
+	for _, t := range eff.Terms {
+		c.emitLate(ToTunnel, TunnelTerms{t.Key, t.Terms})
+	}
+	if eff.Count {
+		c.emitLate(ToPlane, Count{})
+	}
+	for _, k := range eff.Changed {
+		c.table.Touched.Peers[k] = struct{}{}
+	}
+}
+
+func (c *Core) applyMeasure(eff measure.Effects) {
+	for _, k := range eff.Measure {
+		c.emitLate(ToTunnel, TunnelMeasure{k}) // after TunnelPeer
+	}
+	if eff.Moved {
+		c.emit(ToTunnel, TunnelCoord{c.measure.Coordinate()})
+	}
+	if eff.Report {
+		c.subs.Describe()
+		c.saveMeta()
+	}
+}
+
+// measured takes a round trip to a peer. The answer says where the peer is now, its
+// record where it was.
+func (c *Core) measured(in Measured) {
+	p, ok := c.peers.Get(in.Key)
+	if !ok || in.RTT <= 0 {
+		return
+	}
+	c.peers.Measured(c.now, in.Key)
+	for _, s := range p.Record.Subnets { // a peer that only the tunnel uses must not become idle
+		if k := (wire.Want{Address: s.Addr()}); c.subs.Has(k) {
+			c.subs.Use(c.now, k)
+		}
+	}
+	at := in.Coord
+	if at == nil {
+		at = p.Record.Coord
+	}
+	c.applyMeasure(c.measure.Measured(c.now, in.Key, in.RTT, at))
+}
+
+// sampled takes what TCP knows of the instances' connections.
+func (c *Core) sampled(in Sampled) {
+	var samples []measure.Sample
+	least := map[api.PeerKey]time.Duration{}
+	for _, f := range in.Flows {
+		x, remote, ok := c.sample(f)
+		if !ok {
+			continue
+		}
+		samples = append(samples, x)
+		// Only the least counts: one instance can delay its own connections.
+		if k, ok := c.peers.At(remote); ok && !c.endpoints.Has(remote) && (least[k] == 0 || f.Least < least[k]) {
+			least[k] = f.Least
+		}
+	}
+	c.roundTrips.Sampled(c.now, samples)
+	for _, k := range sorted.Peers(least) {
+		if p, _ := c.peers.Get(k); c.now.Sub(p.Measured) >= staleMeasurement {
+			c.measured(Measured{Key: k, RTT: least[k]})
+		}
+	}
+}
+
+// session takes the begin of a session with a peer.
+func (c *Core) session(k api.PeerKey) {
+	if !c.peers.Has(k) {
+		return
+	}
+	if n, ok := c.notices.Session(c.now, k); ok {
+		c.emit(ToTunnel, TunnelTell{k, n})
+	}
+	if k != c.self.Key {
+		c.applyKernel(c.kernel.Session(c.now, k))
+	}
+}
+
+// noticed takes a notice of a peer. A peer may only report addresses of its own
+// subnets.
+func (c *Core) noticed(in Noticed) {
+	if !c.peers.Has(in.Key) || c.lease == nil || in.Key == c.self.Key {
+		return
+	}
+	var entries []notice.Received
+	for _, e := range in.Entries[:min(len(in.Entries), notice.MaxEntries)] {
+		if k, ok := c.peers.At(e.Address); !ok || k != in.Key {
+			continue
+		}
+		r := notice.Received{Entry: e}
+		if _, b, ok := c.services.BackendAt(e.Address); ok {
+			r.Known = notice.Of(wire.Key{Instance: b.Instance, Epoch: b.Epoch})
+		}
+		entries = append(entries, r)
+	}
+	if changes, ok := c.received.Take(c.now, in.Key, in.Serial, entries); ok {
+		c.applyMarks(changes)
+		c.emitLate(ToTunnel, TunnelHeed{in.Key, in.Serial})
+	}
+}
+
+// applyMarks follows changes of what peers sent about their instances.
+func (c *Core) applyMarks(changes []notice.Change) {
+	for _, ch := range changes {
+		id, _, ok := c.services.BackendAt(ch.Address)
+		if ok {
+			c.table.Touched.Services[id] = struct{}{}
+			c.weigh(id, api.PeerKey{}, false)
+		}
+		if ch.Draining {
+			c.retryLater(ch.Address)
+		}
+		if ch.Gone {
+			c.end(ch.Address)
+			c.request(id)
+		}
+	}
+}
+
+func (c *Core) sendNotice(n notice.Notice, to []api.PeerKey) {
+	for _, k := range to {
+		c.emit(ToTunnel, TunnelTell{k, n})
+	}
+}
+
+// stray takes a packet of a peer to an address of this node without an instance: the
+// peer's records are old.
+func (c *Core) stray(in Stray) {
+	if !c.peers.Has(in.Key) || c.lease == nil || !c.lease.Subnet.Contains(in.Address) || c.endpoints.Has(in.Address) {
+		return
+	}
+	if n, ok := c.notices.Stray(c.now, in.Key, in.Address); ok {
+		c.emit(ToTunnel, TunnelTell{in.Key, n})
+	}
+}

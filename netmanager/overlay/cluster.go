@@ -1,0 +1,263 @@
+package overlay
+
+import (
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/interest"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/netmanager/overlay/kernelpath"
+	"github.com/treeline-edge/treeline/netmanager/overlay/subscriptions"
+)
+
+// describe takes what the node says about itself.
+func (c *Core) describe(s Self) {
+	first, old := !c.described, c.self
+	c.self, c.described = s, true
+	c.measure.SetSelf(s.Key)
+	c.peers.SetSelf(s.Key)
+	if first || !equalJSON(old.NetSelf, s.NetSelf) {
+		c.subs.Describe()
+	}
+	c.reconsiderPeers(first || old.Key != s.Key)
+}
+
+// reconsiderPeers follows a change of the node's description or lease. With reclaim
+// set, the subnets that peers hold may change.
+func (c *Core) reconsiderPeers(reclaim bool) {
+	self := kernelpath.Self{Known: c.described, OnLink: c.self.OnLink, Leased: c.lease != nil}
+	for _, e := range c.self.Endpoints {
+		self.Addresses = append(self.Addresses, e.Addr().Unmap())
+	}
+	if c.lease != nil {
+		self.Unencrypted = c.lease.Unencrypted
+	}
+	c.kernel.SetSelf(self)
+	for _, k := range c.peers.Keys() {
+		if reclaim {
+			c.applyPeers(c.peers.Reclaim(k))
+		}
+		c.applyKernel(c.kernel.Refresh(c.now, k))
+	}
+}
+
+func (c *Core) setLink(up bool) {
+	if !c.subs.SetLink(c.now, up) {
+		return
+	}
+	for _, id := range c.subs.Subscribers() {
+		for _, k := range c.subs.Of(id) {
+			if c.outcome(k) == subscriptions.Unanswered {
+				c.subs.Retry(c.now, k)
+			}
+		}
+	}
+}
+
+// down takes a message of the cluster.
+func (c *Core) down(d wire.NetDown) {
+	if d.Boot != 0 && d.Boot != c.boot || !c.subs.Take(d.Rev) {
+		return // it is for an earlier process, or late
+	}
+	current := d.Boot == c.boot
+	if current {
+		c.subs.Acknowledge(d.Seq)
+	}
+	if d.Lease != nil {
+		c.setLease(*d.Lease)
+	}
+	if c.lease != nil {
+		c.records(d)
+		if d.Measure != nil {
+			accepted, before := c.measure.SetPeers(c.now, d.Measure)
+			for _, p := range accepted {
+				c.applyPeers(c.peers.Refer(p))
+			}
+			for _, k := range before {
+				c.peers.Release(k)
+			}
+			c.roundTrips.SetReported(d.Between)
+		}
+	}
+	if current {
+		c.settle(c.subs.Confirm(c.now, d.Seq))
+	}
+	c.subs.Requested(d.WantHeld, d.WantWhole)
+	if current {
+		c.subs.Compare(c.now, c.held(), d.Held, d.Seq)
+	}
+}
+
+// setLease takes the node's lease. Attachments keep their addresses, even if the
+// subnet is another one, and are served until they are detached.
+func (c *Core) setLease(l wire.NetLease) {
+	if c.lease != nil && c.lease.Digest() == l.Digest() {
+		c.lease.Rev = l.Rev
+		return
+	}
+	r := l.Ranges
+	if !r.Instances.IsValid() || !r.Services.IsValid() || !r.Instances.Addr().Is4() || !r.Services.Addr().Is4() ||
+		!l.Subnet.IsValid() || !l.Subnet.Addr().Is4() || l.Subnet.Bits() < r.Instances.Bits() || !r.Instances.Contains(l.Subnet.Addr()) ||
+		r.Subnet < r.Instances.Bits() || r.Subnet > 32 {
+		return // it cannot be served; the digest that we report shows it
+	}
+	if c.endpoints.SetSubnet(l.Subnet) != nil {
+		return // too small
+	}
+	c.useLease(l)
+	c.table.Touched.All = true
+	c.emit(ToTunnel, TunnelSelf{l})
+	c.journal.Put(kindLease, keyLease, l)
+	c.reconsiderPeers(true)
+	for _, id := range c.services.IDs() {
+		c.applyServices(c.services.Readdress(id))
+	}
+}
+
+// useLease passes the lease to the machines that need it.
+func (c *Core) useLease(l wire.NetLease) {
+	c.lease = &l
+	c.peers.SetLease(l)
+	c.services.SetRanges(l.Ranges)
+	c.subs.SetRenewal(l.Interest)
+}
+
+// records takes the records of a message. Removed ones come first, so that others
+// find room. Those that are only absent go last, so that what they share with new
+// ones stays.
+func (c *Core) records(d wire.NetDown) {
+	var absent []interest.Key
+	if d.Whole {
+		absent = c.absent(d)
+	}
+	for _, id := range d.Gone {
+		c.applyServices(c.services.UnsetRoute(id, true))
+	}
+	for _, a := range d.GoneSources {
+		c.applyServices(c.services.UnsetSource(a))
+	}
+	for _, k := range d.GonePeers {
+		c.applyPeers(c.peers.Unset(k))
+	}
+	for _, p := range d.Peers {
+		if c.peers.Newer(p, d.Whole) {
+			changes, added := c.peers.Set(p)
+			c.added(added, interest.PeerOf(p.Key))
+			c.applyPeers(changes)
+		}
+	}
+	for _, r := range d.Routes {
+		if c.services.NewerRoute(r, d.Whole) {
+			c.referAll(&r)
+			changes := c.services.SetRoute(r)
+			c.added(changes.Added, interest.RouteOf(r.Service))
+			c.applyServices(changes)
+		}
+	}
+	for _, s := range d.Sources {
+		if c.services.NewerSource(s, d.Whole) {
+			c.applyPeers(c.peers.Refer(s.Peer))
+			changes := c.services.SetSource(s)
+			c.added(changes.Added, interest.SourceOf(s.Address))
+			c.applyServices(changes)
+		}
+	}
+	for _, k := range absent {
+		switch k.Kind {
+		case interest.Route:
+			c.applyServices(c.services.UnsetRoute(k.Service, false)) // the cluster may have lost it: its flows go on
+		case interest.Source:
+			c.applyServices(c.services.UnsetSource(k.Address))
+		case interest.Peer:
+			c.applyPeers(c.peers.Unset(k.Peer))
+		case interest.Refused:
+			c.subs.SetRefusal(c.now, k.Refusal.Want, nil)
+		}
+	}
+	if d.Whole && d.Of.Last() { // a later part may answer what was refused before an earlier one
+		for _, id := range c.subs.Subscribers() {
+			c.settle(c.subs.Of(id))
+		}
+	}
+	for _, k := range d.Answered {
+		c.setRefusal(k, nil)
+	}
+	for _, r := range d.Refused {
+		c.setRefusal(r.Want, &r)
+	}
+}
+
+// referAll refers to the peers of a route and has it share their memory.
+func (c *Core) referAll(r *api.Route) {
+	for i, p := range r.Peers {
+		c.applyPeers(c.peers.Refer(p))
+		r.Peers[i] = c.peers.Shared(p)
+	}
+}
+
+// added notes a new record for the comparison with the parts of a whole.
+func (c *Core) added(isNew bool, k interest.Key) {
+	if isNew {
+		c.run.Add(k)
+	}
+}
+
+func (c *Core) setRefusal(k wire.Want, r *wire.Refusal) {
+	ok, first := c.subs.SetRefusal(c.now, k, r)
+	c.added(first, interest.RefusalOf(k, false))
+	if ok {
+		c.settle([]wire.Want{k})
+		c.settle(c.subs.Spellings(k))
+	}
+}
+
+// absent returns the records that are held and that a whole, or a part of one within
+// its span, does not have. Each of several consecutive parts costs what it carries.
+func (c *Core) absent(d wire.NetDown) (gone []interest.Key) {
+	named := make(map[interest.Key]bool, len(d.Routes)+len(d.Sources)+len(d.Peers)+len(d.Refused))
+	for _, r := range d.Routes {
+		named[interest.RouteOf(r.Service)] = true
+	}
+	for _, s := range d.Sources {
+		named[interest.SourceOf(s.Address)] = true
+	}
+	for _, p := range d.Peers {
+		named[interest.PeerOf(p.Key)] = true
+	}
+	for _, r := range d.Refused {
+		named[interest.RefusalOf(r.Want, false)] = true
+	}
+	if c.run == nil {
+		c.run = interest.NewRun(interest.Key.Name, interest.CompareKeys)
+	}
+	c.run.Within(d.Of, c.heldRecords, len(named), func(k interest.Key) bool {
+		if !named[k] {
+			gone = append(gone, k)
+		}
+		return named[k]
+	})
+	if d.Of.Last() {
+		c.run = nil
+	}
+	return gone
+}
+
+// report sends the cluster what it has to know.
+func (c *Core) report() {
+	msg, ok := c.subs.Message(c.now, c.described && c.boot != 0, c.roundTrips.Due(c.now))
+	if !ok {
+		return
+	}
+	up := wire.NetUp{
+		Boot: c.boot, Seq: msg.Seq, Held: c.held(), Rev: msg.Rev, Whole: msg.Whole, Add: msg.Add, Drop: msg.Drop,
+		Measure: c.measure.Digest().Toggle(c.roundTrips.Digest()), Between: c.roundTrips.Report(c.now, msg.Resync),
+	}
+	if c.lease != nil {
+		up.Lease, up.Subnet = c.lease.Digest(), c.lease.Subnet
+	}
+	if msg.Self {
+		self, coord := c.self.NetSelf, c.measure.Reported()
+		self.Coord = &coord
+		up.Self = &self
+	}
+	// It depends on no document of this step but the boot, which Start saves.
+	c.emit(wire.ToCluster, up)
+}

@@ -1,0 +1,118 @@
+package overlay
+
+import (
+	"net/netip"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/netmanager/overlay/endpoints"
+	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
+	"github.com/treeline-edge/treeline/netmanager/overlay/services"
+	"github.com/treeline-edge/treeline/netmanager/overlay/sorted"
+)
+
+func (c *Core) attach(in wire.Attach) error {
+	a, changed, err := c.endpoints.Attach(c.now, in)
+	if err == nil && changed {
+		c.setLocal(a.Service(), a.Address)
+		if c.endpoints.Count(a.Service()) == 1 {
+			c.settle(c.subs.Of(a.Service()))
+		}
+		c.setState(a)
+	}
+	return err
+}
+
+// setLocal follows a change of a service's instances on this node.
+func (c *Core) setLocal(id api.ServiceID, at netip.Addr) {
+	c.table.Touched.Endpoints[at] = struct{}{}
+	l := services.Local{Count: c.endpoints.Count(id)}
+	if a, ok := c.endpoints.Newest(id); ok {
+		l.Access, l.Addresses, l.Ports = a.Attach.Access, a.Attach.Addresses, a.Attach.Ports
+	}
+	c.applyServices(c.services.SetLocal(id, l))
+}
+
+func (c *Core) detach(k wire.Key) {
+	a, ok := c.endpoints.Detach(c.now, k)
+	if !ok {
+		return
+	}
+	c.setLocal(a.Service(), a.Address)
+	c.subs.RemoveEndpoint(a.Address)
+	c.notices.Set(c.now, a.Address, k, notice.Gone)
+	c.table.Touched.End[a.Address] = struct{}{}
+	if c.endpoints.Count(a.Service()) == 0 {
+		c.serviceLeft(a.Service())
+	}
+}
+
+// drain has new flows avoid a workload.
+func (c *Core) drain(k wire.Key) {
+	if a, ok := c.endpoints.Drain(k); ok {
+		c.retryLater(a.Address)
+		c.setState(a)
+	}
+}
+
+// setState follows a change of an attachment's state. It informs the peers that know
+// about it or must avoid it. Its cluster informs them that it listens for the first
+// time.
+func (c *Core) setState(a endpoints.Attachment) {
+	c.table.Touched.Services[a.Service()] = struct{}{}
+	if a.Draining || c.notices.Has(a.Address) {
+		c.notices.Set(c.now, a.Address, a.Attach.Key, stateOf(a))
+	}
+}
+
+func stateOf(a endpoints.Attachment) notice.State {
+	if a.Accepting() {
+		return notice.Accepting
+	}
+	return notice.Draining
+}
+
+// renewNotices repeats the notices of an earlier process, whose last one peers may
+// have missed. Attachments that accept flows are included, because peers may have
+// marks against them. The most important entries come last, since the first ones are
+// dropped if there are too many.
+func (c *Core) renewNotices(freed map[netip.Addr]wire.Key) {
+	c.notices.Start(c.boot)
+	for _, a := range sorted.Addrs(freed) {
+		if freed[a].Instance != "" {
+			c.notices.Set(c.now, a, freed[a], notice.Gone)
+		}
+	}
+	for _, state := range []notice.State{notice.Accepting, notice.Draining} {
+		for _, addr := range c.endpoints.Addresses() {
+			if a, _ := c.endpoints.At(addr); stateOf(a) == state {
+				c.notices.Set(c.now, addr, a.Attach.Key, state)
+			}
+		}
+	}
+}
+
+// serviceLeft follows the last instance of a service that leaves the node. Its
+// subscriptions are kept for a while, because the instance may restart while the
+// cluster is disconnected, or pass to another service that may use them.
+func (c *Core) serviceLeft(id api.ServiceID) {
+	for _, k := range c.subs.Of(id) {
+		st, ok := c.subs.Get(k)
+		if !ok {
+			continue // it made room for another one
+		}
+		if c.subs.Left(c.now, id, k, c.outcome(k)) {
+			c.unsubscribe(k)
+		} else if heir := c.heir(k); heir != "" {
+			n := k
+			n.For = heir
+			if !c.subs.Has(n) && c.subscribe(n, netip.Addr{}) {
+				c.subs.Inherit(n, st.Used)
+			}
+			if c.subs.Has(k) {
+				c.unsubscribe(k)
+			}
+		}
+	}
+	c.subs.KeepFor(c.now, id)
+}

@@ -1,0 +1,539 @@
+// Package kernelpath agrees with each peer on the kernel's paths that need no tunnel:
+// a plain route or VXLAN between two nodes in one network that the operators of both
+// declared unencrypted. Each end tells the other, inside their session, by which
+// paths it accepts packets (agree.Terms), and sends by none that the other did not
+// name. It accepts all named paths at once, so that each end can change its own path
+// at any time. Because a firewall may still drop the packets, an end that sends by a
+// kernel path asks its peer what arrived (agree.Probe), and falls back to the tunnel.
+//
+// It is pure: the core passes what the tunnel observed and what the plane counted,
+// and carries out the Effects.
+package kernelpath
+
+import (
+	"encoding/json"
+	"net/netip"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/netmanager/overlay/agree"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+	"github.com/treeline-edge/treeline/netmanager/overlay/sorted"
+)
+
+// Kind is the kind of the documents: what is agreed with a peer, by its key.
+const Kind = "path"
+
+const (
+	// linger is how long paths are accepted after they were withdrawn: the peer has to
+	// learn of it, which may take repetitions, and its last packets have to arrive.
+	linger = 3 * time.Second
+	// lapse is how long terms of an earlier session are valid in a new one. The peer
+	// repeats them once its kernel is configured, which can take a busy machine seconds.
+	lapse = 10 * time.Second
+	// settling is how long a relayed path, or one not known to be free of NAT, says nothing
+	// about where the peer is: sessions begin like that.
+	settling = 5 * time.Second
+	// firstRepeat is when terms that the peer did not confirm are repeated. The wait
+	// doubles with each repetition, up to maxTerms messages. With signs of life they are
+	// sent once more per laterRepeat.
+	firstRepeat = 100 * time.Millisecond
+	maxTerms    = 7
+	laterRepeat = 30 * time.Second
+)
+
+// Path is what the tunnel observes of the path to a peer.
+type Path struct {
+	Key  api.PeerKey
+	Kind api.PathKind // direct, relay, relay-tls or none
+	Addr netip.AddrPort
+	// Plain means that there is no NAT: the peer is seen at an address of its own, and
+	// sees this node at one of ours.
+	Plain bool
+	RTT   time.Duration
+	Loss  float64
+	MTU   int // inner
+	// Idle means that the tunnel does not look for better paths, because nothing passed
+	// for long. Then a Kind other than direct says nothing about where the peer is.
+	Idle bool
+	// Silent means that traffic waits and that nothing came back for so long that the
+	// peer is probably dead.
+	Silent bool
+}
+
+// Unproven reports whether the tunnel is in use and its path may lead through a NAT.
+func (p Path) Unproven() bool {
+	return p.Kind != api.PathNone && !p.Idle && (p.Kind != api.PathDirect || !p.Plain)
+}
+
+// Self is what the machine has to know about its own node.
+type Self struct {
+	Known       bool // the node described itself
+	Addresses   []netip.Addr
+	OnLink      []netip.Prefix // networks of the node's devices
+	Leased      bool
+	Unencrypted []netip.Prefix // networks that the operator declared so
+}
+
+// Effects are what the core has to do.
+type Effects struct {
+	Orders  []Order
+	Terms   []Terms       // to send once the plane follows
+	Count   bool          // ask the plane, after its changes, what passed by kernel paths
+	Changed []api.PeerKey // what the plane should have of these peers changed
+}
+
+// Order is a message to a peer, or without one the news that traffic passed by its
+// kernel path.
+type Order struct {
+	Key     api.PeerKey
+	Message agree.Message
+	Connect bool // begin a session if there is none
+}
+
+// Terms are what a peer is to be told.
+type Terms struct {
+	Key api.PeerKey
+	agree.Terms
+}
+
+// agreement is the document: what is agreed with a peer. It is kept, so that a restart
+// of the netmanager interrupts no flow.
+type agreement struct {
+	Path  api.PathKind `json:"path,omitempty"` // that our packets take: route, vxlan or "" for the tunnel
+	Via   netip.Addr   `json:"via,omitzero"`
+	Takes plane.Ways   `json:"takes,omitzero"` // by which we accept the peer's packets
+	Terms agree.Terms  `json:"terms,omitzero"` // the peer's, without serials
+}
+
+// peer is the state of one peer. Zero times mean that something is not the case.
+type peer struct {
+	key      api.PeerKey
+	path     Path
+	reported time.Time // when path was; zero: never in this process
+	agreement
+
+	sent        agree.Terms // ours
+	heard       uint64      // Serial of the peer's last terms in this session
+	unconfirmed bool        // the peer has not confirmed ours
+	tries       int
+	sentAt      time.Time
+	unsure      time.Time  // the peer's terms lapse then
+	leaving     plane.Ways // withdrawn, accepted until left
+	left        time.Time
+	settled     time.Time
+	avoid       time.Time // our packets take the tunnel until then, because of reason
+	reason      string
+	failures    int // in a row
+
+	proof proof
+}
+
+// Machine keeps the agreements with all peers.
+type Machine struct {
+	vxlan   uint16
+	boot    uint64 // 0 before Start
+	self    Self
+	peers   map[api.PeerKey]*peer
+	asked   time.Time // when the plane was asked, while it has not answered
+	probes  uint64
+	journal step.Journal
+	timers  step.Timers[timer]
+	eff     Effects
+	now     time.Time
+}
+
+type timer struct {
+	peer api.PeerKey
+	kind timerKind
+}
+
+type timerKind uint8
+
+const (
+	timerLapse timerKind = iota // something about the peer's agreement is over
+	timerTerms                  // the peer has not confirmed ours
+	timerCount                  // look at what passes by kernel paths
+)
+
+// New returns a machine. vxlan is the UDP port of the VXLAN device; 0: there is none.
+func New(vxlan uint16) *Machine {
+	return &Machine{vxlan: vxlan, peers: map[api.PeerKey]*peer{}}
+}
+
+func (m *Machine) peer(k api.PeerKey) *peer {
+	q := m.peers[k]
+	if q == nil {
+		q = &peer{key: k}
+		m.peers[k] = q
+	}
+	return q
+}
+
+// done returns the effects of an input.
+func (m *Machine) done() Effects {
+	eff := m.eff
+	m.eff = Effects{}
+	return eff
+}
+
+// Restore takes a document of an earlier process. known is false if there is no
+// record of the peer any more, which deletes the document.
+func (m *Machine) Restore(d store.Doc, k api.PeerKey, known bool) error {
+	m.journal.Restored(d)
+	if !known {
+		m.journal.Delete(d.Kind, d.Key)
+		return nil
+	}
+	return json.Unmarshal(d.Data, &m.peer(k).agreement)
+}
+
+// Save returns the documents that changed.
+func (m *Machine) Save() []store.Doc { return m.journal.Take() }
+
+// Next is when Expire has to be called; zero: never.
+func (m *Machine) Next() time.Time { return m.timers.Next() }
+
+// Start begins a process lifetime. Packets of peers are accepted as in the last one,
+// and terms are exchanged anew.
+func (m *Machine) Start(now time.Time, boot uint64) {
+	m.now, m.boot = now, boot
+	for _, k := range m.keys() {
+		q := m.peers[k]
+		if q.Takes == none && q.agreement.Terms.Ways == none {
+			continue
+		}
+		q.sent = agree.Terms{Serial: boot << 32, Ways: q.Takes, From: q.Via}
+		q.settled = now.Add(settling)
+		if q.Path != "" {
+			m.awaitCount()
+		}
+	}
+}
+
+func (m *Machine) keys() []api.PeerKey {
+	return sorted.Peers(m.peers)
+}
+
+// SetSelf sets the facts about the own node. Refresh applies them.
+func (m *Machine) SetSelf(s Self) { m.self = s }
+
+// Refresh reconsiders the agreement with a peer.
+func (m *Machine) Refresh(now time.Time, k api.PeerKey) Effects {
+	m.now = now
+	if q := m.peers[k]; q != nil {
+		m.choose(q)
+	}
+	return m.done()
+}
+
+// Expire handles the first timer that is due.
+func (m *Machine) Expire(now time.Time) Effects {
+	m.now = now
+	switch t, ok := m.timers.Pop(now); {
+	case !ok:
+	case t.kind == timerCount:
+		m.count()
+	case t.kind == timerTerms:
+		m.send(m.peers[t.peer])
+	default:
+		m.choose(m.peers[t.peer])
+	}
+	return m.done()
+}
+
+// Report takes what the tunnel observes of a peer.
+func (m *Machine) Report(now time.Time, p Path) Effects {
+	m.now = now
+	q := m.peer(p.Key)
+	if p.Unproven() && !q.path.Unproven() {
+		q.settled = now.Add(settling)
+	}
+	q.path, q.reported = p, now
+	m.choose(q)
+	if q.unconfirmed && now.Sub(q.sentAt) >= laterRepeat {
+		m.send(q)
+	}
+	return m.done()
+}
+
+var none plane.Ways
+
+// choose decides by which kernel paths the peer's packets are accepted, and by which
+// ours go.
+func (m *Machine) choose(q *peer) {
+	next := q.agreement
+	if m.over(&q.unsure) {
+		next.Terms = agree.Terms{}
+	}
+	if m.over(&q.left) {
+		q.leaving = none
+		m.eff.Changed = append(m.eff.Changed, q.key)
+	}
+	if m.over(&q.avoid) {
+		q.reason = ""
+	}
+	via, takes := m.takes(q)
+	if via != next.Via && via.IsValid() { // the peer moved: nothing comes from its old address
+		q.leaving, q.left = none, time.Time{}
+		q.avoid, q.reason, q.failures = time.Time{}, "", 0
+	}
+	if gone := without(next.Takes, takes); gone != none && (via == next.Via || !via.IsValid()) {
+		q.leaving, q.left = q.leaving.Or(gone), m.now.Add(linger)
+	}
+	next.Takes = takes
+	if via.IsValid() {
+		next.Via = via
+	} else if q.leaving == none {
+		next.Via = netip.Addr{}
+	}
+	next.Path = m.ours(q, next)
+	m.set(q, next)
+	if m.self.Known && m.boot != 0 {
+		if t := m.terms(next); !t.Same(q.sent) {
+			t.Serial = max(q.sent.Serial, m.boot<<32) + 1
+			q.sent, q.unconfirmed, q.tries = t, true, 0
+			m.send(q)
+		}
+	}
+	key := timer{q.key, timerLapse}
+	m.timers.Clear(key)
+	for _, at := range []time.Time{q.unsure, q.left, q.avoid, q.settled} {
+		if at.After(m.now) {
+			m.timers.SetEarlier(key, at)
+		}
+	}
+}
+
+// over reports whether a moment has come, and unsets it then.
+func (m *Machine) over(at *time.Time) bool {
+	if at.IsZero() || at.After(m.now) {
+		return false
+	}
+	*at = time.Time{}
+	return true
+}
+
+func without(a, b plane.Ways) plane.Ways {
+	return plane.Ways{Route: a.Route && !b.Route, VXLAN: a.VXLAN && !b.VXLAN}
+}
+
+// takes returns the paths by which the peer's packets may come, and its address. Both
+// ends must be in one unencrypted network without a NAT between them. What was agreed
+// before a restart stays until something contradicts it.
+func (m *Machine) takes(q *peer) (netip.Addr, plane.Ways) {
+	via, plain := q.path.Addr.Addr().Unmap(), q.path.Kind == api.PathDirect && q.path.Plain
+	switch {
+	case !m.self.Leased:
+		return netip.Addr{}, none
+	case q.reported.IsZero() || q.path.Kind == api.PathNone || q.path.Silent, !plain && (q.path.Idle || q.settled.After(m.now)):
+		// The tunnel does not know where the peer is.
+		if q.Takes == none {
+			return netip.Addr{}, none
+		}
+		via = q.Via
+	case !plain:
+		return netip.Addr{}, none
+	}
+	if !via.Is4() {
+		return netip.Addr{}, none
+	}
+	network, ok := m.network(via)
+	switch {
+	case !ok:
+		return netip.Addr{}, none
+	case !m.self.Known:
+		return via, q.Takes
+	case len(m.ownIn(network)) == 0:
+		return netip.Addr{}, none
+	}
+	ways := plane.Ways{
+		Route: slices.ContainsFunc(m.self.OnLink, func(p netip.Prefix) bool { return p.Contains(via) }),
+		VXLAN: m.vxlan != 0,
+	}
+	if ways == none {
+		return netip.Addr{}, none
+	}
+	return via, ways
+}
+
+// network returns the unencrypted network that contains an address. It prefers one
+// that this node is in.
+func (m *Machine) network(a netip.Addr) (in netip.Prefix, ok bool) {
+	for _, p := range m.self.Unencrypted {
+		if p.Contains(a) && (!ok || len(m.ownIn(p)) > 0) {
+			in, ok = p, true
+		}
+	}
+	return in, ok
+}
+
+// ownIn lists this node's addresses within a network.
+func (m *Machine) ownIn(p netip.Prefix) (own []netip.Addr) {
+	for _, a := range m.self.Addresses {
+		if p.Contains(a) && a.Is4() && !slices.Contains(own, a) && len(own) < agree.MaxAt {
+			own = append(own, a)
+		}
+	}
+	return own
+}
+
+// ours returns the path that our packets take, "" for the tunnel. Both ends must
+// accept it.
+func (m *Machine) ours(q *peer, a agreement) api.PathKind {
+	t := a.Terms
+	switch {
+	case a.Takes == none || !q.avoid.IsZero():
+		return ""
+	case !m.self.Known:
+		return a.Path
+	case !slices.Contains(m.self.Addresses, t.From):
+		return "" // the peer expects another address of ours
+	case !slices.Contains(t.At, a.Via):
+		return ""
+	case a.Takes.Route && t.Ways.Route:
+		return api.PathRoute
+	case a.Takes.VXLAN && t.Ways.VXLAN && t.Port == m.vxlan:
+		return api.PathVXLAN
+	}
+	return ""
+}
+
+// terms are what the peer is told.
+func (m *Machine) terms(a agreement) agree.Terms {
+	if a.Takes == none {
+		return agree.Terms{}
+	}
+	t := agree.Terms{Ways: a.Takes, From: a.Via}
+	if p, ok := m.network(a.Via); ok {
+		t.At = m.ownIn(p)
+	}
+	if a.Takes.VXLAN {
+		t.Port = m.vxlan
+	}
+	return t
+}
+
+// send sends our terms to the peer, and plans to repeat them until it confirms them.
+func (m *Machine) send(q *peer) {
+	if q.sent.Serial == 0 {
+		q.sent.Serial = m.boot << 32 // grows with each process
+	}
+	key := timer{q.key, timerTerms}
+	m.timers.Clear(key)
+	if q.unconfirmed && q.tries < maxTerms-1 {
+		m.timers.Set(key, m.now.Add(firstRepeat<<q.tries))
+		q.tries++
+	}
+	q.sentAt = m.now
+	t := q.sent
+	t.Ack = q.heard
+	m.eff.Terms = append(m.eff.Terms, Terms{q.key, t})
+}
+
+// Agreed takes a peer's terms.
+func (m *Machine) Agreed(now time.Time, k api.PeerKey, t agree.Terms) Effects {
+	m.now = now
+	q := m.peer(k)
+	if t.Serial < q.heard {
+		return m.done()
+	}
+	news := t.Serial > q.heard
+	if q.unconfirmed && t.Ack == q.sent.Serial {
+		q.unconfirmed = false
+		m.timers.Clear(timer{k, timerTerms})
+	}
+	if news {
+		next := q.agreement
+		next.Terms, q.heard, q.unsure = t, t.Serial, time.Time{}
+		next.Terms.Serial, next.Terms.Ack = 0, 0
+		m.set(q, next)
+		m.choose(q)
+	}
+	if news || t.Ack != q.sent.Serial {
+		m.send(q)
+	}
+	return m.done()
+}
+
+// Session takes the begin of a session: terms are exchanged anew, because the peer
+// may have restarted without its store.
+func (m *Machine) Session(now time.Time, k api.PeerKey) Effects {
+	m.now = now
+	q := m.peer(k)
+	if q.agreement.Terms.Ways != none {
+		q.unsure = now.Add(lapse)
+	}
+	if q.heard == 0 && q.sent.Serial == 0 {
+		return m.done() // neither end has ever sent terms
+	}
+	q.heard, q.unconfirmed, q.tries = 0, true, 0
+	m.choose(q)
+	m.send(q)
+	return m.done()
+}
+
+// Remove ends the agreement with a peer.
+func (m *Machine) Remove(now time.Time, k api.PeerKey) Effects {
+	m.now = now
+	if q := m.peers[k]; q != nil {
+		if q.sent.Ways != none {
+			m.eff.Orders = append(m.eff.Orders, Order{Key: k, Message: agree.Terms{Serial: q.sent.Serial + 1, Ack: q.heard}})
+		}
+		m.timers.Clear(timer{k, timerLapse})
+		m.timers.Clear(timer{k, timerTerms})
+		m.set(q, agreement{})
+		delete(m.peers, k)
+	}
+	return m.done()
+}
+
+func (m *Machine) set(q *peer, next agreement) {
+	if reflect.DeepEqual(q.agreement, next) {
+		return
+	}
+	if next.Path != q.Path || next.Via != q.Via {
+		q.proof = proof{}
+		if next.Path != "" {
+			m.awaitCount()
+		}
+	}
+	q.agreement = next
+	m.eff.Changed = append(m.eff.Changed, q.key)
+	if reflect.DeepEqual(next, agreement{}) {
+		m.journal.Delete(Kind, q.key.String())
+	} else {
+		m.journal.Put(Kind, q.key.String(), next)
+	}
+}
+
+// Status is the agreement with a peer as the plane and operators need it.
+type Status struct {
+	Path    api.PathKind // that our packets take; "" for the tunnel
+	Via     netip.Addr
+	Accepts plane.Ways // by which the peer's packets are accepted, withdrawn ones included
+	Reason  string     // why the tunnel is used, if both are in an unencrypted network
+}
+
+// Status returns the agreement with a peer.
+func (m *Machine) Status(k api.PeerKey) (s Status) {
+	q := m.peers[k]
+	if q == nil {
+		return s
+	}
+	s = Status{Path: q.Path, Via: q.Via, Accepts: q.Takes.Or(q.leaving)}
+	switch {
+	case q.Path != "" || q.Takes == none:
+	case q.reason != "":
+		s.Reason = q.reason
+	case q.agreement.Terms.Ways == none:
+		s.Reason = "it accepts no unencrypted packets from here"
+	default:
+		s.Reason = "no unencrypted path that both accept"
+	}
+	return s
+}

@@ -1,0 +1,154 @@
+package kernelpath
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/agree"
+)
+
+const (
+	// countInterval is how often the traffic of kernel paths is looked at.
+	countInterval = time.Second
+	// maxMisses is after how many answers in a row that nothing arrived our packets take
+	// the tunnel. maxUnanswered is the same for looks at which nothing came back, not even
+	// an answer.
+	maxMisses     = 2
+	maxUnanswered = 3
+	// firstAvoid is how long the tunnel is used then. It doubles with each failure in a
+	// row, up to maxAvoid.
+	firstAvoid = 30 * time.Second
+	maxAvoid   = 15 * time.Minute
+)
+
+// proof is what shows that a kernel path carries packets.
+type proof struct {
+	at       time.Time // of the last look; zero: none
+	to, from uint64    // bytes at that time
+
+	probe uint64 // serial of the Probe that was not answered; 0: none
+	sent  uint64 // bytes sent at that time
+
+	known       bool   // the peer answered once
+	arrived     uint64 // bytes, in its last answer
+	arrivedSent uint64 // bytes sent when it was asked
+
+	misses, unanswered int
+	requested          uint64 // serial of the peer's Probe that waits for Counted
+}
+
+// awaitCount has the traffic looked at from now on.
+func (m *Machine) awaitCount() { m.timers.SetEarlier(timer{kind: timerCount}, m.now) }
+
+// count looks at the traffic as long as there is a kernel path.
+func (m *Machine) count() {
+	for _, q := range m.peers {
+		if q.Path != "" {
+			m.timers.Set(timer{kind: timerCount}, m.now.Add(countInterval))
+			m.requestCount()
+			return
+		}
+	}
+}
+
+func (m *Machine) requestCount() {
+	if m.asked.IsZero() || m.now.Sub(m.asked) >= countInterval {
+		m.asked = m.now
+		m.eff.Count = true
+	}
+}
+
+// Probed takes a peer's question what arrived.
+func (m *Machine) Probed(now time.Time, k api.PeerKey, serial uint64) Effects {
+	m.now = now
+	if q := m.peers[k]; q != nil && q.Takes.Or(q.leaving) != none {
+		q.proof.requested = serial
+		m.requestCount()
+	}
+	return m.done()
+}
+
+// Counted takes the bytes that the plane sent to and received from peers by kernel
+// paths. nil means that the plane could not say.
+func (m *Machine) Counted(now time.Time, bytes map[api.PeerKey][2]uint64) Effects {
+	m.now, m.asked = now, time.Time{}
+	if bytes == nil {
+		return m.done()
+	}
+	for _, k := range m.keys() {
+		q := m.peers[k]
+		n := bytes[k]
+		if w := q.proof.requested; w != 0 {
+			q.proof.requested = 0
+			m.eff.Orders = append(m.eff.Orders, Order{Key: k, Message: agree.Arrived{Serial: w, Bytes: n[1]}})
+		}
+		if q.Path != "" {
+			m.look(q, n[0], n[1])
+		}
+	}
+	return m.done()
+}
+
+// look compares the counters with those of the last look.
+func (m *Machine) look(q *peer, to, from uint64) {
+	p := &q.proof
+	if m.now.Sub(p.at) < countInterval*3/4 {
+		return // the count was for a peer's Probe
+	}
+	first := p.at.IsZero()
+	sent, came := !first && to > p.to, !first && from != p.from
+	p.at, p.to, p.from = m.now, to, from
+	if sent || came {
+		m.eff.Orders = append(m.eff.Orders, Order{Key: q.key})
+	}
+	switch {
+	case came:
+		p.unanswered = 0
+	case sent && p.probe != 0:
+		if p.unanswered++; p.unanswered >= maxUnanswered {
+			m.avoid(q, "nothing comes back by %s, which is tried again later")
+			return
+		}
+	}
+	if first || sent || p.probe != 0 {
+		m.probes++
+		p.probe, p.sent = m.probes, to
+		// Without a sign of life a session may have to begin for the question.
+		m.eff.Orders = append(m.eff.Orders, Order{Key: q.key, Message: agree.Probe{Serial: p.probe}, Connect: sent && !came})
+	}
+}
+
+// Arrived takes a peer's answer to a Probe.
+func (m *Machine) Arrived(now time.Time, k api.PeerKey, a agree.Arrived) Effects {
+	m.now = now
+	q := m.peers[k]
+	if q == nil || q.Path == "" || a.Serial == 0 || a.Serial != q.proof.probe {
+		return m.done()
+	}
+	p := &q.proof
+	p.probe, p.unanswered = 0, 0
+	if p.known && p.sent == p.arrivedSent {
+		return m.done()
+	}
+	switch {
+	case !p.known || p.sent < p.arrivedSent:
+	case a.Bytes == p.arrived:
+		p.misses++
+	default:
+		p.misses, q.failures = 0, 0
+	}
+	p.known, p.arrived, p.arrivedSent = true, a.Bytes, p.sent
+	if p.misses >= maxMisses {
+		m.avoid(q, "nothing gets through by %s, which is tried again later")
+	}
+	return m.done()
+}
+
+// avoid has our packets take the tunnel for a while.
+func (m *Machine) avoid(q *peer, reason string) {
+	q.reason = fmt.Sprintf(reason, q.Path)
+	q.avoid = m.now.Add(min(firstAvoid<<min(q.failures, 10), maxAvoid))
+	q.failures++
+	m.choose(q)
+}

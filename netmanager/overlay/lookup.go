@@ -1,0 +1,180 @@
+package overlay
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/netmanager/overlay/balance"
+	"github.com/treeline-edge/treeline/netmanager/overlay/names"
+	"github.com/treeline-edge/treeline/netmanager/overlay/sorted"
+	"github.com/treeline-edge/treeline/netmanager/overlay/subscriptions"
+)
+
+// Answer is where a name leads at the moment, for records of every type. Names in it
+// are full, with their final dot. A name that exists without records of the requested
+// type is Found too.
+type Answer struct {
+	// Known means that this is the answer. Otherwise the cluster was asked, and Answered
+	// says when to look again.
+	Known bool
+	Found bool // the name exists
+	// Failed means that the cluster could not be asked, or, without Known, that the
+	// look-up fails unless an answer comes. Only names that cannot be from outside fail.
+	// Others, which the search list may have made, do not exist then, so that the resolver
+	// goes on to the next name.
+	Failed bool
+	open   bool         // the cluster has not answered
+	Addrs  []netip.Addr // IPv4
+	Twins  []netip.Addr // the same in IPv6
+	PTR    string
+	SRV    []Target
+	Stay   time.Duration // time to live
+}
+
+// Target is where an SRV record leads: to an instance, or to the service if instances
+// have no addresses of their own.
+type Target struct {
+	Name    string
+	Address netip.Addr
+	Twin    netip.Addr // the same in IPv6
+	Port    uint16
+	Weight  uint16
+}
+
+const (
+	// positiveTTL is the time to live of an address. The address is stable, and the plane
+	// chooses the backend. A name whose policy changes is followed after that time.
+	positiveTTL = 5 * time.Second
+	// negativeTTL is the time to live of a negative answer.
+	negativeTTL = time.Second
+)
+
+// Lookup answers a Query of the endpoint local. It asks nobody.
+func (v *view) Lookup(local netip.Addr, name string) Answer {
+	if v.lease == nil {
+		return Answer{Known: true}
+	}
+	a, ok := v.endpoints.At(v.lease.Ranges.Untwin(local))
+	if !ok {
+		return Answer{Known: true}
+	}
+	out := v.lookup(a.Service(), name)
+	if out.Known && !out.Found && names.Above(name, a.Service()) {
+		out.Found, out.Failed = true, false
+	}
+	for _, addr := range out.Addrs {
+		if t := v.Twin(addr); t.IsValid() {
+			out.Twins = append(out.Twins, t)
+		}
+	}
+	for i, t := range out.SRV {
+		out.SRV[i].Twin = v.Twin(t.Address)
+	}
+	return out
+}
+
+func (v *view) lookup(asker api.ServiceID, name string) Answer {
+	x, ok := v.about(asker, name)
+	if !ok {
+		return Answer{Known: true, Stay: negativeTTL}
+	}
+	if q, ok := v.named(x.key.Address); ok {
+		if !v.services.MayCall(asker, q.Service) && !v.services.MayCall(q.Service, asker) {
+			return Answer{Known: true, Stay: negativeTTL}
+		}
+		return Answer{Known: true, Found: true, PTR: names.Of(q, asker), Stay: positiveTTL}
+	}
+	k := v.subs.Spelling(x.key)
+	id, leads := v.leadsTo(x.key) // where it leads depends on the spelling in this query
+	switch o := v.outcomeWith(x.key, v.subs.Refusal(k)); {
+	case o == subscriptions.Unanswered:
+		if id, leads = v.serving(x.key); !leads {
+			out := Answer{open: true, Failed: x.ours}
+			if v.subs.Hopeless(v.now, k) {
+				out.Known, out.Stay = true, negativeTTL
+			}
+			return out
+		}
+	case o != subscriptions.Answered || !leads || x.key.Address.IsValid():
+		return Answer{Known: true, Stay: negativeTTL}
+	}
+	at := v.services.Advertised(id)
+	if x.proto == "" {
+		return addressed(at, x.query)
+	}
+	out := Answer{Known: true, Stay: positiveTTL}
+	ports := v.services.Ports(id)
+	i := slices.IndexFunc(ports, func(p api.PortMap) bool { return p.Protocol == x.proto })
+	if _, has := at.Instances[x.query.Number]; i < 0 || x.query.Number >= 0 && !has {
+		return out
+	}
+	if out.Found = true; !x.below {
+		out.SRV = targets(id, at, balance.Open(v.backends(id)), asker, x.query, ports[i].Instance)
+	}
+	return out
+}
+
+// serving returns the service with instances on this node that serves a subscription
+// by name until the cluster answers.
+func (v *view) serving(k wire.Want) (api.ServiceID, bool) {
+	id, ok := v.services.ByName(k.Service)
+	return id, ok && v.endpoints.Count(id) > 0 && v.services.MayCall(k.For, id)
+}
+
+// addressed returns the addresses to which a query leads.
+func addressed(at api.ServiceAddresses, q names.Query) Answer {
+	out := Answer{Known: true, Found: true, Stay: positiveTTL}
+	instances := func() {
+		for _, n := range sorted.Ordered(at.Instances) {
+			if a := at.Instances[n]; a.IsValid() {
+				out.Addrs = append(out.Addrs, a)
+			}
+		}
+	}
+	switch {
+	case q.Number >= 0:
+		a, ok := at.Instances[q.Number]
+		out.Found = ok
+		if a.IsValid() {
+			out.Addrs = []netip.Addr{a}
+		}
+	case q.Policy == names.Instance:
+		instances()
+	case (q.Policy == names.RoundRobin || q.Policy == names.Any) && at.RoundRobin.IsValid():
+		out.Addrs = []netip.Addr{at.RoundRobin}
+	case (q.Policy == names.Closest || q.Policy == names.Any) && at.Closest.IsValid():
+		out.Addrs = []netip.Addr{at.Closest}
+	case q.Policy == names.Any:
+		instances()
+	default:
+		out.Found = false // the SLA did not request the policy
+	}
+	return out
+}
+
+// targets returns the SRV records of a query: the instances that accept flows, or the
+// service if they have no addresses of their own.
+func targets(id api.ServiceID, at api.ServiceAddresses, up []balance.Backend, asker api.ServiceID, q names.Query, port uint16) (out []Target) {
+	add := func(policy names.Policy, n int, a netip.Addr) {
+		if a.IsValid() {
+			name := names.Of(names.Query{Service: id, Policy: policy, Number: n}, asker)
+			out = append(out, Target{Name: name, Address: a, Port: port, Weight: 1})
+		}
+	}
+	for _, b := range up {
+		if n := b.Instance.Number(); q.Number < 0 || n == q.Number {
+			add(names.Instance, n, at.Instances[n])
+		}
+	}
+	switch {
+	case len(out) > 0 || len(up) == 0 || q.Number >= 0:
+	case at.RoundRobin.IsValid() && q.Policy != names.Closest:
+		add(names.RoundRobin, -1, at.RoundRobin)
+	default:
+		add(names.Closest, -1, at.Closest)
+	}
+	return out
+}

@@ -1,0 +1,248 @@
+package measure
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/netmanager/overlay/sorted"
+)
+
+// Flow is what TCP knows of the connections between an instance of this node and one
+// remote address: a semantic address where the instance connected, an instance's
+// address where it accepted.
+type Flow struct {
+	Local, Remote netip.Addr // either family
+	Sockets       int
+	RTT           time.Duration // smoothed, mean over the sockets
+	Least         time.Duration // of all sockets, within the last few minutes
+	Sent, Again   uint64        // data segments sent, and retransmitted
+}
+
+// Sample is a Flow whose ends are known.
+type Sample struct {
+	Flow
+	Local, Remote api.ServiceID
+	// To is the remote end for the report to the cluster. It counts if Known.
+	To    End
+	Known bool
+}
+
+// End is a service on a node.
+type End struct {
+	Service api.ServiceID
+	Node    api.NodeID
+	Cluster api.ClusterID // of a node of another cluster, whose key is in Node then
+}
+
+func compareEnds(a, b End) int {
+	return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Node, b.Node))
+}
+
+const (
+	// MaxPairs bounds the pairs of services that are kept, because tenants choose whom
+	// their instances call.
+	MaxPairs = 1024
+	// MaxEnds bounds the reported ends per service for the same reason.
+	MaxEnds = 64
+	// maxReported bounds the services that are reported.
+	maxReported = 1024
+	// reportEvery is the least time between two reports that are sent for these round
+	// trips alone. Other messages to the cluster carry them as well.
+	reportEvery = 30 * time.Second
+	// A round trip is reported again when it changed by changedPart of itself and by
+	// changedLeast.
+	changedPart, changedLeast = 0.2, 500 * time.Microsecond
+)
+
+// Services keeps the round trips between services that TCP observed: all of them
+// for the node's status, and those of services that the cluster named for it,
+// because an SLA bounds their latency.
+type Services struct {
+	pairs      map[pair]*api.PairStatus
+	reports    map[api.ServiceID]map[End]*observed
+	news       bool // Report has something to say
+	reportedAt time.Time
+}
+
+type pair struct{ local, remote api.ServiceID }
+
+func comparePairs(a, b pair) int {
+	return cmp.Or(cmp.Compare(a.local, b.local), cmp.Compare(a.remote, b.remote))
+}
+
+// observed is the round trip to one End.
+type observed struct {
+	least        [2]time.Duration // in the last sample and the one before; 0: none
+	connections  int
+	seen         time.Time     // the last sample
+	reported     time.Duration // 0: not reported
+	reportedSeen time.Time     // seen when it was reported
+}
+
+// rtt is the lesser of two samples, because a new connection may measure a delay of its
+// first packet only.
+func (o *observed) rtt() time.Duration {
+	if o.least[1] > 0 {
+		return min(o.least[0], o.least[1])
+	}
+	return o.least[0]
+}
+
+func (o *observed) sample(now time.Time, f *Flow) {
+	if now.Sub(o.seen) > time.Minute {
+		o.least = [2]time.Duration{}
+	}
+	o.least[1], o.least[0] = o.least[0], f.Least
+	o.connections, o.seen = f.Sockets, now
+}
+
+// news reports whether the cluster does not know the round trip or will soon expire it.
+func (o *observed) news() bool {
+	if o.reported == 0 {
+		return true
+	}
+	change := (o.rtt() - o.reported).Abs()
+	return change > max(changedLeast, time.Duration(changedPart*float64(o.reported))) || o.seen.Sub(o.reportedSeen) >= wire.NetPairFor/2
+}
+
+// NewServices returns a Services without any round trip.
+func NewServices() *Services { return &Services{pairs: map[pair]*api.PairStatus{}} }
+
+// SetReported replaces the services whose round trips are reported.
+func (s *Services) SetReported(ids []api.ServiceID) {
+	old := s.reports
+	s.reports = map[api.ServiceID]map[End]*observed{}
+	for _, id := range ids[:min(len(ids), maxReported)] {
+		if s.reports[id] = old[id]; old[id] == nil {
+			s.reports[id] = map[End]*observed{}
+		}
+	}
+}
+
+// Reports reports whether the round trips of a service of this node are reported.
+func (s *Services) Reports(id api.ServiceID) bool { return s.reports[id] != nil }
+
+// Digest combines the digests of the services that are reported.
+func (s *Services) Digest() (d api.Digest) {
+	for id := range s.reports {
+		d = d.Toggle(id.Digest())
+	}
+	return d
+}
+
+// Sampled takes all flows of the node that TCP knows now.
+func (s *Services) Sampled(now time.Time, samples []Sample) {
+	pairs, ends := map[pair]*Flow{}, map[api.ServiceID]map[End]*Flow{}
+	for _, x := range samples {
+		add(pairs, pair{x.Local, x.Remote}, x.Flow)
+		if x.Known {
+			if ends[x.Local] == nil {
+				ends[x.Local] = map[End]*Flow{}
+			}
+			add(ends[x.Local], x.To, x.Flow)
+		}
+	}
+	s.observe(now, ends)
+	maps.DeleteFunc(s.pairs, func(_ pair, p *api.PairStatus) bool { return now.Sub(p.Seen) >= wire.NetPairFor })
+	for _, k := range sorted.Keys(pairs, comparePairs) {
+		if len(s.pairs) == MaxPairs && s.pairs[k] == nil {
+			continue
+		}
+		sum := pairs[k]
+		p := &api.PairStatus{Local: k.local, Remote: k.remote, RTT: sum.RTT, Least: sum.Least, Connections: sum.Sockets, Seen: now}
+		if sum.Sent > 0 {
+			p.Again = min(float64(sum.Again)/float64(sum.Sent), 1)
+		}
+		s.pairs[k] = p
+	}
+}
+
+// add adds a flow to the sum of its key.
+func add[K comparable](sums map[K]*Flow, k K, f Flow) {
+	sum := sums[k]
+	if sum == nil {
+		sum = &Flow{Least: f.Least}
+		sums[k] = sum
+	}
+	n := sum.Sockets + f.Sockets
+	sum.RTT = (sum.RTT*time.Duration(sum.Sockets) + f.RTT*time.Duration(f.Sockets)) / time.Duration(n)
+	sum.Least, sum.Sockets = min(sum.Least, f.Least), n
+	sum.Sent, sum.Again = sum.Sent+f.Sent, sum.Again+f.Again
+}
+
+// observe takes the sums of a sample for the services that are reported.
+func (s *Services) observe(now time.Time, found map[api.ServiceID]map[End]*Flow) {
+	for id, all := range s.reports {
+		maps.DeleteFunc(all, func(_ End, o *observed) bool { return now.Sub(o.seen) >= wire.NetPairFor })
+		for _, e := range sorted.Keys(found[id], compareEnds) {
+			o := all[e]
+			if o == nil {
+				if len(all) == MaxEnds {
+					continue
+				}
+				o = &observed{}
+				all[e] = o
+			}
+			o.sample(now, found[id][e])
+			s.news = s.news || o.news()
+		}
+	}
+}
+
+// Due reports whether it is time for a report that nothing else causes.
+func (s *Services) Due(now time.Time) bool { return s.news && now.Sub(s.reportedAt) >= reportEvery }
+
+// Report returns the round trips that the cluster does not know, and assumes that it
+// knows them afterwards. With all set, the cluster knows none.
+func (s *Services) Report(now time.Time, all bool) (out []wire.NetPair) {
+	if !s.news && !all {
+		return nil
+	}
+	s.news = false
+	for _, id := range sorted.Ordered(s.reports) {
+		for _, e := range sorted.Keys(s.reports[id], compareEnds) {
+			o := s.reports[id][e]
+			if all {
+				o.reported = 0
+			}
+			p := wire.NetPair{
+				Local: id, Remote: e.Service, Node: e.Node, Cluster: e.Cluster,
+				Least: o.rtt(), Connections: o.connections, Age: now.Sub(o.seen),
+			}
+			switch {
+			case !o.news() || !p.Valid():
+			case len(out) == wire.MaxNetPairs:
+				s.news = true
+			default:
+				o.reported, o.reportedSeen = p.Least, o.seen
+				out = append(out, p)
+			}
+		}
+	}
+	if len(out) > 0 {
+		s.reportedAt = now
+	}
+	return out
+}
+
+// Pairs lists, in order, the pairs of services that were seen within wire.NetPairFor.
+func (s *Services) Pairs(now time.Time) (out []api.PairStatus) {
+	for _, k := range sorted.Keys(s.pairs, comparePairs) {
+		if p := s.pairs[k]; now.Sub(p.Seen) < wire.NetPairFor {
+			out = append(out, *p)
+		}
+	}
+	return out
+}
+
+// Pair returns the last sample of two services.
+func (s *Services) Pair(local, remote api.ServiceID) (p api.PairStatus, ok bool) {
+	if q := s.pairs[pair{local, remote}]; q != nil {
+		return *q, true
+	}
+	return p, false
+}

@@ -1,0 +1,184 @@
+package notice
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+const (
+	// FirstRepeat is when a Notice that a peer did not confirm is repeated. The wait
+	// doubles with each repetition.
+	FirstRepeat = 100 * time.Millisecond
+	// Tries is how often a Notice is sent at most.
+	Tries = 6
+	// KeepGone is how long peers are informed of a placement that is gone. It should
+	// exceed the usual downtime of an orchestrator.
+	KeepGone = 15 * time.Minute
+	// strayInterval is the least time between two notices to a peer about packets for
+	// addresses without an instance.
+	strayInterval = 100 * time.Millisecond
+)
+
+// Sender keeps what peers are sent of the instances of this node, and which peers
+// confirmed it. The caller sends the notices to the peers that have or had a session.
+type Sender struct {
+	serial  uint64
+	entries []dated // one per address, the newest last
+	changed bool    // since the last Publish
+	tries   int     // how often the current serial was sent
+	repeat  time.Time
+	peers   map[api.PeerKey]*receiver
+}
+
+// dated is an entry and the moment at which it became true.
+type dated struct {
+	Entry
+	at time.Time
+}
+
+// receiver is a peer to which notices were sent.
+type receiver struct {
+	confirmed    uint64 // serial
+	unresponsive bool   // it did not confirm the last notice that was repeated Tries times
+	strayAt      time.Time
+}
+
+// NewSender returns a sender without entries.
+func NewSender() *Sender { return &Sender{peers: map[api.PeerKey]*receiver{}} }
+
+// Start begins a process lifetime. boot grows with each, so that serials grow too.
+func (s *Sender) Start(boot uint64) { s.serial = boot << 32 }
+
+// Set sets the state of a placement. Publish makes it known.
+func (s *Sender) Set(now time.Time, a netip.Addr, k wire.Key, st State) {
+	e := Entry{Address: a, Of: Of(k), State: st}
+	switch old := s.index(a); {
+	case old >= 0 && s.entries[old].Entry == e:
+		return
+	case old >= 0:
+		s.entries = slices.Delete(s.entries, old, old+1)
+	case len(s.entries) == MaxEntries-1: // Stray needs one more
+		s.entries = slices.Delete(s.entries, 0, 1)
+	}
+	s.entries = append(s.entries, dated{e, now})
+	s.changed = true
+}
+
+func (s *Sender) index(a netip.Addr) int {
+	return slices.IndexFunc(s.entries, func(e dated) bool { return e.Address == a })
+}
+
+// Has reports whether there is an entry for an address.
+func (s *Sender) Has(a netip.Addr) bool { return s.index(a) >= 0 }
+
+// notice is what peers should know now.
+func (s *Sender) notice(now time.Time) Notice {
+	n := Notice{Serial: s.serial}
+	for _, e := range s.entries {
+		if e.State != Gone || now.Sub(e.at) < KeepGone {
+			n.Entries = append(n.Entries, e.Entry)
+		}
+	}
+	return n
+}
+
+// Serial is the serial of the last notice.
+func (s *Sender) Serial() uint64 { return s.serial }
+
+// Len is the number of entries.
+func (s *Sender) Len() int { return len(s.entries) }
+
+// Changed reports whether there is something to Publish.
+func (s *Sender) Changed() bool { return s.changed }
+
+// Next is when Repeat has to be called; zero: never.
+func (s *Sender) Next() time.Time { return s.repeat }
+
+// Publish gives the changed entries a new serial and returns the notice and its
+// receivers, out of the reachable peers.
+func (s *Sender) Publish(now time.Time, reachable []api.PeerKey) (n Notice, to []api.PeerKey) {
+	s.changed, s.tries = false, 0
+	s.serial++
+	return s.Repeat(now, reachable)
+}
+
+// Repeat returns the notice for the reachable peers that did not confirm it.
+func (s *Sender) Repeat(now time.Time, reachable []api.PeerKey) (n Notice, to []api.PeerKey) {
+	if !s.repeat.After(now) {
+		s.repeat = time.Time{}
+	}
+	for _, k := range reachable {
+		switch p := s.peer(k); {
+		case p.confirmed >= s.serial:
+		case s.tries == Tries:
+			p.unresponsive = true
+		default:
+			to = append(to, k)
+		}
+	}
+	if len(to) > 0 {
+		s.repeat = now.Add(FirstRepeat << s.tries)
+		s.tries++
+	}
+	return s.notice(now), to
+}
+
+// Session returns the notice for a peer with which a session began: the peer may
+// have lost what it was sent before. ok is false if there is nothing to send.
+func (s *Sender) Session(now time.Time, k api.PeerKey) (n Notice, ok bool) {
+	if n = s.notice(now); len(n.Entries) == 0 {
+		return n, false
+	}
+	s.peer(k).confirmed, s.tries = 0, 1
+	if at := now.Add(FirstRepeat); s.repeat.IsZero() || at.Before(s.repeat) {
+		s.repeat = at
+	}
+	return n, true
+}
+
+// Confirm takes an Ack of a peer.
+func (s *Sender) Confirm(k api.PeerKey, serial uint64) {
+	if p := s.peer(k); serial <= s.serial && serial >= p.confirmed {
+		p.confirmed, p.unresponsive = serial, false
+	}
+}
+
+// Confirmed reports whether these peers confirmed the last notice. It ignores peers
+// that do not respond.
+func (s *Sender) Confirmed(peers []api.PeerKey) bool {
+	return !slices.ContainsFunc(peers, func(k api.PeerKey) bool {
+		p := s.peers[k]
+		return p == nil && s.serial > 0 || p != nil && !p.unresponsive && p.confirmed < s.serial
+	})
+}
+
+// Stray returns the notice for a peer that sent a packet to an address of this node
+// without an instance. ok is false if the peer was informed a moment ago.
+func (s *Sender) Stray(now time.Time, k api.PeerKey, a netip.Addr) (n Notice, ok bool) {
+	p := s.peer(k)
+	if now.Sub(p.strayAt) < strayInterval {
+		return n, false
+	}
+	p.strayAt = now
+	n = s.notice(now)
+	if !slices.ContainsFunc(n.Entries, func(e Entry) bool { return e.Address == a }) {
+		n.Entries = append(n.Entries, Entry{Address: a, State: Gone})
+	}
+	return n, true
+}
+
+// Remove removes a peer.
+func (s *Sender) Remove(k api.PeerKey) { delete(s.peers, k) }
+
+func (s *Sender) peer(k api.PeerKey) *receiver {
+	p := s.peers[k]
+	if p == nil {
+		p = &receiver{}
+		s.peers[k] = p
+	}
+	return p
+}

@@ -1,0 +1,258 @@
+package overlay
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/netmanager/overlay/subscriptions"
+)
+
+// miss takes a packet whose destination or source the plane does not know.
+func (c *Core) miss(in Miss) {
+	if c.lease == nil {
+		return
+	}
+	local, remote := c.lease.Ranges.Untwin(in.Local), c.lease.Ranges.Untwin(in.Remote)
+	refuse := func(denied bool) { c.emitLate(ToHold, Refuse{Local: local, Remote: remote, Denied: denied}) }
+	a, ok := c.endpoints.At(local)
+	to, here := c.endpoints.At(remote)
+	switch {
+	case !ok || !remote.IsValid() || c.lease.Subnet.Contains(remote) && !here:
+		refuse(false)
+		return
+	case here: // between two instances of this node
+		denied := !c.services.MayCall(a.Service(), to.Service()) && !c.services.MayCall(to.Service(), a.Service())
+		if denied || !c.subs.Spend(c.now, local) {
+			refuse(denied)
+			return
+		}
+		c.table.ResendEndpoint(remote)
+		c.emitLate(ToHold, Release{remote})
+		return
+	}
+	k := wire.Want{Address: remote, For: a.Service()}
+	known := c.subs.Has(k)
+	if known && c.outcome(k) == subscriptions.Unanswered {
+		c.subs.Use(c.now, k)
+		c.subs.Wait(k, local)
+		return
+	}
+	if !c.subs.Spend(c.now, local) || !known && !c.subscribe(k, local) {
+		refuse(false)
+		return
+	}
+	c.subs.Use(c.now, k)
+	switch o := c.outcome(k); {
+	case o == subscriptions.Answered:
+		c.subs.Refund(k)
+		c.resend(remote)
+		c.emitLate(ToHold, Release{remote})
+	case o == subscriptions.Unanswered:
+		c.subs.Wait(k, local)
+		c.serveLocally(k)
+	case c.subs.Valid(c.now, k):
+		refuse(o == subscriptions.Denied)
+	default:
+		c.subs.Wait(k, local)
+		c.subs.Recheck(c.now, k, local)
+	}
+}
+
+// resend has the plane told again of an address that it should know.
+func (c *Core) resend(a netip.Addr) {
+	id, _ := c.services.Semantic(a)
+	c.table.ResendService(a, id)
+	c.table.ResendSource(a)
+	if k, ok := c.peers.At(a); ok {
+		c.table.ResendPeer(k)
+	}
+}
+
+// serveLocally has a service's instances on this node serve a subscription until the
+// cluster answers it.
+func (c *Core) serveLocally(k wire.Want) {
+	id, ok := c.services.Semantic(k.Address)
+	if !ok || c.services.Route(id) != nil || c.endpoints.Count(id) == 0 {
+		return
+	}
+	allowed := c.services.MayCall(k.For, id)
+	c.reply(c.subs.Unwait(k, !allowed))
+	if allowed {
+		c.table.Touched.Services[id] = struct{}{}
+		c.emitLate(ToHold, Release{k.Address})
+	}
+}
+
+// peerUnknown takes a handshake of a node without a record. Its claim proves nothing,
+// but says what to subscribe to.
+func (c *Core) peerUnknown(in PeerUnknown) {
+	if in.Key == c.self.Key {
+		return
+	}
+	if c.peers.Has(in.Key) {
+		p, _ := c.peers.Tunnel(in.Key, true)
+		c.emit(ToTunnel, TunnelPeer{p})
+		return
+	}
+	if c.lease == nil || !c.lease.Ranges.Instances.Contains(in.Claim) || c.lease.Subnet.Contains(in.Claim) || !c.subs.Spend(c.now, netip.Addr{}) {
+		return
+	}
+	k := wire.Want{Address: c.subnetOf(in.Claim).Addr()}
+	switch {
+	case c.subs.Has(k):
+		c.subs.RequestPeer(c.now, k, c.outcome(k)) // the known holder of the subnet may be old
+	case !c.subscribe(k, netip.Addr{}):
+		return
+	}
+	c.subs.Use(c.now, k)
+}
+
+// query takes a look-up. Lookup answers it, now or after Answered.
+func (c *Core) query(in Query) {
+	if c.lease == nil {
+		return
+	}
+	a, ok := c.endpoints.At(c.lease.Ranges.Untwin(in.Local))
+	if !ok {
+		return
+	}
+	s, ok := c.about(a.Service(), in.Name)
+	if _, known := c.named(s.key.Address); !ok || known {
+		return
+	}
+	name := strings.ToLower(in.Name) // a query in another case waits for the same answer
+	k := c.subs.Spelling(s.key)
+	if !c.subs.Has(k) && (!c.subs.Spend(c.now, a.Address) || !c.subscribe(k, a.Address)) ||
+		!c.subs.Query(c.now, k, name, a.Address, c.outcome(k)) {
+		c.emitLate(ToResolver, Answered{name})
+	}
+}
+
+// used takes the plane's counters: what they count is in use.
+func (c *Core) used(in Used) {
+	use := func(id api.ServiceID) {
+		if c.services.Route(id) != nil {
+			c.subs.Use(c.now, c.subscriptionsTo(id)...)
+		}
+	}
+	semantic, instances := c.subs.Usage(in.Usage)
+	for _, a := range semantic {
+		id, _ := c.services.Semantic(a)
+		use(id)
+	}
+	for _, a := range instances {
+		c.subs.Use(c.now, c.subs.At(a)...)
+		id, _ := c.services.Owner(a)
+		use(id)
+		if k, ok := c.peers.At(a); ok {
+			p, _ := c.peers.Get(k)
+			for _, s := range p.Record.Subnets {
+				c.subs.Use(c.now, c.subs.At(s.Addr())...)
+			}
+		}
+	}
+}
+
+// subscribe subscribes, on the budget of an endpoint, and reports whether there was
+// room.
+func (c *Core) subscribe(k wire.Want, payer netip.Addr) bool {
+	for {
+		victim, ok := c.subs.Room(k.For)
+		if !ok {
+			return false
+		}
+		if victim == nil {
+			break
+		}
+		c.unsubscribe(*victim)
+	}
+	c.reply(c.subs.Add(c.now, k, payer, c.outcome(k)))
+	if id, ok := c.services.Semantic(k.Address); ok { // the plane has it only if somebody subscribes
+		c.table.Touched.Services[id] = struct{}{}
+	}
+	return true
+}
+
+// unsubscribe drops a subscription and the records to which no other one leads.
+func (c *Core) unsubscribe(k wire.Want) {
+	c.reply(c.subs.Drop(k))
+	if k.Service != "" {
+		c.settle(c.subs.Spellings(k))
+		for _, id := range c.services.Spelt(k.Service) {
+			c.release(id)
+		}
+		return
+	}
+	if id, ok := c.services.Semantic(k.Address); ok {
+		c.table.Touched.Services[id] = struct{}{}
+		c.release(id)
+	}
+	if c.subs.Wanted(k.Address) {
+		return
+	}
+	c.applyServices(c.services.UnsetSource(k.Address))
+	if p, ok := c.peers.At(k.Address); ok && k.For == "" {
+		c.applyPeers(c.peers.Unset(p))
+	}
+}
+
+// release drops a route to which no subscription leads.
+func (c *Core) release(id api.ServiceID) {
+	if c.services.Route(id) != nil && len(c.subscriptionsTo(id)) == 0 {
+		c.applyServices(c.services.UnsetRoute(id, false))
+	}
+}
+
+// request requests a service's route again, because it seems to be old.
+func (c *Core) request(id api.ServiceID) {
+	if c.services.Route(id) == nil {
+		return
+	}
+	for _, k := range c.subscriptionsTo(id) {
+		if c.subs.Request(c.now, k) {
+			return
+		}
+	}
+}
+
+// settle follows possible changes of subscriptions' outcomes.
+func (c *Core) settle(keys []wire.Want) {
+	for _, k := range keys {
+		c.reply(c.subs.Settle(c.now, k, c.outcome(k)))
+	}
+}
+
+// reply informs those who wait for a subscription.
+func (c *Core) reply(all []subscriptions.Reply) {
+	for _, r := range all {
+		switch {
+		case r.Name != "":
+			c.emitLate(ToResolver, Answered{r.Name})
+		case r.Refuse:
+			c.emitLate(ToHold, Refuse{Local: r.Local, Remote: r.Remote, Denied: r.Denied})
+		default:
+			c.emitLate(ToHold, Release{r.Remote})
+		}
+	}
+}
+
+// subscriptionDue handles a timer of the subscriptions.
+func (c *Core) subscriptionDue(d subscriptions.Due) {
+	none := wire.Want{}
+	switch {
+	case d.Poll:
+		c.emit(ToPlane, Ask{})
+	case d.Ask != none:
+		c.subs.AskAgain(c.now, d.Ask, c.outcome(d.Ask))
+	case d.Idle != none:
+		if c.subs.Idle(c.now, d.Idle, c.outcome(d.Idle)) {
+			c.unsubscribe(d.Idle)
+		}
+	case d.Left != "" && c.endpoints.Count(d.Left) == 0:
+		for _, k := range c.subs.Of(d.Left) {
+			c.unsubscribe(k)
+		}
+	}
+}

@@ -1,0 +1,253 @@
+// Package packetqueue keeps packets for which the data plane has no route yet, while the
+// overlay core asks for it: packets to an address that no instance on this node has used, or
+// from one that this node does not know. They arrive through a TUN device of their own, and
+// are written back to it unchanged when the route is known. If there is no route, the sender
+// gets an ICMP error. No packet waits longer than a second, and memory is bounded.
+//
+// The device is tunnel/tun's, the data plane sends packets to it, and package overlay asks
+// for routes.
+//
+//	q := packetqueue.New(dev, packetqueue.Config{Local: local, Untwin: untwin, Miss: miss})
+//	g.Go(func() error { return q.Run(ctx) })
+//	q.Release(remote)              // the data plane has the route now
+//	q.Refuse(local, remote, false) // there is no route
+package packetqueue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/treeline-edge/treeline/netmanager/tunnel/offload"
+)
+
+// Device is the TUN device that packets come from and go back to, as frames: a vnet header
+// of offload.VnetLen bytes and a packet. Read is called by one goroutine, Write by one at a
+// time. Close ends a waiting Read with net.ErrClosed.
+type Device interface {
+	Read(b []byte, idle func()) (int, error)
+	Write(parts [][]byte) error
+	Close() error
+}
+
+// Config has the functions that a queue calls from Run, for every packet. They must not
+// block.
+type Config struct {
+	// Local reports whether an IPv4 address is an endpoint's on this node.
+	Local func(netip.Addr) bool
+	// Untwin returns the IPv4 address of the overlay that a packet's address stands for, or
+	// the zero Addr (wire.NetRanges.Untwin).
+	Untwin func(netip.Addr) netip.Addr
+	// Miss reports that a packet between a local endpoint and a remote address waits. It is
+	// repeated a few times a second while packets wait.
+	Miss func(local, remote netip.Addr)
+}
+
+// Queue holds packets. Its methods are safe for concurrent use.
+type Queue struct {
+	dev Device
+	cfg Config
+
+	write sync.Mutex // guards the device's Write
+
+	mu      sync.Mutex // guards the fields below
+	store   store
+	errors  map[netip.Addr]*rate.Limiter
+	dropped uint64
+	expiry  *time.Timer
+}
+
+// The rate of ICMP errors to one endpoint (RFC 1812, 4.3.2.8).
+const (
+	errorRate  = 10 // a second
+	errorBurst = 50
+	// maxEndpoints bounds the endpoints whose limiters are kept; a node has fewer.
+	maxEndpoints = 1024
+)
+
+// New returns a queue that reads the device in Run.
+func New(dev Device, c Config) *Queue {
+	return &Queue{dev: dev, cfg: c, store: newStore(), errors: map[netip.Addr]*rate.Limiter{}}
+}
+
+// maxFailedReads is how many reads in a row may fail, in about a second, before Run gives the
+// device up.
+const maxFailedReads = 100
+
+// Run reads packets until ctx ends, which is not an error, or the device fails. It closes
+// the device.
+func (q *Queue) Run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { q.dev.Close() })
+	defer func() {
+		if stop() {
+			q.dev.Close()
+		}
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if q.expiry != nil {
+			q.expiry.Stop()
+		}
+	}()
+	b := make([]byte, offload.VnetLen+offload.MaxPacket)
+	for failed := 0; ; {
+		n, err := q.dev.Read(b, nil)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			// A failed read loses one packet. A device that keeps failing must not be
+			// polled in a tight loop, nor for ever.
+			if failed++; failed == maxFailedReads || errors.Is(err, net.ErrClosed) {
+				return fmt.Errorf("read packets for the queue: %w", err)
+			}
+			if !pause(ctx) {
+				return nil
+			}
+			continue
+		}
+		failed = 0
+		if n > offload.VnetLen {
+			q.take(time.Now(), b[:n])
+		}
+	}
+}
+
+func pause(ctx context.Context) bool {
+	t := time.NewTimer(10 * time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// take queues one frame.
+func (q *Queue) take(now time.Time, frame []byte) {
+	p, ok := parse(frame[offload.VnetLen:])
+	local, remote, ok2 := q.sides(p)
+	if !ok || !ok2 {
+		q.mu.Lock()
+		q.dropped++
+		q.mu.Unlock()
+		return
+	}
+	q.mu.Lock()
+	kept, ask := q.store.add(now, local, remote, frame)
+	if !kept {
+		q.dropped++
+	}
+	q.schedule(now)
+	q.mu.Unlock()
+	if ask {
+		q.cfg.Miss(local, remote)
+	}
+}
+
+// sides returns the packet's end on this node, and the other.
+func (q *Queue) sides(p packet) (local, remote netip.Addr, ok bool) {
+	if !p.src.IsValid() {
+		return local, remote, false
+	}
+	src, dst := q.cfg.Untwin(p.src), q.cfg.Untwin(p.dst)
+	if !src.IsValid() || !dst.IsValid() {
+		return local, remote, false
+	}
+	switch {
+	case q.cfg.Local(src):
+		return src, dst, true
+	case q.cfg.Local(dst):
+		return dst, src, true
+	}
+	return local, remote, false
+}
+
+// schedule starts the timer for the next packet that expires, if any waits. q.mu is held.
+func (q *Queue) schedule(now time.Time) {
+	next := q.store.next()
+	if next.IsZero() {
+		return
+	}
+	if q.expiry == nil {
+		q.expiry = time.AfterFunc(next.Sub(now), q.expire)
+		return
+	}
+	q.expiry.Reset(next.Sub(now))
+}
+
+func (q *Queue) expire() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := time.Now()
+	before := q.store.count
+	q.store.expire(now)
+	q.dropped += uint64(before - q.store.count)
+	q.schedule(now)
+}
+
+// Release writes the packets that wait for the remote address back to the device, in order:
+// the data plane has the route now.
+func (q *Queue) Release(remote netip.Addr) {
+	q.mu.Lock()
+	out := q.store.take(netip.Addr{}, remote)
+	q.mu.Unlock()
+	for _, w := range out {
+		q.send(w.frame[:offload.VnetLen], w.frame[offload.VnetLen:])
+	}
+}
+
+// Refuse drops the packets between the local endpoint and the remote address; if local is
+// the zero Addr, those of all endpoints. Their local senders get an ICMP error: prohibited if
+// denied is set, otherwise unreachable. Remote senders get none.
+func (q *Queue) Refuse(local, remote netip.Addr, denied bool) {
+	now := time.Now()
+	q.mu.Lock()
+	out := q.store.take(local, remote)
+	q.dropped += uint64(len(out))
+	q.mu.Unlock()
+	for _, w := range out {
+		b := w.frame[offload.VnetLen:]
+		p, ok := parse(b)
+		if ok && q.cfg.Untwin(p.src) == w.local && p.refusable(b) && q.mayReport(w.local, now) {
+			q.send(make([]byte, offload.VnetLen), unreachable(p, b, denied))
+		}
+	}
+}
+
+func (q *Queue) mayReport(local netip.Addr, now time.Time) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	a := q.errors[local]
+	if a == nil {
+		if len(q.errors) >= maxEndpoints {
+			clear(q.errors)
+		}
+		a = rate.NewLimiter(errorRate, errorBurst)
+		q.errors[local] = a
+	}
+	return a.AllowN(now, 1)
+}
+
+func (q *Queue) send(vnet, packet []byte) {
+	q.write.Lock()
+	defer q.write.Unlock()
+	if q.dev.Write([][]byte{vnet, packet}) != nil {
+		q.mu.Lock()
+		q.dropped++ // the sender retransmits
+		q.mu.Unlock()
+	}
+}
+
+// Stats returns how many packets wait, and how many were dropped or refused.
+func (q *Queue) Stats() (waiting int, dropped uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.store.count, q.dropped
+}

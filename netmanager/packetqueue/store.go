@@ -1,0 +1,192 @@
+package packetqueue
+
+import (
+	"net/netip"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/treeline-edge/treeline/internal/fairshare"
+)
+
+// packetBound is shared among endpoints like fairshare.Policy.Fixed: an endpoint gets a
+// further place only while more are free than it holds, in packets and in bytes.
+var packetBound = fairshare.Declare(fairshare.Bound{
+	Resource: "packets that wait for a route at a node", Total: 1024, Share: []int{256}, Per: "instance",
+	Beyond: "the packet is dropped; 16 of an instance wait for one address, all together have at most 1 MiB, and none waits longer than 1 s. " +
+		"An instance gets a further place only while more are free than it holds",
+	Attack: "TestPacketsOfOneInstanceLeaveRoomForOthers",
+})
+
+const (
+	maxPerRemote = 16 // packets of one endpoint to one remote address
+	maxBytes     = 1 << 20
+	maxWait      = time.Second
+	// missInterval is how often a miss is reported while its packets wait: the core asks the
+	// cluster once, and may have been busy.
+	missInterval = 250 * time.Millisecond
+	// missRate and missBurst bound the misses of one endpoint that are reported, a second
+	// and at once. Packets beyond are dropped here, so that an instance that sends to many
+	// addresses does not keep the core from its neighbours'. An unknown subnet of a peer
+	// needs half of the rate: four misses a second for each address.
+	missRate, missBurst = 500, 1000
+)
+
+// store holds packets by the remote address that they wait for. It is bounded, and has no
+// clock of its own.
+type store struct {
+	held      map[netip.Addr][]waiter
+	locals    map[netip.Addr]load // what waits, by endpoint
+	pairs     map[pair]int        // packets that wait
+	reported  map[pair]time.Time  // when the miss was reported, of pairs with packets that wait
+	endpoints map[netip.Addr]*endpoint
+	queue     []due // oldest first
+	count     int   // packets
+	bytes     int
+}
+
+// load is how much waits.
+type load struct{ packets, bytes int }
+
+// endpoint bounds the misses that are reported of an endpoint.
+type endpoint struct {
+	*rate.Limiter
+	lost   netip.Addr // remote address of the last reported miss whose packet was not kept
+	lostAt time.Time
+}
+
+type pair struct{ local, remote netip.Addr }
+
+// waiter is a frame that waits.
+type waiter struct {
+	frame []byte
+	local netip.Addr
+	until time.Time
+}
+
+type due struct {
+	remote netip.Addr
+	until  time.Time
+}
+
+func newStore() store {
+	return store{
+		held: map[netip.Addr][]waiter{}, locals: map[netip.Addr]load{}, pairs: map[pair]int{}, reported: map[pair]time.Time{},
+		endpoints: map[netip.Addr]*endpoint{},
+	}
+}
+
+// add keeps a copy of the frame, if there is room. report says whether the miss is to be
+// reported to the core.
+func (s *store) add(now time.Time, local, remote netip.Addr, frame []byte) (kept, report bool) {
+	s.expire(now)
+	p := pair{local, remote}
+	at, known := s.reported[p]
+	own := s.locals[local]
+	full := s.pairs[p] >= maxPerRemote || own.packets >= min(packetBound.Share[0], packetBound.Total-s.count) || own.bytes+len(frame) > maxBytes-s.bytes
+	if full && !known {
+		return false, len(s.held[remote]) > 0 && s.reportLost(now, p) // packets of others wait for the same route
+	}
+	if report = (!known || now.Sub(at) >= missInterval) && s.endpoint(local).AllowN(now, 1); report {
+		s.reported[p] = now
+	}
+	if full || !report && !known { // without a report no route would come
+		return false, report
+	}
+	until := now.Add(maxWait)
+	s.held[remote] = append(s.held[remote], waiter{append([]byte(nil), frame...), local, until})
+	s.queue = append(s.queue, due{remote, until})
+	s.locals[local] = load{own.packets + 1, own.bytes + len(frame)}
+	s.pairs[p]++
+	s.count++
+	s.bytes += len(frame)
+	return true, report
+}
+
+// reportLost reports whether to report a miss of a pair whose packets cannot be kept. It
+// leaves no entry in reported, which therefore never has more entries than packets wait.
+func (s *store) reportLost(now time.Time, p pair) bool {
+	e := s.endpoint(p.local)
+	if p.remote == e.lost && now.Sub(e.lostAt) < missInterval || !e.AllowN(now, 1) {
+		return false
+	}
+	e.lost, e.lostAt = p.remote, now
+	return true
+}
+
+func (s *store) endpoint(local netip.Addr) *endpoint {
+	e := s.endpoints[local]
+	if e == nil {
+		if len(s.endpoints) >= maxEndpoints {
+			clear(s.endpoints)
+		}
+		e = &endpoint{Limiter: rate.NewLimiter(missRate, missBurst)}
+		s.endpoints[local] = e
+	}
+	return e
+}
+
+// take removes and returns the packets between local and remote; if local is the zero Addr,
+// those of all endpoints.
+func (s *store) take(local, remote netip.Addr) (out []waiter) {
+	var rest []waiter
+	for _, w := range s.held[remote] {
+		if local.IsValid() && w.local != local {
+			rest = append(rest, w)
+			continue
+		}
+		out = append(out, w)
+		s.remove(w, remote)
+	}
+	s.keep(remote, rest)
+	return out
+}
+
+// expire drops the packets that have waited for maxWait.
+func (s *store) expire(now time.Time) {
+	for len(s.queue) > 0 && !s.queue[0].until.After(now) {
+		remote := s.queue[0].remote
+		s.queue = s.queue[1:]
+		held := s.held[remote]
+		for len(held) > 0 && !held[0].until.After(now) {
+			s.remove(held[0], remote)
+			held = held[1:]
+		}
+		s.keep(remote, held)
+	}
+	if len(s.queue) == 0 {
+		s.queue = nil
+	}
+}
+
+func (s *store) keep(remote netip.Addr, rest []waiter) {
+	if len(rest) == 0 {
+		delete(s.held, remote)
+		return
+	}
+	s.held[remote] = rest
+}
+
+func (s *store) remove(w waiter, remote netip.Addr) {
+	s.count--
+	s.bytes -= len(w.frame)
+	p := pair{w.local, remote}
+	own := s.locals[w.local]
+	if own = (load{own.packets - 1, own.bytes - len(w.frame)}); own.packets == 0 {
+		delete(s.locals, w.local)
+	} else {
+		s.locals[w.local] = own
+	}
+	if s.pairs[p]--; s.pairs[p] == 0 {
+		delete(s.pairs, p)
+	}
+	delete(s.reported, p)
+}
+
+// next returns when the next packet expires; the zero time if none waits.
+func (s *store) next() time.Time {
+	if len(s.queue) == 0 {
+		return time.Time{}
+	}
+	return s.queue[0].until
+}

@@ -1,0 +1,574 @@
+// Package pathmanager keeps the path to each peer. It runs an overlay/paths.Machine for every
+// peer, carries its probes inside the tunnel's sessions, makes the tunnel send by the path
+// that the machine has chosen, and reports what it observes to the core. It also carries
+// notices and agreements between the core and its peers. The machine decides which path is
+// best, the core which peers there are, and relaylink finds how the own relay sees this node.
+//
+// A peer without traffic causes no work.
+//
+//	m := pathmanager.New(pathmanager.Options{Report: func(p overlay.Path) { loop.Post(p) }})
+//	engine, err := tunnel.New(tunnel.Config{Hooks: tunnel.Hooks{Control: m.Control, Event: m.Event}})
+//	m.SetPeer(record); m.SetSelf(self)
+//	err = m.Run(ctx, engine)
+package pathmanager
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/relaywire"
+	"github.com/treeline-edge/treeline/netmanager/overlay"
+	"github.com/treeline-edge/treeline/netmanager/overlay/agree"
+	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
+	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
+	"github.com/treeline-edge/treeline/netmanager/tunnel"
+	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
+)
+
+// Tunnel is the part of a tunnel.Engine that a manager uses.
+type Tunnel interface {
+	SetPeer(p api.Peer)
+	DropPeer(k api.PeerKey)
+	Connect(k api.PeerKey)
+	SetPath(k api.PeerKey, p tunnel.Path)
+	SetTries(k api.PeerKey, ps ...tunnel.Path)
+	SetMTU(k api.PeerKey, n int)
+	SendControl(k api.PeerKey, via tunnel.Path, payload []byte) error
+	Stats() []tunnel.Stats
+}
+
+// Message is a message between nodes in their session, of overlay/notice or overlay/agree.
+type Message interface {
+	// Append appends the encoded message to b.
+	Append(b []byte) []byte
+}
+
+// Options configure a manager. The functions are called from Run and must not block.
+type Options struct {
+	// Report takes what is observed of the path to a peer.
+	Report func(overlay.Path)
+	// Measured takes round trips to peers. May be nil.
+	Measured func(overlay.Measured)
+	// Notice takes overlay.Session, and the notices and agreements of peers: Noticed, Heeded,
+	// Agreed, Probed and Arrived. May be nil.
+	Notice func(overlay.Input)
+	// Cluster is the node's own. Peers of other clusters are not told private addresses.
+	Cluster api.ClusterID
+	// Refuse reports addresses that must not be probed: the overlay's own.
+	Refuse func(netip.Addr) bool
+	// Lost is called when a path in use falls silent: the binding at the relay may be lost
+	// too. May be nil.
+	Lost func()
+	Log  *slog.Logger // nil: slog.Default
+}
+
+// Self is this node's position.
+type Self struct {
+	paths.Self
+	Relay  string           // host:port of the own cluster's relay, as records name it
+	Relays []netip.AddrPort // its addresses, the one in use first
+	TLS    bool             // it is reached over TLS only
+}
+
+const (
+	// pollInterval is how often the traffic of an active peer is read.
+	pollInterval = 100 * time.Millisecond
+	// activeTime is how long a peer stays active after its last traffic.
+	activeTime = 3 * time.Second
+	// minorInterval is the least time between reports that differ little.
+	minorInterval = 5 * time.Second
+	// sampleInterval is the least time between two reported round trips of a peer.
+	sampleInterval = time.Second
+	// noticeRate and noticeBurst bound the notices and agreements that are taken from one
+	// peer, per second and at once. The peer repeats those that are lost.
+	noticeRate, noticeBurst = 20, 100
+)
+
+// Manager keeps the paths to all peers. Its methods are safe for concurrent use and do not
+// block, but for Run.
+type Manager struct {
+	opt   Options
+	queue *queue
+
+	// The fields below are Run's.
+	ctx    context.Context
+	t      Tunnel
+	self   Self
+	peers  map[api.PeerKey]*peer
+	polled time.Time                   // when the traffic of active peers was last read
+	relays map[string][]netip.AddrPort // of peers, by name
+	asking map[string]bool             // names that are being resolved
+	all    sync.WaitGroup
+
+	reasons sync.Map // api.PeerKey → string
+	coord   atomic.Pointer[api.Coordinate]
+}
+
+type peer struct {
+	record api.Peer
+	m      *paths.Machine
+	wake   time.Time
+
+	active time.Time // end of the time in which its traffic is polled
+	stats  tunnel.Stats
+
+	session    time.Time // start of the first session; zero: none
+	silent     bool      // the tunnel hears nothing
+	reported   overlay.Path
+	reportedAt time.Time
+	sampled    time.Time // when a round trip was last reported
+	path       tunnel.Path
+	mtu        int
+	notices    *rate.Limiter
+}
+
+// New returns a manager that does nothing before Run.
+func New(o Options) *Manager {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.Lost == nil {
+		o.Lost = func() {}
+	}
+	if o.Measured == nil {
+		o.Measured = func(overlay.Measured) {}
+	}
+	if o.Notice == nil {
+		o.Notice = func(overlay.Input) {}
+	}
+	return &Manager{
+		opt: o, queue: newQueue(), peers: map[api.PeerKey]*peer{},
+		relays: map[string][]netip.AddrPort{}, asking: map[string]bool{},
+	}
+}
+
+// SetSelf sets this node's position.
+func (m *Manager) SetSelf(s Self) {
+	m.queue.put(slot{kind: selfSet}, func() {
+		m.self = s
+		for _, p := range m.peers {
+			m.step(p, s.Self)
+			m.apply(p, true)
+		}
+	})
+}
+
+// SetPeer adds a peer or updates its record.
+func (m *Manager) SetPeer(r api.Peer) {
+	m.queue.put(slot{kind: peerSet, peer: r.Key}, func() {
+		p := m.peers[r.Key]
+		if p == nil {
+			var seed [32]byte
+			_, _ = rand.Read(seed[:])
+			p = &peer{notices: rate.NewLimiter(noticeRate, noticeBurst), m: paths.New(paths.Config{Seed: seed, Refuse: m.opt.Refuse, Coord: m.coord.Load, Hide: r.Cluster != m.opt.Cluster})}
+			m.peers[r.Key] = p
+			p.record = r
+			m.t.SetPeer(r)
+			m.step(p, m.self.Self)
+		}
+		p.record = r
+		m.t.SetPeer(r)
+		m.resolve(r.Relay.Addr)
+		m.step(p, paths.Peer{Relay: r.Relay.Addr != "", Endpoints: r.Endpoints})
+		m.apply(p, true)
+	})
+}
+
+// DropPeer removes a peer and ends its session.
+func (m *Manager) DropPeer(k api.PeerKey) {
+	m.queue.drop(k, func() {
+		delete(m.peers, k)
+		m.reasons.Delete(k)
+		m.t.DropPeer(k)
+	})
+}
+
+// SetCoord sets this node's coordinate in the latency space, which peers that measure it get.
+func (m *Manager) SetCoord(c api.Coordinate) { m.coord.Store(&c) }
+
+// Measure measures the round trip to a peer. It starts a session if there is none.
+func (m *Manager) Measure(k api.PeerKey) {
+	m.about(measure, k, func(p *peer) {
+		m.t.Connect(k)
+		m.step(p, paths.Measure{})
+	})
+}
+
+// Tell sends a message to a peer. Without a session it starts one, and the message is lost.
+func (m *Manager) Tell(k api.PeerKey, msg Message) {
+	m.message(k, func(p *peer) {
+		m.t.Connect(k)
+		m.send(p, msg)
+	})
+}
+
+// Say sends a message to a peer. Without a session the message is lost.
+func (m *Manager) Say(k api.PeerKey, msg Message) {
+	m.message(k, func(p *peer) { m.send(p, msg) })
+}
+
+func (m *Manager) send(p *peer, msg Message) {
+	if p.path == (tunnel.Path{}) {
+		return
+	}
+	if err := m.t.SendControl(p.record.Key, p.path, msg.Append(nil)); err != nil {
+		m.opt.Log.Debug("send notice failed", "peer", p.record.Key, "via", p.path.Addr, "err", err)
+	}
+}
+
+// notice hands a peer's notice or agreement to the core, within the bound of the peer.
+func (m *Manager) notice(p *peer, msg Message) {
+	if !p.notices.Allow() {
+		return
+	}
+	switch msg := msg.(type) {
+	case notice.Notice:
+		m.opt.Notice(overlay.Noticed{Key: p.record.Key, Notice: msg})
+	case notice.Ack:
+		m.opt.Notice(overlay.Heeded{Key: p.record.Key, Ack: msg})
+	case agree.Terms:
+		m.opt.Notice(overlay.Agreed{Key: p.record.Key, Terms: msg})
+	case agree.Probe:
+		m.opt.Notice(overlay.Probed{Key: p.record.Key, Probe: msg})
+	case agree.Arrived:
+		m.opt.Notice(overlay.Arrived{Key: p.record.Key, Arrived: msg})
+	}
+}
+
+// Control is tunnel.Hooks'. Messages of a peer beyond the bound are lost, as on the network.
+func (m *Manager) Control(k api.PeerKey, from tunnel.Path, payload []byte) {
+	m.queue.message(k, func() func() {
+		var msg Message
+		var err error
+		if msg, err = notice.Parse(payload); err != nil {
+			msg, err = agree.Parse(payload)
+		}
+		if err == nil {
+			return m.with(k, func(p *peer) { m.notice(p, msg) })
+		}
+		body := slices.Clone(payload)
+		return m.with(k, func(p *peer) { m.step(p, paths.Received{From: pathOf(from), Body: body}) })
+	})
+}
+
+// Event is tunnel.Hooks'. It ignores the events that are the core's: UnknownPeer and Stray.
+func (m *Manager) Event(e tunnel.Event) {
+	switch e := e.(type) {
+	case tunnel.Established:
+		m.about(established, e.Peer, func(p *peer) {
+			p.silent = false
+			if p.session.IsZero() {
+				p.session = time.Now()
+			}
+			m.step(p, paths.Established{From: pathOf(e.From)})
+			m.activate(p)
+			m.opt.Notice(overlay.Session{Key: e.Peer})
+		})
+	case tunnel.Traffic:
+		m.about(traffic, e.Peer, func(p *peer) {
+			m.step(p, paths.Traffic{Sent: true})
+			m.activate(p)
+		})
+	case tunnel.Heard:
+		m.about(silence, e.Peer, func(p *peer) { p.silent = false })
+	case tunnel.Silent:
+		m.about(silence, e.Peer, func(p *peer) { p.silent = true })
+	}
+}
+
+// about queues fn for a peer, in place of the task of the kind that waits.
+func (m *Manager) about(of kind, k api.PeerKey, fn func(*peer)) {
+	m.queue.put(slot{kind: of, peer: k}, m.with(k, fn))
+}
+
+// message queues fn for a peer, unless too many messages wait.
+func (m *Manager) message(k api.PeerKey, fn func(*peer)) {
+	m.queue.message(k, func() func() { return m.with(k, fn) })
+}
+
+// with returns a task that calls fn with a peer, if it is still known, and applies the
+// result.
+func (m *Manager) with(k api.PeerKey, fn func(*peer)) func() {
+	return func() {
+		if p := m.peers[k]; p != nil {
+			fn(p)
+			m.apply(p, false)
+		}
+	}
+}
+
+// Reason returns why the path to a peer is not a better one, "" if it is the best or the
+// peer is not known.
+func (m *Manager) Reason(k api.PeerKey) string {
+	why, _ := m.reasons.Load(k)
+	s, _ := why.(string)
+	return s
+}
+
+// Run keeps the paths until ctx ends.
+func (m *Manager) Run(ctx context.Context, t Tunnel) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer m.all.Wait()
+	defer cancel()
+	m.ctx, m.t = ctx, t
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-m.queue.filled:
+			for _, t := range m.queue.take() {
+				t.carryOut()
+			}
+		case <-timer.C:
+			m.tick()
+		case <-ctx.Done():
+			return nil
+		}
+		if next := m.next(); next.IsZero() {
+			timer.Stop()
+		} else {
+			timer.Reset(max(0, time.Until(next)))
+		}
+	}
+}
+
+// next returns when there is something to do; the zero time means never.
+func (m *Manager) next() time.Time {
+	var next time.Time
+	now := time.Now()
+	for _, p := range m.peers {
+		at := p.wake
+		if poll := m.polled.Add(pollInterval); p.active.After(now) && (at.IsZero() || poll.Before(at)) {
+			at = poll
+		}
+		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	return next
+}
+
+// activate has the peer's traffic polled for a while.
+func (m *Manager) activate(p *peer) { p.active = time.Now().Add(activeTime) }
+
+func (m *Manager) tick() {
+	now := time.Now()
+	if !now.Before(m.polled.Add(pollInterval)) && m.anyActive(now) {
+		m.polled = now
+		for _, s := range m.t.Stats() {
+			if p := m.peers[s.Peer]; p != nil && p.active.After(now) {
+				m.poll(p, s)
+			}
+		}
+	}
+	for _, p := range m.peers {
+		if !p.wake.IsZero() && !p.wake.After(now) {
+			m.step(p, paths.Tick{})
+			m.apply(p, false)
+		}
+	}
+}
+
+// anyActive reports whether a peer is active.
+func (m *Manager) anyActive(now time.Time) bool {
+	for _, p := range m.peers {
+		if p.active.After(now) {
+			return true
+		}
+	}
+	return false
+}
+
+// poll tells the peer's machine what passed since the last poll.
+func (m *Manager) poll(p *peer, s tunnel.Stats) {
+	was := p.stats
+	p.stats = s
+	in := paths.Traffic{Sent: s.SentPackets != was.SentPackets}
+	// Only data counts: probes also arrive by paths that carry in one direction alone.
+	if s.ReceivedPackets != was.ReceivedPackets {
+		in.Heard = []paths.Path{pathOf(s.Carried)}
+	}
+	if in.Sent || s.ReceivedPackets != was.ReceivedPackets {
+		m.activate(p)
+	}
+	m.step(p, in)
+	m.apply(p, false)
+}
+
+// step steps the peer's machine and sends its probes.
+func (m *Manager) step(p *peer, in paths.Input) {
+	before := p.m.Report()
+	out := p.m.Step(time.Now(), in)
+	p.wake = out.Wake
+	r := p.m.Report()
+	if now := time.Now(); r.Samples != before.Samples && now.Sub(p.sampled) >= sampleInterval {
+		p.sampled = now
+		m.opt.Measured(overlay.Measured{Key: p.record.Key, RTT: r.Sample, Coord: r.Coord})
+	}
+	if r.Silent && !before.Silent || r.Path.Relay() && !before.Path.Relay() && !before.None {
+		m.opt.Lost()
+		m.lookup(p.record.Relay.Addr) // its relay may have moved
+	}
+	for _, s := range out.Send {
+		via := m.via(p, s.Path)
+		if via == (tunnel.Path{}) {
+			continue
+		}
+		body := s.Body
+		if room := s.Size - outer(via); room > len(body) {
+			body = append(slices.Clone(body), make([]byte, room-len(body))...)
+		}
+		if err := m.t.SendControl(p.record.Key, via, body); err != nil {
+			m.opt.Log.Debug("send probe failed", "peer", p.record.Key, "via", via.Addr, "bytes", len(body), "err", err)
+		}
+	}
+}
+
+// apply makes the tunnel use the path that the machine has chosen, and reports it to the
+// core. tries says that the paths for handshakes may have changed.
+func (m *Manager) apply(p *peer, tries bool) {
+	r := p.m.Report()
+	k := p.record.Key
+	if tries {
+		var ps []tunnel.Path
+		for _, t := range p.m.Tries() {
+			if via := m.via(p, t); via != (tunnel.Path{}) {
+				ps = append(ps, via)
+			}
+		}
+		m.t.SetTries(k, ps...)
+	}
+	var via tunnel.Path
+	if !r.None {
+		via = m.via(p, r.Path)
+	}
+	if via != p.path {
+		p.path = via
+		m.t.SetPath(k, via)
+	}
+	// Until the MTU of a path is measured, which takes a round trip, the default counts:
+	// senders would remember a smaller one for minutes.
+	mtu := tunnel.DefaultMTU
+	if r.Sized {
+		mtu = min(mtu, r.MTU-outer(via))
+	}
+	if mtu != p.mtu {
+		p.mtu = mtu
+		m.t.SetMTU(k, mtu)
+	}
+	m.reasons.Store(k, r.Reason)
+	now := time.Now()
+	report := overlay.Path{
+		Key: k, Kind: via.Kind, Addr: via.Addr, Plain: r.Plain, RTT: r.RTT, Loss: r.Loss, MTU: mtu, Idle: r.Idle, Silent: r.Silent || p.silent,
+	}
+	if p.session.IsZero() || report.Kind == "" {
+		report.Kind = api.PathNone
+	}
+	if report == p.reported || similar(report, p.reported) && now.Sub(p.reportedAt) < minorInterval {
+		return
+	}
+	p.reported, p.reportedAt = report, now
+	m.opt.Report(report)
+}
+
+// similar reports whether two observations differ by little in round trip and loss alone.
+func similar(a, b overlay.Path) bool {
+	near := (a.RTT-b.RTT).Abs() <= max(b.RTT/10, 200*time.Microsecond) && max(a.Loss-b.Loss, b.Loss-a.Loss) < 0.02
+	a.RTT, a.Loss = b.RTT, b.Loss
+	return near && a == b
+}
+
+// outer returns the bytes that a datagram by the path adds to an inner packet.
+func outer(via tunnel.Path) int {
+	n := 20 + 8 + session.Overhead
+	if via.Addr.Addr().Unmap().Is6() {
+		n += 20
+	}
+	if via.Kind != api.PathDirect {
+		n += relaywire.HeaderLen
+	}
+	return n
+}
+
+// pathOf returns a tunnel's path in the terms of package paths.
+func pathOf(p tunnel.Path) paths.Path {
+	if p.Kind != api.PathDirect {
+		return paths.Path{}
+	}
+	return paths.Path{Addr: p.Addr}
+}
+
+// via returns a machine's path in the tunnel's terms; zero if it cannot be used now.
+func (m *Manager) via(p *peer, w paths.Path) tunnel.Path {
+	if !w.Relay() {
+		return tunnel.Path{Kind: api.PathDirect, Addr: w.Addr}
+	}
+	r := p.record.Relay
+	out := tunnel.Path{Kind: api.PathRelay, Slot: r.Slot, Ticket: r.Ticket}
+	if m.self.TLS {
+		out.Kind = api.PathRelayTLS
+	}
+	switch {
+	case r.Addr == m.self.Relay && len(m.self.Relays) > 0:
+		out.Addr = m.self.Relays[0]
+	case len(m.relays[r.Addr]) > 0:
+		out.Addr = m.relays[r.Addr][0]
+	default:
+		return tunnel.Path{}
+	}
+	return out
+}
+
+// resolve looks up a peer's relay, unless its addresses are known. A failed look-up is
+// repeated when a record names the relay again.
+func (m *Manager) resolve(addr string) {
+	if len(m.relays[addr]) == 0 {
+		m.lookup(addr)
+	}
+}
+
+// lookup looks up the addresses of a peer's relay.
+func (m *Manager) lookup(addr string) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil || m.asking[addr] {
+		return
+	}
+	if a, err := netip.ParseAddrPort(addr); err == nil {
+		m.relays[addr] = []netip.AddrPort{netip.AddrPortFrom(a.Addr().Unmap(), a.Port())}
+		return
+	}
+	m.asking[addr] = true
+	m.all.Go(func() {
+		var list []netip.AddrPort
+		ips, err := net.DefaultResolver.LookupNetIP(m.ctx, "ip", host)
+		n, err2 := net.DefaultResolver.LookupPort(m.ctx, "udp", port)
+		for _, ip := range ips {
+			list = append(list, netip.AddrPortFrom(ip.Unmap(), uint16(n)))
+		}
+		if err != nil || err2 != nil {
+			m.opt.Log.Warn("look up a peer's relay failed", "relay", addr, "err", err)
+		}
+		m.queue.put(slot{kind: relayFound, relay: addr}, func() {
+			delete(m.asking, addr)
+			if len(list) == 0 && len(m.relays[addr]) > 0 {
+				return // keep the last known addresses
+			}
+			m.relays[addr] = list
+			for _, p := range m.peers {
+				if p.record.Relay.Addr == addr {
+					m.apply(p, true)
+				}
+			}
+		})
+	})
+}

@@ -1,0 +1,155 @@
+package root
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/addresses"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/netbook"
+)
+
+const kindAddress = "address" // one that rests
+
+// Validate checks the settings of the network, ErrInvalid.
+func (c Config) Validate() error {
+	if c.ClusterPercent < 0 || c.ClusterPercent > 100 {
+		return fmt.Errorf("%d %% of the instance network for one cluster, want 1 to 100, or 0 for the default: %w", c.ClusterPercent, api.ErrInvalid)
+	}
+	if c.TenantPercent < 0 || c.TenantPercent > 100 {
+		return fmt.Errorf("%d %% of the services' addresses for one tenant, want 1 to 100, or 0 for the default: %w", c.TenantPercent, api.ErrInvalid)
+	}
+	if c.Ranges == (wire.NetRanges{}) {
+		return nil
+	}
+	return netbook.CheckRanges(c.Ranges)
+}
+
+func (c *network) restoreAddress(d store.Doc) error {
+	var r addresses.Resting
+	if err := json.Unmarshal(d.Data, &r); err != nil {
+		return err
+	}
+	a, err := netip.ParseAddr(d.Key)
+	if err != nil {
+		return err
+	}
+	c.addresses.Rest(r, []netip.Addr{a})
+	return nil
+}
+
+// rest takes addresses from a service. They are given to no other for a while.
+func (c *network) rest(id api.ServiceID, addrs []netip.Addr) {
+	c.saveResting(c.addresses.Rest(addresses.Resting{Service: id, Until: c.wall.Add(addresses.Rest)}, addrs))
+}
+
+func (c *network) saveResting(addrs []netip.Addr) {
+	for _, a := range addrs {
+		r, _ := c.addresses.Resting(a)
+		c.journal.Put(kindAddress, a.String(), r)
+	}
+	c.applyNet(c.net.SetOwners(c.netNow(), netView{&c.state}, addrs))
+}
+
+// planned are the addresses that an application would have.
+type planned map[api.ServiceID]addresses.Plan
+
+func (p planned) undo(b *addresses.Book) {
+	for _, plan := range p {
+		b.Undo(plan)
+	}
+}
+
+// planAddresses takes the addresses that an application asks for. On an error it takes
+// none.
+func (c *network) planAddresses(id api.AppID, spec api.Application) (planned, error) {
+	for _, a := range c.addresses.Sweep(c.wall) {
+		c.journal.Delete(kindAddress, a.String())
+	}
+	var have map[api.ServiceID]api.ServiceAddresses
+	if a := c.apps.App(id); a != nil {
+		have = a.Addresses
+	}
+	plans := planned{}
+	for i := range spec.Services {
+		m := &spec.Services[i]
+		if m.Virtualization == "process" {
+			continue // it is on its node's network
+		}
+		sid := id.Service(m.Name, m.Namespace)
+		p, err := c.planService(sid, m.Addresses, have[sid])
+		if err != nil {
+			plans.undo(c.addresses)
+			return nil, err
+		}
+		plans[sid] = p
+	}
+	return plans, nil
+}
+
+func (c *network) planService(id api.ServiceID, want *api.Addresses, have api.ServiceAddresses) (addresses.Plan, error) {
+	p, err := c.addresses.Assign(c.wall, id, want, have)
+	if err != nil {
+		return p, err
+	}
+	err = c.checkTwin(id, want, p.Addresses.RoundRobin)
+	if err == nil && c.net.Waiting() && p.Gives(c.wall, id) {
+		err = c.net.WaitError(c.now, "addresses for "+id.Name())
+	}
+	if err != nil {
+		c.addresses.Undo(p)
+	}
+	return p, err
+}
+
+// checkTwin refuses an IPv6 address that is not the twin of the IPv4 address that
+// the service gets.
+func (c *network) checkTwin(id api.ServiceID, want *api.Addresses, got netip.Addr) error {
+	if want == nil || want.RoundRobin6 == "" {
+		return nil
+	}
+	if twin := c.net.Ranges().Twin(got); want.RoundRobin6 != twin.String() {
+		return fmt.Errorf("rr_ip_v6 %s for %s: the IPv6 address of %s is %s; write that, or leave rr_ip_v6 out: %w",
+			want.RoundRobin6, id.Name(), got, twin, api.ErrInvalid)
+	}
+	return nil
+}
+
+// commit gives an application the planned addresses, and takes all others from it.
+func (c *network) commit(a *applications.App, plans planned) {
+	for _, id := range step.Keys(plans) {
+		p := plans[id]
+		for _, addr := range p.Woken() {
+			c.journal.Delete(kindAddress, addr.String())
+		}
+		c.apps.SetAddresses(a, id, p.Addresses)
+		c.rest(id, p.Freed)
+	}
+	for _, id := range step.Keys(a.Addresses) {
+		if _, still := plans[id]; !still {
+			have := a.Addresses[id].All()
+			delete(a.Addresses, id)
+			c.rest(id, have)
+		}
+	}
+}
+
+// completeAddresses gives addresses to services that have none: those of an earlier
+// release, or of an application whose saving was cut off.
+func (c *network) completeAddresses() {
+	for _, id := range c.apps.Apps() {
+		a := c.apps.App(id)
+		plans, err := c.planAddresses(id, a.Spec)
+		switch {
+		case err == nil:
+			c.commit(a, plans)
+		case !c.net.Waiting():
+			c.event(api.Event{Tenant: id.Tenant(), Kind: "app", Object: id.Name(), Detail: err.Error()})
+		}
+	}
+}

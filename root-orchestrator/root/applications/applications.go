@@ -1,0 +1,369 @@
+// Package applications keeps what developers asked for: applications, their services and
+// the instances of these, with their states. It is a part of the root's core: pure, with
+// one owner, and without references to the core or to the other parts. Where an instance
+// runs is decided elsewhere; this package records it.
+//
+//	m := applications.New()
+//	m.Begin(wall)
+//	v, err := m.Apply(request, nextRevision)
+package applications
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+)
+
+// MaxReplicas bounds the instances of one service.
+const MaxReplicas = 10_000
+
+// App is what is saved of an application.
+type App struct {
+	ID       api.AppID                      `json:"id"`
+	Tenant   api.Tenant                     `json:"tenant"`
+	Spec     api.Application                `json:"spec"`
+	Replicas map[api.ServiceID]int          `json:"replicas"`
+	SpecRevs map[api.ServiceID]api.Revision `json:"spec_revisions"`
+	Created  time.Time                      `json:"created"`
+	By       string                         `json:"by,omitempty"`
+	// Addresses are the services' semantic addresses.
+	Addresses map[api.ServiceID]api.ServiceAddresses `json:"addresses,omitempty"`
+	Leaving   bool                                   `json:"leaving,omitempty"`
+	Revision  api.Revision                           `json:"revision"`
+}
+
+// service is one service of an application, or what is left of a service that its
+// application no longer has.
+type service struct {
+	id        api.ServiceID
+	app       *App              // nil if no application has the service
+	spec      *api.Microservice // nil then, too
+	instances map[api.InstanceID]*Instance
+}
+
+// Machine holds the applications. Begin sets the time of a step for all other methods. A
+// method that takes the id of an application or an instance panics if it is not known,
+// unless it says otherwise.
+type Machine struct {
+	wall      time.Time
+	apps      map[api.AppID]*App
+	services  map[api.ServiceID]*service
+	instances map[api.InstanceID]*Instance
+
+	changedApps      order[api.AppID]
+	changedInstances order[api.InstanceID]
+	toReconcile      order[api.ServiceID]
+}
+
+// order is a set that keeps the order in which its elements were added.
+type order[K comparable] struct {
+	list []K
+	in   map[K]bool
+}
+
+func (o *order[K]) add(k K) {
+	if o.in[k] {
+		return
+	}
+	if o.in == nil {
+		o.in = map[K]bool{}
+	}
+	o.in[k] = true
+	o.list = append(o.list, k)
+}
+
+func (o *order[K]) take() []K {
+	list := o.list
+	*o = order[K]{}
+	return list
+}
+
+// New returns a Machine without applications.
+func New() *Machine {
+	return &Machine{
+		apps: map[api.AppID]*App{}, services: map[api.ServiceID]*service{}, instances: map[api.InstanceID]*Instance{},
+	}
+}
+
+// Begin begins a step. wall is the time that people are shown.
+func (m *Machine) Begin(wall time.Time) { m.wall = wall }
+
+func (m *Machine) service(id api.ServiceID) *service {
+	s := m.services[id]
+	if s == nil {
+		s = &service{id: id, instances: map[api.InstanceID]*Instance{}}
+		m.services[id] = s
+	}
+	return s
+}
+
+// index points the services at what their application says about them now.
+func (m *Machine) index(a *App) {
+	for i := range a.Spec.Services {
+		v := &a.Spec.Services[i]
+		s := m.service(a.ID.Service(v.Name, v.Namespace))
+		s.app, s.spec = a, v
+	}
+}
+
+// RestoreApp makes a saved application known.
+func (m *Machine) RestoreApp(a *App) {
+	m.apps[a.ID] = a
+	m.index(a)
+}
+
+// Apps returns the ids of all applications, in order.
+func (m *Machine) Apps() []api.AppID { return step.Keys(m.apps) }
+
+// Services returns the ids of all services, in order. Some may be left over from an
+// application.
+func (m *Machine) Services() []api.ServiceID { return step.Keys(m.services) }
+
+// Written returns the services of an application in the order of its SLA.
+func (m *Machine) Written(id api.AppID) []api.ServiceID {
+	a := m.apps[id]
+	out := make([]api.ServiceID, len(a.Spec.Services))
+	for i := range a.Spec.Services {
+		out[i] = id.Service(a.Spec.Services[i].Name, a.Spec.Services[i].Namespace)
+	}
+	return out
+}
+
+// Indexed returns the services of an application that it has now, in the order of their
+// ids.
+func (m *Machine) Indexed(id api.AppID) (out []api.ServiceID) {
+	for _, sid := range step.Keys(m.apps[id].Replicas) {
+		if s := m.services[sid]; s != nil && s.spec != nil {
+			out = append(out, sid)
+		}
+	}
+	return out
+}
+
+// App returns an application, nil if it is not known. It is only read.
+func (m *Machine) App(id api.AppID) *App { return m.apps[id] }
+
+// Service returns the application and the newest SLA of a service, nil if no application
+// has it. They are only read.
+func (m *Machine) Service(id api.ServiceID) (*App, *api.Microservice) {
+	if s := m.services[id]; s != nil {
+		return s.app, s.spec
+	}
+	return nil, nil
+}
+
+// Known reports whether a service is in an application, or has instances that are left.
+func (m *Machine) Known(id api.ServiceID) bool { return m.services[id] != nil }
+
+// ByUrgency returns the services of an application, the most urgent first, and those of
+// one urgency in the order of the SLA.
+func (m *Machine) ByUrgency(id api.AppID) []api.ServiceID {
+	out := m.Written(id)
+	slices.SortStableFunc(out, func(x, y api.ServiceID) int {
+		return cmp.Compare(m.services[y].spec.Urgency(), m.services[x].spec.Urgency())
+	})
+	return out
+}
+
+// Request asks for an application as Spec says. The zero IfMatch sets no condition.
+type Request struct {
+	Tenant       api.Tenant
+	Spec         api.Application
+	IfMatch      api.Revision
+	MustNotExist bool
+	By           string
+}
+
+// Precondition returns ErrPrecondition if want is set and differs from have.
+func Precondition(object string, have, want api.Revision) error {
+	if want == 0 || have == want {
+		return nil
+	}
+	return fmt.Errorf("%s is at revision %d, not %d; get it again and repeat: %w", object, have, want, api.ErrPrecondition)
+}
+
+// CheckApply returns ErrPrecondition (IfMatch, MustNotExist) or ErrConflict (the
+// application is being deleted) if Apply must not be called.
+func (m *Machine) CheckApply(r *Request) error {
+	id := r.Tenant.App(r.Spec.Name, r.Spec.Namespace)
+	a := m.apps[id]
+	switch {
+	case a == nil && r.IfMatch != 0:
+		return fmt.Errorf("application %s does not exist: %w", id, api.ErrPrecondition)
+	case a == nil:
+		return nil
+	case r.MustNotExist:
+		return fmt.Errorf("application %s exists: %w", id, api.ErrPrecondition)
+	case a.Leaving:
+		return fmt.Errorf("application %s is being deleted; wait until it is gone (treeline wait --for=deleted): %w", id, api.ErrConflict)
+	}
+	return Precondition("application "+string(id), a.Revision, r.IfMatch)
+}
+
+// Create makes an application known that has no services yet, for Apply.
+func (m *Machine) Create(id api.AppID, tenant api.Tenant) {
+	m.apps[id] = &App{ID: id, Tenant: tenant, Created: m.wall}
+}
+
+// Apply makes an application what the request says. Every service whose SLA differs gets
+// a new revision from next. It returns the services that the application no longer has.
+func (m *Machine) Apply(r *Request, next func() api.Revision) (gone []api.ServiceID) {
+	a := m.apps[r.Tenant.App(r.Spec.Name, r.Spec.Namespace)]
+	before := map[api.ServiceID]*api.Microservice{}
+	for i := range a.Spec.Services {
+		v := &a.Spec.Services[i]
+		before[a.ID.Service(v.Name, v.Namespace)] = v
+	}
+	differs := a.Replicas == nil || a.Spec.Description != r.Spec.Description
+	replicas, revs := map[api.ServiceID]int{}, map[api.ServiceID]api.Revision{}
+	spec := r.Spec
+	spec.ID, spec.Services = "", slices.Clone(r.Spec.Services)
+	for i := range spec.Services {
+		v := &spec.Services[i]
+		id := a.ID.Service(v.Name, v.Namespace)
+		want, had := a.Replicas[id]
+		if !had {
+			want = 1
+		}
+		if v.Replicas != nil {
+			want = *v.Replicas
+		}
+		v.Replicas, v.ID = nil, ""
+		replicas[id], revs[id] = want, a.SpecRevs[id]
+		if old := before[id]; old == nil || !same(old, v) {
+			revs[id] = next()
+			differs = true
+		}
+		differs = differs || !had || a.Replicas[id] != want
+		delete(before, id)
+	}
+	a.Spec, a.Replicas, a.SpecRevs = spec, replicas, revs
+	m.index(a)
+	gone = step.Keys(before)
+	for _, id := range gone {
+		m.services[id].app, m.services[id].spec = nil, nil
+	}
+	if differs || len(gone) > 0 {
+		a.By = r.By
+		m.changedApps.add(a.ID)
+	}
+	return gone
+}
+
+func same(a, b *api.Microservice) bool {
+	x, _ := json.Marshal(a)
+	y, _ := json.Marshal(b)
+	return string(x) == string(y)
+}
+
+// Scale sets the number of a service's instances. It returns what it was, or ErrNotFound,
+// ErrInvalid, ErrConflict (the application is being deleted) or ErrPrecondition.
+func (m *Machine) Scale(id api.ServiceID, replicas int, ifMatch api.Revision) (was int, err error) {
+	a, _ := m.Service(id)
+	switch {
+	case a == nil:
+		return 0, fmt.Errorf("service %s: %w", id, api.ErrNotFound)
+	case replicas < 0 || replicas > MaxReplicas:
+		return 0, fmt.Errorf("%d replicas of %s: want 0 to %d: %w", replicas, id, MaxReplicas, api.ErrInvalid)
+	case a.Leaving:
+		return 0, fmt.Errorf("application %s is being deleted: %w", a.ID, api.ErrConflict)
+	}
+	if err := Precondition("application "+string(a.ID), a.Revision, ifMatch); err != nil {
+		return 0, err
+	}
+	if was = a.Replicas[id]; was != replicas {
+		a.Replicas[id] = replicas
+		m.changedApps.add(a.ID)
+	}
+	return was, nil
+}
+
+// AddReplicas adds by to the number of a service's instances, if an application has it.
+func (m *Machine) AddReplicas(id api.ServiceID, by int) {
+	if a, _ := m.Service(id); a != nil && a.Replicas[id]+by >= 0 {
+		a.Replicas[id] += by
+		m.changedApps.add(a.ID)
+	}
+}
+
+// Delete has an application leave. It reports whether it did not leave before, or returns
+// ErrNotFound or ErrPrecondition.
+func (m *Machine) Delete(id api.AppID, ifMatch api.Revision) (first bool, err error) {
+	a := m.apps[id]
+	if a == nil {
+		return false, fmt.Errorf("application %s: %w", id, api.ErrNotFound)
+	}
+	if err := Precondition("application "+string(id), a.Revision, ifMatch); err != nil {
+		return false, err
+	}
+	if first = !a.Leaving; first {
+		a.Leaving = true
+		m.changedApps.add(id)
+	}
+	return first, nil
+}
+
+// Finish removes an application that leaves and has no instance left. It returns the
+// application, nil if there is nothing to remove. It accepts unknown applications.
+func (m *Machine) Finish(id api.AppID) *App {
+	a := m.apps[id]
+	if a == nil || !a.Leaving {
+		return nil
+	}
+	for i := range a.Spec.Services {
+		v := &a.Spec.Services[i]
+		if s := m.services[id.Service(v.Name, v.Namespace)]; s != nil && len(s.instances) > 0 {
+			return nil
+		}
+	}
+	for sid := range a.Replicas {
+		delete(m.services, sid)
+	}
+	delete(m.apps, id)
+	return a
+}
+
+// SetAddresses replaces the addresses of a service; the zero value removes them.
+func (m *Machine) SetAddresses(a *App, id api.ServiceID, have api.ServiceAddresses) {
+	old := a.Addresses[id]
+	if old.RoundRobin == have.RoundRobin && old.Closest == have.Closest && maps.Equal(old.Instances, have.Instances) {
+		return
+	}
+	if a.Addresses == nil {
+		a.Addresses = map[api.ServiceID]api.ServiceAddresses{}
+	}
+	a.Addresses[id] = have
+	m.changedApps.add(a.ID)
+}
+
+// AddressesOf returns the addresses of a service that the assignment of its instance #n
+// contains.
+func (m *Machine) AddressesOf(id api.ServiceID, n int) api.ServiceAddresses {
+	a, _ := m.Service(id)
+	all := a.Addresses[id]
+	own := api.ServiceAddresses{RoundRobin: all.RoundRobin, Closest: all.Closest}
+	if at, ok := all.Instances[n]; ok {
+		own.Instances = map[int]netip.Addr{n: at}
+	}
+	return own
+}
+
+// TakeChanged returns the applications and instances that changed since the last call, in
+// the order of their first change. Some may be gone.
+func (m *Machine) TakeChanged() ([]api.AppID, []api.InstanceID) {
+	return m.changedApps.take(), m.changedInstances.take()
+}
+
+// SavedApp returns an application to be saved under a new revision.
+func (m *Machine) SavedApp(id api.AppID, rev api.Revision) *App {
+	a := m.apps[id]
+	a.Revision = rev
+	return a
+}

@@ -1,0 +1,465 @@
+package applications
+
+import (
+	"cmp"
+	"iter"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+// Instance is what is saved of an instance.
+type Instance struct {
+	ID      api.InstanceID    `json:"id"`
+	Cluster api.ClusterID     `json:"cluster,omitempty"`
+	Epoch   api.Epoch         `json:"epoch"` // the newest that was observed; its root part is the placement's
+	State   api.State         `json:"state"`
+	Reason  api.Reason        `json:"reason,omitempty"`
+	Detail  string            `json:"detail,omitempty"`
+	Spec    *api.Microservice `json:"spec"` // of the placement; the service may have a newer one. It is only read.
+	SpecRev api.Revision      `json:"spec_revision"`
+	// Addresses are the semantic addresses of the service and the instance, as they were with Spec.
+	Addresses  api.ServiceAddresses `json:"addresses,omitzero"`
+	Searched   bool                 `json:"searched,omitempty"` // its placement in Cluster may violate its links
+	Restarts   int                  `json:"restarts,omitempty"` // with Spec, on all clusters
+	Failures   int                  `json:"failures,omitempty"` // with Spec; see api.Observed
+	ExitCode   *int                 `json:"exit_code,omitempty"`
+	Address    netip.Addr           `json:"address,omitzero"` // on the overlay network
+	Leaving    bool                 `json:"leaving,omitempty"`
+	Offered    bool                 `json:"handed_back,omitempty"` // its cluster handed it back, or is silent
+	Created    time.Time            `json:"created"`
+	Since      time.Time            `json:"since"`
+	Revision   api.Revision         `json:"revision"`
+	Tries      int                  `json:"tries"`
+	Fails      int                  `json:"fails,omitempty"` // clusters that gave it up because it fails
+	Placements []api.Placement      `json:"placements,omitempty"`
+	// Vacating is the cluster that may still run an exclusive instance. The instance is
+	// placed nowhere else until that cluster has confirmed its end.
+	Vacating api.ClusterID `json:"vacating,omitempty"`
+	// Stopping are the clusters that have not confirmed the end of an exclusive placement,
+	// Vacating among them. While the instance is not exclusive, it may be elsewhere.
+	Stopping []api.ClusterID `json:"stopping,omitempty"`
+	Next     *Trial          `json:"next,omitempty"`
+	// Violated is the part of its SLA that its place violates, as its cluster says.
+	Violated string   `json:"violated,omitempty"`
+	Devices  []string `json:"devices,omitempty"`
+	// Moves are when it moved because of that, within the last hour, between clusters and
+	// within the cluster that reports it.
+	Moves []time.Time `json:"moves,omitempty"`
+	// Position is where it runs, if an SLA is measured against it. It is saved when other
+	// fields change.
+	Position *api.Position `json:"position,omitempty"`
+
+	Displaces bool `json:"-"` // less urgent instances have to make room where it was placed last
+}
+
+// Trial is a second placement of an instance that runs and would better be elsewhere. It
+// is in its cluster's desired set like any other. It becomes the instance's placement
+// when it runs, or when the first one is lost. An exclusive instance has none.
+type Trial struct {
+	Cluster api.ClusterID `json:"cluster"`
+	Epoch   api.Epoch     `json:"epoch"`
+	At      time.Time     `json:"at"`
+	Score   float64       `json:"score,omitempty"`
+}
+
+// maxPlacements bounds the history of an instance.
+const maxPlacements = 8
+
+// Ended reports whether the instance has ended for good: it needs no place any more.
+func (in *Instance) Ended() bool { return api.Ended(in.State, in.Reason) }
+
+// TrialAt reports whether the instance's second placement is on the cluster.
+func (in *Instance) TrialAt(id api.ClusterID) bool { return in.Next != nil && in.Next.Cluster == id }
+
+// EpochAt returns the epoch of the instance's placement on the cluster.
+func (in *Instance) EpochAt(id api.ClusterID) api.Epoch {
+	if in.TrialAt(id) {
+		return in.Next.Epoch
+	}
+	return in.Epoch
+}
+
+// Clusters returns the clusters of the instance's placements.
+func (in *Instance) Clusters() []api.ClusterID {
+	if in.Next != nil {
+		return []api.ClusterID{in.Cluster, in.Next.Cluster}
+	}
+	return []api.ClusterID{in.Cluster}
+}
+
+// StopsElsewhere reports whether an exclusive placement of the instance may still run in
+// another cluster: it may have been updated and moved since, while it was not exclusive.
+func (in *Instance) StopsElsewhere(id api.ClusterID) bool {
+	return slices.ContainsFunc(in.Stopping, func(at api.ClusterID) bool { return at != id })
+}
+
+// Digest returns the digest of the instance's assignment to a cluster.
+func (in *Instance) Digest(id api.ClusterID) api.Digest {
+	return wire.Assignment{Instance: in.ID, Epoch: api.EpochOf(in.EpochAt(id).Root(), 0), SpecRev: in.SpecRev}.Digest()
+}
+
+// Assignment returns what a cluster is told about the instance, without what is about
+// links.
+func (in *Instance) Assignment(id api.ClusterID, wall time.Time) wire.Assignment {
+	return wire.Assignment{
+		Instance: in.ID, Epoch: api.EpochOf(in.EpochAt(id).Root(), 0), SpecRev: in.SpecRev, Spec: *in.Spec,
+		Addresses: in.Addresses, Searched: in.Searched && !in.TrialAt(id), Restarts: in.Restarts, Failures: in.Failures,
+		Moves: wire.MergeMoves(in.Moves, nil, wall),
+	}
+}
+
+// event returns an event about the instance.
+func (in *Instance) event(s api.State, r api.Reason, detail string) api.Event {
+	return api.Event{
+		Tenant: in.ID.Tenant(), Kind: "instance", Object: in.ID.Name(), State: s, Reason: r, Detail: detail,
+		Cluster: in.Cluster, Epoch: in.Epoch, Instance: in.ID,
+	}
+}
+
+// Event returns an event about the instance in its present state.
+func (in *Instance) Event(r api.Reason, detail string) api.Event {
+	return in.event(in.State, r, detail)
+}
+
+// Instance returns a copy of an instance's record, and whether it is known.
+func (m *Machine) Instance(id api.InstanceID) (Instance, bool) {
+	if in := m.instances[id]; in != nil {
+		return *in, true
+	}
+	return Instance{}, false
+}
+
+// Has reports whether an instance is known.
+func (m *Machine) Has(id api.InstanceID) bool { return m.instances[id] != nil }
+
+// Get returns a copy of the record of an instance that is known.
+func (m *Machine) Get(id api.InstanceID) Instance { return *m.instances[id] }
+
+// SortByUrgency sorts instances, the most urgent first, and keeps the order of others.
+func (m *Machine) SortByUrgency(ids []api.InstanceID) {
+	slices.SortStableFunc(ids, func(a, b api.InstanceID) int {
+		return cmp.Compare(m.instances[b].Spec.Urgency(), m.instances[a].Spec.Urgency())
+	})
+}
+
+// Instances returns the ids of all instances, in order.
+func (m *Machine) Instances() []api.InstanceID { return step.Keys(m.instances) }
+
+// InstancesOf returns the ids of a service's instances, in order. It accepts unknown
+// services.
+func (m *Machine) InstancesOf(id api.ServiceID) []api.InstanceID {
+	if s := m.services[id]; s != nil {
+		return step.Keys(s.instances)
+	}
+	return nil
+}
+
+// EachOf yields a service's instances, in no order. It accepts unknown services.
+func (m *Machine) EachOf(id api.ServiceID) iter.Seq[Instance] {
+	return func(yield func(Instance) bool) {
+		if s := m.services[id]; s != nil {
+			for _, in := range s.instances {
+				if !yield(*in) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (m *Machine) enter(in *Instance) {
+	m.instances[in.ID] = in
+	m.service(in.ID.Service()).instances[in.ID] = in
+}
+
+// RestoreInstance makes a saved instance known. What it says about clusters that are not
+// known is removed.
+func (m *Machine) RestoreInstance(in *Instance, known func(api.ClusterID) bool) {
+	if in.Spec == nil {
+		in.Spec = &api.Microservice{}
+	}
+	m.enter(in)
+	// Earlier releases saved only the last cluster of Stopping, as Vacating.
+	if in.Vacating != "" && !slices.Contains(in.Stopping, in.Vacating) {
+		in.Stopping = append(in.Stopping, in.Vacating)
+	}
+	in.Stopping = slices.DeleteFunc(in.Stopping, func(id api.ClusterID) bool { return !known(id) })
+	if !known(in.Vacating) {
+		in.Vacating = ""
+	}
+	if in.Next != nil && !known(in.Next.Cluster) {
+		in.Next = nil
+	}
+	if known(in.Cluster) {
+		return
+	}
+	if t := in.Next; t != nil {
+		in.Cluster, in.Epoch, in.State, in.Next, in.Searched = t.Cluster, t.Epoch, api.ClusterScheduled, nil, false
+		return
+	}
+	if in.Cluster != "" && !in.Ended() {
+		in.State = api.Requested
+	}
+	in.Cluster = ""
+	if in.Leaving && len(in.Stopping) > 0 {
+		in.Cluster = in.Stopping[0]
+	}
+}
+
+// Add adds an instance of a service.
+func (m *Machine) Add(id api.InstanceID) {
+	s := m.services[id.Service()]
+	m.enter(&Instance{
+		ID: id, State: api.Registered, Spec: s.spec, SpecRev: s.app.SpecRevs[s.id],
+		Addresses: m.AddressesOf(s.id, id.Number()), Created: m.wall, Since: m.wall,
+	})
+}
+
+// Adopt adds an instance that the operator of a cluster added, and one replica to its
+// service.
+func (m *Machine) Adopt(at api.ClusterID, o *api.Observed) {
+	m.Add(o.Instance)
+	in := m.instances[o.Instance]
+	in.Cluster, in.Epoch, in.State, in.Reason, in.Detail, in.Address, in.Tries = at, o.Epoch, o.State, o.Reason, o.Detail, o.Address, 1
+	in.Placements = []api.Placement{{Epoch: o.Epoch, Cluster: at, At: m.wall, Reason: api.ReasonScaledLocally}}
+	m.AddReplicas(o.Instance.Service(), 1)
+	m.Change(in.ID)
+}
+
+// MayAdopt reports whether a cluster's operator may add the instance to a service of which
+// the cluster has instances: its number is one of those that the cluster may give.
+func (m *Machine) MayAdopt(id api.InstanceID, firstNumber int) bool {
+	const numbers = 100_000
+	s, n := m.services[id.Service()], id.Number()
+	// Instances that leave are bounded too: a cluster may never confirm that they ended.
+	return s != nil && s.app != nil && !s.app.Leaving && s.instances[id] == nil && n >= firstNumber && n < firstNumber+numbers &&
+		s.app.Replicas[s.id] < MaxReplicas && len(s.instances) < 2*MaxReplicas
+}
+
+// Change has an instance saved and shown at the end of the step.
+func (m *Machine) Change(id api.InstanceID) { m.changedInstances.add(id) }
+
+// Become sets the instance's state. It returns an event, and whether it is to be told.
+func (m *Machine) Become(id api.InstanceID, s api.State, r api.Reason, detail string) (api.Event, bool) {
+	in := m.instances[id]
+	tell := in.State != s || in.Reason != r
+	if in.State != s {
+		in.Since = m.wall
+	}
+	e := in.event(s, r, detail)
+	in.State, in.Reason, in.Detail = s, r, detail
+	m.Change(id)
+	return e, tell
+}
+
+// Assign records a new placement.
+func (m *Machine) Assign(id api.InstanceID, at api.ClusterID, epoch api.Epoch, score float64, searched, displaces bool) {
+	in := m.instances[id]
+	in.State, in.Cluster, in.Epoch, in.Searched, in.Displaces = api.Requested, at, epoch, searched, displaces
+	in.Tries++
+	in.Offered = false
+	in.forgetObserved()
+	in.placed(m.wall, score)
+	if in.Vacating == at {
+		in.Vacating = "" // the cluster ends the old placement before it begins the new one
+	}
+}
+
+func (in *Instance) forgetObserved() {
+	in.ExitCode, in.Address, in.Violated, in.Devices, in.Position = nil, netip.Addr{}, "", nil, nil
+}
+
+// placed adds the instance's placement to its history.
+func (in *Instance) placed(at time.Time, score float64) {
+	in.Placements = append(in.Placements, api.Placement{Epoch: in.Epoch, Cluster: in.Cluster, At: at, Score: score})
+	if n := len(in.Placements); n > maxPlacements {
+		in.Placements = slices.Clone(in.Placements[n-maxPlacements:])
+	}
+}
+
+// CountMove records that the instance moves, if it does because its place violates its SLA.
+func (m *Machine) CountMove(id api.InstanceID) {
+	if in := m.instances[id]; in.Cluster != "" && in.Reason == api.ReasonViolated {
+		in.Moves = append(slices.Clip(in.Moves), m.wall)
+	}
+}
+
+// TakeBack records that the instance lost its placement, for its present reason.
+func (m *Machine) TakeBack(id api.InstanceID) {
+	in := m.instances[id]
+	if n := len(in.Placements); n > 0 {
+		in.Placements[n-1].Reason = in.Reason
+	}
+	in.Cluster, in.Offered = "", false
+}
+
+// Try records a second placement.
+func (m *Machine) Try(id api.InstanceID, at api.ClusterID, epoch api.Epoch, score float64) {
+	in := m.instances[id]
+	in.Next = &Trial{Cluster: at, Epoch: epoch, At: m.wall, Score: score}
+	in.Tries++
+	m.Change(id)
+}
+
+// EndTrial records that the second placement is given up.
+func (m *Machine) EndTrial(id api.InstanceID) {
+	m.instances[id].Next = nil
+	m.Change(id)
+}
+
+// Promote records that the second placement, which was ended by EndTrial, is the
+// instance's placement now.
+func (m *Machine) Promote(id api.InstanceID, t Trial) {
+	in := m.instances[id]
+	in.Next, in.Cluster, in.Epoch, in.Searched = nil, t.Cluster, t.Epoch, false
+	in.forgetObserved()
+	in.placed(t.At, t.Score)
+}
+
+// SetEpoch replaces the epoch of the instance's placement on a cluster.
+func (m *Machine) SetEpoch(id api.InstanceID, at api.ClusterID, e api.Epoch) {
+	in := m.instances[id]
+	if in.TrialAt(at) {
+		t := *in.Next
+		t.Epoch = e
+		in.Next = &t
+	} else {
+		in.Epoch = e
+	}
+	m.Change(id)
+}
+
+// SetReason replaces the reason of the instance's state without an event.
+func (m *Machine) SetReason(id api.InstanceID, r api.Reason) { m.instances[id].Reason = r }
+
+// SetOffered records whether the instance's cluster would have it elsewhere.
+func (m *Machine) SetOffered(id api.InstanceID, yes bool) { m.instances[id].Offered = yes }
+
+// AddFail records that a cluster gave the instance up because it fails.
+func (m *Machine) AddFail(id api.InstanceID) { m.instances[id].Fails++ }
+
+// Update gives the instance the newest SLA of its service and requests a new placement.
+func (m *Machine) Update(id api.InstanceID) {
+	in := m.instances[id]
+	s := m.services[id.Service()]
+	in.Spec, in.SpecRev, in.Addresses = s.spec, s.app.SpecRevs[s.id], m.AddressesOf(s.id, id.Number())
+	in.Fails, in.Restarts, in.Failures = 0, 0, 0
+	in.State = api.Requested
+}
+
+// AwaitStop records that an exclusive placement of the instance has to end in a cluster
+// before the instance is placed anywhere.
+func (m *Machine) AwaitStop(id api.InstanceID, at api.ClusterID) {
+	in := m.instances[id]
+	in.Vacating = at
+	if !slices.Contains(in.Stopping, at) {
+		in.Stopping = append(slices.Clip(in.Stopping), at)
+	}
+	m.Change(id)
+}
+
+// Stopped records that no earlier exclusive placement of the instance in a cluster can run
+// beside a later one.
+func (m *Machine) Stopped(id api.InstanceID, at api.ClusterID) {
+	in := m.instances[id]
+	if i := slices.Index(in.Stopping, at); i >= 0 {
+		in.Stopping = slices.Delete(slices.Clone(in.Stopping), i, i+1)
+		m.Change(id)
+	}
+}
+
+// SkipStops records, in a dry run, that all exclusive placements of the instance have ended,
+// and reports whether it waited for one.
+func (m *Machine) SkipStops(id api.InstanceID) (waited bool) {
+	in := m.instances[id]
+	waited = in.Vacating != ""
+	in.Vacating, in.Stopping = "", nil
+	return waited
+}
+
+// Vacated records that the instance need not wait for a cluster any more, and reports
+// whether it did.
+func (m *Machine) Vacated(id api.InstanceID, at api.ClusterID) bool {
+	in := m.instances[id]
+	if in.Vacating != at {
+		return false
+	}
+	in.Vacating = ""
+	m.Change(id)
+	return true
+}
+
+// Leave has an instance leave. It reports whether it did not leave before.
+func (m *Machine) Leave(id api.InstanceID) bool {
+	in := m.instances[id]
+	first := !in.Leaving
+	if first {
+		in.Leaving, in.Offered = true, false
+	}
+	return first
+}
+
+// LeaveAt records the cluster that has to confirm the end of an instance that leaves.
+func (m *Machine) LeaveAt(id api.InstanceID, at api.ClusterID, r api.Reason, detail string) {
+	in := m.instances[id]
+	in.Cluster, in.Reason, in.Detail = at, r, detail
+	m.Change(id)
+}
+
+// EndLeaving records that nothing of an instance that leaves runs any more. It is kept
+// until its cluster confirms that nothing is left of it. It accepts unknown instances.
+func (m *Machine) EndLeaving(id api.InstanceID, at api.ClusterID) {
+	in := m.instances[id]
+	if in == nil || !in.Leaving || in.Cluster != at || in.State == api.Terminated {
+		return
+	}
+	in.State, in.Since = api.Terminated, m.wall
+	in.Detail = "its processes have ended; what is left of it is being removed"
+	m.Change(id)
+}
+
+// Remove removes an instance of which nothing is left.
+func (m *Machine) Remove(id api.InstanceID) {
+	delete(m.instances, id)
+	if s := m.services[id.Service()]; s != nil {
+		delete(s.instances, id)
+	}
+}
+
+// Observe takes what the instance's cluster says about its placement, except its state. It
+// reports whether anything but the position has changed. ok is false if the observation is
+// to be ignored: the instance has ended, and a late report must not revive it.
+func (m *Machine) Observe(id api.InstanceID, o *api.Observed) (changed, ok bool) {
+	in := m.instances[id]
+	if in.Ended() && (!api.Ended(o.State, o.Reason) || in.State != o.State) {
+		return false, false
+	}
+	restarts, failures := o.Counts(in.Restarts, in.Failures)
+	changed = in.Address != o.Address || in.Epoch != o.Epoch || in.Restarts != restarts || in.Failures != failures ||
+		!equal(in.ExitCode, o.ExitCode) || in.Violated != o.Violated || !slices.Equal(in.Devices, o.Devices)
+	in.Epoch, in.Restarts, in.Failures, in.ExitCode, in.Address = o.Epoch, restarts, failures, o.ExitCode, o.Address
+	in.Violated, in.Devices, in.Moves = o.Violated, o.Devices, wire.MergeMoves(in.Moves, o.Moves, m.wall)
+	if o.Position != nil {
+		in.Position = o.Position
+	}
+	return changed, true
+}
+
+func equal(a, b *int) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return *a == *b
+}
+
+// SavedInstance returns an instance to be saved under a new revision.
+func (m *Machine) SavedInstance(id api.InstanceID, rev api.Revision) *Instance {
+	in := m.instances[id]
+	in.Revision = rev
+	return in
+}

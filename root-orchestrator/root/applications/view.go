@@ -1,0 +1,136 @@
+package applications
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+)
+
+// ViewApp returns what is shown of an application.
+func (m *Machine) ViewApp(id api.AppID) api.App {
+	a := m.apps[id]
+	v := api.App{
+		ID: a.ID, Tenant: a.Tenant, Spec: a.Written(), Leaving: a.Leaving, Created: a.Created, By: a.By, Revision: a.Revision,
+	}
+	for i := range v.Spec.Services {
+		s := &v.Spec.Services[i]
+		sid := id.Service(s.Name, s.Namespace)
+		v.Services = append(v.Services, sid)
+		v.Wanted += *s.Replicas
+		if s := m.services[sid]; s != nil {
+			running, completed, failed := s.counts()
+			v.Running, v.Completed, v.Failed = v.Running+running, v.Completed+completed, v.Failed+failed
+		}
+	}
+	return v
+}
+
+// Written returns the application as it would be written now, with its numbers of
+// replicas.
+func (a *App) Written() api.Application {
+	spec := a.Spec
+	spec.Services = slices.Clone(a.Spec.Services)
+	for i := range spec.Services {
+		v := &spec.Services[i]
+		n := a.Replicas[a.ID.Service(v.Name, v.Namespace)]
+		v.Replicas = &n
+	}
+	return spec
+}
+
+// counts returns how many of the service's instances run, have completed and have failed
+// for good.
+func (s *service) counts() (running, completed, failed int) {
+	for _, in := range s.instances {
+		switch {
+		case in.Leaving:
+		case in.State == api.Running:
+			running++
+		case in.State == api.Completed:
+			completed++
+		case in.Ended():
+			failed++
+		}
+	}
+	return running, completed, failed
+}
+
+// versions returns the revisions of the SLA that the service's instances have, the newest
+// first; nil if all have the same.
+func (s *service) versions() []api.Version {
+	by := map[api.Revision]*api.Version{}
+	for _, in := range s.instances {
+		if in.Leaving {
+			continue
+		}
+		v := by[in.SpecRev]
+		if v == nil {
+			v = &api.Version{SpecRev: in.SpecRev, Code: in.Spec.Code}
+			by[in.SpecRev] = v
+		}
+		if v.Instances++; in.State == api.Running {
+			v.Running++
+		}
+	}
+	if len(by) < 2 {
+		return nil
+	}
+	out := make([]api.Version, 0, len(by))
+	for _, rev := range slices.Backward(step.Keys(by)) {
+		out = append(out, *by[rev])
+	}
+	return out
+}
+
+// ViewService returns what is shown of a service, if an application has it.
+func (m *Machine) ViewService(id api.ServiceID) (api.Service, bool) {
+	s := m.services[id]
+	if s == nil || s.app == nil {
+		return api.Service{}, false
+	}
+	running, completed, failed := s.counts()
+	return api.Service{
+		ID: id, App: s.app.ID, Spec: *s.spec, Replicas: s.app.Replicas[id],
+		Running: running, Completed: completed, Failed: failed, Versions: s.versions(),
+		SpecRev: s.app.SpecRevs[id], Revision: s.app.Revision, Addresses: s.app.Addresses[id],
+	}, true
+}
+
+// View returns what is shown of the instance. Whether it is stale depends on its cluster.
+func (in *Instance) View() api.Instance {
+	return api.Instance{
+		ID: in.ID, Service: in.ID.Service(), Number: in.ID.Number(), State: in.State, Reason: in.Reason,
+		Detail: in.Detail, Cluster: in.Cluster, Epoch: in.Epoch, Restarts: in.Restarts, Failures: in.Failures, ExitCode: in.ExitCode,
+		Spec: in.SpecRev, Leaving: in.Leaving, Since: in.Since, Created: in.Created, Revision: in.Revision, Tries: in.Tries,
+		Address: in.Address, Violated: in.Violated, Devices: in.Devices,
+	}
+}
+
+// DryRun returns a copy with the applications and services given, and their instances.
+func (m *Machine) DryRun(apps []api.AppID, services []api.ServiceID) *Machine {
+	d := New()
+	d.Begin(m.wall)
+	for _, id := range services {
+		s := m.services[id]
+		if s == nil {
+			continue
+		}
+		d.service(id)
+		for _, in := range s.instances {
+			n := *in
+			// Histories grow in place; the other slices are replaced when they change.
+			n.Placements = slices.Clone(in.Placements)
+			d.enter(&n)
+		}
+	}
+	for _, id := range apps {
+		if a := m.apps[id]; a != nil {
+			n := *a
+			n.Replicas, n.SpecRevs, n.Addresses = maps.Clone(a.Replicas), maps.Clone(a.SpecRevs), maps.Clone(a.Addresses)
+			d.RestoreApp(&n)
+		}
+	}
+	return d
+}

@@ -1,0 +1,153 @@
+package root
+
+import (
+	"fmt"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/placement"
+)
+
+func (c *Core) apply(in Apply) error {
+	r := applications.Request(in)
+	if err := c.apps.CheckApply(&r); err != nil {
+		return err
+	}
+	id := in.Tenant.App(in.Spec.Name, in.Spec.Namespace)
+	plans, err := c.planAddresses(id, in.Spec)
+	if err != nil {
+		return err
+	}
+	var before []api.ServiceID
+	if c.apps.App(id) == nil {
+		c.apps.Create(id, in.Tenant)
+		c.event(api.Event{Tenant: in.Tenant, Kind: "app", Object: id.Name(), Detail: "created by " + in.By})
+	} else {
+		before = c.apps.Indexed(id)
+	}
+	c.rewrite(id, &r)
+	c.commit(c.apps.App(id), plans)
+	c.namesChanged(before, c.apps.Indexed(id))
+	for _, s := range c.apps.ByUrgency(id) {
+		c.reconcile(s)
+	}
+	return nil
+}
+
+// rewrite makes an application what the request says, and withdraws the services that it
+// no longer has.
+func (c *Core) rewrite(id api.AppID, r *applications.Request) {
+	gone := c.apps.Apply(r, c.nextRev)
+	c.setApp(id, gone)
+	for _, s := range gone {
+		c.reconcile(s)
+	}
+}
+
+// setApp tells placement about the services of an application.
+func (c *Core) setApp(id api.AppID, gone []api.ServiceID) {
+	a := c.apps.App(id)
+	var services []placement.Service
+	for _, s := range c.apps.Indexed(id) {
+		_, spec := c.apps.Service(s)
+		services = append(services, placement.Service{ID: s, Spec: spec, Rev: a.SpecRevs[s]})
+	}
+	c.placement.SetApp(services, gone)
+}
+
+func (c *Core) scale(in Scale) error {
+	was, err := c.apps.Scale(in.Service, in.Replicas, in.IfMatch)
+	if err != nil {
+		return err
+	}
+	if was != in.Replicas {
+		c.event(api.Event{
+			Tenant: in.Service.Tenant(), Kind: "service", Object: in.Service.Name(),
+			Detail: fmt.Sprintf("scaled from %d to %d by %s", was, in.Replicas, in.By),
+		})
+	}
+	c.reconcile(in.Service)
+	return nil
+}
+
+func (c *Core) deleteApp(in DeleteApp) error {
+	first, err := c.apps.Delete(in.App, in.IfMatch)
+	if err != nil {
+		return err
+	}
+	if first {
+		c.event(api.Event{Tenant: in.App.Tenant(), Kind: "app", Object: in.App.Name(), Detail: "deletion asked for by " + in.By})
+	}
+	for _, s := range c.apps.Written(in.App) {
+		c.reconcile(s)
+	}
+	c.finishApp(in.App)
+	return nil
+}
+
+// reconcile brings a service to its number of instances and to its newest SLA.
+func (c *Core) reconcile(id api.ServiceID) {
+	if !c.apps.Known(id) {
+		return
+	}
+	surplus, reason := c.apps.Surplus(id)
+	for _, in := range surplus {
+		c.leave(in, reason)
+	}
+	for _, in := range c.apps.Missing(id) {
+		c.apps.Add(in)
+		c.eventLimit.AddInstance(in)
+		c.placement.Add(in)
+		c.become(in, api.Requested, api.ReasonNone, "")
+		c.place(in)
+	}
+	for _, in := range c.apps.Outdated(id) {
+		c.update(in)
+	}
+	for _, in := range c.apps.RollOut(id) {
+		if c.update(in) {
+			break
+		}
+	}
+	c.apps.Collect(id)
+}
+
+// update gives the instance the newest SLA, as a new placement on the cluster that has
+// it, or anywhere. It reports false if that has to wait, because an exclusive instance may
+// run on a cluster that is silent; when the cluster is heard again, the roll-out goes on.
+func (c *Core) update(id api.InstanceID) bool {
+	in := c.apps.Get(id)
+	_, spec := c.apps.Service(id.Service())
+	at, placed := in.Cluster, c.clusters.Known(in.Cluster)
+	if placed && !c.clusters.Live(at) && in.Spec.Exclusive {
+		return false
+	}
+	c.endTrial(id)
+	c.placement.StopWaiting(id) // an open question was about the old SLA
+	if placed {
+		c.takeBack(id)
+		if in.Spec.Exclusive || spec.Exclusive {
+			// If only the old SLA was exclusive, an earlier placement may still be ending there.
+			c.awaitStop(id, at)
+		}
+	}
+	c.apps.Update(id)
+	c.placement.Updated(c.facts(id), hasPlace(in.State))
+	c.become(id, api.Requested, api.ReasonUpdated, "gets a new SLA")
+	now := c.apps.Get(id)
+	if placed && c.clusters.Out(at) == "" && c.placement.Admits(facts(&now), at) && (!now.Spec.Exclusive || !now.StopsElsewhere(at)) {
+		c.assign(id, placement.Decision{Cluster: at})
+	} else {
+		c.place(id)
+	}
+	return true
+}
+
+// hasPlace reports whether an instance in such a state has a place in its cluster.
+func hasPlace(s api.State) bool {
+	switch s {
+	case api.NodeScheduled, api.Created, api.Running, api.Failed, api.Completed:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,433 @@
+package root
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/bounds"
+	"github.com/treeline-edge/treeline/internal/lifecycle"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/clusters"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/placement"
+)
+
+// clusterEvent returns an event about a cluster.
+func clusterEvent(id api.ClusterID, r api.Reason, detail string) api.Event {
+	return api.Event{Kind: "cluster", Object: string(id), Cluster: id, Reason: r, Detail: detail}
+}
+
+// refuseValues records that a cluster sent values that are out of bounds.
+func (c *Core) refuseValues(id api.ClusterID, v bounds.Violations) {
+	if text := c.clusters.RefuseValues(id, v); text != "" {
+		c.event(clusterEvent(id, api.ReasonOutOfBounds, text))
+	}
+}
+
+// capped records that a cluster claims values above its caps.
+func (c *Core) capped(id api.ClusterID, above string) {
+	if above != "" {
+		c.event(clusterEvent(id, api.ReasonCapped, step.Clip("claims more than its caps, which count instead: "+above)))
+	}
+}
+
+// addCluster tells the other sub-machines about a cluster that is known now.
+func (c *Core) addCluster(id api.ClusterID, shares []netip.Prefix) {
+	c.eventLimit.AddCluster(id)
+	c.net.AddCluster(id, shares)
+	c.refresh(id)
+}
+
+func (c *Core) joinCluster(info api.ClusterInfo, open *bool) error {
+	id := info.ID
+	joined, err := c.clusters.Join(info, open)
+	if err != nil || joined == clusters.Unchanged {
+		return err
+	}
+	if joined == clusters.Added {
+		c.journal.Put(kindMeta, metaBlocks, c.clusters.Blocks())
+		c.addCluster(id, nil)
+		c.touch(id)
+		c.clusters.SetFloor(id)
+		c.event(clusterEvent(id, api.ReasonNone, "joined"))
+	}
+	c.clusters.Change(id)
+	return nil
+}
+
+func (c *Core) setGrant(in SetGrant) error {
+	audience, above, err := c.clusters.SetGrant(in.ID, in.Grant, in.IfMatch)
+	if err != nil {
+		return err
+	}
+	c.capped(in.ID, above)
+	c.clusters.Change(in.ID)
+	c.event(clusterEvent(in.ID, api.ReasonNone, step.Clip(in.By+" set the grant: "+audience)))
+	c.refresh(in.ID)
+	c.evictTenants(in.ID)
+	c.retry(in.ID, placement.MoreRoom)
+	return nil
+}
+
+// evictTenants removes from the cluster the instances of tenants that it no longer
+// admits, and places them elsewhere. They are stopped first, because the cluster is not
+// trusted to run them. An exclusive one is placed only after the cluster has confirmed
+// that it stopped.
+func (c *Core) evictTenants(at api.ClusterID) {
+	var out []api.InstanceID
+	for _, id := range c.byUrgency(at) {
+		if c.clusters.Admits(at, id.Tenant()) {
+			continue
+		}
+		switch in := c.apps.Get(id); {
+		case in.TrialAt(at):
+			c.endTrial(id)
+		case in.Ended():
+			continue // it does not run and is not placed again
+		case in.Next != nil:
+			c.promote(id, api.ClusterScheduled)
+		default:
+			c.placement.StopWaiting(id)
+			c.apps.SetReason(id, api.ReasonNotAdmitted)
+			c.takeBack(id)
+			if in.Spec.Exclusive {
+				c.awaitStop(id, at)
+			}
+			c.become(id, api.Requested, api.ReasonNotAdmitted, fmt.Sprintf("cluster %s was closed to tenant %s", at, id.Tenant()))
+		}
+		out = append(out, id)
+	}
+	for _, id := range out {
+		if in := c.apps.Get(id); in.Cluster == "" || in.Offered {
+			c.place(id)
+		}
+		c.apps.ReconcileSoon(id.Service())
+	}
+}
+
+// byUrgency returns the instances in a cluster's desired set, the most urgent first.
+func (c *Core) byUrgency(at api.ClusterID) []api.InstanceID {
+	ids := c.clusters.Assigned(at)
+	c.apps.SortByUrgency(ids)
+	return ids
+}
+
+// removeCluster removes a cluster for good. Its instances go elsewhere.
+func (c *Core) removeCluster(at api.ClusterID) error {
+	if err := c.clusters.Check(at); err != nil {
+		return err
+	}
+	lost, leaving := c.byUrgency(at), c.clusters.Leaving(at)
+	for _, id := range lost {
+		switch in := c.apps.Get(id); {
+		case in.TrialAt(at):
+			c.endTrial(id)
+		case in.Next != nil:
+			c.promote(id, api.ClusterScheduled)
+		default:
+			if !in.Ended() { // otherwise the reason says why it ended
+				c.apps.SetReason(id, api.ReasonClusterLost)
+			}
+			c.takeBack(id)
+		}
+	}
+	c.clusters.Remove(at)
+	c.eventLimit.RemoveCluster(at)
+	c.placement.RemoveCluster(at)
+	c.applyNet(c.net.RemoveCluster(c.netNow(), netView{&c.state}, at))
+	c.journal.Delete(kindCluster, string(at))
+	c.event(clusterEvent(at, api.ReasonNone, "forgotten"))
+	c.show(api.Change{Kind: "cluster", ID: string(at), Revision: c.nextRev()})
+	for _, id := range leaving {
+		c.nothingLeft(id, at)
+	}
+	for _, id := range lost {
+		switch in := c.apps.Get(id); {
+		case in.Ended():
+			c.apps.Change(id)
+			continue
+		case in.Cluster == "":
+			c.become(id, api.Requested, api.ReasonClusterLost, "cluster "+string(at)+" was forgotten")
+		case !in.Offered:
+			continue // it goes on elsewhere, or did not run here yet
+		}
+		c.place(id)
+	}
+	for _, id := range lost {
+		c.reconcile(id.Service()) // a roll-out that waited for this cluster goes on
+	}
+	return nil
+}
+
+// lost takes that a cluster has not been heard for too long.
+func (c *Core) lost(at api.ClusterID) {
+	c.refresh(at)
+	c.setLiveness(at)
+	c.clusters.Change(at)
+	c.event(clusterEvent(at, api.ReasonClusterLost, "has not been heard for "+c.clusters.DeadAfter(at).Round(time.Millisecond).String()))
+	for _, id := range c.byUrgency(at) {
+		if !c.clusters.Has(at, id) {
+			continue
+		}
+		in := c.apps.Get(id)
+		if in.Ended() {
+			continue
+		}
+		if in.TrialAt(at) {
+			c.endTrial(id)
+			c.place(id)
+			continue
+		}
+		c.become(id, in.State, api.ReasonClusterLost, "cluster "+string(at)+" has not been heard")
+		if in.Spec.Exclusive {
+			// It may still run there, without a connection to the root. Only its operator or the
+			// cluster itself can end that.
+			continue
+		}
+		c.apps.SetOffered(id, true)
+		if in.Next != nil {
+			c.promote(id, api.ClusterScheduled)
+		} else {
+			c.place(id)
+		}
+	}
+}
+
+// heard takes that a cluster reports.
+func (c *Core) heard(at api.ClusterID) {
+	live, silent := c.clusters.SetLive(at)
+	if live {
+		return
+	}
+	c.placement.SetFacts(at, placement.Facts(c.clusters.Facts(at)))
+	c.clusters.Change(at)
+	if silent {
+		c.event(clusterEvent(at, api.ReasonNone, "is heard again"))
+		for _, id := range c.clusters.Assigned(at) {
+			if in := c.apps.Get(id); !in.TrialAt(at) && in.Reason == api.ReasonClusterLost {
+				c.apps.SetOffered(id, false)
+				c.placement.StopWaiting(id)
+				c.become(id, in.State, api.ReasonNone, "")
+				c.clusters.Forget(at, id) // what the cluster reported last was overwritten
+			}
+		}
+	}
+	c.setLiveness(at)
+	for _, id := range c.clusters.Assigned(at) {
+		c.apps.Change(id)                  // what is shown of it is no longer stale
+		c.apps.ReconcileSoon(id.Service()) // roll-outs that waited for the cluster go on
+	}
+}
+
+// report takes a cluster's report. A report that was taken before is only answered.
+func (c *Core) report(r *wire.Report) error {
+	at := r.Cluster
+	if err := c.clusters.Check(at); err != nil {
+		return err
+	}
+	before := c.placement.Snapshot(at)
+	is := c.clusters.Report(r)
+	if is.Repeated {
+		c.toCluster(at, c.clusters.Answer(r))
+		return nil
+	}
+	c.capped(at, is.Above)
+	if is.Nodes {
+		c.clusters.Change(at) // other values of the aggregate change too often to be shown at once
+	}
+	c.placement.SetFacts(at, placement.Facts(c.clusters.Facts(at)))
+	if r.Net != nil {
+		c.net.SetNetworked(at) // before its answers are counted
+	}
+	c.heard(at)
+	c.eventLimit.Hosted(c.now, at, c.clusters.Instances(at))
+	if r.Whole {
+		c.clusters.ObserveWhole(r)
+	}
+	for i := range r.Observed {
+		c.observe(at, &r.Observed[i])
+	}
+	for _, e := range c.eventLimit.Notices(c.now, at, r.Boot, r.Notices) {
+		c.event(e)
+	}
+	if r.Net != nil {
+		c.netReport(at, r.Net)
+	}
+	c.refresh(at)
+	c.clusters.Aged(at)
+	known := c.clusters.KnowsAll(r)
+	if known {
+		for _, id := range c.clusters.Confirmed(at, r.Gen) {
+			c.nothingLeft(id, at)
+		}
+	}
+	if c.clusters.Behind(r) {
+		c.catchUp(at, r.Gen, r.Desired)
+	}
+	ack := c.clusters.Answer(r)
+	ack.WantWhole = !known
+	c.toCluster(at, ack)
+	if how := c.placement.Grown(at, before, is.Replaced); how != placement.NoGrowth {
+		c.retry(at, how)
+		c.placement.AreasChanged()
+	}
+	return nil
+}
+
+// maxRevision bounds the revision that a cluster may make the root skip to, so that no
+// cluster can use the numbers up.
+const maxRevision = 1 << 42
+
+// observe takes what a cluster observed of an instance. A cluster is believed only about
+// what was placed there, and about the newest placement.
+func (c *Core) observe(at api.ClusterID, o *api.Observed) {
+	id := o.Instance
+	c.clusters.Observe(at, o)
+	o.Detail = step.Clip(o.Detail)
+	if !c.clusters.Has(at, id) {
+		switch {
+		case o.Local && !o.Stopped && o.State != api.Terminated:
+			c.adopt(at, o)
+		case o.Ended:
+			c.apps.EndLeaving(id, at)
+		}
+		return
+	}
+	in := c.apps.Get(id)
+	if newest := o.Epoch.Root(); newest > in.EpochAt(at).Root() && newest > c.Revision() && newest < maxRevision {
+		// The cluster has a placement that this root does not remember: the store was
+		// restored from an older copy. The root continues above it and believes what runs.
+		c.counter.Raise(uint64(newest), &c.journal, kindMeta, metaCounter)
+		c.touch(at)
+		c.apps.SetEpoch(id, at, api.EpochOf(newest, 0))
+		in = c.apps.Get(id)
+		c.clusters.Put(at, id, in.Digest(at))
+	}
+	switch have := in.EpochAt(at); {
+	case o.Epoch.Root() != have.Root() || o.Epoch < have: // of an earlier placement
+	case in.TrialAt(at):
+		c.observeTrial(at, o)
+	default:
+		c.observePlacement(at, o)
+	}
+}
+
+// observePlacement takes what the instance's cluster says about its placement.
+func (c *Core) observePlacement(at api.ClusterID, o *api.Observed) {
+	id := o.Instance
+	ended := api.Ended(o.State, o.Reason)
+	changed, ok := c.apps.Observe(id, o)
+	if !ok {
+		return
+	}
+	in := c.apps.Get(id)
+	if o.Position != nil && c.placement.Locate(facts(&in)) {
+		c.placement.PlacesChanged(id.Service())
+	}
+	switch {
+	case o.State == api.Terminated && o.Reason == api.ReasonScaledLocally:
+		c.apps.AddReplicas(id.Service(), -1)
+		c.leave(id, api.ReasonScaledLocally)
+		return
+	case o.HandedBack && !ended:
+		c.handedBack(id, at, o)
+		return
+	case in.State != o.State && !lifecycle.Leads(in.State, o.State):
+		return // the cluster requests a transition that is not allowed
+	}
+	if hasPlace(o.State) {
+		c.placement.EndSearch(id)
+		if !hasPlace(in.State) {
+			c.placement.Accepted(facts(&in), at)
+		}
+	}
+	if in.Offered {
+		c.apps.SetOffered(id, false)
+		c.placement.StopWaiting(id)
+		c.endTrial(id) // it can stay where it is
+	}
+	if o.State == api.Running || ended {
+		c.placement.ForgetRefusals(id)
+	}
+	if in.State == o.State && in.Reason == o.Reason && in.Detail == o.Detail {
+		if changed {
+			c.apps.Change(id)
+		}
+		return
+	}
+	c.become(id, o.State, o.Reason, o.Detail)
+	if in = c.apps.Get(id); in.Next != nil && in.State != api.Running {
+		if in.Ended() {
+			c.endTrial(id)
+		} else {
+			c.promote(id, api.ClusterScheduled)
+		}
+	}
+	if o.State == api.Running || ended {
+		c.apps.ReconcileSoon(id.Service()) // a roll-out may go on
+	}
+}
+
+// observeTrial takes what the cluster of an instance's second placement says about it.
+func (c *Core) observeTrial(at api.ClusterID, o *api.Observed) {
+	id := o.Instance
+	in := c.apps.Get(id)
+	switch {
+	case o.HandedBack, o.State == api.Terminated:
+		c.placement.Refused(facts(&in), at, *o)
+		c.endTrial(id)
+		c.place(id)
+	case o.State == api.Running, api.Ended(o.State, o.Reason):
+		c.apps.SetEpoch(id, at, o.Epoch)
+		c.placement.Accepted(facts(&in), at)
+		c.promote(id, api.Running)
+		c.observePlacement(at, o)
+	case in.Next.Epoch != o.Epoch:
+		c.apps.SetEpoch(id, at, o.Epoch)
+	}
+}
+
+// adopt takes over an instance that a cluster's operator added. One that is not wanted any
+// more is withdrawn. A cluster without instances of a service must not get its SLA by
+// claiming one.
+func (c *Core) adopt(at api.ClusterID, o *api.Observed) {
+	id := o.Instance
+	if !c.apps.MayAdopt(id, c.clusters.Info(at).LocalNumbers()) ||
+		c.placement.Peers(id.Service())[string(at)] == 0 || !c.clusters.Admits(at, id.Tenant()) {
+		c.toCluster(at, c.clusters.Discard(at, id))
+		return
+	}
+	c.apps.Adopt(at, o)
+	in := c.apps.Get(id)
+	c.eventLimit.AddInstance(id)
+	c.placement.Add(id)
+	c.placement.Locate(facts(&in))
+	c.net.SetRehosted(id.Service())
+	c.placement.PlacesChanged(id.Service())
+	c.placement.Count(id, at, 1)
+	c.touch(at)
+	c.clusters.Put(at, id, in.Digest(at))
+	c.eventLimit.Assigned(c.now, at, id.Tenant(), 1)
+	c.event(in.Event(api.ReasonScaledLocally, "added by the operator of cluster "+string(at)))
+}
+
+// sendDesired sends a message about a desired set, with the assignments of some instances.
+func (c *Core) sendDesired(at api.ClusterID, msg wire.Desired, put []api.InstanceID) {
+	for _, id := range put {
+		in := c.apps.Get(id)
+		msg.Put = append(msg.Put, c.assignment(&in, at))
+	}
+	c.toCluster(at, msg)
+}
+
+// catchUp sends a cluster all that it has missed since a generation.
+func (c *Core) catchUp(at api.ClusterID, since api.Generation, has api.Digest) {
+	if c.clusters.Ahead(at, since) {
+		c.touch(at)
+		c.clusters.SendWhole(at)
+	} else if msg, put, ok := c.clusters.CatchUp(at, since, has); ok {
+		c.sendDesired(at, msg, put)
+	}
+}

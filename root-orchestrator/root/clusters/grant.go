@@ -1,0 +1,111 @@
+package clusters
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// grant returns the cluster's grant. A cluster that was stored before grants existed is
+// open to all tenants if the installation owns it, and otherwise to its owner only.
+func (cl *cluster) grant() api.Grant {
+	if cl.record.Grant == nil {
+		return api.Grant{Open: cl.record.Info.Tenant == ""}
+	}
+	return *cl.record.Grant
+}
+
+// Admits reports whether the cluster's grant includes the tenant.
+func (m *Machine) Admits(id api.ClusterID, t api.Tenant) bool {
+	cl := m.clusters[id]
+	return cl.grant().Admits(cl.record.Info.Tenant, t)
+}
+
+// SetGrant replaces the cluster's grant, if its revision is ifMatch or ifMatch is 0. It
+// refuses with ErrNotFound, ErrPrecondition or ErrInvalid. It returns which tenants the
+// cluster is open to now, as a text, and which values of its aggregate are above the new
+// caps (see Reported.Above). When caps are raised, the next report brings higher values.
+func (m *Machine) SetGrant(id api.ClusterID, g api.Grant, ifMatch api.Revision) (audience, above string, err error) {
+	if err := m.Check(id); err != nil {
+		return "", "", err
+	}
+	cl := m.clusters[id]
+	if have := cl.record.Revision; ifMatch != 0 && ifMatch != have {
+		return "", "", fmt.Errorf("cluster %s is at revision %d: %w", id, have, api.ErrPrecondition)
+	}
+	if err := g.Validate(); err != nil {
+		return "", "", err
+	}
+	g.Tenants = slices.Clone(g.Tenants)
+	cl.record.Grant = &g
+	cl.aggregate, above = m.limit(cl, cl.aggregate)
+	return cl.audience(), above, nil
+}
+
+func (cl *cluster) audience() string {
+	g := cl.grant()
+	if g.Open {
+		return "open to all tenants"
+	}
+	to := slices.Clone(g.Tenants)
+	if owner := cl.record.Info.Tenant; owner != "" {
+		to = slices.Insert(to, 0, owner)
+	}
+	if len(to) == 0 {
+		return "closed"
+	}
+	return fmt.Sprintf("open to %s", to)
+}
+
+// cappedEvery is the least time between two events about values of a cluster above its
+// caps, and cappedAgain the time after which an unchanged event is repeated.
+const cappedEvery, cappedAgain = time.Minute, time.Hour
+
+// limit returns the aggregate with values above the cluster's caps replaced by the caps,
+// and the names of these values if an event about them is due.
+func (m *Machine) limit(cl *cluster, a api.Aggregate) (api.Aggregate, string) {
+	caps := cl.grant().Caps
+	var above []string
+	limit := func(r api.Resources) api.Resources {
+		r, _ = caps.Limit(r)
+		return r
+	}
+	a.Capacity, above = caps.Limit(a.Capacity)
+	a.Free, a.Mean, a.Largest = limit(a.Free), limit(a.Mean), limit(a.Largest)
+	if caps.Nodes > 0 && a.Nodes > caps.Nodes {
+		a.Nodes, above = caps.Nodes, append(above, "nodes")
+		a.Unplaced = min(a.Unplaced, a.Nodes)
+		if a.Overlay != nil {
+			a.Overlay = new(min(*a.Overlay, a.Nodes))
+		}
+	}
+	a.Yields = slices.Clone(a.Yields)
+	for i := range a.Yields {
+		a.Yields[i].Free, a.Yields[i].Largest = limit(a.Yields[i].Free), limit(a.Yields[i].Largest)
+	}
+	a.Slots = slices.Clone(a.Slots)
+	for i := range a.Slots {
+		s := &a.Slots[i]
+		s.Free, s.Largest = limit(s.Free), limit(s.Largest)
+		if caps.NoPrivileged && s.Privileged {
+			s.Privileged, above = false, append(above, "privileged")
+		}
+		s.Devices = slices.Clone(s.Devices)
+		for k := range s.Devices {
+			d := &s.Devices[k]
+			if limit := caps.Device(d.Name); d.Free > limit {
+				d.Free, d.Largest, above = limit, min(d.Largest, limit), append(above, d.Name)
+			}
+		}
+	}
+	slices.Sort(above)
+	names, since := strings.Join(slices.Compact(above), ", "), m.now.Sub(cl.cappedAt)
+	if names == "" || !cl.cappedAt.IsZero() && since < cappedAgain && (names == cl.capped || since < cappedEvery) {
+		return a, ""
+	}
+	cl.cappedAt, cl.capped = m.now, names
+	return a, names
+}

@@ -1,0 +1,172 @@
+// Package events keeps the root's event log and limits how many events the reports of
+// one cluster write to it. It does no I/O: the root's core stores and publishes what
+// Log and Limiter return.
+package events
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Log holds the newest events, up to a fixed number. When it is full, a new event
+// replaces an old one: of the cluster with the most events, of the topmost tenant with
+// the most events there, the oldest. So neither a cluster nor a tenant can evict the
+// events of others.
+//
+// The log gives each event a slot, the key of the event's document in the store. It
+// uses slots again, so that the store holds no more events than the log.
+type Log struct {
+	capacity int
+	events   []stored // ascending by Seq
+	kept     int
+	clusters map[api.ClusterID]*clusterEvents // "" has the events about no cluster
+	free     []int                            // slots that an evicted event had
+	next     int                              // the first slot that was never used
+}
+
+type stored struct {
+	api.Event
+	slot int // evicted if the event was evicted; then only Seq is set
+}
+
+const evicted = -1
+
+// clusterEvents are the events about one cluster, by their topmost tenant ("": none).
+type clusterEvents struct {
+	kept    int
+	tenants map[api.Tenant][]api.Revision // ascending
+}
+
+// NewLog returns an empty log for capacity events.
+func NewLog(capacity int) *Log {
+	return &Log{capacity: capacity, clusters: map[api.ClusterID]*clusterEvents{}}
+}
+
+// Add appends an event, whose Seq must be above those of all events before it. It
+// returns the slot to store the event in, and the slots to delete from the store.
+func (l *Log) Add(e api.Event) (slot int, deleted []int) {
+	if l.kept == l.capacity {
+		if slot := l.evict(); slot < l.capacity {
+			l.free = append(l.free, slot)
+		} else { // restored from a log with a greater capacity
+			deleted = []int{slot}
+		}
+	}
+	if n := len(l.free); n > 0 {
+		slot, l.free = l.free[n-1], l.free[:n-1]
+	} else {
+		slot, l.next = l.next, l.next+1
+	}
+	l.events = append(l.events, stored{e, slot})
+	l.index(e)
+	return slot, deleted
+}
+
+func (l *Log) index(e api.Event) {
+	of := l.clusters[e.Cluster]
+	if of == nil {
+		of = &clusterEvents{tenants: map[api.Tenant][]api.Revision{}}
+		l.clusters[e.Cluster] = of
+	}
+	top := e.Tenant.Top()
+	of.tenants[top] = append(of.tenants[top], e.Seq)
+	of.kept++
+	l.kept++
+}
+
+// evict removes one event and returns its slot.
+func (l *Log) evict() (slot int) {
+	id := largest(l.clusters, func(of *clusterEvents) int { return of.kept })
+	of := l.clusters[id]
+	tenant := largest(of.tenants, func(seqs []api.Revision) int { return len(seqs) })
+	oldest := of.tenants[tenant][0]
+	if of.tenants[tenant] = of.tenants[tenant][1:]; len(of.tenants[tenant]) == 0 {
+		delete(of.tenants, tenant)
+	}
+	if of.kept--; of.kept == 0 {
+		delete(l.clusters, id)
+	}
+	l.kept--
+	i, _ := slices.BinarySearchFunc(l.events, oldest, func(e stored, seq api.Revision) int { return cmp.Compare(e.Seq, seq) })
+	slot = l.events[i].slot
+	l.events[i] = stored{api.Event{Seq: oldest}, evicted}
+	if len(l.events) > 2*l.capacity {
+		l.events = slices.DeleteFunc(slices.Clone(l.events), func(e stored) bool { return e.slot == evicted })
+	}
+	return slot
+}
+
+// largest returns the key whose value has the largest size; of several, the smallest.
+func largest[K cmp.Ordered, V any](m map[K]V, size func(V) int) (key K) {
+	most := -1
+	for k, v := range m {
+		if n := size(v); n > most || n == most && k < key {
+			key, most = k, n
+		}
+	}
+	return key
+}
+
+// Restore adds an event from the store, in any order. Restored must follow the last.
+func (l *Log) Restore(slot int, e api.Event) { l.events = append(l.events, stored{e, slot}) }
+
+// Restored ends the restoring. It evicts what exceeds the capacity, which may have been
+// greater before, and returns the slots to delete from the store.
+func (l *Log) Restored() (deleted []int) {
+	slices.SortFunc(l.events, func(a, b stored) int { return cmp.Compare(a.Seq, b.Seq) })
+	for _, e := range l.events {
+		l.index(e.Event)
+	}
+	for l.kept > l.capacity {
+		deleted = append(deleted, l.evict())
+	}
+	used := map[int]bool{}
+	for _, e := range l.events {
+		used[e.slot] = true
+	}
+	l.free, l.next = nil, l.capacity
+	for slot := range l.capacity {
+		if !used[slot] {
+			l.free = append(l.free, slot)
+		}
+	}
+	return deleted
+}
+
+// Filter selects events. Fields with the zero value select all.
+type Filter struct {
+	Tenant   api.Tenant // and the tenants below it
+	Instance api.InstanceID
+	App      api.AppID
+	Since    api.Revision // events after it
+	Limit    int          // at most so many, the newest
+}
+
+func (f *Filter) selects(e *api.Event) bool {
+	switch {
+	case f.Tenant != "" && !e.Tenant.Within(f.Tenant):
+		return false
+	case f.Instance != "" && e.Instance != f.Instance:
+		return false
+	case f.App == "":
+		return true
+	}
+	return e.Tenant == f.App.Tenant() && (e.Object == f.App.Name() || strings.HasPrefix(e.Object, f.App.Name()+"."))
+}
+
+// List returns the events that f selects, oldest first.
+func (l *Log) List(f Filter) (out []api.Event) {
+	for _, e := range slices.Backward(l.events) {
+		if e.Seq <= f.Since || f.Limit > 0 && len(out) >= f.Limit {
+			break
+		}
+		if e.slot != evicted && f.selects(&e.Event) {
+			out = append(out, e.Event)
+		}
+	}
+	slices.Reverse(out)
+	return out
+}

@@ -1,0 +1,369 @@
+package root
+
+import (
+	"strconv"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/lifecycle"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/placement"
+)
+
+// instances routes what becomes of instances between applications, clusters, placement and
+// the network.
+type instances struct{ network }
+
+// facts returns what placement has to know of an instance.
+func facts(in *applications.Instance) placement.Instance {
+	f := placement.Instance{
+		ID: in.ID, Spec: in.Spec, SpecRev: in.SpecRev, State: in.State, Reason: in.Reason,
+		Cluster: in.Cluster, Epoch: in.Epoch, Tries: in.Tries, Fails: in.Fails,
+		Leaving: in.Leaving, Offered: in.Offered, Searched: in.Searched, Vacating: in.Vacating, Stopping: in.Stopping,
+		Moves: in.Moves, Position: in.Position,
+	}
+	if in.Next != nil {
+		f.Trial = in.Next.Cluster
+	}
+	return f
+}
+
+func (c *instances) facts(id api.InstanceID) placement.Instance {
+	in := c.apps.Get(id)
+	return facts(&in)
+}
+
+// become sets an instance's state and tells it in an event.
+func (c *instances) become(id api.InstanceID, s api.State, r api.Reason, detail string) {
+	if e, tell := c.apps.Become(id, s, r, detail); tell {
+		c.event(e)
+	}
+}
+
+// place offers an instance to the best cluster, or lets it wait.
+func (c *instances) place(id api.InstanceID) {
+	if c.apps.Has(id) {
+		c.carryOut(id, c.placement.Decide(c.facts(id)))
+	}
+}
+
+func (c *instances) carryOut(id api.InstanceID, d placement.Decision) {
+	if d.Await != "" {
+		c.apps.AwaitStop(id, d.Await)
+	}
+	in := c.apps.Get(id)
+	switch {
+	case d.Ask != nil:
+		d.Ask.Key = strconv.FormatUint(c.next(), 10)
+		c.placement.Asked(id, d.Ask)
+		c.emit(wire.ToScheduler, *d.Ask)
+	case d.Cluster == "":
+		if d.Why != "" && (in.Reason != api.ReasonNoCluster || in.Detail != d.Why) {
+			c.become(id, in.State, api.ReasonNoCluster, d.Why)
+		}
+	case c.placement.KeepsRunning(facts(&in)):
+		c.apps.CountMove(id)
+		c.try(id, d)
+	default:
+		c.apps.CountMove(id)
+		if c.clusters.Known(in.Cluster) {
+			c.takeBack(id)
+		}
+		c.assign(id, d)
+	}
+}
+
+// answered carries out a decision that the external scheduler was asked for. fault is why
+// its answer is not used, "" if it is.
+func (c *instances) answered(id api.InstanceID, d placement.Decision, fault string) {
+	if fault != "" {
+		in := c.apps.Get(id)
+		c.event(in.Event(api.ReasonNoScheduler, step.Clip("scheduler "+c.cfg.Asks+": "+fault)+"; "+c.cfg.Plugin.Name()+" decides"))
+	}
+	c.carryOut(id, d)
+}
+
+// assign places an instance on a cluster under a new epoch. The resources count as taken
+// at once, not when the cluster reports it.
+func (c *instances) assign(id api.InstanceID, d placement.Decision) {
+	f := c.facts(id)
+	f.State = api.Requested
+	c.apps.Assign(id, d.Cluster, api.EpochOf(c.nextRev(), 0), d.Score, c.placement.Late(f), d.Displaces)
+	c.placement.Locate(c.facts(id))
+	c.placement.StopWaiting(id)
+	c.enlist(id, d.Cluster)
+	detail := "offered to cluster " + string(d.Cluster)
+	if d.Displaces {
+		detail += ", where less urgent instances have to make way"
+	}
+	c.become(id, lifecycle.Must(api.Requested, lifecycle.ClusterChosen), api.ReasonNone, detail)
+}
+
+// try gives an instance that runs a second placement, before the first one ends.
+func (c *instances) try(id api.InstanceID, d placement.Decision) {
+	c.apps.Try(id, d.Cluster, api.EpochOf(c.nextRev(), 0), d.Score)
+	c.placement.StopWaiting(id)
+	c.enlist(id, d.Cluster)
+	in := c.apps.Get(id)
+	e := in.Event(in.Reason, "begins on cluster "+string(d.Cluster)+" as well, and goes on there once it runs")
+	e.Cluster, e.Epoch = d.Cluster, in.Next.Epoch
+	c.event(e)
+}
+
+// endTrial gives up an instance's second placement, if it has one.
+func (c *instances) endTrial(id api.InstanceID) {
+	if in := c.apps.Get(id); in.Next != nil {
+		c.withdraw(id, in.Next.Cluster)
+		c.apps.EndTrial(id)
+	}
+}
+
+// promote makes the second placement the only one. The other cluster stops the instance.
+func (c *instances) promote(id api.InstanceID, s api.State) {
+	in := c.apps.Get(id)
+	c.takeBack(id)
+	c.apps.Promote(id, *in.Next)
+	c.placement.Locate(c.facts(id))
+	c.net.SetRehosted(id.Service())
+	c.placement.PlacesChanged(id.Service())
+	c.become(id, s, api.ReasonNone, "moved from cluster "+string(in.Cluster))
+}
+
+// enlist puts an instance into a cluster's desired set.
+func (c *instances) enlist(id api.InstanceID, at api.ClusterID) {
+	in := c.apps.Get(id)
+	c.touch(at)
+	if in.Spec.Exclusive { // otherwise an exclusive placement may end there after this one begins
+		c.stopped(id, at)
+	}
+	c.clusters.Put(at, id, in.Digest(at))
+	c.eventLimit.Assigned(c.now, at, id.Tenant(), 1)
+	c.clusters.Reserve(at, id, in.Spec)
+	c.net.SetRehosted(id.Service())
+	c.placement.Enlisted(facts(&in), at)
+	c.refresh(at)
+}
+
+// withdraw takes an instance out of a cluster's desired set.
+func (c *instances) withdraw(id api.InstanceID, at api.ClusterID) {
+	c.touch(at)
+	c.net.SetRehosted(id.Service())
+	freed := c.clusters.Drop(at, id)
+	c.eventLimit.Assigned(c.now, at, id.Tenant(), -1)
+	c.placement.Withdrawn(c.facts(id), at, freed)
+	c.refresh(at)
+}
+
+// takeBack ends an instance's placement.
+func (c *instances) takeBack(id api.InstanceID) {
+	in := c.apps.Get(id)
+	c.withdraw(id, in.Cluster)
+	c.apps.TakeBack(id)
+	c.placement.Locate(c.facts(id))
+}
+
+// handedBack takes that a cluster cannot place the instance, or would have it elsewhere.
+// An exclusive one is placed at once: the cluster has promised that nothing of it runs. Any
+// other stays until a better place is found.
+func (c *instances) handedBack(id api.InstanceID, at api.ClusterID, o *api.Observed) {
+	in := c.apps.Get(id)
+	c.placement.Refused(facts(&in), at, *o)
+	if o.Reason == api.ReasonTooManyFails && !in.Offered {
+		c.apps.AddFail(id)
+	}
+	state := o.State
+	switch {
+	case in.Spec.Exclusive:
+		c.stopped(id, at)
+		c.takeBack(id)
+		state = api.Requested
+	default:
+		c.apps.SetOffered(id, true)
+		if state == api.ClusterScheduled {
+			state = api.Requested
+		}
+	}
+	c.become(id, state, o.Reason, o.Detail)
+	if in.Next != nil && state != api.Running {
+		c.promote(id, api.ClusterScheduled)
+		return
+	}
+	c.place(id)
+}
+
+// awaitStop keeps an exclusive instance from running elsewhere until the cluster that it
+// was taken off has confirmed that nothing of it is left.
+func (c *instances) awaitStop(id api.InstanceID, at api.ClusterID) {
+	c.apps.AwaitStop(id, at)
+	c.net.SetRehosted(id.Service())
+	c.clusters.Leave(at, id)
+}
+
+// stopped takes that no earlier exclusive placement of the instance in the cluster can run
+// beside a later one.
+func (c *instances) stopped(id api.InstanceID, at api.ClusterID) {
+	c.clusters.Left(at, id)
+	c.apps.Stopped(id, at)
+}
+
+// nothingLeft takes that the cluster has nothing of a withdrawn instance any more, or is
+// removed. The instance is placed if it waited for that, and removed if it leaves and no
+// other cluster has to confirm.
+func (c *instances) nothingLeft(id api.InstanceID, at api.ClusterID) {
+	c.clusters.Left(at, id)
+	if !c.apps.Has(id) {
+		return
+	}
+	c.stopped(id, at)
+	waited := c.apps.Vacated(id, at)
+	if waited {
+		c.net.SetRehosted(id.Service())
+	}
+	switch in := c.apps.Get(id); {
+	case in.Leaving && in.Cluster != at:
+	case in.Leaving && len(in.Stopping) > 0:
+		next := in.Stopping[0]
+		c.apps.LeaveAt(id, next, in.Reason, "an exclusive placement in cluster "+string(next)+" has not been confirmed to have ended")
+		c.net.SetRehosted(id.Service())
+	case in.Leaving:
+		c.remove(id)
+		c.apps.ReconcileSoon(id.Service())
+	case waited:
+		c.place(id)
+	}
+}
+
+// leave withdraws an instance. It is removed when its cluster, and every cluster in which
+// an exclusive placement of it stops, has confirmed that nothing of it is left.
+func (c *instances) leave(id api.InstanceID, r api.Reason) {
+	if !c.apps.Leave(id) {
+		return
+	}
+	c.placement.Locate(c.facts(id))
+	c.placement.StopWaiting(id)
+	c.endTrial(id)
+	in := c.apps.Get(id)
+	switch {
+	case c.clusters.Known(in.Cluster):
+		c.withdraw(id, in.Cluster)
+		c.clusters.Leave(in.Cluster, id)
+	case len(in.Stopping) > 0:
+		in.Cluster = in.Stopping[0] // it was withdrawn there before
+	default:
+		c.remove(id)
+		return
+	}
+	c.event(in.Event(r, "is being stopped"))
+	c.apps.LeaveAt(id, in.Cluster, r, "")
+}
+
+// remove removes an instance of which nothing is left.
+func (c *instances) remove(id api.InstanceID) {
+	in := c.apps.Get(id)
+	c.placement.Remove(id)
+	c.net.SetRehosted(id.Service())
+	c.apps.Remove(id)
+	c.eventLimit.RemoveInstance(id)
+	c.journal.Delete(kindInstance, string(id))
+	in.State = api.Terminated
+	c.event(in.Event(in.Reason, ""))
+	c.show(api.Change{Kind: "instance", ID: string(id), Tenant: id.Tenant(), Revision: c.nextRev()})
+	if app, _ := c.apps.Service(id.Service()); app != nil {
+		c.finishApp(app.ID)
+	} else {
+		c.apps.Collect(id.Service())
+	}
+}
+
+// retry offers what waits to a cluster that may take more than before, the most urgent
+// first.
+func (c *instances) retry(at api.ClusterID, how placement.Growth) {
+	round, waiting := c.placement.Retry(at, how)
+	for _, id := range waiting {
+		if !c.apps.Has(id) {
+			c.placement.StopWaiting(id)
+		} else if d, ok := c.placement.Offer(round, c.facts(id)); ok {
+			c.carryOut(id, d)
+		}
+	}
+}
+
+// probe has the service's waiting instances ask a cluster again whose refusal is over.
+func (c *instances) probe(id api.ServiceID, at api.ClusterID) {
+	if !c.placement.ProbeDue(id, at) {
+		return
+	}
+	siblings := func(yield func(placement.Instance) bool) {
+		for in := range c.apps.EachOf(id) {
+			if !yield(facts(&in)) {
+				return
+			}
+		}
+	}
+	for {
+		next, ok := c.placement.NextProbe(id, at, siblings)
+		if !ok {
+			return
+		}
+		c.place(next.ID)
+		if c.placement.Probed(c.facts(next.ID), at) {
+			return
+		}
+	}
+}
+
+// resendTargets assigns instances again in clusters that have to know that links lead
+// elsewhere, and tries those that wait for a place near them.
+func (c *instances) resendTargets() {
+	for _, id := range c.placement.Outdated() {
+		changed, ok := c.placement.Resend(id)
+		if !ok {
+			continue
+		}
+		tried := map[api.Revision]bool{}
+		for _, i := range c.apps.InstancesOf(id) {
+			in := c.apps.Get(i)
+			for _, at := range in.Clusters() {
+				if changed[at] && c.clusters.Has(at, i) {
+					c.touch(at)
+					c.clusters.Repeat(at, i)
+				}
+			}
+			if c.placement.Waits(i) && in.Cluster == "" && !tried[in.SpecRev] {
+				c.place(i)
+				tried[in.SpecRev] = c.placement.StillWaits(i)
+			}
+		}
+	}
+}
+
+// touch begins a new generation of the cluster's desired set, once a step.
+func (c *instances) touch(at api.ClusterID) {
+	if !c.clusters.Touched(at) {
+		c.clusters.Touch(at, api.Generation(c.next()))
+	}
+}
+
+// refresh gives placement what is known of a cluster.
+func (c *instances) refresh(id api.ClusterID) {
+	c.placement.SetFacts(id, placement.Facts(c.clusters.Facts(id)))
+	c.placement.SetCandidate(c.clusters.Candidate(id))
+}
+
+// finishApp removes an application that is being deleted and has no instance left.
+func (c *instances) finishApp(id api.AppID) {
+	a := c.apps.Finish(id)
+	if a == nil {
+		return
+	}
+	had := step.Keys(a.Replicas)
+	for _, s := range had {
+		c.placement.RemoveService(s)
+	}
+	c.commit(a, nil)
+	c.namesChanged(had, nil)
+	c.journal.Delete(kindApp, string(id))
+	c.event(api.Event{Tenant: a.Tenant, Kind: "app", Object: id.Name(), Detail: "deleted"})
+	c.show(api.Change{Kind: "app", ID: string(id), Tenant: a.Tenant, Revision: c.nextRev()})
+}

@@ -1,0 +1,99 @@
+package netbook
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+// The book keeps of what a cluster publishes only what it was asked for, within these
+// bounds: a hostile cluster takes no more memory than an honest one can.
+const (
+	maxEndpoints  = 32      // of one peer
+	maxSubnets    = 8       // of one peer
+	maxChain      = 4       // certificates of one peer
+	maxText       = 8 << 10 // bytes of a certificate, or of another text
+	spareBackends = 16      // of a route, beyond twice the instances there: old ones that are about to go
+)
+
+// onlyAsked returns the records that a cluster was asked for, and whether there were
+// others, as an earlier process of the root may have asked for. It removes what exceeds
+// a bound from a record, but keeps the revision, which alone counts for the digest.
+func (c *call) onlyAsked(cl *cluster, r wire.Records) (_ wire.Records, more bool) {
+	asked := cl.asked
+	r.Routes = filter(r.Routes, &more, func(v *api.Route) bool { return asked[wire.Want{Service: v.Service}] })
+	r.Sources = filter(r.Sources, &more, func(v *wire.Source) bool { return asked[wire.Want{Address: v.Address}] })
+	r.Peers = filter(r.Peers, &more, func(v *api.Peer) bool {
+		return slices.ContainsFunc(v.Subnets, func(p netip.Prefix) bool { return asked[wire.Want{Address: p.Addr()}] })
+	})
+	r.Refused = filter(r.Refused, &more, func(v *wire.Refusal) bool { return asked[v.Want] })
+	for i := range r.Routes {
+		v := &r.Routes[i]
+		limitRoute(v, spareBackends+2*c.Instances(cl.id, v.Service))
+	}
+	for i := range r.Sources {
+		s := &r.Sources[i]
+		s.Access = api.Access{} // the SLA decides, not the cluster
+		if limitPeer(&s.Peer); len(s.Service) > maxName {
+			s.Service = ""
+		}
+	}
+	for i := range r.Peers {
+		limitPeer(&r.Peers[i])
+	}
+	return r, more
+}
+
+// filter returns the elements that keep accepts, and sets more if there are others.
+func filter[V any](all []V, more *bool, keep func(*V) bool) (out []V) {
+	for i := range all {
+		if keep(&all[i]) {
+			out = append(out, all[i])
+		} else {
+			*more = true
+		}
+	}
+	return out
+}
+
+func limitRoute(r *api.Route, backends int) {
+	r.Access, r.Addresses, r.Ports = api.Access{}, api.ServiceAddresses{}, nil // the SLA decides
+	var more bool
+	r.Backends = limit(filter(r.Backends, &more, func(be *api.Backend) bool {
+		return be.Instance.Service() == r.Service && len(be.Instance) <= maxName && be.Address.Is4() &&
+			(be.State == api.BackendUp || be.State == api.BackendDraining || be.State == api.BackendStarting)
+	}), backends)
+	used := map[api.PeerKey]bool{}
+	for _, be := range r.Backends {
+		used[be.Peer] = true
+	}
+	r.Peers = filter(slices.Clone(r.Peers), &more, func(p *api.Peer) bool {
+		limitPeer(p)
+		once := used[p.Key]
+		delete(used, p.Key)
+		return once
+	})
+}
+
+func limitPeer(p *api.Peer) {
+	p.Node, p.Cluster = "", "" // permit sets them
+	p.Subnets, p.Endpoints, p.Chain = limit(p.Subnets, maxSubnets), limit(p.Endpoints, maxEndpoints), limit(p.Chain, maxChain)
+	if len(p.Proof) > maxText || len(p.Relay.Addr) > maxName ||
+		slices.ContainsFunc(p.Chain, func(c []byte) bool { return len(c) > maxText }) {
+		p.Proof, p.Chain, p.Relay = nil, nil, api.Relay{} // no node accepts it
+	}
+	if p.Coord != nil && !vivaldi.Valid(p.Coord) {
+		p.Coord = nil
+	}
+}
+
+// limit returns the first n elements, without the memory of the others.
+func limit[V any](all []V, n int) []V {
+	if len(all) <= n {
+		return all
+	}
+	return slices.Clone(all[:n])
+}

@@ -1,0 +1,285 @@
+package netbook
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/interest"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+func (c *call) resolveAll(subs []sub) {
+	for _, s := range subs {
+		c.resolve(s)
+	}
+}
+
+// resolveSubject resolves the subscriptions to a service or an address again. Those to
+// a service may name it or any of its addresses.
+func (c *call) resolveSubject(w wire.Want) {
+	c.resolveAll(c.subs.Of(w))
+	if s, ok := c.Service(w.Service); ok && w.Service != "" {
+		for _, a := range s.Addresses.All() {
+			c.resolveAll(c.subs.Of(wire.Want{Address: a}))
+		}
+	}
+}
+
+// resolve answers a subscription. If other clusters have to publish first, it asks
+// them, and the answer stays what it was until they have.
+func (c *call) resolve(s sub) {
+	k, about := c.answer(s)
+	c.setAbout(s, about)
+	c.askAddress(s.Want)
+	if k != (interest.Key{}) {
+		c.subs.Answer(s.Sub, s.Want, k)
+	}
+}
+
+// answer returns the record that a subscription leads to, or none if that is not known
+// yet, and the service that it is about, if any.
+func (c *call) answer(s sub) (k interest.Key, about api.ServiceID) {
+	w, a := s.Want, s.Want.Address
+	switch {
+	case w.For != "" && !c.Hosting(s.Sub, w.For):
+		return interest.RefusalOf(w, true), ""
+	case a.IsValid() == (w.Service != ""), w.For == "" && !c.ranges.Instances.Contains(a):
+		return interest.RefusalOf(w, false), ""
+	case c.ranges.Instances.Contains(a):
+		return c.atAddress(s), ""
+	}
+	id := c.Owner(a)
+	if w.Service != "" {
+		id, _ = c.names.Find(w.Service)
+	}
+	to, ok := c.Service(id)
+	switch {
+	case !ok:
+		return interest.RefusalOf(w, false), ""
+	case !api.MayCall(w.For, c.access(w.For), id, to.Spec.Access()):
+		return interest.RefusalOf(w, w.For.Tenant() == id.Tenant()), ""
+	case !c.complete(id, s.Sub):
+		return interest.Key{}, id
+	}
+	return interest.RouteOf(id), id
+}
+
+func (c *call) access(id api.ServiceID) api.Access {
+	if s, ok := c.Service(id); ok {
+		return s.Spec.Access()
+	}
+	return api.Access{Closed: true}
+}
+
+// complete reports whether every cluster that hosts a service, except one, has
+// published what it has of it or cannot.
+func (c *call) complete(id api.ServiceID, except api.ClusterID) bool {
+	return !slices.ContainsFunc(c.Hosts(id), func(host api.ClusterID) bool {
+		return host != except && !c.clusters[host].answered(wire.Want{Service: id})
+	})
+}
+
+// answered reports whether a cluster has published or refused what it was asked for,
+// or cannot.
+func (cl *cluster) answered(w wire.Want) bool {
+	if cl == nil || cl.silent || cl.heard && !cl.networked {
+		return true
+	}
+	x := &cl.published
+	if _, refused := x.Refused[w]; refused {
+		return true
+	}
+	if w.Service != "" {
+		_, ok := x.Routes[w.Service]
+		return ok
+	}
+	_, ok := x.Sources[w.Address]
+	return ok || x.PeerAt(w.Address) != nil
+}
+
+// holder returns the cluster that has an address of the instance network, or nil.
+func (b *Book) holder(a netip.Addr) *cluster {
+	p, err := a.Prefix(b.ranges.Share)
+	if err != nil {
+		return nil
+	}
+	return b.clusters[b.holders[p]]
+}
+
+// atAddress answers who is at an address: an instance, or, if the subscription is for
+// no service, a node.
+func (c *call) atAddress(s sub) interest.Key {
+	w := s.Want
+	cl := c.holder(w.Address)
+	if cl == nil || cl.id == s.Sub {
+		return interest.RefusalOf(w, false)
+	}
+	if w.For == "" {
+		if p := cl.published.PeerAt(w.Address); p != nil {
+			return interest.PeerOf(p.Key)
+		}
+	} else if from, ok := cl.published.Sources[w.Address]; ok && c.Hosting(cl.id, from.Service) {
+		a, b := c.access(from.Service), c.access(w.For)
+		if api.MayCall(from.Service, a, w.For, b) || api.MayCall(w.For, b, from.Service, a) {
+			return interest.SourceOf(w.Address)
+		}
+		return interest.RefusalOf(w, w.For.Tenant() == from.Service.Tenant())
+	}
+	if cl.answered(wire.Want{Address: w.Address}) {
+		return interest.RefusalOf(w, false)
+	}
+	return interest.Key{}
+}
+
+// setAbout notes which service a subscription is about, and asks the hosts of that one
+// and of the one that it was about before.
+func (c *call) setAbout(s sub, id api.ServiceID) {
+	old := c.about[s]
+	if old == id {
+		return
+	}
+	if was := c.services[old]; was != nil {
+		if was.subscribers[s.Sub]--; was.subscribers[s.Sub] <= 0 {
+			delete(was.subscribers, s.Sub)
+		}
+	}
+	if old != "" {
+		c.askHosts(old)
+	}
+	if delete(c.about, s); id == "" {
+		return
+	}
+	c.about[s] = id
+	c.service(id).subscribers[s.Sub]++
+	c.askHosts(id)
+}
+
+// askHosts asks the hosts of a service to publish it if another cluster subscribes to
+// it, and all others no longer.
+func (c *call) askHosts(id api.ServiceID) {
+	s := c.services[id]
+	if s == nil {
+		return
+	}
+	want := map[api.ClusterID]bool{}
+	note := func(cl api.ClusterID) {
+		if _, self := s.subscribers[cl]; len(s.subscribers) > 1 || len(s.subscribers) == 1 && !self {
+			want[cl] = true
+		}
+	}
+	for _, host := range c.Hosts(id) {
+		note(host)
+	}
+	for cl := range s.asked { // an instance that leaves serves until it is gone
+		if !want[cl] && c.Hosting(cl, id) {
+			note(cl)
+		}
+	}
+	for _, cl := range step.Keys(c.clusters) {
+		if want[cl] == s.asked[cl] {
+			continue
+		}
+		c.ask(c.clusters[cl], wire.Want{Service: id}, want[cl])
+		if s.asked[cl] = want[cl]; !want[cl] {
+			delete(s.asked, cl)
+		}
+	}
+	c.collect(id)
+}
+
+// askAddress asks the cluster that has an address to publish who is there, as long as
+// another cluster subscribes to the address.
+func (c *call) askAddress(w wire.Want) {
+	if !c.ranges.Instances.Contains(w.Address) {
+		return
+	}
+	if cl := c.holder(w.Address); cl != nil {
+		w = wire.Want{Address: w.Address}
+		c.ask(cl, w, slices.ContainsFunc(c.subs.Of(w), func(s sub) bool { return s.Sub != cl.id }))
+	}
+}
+
+// ask asks a cluster to publish something from now on, or no longer.
+func (c *call) ask(cl *cluster, w wire.Want, on bool) {
+	if cl.asked[w] == on {
+		return
+	}
+	if cl.asked == nil {
+		cl.asked, cl.unsent = map[wire.Want]bool{}, map[wire.Want]bool{}
+	}
+	cl.askedDigest = cl.askedDigest.Toggle(w.Digest())
+	if cl.unsent[w] {
+		delete(cl.unsent, w) // the cluster does not know of the opposite
+	} else {
+		cl.unsent[w] = true
+	}
+	if cl.asked[w] = on; on {
+		cl.resync.asked.Add(w)
+	} else {
+		delete(cl.asked, w)
+		r := wire.Records{Answered: []wire.Want{w}}
+		if w.Service != "" {
+			r.Gone = []api.ServiceID{w.Service}
+		} else {
+			r.GoneSources = []netip.Addr{w.Address}
+			if p := cl.published.PeerAt(w.Address); p != nil {
+				r.GonePeers = []api.PeerKey{p.Key}
+			}
+		}
+		for _, key := range cl.published.Take(r) {
+			c.publishedChanged(cl, key)
+		}
+	}
+	c.send[cl.id] = true
+}
+
+// publishedChanged resolves again what depends on a record that a cluster published,
+// changed or took back.
+func (c *call) publishedChanged(cl *cluster, k interest.Key) {
+	switch k.Kind {
+	case interest.Route:
+		c.subs.Changed(k, cl.id)
+		c.resolveSubject(wire.Want{Service: k.Service})
+	case interest.Source:
+		c.subs.Changed(k, cl.id)
+		c.resolveAll(c.subs.Of(wire.Want{Address: k.Address}))
+	case interest.Peer:
+		if p, ok := cl.published.Peers[k.Peer]; ok {
+			if c.peers[k.Peer] == "" {
+				c.peers[k.Peer] = cl.id
+			}
+			for _, sub := range p.Subnets {
+				c.resolveAll(c.subs.Of(wire.Want{Address: sub.Addr()}))
+			}
+		} else if c.peers[k.Peer] == cl.id {
+			delete(c.peers, k.Peer)
+		}
+		c.subs.Changed(k, cl.id)
+	case interest.Refused:
+		c.resolveSubject(k.Refusal.Want)
+	}
+}
+
+// serviceChanged resolves again what depends on a service's SLA, or on that the service
+// exists.
+func (c *call) serviceChanged(id api.ServiceID) {
+	c.subs.Changed(interest.RouteOf(id))
+	c.resolveSubject(wire.Want{Service: id})
+	c.resolveAll(c.subs.CalledBy(id))
+	s := c.services[id]
+	if s == nil {
+		return
+	}
+	for _, host := range step.Keys(s.asked) {
+		cl := c.clusters[host]
+		if cl == nil {
+			continue
+		}
+		for _, a := range cl.published.SourcesOf(id) {
+			c.subs.Changed(interest.SourceOf(a), host)
+			c.resolveAll(c.subs.Of(wire.Want{Address: a}))
+		}
+	}
+}

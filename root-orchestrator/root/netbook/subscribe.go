@@ -1,0 +1,114 @@
+package netbook
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/interest"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+// Bounds of what one cluster may subscribe to.
+const (
+	maxSubscriptions          = 1 << 17
+	maxSubscriptionsPerTenant = maxSubscriptions / 8 // for the services of one tenant
+	maxFull                   = 64                   // tenants for which an event says that they are at their bound
+	// maxName bounds the names in a report: a tenant's path of eight parts and four
+	// names, with room to spare.
+	maxName = 512
+)
+
+// never is when a subscription of a cluster expires.
+var never = time.Unix(1<<62, 0)
+
+// subscriptions takes the subscriptions in a report.
+func (c *call) subscriptions(cl *cluster, n *wire.ClusterNet) {
+	if n.Whole {
+		listed := make(map[wire.Want]bool, len(n.Wants))
+		for _, w := range n.Wants {
+			listed[w] = true
+		}
+		if cl.relisting == nil {
+			cl.relisting = interest.NewRun(wire.WantName, interest.CompareWants)
+		}
+		cl.relisting.Within(n.Of, c.subs.EachWant(cl.id), len(listed), func(w wire.Want) bool {
+			if !listed[w] {
+				c.unsubscribe(cl, w)
+			}
+			return listed[w]
+		})
+		if n.Of.Last() {
+			cl.relisting = nil
+		}
+	}
+	for _, w := range n.Dropped {
+		if !c.subs.Has(cl.id, w) && cl.rejected != 0 {
+			cl.rejected = cl.rejected.Toggle(w.Digest())
+		}
+		c.unsubscribe(cl, w)
+	}
+	if n.Whole && n.Of.After == "" {
+		cl.rejected = 0
+	}
+	for _, w := range n.Wants {
+		if c.subs.Has(cl.id, w) {
+			continue
+		}
+		if !c.mayAdd(cl, w) {
+			cl.rejected = cl.rejected.Toggle(w.Digest())
+			continue
+		}
+		c.subs.Add(cl.id, w, never)
+		cl.relisting.Add(w)
+		cl.subscribed = cl.subscribed.Toggle(w.Digest())
+		cl.perTenant[w.For.Tenant()]++
+		c.resolve(sub{Sub: cl.id, Want: w})
+	}
+}
+
+// mayAdd reports whether a cluster may have another subscription. A tenant gets only a
+// part of the cluster's bound, so that it leaves room for others.
+func (c *call) mayAdd(cl *cluster, w wire.Want) bool {
+	t := w.For.Tenant()
+	if len(w.Service) > maxName || len(w.For) > maxName {
+		return false
+	}
+	if cl.perTenant == nil {
+		cl.perTenant, cl.full = map[api.Tenant]int{}, map[api.Tenant]bool{}
+	}
+	all := c.subs.Count(cl.id)
+	if cl.perTenant[t] < maxSubscriptionsPerTenant && all < maxSubscriptions {
+		return true
+	}
+	if !cl.full[t] && len(cl.full) < maxFull {
+		cl.full[t] = true
+		c.event(cl, t, fmt.Sprintf("its nodes subscribe to more services and addresses of other clusters than are kept: %d of %d, for this tenant %d of %d; more are not answered",
+			all, maxSubscriptions, cl.perTenant[t], maxSubscriptionsPerTenant))
+	}
+	return false
+}
+
+// unsubscribe removes a subscription, if the cluster has it.
+func (c *call) unsubscribe(cl *cluster, w wire.Want) {
+	if !c.subs.Has(cl.id, w) {
+		return
+	}
+	t := w.For.Tenant()
+	cl.subscribed = cl.subscribed.Toggle(w.Digest())
+	if cl.perTenant[t]--; cl.perTenant[t] == 0 {
+		delete(cl.perTenant, t)
+	}
+	c.setAbout(sub{Sub: cl.id, Want: w}, "")
+	c.subs.Drop(cl.id, w)
+	c.askAddress(w)
+	// Once there is room, the cluster has to list the rejected ones again.
+	if len(cl.full) > 0 && c.subs.Count(cl.id) < maxSubscriptions*3/4 {
+		for of := range cl.full {
+			if cl.perTenant[of] < maxSubscriptionsPerTenant*3/4 {
+				delete(cl.full, of)
+				cl.wantList = true
+			}
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package placement
+
+import (
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/scheduler-plugins/extsched"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// ask has the external scheduler rank the clusters that fit.
+func (m *Machine) ask(in Instance) Decision {
+	if m.exchange.Full() {
+		m.exchange.Wait(in.ID, in.Spec.Urgency(), api.ReasonNone)
+		return Decision{}
+	}
+	req, _, ok := m.find(in)
+	if !ok {
+		return m.preempt(in, &req)
+	}
+	a := sched.Ask{Level: sched.Clusters, Request: req, Seed: in.seed()}
+	fit := m.table.Place(&req, m.plugin(in), in.seed()).Ranked
+	for _, choice := range fit[:min(len(fit), extsched.MaxCandidates)] {
+		a.Candidates = append(a.Candidates, *m.table.Get(choice.ID))
+	}
+	return Decision{Ask: &a}
+}
+
+// Asked records that a Decision's question is asked under the key that it has now, and
+// makes it what is to be sent.
+func (m *Machine) Asked(id api.InstanceID, a *sched.Ask) {
+	m.StopWaiting(id)
+	*a = m.exchange.Ask(extsched.Question{Instance: id, Ask: *a})
+	m.timers.Set(Due{Kind: DueAsk, Instance: id}, m.now.Add(a.Deadline))
+}
+
+// forgetQuestion drops the question about an instance, open or still to be asked.
+func (m *Machine) forgetQuestion(id api.InstanceID) {
+	m.exchange.Cancel(id)
+	m.timers.Clear(Due{Kind: DueAsk, Instance: id})
+}
+
+// Unasked returns the instances for which no question could be open before. The core
+// decides about each for which TakeTurn returns true.
+func (m *Machine) Unasked() []api.InstanceID {
+	if m.exchange.Full() {
+		return nil
+	}
+	return m.exchange.Waiting()
+}
+
+// TakeTurn reports whether a question can be open for the instance now.
+func (m *Machine) TakeTurn(id api.InstanceID) bool {
+	if m.exchange.Full() {
+		return false
+	}
+	m.exchange.Leave(id)
+	return true
+}
+
+// Question returns the instance that the open question with the key is about.
+func (m *Machine) Question(key string) (api.InstanceID, bool) { return m.exchange.About(key) }
+
+// Answered decides by the external scheduler's answer about the instance: the first
+// cluster named that still fits gets it. If the answer cannot be used, the built-in plugin
+// decides, and fault says why.
+func (m *Machine) Answered(in Instance, a sched.Answer) (d Decision, fault string) {
+	r, _ := m.exchange.Answer(a)
+	m.forgetQuestion(in.ID)
+	if r.Fault != "" {
+		return m.choose(in), r.Fault
+	}
+	req, _, _ := m.find(in)
+	for _, choice := range r.Ranked {
+		cand := m.table.Get(choice.ID)
+		if cand == nil {
+			continue
+		}
+		if _, fits := sched.PlaceBest(&req, []sched.Candidate{*cand}, m.cfg.Plugin, 0); fits {
+			return m.to(in, choice, false), ""
+		}
+	}
+	return m.choose(in), "" // the clusters that it named have filled up
+}
+
+// Unanswered decides with the built-in plugin because the deadline of the question is
+// over. It returns no fault if there is no open question.
+func (m *Machine) Unanswered(in Instance) (d Decision, fault string) {
+	r, open := m.exchange.Expire(in.ID)
+	if !open {
+		return Decision{}, ""
+	}
+	m.forgetQuestion(in.ID)
+	return m.choose(in), r.Fault
+}

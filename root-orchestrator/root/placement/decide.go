@@ -1,0 +1,321 @@
+package placement
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// Decide chooses a cluster for the instance, or lets it wait.
+func (m *Machine) Decide(in Instance) (d Decision) {
+	if in.Spec.Exclusive && in.Cluster == "" && in.Vacating == "" && !in.Leaving && len(in.Stopping) > 0 {
+		in.Vacating, d.Await = in.Stopping[0], in.Stopping[0]
+	}
+	it := m.instances[in.ID]
+	switch {
+	case in.Leaving || in.ended():
+		m.StopWaiting(in.ID)
+		return d
+	case in.Trial != "" || m.exchange.Open(in.ID):
+		return d // a decision is under way
+	case in.Vacating != "" || it.notUntil.After(m.now):
+		m.waitInQueue(in)
+		return d
+	}
+	if at := m.mayMove(in); at.After(m.now) {
+		m.Wait(in)
+		m.timers.Set(Due{Kind: DueRetry, Instance: in.ID}, at)
+		return d
+	}
+	switch {
+	case m.isStuck(in):
+		m.search(in, m.stuck.search)
+		return m.wait(in, m.explainSearch(in, m.stuck.why))
+	case m.cfg.Asks != "":
+		return m.ask(in)
+	}
+	return m.choose(in)
+}
+
+// choose decides with the built-in plugin.
+func (m *Machine) choose(in Instance) Decision {
+	req, best, ok := m.find(in)
+	if !ok {
+		return m.preempt(in, &req)
+	}
+	return m.to(in, best, false)
+}
+
+// to is the decision for a choice.
+func (m *Machine) to(in Instance, c sched.Choice, displaces bool) Decision {
+	id := api.ClusterID(c.ID)
+	if g := m.Candidate(id).Grant; g != nil && !g.Admits(g.Owner, in.ID.Tenant()) {
+		// The filters exclude such a cluster. This check is there in case one has an error.
+		return m.wait(in, fmt.Sprintf("cluster %s is not open to tenant %s", id, in.ID.Tenant()))
+	}
+	return Decision{Cluster: id, Score: c.Score, Displaces: displaces}
+}
+
+// wish is what the instance asks of any cluster, whatever clusters said so far.
+func (m *Machine) wish(in Instance) sched.Request {
+	s := m.of(in.ID)
+	req := sched.RequestFor(in.ID, in.Spec)
+	req.Peers = s.peers
+	m.bind(&req, in, s)
+	return req
+}
+
+// strict is all that the instance asks of a cluster now.
+func (m *Machine) strict(in Instance) sched.Request {
+	req := m.wish(in)
+	req.Avoid = m.avoided(in, false)
+	if in.Reason == api.ReasonViolated {
+		// A tenth less than the SLA bears: an instance that moves because it was too far
+		// away must not be at the limit again.
+		for i := range req.Bounds {
+			req.Bounds[i].RTT -= req.Bounds[i].RTT / 10
+			req.Bounds[i].Km -= req.Bounds[i].Km / 10
+		}
+	}
+	return req
+}
+
+// request is the least that the instance asks of a cluster now: once its search is over,
+// links may be violated.
+func (m *Machine) request(in Instance) sched.Request {
+	if !m.Late(in) {
+		return m.strict(in)
+	}
+	req := m.wish(in)
+	req.Avoid = m.avoided(in, true)
+	return req.Loosest(true)
+}
+
+// avoided returns the clusters that the instance is not offered to: those that refused
+// it, and the one that has it. With late, when links may be violated, refusals from the
+// time when links were binding do not count.
+func (m *Machine) avoided(in Instance, late bool) (out []string) {
+	for _, id := range m.askedOf(in) {
+		if m.barred(in, id, late) {
+			out = append(out, string(id))
+		}
+	}
+	for _, d := range m.doubts[in.ID] {
+		if d.Searched || !late {
+			out = append(out, string(d.Cluster))
+		}
+	}
+	if in.Cluster != "" && (!late || in.Searched) {
+		out = append(out, string(in.Cluster))
+	}
+	return out
+}
+
+// find returns the best cluster for the instance and what was asked of it. If no cluster
+// has all that the instance asks for and its search is over, links are violated as
+// little as possible (see sched.Request.Relax). If ok is false, no cluster fits and the
+// request is the one that method request returns.
+func (m *Machine) find(in Instance) (req sched.Request, best sched.Choice, ok bool) {
+	try := func(r *sched.Request) bool {
+		best, ok = m.table.Best(r, m.plugin(in), in.seed())
+		return ok
+	}
+	req = m.strict(in)
+	m.search(in, req.SearchTime())
+	if try(&req) || !m.Late(in) {
+		return req, best, ok
+	}
+	req = m.wish(in)
+	req.Avoid = m.avoided(in, true)
+	req, _ = req.Relax(true, try)
+	return req, best, ok
+}
+
+// fits reports whether the instance could be offered to the cluster as it is now.
+func (m *Machine) fits(in Instance, cl api.ClusterID) bool {
+	req := m.request(in)
+	cand := []sched.Candidate{*m.Candidate(cl)}
+	_, fits := sched.PlaceBest(&req, cand, m.cfg.Plugin, 0)
+	if !fits && !m.KeepsRunning(in) {
+		_, fits = m.preempts(in, &req, cand)
+	}
+	return fits
+}
+
+// An instance whose links no cluster keeps waits for as long as its links allow
+// (convergence time): the search. After that it goes to the cluster that violates them
+// least, which is told not to search again (Assignment.Searched).
+
+// search begins the search, unless d is 0: then no link is binding.
+func (m *Machine) search(in Instance, d time.Duration) {
+	if it := m.instances[in.ID]; d > 0 && it.until.IsZero() && in.State == api.Requested {
+		it.until = m.now.Add(d)
+		m.timers.Set(Due{Kind: DueSearch, Instance: in.ID}, it.until)
+	}
+}
+
+// EndSearch ends the search: the instance has a place, or asks for another one.
+func (m *Machine) EndSearch(id api.InstanceID) {
+	if it := m.instances[id]; !it.until.IsZero() {
+		it.until = time.Time{}
+		m.timers.Clear(Due{Kind: DueSearch, Instance: id})
+	}
+}
+
+// Late reports whether the search for a place of an instance without one is over.
+func (m *Machine) Late(in Instance) bool {
+	until := m.instances[in.ID].until
+	return in.State == api.Requested && !until.IsZero() && !m.now.Before(until)
+}
+
+func (m *Machine) searching(in Instance) bool {
+	return in.State == api.Requested && m.instances[in.ID].until.After(m.now)
+}
+
+// explainSearch adds to the reason for which an instance waits that it is searched for.
+func (m *Machine) explainSearch(in Instance, why string) string {
+	if !m.searching(in) {
+		return why
+	}
+	return sched.Searching(m.clock.Real(m.instances[in.ID].until)) + "; " + why
+}
+
+// mayMove returns when an instance whose place violates its SLA may move: the zero time
+// for now, else when the hour is over in which it has moved too often.
+func (m *Machine) mayMove(in Instance) time.Time {
+	if in.Cluster == "" || in.Reason != api.ReasonViolated {
+		return time.Time{}
+	}
+	if m.cfg.MovesPerHour < 0 {
+		return m.now.Add(time.Hour)
+	}
+	moves := wire.MergeMoves(in.Moves, nil, m.wall)
+	over := len(moves) - m.cfg.MovesPerHour
+	if over < 0 {
+		return time.Time{}
+	}
+	return m.now.Add(moves[over].Add(wire.MovesWindow).Sub(m.wall))
+}
+
+// waitInQueue keeps the instance in the queue until a cluster has more room or its next
+// pause is over. Refusals that its service shares end by a timer of their own (DueProbe).
+func (m *Machine) waitInQueue(in Instance) {
+	it := m.instances[in.ID]
+	m.Wait(in)
+	next := it.notUntil
+	for _, r := range it.refusals {
+		if r.until.After(m.now) && (next.IsZero() || !next.After(m.now) || r.until.Before(next)) {
+			next = r.until
+		}
+	}
+	if next.After(m.now) {
+		m.timers.Set(Due{Kind: DueRetry, Instance: in.ID}, next)
+	}
+}
+
+// wait lets the instance wait, for a reason that is only given where it has no place.
+func (m *Machine) wait(in Instance, why string) Decision {
+	m.waitInQueue(in)
+	if in.Cluster != "" {
+		why = ""
+	}
+	return Decision{Why: why}
+}
+
+// waitExplained lets the instance wait because no cluster fits.
+func (m *Machine) waitExplained(in Instance, req *sched.Request) Decision {
+	why := noCluster(sched.Explain(m.table.Place(req, m.plugin(in), in.seed())))
+	m.noteStuck(in, why, req.SearchTime())
+	return m.wait(in, m.explainSearch(in, why))
+}
+
+// stuck is what a step found out about one service: no cluster takes its instances. The
+// step need not examine the next of them.
+type stuck struct {
+	service api.ServiceID
+	rev     api.Revision
+	late    bool // the search is over
+	search  time.Duration
+	why     string
+}
+
+// noteStuck notes that the instance fits nowhere, if that holds for its siblings too.
+func (m *Machine) noteStuck(in Instance, why string, search time.Duration) {
+	own := in.Cluster != "" && !slices.ContainsFunc(m.refusedBy(in, in.Cluster), func(r refusal) bool { return r.holds(m.facts[in.Cluster], m.now) })
+	if m.common(in) != nil && len(m.instances[in.ID].refusals) == 0 && !own && in.Reason != api.ReasonViolated && !m.dryRun {
+		m.stuck = stuck{in.ID.Service(), in.SpecRev, m.Late(in), search, why}
+	}
+}
+
+func (m *Machine) isStuck(in Instance) bool {
+	return m.stuck.service == in.ID.Service() && m.stuck.rev == in.SpecRev && m.stuck.late == m.Late(in)
+}
+
+// An urgent instance that fits nowhere is offered to a cluster in which less urgent
+// instances make room for it, if the operator allows that. The cluster's aggregate says
+// what would be free then; the cluster chooses the instances.
+
+// yieldFor returns what would be free for an instance of some urgency, nil if no
+// instance makes room.
+func yieldFor(yields []api.Yield, urgency int) *api.Yield {
+	i := slices.IndexFunc(yields, func(y api.Yield) bool { return y.Urgency == urgency })
+	if i < 0 {
+		return nil
+	}
+	return &yields[i]
+}
+
+// yielded returns the candidate as it is when less urgent instances have made room, and
+// whether any do. What the root reserved stays taken.
+func (m *Machine) yielded(cand sched.Candidate, urgency int) (sched.Candidate, bool) {
+	f := m.facts[api.ClusterID(cand.ID)]
+	y := yieldFor(f.Yields, urgency)
+	if y == nil {
+		return cand, false
+	}
+	more := y.Free.Minus(f.Free)
+	cand.Free = cand.Free.Plus(more)
+	cand.Rooms = slices.Clone(cand.Rooms)
+	for i := range cand.Rooms {
+		// The report does not say in which kind of nodes room is made: it may be this one.
+		r := &cand.Rooms[i]
+		r.Free = r.Free.Plus(more)
+		r.Largest = y.Largest.Min(r.Free)
+	}
+	return cand, true
+}
+
+// preempt offers an instance that fits nowhere to the best cluster in which others make
+// room for it, or lets it wait. An instance that runs stays where it is instead.
+func (m *Machine) preempt(in Instance, req *sched.Request) Decision {
+	if !m.KeepsRunning(in) {
+		if best, ok := m.preempts(in, req, m.table.All()); ok {
+			return m.to(in, best, true)
+		}
+	}
+	return m.waitExplained(in, req)
+}
+
+// preempts returns the best of the clusters in which others make room. A cluster that
+// refused is not asked before its pause is over, even if it has more room: it knows which
+// instances it cannot evict.
+func (m *Machine) preempts(in Instance, req *sched.Request, among []sched.Candidate) (sched.Choice, bool) {
+	var yielding []sched.Candidate
+	for i := range among {
+		id := api.ClusterID(among[i].ID)
+		if m.probed(in, id) || slices.ContainsFunc(m.refusedBy(in, id), func(r refusal) bool { return r.soon.After(m.now) }) {
+			continue
+		}
+		if cand, ok := m.yielded(among[i], req.Urgency); ok {
+			yielding = append(yielding, cand)
+		}
+	}
+	if len(yielding) == 0 {
+		return sched.Choice{}, false
+	}
+	return sched.PlaceBest(req, yielding, m.plugin(in), in.seed())
+}

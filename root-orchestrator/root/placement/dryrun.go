@@ -1,0 +1,102 @@
+package placement
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// DryRun returns a Machine with all clusters and, of the services, only those given and
+// their instances. It costs what these are. What is decided with it changes nothing else.
+// It does not ask the external scheduler. doubts names, by instance, the clusters that
+// were asked and cannot take it.
+func (m *Machine) DryRun(services []api.ServiceID, instances iter.Seq[Instance], doubts map[api.InstanceID][]Doubt) *Machine {
+	d := New(m.cfg)
+	d.cfg.Asks, d.dryRun, d.doubts = "", true, doubts
+	d.Begin(m.clock, m.now, m.wall)
+	d.facts = maps.Clone(m.facts)
+	for _, cand := range m.table.All() {
+		d.table.Put(cand)
+	}
+	for _, id := range services {
+		if s := m.services[id]; s != nil {
+			n := d.service(id)
+			n.peers, n.refusals = maps.Clone(s.peers), s.refusals
+			n.refusals.by = maps.Clone(s.refusals.by)
+			n.refusals.accepted, n.refusals.probes = map[api.ClusterID]bool{}, map[api.ClusterID]api.InstanceID{}
+		}
+	}
+	for in := range instances {
+		it := m.instances[in.ID]
+		d.Add(in.ID)
+		n := d.instances[in.ID]
+		n.refusals, n.refused, n.notUntil, n.until = maps.Clone(it.refusals), it.refused, it.notUntil, it.until
+		d.Locate(in)
+	}
+	return d
+}
+
+// Doubted reports whether a cluster was asked about the instance and cannot take it.
+func (m *Machine) Doubted(id api.InstanceID) bool { return len(m.doubts[id]) > 0 }
+
+// SkipSearch ends the search for an instance's place as if its time were over, and reports
+// whether there was one.
+func (m *Machine) SkipSearch(in Instance) bool {
+	it := m.instances[in.ID]
+	if in.Leaving || in.Cluster != "" || !m.searching(in) {
+		return false
+	}
+	it.skipped, it.until = it.until.Sub(m.now), m.now
+	return true
+}
+
+// Skipped returns how long the instance would have been searched a place for.
+func (m *Machine) Skipped(id api.InstanceID) time.Duration {
+	if it := m.instances[id]; it != nil {
+		return it.skipped
+	}
+	return 0
+}
+
+// WhyNowhere returns why no cluster fits the instance.
+func (m *Machine) WhyNowhere(in Instance) api.Explanation {
+	req := m.request(in)
+	return sched.Explain(m.table.Place(&req, m.plugin(in), in.seed()))
+}
+
+// Headroom returns how much one more instance could get in the cluster of each resource
+// that this one asks for.
+func (m *Machine) Headroom(in Instance) (out []string) {
+	cand := m.Candidate(in.Cluster)
+	runtime := sched.RuntimeName(in.Spec.Virtualization)
+	var left api.Resources
+	devices := map[string]int{}
+	for _, r := range cand.Rooms {
+		if slices.Contains(r.Runtimes, runtime) || slices.Contains(r.Runtimes, sched.Untold) {
+			left = left.Max(r.Largest.Min(cand.Free))
+			for kind, n := range r.Devices {
+				devices[kind] = max(devices[kind], n)
+			}
+		}
+	}
+	needs := in.Spec.Needs()
+	add := func(need int64, format string, args ...any) {
+		if need > 0 {
+			out = append(out, fmt.Sprintf(format, args...))
+		}
+	}
+	add(needs.MilliCPU, "vcpus %g", float64(left.MilliCPU)/1000)
+	add(needs.MemoryMB, "memory %d MiB", left.MemoryMB)
+	add(needs.StorageMB, "storage %d MiB", left.StorageMB)
+	add(needs.InMbit, "bandwidth_in %d Mbit/s", left.InMbit)
+	add(needs.OutMbit, "bandwidth_out %d Mbit/s", left.OutMbit)
+	for _, d := range in.Spec.NeedsDevices() {
+		add(1, "%s %d", d.Name, devices[d.Name])
+	}
+	return out
+}

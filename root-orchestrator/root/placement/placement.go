@@ -1,0 +1,355 @@
+// Package placement decides which cluster an instance goes to. It is a part of the
+// root's core: pure, with one owner, and without references to the core or to the
+// other parts. It is given facts about clusters (Facts and sched.Candidate), services
+// and instances as values, and returns a Decision, which the core carries out.
+//
+//	m := placement.New(placement.Config{Plugin: rom.Plugin{}})
+//	m.Begin(clock, now, wall)
+//	d := m.Decide(in)
+package placement
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/scheduler-plugins/extsched"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// Config configures a Machine. All fields but Asks must be set.
+type Config struct {
+	RetryMin, RetryMax time.Duration // bounds of the pause before a cluster that refused is asked again
+	Plugin             sched.Plugin
+	Asks               string // the external scheduler's name; "" for none
+	MovesPerHour       int    // bounds the moves of an instance whose place violates its SLA; below 0: none
+}
+
+// Instance is what a decision about an instance depends on. The values belong to the
+// caller and are only read.
+type Instance struct {
+	ID       api.InstanceID
+	Spec     *api.Microservice
+	SpecRev  api.Revision
+	State    api.State
+	Reason   api.Reason
+	Cluster  api.ClusterID // "" if it has no place
+	Trial    api.ClusterID // the cluster of its second placement, which replaces the first once it runs
+	Epoch    api.Epoch
+	Tries    int
+	Fails    int
+	Leaving  bool
+	Offered  bool            // its cluster handed it back, or is silent
+	Searched bool            // its placement in Cluster may violate its links
+	Vacating api.ClusterID   // the cluster that must confirm the end of an exclusive placement first
+	Stopping []api.ClusterID // the clusters that have not confirmed the end of an exclusive placement
+	Moves    []time.Time     // when it moved because its place violated its SLA
+	Position *api.Position
+}
+
+func (in *Instance) ended() bool { return api.Ended(in.State, in.Reason) }
+
+func (in *Instance) seed() uint64 { return sched.SeedOf(in.ID, in.Epoch, in.Tries) }
+
+// Facts are what a cluster reported, beside what its sched.Candidate says.
+type Facts struct {
+	Live          bool // it was heard from, and recently
+	Free, Largest api.Resources
+	Yields        []api.Yield
+	Kinds         uint64 // counts the changes of its kinds of nodes
+	Places        uint64 // counts the changes of its nodes' positions
+}
+
+// Service is a service as its application has it now. Spec is only read.
+type Service struct {
+	ID   api.ServiceID
+	Spec *api.Microservice
+	Rev  api.Revision
+}
+
+// Decision is what becomes of an instance. If both Cluster and Ask are unset, the
+// instance waits, or needs no place.
+type Decision struct {
+	Cluster   api.ClusterID // it goes there
+	Score     float64
+	Displaces bool // less urgent instances have to make room there
+
+	Ask *sched.Ask // to be asked of the external scheduler, once the core has set its Key (see Asked)
+
+	Why   string        // why it waits; "" leaves the reason that was given before
+	Await api.ClusterID // an exclusive placement there has to be confirmed as ended first
+}
+
+// Doubt is a cluster that was asked about an instance and cannot take it. Searched says
+// that the placement could have violated the instance's links.
+type Doubt struct {
+	Cluster  api.ClusterID
+	Searched bool
+}
+
+// Machine holds what decisions depend on. Begin sets the time of a step for all other
+// methods.
+type Machine struct {
+	cfg       Config
+	clock     step.Clock
+	now, wall time.Time
+
+	table     sched.Table // one candidate per cluster
+	facts     map[api.ClusterID]Facts
+	services  map[api.ServiceID]*service
+	instances map[api.InstanceID]*instance
+	waiting   queue
+	exchange  *extsched.Exchange // with the external scheduler
+	timers    step.Timers[Due]
+	stuck     stuck                  // of this step
+	retry     map[api.ClusterID]bool // clusters that may take more than before, although no report says so
+
+	outdated map[api.ServiceID]bool // services whose targets have to be compared with what was sent
+	inAreas  map[api.ServiceID]bool // services with links to areas
+
+	dryRun bool
+	doubts map[api.InstanceID][]Doubt // of a dry run
+}
+
+// service is what placement keeps of a service.
+type service struct {
+	id        api.ServiceID
+	spec      *api.Microservice // nil if no application has the service any more
+	rev       api.Revision
+	instances int
+	peers     map[string]int // instances per cluster
+	links     links
+	refusals  refusals
+	places    places
+}
+
+// instance is what placement keeps of an instance between decisions.
+type instance struct {
+	refusals map[api.ClusterID]refusal // those that concern this instance alone
+	refused  int                       // refusals in a row
+	notUntil time.Time                 // it is not offered to any cluster before
+	until    time.Time                 // end of the search for a place that keeps its links; zero: not begun
+	skipped  time.Duration             // of its search, in a dry run
+
+	spot   *spot         // where it is counted among its service's places
+	spotIn api.ClusterID // and for which cluster; "": it is not counted
+}
+
+// DueKind says what a timer is for.
+type DueKind uint8
+
+// The kinds of timers.
+const (
+	DueRetry  DueKind = iota // decide about the instance again
+	DueSearch                // the search for a place that keeps the instance's links is over
+	DueAsk                   // the external scheduler has not answered
+	DueProbe                 // ask the cluster again that refused the service
+	dueTell                  // compare the service's targets with what was sent
+)
+
+// Due is a timer that has expired, or the key of one.
+type Due struct {
+	Kind     DueKind
+	Instance api.InstanceID
+	Service  api.ServiceID
+	Cluster  api.ClusterID
+}
+
+// New returns a Machine that knows nothing.
+func New(cfg Config) *Machine {
+	return &Machine{
+		cfg:       cfg,
+		facts:     map[api.ClusterID]Facts{},
+		services:  map[api.ServiceID]*service{},
+		instances: map[api.InstanceID]*instance{},
+		exchange:  extsched.New(),
+		retry:     map[api.ClusterID]bool{},
+		outdated:  map[api.ServiceID]bool{},
+		inAreas:   map[api.ServiceID]bool{},
+	}
+}
+
+// Begin begins a step: now is the clock's time, wall the time for people.
+func (m *Machine) Begin(clock step.Clock, now, wall time.Time) {
+	m.clock, m.now, m.wall, m.stuck = clock, now, wall, stuck{}
+}
+
+// Next returns when the next timer expires; zero: none is set.
+func (m *Machine) Next() time.Time { return m.timers.Next() }
+
+// Pop returns a timer that has expired, the earliest first.
+func (m *Machine) Pop(now time.Time) (Due, bool) {
+	d, ok := m.timers.Pop(now)
+	if ok && d.Kind == dueTell {
+		m.outdated[d.Service] = true
+	}
+	return d, ok
+}
+
+// SetFacts replaces what a cluster reported.
+func (m *Machine) SetFacts(id api.ClusterID, f Facts) { m.facts[id] = f }
+
+// SetCandidate replaces a cluster's candidate.
+func (m *Machine) SetCandidate(c sched.Candidate) { m.table.Put(c) }
+
+// Candidate returns a cluster's candidate, nil if the cluster is not known.
+func (m *Machine) Candidate(id api.ClusterID) *sched.Candidate { return m.table.Get(string(id)) }
+
+// Candidates returns the candidates of all clusters. They are only read.
+func (m *Machine) Candidates() []sched.Candidate { return m.table.All() }
+
+// RemoveCluster removes a cluster, which no instance must be counted for any more.
+func (m *Machine) RemoveCluster(id api.ClusterID) {
+	delete(m.facts, id)
+	delete(m.retry, id)
+	m.table.Drop(string(id))
+	for _, s := range m.services {
+		delete(s.refusals.by, id)
+		delete(s.refusals.accepted, id)
+		delete(s.refusals.probes, id)
+	}
+}
+
+func (m *Machine) service(id api.ServiceID) *service {
+	s := m.services[id]
+	if s == nil {
+		s = &service{id: id, peers: map[string]int{}}
+		m.services[id] = s
+	}
+	return s
+}
+
+func (m *Machine) of(id api.InstanceID) *service { return m.service(id.Service()) }
+
+// SetApp replaces the services of an application, in the order of their ids, and the
+// relations between them. Services that it no longer has are withdrawn.
+func (m *Machine) SetApp(services []Service, withdrawn []api.ServiceID) {
+	all := make([]*service, len(services))
+	for i, v := range services {
+		all[i] = m.service(v.ID)
+		all[i].spec, all[i].rev = v.Spec, v.Rev
+	}
+	m.relate(all)
+	for _, id := range withdrawn {
+		s := m.service(id)
+		s.spec, s.places.reaches = nil, nil
+		s.links = links{limitsClusters: s.links.limitsClusters}
+		m.RemoveService(id)
+	}
+}
+
+// RemoveService removes a service that has no instance, or that had its last one and is
+// withdrawn; it keeps any other.
+func (m *Machine) RemoveService(id api.ServiceID) {
+	if s := m.services[id]; s != nil && s.instances == 0 {
+		delete(m.services, id)
+		delete(m.inAreas, id)
+	}
+}
+
+// Add makes an instance known.
+func (m *Machine) Add(id api.InstanceID) {
+	m.instances[id] = &instance{}
+	m.of(id).instances++
+}
+
+// Remove removes an instance. Whatever it occupied was given up before.
+func (m *Machine) Remove(id api.InstanceID) {
+	m.StopWaiting(id)
+	delete(m.instances, id)
+	s := m.of(id)
+	if s.instances--; s.spec == nil {
+		m.RemoveService(s.id)
+	}
+}
+
+// Enlisted counts an instance that was put into a cluster's desired set by a Decision.
+func (m *Machine) Enlisted(in Instance, cl api.ClusterID) {
+	m.Count(in.ID, cl, 1)
+	m.offered(in, cl)
+	m.PlacesChanged(in.ID.Service())
+}
+
+// Withdrawn counts an instance that was taken out of a cluster's desired set; freed says
+// that a reservation was given up.
+func (m *Machine) Withdrawn(in Instance, cl api.ClusterID, freed bool) {
+	m.PlacesChanged(in.ID.Service())
+	m.unasked(in, cl)
+	if freed || m.of(in.ID).links.limitsClusters {
+		// No report will show this room as new, or that a domain takes one more.
+		m.retry[cl] = true
+	}
+	m.Count(in.ID, cl, -1)
+}
+
+// Count adds by to the number of the instance's siblings in a cluster.
+func (m *Machine) Count(id api.InstanceID, cl api.ClusterID, by int) {
+	peers := m.of(id).peers
+	if peers[string(cl)] += by; peers[string(cl)] <= 0 {
+		delete(peers, string(cl))
+	}
+}
+
+// Peers returns how many instances of a service are in each cluster's desired set. The
+// map is only read.
+func (m *Machine) Peers(id api.ServiceID) map[string]int {
+	if s := m.services[id]; s != nil {
+		return s.peers
+	}
+	return nil
+}
+
+// Waits reports whether an instance waits for a place.
+func (m *Machine) Waits(id api.InstanceID) bool { return m.waiting.has(id) }
+
+// Waiting returns how many instances wait for a place.
+func (m *Machine) Waiting() int { return m.waiting.len() }
+
+// Wait puts an instance into the queue.
+func (m *Machine) Wait(in Instance) { m.waiting.add(in.ID, in.Spec.Urgency()) }
+
+// StopWaiting ends what is under way to find a place for an instance.
+func (m *Machine) StopWaiting(id api.InstanceID) {
+	m.waiting.remove(id)
+	m.forgetQuestion(id)
+	m.timers.Clear(Due{Kind: DueRetry, Instance: id})
+}
+
+// ForgetRefusals removes what clusters said about a placement that is over, except that
+// a cluster's place violated the SLA.
+func (m *Machine) ForgetRefusals(id api.InstanceID) {
+	it := m.instances[id]
+	maps.DeleteFunc(it.refusals, func(_ api.ClusterID, r refusal) bool { return !r.violated })
+	it.refused, it.notUntil = 0, time.Time{}
+}
+
+// Updated takes that an instance, which has in.Spec now, has a new SLA. An instance that
+// had a place is placed without a search: the search must not take it off its place.
+func (m *Machine) Updated(in Instance, hadPlace bool) {
+	it := m.instances[in.ID]
+	it.refusals, it.refused, it.notUntil = nil, 0, time.Time{}
+	m.EndSearch(in.ID)
+	if req := m.wish(in); hadPlace && req.SearchTime() > 0 {
+		it.until = m.now
+	}
+}
+
+// KeepsRunning reports whether the instance goes on where it is until it runs elsewhere.
+func (m *Machine) KeepsRunning(in Instance) bool {
+	return in.Cluster != "" && m.facts[in.Cluster].Live && in.State == api.Running && !in.Spec.Exclusive
+}
+
+// Admits reports whether the cluster's nodes could take the instance, whatever is free.
+func (m *Machine) Admits(in Instance, cl api.ClusterID) bool {
+	if slices.ContainsFunc(m.doubts[in.ID], func(d Doubt) bool { return d.Cluster == cl }) {
+		return false
+	}
+	req := m.wish(in)
+	req.Needs, req.Devices = api.Resources{}, nil
+	cand := *m.Candidate(cl)
+	cand.Out = ""
+	_, ok := sched.PlaceBest(&req, []sched.Candidate{cand}, m.cfg.Plugin, 0)
+	return ok
+}

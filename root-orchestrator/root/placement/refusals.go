@@ -1,0 +1,329 @@
+package placement
+
+import (
+	"iter"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// A cluster refuses an instance for reasons that the root cannot know: labels, names of
+// nodes, fragmented room. What it answers to one instance of a service holds for all that
+// have the same SLA. They share the refusal, and one of them, the probe, asks the cluster
+// again for all.
+
+// refusal keeps the root from offering an instance to a cluster until a pause is over or
+// the cluster has changed.
+type refusal struct {
+	soon     time.Time // end of the pause if the cluster's free resources have changed
+	until    time.Time // end of the pause
+	tries    int       // refusals in a row
+	violated bool      // the instance ran there and the place violated its SLA: more room does not help
+	room     bool      // other instances that end may change the answer
+	place    bool      // other positions of nodes may change it
+	late     bool      // the cluster was allowed to violate the instance's links
+
+	// The cluster when it refused.
+	free, largest api.Resources
+	kinds, places uint64
+
+	why api.ClusterWhy
+}
+
+// violatedPause is how long an instance is kept from a cluster where its SLA was
+// violated, so that it does not alternate between two. longestPause is the pause between
+// two offers to a cluster in which nothing changes.
+const (
+	violatedPause = 15 * time.Minute
+	longestPause  = 30 * time.Minute
+)
+
+// failPause is how long an instance that a cluster gave up because it fails waits before
+// the next cluster tries. It doubles up to failPauseMax.
+const (
+	failPause    = 30 * time.Second
+	failPauseMax = 10 * time.Minute
+)
+
+// eased reports whether the cluster has changed so that it may take the instance. It may
+// be asked if the instance fits.
+func (r *refusal) eased(f Facts) bool {
+	switch {
+	case r.violated:
+		return false
+	case r.kinds != f.Kinds, r.place && r.places != f.Places:
+		return true
+	}
+	return r.room && !f.Largest.Fits(r.largest)
+}
+
+// end is when the cluster is asked again if it stays as it is.
+func (r *refusal) end(f Facts) time.Time {
+	if r.room && (f.Free != r.free || f.Largest != r.largest) {
+		return r.soon
+	}
+	return r.until
+}
+
+func (r *refusal) holds(f Facts, now time.Time) bool {
+	return !r.eased(f) && r.end(f).After(now)
+}
+
+// staticConstraints are those that do not depend on other instances.
+var staticConstraints = []string{
+	"workload", sched.ConstraintTrust, sched.ConstraintOut, sched.ConstraintCluster, sched.ConstraintNode, sched.ConstraintPrivileged, sched.ConstraintVirtualization,
+	sched.ConstraintArch, sched.ConstraintNetwork, sched.ConstraintAddons, sched.ConstraintLabels,
+	sched.ConstraintArea, sched.ConstraintGeo, sched.ConstraintLatency,
+}
+
+// causes returns what may change a cluster's answer: other instances that end (room), or
+// other positions of nodes (place). An answer without causes may be changed by both.
+func causes(why *api.Explanation) (room, place bool) {
+	if why == nil || len(why.Causes) == 0 {
+		return true, true
+	}
+	for _, c := range why.Causes {
+		room = room || !slices.Contains(staticConstraints, c.Constraint)
+		place = place || slices.Contains([]string{sched.ConstraintArea, sched.ConstraintGeo, sched.ConstraintLatency}, c.Constraint)
+	}
+	return room, place
+}
+
+// refusals are those that all instances of a service with its newest SLA share. After the
+// first refusal, a cluster that has accepted no instance yet is offered one at a time.
+type refusals struct {
+	rev      api.Revision // of the SLA
+	by       map[api.ClusterID]refusal
+	accepted map[api.ClusterID]bool           // accepted an instance, and refused none since
+	probes   map[api.ClusterID]api.InstanceID // the instance that asks for all
+}
+
+// common returns the refusals that the instance shares with others, nil if its SLA is not
+// the newest.
+func (m *Machine) common(in Instance) *refusals {
+	s := m.services[in.ID.Service()]
+	if s == nil || s.spec == nil || s.rev != in.SpecRev {
+		return nil
+	}
+	if s.refusals.rev != in.SpecRev {
+		s.refusals = refusals{
+			rev: in.SpecRev, by: map[api.ClusterID]refusal{}, accepted: map[api.ClusterID]bool{}, probes: map[api.ClusterID]api.InstanceID{},
+		}
+	}
+	return &s.refusals
+}
+
+// refusedBy returns the cluster's refusals that apply to the instance, its own first.
+func (m *Machine) refusedBy(in Instance, id api.ClusterID) (out []refusal) {
+	if r, ok := m.instances[in.ID].refusals[id]; ok {
+		out = append(out, r)
+	}
+	if all := m.common(in); all != nil {
+		if r, ok := all.by[id]; ok {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// barred reports whether the cluster must not be offered the instance now; late says that
+// the cluster may violate the instance's links.
+func (m *Machine) barred(in Instance, id api.ClusterID, late bool) bool {
+	for _, r := range m.refusedBy(in, id) {
+		if r.holds(m.facts[id], m.now) && (r.late || r.violated || !late) {
+			return true
+		}
+	}
+	return m.probed(in, id)
+}
+
+// askedOf returns the clusters that refused the instance, or that a probe asks for it, in
+// the order of their names.
+func (m *Machine) askedOf(in Instance) []api.ClusterID {
+	ids := map[api.ClusterID]bool{}
+	for id := range m.instances[in.ID].refusals {
+		ids[id] = true
+	}
+	if all := m.common(in); all != nil {
+		for id := range all.by {
+			ids[id] = true
+		}
+		for id := range all.probes {
+			ids[id] = true
+		}
+	}
+	maps.DeleteFunc(ids, func(id api.ClusterID, _ bool) bool { return m.Candidate(id) == nil })
+	return step.Keys(ids)
+}
+
+// Refused takes that a cluster cannot place the instance, or wants it placed elsewhere.
+func (m *Machine) Refused(in Instance, cl api.ClusterID, o api.Observed) {
+	it := m.instances[in.ID]
+	trial := in.Trial == cl
+	if trial || !in.Offered {
+		it.refused++
+	}
+	m.refuse(in, cl, o)
+	if o.Reason == api.ReasonTooManyFails && !trial && !in.Offered && in.Fails > 0 {
+		it.notUntil = m.now.Add(min(failPause<<min(in.Fails-1, 10), failPauseMax))
+	}
+}
+
+func (m *Machine) refuse(in Instance, id api.ClusterID, o api.Observed) {
+	it, f := m.instances[in.ID], m.facts[id]
+	r := refusal{
+		violated: o.Reason == api.ReasonViolated, why: api.ClusterWhy{Cluster: id, At: m.wall},
+		free: f.Free, largest: f.Largest, kinds: f.Kinds, places: f.Places,
+		late: in.Searched && in.Trial != id,
+	}
+	r.room, r.place = causes(o.Why)
+	longest := m.cfg.RetryMax
+	if o.Why != nil {
+		r.why.Answer, longest = *o.Why, max(longest, longestPause)
+	}
+	all := m.common(in)
+	if r.violated || o.Reason == api.ReasonTooManyFails || all == nil {
+		r.tries = it.refused
+		m.pause(&r, m.cfg.RetryMax)
+		if it.refusals == nil {
+			it.refusals = map[api.ClusterID]refusal{}
+		}
+		it.refusals[id] = r
+		return
+	}
+	old, again := all.by[id]
+	if again && all.probes[id] != in.ID && old.holds(f, m.now) {
+		return // it was offered before the other one was refused
+	}
+	if r.tries = 1; again && !old.eased(f) {
+		r.tries += old.tries
+	}
+	m.pause(&r, longest)
+	all.by[id] = r
+	delete(all.accepted, id)
+	delete(all.probes, id)
+	m.timers.Set(Due{Kind: DueProbe, Service: in.ID.Service(), Cluster: id}, r.soon)
+}
+
+// pause sets how long the refusal holds: twice as long as the one before.
+func (m *Machine) pause(r *refusal, longest time.Duration) {
+	p := min(m.cfg.RetryMin<<min(max(r.tries-1, 0), 10), longest)
+	if r.violated {
+		p = violatedPause
+	}
+	r.soon, r.until = m.now.Add(p), m.now.Add(p)
+	if r.room && !r.violated {
+		r.soon = m.now.Add(min(p, m.cfg.RetryMax))
+	}
+}
+
+// offered notes that the instance asks the cluster for its siblings too.
+func (m *Machine) offered(in Instance, cl api.ClusterID) {
+	all := m.common(in)
+	if all == nil || len(all.by) == 0 || all.accepted[cl] {
+		return
+	}
+	if _, ok := all.probes[cl]; !ok {
+		all.probes[cl] = in.ID
+	}
+}
+
+// Accepted takes that the cluster has a place for the instance, and so perhaps for its
+// siblings.
+func (m *Machine) Accepted(in Instance, cl api.ClusterID) {
+	all := m.common(in)
+	if all == nil {
+		return
+	}
+	by, probed := all.probes[cl]
+	if r, refused := all.by[cl]; refused && by != in.ID {
+		if in.Offered { // it was refused as well; any other instance was offered before the refusal
+			r.soon, r.until, r.tries = m.now, m.now, 0
+			all.by[cl] = r
+			m.retry[cl] = true
+		}
+		return
+	}
+	all.accepted[cl] = true
+	delete(all.by, cl)
+	delete(all.probes, cl)
+	if probed {
+		m.stuck = stuck{}
+		m.retry[cl] = true
+	}
+}
+
+// unasked takes that the instance, which may be the cluster's probe, was withdrawn there.
+func (m *Machine) unasked(in Instance, cl api.ClusterID) {
+	if all := m.common(in); all != nil && all.probes[cl] == in.ID {
+		delete(all.probes, cl)
+		m.retry[cl] = true
+	}
+}
+
+// probed reports whether another instance asks the cluster for this one.
+func (m *Machine) probed(in Instance, cl api.ClusterID) bool {
+	all := m.common(in)
+	if all == nil || m.dryRun {
+		return false
+	}
+	by, ok := all.probes[cl]
+	return ok && by != in.ID
+}
+
+// ProbeDue reports whether a cluster's refusal is over, so that it is asked again by
+// the instances that NextProbe returns. Otherwise it sets the timer again.
+func (m *Machine) ProbeDue(service api.ServiceID, cl api.ClusterID) bool {
+	s, f := m.services[service], m.facts[cl]
+	if s == nil || m.Candidate(cl) == nil {
+		return false
+	}
+	r, ok := s.refusals.by[cl]
+	if ok && r.holds(f, m.now) {
+		at := m.now.Add(m.cfg.RetryMax)
+		if r.until.Before(at) {
+			at = r.until
+		}
+		m.timers.Set(Due{Kind: DueProbe, Service: service, Cluster: cl}, at)
+		return false
+	}
+	return ok
+}
+
+// NextProbe returns the instance that asks the cluster next, among all instances of the
+// service. It returns false if none can.
+func (m *Machine) NextProbe(service api.ServiceID, cl api.ClusterID, siblings iter.Seq[Instance]) (Instance, bool) {
+	var next Instance
+	found, settled := false, true
+	for in := range siblings {
+		waits := m.Waits(in.ID)
+		settled = settled && (in.Leaving || in.State == api.Running || in.ended()) && !waits
+		if waits && in.Cluster != cl && !m.instances[in.ID].notUntil.After(m.now) && in.Vacating == "" &&
+			!m.barred(in, cl, m.Late(in)) && (!found || in.ID < next.ID) {
+			next, found = in, true
+		}
+	}
+	switch {
+	case settled:
+		delete(m.services[service].refusals.by, cl)
+		return next, false
+	case !found: // one of them is offered to another cluster, and may come back
+		m.timers.Set(Due{Kind: DueProbe, Service: service, Cluster: cl}, m.now.Add(longestPause))
+		return next, false
+	}
+	return next, m.fits(next, cl) // if it does not fit, it is offered when the cluster has more room
+}
+
+// Probed takes what became of the instance that NextProbe returned, and reports whether
+// the round is over.
+func (m *Machine) Probed(in Instance, cl api.ClusterID) bool {
+	if m.Waits(in.ID) || m.exchange.Open(in.ID) {
+		m.timers.Set(Due{Kind: DueProbe, Service: in.ID.Service(), Cluster: cl}, m.now.Add(m.cfg.RetryMax))
+		return true
+	}
+	return in.Cluster == cl || in.Trial == cl
+}

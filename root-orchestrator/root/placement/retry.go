@@ -1,0 +1,148 @@
+package placement
+
+import (
+	"reflect"
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// Growth says in what way a cluster may take what it could not take before.
+type Growth int
+
+// The kinds of growth.
+const (
+	NoGrowth Growth = iota
+	Moved           // its nodes are elsewhere, so that links may be kept
+	MoreRoom        // it has more of something
+)
+
+// Snapshot is a cluster at some moment, for Grown.
+type Snapshot struct {
+	candidate sched.Candidate
+	yields    []api.Yield
+}
+
+// Snapshot returns a cluster as it is now.
+func (m *Machine) Snapshot(id api.ClusterID) Snapshot {
+	return Snapshot{*m.Candidate(id), m.facts[id].Yields}
+}
+
+// Grown compares a cluster with what it was; replaced says that its nodes are others.
+func (m *Machine) Grown(id api.ClusterID, was Snapshot, replaced bool) Growth {
+	is := m.Candidate(id)
+	how := growth(&was.candidate, is)
+	if is.Out == "" && (replaced || yieldsMore(was.yields, m.facts[id].Yields)) {
+		how = MoreRoom
+	}
+	return how
+}
+
+// AreasChanged makes the targets outdated of services with links to areas.
+func (m *Machine) AreasChanged() {
+	for id := range m.inAreas {
+		m.outdated[id] = true
+	}
+}
+
+func growth(was, is *sched.Candidate) Growth {
+	switch {
+	case is.Out != "":
+		return NoGrowth
+	case was.Out != "", !reflect.DeepEqual(was.Grant, is.Grant), len(is.Rooms) > len(was.Rooms), !is.Free.Fits(was.Free):
+		return MoreRoom
+	}
+	for i := range is.Rooms {
+		a, b := &was.Rooms[i], &is.Rooms[i]
+		if !b.Largest.Fits(a.Largest) || a.Arch != b.Arch || a.Privileged != b.Privileged || a.Network != b.Network ||
+			!slices.Equal(a.Runtimes, b.Runtimes) || !slices.Equal(a.Areas, b.Areas) || !slices.Equal(a.Addons, b.Addons) {
+			return MoreRoom
+		}
+		for kind, n := range b.Devices {
+			if n > a.Devices[kind] {
+				return MoreRoom
+			}
+		}
+	}
+	if is.Unplaced > was.Unplaced || !slices.Equal(is.Hull, was.Hull) {
+		return Moved
+	}
+	if is.Coord == nil || was.Coord == nil {
+		if is.Coord != was.Coord {
+			return Moved
+		}
+	} else if farther(was.Coord, is.Coord, is.Radius-was.Radius) {
+		return Moved
+	}
+	return NoGrowth
+}
+
+// yieldsMore reports whether preemption would free more for any urgency than before.
+func yieldsMore(was, is []api.Yield) bool {
+	return slices.ContainsFunc(is, func(y api.Yield) bool {
+		old := yieldFor(was, y.Urgency)
+		return old == nil || !y.Free.Fits(old.Free) || !y.Largest.Fits(old.Largest)
+	})
+}
+
+// Retries returns the clusters that may take more since a reservation was given up or a
+// probe ended.
+func (m *Machine) Retries() []api.ClusterID { return step.Keys(m.retry) }
+
+// Retried takes that Retry is called for a cluster that Retries returned. It reports
+// whether the cluster is still known.
+func (m *Machine) Retried(id api.ClusterID) bool {
+	delete(m.retry, id)
+	return m.Candidate(id) != nil
+}
+
+// Round offers what waits to a cluster that has grown. Of instances that ask for the same
+// and do not fit, one is tried.
+type Round struct {
+	cluster api.ClusterID
+	how     Growth
+	full    map[sameRequest]bool // that the cluster has no room for
+}
+
+type sameRequest struct {
+	service api.ServiceID
+	spec    api.Revision
+	late    bool
+}
+
+// maxExplained bounds the kinds of instances for which a round explains again why they
+// wait. A person who asks gets the present reason in any case (Machine.Explain).
+const maxExplained = 16
+
+// Retry begins a round. The core calls Offer for each instance returned, the most urgent
+// first.
+func (m *Machine) Retry(cl api.ClusterID, how Growth) (*Round, []api.InstanceID) {
+	return &Round{cl, how, map[sameRequest]bool{}}, m.waiting.list()
+}
+
+// Offer decides about an instance that waits, if the cluster may take it.
+func (m *Machine) Offer(r *Round, in Instance) (d Decision, ok bool) {
+	k := sameRequest{in.ID.Service(), in.SpecRev, m.Late(in)}
+	if r.full[k] || in.Cluster == r.cluster || r.how == Moved && !bindsPlaces(in.Spec) || m.barred(in, r.cluster, k.late) {
+		return Decision{}, false
+	}
+	if m.fits(in, r.cluster) {
+		m.stuck = stuck{}
+		return m.Decide(in), true
+	}
+	r.full[k] = in.Reason != api.ReasonViolated // such an instance asks for more than its siblings
+	if in.Cluster == "" && in.Reason == api.ReasonNoCluster && len(r.full) <= maxExplained {
+		req := m.request(in)
+		return m.waitExplained(in, &req), true
+	}
+	return Decision{}, false
+}
+
+// bindsPlaces reports whether the SLA depends on where clusters are.
+func bindsPlaces(v *api.Microservice) bool {
+	return len(v.Connectivity) > 0 || slices.ContainsFunc(v.Constraints, func(k api.Constraint) bool {
+		return k.Type == api.ConstrainGeo || k.Type == api.ConstrainLatency
+	})
+}

@@ -1,0 +1,137 @@
+package root
+
+import (
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
+)
+
+// Within reports whether an object of tenant is visible to of: its own objects and those
+// of the tenants below it. "" sees all.
+func Within(tenant, of api.Tenant) bool {
+	return of == "" || tenant == of || strings.HasPrefix(string(tenant), string(of)+"/")
+}
+
+// Revision returns the newest revision of any object.
+func (s *state) Revision() api.Revision { return api.Revision(s.counter.Last()) }
+
+// App returns an application.
+func (s *state) App(id api.AppID) (api.App, bool) {
+	if s.apps.App(id) == nil {
+		return api.App{}, false
+	}
+	return s.apps.ViewApp(id), true
+}
+
+// Apps lists the applications that a tenant sees, in the order of their ids.
+func (s *state) Apps(tenant api.Tenant) (out []api.App) {
+	for _, id := range s.apps.Apps() {
+		if Within(id.Tenant(), tenant) {
+			out = append(out, s.apps.ViewApp(id))
+		}
+	}
+	return out
+}
+
+// Service returns a service.
+func (s *state) Service(id api.ServiceID) (api.Service, bool) { return s.apps.ViewService(id) }
+
+// Services lists the services that a tenant sees, in the order of their ids.
+func (s *state) Services(tenant api.Tenant) (out []api.Service) {
+	for _, id := range s.apps.Services() {
+		if v, ok := s.Service(id); ok && Within(id.Tenant(), tenant) {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// Instance returns an instance.
+func (s *state) Instance(id api.InstanceID) (api.Instance, bool) {
+	in, ok := s.apps.Instance(id)
+	if !ok {
+		return api.Instance{}, false
+	}
+	return s.view(&in), true
+}
+
+// Instances lists the instances that a tenant sees, in the order of their ids.
+func (s *state) Instances(tenant api.Tenant) (out []api.Instance) {
+	for _, id := range s.apps.Instances() {
+		if Within(id.Tenant(), tenant) {
+			in := s.apps.Get(id)
+			out = append(out, s.view(&in))
+		}
+	}
+	return out
+}
+
+func (s *state) view(in *applications.Instance) api.Instance {
+	v := in.View()
+	v.Stale = s.clusters.Known(in.Cluster) && !s.clusters.Live(in.Cluster)
+	return v
+}
+
+// Cluster returns a cluster.
+func (s *state) Cluster(id api.ClusterID) (api.Cluster, bool) {
+	if !s.clusters.Known(id) {
+		return api.Cluster{}, false
+	}
+	v := s.clusters.View(id)
+	v.Heard = s.clock.Real(v.Heard)
+	v.Shares, v.NetworkError = s.net.Shares(id), s.net.ShareError(id)
+	return v, true
+}
+
+// Clusters lists the clusters in the order of their ids.
+func (s *state) Clusters() []api.Cluster {
+	out := []api.Cluster{}
+	for _, id := range s.clusters.IDs() {
+		v, _ := s.Cluster(id)
+		out = append(out, v)
+	}
+	return out
+}
+
+// Desired returns the generation and the digest of what a cluster should have.
+func (s *state) Desired(id api.ClusterID) (api.Generation, api.Digest, bool) {
+	if !s.clusters.Known(id) {
+		return 0, 0, false
+	}
+	gen, digest := s.clusters.Generation(id)
+	return gen, digest, true
+}
+
+// RefusedValues returns how many values of each cluster's messages were refused since the
+// root started, because they were out of bounds.
+func (s *state) RefusedValues() map[api.ClusterID]uint64 { return s.clusters.RefusedValues() }
+
+// Events returns the events that f selects, oldest first.
+func (s *state) Events(f events.Filter) []api.Event { return s.events.List(f) }
+
+// Interest returns how many subscriptions to the network's records clusters have, and
+// how many of them have no answer.
+func (s *state) Interest() (all, open int) { return s.net.Interest() }
+
+// Why explains why an instance is where it is, or why it has no place, and what would
+// change that. now is for the age of its state.
+func (s *state) Why(id api.InstanceID, now time.Time) (api.Why, bool) {
+	in, ok := s.apps.Instance(id)
+	if !ok {
+		return api.Why{}, false
+	}
+	w := api.Why{Instance: s.view(&in), Placements: append([]api.Placement(nil), in.Placements...)}
+	s.placement.Explain(facts(&in), &w, now.Sub(in.Since).Round(time.Second))
+	return w, true
+}
+
+// assignment returns what a cluster is told about an instance.
+func (s *state) assignment(in *applications.Instance, at api.ClusterID) wire.Assignment {
+	a := in.Assignment(at, s.wall)
+	a.Watched, a.Targets = s.placement.Targets(in.ID.Service(), at)
+	return a
+}

@@ -1,0 +1,34 @@
+package client
+
+import (
+	"testing"
+	"time"
+)
+
+func TestBreaker(t *testing.T) {
+	var b breaker
+	now := time.Unix(0, 0)
+	check := func(when string, want time.Duration) {
+		t.Helper()
+		if got := b.allow(now); got != want {
+			t.Fatalf("%s: the pause lasts %s, want %s", when, got, want)
+		}
+	}
+	for range maxFailures - 1 {
+		b.record(now, false)
+	}
+	check("after few failures", 0)
+	b.record(now, false)
+	check("after too many failures", minPause)
+	now = now.Add(minPause)
+	check("first question after the pause", 0)
+	check("second question after the pause", minPause)
+	b.record(now, false)
+	check("after a failed retry", 2*minPause)
+	for range 20 {
+		b.record(now, false)
+	}
+	check("after many failures", maxPause)
+	b.record(now, true)
+	check("after a success", 0)
+}

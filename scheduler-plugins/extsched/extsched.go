@@ -1,0 +1,240 @@
+// Package extsched keeps a core's exchange with an external scheduler: the questions that
+// are open, the instances that wait to be asked about, and whether an answer can be used.
+// It is pure; package client carries questions and answers.
+//
+//	if !x.Full() {
+//		ask := x.Ask(extsched.Question{Instance: id, Ask: ask})  // emit it, and set a timer of ask.Deadline
+//	} else {
+//		x.Wait(id, urgency, reason)                              // later: x.Next()
+//	}
+//	res, ok := x.Answer(answer)                                  // or, when the timer ends, x.Expire(id)
+//
+// A core that gets a Result with a Fault lets its built-in plugin decide.
+package extsched
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+const (
+	// MaxOpen bounds the questions without an answer; further instances wait.
+	MaxOpen = 64
+	// MaxCandidates bounds the candidates of a question: the best by the built-in plugin.
+	MaxCandidates = 128
+	maxPoints     = 64 // per bound of a request
+
+	// DefaultDeadline is for a request whose SLA sets no convergence time.
+	DefaultDeadline = time.Duration(api.DefaultConvergence * float64(time.Second))
+)
+
+// Question is a question that a core wants to ask about an instance.
+type Question struct {
+	Instance api.InstanceID
+	Reason   api.Reason // why it is placed; Result repeats it
+	Ask      sched.Ask  // Key must never repeat, not even after a restart
+}
+
+// Result is how a question ended.
+type Result struct {
+	Instance api.InstanceID
+	Reason   api.Reason
+	// Ranked are candidates of the question, best first, each once; at least one unless
+	// there is a Fault. They may have filled up since.
+	Ranked []sched.Choice
+	Fault  string // why there is no usable answer, at most about 1 KiB
+}
+
+// Exchange holds the open questions and the instances that wait for one. Each instance
+// has at most one question. The zero value is not usable: see New.
+type Exchange struct {
+	open    map[string]Question       // by key
+	keys    map[api.InstanceID]string // of the open question
+	waiting map[api.InstanceID]waiter
+	lines   map[int][]waiter // by urgency, oldest first; some have left waiting since
+	seq     uint64           // orders waiters
+}
+
+type waiter struct {
+	id      api.InstanceID
+	urgency int
+	reason  api.Reason
+	seq     uint64
+}
+
+// New makes an exchange without questions.
+func New() *Exchange {
+	return &Exchange{
+		open: map[string]Question{}, keys: map[api.InstanceID]string{},
+		waiting: map[api.InstanceID]waiter{}, lines: map[int][]waiter{},
+	}
+}
+
+// Full reports whether MaxOpen questions are open.
+func (x *Exchange) Full() bool { return len(x.open) >= MaxOpen }
+
+// Open reports whether a question about the instance is open.
+func (x *Exchange) Open(id api.InstanceID) bool { _, ok := x.keys[id]; return ok }
+
+// Waits reports whether the instance waits to be asked about.
+func (x *Exchange) Waits(id api.InstanceID) bool { _, ok := x.waiting[id]; return ok }
+
+// Pending reports whether the instance has a question or waits for one.
+func (x *Exchange) Pending(id api.InstanceID) bool { return x.Open(id) || x.Waits(id) }
+
+// Size returns the numbers of open questions and of waiting instances.
+func (x *Exchange) Size() (open, waiting int) { return len(x.open), len(x.waiting) }
+
+// Ask opens a question in place of any other about the instance, and returns what to
+// send: a copy, bounded and in an order that repeats, with a deadline.
+func (x *Exchange) Ask(q Question) sched.Ask {
+	x.Cancel(q.Instance)
+	q.Ask = bounded(q.Ask)
+	x.open[q.Ask.Key] = q
+	x.keys[q.Instance] = q.Ask.Key
+	return q.Ask
+}
+
+// bounded copies what of a question the core goes on changing, and bounds what grows
+// with the cluster.
+func bounded(a sched.Ask) sched.Ask {
+	a.Deadline = cmp.Or(a.Deadline, a.Request.Convergence, DefaultDeadline)
+	a.Candidates = slices.Clone(a.Candidates[:min(len(a.Candidates), MaxCandidates)])
+	slices.SortFunc(a.Candidates, func(a, b sched.Candidate) int { return strings.Compare(a.ID, b.ID) })
+	r := &a.Request
+	r.Peers = maps.Clone(r.Peers)
+	r.Domains = slices.Clone(r.Domains)
+	slices.SortFunc(r.Domains, func(a, b sched.Domain) int {
+		return cmp.Or(strings.Compare(a.By, b.By), strings.Compare(a.Name, b.Name), strings.Compare(a.AntiAffinity, b.AntiAffinity))
+	})
+	r.Bounds = slices.Clone(r.Bounds)
+	for i := range r.Bounds {
+		b := &r.Bounds[i]
+		b.Points, b.Places = sampled(b.All(), maxPoints), nil
+	}
+	return a
+}
+
+// sampled returns at most n of the points, evenly spread over their order.
+func sampled(points []api.Position, n int) []api.Position {
+	if len(points) <= n {
+		return points
+	}
+	out := make([]api.Position, n)
+	for i := range out {
+		out[i] = points[i*len(points)/n]
+	}
+	return out
+}
+
+// Wait queues an instance behind those of the same or a greater urgency. An instance
+// that waits already keeps its turn unless its urgency changes.
+func (x *Exchange) Wait(id api.InstanceID, urgency int, reason api.Reason) {
+	w, ok := x.waiting[id]
+	if !ok || w.urgency != urgency {
+		x.seq++
+		w = waiter{id: id, urgency: urgency, seq: x.seq}
+		x.lines[urgency] = append(x.lines[urgency], w)
+	}
+	w.reason = reason
+	x.waiting[id] = w
+	if line := x.lines[urgency]; len(line) > 2*len(x.waiting) {
+		x.lines[urgency] = slices.DeleteFunc(line, x.left)
+	}
+}
+
+// left reports whether an entry of a line is void.
+func (x *Exchange) left(w waiter) bool { return x.waiting[w.id].seq != w.seq }
+
+// Next takes the first of the waiting instances from the queue: the most urgent, and
+// among equals the one that came first. ok is false while the exchange is full.
+func (x *Exchange) Next() (id api.InstanceID, reason api.Reason, ok bool) {
+	if x.Full() {
+		return "", reason, false
+	}
+	for _, urgency := range slices.Backward(step.Keys(x.lines)) {
+		for line := x.lines[urgency]; len(line) > 0; {
+			w := line[0]
+			line = line[1:]
+			x.lines[urgency] = line
+			if !x.left(w) {
+				reason = x.waiting[w.id].reason
+				delete(x.waiting, w.id)
+				return w.id, reason, true
+			}
+		}
+		delete(x.lines, urgency)
+	}
+	return "", reason, false
+}
+
+// Waiting returns the instances that wait, in their turn.
+func (x *Exchange) Waiting() []api.InstanceID {
+	out := slices.Collect(maps.Values(x.waiting))
+	slices.SortFunc(out, func(a, b waiter) int {
+		return cmp.Or(cmp.Compare(b.urgency, a.urgency), cmp.Compare(a.seq, b.seq))
+	})
+	ids := make([]api.InstanceID, len(out))
+	for i, w := range out {
+		ids[i] = w.id
+	}
+	return ids
+}
+
+// Leave takes an instance from the queue.
+func (x *Exchange) Leave(id api.InstanceID) { delete(x.waiting, id) }
+
+// About returns the instance that the open question with the key is about.
+func (x *Exchange) About(key string) (api.InstanceID, bool) {
+	q, ok := x.open[key]
+	return q.Instance, ok
+}
+
+// Cancel drops the instance's question and its place in the queue.
+func (x *Exchange) Cancel(id api.InstanceID) {
+	delete(x.waiting, id)
+	delete(x.open, x.keys[id])
+	delete(x.keys, id)
+}
+
+// Answer closes the question that the answer is to. An answer that sched.Check refuses,
+// or that names no candidate, is a Fault. ok is false if no such question is open: the
+// answer is late or was given twice.
+func (x *Exchange) Answer(ans sched.Answer) (r Result, ok bool) {
+	q, ok := x.open[ans.Key]
+	if !ok {
+		return Result{}, false
+	}
+	x.Cancel(q.Instance)
+	r = Result{Instance: q.Instance, Reason: q.Reason}
+	switch err := sched.Check(&q.Ask, &ans); {
+	case ans.Error != "":
+		r.Fault = step.Clip(ans.Error)
+	case err != nil:
+		r.Fault = step.Clip(err.Error())
+	case len(ans.Ranked) == 0:
+		r.Fault = "it names no candidate"
+	default:
+		r.Ranked = ans.Ranked
+	}
+	return r, true
+}
+
+// Expire closes the instance's question because its deadline has passed. The result has a
+// Fault. ok is false if no question about the instance is open.
+func (x *Exchange) Expire(id api.InstanceID) (r Result, ok bool) {
+	q, ok := x.open[x.keys[id]]
+	if !ok {
+		return Result{}, false
+	}
+	x.Cancel(id)
+	return Result{Instance: id, Reason: q.Reason, Fault: fmt.Sprintf("no answer within %s", q.Ask.Deadline)}, true
+}
