@@ -48,6 +48,16 @@ func (h *Health) Watch(name string, fn func(context.Context) error) {
 	h.add(check{name, false, fn})
 }
 
+// RequireLoop adds the checks of a core's loop: that its store takes saves, and that it answers.
+func (h *Health) RequireLoop(l interface {
+	Stalled() error
+	Read(ctx context.Context, fn func()) error
+},
+) {
+	h.Require("store", func(context.Context) error { return l.Stalled() })
+	h.Require("core", func(ctx context.Context) error { return l.Read(ctx, func() {}) })
+}
+
 func (h *Health) add(c check) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -11,7 +12,7 @@ import (
 // Part runs as long as the daemon.
 type Part struct {
 	Name string
-	Run  func(context.Context) error // blocks; leaves nothing behind
+	Run  func(context.Context) error // blocks; leaves nothing behind; nil: there is no such part
 }
 
 // RunAll runs the parts until ctx ends or one of them returns, then ends the others and waits
@@ -22,6 +23,9 @@ func RunAll(ctx context.Context, parts ...Part) error {
 	defer cancel()
 	var g errgroup.Group
 	for _, p := range parts {
+		if p.Run == nil {
+			continue
+		}
 		g.Go(func() error {
 			defer cancel()
 			err := p.Run(ctx)
@@ -32,4 +36,20 @@ func RunAll(ctx context.Context, parts ...Part) error {
 		})
 	}
 	return g.Wait()
+}
+
+// Every returns a part that calls fn after each period, until ctx ends.
+func Every(period time.Duration, fn func(context.Context)) func(context.Context) error {
+	return func(ctx context.Context) error {
+		tick := time.NewTicker(period)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				fn(ctx)
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	}
 }

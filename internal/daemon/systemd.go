@@ -1,13 +1,15 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"time"
 )
 
-// What systemd is told.
+// The states that systemd knows.
 const (
 	Ready    = "READY=1"
 	Stopping = "STOPPING=1"
@@ -17,8 +19,15 @@ const (
 // buffers a few messages; the next write blocks.
 const notifyWithin = time.Second
 
-// Notify tells systemd about the daemon (sd_notify). Without a systemd that
-// wants to know it does nothing.
+// NotifyReady notifies systemd that the daemon serves. A failure is logged.
+func NotifyReady(log *slog.Logger) {
+	if err := Notify(Ready); err != nil {
+		log.Warn("notify systemd failed", "err", err)
+	}
+}
+
+// Notify notifies systemd of the daemon's state (sd_notify). It does nothing unless
+// NOTIFY_SOCKET is set.
 func Notify(state string) error {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
@@ -26,17 +35,13 @@ func Notify(state string) error {
 	}
 	// A leading @ is an abstract socket, which package net writes the same way.
 	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		return fmt.Errorf("tell systemd %s: %w", state, err)
-	}
-	if err = c.SetWriteDeadline(time.Now().Add(notifyWithin)); err == nil {
+	if err == nil {
+		_ = c.SetWriteDeadline(time.Now().Add(notifyWithin))
 		_, err = c.Write([]byte(state))
-	}
-	if cerr := c.Close(); err == nil {
-		err = cerr
+		err = errors.Join(err, c.Close())
 	}
 	if err != nil {
-		return fmt.Errorf("tell systemd %s: %w", state, err)
+		return fmt.Errorf("notify systemd of %s: %w", state, err)
 	}
 	return nil
 }

@@ -17,7 +17,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
+	"math/rand/v2"
 	"os"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/call"
@@ -176,4 +179,22 @@ func ParseRequest(text string) (csr []byte, key string, err error) {
 	}
 	key, err = ca.Fingerprint(b.Bytes)
 	return b.Bytes, key, err
+}
+
+// Retry calls join until it succeeds, fails with an error other than ErrUnavailable, or ctx
+// ends. The pauses grow from a second to a minute, with jitter.
+func Retry[C any](ctx context.Context, log *slog.Logger, join func() (C, error)) (C, error) {
+	for pause := time.Second; ; pause = min(2*pause, time.Minute) {
+		c, err := join()
+		if err == nil || !errors.Is(err, api.ErrUnavailable) || ctx.Err() != nil {
+			return c, err
+		}
+		wait := pause/2 + rand.N(pause)
+		log.Warn("cannot join, retrying", "retry_in", wait.Round(time.Millisecond), "err", err)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return c, err
+		}
+	}
 }

@@ -74,6 +74,27 @@ func New(o Options) (*Keeper, error) {
 	return k, nil
 }
 
+// Own returns a keeper of a certificate that sign signs without asking another machine: at once,
+// with a new key, and at each renewal. It ignores o.Pair and o.Renew, and saves the first pair too.
+func Own(o Options, sign func(csr []byte) ([]*x509.Certificate, error)) (*Keeper, error) {
+	key, csr, err := ca.NewRequest()
+	if err != nil {
+		return nil, err
+	}
+	chain, err := sign(csr)
+	if err != nil {
+		return nil, err
+	}
+	o.Pair = ca.Pair{Chain: chain, Key: key}
+	if o.Save != nil {
+		if err := o.Save(o.Pair); err != nil {
+			return nil, err
+		}
+	}
+	o.Renew = func(_ context.Context, csr []byte) ([]*x509.Certificate, error) { return sign(csr) }
+	return New(o)
+}
+
 func (k *Keeper) serve(p ca.Pair) {
 	k.current.Store(&served{pair: p, server: p.TLS(true), client: p.TLS(false)})
 }
