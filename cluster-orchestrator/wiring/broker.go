@@ -1,7 +1,6 @@
 package wiring
 
 import (
-	"context"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -31,22 +30,7 @@ func (id *identities) brokerKeeper(cfg BrokerConfig) (*keeper.Keeper, error) {
 	sign := func(csr []byte) ([]*x509.Certificate, error) {
 		return id.authority().SignServer(time.Now(), csr, names...)
 	}
-	key, csr, err := ca.NewRequest()
-	if err != nil {
-		return nil, err
-	}
-	chain, err := sign(csr)
-	if err != nil {
-		return nil, err
-	}
-	pair := ca.Pair{Chain: chain, Key: key}
-	if err := id.saveBroker(pair); err != nil {
-		return nil, err
-	}
-	return keeper.New(keeper.Options{
-		Pair: pair, Save: id.saveBroker, Log: id.log.With("of", "broker"),
-		Renew: func(_ context.Context, csr []byte) ([]*x509.Certificate, error) { return sign(csr) },
-	})
+	return keeper.Own(keeper.Options{Save: id.saveBroker, Log: id.log.With("of", "broker")}, sign)
 }
 
 func (id *identities) saveBroker(p ca.Pair) error {

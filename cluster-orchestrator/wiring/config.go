@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -30,44 +29,44 @@ import (
 type Config struct {
 	Data     string        `yaml:"data" usage:"directory for keys and, without a store elsewhere, for the store"`
 	Name     string        `yaml:"name" usage:"the cluster's id, for its whole life; needed at the first start"`
-	Location string        `yaml:"location" usage:"where the cluster is: for people, or as latitude,longitude in degrees, where its nodes then are that do not say so themselves"`
+	Location string        `yaml:"location" usage:"where the cluster is: text for people, or latitude,longitude in degrees, which then also locates nodes that have no location of their own"`
 	Token    daemon.Secret `yaml:"token" usage:"the root's join token, for the first start"`
 
 	Listen string   `yaml:"listen" usage:"address for nodes and for the operator's API; port 0 takes a free one, see <data>/address"`
-	URL    string   `yaml:"url" usage:"https://host:port under which nodes reach the cluster; join tokens carry it. Empty: made of this machine's address"`
+	URL    string   `yaml:"url" usage:"https://host:port under which nodes reach the cluster; join tokens contain it. Empty: derived from this machine's address"`
 	Names  []string `yaml:"names" usage:"further DNS names and addresses for the server's certificate"`
 
 	Store    daemon.Secret `yaml:"store" usage:"mongodb://… keeps documents there; empty: a file in data"`
-	NewStore bool          `yaml:"new_store" usage:"start with an empty store although the keys in data were used with another: what that knew is lost. For one start"`
+	NewStore bool          `yaml:"new_store" usage:"start with an empty store although the keys in data were used with another store, whose content is then lost. For one start"`
 	Broker   BrokerConfig  `yaml:"broker"`
 
 	Network NetworkConfig `yaml:"network"`
 
-	Scheduler    string         `yaml:"scheduler" usage:"who chooses among the nodes that fit: rom, ldp, spread, binpack, wasm:/path/to/module, or an http:// or https:// URL"`
+	Scheduler    string         `yaml:"scheduler" usage:"what ranks the nodes that pass the filters: rom, ldp, spread, binpack, wasm:/path/to/module, or an http:// or https:// URL"`
 	Offer        OfferConfig    `yaml:"offer"`
 	Workload     WorkloadConfig `yaml:"workload"`
 	NodeCaps     NodeCapsConfig `yaml:"node_caps"`
 	Probe        ProbeConfig    `yaml:"probe"`
-	Preempt      bool           `yaml:"preempt" usage:"let an urgent instance that fits nowhere have less urgent ones stop"`
-	MovesPerHour int            `yaml:"moves_per_hour" usage:"how often an hour one instance may move because its place breaks its SLA"`
+	Preempt      bool           `yaml:"preempt" usage:"let an instance that no node can take preempt instances of lower priority"`
+	MovesPerHour int            `yaml:"moves_per_hour" usage:"how many times an hour one instance may move because its node violates its SLA"`
 
-	Beat  time.Duration `yaml:"beat" usage:"between two signs of life of a node; 0: the core's default"`
-	Lease time.Duration `yaml:"lease" usage:"how long a node may run an exclusive instance without hearing from the cluster; 0: the core's default"`
-	Dead  time.Duration `yaml:"dead" usage:"silence of a node after which its instances are placed elsewhere; 0: the core's default"`
+	Beat  time.Duration `yaml:"beat" usage:"interval of a node's heartbeats; 0: 2.5s"`
+	Lease time.Duration `yaml:"lease" usage:"how long a node may run an exclusive instance without hearing from the cluster; 0: 5s"`
+	Dead  time.Duration `yaml:"dead" usage:"silence of a node after which its instances are placed elsewhere; 0: 7s"`
 
-	CertLife time.Duration `yaml:"cert_life" usage:"how long the certificates of nodes and of the cluster's servers last; each is renewed at two thirds of its life. 0: 30 days, and more there is not"`
+	CertLife time.Duration `yaml:"cert_life" usage:"how long the certificates of nodes and of the cluster's servers last; each is renewed at two thirds of its life. 0: 30 days, which is the maximum"`
 
-	MaxNodes      int           `yaml:"max_nodes" usage:"connections of nodes at once"`
-	OperatorToken daemon.Secret `yaml:"operator_token" usage:"the operator's token; empty: one is made at the first start, see <data>/operator-token"`
+	MaxNodes      int           `yaml:"max_nodes" usage:"maximum number of concurrent connections of nodes"`
+	OperatorToken daemon.Secret `yaml:"operator_token" usage:"the operator's token; empty: generated at the first start, see <data>/operator-token"`
 
 	Log daemon.Log `yaml:",inline"`
 }
 
 // BrokerConfig selects the broker between the cluster and its nodes.
 type BrokerConfig struct {
-	URL   string `yaml:"url" usage:"mqtts://host:port of a broker of your own; empty: the one within"`
+	URL   string `yaml:"url" usage:"mqtts://host:port of an external broker; empty: the embedded one"`
 	Nodes string `yaml:"nodes" usage:"mqtts://host:port under which nodes reach that broker; empty: as url"`
-	Next  string `yaml:"next" usage:"where nodes will find the broker after a switch that is planned: mqtts://host:port, or embedded for the one within. They learn it now and say so; see docs/how-to/operator.md"`
+	Next  string `yaml:"next" usage:"where nodes will find the broker after a planned switch: mqtts://host:port, or embedded. Nodes receive it now and confirm it; see docs/how-to/operator.md"`
 }
 
 // known returns the brokers that nodes receive: the current one, and the next.
@@ -87,16 +86,16 @@ func (b BrokerConfig) external() bool {
 
 // NetworkConfig configures the overlay network.
 type NetworkConfig struct {
-	Relay       string        `yaml:"relay" usage:"host:port under which nodes, and those of other clusters, reach this cluster's relay (UDP, and TLS where that is blocked). Empty: url's; off: there is none, and nodes behind NATs may not reach each other"`
-	Unencrypted []string      `yaml:"unencrypted" old:"clear" usage:"networks (10.1.0.0/16, …) on which nodes may talk to each other without encryption"`
-	Interest    time.Duration `yaml:"interest" usage:"how long a node is kept current about what it no longer names; 0: the core's default"`
+	Relay       string        `yaml:"relay" usage:"host:port under which nodes, and those of other clusters, reach this cluster's relay (UDP, and TLS where UDP is blocked). Empty: that of url; off: no relay, and nodes behind NATs may not reach each other"`
+	Unencrypted []string      `yaml:"unencrypted" old:"clear" usage:"networks (10.1.0.0/16, …) on which packets between nodes are not encrypted"`
+	Interest    time.Duration `yaml:"interest" usage:"how long a node's subscription lasts that it does not renew; 0: the core's default"`
 }
 
 // noRelay is NetworkConfig.Relay of a cluster without one.
 const noRelay = "off"
 
 func (n NetworkConfig) unencrypted() ([]netip.Prefix, error) {
-	return networks("network.unencrypted", n.Unencrypted)
+	return daemon.Networks("network.unencrypted", n.Unencrypted)
 }
 
 // Defaults returns the configuration without a file, environment or flags.
@@ -111,84 +110,86 @@ func Defaults() Config {
 
 // Validate returns ErrInvalid for the first setting that cannot work.
 func (c Config) Validate() error {
-	bad := func(key, format string, args ...any) error {
-		return fmt.Errorf("%s: %s: %w", key, fmt.Sprintf(format, args...), api.ErrInvalid)
-	}
 	if c.Data == "" {
-		return bad("data", "a directory is needed")
+		return daemon.Invalid("data", "must name a directory")
 	}
 	if c.Name != "" && !api.ValidMachineName(c.Name) {
-		return bad("name", "%q is no DNS label in lower case", c.Name)
+		return daemon.Invalid("name", "%q is not a DNS label in lower case", c.Name)
 	}
 	if c.Token != "" {
 		if _, err := jointoken.Parse(c.Token.Reveal()); err != nil {
 			return fmt.Errorf("token: %w", err)
 		}
 	}
-	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-		return bad("listen", "%q is not host:port or :port", c.Listen)
+	if err := daemon.CheckListen(c.Listen); err != nil {
+		return err
 	}
 	if c.URL != "" && !reach.Valid(c.URL) {
-		return bad("url", "%q is not https://host:port", c.URL)
+		return daemon.Invalid("url", "%q is not https://host:port", c.URL)
 	}
-	if s := c.Store.Reveal(); s != "" && !strings.HasPrefix(s, "mongodb://") && !strings.HasPrefix(s, "mongodb+srv://") {
-		return bad("store", "a store elsewhere is mongodb://… or mongodb+srv://…")
+	if err := daemon.CheckStore(c.Store); err != nil {
+		return err
 	}
-	for key, text := range map[string]string{"broker.url": c.Broker.URL, "broker.nodes": c.Broker.Nodes} {
-		if _, err := brokerAddr(text); text != "" && err != nil {
-			return fmt.Errorf("%s: %w", key, err)
-		}
-	}
-	if n := c.Broker.Next; n != "" && n != wire.EmbeddedBroker {
-		if _, err := brokerAddr(n); err != nil {
-			return fmt.Errorf("broker.next: %w; or %q", err, wire.EmbeddedBroker)
-		}
-	}
-	if c.Broker.Next != "" && c.Broker.Next == c.Broker.known()[0] {
-		return bad("broker.next", "%q is where the broker is now", c.Broker.Next)
+	if err := c.Broker.validate(); err != nil {
+		return err
 	}
 	if r := c.Network.Relay; r != "" && r != noRelay {
 		if host, port, err := net.SplitHostPort(r); err != nil || host == "" || port == "" {
-			return bad("network.relay", "%q is not host:port", r)
+			return daemon.Invalid("network.relay", "%q is not host:port or %s", r, noRelay)
 		}
 	}
 	if _, err := c.Network.unencrypted(); err != nil {
 		return err
 	}
 	if c.Network.Interest != 0 && c.Network.Interest < 10*time.Second {
-		return bad("network.interest", "%s is too short for a node to renew what it wants; at least 10s", c.Network.Interest)
+		return daemon.Invalid("network.interest", "%s is too short for nodes to renew their subscriptions; at least 10s", c.Network.Interest)
 	}
 	if err := c.validatePlacement(); err != nil {
 		return err
 	}
 	if c.Beat < 0 || c.Lease < 0 || c.Dead < 0 {
-		return bad("beat, lease, dead", "less than nothing")
+		return daemon.Invalid("beat, lease, dead", "%s, %s, %s, must not be negative", c.Beat, c.Lease, c.Dead)
 	}
 	beat := cmp.Or(c.Beat, 2500*time.Millisecond)
 	lease, dead := cmp.Or(c.Lease, 5*time.Second), cmp.Or(c.Dead, 7*time.Second)
 	if lease < beat+beat/2 {
-		return bad("lease", "%s leaves no room for one sign of life each %s that is late", lease, beat)
+		return daemon.Invalid("lease", "%s, want at least 1.5 times beat, which is %s, because a heartbeat may be late", lease, beat)
 	}
 	// Clocks drift, and killing a workload takes time (see cluster.Config).
 	if least := lease + lease/10 + time.Second; dead < least {
-		return bad("dead", "%s is too near to the lease of %s: an exclusive instance could run twice; at least %s", dead, lease, least)
+		return daemon.Invalid("dead", "%s is too close to the lease of %s: an exclusive instance could run twice; at least %s", dead, lease, least)
 	}
 	if c.CertLife != 0 && (c.CertLife < 5*time.Second || c.CertLife > ca.LeafLife) {
-		return bad("cert_life", "%s, want 5s to %s", c.CertLife, ca.LeafLife)
+		return daemon.Invalid("cert_life", "%s, want 5s to %s", c.CertLife, ca.LeafLife)
 	}
 	if c.MaxNodes < 1 {
-		return bad("max_nodes", "%d", c.MaxNodes)
+		return daemon.Invalid("max_nodes", "%d, want at least 1", c.MaxNodes)
 	}
 	if t := c.OperatorToken.Reveal(); t != "" && len(t) < minOperatorToken {
-		return bad("operator_token", "it can be guessed; at least 20 characters")
+		return daemon.Invalid("operator_token", "has %d characters, want at least %d", len(t), minOperatorToken)
+	}
+	return nil
+}
+
+func (b BrokerConfig) validate() error {
+	for _, k := range []struct{ key, url string }{{"url", b.URL}, {"nodes", b.Nodes}, {"next", b.Next}} {
+		if k.url == "" || k.key == "next" && k.url == wire.EmbeddedBroker {
+			continue
+		}
+		if _, err := brokerAddr(k.url); err != nil {
+			return fmt.Errorf("broker.%s: %w", k.key, err)
+		}
+	}
+	if b.Next != "" && b.Next == b.known()[0] {
+		return daemon.Invalid("broker.next", "%q is where the broker is now", b.Next)
 	}
 	return nil
 }
 
 func (c Config) core(info api.ClusterInfo, seed []byte, relay string, out *client.Scheduler) cluster.Config {
-	open, _ := c.Network.unencrypted() // validated
+	unencrypted, _ := c.Network.unencrypted() // validated
 	conf := cluster.Config{
-		Seed: seed, Relay: relay, Unencrypted: open, Interest: c.Network.Interest,
+		Seed: seed, Relay: relay, Unencrypted: unencrypted, Interest: c.Network.Interest,
 		ID: info.ID, LocalNumbers: info.LocalNumbers(),
 		Timing: wire.Timing{Beat: c.Beat, Lease: c.Lease}, Dead: c.Dead,
 		Brokers: c.Broker.known(),

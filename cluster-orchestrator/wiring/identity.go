@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
-	mathrand "math/rand/v2"
 	"net/http"
 	"os"
 	"strings"
@@ -22,6 +21,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/httpapi"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/rootlink"
+	"github.com/treeline-edge/treeline/internal/enrol"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jwt"
 	"github.com/treeline-edge/treeline/internal/identity/keeper"
@@ -76,23 +76,11 @@ func join(ctx context.Context, cfg Config, dir *os.Root, version string, log *sl
 		return creds, fmt.Errorf("this cluster has not joined a root: give it a name and a join token (the root's operator makes one with treeline token create --cluster): %w", err)
 	}
 	info := api.ClusterInfo{ID: api.ClusterID(cfg.Name), Location: cfg.Location, Version: version}
-	for pause := time.Second; ; pause = min(2*pause, time.Minute) {
-		creds, err = rootlink.Join(ctx, dir, cfg.Token.Reveal(), info)
-		if err == nil {
-			log.Info("joined", "cluster", creds.Info.ID, "root", creds.URL, "tenant", creds.Info.Tenant)
-			return creds, nil
-		}
-		if !errors.Is(err, api.ErrUnavailable) || ctx.Err() != nil {
-			return creds, err
-		}
-		wait := pause/2 + mathrand.N(pause)
-		log.Warn("root unreachable, retrying to join", "retry_in", wait.Round(time.Millisecond), "err", err)
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return creds, err
-		}
+	creds, err = enrol.Retry(ctx, log, func() (rootlink.Credentials, error) { return rootlink.Join(ctx, dir, cfg.Token.Reveal(), info) })
+	if err == nil {
+		log.Info("joined", "cluster", creds.Info.ID, "root", creds.URL, "tenant", creds.Info.Tenant)
 	}
+	return creds, err
 }
 
 func openIdentity(cfg Config, dir *os.Root, creds rootlink.Credentials, names []string, log *slog.Logger) (*identities, error) {
@@ -106,7 +94,10 @@ func openIdentity(cfg Config, dir *os.Root, creds rootlink.Credentials, names []
 		Keys: id.key, Issuer: api.TokenIssuer, Audience: api.ClusterAudience(creds.Info.ID), Leeway: jwt.MaxLeeway,
 	})
 	var err error
-	if id.keeper, err = id.openKeeper(names); err != nil {
+	id.keeper, err = keeper.Own(keeper.Options{Log: log.With("of", "server")}, func(csr []byte) ([]*x509.Certificate, error) {
+		return id.authority().SignOwn(time.Now(), csr, names...)
+	})
+	if err != nil {
 		return nil, err
 	}
 	token := cfg.OperatorToken.Reveal()
@@ -128,25 +119,6 @@ func (id *identities) use(creds rootlink.Credentials) error {
 	defer id.mu.Unlock()
 	id.creds, id.ca, id.keys = creds, authority.WithLife(id.life), creds.Keys()
 	return nil
-}
-
-// openKeeper makes the cluster's own certificate. The cluster signs it itself, so each start
-// makes a fresh one with the present names.
-func (id *identities) openKeeper(names []string) (*keeper.Keeper, error) {
-	key, csr, err := ca.NewRequest()
-	if err != nil {
-		return nil, err
-	}
-	chain, err := id.authority().SignOwn(time.Now(), csr, names...)
-	if err != nil {
-		return nil, err
-	}
-	return keeper.New(keeper.Options{
-		Pair: ca.Pair{Chain: chain, Key: key}, Log: id.log.With("of", "server"),
-		Renew: func(_ context.Context, csr []byte) ([]*x509.Certificate, error) {
-			return id.authority().SignOwn(time.Now(), csr, names...)
-		},
-	})
 }
 
 func (id *identities) authority() *ca.Authority {

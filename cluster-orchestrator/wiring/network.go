@@ -12,7 +12,6 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/nodelink"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/relay"
-	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
@@ -63,14 +62,6 @@ func (o *orchestrator) openRelay(ln net.Addr, members *nodelink.Members) error {
 	}
 	o.relay, err = relay.New(relay.Options{Listen: at, Identify: members.Node, Allow: o.relays.Allow, Log: o.log})
 	return err
-}
-
-func (o *orchestrator) runRelay(ctx context.Context) error {
-	if o.relay == nil {
-		<-ctx.Done()
-		return nil
-	}
-	return daemon.RunAll(ctx, daemon.Part{Name: "datagrams", Run: o.relay.Run}, daemon.Part{Name: "names", Run: o.relays.Run})
 }
 
 func (o *orchestrator) serveRelay(ctx context.Context, c *tls.Conn) error {

@@ -1,7 +1,7 @@
 package wiring
 
 import (
-	"fmt"
+	"cmp"
 	"maps"
 	"slices"
 	"strconv"
@@ -9,19 +9,20 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/membership/nodecaps"
+	"github.com/treeline-edge/treeline/internal/daemon"
 )
 
-// NodeCapsConfig has the caps of nodes. A number of 0 is no limit.
+// NodeCapsConfig has the caps of nodes. A number of 0 is no cap.
 type NodeCapsConfig struct {
-	VCPUs        float64             `yaml:"vcpus" usage:"the most vCPUs that a node counts for, whatever it claims; 0: what it claims"`
-	Memory       int64               `yaml:"memory" usage:"the most MiB of memory that a node counts for; 0: what it claims"`
-	Storage      int64               `yaml:"storage" usage:"the most MiB of disk that a node counts for; 0: what it claims"`
-	BandwidthIn  int64               `yaml:"bandwidth_in" usage:"the most Mbit/s to it that a node counts for; 0: what it claims"`
-	BandwidthOut int64               `yaml:"bandwidth_out" usage:"the most Mbit/s from it that a node counts for; 0: what it claims"`
-	Devices      []string            `yaml:"devices" usage:"KIND=COUNT (gpu=2), the most devices of a kind that count of a node; of kinds that are not named, what it claims"`
-	Runtimes     []string            `yaml:"runtimes" usage:"the values of virtualization (container, process, the names of handlers) that count of a node; empty: what it claims"`
-	Privileged   string              `yaml:"privileged" usage:"whether nodes that offer to run privileged workloads get them: allow, deny, or existing, which is those nodes alone that offered to before the cluster had caps of nodes"`
-	Nodes        map[string]NodeCaps `yaml:"nodes" usage:"other caps of nodes, by their ids. In the file alone"`
+	VCPUs        float64             `yaml:"vcpus" usage:"cap on the vCPUs that a node reports; 0: none"`
+	Memory       int64               `yaml:"memory" usage:"cap on the MiB of memory that a node reports; 0: none"`
+	Storage      int64               `yaml:"storage" usage:"cap on the MiB of disk that a node reports; 0: none"`
+	BandwidthIn  int64               `yaml:"bandwidth_in" usage:"cap on the Mbit/s to it that a node reports; 0: none"`
+	BandwidthOut int64               `yaml:"bandwidth_out" usage:"cap on the Mbit/s from it that a node reports; 0: none"`
+	Devices      []string            `yaml:"devices" usage:"KIND=COUNT (gpu=2), caps on the devices of a kind that a node reports; kinds that are not named have none"`
+	Runtimes     []string            `yaml:"runtimes" usage:"values of virtualization (container, process, names of handlers) that are accepted of a node; empty: all that it reports"`
+	Privileged   string              `yaml:"privileged" usage:"whether nodes that offer to run privileged workloads get them: allow, deny, or existing, which is only the nodes that offered to before the cluster had caps"`
+	Nodes        map[string]NodeCaps `yaml:"nodes" usage:"other caps of single nodes, by their ids. In the file only"`
 }
 
 // NodeCaps are the caps of one node. Caps that are not set are those of all nodes.
@@ -31,7 +32,7 @@ type NodeCaps struct {
 	Storage      *int64   `yaml:"storage,omitempty"`
 	BandwidthIn  *int64   `yaml:"bandwidth_in,omitempty"`
 	BandwidthOut *int64   `yaml:"bandwidth_out,omitempty"`
-	Devices      []string `yaml:"devices,omitempty"` // empty, not absent: no limits
+	Devices      []string `yaml:"devices,omitempty"` // empty, but not absent: no caps
 	Runtimes     []string `yaml:"runtimes,omitempty"`
 	Privileged   string   `yaml:"privileged,omitempty"`
 }
@@ -56,12 +57,11 @@ func (c NodeCapsConfig) of(n NodeCaps) NodeCapsConfig {
 	if n.VCPUs != nil {
 		c.VCPUs = *n.VCPUs
 	}
-	for _, p := range []struct {
-		is *int64
-		to *int64
-	}{{n.Memory, &c.Memory}, {n.Storage, &c.Storage}, {n.BandwidthIn, &c.BandwidthIn}, {n.BandwidthOut, &c.BandwidthOut}} {
-		if p.is != nil {
-			*p.to = *p.is
+	for to, value := range map[*int64]*int64{
+		&c.Memory: n.Memory, &c.Storage: n.Storage, &c.BandwidthIn: n.BandwidthIn, &c.BandwidthOut: n.BandwidthOut,
+	} {
+		if value != nil {
+			*to = *value
 		}
 	}
 	if n.Devices != nil {
@@ -81,12 +81,12 @@ func (c NodeCapsConfig) validate() error {
 		return err
 	}
 	if len(c.Nodes) > maxNamedNodes {
-		return fmt.Errorf("node_caps.nodes: names %d nodes, at most %d: %w", len(c.Nodes), maxNamedNodes, api.ErrInvalid)
+		return daemon.Invalid("node_caps.nodes", "names %d nodes, at most %d", len(c.Nodes), maxNamedNodes)
 	}
 	for _, id := range slices.Sorted(maps.Keys(c.Nodes)) {
 		at := "node_caps.nodes." + id
 		if !api.ValidMachineName(id) {
-			return fmt.Errorf("%s: %q is no node's id: %w", at, id, api.ErrInvalid)
+			return daemon.Invalid(at, "%q is not a node's id", id)
 		}
 		if _, err := c.of(c.Nodes[id]).caps(at); err != nil {
 			return err
@@ -108,19 +108,19 @@ func (c NodeCapsConfig) core() nodecaps.Policy {
 // caps validates and converts c without Nodes. at is its key in the configuration.
 func (c NodeCapsConfig) caps(at string) (out nodecaps.Caps, err error) {
 	bad := func(key, format string, args ...any) (nodecaps.Caps, error) {
-		return out, fmt.Errorf("%s.%s: %s: %w", at, key, fmt.Sprintf(format, args...), api.ErrInvalid)
+		return out, daemon.Invalid(at+"."+key, format, args...)
 	}
-	const mostVCPUs, mostOfAnything = 1_000_000, 1 << 40
-	if !(c.VCPUs >= 0 && c.VCPUs <= mostVCPUs) || c.VCPUs > 0 && c.VCPUs < 0.001 {
-		return bad("vcpus", "%g, want 0 (no limit) or 0.001 to %d", c.VCPUs, mostVCPUs)
+	const maxVCPUs, maxAmount = 1_000_000, 1 << 40
+	if !(c.VCPUs >= 0 && c.VCPUs <= maxVCPUs) || c.VCPUs > 0 && c.VCPUs < 0.001 {
+		return bad("vcpus", "%g, want 0 (no cap) or 0.001 to %d", c.VCPUs, maxVCPUs)
 	}
-	for _, p := range []struct {
-		key string
-		n   int64
-	}{{"memory", c.Memory}, {"storage", c.Storage}, {"bandwidth_in", c.BandwidthIn}, {"bandwidth_out", c.BandwidthOut}} {
-		if p.n < 0 || p.n > mostOfAnything {
-			return bad(p.key, "%d, want 0 (no limit) to %d", p.n, int64(mostOfAnything))
-		}
+	if err := cmp.Or(
+		inRange(at+".memory", float64(c.Memory), 0, maxAmount),
+		inRange(at+".storage", float64(c.Storage), 0, maxAmount),
+		inRange(at+".bandwidth_in", float64(c.BandwidthIn), 0, maxAmount),
+		inRange(at+".bandwidth_out", float64(c.BandwidthOut), 0, maxAmount),
+	); err != nil {
+		return out, err
 	}
 	out = nodecaps.Caps{
 		Most: api.Resources{
@@ -141,12 +141,12 @@ func (c NodeCapsConfig) caps(at string) (out nodecaps.Caps, err error) {
 			out.Devices = map[string]int{}
 		}
 		if _, twice := out.Devices[kind]; twice {
-			return bad("devices", "%s is named twice", kind)
+			return bad("devices", "kind %s is named twice", kind)
 		}
 		out.Devices[kind] = n
 	}
 	if slices.Contains(c.Runtimes, "") {
-		return bad("runtimes", "an empty name")
+		return bad("runtimes", "contains an empty name")
 	}
 	var ok bool
 	if out.Privileged, ok = privileged[c.Privileged]; !ok {

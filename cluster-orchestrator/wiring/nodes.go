@@ -21,22 +21,23 @@ const dialTime = 10 * time.Second
 // nodes implements httpapi.Nodes.
 type nodes struct {
 	members *nodelink.Members
-	desk    *jointoken.Store
+	tokens  *jointoken.Store
 	link    *nodelink.Link
 	streams streams.Registry
-	end     func(api.NodeID) // ends the node's connections to the embedded broker
+
+	disconnect func(api.NodeID) // ends the node's connections to the embedded broker
 }
 
 // Remove implements httpapi.Nodes.
 func (n *nodes) Remove(ctx context.Context, id api.NodeID) error {
 	// The token comes first: otherwise the node could join again in between.
-	if err := n.desk.Retire(ctx, jointoken.ForNode, string(id)); err != nil {
+	if err := n.tokens.Retire(ctx, jointoken.ForNode, string(id)); err != nil {
 		return fmt.Errorf("end the join token of node %s: %w", id, err)
 	}
 	if err := n.members.Remove(ctx, id); err != nil {
 		return fmt.Errorf("refuse the certificates of node %s: %w", id, err)
 	}
-	n.end(id)
+	n.disconnect(id)
 	n.streams.End(string(id.Addr()))
 	n.link.Forget(id)
 	return nil
@@ -91,4 +92,22 @@ func expel(ctx context.Context, core *cluster.Core, l *loop.Loop[cluster.Input],
 		}
 	}
 	return nil
+}
+
+// purging implements nodelink.ServerOptions.Purging.
+func (o *orchestrator) purging(ctx context.Context, id api.NodeID, p wire.NodePurging) (ordered bool, err error) {
+	err = o.loop.Do(ctx, cluster.NodePurging{Node: id, NodePurging: p}, func() {
+		n, ok := o.core.Node(id)
+		ordered = ok && n.Purging
+	})
+	return ordered, err
+}
+
+// left implements nodelink.ServerOptions.Left. Expel completes it after a crash between its
+// two steps.
+func (o *orchestrator) left(ctx context.Context, id api.NodeID) error {
+	if err := o.loop.Do(ctx, cluster.NodeLeft{Node: id}, nil); err != nil {
+		return err
+	}
+	return o.nodes.Remove(ctx, id)
 }

@@ -1,9 +1,7 @@
 package wiring
 
 import (
-	"fmt"
-	"log/slog"
-	"net/netip"
+	"cmp"
 	"slices"
 	"strings"
 
@@ -11,49 +9,47 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/uplink"
-	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/scheduler-plugins/choice"
 	"github.com/treeline-edge/treeline/scheduler-plugins/extsched/client"
 )
 
-// OfferConfig is how much of the cluster the root may use and know.
+// OfferConfig is what the root may use and know of the cluster.
 type OfferConfig struct {
-	Share  float64 `yaml:"share" usage:"the part of the nodes' capacity that the root may use, above 0 to 1"`
-	Detail string  `yaml:"detail" usage:"how much the root is told: full, slots (the largest room of each kind of node, not where they are), or sums"`
-	Round  float64 `yaml:"round" usage:"tell amounts in steps of this part of a mean node, and places in whole degrees; 0: exactly"`
+	Share  float64 `yaml:"share" usage:"the fraction of the nodes' capacity that the root may use, above 0 to 1"`
+	Detail string  `yaml:"detail" usage:"what the root receives: full, slots (the largest slot of each kind of node, without locations), or sums"`
+	Round  float64 `yaml:"round" usage:"round reported amounts to steps of this fraction of a mean node, and locations to whole degrees; 0: exact"`
 }
 
-// WorkloadConfig has the defaults of an instance whose SLA names no memory or vcpus, and
-// the most that an SLA may name.
+// WorkloadConfig has the defaults of an instance whose SLA sets no memory or vcpus, and
+// the maxima that an SLA may set.
 type WorkloadConfig struct {
-	Memory      int64   `yaml:"memory" usage:"MiB that are reserved for an instance whose SLA names no memory"`
-	VCPUs       float64 `yaml:"vcpus" usage:"vCPUs that are reserved for an instance whose SLA names no vcpus"`
-	MemoryLimit int64   `yaml:"memory_limit" usage:"MiB at which an instance is ended whose SLA names no memory; at least memory"`
-	VCPUsLimit  float64 `yaml:"vcpus_limit" usage:"the most vCPUs of an instance whose SLA names no vcpus; at least vcpus"`
-	MaxMemory   int64   `yaml:"max_memory" usage:"the most MiB that an SLA may name; 0: what a node has"`
-	MaxVCPUs    float64 `yaml:"max_vcpus" usage:"the most vCPUs that an SLA may name; 0: what a node has"`
+	Memory      int64   `yaml:"memory" usage:"MiB that are reserved for an instance whose SLA sets no memory"`
+	VCPUs       float64 `yaml:"vcpus" usage:"vCPUs that are reserved for an instance whose SLA sets no vcpus"`
+	MemoryLimit int64   `yaml:"memory_limit" usage:"MiB at which an instance is killed whose SLA sets no memory; at least memory"`
+	VCPUsLimit  float64 `yaml:"vcpus_limit" usage:"maximum vCPUs of an instance whose SLA sets no vcpus; at least vcpus"`
+	MaxMemory   int64   `yaml:"max_memory" usage:"maximum MiB that an SLA may set; 0: what a node has"`
+	MaxVCPUs    float64 `yaml:"max_vcpus" usage:"maximum vCPUs that an SLA may set; 0: what a node has"`
 }
 
 func (w WorkloadConfig) validate() error {
-	bad := func(key, format string, args ...any) error {
-		return fmt.Errorf("workload.%s: %s: %w", key, fmt.Sprintf(format, args...), api.ErrInvalid)
+	const maxMemory, maxVCPUs = 1 << 27, 8192
+	return cmp.Or(
+		inRange("workload.memory", float64(w.Memory), 1, maxMemory),
+		inRange("workload.memory_limit", float64(w.MemoryLimit), float64(w.Memory), maxMemory),
+		inRange("workload.vcpus", w.VCPUs, 0.001, maxVCPUs),
+		inRange("workload.vcpus_limit", w.VCPUsLimit, w.VCPUs, maxVCPUs),
+		inRange("workload.max_memory", float64(w.MaxMemory), 0, maxMemory),
+		inRange("workload.max_vcpus", w.MaxVCPUs, 0, maxVCPUs),
+	)
+}
+
+// inRange returns ErrInvalid unless low ≤ value ≤ high. NaN is in no range.
+func inRange(key string, value, low, high float64) error {
+	if value >= low && value <= high {
+		return nil
 	}
-	const mostMemory, mostVCPUs = 1 << 27, 8192
-	switch {
-	case w.Memory < 1 || w.Memory > mostMemory:
-		return bad("memory", "%d, want 1 to %d MiB", w.Memory, mostMemory)
-	case w.MemoryLimit < w.Memory || w.MemoryLimit > mostMemory:
-		return bad("memory_limit", "%d, want %d (workload.memory) to %d MiB", w.MemoryLimit, w.Memory, mostMemory)
-	case !(w.VCPUs >= 0.001 && w.VCPUs <= mostVCPUs):
-		return bad("vcpus", "%g, want 0.001 to %d", w.VCPUs, mostVCPUs)
-	case !(w.VCPUsLimit >= w.VCPUs && w.VCPUsLimit <= mostVCPUs):
-		return bad("vcpus_limit", "%g, want %g (workload.vcpus) to %d", w.VCPUsLimit, w.VCPUs, mostVCPUs)
-	case w.MaxMemory < 0 || w.MaxMemory > mostMemory:
-		return bad("max_memory", "%d, want 0 to %d MiB", w.MaxMemory, mostMemory)
-	case !(w.MaxVCPUs >= 0 && w.MaxVCPUs <= mostVCPUs):
-		return bad("max_vcpus", "%g, want 0 to %d", w.MaxVCPUs, mostVCPUs)
-	}
-	return nil
+	return daemon.Invalid(key, "%.15g, want %.15g to %.15g", value, low, high)
 }
 
 func (w WorkloadConfig) core() placement.Workload {
@@ -67,26 +63,23 @@ func (w WorkloadConfig) core() placement.Workload {
 
 // ProbeConfig is the policy on probing the users that SLAs name.
 type ProbeConfig struct {
-	Off   bool     `yaml:"off" usage:"have nobody probed; then no latency to a user can be kept"`
+	Off   bool     `yaml:"off" usage:"probe no users; latency constraints to users then cannot be met"`
 	Allow []string `yaml:"allow" usage:"networks (10.1.0.0/16, …) that may be probed although they are not public"`
-	Deny  []string `yaml:"deny" usage:"networks that may not be probed, public or not"`
+	Deny  []string `yaml:"deny" usage:"networks that may not be probed, public ones included"`
 }
 
 func (c Config) validatePlacement() error {
-	bad := func(key, format string, args ...any) error {
-		return fmt.Errorf("%s: %s: %w", key, fmt.Sprintf(format, args...), api.ErrInvalid)
-	}
 	if err := choice.Validate(c.Scheduler); err != nil {
 		return err
 	}
 	if c.Offer.Share <= 0 || c.Offer.Share > 1 {
-		return bad("offer.share", "%g is not above 0 and at most 1", c.Offer.Share)
+		return daemon.Invalid("offer.share", "%g, want above 0 and at most 1", c.Offer.Share)
 	}
 	if details := []string{uplink.DetailFull, uplink.DetailSlots, uplink.DetailSums}; !slices.Contains(details, c.Offer.Detail) {
-		return bad("offer.detail", "%q is none of %s", c.Offer.Detail, strings.Join(details, ", "))
+		return daemon.Invalid("offer.detail", "%q is not one of %s", c.Offer.Detail, strings.Join(details, ", "))
 	}
 	if c.Offer.Round < 0 || c.Offer.Round >= 1 {
-		return bad("offer.round", "%g is not from 0 to below 1", c.Offer.Round)
+		return daemon.Invalid("offer.round", "%g, want at least 0 and below 1", c.Offer.Round)
 	}
 	if err := c.Workload.validate(); err != nil {
 		return err
@@ -94,27 +87,15 @@ func (c Config) validatePlacement() error {
 	if err := c.NodeCaps.validate(); err != nil {
 		return err
 	}
-	if c.MovesPerHour < 0 || c.MovesPerHour > 60 {
-		return bad("moves_per_hour", "%d, want 0 to 60", c.MovesPerHour)
+	if err := inRange("moves_per_hour", float64(c.MovesPerHour), 0, 60); err != nil {
+		return err
 	}
 	for key, list := range map[string][]string{"probe.allow": c.Probe.Allow, "probe.deny": c.Probe.Deny} {
-		if _, err := networks(key, list); err != nil {
+		if _, err := daemon.Networks(key, list); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// networks parses a list of networks.
-func networks(key string, list []string) (out []netip.Prefix, err error) {
-	for _, text := range list {
-		p, err := netip.ParsePrefix(text)
-		if err != nil || p != p.Masked() {
-			return nil, fmt.Errorf("%s: %q is no network such as 10.1.0.0/16: %w", key, text, api.ErrInvalid)
-		}
-		out = append(out, p)
-	}
-	return out, nil
 }
 
 // placement sets the placement part of the core's configuration.
@@ -130,17 +111,10 @@ func (c Config) placement(conf *cluster.Config, info api.ClusterInfo, out *clien
 	conf.Workload = c.Workload.core()
 	conf.Caps = c.NodeCaps.core()
 	conf.Probe.Off = c.Probe.Off
-	conf.Probe.Allow, _ = networks("", c.Probe.Allow) // validated
-	conf.Probe.Deny, _ = networks("", c.Probe.Deny)
+	conf.Probe.Allow, _ = daemon.Networks("", c.Probe.Allow) // validated
+	conf.Probe.Deny, _ = daemon.Networks("", c.Probe.Deny)
 	conf.Preempt = c.Preempt
 	if conf.MovesPerHour = c.MovesPerHour; c.MovesPerHour == 0 {
 		conf.MovesPerHour = -1
-	}
-}
-
-// tell logs a notice of the core for the operator.
-func tell(log *slog.Logger, msg any) {
-	if n, ok := msg.(wire.Notice); ok {
-		log.Warn(n.Text, "times", n.Times)
 	}
 }

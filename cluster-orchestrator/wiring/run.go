@@ -1,16 +1,16 @@
 package wiring
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -62,14 +62,13 @@ type orchestrator struct {
 	outer  *keeper.Keeper // of an external broker's certificate, or nil
 	bus    bus.Bus
 	nodes  *nodes
-	desk   *jointoken.Store
-	door   *nodelink.Server
+	server *nodelink.Server
 	api    *httpapi.API
 	root   *rootlink.Link
 	client *http.Client // of the root
 	port   *gate.Gate
 	http   http.Handler
-	asker  *client.Asker
+	sched  *client.Asker
 	relay  *relay.Relay  // nil: none is configured
 	relays relay.Foreign // other clusters' relays in routes
 }
@@ -77,18 +76,11 @@ type orchestrator struct {
 // Run runs a cluster orchestrator until ctx ends. store.ErrConflict means that another
 // process has taken its role. An unreachable root is no error once the cluster has joined.
 func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
-	if err := os.MkdirAll(cfg.Data, 0o700); err != nil {
-		return fmt.Errorf("make the data directory: %w", err)
-	}
-	dir, err := os.OpenRoot(cfg.Data)
+	dir, err := daemon.OpenData(cfg.Data, AddressFile)
 	if err != nil {
-		return fmt.Errorf("open the data directory: %w", err)
+		return err
 	}
 	defer dir.Close()
-	// Whoever waits for the file must not find that of an earlier start.
-	if err := dir.Remove(AddressFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove the old address: %w", err)
-	}
 	creds, err := join(ctx, cfg, dir, daemon.Version(), log)
 	if err != nil {
 		return err
@@ -125,16 +117,27 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 	defer o.close()
 	o.port = newPort(ln, o.id.info().ID, o.id.verifier, o.id.keeper.GetCertificate, 4*cfg.MaxNodes+1000, o.serveMQTT, o.serveRelay, log)
+	var runBroker, runRelay func(context.Context) error
+	if o.outer != nil {
+		runBroker = o.outer.Run
+	}
+	if o.relay != nil {
+		runRelay = func(ctx context.Context) error {
+			return daemon.RunAll(ctx, daemon.Part{Name: "datagrams", Run: o.relay.Run}, daemon.Part{Name: "names", Run: o.relays.Run})
+		}
+	}
 	return daemon.RunAll(ctx,
 		daemon.Part{Name: "core", Run: o.loop.Run},
 		daemon.Part{Name: "certificate", Run: o.id.keeper.Run},
 		daemon.Part{Name: "authority", Run: o.id.upper.Run},
-		daemon.Part{Name: "broker", Run: o.keepBroker},
-		daemon.Part{Name: "relay", Run: o.runRelay},
-		daemon.Part{Name: "scheduler", Run: o.asker.Run},
+		daemon.Part{Name: "broker", Run: runBroker},
+		daemon.Part{Name: "relay", Run: runRelay},
+		daemon.Part{Name: "scheduler", Run: o.sched.Run},
 		daemon.Part{Name: "keys", Run: func(ctx context.Context) error { return o.id.followKeys(ctx, o.client) }},
-		daemon.Part{Name: "sweep", Run: o.sweep},
-		daemon.Part{Name: "memory", Run: releaseMemory},
+		daemon.Part{Name: "sweep", Run: daemon.Every(sweepEvery, o.sweep)},
+		// The Go runtime keeps most of the memory that a burst left free, such as a thousand nodes
+		// that joined at once. One collection a minute costs less than a thousandth of a core.
+		daemon.Part{Name: "memory", Run: daemon.Every(time.Minute, func(context.Context) { debug.FreeOSMemory() })},
 		daemon.Part{Name: "cluster", Run: func(ctx context.Context) error { return o.live(ctx, dir, external) }},
 	)
 }
@@ -164,9 +167,11 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	if err := o.core.Restore(docs); err != nil {
 		return fmt.Errorf("restore the cluster: %w", err)
 	}
-	m := newMeter()
-	o.loop = loop.New(o.core, st, o.send, loop.Options[cluster.Input]{Tick: cluster.Tick{}, Log: o.log, Observe: m.observe})
-	o.asker = client.NewAsker(out, func(a sched.Answer) { o.loop.Post(cluster.Ranked{Answer: a}) })
+	reg := metrics.New()
+	o.loop = loop.New(o.core, st, o.send, loop.Options[cluster.Input]{
+		Tick: cluster.Tick{}, Log: o.log, Observe: metrics.NewLoop(reg).Observe,
+	})
+	o.sched = client.NewAsker(out, func(a sched.Answer) { o.loop.Post(cluster.Ranked{Answer: a}) })
 	deliver := func(ctx context.Context, in cluster.Input) error { return o.loop.Do(ctx, in, nil) }
 
 	members, err := nodelink.NewMembers(st, docs, info.ID, o.id.verifier)
@@ -176,29 +181,26 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	if err := o.openRelay(at, members); err != nil {
 		return err
 	}
-	if o.desk, err = jointoken.NewStore(st, docs, external, o.id.authority().Hash(), time.Now); err != nil {
+	tokens, err := jointoken.NewStore(st, docs, external, o.id.authority().Hash(), time.Now)
+	if err != nil {
 		return err
 	}
 	if err := o.openBus(members); err != nil {
 		return err
 	}
 	o.nodes = &nodes{
-		members: members, desk: o.desk, end: func(api.NodeID) {},
+		members: members, tokens: tokens, disconnect: func(api.NodeID) {},
 		link: nodelink.New(nodelink.Options{Bus: o.bus, Post: o.loop.Post, Member: members.Has, Log: o.log}),
 	}
 	if o.broker != nil {
-		o.nodes.end = o.broker.Disconnect
+		o.nodes.disconnect = o.broker.Disconnect
 	}
-	mqttURL := o.cfg.Broker.Nodes
-	if mqttURL == "" {
-		mqttURL = o.cfg.Broker.URL
-	}
-	o.door = nodelink.NewServer(nodelink.ServerOptions{
-		Cluster: info.ID, Authority: o.id.authority, Tokens: o.desk, Members: members, Streams: &o.nodes.streams,
-		Purging: o.purging, Left: o.left, Admit: deliver, MQTT: mqttURL, Brokers: o.cfg.Broker.known(), Log: o.log,
+	o.server = nodelink.NewServer(nodelink.ServerOptions{
+		Cluster: info.ID, Authority: o.id.authority, Tokens: tokens, Members: members, Streams: &o.nodes.streams,
+		Purging: o.purging, Left: o.left, Admit: deliver, MQTT: cmp.Or(o.cfg.Broker.Nodes, o.cfg.Broker.URL), Brokers: o.cfg.Broker.known(), Log: o.log,
 	})
 	o.api = httpapi.New(httpapi.Options{
-		Core: o.core, Owner: o.loop, Nodes: o.nodes, Tokens: o.desk, Info: o.id.info,
+		Core: o.core, Owner: o.loop, Nodes: o.nodes, Tokens: tokens, Info: o.id.info,
 		Authenticate: o.id.authenticate, Spend: o.id.spend, Version: daemon.Version(), Log: o.log,
 	})
 	o.client = rootlink.Client(o.id.verifier, o.id.keeper.GetClientCertificate)
@@ -213,11 +215,9 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 			o.api.Recheck()
 		},
 	})
-	reg := metrics.New()
-	m.register(reg, o.core, o.loop, o.nodes.link, o.broker)
+	o.registerMetrics(reg)
 	var health daemon.Health
-	health.Require("store", func(context.Context) error { return o.loop.Stalled() })
-	health.Require("core", func(ctx context.Context) error { return o.loop.Read(ctx, func() {}) })
+	health.RequireLoop(o.loop)
 	health.Watch("root", func(context.Context) error { return o.root.Up() })
 	o.http = o.route(health.Handler(o.api.Guard(metrics.Handler(reg))))
 	return nil
@@ -245,14 +245,6 @@ func (o *orchestrator) openBus(members *nodelink.Members) (err error) {
 	return err
 }
 
-func (o *orchestrator) keepBroker(ctx context.Context) error {
-	if o.outer == nil {
-		<-ctx.Done()
-		return nil
-	}
-	return o.outer.Run(ctx)
-}
-
 func (o *orchestrator) close() {
 	_ = o.bus.Close()
 	if o.broker != nil {
@@ -271,10 +263,12 @@ func (o *orchestrator) send(envs []wire.Envelope) {
 			o.sendRelay(e.Msg)
 		case wire.ToScheduler:
 			if q, ok := e.Msg.(sched.Ask); ok {
-				o.asker.Send(q)
+				o.sched.Send(q)
 			}
 		case uplink.ToOperator:
-			tell(o.log, e.Msg)
+			if n, ok := e.Msg.(wire.Notice); ok {
+				o.log.Warn(n.Text, "times", n.Times)
+			}
 		default:
 			if d, ok := e.Msg.(wire.NetDown); ok {
 				o.noteRelays(d)
@@ -296,7 +290,7 @@ func (o *orchestrator) route(health http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch p := r.URL.Path; {
 		case strings.HasPrefix(p, "/v1/node/"), strings.HasPrefix(p, "/v1/join/"):
-			o.door.Handler().ServeHTTP(w, r)
+			o.server.Handler().ServeHTTP(w, r)
 		case strings.HasPrefix(p, "/v1/"):
 			o.api.Handler().ServeHTTP(w, r)
 		default:
@@ -326,9 +320,7 @@ func (o *orchestrator) live(ctx context.Context, dir *os.Root, external string) 
 			return err
 		}
 		o.log.Info("cluster serves", "address", local, "url", external, "root", o.id.credentials().URL, "data", o.cfg.Data)
-		if err := daemon.Notify(daemon.Ready); err != nil {
-			o.log.Warn("cannot notify systemd", "err", err)
-		}
+		daemon.NotifyReady(o.log)
 		return nil
 	}
 	return daemon.RunAll(ctx,
@@ -345,17 +337,8 @@ func (o *orchestrator) live(ctx context.Context, dir *os.Root, external string) 
 	)
 }
 
-func (o *orchestrator) sweep(ctx context.Context) error {
-	tick := time.NewTicker(sweepEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			if err := o.desk.Sweep(ctx); err != nil && ctx.Err() == nil {
-				o.log.Warn("cannot remove expired join tokens", "err", err)
-			}
-		case <-ctx.Done():
-			return nil
-		}
+func (o *orchestrator) sweep(ctx context.Context) {
+	if err := o.nodes.tokens.Sweep(ctx); err != nil && ctx.Err() == nil {
+		o.log.Warn("cannot remove expired join tokens", "err", err)
 	}
 }

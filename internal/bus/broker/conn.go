@@ -52,7 +52,7 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	} else {
 		n, err = c.Conn.Read(p)
 	}
-	c.stats.BytesIn.Add(int64(n))
+	c.stats.BytesIn.Add(uint64(n))
 	return n, err
 }
 
@@ -98,7 +98,7 @@ func (c *conn) drain() {
 
 		_ = c.Conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // a failure shows in Write
 		n, err := c.Conn.Write(batch)
-		c.stats.BytesOut.Add(int64(n))
+		c.stats.BytesOut.Add(uint64(n))
 		if err != nil {
 			c.mu.Lock()
 			c.err = err

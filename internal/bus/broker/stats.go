@@ -4,13 +4,13 @@ import "sync/atomic"
 
 // Stats counts what the broker does, for metrics. Bytes are those of MQTT, without TLS.
 type Stats struct {
-	Clients     atomic.Int64 // connected now
-	Connects    atomic.Int64 // sessions that were let in
-	Refusals    atomic.Int64 // handshakes, CONNECTs, topics and filters that were refused
-	MessagesIn  atomic.Int64 // published by nodes
-	MessagesOut atomic.Int64 // delivered to nodes
-	Dropped     atomic.Int64 // messages lost because a node reads too slowly
-	BytesIn     atomic.Int64
-	BytesOut    atomic.Int64
-	Panics      atomic.Int64 // connections ended by a fault in the broker's own parser
+	Clients     atomic.Int64  // connected now
+	Connects    atomic.Uint64 // sessions that were accepted
+	Refusals    atomic.Uint64 // handshakes, CONNECTs, topics and filters that were refused
+	MessagesIn  atomic.Uint64 // published by nodes
+	MessagesOut atomic.Uint64 // delivered to nodes
+	Dropped     atomic.Uint64 // messages lost because a node reads too slowly
+	BytesIn     atomic.Uint64
+	BytesOut    atomic.Uint64
+	Panics      atomic.Uint64 // connections ended by a panic in the broker's own parser
 }
