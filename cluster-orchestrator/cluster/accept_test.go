@@ -12,7 +12,7 @@ import (
 func (n *twin) asked() bool {
 	was := false
 	for _, m := range n.got {
-		if l, ok := m.(wire.Lease); ok && l.Answer {
+		if l, ok := m.(wire.Lease); ok && l.RequestAlive {
 			was = true
 		}
 	}

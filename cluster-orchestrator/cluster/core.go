@@ -69,7 +69,7 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	c.Timing.Beat = cmp.Or(c.Timing.Beat, 2500*time.Millisecond)
+	c.Timing.Heartbeat = cmp.Or(c.Timing.Heartbeat, 2500*time.Millisecond)
 	c.Timing.Lease = cmp.Or(c.Timing.Lease, 5*time.Second)
 	c.Dead = cmp.Or(c.Dead, 7*time.Second)
 	c.Return = cmp.Or(c.Return, 6*time.Second)

@@ -95,7 +95,7 @@ func (c *Core) rootNet(m wire.RootNet) {
 func (c *Core) Lease(id api.NodeID) (wire.NetLease, bool) { return c.netbook.Lease(id) }
 
 // Interest returns how many subscriptions nodes have, and how many of them have no answer.
-func (c *Core) Interest() (all, open int) { return c.netbook.Interest() }
+func (c *Core) Interest() (all, open int) { return c.netbook.Totals() }
 
 // measured goes on with the instances whose placement may have a result now.
 func (c *Core) measured(r latency.Result) {

@@ -28,11 +28,11 @@ func netWorld(t testing.TB, nodes int) *world {
 }
 
 // net has a node's netmanager speak for the first time in its boot.
-func (w *world) net(id api.NodeID, wants ...wire.Want) []any {
+func (w *world) net(id api.NodeID, wants ...wire.Subscription) []any {
 	self := wire.NetSelf{Chain: [][]byte{{1}}, Proof: []byte{2}}
 	copy(self.Key[:], id)
 	w.nodes[id].said = 1
-	return w.said(id, w.step(NetUp{id, wire.NetUp{Boot: 1, Seq: 1, Self: &self, Whole: true, Add: wants}}).Send)
+	return w.said(id, w.step(NetUp{id, wire.NetUp{Boot: 1, Seq: 1, Self: &self, Whole: true, Subscribe: wants}}).Send)
 }
 
 func (w *world) said(id api.NodeID, envs []wire.Envelope) (msgs []any) {
@@ -109,8 +109,8 @@ func TestNewFlowsAvoidAnInstanceBeforeItsNodeIsToldToStopIt(t *testing.T) {
 	w.wants(addressedAt(0, rr), addressedAt(1, rr))
 	w.run("n0")
 	w.run("n1")
-	d := down(t, w.net2("n1", wire.Want{Address: rr, For: web}))
-	if len(d.Routes) != 1 || len(d.Routes[0].Backends) != 2 || d.Routes[0].Addresses.RoundRobin != rr || len(d.Routes[0].Peers) != 2 || !d.WantHeld {
+	d := down(t, w.net2("n1", wire.Subscription{Address: rr, For: web}))
+	if len(d.Routes) != 1 || len(d.Routes[0].Backends) != 2 || d.Routes[0].Addresses.RoundRobin != rr || len(d.Routes[0].Peers) != 2 || !d.RequestHeld {
 		t.Fatalf("told %+v", d)
 	}
 	on := w.at(0).Node
@@ -142,10 +142,10 @@ func TestNewFlowsAvoidAnInstanceBeforeItsNodeIsToldToStopIt(t *testing.T) {
 }
 
 // net2 has a node say something further that it wants.
-func (w *world) net2(id api.NodeID, wants ...wire.Want) []any {
+func (w *world) net2(id api.NodeID, wants ...wire.Subscription) []any {
 	n := w.nodes[id]
 	n.said++
-	return w.said(id, w.step(NetUp{id, wire.NetUp{Boot: 1, Seq: n.said, Add: wants, Held: w.c.netbook.Held(id)}}).Send)
+	return w.said(id, w.step(NetUp{id, wire.NetUp{Boot: 1, Seq: n.said, Subscribe: wants, Held: w.c.netbook.Held(id)}}).Send)
 }
 
 func TestADeadNodesBackendsLeaveInTheStepThatFindsIt(t *testing.T) {
@@ -157,7 +157,7 @@ func TestADeadNodesBackendsLeaveInTheStepThatFindsIt(t *testing.T) {
 	for _, id := range []api.NodeID{"n0", "n1", "n2"} {
 		w.run(id)
 	}
-	w.net2("n0", wire.Want{Service: web, For: web})
+	w.net2("n0", wire.Subscription{Service: web, For: web})
 	w.nodes["n1"].off = true
 	w.nodes["n2"].has = map[api.InstanceID]api.Observed{} // or beats would lose the addresses
 	for range 20 {
@@ -175,7 +175,7 @@ func TestADeadNodesBackendsLeaveInTheStepThatFindsIt(t *testing.T) {
 		}
 		// It may be cut off from the cluster alone: whose its addresses are is still known.
 		at := w.nodes["n1"].whole().Observed[0].Address
-		if d := down(t, w.net2("n0", wire.Want{Service: web, For: web}, wire.Want{Address: at, For: web})); len(d.Sources) != 1 || d.Sources[0].Service != web {
+		if d := down(t, w.net2("n0", wire.Subscription{Service: web, For: web}, wire.Subscription{Address: at, For: web})); len(d.Sources) != 1 || d.Sources[0].Service != web {
 			t.Errorf("asked for %s, told %+v", at, d)
 		}
 		return
@@ -223,7 +223,7 @@ func TestRoutesAreWholeBeforeNodesSpeakAgain(t *testing.T) {
 		w.run(id)
 	}
 	w.restart()
-	d := down(t, w.net("n2", wire.Want{Address: rr, For: web}))
+	d := down(t, w.net("n2", wire.Subscription{Address: rr, For: web}))
 	if len(d.Routes) != 1 || len(d.Routes[0].Backends) != 3 || d.Routes[0].Backends[0].State != api.BackendUp {
 		t.Fatalf("told %+v", d)
 	}
@@ -241,20 +241,20 @@ func TestWhoMayAsk(t *testing.T) {
 	lease, _ := w.c.Lease(other)
 	for _, c := range []struct {
 		node api.NodeID
-		want wire.Want
+		want wire.Subscription
 		is   string
 	}{
-		{other, wire.Want{Address: rr, For: web}, "denied"}, // it does not host who asks
-		{host, wire.Want{Address: rr, For: web}, "denied"},  // nobody may call it
-		{host, wire.Want{Address: rr}, "denied"},
-		{host, wire.Want{Service: web}, "denied"},
-		{host, wire.Want{For: web}, "refused"},
-		{host, wire.Want{Address: rr, Service: web, For: web}, "refused"},
-		{host, wire.Want{Address: netip.MustParseAddr("192.0.2.1"), For: web}, "refused"},
-		{host, wire.Want{Address: lease.Subnet.Addr().Next(), For: web}, "refused"}, // nobody is there
-		{host, wire.Want{Address: inst, For: web}, "denied"},
-		{host, wire.Want{Address: lease.Subnet.Addr()}, "peer"},
-		{host, wire.Want{Service: "rival/a.b.c.d", For: web}, "nothing"}, // the root's to say
+		{other, wire.Subscription{Address: rr, For: web}, "denied"}, // it does not host who asks
+		{host, wire.Subscription{Address: rr, For: web}, "denied"},  // nobody may call it
+		{host, wire.Subscription{Address: rr}, "denied"},
+		{host, wire.Subscription{Service: web}, "denied"},
+		{host, wire.Subscription{For: web}, "refused"},
+		{host, wire.Subscription{Address: rr, Service: web, For: web}, "refused"},
+		{host, wire.Subscription{Address: netip.MustParseAddr("192.0.2.1"), For: web}, "refused"},
+		{host, wire.Subscription{Address: lease.Subnet.Addr().Next(), For: web}, "refused"}, // nobody is there
+		{host, wire.Subscription{Address: inst, For: web}, "denied"},
+		{host, wire.Subscription{Address: lease.Subnet.Addr()}, "peer"},
+		{host, wire.Subscription{Service: "rival/a.b.c.d", For: web}, "nothing"}, // the root's to say
 	} {
 		d := wire.NetDown{}
 		if msgs := w.net2(c.node, c.want); len(msgs) > 0 {
@@ -262,9 +262,9 @@ func TestWhoMayAsk(t *testing.T) {
 		}
 		got := "nothing"
 		switch {
-		case len(d.Refused) == 1 && d.Refused[0].Want == c.want && d.Refused[0].Denied:
+		case len(d.Refused) == 1 && d.Refused[0].Subscription == c.want && d.Refused[0].Denied:
 			got = "denied"
-		case len(d.Refused) == 1 && d.Refused[0].Want == c.want:
+		case len(d.Refused) == 1 && d.Refused[0].Subscription == c.want:
 			got = "refused"
 		case len(d.Peers) == 1:
 			got = "peer"
@@ -289,7 +289,7 @@ func TestOneChangeConcernsThoseWhoAsked(t *testing.T) {
 		w.run(id)
 	}
 	for _, id := range []api.NodeID{"n3", "n7"} {
-		w.net2(id, wire.Want{Address: rr, For: web})
+		w.net2(id, wire.Subscription{Address: rr, For: web})
 	}
 	n := w.nodes["n9"]
 	for i, o := range n.has {
@@ -328,7 +328,7 @@ func BenchmarkOneRouteOfMany(b *testing.B) {
 			}
 			id := api.ServiceID("acme/shop.prod.s1.prod")
 			node := w.record(id.Instance(0)).Node
-			w.net2(node, wire.Want{Service: id, For: id})
+			w.net2(node, wire.Subscription{Service: id, For: id})
 			n := w.nodes[node]
 			o := n.has[id.Instance(0)]
 			b.ReportAllocs()
@@ -351,7 +351,7 @@ func TestWhatDoesNotListenIsASourceAndNoBackend(t *testing.T) {
 	w.run(other)
 	w.nodes[from].slow = true
 	w.run(from)
-	d := down(t, w.net2(other, wire.Want{Address: rr, For: web}, wire.Want{Address: w.at(0).Address, For: web}))
+	d := down(t, w.net2(other, wire.Subscription{Address: rr, For: web}, wire.Subscription{Address: w.at(0).Address, For: web}))
 	if len(d.Routes) != 1 || len(d.Routes[0].Backends) != 1 || d.Routes[0].Backends[0].Instance != web.Instance(1) || len(d.Sources) != 1 || d.Sources[0].Service != web {
 		t.Fatalf("told %+v", d)
 	}
@@ -372,7 +372,7 @@ func TestRoutesNameThePublishedPorts(t *testing.T) {
 	host := w.at(0).Node
 	w.run(host)
 	want := a.Spec.Ports()
-	d := down(t, w.net2(host, wire.Want{Address: rr, For: web}))
+	d := down(t, w.net2(host, wire.Subscription{Address: rr, For: web}))
 	if len(d.Routes) != 1 || !slices.Equal(d.Routes[0].Ports, want) {
 		t.Errorf("a node is told %+v, want ports %v", d.Routes, want)
 	}

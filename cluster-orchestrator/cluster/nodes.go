@@ -164,7 +164,7 @@ func (c *Core) nodeReport(r wire.NodeReport) {
 		c.nodeInfo(info)
 	}
 	if r.Whole {
-		c.members.SetAnswers(r.Node, r.Answers)
+		c.members.SetAnswers(r.Node, r.AnswersLease)
 		c.sync(r.Node)
 	}
 	if c.place.Observe(r) && c.members.Reported(r.Node) {

@@ -92,7 +92,7 @@ func TestAWayThatIsShorterThanEstimatedKeepsTheSLA(t *testing.T) {
 	}
 	// What is old counts no longer, as long as it was on its way too.
 	old := ms(pre, web, on, 5)
-	old.Age = wire.NetPairFor - 25*time.Second
+	old.Age = wire.MaxNetPairAge - 25*time.Second
 	w.measures("n3", old)
 	if v := w.violated(web.Instance(0)); v != "" {
 		t.Fatalf("it says %q", v)
@@ -101,7 +101,7 @@ func TestAWayThatIsShorterThanEstimatedKeepsTheSLA(t *testing.T) {
 	if v := w.violated(web.Instance(0)); !strings.HasSuffix(v, "; estimated by coordinates") {
 		t.Fatalf("it says %q", v)
 	}
-	w.pass(wire.NetPairFor)
+	w.pass(wire.MaxNetPairAge)
 	if n := w.c.latency.Size().Pairs; n != 0 {
 		t.Errorf("%d pairs are left, want none", n)
 	}
@@ -355,11 +355,11 @@ func TestWhatWasMeasuredAcrossClustersEnds(t *testing.T) {
 	if v := w.violated(web.Instance(0)); v != "" {
 		t.Fatalf("it says %q", v)
 	}
-	w.pass(wire.NetPairFor)
+	w.pass(wire.MaxNetPairAge)
 	if v := w.violated(web.Instance(0)); !strings.HasSuffix(v, "; estimated by coordinates") {
 		t.Fatalf("it says %q", v)
 	}
-	w.pass(wire.NetPairFor)
+	w.pass(wire.MaxNetPairAge)
 	if n := w.c.latency.Size().Pairs; n != 0 {
 		t.Errorf("%d pairs are left, want none", n)
 	}

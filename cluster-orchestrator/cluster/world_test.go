@@ -163,7 +163,7 @@ func nodeInfo(id api.NodeID, has api.Resources) api.NodeInfo {
 // whole is the twin's whole report.
 func (n *twin) whole() NodeReport {
 	n.seq++
-	r := wire.NodeReport{Node: n.id, Boot: n.boot, Seq: n.seq, Gen: n.gen, Whole: true, Answers: n.answers}
+	r := wire.NodeReport{Node: n.id, Boot: n.boot, Seq: n.seq, Gen: n.gen, Whole: true, AnswersLease: n.answers}
 	for _, id := range step.Keys(n.has) {
 		r.Observed = append(r.Observed, n.has[id])
 	}

@@ -30,7 +30,7 @@ func (q *netQueue) put(d wire.NetDown) bool {
 			if old.Lease != nil && (d.Lease == nil || old.Lease.Rev > d.Lease.Rev) {
 				d.Lease = old.Lease
 			}
-			d.WantWhole = d.WantWhole || old.WantWhole
+			d.RequestWhole = d.RequestWhole || old.RequestWhole
 		}
 		*q = nil
 	}

@@ -105,9 +105,9 @@ func (p posting) Lease(m wire.Lease) {
 	if old := p.l.lease; old != nil {
 		if m.Seq == 0 {
 			m = *old
-			m.Answer = true
+			m.RequestAlive = true
 		}
-		m.Answer = m.Answer || old.Answer
+		m.RequestAlive = m.RequestAlive || old.RequestAlive
 	}
 	p.l.lease = &m
 }

@@ -191,7 +191,7 @@ func (c Config) core(info api.ClusterInfo, seed []byte, relay string, out *clien
 	conf := cluster.Config{
 		Seed: seed, Relay: relay, Unencrypted: unencrypted, Interest: c.Network.Interest,
 		ID: info.ID, LocalNumbers: info.LocalNumbers(),
-		Timing: wire.Timing{Beat: c.Beat, Lease: c.Lease}, Dead: c.Dead,
+		Timing: wire.Timing{Heartbeat: c.Beat, Lease: c.Lease}, Dead: c.Dead,
 		Brokers: c.Broker.known(),
 	}
 	c.placement(&conf, info, out)

@@ -74,7 +74,7 @@ func goodReport() wire.Report {
 		},
 		Notices: []wire.Notice{{No: 1, Text: "scheduler: no answer", Times: 1}},
 		Net: &wire.ClusterNet{
-			Subnets: 2, Shares: []netip.Prefix{netip.MustParsePrefix("10.16.0.0/20")}, Wants: []wire.Want{{Service: "a/b.c.d.e", For: "a/b.c.d.f"}},
+			Subnets: 2, Shares: []netip.Prefix{netip.MustParsePrefix("10.16.0.0/20")}, Subscribe: []wire.Subscription{{Service: "a/b.c.d.e", For: "a/b.c.d.f"}},
 			Records: wire.Records{Routes: []api.Route{{Service: "a/b.c.d.e", Rev: 1, Peers: []api.Peer{{Key: api.PeerKey{1}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.16.0.0/26")}}}}}},
 		},
 	}
@@ -94,7 +94,7 @@ func goodNode() wire.NodeReport {
 
 func goodNet() wire.NetUp {
 	return wire.NetUp{
-		Boot: 1, Seq: 1, Whole: true, Add: []wire.Want{{Service: "a/b.c.d.e", For: "a/b.c.d.f"}}, Subnet: netip.MustParsePrefix("10.16.0.0/26"), Rev: math.MaxUint64,
+		Boot: 1, Seq: 1, Whole: true, Subscribe: []wire.Subscription{{Service: "a/b.c.d.e", For: "a/b.c.d.f"}}, Subnet: netip.MustParsePrefix("10.16.0.0/26"), Rev: math.MaxUint64,
 		Self:    &wire.NetSelf{Key: api.PeerKey{1}, Chain: [][]byte{{1}}, Coord: &api.Coordinate{Vec: make([]float64, 8)}},
 		Between: []wire.NetPair{{Local: "a/b.c.d.e", Remote: "a/b.c.d.f", Node: "n2", Least: time.Millisecond, Connections: 1}},
 	}
@@ -163,7 +163,7 @@ func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
 			u := goodNet()
 			spoil(u.Self)
 			got, v, ok := Take(u)
-			if !ok || v.Total != 1 || got.Self != nil && got.Self.Coord != nil || len(got.Add) != 1 {
+			if !ok || v.Total != 1 || got.Self != nil && got.Self.Coord != nil || len(got.Subscribe) != 1 {
 				t.Errorf("ok %v, %s; self is %+v", ok, v, got.Self)
 			}
 		}
@@ -229,11 +229,11 @@ func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
 			r := goodReport()
 			n := r.Net
 			n.Shares = append(n.Shares, netip.MustParsePrefix("0.0.0.0/0"), netip.PrefixFrom(netip.MustParseAddr("10.16.16.0"), 8), netip.Prefix{})
-			n.Wants = append(n.Wants, wire.Want{Service: api.ServiceID(strings.Repeat("s", 513))}, wire.Want{Address: netip.MustParseAddr("fe80::1%x")})
+			n.Subscribe = append(n.Subscribe, wire.Subscription{Service: api.ServiceID(strings.Repeat("s", 513))}, wire.Subscription{Address: netip.MustParseAddr("fe80::1%x")})
 			n.Routes[0].Peers = append(n.Routes[0].Peers, api.Peer{Key: api.PeerKey{2}, Subnets: []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr("10.16.16.0"), 0)}})
 			n.Routes[0].Backends = []api.Backend{{Epoch: math.MaxUint64}, {Address: netip.MustParseAddr("10.16.0.9"), Load: 200}}
 			got, v, ok := Take(r)
-			if !ok || v.Total != 6 || len(got.Net.Shares) != 2 || len(got.Net.Wants) != 1 || len(got.Net.Routes[0].Peers) != 1 || len(got.Net.Routes[0].Backends) != 1 ||
+			if !ok || v.Total != 6 || len(got.Net.Shares) != 2 || len(got.Net.Subscribe) != 1 || len(got.Net.Routes[0].Peers) != 1 || len(got.Net.Routes[0].Backends) != 1 ||
 				got.Net.Routes[0].Backends[0].Load != 100 {
 				t.Errorf("ok %v, %d: %s; %+v", ok, v.Total, v, got.Net)
 			}

@@ -13,7 +13,7 @@ import (
 // first those that it holds, then new ones. Behind reports whether something is left. without
 // is the digest of what the subscriber holds before this answer if it has removed by itself
 // what its subscriptions do not lead to any more.
-func (b *Book[S]) Flush(s S, room int, v View) (r wire.Records, without api.Digest) {
+func (b *Subscriptions[S]) Flush(s S, room int, v View) (r wire.Records, without api.Digest) {
 	u := b.subs[s]
 	delete(b.dirty, s)
 	if u == nil {
@@ -31,7 +31,7 @@ func (b *Book[S]) Flush(s S, room int, v View) (r wire.Records, without api.Dige
 			continue
 		}
 		was := h.sent
-		if h.wants == 0 {
+		if h.subscriptions == 0 {
 			b.forget(s, u, k)
 		} else {
 			u.say(h, tell(&r, &vol, k, v, h))
@@ -41,29 +41,29 @@ func (b *Book[S]) Flush(s S, room int, v View) (r wire.Records, without api.Dige
 		}
 	}
 	// A refusal with another content than before is not an answer.
-	still := make(map[wire.Want]bool, len(r.Refused))
+	still := make(map[wire.Subscription]bool, len(r.Refused))
 	for _, f := range r.Refused {
-		still[f.Want] = true
+		still[f.Subscription] = true
 	}
-	r.Answered = slices.DeleteFunc(r.Answered, func(w wire.Want) bool { return still[w] })
+	r.RemovedRefusals = slices.DeleteFunc(r.RemovedRefusals, func(w wire.Subscription) bool { return still[w] })
 	return r, without
 }
 
 // Behind reports whether the last Flush left something out.
-func (b *Book[S]) Behind(s S) bool { u := b.subs[s]; return u != nil && len(u.changed) > 0 }
+func (b *Subscriptions[S]) Pending(s S) bool { u := b.subs[s]; return u != nil && len(u.changed) > 0 }
 
 // Recount makes Span, from the first name on, send what has changed so far. Until Recounted
 // the book tracks how far Span has come.
-func (b *Book[S]) Recount(s S) {
+func (b *Subscriptions[S]) BeginResync(s S) {
 	if u := b.subs[s]; u != nil {
 		u.unchange()
 	}
 	delete(b.dirty, s)
-	b.Recounted(s)
+	b.EndResync(s)
 }
 
 // Recounted records that the subscriber has received what Span returned.
-func (b *Book[S]) Recounted(s S) {
+func (b *Subscriptions[S]) EndResync(s S) {
 	if u := b.subs[s]; u != nil {
 		u.run = nil
 	}
@@ -71,20 +71,20 @@ func (b *Book[S]) Recounted(s S) {
 
 // Span returns all resources after a name that the subscriber should hold, in the order of
 // names and up to room bytes, and the span of names that they fill.
-func (b *Book[S]) Span(s S, after string, room int, v View) (r wire.Records, of wire.Span, vol wire.Volume) {
+func (b *Subscriptions[S]) Part(s S, after string, room int, v View) (r wire.Records, of wire.Span, vol wire.Volume) {
 	u := b.subs[s]
 	if u == nil {
 		return r, wire.Span{After: after}, vol
 	}
 	if u.run == nil {
-		u.run = NewRun(Key.Name, CompareKeys)
+		u.run = NewCursor(Key.Name, CompareKeys)
 	}
 	of = u.run.Part(after, maps.Keys(u.held), func(k Key) bool {
 		delete(u.changed, k)
-		if h := u.held[k]; h != nil && h.wants == 0 {
+		if h := u.held[k]; h != nil && h.subscriptions == 0 {
 			b.forget(s, u, k)
 		} else if h != nil {
-			u.say(h, tell(&r, &vol, k, v, &holding{}))
+			u.say(h, tell(&r, &vol, k, v, &resource{}))
 		}
 		return vol.Bytes < room
 	})
@@ -92,7 +92,7 @@ func (b *Book[S]) Span(s S, after string, room int, v View) (r wire.Records, of 
 }
 
 // change marks a resource as changed. Resources that the subscriber holds come first.
-func (u *sub) change(k Key) {
+func (u *subscriber) change(k Key) {
 	if u.changed[k] {
 		return
 	}
@@ -105,13 +105,13 @@ func (u *sub) change(k Key) {
 }
 
 // unchange clears the marks.
-func (u *sub) unchange() {
+func (u *subscriber) unchange() {
 	clear(u.changed)
 	u.used, u.fresh = nil, nil
 }
 
 // next removes and returns the next marked resource.
-func (u *sub) next() (k Key, ok bool) {
+func (u *subscriber) next() (k Key, ok bool) {
 	for _, q := range []*ordered[Key]{&u.used, &u.fresh} {
 		for len(*q) > 0 {
 			k = heap.Pop(q).(*item[Key]).it
@@ -125,38 +125,38 @@ func (u *sub) next() (k Key, ok bool) {
 }
 
 // told is the digest of a resource as it was sent, or that it does not exist.
-type told struct {
+type version struct {
 	digest api.Digest
 	ok     bool
 }
 
 // say records what the subscriber holds now.
-func (u *sub) say(h *holding, now told) {
+func (u *subscriber) say(h *resource, now version) {
 	u.count(h)
-	h.sent, h.said = now.ok, now.digest
+	h.sent, h.version = now.ok, now.digest
 	u.count(h)
 }
 
 // count toggles a holding in the digests.
-func (u *sub) count(h *holding) {
+func (u *subscriber) count(h *resource) {
 	if !h.sent {
 		return
 	}
-	u.digest = u.digest.Toggle(h.said)
-	if h.wants == 0 {
-		u.idle = u.idle.Toggle(h.said)
+	u.digest = u.digest.Toggle(h.version)
+	if h.subscriptions == 0 {
+		u.idle = u.idle.Toggle(h.version)
 	}
 }
 
 // forget drops a resource that no subscription of the subscriber leads to any more.
-func (b *Book[S]) forget(s S, u *sub, k Key) {
-	u.say(u.held[k], told{})
+func (b *Subscriptions[S]) forget(s S, u *subscriber, k Key) {
+	u.say(u.held[k], version{})
 	delete(u.held, k)
 	b.unheld(k, s)
 }
 
 // tell adds the resource to the answer, unless the subscriber has the same version.
-func tell(r *wire.Records, vol *wire.Volume, k Key, v View, h *holding) told {
+func tell(r *wire.Records, vol *wire.Volume, k Key, v View, h *resource) version {
 	switch k.Kind {
 	case Route:
 		rec, ok := v.Route(k.Service)
@@ -168,25 +168,25 @@ func tell(r *wire.Records, vol *wire.Volume, k Key, v View, h *holding) told {
 		rec, ok := v.Peer(k.Peer)
 		return add(&r.Peers, rec, ok, h, vol.Peer)
 	case Refused:
-		return add(&r.Refused, k.Refusal, true, h, func(f wire.Refusal) { vol.Want(f.Want) })
+		return add(&r.Refused, k.Refusal, true, h, func(f wire.Refusal) { vol.Subscription(f.Subscription) })
 	}
 	panic("a record of no kind")
 }
 
-func add[L ~[]R, R interface{ Digest() api.Digest }](to *L, rec R, ok bool, h *holding, count func(R)) told {
+func add[L ~[]R, R interface{ Digest() api.Digest }](to *L, rec R, ok bool, h *resource, count func(R)) version {
 	if !ok {
-		return told{}
+		return version{}
 	}
 	d := rec.Digest()
-	if !h.sent || d != h.said {
+	if !h.sent || d != h.version {
 		*to = append(*to, rec)
 		count(rec)
 	}
-	return told{d, true}
+	return version{d, true}
 }
 
 func lose(r *wire.Records, vol *wire.Volume, k Key) {
-	vol.Want(wire.Want{Service: k.Service})
+	vol.Subscription(wire.Subscription{Service: k.Service})
 	gone(r, k)
 }
 
@@ -194,12 +194,12 @@ func lose(r *wire.Records, vol *wire.Volume, k Key) {
 func gone(r *wire.Records, k Key) {
 	switch k.Kind {
 	case Route:
-		r.Gone = append(r.Gone, k.Service)
+		r.RemovedRoutes = append(r.RemovedRoutes, k.Service)
 	case Source:
-		r.GoneSources = append(r.GoneSources, k.Address)
+		r.RemovedSources = append(r.RemovedSources, k.Address)
 	case Peer:
-		r.GonePeers = append(r.GonePeers, k.Peer)
+		r.RemovedPeers = append(r.RemovedPeers, k.Peer)
 	case Refused:
-		r.Answered = append(r.Answered, k.Refusal.Want)
+		r.RemovedRefusals = append(r.RemovedRefusals, k.Refusal.Subscription)
 	}
 }

@@ -12,41 +12,41 @@ import (
 
 // Holder is the client side: it takes the resources that the owner of a Book sends and knows
 // the digest of what it holds. The zero Holder holds nothing.
-type Holder struct {
+type Replica struct {
 	Routes  map[api.ServiceID]api.Route
 	Sources map[netip.Addr]wire.Source
 	Peers   map[api.PeerKey]api.Peer
-	Refused map[wire.Want]wire.Refusal
+	Refused map[wire.Subscription]wire.Refusal
 	digest  api.Digest
-	run     *Run[Key] // through all of it, while it is told part by part
+	run     *Cursor[Key] // through all of it, while it is told part by part
 
 	subnets subnets                               // of Peers
 	of      map[api.ServiceID]map[netip.Addr]bool // Sources by their services
 }
 
 // Digest returns the digest of all that is held.
-func (h *Holder) Digest() api.Digest { return h.digest }
+func (h *Replica) Digest() api.Digest { return h.digest }
 
 // Take takes resources and returns what changed, in order.
-func (h *Holder) Take(r wire.Records) []Key {
+func (h *Replica) Take(r wire.Records) []Key {
 	if h.Routes == nil {
 		h.Routes, h.Sources = map[api.ServiceID]api.Route{}, map[netip.Addr]wire.Source{}
-		h.Peers, h.Refused = map[api.PeerKey]api.Peer{}, map[wire.Want]wire.Refusal{}
+		h.Peers, h.Refused = map[api.PeerKey]api.Peer{}, map[wire.Subscription]wire.Refusal{}
 		h.subnets, h.of = newSubnets(), map[api.ServiceID]map[netip.Addr]bool{}
 	}
 	changed := map[Key]bool{}
-	for _, k := range r.Gone {
+	for _, k := range r.RemovedRoutes {
 		drop(h, h.Routes, k, changed, RouteOf(k))
 	}
-	for _, k := range r.GoneSources {
+	for _, k := range r.RemovedSources {
 		take(h.of, h.Sources[k].Service, k)
 		drop(h, h.Sources, k, changed, SourceOf(k))
 	}
-	for _, k := range r.GonePeers {
+	for _, k := range r.RemovedPeers {
 		h.subnets.remove(h.Peers[k])
 		drop(h, h.Peers, k, changed, PeerOf(k))
 	}
-	for _, k := range r.Answered {
+	for _, k := range r.RemovedRefusals {
 		drop(h, h.Refused, k, changed, RefusalOf(k, false))
 	}
 	for _, v := range r.Routes {
@@ -63,7 +63,7 @@ func (h *Holder) Take(r wire.Records) []Key {
 		h.subnets.add(h.Peers[v.Key])
 	}
 	for _, v := range r.Refused {
-		set(h, h.Refused, v.Want, v, changed, RefusalOf(v.Want, false))
+		set(h, h.Refused, v.Subscription, v, changed, RefusalOf(v.Subscription, false))
 	}
 	keys := make([]Key, 0, len(changed))
 	for k := range changed {
@@ -75,7 +75,7 @@ func (h *Holder) Take(r wire.Records) []Key {
 
 // TakeAll takes the complete set of resources within a span: what is absent is removed. For
 // consecutive spans, each costs as much as it carries.
-func (h *Holder) TakeAll(r wire.Records, of wire.Span) []Key {
+func (h *Replica) TakeAll(r wire.Records, of wire.Span) []Key {
 	named := make(map[Key]bool, len(r.Routes)+len(r.Sources)+len(r.Peers)+len(r.Refused))
 	for _, v := range r.Routes {
 		named[RouteOf(v.Service)] = true
@@ -87,10 +87,10 @@ func (h *Holder) TakeAll(r wire.Records, of wire.Span) []Key {
 		named[PeerOf(v.Key)] = true
 	}
 	for _, v := range r.Refused {
-		named[RefusalOf(v.Want, false)] = true
+		named[RefusalOf(v.Subscription, false)] = true
 	}
 	if h.run == nil {
-		h.run = NewRun(Key.Name, CompareKeys)
+		h.run = NewCursor(Key.Name, CompareKeys)
 	}
 	h.run.Within(of, h.all, len(named), func(k Key) bool {
 		if !named[k] {
@@ -105,9 +105,9 @@ func (h *Holder) TakeAll(r wire.Records, of wire.Span) []Key {
 }
 
 // all yields what is held.
-func (h *Holder) all(yield func(Key) bool) {
+func (h *Replica) all(yield func(Key) bool) {
 	_ = each(h.Routes, RouteOf, yield) && each(h.Sources, SourceOf, yield) && each(h.Peers, PeerOf, yield) &&
-		each(h.Refused, func(w wire.Want) Key { return RefusalOf(w, false) }, yield)
+		each(h.Refused, func(w wire.Subscription) Key { return RefusalOf(w, false) }, yield)
 }
 
 func each[K comparable, V any](m map[K]V, keyOf func(K) Key, yield func(Key) bool) bool {
@@ -121,7 +121,7 @@ func each[K comparable, V any](m map[K]V, keyOf func(K) Key, yield func(Key) boo
 
 type digester interface{ Digest() api.Digest }
 
-func drop[K comparable, V digester](h *Holder, m map[K]V, k K, changed map[Key]bool, key Key) {
+func drop[K comparable, V digester](h *Replica, m map[K]V, k K, changed map[Key]bool, key Key) {
 	if old, ok := m[k]; ok {
 		h.digest = h.digest.Toggle(old.Digest())
 		delete(m, k)
@@ -129,7 +129,7 @@ func drop[K comparable, V digester](h *Holder, m map[K]V, k K, changed map[Key]b
 	}
 }
 
-func set[K comparable, V digester](h *Holder, m map[K]V, k K, v V, changed map[Key]bool, key Key) {
+func set[K comparable, V digester](h *Replica, m map[K]V, k K, v V, changed map[Key]bool, key Key) {
 	old, ok := m[k]
 	if ok && old.Digest() == v.Digest() {
 		return
@@ -147,7 +147,7 @@ func set[K comparable, V digester](h *Holder, m map[K]V, k K, v V, changed map[K
 // PeerAt returns a node that was sent by itself and has the address in its subnets, or nil.
 // Among several it returns the one with the smallest subnet, then the one that its author
 // updated last.
-func (h *Holder) PeerAt(a netip.Addr) (best *api.Peer) {
+func (h *Replica) PeerAt(a netip.Addr) (best *api.Peer) {
 	for _, k := range h.subnets.at(a) {
 		if p := h.Peers[k]; best == nil || cmp.Or(cmp.Compare(p.Rev, best.Rev), slices.Compare(k[:], best.Key[:])) > 0 {
 			best = &p
@@ -157,6 +157,6 @@ func (h *Holder) PeerAt(a netip.Addr) (best *api.Peer) {
 }
 
 // SourcesOf returns, in order, the addresses of a service.
-func (h *Holder) SourcesOf(id api.ServiceID) []netip.Addr {
+func (h *Replica) SourcesOf(id api.ServiceID) []netip.Addr {
 	return slices.SortedFunc(maps.Keys(h.of[id]), netip.Addr.Compare)
 }

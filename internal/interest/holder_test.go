@@ -37,8 +37,8 @@ func manyRoutes(n int) (all []api.Route) {
 func TestWhatIsHeldIsWhatTheLastWordsSay(t *testing.T) {
 	name := func(n int) api.ServiceID { return api.ServiceID(fmt.Sprintf("acme/a.b.c%02d.d", n)) }
 	rapid.Check(t, func(t *rapid.T) {
-		var h Holder
-		held, refused := map[api.ServiceID]bool{}, map[wire.Want]bool{}
+		var h Replica
+		held, refused := map[api.ServiceID]bool{}, map[wire.Subscription]bool{}
 		some := rapid.SliceOfDistinct(rapid.IntRange(0, 30), rapid.ID[int])
 		for range rapid.IntRange(1, 30).Draw(t, "messages") {
 			var r wire.Records
@@ -46,11 +46,11 @@ func TestWhatIsHeldIsWhatTheLastWordsSay(t *testing.T) {
 				r.Routes = append(r.Routes, api.Route{Service: name(n), Rev: 1})
 			}
 			for _, n := range some.Draw(t, "refused") {
-				r.Refused = append(r.Refused, wire.Refusal{Want: wire.Want{Service: name(n)}})
+				r.Refused = append(r.Refused, wire.Refusal{Subscription: wire.Subscription{Service: name(n)}})
 			}
 			if rapid.Bool().Draw(t, "a change") {
 				for _, n := range some.Draw(t, "gone") {
-					r.Gone = append(r.Gone, name(n))
+					r.RemovedRoutes = append(r.RemovedRoutes, name(n))
 					delete(held, name(n))
 				}
 				h.Take(r)
@@ -58,21 +58,21 @@ func TestWhatIsHeldIsWhatTheLastWordsSay(t *testing.T) {
 				edge := func(label string) string {
 					return rapid.SampledFrom([]string{
 						"", "peer x", "q", wire.RouteName(name(7)), wire.RouteName(name(15)), wire.RouteName(name(22)),
-						wire.RefusalName(wire.Want{Service: name(15)}),
+						wire.RefusalName(wire.Subscription{Service: name(15)}),
 					}).Draw(t, label)
 				}
 				of := wire.Span{After: edge("after"), To: edge("to")}
 				r.Routes = slices.DeleteFunc(r.Routes, func(v api.Route) bool { return !of.Has(wire.RouteName(v.Service)) })
-				r.Refused = slices.DeleteFunc(r.Refused, func(v wire.Refusal) bool { return !of.Has(wire.RefusalName(v.Want)) })
+				r.Refused = slices.DeleteFunc(r.Refused, func(v wire.Refusal) bool { return !of.Has(wire.RefusalName(v.Subscription)) })
 				maps.DeleteFunc(held, func(id api.ServiceID, _ bool) bool { return of.Has(wire.RouteName(id)) })
-				maps.DeleteFunc(refused, func(w wire.Want, _ bool) bool { return of.Has(wire.RefusalName(w)) })
+				maps.DeleteFunc(refused, func(w wire.Subscription, _ bool) bool { return of.Has(wire.RefusalName(w)) })
 				h.TakeAll(r, of)
 			}
 			for _, v := range r.Routes {
 				held[v.Service] = true
 			}
 			for _, v := range r.Refused {
-				refused[v.Want] = true
+				refused[v.Subscription] = true
 			}
 			if !slices.Equal(slices.Sorted(maps.Keys(h.Routes)), slices.Sorted(maps.Keys(held))) || len(h.Refused) != len(refused) {
 				t.Fatalf("it holds %v and %v, should %v and %v", slices.Sorted(maps.Keys(h.Routes)), h.Refused, slices.Sorted(maps.Keys(held)), refused)
@@ -101,16 +101,16 @@ func TestWhatIsFoundIsWhatIsHeld(t *testing.T) {
 	}
 	services := []api.ServiceID{"", "acme/a.b.c.d", "acme/a.b.e.d"}
 	rapid.Check(t, func(t *rapid.T) {
-		var h Holder
+		var h Replica
 		for range rapid.IntRange(1, 30).Draw(t, "messages") {
 			var r wire.Records
 			for range rapid.IntRange(0, 3).Draw(t, "records") {
 				k, a := api.PeerKey{rapid.ByteRange(1, 4).Draw(t, "node")}, rapid.SampledFrom(addrs).Draw(t, "address")
 				switch rev := rapid.Uint64Range(1, 3).Draw(t, "revision"); rapid.IntRange(0, 3).Draw(t, "what") {
 				case 0:
-					r.GonePeers = append(r.GonePeers, k)
+					r.RemovedPeers = append(r.RemovedPeers, k)
 				case 1:
-					r.GoneSources = append(r.GoneSources, a)
+					r.RemovedSources = append(r.RemovedSources, a)
 				case 2:
 					r.Peers = append(r.Peers, api.Peer{Key: k, Rev: rev, Subnets: rapid.SliceOfN(rapid.SampledFrom(subs), 0, 3).Draw(t, "subnets")})
 				default:
@@ -159,7 +159,7 @@ func TestWhatIsFoundIsWhatIsHeld(t *testing.T) {
 // of a service.
 func BenchmarkFound(b *testing.B) {
 	for _, many := range []int{100, 10_000} {
-		var h Holder
+		var h Replica
 		var r wire.Records
 		for i := range many {
 			a := netip.AddrFrom4([4]byte{10, 16 + byte(i>>10), byte(i >> 2), byte(i << 6)})
@@ -182,10 +182,10 @@ func BenchmarkFound(b *testing.B) {
 func TestPartsCostWhatTheyCarry(t *testing.T) {
 	const many = 10_000
 	all := manyRoutes(many)
-	var has Holder
+	var has Replica
 	has.Take(wire.Records{Routes: all})
-	for what, held := range map[string]func() *Holder{
-		"of what it has": func() *Holder { return &has }, "from nothing": func() *Holder { return new(Holder) },
+	for what, held := range map[string]func() *Replica{
+		"of what it has": func() *Replica { return &has }, "from nothing": func() *Replica { return new(Replica) },
 	} {
 		cost := func(each int) float64 {
 			parts, spans := inParts(all, each)
@@ -205,11 +205,11 @@ func TestPartsCostWhatTheyCarry(t *testing.T) {
 		}
 	}
 	// Who never tells the end has nobody remember more than there is.
-	h, parts := Holder{}, 0
+	h, parts := Replica{}, 0
 	for i := range 4 * leastSpare {
 		h.TakeAll(wire.Records{Routes: all[i : i+1]}, wire.Span{To: "route z"})
 		h.Take(wire.Records{Sources: []wire.Source{{Address: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}}})
-		h.Take(wire.Records{GoneSources: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}})
+		h.Take(wire.Records{RemovedSources: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}})
 		parts++
 	}
 	if n := len(h.run.left) + len(h.run.told); len(h.Routes) != 1 || n > 2*leastSpare {
@@ -219,7 +219,7 @@ func TestPartsCostWhatTheyCarry(t *testing.T) {
 
 // BenchmarkTakeAll is told 50,000 routes that it has, part by part.
 func BenchmarkTakeAll(b *testing.B) {
-	var h Holder
+	var h Replica
 	all := manyRoutes(50_000)
 	h.Take(wire.Records{Routes: all})
 	parts, spans := inParts(all, 1000)

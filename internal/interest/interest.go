@@ -7,7 +7,7 @@
 //	if b.Add("n1", want, now.Add(lease)) {
 //		b.Answer("n1", want, interest.RouteOf("acme/shop.prod.web.prod"))
 //	}
-//	changes, _ := b.Flush("n1", wire.PartSize, view)
+//	changes, _ := b.Flush("n1", wire.MaxPart, view)
 package interest
 
 import (
@@ -28,7 +28,7 @@ type Kind uint8
 
 // The types of resources. Nothing is that of the zero Key: a subscription without an answer.
 const (
-	Nothing Kind = iota
+	None Kind = iota
 	Route
 	Source
 	Peer
@@ -54,8 +54,8 @@ func SourceOf(a netip.Addr) Key { return Key{Kind: Source, Address: a} }
 func PeerOf(k api.PeerKey) Key { return Key{Kind: Peer, Peer: k} }
 
 // RefusalOf returns the key of the refusal of a subscription.
-func RefusalOf(w wire.Want, denied bool) Key {
-	return Key{Kind: Refused, Refusal: wire.Refusal{Want: w, Denied: denied}}
+func RefusalOf(w wire.Subscription, denied bool) Key {
+	return Key{Kind: Refused, Refusal: wire.Refusal{Subscription: w, Denied: denied}}
 }
 
 // Name returns the resource's name, by which spans are ordered.
@@ -68,7 +68,7 @@ func (k Key) Name() string {
 	case Peer:
 		return wire.PeerName(k.Peer)
 	case Refused:
-		return wire.RefusalName(k.Refusal.Want)
+		return wire.RefusalName(k.Refusal.Subscription)
 	}
 	return ""
 }
@@ -76,7 +76,7 @@ func (k Key) Name() string {
 // CompareKeys orders keys.
 func CompareKeys(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Service, b.Service), a.Address.Compare(b.Address),
-		slices.Compare(a.Peer[:], b.Peer[:]), CompareWants(a.Refusal.Want, b.Refusal.Want), bit(a.Refusal.Denied)-bit(b.Refusal.Denied))
+		slices.Compare(a.Peer[:], b.Peer[:]), CompareSubscriptions(a.Refusal.Subscription, b.Refusal.Subscription), bit(a.Refusal.Denied)-bit(b.Refusal.Denied))
 }
 
 func bit(is bool) int {
@@ -87,7 +87,7 @@ func bit(is bool) int {
 }
 
 // CompareWants orders wants.
-func CompareWants(a, b wire.Want) int {
+func CompareSubscriptions(a, b wire.Subscription) int {
 	return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Service, b.Service), cmp.Compare(a.For, b.For))
 }
 
@@ -101,62 +101,62 @@ type View interface {
 
 // Ref is one subscription of one subscriber.
 type Ref[S cmp.Ordered] struct {
-	Sub  S
-	Want wire.Want
+	Subscriber   S
+	Subscription wire.Subscription
 }
 
 // Book has the subscriptions of all subscribers and what they hold. Its methods cost what they
 // touch. Subscriptions are indexed by their subject (the Want without For) and by For.
-type Book[S cmp.Ordered] struct {
-	subs     map[S]*sub
-	subjects map[wire.Want]map[Ref[S]]bool
-	callers  map[api.ServiceID]map[Ref[S]]bool
-	holders  map[Key]*holders[S]
-	dirty    map[S]bool
+type Subscriptions[S cmp.Ordered] struct {
+	subs      map[S]*subscriber
+	subjects  map[wire.Subscription]map[Ref[S]]bool
+	callers   map[api.ServiceID]map[Ref[S]]bool
+	resources map[Key]*subscribers[S]
+	dirty     map[S]bool
 }
 
 // holders are the subscribers that hold a resource or will get it.
-type holders[S cmp.Ordered] struct {
+type subscribers[S cmp.Ordered] struct {
 	subs map[S]bool
 	rev  uint64 // as it was told last; 0: it says something new, or was not told
 }
 
-type sub struct {
-	wants   map[wire.Want]*want
-	open    int // wants without an answer
-	held    map[Key]*holding
-	digest  api.Digest // of what it was sent
-	idle    api.Digest // of what of that no want leads to any more
-	changed map[Key]bool
-	used    ordered[Key] // of changed what it holds; some may be told already
-	fresh   ordered[Key] // and what is new to it
-	run     *Run[Key]    // through held, while it is told part by part
+type subscriber struct {
+	subscriptions map[wire.Subscription]*subscription
+	open          int // wants without an answer
+	held          map[Key]*resource
+	digest        api.Digest // of what it was sent
+	idle          api.Digest // of what of that no want leads to any more
+	changed       map[Key]bool
+	used          ordered[Key] // of changed what it holds; some may be told already
+	fresh         ordered[Key] // and what is new to it
+	run           *Cursor[Key] // through held, while it is told part by part
 }
 
-type want struct {
+type subscription struct {
 	until time.Time
 	key   Key
 }
 
 // holding is a resource that a subscription leads to, or that was sent and not yet removed.
-type holding struct {
-	wants int
-	sent  bool
-	said  api.Digest
+type resource struct {
+	subscriptions int
+	sent          bool
+	version       api.Digest
 }
 
 // New makes an empty book.
-func New[S cmp.Ordered]() *Book[S] {
-	return &Book[S]{
-		subs: map[S]*sub{}, subjects: map[wire.Want]map[Ref[S]]bool{}, callers: map[api.ServiceID]map[Ref[S]]bool{},
-		holders: map[Key]*holders[S]{}, dirty: map[S]bool{},
+func New[S cmp.Ordered]() *Subscriptions[S] {
+	return &Subscriptions[S]{
+		subs: map[S]*subscriber{}, subjects: map[wire.Subscription]map[Ref[S]]bool{}, callers: map[api.ServiceID]map[Ref[S]]bool{},
+		resources: map[Key]*subscribers[S]{}, dirty: map[S]bool{},
 	}
 }
 
 // subject returns what a subscription is about. Names are folded to lower case, because
 // resolvers change case.
-func subject(w wire.Want) wire.Want {
-	return wire.Want{Address: w.Address, Service: api.ServiceID(strings.ToLower(string(w.Service)))}
+func subject(w wire.Subscription) wire.Subscription {
+	return wire.Subscription{Address: w.Address, Service: api.ServiceID(strings.ToLower(string(w.Service)))}
 }
 
 // Names finds services by name, ignoring case.
@@ -182,17 +182,17 @@ func (n Names) Find(spelt api.ServiceID) (api.ServiceID, bool) {
 }
 
 // Add adds or renews a subscription until a time, and reports whether it is new.
-func (b *Book[S]) Add(s S, w wire.Want, until time.Time) bool {
+func (b *Subscriptions[S]) Subscribe(s S, w wire.Subscription, until time.Time) bool {
 	u := b.subs[s]
 	if u == nil {
-		u = &sub{wants: map[wire.Want]*want{}, held: map[Key]*holding{}, changed: map[Key]bool{}}
+		u = &subscriber{subscriptions: map[wire.Subscription]*subscription{}, held: map[Key]*resource{}, changed: map[Key]bool{}}
 		b.subs[s] = u
 	}
-	if have := u.wants[w]; have != nil {
+	if have := u.subscriptions[w]; have != nil {
 		have.until = until
 		return false
 	}
-	u.wants[w] = &want{until: until}
+	u.subscriptions[w] = &subscription{until: until}
 	u.open++
 	r := Ref[S]{s, w}
 	put(b.subjects, subject(w), r)
@@ -203,14 +203,14 @@ func (b *Book[S]) Add(s S, w wire.Want, until time.Time) bool {
 }
 
 // Drop removes a subscription, and reports whether it existed.
-func (b *Book[S]) Drop(s S, w wire.Want) bool {
+func (b *Subscriptions[S]) Unsubscribe(s S, w wire.Subscription) bool {
 	u := b.subs[s]
-	if u == nil || u.wants[w] == nil {
+	if u == nil || u.subscriptions[w] == nil {
 		return false
 	}
 	b.Answer(s, w, Key{})
 	u.open--
-	delete(u.wants, w)
+	delete(u.subscriptions, w)
 	r := Ref[S]{s, w}
 	take(b.subjects, subject(w), r)
 	if w.For != "" {
@@ -220,9 +220,9 @@ func (b *Book[S]) Drop(s S, w wire.Want) bool {
 }
 
 // Forget removes the subscriber with all its subscriptions, without sending anything.
-func (b *Book[S]) Forget(s S) {
-	for _, w := range b.Wants(s) {
-		b.Drop(s, w)
+func (b *Subscriptions[S]) Remove(s S) {
+	for _, w := range b.List(s) {
+		b.Unsubscribe(s, w)
 	}
 	if u := b.subs[s]; u != nil {
 		for k := range u.held {
@@ -234,7 +234,7 @@ func (b *Book[S]) Forget(s S) {
 }
 
 // Lost records that the subscriber lost everything that it was sent.
-func (b *Book[S]) Lost(s S) {
+func (b *Subscriptions[S]) Reset(s S) {
 	u := b.subs[s]
 	if u == nil {
 		return
@@ -242,7 +242,7 @@ func (b *Book[S]) Lost(s S) {
 	u.digest, u.idle, u.run = 0, 0, nil
 	u.unchange()
 	for k, h := range u.held {
-		if h.sent = false; h.wants == 0 {
+		if h.sent = false; h.subscriptions == 0 {
 			delete(u.held, k)
 			b.unheld(k, s)
 			continue
@@ -253,7 +253,7 @@ func (b *Book[S]) Lost(s S) {
 }
 
 // Subscribers returns, in order, all that have subscriptions or hold something.
-func (b *Book[S]) Subscribers() []S {
+func (b *Subscriptions[S]) Subscribers() []S {
 	out := make([]S, 0, len(b.subs))
 	for s := range b.subs {
 		out = append(out, s)
@@ -263,41 +263,44 @@ func (b *Book[S]) Subscribers() []S {
 }
 
 // EachWant yields the subscriptions of a subscriber, in no order.
-func (b *Book[S]) EachWant(s S) iter.Seq[wire.Want] {
+func (b *Subscriptions[S]) Each(s S) iter.Seq[wire.Subscription] {
 	u := b.subs[s]
 	if u == nil {
-		return func(func(wire.Want) bool) {}
+		return func(func(wire.Subscription) bool) {}
 	}
-	return maps.Keys(u.wants)
+	return maps.Keys(u.subscriptions)
 }
 
 // Wants returns the subscriptions of a subscriber, in order.
-func (b *Book[S]) Wants(s S) []wire.Want {
+func (b *Subscriptions[S]) List(s S) []wire.Subscription {
 	u := b.subs[s]
 	if u == nil {
 		return nil
 	}
-	out := make([]wire.Want, 0, len(u.wants))
-	for w := range u.wants {
+	out := make([]wire.Subscription, 0, len(u.subscriptions))
+	for w := range u.subscriptions {
 		out = append(out, w)
 	}
-	slices.SortFunc(out, CompareWants)
+	slices.SortFunc(out, CompareSubscriptions)
 	return out
 }
 
 // Has reports whether the subscriber has the subscription.
-func (b *Book[S]) Has(s S, w wire.Want) bool { u := b.subs[s]; return u != nil && u.wants[w] != nil }
+func (b *Subscriptions[S]) Has(s S, w wire.Subscription) bool {
+	u := b.subs[s]
+	return u != nil && u.subscriptions[w] != nil
+}
 
 // Count returns the number of the subscriber's subscriptions.
-func (b *Book[S]) Count(s S) int {
+func (b *Subscriptions[S]) Count(s S) int {
 	if u := b.subs[s]; u != nil {
-		return len(u.wants)
+		return len(u.subscriptions)
 	}
 	return 0
 }
 
 // Open returns the number of the subscriber's subscriptions without an answer.
-func (b *Book[S]) Open(s S) int {
+func (b *Subscriptions[S]) Open(s S) int {
 	if u := b.subs[s]; u != nil {
 		return u.open
 	}
@@ -305,17 +308,17 @@ func (b *Book[S]) Open(s S) int {
 }
 
 // Total returns the number of all subscriptions, and of those without an answer.
-func (b *Book[S]) Total() (wants, open int) {
+func (b *Subscriptions[S]) Total() (wants, open int) {
 	for _, u := range b.subs {
-		wants, open = wants+len(u.wants), open+u.open
+		wants, open = wants+len(u.subscriptions), open+u.open
 	}
 	return wants, open
 }
 
 // Expired returns the subscriptions whose time is over, in order, and when the next one ends.
-func (b *Book[S]) Expired(s S, now time.Time) (over []wire.Want, next time.Time) {
-	for _, w := range b.Wants(s) {
-		switch until := b.subs[s].wants[w].until; {
+func (b *Subscriptions[S]) Expired(s S, now time.Time) (over []wire.Subscription, next time.Time) {
+	for _, w := range b.List(s) {
+		switch until := b.subs[s].subscriptions[w].until; {
 		case !until.After(now):
 			over = append(over, w)
 		case next.IsZero() || until.Before(next):
@@ -326,26 +329,26 @@ func (b *Book[S]) Expired(s S, now time.Time) (over []wire.Want, next time.Time)
 }
 
 // Of returns the subscriptions with the same subject.
-func (b *Book[S]) Of(w wire.Want) []Ref[S] { return refs(b.subjects[subject(w)]) }
+func (b *Subscriptions[S]) Of(w wire.Subscription) []Ref[S] { return refs(b.subjects[subject(w)]) }
 
 // CalledBy returns the subscriptions on behalf of a service.
-func (b *Book[S]) CalledBy(s api.ServiceID) []Ref[S] { return refs(b.callers[s]) }
+func (b *Subscriptions[S]) CalledBy(s api.ServiceID) []Ref[S] { return refs(b.callers[s]) }
 
 // Answer sets what a subscription leads to: a resource, or nothing yet.
-func (b *Book[S]) Answer(s S, w wire.Want, k Key) {
+func (b *Subscriptions[S]) Answer(s S, w wire.Subscription, k Key) {
 	u := b.subs[s]
-	if u == nil || u.wants[w] == nil || u.wants[w].key == k {
+	if u == nil || u.subscriptions[w] == nil || u.subscriptions[w].key == k {
 		return
 	}
-	old := u.wants[w].key
-	u.wants[w].key = k
+	old := u.subscriptions[w].key
+	u.subscriptions[w].key = k
 	if old == (Key{}) {
 		u.open--
 	} else {
 		h := u.held[old]
 		u.count(h)
-		h.wants--
-		if u.count(h); h.wants == 0 {
+		h.subscriptions--
+		if u.count(h); h.subscriptions == 0 {
 			u.change(old)
 			b.dirty[s] = true
 		}
@@ -356,32 +359,32 @@ func (b *Book[S]) Answer(s S, w wire.Want, k Key) {
 	}
 	h := u.held[k]
 	if h == nil {
-		h = &holding{}
+		h = &resource{}
 		u.held[k] = h
-		if b.holders[k] == nil {
-			b.holders[k] = &holders[S]{subs: map[S]bool{}}
+		if b.resources[k] == nil {
+			b.resources[k] = &subscribers[S]{subs: map[S]bool{}}
 		}
-		b.holders[k].subs[s] = true
+		b.resources[k].subs[s] = true
 		u.run.Add(k)
 	}
 	u.count(h)
-	h.wants++
+	h.subscriptions++
 	u.count(h)
 	u.change(k)
 	b.dirty[s] = true
 }
 
 // AnswerOf returns what a subscription leads to.
-func (b *Book[S]) AnswerOf(s S, w wire.Want) Key {
-	if u := b.subs[s]; u != nil && u.wants[w] != nil {
-		return u.wants[w].key
+func (b *Subscriptions[S]) AnswerOf(s S, w wire.Subscription) Key {
+	if u := b.subs[s]; u != nil && u.subscriptions[w] != nil {
+		return u.subscriptions[w].key
 	}
 	return Key{}
 }
 
 // Changed marks a resource as changed, with a new version, for all its holders except know.
-func (b *Book[S]) Changed(k Key, know ...S) {
-	h := b.holders[k]
+func (b *Subscriptions[S]) Changed(k Key, know ...S) {
+	h := b.resources[k]
 	if h == nil {
 		return
 	}
@@ -396,8 +399,8 @@ func (b *Book[S]) Changed(k Key, know ...S) {
 
 // Rev returns the version of a resource. If its content changed, next gives a new one. A
 // resource without holders has version 0.
-func (b *Book[S]) Rev(k Key, next func() uint64) uint64 {
-	h := b.holders[k]
+func (b *Subscriptions[S]) Rev(k Key, next func() uint64) uint64 {
+	h := b.resources[k]
 	if h == nil {
 		return 0
 	}
@@ -408,16 +411,16 @@ func (b *Book[S]) Rev(k Key, next func() uint64) uint64 {
 }
 
 // unheld removes a holder of a resource.
-func (b *Book[S]) unheld(k Key, s S) {
-	if h := b.holders[k]; h != nil {
+func (b *Subscriptions[S]) unheld(k Key, s S) {
+	if h := b.resources[k]; h != nil {
 		if delete(h.subs, s); len(h.subs) == 0 {
-			delete(b.holders, k)
+			delete(b.resources, k)
 		}
 	}
 }
 
 // Dirty returns, in order, the subscribers with changes to send.
-func (b *Book[S]) Dirty() []S {
+func (b *Subscriptions[S]) Dirty() []S {
 	out := make([]S, 0, len(b.dirty))
 	for s := range b.dirty {
 		out = append(out, s)
@@ -428,7 +431,7 @@ func (b *Book[S]) Dirty() []S {
 
 // Held returns the digest of what the subscriber holds after it has taken everything that was
 // flushed.
-func (b *Book[S]) Held(s S) api.Digest {
+func (b *Subscriptions[S]) Held(s S) api.Digest {
 	if u := b.subs[s]; u != nil {
 		return u.digest
 	}
@@ -453,6 +456,8 @@ func refs[S cmp.Ordered](m map[Ref[S]]bool) []Ref[S] {
 	for r := range m {
 		out = append(out, r)
 	}
-	slices.SortFunc(out, func(a, b Ref[S]) int { return cmp.Or(cmp.Compare(a.Sub, b.Sub), CompareWants(a.Want, b.Want)) })
+	slices.SortFunc(out, func(a, b Ref[S]) int {
+		return cmp.Or(cmp.Compare(a.Subscriber, b.Subscriber), CompareSubscriptions(a.Subscription, b.Subscription))
+	})
 	return out
 }

@@ -36,16 +36,16 @@ func (s says) Peer(k api.PeerKey) (api.Peer, bool) {
 
 func TestWantsAreCountedByWhetherTheyAreAnswered(t *testing.T) {
 	b := New[api.NodeID]()
-	web, api1 := wire.Want{Service: "acme/a.b.web.d", For: "acme/a.b.client.d"}, wire.Want{Service: "acme/a.b.api.d", For: "acme/a.b.client.d"}
+	web, api1 := wire.Subscription{Service: "acme/a.b.web.d", For: "acme/a.b.client.d"}, wire.Subscription{Service: "acme/a.b.api.d", For: "acme/a.b.client.d"}
 	until := time.Unix(100, 0)
-	b.Add("n1", web, until)
-	b.Add("n1", api1, until)
-	b.Add("n2", web, until)
+	b.Subscribe("n1", web, until)
+	b.Subscribe("n1", api1, until)
+	b.Subscribe("n2", web, until)
 	b.Answer("n1", web, RouteOf(web.Service))
 	if wants, open := b.Total(); wants != 3 || open != 2 {
 		t.Errorf("%d wants, %d open", wants, open)
 	}
-	b.Forget("n1")
+	b.Remove("n1")
 	if wants, open := b.Total(); wants != 1 || open != 1 {
 		t.Errorf("%d wants, %d open", wants, open)
 	}
@@ -58,26 +58,26 @@ func TestHoldersHoldWhatTheBookSays(t *testing.T) {
 		RouteOf("acme/a.b.c.d"), RouteOf("acme/e.f.g.h"), SourceOf(netip.MustParseAddr("10.16.0.2")), PeerOf(api.PeerKey{1}), {},
 	}
 	subs := []string{"x", "y"}
-	var wants []wire.Want
+	var wants []wire.Subscription
 	for i := range 4 {
-		wants = append(wants, wire.Want{Service: api.ServiceID(fmt.Sprintf("acme/s%d.b.c.d", i)), For: "acme/w.x.y.z"})
+		wants = append(wants, wire.Subscription{Service: api.ServiceID(fmt.Sprintf("acme/s%d.b.c.d", i)), For: "acme/w.x.y.z"})
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		b, view := New[string](), says{}
-		holders := map[string]*Holder{"x": {}, "y": {}}
-		answers := map[string]map[wire.Want]Key{"x": {}, "y": {}}
+		holders := map[string]*Replica{"x": {}, "y": {}}
+		answers := map[string]map[wire.Subscription]Key{"x": {}, "y": {}}
 		for range rapid.IntRange(1, 120).Draw(t, "steps") {
 			s := rapid.SampledFrom(subs).Draw(t, "sub")
 			w := rapid.SampledFrom(wants).Draw(t, "want")
 			switch rapid.IntRange(0, 6).Draw(t, "do") {
 			case 0, 1:
-				if isNew := b.Add(s, w, epoch); isNew != (!has(answers[s], w)) {
+				if isNew := b.Subscribe(s, w, epoch); isNew != (!has(answers[s], w)) {
 					t.Fatalf("new: %v", isNew)
 				} else if isNew {
 					answers[s][w] = Key{}
 				}
 			case 2:
-				if b.Drop(s, w) != has(answers[s], w) {
+				if b.Unsubscribe(s, w) != has(answers[s], w) {
 					t.Fatal("dropped what it had not, or not what it had")
 				}
 				delete(answers[s], w)
@@ -97,12 +97,12 @@ func TestHoldersHoldWhatTheBookSays(t *testing.T) {
 				b.Changed(k)
 			case 5:
 				if rapid.Bool().Draw(t, "restarts") {
-					b.Lost(s)
-					holders[s] = &Holder{}
+					b.Reset(s)
+					holders[s] = &Replica{}
 				}
 			case 6:
-				b.Forget(s)
-				holders[s], answers[s] = &Holder{}, map[wire.Want]Key{}
+				b.Remove(s)
+				holders[s], answers[s] = &Replica{}, map[wire.Subscription]Key{}
 			}
 			counted(t, b, s)
 			for room := rapid.IntRange(1, 2000).Draw(t, "room"); ; {
@@ -110,7 +110,7 @@ func TestHoldersHoldWhatTheBookSays(t *testing.T) {
 				if rapid.IntRange(0, 3).Draw(t, "lost") > 0 {
 					holders[s].Take(told)
 				}
-				if !b.Behind(s) {
+				if !b.Pending(s) {
 					break
 				}
 			}
@@ -134,28 +134,28 @@ func TestHoldersHoldWhatTheBookSays(t *testing.T) {
 		}
 		for _, s := range subs {
 			for _, w := range wants {
-				b.Drop(s, w)
+				b.Unsubscribe(s, w)
 			}
 			b.Flush(s, 1<<20, view)
-			if u := b.subs[s]; u != nil && len(u.wants)+len(u.held)+len(u.changed) > 0 {
-				t.Fatalf("with nothing wanted, %s has %d wants, %d records and %d changes", s, len(u.wants), len(u.held), len(u.changed))
+			if u := b.subs[s]; u != nil && len(u.subscriptions)+len(u.held)+len(u.changed) > 0 {
+				t.Fatalf("with nothing wanted, %s has %d wants, %d records and %d changes", s, len(u.subscriptions), len(u.held), len(u.changed))
 			}
 		}
-		if len(b.holders)+len(b.subjects)+len(b.callers) > 0 {
-			t.Fatalf("with nothing wanted, there are %d records, %d subjects, %d callers", len(b.holders), len(b.subjects), len(b.callers))
+		if len(b.resources)+len(b.subjects)+len(b.callers) > 0 {
+			t.Fatalf("with nothing wanted, there are %d records, %d subjects, %d callers", len(b.resources), len(b.subjects), len(b.callers))
 		}
 	})
 }
 
 // recount tells a subscriber all anew in parts, some of them twice, and some after
 // what changed since: records, and what its wants lead to.
-func recount(t *rapid.T, b *Book[string], s string, h *Holder, answers map[wire.Want]Key, keys []Key, view says) {
-	b.Recount(s)
+func recount(t *rapid.T, b *Subscriptions[string], s string, h *Replica, answers map[wire.Subscription]Key, keys []Key, view says) {
+	b.BeginResync(s)
 	for after := ""; ; {
 		for range rapid.IntRange(0, 2).Draw(t, "changes") {
 			k := rapid.SampledFrom(keys[:4]).Draw(t, "key")
 			if len(answers) > 0 && rapid.Bool().Draw(t, "another answer") {
-				w := rapid.SampledFrom(slices.SortedFunc(maps.Keys(answers), CompareWants)).Draw(t, "want")
+				w := rapid.SampledFrom(slices.SortedFunc(maps.Keys(answers), CompareSubscriptions)).Draw(t, "want")
 				if rapid.IntRange(0, 2).Draw(t, "refuse") == 0 {
 					k = RefusalOf(w, rapid.Bool().Draw(t, "denied"))
 				}
@@ -168,14 +168,14 @@ func recount(t *rapid.T, b *Book[string], s string, h *Holder, answers map[wire.
 			news, _ := b.Flush(s, 1<<20, view)
 			h.Take(news)
 		}
-		all, of, _ := b.Span(s, after, rapid.IntRange(1, 1000).Draw(t, "part"), view)
+		all, of, _ := b.Part(s, after, rapid.IntRange(1, 1000).Draw(t, "part"), view)
 		if rapid.IntRange(0, 3).Draw(t, "part is lost") == 0 {
 			continue
 		}
 		h.TakeAll(all, of)
 		h.TakeAll(all, of)
 		if of.Last() {
-			b.Recounted(s)
+			b.EndResync(s)
 			return
 		}
 		after = of.To
@@ -184,15 +184,15 @@ func recount(t *rapid.T, b *Book[string], s string, h *Holder, answers map[wire.
 
 // counted compares the digests with those of what the subscriber was sent, and of what
 // of that nobody wants.
-func counted(t *rapid.T, b *Book[string], s string) {
+func counted(t *rapid.T, b *Subscriptions[string], s string) {
 	var all, idle api.Digest
 	if u := b.subs[s]; u != nil {
 		for _, h := range u.held {
 			if h.sent {
-				all = all.Toggle(h.said)
+				all = all.Toggle(h.version)
 			}
-			if h.sent && h.wants == 0 {
-				idle = idle.Toggle(h.said)
+			if h.sent && h.subscriptions == 0 {
+				idle = idle.Toggle(h.version)
 			}
 		}
 		if u.digest != all || u.idle != idle {
@@ -203,7 +203,7 @@ func counted(t *rapid.T, b *Book[string], s string) {
 
 func has[K comparable, V any](m map[K]V, k K) bool { _, ok := m[k]; return ok }
 
-func agree(t *rapid.T, h *Holder, answers map[wire.Want]Key, view says) {
+func agree(t *rapid.T, h *Replica, answers map[wire.Subscription]Key, view says) {
 	want := map[Key]bool{}
 	for _, k := range answers {
 		if k.Kind == Refused || view[k] > 0 {
@@ -235,20 +235,20 @@ func agree(t *rapid.T, h *Holder, answers map[wire.Want]Key, view says) {
 
 func TestWantsAreFoundByTheirSubjectInAnyCase(t *testing.T) {
 	b := New[string]()
-	a := wire.Want{Service: "acme/Shop.prod.Web.prod", For: "acme/x.y.z.w"}
-	c := wire.Want{Service: "acme/shop.prod.web.prod", For: "acme/q.y.z.w"}
-	b.Add("n1", a, epoch.Add(time.Minute))
-	b.Add("n2", c, epoch.Add(time.Hour))
-	if got := b.Of(wire.Want{Service: "acme/SHOP.prod.web.prod"}); len(got) != 2 || got[0].Want != a {
+	a := wire.Subscription{Service: "acme/Shop.prod.Web.prod", For: "acme/x.y.z.w"}
+	c := wire.Subscription{Service: "acme/shop.prod.web.prod", For: "acme/q.y.z.w"}
+	b.Subscribe("n1", a, epoch.Add(time.Minute))
+	b.Subscribe("n2", c, epoch.Add(time.Hour))
+	if got := b.Of(wire.Subscription{Service: "acme/SHOP.prod.web.prod"}); len(got) != 2 || got[0].Subscription != a {
 		t.Errorf("%v", got)
 	}
-	if got := b.CalledBy("acme/q.y.z.w"); len(got) != 1 || got[0].Sub != "n2" {
+	if got := b.CalledBy("acme/q.y.z.w"); len(got) != 1 || got[0].Subscriber != "n2" {
 		t.Errorf("%v", got)
 	}
 	if over, next := b.Expired("n1", epoch.Add(time.Minute)); len(over) != 1 || !next.IsZero() {
 		t.Errorf("%v %v", over, next)
 	}
-	b.Add("n1", a, epoch.Add(time.Hour))
+	b.Subscribe("n1", a, epoch.Add(time.Hour))
 	if over, next := b.Expired("n1", epoch.Add(time.Minute)); len(over) != 0 || !next.Equal(epoch.Add(time.Hour)) {
 		t.Errorf("%v %v", over, next)
 	}

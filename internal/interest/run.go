@@ -12,7 +12,7 @@ import (
 // set once for all parts; additions are merged in, and the owner skips what was removed. A
 // part may be repeated. The sender cuts parts with Part, the receiver follows them with
 // Within.
-type Run[T comparable] struct {
+type Cursor[T comparable] struct {
 	name    func(T) string
 	compare func(a, b T) int
 
@@ -29,24 +29,24 @@ type item[T any] struct {
 }
 
 // NewRun makes a run. compare orders elements with the same name.
-func NewRun[T comparable](name func(T) string, compare func(a, b T) int) *Run[T] {
-	return &Run[T]{name: name, compare: compare}
+func NewCursor[T comparable](name func(T) string, compare func(a, b T) int) *Cursor[T] {
+	return &Cursor[T]{name: name, compare: compare}
 }
 
 // Add adds an element. A nil Run ignores it.
-func (r *Run[T]) Add(t T) {
+func (r *Cursor[T]) Add(t T) {
 	if r == nil || !r.begun {
 		return
 	}
 	if r.spare--; r.spare < 0 { // perhaps most of it has gone again
-		*r = *NewRun(r.name, r.compare)
+		*r = *NewCursor(r.name, r.compare)
 		return
 	}
 	r.push(&item[T]{r.name(t), t})
 }
 
 // push adds an element that lies after the beginning of the last part.
-func (r *Run[T]) push(i *item[T]) {
+func (r *Cursor[T]) push(i *item[T]) {
 	if i.name > r.of.After {
 		heap.Push(&r.left, i)
 	}
@@ -55,7 +55,7 @@ func (r *Run[T]) push(i *item[T]) {
 // Part calls tell with the elements after a name, in order, until tell reports that there is
 // no more room, and returns the span that they fill. Elements with the same name stay
 // together. It calls all at the beginning, and when the name is before the last part.
-func (r *Run[T]) Part(after string, all iter.Seq[T], tell func(T) (room bool)) wire.Span {
+func (r *Cursor[T]) Part(after string, all iter.Seq[T], tell func(T) (room bool)) wire.Span {
 	r.stand(after, all)
 	for room := true; len(r.left) > 0; {
 		if !room {
@@ -75,7 +75,7 @@ func (r *Run[T]) Part(after string, all iter.Seq[T], tell func(T) (room bool)) w
 // Within calls stays for the known elements in a span, and drops those for which it returns
 // false. As many as come may be new: they do not count towards the additions that make a new
 // start cheaper.
-func (r *Run[T]) Within(of wire.Span, all iter.Seq[T], come int, stays func(T) bool) {
+func (r *Cursor[T]) Within(of wire.Span, all iter.Seq[T], come int, stays func(T) bool) {
 	r.stand(of.After, all)
 	r.of = of
 	r.spare += come
@@ -89,7 +89,7 @@ func (r *Run[T]) Within(of wire.Span, all iter.Seq[T], come int, stays func(T) b
 }
 
 // stand positions the run after a name, which may be that of the last part.
-func (r *Run[T]) stand(after string, all iter.Seq[T]) {
+func (r *Cursor[T]) stand(after string, all iter.Seq[T]) {
 	if !r.begun || after < r.of.After {
 		r.begin(after, all)
 	}
@@ -100,8 +100,8 @@ func (r *Run[T]) stand(after string, all iter.Seq[T]) {
 	}
 }
 
-func (r *Run[T]) begin(after string, all iter.Seq[T]) {
-	*r = *NewRun(r.name, r.compare)
+func (r *Cursor[T]) begin(after string, all iter.Seq[T]) {
+	*r = *NewCursor(r.name, r.compare)
 	for t := range all {
 		if name := r.name(t); name > after {
 			r.left = append(r.left, &item[T]{name, t})
@@ -115,7 +115,7 @@ func (r *Run[T]) begin(after string, all iter.Seq[T]) {
 const leastSpare = 1000
 
 // next removes and returns the elements with the first name, in order, each once.
-func (r *Run[T]) next() (same []*item[T]) {
+func (r *Cursor[T]) next() (same []*item[T]) {
 	for len(r.left) > 0 && (len(same) == 0 || r.left[0].name == same[0].name) {
 		same = append(same, heap.Pop(&r.left).(*item[T]))
 	}

@@ -18,7 +18,7 @@ import (
 func TestARunTellsWhatThereIsThen(t *testing.T) {
 	name := func(n int) string { return fmt.Sprintf("%03d", n/2) } // two have the same
 	rapid.Check(t, func(t *rapid.T) {
-		r, there := NewRun(name, cmp.Compare[int]), map[int]bool{}
+		r, there := NewCursor(name, cmp.Compare[int]), map[int]bool{}
 		change := func() {
 			n := rapid.IntRange(1, 60).Draw(t, "thing")
 			if there[n] {
@@ -74,7 +74,7 @@ func TestARunTellsWhatThereIsThen(t *testing.T) {
 // than there was.
 func TestARunWalksOnce(t *testing.T) {
 	const many, more = 10_000, 50
-	r, there, walks := NewRun(func(n int) string { return fmt.Sprintf("%09d", n) }, cmp.Compare[int]), map[int]bool{}, 0
+	r, there, walks := NewCursor(func(n int) string { return fmt.Sprintf("%09d", n) }, cmp.Compare[int]), map[int]bool{}, 0
 	all := func(yield func(int) bool) {
 		walks++
 		maps.Keys(there)(yield)
@@ -115,23 +115,23 @@ func BenchmarkTellAll(b *testing.B) {
 	for _, many := range []int{5_000, 50_000} {
 		book, view := New[string](), says{}
 		for i := range many {
-			w := wire.Want{Service: api.ServiceID(fmt.Sprintf("acme/shop.production.service-number-%d.production", i)), For: "acme/shop.production.client.production"}
-			book.Add("x", w, epoch)
+			w := wire.Subscription{Service: api.ServiceID(fmt.Sprintf("acme/shop.production.service-number-%d.production", i)), For: "acme/shop.production.client.production"}
+			book.Subscribe("x", w, epoch)
 			book.Answer("x", w, RouteOf(w.Service))
 			view[RouteOf(w.Service)] = 1
 		}
 		flush := func() (parts int) {
-			book.Lost("x")
-			for more := true; more; more = book.Behind("x") {
-				book.Flush("x", wire.PartSize, view)
+			book.Reset("x")
+			for more := true; more; more = book.Pending("x") {
+				book.Flush("x", wire.MaxPart, view)
 				parts++
 			}
 			return parts
 		}
 		recount := func() (parts int) {
-			book.Recount("x")
+			book.BeginResync("x")
 			for of := (wire.Span{}); ; {
-				_, of, _ = book.Span("x", of.To, wire.PartSize, view)
+				_, of, _ = book.Part("x", of.To, wire.MaxPart, view)
 				if parts++; of.Last() {
 					return parts
 				}

@@ -8,8 +8,8 @@ import (
 // MovesWindow is within what time the moves count that an SLA's violation causes.
 const MovesWindow = time.Hour
 
-// MostMoves is how many of them are remembered, and the most that a budget may be.
-const MostMoves = 60
+// MaxMoves is how many of them are remembered, and the most that a budget may be.
+const MaxMoves = 60
 
 // MergeMoves are the moves of both lists that count at now, each once, the oldest
 // first. What a clock that is a little ahead has stamped counts; what lies further
@@ -20,5 +20,5 @@ func MergeMoves(a, b []time.Time, now time.Time) []time.Time {
 	out = slices.DeleteFunc(out, func(t time.Time) bool { return now.Sub(t) >= MovesWindow || t.Sub(now) > ahead })
 	slices.SortFunc(out, time.Time.Compare)
 	out = slices.CompactFunc(out, time.Time.Equal)
-	return out[max(0, len(out)-MostMoves):]
+	return out[max(0, len(out)-MaxMoves):]
 }

@@ -34,7 +34,7 @@ func TestMergeMoves(t *testing.T) {
 	for i := range 10_000 {
 		many = append(many, now.Add(-time.Duration(i)*time.Millisecond))
 	}
-	if got := MergeMoves(many, nil, now); len(got) != MostMoves || !got[MostMoves-1].Equal(now) {
+	if got := MergeMoves(many, nil, now); len(got) != MaxMoves || !got[MaxMoves-1].Equal(now) {
 		t.Errorf("of many, %d are remembered, the newest %s", len(got), got[len(got)-1])
 	}
 }

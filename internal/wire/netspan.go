@@ -31,7 +31,7 @@ func (s Span) Last() bool { return s.To == "" }
 func PeerName(k api.PeerKey) string { return "peer " + k.String() }
 
 // RefusalName is the name of a want's refusal.
-func RefusalName(w Want) string { return "refusal " + w.text() }
+func RefusalName(w Subscription) string { return "refusal " + w.text() }
 
 // RouteName is the name of a service's route.
 func RouteName(s api.ServiceID) string { return "route " + string(s) }
@@ -43,19 +43,19 @@ func SourceName(a netip.Addr) string { return "source " + a.String() }
 func UsedName(a netip.Addr) string { return "used " + a.String() }
 
 // WantName is the name of a want.
-func WantName(w Want) string { return "want " + w.text() }
+func SubscriptionName(w Subscription) string { return "want " + w.text() }
 
-func (w Want) text() string {
+func (w Subscription) text() string {
 	if w.Address.IsValid() {
 		return w.Address.String() + " " + string(w.Service) + " " + string(w.For)
 	}
 	return " " + string(w.Service) + " " + string(w.For)
 }
 
-// PartSize is about how long the records of one message are at most, in bytes of
+// MaxPart is about how long the records of one message are at most, in bytes of
 // JSON, where a single one is not longer: with what else it says it is one message
 // of a bus.
-const PartSize = 1 << 19
+const MaxPart = 1 << 19
 
 // Volume estimates how long records are that travel together. The zero Volume is
 // of none.
@@ -66,11 +66,11 @@ type Volume struct {
 
 // About what JSON writes of each beside its texts.
 const (
-	routeSize   = 200
-	backendSize = 150
-	peerSize    = 500
-	againSize   = 80
-	wantSize    = 100
+	routeSize        = 200
+	backendSize      = 150
+	peerSize         = 500
+	againSize        = 80
+	subscriptionSize = 100
 )
 
 // Route counts a route in, Source, Peer and Want the like; a removal is a Want of
@@ -113,4 +113,6 @@ func (v *Volume) Peer(p api.Peer) {
 }
 
 // Want counts a want or a refusal in.
-func (v *Volume) Want(w Want) { v.Bytes += wantSize + len(w.Service) + len(w.For) }
+func (v *Volume) Subscription(w Subscription) {
+	v.Bytes += subscriptionSize + len(w.Service) + len(w.For)
+}

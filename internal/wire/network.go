@@ -52,9 +52,9 @@ const (
 	SubnetLast  = 1 // and at its end
 )
 
-// SubnetHolds is how many instances can have addresses of a node's subnet: 61 of a
+// SubnetCapacity is how many instances can have addresses of a node's subnet: 61 of a
 // /26, none of what is no IPv4 prefix or too small.
-func SubnetHolds(p netip.Prefix) int {
+func SubnetCapacity(p netip.Prefix) int {
 	if !p.IsValid() || !p.Addr().Is4() {
 		return 0
 	}
@@ -133,7 +133,7 @@ type Source struct {
 // Exactly one of Address and Service is set. An address may be a semantic one or
 // an instance's, and also the first of a node's subnet, which asks for the peer
 // that has it and needs no For.
-type Want struct {
+type Subscription struct {
 	Address netip.Addr    `json:"address,omitzero"`
 	Service api.ServiceID `json:"service,omitempty"` // of any tenant; by name
 	For     api.ServiceID `json:"for,omitempty"`
@@ -143,7 +143,7 @@ type Want struct {
 // again when that changes; For's access may be why. A want that no Refusal and no
 // record answers is still being asked for.
 type Refusal struct {
-	Want
+	Subscription
 	// Denied says that the service exists and may not be reached, or that For is not
 	// on the node. A service of another tenant that may not be reached does not exist.
 	Denied bool `json:"denied,omitempty"`
@@ -160,7 +160,7 @@ type NetSelf struct {
 }
 
 // NetUp is what a node's netmanager tells its cluster: when something changes,
-// when it is asked (NetDown.WantHeld, WantWhole), and to renew its wants, by naming
+// when it is asked (NetDown.RequestHeld, RequestWhole), and to renew its wants, by naming
 // them again, before NetLease.Interest is over. One that says more than Held is
 // answered, and said again, with a new Seq, until it is (NetDown.Seq). Whole says
 // that Add is all it wants. Held is the digest of all that it holds, the XOR of the
@@ -168,15 +168,15 @@ type NetSelf struct {
 //
 // The cluster takes a Seq once, and asks for a whole NetUp where one is missing.
 type NetUp struct {
-	Boot  uint64     `json:"boot"`
-	Seq   uint64     `json:"seq"` // within a boot, from 1
-	Self  *NetSelf   `json:"self,omitempty"`
-	Whole bool       `json:"whole,omitempty"`
-	Add   []Want     `json:"add,omitempty"`
-	Drop  []Want     `json:"drop,omitempty"`
-	Held  api.Digest `json:"held"`
-	Rev   uint64     `json:"rev"`   // of the last NetDown that was taken in in this boot: what Held is after
-	Lease api.Digest `json:"lease"` // of the lease that it has; 0: none
+	Boot        uint64         `json:"boot"`
+	Seq         uint64         `json:"seq"` // within a boot, from 1
+	Self        *NetSelf       `json:"self,omitempty"`
+	Whole       bool           `json:"whole,omitempty"`
+	Subscribe   []Subscription `json:"add,omitempty"`
+	Unsubscribe []Subscription `json:"drop,omitempty"`
+	Held        api.Digest     `json:"held"`
+	Rev         uint64         `json:"rev"`   // of the last NetDown that was taken in in this boot: what Held is after
+	Lease       api.Digest     `json:"lease"` // of the lease that it has; 0: none
 	// Subnet is the lease's, which a cluster that was restored from an older copy gives
 	// it again.
 	Subnet netip.Prefix `json:"subnet,omitzero"`
@@ -200,23 +200,23 @@ type NetPair struct {
 	Cluster api.ClusterID `json:"cluster,omitempty"`
 	// Least is the least round trip that the kernels saw in the last minutes: what waits
 	// for a busy process, in full queues and for late acknowledgements is none of the
-	// network's. Above 0, at most NetPairRTT.
+	// network's. Above 0, at most MaxNetPairRTT.
 	Least       time.Duration `json:"least_ns"`
 	Connections int           `json:"connections"` // that were looked at, above 0
-	Age         time.Duration `json:"age_ns"`      // since then, less than NetPairFor
+	Age         time.Duration `json:"age_ns"`      // since then, less than MaxNetPairAge
 }
 
 // Bounds of what is said of pairs.
 const (
-	NetPairFor  = 5 * time.Minute // how long one counts
-	NetPairRTT  = time.Minute     // the longest round trip
-	MaxNetPairs = 256             // of one NetUp
+	MaxNetPairAge = 5 * time.Minute // how long one counts
+	MaxNetPairRTT = time.Minute     // the longest round trip
+	MaxNetPairs   = 256             // of one NetUp
 )
 
 // Valid reports whether p can be true, of whomever.
 func (p NetPair) Valid() bool {
-	return p.Local != "" && p.Remote != "" && p.Node != "" && p.Least > 0 && p.Least <= NetPairRTT &&
-		p.Connections > 0 && p.Age >= 0 && p.Age < NetPairFor
+	return p.Local != "" && p.Remote != "" && p.Node != "" && p.Least > 0 && p.Least <= MaxNetPairRTT &&
+		p.Connections > 0 && p.Age >= 0 && p.Age < MaxNetPairAge
 }
 
 // NetLease is a node's part in the overlay network.
@@ -245,7 +245,7 @@ func (l NetLease) Digest() api.Digest {
 // NetDown is what a cluster tells a node's netmanager: the changes of what the
 // node holds, or with Whole all of it, or all of a part of it. What is too much for
 // one message is told in several, the next once the node has said that it has the
-// one before (WantHeld); each is good by itself. A node holds at most one Route per
+// one before (RequestHeld); each is good by itself. A node holds at most one Route per
 // service, one Source per address, one Peer per key (that was sent by itself, not
 // within another record) and one Refusal per want, and it holds each until it is
 // told that it is gone or, if it likes, until it dropped the last want that led
@@ -267,10 +267,10 @@ type NetDown struct {
 	Peers   []api.Peer `json:"peers,omitempty"`
 	Refused []Refusal  `json:"refused,omitempty"`
 
-	Gone        []api.ServiceID `json:"gone,omitempty"` // routes: the service is no more, may not be reached, or is not wanted
-	GoneSources []netip.Addr    `json:"gone_sources,omitempty"`
-	GonePeers   []api.PeerKey   `json:"gone_peers,omitempty"`
-	Answered    []Want          `json:"answered,omitempty"` // refusals that hold no longer
+	RemovedRoutes   []api.ServiceID `json:"gone,omitempty"` // routes: the service is no more, may not be reached, or is not wanted
+	RemovedSources  []netip.Addr    `json:"gone_sources,omitempty"`
+	RemovedPeers    []api.PeerKey   `json:"gone_peers,omitempty"`
+	RemovedRefusals []Subscription  `json:"answered,omitempty"` // refusals that hold no longer
 	// Measure are the few nodes to which the node keeps measuring its round trip, so
 	// that its coordinate is true even while it has no flows; nil: as before, empty:
 	// none. They do not count in Held: NetUp.Measure tells whether they arrived.
@@ -284,10 +284,10 @@ type NetDown struct {
 	// cluster does not know yet all that the wants lead to, after a restart, or has
 	// not told all of it yet.
 	Held api.Digest `json:"held"`
-	// WantHeld asks for a NetUp, for what it says of Held: it acknowledges the message.
-	WantHeld bool `json:"want_held,omitempty"`
-	// WantWhole asks for a whole NetUp.
-	WantWhole bool `json:"want_whole,omitempty"`
+	// RequestHeld asks for a NetUp, for what it says of Held: it acknowledges the message.
+	RequestHeld bool `json:"want_held,omitempty"`
+	// RequestWhole asks for a whole NetUp.
+	RequestWhole bool `json:"want_whole,omitempty"`
 }
 
 // Digest is a fingerprint of s.
@@ -296,7 +296,7 @@ func (s Source) Digest() api.Digest {
 }
 
 // Digest is a fingerprint of w.
-func (w Want) Digest() api.Digest {
+func (w Subscription) Digest() api.Digest {
 	return api.DigestOf("want", w.Address.String(), string(w.Service), string(w.For))
 }
 
@@ -313,29 +313,29 @@ type Records struct {
 	Peers   []api.Peer `json:"peers,omitempty"`
 	Refused []Refusal  `json:"refused,omitempty"`
 
-	Gone        []api.ServiceID `json:"gone,omitempty"`
-	GoneSources []netip.Addr    `json:"gone_sources,omitempty"`
-	GonePeers   []api.PeerKey   `json:"gone_peers,omitempty"`
-	Answered    []Want          `json:"answered,omitempty"`
+	RemovedRoutes   []api.ServiceID `json:"gone,omitempty"`
+	RemovedSources  []netip.Addr    `json:"gone_sources,omitempty"`
+	RemovedPeers    []api.PeerKey   `json:"gone_peers,omitempty"`
+	RemovedRefusals []Subscription  `json:"answered,omitempty"`
 }
 
 // Empty reports whether the records say nothing.
 func (r Records) Empty() bool {
 	return len(r.Routes)+len(r.Sources)+len(r.Peers)+len(r.Refused)+
-		len(r.Gone)+len(r.GoneSources)+len(r.GonePeers)+len(r.Answered) == 0
+		len(r.RemovedRoutes)+len(r.RemovedSources)+len(r.RemovedPeers)+len(r.RemovedRefusals) == 0
 }
 
 // Append adds what more says to what r says.
 func (r *Records) Append(more Records) {
 	r.Routes, r.Sources = append(r.Routes, more.Routes...), append(r.Sources, more.Sources...)
 	r.Peers, r.Refused = append(r.Peers, more.Peers...), append(r.Refused, more.Refused...)
-	r.Gone, r.GoneSources = append(r.Gone, more.Gone...), append(r.GoneSources, more.GoneSources...)
-	r.GonePeers, r.Answered = append(r.GonePeers, more.GonePeers...), append(r.Answered, more.Answered...)
+	r.RemovedRoutes, r.RemovedSources = append(r.RemovedRoutes, more.RemovedRoutes...), append(r.RemovedSources, more.RemovedSources...)
+	r.RemovedPeers, r.RemovedRefusals = append(r.RemovedPeers, more.RemovedPeers...), append(r.RemovedRefusals, more.RemovedRefusals...)
 }
 
 // Removals are what r says is gone, without what it names.
 func (r Records) Removals() Records {
-	return Records{Gone: r.Gone, GoneSources: r.GoneSources, GonePeers: r.GonePeers, Answered: r.Answered}
+	return Records{RemovedRoutes: r.RemovedRoutes, RemovedSources: r.RemovedSources, RemovedPeers: r.RemovedPeers, RemovedRefusals: r.RemovedRefusals}
 }
 
 // ClusterNet is the network's part of a cluster's report: what changed since the
@@ -350,18 +350,18 @@ type ClusterNet struct {
 	Shares  []netip.Prefix `json:"shares,omitempty"` // that it has
 	// Returned are those of Shares that it gives up, for it has use for fewer: it has
 	// nothing of them any more, and says so until the root names them no longer.
-	Returned []netip.Prefix `json:"returned,omitempty"`
-	Wants    []Want         `json:"wants,omitempty"` // that it cannot answer, or not alone
-	Dropped  []Want         `json:"dropped,omitempty"`
+	Returned    []netip.Prefix `json:"returned,omitempty"`
+	Subscribe   []Subscription `json:"wants,omitempty"` // that it cannot answer, or not alone
+	Unsubscribe []Subscription `json:"dropped,omitempty"`
 	Records
 	// InUse, in a whole, are the semantic addresses of the services that it has: a
 	// root that was restored from an older copy gives them to nobody else.
 	InUse []ServiceAddress `json:"in_use,omitempty"`
 	// Wanted and Said are the digests of all its wants and of all its exports.
-	Wanted api.Digest `json:"wanted"`
-	Said   api.Digest `json:"said"`
-	Rev    uint64     `json:"rev"`  // of the last RootNet that was taken in in this life: what Held is after
-	Held   api.Digest `json:"held"` // of all that it has from the root: records, asked wants, shares
+	Subscribed api.Digest `json:"wanted"`
+	Published  api.Digest `json:"said"`
+	Rev        uint64     `json:"rev"`  // of the last RootNet that was taken in in this life: what Held is after
+	Held       api.Digest `json:"held"` // of all that it has from the root: records, asked wants, shares
 }
 
 // ServiceAddress is a semantic address and the service that has it.
@@ -381,11 +381,11 @@ type RootNet struct {
 	Ranges NetRanges      `json:"ranges"`
 	Shares []netip.Prefix `json:"shares,omitempty"` // all, always
 	Records
-	Asked   []Want `json:"asked,omitempty"`    // what it shall export from now on
-	Unasked []Want `json:"unasked,omitempty"`  // what nobody wants any more
-	WantNet bool   `json:"want_net,omitempty"` // asks for a whole ClusterNet
-	// WantHeld asks for a report soon, for what it says of Rev and Held: there is more to tell.
-	WantHeld bool `json:"want_held,omitempty"`
+	Subscribe    []Subscription `json:"asked,omitempty"`    // what it shall export from now on
+	Unsubscribe  []Subscription `json:"unasked,omitempty"`  // what nobody wants any more
+	RequestWhole bool           `json:"want_net,omitempty"` // asks for a whole ClusterNet
+	// RequestHeld asks for a report soon, for what it says of Rev and Held: there is more to tell.
+	RequestHeld bool `json:"want_held,omitempty"`
 }
 
 // ShareDigest is a fingerprint of the ranges and shares, a member of ClusterNet.Held.

@@ -92,8 +92,8 @@ const MaxBrokers = 4
 // Timing is what a cluster tells its nodes about time; all of it is measured on
 // monotonic clocks.
 type Timing struct {
-	Beat  time.Duration `json:"beat"`  // between two signs of life
-	Lease time.Duration `json:"lease"` // from an answered sign of life to the stop of what must not outlive it
+	Heartbeat time.Duration `json:"beat"`  // between two signs of life
+	Lease     time.Duration `json:"lease"` // from an answered sign of life to the stop of what must not outlive it
 }
 
 // Hello opens or resumes the stream of desired state: the cluster has Since
@@ -132,13 +132,13 @@ type Notice struct {
 	Times  int        `json:"times"` // how often it, or the like of it, happened since the notice before
 }
 
-// ReportAck answers a report once it is durable. WantWhole asks for all
+// ReportAck answers a report once it is durable. RequestWhole asks for all
 // observations, because the digests differ.
 type ReportAck struct {
-	Boot      uint64         `json:"boot"`
-	Seq       uint64         `json:"seq"`
-	Gen       api.Generation `json:"gen"` // the root's generation for this cluster
-	WantWhole bool           `json:"want_whole,omitempty"`
+	Boot         uint64         `json:"boot"`
+	Seq          uint64         `json:"seq"`
+	Gen          api.Generation `json:"gen"` // the root's generation for this cluster
+	RequestWhole bool           `json:"want_whole,omitempty"`
 	// Dead is the silence after which the root takes the cluster for lost; 0: not said.
 	// However little changes, it reports several times within that.
 	Dead time.Duration `json:"dead,omitempty"`
@@ -148,14 +148,14 @@ type ReportAck struct {
 // all of them with what the node is. In a whole report an instance that is
 // absent does not exist on the node.
 type NodeReport struct {
-	Node     api.NodeID     `json:"node"`
-	Boot     uint64         `json:"boot"`
-	Seq      uint64         `json:"seq"`
-	Gen      api.Generation `json:"gen"`
-	Whole    bool           `json:"whole,omitempty"`
-	Info     *api.NodeInfo  `json:"info,omitempty"`
-	Observed []api.Observed `json:"observed,omitempty"`
-	Answers  bool           `json:"answers,omitempty"` // the node answers Lease.Answer
+	Node         api.NodeID     `json:"node"`
+	Boot         uint64         `json:"boot"`
+	Seq          uint64         `json:"seq"`
+	Gen          api.Generation `json:"gen"`
+	Whole        bool           `json:"whole,omitempty"`
+	Info         *api.NodeInfo  `json:"info,omitempty"`
+	Observed     []api.Observed `json:"observed,omitempty"`
+	AnswersLease bool           `json:"answers,omitempty"` // the node answers Lease.Answer
 }
 
 // Alive is a node's sign of life: small, because it is most of an idle node's
@@ -174,13 +174,13 @@ type Alive struct {
 // holds an instance that must stop when cut off, or the cluster misses
 // observations. It counts only for a node that holds generation Gen or later.
 type Lease struct {
-	Boot      uint64         `json:"boot"`
-	Seq       uint64         `json:"seq"` // of the sign of life that it answers
-	Gen       api.Generation `json:"gen"`
-	WantWhole bool           `json:"want_whole,omitempty"`
+	Boot         uint64         `json:"boot"`
+	Seq          uint64         `json:"seq"` // of the sign of life that it answers
+	Gen          api.Generation `json:"gen"`
+	RequestWhole bool           `json:"want_whole,omitempty"`
 	// Answer asks for a sign of life at once, whatever the other fields say: the
 	// cluster is about to choose among the nodes that it hears. Nodes of before ignore it.
-	Answer bool `json:"answer,omitempty"`
+	RequestAlive bool `json:"answer,omitempty"`
 }
 
 const aliveVersion = 1

@@ -132,11 +132,11 @@ func TestAFlowToANewAddressBeginsWhileTheDiskIsFull(t *testing.T) {
 		}
 	}
 	remote := netip.MustParseAddr("10.30.0.1")
-	want := wire.Want{Address: remote, For: client}
+	want := wire.Subscription{Address: remote, For: client}
 	s.Core.Post(overlay.Miss{Local: local, Remote: remote})
 	await("the question to the cluster", func(msg any) bool {
 		up, ok := msg.(wire.NetUp)
-		return ok && slices.Contains(up.Add, want)
+		return ok && slices.Contains(up.Subscribe, want)
 	})
 	peer := api.Peer{Key: api.PeerKey{2}, Rev: 2, Subnets: []netip.Prefix{netip.MustParsePrefix("10.16.0.64/26")}}
 	answer := wire.NetDown{Seq: 2, Rev: 2, Peers: []api.Peer{peer}, Routes: wire.RouteList{{

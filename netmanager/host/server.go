@@ -175,7 +175,7 @@ func (s *Server) peersConfirmed(ctx context.Context) error {
 	end := time.Now().Add(confirmTimeout)
 	for {
 		ok := false
-		if err := s.Core.Read(ctx, func(o *overlay.Core) { ok = o.Heeded() }); err != nil || ok || !time.Now().Before(end) {
+		if err := s.Core.Read(ctx, func(o *overlay.Core) { ok = o.NoticesAcked() }); err != nil || ok || !time.Now().Before(end) {
 			return err
 		}
 		select {

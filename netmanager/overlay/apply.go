@@ -104,7 +104,7 @@ func (c *Core) path(p kernelpath.Path) {
 func (c *Core) applyKernel(eff kernelpath.Effects) {
 	for _, o := range eff.Orders {
 		if o.Message != nil {
-			c.emit(ToTunnel, TunnelSay{Key: o.Key, Message: o.Message, Connect: o.Connect})
+			c.emit(ToTunnel, TunnelSend{Key: o.Key, Message: o.Message, Connect: o.Connect})
 		} else if c.peers.MeasureTraffic(c.now, o.Key) {
 			c.emit(ToTunnel, TunnelMeasure{o.Key})
 		}
@@ -142,7 +142,7 @@ func (c *Core) measured(in Measured) {
 	}
 	c.peers.Measured(c.now, in.Key)
 	for _, s := range p.Record.Subnets { // a peer that only the tunnel uses must not become idle
-		if k := (wire.Want{Address: s.Addr()}); c.subs.Has(k) {
+		if k := (wire.Subscription{Address: s.Addr()}); c.subs.Has(k) {
 			c.subs.Use(c.now, k)
 		}
 	}
@@ -182,7 +182,7 @@ func (c *Core) session(k api.PeerKey) {
 		return
 	}
 	if n, ok := c.notices.Session(c.now, k); ok {
-		c.emit(ToTunnel, TunnelTell{k, n})
+		c.emit(ToTunnel, TunnelNotice{k, n})
 	}
 	if k != c.self.Key {
 		c.applyKernel(c.kernel.Session(c.now, k))
@@ -208,7 +208,7 @@ func (c *Core) noticed(in Noticed) {
 	}
 	if changes, ok := c.received.Take(c.now, in.Key, in.Serial, entries); ok {
 		c.applyMarks(changes)
-		c.emitLate(ToTunnel, TunnelHeed{in.Key, in.Serial})
+		c.emitLate(ToTunnel, TunnelNoticeAck{in.Key, in.Serial})
 	}
 }
 
@@ -232,7 +232,7 @@ func (c *Core) applyMarks(changes []notice.Change) {
 
 func (c *Core) sendNotice(n notice.Notice, to []api.PeerKey) {
 	for _, k := range to {
-		c.emit(ToTunnel, TunnelTell{k, n})
+		c.emit(ToTunnel, TunnelNotice{k, n})
 	}
 }
 
@@ -243,6 +243,6 @@ func (c *Core) stray(in Stray) {
 		return
 	}
 	if n, ok := c.notices.Stray(c.now, in.Key, in.Address); ok {
-		c.emit(ToTunnel, TunnelTell{in.Key, n})
+		c.emit(ToTunnel, TunnelNotice{in.Key, n})
 	}
 }

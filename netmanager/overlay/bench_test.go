@@ -15,7 +15,7 @@ import (
 // two backends each, on a hundred nodes.
 func many(b *testing.B, n int) (c *Core, client netip.Addr, answer wire.NetDown) {
 	b.Helper()
-	w := newWorld(b, Config{MaxPending: n})
+	w := newWorld(b, Config{MaxOpen: n})
 	w.step(Link{true})
 	lease := theLease()
 	lease.Ranges.Subnet, lease.Subnet = 24, cidr("10.16.0.0/24")

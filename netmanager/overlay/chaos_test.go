@@ -27,18 +27,18 @@ type cluster struct {
 	gone   map[api.ServiceID]bool
 	boot   uint64
 	seq    uint64
-	wants  map[wire.Want]bool
+	wants  map[wire.Subscription]bool
 	again  bool // ask for a whole NetUp
 }
 
 func newCluster() *cluster {
-	return &cluster{routes: map[api.ServiceID]api.Route{}, wants: map[wire.Want]bool{}, gone: map[api.ServiceID]bool{}}
+	return &cluster{routes: map[api.ServiceID]api.Route{}, wants: map[wire.Subscription]bool{}, gone: map[api.ServiceID]bool{}}
 }
 
 // whole is all that the node's wants lead to.
 func (c *cluster) whole() (d wire.NetDown) {
 	routes, sources, peers := map[api.ServiceID]bool{}, map[netip.Addr]bool{}, map[api.PeerKey]bool{}
-	for _, k := range sorted.Keys(c.wants, func(a, b wire.Want) int {
+	for _, k := range sorted.Keys(c.wants, func(a, b wire.Subscription) int {
 		return a.Address.Compare(b.Address)*4 + compare(string(a.Service+a.For), string(b.Service+b.For))
 	}) {
 		found := false
@@ -71,7 +71,7 @@ func (c *cluster) whole() (d wire.NetDown) {
 			}
 		}
 		if !found {
-			d.Refused = append(d.Refused, wire.Refusal{Want: k})
+			d.Refused = append(d.Refused, wire.Refusal{Subscription: k})
 		}
 	}
 	d.Whole = true
@@ -97,7 +97,7 @@ func (c *cluster) whole() (d wire.NetDown) {
 	c.rev++
 	d.Rev = c.rev
 	d.Lease = theLease()
-	d.WantWhole = c.again
+	d.RequestWhole = c.again
 	return d
 }
 
@@ -128,10 +128,10 @@ func (c *cluster) hear(up wire.NetUp) {
 		clear(c.wants)
 		c.again = false
 	}
-	for _, k := range up.Add {
+	for _, k := range up.Subscribe {
 		c.wants[k] = true
 	}
-	for _, k := range up.Drop {
+	for _, k := range up.Unsubscribe {
 		delete(c.wants, k)
 	}
 }
@@ -162,7 +162,7 @@ func (h *host) notice() notice.Notice {
 func TestAnythingMayHappenOnTheWay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 3))
-		w := newWorld(t, Config{VXLAN: 7001, MaxPending: 8, MaxWants: 30})
+		w := newWorld(t, Config{VXLAN: 7001, MaxOpen: 8, MaxSubscriptions: 30})
 		cl := newCluster()
 		var ups []wire.NetUp
 		var downs []wire.NetDown
@@ -278,7 +278,7 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 				case 0:
 					do(Session{k})
 				case 1:
-					do(Heeded{k, notice.Ack{Serial: w.c.notices.Serial() - uint64(rng.IntN(3))}})
+					do(NoticeAcked{k, notice.Ack{Serial: w.c.notices.Serial() - uint64(rng.IntN(3))}})
 				case 2:
 					do(Agreed{k, agree.Terms{
 						Serial: uint64(rng.IntN(9)), Ack: uint64(rng.IntN(9)), Ways: plane.Ways{Route: rng.IntN(2) == 0, VXLAN: rng.IntN(2) == 0},

@@ -262,8 +262,8 @@ func TestWhoMovesAgreesAnew(t *testing.T) {
 	if said := orders[TunnelTerms](eff); len(said) == 0 || !slices.Equal(said[0].At, []netip.Addr{ip("192.168.1.9")}) {
 		t.Fatalf("%+v", said)
 	}
-	w.answer(wire.NetDown{Gone: []api.ServiceID{svc("web")}})
-	if said := orders[TunnelSay](w.last); len(said) != 2 || said[0].Message.(agree.Terms).Ways != none {
+	w.answer(wire.NetDown{RemovedRoutes: []api.ServiceID{svc("web")}})
+	if said := orders[TunnelSend](w.last); len(said) != 2 || said[0].Message.(agree.Terms).Ways != none {
 		t.Fatalf("who is forgotten is not told: %+v", said)
 	}
 }
@@ -273,7 +273,7 @@ func (w *world) counts(to, from uint64) (probe agree.Probe, ok bool) {
 	w.t.Helper()
 	w.pass(countEvery)
 	eff := w.step(Counted{map[api.PeerKey][2]uint64{key(1): {to, from}}})
-	for _, m := range orders[TunnelSay](eff) {
+	for _, m := range orders[TunnelSend](eff) {
 		if p, is := m.Message.(agree.Probe); is && m.Key == key(1) {
 			return p, true
 		}
@@ -353,11 +353,11 @@ func TestPeersAreToldWhatArrived(t *testing.T) {
 		t.Errorf("%+v", eff.Send)
 	}
 	eff := w.step(Counted{map[api.PeerKey][2]uint64{key(1): {1, 2}}})
-	if got := orders[TunnelSay](eff); len(got) != 1 || got[0].Message != (agree.Arrived{Serial: 7, Bytes: 2}) || got[0].Connect {
+	if got := orders[TunnelSend](eff); len(got) != 1 || got[0].Message != (agree.Arrived{Serial: 7, Bytes: 2}) || got[0].Connect {
 		t.Errorf("%+v", got)
 	}
 	w.step(Probed{key(1), agree.Probe{Serial: 8}})
-	if eff := w.step(Counted{}); len(orders[TunnelSay](eff)) != 0 {
+	if eff := w.step(Counted{}); len(orders[TunnelSend](eff)) != 0 {
 		t.Error("what is not known is told")
 	}
 }
@@ -401,7 +401,7 @@ func TestTwoEndsAlwaysAgree(t *testing.T) {
 				switch m := e.Msg.(type) {
 				case TunnelTerms:
 					in = Agreed{key(byte(i + 1)), m.Terms}
-				case TunnelSay:
+				case TunnelSend:
 					if x, ok := m.Message.(agree.Terms); ok {
 						in = Agreed{key(byte(i + 1)), x}
 					}

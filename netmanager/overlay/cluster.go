@@ -80,7 +80,7 @@ func (c *Core) down(d wire.NetDown) {
 	if current {
 		c.settle(c.subs.Confirm(c.now, d.Seq))
 	}
-	c.subs.Requested(d.WantHeld, d.WantWhole)
+	c.subs.Requested(d.RequestHeld, d.RequestWhole)
 	if current {
 		c.subs.Compare(c.now, c.held(), d.Held, d.Seq)
 	}
@@ -128,13 +128,13 @@ func (c *Core) records(d wire.NetDown) {
 	if d.Whole {
 		absent = c.absent(d)
 	}
-	for _, id := range d.Gone {
+	for _, id := range d.RemovedRoutes {
 		c.applyServices(c.services.UnsetRoute(id, true))
 	}
-	for _, a := range d.GoneSources {
+	for _, a := range d.RemovedSources {
 		c.applyServices(c.services.UnsetSource(a))
 	}
-	for _, k := range d.GonePeers {
+	for _, k := range d.RemovedPeers {
 		c.applyPeers(c.peers.Unset(k))
 	}
 	for _, p := range d.Peers {
@@ -169,7 +169,7 @@ func (c *Core) records(d wire.NetDown) {
 		case interest.Peer:
 			c.applyPeers(c.peers.Unset(k.Peer))
 		case interest.Refused:
-			c.subs.SetRefusal(c.now, k.Refusal.Want, nil)
+			c.subs.SetRefusal(c.now, k.Refusal.Subscription, nil)
 		}
 	}
 	if d.Whole && d.Of.Last() { // a later part may answer what was refused before an earlier one
@@ -177,11 +177,11 @@ func (c *Core) records(d wire.NetDown) {
 			c.settle(c.subs.Of(id))
 		}
 	}
-	for _, k := range d.Answered {
+	for _, k := range d.RemovedRefusals {
 		c.setRefusal(k, nil)
 	}
 	for _, r := range d.Refused {
-		c.setRefusal(r.Want, &r)
+		c.setRefusal(r.Subscription, &r)
 	}
 }
 
@@ -200,11 +200,11 @@ func (c *Core) added(isNew bool, k interest.Key) {
 	}
 }
 
-func (c *Core) setRefusal(k wire.Want, r *wire.Refusal) {
+func (c *Core) setRefusal(k wire.Subscription, r *wire.Refusal) {
 	ok, first := c.subs.SetRefusal(c.now, k, r)
 	c.added(first, interest.RefusalOf(k, false))
 	if ok {
-		c.settle([]wire.Want{k})
+		c.settle([]wire.Subscription{k})
 		c.settle(c.subs.Spellings(k))
 	}
 }
@@ -223,10 +223,10 @@ func (c *Core) absent(d wire.NetDown) (gone []interest.Key) {
 		named[interest.PeerOf(p.Key)] = true
 	}
 	for _, r := range d.Refused {
-		named[interest.RefusalOf(r.Want, false)] = true
+		named[interest.RefusalOf(r.Subscription, false)] = true
 	}
 	if c.run == nil {
-		c.run = interest.NewRun(interest.Key.Name, interest.CompareKeys)
+		c.run = interest.NewCursor(interest.Key.Name, interest.CompareKeys)
 	}
 	c.run.Within(d.Of, c.heldRecords, len(named), func(k interest.Key) bool {
 		if !named[k] {
@@ -247,7 +247,7 @@ func (c *Core) report() {
 		return
 	}
 	up := wire.NetUp{
-		Boot: c.boot, Seq: msg.Seq, Held: c.held(), Rev: msg.Rev, Whole: msg.Whole, Add: msg.Add, Drop: msg.Drop,
+		Boot: c.boot, Seq: msg.Seq, Held: c.held(), Rev: msg.Rev, Whole: msg.Whole, Subscribe: msg.Add, Unsubscribe: msg.Drop,
 		Measure: c.measure.Digest().Toggle(c.roundTrips.Digest()), Between: c.roundTrips.Report(c.now, msg.Resync),
 	}
 	if c.lease != nil {

@@ -60,12 +60,12 @@ type Config struct {
 	// Closed and Open are plane.Node's.
 	Closed, Open []netip.Prefix
 
-	Quarantine time.Duration // of freed addresses: 2 min
-	Idle       time.Duration // after which an unused subscription is dropped: 5 min
-	Negative   time.Duration // for which a refusal is valid without asking again: 5 s
-	Poll       time.Duration // between two polls of the plane's counters: 60 s
-	MaxWants   int           // subscriptions in all: 16,000, which fit one message with names of the maximum length
-	MaxPending int           // open subscriptions of one service: 256
+	Quarantine       time.Duration // of freed addresses: 2 min
+	Idle             time.Duration // after which an unused subscription is dropped: 5 min
+	Negative         time.Duration // for which a refusal is valid without asking again: 5 s
+	Poll             time.Duration // between two polls of the plane's counters: 60 s
+	MaxSubscriptions int           // subscriptions in all: 16,000, which fit one message with names of the maximum length
+	MaxOpen          int           // open subscriptions of one service: 256
 }
 
 func (c Config) withDefaults() Config {
@@ -77,8 +77,8 @@ func (c Config) withDefaults() Config {
 	c.Idle = cmp.Or(c.Idle, 5*time.Minute)
 	c.Negative = cmp.Or(c.Negative, 5*time.Second)
 	c.Poll = cmp.Or(c.Poll, time.Minute)
-	c.MaxWants = cmp.Or(c.MaxWants, 16000)
-	c.MaxPending = cmp.Or(c.MaxPending, 256)
+	c.MaxSubscriptions = cmp.Or(c.MaxSubscriptions, 16000)
+	c.MaxOpen = cmp.Or(c.MaxOpen, 256)
 	return c
 }
 
@@ -90,9 +90,9 @@ const answerTime = 700 * time.Millisecond
 type Core struct {
 	view
 	table   *table.Table
-	retries step.Timers[netip.Addr]     // instances that began to drain
-	run     *interest.Run[interest.Key] // through the held records, while the cluster sends all of them in parts
-	journal step.Journal                // of the kinds meta and lease
+	retries step.Timers[netip.Addr]        // instances that began to drain
+	run     *interest.Cursor[interest.Key] // through the held records, while the cluster sends all of them in parts
+	journal step.Journal                   // of the kinds meta and lease
 	send    []wire.Envelope
 	late    []wire.Envelope // after the plane's change
 }
@@ -106,7 +106,7 @@ func New(cfg Config) *Core {
 			endpoints: endpoints.New(cfg.Quarantine),
 			services:  services.New(),
 			subs: subscriptions.New(subscriptions.Config{
-				Idle: cfg.Idle, Negative: cfg.Negative, Poll: cfg.Poll, Quarantine: cfg.Quarantine, Max: cfg.MaxWants, MaxOpen: cfg.MaxPending,
+				Idle: cfg.Idle, Negative: cfg.Negative, Poll: cfg.Poll, Quarantine: cfg.Quarantine, Max: cfg.MaxSubscriptions, MaxOpen: cfg.MaxOpen,
 			}),
 			balance:    balance.New(),
 			peers:      peers.New(),

@@ -140,8 +140,8 @@ func TestAnotherLeaseKeepsWhatIsAttached(t *testing.T) {
 func TestAFirstPacketAsksAndIsReleased(t *testing.T) {
 	w, client := ready(t)
 	eff := w.step(Miss{Local: client, Remote: vip(1)})
-	want := wire.Want{Address: vip(1), For: svc("client")}
-	if ups := said(eff); len(ups) != 1 || !slices.Equal(ups[0].Add, []wire.Want{want}) {
+	want := wire.Subscription{Address: vip(1), For: svc("client")}
+	if ups := said(eff); len(ups) != 1 || !slices.Equal(ups[0].Subscribe, []wire.Subscription{want}) {
 		t.Fatalf("%+v", eff.Send)
 	}
 	if eff := w.step(Miss{Local: client, Remote: vip(1)}); len(said(eff)) > 0 { // single flight
@@ -191,9 +191,9 @@ func TestALostQuestionIsAskedAgainEverMoreSlowly(t *testing.T) {
 
 func TestARefusalAnswersForAWhileAndTheWantStays(t *testing.T) {
 	w, client := ready(t)
-	want := wire.Want{Address: vip(1), For: svc("client")}
+	want := wire.Subscription{Address: vip(1), For: svc("client")}
 	w.step(Miss{Local: client, Remote: vip(1)})
-	eff := w.answer(wire.NetDown{Refused: []wire.Refusal{{Want: want}}})
+	eff := w.answer(wire.NetDown{Refused: []wire.Refusal{{Subscription: want}}})
 	if got := orders[Refuse](eff); len(got) != 1 || got[0] != (Refuse{Local: client, Remote: vip(1)}) {
 		t.Fatalf("%+v", eff.Send)
 	}
@@ -210,7 +210,7 @@ func TestARefusalAnswersForAWhileAndTheWantStays(t *testing.T) {
 	}
 	w.checkBooks()
 	w.pass(3 * time.Minute)
-	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}, Answered: []wire.Want{want}}) // it comes to be
+	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}, RemovedRefusals: []wire.Subscription{want}}) // it comes to be
 	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 " {
 		t.Fatal(got)
 	}
@@ -276,7 +276,7 @@ func TestAFloodOfUnknownDestinationsIsBounded(t *testing.T) {
 		eff := w.step(Miss{Local: client, Remote: netip.AddrFrom4([4]byte{10, 30, byte(n >> 8), byte(n)})})
 		for _, up := range said(eff) {
 			ups++
-			adds += len(up.Add)
+			adds += len(up.Subscribe)
 		}
 	}
 	if w.c.subs.Len() > 260 || len(w.docs) > 20 {
@@ -293,7 +293,7 @@ func TestAFloodOfUnknownDestinationsIsBounded(t *testing.T) {
 }
 
 func TestWhoHasTheMostWantsMakesRoom(t *testing.T) {
-	w := newWorld(t, Config{MaxWants: 40, MaxPending: 100})
+	w := newWorld(t, Config{MaxSubscriptions: 40, MaxOpen: 100})
 	w.step(Link{true})
 	w.step(Down{wire.NetDown{Rev: 1, Lease: theLease()}})
 	var at [2]netip.Addr
@@ -348,7 +348,7 @@ func TestADeadBackendsFlowsEndAndASilentPeerIsAvoided(t *testing.T) {
 	if ch := orders[plane.Change](eff); len(ch) != 1 || !slices.Equal(ch[0].End, []netip.Addr{instanceAt(1, 1), instanceAt(2, 1)}) {
 		t.Fatalf("%+v", ch)
 	}
-	eff = w.answer(wire.NetDown{Gone: []api.ServiceID{svc("web")}})
+	eff = w.answer(wire.NetDown{RemovedRoutes: []api.ServiceID{svc("web")}})
 	if ch := orders[plane.Change](eff); len(ch) != 1 || len(ch[0].End) != 2 || w.backendsOf(vip(1)) != "none" {
 		t.Fatalf("%+v", ch)
 	}
@@ -463,7 +463,7 @@ func TestAnUnknownSourceIsAskedFor(t *testing.T) {
 	w, client := ready(t)
 	remote := instanceAt(4, 9)
 	eff := w.step(Miss{Local: client, Remote: w.c.lease.Ranges.Twin(remote)})
-	if ups := said(eff); len(ups) != 1 || ups[0].Add[0] != (wire.Want{Address: remote, For: svc("client")}) {
+	if ups := said(eff); len(ups) != 1 || ups[0].Subscribe[0] != (wire.Subscription{Address: remote, For: svc("client")}) {
 		t.Fatalf("%+v", eff.Send)
 	}
 	src := wire.Source{Address: remote, Rev: 1, Service: svc("caller"), Peer: peerRecord(4, 1)}
@@ -472,7 +472,7 @@ func TestAnUnknownSourceIsAskedFor(t *testing.T) {
 		t.Fatalf("%+v", eff.Send)
 	}
 	w.checkBooks()
-	w.answer(wire.NetDown{GoneSources: []netip.Addr{remote}})
+	w.answer(wire.NetDown{RemovedSources: []netip.Addr{remote}})
 	if len(w.plane.Sources)+len(w.plane.Peers)+len(w.tunnel) > 0 {
 		t.Fatalf("%+v", w.plane)
 	}
@@ -482,7 +482,7 @@ func TestAnUnknownSourceIsAskedFor(t *testing.T) {
 func TestAStrangersHandshakeAsksForItsSubnet(t *testing.T) {
 	w, _ := ready(t)
 	eff := w.step(PeerUnknown{Key: key(7), Claim: instanceAt(7, 5)})
-	if ups := said(eff); len(ups) != 1 || ups[0].Add[0] != (wire.Want{Address: instanceAt(7, 0)}) {
+	if ups := said(eff); len(ups) != 1 || ups[0].Subscribe[0] != (wire.Subscription{Address: instanceAt(7, 0)}) {
 		t.Fatalf("%+v", eff.Send)
 	}
 	eff = w.answer(wire.NetDown{Peers: []api.Peer{peerRecord(7, 1)}})
@@ -521,7 +521,7 @@ func TestAThousandNeighboursAreMetAtOnceAndStrangersAreNot(t *testing.T) {
 		if len(said(w.step(Miss{Local: client, Remote: nobody}))) > 0 {
 			asked++
 		}
-		w.answer(wire.NetDown{Refused: []wire.Refusal{{Want: wire.Want{Address: nobody, For: attachOf("client", 0, 1).Instance.Service()}}}})
+		w.answer(wire.NetDown{Refused: []wire.Refusal{{Subscription: wire.Subscription{Address: nobody, For: attachOf("client", 0, 1).Instance.Service()}}}})
 	}
 	if asked > subscriptions.Burst {
 		t.Fatalf("%d questions that led nowhere", asked)
@@ -535,10 +535,10 @@ func TestNobodyWaitsForANameThatWasRefusedBefore(t *testing.T) {
 	const name = "example.com.treeline."
 	eff := w.step(Query{Local: client, Name: name})
 	ups := said(eff)
-	if len(ups) != 1 || len(ups[0].Add) != 1 || len(orders[Answered](eff)) > 0 {
+	if len(ups) != 1 || len(ups[0].Subscribe) != 1 || len(orders[Answered](eff)) > 0 {
 		t.Fatalf("%+v", eff.Send)
 	}
-	w.answer(wire.NetDown{Refused: []wire.Refusal{{Want: ups[0].Add[0]}}})
+	w.answer(wire.NetDown{Refused: []wire.Refusal{{Subscription: ups[0].Subscribe[0]}}})
 	w.pass(time.Minute)
 	eff = w.step(Query{Local: client, Name: name})
 	if a := w.c.Lookup(client, name); len(said(eff)) != 1 || len(orders[Answered](eff)) != 1 || !a.Known || a.Found {
@@ -706,7 +706,7 @@ func TestWantsMoveToWhoeverStillUsesThem(t *testing.T) {
 		t.Fatal(got)
 	}
 	up := said(eff)
-	if len(up) != 1 || up[0].Add[0].For != svc("other") || up[0].Drop[0].For != svc("client") {
+	if len(up) != 1 || up[0].Subscribe[0].For != svc("other") || up[0].Unsubscribe[0].For != svc("client") {
 		t.Fatalf("%+v", up)
 	}
 	w.step(Link{false})
@@ -738,7 +738,7 @@ func TestOneMessageMayEndAServiceAndBeginAnotherInItsPlace(t *testing.T) {
 	w.at(1, "192.168.1.11")
 	w.agrees(1, plane.Ways{Route: true})
 	again := route("api", 2, 1, 1) // on the same node, with the same addresses
-	eff := w.answer(wire.NetDown{Gone: []api.ServiceID{svc("web")}, Routes: []api.Route{again}})
+	eff := w.answer(wire.NetDown{RemovedRoutes: []api.ServiceID{svc("web")}, Routes: []api.Route{again}})
 	if p := w.plane.Peers[key(1)]; p.Path != api.PathRoute || len(orders[TunnelDrop](eff)) > 0 {
 		t.Fatalf("the way to the node was lost: %+v", p)
 	}
@@ -747,7 +747,7 @@ func TestOneMessageMayEndAServiceAndBeginAnotherInItsPlace(t *testing.T) {
 	}
 	w.checkBooks()
 	again.Rev = 3
-	w.answer(wire.NetDown{Gone: []api.ServiceID{svc("api")}, Routes: []api.Route{again}}) // gone, and here again
+	w.answer(wire.NetDown{RemovedRoutes: []api.ServiceID{svc("api")}, Routes: []api.Route{again}}) // gone, and here again
 	if w.backendsOf(vip(1)) == "none" {
 		t.Fatal("what came was taken away with what went")
 	}

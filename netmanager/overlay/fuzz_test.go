@@ -21,9 +21,9 @@ func FuzzDown(f *testing.F) {
 		{},
 		{Routes: []api.Route{r}, Whole: true},
 		{Lease: theLease(), Sources: []wire.Source{{Address: instanceAt(4, 9), Rev: 1, Service: svc("caller"), Peer: peerRecord(4, 1)}}},
-		{Peers: []api.Peer{peerRecord(1, 1), peerRecord(7, 1)}, Gone: []api.ServiceID{svc("web")}, GonePeers: []api.PeerKey{key(1)}},
-		{Refused: []wire.Refusal{{Want: wire.Want{Address: vip(1), For: svc("client")}, Denied: true}}, Held: 4711},
-		{Answered: []wire.Want{{Address: vip(1), For: svc("client")}}, GoneSources: []netip.Addr{instanceAt(4, 9)}, WantWhole: true, WantHeld: true},
+		{Peers: []api.Peer{peerRecord(1, 1), peerRecord(7, 1)}, RemovedRoutes: []api.ServiceID{svc("web")}, RemovedPeers: []api.PeerKey{key(1)}},
+		{Refused: []wire.Refusal{{Subscription: wire.Subscription{Address: vip(1), For: svc("client")}, Denied: true}}, Held: 4711},
+		{RemovedRefusals: []wire.Subscription{{Address: vip(1), For: svc("client")}}, RemovedSources: []netip.Addr{instanceAt(4, 9)}, RequestWhole: true, RequestHeld: true},
 	} {
 		b, err := json.Marshal(d)
 		if err != nil {

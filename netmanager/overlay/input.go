@@ -93,8 +93,8 @@ type (
 		Key api.PeerKey
 		notice.Notice
 	}
-	// Heeded is a peer's confirmation of a notice.
-	Heeded struct {
+	// NoticeAcked is a peer's confirmation of a notice.
+	NoticeAcked struct {
 		Key api.PeerKey
 		notice.Ack
 	}
@@ -220,7 +220,7 @@ func (in Noticed) apply(c *Core) error {
 	return nil
 }
 
-func (in Heeded) apply(c *Core) error {
+func (in NoticeAcked) apply(c *Core) error {
 	if c.peers.Has(in.Key) {
 		c.notices.Confirm(in.Key, in.Serial)
 	}

@@ -106,7 +106,7 @@ func (c *Core) restore(d store.Doc) (err error) {
 			c.applyServices(c.services.RestoreSource(s))
 		}
 	case subscriptions.Kind:
-		return c.subs.Restore(d, func(k wire.Want) bool { return k.For == "" || c.endpoints.Count(k.For) > 0 })
+		return c.subs.Restore(d, func(k wire.Subscription) bool { return k.For == "" || c.endpoints.Count(k.For) > 0 })
 	case kernelpath.Kind:
 		k, known := c.peers.Named(d.Key)
 		return c.kernel.Restore(d, k, known)

@@ -14,7 +14,7 @@ import (
 
 // TestAllWantsAreOneMessage: as many as there can be, of the longest names.
 func TestAllWantsAreOneMessage(t *testing.T) {
-	w := newWorld(t, Config{MaxPending: 1 << 20})
+	w := newWorld(t, Config{MaxOpen: 1 << 20})
 	w.step(Link{true})
 	w.step(Down{wire.NetDown{Rev: 1, Lease: theLease()}})
 	tenant, name := api.Tenant(strings.Repeat("/"+strings.Repeat("x", 30), 8)[1:]), strings.Repeat("N", 30)
@@ -22,13 +22,13 @@ func TestAllWantsAreOneMessage(t *testing.T) {
 	if !api.ValidTenant(tenant) || api.ValidTenant(tenant+"x") || !api.ValidName(name) || api.ValidName(name+"N") {
 		t.Fatal("these are not the longest names")
 	}
-	for n := range w.c.cfg.MaxWants + 10 {
-		w.c.subscribe(wire.Want{Service: tenant.App(name, name).Service(name, fmt.Sprintf("%030d", n)), For: caller}, netip.Addr{})
+	for n := range w.c.cfg.MaxSubscriptions + 10 {
+		w.c.subscribe(wire.Subscription{Service: tenant.App(name, name).Service(name, fmt.Sprintf("%030d", n)), For: caller}, netip.Addr{})
 	}
 	w.c.subs.Requested(false, true)
 	ups := said(w.step(Tick{}))
-	if len(ups) != 1 || len(ups[0].Add) != w.c.cfg.MaxWants {
-		t.Fatalf("%d messages, of %d wants", len(ups), len(ups[0].Add))
+	if len(ups) != 1 || len(ups[0].Subscribe) != w.c.cfg.MaxSubscriptions {
+		t.Fatalf("%d messages, of %d wants", len(ups), len(ups[0].Subscribe))
 	}
 	text, err := json.Marshal(ups[0])
 	if err != nil || len(text) > parts.Max-1<<18 { // the rest is for what else it says: MaxNetPairs are the most of that
@@ -39,7 +39,7 @@ func TestAllWantsAreOneMessage(t *testing.T) {
 // TestWhatChangesUnheardIsBounded lets wants come and go while the cluster is away.
 func TestWhatChangesUnheardIsBounded(t *testing.T) {
 	const most = 40
-	w := newWorld(t, Config{MaxWants: most, MaxPending: 10})
+	w := newWorld(t, Config{MaxSubscriptions: most, MaxOpen: 10})
 	w.step(Link{true})
 	w.step(Down{wire.NetDown{Rev: 1, Lease: theLease()}})
 	w.step(attachOf("client", 0, 1))
@@ -53,7 +53,7 @@ func TestWhatChangesUnheardIsBounded(t *testing.T) {
 		}
 	}
 	ups := said(w.step(Link{true}))
-	if len(ups) != 1 || !ups[0].Whole || len(ups[0].Add) != w.c.subs.Len() || len(ups[0].Drop) > 0 {
+	if len(ups) != 1 || !ups[0].Whole || len(ups[0].Subscribe) != w.c.subs.Len() || len(ups[0].Unsubscribe) > 0 {
 		t.Errorf("said %+v, with %d wants", ups, w.c.subs.Len())
 	}
 	w.checkBooks()

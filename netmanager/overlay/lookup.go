@@ -119,7 +119,7 @@ func (v *view) lookup(asker api.ServiceID, name string) Answer {
 
 // serving returns the service with instances on this node that serves a subscription
 // by name until the cluster answers.
-func (v *view) serving(k wire.Want) (api.ServiceID, bool) {
+func (v *view) serving(k wire.Subscription) (api.ServiceID, bool) {
 	id, ok := v.services.ByName(k.Service)
 	return id, ok && v.endpoints.Count(id) > 0 && v.services.MayCall(k.For, id)
 }

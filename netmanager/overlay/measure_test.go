@@ -77,7 +77,7 @@ func TestTheClusterSeesWhatIsMeasured(t *testing.T) {
 	w, _ := ready(t)
 	said := func() api.Digest {
 		t.Helper()
-		ups := said(w.answer(wire.NetDown{WantHeld: true}))
+		ups := said(w.answer(wire.NetDown{RequestHeld: true}))
 		if len(ups) != 1 {
 			t.Fatalf("%d answers", len(ups))
 		}

@@ -39,7 +39,7 @@ func (w *world) use(d time.Duration) {
 
 // tellings are who is told what, as one line each.
 func tellings(eff step.Effects) (out []string) {
-	for _, m := range orders[TunnelTell](eff) {
+	for _, m := range orders[TunnelNotice](eff) {
 		line := fmt.Sprintf("%d:", m.Key[31])
 		for _, x := range m.Entries {
 			of := "?"
@@ -57,7 +57,7 @@ func tellings(eff step.Effects) (out []string) {
 
 func serial(t *testing.T, eff step.Effects) uint64 {
 	t.Helper()
-	all := orders[TunnelTell](eff)
+	all := orders[TunnelNotice](eff)
 	if len(all) == 0 {
 		t.Fatal("nobody is told")
 	}
@@ -105,9 +105,9 @@ func TestPeersAreToldWhoLeavesUntilTheyConfirm(t *testing.T) {
 	if eff := w.step(Drain{web.Key}); len(tellings(eff)) > 0 {
 		t.Errorf("%q is no news", tellings(eff))
 	}
-	w.step(Heeded{key(1), notice.Ack{Serial: first}})
-	w.step(Heeded{key(2), notice.Ack{Serial: first + 1}}) // never told
-	if w.c.Heeded() {
+	w.step(NoticeAcked{key(1), notice.Ack{Serial: first}})
+	w.step(NoticeAcked{key(2), notice.Ack{Serial: first + 1}}) // never told
+	if w.c.NoticesAcked() {
 		t.Error("one has not confirmed")
 	}
 	n := 0
@@ -122,18 +122,18 @@ func TestPeersAreToldWhoLeavesUntilTheyConfirm(t *testing.T) {
 	if n != notice.Tries-1 {
 		t.Errorf("%d repetitions", n)
 	}
-	if !w.c.Heeded() {
+	if !w.c.NoticesAcked() {
 		t.Error("who does not answer is waited for")
 	}
 	eff = w.step(Detach{web.Key})
 	if got, want := tellings(eff), []string{"1: 10.16.0.3@7 is 2", "2: 10.16.0.3@7 is 2"}; !slices.Equal(got, want) || serial(t, eff) <= first {
 		t.Errorf("%q, %d after %d", got, serial(t, eff), first)
 	}
-	if w.c.Heeded() {
+	if w.c.NoticesAcked() {
 		t.Error("who confirmed before does not count")
 	}
-	w.step(Heeded{key(1), notice.Ack{Serial: serial(t, eff)}})
-	if !w.c.Heeded() {
+	w.step(NoticeAcked{key(1), notice.Ack{Serial: serial(t, eff)}})
+	if !w.c.NoticesAcked() {
 		t.Error("all that answer have confirmed")
 	}
 	last := serial(t, eff)
@@ -178,7 +178,7 @@ func TestAHostsWordOutlivesOlderRecords(t *testing.T) {
 	eff := w.says(1, 5, 1, notice.Draining)
 	w.leadsTo(2)
 	sent := slices.IndexFunc(eff.Send, func(e wire.Envelope) bool { _, ok := e.Msg.(plane.Change); return ok })
-	confirmed := slices.IndexFunc(eff.Send, func(e wire.Envelope) bool { return e.Msg == TunnelHeed{key(1), 5} })
+	confirmed := slices.IndexFunc(eff.Send, func(e wire.Envelope) bool { return e.Msg == TunnelNoticeAck{key(1), 5} })
 	if sent < 0 || confirmed < sent {
 		t.Errorf("it is confirmed before it is true: %+v", eff.Send)
 	}
@@ -191,7 +191,7 @@ func TestAHostsWordOutlivesOlderRecords(t *testing.T) {
 	w.pass(5 * time.Second)
 	eff = w.says(1, 6, 1, notice.Gone)
 	ended := slices.ContainsFunc(orders[plane.Change](eff), func(c plane.Change) bool { return slices.Contains(c.End, instanceAt(1, 1)) })
-	asked := slices.ContainsFunc(said(eff), func(up wire.NetUp) bool { return len(up.Add) > 0 })
+	asked := slices.ContainsFunc(said(eff), func(up wire.NetUp) bool { return len(up.Subscribe) > 0 })
 	if !ended || !asked {
 		t.Errorf("its flows end: %v; the route is asked for anew: %v", ended, asked)
 	}
@@ -270,7 +270,7 @@ func TestAPeerSpeaksForItselfAlone(t *testing.T) {
 	w.checkBooks()
 	w.restart()
 	w.checkBooks()
-	w.answer(wire.NetDown{Whole: true, Refused: []wire.Refusal{{Want: wire.Want{Address: vip(1), For: svc("client")}}}})
+	w.answer(wire.NetDown{Whole: true, Refused: []wire.Refusal{{Subscription: wire.Subscription{Address: vip(1), For: svc("client")}}}})
 	w.checkBooks()
 	for k := range w.docs {
 		if k[0] == notice.Kind {
@@ -318,7 +318,7 @@ func TestOnlyTheLatestIsTold(t *testing.T) {
 			t.Fatal(eff.Err)
 		}
 		eff := w.step(Detach{web.Key})
-		last := orders[TunnelTell](eff)[0].Entries
+		last := orders[TunnelNotice](eff)[0].Entries
 		if len(last) >= notice.MaxEntries || last[len(last)-1].Of != notice.Of(web.Key) {
 			t.Fatalf("%d words, the last %+v", len(last), last[len(last)-1])
 		}

@@ -13,7 +13,7 @@ import (
 const (
 	ToPlane    api.Addr = "plane"    // plane.Change, in order, Count and Ask
 	ToTunnel   api.Addr = "tunnel"   // Tunnel…
-	ToHold     api.Addr = "hold"     // Release, Refuse: to the packet queue
+	ToQueue    api.Addr = "hold"     // Release, Refuse: to the packet queue
 	ToResolver api.Addr = "resolver" // Answered
 )
 
@@ -33,14 +33,14 @@ type (
 	// TunnelHere has the addresses of all endpoints of this node. Packets of peers to
 	// other addresses of its subnet are Strays.
 	TunnelHere struct{ Addresses []netip.Addr }
-	// TunnelTell sends a peer a notice, in a session that begins for it if there is none.
+	// TunnelNotice sends a peer a notice, in a session that begins for it if there is none.
 	// It may be lost.
-	TunnelTell struct {
+	TunnelNotice struct {
 		Key api.PeerKey
 		notice.Notice
 	}
-	// TunnelHeed confirms a peer's notice, once the plane follows it.
-	TunnelHeed struct {
+	// TunnelNoticeAck confirms a peer's notice, once the plane follows it.
+	TunnelNoticeAck struct {
 		Key    api.PeerKey
 		Serial uint64
 	}
@@ -50,9 +50,9 @@ type (
 		Key api.PeerKey
 		agree.Terms
 	}
-	// TunnelSay sends a peer a message if there is a session, or with Connect in one that
+	// TunnelSend sends a peer a message if there is a session, or with Connect in one that
 	// begins for it. It may be lost.
-	TunnelSay struct {
+	TunnelSend struct {
 		Key     api.PeerKey
 		Message agree.Message
 		Connect bool

@@ -39,7 +39,7 @@ func TestTCPTellsHowFarApartServicesAre(t *testing.T) {
 	if err != nil || !strings.Contains(fmt.Sprint(tr.Steps), "{latency 5ms, 2ms at least, by 4 connections 0s ago; 5.0 % of segments sent again true}") {
 		t.Errorf("%+v, %v", tr, err)
 	}
-	w.now = w.now.Add(wire.NetPairFor)
+	w.now = w.now.Add(wire.MaxNetPairAge)
 	if got := w.c.Pairs(); len(got) != 2 { // nothing was stepped
 		t.Errorf("%+v", got)
 	}

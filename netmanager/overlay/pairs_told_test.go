@@ -49,7 +49,7 @@ func TestTheClusterIsToldWhatItAsksAbout(t *testing.T) {
 	w, client := asked(t)
 	const ms = time.Millisecond
 	one, two := instanceAt(1, 1), instanceAt(2, 1)
-	if up := said(w.answer(wire.NetDown{WantHeld: true})); len(up) != 1 || up[0].Measure != svc("client").Digest() {
+	if up := said(w.answer(wire.NetDown{RequestHeld: true})); len(up) != 1 || up[0].Measure != svc("client").Digest() {
 		t.Fatalf("it says that it has %+v", up)
 	}
 	foreign := route("abroad", 1, 3, 3)
@@ -183,10 +183,10 @@ func TestTheClusterIsToldNewsAlone(t *testing.T) {
 			t.Errorf("too soon it is told %+v", up)
 		}
 	}
-	if up := said(w.answer(wire.NetDown{WantHeld: true})); len(up) != 1 || len(up[0].Between) != 1 {
+	if up := said(w.answer(wire.NetDown{RequestHeld: true})); len(up) != 1 || len(up[0].Between) != 1 {
 		t.Errorf("it is told %+v", up)
 	}
-	if up := said(w.answer(wire.NetDown{WantWhole: true})); len(up) != 1 || len(up[0].Between) != 1 {
+	if up := said(w.answer(wire.NetDown{RequestWhole: true})); len(up) != 1 || len(up[0].Between) != 1 {
 		t.Errorf("asked for all it is told %+v", up)
 	}
 }

@@ -28,25 +28,25 @@ func recordAt(n byte) record {
 		r := route(name, 1, n, 1)
 		return record{
 			interest.RouteOf(r.Service), r.Digest(),
-			func(d *wire.NetDown) { d.Routes = append(d.Routes, r) }, func(d *wire.NetDown) { d.Gone = append(d.Gone, r.Service) },
+			func(d *wire.NetDown) { d.Routes = append(d.Routes, r) }, func(d *wire.NetDown) { d.RemovedRoutes = append(d.RemovedRoutes, r.Service) },
 		}
 	case 1:
 		s := wire.Source{Address: instanceAt(2, n), Rev: 1, Service: svc(name), Peer: peerRecord(2, 1)}
 		return record{
 			interest.SourceOf(s.Address), s.Digest(),
-			func(d *wire.NetDown) { d.Sources = append(d.Sources, s) }, func(d *wire.NetDown) { d.GoneSources = append(d.GoneSources, s.Address) },
+			func(d *wire.NetDown) { d.Sources = append(d.Sources, s) }, func(d *wire.NetDown) { d.RemovedSources = append(d.RemovedSources, s.Address) },
 		}
 	case 2:
 		p := peerRecord(n, 1)
 		return record{
 			interest.PeerOf(p.Key), p.Digest(),
-			func(d *wire.NetDown) { d.Peers = append(d.Peers, p) }, func(d *wire.NetDown) { d.GonePeers = append(d.GonePeers, p.Key) },
+			func(d *wire.NetDown) { d.Peers = append(d.Peers, p) }, func(d *wire.NetDown) { d.RemovedPeers = append(d.RemovedPeers, p.Key) },
 		}
 	}
-	r := wire.Refusal{Want: wire.Want{Address: vip(n), For: svc("client")}}
+	r := wire.Refusal{Subscription: wire.Subscription{Address: vip(n), For: svc("client")}}
 	return record{
-		interest.RefusalOf(r.Want, false), r.Digest(),
-		func(d *wire.NetDown) { d.Refused = append(d.Refused, r) }, func(d *wire.NetDown) { d.Answered = append(d.Answered, r.Want) },
+		interest.RefusalOf(r.Subscription, false), r.Digest(),
+		func(d *wire.NetDown) { d.Refused = append(d.Refused, r) }, func(d *wire.NetDown) { d.RemovedRefusals = append(d.RemovedRefusals, r.Subscription) },
 	}
 }
 
@@ -85,7 +85,7 @@ func TestWhatAPartDoesNotHaveGoes(t *testing.T) {
 				}
 			}
 			for _, n := range come {
-				if r := recordAt(n); d.Whole || r.key.Kind != interest.Refused || !slices.Contains(d.Answered, r.key.Refusal.Want) {
+				if r := recordAt(n); d.Whole || r.key.Kind != interest.Refused || !slices.Contains(d.RemovedRefusals, r.key.Refusal.Subscription) {
 					r.add(&d)
 					held[n] = true
 				}

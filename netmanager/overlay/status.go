@@ -72,8 +72,8 @@ func (v *view) Status() api.NetStatus {
 	return st
 }
 
-// Heeded reports whether all peers that respond confirmed the last notice.
-func (v *view) Heeded() bool { return v.notices.Confirmed(v.reachable(false)) }
+// NoticesAcked reports whether all peers that respond confirmed the last notice.
+func (v *view) NoticesAcked() bool { return v.notices.Confirmed(v.reachable(false)) }
 
 // Pairs lists, in order, the pairs of services with the round trips that TCP
 // observed in the last minutes.
@@ -248,7 +248,7 @@ func (t *tracer) resolve(to string) (a netip.Addr, ask Input, ok bool) {
 
 // service finds the service of an address and whether it may be called.
 func (t *tracer) service(addr netip.Addr) (id api.ServiceID, ask Input, ok bool) {
-	k := wire.Want{Address: addr, For: t.asker}
+	k := wire.Subscription{Address: addr, For: t.asker}
 	if id, ok = t.leadsTo(k); !ok {
 		id, ok = t.services.Semantic(addr)
 	}

@@ -15,7 +15,7 @@ func (c *Core) miss(in Miss) {
 		return
 	}
 	local, remote := c.lease.Ranges.Untwin(in.Local), c.lease.Ranges.Untwin(in.Remote)
-	refuse := func(denied bool) { c.emitLate(ToHold, Refuse{Local: local, Remote: remote, Denied: denied}) }
+	refuse := func(denied bool) { c.emitLate(ToQueue, Refuse{Local: local, Remote: remote, Denied: denied}) }
 	a, ok := c.endpoints.At(local)
 	to, here := c.endpoints.At(remote)
 	switch {
@@ -29,10 +29,10 @@ func (c *Core) miss(in Miss) {
 			return
 		}
 		c.table.ResendEndpoint(remote)
-		c.emitLate(ToHold, Release{remote})
+		c.emitLate(ToQueue, Release{remote})
 		return
 	}
-	k := wire.Want{Address: remote, For: a.Service()}
+	k := wire.Subscription{Address: remote, For: a.Service()}
 	known := c.subs.Has(k)
 	if known && c.outcome(k) == subscriptions.Unanswered {
 		c.subs.Use(c.now, k)
@@ -48,7 +48,7 @@ func (c *Core) miss(in Miss) {
 	case o == subscriptions.Answered:
 		c.subs.Refund(k)
 		c.resend(remote)
-		c.emitLate(ToHold, Release{remote})
+		c.emitLate(ToQueue, Release{remote})
 	case o == subscriptions.Unanswered:
 		c.subs.Wait(k, local)
 		c.serveLocally(k)
@@ -72,7 +72,7 @@ func (c *Core) resend(a netip.Addr) {
 
 // serveLocally has a service's instances on this node serve a subscription until the
 // cluster answers it.
-func (c *Core) serveLocally(k wire.Want) {
+func (c *Core) serveLocally(k wire.Subscription) {
 	id, ok := c.services.Semantic(k.Address)
 	if !ok || c.services.Route(id) != nil || c.endpoints.Count(id) == 0 {
 		return
@@ -81,7 +81,7 @@ func (c *Core) serveLocally(k wire.Want) {
 	c.reply(c.subs.Unwait(k, !allowed))
 	if allowed {
 		c.table.Touched.Services[id] = struct{}{}
-		c.emitLate(ToHold, Release{k.Address})
+		c.emitLate(ToQueue, Release{k.Address})
 	}
 }
 
@@ -99,7 +99,7 @@ func (c *Core) peerUnknown(in PeerUnknown) {
 	if c.lease == nil || !c.lease.Ranges.Instances.Contains(in.Claim) || c.lease.Subnet.Contains(in.Claim) || !c.subs.Spend(c.now, netip.Addr{}) {
 		return
 	}
-	k := wire.Want{Address: c.subnetOf(in.Claim).Addr()}
+	k := wire.Subscription{Address: c.subnetOf(in.Claim).Addr()}
 	switch {
 	case c.subs.Has(k):
 		c.subs.RequestPeer(c.now, k, c.outcome(k)) // the known holder of the subnet may be old
@@ -157,7 +157,7 @@ func (c *Core) used(in Used) {
 
 // subscribe subscribes, on the budget of an endpoint, and reports whether there was
 // room.
-func (c *Core) subscribe(k wire.Want, payer netip.Addr) bool {
+func (c *Core) subscribe(k wire.Subscription, payer netip.Addr) bool {
 	for {
 		victim, ok := c.subs.Room(k.For)
 		if !ok {
@@ -176,7 +176,7 @@ func (c *Core) subscribe(k wire.Want, payer netip.Addr) bool {
 }
 
 // unsubscribe drops a subscription and the records to which no other one leads.
-func (c *Core) unsubscribe(k wire.Want) {
+func (c *Core) unsubscribe(k wire.Subscription) {
 	c.reply(c.subs.Drop(k))
 	if k.Service != "" {
 		c.settle(c.subs.Spellings(k))
@@ -218,7 +218,7 @@ func (c *Core) request(id api.ServiceID) {
 }
 
 // settle follows possible changes of subscriptions' outcomes.
-func (c *Core) settle(keys []wire.Want) {
+func (c *Core) settle(keys []wire.Subscription) {
 	for _, k := range keys {
 		c.reply(c.subs.Settle(c.now, k, c.outcome(k)))
 	}
@@ -231,16 +231,16 @@ func (c *Core) reply(all []subscriptions.Reply) {
 		case r.Name != "":
 			c.emitLate(ToResolver, Answered{r.Name})
 		case r.Refuse:
-			c.emitLate(ToHold, Refuse{Local: r.Local, Remote: r.Remote, Denied: r.Denied})
+			c.emitLate(ToQueue, Refuse{Local: r.Local, Remote: r.Remote, Denied: r.Denied})
 		default:
-			c.emitLate(ToHold, Release{r.Remote})
+			c.emitLate(ToQueue, Release{r.Remote})
 		}
 	}
 }
 
 // subscriptionDue handles a timer of the subscriptions.
 func (c *Core) subscriptionDue(d subscriptions.Due) {
-	none := wire.Want{}
+	none := wire.Subscription{}
 	switch {
 	case d.Poll:
 		c.emit(ToPlane, Ask{})

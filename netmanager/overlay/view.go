@@ -74,12 +74,12 @@ func (v *view) heldRecords(yield func(interest.Key) bool) {
 }
 
 // outcome says where a subscription leads.
-func (v *view) outcome(k wire.Want) subscriptions.Outcome {
+func (v *view) outcome(k wire.Subscription) subscriptions.Outcome {
 	return v.outcomeWith(k, v.subs.Refusal(k))
 }
 
 // outcomeWith is outcome for a subscription that need not exist, with its refusal.
-func (v *view) outcomeWith(k wire.Want, refusal *wire.Refusal) subscriptions.Outcome {
+func (v *view) outcomeWith(k wire.Subscription, refusal *wire.Refusal) subscriptions.Outcome {
 	if k.For == "" {
 		if _, ok := v.peers.At(k.Address); ok {
 			return subscriptions.Answered
@@ -100,7 +100,7 @@ func (v *view) outcomeWith(k wire.Want, refusal *wire.Refusal) subscriptions.Out
 }
 
 // leadsTo returns the known service that a subscription is about.
-func (v *view) leadsTo(k wire.Want) (id api.ServiceID, ok bool) {
+func (v *view) leadsTo(k wire.Subscription) (id api.ServiceID, ok bool) {
 	if k.Service != "" {
 		id, ok = v.services.ByName(k.Service)
 		if id != k.Service && v.subs.Refusal(subscriptions.Fold(k)) != nil {
@@ -119,13 +119,13 @@ func (v *view) leadsTo(k wire.Want) (id api.ServiceID, ok bool) {
 }
 
 // subscriptionsTo lists the subscriptions that lead to a service's route.
-func (v *view) subscriptionsTo(id api.ServiceID) []wire.Want {
+func (v *view) subscriptionsTo(id api.ServiceID) []wire.Subscription {
 	return v.subs.To(id, v.services.Addresses(id))
 }
 
 // heir returns a service on this node that may use a subscription of another one, or
 // "".
-func (v *view) heir(k wire.Want) api.ServiceID {
+func (v *view) heir(k wire.Subscription) api.ServiceID {
 	id, ok := v.leadsTo(k)
 	if !ok {
 		return ""
@@ -345,7 +345,7 @@ func (v *view) Covers(name string) bool {
 
 // subject is what a look-up is about.
 type subject struct {
-	key   wire.Want // what the asking service subscribes to for it
+	key   wire.Subscription // what the asking service subscribes to for it
 	query names.Query
 	proto string // "_name._tcp.web" is about the service's ports of a protocol
 	below bool   // SRV records are below the name, and none at it
@@ -359,12 +359,12 @@ func (v *view) about(asker api.ServiceID, name string) (s subject, ok bool) {
 		if !a.IsValid() || v.services.IsInstance(a) && !v.endpoints.Has(a) && (v.lease.Subnet.Contains(a) || a == v.subnetOf(a).Addr()) {
 			return s, false // it is a node's address, or a free one of this node
 		}
-		return subject{key: wire.Want{Address: a, For: asker}, ours: true}, true
+		return subject{key: wire.Subscription{Address: a, For: asker}, ours: true}, true
 	}
 	rest, proto, below := protocol(name)
 	q, err := names.Parse(rest, asker)
 	return subject{
-		key: wire.Want{Service: q.Service, For: asker}, query: q, proto: proto, below: below,
+		key: wire.Subscription{Service: q.Service, For: asker}, query: q, proto: proto, below: below,
 		ours: q.Policy != names.Any || proto != "" || q.Service.Tenant() != asker.Tenant(),
 	}, err == nil
 }

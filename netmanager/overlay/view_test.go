@@ -20,7 +20,7 @@ func TestNamesLeadToSemanticAddresses(t *testing.T) {
 	w.answer(wire.NetDown{})
 	ask := func(name string) Answer { return w.c.Lookup(client, name) }
 	eff := w.step(Query{Local: client, Name: "web.treeline."})
-	if ups := said(eff); len(ups) != 1 || ups[0].Add[0] != (wire.Want{Service: svc("web"), For: svc("client")}) || ask("web.treeline.").Known {
+	if ups := said(eff); len(ups) != 1 || ups[0].Subscribe[0] != (wire.Subscription{Service: svc("web"), For: svc("client")}) || ask("web.treeline.").Known {
 		t.Fatalf("%+v", eff.Send)
 	}
 	r := route("web", 1, 1, 1, 2)
@@ -69,15 +69,15 @@ func TestNamesLeadToSemanticAddresses(t *testing.T) {
 func TestANameOfAServiceThatIsNotThere(t *testing.T) {
 	w, client := ready(t)
 	w.step(Query{Local: client, Name: "web.treeline."})
-	want := wire.Want{Service: svc("web"), For: svc("client")}
-	eff := w.answer(wire.NetDown{Refused: []wire.Refusal{{Want: want}}})
+	want := wire.Subscription{Service: svc("web"), For: svc("client")}
+	eff := w.answer(wire.NetDown{Refused: []wire.Refusal{{Subscription: want}}})
 	if a := w.c.Lookup(client, "web.treeline."); len(orders[Answered](eff)) != 1 || !a.Known || a.Found {
 		t.Fatalf("%+v %+v", a, eff.Send)
 	}
 	if eff := w.step(Query{Local: client, Name: "web.treeline."}); len(orders[Answered](eff)) != 1 || len(said(eff)) > 0 {
 		t.Fatalf("%+v", eff.Send)
 	}
-	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}, Answered: []wire.Want{want}})
+	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}, RemovedRefusals: []wire.Subscription{want}})
 	if a := w.c.Lookup(client, "web.treeline."); !a.Found {
 		t.Fatalf("%+v", a)
 	}
@@ -141,7 +141,7 @@ func TestANameExistsOrNotWhateverIsAskedOfIt(t *testing.T) {
 		var refused []wire.Refusal
 		for _, k := range w.subscriptions() {
 			if k.Service != svc("web") && k.Service != svc("bare") {
-				refused = append(refused, wire.Refusal{Want: k})
+				refused = append(refused, wire.Refusal{Subscription: k})
 			}
 		}
 		w.answer(wire.NetDown{Refused: refused})
@@ -161,9 +161,9 @@ func TestANameExistsOrNotWhateverIsAskedOfIt(t *testing.T) {
 func TestTheNameOfAnAddressIsAskedFor(t *testing.T) {
 	w, client := ready(t)
 	const name4, name6 = "9.4.16.10.in-addr.arpa.", "9.0.4.0.0.1.a.0.0.0.0.0.0.0.0.0.0.0.0.0.1.0.0.0.E.6.c.6.4.7.d.f.ip6.arpa."
-	want := wire.Want{Address: instanceAt(4, 9), For: svc("client")}
+	want := wire.Subscription{Address: instanceAt(4, 9), For: svc("client")}
 	eff := w.step(Query{Local: client, Name: name4})
-	if ups := said(eff); len(ups) != 1 || !slices.Equal(ups[0].Add, []wire.Want{want}) || w.c.Lookup(client, name4).Known {
+	if ups := said(eff); len(ups) != 1 || !slices.Equal(ups[0].Subscribe, []wire.Subscription{want}) || w.c.Lookup(client, name4).Known {
 		t.Fatalf("%+v", eff.Send)
 	}
 	if eff := w.step(Query{Local: client, Name: name6}); len(said(eff)) > 0 || w.c.Lookup(client, name6).Known {
@@ -183,7 +183,7 @@ func TestTheNameOfAnAddressIsAskedFor(t *testing.T) {
 	if _, waits := w.lookUp(client, "1.9.30.10.in-addr.arpa."); !waits {
 		t.Fatal("a semantic address is not asked for")
 	}
-	w.answer(wire.NetDown{Refused: []wire.Refusal{{Want: wire.Want{Address: vip(9), For: svc("client")}}}})
+	w.answer(wire.NetDown{Refused: []wire.Refusal{{Subscription: wire.Subscription{Address: vip(9), For: svc("client")}}}})
 	if a, waits := w.lookUp(client, "1.9.30.10.in-addr.arpa."); waits || a.Found || a.Failed {
 		t.Fatalf("%+v", a)
 	}
@@ -245,7 +245,7 @@ func TestNobodyWaitsForAClusterThatIsAway(t *testing.T) {
 	}
 	eff := w.step(Link{true}) // it is asked for all of them
 	ups := said(eff)
-	if len(ups) != 1 || len(ups[0].Add) != 3 {
+	if len(ups) != 1 || len(ups[0].Subscribe) != 3 {
 		t.Fatalf("%+v", ups)
 	}
 	if a, waits := w.lookUp(client, "web.treeline."); !waits {
@@ -286,8 +286,8 @@ func TestWhoAsksForTooManyNamesNeedNotWait(t *testing.T) {
 		eff := w.step(Query{Local: client, Name: name})
 		var refused []wire.Refusal
 		for _, up := range said(eff) {
-			for _, k := range up.Add {
-				refused = append(refused, wire.Refusal{Want: k})
+			for _, k := range up.Subscribe {
+				refused = append(refused, wire.Refusal{Subscription: k})
 			}
 		}
 		if len(refused) > 0 {
@@ -384,7 +384,7 @@ func TestSpellingsOfWhatIsNotThereAreFew(t *testing.T) {
 		w.step(Query{Local: client, Name: string(b) + ".treeline."})
 		var refused []wire.Refusal
 		for _, k := range w.subscriptions() {
-			refused = append(refused, wire.Refusal{Want: k})
+			refused = append(refused, wire.Refusal{Subscription: k})
 		}
 		w.answer(wire.NetDown{Refused: refused})
 		w.pass(10 * time.Millisecond)
@@ -398,23 +398,23 @@ func TestSpellingsOfWhatIsNotThereAreFew(t *testing.T) {
 // The cluster does not guess between two either; each is asked for as it is spelt.
 func TestOfTwoServicesThatDifferInCaseEachIsReached(t *testing.T) {
 	w, client := ready(t)
-	ask := func(name string) (Answer, []wire.Want) {
-		var adds []wire.Want
+	ask := func(name string) (Answer, []wire.Subscription) {
+		var adds []wire.Subscription
 		for _, up := range said(w.step(Query{Local: client, Name: name + ".treeline."})) {
-			adds = append(adds, up.Add...)
+			adds = append(adds, up.Subscribe...)
 		}
 		return w.c.Lookup(client, name+".treeline."), adds
 	}
-	folded := wire.Want{Service: svc("web"), For: svc("client")}
-	if _, adds := ask("Web"); !slices.Equal(adds, []wire.Want{folded}) {
+	folded := wire.Subscription{Service: svc("web"), For: svc("client")}
+	if _, adds := ask("Web"); !slices.Equal(adds, []wire.Subscription{folded}) {
 		t.Fatal(adds)
 	}
-	eff := w.answer(wire.NetDown{Refused: []wire.Refusal{{Want: folded}}})
+	eff := w.answer(wire.NetDown{Refused: []wire.Refusal{{Subscription: folded}}})
 	if len(orders[Answered](eff)) != 1 {
 		t.Fatalf("%+v", eff.Send)
 	}
 	for i, name := range []string{"Web", "WEB"} {
-		if a, adds := ask(name); a.Known && a.Found || !slices.Equal(adds, []wire.Want{{Service: svc(name), For: svc("client")}}) {
+		if a, adds := ask(name); a.Known && a.Found || !slices.Equal(adds, []wire.Subscription{{Service: svc(name), For: svc("client")}}) {
 			t.Fatalf("%s: %+v %v", name, a, adds)
 		}
 		w.answer(wire.NetDown{Routes: []api.Route{route(name, 1, byte(1+i), 1)}})
@@ -497,7 +497,7 @@ func TestATraceSaysWhatWouldHappen(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	w.step(Query{Local: client, Name: "wbe.treeline."}) // misspelt
-	w.answer(wire.NetDown{Refused: []wire.Refusal{{Want: wire.Want{Service: svc("wbe"), For: svc("client")}}}})
+	w.answer(wire.NetDown{Refused: []wire.Refusal{{Subscription: wire.Subscription{Service: svc("wbe"), For: svc("client")}}}})
 	if tr, ask, _ := w.c.Trace(from, "wbe.treeline."); tr.OK || ask != nil || len(tr.Steps) != 1 || !strings.HasPrefix(tr.Steps[0].Detail, "no service is called wbe.treeline.") {
 		t.Errorf("%+v, %+v", tr, ask)
 	}

@@ -224,7 +224,7 @@ func (w *world) checkBooks() {
 	for _, id := range c.subs.Subscribers() {
 		all, open := c.subs.Of(id), c.subs.OpenOf(id)
 		n += len(all)
-		if len(open) > c.cfg.MaxPending || len(all) == 0 {
+		if len(open) > c.cfg.MaxOpen || len(all) == 0 {
 			w.t.Fatalf("%s has %d subscriptions, %d of them open", id, len(all), len(open))
 		}
 		for _, k := range all {
@@ -239,7 +239,7 @@ func (w *world) checkBooks() {
 			}
 		}
 	}
-	if n != c.subs.Len() || n > c.cfg.MaxWants || held != c.held() {
+	if n != c.subs.Len() || n > c.cfg.MaxSubscriptions || held != c.held() {
 		w.t.Fatalf("%d subscriptions of %d; digest of the records is %x, want %x", n, c.subs.Len(), c.held(), held)
 	}
 	if diff := w.plane.Differs(c.Plane()); diff != "" {
@@ -248,7 +248,7 @@ func (w *world) checkBooks() {
 }
 
 // subscriptions lists all subscriptions.
-func (w *world) subscriptions() (all []wire.Want) {
+func (w *world) subscriptions() (all []wire.Subscription) {
 	for _, id := range w.c.subs.Subscribers() {
 		all = append(all, w.c.subs.Of(id)...)
 	}

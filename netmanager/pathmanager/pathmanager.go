@@ -59,7 +59,7 @@ type Options struct {
 	Report func(overlay.Path)
 	// Measured takes round trips to peers. May be nil.
 	Measured func(overlay.Measured)
-	// Notice takes overlay.Session, and the notices and agreements of peers: Noticed, Heeded,
+	// Notice takes overlay.Session, and the notices and agreements of peers: Noticed, NoticeAcked,
 	// Agreed, Probed and Arrived. May be nil.
 	Notice func(overlay.Input)
 	// Cluster is the node's own. Peers of other clusters are not told private addresses.
@@ -235,7 +235,7 @@ func (m *Manager) notice(p *peer, msg Message) {
 	case notice.Notice:
 		m.opt.Notice(overlay.Noticed{Key: p.record.Key, Notice: msg})
 	case notice.Ack:
-		m.opt.Notice(overlay.Heeded{Key: p.record.Key, Ack: msg})
+		m.opt.Notice(overlay.NoticeAcked{Key: p.record.Key, Ack: msg})
 	case agree.Terms:
 		m.opt.Notice(overlay.Agreed{Key: p.record.Key, Terms: msg})
 	case agree.Probe:

@@ -218,15 +218,15 @@ func dispatch(stream *host.Stream, transport *host.Transport, executor *kernel.E
 				transport.SetCoord(m.Coordinate)
 			case overlay.TunnelHere:
 				transport.SetHere(m.Addresses)
-			case overlay.TunnelTell:
+			case overlay.TunnelNotice:
 				transport.Tell(m.Key, m.Notice)
-			case overlay.TunnelSay:
+			case overlay.TunnelSend:
 				if m.Connect {
 					transport.Tell(m.Key, m.Message)
 				} else {
 					transport.Say(m.Key, m.Message)
 				}
-			case plane.Change, overlay.Ask, overlay.Release, overlay.Refuse, overlay.Answered, overlay.Count, overlay.TunnelTerms, overlay.TunnelHeed:
+			case plane.Change, overlay.Ask, overlay.Release, overlay.Refuse, overlay.Answered, overlay.Count, overlay.TunnelTerms, overlay.TunnelNoticeAck:
 				executor.Order(m)
 			default:
 				panic(fmt.Sprintf("wiring: message %T of the core has no handler", m))

@@ -154,13 +154,13 @@ type testHost struct {
 	lease  wire.NetLease
 	cmd    *exec.Cmd
 	ended  chan struct{}
-	stop   context.CancelFunc // of the node engine's part
-	gone   chan struct{}      // closed when that has ended
-	ready  chan struct{}      // closed when the netmanager is ready, per start
-	self   *wire.NetSelf      // guarded by world.mu
-	wants  map[wire.Want]bool // guarded by world.mu
-	boot   uint64             // guarded by world.mu
-	seq    uint64             // guarded by world.mu
+	stop   context.CancelFunc         // of the node engine's part
+	gone   chan struct{}              // closed when that has ended
+	ready  chan struct{}              // closed when the netmanager is ready, per start
+	self   *wire.NetSelf              // guarded by world.mu
+	wants  map[wire.Subscription]bool // guarded by world.mu
+	boot   uint64                     // guarded by world.mu
+	seq    uint64                     // guarded by world.mu
 	log    string
 	socket string
 }
@@ -181,7 +181,7 @@ func (w *world) host(i int, sw string, args []string) {
 	id := api.NodeID(fmt.Sprintf("n%d", i+1))
 	h := &testHost{
 		w: w, id: id, ns: w.netns(string(id)), addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}),
-		dir: w.dir(), args: args, wants: map[wire.Want]bool{},
+		dir: w.dir(), args: args, wants: map[wire.Subscription]bool{},
 	}
 	h.log, h.socket = filepath.Join(h.dir, "log"), filepath.Join(h.dir, "net.sock")
 	h.sock = netsock.New(h.socket)
@@ -320,10 +320,10 @@ func (w *world) heard(ctx context.Context, h *testHost, up wire.NetUp) error {
 	if up.Whole {
 		clear(h.wants)
 	}
-	for _, x := range up.Add {
+	for _, x := range up.Subscribe {
 		h.wants[x] = true
 	}
-	for _, x := range up.Drop {
+	for _, x := range up.Unsubscribe {
 		delete(h.wants, x)
 	}
 	h.boot, h.seq = up.Boot, up.Seq
@@ -391,9 +391,9 @@ func (w *world) answer(h *testHost) wire.NetDown {
 				d.Peers = append(d.Peers, *p)
 				continue
 			}
-			d.Refused = append(d.Refused, wire.Refusal{Want: x})
+			d.Refused = append(d.Refused, wire.Refusal{Subscription: x})
 		default:
-			d.Refused = append(d.Refused, wire.Refusal{Want: x})
+			d.Refused = append(d.Refused, wire.Refusal{Subscription: x})
 		}
 	}
 	slices.SortFunc(d.Routes, func(a, b api.Route) int { return strings.Compare(string(a.Service), string(b.Service)) })

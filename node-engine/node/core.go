@@ -31,7 +31,7 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	c.Timing.Beat = cmp.Or(c.Timing.Beat, 2500*time.Millisecond)
+	c.Timing.Heartbeat = cmp.Or(c.Timing.Heartbeat, 2500*time.Millisecond)
 	c.Timing.Lease = cmp.Or(c.Timing.Lease, 5*time.Second)
 	c.BackoffMin = cmp.Or(c.BackoffMin, time.Second)
 	c.BackoffMax = cmp.Or(c.BackoffMax, time.Minute)
@@ -207,7 +207,7 @@ func (c *Core) Restore(docs []store.Doc) error {
 			var m metaRecord
 			if err = json.Unmarshal(d.Data, &m); err == nil {
 				c.boot, c.gen, c.brokers, c.purge = m.Boot, m.Gen, m.Brokers, m.Purge
-				if m.Timing.Beat > 0 {
+				if m.Timing.Heartbeat > 0 {
 					c.timing = m.Timing
 				}
 			}

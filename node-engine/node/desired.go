@@ -203,7 +203,7 @@ func (c *Core) desired(d wire.Desired) {
 	}
 	clear(c.unclaimed)
 	c.gen, c.purge = d.Gen, d.Purge
-	if d.Timing != nil && d.Timing.Beat > 0 && d.Timing.Lease > 0 {
+	if d.Timing != nil && d.Timing.Heartbeat > 0 && d.Timing.Lease > 0 {
 		c.timing = *d.Timing
 	}
 	c.learnBrokers(d.Brokers)

@@ -70,16 +70,16 @@ func TestRollCallIsAnsweredAtOnce(t *testing.T) {
 	w := newWorld(t)
 	w.pass(time.Second)
 	w.all = nil
-	w.step(Lease{wire.Lease{Answer: true}}) // of whatever life
+	w.step(Lease{wire.Lease{RequestAlive: true}}) // of whatever life
 	w.pass(0)
 	if got := count[wire.Alive](w); got != 1 {
 		t.Errorf("%d signs of life, want 1", got)
 	}
-	if r := last[wire.NodeReport](w); count[wire.NodeReport](w) > 0 && !r.Answers {
+	if r := last[wire.NodeReport](w); count[wire.NodeReport](w) > 0 && !r.AnswersLease {
 		t.Error("the node does not say that it answers")
 	}
 	w.step(Link{Up: true})
-	if !last[wire.NodeReport](w).Answers {
+	if !last[wire.NodeReport](w).AnswersLease {
 		t.Error("the node does not say that it answers")
 	}
 }

@@ -50,7 +50,7 @@ func (c *Core) linked(up bool) {
 // beat sends a heartbeat and plans the next one. A node that needs its lease sends twice
 // as many, so that more of the lease is left when a cluster restarts.
 func (c *Core) beat() {
-	leases, every := c.leases(), c.timing.Beat
+	leases, every := c.leases(), c.timing.Heartbeat
 	if leases {
 		every /= 2
 	}
@@ -80,7 +80,7 @@ func (c *Core) report() {
 		return
 	}
 	l.seq++
-	r := wire.NodeReport{Node: c.cfg.ID, Boot: c.boot, Seq: l.seq, Gen: c.gen, Whole: l.wantWhole, Answers: true}
+	r := wire.NodeReport{Node: c.cfg.ID, Boot: c.boot, Seq: l.seq, Gen: c.gen, Whole: l.wantWhole, AnswersLease: true}
 	if l.wantWhole {
 		info := c.info
 		r.Info = &info
@@ -102,13 +102,13 @@ func (c *Core) report() {
 // elsewhere that the node still runs.
 func (c *Core) lease(m wire.Lease) {
 	l := &c.link
-	if m.Answer {
+	if m.RequestAlive {
 		c.timers.Set(timerKey{what: timerBeat}, c.now)
 	}
 	if m.Boot != c.boot {
 		return
 	}
-	if m.WantWhole {
+	if m.RequestWhole {
 		l.wantWhole = true
 	}
 	sent := l.sentAt[m.Seq%beatsKept]
@@ -190,7 +190,7 @@ func (c *Core) mayRun(w *work) bool {
 // the last one is not fresh. The cluster answers heartbeats only of nodes that need a
 // lease, so an earlier heartbeat may have got no answer.
 func (c *Core) freshLease(w *work) {
-	if w.haveSpec.StopsWhenCutOff() && (!c.link.leased || c.link.leaseEnd.Sub(c.now) < c.timing.Lease-c.timing.Beat/2) {
+	if w.haveSpec.StopsWhenCutOff() && (!c.link.leased || c.link.leaseEnd.Sub(c.now) < c.timing.Lease-c.timing.Heartbeat/2) {
 		c.timers.SetEarlier(timerKey{what: timerBeat}, c.now)
 	}
 }

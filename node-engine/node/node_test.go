@@ -390,7 +390,7 @@ func TestNodeTellsEverythingWhenAskedOrWhenTheLinkReturns(t *testing.T) {
 	}
 	w.pass(2500 * time.Millisecond)
 	l := w.newestLease()
-	l.WantWhole = true
+	l.RequestWhole = true
 	w.step(Lease{l})
 	if r := last[wire.NodeReport](w); !r.Whole || len(r.Observed) != 1 || r.Info == nil || r.Info.ID != "n7" {
 		t.Errorf("asked, it reports %+v", r)

@@ -267,7 +267,7 @@ func (c *Core) report(r *wire.Report) error {
 		c.catchUp(at, r.Gen, r.Desired)
 	}
 	ack := c.clusters.Answer(r)
-	ack.WantWhole = !known
+	ack.RequestWhole = !known
 	c.toCluster(at, ack)
 	if how := c.placement.Grown(at, before, is.Replaced); how != placement.NoGrowth {
 		c.retry(at, how)

@@ -80,7 +80,7 @@ type state struct {
 	apps      *applications.Machine
 	clusters  *clusters.Machine
 	placement *placement.Machine
-	net       *netbook.Book
+	net       *netbook.Machine
 	addresses *addresses.Book
 	events    *events.Log
 

@@ -262,8 +262,8 @@ func TestAClusterSpeaksForItselfAlone(t *testing.T) {
 	peer := func(k byte, at netip.Addr) api.Peer {
 		return api.Peer{Key: api.PeerKey{k}, Node: "secret", Cluster: "a", Subnets: []netip.Prefix{netip.PrefixFrom(at, 26).Masked()}, Rev: 1}
 	}
-	want := wire.Want{Service: web, For: web}
-	w.net("a", wire.ClusterNet{Wants: []wire.Want{want}, Subnets: 1, Shares: w.shares("a"), Wanted: want.Digest()})
+	want := wire.Subscription{Service: web, For: web}
+	w.net("a", wire.ClusterNet{Subscribe: []wire.Subscription{want}, Subnets: 1, Shares: w.shares("a"), Subscribed: want.Digest()})
 	in := w.inB()
 	route := api.Route{
 		Service: web, Rev: 1, Access: api.Access{Callers: []string{"rival/x.y"}}, Addresses: api.ServiceAddresses{RoundRobin: foreign},
@@ -295,7 +295,7 @@ func TestARestartedRootSaysNothingOfWhoHasNotSpoken(t *testing.T) {
 	w.net("a", wire.ClusterNet{Whole: true, Subnets: 1})
 	w.net("b", wire.ClusterNet{Whole: true, Subnets: 1})
 	own := w.shares("b")[0].Addr().Next()
-	want := wire.Want{Service: web, For: web}
+	want := wire.Subscription{Service: web, For: web}
 	route := api.Route{
 		Service: web, Rev: 1,
 		Peers:    []api.Peer{{Key: api.PeerKey{1}, Subnets: []netip.Prefix{netip.PrefixFrom(own, 26).Masked()}, Rev: 1}},
@@ -313,7 +313,7 @@ func TestARestartedRootSaysNothingOfWhoHasNotSpoken(t *testing.T) {
 		}
 		return out
 	}
-	mine := wire.ClusterNet{Wants: []wire.Want{want}, Wanted: want.Digest()}
+	mine := wire.ClusterNet{Subscribe: []wire.Subscription{want}, Subscribed: want.Digest()}
 	routes("a", mine)
 	if got := routes("b", wire.ClusterNet{Records: records}); len(got) != 1 || len(got[0].Backends) != 1 {
 		t.Fatalf("a is told %+v", got)

@@ -115,7 +115,7 @@ func (s *state) Events(f events.Filter) []api.Event { return s.events.List(f) }
 
 // Interest returns how many subscriptions to the network's records clusters have, and
 // how many of them have no answer.
-func (s *state) Interest() (all, open int) { return s.net.Interest() }
+func (s *state) Interest() (all, open int) { return s.net.Totals() }
 
 // Why explains why an instance is where it is, or why it has no place, and what would
 // change that. now is for the age of its state.

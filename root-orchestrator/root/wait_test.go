@@ -41,7 +41,7 @@ func TestAnOlderRootWaitsForWhatClustersHave(t *testing.T) {
 	if got := w.shares("b"); len(got) != 0 {
 		t.Errorf("b was given %v before a spoke", got)
 	}
-	if told := w.net("a", wire.ClusterNet{Subnets: 1, Shares: mine}); len(told) != 1 || !told[0].WantNet || !slices.Equal(told[0].Shares, mine) {
+	if told := w.net("a", wire.ClusterNet{Subnets: 1, Shares: mine}); len(told) != 1 || !told[0].RequestWhole || !slices.Equal(told[0].Shares, mine) {
 		t.Errorf("a is not asked for all: %+v", told)
 	}
 	w.net("a", wire.ClusterNet{Whole: true, Subnets: 1, Shares: mine, InUse: []wire.ServiceAddress{{Address: s.Addresses.RoundRobin, Service: web}}})

@@ -132,13 +132,13 @@ func access(rng *rand.Rand) func(*api.Microservice) {
 	}
 }
 
-func (w *world) someWant(n *node) wire.Want {
+func (w *world) someWant(n *node) wire.Subscription {
 	rng := w.rng
 	var hosted []api.ServiceID
 	for _, id := range step.Keys(n.has) {
 		hosted = append(hosted, id.Service())
 	}
-	want := wire.Want{For: service("acme", names[rng.IntN(len(names))])}
+	want := wire.Subscription{For: service("acme", names[rng.IntN(len(names))])}
 	if len(hosted) > 0 && rng.IntN(8) > 0 {
 		want.For = hosted[rng.IntN(len(hosted))]
 	}
@@ -148,7 +148,7 @@ func (w *world) someWant(n *node) wire.Want {
 	switch rng.IntN(6) {
 	case 0:
 		if other.lease != nil && other != n {
-			return wire.Want{Address: other.lease.Subnet.Addr()}
+			return wire.Subscription{Address: other.lease.Subnet.Addr()}
 		}
 	case 1:
 		for _, id := range step.Keys(other.has) {

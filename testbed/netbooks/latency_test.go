@@ -25,7 +25,7 @@ func TestANewRouteTakesNoLongerThanItsMessages(t *testing.T) {
 		if len(n.has) == 0 {
 			t.Fatalf("%s has no client", id)
 		}
-		n.ask(wire.Want{Service: web, For: service("acme", "client")})
+		n.ask(wire.Subscription{Service: web, For: service("acme", "client")})
 	}
 	w.pass(2 * time.Second)
 	w.agree("before")

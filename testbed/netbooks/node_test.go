@@ -34,8 +34,8 @@ type node struct {
 	renew       time.Time
 	lease       *wire.NetLease
 	used        int // of its subnet
-	wants       map[wire.Want]bool
-	held        interest.Holder
+	wants       map[wire.Subscription]bool
+	held        interest.Replica
 	measure     []api.Peer
 	told        int // what to measure
 }
@@ -44,7 +44,7 @@ func (w *world) join(c api.ClusterID, id api.NodeID) {
 	n := &node{
 		w: w, id: id, cluster: c, boot: 1,
 		info: api.NodeInfo{ID: id, Arch: "amd64", OS: "linux", Capacity: api.Resources{MilliCPU: 8000, MemoryMB: 8000}, Runtimes: []string{"container"}, Network: api.NetworkOverlay},
-		want: map[api.InstanceID]wire.Assignment{}, has: map[api.InstanceID]api.Observed{}, wants: map[wire.Want]bool{},
+		want: map[api.InstanceID]wire.Assignment{}, has: map[api.InstanceID]api.Observed{}, wants: map[wire.Subscription]bool{},
 	}
 	w.nodes[id] = n
 	check(w.t, w.clusters[c].step(w.t, w.now, cluster.JoinNode{Info: n.info}))
@@ -149,9 +149,9 @@ func (n *node) self() *wire.NetSelf {
 }
 
 // up says something to the cluster; what says more than Held must be answered.
-func (n *node) up(whole bool, add, drop []wire.Want, self bool) {
+func (n *node) up(whole bool, add, drop []wire.Subscription, self bool) {
 	n.upSeq++
-	u := wire.NetUp{Boot: n.boot, Seq: n.upSeq, Whole: whole, Add: add, Drop: drop, Held: n.held.Digest(), Rev: n.rev}
+	u := wire.NetUp{Boot: n.boot, Seq: n.upSeq, Whole: whole, Subscribe: add, Unsubscribe: drop, Held: n.held.Digest(), Rev: n.rev}
 	for _, p := range n.measure {
 		u.Measure = u.Measure.Toggle(p.Digest())
 	}
@@ -160,9 +160,9 @@ func (n *node) up(whole bool, add, drop []wire.Want, self bool) {
 	}
 	if whole {
 		for w := range n.wants {
-			u.Add = append(u.Add, w)
+			u.Subscribe = append(u.Subscribe, w)
 		}
-		slices.SortFunc(u.Add, interest.CompareWants)
+		slices.SortFunc(u.Subscribe, interest.CompareSubscriptions)
 		n.renew = n.w.now.Add(4 * time.Minute)
 	}
 	if n.lease != nil {
@@ -189,7 +189,7 @@ func (n *node) down(d wire.NetDown) {
 	}
 	rec := wire.Records{
 		Routes: d.Routes, Sources: d.Sources, Peers: d.Peers, Refused: d.Refused,
-		Gone: d.Gone, GoneSources: d.GoneSources, GonePeers: d.GonePeers, Answered: d.Answered,
+		RemovedRoutes: d.RemovedRoutes, RemovedSources: d.RemovedSources, RemovedPeers: d.RemovedPeers, RemovedRefusals: d.RemovedRefusals,
 	}
 	if d.Whole {
 		n.held.TakeAll(rec, d.Of)
@@ -203,9 +203,9 @@ func (n *node) down(d wire.NetDown) {
 		n.unanswered = 0
 	}
 	switch {
-	case d.WantWhole:
+	case d.RequestWhole:
 		n.up(true, nil, nil, true)
-	case d.WantHeld, d.Held != 0 && d.Seq == n.upSeq && d.Held != n.held.Digest():
+	case d.RequestHeld, d.Held != 0 && d.Seq == n.upSeq && d.Held != n.held.Digest():
 		n.up(false, nil, nil, false)
 	}
 }
@@ -215,21 +215,21 @@ func (n *node) restart(keeps bool) {
 	n.boot++
 	n.upSeq, n.rev, n.unanswered, n.measure = 0, 0, 0, nil
 	if !keeps {
-		n.held = interest.Holder{}
+		n.held = interest.Replica{}
 	}
 	n.up(true, nil, nil, true)
 }
 
-func (n *node) ask(w wire.Want) {
+func (n *node) ask(w wire.Subscription) {
 	if !n.wants[w] {
 		n.wants[w] = true
-		n.up(false, []wire.Want{w}, nil, false)
+		n.up(false, []wire.Subscription{w}, nil, false)
 	}
 }
 
-func (n *node) drop(w wire.Want) {
+func (n *node) drop(w wire.Subscription) {
 	if n.wants[w] {
 		delete(n.wants, w)
-		n.up(false, nil, []wire.Want{w}, false)
+		n.up(false, nil, []wire.Subscription{w}, false)
 	}
 }

@@ -60,7 +60,7 @@ func (tr truth) access(s api.ServiceID) api.Access {
 }
 
 // answer is what a node should hold because of a want, in a line.
-func (tr truth) answer(n *node, w wire.Want) string {
+func (tr truth) answer(n *node, w wire.Subscription) string {
 	if w.For == "" {
 		for _, other := range n.w.nodes {
 			if other.lease != nil && other.lease.Subnet.Addr() == w.Address && !other.off {
@@ -107,7 +107,7 @@ func (tr truth) answer(n *node, w wire.Want) string {
 	return fmt.Sprintf("route %s %s %v", id, tr.services[id].Addresses.RoundRobin, backends)
 }
 
-func (tr truth) denied(w wire.Want, s api.ServiceID) string {
+func (tr truth) denied(w wire.Subscription, s api.ServiceID) string {
 	if w.For.Tenant() == s.Tenant() {
 		return "denied"
 	}
@@ -115,7 +115,7 @@ func (tr truth) denied(w wire.Want, s api.ServiceID) string {
 }
 
 // said is what the node holds because of a want, in the same words.
-func (n *node) said(w wire.Want) string {
+func (n *node) said(w wire.Subscription) string {
 	if r, ok := n.held.Refused[w]; ok {
 		if r.Denied {
 			return "denied"
@@ -186,11 +186,11 @@ func (w *world) agree(what string) {
 		if n.off {
 			continue
 		}
-		var wants []wire.Want
+		var wants []wire.Subscription
 		for want := range n.wants {
 			wants = append(wants, want)
 		}
-		slices.SortFunc(wants, interest.CompareWants)
+		slices.SortFunc(wants, interest.CompareSubscriptions)
 		for _, want := range wants {
 			if got, should := n.said(want), tr.answer(n, want); got != should {
 				w.t.Fatalf("%s: %s wants %+v:\n  holds %s\n  truth %s", what, id, want, got, should)

@@ -207,7 +207,7 @@ func (w *world) fromCluster(id api.ClusterID, envs []wire.Envelope) {
 		case wire.Lease:
 			n := w.nodes[api.NodeID(strings.TrimPrefix(string(e.To), "node/"))]
 			w.say(func() {
-				if m.WantWhole {
+				if m.RequestWhole {
 					n.report()
 				}
 			})

@@ -188,15 +188,15 @@ func heartbeat(msg any) bool {
 	case wire.Alive, wire.GuardWorkload, wire.ProbeOrder:
 		return true
 	case wire.Lease:
-		return !m.WantWhole
+		return !m.RequestWhole
 	case wire.Report:
 		return len(m.Observed) == 0 && !m.Whole
 	case wire.ReportAck:
-		return !m.WantWhole
+		return !m.RequestWhole
 	case wire.NetUp:
-		return m.Self == nil && len(m.Drop) == 0 && (m.Whole || len(m.Add) == 0) // wants that are kept are named again
+		return m.Self == nil && len(m.Unsubscribe) == 0 && (m.Whole || len(m.Subscribe) == 0) // wants that are kept are named again
 	case wire.NetDown:
-		return !m.Whole && len(m.Routes)+len(m.Sources)+len(m.Peers)+len(m.Refused)+len(m.Gone) == 0 && m.Lease == nil
+		return !m.Whole && len(m.Routes)+len(m.Sources)+len(m.Peers)+len(m.Refused)+len(m.RemovedRoutes) == 0 && m.Lease == nil
 	}
 	return false
 }

@@ -53,13 +53,13 @@ func describe(msg any) string {
 	case wire.Report:
 		return fmt.Sprintf("Report %d.%d gen %d%s%s", m.Boot, m.Seq, m.Gen, whole(m.Whole), observations(m.Observed))
 	case wire.ReportAck:
-		return fmt.Sprintf("ReportAck %d.%d gen %d%s", m.Boot, m.Seq, m.Gen, wants(m.WantWhole))
+		return fmt.Sprintf("ReportAck %d.%d gen %d%s", m.Boot, m.Seq, m.Gen, wants(m.RequestWhole))
 	case wire.NodeReport:
 		return fmt.Sprintf("NodeReport %d.%d gen %d%s%s", m.Boot, m.Seq, m.Gen, whole(m.Whole), observations(m.Observed))
 	case wire.Alive:
 		return fmt.Sprintf("Alive %d.%d gen %d", m.Boot, m.Seq, m.Gen)
 	case wire.Lease:
-		return fmt.Sprintf("Lease %d.%d gen %d%s", m.Boot, m.Seq, m.Gen, wants(m.WantWhole))
+		return fmt.Sprintf("Lease %d.%d gen %d%s", m.Boot, m.Seq, m.Gen, wants(m.RequestWhole))
 	case wire.CreateWorkload:
 		return fmt.Sprintf("create %s attempt %d", key(m.Key), m.Attempt)
 	case wire.StartWorkload:

@@ -323,11 +323,11 @@ func TestMeasuredRoundTripCountsWhileFresh(t *testing.T) {
 	if rtt, _ := r.rtt("n2"); rtt != 9*time.Millisecond {
 		t.Errorf("the round trip is %s, want the 9ms that the other end measured", rtt)
 	}
-	r.pass(wire.NetPairFor)
+	r.pass(wire.MaxNetPairAge)
 	if rtt, how := r.rtt("n2"); rtt != 0 || how != "estimated by coordinates" {
 		t.Errorf("an old report still counts: %s, %s", rtt, how)
 	}
-	r.pass(wire.NetPairFor)
+	r.pass(wire.MaxNetPairAge)
 	if n := r.m.Size().Pairs; n != 0 {
 		t.Errorf("%d old pairs are kept", n)
 	}
@@ -373,7 +373,7 @@ func TestForgedReportsAreNotKept(t *testing.T) {
 		"an hour":        func(p *wire.NetPair) { p.Least = time.Hour },
 		"no connection":  func(p *wire.NetPair) { p.Connections = 0 },
 		"in the future":  func(p *wire.NetPair) { p.Age = -time.Hour },
-		"too long ago":   func(p *wire.NetPair) { p.Age = wire.NetPairFor },
+		"too long ago":   func(p *wire.NetPair) { p.Age = wire.MaxNetPairAge },
 	} {
 		p := sampleOf(pre, web, "n2", 40)
 		change(&p)
@@ -413,7 +413,7 @@ func TestForgedReportsOnOtherClustersAreNotKept(t *testing.T) {
 	if r.m.Report("n2", many, targets); r.m.Size().Pairs != maxRemote {
 		t.Errorf("%d pairs with other clusters are kept, want %d", r.m.Size().Pairs, maxRemote)
 	}
-	r.pass(2 * wire.NetPairFor)
+	r.pass(2 * wire.MaxNetPairAge)
 	if r.m.Report("n2", []wire.NetPair{abroad(web, pre, 1, 40)}, nil); r.m.Size().Pairs != 0 {
 		t.Error("a report on a service that is in no other cluster any more is kept")
 	}

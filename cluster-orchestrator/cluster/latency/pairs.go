@@ -84,7 +84,7 @@ func (p pairs) hasRoom(from, to endpoint) bool {
 // fresh returns the sample that counts; ok is false where all are old.
 func (p *pair) fresh(now time.Time) (best sample, ok bool) {
 	for _, s := range p.by {
-		if now.Sub(s.at) < wire.NetPairFor && (!ok || s.before(best)) {
+		if now.Sub(s.at) < wire.MaxNetPairAge && (!ok || s.before(best)) {
 			best, ok = s, true
 		}
 	}
@@ -160,7 +160,7 @@ func (m *Machine) Report(by api.NodeID, measured []wire.NetPair, targets map[api
 			changed = true
 		}
 		if !m.fx.Timers.Has(expirePairs) {
-			m.fx.Timers.Set(expirePairs, m.fx.Now.Add(wire.NetPairFor))
+			m.fx.Timers.Set(expirePairs, m.fx.Now.Add(wire.MaxNetPairAge))
 		}
 	}
 	return changed
@@ -179,7 +179,7 @@ func (m *Machine) ExpirePairs() (changed bool) {
 		}
 	}
 	if len(m.pairs) > 0 {
-		m.fx.Timers.Set(expirePairs, m.fx.Now.Add(wire.NetPairFor))
+		m.fx.Timers.Set(expirePairs, m.fx.Now.Add(wire.MaxNetPairAge))
 	}
 	return changed
 }

@@ -13,7 +13,7 @@ import (
 // Timing returns the timing that nodes are given.
 func (m *Machine) Timing() wire.Timing {
 	t := m.cfg.Timing
-	return wire.Timing{Beat: t.Beat * time.Duration(m.scale), Lease: t.Lease * time.Duration(m.scale)}
+	return wire.Timing{Heartbeat: t.Heartbeat * time.Duration(m.scale), Lease: t.Lease * time.Duration(m.scale)}
 }
 
 // Dead returns the silence after which a node is dead.
@@ -127,7 +127,7 @@ func (m *Machine) SuspectLate() (suspects []api.NodeID, overdue int) {
 		if !n.Heard || n.Silent {
 			continue
 		}
-		late := n.Overdue(m.fx.Now, m.Timing().Beat)
+		late := n.Overdue(m.fx.Now, m.Timing().Heartbeat)
 		if late {
 			overdue++
 		}

@@ -23,7 +23,7 @@ type rig struct {
 func newRig(nodes int) *rig {
 	r := &rig{fx: &effects.Sink{}, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	r.m = membership.New(membership.Config{
-		Cluster: "munich", Timing: wire.Timing{Beat: 2500 * time.Millisecond, Lease: 5 * time.Second}, Dead: 7 * time.Second,
+		Cluster: "munich", Timing: wire.Timing{Heartbeat: 2500 * time.Millisecond, Lease: 5 * time.Second}, Dead: 7 * time.Second,
 	}, r.fx)
 	r.fx.Begin(r.now)
 	for i := range nodes {

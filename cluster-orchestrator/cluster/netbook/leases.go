@@ -76,7 +76,7 @@ func (l *leases) sweep(wall time.Time) {
 // enough if the need grew by a quarter and half a share: the root gives shares ahead of
 // need, and would give them again.
 func (m *Machine) returnShares() {
-	l, r := &m.leases, m.book.Ranges()
+	l, r := &m.leases, m.routes.Ranges()
 	if l.blocks == nil {
 		return
 	}
@@ -96,7 +96,7 @@ func (m *Machine) returnShares() {
 
 func (m *Machine) save() {
 	m.leases.sweep(m.fx.Wall)
-	m.fx.Journal.Put(DocKind, DocKey, record{m.book.Ranges(), m.book.Shares(), m.leases.resting, m.leases.returned})
+	m.fx.Journal.Put(DocKind, DocKey, record{m.routes.Ranges(), m.routes.Shares(), m.leases.resting, m.leases.returned})
 }
 
 // Restore takes the network's document, before those of nodes.
@@ -105,7 +105,7 @@ func (m *Machine) Restore(data []byte) error {
 	if err := json.Unmarshal(data, &r); err != nil {
 		return err
 	}
-	m.book.SetRanges(r.Ranges, r.Shares)
+	m.routes.SetRanges(r.Ranges, r.Shares)
 	l := &m.leases
 	l.blocks, l.resting = ipam.NewBlocks(r.Ranges.Subnet, subnetRest), r.Resting
 	for _, p := range r.Shares {
@@ -240,7 +240,7 @@ func (m *Machine) endLease(n *node) {
 	l.resting = append(l.resting, rest{n.subnet, m.fx.Wall.Add(subnetRest)})
 	m.save()
 	n.subnet = netip.Prefix{}
-	m.book.DropMember(n.id)
+	m.routes.DropMember(n.id)
 	m.out.Leased, m.out.Places = append(m.out.Leased, n.id), append(m.out.Places, n.id)
 }
 
@@ -255,7 +255,7 @@ func (m *Machine) Lease(id api.NodeID) (wire.NetLease, bool) {
 
 func (m *Machine) leaseOf(id api.NodeID, subnet netip.Prefix) wire.NetLease {
 	return wire.NetLease{
-		Node: id, Cluster: m.cfg.Cluster, Ranges: m.book.Ranges(), Subnet: subnet, Relay: m.relayAt(id, subnet),
+		Node: id, Cluster: m.cfg.Cluster, Ranges: m.routes.Ranges(), Subnet: subnet, Relay: m.relayAt(id, subnet),
 		Secret: m.derive(id, subnet, "secret"), Unencrypted: m.cfg.Unencrypted, Interest: m.cfg.Interest,
 	}
 }

@@ -35,7 +35,7 @@ type Config struct {
 type Machine struct {
 	fx     *effects.Sink
 	cfg    Config
-	book   *routes.Book
+	routes *routes.Registry
 	leases leases
 	nodes  map[api.NodeID]*node
 	hosted map[routes.Place]bool
@@ -96,7 +96,7 @@ type Result struct {
 // New returns a netbook that knows nothing yet.
 func New(fx *effects.Sink, cfg Config) *Machine {
 	return &Machine{
-		fx: fx, cfg: cfg, book: routes.New(cfg.Cluster), nodes: map[api.NodeID]*node{},
+		fx: fx, cfg: cfg, routes: routes.New(cfg.Cluster), nodes: map[api.NodeID]*node{},
 		hosted: map[routes.Place]bool{}, due: map[api.NodeID]bool{}, whole: true,
 	}
 }
@@ -136,13 +136,13 @@ func (m *Machine) Self(id api.NodeID) *wire.NetSelf {
 func (m *Machine) Tell(id api.NodeID) { m.due[id] = true }
 
 // SetInstance sets what an instance's assignment says of the network.
-func (m *Machine) SetInstance(id api.InstanceID, s routes.Spec) { m.book.SetSpec(id, s) }
+func (m *Machine) SetInstance(id api.InstanceID, s routes.Spec) { m.routes.SetSpec(id, s) }
 
 // DropInstance removes an instance.
-func (m *Machine) DropInstance(id api.InstanceID) { m.book.DropSpec(id) }
+func (m *Machine) DropInstance(id api.InstanceID) { m.routes.DropSpec(id) }
 
 // PlacesOf returns the places that others can reach of an instance.
-func (m *Machine) PlacesOf(id api.InstanceID) []routes.Place { return m.book.PlacesOf(id) }
+func (m *Machine) PlacesOf(id api.InstanceID) []routes.Place { return m.routes.PlacesOf(id) }
 
 // SetPlace sets whether a node has an instance, placed there or still leaving it, and what
 // others can reach there: nothing if the address is not of the node's subnet. Load and Peer
@@ -152,7 +152,7 @@ func (m *Machine) SetPlace(p routes.Place, hosted bool, be api.Backend) (changed
 		if m.hosted[p] = hosted; !hosted {
 			delete(m.hosted, p)
 		}
-		m.book.SetHosted(p, hosted)
+		m.routes.SetHosted(p, hosted)
 	}
 	n := m.nodes[p.Node]
 	if n == nil || n.self == nil || !n.subnet.IsValid() || !n.subnet.Contains(be.Address) {
@@ -160,16 +160,16 @@ func (m *Machine) SetPlace(p routes.Place, hosted bool, be api.Backend) (changed
 	} else {
 		be.Load = max(1, n.load) // 0 means unknown: such a node gets the average
 	}
-	m.book.SetBackend(p, be)
+	m.routes.SetBackend(p, be)
 	return changed
 }
 
 // Remote returns the nodes of other clusters in the root's route to a service; see
-// routes.Book.Remote.
-func (m *Machine) Remote(id api.ServiceID) map[api.NodeID]api.ClusterID { return m.book.Remote(id) }
+// routes.Registry.Remote.
+func (m *Machine) Remote(id api.ServiceID) map[api.NodeID]api.ClusterID { return m.routes.Remote(id) }
 
 // Interest returns how many subscriptions nodes have, and how many of them have no answer.
-func (m *Machine) Interest() (all, open int) { return m.book.Interest() }
+func (m *Machine) Totals() (all, open int) { return m.routes.Interest() }
 
 // Loads of nodes are recorded when they changed by loadStep percent, at most every
 // loadEvery.
@@ -197,14 +197,14 @@ func (m *Machine) Up(id api.NodeID, up wire.NetUp) (r Result, ok bool) {
 	}
 	if up.Boot > n.boot {
 		n.boot, n.seq, n.resend, n.measures.sent = up.Boot, 0, resend{}, 0
-		m.book.Lost(id)
+		m.routes.Lost(id)
 	}
 	if up.Seq <= n.seq {
 		return Result{}, false
 	}
 	n.askWhole = n.askWhole && !up.Whole || up.Seq != n.seq+1 && !up.Whole
 	n.seq, n.held, n.taken, n.leaseHeld, n.spoke, n.asked = up.Seq, up.Held, up.Rev, up.Lease, true, 0
-	n.answer = n.askWhole || up.Self != nil || up.Whole || len(up.Add)+len(up.Drop) > 0
+	n.answer = n.askWhole || up.Self != nil || up.Whole || len(up.Subscribe)+len(up.Unsubscribe) > 0
 	n.measures.has = up.Measure
 	m.Tell(id)
 	if up.Self != nil {
@@ -214,16 +214,16 @@ func (m *Machine) Up(id api.NodeID, up wire.NetUp) (r Result, ok bool) {
 		m.lease(n)
 	}
 	if up.Whole {
-		m.book.Keep(id, up.Add)
+		m.routes.Keep(id, up.Subscribe)
 	}
 	until := m.fx.Now.Add(m.cfg.Interest)
-	for _, w := range up.Add {
-		m.book.Want(id, w, until)
+	for _, w := range up.Subscribe {
+		m.routes.Subscribe(id, w, until)
 	}
-	for _, w := range up.Drop {
-		m.book.Drop(id, w)
+	for _, w := range up.Unsubscribe {
+		m.routes.Unsubscribe(id, w)
 	}
-	if len(up.Add) > 0 {
+	if len(up.Subscribe) > 0 {
 		m.fx.Timers.SetEarlier(effects.Key{Kind: effects.Interest, Node: id}, until)
 	}
 	return m.result(), true
@@ -251,7 +251,7 @@ func (m *Machine) setMember(n *node) {
 	if s == nil || !n.subnet.IsValid() {
 		return
 	}
-	ok := m.book.SetMember(n.id, api.Peer{
+	ok := m.routes.SetMember(n.id, api.Peer{
 		Key: s.Key, Subnets: []netip.Prefix{n.subnet}, Endpoints: s.Endpoints, Relay: m.relayAt(n.id, n.subnet),
 		Chain: s.Chain, Proof: s.Proof, Coord: s.Coord,
 	}, s.Mapped)
@@ -267,7 +267,7 @@ func (m *Machine) InterestDue(id api.NodeID) {
 	if m.nodes[id] == nil {
 		return
 	}
-	if next := m.book.Expire(id, m.fx.Now); !next.IsZero() {
+	if next := m.routes.Expire(id, m.fx.Now); !next.IsZero() {
 		m.fx.Timers.Set(effects.Key{Kind: effects.Interest, Node: id}, next)
 	}
 	m.Tell(id)
@@ -299,7 +299,7 @@ func (m *Machine) Heard(id api.NodeID) {
 func (m *Machine) Rejoined(id api.NodeID) {
 	n := m.node(id)
 	n.boot, n.seq = 0, 0
-	m.book.Lost(id)
+	m.routes.Lost(id)
 }
 
 // Silent drops the subscriptions of a node that fell silent.
@@ -309,7 +309,7 @@ func (m *Machine) Silent(id api.NodeID) Result {
 }
 
 func (m *Machine) forget(n *node) {
-	m.book.Forget(n.id)
+	m.routes.Forget(n.id)
 	m.fx.Timers.Clear(effects.Key{Kind: effects.Ack, Node: n.id})
 	m.fx.Timers.Clear(effects.Key{Kind: effects.Interest, Node: n.id})
 	n.measures.has, n.measures.sent = 0, 0
@@ -329,7 +329,7 @@ func (m *Machine) Remove(id api.NodeID) Result {
 // Start begins a process lifetime, after Restore and RestoreNode.
 func (m *Machine) Start() Result {
 	// Revisions grow over restarts: the number of starts is in their upper half.
-	m.book.Begin(m.fx.Boot << 32)
+	m.routes.Begin(m.fx.Boot << 32)
 	m.startLeases()
 	for _, id := range step.Keys(m.nodes) {
 		n := m.nodes[id]
@@ -357,18 +357,18 @@ func (m *Machine) RestoreNode(id api.NodeID, self *wire.NetSelf, subnet netip.Pr
 // FromRoot takes a message of the root. It returns the services of which the root's route
 // changed.
 func (m *Machine) FromRoot(msg wire.RootNet) (changed []api.ServiceID, r Result) {
-	changed, ok := m.book.Take(msg)
+	changed, ok := m.routes.Take(msg)
 	if !ok {
 		return nil, Result{}
 	}
 	m.setShares(msg.Ranges, msg.Shares)
-	m.whole = m.whole || msg.WantNet
-	m.out.Report = m.out.Report || msg.WantNet || msg.WantHeld
+	m.whole = m.whole || msg.RequestWhole
+	m.out.Report = m.out.Report || msg.RequestWhole || msg.RequestHeld
 	return changed, m.result()
 }
 
 // HasNews reports whether there is something to report to the root.
-func (m *Machine) HasNews() bool { return m.book.Fresh() }
+func (m *Machine) HasNews() bool { return m.routes.Fresh() }
 
 // Report returns the network's part of the report with the number seq, or nil where there
 // is no network; all: a report of everything. news is false if it only repeats digests.
@@ -379,13 +379,13 @@ func (m *Machine) Report(seq uint64, all bool) (net *wire.ClusterNet, news bool)
 	}
 	lost := m.sent != 0
 	if m.whole {
-		m.book.NetAnew()
+		m.routes.NetAnew()
 		lost = false
 	}
-	n := m.book.Net(lost)
+	n := m.routes.Net(lost)
 	m.returnShares()
 	n.Subnets, n.Returned = m.leases.needed(m.fx.Wall), slices.Clone(m.leases.returned)
-	if news = n.Whole || len(n.Wants)+len(n.Dropped) > 0 || !n.Records.Empty(); news {
+	if news = n.Whole || len(n.Subscribe)+len(n.Unsubscribe) > 0 || !n.Records.Empty(); news {
 		m.sent = seq
 	}
 	m.whole = false
@@ -400,10 +400,10 @@ func (m *Machine) Acked(seq uint64) {
 }
 
 // Route returns a service's route as nodes are told it.
-func (m *Machine) Route(id api.ServiceID) (api.Route, bool) { return m.book.RouteOf(id) }
+func (m *Machine) Route(id api.ServiceID) (api.Route, bool) { return m.routes.RouteOf(id) }
 
 // Wants returns the subscriptions of a node, in order.
-func (m *Machine) Wants(id api.NodeID) []wire.Want { return m.book.Wants(id) }
+func (m *Machine) Subscriptions(id api.NodeID) []wire.Subscription { return m.routes.Subscriptions(id) }
 
 // Held returns the digest of what a node should hold.
-func (m *Machine) Held(id api.NodeID) api.Digest { return m.book.Held(id) }
+func (m *Machine) Held(id api.NodeID) api.Digest { return m.routes.Held(id) }

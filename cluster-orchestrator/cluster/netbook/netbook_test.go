@@ -138,8 +138,8 @@ func selfOf(key string) *wire.NetSelf {
 }
 
 // speaks has a netmanager send its first message.
-func (r *rig) speaks(id api.NodeID, wants ...wire.Want) {
-	r.up(id, wire.NetUp{Boot: 1, Seq: 1, Self: selfOf(string(id)), Whole: true, Add: wants})
+func (r *rig) speaks(id api.NodeID, wants ...wire.Subscription) {
+	r.up(id, wire.NetUp{Boot: 1, Seq: 1, Self: selfOf(string(id)), Whole: true, Subscribe: wants})
 }
 
 func (r *rig) shares(rev uint64, shares ...netip.Prefix) {
@@ -265,16 +265,16 @@ func TestSubscriptionsAreBoundedAndExpire(t *testing.T) {
 	r.shares(1, share)
 	r.speaks("n0")
 	r.hosts("n0")
-	many := make([]wire.Want, routes.MaxWants+100)
+	many := make([]wire.Subscription, routes.MaxSubscriptions+100)
 	for i := range many {
-		many[i] = wire.Want{Service: api.ServiceID(fmt.Sprintf("acme/a.b.c%d.d", i)), For: web}
+		many[i] = wire.Subscription{Service: api.ServiceID(fmt.Sprintf("acme/a.b.c%d.d", i)), For: web}
 	}
-	r.up("n0", wire.NetUp{Boot: 1, Seq: 2, Add: many})
-	if n := len(r.m.Wants("n0")); n != routes.MaxWants {
-		t.Errorf("%d subscriptions of a node are kept, want %d", n, routes.MaxWants)
+	r.up("n0", wire.NetUp{Boot: 1, Seq: 2, Subscribe: many})
+	if n := len(r.m.Subscriptions("n0")); n != routes.MaxSubscriptions {
+		t.Errorf("%d subscriptions of a node are kept, want %d", n, routes.MaxSubscriptions)
 	}
 	r.pass(11 * time.Minute)
-	if n := len(r.m.Wants("n0")); n != 0 {
+	if n := len(r.m.Subscriptions("n0")); n != 0 {
 		t.Errorf("%d subscriptions are left that were not repeated", n)
 	}
 }
@@ -284,20 +284,20 @@ func TestSilentNodeIsNotAskedAndRepeatsItsSubscriptions(t *testing.T) {
 	r.shares(1, share)
 	r.speaks("n0")
 	r.hosts("n0")
-	r.up("n0", wire.NetUp{Boot: 1, Seq: 2, Add: []wire.Want{{Address: rr, For: web}}})
+	r.up("n0", wire.NetUp{Boot: 1, Seq: 2, Subscribe: []wire.Subscription{{Address: rr, For: web}}})
 	r.pass(ackWait)
-	if d := r.down["n0"]; len(d) != 1 || !d[0].WantHeld {
+	if d := r.down["n0"]; len(d) != 1 || !d[0].RequestHeld {
 		t.Errorf("a node that does not acknowledge is told %+v, want a question", d)
 	}
 	r.do(func() Result { return r.m.Silent("n0") })
-	if !slices.Contains(r.result.Places, "n0") || len(r.m.Wants("n0")) != 0 {
-		t.Errorf("of a silent node: %+v and %d subscriptions, want its places to be set anew and none", r.result, len(r.m.Wants("n0")))
+	if !slices.Contains(r.result.Places, "n0") || len(r.m.Subscriptions("n0")) != 0 {
+		t.Errorf("of a silent node: %+v and %d subscriptions, want its places to be set anew and none", r.result, len(r.m.Subscriptions("n0")))
 	}
 	if r.pass(time.Hour); len(r.down["n0"]) > 0 {
 		t.Errorf("a silent node is told %+v", r.down["n0"])
 	}
 	r.do(func() Result { r.m.Heard("n0"); return Result{} })
-	if d := r.down["n0"]; len(d) != 1 || !d[0].WantWhole {
+	if d := r.down["n0"]; len(d) != 1 || !d[0].RequestWhole {
 		t.Errorf("when it is heard again it is told %+v, want a request for all", d)
 	}
 }
@@ -349,18 +349,18 @@ func TestRecordsAreResentInParts(t *testing.T) {
 	r.speaks("n0")
 	r.hosts("n0")
 	r.fromRoot(wire.RootNet{Rev: 2, Shares: []netip.Prefix{share}, Records: foreign(many)})
-	wants := make([]wire.Want, many)
+	wants := make([]wire.Subscription, many)
 	for i := range wants {
-		wants[i] = wire.Want{Service: foreignService(i), For: web}
+		wants[i] = wire.Subscription{Service: foreignService(i), For: web}
 	}
-	held, lossy := interest.Holder{}, true
+	held, lossy := interest.Replica{}, true
 	boot, seq, rev := uint64(1), uint64(1), uint64(0)
 	messages, largest := 0, 0
 	lease, _ := r.m.Lease("n0")
 	var take func([]wire.NetDown)
-	up := func(add []wire.Want) {
+	up := func(add []wire.Subscription) {
 		seq++
-		r.up("n0", wire.NetUp{Boot: boot, Seq: seq, Whole: seq == 1, Add: add, Held: held.Digest(), Rev: rev, Lease: lease.Digest()})
+		r.up("n0", wire.NetUp{Boot: boot, Seq: seq, Whole: seq == 1, Subscribe: add, Held: held.Digest(), Rev: rev, Lease: lease.Digest()})
 		take(r.down["n0"])
 	}
 	take = func(queue []wire.NetDown) {
@@ -379,7 +379,7 @@ func TestRecordsAreResentInParts(t *testing.T) {
 			} else {
 				held.Take(recordsOf(d))
 			}
-			if d.WantHeld {
+			if d.RequestHeld {
 				seq++
 				r.up("n0", wire.NetUp{Boot: boot, Seq: seq, Held: held.Digest(), Rev: rev, Lease: lease.Digest()})
 				queue = append(queue, r.down["n0"]...)
@@ -404,7 +404,7 @@ func TestRecordsAreResentInParts(t *testing.T) {
 	// It begins anew, with half of it and with a route that is gone.
 	boot, seq, rev = 2, 0, 0
 	for i := range many / 2 {
-		held.Take(wire.Records{Gone: []api.ServiceID{foreignService(2 * i)}})
+		held.Take(wire.Records{RemovedRoutes: []api.ServiceID{foreignService(2 * i)}})
 	}
 	held.Take(wire.Records{Routes: []api.Route{{Service: "acme/old.prod.old.prod", Rev: 7}}})
 	up(wants)
@@ -414,7 +414,7 @@ func TestRecordsAreResentInParts(t *testing.T) {
 	}
 	// With nothing lost, each part is told once.
 	lossy, messages, boot, seq, rev = false, 0, 3, 0, 0
-	held.Take(wire.Records{Gone: []api.ServiceID{foreignService(1)}})
+	held.Take(wire.Records{RemovedRoutes: []api.ServiceID{foreignService(1)}})
 	up(wants)
 	until("without loss")
 	if messages > first+2 {
@@ -445,6 +445,6 @@ func foreign(many int) (r wire.Records) {
 func recordsOf(d wire.NetDown) wire.Records {
 	return wire.Records{
 		Routes: d.Routes, Sources: d.Sources, Peers: d.Peers, Refused: d.Refused,
-		Gone: d.Gone, GoneSources: d.GoneSources, GonePeers: d.GonePeers, Answered: d.Answered,
+		RemovedRoutes: d.RemovedRoutes, RemovedSources: d.RemovedSources, RemovedPeers: d.RemovedPeers, RemovedRefusals: d.RemovedRefusals,
 	}
 }

@@ -37,7 +37,7 @@ func (m *Machine) resendPart(n *node, rec *wire.Records, d *wire.NetDown) bool {
 		r.part = wire.Span{After: r.part.To}
 	case r.on: // compare has seen whether it helped
 		r.on = false
-		m.book.Recounted(n.id)
+		m.routes.Recounted(n.id)
 	}
 	if !r.on {
 		if !n.diverged || m.fx.Now.Before(n.resentAt.Add(n.resendPause())) {
@@ -46,11 +46,11 @@ func (m *Machine) resendPart(n *node, rec *wire.Records, d *wire.NetDown) bool {
 		*r = resend{on: true, complete: true}
 		n.diverged, n.resentAt = false, m.fx.Now
 		n.resends++
-		m.book.Recount(n.id)
+		m.routes.Recount(n.id)
 	}
-	more, of := m.book.Span(n.id, r.part.After)
+	more, of := m.routes.Span(n.id, r.part.After)
 	r.part = of
-	if d.Whole = m.book.Open(n.id) == 0; d.Whole {
+	if d.Whole = m.routes.Open(n.id) == 0; d.Whole {
 		d.Of = of
 	}
 	if r.complete = r.complete && d.Whole; of.Last() {
@@ -58,7 +58,7 @@ func (m *Machine) resendPart(n *node, rec *wire.Records, d *wire.NetDown) bool {
 	}
 	if r.on = of != (wire.Span{}); !r.on { // one part holds all, and so all that changed
 		*rec = rec.Removals()
-		m.book.Recounted(n.id)
+		m.routes.Recounted(n.id)
 	}
 	rec.Append(more)
 	return true

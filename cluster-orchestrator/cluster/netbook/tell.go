@@ -29,7 +29,7 @@ type Measures struct {
 // Flush tells nodes what changed. It comes before the nodes' desired sets: new flows avoid
 // an instance before its node is told to stop it. measures returns what a node measures.
 func (m *Machine) Flush(measures func(api.NodeID) Measures) {
-	for _, id := range m.book.Dirty() {
+	for _, id := range m.routes.Dirty() {
 		m.due[id] = true
 	}
 	for _, id := range step.Keys(m.due) {
@@ -45,9 +45,9 @@ func (m *Machine) tell(n *node, measures func(api.NodeID) Measures) {
 	if n.boot == 0 && !n.askWhole {
 		return // its netmanager has not sent anything yet
 	}
-	book := m.book
+	book := m.routes
 	// Changes beyond one message follow when the node has the message before.
-	room := wire.PartSize
+	room := wire.MaxPart
 	if n.behind && n.taken < n.sent {
 		room = 0
 	}
@@ -57,20 +57,20 @@ func (m *Machine) tell(n *node, measures func(api.NodeID) Measures) {
 	if n.spoke {
 		m.compare(n, before, without)
 	}
-	d := wire.NetDown{Boot: n.boot, Seq: n.seq, WantWhole: n.askWhole}
+	d := wire.NetDown{Boot: n.boot, Seq: n.seq, RequestWhole: n.askWhole}
 	part := m.resendPart(n, &rec, &d)
 	d.Routes, d.Sources, d.Peers, d.Refused = rec.Routes, rec.Sources, rec.Peers, rec.Refused
-	d.Gone, d.GoneSources, d.GonePeers, d.Answered = rec.Gone, rec.GoneSources, rec.GonePeers, rec.Answered
-	d.WantHeld = part || !rec.Empty() || n.askHeld
+	d.RemovedRoutes, d.RemovedSources, d.RemovedPeers, d.RemovedRefusals = rec.RemovedRoutes, rec.RemovedSources, rec.RemovedPeers, rec.RemovedRefusals
+	d.RequestHeld = part || !rec.Empty() || n.askHeld
 	if !n.diverged && (!n.resend.on || part && n.resend.part.Last()) {
 		d.Held = book.Held(n.id)
 	}
 	if l, ok := m.Lease(n.id); ok && l.Digest() != n.leaseHeld {
 		l.Rev = book.NextRev()
-		d.Lease, d.WantHeld = &l, true // it is sent until the node says that it has it
+		d.Lease, d.RequestHeld = &l, true // it is sent until the node says that it has it
 	}
 	if d.Measure, d.Between = m.measuresOf(n, measures); d.Measure != nil {
-		d.WantHeld = true
+		d.RequestHeld = true
 	}
 	if part || !rec.Empty() || d.Lease != nil || d.Measure != nil || n.answer || n.askWhole || n.askHeld {
 		d.Rev = book.NextRev()
@@ -84,7 +84,7 @@ func (m *Machine) tell(n *node, measures func(api.NodeID) Measures) {
 		if d.Measure != nil {
 			n.measures.sent = d.Rev
 		}
-		if d.WantHeld || d.WantWhole {
+		if d.RequestHeld || d.RequestWhole {
 			m.askSoon(n, m.fx.Now.Add(min(ackWait<<min(n.asked, 6), ackWaitMax)))
 		}
 	}
@@ -123,7 +123,7 @@ func (m *Machine) measuresOf(n *node, measures func(api.NodeID) Measures) ([]api
 	}
 	peers, should := []api.Peer{}, api.Digest(0)
 	for _, id := range of.Peers {
-		if p, ok := m.book.Member(id); ok {
+		if p, ok := m.routes.Member(id); ok {
 			peers, should = append(peers, p), should.Toggle(p.Digest())
 		}
 	}

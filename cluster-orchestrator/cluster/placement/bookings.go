@@ -36,7 +36,7 @@ func (n *node) full(less int) bool {
 	if n.Info.Network != api.NetworkOverlay {
 		return false
 	}
-	holds := wire.SubnetHolds(n.subnet)
+	holds := wire.SubnetCapacity(n.subnet)
 	return holds > 0 && n.addressed-less >= holds
 }
 

@@ -52,7 +52,7 @@ func (m *Machine) Alive(id api.NodeID, a wire.Alive, r membership.Return, digest
 		n.differ, want = 0, true
 	}
 	if n.leased > 0 || want || m.stopsLeased(n) {
-		m.fx.ToNode(id, wire.Lease{Boot: n.Boot, Seq: a.Seq, Gen: n.gen, WantWhole: want})
+		m.fx.ToNode(id, wire.Lease{Boot: n.Boot, Seq: a.Seq, Gen: n.gen, RequestWhole: want})
 	}
 }
 

@@ -50,7 +50,7 @@ func (m *Machine) reclaim(n *node) {
 func (m *Machine) CallRoll(nodes []api.NodeID) {
 	for _, id := range nodes {
 		if n := m.nodes[id]; n.out() == "" {
-			m.fx.ToNode(id, wire.Lease{Boot: n.Boot, Gen: n.gen, Answer: true})
+			m.fx.ToNode(id, wire.Lease{Boot: n.Boot, Gen: n.gen, RequestAlive: true})
 		}
 	}
 }
@@ -154,7 +154,7 @@ const (
 // answer the roll call in time, while its next heartbeat is not overdue.
 func (m *Machine) answersSoon() bool {
 	for _, n := range m.nodes {
-		if n.Suspect && n.Heard && !n.Silent && n.Answers && !n.Overdue(m.fx.Now, m.timing.Beat) {
+		if n.Suspect && n.Heard && !n.Silent && n.Answers && !n.Overdue(m.fx.Now, m.timing.Heartbeat) {
 			return true
 		}
 	}
@@ -196,7 +196,7 @@ func (m *Machine) displace(in *instance) {
 	}
 	if m.answersSoon() {
 		m.held = append(m.held, in.id())
-		m.fx.Timers.SetEarlier(effects.Key{Kind: effects.Pace}, m.fx.Now.Add(m.timing.Beat))
+		m.fx.Timers.SetEarlier(effects.Key{Kind: effects.Pace}, m.fx.Now.Add(m.timing.Heartbeat))
 		return
 	}
 	why := m.explanation(in, &req, false)

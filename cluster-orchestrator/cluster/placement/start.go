@@ -14,7 +14,7 @@ func (m *Machine) StartNode(id api.NodeID) {
 	n := m.nodes[id]
 	m.touch(n) // generations may have been lost: begin anew above them
 	if n.leased > 0 {
-		m.fx.ToNode(id, wire.Lease{Answer: true}) // its lease has run since before the start
+		m.fx.ToNode(id, wire.Lease{RequestAlive: true}) // its lease has run since before the start
 	}
 	m.refresh(n)
 }

@@ -198,7 +198,7 @@ func (m *Machine) Ack(a wire.ReportAck, keep func(api.InstanceID) bool) (ok bool
 	}
 	m.notices.acked(a.Seq)
 	m.dead = a.Dead
-	if a.WantWhole {
+	if a.RequestWhole {
 		m.whole, m.due = true, true
 	}
 	if a.Gen > m.gen {

@@ -150,12 +150,12 @@ func TestRootMayAskForAll(t *testing.T) {
 	r.quiet()
 	r.seen[web] = api.Observed{Instance: web}
 	r.do(func() {
-		r.m.Ack(wire.ReportAck{Boot: 3, Seq: r.m.seq, WantWhole: true}, func(api.InstanceID) bool { return false })
+		r.m.Ack(wire.ReportAck{Boot: 3, Seq: r.m.seq, RequestWhole: true}, func(api.InstanceID) bool { return false })
 	})
 	if len(r.reports) != 1 || !r.reports[0].Whole || len(r.reports[0].Observed) != 1 {
 		t.Errorf("the answer is %+v, want a whole report of one instance", r.reports)
 	}
-	for name, a := range map[string]wire.ReportAck{"an earlier start": {Boot: 2, WantWhole: true}, "a future report": {Boot: 3, Seq: 999, WantWhole: true}} {
+	for name, a := range map[string]wire.ReportAck{"an earlier start": {Boot: 2, RequestWhole: true}, "a future report": {Boot: 3, Seq: 999, RequestWhole: true}} {
 		if r.m.Ack(a, func(api.InstanceID) bool { return false }) {
 			t.Errorf("an answer to %s is taken", name)
 		}

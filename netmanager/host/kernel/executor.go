@@ -213,7 +213,7 @@ func (x *Executor) carryOut(ctx context.Context, m any) {
 		x.Core.Post(overlay.Counted{Peers: n})
 	case overlay.TunnelTerms:
 		x.Peers.Tell(m.Key, m.Terms)
-	case overlay.TunnelHeed:
+	case overlay.TunnelNoticeAck:
 		x.Peers.Tell(m.Key, notice.Ack{Serial: m.Serial})
 	case barrier:
 		close(m)

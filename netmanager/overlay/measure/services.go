@@ -106,7 +106,7 @@ func (o *observed) news() bool {
 		return true
 	}
 	change := (o.rtt() - o.reported).Abs()
-	return change > max(changedLeast, time.Duration(changedPart*float64(o.reported))) || o.seen.Sub(o.reportedSeen) >= wire.NetPairFor/2
+	return change > max(changedLeast, time.Duration(changedPart*float64(o.reported))) || o.seen.Sub(o.reportedSeen) >= wire.MaxNetPairAge/2
 }
 
 // NewServices returns a Services without any round trip.
@@ -147,7 +147,7 @@ func (s *Services) Sampled(now time.Time, samples []Sample) {
 		}
 	}
 	s.observe(now, ends)
-	maps.DeleteFunc(s.pairs, func(_ pair, p *api.PairStatus) bool { return now.Sub(p.Seen) >= wire.NetPairFor })
+	maps.DeleteFunc(s.pairs, func(_ pair, p *api.PairStatus) bool { return now.Sub(p.Seen) >= wire.MaxNetPairAge })
 	for _, k := range sorted.Keys(pairs, comparePairs) {
 		if len(s.pairs) == MaxPairs && s.pairs[k] == nil {
 			continue
@@ -177,7 +177,7 @@ func add[K comparable](sums map[K]*Flow, k K, f Flow) {
 // observe takes the sums of a sample for the services that are reported.
 func (s *Services) observe(now time.Time, found map[api.ServiceID]map[End]*Flow) {
 	for id, all := range s.reports {
-		maps.DeleteFunc(all, func(_ End, o *observed) bool { return now.Sub(o.seen) >= wire.NetPairFor })
+		maps.DeleteFunc(all, func(_ End, o *observed) bool { return now.Sub(o.seen) >= wire.MaxNetPairAge })
 		for _, e := range sorted.Keys(found[id], compareEnds) {
 			o := all[e]
 			if o == nil {
@@ -229,10 +229,10 @@ func (s *Services) Report(now time.Time, all bool) (out []wire.NetPair) {
 	return out
 }
 
-// Pairs lists, in order, the pairs of services that were seen within wire.NetPairFor.
+// Pairs lists, in order, the pairs of services that were seen within wire.MaxNetPairAge.
 func (s *Services) Pairs(now time.Time) (out []api.PairStatus) {
 	for _, k := range sorted.Keys(s.pairs, comparePairs) {
-		if p := s.pairs[k]; now.Sub(p.Seen) < wire.NetPairFor {
+		if p := s.pairs[k]; now.Sub(p.Seen) < wire.MaxNetPairAge {
 			out = append(out, *p)
 		}
 	}

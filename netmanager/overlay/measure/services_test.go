@@ -32,7 +32,7 @@ func TestFlowsOfTwoServicesAreOnePair(t *testing.T) {
 	if got := s.Pairs(start); len(got) != 1 || got[0] != want {
 		t.Errorf("pairs are %+v, want %+v", got, want)
 	}
-	end := start.Add(wire.NetPairFor)
+	end := start.Add(wire.MaxNetPairAge)
 	if got := s.Pairs(end); len(got) != 0 {
 		t.Errorf("expired pairs are listed: %+v", got)
 	}
@@ -95,13 +95,13 @@ func TestOnlyChangedRoundTripsAreReported(t *testing.T) {
 	if s.Sampled(now, []measure.Sample{sample(web, "n1", 300*ms), sample(web, "n2", ms)}); s.Due(now) {
 		t.Error("a report is due twice within 30 s")
 	}
-	s.Sampled(now, []measure.Sample{sample(web, "n1", wire.NetPairRTT+1)})
+	s.Sampled(now, []measure.Sample{sample(web, "n1", wire.MaxNetPairRTT+1)})
 	for _, p := range s.Report(now, true) {
-		if p.Least > wire.NetPairRTT {
+		if p.Least > wire.MaxNetPairRTT {
 			t.Errorf("an impossible round trip is reported: %+v", p)
 		}
 	}
-	now = now.Add(wire.NetPairFor)
+	now = now.Add(wire.MaxNetPairAge)
 	s.Sampled(now, nil)
 	if got := s.Report(now, true); len(got) != 0 {
 		t.Errorf("expired ends are reported: %+v", got)

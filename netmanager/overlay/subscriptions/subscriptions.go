@@ -57,7 +57,7 @@ const (
 
 // Key is the resource of a subscription and the service that subscribes. For is empty
 // where the node itself subscribes, to a peer.
-type Key = wire.Want
+type Key = wire.Subscription
 
 // Outcome says where a subscription leads at the moment.
 type Outcome uint8

@@ -139,7 +139,7 @@ func TestIdleSubscriptionsAreDroppedUnlessTheClusterIsAway(t *testing.T) {
 func TestRefusalsAreConfirmed(t *testing.T) {
 	m := machine()
 	add(m, start, to(1), subscriptions.Unanswered)
-	m.SetRefusal(start, to(1), &wire.Refusal{Want: to(1)})
+	m.SetRefusal(start, to(1), &wire.Refusal{Subscription: to(1)})
 	if !m.Valid(start.Add(4*time.Second), to(1)) || m.Valid(start.Add(5*time.Second), to(1)) {
 		t.Error("want the refusal to be valid for 5 s")
 	}
@@ -163,7 +163,7 @@ func TestOneKeyServesAllSpellings(t *testing.T) {
 		t.Errorf("subscribed to %v", got)
 	}
 	add(m, start, spelt("web"), subscriptions.Unanswered)
-	m.SetRefusal(start, spelt("web"), &wire.Refusal{Want: spelt("web")})
+	m.SetRefusal(start, spelt("web"), &wire.Refusal{Subscription: spelt("web")})
 	for i, name := range []string{"Web", "wEb", "weB", "WEb", "wEB"} {
 		want := spelt(name)
 		if i == 4 {
@@ -251,7 +251,7 @@ func TestRestoredSubscriptions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	next.Restored(func(wire.Want) subscriptions.Outcome { return subscriptions.Answered })
+	next.Restored(func(wire.Subscription) subscriptions.Outcome { return subscriptions.Answered })
 	if got := fmt.Sprint(next.Of(client), len(next.OpenOf(client)), len(next.Save())); got != fmt.Sprint([]subscriptions.Key{to(1)}, 0, 1) {
 		t.Errorf("subscriptions, open ones and deleted documents: %s", got)
 	}

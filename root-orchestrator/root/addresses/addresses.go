@@ -449,7 +449,7 @@ func (b *Book) Sweep(now time.Time) (over []netip.Addr) {
 // candidate returns the n-th address that a service's name leads to.
 func (b *Book) candidate(id api.ServiceID, n uint64) netip.Addr {
 	p := b.pool.Prefix()
-	d := uint64(wire.Want{Service: id}.Digest()) + n*0x9e3779b97f4a7c15
+	d := uint64(wire.Subscription{Service: id}.Digest()) + n*0x9e3779b97f4a7c15
 	d ^= d >> 29
 	size := uint64(1) << (p.Addr().BitLen() - p.Bits())
 	at := d % size

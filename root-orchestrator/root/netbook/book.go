@@ -56,7 +56,7 @@ type Effects struct {
 }
 
 // Book has one owner.
-type Book struct {
+type Machine struct {
 	cfg     Config
 	ranges  wire.NetRanges
 	boot    uint64
@@ -68,7 +68,7 @@ type Book struct {
 	clusters map[api.ClusterID]*cluster
 	services map[api.ServiceID]*service // those that a cluster subscribes to or is asked for
 	names    interest.Names             // of all services that applications have
-	subs     *interest.Book[api.ClusterID]
+	subs     *interest.Subscriptions[api.ClusterID]
 	about    map[sub]api.ServiceID         // the service that a subscription is about
 	peers    map[api.PeerKey]api.ClusterID // the cluster that published a node
 	rehosted map[api.ServiceID]bool        // services whose hosts may have changed
@@ -97,26 +97,26 @@ type cluster struct {
 	shareError    string // why it has fewer shares than it needs
 
 	// Its subscriptions.
-	subscribed api.Digest               // of those that are kept
-	rejected   api.Digest               // of those above a bound
-	relisting  *interest.Run[wire.Want] // while it lists all of them in parts
+	subscribed api.Digest                          // of those that are kept
+	rejected   api.Digest                          // of those above a bound
+	relisting  *interest.Cursor[wire.Subscription] // while it lists all of them in parts
 	perTenant  map[api.Tenant]int
 	full       map[api.Tenant]bool // tenants with more than is kept
 
 	// What it publishes for other clusters.
-	published   interest.Holder
-	asked       map[wire.Want]bool // what it is asked to publish
+	published   interest.Replica
+	asked       map[wire.Subscription]bool // what it is asked to publish
 	askedDigest api.Digest
-	unsent      map[wire.Want]bool // additions to and removals from asked that were not sent
-	unasked     bool               // it published what it was not asked for
-	listing     bool               // it is listing all in parts
-	listedTo    string             // the name up to which it has
+	unsent      map[wire.Subscription]bool // additions to and removals from asked that were not sent
+	unasked     bool                       // it published what it was not asked for
+	listing     bool                       // it is listing all in parts
+	listedTo    string                     // the name up to which it has
 
 	// What it is sent.
 	diverged     bool // its digest of what it holds differs: it is due a resync
 	subsDiffer   bool // its digest of its subscriptions differs
-	wantList     bool // the next message asks it to list all
-	listWantedAt time.Time
+	requestWhole bool // the next message asks it to list all
+	requestedAt  time.Time
 	sentRev      uint64
 	sentAt       time.Time
 	ackedRev     uint64
@@ -131,13 +131,13 @@ type cluster struct {
 // in parts.
 type resync struct {
 	on    bool
-	part  wire.Span                // the last one sent
-	asked *interest.Run[wire.Want] // through what the cluster is asked for, sent after the records
+	part  wire.Span                           // the last one sent
+	asked *interest.Cursor[wire.Subscription] // through what the cluster is asked for, sent after the records
 }
 
 // New returns a book without clusters.
-func New(cfg Config) *Book {
-	return &Book{
+func New(cfg Config) *Machine {
+	return &Machine{
 		cfg: cfg, holders: map[netip.Prefix]api.ClusterID{}, clusters: map[api.ClusterID]*cluster{},
 		services: map[api.ServiceID]*service{}, names: interest.Names{}, subs: interest.New[api.ClusterID](),
 		about: map[sub]api.ServiceID{}, peers: map[api.PeerKey]api.ClusterID{},
@@ -147,7 +147,7 @@ func New(cfg Config) *Book {
 
 // call is one call of the book: its arguments and its effects.
 type call struct {
-	*Book
+	*Machine
 	View
 	now  time.Time // without the pauses of this process
 	wall time.Time
@@ -160,8 +160,8 @@ type Now struct {
 	Wall time.Time
 }
 
-func (b *Book) call(now Now, v View) *call {
-	return &call{Book: b, View: v, now: now.Mono, wall: now.Wall}
+func (b *Machine) call(now Now, v View) *call {
+	return &call{Machine: b, View: v, now: now.Mono, wall: now.Wall}
 }
 
 func (c *call) changed(cl *cluster) {
@@ -176,7 +176,7 @@ func (c *call) event(cl *cluster, tenant api.Tenant, detail string) {
 
 // Start begins to give revisions and to wait for the clusters. services are all that
 // applications have.
-func (b *Book) Start(now Now, services []api.ServiceID) {
+func (b *Machine) Start(now Now, services []api.ServiceID) {
 	// The clock only keeps the number growing if the store was lost.
 	b.boot = max(b.boot+1, uint64(max(0, now.Wall.Unix())))
 	b.rev = b.boot << 32
@@ -186,14 +186,14 @@ func (b *Book) Start(now Now, services []api.ServiceID) {
 	b.await(now.Mono)
 }
 
-func (b *Book) nextRev() uint64 {
+func (b *Machine) nextRev() uint64 {
 	b.rev++
 	return b.rev
 }
 
 // AddCluster adds a cluster. The shares are those that the store says it has; Shares
 // returns those that it keeps.
-func (b *Book) AddCluster(id api.ClusterID, shares []netip.Prefix) {
+func (b *Machine) AddCluster(id api.ClusterID, shares []netip.Prefix) {
 	cl := &cluster{id: id, shares: shares}
 	b.clusters[id] = cl
 	cl.shares = slices.DeleteFunc(cl.shares, func(p netip.Prefix) bool {
@@ -207,13 +207,13 @@ func (b *Book) AddCluster(id api.ClusterID, shares []netip.Prefix) {
 
 // RemoveCluster removes a cluster, its subscriptions and what it published. Its shares
 // rest before they are given again.
-func (b *Book) RemoveCluster(now Now, v View, id api.ClusterID) Effects {
+func (b *Machine) RemoveCluster(now Now, v View, id api.ClusterID) Effects {
 	c := b.call(now, v)
 	cl := b.clusters[id]
-	for _, w := range b.subs.Wants(id) {
+	for _, w := range b.subs.List(id) {
 		c.unsubscribe(cl, w)
 	}
-	b.subs.Forget(id)
+	b.subs.Remove(id)
 	delete(b.clusters, id)
 	for _, p := range cl.shares {
 		c.rest(p, "")
@@ -233,7 +233,7 @@ func (b *Book) RemoveCluster(now Now, v View, id api.ClusterID) Effects {
 
 // SetLiveness sets whether a cluster has reported since the root started, and whether
 // it is silent now. Other clusters avoid the backends of a silent one.
-func (b *Book) SetLiveness(now Now, v View, id api.ClusterID, heard, silent bool) Effects {
+func (b *Machine) SetLiveness(now Now, v View, id api.ClusterID, heard, silent bool) Effects {
 	c, cl := b.call(now, v), b.clusters[id]
 	cl.heard, cl.silent = heard, silent
 	for id := range cl.published.Routes {
@@ -247,14 +247,14 @@ func (b *Book) SetLiveness(now Now, v View, id api.ClusterID, heard, silent bool
 
 // SetNetworked notes that a cluster reports about the network. From then on the book
 // waits for its answers before it answers others.
-func (b *Book) SetNetworked(id api.ClusterID) { b.clusters[id].networked = true }
+func (b *Machine) SetNetworked(id api.ClusterID) { b.clusters[id].networked = true }
 
 // SetRehosted notes that the hosts of a service may have changed. Send acts on it.
-func (b *Book) SetRehosted(id api.ServiceID) { b.rehosted[id] = true }
+func (b *Machine) SetRehosted(id api.ServiceID) { b.rehosted[id] = true }
 
 // SetServices takes the services that an application had before and has now. All that
 // depends on their SLA is resolved again.
-func (b *Book) SetServices(now Now, v View, before, after []api.ServiceID) Effects {
+func (b *Machine) SetServices(now Now, v View, before, after []api.ServiceID) Effects {
 	c := b.call(now, v)
 	for _, id := range before {
 		b.names.Remove(id)
@@ -270,16 +270,16 @@ func (b *Book) SetServices(now Now, v View, before, after []api.ServiceID) Effec
 }
 
 // SetOwners takes that semantic addresses have other owners than before.
-func (b *Book) SetOwners(now Now, v View, addrs []netip.Addr) Effects {
+func (b *Machine) SetOwners(now Now, v View, addrs []netip.Addr) Effects {
 	c := b.call(now, v)
 	for _, a := range addrs {
-		c.resolveAll(b.subs.Of(wire.Want{Address: a}))
+		c.resolveAll(b.subs.Of(wire.Subscription{Address: a}))
 	}
 	return c.out
 }
 
 // Report takes the network's part of a cluster's report.
-func (b *Book) Report(now Now, v View, id api.ClusterID, n *wire.ClusterNet) Effects {
+func (b *Machine) Report(now Now, v View, id api.ClusterID, n *wire.ClusterNet) Effects {
 	c, cl := b.call(now, v), b.clusters[id]
 	b.send[id] = true
 	held := b.heldBy(cl)
@@ -316,11 +316,11 @@ func (b *Book) Report(now Now, v View, id api.ClusterID, n *wire.ClusterNet) Eff
 	case n.Rev >= cl.sentRev, c.now.Sub(cl.sentAt) >= lostAfter:
 		cl.diverged = true
 	}
-	cl.subsDiffer = n.Wanted != cl.subscribed^cl.rejected
+	cl.subsDiffer = n.Subscribed != cl.subscribed^cl.rejected
 	// What it published can be compared once it knows what it is asked for.
-	differs := n.Held == held && n.Said != cl.published.Digest()
-	if (cl.subsDiffer || differs || b.awaited[id]) && !listed && !cl.listing && c.now.Sub(cl.listWantedAt) >= resend {
-		cl.wantList, cl.listWantedAt = true, c.now
+	differs := n.Held == held && n.Published != cl.published.Digest()
+	if (cl.subsDiffer || differs || b.awaited[id]) && !listed && !cl.listing && c.now.Sub(cl.requestedAt) >= resend {
+		cl.requestWhole, cl.requestedAt = true, c.now
 	}
 	return c.out
 }
@@ -338,19 +338,19 @@ func (cl *cluster) listedAll(n *wire.ClusterNet) bool {
 
 // Interest returns how many subscriptions clusters have, and how many of them have no
 // answer.
-func (b *Book) Interest() (all, open int) { return b.subs.Total() }
+func (b *Machine) Totals() (all, open int) { return b.subs.Total() }
 
-func sorted(m map[wire.Want]bool) []wire.Want {
-	out := make([]wire.Want, 0, len(m))
+func sorted(m map[wire.Subscription]bool) []wire.Subscription {
+	out := make([]wire.Subscription, 0, len(m))
 	for w := range m {
 		out = append(out, w)
 	}
-	slices.SortFunc(out, interest.CompareWants)
+	slices.SortFunc(out, interest.CompareSubscriptions)
 	return out
 }
 
 // service returns the state of a service, which the caller will use.
-func (b *Book) service(id api.ServiceID) *service {
+func (b *Machine) service(id api.ServiceID) *service {
 	s := b.services[id]
 	if s == nil {
 		s = &service{subscribers: map[api.ClusterID]int{}, asked: map[api.ClusterID]bool{}}
@@ -360,7 +360,7 @@ func (b *Book) service(id api.ServiceID) *service {
 }
 
 // collect removes the state of a service that is not used.
-func (b *Book) collect(id api.ServiceID) {
+func (b *Machine) collect(id api.ServiceID) {
 	if s := b.services[id]; s != nil && len(s.subscribers) == 0 && len(s.asked) == 0 {
 		delete(b.services, id)
 	}

@@ -41,12 +41,12 @@ func TestForgedSubnetsAreNotPassedOn(t *testing.T) {
 			w.net("b", wire.ClusterNet{Whole: true, Subnets: 1})
 			p := api.Peer{Key: api.PeerKey{1}, Subnets: c.subnets, Rev: 1}
 			at := base.Next().Next()
-			wants := []wire.Want{{Service: web, For: web}, {Address: at, For: web}, {Address: base}}
+			wants := []wire.Subscription{{Service: web, For: web}, {Address: at, For: web}, {Address: base}}
 			var digest api.Digest
 			for _, want := range wants {
 				digest = digest.Toggle(want.Digest())
 			}
-			w.net("a", wire.ClusterNet{Wants: wants, Subnets: 1, Shares: w.shares("a"), Wanted: digest})
+			w.net("a", wire.ClusterNet{Subscribe: wants, Subnets: 1, Shares: w.shares("a"), Subscribed: digest})
 			rec := wire.Records{
 				Routes: []api.Route{{
 					Service: web, Rev: 1, Peers: []api.Peer{p},

@@ -21,8 +21,8 @@ func FuzzClusterNet(f *testing.F) {
 			t.Skip(err)
 		}
 		w := spread(t)
-		want := wire.Want{Service: web, For: web}
-		listen := wire.ClusterNet{Whole: true, Subnets: 1, Wants: []wire.Want{want, {Address: netip.MustParseAddr("10.16.0.64")}}, Wanted: want.Digest()}
+		want := wire.Subscription{Service: web, For: web}
+		listen := wire.ClusterNet{Whole: true, Subnets: 1, Subscribe: []wire.Subscription{want, {Address: netip.MustParseAddr("10.16.0.64")}}, Subscribed: want.Digest()}
 		w.net("b", listen)
 		w.net("a", n)
 		w.net("b", listen)

@@ -22,10 +22,10 @@ func TestALargeSetIsSentInParts(t *testing.T) {
 	n := wire.ClusterNet{Whole: true, Subnets: 1, Shares: w.shares("a")}
 	for i := range many {
 		// Answers are refusals: it hosts no caller; the names are long.
-		want := wire.Want{Service: api.ServiceID(fmt.Sprintf("t%d/shop.production.service-number-%d.production", i%5, i)), For: api.ServiceID(fmt.Sprintf("t%d/shop.production.client.production", i%5))}
-		n.Wants, n.Wanted = append(n.Wants, want), n.Wanted.Toggle(want.Digest())
+		want := wire.Subscription{Service: api.ServiceID(fmt.Sprintf("t%d/shop.production.service-number-%d.production", i%5, i)), For: api.ServiceID(fmt.Sprintf("t%d/shop.production.client.production", i%5))}
+		n.Subscribe, n.Subscribed = append(n.Subscribe, want), n.Subscribed.Toggle(want.Digest())
 	}
-	held := interest.Holder{}
+	held := interest.Replica{}
 	messages, largest, lost := 0, 0, 0
 	loses := func() bool { messages++; return messages%7 == 3 }
 	take := func(told []wire.RootNet) {
@@ -50,8 +50,8 @@ func TestALargeSetIsSentInParts(t *testing.T) {
 		for range rounds {
 			n.Held = held.Digest() ^ wire.RootNet{Ranges: wire.DefaultNetRanges(), Shares: n.Shares}.ShareDigest()
 			take(w.net("a", n))
-			n.Whole, n.Wants = false, nil
-			if held.Digest() == w.book.subs.Held("a") && len(held.Refused) == many && !w.book.subs.Behind("a") && !w.book.clusters["a"].resync.on {
+			n.Whole, n.Subscribe = false, nil
+			if held.Digest() == w.book.subs.Held("a") && len(held.Refused) == many && !w.book.subs.Pending("a") && !w.book.clusters["a"].resync.on {
 				return
 			}
 			w.pass(lostAfter / 4)
@@ -62,7 +62,7 @@ func TestALargeSetIsSentInParts(t *testing.T) {
 	if messages < 8 || lost == 0 {
 		t.Errorf("%d messages were sent and %d lost, want at least 8 and 1", messages, lost)
 	}
-	held, messages = interest.Holder{}, 0
+	held, messages = interest.Replica{}, 0
 	until("after it forgot all", 400)
 	if largest > 1<<20 {
 		t.Errorf("the largest message has %d bytes, want at most 1 MiB", largest)
@@ -96,7 +96,7 @@ func TestOnlyACompleteListEndsTheWait(t *testing.T) {
 	for range 3 {
 		w.pass(time.Second)
 		for _, m := range part("route m", "") {
-			asked = asked || m.WantNet
+			asked = asked || m.RequestWhole
 		}
 	}
 	if !asked {
@@ -126,10 +126,10 @@ func TestUnsubscribingLeavesNothing(t *testing.T) {
 	w.net("a", wire.ClusterNet{Whole: true, Subnets: 1})
 	w.net("b", wire.ClusterNet{Whole: true, Subnets: 100})
 	at := w.shares("b")[0].Addr()
-	say := wire.ClusterNet{Subnets: 1, Shares: w.shares("a"), Wants: []wire.Want{{Service: web, For: web}}}
+	say := wire.ClusterNet{Subnets: 1, Shares: w.shares("a"), Subscribe: []wire.Subscription{{Service: web, For: web}}}
 	for i := range many {
 		at = at.Next()
-		say.Wants = append(say.Wants, wire.Want{Address: at, For: web}, wire.Want{Service: api.ServiceID(fmt.Sprintf("acme/shop.prod.s%d.prod", i)), For: web})
+		say.Subscribe = append(say.Subscribe, wire.Subscription{Address: at, For: web}, wire.Subscription{Service: api.ServiceID(fmt.Sprintf("acme/shop.prod.s%d.prod", i)), For: web})
 	}
 	w.net("a", say)
 	b := w.book.clusters["b"]
@@ -149,7 +149,7 @@ func TestUnsubscribingLeavesNothing(t *testing.T) {
 	}
 	resyncs()
 	exports := wire.ClusterNet{Subnets: 100, Shares: w.shares("b")}
-	for _, want := range say.Wants {
+	for _, want := range say.Subscribe {
 		if want.Address.IsValid() {
 			b := want.Address.As4()
 			peer := api.Peer{Key: api.PeerKey{b[1], b[2], b[3] >> 6}, Subnets: []netip.Prefix{netip.PrefixFrom(want.Address, 26).Masked()}, Rev: 1}
@@ -163,10 +163,10 @@ func TestUnsubscribingLeavesNothing(t *testing.T) {
 	if n := first + resyncs(); n < many {
 		t.Fatalf("a is sent %d addresses, want %d", n, many)
 	}
-	say.Wants, say.Dropped = nil, say.Wants
+	say.Subscribe, say.Unsubscribe = nil, say.Subscribe
 	w.net("a", say)
 	resyncs()
-	wants, _ := w.book.Interest()
+	wants, _ := w.book.Totals()
 	if wants+len(b.asked)+len(w.book.about)+len(b.published.Sources) > 0 || w.book.subs.Held("a") != 0 {
 		t.Errorf("without subscriptions there are still %d, %d of them about services; b is asked for %d records and has published %d; a holds %x",
 			wants, len(w.book.about), len(b.asked), len(b.published.Sources), w.book.subs.Held("a"))
@@ -175,18 +175,20 @@ func TestUnsubscribingLeavesNothing(t *testing.T) {
 
 // wanting returns the parts of a list of subscriptions for several tenants.
 func wanting(many, each int) (parts []wire.ClusterNet) {
-	var wants []wire.Want
+	var wants []wire.Subscription
 	for i := range many {
-		wants = append(wants, wire.Want{
+		wants = append(wants, wire.Subscription{
 			Service: api.ServiceID(fmt.Sprintf("t%d/shop.production.service-number-%d.production", i%5, i)),
 			For:     api.ServiceID(fmt.Sprintf("t%d/shop.production.client.production", i%5)),
 		})
 	}
-	slices.SortFunc(wants, func(a, b wire.Want) int { return strings.Compare(wire.WantName(a), wire.WantName(b)) })
+	slices.SortFunc(wants, func(a, b wire.Subscription) int {
+		return strings.Compare(wire.SubscriptionName(a), wire.SubscriptionName(b))
+	})
 	of := wire.Span{}
 	for part := range slices.Chunk(wants, each) {
-		of = wire.Span{After: of.To, To: wire.WantName(part[len(part)-1])}
-		parts = append(parts, wire.ClusterNet{Whole: true, Of: of, Wants: part})
+		of = wire.Span{After: of.To, To: wire.SubscriptionName(part[len(part)-1])}
+		parts = append(parts, wire.ClusterNet{Whole: true, Of: of, Subscribe: part})
 	}
 	parts[len(parts)-1].Of.To = ""
 	return parts
@@ -211,7 +213,7 @@ func TestPartsCostWhatTheyHave(t *testing.T) {
 		t.Errorf("%d subscriptions cost %.1f allocations each in 5 parts and %.1f in 100; want %d that cost the same", w.book.subs.Count("a"), few, much, many)
 	}
 	last := wanting(many, many/5)[1]
-	last.Wants = last.Wants[:1]
+	last.Subscribe = last.Subscribe[:1]
 	if w.book.call(w.now, w).subscriptions(cl, &last); w.book.subs.Count("a") != many-many/5+1 {
 		t.Errorf("after a part with one, there are %d subscriptions, want %d", w.book.subs.Count("a"), many-many/5+1)
 	}

@@ -18,11 +18,11 @@ func (c *call) resolveAll(subs []sub) {
 
 // resolveSubject resolves the subscriptions to a service or an address again. Those to
 // a service may name it or any of its addresses.
-func (c *call) resolveSubject(w wire.Want) {
+func (c *call) resolveSubject(w wire.Subscription) {
 	c.resolveAll(c.subs.Of(w))
 	if s, ok := c.Service(w.Service); ok && w.Service != "" {
 		for _, a := range s.Addresses.All() {
-			c.resolveAll(c.subs.Of(wire.Want{Address: a}))
+			c.resolveAll(c.subs.Of(wire.Subscription{Address: a}))
 		}
 	}
 }
@@ -32,18 +32,18 @@ func (c *call) resolveSubject(w wire.Want) {
 func (c *call) resolve(s sub) {
 	k, about := c.answer(s)
 	c.setAbout(s, about)
-	c.askAddress(s.Want)
+	c.askAddress(s.Subscription)
 	if k != (interest.Key{}) {
-		c.subs.Answer(s.Sub, s.Want, k)
+		c.subs.Answer(s.Subscriber, s.Subscription, k)
 	}
 }
 
 // answer returns the record that a subscription leads to, or none if that is not known
 // yet, and the service that it is about, if any.
 func (c *call) answer(s sub) (k interest.Key, about api.ServiceID) {
-	w, a := s.Want, s.Want.Address
+	w, a := s.Subscription, s.Subscription.Address
 	switch {
-	case w.For != "" && !c.Hosting(s.Sub, w.For):
+	case w.For != "" && !c.Hosting(s.Subscriber, w.For):
 		return interest.RefusalOf(w, true), ""
 	case a.IsValid() == (w.Service != ""), w.For == "" && !c.ranges.Instances.Contains(a):
 		return interest.RefusalOf(w, false), ""
@@ -60,7 +60,7 @@ func (c *call) answer(s sub) (k interest.Key, about api.ServiceID) {
 		return interest.RefusalOf(w, false), ""
 	case !api.MayCall(w.For, c.access(w.For), id, to.Spec.Access()):
 		return interest.RefusalOf(w, w.For.Tenant() == id.Tenant()), ""
-	case !c.complete(id, s.Sub):
+	case !c.complete(id, s.Subscriber):
 		return interest.Key{}, id
 	}
 	return interest.RouteOf(id), id
@@ -77,13 +77,13 @@ func (c *call) access(id api.ServiceID) api.Access {
 // published what it has of it or cannot.
 func (c *call) complete(id api.ServiceID, except api.ClusterID) bool {
 	return !slices.ContainsFunc(c.Hosts(id), func(host api.ClusterID) bool {
-		return host != except && !c.clusters[host].answered(wire.Want{Service: id})
+		return host != except && !c.clusters[host].answered(wire.Subscription{Service: id})
 	})
 }
 
 // answered reports whether a cluster has published or refused what it was asked for,
 // or cannot.
-func (cl *cluster) answered(w wire.Want) bool {
+func (cl *cluster) answered(w wire.Subscription) bool {
 	if cl == nil || cl.silent || cl.heard && !cl.networked {
 		return true
 	}
@@ -100,7 +100,7 @@ func (cl *cluster) answered(w wire.Want) bool {
 }
 
 // holder returns the cluster that has an address of the instance network, or nil.
-func (b *Book) holder(a netip.Addr) *cluster {
+func (b *Machine) holder(a netip.Addr) *cluster {
 	p, err := a.Prefix(b.ranges.Share)
 	if err != nil {
 		return nil
@@ -111,9 +111,9 @@ func (b *Book) holder(a netip.Addr) *cluster {
 // atAddress answers who is at an address: an instance, or, if the subscription is for
 // no service, a node.
 func (c *call) atAddress(s sub) interest.Key {
-	w := s.Want
+	w := s.Subscription
 	cl := c.holder(w.Address)
-	if cl == nil || cl.id == s.Sub {
+	if cl == nil || cl.id == s.Subscriber {
 		return interest.RefusalOf(w, false)
 	}
 	if w.For == "" {
@@ -127,7 +127,7 @@ func (c *call) atAddress(s sub) interest.Key {
 		}
 		return interest.RefusalOf(w, w.For.Tenant() == from.Service.Tenant())
 	}
-	if cl.answered(wire.Want{Address: w.Address}) {
+	if cl.answered(wire.Subscription{Address: w.Address}) {
 		return interest.RefusalOf(w, false)
 	}
 	return interest.Key{}
@@ -141,8 +141,8 @@ func (c *call) setAbout(s sub, id api.ServiceID) {
 		return
 	}
 	if was := c.services[old]; was != nil {
-		if was.subscribers[s.Sub]--; was.subscribers[s.Sub] <= 0 {
-			delete(was.subscribers, s.Sub)
+		if was.subscribers[s.Subscriber]--; was.subscribers[s.Subscriber] <= 0 {
+			delete(was.subscribers, s.Subscriber)
 		}
 	}
 	if old != "" {
@@ -152,7 +152,7 @@ func (c *call) setAbout(s sub, id api.ServiceID) {
 		return
 	}
 	c.about[s] = id
-	c.service(id).subscribers[s.Sub]++
+	c.service(id).subscribers[s.Subscriber]++
 	c.askHosts(id)
 }
 
@@ -181,7 +181,7 @@ func (c *call) askHosts(id api.ServiceID) {
 		if want[cl] == s.asked[cl] {
 			continue
 		}
-		c.ask(c.clusters[cl], wire.Want{Service: id}, want[cl])
+		c.ask(c.clusters[cl], wire.Subscription{Service: id}, want[cl])
 		if s.asked[cl] = want[cl]; !want[cl] {
 			delete(s.asked, cl)
 		}
@@ -191,23 +191,23 @@ func (c *call) askHosts(id api.ServiceID) {
 
 // askAddress asks the cluster that has an address to publish who is there, as long as
 // another cluster subscribes to the address.
-func (c *call) askAddress(w wire.Want) {
+func (c *call) askAddress(w wire.Subscription) {
 	if !c.ranges.Instances.Contains(w.Address) {
 		return
 	}
 	if cl := c.holder(w.Address); cl != nil {
-		w = wire.Want{Address: w.Address}
-		c.ask(cl, w, slices.ContainsFunc(c.subs.Of(w), func(s sub) bool { return s.Sub != cl.id }))
+		w = wire.Subscription{Address: w.Address}
+		c.ask(cl, w, slices.ContainsFunc(c.subs.Of(w), func(s sub) bool { return s.Subscriber != cl.id }))
 	}
 }
 
 // ask asks a cluster to publish something from now on, or no longer.
-func (c *call) ask(cl *cluster, w wire.Want, on bool) {
+func (c *call) ask(cl *cluster, w wire.Subscription, on bool) {
 	if cl.asked[w] == on {
 		return
 	}
 	if cl.asked == nil {
-		cl.asked, cl.unsent = map[wire.Want]bool{}, map[wire.Want]bool{}
+		cl.asked, cl.unsent = map[wire.Subscription]bool{}, map[wire.Subscription]bool{}
 	}
 	cl.askedDigest = cl.askedDigest.Toggle(w.Digest())
 	if cl.unsent[w] {
@@ -219,13 +219,13 @@ func (c *call) ask(cl *cluster, w wire.Want, on bool) {
 		cl.resync.asked.Add(w)
 	} else {
 		delete(cl.asked, w)
-		r := wire.Records{Answered: []wire.Want{w}}
+		r := wire.Records{RemovedRefusals: []wire.Subscription{w}}
 		if w.Service != "" {
-			r.Gone = []api.ServiceID{w.Service}
+			r.RemovedRoutes = []api.ServiceID{w.Service}
 		} else {
-			r.GoneSources = []netip.Addr{w.Address}
+			r.RemovedSources = []netip.Addr{w.Address}
 			if p := cl.published.PeerAt(w.Address); p != nil {
-				r.GonePeers = []api.PeerKey{p.Key}
+				r.RemovedPeers = []api.PeerKey{p.Key}
 			}
 		}
 		for _, key := range cl.published.Take(r) {
@@ -241,24 +241,24 @@ func (c *call) publishedChanged(cl *cluster, k interest.Key) {
 	switch k.Kind {
 	case interest.Route:
 		c.subs.Changed(k, cl.id)
-		c.resolveSubject(wire.Want{Service: k.Service})
+		c.resolveSubject(wire.Subscription{Service: k.Service})
 	case interest.Source:
 		c.subs.Changed(k, cl.id)
-		c.resolveAll(c.subs.Of(wire.Want{Address: k.Address}))
+		c.resolveAll(c.subs.Of(wire.Subscription{Address: k.Address}))
 	case interest.Peer:
 		if p, ok := cl.published.Peers[k.Peer]; ok {
 			if c.peers[k.Peer] == "" {
 				c.peers[k.Peer] = cl.id
 			}
 			for _, sub := range p.Subnets {
-				c.resolveAll(c.subs.Of(wire.Want{Address: sub.Addr()}))
+				c.resolveAll(c.subs.Of(wire.Subscription{Address: sub.Addr()}))
 			}
 		} else if c.peers[k.Peer] == cl.id {
 			delete(c.peers, k.Peer)
 		}
 		c.subs.Changed(k, cl.id)
 	case interest.Refused:
-		c.resolveSubject(k.Refusal.Want)
+		c.resolveSubject(k.Refusal.Subscription)
 	}
 }
 
@@ -266,7 +266,7 @@ func (c *call) publishedChanged(cl *cluster, k interest.Key) {
 // exists.
 func (c *call) serviceChanged(id api.ServiceID) {
 	c.subs.Changed(interest.RouteOf(id))
-	c.resolveSubject(wire.Want{Service: id})
+	c.resolveSubject(wire.Subscription{Service: id})
 	c.resolveAll(c.subs.CalledBy(id))
 	s := c.services[id]
 	if s == nil {
@@ -279,7 +279,7 @@ func (c *call) serviceChanged(id api.ServiceID) {
 		}
 		for _, a := range cl.published.SourcesOf(id) {
 			c.subs.Changed(interest.SourceOf(a), host)
-			c.resolveAll(c.subs.Of(wire.Want{Address: a}))
+			c.resolveAll(c.subs.Of(wire.Subscription{Address: a}))
 		}
 	}
 }

@@ -19,7 +19,7 @@ const (
 
 // Send ends a step: it answers what depends on services with other hosts than before,
 // and returns the messages to clusters that are due.
-func (b *Book) Send(now Now, v View) Effects {
+func (b *Machine) Send(now Now, v View) Effects {
 	c := b.call(now, v)
 	for _, id := range step.Keys(b.rehosted) {
 		c.resolveAll(b.subs.CalledBy(id))
@@ -39,7 +39,7 @@ func (b *Book) Send(now Now, v View) Effects {
 }
 
 // heldBy is the digest of all that a cluster should hold from the root.
-func (b *Book) heldBy(cl *cluster) api.Digest {
+func (b *Machine) heldBy(cl *cluster) api.Digest {
 	return b.subs.Held(cl.id) ^ cl.askedDigest ^ wire.RootNet{Ranges: b.ranges, Shares: cl.shares}.ShareDigest()
 }
 
@@ -50,31 +50,31 @@ func (c *call) sendTo(cl *cluster) {
 		return
 	}
 	v := view{c, cl}
-	m := wire.RootNet{Ranges: c.ranges, Shares: cl.shares, WantNet: cl.wantList}
-	m.Records, _ = c.subs.Flush(cl.id, wire.PartSize, v)
+	m := wire.RootNet{Ranges: c.ranges, Shares: cl.shares, RequestWhole: cl.requestWhole}
+	m.Records, _ = c.subs.Flush(cl.id, wire.MaxPart, v)
 	part := c.addResync(cl, &m)
 	var vol wire.Volume
 	for _, w := range sorted(cl.unsent) {
-		if vol.Bytes >= wire.PartSize {
+		if vol.Bytes >= wire.MaxPart {
 			break
 		}
-		if vol.Want(w); cl.asked[w] {
-			m.Asked = append(m.Asked, w)
+		if vol.Subscription(w); cl.asked[w] {
+			m.Subscribe = append(m.Subscribe, w)
 		} else {
-			m.Unasked = append(m.Unasked, w)
+			m.Unsubscribe = append(m.Unsubscribe, w)
 		}
 		delete(cl.unsent, w)
 	}
-	if cl.unasked && len(m.Asked) > 0 {
+	if cl.unasked && len(m.Subscribe) > 0 {
 		// An earlier process of the root may have asked for it, and its answer was dropped.
-		m.WantNet, cl.unasked, cl.listWantedAt = true, false, c.now
+		m.RequestWhole, cl.unasked, cl.requestedAt = true, false, c.now
 	}
-	if !part && m.Records.Empty() && len(m.Asked)+len(m.Unasked) == 0 && !cl.wantList && slices.Equal(cl.sentShares, cl.shares) {
+	if !part && m.Records.Empty() && len(m.Subscribe)+len(m.Unsubscribe) == 0 && !cl.requestWhole && slices.Equal(cl.sentShares, cl.shares) {
 		return
 	}
-	cl.more = c.subs.Behind(cl.id) || len(cl.unsent) > 0
-	m.WantHeld = cl.more || part && !cl.resync.part.Last()
-	cl.sentShares, cl.wantList = cl.shares, false
+	cl.more = c.subs.Pending(cl.id) || len(cl.unsent) > 0
+	m.RequestHeld = cl.more || part && !cl.resync.part.Last()
+	cl.sentShares, cl.requestWhole = cl.shares, false
 	m.Rev = c.nextRev()
 	cl.sentRev, cl.sentAt = m.Rev, c.now
 	c.out.Send = append(c.out.Send, wire.Envelope{To: cl.id.Addr(), Msg: wire.RootToCluster(m)})
@@ -101,26 +101,26 @@ func (c *call) addResync(cl *cluster, m *wire.RootNet) bool {
 		a.part = wire.Span{After: a.part.To}
 	case a.on: // the next report says whether it helped
 		*a = resync{}
-		c.subs.Recounted(cl.id)
+		c.subs.EndResync(cl.id)
 	}
 	if !a.on {
 		if !cl.diverged || cl.listing || c.now.Before(cl.resyncedAt.Add(cl.resyncPause())) {
 			return false
 		}
-		*a = resync{on: true, asked: interest.NewRun(wire.WantName, interest.CompareWants)}
+		*a = resync{on: true, asked: interest.NewCursor(wire.SubscriptionName, interest.CompareSubscriptions)}
 		cl.diverged, cl.resyncedAt = false, c.now
 		cl.attempts++
 		clear(cl.unsent)
-		c.subs.Recount(cl.id)
+		c.subs.BeginResync(cl.id)
 	}
-	more, of, vol := c.subs.Span(cl.id, a.part.After, wire.PartSize, view{c, cl})
+	more, of, vol := c.subs.Part(cl.id, a.part.After, wire.MaxPart, view{c, cl})
 	if of.Last() {
-		of = a.asked.Part(of.After, maps.Keys(cl.asked), func(w wire.Want) bool {
+		of = a.asked.Part(of.After, maps.Keys(cl.asked), func(w wire.Subscription) bool {
 			if cl.asked[w] {
-				m.Asked = append(m.Asked, w)
-				vol.Want(w)
+				m.Subscribe = append(m.Subscribe, w)
+				vol.Subscription(w)
 			}
-			return vol.Bytes < wire.PartSize
+			return vol.Bytes < wire.MaxPart
 		})
 	}
 	a.part = of
@@ -131,7 +131,7 @@ func (c *call) addResync(cl *cluster, m *wire.RootNet) bool {
 	}
 	if a.on = of != (wire.Span{}); !a.on { // one message has all
 		m.Records, a.asked = m.Removals(), nil
-		c.subs.Recounted(cl.id)
+		c.subs.EndResync(cl.id)
 	}
 	m.Append(more)
 	return true
@@ -213,7 +213,7 @@ func (v view) Peer(k api.PeerKey) (api.Peer, bool) {
 // cl may publish p: each of its subnets must be one node's lease within a share
 // that cl holds. A prefix whose base address alone is in the share, such as
 // 10.16.16.0/0, would let the peer send packets from any tenant's addresses.
-func (b *Book) permit(cl *cluster, p *api.Peer) bool {
+func (b *Machine) permit(cl *cluster, p *api.Peer) bool {
 	p.Node, p.Cluster = "", cl.id
 	return len(p.Subnets) > 0 && !slices.ContainsFunc(p.Subnets, func(s netip.Prefix) bool {
 		return b.ranges.CheckSubnet(s) != nil || !cl.has(s.Addr())

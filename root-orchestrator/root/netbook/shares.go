@@ -31,11 +31,11 @@ type restingShare struct {
 }
 
 // Record returns the document to store.
-func (b *Book) Record() any { return record{b.ranges, b.boot, b.resting} }
+func (b *Machine) Record() any { return record{b.ranges, b.boot, b.resting} }
 
 // Restore takes the stored document. It must come before any cluster. ErrConflict
 // means that the configuration has other ranges.
-func (b *Book) Restore(data []byte) error {
+func (b *Machine) Restore(data []byte) error {
 	var r record
 	if err := json.Unmarshal(data, &r); err != nil {
 		return err
@@ -54,7 +54,7 @@ func (b *Book) Restore(data []byte) error {
 }
 
 // Init takes the configured ranges, unless there are ranges from the store.
-func (b *Book) Init() error {
+func (b *Machine) Init() error {
 	switch {
 	case b.blocks != nil:
 		return nil
@@ -64,7 +64,7 @@ func (b *Book) Init() error {
 	return b.lay(b.cfg.Ranges)
 }
 
-func (b *Book) lay(r wire.NetRanges) error {
+func (b *Machine) lay(r wire.NetRanges) error {
 	if err := CheckRanges(r); err != nil {
 		return err
 	}
@@ -99,10 +99,10 @@ func CheckRanges(r wire.NetRanges) error {
 }
 
 // Ranges returns the ranges, once Init or Restore has set them.
-func (b *Book) Ranges() wire.NetRanges { return b.ranges }
+func (b *Machine) Ranges() wire.NetRanges { return b.ranges }
 
 // Shares returns the shares of a cluster, in order. The caller must not change them.
-func (b *Book) Shares(id api.ClusterID) []netip.Prefix {
+func (b *Machine) Shares(id api.ClusterID) []netip.Prefix {
 	if cl := b.clusters[id]; cl != nil {
 		return cl.shares
 	}
@@ -110,20 +110,20 @@ func (b *Book) Shares(id api.ClusterID) []netip.Prefix {
 }
 
 // ShareError returns why a cluster has fewer shares than it needs, or "".
-func (b *Book) ShareError(id api.ClusterID) string {
+func (b *Machine) ShareError(id api.ClusterID) string {
 	if cl := b.clusters[id]; cl != nil {
 		return cl.shareError
 	}
 	return ""
 }
 
-func (b *Book) sharesPerCluster() int { return max(1, b.allShares()*b.cfg.ClusterPercent/100) }
+func (b *Machine) sharesPerCluster() int { return max(1, b.allShares()*b.cfg.ClusterPercent/100) }
 
-func (b *Book) allShares() int { return 1 << (b.ranges.Share - b.ranges.Instances.Bits()) }
+func (b *Machine) allShares() int { return 1 << (b.ranges.Share - b.ranges.Instances.Bits()) }
 
 // counted returns how many shares a cluster has, with those that it returned and that
 // rest: a cluster that takes and returns all the time must not exhaust the network.
-func (b *Book) counted(cl *cluster) int {
+func (b *Machine) counted(cl *cluster) int {
 	n := len(cl.shares)
 	for _, r := range b.resting {
 		if r.By == cl.id {
@@ -134,7 +134,7 @@ func (b *Book) counted(cl *cluster) int {
 }
 
 // GrantAll grants shares to all clusters that need some.
-func (b *Book) GrantAll(now Now) Effects {
+func (b *Machine) GrantAll(now Now) Effects {
 	c := b.call(now, nil)
 	for _, id := range step.Keys(b.clusters) {
 		if cl := b.clusters[id]; cl.networked {
@@ -169,7 +169,7 @@ func (c *call) grant(cl *cluster) {
 			break
 		}
 		c.give(cl, p)
-		c.Book.send[cl.id] = true
+		c.Machine.send[cl.id] = true
 	}
 	if cl.shareError == failed {
 		return
@@ -216,7 +216,7 @@ func (c *call) takeShares(cl *cluster, returned []netip.Prefix) {
 		cl.shares = slices.Delete(slices.Clone(cl.shares), i, i+1)
 		c.rest(p, cl.id)
 		c.changed(cl)
-		c.Book.send[cl.id] = true
+		c.Machine.send[cl.id] = true
 	}
 }
 
@@ -236,6 +236,6 @@ func (c *call) claimShares(cl *cluster, have []netip.Prefix) {
 		default:
 			c.give(cl, p)
 		}
-		c.Book.send[cl.id] = true
+		c.Machine.send[cl.id] = true
 	}
 }

@@ -25,14 +25,14 @@ var never = time.Unix(1<<62, 0)
 // subscriptions takes the subscriptions in a report.
 func (c *call) subscriptions(cl *cluster, n *wire.ClusterNet) {
 	if n.Whole {
-		listed := make(map[wire.Want]bool, len(n.Wants))
-		for _, w := range n.Wants {
+		listed := make(map[wire.Subscription]bool, len(n.Subscribe))
+		for _, w := range n.Subscribe {
 			listed[w] = true
 		}
 		if cl.relisting == nil {
-			cl.relisting = interest.NewRun(wire.WantName, interest.CompareWants)
+			cl.relisting = interest.NewCursor(wire.SubscriptionName, interest.CompareSubscriptions)
 		}
-		cl.relisting.Within(n.Of, c.subs.EachWant(cl.id), len(listed), func(w wire.Want) bool {
+		cl.relisting.Within(n.Of, c.subs.Each(cl.id), len(listed), func(w wire.Subscription) bool {
 			if !listed[w] {
 				c.unsubscribe(cl, w)
 			}
@@ -42,7 +42,7 @@ func (c *call) subscriptions(cl *cluster, n *wire.ClusterNet) {
 			cl.relisting = nil
 		}
 	}
-	for _, w := range n.Dropped {
+	for _, w := range n.Unsubscribe {
 		if !c.subs.Has(cl.id, w) && cl.rejected != 0 {
 			cl.rejected = cl.rejected.Toggle(w.Digest())
 		}
@@ -51,7 +51,7 @@ func (c *call) subscriptions(cl *cluster, n *wire.ClusterNet) {
 	if n.Whole && n.Of.After == "" {
 		cl.rejected = 0
 	}
-	for _, w := range n.Wants {
+	for _, w := range n.Subscribe {
 		if c.subs.Has(cl.id, w) {
 			continue
 		}
@@ -59,17 +59,17 @@ func (c *call) subscriptions(cl *cluster, n *wire.ClusterNet) {
 			cl.rejected = cl.rejected.Toggle(w.Digest())
 			continue
 		}
-		c.subs.Add(cl.id, w, never)
+		c.subs.Subscribe(cl.id, w, never)
 		cl.relisting.Add(w)
 		cl.subscribed = cl.subscribed.Toggle(w.Digest())
 		cl.perTenant[w.For.Tenant()]++
-		c.resolve(sub{Sub: cl.id, Want: w})
+		c.resolve(sub{Subscriber: cl.id, Subscription: w})
 	}
 }
 
 // mayAdd reports whether a cluster may have another subscription. A tenant gets only a
 // part of the cluster's bound, so that it leaves room for others.
-func (c *call) mayAdd(cl *cluster, w wire.Want) bool {
+func (c *call) mayAdd(cl *cluster, w wire.Subscription) bool {
 	t := w.For.Tenant()
 	if len(w.Service) > maxName || len(w.For) > maxName {
 		return false
@@ -90,7 +90,7 @@ func (c *call) mayAdd(cl *cluster, w wire.Want) bool {
 }
 
 // unsubscribe removes a subscription, if the cluster has it.
-func (c *call) unsubscribe(cl *cluster, w wire.Want) {
+func (c *call) unsubscribe(cl *cluster, w wire.Subscription) {
 	if !c.subs.Has(cl.id, w) {
 		return
 	}
@@ -99,15 +99,15 @@ func (c *call) unsubscribe(cl *cluster, w wire.Want) {
 	if cl.perTenant[t]--; cl.perTenant[t] == 0 {
 		delete(cl.perTenant, t)
 	}
-	c.setAbout(sub{Sub: cl.id, Want: w}, "")
-	c.subs.Drop(cl.id, w)
+	c.setAbout(sub{Subscriber: cl.id, Subscription: w}, "")
+	c.subs.Unsubscribe(cl.id, w)
 	c.askAddress(w)
 	// Once there is room, the cluster has to list the rejected ones again.
 	if len(cl.full) > 0 && c.subs.Count(cl.id) < maxSubscriptions*3/4 {
 		for of := range cl.full {
 			if cl.perTenant[of] < maxSubscriptionsPerTenant*3/4 {
 				delete(cl.full, of)
-				cl.wantList = true
+				cl.requestWhole = true
 			}
 		}
 	}

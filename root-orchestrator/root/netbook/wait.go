@@ -16,7 +16,7 @@ import (
 // has, or the wait is over. Services keep their addresses meanwhile, and get back those
 // that rest for them.
 
-func (b *Book) await(now time.Time) {
+func (b *Machine) await(now time.Time) {
 	b.awaited, b.waitsUntil = map[api.ClusterID]bool{}, now.Add(b.cfg.Wait)
 	for id := range b.clusters {
 		b.awaited[id] = true
@@ -24,10 +24,10 @@ func (b *Book) await(now time.Time) {
 }
 
 // Waiting reports whether the book waits for clusters before anything new is given.
-func (b *Book) Waiting() bool { return len(b.awaited) > 0 }
+func (b *Machine) Waiting() bool { return len(b.awaited) > 0 }
 
 // EndWait reports whether the wait ends now. GrantAll must follow.
-func (b *Book) EndWait(now time.Time) bool {
+func (b *Machine) EndWait(now time.Time) bool {
 	if b.awaited == nil {
 		return false
 	}
@@ -45,7 +45,7 @@ func (b *Book) EndWait(now time.Time) bool {
 
 // WaitError returns the error for a request for something new while the book waits,
 // ErrUnavailable.
-func (b *Book) WaitError(now time.Time, what string) error {
+func (b *Machine) WaitError(now time.Time, what string) error {
 	var names []string
 	for _, id := range step.Keys(b.awaited) {
 		names = append(names, string(id))

@@ -19,7 +19,7 @@ const web = api.ServiceID("acme/shop.prod.web.prod")
 type world struct {
 	t        testing.TB
 	cfg      Config
-	book     *Book
+	book     *Machine
 	now      Now
 	services map[api.ServiceID]Service
 	hosts    map[api.ServiceID]map[api.ClusterID]int

@@ -161,13 +161,13 @@ func (h *host) answer(ctx context.Context, up wire.NetUp) error {
 	}
 	h.boot, h.seq = up.Boot, up.Seq
 	d := h.down()
-	for _, w := range up.Add {
+	for _, w := range up.Subscribe {
 		if r, ok := h.c.leadsTo(w); ok {
 			d.Routes = append(d.Routes, r)
 		} else if p, ok := h.c.peer(w.Address); ok {
 			d.Peers = append(d.Peers, p)
 		} else {
-			d.Refused = append(d.Refused, wire.Refusal{Want: w})
+			d.Refused = append(d.Refused, wire.Refusal{Subscription: w})
 		}
 	}
 	h.c.mu.Unlock()
@@ -191,7 +191,7 @@ func (h *host) tell(ctx context.Context, d wire.NetDown) error {
 }
 
 // leadsTo is the route that a want asks for. mu is held.
-func (c *cluster) leadsTo(w wire.Want) (api.Route, bool) {
+func (c *cluster) leadsTo(w wire.Subscription) (api.Route, bool) {
 	for _, r := range c.routes {
 		if w.Service == r.Service || w.Address.IsValid() && (w.Address == r.Addresses.RoundRobin ||
 			slices.ContainsFunc(r.Backends, func(b api.Backend) bool { return b.Address == w.Address })) {

@@ -7,7 +7,7 @@
 //	b := routes.New("munich")
 //	b.SetBackend(routes.Place{Node: "n1", Instance: id}, api.Backend{…})
 //	b.Want("n2", wire.Want{Address: semantic, For: client}, until)
-//	records, _ := b.Flush("n2", wire.PartSize)
+//	records, _ := b.Flush("n2", wire.MaxPart)
 package routes
 
 import (
@@ -21,8 +21,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// MaxWants bounds what one node may want at a time.
-const MaxWants = 1 << 14
+// MaxSubscriptions bounds what one node may want at a time.
+const MaxSubscriptions = 1 << 14
 
 // Place is an instance on a node.
 type Place struct {
@@ -39,7 +39,7 @@ type Spec struct {
 }
 
 // Book is the network as the cluster knows it. It has one owner.
-type Book struct {
+type Registry struct {
 	cluster api.ClusterID
 	ranges  wire.NetRanges
 	shares  []netip.Prefix
@@ -55,7 +55,7 @@ type Book struct {
 	hosts    map[api.NodeID]map[api.ServiceID]int // instances that a node has, or still has
 
 	rev   uint64
-	nodes *interest.Book[api.NodeID]
+	nodes *interest.Subscriptions[api.NodeID]
 	root  uplink
 }
 
@@ -75,8 +75,8 @@ type member struct {
 }
 
 // New is a book in which nothing is written.
-func New(c api.ClusterID) *Book {
-	return &Book{
+func New(c api.ClusterID) *Registry {
+	return &Registry{
 		cluster: c, services: map[api.ServiceID]*service{}, names: interest.Names{}, owners: map[netip.Addr]map[api.ServiceID]int{},
 		places: map[Place]api.Backend{}, at: map[netip.Addr]Place{}, members: map[api.NodeID]*member{},
 		keys: map[api.PeerKey]api.NodeID{}, subnets: map[netip.Prefix]api.NodeID{}, hosts: map[api.NodeID]map[api.ServiceID]int{},
@@ -85,24 +85,24 @@ func New(c api.ClusterID) *Book {
 }
 
 // Begin has revisions begin above rev: above all that an earlier life gave.
-func (b *Book) Begin(rev uint64) { b.rev = max(b.rev, rev) }
+func (b *Registry) Begin(rev uint64) { b.rev = max(b.rev, rev) }
 
 // NextRev is a revision above all earlier ones.
-func (b *Book) NextRev() uint64 {
+func (b *Registry) NextRev() uint64 {
 	b.rev++
 	return b.rev
 }
 
 // Ranges are the installation's, as the root says; the zero value until it did.
-func (b *Book) Ranges() wire.NetRanges { return b.ranges }
+func (b *Registry) Ranges() wire.NetRanges { return b.ranges }
 
 // Shares are the cluster's parts of the instance network.
-func (b *Book) Shares() []netip.Prefix { return b.shares }
+func (b *Registry) Shares() []netip.Prefix { return b.shares }
 
 // SetRanges notes the installation's ranges and the cluster's shares.
-func (b *Book) SetRanges(r wire.NetRanges, shares []netip.Prefix) { b.ranges, b.shares = r, shares }
+func (b *Registry) SetRanges(r wire.NetRanges, shares []netip.Prefix) { b.ranges, b.shares = r, shares }
 
-func (b *Book) own(a netip.Addr) bool {
+func (b *Registry) own(a netip.Addr) bool {
 	for _, p := range b.shares {
 		if p.Contains(a) {
 			return true
@@ -112,12 +112,12 @@ func (b *Book) own(a netip.Addr) bool {
 }
 
 // touchOwn notes that what nodes and the root hold under the key says something new.
-func (b *Book) touchOwn(k interest.Key) {
+func (b *Registry) changed(k interest.Key) {
 	b.nodes.Changed(k)
 	b.root.exports.Changed(k)
 }
 
-func (b *Book) service(id api.ServiceID) *service {
+func (b *Registry) service(id api.ServiceID) *service {
 	s := b.services[id]
 	if s == nil {
 		s = &service{specs: map[api.InstanceID]Spec{}, backends: map[Place]bool{}}
@@ -128,7 +128,7 @@ func (b *Book) service(id api.ServiceID) *service {
 }
 
 // SetSpec notes an instance of the cluster's and what its SLA says.
-func (b *Book) SetSpec(id api.InstanceID, spec Spec) {
+func (b *Registry) SetSpec(id api.InstanceID, spec Spec) {
 	s := b.service(id.Service())
 	old, had := s.specs[id]
 	if had && old.Rev == spec.Rev {
@@ -142,13 +142,13 @@ func (b *Book) SetSpec(id api.InstanceID, spec Spec) {
 	}
 	if spoke == "" || spoke == id || spec.Rev > s.specs[spoke].Rev {
 		s.elect()
-		b.saysOtherwise(id.Service())
+		b.accessChanged(id.Service())
 	}
 	b.routeChanged(id.Service(), true)
 }
 
 // DropSpec notes that the cluster has the instance no more.
-func (b *Book) DropSpec(id api.InstanceID) {
+func (b *Registry) DropSpec(id api.InstanceID) {
 	s := b.services[id.Service()]
 	if s == nil {
 		return
@@ -161,7 +161,7 @@ func (b *Book) DropSpec(id api.InstanceID) {
 	b.index(id.Service(), old.Addresses, -1)
 	if s.newest == id {
 		s.elect()
-		b.saysOtherwise(id.Service())
+		b.accessChanged(id.Service())
 	}
 	b.routeChanged(id.Service(), true)
 }
@@ -177,7 +177,7 @@ func (s *service) elect() {
 }
 
 // index counts who has which semantic address.
-func (b *Book) index(id api.ServiceID, a api.ServiceAddresses, by int) {
+func (b *Registry) index(id api.ServiceID, a api.ServiceAddresses, by int) {
 	each(a, func(addr netip.Addr) {
 		if b.owners[addr] == nil {
 			b.owners[addr] = map[api.ServiceID]int{}
@@ -190,7 +190,7 @@ func (b *Book) index(id api.ServiceID, a api.ServiceAddresses, by int) {
 			delete(b.owners, addr)
 		}
 		if was == 0 || was+by == 0 {
-			b.resolveAll(b.nodes.Of(wire.Want{Address: addr}))
+			b.resolveAll(b.nodes.Of(wire.Subscription{Address: addr}))
 		}
 	})
 }
@@ -208,7 +208,7 @@ func each(a api.ServiceAddresses, fn func(netip.Addr)) {
 
 // owner is the service that has a semantic address, or none. Where two say so,
 // one that the root told of goes first: it is who gives them.
-func (b *Book) owner(a netip.Addr) (best api.ServiceID) {
+func (b *Registry) owner(a netip.Addr) (best api.ServiceID) {
 	for id := range b.owners[a] {
 		s, than := b.services[id], b.services[best]
 		if best == "" || s.foreign && !than.foreign || s.foreign == than.foreign && id < best {
@@ -219,9 +219,9 @@ func (b *Book) owner(a netip.Addr) (best api.ServiceID) {
 }
 
 // saysOtherwise answers again what depends on the service's access list.
-func (b *Book) saysOtherwise(id api.ServiceID) {
-	b.resolveAll(b.nodes.Of(wire.Want{Service: id}))
-	each(b.addresses(id), func(a netip.Addr) { b.resolveAll(b.nodes.Of(wire.Want{Address: a})) })
+func (b *Registry) accessChanged(id api.ServiceID) {
+	b.resolveAll(b.nodes.Of(wire.Subscription{Service: id}))
+	each(b.addresses(id), func(a netip.Addr) { b.resolveAll(b.nodes.Of(wire.Subscription{Address: a})) })
 	b.resolveAll(b.nodes.CalledBy(id))
 	if s := b.services[id]; s != nil {
 		for _, p := range sorted(s.backends) {
@@ -246,25 +246,25 @@ func ComparePlaces(a, b Place) int {
 
 // routeChanged has all told that hold the service's route. own says that the
 // change is the cluster's own.
-func (b *Book) routeChanged(id api.ServiceID, own bool) {
+func (b *Registry) routeChanged(id api.ServiceID, own bool) {
 	k := interest.RouteOf(id)
 	if own {
-		b.touchOwn(k)
+		b.changed(k)
 	} else {
 		b.nodes.Changed(k)
 	}
-	b.root.resolve(b, b.root.exports.Of(wire.Want{Service: id}))
+	b.root.resolve(b, b.root.exports.Of(wire.Subscription{Service: id}))
 	if s := b.services[id]; s == nil || len(s.specs) == 0 && len(s.backends) == 0 && !s.foreign {
 		delete(b.services, id)
 		b.names.Remove(id)
-		b.resolveAll(b.nodes.Of(wire.Want{Service: id}))
+		b.resolveAll(b.nodes.Of(wire.Subscription{Service: id}))
 		b.resolveAll(b.nodes.CalledBy(id))
 	}
 }
 
 // SetHosted notes whether a node has an instance, wanted there or not yet gone:
 // only then it asks on behalf of its service.
-func (b *Book) SetHosted(p Place, hosted bool) {
+func (b *Registry) SetHosted(p Place, hosted bool) {
 	m := b.hosts[p.Node]
 	if m == nil {
 		m = map[api.ServiceID]int{}
@@ -282,7 +282,7 @@ func (b *Book) SetHosted(p Place, hosted bool) {
 	}
 	if (was > 0) != (was > 1 || hosted) {
 		for _, r := range b.nodes.CalledBy(id) {
-			if r.Sub == p.Node {
+			if r.Subscriber == p.Node {
 				b.resolve(r)
 			}
 		}
@@ -291,7 +291,7 @@ func (b *Book) SetHosted(p Place, hosted bool) {
 
 // SetBackend notes what stands at a place; the zero Backend: nothing. Backend.Peer
 // is the book's to fill in.
-func (b *Book) SetBackend(p Place, be api.Backend) {
+func (b *Registry) SetBackend(p Place, be api.Backend) {
 	old := b.places[p]
 	if old == be {
 		return
@@ -322,7 +322,7 @@ func (b *Book) SetBackend(p Place, be api.Backend) {
 }
 
 // PlacesOf are the places of which something is noted for an instance.
-func (b *Book) PlacesOf(id api.InstanceID) (out []Place) {
+func (b *Registry) PlacesOf(id api.InstanceID) (out []Place) {
 	if s := b.services[id.Service()]; s != nil {
 		for _, p := range sorted(s.backends) {
 			if p.Instance == id {
@@ -333,9 +333,9 @@ func (b *Book) PlacesOf(id api.InstanceID) (out []Place) {
 	return out
 }
 
-func (b *Book) sourceChanged(a netip.Addr) {
-	b.touchOwn(interest.SourceOf(a))
-	w := wire.Want{Address: a}
+func (b *Registry) sourceChanged(a netip.Addr) {
+	b.changed(interest.SourceOf(a))
+	w := wire.Subscription{Address: a}
 	b.resolveAll(b.nodes.Of(w))
 	b.root.resolve(b, b.root.exports.Of(w))
 }
@@ -343,7 +343,7 @@ func (b *Book) sourceChanged(a netip.Addr) {
 // SetMember notes a node on the overlay network, as its own cluster sees it, with
 // the endpoints that other clusters may see. A key that another node has is
 // refused: false.
-func (b *Book) SetMember(id api.NodeID, p api.Peer, public []netip.AddrPort) bool {
+func (b *Registry) SetMember(id api.NodeID, p api.Peer, public []netip.AddrPort) bool {
 	if other, ok := b.keys[p.Key]; ok && other != id {
 		return false
 	}
@@ -374,7 +374,7 @@ func (b *Book) SetMember(id api.NodeID, p api.Peer, public []netip.AddrPort) boo
 }
 
 // Member is a node on the overlay network, as the cluster's others are told of it.
-func (b *Book) Member(id api.NodeID) (api.Peer, bool) {
+func (b *Registry) Member(id api.NodeID) (api.Peer, bool) {
 	if m := b.members[id]; m != nil {
 		return m.peer, true
 	}
@@ -382,7 +382,7 @@ func (b *Book) Member(id api.NodeID) (api.Peer, bool) {
 }
 
 // DropMember takes a node off the overlay network.
-func (b *Book) DropMember(id api.NodeID) {
+func (b *Registry) DropMember(id api.NodeID) {
 	if m := b.members[id]; m != nil {
 		delete(b.members, id)
 		b.unlist(m.peer)
@@ -390,14 +390,14 @@ func (b *Book) DropMember(id api.NodeID) {
 	}
 }
 
-func (b *Book) unlist(p api.Peer) {
+func (b *Registry) unlist(p api.Peer) {
 	delete(b.keys, p.Key)
 	for _, sub := range p.Subnets {
 		delete(b.subnets, sub)
 	}
 }
 
-func (b *Book) memberChanged(m *member) {
+func (b *Registry) memberChanged(m *member) {
 	b.peerChanged(m.peer)
 	seen := map[api.ServiceID]bool{}
 	for _, p := range sorted(m.places) {
@@ -409,90 +409,90 @@ func (b *Book) memberChanged(m *member) {
 	}
 }
 
-func (b *Book) peerChanged(p api.Peer) {
-	b.touchOwn(interest.PeerOf(p.Key))
+func (b *Registry) peerChanged(p api.Peer) {
+	b.changed(interest.PeerOf(p.Key))
 	for _, sub := range p.Subnets {
-		w := wire.Want{Address: sub.Addr()}
+		w := wire.Subscription{Address: sub.Addr()}
 		b.resolveAll(b.nodes.Of(w))
 		b.root.resolve(b, b.root.exports.Of(w))
 	}
 }
 
 // Want notes what a node wants, until a moment.
-func (b *Book) Want(n api.NodeID, w wire.Want, until time.Time) {
-	if !b.nodes.Has(n, w) && b.nodes.Count(n) >= MaxWants {
+func (b *Registry) Subscribe(n api.NodeID, w wire.Subscription, until time.Time) {
+	if !b.nodes.Has(n, w) && b.nodes.Count(n) >= MaxSubscriptions {
 		return
 	}
-	if b.nodes.Add(n, w, until) {
-		b.resolve(interest.Ref[api.NodeID]{Sub: n, Want: w})
+	if b.nodes.Subscribe(n, w, until) {
+		b.resolve(interest.Ref[api.NodeID]{Subscriber: n, Subscription: w})
 	}
 }
 
 // Drop forgets what a node wanted.
-func (b *Book) Drop(n api.NodeID, w wire.Want) {
-	b.root.unneeded(interest.Ref[api.NodeID]{Sub: n, Want: w})
-	b.nodes.Drop(n, w)
+func (b *Registry) Unsubscribe(n api.NodeID, w wire.Subscription) {
+	b.root.unneeded(interest.Ref[api.NodeID]{Subscriber: n, Subscription: w})
+	b.nodes.Unsubscribe(n, w)
 }
 
 // Keep drops all that a node wants beside what is named.
-func (b *Book) Keep(n api.NodeID, named []wire.Want) {
-	keep := make(map[wire.Want]bool, len(named))
+func (b *Registry) Keep(n api.NodeID, named []wire.Subscription) {
+	keep := make(map[wire.Subscription]bool, len(named))
 	for _, w := range named {
 		keep[w] = true
 	}
-	for _, w := range b.nodes.Wants(n) {
+	for _, w := range b.nodes.List(n) {
 		if !keep[w] {
-			b.Drop(n, w)
+			b.Unsubscribe(n, w)
 		}
 	}
 }
 
 // Expire drops what a node has not named for too long, and says when to look again.
-func (b *Book) Expire(n api.NodeID, now time.Time) time.Time {
+func (b *Registry) Expire(n api.NodeID, now time.Time) time.Time {
 	over, next := b.nodes.Expired(n, now)
 	for _, w := range over {
-		b.Drop(n, w)
+		b.Unsubscribe(n, w)
 	}
 	return next
 }
 
 // Forget forgets all that a node wants and holds.
-func (b *Book) Forget(n api.NodeID) {
+func (b *Registry) Forget(n api.NodeID) {
 	b.Keep(n, nil)
-	b.nodes.Forget(n)
+	b.nodes.Remove(n)
 }
 
 // Lost notes that a node begins anew, with nothing.
-func (b *Book) Lost(n api.NodeID) { b.nodes.Lost(n) }
+func (b *Registry) Lost(n api.NodeID) { b.nodes.Reset(n) }
 
 // Dirty lists, in order, the nodes that there is something to tell.
-func (b *Book) Dirty() []api.NodeID { return b.nodes.Dirty() }
+func (b *Registry) Dirty() []api.NodeID { return b.nodes.Dirty() }
 
 // Open is how many of a node's wants lead to nothing that is known yet.
-func (b *Book) Open(n api.NodeID) int { return b.nodes.Open(n) }
+func (b *Registry) Open(n api.NodeID) int { return b.nodes.Open(n) }
 
 // Interest is how many wants of nodes there are, and how many have no answer.
-func (b *Book) Interest() (wants, open int) { return b.nodes.Total() }
+func (b *Registry) Interest() (wants, open int) { return b.nodes.Total() }
 
 // Held is the digest of what a node holds.
-func (b *Book) Held(n api.NodeID) api.Digest { return b.nodes.Held(n) }
+func (b *Registry) Held(n api.NodeID) api.Digest { return b.nodes.Held(n) }
 
 // Flush is what a node is to be told of what changed, see interest.Book.Flush.
-func (b *Book) Flush(n api.NodeID, room int) (wire.Records, api.Digest) {
+func (b *Registry) Flush(n api.NodeID, room int) (wire.Records, api.Digest) {
 	return b.nodes.Flush(n, room, inside{b})
 }
 
 // Behind reports whether the last Flush left something to be told.
-func (b *Book) Behind(n api.NodeID) bool { return b.nodes.Behind(n) }
+func (b *Registry) Behind(n api.NodeID) bool { return b.nodes.Pending(n) }
 
 // Recount leaves it to Span to tell the node all.
-func (b *Book) Recount(n api.NodeID) { b.nodes.Recount(n) }
+func (b *Registry) Recount(n api.NodeID) { b.nodes.BeginResync(n) }
 
 // Recounted ends what Recount began.
-func (b *Book) Recounted(n api.NodeID) { b.nodes.Recounted(n) }
+func (b *Registry) Recounted(n api.NodeID) { b.nodes.EndResync(n) }
 
 // Span is a part of all that a node should hold, see interest.Book.Span.
-func (b *Book) Span(n api.NodeID, after string) (wire.Records, wire.Span) {
-	r, of, _ := b.nodes.Span(n, after, wire.PartSize, inside{b})
+func (b *Registry) Span(n api.NodeID, after string) (wire.Records, wire.Span) {
+	r, of, _ := b.nodes.Part(n, after, wire.MaxPart, inside{b})
 	return r, of
 }

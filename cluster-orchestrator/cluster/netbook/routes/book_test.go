@@ -21,25 +21,25 @@ func TestWhatIsGoneLeavesNothing(t *testing.T) {
 	b.Take(tells)
 	b.SetMember("n1", api.Peer{Key: api.PeerKey{1}}, nil)
 	b.SetHosted(Place{Node: "n2", Instance: client.Instance(0)}, true)
-	all := func(round int, each func(Place, Spec, api.Backend, wire.Want)) {
+	all := func(round int, each func(Place, Spec, api.Backend, wire.Subscription)) {
 		for i := range many {
 			_, spec := serviceAt(i)
 			id := api.ServiceID(fmt.Sprintf("acme/shop.production.round-%d-number-%d.production", round, i))
 			be := api.Backend{Instance: id.Instance(0), Address: netip.AddrFrom4([4]byte{10, 16, byte(i >> 8), byte(i)}), State: api.BackendUp}
-			each(Place{Node: "n1", Instance: id.Instance(0)}, spec, be, wire.Want{Service: id, For: client})
+			each(Place{Node: "n1", Instance: id.Instance(0)}, spec, be, wire.Subscription{Service: id, For: client})
 		}
 	}
 	tell := func(what string, want int) {
 		told, reported := 0, 0
 		for _, n := range b.Dirty() {
 			for more := true; more; more = b.Behind(n) {
-				r, _ := b.Flush(n, wire.PartSize)
-				told += len(r.Routes) + len(r.Gone)
+				r, _ := b.Flush(n, wire.MaxPart)
+				told += len(r.Routes) + len(r.RemovedRoutes)
 			}
 		}
 		for b.Fresh() {
 			n := b.Net(false)
-			reported += len(n.Routes) + len(n.Gone)
+			reported += len(n.Routes) + len(n.RemovedRoutes)
 		}
 		if told != want || reported != want {
 			t.Fatalf("of %d services that %s, n2 is told %d and the root %d", want, what, told, reported)
@@ -47,28 +47,28 @@ func TestWhatIsGoneLeavesNothing(t *testing.T) {
 	}
 	for round := range 2 {
 		tells.Rev++
-		tells.Asked, tells.Unasked = nil, nil
-		all(round, func(p Place, spec Spec, be api.Backend, w wire.Want) {
+		tells.Subscribe, tells.Unsubscribe = nil, nil
+		all(round, func(p Place, spec Spec, be api.Backend, w wire.Subscription) {
 			b.SetSpec(p.Instance, spec)
 			b.SetHosted(p, true)
 			b.SetBackend(p, be)
-			b.Want("n2", w, time.Unix(100, 0))
-			tells.Asked = append(tells.Asked, wire.Want{Service: w.Service})
+			b.Subscribe("n2", w, time.Unix(100, 0))
+			tells.Subscribe = append(tells.Subscribe, wire.Subscription{Service: w.Service})
 		})
 		b.Take(tells)
 		tell("came", many)
-		all(round, func(p Place, _ Spec, _ api.Backend, w wire.Want) {
+		all(round, func(p Place, _ Spec, _ api.Backend, w wire.Subscription) {
 			b.SetBackend(p, api.Backend{})
 			b.SetHosted(p, false)
 			b.DropSpec(p.Instance)
-			b.Drop("n2", w)
+			b.Unsubscribe("n2", w)
 		})
 		tells.Rev++
-		tells.Asked, tells.Unasked = nil, tells.Asked
+		tells.Subscribe, tells.Unsubscribe = nil, tells.Subscribe
 		b.Take(tells)
 		tell("went", many)
-		left := len(b.services) + len(b.names) + len(b.owners) + len(b.places) + len(b.at) + len(b.members["n1"].places) + len(b.hosts["n1"]) + len(b.root.wants)
-		if wants, _ := b.Interest(); left+wants > 0 || b.Held("n2") != 0 || b.root.exports.Held(above) != 0 || b.root.asked != 0 {
+		left := len(b.services) + len(b.names) + len(b.owners) + len(b.places) + len(b.at) + len(b.members["n1"].places) + len(b.hosts["n1"]) + len(b.root.needs)
+		if wants, _ := b.Interest(); left+wants > 0 || b.Held("n2") != 0 || b.root.exports.Held(above) != 0 || b.root.subscribed != 0 {
 			t.Fatalf("round %d leaves %d entries and %d wants", round, left, wants)
 		}
 	}
@@ -77,15 +77,15 @@ func TestWhatIsGoneLeavesNothing(t *testing.T) {
 // asking are parts of a whole in which the root asks for many services.
 func asking(many, each int) (parts []wire.RootNet) {
 	of := wire.Span{}
-	var wants []wire.Want
+	var wants []wire.Subscription
 	for i := range many {
 		id, _ := serviceAt(i)
-		wants = append(wants, wire.Want{Service: id})
+		wants = append(wants, wire.Subscription{Service: id})
 	}
-	slices.SortFunc(wants, interest.CompareWants)
+	slices.SortFunc(wants, interest.CompareSubscriptions)
 	for part := range slices.Chunk(wants, each) {
-		of = wire.Span{After: of.To, To: wire.WantName(part[len(part)-1])}
-		parts = append(parts, wire.RootNet{Ranges: ranges, Whole: true, Of: of, Asked: part})
+		of = wire.Span{After: of.To, To: wire.SubscriptionName(part[len(part)-1])}
+		parts = append(parts, wire.RootNet{Ranges: ranges, Whole: true, Of: of, Subscribe: part})
 	}
 	parts[len(parts)-1].Of.To = ""
 	return parts
@@ -112,7 +112,7 @@ func TestPartsCostWhatTheyAsk(t *testing.T) {
 	}
 	last := asking(many, many/5)[1]
 	rev++
-	last.Rev, last.Asked = rev, last.Asked[:1]
+	last.Rev, last.Subscribe = rev, last.Subscribe[:1]
 	if b.Take(last); b.root.exports.Count(above) != many-many/5+1 {
 		t.Errorf("%d are asked for, after a part with one", b.root.exports.Count(above))
 	}

@@ -10,7 +10,7 @@ import (
 
 type ref = interest.Ref[api.NodeID]
 
-func (b *Book) resolveAll(refs []ref) {
+func (b *Registry) resolveAll(refs []ref) {
 	for _, r := range refs {
 		b.resolve(r)
 	}
@@ -18,20 +18,20 @@ func (b *Book) resolveAll(refs []ref) {
 
 // resolve answers a want anew. One that is not known here is the root's to
 // answer; until it has, the answer is what it was.
-func (b *Book) resolve(r ref) {
+func (b *Registry) resolve(r ref) {
 	k, upward := b.answer(r)
 	if upward {
 		b.root.needed(r)
 	} else {
 		b.root.unneeded(r)
 	}
-	if k != (interest.Key{}) || !b.stands(b.nodes.AnswerOf(r.Sub, r.Want)) {
-		b.nodes.Answer(r.Sub, r.Want, k)
+	if k != (interest.Key{}) || !b.stands(b.nodes.AnswerOf(r.Subscriber, r.Subscription)) {
+		b.nodes.Answer(r.Subscriber, r.Subscription, k)
 	}
 }
 
 // stands reports whether what a want led to is still there.
-func (b *Book) stands(k interest.Key) bool {
+func (b *Registry) stands(k interest.Key) bool {
 	ok := k.Kind == interest.Refused
 	switch k.Kind {
 	case interest.Route:
@@ -46,9 +46,9 @@ func (b *Book) stands(k interest.Key) bool {
 
 // answer is what a want leads to, nothing where only the root can know, and
 // whether the root may have something to add.
-func (b *Book) answer(r ref) (k interest.Key, upward bool) {
-	w := r.Want
-	if w.For != "" && b.hosts[r.Sub][w.For] == 0 {
+func (b *Registry) answer(r ref) (k interest.Key, upward bool) {
+	w := r.Subscription
+	if w.For != "" && b.hosts[r.Subscriber][w.For] == 0 {
 		return interest.RefusalOf(w, true), false
 	}
 	switch a := w.Address; {
@@ -70,7 +70,7 @@ func (b *Book) answer(r ref) (k interest.Key, upward bool) {
 }
 
 // called is the route of a service, if For may call it.
-func (b *Book) called(w wire.Want, id api.ServiceID) interest.Key {
+func (b *Registry) called(w wire.Subscription, id api.ServiceID) interest.Key {
 	if b.services[id] == nil {
 		return b.rootSays(w)
 	}
@@ -81,19 +81,19 @@ func (b *Book) called(w wire.Want, id api.ServiceID) interest.Key {
 }
 
 // denied refuses what may not be reached, without telling other tenants that it exists.
-func denied(w wire.Want, id api.ServiceID) interest.Key {
+func denied(w wire.Subscription, id api.ServiceID) interest.Key {
 	return interest.RefusalOf(w, w.For.Tenant() == id.Tenant())
 }
 
 // rootSays is the root's refusal, or nothing where it has said nothing yet.
-func (b *Book) rootSays(w wire.Want) interest.Key {
+func (b *Registry) rootSays(w wire.Subscription) interest.Key {
 	if r, ok := b.root.foreign.Refused[w]; ok {
 		return interest.RefusalOf(w, r.Denied)
 	}
 	return interest.Key{}
 }
 
-func (b *Book) peerAt(w wire.Want) (k interest.Key, upward bool) {
+func (b *Registry) peerAt(w wire.Subscription) (k interest.Key, upward bool) {
 	if b.own(w.Address) {
 		if id, ok := b.subnets[netip.PrefixFrom(w.Address, b.ranges.Subnet).Masked()]; ok {
 			return interest.PeerOf(b.members[id].peer.Key), false
@@ -106,7 +106,7 @@ func (b *Book) peerAt(w wire.Want) (k interest.Key, upward bool) {
 	return b.rootSays(w), true
 }
 
-func (b *Book) sourceAt(w wire.Want) (k interest.Key, upward bool) {
+func (b *Registry) sourceAt(w wire.Subscription) (k interest.Key, upward bool) {
 	if b.own(w.Address) {
 		p, ok := b.at[w.Address]
 		if !ok || b.members[p.Node] == nil {
@@ -122,7 +122,7 @@ func (b *Book) sourceAt(w wire.Want) (k interest.Key, upward bool) {
 
 // met is the source record of an address, if For may be called from there, or
 // call there.
-func (b *Book) met(w wire.Want, id api.ServiceID, a api.Access) interest.Key {
+func (b *Registry) met(w wire.Subscription, id api.ServiceID, a api.Access) interest.Key {
 	of := b.access(w.For)
 	if !api.MayCall(id, a, w.For, of) && !api.MayCall(w.For, of, id, a) {
 		return denied(w, id)
@@ -131,7 +131,7 @@ func (b *Book) met(w wire.Want, id api.ServiceID, a api.Access) interest.Key {
 }
 
 // access is what the newest SLA of a service says, the cluster's own first.
-func (b *Book) access(id api.ServiceID) api.Access {
+func (b *Registry) access(id api.ServiceID) api.Access {
 	s := b.services[id]
 	switch {
 	case s == nil:

@@ -13,44 +13,44 @@ import (
 
 // uplink is what the cluster and its root owe each other.
 type uplink struct {
-	rev     uint64 // of the newest message of the root
-	foreign interest.Holder
-	routes  map[api.ServiceID]api.ServiceAddresses // of foreign, as they are in the index
-	subnets map[api.PeerKey][]netip.Prefix         // of foreign peers, as wants were answered last
-	asked   api.Digest
-	asking  *interest.Run[wire.Want] // through what is asked for, while it is told part by part
+	rev        uint64 // of the newest message of the root
+	foreign    interest.Replica
+	routes     map[api.ServiceID]api.ServiceAddresses // of foreign, as they are in the index
+	subnets    map[api.PeerKey][]netip.Prefix         // of foreign peers, as wants were answered last
+	subscribed api.Digest
+	listing    *interest.Cursor[wire.Subscription] // through what is asked for, while it is told part by part
 
-	wants   map[wire.Want]map[api.NodeID]bool // that the root is to answer, and for whom
-	wanted  api.Digest                        // of them
-	added   map[wire.Want]bool                // since the last report
-	dropped map[wire.Want]bool
-	exports *interest.Book[string] // of the one subscriber above
-	all     *recount               // all is being told; nil: only what changes
+	needs       map[wire.Subscription]map[api.NodeID]bool // that the root is to answer, and for whom
+	needsDigest api.Digest                                // of them
+	added       map[wire.Subscription]bool                // since the last report
+	dropped     map[wire.Subscription]bool
+	exports     *interest.Subscriptions[string] // of the one subscriber above
+	all         *recount                        // all is being told; nil: only what changes
 }
 
 // recount is how far all was told, part by part.
 type recount struct {
 	part wire.Span // the last one
 	said bool      // there was one
-	rest *interest.Run[entry]
+	rest *interest.Cursor[entry]
 }
 
 // entry is what all consists of beside exports: an address in use and who has it,
 // or a want.
 type entry struct {
 	used wire.ServiceAddress
-	want wire.Want
+	want wire.Subscription
 }
 
 func (e entry) name() string {
 	if e.used.Address.IsValid() {
 		return wire.UsedName(e.used.Address)
 	}
-	return wire.WantName(e.want)
+	return wire.SubscriptionName(e.want)
 }
 
 func compareEntries(x, y entry) int {
-	return cmp.Or(x.used.Address.Compare(y.used.Address), cmp.Compare(x.used.Service, y.used.Service), interest.CompareWants(x.want, y.want))
+	return cmp.Or(x.used.Address.Compare(y.used.Address), cmp.Compare(x.used.Service, y.used.Service), interest.CompareSubscriptions(x.want, y.want))
 }
 
 // above is the root, as a subscriber of exports.
@@ -62,44 +62,44 @@ var forever = time.Unix(1<<62, 0)
 func newUplink() uplink {
 	return uplink{
 		routes: map[api.ServiceID]api.ServiceAddresses{}, subnets: map[api.PeerKey][]netip.Prefix{},
-		wants: map[wire.Want]map[api.NodeID]bool{}, added: map[wire.Want]bool{}, dropped: map[wire.Want]bool{},
+		needs: map[wire.Subscription]map[api.NodeID]bool{}, added: map[wire.Subscription]bool{}, dropped: map[wire.Subscription]bool{},
 		exports: interest.New[string](),
 	}
 }
 
 // needed notes that a node's want is the root's to answer, or to add to.
 func (u *uplink) needed(r ref) {
-	of := u.wants[r.Want]
-	if of[r.Sub] {
+	of := u.needs[r.Subscription]
+	if of[r.Subscriber] {
 		return
 	}
 	if of == nil {
 		of = map[api.NodeID]bool{}
-		u.wants[r.Want] = of
-		u.wanted = u.wanted.Toggle(r.Want.Digest())
-		u.turn(r.Want, u.added, u.dropped)
+		u.needs[r.Subscription] = of
+		u.needsDigest = u.needsDigest.Toggle(r.Subscription.Digest())
+		u.turn(r.Subscription, u.added, u.dropped)
 		if u.all != nil {
-			u.all.rest.Add(entry{want: r.Want})
+			u.all.rest.Add(entry{want: r.Subscription})
 		}
 	}
-	of[r.Sub] = true
+	of[r.Subscriber] = true
 }
 
 func (u *uplink) unneeded(r ref) {
-	of := u.wants[r.Want]
-	if !of[r.Sub] {
+	of := u.needs[r.Subscription]
+	if !of[r.Subscriber] {
 		return
 	}
-	if delete(of, r.Sub); len(of) == 0 {
-		delete(u.wants, r.Want)
-		u.wanted = u.wanted.Toggle(r.Want.Digest())
-		u.turn(r.Want, u.dropped, u.added)
+	if delete(of, r.Subscriber); len(of) == 0 {
+		delete(u.needs, r.Subscription)
+		u.needsDigest = u.needsDigest.Toggle(r.Subscription.Digest())
+		u.turn(r.Subscription, u.dropped, u.added)
 	}
 }
 
 // turn notes a change for the root; with the opposite that it was not told of
 // there is nothing to tell.
-func (u *uplink) turn(w wire.Want, to, from map[wire.Want]bool) {
+func (u *uplink) turn(w wire.Subscription, to, from map[wire.Subscription]bool) {
 	if from[w] {
 		delete(from, w)
 		return
@@ -108,9 +108,9 @@ func (u *uplink) turn(w wire.Want, to, from map[wire.Want]bool) {
 }
 
 // resolve answers what the root asked for, from the cluster's own.
-func (u *uplink) resolve(b *Book, refs []interest.Ref[string]) {
+func (u *uplink) resolve(b *Registry, refs []interest.Ref[string]) {
 	for _, r := range refs {
-		w := r.Want
+		w := r.Subscription
 		k := interest.RefusalOf(w, false)
 		switch p, found := b.at[w.Address]; {
 		case w.Service != "":
@@ -130,7 +130,7 @@ func (u *uplink) resolve(b *Book, refs []interest.Ref[string]) {
 
 // Take takes a message of the root. ok is false if it is not newer than the last one that
 // was taken. routes are the services of which the root's route changed; see Remote.
-func (b *Book) Take(m wire.RootNet) (routes []api.ServiceID, ok bool) {
+func (b *Registry) Take(m wire.RootNet) (routes []api.ServiceID, ok bool) {
 	u := &b.root
 	if m.Rev <= u.rev {
 		return nil, false
@@ -139,29 +139,29 @@ func (b *Book) Take(m wire.RootNet) (routes []api.ServiceID, ok bool) {
 	if b.ranges != m.Ranges || !slices.Equal(b.shares, m.Shares) {
 		b.SetRanges(m.Ranges, slices.Clone(m.Shares))
 		for _, n := range b.nodes.Subscribers() {
-			for _, w := range b.nodes.Wants(n) {
-				b.resolve(ref{Sub: n, Want: w})
+			for _, w := range b.nodes.List(n) {
+				b.resolve(ref{Subscriber: n, Subscription: w})
 			}
 		}
 	}
 	take := u.foreign.Take
 	if m.Whole {
 		take = func(r wire.Records) []interest.Key { return u.foreign.TakeAll(r, m.Of) }
-		asked := map[wire.Want]bool{}
-		for _, w := range m.Asked {
+		asked := map[wire.Subscription]bool{}
+		for _, w := range m.Subscribe {
 			asked[w] = true
 		}
-		if u.asking == nil {
-			u.asking = interest.NewRun(wire.WantName, interest.CompareWants)
+		if u.listing == nil {
+			u.listing = interest.NewCursor(wire.SubscriptionName, interest.CompareSubscriptions)
 		}
-		u.asking.Within(m.Of, u.exports.EachWant(above), len(asked), func(w wire.Want) bool {
+		u.listing.Within(m.Of, u.exports.Each(above), len(asked), func(w wire.Subscription) bool {
 			if !asked[w] {
-				m.Unasked = append(m.Unasked, w)
+				m.Unsubscribe = append(m.Unsubscribe, w)
 			}
 			return asked[w]
 		})
 		if m.Of.Last() {
-			u.asking = nil
+			u.listing = nil
 		}
 	}
 	for _, k := range take(m.Records) {
@@ -170,16 +170,16 @@ func (b *Book) Take(m wire.RootNet) (routes []api.ServiceID, ok bool) {
 			routes = append(routes, k.Service)
 		}
 	}
-	for _, w := range m.Unasked {
-		if u.exports.Drop(above, w) {
-			u.asked = u.asked.Toggle(w.Digest())
+	for _, w := range m.Unsubscribe {
+		if u.exports.Unsubscribe(above, w) {
+			u.subscribed = u.subscribed.Toggle(w.Digest())
 		}
 	}
-	for _, w := range m.Asked {
-		if u.exports.Add(above, w, forever) {
-			u.asking.Add(w)
-			u.asked = u.asked.Toggle(w.Digest())
-			u.resolve(b, []interest.Ref[string]{{Sub: above, Want: w}})
+	for _, w := range m.Subscribe {
+		if u.exports.Subscribe(above, w, forever) {
+			u.listing.Add(w)
+			u.subscribed = u.subscribed.Toggle(w.Digest())
+			u.resolve(b, []interest.Ref[string]{{Subscriber: above, Subscription: w}})
 		}
 	}
 	return routes, true
@@ -188,7 +188,7 @@ func (b *Book) Take(m wire.RootNet) (routes []api.ServiceID, ok bool) {
 // Remote returns the nodes of other clusters that the root's route to a service names: the
 // text of each node's key, and its cluster. It reads at most MaxBackends peers: other
 // clusters decide how many a route names.
-func (b *Book) Remote(id api.ServiceID) map[api.NodeID]api.ClusterID {
+func (b *Registry) Remote(id api.ServiceID) map[api.NodeID]api.ClusterID {
 	out := map[api.NodeID]api.ClusterID{}
 	peers := b.root.foreign.Routes[id].Peers
 	for _, p := range peers[:min(len(peers), MaxBackends)] {
@@ -200,7 +200,7 @@ func (b *Book) Remote(id api.ServiceID) map[api.NodeID]api.ClusterID {
 }
 
 // foreignChanged brings up to date what depends on a record of the root's.
-func (b *Book) foreignChanged(k interest.Key) {
+func (b *Registry) foreignChanged(k interest.Key) {
 	u := &b.root
 	switch k.Kind {
 	case interest.Route:
@@ -215,11 +215,11 @@ func (b *Book) foreignChanged(k interest.Key) {
 			delete(u.routes, k.Service)
 		}
 		b.index(k.Service, old, -1)
-		b.saysOtherwise(k.Service)
+		b.accessChanged(k.Service)
 		b.routeChanged(k.Service, false)
 	case interest.Source:
 		b.nodes.Changed(k)
-		b.resolveAll(b.nodes.Of(wire.Want{Address: k.Address}))
+		b.resolveAll(b.nodes.Of(wire.Subscription{Address: k.Address}))
 	case interest.Peer:
 		was := u.subnets[k.Peer]
 		if p, ok := u.foreign.Peers[k.Peer]; ok {
@@ -228,43 +228,43 @@ func (b *Book) foreignChanged(k interest.Key) {
 			delete(u.subnets, k.Peer)
 		}
 		for _, sub := range slices.Concat(was, u.subnets[k.Peer]) {
-			b.resolveAll(b.nodes.Of(wire.Want{Address: sub.Addr()}))
+			b.resolveAll(b.nodes.Of(wire.Subscription{Address: sub.Addr()}))
 		}
 		b.nodes.Changed(k)
 	case interest.Refused:
-		b.resolveAll(b.nodes.Of(k.Refusal.Want))
+		b.resolveAll(b.nodes.Of(k.Refusal.Subscription))
 	}
 }
 
 // Fresh reports whether there is something to tell the root.
-func (b *Book) Fresh() bool {
+func (b *Registry) Fresh() bool {
 	u := &b.root
 	if u.all != nil && !(u.all.said && u.all.part.Last()) {
 		return true
 	}
-	return len(u.added)+len(u.dropped)+len(u.exports.Dirty()) > 0 || u.exports.Behind(above)
+	return len(u.added)+len(u.dropped)+len(u.exports.Dirty()) > 0 || u.exports.Pending(above)
 }
 
 // NetAnew has the root told all, from the first part on.
-func (b *Book) NetAnew() {
+func (b *Registry) NetAnew() {
 	u := &b.root
-	u.exports.Recount(above)
+	u.exports.BeginResync(above)
 	clear(u.added)
 	clear(u.dropped)
-	u.all = &recount{rest: interest.NewRun(entry.name, compareEntries)}
+	u.all = &recount{rest: interest.NewCursor(entry.name, compareEntries)}
 }
 
 // Net is what the root is to be told: what changed since the last call, or, after
 // NetAnew, the next part of all. What changes between two parts waits for the last.
 // again says that what the last call gave is lost.
-func (b *Book) Net(again bool) wire.ClusterNet {
+func (b *Registry) Net(again bool) wire.ClusterNet {
 	u := &b.root
 	switch a := u.all; {
 	case a == nil && again:
 		b.NetAnew()
 	case a != nil && a.said && !again && a.part.Last():
 		u.all = nil
-		u.exports.Recounted(above)
+		u.exports.EndResync(above)
 	case a != nil && a.said && !again:
 		a.part = wire.Span{After: a.part.To}
 	}
@@ -274,20 +274,20 @@ func (b *Book) Net(again bool) wire.ClusterNet {
 		b.part(&n, a)
 		a.part, a.said = n.Of, true
 	} else {
-		n.Records, _ = u.exports.Flush(above, wire.PartSize, outside{b})
-		n.Wants, n.Dropped = some(u.added), some(u.dropped)
+		n.Records, _ = u.exports.Flush(above, wire.MaxPart, outside{b})
+		n.Subscribe, n.Unsubscribe = some(u.added), some(u.dropped)
 	}
 	n.Rev = u.rev
-	n.Wanted, n.Said = u.wanted, u.exports.Held(above)
-	n.Held = u.foreign.Digest() ^ u.asked ^ wire.RootNet{Ranges: b.ranges, Shares: b.shares}.ShareDigest()
+	n.Subscribed, n.Published = u.needsDigest, u.exports.Held(above)
+	n.Held = u.foreign.Digest() ^ u.subscribed ^ wire.RootNet{Ranges: b.ranges, Shares: b.shares}.ShareDigest()
 	return n
 }
 
 // part is the next part of all: exports, then the addresses in use, then the wants.
-func (b *Book) part(n *wire.ClusterNet, a *recount) {
+func (b *Registry) part(n *wire.ClusterNet, a *recount) {
 	u := &b.root
 	var vol wire.Volume
-	n.Records, n.Of, vol = u.exports.Span(above, a.part.After, wire.PartSize, outside{b})
+	n.Records, n.Of, vol = u.exports.Part(above, a.part.After, wire.MaxPart, outside{b})
 	if !n.Of.Last() {
 		return
 	}
@@ -295,18 +295,18 @@ func (b *Book) part(n *wire.ClusterNet, a *recount) {
 		switch {
 		case b.inUse(e.used):
 			n.InUse = append(n.InUse, e.used)
-			vol.Want(wire.Want{Service: e.used.Service})
-		case u.wants[e.want] != nil:
-			n.Wants = append(n.Wants, e.want)
-			vol.Want(e.want)
+			vol.Subscription(wire.Subscription{Service: e.used.Service})
+		case u.needs[e.want] != nil:
+			n.Subscribe = append(n.Subscribe, e.want)
+			vol.Subscription(e.want)
 		}
-		return vol.Bytes < wire.PartSize
+		return vol.Bytes < wire.MaxPart
 	})
 }
 
 // rest lists the addresses in use and the wants. An address that is given while all
 // is told the root knows of: it gave it.
-func (b *Book) rest(yield func(entry) bool) {
+func (b *Registry) rest(yield func(entry) bool) {
 	for a, of := range b.owners {
 		for id := range of {
 			if used := (wire.ServiceAddress{Address: a, Service: id}); b.inUse(used) && !yield(entry{used: used}) {
@@ -314,7 +314,7 @@ func (b *Book) rest(yield func(entry) bool) {
 			}
 		}
 	}
-	for w := range b.root.wants {
+	for w := range b.root.needs {
 		if !yield(entry{want: w}) {
 			return
 		}
@@ -322,29 +322,29 @@ func (b *Book) rest(yield func(entry) bool) {
 }
 
 // inUse reports whether an instance here has the address of its service.
-func (b *Book) inUse(u wire.ServiceAddress) bool {
+func (b *Registry) inUse(u wire.ServiceAddress) bool {
 	return b.owners[u.Address][u.Service] > 0 && len(b.services[u.Service].specs) > 0
 }
 
 // some takes as many wants out of a set as find room in a part.
-func some(set map[wire.Want]bool) []wire.Want {
+func some(set map[wire.Subscription]bool) []wire.Subscription {
 	all := sortedWants(set)
 	var vol wire.Volume
 	for i, w := range all {
-		if vol.Bytes >= wire.PartSize {
+		if vol.Bytes >= wire.MaxPart {
 			return all[:i]
 		}
-		vol.Want(w)
+		vol.Subscription(w)
 		delete(set, w)
 	}
 	return all
 }
 
-func sortedWants[V any](m map[wire.Want]V) []wire.Want {
-	out := make([]wire.Want, 0, len(m))
+func sortedWants[V any](m map[wire.Subscription]V) []wire.Subscription {
+	out := make([]wire.Subscription, 0, len(m))
 	for w := range m {
 		out = append(out, w)
 	}
-	slices.SortFunc(out, interest.CompareWants)
+	slices.SortFunc(out, interest.CompareSubscriptions)
 	return out
 }

@@ -23,8 +23,8 @@ func serviceAt(i int) (api.ServiceID, Spec) {
 
 // rootTwin is the root, as far as it takes reports in.
 type rootTwin struct {
-	held  interest.Holder
-	wants map[wire.Want]bool
+	held  interest.Replica
+	wants map[wire.Subscription]bool
 	inUse map[wire.ServiceAddress]bool
 }
 
@@ -33,16 +33,16 @@ func (r *rootTwin) take(n wire.ClusterNet) {
 	if n.Whole {
 		take = func(rec wire.Records) []interest.Key { return r.held.TakeAll(rec, n.Of) }
 		for w := range r.wants {
-			if n.Of.Has(wire.WantName(w)) {
+			if n.Of.Has(wire.SubscriptionName(w)) {
 				delete(r.wants, w)
 			}
 		}
 	}
 	take(n.Records)
-	for _, w := range n.Dropped {
+	for _, w := range n.Unsubscribe {
 		delete(r.wants, w)
 	}
-	for _, w := range n.Wants {
+	for _, w := range n.Subscribe {
 		r.wants[w] = true
 	}
 	for _, u := range n.InUse {
@@ -65,19 +65,19 @@ func TestTheRootIsToldAllWhileItChanges(t *testing.T) {
 	b := New("munich")
 	b.SetHosted(Place{Node: "n1", Instance: client.Instance(0)}, true)
 	asks := wire.RootNet{Rev: 1, Ranges: ranges, Shares: []netip.Prefix{netip.MustParsePrefix("10.16.0.0/20")}}
-	wantAt := func(i int) wire.Want {
-		return wire.Want{Service: api.ServiceID(fmt.Sprintf("acme/shop.production.elsewhere-%d.production", i)), For: client}
+	wantAt := func(i int) wire.Subscription {
+		return wire.Subscription{Service: api.ServiceID(fmt.Sprintf("acme/shop.production.elsewhere-%d.production", i)), For: client}
 	}
 	for i := range many {
 		id, spec := serviceAt(i)
 		if i%2 == 0 {
 			b.SetSpec(id.Instance(0), spec)
 		}
-		asks.Asked = append(asks.Asked, wire.Want{Service: id})
-		b.Want("n1", wantAt(2*i), time.Unix(100, 0))
+		asks.Subscribe = append(asks.Subscribe, wire.Subscription{Service: id})
+		b.Subscribe("n1", wantAt(2*i), time.Unix(100, 0))
 	}
 	b.Take(asks)
-	above := &rootTwin{wants: map[wire.Want]bool{}, inUse: map[wire.ServiceAddress]bool{}}
+	above := &rootTwin{wants: map[wire.Subscription]bool{}, inUse: map[wire.ServiceAddress]bool{}}
 	for round := range 3 {
 		b.NetAnew()
 		reports, again := 0, false
@@ -94,9 +94,9 @@ func TestTheRootIsToldAllWhileItChanges(t *testing.T) {
 			for range 20 {
 				i := rng.IntN(many)
 				if rng.IntN(2) == 0 {
-					b.Want("n1", wantAt(2*i+1), time.Unix(100, 0))
+					b.Subscribe("n1", wantAt(2*i+1), time.Unix(100, 0))
 				} else {
-					b.Drop("n1", wantAt(2*i))
+					b.Unsubscribe("n1", wantAt(2*i))
 				}
 				if id, spec := serviceAt(i); rng.IntN(2) == 0 {
 					b.SetSpec(id.Instance(0), spec)
@@ -106,14 +106,14 @@ func TestTheRootIsToldAllWhileItChanges(t *testing.T) {
 			}
 		}
 		n := b.Net(false)
-		if above.held.Digest() != n.Said || above.wanted() != n.Wanted || len(above.wants) != len(b.root.wants) {
+		if above.held.Digest() != n.Published || above.wanted() != n.Subscribed || len(above.wants) != len(b.root.needs) {
 			t.Fatalf("round %d, after %d reports: the root holds %x of %x, and has %d of %d wants",
-				round, reports, above.held.Digest(), n.Said, len(above.wants), len(b.root.wants))
+				round, reports, above.held.Digest(), n.Published, len(above.wants), len(b.root.needs))
 		}
 		if reports < 5 {
 			t.Errorf("%d reports", reports)
 		}
-		above.wants, above.held = map[wire.Want]bool{wantAt(-1): true}, interest.Holder{} // it begins anew, with something old
+		above.wants, above.held = map[wire.Subscription]bool{wantAt(-1): true}, interest.Replica{} // it begins anew, with something old
 	}
 	if len(above.inUse) < many/3 {
 		t.Errorf("%d addresses are in use", len(above.inUse))
@@ -126,7 +126,7 @@ func TestAForeignNodeIsFoundWhereItIsNow(t *testing.T) {
 	b := New("munich")
 	here, there := netip.MustParsePrefix("10.17.0.0/26"), netip.MustParsePrefix("10.17.0.64/26")
 	one, other := api.PeerKey{1}, api.PeerKey{2}
-	w := wire.Want{Address: here.Addr()}
+	w := wire.Subscription{Address: here.Addr()}
 	rev := uint64(0)
 	says := func(r wire.Records, want api.PeerKey) {
 		t.Helper()
@@ -140,17 +140,17 @@ func TestAForeignNodeIsFoundWhereItIsNow(t *testing.T) {
 		return api.Peer{Key: k, Cluster: "berlin", Rev: rev, Subnets: subs}
 	}
 	says(wire.Records{}, api.PeerKey{})
-	b.Want("n1", w, time.Unix(100, 0))
+	b.Subscribe("n1", w, time.Unix(100, 0))
 	says(wire.Records{Peers: []api.Peer{peer(one, 1, here)}}, one)
 	says(wire.Records{Peers: []api.Peer{peer(one, 2, there)}}, one) // until somebody else is there
 	says(wire.Records{Peers: []api.Peer{peer(other, 1, here)}}, other)
 	says(wire.Records{Peers: []api.Peer{peer(other, 2)}}, other)
 	says(wire.Records{Peers: []api.Peer{peer(one, 3, there, here)}}, one)
 	says(wire.Records{Peers: []api.Peer{peer(other, 4, here)}}, other) // in its place, which it does not know yet
-	says(wire.Records{GonePeers: []api.PeerKey{one}}, other)
+	says(wire.Records{RemovedPeers: []api.PeerKey{one}}, other)
 	says(wire.Records{Peers: []api.Peer{peer(one, 5, here)}}, one)
-	says(wire.Records{GonePeers: []api.PeerKey{one}}, other)
-	says(wire.Records{GonePeers: []api.PeerKey{other}}, api.PeerKey{})
+	says(wire.Records{RemovedPeers: []api.PeerKey{one}}, other)
+	says(wire.Records{RemovedPeers: []api.PeerKey{other}}, api.PeerKey{})
 	if n := len(b.root.subnets); n > 0 {
 		t.Errorf("%d subnets of nobody", n)
 	}
@@ -166,7 +166,7 @@ func BenchmarkForeignNode(b *testing.B) {
 			m.Peers = append(m.Peers, api.Peer{Key: api.PeerKey{byte(i >> 8), byte(i)}, Rev: 1, Subnets: []netip.Prefix{sub}})
 		}
 		book.Take(m)
-		book.Want("n1", wire.Want{Address: m.Peers[0].Subnets[0].Addr()}, time.Unix(100, 0))
+		book.Subscribe("n1", wire.Subscription{Address: m.Peers[0].Subnets[0].Addr()}, time.Unix(100, 0))
 		m.Peers = m.Peers[:1]
 		b.Run(fmt.Sprint(many), func(b *testing.B) {
 			for b.Loop() {

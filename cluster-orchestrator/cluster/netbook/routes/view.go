@@ -15,7 +15,7 @@ const MaxBackends = 1024
 
 // addresses are the service's semantic addresses as the newest SLA and the
 // instances of each number say, and the root for what runs elsewhere.
-func (b *Book) addresses(id api.ServiceID) api.ServiceAddresses {
+func (b *Registry) addresses(id api.ServiceID) api.ServiceAddresses {
 	s := b.services[id]
 	if s == nil {
 		return api.ServiceAddresses{}
@@ -43,7 +43,7 @@ func (b *Book) addresses(id api.ServiceID) api.ServiceAddresses {
 
 // backends are the cluster's own of a service that take flows, in order, with
 // their peers.
-func (b *Book) backends(id api.ServiceID, of func(*member) api.Peer) (out []api.Backend, peers []api.Peer) {
+func (b *Registry) backends(id api.ServiceID, of func(*member) api.Peer) (out []api.Backend, peers []api.Peer) {
 	nodes := map[api.NodeID]bool{}
 	for p := range b.services[id].backends {
 		m := b.members[p.Node]
@@ -94,7 +94,7 @@ func (m *member) forNodes() api.Peer { return m.peer }
 func (m *member) forRoot() api.Peer  { return m.public }
 
 // inside is what nodes are told: the cluster's own and what the root adds.
-type inside struct{ *Book }
+type inside struct{ *Registry }
 
 func (v inside) revOf(k interest.Key) uint64 { return v.nodes.Rev(k, v.NextRev) }
 
@@ -129,7 +129,7 @@ func (v inside) Source(a netip.Addr) (wire.Source, bool) {
 }
 
 // source is an address's record, but for its revision.
-func (b *Book) source(a netip.Addr, of func(*member) api.Peer) (wire.Source, bool) {
+func (b *Registry) source(a netip.Addr, of func(*member) api.Peer) (wire.Source, bool) {
 	p, ok := b.at[a]
 	m := b.members[p.Node]
 	if !ok || m == nil {
@@ -147,7 +147,7 @@ func (v inside) Peer(k api.PeerKey) (api.Peer, bool) {
 	return p, ok
 }
 
-func (b *Book) memberWith(k api.PeerKey) *member {
+func (b *Registry) memberWith(k api.PeerKey) *member {
 	id, ok := b.keys[k]
 	if !ok {
 		return nil
@@ -157,7 +157,7 @@ func (b *Book) memberWith(k api.PeerKey) *member {
 
 // outside is what the root is told: the cluster's own, and of nodes only what
 // others need in order to reach them.
-type outside struct{ *Book }
+type outside struct{ *Registry }
 
 func (v outside) revOf(k interest.Key) uint64 { return v.root.exports.Rev(k, v.NextRev) }
 
@@ -193,7 +193,7 @@ func (v outside) Peer(k api.PeerKey) (api.Peer, bool) {
 
 // RouteOf is a service's route as the cluster's nodes are told it; one that none holds
 // has no revision.
-func (b *Book) RouteOf(id api.ServiceID) (api.Route, bool) { return inside{b}.Route(id) }
+func (b *Registry) RouteOf(id api.ServiceID) (api.Route, bool) { return inside{b}.Route(id) }
 
 // Wants lists what a node wants, in order.
-func (b *Book) Wants(n api.NodeID) []wire.Want { return b.nodes.Wants(n) }
+func (b *Registry) Subscriptions(n api.NodeID) []wire.Subscription { return b.nodes.List(n) }
