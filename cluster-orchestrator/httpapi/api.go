@@ -12,13 +12,9 @@ package httpapi
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -34,6 +30,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/problem"
+	"github.com/treeline-edge/treeline/internal/rest"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
@@ -112,38 +109,18 @@ func New(o Options) *API {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	a := &API{opt: o, router: chi.NewRouter(), plans: fairshare.NewTurns(planTurns, planAll, planTenant)}
+	a := &API{opt: o, plans: fairshare.NewTurns(planTurns, planAll, planTenant)}
 	a.shares = apishare.New(apishare.Options{Person: principalOf, Rate: o.Rate, Now: o.Now})
-	a.router.Use(a.recovered, a.authenticate, a.shares.Wrap)
-	a.router.NotFound(func(w http.ResponseWriter, r *http.Request) {
-		problem.Write(w, problem.New(http.StatusNotFound, "no such path: "+r.URL.Path+"; /v1/openapi.json lists them"))
-	})
-	a.router.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {
-		problem.Write(w, problem.New(http.StatusMethodNotAllowed, r.Method+" does nothing on "+r.URL.Path))
-	})
-	a.huma = humachi.New(a.router, configOf(o.Version))
+	a.router = rest.Router(rest.Recover(o.Log, "cluster"), a.authenticate, a.shares.Wrap)
+	a.huma = humachi.New(a.router, rest.Config("Treeline cluster", o.Version,
+		"What a cluster orchestrator of Treeline offers to its operator. In paths, an id's \"/\" and \"#\" are written \"~\". Errors are problem details (RFC 9457) with a stable code.",
+		"A token that the root exchanged for this cluster (POST /v1/clusters/{id}/access there), or this cluster's own operator token."))
 	a.registerNodes()
 	a.registerInstances()
 	a.registerNet()
 	a.registerTokens()
 	a.registerStreams()
 	return a
-}
-
-func configOf(version string) huma.Config {
-	if version == "" {
-		version = "dev"
-	}
-	c := huma.DefaultConfig("Treeline cluster", version)
-	c.Info.Description = "What a cluster orchestrator of Treeline offers to its operator. In paths, an id's \"/\" and \"#\" are written \"~\". Errors are problem details (RFC 9457) with a stable code."
-	c.DocsPath = "" // huma's page loads itself from a CDN
-	c.OpenAPIPath = "/v1/openapi"
-	c.SchemasPath = ""
-	c.CreateHooks = nil // no $schema links in answers
-	c.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
-		"bearer": {Type: "http", Scheme: "bearer", Description: "A token that the root exchanged for this cluster (POST /v1/clusters/{id}/access there), or this cluster's own operator token."},
-	}
-	return c
 }
 
 // Handler serves /v1.
@@ -166,18 +143,17 @@ func principalOf(ctx context.Context) rights.Principal { return callerOf(ctx).Pr
 // about a request without a token.
 func (a *API) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h := r.Header.Get("Authorization")
-		if h == "" {
+		token, err := rest.Bearer(r)
+		if err != nil {
+			problem.Write(w, problemOf(err))
+			return
+		}
+		if token == "" {
 			next.ServeHTTP(w, r)
 			return
 		}
-		token, ok := strings.CutPrefix(h, "Bearer ")
-		if !ok {
-			problem.Write(w, problemOf(fmt.Errorf("the Authorization header is not \"Bearer <token>\": %w", api.ErrUnauthenticated)))
-			return
-		}
 		var c Caller
-		err := a.shares.Token(r.RemoteAddr, token, func() (_ rights.Principal, err error) {
+		err = a.shares.Token(r.RemoteAddr, token, func() (_ rights.Principal, err error) {
 			c, err = a.opt.Authenticate(token)
 			return c.Principal, err
 		})
@@ -217,9 +193,8 @@ func (a *API) Recheck() { a.grants.Recheck() }
 // Guard protects the metrics, which name nodes and services: they are served to this
 // machine without a token, else to the operator and Admins of the system.
 func (a *API) Guard(next http.Handler) http.Handler {
-	return a.recovered(a.authenticate(a.shares.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host, _, _ := net.SplitHostPort(r.RemoteAddr)
-		if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
+	return rest.Recover(a.opt.Log, "cluster")(a.authenticate(a.shares.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !rest.Local(r) {
 			if err := a.allowed(principalOf(r.Context()), rights.ClustersWrite); err != nil {
 				problem.Write(w, problemOf(err))
 				return
@@ -227,24 +202,6 @@ func (a *API) Guard(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	}))))
-}
-
-// recovered turns a panic, which is a bug, into an answer and a log entry.
-func (a *API) recovered(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer func() {
-			e := recover()
-			if e == nil {
-				return
-			}
-			if err, ok := e.(error); ok && errors.Is(err, http.ErrAbortHandler) {
-				panic(e)
-			}
-			a.opt.Log.Error("request panicked", "method", r.Method, "path", r.URL.Path, "panic", e)
-			problem.Write(w, problem.New(http.StatusInternalServerError, "internal error; see the cluster's log"))
-		}()
-		next.ServeHTTP(w, r)
-	})
 }
 
 // handle registers an operation. fn gets the caller and checks the rights that the object

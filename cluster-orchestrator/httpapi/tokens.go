@@ -45,7 +45,7 @@ func (a *API) createToken(ctx context.Context, p rights.Principal, in *body[api.
 	if err != nil {
 		return nil, err
 	}
-	out := shownToken(rec)
+	out := rec.Public()
 	out.Token = tok.Line()
 	a.opt.Log.Info("join token made", "token", rec.ID, "uses", rec.Uses, "expires", rec.Expires, "by", p.User)
 	return &body[api.JoinToken]{out}, nil
@@ -57,7 +57,7 @@ func (a *API) tokens(_ context.Context, p rights.Principal, _ *none) (*body[api.
 	}
 	out := api.Page[api.JoinToken]{Items: []api.JoinToken{}}
 	for _, r := range a.opt.Tokens.List() {
-		out.Items = append(out.Items, shownToken(r))
+		out.Items = append(out.Items, r.Public())
 	}
 	return &body[api.Page[api.JoinToken]]{out}, nil
 }
@@ -67,10 +67,4 @@ func (a *API) revokeToken(ctx context.Context, p rights.Principal, in *tokenIn) 
 		return nil, err
 	}
 	return &none{}, a.opt.Tokens.Revoke(ctx, in.ID)
-}
-
-func shownToken(r jointoken.Record) api.JoinToken {
-	return api.JoinToken{
-		ID: r.ID, Kind: string(r.Scope), Cluster: r.Cluster, Tenant: r.Tenant, Uses: r.Left(), Expires: r.Expires,
-	}
 }

@@ -16,10 +16,8 @@ package httpapi
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -38,6 +36,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/problem"
+	"github.com/treeline-edge/treeline/internal/rest"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
@@ -108,7 +107,7 @@ type API struct {
 	shares   *shares
 	decoded  *fairshare.Pool // objects in clusters' answers
 	answers  *answers
-	routes   []route
+	routes   []Route
 	closing  chan struct{}
 	closeOne sync.Once
 	grants   grant.Set[account.Authenticated] // of the requests under way
@@ -133,7 +132,6 @@ func New(o Options) (*API, error) {
 	a := &API{
 		opt: o, core: o.Core, owner: o.Owner,
 		feed:    NewFeed(o.FeedSize, o.Core.Revision()),
-		router:  chi.NewRouter(),
 		parsing: newParsing(),
 		shares:  newShares(o.Now),
 		decoded: fairshare.NewPool(answerObjects, fairshare.Policy{Fixed: true}),
@@ -152,41 +150,19 @@ func New(o Options) (*API, error) {
 		return nil, err
 	}
 	a.requests = apishare.New(apishare.Options{Person: principal, Rate: o.Rate, Now: o.Now})
-	a.router.Use(a.recovered, a.authenticate, a.requests.Wrap, readBody, a.answers.wrap)
-	a.router.NotFound(func(w http.ResponseWriter, r *http.Request) {
-		problem.Write(w, problem.New(http.StatusNotFound, "no such path: "+r.URL.Path+"; /v1/openapi.json lists them"))
-	})
-	a.router.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {
-		problem.Write(w, problem.New(http.StatusMethodNotAllowed, r.Method+" does nothing on "+r.URL.Path))
-	})
-	a.huma = humachi.New(a.router, configOf(o.Version))
+	a.router = rest.Router(rest.Recover(o.Log, "root"), a.authenticate, a.requests.Wrap, readBody, a.answers.wrap)
+	a.huma = humachi.New(a.router, rest.Config("Treeline root", o.Version, description, "An access token of /v1/auth/login, or a personal token."))
 	a.registerAuth()
-	a.registerPeople()
+	a.registerTenants()
+	a.registerUsers()
 	a.registerApps()
 	a.registerInstances()
 	a.registerNet()
 	a.registerClusters()
-	a.registerAccess()
 	a.registerTokens()
 	a.registerEvents()
 	a.router.Get("/v1/docs", a.docs)
 	return a, nil
-}
-
-func configOf(version string) huma.Config {
-	if version == "" {
-		version = "dev"
-	}
-	c := huma.DefaultConfig("Treeline root", version)
-	c.Info.Description = description
-	c.DocsPath = "" // huma's page loads itself from a CDN; ours is offline
-	c.OpenAPIPath = "/v1/openapi"
-	c.SchemasPath = ""
-	c.CreateHooks = nil // no $schema links in answers
-	c.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
-		"bearer": {Type: "http", Scheme: "bearer", BearerFormat: "JWT", Description: "An access token of /v1/auth/login, or a personal token."},
-	}
-	return c
 }
 
 const description = `What the root orchestrator of Treeline offers to people and programs.
@@ -217,8 +193,7 @@ func (a *API) Close() { a.closeOne.Do(func() { close(a.closing) }) }
 // It is for metrics, which name clusters.
 func (a *API) Guard(next http.Handler) http.Handler {
 	return a.authenticate(a.requests.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ip := net.ParseIP(hostOf(r.RemoteAddr))
-		if ip == nil || !ip.IsLoopback() {
+		if !rest.Local(r) {
 			if err := rights.Allowed(principal(r.Context()), rights.SystemRead, rights.System); err != nil {
 				a.fail(w, r, err)
 				return
@@ -236,8 +211,8 @@ func principal(ctx context.Context) rights.Principal {
 	return p.Principal
 }
 
-// asker is the authenticated user of the request, as needed to delegate a token.
-func asker(ctx context.Context) account.Authenticated {
+// authenticated returns the user of the request with what is needed to delegate a token.
+func authenticated(ctx context.Context) account.Authenticated {
 	p, _ := ctx.Value(principalKey{}).(who)
 	return p.Authenticated
 }
@@ -253,18 +228,17 @@ type who struct {
 // revoked, or when its user loses a right.
 func (a *API) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h := r.Header.Get("Authorization")
-		if h == "" {
+		token, err := rest.Bearer(r)
+		if err != nil {
+			a.fail(w, r, err)
+			return
+		}
+		if token == "" {
 			next.ServeHTTP(w, r)
 			return
 		}
-		token, ok := strings.CutPrefix(h, "Bearer ")
-		if !ok {
-			problem.Write(w, problem.New(http.StatusUnauthorized, "the Authorization header is not \"Bearer <token>\""))
-			return
-		}
 		var p account.Authenticated
-		err := a.requests.Token(r.RemoteAddr, token, func() (_ rights.Principal, err error) {
+		err = a.requests.Token(r.RemoteAddr, token, func() (_ rights.Principal, err error) {
 			p, err = a.opt.Accounts.Authenticate(token)
 			return p.Principal, err
 		})
@@ -283,24 +257,6 @@ func (a *API) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// recovered turns a panic into an answer with status 500 and a log record.
-func (a *API) recovered(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer func() {
-			e := recover()
-			if e == nil {
-				return
-			}
-			if err, ok := e.(error); ok && errors.Is(err, http.ErrAbortHandler) {
-				panic(e)
-			}
-			a.opt.Log.Error("request panicked", "method", r.Method, "path", r.URL.Path, "panic", e)
-			problem.Write(w, problem.New(http.StatusInternalServerError, "internal error; see the root's log"))
-		}()
-		next.ServeHTTP(w, r)
-	})
-}
-
 // fail writes the answer to an error outside of huma.
 func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p := problemOf(err)
@@ -310,10 +266,10 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	problem.Write(w, p)
 }
 
-// route is an operation and the action that it requires, "" if it needs no sign-in.
-type route struct {
-	method, path string
-	action       rights.Action
+// Route is an operation and the action that it requires, "" if it needs no sign-in.
+type Route struct {
+	Method, Path string
+	Action       rights.Action
 }
 
 // signedIn is the security requirement of operations that need a token.
@@ -321,8 +277,9 @@ var signedIn = []map[string][]string{{"bearer": {}}}
 
 // handle registers an operation. It checks that the user's role allows the action at
 // all; fn checks the tenant of the object.
-func handle[I, O any](a *API, op huma.Operation, action rights.Action, fn func(context.Context, rights.Principal, *I) (*O, error)) {
-	a.routes = append(a.routes, route{op.Method, op.Path, action})
+func handle[I, O any](a *API, r rest.Operation, action rights.Action, fn func(context.Context, rights.Principal, *I) (*O, error)) {
+	op := huma.Operation(r)
+	a.routes = append(a.routes, Route{op.Method, op.Path, action})
 	if action != "" {
 		op.Security = signedIn
 		op.Errors = append(op.Errors, 401, 403)
@@ -348,24 +305,36 @@ func handle[I, O any](a *API, op huma.Operation, action rights.Action, fn func(c
 	})
 }
 
+// answer registers an operation whose answer is a body without headers.
+func answer[I, T any](a *API, op rest.Operation, action rights.Action, fn func(context.Context, rights.Principal, *I) (T, error)) {
+	handle(a, op, action, func(ctx context.Context, p rights.Principal, in *I) (*rest.Body[T], error) {
+		out, err := fn(ctx, p, in)
+		return &rest.Body[T]{Body: out}, err
+	})
+}
+
+// act registers an operation whose answer is empty.
+func act[I any](a *API, op rest.Operation, action rights.Action, fn func(context.Context, rights.Principal, *I) error) {
+	handle(a, op, action, func(ctx context.Context, p rights.Principal, in *I) (*rest.None, error) {
+		return nil, fn(ctx, p, in)
+	})
+}
+
 // anywhere reports whether the principal may do the action in its own tenant. If not, it
 // may do it nowhere.
 func anywhere(p rights.Principal, action rights.Action) error {
 	return rights.Allowed(p, action, p.Tenant)
 }
 
-// operationID is "listApps" for a summary "List apps".
+// operationID returns the id that is set, or "listApps" for a summary "List apps".
 func operationID(op huma.Operation) string {
 	if op.OperationID != "" {
 		return op.OperationID
 	}
 	words := strings.Fields(op.Summary)
 	for i, w := range words {
-		if i == 0 {
-			words[i] = strings.ToLower(w)
-		} else {
-			words[i] = strings.ToUpper(w[:1]) + w[1:]
-		}
+		words[i] = strings.ToUpper(w[:1]) + w[1:]
 	}
+	words[0] = strings.ToLower(words[0])
 	return strings.Join(words, "")
 }

@@ -11,80 +11,61 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/account"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/problem"
+	"github.com/treeline-edge/treeline/internal/rest"
 )
 
 func (a *API) registerAuth() {
-	tags := []string{"sign-in"}
-	slow := huma.Middlewares{remoteAddress} // for guess
-	post := func(path, summary, about string) huma.Operation {
-		return huma.Operation{
-			Method: http.MethodPost, Path: path, Summary: summary, Description: about, Tags: tags,
-			Errors: []int{401, 429}, Middlewares: slow,
-		}
+	signIn := rest.Tag("sign-in")
+	session := func(path, summary, about string) rest.Operation {
+		op := signIn.Post(path, summary, 401).About(about)
+		op.Middlewares = huma.Middlewares{remoteAddress} // for guess
+		return op
 	}
-	handle(a, post("/v1/auth/login", "Log in", ""), "", func(ctx context.Context, _ rights.Principal, in *struct{ Body api.Login }) (*sessionOut, error) {
-		ctx, done, err := a.shares.guess(ctx, in.Body.User)
-		if err != nil {
-			return nil, err
-		}
-		s, err := a.opt.Accounts.Login(ctx, account.UserID(in.Body.User), in.Body.Password)
-		done(err)
-		return sessionOf(s, err)
-	})
-	handle(a, post("/v1/auth/redeem", "Redeem code", "Turns a one-use sign-in code into a password and a session."), "",
-		func(ctx context.Context, _ rights.Principal, in *struct{ Body api.Redeem }) (*sessionOut, error) {
-			ctx, done, err := a.shares.guess(ctx, in.Body.User)
-			if err != nil {
-				return nil, err
-			}
-			s, err := a.opt.Accounts.Redeem(ctx, account.UserID(in.Body.User), in.Body.Code, in.Body.Password)
-			done(err)
-			return sessionOf(s, err)
+	handle(a, session("/v1/auth/login", "Log in", ""), "",
+		func(ctx context.Context, _ rights.Principal, in *rest.Body[api.Login]) (*sessionOut, error) {
+			return a.signIn(ctx, in.Body.User, func(ctx context.Context, user account.UserID) (account.Session, error) {
+				return a.opt.Accounts.Login(ctx, user, in.Body.Password)
+			})
 		})
-	handle(a, post("/v1/auth/refresh", "Refresh session", "A refresh token counts once; the answer has the next."), "",
-		func(ctx context.Context, _ rights.Principal, in *struct{ Body api.Refresh }) (*sessionOut, error) {
+	handle(a, session("/v1/auth/redeem", "Redeem code", "Exchanges a one-use sign-in code for a password and a session."), "",
+		func(ctx context.Context, _ rights.Principal, in *rest.Body[api.Redeem]) (*sessionOut, error) {
+			return a.signIn(ctx, in.Body.User, func(ctx context.Context, user account.UserID) (account.Session, error) {
+				return a.opt.Accounts.Redeem(ctx, user, in.Body.Code, in.Body.Password)
+			})
+		})
+	handle(a, session("/v1/auth/refresh", "Refresh session", "A refresh token is valid once; the answer has the next one."), "",
+		func(ctx context.Context, _ rights.Principal, in *rest.Body[api.Refresh]) (*sessionOut, error) {
 			s, err := a.opt.Accounts.Refresh(ctx, in.Body.Refresh)
-			return sessionOf(s, err)
+			return sessionOf(s), err
 		})
-	handle(a, huma.Operation{
-		Method: http.MethodPost, Path: "/v1/auth/logout", Summary: "Log out", Tags: tags, DefaultStatus: http.StatusNoContent,
-		Description: "Ends the session of the refresh token.",
-	}, "", func(ctx context.Context, _ rights.Principal, in *struct{ Body api.Refresh }) (*nothing, error) {
-		return nil, a.opt.Accounts.End(ctx, in.Body.Refresh)
+	logOut := signIn.Post("/v1/auth/logout", "Log out").About("Ends the session of the refresh token.")
+	logOut.DefaultStatus = http.StatusNoContent
+	act(a, logOut, "", func(ctx context.Context, _ rights.Principal, in *rest.Body[api.Refresh]) error {
+		return a.opt.Accounts.End(ctx, in.Body.Refresh)
 	})
-	handle(a, huma.Operation{
-		Method: http.MethodGet, Path: "/v1/auth/me", Summary: "Who am I", OperationID: "whoAmI", Tags: tags, Errors: []int{401}, Security: signedIn,
-	}, "", func(_ context.Context, p rights.Principal, _ *struct{}) (*struct{ Body rights.Principal }, error) {
+	me := signIn.Get("/v1/auth/me", "Who am I", 401).Named("whoAmI")
+	me.Security = signedIn
+	answer(a, me, "", func(_ context.Context, p rights.Principal, _ *rest.None) (rights.Principal, error) {
 		if p.User == "" {
-			return nil, problem.New(http.StatusUnauthorized, "no token came along; sign in first")
+			return p, errNoToken
 		}
-		return &struct{ Body rights.Principal }{p}, nil
+		return p, nil
 	})
-	handle(a, huma.Operation{
-		Method: http.MethodPost, Path: "/v1/auth/streams/{id}", Summary: "Renew stream", Tags: tags, Errors: []int{401, 404}, Security: signedIn,
-		Description: "A stream (logs, captures) ends when the token expires that opened it. Its answer has the headers Treeline-Stream and " +
-			"Treeline-Stream-Life (seconds); shown here with a fresh token of the same user and the same rights, it goes on until that expires.",
-	}, "", a.renewStream)
-	a.registerPersonalTokens(tags)
+	renew := signIn.Post("/v1/auth/streams/{id}", "Renew stream", 401, 404).About(rest.AboutRenewal)
+	renew.Security = signedIn
+	answer(a, renew, "", a.renewStream)
+	a.registerPersonalTokens(signIn)
 }
 
-type streamLife struct {
-	Body struct {
-		Life float64 `json:"life_seconds" doc:"For how long the stream goes on."`
-	}
-}
+var errNoToken = problem.New(http.StatusUnauthorized, "the request has no token; sign in first")
 
-func (a *API) renewStream(ctx context.Context, p rights.Principal, in *struct {
-	ID string `path:"id" maxLength:"64" doc:"What Treeline-Stream says."`
-},
-) (*streamLife, error) {
+func (a *API) renewStream(ctx context.Context, p rights.Principal, in *rest.RenewStream) (rest.StreamLife, error) {
 	if p.User == "" {
-		return nil, problem.New(http.StatusUnauthorized, "no token came along; sign in first")
+		return rest.StreamLife{}, errNoToken
 	}
 	fresh := ctx.Value(principalKey{}).(who)
-	out, life := &streamLife{}, max(1, time.Until(fresh.Expires))
-	out.Body.Life = life.Seconds()
-	return out, a.grants.Renew(in.ID, life, func(was account.Authenticated) (func() error, error) {
+	life := max(1, time.Until(fresh.Expires))
+	return rest.StreamLife{Seconds: life.Seconds()}, a.grants.Renew(in.ID, life, func(was account.Authenticated) (func() error, error) {
 		if was.User != p.User {
 			return nil, missing("stream", in.ID)
 		}
@@ -92,22 +73,30 @@ func (a *API) renewStream(ctx context.Context, p rights.Principal, in *struct {
 	})
 }
 
+// signIn starts a session, unless too many attempts of the user's address have failed.
+func (a *API) signIn(ctx context.Context, user string, start func(context.Context, account.UserID) (account.Session, error)) (*sessionOut, error) {
+	ctx, done, err := a.shares.guess(ctx, user)
+	if err != nil {
+		return nil, err
+	}
+	s, err := start(ctx, account.UserID(user))
+	done(err)
+	return sessionOf(s), err
+}
+
 type sessionOut struct {
 	CacheControl string `header:"Cache-Control"`
 	Body         api.Session
 }
 
-func sessionOf(s account.Session, err error) (*sessionOut, error) {
-	if err != nil {
-		return nil, err
-	}
+func sessionOf(s account.Session) *sessionOut {
 	out := &sessionOut{CacheControl: "no-store", Body: api.Session{
 		User: string(s.User.ID), Tenant: s.User.ID.Tenant(), Access: s.Access, Expires: s.AccessExpires, Refresh: s.Refresh, Roles: []string{},
 	}}
 	for _, r := range s.User.Roles {
 		out.Body.Roles = append(out.Body.Roles, string(r))
 	}
-	return out, nil
+	return out
 }
 
 type personalToken struct {
@@ -115,38 +104,32 @@ type personalToken struct {
 	Token string `json:"token,omitempty" doc:"The token, shown once."`
 }
 
-func (a *API) registerPersonalTokens(tags []string) {
-	handle(a, huma.Operation{
-		Method: http.MethodPost, Path: "/v1/auth/tokens", Summary: "Create personal token", Tags: tags,
-		DefaultStatus: http.StatusCreated, Errors: []int{409},
-	}, rights.TokensWrite, func(ctx context.Context, p rights.Principal, in *struct {
-		Body struct {
-			Name  string        `json:"name" minLength:"1" maxLength:"100"`
-			TTL   int           `json:"ttl_seconds" minimum:"60"`
-			Roles []rights.Role `json:"roles,omitempty" doc:"Some of the user's; all, if none is named."`
-		}
-	},
-	) (*struct{ Body personalToken }, error) {
-		if p.PAT != "" {
-			return nil, problem.New(http.StatusForbidden, "a personal token makes no personal tokens; sign in")
-		}
-		text, pat, err := a.opt.Accounts.CreatePAT(ctx, account.UserID(p.User), in.Body.Name, in.Body.Roles, time.Duration(in.Body.TTL)*time.Second)
-		return &struct{ Body personalToken }{personalToken{pat, text}}, err
-	})
-	handle(a, huma.Operation{
-		Method: http.MethodGet, Path: "/v1/auth/tokens", Summary: "List personal tokens", Tags: tags,
-	}, rights.TokensWrite, func(_ context.Context, p rights.Principal, _ *struct{}) (*struct{ Body api.Page[account.PAT] }, error) {
-		out := &struct{ Body api.Page[account.PAT] }{}
-		out.Body.Items = append([]account.PAT{}, a.opt.Accounts.PATs(account.UserID(p.User))...)
-		return out, nil
-	})
-	handle(a, huma.Operation{
-		Method: http.MethodDelete, Path: "/v1/auth/tokens/{id}", Summary: "Revoke personal token", Tags: tags,
-		DefaultStatus: http.StatusNoContent, Errors: []int{404},
-	}, rights.TokensWrite, func(ctx context.Context, p rights.Principal, in *struct {
-		ID string `path:"id"`
-	},
-	) (*nothing, error) {
-		return nil, a.opt.Accounts.RevokePAT(ctx, account.UserID(p.User), in.ID)
-	})
+func (a *API) registerPersonalTokens(signIn rest.Tag) {
+	answer(a, signIn.Create("/v1/auth/tokens", "Create personal token", 409), rights.TokensWrite, a.createPersonalToken)
+	answer(a, signIn.Get("/v1/auth/tokens", "List personal tokens"), rights.TokensWrite,
+		func(_ context.Context, p rights.Principal, _ *rest.None) (api.Page[account.PAT], error) {
+			return api.Page[account.PAT]{Items: append([]account.PAT{}, a.opt.Accounts.PATs(account.UserID(p.User))...)}, nil
+		})
+	act(a, signIn.Delete("/v1/auth/tokens/{id}", "Revoke personal token", 404), rights.TokensWrite,
+		func(ctx context.Context, p rights.Principal, in *struct {
+			ID string `path:"id"`
+		},
+		) error {
+			return a.opt.Accounts.RevokePAT(ctx, account.UserID(p.User), in.ID)
+		})
+}
+
+func (a *API) createPersonalToken(ctx context.Context, p rights.Principal, in *struct {
+	Body struct {
+		Name  string        `json:"name" minLength:"1" maxLength:"100"`
+		TTL   int           `json:"ttl_seconds" minimum:"60"`
+		Roles []rights.Role `json:"roles,omitempty" doc:"Some of the user's roles; without it, all."`
+	}
+},
+) (personalToken, error) {
+	if p.PAT != "" {
+		return personalToken{}, problem.New(http.StatusForbidden, "a personal token cannot create personal tokens; sign in")
+	}
+	text, pat, err := a.opt.Accounts.CreatePAT(ctx, account.UserID(p.User), in.Body.Name, in.Body.Roles, time.Duration(in.Body.TTL)*time.Second)
+	return personalToken{pat, text}, err
 }

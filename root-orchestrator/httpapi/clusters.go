@@ -12,87 +12,83 @@ import (
 	"strings"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/apishare"
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/jsonsize"
 	"github.com/treeline-edge/treeline/internal/problem"
+	"github.com/treeline-edge/treeline/internal/rest"
 	"github.com/treeline-edge/treeline/internal/streams"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
 func (a *API) registerClusters() {
-	tags := []string{"clusters"}
-	handle(a, huma.Operation{
-		Method: http.MethodGet, Path: "/v1/clusters", Summary: "List clusters", Tags: tags,
-		Middlewares: huma.Middlewares{a.watchable("cluster", rights.ClustersRead)},
-	}, rights.ClustersRead, a.listClusters)
-	handle(a, huma.Operation{
-		Method: http.MethodGet, Path: "/v1/clusters/{id}", Summary: "Get cluster", Tags: tags, Errors: []int{404},
-	}, rights.ClustersRead, a.getCluster)
-	handle(a, huma.Operation{
-		Method: http.MethodPut, Path: "/v1/clusters/{id}/grant", OperationID: "setGrant", Summary: "Set what a cluster is granted", Tags: tags, Errors: []int{404, 412},
-		Description: "Sets whose services the cluster may run, and caps its capacity. Instances of tenants that it no longer admits are " +
-			"removed from it at once and placed elsewhere. Only the installation's admins open a cluster to all tenants and change its caps; " +
-			"its owner may name tenants that the owner manages, and remove any.",
-	}, rights.ClustersWrite, a.setGrant)
-	handle(a, huma.Operation{
-		Method: http.MethodDelete, Path: "/v1/clusters/{id}", Summary: "Remove cluster", OperationID: "forgetCluster", Tags: tags, Errors: []int{404, 412, 428},
-		DefaultStatus: http.StatusNoContent,
-		Description: "Refuses the cluster's certificates from now on and places its instances elsewhere, exclusive ones too: " +
-			"make sure that it has stopped them.",
-	}, rights.ClustersWrite, a.forgetCluster)
-	handle(a, huma.Operation{
-		Method: http.MethodGet, Path: "/v1/clusters/{id}/nodes", Summary: "List nodes", Tags: tags, Errors: []int{404, 503, 504},
-		Description: "The root passes the request on to the cluster, which checks the user's rights again.",
-	}, rights.NodesRead, a.listNodes)
-	handle(a, huma.Operation{
-		Method: http.MethodGet, Path: "/v1/clusters/{id}/nodes/{node}", Summary: "Get node", Tags: tags, Errors: []int{404, 503, 504},
-	}, rights.NodesRead, a.getNode)
-	for _, verb := range []string{"cordon", "uncordon", "drain", "force-drain", "purge"} {
-		handle(a, huma.Operation{
-			Method: http.MethodPost, Path: "/v1/clusters/{id}/nodes/{node}/" + verb, OperationID: strings.ReplaceAll(verb, "-", "") + "Node",
-			Summary: "Have the cluster " + verb + " a node", Tags: tags, Errors: []int{404, 503, 504},
-		}, rights.NodesWrite, func(ctx context.Context, p rights.Principal, in *nodeIn) (*struct{ Body api.Node }, error) {
-			out := &struct{ Body api.Node }{}
-			return out, a.onNode(ctx, p, rights.NodesWrite, http.MethodPost, in, "/"+verb, nil, &out.Body)
+	clusters := rest.Tag("clusters")
+	handle(a, a.watchable(clusters.Get("/v1/clusters", "List clusters"), "cluster", rights.ClustersRead), rights.ClustersRead, a.listClusters)
+	handle(a, clusters.Get("/v1/clusters/{id}", "Get cluster", 404), rights.ClustersRead, a.getCluster)
+	handle(a, clusters.Put("/v1/clusters/{id}/grant", "Set what a cluster is granted", 404, 412).Named("setGrant").
+		About("Sets whose services the cluster may run, and caps its capacity. Instances of tenants that it no longer admits are "+
+			"removed from it at once and placed elsewhere. Only the installation's admins open a cluster to all tenants and change its caps; "+
+			"its owner may name tenants that the owner manages, and remove any."), rights.ClustersWrite, a.setGrant)
+	act(a, clusters.Delete("/v1/clusters/{id}", "Remove cluster", 404, 412, 428).Named("forgetCluster").
+		About("Refuses the cluster's certificates from now on and places its instances elsewhere, exclusive ones too: "+
+			"make sure that it has stopped them."), rights.ClustersWrite, a.removeCluster)
+	handle(a, clusters.Post("/v1/clusters/{id}/access", "Exchange token for a cluster", 404).Named("exchangeToken").
+		About("Returns a token for the cluster's own API, which accepts neither access tokens nor personal tokens of the root. "+
+			"It has the user's rights, is valid at this cluster only, and expires after a few minutes, at the latest with the token of the request."),
+		rights.ClustersRead, a.exchange)
+
+	forwarded := []int{404, 503, 504}
+	answer(a, clusters.Get("/v1/clusters/{id}/nodes", "List nodes", forwarded...).
+		About("The root passes the request on to the cluster, which checks the user's rights again."),
+		rights.NodesRead, func(ctx context.Context, p rights.Principal, in *ClusterInput) (out api.Page[api.Node], err error) {
+			return out, a.call(ctx, p, rights.NodesRead, in.ID, http.MethodGet, "/v1/nodes", nil, &out)
 		})
+	answer(a, clusters.Get("/v1/clusters/{id}/nodes/{node}", "Get node", forwarded...), rights.NodesRead, onNode[api.Node](a, http.MethodGet, ""))
+	for _, verb := range []string{"cordon", "uncordon", "drain", "force-drain", "purge"} {
+		op := clusters.Post("/v1/clusters/{id}/nodes/{node}/"+verb, "Have the cluster "+verb+" a node", forwarded...)
+		answer(a, op.Named(strings.ReplaceAll(verb, "-", "")+"Node"), rights.NodesWrite, onNode[api.Node](a, http.MethodPost, "/"+verb))
 	}
-	handle(a, huma.Operation{
-		Method: http.MethodPut, Path: "/v1/clusters/{id}/nodes/{node}/caps", OperationID: "capNode", Summary: "Limit what a node counts for",
-		Tags: tags, Errors: []int{404, 503, 504},
-		Description: "Caps the capacity that the node reports. Replaces the caps of an earlier request; 0 is no limit. The caps of the cluster's configuration apply as well.",
-	}, rights.NodesWrite, func(ctx context.Context, p rights.Principal, in *capIn) (*struct{ Body api.Node }, error) {
-		out := &struct{ Body api.Node }{}
-		return out, a.onNode(ctx, p, rights.NodesWrite, http.MethodPut, &nodeIn{in.ID, in.Node}, "/caps", in.Body, &out.Body)
-	})
-	handle(a, huma.Operation{
-		Method: http.MethodDelete, Path: "/v1/clusters/{id}/nodes/{node}", Summary: "Remove node", OperationID: "forgetNode", Tags: tags, Errors: []int{404, 409, 503, 504},
-		DefaultStatus: http.StatusNoContent,
-	}, rights.NodesWrite, func(ctx context.Context, p rights.Principal, in *nodeIn) (*nothing, error) {
-		return nil, a.onNode(ctx, p, rights.NodesWrite, http.MethodDelete, in, "", nil, nil)
-	})
+	answer(a, clusters.Put("/v1/clusters/{id}/nodes/{node}/caps", "Limit what a node counts for", forwarded...).Named("capNode").
+		About("Caps the capacity that the node reports. Replaces the caps of an earlier request; 0 is no limit. The caps of the cluster's configuration apply as well."),
+		rights.NodesWrite, func(ctx context.Context, p rights.Principal, in *capIn) (out api.Node, err error) {
+			return out, a.callNode(ctx, p, rights.NodesWrite, http.MethodPut, in.NodeInput, "/caps", in.Body, &out)
+		})
+	act(a, clusters.Delete("/v1/clusters/{id}/nodes/{node}", "Remove node", 404, 409, 503, 504).Named("forgetNode"),
+		rights.NodesWrite, func(ctx context.Context, p rights.Principal, in *NodeInput) error {
+			return a.callNode(ctx, p, rights.NodesWrite, http.MethodDelete, *in, "", nil, nil)
+		})
 }
 
+// The inputs that name a cluster.
+type (
+	ClusterInput struct {
+		ID api.ClusterID `path:"id" doc:"The cluster."`
+	}
+	NodeInput struct {
+		ID   api.ClusterID `path:"id" doc:"The cluster."`
+		Node string        `path:"node" doc:"The node."`
+	}
+	capIn struct {
+		NodeInput
+		Body api.Caps
+	}
+	grantIn struct {
+		ID      api.ClusterID `path:"id" doc:"The cluster."`
+		IfMatch string        `header:"If-Match" doc:"The revision that is changed; without it, any."`
+		Body    api.Grant
+	}
+)
+
 func (a *API) listClusters(ctx context.Context, p rights.Principal, in *ListInput) (*listOut[api.Cluster], error) {
-	t, err := tenantOf(p, rights.ClustersRead, in.Tenant)
-	if err != nil {
-		return nil, err
-	}
-	var all []api.Cluster
-	var rev api.Revision
-	if err := a.owner.Read(ctx, func() { all, rev = a.core.Clusters(), a.core.Revision() }); err != nil {
-		return nil, err
-	}
-	return listed("/v1/clusters", in, rev, all,
-		func(c api.Cluster) bool {
-			return root.Within(c.Tenant, t) && rights.Allowed(p, rights.ClustersRead, c.Tenant) == nil
-		},
-		func(c api.Cluster) string { return string(c.ID) })
+	return list(ctx, a, p, in, listing[api.Cluster]{
+		path: "/v1/clusters", action: rights.ClustersRead, unfiltered: true,
+		all:    func(api.Tenant) []api.Cluster { return a.core.Clusters() },
+		tenant: func(c api.Cluster) api.Tenant { return c.Tenant },
+		id:     func(c api.Cluster) string { return string(c.ID) },
+	})
 }
 
 // cluster returns a cluster that the principal may do the action on. The answer for a
@@ -111,21 +107,11 @@ func (a *API) cluster(ctx context.Context, p rights.Principal, action rights.Act
 
 func (a *API) getCluster(ctx context.Context, p rights.Principal, in *objectIn) (*objectOut[api.Cluster], error) {
 	c, err := a.cluster(ctx, p, rights.ClustersRead, api.ClusterID(in.ID))
-	if err != nil {
-		return nil, err
-	}
-	return object(c, c.Revision, in.IfNoneMatch), nil
-}
-
-type grantIn struct {
-	ID      string `path:"id" doc:"The cluster."`
-	IfMatch string `header:"If-Match" doc:"The revision that is changed; without it, any."`
-	Body    api.Grant
+	return object(c, c.Revision, in.IfNoneMatch), err
 }
 
 func (a *API) setGrant(ctx context.Context, p rights.Principal, in *grantIn) (*objectOut[api.Cluster], error) {
-	id := api.ClusterID(in.ID)
-	c, err := a.cluster(ctx, p, rights.ClustersWrite, id)
+	c, err := a.cluster(ctx, p, rights.ClustersWrite, in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -139,11 +125,8 @@ func (a *API) setGrant(ctx context.Context, p rights.Principal, in *grantIn) (*o
 	if rev == 0 {
 		rev = c.Revision // fails if the cluster has changed since the check
 	}
-	err = a.owner.Do(ctx, root.SetGrant{ID: id, Grant: in.Body, IfMatch: rev, By: p.User}, func() { c, _ = a.core.Cluster(id) })
-	if err != nil {
-		return nil, err
-	}
-	return object(c, c.Revision, ""), nil
+	err = a.owner.Do(ctx, root.SetGrant{ID: in.ID, Grant: in.Body, IfMatch: rev, By: p.User}, func() { c, _ = a.core.Cluster(in.ID) })
+	return object(c, c.Revision, ""), err
 }
 
 // mayGrant reports whether p may change a cluster's grant from was to is. The
@@ -170,55 +153,56 @@ func (a *API) mayGrant(p rights.Principal, was, is api.Grant) error {
 	return nil
 }
 
-func (a *API) forgetCluster(ctx context.Context, p rights.Principal, in *ChangeInput) (*nothing, error) {
+func (a *API) removeCluster(ctx context.Context, p rights.Principal, in *ChangeInput) error {
 	id := api.ClusterID(in.ID)
 	c, err := a.cluster(ctx, p, rights.ClustersWrite, id)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	rev, err := ifMatch(in.IfMatch, true)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if rev != 0 && rev != c.Revision {
-		return nil, fmt.Errorf("cluster %s is at revision %d: %w", id, c.Revision, api.ErrPrecondition)
+		return fmt.Errorf("cluster %s is at revision %d: %w", id, c.Revision, api.ErrPrecondition)
 	}
 	// Revoke the certificates first, so that the cluster cannot report in between.
 	if err := a.opt.Clusters.Revoke(ctx, id); err != nil {
+		return err
+	}
+	return a.owner.Do(ctx, root.ForgetCluster{ID: id}, nil)
+}
+
+type accessOut struct {
+	CacheControl string `header:"Cache-Control"`
+	Body         api.ClusterAccess
+}
+
+func (a *API) exchange(ctx context.Context, p rights.Principal, in *ClusterInput) (*accessOut, error) {
+	c, err := a.cluster(ctx, p, rights.ClustersRead, in.ID)
+	if err != nil {
 		return nil, err
 	}
-	return nil, a.owner.Do(ctx, root.ForgetCluster{ID: id}, nil)
+	text, expires, err := a.opt.Accounts.Exchange(authenticated(ctx), api.ClusterAudience(c.ID))
+	return &accessOut{CacheControl: "no-store", Body: api.ClusterAccess{Cluster: c.ID, Token: text, Expires: expires}}, err
 }
 
-func (a *API) listNodes(ctx context.Context, p rights.Principal, in *struct {
-	ID string `path:"id" doc:"The cluster."`
-},
-) (*struct{ Body api.Page[api.Node] }, error) {
-	out := &struct{ Body api.Page[api.Node] }{}
-	return out, a.call(ctx, p, rights.NodesRead, api.ClusterID(in.ID), http.MethodGet, "/v1/nodes", nil, &out.Body)
+// onNode returns a handler that passes a request without a body on to the cluster of a node.
+func onNode[T any](a *API, method, verb string) func(context.Context, rights.Principal, *NodeInput) (T, error) {
+	action := rights.NodesWrite
+	if method == http.MethodGet {
+		action = rights.NodesRead
+	}
+	return func(ctx context.Context, p rights.Principal, in *NodeInput) (out T, err error) {
+		return out, a.callNode(ctx, p, action, method, *in, verb, nil, &out)
+	}
 }
 
-type nodeIn struct {
-	ID   string `path:"id" doc:"The cluster."`
-	Node string `path:"node" doc:"The node."`
-}
-
-type capIn struct {
-	ID   string `path:"id" doc:"The cluster."`
-	Node string `path:"node" doc:"The node."`
-	Body api.Caps
-}
-
-func (a *API) getNode(ctx context.Context, p rights.Principal, in *nodeIn) (*struct{ Body api.Node }, error) {
-	out := &struct{ Body api.Node }{}
-	return out, a.onNode(ctx, p, rights.NodesRead, http.MethodGet, in, "", nil, &out.Body)
-}
-
-func (a *API) onNode(ctx context.Context, p rights.Principal, action rights.Action, method string, in *nodeIn, verb string, body, out any) error {
+func (a *API) callNode(ctx context.Context, p rights.Principal, action rights.Action, method string, in NodeInput, verb string, body, out any) error {
 	if !api.ValidMachineName(in.Node) {
 		return missing("node", in.Node) // it must not change the path at the cluster
 	}
-	return a.call(ctx, p, action, api.ClusterID(in.ID), method, "/v1/nodes/"+in.Node+verb, body, out)
+	return a.call(ctx, p, action, in.ID, method, "/v1/nodes/"+in.Node+verb, body, out)
 }
 
 // callWait bounds how long a cluster may take to answer.
@@ -320,7 +304,7 @@ func (a *API) dial(ctx context.Context, id api.ClusterID, r wire.StreamRequest) 
 	p := principal(ctx)
 	r.For = streams.For(p.Tenant, p.User)
 	var err error
-	if r.Token, err = a.opt.Accounts.Delegate(asker(ctx), api.ClusterAudience(id), r.CallObject()); err != nil {
+	if r.Token, err = a.opt.Accounts.Delegate(authenticated(ctx), api.ClusterAudience(id), r.CallObject()); err != nil {
 		return nil, err
 	}
 	return a.opt.Clusters.Ask(ctx, id, r)
@@ -339,8 +323,7 @@ func clusterProblem(id api.ClusterID, resp *http.Response) error {
 	}
 	p.Detail = fmt.Sprintf("cluster %s: %s", id, p.Detail)
 	if p.Status == http.StatusUnauthorized || p.Status >= 500 && p.Status != http.StatusGatewayTimeout {
-		detail := p.Detail
-		p = problem.New(http.StatusServiceUnavailable, detail).Problem
+		p = problem.New(http.StatusServiceUnavailable, p.Detail).Problem
 	}
 	return &p
 }

@@ -1,11 +1,14 @@
 package httpapi
 
 import (
+	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
 	"strings"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/problem"
 )
 
 // etag returns a revision as a strong ETag.
@@ -24,7 +27,7 @@ func ifMatch(header string, required bool) (api.Revision, error) {
 	digits := strings.TrimSuffix(strings.TrimPrefix(header, `"`), `"`)
 	r, err := strconv.ParseUint(digits, 10, 64)
 	if err != nil || r == 0 || len(digits) != len(header)-2 {
-		return 0, fmt.Errorf("If-Match %q is no ETag of ours, such as %s: %w", header, etag(17), api.ErrPrecondition)
+		return 0, fmt.Errorf("If-Match %q is not an ETag of this API, for example %s: %w", header, etag(17), api.ErrPrecondition)
 	}
 	return api.Revision(r), nil
 }
@@ -38,4 +41,14 @@ func notModified(header string, r api.Revision) bool {
 		}
 	}
 	return false
+}
+
+var errPreconditionMissing = errors.New("If-Match is missing: send the object's ETag, or * for any")
+
+// problemOf returns the problem for an error.
+func problemOf(err error) *problem.Problem {
+	if errors.Is(err, errPreconditionMissing) {
+		return problem.New(http.StatusPreconditionRequired, err.Error())
+	}
+	return problem.Of(err, "the root's log")
 }

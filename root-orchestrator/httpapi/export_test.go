@@ -1,24 +1,9 @@
 package httpapi
 
-import (
-	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/identity/rights"
-)
+import "github.com/treeline-edge/treeline/api"
 
-// Route is an operation, for tests that walk them all.
-type Route struct {
-	Method, Path string
-	Action       rights.Action
-}
-
-// Routes are all operations.
-func (a *API) Routes() []Route {
-	var all []Route
-	for _, r := range a.routes {
-		all = append(all, Route{r.method, r.path, r.action})
-	}
-	return all
-}
+// Routes returns all operations, for tests that request each.
+func (a *API) Routes() []Route { return a.routes }
 
 // Placing is what of a spec is told to a cluster that does not have the instance.
 var Placing = placing

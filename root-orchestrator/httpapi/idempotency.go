@@ -6,11 +6,9 @@ import (
 	"context"
 	"crypto/aes"
 	"crypto/cipher"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -55,9 +53,9 @@ type answers struct {
 	pool  *fairshare.Pool
 	table *docs.Table[answerDoc]
 
-	mu   sync.Mutex // guards the fields below; not held while the table is written
-	kept map[string]*answer
-	dead []string // ids of dropped answers whose documents are not deleted yet
+	mu    sync.Mutex // guards the fields below; not held while the table is written
+	kept  map[string]*keptAnswer
+	stale []string // ids whose documents may differ from kept
 }
 
 // answerDoc is an answer as stored. It is written once before the request takes
@@ -78,40 +76,33 @@ type answered struct {
 	Body   []byte      `json:"body"`
 }
 
-// answer is a kept answer. Its fields are guarded by answers.mu.
-type answer struct {
+// keptAnswer is guarded by answers.mu.
+type keptAnswer struct {
 	id     string
 	doc    answerDoc
-	busy   bool // this process serves the request now
+	busy   bool // this process is serving the request
 	places []*fairshare.Place
 }
 
 // newAnswers restores the answers from what was loaded.
 func newAnswers(st store.Store, loaded []store.Doc, now func() time.Time, log *slog.Logger) (*answers, error) {
 	a := &answers{
-		now: now, log: log, kept: map[string]*answer{}, table: docs.New[answerDoc](KindAnswer, st),
+		now: now, log: log, kept: map[string]*keptAnswer{}, table: docs.New[answerDoc](KindAnswer, st),
 		pool: fairshare.NewPool(answerPlaces, fairshare.Replace),
 	}
 	if err := a.table.Take(loaded); err != nil {
 		return nil, fmt.Errorf("restore the answers to Idempotency-Keys: %w", err)
 	}
-	type row struct {
-		id  string
-		doc answerDoc
-	}
-	var rows []row
+	var restored []*keptAnswer
 	for _, d := range loaded {
 		if doc, ok := a.table.Get(d.Key); ok && d.Kind == KindAnswer {
-			rows = append(rows, row{d.Key, doc})
+			restored = append(restored, &keptAnswer{id: d.Key, doc: doc})
 		}
 	}
-	slices.SortFunc(rows, func(x, y row) int { return x.doc.At.Compare(y.doc.At) })
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, r := range rows {
-		n := &answer{id: r.id, doc: r.doc}
-		a.kept[r.id] = n
-		if a.grow(n, len(r.doc.Sealed)) != nil {
+	slices.SortFunc(restored, func(x, y *keptAnswer) int { return x.doc.At.Compare(y.doc.At) })
+	for _, n := range restored {
+		a.kept[n.id] = n
+		if a.grow(n, len(n.doc.Sealed)) != nil {
 			a.drop(n)
 		}
 	}
@@ -151,7 +142,7 @@ func (a *answers) wrap(next http.Handler) http.Handler {
 		rec := &recorder{ResponseWriter: w, status: http.StatusOK}
 		finished := false
 		defer func() { a.end(r.Context(), mine, p.User, key, rec, finished) }() // also after a panic, so that the key is free again
-		if err := a.save(r.Context(), mine); err != nil {
+		if err := a.save(r.Context(), mine.id); err != nil {
 			a.log.Error("request refused: its Idempotency-Key was not saved", "user", p.User, "err", err)
 			problem.Write(rec, problem.New(http.StatusServiceUnavailable, "the Idempotency-Key was not saved; try again"))
 			return
@@ -167,7 +158,7 @@ func idOf(user, key string) string {
 }
 
 // begin finds the answer to an earlier request, or takes the key for this one.
-func (a *answers) begin(p rights.Principal, key string, sum []byte) (mine *answer, old []byte, refused *problem.Problem) {
+func (a *answers) begin(p rights.Principal, key string, sum []byte) (mine *keptAnswer, old []byte, refused *problem.Problem) {
 	id, path, now := idOf(p.User, key), apishare.Path(p), a.now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -176,16 +167,16 @@ func (a *answers) begin(p rights.Principal, key string, sum []byte) (mine *answe
 		case !bytes.Equal(had.doc.Request, sum):
 			return nil, nil, problem.New(http.StatusUnprocessableEntity, "the Idempotency-Key was used for another request")
 		case had.busy:
-			return nil, nil, problem.New(http.StatusConflict, "the request with this Idempotency-Key is under way")
+			return nil, nil, problem.New(http.StatusConflict, "the request with this Idempotency-Key is being served")
 		case !had.doc.Done:
 			return nil, nil, problem.New(http.StatusConflict,
-				"the root stopped while it served the request with this Idempotency-Key; look whether it took effect, and repeat it with a new key if not")
+				"the root stopped while it served the request with this Idempotency-Key; check whether it took effect, and repeat it with a new key if not")
 		}
 		return nil, had.doc.Sealed, nil
 	} else if had != nil {
 		a.drop(had)
 	}
-	mine = &answer{id: id, busy: true, doc: answerDoc{Tenant: path[0], User: path[1], Request: sum, At: now}}
+	mine = &keptAnswer{id: id, busy: true, doc: answerDoc{Tenant: path[0], User: path[1], Request: sum, At: now}}
 	if err := a.grow(mine, 0); err != nil {
 		return nil, nil, problemOf(err)
 	}
@@ -195,7 +186,7 @@ func (a *answers) begin(p rights.Principal, key string, sum []byte) (mine *answe
 
 // grow takes the places for an answer of so many bytes. It is called with mu held, and so
 // are the functions that the pool calls to evict others.
-func (a *answers) grow(n *answer, bytes int) error {
+func (a *answers) grow(n *keptAnswer, bytes int) error {
 	for len(n.places) < 1+bytes/answerUnit {
 		place, err := a.pool.Take(n.doc.At, []string{n.doc.Tenant, n.doc.User}, func() { a.drop(n) })
 		if err != nil {
@@ -206,56 +197,38 @@ func (a *answers) grow(n *answer, bytes int) error {
 	return nil
 }
 
-// drop forgets the answer. It is called with mu held.
-func (a *answers) drop(n *answer) {
+// drop removes the answer. It is called with mu held.
+func (a *answers) drop(n *keptAnswer) {
 	for _, p := range n.places {
 		p.Release()
 	}
 	n.places = nil
 	if a.kept[n.id] == n {
 		delete(a.kept, n.id)
-		a.dead = append(a.dead, n.id)
+		a.stale = append(a.stale, n.id)
 	}
 }
 
-var errStays = errors.New("the answer stays")
-
-// save stores the answer, and deletes the documents of dropped answers.
-func (a *answers) save(ctx context.Context, n *answer) error {
-	err := a.table.Update(ctx, n.id, func(old answerDoc, _ bool) (answerDoc, error) {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if a.kept[n.id] != n {
-			return old, errStays // dropped meanwhile; bury deletes it
-		}
-		return n.doc, nil
-	})
-	if errors.Is(err, errStays) {
-		err = nil
-	}
-	return errors.Join(err, a.bury(ctx))
-}
-
-// bury deletes the documents of dropped answers.
-func (a *answers) bury(ctx context.Context) error {
+// save makes the documents of ids, and of answers that were dropped, the same as what is kept.
+func (a *answers) save(ctx context.Context, ids ...string) error {
 	a.mu.Lock()
-	dead := a.dead
-	a.dead = nil
+	ids = append(ids, a.stale...)
+	a.stale = nil
 	a.mu.Unlock()
-	for i, id := range dead {
-		err := a.table.Update(ctx, id, func(old answerDoc, _ bool) (answerDoc, error) {
+	for i, id := range ids {
+		err := a.table.Update(ctx, id, func(answerDoc, bool) (answerDoc, error) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			if a.kept[id] != nil {
-				return old, errStays // the key was used again
+			if n := a.kept[id]; n != nil {
+				return n.doc, nil
 			}
-			return old, docs.ErrDelete
+			return answerDoc{}, docs.ErrDelete
 		})
-		if err != nil && !errors.Is(err, errStays) {
+		if err != nil {
 			a.mu.Lock()
-			a.dead = append(a.dead, dead[i:]...)
+			a.stale = append(a.stale, ids[i:]...)
 			a.mu.Unlock()
-			return fmt.Errorf("delete the answer %s: %w", id, err)
+			return fmt.Errorf("save the answer %s: %w", id, err)
 		}
 	}
 	return nil
@@ -271,25 +244,23 @@ func (a *answers) sweep(ctx context.Context) error {
 		}
 	}
 	a.mu.Unlock()
-	return a.bury(ctx)
+	return a.save(ctx)
 }
 
 // end stores the answer. A server error or an answer that is too large is dropped, so
 // that the client can repeat the request.
-func (a *answers) end(ctx context.Context, mine *answer, user, key string, rec *recorder, finished bool) {
+func (a *answers) end(ctx context.Context, mine *keptAnswer, user, key string, rec *recorder, finished bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	var sealed []byte
 	keep := finished && rec.status < 500 && rec.status != http.StatusTooManyRequests && rec.body.Len() <= maxAnswer
 	if keep {
 		text, err := json.Marshal(answered{rec.status, rec.Header(), rec.body.Bytes()})
-		if err == nil {
-			sealed, err = seal(user, key, text)
-		}
 		if err != nil {
 			a.log.Error("answer to an Idempotency-Key not kept", "user", user, "err", err)
 			keep = false
 		}
+		sealed = sealer(user, key).Seal(nil, nil, text, nil)
 	}
 	a.mu.Lock()
 	mine.busy = false
@@ -298,20 +269,20 @@ func (a *answers) end(ctx context.Context, mine *answer, user, key string, rec *
 		a.drop(mine)
 	}
 	a.mu.Unlock()
-	if err := a.save(ctx, mine); err != nil {
-		a.log.Error("answer to an Idempotency-Key not saved: it is forgotten when the root restarts", "user", user, "err", err)
+	if err := a.save(ctx, mine.id); err != nil {
+		a.log.Error("answer to an Idempotency-Key not saved: it is lost if the root restarts", "user", user, "err", err)
 	}
 }
 
 func (a *answers) replay(w http.ResponseWriter, user, key string, sealed []byte) {
 	var m answered
-	text, err := unseal(user, key, sealed)
+	text, err := sealer(user, key).Open(nil, nil, sealed, nil)
 	if err == nil {
 		err = json.Unmarshal(text, &m)
 	}
 	if err != nil {
 		a.log.Error("answer to an Idempotency-Key cannot be read", "user", user, "err", err)
-		problem.Write(w, problem.New(http.StatusConflict, "the request with this Idempotency-Key was served and its answer is damaged; look whether it took effect"))
+		problem.Write(w, problem.New(http.StatusConflict, "the request with this Idempotency-Key was served, but its stored answer is damaged; check whether it took effect"))
 		return
 	}
 	for k, v := range m.Header {
@@ -322,37 +293,19 @@ func (a *answers) replay(w http.ResponseWriter, user, key string, sealed []byte)
 	_, _ = w.Write(m.Body) // fails only if the client is gone
 }
 
-// sealer encrypts with a key made of the user's Idempotency-Key.
-func sealer(user, key string) (cipher.AEAD, error) {
+// sealer encrypts with a key made of the user's Idempotency-Key, and puts the nonce before
+// the text.
+func sealer(user, key string) cipher.AEAD {
 	sum := sha256.Sum256([]byte("treeline answer\x00" + user + "\x00" + key))
 	block, err := aes.NewCipher(sum[:])
 	if err != nil {
-		return nil, fmt.Errorf("make the cipher of an answer: %w", err)
+		panic(err) // the key has the length of an AES-256 key
 	}
-	return cipher.NewGCM(block)
-}
-
-func seal(user, key string, text []byte) ([]byte, error) {
-	c, err := sealer(user, key)
+	aead, err := cipher.NewGCMWithRandomNonce(block)
 	if err != nil {
-		return nil, err
+		panic(err) // AES has the block size of GCM
 	}
-	nonce := make([]byte, c.NonceSize())
-	if _, err := rand.Read(nonce); err != nil {
-		return nil, fmt.Errorf("draw a nonce: %w", err)
-	}
-	return c.Seal(nonce, nonce, text, nil), nil
-}
-
-func unseal(user, key string, sealed []byte) ([]byte, error) {
-	c, err := sealer(user, key)
-	if err != nil {
-		return nil, err
-	}
-	if len(sealed) < c.NonceSize() {
-		return nil, fmt.Errorf("decrypt an answer of %d bytes: it is cut short", len(sealed))
-	}
-	return c.Open(nil, sealed[:c.NonceSize()], sealed[c.NonceSize():], nil)
+	return aead
 }
 
 type recorder struct {

@@ -15,30 +15,19 @@ import (
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/rest"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 func (a *API) registerInstances() {
-	tags := []string{"instances"}
-	handle(a, huma.Operation{
-		Method: http.MethodGet, Path: "/v1/instances", Summary: "List instances", Tags: tags,
-		Middlewares: huma.Middlewares{a.watchable("instance", rights.AppsRead)},
-	}, rights.AppsRead, a.listInstances)
-	handle(a, huma.Operation{
-		Method: http.MethodGet, Path: "/v1/instances/{id}", Summary: "Get instance", Tags: tags, Errors: []int{404},
-	}, rights.AppsRead, a.getInstance)
-	handle(a, huma.Operation{
-		Method: http.MethodGet, Path: "/v1/instances/{id}/why", Summary: "Explain instance", Tags: tags, Errors: []int{404},
-		Description: "Why the instance is where it is, or nowhere, at both tiers. Nodes are named to those who may see them.",
-	}, rights.AppsRead, a.why)
-	handle(a, huma.Operation{
-		Method: http.MethodGet, Path: "/v1/instances/{id}/logs", Summary: "Read logs", Tags: tags, Errors: []int{404, 409, 503},
-		Description: "What the workload writes, as its node has it: the node dials a stream out, nothing is stored on the way.",
-		Responses: map[string]*huma.Response{"200": {
-			Description: "The bytes as they come.",
-			Content:     map[string]*huma.MediaType{"text/plain": {Schema: &huma.Schema{Type: "string"}}},
-		}},
-	}, rights.AppsLogs, a.logs)
+	instances := rest.Tag("instances")
+	handle(a, a.watchable(instances.Get("/v1/instances", "List instances"), "instance", rights.AppsRead), rights.AppsRead, a.listInstances)
+	handle(a, instances.Get("/v1/instances/{id}", "Get instance", 404), rights.AppsRead, a.getInstance)
+	answer(a, instances.Get("/v1/instances/{id}/why", "Explain instance", 404).
+		About("Why the instance is where it is, or nowhere, at both tiers. Nodes are named to users who may see them."), rights.AppsRead, a.why)
+	handle(a, instances.Get("/v1/instances/{id}/logs", "Read logs", 404, 409, 503).
+		About("The output of the workload, from its node: the node dials a stream out, and nothing is stored on the way.").
+		Answers("The bytes as they come.", "text/plain", &huma.Schema{Type: "string"}), rights.AppsLogs, a.logs)
 }
 
 // sees reports whether the principal may see the nodes of the cluster.
@@ -70,62 +59,41 @@ func instanceKey(i api.Instance) string {
 
 func (a *API) listInstances(ctx context.Context, p rights.Principal, in *struct {
 	ListInput
-	Cluster api.ClusterID `query:"cluster" doc:"On this cluster alone."`
-	State   api.State     `query:"state" doc:"In this state alone."`
+	Cluster api.ClusterID `query:"cluster" doc:"Only instances on this cluster."`
+	State   api.State     `query:"state" doc:"Only instances in this state."`
 },
 ) (*listOut[api.Instance], error) {
-	t, err := tenantOf(p, rights.AppsRead, in.Tenant)
+	out, err := list(ctx, a, p, &in.ListInput, listing[api.Instance]{
+		path: "/v1/instances", action: rights.AppsRead, all: a.core.Instances, key: instanceKey,
+		tenant: func(o api.Instance) api.Tenant { return o.ID.Tenant() },
+		id:     func(o api.Instance) string { return string(o.ID) },
+		only: func(o api.Instance) bool {
+			return (in.Cluster == "" || o.Cluster == in.Cluster) && (in.State == "" || o.State == in.State)
+		},
+	})
 	if err != nil {
 		return nil, err
 	}
-	var all []api.Instance
-	var rev api.Revision
-	if err := a.owner.Read(ctx, func() { all, rev = a.core.Instances(t), a.core.Revision() }); err != nil {
-		return nil, err
-	}
-	out, err := listed("/v1/instances", &in.ListInput, rev, all,
-		func(o api.Instance) bool {
-			return within(string(o.ID), in.Under) && (in.Cluster == "" || o.Cluster == in.Cluster) &&
-				(in.State == "" || o.State == in.State) && rights.Allowed(p, rights.AppsRead, o.ID.Tenant()) == nil
-		}, instanceKey)
-	if err != nil {
-		return nil, err
-	}
-	for i := range out.Body.Items {
-		out.Body.Items[i] = a.shownInstance(p, out.Body.Items[i])
+	for i, o := range out.Body.Items {
+		out.Body.Items[i] = a.shownInstance(p, o)
 	}
 	return out, nil
 }
 
 // instance reads an instance that the principal may do the action on.
 func (a *API) instance(ctx context.Context, p rights.Principal, action rights.Action, segment string) (api.Instance, error) {
-	id := api.InstanceFromPath(segment)
-	if err := rights.Allowed(p, action, id.Tenant()); err != nil {
-		return api.Instance{}, err
-	}
-	var i api.Instance
-	var ok bool
-	if err := a.owner.Read(ctx, func() { i, ok = a.core.Instance(id) }); err != nil {
-		return i, err
-	}
-	if !ok {
-		return i, missing("instance", id)
-	}
-	return i, nil
+	return read(ctx, a, p, action, "instance", api.InstanceFromPath(segment), a.core.Instance)
 }
 
 func (a *API) getInstance(ctx context.Context, p rights.Principal, in *objectIn) (*objectOut[api.Instance], error) {
 	i, err := a.instance(ctx, p, rights.AppsRead, in.ID)
-	if err != nil {
-		return nil, err
-	}
-	return object(a.shownInstance(p, i), i.Revision, in.IfNoneMatch), nil
+	return object(a.shownInstance(p, i), i.Revision, in.IfNoneMatch), err
 }
 
 type logsIn struct {
 	ID     string `path:"id" doc:"The instance's id, with ~ for / and #."`
-	Follow bool   `query:"follow" doc:"Go on as the workload writes."`
-	Tail   int    `query:"tail" default:"-1" minimum:"-1" doc:"Lines from the end; -1 all that is kept."`
+	Follow bool   `query:"follow" doc:"Continue as the workload writes."`
+	Tail   int    `query:"tail" default:"-1" minimum:"-1" doc:"Lines from the end; -1: all that are kept."`
 }
 
 type streamOut struct {
@@ -146,33 +114,39 @@ func (a *API) logs(ctx context.Context, p rights.Principal, in *logsIn) (*stream
 	if err != nil {
 		return nil, fmt.Errorf("logs of %s: %w", i.ID, err)
 	}
-	return &streamOut{func(hc huma.Context) {
-		defer body.Close()
-		_, w := humachi.Unwrap(hc)
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		w.Header().Set("Cache-Control", "no-store")
-		a.grants.Offer(hc.Context(), w.Header(), asker(hc.Context()))
-		a.pour(hc.Context(), w, body)
-	}}, nil
+	return a.stream("text/plain; charset=utf-8", body, body), nil
 }
 
-// pour copies the stream to the client as it arrives, until either side ends. If
+// stream returns an answer that copies body to the client and then closes the connection
+// that carries it.
+func (a *API) stream(mediaType string, body io.Reader, conn io.Closer) *streamOut {
+	return &streamOut{func(hc huma.Context) {
+		defer conn.Close()
+		_, w := humachi.Unwrap(hc)
+		w.Header().Set("Content-Type", mediaType)
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("Cache-Control", "no-store")
+		a.grants.Offer(hc.Context(), w.Header(), authenticated(hc.Context()))
+		a.copyStream(hc.Context(), w, body, conn)
+	}}
+}
+
+// copyStream copies the stream to the client as it arrives, until either side ends. If
 // the stream breaks or the user loses the right to read it, the answer is aborted,
 // so that the client does not take it for complete.
-func (a *API) pour(ctx context.Context, w http.ResponseWriter, body io.ReadCloser) {
+func (a *API) copyStream(ctx context.Context, w http.ResponseWriter, body io.Reader, conn io.Closer) {
 	fairshare.Endures(ctx)
 	rc := http.NewResponseController(w)
 	w.WriteHeader(http.StatusOK)
 	_ = rc.Flush()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() { // ends with ctx, at the latest when pour returns
+	go func() { // ends with ctx, at the latest when copyStream returns
 		select {
 		case <-ctx.Done():
 		case <-a.closing:
 		}
-		_ = body.Close()
+		_ = conn.Close()
 	}()
 	buf := make([]byte, 32<<10)
 	for {

@@ -5,14 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"time"
 
 	"github.com/treeline-edge/treeline/internal/problem"
 )
 
-// bodyWait is how long a body may take to come.
+// bodyWait is how long a body may take to arrive.
 const bodyWait = 30 * time.Second
 
 // maxSmallBody bounds the bodies of all operations but those that take an SLA.
@@ -55,12 +54,4 @@ func readBody(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
-}
-
-func hostOf(addr string) string {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return addr
-	}
-	return host
 }

@@ -4,45 +4,36 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"reflect"
 	"strconv"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/rest"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 func (a *API) registerNet() {
-	tags := []string{"network"}
-	fails := []int{404, 409, 503, 504}
+	network := rest.Tag("network")
+	forwarded := []int{404, 409, 503, 504}
 	for _, r := range api.NodeRoutes {
 		schema := a.huma.OpenAPI().Components.Schemas.Schema(reflect.TypeOf(r.New()), true, r.ID)
-		handle(a, huma.Operation{
-			Method: http.MethodGet, Path: "/v1/clusters/{id}/nodes/{node}" + r.Path, Summary: r.Summary, Description: r.Description, Tags: tags, Errors: fails,
-			Responses: map[string]*huma.Response{"200": {Content: map[string]*huma.MediaType{"application/json": {Schema: schema}}}},
-		}, rights.NodesRead, func(ctx context.Context, p rights.Principal, in *nodeIn) (*struct{ Body any }, error) {
-			out := &struct{ Body any }{r.New()}
-			return out, a.onNode(ctx, p, rights.NodesRead, http.MethodGet, in, r.Path, nil, out.Body)
-		})
+		op := network.Get("/v1/clusters/{id}/nodes/{node}"+r.Path, r.Summary, forwarded...).About(r.Description)
+		answer(a, op.Answers("", "application/json", schema), rights.NodesRead,
+			func(ctx context.Context, p rights.Principal, in *NodeInput) (any, error) {
+				out := r.New()
+				return out, a.callNode(ctx, p, rights.NodesRead, http.MethodGet, *in, r.Path, nil, out)
+			})
 	}
-	handle(a, huma.Operation{
-		Method: http.MethodGet, Path: "/v1/instances/{id}/trace", Summary: "Trace a flow", Tags: tags, Errors: fails,
-		Description: "Where a new flow of the instance would go, step by step, as its node sees it. No packet is sent.",
-	}, rights.AppsRead, a.trace)
-	handle(a, huma.Operation{
-		Method: http.MethodGet, Path: "/v1/instances/{id}/capture", Summary: "Capture packets", Tags: tags, Errors: fails,
-		Description: "The packets of the instance as they pass its node, as pcap, until a limit is reached or the client closes the connection.",
-		Responses: map[string]*huma.Response{"200": {
-			Description: "pcap",
-			Content:     map[string]*huma.MediaType{"application/vnd.tcpdump.pcap": {Schema: &huma.Schema{Type: "string", Format: "binary"}}},
-		}},
-	}, rights.AppsLogs, a.capture)
+	answer(a, network.Get("/v1/instances/{id}/trace", "Trace a flow", forwarded...).
+		About("Where a new flow of the instance would go, step by step, as its node sees it. No packet is sent."), rights.AppsRead, a.trace)
+	handle(a, network.Get("/v1/instances/{id}/capture", "Capture packets", forwarded...).
+		About("The packets of the instance as they pass its node, as pcap, until a limit is reached or the client closes the connection.").
+		Answers("pcap", "application/vnd.tcpdump.pcap", &huma.Schema{Type: "string", Format: "binary"}), rights.AppsLogs, a.capture)
 }
 
 // placed returns an instance that is on a cluster, if p may do the action on it.
@@ -58,23 +49,22 @@ func (a *API) trace(ctx context.Context, p rights.Principal, in *struct {
 	ID string `path:"id" doc:"The instance."`
 	To string `query:"to" maxLength:"512" doc:"The name or the address that the flow would go to."`
 },
-) (*struct{ Body api.NetTrace }, error) {
+) (out api.NetTrace, err error) {
 	i, err := a.placed(ctx, p, rights.AppsRead, in.ID, "trace from")
 	if err == nil && in.To == "" {
 		err = fmt.Errorf("trace from %s: the target is missing, add ?to=<name or address>: %w", i.ID, api.ErrInvalid)
 	}
 	if err != nil {
-		return nil, err
+		return out, err
 	}
-	out := &struct{ Body api.NetTrace }{}
 	q := url.Values{"to": {in.To}}
-	return out, a.ask(ctx, i.Cluster, http.MethodGet, "/v1/instances/"+api.PathOf(i.ID)+"/trace?"+q.Encode(), nil, &out.Body)
+	return out, a.ask(ctx, i.Cluster, http.MethodGet, "/v1/instances/"+api.PathOf(i.ID)+"/trace?"+q.Encode(), nil, &out)
 }
 
 func (a *API) capture(ctx context.Context, p rights.Principal, in *struct {
 	ID      string `path:"id" doc:"The instance."`
-	Seconds int    `query:"seconds" default:"60" minimum:"1" maximum:"3600" doc:"When to stop."`
-	Bytes   int    `query:"bytes" default:"67108864" minimum:"1" maximum:"1073741824" doc:"After how much to stop."`
+	Seconds int    `query:"seconds" default:"60" minimum:"1" maximum:"3600" doc:"Stop after this time."`
+	Bytes   int    `query:"bytes" default:"67108864" minimum:"1" maximum:"1073741824" doc:"Stop after this much."`
 },
 ) (*streamOut, error) {
 	i, err := a.placed(ctx, p, rights.AppsLogs, in.ID, "capture packets of")
@@ -97,18 +87,5 @@ func (a *API) capture(ctx context.Context, p rights.Principal, in *struct {
 		defer stream.Close()
 		return nil, clusterProblem(i.Cluster, resp)
 	}
-	return &streamOut{func(hc huma.Context) {
-		defer stream.Close()
-		_, w := humachi.Unwrap(hc)
-		w.Header().Set("Content-Type", "application/vnd.tcpdump.pcap")
-		w.Header().Set("Cache-Control", "no-store")
-		a.grants.Offer(hc.Context(), w.Header(), asker(hc.Context()))
-		a.pour(hc.Context(), w, &both{resp.Body, stream})
-	}}, nil
-}
-
-// both reads the body of an answer and closes the stream that carries it.
-type both struct {
-	io.Reader
-	io.Closer
+	return a.stream("application/vnd.tcpdump.pcap", resp.Body, stream), nil
 }

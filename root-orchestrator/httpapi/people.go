@@ -3,77 +3,41 @@ package httpapi
 import (
 	"context"
 	"fmt"
-	"net/http"
+	"slices"
 	"time"
-
-	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/account"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/rest"
 )
 
-// invitation answers the making of a user and of a new code.
+// invitation is a user's one-use sign-in code.
 type invitation struct {
 	User    account.UserID `json:"user"`
 	Code    string         `json:"code" doc:"The one-use sign-in code, shown once."`
 	Expires time.Time      `json:"expires"`
 }
 
-func (a *API) registerPeople() {
-	a.registerTenants()
-	a.registerUsers()
-}
-
 func (a *API) registerTenants() {
-	tags := []string{"tenants"}
-	handle(a, huma.Operation{
-		Method: http.MethodGet, Path: "/v1/tenants", Summary: "List tenants", Tags: tags,
-	}, rights.TenantsRead, func(_ context.Context, p rights.Principal, _ *struct{}) (*struct{ Body api.Page[account.Tenant] }, error) {
-		out := &struct{ Body api.Page[account.Tenant] }{}
-		out.Body.Items = []account.Tenant{}
-		for _, t := range a.opt.Accounts.Tenants() {
-			if rights.Allowed(p, rights.TenantsRead, t.Path) == nil {
-				out.Body.Items = append(out.Body.Items, t)
+	tenants := rest.Tag("tenants")
+	answer(a, tenants.Get("/v1/tenants", "List tenants"), rights.TenantsRead,
+		func(_ context.Context, p rights.Principal, _ *rest.None) (api.Page[account.Tenant], error) {
+			return api.Page[account.Tenant]{Items: visible(p, rights.TenantsRead, a.opt.Accounts.Tenants(),
+				func(t account.Tenant) api.Tenant { return t.Path })}, nil
+		})
+	answer(a, tenants.Create("/v1/tenants", "Create tenant", 404, 409).
+		About("Creates a tenant below the user's own. Only Admins of the system create tenants at the top."), rights.TenantsWrite, a.createTenant)
+	answer(a, tenants.Get("/v1/tenants/{id}", "Get tenant", 404), rights.TenantsRead,
+		func(_ context.Context, p rights.Principal, in *pathIn) (account.Tenant, error) {
+			path := api.Tenant(api.FromPath(in.ID))
+			if err := rights.Allowed(p, rights.TenantsRead, path); err != nil {
+				return account.Tenant{}, err
 			}
-		}
-		return out, nil
-	})
-	handle(a, huma.Operation{
-		Method: http.MethodPost, Path: "/v1/tenants", Summary: "Create tenant", Tags: tags, Errors: []int{404, 409},
-		DefaultStatus: http.StatusCreated,
-		Description:   "A tenant below one's own; at the top, an Admin of the system's alone.",
-	}, rights.TenantsWrite, func(ctx context.Context, p rights.Principal, in *struct {
-		Body struct {
-			Path  api.Tenant `json:"path"`
-			Title string     `json:"title,omitempty"`
-		}
-	},
-	) (*struct{ Body account.Tenant }, error) {
-		path := in.Body.Path
-		if path == p.Tenant {
-			return nil, fmt.Errorf("create tenant %s: it exists: %w", path, api.ErrConflict)
-		}
-		if err := rights.Allowed(p, rights.TenantsWrite, path); err != nil {
-			return nil, err
-		}
-		t, err := a.opt.Accounts.CreateTenant(ctx, path, in.Body.Title)
-		return &struct{ Body account.Tenant }{t}, err
-	})
-	handle(a, huma.Operation{
-		Method: http.MethodGet, Path: "/v1/tenants/{id}", Summary: "Get tenant", Tags: tags, Errors: []int{404},
-	}, rights.TenantsRead, func(_ context.Context, p rights.Principal, in *pathIn) (*struct{ Body account.Tenant }, error) {
-		path := api.Tenant(api.FromPath(in.ID))
-		if err := rights.Allowed(p, rights.TenantsRead, path); err != nil {
-			return nil, err
-		}
-		t, err := a.opt.Accounts.Tenant(path)
-		return &struct{ Body account.Tenant }{t}, err
-	})
-	handle(a, huma.Operation{
-		Method: http.MethodDelete, Path: "/v1/tenants/{id}", Summary: "Delete tenant", Tags: tags, Errors: []int{404, 409},
-		DefaultStatus: http.StatusNoContent, Description: "One without users, parts, applications and clusters.",
-	}, rights.TenantsWrite, a.deleteTenant)
+			return a.opt.Accounts.Tenant(path)
+		})
+	act(a, tenants.Delete("/v1/tenants/{id}", "Delete tenant", 404, 409).
+		About("The tenant must have no users, tenants below it, applications or clusters."), rights.TenantsWrite, a.deleteTenant)
 }
 
 // pathIn names an object that has no revision.
@@ -81,89 +45,80 @@ type pathIn struct {
 	ID string `path:"id" doc:"The id, with ~ for /."`
 }
 
-func (a *API) deleteTenant(ctx context.Context, p rights.Principal, in *pathIn) (*nothing, error) {
+func (a *API) createTenant(ctx context.Context, p rights.Principal, in *struct {
+	Body struct {
+		Path  api.Tenant `json:"path"`
+		Title string     `json:"title,omitempty"`
+	}
+},
+) (account.Tenant, error) {
+	path := in.Body.Path
+	if path == p.Tenant {
+		return account.Tenant{}, fmt.Errorf("create tenant %s: it exists: %w", path, api.ErrConflict)
+	}
+	if err := rights.Allowed(p, rights.TenantsWrite, path); err != nil {
+		return account.Tenant{}, err
+	}
+	return a.opt.Accounts.CreateTenant(ctx, path, in.Body.Title)
+}
+
+func (a *API) deleteTenant(ctx context.Context, p rights.Principal, in *pathIn) error {
 	path := api.Tenant(api.FromPath(in.ID))
 	if err := rights.Allowed(p, rights.TenantsWrite, path); err != nil {
-		return nil, err
+		return err
 	}
 	if path == p.Tenant {
-		return nil, fmt.Errorf("delete tenant %s: it is your own: %w", path, api.ErrForbidden)
+		return fmt.Errorf("delete tenant %s: it is your own: %w", path, api.ErrForbidden)
 	}
 	owns := false
 	err := a.owner.Read(ctx, func() {
-		owns = len(a.core.Apps(path)) > 0
-		for _, c := range a.core.Clusters() {
-			owns = owns || c.Tenant == path
-		}
+		owns = len(a.core.Apps(path)) > 0 ||
+			slices.ContainsFunc(a.core.Clusters(), func(c api.Cluster) bool { return c.Tenant == path })
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if owns {
-		return nil, fmt.Errorf("delete tenant %s: it has applications or clusters, remove them first: %w", path, api.ErrConflict)
+		return fmt.Errorf("delete tenant %s: it has applications or clusters, remove them first: %w", path, api.ErrConflict)
 	}
-	return nil, a.opt.Accounts.DeleteTenant(ctx, path)
+	return a.opt.Accounts.DeleteTenant(ctx, path)
 }
 
 func (a *API) registerUsers() {
-	tags := []string{"users"}
-	handle(a, huma.Operation{
-		Method: http.MethodGet, Path: "/v1/users", Summary: "List users", Tags: tags,
-	}, rights.UsersRead, func(_ context.Context, p rights.Principal, _ *struct{}) (*struct{ Body api.Page[account.User] }, error) {
-		out := &struct{ Body api.Page[account.User] }{}
-		out.Body.Items = []account.User{}
-		for _, u := range a.opt.Accounts.Users() {
-			if rights.Allowed(p, rights.UsersRead, u.ID.Tenant()) == nil {
-				out.Body.Items = append(out.Body.Items, u)
+	users := rest.Tag("users")
+	answer(a, users.Get("/v1/users", "List users"), rights.UsersRead,
+		func(_ context.Context, p rights.Principal, _ *rest.None) (api.Page[account.User], error) {
+			return api.Page[account.User]{Items: visible(p, rights.UsersRead, a.opt.Accounts.Users(),
+				func(u account.User) api.Tenant { return u.ID.Tenant() })}, nil
+		})
+	answer(a, users.Create("/v1/users", "Create user", 404, 409).
+		About("Creates a user without a password, and the one-use code to set it with."), rights.UsersWrite, a.createUser)
+	answer(a, users.Get("/v1/users/{id}", "Get user", 404), rights.UsersRead,
+		func(_ context.Context, p rights.Principal, in *pathIn) (account.User, error) {
+			return a.user(p, rights.UsersRead, in.ID)
+		})
+	answer(a, users.Create("/v1/users/{id}/invite", "Invite user", 404).
+		About("Creates a new one-use code, for example for a forgotten password. An earlier code becomes invalid."), rights.UsersWrite,
+		func(ctx context.Context, p rights.Principal, in *pathIn) (invitation, error) {
+			// A user who sets the password of another gets the rights of that one.
+			u, err := a.managed(p, in.ID)
+			if err != nil {
+				return invitation{}, err
 			}
-		}
-		return out, nil
-	})
-	handle(a, huma.Operation{
-		Method: http.MethodPost, Path: "/v1/users", Summary: "Create user", Tags: tags, Errors: []int{404, 409},
-		DefaultStatus: http.StatusCreated,
-		Description:   "Makes a user without a password, and the one-use code to set it with.",
-	}, rights.UsersWrite, a.createUser)
-	handle(a, huma.Operation{
-		Method: http.MethodGet, Path: "/v1/users/{id}", Summary: "Get user", Tags: tags, Errors: []int{404},
-	}, rights.UsersRead, func(_ context.Context, p rights.Principal, in *pathIn) (*struct{ Body account.User }, error) {
-		u, err := a.user(p, rights.UsersRead, in.ID)
-		return &struct{ Body account.User }{u}, err
-	})
-	handle(a, huma.Operation{
-		Method: http.MethodPost, Path: "/v1/users/{id}/invite", Summary: "Invite user", Tags: tags, Errors: []int{404},
-		DefaultStatus: http.StatusCreated,
-		Description:   "Makes a new one-use code, for a forgotten password say; an earlier one does not count any more.",
-	}, rights.UsersWrite, func(ctx context.Context, p rights.Principal, in *pathIn) (*struct{ Body invitation }, error) {
-		u, err := a.user(p, rights.UsersWrite, in.ID)
-		if err != nil {
-			return nil, err
-		}
-		// A user who sets the password of another gets the rights of that one.
-		if err := rights.MayGrant(p, u.Roles, u.ID.Tenant()); err != nil {
-			return nil, err
-		}
-		return a.invite(ctx, u.ID)
-	})
-	handle(a, huma.Operation{
-		Method: http.MethodPut, Path: "/v1/users/{id}", Summary: "Change user", Tags: tags, Errors: []int{404, 409},
-	}, rights.UsersWrite, a.changeUser)
-	handle(a, huma.Operation{
-		Method: http.MethodDelete, Path: "/v1/users/{id}", Summary: "Delete user", Tags: tags, Errors: []int{404, 409},
-		DefaultStatus: http.StatusNoContent,
-	}, rights.UsersWrite, func(ctx context.Context, p rights.Principal, in *pathIn) (*nothing, error) {
-		u, err := a.user(p, rights.UsersWrite, in.ID)
-		if err != nil {
-			return nil, err
-		}
-		if err := rights.MayGrant(p, u.Roles, u.ID.Tenant()); err != nil {
-			return nil, err
-		}
-		return nil, a.opt.Accounts.DeleteUser(ctx, u.ID)
-	})
+			return a.invite(ctx, u.ID)
+		})
+	answer(a, users.Put("/v1/users/{id}", "Change user", 404, 409), rights.UsersWrite, a.changeUser)
+	act(a, users.Delete("/v1/users/{id}", "Delete user", 404, 409), rights.UsersWrite,
+		func(ctx context.Context, p rights.Principal, in *pathIn) error {
+			u, err := a.managed(p, in.ID)
+			if err != nil {
+				return err
+			}
+			return a.opt.Accounts.DeleteUser(ctx, u.ID)
+		})
 }
 
-// user is a user that the principal may do the action on.
+// user returns a user that the principal may do the action on.
 func (a *API) user(p rights.Principal, action rights.Action, segment string) (account.User, error) {
 	id := account.UserID(api.FromPath(segment))
 	if err := rights.Allowed(p, action, id.Tenant()); err != nil {
@@ -172,9 +127,19 @@ func (a *API) user(p rights.Principal, action rights.Action, segment string) (ac
 	return a.opt.Accounts.User(id)
 }
 
-func (a *API) invite(ctx context.Context, id account.UserID) (*struct{ Body invitation }, error) {
+// managed returns a user that the principal may change: one whose roles, and the additional
+// ones, the principal could grant.
+func (a *API) managed(p rights.Principal, segment string, additional ...rights.Role) (account.User, error) {
+	u, err := a.user(p, rights.UsersWrite, segment)
+	if err != nil {
+		return u, err
+	}
+	return u, rights.MayGrant(p, append(u.Roles, additional...), u.ID.Tenant())
+}
+
+func (a *API) invite(ctx context.Context, id account.UserID) (invitation, error) {
 	c, err := a.opt.Accounts.Invite(ctx, id, 24*time.Hour)
-	return &struct{ Body invitation }{invitation{User: c.User, Code: c.Text, Expires: c.Expires}}, err
+	return invitation{User: c.User, Code: c.Text, Expires: c.Expires}, err
 }
 
 func (a *API) createUser(ctx context.Context, p rights.Principal, in *struct {
@@ -184,13 +149,13 @@ func (a *API) createUser(ctx context.Context, p rights.Principal, in *struct {
 		Roles []rights.Role  `json:"roles"`
 	}
 },
-) (*struct{ Body invitation }, error) {
+) (invitation, error) {
 	id := in.Body.ID
 	if err := rights.MayGrant(p, in.Body.Roles, id.Tenant()); err != nil {
-		return nil, err
+		return invitation{}, err
 	}
 	if _, err := a.opt.Accounts.CreateUser(ctx, id, in.Body.Email, in.Body.Roles); err != nil {
-		return nil, err
+		return invitation{}, err
 	}
 	return a.invite(ctx, id)
 }
@@ -203,17 +168,13 @@ func (a *API) changeUser(ctx context.Context, p rights.Principal, in *struct {
 		Disabled bool          `json:"disabled,omitempty"`
 	}
 },
-) (*struct{ Body account.User }, error) {
-	u, err := a.user(p, rights.UsersWrite, in.ID)
+) (account.User, error) {
+	u, err := a.managed(p, in.ID, in.Body.Roles...)
 	if err != nil {
-		return nil, err
+		return u, err
 	}
-	if err := rights.MayGrant(p, append(u.Roles, in.Body.Roles...), u.ID.Tenant()); err != nil {
-		return nil, err
-	}
-	u, err = a.opt.Accounts.UpdateUser(ctx, u.ID, func(u *account.User) error {
+	return a.opt.Accounts.UpdateUser(ctx, u.ID, func(u *account.User) error {
 		u.Email, u.Roles, u.Disabled = in.Body.Email, in.Body.Roles, in.Body.Disabled
 		return nil
 	})
-	return &struct{ Body account.User }{u}, err
 }

@@ -1,14 +1,13 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"net/http"
 	"slices"
 	"sync"
-
-	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
@@ -19,59 +18,36 @@ import (
 // planRounds bounds how often a plan tries other clusters after some have refused.
 const planRounds = 4
 
-func (a *API) planOperation() huma.Operation {
-	return huma.Operation{
-		Method: http.MethodPost, Path: "/v1/apps:plan", OperationID: "planSLA", Summary: "Plan an SLA", Tags: []string{"applications"},
-		Description: "What applying the document would do now, if nothing else changed: what differs, which instances would be placed, replaced, stopped, " +
-			"stay or wait, and where. It takes what applying takes, refuses what applying refuses, and changes nothing. Each chosen cluster is asked for its own view; " +
-			"what it cannot place goes to the next. Nodes are named to those who may see them.",
-		Errors:           []int{404, 409, 413, 415},
-		SkipValidateBody: true, // ParseSLA does, and says more
-		RequestBody:      a.slaBody(),
-	}
-}
-
 type planIn struct {
-	Tenant      api.Tenant `query:"tenant" doc:"Whose the applications would be; without it, the asker's."`
+	Tenant      api.Tenant `query:"tenant" doc:"The owner of the applications; without it, the user's tenant."`
 	ContentType string     `header:"Content-Type"`
 	RawBody     []byte
 }
 
-func (a *API) plan(ctx context.Context, p rights.Principal, in *planIn) (*struct{ Body api.Plan }, error) {
+func (a *API) plan(ctx context.Context, p rights.Principal, in *planIn) (api.Plan, error) {
 	tenant, err := a.applier(p, in.Tenant)
 	if err != nil {
-		return nil, err
+		return api.Plan{}, err
 	}
 	sla, err := a.parsing.sla(ctx, tenant, in.ContentType, in.RawBody)
 	if err != nil {
-		return nil, err
+		return api.Plan{}, err
 	}
 	t := tiers{
 		api: a, who: p, views: map[api.ClusterID]api.ClusterView{},
 		doubts: map[api.InstanceID][]root.Doubt{}, whys: map[api.InstanceID]api.Explanation{},
 	}
 	for range planRounds {
-		var planned root.Planned
 		var refused error
-		err := a.owner.Read(ctx, func() { planned, refused = a.core.Plan(a.opt.Now(), tenant, sla.Applications, t.doubts) })
-		if err != nil || refused != nil {
-			return nil, firstOf(err, refused)
+		err := a.owner.Read(ctx, func() { t.plan, refused = a.core.Plan(a.opt.Now(), tenant, sla.Applications, t.doubts) })
+		if err := cmp.Or(err, refused); err != nil {
+			return api.Plan{}, err
 		}
-		t.plan = planned
 		if !t.ask(ctx) {
 			break
 		}
 	}
-	return &struct{ Body api.Plan }{t.whole()}, nil
-}
-
-func firstOf(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return t.whole(), nil
 }
 
 // tiers is a plan that root and clusters make together.

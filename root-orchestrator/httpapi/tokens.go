@@ -1,77 +1,70 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/rest"
 )
 
 func (a *API) registerTokens() {
-	tags := []string{"join tokens"}
-	handle(a, huma.Operation{
-		Method: http.MethodPost, Path: "/v1/tokens", Summary: "Create join token", Tags: tags, Errors: []int{404, 409, 503, 504},
-		DefaultStatus: http.StatusCreated,
-		Description: "Makes the line that lets a cluster in here, or, with kind node, a node into a cluster, which is asked for it. " +
-			"The line is shown once.",
-		Security: signedIn,
-	}, "", a.createToken)
-	handle(a, huma.Operation{
-		Method: http.MethodGet, Path: "/v1/tokens", Summary: "List join tokens", Tags: tags,
-		Description: "Those for clusters; a cluster has the ones for its nodes.",
-	}, rights.ClustersJoin, a.listTokens)
-	handle(a, huma.Operation{
-		Method: http.MethodDelete, Path: "/v1/tokens/{id}", Summary: "Revoke join token", Tags: tags, Errors: []int{404},
-		DefaultStatus: http.StatusNoContent,
-	}, rights.ClustersJoin, a.revokeToken)
-	handle(a, huma.Operation{
-		Method: http.MethodGet, Path: "/v1/clusters/{id}/tokens", Summary: "List join tokens for nodes", Tags: tags, Errors: []int{404, 503, 504},
-		Description: "Asked of the cluster itself, which checks the asker's rights again.",
-	}, rights.NodesJoin, a.listNodeTokens)
-	handle(a, huma.Operation{
-		Method: http.MethodDelete, Path: "/v1/clusters/{id}/tokens/{token}", Summary: "Revoke join token for nodes", Tags: tags,
-		Errors: []int{404, 503, 504}, DefaultStatus: http.StatusNoContent,
-	}, rights.NodesJoin, a.revokeNodeToken)
+	tokens := rest.Tag("join tokens")
+	create := tokens.Create("/v1/tokens", "Create join token", 404, 409, 503, 504).
+		About("Creates a token that lets a cluster join this root or, with kind node, a node join a cluster, which the root asks for it. " +
+			"The token is shown once.")
+	create.Security = signedIn
+	answer(a, create, "", a.createToken)
+	answer(a, tokens.Get("/v1/tokens", "List join tokens").About("Those for clusters. Each cluster has those for its nodes."), rights.ClustersJoin,
+		func(_ context.Context, p rights.Principal, _ *rest.None) (api.Page[api.JoinToken], error) {
+			page := api.Page[api.JoinToken]{Items: []api.JoinToken{}}
+			for _, r := range visible(p, rights.ClustersJoin, a.opt.Tokens.List(), func(r jointoken.Record) api.Tenant { return r.Tenant }) {
+				page.Items = append(page.Items, r.Public())
+			}
+			return page, nil
+		})
+	act(a, tokens.Delete("/v1/tokens/{id}", "Revoke join token", 404), rights.ClustersJoin, a.revokeToken)
+	answer(a, tokens.Get("/v1/clusters/{id}/tokens", "List join tokens for nodes", 404, 503, 504).
+		About("The root passes the request on to the cluster, which checks the user's rights again."), rights.NodesJoin,
+		func(ctx context.Context, p rights.Principal, in *ClusterInput) (out api.Page[api.JoinToken], err error) {
+			return out, a.call(ctx, p, rights.NodesJoin, in.ID, http.MethodGet, "/v1/tokens", nil, &out)
+		})
+	act(a, tokens.Delete("/v1/clusters/{id}/tokens/{token}", "Revoke join token for nodes", 404, 503, 504), rights.NodesJoin, a.revokeNodeToken)
 }
 
-func (a *API) createToken(ctx context.Context, p rights.Principal, in *struct{ Body api.TokenRequest }) (*struct{ Body api.JoinToken }, error) {
+func (a *API) createToken(ctx context.Context, p rights.Principal, in *rest.Body[api.TokenRequest]) (out api.JoinToken, err error) {
 	r := in.Body
-	out := &struct{ Body api.JoinToken }{}
 	switch r.Kind {
 	case "node":
 		// The root issues tokens for clusters only; clusters issue those for nodes.
 		if err := anywhere(p, rights.NodesJoin); err != nil {
-			return nil, err
+			return out, err
 		}
 		if r.Cluster == "" {
-			return nil, fmt.Errorf("a token for a node names its cluster: %w", api.ErrInvalid)
+			return out, fmt.Errorf("create a join token for a node: the cluster is missing: %w", api.ErrInvalid)
 		}
-		return out, a.call(ctx, p, rights.NodesJoin, r.Cluster, http.MethodPost, "/v1/tokens", r, &out.Body)
+		return out, a.call(ctx, p, rights.NodesJoin, r.Cluster, http.MethodPost, "/v1/tokens", r, &out)
 	case "cluster":
 	default:
-		return nil, fmt.Errorf("a join token is of kind \"cluster\" or \"node\", not %q: %w", r.Kind, api.ErrInvalid)
+		return out, fmt.Errorf("create a join token: kind %q, want \"cluster\" or \"node\": %w", r.Kind, api.ErrInvalid)
 	}
-	tenant := r.Tenant
-	if tenant == "" {
-		tenant = p.Tenant
-	}
+	tenant := cmp.Or(r.Tenant, p.Tenant)
 	if err := rights.Allowed(p, rights.ClustersJoin, tenant); err != nil {
-		return nil, err
+		return out, err
 	}
 	if tenant != rights.System {
 		if _, err := a.opt.Accounts.Tenant(tenant); err != nil {
-			return nil, err
+			return out, err
 		}
 	}
 	if r.Open != nil && *r.Open && tenant != rights.System {
 		if err := rights.Allowed(p, rights.SystemWrite, rights.System); err != nil {
-			return nil, fmt.Errorf("make a token for a cluster that is open to all tenants: %w", err)
+			return out, fmt.Errorf("create a join token for a cluster that is open to all tenants: %w", err)
 		}
 	}
 	tok, rec, err := a.opt.Tokens.Create(ctx, jointoken.Order{
@@ -79,57 +72,34 @@ func (a *API) createToken(ctx context.Context, p rights.Principal, in *struct{ B
 		Tenant: tenant, By: p.User, Open: r.Open,
 	})
 	if err != nil {
-		return nil, err
+		return out, err
 	}
-	out.Body = tokenOf(rec)
-	out.Body.Token = tok.Line()
-	return out, nil
-}
-
-func tokenOf(r jointoken.Record) api.JoinToken {
-	return api.JoinToken{ID: r.ID, Kind: string(r.Scope), Cluster: r.Cluster, Tenant: r.Tenant, Uses: r.Left(), Expires: r.Expires}
-}
-
-func (a *API) listTokens(_ context.Context, p rights.Principal, _ *struct{}) (*struct{ Body api.Page[api.JoinToken] }, error) {
-	out := &struct{ Body api.Page[api.JoinToken] }{}
-	out.Body.Items = []api.JoinToken{}
-	for _, r := range a.opt.Tokens.List() {
-		if rights.Allowed(p, rights.ClustersJoin, r.Tenant) == nil {
-			out.Body.Items = append(out.Body.Items, tokenOf(r))
-		}
-	}
+	out = rec.Public()
+	out.Token = tok.Line()
 	return out, nil
 }
 
 func (a *API) revokeToken(ctx context.Context, p rights.Principal, in *struct {
 	ID string `path:"id"`
 },
-) (*nothing, error) {
+) error {
 	r, err := a.opt.Tokens.Get(in.ID)
 	if err != nil || !p.Sees(r.Tenant) {
-		return nil, missing("join token", in.ID)
+		return missing("join token", in.ID)
 	}
 	if err := rights.Allowed(p, rights.ClustersJoin, r.Tenant); err != nil {
-		return nil, err
+		return err
 	}
-	return nil, a.opt.Tokens.Revoke(ctx, in.ID)
-}
-
-func (a *API) listNodeTokens(ctx context.Context, p rights.Principal, in *struct {
-	ID string `path:"id" doc:"The cluster."`
-},
-) (*struct{ Body api.Page[api.JoinToken] }, error) {
-	out := &struct{ Body api.Page[api.JoinToken] }{}
-	return out, a.call(ctx, p, rights.NodesJoin, api.ClusterID(in.ID), http.MethodGet, "/v1/tokens", nil, &out.Body)
+	return a.opt.Tokens.Revoke(ctx, in.ID)
 }
 
 func (a *API) revokeNodeToken(ctx context.Context, p rights.Principal, in *struct {
-	ID    string `path:"id" doc:"The cluster."`
-	Token string `path:"token" doc:"The token's id, as the list has it."`
+	ClusterInput
+	Token string `path:"token" doc:"The token's id, from the list."`
 },
-) (*nothing, error) {
+) error {
 	if !api.ValidMachineName(in.Token) { // lower-case letters and digits, as ids of tokens are
-		return nil, missing("join token", in.Token) // nor may it become another path at the cluster
+		return missing("join token", in.Token) // it must not change the path at the cluster
 	}
-	return nil, a.call(ctx, p, rights.NodesJoin, api.ClusterID(in.ID), http.MethodDelete, "/v1/tokens/"+in.Token, nil, nil)
+	return a.call(ctx, p, rights.NodesJoin, in.ID, http.MethodDelete, "/v1/tokens/"+in.Token, nil, nil)
 }

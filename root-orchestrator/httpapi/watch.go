@@ -1,11 +1,11 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -15,6 +15,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/apishare"
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/rest"
 )
 
 // bookmarkEvery is the interval of bookmarks in a watch without changes.
@@ -23,10 +24,10 @@ const bookmarkEvery = 15 * time.Second
 // maxWatch ends a watch before its token expires; the client resumes it with a new one.
 const maxWatch = 30 * time.Minute
 
-// watchable answers a list's request with ?watch=1 by a stream of the kind's changes, as
+// watchable makes a list answer a request with ?watch=1 with a stream of the kind's changes, as
 // server-sent events.
-func (a *API) watchable(kind string, action rights.Action) func(huma.Context, func(huma.Context)) {
-	return func(ctx huma.Context, next func(huma.Context)) {
+func (a *API) watchable(op rest.Operation, kind string, action rights.Action) rest.Operation {
+	op.Middlewares = append(op.Middlewares, func(ctx huma.Context, next func(huma.Context)) {
 		if w := ctx.Query("watch"); w == "" || w == "0" || w == "false" {
 			next(ctx)
 			return
@@ -35,7 +36,8 @@ func (a *API) watchable(kind string, action rights.Action) func(huma.Context, fu
 		if err := a.watch(w, r, kind, action); err != nil {
 			a.fail(w, r, err)
 		}
-	}
+	})
+	return op
 }
 
 // watch streams until the client disconnects. It returns an error only before the first byte.
@@ -48,10 +50,7 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, kind string, action 
 	if _, err := tenantOf(p, action, api.Tenant(q.Get("tenant"))); err != nil {
 		return err
 	}
-	since := r.Header.Get("Last-Event-ID")
-	if since == "" {
-		since = q.Get("since")
-	}
+	since := cmp.Or(r.Header.Get("Last-Event-ID"), q.Get("since"))
 	var now api.Revision
 	if err := a.owner.Read(r.Context(), func() { now = a.core.Revision() }); err != nil {
 		return err
@@ -144,13 +143,6 @@ func (s scope) holds(c api.Change) bool {
 		id = eventObject(e)
 	}
 	return within(id, s.under)
-}
-
-// within reports whether an id is the given application or service, or below it. All ids
-// are below "".
-func within(id, under string) bool {
-	rest, ok := strings.CutPrefix(id, under)
-	return ok && (under == "" || rest == "" || rest[0] == '.' || rest[0] == '#')
 }
 
 // eventObject returns the full id of the object of an event.

@@ -23,26 +23,25 @@ const (
 func (a *API) why(ctx context.Context, p rights.Principal, in *struct {
 	ID string `path:"id" doc:"The instance's id, with ~ for / and #."`
 },
-) (*struct{ Body api.Why }, error) {
+) (w api.Why, err error) {
 	id := api.InstanceFromPath(in.ID)
 	if err := rights.Allowed(p, rights.AppsRead, id.Tenant()); err != nil {
-		return nil, err
+		return w, err
 	}
-	var w api.Why
 	var s api.Service
 	var clusters []api.Cluster
 	var ok bool
-	err := a.owner.Read(ctx, func() {
+	err = a.owner.Read(ctx, func() {
 		if w, ok = a.core.Why(id, a.opt.Now()); ok && w.Instance.Cluster == "" {
 			s, _ = a.core.Service(id.Service())
 			clusters = a.core.Clusters()
 		}
 	})
 	if err != nil {
-		return nil, err
+		return w, err
 	}
 	if !ok {
-		return nil, missing("instance", id)
+		return w, missing("instance", id)
 	}
 	w.Clusters = slices.Clone(w.Clusters)
 	if c := w.Instance.Cluster; c != "" {
@@ -50,7 +49,7 @@ func (a *API) why(ctx context.Context, p rights.Principal, in *struct {
 	} else {
 		a.askClusters(ctx, p, &w, worthAsking(w, clusters), placing(s.Spec))
 	}
-	return &struct{ Body api.Why }{a.shownWhy(p, w)}, nil
+	return a.shownWhy(p, w), nil
 }
 
 // worthAsking returns the clusters whose kind fits the SLA of an instance without cluster.

@@ -66,6 +66,11 @@ type Record struct {
 // Left returns the number of uses that are left.
 func (r Record) Left() int { return r.Uses - len(r.Holders) }
 
+// Public returns what the REST APIs show of the token: all but its secret.
+func (r Record) Public() api.JoinToken {
+	return api.JoinToken{ID: r.ID, Kind: string(r.Scope), Cluster: r.Cluster, Tenant: r.Tenant, Uses: r.Left(), Expires: r.Expires}
+}
+
 // Claim is a request to redeem a token.
 type Claim struct {
 	Secret  []byte
