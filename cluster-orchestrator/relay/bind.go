@@ -13,14 +13,14 @@ import (
 func (r *Relay) bind(c *udp.Conn, from netip.AddrPort, b []byte) {
 	req, err := relaywire.ParseRequest(b)
 	if err != nil {
-		r.n.malformed.Add(1)
+		r.n[Malformed].Add(1)
 		return
 	}
 	r.mu.RLock()
 	s := r.slots[req.Slot]
 	r.mu.RUnlock()
 	if s == nil {
-		r.n.strangers.Add(1)
+		r.n[Strangers].Add(1)
 		return
 	}
 	ans := relaywire.Answer{Slot: req.Slot, Seq: req.Seq, Addr: from, Alt: r.alt.Local().Port()}
@@ -28,7 +28,7 @@ func (r *Relay) bind(c *udp.Conn, from netip.AddrPort, b []byte) {
 	secret := s.secret
 	if !relaywire.Authentic(b, secret) {
 		s.mu.Unlock()
-		r.n.strangers.Add(1)
+		r.n[Strangers].Add(1)
 		return
 	}
 	var replaced *stream
@@ -51,7 +51,7 @@ func (r *Relay) bind(c *udp.Conn, from netip.AddrPort, b []byte) {
 		replaced.close()
 	}
 	if ans.Result == relaywire.Bound {
-		r.n.bindings.Add(1)
+		r.n[Bindings].Add(1)
 	}
 	r.answer(c, from, ans, secret)
 }
@@ -77,6 +77,6 @@ func (r *Relay) answer(c *udp.Conn, to netip.AddrPort, ans relaywire.Answer, sec
 		sender = r.altSender
 	}
 	if sender.Send(to, msg, len(msg)) != nil {
-		r.n.failed.Add(1)
+		r.n[Failed].Add(1)
 	}
 }

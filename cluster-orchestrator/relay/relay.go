@@ -148,12 +148,12 @@ func (r *Relay) take(c *udp.Conn, out *udp.Sender, m udp.Message) {
 		case first[0] == relaywire.TypeRequest:
 			r.bind(c, m.From, first)
 		default:
-			r.n.malformed.Add(1)
+			r.n[Malformed].Add(1)
 		}
 		rest = rest[len(first):]
 	}
 	if len(m.Data) == 0 {
-		r.n.malformed.Add(1)
+		r.n[Malformed].Add(1)
 	}
 }
 
@@ -180,26 +180,26 @@ func (r *Relay) forward(out *udp.Sender, h relaywire.Header, run []byte, each in
 	s := r.slots[h.Slot]
 	r.mu.RUnlock()
 	if s == nil {
-		r.n.unknown.Add(1)
+		r.n[Unknown].Add(1)
 		return
 	}
 	addr, conn, drop := s.target(h.Ticket, bytes)
 	switch {
-	case drop != forwarded:
-		r.n.drop(drop)
+	case drop != Datagrams:
+		r.n[drop].Add(1)
 		return
 	case conn != nil:
 		for rest := run; len(rest) > 0; rest = rest[min(each, len(rest)):] {
 			if !conn.out.Put(rest[relaywire.HeaderLen:min(each, len(rest))]) {
-				r.n.full.Add(1)
+				r.n[Full].Add(1)
 			}
 		}
 	default:
 		if err := out.SendTails(addr, run, each, relaywire.HeaderLen); err != nil {
-			r.n.failed.Add(1)
+			r.n[Failed].Add(1)
 			return
 		}
 	}
-	r.n.datagrams.Add(uint64(count))
-	r.n.bytes.Add(uint64(bytes))
+	r.n[Datagrams].Add(int64(count))
+	r.n[Bytes].Add(int64(bytes))
 }

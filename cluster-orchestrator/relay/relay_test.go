@@ -215,10 +215,10 @@ func TestRefusesStrangersAndReplays(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	s := r.Stats()
-	for ; s.Datagrams == 0; s = r.Stats() { // what was sent on is counted a moment later
+	for ; s[Datagrams] == 0; s = r.Stats() { // what was sent on is counted a moment later
 		runtime.Gosched()
 	}
-	if s.Strangers != 2 || s.Malformed != 2 || s.Unknown != 2 || s.Datagrams != 1 {
+	if s[Strangers] != 2 || s[Malformed] != 2 || s[Unknown] != 2 || s[Datagrams] != 1 {
 		t.Errorf("%+v", s)
 	}
 	// A clock that was set back: the answer says how to go on.
@@ -359,7 +359,7 @@ func TestNodeWithoutUDP(t *testing.T) {
 	if got := foreign.receive(); !bytes.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
-	if s := r.Stats(); s.Denied != 1 || s.Streams != 1 {
+	if s := r.Stats(); s[Denied] != 1 || s[Streams] != 1 {
 		t.Errorf("%+v", s)
 	}
 	// UDP works again: the last word counts, and the connection ends.
@@ -388,7 +388,7 @@ func TestNewConnectionsDoNotRenewARate(t *testing.T) {
 		say(t, conn, nil) // answered when all before is taken in
 		hear(t, conn, in)
 	}
-	if got, want := r.Stats().Limited, uint64(connections*messages-minBurst/size); got != want {
+	if got, want := r.Stats()[Limited], int64(connections*messages-minBurst/size); got != want {
 		t.Errorf("%d of %d messages over %d connections were refused, want %d", got, connections*messages, connections, want)
 	}
 }

@@ -101,19 +101,20 @@ func (s *slot) stop() {
 	}
 }
 
-// target returns where to send a run of n bytes with a ticket, or why it is dropped.
-func (s *slot) target(ticket uint64, n int) (netip.AddrPort, *stream, cause) {
+// target returns where to send a run of n bytes with a ticket, and Datagrams or the cause for
+// which it is dropped.
+func (s *slot) target(ticket uint64, n int) (netip.AddrPort, *stream, Count) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.ticket != ticket:
-		return netip.AddrPort{}, nil, unknownSlot
+		return netip.AddrPort{}, nil, Unknown
 	case s.conn == nil && !s.addr.IsValid():
-		return netip.AddrPort{}, nil, unbound
+		return netip.AddrPort{}, nil, Unbound
 	case !s.in.AllowN(time.Now(), n):
-		return netip.AddrPort{}, nil, limited
+		return netip.AddrPort{}, nil, Limited
 	}
-	return s.addr, s.conn, forwarded
+	return s.addr, s.conn, Datagrams
 }
 
 // minBurst is two of the longest runs: a smaller burst would never let one pass.

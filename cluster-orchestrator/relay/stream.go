@@ -49,8 +49,8 @@ func (r *Relay) serve(ctx context.Context, node api.NodeID, conn net.Conn) error
 		return err
 	}
 	defer s.detach(st)
-	r.n.streams.Add(1)
-	defer r.n.streams.Add(-1)
+	r.n[Streams].Add(1)
+	defer r.n[Streams].Add(-1)
 	written := make(chan error, 1)
 	go func() {
 		defer st.close()
@@ -107,23 +107,23 @@ func (r *Relay) read(st *stream, from *slot) error {
 			continue
 		}
 		if !from.out.AllowN(time.Now(), len(msg)) {
-			r.n.limited.Add(1)
+			r.n[Limited].Add(1)
 			continue
 		}
 		if to, frame, ok := relaywire.ParseTo(msg); ok {
 			switch {
 			case r.opt.Allow == nil || !r.opt.Allow(to):
-				r.n.denied.Add(1)
+				r.n[Denied].Add(1)
 			case out.Send(to, frame, len(frame)) != nil:
-				r.n.failed.Add(1)
+				r.n[Failed].Add(1)
 			default:
-				r.n.datagrams.Add(1)
-				r.n.bytes.Add(uint64(len(frame) - relaywire.HeaderLen))
+				r.n[Datagrams].Add(1)
+				r.n[Bytes].Add(int64(len(frame) - relaywire.HeaderLen))
 			}
 		} else if h, _, ok := relaywire.ParseFrame(msg); ok {
 			r.forward(out, h, msg, len(msg))
 		} else {
-			r.n.malformed.Add(1)
+			r.n[Malformed].Add(1)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/relay"
 	"github.com/treeline-edge/treeline/internal/daemon/metrics"
 )
 
@@ -35,8 +36,17 @@ func (o *orchestrator) registerMetrics(reg *prometheus.Registry) {
 	count("treeline_broker_bytes_out_total", "Bytes to nodes, without TLS.", s.BytesOut.Load)
 }
 
-// scrape counts the core's objects.
+// scrape counts the core's objects, and what the relay has done.
 func (o *orchestrator) scrape(ctx context.Context, s *metrics.Scrape) error {
+	if o.relay != nil {
+		n := o.relay.Stats()
+		s.Gauge("treeline_relay_streams", "TLS connections of nodes to the relay.", float64(n[relay.Streams]))
+		s.Counter("treeline_relay_datagrams_total", "Datagrams that the relay forwarded.", float64(n[relay.Datagrams]))
+		s.Counter("treeline_relay_bytes_total", "Bytes that the relay forwarded, without headers.", float64(n[relay.Bytes]))
+		for count, cause := range relay.Causes {
+			s.Counter("treeline_relay_dropped_total", "Messages that the relay dropped, by cause.", float64(n[count]), "cause", cause)
+		}
+	}
 	return o.loop.Read(ctx, func() {
 		statuses := map[api.NodeStatus]int{api.NodeReady: 0, api.NodeSilent: 0}
 		for _, n := range o.core.Nodes() {

@@ -42,10 +42,7 @@ func (o *Outbox) Put(parts ...[]byte) bool {
 	o.mu.Lock()
 	room := len(o.queued)+n+2 <= outboxBytes
 	if room {
-		o.queued = append(o.queued, byte(n>>8), byte(n))
-		for _, p := range parts {
-			o.queued = append(o.queued, p...)
-		}
+		o.queued = AppendMessage(o.queued, parts...)
 	}
 	o.mu.Unlock()
 	if room {

@@ -24,12 +24,20 @@ const typeTo = 0x11
 // which the other side answers. A node sends frames for its own relay's slots and, after an
 // address, frames for other relays; a relay sends datagrams.
 
-// AppendMessage appends a message for a stream. It omits one of more than 65,535 bytes.
-func AppendMessage(b, msg []byte) []byte {
-	if len(msg) > 0xffff {
-		return b
+// AppendMessage appends a message for a stream, given in parts. It omits one that is longer than
+// MaxMessage.
+func AppendMessage(b []byte, parts ...[]byte) []byte {
+	start := len(b)
+	b = append(b, 0, 0)
+	for _, p := range parts {
+		b = append(b, p...)
 	}
-	return append(binary.BigEndian.AppendUint16(b, uint16(len(msg))), msg...)
+	n := len(b) - start - 2
+	if n > MaxMessage {
+		return b[:start]
+	}
+	binary.BigEndian.PutUint16(b[start:], uint16(n))
+	return b
 }
 
 // AppendTo appends the address before a frame for the relay at to.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/relay"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
 	"github.com/treeline-edge/treeline/netmanager/pathmanager"
@@ -131,7 +132,7 @@ func TestBlockedUDPGoesOverTLSAndBack(t *testing.T) {
 		eventually(t, x.reaches(y, 3, func(r overlay.Path) bool {
 			return r.Kind == api.PathRelayTLS && !r.Silent && x.paths.Reason(y.engine.Public()) == "UDP is blocked on this side"
 		}))
-		if s := w.relay.Stats(); s.Streams != 1 {
+		if s := w.relay.Stats(); s[relay.Streams] != 1 {
 			t.Errorf("%+v", s)
 		}
 		x.host.Router().Nft(`flush chain ip filter forward`)
