@@ -28,16 +28,16 @@ func didYouMean(key string, known []string) string {
 	}
 	best, least := "", len(plain)/3+1 // of one or two letters, any other word would be near
 	for _, k := range known {
-		if d := distance(plain, strings.ToLower(k)); d < least {
+		if d := EditDistance(plain, strings.ToLower(k)); d < least {
 			best, least = k, d
 		}
 	}
 	return best
 }
 
-// distance returns the number of letters to change, add, remove or swap with a neighbour to
-// turn a into b (optimal string alignment).
-func distance(a, b string) int {
+// EditDistance returns the number of bytes to change, add, remove or swap with a neighbour to
+// turn a into b (optimal string alignment). Its time is the product of their lengths.
+func EditDistance(a, b string) int {
 	two, one, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range one {
 		one[j] = j

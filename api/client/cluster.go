@@ -19,7 +19,7 @@ type Nodes struct {
 
 // NodesOf returns the nodes of a cluster, which the root forwards requests to.
 func (c *Client) NodesOf(id api.ClusterID) Nodes {
-	return Nodes{c, string(Clusters) + "/" + api.PathOf(id) + "/nodes"}
+	return Nodes{c, pathOf(Clusters, id) + "/nodes"}
 }
 
 // OwnNodes returns the nodes of the cluster that the client is connected to.
@@ -33,13 +33,13 @@ func (n Nodes) post(ctx context.Context, id api.NodeID, verb string) error {
 
 // List lists the nodes.
 func (n Nodes) List(ctx context.Context) ([]api.Node, error) {
-	all, _, err := List[api.Node](ctx, n.c, n.base, nil)
+	all, _, err := List[api.Node](ctx, n.c, n.base, ListOptions{})
 	return all, err
 }
 
 // Get returns a node.
 func (n Nodes) Get(ctx context.Context, id api.NodeID) (api.Node, error) {
-	return get[api.Node](ctx, n.c, n.path(id))
+	return Get[api.Node](ctx, n.c, n.path(id))
 }
 
 // Cordon marks a node unschedulable: it gets no new instances.
@@ -59,9 +59,8 @@ func (n Nodes) ForceDrain(ctx context.Context, id api.NodeID) error {
 
 // SetCaps replaces the upper limits of what a node may report. Zero Caps remove them. Only
 // the root serves it.
-func (n Nodes) SetCaps(ctx context.Context, id api.NodeID, caps api.Caps) (out api.Node, err error) {
-	_, err = n.c.Do(ctx, Request{Method: http.MethodPut, Path: n.path(id) + "/caps", Body: caps}, &out)
-	return out, err
+func (n Nodes) SetCaps(ctx context.Context, id api.NodeID, caps api.Caps) (api.Node, error) {
+	return send[api.Node](ctx, n.c, Request{Method: http.MethodPut, Path: n.path(id) + "/caps", Body: caps})
 }
 
 // Remove removes a node for good and makes its certificates invalid.
@@ -76,27 +75,23 @@ func (n Nodes) Purge(ctx context.Context, id api.NodeID) error { return n.post(c
 // ClusterWhy returns, node by node, where a cluster could place an instance now. The client
 // is connected to the cluster (Options.Expect).
 func (c *Client) ClusterWhy(ctx context.Context, id api.InstanceID) (api.Explanation, error) {
-	return get[api.Explanation](ctx, c, string(Instances)+"/"+api.PathOf(id)+"/why")
+	return Get[api.Explanation](ctx, c, pathOf(Instances, id)+"/why")
 }
 
 // ScaleLocally sets how many instances of a service a cluster runs while its root is
 // unreachable. The client is connected to the cluster (Options.Expect).
 func (c *Client) ScaleLocally(ctx context.Context, id api.ServiceID, replicas int) error {
-	return c.do(ctx, Request{
-		Method: http.MethodPost, Path: string(Services) + "/" + api.PathOf(id) + "/scale", Body: api.Replicas{Replicas: replicas},
-	})
+	return c.do(ctx, Request{Method: http.MethodPost, Path: pathOf(Services, id) + "/scale", Body: api.Replicas{Replicas: replicas}})
 }
 
 // SetGrant replaces a cluster's grant: the tenants whose services it may run, and its caps.
 // It fails with ErrPrecondition unless the cluster is at revision rev; 0 matches any.
 func (c *Client) SetGrant(ctx context.Context, id api.ClusterID, g api.Grant, rev api.Revision) (api.Cluster, error) {
-	r := Request{Method: http.MethodPut, Path: string(Clusters) + "/" + api.PathOf(id) + "/grant", Body: g, Header: http.Header{}}
+	r := Request{Method: http.MethodPut, Path: pathOf(Clusters, id) + "/grant", Body: g}
 	if rev > 0 {
-		r.Header.Set("If-Match", etag(rev))
+		r.Header = ifMatch(rev)
 	}
-	var out api.Cluster
-	_, err := c.Do(ctx, r, &out)
-	return out, err
+	return send[api.Cluster](ctx, c, r)
 }
 
 // exchangeEarly is how long before its expiry a delegated token is replaced. It is more
@@ -123,8 +118,7 @@ func (e *exchanged) Token(ctx context.Context, refused string) (string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.have.Token == "" || e.have.Token == refused || time.Until(e.have.Expires) < exchangeEarly {
-		var got api.ClusterAccess
-		_, err := e.root.Do(ctx, Request{Method: http.MethodPost, Path: string(Clusters) + "/" + api.PathOf(e.cluster) + "/access"}, &got)
+		got, err := send[api.ClusterAccess](ctx, e.root, Request{Method: http.MethodPost, Path: pathOf(Clusters, e.cluster) + "/access"})
 		if err != nil {
 			return "", fmt.Errorf("exchange a token for cluster %s: %w", e.cluster, err)
 		}

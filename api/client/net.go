@@ -13,41 +13,31 @@ import (
 
 // Net returns the state of a node's netmanager.
 func (n Nodes) Net(ctx context.Context, id api.NodeID) (api.NetStatus, error) {
-	return get[api.NetStatus](ctx, n.c, n.path(id)+"/net")
+	return Get[api.NetStatus](ctx, n.c, n.path(id)+"/net")
 }
 
 // Routes lists the services that a node has routes to.
 func (n Nodes) Routes(ctx context.Context, id api.NodeID) ([]api.RouteStatus, error) {
-	all, _, err := List[api.RouteStatus](ctx, n.c, n.path(id)+"/net/routes", nil)
+	all, _, err := List[api.RouteStatus](ctx, n.c, n.path(id)+"/net/routes", ListOptions{})
 	return all, err
 }
 
 // Peers lists the nodes that a node exchanges packets with, and the path to each.
 func (n Nodes) Peers(ctx context.Context, id api.NodeID) ([]api.PeerStatus, error) {
-	all, _, err := List[api.PeerStatus](ctx, n.c, n.path(id)+"/net/peers", nil)
+	all, _, err := List[api.PeerStatus](ctx, n.c, n.path(id)+"/net/peers", ListOptions{})
 	return all, err
 }
 
 // Trace returns how a new connection of an instance to a service name or address would be
 // treated: the backend and path it gets, or the rule that rejects it.
-func (c *Client) Trace(ctx context.Context, from api.InstanceID, to string) (out api.NetTrace, err error) {
-	_, err = c.Do(ctx, Request{
-		Method: http.MethodGet, Path: string(Instances) + "/" + api.PathOf(from) + "/trace", Query: url.Values{"to": {to}},
-	}, &out)
-	return out, err
+func (c *Client) Trace(ctx context.Context, from api.InstanceID, to string) (api.NetTrace, error) {
+	return send[api.NetTrace](ctx, c, Request{Method: http.MethodGet, Path: pathOf(Instances, from) + "/trace", Query: url.Values{"to": {to}}})
 }
 
 // Capture streams the packets of an instance in pcap format, for at most duration, rounded
 // up to seconds, and at most maxBytes. The caller closes the stream. ErrTooMany: as many
 // captures run on the node, or of the tenant, as are allowed.
 func (c *Client) Capture(ctx context.Context, id api.InstanceID, duration time.Duration, maxBytes int) (io.ReadCloser, error) {
-	began := time.Now()
-	resp, err := c.Raw(ctx, Request{
-		Method: http.MethodGet, Path: string(Instances) + "/" + api.PathOf(id) + "/capture",
-		Query: url.Values{"seconds": {strconv.Itoa(int((duration + time.Second - 1) / time.Second))}, "bytes": {strconv.Itoa(maxBytes)}},
-	})
-	if err != nil {
-		return nil, err
-	}
-	return c.renewed(ctx, began, resp), nil
+	seconds := int((duration + time.Second - 1) / time.Second)
+	return c.stream(ctx, pathOf(Instances, id)+"/capture", url.Values{"seconds": {strconv.Itoa(seconds)}, "bytes": {strconv.Itoa(maxBytes)}})
 }

@@ -17,27 +17,23 @@ type Me struct {
 }
 
 // WhoAmI returns the user that the client's token belongs to.
-func (c *Client) WhoAmI(ctx context.Context) (Me, error) { return get[Me](ctx, c, "/v1/auth/me") }
+func (c *Client) WhoAmI(ctx context.Context) (Me, error) { return Get[Me](ctx, c, "/v1/auth/me") }
 
 // PersonalToken creates a personal token of the caller, for programs, with all roles of the
 // caller. It expires after ttl, which is at least a minute and counts in whole seconds,
 // rounded down. The token is returned here only. ErrForbidden: the client's own token is a
 // personal token.
 func (c *Client) PersonalToken(ctx context.Context, name string, ttl time.Duration) (string, error) {
-	var out struct {
+	out, err := send[struct {
 		Token string `json:"token"`
-	}
-	_, err := c.Do(ctx, Request{
-		Method: http.MethodPost, Path: "/v1/auth/tokens", Body: map[string]any{"name": name, "ttl_seconds": int(ttl / time.Second)},
-	}, &out)
+	}](ctx, c, Request{Method: http.MethodPost, Path: "/v1/auth/tokens", Body: map[string]any{"name": name, "ttl_seconds": int(ttl / time.Second)}})
 	return out.Token, err
 }
 
 // CreateJoinToken creates a join token for a cluster, or for a node of a cluster. The
 // answer is the only one that contains the token itself.
-func (c *Client) CreateJoinToken(ctx context.Context, r api.TokenRequest) (t api.JoinToken, err error) {
-	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: "/v1/tokens", Body: r}, &t)
-	return t, err
+func (c *Client) CreateJoinToken(ctx context.Context, r api.TokenRequest) (api.JoinToken, error) {
+	return send[api.JoinToken](ctx, c, Request{Method: http.MethodPost, Path: "/v1/tokens", Body: r})
 }
 
 // joinTokens returns the path of the join tokens of the server, or of a cluster of the root.
@@ -45,13 +41,13 @@ func joinTokens(cluster api.ClusterID) string {
 	if cluster == "" {
 		return "/v1/tokens"
 	}
-	return string(Clusters) + "/" + api.PathOf(cluster) + "/tokens"
+	return pathOf(Clusters, cluster) + "/tokens"
 }
 
 // JoinTokens lists valid join tokens, without their secrets: for nodes of the cluster, or
 // for the empty cluster the server's own, which at the root are those for clusters.
 func (c *Client) JoinTokens(ctx context.Context, cluster api.ClusterID) ([]api.JoinToken, error) {
-	all, _, err := List[api.JoinToken](ctx, c, joinTokens(cluster), nil)
+	all, _, err := List[api.JoinToken](ctx, c, joinTokens(cluster), ListOptions{})
 	return all, err
 }
 

@@ -21,14 +21,18 @@ const renewEarly = 15 * time.Second
 // minRenewal is the least time between two attempts to renew a stream.
 const minRenewal = 100 * time.Millisecond
 
-// renewed returns the body of a stream, and renews the stream with a new token before the
-// current one expires. Without a newer token the stream ends. began is the time of the
-// request, so that lifetimes are never overestimated.
-func (c *Client) renewed(ctx context.Context, began time.Time, resp *http.Response) io.ReadCloser {
+// stream reads a stream, and renews it with a new token before the current one expires.
+// Without a newer token the stream ends.
+func (c *Client) stream(ctx context.Context, path string, q url.Values) (io.ReadCloser, error) {
+	began := time.Now() // before the request, so that lifetimes are never overestimated
+	resp, err := c.Raw(ctx, Request{Method: http.MethodGet, Path: path, Query: q})
+	if err != nil {
+		return nil, err
+	}
 	name := resp.Header.Get("Treeline-Stream")
 	life, err := strconv.ParseFloat(resp.Header.Get("Treeline-Stream-Life"), 64)
 	if name == "" || err != nil {
-		return resp.Body
+		return resp.Body, nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -47,11 +51,10 @@ func (c *Client) renewed(ctx context.Context, began time.Time, resp *http.Respon
 			case <-ctx.Done():
 				return
 			}
-			var out struct {
-				Life float64 `json:"life_seconds"`
-			}
 			began := time.Now()
-			_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: "/v1/auth/streams/" + url.PathEscape(name)}, &out)
+			out, err := send[struct {
+				Life float64 `json:"life_seconds"`
+			}](ctx, c, Request{Method: http.MethodPost, Path: "/v1/auth/streams/" + url.PathEscape(name)})
 			later := began.Add(seconds(out.Life))
 			switch {
 			case err != nil && passing(err):
@@ -63,7 +66,7 @@ func (c *Client) renewed(ctx context.Context, began time.Time, resp *http.Respon
 			r.ends.Store(&later)
 		}
 	}()
-	return r
+	return r, nil
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"net/http"
@@ -13,38 +14,33 @@ import (
 
 // ListOptions filter a list. A zero field does not filter.
 type ListOptions struct {
-	Tenant  api.Tenant    // objects of this tenant and of those below it
-	Under   string        // services and instances of this application or service id
-	Cluster api.ClusterID // instances in this cluster
-	Since   api.Revision  // events after this revision
-	Limit   int           // objects per page; 0: the server's default. All pages are read in any case
+	Tenant   api.Tenant     // objects of this tenant and of those below it
+	Under    string         // services and instances of this application or service id
+	Cluster  api.ClusterID  // instances in this cluster
+	Instance api.InstanceID // events of this instance
+	Since    api.Revision   // events after this revision
+	Limit    int            // objects per page; 0: the server's default. All pages are read in any case
 }
 
 func (o ListOptions) query() url.Values {
 	q := url.Values{}
-	set := func(key, v string) {
+	for key, v := range map[string]string{"tenant": string(o.Tenant), "under": o.Under, "cluster": string(o.Cluster), "instance": string(o.Instance)} {
 		if v != "" {
 			q.Set(key, v)
 		}
 	}
-	set("tenant", string(o.Tenant))
-	set("under", o.Under)
-	set("cluster", string(o.Cluster))
-	if o.Since > 0 {
-		q.Set("since", strconv.FormatUint(uint64(o.Since), 10))
-	}
-	if o.Limit > 0 {
-		q.Set("limit", strconv.Itoa(o.Limit))
+	for key, n := range map[string]uint64{"since": uint64(o.Since), "limit": uint64(o.Limit)} {
+		if n > 0 {
+			q.Set(key, strconv.FormatUint(n, 10))
+		}
 	}
 	return q
 }
 
 // List reads all pages of the list at path. rev is the revision of the first page: a watch
 // since rev misses no change. On an error it returns no objects.
-func List[T any](ctx context.Context, c *Client, path string, q url.Values) (all []T, rev api.Revision, err error) {
-	if q == nil {
-		q = url.Values{}
-	}
+func List[T any](ctx context.Context, c *Client, path string, o ListOptions) (all []T, rev api.Revision, err error) {
+	q := o.query()
 	for first := true; ; first = false {
 		var p api.Page[T]
 		if _, err := c.Do(ctx, Request{Method: http.MethodGet, Path: path, Query: q}, &p); err != nil {
@@ -61,10 +57,20 @@ func List[T any](ctx context.Context, c *Client, path string, q url.Values) (all
 	}
 }
 
-// get decodes the object at path.
-func get[T any](ctx context.Context, c *Client, path string) (o T, err error) {
-	_, err = c.Do(ctx, Request{Method: http.MethodGet, Path: path}, &o)
-	return o, err
+// Get returns the object at path.
+func Get[T any](ctx context.Context, c *Client, path string) (T, error) {
+	return send[T](ctx, c, Request{Method: http.MethodGet, Path: path})
+}
+
+// send sends a request and returns the object in the answer.
+func send[T any](ctx context.Context, c *Client, r Request) (out T, err error) {
+	_, err = c.Do(ctx, r, &out)
+	return out, err
+}
+
+// session starts a session with a request that has no token.
+func (c *Client) session(ctx context.Context, path string, body any) (api.Session, error) {
+	return send[api.Session](ctx, c, Request{Method: http.MethodPost, Path: path, Body: body, Open: true})
 }
 
 // do sends a request and ignores the content of the answer.
@@ -75,22 +81,19 @@ func (c *Client) do(ctx context.Context, r Request) error {
 
 // Redeem sets a password with a one-use code and signs in. ErrUnauthenticated: the code is
 // unknown, used or expired.
-func (c *Client) Redeem(ctx context.Context, r api.Redeem) (s api.Session, err error) {
-	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: "/v1/auth/redeem", Body: r, Open: true}, &s)
-	return s, err
+func (c *Client) Redeem(ctx context.Context, r api.Redeem) (api.Session, error) {
+	return c.session(ctx, "/v1/auth/redeem", r)
 }
 
 // Login signs in with a password. ErrUnauthenticated: user or password is wrong.
-func (c *Client) Login(ctx context.Context, l api.Login) (s api.Session, err error) {
-	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: "/v1/auth/login", Body: l, Open: true}, &s)
-	return s, err
+func (c *Client) Login(ctx context.Context, l api.Login) (api.Session, error) {
+	return c.session(ctx, "/v1/auth/login", l)
 }
 
 // Refresh exchanges a refresh token, which is valid for one use, for a new session.
 // ErrUnauthenticated: the token is used, revoked or expired.
-func (c *Client) Refresh(ctx context.Context, refresh string) (s api.Session, err error) {
-	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: "/v1/auth/refresh", Body: api.Refresh{Refresh: refresh}, Open: true}, &s)
-	return s, err
+func (c *Client) Refresh(ctx context.Context, refresh string) (api.Session, error) {
+	return c.session(ctx, "/v1/auth/refresh", api.Refresh{Refresh: refresh})
 }
 
 // Logout revokes a refresh token and the access tokens of its session.
@@ -112,15 +115,13 @@ type Invitation struct {
 
 // CreateUser creates the user "<tenant>/<name>" with roles in that tenant, and a code to set
 // a password with. ErrConflict: the user exists.
-func (c *Client) CreateUser(ctx context.Context, id string, roles ...string) (i Invitation, err error) {
-	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: "/v1/users", Body: map[string]any{"id": id, "roles": roles}}, &i)
-	return i, err
+func (c *Client) CreateUser(ctx context.Context, id string, roles ...string) (Invitation, error) {
+	return send[Invitation](ctx, c, Request{Method: http.MethodPost, Path: "/v1/users", Body: map[string]any{"id": id, "roles": roles}})
 }
 
 // Invite creates a new code for a user. Earlier codes become invalid.
-func (c *Client) Invite(ctx context.Context, id string) (i Invitation, err error) {
-	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: "/v1/users/" + api.PathOf(api.Tenant(id)) + "/invite"}, &i)
-	return i, err
+func (c *Client) Invite(ctx context.Context, id string) (Invitation, error) {
+	return send[Invitation](ctx, c, Request{Method: http.MethodPost, Path: "/v1/users/" + api.PathOf(id) + "/invite"})
 }
 
 // ApplyOptions configure Apply and Plan.
@@ -137,92 +138,84 @@ type ApplyOptions struct {
 func (c *Client) Apply(ctx context.Context, doc []byte, o ApplyOptions) ([]api.App, error) {
 	r := o.request(http.MethodPut, string(Apps), doc)
 	if o.IfMatch > 0 {
-		r.Header.Set("If-Match", etag(o.IfMatch))
+		r.Header = ifMatch(o.IfMatch)
 	}
 	if o.MustNotExist {
 		r.Header.Set("If-None-Match", "*")
 	}
-	var out api.Applied
-	_, err := c.Do(ctx, r, &out)
+	out, err := send[api.Applied](ctx, c, r)
 	return out.Apps, err
 }
 
 // Plan returns what Apply would change. It changes nothing.
-func (c *Client) Plan(ctx context.Context, doc []byte, o ApplyOptions) (p api.Plan, err error) {
-	_, err = c.Do(ctx, o.request(http.MethodPost, string(Apps)+":plan", doc), &p)
-	return p, err
+func (c *Client) Plan(ctx context.Context, doc []byte, o ApplyOptions) (api.Plan, error) {
+	return send[api.Plan](ctx, c, o.request(http.MethodPost, string(Apps)+":plan", doc))
 }
 
 func (o ApplyOptions) request(method, path string, doc []byte) Request {
-	r := Request{Method: method, Path: path, Body: doc, ContentType: o.ContentType, Header: http.Header{}, Query: url.Values{}}
-	if r.ContentType == "" {
-		r.ContentType = "application/json"
+	return Request{
+		Method: method, Path: path, Query: ListOptions{Tenant: o.Tenant}.query(), Header: http.Header{},
+		Body: doc, ContentType: cmp.Or(o.ContentType, "application/json"),
 	}
-	if o.Tenant != "" {
-		r.Query.Set("tenant", string(o.Tenant))
-	}
-	return r
 }
 
-// etag returns the If-Match header of a revision; 0 matches any.
-func etag(r api.Revision) string {
-	if r == 0 {
-		return "*"
+// ifMatch returns the If-Match header of a revision; 0 matches any.
+func ifMatch(at api.Revision) http.Header {
+	if at == 0 {
+		return http.Header{"If-Match": {"*"}}
 	}
-	return `"` + strconv.FormatUint(uint64(r), 10) + `"`
+	return http.Header{"If-Match": {`"` + strconv.FormatUint(uint64(at), 10) + `"`}}
 }
+
+// pathOf returns the path of an object.
+func pathOf[ID ~string](k Kind, id ID) string { return string(k) + "/" + api.PathOf(id) }
 
 // Apps lists applications, and the revision to watch from.
 func (c *Client) Apps(ctx context.Context, o ListOptions) ([]api.App, api.Revision, error) {
-	return List[api.App](ctx, c, string(Apps), o.query())
+	return List[api.App](ctx, c, string(Apps), o)
 }
 
 // App returns an application.
 func (c *Client) App(ctx context.Context, id api.AppID) (api.App, error) {
-	return get[api.App](ctx, c, string(Apps)+"/"+api.PathOf(id))
+	return Get[api.App](ctx, c, pathOf(Apps, id))
 }
 
 // DeleteApp deletes an application if it is at revision at; 0 matches any. It returns the
 // application as it is while its instances stop.
-func (c *Client) DeleteApp(ctx context.Context, id api.AppID, at api.Revision) (app api.App, err error) {
-	_, err = c.Do(ctx, Request{
-		Method: http.MethodDelete, Path: string(Apps) + "/" + api.PathOf(id), Header: http.Header{"If-Match": {etag(at)}},
-	}, &app)
-	return app, err
+func (c *Client) DeleteApp(ctx context.Context, id api.AppID, at api.Revision) (api.App, error) {
+	return send[api.App](ctx, c, Request{Method: http.MethodDelete, Path: pathOf(Apps, id), Header: ifMatch(at)})
 }
 
 // Services lists services, and the revision to watch from.
 func (c *Client) Services(ctx context.Context, o ListOptions) ([]api.Service, api.Revision, error) {
-	return List[api.Service](ctx, c, string(Services), o.query())
+	return List[api.Service](ctx, c, string(Services), o)
 }
 
 // Service returns a service.
 func (c *Client) Service(ctx context.Context, id api.ServiceID) (api.Service, error) {
-	return get[api.Service](ctx, c, string(Services)+"/"+api.PathOf(id))
+	return Get[api.Service](ctx, c, pathOf(Services, id))
 }
 
 // Scale sets the number of instances of a service if it is at revision at; 0 matches any.
-func (c *Client) Scale(ctx context.Context, id api.ServiceID, replicas int, at api.Revision) (s api.Service, err error) {
-	_, err = c.Do(ctx, Request{
-		Method: http.MethodPut, Path: string(Services) + "/" + api.PathOf(id) + "/scale",
-		Body: api.Replicas{Replicas: replicas}, Header: http.Header{"If-Match": {etag(at)}},
-	}, &s)
-	return s, err
+func (c *Client) Scale(ctx context.Context, id api.ServiceID, replicas int, at api.Revision) (api.Service, error) {
+	return send[api.Service](ctx, c, Request{
+		Method: http.MethodPut, Path: pathOf(Services, id) + "/scale", Body: api.Replicas{Replicas: replicas}, Header: ifMatch(at),
+	})
 }
 
 // Instances lists instances, and the revision to watch from.
 func (c *Client) Instances(ctx context.Context, o ListOptions) ([]api.Instance, api.Revision, error) {
-	return List[api.Instance](ctx, c, string(Instances), o.query())
+	return List[api.Instance](ctx, c, string(Instances), o)
 }
 
 // Instance returns an instance.
 func (c *Client) Instance(ctx context.Context, id api.InstanceID) (api.Instance, error) {
-	return get[api.Instance](ctx, c, string(Instances)+"/"+api.PathOf(id))
+	return Get[api.Instance](ctx, c, pathOf(Instances, id))
 }
 
 // Why returns why an instance is where it is, or why it is not placed.
 func (c *Client) Why(ctx context.Context, id api.InstanceID) (api.Why, error) {
-	return get[api.Why](ctx, c, string(Instances)+"/"+api.PathOf(id)+"/why")
+	return Get[api.Why](ctx, c, pathOf(Instances, id)+"/why")
 }
 
 // Logs streams the output of an instance's workload: its last tail lines, or all that is
@@ -230,41 +223,27 @@ func (c *Client) Why(ctx context.Context, id api.InstanceID) (api.Why, error) {
 // caller closes the stream. The stream is renewed with new tokens; reading returns
 // ErrUnauthenticated when there is none.
 func (c *Client) Logs(ctx context.Context, id api.InstanceID, follow bool, tail int) (io.ReadCloser, error) {
-	began := time.Now()
-	resp, err := c.Raw(ctx, Request{
-		Method: http.MethodGet, Path: string(Instances) + "/" + api.PathOf(id) + "/logs",
-		Query: url.Values{"follow": {strconv.FormatBool(follow)}, "tail": {strconv.Itoa(max(tail, -1))}},
-	})
-	if err != nil {
-		return nil, err
-	}
-	return c.renewed(ctx, began, resp), nil
+	return c.stream(ctx, pathOf(Instances, id)+"/logs", url.Values{"follow": {strconv.FormatBool(follow)}, "tail": {strconv.Itoa(max(tail, -1))}})
 }
 
 // Clusters lists clusters, and the revision to watch from.
 func (c *Client) Clusters(ctx context.Context, o ListOptions) ([]api.Cluster, api.Revision, error) {
-	return List[api.Cluster](ctx, c, string(Clusters), o.query())
+	return List[api.Cluster](ctx, c, string(Clusters), o)
 }
 
 // Cluster returns a cluster.
 func (c *Client) Cluster(ctx context.Context, id api.ClusterID) (api.Cluster, error) {
-	return get[api.Cluster](ctx, c, string(Clusters)+"/"+api.PathOf(id))
+	return Get[api.Cluster](ctx, c, pathOf(Clusters, id))
 }
 
 // RemoveCluster removes a cluster for good if it is at revision at; 0 matches any. Its
 // certificates become invalid and its instances are placed in other clusters.
 func (c *Client) RemoveCluster(ctx context.Context, id api.ClusterID, at api.Revision) error {
-	return c.do(ctx, Request{
-		Method: http.MethodDelete, Path: string(Clusters) + "/" + api.PathOf(id), Header: http.Header{"If-Match": {etag(at)}},
-	})
+	return c.do(ctx, Request{Method: http.MethodDelete, Path: pathOf(Clusters, id), Header: ifMatch(at)})
 }
 
-// Events lists events in the order of their revisions. instance, if not empty, selects the
-// events of one instance. ErrGone: events after o.Since are no longer kept.
-func (c *Client) Events(ctx context.Context, o ListOptions, instance api.InstanceID) ([]api.Event, api.Revision, error) {
-	q := o.query()
-	if instance != "" {
-		q.Set("instance", string(instance))
-	}
-	return List[api.Event](ctx, c, string(Events), q)
+// Events lists events in the order of their revisions. ErrGone: events after o.Since are no
+// longer kept.
+func (c *Client) Events(ctx context.Context, o ListOptions) ([]api.Event, api.Revision, error) {
+	return List[api.Event](ctx, c, string(Events), o)
 }

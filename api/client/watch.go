@@ -8,7 +8,6 @@ import (
 	"io"
 	"iter"
 	"net/http"
-	"net/url"
 	"strconv"
 	"time"
 
@@ -108,13 +107,8 @@ type watcher struct {
 func (w *watcher) connect(ctx context.Context, fn func(event string, data []byte) (bool, error), more *bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	q := url.Values{"watch": {"true"}}
-	if w.opt.Tenant != "" {
-		q.Set("tenant", string(w.opt.Tenant))
-	}
-	if w.opt.Under != "" {
-		q.Set("under", w.opt.Under)
-	}
+	q := ListOptions{Tenant: w.opt.Tenant, Under: w.opt.Under}.query()
+	q.Set("watch", "true")
 	h := http.Header{"Accept": {"text/event-stream"}, "Last-Event-ID": {w.at}}
 	resp, err := w.client.Raw(ctx, Request{Method: http.MethodGet, Path: string(w.kind), Query: q, Header: h})
 	if err != nil {

@@ -42,45 +42,21 @@ that reported it. Ctrl-C stops following; the roll-out continues. The command ex
 with 1 as soon as an instance has failed for good, with 3 if an instance could not
 be placed within --timeout, with 4 if one was placed but is not running by then.`,
 		Example: "  treeline apply -f shop.yaml\n  cat shop.json | treeline apply -f - --detach",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := c.printer()
+		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, _ []string) error {
+			apps, since, err := c.apply(ctx, a, file, ifMatch)
 			if err != nil {
 				return err
-			}
-			ctx := cmd.Context()
-			options := client.ApplyOptions{Tenant: c.tenant()}
-			if options.IfMatch, options.MustNotExist, err = match(ifMatch); err != nil {
-				return err
-			}
-			doc, err := c.document(ctx, file)
-			if err != nil {
-				return err
-			}
-			a, err := c.api()
-			if err != nil {
-				return err
-			}
-			since, err := revision(ctx, a)
-			if err != nil {
-				return err
-			}
-			options.ContentType = contentType(file, doc)
-			apps, err := a.Apply(ctx, doc, options)
-			if err != nil {
-				return fmt.Errorf("apply %s: %w%s", file, err, tabs(file, doc, err))
 			}
 			for _, app := range apps {
 				c.say("  %8s  %-18s %s: %d services, %d instances wanted", "", "(root)", p.Short(string(app.ID)), len(app.Services), app.Wanted)
 			}
 			if !detach {
-				ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
-				defer cancel()
-				if err := c.monitor(ctx, a, apps, since); err != nil {
+				if err := c.monitor(ctx, a, apps, since, timeout); err != nil {
 					return err
 				}
 			}
-			return c.showApplied(cmd.Context(), a, p, apps, detach)
-		},
+			return showApplied(ctx, a, p, apps, detach)
+		}),
 	}
 	f := cmd.Flags()
 	f.StringVarP(&file, "file", "f", "", "file, URL, or - for stdin")
@@ -127,14 +103,36 @@ func tabs(file string, doc []byte, err error) string {
 	return ""
 }
 
-func (c *cli) showApplied(ctx context.Context, a *client.Client, p output.Printer, apps []api.App, detach bool) error {
-	if !detach {
-		for i := range apps {
-			fresh, err := a.App(ctx, apps[i].ID)
-			if err != nil {
-				return err
-			}
-			apps[i] = fresh
+// apply applies the SLA in a file. It returns the applications and the revision of the root
+// before. ifMatch is the text of --if-match.
+func (c *cli) apply(ctx context.Context, a *client.Client, file, ifMatch string) (apps []api.App, since api.Revision, err error) {
+	options := client.ApplyOptions{Tenant: c.tenant()}
+	if options.IfMatch, options.MustNotExist, err = match(ifMatch); err != nil {
+		return nil, 0, err
+	}
+	doc, err := c.document(ctx, file)
+	if err != nil {
+		return nil, 0, err
+	}
+	var page api.Page[api.App]
+	if _, err := a.Do(ctx, client.Request{Method: http.MethodGet, Path: string(client.Apps), Query: url.Values{"limit": {"1"}}}, &page); err != nil {
+		return nil, 0, err
+	}
+	options.ContentType = contentType(file, doc)
+	if apps, err = a.Apply(ctx, doc, options); err != nil {
+		return nil, 0, fmt.Errorf("apply %s: %w%s", file, err, tabs(file, doc, err))
+	}
+	return apps, page.Revision, nil
+}
+
+func showApplied(ctx context.Context, a *client.Client, p output.Printer, apps []api.App, detach bool) error {
+	for i := range apps {
+		if detach {
+			break
+		}
+		var err error
+		if apps[i], err = a.App(ctx, apps[i].ID); err != nil {
+			return err
 		}
 	}
 	if len(apps) == 1 {
@@ -209,16 +207,11 @@ func contentType(file string, doc []byte) string {
 	return asYAML
 }
 
-// revision returns the current revision of the root.
-func revision(ctx context.Context, a *client.Client) (api.Revision, error) {
-	var p api.Page[api.App]
-	_, err := a.Do(ctx, client.Request{Method: http.MethodGet, Path: string(client.Apps), Query: map[string][]string{"limit": {"1"}}}, &p)
-	return p.Revision, err
-}
-
 // monitor prints the events of the applications since a revision, until all wanted
-// instances run.
-func (c *cli) monitor(ctx context.Context, a *client.Client, apps []api.App, since api.Revision) error {
+// instances run or the timeout has passed.
+func (c *cli) monitor(ctx context.Context, a *client.Client, apps []api.App, since api.Revision, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
+	defer cancel()
 	steps := &steps{out: c.progress()}
 	for _, app := range apps {
 		steps.after = since // of each application by itself
@@ -246,21 +239,11 @@ func (c *cli) monitorApp(ctx context.Context, a *client.Client, app api.App, ste
 	return c.unfinished(ctx, a, app, progress, err)
 }
 
-// pass hands v on, unless ctx ends first.
-func pass[T any](ctx context.Context, ch chan<- T, v T) bool {
-	select {
-	case ch <- v:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 func (c *cli) tellEvents(ctx context.Context, a *client.Client, app api.AppID, since api.Revision, tell func(api.Event) bool) error {
-	s := source[api.Event]{client: a, kind: client.Events, list: client.ListOptions{Under: string(app)}}
+	s := eventKind.under(a, string(app))
 	for {
 		// Listed first: a root that restarted keeps no changes of before, but the events.
-		all, rev, err := a.Events(ctx, client.ListOptions{Under: string(app), Since: since}, "")
+		all, rev, err := a.Events(ctx, client.ListOptions{Under: string(app), Since: since})
 		if err != nil {
 			return err
 		}
@@ -287,7 +270,7 @@ func (c *cli) tellEvents(ctx context.Context, a *client.Client, app api.AppID, s
 func (c *cli) lastSteps(ctx context.Context, a *client.Client, app api.App, steps *steps) error {
 	ctx, cancel := context.WithTimeout(ctx, fetchTime)
 	defer cancel()
-	rest, _, err := a.Events(ctx, client.ListOptions{Under: string(app.ID), Since: steps.after}, "")
+	rest, _, err := a.Events(ctx, client.ListOptions{Under: string(app.ID), Since: steps.after})
 	if err != nil {
 		return err
 	}

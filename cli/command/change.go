@@ -22,11 +22,7 @@ func (c *cli) scaleCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "scale SERVICE N", Short: "Set the number of instances of a service", Args: cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.complete("services"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.printer()
-			if err != nil {
-				return err
-			}
+		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
 			if len(args) == 2 == (replicas != "") {
 				return usage("give the number of instances once: treeline scale %s N", args[0])
 			}
@@ -34,21 +30,17 @@ func (c *cli) scaleCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s, err := c.findService(cmd.Context(), args[0])
+			s, err := serviceKind.find(ctx, c, args[0])
 			if err != nil {
 				return err
 			}
-			a, err := c.api()
-			if err != nil {
-				return err
-			}
-			fresh, err := a.Scale(cmd.Context(), s.ID, n, 0)
+			fresh, err := a.Scale(ctx, s.ID, n, 0)
 			if err != nil {
 				return err
 			}
 			c.say("%s: %d → %d wanted", p.Short(string(s.ID)), s.Replicas, fresh.Replicas)
 			return output.One(p, output.Services, fresh)
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&replicas, "replicas", "", "the number of instances, instead of the argument N")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
@@ -75,50 +67,49 @@ func count(s string) (int, error) {
 
 func (c *cli) deleteCmd() *cobra.Command {
 	group := &cobra.Command{Use: "delete", Aliases: []string{"rm"}, Short: "Delete applications, or remove clusters and nodes"}
-	var yes, wait bool
+	var yes, wait, purge bool
 	var timeout time.Duration
+	var of string
 	app := &cobra.Command{
-		Use: "app NAME…", Aliases: []string{"apps", "application"}, Short: "Stop and delete applications", Args: cobra.MinimumNArgs(1),
+		Use: "app NAME…", Aliases: []string{"apps", "application"}, Short: "Stop and delete applications",
 		ValidArgsFunction: c.complete("apps"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout, errTimeout)
+		RunE: c.run(func(ctx context.Context, _ output.Printer, a *client.Client, args []string) error {
+			ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 			defer cancel()
-			return each(args, func(name string) error { return c.deleteApp(ctx, name, yes, wait) })
-		},
+			return each(args, func(name string) error { return c.deleteApp(ctx, a, name, yes, wait) })
+		}),
 	}
 	app.Flags().BoolVar(&wait, "wait", false, "wait until the last instance has stopped")
 	app.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "with --wait, give up after this time")
 	cluster := &cobra.Command{
-		Use: "cluster NAME…", Aliases: []string{"clusters"}, Short: "Remove clusters for good", Args: cobra.MinimumNArgs(1),
+		Use: "cluster NAME…", Aliases: []string{"clusters"}, Short: "Remove clusters for good",
 		ValidArgsFunction: c.complete("clusters"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return each(args, func(name string) error { return c.deleteCluster(cmd.Context(), name, yes) })
-		},
+		RunE: c.run(func(ctx context.Context, _ output.Printer, a *client.Client, args []string) error {
+			return each(args, func(name string) error { return c.deleteCluster(ctx, a, name, yes) })
+		}),
 	}
-	var of string
-	var purge bool
-	var purgeTime time.Duration
 	node := &cobra.Command{
-		Use: "node [CLUSTER/]NAME…", Aliases: []string{"nodes"}, Short: "Remove nodes for good", Args: cobra.MinimumNArgs(1),
+		Use: "node [CLUSTER/]NAME…", Aliases: []string{"nodes"}, Short: "Remove nodes for good",
 		Long: `Remove nodes for good: the cluster refuses their certificates and places their
 instances on other nodes. The machines keep their data and keep running workloads.
 
 With --purge, each node stops its workloads and deletes its data first, and is
 removed when it has acknowledged that. If a node is unreachable, the cluster keeps
 the order until the node is back.`,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: c.run(func(ctx context.Context, _ output.Printer, a *client.Client, args []string) error {
 			if purge {
-				ctx, cancel := context.WithTimeoutCause(cmd.Context(), purgeTime, errTimeout)
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeoutCause(ctx, timeout, errTimeout)
 				defer cancel()
-				return each(args, func(name string) error { return c.removeNode(ctx, of, name, yes, purgeFirst) })
 			}
-			return each(args, func(name string) error { return c.removeNode(cmd.Context(), of, name, yes, removeOnly) })
-		},
+			return each(args, func(name string) error { return c.deleteNode(ctx, a, of, name, yes, purge) })
+		}),
 	}
 	c.clusterFlag(node, &of)
 	node.Flags().BoolVar(&purge, "purge", false, "first stop the node's workloads and delete its containers, images, logs, keys and data")
-	node.Flags().DurationVar(&purgeTime, "timeout", 5*time.Minute, "with --purge, give up waiting after this time; the order stays")
+	node.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "with --purge, give up waiting after this time; the order stays")
 	for _, sub := range []*cobra.Command{app, cluster, node} {
+		sub.Args = cobra.MinimumNArgs(1)
 		sub.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
 		group.AddCommand(sub)
 	}
@@ -134,17 +125,13 @@ func each(args []string, fn func(string) error) error {
 	return errors.Join(errs...)
 }
 
-func (c *cli) deleteApp(ctx context.Context, name string, yes, wait bool) error {
-	app, err := c.findApp(ctx, name)
+func (c *cli) deleteApp(ctx context.Context, a *client.Client, name string, yes, wait bool) error {
+	app, err := appKind.find(ctx, c, name)
 	if err != nil {
 		return err
 	}
 	err = c.confirm(yes, fmt.Sprintf("This deletes application %s: %d services and %d instances, %d of them running.",
 		app.ID, len(app.Services), app.Wanted, app.Running))
-	if err != nil {
-		return err
-	}
-	a, err := c.api()
 	if err != nil {
 		return err
 	}
@@ -163,11 +150,7 @@ func (c *cli) deleteApp(ctx context.Context, name string, yes, wait bool) error 
 	return nil
 }
 
-func (c *cli) deleteCluster(ctx context.Context, name string, yes bool) error {
-	a, err := c.api()
-	if err != nil {
-		return err
-	}
+func (c *cli) deleteCluster(ctx context.Context, a *client.Client, name string, yes bool) error {
 	cl, err := a.Cluster(ctx, api.ClusterID(name))
 	if err != nil {
 		return err
@@ -193,7 +176,7 @@ func (c *cli) clusterFlag(cmd *cobra.Command, to *string) {
 // findNode resolves a reference to a node: CLUSTER/NODE, as -o name prints it, or a node's
 // name. Without a cluster the name must be that of one node only. It returns an error while
 // a cluster does not answer, because that cluster may have such a node too.
-func (c *cli) findNode(ctx context.Context, cluster, reference string) (api.ClusterID, api.NodeID, error) {
+func (c *cli) findNode(ctx context.Context, a *client.Client, cluster, reference string) (api.ClusterID, api.NodeID, error) {
 	of, name, cut := strings.Cut(reference, "/")
 	switch {
 	case !cut:
@@ -206,7 +189,7 @@ func (c *cli) findNode(ctx context.Context, cluster, reference string) (api.Clus
 	if cluster != "" {
 		return api.ClusterID(cluster), api.NodeID(name), nil
 	}
-	all, failed := c.nodes(ctx, "")
+	all, failed := c.nodes(ctx, a, "")
 	err := unanswered(failed)
 	var found []string
 	for _, n := range all {
@@ -247,43 +230,28 @@ func unanswered(err error) error {
 }
 
 // node returns the node that a reference names (findNode).
-func (c *cli) node(ctx context.Context, cluster, reference string) (*client.Client, api.Node, error) {
-	a, err := c.api()
+func (c *cli) node(ctx context.Context, a *client.Client, cluster, reference string) (api.Node, error) {
+	of, id, err := c.findNode(ctx, a, cluster, reference)
 	if err != nil {
-		return nil, api.Node{}, err
-	}
-	of, id, err := c.findNode(ctx, cluster, reference)
-	if err != nil {
-		return nil, api.Node{}, err
+		return api.Node{}, err
 	}
 	n, err := a.NodesOf(of).Get(ctx, id)
 	n.Cluster, n.ID = of, id // the cluster may report other names
-	return a, n, err
+	return n, err
 }
 
-func (c *cli) completeCluster(cmd *cobra.Command) {
-	_ = cmd.RegisterFlagCompletionFunc("cluster", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		return c.names(cmd.Context(), "clusters"), cobra.ShellCompDirectiveNoFileComp
-	})
-}
-
-type onNode func(a *client.Client, ctx context.Context, cluster api.ClusterID, node api.NodeID) error
-
-func (c *cli) nodeCmd(verb, short, done string, do onNode) *cobra.Command {
+// nodeCmd returns a command that calls do for each node in its arguments.
+func (c *cli) nodeCmd(verb, short, done string, do func(context.Context, client.Nodes, api.ClusterID, api.NodeID) error) *cobra.Command {
 	var cluster string
 	cmd := &cobra.Command{
 		Use: verb + " [CLUSTER/]NODE…", Short: short, Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			a, err := c.api()
-			if err != nil {
-				return err
-			}
+		RunE: c.run(func(ctx context.Context, _ output.Printer, a *client.Client, args []string) error {
 			return each(args, func(name string) error {
-				of, id, err := c.findNode(cmd.Context(), cluster, name)
+				of, id, err := c.findNode(ctx, a, cluster, name)
 				if err != nil {
 					return err
 				}
-				if err := do(a, cmd.Context(), of, id); err != nil {
+				if err := do(ctx, a.NodesOf(of), of, id); err != nil {
 					return fmt.Errorf("%s node %s of %s: %w", verb, id, of, err)
 				}
 				if done != "" {
@@ -291,32 +259,34 @@ func (c *cli) nodeCmd(verb, short, done string, do onNode) *cobra.Command {
 				}
 				return nil
 			})
-		},
+		}),
 	}
 	c.clusterFlag(cmd, &cluster)
 	return cmd
 }
 
 func (c *cli) cordonCmd() *cobra.Command {
-	return c.nodeCmd("cordon", "Mark nodes unschedulable: they get no new instances", "cordoned", func(a *client.Client, ctx context.Context, cl api.ClusterID, n api.NodeID) error {
-		return a.NodesOf(cl).Cordon(ctx, n)
-	})
+	return c.nodeCmd("cordon", "Mark nodes unschedulable: they get no new instances", "cordoned",
+		func(ctx context.Context, nodes client.Nodes, _ api.ClusterID, id api.NodeID) error {
+			return nodes.Cordon(ctx, id)
+		})
 }
 
 func (c *cli) uncordonCmd() *cobra.Command {
-	return c.nodeCmd("uncordon", "Mark nodes schedulable again", "uncordoned", func(a *client.Client, ctx context.Context, cl api.ClusterID, n api.NodeID) error {
-		return a.NodesOf(cl).Uncordon(ctx, n)
-	})
+	return c.nodeCmd("uncordon", "Mark nodes schedulable again", "uncordoned",
+		func(ctx context.Context, nodes client.Nodes, _ api.ClusterID, id api.NodeID) error {
+			return nodes.Uncordon(ctx, id)
+		})
 }
 
 // drainCmd asks for no confirmation: instances move, and only --force stops any.
 func (c *cli) drainCmd() *cobra.Command {
 	var force, detach bool
 	var timeout time.Duration
-	cmd := c.nodeCmd("drain", "Cordon nodes and move their instances to other nodes", "", func(a *client.Client, ctx context.Context, cl api.ClusterID, n api.NodeID) error {
-		order := a.NodesOf(cl).Drain
+	cmd := c.nodeCmd("drain", "Cordon nodes and move their instances to other nodes", "", func(ctx context.Context, nodes client.Nodes, cl api.ClusterID, n api.NodeID) error {
+		order := nodes.Drain
 		if force {
-			order = a.NodesOf(cl).ForceDrain
+			order = nodes.ForceDrain
 		}
 		if err := order(ctx, n); err != nil {
 			return err
@@ -327,7 +297,7 @@ func (c *cli) drainCmd() *cobra.Command {
 		}
 		ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 		defer cancel()
-		return c.drained(ctx, a, cl, n)
+		return c.drained(ctx, nodes, cl, n)
 	})
 	cmd.Long = `Cordon nodes, move their instances to other nodes, and wait until the nodes are
 empty. An instance that fits on no other node keeps running, unless --force stops
@@ -348,10 +318,10 @@ const pollInterval = 500 * time.Millisecond
 
 // drained waits until a node has no instance left. It prints the instances that fit on no
 // other node.
-func (c *cli) drained(ctx context.Context, a *client.Client, cl api.ClusterID, id api.NodeID) error {
+func (c *cli) drained(ctx context.Context, nodes client.Nodes, cl api.ClusterID, id api.NodeID) error {
 	reported := map[api.InstanceID]string{}
 	for {
-		n, err := a.NodesOf(cl).Get(ctx, id)
+		n, err := nodes.Get(ctx, id)
 		switch {
 		case err != nil && context.Cause(ctx) == nil:
 			return err
@@ -368,20 +338,20 @@ func (c *cli) drained(ctx context.Context, a *client.Client, cl api.ClusterID, i
 		}
 		select {
 		case <-ctx.Done():
-			return c.undrained(context.WithoutCancel(ctx), a, cl, id, context.Cause(ctx))
+			return c.undrained(context.WithoutCancel(ctx), nodes, id, context.Cause(ctx))
 		case <-time.After(pollInterval):
 		}
 	}
 }
 
 // undrained prints the instances that a node still has at the timeout, and returns the error.
-func (c *cli) undrained(ctx context.Context, a *client.Client, cl api.ClusterID, id api.NodeID, cause error) error {
+func (c *cli) undrained(ctx context.Context, nodes client.Nodes, id api.NodeID, cause error) error {
 	if !errors.Is(cause, api.ErrTimeout) {
 		return cause
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTime)
 	defer cancel()
-	n, err := a.NodesOf(cl).Get(ctx, id)
+	n, err := nodes.Get(ctx, id)
 	if err != nil {
 		return err
 	}

@@ -222,21 +222,33 @@ func (c *cli) api() (*client.Client, error) {
 	return c.client, nil
 }
 
+// action is a command that needs a printer for the format of the flags and a client for the
+// context in effect.
+type action func(ctx context.Context, p output.Printer, a *client.Client, args []string) error
+
+// run returns fn as a function for cobra.
+func (c *cli) run(fn action) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		p, err := c.printer()
+		if err != nil {
+			return err
+		}
+		a, err := c.api()
+		if err != nil {
+			return err
+		}
+		return fn(cmd.Context(), p, a, args)
+	}
+}
+
 // tenant returns the tenant whose objects the command uses; empty: all visible tenants.
 func (c *cli) tenant() api.Tenant {
 	w, err := c.where()
-	if err != nil {
-		return ""
+	if err != nil || w.Tenant != "" {
+		return w.Tenant
 	}
-	if w.Tenant == "" {
-		return api.Tenant(tenantOfUser(w.User))
-	}
-	return w.Tenant
-}
-
-func tenantOfUser(user string) string {
-	if i := strings.LastIndexByte(user, '/'); i >= 0 {
-		return user[:i]
+	if i := strings.LastIndexByte(w.User, '/'); i >= 0 {
+		return api.Tenant(w.User[:i])
 	}
 	return ""
 }
@@ -265,31 +277,28 @@ func (c *cli) formatFlags(cmd *cobra.Command, formats []output.Format) {
 	list := strings.Join(all[:len(all)-1], ", ") + " or " + all[len(all)-1]
 	cmd.Flags().StringVarP(&c.format, "output", "o", string(output.Text), list)
 	cmd.Flags().BoolVar(&c.noHeaders, "no-headers", false, "omit the header line")
-	_ = cmd.RegisterFlagCompletionFunc("output", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return all, cobra.ShellCompDirectiveNoFileComp
-	})
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(all, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // printer returns a printer for data in the format of the flags.
 func (c *cli) printer() (output.Printer, error) {
-	f := output.Format(c.format)
-	if f == "" {
-		f = output.Text
+	p := c.printerTo(c.Out, c.OutTTY)
+	if c.format != "" {
+		p.Format = output.Format(c.format)
 	}
-	if !slices.Contains(output.Formats, f) {
-		return output.Printer{}, usage("-o %s: want table, wide, json, yaml or name", c.format)
+	if p.NoHeaders = c.noHeaders; !slices.Contains(output.Formats, p.Format) {
+		return p, usage("-o %s: want table, wide, json, yaml or name", c.format)
 	}
-	return output.Printer{
-		Out: c.Out, Format: f, NoHeaders: c.noHeaders, Tenant: c.tenant(), Now: c.Now,
-		Colour: c.OutTTY && c.Env("NO_COLOR") == "" && c.Env("TERM") != "dumb",
-	}, nil
+	return p, nil
 }
 
 // progress returns a printer for progress and messages.
-func (c *cli) progress() output.Printer {
+func (c *cli) progress() output.Printer { return c.printerTo(c.Err, c.ErrTTY) }
+
+func (c *cli) printerTo(w io.Writer, tty bool) output.Printer {
 	return output.Printer{
-		Out: c.Err, Format: output.Text, Tenant: c.tenant(), Now: c.Now,
-		Colour: c.ErrTTY && c.Env("NO_COLOR") == "" && c.Env("TERM") != "dumb",
+		Out: w, Format: output.Text, Tenant: c.tenant(), Now: c.Now,
+		Colour: tty && c.Env("NO_COLOR") == "" && c.Env("TERM") != "dumb",
 	}
 }
 

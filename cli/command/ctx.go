@@ -1,8 +1,6 @@
 package command
 
 import (
-	"os"
-
 	"github.com/spf13/cobra"
 
 	"github.com/treeline-edge/treeline/api"
@@ -30,6 +28,7 @@ func yesNo(b bool) string {
 }
 
 var contextTable = output.Table[shownContext]{
+	Kind: "contexts; create one with treeline login URL or treeline dev",
 	Name: func(s shownContext) string { return s.Name },
 	Columns: []output.Column[shownContext]{
 		{Header: "CURRENT", Cell: func(_ output.Printer, s shownContext) string {
@@ -61,7 +60,7 @@ func (c *cli) ctxCmd() *cobra.Command {
 		all, _ := c.file().Load()
 		return all.Names(), cobra.ShellCompDirectiveNoFileComp
 	}
-	list := &cobra.Command{
+	lister := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the contexts", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			p, err := c.printer()
@@ -72,14 +71,11 @@ func (c *cli) ctxCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var page api.Page[shownContext]
+			var items []shownContext
 			for _, n := range all.Names() {
-				page.Items = append(page.Items, shown(all, n))
+				items = append(items, shown(all, n))
 			}
-			if len(page.Items) == 0 && p.ForPeople() {
-				c.say("no contexts; create one with treeline login URL or treeline dev")
-			}
-			return output.List(p, contextTable, page)
+			return list(c, p, contextTable, items, 0)
 		},
 	}
 	show := &cobra.Command{
@@ -106,7 +102,7 @@ func (c *cli) ctxCmd() *cobra.Command {
 			return output.One(p, contextTable, shown(all, name))
 		},
 	}
-	c.outputFlags(list)
+	c.outputFlags(lister)
 	c.outputFlags(show)
 	use := &cobra.Command{
 		Use: "use NAME", Short: "Make a context the current one", Args: cobra.ExactArgs(1), ValidArgsFunction: names,
@@ -124,22 +120,12 @@ func (c *cli) ctxCmd() *cobra.Command {
 	add := &cobra.Command{
 		Use: "add NAME URL", Short: "Add a context, or change its address, CA or tenant", Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ca := ""
-			switch {
-			case c.wish.CA != "":
-				pem, err := os.ReadFile(c.wish.CA)
-				if err != nil {
-					return usage("--ca: %v", err)
-				}
-				ca = string(pem)
-			case pin != "":
-				pem, err := client.FetchCA(cmd.Context(), contexts.URL(args[1]), pin)
-				if err != nil {
-					return err
-				}
-				ca = string(pem)
+			url := contexts.URL(args[1])
+			ca, err := c.pinned(cmd.Context(), url, pin)
+			if err != nil {
+				return err
 			}
-			if _, err := client.New(client.Options{URL: contexts.URL(args[1]), CA: []byte(ca)}); err != nil {
+			if _, err := client.New(client.Options{URL: url, CA: []byte(ca)}); err != nil {
 				return err
 			}
 			return c.file().Update(func(all *contexts.All) error {
@@ -148,7 +134,7 @@ func (c *cli) ctxCmd() *cobra.Command {
 					x.SetSession(api.Session{}) // the session belongs to another installation
 					x.CA = ca
 				}
-				x.URL = contexts.URL(args[1])
+				x.URL = url
 				if c.wish.Tenant != "" {
 					x.Tenant = api.Tenant(c.wish.Tenant)
 				}
@@ -186,6 +172,6 @@ func (c *cli) ctxCmd() *cobra.Command {
 		},
 	}
 	del.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
-	group.AddCommand(list, use, show, add, del)
+	group.AddCommand(lister, use, show, add, del)
 	return group
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -37,21 +38,13 @@ func (c *cli) describeCmd() *cobra.Command {
 		cmd := &cobra.Command{
 			Use: k.use, Aliases: k.aliases, Short: "Describe a " + kind, Args: cobra.ExactArgs(1),
 			ValidArgsFunction: c.complete(k.names),
-			RunE: func(cmd *cobra.Command, args []string) error {
-				p, err := c.printer()
-				if err != nil {
-					return err
-				}
-				a, err := c.api()
-				if err != nil {
-					return err
-				}
+			RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
 				d := &description{Printer: p, api: a}
-				if err := k.run(cmd.Context(), d, args[0]); err != nil {
+				if err := k.run(ctx, d, args[0]); err != nil {
 					return err
 				}
 				return d.end()
-			},
+			}),
 		}
 		c.outputFlags(cmd)
 		if kind == "node" {
@@ -103,41 +96,42 @@ func (d *description) line(name, format string, args ...any) {
 	}
 }
 
-// tell prints the newest events for which keep returns true, and ends the description.
-func (d *description) tell(ctx context.Context, under string, keep func(api.Event) bool) error {
-	all, _, err := d.api.Events(ctx, client.ListOptions{Under: under}, "")
+// events prints the newest events for which keep returns true; nil: all.
+func (d *description) events(ctx context.Context, o client.ListOptions, keep func(api.Event) bool) error {
+	kept, _, err := d.api.Events(ctx, o)
 	if err != nil {
 		return err
 	}
-	kept := []api.Event{}
-	for _, e := range all {
-		if keep == nil || keep(e) {
-			kept = append(kept, e)
-		}
+	if keep != nil {
+		kept = slices.DeleteFunc(kept, func(e api.Event) bool { return !keep(e) })
 	}
-	kept = kept[max(0, len(kept)-shownEvents):]
-	if d.whole.Events = kept; !d.ForPeople() {
+	kept = append([]api.Event{}, kept[max(0, len(kept)-shownEvents):]...) // in JSON [], not null
+	if d.whole.Events = kept; len(kept) == 0 && d.ForPeople() {
+		d.Printf("")
+		d.Printf("no events")
+	}
+	return section(d, output.Events, kept)
+}
+
+// section prints a table after an empty line. It prints nothing if there are no objects.
+func section[T any](d *description, table output.Table[T], all []T) error {
+	if len(all) == 0 || !d.ForPeople() {
 		return nil
 	}
 	d.Printf("")
-	if len(kept) == 0 {
-		d.Printf("no events")
-		return nil
-	}
-	return output.List(d.Printer, output.Events, api.Page[api.Event]{Items: kept})
+	return output.List(d.Printer, table, api.Page[T]{Items: all})
 }
 
 func (d *description) instances(ctx context.Context, o client.ListOptions) error {
 	all, _, err := d.api.Instances(ctx, o)
-	if d.whole.Instances = all; err != nil || len(all) == 0 || !d.ForPeople() {
+	if d.whole.Instances = all; err != nil {
 		return err
 	}
-	d.Printf("")
-	return output.List(d.Printer, output.Instances, api.Page[api.Instance]{Items: all})
+	return section(d, output.Instances, all)
 }
 
 func (c *cli) describeApp(ctx context.Context, d *description, name string) error {
-	a, err := c.findApp(ctx, name)
+	a, err := appKind.find(ctx, c, name)
 	if err != nil {
 		return err
 	}
@@ -153,20 +147,17 @@ func (c *cli) describeApp(ctx context.Context, d *description, name string) erro
 		return err
 	}
 	d.whole.Services = services
-	if len(services) > 0 && d.ForPeople() {
-		d.Printf("")
-		if err := output.List(d.Printer, output.Services, api.Page[api.Service]{Items: services}); err != nil {
-			return err
-		}
+	if err := section(d, output.Services, services); err != nil {
+		return err
 	}
 	if err := d.instances(ctx, client.ListOptions{Under: string(a.ID)}); err != nil {
 		return err
 	}
-	return d.tell(ctx, string(a.ID), nil)
+	return d.events(ctx, client.ListOptions{Under: string(a.ID)}, nil)
 }
 
 func (c *cli) describeService(ctx context.Context, d *description, name string) error {
-	s, err := c.findService(ctx, name)
+	s, err := serviceKind.find(ctx, c, name)
 	if err != nil {
 		return err
 	}
@@ -215,7 +206,7 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 	if err := d.instances(ctx, client.ListOptions{Under: string(s.ID)}); err != nil {
 		return err
 	}
-	return d.tell(ctx, string(s.ID), nil)
+	return d.events(ctx, client.ListOptions{Under: string(s.ID)}, nil)
 }
 
 func bandwidth(mbits int64) string {
@@ -236,7 +227,7 @@ func names(environment []string) string {
 }
 
 func (c *cli) describeInstance(ctx context.Context, d *description, name string) error {
-	i, err := c.findInstance(ctx, name)
+	i, err := instanceKind.find(ctx, c, name)
 	if err != nil {
 		return err
 	}
@@ -267,7 +258,7 @@ func (c *cli) describeInstance(ctx context.Context, d *description, name string)
 			return err
 		}
 	}
-	return d.tell(ctx, "", func(e api.Event) bool { return e.Instance == i.ID })
+	return d.events(ctx, client.ListOptions{Instance: i.ID}, nil)
 }
 
 func (c *cli) describeCluster(ctx context.Context, d *description, name string) error {
@@ -304,11 +295,11 @@ func (c *cli) describeCluster(ctx context.Context, d *description, name string) 
 	if err := d.instances(ctx, client.ListOptions{Cluster: cl.ID}); err != nil {
 		return err
 	}
-	return d.tell(ctx, "", func(e api.Event) bool { return e.Kind == "cluster" && e.Cluster == cl.ID })
+	return d.events(ctx, client.ListOptions{}, func(e api.Event) bool { return e.Kind == "cluster" && e.Cluster == cl.ID })
 }
 
 func (c *cli) describeNode(ctx context.Context, d *description, cluster api.ClusterID, name string) error {
-	_, n, err := c.node(ctx, string(cluster), name)
+	n, err := c.node(ctx, d.api, string(cluster), name)
 	if err != nil {
 		return err
 	}
@@ -357,7 +348,7 @@ func (c *cli) describeNode(ctx context.Context, d *description, cluster api.Clus
 			return err
 		}
 	}
-	return d.tell(ctx, "", func(e api.Event) bool { return e.Tier == "node "+name && e.Cluster == cluster })
+	return d.events(ctx, client.ListOptions{}, func(e api.Event) bool { return e.Tier == "node "+name && e.Cluster == cluster })
 }
 
 // peers prints the paths from a node to its peers. It prints nothing if the node cannot be
@@ -368,9 +359,6 @@ func (d *description) peers(ctx context.Context, cluster api.ClusterID, n api.No
 		d.line("Peers", "not known: %s", err)
 		return ctx.Err()
 	}
-	if d.whole.Peers = peers; len(peers) == 0 || !d.ForPeople() {
-		return nil
-	}
-	d.Printf("")
-	return output.List(d.Printer, output.Peers, api.Page[api.PeerStatus]{Items: peers})
+	d.whole.Peers = peers
+	return section(d, output.Peers, peers)
 }

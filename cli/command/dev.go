@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/cli/contexts"
 	"github.com/treeline-edge/treeline/cli/dev"
 	"github.com/treeline-edge/treeline/cli/output"
@@ -150,23 +149,13 @@ func (c *cli) devUp(ctx context.Context, p output.Printer, cfg dev.Config, up de
 }
 
 func (c *cli) devApply(ctx context.Context, sla string) error {
-	doc, err := c.document(ctx, sla)
-	if err != nil {
-		return err
-	}
 	a, err := c.api()
 	if err != nil {
 		return err
 	}
-	since, err := revision(ctx, a)
+	apps, since, err := c.apply(ctx, a, sla, "")
 	if err != nil {
 		return err
 	}
-	apps, err := a.Apply(ctx, doc, client.ApplyOptions{Tenant: c.tenant(), ContentType: contentType(sla, doc)})
-	if err != nil {
-		return fmt.Errorf("apply %s: %w", sla, err)
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, 5*time.Minute, errTimeout)
-	defer cancel()
-	return c.monitor(ctx, a, apps, since)
+	return c.monitor(ctx, a, apps, since, 5*time.Minute)
 }

@@ -19,24 +19,17 @@ func (c *cli) eventsCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "events [APP|SERVICE|INSTANCE]", Short: "List events, oldest first", Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: c.complete("apps", "services", "instances"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.printer()
-			if err != nil {
-				return err
-			}
-			a, err := c.api()
-			if err != nil {
-				return err
-			}
+		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
 			o := client.ListOptions{Tenant: c.tenant()}
 			if len(args) > 0 {
-				if o.Under, err = c.findAny(cmd.Context(), args[0]); err != nil {
+				id, err := c.findAny(ctx, args[0])
+				if err != nil {
 					return err
 				}
-				o.Tenant = ""
+				o = client.ListOptions{Under: id}
 			}
-			return c.events(cmd.Context(), p, a, o, last, watch)
-		},
+			return c.events(ctx, p, a, o, last, watch)
+		}),
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&watch, "watch", "w", false, "keep printing new events")
@@ -46,7 +39,7 @@ func (c *cli) eventsCmd() *cobra.Command {
 }
 
 func (c *cli) events(ctx context.Context, p output.Printer, a *client.Client, o client.ListOptions, last int, watch bool) error {
-	all, rev, err := a.Events(ctx, o, "")
+	all, rev, err := a.Events(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -54,12 +47,9 @@ func (c *cli) events(ctx context.Context, p output.Printer, a *client.Client, o 
 		all = all[len(all)-last:]
 	}
 	if !watch {
-		if len(all) == 0 && p.ForPeople() {
-			c.say("no events")
-		}
-		return output.List(p, output.Events, api.Page[api.Event]{Items: all, Revision: rev})
+		return list(c, p, output.Events, all, rev)
 	}
-	s := shower[api.Event]{source: source[api.Event]{client: a, kind: client.Events, list: o}, table: output.Events}
+	s := source[api.Event]{eventKind, a, o}
 	rows := output.NewRows(p, s.table)
 	if err := s.each(p, rows, all); err != nil {
 		return err
@@ -79,38 +69,25 @@ func (c *cli) events(ctx context.Context, p output.Printer, a *client.Client, o 
 // findAny returns the id of the application, service or instance that a reference names. It
 // looks for them in this order.
 func (c *cli) findAny(ctx context.Context, reference string) (string, error) {
-	app, err := c.findApp(ctx, reference)
-	if err == nil {
-		return string(app.ID), nil
-	}
-	if !tryNext(err) {
-		return "", err
-	}
-	service, serr := c.findService(ctx, reference)
-	if serr == nil {
-		return string(service.ID), nil
-	}
-	if !tryNext(serr) {
-		return "", serr
-	}
-	instance, ierr := c.findInstance(ctx, reference)
-	if ierr == nil {
-		return string(instance.ID), nil
-	}
-	// An ambiguous reference is a more useful error than one without matches.
-	for _, e := range []error{err, serr, ierr} {
-		if !errors.Is(e, api.ErrNotFound) {
-			return "", e
+	var guess string
+	var ambiguous error
+	for _, find := range []func(context.Context, *cli, string) (string, error){appKind.findID, serviceKind.findID, instanceKind.findID} {
+		id, err := find(ctx, c, reference)
+		switch {
+		case err == nil:
+			return id, nil
+		case errors.Is(err, api.ErrNotFound):
+			if _, name, ok := strings.Cut(err.Error(), "; did you mean "); ok && guess == "" {
+				guess = "; did you mean " + name
+			}
+		case exitCode(err) != exitUsage:
+			return "", err
+		case ambiguous == nil:
+			ambiguous = err
 		}
 	}
-	for _, e := range []error{err, serr, ierr} { // so is a suggestion
-		if _, guess, ok := strings.Cut(e.Error(), "; did you mean "); ok {
-			return "", fmt.Errorf("no application, service or instance %q: %w; did you mean %s", reference, api.ErrNotFound, guess)
-		}
+	if ambiguous != nil { // more useful than "not found"
+		return "", ambiguous
 	}
-	return "", fmt.Errorf("no application, service or instance %q: %w", reference, api.ErrNotFound)
-}
-
-func tryNext(err error) bool {
-	return errors.Is(err, api.ErrNotFound) || exitCode(err) == exitUsage
+	return "", fmt.Errorf("no application, service or instance %q: %w%s", reference, api.ErrNotFound, guess)
 }

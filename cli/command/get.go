@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -21,24 +22,20 @@ func (c *cli) getCmd() *cobra.Command {
 		use     string
 		aliases []string
 		short   string
-		run     func(ctx context.Context, p output.Printer, args []string, watch bool) error
+		show    func(ctx context.Context, c *cli, p output.Printer, a *client.Client, args []string, watch bool) error
 	}{
-		{"apps [NAME]", []string{"app", "applications", "application"}, "Show applications", c.getApps},
-		{"services [APP|SERVICE]", []string{"service", "svc"}, "Show services", c.getServices},
-		{"instances [APP|SERVICE|INSTANCE]", []string{"instance", "inst"}, "Show instances", c.getInstances},
-		{"clusters [NAME]", []string{"cluster"}, "Show clusters", c.getClusters},
+		{"apps [NAME]", []string{"app", "applications", "application"}, "Show applications", appKind.show},
+		{"services [APP|SERVICE]", []string{"service", "svc"}, "Show services", serviceKind.show},
+		{"instances [APP|SERVICE|INSTANCE]", []string{"instance", "inst"}, "Show instances", instanceKind.show},
+		{"clusters [NAME]", []string{"cluster"}, "Show clusters", clusterKind.show},
 	} {
 		var watch bool
 		kind, _, _ := strings.Cut(k.use, " ")
 		cmd := &cobra.Command{
 			Use: k.use, Aliases: k.aliases, Short: k.short, Args: cobra.MaximumNArgs(1), ValidArgsFunction: c.complete(kind),
-			RunE: func(cmd *cobra.Command, args []string) error {
-				p, err := c.printer()
-				if err != nil {
-					return err
-				}
-				return k.run(cmd.Context(), p, args, watch)
-			},
+			RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
+				return k.show(ctx, c, p, a, args, watch)
+			}),
 		}
 		cmd.Flags().BoolVarP(&watch, "watch", "w", false, "keep printing objects that change")
 		c.outputFlags(cmd)
@@ -48,91 +45,42 @@ func (c *cli) getCmd() *cobra.Command {
 	return group
 }
 
-// shower reads and prints objects of one kind.
-type shower[T any] struct {
-	source[T]
-	table output.Table[T]
-	kind  ref.Kind // empty: references are exact names
-}
-
-func (c *cli) getApps(ctx context.Context, p output.Printer, args []string, watch bool) error {
-	a, err := c.api()
-	if err != nil {
-		return err
-	}
-	return show(ctx, c, p, args, watch, shower[api.App]{
-		source: source[api.App]{a, client.Apps, c.list(), func(o api.App) string { return string(o.ID) }},
-		table:  output.Apps, kind: ref.App,
-	})
-}
-
-func (c *cli) getServices(ctx context.Context, p output.Printer, args []string, watch bool) error {
-	a, err := c.api()
-	if err != nil {
-		return err
-	}
-	return show(ctx, c, p, args, watch, shower[api.Service]{
-		source: source[api.Service]{a, client.Services, c.list(), func(o api.Service) string { return string(o.ID) }},
-		table:  output.Services, kind: ref.Service,
-	})
-}
-
-func (c *cli) getInstances(ctx context.Context, p output.Printer, args []string, watch bool) error {
-	a, err := c.api()
-	if err != nil {
-		return err
-	}
-	return show(ctx, c, p, args, watch, shower[api.Instance]{
-		source: source[api.Instance]{a, client.Instances, c.list(), instanceID},
-		table:  output.Instances, kind: ref.Instance,
-	})
-}
-
-func (c *cli) getClusters(ctx context.Context, p output.Printer, args []string, watch bool) error {
-	a, err := c.api()
-	if err != nil {
-		return err
-	}
-	return show(ctx, c, p, args, watch, shower[api.Cluster]{
-		source: source[api.Cluster]{a, client.Clusters, client.ListOptions{}, func(o api.Cluster) string { return string(o.ID) }},
-		table:  output.Clusters,
-	})
-}
-
 // show prints all objects, or those that a reference matches, and then changes if watch is
 // set.
-func show[T any](ctx context.Context, c *cli, p output.Printer, args []string, watch bool, s shower[T]) error {
+func (r resource[T]) show(ctx context.Context, c *cli, p output.Printer, a *client.Client, args []string, watch bool) error {
+	s := source[T]{r, a, client.ListOptions{}}
 	reference := ""
 	if len(args) > 0 {
-		reference = args[0]
-		s.list.Tenant = "" // the reference may name another tenant
+		reference = args[0] // may name another tenant than the command's
+	} else if r.ref != "" {
+		s.list.Tenant = c.tenant()
 	}
-	rows := output.NewRows(p, s.table)
+	rows := output.NewRows(p, r.table)
 	chosen := map[string]bool{}
 	fits := func(id string) bool {
-		return reference == "" || chosen[id] || s.kind != "" && len(ref.All(s.kind, reference, c.tenant(), []string{id})) > 0
+		return reference == "" || chosen[id] || r.ref != "" && len(ref.All(r.ref, reference, c.tenant(), []string{id})) > 0
 	}
 	err := s.follow(ctx, func(e seen[T]) (bool, error) {
 		switch {
 		case e.Whole:
-			found, single, err := s.choose(c, reference, e.Items)
-			if err != nil {
-				if !watch || !errors.Is(err, api.ErrNotFound) {
-					return false, err
-				}
-				found = nil // it may be created later
+			found, err := e.Items, error(nil)
+			if reference != "" {
+				found, err = r.match(c, reference, e.Items)
 			}
-			for _, o := range found {
-				chosen[s.id(o)] = true
+			if err != nil && (!watch || !errors.Is(err, api.ErrNotFound)) { // it may be created later
+				return false, err
 			}
 			if !watch {
-				return false, s.whole(c, p, rows, found, single, e.Rev)
+				return false, r.whole(c, p, reference, found, e.Rev)
 			}
-			return true, s.each(p, rows, found)
+			for _, id := range r.ids(found) {
+				chosen[id] = true
+			}
+			return true, r.each(p, rows, found)
 		case e.Object == nil && fits(e.ID):
-			return true, s.gone(p, e.ID)
+			return true, gone(p, e.ID)
 		case e.Object != nil && fits(e.ID):
-			return true, s.each(p, rows, []T{*e.Object})
+			return true, r.each(p, rows, []T{*e.Object})
 		}
 		return true, nil
 	})
@@ -142,56 +90,31 @@ func show[T any](ctx context.Context, c *cli, p output.Printer, args []string, w
 	return err
 }
 
-// choose returns the objects that the reference matches. single means that it can match
-// only one.
-func (s shower[T]) choose(c *cli, reference string, all []T) (found []T, single bool, err error) {
-	if reference == "" {
-		return all, false, nil
+// whole prints a list, or a single object if the reference can match only one.
+func (r resource[T]) whole(c *cli, p output.Printer, reference string, found []T, rev api.Revision) error {
+	_, exact := ref.Whole(r.ref, reference, c.tenant())
+	if len(found) == 1 && reference != "" && (exact || r.ref == "" || r.ref == ref.App || strings.Contains(reference, "#")) {
+		return output.One(p, r.table, found[0])
 	}
-	ids := make([]string, len(all))
-	for i, o := range all {
-		ids[i] = s.id(o)
-	}
-	var keep []string
-	if s.kind == "" {
-		if i := slices.Index(ids, reference); i >= 0 {
-			return all[i : i+1], true, nil
-		}
-		return nil, false, fmt.Errorf("no cluster %q: %w", reference, api.ErrNotFound)
-	}
-	keep = ref.All(s.kind, reference, c.tenant(), ids)
-	if len(keep) == 0 {
-		if _, err := ref.Find(s.kind, reference, c.tenant(), ids); err != nil {
-			return nil, false, err
-		}
-	}
-	for i, o := range all {
-		if slices.Contains(keep, ids[i]) {
-			found = append(found, o)
-		}
-	}
-	_, exact := ref.Whole(s.kind, reference, c.tenant())
-	single = len(found) == 1 && (exact || s.kind == ref.App || strings.Contains(reference, "#"))
-	return found, single, nil
+	return list(c, p, r.table, found, rev)
 }
 
-func (s shower[T]) whole(c *cli, p output.Printer, rows *output.Rows[T], found []T, single bool, rev api.Revision) error {
-	if single {
-		return output.One(p, s.table, found[0])
+// list prints objects. For people it says if there are none.
+func list[T any](c *cli, p output.Printer, table output.Table[T], all []T, rev api.Revision) error {
+	if len(all) == 0 && p.ForPeople() {
+		c.say("no %s", table.Kind)
 	}
-	if len(found) == 0 && p.ForPeople() {
-		c.say("no %s", s.table.Kind)
-	}
-	return output.List(p, s.table, api.Page[T]{Items: found, Revision: rev})
+	return output.List(p, table, api.Page[T]{Items: all, Revision: rev})
 }
 
-func (s shower[T]) each(p output.Printer, rows *output.Rows[T], objects []T) error {
+// each prints objects as items of a stream.
+func (r resource[T]) each(p output.Printer, rows *output.Rows[T], objects []T) error {
 	if p.ForPeople() {
 		return rows.Add(objects...)
 	}
 	for _, o := range objects {
 		if p.Format == output.Name {
-			p.Printf("%s", s.table.Name(o))
+			p.Printf("%s", r.table.Name(o))
 		} else if err := p.Line(o); err != nil {
 			return err
 		}
@@ -200,7 +123,7 @@ func (s shower[T]) each(p output.Printer, rows *output.Rows[T], objects []T) err
 }
 
 // gone prints that an object was deleted; in JSON as the API's change without an object.
-func (s shower[T]) gone(p output.Printer, id string) error {
+func gone(p output.Printer, id string) error {
 	switch {
 	case p.ForPeople():
 		p.Printf("%s   gone", p.Short(id))
@@ -218,24 +141,20 @@ func (c *cli) getNodesCmd() *cobra.Command {
 		ValidArgsFunction: c.complete("nodes"),
 		Long: `List the nodes of clusters. The root asks each cluster, and the cluster checks the
 rights of the user. If a cluster does not answer, the command reports it and fails.`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.printer()
-			if err != nil {
-				return err
-			}
+		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
 			if len(args) > 0 {
-				_, n, err := c.node(cmd.Context(), cluster, args[0])
+				n, err := c.node(ctx, a, cluster, args[0])
 				if err != nil {
 					return err
 				}
 				return output.One(p, output.Nodes, n)
 			}
-			nodes, err := c.nodes(cmd.Context(), api.ClusterID(cluster))
-			if len(nodes) == 0 && err == nil && p.ForPeople() {
-				c.say("no nodes")
+			nodes, err := c.nodes(ctx, a, api.ClusterID(cluster))
+			if err != nil {
+				return errors.Join(output.List(p, output.Nodes, api.Page[api.Node]{Items: nodes}), err)
 			}
-			return errors.Join(output.List(p, output.Nodes, api.Page[api.Node]{Items: nodes}), err)
-		},
+			return list(c, p, output.Nodes, nodes, 0)
+		}),
 	}
 	cmd.Flags().StringVar(&cluster, "cluster", "", "list only the nodes of this cluster")
 	c.completeCluster(cmd)
@@ -245,11 +164,7 @@ rights of the user. If a cluster does not answer, the command reports it and fai
 
 // nodes returns the nodes of a cluster, or of all clusters if cluster is empty. If some
 // clusters fail, it returns the nodes of the others and the errors.
-func (c *cli) nodes(ctx context.Context, cluster api.ClusterID) ([]api.Node, error) {
-	a, err := c.api()
-	if err != nil {
-		return nil, err
-	}
+func (c *cli) nodes(ctx context.Context, a *client.Client, cluster api.ClusterID) ([]api.Node, error) {
 	of := func(cluster api.ClusterID) ([]api.Node, error) {
 		nodes, err := a.NodesOf(cluster).List(ctx)
 		for i := range nodes {
@@ -264,26 +179,16 @@ func (c *cli) nodes(ctx context.Context, cluster api.ClusterID) ([]api.Node, err
 	if err != nil {
 		return nil, err
 	}
-	type answer struct {
-		nodes []api.Node
-		err   error
-	}
-	answers := make([]chan answer, len(clusters))
+	nodes, errs := make([][]api.Node, len(clusters)), make([]error, len(clusters))
+	var wg sync.WaitGroup
 	for i, cl := range clusters {
-		answers[i] = make(chan answer, 1)
-		go func() {
-			nodes, err := of(cl.ID)
-			answers[i] <- answer{nodes, err}
-		}()
+		wg.Go(func() {
+			var err error
+			if nodes[i], err = of(cl.ID); err != nil {
+				errs[i] = fmt.Errorf("list nodes of cluster %s: %w", cl.ID, err)
+			}
+		})
 	}
-	var all []api.Node
-	var errs []error
-	for i, ch := range answers {
-		got := <-ch
-		if got.err != nil {
-			errs = append(errs, fmt.Errorf("list nodes of cluster %s: %w", clusters[i].ID, got.err))
-		}
-		all = append(all, got.nodes...)
-	}
-	return all, errors.Join(errs...)
+	wg.Wait()
+	return slices.Concat(nodes...), errors.Join(errs...)
 }

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/cli/output"
 )
 
 // grantCmd returns a command whose subcommand "cluster" changes a cluster's grant. prepare
@@ -23,13 +26,9 @@ func (c *cli) grantCmd(verb, short, long string, prepare func(*cobra.Command) fu
 	}
 	group.AddCommand(cmd)
 	change := prepare(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		a, err := c.api()
-		if err != nil {
-			return err
-		}
+	cmd.RunE = c.run(func(ctx context.Context, _ output.Printer, a *client.Client, args []string) error {
 		id := api.ClusterID(args[0])
-		cl, err := a.Cluster(cmd.Context(), id)
+		cl, err := a.Cluster(ctx, id)
 		if err != nil {
 			return err
 		}
@@ -37,7 +36,7 @@ func (c *cli) grantCmd(verb, short, long string, prepare func(*cobra.Command) fu
 		if err := change(&g); err != nil {
 			return err
 		}
-		if cl, err = a.SetGrant(cmd.Context(), id, g, cl.Revision); err != nil {
+		if cl, err = a.SetGrant(ctx, id, g, cl.Revision); err != nil {
 			return err
 		}
 		text := fmt.Sprintf("cluster %s is %s", id, audience(cl))
@@ -46,7 +45,7 @@ func (c *cli) grantCmd(verb, short, long string, prepare func(*cobra.Command) fu
 		}
 		c.say("%s", text)
 		return nil
-	}
+	})
 	return group
 }
 
@@ -129,8 +128,8 @@ Instances that are on the node stay there.`,
 	}
 	change := capFlags(node)
 	c.clusterFlag(node, &cluster)
-	node.RunE = func(cmd *cobra.Command, args []string) error {
-		a, n, err := c.node(cmd.Context(), cluster, args[0])
+	node.RunE = c.run(func(ctx context.Context, _ output.Printer, a *client.Client, args []string) error {
+		n, err := c.node(ctx, a, cluster, args[0])
 		if err != nil {
 			return err
 		}
@@ -138,7 +137,7 @@ Instances that are on the node stay there.`,
 		if err := change(&k); err != nil {
 			return err
 		}
-		if _, err := a.NodesOf(n.Cluster).SetCaps(cmd.Context(), n.ID, k); err != nil {
+		if _, err := a.NodesOf(n.Cluster).SetCaps(ctx, n.ID, k); err != nil {
 			return fmt.Errorf("cap node %s of cluster %s: %w", n.ID, n.Cluster, err)
 		}
 		text := caps(k)
@@ -147,7 +146,7 @@ Instances that are on the node stay there.`,
 		}
 		c.say("node %s of cluster %s is limited to %s", n.ID, n.Cluster, text)
 		return nil
-	}
+	})
 	group.AddCommand(node)
 	return group
 }

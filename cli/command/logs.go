@@ -12,6 +12,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/cli/output"
 )
 
 // maxLine is the length in bytes at which a line is split.
@@ -25,21 +26,17 @@ func (c *cli) logsCmd() *cobra.Command {
 		Long: `Show the output of instances, which their nodes keep. With several instances, each
 line begins with the name of its instance.`,
 		ValidArgsFunction: c.complete("instances", "services"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			found, err := c.findInstances(cmd.Context(), args[0])
+		RunE: c.run(func(ctx context.Context, _ output.Printer, a *client.Client, args []string) error {
+			found, err := c.findInstances(ctx, a, args[0])
 			if err != nil {
 				return err
 			}
-			a, err := c.api()
-			if err != nil {
-				return err
-			}
-			err = c.logs(cmd.Context(), a, found, follow, tail)
-			if cmd.Context().Err() != nil && follow {
+			err = c.logs(ctx, a, found, follow, tail)
+			if ctx.Err() != nil && follow {
 				return nil // ended by Ctrl-C
 			}
 			return err
-		},
+		}),
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&follow, "follow", "f", false, "keep printing new output")

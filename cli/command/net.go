@@ -22,15 +22,15 @@ func (c *cli) netCmd() *cobra.Command {
 and the packets of an instance. The nodes answer, through their cluster.`,
 	}
 	group.AddCommand(
-		nodeNetCmd(c, c.unnamedFlags, "status", "Show the state of a node's netmanager", showNet),
-		nodeNetCmd(c, c.outputFlags, "routes", "List the services that a node has routes to", func(ctx context.Context, p output.Printer, n client.Nodes, id api.NodeID) error {
+		c.nodeNetCmd(c.unnamedFlags, "status", "Show the state of a node's netmanager", showNet),
+		c.nodeNetCmd(c.outputFlags, "routes", "List the services that a node has routes to", func(ctx context.Context, p output.Printer, n client.Nodes, id api.NodeID) error {
 			all, err := n.Routes(ctx, id)
 			if err != nil {
 				return err
 			}
 			return output.List(p, output.Routes, api.Page[api.RouteStatus]{Items: all})
 		}),
-		nodeNetCmd(c, c.unnamedFlags, "peers", "List the nodes that a node exchanges packets with, and the path to each", func(ctx context.Context, p output.Printer, n client.Nodes, id api.NodeID) error {
+		c.nodeNetCmd(c.unnamedFlags, "peers", "List the nodes that a node exchanges packets with, and the path to each", func(ctx context.Context, p output.Printer, n client.Nodes, id api.NodeID) error {
 			all, err := n.Peers(ctx, id)
 			if err != nil {
 				return err
@@ -42,25 +42,17 @@ and the packets of an instance. The nodes answer, through their cluster.`,
 	return group
 }
 
-func nodeNetCmd(c *cli, flags func(*cobra.Command), verb, short string, show func(context.Context, output.Printer, client.Nodes, api.NodeID) error) *cobra.Command {
+func (c *cli) nodeNetCmd(flags func(*cobra.Command), verb, short string, show func(context.Context, output.Printer, client.Nodes, api.NodeID) error) *cobra.Command {
 	var cluster string
 	cmd := &cobra.Command{
 		Use: verb + " [CLUSTER/]NODE", Short: short, Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.printer()
+		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
+			of, id, err := c.findNode(ctx, a, cluster, args[0])
 			if err != nil {
 				return err
 			}
-			a, err := c.api()
-			if err != nil {
-				return err
-			}
-			of, id, err := c.findNode(cmd.Context(), cluster, args[0])
-			if err != nil {
-				return err
-			}
-			return show(cmd.Context(), p, a.NodesOf(of), id)
-		},
+			return show(ctx, p, a.NodesOf(of), id)
+		}),
 	}
 	flags(cmd)
 	c.clusterFlag(cmd, &cluster)
@@ -100,20 +92,12 @@ func (c *cli) traceCmd() *cobra.Command {
 treated: the name's address, the route, whether the flow is allowed, the instance and
 the path that it would get. No packet is sent.`,
 		ValidArgsFunction: c.complete("instances"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.printer()
+		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
+			i, err := instanceKind.find(ctx, c, args[0])
 			if err != nil {
 				return err
 			}
-			i, err := c.findInstance(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			a, err := c.api()
-			if err != nil {
-				return err
-			}
-			t, err := a.Trace(cmd.Context(), i.ID, args[1])
+			t, err := a.Trace(ctx, i.ID, args[1])
 			if err != nil {
 				return err
 			}
@@ -124,7 +108,7 @@ the path that it would get. No packet is sent.`,
 				return fmt.Errorf("a new flow from %s would not reach %s: %w", c.progress().Short(string(i.ID)), args[1], api.ErrUnavailable)
 			}
 			return nil
-		},
+		}),
 	}
 	c.unnamedFlags(cmd)
 	return cmd
@@ -142,16 +126,12 @@ func (c *cli) captureCmd() *cobra.Command {
 
 It needs the right to read the instance's logs.`,
 		ValidArgsFunction: c.complete("instances"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			i, err := c.findInstance(cmd.Context(), args[0])
+		RunE: c.run(func(ctx context.Context, _ output.Printer, a *client.Client, args []string) error {
+			i, err := instanceKind.find(ctx, c, args[0])
 			if err != nil {
 				return err
 			}
-			a, err := c.api()
-			if err != nil {
-				return err
-			}
-			body, err := a.Capture(cmd.Context(), i.ID, duration, mib<<20)
+			body, err := a.Capture(ctx, i.ID, duration, mib<<20)
 			if err != nil {
 				return err
 			}
@@ -167,11 +147,11 @@ It needs the right to read the instance's logs.`,
 			}
 			n, err := io.Copy(out, body)
 			c.say("%s captured", output.Bytes(uint64(n)))
-			if err != nil && !errors.Is(err, context.Canceled) && cmd.Context().Err() == nil {
+			if err != nil && !errors.Is(err, context.Canceled) && ctx.Err() == nil {
 				return fmt.Errorf("capture packets of %s: %w", i.ID, interrupted(err))
 			}
 			return nil
-		},
+		}),
 	}
 	f := cmd.Flags()
 	f.StringVarP(&file, "write", "w", "", "file to write to; empty: stdout")

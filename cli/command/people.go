@@ -1,12 +1,14 @@
 package command
 
 import (
+	"context"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/cli/output"
 )
 
 func (c *cli) tenantCmd() *cobra.Command {
@@ -14,20 +16,16 @@ func (c *cli) tenantCmd() *cobra.Command {
 	var title string
 	create := &cobra.Command{
 		Use: "create PATH", Short: "Create a tenant: acme, acme/lab", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: c.run(func(ctx context.Context, _ output.Printer, a *client.Client, args []string) error {
 			if !api.ValidTenant(api.Tenant(args[0])) {
 				return usage("tenant %q: want a path of lower-case letters, digits and inner hyphens, such as acme or acme/lab", args[0])
 			}
-			a, err := c.api()
-			if err != nil {
-				return err
-			}
-			if err := a.CreateTenant(cmd.Context(), api.Tenant(args[0]), title); err != nil {
+			if err := a.CreateTenant(ctx, api.Tenant(args[0]), title); err != nil {
 				return err
 			}
 			c.say("tenant %s created", args[0])
 			return nil
-		},
+		}),
 	}
 	create.Flags().StringVar(&title, "title", "", "display name")
 	group.AddCommand(create)
@@ -39,34 +37,26 @@ func (c *cli) userCmd() *cobra.Command {
 	var roles []string
 	create := &cobra.Command{
 		Use: "create TENANT/NAME", Short: "Create a user, and print the command for the first sign-in", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			a, err := c.api()
-			if err != nil {
-				return err
-			}
-			i, err := a.CreateUser(cmd.Context(), args[0], roles...)
+		RunE: c.run(func(ctx context.Context, _ output.Printer, a *client.Client, args []string) error {
+			i, err := a.CreateUser(ctx, args[0], roles...)
 			if err != nil {
 				return err
 			}
 			return c.invitation(a, i)
-		},
+		}),
 	}
 	create.Flags().StringSliceVar(&roles, "role", []string{"Application_Provider"}, "role: Admin, Organization_Admin, Application_Provider or Infrastructure_Provider; may be repeated")
 	group.AddCommand(create, &cobra.Command{
 		Use: "invite TENANT/NAME", Short: "Print a new first sign-in command, for a lost code or password", Args: cobra.ExactArgs(1),
 		Long: `Print a new command for the first sign-in, for a user who lost the code or the
 password. Earlier codes become invalid. It needs the rights to create the user.`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			a, err := c.api()
-			if err != nil {
-				return err
-			}
-			i, err := a.Invite(cmd.Context(), args[0])
+		RunE: c.run(func(ctx context.Context, _ output.Printer, a *client.Client, args []string) error {
+			i, err := a.Invite(ctx, args[0])
 			if err != nil {
 				return err
 			}
 			return c.invitation(a, i)
-		},
+		}),
 	})
 	return group
 }

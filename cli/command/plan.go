@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -25,8 +26,8 @@ differently; apply --if-match applies only to the revision that was planned for.
 The command exits with 0 if nothing would change, with 1 if something would, and
 with 2 or more on errors.`,
 		Example: "  treeline plan -f shop.yaml\n  treeline plan -f shop.yaml -o json | jq .apps[].instances",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			changes, err := c.plan(cmd, file)
+		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, _ []string) error {
+			changes, err := c.plan(ctx, p, a, file)
 			switch {
 			case err != nil:
 				return fmt.Errorf("%w%w", hidden{errPlan}, err)
@@ -34,7 +35,7 @@ with 2 or more on errors.`,
 				return errReported
 			}
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "file, URL, or - for stdin")
 	_ = cmd.MarkFlagRequired("file")
@@ -42,20 +43,12 @@ with 2 or more on errors.`,
 	return cmd
 }
 
-func (c *cli) plan(cmd *cobra.Command, file string) (changes bool, err error) {
-	p, err := c.printer()
+func (c *cli) plan(ctx context.Context, p output.Printer, a *client.Client, file string) (changes bool, err error) {
+	doc, err := c.document(ctx, file)
 	if err != nil {
 		return false, err
 	}
-	doc, err := c.document(cmd.Context(), file)
-	if err != nil {
-		return false, err
-	}
-	a, err := c.api()
-	if err != nil {
-		return false, err
-	}
-	plan, err := a.Plan(cmd.Context(), doc, client.ApplyOptions{Tenant: c.tenant(), ContentType: contentType(file, doc)})
+	plan, err := a.Plan(ctx, doc, client.ApplyOptions{Tenant: c.tenant(), ContentType: contentType(file, doc)})
 	if err != nil {
 		return false, fmt.Errorf("plan %s: %w%s", file, err, tabs(file, doc, err))
 	}

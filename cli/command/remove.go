@@ -14,33 +14,32 @@ import (
 // purgeByHand tells how to delete a node's data on its machine.
 const purgeByHand = "on the machine: systemctl stop treeline-node; node-engine purge --yes --config /etc/treeline/node.yaml; deploy/install remove node"
 
-// removal is a way to remove a node. question is the format of the confirmation, with the
-// node, its cluster, its status and its number of instances.
-type removal struct {
-	question string
-	do       func(*cli, context.Context, *client.Client, api.Node) error
-}
-
-var (
-	removeOnly = removal{"This removes node %s of cluster %s (%s): its certificate becomes invalid, and its %d instances are placed on other nodes.", (*cli).remove}
-	purgeFirst = removal{"This purges and removes node %s of cluster %s (%s): it stops its %d instances, which are placed on other nodes if there is capacity, and deletes its containers, images, logs, keys and data.", (*cli).purge}
+// The formats of the confirmations, with the node, its cluster, its status and its number of
+// instances.
+const (
+	removeQuestion = "This removes node %s of cluster %s (%s): its certificate becomes invalid, and its %d instances are placed on other nodes."
+	purgeQuestion  = "This purges and removes node %s of cluster %s (%s): it stops its %d instances, which are placed on other nodes if there is capacity, and deletes its containers, images, logs, keys and data."
 )
 
-// removeNode removes a node after confirmation.
-func (c *cli) removeNode(ctx context.Context, cluster, reference string, yes bool, r removal) error {
-	a, n, err := c.node(ctx, cluster, reference)
+// deleteNode removes a node after confirmation, with purge also what it has on its machine.
+func (c *cli) deleteNode(ctx context.Context, a *client.Client, cluster, reference string, yes, purge bool) error {
+	n, err := c.node(ctx, a, cluster, reference)
 	if err != nil {
 		return err
 	}
-	if err := c.confirm(yes, fmt.Sprintf(r.question, n.ID, n.Cluster, n.Status, n.Instances)); err != nil {
+	question, do := removeQuestion, c.remove
+	if purge {
+		question, do = purgeQuestion, c.purge
+	}
+	if err := c.confirm(yes, fmt.Sprintf(question, n.ID, n.Cluster, n.Status, n.Instances)); err != nil {
 		return err
 	}
-	return r.do(c, ctx, a, n)
+	return do(ctx, a.NodesOf(n.Cluster), n)
 }
 
 // remove removes a node and leaves its machine as it is.
-func (c *cli) remove(ctx context.Context, a *client.Client, n api.Node) error {
-	if err := a.NodesOf(n.Cluster).Remove(ctx, n.ID); err != nil {
+func (c *cli) remove(ctx context.Context, nodes client.Nodes, n api.Node) error {
+	if err := nodes.Remove(ctx, n.ID); err != nil {
 		return fmt.Errorf("remove node %s of cluster %s: %w", n.ID, n.Cluster, err)
 	}
 	c.say("node %s of cluster %s removed", n.ID, n.Cluster)
@@ -52,17 +51,17 @@ func (c *cli) remove(ctx context.Context, a *client.Client, n api.Node) error {
 }
 
 // purge orders a node to delete its data, and waits until the node is removed.
-func (c *cli) purge(ctx context.Context, a *client.Client, n api.Node) error {
+func (c *cli) purge(ctx context.Context, nodes client.Nodes, n api.Node) error {
 	of, id := n.Cluster, n.ID
-	if err := a.NodesOf(of).Purge(ctx, id); err != nil {
+	if err := nodes.Purge(ctx, id); err != nil {
 		return fmt.Errorf("purge node %s of cluster %s: %w", id, of, err)
 	}
-	if n, err := a.NodesOf(of).Get(ctx, id); err == nil && n.Status == api.NodeSilent {
+	if n, err := nodes.Get(ctx, id); err == nil && n.Status == api.NodeSilent {
 		c.mayRun(n)
 		return fmt.Errorf("node %s of cluster %s is unreachable, nothing was deleted there; the cluster keeps the order until the node is back. To remove the node without its answer: treeline delete node %s/%s. To delete its data: %s: %w",
 			id, of, of, id, purgeByHand, api.ErrUnavailable)
 	}
-	return c.purged(ctx, a, of, id)
+	return c.purged(ctx, nodes, of, id)
 }
 
 // mayRun prints what a silent node may still run.
@@ -78,11 +77,11 @@ func (c *cli) mayRun(n api.Node) {
 }
 
 // purged waits until a node that is being purged is removed.
-func (c *cli) purged(ctx context.Context, a *client.Client, cl api.ClusterID, id api.NodeID) error {
+func (c *cli) purged(ctx context.Context, nodes client.Nodes, cl api.ClusterID, id api.NodeID) error {
 	var last api.Node
 	reported := ""
 	for {
-		n, err := a.NodesOf(cl).Get(ctx, id)
+		n, err := nodes.Get(ctx, id)
 		switch {
 		case errors.Is(err, api.ErrNotFound):
 			c.say("node %s of cluster %s purged and removed", id, cl)

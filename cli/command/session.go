@@ -2,12 +2,14 @@ package command
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,6 +17,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/cli/contexts"
+	"github.com/treeline-edge/treeline/cli/output"
 )
 
 func (c *cli) loginCmd() *cobra.Command {
@@ -102,34 +105,36 @@ func (c *cli) loginContext(ctx context.Context, all contexts.All, args []string,
 	if name == "" {
 		name = c.wish.Context
 	}
-	for _, n := range all.Names() {
-		if name == "" && all.Contexts[n].URL == at.URL {
-			name = n
-		}
+	if i := slices.IndexFunc(all.Names(), func(n string) bool { return all.Contexts[n].URL == at.URL }); name == "" && i >= 0 {
+		name = all.Names()[i]
 	}
-	if name == "" {
-		if u, err := url.Parse(at.URL); err == nil {
-			name = u.Host
-		}
+	if u, err := url.Parse(at.URL); name == "" && err == nil {
+		name = u.Host
 	}
 	if old, ok := all.Contexts[name]; ok && old.URL == at.URL {
 		at = old
 	}
+	ca, err := c.pinned(ctx, at.URL, pin)
+	if ca != "" {
+		at.CA = ca
+	}
+	return at, name, err
+}
+
+// pinned returns the CA certificate that --ca or --pin names; empty: neither is given.
+func (c *cli) pinned(ctx context.Context, url, pin string) (string, error) {
 	switch {
 	case c.wish.CA != "":
 		pem, err := os.ReadFile(c.wish.CA)
 		if err != nil {
-			return at, name, usage("--ca: %v", err)
+			return "", usage("--ca: %v", err)
 		}
-		at.CA = string(pem)
+		return string(pem), nil
 	case pin != "":
-		pem, err := client.FetchCA(ctx, at.URL, pin)
-		if err != nil {
-			return at, name, err
-		}
-		at.CA = string(pem)
+		pem, err := client.FetchCA(ctx, url, pin)
+		return string(pem), err
 	}
-	return at, name, nil
+	return "", nil
 }
 
 func (c *cli) signIn(ctx context.Context, at contexts.Context, user, code string, stdin bool) (api.Session, error) {
@@ -218,7 +223,7 @@ func (c *cli) password(user string, fresh, stdin bool) (string, error) {
 func (c *cli) logoutCmd() *cobra.Command {
 	return &cobra.Command{
 		Use: "logout", Short: "Sign out of the context", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: c.run(func(ctx context.Context, _ output.Printer, a *client.Client, _ []string) error {
 			w, err := c.where()
 			if err != nil {
 				return err
@@ -226,17 +231,13 @@ func (c *cli) logoutCmd() *cobra.Command {
 			if w.Name == "" || !w.SignedIn() {
 				return fmt.Errorf("context is not signed in: %w", api.ErrUnauthenticated)
 			}
-			a, err := c.api()
-			if err != nil {
-				return err
-			}
 			var ended error
 			err = c.file().Update(func(all *contexts.All) error {
 				at, err := all.Get(w.Name)
 				if err != nil {
 					return err
 				}
-				ended = a.Logout(cmd.Context(), at.Refresh)
+				ended = a.Logout(ctx, at.Refresh)
 				at.SetSession(api.Session{})
 				all.Contexts[w.Name] = at
 				return nil
@@ -249,40 +250,28 @@ func (c *cli) logoutCmd() *cobra.Command {
 			}
 			c.say("signed out of context %s", w.Name)
 			return nil
-		},
+		}),
 	}
 }
 
 func (c *cli) whoamiCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "whoami", Short: "Show the signed-in user and the root's address", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := c.printer()
+		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, _ []string) error {
+			me, err := a.WhoAmI(ctx)
 			if err != nil {
 				return err
 			}
-			a, err := c.api()
-			if err != nil {
-				return err
-			}
-			me, err := a.WhoAmI(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if !p.ForPeople() {
-				if p.Format == "name" {
-					p.Printf("%s", me.User)
-					return nil
-				}
+			switch {
+			case p.Format == output.Name:
+				p.Printf("%s", me.User)
+			case p.ForPeople():
+				p.Printf("%s, %s in %s, at %s", me.User, strings.Join(me.Roles, " and "), cmp.Or(me.Tenant, "the system"), a.URL())
+			default:
 				return p.Object(me)
 			}
-			tenant := string(me.Tenant)
-			if tenant == "" {
-				tenant = "the system"
-			}
-			p.Printf("%s, %s in %s, at %s", me.User, strings.Join(me.Roles, " and "), tenant, a.URL())
 			return nil
-		},
+		}),
 	}
 	c.outputFlags(cmd)
 	return cmd

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/cli/output"
 )
 
@@ -44,43 +46,33 @@ func (c *cli) tokenCmd() *cobra.Command {
 	var ttl time.Duration
 	var uses int
 	var open bool
-	create := &cobra.Command{
+	var create *cobra.Command
+	create = &cobra.Command{
 		Use: "create --cluster NAME | --node --cluster NAME", Short: "Create a join token, and print the command that joins a machine", Args: cobra.NoArgs,
 		Long: `Create a join token, and print the command to run on the machine that joins: as the
 cluster of that name, or with --node as a node of that cluster. The token is shown
 once; treat it as a password.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := c.printer()
-			if err != nil {
-				return err
-			}
+		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, _ []string) error {
 			r := api.TokenRequest{Kind: "cluster", Cluster: api.ClusterID(cluster), TTL: int(ttl / time.Second), Uses: uses}
-			switch {
-			case node:
+			if node {
 				r.Kind = "node"
-			default:
+			} else {
 				r.Tenant = c.tenant()
 			}
-			if cmd.Flags().Changed("open") {
-				if node {
-					return usage("--open applies to clusters, not to nodes: omit --node or --open")
-				}
+			if create.Flags().Changed("open") {
 				r.Open = &open
 			}
-			if cluster == "" || !api.ValidMachineName(cluster) {
+			switch {
+			case node && r.Open != nil:
+				return usage("--open applies to clusters, not to nodes: omit --node or --open")
+			case !api.ValidMachineName(cluster):
 				return usage("--cluster %q: want a cluster name of lower-case letters, digits and hyphens", cluster)
-			}
-			if ttl < time.Second {
+			case ttl < time.Second:
 				return usage("--ttl %s: want 1s or more", ttl)
-			}
-			if uses < 1 {
+			case uses < 1:
 				return usage("--uses %d: want 1 or more", uses)
 			}
-			a, err := c.api()
-			if err != nil {
-				return err
-			}
-			t, err := a.CreateJoinToken(cmd.Context(), r)
+			t, err := a.CreateJoinToken(ctx, r)
 			if err != nil {
 				return err
 			}
@@ -94,7 +86,7 @@ once; treat it as a password.`,
 			c.say("run this on the machine that joins (valid for %s, until %s):", output.Plural(t.Uses, "use"), t.Expires.Local().Format(time.DateTime))
 			p.Printf("%s", JoinLine(t))
 			return nil
-		},
+		}),
 	}
 	f := create.Flags()
 	f.BoolVar(&node, "node", false, "let a node join the cluster, instead of the cluster itself")
@@ -107,49 +99,34 @@ once; treat it as a password.`,
 	c.outputFlags(create)
 
 	var listed string
-	list := &cobra.Command{
+	lister := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the join tokens for clusters, or with --cluster those for its nodes", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := c.printer()
+		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, _ []string) error {
+			all, err := a.JoinTokens(ctx, api.ClusterID(listed))
 			if err != nil {
 				return err
 			}
-			a, err := c.api()
-			if err != nil {
-				return err
-			}
-			all, err := a.JoinTokens(cmd.Context(), api.ClusterID(listed))
-			if err != nil {
-				return err
-			}
-			if len(all) == 0 && p.ForPeople() {
-				c.say("no join tokens")
-			}
-			return output.List(p, tokenTable, api.Page[api.JoinToken]{Items: all})
-		},
+			return list(c, p, tokenTable, all, 0)
+		}),
 	}
-	c.outputFlags(list)
-	c.tokensOfFlag(list, &listed)
+	c.outputFlags(lister)
+	c.tokensOfFlag(lister, &listed)
 
 	var revoked string
 	revoke := &cobra.Command{
 		Use: "revoke ID…", Short: "Revoke join tokens; machines that have joined stay joined", Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			a, err := c.api()
-			if err != nil {
-				return err
-			}
+		RunE: c.run(func(ctx context.Context, _ output.Printer, a *client.Client, args []string) error {
 			return each(args, func(id string) error {
-				if err := a.RevokeJoinToken(cmd.Context(), api.ClusterID(revoked), id); err != nil {
+				if err := a.RevokeJoinToken(ctx, api.ClusterID(revoked), id); err != nil {
 					return err
 				}
 				c.say("join token %s revoked", id)
 				return nil
 			})
-		},
+		}),
 	}
 	c.tokensOfFlag(revoke, &revoked)
-	group.AddCommand(create, list, revoke)
+	group.AddCommand(create, lister, revoke)
 	return group
 }
 

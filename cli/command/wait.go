@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,6 +14,8 @@ import (
 	"github.com/treeline-edge/treeline/cli/follow"
 	"github.com/treeline-edge/treeline/cli/output"
 )
+
+var waitStates = []string{"running", "completed", "deleted"}
 
 func (c *cli) waitCmd() *cobra.Command {
 	var what string
@@ -27,11 +30,14 @@ failed for good or the service never completes, and with 6 if the resource is
 deleted. After --timeout it exits with 3 if an instance could not be placed,
 otherwise with 4.`,
 		ValidArgsFunction: c.complete("apps", "services", "instances"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if what != "running" && what != "completed" && what != "deleted" {
-				return usage("--for=%s: want running, completed or deleted", what)
+		PreRunE: func(*cobra.Command, []string) error {
+			if !slices.Contains(waitStates, what) {
+				return fmt.Errorf("--for=%s: want running, completed or deleted", what)
 			}
-			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout, errTimeout)
+			return nil
+		},
+		RunE: c.run(func(ctx context.Context, _ output.Printer, a *client.Client, args []string) error {
+			ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 			defer cancel()
 			id, err := c.findAny(ctx, args[0])
 			if errors.Is(err, api.ErrNotFound) && what == "deleted" {
@@ -40,19 +46,13 @@ otherwise with 4.`,
 			if err != nil {
 				return err
 			}
-			a, err := c.api()
-			if err != nil {
-				return err
-			}
 			return c.wait(ctx, a, id, what)
-		},
+		}),
 	}
 	f := cmd.Flags()
 	f.StringVar(&what, "for", "running", "state to wait for: running, completed or deleted")
 	f.DurationVar(&timeout, "timeout", 5*time.Minute, "give up after this time")
-	_ = cmd.RegisterFlagCompletionFunc("for", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return []string{"running", "completed", "deleted"}, cobra.ShellCompDirectiveNoFileComp
-	})
+	_ = cmd.RegisterFlagCompletionFunc("for", cobra.FixedCompletions(waitStates, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -106,14 +106,11 @@ func (c *cli) unreachable(p *follow.Progress, name, what string) error {
 }
 
 func (c *cli) waitDeleted(ctx context.Context, a *client.Client, id string) error {
-	if _, err := api.ParseInstanceID(id); err == nil {
-		return instancesOf(a, id).until(ctx, func(all map[string]api.Instance) bool { return len(all) == 0 })
+	if _, err := api.ParseInstanceID(id); err != nil {
+		// An application is deleted after its instances, a service possibly before them.
+		if err := appKind.under(a, id).untilGone(ctx); err != nil {
+			return err
+		}
 	}
-	// An application is deleted after its instances, a service possibly before them.
-	err := source[api.App]{a, client.Apps, client.ListOptions{Under: id}, func(o api.App) string { return string(o.ID) }}.
-		until(ctx, func(all map[string]api.App) bool { return len(all) == 0 })
-	if err != nil {
-		return err
-	}
-	return instancesOf(a, id).until(ctx, func(all map[string]api.Instance) bool { return len(all) == 0 })
+	return instanceKind.under(a, id).untilGone(ctx)
 }

@@ -10,12 +10,11 @@ import (
 	"github.com/treeline-edge/treeline/cli/follow"
 )
 
-// source is a kind of object that can be listed and watched.
+// source is the objects of a kind that a list selects.
 type source[T any] struct {
+	resource[T]
 	client *client.Client
-	kind   client.Kind
 	list   client.ListOptions // Tenant and Under
-	id     func(T) string
 }
 
 // seen is what a source reports: first all objects, then single changes.
@@ -31,7 +30,7 @@ type seen[T any] struct {
 // is done. If the root no longer keeps the changes it lists the objects again.
 func (s source[T]) follow(ctx context.Context, fn func(seen[T]) (more bool, err error)) error {
 	for {
-		page, rev, err := client.List[T](ctx, s.client, string(s.kind), query(s.list))
+		page, rev, err := client.List[T](ctx, s.client, string(s.kind), s.list)
 		if err != nil {
 			return err
 		}
@@ -62,38 +61,23 @@ func (s source[T]) watch(ctx context.Context, since api.Revision, fn func(seen[T
 	return fmt.Errorf("watch %s: stream ended: %w", s.kind, api.ErrUnavailable)
 }
 
-func query(o client.ListOptions) map[string][]string {
-	q := map[string][]string{}
-	if o.Tenant != "" {
-		q["tenant"] = []string{string(o.Tenant)}
-	}
-	if o.Under != "" {
-		q["under"] = []string{o.Under}
-	}
-	return q
-}
-
-// until follows a source until cond holds for its objects.
-func (s source[T]) until(ctx context.Context, cond func(map[string]T) bool) error {
-	all := map[string]T{}
+// untilGone waits until a source has no objects.
+func (s source[T]) untilGone(ctx context.Context) error {
+	all := map[string]bool{}
 	return s.follow(ctx, func(c seen[T]) (bool, error) {
 		switch {
 		case c.Whole:
 			clear(all)
-			for _, o := range c.Items {
-				all[s.id(o)] = o
+			for _, id := range s.ids(c.Items) {
+				all[id] = true
 			}
 		case c.Object == nil:
 			delete(all, c.ID)
 		default:
-			all[c.ID] = *c.Object
+			all[c.ID] = true
 		}
-		return !cond(all), nil
+		return len(all) > 0, nil
 	})
-}
-
-func instancesOf(a *client.Client, under string) source[api.Instance] {
-	return source[api.Instance]{a, client.Instances, client.ListOptions{Under: under}, instanceID}
 }
 
 // post passes a change to the follower, and returns false if that has ended.
@@ -105,7 +89,14 @@ type post func(change func()) bool
 func track(ctx context.Context, a *client.Client, under string, p *follow.Progress, done func() (bool, error), others ...func(context.Context, post) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	changes := make(chan func())
-	hand := func(change func()) bool { return pass(ctx, changes, change) }
+	hand := func(change func()) bool {
+		select {
+		case changes <- change:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
 	var services, instances bool // listed
 	followers := append([]func(context.Context, post) error{
 		func(ctx context.Context, hand post) error {
@@ -113,8 +104,7 @@ func track(ctx context.Context, a *client.Client, under string, p *follow.Progre
 			if id, err := api.ParseInstanceID(under); err == nil {
 				of = string(id.Service())
 			}
-			s := source[api.Service]{a, client.Services, client.ListOptions{Under: of}, func(o api.Service) string { return string(o.ID) }}
-			return s.follow(ctx, func(e seen[api.Service]) (bool, error) {
+			return serviceKind.under(a, of).follow(ctx, func(e seen[api.Service]) (bool, error) {
 				return hand(func() {
 					switch {
 					case e.Whole:
@@ -129,7 +119,7 @@ func track(ctx context.Context, a *client.Client, under string, p *follow.Progre
 			})
 		},
 		func(ctx context.Context, hand post) error {
-			return instancesOf(a, under).follow(ctx, func(e seen[api.Instance]) (bool, error) {
+			return instanceKind.under(a, under).follow(ctx, func(e seen[api.Instance]) (bool, error) {
 				return hand(func() {
 					switch {
 					case e.Whole:

@@ -1,8 +1,11 @@
 package command
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
 
+	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/cli/output"
 )
 
@@ -10,20 +13,12 @@ func (c *cli) whyCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "why INSTANCE", Short: "Explain why an instance is where it is, or why it is not placed", Args: cobra.ExactArgs(1),
 		ValidArgsFunction: c.complete("instances"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.printer()
+		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
+			i, err := instanceKind.find(ctx, c, args[0])
 			if err != nil {
 				return err
 			}
-			i, err := c.findInstance(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			a, err := c.api()
-			if err != nil {
-				return err
-			}
-			w, err := a.Why(cmd.Context(), i.ID)
+			w, err := a.Why(ctx, i.ID)
 			if err != nil {
 				return err
 			}
@@ -35,7 +30,7 @@ func (c *cli) whyCmd() *cobra.Command {
 				return p.Object(w)
 			}
 			return output.Why(p, w)
-		},
+		}),
 	}
 	c.outputFlags(cmd)
 	return cmd

@@ -151,15 +151,10 @@ func (p *Progress) Unplaced() []api.Instance {
 }
 
 func (p *Progress) pick(keep func(api.Instance) bool) (out []api.Instance) {
-	ids := make([]string, 0, len(p.have))
-	for id := range maps.Keys(p.have) {
-		ids = append(ids, string(id))
-	}
-	ref.Sort(ids)
-	for _, id := range ids {
-		if i := p.have[api.InstanceID(id)]; keep(i) {
+	for _, id := range slices.SortedFunc(maps.Keys(p.have), ref.Compare) {
+		if i := p.have[id]; keep(i) {
 			out = append(out, i)
 		}
 	}
-	return slices.Clip(out)
+	return out
 }

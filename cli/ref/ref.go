@@ -13,7 +13,6 @@ import (
 	"cmp"
 	"fmt"
 	"path"
-	"slices"
 	"strings"
 
 	"github.com/treeline-edge/treeline/api"
@@ -236,7 +235,7 @@ func nearest(reference string, ids []string) string {
 	best, at := "", near+1
 	for _, id := range ids {
 		for _, form := range forms(id) {
-			if d := distance(reference, form); d < at {
+			if d := api.EditDistance(reference, form); d < at {
 				best, at = form, d
 			}
 		}
@@ -260,30 +259,7 @@ func forms(id string) []string {
 	return all
 }
 
-// distance returns the Levenshtein distance.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diag := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diag
-			if a[i] != b[j] {
-				cost++
-			}
-			diag, row[j+1] = row[j+1], min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
-}
-
-// Sort orders ids by name and then by instance number.
-func Sort(ids []string) {
-	slices.SortFunc(ids, func(a, b string) int {
-		x, y := api.InstanceID(a), api.InstanceID(b)
-		return cmp.Or(strings.Compare(string(x.Service()), string(y.Service())), cmp.Compare(x.Number(), y.Number()))
-	})
+// Compare orders the ids of instances by name and then by number.
+func Compare(a, b api.InstanceID) int {
+	return cmp.Or(cmp.Compare(a.Service(), b.Service()), cmp.Compare(a.Number(), b.Number()))
 }

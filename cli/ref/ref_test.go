@@ -2,6 +2,7 @@ package ref_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -132,8 +133,9 @@ func TestWholeReferencesNeedNoSearch(t *testing.T) {
 }
 
 func TestSortCountsNumbers(t *testing.T) {
-	ids := []string{"a/b.c.d.e#10", "a/b.c.d.e#2", "a/a.c.d.e#3"}
-	if ref.Sort(ids); strings.Join(ids, " ") != "a/a.c.d.e#3 a/b.c.d.e#2 a/b.c.d.e#10" {
-		t.Errorf("%v", ids)
+	ids := []api.InstanceID{"a/b.c.d.e#10", "a/b.c.d.e#2", "a/a.c.d.e#3"}
+	want := []api.InstanceID{"a/a.c.d.e#3", "a/b.c.d.e#2", "a/b.c.d.e#10"}
+	if slices.SortFunc(ids, ref.Compare); !slices.Equal(ids, want) {
+		t.Errorf("sorted: got %v, want %v", ids, want)
 	}
 }

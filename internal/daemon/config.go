@@ -430,7 +430,7 @@ func (l *loader) guess(path string) string {
 func didYouMean(got string, known []string, mark string) string {
 	best, at := "", max(2, len(got)/3)+1
 	for _, k := range slices.Sorted(slices.Values(known)) {
-		if d := distance(got, k); d < at {
+		if d := api.EditDistance(got, k); d < at {
 			best, at = k, d
 		}
 	}
@@ -438,27 +438,6 @@ func didYouMean(got string, known []string, mark string) string {
 		return ""
 	}
 	return fmt.Sprintf(", did you mean %s%s?", mark, best)
-}
-
-// distance returns the Levenshtein distance.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diag := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diag
-			if a[i] != b[j] {
-				cost++
-			}
-			diag = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 func firstLine(s string) string {

@@ -108,7 +108,7 @@ func TestApplyThenReadThenDelete(t *testing.T) {
 	if _, err := c.App(ctx, "acme/shop.prod"); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("after the delete: %v", err)
 	}
-	events, _, err := c.Events(ctx, client.ListOptions{Under: "acme/shop.prod"}, "")
+	events, _, err := c.Events(ctx, client.ListOptions{Under: "acme/shop.prod"})
 	check(t, err)
 	if len(events) == 0 || events[len(events)-1].Detail != "deleted" {
 		t.Errorf("events %+v", events)

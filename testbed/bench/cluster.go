@@ -124,7 +124,7 @@ func storm(r *run, l *lab.Lab, c *lab.Cluster) error {
 	began := time.Now()
 	c.Restart()
 	for {
-		all, _, err := client.List[api.Node](l.Context(), c.API, "/v1/nodes", nil)
+		all, _, err := client.List[api.Node](l.Context(), c.API, "/v1/nodes", client.ListOptions{})
 		ready := 0
 		for _, n := range all {
 			if n.Status == api.NodeReady && n.Heard.After(began) {

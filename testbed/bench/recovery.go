@@ -155,7 +155,7 @@ func (w *ward) clusterRestart() error {
 func (w *ward) heardAgain(since time.Time, tell func(time.Duration)) error {
 	heard := map[api.NodeID]bool{}
 	return w.until(func() bool {
-		all, _, _ := client.List[api.Node](w.lab.Context(), w.cluster.API, "/v1/nodes", nil)
+		all, _, _ := client.List[api.Node](w.lab.Context(), w.cluster.API, "/v1/nodes", client.ListOptions{})
 		for _, n := range all {
 			if n.Status == api.NodeReady && n.Heard.After(since) && !heard[n.ID] {
 				heard[n.ID] = true

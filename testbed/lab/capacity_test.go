@@ -84,7 +84,7 @@ func TestCapacity(t *testing.T) {
 		l.Apply(lab.App("odd", lab.On(lab.Needing(l.Process("web", 1), 1, 1024), "frag", "")))
 		id := l.ID("odd", "web", 0)
 		l.Wait("frag hands it back", lab.Is(id, func(i api.Instance) bool { return i.State == api.Requested && i.Reason == api.ReasonNoCapacity }))
-		all, _, err := client.List[api.Instance](l.Context(), frag.API, "/v1/instances", nil)
+		all, _, err := client.List[api.Instance](l.Context(), frag.API, "/v1/instances", client.ListOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,7 +185,7 @@ func TestBurst(t *testing.T) {
 		}
 	}
 	for _, c := range clusters {
-		nodes, _, err := client.List[api.Node](l.Context(), c.API, "/v1/nodes", nil)
+		nodes, _, err := client.List[api.Node](l.Context(), c.API, "/v1/nodes", client.ListOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

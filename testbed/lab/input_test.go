@@ -99,11 +99,11 @@ func TestBadInput(t *testing.T) {
 			if _, _, err := l.Client(client.Static(token)).Apps(l.Context(), client.ListOptions{}); !errors.Is(err, api.ErrUnauthenticated) {
 				t.Errorf("%s at the root: %v", name, err)
 			}
-			if _, _, err := client.List[api.Node](l.Context(), c.As(client.Static(token)), "/v1/nodes", nil); !errors.Is(err, api.ErrUnauthenticated) {
+			if _, _, err := client.List[api.Node](l.Context(), c.As(client.Static(token)), "/v1/nodes", client.ListOptions{}); !errors.Is(err, api.ErrUnauthenticated) {
 				t.Errorf("%s at the cluster: %v", name, err)
 			}
 		}
-		if _, _, err := client.List[api.Node](l.Context(), c.As(client.Static(good)), "/v1/nodes", nil); !errors.Is(err, api.ErrUnauthenticated) {
+		if _, _, err := client.List[api.Node](l.Context(), c.As(client.Static(good)), "/v1/nodes", client.ListOptions{}); !errors.Is(err, api.ErrUnauthenticated) {
 			t.Errorf("the same token, unharmed, at the cluster: %v", err)
 		}
 		var exchanged api.ClusterAccess
@@ -111,7 +111,7 @@ func TestBadInput(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := client.List[api.Node](l.Context(), c.As(client.Static(exchanged.Token)), "/v1/nodes", nil); err != nil {
+		if _, _, err := client.List[api.Node](l.Context(), c.As(client.Static(exchanged.Token)), "/v1/nodes", client.ListOptions{}); err != nil {
 			t.Errorf("one that the root exchanged for it: %v", err)
 		}
 	})
@@ -127,7 +127,7 @@ func TestBadInput(t *testing.T) {
 		if code := thief.WaitEnd(); code == 0 {
 			t.Errorf("a second node joins as b: exit %d\n%s", code, thief.Log())
 		}
-		nodes, _, err := client.List[api.Node](l.Context(), c.API, "/v1/nodes", nil)
+		nodes, _, err := client.List[api.Node](l.Context(), c.API, "/v1/nodes", client.ListOptions{})
 		if err != nil || len(nodes) != 2 {
 			t.Errorf("there are %d nodes (%v), want 2", len(nodes), err)
 		}
@@ -364,7 +364,7 @@ func TestFullDisk(t *testing.T) {
 				time.Sleep(20 * time.Millisecond) // a store that refuses is asked for, not told
 			}
 			t.Logf("it says: %v", tier.why())
-			if nodes, _, err := client.List[api.Node](l.Context(), c.API, "/v1/nodes", nil); err != nil || len(nodes) != 1 {
+			if nodes, _, err := client.List[api.Node](l.Context(), c.API, "/v1/nodes", client.ListOptions{}); err != nil || len(nodes) != 1 {
 				t.Errorf("reading does not go on: %v", err)
 			}
 			tier.disk.Free()

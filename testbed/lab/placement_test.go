@@ -105,7 +105,7 @@ func TestSchedulersFromOutsidePlace(t *testing.T) {
 		if !strings.Contains(solar.Log(), url) {
 			return errors.New("the cluster's log does not name " + url)
 		}
-		events, _, err := l.API.Events(l.Context(), client.ListOptions{}, "")
+		events, _, err := l.API.Events(l.Context(), client.ListOptions{})
 		if err != nil {
 			return err
 		}

@@ -56,7 +56,7 @@ func (l *Lab) Found(clusters ...*Cluster) {
 func (l *Lab) AsShown(app string, n int) error {
 	ctx, cancel := context.WithTimeout(l.ctx, 5*time.Second)
 	defer cancel()
-	all, _, err := client.List[api.Instance](ctx, l.API, string(client.Instances), nil)
+	all, _, err := client.List[api.Instance](ctx, l.API, string(client.Instances), client.ListOptions{})
 	if err != nil {
 		return err
 	}

@@ -88,7 +88,7 @@ func (b *board) watch(ctx context.Context, c *client.Client, wg *sync.WaitGroup)
 
 func follow[O any](ctx context.Context, c *client.Client, kind client.Kind, set func(id string, o *O)) {
 	for ctx.Err() == nil {
-		all, rev, err := client.List[O](ctx, c, string(kind), nil)
+		all, rev, err := client.List[O](ctx, c, string(kind), client.ListOptions{})
 		if err == nil {
 			for i := range all {
 				set("", &all[i])
