@@ -17,27 +17,27 @@ func newFlowsGoToBackendsInTurn(t *testing.T, w *World) {
 	weighted.Backends[0].Weight, weighted.Backends[1].Weight = 4, 2
 	other := w.service(3, 6)
 	w.Hosts[0].publish(equal, weighted, other)
-	for _, network := range []string{"tcp", "udp"} {
-		for _, six := range []int{0, 1} {
+	const turns = 4
+	want := map[plane.Ident]map[string]int{
+		equal.Ident:    {"c2": 7 * turns, "c4": 7 * turns, "c5": 7 * turns},
+		weighted.Ident: {"c2": 12 * turns, "c4": 6 * turns, "c5": 3 * turns},
+	}
+	for _, network := range networks {
+		for six := range 2 {
 			count := map[plane.Ident]map[string]int{equal.Ident: {}, weighted.Ident: {}}
-			const turns = 4
 			for n := range turns * 7 * 3 { // a multiple of both sums of weights
 				from := w.C(1 + n%3)
 				for _, s := range []plane.Service{equal, weighted} {
-					count[s.Ident][must(t)(from.Ask(network, at(both(s.Address)[six], 80)))]++
+					count[s.Ident][from.MustAsk(network, at(both(s.Address)[six], 80))]++
 				}
 				if n%10 == 0 { // other flows take no turns
-					must(t)(from.Ask(network, at(both(other.Address)[six], 80)))
+					from.MustAsk(network, at(both(other.Address)[six], 80))
 				}
-			}
-			want := map[plane.Ident]map[string]int{
-				equal.Ident:    {"c2": 7 * turns, "c4": 7 * turns, "c5": 7 * turns},
-				weighted.Ident: {"c2": 12 * turns, "c4": 6 * turns, "c5": 3 * turns},
 			}
 			for id, labels := range want {
 				for l, n := range labels {
 					if d := count[id][l] - n; d < -processors() || d > processors() {
-						t.Errorf("%s to %d, IPv6 %d: %v, want %v within %d", network, id, six, count[id], labels, processors())
+						t.Errorf("%s flows to service %d, IPv6 %d: got %v, want %v within %d", network, id, six, count[id], labels, processors())
 					}
 				}
 			}
@@ -45,20 +45,19 @@ func newFlowsGoToBackendsInTurn(t *testing.T, w *World) {
 	}
 }
 
-func noBackendIsRefusedAtOnce(t *testing.T, w *World) {
+func callWithoutBackendIsRefused(t *testing.T, w *World) {
 	none := w.service(1)
 	w.Hosts[0].publish(none)
 	for _, a := range both(none.Address) {
 		began := time.Now()
-		for _, network := range []string{"tcp", "udp"} {
-			_, err := w.C(1).Ask(network, at(a, 80))
-			if !errors.Is(err, syscall.ECONNREFUSED) {
-				t.Errorf("%s to %s: want refused, got %v", network, a, err)
+		for network, a := range calls(a) {
+			if _, err := w.C(1).Ask(network, at(a, 80)); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("call %s %s without a backend: got %v, want connection refused", network, a, err)
 			}
 		}
 		// No timeout: a SYN is repeated after a second.
 		if d := time.Since(began); d > 10*time.Second {
-			t.Errorf("refused after %v", d)
+			t.Errorf("refusals took %v, want at most 10s", d)
 		}
 	}
 }
@@ -70,23 +69,20 @@ func flowsStayWithTheirBackend(t *testing.T, w *World) {
 	h.publish(w.service(1, 2, 4), w.service(2, 3))
 	for _, a := range both(vip(1)) {
 		var flows []*Flow
-		for _, network := range []string{"tcp", "udp"} {
-			for range 4 {
-				flows = append(flows, w.C(1).Open(network, at(a, 80)))
-			}
+		for network, a := range calls(a, a, a, a) {
+			flows = append(flows, w.C(1).Open(network, at(a, 80)))
 		}
 		for n, backends := range [][]int{{4, 2}, {2, 4, 5}, {5}, {2}, {}, {6, 5}} {
-			s := w.service(1, backends...)
-			h.MustApply(plane.Change{SetServices: []plane.Service{s}})
+			h.MustApply(plane.Change{SetServices: []plane.Service{w.service(1, backends...)}})
 			for _, f := range flows {
 				if err := f.Echo(); err != nil {
 					t.Errorf("%s after change %d: %v", f, n, err)
 				}
 			}
 			if len(backends) > 0 { // new flows see the change at once
-				got := must(t)(w.C(1).Ask("udp", at(a, 80)))
+				got := w.C(1).MustAsk("udp", at(a, 80))
 				if !slices.ContainsFunc(backends, func(b int) bool { return w.C(b).Label == got }) {
-					t.Errorf("%s answered a new flow after change %d, which left %v", got, n, backends)
+					t.Errorf("a new flow after change %d: %s answered, want one of %v", n, got, backends)
 				}
 			}
 		}
@@ -103,8 +99,8 @@ func endedFlowsAreReset(t *testing.T, w *World) {
 		var doomed, others []*Flow
 		for six := range 2 {
 			doomed = append(doomed, w.C(1).Open("tcp", at(both(vip(1))[six], 80)), w.C(3).Open("tcp", at(both(vip(1))[six], 80)))
-			for _, network := range []string{"tcp", "udp"} {
-				others = append(others, w.C(1).Open(network, at(both(vip(2))[six], 80)), w.C(1).Open(network, at(both(w.C(6).Addr)[six], 80)))
+			for network, a := range calls(both(vip(2))[six], both(w.C(6).Addr)[six]) {
+				others = append(others, w.C(1).Open(network, at(a, 80)))
 			}
 		}
 		udp := w.C(1).Open("udp", at(vip(1), 80))
@@ -119,36 +115,28 @@ func endedFlowsAreReset(t *testing.T, w *World) {
 		for _, f := range doomed {
 			// The server sends nothing, and the client waits.
 			if err := f.End(); !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("%s to dead c%d: want a reset, got %v", f, dead, err)
+				t.Errorf("%s to dead c%d: got %v, want a reset", f, dead, err)
 			}
 		}
 		if got, err := udp.Ask(); err != nil || got != "c5" {
-			t.Errorf("udp flow of dead c%d goes to %q: %v", dead, got, err)
+			t.Errorf("udp flow of dead c%d: got answer %q and error %v, want c5", dead, got, err)
 		}
-		for _, f := range others {
-			if err := f.Echo(); err != nil {
-				t.Errorf("%s, which has nothing to do with dead c%d: %v", f, dead, err)
-			}
-		}
+		checkEcho(t, "to another backend than the dead one", others...)
 	}
 }
 
-// theUnansweredTryAgain removes backends before they answer: a waiting client gets another
+// unansweredFlowsTryAgain removes backends before they answer: a waiting client gets another
 // backend by itself, and none is refused.
-func theUnansweredTryAgain(t *testing.T, w *World) {
+func unansweredFlowsTryAgain(t *testing.T, w *World) {
 	w.serveAll()
 	h := w.Hosts[0]
-	type answer struct {
-		who string
-		err error
-	}
 	for round, change := range []func(*plane.Change, []netip.Addr){
 		func(c *plane.Change, a []netip.Addr) { c.End = a },
 		func(c *plane.Change, a []netip.Addr) { c.Retry = a },
 	} {
 		silent := [][]int{{2, 4}, {3, 5}}[round] // on this node and at the peer
 		h.publish(w.service(1, silent[0]), w.service(2, silent[1]), w.service(3, 6))
-		held := []*Flow{w.C(1).Open("tcp", at(vip(3), 80)), w.C(1).Open("tcp", at(ranges.Twin(vip(3)), 80))}
+		answered := []*Flow{w.C(1).Open("tcp", at(vip(3), 80)), w.C(1).Open("tcp", at(ranges.Twin(vip(3)), 80))}
 		var addrs []netip.Addr
 		for _, n := range silent {
 			w.C(n).IP("link set eth0 down")
@@ -159,63 +147,47 @@ func theUnansweredTryAgain(t *testing.T, w *World) {
 		}
 		was := h.MustUse().Services
 		answers := make(chan answer)
-		for _, vip := range []netip.Addr{vip(1), vip(2)} {
+		services := []netip.Addr{vip(1), vip(2)}
+		for _, vip := range services {
 			for _, a := range both(vip) {
-				go func() {
-					who, err := w.C(1).Ask("tcp", at(a, 80))
-					answers <- answer{who, err}
-				}()
+				go w.C(1).ask(answers, "tcp", at(a, 80))
 			}
 		}
-		for _, vip := range []netip.Addr{vip(1), vip(2)} {
-			for end := time.Now().Add(patience); h.MustUse().Services[vip] < was[vip]+2; time.Sleep(5 * time.Millisecond) {
-				if time.Now().After(end) {
-					t.Fatalf("no flows to %s began", vip)
-				}
-			}
+		for _, vip := range services {
+			waitFor(t, "flows to "+vip.String(), func() bool { return h.MustUse().Services[vip] >= was[vip]+2 })
 		}
 		c := plane.Change{SetServices: []plane.Service{w.service(1, 6), w.service(2, 6)}}
 		change(&c, addrs)
 		h.MustApply(c)
 		for range 4 {
-			if a := <-answers; a.err != nil || a.who != "c6" {
-				t.Errorf("round %d: %q answered: %v", round, a.who, a.err)
+			if a := <-answers; a.err != nil || a.label != "c6" {
+				t.Errorf("round %d: got answer %q and error %v, want c6", round, a.label, a.err)
 			}
 		}
-		for _, f := range held {
-			if err := f.Echo(); err != nil {
-				t.Errorf("%s, which was answered before, in round %d: %v", f, round, err)
-			}
-		}
+		checkEcho(t, "which was answered before", answered...)
 	}
 }
 
-// anInstanceMayBeItsOwnBackend tests the hairpin.
-func anInstanceMayBeItsOwnBackend(t *testing.T, w *World) {
+// instanceMayBeItsOwnBackend tests the hairpin.
+func instanceMayBeItsOwnBackend(_ *testing.T, w *World) {
 	w.serveAll()
 	w.Hosts[0].publish(w.service(1, 1))
-	for _, a := range both(vip(1)) {
-		for _, network := range []string{"tcp", "udp"} {
-			if got := must(t)(w.C(1).Ask(network, at(a, 80))); got != "c1" {
-				t.Errorf("%s answered", got)
-			}
-		}
+	for network, a := range calls(both(vip(1))...) {
+		w.C(1).Reaches("c1", network, at(a, 80))
 	}
 }
 
-// portsAreNobodysAlone has two clients use the same source ports at once.
-func portsAreNobodysAlone(t *testing.T, w *World) {
+// clientsMayUseTheSameSourcePort has two clients use the same source ports at once.
+func clientsMayUseTheSameSourcePort(t *testing.T, w *World) {
 	w.serveAll()
 	w.Hosts[0].publish(w.service(1, 4))
 	// Other ports for IPv6: those of closed connections stay reserved for a while.
 	for six, a := range both(vip(1)) {
-		for _, network := range []string{"tcp", "udp"} {
+		for network, a := range calls(a) {
 			for _, port := range [][]uint16{{40000, 65535}, {40001, 65534}}[six] {
 				one, two := w.C(1).OpenFrom(network, at(a, 80), port), w.C(2).OpenFrom(network, at(a, 80), port)
 				for range 3 {
-					if err := errors.Join(one.Echo(), two.Echo()); err != nil {
-						t.Errorf("%s to %s from port %d twice: %v", network, a, port, err)
-					}
+					checkEcho(t, "from a port that two clients use", one, two)
 				}
 				one.Close()
 				two.Close()
@@ -237,8 +209,8 @@ func udpFlowsTimeOut(t *testing.T, w *World) {
 	for _, a := range both(vip(1)) {
 		f := w.C(1).Open("udp", at(a, 80))
 		time.Sleep(2500 * time.Millisecond) // the flow is silent; there is no event to wait for
-		if got := must(t)(f.Ask()); got == f.Label {
-			t.Errorf("%s goes on after its time", f)
+		if got, err := f.Ask(); err != nil || got == f.Label {
+			t.Errorf("%s after its timeout: got answer %q and error %v, want another backend's answer", f, got, err)
 		}
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"net/netip"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
@@ -61,15 +59,9 @@ func (w *World) crowded(n int) plane.State {
 
 // newFlows sends the first datagrams of flows to one service, each from another port.
 func (w *World) newFlows(b *testing.B) {
-	c := w.C(1)
-	c.Do(func() {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
-		if err != nil {
-			panic(err)
-		}
-		defer unix.Close(fd)
-		to := &unix.SockaddrInet4{Addr: vip(1).As4()}
-		const ports = 50_000
+	from, to := w.C(1).Addr, vip(1)
+	const ports = 50_000
+	w.C(1).InjectAll(func(yield func([]byte) bool) {
 		for n := 0; b.Loop(); n++ {
 			if n%ports == ports-1 {
 				b.StopTimer()
@@ -77,8 +69,8 @@ func (w *World) newFlows(b *testing.B) {
 				w.Hosts[1].Output("conntrack", "-F")
 				b.StartTimer()
 			}
-			if err := unix.Sendto(fd, udp(at(c.Addr, uint16(10_000+n%ports)), at(vip(1), 9), "x"), 0, to); err != nil {
-				panic(err)
+			if !yield(udp(at(from, uint16(10_000+n%ports)), at(to, 9), "x")) {
+				return
 			}
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -97,26 +98,52 @@ func (s *Space) Dial(network string, to netip.AddrPort, local uint16) (net.Conn,
 
 // Ask opens a flow and returns the label of the server.
 func (s *Space) Ask(network string, to netip.AddrPort) (string, error) {
-	return s.AskFrom(network, to, 0, "?")
+	return s.Send(network, to, "?")
 }
 
-// AskFrom is Ask from a given port; UDP sends body.
-func (s *Space) AskFrom(network string, to netip.AddrPort, local uint16, body string) (string, error) {
-	c, err := s.Dial(network, to, local)
+// Send is Ask with a body, which only UDP sends.
+func (s *Space) Send(network string, to netip.AddrPort, body string) (string, error) {
+	c, err := s.Dial(network, to, 0)
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
-	return askOn(c, body)
-}
-
-func askOn(c net.Conn, body string) (string, error) {
 	_ = c.SetDeadline(time.Now().Add(patience))
-	if c.RemoteAddr().Network() == "tcp" {
+	if network == "tcp" {
 		line, err := bufio.NewReader(c).ReadString('\n')
 		return strings.TrimSpace(line), err
 	}
 	return askUDP(c, body)
+}
+
+// MustAsk is Ask, and ends the test on an error.
+func (s *Space) MustAsk(network string, to netip.AddrPort) string {
+	s.t.Helper()
+	label, err := s.Ask(network, to)
+	if err != nil {
+		s.t.Fatalf("ask %s %s from %s: %v", network, to, s.Name, err)
+	}
+	return label
+}
+
+// answer is the result of Ask.
+type answer struct {
+	label string
+	err   error
+}
+
+// ask is Ask for goroutines.
+func (s *Space) ask(answers chan<- answer, network string, to netip.AddrPort) {
+	label, err := s.Ask(network, to)
+	answers <- answer{label, err}
+}
+
+// Reaches checks that the server of a label answers.
+func (s *Space) Reaches(label, network string, to netip.AddrPort) {
+	s.t.Helper()
+	if got, err := s.Ask(network, to); err != nil || got != label {
+		s.t.Errorf("ask %s %s from %s: got answer %q and error %v, want answer %q", network, to, s.Name, got, err, label)
+	}
 }
 
 // askUDP sends one datagram and reads the answer.
@@ -134,26 +161,6 @@ func askUDP(c net.Conn, body string) (string, error) {
 		return "", fmt.Errorf("%s sent back %d bytes of %d", label, len(rest), len(body))
 	}
 	return label, nil
-}
-
-// Silent checks that neither an answer nor an error comes within quiet.
-func (s *Space) Silent(network string, to netip.AddrPort) error {
-	d := net.Dialer{Timeout: quiet}
-	var c net.Conn
-	var err error
-	s.Do(func() { c, err = d.Dial(network, to.String()) })
-	if network == "udp" && err == nil {
-		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(quiet))
-		_, err = askUDP(c, "?")
-	} else if err == nil {
-		c.Close()
-	}
-	var timeout net.Error
-	if errors.As(err, &timeout) && timeout.Timeout() {
-		return nil
-	}
-	return fmt.Errorf("%s to %s: want silence, got %v", network, to, err)
 }
 
 // Flow is an open flow to a server of Serve.
@@ -203,12 +210,24 @@ func (f *Flow) Ask() (string, error) {
 // Echo sends data and checks that it returns from the same backend.
 func (f *Flow) Echo() error { return f.echo(patience) }
 
-// Stopped checks that data does not return; a reset may come.
-func (f *Flow) Stopped() error {
-	if err := f.echo(quiet); err != nil {
-		return nil
+// checkEcho checks that flows go on.
+func checkEcho(t *testing.T, which string, flows ...*Flow) {
+	t.Helper()
+	for _, f := range flows {
+		if err := f.Echo(); err != nil {
+			t.Errorf("%s, %s: %v", f, which, err)
+		}
 	}
-	return fmt.Errorf("%s goes on", f)
+}
+
+// waitFor waits until ready, and ends the test if that takes too long.
+func waitFor(t *testing.T, what string, ready func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ready(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within %v", what, patience)
+		}
+	}
 }
 
 func (f *Flow) echo(patience time.Duration) error {
@@ -240,22 +259,22 @@ func (f *Flow) End() error {
 }
 
 // Unreached checks that no answer comes; an error may come.
-func (s *Space) Unreached(network string, to netip.AddrPort) error {
+func (s *Space) Unreached(network string, to netip.AddrPort) {
+	s.t.Helper()
 	d := net.Dialer{Timeout: quiet}
 	var c net.Conn
 	var err error
 	s.Do(func() { c, err = d.Dial(network, to.String()) })
 	if err != nil {
-		return nil
+		return
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(quiet))
+	label := "its server"
 	if network == "udp" {
-		var label string
-		if label, err = askUDP(c, "?"); err != nil {
-			return nil
-		}
-		return fmt.Errorf("%s answers %s to %s", label, network, to)
+		label, err = askUDP(c, "?")
 	}
-	return fmt.Errorf("%s to %s is connected", network, to)
+	if err == nil {
+		s.t.Errorf("ask %s %s from %s: %s answered, want no answer", network, to, s.Name, label)
+	}
 }

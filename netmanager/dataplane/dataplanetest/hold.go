@@ -1,6 +1,7 @@
 package dataplanetest
 
 import (
+	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -8,58 +9,69 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// theUnknownIsHeld sends to an unknown address: the packet goes to the packet queue's device,
-// and to its destination once that is known.
-func theUnknownIsHeld(t *testing.T, w *World) {
+// sendEarly sends a datagram from c and returns it when it is in h's packet queue.
+func (h *Host) sendEarly(c *Container, src, dst netip.Addr) (flow net.Conn, queued []byte) {
+	h.t.Helper()
+	flow, err := c.Dial("udp", at(dst, 80), 0)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { flow.Close() })
+	if _, err := flow.Write([]byte("early")); err != nil {
+		h.t.Fatal(err)
+	}
+	if queued, err = h.Hold.Wait(between(src, dst)); err != nil {
+		h.t.Fatal(err)
+	}
+	return flow, queued
+}
+
+// release sends queued packets on.
+func (h *Host) release(packets ...[]byte) {
+	h.t.Helper()
+	for _, p := range packets {
+		if err := h.Hold.Write(p); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+}
+
+// checkEarly checks that container 4 has answered the datagram of sendEarly.
+func checkEarly(t *testing.T, flow net.Conn) {
+	t.Helper()
+	_ = flow.SetDeadline(time.Now().Add(patience))
+	b := make([]byte, 100)
+	if n, err := flow.Read(b); err != nil || string(b[:n]) != "c4\nearly" {
+		t.Errorf("answer to the queued datagram: got %q and error %v, want that of c4", b[:n], err)
+	}
+}
+
+// packetsToUnknownAddressesAreQueued sends to an unknown address: the packet goes to the packet
+// queue's device, and to its destination once that is known.
+func packetsToUnknownAddressesAreQueued(t *testing.T, w *World) {
 	w.serveAll()
 	h := w.Hosts[0]
 	for six := range 2 {
 		src, service := both(w.C(1).Addr)[six], both(vip(9))[six]
-		c, err := w.C(1).Dial("udp", at(service, 80), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		if _, err := c.Write([]byte("early")); err != nil {
-			t.Fatal(err)
-		}
-		p, err := h.Hold.Wait(between(src, service))
-		if err != nil {
-			t.Fatal(err)
-		}
-		type opened struct {
-			label string
-			err   error
-		}
-		tcp := make(chan opened, 1)
-		go func() {
-			label, err := w.C(1).Ask("tcp", at(service, 80))
-			tcp <- opened{label, err}
-		}()
+		flow, datagram := h.sendEarly(w.C(1), src, service)
+		tcp := make(chan answer, 1)
+		go w.C(1).ask(tcp, "tcp", at(service, 80))
 		syn, err := h.Hold.Wait(between(src, service))
 		if err != nil {
 			t.Fatal(err)
 		}
 		h.publish(w.service(9, 4))
-		for _, p := range [][]byte{p, syn} {
-			if err := h.Hold.Write(p); err != nil {
-				t.Fatal(err)
-			}
-		}
-		_ = c.SetDeadline(time.Now().Add(patience))
-		b := make([]byte, 100)
-		if n, err := c.Read(b); err != nil || string(b[:n]) != "c4\nearly" {
-			t.Errorf("%q, %v", b[:n], err)
-		}
-		if o := <-tcp; o.err != nil || o.label != "c4" {
-			t.Error(o)
+		h.release(datagram, syn)
+		checkEarly(t, flow)
+		if a := <-tcp; a.err != nil || a.label != "c4" {
+			t.Errorf("connect to a queued address: got answer %q and error %v, want c4", a.label, a.err)
 		}
 		h.MustApply(plane.Change{DropServices: []netip.Addr{vip(9)}})
 
 		// An unknown instance of the peer's.
 		h.MustApply(plane.Change{DropSources: []netip.Addr{w.C(5).Addr}})
 		to := both(w.C(5).Addr)[six]
-		w.C(1).Inject(udp(at(src, 1000), at(to, 80), "who"))
+		w.C(1).Inject(udp(at(src, 1000), at(to, 80), "unknown"))
 		if _, err := h.Hold.Wait(between(src, to)); err != nil {
 			t.Error(err)
 		}
@@ -67,40 +79,21 @@ func theUnknownIsHeld(t *testing.T, w *World) {
 	}
 }
 
-// theUnknownCallerIsHeld sends from an unknown address.
-func theUnknownCallerIsHeld(t *testing.T, w *World) {
+func packetsFromUnknownAddressesAreQueued(t *testing.T, w *World) {
 	w.serveAll()
 	h := w.Hosts[1]
 	for six := range 2 {
-		src, dst := both(w.C(1).Addr)[six], both(w.C(4).Addr)[six]
 		h.MustApply(plane.Change{DropSources: []netip.Addr{w.C(1).Addr}})
-		c, err := w.C(1).Dial("udp", at(dst, 80), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		if _, err := c.Write([]byte("early")); err != nil {
-			t.Fatal(err)
-		}
-		p, err := h.Hold.Wait(between(src, dst))
-		if err != nil {
-			t.Fatal(err)
-		}
+		flow, datagram := h.sendEarly(w.C(1), both(w.C(1).Addr)[six], both(w.C(4).Addr)[six])
 		h.MustApply(plane.Change{SetSources: []plane.Source{{Address: w.C(1).Addr, Ident: 1}}})
-		if err := h.Hold.Write(p); err != nil {
-			t.Fatal(err)
-		}
-		_ = c.SetDeadline(time.Now().Add(patience))
-		b := make([]byte, 100)
-		if n, err := c.Read(b); err != nil || string(b[:n]) != "c4\nearly" {
-			t.Errorf("%q, %v", b[:n], err)
-		}
+		h.release(datagram)
+		checkEarly(t, flow)
 	}
 }
 
-// nobodyTakesTheHold has one instance send many packets to unknown addresses: few are queued,
-// and another instance's packets still are.
-func nobodyTakesTheHold(t *testing.T, w *World) {
+// queuedPacketsOfAnInstanceAreLimited has one instance send many packets to unknown addresses:
+// few are queued, and another instance's packets still are.
+func queuedPacketsOfAnInstanceAreLimited(t *testing.T, w *World) {
 	h := w.Hosts[0]
 	for six := range 2 {
 		to := at(both(vip(9))[six], 80)
@@ -118,25 +111,25 @@ func nobodyTakesTheHold(t *testing.T, w *World) {
 		const packets = 20_000
 		began := time.Now()
 		for range packets {
-			if _, err := flood.Write([]byte("anybody?")); err != nil {
+			if _, err := flood.Write([]byte("flood")); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, err := other.Write([]byte("you?")); err != nil {
+		if _, err := other.Write([]byte("other")); err != nil {
 			t.Fatal(err)
 		}
-		held := 0
+		queued := 0
 		if _, err := h.Hold.Wait(func(p []byte) bool {
 			if between(both(from.Addr)[six], to.Addr())(p) {
-				held++
+				queued++
 			}
 			return between(both(w.C(2).Addr)[six], to.Addr())(p)
 		}); err != nil {
 			t.Error(err)
 		}
 		const atOnce, aSecond = 512, 2048 // the bursts of two intervals, and the rate
-		if most := atOnce + aSecond*time.Since(began).Seconds(); held == 0 || float64(held) > most {
-			t.Errorf("%d of %d are held, %.0f may be", held, packets, most)
+		if limit := atOnce + aSecond*time.Since(began).Seconds(); queued == 0 || float64(queued) > limit {
+			t.Errorf("queued packets of an instance that sent %d: got %d, want 1 to %.0f", packets, queued, limit)
 		}
 	}
 }

@@ -19,10 +19,8 @@ func flowsOutliveThePlane(t *testing.T, w *World) {
 	h.publish(w.service(1, 2, 4, 5))
 	var flows []*Flow
 	for _, a := range both(vip(1)) {
-		for _, network := range []string{"tcp", "udp"} {
-			for range 3 {
-				flows = append(flows, w.C(1).Open(network, at(a, 80)), w.C(5).Open(network, at(w.C(1).Addr, 80)))
-			}
+		for network, a := range calls(a, a, a) {
+			flows = append(flows, w.C(1).Open(network, at(a, 80)), w.C(5).Open(network, at(w.C(1).Addr, 80)))
 		}
 	}
 	s := h.State
@@ -30,33 +28,21 @@ func flowsOutliveThePlane(t *testing.T, w *World) {
 	s.Allowed = append(s.Allowed, plane.Pair{From: 1, To: 101})
 	for range 3 {
 		h.Kill()
-		for _, f := range flows { // the kernel works without the netmanager
-			if err := f.Echo(); err != nil {
-				t.Errorf("%s while the netmanager is away: %v", f, err)
-			}
-		}
+		checkEcho(t, "while the netmanager is stopped", flows...)
 		h.MustSync(s)
-		for _, f := range flows {
-			if err := f.Echo(); err != nil {
-				t.Errorf("%s after a new life: %v", f, err)
-			}
-		}
-		must(t)(w.C(1).Ask("tcp", at(vip(1), 80)))
+		checkEcho(t, "after a restart of the netmanager", flows...)
+		w.C(1).MustAsk("tcp", at(vip(1), 80))
 	}
 	// What is not in the new state is removed.
 	s.Services, s.Allowed = nil, s.Allowed[:0:0]
 	h.Kill()
 	h.MustSync(s)
-	if err := w.C(1).Unreached("tcp", at(w.C(4).Addr, 80)); err != nil {
-		t.Error(err)
-	}
-	if err := w.C(1).Unreached("tcp", at(vip(1), 80)); err != nil {
-		t.Error(err)
-	}
+	w.C(1).Unreached("tcp", at(w.C(4).Addr, 80))
+	w.C(1).Unreached("tcp", at(vip(1), 80))
 }
 
-// changesDisturbNobody applies changes as fast as possible under unrelated flows.
-func changesDisturbNobody(t *testing.T, w *World) {
+// changesDoNotAffectOtherFlows applies changes as fast as possible under unrelated flows.
+func changesDoNotAffectOtherFlows(t *testing.T, w *World) {
 	w.serveAll()
 	h := w.Hosts[0]
 	h.publish(w.service(1, 2, 4), w.service(2, 3))
@@ -78,7 +64,7 @@ func changesDisturbNobody(t *testing.T, w *World) {
 				default:
 				}
 				if err := f.Echo(); err != nil { // a lost datagram has no answer
-					t.Errorf("%s lost one at %d: %v", f, n, err)
+					t.Errorf("%s: echo %d: %v", f, n, err)
 					if n < 10 {
 						enough <- struct{}{}
 					}
@@ -105,8 +91,8 @@ func changesDisturbNobody(t *testing.T, w *World) {
 	wg.Wait()
 }
 
-// aChangeIsWholeOrNot has a change fail of which a part is valid.
-func aChangeIsWholeOrNot(t *testing.T, w *World) {
+// changeIsAtomic has a change fail of which a part is valid.
+func changeIsAtomic(t *testing.T, w *World) {
 	w.serveAll()
 	h := w.Hosts[0]
 	h.publish(w.service(1, 2))
@@ -117,66 +103,58 @@ func aChangeIsWholeOrNot(t *testing.T, w *World) {
 		err = h.Plane.Apply(context.Background(), plane.Change{SetServices: []plane.Service{w.service(1, 4), bad}})
 	})
 	if err == nil {
-		t.Fatal("a weight of 0 was taken")
+		t.Fatal("apply a weight of 0: got no error")
 	}
-	if got := must(t)(w.C(1).Ask("tcp", at(vip(1), 80))); got != "c2" {
-		t.Errorf("%s answered", got)
-	}
+	w.C(1).Reaches("c2", "tcp", at(vip(1), 80))
 	h.publish(w.service(1, 4)) // later changes work
-	if got := must(t)(w.C(1).Ask("tcp", at(vip(1), 80))); got != "c4" {
-		t.Errorf("%s answered", got)
-	}
+	w.C(1).Reaches("c4", "tcp", at(vip(1), 80))
 }
 
-// useIsCounted checks the counts of flows.
-func useIsCounted(t *testing.T, w *World) {
+// usageIsCounted checks the counts of flows.
+func usageIsCounted(t *testing.T, w *World) {
 	w.serveAll()
 	h := w.Hosts[0]
 	h.publish(w.service(1, 2, 4), w.service(2, 3))
 	const flows = 12
 	for n := range flows {
-		must(t)(w.C(1).Ask([]string{"tcp", "udp"}[n%2], at(both(vip(1))[n/2%2], 80)))
+		w.C(1).MustAsk(networks[n%2], at(both(vip(1))[n/2%2], 80))
 	}
 	u := h.MustUse()
 	if got := u.Services[vip(1)]; got != flows {
-		t.Errorf("%d flows to the service, want %d", got, flows)
+		t.Errorf("flows to the service: got %d, want %d", got, flows)
 	}
 	if got := u.Backends[w.C(2).Addr] + u.Backends[w.C(4).Addr]; got != flows {
-		t.Errorf("%d flows to its backends, want %d", got, flows)
+		t.Errorf("flows to its backends: got %d, want %d", got, flows)
 	}
 	if n, used := u.Services[vip(2)]; used && n > 0 {
-		t.Errorf("%d flows to a service that nobody called", n)
+		t.Errorf("flows to a service without calls: got %d, want 0", n)
 	}
 	if got := w.Hosts[1].MustUse().Sources[w.C(1).Addr]; got == 0 {
-		t.Error("nothing from c1 at the peer")
+		t.Error("flows from c1 at the peer: got 0, want some")
 	}
 	for i, h := range w.Hosts {
 		bytes, carried := h.MustUse().Peers[w.Hosts[1-i].Key]
 		if w.path == api.PathDirect {
 			if carried {
-				t.Errorf("host %d counts what the tunnel carries", i+1)
+				t.Errorf("host %d counts bytes of the tunnel, want none", i+1)
 			}
 			continue
 		}
 		// With turns, one of the protocols may stay on this host: at least a datagram of one
 		// byte each way.
 		if least := uint64(flows / 2 * 29); bytes[0] < least || bytes[1] < least {
-			t.Errorf("host %d counts %v bytes to and from its peer", i+1, bytes)
+			t.Errorf("host %d counts %v bytes to and from its peer, want %d or more each", i+1, bytes, least)
 		}
 	}
 	h.MustSync(withService(h.State, w.service(1, 2, 4)))
 	if got := h.MustUse().Services[vip(1)]; got < flows {
-		t.Errorf("%d flows after a sync, %d before", got, flows)
+		t.Errorf("flows after a sync: got %d, want %d or more", got, flows)
 	}
 }
 
 func withService(s plane.State, services ...plane.Service) plane.State {
 	s.Services = services
-	for _, x := range services {
-		for n := plane.Ident(1); n <= 6; n++ {
-			s.Allowed = append(s.Allowed, plane.Pair{From: n, To: x.Ident})
-		}
-	}
+	s.Allowed = append(s.Allowed, callers(services)...)
 	return s
 }
 
@@ -195,20 +173,20 @@ func removeLeavesNothing(t *testing.T, w *World) {
 	remove()
 	before := w.left(h)
 	if rules := h.Output("nft", "list", "ruleset"); strings.TrimSpace(rules) != "" {
-		t.Errorf("left:\n%s", rules)
+		t.Errorf("rules after Remove:\n%s", rules)
 	}
 	for range 2 {
 		e := plane.Endpoint{Address: w.C(1).Addr, Ident: 1, Device: w.C(1).Device, Ports: []api.PortMap{{Host: 8080, Instance: 80, Protocol: "tcp"}}}
 		h.MustSync(withService(h.State, w.service(1, 2, 4)))
 		h.MustApply(plane.Change{SetEndpoints: []plane.Endpoint{e}})
-		must(t)(w.C(1).Ask("tcp", at(vip(1), 80)))
+		w.C(1).MustAsk("tcp", at(vip(1), 80))
 		h.Output("nft", "list", "ruleset") // a plane's rules can be listed
 		h.Kill()
 		h.MustSync(h.State)
 		remove()
 		remove()
 		if after := w.left(h); after != before {
-			t.Errorf("before:\n%s\nafter:\n%s", before, after)
+			t.Errorf("Remove left something.\nbefore:\n%s\nafter:\n%s", before, after)
 		}
 	}
 }

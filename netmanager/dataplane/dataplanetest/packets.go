@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"iter"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -67,26 +69,47 @@ func sum(b []byte) uint16 {
 }
 
 // Inject sends a packet from the space with whatever source it claims.
-func (s *Space) Inject(p []byte) {
+func (s *Space) Inject(p []byte) { s.t.Helper(); s.InjectAll(slices.Values([][]byte{p})) }
+
+// InjectAll is Inject for many packets.
+func (s *Space) InjectAll(packets iter.Seq[[]byte]) {
 	s.t.Helper()
 	var err error
 	s.Do(func() {
-		family, to := unix.AF_INET, unix.Sockaddr(nil)
-		if p[0]>>4 == 4 {
-			to = &unix.SockaddrInet4{Addr: [4]byte(p[16:20])}
-		} else {
-			family, to = unix.AF_INET6, &unix.SockaddrInet6{Addr: [16]byte(p[24:40])}
+		var fds [2]int
+		for i, family := range []int{unix.AF_INET, unix.AF_INET6} {
+			if fds[i], err = unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW); err != nil {
+				return
+			}
+			defer unix.Close(fds[i])
 		}
-		var fd int
-		if fd, err = unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW); err != nil {
-			return
+		for p := range packets {
+			if p[0]>>4 == 4 {
+				err = unix.Sendto(fds[0], p, 0, &unix.SockaddrInet4{Addr: [4]byte(p[16:20])})
+			} else {
+				err = unix.Sendto(fds[1], p, 0, &unix.SockaddrInet6{Addr: [16]byte(p[24:40])})
+			}
+			if err != nil {
+				return
+			}
 		}
-		defer unix.Close(fd)
-		err = unix.Sendto(fd, p, 0, to)
 	})
 	if err != nil {
 		s.t.Fatalf("inject in %s: %v", s.Name, err)
 	}
+}
+
+// listen opens a raw socket on one of the container's addresses, or a UDP socket.
+func (c *Container) listen(network, address string) net.PacketConn {
+	c.t.Helper()
+	var p net.PacketConn
+	var err error
+	c.Do(func() { p, err = net.ListenPacket(network, address) })
+	if err != nil {
+		c.t.Fatalf("listen on %s %s in %s: %v", network, address, c.Name, err)
+	}
+	c.t.Cleanup(func() { p.Close() })
+	return p
 }
 
 func addrs(p []byte) (src, dst netip.Addr) {
@@ -107,44 +130,29 @@ func between(src, dst netip.Addr) func([]byte) bool {
 // echoIsAnswered pings a semantic address.
 func echoIsAnswered(t *testing.T, w *World) {
 	w.Hosts[0].publish(w.service(1, 4))
-	for _, a := range both(vip(1)) {
-		if err := w.C(1).ping(a); err != nil {
-			t.Error(err)
+	for six, a := range both(vip(1)) {
+		network := []string{"ip4:icmp", "ip6:ipv6-icmp"}[six]
+		request, reply := []byte{8, 128}[six], []byte{0, 129}[six]
+		p := w.C(1).listen(network, both(w.C(1).Addr)[six].String())
+		m := []byte{request, 0, 0, 0, 0x12, 0x34, 0, 1, 'p', 'i', 'n', 'g'}
+		if six == 0 { // the kernel sums for IPv6
+			binary.BigEndian.PutUint16(m[2:], sum(m))
 		}
-	}
-}
-
-func (c *Container) ping(to netip.Addr) error {
-	network, request, reply := "ip4:icmp", byte(8), byte(0)
-	if to.Is6() {
-		network, request, reply = "ip6:ipv6-icmp", 128, 129
-	}
-	var p net.PacketConn
-	var err error
-	c.Do(func() { p, err = net.ListenPacket(network, both(c.Addr)[map[bool]int{true: 1}[to.Is6()]].String()) })
-	if err != nil {
-		return err
-	}
-	defer p.Close()
-	m := []byte{request, 0, 0, 0, 0x12, 0x34, 0, 1, 'p', 'i', 'n', 'g'}
-	if to.Is4() { // the kernel sums for IPv6
-		binary.BigEndian.PutUint16(m[2:], sum(m))
-	}
-	if _, err := p.WriteTo(m, &net.IPAddr{IP: to.AsSlice()}); err != nil {
-		return err
-	}
-	_ = p.SetDeadline(time.Now().Add(patience))
-	b := make([]byte, 1500)
-	for {
-		n, from, err := p.ReadFrom(b)
-		if err != nil {
-			return fmt.Errorf("ping %s: %w", to, err)
+		if _, err := p.WriteTo(m, &net.IPAddr{IP: a.AsSlice()}); err != nil {
+			t.Fatal(err)
 		}
-		if n >= 12 && b[0] == reply && bytes.Equal(b[8:12], m[8:]) {
-			if from.String() != to.String() {
-				return fmt.Errorf("pinged %s, and %s answered", to, from)
+		_ = p.SetDeadline(time.Now().Add(patience))
+		for b := make([]byte, 1500); ; {
+			n, from, err := p.ReadFrom(b)
+			if err != nil {
+				t.Fatalf("ping %s: %v", a, err)
 			}
-			return nil
+			if n >= 12 && b[0] == reply && bytes.Equal(b[8:12], m[8:]) {
+				if from.String() != a.String() {
+					t.Errorf("ping %s: %s answered", a, from)
+				}
+				break
+			}
 		}
 	}
 }
@@ -163,28 +171,21 @@ func sctpPasses(t *testing.T, w *World) {
 		init[25], init[27] = 1, 1
 		binary.LittleEndian.PutUint32(init[8:], crc32.Checksum(init, crc32.MakeTable(crc32.Castagnoli)))
 		src, dst := both(w.C(1).Addr)[six], both(w.C(4).Addr)[six]
-		network := []string{"ip4:132", "ip6:132"}[six]
-		var p net.PacketConn
-		var err error
-		w.C(4).Do(func() { p, err = net.ListenPacket(network, dst.String()) })
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer p.Close()
+		p := w.C(4).listen([]string{"ip4:132", "ip6:132"}[six], dst.String())
 		w.C(1).Inject(packet(unix.IPPROTO_SCTP, src, a, init))
 		_ = p.SetDeadline(time.Now().Add(patience))
 		b := make([]byte, 1500)
 		n, from, err := p.ReadFrom(b)
 		if err != nil {
-			t.Errorf("SCTP to %s: %v", a, err)
+			t.Errorf("send SCTP to %s: %v", a, err)
 		} else if from.String() != src.String() || n != len(init) || !bytes.Equal(b[12:n], init[12:]) {
-			t.Errorf("SCTP to %s: %d bytes from %s", a, n, from)
+			t.Errorf("send SCTP to %s: %d bytes arrived from %s, want %d unchanged bytes from %s", a, n, from, len(init), src)
 		}
 	}
 }
 
-// sizesPass sends datagrams of sizes that need fragments on one way or another.
-func sizesPass(t *testing.T, w *World) {
+// datagramsOfAllSizesPass sends datagrams of sizes that need fragments on some paths.
+func datagramsOfAllSizesPass(t *testing.T, w *World) {
 	w.serveAll()
 	w.Hosts[0].publish(w.service(1, 4))
 	for _, a := range both(vip(1)) {
@@ -194,7 +195,7 @@ func sizesPass(t *testing.T, w *World) {
 				t.Fatal(err)
 			}
 			body := strings.Repeat("x", size)
-			// The first of a size may be answered by the way's MTU, as it should be.
+			// The first of a size may be answered with the path's MTU.
 			for try := 0; ; try++ {
 				_ = c.SetDeadline(time.Now().Add(quiet))
 				_, err = askUDP(c, body)
@@ -204,14 +205,14 @@ func sizesPass(t *testing.T, w *World) {
 			}
 			c.Close()
 			if err != nil {
-				t.Errorf("%d bytes to %s: %v", size, a, err)
+				t.Errorf("echo %d bytes to %s: %v", size, a, err)
 			}
 		}
 	}
 }
 
-// narrowWaysAreSaid has the way to the peer carry 1280 bytes.
-func narrowWaysAreSaid(t *testing.T, w *World) {
+// pathMTUIsReported lowers the MTU of the path to the peer to 1280 bytes.
+func pathMTUIsReported(t *testing.T, w *World) {
 	w.serveAll()
 	w.Hosts[0].publish(w.service(1, 4))
 	const mtu = 1280
@@ -242,19 +243,19 @@ func narrowWaysAreSaid(t *testing.T, w *World) {
 		var got int
 		_ = raw.Control(func(fd uintptr) { got, err = unix.GetsockoptInt(int(fd), level, get) })
 		if got != mtu || err != nil {
-			t.Errorf("%s says MTU %d, %v", a, got, err)
+			t.Errorf("MTU of the path to %s: got %d and error %v, want %d", a, got, err, mtu)
 		}
-		// And what does not ask passes.
+		// TCP passes without a change.
 		f := w.C(1).Open("tcp", at(a, 80))
 		body := strings.Repeat("y", 200_000) + "\n"
 		go func() { _, _ = f.Write([]byte(body)) }()
 		if back, err := f.r.ReadString('\n'); err != nil || back != body {
-			t.Errorf("%s carried %d bytes of %d: %v", f, len(back), len(body), err)
+			t.Errorf("%s: %d bytes of %d came back: %v", f, len(back), len(body), err)
 		}
 	}
 }
 
-// narrow bounds the ways between the hosts.
+// narrow sets the MTU of the paths between the hosts.
 func (w *World) narrow(mtu int) {
 	for i, h := range w.Hosts {
 		to := w.Hosts[1-i]

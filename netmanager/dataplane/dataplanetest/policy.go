@@ -1,6 +1,7 @@
 package dataplanetest
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"strings"
@@ -35,29 +36,21 @@ func deniedFlowsAreDropped(t *testing.T, w *World) {
 	} {
 		before := d.at.MustUse().Denied
 		d.at.MustApply(plane.Change{Deny: []plane.Pair{d.pair}})
-		for _, a := range both(d.to) {
-			for _, network := range []string{"tcp", "udp"} {
-				if err := w.C(1).Unreached(network, at(a, 80)); err != nil {
-					t.Errorf("%v denied: %v", d.pair, err)
-				}
-			}
+		for network, a := range calls(both(d.to)...) {
+			w.C(1).Unreached(network, at(a, 80))
 		}
 		if after := d.at.MustUse().Denied; after <= before {
-			t.Errorf("%v denied: counted %d", d.pair, after-before)
+			t.Errorf("packets dropped after %v was denied: got %d, want some", d.pair, after-before)
 		}
 		if d.pair.To == 4 && d.at == here { // open flows end too
-			if err := open[0].Stopped(); err != nil {
-				t.Error(err)
+			if open[0].echo(quiet) == nil {
+				t.Errorf("%s goes on after %v was denied", open[0], d.pair)
 			}
 		}
-		for _, f := range kept {
-			if err := f.Echo(); err != nil {
-				t.Errorf("%s when %v is denied: %v", f, d.pair, err)
-			}
-		}
+		checkEcho(t, "whose pair is allowed", kept...)
 		d.at.MustApply(plane.Change{Allow: []plane.Pair{d.pair}})
 		for _, a := range both(d.to) {
-			must(t)(w.C(1).Ask("tcp", at(a, 80)))
+			w.C(1).MustAsk("tcp", at(a, 80))
 		}
 	}
 }
@@ -68,12 +61,7 @@ func deniedFlowsAreDropped(t *testing.T, w *World) {
 func (c *Container) first(t *testing.T, f func()) string {
 	t.Helper()
 	if c.inbox == nil {
-		var err error
-		c.Do(func() { c.inbox, err = net.ListenPacket("udp", ":9") })
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.inbox.Close() })
+		c.inbox = c.listen("udp", ":9")
 	}
 	f()
 	_ = c.inbox.SetDeadline(time.Now().Add(patience))
@@ -97,24 +85,24 @@ func forgedSourcesAreDropped(t *testing.T, w *World) {
 			w.C(4).Inject(udp(at(addr(w.C(4)), 1000), at(addr(to), 9), "own"))
 		}
 		forgeries := map[string]func(){
-			"a container for its neighbour": func() { forge(w.C(1).Space, addr(w.C(2)), w.C(3)) },
-			"a container for a peer's":      func() { forge(w.C(1).Space, addr(w.C(5)), w.C(3)) },
-			"a container for nobody":        func() { forge(w.C(1).Space, of("10.17.0.1"), w.C(3)) },
-			"a container for a service":     func() { forge(w.C(1).Space, both(vip(1))[six], w.C(3)) },
-			"a peer for us":                 func() { forge(there.Space, addr(w.C(1)), w.C(3)) },
-			"a peer for another":            func() { forge(there.Space, of("10.17.0.1"), w.C(3)) },
-			"a peer for a service":          func() { forge(there.Space, both(vip(1))[six], w.C(3)) },
+			"container with its neighbour's address": func() { forge(w.C(1).Space, addr(w.C(2)), w.C(3)) },
+			"container with an address of a peer":    func() { forge(w.C(1).Space, addr(w.C(5)), w.C(3)) },
+			"container with an unused address":       func() { forge(w.C(1).Space, of("10.17.0.1"), w.C(3)) },
+			"container with a service's address":     func() { forge(w.C(1).Space, both(vip(1))[six], w.C(3)) },
+			"peer with an address of this node":      func() { forge(there.Space, addr(w.C(1)), w.C(3)) },
+			"peer with another peer's address":       func() { forge(there.Space, of("10.17.0.1"), w.C(3)) },
+			"peer with a service's address":          func() { forge(there.Space, both(vip(1))[six], w.C(3)) },
 		}
 		if w.path == api.PathDirect { // only the tunnel knows the peer; to the plane the source is unknown
-			delete(forgeries, "a peer for another")
+			delete(forgeries, "peer with another peer's address")
 		}
 		for name, f := range forgeries {
 			before := here.MustUse().Forged
 			if got := w.C(3).first(t, f); got != "own" {
-				t.Errorf("%s, IPv6 %d: %s", name, six, got)
+				t.Errorf("%s, IPv6 %d: the %s packet arrived first, want own", name, six, got)
 			}
 			if after := here.MustUse().Forged; after == before {
-				t.Errorf("%s, IPv6 %d: not counted", name, six)
+				t.Errorf("%s, IPv6 %d: the forged packet was not counted", name, six)
 			}
 		}
 	}
@@ -129,15 +117,9 @@ func forgedSourcesAreDropped(t *testing.T, w *World) {
 	}
 }
 
-// serve starts a server on port 80 of container n.
-func (w *World) serve(n int) netip.Addr {
-	w.C(n).Serve(w.C(n).Label, 80)
-	return w.C(n).Addr
-}
-
-// eachWayThatIsTakenIsTakenIn changes by which paths packets of a peer are accepted, for each
+// allAcceptedPathsAreAccepted changes by which paths packets of a peer are accepted, for each
 // path of packets to it.
-func eachWayThatIsTakenIsTakenIn(t *testing.T, w *World) {
+func allAcceptedPathsAreAccepted(t *testing.T, w *World) {
 	if w.path == api.PathDirect {
 		return // packets from the tunnel are always accepted
 	}
@@ -170,25 +152,22 @@ func eachWayThatIsTakenIsTakenIn(t *testing.T, w *World) {
 					send := func() { there.Inject(udp(own, to, "by "+string(path))) }
 					if taken {
 						if got := w.C(3).first(t, send); got != "by "+string(path) {
-							t.Errorf("ours by %s, taken %+v, IPv6 %d: %q", ours, takes, six, got)
+							t.Errorf("path %s, accepted %+v, IPv6 %d: got packet %q, want the one by %s", ours, takes, six, got, path)
 						}
 						continue
 					}
 					before := here.MustUse().Forged
 					send()
-					for late := time.Now().Add(patience); here.MustUse().Forged == before; {
-						if time.Now().After(late) {
-							t.Fatalf("ours by %s, taken %+v, IPv6 %d: by %s it is not forged", ours, takes, six, path)
-						}
-					}
+					waitFor(t, fmt.Sprintf("path %s, accepted %+v, IPv6 %d: drop a packet by %s", ours, takes, six, path),
+						func() bool { return here.MustUse().Forged > before })
 				}
 			}
 		}
 	}
 }
 
-// waysAreTold sends packets by another path than their peer's.
-func waysAreTold(t *testing.T, w *World) {
+// packetsByAnotherPathAreDropped sends packets by another path than their peer's.
+func packetsByAnotherPathAreDropped(t *testing.T, w *World) {
 	here, there := w.Hosts[0], w.Hosts[1]
 	// Otherwise a strict host drops them before the plane counts them.
 	here.Sysctl("net/ipv4/conf/wan0/rp_filter", "2")
@@ -206,20 +185,20 @@ func waysAreTold(t *testing.T, w *World) {
 				t.Fatal(err)
 			}
 		}); got != "tunnel" {
-			t.Errorf("IPv6 %d: %s", six, got)
+			t.Errorf("IPv6 %d: the %s packet arrived, want tunnel", six, got)
 		}
 		forgeries := map[string]func(){
-			"the tunnel for us": func() {
+			"tunnel with an address of this node": func() {
 				if err := here.Tunnel.Write(udp(at(both(w.C(1).Addr)[six], 1000), to, "forged")); err != nil {
 					t.Fatal(err)
 				}
 			},
 		}
 		if w.path == api.PathVXLAN { // plain routes cannot distinguish two peers on one link
-			forgeries["a peer for another peer"] = func() { there.Inject(udp(at(both(stranger)[six], 1000), to, "forged")) }
+			forgeries["peer with another peer's address"] = func() { there.Inject(udp(at(both(stranger)[six], 1000), to, "forged")) }
 		}
 		if w.path != api.PathVXLAN {
-			forgeries["another device"] = func() {
+			forgeries["peer by another device"] = func() {
 				w.Outside.IP("route replace " + netip.PrefixFrom(to.Addr(), to.Addr().BitLen()).String() + []string{" via 203.0.113.2", " via 2001:db8::2"}[six])
 				w.Outside.Inject(udp(own, to, "forged"))
 			}
@@ -227,14 +206,9 @@ func waysAreTold(t *testing.T, w *World) {
 		for name, f := range forgeries {
 			before := here.MustUse().Forged
 			f()
-			late := time.Now().Add(patience)
-			for here.MustUse().Forged == before {
-				if time.Now().After(late) {
-					t.Fatalf("%s, IPv6 %d: not counted", name, six)
-				}
-			}
+			waitFor(t, fmt.Sprintf("%s, IPv6 %d: drop the packet", name, six), func() bool { return here.MustUse().Forged > before })
 			if got := w.C(3).first(t, func() { w.C(4).Inject(udp(own, to, "own")) }); got != "own" {
-				t.Errorf("%s, IPv6 %d: %s", name, six, got)
+				t.Errorf("%s, IPv6 %d: the %s packet arrived, want own", name, six, got)
 			}
 		}
 	}

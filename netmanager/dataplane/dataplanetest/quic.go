@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// datagramsOfQUICsShapePass sends datagrams as QUIC does (RFC 9000, section 17): an Initial
+// quicPasses sends datagrams as QUIC does (RFC 9000, section 17): an Initial
 // with a long header in 1200 bytes, then short headers, with one connection ID. The plane does
 // not read them: addresses and ports identify a flow. A client that changes its port opens
 // another flow, which may have another backend; it keeps its backend if it uses the address of
 // the instance.
-func datagramsOfQUICsShapePass(t *testing.T, w *World) {
+func quicPasses(t *testing.T, w *World) {
 	w.serveAll()
 	w.Hosts[0].publish(w.service(1, 4, 5), w.service(2, 4))
 	const id = "\x08treeline"
@@ -39,26 +39,24 @@ func datagramsOfQUICsShapePass(t *testing.T, w *World) {
 	// Two clients at once, so that their ports differ: the same connection ID from another
 	// port.
 	twoFlows := func(a netip.Addr) (labels []string) {
-		one, two := w.dialUDP(t, a), w.dialUDP(t, a)
+		one, err := w.C(1).Dial("udp", at(a, 80), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		two, err := w.C(1).Dial("udp", at(a, 80), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
 		return []string{connect(one), connect(two)}
 	}
 	for _, a := range both(vip(1)) {
 		if got := twoFlows(a); got[0] == got[1] {
-			t.Errorf("two flows to %s went to %v, want each a turn", a, got)
+			t.Errorf("two flows to %s went to %v, want different backends", a, got)
 		}
 	}
 	for _, a := range both(vip(2)) {
 		if got := twoFlows(a); got[0] != "c4" || got[1] != "c4" {
-			t.Errorf("flows to %s went to %v", a, got)
+			t.Errorf("two flows to %s went to %v, want c4 for both", a, got)
 		}
 	}
-}
-
-func (w *World) dialUDP(t *testing.T, to netip.Addr) net.Conn {
-	t.Helper()
-	c, err := w.C(1).Dial("udp", at(to, 80), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
 }

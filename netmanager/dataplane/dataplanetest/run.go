@@ -1,6 +1,7 @@
 package dataplanetest
 
 import (
+	"iter"
 	"net/netip"
 	"runtime"
 	"sync"
@@ -22,11 +23,11 @@ func Run(t *testing.T, f Factory) {
 		all.Go(func() {
 			t.Run(string(path), func(t *testing.T) {
 				var each sync.WaitGroup
-				for _, promise := range promises {
+				for _, c := range cases {
 					each.Go(func() {
 						room <- struct{}{}
 						defer func() { <-room }()
-						t.Run(promise.name, func(t *testing.T) { promise.test(t, NewWorld(t, f, path)) })
+						t.Run(c.name, func(t *testing.T) { c.test(t, NewWorld(t, f, path)) })
 					})
 				}
 				each.Wait()
@@ -36,47 +37,62 @@ func Run(t *testing.T, f Factory) {
 	all.Wait()
 }
 
-// promises are the tests, which must pass for each kind of path.
-var promises = []struct {
+// cases are the tests, which must pass for each kind of path.
+var cases = []struct {
 	name string
 	test func(*testing.T, *World)
 }{
-	{"InstancesReachOneAnother", instancesReachOneAnother},
+	{"InstancesReachEachOther", instancesReachEachOther},
 	{"NewFlowsGoToBackendsInTurn", newFlowsGoToBackendsInTurn},
-	{"NoBackendIsRefusedAtOnce", noBackendIsRefusedAtOnce},
+	{"CallWithoutBackendIsRefused", callWithoutBackendIsRefused},
 	{"FlowsStayWithTheirBackend", flowsStayWithTheirBackend},
 	{"UDPFlowsTimeOut", udpFlowsTimeOut},
 	{"EndedFlowsAreReset", endedFlowsAreReset},
-	{"TheUnansweredTryAgain", theUnansweredTryAgain},
-	{"AnInstanceMayBeItsOwnBackend", anInstanceMayBeItsOwnBackend},
-	{"PortsAreNobodysAlone", portsAreNobodysAlone},
+	{"UnansweredFlowsTryAgain", unansweredFlowsTryAgain},
+	{"InstanceMayBeItsOwnBackend", instanceMayBeItsOwnBackend},
+	{"ClientsMayUseTheSameSourcePort", clientsMayUseTheSameSourcePort},
 	{"EchoIsAnswered", echoIsAnswered},
 	{"SCTPPasses", sctpPasses},
 	{"SCTPAssociates", sctpAssociates},
-	{"DatagramsOfQUICsShapePass", datagramsOfQUICsShapePass},
-	{"SizesPass", sizesPass},
-	{"NarrowWaysAreSaid", narrowWaysAreSaid},
+	{"QUICPasses", quicPasses},
+	{"DatagramsOfAllSizesPass", datagramsOfAllSizesPass},
+	{"PathMTUIsReported", pathMTUIsReported},
 	{"DeniedFlowsAreDropped", deniedFlowsAreDropped},
 	{"ForgedSourcesAreDropped", forgedSourcesAreDropped},
-	{"WaysAreTold", waysAreTold},
-	{"EachWayThatIsTakenIsTakenIn", eachWayThatIsTakenIsTakenIn},
-	{"TheUnknownIsHeld", theUnknownIsHeld},
-	{"TheUnknownCallerIsHeld", theUnknownCallerIsHeld},
-	{"NobodyTakesTheHold", nobodyTakesTheHold},
+	{"PacketsByAnotherPathAreDropped", packetsByAnotherPathAreDropped},
+	{"AllAcceptedPathsAreAccepted", allAcceptedPathsAreAccepted},
+	{"PacketsToUnknownAddressesAreQueued", packetsToUnknownAddressesAreQueued},
+	{"PacketsFromUnknownAddressesAreQueued", packetsFromUnknownAddressesAreQueued},
+	{"QueuedPacketsOfAnInstanceAreLimited", queuedPacketsOfAnInstanceAreLimited},
 	{"HostsAreClosed", hostsAreClosed},
-	{"TheResolverIsReached", theResolverIsReached},
+	{"ResolverIsReachable", resolverIsReachable},
 	{"PortsArePublished", portsArePublished},
-	{"PublishedPortsLeaveTheHostsOwn", publishedPortsLeaveTheHostsOwn},
-	{"NobodyTakesAllRoom", nobodyTakesAllRoom},
+	{"PublishedPortsDoNotHideLocalServers", publishedPortsDoNotHideLocalServers},
+	{"FlowsOfAnInstanceAreLimited", flowsOfAnInstanceAreLimited},
 	{"FlowsOutliveThePlane", flowsOutliveThePlane},
-	{"ChangesDisturbNobody", changesDisturbNobody},
-	{"AChangeIsWholeOrNot", aChangeIsWholeOrNot},
-	{"UseIsCounted", useIsCounted},
+	{"ChangesDoNotAffectOtherFlows", changesDoNotAffectOtherFlows},
+	{"ChangeIsAtomic", changeIsAtomic},
+	{"UsageIsCounted", usageIsCounted},
 	{"RemoveLeavesNothing", removeLeavesNothing},
 }
 
 // both returns an address of the ranges and its twin.
 func both(a netip.Addr) []netip.Addr { return []netip.Addr{a, ranges.Twin(a)} }
+
+var networks = []string{"tcp", "udp"}
+
+// calls yields each address with TCP and with UDP.
+func calls(addrs ...netip.Addr) iter.Seq2[string, netip.Addr] {
+	return func(yield func(string, netip.Addr) bool) {
+		for _, a := range addrs {
+			for _, network := range networks {
+				if !yield(network, a) {
+					return
+				}
+			}
+		}
+	}
+}
 
 // vip returns the n-th semantic address.
 func vip(n byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 30, 0, n}) }
@@ -86,9 +102,14 @@ func at(a netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a,
 // serveAll starts a server on port 80 of each container.
 func (w *World) serveAll() {
 	for n := 1; n <= 6; n++ {
-		c := w.C(n)
-		c.Serve(c.Label, 80)
+		w.serve(n)
 	}
+}
+
+// serve starts a server on port 80 of container n.
+func (w *World) serve(n int) netip.Addr {
+	w.C(n).Serve(w.C(n).Label, 80)
+	return w.C(n).Addr
 }
 
 // service returns the service with semantic address vip(n) and ident 100+n, whose backends are
@@ -104,24 +125,17 @@ func (w *World) service(n byte, backends ...int) plane.Service {
 // publish adds services to h's plane and allows everyone to call them.
 func (h *Host) publish(services ...plane.Service) {
 	h.t.Helper()
-	c := plane.Change{SetServices: services}
-	for _, s := range services {
-		for n := range plane.Ident(6) {
-			c.Allow = append(c.Allow, plane.Pair{From: n + 1, To: s.Ident})
-		}
-	}
-	h.MustApply(c)
+	h.MustApply(plane.Change{SetServices: services, Allow: callers(services)})
 }
 
-// must returns the answer of Ask, and fails the test on an error.
-func must(t testing.TB) func(string, error) string {
-	return func(s string, err error) string {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
+// callers returns the pairs that allow every container to call the services.
+func callers(services []plane.Service) (pairs []plane.Pair) {
+	for _, s := range services {
+		for n := range plane.Ident(6) {
+			pairs = append(pairs, plane.Pair{From: n + 1, To: s.Ident})
 		}
-		return s
 	}
+	return pairs
 }
 
 func processors() int { return runtime.NumCPU() }

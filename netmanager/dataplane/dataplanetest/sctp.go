@@ -49,16 +49,7 @@ func sctpAssociates(t *testing.T, w *World) {
 	w.Hosts[0].publish(w.service(1, 4, 5))
 	for six, a := range both(vip(1)) {
 		network := []string{"ip4:132", "ip6:132"}[six]
-		listen := func(c *Container) *net.IPConn {
-			var p net.PacketConn
-			var err error
-			c.Do(func() { p, err = net.ListenPacket(network, both(c.Addr)[six].String()) })
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { p.Close() })
-			return p.(*net.IPConn)
-		}
+		listen := func(c *Container) net.PacketConn { return c.listen(network, both(c.Addr)[six].String()) }
 		const clientTag = 0x7ee11e
 		for n := 4; n <= 5; n++ {
 			go serveSCTP(listen(w.C(n)), uint32(n), clientTag)
@@ -80,7 +71,7 @@ func sctpAssociates(t *testing.T, w *World) {
 			case err != nil:
 				t.Fatalf("%s to %s: %v", x.what, a, err)
 			case got[12] != x.answer || binary.BigEndian.Uint32(got[4:]) != clientTag:
-				t.Fatalf("%s to %s was answered by chunk %d of tag %x", x.what, a, got[12], got[4:8])
+				t.Fatalf("%s to %s: got chunk %d with tag %x, want chunk %d with tag %x", x.what, a, got[12], got[4:8], x.answer, clientTag)
 			}
 			if x.kind == sctpInit {
 				tag = binary.BigEndian.Uint32(got[16:])
@@ -90,7 +81,7 @@ func sctpAssociates(t *testing.T, w *World) {
 }
 
 // serveSCTP answers chunks with its tag, and those that open an association.
-func serveSCTP(p *net.IPConn, tag, client uint32) {
+func serveSCTP(p net.PacketConn, tag, client uint32) {
 	b := make([]byte, 1500)
 	for {
 		n, from, err := p.ReadFrom(b)
@@ -117,7 +108,7 @@ func serveSCTP(p *net.IPConn, tag, client uint32) {
 }
 
 // askSCTP sends a packet and returns the next one, which must come from its destination.
-func askSCTP(p *net.IPConn, to netip.Addr, packet []byte) ([]byte, error) {
+func askSCTP(p net.PacketConn, to netip.Addr, packet []byte) ([]byte, error) {
 	if _, err := p.WriteTo(packet, &net.IPAddr{IP: to.AsSlice()}); err != nil {
 		return nil, err
 	}

@@ -1,48 +1,32 @@
 package dataplanetest
 
-import (
-	"testing"
-
-	"golang.org/x/sys/unix"
-)
+import "testing"
 
 // Flood has the first container open many flows by one datagram each, from all its ports to
 // many ports of the other host's first container. None is answered.
 func (w *World) Flood(flows int) {
 	w.t.Helper()
-	c, to := w.C(1), w.C(4).Addr
-	c.Do(func() {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
-		if err != nil {
-			panic(err)
-		}
-		defer unix.Close(fd)
-		const ports = 50_000
+	from, to := w.C(1).Addr, w.C(4).Addr
+	const ports = 50_000
+	w.C(1).InjectAll(func(yield func([]byte) bool) {
 		for n := range flows {
-			if err := unix.Sendto(fd, udp(at(c.Addr, uint16(10_000+n%ports)), at(to, uint16(9+n/ports)), "x"), 0, &unix.SockaddrInet4{Addr: to.As4()}); err != nil {
-				panic(err)
+			if !yield(udp(at(from, uint16(10_000+n%ports)), at(to, uint16(9+n/ports)), "x")) {
+				return
 			}
 		}
 	})
 }
 
-// nobodyTakesAllRoom has one instance open many flows. Existing flows, and new flows of others,
-// still pass.
-func nobodyTakesAllRoom(t *testing.T, w *World) {
+// flowsOfAnInstanceAreLimited has one instance open many flows. Existing flows, and new flows
+// of others, still pass.
+func flowsOfAnInstanceAreLimited(t *testing.T, w *World) {
 	w.serveAll()
 	w.Hosts[0].publish(w.service(1, 4))
-	there := []*Flow{w.C(1).Open("tcp", at(w.C(4).Addr, 80)), w.C(2).Open("tcp", at(vip(1), 80)), w.C(2).Open("udp", at(vip(1), 80))}
-	const flows = 100_000
-	w.Flood(flows)
-	for _, network := range []string{"tcp", "udp"} {
-		for _, a := range append(both(vip(1)), both(w.C(5).Addr)...) {
-			must(t)(w.C(2).Ask(network, at(a, 80)))
-			must(t)(w.C(4).Ask(network, at(both(w.C(2).Addr)[0], 80)))
-		}
+	before := []*Flow{w.C(1).Open("tcp", at(w.C(4).Addr, 80)), w.C(2).Open("tcp", at(vip(1), 80)), w.C(2).Open("udp", at(vip(1), 80))}
+	w.Flood(100_000)
+	for network, a := range calls(append(both(vip(1)), both(w.C(5).Addr)...)...) {
+		w.C(2).MustAsk(network, at(a, 80))
+		w.C(4).MustAsk(network, at(w.C(2).Addr, 80))
 	}
-	for _, f := range there {
-		if err := f.Echo(); err != nil {
-			t.Errorf("%s beside %d flows: %v", f, flows, err)
-		}
-	}
+	checkEcho(t, "beside 100,000 flows", before...)
 }

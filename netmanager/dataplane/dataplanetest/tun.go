@@ -84,14 +84,3 @@ func (d *Tun) Wait(want func(packet []byte) bool) ([]byte, error) {
 		}
 	}
 }
-
-// Drain discards the packets so far.
-func (d *Tun) Drain() {
-	for {
-		select {
-		case <-d.seen:
-		default:
-			return
-		}
-	}
-}

@@ -72,6 +72,8 @@ func (c *Container) Addr6() netip.Addr { return ranges.Twin(c.Addr) }
 var (
 	outside4 = netip.MustParseAddr("198.51.100.1")
 	outside6 = netip.MustParseAddr("2001:db8:100::1")
+	wan4     = netip.MustParseAddr("203.0.113.2") // of the first host
+	wan6     = netip.MustParseAddr("2001:db8::2")
 )
 
 // NewWorld returns a world whose hosts are peers, and whose containers may all call one another

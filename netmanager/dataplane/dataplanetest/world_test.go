@@ -23,7 +23,7 @@ func TestWorldIsRoutedWithoutAPlane(t *testing.T) {
 	for _, path := range []api.PathKind{api.PathRoute, api.PathVXLAN} {
 		t.Run(string(path), func(t *testing.T) {
 			w := NewWorld(t, func(testing.TB) dataplane.Plane { return no{} }, path)
-			instancesReachOneAnother(t, w)
+			instancesReachEachOther(t, w)
 		})
 	}
 }

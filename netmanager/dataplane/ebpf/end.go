@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
+	"github.com/treeline-edge/treeline/netmanager/dataplane"
 )
 
 // The layout of the packet that tl_end runs with: the first place, the end of the resets, the
@@ -53,9 +53,14 @@ func (p *Plane) end(to, unanswered []netip.Addr) error {
 // over ends flows in the kernel, so that no flow that begins meanwhile is mistaken for another.
 func (p *Plane) over(ending map[uint32]uint32) (all []reset, err error) {
 	t := newTable[uint32, uint32](p.o.TlEnding)
-	defer func() { err = errors.Join(err, t.become(&tx{}, nil)) }()
-	if err := t.become(&tx{}, ending); err != nil {
-		return nil, err
+	defer func() {
+		var x tx
+		t.become(&x, nil)
+		err = errors.Join(err, x.err)
+	}()
+	var x tx
+	if t.become(&x, ending); x.err != nil {
+		return nil, x.err
 	}
 	packet := make([]byte, endResets+resets*resetSize)
 	out := make([]byte, len(packet))
@@ -88,68 +93,26 @@ type reset struct {
 	Ack  uint32 // the next byte that it expects
 }
 
-// send sends resets to containers on this node. A failure is not an error: the container
-// notices when it sends.
+// send sends resets to containers on this node (RFC 9293, section 3.5.2).
 func (p *Plane) send(resets []reset) error {
-	var fds [2]int
-	for i, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_RAW)
-		if errors.Is(err, unix.EAFNOSUPPORT) {
-			fd = -1
-		} else if err != nil {
-			return fmt.Errorf("open a socket for resets: %w", err)
-		}
-		fds[i] = fd
-		defer unix.Close(fd)
+	segments, err := dataplane.OpenSegments()
+	if err != nil {
+		return err
 	}
+	defer segments.Close()
 	for _, r := range resets {
-		src, dst := addr(r.Flow.Src), addr(r.Flow.Dst)
+		client, server := addr(r.Flow.Src), addr(r.Flow.Dst)
 		if r.Flow.Family == 6 {
-			src, dst = p.node.Ranges.Twin(src), p.node.Ranges.Twin(dst)
-			if fds[1] >= 0 {
-				_ = unix.Sendto(fds[1], r.packet(src, dst), 0, &unix.SockaddrInet6{Addr: src.As16()})
-			}
-			continue
+			client, server = p.node.Ranges.Twin(client), p.node.Ranges.Twin(server)
 		}
-		_ = unix.Sendto(fds[0], r.packet(src, dst), 0, &unix.SockaddrInet4{Addr: src.As4()})
+		// The fields are in network order.
+		b := binary.NativeEndian.AppendUint16(nil, r.Flow.Sport)
+		b = binary.NativeEndian.AppendUint16(b, r.Flow.Dport)
+		b = binary.NativeEndian.AppendUint32(b, r.Ack)
+		segments.Send(netip.AddrPortFrom(server, binary.BigEndian.Uint16(b[2:])), netip.AddrPortFrom(client, binary.BigEndian.Uint16(b)),
+			binary.BigEndian.Uint32(b[4:]), resetFlag)
 	}
 	return nil
 }
 
-// packet returns the reset from dst to src (RFC 9293, section 3.5.2).
-func (r reset) packet(src, dst netip.Addr) []byte {
-	tcp := make([]byte, 20)
-	binary.NativeEndian.PutUint16(tcp[0:], r.Flow.Dport)
-	binary.NativeEndian.PutUint16(tcp[2:], r.Flow.Sport)
-	tcp[12] = 5 << 4
-	const rst = 4
-	tcp[13] = rst
-	binary.NativeEndian.PutUint32(tcp[4:], r.Ack)
-	pseudo := append(append([]byte{}, dst.AsSlice()...), src.AsSlice()...)
-	pseudo = append(pseudo, 0, unix.IPPROTO_TCP, 0, byte(len(tcp)))
-	binary.BigEndian.PutUint16(tcp[16:], sum(append(pseudo, tcp...)))
-	if src.Is4() {
-		ip := make([]byte, 20, 40)
-		ip[0], ip[8], ip[9] = 0x45, 64, unix.IPPROTO_TCP
-		copy(ip[12:], dst.AsSlice())
-		copy(ip[16:], src.AsSlice())
-		return append(ip, tcp...) // the kernel sets length and checksum
-	}
-	ip := make([]byte, 40, 60)
-	ip[0], ip[5], ip[6], ip[7] = 0x60, byte(len(tcp)), unix.IPPROTO_TCP, 64
-	copy(ip[8:], dst.AsSlice())
-	copy(ip[24:], src.AsSlice())
-	return append(ip, tcp...)
-}
-
-// sum returns the Internet checksum of b, whose length is even (RFC 1071).
-func sum(b []byte) uint16 {
-	var s uint32
-	for i := 0; i+1 < len(b); i += 2 {
-		s += uint32(binary.BigEndian.Uint16(b[i:]))
-	}
-	for s > 0xffff {
-		s = s&0xffff + s>>16
-	}
-	return ^uint16(s)
-}
+const resetFlag = 4 // RST of a TCP header

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -401,8 +402,12 @@ func TestSyncTakesWhatItFinds(t *testing.T) {
 	w.C(1).Serve("c1", 80)
 	h, s := w.Hosts[0], w.Hosts[0].State
 	h.MustSync(plane.State{Node: plane.Node{Prefix: "tl"}})
-	if err := w.C(2).Silent("tcp", netip.AddrPortFrom(w.C(1).Addr, 80)); err != nil {
-		t.Error(err)
+	var err error
+	w.C(2).Do(func() {
+		_, err = net.DialTimeout("tcp", netip.AddrPortFrom(w.C(1).Addr, 80).String(), 300*time.Millisecond)
+	})
+	if !os.IsTimeout(err) {
+		t.Errorf("connect to an unknown endpoint: got %v, want a timeout", err)
 	}
 	h.Kill()
 	h.IP("link del " + w.C(3).Device)
@@ -430,7 +435,7 @@ func TestTunnelledPeers(t *testing.T) {
 	w.Hosts[0].MustApply(plane.Change{SetServices: []plane.Service{s}})
 	for _, a := range []netip.Addr{s.Address, ranges.Twin(s.Address)} {
 		for _, network := range []string{"tcp", "udp"} {
-			if got, err := w.C(1).AskFrom(network, netip.AddrPortFrom(a, 80), 0, strings.Repeat("x", 1000)); got != "c4" {
+			if got, err := w.C(1).Send(network, netip.AddrPortFrom(a, 80), strings.Repeat("x", 1000)); got != "c4" {
 				t.Errorf("%s to %s: %q, %v", network, a, got, err)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -166,44 +167,30 @@ func (p *Plane) Sync(_ context.Context, s plane.State) error {
 	// nothing.
 	c := plane.Change{
 		Node: &s.Node, SetEndpoints: s.Endpoints, SetServices: s.Services, SetSources: s.Sources,
-		Allow: s.Allowed, SetPeers: s.Peers,
+		Allow: s.Allowed, SetPeers: s.Peers, DropPeers: slices.Collect(maps.Keys(p.peers)),
 	}
-	c.DropEndpoints = others(p.endpoints.have, s.Endpoints, func(e plane.Endpoint) netip.Addr { return e.Address })
-	c.DropServices = others(p.services.have, s.Services, func(v plane.Service) netip.Addr { return v.Address })
-	c.DropSources = others(p.sources.have, s.Sources, func(v plane.Source) netip.Addr { return v.Address })
-	allowed := keys(s.Allowed, func(v plane.Pair) plane.Pair { return v })
+	for a := range p.endpoints.have {
+		c.DropEndpoints = append(c.DropEndpoints, addr(a))
+	}
+	for a := range p.services.have {
+		c.DropServices = append(c.DropServices, addr(a))
+	}
+	for a := range p.sources.have {
+		c.DropSources = append(c.DropSources, addr(a))
+	}
 	for k := range p.allowed.have {
-		if pair := (plane.Pair{From: plane.Ident(k.From), To: plane.Ident(k.To)}); !allowed[pair] {
-			c.Deny = append(c.Deny, pair)
-		}
-	}
-	known := keys(s.Peers, func(v plane.Peer) api.PeerKey { return v.Key })
-	for k := range p.peers {
-		if !known[k] {
-			c.DropPeers = append(c.DropPeers, k)
-		}
+		c.Deny = append(c.Deny, plane.Pair{From: plane.Ident(k.From), To: plane.Ident(k.To)})
 	}
 	return p.change(c, true)
 }
 
-// keys returns the set of the keys of all.
-func keys[K comparable, T any](all []T, key func(T) K) map[K]bool {
-	m := make(map[K]bool, len(all))
-	for _, t := range all {
-		m[key(t)] = true
+// without returns the keys of drop that no element of set has.
+func without[K comparable, T any](drop []K, set []T, key func(T) K) []K {
+	kept := make(map[K]bool, len(set))
+	for _, t := range set {
+		kept[key(t)] = true
 	}
-	return m
-}
-
-// others returns the addresses of have that are not among keep.
-func others[V, T any](have map[uint32]V, keep []T, key func(T) netip.Addr) (gone []netip.Addr) {
-	kept := keys(keep, key)
-	for a := range have {
-		if !kept[addr(a)] {
-			gone = append(gone, addr(a))
-		}
-	}
-	return gone
+	return slices.DeleteFunc(slices.Clone(drop), func(k K) bool { return kept[k] })
 }
 
 // Apply applies one change.
@@ -221,9 +208,9 @@ func (p *Plane) change(c plane.Change, all bool) error {
 		return err
 	}
 	x := &tx{}
-	if err := p.steps(x, c, all); err != nil {
+	if p.steps(x, c, all); x.err != nil {
 		x.back()
-		return err
+		return x.err
 	}
 	x.stand()
 	if len(c.End)+len(c.Retry) > 0 {
@@ -262,78 +249,49 @@ func check(c plane.Change) error {
 	return nil
 }
 
-// steps carries out c, dependencies first.
-func (p *Plane) steps(x *tx, c plane.Change, all bool) error {
+// steps carries out c, dependencies first. What c both drops and sets is set.
+func (p *Plane) steps(x *tx, c plane.Change, all bool) {
 	links, err := devices(all)
-	if err != nil {
-		return err
+	if x.fail(err) {
+		return
 	}
 	if c.Node != nil {
-		if err := p.networks(x, *c.Node); err != nil {
-			return err
-		}
+		p.networks(x, *c.Node)
 		p.readLifetimes()
 		old := p.node
 		p.node = *c.Node
 		x.did(func() { p.node = old })
 	}
-	if err := p.settings(x, links); err != nil {
-		return err
-	}
-	for _, pair := range c.Allow {
-		if err := p.allowed.set(x, objectsPair{From: uint32(pair.From), To: uint32(pair.To)}, 1); err != nil {
-			return err
-		}
+	p.settings(x, links)
+	for _, v := range c.Allow {
+		p.allowed.set(x, pair(v), 1)
 	}
 	for _, s := range c.SetSources {
-		if err := p.sources.set(x, be32(s.Address), objectsRemote{Ident: uint32(s.Ident)}); err != nil {
-			return err
-		}
+		p.sources.set(x, be32(s.Address), objectsRemote{Ident: uint32(s.Ident)})
 	}
-	if err := p.setPeers(x, c, links, all); err != nil {
-		return err
-	}
-	if err := p.setEndpoints(x, c, links, all); err != nil {
-		return err
-	}
-	if err := p.hook(x, links, all); err != nil {
-		return err
-	}
+	p.setPeers(x, c, links, all)
+	p.setEndpoints(x, c, links, all)
+	p.hook(x, all)
 	for _, s := range c.SetServices {
-		if err := p.setService(x, be32(s.Address), uint32(s.Ident), ring(s.Backends)); err != nil {
-			return err
-		}
+		p.setService(x, be32(s.Address), uint32(s.Ident), ring(s.Backends))
 	}
-	set := keys(c.SetServices, func(v plane.Service) netip.Addr { return v.Address })
-	for _, a := range c.DropServices {
-		if !set[a] {
-			if err := p.dropService(x, be32(a)); err != nil {
-				return err
-			}
-		}
+	for _, a := range without(c.DropServices, c.SetServices, func(v plane.Service) netip.Addr { return v.Address }) {
+		p.dropService(x, be32(a))
 	}
-	set = keys(c.SetSources, func(v plane.Source) netip.Addr { return v.Address })
-	for _, a := range c.DropSources {
-		if !set[a] {
-			if err := p.sources.drop(x, be32(a)); err != nil {
-				return err
-			}
-		}
+	for _, a := range without(c.DropSources, c.SetSources, func(v plane.Source) netip.Addr { return v.Address }) {
+		p.sources.drop(x, be32(a))
 	}
-	allow := keys(c.Allow, func(v plane.Pair) plane.Pair { return v })
-	for _, pair := range c.Deny {
-		if !allow[pair] {
-			if err := p.allowed.drop(x, objectsPair{From: uint32(pair.From), To: uint32(pair.To)}); err != nil {
-				return err
-			}
-		}
+	for _, v := range without(c.Deny, c.Allow, func(v plane.Pair) plane.Pair { return v }) {
+		p.allowed.drop(x, pair(v))
 	}
-	if err := p.edge.become(p.node, p.ports, all); err != nil {
-		return err
+	if x.err == nil {
+		x.fail(p.edge.become(p.node, p.ports, all))
 	}
 	// From here on flows check again what they depend on.
-	return p.settings(x, links)
+	p.settings(x, links)
 }
+
+func pair(v plane.Pair) objectsPair { return objectsPair{From: uint32(v.From), To: uint32(v.To)} }
 
 // Close closes programs and maps, which stay in the kernel.
 func (p *Plane) Close() error {

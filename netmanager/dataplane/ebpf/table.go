@@ -42,13 +42,14 @@ func (t *table[K, V]) load() error {
 }
 
 // set sets the value of k.
-func (t *table[K, V]) set(x *tx, k K, v V) error {
+func (t *table[K, V]) set(x *tx, k K, v V) {
 	old, had := t.have[k]
-	if had && old == v {
-		return nil
+	if x.err != nil || had && old == v {
+		return
 	}
 	if err := t.put(k, v, had); err != nil {
-		return full(t.m, err)
+		x.fail(full(t.m, err))
+		return
 	}
 	t.have[k] = v
 	x.did(func() {
@@ -60,7 +61,6 @@ func (t *table[K, V]) set(x *tx, k K, v V) error {
 		_ = t.m.Delete(k)
 		delete(t.have, k)
 	})
-	return nil
 }
 
 // full explains why a write to a map failed.
@@ -82,10 +82,10 @@ func (t *table[K, V]) put(k K, v V, had bool) error {
 }
 
 // drop deletes k.
-func (t *table[K, V]) drop(x *tx, k K) error {
+func (t *table[K, V]) drop(x *tx, k K) {
 	old, had := t.have[k]
-	if !had {
-		return nil
+	if x.err != nil || !had {
+		return
 	}
 	if t.merge != nil { // undo would lose the counts
 		var now V
@@ -94,7 +94,8 @@ func (t *table[K, V]) drop(x *tx, k K) error {
 		}
 	}
 	if err := t.m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("map %s: delete %v: %w", t.m, k, err)
+		x.fail(fmt.Errorf("delete %v from map %s: %w", k, t.m, err))
+		return
 	}
 	delete(t.have, k)
 	x.did(func() {
@@ -104,24 +105,23 @@ func (t *table[K, V]) drop(x *tx, k K) error {
 			t.have[k] = t.plain(old)
 		}
 	})
-	return nil
+}
+
+// dropUnless drops the entries that keep does not hold for.
+func (t *table[K, V]) dropUnless(x *tx, keep func(K, V) bool) {
+	for k, v := range maps.Clone(t.have) {
+		if !keep(k, v) {
+			t.drop(x, k)
+		}
+	}
 }
 
 // become makes the table exactly want.
-func (t *table[K, V]) become(x *tx, want map[K]V) error {
+func (t *table[K, V]) become(x *tx, want map[K]V) {
 	for k, v := range want {
-		if err := t.set(x, k, v); err != nil {
-			return err
-		}
+		t.set(x, k, v)
 	}
-	for k := range maps.Clone(t.have) {
-		if _, ok := want[k]; !ok {
-			if err := t.drop(x, k); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	t.dropUnless(x, func(k K, _ V) bool { _, ok := want[k]; return ok })
 }
 
 // dump reads a whole map. It may miss entries that come or go meanwhile.

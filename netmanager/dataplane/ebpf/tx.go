@@ -1,7 +1,21 @@
 package ebpf
 
+import "slices"
+
 // tx is a change under way. Its steps can be undone, so that a change that fails has no effect.
-type tx struct{ undo, last []func() }
+// After the first error further steps do nothing.
+type tx struct {
+	undo, last []func()
+	err        error
+}
+
+// fail records the first error, and reports whether there is one.
+func (t *tx) fail(err error) bool {
+	if t.err == nil {
+		t.err = err
+	}
+	return t.err != nil
+}
 
 // finally runs done when the change stands, to free what it replaced.
 func (t *tx) finally(done func()) { t.last = append(t.last, done) }
@@ -18,8 +32,8 @@ func (t *tx) did(undo func()) { t.undo = append(t.undo, undo) }
 
 // back undoes all steps, the last first.
 func (t *tx) back() {
-	for i := len(t.undo) - 1; i >= 0; i-- {
-		t.undo[i]()
+	for _, undo := range slices.Backward(t.undo) {
+		undo()
 	}
 	t.undo = nil
 }

@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -166,47 +165,9 @@ func (h *host) end(want func(flow) bool, m *model) error {
 }
 
 // rouse sends the client of a flow a segment outside its window, as if from its server. The
-// client answers with an acknowledgement (RFC 9293, 3.10.7.4). If the segment is lost, the
-// client notices when it sends next.
+// client answers with an acknowledgement (RFC 9293, section 3.10.7.4).
 func (h *host) rouse(f *netlink.ConntrackFlow) {
-	src, _ := netip.AddrFromSlice(f.Forward.DstIP)
-	dst, _ := netip.AddrFromSlice(f.Forward.SrcIP)
-	src, dst = src.Unmap(), dst.Unmap()
-	t := make([]byte, 20)
-	binary.BigEndian.PutUint16(t, f.Forward.DstPort)
-	binary.BigEndian.PutUint16(t[2:], f.Forward.SrcPort)
-	binary.BigEndian.PutUint32(t[4:], rand.Uint32())
-	t[12], t[13] = 5<<4, ack
-	if src.Is4() {
-		binary.BigEndian.PutUint16(t[16:], checksum(src, dst, t))
-		ip := make([]byte, 20, 40)
-		ip[0], ip[8], ip[9] = 0x45, 64, unix.IPPROTO_TCP
-		copy(ip[12:], src.AsSlice())
-		copy(ip[16:], dst.AsSlice())
-		_ = unix.Sendto(h.raw, append(ip, t...), 0, &unix.SockaddrInet4{Addr: dst.As4()})
-		return
-	}
-	if h.raw6 < 0 {
-		return
-	}
-	binary.BigEndian.PutUint16(t[16:], checksum(src, dst, t))
-	ip := make([]byte, 40, 60)
-	ip[0], ip[5], ip[6], ip[7] = 0x60, byte(len(t)), unix.IPPROTO_TCP, 64
-	copy(ip[8:], src.AsSlice())
-	copy(ip[24:], dst.AsSlice())
-	_ = unix.Sendto(h.raw6, append(ip, t...), 0, &unix.SockaddrInet6{Addr: dst.As16()})
-}
-
-// checksum returns TCP's checksum, including the pseudo header.
-func checksum(src, dst netip.Addr, t []byte) uint16 {
-	sum := uint32(unix.IPPROTO_TCP + len(t))
-	for _, b := range [][]byte{src.AsSlice(), dst.AsSlice(), t} {
-		for i := 0; i < len(b); i += 2 {
-			sum += uint32(binary.BigEndian.Uint16(b[i:]))
-		}
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
+	server, _ := netip.AddrFromSlice(f.Forward.DstIP)
+	client, _ := netip.AddrFromSlice(f.Forward.SrcIP)
+	h.segments.Send(netip.AddrPortFrom(server.Unmap(), f.Forward.DstPort), netip.AddrPortFrom(client.Unmap(), f.Forward.SrcPort), rand.Uint32(), ack)
 }

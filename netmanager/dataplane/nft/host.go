@@ -20,8 +20,8 @@ type host struct {
 	ns     *os.File // the network namespace
 	nl     *netlink.Handle
 	nft    int // socket to nf_tables
-	raw    int // socket for segments with own headers
-	raw6   int
+
+	segments *dataplane.Segments
 }
 
 func newHost(prefix string) (*host, error) {
@@ -33,28 +33,26 @@ func newHost(prefix string) (*host, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open netlink: %w", err), ns.Close())
 	}
-	h := &host{prefix: prefix, ns: ns, nl: nl, nft: -1, raw: -1, raw6: -1}
+	h := &host{prefix: prefix, ns: ns, nl: nl, nft: -1}
 	if h.nft, err = packetFilter(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open a socket to nf_tables: %w", err), h.close())
 	}
-	if h.raw, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_RAW); err != nil {
-		return nil, errors.Join(fmt.Errorf("open a raw socket: %w", err), h.close())
-	}
-	// Without IPv6 on the host there is nothing to reset.
-	if h.raw6, err = unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_RAW); err != nil {
-		h.raw6 = -1
+	if h.segments, err = dataplane.OpenSegments(); err != nil {
+		return nil, errors.Join(err, h.close())
 	}
 	return h, nil
 }
 
 func (h *host) close() error {
 	h.nl.Close()
-	for _, fd := range []int{h.nft, h.raw, h.raw6} {
-		if fd >= 0 {
-			unix.Close(fd)
-		}
+	if h.nft >= 0 {
+		unix.Close(h.nft)
+		h.nft = -1
 	}
-	h.nft, h.raw, h.raw6 = -1, -1, -1
+	if h.segments != nil {
+		h.segments.Close()
+		h.segments = nil
+	}
 	return h.ns.Close()
 }
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Copyright the Treeline authors
 //
-// ICMP errors. They carry the beginning of a packet that the flow's other
-// direction has rewritten; whoever sent that must find it as it was.
+// ICMP errors. They contain the beginning of a packet that the flow's other direction has
+// rewritten. That rewriting is reverted, so that its sender recognises the packet.
 #pragma once
 
 #include "flow.h"
 
-// quoted reads the tuple of the packet that an error is about, turned round, so
-// that it is one of the direction that the error travels in. at: where its IP
-// header is. It returns the offset of its transport header, 0 if it has none.
+// quoted reads the tuple of the packet that an error is about, with source and destination
+// exchanged: a tuple of the direction that the error travels in. at is the offset of that
+// packet's IP header. It returns the offset of its transport header, 0 if it has none.
 static __always_inline __u32 quoted(struct __sk_buff *skb, const struct settings *s, __u32 at, int family, struct tuple *t)
 {
 	__be32 h[2] = {};
@@ -61,7 +61,7 @@ static __always_inline __u32 quoted(struct __sk_buff *skb, const struct settings
 	return l4;
 }
 
-// error passes on an ICMP error about a flow, and drops one about none.
+// error forwards an ICMP error about a known flow, and drops others.
 __noinline int error(struct __sk_buff *skb, const struct settings *s, const struct packet *p)
 {
 	struct tuple t = {}, to;
@@ -82,7 +82,7 @@ __noinline int error(struct __sk_buff *skb, const struct settings *s, const stru
 		goto none;
 	f = &flow->half[SIDE(found)];
 	to = (struct tuple){f->src, f->dst, f->sport, f->dport, t.proto, t.family, 0};
-	// What is quoted is written first: its length does not change.
+	// The quoted packet is written first: its length does not change.
 	if (to.src != t.src || to.dst != t.dst) {
 		if (t.family == 4) {
 			struct iphdr ip;
@@ -92,7 +92,7 @@ __noinline int error(struct __sk_buff *skb, const struct settings *s, const stru
 			ip.check = ~fold16(fold32((__u64)(__u16)~ip.check + fold32(differ(ip.saddr, to.dst) + differ(ip.daddr, to.src))));
 			ip.saddr = to.dst;
 			ip.daddr = to.src;
-			// A header whose checksum is right sums up to the same, whatever it says.
+			// A header with a correct checksum has the same sum, whatever its content is.
 			if (bpf_skb_store_bytes(skb, at, &ip, sizeof(ip), 0))
 				return TC_DROP;
 		} else {
@@ -124,7 +124,7 @@ __noinline int error(struct __sk_buff *skb, const struct settings *s, const stru
 		if (to.dport != t.dport && port(skb, l4, sum, t.dport, to.dport, 0))
 			return TC_DROP;
 	}
-	// Then the envelope: an error comes from the other end, or from somewhere between.
+	// Then the outer header: an error comes from the other end or from a router.
 	{
 		__be32 src = p->t.src && p->t.src == t.src ? to.src : 0;
 		__be32 dst = p->t.dst == t.dst ? to.dst : 0;
@@ -137,6 +137,6 @@ __noinline int error(struct __sk_buff *skb, const struct settings *s, const stru
 		skb->mark = MARK_DONE;
 	return TC_NEXT;
 none:
-	// The outside's errors are about flows that connection tracking knows.
+	// Errors from the outside are about flows that connection tracking knows.
 	return p->t.src || where == LEAVE ? TC_DROP : TC_NEXT;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Copyright the Treeline authors
 //
-// Flows: how they begin, what they rest on, and how they end.
+// Flows: how they begin, what they depend on, and how they end.
 #pragma once
 
 #include "table.h"
@@ -14,9 +14,9 @@
 #define TC_REDIRECT 7
 #define GO 1000 // no verdict yet
 
-#define CHECKED TICKS(1) // after that, a flow looks again at what it rests on
+#define CHECKED TICKS(1) // after that, the next packet checks again what its flow depends on
 
-// The hold device's queue is everybody's: an endpoint has so many packets in a stretch.
+// The packet queue is shared: an endpoint may queue HOLDS packets in an interval of STRETCH ticks.
 #define HOLDS 256
 #define STRETCH (TICKS(1) / 8)
 
@@ -38,8 +38,8 @@ static __always_inline int forged(void)
 	return TC_DROP;
 }
 
-// hold gives the packet to the netmanager, unless that is where it comes from, or the
-// endpoint here that has sent it has sent too many.
+// hold sends the packet to the packet queue, unless it comes from there or its endpoint has
+// queued too many.
 static __always_inline int hold(const struct settings *s, __u32 in, struct endpoint *from)
 {
 	__u32 now = ticks();
@@ -60,7 +60,7 @@ static __always_inline int may(__u32 from, __u32 to)
 	return bpf_map_lookup_elem(&tl_allowed, &pair) != NULL;
 }
 
-// remote is whose instance elsewhere has address a: 0 if that is not known.
+// remote returns the ident of the remote instance with address a, 0 if it is unknown.
 static __always_inline __u32 remote(__be32 a)
 {
 	struct remote *r = bpf_map_lookup_elem(&tl_sources, &a);
@@ -70,7 +70,7 @@ static __always_inline __u32 remote(__be32 a)
 	return r ? r->ident : 0;
 }
 
-// full is the IPv6 twin of a.
+// full writes the IPv6 twin of a.
 static __always_inline void full(const struct settings *s, __be32 a, __be32 *to)
 {
 	const __be32 *prefix = is_instance(s, a) ? s->instances6 : s->services6;
@@ -92,7 +92,7 @@ static __always_inline struct peer *peer_of(__be32 a)
 	return bpf_map_lookup_elem(&tl_peers, &key);
 }
 
-// came_by says whether packets of the peer may come in by the device.
+// came_by reports whether packets of the peer may arrive by the device.
 static __always_inline int came_by(struct __sk_buff *skb, const struct settings *s, const struct peer *peer,
 				   const struct packet *p)
 {
@@ -103,7 +103,7 @@ static __always_inline int came_by(struct __sk_buff *skb, const struct settings 
 	if (in == s->vxlan) {
 		struct bpf_tunnel_key key = {};
 
-		// Only where it was received does a packet know its outer header.
+		// The outer header is known only at the device that received the packet.
 		if (!(peer->path & PATH_VXLAN) || p->where != ARRIVE)
 			return 0;
 		if (bpf_skb_get_tunnel_key(skb, &key, sizeof(key), peer->family == AF_INET6 ? BPF_F_TUNINFO_IPV6 : 0))
@@ -132,7 +132,7 @@ static __always_inline int came_by(struct __sk_buff *skb, const struct settings 
 	return 0;
 }
 
-// route finds the next hop of a flow that leaves for a peer on plain routes.
+// route finds the next hop of a flow to a peer on a plain route.
 static __always_inline void route(struct __sk_buff *skb, const struct settings *s, struct half *f, int family, __u32 in)
 {
 	struct bpf_fib_lookup fib = {.ifindex = in}, largest;
@@ -148,8 +148,8 @@ static __always_inline void route(struct __sk_buff *skb, const struct settings *
 		full(s, f->src, fib.ipv6_src);
 		full(s, f->dst, fib.ipv6_dst);
 	}
-	// One that fits everywhere is told the way with its MTU, where the neighbour is
-	// known; one that fits nowhere the MTU alone.
+	// For a packet that fits every path the look-up returns the next hop, if the neighbour
+	// is known, and the MTU; for one that is too large the MTU alone.
 	largest = fib;
 	largest.tot_len = 65535;
 	fib.tot_len = 1;
@@ -170,8 +170,8 @@ static __always_inline void route(struct __sk_buff *skb, const struct settings *
 	f->how = HOW_NEIGH;
 }
 
-// check looks at all that a side of a flow rests on: where its packets come from,
-// whether policy allows the flow, and where its packets go. GO: it stands.
+// check checks what one direction of a flow depends on: where its packets come from, whether
+// policy allows the flow, and where its packets go. It returns GO if the flow may go on.
 __noinline int check(struct __sk_buff *skb, const struct settings *s, const struct packet *p, struct flow *flow, __u32 side)
 {
 	__u32 caller, in, where;
@@ -204,8 +204,8 @@ __noinline int check(struct __sk_buff *skb, const struct settings *s, const stru
 		if (source)
 			__sync_fetch_and_add(&source->used, 1);
 	}
-	// Whose an address is now goes before whose it was. What is forgotten does not
-	// end flows.
+	// The present owner of an address counts, or the former one if there is none: dropping
+	// a record ends no flows.
 	if (side == ANSWERS)
 		caller = to ? to->ident : remote(f->dst), here = from;
 	else
@@ -242,7 +242,7 @@ __noinline int check(struct __sk_buff *skb, const struct settings *s, const stru
 	return GO;
 }
 
-// lives says whether the packet belongs to the flow, or the flow has ended.
+// lives reports whether the packet belongs to the flow; otherwise the flow has ended.
 static __always_inline int lives(const struct settings *s, const struct packet *p, const struct flow *f, __u32 side, __u32 now)
 {
 	int both = f->half[CALLS].seen && f->half[ANSWERS].seen;
@@ -252,7 +252,7 @@ static __always_inline int lives(const struct settings *s, const struct packet *
 	return idle(f, now) < (both ? s->answered : s->unanswered);
 }
 
-// ended notes the end of a connection, for its place to be given to others.
+// ended records the end of a connection, so that its place can be reused.
 static __always_inline void ended(const struct packet *p, struct flow *f, __u32 side)
 {
 	__u8 closed = p->ends == 2 ? FLOW_CLOSED | FLOW_RESET : FLOW_CLOSED;
@@ -267,7 +267,7 @@ static __always_inline void ended(const struct packet *p, struct flow *f, __u32 
 	to->flags |= closed;
 }
 
-// choose takes the service's next backend. GO, or a verdict.
+// choose takes the service's next backend. It returns GO or a verdict.
 static __always_inline int choose(struct service *svc, __be32 *backend)
 {
 	struct slot slot = {.set = svc->set};
@@ -279,7 +279,7 @@ static __always_inline int choose(struct service *svc, __be32 *backend)
 		return TC_DROP;
 	slot.index = __sync_fetch_and_add(&svc->turn, 1) % slots;
 	a = bpf_map_lookup_elem(&tl_slots, &slot);
-	if (!a) // the set was replaced just now; whoever sends will send again
+	if (!a) // the set was just replaced; the sender will repeat the packet
 		return TC_DROP;
 	*backend = *a;
 	r = bpf_map_lookup_elem(&tl_backends, backend);
@@ -288,9 +288,10 @@ static __always_inline int choose(struct service *svc, __be32 *backend)
 	return GO;
 }
 
-// admit gives a new flow, as begin and check have made it, a place, where it is found by
-// both its names. Old is the slot of one that has ended under the same name, or 0. A
-// name that another flow has behind its backend already gets another source port there.
+// admit gives a new flow, which begin and check have filled in, a place, and adds the tuples of
+// both directions to the index. old is the slot of a flow with the same tuple that has ended,
+// or 0. If another flow already has the tuple towards the backend, this one gets another
+// source port there.
 __noinline int admit(const struct settings *s, const struct packet *p, struct flow *new, __u32 old)
 {
 	const struct tuple *t;
@@ -306,7 +307,7 @@ __noinline int admit(const struct settings *s, const struct packet *p, struct fl
 	f = of(AT(old));
 	if (old && f) {
 		claim = f->claim;
-		if (named(f, SIDE(old), t)) // else its place is another's by now
+		if (named(f, SIDE(old), t)) // otherwise another flow has the place by now
 			forget(s, AT(old), claim);
 	}
 	for (int i = 0; i < 8; i++) {
@@ -340,15 +341,15 @@ unique:
 		swap(s, &key, slot(0, at, ANSWERS), 0);
 		goto none;
 	}
-	ready(f); // only now, for whoever takes it must find it in the index
+	ready(f); // only now: a processor that claims the place must find the flow in the index
 	return GO;
 none:
 	f->claim = 0;
 	return TC_DROP;
 }
 
-// begin is what becomes of a packet that belongs to no flow. GO: it does once new, which
-// begin fills in, has been checked and admitted.
+// begin decides about a packet that belongs to no flow, and fills in the new flow. It returns GO
+// if the flow is to be checked and admitted, or a verdict.
 __noinline int begin(struct __sk_buff *skb, const struct settings *s, const struct packet *p, struct flow *new)
 {
 	__u32 in, where;
@@ -373,7 +374,7 @@ __noinline int begin(struct __sk_buff *skb, const struct settings *s, const stru
 	} else {
 		if (where == LEAVE)
 			return forged();
-		if (is_service(s, t->dst)) // a peer chooses itself
+		if (is_service(s, t->dst)) // the peer itself chooses a backend
 			return in == s->hold ? TC_DROP : forged();
 		if (!bpf_map_lookup_elem(&tl_endpoints, &t->dst))
 			return TC_NEXT;
@@ -400,12 +401,12 @@ __noinline int begin(struct __sk_buff *skb, const struct settings *s, const stru
 		return TC_NEXT;
 	}
 	r = choose(svc, &f->dst);
-	if (f->dst == t->src) // who is answered by itself must not see its own address come in
+	if (f->dst == t->src) // an instance that is its own backend drops packets from its own address
 		f->src = t->dst;
 	return r;
 }
 
-// emit sends the packet by the device out, the way of its flow's half.
+// emit sends the packet as the direction of its flow says.
 __noinline int emit(struct __sk_buff *skb, const struct packet *p, const struct half *f, __u32 how, __u32 out)
 {
 	__u32 l2, where, len;
@@ -419,8 +420,8 @@ __noinline int emit(struct __sk_buff *skb, const struct packet *p, const struct 
 	if (how == HOW_PEER && where != HELD)
 		return bpf_redirect_peer(out, 0);
 	len = skb->gso_size ? p->l4 - l2 + p->l4len + skb->gso_size : skb->len - l2;
-	// Fragments stay together: only the stack can make one packet of them again. What is
-	// too large is the stack's to answer.
+	// All fragments go through the stack, because only the stack can reassemble them. The
+	// stack also answers packets that are too large.
 	if (where == LEAVE && !p->fragment && (how == HOW_NEIGH || how == HOW_VXLAN) && (!f->mtu || len <= f->mtu)) {
 		struct bpf_redir_neigh hop = {};
 
@@ -442,7 +443,7 @@ __noinline int emit(struct __sk_buff *skb, const struct packet *p, const struct 
 	return TC_NEXT;
 }
 
-// pass deals with a packet from and to addresses of ours.
+// pass handles a packet from and to addresses of the ranges.
 static __always_inline int pass(struct __sk_buff *skb, const struct settings *s, const struct packet *p, int l2,
 				enum where where)
 {
@@ -501,15 +502,15 @@ static __always_inline int pass(struct __sk_buff *skb, const struct settings *s,
 	to = (struct tuple){f->src, f->dst, f->sport, f->dport, 0, 0, 0};
 	how = f->how, out = f->out;
 	barrier();
-	if (found && !named(flow, side, &p->t)) // its place became another's just now
+	if (found && !named(flow, side, &p->t)) // another flow has just got the place
 		return TC_DROP;
 	if (rewrite(skb, s, l2, p, &to))
 		return TC_DROP;
 	return emit(skb, p, f, how, out);
 }
 
-// piece looks at the way that a fragment came by and leaves the rest to the last
-// hop: the stack puts it together with those that come by other ways, or late.
+// piece checks by which path a fragment arrived and leaves the rest to the last hop: the stack
+// reassembles it with fragments that arrive by other paths, or late.
 __noinline int piece(struct __sk_buff *skb, const struct settings *s, const struct packet *p)
 {
 	struct peer *peer;

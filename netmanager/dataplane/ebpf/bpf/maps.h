@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Copyright the Treeline authors
 //
-// The maps. An entry of a hash costs 16 bytes before it is there, one of flows,
-// their index, fragments and traffic all that it has; so a small machine's netmanager
-// takes smaller ones (load.go).
+// The maps. A hash map takes 16 bytes per possible entry in advance; the maps of flows, their
+// index, fragments and traffic take all their memory in advance. On a small machine the
+// netmanager makes them smaller (load.go).
 #pragma once
 
 #include "types.h"
@@ -27,12 +27,12 @@ struct {
 	} name SEC(".maps")
 
 HASH(tl_endpoints, __be32, struct endpoint, 4096);
-HASH(tl_devices, __u32, __be32, 4096); // whose device it is
+HASH(tl_devices, __u32, __be32, 4096); // device → endpoint's address
 HASH(tl_services, __be32, struct service, 32768);
 HASH(tl_slots, struct slot, __be32, 262144);
 HASH(tl_backends, __be32, struct remote, 65536);
 HASH(tl_sources, __be32, struct remote, 65536);
-HASH(tl_ending, __be32, __u32, 4096); // flows to it end; 0: those that nobody has answered
+HASH(tl_ending, __be32, __u32, 4096); // addresses whose flows end; 0: only those without an answer
 HASH(tl_allowed, struct pair, __u32, 131072);
 
 #define TRIE(name, k, v, max)                                                                                          \
@@ -62,8 +62,8 @@ struct {
 	__type(value, struct counts);
 } tl_counts SEC(".maps");
 
-// Places for flows of each kind, one kind after another: first packets, what was
-// answered (UDP, echo), connections that were.
+// Places for flows, one kind after another: flows without an answer, answered UDP and echo flows,
+// answered connections.
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 12288);
@@ -71,8 +71,8 @@ struct {
 	__type(value, struct flow);
 } tl_flows SEC(".maps");
 
-// Where a tuple's flow is: by hash. There are as many buckets as places of a kind, so
-// that of all their slots three eighths are taken when every place is.
+// The index: slots of flows, by the hash of a tuple. There are as many buckets as places of a
+// kind, so that three eighths of the slots are in use if every place is.
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 4096);
@@ -80,7 +80,7 @@ struct {
 	__type(value, struct bucket);
 } tl_index SEC(".maps");
 
-// Flows so far that got a place of each kind.
+// The number of flows so far that got a place, per kind.
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 3);
@@ -88,7 +88,7 @@ struct {
 	__type(value, __u32);
 } tl_turns SEC(".maps");
 
-// A flow that is being made, for which the stack has no room.
+// A flow that is being made, which does not fit the stack.
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Copyright the Treeline authors
 //
-// Reading a packet's tuple and writing another one into it. Everything here is
-// from outside and may lie; what does not parse is BAD.
+// Reading a packet's tuple and writing another one into it. Packets are not trusted; what does
+// not parse is BAD.
 #pragma once
 
 #include "maps.h"
@@ -14,7 +14,7 @@
 #include <linux/ipv6.h>
 #include <stddef.h>
 
-#define TC_NEXT -1 // go on as if we were not there; TCX_NEXT has the same value
+#define TC_NEXT -1 // continue with the next program; TCX_NEXT has the same value
 #define TC_DROP 2
 
 #define PROTO_FRAGMENT 44
@@ -29,28 +29,28 @@ enum { SCTP_INIT = 1, SCTP_ABORT = 6, SCTP_SHUTDOWN_COMPLETE = 14 };
 
 enum parsed { BAD = -1, OTHER, IP };
 
-// Where a packet was seen.
+// Which program sees a packet.
 enum where {
 	LEAVE,	// from a container
-	ARRIVE, // from a peer, at the device that it came by
-	LAST,	// to a container, behind the host's stack
-	HELD,	// from the hold device
+	ARRIVE, // from a peer, at the device that received it
+	LAST,	// to a container, after the host's stack
+	HELD,	// from the packet queue's or the tunnel's device
 };
 
 struct packet {
-	struct tuple t;	   // src and dst are 0 where they are none of ours
-	__be32 isn;	   // TCP, SCTP: names the connection, if it begins
+	struct tuple t;	   // src and dst are 0 if they are outside the ranges
+	__be32 isn;	   // TCP, SCTP: identifies a connection that begins
 	__be32 ack;	   // TCP
 	__u32 l4;	   // offset of the transport header
 	__u8 l4len;	   // TCP: its length
-	__u8 begins, ends; // TCP, SCTP: a connection; ends: 1 this direction, 2 both
+	__u8 begins, ends; // TCP, SCTP: a connection begins or ends; ends: 1 this direction, 2 both
 	__u8 error;	   // an ICMP error
 	__u8 fragment;	   // of a larger packet
 	__u8 later;	   // a fragment without transport header
-	__u8 came;	   // its way was looked at where it came in
+	__u8 came;	   // its path was checked where it arrived
 	__u8 where;	   // enum where
-	__u32 in;	   // the device that it came in by
-	__u8 local;	   // from the link itself to the link: neighbour discovery
+	__u32 in;	   // the device that received it
+	__u8 local;	   // between link-local addresses: neighbour discovery
 };
 
 static __always_inline int is_instance(const struct settings *s, __be32 a)
@@ -63,7 +63,7 @@ static __always_inline int is_service(const struct settings *s, __be32 a)
 	return (a & s->services_mask) == s->services;
 }
 
-// short4 and short6 are the address by which ours are known, 0 for others.
+// short4 and short6 return the IPv4 address of an address of the ranges, 0 for others.
 static __always_inline __be32 short4(const struct settings *s, __be32 a)
 {
 	return is_instance(s, a) || is_service(s, a) ? a : 0;
@@ -78,7 +78,7 @@ static __always_inline __be32 short6(const struct settings *s, const __be32 *a)
 	return 0;
 }
 
-// transport reads what follows the IP headers, at offset at.
+// transport reads the header after the IP headers, at offset at.
 static __always_inline int transport(struct __sk_buff *skb, __u32 at, struct packet *p)
 {
 	__be32 h[4] = {};
@@ -143,7 +143,7 @@ static __always_inline int transport(struct __sk_buff *skb, __u32 at, struct pac
 	return IP;
 }
 
-// fragmented gives each fragment the ports of the first one.
+// fragmented gives later fragments the ports of the first one.
 static __always_inline int fragmented(struct packet *p, __be32 id, int first)
 {
 	struct fragment key = {p->t.src, p->t.dst, id, p->t.proto, p->t.family, 0};
@@ -262,7 +262,7 @@ static __always_inline int parse(struct __sk_buff *skb, const struct settings *s
 	return skb->protocol == bpf_htons(ETH_P_IP) ? parse4(skb, s, l2, p) : parse6(skb, s, l2, p);
 }
 
-// A checksum's difference, as bpf_l4_csum_replace takes it.
+// A difference of checksums, as bpf_l4_csum_replace takes it.
 static __always_inline __u32 fold32(__u64 d)
 {
 	d = (d & 0xffffffff) + (d >> 32);
@@ -280,8 +280,8 @@ static __always_inline __u64 differ(__be32 old, __be32 new)
 	return (__u64)(__u32)~old + new;
 }
 
-// addresses writes src and dst, where they are not 0, into the IP header at l2,
-// and returns the difference that they make to checksums.
+// addresses writes src and dst, unless they are 0, into the IP header at l2, and returns the
+// difference to checksums.
 static __always_inline __u32 addresses(struct __sk_buff *skb, const struct settings *s, int l2, int family, __be32 src,
 				       __be32 dst)
 {
@@ -321,8 +321,8 @@ static __always_inline __u32 addresses(struct __sk_buff *skb, const struct setti
 	return fold32(d);
 }
 
-// checksum is the offset of a transport's checksum, 0 if it has none that an
-// address or a port enters.
+// checksum returns the offset of a transport's checksum, 0 if there is none that covers addresses
+// or ports.
 static __always_inline int checksum(int proto)
 {
 	switch (proto) {
@@ -338,14 +338,14 @@ static __always_inline int checksum(int proto)
 	return 0;
 }
 
-// adjust corrects a transport's checksum for what changed in the addresses.
+// adjust corrects a transport's checksum for changed addresses.
 static __always_inline int adjust(struct __sk_buff *skb, __u32 at, int proto, int family, __u32 d)
 {
 	__u64 flags = BPF_F_PSEUDO_HDR | (proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0);
 
 	if (family == 4)
 		return bpf_l4_csum_replace(skb, at, 0, d, flags);
-	// A kernel that does not know the flag has no need of it, or a bug of its own.
+	// A kernel without the flag does not need it, or has the bug that the flag avoids.
 	return bpf_l4_csum_replace(skb, at, 0, d, flags | L4_IPV6) ? bpf_l4_csum_replace(skb, at, 0, d, flags) : 0;
 }
 
@@ -357,8 +357,8 @@ static __always_inline int port(struct __sk_buff *skb, __u32 at, int sum, __be16
 	return bpf_skb_store_bytes(skb, at, &new, 2, 0);
 }
 
-// rewrite makes the packet what to says. SCTP's ports do not change: a CRC
-// covers them.
+// rewrite writes the tuple to into the packet. SCTP's ports do not change, because a CRC covers
+// them.
 static __always_inline int rewrite(struct __sk_buff *skb, const struct settings *s, int l2, const struct packet *p,
 				   const struct tuple *to)
 {

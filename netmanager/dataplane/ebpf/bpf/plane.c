@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Copyright the Treeline authors
 //
-// The data plane's programs. Each ends in one of four ways: the packet is
-// dropped, goes a short way past the host's stack, goes on through it (and, marked,
-// is let pass at the last hop), or is none of ours.
+// The data plane's programs. A packet is dropped, forwarded past the host's stack, passed to the
+// stack with a mark (the last hop passes it then), or ignored if it does not belong to the
+// overlay.
 
 #include "error.h"
 
@@ -14,7 +14,7 @@ static __always_inline struct settings *settings(void)
 	return s && s->layout == LAYOUT ? s : NULL;
 }
 
-// beside says whether the host reaches an address without a gateway.
+// beside reports whether the host reaches an address without a gateway.
 static __always_inline int beside(struct __sk_buff *skb, __u8 family, const __be32 *a, __u32 *device)
 {
 	struct bpf_fib_lookup fib = {.ifindex = skb->ifindex, .family = family};
@@ -35,11 +35,11 @@ static __always_inline int beside(struct __sk_buff *skb, __u8 family, const __be
 	return fib.ipv6_dst[0] == a[0] && fib.ipv6_dst[1] == a[1] && fib.ipv6_dst[2] == a[2] && fib.ipv6_dst[3] == a[3];
 }
 
-// outside says by a mark what nftables shall do with a packet that leaves the
+// outside sets the mark that says what nftables does with a packet to an address outside the
 // ranges.
 __noinline int outside(struct __sk_buff *skb, const struct packet *p)
 {
-	// Addresses that nobody has (RFC 5737, RFC 6666): they go where all else goes.
+	// Unused addresses (RFC 5737, RFC 6666): they take the default route.
 	const __be32 else4[4] = {0, 0, 0, bpf_htonl(0xc0000201)}, else6[4] = {bpf_htonl(0x01000000), 0, 0, bpf_htonl(1)};
 	__u8 family;
 	struct network to = {.len = 128};
@@ -58,7 +58,7 @@ __noinline int outside(struct __sk_buff *skb, const struct packet *p)
 	skb->mark = MARK_OUT;
 	if (bpf_map_lookup_elem(&tl_open, &to))
 		return TC_NEXT;
-	// A default route without gateway, on a point-to-point device, makes nobody a neighbour.
+	// An address behind a default route of a point-to-point device is no neighbour.
 	if (bpf_map_lookup_elem(&tl_closed, &to) ||
 	    (beside(skb, family, to.address, &device) &&
 	     !(beside(skb, family, family == AF_INET ? else4 : else6, &other) && device == other)))
@@ -66,7 +66,7 @@ __noinline int outside(struct __sk_buff *skb, const struct packet *p)
 	return TC_NEXT;
 }
 
-// leave sees what containers send: ingress of the host's ends of their veth pairs.
+// leave handles packets from containers: ingress of the host's ends of their veth pairs.
 SEC("tc")
 int tl_leave(struct __sk_buff *skb)
 {
@@ -94,8 +94,8 @@ int tl_leave(struct __sk_buff *skb)
 	return p.t.dst ? error(skb, s, &p) : outside(skb, &p);
 }
 
-// arrive sees what peers send in clear: ingress of the host's own devices and of
-// VXLAN. What is not for a container here goes on.
+// arrive handles unencrypted packets from peers: ingress of the host's devices and of VXLAN.
+// Packets that are not for a container of this node continue.
 SEC("tc")
 int tl_arrive(struct __sk_buff *skb)
 {
@@ -107,9 +107,8 @@ int tl_arrive(struct __sk_buff *skb)
 	return p.fragment ? piece(skb, s, &p) : pass(skb, s, &p, ETH_HLEN, ARRIVE);
 }
 
-// last sees what goes to containers through the host's stack: egress of the host's
-// ends of their veth pairs. Nothing reaches a container but past it, or past
-// one of the others.
+// last handles packets to containers that come through the host's stack: egress of the host's ends
+// of their veth pairs. Every packet to a container passes it or one of the other programs.
 SEC("tc")
 int tl_last(struct __sk_buff *skb)
 {
@@ -136,14 +135,14 @@ int tl_last(struct __sk_buff *skb)
 		return TC_NEXT;
 	if (p.error)
 		return error(skb, s, &p);
-	// The host itself, and the outside as far as nftables let it in.
+	// From the host itself, or from the outside as far as nftables accepts it.
 	if (!skb->ingress_ifindex || !p.t.src)
 		return TC_NEXT;
 	return pass(skb, s, &p, ETH_HLEN, LAST);
 }
 
-// held sees what the netmanager sends on: ingress of the hold device and of the
-// tunnel's, which have no link layer. What is for a container here is last's.
+// held handles packets from the netmanager: ingress of the packet queue's and the tunnel's device,
+// which have no link layer. Packets to a container of this node are left to last.
 SEC("tc")
 int tl_held(struct __sk_buff *skb)
 {
@@ -156,9 +155,9 @@ int tl_held(struct __sk_buff *skb)
 	return pass(skb, s, &p, 0, HELD);
 }
 
-// over ends the flow in a place if it goes to an address of tl_ending, and writes the reset
-// that its caller shall hear, if that is here, into the packet at off: where the next one
-// belongs.
+// over ends the flow in a place if it goes to an address of tl_ending. If its client is on this
+// node, it writes the client's reset into the packet at off. It returns the offset of the next
+// reset.
 __noinline __u32 over(struct __sk_buff *skb, const struct settings *s, __u32 at, __u32 off)
 {
 	struct flow *f = of(at);
@@ -176,7 +175,7 @@ __noinline __u32 over(struct __sk_buff *skb, const struct settings *s, __u32 at,
 	if (!each || !(claim & READY) || (!*each && !(tcp && !calls->ack)))
 		return off;
 	reset = (struct reset){f->name, calls->ack};
-	// Whom nobody has answered asks again by himself.
+	// A client without an answer repeats its request by itself.
 	if (tcp && reset.ack && !(calls->flags & FLOW_CLOSED) && bpf_map_lookup_elem(&tl_endpoints, &reset.flow.src) &&
 	    !bpf_skb_store_bytes(skb, off, &reset, sizeof(reset), 0))
 		off += sizeof(reset);
@@ -184,9 +183,9 @@ __noinline __u32 over(struct __sk_buff *skb, const struct settings *s, __u32 at,
 	return off;
 }
 
-// end is run by the netmanager, for a packet of its own. Behind the Ethernet header that
-// has the place where to begin, 0, and room for resets; the 0 becomes where they end. The
-// return value is the place where to go on.
+// end is run by the netmanager with a packet: an Ethernet header, the first place to examine, a
+// 0 that becomes the end of the resets, and space for resets. It returns the place at which the
+// next run continues.
 SEC("tc")
 int tl_end(struct __sk_buff *skb)
 {

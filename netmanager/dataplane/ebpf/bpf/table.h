@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Copyright the Treeline authors
 //
-// The table of flows: their places, who has which, and the index that finds them. The
-// kernel's own hashes cost a connection over VXLAN 12 microseconds, these less than
-// half: both directions lie side by side, and nothing is allocated.
+// The table of flows: their places, their owners, and the index that finds them. With the
+// kernel's own hash maps a connection over VXLAN costs 12 microseconds, with this table less
+// than half: both directions are side by side, and nothing is allocated.
 //
-// Whoever takes a place sets its claim first, by exchange, so that none has two
-// takers; then its former flow leaves the index, the new one is written and enters the
-// index, and then others may take the place again: each finds in the index what it is to
-// take out. Readers take no lock: one that meets a change sees no flow, or notes in the
-// next one's that a packet passed; where a packet goes is read before the flow's name is
-// looked at once more.
+// A processor claims a place by compare-and-exchange, so that a place has one writer. It removes
+// the former flow from the index, writes the new one, adds it to the index, and then releases
+// the claim; so the next writer finds in the index what it has to remove. Readers take no lock.
+// A reader during a change finds no flow, or records a packet in the next flow of the place. It
+// reads where a packet goes before it compares the flow's tuple once more.
 #pragma once
 
 #include "packet.h"
 
-// Ticks are 2^20 ns, a little more than a millisecond.
+// A tick is 2^20 ns, a little more than a millisecond.
 #define TICKS(seconds) ((__u32)((seconds) * 1000000000ULL >> 20))
-#define LINGER TICKS(1)	 // late packets of a closed connection find their way
-#define RESET (LINGER / 16) // of one that was reset, there are few
+#define LINGER TICKS(1)	 // for late packets of a closed connection
+#define RESET (LINGER / 16) // of one that was reset: few packets are late
 
 // A slot is a tag, a place and a side. The tag's highest bit is set, so that no slot is 0.
 #define TAG 19
@@ -26,17 +25,17 @@
 #define AT(slot) ((slot) >> 1 & ((1U << (TAG - 1)) - 1))
 #define SIDE(slot) ((slot)&1)
 #define NOWHERE ~0U
-#define BESIDE 64 // buckets of tuples that differ in the last bits of a port
+#define BESIDE 64 // buckets side by side, for tuples that differ in the last bits of a port
 
-// A claim is 0 (free), even (somebody is writing there) or READY.
+// A claim is 0 (free), even (a processor is writing) or READY.
 #define READY 1
 
 static __always_inline __u32 ticks(void) { return bpf_ktime_get_coarse_ns() >> 20; }
 
-// of is the flow in a place.
+// of returns the flow in a place.
 static __always_inline struct flow *of(__u32 at) { return bpf_map_lookup_elem(&tl_flows, &at); }
 
-// turned is what a flow's answers are called.
+// turned returns the tuple of a flow's answers.
 static __always_inline struct tuple turned(const struct flow *f)
 {
 	const struct half *h = &f->half[CALLS];
@@ -50,7 +49,7 @@ static __always_inline int same(const struct tuple *a, const struct tuple *b)
 	       a->proto == b->proto && a->family == b->family;
 }
 
-// named says whether a side of the flow has the name t.
+// named reports whether a direction of the flow has the tuple t.
 static __always_inline int named(const struct flow *f, __u32 side, const struct tuple *t)
 {
 	const struct half *h = &f->half[CALLS];
@@ -61,11 +60,11 @@ static __always_inline int named(const struct flow *f, __u32 side, const struct 
 	       t->proto == f->name.proto && t->family == f->name.family;
 }
 
-// hashed is by multiply-shift (Dietzfelbinger 1996): who does not know the seed cannot
-// choose tuples that share a bucket. By one seed of some hundreds ports in even steps do all
-// the same; their caller's own flows make way then. Only the last bits of the larger port
-// enter as they are: who calls again and again does so from ports that follow one another,
-// and finds the memory of the last call in the cache.
+// hashed is a multiply-shift hash (Dietzfelbinger 1996): without the seed nobody can choose tuples
+// that share a bucket. With one seed of some hundreds, ports in even steps share one by chance;
+// then the client's own flows are evicted. The last bits of the larger port are not hashed: a
+// client that opens many flows uses consecutive ports, and finds the memory of the last flow in
+// the cache.
 static __always_inline __u32 hashed(const struct settings *s, const struct tuple *t)
 {
 	__u32 a = bpf_ntohs(t->sport), b = bpf_ntohs(t->dport), last;
@@ -91,10 +90,10 @@ static __always_inline struct bucket *bucket(const struct settings *s, __u32 has
 
 static __always_inline __u32 slot(__u32 hash, __u32 at, __u32 side) { return TAGGED | hash >> TAG << TAG | at << 1 | side; }
 
-// find is the slot of a tuple, 0 if no flow has it.
+// find returns the slot of a tuple, 0 if no flow has it.
 //
-// It is not static, nor are others here and in flow.h: the kernel proves each by
-// itself, and not once more for every way that leads to it.
+// It is not static, nor are others here and in flow.h: the kernel verifies such a function once
+// and not again for every path that leads to it.
 __noinline __u32 find(const struct settings *s, const struct tuple *t)
 {
 	struct bucket *b;
@@ -120,7 +119,7 @@ __noinline __u32 find(const struct settings *s, const struct tuple *t)
 	return 0;
 }
 
-// swap has the tuple's slot be new instead of old: 0 if it was.
+// swap replaces the tuple's slot old by new. It returns 0 on success.
 __noinline int swap(const struct settings *s, const struct tuple *t, __u32 old, __u32 new)
 {
 	struct bucket *b;
@@ -143,8 +142,8 @@ __noinline int swap(const struct settings *s, const struct tuple *t, __u32 old, 
 	return -1;
 }
 
-// take claims a place, whose claim was seen as old, and has its flow leave the index: 0
-// if another was first.
+// take claims a place, whose claim was old, and removes its flow from the index. It returns 0 if
+// another processor was first.
 __noinline __u32 take(const struct settings *s, __u32 at, __u32 old)
 {
 	__u32 mine = (bpf_get_prandom_u32() | 2) & ~READY;
@@ -161,7 +160,7 @@ __noinline __u32 take(const struct settings *s, __u32 at, __u32 old)
 	return mine;
 }
 
-// ready says that the flow in a place is written. What was written before is seen before.
+// ready releases the claim of a place after the flow in it is written; the barrier orders the writes.
 static __always_inline void ready(struct flow *f)
 {
 	__u32 mine = f->claim;
@@ -169,7 +168,7 @@ static __always_inline void ready(struct flow *f)
 	__sync_val_compare_and_swap(&f->claim, mine, mine | READY);
 }
 
-// forget ends the flow in a place, if it still has that claim.
+// forget ends the flow in a place if the place still has that claim.
 __noinline int forget(const struct settings *s, __u32 at, __u32 claim)
 {
 	struct flow *f = of(at);
@@ -180,17 +179,17 @@ __noinline int forget(const struct settings *s, __u32 at, __u32 claim)
 	return 0;
 }
 
-// idle is for how many ticks the flow has been silent.
+// idle returns for how many ticks the flow has been silent.
 static __always_inline __u32 idle(const struct flow *f, __u32 now)
 {
 	__u32 calls = f->half[CALLS].seen, answers = f->half[ANSWERS].seen;
 	__u32 silent = now - (answers && (__s32)(answers - calls) > 0 ? answers : calls);
 
-	// Another processor may have noted a packet after this one looked at the clock.
+	// Another processor may have recorded a packet after this one read the clock.
 	return (__s32)silent < 0 ? 0 : silent;
 }
 
-// spare says whether the flow in a place has no more need of it.
+// spare reports whether the flow in a place has ended or timed out.
 static __always_inline int spare(const struct flow *f, __u32 now)
 {
 	__u8 flags = f->half[CALLS].flags;
@@ -200,7 +199,7 @@ static __always_inline int spare(const struct flow *f, __u32 now)
 	return flags & FLOW_CLOSED && idle(f, now) >= (flags & FLOW_RESET ? RESET : LINGER);
 }
 
-// worth is how readily a flow makes way for one that owner opens.
+// worth returns how readily a flow is evicted for one that owner opens.
 static __always_inline __u32 worth(const struct flow *f, __be32 owner, __u32 now)
 {
 	__u32 w = idle(f, now) >> 2;
@@ -212,8 +211,8 @@ static __always_inline __u32 worth(const struct flow *f, __be32 owner, __u32 now
 	return w;
 }
 
-// enter has a tuple be found, where slot says. In a full bucket, of which there is one of
-// thousands when every place is taken, the flow that is silent longest makes way.
+// enter adds a tuple's slot to the index. If the bucket is full, as one of thousands is when every
+// place is in use, the flow that has been silent longest is evicted.
 __noinline int enter(const struct settings *s, const struct tuple *t, __u32 where)
 {
 	__u32 hash, best = NOWHERE, most = 0, now = ticks();
@@ -249,16 +248,16 @@ __noinline int enter(const struct settings *s, const struct tuple *t, __u32 wher
 	return swap(s, t, 0, where);
 }
 
-// TRIES is how many places are looked at for one that is free. While an owner has
-// three quarters of its share or less, a hundred flows end one at most.
+// TRIES is how many places are examined for a free one. As long as an owner uses at most three
+// quarters of its share, a hundred new flows evict one at most.
 #define TRIES 16
-#define BLOCK 8 // places of an owner that lie side by side
+#define BLOCK 8 // places of an owner that are side by side
 
-// After so many turns it is seen whether the first place of all may be had again.
+// After so many turns it is checked whether the owner's first place is free again.
 #define AGAIN 128
 
-// spot is the n-th of the places that an owner has for flows of a kind. Which they are is
-// as good as chance: who has all its own, has few of anyone's.
+// spot returns the n-th of the places that an owner may use for flows of a kind. They are
+// pseudo-random: an owner that uses all of its places uses few of any other owner's.
 static __always_inline __u32 spot(const struct settings *s, __be32 owner, __u32 kind, __u32 n)
 {
 	__u32 h;
@@ -271,12 +270,11 @@ static __always_inline __u32 spot(const struct settings *s, __be32 owner, __u32 
 	return kind * s->places + ((h * BLOCK + n % BLOCK) & (s->places - 1));
 }
 
-// place claims one of an owner's places, by turns, which begin anew as soon as who had
-// the first has no more need of it: so few places follow one another as can be, and the
-// processor has them in its cache. Where that is not free, others by chance, all over the
-// share. Where none of them is, the flow that was silent longest among those looked at
-// makes way, and one of the opener's own before another's. NOWHERE: others took them all
-// just now.
+// place claims one of an owner's places, in turn. The turns start again as soon as the first place
+// is free, so that few places are in use and stay in the processor's cache. If that place is in
+// use, random ones of the share are tried. If all are in use, the flow among them that has been
+// silent longest is evicted, the owner's own flows first. NOWHERE: other processors have just
+// claimed all of them.
 __noinline __u32 place(const struct settings *s, __be32 owner, __u32 kind)
 {
 	__u32 now = ticks(), at = 0, best = NOWHERE, seen = 0, most = 0, *turn, n;
@@ -296,7 +294,7 @@ __noinline __u32 place(const struct settings *s, __be32 owner, __u32 kind)
 	for (__u32 i = 0; i < TRIES; i++) {
 		__u32 claim, w;
 
-		if (i == 1) // another owner may have the turns begin anew all the time
+		if (i == 1) // another owner may restart the turns all the time
 			n = bpf_get_prandom_u32();
 		at = spot(s, owner, kind, n + i * (s->share / TRIES + 1));
 		f = of(at);
@@ -317,14 +315,14 @@ __noinline __u32 place(const struct settings *s, __be32 owner, __u32 kind)
 	return seen && take(s, best, seen) ? best : NOWHERE;
 }
 
-// settle gives a flow that was answered a lasting place, and says which it has.
+// settle moves a flow that was answered to a place of a lasting kind, and returns its place.
 __noinline __u32 settle(const struct settings *s, __u32 at, __u32 kind)
 {
 	struct flow *f = of(at), *to;
 	struct tuple name, answers;
 	__u32 new, claim, mine;
 
-	if (!s || !f || at >= s->places) // it has one
+	if (!s || !f || at >= s->places) // it has one already
 		return at;
 	claim = f->claim;
 	new = place(s, f->name.src, kind);

@@ -1,45 +1,45 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Copyright the Treeline authors
 //
-// What the programs and the netmanager have in common. Addresses and ports are
-// in network byte order. An IPv6 twin is known by the IPv4 address in its low
-// 32 bits, so that both families have the same maps.
+// Types that the programs and the netmanager share. Addresses and ports are in network byte
+// order. The key of an IPv6 twin is the IPv4 address in its low 32 bits, so that both families
+// use the same maps.
 #pragma once
 
 #include <linux/bpf.h>
 #include <linux/types.h>
 
-// LAYOUT is raised when a map's meaning changes without its size: maps of
-// another layout are not adopted.
+// LAYOUT is incremented when the meaning of a map changes but not its size: maps of another
+// layout are not adopted.
 #define LAYOUT 5
 
-// Marks of packets on their way through the host's stack.
-#define MARK_DONE 0x74720001   // a program has dealt with it; the last hop lets it pass
-#define MARK_REFUSE 0x74720002 // nftables answers it with a reset or unreachable
+// Marks of packets in the host's stack.
+#define MARK_DONE 0x74720001   // a program has accepted it; the last hop passes it
+#define MARK_REFUSE 0x74720002 // nftables answers with a reset or an ICMP error
 #define MARK_OUT 0x74720003    // from a container to the outside; nftables masquerades it
-#define MARK_CLOSED 0x74720004 // the same, to a closed network; nftables drops it, but for answers and the resolver
-#define MARK_CAME 0x74720005   // a fragment that came by its peer's way; the last hop judges the rest
+#define MARK_CLOSED 0x74720004 // the same, to a closed network; nftables drops it, except answers and the resolver
+#define MARK_CAME 0x74720005   // a fragment whose path was checked; the last hop checks the rest
 
 struct settings {
 	__u32 layout;
-	char prefix[12]; // of the plane's names: whose the programs and maps are
-	__u64 seed[5];	 // of the hash of tuples: random, and nobody else's
-	__u32 gen;	 // raised by every change: flows look again at what they rest on
+	char prefix[12]; // of the plane's names: identifies the owner of the programs and maps
+	__u64 seed[5];	 // of the hash of tuples: random and secret
+	__u32 gen;	 // incremented by every change: flows check again what they depend on
 	__be32 instances, instances_mask;
 	__be32 services, services_mask;
 	__be32 instances6[3]; // the first 96 bits of twins
 	__be32 services6[3];
 	__u32 hold, tunnel, vxlan; // devices; 0: there is none
 	__u32 places;		   // flows of a kind, a power of two
-	__u32 share;		   // of them, that one address may have opened
-	__u32 unanswered, answered; // ticks after which a flow without connection ends
+	__u32 share;		   // how many of these one address may have opened
+	__u32 unanswered, answered; // ticks after which a silent flow without a connection ends
 };
 
 struct endpoint {
 	__u32 ident;
 	__u32 ifindex; // the host's end of the veth pair
-	__u32 queued;  // 1: it has a queueing discipline, which short cuts would go round
-	__u32 held, since; // packets given to the netmanager in a stretch, and when that began, in ticks
+	__u32 queued;  // 1: it has a queueing discipline, which packets past the stack would bypass
+	__u32 held, since; // packets queued in the present interval, and its start in ticks
 };
 
 struct service {
@@ -66,7 +66,7 @@ struct pair {
 	__u32 from, to;
 };
 
-// Ways to and from peers; bits, where several may be taken.
+// Paths to and from peers; bits, because several may be accepted.
 enum way { PATH_TUNNEL, PATH_ROUTE = 1, PATH_VXLAN = 2 };
 
 struct prefix {
@@ -81,8 +81,8 @@ struct network {
 
 struct peer {
 	__u32 id;   // index of its traffic
-	__u32 path; // ways that its packets may come by, beside the tunnel
-	__u32 send; // enum way, that packets to it go by
+	__u32 path; // paths by which its packets may arrive, besides the tunnel
+	__u32 send; // the path of packets to it
 	__u32 mtu;  // of inner packets, 0: the route's
 	__be32 via[4];
 	__u32 family; // of via
@@ -90,8 +90,8 @@ struct peer {
 
 struct traffic {
 	__u64 to, from; // bytes
-	// The device that its packets may come by, as found under settings' gen and
-	// when, in ticks.
+	// The device by which its packets may arrive, the gen of the settings under which it was
+	// found, and when, in ticks.
 	__u32 in, gen, checked, _pad;
 };
 
@@ -99,8 +99,8 @@ struct counts {
 	__u64 denied, forged; // packets
 };
 
-// A packet's place among flows. For ICMP echo, the identifier is the port of
-// the side that asks.
+// The addresses, ports and protocol of a packet. For ICMP echo the identifier is the port of the
+// side that sends requests.
 struct tuple {
 	__be32 src, dst;
 	__be16 sport, dport;
@@ -118,21 +118,21 @@ enum how {
 
 enum flow_flags {
 	FLOW_FIN = 1,	 // a FIN was seen in this direction
-	FLOW_CLOSED = 2, // both directions have: its place is another's
+	FLOW_CLOSED = 2, // both directions have ended: its place may be reused
 	FLOW_RESET = 4,	 // closed by a reset
-	FLOW_OUT = 8,	 // to a peer; else from one, if peer is not 0
+	FLOW_OUT = 8,	 // to a peer; otherwise from one if peer is not 0
 };
 
-// One direction of a flow: what its packets become, and how they travel.
+// One direction of a flow: how its packets are translated and forwarded.
 struct half {
 	__be32 src, dst;
 	__be16 sport, dport;
 	__u8 flags;
 	__u8 how;
 	__u16 mtu;
-	__u32 gen;     // of the settings that it was checked under
-	__u32 checked; // when, in ticks
-	__u32 seen;    // the last packet, in ticks
+	__u32 gen;     // of the settings under which it was checked
+	__u32 checked; // when it was checked, in ticks
+	__u32 seen;    // when the last packet came, in ticks
 	__u32 in;      // device that packets come from
 	__u32 out;     // device that they go to
 	__u32 peer;    // id + 1
@@ -143,38 +143,37 @@ struct half {
 
 enum side { CALLS, ANSWERS };
 
-// A flow, in its place. Packets of its first half come as its name says; those of
-// the other are the first one's outcome, turned round.
+// A flow. Packets of the first direction have the tuple name; packets of the other have the
+// translated tuple of the first, with source and destination exchanged.
 struct flow {
 	struct tuple name;
-	__u32 claim; // whoever writes here has set it first; 0: the place is free
+	__u32 claim; // set before the flow is written; 0: the place is free
 	__u32 from, to; // idents
-	__be32 isn;	// TCP: first sequence number, SCTP: initiate tag. Another one is another flow
+	__be32 isn;	// TCP: first sequence number, SCTP: initiate tag; another value is another flow
 	struct half half[2];
 };
 
-// Slots of tuples that have this hash: a tag beside the flow's place and side.
+// Slots of tuples with this hash: a tag, the flow's place and the direction.
 #define SLOTS 16
 
 struct bucket {
 	__u32 slot[SLOTS];
 };
 
-// What tells a TCP flow's caller that it has ended: its name, and the byte that is expected.
+// A reset for the client of a TCP flow: the flow's tuple, and the sequence number that it expects.
 struct reset {
 	struct tuple flow;
 	__be32 ack;
 };
 
-// tl_end looks at so many places at once and has room for so many resets.
+// How many places tl_end examines in one run, and how many resets it can return.
 #define ENDS 1024
 #define RESETS 128
 
-// Flows of three kinds have places of their own, so that many of one push out none of
-// another.
+// Each kind of flow has places of its own, so that many flows of one kind evict none of another.
 enum kind { BRIEF, TALK, CONNECTION };
 
-// Which ports the rest of a fragmented packet belongs to.
+// The key of a fragmented packet's ports.
 struct fragment {
 	__be32 src, dst;
 	__be32 id;

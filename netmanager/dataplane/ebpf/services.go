@@ -1,0 +1,99 @@
+package ebpf
+
+import (
+	"fmt"
+	"slices"
+)
+
+// setService sets the ring of backends of an address. The former ring is freed when the change
+// stands.
+func (p *Plane) setService(x *tx, a, ident uint32, ring []uint32) {
+	old, had := p.services.have[a]
+	if x.err != nil || had && old.Ident == ident && slices.Equal(p.rings[old.Set], ring) {
+		return
+	}
+	set := p.nextSet
+	p.nextSet++
+	p.rings[set] = ring
+	x.did(func() { p.dropRing(set) })
+	for i, b := range ring {
+		if err := p.o.TlSlots.Put(objectsSlot{Set: set, Index: uint32(i)}, b); err != nil {
+			x.fail(fmt.Errorf("backends of %s: %w", addr(a), full(p.o.TlSlots, err)))
+			return
+		}
+	}
+	p.useBackends(x, a, ident, ring)
+	p.services.set(x, a, objectsService{Ident: ident, Set: set, Slots: uint32(len(ring))})
+	if had {
+		x.finally(func() { p.dropRing(old.Set) })
+		p.disuse(x, a, p.rings[old.Set], ring)
+	}
+}
+
+func (p *Plane) dropService(x *tx, a uint32) {
+	if old, had := p.services.have[a]; had {
+		p.services.drop(x, a)
+		x.finally(func() { p.dropRing(old.Set) })
+		p.disuse(x, a, p.rings[old.Set], nil)
+	}
+}
+
+func (p *Plane) dropRing(set uint32) {
+	for i := range p.rings[set] {
+		_ = p.o.TlSlots.Delete(objectsSlot{Set: set, Index: uint32(i)})
+	}
+	delete(p.rings, set)
+}
+
+// use records that service a has the backends of a ring.
+func (p *Plane) use(a, ident uint32, ring []uint32) {
+	for _, b := range ring {
+		if p.uses[b] == nil {
+			p.uses[b] = map[uint32]uint32{}
+		}
+		p.uses[b][a] = ident
+	}
+}
+
+// useBackends writes them to the kernel.
+func (p *Plane) useBackends(x *tx, a, ident uint32, ring []uint32) {
+	for _, b := range ring {
+		old, had := p.uses[b][a]
+		if had && old == ident {
+			continue
+		}
+		p.use(a, ident, []uint32{b})
+		x.did(func() {
+			if had {
+				p.uses[b][a] = old
+				return
+			}
+			p.forget(a, b)
+		})
+		if _, known := p.backends.have[b]; known && len(p.uses[b]) > 1 {
+			continue // the ident is known; a second service's is no better
+		}
+		p.backends.set(x, b, objectsRemote{Ident: ident})
+	}
+}
+
+// disuse removes the backends of a's old ring that are not in the new one.
+func (p *Plane) disuse(x *tx, a uint32, old, ring []uint32) {
+	for _, b := range without(old, ring, func(b uint32) uint32 { return b }) {
+		ident, had := p.uses[b][a]
+		if !had {
+			continue
+		}
+		p.forget(a, b)
+		x.did(func() { p.use(a, ident, []uint32{b}) })
+		if len(p.uses[b]) == 0 {
+			p.backends.drop(x, b)
+		}
+	}
+}
+
+func (p *Plane) forget(a, b uint32) {
+	if delete(p.uses[b], a); len(p.uses[b]) == 0 {
+		delete(p.uses, b)
+	}
+}
