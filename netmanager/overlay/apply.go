@@ -78,8 +78,8 @@ func (c *Core) applyPeers(ch peers.Changes) {
 	}
 }
 
-// path takes what the tunnel observes of the path to a peer.
-func (c *Core) path(p kernelpath.Path) {
+func (in Path) apply(c *Core) {
+	p := kernelpath.Path(in)
 	if !c.peers.Has(p.Key) {
 		return
 	}
@@ -133,9 +133,8 @@ func (c *Core) applyMeasure(eff measure.Effects) {
 	}
 }
 
-// measured takes a round trip to a peer. The answer says where the peer is now, its
-// record where it was.
-func (c *Core) measured(in Measured) {
+// apply prefers the coordinate of the answer, which is newer than that of the record.
+func (in Measured) apply(c *Core) {
 	p, ok := c.peers.Get(in.Key)
 	if !ok || in.RTT <= 0 {
 		return
@@ -153,8 +152,7 @@ func (c *Core) measured(in Measured) {
 	c.applyMeasure(c.measure.Measured(c.now, in.Key, in.RTT, at))
 }
 
-// sampled takes what TCP knows of the instances' connections.
-func (c *Core) sampled(in Sampled) {
+func (in Sampled) apply(c *Core) {
 	var samples []measure.Sample
 	least := map[api.PeerKey]time.Duration{}
 	for _, f := range in.Flows {
@@ -171,13 +169,13 @@ func (c *Core) sampled(in Sampled) {
 	c.roundTrips.Sampled(c.now, samples)
 	for _, k := range sorted.Peers(least) {
 		if p, _ := c.peers.Get(k); c.now.Sub(p.Measured) >= staleMeasurement {
-			c.measured(Measured{Key: k, RTT: least[k]})
+			Measured{Key: k, RTT: least[k]}.apply(c)
 		}
 	}
 }
 
-// session takes the begin of a session with a peer.
-func (c *Core) session(k api.PeerKey) {
+func (in Session) apply(c *Core) {
+	k := in.Key
 	if !c.peers.Has(k) {
 		return
 	}
@@ -189,9 +187,8 @@ func (c *Core) session(k api.PeerKey) {
 	}
 }
 
-// noticed takes a notice of a peer. A peer may only report addresses of its own
-// subnets.
-func (c *Core) noticed(in Noticed) {
+// apply ignores addresses outside the peer's own subnets.
+func (in Noticed) apply(c *Core) {
 	if !c.peers.Has(in.Key) || c.lease == nil || in.Key == c.self.Key {
 		return
 	}
@@ -236,9 +233,8 @@ func (c *Core) sendNotice(n notice.Notice, to []api.PeerKey) {
 	}
 }
 
-// stray takes a packet of a peer to an address of this node without an instance: the
-// peer's records are old.
-func (c *Core) stray(in Stray) {
+// apply informs the peer, whose records are old.
+func (in Stray) apply(c *Core) {
 	if !c.peers.Has(in.Key) || c.lease == nil || !c.lease.Subnet.Contains(in.Address) || c.endpoints.Has(in.Address) {
 		return
 	}

@@ -8,16 +8,15 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/subscriptions"
 )
 
-// describe takes what the node says about itself.
-func (c *Core) describe(s Self) {
+func (in Self) apply(c *Core) {
 	first, old := !c.described, c.self
-	c.self, c.described = s, true
-	c.measure.SetSelf(s.Key)
-	c.peers.SetSelf(s.Key)
-	if first || !equalJSON(old.NetSelf, s.NetSelf) {
+	c.self, c.described = in, true
+	c.measure.SetSelf(in.Key)
+	c.peers.SetSelf(in.Key)
+	if first || !equalJSON(old.NetSelf, in.NetSelf) {
 		c.subs.Describe()
 	}
-	c.reconsiderPeers(first || old.Key != s.Key)
+	c.reconsiderPeers(first || old.Key != in.Key)
 }
 
 // reconsiderPeers follows a change of the node's description or lease. With reclaim
@@ -39,8 +38,8 @@ func (c *Core) reconsiderPeers(reclaim bool) {
 	}
 }
 
-func (c *Core) setLink(up bool) {
-	if !c.subs.SetLink(c.now, up) {
+func (in Link) apply(c *Core) {
+	if !c.subs.SetLink(c.now, in.Up) {
 		return
 	}
 	for _, id := range c.subs.Subscribers() {
@@ -52,8 +51,8 @@ func (c *Core) setLink(up bool) {
 	}
 }
 
-// down takes a message of the cluster.
-func (c *Core) down(d wire.NetDown) {
+func (in Down) apply(c *Core) {
+	d := in.NetDown
 	if d.Boot != 0 && d.Boot != c.boot || !c.subs.Take(d.Rev) {
 		return // it is for an earlier process, or late
 	}

@@ -95,6 +95,7 @@ type Core struct {
 	journal step.Journal                   // of the kinds meta and lease
 	send    []wire.Envelope
 	late    []wire.Envelope // after the plane's change
+	err     error           // of the input of this step
 }
 
 // New returns the core of a node of which nothing is known.
@@ -123,7 +124,8 @@ func New(cfg Config) *Core {
 // Step takes one input.
 func (c *Core) Step(now time.Time, in Input) step.Effects {
 	c.now, c.send, c.late = now, nil, nil
-	err := in.apply(c)
+	c.err = nil
+	in.apply(c)
 	c.expire()
 	for k := c.subs.Excess(); k != nil; k = c.subs.Excess() {
 		c.unsubscribe(*k)
@@ -141,12 +143,11 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	c.flush()
 	c.report()
 	save := slices.Concat(c.journal.Take(), c.endpoints.Save(), c.services.Save(), c.peers.Save(), c.subs.Save(), c.kernel.Save(), c.received.Save())
-	return step.Effects{Save: save, Send: c.send, Wake: c.next(), Err: err}
+	return step.Effects{Save: save, Send: c.send, Wake: c.next(), Err: c.err}
 }
 
-// start begins a process lifetime: the plane is set to Plane, and the tunnel is told
-// of all peers.
-func (c *Core) start() {
+// apply begins a process lifetime: the plane is set to Plane, and the tunnel gets all peers.
+func (Start) apply(c *Core) {
 	// The time only matters if the store was lost: the number has to grow.
 	c.boot = max(c.boot+1, uint64(max(0, c.now.Unix())))
 	c.saveMeta()

@@ -11,16 +11,17 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/sorted"
 )
 
-func (c *Core) attach(in wire.Attach) error {
-	a, changed, err := c.endpoints.Attach(c.now, in)
-	if err == nil && changed {
-		c.setLocal(a.Service(), a.Address)
-		if c.endpoints.Count(a.Service()) == 1 {
-			c.settle(c.subs.Of(a.Service()))
-		}
-		c.setState(a)
+func (in Attach) apply(c *Core) {
+	a, changed, err := c.endpoints.Attach(c.now, in.Attach)
+	c.err = err
+	if err != nil || !changed {
+		return
 	}
-	return err
+	c.setLocal(a.Service(), a.Address)
+	if c.endpoints.Count(a.Service()) == 1 {
+		c.settle(c.subs.Of(a.Service()))
+	}
+	c.setState(a)
 }
 
 // setLocal follows a change of a service's instances on this node.
@@ -33,14 +34,14 @@ func (c *Core) setLocal(id api.ServiceID, at netip.Addr) {
 	c.applyServices(c.services.SetLocal(id, l))
 }
 
-func (c *Core) detach(k wire.Key) {
-	a, ok := c.endpoints.Detach(c.now, k)
+func (in Detach) apply(c *Core) {
+	a, ok := c.endpoints.Detach(c.now, in.Key)
 	if !ok {
 		return
 	}
 	c.setLocal(a.Service(), a.Address)
 	c.subs.RemoveEndpoint(a.Address)
-	c.notices.Set(c.now, a.Address, k, notice.Gone)
+	c.notices.Set(c.now, a.Address, in.Key, notice.Gone)
 	c.table.Touched.End[a.Address] = struct{}{}
 	if c.endpoints.Count(a.Service()) == 0 {
 		c.serviceLeft(a.Service())

@@ -17,7 +17,7 @@ import (
 type Flow = measure.Flow
 
 // Input is an event in a node's network.
-type Input interface{ apply(*Core) error }
+type Input interface{ apply(*Core) }
 
 type (
 	// Start is the first input after Restore. It comes once.
@@ -128,131 +128,40 @@ type (
 	Used struct{ plane.Usage }
 )
 
-func (Start) apply(c *Core) error {
-	c.start()
-	return nil
-}
-
-func (in Self) apply(c *Core) error {
-	c.describe(in)
-	return nil
-}
-
-func (in Link) apply(c *Core) error {
-	c.setLink(in.Up)
-	return nil
-}
-
-func (in Down) apply(c *Core) error {
-	c.down(in.NetDown)
-	return nil
-}
-
-func (in Attach) apply(c *Core) error { return c.attach(in.Attach) }
-
-func (in Ready) apply(c *Core) error {
+func (in Ready) apply(c *Core) {
 	if a, ok := c.endpoints.Ready(in.Key, in.NetNS); ok {
 		c.setState(a)
 	}
-	return nil
 }
 
-func (in Detach) apply(c *Core) error {
-	c.detach(in.Key)
-	return nil
-}
+func (in Drain) apply(c *Core) { c.drain(in.Key) }
 
-func (in Drain) apply(c *Core) error {
-	c.drain(in.Key)
-	return nil
-}
-
-func (in Exited) apply(c *Core) error {
+func (in Exited) apply(c *Core) {
 	// The workload's flows do not end: its kernel still sends what was written.
 	if a, ok := c.endpoints.Get(in.Key); ok && a.Attach.NetNS == in.NetNS {
 		c.drain(in.Key)
 	}
-	return nil
 }
 
-func (in Miss) apply(c *Core) error {
-	c.miss(in)
-	return nil
-}
-
-func (in Query) apply(c *Core) error {
-	c.query(in)
-	return nil
-}
-
-func (in PeerUnknown) apply(c *Core) error {
-	c.peerUnknown(in)
-	return nil
-}
-
-func (in Path) apply(c *Core) error {
-	c.path(kernelpath.Path(in))
-	return nil
-}
-
-func (in Measured) apply(c *Core) error {
-	c.measured(in)
-	return nil
-}
-
-func (in Sampled) apply(c *Core) error {
-	c.sampled(in)
-	return nil
-}
-
-func (in Used) apply(c *Core) error {
-	c.used(in)
-	return nil
-}
-
-func (in Session) apply(c *Core) error {
-	c.session(in.Key)
-	return nil
-}
-
-func (in Noticed) apply(c *Core) error {
-	c.noticed(in)
-	return nil
-}
-
-func (in NoticeAcked) apply(c *Core) error {
+func (in NoticeAcked) apply(c *Core) {
 	if c.peers.Has(in.Key) {
 		c.notices.Confirm(in.Key, in.Serial)
 	}
-	return nil
 }
 
-func (in Stray) apply(c *Core) error {
-	c.stray(in)
-	return nil
-}
-
-func (in Agreed) apply(c *Core) error {
+func (in Agreed) apply(c *Core) {
 	if c.peers.Has(in.Key) && in.Key != c.self.Key {
 		c.applyKernel(c.kernel.Agreed(c.now, in.Key, in.Terms))
 	}
-	return nil
 }
 
-func (in Probed) apply(c *Core) error {
-	c.applyKernel(c.kernel.Probed(c.now, in.Key, in.Serial))
-	return nil
-}
+func (in Probed) apply(c *Core) { c.applyKernel(c.kernel.Probed(c.now, in.Key, in.Serial)) }
 
-func (in Arrived) apply(c *Core) error {
-	c.applyKernel(c.kernel.Arrived(c.now, in.Key, in.Arrived))
-	return nil
-}
+func (in Arrived) apply(c *Core) { c.applyKernel(c.kernel.Arrived(c.now, in.Key, in.Arrived)) }
 
-func (in Counted) apply(c *Core) error {
+func (in Counted) apply(c *Core) {
 	c.peers.Counted(in.Peers)
 	c.applyKernel(c.kernel.Counted(c.now, in.Peers))
-	return nil
 }
 
-func (Tick) apply(*Core) error { return nil }
+func (Tick) apply(*Core) {}

@@ -9,8 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/subscriptions"
 )
 
-// miss takes a packet whose destination or source the plane does not know.
-func (c *Core) miss(in Miss) {
+func (in Miss) apply(c *Core) {
 	if c.lease == nil {
 		return
 	}
@@ -85,9 +84,8 @@ func (c *Core) serveLocally(k wire.Subscription) {
 	}
 }
 
-// peerUnknown takes a handshake of a node without a record. Its claim proves nothing,
-// but says what to subscribe to.
-func (c *Core) peerUnknown(in PeerUnknown) {
+// apply subscribes to the claimed subnet. The claim is not proven.
+func (in PeerUnknown) apply(c *Core) {
 	if in.Key == c.self.Key {
 		return
 	}
@@ -109,8 +107,7 @@ func (c *Core) peerUnknown(in PeerUnknown) {
 	c.subs.Use(c.now, k)
 }
 
-// query takes a look-up. Lookup answers it, now or after Answered.
-func (c *Core) query(in Query) {
+func (in Query) apply(c *Core) {
 	if c.lease == nil {
 		return
 	}
@@ -130,8 +127,8 @@ func (c *Core) query(in Query) {
 	}
 }
 
-// used takes the plane's counters: what they count is in use.
-func (c *Core) used(in Used) {
+// apply renews the subscriptions to what the plane counted.
+func (in Used) apply(c *Core) {
 	use := func(id api.ServiceID) {
 		if c.services.Route(id) != nil {
 			c.subs.Use(c.now, c.subscriptionsTo(id)...)
