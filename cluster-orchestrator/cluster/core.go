@@ -1,10 +1,9 @@
-// Package cluster is the core of a cluster orchestrator: it keeps what the root
-// wants of its cluster on the nodes that it has, notices nodes that fall silent,
-// places again what they had, and hands back what fits nowhere. It goes on
-// without its root.
+// Package cluster is the core of a cluster orchestrator: it places the instances of the
+// root's desired set on its nodes, detects dead nodes, places their instances again, and
+// hands back what fits on no node. It works without its root.
 //
 //	c := cluster.New(cluster.Config{ID: "munich"})
-//	eff := c.Step(now, cluster.Desired{Desired: want})
+//	eff := c.Step(now, cluster.Desired{Desired: set})
 package cluster
 
 import (
@@ -33,35 +32,35 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Config is what a cluster's core needs to know. Zero values mean the defaults.
+// Config configures a cluster's core. Zero values are the defaults.
 //
-// Dead must be longer than Timing.Lease by all that may lie between a node's
-// lease and its workloads' end: clocks that drift apart by 5 % each, and a kill
-// of up to a second (see node.link). The defaults are 2.5, 5 and 7 seconds.
+// Dead must exceed Timing.Lease by the longest time from the end of a node's lease to the
+// end of its workloads: both clocks drift by up to 5 %, and a kill takes up to a second (see
+// node.link). The defaults are 2.5 s (Timing.Beat), 5 s (Timing.Lease) and 7 s (Dead).
 type Config struct {
 	ID           api.ClusterID
-	LocalNumbers int                // the first instance number that this cluster may give: api.ClusterInfo.LocalNumbers
+	LocalNumbers int                // first number of instances that this cluster adds: api.ClusterInfo.LocalNumbers
 	Timing       wire.Timing        // for nodes; grows with their number
 	Dead         time.Duration      // silence after which a node's instances are placed elsewhere
-	Return       time.Duration      // what nodes may take to come back after the cluster's own start, beyond Dead: 6 s
+	Return       time.Duration      // time beyond Dead for nodes to reconnect after the cluster's start: 6 s
 	ReportIdle   time.Duration      // between reports when nothing changes, at first: 5 s
-	ReportRetry  time.Duration      // how long a report may stay without an answer: 3 s
+	ReportRetry  time.Duration      // until a report without an answer is repeated: 3 s
 	Plugin       sched.Plugin       // rom
-	Asks         string             // the scheduler outside that ranks nodes, by name; empty: Plugin does
-	Location     *api.Geo           // of nodes that do not say where they are; nil: not known
+	Asks         string             // name of the external scheduler; empty: Plugin ranks nodes
+	Location     *api.Geo           // of nodes that report none; nil: unknown
 	Offer        uplink.Offer       // to the root
 	Workload     placement.Workload // memory and processor of one instance
-	Caps         nodecaps.Policy    // limits what nodes report
+	Caps         nodecaps.Policy    // limit what nodes report
 	Probe        latency.Probe      // of users that SLAs name
-	Preempt      bool               // an urgent instance may have less urgent ones make way
-	MovesPerHour int                // that violations may cause, of one instance: 4; below 0: none
+	Preempt      bool               // instances of lower priority may be preempted
+	MovesPerHour int                // of one instance because of violations: 4; below 0: none
 
-	// Of the overlay network. Seed is the cluster's own, kept for its life: from it
-	// come the tickets and secrets of its relay.
+	// The overlay network. The relay's tickets and secrets are derived from Seed, which does
+	// not change.
 	Seed        []byte
-	Relay       string         // host:port under which nodes reach the cluster's relay; empty: there is none
-	Unencrypted []netip.Prefix // networks of the operator on which nodes may talk without encryption
-	Interest    time.Duration  // how long a node's want lasts without being named again: 10 min
+	Relay       string         // host:port under which nodes reach the cluster's relay; empty: none
+	Unencrypted []netip.Prefix // networks on which packets between nodes are not encrypted
+	Interest    time.Duration  // how long a subscription lasts that the node does not renew: 10 min
 
 	// Brokers are the addresses of the cluster's broker, now and after a planned switch, in
 	// the order in which nodes try them (wire.Desired.Brokers). Empty: they are not sent.
@@ -92,15 +91,14 @@ type Core struct {
 	place      *placement.Machine
 	latency    *latency.Machine
 	netbook    *netbook.Machine
+	uplink     *uplink.Machine
 
-	uplink *uplink.Machine
-
-	// What the netbook must be told at the end of the step.
+	// Changes that the netbook gets at the end of the step.
 	places    map[routes.Place]bool
 	instances map[api.InstanceID]bool
 }
 
-// New is the core of a cluster that nothing is known of yet.
+// New returns the core of a cluster without nodes and instances.
 func New(cfg Config) *Core {
 	cfg = cfg.withDefaults()
 	fx := &effects.Sink{}
@@ -126,7 +124,7 @@ func New(cfg Config) *Core {
 	return c
 }
 
-// Step takes one input.
+// Step takes one input and returns its effects.
 func (c *Core) Step(now time.Time, in Input) step.Effects {
 	c.fx.Begin(now)
 	c.place.Begin()
@@ -144,8 +142,8 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	return eff
 }
 
-func (c *Core) start() {
-	// The wall clock only keeps the number growing where the store was lost.
+func (Start) apply(c *Core) error {
+	// The wall clock keeps the number growing if the store was lost.
 	c.fx.Boot = max(c.fx.Boot+1, uint64(max(0, c.fx.Wall.Unix())))
 	c.saveMeta()
 	c.rescale()
@@ -160,9 +158,12 @@ func (c *Core) start() {
 	c.settleIfAllReported()
 	c.networkChanged(c.netbook.Start())
 	c.uplink.Start()
+	return nil
 }
 
-// expire goes on with what is due.
+func (Tick) apply(*Core) error { return nil }
+
+// expire handles the timers that are due.
 func (c *Core) expire() {
 	for {
 		k, ok := c.fx.Timers.Pop(c.fx.Now)
@@ -211,7 +212,7 @@ func (c *Core) expire() {
 	}
 }
 
-// route passes on what placement has changed.
+// route passes placement's changes to the other sub-machines.
 func (c *Core) route() {
 	ch := c.place.Changes()
 	defer c.place.ClearChanges()
@@ -263,8 +264,8 @@ func (c *Core) saveMeta() {
 	c.fx.Journal.Put(placement.KindMeta, metaCluster, metaRecord{Boot: c.fx.Boot, Gen: c.uplink.Gen(), Local: c.place.Local(), Scale: c.members.Scale()})
 }
 
-// Restore takes in what an earlier life saved. Kinds that are not the core's are
-// left alone.
+// Restore loads the documents that an earlier process saved. It ignores kinds that are not
+// the core's.
 func (c *Core) Restore(docs []store.Doc) error {
 	// Instances refer to nodes, and both to the counters.
 	rank := map[string]int{placement.KindMeta: 1, membership.Kind: 2, placement.KindInstance: 3}

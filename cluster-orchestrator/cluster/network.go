@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// flushNetwork tells the netbook what the step changed, and has it tell the nodes. It comes
+// flushNetwork passes the step's changes to the netbook, which sends them to nodes. It comes
 // before the nodes' desired sets: new flows avoid an instance before its node stops it.
 func (c *Core) flushNetwork() {
 	for _, id := range step.Keys(c.instances) {
@@ -30,14 +30,17 @@ func (c *Core) flushNetwork() {
 	for _, p := range places {
 		hosted, backend := c.place.Backend(p)
 		if c.netbook.SetPlace(p, hosted, backend) && c.place.Linked(p.Instance.Service().App()) {
-			c.netbook.Tell(p.Node) // it may have to measure other services
+			c.netbook.Tell(p.Node) // it may have to measure other services now
 		}
 	}
 	clear(c.places)
 	c.netbook.Flush(c.measures)
 }
 
-// netUp takes a message of a node's netmanager.
+func (in NetUp) apply(c *Core) error {
+	return within(c, in.Node, in.NetUp, func(up wire.NetUp) { c.netUp(in.Node, up) })
+}
+
 func (c *Core) netUp(id api.NodeID, up wire.NetUp) {
 	if _, ok := c.members.Node(id); !ok {
 		return
@@ -58,7 +61,7 @@ func (c *Core) netUp(id api.NodeID, up wire.NetUp) {
 	c.measured(latency.Result{Changed: c.latency.Report(id, up.Between, targets)})
 }
 
-// networkChanged goes on with what follows from a call of the netbook.
+// networkChanged passes on what a call of the netbook changed.
 func (c *Core) networkChanged(r netbook.Result) {
 	for _, id := range r.Leased {
 		c.place.SetSubnet(id, c.netbook.Subnet(id))
@@ -82,13 +85,13 @@ func (c *Core) networkChanged(r netbook.Result) {
 	}
 }
 
-// rootNet takes the root's message about the network.
-func (c *Core) rootNet(m wire.RootNet) {
-	changed, r := c.netbook.FromRoot(m)
+func (in RootNet) apply(c *Core) error {
+	changed, r := c.netbook.FromRoot(in.RootNet)
 	for _, id := range changed {
 		c.latency.SetRemote(id, c.netbook.Remote(id))
 	}
 	c.networkChanged(r)
+	return nil
 }
 
 // Lease returns a node's lease of the overlay network, if it has one.
@@ -97,7 +100,16 @@ func (c *Core) Lease(id api.NodeID) (wire.NetLease, bool) { return c.netbook.Lea
 // Interest returns how many subscriptions nodes have, and how many of them have no answer.
 func (c *Core) Interest() (all, open int) { return c.netbook.Totals() }
 
-// measured goes on with the instances whose placement may have a result now.
+func (in NodeProbed) apply(c *Core) error {
+	return within(c, in.Node, in.Probed, func(p wire.Probed) { c.measured(c.latency.Probed(in.Node, p)) })
+}
+
+func (in Ranked) apply(c *Core) error {
+	c.place.Answered(in.Answer)
+	return nil
+}
+
+// measured passes new measurements to placement.
 func (c *Core) measured(r latency.Result) {
 	if r.Changed {
 		c.place.Invalidate()

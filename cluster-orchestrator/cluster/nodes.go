@@ -6,6 +6,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/latency"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/membership"
+	"github.com/treeline-edge/treeline/internal/bounds"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
@@ -53,12 +54,15 @@ func (c *Core) restoreNode(data []byte) error {
 	return nil
 }
 
-// joinNode adds a node, or handles another join of a known one. token is as in JoinNode.
-func (c *Core) joinNode(info api.NodeInfo, token string) {
+func (in JoinNode) apply(c *Core) error {
+	info, bad, _ := bounds.Take(in.Info)
+	if err := bad.Err(); err != nil {
+		return fmt.Errorf("join node: %w", err)
+	}
 	id := info.ID
-	if !c.members.Join(info, token) {
-		c.rejoinNode(info, token)
-		return
+	if !c.members.Join(info, in.Token) {
+		c.rejoinNode(info, in.Token)
+		return nil
 	}
 	n, _ := c.members.Node(id)
 	c.place.AddNode(n, c.netbook.Subnet(id), 0)
@@ -67,6 +71,7 @@ func (c *Core) joinNode(info api.NodeInfo, token string) {
 	c.saveNode(id)
 	c.place.TouchNode(id)
 	c.noticeCaps(id)
+	return nil
 }
 
 func (c *Core) rejoinNode(info api.NodeInfo, token string) {
@@ -80,7 +85,7 @@ func (c *Core) rejoinNode(info api.NodeInfo, token string) {
 		c.saveNode(id)
 	}
 	c.nodeInfo(info)
-	c.members.ForgetBoot(id) // it may have lost its store, and with it the count of its starts
+	c.members.ForgetBoot(id) // it may have lost its store with the boot number
 	c.sync(id)
 	c.netbook.Rejoined(id) // its netmanager too
 	c.place.RejoinNode(id)
@@ -132,6 +137,10 @@ func (c *Core) boots(id api.NodeID, boot uint64) bool {
 	return ok
 }
 
+func (in NodeAlive) apply(c *Core) error {
+	return within(c, in.Node, in.Alive, func(a wire.Alive) { c.nodeAlive(in.Node, a) })
+}
+
 // nodeAlive handles a heartbeat. Its cost does not depend on the cluster's size.
 func (c *Core) nodeAlive(id api.NodeID, a wire.Alive) {
 	if !c.boots(id, a.Boot) {
@@ -153,7 +162,8 @@ func (c *Core) nodeAlive(id api.NodeID, a wire.Alive) {
 	c.place.Alive(id, a, r, c.members.Digest(id))
 }
 
-// nodeReport handles a node's report of its observations.
+func (in NodeReport) apply(c *Core) error { return within(c, in.Node, in.NodeReport, c.nodeReport) }
+
 func (c *Core) nodeReport(r wire.NodeReport) {
 	if !c.boots(r.Node, r.Boot) || !c.place.Acknowledge(r) {
 		return
@@ -178,6 +188,12 @@ func (c *Core) settleIfAllReported() {
 	if c.members.Awaited() == 0 {
 		c.place.Settle()
 	}
+}
+
+// apply suspects the node, which may reconnect in a moment.
+func (in NodeWill) apply(c *Core) error {
+	c.suspect(in.Node)
+	return nil
 }
 
 // suspect gives the node no new work until its next heartbeat.
@@ -219,8 +235,8 @@ func (c *Core) unaccepted(id api.InstanceID) {
 // removeNode removes a node. With deleted, the node has deleted its workloads, so that
 // none of them can run twice.
 func (c *Core) removeNode(id api.NodeID, deleted bool) error {
-	if _, ok := c.members.Node(id); !ok {
-		return c.members.NotFound(id)
+	if err := c.known(id); err != nil {
+		return err
 	}
 	if !deleted {
 		held, leased := c.place.Held(id)
@@ -240,74 +256,86 @@ func (c *Core) removeNode(id api.NodeID, deleted bool) error {
 	return nil
 }
 
-// nodeLeft removes a node that has deleted its workloads, keys and data. It may be called
-// twice.
-func (c *Core) nodeLeft(id api.NodeID) error {
-	if _, ok := c.members.Node(id); !ok {
+func (in RemoveNode) apply(c *Core) error { return c.removeNode(in.Node, false) }
+
+func (in NodeLeft) apply(c *Core) error {
+	if c.known(in.Node) != nil {
 		return nil
 	}
-	return c.removeNode(id, true)
+	return c.removeNode(in.Node, true)
 }
 
-// order applies an operator's order to a node, if there is such a node.
-func (c *Core) order(id api.NodeID, apply func() error) error {
+// known returns an error of kind api.ErrNotFound unless the node exists.
+func (c *Core) known(id api.NodeID) error {
 	if _, ok := c.members.Node(id); !ok {
 		return c.members.NotFound(id)
 	}
-	return apply()
-}
-
-func (c *Core) cordon(id api.NodeID, on bool) error {
-	purged := c.members.Cordon(id, on)
-	c.sync(id)
-	if purged {
-		c.place.TouchNode(id)
-	}
-	c.place.Cordon(id, on)
 	return nil
 }
 
-// capNode limits what a node counts for. What runs there stays.
-func (c *Core) capNode(id api.NodeID, caps api.Caps) error {
-	if err := c.members.SetCaps(id, caps); err != nil {
+func (in Cordon) apply(c *Core) error {
+	if err := c.known(in.Node); err != nil {
 		return err
 	}
-	c.described(id)
-	return nil
-}
-
-func (c *Core) drain(id api.NodeID, force bool) error {
-	c.members.Drain(id)
-	c.sync(id)
-	c.place.Drain(id, force)
-	return nil
-}
-
-// purgeNode drains a node by force and sets Purge in its desired set. The order is kept
-// for a node that is silent.
-func (c *Core) purgeNode(id api.NodeID) error {
-	if c.members.Purge(id) {
-		c.sync(id)
-		c.place.TouchNode(id)
+	purged := c.members.Cordon(in.Node, in.On)
+	c.sync(in.Node)
+	if purged {
+		c.place.TouchNode(in.Node)
 	}
-	_ = c.drain(id, true)
-	c.place.Vacate(id)
+	c.place.Cordon(in.Node, in.On)
 	return nil
 }
 
-func (c *Core) nodePurging(id api.NodeID, p wire.NodePurging) error {
-	return within(c, id, p, func(p wire.NodePurging) {
-		c.members.PurgeFailed(id, p.Failed)
-		c.sync(id)
+func (in CapNode) apply(c *Core) error {
+	if err := c.known(in.Node); err != nil {
+		return err
+	}
+	if err := c.members.SetCaps(in.Node, in.Caps); err != nil {
+		return err
+	}
+	c.described(in.Node)
+	return nil
+}
+
+func (in Drain) apply(c *Core) error {
+	if err := c.known(in.Node); err != nil {
+		return err
+	}
+	c.members.Drain(in.Node)
+	c.sync(in.Node)
+	c.place.Drain(in.Node, in.Force)
+	return nil
+}
+
+// apply drains the node by force and sets Purge in its desired set.
+func (in PurgeNode) apply(c *Core) error {
+	if err := c.known(in.Node); err != nil {
+		return err
+	}
+	if c.members.Purge(in.Node) {
+		c.sync(in.Node)
+		c.place.TouchNode(in.Node)
+	}
+	_ = Drain{Node: in.Node, Force: true}.apply(c)
+	c.place.Vacate(in.Node)
+	return nil
+}
+
+func (in NodePurging) apply(c *Core) error {
+	if err := c.known(in.Node); err != nil {
+		return err
+	}
+	return within(c, in.Node, in.NodePurging, func(p wire.NodePurging) {
+		c.members.PurgeFailed(in.Node, p.Failed)
+		c.sync(in.Node)
 	})
 }
 
-// localScale sets how many instances of a service the cluster has without its root.
-func (c *Core) localScale(id api.ServiceID, replicas int) error {
+func (in LocalScale) apply(c *Core) error {
 	if c.uplink.Up() {
-		return fmt.Errorf("scale %s in the cluster: the root is reachable, use treeline scale there: %w", id, api.ErrConflict)
+		return fmt.Errorf("scale %s in the cluster: the root is reachable, use treeline scale there: %w", in.Service, api.ErrConflict)
 	}
-	return c.place.Scale(id, replicas)
+	return c.place.Scale(in.Service, in.Replicas)
 }
 
 // judge checks whether the placement of an instance violates its SLA.
@@ -334,9 +362,24 @@ func (c *Core) relieveDue() {
 		switch {
 		case !ok || !c.violations.Violated(id, epoch):
 		case b.Text == "":
-			c.judge(id) // those before it left
+			c.judge(id) // the moves before it ended the violation
 		default:
 			c.place.Relieve(id)
 		}
 	}
+}
+
+// within calls take with a node's message without the values that are out of bounds. It
+// counts these, and gives at most one notice a minute that names them and the node. A
+// message that is refused as a whole is api.ErrInvalid.
+func within[M bounds.Message](c *Core, id api.NodeID, m M, take func(M)) error {
+	m, bad, ok := bounds.Take(m)
+	if text := c.members.Refused(id, bad); text != "" {
+		c.uplink.Notice(api.ReasonOutOfBounds, text)
+	}
+	if !ok {
+		return bad.Err()
+	}
+	take(m)
+	return nil
 }

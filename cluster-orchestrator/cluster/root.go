@@ -10,10 +10,16 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// desired applies the root's desired set, the most urgent instances first.
-func (c *Core) desired(d wire.Desired) {
+func (in RootLink) apply(c *Core) error {
+	c.uplink.SetUp(in.Up)
+	return nil
+}
+
+// apply puts the instances with the highest priority first.
+func (in Desired) apply(c *Core) error {
+	d := in.Desired
 	if !c.uplink.Accept(d) {
-		return
+		return nil
 	}
 	put := make(map[api.InstanceID]bool, len(d.Put))
 	puts := slices.Clone(d.Put)
@@ -32,14 +38,16 @@ func (c *Core) desired(d wire.Desired) {
 	c.route()
 	c.uplink.Taken(d)
 	c.saveMeta()
+	return nil
 }
 
-// acked handles the root's acknowledgement of a report. Instances that the operator added
-// are reported until the root has adopted or refused them.
-func (c *Core) acked(a wire.ReportAck) {
-	if c.uplink.Ack(a, c.place.IsLocal) {
-		c.netbook.Acked(a.Seq)
+// apply keeps reporting the instances that the operator added, until the root has adopted or
+// refused them.
+func (in Ack) apply(c *Core) error {
+	if c.uplink.Ack(in.ReportAck, c.place.IsLocal) {
+		c.netbook.Acked(in.Seq)
 	}
+	return nil
 }
 
 // report sends the changes since the last report to the root.

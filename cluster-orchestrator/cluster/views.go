@@ -1,8 +1,6 @@
 package cluster
 
-import (
-	"github.com/treeline-edge/treeline/api"
-)
+import "github.com/treeline-edge/treeline/api"
 
 // Nodes lists the cluster's nodes in the order of their ids, without Remaining.
 func (c *Core) Nodes() []api.Node { return c.place.Nodes() }
