@@ -33,15 +33,15 @@ type Violation struct {
 
 func (v Violation) String() string { return v.Field + " is " + v.Value + ", want " + v.Want }
 
-// Violations are all violations of one message: the first mostListed, and their number.
+// Violations are all violations of one message: the first maxListed, and their number.
 type Violations struct {
 	First []Violation
 	Total int
 }
 
 const (
-	mostListed = 4
-	mostShown  = 48 // bytes of a value
+	maxListed = 4
+	maxShown  = 48 // bytes of a value
 )
 
 func (v Violations) String() string {
@@ -123,19 +123,21 @@ type checking struct {
 
 func (c *checking) violation(value any, want string) {
 	c.found.Total++
-	if len(c.found.First) == mostListed {
+	if len(c.found.First) == maxListed {
 		return
 	}
 	text := fmt.Sprint(value)
-	if len(text) > mostShown {
-		text = text[:mostShown] + "…"
+	if len(text) > maxShown {
+		text = text[:maxShown] + "…"
 	}
 	text = strings.ToValidUTF8(strings.Map(printable, text), "")
 	c.found.First = append(c.found.First, Violation{strings.Join(c.path, "."), text, want})
 }
 
+func isControl(r rune) bool { return r < ' ' || r == 0x7f }
+
 func printable(r rune) rune {
-	if r < ' ' || r == 0x7f {
+	if isControl(r) {
 		return '?'
 	}
 	return r

@@ -49,11 +49,11 @@ func TestEveryFieldHasABound(t *testing.T) {
 		"outer.Number", "outer.Text", "outer.List", "outer.Map", "outer.Pointer", "outer.Time", "outer.Float", "outer.Array", "outer.Any",
 	} {
 		if !slices.Contains(p.missing, name) {
-			t.Errorf("a field without a bound is not found: %s of %v", name, p.missing)
+			t.Errorf("fields without a bound: got %v, want %s among them", p.missing, name)
 		}
 	}
 	if slices.Contains(p.missing, "outer.Flag") {
-		t.Error("a truth value needs no bound")
+		t.Error("outer.Flag is reported as a field without a bound; a bool needs none")
 	}
 }
 
@@ -117,14 +117,14 @@ func same[M Message](t *testing.T, m M) {
 	t.Helper()
 	got, v, ok := Take(m)
 	if !ok || v.Total > 0 || !reflect.DeepEqual(got, m) {
-		t.Errorf("%T is refused: %v, %s", m, ok, v)
+		t.Errorf("Take(%T): ok %v, violations %s; want the message unchanged", m, ok, v)
 	}
 }
 
 // TestWhatIsOutOfRangeIsLeftOut spoils one value at a time, and says what must be
 // left of the message.
 func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
-	many := make([]string, mostLists+1)
+	many := make([]string, maxLists+1)
 	for i := range many {
 		many[i] = strings.Repeat("x", i+1)
 	}
@@ -203,7 +203,7 @@ func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
 		"runtime twice":       info(func(i *api.NodeInfo) { i.Runtimes = []string{"container", "container"} }),
 		"areas":               info(func(i *api.NodeInfo) { i.Areas = []string{strings.Repeat("a", longWord+1)} }),
 		"label":               info(func(i *api.NodeInfo) { i.Labels = map[string]string{"k": strings.Repeat("v", longWord+1)} }),
-		"devices of a node":   info(func(i *api.NodeInfo) { i.Devices = make([]api.NodeDevice, mostDevices+1) }),
+		"devices of a node":   info(func(i *api.NodeInfo) { i.Devices = make([]api.NodeDevice, maxDevices+1) }),
 		"device of a node":    info(func(i *api.NodeInfo) { i.Devices[0].Kinds = many }),
 		"device's name twice": info(func(i *api.NodeInfo) { i.Devices = append(i.Devices, i.Devices[0]) }),
 		"own ports":           info(func(i *api.NodeInfo) { i.Ports = &api.NodePorts{Publish: make([]api.PortRange, 1025)} }),
@@ -249,11 +249,11 @@ func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
 				t.Errorf("ok %v, %s", ok, v)
 			}
 			if _, _, ok := Take(wire.Alive{Gen: math.MaxUint64}); ok {
-				t.Error("a generation of 2^64-1 is believed")
+				t.Error("a generation of 2^64-1 is accepted, want refused")
 			}
 			for _, p := range []wire.Probed{{}, {RTT: -1}, {RTT: time.Hour}, {RTT: 1, Error: "x"}, {RTT: 1, Refused: true}, {RTT: 1, How: "guess"}} {
 				if _, _, ok := Take(p); ok {
-					t.Errorf("%+v is believed", p)
+					t.Errorf("%+v is accepted, want refused", p)
 				}
 			}
 		},
@@ -267,9 +267,9 @@ func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
 		},
 		"many at once": func(t *testing.T) {
 			r := goodReport()
-			r.Observed = make([]api.Observed, mostInstances+10)
+			r.Observed = make([]api.Observed, maxInstances+10)
 			got, v, ok := Take(r)
-			if !ok || v.Total != mostInstances+1 || len(got.Observed) != 0 || len(v.First) != mostListed || len(v.String()) > 1000 {
+			if !ok || v.Total != maxInstances+1 || len(got.Observed) != 0 || len(v.First) != maxListed || len(v.String()) > 1000 {
 				t.Errorf("ok %v, %d violations in %d bytes, %d are kept", ok, v.Total, len(v.String()), len(got.Observed))
 			}
 		},
@@ -301,7 +301,7 @@ func TestALogRecordsOnceAMinute(t *testing.T) {
 	now := time.Unix(1000, 0)
 	bad := Violations{First: []Violation{{"aggregate.nodes", "-5", "0 to 1000000"}}, Total: 1}
 	if l.Add(now, Violations{}) != "" {
-		t.Error("nothing was wrong, and it is recorded")
+		t.Error("a message without violations is logged")
 	}
 	first, second := l.Add(now, bad), l.Add(now.Add(59*time.Second), bad)
 	third := l.Add(now.Add(time.Minute), bad)
@@ -343,7 +343,7 @@ func twice[M Message](t *testing.T, text []byte) {
 	}
 	again, v, ok := Take(once)
 	if !ok || v.Total > 0 || !reflect.DeepEqual(once, again) {
-		t.Errorf("what was kept is refused: %s", v)
+		t.Errorf("Take of its own result refuses: %s; want no violation", v)
 	}
 }
 

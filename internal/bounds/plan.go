@@ -1,7 +1,6 @@
 package bounds
 
 import (
-	"fmt"
 	"reflect"
 	"strings"
 
@@ -11,31 +10,19 @@ import (
 
 // messages are the types that Take accepts.
 var messages = []reflect.Type{
-	reflect.TypeFor[wire.NodeReport](), reflect.TypeFor[api.NodeInfo](), reflect.TypeFor[wire.Alive](), reflect.TypeFor[wire.NetUp](), reflect.TypeFor[wire.Probed](), reflect.TypeFor[wire.NodePurging](),
+	reflect.TypeFor[wire.NodeReport](), reflect.TypeFor[api.NodeInfo](), reflect.TypeFor[wire.Alive](),
+	reflect.TypeFor[wire.NetUp](), reflect.TypeFor[wire.Probed](), reflect.TypeFor[wire.NodePurging](),
 	reflect.TypeFor[wire.Report](), reflect.TypeFor[wire.Hello](), reflect.TypeFor[api.ClusterInfo](),
 }
 
-// plans has the check of each type in messages and of the structs in them. It is
-// complete before main.
-var plans = func() map[reflect.Type]check {
-	p := planner{plans: map[reflect.Type]check{}, used: map[string]bool{}}
-	for _, t := range messages {
-		p.plan(t)
-	}
-	return p.plans // TestEveryFieldHasABound fails if p.missing is not empty
-}()
-
-// planOf returns the check of a type. It is a variable that is set later, because plans
-// and the table refer to each other.
-var planOf func(reflect.Type) check
+// plans has the check of each type in messages and of the types in them. init fills it, because
+// rules refer to it.
+var plans = map[reflect.Type]check{}
 
 func init() {
-	planOf = func(t reflect.Type) check {
-		p := plans[t]
-		if p == nil {
-			panic(fmt.Sprintf("no plan for %s", t))
-		}
-		return p
+	p := planner{plans: plans, used: map[string]bool{}} // TestEveryFieldHasABound fails if p.missing is not empty
+	for _, t := range messages {
+		p.plan(t)
 	}
 }
 
@@ -51,9 +38,14 @@ type fieldCheck struct {
 	check check
 }
 
-// plan builds the check of a struct type from the rules of its fields.
+// plan sets the check of a type: its rule or, for a struct without a rule, the rules of its
+// fields.
 func (p *planner) plan(t reflect.Type) {
 	if p.plans[t] != nil {
+		return
+	}
+	if rule := types[t]; rule != nil {
+		p.plans[t] = rule
 		return
 	}
 	var fields []fieldCheck
@@ -94,18 +86,19 @@ func (p *planner) field(t reflect.Type, f reflect.StructField) check {
 	if pointer {
 		of = of.Elem()
 	}
-	if of.Kind() == reflect.Slice && of.Elem().Kind() == reflect.Struct && !opaque(of.Elem()) {
-		p.plan(of.Elem())
+	part := of
+	if of.Kind() == reflect.Slice {
+		part = of.Elem()
+	}
+	if types[part] != nil || part.Kind() == reflect.Struct && !opaque(part) {
+		p.plan(part)
 	}
 	switch {
-	case rule != nil && opaque(of), rule != nil && of.Kind() != reflect.Struct:
+	case rule != nil:
+	case p.plans[of] != nil:
+		rule = p.plans[of]
 	case of.Kind() == reflect.Bool:
 		return nil
-	case of.Kind() == reflect.Struct && !opaque(of):
-		p.plan(of)
-		if rule == nil {
-			rule = p.plans[of]
-		}
 	default:
 		p.missing = append(p.missing, name)
 		rule = refuse
@@ -116,10 +109,10 @@ func (p *planner) field(t reflect.Type, f reflect.StructField) check {
 	return rule
 }
 
-// opaque reports whether a struct is checked as one value.
+// opaque reports whether a struct of a message is checked as one value.
 func opaque(t reflect.Type) bool {
-	return t.PkgPath() != reflect.TypeFor[wire.Report]().PkgPath() && t.PkgPath() != reflect.TypeFor[api.Node]().PkgPath() || t == reflect.TypeFor[api.Resources]() ||
-		t == reflect.TypeFor[api.Coordinate]() || t == reflect.TypeFor[api.Geo]()
+	ours := t.PkgPath() == reflect.TypeFor[wire.Report]().PkgPath() || t.PkgPath() == reflect.TypeFor[api.Node]().PkgPath()
+	return !ours || t == reflect.TypeFor[api.Resources]()
 }
 
 // optional sets a pointer to nil if its value is refused. With required, it refuses the

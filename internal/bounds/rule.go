@@ -15,15 +15,14 @@ import (
 	"github.com/treeline-edge/treeline/internal/vivaldi"
 )
 
-// leaf returns a check that accepts or refuses a value. wrong returns the accepted range
-// for a value out of range, else "".
-func leaf[V any](wrong func(V) string) check {
+// is returns a check that accepts the values for which ok is true. want describes them.
+func is[V any](want string, ok func(V) bool) check {
 	return func(c *checking, v reflect.Value) (reflect.Value, verdict) {
-		x, ok := v.Interface().(V)
-		if !ok {
+		x, same := v.Interface().(V)
+		if !same {
 			panic(fmt.Sprintf("the bound of %s is for another type than %s", strings.Join(c.path, "."), v.Type()))
 		}
-		if want := wrong(x); want != "" {
+		if !ok(x) {
 			c.violation(x, want)
 			return v, refused
 		}
@@ -62,12 +61,7 @@ func percent(_ *checking, v reflect.Value) (reflect.Value, verdict) {
 
 // real accepts finite numbers from lo to hi.
 func real(lo, hi float64) check {
-	return leaf(func(f float64) string {
-		if f >= lo && f <= hi { // false for NaN
-			return ""
-		}
-		return fmt.Sprintf("%g to %g", lo, hi)
-	})
+	return is(fmt.Sprintf("%g to %g", lo, hi), func(f float64) bool { return f >= lo && f <= hi }) // false for NaN
 }
 
 // anything accepts every value; why is the reason that this is safe.
@@ -83,7 +77,7 @@ func word(n int) check {
 	want := fmt.Sprintf("at most %d bytes of UTF-8 without control characters", n)
 	return func(c *checking, v reflect.Value) (reflect.Value, verdict) {
 		s := v.String()
-		if len(s) <= n && utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) < 0 {
+		if len(s) <= n && utf8.ValidString(s) && !strings.ContainsFunc(s, isControl) {
 			return v, kept
 		}
 		c.violation(s, want)
@@ -106,142 +100,87 @@ func text(n int) check {
 
 // oneOf accepts the named values.
 func oneOf[S ~string](all ...S) check {
-	return leaf(func(s S) string {
-		if slices.Contains(all, s) {
-			return ""
-		}
-		return fmt.Sprintf("one of %q", all)
-	})
+	return is(fmt.Sprintf("one of %q", all), func(s S) bool { return slices.Contains(all, s) })
 }
 
 // machine accepts names of clusters and nodes, and "".
 func machine[S ~string]() check {
-	return leaf(func(s S) string {
-		if s == "" || api.ValidMachineName(string(s)) {
-			return ""
-		}
-		return "a DNS label in lower case"
-	})
+	return is("a DNS label in lower case", func(s S) bool { return s == "" || api.ValidMachineName(string(s)) })
 }
 
 // moment accepts the zero time and times from 2020 to 2199.
-var moment = leaf(func(t time.Time) string {
-	if t.IsZero() || t.Year() >= 2020 && t.Year() < 2200 {
-		return ""
-	}
-	return "a time from 2020 to 2199"
-})
+var moment = is("a time from 2020 to 2199", func(t time.Time) bool { return t.IsZero() || t.Year() >= 2020 && t.Year() < 2200 })
 
-// address4 accepts IPv4 addresses and the zero Addr; address any without a zone.
 var (
-	address4 = leaf(func(a netip.Addr) string {
-		if !a.IsValid() || a.Is4() {
-			return ""
-		}
-		return "an IPv4 address"
-	})
-	address = leaf(func(a netip.Addr) string {
-		if a.Zone() == "" {
-			return ""
-		}
-		return "an address without a zone"
-	})
-	endpoint = leaf(func(a netip.AddrPort) string {
-		if len(a.Addr().Zone()) <= 32 {
-			return ""
-		}
-		return "a zone of at most 32 bytes"
-	})
+	// address4 accepts IPv4 addresses and the zero Addr.
+	address4 = is("an IPv4 address", func(a netip.Addr) bool { return !a.IsValid() || a.Is4() })
+	address  = is("an address without a zone", func(a netip.Addr) bool { return a.Zone() == "" })
+	endpoint = is("a zone of at most 32 bytes", func(a netip.AddrPort) bool { return len(a.Addr().Zone()) <= 32 })
 	// prefix4 accepts masked IPv4 prefixes that are not the whole address space.
-	prefix4 = leaf(func(p netip.Prefix) string {
-		if p == (netip.Prefix{}) || p.IsValid() && p.Addr().Is4() && p.Bits() >= 8 && p == p.Masked() {
-			return ""
-		}
-		return "a masked IPv4 prefix of 8 to 32 bits"
+	prefix4 = is("a masked IPv4 prefix of 8 to 32 bits", func(p netip.Prefix) bool {
+		return p == (netip.Prefix{}) || p.IsValid() && p.Addr().Is4() && p.Bits() >= 8 && p == p.Masked()
 	})
-	peerKey = leaf(func(k api.PeerKey) string {
-		if k == (api.PeerKey{}) {
-			return "a key other than zero"
-		}
-		return ""
-	})
-	coordinate = leaf(func(c api.Coordinate) string {
-		if vivaldi.Valid(&c) {
-			return ""
-		}
-		return "a coordinate of finite numbers below 10000"
-	})
-	place = leaf(func(g api.Geo) string {
-		if g.Valid() {
-			return ""
-		}
-		return "degrees of latitude and longitude on the earth"
-	})
+	peerKey    = is("a key other than zero", func(k api.PeerKey) bool { return k != api.PeerKey{} })
+	coordinate = is("a coordinate of finite numbers below 10000", func(c api.Coordinate) bool { return vivaldi.Valid(&c) })
+	place      = is("degrees of latitude and longitude on the earth", api.Geo.Valid)
 )
 
 // raw accepts at most n bytes.
 func raw(n int) check {
-	return leaf(func(b []byte) string {
-		if len(b) <= n {
-			return ""
-		}
-		return fmt.Sprintf("at most %d bytes", n)
-	})
+	return is(fmt.Sprintf("at most %d bytes", n), func(b []byte) bool { return len(b) <= n })
 }
 
 // amount accepts resources of which each part is from lo to hi.
 func amount(lo, hi api.Resources) check {
-	return leaf(func(r api.Resources) string {
-		if lo.Fits(r) && r.Fits(hi) {
-			return ""
-		}
-		return fmt.Sprintf("from %s to %s", lo, hi)
-	})
+	return is(fmt.Sprintf("from %s to %s", lo, hi), func(r api.Resources) bool { return lo.Fits(r) && r.Fits(hi) })
 }
 
 // unit replaces a struct that has a value out of range with its zero value.
 func unit(c *checking, v reflect.Value) (reflect.Value, verdict) {
-	out, verdict := planOf(v.Type())(c, v)
+	out, verdict := plans[v.Type()](c, v)
 	if verdict == refused {
 		return reflect.Zero(v.Type()), changed
 	}
 	return out, verdict
 }
 
-// listOf accepts lists of at most n elements, each checked by elem (nil: by the fields of
-// its type). It removes elements that are refused and those beyond n.
-func listOf(n int, elem check) check { return list{most: n, elem: elem}.check }
+// listOf accepts lists of at most n elements, each checked by elem or, without it, by the
+// rule or the fields of its type. It removes elements that are refused and those beyond n.
+func listOf(n int, elem ...check) check { return list{max: n, elem: elem}.check }
 
 // strict is listOf, but refuses the whole list.
-func strict(n int, elem check) check { return list{most: n, elem: elem, strict: true}.check }
+func strict(n int, elem ...check) check { return list{max: n, elem: elem, strict: true}.check }
 
 // set is strict, and refuses lists in which two elements have the same name.
-func set(n int, elem check, name func(reflect.Value) string) check {
-	return list{most: n, elem: elem, strict: true, name: name}.check
+func set(n int, name func(reflect.Value) string, elem ...check) check {
+	return list{max: n, elem: elem, strict: true, name: name}.check
 }
 
 // itself returns the name of an element that is a string.
 func itself(v reflect.Value) string { return v.String() }
 
 type list struct {
-	most   int
-	elem   check
+	max    int
+	elem   []check // at most one
 	strict bool
 	name   func(reflect.Value) string
 }
 
 func (l list) check(c *checking, v reflect.Value) (reflect.Value, verdict) {
 	n := v.Len()
-	if n > l.most {
-		c.violation(fmt.Sprintf("%d elements", n), fmt.Sprintf("at most %d", l.most))
+	if n > l.max {
+		c.violation(fmt.Sprintf("%d elements", n), fmt.Sprintf("at most %d", l.max))
 		if l.strict {
 			return v, refused
 		}
-		n = l.most
+		n = l.max
 	}
-	elem := l.elem
+	elem := plans[v.Type().Elem()]
+	if len(l.elem) > 0 {
+		elem = l.elem[0]
+	}
 	if elem == nil {
-		elem = planOf(v.Type().Elem())
+		elem = refuse
 	}
 	var seen map[string]bool
 	if l.name != nil && n > 1 {

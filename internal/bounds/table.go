@@ -2,6 +2,7 @@ package bounds
 
 import (
 	"fmt"
+	"net/netip"
 	"reflect"
 	"time"
 
@@ -17,104 +18,108 @@ const (
 	sentence  = 2048 // bytes of a sentence for people
 	evidence  = 8 << 10
 
-	mostBoot  = 1 << 40 // boot numbers follow the wall clock in seconds
-	mostCount = 1 << 53 // sequence numbers and generations
-	mostEpoch = 1 << 62
+	maxBoot  = 1 << 40 // boot numbers follow the wall clock in seconds
+	maxCount = 1 << 53 // sequence numbers and generations
+	maxEpoch = 1 << 62
 
-	mostNodes     = 1_000_000 // of a cluster
-	mostInstances = 1 << 17   // in one report
-	mostWants     = 1 << 17   // in one message
-	mostRecords   = 1 << 16   // of the network, in one message
-	mostShares    = 1 << 16   // as many as a network can be cut into
-	mostLists     = 64        // short lists of words
-	mostDevices   = 1024      // of a node
+	maxNodes      = 1_000_000 // of a cluster
+	maxInstances  = 1 << 17   // in one report
+	maxSubscribed = 1 << 17   // subscriptions in one message
+	maxRecords    = 1 << 16   // of the network, in one message
+	maxShares     = 1 << 16   // as many as a network can be cut into
+	maxLists      = 64        // short lists of words
+	maxDevices    = 1024      // of a node
 )
 
 // The most that one node and one cluster can have. The figures are far above any real
 // machine or cluster.
 var (
 	noResources   = api.Resources{}
-	nodeMost      = api.Resources{MilliCPU: 8192_000, MemoryMB: 1 << 27, StorageMB: 1 << 32, InMbit: 1e7, OutMbit: 1e7}
-	clusterMost   = api.Resources{MilliCPU: 1e9, MemoryMB: 1 << 34, StorageMB: 1 << 40, InMbit: 1e10, OutMbit: 1e10}
-	clusterLeast  = api.Resources{MilliCPU: -1e9, MemoryMB: -(1 << 34), StorageMB: -(1 << 40), InMbit: -1e10, OutMbit: -1e10}
-	ofNode        = amount(noResources, nodeMost)
-	ofCluster     = amount(noResources, clusterMost)
-	freeOfCluster = amount(clusterLeast, clusterMost) // below 0 where more is placed than the operator offers
+	maxOfNode     = api.Resources{MilliCPU: 8192_000, MemoryMB: 1 << 27, StorageMB: 1 << 32, InMbit: 1e7, OutMbit: 1e7}
+	maxOfCluster  = api.Resources{MilliCPU: 1e9, MemoryMB: 1 << 34, StorageMB: 1 << 40, InMbit: 1e10, OutMbit: 1e10}
+	minOfCluster  = api.Resources{MilliCPU: -1e9, MemoryMB: -(1 << 34), StorageMB: -(1 << 40), InMbit: -1e10, OutMbit: -1e10}
+	ofNode        = amount(noResources, maxOfNode)
+	ofCluster     = amount(noResources, maxOfCluster)
+	freeOfCluster = amount(minOfCluster, maxOfCluster) // below 0 where more is placed than the operator offers
 
-	digest   = anything("digests are compared for equality only")
 	revision = anything("compared with revisions of the same author only; it chooses which of its own records is newer")
-	states   = oneOf(api.Registered, api.Requested, api.ClusterScheduled, api.NodeScheduled, api.Created, api.Running, api.Completed, api.Failed, api.Terminated)
-	words    = set(mostLists, word(longWord), itself)
+	port     = anything("each value of 16 bits is a port")
+	words    = set(maxLists, itself, word(longWord))
 )
 
-// table has the rule of each field, by "Type.Field". A field of a struct type without a
+// types has the rules of fields whose type says enough.
+var types = map[reflect.Type]check{
+	reflect.TypeFor[api.NodeID]():     machine[api.NodeID](),
+	reflect.TypeFor[api.ClusterID]():  machine[api.ClusterID](),
+	reflect.TypeFor[api.Tenant]():     word(longWord),
+	reflect.TypeFor[api.ServiceID]():  word(idWord),
+	reflect.TypeFor[api.InstanceID](): word(idWord),
+	reflect.TypeFor[api.Epoch]():      between(0, maxEpoch),
+	reflect.TypeFor[api.Generation](): between(0, maxCount),
+	reflect.TypeFor[api.Digest]():     anything("digests are compared for equality only"),
+	reflect.TypeFor[api.Reason]():     word(shortWord),
+	reflect.TypeFor[api.State](): oneOf(api.Registered, api.Requested, api.ClusterScheduled, api.NodeScheduled, api.Created,
+		api.Running, api.Completed, api.Failed, api.Terminated),
+	reflect.TypeFor[api.Coordinate](): coordinate,
+	reflect.TypeFor[api.Geo]():        place,
+	reflect.TypeFor[netip.Addr]():     address4,
+	reflect.TypeFor[netip.AddrPort](): endpoint,
+	reflect.TypeFor[netip.Prefix]():   prefix4,
+}
+
+// table has the rule of each other field, by "Type.Field". A field of a struct type without a
 // rule is checked by the rules of its fields.
 var table = map[string]check{
 	// Node to cluster.
-	"NodeReport.Node":     machine[api.NodeID](),
-	"NodeReport.Boot":     between(0, mostBoot),
-	"NodeReport.Seq":      between(0, mostCount),
-	"NodeReport.Gen":      between(0, mostCount),
-	"NodeReport.Observed": listOf(mostInstances, nil),
+	"NodeReport.Boot":     between(0, maxBoot),
+	"NodeReport.Seq":      between(0, maxCount),
+	"NodeReport.Observed": listOf(maxInstances),
 
-	"NodeInfo.ID":           machine[api.NodeID](),
 	"NodeInfo.Hostname":     word(253),
 	"NodeInfo.Arch":         word(shortWord),
 	"NodeInfo.OS":           word(shortWord),
 	"NodeInfo.Capacity":     ofNode,
 	"NodeInfo.Runtimes":     words,
-	"NodeInfo.Labels":       dict(mostLists, word(longWord), word(longWord)),
+	"NodeInfo.Labels":       dict(maxLists, word(longWord), word(longWord)),
 	"NodeInfo.Version":      word(longWord),
 	"NodeInfo.RuntimeError": text(sentence),
 	"NodeInfo.Network":      oneOf("", api.NetworkOverlay, api.NetworkHost, api.NetworkNone),
 	"NodeInfo.NetworkError": text(sentence),
-	"NodeInfo.Devices":      set(mostDevices, nil, func(v reflect.Value) string { return v.FieldByName("ID").String() }),
+	"NodeInfo.Devices":      set(maxDevices, func(v reflect.Value) string { return v.FieldByName("ID").String() }),
 	"NodeInfo.Addons":       words,
-	"NodeInfo.Location":     place,
 	"NodeInfo.Areas":        words,
 	"NodeInfo.Brokers":      listOf(wire.MaxBrokers, word(longWord)),
 
-	"NodePorts.Publish": strict(1024, nil),
-	"NodePorts.Own":     strict(1<<17, nil),
-	"PortRange.First":   anything("each value of 16 bits is a port, and a range may be empty"),
-	"PortRange.Last":    anything("each value of 16 bits is a port, and a range may be empty"),
-	"HostPort.Port":     anything("each value of 16 bits is a port, and 0 is none"),
+	"NodePorts.Publish": strict(1024),
+	"NodePorts.Own":     strict(1 << 17),
+	"PortRange.First":   port,
+	"PortRange.Last":    port,
+	"HostPort.Port":     port,
 	"HostPort.Protocol": oneOf("", "tcp", "udp", "sctp"),
 
 	"NodeDevice.ID":    word(longWord),
 	"NodeDevice.Kinds": words,
 	"NodeDevice.Model": text(longWord),
 
-	"Alive.Boot":     between(0, mostBoot),
-	"Alive.Seq":      between(0, mostCount),
-	"Alive.Gen":      between(0, mostCount),
-	"Alive.Desired":  digest,
-	"Alive.Observed": digest,
-	"Alive.CPUUsed":  percent,
-	"Alive.MemUsed":  percent,
+	"Alive.Boot":    between(0, maxBoot),
+	"Alive.Seq":     between(0, maxCount),
+	"Alive.CPUUsed": percent,
+	"Alive.MemUsed": percent,
 
-	"NetUp.Boot":        between(0, mostBoot),
-	"NetUp.Seq":         between(0, mostCount),
-	"NetUp.Subscribe":   listOf(mostWants, nil),
-	"NetUp.Unsubscribe": listOf(mostWants, nil),
-	"NetUp.Held":        digest,
+	"NetUp.Boot":        between(0, maxBoot),
+	"NetUp.Seq":         between(0, maxCount),
+	"NetUp.Subscribe":   listOf(maxSubscribed),
+	"NetUp.Unsubscribe": listOf(maxSubscribed),
 	"NetUp.Rev":         revision,
-	"NetUp.Lease":       digest,
-	"NetUp.Subnet":      prefix4,
-	"NetUp.Measure":     digest,
-	"NetUp.Between":     listOf(wire.MaxNetPairs, nil),
+	"NetUp.Between":     listOf(wire.MaxNetPairs),
 
 	"NetSelf.Key":       peerKey,
-	"NetSelf.Endpoints": strict(32, endpoint),
-	"NetSelf.Mapped":    strict(32, endpoint),
+	"NetSelf.Endpoints": strict(32),
+	"NetSelf.Mapped":    strict(32),
 	"NetSelf.Chain":     strict(4, raw(evidence)),
 	"NetSelf.Proof":     raw(512),
-	"NetSelf.Coord":     coordinate,
 
-	"NetPair.Local":       word(idWord),
-	"NetPair.Remote":      word(idWord),
 	"NetPair.Node":        word(idWord),
-	"NetPair.Cluster":     machine[api.ClusterID](),
 	"NetPair.Least":       between(1, int64(wire.MaxNetPairRTT)),
 	"NetPair.Connections": between(1, 1<<31),
 	"NetPair.Age":         between(0, int64(wire.MaxNetPairAge)-1),
@@ -127,159 +132,124 @@ var table = map[string]check{
 	"NodePurging.Failed": text(sentence),
 
 	// Cluster to root.
-	"Hello.Cluster": machine[api.ClusterID](),
-	"Hello.Since":   between(0, mostCount),
-	"Hello.Digest":  digest,
-
-	"ClusterInfo.ID":       machine[api.ClusterID](),
 	"ClusterInfo.Location": word(longWord),
-	"ClusterInfo.Tenant":   word(longWord),
 	"ClusterInfo.Version":  word(longWord),
 	"ClusterInfo.Block":    between(0, 1<<31),
 
-	"Report.Cluster":   machine[api.ClusterID](),
-	"Report.Boot":      between(0, mostBoot),
-	"Report.Seq":       between(0, mostCount),
-	"Report.Gen":       between(0, mostCount),
-	"Report.Desired":   digest,
-	"Report.Known":     digest,
+	"Report.Boot":      between(0, maxBoot),
+	"Report.Seq":       between(0, maxCount),
 	"Report.Aggregate": unit,
-	"Report.Observed":  listOf(mostInstances, nil),
-	"Report.Notices":   listOf(mostLists, nil),
+	"Report.Observed":  listOf(maxInstances),
+	"Report.Notices":   listOf(maxLists),
 
-	"Notice.No":     between(0, mostCount),
-	"Notice.Reason": word(shortWord),
-	"Notice.Text":   text(sentence),
-	"Notice.Times":  between(0, 1<<31),
+	"Notice.No":    between(0, maxCount),
+	"Notice.Text":  text(sentence),
+	"Notice.Times": between(0, 1<<31),
 
-	"Aggregate.Nodes":            between(0, mostNodes),
-	"Aggregate.Overlay":          between(0, mostNodes),
+	"Aggregate.Nodes":            between(0, maxNodes),
+	"Aggregate.Overlay":          between(0, maxNodes),
 	"Aggregate.Capacity":         ofCluster,
 	"Aggregate.Free":             freeOfCluster,
 	"Aggregate.Mean":             freeOfCluster,
 	"Aggregate.StdDev":           ofCluster,
 	"Aggregate.Largest":          freeOfCluster,
-	"Aggregate.Slots":            set(1024, nil, slotName),
-	"Aggregate.Hull":             strict(4096, place),
-	"Aggregate.Unplaced":         between(0, mostNodes),
-	"Aggregate.BandwidthUnknown": between(0, mostNodes),
-	"Aggregate.Yields":           strict(len(api.Priorities), nil),
+	"Aggregate.Slots":            set(1024, slotName),
+	"Aggregate.Hull":             strict(4096),
+	"Aggregate.Unplaced":         between(0, maxNodes),
+	"Aggregate.BandwidthUnknown": between(0, maxNodes),
+	"Aggregate.Yields":           strict(len(api.Priorities)),
 
 	"Slot.Runtime":          word(longWord),
 	"Slot.Arch":             word(shortWord),
 	"Slot.Areas":            words,
 	"Slot.Addons":           words,
-	"Slot.Nodes":            between(0, mostNodes),
+	"Slot.Nodes":            between(0, maxNodes),
 	"Slot.Free":             freeOfCluster,
 	"Slot.Largest":          freeOfCluster,
-	"Slot.BandwidthUnknown": between(0, mostNodes),
-	"Slot.Devices":          set(mostLists*4, nil, func(v reflect.Value) string { return v.FieldByName("Name").String() }),
+	"Slot.BandwidthUnknown": between(0, maxNodes),
+	"Slot.Devices":          set(maxLists*4, func(v reflect.Value) string { return v.FieldByName("Name").String() }),
 
 	"SlotDevice.Name":    word(longWord),
-	"SlotDevice.Free":    between(0, mostNodes*mostDevices),
-	"SlotDevice.Largest": between(0, mostDevices),
+	"SlotDevice.Free":    between(0, maxNodes*maxDevices),
+	"SlotDevice.Largest": between(0, maxDevices),
 
 	"Yield.Urgency": between(0, int64(len(api.Priorities))-1),
 	"Yield.Free":    freeOfCluster,
 	"Yield.Largest": freeOfCluster,
 
-	"CoordSpread.Center": coordinate,
 	"CoordSpread.Radius": between(0, int64(time.Hour)),
-	"CoordSpread.Nodes":  between(0, mostNodes),
+	"CoordSpread.Nodes":  between(0, maxNodes),
 
-	"ClusterNet.Subnets":     between(0, mostNodes),
-	"ClusterNet.Shares":      listOf(mostShares, prefix4),
-	"ClusterNet.Returned":    listOf(mostShares, prefix4),
-	"ClusterNet.Subscribe":   listOf(mostWants, nil),
-	"ClusterNet.Unsubscribe": listOf(mostWants, nil),
-	"ClusterNet.InUse":       listOf(mostRecords, nil),
-	"ClusterNet.Subscribed":  digest,
-	"ClusterNet.Published":   digest,
+	"ClusterNet.Subnets":     between(0, maxNodes),
+	"ClusterNet.Shares":      listOf(maxShares),
+	"ClusterNet.Returned":    listOf(maxShares),
+	"ClusterNet.Subscribe":   listOf(maxSubscribed),
+	"ClusterNet.Unsubscribe": listOf(maxSubscribed),
+	"ClusterNet.InUse":       listOf(maxRecords),
 	"ClusterNet.Rev":         revision,
-	"ClusterNet.Held":        digest,
 
 	"ServiceAddress.Address": address,
-	"ServiceAddress.Service": word(idWord),
 
-	"Records.Routes":          listOf(mostRecords, nil),
-	"Records.Sources":         listOf(mostRecords, nil),
-	"Records.Peers":           listOf(mostRecords, nil),
-	"Records.Refused":         listOf(mostWants, nil),
-	"Records.RemovedRoutes":   listOf(mostRecords, word(idWord)),
-	"Records.RemovedSources":  listOf(mostRecords, address),
-	"Records.RemovedPeers":    listOf(mostRecords, peerKey),
-	"Records.RemovedRefusals": listOf(mostWants, nil),
+	"Records.Routes":          listOf(maxRecords),
+	"Records.Sources":         listOf(maxRecords),
+	"Records.Peers":           listOf(maxRecords),
+	"Records.Refused":         listOf(maxSubscribed),
+	"Records.RemovedRoutes":   listOf(maxRecords, word(idWord)),
+	"Records.RemovedSources":  listOf(maxRecords, address),
+	"Records.RemovedPeers":    listOf(maxRecords, peerKey),
+	"Records.RemovedRefusals": listOf(maxSubscribed),
 
 	"Span.After": word(2 * sentence),
 	"Span.To":    word(2 * sentence),
 
 	"Subscription.Address": address,
-	"Subscription.Service": word(idWord),
-	"Subscription.For":     word(idWord),
 
-	"Route.Service":  word(idWord),
 	"Route.Rev":      revision,
-	"Route.Ports":    listOf(1024, nil),
-	"Route.Backends": listOf(2*api.MaxReplicas, nil),
-	"Route.Peers":    listOf(2*api.MaxReplicas, nil),
+	"Route.Ports":    listOf(1024),
+	"Route.Backends": listOf(2 * api.MaxReplicas),
+	"Route.Peers":    listOf(2 * api.MaxReplicas),
 
-	"PortMap.Host":     anything("each value of 16 bits is a port, and 0 is none"),
-	"PortMap.Instance": anything("each value of 16 bits is a port, and 0 is none"),
+	"PortMap.Host":     port,
+	"PortMap.Instance": port,
 	"PortMap.Protocol": oneOf("", "tcp", "udp", "sctp"),
 
-	"ServiceAddresses.RoundRobin": address4,
-	"ServiceAddresses.Closest":    address4,
-	"ServiceAddresses.Instances":  dict(2*api.MaxReplicas, between(0, 1<<31), address4),
+	"ServiceAddresses.Instances": dict(2*api.MaxReplicas, between(0, 1<<31), address4),
 
 	"Access.Callers": strict(1024, word(idWord)),
 	"Access.Calls":   strict(1024, word(idWord)),
 
-	"Backend.Instance": word(idWord),
-	"Backend.Epoch":    between(0, mostEpoch),
-	"Backend.Address":  address4,
-	"Backend.Peer":     anything("a backend counts only behind a peer that is named with it"),
-	"Backend.State":    oneOf("", api.BackendUp, api.BackendDraining, api.BackendStarting),
-	"Backend.Load":     percent,
+	"Backend.Peer":  anything("a backend counts only behind a peer that is named with it"),
+	"Backend.State": oneOf("", api.BackendUp, api.BackendDraining, api.BackendStarting),
+	"Backend.Load":  percent,
 
 	"Peer.Key":       anything("a peer's record counts only with a proof by its certificate over the key"),
-	"Peer.Cluster":   machine[api.ClusterID](),
-	"Peer.Node":      machine[api.NodeID](),
-	"Peer.Subnets":   strict(8, prefix4),
-	"Peer.Endpoints": listOf(32, endpoint),
+	"Peer.Subnets":   strict(8),
+	"Peer.Endpoints": listOf(32),
 	"Peer.Chain":     strict(4, raw(evidence)),
 	"Peer.Proof":     raw(evidence),
-	"Peer.Coord":     coordinate,
 	"Peer.Rev":       revision,
 
 	"Relay.Addr":   word(idWord),
 	"Relay.Slot":   anything("a relay refuses a slot that it did not give"),
 	"Relay.Ticket": anything("a relay refuses a ticket that it did not give"),
 
-	"Source.Address": address4,
-	"Source.Rev":     revision,
-	"Source.Service": word(idWord),
+	"Source.Rev": revision,
 
 	// Both links.
-	"Observed.Instance": word(idWord),
-	"Observed.Epoch":    between(0, mostEpoch),
-	"Observed.State":    states,
-	"Observed.Reason":   word(shortWord),
 	"Observed.Detail":   text(sentence),
 	"Observed.Restarts": between(0, 1<<31),
 	"Observed.Failures": between(0, 1<<31),
 	"Observed.ExitCode": between(-1<<31, 1<<32),
-	"Observed.Node":     machine[api.NodeID](),
-	"Observed.Address":  address4,
 	"Observed.Violated": text(sentence),
 	"Observed.Moves":    listOf(wire.MaxMoves, moment),
-	"Observed.Devices":  set(mostDevices, word(longWord), itself),
+	"Observed.Devices":  set(maxDevices, itself, word(longWord)),
 
-	"Explanation.Considered": between(0, mostNodes),
-	"Explanation.Causes":     listOf(mostLists, nil),
-	"Explanation.Candidates": listOf(mostLists, nil),
+	"Explanation.Considered": between(0, maxNodes),
+	"Explanation.Causes":     listOf(maxLists),
+	"Explanation.Candidates": listOf(maxLists),
 
 	"Cause.Constraint": word(longWord),
-	"Cause.Count":      between(0, mostNodes),
+	"Cause.Count":      between(0, maxNodes),
 	"Cause.Detail":     text(sentence),
 
 	"Rejection.Candidate":  word(longWord),
@@ -288,10 +258,6 @@ var table = map[string]check{
 	"Rejection.Have":       text(sentence),
 	"Rejection.Short":      text(sentence),
 	"Rejection.Shortfall":  real(0, 1e9),
-
-	"Position.Geo":   place,
-	"Position.Node":  machine[api.NodeID](),
-	"Position.Coord": coordinate,
 }
 
 // required are pointers for which nil permits more than any value. If their value is
@@ -303,23 +269,10 @@ var required = map[string]bool{
 
 // wholes are checks of structs across fields that are each within their bounds.
 var wholes = map[reflect.Type]check{
-	reflect.TypeFor[wire.NetPair](): leaf(func(p wire.NetPair) string {
-		if p.Valid() {
-			return ""
-		}
-		return "both services, a node and a round trip"
-	}),
-	reflect.TypeFor[wire.NetSelf](): leaf(func(s wire.NetSelf) string {
-		if len(s.Chain) > 0 {
-			return ""
-		}
-		return "a certificate"
-	}),
-	reflect.TypeFor[wire.Probed](): leaf(func(p wire.Probed) string {
-		if (p.RTT == 0) == (p.Error != "") && (p.RTT == 0 || !p.Refused) {
-			return ""
-		}
-		return "either a round trip or an error"
+	reflect.TypeFor[wire.NetPair](): is("both services, a node and a round trip", wire.NetPair.Valid),
+	reflect.TypeFor[wire.NetSelf](): is("a certificate", func(s wire.NetSelf) bool { return len(s.Chain) > 0 }),
+	reflect.TypeFor[wire.Probed](): is("either a round trip or an error", func(p wire.Probed) bool {
+		return (p.RTT == 0) == (p.Error != "") && (p.RTT == 0 || !p.Refused)
 	}),
 }
 
