@@ -108,8 +108,6 @@ type API struct {
 	decoded  *fairshare.Pool // objects in clusters' answers
 	answers  *answers
 	routes   []Route
-	closing  chan struct{}
-	closeOne sync.Once
 	grants   grant.Set[account.Authenticated] // of the requests under way
 
 	mu     sync.RWMutex // guards owners
@@ -135,7 +133,6 @@ func New(o Options) (*API, error) {
 		parsing: newParsing(),
 		shares:  newShares(o.Now),
 		decoded: fairshare.NewPool(answerObjects, fairshare.Policy{Fixed: true}),
-		closing: make(chan struct{}),
 		owners:  map[api.ClusterID]api.Tenant{}, services: map[string][]api.ServiceID{},
 	}
 	o.Accounts.Revocations().Subscribe(a.grants.Recheck)
@@ -185,9 +182,6 @@ func (a *API) OpenAPI() *huma.OpenAPI { return a.huma.OpenAPI() }
 
 // Sweep deletes expired answers to requests with an Idempotency-Key.
 func (a *API) Sweep(ctx context.Context) error { return a.answers.sweep(ctx) }
-
-// Close ends the streams, so that the server can shut down.
-func (a *API) Close() { a.closeOne.Do(func() { close(a.closing) }) }
 
 // Guard restricts a handler to Admins of the system and to requests from this machine.
 // It is for metrics, which name clusters.

@@ -139,15 +139,8 @@ func (a *API) copyStream(ctx context.Context, w http.ResponseWriter, body io.Rea
 	rc := http.NewResponseController(w)
 	w.WriteHeader(http.StatusOK)
 	_ = rc.Flush()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() { // ends with ctx, at the latest when copyStream returns
-		select {
-		case <-ctx.Done():
-		case <-a.closing:
-		}
-		_ = conn.Close()
-	}()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := body.Read(buf)

@@ -95,9 +95,9 @@ func (r *rig) start(options ...option) {
 	r.server = httptest.NewUnstartedServer(r.web.Handler())
 	r.server.EnableHTTP2 = true
 	r.server.StartTLS()
-	web, server := r.web, r.server
+	server := r.server
 	r.stop = sync.OnceFunc(func() {
-		web.Close()
+		server.CloseClientConnections()
 		server.Close()
 		cancel()
 		check(t, <-done)

@@ -111,8 +111,6 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, kind string, action 
 		select {
 		case <-ctx.Done(): // the client is gone, or its place was given to another
 			return nil
-		case <-a.closing:
-			return nil
 		case <-limit.C:
 			return nil
 		case <-more:

@@ -8,12 +8,9 @@ package wiring
 import (
 	"cmp"
 	"fmt"
-	"net"
 	"net/netip"
-	"strings"
 	"time"
 
-	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/reach"
@@ -26,20 +23,20 @@ import (
 
 // Config is the root orchestrator's configuration.
 type Config struct {
-	Data     string        `yaml:"data" usage:"directory for keys and, without a store elsewhere, for the store"`
-	Listen   string        `yaml:"listen" usage:"address of the API and of the link for clusters; port 0 takes a free one, see <data>/address"`
-	URL      string        `yaml:"url" usage:"https://host:port under which clusters reach the root; join tokens carry it. Empty: made of this machine's address"`
+	Data     string        `yaml:"data" usage:"directory for keys and, unless store is set, for the store"`
+	Listen   string        `yaml:"listen" usage:"address of the API and of the link for clusters; port 0 uses a free one, see <data>/address"`
+	URL      string        `yaml:"url" usage:"https://host:port under which clusters reach the root; join tokens contain it. Empty: an address of this machine"`
 	Names    []string      `yaml:"names" usage:"further DNS names and addresses for the server's certificate"`
-	Store    daemon.Secret `yaml:"store" usage:"mongodb://… keeps documents there; empty: a file in data"`
-	NewStore bool          `yaml:"new_store" usage:"start with an empty store although the keys in data were used with another: what that knew is lost. For one start"`
-	Role     string        `yaml:"role" usage:"the installation's name in a store that several share"`
+	Store    daemon.Secret `yaml:"store" usage:"mongodb://… to store documents there; empty: a file in data"`
+	NewStore bool          `yaml:"new_store" usage:"start with an empty store although the keys in data were used with another one, whose content is lost. For one start only"`
+	Role     string        `yaml:"role" usage:"the installation's name in a store that several installations share"`
 
 	Dead time.Duration `yaml:"dead" usage:"silence of a cluster after which its instances are placed elsewhere; 0: the core's default"`
 
-	Scheduler    string `yaml:"scheduler" usage:"who chooses among the clusters that fit: rom, ldp, spread, binpack, wasm:/path/to/module, or an http:// or https:// URL"`
-	MovesPerHour int    `yaml:"moves_per_hour" usage:"how often an hour one instance may move to another cluster because its place breaks its SLA"`
+	Scheduler    string `yaml:"scheduler" usage:"the scheduler that chooses among the clusters that fit: rom, ldp, spread, binpack, wasm:/path/to/module, or an http:// or https:// URL"`
+	MovesPerHour int    `yaml:"moves_per_hour" usage:"how often per hour an instance may move to another cluster because its placement violates its SLA"`
 
-	CertLife time.Duration `yaml:"cert_life" usage:"how long the certificates of clusters last; each is renewed at two thirds of its life. 0: a year, and more there is not"`
+	CertLife time.Duration `yaml:"cert_life" usage:"how long the certificates of clusters are valid; each is renewed after two thirds of that. 0: a year, the maximum"`
 
 	Network NetworkConfig `yaml:"network"`
 
@@ -49,15 +46,15 @@ type Config struct {
 // NetworkConfig configures the overlay network. The ranges are fixed at the first start;
 // later they must be the same or empty.
 type NetworkConfig struct {
-	Instances  string `yaml:"instances" usage:"IPv4 network of the instances; clusters get shares of it. Empty: 10.16.0.0/13. This and the next five count at the first start only, and cannot be changed later"`
+	Instances  string `yaml:"instances" usage:"IPv4 network of the instances; clusters get shares of it. Empty: 10.16.0.0/13. This and the next five keys are used at the first start only and cannot be changed later"`
 	Services   string `yaml:"services" usage:"IPv4 network of the services' addresses. Empty: 10.30.0.0/16"`
 	Instances6 string `yaml:"instances_6" usage:"IPv6 /64 of the instances. Empty: fd74:6c6e:1::/64"`
 	Services6  string `yaml:"services_6" usage:"IPv6 /64 of the services' addresses. Empty: fd74:6c6e:2::/64"`
 	ShareBits  int    `yaml:"share_bits" usage:"length of the prefixes that clusters get. 0: 20"`
 	SubnetBits int    `yaml:"subnet_bits" usage:"length of the prefixes that nodes get. 0: 26"`
 
-	ClusterPercent int `yaml:"cluster_percent" usage:"how much of the instances' network one cluster gets at most, in percent. 0: 25"`
-	TenantPercent  int `yaml:"tenant_percent" usage:"how much of the services' network one tenant gets at most, with the tenants below it, in percent. 0: 25"`
+	ClusterPercent int `yaml:"cluster_percent" usage:"the most of the instances' network that one cluster gets, in percent. 0: 25"`
+	TenantPercent  int `yaml:"tenant_percent" usage:"the most of the services' network that one tenant gets, with the tenants below it, in percent. 0: 25"`
 }
 
 // ranges returns the ranges of the network, or the zero value if none is configured.
@@ -78,7 +75,7 @@ func (n NetworkConfig) ranges() (wire.NetRanges, error) {
 		}
 		var err error
 		if *p.to, err = netip.ParsePrefix(p.text); err != nil {
-			return r, fmt.Errorf("network.%s: %q is no network such as 10.16.0.0/13: %w", key, p.text, api.ErrInvalid)
+			return r, daemon.Invalid("network."+key, "%q is not a network such as 10.16.0.0/13", p.text)
 		}
 	}
 	r.Share, r.Subnet = cmp.Or(n.ShareBits, r.Share), cmp.Or(n.SubnetBits, r.Subnet)
@@ -95,30 +92,28 @@ func Defaults() Config {
 
 // Validate returns ErrInvalid if the configuration cannot work.
 func (c Config) Validate() error {
-	bad := func(key, format string, args ...any) error {
-		return fmt.Errorf("%s: %s: %w", key, fmt.Sprintf(format, args...), api.ErrInvalid)
-	}
 	if c.Data == "" {
-		return bad("data", "a directory is needed")
+		return daemon.Invalid("data", "must name a directory")
 	}
-	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-		return bad("listen", "%q is not host:port or :port", c.Listen)
+	if err := daemon.CheckListen(c.Listen); err != nil {
+		return err
 	}
 	if c.URL != "" && !reach.Valid(c.URL) {
-		return bad("url", "%q is not https://host:port", c.URL)
+		return daemon.Invalid("url", "%q is not https://host:port", c.URL)
 	}
-	if s := c.Store.Reveal(); s != "" && !strings.HasPrefix(s, "mongodb://") && !strings.HasPrefix(s, "mongodb+srv://") {
-		return bad("store", "a store elsewhere is mongodb://… or mongodb+srv://…")
+	if err := daemon.CheckStore(c.Store); err != nil {
+		return err
 	}
 	ranges, err := c.Network.ranges()
 	if err != nil {
 		return err
 	}
-	if err := (root.Config{Ranges: ranges, ClusterPercent: c.Network.ClusterPercent, TenantPercent: c.Network.TenantPercent}).Validate(); err != nil {
+	network := root.Config{Ranges: ranges, ClusterPercent: c.Network.ClusterPercent, TenantPercent: c.Network.TenantPercent}
+	if err := network.Validate(); err != nil {
 		return fmt.Errorf("network: %w", err)
 	}
 	if c.Dead < 0 {
-		return bad("dead", "%s is less than nothing", c.Dead)
+		return daemon.Invalid("dead", "%s, must not be negative", c.Dead)
 	}
 	if c.Scheduler != "" {
 		if err := choice.Validate(c.Scheduler); err != nil {
@@ -126,10 +121,10 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.MovesPerHour < 0 || c.MovesPerHour > 60 {
-		return bad("moves_per_hour", "%d, want 0 to 60", c.MovesPerHour)
+		return daemon.Invalid("moves_per_hour", "%d, want 0 to 60", c.MovesPerHour)
 	}
 	if c.CertLife != 0 && (c.CertLife < 5*time.Second || c.CertLife > ca.ClusterLife) {
-		return bad("cert_life", "%s, want 5s to %s", c.CertLife, ca.ClusterLife)
+		return daemon.Invalid("cert_life", "%s, want 5s to %s", c.CertLife, ca.ClusterLife)
 	}
 	return nil
 }
@@ -142,7 +137,7 @@ func (c Config) core(out *client.Scheduler) root.Config {
 	}
 	conf := root.Config{
 		Dead: c.Dead, Ranges: ranges, ClusterPercent: c.Network.ClusterPercent, TenantPercent: c.Network.TenantPercent, MovesPerHour: moves,
-		Plugin: choice.BuiltIn(c.Scheduler), // of a scheduler outside the default takes the place where it fails
+		Plugin: choice.BuiltIn(c.Scheduler), // the default plugin, if the scheduler is external
 	}
 	if out != nil {
 		conf.Asks = out.Name()

@@ -1,7 +1,6 @@
 package wiring
 
 import (
-	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -73,7 +72,7 @@ func openAuthority(dir *os.Root, used bool) (*ca.Authority, error) {
 		return nil, err
 	}
 	if used {
-		return nil, fmt.Errorf("the store has an installation and %s/%s, its key, is missing; bring it back, for no cluster takes another: %w",
+		return nil, fmt.Errorf("the store belongs to an installation whose key, %s/%s, is missing; restore it from a backup, because clusters accept no other key: %w",
 			dir.Name(), authorityFile, api.ErrNotFound)
 	}
 	a, err := ca.NewRoot(time.Now())
@@ -94,7 +93,7 @@ func openRing(dir *os.Root, used bool, log *slog.Logger) (*jwt.Ring, error) {
 		return nil, fmt.Errorf("read the token keys: %w", err)
 	}
 	if used {
-		log.Warn("token keys missing, making new ones: all sessions and tokens have ended", "file", ringFile)
+		log.Warn("token keys missing, creating new ones; all sessions and tokens are invalid", "file", ringFile)
 	}
 	ring, err := jwt.NewRing(time.Now())
 	if err != nil {
@@ -109,18 +108,7 @@ func openRing(dir *os.Root, used bool, log *slog.Logger) (*jwt.Ring, error) {
 // openKeeper creates the server's certificate. The root signs it, and creates a new one
 // with the configured names at each start.
 func openKeeper(a *ca.Authority, names []string, log *slog.Logger) (*keeper.Keeper, error) {
-	key, csr, err := ca.NewRequest()
-	if err != nil {
-		return nil, err
-	}
-	chain, err := a.SignOwn(time.Now(), csr, names...)
-	if err != nil {
-		return nil, err
-	}
-	return keeper.New(keeper.Options{
-		Pair: ca.Pair{Chain: chain, Key: key}, Log: log,
-		Renew: func(_ context.Context, csr []byte) ([]*x509.Certificate, error) {
-			return a.SignOwn(time.Now(), csr, names...)
-		},
+	return keeper.Own(keeper.Options{Log: log}, func(csr []byte) ([]*x509.Certificate, error) {
+		return a.SignOwn(time.Now(), csr, names...)
 	})
 }

@@ -35,9 +35,9 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// The files in the data directory, for others to read.
+// The files in the data directory that others read.
 const (
-	AddressFile = "address"       // host:port to dial on this machine; there once the root serves
+	AddressFile = "address"       // host:port to dial on this machine; written when the root serves
 	CAFile      = "ca.pem"        // the root's certificate, to pin
 	SignInFile  = "first-sign-in" // "<user> <code>" until the first admin has signed in; mode 0600
 )
@@ -48,18 +48,11 @@ const sweepEvery = time.Hour
 // Run runs the root orchestrator until ctx ends. store.ErrConflict means that another
 // process has taken its role.
 func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
-	if err := os.MkdirAll(cfg.Data, 0o700); err != nil {
-		return fmt.Errorf("make the data directory: %w", err)
-	}
-	dir, err := os.OpenRoot(cfg.Data)
+	dir, err := daemon.OpenData(cfg.Data, AddressFile)
 	if err != nil {
-		return fmt.Errorf("open the data directory: %w", err)
+		return err
 	}
 	defer dir.Close()
-	// A reader that waits for the file must not find the one of an earlier start.
-	if err := dir.Remove(AddressFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove the old address: %w", err)
-	}
 	st, err := openStore(ctx, cfg)
 	if err != nil {
 		return err
@@ -101,9 +94,9 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	var web *httpapi.API
 	var link *clusterlink.Link
 	var asker *client.Asker
-	m := newMeter()
+	reg := metrics.New()
 	l := loop.New(core, st, func(envs []wire.Envelope) { send(envs, web, link, asker) }, loop.Options[root.Input]{
-		Tick: root.Tick{}, Log: log, Observe: m.observe,
+		Tick: root.Tick{}, Log: log, Observe: metrics.NewLoop(reg).Observe,
 	})
 	asker = client.NewAsker(scheduler, func(a sched.Answer) { l.Post(root.Ranked{Answer: a}) })
 	link = clusterlink.New(clusterlink.Options{
@@ -117,11 +110,9 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	reg := metrics.New()
-	m.register(reg, core, l, link)
+	registerMetrics(reg, core, l, link)
 	var health daemon.Health
-	health.Require("store", func(context.Context) error { return l.Stalled() })
-	health.Require("core", func(ctx context.Context) error { return l.Read(ctx, func() {}) })
+	health.RequireLoop(l)
 
 	if err := firstSignIn(ctx, dir, id.accounts, external, id.authority.Hash()); err != nil {
 		return err
@@ -140,9 +131,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 			return err
 		}
 		log.Info("root serves", "address", reach.Local(ln.Addr()), "url", external, "data", cfg.Data)
-		if err := daemon.Notify(daemon.Ready); err != nil {
-			log.Warn("systemd not told", "err", err)
-		}
+		daemon.NotifyReady(log)
 		handler := route(web, link, health.Handler(web.Guard(metrics.Handler(reg))))
 		return daemon.RunAll(ctx,
 			daemon.Part{Name: "port", Run: port.Run},
@@ -154,7 +143,12 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		daemon.Part{Name: "certificate", Run: id.keeper.Run},
 		daemon.Part{Name: "scheduler", Run: asker.Run},
 		daemon.Part{Name: "server", Run: serve},
-		daemon.Part{Name: "sweep", Run: func(ctx context.Context) error { return sweep(ctx, log, id.accounts.Sweep, id.tokens.Sweep, web.Sweep) }},
+		daemon.Part{Name: "sweep", Run: daemon.Every(sweepEvery, func(ctx context.Context) {
+			err := errors.Join(id.accounts.Sweep(ctx), id.tokens.Sweep(ctx), web.Sweep(ctx))
+			if err != nil && ctx.Err() == nil {
+				log.Warn("expired records not deleted", "err", err)
+			}
+		})},
 	)
 }
 
@@ -165,22 +159,21 @@ func openStore(ctx context.Context, cfg Config) (store.Store, error) {
 	return embedded.Open(filepath.Join(cfg.Data, storeFile))
 }
 
-// storeFile returns the path of the embedded store.
+// storeFile is the embedded store in the data directory.
 const storeFile = "root.db"
 
 // send delivers the core's messages. It runs on the core's owner and must not block.
 func send(envs []wire.Envelope, web *httpapi.API, link *clusterlink.Link, asker *client.Asker) {
 	var changes []api.Change
 	for _, e := range envs {
-		if c, ok := e.Msg.(api.Change); ok && e.To == wire.ToWatchers {
-			changes = append(changes, c)
-			continue
+		switch msg := e.Msg.(type) {
+		case api.Change:
+			changes = append(changes, msg)
+		case sched.Ask:
+			asker.Send(msg)
+		default:
+			link.Send(e)
 		}
-		if q, ok := e.Msg.(sched.Ask); ok && e.To == wire.ToScheduler {
-			asker.Send(q)
-			continue
-		}
-		link.Send(e)
 	}
 	if len(changes) > 0 {
 		web.Changed(changes...)
@@ -218,7 +211,7 @@ func firstSignIn(ctx context.Context, dir *os.Root, accounts *account.Service, e
 	if err := ca.WriteFile(dir, SignInFile, []byte(string(code.User)+" "+code.Text+"\n"), 0o600); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(os.Stderr, "\n  first sign-in (one use, until %s); on another machine, --code-file - asks for the code in that file:\n    treeline login %s --user %s --code-file %s --pin %x\n\n",
+	_, err = fmt.Fprintf(os.Stderr, "\n  first sign-in (one use, until %s); on another machine, use --code-file - and enter the code in that file:\n    treeline login %s --user %s --code-file %s --pin %x\n\n",
 		code.Expires.Format(time.TimeOnly), external, code.User, filepath.Join(dir.Name(), SignInFile), pin)
 	if err != nil {
 		return fmt.Errorf("print the first sign-in: %w", err)
@@ -228,21 +221,4 @@ func firstSignIn(ctx context.Context, dir *os.Root, accounts *account.Service, e
 
 func rootPEM(a *ca.Authority) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Root().Raw})
-}
-
-func sweep(ctx context.Context, log *slog.Logger, all ...func(context.Context) error) error {
-	t := time.NewTicker(sweepEvery)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-t.C:
-		}
-		for _, forget := range all {
-			if err := forget(ctx); err != nil && ctx.Err() == nil {
-				log.Warn("cannot delete what has expired; it has no effect any more", "err", err)
-			}
-		}
-	}
 }
