@@ -191,6 +191,9 @@ func TestQueuedInstanceMovesWhenItsNodeIsDrained(t *testing.T) {
 	w.checkBooks()
 }
 
-func openQuestions(w *world) int { open, _ := w.c.place.Questions(); return open }
+func openQuestions(w *world) int { open, _ := w.c.place.Inspect().Questions.Size(); return open }
 
-func waitingQuestions(w *world) int { _, waiting := w.c.place.Questions(); return waiting }
+func waitingQuestions(w *world) int {
+	_, waiting := w.c.place.Inspect().Questions.Size()
+	return waiting
+}

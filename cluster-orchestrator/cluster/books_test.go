@@ -28,16 +28,15 @@ func (w *world) checkBooks() {
 	if wanted, known := c.Digests(); wanted != rootWanted || known != rootKnown {
 		w.t.Fatalf("of the root: wanted %x/%x known %x/%x", wanted, rootWanted, known, rootKnown)
 	}
-	if err := c.place.Verify(); err != nil {
-		w.t.Fatal(err)
-	}
-	for _, id := range c.place.IDs() {
-		if c.violations.Watched(id) != c.place.Watches(id) {
-			w.t.Fatalf("%s is checked: %v, want %v", id, c.violations.Watched(id), c.place.Watches(id))
+	w.checkPlacement()
+	state := c.place.Inspect()
+	for id, want := range state.Watched {
+		if c.violations.Watched(id) != want {
+			w.t.Fatalf("%s is checked: %v, want %v", id, c.violations.Watched(id), want)
 		}
 	}
 	for _, n := range c.members.All() {
-		if got := c.place.Facts(n.Info.ID); !reflect.DeepEqual(n, got) {
+		if got := state.Nodes[n.Info.ID].Facts; !reflect.DeepEqual(n, got) {
 			w.t.Fatalf("placement has node %s as %+v, membership as %+v", n.Info.ID, got, n)
 		}
 	}
@@ -200,7 +199,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 		}
 		measured := w.c.latency.Size()
 		watched, known := w.c.violations.Size()
-		if left := measured.Users + measured.Probes + measured.Rounds + measured.Services + w.c.place.Size() + watched + known; left != 0 || w.c.place.Sums().Used != (api.Resources{}) {
+		if left := measured.Users + measured.Probes + measured.Rounds + measured.Services + w.c.place.Inspect().Size + watched + known; left != 0 || w.c.place.Sums().Used != (api.Resources{}) {
 			t.Fatalf("seed %d: %d things are left, %v is taken", seed, left, w.c.place.Sums().Used)
 		}
 	}

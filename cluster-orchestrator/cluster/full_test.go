@@ -118,7 +118,15 @@ func TestWhatIsCompletedHasItsAddressForAWhile(t *testing.T) {
 	addressed := func(want int) {
 		t.Helper()
 		w.checkBooks()
-		if n := w.c.place.Addresses("n0") + w.c.place.Addresses("n1"); n != want {
+		n := 0
+		for _, node := range w.c.place.Inspect().Nodes {
+			for _, k := range node.Account.Bookings() {
+				if k.Address {
+					n++
+				}
+			}
+		}
+		if n != want {
 			t.Fatalf("%d addresses are booked, want %d", n, want)
 		}
 	}

@@ -51,7 +51,7 @@ func (l *large) stands(i int, ms float64) {
 // says has a node tell something new of itself.
 func (l *large) says(x api.NodeInfo) {
 	l.seq[x.ID]++
-	l.c.Step(l.now, NodeReport{wire.NodeReport{Node: x.ID, Boot: 1, Seq: l.seq[x.ID], Info: &x, Gen: l.c.place.Gen(x.ID)}})
+	l.c.Step(l.now, NodeReport{wire.NodeReport{Node: x.ID, Boot: 1, Seq: l.seq[x.ID], Info: &x, Gen: l.c.place.Inspect().Nodes[x.ID].Gen}})
 }
 
 // wants has the root want more.

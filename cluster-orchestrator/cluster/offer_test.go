@@ -228,7 +228,7 @@ func TestAPlanReservesNothing(t *testing.T) {
 		t.Errorf("they go to %v", on)
 	}
 	w.checkBooks()
-	if w.c.place.Size()+w.c.latency.Size().Users != 0 {
+	if w.c.place.Inspect().Size+w.c.latency.Size().Users != 0 {
 		t.Error("a plan leaves something behind")
 	}
 	near := of(web, 0, 1, near("pre.prod", 5))

@@ -308,7 +308,7 @@ func steady(t testing.TB, nodes int) (*world, *twin) {
 		w.c.Step(w.now, Ack{wire.ReportAck{Boot: w.c.fx.Boot, Seq: lastReport(w.c)}})
 	}
 	tw := w.nodes["n0"]
-	tw.gen = w.c.place.Gen("n0")
+	tw.gen = w.c.place.Inspect().Nodes["n0"].Gen
 	w.c.Step(w.now, tw.alive())
 	return w, tw
 }

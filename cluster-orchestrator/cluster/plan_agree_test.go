@@ -238,7 +238,7 @@ func (w *world) waitingBut(put []wire.Assignment, drop []api.InstanceID) (n int)
 // digest is what a plan must not change.
 func (w *world) digest() string {
 	desired, observed := w.c.Digests()
-	s := fmt.Sprint(desired, observed, w.c.place.Sums().Used, w.c.place.Size())
+	s := fmt.Sprint(desired, observed, w.c.place.Sums().Used, w.c.place.Inspect().Size)
 	for _, cand := range w.c.place.Candidates() {
 		s += fmt.Sprint(cand.ID, cand.Free, cand.Load, cand.Ports)
 	}

@@ -363,7 +363,7 @@ func TestPreemptionNeverHitsEquals(t *testing.T) {
 			}
 		}
 		// Nobody waits while somebody less urgent and at least as large runs.
-		for _, id := range w.c.place.Waiting() {
+		for _, id := range w.c.place.Inspect().Waiting {
 			for other := range urgency {
 				if w.nodeOf(other) != "" && urgency[other] < urgency[id] && w.record(other).Want.Spec.VCPUs >= w.record(id).Want.Spec.VCPUs {
 					t.Fatalf("seed %d: %s waits although %s runs", seed, id, other)

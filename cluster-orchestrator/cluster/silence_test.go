@@ -256,7 +256,7 @@ func TestStrangersAreBounded(t *testing.T) {
 		r.Observed = append(r.Observed, api.Observed{Instance: web.Instance(i), State: api.Running})
 	}
 	w.step(NodeReport{r})
-	if got := w.c.place.Size(); got > 3*(placement.MaxStrangers+1) {
+	if got := w.c.place.Inspect().Size; got > 3*(placement.MaxStrangers+1) {
 		t.Errorf("placement holds %d entries after a node reported %d unknown instances, want at most 3 for each of %d", got, len(r.Observed), placement.MaxStrangers+1)
 	}
 	w.step(NodeAlive{Node: "n0", Alive: wire.Alive{Boot: ^uint64(0), Seq: ^uint64(0), Gen: ^api.Generation(0)}})

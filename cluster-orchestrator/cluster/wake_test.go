@@ -182,13 +182,13 @@ func TestNobodyWaitsForWhatIsThere(t *testing.T) {
 				t.Errorf("seed %d: %s keeps %s reserved", seed, n.ID, n.Reserved)
 			}
 		}
-		for _, id := range w.c.place.Waiting() {
+		for _, id := range w.c.place.Inspect().Waiting {
 			in := w.record(id)
 			if in.Node != "" {
 				continue
 			}
 			why, _ := w.c.Why(id)
-			if preempts := w.c.place.WouldPreempt(id); preempts || why.Causes[len(why.Causes)-1].Constraint == sched.Fits {
+			if preempts := w.c.place.Inspect().Preempts(id); preempts || why.Causes[len(why.Causes)-1].Constraint == sched.Fits {
 				t.Errorf("seed %d: %s waits, %s has room for it: %s, others make way %v", seed, id, why.Causes[0].Constraint, fmt.Sprint(why.Causes), preempts)
 			}
 		}

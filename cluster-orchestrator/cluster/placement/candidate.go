@@ -1,57 +1,34 @@
 package placement
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/claims"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/account"
 	"github.com/treeline-edge/treeline/internal/vivaldi"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// traits is what a node's candidate has of its info (what counts), made anew only when that
-// changes. The table refers to it.
-type traits struct {
-	capacity         api.Resources
-	bandwidthUnknown bool // the capacity's bandwidth is 0 then
-	devices          claims.Devices
-	areas            []string
-	geo              *api.Geo
-}
-
-func (m *Machine) traitsOf(info *api.NodeInfo) traits {
-	t := traits{capacity: bounded(info.Capacity), devices: claims.DevicesOf(info.Devices), areas: info.Areas, geo: m.cfg.Location}
-	if t.bandwidthUnknown = info.BandwidthUnknown; t.bandwidthUnknown {
-		t.capacity.InMbit, t.capacity.OutMbit = 0, 0
-	}
-	if info.Location != nil && info.Location.Valid() {
-		t.geo = info.Location
-	}
-	return t
-}
-
 // refresh brings the node's candidate up to date, and remembers whether there is
 // more room than before for those that wait.
 func (m *Machine) refresh(n *node) {
-	old, out, free := m.table.Get(string(n.Info.ID)), n.out(), n.traits.capacity.Minus(n.used)
+	old, out, left := m.table.Get(string(n.Info.ID)), n.out(), n.account.Left()
+	freed, devices := n.account.Changed()
 	if old == nil {
 		old = &sched.Candidate{Out: "unknown", Rooms: make([]sched.Room, 1)}
 	}
-	was, full := old.Rooms[0].Full, n.full(0)
-	same := n.described && old.Out == out && old.Free == free && old.Capacity == n.traits.capacity && was == full && old.Rooms[0].BandwidthUnknown == one(n.traits.bandwidthUnknown)
-	if same && !n.freed && !n.counts && !n.shifted && old.Load == len(n.assigned) && len(old.Ports) == len(n.published) {
+	full := old.Rooms[0].Full
+	same := n.described && old.Out == out && old.Free == left.Free && old.Capacity == n.account.Capacity() && full == left.Full &&
+		old.Rooms[0].BandwidthUnknown == n.bandwidthUnknown
+	if same && !freed && !devices && !n.shifted && old.Load == len(n.assigned) && len(old.Ports) == len(left.Ports) {
 		return
 	}
-	next := m.candidate(n, out)
-	if out == "" && (!n.described || n.freed || n.shifted || old.Out != "" || free != free.Min(old.Free) || was && !full || moreDevices(old, &next)) {
+	next := n.candidate(out, left)
+	if out == "" && (!n.described || freed || n.shifted || old.Out != "" || left.Free != left.Free.Min(old.Free) || full && !left.Full || moreDevices(old, &next)) {
 		m.grown[n.Info.ID] = true
 	}
-	if !n.described || n.shifted {
-		m.displaced(n)
-	}
 	plain := n.described && old.Out == out
-	n.freed, n.counts, n.shifted, n.described = false, false, false, true
+	n.shifted, n.described = false, true
 	m.weigh(n, &next)
 	m.version++
 	m.table.Put(next)
@@ -64,52 +41,23 @@ func (m *Machine) refresh(n *node) {
 	}
 }
 
-// displaced notes that a node is not where it was.
-func (m *Machine) displaced(n *node) {
-	name, seen := string(n.Info.ID), map[api.ServiceID]bool{}
-	for _, in := range n.assigned {
-		m.shifted(in)
-		id := in.id().Service()
-		if s := m.services[id]; !seen[id] && s.peers[name] > 0 {
-			seen[id] = true
-			m.appChanged(id.App())
-			m.goes(s, name)
-			m.comes(s, name)
-		}
-	}
-	for _, a := range n.areas {
-		m.areas.places[a].Put(name, n.position())
-	}
-	if len(n.areas) > 0 {
-		m.positions++
-		m.areas.changed = m.positions
-	}
-}
-
-// candidate is the node as placement sees it.
-func (m *Machine) candidate(n *node, out string) sched.Candidate {
-	free := n.traits.capacity.Minus(n.used)
+// candidate is the node as placement sees it, with what is left of it.
+func (n *node) candidate(out string, left account.Left) sched.Candidate {
 	return sched.Candidate{
-		ID: string(n.Info.ID), Level: sched.Nodes, Out: out, Capacity: n.traits.capacity, Free: free,
+		ID: string(n.Info.ID), Level: sched.Nodes, Out: out, Capacity: n.account.Capacity(), Free: left.Free,
 		Rooms: []sched.Room{{
-			Runtimes: n.Info.Runtimes, Arch: n.Info.Arch, Privileged: n.Info.Privileged, Network: n.Info.Network == api.NetworkOverlay, Full: n.full(0),
-			Areas: n.traits.areas, Addons: n.Info.Addons, Free: free, Largest: free, Devices: n.devices(),
-			BandwidthUnknown: one(n.traits.bandwidthUnknown),
+			Runtimes: n.Info.Runtimes, Arch: n.Info.Arch, Privileged: n.Info.Privileged, Network: n.Info.Network == api.NetworkOverlay, Full: left.Full,
+			Areas: n.Info.Areas, Addons: n.Info.Addons, Free: left.Free, Largest: left.Free, Devices: left.Devices,
+			BandwidthUnknown: n.bandwidthUnknown,
 		}},
-		Ports: n.published, Own: n.Info.Ports, Load: len(n.assigned), Labels: n.Info.Labels, Geo: n.traits.geo, Coord: n.coord,
+		Ports: left.Ports, Own: n.Info.Ports, Load: len(n.assigned), Labels: n.Info.Labels, Geo: n.geo, Coord: n.coord,
 	}
 }
 
-// devices is by kind what one instance can still get.
-func (n *node) devices() map[string]int {
-	if n.counts || n.free == nil {
-		n.free = n.traits.devices.Free(n.booked, n.given)
-	}
-	return n.free
+// without is the node's candidate as if an instance were not on it.
+func (n *node) without(id api.InstanceID) sched.Candidate {
+	return n.candidate(n.out(), n.account.Without(id))
 }
-
-// given are the devices that an instance has, as the node says.
-func (n *node) given(id api.InstanceID) []string { return n.observed[id].Devices }
 
 func moreDevices(old, next *sched.Candidate) bool {
 	had := old.Rooms[0].Devices
@@ -119,25 +67,6 @@ func moreDevices(old, next *sched.Candidate) bool {
 		}
 	}
 	return false
-}
-
-// without is the node's candidate as if an instance were not on it.
-func (m *Machine) without(n *node, id api.InstanceID) sched.Candidate {
-	cand := m.candidate(n, n.out())
-	k, has := n.booked[id]
-	if !has && len(n.ports[id]) == 0 {
-		return cand
-	}
-	r := &cand.Rooms[0]
-	cand.Free = cand.Free.Plus(k.Room)
-	r.Free, r.Largest, r.Full = cand.Free, cand.Free, n.full(one(k.Address))
-	if len(k.Devices) > 0 {
-		others := maps.Clone(n.booked)
-		delete(others, id)
-		r.Devices = n.traits.devices.Free(others, n.given)
-	}
-	cand.Ports = n.publishedByOthers(id)
-	return cand
 }
 
 // weigh keeps the sums over all nodes that are not silent.

@@ -15,24 +15,6 @@ import (
 // spareMargin is the part of a bound that a better placement must leave unused.
 const spareMargin = 0.1
 
-// appChanged notes that what others of an application are measured against is elsewhere.
-func (m *Machine) appChanged(app api.AppID) {
-	if len(m.linkers[app]) > 0 {
-		m.positions++
-		m.appChanges[app] = m.positions
-	}
-}
-
-// positionsFor grows with each change of where that is what an instance is measured
-// against. What users are measured to tells of itself.
-func (m *Machine) positionsFor(in *instance) uint64 {
-	n := m.appChanges[in.id().Service().App()]
-	if slices.ContainsFunc(in.demand.links, func(l sched.Link) bool { return l.Area != "" }) {
-		n = max(n, m.areas.changed)
-	}
-	return n
-}
-
 // judged reports whether it matters what an instance's place breaks.
 func (m *Machine) judged(in *instance) bool {
 	n := m.nodes[in.Node]
@@ -81,7 +63,7 @@ func (m *Machine) Recheck(id api.InstanceID) (e api.Epoch, placed bool) {
 		m.latency.Measure(in.demand.users)
 		return in.Epoch, true
 	}
-	if now := m.positionsFor(in); in.positions != now {
+	if now := m.relations.LastMove(id); in.positions != now {
 		in.positions = now
 		m.searched(in)
 	}
@@ -103,14 +85,14 @@ func (m *Machine) violation(in *instance, n *node) (worst violations.Breach) {
 	req := in.demand.request
 	// It has what it needs, but a link's speed may have fallen under what is booked.
 	req.Needs, req.Devices, req.Ports, req.Address = api.Resources{InMbit: req.Needs.InMbit, OutMbit: req.Needs.OutMbit}, nil, nil, false
-	if n.traits.bandwidthUnknown {
+	if n.bandwidthUnknown > 0 {
 		req.Needs = api.Resources{} // unknown bandwidth is no violation
 	}
-	req.Domains = m.shared(in, n)
-	cand := m.candidate(n, "")
+	req.Domains = m.relations.Shared(in.id())
+	cand := n.candidate("", n.account.Left())
 	own := &cand.Rooms[0]
-	own.Free = n.traits.capacity.Plus(n.booked[in.id()].Room)
-	for _, booked := range n.yields {
+	own.Free = n.account.Capacity().Plus(n.account.Booked(in.id()).Room)
+	for _, booked := range n.account.Yields() {
 		own.Free = own.Free.Minus(booked)
 	}
 	cand.Free, own.Largest = own.Free, own.Free
@@ -125,7 +107,7 @@ func (m *Machine) violation(in *instance, n *node) (worst violations.Breach) {
 		borne, shared := sched.RigidnessOf(&in.Want.Spec, r.Constraint)
 		return violations.Breach{Text: breachText(r), Tolerated: borne, Shared: shared}
 	}
-	for _, l := range in.demand.links {
+	for _, l := range in.demand.sla.Links {
 		b, binds := m.bound(in.id().Service(), l, in.Want.Targets, in.Node)
 		if !binds || b.Unknown != "" {
 			continue
@@ -184,7 +166,7 @@ func (m *Machine) relieve(in *instance) {
 // same, and nothing has changed since.
 func (m *Machine) stillWorse(in *instance) bool {
 	k, same := m.kindOf(in, true)
-	if !same || m.reasons.version != m.version || len(in.demand.spreads)+len(in.demand.antiAffinities) > 0 {
+	if !same || m.reasons.version != m.version || len(in.demand.sla.Spreads)+len(in.demand.sla.AntiAffinities) > 0 {
 		return false
 	}
 	_, known := m.reasons.of[k]

@@ -54,7 +54,7 @@ func (m *Machine) findFor(p placing, seed uint64, avoid ...string) (req sched.Re
 // another cluster. The root may find a place there that keeps it, unless it has said
 // that it searched for as long as it may.
 func (p placing) linkedAway() bool {
-	return !p.rootSearched && slices.ContainsFunc(p.demand.links, func(l sched.Link) bool {
+	return !p.rootSearched && slices.ContainsFunc(p.demand.sla.Links, func(l sched.Link) bool {
 		return l.Way && slices.ContainsFunc(p.targets, func(t api.Target) bool {
 			return len(t.Positions) > 0 && t.Service != "" && l.Names(p.id.Service(), t.Service)
 		})
@@ -124,7 +124,7 @@ func (m *Machine) together(req *sched.Request, id string) bool {
 		return true
 	}
 	n := m.nodes[api.NodeID(id)]
-	return n.traits.devices.Together(req.Devices, n.devices())
+	return n.account.Together(req.Devices, n.account.Left().Devices)
 }
 
 // reasons are why something fits nowhere, kept while no candidate changes: what asks

@@ -4,42 +4,36 @@ import (
 	"slices"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/claims"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/account"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/relations"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
 // demand is what an SLA asks of a place, read once.
 type demand struct {
-	request        sched.Request // without what others' places decide
-	claim          claims.Claim
-	ports          []sched.Port
-	links          []sched.Link
-	spreads        []sched.Spread
-	antiAffinities []sched.AntiAffinity
-	users          []string // that it has links to
-	tied           bool     // where it is may come to violate it
+	request sched.Request // without what others' places decide
+	takes   account.Demand
+	sla     relations.SLA
+	users   []string // that it has links to
+	tied    bool     // where it is may come to violate it
 }
 
 func demandOf(id api.InstanceID, m *api.Microservice) demand {
 	d := demand{
-		request: sched.RequestFor(id, m), claim: claims.Of(m), ports: sched.PortsOf(m),
-		links: sched.LinksOf(m), spreads: sched.SpreadsOf(m), antiAffinities: sched.AntiAffinitiesOf(m),
+		request: sched.RequestFor(id, m), takes: account.Demand{Claim: account.Of(m), Ports: sched.PortsOf(m)},
+		sla: relations.SLA{Links: sched.LinksOf(m), Spreads: sched.SpreadsOf(m), AntiAffinities: sched.AntiAffinitiesOf(m)},
 	}
-	for _, l := range d.links {
+	for _, l := range d.sla.Links {
 		if l.User != "" {
 			d.users = append(d.users, l.User)
 		}
 	}
 	r := &d.request
-	d.tied = len(d.links)+len(r.Zones)+len(r.Labels)+len(r.Addons) > 0 || r.Needs.InMbit+r.Needs.OutMbit > 0 ||
-		slices.ContainsFunc(d.spreads, func(s sched.Spread) bool { return isLabel(s.By) }) ||
-		slices.ContainsFunc(d.antiAffinities, func(a sched.AntiAffinity) bool { return isLabel(a.By) })
+	d.tied = len(d.sla.Links)+len(r.Zones)+len(r.Labels)+len(r.Addons) > 0 || r.Needs.InMbit+r.Needs.OutMbit > 0 ||
+		slices.ContainsFunc(d.sla.Spreads, func(s sched.Spread) bool { return relations.IsLabel(s.By) }) ||
+		slices.ContainsFunc(d.sla.AntiAffinities, func(a sched.AntiAffinity) bool { return relations.IsLabel(a.By) })
 	return d
 }
-
-// refersTo reports whether others' places decide where it may be, or the other
-// way round.
-func (d *demand) refers() bool { return len(d.antiAffinities) > 0 || len(d.links) > len(d.users) }
 
 // placing is a request with all that it takes to answer it from the core's state:
 // an instance of the cluster's, or one that is only asked about.
@@ -69,12 +63,28 @@ func (in *instance) placing() placing {
 func (m *Machine) requestOf(p placing, avoid ...string) sched.Request {
 	req := p.demand.request
 	req.Avoid = avoid
-	if s := m.services[p.id.Service()]; s != nil {
-		req.Peers = s.peers
+	req.Peers = m.relations.Peers(p.id.Service())
+	for _, l := range p.demand.sla.Links {
+		if b, binds := m.bound(p.id.Service(), l, p.targets, ""); binds {
+			req.Bounds = append(req.Bounds, b)
+		}
 	}
-	req.Bounds = m.bounds(p)
-	req.Domains = m.domains(p)
+	req.Bounds = append(req.Bounds, m.relations.Wanted(p.id, p.node, p.near == nearOne)...)
+	req.Domains = m.relations.Domains(p.id, p.node, &p.demand.sla)
 	return req
+}
+
+// bound returns the bound of a link of a service, and whether it binds now. only is the node
+// that is asked about; "": any.
+func (m *Machine) bound(self api.ServiceID, l sched.Link, targets []api.Target, only api.NodeID) (sched.Bound, bool) {
+	if l.User != "" {
+		return m.latency.UserBound(l), true
+	}
+	b, binds := m.relations.Bound(self, l, targets)
+	if l.Service != "" && l.RTT > 0 {
+		m.latency.Measured(&b, self, l, targets, only)
+	}
+	return b, binds
 }
 
 func (m *Machine) request(in *instance, avoid ...string) sched.Request {

@@ -49,7 +49,7 @@ func (m *Machine) retarget(in *instance, a wire.Assignment) {
 	in.Want.Targets, in.Want.Watched = a.Targets, a.Watched
 	m.save(in)
 	m.showPosition(in)
-	m.shifted(in)
+	m.relations.SetTargets(in.id(), a.Targets)
 	m.searched(in)
 }
 
@@ -94,7 +94,7 @@ func (m *Machine) staysOn(in *instance, n *node) bool {
 	if slices.ContainsFunc(in.Vacancies, func(v vacancy) bool { return v.Node != n.Info.ID }) && in.exclusive() {
 		return false
 	}
-	return m.fits(in, n, m.without(n, in.id()))
+	return m.fits(in, n, n.without(in.id()))
 }
 
 // Unwant ends an instance that the root does not want any more.

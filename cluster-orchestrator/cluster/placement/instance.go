@@ -9,10 +9,9 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/effects"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook/routes"
-	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/claims"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/account"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
 	"github.com/treeline-edge/treeline/internal/wire"
-	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
 // Record is the document of an instance.
@@ -40,7 +39,7 @@ type Record struct {
 	Strained  bool            `json:"strained,omitempty"` // for too long, and the cluster has no better one
 	Moves     []time.Time     `json:"moves,omitempty"`    // that violations caused within the last hour, by the wall clock
 	Reserved  api.NodeID      `json:"reserved,omitempty"` // where room is kept for it while others make way
-	Before    claims.Claim    `json:"before,omitzero"`    // what an earlier placement may still take on its node
+	Before    account.Claim   `json:"before,omitzero"`    // what an earlier placement may still take on its node
 }
 
 // instance is what the cluster knows about one instance.
@@ -67,24 +66,10 @@ type vacancy struct {
 	Node  api.NodeID     `json:"node"`
 	Epoch api.Epoch      `json:"epoch,omitempty"` // of that placement; 0: an earlier release saved it
 	Gen   api.Generation `json:"gen"`
-	claims.Claim
+	account.Claim
 	// Stays is what the node goes on with until the new placement runs: a move is
 	// make before break. Nil: it was told to end it.
 	Stays *wire.Assignment `json:"stays,omitempty"`
-}
-
-// service is what placement asks of a service's instances.
-type service struct {
-	id             api.ServiceID
-	instances      map[api.InstanceID]*instance
-	peers          map[string]int       // instances per node
-	expected       map[string]int       // per node those for which room is reserved there
-	places         sched.Places         // of those nodes
-	inbound        map[linkKey]*inbound // that lead to it
-	links          []sched.Link         // as the SLA that came last says
-	antiAffinities []sched.AntiAffinity // as the SLA that came last says
-	spread         bool                 // and it has so many in one domain and no more
-	crowds         map[string]crowds
 }
 
 func (in *instance) id() api.InstanceID { return in.Want.Instance }
@@ -143,9 +128,9 @@ func (m *Machine) Restore(data []byte) error {
 		}
 	}
 	if n := m.nodes[in.Node]; n != nil {
-		n.book(in.id(), in.Before)
+		n.account.Book(in.id(), in.Before)
 		n.take(in)
-		m.countPeer(in, +1)
+		m.settle(in)
 	} else {
 		in.Node = ""
 	}
@@ -162,16 +147,8 @@ func (m *Machine) Restore(data []byte) error {
 func (m *Machine) relate(in *instance) {
 	id := in.id()
 	m.instances[id] = in
-	s := m.services[id.Service()]
-	if s == nil {
-		s = m.newService(id.Service())
-	}
-	s.instances[id] = in
-	s.links = in.demand.links
-	if s.antiAffinities, s.spread = in.demand.antiAffinities, len(in.demand.spreads) > 0; in.demand.refers() {
-		m.linkers.add(id.Service())
-	}
-	for _, n := range m.latency.SetLinks(id.Service(), s.links) {
+	m.relations.SetInstance(id, in.demand.sla, in.Want.Targets)
+	for _, n := range m.latency.SetLinks(id.Service(), in.demand.sla.Links) {
 		m.changes.Tell[n] = true
 	}
 	m.latency.Refer(in.demand.users, id, in.Node)
@@ -184,41 +161,6 @@ func (m *Machine) unrelate(in *instance) {
 	m.changes.Watch[in.id()] = false
 }
 
-func (m *Machine) newService(id api.ServiceID) *service {
-	s := &service{id: id, instances: map[api.InstanceID]*instance{}, peers: map[string]int{}, expected: map[string]int{}}
-	m.services[id] = s
-	m.apps.add(id)
-	return s
-}
-
-func (m *Machine) dropService(id api.ServiceID) {
-	m.dropInbound(id)
-	m.latency.SetLinks(id, nil)
-	delete(m.services, id)
-	m.apps.remove(id)
-	m.linkers.remove(id)
-	if len(m.linkers[id.App()]) == 0 {
-		delete(m.appChanges, id.App())
-	}
-}
-
-// serviceIndex are services by their application.
-type serviceIndex map[api.AppID]map[api.ServiceID]bool
-
-func (k serviceIndex) add(id api.ServiceID) {
-	if k[id.App()] == nil {
-		k[id.App()] = map[api.ServiceID]bool{}
-	}
-	k[id.App()][id] = true
-}
-
-func (k serviceIndex) remove(id api.ServiceID) {
-	delete(k[id.App()], id)
-	if len(k[id.App()]) == 0 {
-		delete(k, id.App())
-	}
-}
-
 // count notes how urgent what is placed is.
 func (m *Machine) count(in *instance, by int) {
 	if u := in.demand.request.Urgency; u >= 0 && u < len(m.placed) {
@@ -226,32 +168,20 @@ func (m *Machine) count(in *instance, by int) {
 	}
 }
 
-func (m *Machine) countPeer(in *instance, by int) {
-	m.count(in, by)
-	if on := in.Node; by > 0 {
-		m.latency.Refer(in.demand.users, in.id(), on)
-	} else {
-		m.latency.Refer(in.demand.users, in.id(), "")
+// settle enters that the instance is on its node; unsettle undoes it.
+func (m *Machine) settle(in *instance) {
+	m.count(in, +1)
+	m.latency.Refer(in.demand.users, in.id(), in.Node)
+	if m.relations.Place(in.id(), in.Node) {
+		m.latency.SetRunning(in.id().Service(), in.Node, true)
 	}
-	m.peer(m.services[in.id().Service()], string(in.Node), by)
-	m.shifted(in)
-	if by < 0 {
-		m.leaves(in.id().Service())
-	}
-	m.appChanged(in.id().Service().App())
 }
 
-// peer counts an instance of a service on a node.
-func (m *Machine) peer(s *service, node string, by int) {
-	was := s.peers[node]
-	switch now := was + by; {
-	case now == 0:
-		delete(s.peers, node)
-		m.goes(s, node)
-	default:
-		if s.peers[node] = now; was == 0 {
-			m.comes(s, node)
-		}
+func (m *Machine) unsettle(in *instance) {
+	m.count(in, -1)
+	m.latency.Refer(in.demand.users, in.id(), "")
+	if m.relations.Unplace(in.id()) {
+		m.latency.SetRunning(in.id().Service(), in.Node, false)
 	}
 }
 
@@ -313,7 +243,6 @@ func (m *Machine) finish(in *instance) {
 	id := in.id()
 	m.noteChanged(in)
 	m.unrelate(in)
-	m.gone(in)
 	m.unask(in)
 	m.unreserve(in)
 	for _, k := range []effects.Kind{effects.Search, effects.Listen, effects.Accept} {
@@ -321,9 +250,8 @@ func (m *Machine) finish(in *instance) {
 	}
 	delete(m.instances, id)
 	delete(m.beyond, id)
-	s := m.services[id.Service()]
-	if delete(s.instances, id); len(s.instances) == 0 {
-		m.dropService(id.Service())
+	if m.relations.Remove(id) {
+		m.latency.SetLinks(id.Service(), nil)
 	}
 	m.waiting.Remove(id)
 	if in.inList {

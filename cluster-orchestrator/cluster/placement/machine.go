@@ -13,6 +13,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/effects"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook/routes"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/relations"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/scheduler-plugins/extsched"
@@ -71,7 +72,7 @@ type Machine struct {
 
 	nodes     map[api.NodeID]*node
 	instances map[api.InstanceID]*instance
-	services  map[api.ServiceID]*service
+	relations *relations.Machine
 	counter   step.Counter // of generations
 	local     int          // instance numbers assigned by this cluster
 	settled   bool         // all nodes have reported since the start, or had the time to
@@ -83,26 +84,20 @@ type Machine struct {
 	short    shortlist
 	reasons  reasons
 
-	apps       serviceIndex         // all services
-	linkers    serviceIndex         // services whose SLAs name others of their application
-	positions  uint64               // number of the last change of a position that links depend on
-	appChanges map[api.AppID]uint64 // number of the last such change in an application with such links
-	areas      areas
-	placed     [8]int // instances on nodes, by urgency
+	placed [8]int // instances on nodes, by urgency
 
 	asks        *extsched.Exchange // with the external scheduler
 	lastAsk     uint64
-	waiting     step.Queue[api.InstanceID]        // instances without a node, or that are to leave theirs
-	held        []api.InstanceID                  // to be placed again at a pace, after half the cluster fell silent
-	beyond      map[api.InstanceID]bool           // exceed the root's share
-	widened     bool                              // more of the root's share is free
-	noPreempt   misfit                            // the last that exceeds the share and for which nothing can be preempted
-	preemptFail map[api.InstanceID]bool           // pre-emption for them failed in this step
-	grown       map[api.NodeID]bool               // have more room than before
-	lapsed      []api.NodeID                      // take no more work, and room is reserved on them
-	vacated     map[api.InstanceID]bool           // an earlier placement ended in this step
-	left        map[api.ServiceID][]api.ServiceID // an instance left its node; the services that it may have kept out
-	touched     map[api.NodeID]bool               // their desired sets changed in this step
+	waiting     step.Queue[api.InstanceID] // instances without a node, or that are to leave theirs
+	held        []api.InstanceID           // to be placed again at a pace, after half the cluster fell silent
+	beyond      map[api.InstanceID]bool    // exceed the root's share
+	widened     bool                       // more of the root's share is free
+	noPreempt   misfit                     // the last that exceeds the share and for which nothing can be preempted
+	preemptFail map[api.InstanceID]bool    // pre-emption for them failed in this step
+	grown       map[api.NodeID]bool        // have more room than before
+	lapsed      []api.NodeID               // take no more work, and room is reserved on them
+	vacated     map[api.InstanceID]bool    // an earlier placement ended in this step
+	touched     map[api.NodeID]bool        // their desired sets changed in this step
 }
 
 // Changes are what calls changed that others must know.
@@ -131,10 +126,9 @@ type Sums struct {
 func New(cfg Config, fx *effects.Sink, l Latency) *Machine {
 	return &Machine{
 		cfg: cfg, fx: fx, latency: l, settled: true,
-		nodes: map[api.NodeID]*node{}, instances: map[api.InstanceID]*instance{}, services: map[api.ServiceID]*service{},
-		apps: serviceIndex{}, linkers: serviceIndex{}, appChanges: map[api.AppID]uint64{},
+		nodes: map[api.NodeID]*node{}, instances: map[api.InstanceID]*instance{}, relations: relations.New(cfg.Cluster),
 		asks: extsched.New(), beyond: map[api.InstanceID]bool{}, preemptFail: map[api.InstanceID]bool{},
-		grown: map[api.NodeID]bool{}, vacated: map[api.InstanceID]bool{}, left: map[api.ServiceID][]api.ServiceID{},
+		grown: map[api.NodeID]bool{}, vacated: map[api.InstanceID]bool{},
 		touched: map[api.NodeID]bool{}, changes: newChanges(),
 	}
 }
@@ -208,6 +202,14 @@ func (m *Machine) roomChanged(much bool) {
 func (m *Machine) SetSubnet(id api.NodeID, p netip.Prefix) {
 	if n := m.nodes[id]; n != nil {
 		n.subnet = p
+		m.setAddresses(n)
 		m.refresh(n)
 	}
+}
+
+func one(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
 }

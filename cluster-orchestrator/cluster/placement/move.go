@@ -69,7 +69,7 @@ func (in *instance) stays() bool {
 func (m *Machine) returns(in *instance) bool {
 	for _, v := range in.Vacancies {
 		n := m.nodes[v.Node]
-		if v.Stays != nil && n != nil && n.out() == "" && m.fits(in, n, m.without(n, in.id())) {
+		if v.Stays != nil && n != nil && n.out() == "" && m.fits(in, n, n.without(in.id())) {
 			m.moveTo(in, v.Node, in.cause, "goes on where it was")
 			return true
 		}

@@ -16,7 +16,7 @@ func (m *Machine) Spec(id api.InstanceID) (s routes.Spec, ok bool) {
 }
 
 // Linked reports whether SLAs of an application name other services of it.
-func (m *Machine) Linked(app api.AppID) bool { return len(m.linkers[app]) > 0 }
+func (m *Machine) Linked(app api.AppID) bool { return m.relations.Linked(app) }
 
 // Coord returns a node's position in the latency space; nil: unknown.
 func (m *Machine) Coord(id api.NodeID) *api.Coordinate { return m.nodes[id].coord }

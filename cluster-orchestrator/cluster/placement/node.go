@@ -1,26 +1,27 @@
 package placement
 
 import (
-	"maps"
 	"net/netip"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/membership"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook/routes"
-	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/claims"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/account"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/relations"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/wire"
-	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
 // node is what the cluster knows of one node.
 type node struct {
 	membership.Node // as of the last change
 
-	traits traits          // of Info
-	coord  *api.Coordinate // in the latency space, as the candidate has it; nil: not known
+	account          *account.Node   // what instances take on it
+	bandwidthUnknown int             // 1: its capacity's bandwidth is 0 because it is not known
+	geo              *api.Geo        // nil: not known
+	coord            *api.Coordinate // in the latency space, as the candidate has it; nil: not known
 
 	reportSeq uint64
 	synced    bool           // a whole report was taken in this boot and life
@@ -34,34 +35,23 @@ type node struct {
 	assigned  map[api.InstanceID]*instance
 	stays     map[api.InstanceID]wire.Assignment // that go when their new placement runs elsewhere
 	leaving   map[api.InstanceID]bool            // vacated, and perhaps still running
-	booked    map[api.InstanceID]claims.Claim    // what is taken; used is its sum
 	drop      map[api.InstanceID]bool            // taken away in this step
 	put       map[api.InstanceID]bool            // given or changed in this step
-	used      api.Resources
-	addressed int                      // how many of those have an address on its network, or get one
-	yields    [urgencies]api.Resources // of that what is booked for assigned instances, by their urgency
-	weight    weight                   // in the sums over all nodes
-	free      map[string]int           // devices by kind; the table refers to it
-	counts    bool                     // and they may have changed
-	shifted   bool                     // its place in the latency space is another
-	described bool                     // the candidate has what info says
-
-	ports     map[api.InstanceID][]sched.Port // that instances take on it, assigned or leaving
-	published map[sched.Port]int              // how many do
-	freed     bool                            // one was given back since the last refresh
+	weight    weight                             // in the sums over all nodes
+	shifted   bool                               // its place in the latency space is another
+	described bool                               // the candidate has what info says
 
 	leased int // assigned instances that stop when cut off
 	sentAt time.Time
 
 	observed map[api.InstanceID]api.Observed
-	room     map[api.InstanceID]claims.Claim // of what it was ever seen with, while it is
-	unknown  map[api.InstanceID]bool         // that it has and nobody remembers how large
+	room     map[api.InstanceID]account.Claim // of what it was ever seen with, while it is
+	unknown  map[api.InstanceID]bool          // that it has and nobody remembers how large
 	known    api.Digest
 	differ   int // signs of life in a row whose digest was not ours
 
 	subnet   netip.Prefix                 // on the overlay network
 	reserved map[api.InstanceID]*instance // for which room is kept
-	areas    []string                     // as the index of areas has it
 
 	changes *Changes // of the machine
 }
@@ -71,22 +61,58 @@ type node struct {
 func (m *Machine) AddNode(facts membership.Node, subnet netip.Prefix, must api.Generation) {
 	n := &node{
 		Node:     facts,
-		traits:   m.traitsOf(&facts.Info),
+		account:  &account.Node{},
 		subnet:   subnet,
 		must:     must,
 		changes:  &m.changes,
 		assigned: map[api.InstanceID]*instance{},
 		leaving:  map[api.InstanceID]bool{},
-		booked:   map[api.InstanceID]claims.Claim{},
 		unknown:  map[api.InstanceID]bool{},
 		drop:     map[api.InstanceID]bool{},
 		put:      map[api.InstanceID]bool{},
 		observed: map[api.InstanceID]api.Observed{},
-		room:     map[api.InstanceID]claims.Claim{},
+		room:     map[api.InstanceID]account.Claim{},
 	}
 	m.nodes[facts.Info.ID] = n
-	m.locate(n, n.traits.areas)
+	m.describe(n)
 	m.refresh(n)
+}
+
+// describe brings up to date what follows from a node's Info and subnet.
+func (m *Machine) describe(n *node) {
+	capacity := bounded(n.Info.Capacity)
+	if n.bandwidthUnknown = one(n.Info.BandwidthUnknown); n.Info.BandwidthUnknown {
+		capacity.InMbit, capacity.OutMbit = 0, 0
+	}
+	n.account.Describe(capacity, account.DevicesOf(n.Info.Devices))
+	m.setAddresses(n)
+	if n.geo = m.cfg.Location; n.Info.Location != nil && n.Info.Location.Valid() {
+		n.geo = n.Info.Location
+	}
+	m.locate(n)
+}
+
+// setAddresses brings up to date how many addresses the node's subnet holds.
+func (m *Machine) setAddresses(n *node) {
+	holds := wire.SubnetCapacity(n.subnet)
+	if n.Info.Network != api.NetworkOverlay {
+		holds = 0
+	}
+	n.account.SetAddresses(holds)
+}
+
+// position is where the node is, as far as that is known.
+func (n *node) position() api.Position {
+	return api.Position{Node: n.Info.ID, Geo: n.geo, Coord: n.coord}
+}
+
+func (n *node) relation() relations.Node {
+	return relations.Node{Position: n.position(), Labels: n.Info.Labels, Areas: n.Info.Areas}
+}
+
+// locate passes on what places depend on of a node.
+func (m *Machine) locate(n *node) {
+	m.relations.SetNode(n.Info.ID, n.relation())
 }
 
 // SetNode stores what membership knows of a node. See DescribeNode for changes of its Info.
@@ -104,15 +130,9 @@ func (m *Machine) Must(id api.NodeID) api.Generation { return m.nodes[id].must }
 // DescribeNode stores what a node reports about itself now. saved saves the node.
 func (m *Machine) DescribeNode(facts membership.Node) {
 	n := m.nodes[facts.Info.ID]
-	if !maps.Equal(n.Info.Labels, facts.Info.Labels) { // its instances are in other domains now
-		for _, in := range n.assigned {
-			m.leaves(in.id().Service())
-		}
-	}
 	n.Node = facts
-	n.traits = m.traitsOf(&n.Info)
-	n.described, n.counts = false, true
-	m.locate(n, n.traits.areas)
+	n.described = false
+	m.describe(n)
 	m.cfg.SaveNode(n.Info.ID)
 	m.refresh(n)
 }
@@ -124,6 +144,7 @@ func (m *Machine) MoveNode(id api.NodeID, at *api.Coordinate) bool {
 	if !m.moved(n, at) {
 		return false
 	}
+	m.locate(n)
 	m.refresh(n)
 	return true
 }
@@ -214,7 +235,7 @@ func (m *Machine) RemoveNode(id api.NodeID) (o Orphans) {
 	m.short = shortlist{}
 	m.version++
 	m.weigh(n, nil)
-	m.locate(n, nil)
+	m.relations.DropNode(id)
 	for _, rid := range step.Keys(n.reserved) {
 		in := n.reserved[rid]
 		m.unreserve(in)
@@ -263,4 +284,65 @@ func (m *Machine) NoteNode(id api.NodeID) {
 
 func (n *node) placeChanged(id api.InstanceID) {
 	n.changes.Places[routes.Place{Node: n.Info.ID, Instance: id}] = true
+}
+
+// take gives the node an instance. What it has of an earlier placement may be
+// larger and is there until the node reports the new one: so long the larger of
+// both is booked.
+func (n *node) take(in *instance) {
+	id := in.id()
+	n.placeChanged(id)
+	delete(n.leaving, id)
+	n.assigned[id] = in
+	n.account.Assign(id, in.demand.request.Urgency)
+	n.room[id] = n.room[id].Max(in.demand.takes.Claim)
+	n.account.Publish(id, in.demand.takes.Ports)
+	n.wanted = n.wanted.Toggle(in.assignment().Digest())
+	claim := in.demand.takes.Claim
+	if in.ended() {
+		claim = claim.Ended(in.Address)
+	}
+	n.account.Book(id, n.account.Booked(id).Max(claim))
+	if in.Want.Spec.StopsWhenCutOff() {
+		n.leased++
+	}
+}
+
+// lose takes the instance away; its room stays booked where it may still run.
+func (n *node) lose(in *instance, held bool) {
+	id := in.id()
+	n.placeChanged(id)
+	n.account.Unassign(id)
+	delete(n.assigned, id)
+	n.wanted = n.wanted.Toggle(in.assignment().Digest())
+	if in.Want.Spec.StopsWhenCutOff() {
+		n.leased--
+	}
+	if held {
+		n.leaving[id] = true
+		return
+	}
+	n.release(id)
+}
+
+// hold books room for something that the node has and should not.
+func (n *node) hold(id api.InstanceID, k account.Claim) {
+	if n.assigned[id] == nil && !n.leaving[id] && n.reserved[id] == nil {
+		n.placeChanged(id)
+		n.leaving[id] = true
+		n.account.Book(id, k)
+	}
+}
+
+func (n *node) release(id api.InstanceID) {
+	n.placeChanged(id)
+	delete(n.leaving, id)
+	delete(n.unknown, id)
+	if n.assigned[id] != nil {
+		return
+	}
+	n.account.Release(id)
+	if _, still := n.observed[id]; !still {
+		delete(n.room, id)
+	}
 }

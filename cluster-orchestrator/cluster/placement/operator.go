@@ -5,7 +5,6 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
-	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -39,13 +38,13 @@ func (m *Machine) Scale(id api.ServiceID, replicas int) error {
 	if replicas < 0 || replicas > MaxLocal {
 		return fmt.Errorf("%d replicas of %s: want 0 to %d: %w", replicas, id, MaxLocal, api.ErrInvalid)
 	}
-	s := m.services[id]
-	if s == nil {
+	ids := m.relations.Instances(id)
+	if len(ids) == 0 {
 		return fmt.Errorf("no instance of %s is in cluster %s, so there is no SLA to scale by: %w", id, m.cfg.Cluster, api.ErrNotFound)
 	}
 	var live, withdrawn []*instance
-	for _, i := range step.Keys(s.instances) {
-		in := s.instances[i]
+	for _, i := range ids {
+		in := m.instances[i]
 		switch {
 		case in.Leaving:
 		case in.Withdrawn:
@@ -115,5 +114,5 @@ func (m *Machine) withdraw(in *instance) {
 func (m *Machine) fits(in *instance, n *node, cand sched.Candidate) bool {
 	req := m.request(in)
 	_, ok := sched.PlaceBest(&req, []sched.Candidate{cand}, m.cfg.Plugin, in.seed())
-	return ok && n.traits.devices.Together(req.Devices, cand.Rooms[0].Devices)
+	return ok && n.account.Together(req.Devices, cand.Rooms[0].Devices)
 }

@@ -240,8 +240,8 @@ func (m *Machine) moveTo(in *instance, id api.NodeID, reason api.Reason, detail 
 	n.leave(in.id())
 	in.Vacancies = slices.DeleteFunc(in.Vacancies, func(v vacancy) bool { return v.Node == id })
 	n.take(in)
-	in.Before = n.booked[in.id()]
-	m.countPeer(in, +1)
+	in.Before = n.account.Booked(in.id())
+	m.settle(in)
 	m.touch(n)
 	in.given = n.gen
 	m.awaitAcceptance(in, reason)
@@ -257,9 +257,9 @@ func (m *Machine) moveTo(in *instance, id api.NodeID, reason api.Reason, detail 
 // room stays held until the node says otherwise.
 func (m *Machine) unassign(in *instance, held bool) {
 	n := m.nodes[in.Node]
-	m.countPeer(in, -1)
+	m.unsettle(in)
 	held = held && !n.Silent
-	had := n.booked[in.id()]
+	had := n.account.Booked(in.id())
 	n.lose(in, held)
 	in.Node = ""
 	m.touch(n)

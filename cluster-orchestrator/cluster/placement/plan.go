@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/claims"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/account"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/vivaldi"
 	"github.com/treeline-edge/treeline/internal/wire"
@@ -117,27 +117,27 @@ func (t *tentative) plan(q *api.WhyRequest) api.InstancePlan {
 func (t *tentative) stay(in *instance, home api.NodeID) (api.InstancePlan, bool) {
 	m, id := t.m, in.id()
 	n := t.on(home)
-	undo := m.pretend(id.Service(), string(home), -1)
-	cand := m.without(n, id)
+	undo := m.pretend(id.Service(), home, -1)
+	cand := n.without(id)
 	req := m.requestOf(in.placing())
 	best, ok := sched.PlaceBest(&req, []sched.Candidate{cand}, m.cfg.Plugin, in.seed())
 	undo()
-	if !ok || !n.traits.devices.Together(req.Devices, cand.Rooms[0].Devices) {
+	if !ok || !n.account.Together(req.Devices, cand.Rooms[0].Devices) {
 		return api.InstancePlan{}, false
 	}
 	v := api.InstancePlan{
 		ID: id, Action: planPlace, Cluster: m.cfg.Cluster, Node: home, Score: best.Score, Headroom: headroom(&req, &cand),
 	}
-	had := n.booked[id]
+	had := n.account.Booked(id)
 	t.dismiss(id, home)
-	t.book(n, id, claims.Claim{})
+	t.book(n, id, account.Claim{})
 	t.give(home, in)
 	// As with take, the larger of both is booked until the node reports the new one,
 	// and the ports of both.
-	t.book(n, in.id()+planned, had.Max(in.demand.claim))
+	t.book(n, in.id()+planned, had.Max(in.demand.takes.Claim))
 	t.show(n)
 	t.shrink = append(t.shrink, func() {
-		t.book(n, in.id()+planned, in.demand.claim)
+		t.book(n, in.id()+planned, in.demand.takes.Claim)
 		t.show(n)
 	})
 	return v, true
@@ -148,7 +148,7 @@ func (t *tentative) stay(in *instance, home api.NodeID) (api.InstancePlan, bool)
 func (t *tentative) dismiss(id api.InstanceID, home api.NodeID) {
 	n := t.on(home)
 	delete(n.assigned, id)
-	t.undo = append(t.undo, t.m.pretend(id.Service(), string(home), -1))
+	t.undo = append(t.undo, t.m.pretend(id.Service(), home, -1))
 	t.gone = append(t.gone, id)
 	t.show(n)
 }
@@ -184,9 +184,9 @@ func (t *tentative) leave() {
 }
 
 // book has an instance take k on the copy of a node.
-func (t *tentative) book(n *node, id api.InstanceID, k claims.Claim) {
-	t.held = t.held.Minus(n.booked[id].Room).Plus(k.Room)
-	n.book(id, k)
+func (t *tentative) book(n *node, id api.InstanceID, k account.Claim) {
+	t.held = t.held.Minus(n.account.Booked(id).Room).Plus(k.Room)
+	n.account.Book(id, k)
 }
 
 // planned marks the book entry of an instance that may be there already as it was.
@@ -194,8 +194,8 @@ const planned = " planned"
 
 // remove frees what an instance takes on the copy of a node.
 func (t *tentative) remove(n *node, id api.InstanceID) {
-	t.book(n, id, claims.Claim{})
-	n.unpublish(id)
+	t.book(n, id, account.Claim{})
+	n.account.Release(id)
 }
 
 // The actions of an InstancePlan that a cluster says.
@@ -276,7 +276,7 @@ func (t *tentative) on(id api.NodeID) *node {
 		return n
 	}
 	own, cand := *n, *m.table.Get(string(id))
-	own.assigned, own.booked, own.ports = maps.Clone(n.assigned), maps.Clone(n.booked), maps.Clone(n.ports)
+	own.assigned, own.account = maps.Clone(n.assigned), n.account.Clone()
 	m.nodes[id], t.placed[id] = &own, 0
 	t.undo = append(t.undo, func() {
 		m.nodes[id] = n
@@ -288,10 +288,10 @@ func (t *tentative) on(id api.NodeID) *node {
 // give has an instance be on a node.
 func (t *tentative) give(id api.NodeID, in *instance) {
 	n, key := t.on(id), in.id()+planned
-	t.book(n, key, in.demand.claim)
-	n.publish(key, in.demand.ports)
+	t.book(n, key, in.demand.takes.Claim)
+	n.account.Publish(key, in.demand.takes.Ports)
 	t.placed[id]++
-	t.undo = append(t.undo, t.m.pretend(in.id().Service(), string(id), +1))
+	t.undo = append(t.undo, t.m.pretend(in.id().Service(), id, +1))
 	t.show(n)
 }
 
@@ -304,32 +304,29 @@ func (t *tentative) clear(id api.NodeID, victims []*instance) {
 	for _, v := range victims {
 		t.remove(n, v.id())
 		delete(n.assigned, v.id())
-		t.undo = append(t.undo, t.m.pretend(v.id().Service(), string(id), -1))
+		t.undo = append(t.undo, t.m.pretend(v.id().Service(), id, -1))
 	}
 	t.show(n)
 }
 
 // show has those that are planned later see the node as it would be.
 func (t *tentative) show(n *node) {
-	n.counts = true
-	cand := t.m.candidate(n, n.out())
+	cand := n.candidate(n.out(), n.account.Left())
 	cand.Load += t.placed[n.Info.ID]
 	t.m.table.Put(cand)
 }
 
 // pretend counts an instance of a service as being on a node, or as not being there
 // any more, for those that are planned after it, until it is undone.
-func (m *Machine) pretend(id api.ServiceID, node string, by int) (undo func()) {
-	s, fresh := m.services[id], false
-	if s == nil {
-		s, fresh = m.newService(id), true
+func (m *Machine) pretend(id api.ServiceID, node api.NodeID, by int) (undo func()) {
+	changed, uncount := m.relations.Pretend(id, node, by)
+	if changed {
+		m.latency.SetRunning(id, node, by > 0)
 	}
-	count := func(by int) { m.peer(s, node, by) }
-	count(by)
 	return func() {
-		count(-by)
-		if fresh {
-			m.dropService(id)
+		uncount()
+		if changed {
+			m.latency.SetRunning(id, node, by < 0)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/claims"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
@@ -124,26 +123,31 @@ func (m *Machine) victims(in *instance, n *node, left *api.Resources) (victims [
 	slices.SortFunc(may, func(a, b *instance) int {
 		return cmp.Or(
 			cmp.Compare(a.demand.request.Urgency, b.demand.request.Urgency),
-			cmp.Compare(weightOf(b, n), weightOf(a, n)), // the larger first: then they are few
+			cmp.Compare(n.account.Weight(b.id()), n.account.Weight(a.id())), // the larger first: then they are few
 			cmp.Compare(a.id(), b.id()),
 		)
 	})
 	gone := n.ending()
 	if left != nil {
-		others := left.Minus(n.sum(gone))
+		others := left.Minus(n.account.Sum(gone))
 		left = &others
 	}
+	fits := func() bool {
+		takes := in.demand.takes
+		return n.account.FitsWithout(gone, takes, n.Info.Ports) &&
+			(left == nil || takes.Claim.Room.Fits(left.Plus(n.account.Sum(gone)).Max(api.Resources{})))
+	}
 	k := 0
-	for ; k < len(may) && !m.roomWithout(in, n, gone, left); k++ {
+	for ; k < len(may) && !fits(); k++ {
 		gone[may[k].id()] = true
 	}
-	if !m.roomWithout(in, n, gone, left) {
+	if !fits() {
 		return nil, false
 	}
 	// Some that came early are not needed beside those that came late.
 	out := may[:k]
 	for i := k - 1; i >= 0; i-- {
-		if delete(gone, may[i].id()); !m.roomWithout(in, n, gone, left) {
+		if delete(gone, may[i].id()); !fits() {
 			gone[may[i].id()] = true
 		}
 	}
@@ -155,7 +159,7 @@ func (m *Machine) victims(in *instance, n *node, left *api.Resources) (victims [
 func linked(a, b *instance) bool {
 	names := func(a, b *instance) bool {
 		of, to := a.id().Service(), b.id().Service()
-		return of != to && slices.ContainsFunc(a.demand.links, func(l sched.Link) bool { return l.Names(of, to) })
+		return of != to && slices.ContainsFunc(a.demand.sla.Links, func(l sched.Link) bool { return l.Names(of, to) })
 	}
 	return names(a, b) || names(b, a)
 }
@@ -172,14 +176,6 @@ func (n *node) ending() map[api.InstanceID]bool {
 	return out
 }
 
-// sum is what is booked for some.
-func (n *node) sum(of map[api.InstanceID]bool) (r api.Resources) {
-	for id := range of {
-		r = r.Plus(n.booked[id].Room)
-	}
-	return r
-}
-
 // leftOf is what the root's share has left for an instance when those have left that
 // are leaving; nil where it does not count.
 func (m *Machine) leftOf(in *instance) *api.Resources {
@@ -189,16 +185,10 @@ func (m *Machine) leftOf(in *instance) *api.Resources {
 	left := Scaled(m.capacity, m.cfg.Share).Minus(m.used)
 	for _, n := range m.nodes {
 		if len(n.leaving) > 0 && !n.Silent {
-			left = left.Plus(n.sum(n.ending()))
+			left = left.Plus(n.account.Sum(n.ending()))
 		}
 	}
 	return &left
-}
-
-// weightOf is how much of the node an instance has.
-func weightOf(in *instance, n *node) float64 {
-	k, of := n.booked[in.id()].Room, n.traits.capacity
-	return max(float64(k.MilliCPU)/float64(max(of.MilliCPU, 1)), float64(k.MemoryMB)/float64(max(of.MemoryMB, 1)))
 }
 
 func compareVictims(a, b []*instance) int {
@@ -209,47 +199,6 @@ func compareVictims(a, b []*instance) int {
 		return n
 	}
 	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(sum(a), sum(b)))
-}
-
-// roomWithout reports whether an instance would fit on a node, beside all for which
-// room is reserved there, and into what others leave of the root's share, if some
-// were not there.
-func (m *Machine) roomWithout(in *instance, n *node, gone map[api.InstanceID]bool, left *api.Resources) bool {
-	d, more := &in.demand, n.sum(gone)
-	fits := func(free api.Resources) bool { return d.claim.Room.Fits(free.Plus(more).Max(api.Resources{})) }
-	if !fits(n.traits.capacity.Minus(n.used)) || left != nil && !fits(*left) {
-		return false
-	}
-	freed := 0
-	for id := range gone {
-		freed += one(n.booked[id].Address)
-	}
-	if d.claim.Address && n.full(freed) {
-		return false
-	}
-	for _, p := range d.ports {
-		taken := n.published[p]
-		for id := range gone {
-			if slices.Contains(n.ports[id], p) {
-				taken--
-			}
-		}
-		if taken > 0 || n.Info.Ports.Refuses(api.HostPort{Port: p.Number, Protocol: p.Protocol}) != "" {
-			return false
-		}
-	}
-	if len(d.claim.Devices) == 0 {
-		return true
-	}
-	still := map[api.InstanceID]claims.Claim{}
-	for id, k := range n.booked {
-		if !gone[id] {
-			still[id] = k
-		}
-	}
-	devices := n.traits.devices.Free(still, n.given)
-	return !slices.ContainsFunc(d.claim.Devices, func(w api.Device) bool { return w.Count > devices[w.Name] }) &&
-		n.traits.devices.Together(d.claim.Devices, devices)
 }
 
 // preempt takes an instance off its node for a more urgent one.
@@ -281,9 +230,9 @@ func (m *Machine) keepRoom(in *instance, n *node) {
 		n.reserved = map[api.InstanceID]*instance{}
 	}
 	n.reserved[in.id()] = in
-	n.book(in.id(), in.demand.claim)
-	n.publish(in.id(), in.demand.ports)
-	m.services[in.id().Service()].expected[string(n.Info.ID)]++
+	n.account.Book(in.id(), in.demand.takes.Claim)
+	n.account.Publish(in.id(), in.demand.takes.Ports)
+	m.relations.Expect(in.id(), n.Info.ID)
 }
 
 // unreserve gives up what is kept free for an instance.
@@ -291,20 +240,15 @@ func (m *Machine) unreserve(in *instance) {
 	if in.Reserved == "" {
 		return
 	}
-	n, at := m.nodes[in.Reserved], string(in.Reserved)
+	n := m.nodes[in.Reserved]
 	in.Reserved = ""
 	m.save(in)
-	s := m.services[in.id().Service()]
-	if s.expected[at]--; s.expected[at] == 0 {
-		delete(s.expected, at)
-	}
-	m.leaves(in.id().Service())
+	m.relations.Unexpect(in.id())
 	if n == nil {
 		return
 	}
 	delete(n.reserved, in.id())
-	n.book(in.id(), claims.Claim{})
-	n.unpublish(in.id())
+	n.account.Release(in.id())
 	m.refresh(n)
 }
 
@@ -324,7 +268,7 @@ func (m *Machine) redeem(n *node) {
 			m.unreserve(in)
 			m.elsewhere(in)
 		case in.exclusive() && m.mustWait(in):
-		case m.fits(in, n, m.without(n, id)):
+		case m.fits(in, n, n.without(id)):
 			reason := api.ReasonNone
 			switch {
 			case in.Moving:
@@ -341,7 +285,7 @@ func (m *Machine) redeem(n *node) {
 // where room is reserved for it.
 func (m *Machine) otherwiseUnfit(in *instance, n *node) bool {
 	req := bare(m.request(in))
-	_, ok := sched.PlaceBest(&req, []sched.Candidate{m.candidate(n, "")}, m.cfg.Plugin, in.seed())
+	_, ok := sched.PlaceBest(&req, []sched.Candidate{n.candidate("", n.account.Left())}, m.cfg.Plugin, in.seed())
 	return !ok && !m.latency.Measure(in.demand.users) // who is being measured may be near
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/account"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
@@ -13,9 +14,9 @@ import (
 // has waited longest.
 func (m *Machine) inTurn() []api.InstanceID {
 	ids := m.waiting.List()
-	var by [urgencies + 1][]api.InstanceID // 0: they are gone
+	var by [account.Urgencies + 1][]api.InstanceID // 0: they are gone
 	for _, id := range ids {
-		u := min(max(m.urgency(id), -1), urgencies-1) + 1
+		u := min(max(m.urgency(id), -1), account.Urgencies-1) + 1
 		by[u] = append(by[u], id)
 	}
 	slices.Reverse(by[:])
@@ -31,7 +32,7 @@ func (m *Machine) urgency(id api.InstanceID) int {
 
 // Retry gives what waits the room that this step found.
 func (m *Machine) Retry() {
-	for len(m.grown)+len(m.vacated)+len(m.lapsed)+len(m.left) > 0 || m.widened {
+	for len(m.grown)+len(m.vacated)+len(m.lapsed) > 0 || m.relations.HasLeft() || m.widened {
 		lapsed := m.lapsed
 		m.lapsed = nil
 		for _, id := range lapsed {
@@ -78,7 +79,7 @@ func (m *Machine) Retry() {
 		if m.cfg.Preempt {
 			m.retryUrgent(ids)
 		}
-		if len(m.left) > 0 {
+		if m.relations.HasLeft() {
 			m.retryKeptOut()
 		}
 		if m.widened {
@@ -122,13 +123,7 @@ func (m *Machine) retryUrgent(nodes []api.NodeID) {
 // retryKeptOut goes on with those that waited because of where others were that
 // are there no more: on any node of the same domain there may be room.
 func (m *Machine) retryKeptOut() {
-	kept := map[api.ServiceID]bool{}
-	for _, ids := range m.left {
-		for _, id := range ids {
-			kept[id] = true
-		}
-	}
-	clear(m.left)
+	kept := m.relations.KeptOut()
 	if len(kept) == 0 {
 		return
 	}
@@ -198,7 +193,7 @@ func (m *Machine) retry(in *instance, grown []sched.Candidate) {
 		return
 	}
 	if !slices.ContainsFunc(grown, func(cand sched.Candidate) bool {
-		return cand.Out == "" && in.demand.claim.Room.Fits(cand.Free.Max(api.Resources{}))
+		return cand.Out == "" && in.demand.takes.Claim.Room.Fits(cand.Free.Max(api.Resources{}))
 	}) {
 		return // most that wait are too large for what was freed
 	}

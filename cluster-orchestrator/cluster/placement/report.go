@@ -5,7 +5,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/membership"
-	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/claims"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/account"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/wire"
@@ -118,7 +118,7 @@ func (m *Machine) nodeObserved(n *node, o api.Observed) {
 		if ok {
 			n.known = n.known.Toggle(old.Digest())
 		}
-		n.counts = n.counts || !slices.Equal(old.Devices, o.Devices)
+		n.account.Give(o.Instance, o.Devices)
 		n.observed[o.Instance] = o
 		n.placeChanged(o.Instance)
 		n.known = n.known.Toggle(o.Digest())
@@ -174,11 +174,11 @@ func (m *Machine) emptied(n *node, id api.InstanceID) {
 func (m *Machine) holdStranger(n *node, id api.InstanceID) {
 	room, ok := n.room[id]
 	if in := m.instances[id]; !ok && in != nil && in.Epoch.Root() == n.observed[id].Epoch.Root() {
-		room, ok = in.demand.claim, true
+		room, ok = in.demand.takes.Claim, true
 	}
 	if o := n.observed[id]; api.Ended(o.State, o.Reason) {
 		if n.hold(id, room.Ended(o.Address)); n.leaving[id] && !m.leavesLater(n, id, o.Epoch) {
-			n.book(id, room.Ended(o.Address))
+			n.account.Book(id, room.Ended(o.Address))
 			delete(n.unknown, id)
 			m.emptied(n, id)
 		}
@@ -203,7 +203,7 @@ func (n *node) forget(id api.InstanceID) {
 	}
 	n.known = n.known.Toggle(old.Digest())
 	delete(n.observed, id)
-	n.counts = n.counts || len(old.Devices) > 0
+	n.account.Give(id, nil)
 	n.placeChanged(id)
 	if n.assigned[id] == nil {
 		delete(n.room, id)
@@ -255,14 +255,14 @@ func (m *Machine) observed(n *node, in *instance, o api.Observed) {
 	}
 	// That the node reports this placement means that no earlier one is left.
 	delete(n.unknown, in.id())
-	n.room[in.id()] = in.demand.claim
+	n.room[in.id()] = in.demand.takes.Claim
 	grew := !in.Before.IsZero()
-	if in.Before = (claims.Claim{}); ended {
-		n.book(in.id(), in.demand.claim.Ended(o.Address))
+	if in.Before = (account.Claim{}); ended {
+		n.account.Book(in.id(), in.demand.takes.Claim.Ended(o.Address))
 	} else {
-		n.book(in.id(), in.demand.claim)
+		n.account.Book(in.id(), in.demand.takes.Claim)
 	}
-	n.republish(in.id(), in.demand.ports)
+	n.account.Republish(in.id(), in.demand.takes.Ports)
 	before, wasReady := in.view(), in.Ready
 	in.State, in.Reason, in.Detail, in.ExitCode = o.State, o.Reason, step.Clip(o.Detail), o.ExitCode
 	in.Restarts, in.Failures = o.Counts(in.Restarts, in.Failures)

@@ -2,6 +2,7 @@ package placement
 
 import (
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/account"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -45,7 +46,7 @@ func (m *Machine) beyondShare(in *instance) *api.Rejection {
 	}
 	_, free := m.Offered()
 	room := sched.Candidate{Level: sched.Nodes, Free: free, Rooms: []sched.Room{{Runtimes: []string{""}, Free: free, Largest: free}}}
-	res := sched.Place(&sched.Request{Needs: in.demand.claim.Room}, []sched.Candidate{room}, m.cfg.Plugin, 0)
+	res := sched.Place(&sched.Request{Needs: in.demand.takes.Claim.Room}, []sched.Candidate{room}, m.cfg.Plugin, 0)
 	if len(res.Rejected) == 0 {
 		return nil
 	}
@@ -59,9 +60,9 @@ func (m *Machine) Yields() (out []api.Yield) {
 	if !m.cfg.Preempt {
 		return nil
 	}
-	all := make([]api.Yield, urgencies)
+	all := make([]api.Yield, account.Urgencies)
 	some := false
-	var ways [urgencies]api.Resources
+	var ways [account.Urgencies]api.Resources
 	for u := range all {
 		all[u].Urgency = u
 	}
@@ -69,16 +70,16 @@ func (m *Machine) Yields() (out []api.Yield) {
 		if n.out() != "" {
 			continue
 		}
-		free := n.traits.capacity.Minus(n.used)
+		free, yields := n.account.Left().Free, n.account.Yields()
 		for u := range all {
 			would := free.Max(api.Resources{})
 			all[u].Free, all[u].Largest = all[u].Free.Plus(would), all[u].Largest.Max(would)
-			free = free.Plus(n.yields[u])
-			ways[u] = ways[u].Plus(n.yields[u])
+			free = free.Plus(yields[u])
+			ways[u] = ways[u].Plus(yields[u])
 		}
 	}
 	left := Scaled(m.capacity, m.cfg.Share).Minus(m.used)
-	for u := 1; u < urgencies; u++ {
+	for u := 1; u < account.Urgencies; u++ {
 		y := all[u]
 		left = left.Plus(ways[u-1]) // who makes way leaves of the share as well
 		if some = some || y.Free != all[0].Free; !some {

@@ -2,7 +2,7 @@ package placement
 
 import (
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/claims"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/account"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -20,7 +20,7 @@ const (
 type shortlist struct {
 	service api.ServiceID
 	rev     api.Revision
-	claim   claims.Claim
+	claim   account.Claim
 
 	cands []sched.Candidate // nil: there is none
 	at    map[string]int
@@ -32,7 +32,7 @@ type shortlist struct {
 // or on its own earlier ones.
 func (in *instance) plain() bool {
 	d := &in.demand
-	return in.Node == "" && len(in.avoid)+len(d.links)+len(d.spreads)+len(d.antiAffinities)+len(d.claim.Devices)+len(in.Want.Targets) == 0
+	return in.Node == "" && len(in.avoid)+len(d.sla.Links)+len(d.sla.Spreads)+len(d.sla.AntiAffinities)+len(d.takes.Claim.Devices)+len(in.Want.Targets) == 0
 }
 
 // fromShortlist is the best node for an instance that asks for the same as the
@@ -42,8 +42,8 @@ func (m *Machine) fromShortlist(in *instance, req *sched.Request) (choice sched.
 	if len(m.nodes) < shortFrom || !in.plain() || len(req.Avoid)+len(req.Bounds)+len(req.Domains) > 0 {
 		return choice, false, false
 	}
-	if s.service != in.id().Service() || s.rev != in.Want.SpecRev || !s.claim.Equal(in.demand.claim) {
-		*s = shortlist{service: in.id().Service(), rev: in.Want.SpecRev, claim: in.demand.claim}
+	if s.service != in.id().Service() || s.rev != in.Want.SpecRev || !s.claim.Equal(in.demand.takes.Claim) {
+		*s = shortlist{service: in.id().Service(), rev: in.Want.SpecRev, claim: in.demand.takes.Claim}
 		return choice, false, false
 	}
 	for range 2 {

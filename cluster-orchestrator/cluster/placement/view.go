@@ -33,10 +33,10 @@ func (m *Machine) Node(id api.NodeID) (api.Node, bool) {
 func (m *Machine) viewNode(n *node) api.Node {
 	var reserved api.Resources
 	for id := range n.reserved {
-		reserved = reserved.Plus(n.booked[id].Room)
+		reserved = reserved.Plus(n.account.Booked(id).Room)
 	}
 	v := api.Node{
-		NodeInfo: n.Info, Cluster: m.cfg.Cluster, Status: n.Status(), Allocated: n.used.Minus(reserved), Reserved: reserved, Instances: len(n.assigned),
+		NodeInfo: n.Info, Cluster: m.cfg.Cluster, Status: n.Status(), Allocated: n.account.Used().Minus(reserved), Reserved: reserved, Instances: len(n.assigned),
 		CPUUsed: int(n.CPUUsed), MemUsed: int(n.MemUsed), Joined: n.Joined,
 		Subnet: n.subnet, Coord: n.coord, Caps: n.Caps, Capped: n.Capped,
 	}
@@ -87,7 +87,7 @@ func (m *Machine) Instance(id api.InstanceID) (api.Instance, bool) {
 	o := in.view()
 	var devices []string
 	if n := m.nodes[in.Node]; n != nil {
-		devices = n.given(id)
+		devices = n.observed[id].Devices
 	}
 	return api.Instance{
 		ID: id, Service: id.Service(), Number: id.Number(), State: o.State, Reason: o.Reason, Detail: o.Detail,
@@ -174,7 +174,7 @@ func held(res sched.Result, kept api.NodeID, by *api.Rejection) sched.Result {
 
 // rankOwn has an instance's own node answer as if the instance were not there.
 func (m *Machine) rankOwn(req *sched.Request, res sched.Result, n *node, in *instance) sched.Result {
-	own := sched.Place(req, []sched.Candidate{m.without(n, in.id())}, m.cfg.Plugin, in.seed())
+	own := sched.Place(req, []sched.Candidate{n.without(in.id())}, m.cfg.Plugin, in.seed())
 	res.Ranked = append(slices.DeleteFunc(res.Ranked, func(x sched.Choice) bool { return x.ID == string(in.Node) }), own.Ranked...)
 	res.Rejected = append(slices.DeleteFunc(res.Rejected, func(x api.Rejection) bool { return x.Candidate == string(in.Node) }), own.Rejected...)
 	return res

@@ -1,4 +1,4 @@
-package claims
+package account
 
 import (
 	"maps"
@@ -35,7 +35,7 @@ func TestADeviceOfSeveralKindsIsTakenInEach(t *testing.T) {
 		"more are given than there are": {gpus("a"), map[api.InstanceID]Claim{"i": one("gpu", 2)}, nil, map[string]int{"gpu": 0, "nvidia.com/gpu": 0}},
 		"a node says a device twice":    {append(gpus("a"), gpus("a")...), nil, nil, map[string]int{"gpu": 1, "nvidia.com/gpu": 1}},
 	} {
-		got := DevicesOf(c.have).Free(c.book, func(id api.InstanceID) []string { return c.given[id] })
+		got := DevicesOf(c.have).Free(c.book, c.given)
 		if !maps.Equal(got, c.want) {
 			t.Errorf("%s: %v are free, want %v", name, got, c.want)
 		}
@@ -66,7 +66,7 @@ func TestWhateverDevicesANodeGivesThePromisedAreFree(t *testing.T) {
 		said := map[api.InstanceID][]string{}
 		for i := range 4 {
 			kind, n := kinds[rng.IntN(3)], 1+rng.IntN(2)
-			promised := d.Free(booked, func(id api.InstanceID) []string { return said[id] })
+			promised := d.Free(booked, said)
 			if promised[kind] < n {
 				continue
 			}

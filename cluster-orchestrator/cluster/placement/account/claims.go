@@ -1,7 +1,4 @@
-// Package claims has what instances take on a node, beside ports: amounts, devices and an
-// address. It decides how many devices of each kind one more instance can get, where a
-// device is of several kinds at once.
-package claims
+package account
 
 import (
 	"net/netip"
@@ -100,7 +97,7 @@ func (d Devices) takes(a string, n int, b string) int {
 // the node gave to those that it has: where it has said which, they count, and
 // else each claim counts against every kind that its devices may be of as well.
 // given are the ids that an instance has.
-func (d Devices) Free(claims map[api.InstanceID]Claim, given func(api.InstanceID) []string) map[string]int {
+func (d Devices) Free(booked map[api.InstanceID]Claim, given map[api.InstanceID][]string) map[string]int {
 	if len(d.total) == 0 {
 		return nil
 	}
@@ -108,11 +105,11 @@ func (d Devices) Free(claims map[api.InstanceID]Claim, given func(api.InstanceID
 	for kind, n := range d.total {
 		free[kind] = n
 	}
-	for id, k := range claims {
+	for id, k := range booked {
 		if len(k.Devices) == 0 {
 			continue
 		}
-		if ids := given(id); d.satisfy(ids, k) {
+		if ids := given[id]; d.satisfy(ids, k) {
 			for _, dev := range ids {
 				for _, kind := range d.kinds[dev] {
 					free[kind]--

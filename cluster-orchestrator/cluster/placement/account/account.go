@@ -1,0 +1,280 @@
+// Package account keeps what instances take on a node, and what is left of it: amounts,
+// devices, addresses and ports. It decides how many devices of each kind one more instance
+// can get, where a device is of several kinds at once.
+package account
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// Urgencies is the number of api.Priorities.
+const Urgencies = 4
+
+// Node is the account of one node. Maps and slices that its methods return are only read.
+// The zero Node is a node without anything. It is not safe for concurrent use.
+type Node struct {
+	capacity  api.Resources
+	devices   Devices
+	addresses int // how many the subnet holds; 0: the node assigns none, or the subnet is unknown
+
+	booked    map[api.InstanceID]Claim
+	used      api.Resources                   // the sum of booked
+	addressed int                             // how many of booked take an address
+	urgency   map[api.InstanceID]int          // of assigned instances
+	yields    [Urgencies]api.Resources        // what is booked for assigned instances, by urgency
+	given     map[api.InstanceID][]string     // devices that the node reports for instances
+	free      map[string]int                  // devices; nil: to be computed
+	ports     map[api.InstanceID][]sched.Port // that instances publish
+	published map[sched.Port]int              // how many do
+	freed     bool                            // a port was released since the last Changed
+	changed   bool                            // devices may have changed since the last Changed
+}
+
+// Demand is what an instance needs of a node.
+type Demand struct {
+	Claim Claim
+	Ports []sched.Port
+}
+
+// Describe sets what the node has.
+func (n *Node) Describe(capacity api.Resources, d Devices) {
+	n.capacity, n.devices = capacity, d
+	n.recount()
+}
+
+// SetAddresses sets how many addresses the node's subnet holds. 0: it is not limited.
+func (n *Node) SetAddresses(count int) { n.addresses = count }
+
+// Changed reports whether a port was released and whether devices may have changed since
+// the last call.
+func (n *Node) Changed() (freed, devices bool) {
+	freed, devices = n.freed, n.changed
+	n.freed, n.changed = false, false
+	return freed, devices
+}
+
+func (n *Node) recount() { n.free, n.changed = nil, true }
+
+// Book sets what an instance takes beside ports.
+func (n *Node) Book(id api.InstanceID, k Claim) {
+	if n.booked == nil {
+		n.booked = map[api.InstanceID]Claim{}
+	}
+	old := n.booked[id]
+	n.used = n.used.Minus(old.Room).Plus(k.Room)
+	if len(old.Devices)+len(k.Devices) > 0 {
+		n.recount()
+	}
+	n.addressed += one(k.Address) - one(old.Address)
+	if u, assigned := n.urgency[id]; assigned {
+		n.yields[u] = n.yields[u].Minus(old.Room).Plus(k.Room)
+	}
+	if n.booked[id] = k; k.IsZero() {
+		delete(n.booked, id)
+	}
+}
+
+// Assign counts what is booked for an instance among what more urgent ones could get.
+func (n *Node) Assign(id api.InstanceID, urgency int) {
+	n.Unassign(id)
+	if n.urgency == nil {
+		n.urgency = map[api.InstanceID]int{}
+	}
+	u := min(max(urgency, 0), Urgencies-1)
+	n.urgency[id] = u
+	n.yields[u] = n.yields[u].Plus(n.booked[id].Room)
+}
+
+// Unassign undoes Assign. What is booked stays.
+func (n *Node) Unassign(id api.InstanceID) {
+	if u, assigned := n.urgency[id]; assigned {
+		n.yields[u] = n.yields[u].Minus(n.booked[id].Room)
+		delete(n.urgency, id)
+	}
+}
+
+// Give sets the ids of the devices that the node reports for an instance.
+func (n *Node) Give(id api.InstanceID, devices []string) {
+	if slices.Equal(n.given[id], devices) {
+		return
+	}
+	n.recount()
+	if len(devices) == 0 {
+		delete(n.given, id)
+		return
+	}
+	if n.given == nil {
+		n.given = map[api.InstanceID][]string{}
+	}
+	n.given[id] = devices
+}
+
+// Publish books ports for an instance beside those that it has.
+func (n *Node) Publish(id api.InstanceID, ports []sched.Port) {
+	fresh := false
+	for _, p := range ports {
+		if slices.Contains(n.ports[id], p) {
+			continue
+		}
+		if n.ports == nil {
+			n.ports, n.published = map[api.InstanceID][]sched.Port{}, map[sched.Port]int{}
+		}
+		if !fresh {
+			n.published, fresh = maps.Clone(n.published), true // readers have the old one
+		}
+		n.ports[id] = append(slices.Clip(n.ports[id]), p)
+		n.published[p]++
+	}
+}
+
+// Republish books ports for an instance instead of those that it has.
+func (n *Node) Republish(id api.InstanceID, ports []sched.Port) {
+	if slices.ContainsFunc(n.ports[id], func(p sched.Port) bool { return !slices.Contains(ports, p) }) {
+		n.unpublish(id)
+		n.Publish(id, ports)
+	}
+}
+
+func (n *Node) unpublish(id api.InstanceID) {
+	if len(n.ports[id]) > 0 {
+		n.published, n.freed = n.publishedByOthers(id), true
+		delete(n.ports, id)
+	}
+}
+
+func (n *Node) publishedByOthers(id api.InstanceID) map[sched.Port]int {
+	if len(n.ports[id]) == 0 {
+		return n.published
+	}
+	others := maps.Clone(n.published)
+	for _, p := range n.ports[id] {
+		if others[p]--; others[p] == 0 {
+			delete(others, p)
+		}
+	}
+	return others
+}
+
+// Release releases all that an instance takes.
+func (n *Node) Release(id api.InstanceID) {
+	n.Book(id, Claim{})
+	n.unpublish(id)
+}
+
+// Left is what of a node is left for one more instance.
+type Left struct {
+	Free    api.Resources // below 0 where more is booked than the node has
+	Full    bool          // no address is left
+	Devices map[string]int
+	Ports   map[sched.Port]int // that others publish
+}
+
+// Left returns what is left.
+func (n *Node) Left() Left {
+	if n.free == nil {
+		n.free = n.devices.Free(n.booked, n.given)
+	}
+	return Left{n.capacity.Minus(n.used), n.full(0), n.free, n.published}
+}
+
+// Without returns what is left if one instance is not there.
+func (n *Node) Without(id api.InstanceID) Left {
+	l, k := n.Left(), n.booked[id]
+	l.Free, l.Full, l.Ports = l.Free.Plus(k.Room), n.full(one(k.Address)), n.publishedByOthers(id)
+	if len(k.Devices) > 0 {
+		others := maps.Clone(n.booked)
+		delete(others, id)
+		l.Devices = n.devices.Free(others, n.given)
+	}
+	return l
+}
+
+// full reports whether no address is left if so many of those that are booked were free.
+func (n *Node) full(freed int) bool { return n.addresses > 0 && n.addressed-freed >= n.addresses }
+
+// Capacity returns what the node has.
+func (n *Node) Capacity() api.Resources { return n.capacity }
+
+// Used returns the sum of what is booked.
+func (n *Node) Used() api.Resources { return n.used }
+
+// Booked returns what an instance takes beside ports.
+func (n *Node) Booked(id api.InstanceID) Claim { return n.booked[id] }
+
+// Yields returns what is booked for assigned instances, by urgency.
+func (n *Node) Yields() [Urgencies]api.Resources { return n.yields }
+
+// Together reports whether one instance can get all of the devices at once, of those that
+// are free. See Devices.Together.
+func (n *Node) Together(want []api.Device, free map[string]int) bool {
+	return n.devices.Together(want, free)
+}
+
+// Sum returns what is booked for some instances.
+func (n *Node) Sum(of map[api.InstanceID]bool) (r api.Resources) {
+	for id := range of {
+		r = r.Plus(n.booked[id].Room)
+	}
+	return r
+}
+
+// Weight returns the larger of the shares of processor and memory that an instance takes.
+func (n *Node) Weight(id api.InstanceID) float64 {
+	k, of := n.booked[id].Room, n.capacity
+	return max(float64(k.MilliCPU)/float64(max(of.MilliCPU, 1)), float64(k.MemoryMB)/float64(max(of.MemoryMB, 1)))
+}
+
+// FitsWithout reports whether an instance fits if others were not there. own limits what may
+// be published at all; nil: nothing does.
+func (n *Node) FitsWithout(gone map[api.InstanceID]bool, d Demand, own *api.NodePorts) bool {
+	k, freed := d.Claim, 0
+	if !k.Room.Fits(n.capacity.Minus(n.used).Plus(n.Sum(gone)).Max(api.Resources{})) {
+		return false
+	}
+	for id := range gone {
+		freed += one(n.booked[id].Address)
+	}
+	if k.Address && n.full(freed) {
+		return false
+	}
+	for _, p := range d.Ports {
+		taken := n.published[p]
+		for id := range gone {
+			taken -= one(slices.Contains(n.ports[id], p))
+		}
+		if taken > 0 || own.Refuses(api.HostPort{Port: p.Number, Protocol: p.Protocol}) != "" {
+			return false
+		}
+	}
+	if len(k.Devices) == 0 {
+		return true
+	}
+	still := maps.Clone(n.booked)
+	maps.DeleteFunc(still, func(id api.InstanceID, _ Claim) bool { return gone[id] })
+	free := n.devices.Free(still, n.given)
+	return !slices.ContainsFunc(k.Devices, func(w api.Device) bool { return w.Count > free[w.Name] }) && n.devices.Together(k.Devices, free)
+}
+
+// Clone returns a copy that changes independently.
+func (n *Node) Clone() *Node {
+	c := *n
+	c.booked, c.urgency, c.ports, c.given = maps.Clone(n.booked), maps.Clone(n.urgency), maps.Clone(n.ports), maps.Clone(n.given)
+	return &c
+}
+
+// Ports returns the ports that instances publish.
+func (n *Node) Ports() map[api.InstanceID][]sched.Port { return n.ports }
+
+// Bookings returns what instances take beside ports.
+func (n *Node) Bookings() map[api.InstanceID]Claim { return n.booked }
+
+func one(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}

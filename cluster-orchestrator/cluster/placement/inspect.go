@@ -1,0 +1,70 @@
+package placement
+
+import (
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/membership"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/account"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/relations"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/scheduler-plugins/extsched"
+)
+
+// Inspection is the state that a Machine keeps step by step, for tests that recompute it.
+// It is only read, and valid until the next call of the Machine.
+type Inspection struct {
+	Nodes     map[api.NodeID]NodeInspection
+	Relations *relations.Machine
+	Questions *extsched.Exchange
+	Waiting   []api.InstanceID // in the order in which they are placed
+	Beyond    map[api.InstanceID]bool
+	Watched   map[api.InstanceID]bool // their placement may come to violate their SLA
+	Placed    [8]int
+	Size      int // number of records, of the present and of the past
+
+	Preempts func(api.InstanceID) bool // others can be preempted for the instance
+}
+
+// NodeInspection is the state of a node.
+type NodeInspection struct {
+	Facts         membership.Node
+	Relation      relations.Node
+	Account       *account.Node
+	Out           string
+	Gen           api.Generation
+	Wanted, Known api.Digest
+	Assigned      []wire.Assignment
+	Observed      map[api.InstanceID]api.Observed
+	Has           func(api.InstanceID) bool // assigned, leaving, or capacity is reserved
+	Leased        int
+}
+
+// Inspect returns the state.
+func (m *Machine) Inspect() Inspection {
+	i := Inspection{
+		Nodes: map[api.NodeID]NodeInspection{}, Relations: m.relations, Questions: m.asks, Waiting: m.inTurn(), Beyond: m.beyond,
+		Watched: map[api.InstanceID]bool{}, Placed: m.placed, Size: len(m.instances) + m.relations.Size() + len(m.waiting.List()),
+	}
+	i.Preempts = func(id api.InstanceID) bool {
+		in := m.instances[id]
+		req := m.request(in)
+		n, _ := m.findVictims(in, &req)
+		return n != nil
+	}
+	for id, in := range m.instances {
+		i.Watched[id] = in.demand.tied
+	}
+	for id, n := range m.nodes {
+		v := NodeInspection{
+			Facts: n.Node, Relation: n.relation(), Account: n.account, Out: n.out(), Gen: n.gen, Wanted: n.wanted, Known: n.known, Observed: n.observed, Leased: n.leased,
+			Has: func(id api.InstanceID) bool { return n.assigned[id] != nil || n.leaving[id] || n.reserved[id] != nil },
+		}
+		for _, in := range n.sorted() {
+			v.Assigned = append(v.Assigned, in.assignment())
+		}
+		i.Nodes[id] = v
+		i.Size += len(n.assigned) + len(n.leaving) + len(n.account.Bookings()) + len(n.room) + len(n.observed) + len(n.unknown)
+	}
+	open, waiting := m.asks.Size()
+	i.Size += open + waiting
+	return i
+}

@@ -1,0 +1,148 @@
+package relations
+
+import (
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// Domains returns the domains that an instance with the SLA may not enter: enough of its own
+// service are there, or an instance by whose anti-affinity or its own the two are kept apart.
+// The instance is on a node, or on none.
+func (m *Machine) Domains(id api.InstanceID, on api.NodeID, sla *SLA) (out []sched.Domain) {
+	self := id.Service()
+	for _, by := range sla.Spreads {
+		for _, d := range m.census(self, by.By, id, on) {
+			if d.Have >= by.Limit {
+				d.Limit = by.Limit
+				out = append(out, d)
+			}
+		}
+	}
+	avoid := func(other api.ServiceID, by string) {
+		for _, d := range m.census(other, by, id, on) {
+			d.AntiAffinity = other.NameInApp()
+			out = append(out, d)
+		}
+	}
+	for _, a := range sla.AntiAffinities {
+		for _, other := range m.named(self, a) {
+			avoid(other, a.By)
+		}
+	}
+	for _, other := range step.Keys(m.linkers[self.App()]) {
+		if other == self {
+			continue
+		}
+		for _, a := range m.services[other].sla.AntiAffinities {
+			if a.Names(other, self) {
+				avoid(other, a.By)
+			}
+		}
+	}
+	return out
+}
+
+// named returns the services that an anti-affinity of a service names.
+func (m *Machine) named(self api.ServiceID, a sched.AntiAffinity) []api.ServiceID {
+	return slices.DeleteFunc(step.Keys(m.apps[self.App()]), func(other api.ServiceID) bool {
+		return other == self || !a.Names(self, other)
+	})
+}
+
+// Shared returns the domains by label in which a placed instance is with too many of its own
+// service, or with one of a service that its anti-affinity names. Only labels change while it
+// is placed.
+func (m *Machine) Shared(id api.InstanceID) (out []sched.Domain) {
+	in, self := m.instances[id], id.Service()
+	labels := m.nodes[in.node].Labels
+	for _, s := range in.sla.Spreads {
+		if have := m.crowd(self, s.By, labels[s.By]); have > s.Limit {
+			out = append(out, sched.Domain{By: s.By, Name: labels[s.By], Have: have, Limit: s.Limit})
+		}
+	}
+	for _, a := range in.sla.AntiAffinities {
+		if !IsLabel(a.By) {
+			continue
+		}
+		for _, other := range m.named(self, a) {
+			if have := m.crowd(other, a.By, labels[a.By]); have > 0 {
+				out = append(out, sched.Domain{By: a.By, Name: labels[a.By], Have: have, AntiAffinity: other.NameInApp()})
+			}
+		}
+	}
+	return out
+}
+
+// IsLabel reports whether domains are the values of a label.
+func IsLabel(by string) bool { return by != "node" && by != "cluster" }
+
+// crowds are the numbers of instances by the value of a label of their nodes.
+type crowds struct {
+	version uint64 // of the Machine
+	have    map[string]int
+}
+
+// crowd returns how many instances of a service are on nodes with a value of a label. They
+// are counted once for all that ask while nothing changes.
+func (m *Machine) crowd(id api.ServiceID, by, value string) int {
+	s := m.services[id]
+	if value == "" || !IsLabel(by) {
+		return 0
+	}
+	known, ok := s.crowds[by]
+	if !ok || known.version != m.version {
+		known = crowds{m.version, map[string]int{}}
+		for name, count := range s.peers {
+			known.have[m.nodes[api.NodeID(name)].Labels[by]] += count
+		}
+		s.crowds[by] = known
+	}
+	return known.have[value]
+}
+
+// census returns how many instances of a service each domain has, without the instance
+// that is to be placed, which is on a node or on none.
+func (m *Machine) census(id api.ServiceID, by string, but api.InstanceID, on api.NodeID) (out []sched.Domain) {
+	s := m.services[id]
+	if s == nil {
+		return nil
+	}
+	at, own := map[string]int{}, s.instances[but] // at has the index in out
+	add := func(name string, count int) {         // in no order: a node is in one of them
+		node := api.NodeID(name)
+		n := m.nodes[node]
+		if n == nil || count <= 0 {
+			return
+		}
+		domain := sched.DomainOf(by, m.cluster, node, n.Labels)
+		if domain == "" {
+			return
+		}
+		if by == "node" && len(s.expected) == 0 {
+			out = append(out, sched.Domain{By: by, Name: domain, Have: count})
+			return
+		}
+		i, seen := at[domain]
+		if !seen {
+			i, at[domain] = len(out), len(out)
+			out = append(out, sched.Domain{By: by, Name: domain})
+		}
+		out[i].Have += count
+	}
+	for name, count := range s.peers {
+		if own != nil && api.NodeID(name) == on {
+			count--
+		}
+		add(name, count)
+	}
+	for name, count := range s.expected {
+		if own != nil && api.NodeID(name) == own.expected {
+			count--
+		}
+		add(name, count)
+	}
+	return out
+}

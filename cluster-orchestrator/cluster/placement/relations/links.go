@@ -1,0 +1,279 @@
+package relations
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// Links bind both ends: an instance that is placed after those that link to it must be near
+// them. For each link, the instances are kept that have no instance of the other service
+// near enough. A decision looks at those alone.
+
+// maxStrict is to how many places of its siblings an instance must be near at once.
+const maxStrict = 4
+
+// inbound is a link of one service to another, which keeps it: which instances of the
+// former have an instance of the latter near enough, and which have none.
+type inbound struct {
+	link   sched.Link
+	from   api.ServiceID
+	served map[api.InstanceID]string          // the node near enough; "": one of another cluster
+	by     map[string]map[api.InstanceID]bool // the same by node
+	open   map[api.InstanceID]bool            // instances that have none near enough
+	places sched.Places                       // their positions
+
+	// Changes that have not been applied yet.
+	fresh map[api.InstanceID]bool // instances that moved or were removed
+	came  map[string]bool         // nodes on which the other service runs now
+	left  map[string]bool         // nodes that it has left, or that moved
+}
+
+// linkKey is one link of one service.
+type linkKey struct {
+	from api.ServiceID
+	link sched.Link
+}
+
+func keyOf(from api.ServiceID, l sched.Link) linkKey {
+	l.Rigidness, l.Shared, l.Convergence = 0, false, 0
+	return linkKey{from: from, link: l}
+}
+
+func newInbound(from *service, id api.ServiceID, l sched.Link) *inbound {
+	w := &inbound{
+		link: l, from: id, served: map[api.InstanceID]string{}, by: map[string]map[api.InstanceID]bool{},
+		open: map[api.InstanceID]bool{}, fresh: map[api.InstanceID]bool{}, came: map[string]bool{}, left: map[string]bool{},
+	}
+	for id, in := range from.instances {
+		if in.node != "" {
+			w.fresh[id] = true
+		}
+	}
+	return w
+}
+
+// come notes that the service is on a node.
+func (s *service) come(node string, at api.Position) {
+	s.places.Put(node, at)
+	for _, w := range s.inbound {
+		w.came[node] = true
+	}
+}
+
+// gone notes that the service is not on a node any more.
+func (s *service) gone(node string) {
+	s.places.Drop(node)
+	for _, w := range s.inbound {
+		w.left[node] = true
+		delete(w.came, node)
+	}
+}
+
+// shifted notes that the position or the targets of an instance have changed.
+func (m *Machine) shifted(in *instance) {
+	id := in.id.Service()
+	for to := range m.apps[id.App()] {
+		for _, w := range m.services[to].inbound {
+			if w.from == id {
+				w.fresh[in.id] = true
+			}
+		}
+	}
+}
+
+// inboundOf returns the links of other services to a service, up to date.
+func (m *Machine) inboundOf(to api.ServiceID) (out []*inbound) {
+	s := m.services[to]
+	if s == nil {
+		s = &service{} // it has no instance
+	}
+	known := map[linkKey]*inbound{}
+	for _, from := range step.Keys(m.linkers[to.App()]) {
+		if from == to {
+			continue
+		}
+		o := m.services[from]
+		for _, l := range o.sla.Links {
+			k := keyOf(from, l)
+			if known[k] != nil || !l.Names(from, to) {
+				continue
+			}
+			w := s.inbound[k]
+			if w == nil {
+				w = newInbound(o, from, l)
+			}
+			w.link = l // what the key leaves out may be new
+			known[k] = w
+			m.apply(w, to, s)
+			out = append(out, w)
+		}
+	}
+	for k, w := range s.inbound {
+		if known[k] == nil { // the SLA has it no more
+			w.places.Clear()
+		}
+	}
+	if s.inbound = known; len(known) == 0 {
+		s.inbound = nil
+	}
+	return out
+}
+
+// apply applies the changes of a link to the service to.
+func (m *Machine) apply(w *inbound, to api.ServiceID, s *service) {
+	for node := range w.left {
+		for id := range w.by[node] {
+			w.fresh[id] = true
+		}
+	}
+	for node := range w.came {
+		for _, id := range w.places.Within(m.nodes[api.NodeID(node)].Position, w.link) {
+			w.serve(api.InstanceID(id), node)
+		}
+	}
+	for id := range w.fresh {
+		w.remove(id)
+		in := m.instances[id]
+		if in == nil || in.node == "" || !slices.ContainsFunc(in.sla.Links, func(l sched.Link) bool {
+			return keyOf(w.from, l) == keyOf(w.from, w.link)
+		}) {
+			continue
+		}
+		here := m.nodes[in.node].Position
+		if node, near := s.places.Nearest(here, w.link); near {
+			w.serve(id, node)
+		} else if m.nearTarget(w.link, in, to) {
+			w.serve(id, "")
+		} else {
+			w.open[id] = true
+			w.places.Put(string(id), here)
+		}
+	}
+	clear(w.left)
+	clear(w.came)
+	clear(w.fresh)
+}
+
+func (w *inbound) serve(id api.InstanceID, node string) {
+	delete(w.open, id)
+	w.places.Drop(string(id))
+	w.served[id] = node
+	if w.by[node] == nil {
+		w.by[node] = map[api.InstanceID]bool{}
+	}
+	w.by[node][id] = true
+}
+
+func (w *inbound) remove(id api.InstanceID) {
+	delete(w.open, id)
+	w.places.Drop(string(id))
+	if node, ok := w.served[id]; ok {
+		delete(w.served, id)
+		if delete(w.by[node], id); len(w.by[node]) == 0 {
+			delete(w.by, node)
+		}
+	}
+}
+
+// nearTarget reports whether an instance of a service in another cluster is near.
+func (m *Machine) nearTarget(l sched.Link, in *instance, to api.ServiceID) bool {
+	here := m.nodes[in.node].Position
+	return slices.ContainsFunc(in.targets, func(t api.Target) bool {
+		return t.Service == to && slices.ContainsFunc(t.Positions, func(at api.Position) bool { return within(l, here, at) })
+	})
+}
+
+// servedOnlyFrom returns the instances of a link to a service that only one of its nodes
+// serves.
+func (m *Machine) servedOnlyFrom(w *inbound, to api.ServiceID, node string) (out []api.InstanceID) {
+	var others []api.Position
+	for name := range m.services[to].peers {
+		if name != node {
+			others = append(others, m.nodes[api.NodeID(name)].Position)
+		}
+	}
+	for _, id := range step.Keys(w.by[node]) {
+		in := m.instances[id]
+		here := m.nodes[in.node].Position
+		if !slices.ContainsFunc(others, func(at api.Position) bool { return within(w.link, here, at) }) && !m.nearTarget(w.link, in, to) {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// Bound returns the bound of a link of a service to another service or to an area. A link
+// to a service without instances does not bind yet: it binds that service when it is placed.
+func (m *Machine) Bound(self api.ServiceID, l sched.Link, targets []api.Target) (b sched.Bound, binds bool) {
+	b = l.Bound()
+	if l.Area != "" {
+		if p := m.areas[strings.ToLower(l.Area)]; p != nil {
+			b.Places = []*sched.Places{p}
+		}
+	} else {
+		for _, id := range step.Keys(m.apps[self.App()]) {
+			if s := m.services[id]; s.places.Len() > 0 && l.Names(self, id) {
+				b.Places = append(b.Places, &s.places)
+			}
+		}
+	}
+	for _, t := range targets {
+		if l.Area != "" && strings.EqualFold(t.Area, l.Area) || t.Service != "" && l.Names(self, t.Service) {
+			b.Points = append(b.Points, t.Positions...)
+		}
+	}
+	binds = len(b.Points)+len(b.Places) > 0
+	if l.Area != "" && !binds {
+		return l.Unknown("nobody knows where it is"), true
+	}
+	return b, binds
+}
+
+// Wanted returns the bounds by links of placed siblings to the service of an instance, for
+// the siblings that have none of its other instances near: the instance has to be near each
+// of them. With nearOne, or where they are many, it has to be near one of them: the others then
+// move, or the next instance serves them. The instance is on a node, or on none.
+func (m *Machine) Wanted(id api.InstanceID, on api.NodeID, nearOne bool) (out []sched.Bound) {
+	self := id.Service()
+	links, count := m.inboundOf(self), 0
+	lone := ""
+	if s := m.services[self]; s != nil && s.instances[id] != nil && s.peers[string(on)] == 1 {
+		lone = string(on) // what only it serves it must go on to serve
+	}
+	own := make([][]api.InstanceID, len(links))
+	for i, w := range links {
+		if lone != "" {
+			own[i] = m.servedOnlyFrom(w, self, lone)
+		}
+		count += len(w.open) + len(own[i])
+	}
+	here := func(id api.InstanceID) api.Position { return m.nodes[m.instances[id].node].Position }
+	for i, w := range links {
+		bound := func(at ...api.Position) sched.Bound { return w.link.WantedBy(w.from, w.link.Bound(at...)) }
+		if !nearOne && count <= maxStrict {
+			for _, id := range append(step.Keys(w.open), own[i]...) {
+				out = append(out, bound(here(id)))
+			}
+			continue
+		}
+		b := bound()
+		for _, id := range own[i] {
+			b.Points = append(b.Points, here(id))
+		}
+		switch {
+		case w.places.Len() == 0:
+		case m.services[self] == nil: // these places are not kept
+			b.Points = append(b.Points, w.places.Points()...)
+		default:
+			b.Places = []*sched.Places{&w.places}
+		}
+		if len(b.Points)+len(b.Places) > 0 {
+			out = append(out, b)
+		}
+	}
+	return out
+}

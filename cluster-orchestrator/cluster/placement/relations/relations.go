@@ -1,0 +1,396 @@
+// Package relations keeps where the instances of a cluster are, as far as their places
+// depend on one another: links between services and to areas, spread and anti-affinity.
+// It gets instances, their SLAs and facts about nodes as values, and returns the bounds
+// and domains of a request. It is not safe for concurrent use.
+package relations
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// Node is what places depend on of a node. It is only read.
+type Node struct {
+	Position api.Position
+	Labels   map[string]string
+	Areas    []string
+}
+
+// SLA is what an SLA requires of the places of instances. It is only read.
+type SLA struct {
+	Links          []sched.Link
+	Spreads        []sched.Spread
+	AntiAffinities []sched.AntiAffinity
+}
+
+// refers reports whether the SLA names other services or areas.
+func (s *SLA) refers() bool {
+	return len(s.AntiAffinities) > 0 || slices.ContainsFunc(s.Links, func(l sched.Link) bool { return l.User == "" })
+}
+
+// Machine has the nodes, services and instances of a cluster.
+type Machine struct {
+	cluster   api.ClusterID
+	nodes     map[api.NodeID]*node
+	instances map[api.InstanceID]*instance
+	services  map[api.ServiceID]*service
+	apps      index                                    // all services
+	linkers   index                                    // services whose SLAs refer to others
+	areas     map[string]*sched.Places                 // of nodes
+	left      map[api.ServiceID]map[api.ServiceID]bool // an instance left its node; the services that it may have kept out
+
+	version    uint64               // counts changes of places and labels
+	moves      uint64               // counts changes of positions that links depend on
+	appMoves   map[api.AppID]uint64 // the last of them in an application
+	areasMoved uint64               // the last of them in an area
+}
+
+// node is a node with the instances that are on it.
+type node struct {
+	Node
+	instances map[api.InstanceID]*instance
+}
+
+// instance is an instance. While it has no node, node is "".
+type instance struct {
+	id       api.InstanceID
+	sla      SLA
+	targets  []api.Target
+	node     api.NodeID
+	expected api.NodeID // where capacity is reserved for it; "": nowhere
+}
+
+// service is a service that has instances, or that a plan pretends to have.
+type service struct {
+	sla       SLA // that came last
+	instances map[api.InstanceID]*instance
+	peers     map[string]int       // instances per node
+	expected  map[string]int       // instances per node for which capacity is reserved there
+	places    sched.Places         // of the nodes in peers
+	inbound   map[linkKey]*inbound // links of others that lead to it
+	crowds    map[string]crowds    // by label
+}
+
+// New returns a Machine for the nodes and instances of a cluster.
+func New(cluster api.ClusterID) *Machine {
+	return &Machine{
+		cluster: cluster, nodes: map[api.NodeID]*node{}, instances: map[api.InstanceID]*instance{}, services: map[api.ServiceID]*service{},
+		apps: index{}, linkers: index{}, areas: map[string]*sched.Places{}, left: map[api.ServiceID]map[api.ServiceID]bool{},
+		appMoves: map[api.AppID]uint64{},
+	}
+}
+
+// SetNode adds a node, or replaces what is known of it.
+func (m *Machine) SetNode(id api.NodeID, is Node) {
+	is.Areas = slices.Compact(slices.Sorted(slices.Values(is.Areas)))
+	n, name := m.nodes[id], string(id)
+	if n == nil {
+		n = &node{instances: map[api.InstanceID]*instance{}}
+		m.nodes[id] = n
+	}
+	m.locate(id, n.Areas, is)
+	relabelled := !maps.Equal(n.Labels, is.Labels)
+	n.Node = is
+	m.version++
+	seen := map[api.ServiceID]bool{}
+	for _, in := range n.instances {
+		m.shifted(in)
+		service := in.id.Service()
+		if seen[service] {
+			continue
+		}
+		seen[service] = true
+		if relabelled {
+			m.leave(service)
+		}
+		m.moved(service.App())
+		m.services[service].gone(name)
+		m.services[service].come(name, is.Position)
+	}
+}
+
+// DropNode removes a node. No instance may be on it any more.
+func (m *Machine) DropNode(id api.NodeID) {
+	m.locate(id, m.nodes[id].Areas, Node{})
+	delete(m.nodes, id)
+}
+
+// locate replaces the areas that a node is in.
+func (m *Machine) locate(id api.NodeID, old []string, n Node) {
+	if len(old)+len(n.Areas) > 0 {
+		m.moves++
+		m.areasMoved = m.moves
+	}
+	for _, a := range old {
+		if p := m.areas[a]; !slices.Contains(n.Areas, a) {
+			if p.Drop(string(id)); p.Len() == 0 {
+				delete(m.areas, a)
+			}
+		}
+	}
+	for _, a := range n.Areas {
+		if m.areas[a] == nil {
+			m.areas[a] = &sched.Places{}
+		}
+		m.areas[a].Put(string(id), n.Position)
+	}
+}
+
+// SetInstance adds an instance, or replaces its SLA.
+func (m *Machine) SetInstance(id api.InstanceID, sla SLA, targets []api.Target) {
+	in := m.instances[id]
+	if in == nil {
+		in = &instance{id: id}
+		m.instances[id] = in
+	}
+	in.sla, in.targets = sla, targets
+	s := m.service(id.Service())
+	s.instances[id], s.sla = in, sla
+	if sla.refers() {
+		m.linkers.add(id.Service())
+	}
+}
+
+// SetTargets replaces what of other clusters the links of an instance lead to.
+func (m *Machine) SetTargets(id api.InstanceID, targets []api.Target) {
+	in := m.instances[id]
+	in.targets = targets
+	m.shifted(in)
+}
+
+// Remove removes an instance that has no node, and returns whether it was the last of its
+// service.
+func (m *Machine) Remove(id api.InstanceID) (last bool) {
+	service := id.Service()
+	for to := range m.apps[service.App()] {
+		for _, w := range m.services[to].inbound {
+			if w.from == service {
+				w.remove(id)
+				delete(w.fresh, id)
+			}
+		}
+	}
+	delete(m.instances, id)
+	s := m.services[service]
+	delete(s.instances, id)
+	if len(s.instances) == 0 {
+		m.drop(service)
+	}
+	return len(s.instances) == 0
+}
+
+func (m *Machine) service(id api.ServiceID) *service {
+	s := m.services[id]
+	if s == nil {
+		s = &service{instances: map[api.InstanceID]*instance{}, peers: map[string]int{}, expected: map[string]int{}, crowds: map[string]crowds{}}
+		m.services[id] = s
+		m.apps.add(id)
+	}
+	return s
+}
+
+func (m *Machine) drop(id api.ServiceID) {
+	for to := range m.apps[id.App()] {
+		for k, w := range m.services[to].inbound {
+			if k.from == id || to == id {
+				w.places.Clear() // a table may remember them
+				delete(m.services[to].inbound, k)
+			}
+		}
+	}
+	delete(m.services, id)
+	m.apps.remove(id)
+	m.linkers.remove(id)
+	if len(m.linkers[id.App()]) == 0 {
+		delete(m.appMoves, id.App())
+	}
+}
+
+// Place puts an instance on a node. It returns whether it is the first of its service there.
+func (m *Machine) Place(id api.InstanceID, on api.NodeID) (first bool) {
+	in := m.instances[id]
+	in.node = on
+	m.nodes[on].instances[id] = in
+	first = m.count(id.Service(), on, +1)
+	m.shifted(in)
+	m.moved(id.Service().App())
+	return first
+}
+
+// Unplace takes an instance off its node. It returns whether it was the last of its service
+// there.
+func (m *Machine) Unplace(id api.InstanceID) (last bool) {
+	in := m.instances[id]
+	last = m.count(id.Service(), in.node, -1)
+	delete(m.nodes[in.node].instances, id)
+	in.node = ""
+	m.shifted(in)
+	m.leave(id.Service())
+	m.moved(id.Service().App())
+	return last
+}
+
+// Pretend counts an instance of a service on a node, or with by -1 one less, until undo. It
+// returns whether the first of the service came there, or the last left.
+func (m *Machine) Pretend(id api.ServiceID, on api.NodeID, by int) (changed bool, undo func()) {
+	s := m.service(id)
+	changed = m.count(id, on, by)
+	return changed, func() {
+		m.count(id, on, -by)
+		if len(s.instances) == 0 && len(s.peers) == 0 {
+			m.drop(id)
+		}
+	}
+}
+
+// count adds by to the instances of a service on a node, and returns whether the service
+// came there or left.
+func (m *Machine) count(id api.ServiceID, on api.NodeID, by int) (changed bool) {
+	s, name := m.services[id], string(on)
+	m.version++
+	was := s.peers[name]
+	switch now := was + by; {
+	case now == 0:
+		delete(s.peers, name)
+		s.gone(name)
+		return true
+	default:
+		if s.peers[name] = now; was == 0 {
+			s.come(name, m.nodes[on].Position)
+		}
+		return was == 0
+	}
+}
+
+// Expect counts an instance as being on a node for spread and anti-affinity: capacity is
+// reserved for it there.
+func (m *Machine) Expect(id api.InstanceID, on api.NodeID) {
+	m.instances[id].expected = on
+	m.services[id.Service()].expected[string(on)]++
+}
+
+// Unexpect undoes Expect.
+func (m *Machine) Unexpect(id api.InstanceID) {
+	s, in := m.services[id.Service()], m.instances[id]
+	at := string(in.expected)
+	in.expected = ""
+	if s.expected[at]--; s.expected[at] == 0 {
+		delete(s.expected, at)
+	}
+	m.leave(id.Service())
+}
+
+// Peers returns how many instances of a service each node has. The map is only read.
+func (m *Machine) Peers(id api.ServiceID) map[string]int {
+	if s := m.services[id]; s != nil {
+		return s.peers
+	}
+	return nil
+}
+
+// Instances returns the instances of a service in the order of their ids.
+func (m *Machine) Instances(id api.ServiceID) []api.InstanceID {
+	if s := m.services[id]; s != nil {
+		return step.Keys(s.instances)
+	}
+	return nil
+}
+
+// SLA returns the SLA of a service that came last.
+func (m *Machine) SLA(id api.ServiceID) (s SLA) {
+	if of := m.services[id]; of != nil {
+		s = of.sla
+	}
+	return s
+}
+
+// Linked reports whether SLAs of an application name other services of it.
+func (m *Machine) Linked(app api.AppID) bool { return len(m.linkers[app]) > 0 }
+
+// Size returns the number of services and of entries about them.
+func (m *Machine) Size() int { return len(m.services) + len(m.apps) + len(m.linkers) }
+
+// moved notes that a position changed that links of an application depend on.
+func (m *Machine) moved(app api.AppID) {
+	if m.Linked(app) {
+		m.moves++
+		m.appMoves[app] = m.moves
+	}
+}
+
+// LastMove returns a number that grows with each change of a position that the links of an
+// instance to services and areas depend on.
+func (m *Machine) LastMove(id api.InstanceID) uint64 {
+	n := m.appMoves[id.Service().App()]
+	if slices.ContainsFunc(m.instances[id].sla.Links, func(l sched.Link) bool { return l.Area != "" }) {
+		n = max(n, m.areasMoved)
+	}
+	return n
+}
+
+// leave notes which services an instance of a service may have kept out of the domain that
+// it leaves.
+func (m *Machine) leave(id api.ServiceID) {
+	s := m.services[id]
+	spread := len(s.sla.Spreads) > 0
+	if m.left[id] != nil || !spread && !m.Linked(id.App()) {
+		return
+	}
+	kept := map[api.ServiceID]bool{}
+	for other := range m.apps[id.App()] {
+		names := func(of *service, from, to api.ServiceID) bool {
+			return slices.ContainsFunc(of.sla.AntiAffinities, func(a sched.AntiAffinity) bool { return a.Names(from, to) })
+		}
+		if other == id && spread || names(s, id, other) || names(m.services[other], other, id) {
+			kept[other] = true
+		}
+	}
+	m.left[id] = kept
+}
+
+// HasLeft reports whether instances have left their nodes since the last KeptOut.
+func (m *Machine) HasLeft() bool { return len(m.left) > 0 }
+
+// KeptOut returns the services that the instances may have kept out which left their nodes
+// since the last call.
+func (m *Machine) KeptOut() map[api.ServiceID]bool {
+	kept := map[api.ServiceID]bool{}
+	for _, ids := range m.left {
+		maps.Copy(kept, ids)
+	}
+	clear(m.left)
+	return kept
+}
+
+// index has services by their application.
+type index map[api.AppID]map[api.ServiceID]bool
+
+func (x index) add(id api.ServiceID) {
+	if x[id.App()] == nil {
+		x[id.App()] = map[api.ServiceID]bool{}
+	}
+	x[id.App()][id] = true
+}
+
+func (x index) remove(id api.ServiceID) {
+	delete(x[id.App()], id)
+	if len(x[id.App()]) == 0 {
+		delete(x, id.App())
+	}
+}
+
+// within reports whether two positions are known to keep a link.
+func within(l sched.Link, a, b api.Position) bool {
+	if a.Node != "" && a.Node == b.Node {
+		return true
+	}
+	if l.Km > 0 {
+		return a.Geo != nil && b.Geo != nil && a.Geo.Kilometres(*b.Geo) <= l.Km
+	}
+	return a.Coord != nil && b.Coord != nil && vivaldi.Distance(*a.Coord, *b.Coord) <= l.RTT
+}
