@@ -21,7 +21,7 @@ lint:
 bench: # lists the benchmarks; scripts/bench NAME runs one
 	scripts/bench --help
 
-docs: # pages and API documents that are generated from the code
+docs: # regenerates the generated pages and API documents
 	go generate ./internal/docsgen
 	go test ./root-orchestrator/httpapi ./cluster-orchestrator/httpapi -run OpenAPI -update
 	go test ./testbed/docs -run Bounds -update

@@ -1,6 +1,6 @@
-# What scripts/up and scripts/down share. Sourced after lib.sh.
+# Functions of scripts/up and scripts/down. Sourced after lib.sh.
 
-# up_options ARGUMENT...: sets state, listen, and how the command line is called.
+# up_options ARGUMENT...: sets state, listen, config and shown_cli.
 up_options() {
 	state=$top/.treeline
 	shown_cli=bin/treeline
@@ -16,28 +16,28 @@ up_options() {
 		esac
 		shift 2
 	done
-	# bin/treeline finds this file in the checkout's .treeline, and only there. The
-	# user's own contexts are not touched.
+	# bin/treeline looks for this file in the checkout's .treeline only. The user's own
+	# contexts are not changed.
 	config=(--config "$state/config.yaml")
 	[ "$state" = "$top/.treeline" ] || shown_cli="bin/treeline ${config[*]}"
 	local tag
 	tag=$(printf '%s' "$state" | cksum | cut -d ' ' -f 1)
 	run=/run/treeline-$tag
-	extra_namespace=treeline-up-$tag # of the one more node
+	extra_namespace=treeline-up-$tag # of the additional node
 }
 
-# treeline: the command line, in the installation's context.
+# treeline ARGUMENT...: runs the CLI in the installation's context.
 treeline() { "$top/bin/treeline" "${config[@]}" --context up "$@"; }
 
-# running: whether this installation's daemons run.
+# running: succeeds if this installation's daemons run.
 running() {
 	local pid
 	pid=$(cat "$state/dev.pid" 2>/dev/null) && [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = treeline ] &&
 		tr '\0' '\n' <"/proc/$pid/cmdline" | grep -qxF "$state/dev"
 }
 
-# await_dev PID: shows what treeline dev does until everything is up; false when
-# it ends instead.
+# await_dev PID: prints the progress of treeline dev until everything is up; fails if
+# it exits before that.
 await_dev() {
 	local line up=1
 	while IFS= read -r line; do
@@ -53,8 +53,8 @@ await_dev() {
 	return $up
 }
 
-# note_namespaces: keeps the names of the nodes' namespaces in containerd, so that
-# scripts/down finds them even when nothing of this runs any more.
+# note_namespaces: saves the names of the nodes' containerd namespaces, so that
+# scripts/down finds them even if no daemon runs any more.
 note_namespaces() {
 	local p
 	for p in /proc/[0-9]*; do
@@ -64,7 +64,7 @@ note_namespaces() {
 	sort -u -o "$state/namespaces" "$state/namespaces"
 }
 
-# end_further_nodes: ends node engines that were started by the printed line.
+# end_further_nodes: ends node engines that were started by the printed command.
 end_further_nodes() {
 	local p
 	for p in /proc/[0-9]*; do
@@ -74,8 +74,8 @@ end_further_nodes() {
 	done 2>/dev/null
 }
 
-# containerd_ready: sets containerd_socket to one that answers: the machine's,
-# which systemd starts where it can, or one of this installation's own.
+# containerd_ready: sets containerd_socket to a containerd that answers: the machine's,
+# which is started by systemd if possible, or a separate one of this installation.
 containerd_ready() {
 	containerd_socket=/run/containerd/containerd.sock
 	if [ ! -f "$state/containerd.pid" ]; then
@@ -89,7 +89,7 @@ containerd_ready() {
 	fi
 	containerd_socket=$run/c.sock # the state directory's path may be too long for a socket
 	! containerd_answers || return 0
-	step "start a containerd of our own"
+	step "start a separate containerd"
 	install -d -m 711 "$run" "$state/containerd"
 	cat >"$state/containerd/config.toml" <<-END
 		version = 2
@@ -104,8 +104,8 @@ containerd_ready() {
 	containerd_comes || fail "containerd does not answer at $containerd_socket" "see $state/containerd/log"
 }
 
-# containerd_comes: waits until containerd answers, for a minute at most: a busy
-# machine takes its time to start it.
+# containerd_comes: waits until containerd answers, at most a minute, because a busy
+# machine may start it slowly.
 containerd_comes() {
 	local end=$((SECONDS + 60))
 	until containerd_answers; do
@@ -116,7 +116,7 @@ containerd_comes() {
 
 containerd_answers() { [ -S "$containerd_socket" ] && ctr --address "$containerd_socket" --timeout 3s version >/dev/null 2>&1; }
 
-# containerd_end: ends the containerd that containerd_ready has started.
+# containerd_end: ends the containerd that containerd_ready started.
 containerd_end() {
 	[ -f "$state/containerd.pid" ] || return 0
 	end_process "$(cat "$state/containerd.pid")" containerd
@@ -124,7 +124,7 @@ containerd_end() {
 	rm -rf "$run"
 }
 
-# clear_namespace NAME: removes what is left in a namespace of containerd, and it.
+# clear_namespace NAME: removes a namespace of containerd and everything in it.
 clear_namespace() {
 	local c=(ctr --address "$containerd_socket" -n "$1") x
 	for x in $("${c[@]}" tasks ls -q 2>/dev/null); do
@@ -134,7 +134,7 @@ clear_namespace() {
 	for x in $("${c[@]}" containers ls -q 2>/dev/null); do
 		"${c[@]}" containers delete "$x" >/dev/null 2>&1 || true
 	done
-	# Layers lie on one another: the upper ones go first, whatever their order here.
+	# A layer can be removed only after those above it, and the list is not in this order.
 	for _ in 1 2 3 4 5 6 7 8; do
 		x=$("${c[@]}" snapshots ls 2>/dev/null | awk 'NR > 1 { print $1 }')
 		[ -n "$x" ] || break
@@ -151,14 +151,14 @@ clear_namespace() {
 	done
 	ctr --address "$containerd_socket" namespaces rm "$1" >/dev/null 2>&1 ||
 		! ctr --address "$containerd_socket" namespaces ls -q | grep -qxF "$1" ||
-		note "containerd still has something in namespace $1"
+		note "containerd cannot remove the namespace $1: it is not empty"
 	# One hierarchy of control groups, or one for each controller.
 	for x in /sys/fs/cgroup/treeline/"$1" /sys/fs/cgroup/*/treeline/"$1"; do
 		find "$x" -depth -type d -exec rmdir {} \; 2>/dev/null || true
 	done
 }
 
-# unmount_below DIR: what lies mounted there, deepest first.
+# unmount_below DIR: unmounts everything below DIR, deepest first.
 unmount_below() {
 	local m
 	for m in $(awk -v d="$1/" 'index($2, d) == 1 { print $2 }' /proc/self/mounts | sort -r); do
@@ -166,9 +166,9 @@ unmount_below() {
 	done
 }
 
-# front_urls COUNT: asks every node at the port that fronts publish, until COUNT of
-# them have answered who they are and whom they asked, for a minute at most; prints
-# lines of "name url".
+# front_urls COUNT: requests the published port of fronts from every node, until COUNT
+# fronts have answered with their name and the name of the back that they called, at most
+# a minute; prints lines of "name url".
 front_urls() {
 	local port host reply found= end=$((SECONDS + 60))
 	port=$(sed -n 's/.*port: "\([0-9]*\):.*/\1/p' "$state/hello.yaml")
@@ -204,7 +204,7 @@ release_forwarding() {
 	) 8>"$dir/lock"
 }
 
-# hosts_end: takes the nodes' network namespaces away, and the bridge between them.
+# hosts_end: removes the nodes' network namespaces and the bridge between them.
 hosts_end() {
 	local kind what
 	[ -f "$state/dev/network" ] || return 0

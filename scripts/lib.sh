@@ -1,5 +1,5 @@
-# What the scripts share: timed lines, the packages they need, and the checks of a
-# machine. Sourced by bash with set -euo pipefail, from any directory.
+# Functions of the scripts: timed output, required packages, and checks of the machine.
+# Sourced by bash with set -euo pipefail, from any directory.
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 began=${EPOCHREALTIME/[.,]/}
@@ -9,9 +9,9 @@ GOFUMPT=mvdan.cc/gofumpt@v0.12.0
 STATICCHECK=honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK=golang.org/x/vuln/cmd/govulncheck@v1.1.4
 
-# Every program that is not of an essential or required package of Debian stands
-# here with its package, as PROGRAM:PACKAGE. TestProgramsAreListed compares the list
-# with what the Go sources start.
+# Every program that is not in an essential or required package of Debian, as
+# PROGRAM:PACKAGE. TestProgramsAreListed compares the list with the programs that the Go
+# sources start.
 UP_PROGRAMS=(containerd:containerd ctr:containerd runc:runc ip:iproute2 nft:nftables flock:util-linux tar:tar)
 TEST_PROGRAMS=("${UP_PROGRAMS[@]}" mosquitto:mosquitto ping:iputils-ping conntrack:conntrack iperf3:iperf3
 	ethtool:ethtool tc:iproute2 ss:iproute2 sysctl:procps nsenter:util-linux mount:mount
@@ -20,28 +20,28 @@ TEST_PROGRAMS=("${UP_PROGRAMS[@]}" mosquitto:mosquitto ping:iputils-ping conntra
 # Packages without programs.
 TEST_FILES=(/usr/include/stdlib.h:libc6-dev /etc/ssl/certs/ca-certificates.crt:ca-certificates)
 
-# step WHAT: prints what begins, and when, in seconds since the script did. With a
-# file $stages, the start is written there too, for stage_times.
+# step WHAT: prints the name of a step and its start in seconds since the start of the
+# script. If $stages names a file, it is written there too, for stage_times.
 step() {
 	local us=$((${EPOCHREALTIME/[.,]/} - began))
 	[ -z "${stages:-}" ] || printf '%d %s\n' "$us" "$*" >>"$stages"
 	printf '[%6d.%ds] %s\n' $((us / 1000000)) $((us % 1000000 / 100000)) "$*"
 }
 
-# stage_times: prints how long each step in $stages took, up to now.
+# stage_times: prints the duration of each step in $stages.
 stage_times() {
 	local now=$((${EPOCHREALTIME/[.,]/} - began))
 	awk -v now="$now" '
 		function line(us, what) { printf "%7.1fs  %s\n", us / 1000000, what }
 		NR > 1 { line($1 - at, what) }
 		{ at = $1; what = substr($0, length($1) + 2) }
-		END { if (NR) line(now - at, what); line(now, "in all") }' "$stages"
+		END { if (NR) line(now - at, what); line(now, "total") }' "$stages"
 }
 
-# note WHAT: a line that belongs to the step.
+# note WHAT: prints a line that belongs to the current step.
 note() { printf '           %s\n' "$*"; }
 
-# fail WHAT [HOW TO MEND IT...]: ends the script.
+# fail WHAT [HOW TO FIX IT...]: prints the error and ends the script.
 fail() {
 	printf '%s: %s\n' "$(basename "$0")" "$1" >&2
 	shift
@@ -54,7 +54,7 @@ need_root() {
 }
 
 # whole_path: completes PATH with the directories that a user's PATH may lack.
-# Within scripts/test the PATH stays as it is: only_programs made it.
+# Within scripts/test the PATH does not change: only_programs made it.
 whole_path() {
 	[ -n "${TREELINE_TEST_RUN:-}" ] || PATH=$PATH:/usr/sbin:/sbin
 }
@@ -73,7 +73,7 @@ packages() {
 	step "install ${missing[*]}"
 	install_packages "${missing[@]}" || {
 		# A fresh machine has no package lists, an old one has stale ones.
-		apt-get -q update >/dev/null || fail "apt-get update failed" "mend the sources in /etc/apt, or install by hand: ${missing[*]}"
+		apt-get -q update >/dev/null || fail "apt-get update failed" "correct the sources in /etc/apt, or install by hand: ${missing[*]}"
 		install_packages "${missing[@]}" || {
 			cat "$apt_log" >&2
 			fail "cannot install ${missing[*]}"
@@ -85,7 +85,7 @@ packages() {
 	done
 }
 
-# present NAME: whether a program, or a file by absolute path, is there.
+# present NAME: succeeds if the program, or the file by absolute path, exists.
 present() {
 	case $1 in
 	/*) [ -e "$1" ] ;;
@@ -94,8 +94,8 @@ present() {
 }
 
 # only_programs DIR PROGRAM:PACKAGE...: fills DIR with links to Go, to the programs of
-# the packages, and to those of Debian's essential and required packages: with DIR as
-# PATH, a program that nothing installs is missing here as it is on a bare machine.
+# the packages, and to those of Debian's essential and required packages. With DIR as
+# PATH, a program that no script installs is missing on every machine.
 only_programs() {
 	local dir=$1 pair file named=() base
 	shift
@@ -114,7 +114,7 @@ only_programs() {
 		pair=$(readlink "$file") || continue
 		[ "${pair##*/}" = "${file##*/}" ] || [ ! -e "$dir/${pair##*/}" ] || [ -e "$dir/${file##*/}" ] || ln -s "$pair" "$dir/${file##*/}"
 	done
-	[ -e "$dir/awk" ] || ln -s mawk "$dir/awk" # where the machine's awk is of another package
+	[ -e "$dir/awk" ] || ln -s mawk "$dir/awk" # if the machine's awk is from another package
 	for file in go gofmt "${@%%:*}"; do
 		[ -e "$dir/$file" ] || ln -s "$(command -v "$file")" "$dir/$file" || fail "$file is not in PATH"
 	done
@@ -126,21 +126,21 @@ install_packages() {
 	DEBIAN_FRONTEND=noninteractive apt-get -qy install --no-install-recommends "$@" >"$apt_log" 2>&1
 }
 
-# go_ready: finds Go, or says which one is needed and how to get it.
+# go_ready: finds Go, or prints which version is required and how to install it.
 go_ready() {
 	local want have
 	want=$(sed -n 's/^go //p' "$top/go.mod")
 	command -v go >/dev/null || PATH=$PATH:/usr/local/go/bin
 	have=$(cd / && go env GOVERSION 2>/dev/null | sed 's/^go//') || true
 	if [ -z "$have" ] || [ "$(printf '%s\n' "$want" "${have%%[- ]*}" | sort -V | head -n 1)" != "$want" ]; then
-		fail "Go $want or later is needed; here is ${have:-none}" \
-			"from https://go.dev/dl/, for example:" \
+		fail "Go $want or later is required, found ${have:-none}" \
+			"install it from https://go.dev/dl/, for example:" \
 			"curl -fsSL https://go.dev/dl/go$want.linux-$(dpkg --print-architecture 2>/dev/null || echo amd64).tar.gz | tar -C /usr/local -xz" \
 			"export PATH=/usr/local/go/bin:\$PATH"
 	fi
 }
 
-# end_process PID NAME: ends the process, if the pid is still that program's.
+# end_process PID NAME: ends the process if the pid still belongs to that program.
 end_process() {
 	local end=$((SECONDS + 60))
 	[ "$(cat "/proc/$1/comm" 2>/dev/null)" = "$2" ] || return 0

@@ -9,20 +9,20 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// Sample is a configuration file that says nothing: every key is there with what
-// it means and its default, commented out. A key is a line that begins with "#"
-// and no space, an explanation one with "# ".
+// Sample returns a configuration file in which every key is commented out, with its
+// meaning and its default. A key is on a line that begins with "#" and no space, an
+// explanation on one that begins with "# ".
 func Sample(program string, defaults any) (string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Configuration of %s. Every key is here, with its default.\n", program)
 	b.WriteString("# A key is also a flag (a_key: --a-key, group.key: --group-key) and, in capitals after\n" +
-		"# TREELINE_, an environment variable; a flag goes before the environment, that before\n" +
-		"# this file. " + program + " --print-config shows what is in effect.\n")
+		"# TREELINE_, an environment variable. Flags override the environment, which overrides\n" +
+		"# this file. " + program + " --print-config prints the effective values.\n")
 	err := keys(&b, reflect.ValueOf(defaults), "")
 	return b.String(), err
 }
 
-// Uncommented is the sample with every default said.
+// Uncommented returns the sample with every key set to its default.
 func Uncommented(sample string) string {
 	var b strings.Builder
 	for line := range strings.Lines(sample) {
