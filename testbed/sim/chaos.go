@@ -11,8 +11,8 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
-// chaos is what chance does to a world: people who change their minds, operators
-// who move nodes about, and everything that can break.
+// chaos drives a world at random: people change applications, operators change nodes and
+// clusters, and faults occur.
 type chaos struct {
 	w      *World
 	people []*person
@@ -21,9 +21,9 @@ type chaos struct {
 
 	peopleEvery, operatorEvery, faultEvery time.Duration
 	stepCrashes                            bool
-	staysSick                              bool // images that are sick are never mended
-	recovers                               bool // from a power cut: what is sick takes longer
-	cutOff                                 bool // nodes are, and what they had is looked for
+	staysSick                              bool // faulty images stay faulty
+	recovers                               bool // from a power cut; faulty images take longer
+	cutOff                                 bool // nodes are cut off, and their instances checked
 }
 
 // newChaos builds the world of a seed.
@@ -107,7 +107,7 @@ func newChaos(seed uint64, opts Options) *World {
 	return w
 }
 
-// every does something again and again, at irregular times, until the end.
+// every calls do repeatedly, at irregular times, until the end.
 func (c *chaos) every(mean time.Duration, do func()) {
 	c.w.after(c.w.between(0, 2*mean), func() {
 		if !c.ended {
@@ -180,7 +180,7 @@ func answered(error) bool { return true }
 
 func nothing() {}
 
-// operate is one deed of an operator.
+// operate performs one random operation of an operator.
 func (c *chaos) operate() {
 	w := c.w
 	n, ok := c.anyNode()
@@ -211,7 +211,7 @@ func (c *chaos) operate() {
 	}
 }
 
-// scaleLocally scales a service of a cluster whose root is away.
+// scaleLocally scales a service in a cluster whose root is unreachable.
 func (c *chaos) scaleLocally(m *ClusterMachine) {
 	if m.link.conn != 0 || !m.proc.running() {
 		return
@@ -228,7 +228,7 @@ func (c *chaos) scaleLocally(m *ClusterMachine) {
 	}
 }
 
-// retire takes a node away for good; sometimes nobody tells the cluster.
+// retire removes a node for good, sometimes without telling the cluster.
 func (c *chaos) retire(n *NodeMachine) {
 	if len(n.cluster.living()) < 2 {
 		return
@@ -244,8 +244,8 @@ func (c *chaos) retire(n *NodeMachine) {
 	}, nothing)
 }
 
-// forget takes a whole cluster away, and tells the root when nothing of it can
-// run any more.
+// forget removes a whole cluster for good, and removes it from the root when none of its
+// instances can run any more.
 func (c *chaos) forget(m *ClusterMachine) {
 	if len(c.w.living()) < 2 || m.info.ID == "" {
 		return
@@ -273,7 +273,7 @@ func (c *chaos) forget(m *ClusterMachine) {
 	c.w.after(30*time.Second, tell)
 }
 
-// fault is one thing that breaks, and when it is mended.
+// fault injects one random fault and schedules its end.
 func (c *chaos) fault() {
 	w := c.w
 	n, ok := c.anyNode()
@@ -347,7 +347,7 @@ func (c *chaos) fault() {
 	}
 }
 
-// fuse has a process crash within one of its next steps.
+// fuse makes a process crash within one of its next steps.
 func (c *chaos) fuse(n *NodeMachine, m *ClusterMachine) {
 	steps := 1 + c.w.chance.IntN(30)
 	switch c.w.chance.IntN(3) {
@@ -396,7 +396,7 @@ func (c *chaos) pause(name string, pause, resume func(), links ...*link) {
 	})
 }
 
-// end mends everything, for good.
+// end ends all faults for good.
 func (c *chaos) end() {
 	w := c.w
 	w.note("world", "all faults end")
@@ -437,6 +437,6 @@ func (c *chaos) end() {
 
 func (c *chaos) mend(l *link) {
 	l.q.Loss, l.q.Double = 0, 0
-	l.q.Jitter = min(l.q.Jitter, 200*time.Millisecond) // with more, leases end now and then for good reason
+	l.q.Jitter = min(l.q.Jitter, 200*time.Millisecond) // with a larger jitter, leases end rightly now and then
 	l.sever(false, false)
 }

@@ -8,11 +8,11 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Violation is a promise that was broken.
+// Violation is a broken guarantee.
 type Violation struct {
 	At      moment
 	Promise string // "exclusive", "capacity", "lost", …
-	Subject string // what it is about: an instance, a machine
+	Subject string // an instance, a machine, …
 	Detail  string
 }
 
@@ -20,7 +20,7 @@ func (v *Violation) Error() string {
 	return fmt.Sprintf("%.3f s: %s: %s: %s", v.At.Seconds(), v.Promise, v.Subject, v.Detail)
 }
 
-// violate notes the first broken promise; the world stops there.
+// violate records the first broken guarantee and stops the world.
 func (w *World) violate(promise, subject, format string, args ...any) {
 	if w.violation != nil {
 		return
@@ -29,7 +29,7 @@ func (w *World) violate(promise, subject, format string, args ...any) {
 	w.note(subject, "VIOLATION %s: %s", promise, w.violation.Detail)
 }
 
-// running is one live process, seen by nobody but the checker.
+// running is a live process. Only the checker knows it.
 type running struct {
 	machine *NodeMachine
 	*workload
@@ -60,7 +60,7 @@ func (w *World) ended(m *NodeMachine, v *workload) {
 	w.running[v.Instance] = left
 }
 
-// checkCapacity holds what exists on a machine against what the machine has.
+// checkCapacity checks that the workloads of a machine do not exceed its capacity.
 func (w *World) checkCapacity(m *NodeMachine) {
 	var used api.Resources
 	var what []string
@@ -71,19 +71,19 @@ func (w *World) checkCapacity(m *NodeMachine) {
 		}
 	}
 	if !used.Fits(m.info.Capacity) {
-		w.violate("capacity", m.name, "has %s and carries %s: %s", m.info.Capacity, used, strings.Join(what, ", "))
+		w.violate("capacity", m.name, "has %s, but its workloads take %s: %s", m.info.Capacity, used, strings.Join(what, ", "))
 	}
 }
 
-// checkDevices holds that no device is with two workloads that run or may, and that
-// the newest has what it asked for.
+// checkDevices checks that no device belongs to two workloads that run or may run, and that
+// the newest workload has the devices that it requested.
 func (w *World) checkDevices(m *NodeMachine, newest *workload) {
 	count := 0
 	for _, d := range newest.spec.NeedsDevices() {
 		count += d.Count
 	}
 	if count != len(newest.devices) {
-		w.violate("devices", m.name, "%s asks for %v and has %v", key(newest.Key), newest.spec.NeedsDevices(), newest.devices)
+		w.violate("devices", m.name, "%s requests %v, but has %v", key(newest.Key), newest.spec.NeedsDevices(), newest.devices)
 	}
 	has := map[string]wire.Key{}
 	for _, v := range m.runtime.all() {
@@ -99,8 +99,8 @@ func (w *World) checkDevices(m *NodeMachine, newest *workload) {
 	}
 }
 
-// image is the name of a service's image; it carries the tenant, so that a spec
-// that strays to another tenant's instance is seen.
+// image returns the name of a service's image. It contains the tenant, so that a
+// specification in an instance of another tenant is detected.
 func image(t api.Tenant, service, kind string) string {
 	return "registry.example/" + string(t) + "/" + service + ":" + kind
 }
@@ -122,11 +122,11 @@ func (w *World) checkChange(c api.Change) {
 		owner = api.InstanceID(c.ID).Tenant()
 	}
 	if owner != c.Tenant {
-		w.violate("tenant", c.ID, "its change is shown to %q", c.Tenant)
+		w.violate("tenant", c.ID, "its change is shown to tenant %q", c.Tenant)
 	}
 }
 
-// look checks, now and then, what no single event would show.
+// look checks periodically what no single event shows.
 func (w *World) look() {
 	if w.root.proc.alive {
 		core := w.root.core
@@ -162,15 +162,15 @@ func (w *World) look() {
 		if !c.proc.alive {
 			continue
 		}
-		for _, n := range c.core.Nodes() { // what is reserved comes on top until others have left
+		for _, n := range c.core.Nodes() { // reserved capacity is not included until others have left
 			if !n.Allocated.Fits(n.Capacity) {
-				w.violate("capacity", c.name+"/"+string(n.ID), "has %s and %s of it are promised", n.Capacity, n.Allocated)
+				w.violate("capacity", c.name+"/"+string(n.ID), "has %s, but %s are allocated", n.Capacity, n.Allocated)
 			}
 		}
 	}
 }
 
-// talk listens for messages that a settled world should not need.
+// talk records messages that a settled world should not send.
 type talk struct {
 	listening bool
 	noise     []string
@@ -194,7 +194,7 @@ func heartbeat(msg any) bool {
 	case wire.ReportAck:
 		return !m.RequestWhole
 	case wire.NetUp:
-		return m.Self == nil && len(m.Unsubscribe) == 0 && (m.Whole || len(m.Subscribe) == 0) // wants that are kept are named again
+		return m.Self == nil && len(m.Unsubscribe) == 0 && (m.Whole || len(m.Subscribe) == 0) // subscriptions that stay are repeated
 	case wire.NetDown:
 		return !m.Whole && len(m.Routes)+len(m.Sources)+len(m.Peers)+len(m.Refused)+len(m.RemovedRoutes) == 0 && m.Lease == nil
 	}

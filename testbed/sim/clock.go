@@ -2,8 +2,8 @@ package sim
 
 import "time"
 
-// clock is a machine's own: it runs too fast or too slow by parts per million
-// and started somewhere else.
+// clock is a machine's clock. It runs too fast or too slow by parts per million and has an
+// offset.
 type clock struct {
 	offset time.Duration
 	ppm    int64
@@ -15,13 +15,13 @@ func (c *clock) at(t moment) time.Time {
 	return dawn.Add(c.offset + t + moment(int64(t)/1000*c.ppm/1000))
 }
 
-// takes is how long it truly is until the clock has advanced by d.
+// takes returns the true duration in which the clock advances by d.
 func (c *clock) takes(d time.Duration) time.Duration {
 	return d / time.Duration(1_000_000+c.ppm) * 1_000_000
 }
 
-// when is the true moment at which the clock shows local, or a little later,
-// never earlier.
+// when returns the true time at which the clock shows local, or slightly later, never
+// earlier.
 func (c *clock) when(local time.Time) moment {
 	d := int64(local.Sub(dawn) - c.offset)
 	t := moment(d / (1_000_000 + c.ppm) * 1_000_000)

@@ -11,11 +11,11 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
-// Console drives a calm world by a person's commands, for scenarios as text.
-// Help lists what it understands.
+// Console drives a world without faults by commands, for scenarios as text. Help lists the
+// commands.
 type Console struct {
 	w    *World
-	seen int // lines of the story that "trace" has shown
+	seen int // lines of the trace that have been shown
 }
 
 // Help lists the console's commands.
@@ -42,15 +42,15 @@ settle D                     until all that people, tiers and nodes believe agre
 show instances|workloads|nodes|clusters|why I|desired C/N|moves I
 trace WORD...                what was said since the last trace that has one of the words`
 
-// NewConsole is a console of a world with a root.
+// NewConsole returns a console of a world with a root.
 func NewConsole() *Console {
 	w := NewWorld(1, Settings{}, Options{Trace: true})
 	w.addRoot()
 	return &Console{w: w}
 }
 
-// Do carries out one command, whose further lines are its argument's parts, and
-// returns what there is to say.
+// Do carries out one command, whose further lines are parts of its argument, and returns
+// the output.
 func (c *Console) Do(command string) string {
 	out, err := c.do(command)
 	if err == nil && c.w.violation != nil {
@@ -118,12 +118,12 @@ func (c *Console) do(command string) (string, error) {
 	case "trace":
 		return c.trace(args), nil
 	}
-	return "", fmt.Errorf("%q is no command; there are:\n%s", verb, Help)
+	return "", fmt.Errorf("unknown command %q; the commands are:\n%s", verb, Help)
 }
 
 func (c *Console) addCluster(args []string) error {
 	if len(args) == 0 {
-		return fmt.Errorf("cluster: name it: %w", api.ErrInvalid)
+		return fmt.Errorf("cluster: the name is missing: %w", api.ErrInvalid)
 	}
 	m := c.w.addCluster(api.ClusterID(args[0]))
 	for i := 1; i < len(args); i++ {
@@ -162,7 +162,7 @@ func (c *Console) addNode(args []string) error {
 	cl, name, _ := strings.Cut(strings.Join(args[:1], ""), "/")
 	m := c.w.cluster(api.ClusterID(cl))
 	if m == nil {
-		return fmt.Errorf("there is no cluster %q: %w", cl, api.ErrNotFound)
+		return fmt.Errorf("cluster %q: %w", cl, api.ErrNotFound)
 	}
 	n, err := c.newNode(m, name, strings.Join(args[1:], ""))
 	if err != nil {
@@ -187,7 +187,7 @@ func (c *Console) apply(command string) error {
 	lines := strings.Split(command, "\n")
 	head := strings.Fields(lines[0])
 	if len(head) < 2 {
-		return fmt.Errorf("apply: name the application: %w", api.ErrInvalid)
+		return fmt.Errorf("apply: the application is missing: %w", api.ErrInvalid)
 	}
 	app := appID(head[1])
 	spec := api.Application{Name: strings.TrimSuffix(app.Name(), ".prod"), Namespace: "prod"}
@@ -286,7 +286,7 @@ func (c *Console) operate(verb, name string) error {
 func (c *Console) link(verb string, args []string) error {
 	var l *link
 	if len(args) == 0 {
-		return fmt.Errorf("%s: name a cluster or a node: %w", verb, api.ErrInvalid)
+		return fmt.Errorf("%s: the cluster or node is missing: %w", verb, api.ErrInvalid)
 	}
 	if m := c.w.cluster(api.ClusterID(args[0])); m != nil {
 		l = m.link
@@ -308,10 +308,10 @@ func (c *Console) link(verb string, args []string) error {
 	return nil
 }
 
-// process starts, ends or holds a daemon.
+// process starts, ends, pauses or resumes a daemon.
 func (c *Console) process(verb string, args []string) error {
 	if len(args) == 0 {
-		return fmt.Errorf("%s: name a process: %w", verb, api.ErrInvalid)
+		return fmt.Errorf("%s: the process is missing: %w", verb, api.ErrInvalid)
 	}
 	after := -1
 	if len(args) == 3 && args[1] == "after" {

@@ -14,7 +14,7 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/node"
 )
 
-// asked has a service ask for something of its place.
+// asked adds a requirement to a service.
 func asked(m *api.Microservice, name, value string) (err error) {
 	switch name {
 	case "priority":
@@ -38,15 +38,15 @@ func asked(m *api.Microservice, name, value string) (err error) {
 			l.Constraints[0].Rigidness = s
 		}
 	default:
-		err = fmt.Errorf("there is no key %q: %w", name, api.ErrInvalid)
+		err = fmt.Errorf("unknown key %q: %w", name, api.ErrInvalid)
 	}
 	return err
 }
 
-// set makes a node another than it was.
+// set changes the properties of a node.
 func (c *Console) set(args []string) error {
 	if len(args) < 2 {
-		return fmt.Errorf("set: name a node and what it is: %w", api.ErrInvalid)
+		return fmt.Errorf("set: want a node and KEY=VALUE: %w", api.ErrInvalid)
 	}
 	n, err := c.w.machine(args[0])
 	if err != nil {
@@ -81,7 +81,7 @@ func (c *Console) set(args []string) error {
 	return nil
 }
 
-// put has the cluster believe that a node is so many milliseconds from the origin of
+// put sets the node's coordinate, as the cluster has it: ms milliseconds from the origin of
 // the latency space, on its first axis.
 func (m *NodeMachine) put(ms float64) {
 	at := vivaldi.New()

@@ -9,8 +9,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// An application comes and goes, ten times. What each tier's store holds afterwards is
-// the same each time, but for the events of the root, which are bounded by their number.
+// An application is created and deleted ten times. Afterwards each tier's store has the same
+// documents each time, except for the root's events, whose number is bounded.
 func TestStoresHoldTheSameAfterEachCycle(t *testing.T) {
 	const replicas, cycles = 12, 10
 	w := NewWorld(1, Settings{Network: true}, Options{})
@@ -38,7 +38,7 @@ func TestStoresHoldTheSameAfterEachCycle(t *testing.T) {
 		console.must(t, "settle 2m")
 		console.must(t, "delete acme/herd")
 		console.must(t, "settle 2m")
-		w.Run(5 * time.Minute) // addresses that were given back may be used again
+		w.Run(5 * time.Minute) // released addresses may be used again
 		now := held{kinds: map[string]int{}}
 		for name, d := range disks {
 			for _, doc := range d.docs {
@@ -54,15 +54,15 @@ func TestStoresHoldTheSameAfterEachCycle(t *testing.T) {
 	first, last := all[1], all[cycles-1]
 	for k, n := range last.kinds {
 		if n > first.kinds[k] {
-			t.Errorf("%s: %d documents after cycle 2, %d after cycle %d", k, first.kinds[k], n, cycles)
+			t.Errorf("%s has %d documents after cycle 2 and %d after cycle %d, want the same number", k, first.kinds[k], n, cycles)
 		}
 	}
 	if last.bytes > first.bytes*11/10 {
-		t.Errorf("%d bytes after cycle 2, %d after cycle %d", first.bytes, last.bytes, cycles)
+		t.Errorf("the stores have %d bytes after cycle 2 and %d after cycle %d, want no growth", first.bytes, last.bytes, cycles)
 	}
 }
 
-// must has the console carry out a command, and what it waits for happen.
+// must carries out a command; its error, or a state that is not reached, fails the test.
 func (c *Console) must(t *testing.T, command string) {
 	t.Helper()
 	if out := c.Do(command); strings.Contains(out, "error: ") || strings.HasPrefix(out, "not settled") {

@@ -10,8 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
-// disk keeps a machine's documents through its crashes, with the rules of
-// store.Store.
+// disk keeps a machine's documents across crashes, with the rules of store.Store.
 type disk struct {
 	docs map[docName]store.Doc
 }
@@ -30,7 +29,7 @@ func (d *disk) save(doc store.Doc) error {
 	case found && doc.Version == old.Version && bytes.Equal(doc.Data, old.Data):
 		return nil
 	default:
-		return fmt.Errorf("%s %s: version %d is written over version %d: %w", doc.Kind, doc.Key, doc.Version, old.Version, store.ErrConflict)
+		return fmt.Errorf("save %s %s: version %d would overwrite version %d: %w", doc.Kind, doc.Key, doc.Version, old.Version, store.ErrConflict)
 	}
 	if doc.Data == nil {
 		delete(d.docs, name)
@@ -41,7 +40,7 @@ func (d *disk) save(doc store.Doc) error {
 	return nil
 }
 
-// load reads everything, in an order that means nothing.
+// load returns all documents, in random order.
 func (d *disk) load(r *rand.Rand) []store.Doc {
 	docs := d.sorted()
 	r.Shuffle(len(docs), func(i, j int) { docs[i], docs[j] = docs[j], docs[i] })

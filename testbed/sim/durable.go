@@ -5,11 +5,10 @@ import (
 	"slices"
 )
 
-// A crash between two steps takes nothing that was decided: it is on the disk
-// before anybody hears of it, and the next life begins with it. What is only
-// observed may be observed again.
+// A crash between two steps loses no decision: a decision is saved before it is sent, and
+// the next start restores it. Observations may be lost and made again.
 
-// recall holds what a process begins with against what its last life ended with.
+// recall compares the state after a start with the state before the last crash.
 func (p *process[In]) recall() {
 	before := p.before
 	p.before = nil
@@ -19,13 +18,13 @@ func (p *process[In]) recall() {
 	now := p.holds()
 	for i := range max(len(before), len(now)) {
 		if i >= len(before) || i >= len(now) || before[i] != now[i] {
-			p.w.violate("durable", p.name, "held %q when it crashed and begins with %q", before[min(i, len(before)):min(i+1, len(before))], now[min(i, len(now)):min(i+1, len(now))])
+			p.w.violate("durable", p.name, "had %q when it crashed and starts with %q", before[min(i, len(before)):min(i+1, len(before))], now[min(i, len(now)):min(i+1, len(now))])
 			return
 		}
 	}
 }
 
-// holds is what the root promised, and to whom it gave it.
+// holds lists the root's services and instances, with their clusters.
 func (m *RootMachine) holds() []string {
 	out := []string{}
 	for _, s := range m.core.Services("") {
@@ -37,7 +36,7 @@ func (m *RootMachine) holds() []string {
 	return out
 }
 
-// holds is what the root wants of the cluster, and where the cluster has it.
+// holds lists the cluster's desired instances and their nodes.
 func (m *ClusterMachine) holds() []string {
 	wanted, _ := m.core.Digests()
 	out := []string{fmt.Sprintf("generation %d %v", m.core.Gen(), wanted)}
@@ -50,7 +49,7 @@ func (m *ClusterMachine) holds() []string {
 	return out
 }
 
-// holds is what the cluster wants of the node, and what each instance was given.
+// holds lists the node's desired instances and their devices.
 func (m *NodeMachine) holds() []string {
 	wanted, _ := m.core.Digests()
 	out := []string{fmt.Sprintf("generation %d %v", m.core.Gen(), wanted)}
@@ -60,7 +59,7 @@ func (m *NodeMachine) holds() []string {
 	return out
 }
 
-// holds is who has which address.
+// holds lists the attachments and their addresses.
 func (n *NetMachine) holds() []string {
 	out := []string{}
 	for _, a := range n.core.List() {

@@ -10,8 +10,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// encoded takes a message over as the adapters do: what is read is what was
-// written, shares no memory with it, and a field that does not travel is lost.
+// encoded encodes and decodes a message as the adapters do. The result shares no memory
+// with the message, and fields that are not encoded are lost.
 func encoded[M any](msg M) func() M {
 	b, err := json.Marshal(msg)
 	if err != nil {
@@ -26,10 +26,10 @@ func encoded[M any](msg M) func() M {
 	}
 }
 
-// retained is a desired set that a broker kept.
+// retained is a desired set that a broker retained.
 type retained struct{ wire.Desired }
 
-// describe is a message in a line of a trace.
+// describe returns a message as a line of a trace.
 func describe(msg any) string {
 	switch m := msg.(type) {
 	case string:

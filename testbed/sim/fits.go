@@ -9,11 +9,10 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// What follows judges places by brute force, without the code that it judges.
+// This file checks placements by brute force, without the code that it checks.
 
-// wouldFit looks for a node on which the instance could run, other than the one
-// where it may be. Of latencies it cannot say, and of geo links neither: nothing
-// that asks for them is known to fit.
+// wouldFit returns a node on which the instance could run, other than its present one. It
+// cannot judge latencies and geographic links, and finds no node for instances with them.
 func (w *World) wouldFit(in api.Instance, but *NodeMachine) string {
 	s, ok := w.root.core.Service(in.Service)
 	if !ok || relative(s.Spec) {
@@ -21,15 +20,15 @@ func (w *World) wouldFit(in api.Instance, but *NodeMachine) string {
 	}
 	for _, o := range w.root.core.Services(in.ID.Tenant()) {
 		if o.App == s.App && relative(o.Spec) && leadsTo(o.Spec, s.ID.NameInApp()) {
-			return "" // links bind both ends
+			return "" // links restrict both ends
 		}
 	}
 	for _, c := range w.living() {
 		if but != nil && s.Spec.Exclusive && c != but.cluster {
-			continue // the root does not move what must never be twice
+			continue // the root does not move exclusive instances
 		}
 		if c.offer.Round > 0 || c.offer.Share > 0 {
-			continue // what the operator keeps, or does not tell, is not the root's
+			continue // the root cannot use capacity that the operator reserves or does not report
 		}
 		for _, n := range c.core.Nodes() {
 			m := c.node(n.ID)
@@ -41,8 +40,7 @@ func (w *World) wouldFit(in api.Instance, but *NodeMachine) string {
 	return ""
 }
 
-// relative: a constraint of it depends on where others are in the latency space or
-// on the earth.
+// relative reports whether a constraint depends on the positions of other instances.
 func relative(m api.Microservice) bool {
 	return slices.ContainsFunc(m.Constraints, func(k api.Constraint) bool { return k.Type == api.ConstrainLatency }) ||
 		slices.ContainsFunc(m.Connectivity, func(l api.Connectivity) bool {
@@ -55,7 +53,7 @@ func leadsTo(m api.Microservice, name string) bool {
 		slices.ContainsFunc(m.Connectivity, func(l api.Connectivity) bool { return l.Target == name })
 }
 
-// keeps reports whether a machine is one that the SLA allows, whoever else is there.
+// keeps reports whether the SLA allows the machine, without regard to other instances.
 func keeps(m api.Microservice, n *NodeMachine) bool {
 	if m.NeedsNetwork() && n.net == nil {
 		return false
@@ -106,7 +104,7 @@ func within(k api.Constraint, n api.NodeInfo) bool {
 		return slices.Contains(n.Areas, k.Area)
 	case at == nil:
 		return false
-	case len(k.Polygon) > 0: // a box, and nothing is near its edges
+	case len(k.Polygon) > 0: // polygons are boxes, and no node is near an edge
 		lo, _ := api.ParseGeo(k.Polygon[0])
 		hi, _ := api.ParseGeo(k.Polygon[2])
 		return at.Lat > lo.Lat && at.Lat < hi.Lat && at.Lon > lo.Lon && at.Lon < hi.Lon
@@ -116,8 +114,8 @@ func within(k api.Constraint, n api.NodeInfo) bool {
 	}
 }
 
-// hasRoom reports whether a machine has free what an instance reserves, and none
-// on it or in its domains with which the instance may not be.
+// hasRoom reports whether a machine has the free capacity for an instance, and no instance
+// on it or in its domains that the instance must be apart from.
 func (w *World) hasRoom(m *NodeMachine, in api.Instance, spec api.Microservice) bool {
 	used, devices, addresses := api.Resources{}, map[string]int{}, 0
 	for _, d := range m.info.Devices {
@@ -128,7 +126,7 @@ func (w *World) hasRoom(m *NodeMachine, in api.Instance, spec api.Microservice) 
 			continue
 		}
 		if o.Node == m.id {
-			addresses++ // that of what is completed, too
+			addresses++ // completed instances keep theirs
 		}
 		if api.Ended(o.State, o.Reason) {
 			continue
@@ -148,8 +146,8 @@ func (w *World) hasRoom(m *NodeMachine, in api.Instance, spec api.Microservice) 
 	return !w.crowded(m, in, spec)
 }
 
-// crowded reports whether a domain of the machine's is full or shunned. One that is
-// to be apart from others keeps them apart from itself, too.
+// crowded reports whether a domain of the machine is full or excluded. Anti-affinity applies
+// in both directions.
 func (w *World) crowded(m *NodeMachine, in api.Instance, spec api.Microservice) bool {
 	for _, k := range spec.Constraints {
 		switch k.Type {
@@ -186,7 +184,7 @@ func (w *World) crowded(m *NodeMachine, in api.Instance, spec api.Microservice) 
 	return false
 }
 
-// inDomain counts instances in the machine's domain, but the one that is asked about.
+// inDomain counts instances in the machine's domain, without the given one.
 func (w *World) inDomain(m *NodeMachine, by string, but api.Instance, of func(api.ServiceID) bool) (n int) {
 	domain := func(o *NodeMachine) string {
 		switch by {
@@ -209,8 +207,8 @@ func (w *World) inDomain(m *NodeMachine, by string, but api.Instance, of func(ap
 	return n
 }
 
-// needsOf is what the instance takes: by the service's newest spec, or by the one
-// that still runs.
+// needsOf returns the resources of the instance: by the service's newest specification, or
+// by the one that still runs.
 func (w *World) needsOf(in api.Instance) api.Resources {
 	var needs api.Resources
 	if s, ok := w.root.core.Service(in.Service); ok {
@@ -222,7 +220,7 @@ func (w *World) needsOf(in api.Instance) api.Resources {
 	return needs
 }
 
-// devicesOf is the same of devices.
+// devicesOf is needsOf for devices.
 func (w *World) devicesOf(in api.Instance) (out []api.Device) {
 	for _, kind := range deviceKinds {
 		most := 0
@@ -244,23 +242,23 @@ func (w *World) devicesOf(in api.Instance) (out []api.Device) {
 	return out
 }
 
-// comparePlace holds that nothing stays on a node that breaks its SLA while another
-// would do. Rigidness and the cluster's rounds are shorter than the world has to settle.
+// comparePlace checks that no instance stays on a node that violates its SLA while another
+// node meets it. The time to settle is longer than rigidness and the cluster's rounds.
 func (w *World) comparePlace(in api.Instance, r *running, say sayFunc) {
 	s, ok := w.root.core.Service(in.Service)
 	if !ok || w.rollingOut(s) || keeps(s.Spec, r.machine) || w.moves.spent(in.ID, r.machine.cluster.id, w.now) {
 		return
 	}
 	if node := w.wouldFit(in, r.machine); node != "" {
-		say(string(in.ID), "breaks its SLA on %s (%q) and would fit on %s", r.machine.name, in.Violated, node)
+		say(string(in.ID), "violates its SLA on %s (%q), but would fit on %s", r.machine.name, in.Violated, node)
 	}
 }
 
-// moves are those that a cluster made because a place broke its SLA.
+// moves are the moves of an instance by a cluster because of violations.
 type moves map[moved][]moment
 
-// moved is an instance under one word of the root's: a cluster counts anew when it
-// gets one anew.
+// moved is an instance under one assignment of the root: with a new assignment, a cluster
+// begins to count again.
 type moved struct {
 	instance api.InstanceID
 	cluster  api.ClusterID
@@ -281,13 +279,13 @@ func (m moves) spent(id api.InstanceID, c api.ClusterID, now moment) bool {
 	return m.inHour(moved{id, c}, now) >= movesPerHour
 }
 
-// checkMoves looks at what a cluster tells of its instances for the first time.
+// checkMoves checks the moves in a cluster's report.
 func (w *World) checkMoves(m *ClusterMachine, msg wire.Report) {
 	for _, o := range msg.Observed {
 		w.strained = w.strained || o.Violated != "" || o.Reason == api.ReasonViolated
 		switch {
 		case o.HandedBack || o.Stopped:
-			delete(w.moves, moved{o.Instance, m.id}) // it leaves, and may come back as another
+			delete(w.moves, moved{o.Instance, m.id}) // it leaves, and may return under a new assignment
 		case o.Reason == api.ReasonViolated && o.State == api.NodeScheduled && o.Epoch > m.moved[o.Instance]:
 			m.moved[o.Instance] = o.Epoch
 			k := moved{o.Instance, m.id}
@@ -299,9 +297,9 @@ func (w *World) checkMoves(m *ClusterMachine, msg wire.Report) {
 	}
 }
 
-// checkPreempted holds that whoever makes way does so for somebody more urgent, in
-// a cluster that allows it: that one was there within the last minute, and may be
-// gone when the reason shows.
+// checkPreempted checks that an instance is preempted only in a cluster that allows it, and
+// for an instance of higher priority that was there within the last minute. That instance
+// may be gone when the reason is reported.
 func (w *World) checkPreempted(m *ClusterMachine) {
 	if w.chaos == nil {
 		return
@@ -332,15 +330,15 @@ func (w *World) checkPreempted(m *ClusterMachine) {
 		switch {
 		case m.preempted[in.ID]:
 		case !m.everPreempts:
-			w.violate("preempt", string(in.ID), "makes way in %s, whose operator does not allow it", m.name)
+			w.violate("preempt", string(in.ID), "is preempted in %s, whose operator does not allow it", m.name)
 		case w.urgency(in.ID) >= most:
-			w.violate("preempt", string(in.ID), "makes way in %s, which has nobody more urgent", m.name)
+			w.violate("preempt", string(in.ID), "is preempted in %s, which has no instance of higher priority", m.name)
 		}
 	}
 	m.preempted = now
 }
 
-// urgency is by the service's name alone, see person.priority.
+// urgency depends only on the service's name, see person.priority.
 func (w *World) urgency(id api.InstanceID) int {
 	for _, p := range w.chaos.people {
 		if p.app() == id.Service().App() {

@@ -11,8 +11,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/vivaldi"
 )
 
-// Nodes that nobody talks to know in minutes how far each is from each: also from
-// those that they never measured. What is judged is what their cluster believes.
+// Within minutes the cluster's estimates of the round trips between idle nodes are right,
+// also between nodes that never measured each other.
 func TestAClusterLearnsItsDistances(t *testing.T) {
 	for _, nodes := range []int{3, 12, 48} {
 		for seed := range uint64(3) {
@@ -38,10 +38,10 @@ func TestAClusterLearnsItsDistances(t *testing.T) {
 					t.Fatal(w.violation)
 				}
 				if wrong > 0.15 {
-					t.Errorf("median relative error %.1f %%", 100*wrong)
+					t.Errorf("median relative error of the estimates is %.1f %%", 100*wrong)
 				}
 				if w.crashAll(c); w.astray(c) > 0.2 {
-					t.Errorf("after restarts of all: median relative error %.1f %%", 100*w.astray(c))
+					t.Errorf("after all processes restarted, the median relative error of the estimates is %.1f %%", 100*w.astray(c))
 				}
 			})
 		}
@@ -73,9 +73,9 @@ func TestAChangedConnectionIsFollowedWithinAMinute(t *testing.T) {
 					moved.detour = detour
 					w.Run(time.Minute)
 					if wrong := w.astrayOf(c, moved); wrong > 0.3 {
-						t.Errorf("a minute after its connection adds %s, the estimates of its round trips are wrong by %.0f %% (median)", detour, 100*wrong)
+						t.Errorf("a minute after the connection added %s, the median error of the estimated round trips is %.0f %%", detour, 100*wrong)
 					} else {
-						t.Logf("a minute after its connection adds %s: wrong by %.0f %% (median)", detour, 100*wrong)
+						t.Logf("a minute after the connection added %s: median error %.0f %%", detour, 100*wrong)
 					}
 					w.Run(29 * time.Minute)
 				}
@@ -87,14 +87,14 @@ func TestAChangedConnectionIsFollowedWithinAMinute(t *testing.T) {
 				n := measures(c) - before
 				t.Logf("%d measurements in %s, %.2f per node and minute; once per peer in 30 s are %d", n, w.now-began, float64(n)/float64(nodes)/(w.now-began).Minutes(), most)
 				if n > most {
-					t.Errorf("%d measurements in %s, at most %d are once per peer in 30 s", n, w.now-began, most)
+					t.Errorf("%d measurements in %s, want at most %d (one per peer in 30 s)", n, w.now-began, most)
 				}
 			})
 		}
 	}
 }
 
-// measures is how many round trips the cluster's nodes were asked to measure.
+// measures returns the number of round trips that the cluster's nodes were asked to measure.
 func measures(c *ClusterMachine) (n int) {
 	for _, m := range c.nodes {
 		n += m.net.measures
@@ -116,11 +116,11 @@ func (w *World) crashAll(c *ClusterMachine) {
 	w.Run(time.Hour)
 }
 
-// astray is the median relative error of what the cluster believes of its nodes'
-// round trips.
+// astray returns the median relative error of the cluster's estimates of its nodes' round
+// trips.
 func (w *World) astray(c *ClusterMachine) float64 { return w.astrayOf(c, nil) }
 
-// astrayOf is the same of one node's round trips; nil: of all nodes'.
+// astrayOf is astray for the round trips of one node; nil means all nodes.
 func (w *World) astrayOf(c *ClusterMachine, of *NetMachine) float64 {
 	at := map[*NetMachine]api.Coordinate{}
 	for _, v := range c.core.Nodes() {

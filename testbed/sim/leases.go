@@ -7,10 +7,11 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// What must not run twice ends with its node's lease, whoever else is alive: the
-// promise that nothing runs twice rests on it, and is broken by it seldom enough.
+// An exclusive instance must end with its node's lease, even if no other instance was
+// started. The guarantee that it never runs twice depends on this, but a late end alone
+// rarely violates it, so that it is checked separately.
 
-// beat is a sign of life that a node sent.
+// beat is a heartbeat that a node sent.
 type beat struct {
 	boot, seq uint64
 	at        moment
@@ -21,14 +22,14 @@ const (
 	leaseOver = 3 * time.Second // for a kill, and a start that was under way
 )
 
-// answered notes when the sign of life was sent that a lease answers.
+// answered records when the heartbeat was sent that a lease answers.
 func (m *NodeMachine) answered(l wire.Lease) {
 	if b := m.beats[l.Seq%uint64(len(m.beats))]; b.boot == l.Boot && b.seq == l.Seq {
 		m.leased = max(m.leased, b.at)
 	}
 }
 
-// checkLeases holds that nothing outlives its lease that must not.
+// checkLeases checks that no exclusive workload outlives its lease.
 func (w *World) checkLeases() {
 	var late *running
 	for _, live := range w.running {
@@ -43,6 +44,6 @@ func (w *World) checkLeases() {
 	}
 	if late != nil {
 		m := late.machine
-		w.violate("lease", string(late.Instance), "runs as %s on %s, whose last lease is of %s", late.Epoch, m.name, m.leased)
+		w.violate("lease", string(late.Instance), "runs as %s on %s after the lease, whose last renewal was at %s", late.Epoch, m.name, m.leased)
 	}
 }

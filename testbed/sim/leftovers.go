@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// leftovers looks for anything that still names an instance after everything
-// was deleted: in the stores, and in the memory of every core.
+// leftovers searches the stores and the memory of every core for references to instances
+// after all applications were deleted.
 func (w *World) leftovers() {
 	check := func(machine string, d *disk, core any, may ...string) {
 		for _, doc := range d.sorted() {
@@ -25,7 +25,7 @@ func (w *World) leftovers() {
 	for _, c := range w.living() {
 		var may []string
 		if len(c.living()) < len(c.nodes) {
-			may = []string{"place.nodes.observed", "place.nodes.room", "place.nodes.leaving", "place.nodes.booked", "place.nodes.unknown"} // what a silent node may still have
+			may = []string{"place.nodes.observed", "place.nodes.room", "place.nodes.leaving", "place.nodes.booked", "place.nodes.unknown"} // instances that a silent node may still have
 		}
 		check(c.name, c.proc.disk, c.core, may...)
 		for _, n := range c.living() {
@@ -40,8 +40,8 @@ func (w *World) leftovers() {
 	}
 }
 
-// mentions walks everything that hangs on a core and lists where a string names
-// an instance ("…#3"). It reads unexported fields and changes nothing.
+// mentions lists the paths within a core's state at which a string names an instance
+// ("…#3"). It reads unexported fields and changes nothing.
 func mentions(core any) []string {
 	var found []string
 	seen := map[uintptr]bool{}
@@ -84,10 +84,10 @@ func mentions(core any) []string {
 	return slices.Compact(found)
 }
 
-// plain reports whether nothing of the type can name anything.
+// plain reports whether no value of the type can contain a string.
 func plain(t reflect.Type) bool { return t.Kind() >= reflect.Bool && t.Kind() <= reflect.Complex128 }
 
-// fieldOf is a field, and the one that it is in; its path is only made for what is found.
+// fieldOf is a field and the field that contains it. The path is built only for results.
 type fieldOf struct {
 	outer *fieldOf
 	of    reflect.Type

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What is looked for is found wherever it hangs, and its path says where.
+// A reference is found anywhere in a core, with its path.
 func TestMentionsFindsWhatHangsOnACore(t *testing.T) {
 	type leaf struct {
 		id    string
@@ -27,6 +27,6 @@ func TestMentionsFindsWhatHangsOnACore(t *testing.T) {
 	core.right[1].self = &core.right[1]
 	want := []string{"left.leaves mentions a#1", "right.any.id mentions b#2"}
 	if got := mentions(core); !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
+		t.Errorf("mentions() = %q, want %q", got, want)
 	}
 }

@@ -6,17 +6,17 @@ import (
 	"github.com/treeline-edge/treeline/internal/bus/redial"
 )
 
-// Quality is how a link treats what it carries.
+// Quality describes the faults of a link.
 type Quality struct {
-	// Hostile carries each message by itself, so that it may be lost, doubled and
-	// overtaken. Otherwise the link is like TCP: whole and in order within a
-	// connection, and what was on its way is lost when that breaks.
+	// Hostile links carry each message separately, so that it may be lost, duplicated and
+	// reordered. Other links are like TCP: complete and in order within a connection, and
+	// messages in flight are lost when the connection breaks.
 	Hostile bool
 	Loss    float64       // hostile: share of messages that are lost
-	Double  float64       // hostile: share that arrive twice
-	Delay   time.Duration // least
-	Jitter  time.Duration // most beyond Delay
-	Silence time.Duration // after which an end gives up a connection that carries nothing
+	Double  float64       // hostile: share of messages that arrive twice
+	Delay   time.Duration // minimum
+	Jitter  time.Duration // maximum in addition to Delay
+	Silence time.Duration // after which an end closes a connection that carries nothing
 }
 
 // direction of a message on a link: the lower tier dials the upper.
@@ -32,10 +32,10 @@ type end struct {
 	name    string
 	alive   func() bool
 	running func() bool // alive and not paused
-	linked  func(bool)  // the shell learns that the connection came up or went down
+	linked  func(bool)  // called when the connection is established or lost
 }
 
-// link joins two machines and carries one connection at a time.
+// link connects two machines and carries one connection at a time.
 type link struct {
 	w            *World
 	lower, upper end
@@ -44,12 +44,12 @@ type link struct {
 	cut     [2]bool
 	lose    int // how many of the next messages down are lost
 	conn    int // the present connection; 0: none
-	conns   int // there have been
+	conns   int // total
 	dialing bool
 	stream  int // the connection on which the upper end was asked for a stream
 	fifo    [2]moment
 	stalled [2][]func()
-	trouble int // counts obstacles, so that a patience that began with one ends with it
+	trouble int // counts obstacles, so that a timeout belongs to one
 
 	pace  *redial.Pace // of the lower end; nil: any
 	hurry func() bool  // the lower end does
@@ -67,7 +67,7 @@ func (l *link) redialPause(least, most time.Duration) time.Duration {
 
 func (l *link) name() string { return l.lower.name + " ⇄ " + l.upper.name }
 
-// carry takes a message to the other end, if it gets there.
+// carry delivers a message to the other end, unless it is lost.
 func (l *link) carry(dir direction, what any, deliver func()) {
 	from, to := l.lower.name, l.upper.name
 	if dir == down {
@@ -128,7 +128,7 @@ func (l *link) delay() time.Duration {
 	return max(d, time.Microsecond)
 }
 
-// sever cuts one or both directions, or mends them.
+// sever cuts or restores one or both directions.
 func (l *link) sever(upCut, downCut bool) {
 	l.cut = [2]bool{upCut, downCut}
 	l.changed()
@@ -139,7 +139,7 @@ func (l *link) sever(upCut, downCut bool) {
 		held := l.stalled[dir]
 		l.stalled[dir] = nil
 		for _, arrive := range held {
-			l.w.at(l.w.now, arrive) // before all that was sent later
+			l.w.at(l.w.now, arrive) // before later messages
 		}
 	}
 }
@@ -148,8 +148,7 @@ func (l *link) obstructed() bool {
 	return l.cut[up] || l.cut[down] || !l.lower.running() || !l.upper.running()
 }
 
-// changed begins or ends the patience of both ends with a connection that does
-// not carry.
+// changed starts or stops the timeouts of both ends for a connection that carries nothing.
 func (l *link) changed() {
 	l.trouble++
 	if l.conn == 0 || !l.obstructed() {
@@ -164,7 +163,7 @@ func (l *link) changed() {
 	})
 }
 
-// reset breaks the connection; each end learns it after its time.
+// reset breaks the connection; each end detects it after its own delay.
 func (l *link) reset(lowerLearns, upperLearns time.Duration) {
 	if l.conn == 0 {
 		return
@@ -192,7 +191,7 @@ func (l *link) reset(lowerLearns, upperLearns time.Duration) {
 	})
 }
 
-// dial makes the lower end try for a connection until it has one or dies.
+// dial makes the lower end dial until it has a connection or ends.
 func (l *link) dial(in time.Duration) {
 	if l.dialing || l.conn != 0 {
 		return

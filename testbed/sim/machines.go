@@ -36,22 +36,22 @@ type ClusterMachine struct {
 	link  *link // to the root
 	nodes []*NodeMachine
 
-	retained map[api.NodeID]func() wire.Desired // what the broker keeps
+	retained map[api.NodeID]func() wire.Desired // retained by the broker
 	sent     wire.Desired                       // by the root, last: generation and digest
 	reported wire.Report                        // last
-	gone     bool                               // its operator took it away for good
+	gone     bool                               // its operator removed it for good
 
 	restarted moment // by chaos.restart, last
 
 	offer        uplink.Offer // of its operator
 	preempt      bool         // from its next start on
 	everPreempts bool
-	lastUrgent   map[int]moment               // when an instance was there of each urgency
-	preempted    map[api.InstanceID]bool      // that make way now
-	moved        map[api.InstanceID]api.Epoch // the newest that a violation led to
+	lastUrgent   map[int]moment               // when there was an instance of each priority
+	preempted    map[api.InstanceID]bool      // being preempted
+	moved        map[api.InstanceID]api.Epoch // the newest epoch that a violation caused
 }
 
-// NodeMachine runs a node engine and, beside it, workloads.
+// NodeMachine runs a node engine and workloads.
 type NodeMachine struct {
 	w       *World
 	name    string
@@ -68,15 +68,15 @@ type NodeMachine struct {
 	proc    process[node.Input]
 	link    *link
 	runtime *FakeRuntime
-	net     *NetMachine // nil: its workloads have no network
+	net     *NetMachine // nil if its workloads have no network
 
 	sent   wire.Desired // by the cluster, last
 	alive  wire.Alive   // sent last
-	beats  [16]beat     // sent last, as many as a node remembers
-	leased moment       // when the newest of them was sent that the cluster answered
+	beats  [16]beat     // the last ones, as many as a node remembers
+	leased moment       // when the newest answered heartbeat was sent
 	dial   node.Dial    // how the shell dials the broker
-	gone   bool         // its provider took it away for good
-	wiped  bool         // its identity went with its store: it has to join anew
+	gone   bool         // its provider removed it for good
+	wiped  bool         // it lost its identity with its store and must join again
 }
 
 func (w *World) addRoot() *RootMachine {
@@ -185,8 +185,8 @@ func (w *World) addCluster(id api.ClusterID) *ClusterMachine {
 
 func (m *ClusterMachine) isAlive() bool { return m.proc.alive }
 
-// join makes the cluster known to the root, as its operator does by hand: he
-// repeats it until it is answered.
+// join makes the cluster join the root, as its operator does by hand, and repeats the
+// request until it is answered.
 func (m *ClusterMachine) join() {
 	a := m.w.root.proc.give(root.JoinCluster{Info: api.ClusterInfo{ID: m.id}})
 	if !a.taken || a.err != nil {
@@ -195,7 +195,7 @@ func (m *ClusterMachine) join() {
 	}
 	c, ok := m.w.root.core.Cluster(m.id)
 	if !ok {
-		m.w.violate("lost", "root", "cluster %s joined and is unknown", m.id)
+		m.w.violate("lost", "root", "cluster %s has joined, but is unknown", m.id)
 		return
 	}
 	m.info = c.ClusterInfo
@@ -324,9 +324,9 @@ func (m *ClusterMachine) Report(msg wire.Report) {
 // Hello opens the stream of desired state anew.
 func (m *ClusterMachine) Hello(wire.Hello) { m.openStream() }
 
-// openStream asks for all that the core does not have. The shell does it on each
-// connection by itself, and again when the core says Hello. A stream that does not
-// open is asked for again: as a request over HTTP it fails, and is not lost.
+// openStream requests the desired state that the core does not have. The adapter does this
+// on each connection, and again when the core sends Hello. A stream that does not open is
+// requested again, because the HTTP request fails and is not lost.
 func (m *ClusterMachine) openStream() {
 	if !m.proc.alive {
 		return
@@ -345,7 +345,7 @@ func (m *ClusterMachine) openStream() {
 	})
 }
 
-// linked tells the core of its connection, and opens the stream on it.
+// linked passes the state of the connection to the core, and opens the stream on it.
 func (m *ClusterMachine) linked(up bool) {
 	if up {
 		m.openStream()
@@ -403,7 +403,7 @@ func (m *NodeMachine) start() {
 		m.join()
 		return
 	}
-	// What has completed leaves the network before the world has settled.
+	// Completed instances leave the network before the world has settled.
 	m.core = node.New(node.Config{ID: m.id, Linger: 5 * time.Second})
 	if err := m.core.Restore(m.proc.disk.load(m.w.chance)); err != nil {
 		m.w.violate("restore", m.name, "%v", err)
@@ -421,7 +421,7 @@ func (m *NodeMachine) start() {
 	}
 }
 
-// present is what the node says of itself.
+// present returns the properties that the node reports.
 func (m *NodeMachine) present() api.NodeInfo {
 	info := m.truth()
 	if m.w.opts.Plant == PlantOldLabels {
@@ -430,7 +430,7 @@ func (m *NodeMachine) present() api.NodeInfo {
 	return info
 }
 
-// truth is what the node is.
+// truth returns the real properties of the node.
 func (m *NodeMachine) truth() api.NodeInfo {
 	info := m.info
 	if m.runtime.down {
@@ -442,7 +442,7 @@ func (m *NodeMachine) truth() api.NodeInfo {
 	return info
 }
 
-// crash ends the node engine; workloads live on.
+// crash ends the node engine; its workloads keep running.
 func (m *NodeMachine) crash() {
 	if m.proc.alive {
 		m.w.note(m.name, "the node engine crashes")
@@ -480,7 +480,7 @@ func (m *NodeMachine) fell(prompt bool) {
 	m.link.reset(0, learns)
 }
 
-// setRuntime lets the runtime fail or come back.
+// setRuntime makes the runtime unavailable or available.
 func (m *NodeMachine) setRuntime(down bool) {
 	if m.runtime.down == down {
 		return
@@ -500,7 +500,7 @@ func (m *NodeMachine) setRuntime(down bool) {
 
 func (m *NodeMachine) happened(e wire.WorkloadEvent) { m.proc.give(node.Workload{WorkloadEvent: e}) }
 
-// linked also has the broker deliver what it retained, old as it may be.
+// linked also delivers the message that the broker retained, however old it is.
 func (m *NodeMachine) linked(up bool) {
 	m.proc.give(node.Link{Up: up})
 	if m.net != nil {
@@ -511,7 +511,7 @@ func (m *NodeMachine) linked(up bool) {
 	}
 }
 
-// willed tells the cluster that the connection ended.
+// willed delivers the node's last will to the cluster.
 func (m *NodeMachine) willed(up bool) {
 	if !up {
 		m.w.said(m.name, m.cluster.name, "", "last will")
@@ -576,5 +576,5 @@ func (w *World) machine(name string) (*NodeMachine, error) {
 			return nm, nil
 		}
 	}
-	return nil, fmt.Errorf("there is no node %q: %w", name, api.ErrNotFound)
+	return nil, fmt.Errorf("node %q: %w", name, api.ErrNotFound)
 }

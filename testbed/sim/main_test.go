@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A world is small and short-lived: at the usual pace the collector would look at
-// a few megabytes many times a second, for a quarter of the time that seeds take.
+// A world is small and short-lived. With the default GOGC the garbage collector would run
+// many times a second for a few megabytes, and take a quarter of the time.
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(800)
 	os.Exit(m.Run())

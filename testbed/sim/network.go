@@ -19,9 +19,8 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/node"
 )
 
-// NetMachine runs a netmanager beside a node engine. Its plane is a plain twin in
-// the kernel's place, which outlives it; what its tunnel observes is that every
-// peer is reached.
+// NetMachine runs a netmanager beside a node engine. A model replaces the data plane in the
+// kernel and outlives the netmanager. The tunnel reaches every peer.
 type NetMachine struct {
 	w        *World
 	node     *NodeMachine
@@ -29,12 +28,12 @@ type NetMachine struct {
 	core     *overlay.Core
 	proc     process[overlay.Input]
 	plane    planetest.Twin
-	ready    bool   // as the node engine was told
-	flows    uint64 // that the plane has seen
+	ready    bool   // as reported to the node engine
+	flows    uint64 // observed by the plane
 	coord    api.Coordinate
-	detour   time.Duration  // that its connection adds to each round trip
-	measures int            // round trips that it was asked for
-	lies     []wire.NetPair // that it says of connections, with each word
+	detour   time.Duration  // added to each round trip by its connection
+	measures int            // requested round trips
+	lies     []wire.NetPair // false reports about connections, in each message
 }
 
 func (m *NodeMachine) addNet() {
@@ -50,7 +49,7 @@ func (n *NetMachine) start() {
 	if n.proc.alive || n.node.gone {
 		return
 	}
-	// Addresses rest for a shorter time than the world has to settle: their rest's end is saved.
+	// Addresses are reserved for less than the time to settle, because the end of a reservation is saved.
 	n.core = overlay.New(overlay.Config{Quarantine: 5 * time.Second})
 	if err := n.core.Restore(n.proc.disk.load(n.w.chance)); err != nil {
 		n.w.violate("restore", n.name, "%v", err)
@@ -80,7 +79,7 @@ func (n *NetMachine) crash() {
 
 func (n *NetMachine) fell() { n.noticed() }
 
-// machineEnds takes the kernel's state away, and the store with the disk.
+// machineEnds discards the kernel's state and, if the disk is lost, the store.
 func (n *NetMachine) machineEnds(wipe bool) {
 	n.proc.crash()
 	n.plane.Sync(plane.State{})
@@ -91,7 +90,7 @@ func (n *NetMachine) machineEnds(wipe bool) {
 	n.fell()
 }
 
-// noticed tells the node engine when the netmanager became ready or ceased to be.
+// noticed tells the node engine whether the netmanager is ready.
 func (n *NetMachine) noticed() {
 	if was := n.ready; was == n.isReady() {
 		return
@@ -116,8 +115,8 @@ func (n *NetMachine) isReady() bool {
 
 func (n *NetMachine) linked(up bool) { n.proc.give(overlay.Link{Up: up}) }
 
-// reconcile takes off the network what the runtime has no more, and puts on it
-// again what runs without, as the driver does when either is back.
+// reconcile detaches workloads that the runtime no longer has, and attaches running ones
+// that are not attached, as the driver does when the runtime or the netmanager is back.
 func (n *NetMachine) reconcile() {
 	if !n.proc.running() || !n.node.proc.alive || n.node.runtime.down {
 		return
@@ -136,7 +135,7 @@ func (n *NetMachine) reconcile() {
 	}
 }
 
-// attach is what the driver asks for before a workload starts.
+// attach attaches a workload, as the driver does before its start.
 func (n *NetMachine) attach(v *workload) (wire.Attached, error) {
 	a := wire.Attach{
 		Key: v.Key, NetNS: fmt.Sprintf("/proc/%d/ns/net", v.attempt+1), Ports: v.spec.Ports(), Access: v.spec.Access(), Addresses: v.addresses,
@@ -151,12 +150,12 @@ func (n *NetMachine) attach(v *workload) (wire.Attached, error) {
 	return at, nil
 }
 
-// listens has the workload listen after a while, or the netmanager's patience be over.
+// listens makes the workload listen after a while, or the netmanager stop waiting for that.
 func (n *NetMachine) listens(a wire.Attach) {
 	core := n.core
 	n.w.after(n.w.between(time.Millisecond, 3*time.Second), func() {
 		switch {
-		case n.core != core || !n.proc.alive: // the next life looks again
+		case n.core != core || !n.proc.alive: // the next start looks again
 		case !n.proc.running():
 			n.listens(a)
 		default:
@@ -166,18 +165,17 @@ func (n *NetMachine) listens(a wire.Attach) {
 	})
 }
 
-// tell tells the node engine what a workload has of the network.
+// tell reports a workload's attachment to the node engine.
 func (n *NetMachine) tell(v *workload) {
 	if v == nil || n.node.runtime.down {
-		return // what is there is told when the runtime is back
+		return // reported when the runtime is back
 	}
 	if at, ok := n.core.Attached(v.Key); ok && n.proc.alive {
 		n.node.happened(wire.WorkloadEvent{Key: v.Key, Attempt: v.attempt, Address: at.Address, Ready: at.Ready})
 	}
 }
 
-// detach is repeated until it is done; a netmanager that is away hears of it when
-// it is back.
+// detach is repeated until it is done; a stopped netmanager gets it when it is back.
 func (n *NetMachine) detach(k wire.Key) { n.proc.give(overlay.Detach{Key: k}) }
 
 func (n *NetMachine) send(e wire.Envelope) {
@@ -207,8 +205,8 @@ func (n *NetMachine) send(e wire.Envelope) {
 	}
 }
 
-// measure is a peer's answer, if it lives: from where it believes that it is. Once
-// all faults have ended, round trips are what both believe, so that they rest.
+// measure returns the answer of a peer that is alive, with its coordinate. Once all faults
+// have ended, the round trip is the estimate of both, so that coordinates do not move.
 func (n *NetMachine) measure(k api.PeerKey) {
 	for _, c := range n.w.clusters {
 		for _, m := range c.nodes {
@@ -227,14 +225,15 @@ func (n *NetMachine) measure(k api.PeerKey) {
 
 func (n *NetMachine) key() api.PeerKey { return sha256.Sum256([]byte(n.name)) }
 
-// roundTrip is between two machines somewhere in a square, each behind a last mile.
+// roundTrip returns the round trip between two machines at positions in a square, each with
+// an access delay.
 func (w *World) roundTrip(a, b *NetMachine) time.Duration {
 	p, q := a.key(), b.key()
 	away := math.Hypot(float64(p[0])-float64(q[0]), float64(p[1])-float64(q[1])) / 256 * 80
 	return time.Duration((away+4+float64(p[2]%8+q[2]%8)/2)*float64(time.Millisecond)) + a.detour + b.detour
 }
 
-// used says that everything is.
+// used reports all routes as used.
 func (n *NetMachine) used() plane.Usage {
 	n.flows++
 	u := plane.Usage{Services: map[netip.Addr]uint64{}, Sources: map[netip.Addr]uint64{}, Backends: map[netip.Addr]uint64{}}
@@ -247,8 +246,8 @@ func (n *NetMachine) used() plane.Usage {
 	return u
 }
 
-// call has some workload send a packet somewhere: to a service of whoever, to an
-// instance, or to an address that nobody has.
+// call makes a workload send a packet: to any service, to an instance, or to an unused
+// address.
 func (c *chaos) call() {
 	n, ok := c.anyNode()
 	if !ok || n.net == nil || !n.net.proc.running() {
@@ -280,7 +279,7 @@ func (c *chaos) call() {
 	}
 }
 
-// netFault is something that happens to a netmanager.
+// netFault is a random fault of a netmanager.
 func (c *chaos) netFault(n *NetMachine) {
 	w := c.w
 	switch w.chance.IntN(3) {
@@ -294,7 +293,7 @@ func (c *chaos) netFault(n *NetMachine) {
 	}
 }
 
-// checkAddresses looks that nothing has an address that something else has.
+// checkAddresses checks that no address is used twice.
 func (w *World) checkAddresses() {
 	has := map[netip.Addr]string{}
 	for _, c := range w.clusters {
@@ -333,20 +332,19 @@ func sortedValues(m map[int]netip.Addr) []netip.Addr {
 	return out
 }
 
-// misled lists what a node's network believes and is not so: routes that lead
-// elsewhere than where instances run, and a kernel that was told something else
-// than what its core thinks.
+// misled lists differences between a node's network and the truth: routes to places where
+// instances do not run, and a data plane that differs from the core's state.
 func (w *World) misled(say sayFunc) {
 	truth := map[api.ServiceID][]string{}
 	for id, live := range w.running {
 		for _, r := range live {
 			if at, ok := r.machine.net.core.Attached(r.Key); ok {
 				if !at.Ready {
-					say(r.machine.name, "%s listens, and gets no flows", key(r.Key))
+					say(r.machine.name, "%s listens, but gets no flows", key(r.Key))
 				}
 				truth[id.Service()] = append(truth[id.Service()], fmt.Sprintf("%s %s", key(r.Key), at.Address))
 			} else {
-				say(r.machine.name, "%s runs and is not on the network", key(r.Key))
+				say(r.machine.name, "%s runs, but is not attached", key(r.Key))
 			}
 		}
 	}
@@ -355,7 +353,7 @@ func (w *World) misled(say sayFunc) {
 			n := m.net
 			for _, a := range n.core.List() {
 				if !slices.ContainsFunc(w.running[a.Instance], func(r *running) bool { return r.Epoch == a.Epoch && r.machine == m }) && m.runtime.find(a.Key) == nil {
-					say(n.name, "%s is attached and does not exist", key(a.Key))
+					say(n.name, "%s is attached, but does not exist", key(a.Key))
 				}
 			}
 			for _, r := range n.core.Routes() {
@@ -370,7 +368,7 @@ func (w *World) misled(say sayFunc) {
 				want := truth[r.Service]
 				slices.Sort(want)
 				if !slices.Equal(has, want) {
-					say(n.name, "its route to %s leads to %v, and there is %v", r.Service, has, want)
+					say(n.name, "its route to %s leads to %v, want %v", r.Service, has, want)
 				}
 			}
 			if diff := n.plane.Differs(n.core.Plane()); diff != "" {

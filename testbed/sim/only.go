@@ -9,38 +9,37 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Only is the one kind of fault of a world, in which promises are held to their bounds:
-// machines are on time and links are good.
+// Only is the single kind of fault in a world that checks time bounds: its machines and links
+// are otherwise without faults.
 type Only string
 
 // OnlyRestarts restarts orchestrators, each within shortRestart.
 const OnlyRestarts Only = "restarts"
 
-// Onlys are the kinds of fault that a world can have alone.
+// Onlys returns the values of Only.
 func Onlys() []string { return []string{string(OnlyRestarts), string(OnlySilence)} }
 
-// OnlySilence cuts several nodes off at about the same time and ends their machines,
-// fewer than half of a cluster, and has them back.
+// OnlySilence cuts off several nodes, fewer than half of a cluster, at about the same time,
+// ends their machines, and brings them back.
 const OnlySilence Only = "silence"
 
 const (
 	silenceLeast = 5               // nodes of the cluster
 	silenceSpan  = 4 * time.Second // between the first cut and the last
-	// elsewhereBound is the promise: what a silent node had runs elsewhere, where there
-	// is room, this long after the node was cut off.
+	// elsewhereBound is the guarantee: if there is capacity, the instances of a silent node
+	// run elsewhere this long after the node was cut off.
 	elsewhereBound = 8 * time.Second
 )
 
-// shortRestart is for how long a restarted orchestrator is away at most. A lease
-// of 5 s outlasts it by what an unlucky node has used of the lease, and by the
-// time that the node takes to come back.
+// shortRestart is the maximum time that a restarted orchestrator is down. A lease of 5 s is
+// longer by the time since the last heartbeat and the time that a node needs to reconnect.
 const shortRestart = 2500 * time.Millisecond
 
 func (o Only) quality(q Quality) Quality {
 	return Quality{Delay: min(q.Delay, 20*time.Millisecond), Jitter: min(q.Jitter, 50*time.Millisecond), Silence: q.Silence}
 }
 
-// only begins the one kind of fault.
+// only starts the faults of the world's kind.
 func (c *chaos) only(o Only) {
 	switch o {
 	case OnlyRestarts:
@@ -50,7 +49,7 @@ func (c *chaos) only(o Only) {
 	}
 }
 
-// roomy is a machine on which anything fits, where room is not what matters.
+// roomy returns a machine on which every instance fits, for worlds that do not test capacity.
 func (o Only) roomy(n api.NodeInfo) api.NodeInfo {
 	if o == OnlySilence {
 		n.Arch = "amd64"
@@ -59,7 +58,7 @@ func (o Only) roomy(n api.NodeInfo) api.NodeInfo {
 	return n
 }
 
-// plain is a service that fits on every machine, and does nothing but run.
+// plain returns a service that fits on every machine and only runs.
 func (o Only) plain(m api.Microservice) api.Microservice {
 	if o != OnlySilence {
 		return m
@@ -70,9 +69,8 @@ func (o Only) plain(m api.Microservice) api.Microservice {
 	}
 }
 
-// silence cuts fewer than half of the nodes off, each at a time of its own, together
-// with the end of its machine, and looks after the bound whether what they had runs
-// elsewhere.
+// silence cuts off fewer than half of the nodes, each at its own time, and ends their
+// machines. After the bound it checks that their instances run elsewhere.
 func (c *chaos) silence() {
 	w := c.w
 	m, _ := pickOf(c, w.living())
@@ -84,8 +82,8 @@ func (c *chaos) silence() {
 	w.chance.Shuffle(len(victims), func(i, j int) { victims[i], victims[j] = victims[j], victims[i] })
 	victims = victims[:2+w.chance.IntN(max(1, (len(victims)-1)/2-1))]
 	lost := map[*NodeMachine]bool{}
-	// Half of the time all are cut off at once, and the next ones as soon as these are
-	// back: a node that was silent a moment ago must not count as silent.
+	// In half of the cases all are cut off at once, and the next ones as soon as these are
+	// back: a node that has returned must not count as silent.
 	span, away, rest := silenceSpan, 25*time.Second, 10*time.Second
 	if w.chance.IntN(2) == 0 {
 		span, away, rest = 100*time.Millisecond, elsewhereBound+200*time.Millisecond, 0
@@ -107,7 +105,7 @@ func (c *chaos) silence() {
 	})
 }
 
-// cutOffNow cuts one node off without closing its connections, and ends its machine.
+// cutOffNow cuts off one node without closing its connections, and ends its machine.
 func (c *chaos) cutOffNow(n *NodeMachine, lost map[*NodeMachine]bool) {
 	w := c.w
 	var had []api.InstanceID
@@ -121,11 +119,11 @@ func (c *chaos) cutOffNow(n *NodeMachine, lost map[*NodeMachine]bool) {
 	n.crashMachine(false)
 	w.after(elsewhereBound, func() {
 		if c.ended {
-			return // it may be back already, and keep what it had
+			return // it may be back already, with its instances
 		}
 		for _, id := range had {
 			if !slices.ContainsFunc(w.running[id], func(r *running) bool { return !lost[r.machine] }) && w.wants(id) {
-				w.violate("elsewhere", string(id), "%s after %s was cut off it runs nowhere else", elsewhereBound, n.name)
+				w.violate("elsewhere", string(id), "%s after %s was cut off, it does not run elsewhere", elsewhereBound, n.name)
 			}
 		}
 	})
@@ -173,20 +171,20 @@ func (c *chaos) restart() {
 	}
 }
 
-// checkKept holds that no node loses a lease where there are only short restarts.
+// checkKept checks that short restarts alone end no lease.
 func (w *World) checkKept(m *NodeMachine, r wire.NodeReport) {
 	if w.opts.Only != OnlyRestarts {
 		return
 	}
 	for _, o := range r.Observed {
 		if o.State == api.Failed && o.Reason == api.ReasonLeaseExpired && m.keeps(wire.Key{Instance: o.Instance, Epoch: o.Epoch}) {
-			w.violate("lease-kept", string(o.Instance), "%s ends %s: its cluster was away for less than %s", m.name, o.Epoch, shortRestart)
+			w.violate("lease-kept", string(o.Instance), "%s ends %s, although its cluster was down for less than %s", m.name, o.Epoch, shortRestart)
 		}
 	}
 }
 
-// keeps reports whether the node's cluster wants the placement to go on there: what
-// is on its way off may lose its lease.
+// keeps reports whether the placement is in the desired set of the node: a placement that
+// leaves may lose its lease.
 func (m *NodeMachine) keeps(k wire.Key) bool {
 	in, ok := m.cluster.core.Instance(k.Instance)
 	return ok && in.Node == m.id && in.Epoch == k.Epoch && !in.Leaving

@@ -12,10 +12,10 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
-// What connections measure judges a link, from the kernel to the move: an instance that
-// is measured too far from what it is to be near to moves, and stays where it is
-// measured near enough, whichever cluster the other end is in. What a node says that runs
-// neither end moves nobody. Cluster and netmanagers are restarted in between.
+// The round trips of connections decide whether a link is violated: an instance with a
+// measured latency above its bound moves, and stays where the measured latency is below it,
+// in the cluster of the other end or in another. Reports of a node that runs neither end
+// have no effect. Cluster and netmanagers are restarted in between.
 func TestMeasuredPairsMoveWhatTheyBreak(t *testing.T) {
 	const (
 		store, web = api.ServiceID("acme/shop.prod.store.prod"), api.ServiceID("acme/shop.prod.web.prod")
@@ -45,7 +45,7 @@ func TestMeasuredPairsMoveWhatTheyBreak(t *testing.T) {
 			if across {
 				there.join()
 			}
-			w.Run(2 * time.Minute) // they know where they are
+			w.Run(2 * time.Minute) // until their coordinates are settled
 			one := 1
 			service := func(name string, cs ...api.Constraint) api.Microservice {
 				return api.Microservice{Name: name, Namespace: "prod", Virtualization: "container", Code: image("acme", name, "v1"), VCPUs: 0.5, Memory: 64, Replicas: &one, Constraints: cs}
@@ -80,8 +80,8 @@ func TestMeasuredPairsMoveWhatTheyBreak(t *testing.T) {
 			}
 			runs := func() bool { return at(first).State == api.Running && at(second).State == api.Running }
 			until("both run", runs)
-			// Who is called sees the caller's own address, and so tells where it is. In another
-			// cluster that is of no use: who calls tells, by where the address leads.
+			// Within a cluster the called end sees the caller's own address and reports for it. Across
+			// clusters only the calling end reports, by the node that the address leads to.
 			teller := func() *NetMachine {
 				if across {
 					return c.node(at(second).Node).net
@@ -121,14 +121,14 @@ func TestMeasuredPairsMoveWhatTheyBreak(t *testing.T) {
 				there := there.node(at(first).Node).net.key().String()
 				stranger.lies = []wire.NetPair{{Local: web, Remote: store, Node: api.NodeID(there), Cluster: "c2", Least: 3 * bound, Connections: 9}}
 			}
-			stranger.crash() // it says all anew, and these with it
+			stranger.crash() // it reports everything again, including the lies
 			stranger.start()
 			w.Run(3 * time.Minute)
 			if in := at(second); in.Epoch != was.Epoch || in.Violated != "" {
-				t.Fatalf("what a stranger says has it on %s, %q", in.Node, in.Violated)
+				t.Fatalf("after false reports of a node without either end, the instance is on %s, violated: %q; want no effect", in.Node, in.Violated)
 			}
 			if across {
-				stranger.lies = nil // should it move there, that one speaks for it, and nobody else
+				stranger.lies = nil // if the instance moves there, the node may report about it
 			}
 			look()
 			w.Run(20 * time.Second)
@@ -141,7 +141,7 @@ func TestMeasuredPairsMoveWhatTheyBreak(t *testing.T) {
 			moved := at(second)
 			w.Run(5 * time.Minute)
 			if in := at(second); in.Epoch != moved.Epoch || in.Violated != "" || w.violation != nil {
-				t.Errorf("it is on %s as %s, was as %s: %q, %v", in.Node, in.Epoch, moved.Epoch, in.Violated, w.violation)
+				t.Errorf("the instance is on %s as %s, was as %s, violated: %q, violation: %v; want it unmoved", in.Node, in.Epoch, moved.Epoch, in.Violated, w.violation)
 			}
 		})
 	}

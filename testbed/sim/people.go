@@ -10,8 +10,8 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
-// person looks after one application: changes it, repeats what got no answer,
-// and remembers what was promised.
+// person manages one application: changes it, repeats unanswered requests, and remembers
+// what the root accepted.
 type person struct {
 	w      *World
 	tenant api.Tenant
@@ -19,9 +19,9 @@ type person struct {
 
 	exists   bool
 	services []promised
-	busy     bool                   // a request is out
-	unsure   bool                   // of the request: a try got no answer and may have been done
-	loose    map[api.ServiceID]bool // services that an operator scaled: their number is his word too
+	busy     bool                   // a request is under way
+	unsure   bool                   // an attempt of the request got no answer and may have had its effect
+	loose    map[api.ServiceID]bool // services that an operator scaled, whose number is not checked
 	serial   int
 
 	urgencies map[string]int // by service, see priority
@@ -39,7 +39,7 @@ func (p *person) service(i int) api.ServiceID {
 	return p.app().Service(p.services[i].spec.Name, "v1")
 }
 
-// act begins one change, unless one is under way.
+// act starts one change, unless one is under way.
 func (p *person) act() {
 	if p.busy {
 		return
@@ -90,7 +90,7 @@ func (p *person) redesign() []promised {
 	}
 	fresh := p.newService(out[i].spec.Name)
 	if p.w.chance.IntN(3) == 0 {
-		fresh.spec.Replicas, fresh.replicas = nil, out[i].replicas // keep what is
+		fresh.spec.Replicas, fresh.replicas = nil, out[i].replicas // keep the present number
 	}
 	out[i] = fresh
 	return out
@@ -152,8 +152,8 @@ func (p *person) remove() {
 	})
 }
 
-// insist repeats a request until it is answered. later is an error after which
-// the same is tried again; done one that means that an unanswered try was done.
+// insist repeats a request until it is answered. After the error later it tries again. The
+// error done means that an unanswered attempt had its effect.
 func (p *person) insist(in root.Input, later, done error, then func()) {
 	p.busy, p.unsure = true, false
 	p.try(in, later, done, then)
@@ -203,7 +203,7 @@ func told(in root.Input) string {
 	return inputName(in)
 }
 
-// unkept holds the root's objects against what the person was promised.
+// unkept lists the differences between the root's objects and what it accepted.
 func (p *person) unkept(say sayFunc) {
 	name := string(p.app())
 	if p.busy {
@@ -213,7 +213,7 @@ func (p *person) unkept(say sayFunc) {
 	app, ok := p.w.root.core.App(p.app())
 	switch {
 	case ok != p.exists:
-		say(name, "exists: %v, promised: %v", ok, p.exists)
+		say(name, "exists: %v, want %v", ok, p.exists)
 		return
 	case !ok:
 		return
@@ -221,21 +221,21 @@ func (p *person) unkept(say sayFunc) {
 		say(name, "is leaving")
 		return
 	case len(app.Services) != len(p.services):
-		say(name, "has %d services, promised %d", len(app.Services), len(p.services))
+		say(name, "has %d services, want %d", len(app.Services), len(p.services))
 		return
 	}
 	for i, want := range p.services {
 		id := p.service(i)
 		s, ok := p.w.root.core.Service(id)
 		if !ok {
-			say(string(id), "is lost")
+			say(string(id), "does not exist any more")
 			continue
 		}
 		if s.Replicas != want.replicas && !p.loose[id] {
-			say(string(id), "wants %d instances, promised %d", s.Replicas, want.replicas)
+			say(string(id), "has %d replicas, want %d", s.Replicas, want.replicas)
 		}
 		if s.Spec.Code != want.spec.Code {
-			say(string(id), "is %s, promised %s", s.Spec.Code, want.spec.Code)
+			say(string(id), "runs %s, want %s", s.Spec.Code, want.spec.Code)
 		}
 		have := 0
 		for _, in := range p.w.root.core.Instances(p.tenant) {
@@ -244,7 +244,7 @@ func (p *person) unkept(say sayFunc) {
 			}
 		}
 		if have != s.Replicas {
-			say(string(id), "wants %d instances and has %d", s.Replicas, have)
+			say(string(id), "has %d replicas, but %d instances", s.Replicas, have)
 		}
 	}
 }

@@ -15,14 +15,14 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/node"
 )
 
-// city is where a cluster's nodes are, each up to half a degree off.
+// city is the location of a cluster's nodes; each is up to half a degree away.
 type city struct {
 	name, country string
 	lat, lon      float64
 }
 
-// No two are within 600 km of one another, nor within a box of four degrees: what
-// people ask for in circles and boxes is nowhere near an edge.
+// No two are within 600 km of each other, or within a box of four degrees, so that no node
+// is near the edge of a circle or box in an SLA.
 var cities = []city{
 	{"munich", "de", 48.1, 11.6}, {"oslo", "no", 59.9, 10.8}, {"lisbon", "pt", 38.7, -9.1}, {"athens", "gr", 38, 23.7},
 }
@@ -30,7 +30,7 @@ var cities = []city{
 // The kinds of devices that nodes may have.
 var deviceKinds = []string{api.DeviceGPU, "acme.com/camera"}
 
-// newInfo is a machine somewhere near a cluster's city.
+// newInfo returns a random machine near a cluster's city.
 func (c *chaos) newInfo(cluster int) api.NodeInfo {
 	r := c.w.chance
 	n := api.NodeInfo{
@@ -60,7 +60,7 @@ func (c *chaos) newInfo(cluster int) api.NodeInfo {
 	return n
 }
 
-// habits are how a cluster's operator runs it. They hold from its next start on.
+// habits sets the cluster's configuration, which applies from its next start on.
 func (c *chaos) habits(m *ClusterMachine) {
 	r := c.w.chance
 	m.preempt = r.IntN(2) == 0
@@ -72,7 +72,7 @@ func (c *chaos) habits(m *ClusterMachine) {
 	}
 }
 
-// relabel makes a node another than it was, as far as its operator can.
+// relabel changes those properties of a node that its operator can change.
 func (c *chaos) relabel(n *NodeMachine) {
 	r := c.w.chance
 	labels := map[string]string{"zone": string(rune('a' + r.IntN(3))), "disk": []string{"ssd", "hdd"}[r.IntN(2)]}
@@ -87,7 +87,7 @@ func (c *chaos) relabel(n *NodeMachine) {
 	n.proc.give(node.Info{Info: n.present()})
 }
 
-// firstOnes are devices of the same kinds, always the same ones.
+// firstOnes returns the first devices of each kind, whoever has them.
 func firstOnes(devices []string) (out []string) {
 	for _, id := range devices {
 		kind, _, _ := strings.Cut(id, "=")
@@ -100,10 +100,10 @@ func firstOnes(devices []string) (out []string) {
 	return out
 }
 
-// Users that people name; the last is none that nodes may measure.
+// Targets of latency constraints. Nodes may not measure the last one.
 var users = []string{"8.8.8.8", "1.1.1.1:443", "gate.example.org:443", "10.9.9.9"}
 
-// probe has a node measure a user: it answers by the true round trip, mostly.
+// probe makes a node measure a target. It mostly returns the true round trip.
 func (m *NodeMachine) probe(o wire.ProbeOrder) {
 	w, out := m.w, wire.Probed{ID: o.ID, How: "icmp"}
 	took := m.userTrip(o.Target)
@@ -122,7 +122,7 @@ func (m *NodeMachine) probe(o wire.ProbeOrder) {
 	})
 }
 
-// userTrip is to somebody in the square of roundTrip.
+// userTrip returns the round trip to a target in the square of roundTrip.
 func (m *NodeMachine) userTrip(target string) time.Duration {
 	p, q := sha256.Sum256([]byte(m.name+"/net")), sha256.Sum256([]byte(target))
 	away := math.Hypot(float64(p[0])-float64(q[0]), float64(p[1])-float64(q[1])) / 256 * 80

@@ -5,9 +5,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/step"
 )
 
-// plan asks both tiers what would be if everybody applied something new, and why
-// what is is. A world in which that is asked goes the same way as one in which it
-// is not.
+// plan requests plans and explanations from both tiers. They must not change the course of
+// the world.
 func (w *World) plan() {
 	if !w.root.proc.running() {
 		return

@@ -8,8 +8,8 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/node"
 )
 
-// Faults that end workloads without an event, and the bound within which every core has
-// noticed.
+// This file has faults that end workloads without an event, and the bound within which every
+// core must detect that.
 
 // powerCut ends all machines at once, workloads included. Disks keep what was
 // saved. Every machine starts again by itself, in any order, some before their
@@ -22,7 +22,7 @@ func (c *chaos) powerCut() {
 	for _, m := range w.living() {
 		m.crash()
 		if w.externalBroker && w.chance.IntN(2) == 0 {
-			clear(m.retained) // a broker that keeps nothing on its disk
+			clear(m.retained) // the broker stores nothing on disk
 		}
 		w.after(w.between(0, 5*time.Second), m.start)
 		for _, n := range m.living() {
@@ -40,9 +40,9 @@ func (c *chaos) powerCut() {
 	}
 }
 
-// runtimeEnds stops a node's runtime without a word, with or without its tasks,
-// while the node engine lives. The runtime comes back with what is left: tasks
-// that still run, tasks that ended, or nothing.
+// runtimeEnds stops a node's runtime without an event, with or without its tasks, while the
+// node engine runs. The runtime comes back with tasks that still run, tasks that ended, or
+// none.
 func (c *chaos) runtimeEnds(n *NodeMachine) {
 	w := c.w
 	with, hides := w.chance.IntN(3), w.opts.Plant == PlantHiddenStop
@@ -101,9 +101,9 @@ func (r *FakeRuntime) repeatExits() {
 	}
 }
 
-// ghostBound is how long a living engine whose runtime answers may report an instance
-// without a process as running: a look each second, a slow answer of the runtime, and a
-// pause of a daemon.
+// ghostBound is how long an engine with a runtime that answers may report an instance
+// without a process as running: it allows for a poll each second, a slow answer of the
+// runtime, and a pause of a daemon.
 const ghostBound = 15 * time.Second
 
 // checkGhosts checks that no engine reports an instance without a process as running for
@@ -127,7 +127,7 @@ func (w *World) checkGhosts() {
 				}
 				seen[g] = since
 				if w.now-since > ghostBound {
-					w.violate("ghost", string(in.ID), "%s reports %s as running since %s, and it has no process", n.name, in.Epoch, since)
+					w.violate("ghost", string(in.ID), "%s reports %s as running since %s, but it has no process", n.name, in.Epoch, since)
 				}
 			}
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// process is one daemon: a core with a life. Inputs of a dead one are lost,
-// those of a paused one wait.
+// process is one daemon with its core. Inputs to a stopped process are lost, inputs to a
+// paused one wait.
 type process[In any] struct {
 	w     *World
 	name  string
@@ -27,23 +27,23 @@ type process[In any] struct {
 	inbox  []In
 	due    bool // a tick came due during a pause
 	plan   uint64
-	fuse   int // crash within the step that brings this to zero; 0: no plan
-	snip   int // crash within the next step of more saves than this, after as many; negative: no plan
+	fuse   int // crash within the step that decrements this to zero; 0: none planned
+	snip   int // crash within the next step with more saves, after this number; negative: none planned
 
-	before []string // what it held when it last crashed between two steps; nil: it did not
+	before []string // its state at its last crash between two steps; nil: none
 
-	last  moment // of the last step, and how many there were in that instant:
-	burst int    // a core that wakes itself for ever would stop time
+	last  moment // time of the last step
+	burst int    // steps at that time; detects a core that wakes itself without end
 
 	send  func(wire.Envelope)
 	fell  func()          // after a crash within a step
 	watch func()          // after every step
-	holds func() []string // what no crash may take, see durable.go
+	holds func() []string // state that a crash must not lose, see durable.go
 }
 
-// answer is what became of one input.
+// answer is the result of one input.
 type answer struct {
-	taken bool // the step was done whole: whoever asked got an answer
+	taken bool // the step was completed, so that the caller got an answer
 	err   error
 }
 
@@ -51,7 +51,7 @@ var errCrashed = fmt.Errorf("crashed before it answered: %w", api.ErrUnavailable
 
 func (p *process[In]) running() bool { return p.alive && !p.paused }
 
-// give delivers an input as soon as the process takes inputs.
+// give delivers an input as soon as the process accepts inputs.
 func (p *process[In]) give(in In) answer {
 	switch {
 	case !p.alive:
@@ -113,8 +113,7 @@ func (p *process[In]) step(in In) answer {
 	return answer{taken: true, err: eff.Err}
 }
 
-// decide is the core's step; a panic of it is a violation, and the place of it
-// the detail.
+// decide calls the core's Step. A panic is a violation with its position as the detail.
 func (p *process[In]) decide(in In) (eff step.Effects, ok bool) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -125,7 +124,7 @@ func (p *process[In]) decide(in In) (eff step.Effects, ok bool) {
 	return p.core.Step(p.clock.at(p.w.now), in), true
 }
 
-// culprit is where a panic began, above the runtime's own frames.
+// culprit returns the position of a panic, above the frames of the Go runtime.
 func culprit() string {
 	pcs := make([]uintptr, 64)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs)])
@@ -179,8 +178,7 @@ func (p *process[In]) crash() {
 
 func (p *process[In]) pause() { p.paused = p.alive }
 
-// resume lets the process see all that came meanwhile, the tick first or last:
-// a Go program's select may take either.
+// resume delivers the waiting inputs. The tick is first or last, as in a select statement.
 func (p *process[In]) resume() {
 	if !p.paused {
 		return

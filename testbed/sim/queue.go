@@ -5,13 +5,12 @@ import (
 	"time"
 )
 
-// moment is true time since the world began. Machines never see it; they see
-// their own clocks.
+// moment is the true time since the world began. Machines see only their own clocks.
 type moment = time.Duration
 
 type event struct {
 	at  moment
-	seq uint64 // what was planned first happens first
+	seq uint64 // orders events of the same time
 	do  func()
 }
 

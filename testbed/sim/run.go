@@ -8,28 +8,28 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Result is what became of a seed.
+// Result is the result of a seed.
 type Result struct {
 	Seed      uint64
-	Violation *Violation // nil: every promise was kept
+	Violation *Violation // nil if there was none
 	Steps     int        // of all cores
 	Time      time.Duration
 	story     *story
 }
 
-// The bounds within which a world settles once all faults have ended.
+// The bounds within which a world must settle once all faults have ended.
 const (
-	settleBound = 10 * time.Minute // one-shots that crash are tried on node after node, and cluster after cluster
+	settleBound = 10 * time.Minute // one-shots that crash are tried on several nodes and clusters in turn
 	deleteBound = 3 * time.Minute
 	calmWindow  = 30 * time.Second
 
-	darkness   = 10 * time.Second // in which all machines are up again after a power cut
-	powerBound = 3 * time.Minute  // after that, for what is not sick: restarts pause for a minute
+	darkness   = 10 * time.Second // within which all machines start again after a power cut
+	powerBound = 3 * time.Minute  // after that, without faulty images: the back-off is up to a minute
 )
 
-// Run lives through a seed: a time of change and faults, a time in which all
-// must settle, a time in which nothing may be said but signs of life, and the
-// deletion of everything, after which nothing may be left.
+// Run runs a seed in four phases: changes and faults; time in which the world must settle;
+// time in which only heartbeats may be sent; and the deletion of all applications, after
+// which nothing may be left.
 func Run(seed uint64, opts Options) Result {
 	w := newChaos(seed, opts)
 	w.live()
@@ -72,7 +72,7 @@ func (w *World) live() {
 	w.leftovers()
 }
 
-// settle waits until nobody has a complaint.
+// settle runs the world until there is no complaint.
 func (w *World) settle(promise string, bound time.Duration) bool {
 	var last []complaint
 	ok := w.RunUntil(func() bool {
@@ -92,8 +92,8 @@ func (w *World) settle(promise string, bound time.Duration) bool {
 	return ok
 }
 
-// tolerate drops complaints about instances that cannot settle because their
-// image is sick and stays so; that they run once and nowhere else still holds.
+// tolerate drops complaints about instances that cannot settle because their image stays
+// faulty. That they run only once is still checked.
 func (w *World) tolerate(cs []complaint) []complaint {
 	if w.chaos == nil || !w.chaos.staysSick && !w.chaos.recovers {
 		return cs
@@ -120,7 +120,7 @@ func (w *World) isSick(instance string) bool {
 			return true
 		}
 	}
-	// One that waits for its service's newest spec has an older one.
+	// An instance that waits for the newest specification of its service has an older one.
 	for _, c := range w.clusters {
 		for _, n := range c.nodes {
 			for _, v := range n.runtime.have[api.InstanceID(instance)] {
@@ -133,7 +133,7 @@ func (w *World) isSick(instance string) bool {
 	return false
 }
 
-// calm listens for what a settled world should not need to say.
+// calm checks that a settled world sends only heartbeats and saves nothing.
 func (w *World) calm() {
 	for _, in := range w.root.core.Instances("") {
 		if in.State == "requested" || in.State == "cluster_scheduled" || w.isSick(string(in.ID)) {
@@ -142,16 +142,16 @@ func (w *World) calm() {
 		}
 	}
 	w.strained = false
-	w.Run(calmWindow / 3) // an answer that was lost is asked for again
+	w.Run(calmWindow / 3) // a lost answer is requested again
 	if w.Network {
-		w.Run(time.Minute) // and what the network lost within a minute
+		w.Run(time.Minute) // and network state within a minute
 	}
 	saves := w.saves
 	w.talk = talk{listening: true}
 	w.Run(calmWindow)
 	w.talk.listening = false
 	if w.strained {
-		return // coordinates still settle, and instances move after them
+		return // coordinates still change, and instances move because of them
 	}
 	if n := len(w.talk.noise); n > 0 {
 		w.violate("calm", "world", "%d messages in a settled world, the first: %s", n, w.talk.noise[0])
@@ -161,8 +161,8 @@ func (w *World) calm() {
 	}
 }
 
-// Trace is the whole story of a seed, the same to the byte each time, with what
-// was broken and a sequence diagram of how it came to it.
+// Trace returns the complete trace of a seed, which is the same in each run, with the
+// violation and a sequence diagram of the events before it.
 func Trace(seed uint64, opts Options) string {
 	opts.Trace = true
 	res := Run(seed, opts)

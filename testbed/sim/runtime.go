@@ -10,21 +10,20 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// FakeRuntime stands in for containerd on one machine. It keeps workloads
-// apart from the node engine's life, takes its time, fails as a registry or a
-// runtime does, and lets a guard kill what the engine no longer watches over.
-// What its workloads do is written in their image's name: "ok", "once", "crash",
-// "flaky", "missing", "deaf" (does not hear SIGTERM).
+// FakeRuntime replaces containerd on one machine. Its workloads outlive the node engine. It
+// has delays and failures like a registry or a runtime, and a guard that kills workloads
+// without the engine. The name of an image determines the behaviour of its workloads: "ok",
+// "once", "crash", "flaky", "missing", "deaf" (ignores SIGTERM).
 type FakeRuntime struct {
 	w       *World
 	machine *NodeMachine
 	have    map[api.InstanceID][]*workload
 	queue   map[wire.Key][]func() // orders for one key do not overlap
 	down    bool
-	era     int // counts the node engine's lives: orders of an earlier one are not finished
+	era     int // counts starts of the node engine: orders of earlier ones are not finished
 }
 
-// workload is what the runtime has of one key.
+// workload is the runtime's state of one key.
 type workload struct {
 	wire.Key
 	attempt int
@@ -34,10 +33,10 @@ type workload struct {
 	devices   []string
 	phase     wire.WorkloadPhase
 	exit      int
-	run       int    // counts starts and ends, so that a planned exit knows its process
+	run       int    // counts starts and ends, so that a planned exit belongs to one process
 	guard     uint64 // counts guards
-	due       bool   // the guard's deadline has passed, and it found nothing to kill
-	hidden    bool   // that it ended; see PlantHiddenStop
+	due       bool   // the guard's deadline passed while there was no process to kill
+	hidden    bool   // its end is hidden; see PlantHiddenStop
 }
 
 func newRuntime(m *NodeMachine) *FakeRuntime {
@@ -81,7 +80,7 @@ func (r *FakeRuntime) enqueue(k wire.Key, do func()) {
 	}
 }
 
-// finish answers an order and begins the next of its key.
+// finish answers an order and starts the next one of its key.
 func (r *FakeRuntime) finish(k wire.Key, e wire.WorkloadEvent) {
 	r.tell(e)
 	rest := r.queue[k][1:]
@@ -93,7 +92,7 @@ func (r *FakeRuntime) finish(k wire.Key, e wire.WorkloadEvent) {
 	rest[0]()
 }
 
-// tell lets the engine know, a moment later.
+// tell reports to the engine, a moment later.
 func (r *FakeRuntime) tell(e wire.WorkloadEvent) {
 	era := r.era
 	r.w.said(r.machine.name+"/runtime", r.machine.name, "", e)
@@ -110,7 +109,7 @@ func (r *FakeRuntime) fail(k wire.Key, attempt int, reason api.Reason, detail st
 
 const runtimeDownDetail = "the runtime does not answer"
 
-// within runs done after a while, unless the engine or the runtime end first.
+// within calls done after a while, unless the engine or the runtime ends first.
 func (r *FakeRuntime) within(d time.Duration, k wire.Key, attempt int, done func()) {
 	era := r.era
 	r.w.after(d, func() {
@@ -195,7 +194,7 @@ func (r *FakeRuntime) startWorkload(o wire.StartWorkload) {
 	})
 }
 
-// begin starts the workload's process and lets its image say how long it lasts.
+// begin starts the workload's process. Its image determines when it exits.
 func (r *FakeRuntime) begin(v *workload) {
 	v.phase = wire.WorkloadRunning
 	v.run++
@@ -226,7 +225,7 @@ func (r *FakeRuntime) begin(v *workload) {
 	})
 }
 
-// exit ends the process; whoever watches is told.
+// exit ends the process and reports it.
 func (r *FakeRuntime) exit(v *workload, code int) {
 	v.phase, v.exit = wire.WorkloadExited, code
 	v.run++
@@ -236,8 +235,8 @@ func (r *FakeRuntime) exit(v *workload, code int) {
 	}
 }
 
-// stop sends SIGTERM, after the grace SIGKILL, and removes what is left. When
-// the engine or the runtime ends meanwhile the rest of it does not happen.
+// stop sends SIGTERM, after the grace period SIGKILL, and removes the workload. If the engine
+// or the runtime ends in between, the rest does not happen.
 func (r *FakeRuntime) stop(o wire.StopWorkload) {
 	if r.down {
 		r.fail(o.Key, 0, api.ReasonRuntimeDown, runtimeDownDetail)
@@ -275,7 +274,7 @@ func (r *FakeRuntime) stop(o wire.StopWorkload) {
 	}
 	if hears := !strings.HasSuffix(v.spec.Code, ":deaf"); hears {
 		if took := r.w.termDelay(); took < o.Grace {
-			// The signal is sent; the process ends by itself, whoever watches.
+			// The signal is sent: the process ends even if the engine is gone.
 			r.w.after(took, func() {
 				if v.run == run {
 					r.exit(v, 143)
@@ -300,7 +299,7 @@ func (r *FakeRuntime) remove(v *workload) {
 	r.have[v.Instance] = rest
 }
 
-// onNetwork is what the workload has of the network, if anything.
+// onNetwork returns the workload's attachment, if any.
 func (r *FakeRuntime) onNetwork(k wire.Key) (at wire.Attached) {
 	if n := r.machine.net; n != nil && n.proc.alive {
 		at, _ = n.core.Attached(k)
@@ -308,8 +307,8 @@ func (r *FakeRuntime) onNetwork(k wire.Key) (at wire.Attached) {
 	return at
 }
 
-// guard kills at a moment of the machine's own clock, engine or no engine, and
-// goes on looking for what was being started then.
+// guard kills the workload at a time of the machine's clock, even without the engine, and
+// repeats this for a process that was being started then.
 func (r *FakeRuntime) guard(o wire.GuardWorkload) {
 	v := r.find(o.Key)
 	if v == nil {
@@ -328,7 +327,7 @@ func (r *FakeRuntime) guard(o wire.GuardWorkload) {
 	})
 }
 
-// guardLooks is how often the guard looks for what is due.
+// guardLooks is the interval at which the guard repeats a kill.
 const guardLooks = 100 * time.Millisecond
 
 func (r *FakeRuntime) killDue(v *workload) {
@@ -348,19 +347,19 @@ func (r *FakeRuntime) killDue(v *workload) {
 	})
 }
 
-// lift forgets the guard.
+// lift removes the guard.
 func (v *workload) lift() {
 	v.guard++
 	v.due = false
 }
 
-// engineEnds leaves what the engine had under way half done.
+// engineEnds interrupts the engine's orders.
 func (r *FakeRuntime) engineEnds() {
 	r.era++
 	clear(r.queue)
 }
 
-// machineEnds kills every workload. Some machines still know of them afterwards.
+// machineEnds kills every workload. Some runtimes still list them afterwards.
 func (r *FakeRuntime) machineEnds(forgets bool) {
 	r.engineEnds()
 	r.down = false
@@ -369,7 +368,7 @@ func (r *FakeRuntime) machineEnds(forgets bool) {
 	}
 }
 
-// found lists what the runtime has, as the node engine asks at its start.
+// found lists the workloads of the runtime, as the node engine requests at its start.
 func (r *FakeRuntime) found() []wire.WorkloadEvent {
 	if r.down {
 		return nil // it does not answer

@@ -10,7 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// complaint is what keeps the world from being settled.
+// complaint is a reason why the world is not settled.
 type complaint struct {
 	subject string
 	what    string
@@ -18,8 +18,8 @@ type complaint struct {
 
 func (c complaint) String() string { return c.subject + ": " + c.what }
 
-// unsettled compares what people were promised, what the three tiers believe
-// and what is true, and lists what differs. Nothing differs in a settled world.
+// unsettled compares what the root accepted, what the three tiers believe and what is true,
+// and lists the differences. A settled world has none.
 func (w *World) unsettled() []complaint {
 	var out []complaint
 	say := func(subject, format string, args ...any) {
@@ -50,7 +50,7 @@ func (w *World) unsettled() []complaint {
 		for _, c := range w.living() {
 			for _, n := range c.living() {
 				if at, ok := c.core.Node(n.id); !ok || at.Status != api.NodeReady {
-					say(n.name, "is %q for its cluster (known: %v)", at.Status, ok)
+					say(n.name, "is %q at its cluster (known: %v)", at.Status, ok)
 				}
 			}
 		}
@@ -79,7 +79,7 @@ func (m *ClusterMachine) living() []*NodeMachine {
 
 type sayFunc func(subject, format string, args ...any)
 
-// compare holds what the root shows of an instance against the truth.
+// compare compares the root's view of an instance with the truth.
 func (w *World) compare(in api.Instance, say sayFunc) {
 	id := string(in.ID)
 	if in.Leaving {
@@ -89,7 +89,7 @@ func (w *World) compare(in api.Instance, say sayFunc) {
 	live := w.running[in.ID]
 	if api.Ended(in.State, in.Reason) {
 		if len(live) > 0 {
-			say(id, "is %s for good and runs on %s", in.State, live[0].machine.name)
+			say(id, "is %s for good, but runs on %s", in.State, live[0].machine.name)
 		}
 		if s, ok := w.root.core.Service(in.Service); ok && in.State == api.Failed && in.Failures < s.Spec.Attempts() && in.Spec == s.SpecRev {
 			say(id, "failed for good after %d of %d attempts", in.Failures, s.Spec.Attempts())
@@ -101,7 +101,7 @@ func (w *World) compare(in api.Instance, say sayFunc) {
 		w.compareRunning(in, live, say)
 	case api.Requested, api.ClusterScheduled:
 		if len(live) > 0 {
-			say(id, "is %s and runs on %s", in.State, live[0].machine.name)
+			say(id, "is %s, but runs on %s", in.State, live[0].machine.name)
 		}
 		if node := w.wouldFit(in, nil); node != "" {
 			say(id, "is %s (%s) and would fit on %s", in.State, in.Reason, node)
@@ -115,19 +115,19 @@ func (w *World) compare(in api.Instance, say sayFunc) {
 func (w *World) compareRunning(in api.Instance, live []*running, say sayFunc) {
 	id := string(in.ID)
 	if len(live) != 1 {
-		say(id, "is shown as running and runs %d times", len(live))
+		say(id, "is shown as running, but %d processes run", len(live))
 		return
 	}
 	m := live[0].machine
 	if live[0].Epoch != in.Epoch || m.cluster.id != in.Cluster {
-		say(id, "is shown as %s on %s and runs as %s on %s", in.Epoch, in.Cluster, live[0].Epoch, m.name)
+		say(id, "is shown as %s on %s, but runs as %s on %s", in.Epoch, in.Cluster, live[0].Epoch, m.name)
 	}
 	at, ok := m.cluster.core.Instance(in.ID)
 	if !ok || at.Node != m.id || at.State != api.Running || at.Epoch != in.Epoch {
-		say(id, "runs on %s and its cluster says %s %s on %q", m.name, at.Epoch, at.State, at.Node)
+		say(id, "runs on %s, but its cluster has it as %s %s on %q", m.name, at.Epoch, at.State, at.Node)
 	}
 	if live[0].spec.OneShot && w.chaos != nil {
-		say(id, "is a one-shot and still runs")
+		say(id, "is a one-shot that still runs")
 	}
 	if s, ok := w.root.core.Service(in.Service); ok && !w.rollingOut(s) && (live[0].spec.Code != s.Spec.Code || live[0].spec.Needs() != s.Spec.Needs()) {
 		say(id, "runs %s, the service is %s", live[0].spec.Code, s.Spec.Code)
@@ -135,9 +135,9 @@ func (w *World) compareRunning(in api.Instance, live []*running, say sayFunc) {
 	w.comparePlace(in, live[0], say)
 }
 
-// rollingOut reports whether the service's newest spec waits for an instance that
-// has it and does not run: by design the others keep the old one so long, and for
-// good where that instance has failed for good.
+// rollingOut reports whether the rollout of the service's newest specification waits for an
+// instance that does not run. Until it runs the other instances keep the old one by design;
+// if it has failed for good, they keep it for good.
 func (w *World) rollingOut(s api.Service) bool {
 	for _, in := range w.root.core.Instances(s.ID.Tenant()) {
 		if in.Service == s.ID && in.Spec == s.SpecRev && in.State != api.Running && in.State != api.Completed {
@@ -151,7 +151,7 @@ func (w *World) rollingOut(s api.Service) bool {
 func (w *World) compareWhy(in api.Instance, say sayFunc) {
 	why, ok := w.root.core.Why(in.ID, w.root.proc.clock.at(w.now))
 	if !ok || why.Summary == "" {
-		say(string(in.ID), "is %s and nobody says why", in.State)
+		say(string(in.ID), "is %s without an explanation", in.State)
 		return
 	}
 	check := func(who string, ex api.Explanation) {
@@ -169,13 +169,13 @@ func (w *World) compareWhy(in api.Instance, say sayFunc) {
 	}
 }
 
-// orphans looks for what exists below and is not wanted above.
+// orphans lists instances at a tier that the tier above does not want.
 func (w *World) orphans(say sayFunc) {
 	for _, id := range slices.Sorted(maps.Keys(w.running)) {
 		in, ok := w.root.core.Instance(id)
 		for _, r := range w.running[id] {
 			if !ok || in.Epoch != r.Epoch {
-				say(string(id), "runs as %s on %s and the root wants %s (known: %v)", r.Epoch, r.machine.name, in.Epoch, ok)
+				say(string(id), "runs as %s on %s, but the root wants %s (known: %v)", r.Epoch, r.machine.name, in.Epoch, ok)
 			}
 		}
 	}
@@ -183,7 +183,7 @@ func (w *World) orphans(say sayFunc) {
 		for _, in := range c.core.Instances() {
 			at, ok := w.root.core.Instance(in.ID)
 			if !ok || at.Cluster != c.id && in.State != api.Requested {
-				say(string(in.ID), "is %s in %s and the root has it in %q", in.State, c.name, at.Cluster)
+				say(string(in.ID), "is %s in %s, but the root has it in %q", in.State, c.name, at.Cluster)
 			}
 		}
 		for _, n := range c.living() {
@@ -191,7 +191,7 @@ func (w *World) orphans(say sayFunc) {
 			for _, in := range known {
 				at, ok := c.core.Instance(in.ID)
 				if !ok || at.Node != n.id || at.Epoch != in.Epoch || at.State != in.State {
-					say(string(in.ID), "is %s %s on %s and %s %s on %q for its cluster", in.Epoch, in.State, n.name, at.Epoch, at.State, at.Node)
+					say(string(in.ID), "is %s %s on %s, but %s %s on %q at its cluster", in.Epoch, in.State, n.name, at.Epoch, at.State, at.Node)
 				}
 			}
 			for _, v := range n.runtime.all() {
@@ -217,19 +217,18 @@ func (w *World) unsynced(say sayFunc) {
 	}
 }
 
-// misknown compares what nodes are with what their cluster has them for, whether
-// anything that runs asks for it or not.
+// misknown compares the properties of nodes with those that their cluster knows.
 func (w *World) misknown(say sayFunc) {
 	for _, c := range w.living() {
 		for _, n := range c.living() {
 			if at, _ := c.core.Node(n.id); at.NodeInfo.Digest() != n.truth().Digest() {
-				say(n.name, "is %+v, and for its cluster %+v", n.truth(), at.NodeInfo)
+				say(n.name, "is %+v, but %+v at its cluster", n.truth(), at.NodeInfo)
 			}
 		}
 	}
 }
 
-// join lists complaints, the same in every run.
+// join returns complaints as text, in the same order in every run.
 func join(cs []complaint) string {
 	slices.SortStableFunc(cs, func(a, b complaint) int { return cmp.Compare(a.subject, b.subject) })
 	var parts []string

@@ -55,7 +55,7 @@ func (c *Console) show(args []string) (string, error) {
 			}
 		}
 	default:
-		return "", fmt.Errorf("show %q: there is instances, workloads, nodes, clusters, why, desired and moves: %w", what, api.ErrInvalid)
+		return "", fmt.Errorf("show %q: want instances, workloads, nodes, clusters, why, desired or moves: %w", what, api.ErrInvalid)
 	}
 	if b.Len() == 0 {
 		return "none\n", nil
@@ -117,7 +117,7 @@ func (c *Console) showWhy(name string) (string, error) {
 	return b.String(), nil
 }
 
-// trace shows what was said since the last trace, where it has one of the words.
+// trace returns the new lines since the last trace that contain one of the words.
 func (c *Console) trace(words []string) string {
 	var b strings.Builder
 	lines := c.w.story.lines[c.seen:]

@@ -27,14 +27,14 @@ func TestSeedsKeepEveryPromise(t *testing.T) {
 			t.Parallel()
 			for seed := 1 + shard; seed <= n; seed += shards {
 				if v := sim.Run(seed, sim.Options{}).Violation; v != nil {
-					t.Errorf("seed %d: %v\nsee it again: scripts/soak --replay %d", seed, v, seed)
+					t.Errorf("seed %d: %v\nreplay it with: scripts/soak --replay %d", seed, v, seed)
 				}
 			}
 		})
 	}
 }
 
-// Seeds that once found a bug are run for ever.
+// seeds.txt lists the seeds that once found a bug.
 func TestRegressionSeeds(t *testing.T) {
 	f, err := os.Open("testdata/seeds.txt")
 	if err != nil {
@@ -49,7 +49,7 @@ func TestRegressionSeeds(t *testing.T) {
 		}
 		seed, err := strconv.ParseUint(first, 10, 64)
 		if err != nil || why == "" {
-			t.Fatalf("seeds.txt: %q: want a seed and why it is here", lines.Text())
+			t.Fatalf("seeds.txt: %q, want a seed and its reason", lines.Text())
 		}
 		if v := sim.Run(seed, sim.Options{}).Violation; v != nil {
 			t.Errorf("seed %d (%s): %v", seed, strings.TrimSpace(why), v)
@@ -73,16 +73,16 @@ func TestReplayIsTheSameToTheByte(t *testing.T) {
 				t.Fatalf("two replays differ at byte %d:\n%s\n---\n%s", i, around(a, i), around(b, i))
 			}
 			if !strings.Contains(a, "sequenceDiagram") {
-				t.Fatal("the replay draws no diagram")
+				t.Fatal("the replay has no sequence diagram")
 			}
 			if res := sim.Run(seed, sim.Options{}); !strings.Contains(a, fmt.Sprintf("%d steps", res.Steps)) {
-				t.Fatal("a traced run is another run than an untraced one")
+				t.Fatalf("the run with a trace does not have the %d steps of the run without", res.Steps)
 			}
 		})
 	}
 }
 
-// What would be is asked each second, and nothing is otherwise for it.
+// Plans that are requested each second do not change the run.
 func TestPlansChangeNothing(t *testing.T) {
 	for seed := uint64(1); seed <= 24; seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -95,13 +95,12 @@ func TestPlansChangeNothing(t *testing.T) {
 			for i < min(len(a), len(b)) && a[i] == b[i] {
 				i++
 			}
-			t.Fatalf("with plans it goes otherwise from byte %d:\n%s\n---\n%s", i, around(a, i), around(b, i))
+			t.Fatalf("the run with plans differs from byte %d on:\n%s\n---\n%s", i, around(a, i), around(b, i))
 		})
 	}
 }
 
-// A restart of an orchestrator that takes no longer than a restart should costs no
-// node a lease: nothing that must stop when cut off stops.
+// A short restart of an orchestrator ends no lease, so that no exclusive instance stops.
 func TestShortRestartsCostNoLeases(t *testing.T) {
 	for seed := uint64(1); seed <= 60; seed++ {
 		if v := sim.Run(seed, sim.Options{Only: sim.OnlyRestarts}).Violation; v != nil {
@@ -110,8 +109,8 @@ func TestShortRestartsCostNoLeases(t *testing.T) {
 	}
 }
 
-// What silent nodes had runs elsewhere within the promised bound, each instance of
-// it, when several nodes fall silent at about the same time.
+// If several nodes fall silent at about the same time, each of their instances runs elsewhere
+// within the bound.
 func TestSeveralSilentNodesKeepTheBound(t *testing.T) {
 	for seed := uint64(1); seed <= 60; seed++ {
 		if v := sim.Run(seed, sim.Options{Only: sim.OnlySilence}).Violation; v != nil {
@@ -122,9 +121,8 @@ func TestSeveralSilentNodesKeepTheBound(t *testing.T) {
 
 func around(s string, i int) string { return s[max(0, i-200):min(len(s), i+200)] }
 
-// A simulator that cannot fail proves nothing: bugs that were put in on purpose
-// must be found, and by the promise that they break. A quarter of the seeds or more
-// find each, so that no change of what seeds do hides one.
+// The simulator must find planted faults, each by the guarantee that it violates. A quarter of
+// the seeds or more find each, so that a change of the seeds' course does not hide one.
 func TestPlantedBugsAreFound(t *testing.T) {
 	for plant, promises := range map[sim.Plant][]string{
 		sim.PlantIgnoreLeases: {"lease", "exclusive"},
@@ -147,7 +145,7 @@ func TestPlantedBugsAreFound(t *testing.T) {
 					found[v.Promise]++
 				}
 			}
-			t.Fatalf("40 seeds do not find it; found %v", found)
+			t.Fatalf("40 seeds do not find the planted fault; they find %v", found)
 		})
 	}
 }

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// story is what happened, line by line. Without keep only violations remain.
+// story is the trace of a world, line by line. Without keep it has only violations.
 type story struct {
 	keep  bool
 	lines []line
 }
 
-// line is a message from one to another, or a note on one.
+// line is a message from one process to another, or a note about one.
 type line struct {
 	at   moment
 	from string
@@ -39,7 +39,7 @@ func (w *World) said(from, to, mark string, msg any) {
 	}
 }
 
-// text is the whole story.
+// text returns the complete trace.
 func (s *story) text() string {
 	var b strings.Builder
 	for _, l := range s.lines {
@@ -49,11 +49,11 @@ func (s *story) text() string {
 	return b.String()
 }
 
-// diagramLines bounds a diagram to what a person can follow.
+// diagramLines bounds a diagram to a readable length.
 const diagramLines = 60
 
-// diagram draws the last of what concerns the subject as a Mermaid sequence
-// diagram; signs of life are left out unless there is nothing else.
+// diagram returns the last lines about the subject as a Mermaid sequence diagram. Heartbeats
+// are left out unless there is nothing else.
 func (s *story) diagram(subject string) string {
 	var chosen []line
 	for i := len(s.lines) - 1; i >= 0 && len(chosen) < diagramLines; i-- {
@@ -95,7 +95,7 @@ func (l line) concerns(subject string) bool {
 	return strings.Contains(l.what, subject) || l.from == subject || l.to == subject
 }
 
-// clip shortens a message that lists many instances to the one asked for.
+// clip shortens a message that lists many instances to the given one.
 func clip(what, subject string) string {
 	if len(what) <= 100 {
 		return what

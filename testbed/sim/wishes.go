@@ -7,8 +7,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// wishes has a service ask for one or two things of the place where it runs, that
-// mostly some place has.
+// wishes adds one or two requirements to a service that some node mostly meets.
 func (p *person) wishes(m *api.Microservice) {
 	w := p.w
 	m.Priority = p.priority(m.Name)
@@ -44,7 +43,7 @@ func (p *person) wishes(m *api.Microservice) {
 	}
 }
 
-// firstService is in each application, so that others may name it.
+// firstService is in each application, so that other services can refer to it.
 const firstService = "s0"
 
 // constrain adds a constraint of any type.
@@ -102,8 +101,7 @@ func (p *person) urgency(service string) int {
 	return u
 }
 
-// priority of a service stays the same over all that is applied, so that whoever
-// made way can be judged later.
+// priority of a service never changes, so that preemptions can be checked later.
 func (p *person) priority(service string) string {
 	h := sha256.Sum256([]byte(fmt.Sprintf("%s %s", p.app(), service)))
 	return append([]string{""}, api.Priorities...)[int(h[0])%(1+len(api.Priorities))]

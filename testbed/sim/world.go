@@ -8,40 +8,40 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
-// Settings are the world's habits. The zero value is a calm one, in which
-// everything takes a fixed time and clocks agree.
+// Settings are the properties of a world. In a world with the zero value everything takes a
+// fixed time and clocks agree.
 type Settings struct {
 	Quality        Quality
 	Restless       bool // clocks drift, wake-ups come late, delays vary
 	ExternalBroker bool // the nodes' broker outlives their cluster orchestrator
 	Network        bool // nodes have netmanagers, and workloads addresses
-	Scarce         bool // five of them on each
+	Scarce         bool // five addresses on each node
 }
 
-// Options are for whoever runs a world.
+// Options are the options of a run.
 type Options struct {
-	Trace bool // keep every line; costs time and memory
+	Trace bool // keep every line, which costs time and memory
 	Plant Plant
-	Plans bool // ask again and again what would be, which changes nothing
-	Only  Only // the one kind of fault that there is; empty: all
+	Plans bool // request plans repeatedly, which must not change the run
+	Only  Only // the only kind of fault; empty: all
 }
 
-// Plant is a bug that is put in on purpose, to prove that it would be found.
+// Plant is a planted fault, which proves that the simulator would find it.
 type Plant string
 
-// The bugs that can be planted.
+// The faults that can be planted.
 const (
 	PlantNothing      Plant = ""
-	PlantIgnoreLeases Plant = "ignore-leases" // nodes believe their lease is always renewed, and have no guard
+	PlantIgnoreLeases Plant = "ignore-leases" // nodes treat their lease as always renewed, and have no guard
 	PlantForgetNode   Plant = "forget-node"   // nodes do not save their work
 	PlantForgetApp    Plant = "forget-app"    // the root does not save applications
 	PlantForgetSpot   Plant = "forget-spot"   // clusters do not save instances
-	PlantOneDevice    Plant = "one-device"    // runtimes give everybody the first device of a kind
-	PlantOldLabels    Plant = "old-labels"    // nodes say for ever what they were when they joined
-	PlantHiddenStop   Plant = "hidden-stop"   // a runtime that is back after an unclean stop says that what ended with it runs
+	PlantOneDevice    Plant = "one-device"    // runtimes give every workload the first device of a kind
+	PlantOldLabels    Plant = "old-labels"    // nodes never report changes of their properties
+	PlantHiddenStop   Plant = "hidden-stop"   // after an unclean stop a runtime reports workloads as running that ended with it
 )
 
-// Plants are the bugs that can be planted.
+// Plants returns the faults that can be planted.
 func Plants() []string {
 	return []string{string(PlantIgnoreLeases), string(PlantForgetNode), string(PlantForgetApp), string(PlantForgetSpot), string(PlantOneDevice), string(PlantOldLabels), string(PlantHiddenStop)}
 }
@@ -58,7 +58,7 @@ func (o Options) forgetsSave(machine string, doc store.Doc) bool {
 	return false
 }
 
-// World is one root, its clusters and their nodes, and the time they live in.
+// World is one root, its clusters and their nodes, and their time.
 type World struct {
 	Settings
 	opts    Options
@@ -76,18 +76,18 @@ type World struct {
 	clusters       []*ClusterMachine
 	externalBroker bool
 	registryDown   bool
-	healthy        bool // images that are sick have been mended
+	healthy        bool // faulty images have been repaired
 
 	running   map[api.InstanceID][]*running
 	epochs    map[api.InstanceID]api.Epoch // newest that the root has shown
 	moves     moves
-	strained  bool // some place was said to break an SLA since the calm began
+	strained  bool // a violation was reported since the calm began
 	talk      talk
 	ghosts    map[ghost]moment // since when
 	violation *Violation
 }
 
-// NewWorld is an empty world.
+// NewWorld returns an empty world.
 func NewWorld(seed uint64, set Settings, opts Options) *World {
 	w := &World{
 		Settings: set, opts: opts, chance: rand.New(rand.NewPCG(seed, 0x7265656c696e65)),
@@ -124,11 +124,11 @@ func (w *World) Run(d time.Duration) {
 	}
 }
 
-// RunUntil lets time pass until it is so, at most d, and reports whether it is.
+// RunUntil lets time pass until the condition holds, at most d, and reports whether it does.
 func (w *World) RunUntil(so func() bool, d time.Duration) bool {
 	look := 500 * time.Millisecond
 	if w.chaos != nil {
-		look = 2 * time.Second // looking costs more than living
+		look = 2 * time.Second // the check costs more than the steps
 	}
 	for end := w.now + d; w.now < end && w.violation == nil; {
 		if so() {
@@ -139,7 +139,7 @@ func (w *World) RunUntil(so func() bool, d time.Duration) bool {
 	return w.violation == nil && so()
 }
 
-// between is a time within the two; in a calm world the lesser.
+// between returns a random time between the two, or the lesser in a world without faults.
 func (w *World) between(least, most time.Duration) time.Duration {
 	if !w.Restless {
 		return least
@@ -147,7 +147,7 @@ func (w *World) between(least, most time.Duration) time.Duration {
 	return least + time.Duration(w.chance.Int64N(int64(most-least)))
 }
 
-// oneIn reports true once in n times, and never in a calm world.
+// oneIn reports true once in n times, and never in a world without faults.
 func (w *World) oneIn(n int) bool { return w.Restless && w.chance.IntN(n) == 0 }
 
 func (w *World) newClock() *clock {
@@ -195,11 +195,11 @@ func (w *World) killDelay() time.Duration {
 
 func (w *World) termDelay() time.Duration { return w.between(200*time.Millisecond, 12*time.Second) }
 
-// downTime is how long a process is away that fell within a step.
+// downTime returns how long a process is down that crashed within a step.
 func (w *World) downTime() time.Duration { return w.between(100*time.Millisecond, 10*time.Second) }
 
-// learns is how long the other end takes to see that a process ended: at once,
-// mostly; where the reset got lost, after its patience.
+// learns returns how long the other end takes to detect that a process ended: mostly at
+// once, and after its timeout if the reset was lost.
 func (w *World) learns() time.Duration {
 	if w.opts.Only == "" && w.oneIn(8) {
 		return w.quality.Silence
@@ -207,5 +207,5 @@ func (w *World) learns() time.Duration {
 	return w.between(time.Millisecond, 200*time.Millisecond)
 }
 
-// sick: images named so misbehave.
+// sick are the names of images with faults.
 func (w *World) sick() bool { return !w.healthy }

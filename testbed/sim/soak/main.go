@@ -25,17 +25,17 @@ import (
 func main() {
 	seeds := flag.String("seeds", "", "run the seeds `FROM:TO`, both included")
 	replay := flag.String("replay", "", "print the trace of one `SEED`")
-	plant := flag.String("plant", "", "put a known `bug` in, to see it found: "+strings.Join(sim.Plants(), ", "))
-	only := flag.String("only", "", "let worlds have one `kind` of fault alone: "+strings.Join(sim.Onlys(), ", "))
-	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "how many seeds run at once")
+	plant := flag.String("plant", "", "plant a `fault`, which the simulator should find: "+strings.Join(sim.Plants(), ", "))
+	only := flag.String("only", "", "use only one `kind` of fault: "+strings.Join(sim.Onlys(), ", "))
+	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "number of seeds that run in parallel")
 	flag.Parse()
 	debug.SetGCPercent(800) // worlds are small and short-lived
 	opts := sim.Options{Plant: sim.Plant(*plant), Only: sim.Only(*only)}
 	if *only != "" && !slices.Contains(sim.Onlys(), *only) {
-		fail("--only %s: there is no such kind; there are %s", *only, strings.Join(sim.Onlys(), ", "))
+		fail("--only %s: unknown kind, want one of %s", *only, strings.Join(sim.Onlys(), ", "))
 	}
 	if *plant != "" && !slices.Contains(sim.Plants(), *plant) {
-		fail("--plant %s: there is no such bug; there are %s", *plant, strings.Join(sim.Plants(), ", "))
+		fail("--plant %s: unknown fault, want one of %s", *plant, strings.Join(sim.Plants(), ", "))
 	}
 	switch {
 	case *replay != "" && *seeds == "":
@@ -53,7 +53,7 @@ func main() {
 			os.Exit(1)
 		}
 	default:
-		fail("name either --seeds FROM:TO or --replay SEED")
+		fail("want either --seeds FROM:TO or --replay SEED")
 	}
 }
 
@@ -67,12 +67,13 @@ func parseRange(s string) (from, to uint64, err error) {
 	from, err1 := strconv.ParseUint(a, 10, 64)
 	to, err2 := strconv.ParseUint(b, 10, 64)
 	if !ok || err1 != nil || err2 != nil || to < from {
-		return 0, 0, fmt.Errorf("--seeds %s is not FROM:TO with FROM ≤ TO", s)
+		return 0, 0, fmt.Errorf("--seeds %s: want FROM:TO with FROM ≤ TO", s)
 	}
 	return from, to, nil
 }
 
-// soak runs the seeds and says what each violation is and how to see it again.
+// soak runs the seeds, prints each violation and how to replay it, and returns the number of
+// violations.
 func soak(from, to uint64, workers int, opts sim.Options) int {
 	begun := time.Now()
 	var (
@@ -106,7 +107,7 @@ func soak(from, to uint64, workers int, opts sim.Options) int {
 	took := time.Since(begun)
 	if len(bad) > 0 {
 		first := slices.MinFunc(bad, func(a, b sim.Result) int { return cmp.Compare(a.Seed, b.Seed) })
-		fmt.Printf("see one again: scripts/soak --replay %d\n", first.Seed)
+		fmt.Printf("replay the first with: scripts/soak --replay %d\n", first.Seed)
 	}
 	fmt.Printf("%.1f seeds/s, %d steps of cores\n", float64(n)/took.Seconds(), steps.Load())
 	fmt.Printf("%d seeds, %d violations\n", n, len(bad))
