@@ -8,6 +8,9 @@ func (c *Core) Nodes() []api.Node { return c.place.Nodes() }
 // Node returns a node, if there is such.
 func (c *Core) Node(id api.NodeID) (api.Node, bool) { return c.place.Node(id) }
 
+// NoSuchNode returns the error (ErrNotFound) about a node that the cluster does not have.
+func (c *Core) NoSuchNode(id api.NodeID) error { return c.members.NotFound(id) }
+
 // Instances lists the cluster's instances, with their nodes, in the order of their ids.
 func (c *Core) Instances() []api.Instance { return c.place.Instances() }
 

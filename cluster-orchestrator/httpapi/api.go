@@ -29,6 +29,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/internal/problem"
 	"github.com/treeline-edge/treeline/internal/rest"
 	"github.com/treeline-edge/treeline/internal/wire"
@@ -36,27 +37,6 @@ import (
 
 // maxBody bounds the body of a request.
 const maxBody = 64 << 10
-
-// Owner is the goroutine that owns the core (package loop).
-type Owner interface {
-	// Do steps the core, and then runs after on the owner's goroutine.
-	Do(ctx context.Context, in cluster.Input, after func()) error
-	// Read runs fn on the owner's goroutine.
-	Read(ctx context.Context, fn func()) error
-}
-
-// Core has the reads of the cluster's core. They run on its owner's goroutine.
-type Core interface {
-	Node(api.NodeID) (api.Node, bool)
-	Nodes() []api.Node
-	Instance(api.InstanceID) (api.Instance, bool)
-	Instances() []api.Instance
-	Why(api.InstanceID) (api.Explanation, bool)
-	WhyOf(api.WhyRequest) api.Explanation
-	Plan(api.ClusterPlanRequest) api.ClusterPlan
-	Aggregate() api.Aggregate
-	RootUp() bool
-}
 
 // Nodes reaches the nodes.
 type Nodes interface {
@@ -69,13 +49,13 @@ type Nodes interface {
 
 // Options configure an API.
 type Options struct {
-	Core   Core
-	Owner  Owner
+	Core   *cluster.Core
+	Owner  *loop.Loop[cluster.Input] // of Core
 	Nodes  Nodes
 	Tokens *jointoken.Store
-	Info   func() api.ClusterInfo // of this cluster, as it is now
-	// Authenticate returns the holder of a bearer token that is presented at the cluster's
-	// own port (ErrUnauthenticated).
+	Info   func() api.ClusterInfo // of this cluster, now
+	// Authenticate returns the holder of a bearer token at the cluster's own port
+	// (ErrUnauthenticated).
 	Authenticate func(token string) (Caller, error)
 	// Spend returns the person on whose behalf the root sends the request object, by the
 	// token that it delegated for it. A token is valid once (ErrUnauthenticated,
@@ -113,21 +93,20 @@ func New(o Options) *API {
 	a.shares = apishare.New(apishare.Options{Person: principalOf, Rate: o.Rate, Now: o.Now})
 	a.router = rest.Router(rest.Recover(o.Log, "cluster"), a.authenticate, a.shares.Wrap)
 	a.huma = humachi.New(a.router, rest.Config("Treeline cluster", o.Version,
-		"What a cluster orchestrator of Treeline offers to its operator. In paths, an id's \"/\" and \"#\" are written \"~\". Errors are problem details (RFC 9457) with a stable code.",
-		"A token that the root exchanged for this cluster (POST /v1/clusters/{id}/access there), or this cluster's own operator token."))
+		"The API of a Treeline cluster orchestrator for its operator. In paths, the \"/\" and \"#\" of an id are written \"~\". "+
+			"Errors are problem details (RFC 9457) with a stable code.",
+		"A token that the root issued for this cluster (POST /v1/clusters/{id}/access at the root), or the cluster's own operator token."))
 	a.registerNodes()
 	a.registerInstances()
 	a.registerNet()
 	a.registerTokens()
-	a.registerStreams()
+	renew := rest.Tag("instances").Post("/v1/auth/streams/{id}", "Renew stream", 404).Named("renewStream").About(rest.AboutRenewal)
+	answer(a, renew, "", a.renewStream)
 	return a
 }
 
 // Handler serves /v1.
 func (a *API) Handler() http.Handler { return a.router }
-
-// OpenAPI returns the API's description, as in openapi.json.
-func (a *API) OpenAPI() *huma.OpenAPI { return a.huma.OpenAPI() }
 
 type callerKey struct{}
 
@@ -204,15 +183,23 @@ func (a *API) Guard(next http.Handler) http.Handler {
 	}))))
 }
 
-// handle registers an operation. fn gets the caller and checks the rights that the object
-// requires.
-func handle[I, O any](a *API, op huma.Operation, fn func(context.Context, rights.Principal, *I) (*O, error)) {
+// handle registers an operation. The caller needs the right to the action on what belongs to
+// the cluster's operator; without an action, fn checks the rights that the object requires.
+func handle[I, O any](a *API, r rest.Operation, action rights.Action, fn func(context.Context, rights.Principal, *I) (*O, error)) {
+	op := huma.Operation(r)
 	op.Security = []map[string][]string{{"bearer": {}}}
 	op.Errors = append(op.Errors, 401, 403, 422, 429, 500)
 	op.MaxBodyBytes = cmp.Or(op.MaxBodyBytes, maxBody)
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
 		p := principalOf(ctx)
-		out, err := fn(ctx, p, in)
+		var out *O
+		var err error
+		if action != "" {
+			err = a.allowed(p, action)
+		}
+		if err == nil {
+			out, err = fn(ctx, p, in)
+		}
 		if err != nil {
 			refused := problemOf(err)
 			if refused.Status == http.StatusInternalServerError {
@@ -224,12 +211,36 @@ func handle[I, O any](a *API, op huma.Operation, fn func(context.Context, rights
 	})
 }
 
-// allowed reports whether p may do the action on what belongs to the cluster's
-// operator.
+// answer registers an operation whose answer is a body.
+func answer[I, T any](a *API, op rest.Operation, action rights.Action, fn func(context.Context, rights.Principal, *I) (T, error)) {
+	handle(a, op, action, func(ctx context.Context, p rights.Principal, in *I) (*rest.Body[T], error) {
+		out, err := fn(ctx, p, in)
+		return &rest.Body[T]{Body: out}, err
+	})
+}
+
+// act registers an operation whose answer is empty.
+func act[I any](a *API, op rest.Operation, action rights.Action, fn func(context.Context, rights.Principal, *I) error) {
+	handle(a, op, action, func(ctx context.Context, p rights.Principal, in *I) (*rest.None, error) {
+		return nil, fn(ctx, p, in)
+	})
+}
+
+// page returns all items on one page: [] in JSON, not null, if there are none.
+func page[T any](items []T, err error) (api.Page[T], error) {
+	return api.Page[T]{Items: append([]T{}, items...)}, err
+}
+
+// read returns a value of the core, read on its owner's goroutine.
+func read[T any](ctx context.Context, a *API, fn func() T) (out T, err error) {
+	err = a.opt.Owner.Read(ctx, func() { out = fn() })
+	return out, err
+}
+
+// allowed reports whether p may do the action on what belongs to the cluster's operator.
 func (a *API) allowed(p rights.Principal, action rights.Action) error {
 	return rights.Allowed(p, action, a.opt.Info().Tenant)
 }
 
-type body[T any] struct{ Body T }
-
-type none struct{}
+// problemOf returns the answer to an error.
+func problemOf(err error) *problem.Problem { return problem.Of(err, "the cluster's log") }

@@ -16,6 +16,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/rest"
 	"github.com/treeline-edge/treeline/internal/streams"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
@@ -27,8 +28,8 @@ type instanceIn struct {
 
 type logsIn struct {
 	ID     string `path:"id" maxLength:"512" doc:"The instance's id, with ~ for / and #."`
-	Follow bool   `query:"follow" doc:"Go on as the workload writes."`
-	Tail   int    `query:"tail" default:"-1" minimum:"-1" doc:"Lines from the end; -1 all that is kept."`
+	Follow bool   `query:"follow" doc:"Continue as the workload writes."`
+	Tail   int    `query:"tail" default:"-1" minimum:"-1" doc:"Number of lines from the end; -1: all."`
 }
 
 type scaleIn struct {
@@ -37,14 +38,18 @@ type scaleIn struct {
 }
 
 func (a *API) registerInstances() {
-	tags := []string{"instances"}
-	handle(a, huma.Operation{OperationID: "listInstances", Method: http.MethodGet, Path: "/v1/instances", Summary: "List instances", Tags: tags}, a.instances)
-	handle(a, huma.Operation{OperationID: "getInstance", Method: http.MethodGet, Path: "/v1/instances/{id}", Summary: "Show an instance", Tags: tags, Errors: []int{404}}, a.instance)
-	handle(a, huma.Operation{OperationID: "whyInstance", Method: http.MethodGet, Path: "/v1/instances/{id}/why", Summary: "Explain, node by node, where an instance could be placed now", Tags: tags, Errors: []int{404}}, a.why)
-	handle(a, huma.Operation{OperationID: "why", Method: http.MethodPost, Path: "/v1/why", Summary: "Explain, node by node, where an instance that is not here could be placed now", Tags: tags}, a.whyOf)
-	handle(a, huma.Operation{OperationID: "plan", Method: http.MethodPost, Path: "/v1/plan", Summary: "Say which nodes instances would get that are not here, one after the other", Tags: tags, MaxBodyBytes: maxPlanBody, Errors: []int{413, 429}, Middlewares: huma.Middlewares{a.planTurn}}, a.plan)
-	handle(a, huma.Operation{OperationID: "instanceLogs", Method: http.MethodGet, Path: "/v1/instances/{id}/logs", Summary: "Stream what an instance writes", Tags: tags, Errors: []int{404, 409, 503, 504}}, a.logs)
-	handle(a, huma.Operation{OperationID: "scaleService", Method: http.MethodPost, Path: "/v1/services/{id}/scale", Summary: "Scale a service here, while the root is away", Tags: tags, Errors: []int{404, 409}}, a.scale)
+	tag := rest.Tag("instances")
+	answer(a, tag.Get("/v1/instances", "List instances").Named("listInstances"), "", a.instances)
+	answer(a, tag.Get("/v1/instances/{id}", "Show an instance", 404).Named("getInstance"), "", a.instance)
+	answer(a, tag.Get("/v1/instances/{id}/why", "Explain, node by node, where an instance could be placed now", 404).Named("whyInstance"), "", a.why)
+	why := tag.Post("/v1/why", "Explain, node by node, where an instance that is not here could be placed now")
+	answer(a, why.Named("why"), rights.NodesRead, a.whyOf)
+	plan := tag.Post("/v1/plan", "Plan on which nodes instances that are not here would be placed, one after the other", 413, 429)
+	plan.MaxBodyBytes, plan.Middlewares = maxPlanBody, huma.Middlewares{a.planTurn}
+	answer(a, plan.Named("plan"), "", a.plan)
+	handle(a, tag.Get("/v1/instances/{id}/logs", "Stream the output of an instance", 404, 409, 503, 504).Named("instanceLogs"), "", a.logs)
+	scale := tag.Post("/v1/services/{id}/scale", "Scale a service in this cluster, while the root is unreachable", 404, 409)
+	act(a, scale.Named("scaleService"), "", a.scale)
 }
 
 // sees reports whether p may see the instance: the operator of its node may, and those who
@@ -56,21 +61,18 @@ func (a *API) sees(p rights.Principal, id api.InstanceID) error {
 	return rights.Allowed(p, rights.AppsRead, id.Tenant())
 }
 
-func (a *API) instances(ctx context.Context, p rights.Principal, _ *none) (*body[api.Page[api.Instance]], error) {
+func (a *API) instances(ctx context.Context, p rights.Principal, _ *rest.None) (api.Page[api.Instance], error) {
 	if p.User == "" {
-		return nil, fmt.Errorf("list instances: sign in first: %w", api.ErrUnauthenticated)
+		return api.Page[api.Instance]{}, fmt.Errorf("list instances: sign in first: %w", api.ErrUnauthenticated)
 	}
-	var all []api.Instance
-	if err := a.opt.Owner.Read(ctx, func() { all = a.opt.Core.Instances() }); err != nil {
-		return nil, err
-	}
-	out := api.Page[api.Instance]{Items: []api.Instance{}}
+	all, err := read(ctx, a, a.opt.Core.Instances)
+	var seen []api.Instance
 	for _, i := range all {
 		if a.sees(p, i.ID) == nil {
-			out.Items = append(out.Items, a.shown(p, i))
+			seen = append(seen, a.shown(p, i))
 		}
 	}
-	return &body[api.Page[api.Instance]]{out}, nil
+	return page(seen, err)
 }
 
 // shown returns the instance as p may see it: only the operator sees nodes.
@@ -97,54 +99,43 @@ func (a *API) find(ctx context.Context, p rights.Principal, segment string) (i a
 	return i, nil
 }
 
-func (a *API) instance(ctx context.Context, p rights.Principal, in *instanceIn) (*body[api.Instance], error) {
+func (a *API) instance(ctx context.Context, p rights.Principal, in *instanceIn) (api.Instance, error) {
 	i, err := a.find(ctx, p, in.ID)
-	return &body[api.Instance]{a.shown(p, i)}, err
+	return a.shown(p, i), err
 }
 
-func (a *API) why(ctx context.Context, p rights.Principal, in *instanceIn) (*body[api.Explanation], error) {
+func (a *API) why(ctx context.Context, p rights.Principal, in *instanceIn) (why api.Explanation, err error) {
 	i, err := a.find(ctx, p, in.ID)
 	if err != nil {
-		return nil, err
+		return why, err
 	}
-	var why api.Explanation
-	var ok bool
-	if err := a.opt.Owner.Read(ctx, func() { why, ok = a.opt.Core.Why(i.ID) }); err != nil {
-		return nil, err
-	}
-	if !ok {
-		return nil, fmt.Errorf("instance %q: %w", i.ID, api.ErrNotFound)
+	ok := false
+	err = a.opt.Owner.Read(ctx, func() { why, ok = a.opt.Core.Why(i.ID) })
+	if err == nil && !ok {
+		err = fmt.Errorf("instance %q: %w", i.ID, api.ErrNotFound)
 	}
 	if a.allowed(p, rights.NodesRead) != nil {
 		why = sched.Redact(why)
 	}
-	return &body[api.Explanation]{why}, nil
+	return why, err
 }
 
-func (a *API) whyOf(ctx context.Context, p rights.Principal, in *body[api.WhyRequest]) (*body[api.Explanation], error) {
-	if err := a.allowed(p, rights.NodesRead); err != nil {
-		return nil, err
-	}
-	var why api.Explanation
-	err := a.opt.Owner.Read(ctx, func() { why = a.opt.Core.WhyOf(in.Body) })
-	return &body[api.Explanation]{why}, err
+func (a *API) whyOf(ctx context.Context, _ rights.Principal, in *rest.Body[api.WhyRequest]) (api.Explanation, error) {
+	return read(ctx, a, func() api.Explanation { return a.opt.Core.WhyOf(in.Body) })
 }
 
 // plan returns where instances that the cluster does not have would be placed. Those who may
 // see the application may ask; only the operator sees nodes.
-func (a *API) plan(ctx context.Context, p rights.Principal, in *body[api.ClusterPlanRequest]) (*body[api.ClusterPlan], error) {
+func (a *API) plan(ctx context.Context, p rights.Principal, in *rest.Body[api.ClusterPlanRequest]) (out api.ClusterPlan, err error) {
 	if n := len(in.Body.Instances); n > maxPlan {
-		return nil, fmt.Errorf("plan %d instances: at most %d at once: %w", n, maxPlan, api.ErrTooLarge)
+		return out, fmt.Errorf("plan %d instances: at most %d at once: %w", n, maxPlan, api.ErrTooLarge)
 	}
 	for _, i := range in.Body.Instances {
 		if err := a.sees(p, i.Instance); err != nil {
-			return nil, err
+			return out, err
 		}
 	}
-	var out api.ClusterPlan
-	if err := a.opt.Owner.Read(ctx, func() { out = a.opt.Core.Plan(in.Body) }); err != nil {
-		return nil, err
-	}
+	out, err = read(ctx, a, func() api.ClusterPlan { return a.opt.Core.Plan(in.Body) })
 	if a.allowed(p, rights.NodesRead) != nil {
 		for i := range out.Instances {
 			v := &out.Instances[i]
@@ -157,21 +148,21 @@ func (a *API) plan(ctx context.Context, p rights.Principal, in *body[api.Cluster
 			}
 		}
 	}
-	return &body[api.ClusterPlan]{out}, nil
+	return out, err
 }
 
-func (a *API) scale(ctx context.Context, p rights.Principal, in *scaleIn) (*none, error) {
+func (a *API) scale(ctx context.Context, p rights.Principal, in *scaleIn) error {
 	id := api.ServiceID(api.FromPath(in.ID))
 	if err := a.allowed(p, rights.ClustersWrite); err != nil {
 		if err := rights.Allowed(p, rights.AppsWrite, id.Tenant()); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if err := a.opt.Owner.Do(ctx, cluster.LocalScale{Service: id, Replicas: in.Body.Replicas}, nil); err != nil {
-		return nil, fmt.Errorf("scale %q here: %w", id, err)
+		return fmt.Errorf("scale %q in the cluster: %w", id, err)
 	}
 	a.opt.Log.Info("service scaled locally", "service", id, "replicas", in.Body.Replicas, "by", p.User)
-	return &none{}, nil
+	return nil
 }
 
 type streamOut struct {
@@ -185,17 +176,22 @@ func (a *API) logs(ctx context.Context, p rights.Principal, in *logsIn) (*stream
 	if err != nil {
 		return nil, err
 	}
+	return a.streamed(from, "text/plain; charset=utf-8"), nil
+}
+
+// streamed answers with a stream, which it closes, until either side ends.
+func (a *API) streamed(from io.ReadCloser, contentType string) *streamOut {
 	return &streamOut{func(hc huma.Context) {
 		defer from.Close()
 		fairshare.Endures(hc.Context())
 		_, w := humachi.Unwrap(hc)
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("Content-Type", contentType)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Cache-Control", "no-store")
 		defer context.AfterFunc(hc.Context(), func() { _ = from.Close() })()
 		a.grants.Offer(hc.Context(), w.Header(), principalOf(hc.Context()))
 		pour(hc.Context(), w, from)
-	}}, nil
+	}}
 }
 
 // OpenLogs has the instance's node dial out its logs, if p may read them. The caller closes

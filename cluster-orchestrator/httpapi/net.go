@@ -9,13 +9,10 @@ import (
 	"reflect"
 	"strconv"
 
-	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humachi"
-
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/jsonsize"
+	"github.com/treeline-edge/treeline/internal/rest"
 	"github.com/treeline-edge/treeline/internal/streams"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
@@ -25,7 +22,7 @@ var maxNetAnswer = jsonsize.Limit{Bytes: 16 << 20, Objects: 1 << 15, Values: 1 <
 
 type traceIn struct {
 	ID string `path:"id" maxLength:"512" doc:"The instance's id, with ~ for / and #."`
-	To string `query:"to" required:"true" maxLength:"512" doc:"The name or the address that a flow of it would go to."`
+	To string `query:"to" required:"true" maxLength:"512" doc:"The name or the address of the flow's destination."`
 }
 
 type captureIn struct {
@@ -35,27 +32,27 @@ type captureIn struct {
 }
 
 func (a *API) registerNet() {
-	tags := []string{"network"}
-	fails := []int{404, 409, 503, 504}
+	tag := rest.Tag("network")
 	for _, r := range api.NodeRoutes {
 		schema := a.huma.OpenAPI().Components.Schemas.Schema(reflect.TypeOf(r.New()), true, r.ID)
-		handle(a, huma.Operation{
-			OperationID: r.ID, Method: http.MethodGet, Path: "/v1/nodes/{id}" + r.Path, Summary: r.Summary, Description: r.Description, Tags: tags, Errors: fails,
-			Responses: map[string]*huma.Response{"200": {Content: map[string]*huma.MediaType{"application/json": {Schema: schema}}}},
-		}, func(ctx context.Context, p rights.Principal, in *nodeIn) (*body[any], error) {
-			n, err := a.node(ctx, p, in)
-			if err != nil {
-				return nil, err
-			}
-			out := &body[any]{r.New()}
-			return out, a.askNet(ctx, n.Body.ID, r.Netmanager, out.Body)
-		})
+		op := tag.Get("/v1/nodes/{id}"+r.Path, r.Summary, 404, 409, 503, 504).Named(r.ID).About(r.Description)
+		answer(a, op.Answers("", "application/json", schema), rights.NodesRead,
+			func(ctx context.Context, p rights.Principal, in *nodeIn) (any, error) {
+				n, err := a.node(ctx, p, in)
+				if err != nil {
+					return nil, err
+				}
+				out := r.New()
+				return out, a.askNet(ctx, n.ID, r.Netmanager, out)
+			})
 	}
-	handle(a, huma.Operation{OperationID: "traceInstance", Method: http.MethodGet, Path: "/v1/instances/{id}/trace", Summary: "Say step by step what would become of a new flow of an instance", Tags: tags, Errors: fails}, a.trace)
-	handle(a, huma.Operation{OperationID: "captureInstance", Method: http.MethodGet, Path: "/v1/instances/{id}/capture", Summary: "Stream the packets of an instance, as pcap", Tags: tags, Errors: fails}, a.capture)
+	trace := tag.Get("/v1/instances/{id}/trace", "Show step by step where a new flow of an instance would go", 404, 409, 503, 504)
+	answer(a, trace.Named("traceInstance"), "", a.trace)
+	capture := tag.Get("/v1/instances/{id}/capture", "Stream the packets of an instance, as pcap", 404, 409, 503, 504)
+	handle(a, capture.Named("captureInstance"), "", a.capture)
 }
 
-// askNet asks the netmanager of a node.
+// askNet requests a path of a node's netmanager and decodes the answer.
 func (a *API) askNet(ctx context.Context, n api.NodeID, path string, out any) error {
 	from, err := a.opt.Nodes.Stream(ctx, n, wire.StreamRequest{Kind: "net", Method: http.MethodGet, Path: path, For: onBehalf(ctx)})
 	if err != nil {
@@ -67,23 +64,29 @@ func (a *API) askNet(ctx context.Context, n api.NodeID, path string, out any) er
 	if err == nil {
 		err = json.Unmarshal(text, out)
 	}
-	if err != nil { // of ErrTooLarge, too, only the text: the node's answer is large, not the request
+	if err != nil { // only the text, also of ErrTooLarge: the node's answer is too large, not the request
 		return fmt.Errorf("read the answer of node %s: %s: %w", n, err.Error(), api.ErrUnavailable)
 	}
 	return nil
 }
 
-func (a *API) trace(ctx context.Context, p rights.Principal, in *traceIn) (*body[api.NetTrace], error) {
-	i, err := a.find(ctx, p, in.ID)
+// placed returns an instance that is on a node, if p may see it.
+func (a *API) placed(ctx context.Context, p rights.Principal, segment, what string) (api.Instance, error) {
+	i, err := a.find(ctx, p, segment)
 	if err == nil && i.Node == "" {
-		err = fmt.Errorf("trace from %s: it is %s and on no node: %w", i.ID, i.State, api.ErrConflict)
+		err = fmt.Errorf("%s %s: it is %s and on no node: %w", what, i.ID, i.State, api.ErrConflict)
 	}
+	return i, err
+}
+
+func (a *API) trace(ctx context.Context, p rights.Principal, in *traceIn) (out api.NetTrace, err error) {
+	i, err := a.placed(ctx, p, in.ID, "trace from")
 	if err != nil {
-		return nil, err
+		return out, err
 	}
-	out := &body[api.NetTrace]{}
 	q := url.Values{"from": {string(i.ID)}, "to": {in.To}}
-	return out, a.askNet(ctx, i.Node, "/v1/trace?"+q.Encode(), &out.Body)
+	err = a.askNet(ctx, i.Node, "/v1/trace?"+q.Encode(), &out)
+	return out, err
 }
 
 // onBehalf identifies the holder of the token, for fair shares at the node.
@@ -98,10 +101,7 @@ func (a *API) capture(ctx context.Context, p rights.Principal, in *captureIn) (*
 	if err := rights.Allowed(p, rights.AppsLogs, id.Tenant()); err != nil {
 		return nil, err
 	}
-	i, err := a.find(ctx, p, in.ID)
-	if err == nil && i.Node == "" {
-		err = fmt.Errorf("capture packets of %s: it is %s and on no node: %w", i.ID, i.State, api.ErrConflict)
-	}
+	i, err := a.placed(ctx, p, in.ID, "capture packets of")
 	if err != nil {
 		return nil, err
 	}
@@ -112,15 +112,6 @@ func (a *API) capture(ctx context.Context, p rights.Principal, in *captureIn) (*
 	if err != nil {
 		return nil, fmt.Errorf("capture packets of %s: %w", i.ID, err)
 	}
-	a.opt.Log.Info("packets are captured", "instance", i.ID, "node", i.Node, "seconds", in.Seconds, "by", p.User)
-	return &streamOut{func(hc huma.Context) {
-		defer from.Close()
-		fairshare.Endures(hc.Context())
-		_, w := humachi.Unwrap(hc)
-		w.Header().Set("Content-Type", "application/vnd.tcpdump.pcap")
-		w.Header().Set("Cache-Control", "no-store")
-		defer context.AfterFunc(hc.Context(), func() { _ = from.Close() })()
-		a.grants.Offer(hc.Context(), w.Header(), principalOf(hc.Context()))
-		pour(hc.Context(), w, from)
-	}}, nil
+	a.opt.Log.Info("packet capture started", "instance", i.ID, "node", i.Node, "seconds", in.Seconds, "by", p.User)
+	return a.streamed(from, "application/vnd.tcpdump.pcap"), nil
 }

@@ -273,14 +273,21 @@ func (m *Machine) Remove(id api.NodeID) (awaited bool) {
 	return n.Awaited
 }
 
-// NotFound returns an error of kind api.ErrNotFound that names the nodes there are.
+// NotFound returns an error of kind api.ErrNotFound that names the first nodes there are.
 func (m *Machine) NotFound(id api.NodeID) error {
-	known := step.Keys(m.nodes)
-	names := make([]string, len(known))
-	for i, k := range known {
-		names[i] = string(k)
+	const maxNamed = 20
+	var names []string
+	for _, known := range step.Keys(m.nodes) {
+		names = append(names, string(known))
 	}
-	return fmt.Errorf("cluster %s has no node %s (it has %s): %w", m.cfg.Cluster, id, strings.Join(names, ", "), api.ErrNotFound)
+	has := "no nodes"
+	if len(names) > 0 {
+		has = strings.Join(names[:min(len(names), maxNamed)], ", ")
+	}
+	if more := len(names) - maxNamed; more > 0 {
+		has += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Errorf("node %q: cluster %s has %s: %w", id, m.cfg.Cluster, has, api.ErrNotFound)
 }
 
 // Cordon keeps new instances off the node, or allows them again. Allowing them ends a

@@ -1,0 +1,6 @@
+package httpapi
+
+import "github.com/danielgtaylor/huma/v2"
+
+// OpenAPI returns the API's description, as in openapi.json.
+func (a *API) OpenAPI() *huma.OpenAPI { return a.huma.OpenAPI() }
