@@ -134,20 +134,13 @@ func (c *Counter) Restore(data []byte) error {
 // Next returns a number above all earlier ones. The reservation is saved before what the
 // caller puts after it.
 func (c *Counter) Next(j *Journal, kind, key string) uint64 {
-	c.last++
-	if c.last > c.reserved {
-		c.reserved = c.last + Block
-		j.amend(kind, key, counterRecord{c.reserved})
-	}
+	c.Raise(c.last+1, j, kind, key)
 	return c.last
 }
 
-// Raise continues above n.
+// Raise makes Next return numbers above n.
 func (c *Counter) Raise(n uint64, j *Journal, kind, key string) {
-	if n <= c.last {
-		return
-	}
-	if c.last = n; c.last >= c.reserved {
+	if c.last = max(c.last, n); c.last > c.reserved {
 		c.reserved = c.last + Block
 		j.amend(kind, key, counterRecord{c.reserved})
 	}

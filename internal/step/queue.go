@@ -2,6 +2,7 @@ package step
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 )
 
@@ -32,28 +33,21 @@ func (q *Queue[K]) Has(key K) bool { _, ok := q.at[key]; return ok }
 
 // List returns the keys, oldest first.
 func (q *Queue[K]) List() []K {
-	type place struct {
-		key K
-		seq uint64
-	}
-	places := make([]place, 0, len(q.at))
-	for k, seq := range q.at {
-		places = append(places, place{k, seq})
-	}
-	slices.SortFunc(places, func(a, b place) int { return cmp.Compare(a.seq, b.seq) })
-	keys := make([]K, len(places))
-	for i, p := range places {
-		keys[i] = p.key
-	}
+	keys := slices.AppendSeq(make([]K, 0, len(q.at)), maps.Keys(q.at))
+	slices.SortFunc(keys, func(a, b K) int { return cmp.Compare(q.at[a], q.at[b]) })
+	return keys
+}
+
+// Take removes all keys and returns them, oldest first.
+func (q *Queue[K]) Take() []K {
+	keys := q.List()
+	clear(q.at)
 	return keys
 }
 
 // Keys returns the sorted keys of m, for where the order is visible.
 func Keys[K cmp.Ordered, V any](m map[K]V) []K {
-	keys := make([]K, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
+	keys := slices.AppendSeq(make([]K, 0, len(m)), maps.Keys(m))
 	slices.Sort(keys)
 	return keys
 }

@@ -170,7 +170,7 @@ func (a *API) removeCluster(ctx context.Context, p rights.Principal, in *ChangeI
 	if err := a.opt.Clusters.Revoke(ctx, id); err != nil {
 		return err
 	}
-	return a.owner.Do(ctx, root.ForgetCluster{ID: id}, nil)
+	return a.owner.Do(ctx, root.RemoveCluster{ID: id}, nil)
 }
 
 type accessOut struct {

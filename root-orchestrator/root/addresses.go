@@ -1,46 +1,31 @@
 package root
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
-	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/addresses"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/netbook"
 )
 
-const kindAddress = "address" // one that rests
+const kindAddress = "address" // a resting address
 
 // Validate checks the settings of the network, ErrInvalid.
 func (c Config) Validate() error {
 	if c.ClusterPercent < 0 || c.ClusterPercent > 100 {
-		return fmt.Errorf("%d %% of the instance network for one cluster, want 1 to 100, or 0 for the default: %w", c.ClusterPercent, api.ErrInvalid)
+		return fmt.Errorf("cluster_percent %d: want 1 to 100, or 0 for the default: %w", c.ClusterPercent, api.ErrInvalid)
 	}
 	if c.TenantPercent < 0 || c.TenantPercent > 100 {
-		return fmt.Errorf("%d %% of the services' addresses for one tenant, want 1 to 100, or 0 for the default: %w", c.TenantPercent, api.ErrInvalid)
+		return fmt.Errorf("tenant_percent %d: want 1 to 100, or 0 for the default: %w", c.TenantPercent, api.ErrInvalid)
 	}
 	if c.Ranges == (wire.NetRanges{}) {
 		return nil
 	}
 	return netbook.CheckRanges(c.Ranges)
-}
-
-func (c *network) restoreAddress(d store.Doc) error {
-	var r addresses.Resting
-	if err := json.Unmarshal(d.Data, &r); err != nil {
-		return err
-	}
-	a, err := netip.ParseAddr(d.Key)
-	if err != nil {
-		return err
-	}
-	c.addresses.Rest(r, []netip.Addr{a})
-	return nil
 }
 
 // rest takes addresses from a service. They are given to no other for a while.

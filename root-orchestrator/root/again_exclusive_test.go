@@ -84,7 +84,7 @@ func TestExclusiveAgainWaitsForWhatWasExclusiveBefore(t *testing.T) {
 func TestDeletedInstanceIsKeptUntilItsExclusivePlacementsEnded(t *testing.T) {
 	for name, ends := range map[string]func(*world){
 		"the cluster confirms":     (*world).settle,
-		"the cluster is forgotten": func(w *world) { delete(w.twins, "a"); w.must(ForgetCluster{"a"}) },
+		"the cluster is forgotten": func(w *world) { delete(w.twins, "a"); w.must(RemoveCluster{"a"}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := withStopping(t, "a", "b")
@@ -136,7 +136,7 @@ func TestForgottenClusterEndsTheWaitForAnExclusivePlacement(t *testing.T) {
 	w.restart()
 	w.hear("b")
 	delete(w.twins, "a")
-	w.must(ForgetCluster{"a"})
+	w.must(RemoveCluster{"a"})
 	w.checkBooks()
 	w.settle()
 	if w.on("b") != 1 || w.running() != 1 {

@@ -8,7 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root/placement"
 )
 
-func (c *Core) apply(in Apply) error {
+func (in Apply) apply(c *Core) error {
 	r := applications.Request(in)
 	if err := c.apps.CheckApply(&r); err != nil {
 		return err
@@ -55,7 +55,7 @@ func (c *Core) setApp(id api.AppID, gone []api.ServiceID) {
 	c.placement.SetApp(services, gone)
 }
 
-func (c *Core) scale(in Scale) error {
+func (in Scale) apply(c *Core) error {
 	was, err := c.apps.Scale(in.Service, in.Replicas, in.IfMatch)
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func (c *Core) scale(in Scale) error {
 	return nil
 }
 
-func (c *Core) deleteApp(in DeleteApp) error {
+func (in DeleteApp) apply(c *Core) error {
 	first, err := c.apps.Delete(in.App, in.IfMatch)
 	if err != nil {
 		return err

@@ -77,7 +77,7 @@ func TestWhatFailedForGoodIsCountedAndNotPlacedAgain(t *testing.T) {
 	w.must(SetGrant{ID: "a", Grant: api.Grant{Tenants: []api.Tenant{"rival"}}})
 	w.pass(time.Minute)
 	counted()
-	w.must(ForgetCluster{ID: "a"})
+	w.must(RemoveCluster{ID: "a"})
 	w.pass(time.Minute)
 	counted()
 	if n := len(w.twins["b"].want); n != 0 {

@@ -10,7 +10,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/lifecycle"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/wire"
-	"github.com/treeline-edge/treeline/root-orchestrator/root/clusters"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/placement"
 )
 
@@ -33,7 +32,7 @@ func (c *Core) capped(id api.ClusterID, above string) {
 	}
 }
 
-// addCluster tells the other sub-machines about a cluster that is known now.
+// addCluster makes a cluster known to the other sub-machines.
 func (c *Core) addCluster(id api.ClusterID, shares []netip.Prefix) {
 	c.eventLimit.AddCluster(id)
 	c.net.AddCluster(id, shares)
@@ -42,22 +41,17 @@ func (c *Core) addCluster(id api.ClusterID, shares []netip.Prefix) {
 
 func (c *Core) joinCluster(info api.ClusterInfo, open *bool) error {
 	id := info.ID
-	joined, err := c.clusters.Join(info, open)
-	if err != nil || joined == clusters.Unchanged {
-		return err
-	}
-	if joined == clusters.Added {
+	added, err := c.clusters.Join(info, open)
+	if added {
 		c.journal.Put(kindMeta, metaBlocks, c.clusters.Blocks())
 		c.addCluster(id, nil)
 		c.touch(id)
-		c.clusters.SetFloor(id)
 		c.event(clusterEvent(id, api.ReasonNone, "joined"))
 	}
-	c.clusters.Change(id)
-	return nil
+	return err
 }
 
-func (c *Core) setGrant(in SetGrant) error {
+func (in SetGrant) apply(c *Core) error {
 	audience, above, err := c.clusters.SetGrant(in.ID, in.Grant, in.IfMatch)
 	if err != nil {
 		return err
@@ -114,8 +108,8 @@ func (c *Core) byUrgency(at api.ClusterID) []api.InstanceID {
 	return ids
 }
 
-// removeCluster removes a cluster for good. Its instances go elsewhere.
-func (c *Core) removeCluster(at api.ClusterID) error {
+func (in RemoveCluster) apply(c *Core) error {
+	at := in.ID
 	if err := c.clusters.Check(at); err != nil {
 		return err
 	}
@@ -138,7 +132,7 @@ func (c *Core) removeCluster(at api.ClusterID) error {
 	c.placement.RemoveCluster(at)
 	c.applyNet(c.net.RemoveCluster(c.netNow(), netView{&c.state}, at))
 	c.journal.Delete(kindCluster, string(at))
-	c.event(clusterEvent(at, api.ReasonNone, "forgotten"))
+	c.event(clusterEvent(at, api.ReasonNone, "removed"))
 	c.show(api.Change{Kind: "cluster", ID: string(at), Revision: c.nextRev()})
 	for _, id := range leaving {
 		c.nothingLeft(id, at)
@@ -149,7 +143,7 @@ func (c *Core) removeCluster(at api.ClusterID) error {
 			c.apps.Change(id)
 			continue
 		case in.Cluster == "":
-			c.become(id, api.Requested, api.ReasonClusterLost, "cluster "+string(at)+" was forgotten")
+			c.become(id, api.Requested, api.ReasonClusterLost, "cluster "+string(at)+" was removed")
 		case !in.Offered:
 			continue // it goes on elsewhere, or did not run here yet
 		}
@@ -161,12 +155,12 @@ func (c *Core) removeCluster(at api.ClusterID) error {
 	return nil
 }
 
-// lost takes that a cluster has not been heard for too long.
+// lost handles that a cluster has been silent for too long.
 func (c *Core) lost(at api.ClusterID) {
 	c.refresh(at)
 	c.setLiveness(at)
 	c.clusters.Change(at)
-	c.event(clusterEvent(at, api.ReasonClusterLost, "has not been heard for "+c.clusters.DeadAfter(at).Round(time.Millisecond).String()))
+	c.event(clusterEvent(at, api.ReasonClusterLost, "has not reported for "+c.clusters.DeadAfter(at).Round(time.Millisecond).String()))
 	for _, id := range c.byUrgency(at) {
 		if !c.clusters.Has(at, id) {
 			continue
@@ -180,7 +174,7 @@ func (c *Core) lost(at api.ClusterID) {
 			c.place(id)
 			continue
 		}
-		c.become(id, in.State, api.ReasonClusterLost, "cluster "+string(at)+" has not been heard")
+		c.become(id, in.State, api.ReasonClusterLost, "cluster "+string(at)+" does not report")
 		if in.Spec.Exclusive {
 			// It may still run there, without a connection to the root. Only its operator or the
 			// cluster itself can end that.
@@ -195,7 +189,7 @@ func (c *Core) lost(at api.ClusterID) {
 	}
 }
 
-// heard takes that a cluster reports.
+// heard handles that a cluster reports.
 func (c *Core) heard(at api.ClusterID) {
 	live, silent := c.clusters.SetLive(at)
 	if live {
@@ -204,7 +198,7 @@ func (c *Core) heard(at api.ClusterID) {
 	c.placement.SetFacts(at, placement.Facts(c.clusters.Facts(at)))
 	c.clusters.Change(at)
 	if silent {
-		c.event(clusterEvent(at, api.ReasonNone, "is heard again"))
+		c.event(clusterEvent(at, api.ReasonNone, "reports again"))
 		for _, id := range c.clusters.Assigned(at) {
 			if in := c.apps.Get(id); !in.TrialAt(at) && in.Reason == api.ReasonClusterLost {
 				c.apps.SetOffered(id, false)
@@ -221,7 +215,7 @@ func (c *Core) heard(at api.ClusterID) {
 	}
 }
 
-// report takes a cluster's report. A report that was taken before is only answered.
+// report handles a cluster's report. One that was handled before is only acknowledged.
 func (c *Core) report(r *wire.Report) error {
 	at := r.Cluster
 	if err := c.clusters.Check(at); err != nil {
@@ -256,7 +250,6 @@ func (c *Core) report(r *wire.Report) error {
 		c.netReport(at, r.Net)
 	}
 	c.refresh(at)
-	c.clusters.Aged(at)
 	known := c.clusters.KnowsAll(r)
 	if known {
 		for _, id := range c.clusters.Confirmed(at, r.Gen) {
@@ -280,8 +273,8 @@ func (c *Core) report(r *wire.Report) error {
 // cluster can use the numbers up.
 const maxRevision = 1 << 42
 
-// observe takes what a cluster observed of an instance. A cluster is believed only about
-// what was placed there, and about the newest placement.
+// observe handles what a cluster observed of an instance. It accepts observations of the
+// newest placement, if that is in the cluster.
 func (c *Core) observe(at api.ClusterID, o *api.Observed) {
 	id := o.Instance
 	c.clusters.Observe(at, o)
@@ -298,7 +291,7 @@ func (c *Core) observe(at api.ClusterID, o *api.Observed) {
 	in := c.apps.Get(id)
 	if newest := o.Epoch.Root(); newest > in.EpochAt(at).Root() && newest > c.Revision() && newest < maxRevision {
 		// The cluster has a placement that this root does not remember: the store was
-		// restored from an older copy. The root continues above it and believes what runs.
+		// restored from an older copy. The root continues above it and accepts what runs.
 		c.counter.Raise(uint64(newest), &c.journal, kindMeta, metaCounter)
 		c.touch(at)
 		c.apps.SetEpoch(id, at, api.EpochOf(newest, 0))
@@ -314,7 +307,7 @@ func (c *Core) observe(at api.ClusterID, o *api.Observed) {
 	}
 }
 
-// observePlacement takes what the instance's cluster says about its placement.
+// observePlacement handles what the instance's cluster observed of its placement.
 func (c *Core) observePlacement(at api.ClusterID, o *api.Observed) {
 	id := o.Instance
 	ended := api.Ended(o.State, o.Reason)
@@ -370,7 +363,7 @@ func (c *Core) observePlacement(at api.ClusterID, o *api.Observed) {
 	}
 }
 
-// observeTrial takes what the cluster of an instance's second placement says about it.
+// observeTrial handles what the cluster of an instance's second placement observed of it.
 func (c *Core) observeTrial(at api.ClusterID, o *api.Observed) {
 	id := o.Instance
 	in := c.apps.Get(id)

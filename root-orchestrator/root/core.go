@@ -13,7 +13,9 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -289,7 +291,7 @@ const (
 	metaBlocks   = "blocks"
 )
 
-// Restore reads what an earlier life saved. It ignores documents of other kinds.
+// Restore reads what the root saved before a restart. It ignores documents of other kinds.
 func (c *Core) Restore(docs []store.Doc) error {
 	rank := map[string]int{kindMeta: 1, kindCluster: 2, kindApp: 3, kindInstance: 4, kindEvent: 5, kindAddress: 6}
 	docs = slices.DeleteFunc(slices.Clone(docs), func(d store.Doc) bool { return rank[d.Kind] == 0 })
@@ -312,9 +314,7 @@ func (c *Core) restore(d store.Doc) error {
 		case metaNetwork:
 			return c.restoreNetwork(d.Data)
 		case metaBlocks:
-			n, err := decode[int](d)
-			c.clusters.RestoreBlocks(n)
-			return err
+			return restoreAs(d, c.clusters.RestoreBlocks)
 		}
 		return nil
 	}
@@ -323,37 +323,45 @@ func (c *Core) restore(d store.Doc) error {
 	}
 	switch d.Kind {
 	case kindCluster:
-		r, err := decode[clusters.Record](d)
-		if err != nil {
-			return err
-		}
-		c.clusters.Restore(r)
-		c.addCluster(r.Info.ID, r.Shares)
+		return restoreAs(d, func(r clusters.Record) {
+			c.clusters.Restore(r)
+			c.addCluster(r.Info.ID, r.Shares)
+		})
 	case kindApp:
-		a, err := decode[applications.App](d)
-		if err != nil {
-			return err
-		}
-		c.apps.RestoreApp(&a)
-		c.setApp(a.ID, nil)
-		for _, id := range step.Keys(a.Addresses) {
-			a.Addresses[id] = c.addresses.Mark(id, a.Addresses[id])
-		}
+		return restoreAs(d, func(a applications.App) {
+			c.apps.RestoreApp(&a)
+			c.setApp(a.ID, nil)
+			for _, id := range step.Keys(a.Addresses) {
+				a.Addresses[id] = c.addresses.Mark(id, a.Addresses[id])
+			}
+		})
 	case kindInstance:
-		in, err := decode[applications.Instance](d)
+		return restoreAs(d, func(in applications.Instance) { c.restoreInstance(&in) })
+	case kindEvent:
+		slot, err := strconv.Atoi(d.Key)
 		if err != nil {
 			return err
 		}
-		c.restoreInstance(&in)
-	case kindEvent:
-		return c.restoreEvent(d)
+		return restoreAs(d, func(e api.Event) { c.events.Restore(slot, e) })
 	case kindAddress:
-		return c.restoreAddress(d)
+		a, err := netip.ParseAddr(d.Key)
+		if err != nil {
+			return err
+		}
+		return restoreAs(d, func(r addresses.Resting) { c.addresses.Rest(r, []netip.Addr{a}) })
 	}
 	return nil
 }
 
-func decode[T any](d store.Doc) (v T, err error) { return v, json.Unmarshal(d.Data, &v) }
+// restoreAs gives a document to fn.
+func restoreAs[T any](d store.Doc, fn func(T)) error {
+	var v T
+	if err := json.Unmarshal(d.Data, &v); err != nil {
+		return err
+	}
+	fn(v)
+	return nil
+}
 
 func (c *Core) restoreInstance(in *applications.Instance) {
 	c.apps.RestoreInstance(in, c.clusters.Known)

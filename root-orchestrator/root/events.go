@@ -1,11 +1,9 @@
 package root
 
 import (
-	"encoding/json"
 	"strconv"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/store"
 )
 
 // event stores and publishes an event, unless the cluster whose report causes it has
@@ -28,17 +26,4 @@ func (c *effects) deleteEvents(slots []int) {
 	for _, slot := range slots {
 		c.journal.Delete(kindEvent, strconv.Itoa(slot))
 	}
-}
-
-func (c *effects) restoreEvent(d store.Doc) error {
-	var e api.Event
-	if err := json.Unmarshal(d.Data, &e); err != nil {
-		return err
-	}
-	slot, err := strconv.Atoi(d.Key)
-	if err != nil {
-		return err
-	}
-	c.events.Restore(slot, e)
-	return nil
 }

@@ -24,7 +24,7 @@ func TestCrashWhileForgettingAClusterLeavesNothingLeaving(t *testing.T) {
 			w.twins["a"].off = true
 			withdraw(w)
 			before := maps.Clone(w.disk)
-			w.must(ForgetCluster{"a"})
+			w.must(RemoveCluster{"a"})
 			for k, d := range before {
 				if d.Kind != kindCluster {
 					w.disk[k] = d

@@ -6,6 +6,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/bounds"
 	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -20,13 +21,7 @@ type (
 
 	// Apply creates or updates an application. Spec must have been validated.
 	// Refused with ErrPrecondition (IfMatch, MustNotExist) or ErrConflict (it is being deleted).
-	Apply struct {
-		Tenant       api.Tenant
-		Spec         api.Application
-		IfMatch      api.Revision
-		MustNotExist bool
-		By           string
-	}
+	Apply applications.Request
 	// Scale sets the number of a service's instances. Refused with
 	// ErrNotFound, ErrPrecondition, ErrInvalid (out of 0..MaxReplicas) or ErrConflict (being deleted).
 	Scale struct {
@@ -59,8 +54,9 @@ type (
 		IfMatch api.Revision
 		By      string
 	}
-	// ForgetCluster removes a cluster for good. Its instances go elsewhere, exclusive ones too.
-	ForgetCluster struct{ ID api.ClusterID }
+	// RemoveCluster removes a cluster for good. Its instances are placed elsewhere, exclusive
+	// ones too. Refused with ErrNotFound.
+	RemoveCluster struct{ ID api.ClusterID }
 
 	// Hello is a cluster that opened its stream of desired state.
 	Hello struct{ wire.Hello }
@@ -77,10 +73,6 @@ func (Start) apply(c *Core) error {
 	return nil
 }
 
-func (in Apply) apply(c *Core) error     { return c.apply(in) }
-func (in Scale) apply(c *Core) error     { return c.scale(in) }
-func (in DeleteApp) apply(c *Core) error { return c.deleteApp(in) }
-
 func (in JoinCluster) apply(c *Core) error {
 	info, bad, _ := bounds.Take(in.Info)
 	if err := bad.Err(); err != nil {
@@ -88,9 +80,6 @@ func (in JoinCluster) apply(c *Core) error {
 	}
 	return c.joinCluster(info, in.Open)
 }
-
-func (in SetGrant) apply(c *Core) error      { return c.setGrant(in) }
-func (in ForgetCluster) apply(c *Core) error { return c.removeCluster(in.ID) }
 
 func (in Hello) apply(c *Core) error {
 	h, bad, ok := bounds.Take(in.Hello)

@@ -1,6 +1,7 @@
 package root
 
 import (
+	"iter"
 	"strconv"
 
 	"github.com/treeline-edge/treeline/api"
@@ -29,12 +30,22 @@ func facts(in *applications.Instance) placement.Instance {
 	return f
 }
 
+func allFacts(all iter.Seq[applications.Instance]) iter.Seq[placement.Instance] {
+	return func(yield func(placement.Instance) bool) {
+		for in := range all {
+			if !yield(facts(&in)) {
+				return
+			}
+		}
+	}
+}
+
 func (c *instances) facts(id api.InstanceID) placement.Instance {
 	in := c.apps.Get(id)
 	return facts(&in)
 }
 
-// become sets an instance's state and tells it in an event.
+// become sets an instance's state and writes an event about a change of it.
 func (c *instances) become(id api.InstanceID, s api.State, r api.Reason, detail string) {
 	if e, tell := c.apps.Become(id, s, r, detail); tell {
 		c.event(e)
@@ -163,7 +174,7 @@ func (c *instances) takeBack(id api.InstanceID) {
 	c.placement.Locate(c.facts(id))
 }
 
-// handedBack takes that a cluster cannot place the instance, or would have it elsewhere.
+// handedBack handles a report that the cluster cannot place the instance, or hands it back.
 // An exclusive one is placed at once: the cluster has promised that nothing of it runs. Any
 // other stays until a better place is found.
 func (c *instances) handedBack(id api.InstanceID, at api.ClusterID, o *api.Observed) {
@@ -200,14 +211,14 @@ func (c *instances) awaitStop(id api.InstanceID, at api.ClusterID) {
 	c.clusters.Leave(at, id)
 }
 
-// stopped takes that no earlier exclusive placement of the instance in the cluster can run
+// stopped handles that no earlier exclusive placement of the instance in the cluster can run
 // beside a later one.
 func (c *instances) stopped(id api.InstanceID, at api.ClusterID) {
 	c.clusters.Left(at, id)
 	c.apps.Stopped(id, at)
 }
 
-// nothingLeft takes that the cluster has nothing of a withdrawn instance any more, or is
+// nothingLeft handles that the cluster has nothing of a withdrawn instance any more, or is
 // removed. The instance is placed if it waited for that, and removed if it leaves and no
 // other cluster has to confirm.
 func (c *instances) nothingLeft(id api.InstanceID, at api.ClusterID) {
@@ -294,15 +305,8 @@ func (c *instances) probe(id api.ServiceID, at api.ClusterID) {
 	if !c.placement.ProbeDue(id, at) {
 		return
 	}
-	siblings := func(yield func(placement.Instance) bool) {
-		for in := range c.apps.EachOf(id) {
-			if !yield(facts(&in)) {
-				return
-			}
-		}
-	}
 	for {
-		next, ok := c.placement.NextProbe(id, at, siblings)
+		next, ok := c.placement.NextProbe(id, at, allFacts(c.apps.EachOf(id)))
 		if !ok {
 			return
 		}
@@ -340,9 +344,7 @@ func (c *instances) resendTargets() {
 
 // touch begins a new generation of the cluster's desired set, once a step.
 func (c *instances) touch(at api.ClusterID) {
-	if !c.clusters.Touched(at) {
-		c.clusters.Touch(at, api.Generation(c.next()))
-	}
+	c.clusters.Touch(at, func() api.Generation { return api.Generation(c.next()) })
 }
 
 // refresh gives placement what is known of a cluster.

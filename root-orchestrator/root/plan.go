@@ -122,13 +122,7 @@ func (c *Core) copyFor(apps []api.AppID, services []api.ServiceID, doubts map[ap
 			}
 		}
 	})
-	d.placement = c.placement.DryRun(services, func(yield func(placement.Instance) bool) {
-		for in := range instances {
-			if !yield(facts(&in)) {
-				return
-			}
-		}
-	}, doubts)
+	d.placement = c.placement.DryRun(services, allFacts(instances), doubts)
 	for _, id := range apps {
 		if d.apps.App(id) != nil {
 			d.setApp(id, nil)

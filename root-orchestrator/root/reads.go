@@ -28,10 +28,15 @@ func (s *state) App(id api.AppID) (api.App, bool) {
 }
 
 // Apps lists the applications that a tenant sees, in the order of their ids.
-func (s *state) Apps(tenant api.Tenant) (out []api.App) {
-	for _, id := range s.apps.Apps() {
-		if Within(id.Tenant(), tenant) {
-			out = append(out, s.apps.ViewApp(id))
+func (s *state) Apps(tenant api.Tenant) []api.App { return list(s.apps.Apps(), tenant, s.App) }
+
+func list[T any, ID interface{ Tenant() api.Tenant }](ids []ID, tenant api.Tenant, view func(ID) (T, bool)) (out []T) {
+	for _, id := range ids {
+		if !Within(id.Tenant(), tenant) {
+			continue
+		}
+		if v, ok := view(id); ok {
+			out = append(out, v)
 		}
 	}
 	return out
@@ -41,13 +46,8 @@ func (s *state) Apps(tenant api.Tenant) (out []api.App) {
 func (s *state) Service(id api.ServiceID) (api.Service, bool) { return s.apps.ViewService(id) }
 
 // Services lists the services that a tenant sees, in the order of their ids.
-func (s *state) Services(tenant api.Tenant) (out []api.Service) {
-	for _, id := range s.apps.Services() {
-		if v, ok := s.Service(id); ok && Within(id.Tenant(), tenant) {
-			out = append(out, v)
-		}
-	}
-	return out
+func (s *state) Services(tenant api.Tenant) []api.Service {
+	return list(s.apps.Services(), tenant, s.Service)
 }
 
 // Instance returns an instance.
@@ -60,14 +60,8 @@ func (s *state) Instance(id api.InstanceID) (api.Instance, bool) {
 }
 
 // Instances lists the instances that a tenant sees, in the order of their ids.
-func (s *state) Instances(tenant api.Tenant) (out []api.Instance) {
-	for _, id := range s.apps.Instances() {
-		if Within(id.Tenant(), tenant) {
-			in := s.apps.Get(id)
-			out = append(out, s.view(&in))
-		}
-	}
-	return out
+func (s *state) Instances(tenant api.Tenant) []api.Instance {
+	return list(s.apps.Instances(), tenant, s.Instance)
 }
 
 func (s *state) view(in *applications.Instance) api.Instance {
@@ -95,15 +89,6 @@ func (s *state) Clusters() []api.Cluster {
 		out = append(out, v)
 	}
 	return out
-}
-
-// Desired returns the generation and the digest of what a cluster should have.
-func (s *state) Desired(id api.ClusterID) (api.Generation, api.Digest, bool) {
-	if !s.clusters.Known(id) {
-		return 0, 0, false
-	}
-	gen, digest := s.clusters.Generation(id)
-	return gen, digest, true
 }
 
 // RefusedValues returns how many values of each cluster's messages were refused since the

@@ -162,7 +162,7 @@ func TestSharedRefusalsEndWithTheirService(t *testing.T) {
 	}
 	w.apply(1, code("new"))
 	w.twins["c000"].full = true
-	w.must(ForgetCluster{"c000"})
+	w.must(RemoveCluster{"c000"})
 	delete(w.twins, "c000")
 	w.settle()
 	w.checkBooks()

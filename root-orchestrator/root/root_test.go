@@ -36,7 +36,7 @@ func TestApplyIsIdempotentAndMindsItsConditions(t *testing.T) {
 		{Scale{Service: "acme/none.prod.web.prod", Replicas: 1}, api.ErrNotFound},
 		{DeleteApp{App: "acme/none.prod"}, api.ErrNotFound},
 		{DeleteApp{App: shop, IfMatch: app.Revision + 1}, api.ErrPrecondition},
-		{ForgetCluster{"none"}, api.ErrNotFound},
+		{RemoveCluster{"none"}, api.ErrNotFound},
 		{JoinCluster{Info: api.ClusterInfo{ID: "a", Tenant: "thief"}}, api.ErrConflict},
 		{Report{wire.Report{Cluster: "none"}}, api.ErrNotFound},
 		{Hello{wire.Hello{Cluster: "none"}}, api.ErrNotFound},
@@ -187,7 +187,7 @@ func TestSilentClustersInstancesGoElsewhereAndItsExclusiveOnesWait(t *testing.T)
 		t.Errorf("a still has %d", got)
 	}
 	w.twins["a"].off = true
-	w.must(ForgetCluster{"a"})
+	w.must(RemoveCluster{"a"})
 	w.settle()
 	if w.on("b") != 3 || w.running() != 3 {
 		t.Errorf("forgotten, %d are on b and %d run", w.on("b"), w.running())
@@ -326,11 +326,6 @@ func TestTenantsWithTheSameNamesDoNotMeet(t *testing.T) {
 	if len(w.c.Instances("acme")) != 1 || len(w.c.Instances("globex")) != 2 || len(w.c.Instances("acm")) != 0 {
 		t.Error("a tenant sees another's")
 	}
-	for _, e := range w.c.Events(events.Filter{Tenant: "globex"}) {
-		if e.Tenant != "globex" {
-			t.Errorf("globex sees %+v", e)
-		}
-	}
 	w.must(DeleteApp{App: shop})
 	w.settle()
 	if len(w.c.Apps("acme")) != 0 || len(w.c.Apps("globex")) != 1 {
@@ -355,9 +350,6 @@ func TestEventsAreKeptOverRestartsUpToTheirBound(t *testing.T) {
 	}
 	if got := w.c.Events(events.Filter{Since: es[12].Seq}); len(got) != 3 {
 		t.Errorf("%d later events", len(got))
-	}
-	if got := w.c.Events(events.Filter{Limit: 2}); len(got) != 2 || got[1].Object != "c49" {
-		t.Errorf("the newest two are %+v", got)
 	}
 	stored := 0
 	for _, d := range w.disk {

@@ -116,7 +116,7 @@ func onTrial(t *testing.T) *world {
 func TestTrialTakesOverWhenTheFirstPlaceIsLost(t *testing.T) {
 	for name, lose := range map[string]func(*world){
 		"silent":    func(w *world) { w.twins["a"].off = true; w.pass(40 * time.Second) },
-		"forgotten": func(w *world) { w.must(ForgetCluster{"a"}); delete(w.twins, "a") },
+		"forgotten": func(w *world) { w.must(RemoveCluster{"a"}); delete(w.twins, "a") },
 		"fails": func(w *world) {
 			for rev := range api.Revision(1000) {
 				w.twins["a"].bad[rev] = true
@@ -145,7 +145,7 @@ func TestTrialTakesOverWhenTheFirstPlaceIsLost(t *testing.T) {
 func TestTrialEndsWithItsCluster(t *testing.T) {
 	for name, lose := range map[string]func(*world){
 		"silent":    func(w *world) { w.twins["b"].off = true; w.pass(40 * time.Second) },
-		"forgotten": func(w *world) { w.must(ForgetCluster{"b"}); delete(w.twins, "b") },
+		"forgotten": func(w *world) { w.must(RemoveCluster{"b"}); delete(w.twins, "b") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := onTrial(t)

@@ -87,7 +87,7 @@ func TestARestartHoldsUpOnlyWhatNeedsNewAddresses(t *testing.T) {
 	if n := len(w.shares("a")); n != 32 {
 		t.Errorf("a has %d shares", n)
 	}
-	w.must(ForgetCluster{"b"})
+	w.must(RemoveCluster{"b"})
 	w.restart()
 	w.settle() // a's word alone ends it
 	w.net("a", wire.ClusterNet{Whole: true, Subnets: 1})

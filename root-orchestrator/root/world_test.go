@@ -413,7 +413,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 				}
 			case 4:
 				if k := id(); rng.IntN(4) == 0 {
-					in = ForgetCluster{k}
+					in = RemoveCluster{k}
 				}
 			case 5:
 				in = JoinCluster{Info: api.ClusterInfo{ID: id()}}

@@ -262,7 +262,7 @@ func (c *chaos) forget(m *ClusterMachine) {
 	c.asked++
 	var tell func()
 	tell = func() {
-		a := c.w.root.proc.give(root.ForgetCluster{ID: m.id})
+		a := c.w.root.proc.give(root.RemoveCluster{ID: m.id})
 		if a.taken && (a.err == nil || errors.Is(a.err, api.ErrNotFound)) {
 			c.asked--
 			c.w.note("root", "forgets %s", m.name)

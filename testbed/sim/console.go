@@ -97,7 +97,7 @@ func (c *Console) do(command string) (string, error) {
 	case "delete":
 		return "", c.ask(root.DeleteApp{App: appID(arg(0))})
 	case "forget":
-		return "", c.ask(root.ForgetCluster{ID: api.ClusterID(arg(0))})
+		return "", c.ask(root.RemoveCluster{ID: api.ClusterID(arg(0))})
 	case "local":
 		return "", c.local(args)
 	case "cordon", "uncordon", "drain", "remove":

@@ -12,6 +12,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -57,32 +58,9 @@ type Machine struct {
 	services  map[api.ServiceID]*service
 	instances map[api.InstanceID]*Instance
 
-	changedApps      order[api.AppID]
-	changedInstances order[api.InstanceID]
-	toReconcile      order[api.ServiceID]
-}
-
-// order is a set that keeps the order in which its elements were added.
-type order[K comparable] struct {
-	list []K
-	in   map[K]bool
-}
-
-func (o *order[K]) add(k K) {
-	if o.in[k] {
-		return
-	}
-	if o.in == nil {
-		o.in = map[K]bool{}
-	}
-	o.in[k] = true
-	o.list = append(o.list, k)
-}
-
-func (o *order[K]) take() []K {
-	list := o.list
-	*o = order[K]{}
-	return list
+	changedApps      step.Queue[api.AppID]
+	changedInstances step.Queue[api.InstanceID]
+	toReconcile      step.Queue[api.ServiceID]
 }
 
 // New returns a Machine without applications.
@@ -104,11 +82,22 @@ func (m *Machine) service(id api.ServiceID) *service {
 	return s
 }
 
+// services yields the application's services in the order of its SLA.
+func (a *App) services() iter.Seq2[api.ServiceID, *api.Microservice] {
+	return func(yield func(api.ServiceID, *api.Microservice) bool) {
+		for i := range a.Spec.Services {
+			v := &a.Spec.Services[i]
+			if !yield(a.ID.Service(v.Name, v.Namespace), v) {
+				return
+			}
+		}
+	}
+}
+
 // index points the services at what their application says about them now.
 func (m *Machine) index(a *App) {
-	for i := range a.Spec.Services {
-		v := &a.Spec.Services[i]
-		s := m.service(a.ID.Service(v.Name, v.Namespace))
+	for id, v := range a.services() {
+		s := m.service(id)
 		s.app, s.spec = a, v
 	}
 }
@@ -127,11 +116,9 @@ func (m *Machine) Apps() []api.AppID { return step.Keys(m.apps) }
 func (m *Machine) Services() []api.ServiceID { return step.Keys(m.services) }
 
 // Written returns the services of an application in the order of its SLA.
-func (m *Machine) Written(id api.AppID) []api.ServiceID {
-	a := m.apps[id]
-	out := make([]api.ServiceID, len(a.Spec.Services))
-	for i := range a.Spec.Services {
-		out[i] = id.Service(a.Spec.Services[i].Name, a.Spec.Services[i].Namespace)
+func (m *Machine) Written(id api.AppID) (out []api.ServiceID) {
+	for s := range m.apps[id].services() {
+		out = append(out, s)
 	}
 	return out
 }
@@ -216,11 +203,7 @@ func (m *Machine) Create(id api.AppID, tenant api.Tenant) {
 // a new revision from next. It returns the services that the application no longer has.
 func (m *Machine) Apply(r *Request, next func() api.Revision) (gone []api.ServiceID) {
 	a := m.apps[r.Tenant.App(r.Spec.Name, r.Spec.Namespace)]
-	before := map[api.ServiceID]*api.Microservice{}
-	for i := range a.Spec.Services {
-		v := &a.Spec.Services[i]
-		before[a.ID.Service(v.Name, v.Namespace)] = v
-	}
+	before := maps.Collect(a.services())
 	differs := a.Replicas == nil || a.Spec.Description != r.Spec.Description
 	replicas, revs := map[api.ServiceID]int{}, map[api.ServiceID]api.Revision{}
 	spec := r.Spec
@@ -252,7 +235,7 @@ func (m *Machine) Apply(r *Request, next func() api.Revision) (gone []api.Servic
 	}
 	if differs || len(gone) > 0 {
 		a.By = r.By
-		m.changedApps.add(a.ID)
+		m.changedApps.Add(a.ID)
 	}
 	return gone
 }
@@ -280,7 +263,7 @@ func (m *Machine) Scale(id api.ServiceID, replicas int, ifMatch api.Revision) (w
 	}
 	if was = a.Replicas[id]; was != replicas {
 		a.Replicas[id] = replicas
-		m.changedApps.add(a.ID)
+		m.changedApps.Add(a.ID)
 	}
 	return was, nil
 }
@@ -289,7 +272,7 @@ func (m *Machine) Scale(id api.ServiceID, replicas int, ifMatch api.Revision) (w
 func (m *Machine) AddReplicas(id api.ServiceID, by int) {
 	if a, _ := m.Service(id); a != nil && a.Replicas[id]+by >= 0 {
 		a.Replicas[id] += by
-		m.changedApps.add(a.ID)
+		m.changedApps.Add(a.ID)
 	}
 }
 
@@ -305,7 +288,7 @@ func (m *Machine) Delete(id api.AppID, ifMatch api.Revision) (first bool, err er
 	}
 	if first = !a.Leaving; first {
 		a.Leaving = true
-		m.changedApps.add(id)
+		m.changedApps.Add(id)
 	}
 	return first, nil
 }
@@ -317,9 +300,8 @@ func (m *Machine) Finish(id api.AppID) *App {
 	if a == nil || !a.Leaving {
 		return nil
 	}
-	for i := range a.Spec.Services {
-		v := &a.Spec.Services[i]
-		if s := m.services[id.Service(v.Name, v.Namespace)]; s != nil && len(s.instances) > 0 {
+	for sid := range a.services() {
+		if s := m.services[sid]; s != nil && len(s.instances) > 0 {
 			return nil
 		}
 	}
@@ -340,7 +322,7 @@ func (m *Machine) SetAddresses(a *App, id api.ServiceID, have api.ServiceAddress
 		a.Addresses = map[api.ServiceID]api.ServiceAddresses{}
 	}
 	a.Addresses[id] = have
-	m.changedApps.add(a.ID)
+	m.changedApps.Add(a.ID)
 }
 
 // AddressesOf returns the addresses of a service that the assignment of its instance #n
@@ -358,7 +340,7 @@ func (m *Machine) AddressesOf(id api.ServiceID, n int) api.ServiceAddresses {
 // TakeChanged returns the applications and instances that changed since the last call, in
 // the order of their first change. Some may be gone.
 func (m *Machine) TakeChanged() ([]api.AppID, []api.InstanceID) {
-	return m.changedApps.take(), m.changedInstances.take()
+	return m.changedApps.Take(), m.changedInstances.Take()
 }
 
 // SavedApp returns an application to be saved under a new revision.

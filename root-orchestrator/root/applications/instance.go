@@ -242,7 +242,7 @@ func (m *Machine) MayAdopt(id api.InstanceID, firstNumber int) bool {
 }
 
 // Change has an instance saved and shown at the end of the step.
-func (m *Machine) Change(id api.InstanceID) { m.changedInstances.add(id) }
+func (m *Machine) Change(id api.InstanceID) { m.changedInstances.Add(id) }
 
 // Become sets the instance's state. It returns an event, and whether it is to be told.
 func (m *Machine) Become(id api.InstanceID, s api.State, r api.Reason, detail string) (api.Event, bool) {

@@ -10,10 +10,10 @@ import (
 
 // ReconcileSoon has a service reconciled at the end of the step: a report may be about
 // thousands of its instances.
-func (m *Machine) ReconcileSoon(id api.ServiceID) { m.toReconcile.add(id) }
+func (m *Machine) ReconcileSoon(id api.ServiceID) { m.toReconcile.Add(id) }
 
 // TakeReconcile returns the services to be reconciled.
-func (m *Machine) TakeReconcile() []api.ServiceID { return m.toReconcile.take() }
+func (m *Machine) TakeReconcile() []api.ServiceID { return m.toReconcile.Take() }
 
 func (s *service) wanted() int {
 	if s.app == nil || s.app.Leaving {

@@ -15,10 +15,10 @@ func (m *Machine) ViewApp(id api.AppID) api.App {
 		ID: a.ID, Tenant: a.Tenant, Spec: a.Written(), Leaving: a.Leaving, Created: a.Created, By: a.By, Revision: a.Revision,
 	}
 	for i := range v.Spec.Services {
-		s := &v.Spec.Services[i]
-		sid := id.Service(s.Name, s.Namespace)
+		v.Wanted += *v.Spec.Services[i].Replicas
+	}
+	for sid := range a.services() {
 		v.Services = append(v.Services, sid)
-		v.Wanted += *s.Replicas
 		if s := m.services[sid]; s != nil {
 			running, completed, failed := s.counts()
 			v.Running, v.Completed, v.Failed = v.Running+running, v.Completed+completed, v.Failed+failed

@@ -42,9 +42,9 @@ type Machine struct {
 	cfg       Config
 	now, wall time.Time
 	clusters  map[api.ClusterID]*cluster
-	blocks    int             // given to clusters so far
-	touched   []api.ClusterID // whose desired set this step has changed
-	changed   []api.ClusterID // to be saved
+	blocks    int                       // given to clusters so far
+	touched   step.Queue[api.ClusterID] // whose desired set this step has changed
+	changed   step.Queue[api.ClusterID] // to be saved
 	timers    step.Timers[Due]
 }
 
@@ -125,29 +125,20 @@ func (m *Machine) Check(id api.ClusterID) error {
 	return fmt.Errorf("cluster %s is not known (there is %s): %w", id, strings.Join(known, ", "), api.ErrNotFound)
 }
 
-// Joined says what a Join changed.
-type Joined int
-
-// The outcomes of Join.
-const (
-	Unchanged Joined = iota
-	InfoChanged
-	Added
-)
-
-// Join makes a cluster known, or replaces its info. open says whether a new cluster
-// gets the services of all tenants; nil: if the installation owns it.
-func (m *Machine) Join(info api.ClusterInfo, open *bool) (Joined, error) {
+// Join makes a cluster known, or replaces its info, and reports whether it is new. open says
+// whether a new cluster gets the services of all tenants; nil: if the installation owns it.
+// A known cluster of another tenant is ErrConflict.
+func (m *Machine) Join(info api.ClusterInfo, open *bool) (added bool, err error) {
 	if cl := m.clusters[info.ID]; cl != nil {
 		have := &cl.record.Info
 		if have.Tenant != info.Tenant {
-			return Unchanged, fmt.Errorf("cluster %s belongs to another tenant; choose another name: %w", info.ID, api.ErrConflict)
+			return false, fmt.Errorf("cluster %s belongs to another tenant; choose another name: %w", info.ID, api.ErrConflict)
 		}
-		if info.Block = have.Block; *have == info {
-			return Unchanged, nil
+		if info.Block = have.Block; *have != info {
+			*have = info
+			m.Change(info.ID)
 		}
-		*have = info
-		return InfoChanged, nil
+		return false, nil
 	}
 	// A block is never reused: instances that a removed cluster added may still exist.
 	info.Block = m.blocks
@@ -158,7 +149,8 @@ func (m *Machine) Join(info api.ClusterInfo, open *bool) (Joined, error) {
 	}
 	m.add(r).lastHeard = m.now
 	m.timers.Set(Due{DueSilence, info.ID}, m.now.Add(m.cfg.Dead))
-	return Added, nil
+	m.Change(info.ID)
+	return true, nil
 }
 
 // Remove removes a cluster, to which no instance must be assigned any more.
@@ -169,17 +161,13 @@ func (m *Machine) Remove(id api.ClusterID) {
 }
 
 // Change has a cluster saved and shown at the end of the step.
-func (m *Machine) Change(id api.ClusterID) {
-	if !slices.Contains(m.changed, id) {
-		m.changed = append(m.changed, id)
-	}
-}
+func (m *Machine) Change(id api.ClusterID) { m.changed.Add(id) }
 
 // TakeChanged returns the clusters that have changed, in the order of the first change.
-func (m *Machine) TakeChanged() []api.ClusterID {
-	ids := slices.DeleteFunc(m.changed, func(id api.ClusterID) bool { return !m.Known(id) })
-	m.changed = nil
-	return ids
+func (m *Machine) TakeChanged() []api.ClusterID { return m.known(m.changed.Take()) }
+
+func (m *Machine) known(ids []api.ClusterID) []api.ClusterID {
+	return slices.DeleteFunc(ids, func(id api.ClusterID) bool { return !m.Known(id) })
 }
 
 // Saved returns the record to be saved under a new revision.

@@ -68,8 +68,8 @@ func TestSumsAreKept(t *testing.T) {
 		for range 200 {
 			in := web.Instance(rng.IntN(10))
 			gen++
-			if !m.Touched("a") {
-				m.Touch("a", gen)
+			if !m.clusters["a"].desired.touched {
+				m.Touch("a", func() api.Generation { return gen })
 			}
 			switch rng.IntN(7) {
 			case 0, 1:
@@ -105,7 +105,7 @@ func TestSumsAreKept(t *testing.T) {
 func TestAClusterCatchesUpFromTheLog(t *testing.T) {
 	m := newMachine(t, api.ClusterInfo{ID: "a"})
 	step := func(gen api.Generation, change func()) api.Digest {
-		m.Touch("a", gen)
+		m.Touch("a", func() api.Generation { return gen })
 		change()
 		for _, id := range m.TakeTouched() {
 			m.Update(id)
@@ -113,7 +113,7 @@ func TestAClusterCatchesUpFromTheLog(t *testing.T) {
 		_, digest := m.Generation("a")
 		return digest
 	}
-	step(1, func() { m.SetFloor("a") })
+	step(1, func() {})
 	at2 := step(2, func() { m.Put("a", web.Instance(0), 7); m.Put("a", web.Instance(1), 8) })
 	step(3, func() { m.Drop("a", web.Instance(0)) })
 	step(4, func() { m.Put("a", web.Instance(2), 9) })
@@ -159,7 +159,6 @@ func TestSilenceIsMeasuredInPauses(t *testing.T) {
 	report := func(seq uint64) {
 		m.Report(&wire.Report{Cluster: "a", Boot: 1, Seq: seq})
 		m.SetLive("a")
-		m.Aged("a")
 	}
 	report(1)
 	if lost(20*time.Second) || m.DeadAfter("a") != 30*time.Second {

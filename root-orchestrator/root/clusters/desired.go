@@ -58,19 +58,19 @@ func (d *desired) start(gen api.Generation) {
 	}
 }
 
-// Touched reports whether this step has begun a new generation of the cluster's set.
-func (m *Machine) Touched(id api.ClusterID) bool { return m.clusters[id].desired.touched }
-
-// Touch begins a new generation of the cluster's set, once a step, before any change of
-// it. The generation is at least gen.
-func (m *Machine) Touch(id api.ClusterID, gen api.Generation) {
+// Touch begins a new generation of the cluster's set, once a step, before any change of it.
+// The generation is at least what next returns.
+func (m *Machine) Touch(id api.ClusterID, next func() api.Generation) {
 	d := &m.clusters[id].desired
-	m.touched = append(m.touched, id)
-	d.touched, d.from, d.gen = true, d.gen, max(gen, d.gen+1)
+	if d.touched {
+		return
+	}
+	m.touched.Add(id)
+	d.touched, d.from, d.gen = true, d.gen, max(next(), d.gen+1)
+	if d.from == 0 { // the cluster is new: it cannot catch up from an earlier generation
+		d.floor = d.gen
+	}
 }
-
-// SetFloor takes that the cluster is new: it cannot catch up from an earlier generation.
-func (m *Machine) SetFloor(id api.ClusterID) { d := &m.clusters[id].desired; d.floor = d.gen }
 
 // Put adds an instance to the set, or replaces its assignment.
 func (m *Machine) Put(id api.ClusterID, in api.InstanceID, digest api.Digest) {
@@ -170,11 +170,7 @@ func (m *Machine) Generation(id api.ClusterID) (api.Generation, api.Digest) {
 
 // TakeTouched ends the step for desired sets: it returns the clusters whose set has
 // changed, in the order of the first change. Update has to be called for each.
-func (m *Machine) TakeTouched() []api.ClusterID {
-	ids := slices.DeleteFunc(m.touched, func(id api.ClusterID) bool { return !m.Known(id) })
-	m.touched = nil
-	return ids
-}
+func (m *Machine) TakeTouched() []api.ClusterID { return m.known(m.touched.Take()) }
 
 // Update returns the message about what the step changed in the cluster's set, without
 // the assignments of the instances in put.

@@ -29,6 +29,7 @@ func (m *Machine) Report(r *wire.Report) (out Reported) {
 	out = Reported{Nodes: was.Nodes != is.Nodes, Replaced: r.Boot != cl.boot || kindsDiffer(was, &is), Above: above}
 	cl.boot, cl.seq = r.Boot, r.Seq
 	cl.reported(m.now)
+	m.setAge(r.Cluster, cl)
 	if out.Replaced {
 		cl.kinds++
 	}
@@ -48,9 +49,6 @@ func (m *Machine) Report(r *wire.Report) (out Reported) {
 func (m *Machine) Answer(r *wire.Report) wire.ReportAck {
 	return wire.ReportAck{Boot: r.Boot, Seq: r.Seq, Gen: m.clusters[r.Cluster].desired.gen, Dead: m.cfg.Dead}
 }
-
-// Aged begins the candidate's age anew, after a report.
-func (m *Machine) Aged(id api.ClusterID) { m.setAge(id, m.clusters[id]) }
 
 // Behind reports whether the cluster that reported does not hold what it should have, and
 // what it was sent must have been lost.

@@ -2,6 +2,7 @@ package events
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -161,24 +162,24 @@ func TestEventsOfOneTenantLeaveRoomForOthers(t *testing.T) {
 	loud, quiet := r.host("a", "loud", 20), r.host("a", "quiet", 2)
 	r.limiter.Hosted(r.now, "a", 22)
 	r.report("a", api.Running, quiet...)
-	before := r.log.List(Filter{Tenant: "quiet"})
+	before := r.ofTenant("quiet")
 	r.flood("a", 3*time.Minute, loud...)
 	if most := 4 * (perCluster + perHosted*22); r.written > most || r.written < 300 {
 		t.Errorf("a flood wrote %d events, want 300 to %d", r.written, most)
 	}
-	if got := r.log.List(Filter{Tenant: "quiet"}); fmt.Sprint(got) != fmt.Sprint(before) {
+	if got := r.ofTenant("quiet"); fmt.Sprint(got) != fmt.Sprint(before) {
 		t.Fatalf("the other tenant has the events\n%v, want\n%v", got, before)
 	}
 	for _, s := range []api.State{api.Failed, api.NodeScheduled, api.Created, api.Running} {
 		r.flood("a", 2*time.Second, loud...)
 		r.report("a", s, quiet...)
 	}
-	if got := r.log.List(Filter{Tenant: "quiet"})[len(before):]; len(got) != 8 {
+	if got := r.ofTenant("quiet")[len(before):]; len(got) != 8 {
 		t.Errorf("the other tenant has %d new events, want 8: %v", len(got), got)
 	}
 	r.pass(period)
 	summed := 0
-	for _, e := range r.log.List(Filter{Tenant: "loud"}) {
+	for _, e := range r.ofTenant("loud") {
 		if strings.Contains(e.Detail, "more events of instances of tenant loud on cluster a") {
 			summed++
 		}
@@ -212,4 +213,8 @@ func TestEventsOfWhatWasRemovedAreNotLimited(t *testing.T) {
 	if r.written != 1 {
 		t.Errorf("%d events were written after the cluster was removed, want one that sums up the rest", r.written)
 	}
+}
+
+func (r *root) ofTenant(t api.Tenant) []api.Event {
+	return slices.DeleteFunc(r.log.List(Filter{}), func(e api.Event) bool { return e.Tenant != t })
 }

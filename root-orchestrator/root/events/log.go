@@ -6,7 +6,6 @@ package events
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"github.com/treeline-edge/treeline/api"
 )
@@ -136,34 +135,19 @@ func (l *Log) Restored() (deleted []int) {
 	return deleted
 }
 
-// Filter selects events. Fields with the zero value select all.
+// Filter selects events. The zero value of a field selects all.
 type Filter struct {
-	Tenant   api.Tenant // and the tenants below it
 	Instance api.InstanceID
-	App      api.AppID
 	Since    api.Revision // events after it
-	Limit    int          // at most so many, the newest
-}
-
-func (f *Filter) selects(e *api.Event) bool {
-	switch {
-	case f.Tenant != "" && !e.Tenant.Within(f.Tenant):
-		return false
-	case f.Instance != "" && e.Instance != f.Instance:
-		return false
-	case f.App == "":
-		return true
-	}
-	return e.Tenant == f.App.Tenant() && (e.Object == f.App.Name() || strings.HasPrefix(e.Object, f.App.Name()+"."))
 }
 
 // List returns the events that f selects, oldest first.
 func (l *Log) List(f Filter) (out []api.Event) {
 	for _, e := range slices.Backward(l.events) {
-		if e.Seq <= f.Since || f.Limit > 0 && len(out) >= f.Limit {
+		if e.Seq <= f.Since {
 			break
 		}
-		if e.slot != evicted && f.selects(&e.Event) {
+		if e.slot != evicted && (f.Instance == "" || e.Instance == f.Instance) {
 			out = append(out, e.Event)
 		}
 	}

@@ -1,0 +1,12 @@
+package root
+
+import "github.com/treeline-edge/treeline/api"
+
+// Desired returns the generation and the digest of what a cluster should have.
+func (s *state) Desired(id api.ClusterID) (api.Generation, api.Digest, bool) {
+	if !s.clusters.Known(id) {
+		return 0, 0, false
+	}
+	gen, digest := s.clusters.Generation(id)
+	return gen, digest, true
+}
