@@ -10,11 +10,11 @@ import (
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
-// toldNothingInner fails when a node or its cluster has been told what is inside
-// another cluster: its nodes' names, and addresses that lead nowhere from outside. It
-// looks at what both keep on their disks, which is what came by the root, at what the
-// node shows, and at where it sent its probes. A peer's certificate, which it shows by
-// itself to prove its key, names it, and is base64 in all of that.
+// toldNothingInner fails if a node or its cluster has received internal data of another
+// cluster: names of its nodes, or addresses that are not reachable from outside. It checks
+// the stores of both, which contain everything that came through the root, the output of
+// the node, and the destinations of its probes. A peer's certificate names the peer, but is
+// encoded as base64 in all of these.
 func toldNothingInner(t *testing.T, n *lab.Node, names []string, addresses ...string) {
 	t.Helper()
 	show := func(o any, err error) []byte {
@@ -41,7 +41,7 @@ func toldNothingInner(t *testing.T, n *lab.Node, names []string, addresses ...st
 	for where, text := range told {
 		for _, name := range names {
 			if bytes.Contains(text, []byte(`"`+name+`"`)) {
-				t.Errorf("%s names %s", where, name)
+				t.Errorf("%s contains the name of the node %s of the other cluster", where, name)
 			}
 		}
 	}
@@ -49,12 +49,12 @@ func toldNothingInner(t *testing.T, n *lab.Node, names []string, addresses ...st
 	for where, text := range told {
 		for _, a := range addresses {
 			if i := bytes.Index(text, []byte(a)); i >= 0 {
-				t.Errorf("%s has %s: %q", where, a, text[max(0, i-200):min(len(text), i+100)])
+				t.Errorf("%s contains the internal address %s of the other cluster: %q", where, a, text[max(0, i-200):min(len(text), i+100)])
 			}
 		}
 	}
-	// What is looked for can be found: the node's own.
+	// Check that the search works: it must find the node's own name.
 	if !bytes.Contains(told["the cluster's store"], []byte(`"`+n.Name+`"`)) || !bytes.Contains(told["its store"], []byte("203.0.113.")) {
-		t.Error("the stores hold nothing to be read")
+		t.Error("the node's own name is not found in the stores, so that the test proves nothing")
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Ask asks for a name as the workload would: by the search list of its own
-// resolv.conf, and again where a server is silent or not there, as musl does, but for
-// as long as ctx lasts. What is found nowhere is the last answer.
+// Ask resolves a name as the workload would: with the search list of its own resolv.conf,
+// and like musl again if a server does not answer, until ctx ends. If no name of the search
+// list exists, it returns the last answer.
 func (in *Inside) Ask(ctx context.Context, name string, kind uint16) (*dns.Msg, error) {
 	conf, err := dns.ClientConfigFromFile(fmt.Sprintf("/proc/%d/root/etc/resolv.conf", in.W.PID))
 	if err != nil {
@@ -22,7 +22,7 @@ func (in *Inside) Ask(ctx context.Context, name string, kind uint16) (*dns.Msg, 
 	for _, full := range conf.NameList(name) {
 		q := new(dns.Msg).SetQuestion(full, kind)
 		if last, err = in.exchange(ctx, conf, q); err != nil {
-			return nil, fmt.Errorf("ask for %s: %w", full, err)
+			return nil, fmt.Errorf("query %s: %w", full, err)
 		}
 		if last.Rcode == dns.RcodeSuccess && len(last.Answer) > 0 {
 			break
@@ -54,7 +54,7 @@ func (in *Inside) exchange(ctx context.Context, conf *dns.ClientConfig, q *dns.M
 	}
 }
 
-// resolve is the address with what its name leads to.
+// resolve returns the address with its name resolved.
 func (in *Inside) resolve(ctx context.Context, address string) (string, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

@@ -28,21 +28,20 @@ import (
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
-// NetNS is the path of a host's network namespace; of an instance's it is
-// Inside.NetNS.
+// NetNS returns the path of a host's network namespace; see Inside.NetNS for an instance's.
 func NetNS(h *netlab.Host) string { return "/var/run/netns/" + h.Netns() }
 
-// NetNS is the path of the instance's network namespace.
+// NetNS returns the path of the instance's network namespace.
 func (in *Inside) NetNS() string { return in.net }
 
-// Sniffer keeps the packets that come into a network namespace, by any device but
-// loopback, as they are before anything there could refuse them.
+// Sniffer records the packets that enter a network namespace by any device except loopback,
+// before any rule could refuse them.
 type Sniffer struct {
 	mu      sync.Mutex // guards the field below
 	packets [][]byte   // from the IP header on
 }
 
-// Sniff begins to keep what comes into the namespace at path.
+// Sniff starts to record the packets that enter the namespace at path.
 func (l *Lab) Sniff(path string) *Sniffer {
 	l.t.Helper()
 	fd, err := -1, error(nil)
@@ -75,7 +74,7 @@ func (l *Lab) Sniff(path string) *Sniffer {
 	return s
 }
 
-// Saw is how many packets had the marker in them.
+// Saw returns the number of packets that contain the marker.
 func (s *Sniffer) Saw(marker string) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +86,7 @@ func (s *Sniffer) Saw(marker string) (n int) {
 	return n
 }
 
-// Datagrams are the payloads of what came by UDP over IPv4 and keep says of.
+// Datagrams returns the payloads of the received UDP datagrams over IPv4 that keep selects.
 func (s *Sniffer) Datagrams(keep func(from, to netip.AddrPort) bool) (out [][]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +104,7 @@ func (s *Sniffer) Datagrams(keep func(from, to netip.AddrPort) bool) (out [][]by
 	return out
 }
 
-// Datagram is an IP packet with a UDP datagram, of either family.
+// Datagram returns an IP packet of either family with a UDP datagram.
 func Datagram(from, to netip.AddrPort, payload []byte) []byte {
 	udp := binary.BigEndian.AppendUint16(nil, from.Port())
 	udp = binary.BigEndian.AppendUint16(udp, to.Port())
@@ -142,8 +141,7 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// Raw sends IPv4 packets as they are from a network namespace: their source may be
-// anybody's.
+// Raw sends IPv4 packets unchanged from a network namespace, with any source address.
 type Raw struct{ fd int }
 
 // Raw opens a sender at the namespace.
@@ -158,13 +156,13 @@ func (l *Lab) Raw(path string) *Raw {
 	return &Raw{fd}
 }
 
-// Send sends a packet to where its header says.
+// Send sends a packet to the destination in its header.
 func (r *Raw) Send(packet []byte) error {
 	return unix.Sendto(r.fd, packet, 0, &unix.SockaddrInet4{Addr: [4]byte(packet[16:20])})
 }
 
-// Memory is what the process holds for itself, in bytes. Of its pages from files the
-// kernel takes and gives back as it likes.
+// Memory returns the anonymous memory of the process in bytes. Pages from files are not
+// counted, because the kernel can reclaim them at any time.
 func (p *Proc) Memory() (sum int64) {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
 	for line := range strings.Lines(string(text)) {
@@ -176,7 +174,7 @@ func (p *Proc) Memory() (sum int64) {
 	return sum
 }
 
-// NetStatus is what the node's netmanager says of itself.
+// NetStatus returns the status of the node's netmanager.
 func (n *Node) NetStatus() api.NetStatus {
 	n.lab.t.Helper()
 	s, err := netsock.New(n.NetSocket).Status(n.lab.ctx)
@@ -186,7 +184,7 @@ func (n *Node) NetStatus() api.NetStatus {
 	return s
 }
 
-// NetMetric is the sum of a metric of the node's netmanager.
+// NetMetric returns the sum of a metric of the node's netmanager.
 func (n *Node) NetMetric(name string) float64 {
 	n.lab.t.Helper()
 	v, err := metric(n.lab.ctx, filepath.Join(n.Data+"-net", "status.sock"), name)
@@ -220,7 +218,7 @@ func metric(ctx context.Context, socket, name string) (sum float64, err error) {
 	return sum, err
 }
 
-// OverlayKey is the node's private key on the overlay network, for a thief.
+// OverlayKey returns the node's private key of the overlay network, for tests that steal it.
 func (n *Node) OverlayKey() (key [32]byte) {
 	n.lab.t.Helper()
 	text, err := os.ReadFile(filepath.Join(n.Data+"-net", "overlay.key"))
@@ -234,8 +232,8 @@ func (n *Node) OverlayKey() (key [32]byte) {
 	return [32]byte(raw)
 }
 
-// Hostile is a node that somebody has taken over: its netmanager is gone, and what
-// speaks with its key follows no policy. What it sends is what its owner says.
+// Hostile is a node under the control of an attacker. Its netmanager has ended, and a
+// tunnel with its key sends any packet, without a policy.
 type Hostile struct {
 	Engine *tunnel.Engine
 	Subnet netip.Prefix
@@ -249,7 +247,7 @@ type Hostile struct {
 	got [][]byte
 }
 
-// TakeOver ends the node's netmanager and speaks in its place.
+// TakeOver ends the node's netmanager and opens a tunnel with its key.
 func (n *Node) TakeOver(h *netlab.Host) *Hostile {
 	l := n.lab
 	l.t.Helper()
@@ -271,14 +269,14 @@ func (n *Node) TakeOver(h *netlab.Host) *Hostile {
 		})
 	})
 	if err != nil {
-		l.t.Fatalf("speak as %s: %v", n.Name, err)
+		l.t.Fatalf("open a tunnel as %s: %v", n.Name, err)
 	}
 	v.Engine.SetSelf(tunnel.Lease{Ranges: wire.DefaultNetRanges(), Subnet: v.Subnet})
 	l.wg.Go(func() { _ = v.Engine.Run(l.ctx) })
 	return v
 }
 
-// Aim has everything go to one node, and returns when there is a session with it.
+// Aim directs all packets to one node, and returns when there is a session with it.
 func (v *Hostile) Aim(ctx context.Context, key api.PeerKey, at netip.AddrPort) error {
 	v.Engine.SetPeer(api.Peer{Key: key, Subnets: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}, Endpoints: []netip.AddrPort{at}})
 	path := tunnel.Path{Kind: api.PathDirect, Addr: at}
@@ -302,7 +300,7 @@ func (v *Hostile) Send(packet []byte) {
 	v.out <- append(make([]byte, offload.VnetLen), packet...)
 }
 
-// Got is how many packets came back that have the marker in them.
+// Got returns the number of received packets that contain the marker.
 func (v *Hostile) Got(marker string) (n int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -314,7 +312,7 @@ func (v *Hostile) Got(marker string) (n int) {
 	return n
 }
 
-// Read is tun.Device's, as the methods below are.
+// Read implements tun.Device, as do the methods below.
 func (v *Hostile) Read(b []byte, idle func()) (int, error) {
 	select {
 	case p := <-v.out:
@@ -332,7 +330,7 @@ func (v *Hostile) Read(b []byte, idle func()) (int, error) {
 	}
 }
 
-// Write keeps what a peer sent.
+// Write records a packet from a peer.
 func (v *Hostile) Write(parts [][]byte) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -340,13 +338,13 @@ func (v *Hostile) Write(parts [][]byte) error {
 	return nil
 }
 
-// Joins says that packets come one by one.
+// Joins returns that packets arrive singly.
 func (v *Hostile) Joins() (tcp, udp bool) { return false, false }
 
-// Partial says that their checksums are whole.
+// Partial returns that checksums are complete.
 func (v *Hostile) Partial() bool { return false }
 
-// Name is for errors.
+// Name returns a name for errors.
 func (v *Hostile) Name() string { return "hostile" }
 
 // Close ends Read.
@@ -355,7 +353,7 @@ func (v *Hostile) Close() error {
 	return nil
 }
 
-// AddressesOf are the semantic addresses of any tenant's service.
+// AddressesOf returns the semantic addresses of a service of any tenant.
 func (l *Lab) AddressesOf(id api.ServiceID) api.ServiceAddresses {
 	l.t.Helper()
 	all, _, err := l.API.Services(l.ctx, client.ListOptions{Tenant: id.Tenant()})
@@ -367,6 +365,6 @@ func (l *Lab) AddressesOf(id api.ServiceID) api.ServiceAddresses {
 			return s.Addresses
 		}
 	}
-	l.t.Fatalf("there is no service %s", id)
+	l.t.Fatalf("service %s does not exist", id)
 	return api.ServiceAddresses{}
 }

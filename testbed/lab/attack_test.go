@@ -20,9 +20,9 @@ import (
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
-// siege is an overlay with something to attack: the tenant's client on n0 calls its
-// web on n1 all the time, and another tenant has a service "secret" on n1. On n2
-// there are one of the tenant's, mole, which may call web, and the other tenant's spy.
+// siege is an overlay with targets: the tenant's client on n0 calls its web on n1
+// continuously, and another tenant has a service "secret" on n1. On n2 are the tenant's
+// mole, which may call web, and the other tenant's spy.
 type siege struct {
 	*lab.Overlay
 	other                          api.Tenant
@@ -68,24 +68,24 @@ func (s *siege) theirs(service string) api.ServiceID {
 	return s.other.App("vault", lab.Namespace).Service(service, lab.Namespace)
 }
 
-// hostAddr is a node's address on the lab's network.
+// hostAddr returns a node's address on the lab's network.
 func (s *siege) hostAddr(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{203, 0, 113, byte(10 + i)})
 }
 
-// outside is a host on the network of the nodes that belongs to nobody.
+// outside returns a host on the network of the nodes that is not part of the installation.
 func (s *siege) outside() *netlab.Host {
 	h := s.Net.Host("outside")
 	h.Plug(s.WAN, "eth0", "203.0.113.200/24")
 	return h
 }
 
-// at is where a service is called by its semantic address.
+// at returns a service's semantic address with its port.
 func (s *siege) at(id api.ServiceID) netip.AddrPort {
 	return netip.AddrPortFrom(s.AddressesOf(id).RoundRobin, 80)
 }
 
-// own is an instance's own address, with a port.
+// own returns an instance's own address with a port.
 func (s *siege) own(in *lab.Inside) netip.AddrPort {
 	return netip.AddrPortFrom(s.Instance(in.W.Instance).Address, 9)
 }
@@ -94,12 +94,12 @@ func twin(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(wire.DefaultNetRanges().Twin(a.Addr()), a.Port())
 }
 
-// tunnelOf is where a node's tunnel listens, on the lab's network.
+// tunnelOf returns the address of a node's tunnel on the lab's network.
 func (s *siege) tunnelOf(i int) netip.AddrPort {
 	return netip.AddrPortFrom(s.hostAddr(i), s.Nodes[i].NetStatus().Listen.Port())
 }
 
-// moleCalls has the mole reach web, so that both nodes have a session.
+// moleCalls makes mole call web, so that both nodes have a session.
 func (s *siege) moleCalls(t *testing.T) {
 	t.Helper()
 	lab.Within(t, time.Minute, "the mole reaches web", func() error {
@@ -108,8 +108,8 @@ func (s *siege) moleCalls(t *testing.T) {
 	})
 }
 
-// undisturbed runs an attack during which nobody else loses anything, and no
-// daemon ends or grows by more than the bound, in bytes.
+// undisturbed runs an attack, and checks that no other request is lost, and that no daemon
+// ends or grows by more than bound bytes.
 func (s *siege) undisturbed(t *testing.T, bound int64, attack func()) {
 	t.Helper()
 	daemons := []*lab.Proc{s.Root, s.First.Proc}
@@ -124,22 +124,22 @@ func (s *siege) undisturbed(t *testing.T, bound int64, attack func()) {
 	attack()
 	s.caller.More(t, 20)
 	if f := s.caller.Failures(); len(f) > 0 {
-		t.Errorf("%d requests of others were lost: %v", len(f), f)
+		t.Errorf("%d requests of other services were lost during the attack, want 0: %v", len(f), f)
 	}
 	for i, p := range daemons {
 		now := p.Memory()
 		switch {
 		case p.PID() != pid[i]:
-			t.Errorf("%s has ended", p.Name)
+			t.Errorf("%s ended during the attack", p.Name)
 		case now > held[i]+bound:
-			t.Errorf("%s grew from %d to %d KiB", p.Name, held[i]>>10, now>>10)
+			t.Errorf("the memory of %s grew from %d to %d KiB during the attack", p.Name, held[i]>>10, now>>10)
 		case p.PID() != 0:
 			t.Logf("%s: %d KiB before, %d KiB after", p.Name, held[i]>>10, now>>10)
 		}
 	}
 }
 
-// onPlanes runs a test on each of the data planes, which are to refuse the same.
+// onPlanes runs a test on each data plane. All must refuse the same.
 func onPlanes(t *testing.T, test func(t *testing.T, s *siege)) {
 	for _, plane := range []string{"ebpf", "nft"} {
 		t.Run(plane, func(t *testing.T) {
@@ -151,11 +151,12 @@ func onPlanes(t *testing.T, test func(t *testing.T, s *siege)) {
 	}
 }
 
-// holdTime is longer than a packet of unknown source or destination waits.
+// holdTime is longer than a packet with an unknown source or destination waits.
 const holdTime = 2 * time.Second
 
-// A node that was taken over holds a real session, and follows no policy: from its
-// instances it gets no further than they may, and as another not at all.
+// A node under the control of an attacker has a real session and follows no policy. With the
+// addresses of its own instances its packets get only where those may send; with other
+// addresses they are dropped.
 func TestHostileNodeSpeaksForItselfAlone(t *testing.T) { onPlanes(t, hostileNode) }
 
 func hostileNode(t *testing.T, s *siege) {
@@ -224,7 +225,7 @@ func hostileNode(t *testing.T, s *siege) {
 				}
 			}
 			if round%10 == 9 {
-				time.Sleep(holdTime) // that nothing comes out of the hold is what is proven
+				time.Sleep(holdTime) // checks that nothing leaves the packet queue
 			}
 		}
 		allowed("allowed after")
@@ -232,26 +233,26 @@ func hostileNode(t *testing.T, s *siege) {
 	for who, sn := range sniffers {
 		for _, f := range flows {
 			if n := sn.Saw("attack " + f.name + "."); n > 0 {
-				t.Errorf("%s got %d packets: %s (%s → %s)", who, n, f.name, f.from, f.to)
+				t.Errorf("%s received %d packets that should be dropped: %s (%s → %s)", who, n, f.name, f.from, f.to)
 			}
 		}
 	}
 	if n := v.Got("attack"); n > 0 {
-		t.Errorf("n1 sent %d of them back", n)
+		t.Errorf("n1 sent %d of the packets back, want 0", n)
 	}
 	t.Logf("n1 counts %v packets dropped by the tunnel, %v denied, %v forged",
 		s.Nodes[1].NetMetric("treeline_net_tunnel_dropped_packets_total"),
 		s.Nodes[1].NetMetric("treeline_net_denied_packets_total"), s.Nodes[1].NetMetric("treeline_net_forged_packets_total"))
 }
 
-// One tenant's containers reach nothing of another's, by whatever address.
+// Containers of one tenant cannot reach those of another by any address.
 func TestAnotherTenantIsOutOfReach(t *testing.T) { onPlanes(t, anotherTenant) }
 
 func anotherTenant(t *testing.T, s *siege) {
 	sn := s.Sniff(s.secret.NetNS())
 	at := s.AddressesOf(s.theirs("secret"))
 	own := s.own(s.secret).Addr()
-	lab.Within(t, time.Minute, "its own tenant reaches it", func() error { // one that runs may not listen yet
+	lab.Within(t, time.Minute, "a service of the same tenant reaches it", func() error { // a running instance may not listen yet
 		_, err := s.spy.Who(netip.AddrPortFrom(own, 80).String(), 10*time.Second)
 		return err
 	})
@@ -266,7 +267,7 @@ func anotherTenant(t *testing.T, s *siege) {
 						defer cancel()
 						if c, err := in.Dial(ctx, "tcp", to.String()); err == nil {
 							_ = c.Close()
-							t.Errorf("%s reaches %s %s", who, name, a)
+							t.Errorf("%s reaches %s %s of another tenant", who, name, a)
 						}
 					})
 					if u, err := in.Dial(t.Context(), "udp", to.String()); err == nil {
@@ -279,7 +280,7 @@ func anotherTenant(t *testing.T, s *siege) {
 			}
 		}
 		all.Wait()
-		// A container that forges its source: as the tenant's own spy, for one.
+		// A container forges its source address, for example that of the tenant's own spy.
 		raw := s.Raw(s.web.NetNS())
 		for _, from := range []netip.AddrPort{s.own(s.spy), s.own(s.client), netip.MustParseAddrPort("10.30.0.1:9"), netip.MustParseAddrPort("8.8.8.8:9")} {
 			for range 20 {
@@ -290,16 +291,16 @@ func anotherTenant(t *testing.T, s *siege) {
 		time.Sleep(holdTime)
 	})
 	if n := sn.Saw("attack"); n > 0 {
-		t.Errorf("%d packets of another tenant arrived", n)
+		t.Errorf("%d packets of another tenant arrived, want 0", n)
 	}
 	var none *net.DNSError
 	if ips, err := s.client.Lookup(t.Context(), "ip4", "any.rr.secret.lab.vault.lab.treeline"); !errors.As(err, &none) {
-		t.Errorf("another tenant's name is %v (%v)", ips, err)
+		t.Errorf("the name of another tenant's service resolves to %v (%v), want not found", ips, err)
 	}
 }
 
-// What says that it is of the overlay comes by the tunnel or not at all: neither a
-// host on the nodes' network nor a node gets a plain or a VXLAN packet in.
+// Packets with overlay addresses are accepted only through the tunnel: plain and VXLAN packets
+// of a host on the nodes' network, or of another node, are dropped.
 func TestPlainPacketsAreRefused(t *testing.T) { onPlanes(t, plainPackets) }
 
 func plainPackets(t *testing.T, s *siege) {
@@ -338,11 +339,11 @@ func plainPackets(t *testing.T, s *siege) {
 		time.Sleep(holdTime)
 	})
 	if arrived.Saw("attack") == 0 {
-		t.Error("nothing got as far as the node: nothing is proven")
+		t.Error("no packet reached the node, so that the test proves nothing")
 	}
 	for _, sn := range sniffers {
 		if n := sn.Saw("attack"); n > 0 {
-			t.Errorf("an instance got %d packets", n)
+			t.Errorf("an instance received %d plain or VXLAN packets, want 0", n)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/testbed/gobuild"
 )
 
-// programs are the binaries of a lab, by the names that go build gives them.
+// programs are the binaries of a lab, by their names from go build.
 var programs = []string{"root-orchestrator", "cluster-orchestrator", "node-engine", "netmanager", "testbed/workload"}
 
 var built struct {
@@ -18,8 +18,8 @@ var built struct {
 	err error
 }
 
-// Bin is the directory of the real binaries, built once for this process.
-// TREELINE_LAB_BIN names one that is there already.
+// Bin returns the directory of the binaries, which are built once per process.
+// TREELINE_LAB_BIN names a directory with existing ones.
 func Bin(t T) string {
 	t.Helper()
 	built.Do(func() { built.dir, built.err = build() })
@@ -37,14 +37,14 @@ func build() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// Workloads run as nobody and have to reach the program.
+	// Workloads run as user nobody and must be able to read the program.
 	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // it holds programs, no secrets
 		return "", err
 	}
 	return dir, gobuild.Build(context.Background(), dir+"/", programs...)
 }
 
-// forget removes what build made.
+// forget removes the binaries that build made.
 func forget() {
 	if built.dir != "" && os.Getenv("TREELINE_LAB_BIN") == "" {
 		_ = os.RemoveAll(built.dir)

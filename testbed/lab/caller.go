@@ -13,7 +13,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Within waits until ok returns nil, and fails the test if it does not in time.
+// Within waits until ok returns nil, and fails the test if that does not happen within d.
 func Within(t T, d time.Duration, what string, ok func() error) {
 	t.Helper()
 	var err error
@@ -25,8 +25,8 @@ func Within(t T, d time.Duration, what string, ok func() error) {
 	t.Fatalf("%s: not within %s: %v", what, d, err)
 }
 
-// Caller asks again and again, each time by a new connection, and counts who
-// answers and what fails.
+// Caller makes requests continuously, each on a new connection, and counts answers by
+// instance and failures.
 type Caller struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -49,16 +49,15 @@ func (f Failure) String() string {
 	return fmt.Sprintf("%s after %s: %v", f.Began.Format("15:04:05.000"), f.Took.Round(time.Millisecond), f.Err)
 }
 
-// callTime is how long a request may take.
+// callTime bounds the duration of a request.
 const callTime = 5 * time.Second
 
-// Call has a workload ask a Server at an address and a port, until the caller is
-// stopped.
+// Call makes a workload call a Server at an address with a port until Stop.
 func Call(in *Inside, at string) *Caller {
 	return CallBy(func() (api.InstanceID, error) { return in.Who(at, callTime) })
 }
 
-// CallBy asks in another way, which says who answered.
+// CallBy is Call with another request, which returns the instance that answered.
 func CallBy(ask func() (api.InstanceID, error)) *Caller {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Caller{cancel: cancel, ok: map[api.InstanceID]int{}}
@@ -72,19 +71,19 @@ func CallBy(ask func() (api.InstanceID, error)) *Caller {
 			case err == nil:
 				c.ok[id]++
 				c.answered = true
-			case !c.answered && errors.Is(err, syscall.ECONNREFUSED): // a server that runs may not listen yet
-			case took > 2*callTime: // the whole machine stood still
+			case !c.answered && errors.Is(err, syscall.ECONNREFUSED): // a running server may not listen yet
+			case took > 2*callTime: // the whole machine stalled
 			default:
 				c.failed = append(c.failed, Failure{began, took, err})
 			}
 			c.mu.Unlock()
-			time.Sleep(2 * time.Millisecond) // the machine is for others, too
+			time.Sleep(2 * time.Millisecond) // leave time for other tests
 		}
 	})
 	return c
 }
 
-// So waits until the caller's counts are so.
+// So waits until the caller's counts meet the condition.
 func (c *Caller) So(t T, what string, ok func(map[api.InstanceID]int) bool) {
 	t.Helper()
 	Within(t, 60*time.Second, what, func() error {
@@ -97,7 +96,7 @@ func (c *Caller) So(t T, what string, ok func(map[api.InstanceID]int) bool) {
 	})
 }
 
-// Forget counts from zero.
+// Forget resets the counts.
 func (c *Caller) Forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,14 +104,14 @@ func (c *Caller) Forget() {
 	c.failed = nil
 }
 
-// Answers is how often each instance has answered.
+// Answers returns the number of answers by instance.
 func (c *Caller) Answers() map[api.InstanceID]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.ok)
 }
 
-// Failures are the requests that failed.
+// Failures returns the failed requests.
 func (c *Caller) Failures() []Failure {
 	c.mu.Lock()
 	defer c.mu.Unlock()

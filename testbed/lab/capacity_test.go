@@ -11,11 +11,11 @@ import (
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
-// TestCapacity asks for more than there is, in several ways.
+// TestCapacity requests more than the available capacity, in several ways.
 func TestCapacity(t *testing.T) {
 	t.Parallel()
 	l := open(t, lab.Options{})
-	// Much in sum, and on no node both.
+	// Much capacity in total, but no node has enough of both resources.
 	frag := l.Cluster("frag", lab.ClusterOptions{})
 	frag.Node("cpu", lab.NodeOptions{CPUs: 64, Memory: 128})
 	frag.Node("mem", lab.NodeOptions{CPUs: 0.5, Memory: 65536})
@@ -36,7 +36,7 @@ func TestCapacity(t *testing.T) {
 		for _, cluster := range []string{"frag", "even"} {
 			i := slices.IndexFunc(why.Root.Candidates, func(r api.Rejection) bool { return r.Candidate == cluster })
 			if i < 0 || why.Root.Candidates[i].Short == "" {
-				t.Errorf("why does not say what cluster %s is short of: %+v", cluster, why.Root)
+				t.Errorf("why does not name the resource that cluster %s lacks: %+v", cluster, why.Root)
 			}
 		}
 		for _, node := range []string{"cpu", "mem", "even1"} {
@@ -44,11 +44,11 @@ func TestCapacity(t *testing.T) {
 				return slices.ContainsFunc(c.Answer.Candidates, func(r api.Rejection) bool { return r.Candidate == node && r.Short != "" })
 			})
 			if !named {
-				t.Errorf("why does not tell the operator what node %s is short of: %+v", node, why.Clusters)
+				t.Errorf("why does not name to the operator the resource that node %s lacks: %+v", node, why.Clusters)
 			}
 		}
 		if len(why.WouldHelp) == 0 {
-			t.Error("why does not say what would help")
+			t.Error("why has no advice")
 		}
 		t.Logf("why: %s; %v", why.Summary, why.WouldHelp)
 		took := lab.Stopwatch()
@@ -76,7 +76,7 @@ func TestCapacity(t *testing.T) {
 			t.Fatal(err)
 		}
 		if p := why.Placements; len(p) != 2 || p[0].Cluster != "frag" || p[0].Reason != api.ReasonNoCapacity || p[1].Cluster != "even" {
-			t.Errorf("placements %+v, want frag, which had no capacity, and then even", p)
+			t.Errorf("placements are %+v, want frag, which has no capacity, and then even", p)
 		}
 	})
 
@@ -102,7 +102,7 @@ func TestCapacity(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(why.Clusters) != 1 || why.Clusters[0].Cluster != "frag" {
-			t.Fatalf("the SLA names frag, and there answered %+v", why.Clusters)
+			t.Fatalf("the SLA allows only the cluster frag, but these clusters answered: %+v", why.Clusters)
 		}
 		shortOf(t, why.Clusters[0].Answer, "cpu", "memory")
 		dev := l.User("dev", "Application_Provider")
@@ -111,7 +111,7 @@ func TestCapacity(t *testing.T) {
 		}
 		for _, c := range why.Clusters {
 			if len(c.Answer.Candidates) > 0 || c.Answer.Nearest != nil && !strings.HasPrefix(c.Answer.Nearest.Candidate, "a ") {
-				t.Errorf("a developer is told of nodes: %+v", c.Answer)
+				t.Errorf("the explanation for a developer contains nodes: %+v", c.Answer)
 			}
 		}
 		l.Delete("odd")
@@ -138,15 +138,15 @@ func shortOf(t *testing.T, why api.Explanation, node, what string) {
 	for _, c := range why.Candidates {
 		if c.Candidate == node {
 			if c.Constraint != what || c.Short == "" || c.Need == "" || c.Have == "" {
-				t.Errorf("node %s is said to be short of %+v, want %s", node, c, what)
+				t.Errorf("node %s is reported to lack %+v, want %s", node, c, what)
 			}
 			return
 		}
 	}
-	t.Errorf("nothing is said of node %s: %+v", node, why)
+	t.Errorf("why does not mention node %s: %+v", node, why)
 }
 
-// TestBurst asks for 200 instances at once, of nodes that have room for 240.
+// TestBurst requests 200 instances at once from nodes with capacity for 240.
 func TestBurst(t *testing.T) {
 	t.Parallel()
 	l := open(t, lab.Options{})
@@ -176,12 +176,12 @@ func TestBurst(t *testing.T) {
 	}
 	for id, n := range seen {
 		if n != 1 {
-			t.Errorf("%s runs %d times", id, n)
+			t.Errorf("%s has %d processes, want 1", id, n)
 		}
 	}
 	for node, n := range on {
 		if fair := instances / 6; n > perNode || n < fair/2 {
-			t.Errorf("node %s runs %d; %d fit and a sixth of all is %d", node, n, perNode, fair)
+			t.Errorf("node %s runs %d instances, want at most %d, and about a sixth of all, which is %d", node, n, perNode, fair)
 		}
 	}
 	for _, c := range clusters {
@@ -204,12 +204,12 @@ func TestBurst(t *testing.T) {
 		}
 	})
 	if moved > instances/10 {
-		t.Errorf("%d of %d instances were placed more than once", moved, instances)
+		t.Errorf("%d of %d instances were placed more than once, want 0", moved, instances)
 	}
 	took = lab.Stopwatch()
 	l.Delete("burst")
 	l.Measured("burst_200_deleted", took())
 	if left := l.Workloads(); len(left) > 0 {
-		t.Errorf("%d processes are left", len(left))
+		t.Errorf("%d processes are left after the deletion, want 0", len(left))
 	}
 }

@@ -11,13 +11,13 @@ import (
 
 const unencrypted = "--network-unencrypted=203.0.113.0/24"
 
-// Nodes send in the clear where both want it, by a way that both have, and nowhere
-// else. While they come to agree, and afterwards, no request is lost.
+// Nodes send unencrypted packets only if both allow it, on a path that both have. While they
+// agree on it, and afterwards, no request is lost.
 func TestNodesAgreeOnTheClear(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		second bool // the other node is of another cluster
-		clear  bool // which calls the network clear as well
+		clear  bool // which declares the network as unencrypted, too
 		single [2]bool
 		args   [2][]string
 		want   api.PathKind
@@ -58,16 +58,16 @@ func TestNodesAgreeOnTheClear(t *testing.T) {
 			}
 			for i, s := range seen {
 				if plain := s.Contains([]byte("GET / HTTP")) || s.Contains([]byte(o.ID("shop", "web", 0))); plain && c.want == api.PathDirect {
-					t.Errorf("n%d got in the clear what is not", i)
+					t.Errorf("n%d received unencrypted packets that should be encrypted", i)
 				}
 			}
 		})
 	}
 }
 
-// A way that both ends take may be one by which nothing arrives: a switch may forward
-// no strangers' addresses. The tunnel carries then, and flows go on. Where the way
-// works again it is found again, and a netmanager that is killed takes no flow along.
+// On an agreed kernel path nothing may arrive, for example because a switch drops unknown
+// addresses. The tunnel is used then, and flows continue. When the path works again it is used
+// again, and killing a netmanager ends no flow.
 func TestClearPathsThatCarryNothingAreLeft(t *testing.T) {
 	for _, plane := range []string{"ebpf", "nft"} {
 		t.Run(plane, func(t *testing.T) {
@@ -91,7 +91,7 @@ func clearPathThatCarriesNothing(t *testing.T, plane string) {
 	c.More(t, 500)
 	o.Takes(api.PathRoute, api.PathRoute)
 	if f := c.Failures(); len(f) > 0 {
-		t.Errorf("%d requests were lost by a restart: %v", len(f), f)
+		t.Errorf("%d requests were lost during a restart, want 0: %v", len(f), f)
 	}
 	o.WAN.Nft("table bridge strangers {\nchain none {\ntype filter hook forward priority 0\nip saddr 10.16.0.0/13 drop\n}\n}\n")
 	o.Takes(api.PathDirect, api.PathDirect)
@@ -105,6 +105,6 @@ func clearPathThatCarriesNothing(t *testing.T, plane string) {
 	c.Forget()
 	c.More(t, 100)
 	if f := c.Failures(); len(f) > 0 {
-		t.Errorf("%d requests were lost on the way back: %v", len(f), f)
+		t.Errorf("%d requests were lost during the change back to the kernel path, want 0: %v", len(f), f)
 	}
 }

@@ -19,7 +19,7 @@ func (l *Lab) CLI(args ...string) string {
 	return out
 }
 
-// TryCLI is CLI that may fail: the error is an *exec.ExitError then.
+// TryCLI is CLI with its error, which is an *exec.ExitError if treeline failed.
 func (l *Lab) TryCLI(args ...string) (string, error) {
 	l.t.Helper()
 	program, ca := filepath.Join(l.Dir, "treeline"), filepath.Join(l.rootData, "ca.pem")
@@ -37,7 +37,7 @@ func (l *Lab) TryCLI(args ...string) (string, error) {
 	return string(out), err
 }
 
-// DescribeNode is what treeline shows of a node.
+// DescribeNode returns treeline's description of a node.
 func (n *Node) DescribeNode() string {
 	n.lab.t.Helper()
 	return n.lab.CLI("describe", "node", string(n.ID), "--cluster", string(n.Cluster.ID))

@@ -23,14 +23,14 @@ import (
 // Image is the reference of testbed/workload's image, which the nodes of a lab have.
 const Image = "treeline.local/workload:1"
 
-// Containerd is a containerd of the lab's own.
+// Containerd is a separate containerd of the lab.
 type Containerd struct {
 	*Proc
 	Address string
 	Images  string // directory of OCI archives
 }
 
-// Containerd is the lab's, started when it is first asked for.
+// Containerd returns the lab's containerd, which starts at the first call.
 func (l *Lab) Containerd() *Containerd {
 	l.t.Helper()
 	if l.ctrd != nil {
@@ -66,7 +66,7 @@ disabled_plugins = ["io.containerd.grpc.v1.cri"]
 	return c
 }
 
-// Start starts containerd, again if it was ended, and waits until it listens.
+// Start starts containerd, also after it has ended, and waits until it listens.
 func (c *Containerd) Start() {
 	t := c.lab.t
 	t.Helper()
@@ -79,13 +79,12 @@ func (c *Containerd) Start() {
 			_ = conn.Close()
 			return
 		}
-		time.Sleep(10 * time.Millisecond) // without systemd it tells nobody when it listens
+		time.Sleep(10 * time.Millisecond) // without systemd there is no notification that it listens
 	}
 	t.Fatalf("containerd does not listen on %s\n%s", c.Address, tail(c.log, 20))
 }
 
-// Tasks are the ids of the containers that containerd has for the node, running
-// or not.
+// Tasks returns the ids of the node's containers in containerd, running or not.
 func (l *Lab) Tasks(n *Node) []string {
 	l.t.Helper()
 	entries, err := os.ReadDir(filepath.Join(l.Dir, "c", "state", "io.containerd.runtime.v2.task", filepath.Base(l.Dir)+"-"+n.Name))
@@ -99,8 +98,8 @@ func (l *Lab) Tasks(n *Node) []string {
 	return out
 }
 
-// Held is how much of each kind containerd has for the node, but for kinds of which it
-// has nothing.
+// Held returns the number of the node's objects in containerd by kind, without kinds that have
+// none.
 func (l *Lab) Held(n *Node) map[string]int {
 	l.t.Helper()
 	c, err := client.New(l.Containerd().Address)
@@ -118,7 +117,7 @@ func (l *Lab) Held(n *Node) map[string]int {
 	serr := c.SnapshotService("overlayfs").Walk(ctx, func(context.Context, snapshots.Info) error { held["snapshot"]++; return nil })
 	cerr := c.ContentStore().Walk(ctx, func(content.Info) error { held["content"]++; return nil })
 	if err := errors.Join(err, ierr, lerr, serr, cerr); err != nil {
-		l.t.Fatalf("ask containerd what it has for %s: %v", n.Name, err)
+		l.t.Fatalf("list the objects of %s in containerd: %v", n.Name, err)
 	}
 	maps.DeleteFunc(held, func(_ string, n int) bool { return n == 0 })
 	return held

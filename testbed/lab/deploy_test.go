@@ -11,8 +11,8 @@ import (
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
-// TestDeploy takes applications from an SLA to processes and containers on two
-// clusters, and away again without a trace.
+// TestDeploy deploys applications as processes and containers on two clusters, and checks
+// that their deletion leaves nothing.
 func TestDeploy(t *testing.T) {
 	t.Parallel()
 	l := open(t, lab.Options{})
@@ -39,7 +39,7 @@ func TestDeploy(t *testing.T) {
 		t.Errorf("web runs on %q and db on %q, want e1 and w1", web.Node, db.Node)
 	}
 	if !says(t, l, web.Instance, "sleeping") {
-		t.Error("its log ended without what it says at its start")
+		t.Error("the log of the instance does not contain its first line")
 	}
 
 	took = lab.Stopwatch()
@@ -49,35 +49,35 @@ func TestDeploy(t *testing.T) {
 	l.Scale("shop", "web", 1)
 	l.Wait("one runs", func(v lab.View) bool { return len(v.Instances) == 2 && l.Running("shop", "web", 1)(v) })
 	if !web.Alive() {
-		t.Error("scaling down ended the oldest instance")
+		t.Error("scaling down ended the oldest instance, want it to end the newest")
 	}
 
 	took = lab.Stopwatch()
 	l.Delete("shop")
 	l.Measured("delete", took())
 	if left := l.Workloads(); len(left) != 0 {
-		t.Errorf("deleted, and there run %+v", left)
+		t.Errorf("after the deletion these workloads run: %+v", left)
 	}
 	if left := l.Tasks(e1); len(left) != 0 {
-		t.Errorf("deleted, and containerd has %v", left)
+		t.Errorf("after the deletion containerd has %v, want nothing", left)
 	}
 	if now := len(lab.MountsUnder(l.Dir)); now != mounts {
-		t.Errorf("deleted, and there are %d mounts, were %d: %v", now, mounts, lab.MountsUnder(l.Dir))
+		t.Errorf("after the deletion there are %d mounts, want %d: %v", now, mounts, lab.MountsUnder(l.Dir))
 	}
 	for _, g := range lab.CgroupsOf(filepath.Base(l.Dir) + "-") {
-		// What is left is the node's own, above those of its workloads, and empty.
+		// Only the node's own control group may be left, and must be empty.
 		node := strings.HasPrefix(filepath.Base(g), filepath.Base(l.Dir)) || filepath.Base(g) == "shims"
 		if procs, err := os.ReadFile(filepath.Join(g, "cgroup.procs")); err != nil || len(procs) > 0 || !node {
-			t.Errorf("deleted, and there is the cgroup %s", g)
+			t.Errorf("after the deletion the control group %s is left", g)
 		}
 	}
 	if files, _ := os.ReadDir(filepath.Join(w1.Data, "process", "w")); len(files) > 0 {
-		t.Errorf("deleted, and the node keeps %v", files)
+		t.Errorf("after the deletion the node keeps the files %v", files)
 	}
 }
 
-// says follows the instance's log until it holds the text: an instance runs
-// before its first line is copied.
+// says follows the instance's log until it contains the text: an instance runs before its
+// first line is copied.
 func says(t *testing.T, l *lab.Lab, id api.InstanceID, text string) bool {
 	t.Helper()
 	logs, err := l.API.Logs(l.Context(), id, true, -1)

@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Disk is a small file system of its own for a daemon's data.
+// Disk is a small separate file system for a daemon's data.
 type Disk struct {
 	Dir string
 	t   T
 }
 
-// disk mounts one of the given size.
+// disk mounts a Disk of the given size.
 func (l *Lab) disk(name string, bytes int64) *Disk {
 	l.t.Helper()
 	dir := filepath.Join(l.Dir, name)
@@ -27,7 +27,7 @@ func (l *Lab) disk(name string, bytes int64) *Disk {
 	return &Disk{Dir: dir, t: l.t}
 }
 
-// Fill leaves no room on the disk.
+// Fill fills the disk.
 func (d *Disk) Fill() {
 	d.t.Helper()
 	f, err := os.Create(filepath.Join(d.Dir, "ballast"))
@@ -43,7 +43,7 @@ func (d *Disk) Fill() {
 	}
 }
 
-// Free gives the room back.
+// Free undoes Fill.
 func (d *Disk) Free() {
 	d.t.Helper()
 	if err := os.Remove(filepath.Join(d.Dir, "ballast")); err != nil {

@@ -1,7 +1,6 @@
-// Package lab runs Treeline as it is: the real daemons as processes, a containerd
-// of its own, links that can be cut, disks that can be filled, all on one machine
-// and under a directory of its own. Tests kill parts of it and see what the rest
-// makes of that; package bench measures on it.
+// Package lab runs an installation of real daemons as processes, with a separate containerd,
+// links that can be cut and disks that can be filled, on one machine in one directory. Tests
+// kill parts of it and check the rest. Package bench measures with it.
 //
 //	l := lab.New(t, lab.Options{})
 //	c := l.Cluster("munich")
@@ -10,7 +9,7 @@
 //	l.Wait("both run", l.Running("shop", "web", 2))
 //	n.Kill9()
 //
-// It waits for what the root's API, the daemons' readiness and the kernel tell, so
-// that a figure is the moment of an event. Whatever a lab started is ended with
-// its test, by a helper process too should the test itself be killed.
+// It waits for events of the root's API, of the daemons' readiness and of the kernel, so that
+// a measured time is that of an event. All processes of a lab end with its test; if the test
+// is killed, a helper process ends them.
 package lab

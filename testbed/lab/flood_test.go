@@ -25,12 +25,11 @@ import (
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
-// floodBound is what a daemon may grow by under a flood: buffers that it has for
-// bad days, and garbage.
+// floodBound is how much a daemon may grow during a flood: bounded buffers and garbage.
 const floodBound = 24 << 20
 
-// Whatever comes to the one UDP port of a node, or to the relay's, what is not from
-// a peer is nothing.
+// A flood of datagrams to the UDP port of a node or relay that are not from a peer has no
+// effect.
 func TestFloodsOfDatagrams(t *testing.T) {
 	s := newSiege(t)
 	out := s.outside()
@@ -44,7 +43,7 @@ func TestFloodsOfDatagrams(t *testing.T) {
 	defer talk.Close()
 	send := func(marker string) {
 		t.Helper()
-		// Nobody listens there: a write may tell of the answer to the one before instead.
+		// Nobody listens there: a write may return the ICMP error of the previous one.
 		_, err := talk.Write([]byte(marker))
 		for errors.Is(err, syscall.ECONNREFUSED) {
 			_, err = talk.Write([]byte(marker))
@@ -53,13 +52,13 @@ func TestFloodsOfDatagrams(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// say sends until it arrives: what a flood has filled may lose a datagram.
+	// say sends repeatedly until a datagram arrives, because full buffers may drop some.
 	say := func(marker string) {
 		t.Helper()
 		lab.Within(t, time.Minute, "the client's datagram arrives", func() error {
 			send(marker)
 			if web.Saw(marker) == 0 {
-				return fmt.Errorf("no %q", marker)
+				return fmt.Errorf("%q has not arrived", marker)
 			}
 			return nil
 		})
@@ -68,7 +67,7 @@ func TestFloodsOfDatagrams(t *testing.T) {
 	var sent []string // once, and arrived
 	for i := 0; len(sent) < once; i++ {
 		if i == 2*once {
-			t.Fatalf("%d of %d datagrams arrived", len(sent), i)
+			t.Fatalf("%d of %d datagrams arrived, want all", len(sent), i)
 		}
 		marker := fmt.Sprintf("once %d.", i)
 		send(marker)
@@ -91,7 +90,7 @@ func TestFloodsOfDatagrams(t *testing.T) {
 		}
 		return b
 	}
-	// plain sends n datagrams by a socket, which cuts long ones into fragments.
+	// plain sends n datagrams through a socket, which fragments long ones.
 	plain := func(to netip.AddrPort, n int, payload func(i int) []byte) {
 		var c net.Conn
 		var err error
@@ -110,7 +109,7 @@ func TestFloodsOfDatagrams(t *testing.T) {
 		from := s.tunnelOf(0)
 		heard := wire.Datagrams(func(src, dst netip.AddrPort) bool { return src == from && dst == node })
 		if len(heard) < once {
-			t.Fatalf("%d datagrams from n0 to n1 were heard", len(heard))
+			t.Fatalf("recorded %d datagrams from n0 to n1, want some to replay", len(heard))
 		}
 		const drops = "treeline_net_tunnel_dropped_packets_total"
 		before := s.Nodes[1].NetMetric(drops)
@@ -125,13 +124,13 @@ func TestFloodsOfDatagrams(t *testing.T) {
 		})
 		say("after the replay")
 		if n := s.Nodes[1].NetMetric(drops) - before; n < 1000 {
-			t.Errorf("n1 dropped %v of 100,000: they did not get there", n)
+			t.Errorf("n1 dropped %v of 100,000 datagrams, so that too few reached it", n)
 		} else {
-			t.Logf("n1 took %v of 100,000 from its socket, and dropped them", n)
+			t.Logf("n1 received and dropped %v of 100,000 datagrams", n)
 		}
 		for _, marker := range sent {
 			if n := web.Saw(marker); n != 1 {
-				t.Errorf("%q arrived %d times", marker, n)
+				t.Errorf("%q arrived %d times, want once", marker, n)
 			}
 		}
 	})
@@ -141,7 +140,7 @@ func TestFloodsOfDatagrams(t *testing.T) {
 			for _, to := range []netip.AddrPort{node, relay} {
 				for i := range 50_000 {
 					b := noise(random.IntN(200))
-					if len(b) > 4 && i%2 == 0 { // of a type that there is
+					if len(b) > 4 && i%2 == 0 { // with a known type
 						types := []byte{1, 2, 3, 4, 5, relaywire.TypeFrame, relaywire.TypeRequest, relaywire.TypeAnswer, relaywire.TypeLate}
 						b[0], b[1], b[2], b[3] = types[random.IntN(len(types))], 0, 0, 0
 					}
@@ -175,7 +174,7 @@ func TestFloodsOfDatagrams(t *testing.T) {
 			for i := range 50_000 {
 				msg := bytes.Clone(first[i%len(first)])
 				if i%3 == 0 {
-					msg[20] ^= byte(i) // right in form, and by nobody
+					msg[20] ^= byte(i) // valid format, invalid signature
 					session.Sign(msg, key, [16]byte{})
 				}
 				_ = raw.Send(lab.Datagram(anybody(), node, msg))
@@ -202,7 +201,7 @@ func TestFloodsOfDatagrams(t *testing.T) {
 		})
 		say("after the relay's flood")
 		if n := wire.Saw("guessed ticket"); n > 0 {
-			t.Errorf("the relay forwarded %d frames with guessed tickets", n)
+			t.Errorf("the relay forwarded %d frames with guessed tickets, want 0", n)
 		}
 	})
 }
@@ -217,8 +216,7 @@ func query(name string, kind uint16) []byte {
 	return b
 }
 
-// The resolver makes no traffic for anybody but its node's own instances, and
-// little for them.
+// The resolver answers only instances of its own node, and cannot be used for amplification.
 func TestResolverAmplifiesNothing(t *testing.T) {
 	s := newSiege(t)
 	out := s.outside()
@@ -245,12 +243,12 @@ func TestResolverAmplifiesNothing(t *testing.T) {
 				}
 			}
 		}
-		time.Sleep(holdTime) // that there is no answer is what is proven
+		time.Sleep(holdTime) // checks that there is no answer
 	})
 	for who, sn := range sniffers {
 		answers := sn.Datagrams(func(from, to netip.AddrPort) bool { return from.Port() == 53 && to.Port() == 5353 })
 		if len(answers) > 0 {
-			t.Errorf("%s got %d answers", who, len(answers))
+			t.Errorf("%s received %d answers, want 0", who, len(answers))
 		}
 	}
 
@@ -281,10 +279,10 @@ func TestResolverAmplifiesNothing(t *testing.T) {
 	most := 400 + 200*time.Since(began).Seconds() + 1
 	t.Logf("%d answers to 10,000 queries in %s, the longest of %d bytes", answers.Load(), time.Since(began), longest.Load())
 	if n := float64(answers.Load()); n > most || n == 0 {
-		t.Errorf("%v answers to 10,000 queries, want some and at most %v", n, most)
+		t.Errorf("%v answers to 10,000 queries, want between 1 and %v", n, most)
 	}
 	if longest.Load() > 1232 {
-		t.Errorf("an answer of %d bytes", longest.Load())
+		t.Errorf("the longest answer has %d bytes, which is more than the bound", longest.Load())
 	}
 	lab.Within(t, time.Minute, "the flood over, names are answered", func() error {
 		_, err := s.client.Lookup(t.Context(), "ip4", "web.lab.shop.lab.treeline")
@@ -292,12 +290,12 @@ func TestResolverAmplifiesNothing(t *testing.T) {
 	})
 }
 
-// An instance that sends to all the world costs its node, its cluster and the root
-// little, and its neighbours nothing.
+// An instance that sends to many unknown destinations costs its node, its cluster and the root
+// little, and does not affect other instances.
 func TestFloodOfUnknownDestinations(t *testing.T) { onPlanes(t, unknownDestinations) }
 
 func unknownDestinations(t *testing.T, s *siege) {
-	// What the neighbour has never called, and calls in the flood.
+	// Services that the neighbour calls for the first time during the flood.
 	const calls = 5
 	fresh := make([]api.ServiceID, calls)
 	app := lab.App("fresh")
@@ -333,7 +331,7 @@ func unknownDestinations(t *testing.T, s *siege) {
 				}
 				_ = raw.Send(lab.Datagram(from, netip.AddrPortFrom(to, 9), []byte("anybody?")))
 				if sent.Add(1)%100 == 0 {
-					time.Sleep(10 * time.Millisecond) // a flood that lasts, not one burst that is dropped whole
+					time.Sleep(10 * time.Millisecond) // a continuous flood instead of one burst that is dropped at once
 				}
 			}
 		}()
@@ -354,8 +352,8 @@ func unknownDestinations(t *testing.T, s *siege) {
 			}
 			return nil
 		})
-		// Meanwhile: a neighbour's first packets to services. One may be lost on a
-		// machine that others use too, and is sent again after a second.
+		// Meanwhile a neighbour sends its first packets to services. One may be lost on a busy
+		// machine, and is repeated after a second.
 		var took []time.Duration
 		for i, to := range at {
 			began := time.Now()
@@ -368,15 +366,15 @@ func unknownDestinations(t *testing.T, s *siege) {
 		slices.Sort(took)
 		t.Logf("the neighbour's first calls, while %d were sent, took %s", sent.Load(), took)
 		if took[calls/2] > time.Second {
-			t.Errorf("the neighbour's first calls took %s", took)
+			t.Errorf("the neighbour's first calls during the flood took %s, which is more than the bound", took)
 		}
 		<-done
-		// 256 of one service wait for an answer or have none; and what leads somewhere.
+		// 256 subscriptions of one service without an answer, and those with a route.
 		unmet, routes := n2.NetMetric("treeline_net_wants_unmet"), n2.NetMetric("treeline_net_routes")
-		t.Logf("n2 holds %v routes, %v of its wants are unmet; its core dropped %v inputs of %v steps", routes, unmet,
+		t.Logf("n2 has %v routes and %v subscriptions without an answer; its core dropped %v inputs in %v steps", routes, unmet,
 			n2.NetMetric("treeline_core_inputs_dropped_total"), n2.NetMetric("treeline_core_steps_total"))
 		if unmet > 256+64 || routes > 64 {
-			t.Errorf("n2 holds %v routes and %v unmet wants", routes, unmet)
+			t.Errorf("n2 has %v routes and %v subscriptions without an answer, which is more than the bound", routes, unmet)
 		}
 	})
 }

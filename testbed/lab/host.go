@@ -21,11 +21,10 @@ import (
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
-// ClusterPort is the port of clusters that have a host of their own.
+// ClusterPort is the port of clusters on a separate host.
 const ClusterPort = 7443
 
-// on places a program on a host: it runs in the host's network, with this
-// machine's files.
+// on runs a program on a host: in the host's network, with this machine's files.
 func on(h *netlab.Host, args []string) []string {
 	if h == nil {
 		return args
@@ -33,10 +32,10 @@ func on(h *netlab.Host, args []string) []string {
 	return append([]string{"nsenter", "--net=/var/run/netns/" + h.Netns()}, args...)
 }
 
-// space is a network namespace that sockets are opened in, from a thread of its own.
+// space opens sockets in a network namespace, from a separate thread.
 type space struct{ run chan func() }
 
-// spaceAt is the namespace that a path names. It ends with the lab.
+// spaceAt enters the namespace at a path until the lab ends.
 func (l *Lab) spaceAt(path string) *space {
 	l.t.Helper()
 	s := &space{run: make(chan func())}
@@ -68,7 +67,7 @@ func enter(path string) error {
 	return unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)
 }
 
-// spaceOf is a host's network; this machine's is a nil space.
+// spaceOf returns a host's network; a nil space is this machine's.
 func (l *Lab) spaceOf(h *netlab.Host) *space {
 	if h == nil {
 		return nil
@@ -76,7 +75,7 @@ func (l *Lab) spaceOf(h *netlab.Host) *space {
 	return l.spaceAt("/var/run/netns/" + h.Netns())
 }
 
-// do runs f in the namespace. It must not wait long: others wait for it.
+// do runs f in the namespace. f must not block for long, because other calls wait for it.
 func (s *space) do(f func()) {
 	if s == nil {
 		f()
@@ -98,8 +97,8 @@ func (s *space) dial(to string) (c net.Conn, err error) {
 	return c, err
 }
 
-// Inside opens connections from where a workload is: in its network namespace,
-// and so with its address, its routes and its names.
+// Inside opens connections in a workload's network namespace, with its address, routes and
+// names.
 type Inside struct {
 	l    *Lab
 	W    Workload
@@ -107,7 +106,7 @@ type Inside struct {
 	pool sync.Pool
 }
 
-// Inside is the inside of a running instance.
+// Inside returns the Inside of a running instance.
 func (l *Lab) Inside(id api.InstanceID) *Inside {
 	l.t.Helper()
 	w := l.Workload(id)
@@ -116,8 +115,8 @@ func (l *Lab) Inside(id api.InstanceID) *Inside {
 	return in
 }
 
-// Dial connects to an address, or to a name that the workload's own resolv.conf
-// leads to, and a port.
+// Dial connects to an address with a port, or to a name that it resolves with the workload's
+// own resolv.conf.
 func (in *Inside) Dial(ctx context.Context, network, address string) (c net.Conn, err error) {
 	if address, err = in.resolve(ctx, address); err != nil {
 		return nil, err
@@ -128,7 +127,7 @@ func (in *Inside) Dial(ctx context.Context, network, address string) (c net.Conn
 	return c, err
 }
 
-// Listen serves TCP beside the workload, at its address.
+// Listen listens on TCP at the workload's address.
 func (in *Inside) Listen(address string) (ln net.Listener, err error) {
 	s := in.pool.Get().(*space)
 	defer in.pool.Put(s)
@@ -144,7 +143,7 @@ func (in *Inside) ListenPacket(address string) (c net.PacketConn, err error) {
 	return c, err
 }
 
-// Lookup asks the node's own resolver, as the workload would.
+// Lookup queries the node's resolver, as the workload would.
 func (in *Inside) Lookup(ctx context.Context, network, name string) ([]net.IP, error) {
 	r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return in.Dial(ctx, network, net.JoinHostPort(wire.ResolverAddr.String(), "53"))
@@ -152,7 +151,7 @@ func (in *Inside) Lookup(ctx context.Context, network, name string) ([]net.IP, e
 	return r.LookupIP(ctx, network, name+".")
 }
 
-// Who asks an instance of testbed/workload who it is, by a connection of its own.
+// Who returns the name of the instance of testbed/workload that answers a new connection.
 func (in *Inside) Who(address string, within time.Duration) (api.InstanceID, error) {
 	ctx, cancel := context.WithTimeout(in.l.ctx, within)
 	defer cancel()
@@ -177,8 +176,8 @@ func who(ctx context.Context, dial func(context.Context, string, string) (net.Co
 	return id.Instance, err
 }
 
-// netmanager prepares the netmanager beside a node, with the socket that the node
-// engine names.
+// netmanager prepares a node's netmanager, with the socket in the node engine's
+// configuration.
 func (n *Node) netmanager(h *netlab.Host, args ...string) {
 	l := n.lab
 	data := n.Data + "-net"
@@ -188,7 +187,7 @@ func (n *Node) netmanager(h *netlab.Host, args ...string) {
 	}, args...))...)
 }
 
-// Peers are the node's peers, as it sees them.
+// Peers returns the peers of the node.
 func (n *Node) Peers() []api.PeerStatus {
 	l := n.lab
 	l.t.Helper()
@@ -199,7 +198,7 @@ func (n *Node) Peers() []api.PeerStatus {
 	return peers
 }
 
-// Addresses are a service's semantic addresses.
+// Addresses returns a service's semantic addresses.
 func (l *Lab) Addresses(app, service string) api.ServiceAddresses {
 	l.t.Helper()
 	all, _, err := l.API.Services(l.ctx, client.ListOptions{Tenant: l.Tenant})
@@ -211,6 +210,6 @@ func (l *Lab) Addresses(app, service string) api.ServiceAddresses {
 			return s.Addresses
 		}
 	}
-	l.t.Fatalf("there is no service %s of %s", service, app)
+	l.t.Fatalf("service %s of %s does not exist", service, app)
 	return api.ServiceAddresses{}
 }

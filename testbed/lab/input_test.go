@@ -29,8 +29,8 @@ import (
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
-// TestBadInput hands in what is wrong, on every door. Each gets a clear error,
-// and nothing else changes.
+// TestBadInput sends invalid input to every interface. Each is refused with a clear error and
+// changes nothing else.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	l := open(t, lab.Options{})
@@ -62,11 +62,11 @@ func TestBadInput(t *testing.T) {
 		}
 		var p *api.Problem
 		if err := l.TryApply(nil); !errors.As(err, &p) || p.Status != http.StatusBadRequest {
-			t.Errorf("nothing at all: %v", err)
+			t.Errorf("an empty document: %v, want status 400", err)
 		}
 		apps, _, err := l.API.Apps(l.Context(), client.ListOptions{Tenant: l.Tenant})
 		if err != nil || len(apps) != 1 {
-			t.Errorf("after all that there are %d applications (%v), want the one there was", len(apps), err)
+			t.Errorf("after the invalid documents there are %d applications (%v), want the 1 from before", len(apps), err)
 		}
 	})
 
@@ -97,14 +97,14 @@ func TestBadInput(t *testing.T) {
 			"nonsense":      "let me in please, I am the admin",
 		} {
 			if _, _, err := l.Client(client.Static(token)).Apps(l.Context(), client.ListOptions{}); !errors.Is(err, api.ErrUnauthenticated) {
-				t.Errorf("%s at the root: %v", name, err)
+				t.Errorf("%s at the root: %v, want it refused", name, err)
 			}
 			if _, _, err := client.List[api.Node](l.Context(), c.As(client.Static(token)), "/v1/nodes", client.ListOptions{}); !errors.Is(err, api.ErrUnauthenticated) {
-				t.Errorf("%s at the cluster: %v", name, err)
+				t.Errorf("%s at the cluster: %v, want it refused", name, err)
 			}
 		}
 		if _, _, err := client.List[api.Node](l.Context(), c.As(client.Static(good)), "/v1/nodes", client.ListOptions{}); !errors.Is(err, api.ErrUnauthenticated) {
-			t.Errorf("the same token, unharmed, at the cluster: %v", err)
+			t.Errorf("the root's valid token at the cluster: %v, want it refused", err)
 		}
 		var exchanged api.ClusterAccess
 		_, err = l.API.Do(l.Context(), client.Request{Method: http.MethodPost, Path: "/v1/clusters/" + string(c.ID) + "/access"}, &exchanged)
@@ -112,7 +112,7 @@ func TestBadInput(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, _, err := client.List[api.Node](l.Context(), c.As(client.Static(exchanged.Token)), "/v1/nodes", client.ListOptions{}); err != nil {
-			t.Errorf("one that the root exchanged for it: %v", err)
+			t.Errorf("the token that the root exchanged for it, at the cluster: %v, want it accepted", err)
 		}
 	})
 
@@ -120,16 +120,16 @@ func TestBadInput(t *testing.T) {
 		again := c.NewNode("again", lab.NodeOptions{Token: a.Token})
 		again.Launch()
 		if code := again.WaitEnd(); code == 0 || !strings.Contains(again.Log(), "token") {
-			t.Errorf("a token that was used joins again: exit %d\n%s", code, again.Log())
+			t.Errorf("join with a used token: exit code %d, want a refusal that names the token\n%s", code, again.Log())
 		}
 		thief := c.NewNode("thief", lab.NodeOptions{Args: []string{"--name", "b"}})
 		thief.Launch()
 		if code := thief.WaitEnd(); code == 0 {
-			t.Errorf("a second node joins as b: exit %d\n%s", code, thief.Log())
+			t.Errorf("join of a second node as b: exit code %d, want a refusal\n%s", code, thief.Log())
 		}
 		nodes, _, err := client.List[api.Node](l.Context(), c.API, "/v1/nodes", client.ListOptions{})
 		if err != nil || len(nodes) != 2 {
-			t.Errorf("there are %d nodes (%v), want 2", len(nodes), err)
+			t.Errorf("the cluster has %d nodes (%v), want 2", len(nodes), err)
 		}
 	})
 
@@ -140,28 +140,28 @@ func TestBadInput(t *testing.T) {
 		report := wire.NodeReport{Node: "b", Boot: 1 << 40, Seq: 1 << 40, Whole: true, Observed: []api.Observed{failed}}
 		text, _ := json.Marshal(report)
 		sign, _ := wire.Alive{Boot: 1 << 40, Seq: 1 << 40, Gen: 1 << 40}.MarshalBinary()
-		// In its own name it may say what it likes, and it counts for itself alone.
+		// It may report anything about itself, which affects only itself.
 		report.Boot = 1
 		mine, _ := json.Marshal(report)
 		if err := conn.Publish(l.Context(), bus.Message{Topic: topic.Observed.Of("a"), Payload: mine, QoS: 1}); err != nil {
 			t.Errorf("publish on its own topic: %v", err)
 		}
-		if err := conn.Subscribe(l.Context(), topic.Desired.Of("b"), 1, func(bus.Message) { t.Error("it reads what b should run") }); !errors.Is(err, bus.ErrRefused) {
-			t.Errorf("subscribe to b's desired set: %v", err)
+		if err := conn.Subscribe(l.Context(), topic.Desired.Of("b"), 1, func(bus.Message) { t.Error("the impostor received the desired set of b") }); !errors.Is(err, bus.ErrRefused) {
+			t.Errorf("subscribe to b's desired set: %v, want refused", err)
 		}
 		for leaf, payload := range map[topic.Leaf][]byte{topic.Observed: text, topic.Alive: sign, topic.Will: nil} {
 			_ = conn.Publish(l.Context(), bus.Message{Topic: leaf.Of("b"), Payload: payload, QoS: 1})
 		}
-		one{t, l, web}.works("shop", "web", lab.Stopwatch()) // b's own news still count
+		one{t, l, web}.works("shop", "web", lab.Stopwatch()) // b's own reports are still accepted
 		one{t, l, web}.unharmed(was, api.Instance{Epoch: was.Epoch})
 		for _, i := range l.History(web) {
 			if i.State == api.Failed {
-				t.Errorf("the root was told that it failed: %+v", i)
+				t.Errorf("the root shows the instance as failed after a forged report: %+v", i)
 			}
 		}
 		node, err := c.NodeOf("b")
 		if err != nil || node.Status != api.NodeReady {
-			t.Errorf("node b is %s (%v)", node.Status, err)
+			t.Errorf("node b is %s (%v) after forged messages", node.Status, err)
 		}
 		_ = conn.Close()
 		a.Start()
@@ -170,8 +170,8 @@ func TestBadInput(t *testing.T) {
 	_ = b
 }
 
-// impostor is a connection with a node's own certificate, for saying what its
-// engine never would.
+// impostor is a connection with a node's own certificate, for messages that its engine never
+// sends.
 func impostor(t *testing.T, n *lab.Node) bus.Bus {
 	t.Helper()
 	dir, err := os.OpenRoot(n.Data)
@@ -202,8 +202,8 @@ func impostor(t *testing.T, n *lab.Node) bus.Bus {
 	return conn
 }
 
-// TestImages asks for images that are not there, of a registry that answers and
-// of one that does not.
+// TestImages requests images that do not exist, from a registry that answers and from one
+// that does not.
 func TestImages(t *testing.T) {
 	t.Parallel()
 	l := open(t, lab.Options{})
@@ -247,16 +247,15 @@ func TestImages(t *testing.T) {
 			}
 			why, err := l.API.Why(l.Context(), id)
 			if err != nil || !strings.Contains(why.Summary, want.code) {
-				t.Errorf("why does not say it: %q (%v)", why.Summary, err)
+				t.Errorf("why does not name the image: %q (%v)", why.Summary, err)
 			}
 			l.Delete(name)
 		})
 	}
 }
 
-// TestFullDisk takes the room away under each daemon's store in turn. Whoever
-// writes is told, reads and workloads go on, and all that was acknowledged is
-// there when the room is back.
+// TestFullDisk fills the disk of each daemon's store in turn. Writes fail with an error, reads
+// and workloads continue, and all acknowledged data exists when there is space again.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	const size = 8 << 20
@@ -268,7 +267,7 @@ func TestFullDisk(t *testing.T) {
 	l.Wait("web runs", l.Running("shop", "web", 1))
 	web := one{t, l, l.ID("shop", "web", 0)}
 	w, was := l.Workload(web.id), l.Instance(web.id)
-	// A service that takes much room in every store.
+	// A service that takes much space in every store.
 	fat := func(app string, replicas int) api.SLA {
 		m := l.Process("fat", replicas)
 		for i := range 8 {
@@ -286,7 +285,7 @@ func TestFullDisk(t *testing.T) {
 			if errors.Is(err, api.ErrFull) {
 				var p *api.Problem
 				if !errors.As(err, &p) || p.Status != 507 || p.Detail == "" {
-					t.Errorf("a full disk is told as %+v", p)
+					t.Errorf("the error for a full disk is %+v", p)
 				}
 				t.Logf("after %d applications: %v", i, err)
 				break
@@ -297,10 +296,10 @@ func TestFullDisk(t *testing.T) {
 			acknowledged = append(acknowledged, name)
 		}
 		if _, err := l.API.Scale(l.Context(), l.ServiceID("shop", "web"), 3, 0); err != nil && !errors.Is(err, api.ErrFull) {
-			t.Errorf("scale on a full disk: %v", err)
+			t.Errorf("scale on a full disk: %v, want ErrFull or success", err)
 		}
 		if _, err := l.API.App(l.Context(), l.Tenant.App("shop", lab.Namespace)); err != nil {
-			t.Errorf("reading does not go on: %v", err)
+			t.Errorf("read with a full disk: %v", err)
 		}
 		l.RootDisk.Free()
 		took := lab.Stopwatch()
@@ -310,9 +309,9 @@ func TestFullDisk(t *testing.T) {
 				break
 			}
 			if !errors.Is(err, api.ErrFull) && !errors.Is(err, api.ErrUnavailable) || took() > time.Minute {
-				t.Fatalf("there is room again: %v", err)
+				t.Fatalf("apply after the disk has space again: %v", err)
 			}
-			time.Sleep(20 * time.Millisecond) // nobody tells when a store writes again
+			time.Sleep(20 * time.Millisecond) // there is no event when a store can write again
 		}
 		l.Measured("root_disk_freed_writes_again", took())
 		l.Scale("shop", "web", 1)
@@ -320,7 +319,7 @@ func TestFullDisk(t *testing.T) {
 		l.StartRoot()
 		for _, name := range append(acknowledged, "shop", "after") {
 			if _, err := l.API.App(l.Context(), l.Tenant.App(name, lab.Namespace)); err != nil {
-				t.Errorf("%s was acknowledged: %v", name, err)
+				t.Errorf("get %s, which was acknowledged: %v", name, err)
 			}
 		}
 		l.Wait("what came after the flood runs", l.Running("after", "web", 1))
@@ -338,7 +337,7 @@ func TestFullDisk(t *testing.T) {
 		{"cluster", c.Disk, c, func() error {
 			_, err := c.API.Do(l.Context(), client.Request{Method: http.MethodPost, Path: "/v1/tokens", Body: api.TokenRequest{}}, nil)
 			if err != nil && !errors.Is(err, api.ErrFull) {
-				t.Errorf("a write while the disk is full: %v", err)
+				t.Errorf("write with a full disk: %v, want ErrFull or success", err)
 			}
 			return err
 		}},
@@ -359,13 +358,13 @@ func TestFullDisk(t *testing.T) {
 			took := lab.Stopwatch()
 			for tier.why() == nil {
 				if took() > time.Minute {
-					t.Fatal("it does not say that its disk is full")
+					t.Fatal("the daemon does not report that its disk is full")
 				}
-				time.Sleep(20 * time.Millisecond) // a store that refuses is asked for, not told
+				time.Sleep(20 * time.Millisecond) // there is no event when a store refuses
 			}
-			t.Logf("it says: %v", tier.why())
+			t.Logf("it reports: %v", tier.why())
 			if nodes, _, err := client.List[api.Node](l.Context(), c.API, "/v1/nodes", client.ListOptions{}); err != nil || len(nodes) != 1 {
-				t.Errorf("reading does not go on: %v", err)
+				t.Errorf("read with a full disk: %v", err)
 			}
 			tier.disk.Free()
 			took = lab.Stopwatch()

@@ -18,13 +18,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// janitorName is how the helper is called that cleans up behind a lab.
+// janitorName is the name of the helper process that cleans up after a lab.
 const janitorName = "treeline-lab-janitor"
 
 var mainCalled bool
 
-// Main is called first of all by a program that opens labs: it turns this process
-// into a janitor if it was started as one, and never returns then.
+// Main must be called first by a program that opens labs. If the process was started as a
+// janitor, Main runs the janitor and does not return.
 //
 //	func TestMain(m *testing.M) { lab.Main(); code := m.Run(); lab.Forget(); os.Exit(code) }
 func Main() {
@@ -32,7 +32,7 @@ func Main() {
 	if len(os.Args) != 3 || os.Args[0] != janitorName {
 		return
 	}
-	_, _ = io.Copy(io.Discard, os.Stdin) // ends when the lab does, however it ends
+	_, _ = io.Copy(io.Discard, os.Stdin) // ends with the lab, also if that is killed
 	if err := sweep(os.Args[1], os.Args[2]); err != nil {
 		fmt.Fprintln(os.Stderr, "lab:", err)
 		os.Exit(1)
@@ -40,10 +40,10 @@ func Main() {
 	os.Exit(0)
 }
 
-// Forget removes what the labs of this process had built. It is called last.
+// Forget removes the binaries that the labs of this process built. It is called last.
 func Forget() { forget() }
 
-// janitor cleans up when it is closed, or when this process dies.
+// janitor cleans up when it is closed or this process ends.
 type janitor struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
@@ -56,7 +56,7 @@ func startJanitor(dir, tenant string) (*janitor, error) {
 	}
 	j := &janitor{cmd: &exec.Cmd{
 		Path: "/proc/self/exe", Args: []string{janitorName, dir, tenant}, Dir: "/",
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true}, // a Ctrl-C is not for it
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true}, // it must not get a Ctrl-C
 	}}
 	j.cmd.Stdout, j.cmd.Stderr = &j.out, &j.out
 	var err error
@@ -74,13 +74,13 @@ func (j *janitor) close() error {
 	return nil
 }
 
-// sweep ends every process of the lab and removes its mounts, cgroups and files.
-// What belongs to it carries the lab's directory in its command line, an instance of
-// the lab's tenant in its environment, or is in a cgroup of one of its nodes, as is a
-// container that was created and not started.
+// sweep ends every process of the lab and removes its mounts, control groups and files. A
+// process of the lab has the lab's directory in its command line or an instance of the lab's
+// tenant in its environment, or is in a control group of one of its nodes, like a container
+// that was created and not started.
 func sweep(dir, tenant string) error {
 	var errs []error
-	// A process may start another while we look, so look until there is none.
+	// A process may start another one during the search, so repeat until there is none.
 	for deadline := time.Now().Add(time.Minute); ; {
 		pids := processesOf(dir, tenant)
 		for _, pid := range pids {
@@ -108,8 +108,8 @@ func sweep(dir, tenant string) error {
 	return errors.Join(append(errs, os.RemoveAll(dir))...)
 }
 
-// removeCgroup waits for the kernel, which lets a cgroup go a moment after its
-// last process, on a busy machine seconds.
+// removeCgroup repeats until the kernel permits it, which is a moment after the end of the last
+// process, on a busy machine seconds.
 func removeCgroup(path string) error {
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		err := unix.Rmdir(path)
@@ -122,7 +122,7 @@ func removeCgroup(path string) error {
 	}
 }
 
-// processesOf are the live processes of a lab, but for this one and its janitors.
+// processesOf returns the live processes of a lab, without this one and its janitors.
 func processesOf(dir, tenant string) []int {
 	var out []int
 	for _, pid := range pids() {
@@ -152,7 +152,7 @@ func pids() []int {
 	return out
 }
 
-// MountsUnder are the mount points below dir, outermost first.
+// MountsUnder returns the mount points below dir, outermost first.
 func MountsUnder(dir string) []string {
 	text, _ := os.ReadFile("/proc/self/mountinfo")
 	var out []string
@@ -165,8 +165,8 @@ func MountsUnder(dir string) []string {
 	return out
 }
 
-// CgroupsOf are the cgroup directories, in whatever hierarchy, of the nodes whose
-// names begin with prefix, and all below; inner ones first.
+// CgroupsOf returns the control group directories, in all hierarchies, of the nodes whose names
+// begin with prefix, and all below; inner ones first.
 func CgroupsOf(prefix string) []string {
 	var out []string
 	_ = filepath.WalkDir("/sys/fs/cgroup", func(p string, e fs.DirEntry, err error) error {

@@ -9,29 +9,29 @@ import (
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
-// one is a service of which one instance is looked at closely.
+// one checks one instance of a service.
 type one struct {
 	t  *testing.T
 	l  *lab.Lab
 	id api.InstanceID
 }
 
-// unharmed reports what changed of an instance that nothing should have happened to.
+// unharmed fails the test if the instance was restarted, placed again or duplicated.
 func (o one) unharmed(before lab.Workload, was api.Instance) {
 	o.t.Helper()
 	if !before.Alive() {
-		o.t.Errorf("%s: its process %d did not live through it", o.id, before.PID)
+		o.t.Errorf("%s: its process %d has ended, want it to keep running", o.id, before.PID)
 	}
 	if all := o.l.WorkloadsOf(o.id); len(all) != 1 {
-		o.t.Errorf("%s has %d processes: %+v", o.id, len(all), all)
+		o.t.Errorf("%s has %d processes, want 1: %+v", o.id, len(all), all)
 	}
 	if now := o.l.Instance(o.id); now.Epoch != was.Epoch || now.Restarts != was.Restarts {
-		o.t.Errorf("%s: epoch %s and %d restarts, was %s and %d", o.id, now.Epoch, now.Restarts, was.Epoch, was.Restarts)
+		o.t.Errorf("%s: epoch %s and %d restarts, want %s and %d as before", o.id, now.Epoch, now.Restarts, was.Epoch, was.Restarts)
 	}
 }
 
-// works proves that orders still reach the node and that news come back: one
-// more instance runs beside the one that is looked at, and goes again.
+// works checks that orders reach the node and that its reports arrive: it adds an instance and
+// removes it again.
 func (o one) works(app, service string, after func() time.Duration) time.Duration {
 	o.t.Helper()
 	o.l.Scale(app, service, 2)
@@ -43,8 +43,8 @@ func (o one) works(app, service string, after func() time.Duration) time.Duratio
 	return took
 }
 
-// TestKill9 kills one part after the other under a running application. Nothing
-// is lost and nothing runs twice.
+// TestKill9 kills one part after the other while an application runs. Nothing is lost and
+// nothing runs twice.
 func TestKill9(t *testing.T) {
 	t.Parallel()
 	l := open(t, lab.Options{})
@@ -59,21 +59,21 @@ func TestKill9(t *testing.T) {
 		first := l.Workload(web.id)
 		second, once := killed(t, l, first)
 		if second.Epoch != first.Epoch || second.Attempt != first.Attempt+1 || second.Node != first.Node {
-			t.Errorf("restarted as %+v, was %+v", second, first)
+			t.Errorf("the restarted instance is %+v, was %+v", second, first)
 		}
 		_, twice := killed(t, l, second)
 		l.Measured("workload_killed_running_again", once)
 		l.Measured("workload_killed_again_running_again", twice)
-		// The pauses are a second and two, each less up to a quarter.
+		// The back-off is one second and then two, each shortened by up to a quarter.
 		if once < 700*time.Millisecond || twice < 1400*time.Millisecond {
-			t.Errorf("restarted after %s and %s: no backoff", once, twice)
+			t.Errorf("restarted after %s and %s, want a growing back-off", once, twice)
 		}
 		failed := false
 		for _, i := range l.History(web.id) {
 			failed = failed || i.State == api.Failed && i.Reason == api.ReasonExited && i.ExitCode != nil && *i.ExitCode == 137
 		}
 		if !failed {
-			t.Error("nobody was told that it exited with 137")
+			t.Error("the exit code 137 was not reported")
 		}
 	})
 
@@ -98,7 +98,7 @@ func TestKill9(t *testing.T) {
 		l.Wait("web runs again", lab.Is(web.id, func(i api.Instance) bool { return i.Restarts > was.Restarts && i.State == api.Running }))
 		l.Measured("workload_and_engine_killed_running_again", took())
 		if now := l.Workload(web.id); now.Epoch != w.Epoch {
-			t.Errorf("epoch %s, was %s: it was placed anew", now.Epoch, w.Epoch)
+			t.Errorf("the epoch is %s, was %s: the instance was placed again", now.Epoch, w.Epoch)
 		}
 	})
 
@@ -141,7 +141,7 @@ func TestKill9(t *testing.T) {
 		l.StartRoot()
 		l.Wait("the root hears that web was restarted", lab.Is(web.id, func(i api.Instance) bool { return i.Restarts > was.Restarts && i.State == api.Running }))
 		if now := l.Workload(web.id); now.Epoch != w.Epoch {
-			t.Errorf("epoch %s, was %s: it was placed anew", now.Epoch, w.Epoch)
+			t.Errorf("the epoch is %s, was %s: the instance was placed again", now.Epoch, w.Epoch)
 		}
 	})
 
@@ -159,9 +159,9 @@ func TestKill9(t *testing.T) {
 	_ = n2
 }
 
-// TestContainerdIsAway stops a node's containerd, and starts its engine without it.
-// What runs is unknown to the engine: it is neither reported as failed nor started
-// elsewhere, and an exclusive instance keeps its lease.
+// TestContainerdIsAway stops a node's containerd, and starts its engine without it. The engine
+// cannot observe its workloads: they are neither reported as failed nor started elsewhere, and
+// an exclusive instance keeps its lease.
 func TestContainerdIsAway(t *testing.T) {
 	t.Parallel()
 	l := open(t, lab.Options{})
@@ -210,7 +210,7 @@ func TestContainerdIsAway(t *testing.T) {
 			l.Wait("their state is unknown", away)
 			l.Measured(way.name+"_said_unknown", took())
 			if n, err := c.NodeOf("n1"); err != nil || n.RuntimeError == "" {
-				t.Errorf("the node's runtime is in trouble, and the cluster shows %+v, %v", n, err)
+				t.Errorf("the node's runtime does not answer, but the cluster shows %+v, %v", n, err)
 			}
 			l.Containerd().Start()
 			took = lab.Stopwatch()
@@ -220,7 +220,7 @@ func TestContainerdIsAway(t *testing.T) {
 				one{t, l, id}.unharmed(were[i], was[i])
 				for _, h := range l.History(id) {
 					if h.State == api.Failed {
-						t.Errorf("%s was reported failed: %s %s", id, h.Reason, h.Detail)
+						t.Errorf("%s was reported as failed: %s %s", id, h.Reason, h.Detail)
 					}
 				}
 			}
@@ -229,8 +229,8 @@ func TestContainerdIsAway(t *testing.T) {
 	}
 }
 
-// killed ends a workload and waits for the one that is started in its place, which
-// began so long after the kill: of the end of the first we may hear late.
+// killed ends a workload, waits for its successor, and returns it with the time between the
+// kill and its start.
 func killed(t *testing.T, l *lab.Lab, w lab.Workload) (next lab.Workload, pause time.Duration) {
 	t.Helper()
 	gone, was := w.Gone(l), l.Instance(w.Instance)
@@ -242,9 +242,9 @@ func killed(t *testing.T, l *lab.Lab, w lab.Workload) (next lab.Workload, pause 
 	return next, next.Started - from
 }
 
-// TestNodeLost loses a node with its workloads, and then one that only cannot be
-// reached. Both times what it had runs elsewhere under a higher epoch, and the
-// node that returns drops what is no longer its own.
+// TestNodeLost ends a node with its workloads, and then cuts off another. Both times the
+// instances run elsewhere under a higher epoch, and the node that returns drops those that it
+// no longer has.
 func TestNodeLost(t *testing.T) {
 	t.Parallel()
 	l := open(t, lab.Options{})
@@ -267,7 +267,7 @@ func TestNodeLost(t *testing.T) {
 		l.Measured("node_killed_running_elsewhere", took())
 		now := l.Workload(id)
 		if now.Node == was.Node {
-			t.Errorf("it runs on the lost node %s", now.Node)
+			t.Errorf("the instance runs on the lost node %s", now.Node)
 		}
 		lost.Start()
 		l.Wait("the node is back", lab.Nodes("munich", 2))
@@ -275,10 +275,10 @@ func TestNodeLost(t *testing.T) {
 		l.Wait("the node that returned takes orders", l.Running("probe", "p", 1))
 		l.Delete("probe")
 		if all := l.WorkloadsOf(id); len(all) != 1 || all[0].PID != now.PID {
-			t.Errorf("web runs as %+v, want process %d alone", all, now.PID)
+			t.Errorf("web runs as %+v, want only process %d", all, now.PID)
 		}
 		if left := l.Tasks(lost); len(left) != 0 {
-			t.Errorf("the node that returned keeps containers %v", left)
+			t.Errorf("the node that returned keeps the containers %v, want none", left)
 		}
 	})
 
@@ -291,21 +291,20 @@ func TestNodeLost(t *testing.T) {
 		l.Wait("web runs elsewhere", elsewhere(was))
 		l.Measured("node_cut_off_running_elsewhere", took())
 		if !was.Alive() {
-			t.Error("the node that was cut off stopped an instance that it should keep")
+			t.Error("the node that was cut off stopped an instance, want it to keep running")
 		}
 		took = lab.Stopwatch()
 		lost.Link.Heal()
 		l.WaitGone("the old web", gone)
 		l.Measured("node_healed_dropped_old", took())
 		if now := l.Workload(id); now.Node == was.Node || now.Epoch <= was.Epoch {
-			t.Errorf("web runs as %+v after %+v", now, was)
+			t.Errorf("web runs as %+v, before as %+v", now, was)
 		}
 	})
 }
 
-// TestExclusive takes away, in three ways, what keeps an exclusive instance's
-// node in touch. The kernel is asked when the old process ended and when the new
-// one began: they never overlap.
+// TestExclusive disconnects the node of an exclusive instance in three ways. The kernel's times
+// show that the old process ended before the new one began.
 func TestExclusive(t *testing.T) {
 	t.Parallel()
 	l := open(t, lab.Options{})
@@ -336,12 +335,12 @@ func TestExclusive(t *testing.T) {
 			now := l.Workload(id)
 			// The kernel counts starts in hundredths of a second.
 			if now.Started+10*time.Millisecond < ended {
-				t.Errorf("the new process began at %s, before the old one's end at %s", now.Started, ended)
+				t.Errorf("the new process began at %s, before the old one ended at %s", now.Started, ended)
 			}
 			way.regain(nodes[was.Node])
 			l.Wait("the node is back", lab.Nodes("munich", 2))
 			if again := l.Workload(id); again.Epoch < now.Epoch {
-				t.Errorf("the node that returned runs %+v, and %+v came later", again, now)
+				t.Errorf("the node that returned runs %+v, want only %+v", again, now)
 			}
 		})
 	}

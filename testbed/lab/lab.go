@@ -24,7 +24,7 @@ import (
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
-// T is what a lab needs of a test or of a benchmark.
+// T is the part of testing.TB that a lab needs. Benchmarks implement it too.
 type T interface {
 	Helper()
 	Logf(format string, args ...any)
@@ -34,20 +34,20 @@ type T interface {
 	Cleanup(fn func())
 }
 
-// Options shape a lab. The zero value is a root with its defaults.
+// Options configure a lab. The zero value is a root with its defaults.
 type Options struct {
-	RootDisk int64    // bytes of a disk of its own for the root's data; 0: none
+	RootDisk int64    // bytes of a separate disk for the root's data; 0: none
 	RootArgs []string // further flags
 }
 
 // Lab is one installation.
 type Lab struct {
-	Dir      string     // everything that belongs to it is below
-	Tenant   api.Tenant // of this lab alone, so that its processes can be told from others'
+	Dir      string     // contains all its files
+	Tenant   api.Tenant // unique, to identify the lab's processes
 	Program  string     // what Process runs
 	Root     *Proc
 	RootDisk *Disk          // the root's, if Options.RootDisk
-	API      *client.Client // the admin's, by a link that outlives the root's address
+	API      *client.Client // the admin's, over a link that does not change with the root's address
 	RootLink *Link
 
 	t        T
@@ -68,7 +68,7 @@ const (
 	operatorToken = "the-lab-operators-own-token"
 )
 
-// New starts a root and signs in. All ends with the test.
+// New starts a root and signs in. The lab ends with the test.
 func New(t T, o Options) *Lab {
 	t.Helper()
 	bin := Bin(t)
@@ -76,8 +76,8 @@ func New(t T, o Options) *Lab {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	// Workloads run as nobody, and their shims reach their files through here.
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // what is secret in it is kept by the daemons
+	// Workloads run as user nobody, and their shims access their files here.
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the daemons protect their secrets
 		t.Fatalf("%v", err)
 	}
 	var id [4]byte
@@ -110,21 +110,21 @@ func New(t T, o Options) *Lab {
 	return l
 }
 
-// For has failures told to t, a subtest, until the function that it returns is called.
+// For reports failures to t, a subtest, until the returned function is called.
 func (l *Lab) For(t T) (restore func()) {
 	was := l.t
 	l.t = t
 	return func() { l.t = was }
 }
 
-// StartRoot starts the root, again if it was ended, and lets its link lead there.
+// StartRoot starts the root, also after it has ended, and directs its link to it.
 func (l *Lab) StartRoot() {
 	l.t.Helper()
 	l.Root.Start()
 	l.RootLink.To(l.address(l.rootData))
 }
 
-// address is where a daemon says that it can be dialled.
+// address returns the address that a daemon wrote to its data directory.
 func (l *Lab) address(data string) string {
 	l.t.Helper()
 	text, err := os.ReadFile(filepath.Join(data, "address"))
@@ -136,7 +136,7 @@ func (l *Lab) address(data string) string {
 
 func (l *Lab) link() *Link { return l.linkBetween(nil, nil) }
 
-// linkBetween is a link from one host's network to another's; nil is this machine.
+// linkBetween returns a link from one host's network to another's; nil is this machine.
 func (l *Lab) linkBetween(from, to *netlab.Host) *Link {
 	l.t.Helper()
 	ln, err := l.spaceOf(from).listen()
@@ -167,7 +167,7 @@ func (l *Lab) signIn() {
 	l.API = l.Client(&session{open: open, user: user, access: s.Access})
 }
 
-// Client is another client of the root.
+// Client returns another client of the root.
 func (l *Lab) Client(tokens client.Tokens) *client.Client {
 	l.t.Helper()
 	c, err := client.New(client.Options{URL: "https://" + l.RootLink.Addr(), CA: l.ca, Tokens: tokens})
@@ -177,7 +177,7 @@ func (l *Lab) Client(tokens client.Tokens) *client.Client {
 	return c
 }
 
-// session signs in again when its token is not taken any more.
+// session signs in again when its token is refused.
 type session struct {
 	open   *client.Client
 	mu     sync.Mutex // guards access
@@ -185,7 +185,7 @@ type session struct {
 	access string
 }
 
-// Token is client.Tokens'.
+// Token implements client.Tokens.
 func (s *session) Token(ctx context.Context, refused string) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +199,7 @@ func (s *session) Token(ctx context.Context, refused string) (string, error) {
 	return s.access, nil
 }
 
-// Access is the admin's access token.
+// Access returns the admin's access token.
 func (l *Lab) Access() string {
 	l.t.Helper()
 	s, err := l.Client(nil).Login(l.ctx, api.Login{User: "admin", Password: adminPassword})
@@ -213,7 +213,7 @@ func (l *Lab) Access() string {
 type Cluster struct {
 	*Proc
 	ID   api.ClusterID
-	Link *Link          // between nodes and the cluster: what tokens name; each node has one more of its own
+	Link *Link          // between nodes and the cluster, named in tokens; each node has another one
 	Up   *Link          // from the cluster to the root
 	API  *client.Client // its operator's
 	Data string
@@ -223,17 +223,17 @@ type Cluster struct {
 	host *netlab.Host
 }
 
-// ClusterOptions shape a cluster.
+// ClusterOptions configure a cluster.
 type ClusterOptions struct {
-	Disk int64    // bytes of a disk of its own
+	Disk int64    // bytes of a separate disk; 0: none
 	Args []string // further flags
 	Env  []string
-	// Host is where the cluster runs, and Address the host's; nil: on this machine.
+	// Host is the cluster's host with its Address; nil is this machine.
 	Host    *netlab.Host
 	Address string
 }
 
-// Cluster has a cluster join the root and waits until the root hears it.
+// Cluster makes a cluster join the root and waits until it has reported to it.
 func (l *Lab) Cluster(id api.ClusterID, o ClusterOptions) *Cluster {
 	l.t.Helper()
 	c := &Cluster{ID: id, Data: filepath.Join(l.Dir, string(id)), lab: l, host: o.Host}
@@ -259,7 +259,7 @@ func (l *Lab) Cluster(id api.ClusterID, o ClusterOptions) *Cluster {
 	return c
 }
 
-// As is another client of the cluster.
+// As returns another client of the cluster.
 func (c *Cluster) As(tokens client.Tokens) *client.Client {
 	c.lab.t.Helper()
 	as, err := client.New(client.Options{
@@ -271,19 +271,19 @@ func (c *Cluster) As(tokens client.Tokens) *client.Client {
 	return as
 }
 
-// NodeOf is what the cluster shows its operator of a node.
+// NodeOf returns a node as the cluster shows it to its operator.
 func (c *Cluster) NodeOf(id api.NodeID) (n api.Node, err error) {
 	_, err = c.API.Do(c.lab.ctx, client.Request{Method: http.MethodGet, Path: "/v1/nodes/" + string(id)}, &n)
 	return n, err
 }
 
-// Ready is what the cluster's /readyz says, nil if it is ready.
+// Ready returns the error in the cluster's /readyz, nil if it is ready.
 func (c *Cluster) Ready() error {
 	_, err := c.API.Do(c.lab.ctx, client.Request{Method: http.MethodGet, Path: "/readyz", Open: true}, nil)
 	return err
 }
 
-// Start starts the cluster, again if it was ended, and lets its link lead there.
+// Start starts the cluster, also after it has ended, and directs its link to it.
 func (c *Cluster) Start() {
 	c.lab.t.Helper()
 	c.Proc.Start()
@@ -297,7 +297,7 @@ func (c *Cluster) Restart() {
 	c.Start()
 }
 
-// token is a join token whose URL leads through the link.
+// token creates a join token whose URL is the link's.
 func (l *Lab) token(r api.TokenRequest, through *Link) string {
 	l.t.Helper()
 	made, err := l.API.CreateJoinToken(l.ctx, r)
@@ -326,23 +326,23 @@ type Node struct {
 	NetSocket string
 }
 
-// NodeOptions shape a node. The zero value offers one vCPU and 1024 MiB to plain
+// NodeOptions configure a node. The zero value offers one vCPU and 1024 MiB to plain
 // processes.
 type NodeOptions struct {
-	Containers bool // by the lab's containerd, instead of plain processes
+	Containers bool // in the lab's containerd instead of plain processes
 	CPUs       float64
 	Memory     int64  // MiB
-	Disk       int64  // bytes of a disk of its own
+	Disk       int64  // bytes of a separate disk; 0: none
 	Token      string // to join with; empty: a new one
 	Args       []string
-	// Host is where the node runs; nil: on this machine. Overlay starts a netmanager
-	// beside it, with NetArgs.
+	// Host is the node's host; nil is this machine. Overlay also starts a netmanager, with
+	// NetArgs.
 	Host    *netlab.Host
 	Overlay bool
 	NetArgs []string
 }
 
-// Node has a node join the cluster and waits until it serves.
+// Node makes a node join the cluster and waits until it is ready.
 func (c *Cluster) Node(name string, o NodeOptions) *Node {
 	c.lab.t.Helper()
 	n := c.NewNode(name, o)
@@ -353,7 +353,7 @@ func (c *Cluster) Node(name string, o NodeOptions) *Node {
 	return n
 }
 
-// NewNode prepares a node with a token to join with, and starts nothing.
+// NewNode prepares a node with a join token without starting it.
 func (c *Cluster) NewNode(name string, o NodeOptions) *Node {
 	l := c.lab
 	l.t.Helper()
@@ -400,10 +400,10 @@ func (c *Cluster) NewNode(name string, o NodeOptions) *Node {
 	return n
 }
 
-// Status is the path of the node's status socket.
+// Status returns the path of the node's status socket.
 func (n *Node) Status() string { return filepath.Join(n.Data, "status.sock") }
 
-// Ready is what the node's /readyz says, nil if it is ready.
+// Ready returns the error in the node's /readyz, nil if it is ready.
 func (n *Node) Ready() error {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", n.Status())
@@ -420,7 +420,7 @@ func (n *Node) Ready() error {
 	return nil
 }
 
-// KillAll ends the node's engine and all its workloads: what a power cut does.
+// KillAll ends the node's engine and all its workloads, like a power cut.
 func (n *Node) KillAll() {
 	n.Kill9()
 	for _, w := range n.lab.Workloads() {
@@ -449,13 +449,13 @@ func (l *Lab) Apply(sla api.SLA) {
 	}
 }
 
-// TryApply is Apply of any text, with its error.
+// TryApply applies any text and returns the error.
 func (l *Lab) TryApply(text []byte) error {
 	_, err := l.API.Apply(l.ctx, text, client.ApplyOptions{Tenant: l.Tenant})
 	return err
 }
 
-// Delete withdraws an application and waits until nothing of it is left.
+// Delete deletes an application and waits until nothing of it is left.
 func (l *Lab) Delete(app string) {
 	l.t.Helper()
 	if _, err := l.API.DeleteApp(l.ctx, l.Tenant.App(app, Namespace), 0); err != nil {
@@ -464,7 +464,7 @@ func (l *Lab) Delete(app string) {
 	l.Wait(app+" is gone", l.Gone(app))
 }
 
-// Scale sets how many instances a service should have.
+// Scale sets the replicas of a service.
 func (l *Lab) Scale(app, service string, n int) {
 	l.t.Helper()
 	if _, err := l.API.Scale(l.ctx, l.ServiceID(app, service), n, 0); err != nil {
@@ -475,7 +475,7 @@ func (l *Lab) Scale(app, service string, n int) {
 // Context ends with the lab.
 func (l *Lab) Context() context.Context { return l.ctx }
 
-// close ends the lab, with what the daemons wrote if the test failed.
+// close ends the lab. If the test failed, it logs the ends of the daemons' logs.
 func (l *Lab) close(j *janitor) {
 	if l.t.Failed() {
 		l.t.Logf("%s", l.Story())
@@ -503,13 +503,13 @@ func (l *Lab) close(j *janitor) {
 	}
 }
 
-// Stopwatch measures from now on.
+// Stopwatch returns a function that returns the time since this call.
 func Stopwatch() func() time.Duration {
 	began := time.Now()
 	return func() time.Duration { return time.Since(began) }
 }
 
-// User is a client for a new user of the lab's tenant.
+// User returns a client of a new user of the lab's tenant.
 func (l *Lab) User(name string, roles ...string) *client.Client {
 	l.t.Helper()
 	invited, err := l.API.CreateUser(l.ctx, string(l.Tenant)+"/"+name, roles...)

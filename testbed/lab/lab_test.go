@@ -10,8 +10,8 @@ import (
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
-// atOnce is how many tests that may run beside others do: they wait more than they
-// work, so that a machine has time for more of them than it has processors.
+// atOnce is the number of tests that run in parallel. They mostly wait, so that a machine can
+// run more of them than it has processors.
 const atOnce = "4"
 
 func TestMain(m *testing.M) {
@@ -27,21 +27,21 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// open is a new lab, which needs the superuser for cgroups.
+// open returns a new lab, which needs root for control groups.
 func open(t *testing.T, o lab.Options) *lab.Lab {
 	t.Helper()
 	runtimetest.NeedRoot(t)
 	return lab.New(t, o)
 }
 
-// containers are nodes that run containers by a containerd of the lab's own.
+// containers are options of nodes that run containers in the lab's containerd.
 func containers(t *testing.T) lab.NodeOptions {
 	t.Helper()
 	programtest.Need(t, "containerd", "runc")
 	return lab.NodeOptions{Containers: true}
 }
 
-// sub is a subtest on a lab that it shares with others.
+// sub runs a subtest on a shared lab.
 func sub(t *testing.T, l *lab.Lab, name string, fn func(t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
@@ -50,8 +50,8 @@ func sub(t *testing.T, l *lab.Lab, name string, fn func(t *testing.T)) {
 	})
 }
 
-// steady are clusters that are slow to call a node dead, for tests of other
-// things: on a machine that is busy enough a node may fall silent for a while.
+// steady are options of clusters with a long dead time, for tests of other things: on a busy
+// machine a node may be silent for a while.
 func steady() lab.ClusterOptions {
 	return lab.ClusterOptions{Args: []string{"--dead", "30s"}}
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
-// Nodes at the ends of cables of different length, to whom nobody has spoken: the
-// cluster learns how far each is from each, and places by it.
+// Idle nodes have links of different latency: the cluster learns the round trips between them
+// and places instances by them.
 func TestPlacementKnowsHowFarNodesAre(t *testing.T) {
 	t.Parallel()
 	o := &lab.Overlay{Lab: lab.New(t, lab.Options{}), Net: netlab.New(t)}
@@ -45,7 +45,7 @@ func TestPlacementKnowsHowFarNodesAre(t *testing.T) {
 
 	near := lab.Needing(o.Container("near", 1), 1, 100)
 	near.Connectivity = []api.Connectivity{{Target: "db." + lab.Namespace, Constraints: []api.LinkConstraint{{Type: api.LinkLatency, Threshold: 45}}}}
-	o.Apply(lab.App("shop", lab.On(lab.Needing(o.Server("db", 1), 2, 100), "c1", "n0"))) // n0 is full then
+	o.Apply(lab.App("shop", lab.On(lab.Needing(o.Server("db", 1), 2, 100), "c1", "n0"))) // fills n0
 	o.Wait("the database runs", o.Running("shop", "db", 1))
 	o.Apply(lab.App("shop", lab.On(lab.Needing(o.Server("db", 1), 2, 100), "c1", "n0"), near))
 	o.Wait("what is to be near runs", o.Running("shop", "near", 1))
@@ -56,8 +56,8 @@ func TestPlacementKnowsHowFarNodesAre(t *testing.T) {
 	violatedByTCP(t, o, o.ID("shop", "near", 0), "db")
 }
 
-// violatedByTCP waits until an instance breaks its SLA by what its connections to a
-// service on n0 have measured. Coordinates would come to tell the same in minutes.
+// violatedByTCP waits until an instance violates its SLA by the measured round trips of its
+// connections to a service on n0. Coordinates would show the same only minutes later.
 func violatedByTCP(t *testing.T, o *lab.Overlay, id api.InstanceID, service string) {
 	t.Helper()
 	at := netip.AddrPortFrom(o.Addresses("shop", service).RoundRobin, 80).String()
@@ -83,7 +83,7 @@ func violatedByTCP(t *testing.T, o *lab.Overlay, id api.InstanceID, service stri
 		if err != nil {
 			return err
 		}
-		if _, err := o.First.API.OwnNodes().Routes(t.Context(), "n0"); err != nil { // who looks has connections looked at
+		if _, err := o.First.API.OwnNodes().Routes(t.Context(), "n0"); err != nil { // the request makes the node measure now
 			return err
 		}
 		v := o.Instance(id).Violated
@@ -92,15 +92,15 @@ func violatedByTCP(t *testing.T, o *lab.Overlay, id api.InstanceID, service stri
 			t.Logf("after %s: %s", took().Round(100*time.Millisecond), v)
 		}
 		if !says.MatchString(v) {
-			return fmt.Errorf("it says %q", v)
+			return fmt.Errorf("the violation is %q", v)
 		}
 		return nil
 	})
 }
 
-// learned waits until what the cluster has learned of how far nodes are from each
-// other is about so. What is asked for is what a decision rests on, with room for a
-// machine that is late, and not the truth: to that coordinates come in minutes.
+// learned waits until the cluster's estimates of the round trips between nodes are
+// approximately right. The tolerance suffices for the decisions of the test, and allows for a
+// slow machine; exact estimates take minutes.
 func learned(t *testing.T, o *lab.Overlay, so func(apart func(i, j int) time.Duration) bool) {
 	t.Helper()
 	took := lab.Stopwatch()
@@ -128,5 +128,5 @@ func learned(t *testing.T, o *lab.Overlay, so func(apart func(i, j int) time.Dur
 		}
 		return errors.New("it believes" + b.String())
 	})
-	t.Logf("the distances are known after %s", took().Round(100*time.Millisecond))
+	t.Logf("the estimates are right after %s", took().Round(100*time.Millisecond))
 }

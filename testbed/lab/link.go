@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Link is a TCP connection's way from one daemon to another, as a proxy that
-// stays where it is while the other side is started anew, and that can be cut.
+// Link is a TCP proxy between two daemons. Its address does not change when the other side
+// restarts, and it can be cut.
 type Link struct {
 	ln   net.Listener
 	dial func(to string) (net.Conn, error)
@@ -21,7 +21,7 @@ type Link struct {
 	bytes  int64
 }
 
-// newLinkAt is a link between networks: from where ln listens to where dial leads.
+// newLinkAt returns a link between networks, from the listener to the target of dial.
 func newLinkAt(ln net.Listener, dial func(to string) (net.Conn, error)) *Link {
 	k := &Link{ln: ln, dial: dial, conns: map[net.Conn]struct{}{}}
 	k.moved = sync.NewCond(&k.mu)
@@ -29,21 +29,21 @@ func newLinkAt(ln net.Listener, dial func(to string) (net.Conn, error)) *Link {
 	return k
 }
 
-// Addr is where the link begins: host:port.
+// Addr returns the host:port at which the link listens.
 func (k *Link) Addr() string { return k.ln.Addr().String() }
 
-// To sets where the link leads from now on.
+// To sets the target of the link.
 func (k *Link) To(addr string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.to = addr
 }
 
-// Cut lets nothing through any more, without a word to either side: what a dead
-// modem does. New connections are taken and lead nowhere.
+// Cut stops all traffic without notice to either side, like a failed modem. New connections are
+// accepted and blocked.
 func (k *Link) Cut() { k.setCut(true) }
 
-// Heal ends a cut. Connections that lived through it go on.
+// Heal ends a cut. Connections that still exist continue.
 func (k *Link) Heal() { k.setCut(false) }
 
 func (k *Link) setCut(on bool) {
@@ -53,7 +53,7 @@ func (k *Link) setCut(on bool) {
 	k.moved.Broadcast()
 }
 
-// Break resets every connection; new ones are let through.
+// Break resets every connection. New ones work.
 func (k *Link) Break() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -62,7 +62,7 @@ func (k *Link) Break() {
 	}
 }
 
-// Bytes is how much has passed, both ways together.
+// Bytes returns the number of bytes forwarded, in both directions.
 func (k *Link) Bytes() int64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -91,7 +91,7 @@ func (k *Link) accept() {
 	}
 }
 
-// open waits out a cut and reports whether the link is still there.
+// open waits for the end of a cut and reports whether the link is still open.
 func (k *Link) open() (to string, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -138,7 +138,7 @@ func (k *Link) carry(near net.Conn) {
 	for _, way := range [][2]net.Conn{{near, far}, {far, near}} {
 		go func() {
 			k.copy(way[1], way[0])
-			// One side is gone: so is the connection, as it is for a killed process.
+			// One side has closed: close the other, as for a killed process.
 			_ = near.Close()
 			_ = far.Close()
 			done <- struct{}{}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Measure is one measured time.
+// Measure is one measured duration.
 type Measure struct {
 	Name  string  `json:"name"`
 	Unit  string  `json:"unit"` // "s"
@@ -16,8 +16,8 @@ type Measure struct {
 
 var measures sync.Mutex // guards the file that TREELINE_LAB_MEASURES names
 
-// Measured logs a time, and appends it as a line of JSON to the file that
-// TREELINE_LAB_MEASURES names, if it does.
+// Measured logs a duration, and appends it as a line of JSON to the file in
+// TREELINE_LAB_MEASURES, if set.
 func (l *Lab) Measured(name string, d time.Duration) {
 	l.t.Helper()
 	l.t.Logf("measured: %s %.3f s", name, d.Seconds())

@@ -18,8 +18,8 @@ import (
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
-// Every kind of NAT with every other, with real daemons: all pairs talk, and which
-// path each got is shown.
+// Nodes behind each kind of NAT reach nodes behind every other kind. The test logs the path of
+// each pair.
 func TestNATMatrix(t *testing.T) {
 	o := lab.NewOverlay(t, lab.Options{})
 	for _, k := range netlab.Kinds {
@@ -43,10 +43,10 @@ func TestNATMatrix(t *testing.T) {
 		at[i] = netip.AddrPortFrom(o.Addresses("nat", fmt.Sprintf("s%d", i)).RoundRobin, 80).String()
 		inside[i] = o.Inside(o.ID("nat", fmt.Sprintf("s%d", i), 0))
 	}
-	// The first of each kind calls the second of each.
+	// The first node of each kind calls the second of each.
 	for i := 0; i < n; i += 2 {
 		for j := 1; j < n; j += 2 {
-			lab.Within(t, time.Minute, "each talks to each", func() error { // one that runs may not listen yet
+			lab.Within(t, time.Minute, "each node reaches each other", func() error { // a running instance may not listen yet
 				id, err := inside[i].Who(at[j], 20*time.Second)
 				if err == nil && id != o.ID("nat", fmt.Sprintf("s%d", j), 0) {
 					t.Errorf("%s → %s: %q answers", netlab.Kinds[i/2], netlab.Kinds[j/2], id)
@@ -66,7 +66,7 @@ func TestNATMatrix(t *testing.T) {
 		for j := 1; j < n; j += 2 {
 			var got api.PathKind
 			find := func() error {
-				// Traffic keeps the path alive while it is looked for.
+				// Traffic keeps the path in use during the check.
 				if _, err := inside[i].Who(at[j], 10*time.Second); err != nil {
 					return err
 				}
@@ -76,7 +76,7 @@ func TestNATMatrix(t *testing.T) {
 					}
 				}
 				if punched(netlab.Kinds[i/2], netlab.Kinds[j/2]) && got != api.PathDirect {
-					return fmt.Errorf("%s → %s goes by %s", netlab.Kinds[i/2], netlab.Kinds[j/2], got)
+					return fmt.Errorf("the path %s → %s is %s", netlab.Kinds[i/2], netlab.Kinds[j/2], got)
 				}
 				return nil
 			}
@@ -88,8 +88,9 @@ func TestNATMatrix(t *testing.T) {
 	t.Logf("paths from each kind to each:\n%s", table.String())
 }
 
-// Services of two clusters, each node behind a NAT of its own: routes by way of the
-// root, packets by way of the relay and then directly, and no node's name across.
+// Services of two clusters with nodes behind separate NATs call each other: routes come through
+// the root, packets through the relay and then directly, and no name of a node reaches the
+// other cluster.
 func TestServicesTalkAcrossClusters(t *testing.T) {
 	o := lab.NewOverlay(t, lab.Options{})
 	second := o.NewCluster("c2", 2)
@@ -101,7 +102,7 @@ func TestServicesTalkAcrossClusters(t *testing.T) {
 	o.Wait("both run", func(v lab.View) bool { return o.Running("shop", "client", 1)(v) && o.Running("shop", "web", 1)(v) })
 	in := o.Inside(o.ID("shop", "client", 0))
 	if ips, err := in.Lookup(t.Context(), "ip4", "web.lab.shop.lab.treeline"); err != nil || len(ips) != 1 {
-		t.Fatalf("the name is %v (%v)", ips, err)
+		t.Fatalf("the name resolves to %v (%v)", ips, err)
 	}
 	c := lab.Call(in, netip.AddrPortFrom(o.Addresses("shop", "web").RoundRobin, 80).String())
 	defer c.Stop()
@@ -110,7 +111,7 @@ func TestServicesTalkAcrossClusters(t *testing.T) {
 		peers := o.Nodes[0].Peers()
 		for _, p := range peers {
 			if p.Node != "" {
-				t.Fatalf("a node of another cluster is named: %+v", p)
+				t.Fatalf("the peer list names a node of another cluster: %+v", p)
 			}
 			if p.Path == api.PathDirect && p.Cluster == "c2" {
 				return nil
@@ -126,7 +127,8 @@ func TestServicesTalkAcrossClusters(t *testing.T) {
 	o.Root.Kill9()
 	c.More(t, 50)
 	o.StartRoot()
-	// Who calls hears by way of the root who leaves: both clusters must have it again.
+	// The caller learns through the root which instances leave, so both clusters must be connected
+	// again.
 	o.Wait("the root hears both clusters", func(v lab.View) bool {
 		return v.Clusters["c1"].Status == api.ClusterReady && v.Clusters["c2"].Status == api.ClusterReady
 	})
@@ -138,7 +140,7 @@ func TestServicesTalkAcrossClusters(t *testing.T) {
 	}
 }
 
-// Who may not call is refused where it leaves; nothing of the host is reached.
+// Calls that policy forbids are refused at the sender, and workloads cannot reach the host.
 func TestTenantsAndCallersAreKeptApart(t *testing.T) {
 	t.Parallel()
 	o := lab.NewOverlay(t, lab.Options{})
@@ -158,7 +160,7 @@ func TestTenantsAndCallersAreKeptApart(t *testing.T) {
 	at := func(s string) string { return netip.AddrPortFrom(o.Addresses("shop", s).RoundRobin, 80).String() }
 	own := func(s string) string { return netip.AddrPortFrom(o.Instance(o.ID("shop", s, 0)).Address, 80).String() }
 	client, reader := o.Inside(o.ID("shop", "client", 0)), o.Inside(o.ID("blog", "reader", 0))
-	var refused sync.WaitGroup // most of them by silence, for as long as a caller waits
+	var refused sync.WaitGroup // most time out
 	defer refused.Wait()
 	for _, tt := range []struct {
 		name  string
@@ -186,20 +188,20 @@ func TestTenantsAndCallersAreKeptApart(t *testing.T) {
 			}
 			return err
 		}
-		if tt.reach { // a server that runs may not listen yet
+		if tt.reach { // a running server may not listen yet
 			lab.Within(t, time.Minute, tt.name, dial)
 			continue
 		}
 		refused.Go(func() {
 			if dial() == nil {
-				t.Errorf("%s: it is reached", tt.name)
+				t.Errorf("%s: the call succeeded, want it refused", tt.name)
 			}
 		})
 	}
 }
 
-// A published port is reached at its node, and nobody takes it twice. Nor an address:
-// where a node has none left, instances go to another.
+// A published port is reachable at its node and is never used twice. If a node has no addresses
+// left, instances are placed on another.
 func TestPublishedPorts(t *testing.T) {
 	t.Parallel()
 	o := lab.NewOverlay(t, lab.Options{RootArgs: []string{"--network-subnet-bits=29"}}) // five instances a node
@@ -226,7 +228,7 @@ func TestPublishedPorts(t *testing.T) {
 		})
 	}
 	if len(seen) != 2 {
-		t.Errorf("answers of %v", seen)
+		t.Errorf("the published ports were answered by %v", seen)
 	}
 	o.Scale("shop", "web", 3)
 	o.Wait("the third finds no node", func(v lab.View) bool {
@@ -237,8 +239,8 @@ func TestPublishedPorts(t *testing.T) {
 	t.Run("addresses", func(t *testing.T) { addressesRunOut(t, o) })
 }
 
-// addressesRunOut fills n0, which has the most room for all but addresses. Of its five
-// one is taken, and two of n1's are.
+// addressesRunOut fills n0, which has the most capacity except for addresses. One of its five
+// addresses is used, and two of n1's.
 func addressesRunOut(t *testing.T, o *lab.Overlay) {
 	o.Apply(lab.App("ballast", lab.On(lab.Needing(o.Container("ballast", 1), 3, 50), "c1", "n1")))
 	o.Wait("the ballast runs", o.Running("ballast", "ballast", 1))
@@ -249,7 +251,7 @@ func addressesRunOut(t *testing.T, o *lab.Overlay) {
 		on[w.Node]++
 	}
 	if on["n0"] != 4 || on["n1"] != 2 {
-		t.Errorf("they run on %v", on)
+		t.Errorf("the instances run on %v", on)
 	}
 	o.Scale("many", "many", 8)
 	var last api.InstanceID
@@ -270,8 +272,8 @@ func addressesRunOut(t *testing.T, o *lab.Overlay) {
 	whyNames(t, o, last, "2 address", "Constraint:address Count:2")
 }
 
-// whyNames waits until why an instance waits is told by one of the texts: what its
-// cluster had to say before may be told still.
+// whyNames waits until the explanation of an instance contains one of the texts, because an
+// earlier explanation may be shown first.
 func whyNames(t *testing.T, o *lab.Overlay, id api.InstanceID, texts ...string) {
 	t.Helper()
 	lab.Within(t, time.Minute, fmt.Sprintf("why names %q", texts), func() error {
@@ -287,7 +289,7 @@ func whyNames(t *testing.T, o *lab.Overlay, id api.InstanceID, texts ...string) 
 	})
 }
 
-// get is the instance that answers at an address of this network.
+// get returns the instance that answers at an address of this network.
 func get(address string) (string, error) {
 	c, err := net.DialTimeout("tcp", address, 3*time.Second)
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
-// Instances of another cluster move from one of its nodes to another while the root,
-// by which routes go from cluster to cluster, is dead: who calls them loses nothing,
-// because their node says by itself that they leave.
+// Instances of another cluster move between its nodes while the root, which forwards routes
+// between clusters, is down. Callers lose nothing, because the nodes announce draining
+// instances to their peers.
 func TestInstancesLeaveWithoutARoot(t *testing.T) {
 	o := lab.NewOverlay(t, lab.Options{})
 	second := o.NewCluster("c2", 2)

@@ -11,8 +11,8 @@ import (
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
-// Overlay is a lab whose clusters and nodes are hosts of their own on one network,
-// 203.0.113.0/24, where each node has a netmanager.
+// Overlay is a lab whose clusters and nodes are separate hosts on one network,
+// 203.0.113.0/24. Each node has a netmanager.
 //
 //	o := lab.NewOverlay(t, lab.Options{})
 //	o.Node(o.First, netlab.Symmetric)
@@ -29,7 +29,7 @@ type Overlay struct {
 	Hosts []*netlab.Host
 }
 
-// NewOverlay is a lab with the cluster c1, which gets the flags.
+// NewOverlay returns a lab with the cluster c1, which gets the flags.
 func NewOverlay(t interface {
 	T
 	Skip(args ...any)
@@ -58,7 +58,7 @@ func (o *Overlay) Node(c *Cluster, kind netlab.Kind, args ...string) *Node {
 	return o.Site(c, kind, NodeOptions{Args: args})
 }
 
-// Site is Node with options: those of its place on the network are not to be given.
+// Site is Node with options. Options of its place on the network must not be set.
 func (o *Overlay) Site(c *Cluster, kind netlab.Kind, no NodeOptions) *Node {
 	o.t.Helper()
 	i := len(o.Nodes)
@@ -66,8 +66,8 @@ func (o *Overlay) Site(c *Cluster, kind netlab.Kind, no NodeOptions) *Node {
 	return o.add(c, h, no)
 }
 
-// ClearNode adds a node on the common link. A single one has an address of its own
-// alone and a route to the link, as some clouds give them: it is on no network.
+// ClearNode adds a node on the common link. A single node has a /32 address and a route to the
+// link, like machines in some clouds, and is on no network.
 func (o *Overlay) ClearNode(c *Cluster, single bool, netArgs ...string) *Node {
 	o.t.Helper()
 	i := len(o.Nodes)
@@ -102,7 +102,7 @@ func (o *Overlay) Container(name string, replicas int) api.Microservice {
 	return m
 }
 
-// Server is a service whose instances answer HTTP on port 80 with who they are.
+// Server returns a service whose instances answer HTTP on port 80 with their name.
 func (o *Overlay) Server(name string, replicas int) api.Microservice {
 	m := o.Container(name, replicas)
 	m.Cmd = []string{"/app", "serve"}
@@ -110,7 +110,7 @@ func (o *Overlay) Server(name string, replicas int) api.Microservice {
 	return m
 }
 
-// Calling has a client on the first node call a server on the second.
+// Calling makes a client on the first node call a server on the second.
 func (o *Overlay) Calling(client, server api.ClusterID) *Caller {
 	o.t.Helper()
 	o.Apply(App("shop", On(o.Container("client", 1), string(client), "n0"), On(o.Server("web", 1), string(server), "n1")))
@@ -120,7 +120,7 @@ func (o *Overlay) Calling(client, server api.ClusterID) *Caller {
 	return c
 }
 
-// Paths says by which way each node sends to the others, and why.
+// Paths returns the path from each node to the others, with the reason.
 func (o *Overlay) Paths() (kinds []api.PathKind, reasons string) {
 	o.t.Helper()
 	for _, n := range o.Nodes {
@@ -132,7 +132,7 @@ func (o *Overlay) Paths() (kinds []api.PathKind, reasons string) {
 	return kinds, reasons
 }
 
-// Takes waits until the nodes send to each other by these ways.
+// Takes waits until the nodes use these paths to each other.
 func (o *Overlay) Takes(want ...api.PathKind) {
 	o.t.Helper()
 	Within(o.t, 60*time.Second, fmt.Sprintf("the nodes send by %v", want), func() error {

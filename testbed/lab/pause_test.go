@@ -9,13 +9,12 @@ import (
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
-// nowhere refuses connections.
+// nowhere is an address that refuses connections.
 const nowhere = "127.0.0.1:1"
 
-// TestPause holds one daemon after the other for longer than the silence that
-// would mean that others are dead, and cuts the cluster off its root. Whoever
-// slept does not blame those that he did not hear: nothing moves, nothing is
-// restarted.
+// TestPause pauses one daemon after the other for longer than the dead time of the others, and
+// cuts the cluster off from its root. A daemon that was paused does not declare the others
+// dead: nothing moves and nothing restarts.
 func TestPause(t *testing.T) {
 	t.Parallel()
 	const (
@@ -38,7 +37,7 @@ func TestPause(t *testing.T) {
 		after := l.Workloads()
 		for i, w := range before {
 			if len(after) != len(before) || after[i].PID != w.PID {
-				t.Fatalf("what runs changed: %+v, was %+v", after, before)
+				t.Fatalf("the workloads are %+v, want %+v as before the pause", after, before)
 			}
 		}
 	}
@@ -54,7 +53,7 @@ func TestPause(t *testing.T) {
 	} {
 		sub(t, l, held.name, func(t *testing.T) {
 			held.proc.Pause()
-			time.Sleep(held.time) // the fault itself, not a proof
+			time.Sleep(held.time) // duration of the fault
 			held.proc.Resume()
 			one{t, l, web.id}.works("shop", "web", lab.Stopwatch())
 			unmoved(t)
@@ -69,7 +68,7 @@ func TestPause(t *testing.T) {
 			Method: "POST", Path: "/v1/services/" + api.PathOf(l.ServiceID("shop", "web")) + "/scale", Body: api.Replicas{Replicas: 2},
 		}, nil)
 		if err != nil {
-			t.Fatalf("scale while the root is away: %v", err)
+			t.Fatalf("scale at the cluster while the root is down: %v", err)
 		}
 		took := lab.Stopwatch()
 		c.Up.To(l.RootLink.Addr())

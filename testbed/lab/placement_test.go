@@ -18,8 +18,8 @@ import (
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
-// A device is one instance's for as long as that is there, whatever happens to the
-// node engine meanwhile; who waits for it is told so.
+// A device belongs to one instance as long as that exists, also across a restart of the node
+// engine. An instance that waits for the device shows this as the reason.
 func TestADeviceIsGivenOnceAndGivenOn(t *testing.T) {
 	t.Parallel()
 	l := open(t, lab.Options{})
@@ -36,7 +36,7 @@ func TestADeviceIsGivenOnceAndGivenOn(t *testing.T) {
 	first := l.Workload(l.ID("first", "train", 0))
 	device := environ(t, first.PID, "TREELINE_TEST_GPU_0")
 	if _, err := os.Stat(fmt.Sprintf("/proc/%d/root/dev/treeline-test-gpu0", first.PID)); err != nil || device == "" {
-		t.Errorf("its container has the device %q: %v", device, err)
+		t.Errorf("the instance's container has the device %q: %v", device, err)
 	}
 	second := l.ID("second", "train", 0)
 	l.Apply(lab.App("second", want))
@@ -57,12 +57,12 @@ func TestADeviceIsGivenOnceAndGivenOn(t *testing.T) {
 	l.Delete("first")
 	l.Wait("the second runs", l.Running("second", "train", 1))
 	if got := environ(t, l.Workload(second).PID, "TREELINE_TEST_GPU_0"); got != device {
-		t.Errorf("the second has %q, the first had %q", got, device)
+		t.Errorf("the second instance has the device %q, want %q, which the first had", got, device)
 	}
 }
 
-// Two schedulers from outside place by what they prefer; one that dies costs its
-// deadline and is named.
+// Two external schedulers place by their preference. One that fails delays placement by its
+// deadline and is named in an event.
 func TestSchedulersFromOutsidePlace(t *testing.T) {
 	t.Parallel()
 	l := open(t, lab.Options{})
@@ -79,7 +79,7 @@ func TestSchedulersFromOutsidePlace(t *testing.T) {
 	solar.Node("s2", lab.NodeOptions{CPUs: 4, Memory: 4096})
 	l.Wait("both clusters have their nodes", func(v lab.View) bool { return lab.Nodes("quiet", 2)(v) && lab.Nodes("solar", 2)(v) })
 
-	// The built-in one would take those with more room, q1 and s2.
+	// The built-in scheduler would choose those with more capacity, q1 and s2.
 	l.Apply(lab.App("busy", lab.On(l.Process("web", 1), "quiet", "q1")))
 	l.Wait("q1 has an instance", l.Running("busy", "web", 1))
 	small := func(name, cluster string) api.Microservice {
@@ -88,10 +88,10 @@ func TestSchedulersFromOutsidePlace(t *testing.T) {
 	l.Apply(lab.App("asked", small("web", "quiet"), small("sun", "solar")))
 	l.Wait("both run", func(v lab.View) bool { return l.Running("asked", "web", 1)(v) && l.Running("asked", "sun", 1)(v) })
 	if w := l.Workload(l.ID("asked", "web", 0)); w.Node != "q2" {
-		t.Errorf("the module prefers what has the fewest instances, and it runs on %s", w.Node)
+		t.Errorf("the instance runs on %s, want the node with the fewest instances, which the module prefers", w.Node)
 	}
 	if w := l.Workload(l.ID("asked", "sun", 0)); w.Node != "s1" {
-		t.Errorf("the service prefers what runs on the sun, and it runs on %s", w.Node)
+		t.Errorf("the instance runs on %s, want the node with solar power, which the service prefers", w.Node)
 	}
 
 	_ = python.Process.Kill()
@@ -99,7 +99,7 @@ func TestSchedulersFromOutsidePlace(t *testing.T) {
 	l.Apply(lab.App("alone", small("sun", "solar")))
 	l.Wait("the built-in one places it", l.Running("alone", "sun", 1))
 	if w := l.Workload(l.ID("alone", "sun", 0)); w.Node != "s2" {
-		t.Errorf("the built-in one prefers room, and it runs on %s", w.Node)
+		t.Errorf("the instance runs on %s, want the node with the most capacity, which the built-in scheduler prefers", w.Node)
 	}
 	lab.Within(t, time.Minute, "the one that is gone is named", func() error {
 		if !strings.Contains(solar.Log(), url) {
@@ -118,7 +118,7 @@ func TestSchedulersFromOutsidePlace(t *testing.T) {
 	})
 }
 
-// What is planned happens when it is applied with the plan's revision, and only then.
+// Applying with the revision of a plan has the planned result, and is refused after a change.
 func TestAPlanIsWhatHappens(t *testing.T) {
 	t.Parallel()
 	l := open(t, lab.Options{})
@@ -143,11 +143,11 @@ func TestAPlanIsWhatHappens(t *testing.T) {
 		}
 	}
 	if len(l.Workloads()) != 1 {
-		t.Errorf("planned, and there run %+v", l.Workloads())
+		t.Errorf("a plan started workloads: %+v", l.Workloads())
 	}
 	o := client.ApplyOptions{Tenant: l.Tenant, IfMatch: plan.Revision}
 	if _, err := l.API.Apply(l.Context(), doc, o); err != nil {
-		t.Fatalf("apply what was planned: %v", err)
+		t.Fatalf("apply with the plan's revision: %v", err)
 	}
 	l.Wait("three run", l.Running("shop", "web", 3))
 	placed := 0
@@ -158,25 +158,25 @@ func TestAPlanIsWhatHappens(t *testing.T) {
 		}
 		placed++
 		if !strings.HasPrefix(w.Node, string(p.Cluster)) || p.Node != "" && string(p.Node) != w.Node {
-			t.Errorf("%s was planned for %s of %s and runs on %s", w.Instance, p.Node, p.Cluster, w.Node)
+			t.Errorf("%s was planned for %s of %s, but runs on %s", w.Instance, p.Node, p.Cluster, w.Node)
 		}
 	}
 	if placed != 2 {
 		t.Errorf("the plan was %+v", plan.Apps)
 	}
 	if _, err := l.API.Apply(l.Context(), doc, o); !errors.Is(err, api.ErrConflict) && !errors.Is(err, api.ErrPrecondition) {
-		t.Errorf("applied once more by the old revision: %v", err)
+		t.Errorf("apply again with the old revision: %v, want a conflict", err)
 	}
 }
 
-// On a node that is full an urgent one has the least urgent one stop, which is
-// placed again when there is room.
+// On a full node an instance of high priority preempts that of the lowest priority, which is
+// placed again when there is capacity.
 func TestTheUrgentTakesTheRoomOfTheLeastUrgent(t *testing.T) {
 	t.Parallel()
 	l := open(t, lab.Options{})
 	c := l.Cluster("c1", lab.ClusterOptions{Args: []string{"--dead", "30s", "--preempt"}})
 	c.Node("n1", lab.NodeOptions{CPUs: 1, Args: []string{"--labels", "disk=ssd"}})
-	c.Node("n2", lab.NodeOptions{CPUs: 1}) // that there is room the root sees, and not where
+	c.Node("n2", lab.NodeOptions{CPUs: 1}) // the root sees that there is capacity, but not where
 	l.Wait("the cluster has its nodes", lab.Nodes("c1", 2))
 	on := func(name, priority string, vcpus float64) api.Microservice {
 		m := lab.Needing(l.Process(name, 1), vcpus, 64)
@@ -199,7 +199,7 @@ func TestTheUrgentTakesTheRoomOfTheLeastUrgent(t *testing.T) {
 	l.Wait("it runs again", l.Running("jobs", "low", 1))
 }
 
-// blames says unless why names the constraint for an instance, at either tier.
+// blames returns an error unless why names the constraint for an instance, at either tier.
 func blames(l *lab.Lab, id api.InstanceID, constraint string) error {
 	why, err := l.API.Why(l.Context(), id)
 	if err != nil {
@@ -215,7 +215,7 @@ func blames(l *lab.Lab, id api.InstanceID, constraint string) error {
 	return nil
 }
 
-// environ is a variable of a process.
+// environ returns an environment variable of a process.
 func environ(t *testing.T, pid int, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
@@ -230,7 +230,7 @@ func environ(t *testing.T, pid int, name string) string {
 	return ""
 }
 
-// rankByPython runs the example in Python and is its URL.
+// rankByPython runs the Python example and returns its URL.
 func rankByPython(t *testing.T) (*exec.Cmd, string) {
 	t.Helper()
 	programtest.Need(t, "python3")
@@ -245,11 +245,11 @@ func rankByPython(t *testing.T) (*exec.Cmd, string) {
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
-		t.Fatalf("it does not say where it listens: %v", err)
+		t.Fatalf("read the URL of the Python example: %v", err)
 	}
 	i := strings.Index(line, "127.0.0.1:")
 	if i < 0 {
-		t.Fatalf("it says %q", line)
+		t.Fatalf("the Python example printed %q, want a line with its URL", line)
 	}
 	return cmd, "http://" + strings.TrimRight(strings.TrimSpace(line[i:]), "/") + "/"
 }

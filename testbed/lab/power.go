@@ -39,8 +39,8 @@ func (l *Lab) PowerCut() {
 	}
 }
 
-// Found waits until the root and the clusters, which were launched again, are
-// ready, and lets their links lead to where they listen now.
+// Found waits until the root and the clusters, which were launched again, are ready, and
+// directs their links to their new addresses.
 func (l *Lab) Found(clusters ...*Cluster) {
 	l.t.Helper()
 	l.Root.WaitReady()
@@ -51,8 +51,8 @@ func (l *Lab) Found(clusters ...*Cluster) {
 	}
 }
 
-// AsShown compares what the root shows of an application now with the kernel's
-// processes: n instances, all running, each with exactly one process.
+// AsShown compares the root's view of an application with the kernel's processes: it must have
+// n instances, all running, each with exactly one process.
 func (l *Lab) AsShown(app string, n int) error {
 	ctx, cancel := context.WithTimeout(l.ctx, 5*time.Second)
 	defer cancel()
@@ -76,14 +76,14 @@ func (l *Lab) AsShown(app string, n int) error {
 		case i.State != api.Running || i.Stale:
 			return fmt.Errorf("%s is %s (stale %v, %s: %s), with processes %+v", i.ID, i.State, i.Stale, i.Reason, i.Detail, has)
 		case len(has) != 1:
-			return fmt.Errorf("%s is shown as running since %s and has %d processes: %+v", i.ID, i.Since.Format(time.TimeOnly), len(has), has)
+			return fmt.Errorf("%s is shown as running since %s, but has %d processes: %+v", i.ID, i.Since.Format(time.TimeOnly), len(has), has)
 		}
 	}
 	switch {
 	case shown != n:
 		return fmt.Errorf("the root shows %d instances of %s, want %d", shown, app, n)
 	case len(processes) > 0:
-		return fmt.Errorf("there run %v, which the root does not show", slices.Sorted(maps.Keys(processes)))
+		return fmt.Errorf("the root does not show %v, which have processes", slices.Sorted(maps.Keys(processes)))
 	}
 	return nil
 }

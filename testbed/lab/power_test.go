@@ -9,8 +9,8 @@ import (
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
-// TestPowerCut ends everything at once, workloads and containerd included, and
-// starts it again from the bottom up.
+// TestPowerCut ends all processes at once, including workloads and containerd, and starts them
+// again from the nodes upwards.
 func TestPowerCut(t *testing.T) {
 	t.Parallel()
 	l := open(t, lab.Options{})
@@ -37,12 +37,12 @@ func TestPowerCut(t *testing.T) {
 	for _, n := range nodes {
 		n.Start()
 	}
-	// A node that comes up alone runs what it had, but for what needs a lease.
+	// A node without its cluster starts its instances, except those that need a lease.
 	for len(l.WorkloadsOf(l.ID("shop", "web", 0)))+len(l.WorkloadsOf(l.ID("shop", "db", 1))) < 2 {
 		if took() > time.Minute {
-			t.Fatalf("the nodes alone did not start what they had\n%s", l.Story())
+			t.Fatalf("the nodes without their cluster did not start their instances\n%s", l.Story())
 		}
-		time.Sleep(10 * time.Millisecond) // there is nobody yet who would tell
+		time.Sleep(10 * time.Millisecond) // no orchestrator is up that could send an event
 	}
 	l.Measured("power_cut_nodes_alone_running", took())
 	if early := l.WorkloadsOf(l.ID("shop", "ledger", 0)); len(early) > 0 {
@@ -56,14 +56,14 @@ func TestPowerCut(t *testing.T) {
 		}
 		for _, i := range v.Instances {
 			if was := before[i.ID]; i.Epoch == was.Epoch && i.Restarts == was.Restarts {
-				return false // this is news from before the cut
+				return false // a report from before the cut
 			}
 		}
 		return true
 	})
 	l.Measured("power_cut_all_running", took())
-	// On a machine that is short of time the exclusive one may lose its lease and get
-	// it again, so that for a moment it does not run; none may ever run twice.
+	// On a busy machine the exclusive instance may lose its lease and get it again, so that it does
+	// not run for a moment. No instance may ever run twice.
 	for deadline := time.Now().Add(time.Minute); ; {
 		seen, twice := map[api.InstanceID]int{}, false
 		for _, w := range l.Workloads() {
@@ -74,7 +74,7 @@ func TestPowerCut(t *testing.T) {
 			break
 		}
 		if twice || time.Now().After(deadline) {
-			t.Fatalf("what runs: %v, want five instances once each\n%s", seen, l.Story())
+			t.Fatalf("running workloads: %v, want five instances, each once\n%s", seen, l.Story())
 		}
 		l.Wait("all run", all)
 	}
@@ -82,6 +82,6 @@ func TestPowerCut(t *testing.T) {
 	l.Delete("shop")
 	l.Measured("power_cut_then_deleted", took())
 	if left := l.Workloads(); len(left) > 0 {
-		t.Errorf("deleted, and there run %+v", left)
+		t.Errorf("after the deletion these workloads run: %+v", left)
 	}
 }

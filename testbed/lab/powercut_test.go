@@ -29,15 +29,14 @@ func repeats(t *testing.T, variable string) int {
 }
 
 // settleWithin bounds the time from a power cut until every instance runs again and the root
-// shows that: the lease and the dead time of a node that reports late, a restart's pause,
-// and starts on a busy machine.
+// shows that. It includes the lease and the dead time of a node that reports late, the
+// back-off, and starts on a busy machine.
 const settleWithin = 90 * time.Second
 
-// TestPowerCutsLeaveNothingBehind kills every process of an installation at once,
-// shims, guards, workloads and containerd included, and starts the daemons again
-// in any order. Within a bound every instance has one process, and none is shown
-// as running without one. Cuts come at any time, also while the last one is
-// recovered from.
+// TestPowerCutsLeaveNothingBehind kills every process of an installation at once, including
+// shims, guards, workloads and containerd, and starts the daemons again in random order. Within
+// a bound every instance must have one process, and none may be shown as running without one.
+// Cuts happen at random times, also during the recovery from the previous one.
 func TestPowerCutsLeaveNothingBehind(t *testing.T) {
 	t.Parallel()
 	l := open(t, lab.Options{})
@@ -61,7 +60,7 @@ func TestPowerCutsLeaveNothingBehind(t *testing.T) {
 	for i := range cuts {
 		l.PowerCut()
 		if left := l.Workloads(); len(left) > 0 {
-			t.Fatalf("after the power cut there run %+v", left)
+			t.Fatalf("after the power cut these workloads run: %+v", left)
 		}
 		took := lab.Stopwatch()
 		starts := []func(){l.Containerd().Launch, c.Launch, l.Root.Launch}
@@ -73,20 +72,20 @@ func TestPowerCutsLeaveNothingBehind(t *testing.T) {
 			start()
 		}
 		l.Found(c)
-		if chance.IntN(4) == 0 && i+1 < cuts { // and again before all is as it was
-			time.Sleep(time.Duration(chance.IntN(8000)) * time.Millisecond) // a moment of chance, nothing is waited for
+		if chance.IntN(4) == 0 && i+1 < cuts { // another one during the recovery
+			time.Sleep(time.Duration(chance.IntN(8000)) * time.Millisecond) // a random time
 			continue
 		}
 		lab.Within(t, settleWithin, fmt.Sprintf("all run again after power cut %d of %d", i+1, cuts), asWanted)
 		longest = max(longest, took())
-		t.Logf("power cut %d: as before after %s", i+1, took().Round(time.Millisecond))
+		t.Logf("power cut %d: recovered after %s", i+1, took().Round(time.Millisecond))
 	}
 	l.Measured("power_cuts_longest", longest)
 }
 
-// TestClusterRestartsCostNoLeases ends the cluster orchestrator again and again and
-// has it away for more than a second: what stops when cut off goes on. A restart that
-// takes a busy machine longer than is promised proves nothing and is repeated.
+// TestClusterRestartsCostNoLeases restarts the cluster orchestrator repeatedly, each time with
+// more than a second of downtime: exclusive instances keep running. A restart that exceeds the
+// guaranteed time on a busy machine proves nothing and is repeated.
 func TestClusterRestartsCostNoLeases(t *testing.T) {
 	t.Parallel()
 	const promised = 2500 * time.Millisecond // docs/adr/0050
@@ -102,10 +101,10 @@ func TestClusterRestartsCostNoLeases(t *testing.T) {
 	for i := 0; i < n; {
 		away := lab.Stopwatch()
 		c.Kill9()
-		time.Sleep(1200 * time.Millisecond) // the cluster is away for this long, and starts
+		time.Sleep(1200 * time.Millisecond) // the cluster's downtime, without its start
 		c.Start()
 		heard := away()
-		// A lease that was lost would end what it stood for before the next is over.
+		// An instance whose lease was lost would end within the duration of a lease.
 		time.Sleep(time.Duration(3000+rand.IntN(3000)) * time.Millisecond)
 		now := l.Workloads()
 		switch {
@@ -113,11 +112,11 @@ func TestClusterRestartsCostNoLeases(t *testing.T) {
 			i++
 		case heard > promised && late < 3*n:
 			late++
-			t.Logf("the cluster was away for %s, more than the promised %s: the restart is repeated", heard, promised)
+			t.Logf("the cluster was down for %s, longer than %s: repeating the restart", heard, promised)
 			lab.Within(t, settleWithin, "all run again", func() error { return l.AsShown("bank", 4) })
 			was = l.Workloads()
 		default:
-			t.Fatalf("restart %d of %d, away for %s: there run %+v, before there ran %+v\n%s", i+1, n, heard, now, was, l.Story())
+			t.Fatalf("after restart %d of %d, with a downtime of %s, the workloads are %+v, want %+v\n%s", i+1, n, heard, now, was, l.Story())
 		}
 	}
 }

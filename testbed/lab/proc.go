@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// spawns carries process starts to one thread that never ends: the kernel sends
-// Pdeathsig when the thread that started a process ends, not the program.
+// spawns passes process starts to one thread that never ends, because the kernel sends
+// Pdeathsig when the thread that started a process ends, not when the program ends.
 var spawns = sync.OnceValue(func() chan<- func() {
 	c := make(chan func())
 	go func() {
@@ -27,7 +27,7 @@ var spawns = sync.OnceValue(func() chan<- func() {
 	return c
 })
 
-// Proc is one daemon as a process. Its methods are called by one goroutine.
+// Proc is the process of one daemon. Only one goroutine may call its methods.
 type Proc struct {
 	Name string
 	lab  *Lab
@@ -37,7 +37,7 @@ type Proc struct {
 
 	cmd   *exec.Cmd
 	ended chan struct{} // closed when cmd has ended and is reaped
-	ready *net.UnixConn // where it says READY=1
+	ready *net.UnixConn // receives READY=1
 }
 
 func (l *Lab) proc(name string, args ...string) *Proc {
@@ -53,18 +53,18 @@ func (l *Lab) proc(name string, args ...string) *Proc {
 	return p
 }
 
-// Start starts the process and waits until it says that it is ready.
+// Start starts the process and waits until it is ready.
 func (p *Proc) Start() {
 	p.lab.t.Helper()
 	p.Launch()
 	p.WaitReady()
 }
 
-// Launch starts the process and waits for nothing.
+// Launch starts the process without waiting.
 func (p *Proc) Launch() {
 	p.lab.t.Helper()
 	if p.Alive() {
-		p.lab.t.Fatalf("%s runs already", p.Name)
+		p.lab.t.Fatalf("start %s: it is already running", p.Name)
 	}
 	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -89,7 +89,7 @@ func (p *Proc) Launch() {
 	p.cmd, p.ended = cmd, ended
 }
 
-// WaitReady waits until the process says that it is ready.
+// WaitReady waits until the process is ready.
 func (p *Proc) WaitReady() {
 	p.lab.t.Helper()
 	if err := p.awaitReady(patience); err != nil {
@@ -123,9 +123,9 @@ func (p *Proc) awaitReady(within time.Duration) error {
 	}
 }
 
-// drain forgets what an earlier life said.
+// drain discards notifications of an earlier start.
 func (p *Proc) drain() {
-	// A deadline that has passed would fail a read of what is there, too.
+	// A deadline in the past would make reads of existing data fail, too.
 	_ = p.ready.SetReadDeadline(time.Now().Add(2 * time.Millisecond))
 	buf := make([]byte, 256)
 	for {
@@ -142,7 +142,7 @@ func (p *Proc) WaitEnd() int {
 	case <-p.ended:
 		return p.cmd.ProcessState.ExitCode()
 	case <-time.After(patience):
-		p.lab.t.Fatalf("%s does not end", p.Name)
+		p.lab.t.Fatalf("%s did not exit in time", p.Name)
 		return 0
 	}
 }
@@ -160,7 +160,7 @@ func (p *Proc) Alive() bool {
 	}
 }
 
-// PID is the process's; 0 while it does not run.
+// PID returns the process id, 0 if the process does not run.
 func (p *Proc) PID() int {
 	if !p.Alive() {
 		return 0
@@ -181,12 +181,12 @@ func (p *Proc) end(s syscall.Signal) {
 	if !p.Alive() {
 		return
 	}
-	_ = p.cmd.Process.Signal(syscall.SIGCONT) // a paused process ends only when it goes on
+	_ = p.cmd.Process.Signal(syscall.SIGCONT) // a paused process does not handle signals
 	_ = p.cmd.Process.Signal(s)
 	select {
 	case <-p.ended:
 	case <-time.After(time.Minute):
-		p.lab.t.Errorf("%s does not end on %s", p.Name, s)
+		p.lab.t.Errorf("%s did not exit after %s", p.Name, s)
 		_ = p.cmd.Process.Kill()
 		<-p.ended
 	}
@@ -199,19 +199,19 @@ func (p *Proc) Restart() {
 	p.Start()
 }
 
-// Pause holds the process with SIGSTOP.
+// Pause stops the process with SIGSTOP.
 func (p *Proc) Pause() { _ = p.cmd.Process.Signal(syscall.SIGSTOP) }
 
-// Resume lets a paused process go on.
+// Resume continues a paused process.
 func (p *Proc) Resume() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }
 
-// Log is what the process wrote in all its lives.
+// Log returns the output of the process since its first start.
 func (p *Proc) Log() string {
 	text, _ := os.ReadFile(p.log)
 	return string(text)
 }
 
-// tail is the last lines of a file.
+// tail returns the last lines of a file.
 func tail(path string, lines int) string {
 	f, err := os.Open(path)
 	if err != nil {

@@ -23,9 +23,9 @@ const exitLeft = 9
 
 const registryPassword = "a registry's own password"
 
-// TestAPurgedNodeLeavesNothing purges nodes with containers on the overlay network: one
-// that is well, one whose engine is away, and one by hand on its machine. Of what they
-// had nothing is left on the machine, and their neighbour keeps all that it has.
+// TestAPurgedNodeLeavesNothing purges nodes with containers on the overlay network: one that
+// runs normally, one whose engine is down, and one by hand on its machine. Nothing of them is
+// left on the machine, and a neighbour is not affected.
 func TestAPurgedNodeLeavesNothing(t *testing.T) {
 	t.Parallel()
 	programtest.Need(t, "containerd", "runc", "ip")
@@ -66,30 +66,30 @@ func TestAPurgedNodeLeavesNothing(t *testing.T) {
 	neighbour := of(o.Nodes[3])
 	held := o.Held(o.Nodes[3])
 
-	// left fails the test for whatever is left of a node's.
+	// left fails the test if anything of a node is left.
 	left := func(i int, spaces map[string]bool) {
 		t.Helper()
 		n := o.Nodes[i]
 		if h := o.Held(n); len(h) > 0 {
-			t.Errorf("containerd has of %s: %v", n.Name, h)
+			t.Errorf("containerd still has objects of %s: %v", n.Name, h)
 		}
 		if w := of(n); len(w) > 0 {
-			t.Errorf("on %s there run %+v", n.Name, w)
+			t.Errorf("workloads still run on %s: %+v", n.Name, w)
 		}
 		if s := shared(spaces, networks()); len(s) > 0 {
-			t.Errorf("network namespaces of %s's workloads are still there: %v", n.Name, s)
+			t.Errorf("network namespaces of workloads of %s still exist: %v", n.Name, s)
 		}
-		// The kernel takes a namespace's interfaces away a moment after the namespace.
+		// The kernel removes a namespace's interfaces a moment after the namespace.
 		lab.Within(t, 20*time.Second, n.Name+" has no interface of a workload", func() error {
 			for link := range interfaces(o.Hosts[i]) {
 				if !links[i][link] {
-					return fmt.Errorf("it has %s", link)
+					return fmt.Errorf("the interface %s still exists", link)
 				}
 			}
 			return nil
 		})
 		if g := lab.CgroupsOf(filepath.Base(o.Dir) + "-" + n.Name + "/"); len(g) > 0 {
-			t.Errorf("cgroups of %s: %v", n.Name, g)
+			t.Errorf("control groups of %s still exist: %v", n.Name, g)
 		}
 		for _, m := range lab.MountsUnder(o.Dir) {
 			if strings.Contains(m, filepath.Base(o.Dir)+"-"+n.Name+"/") || strings.HasPrefix(m, n.Data+"/") {
@@ -102,7 +102,7 @@ func TestAPurgedNodeLeavesNothing(t *testing.T) {
 			files = append(files, e.Name())
 		}
 		if err != nil || !slices.Equal(files, []string{"left"}) {
-			t.Errorf("%s keeps %v, %v; want only the mark of the token that it had", n.Data, files, err)
+			t.Errorf("%s contains %v, %v; want only the mark of the used token", n.Data, files, err)
 		}
 		if text, err := os.ReadFile(config[i]); err != nil || strings.Contains(string(text), registryPassword) {
 			t.Errorf("the configuration of %s keeps the password: %s, %v", n.Name, text, err)
@@ -113,53 +113,53 @@ func TestAPurgedNodeLeavesNothing(t *testing.T) {
 			}
 			return nil
 		})
-		// The token in its environment does not make it a node again.
+		// It does not join again with the token in its environment.
 		n.Launch()
 		if code := n.WaitEnd(); code != exitLeft {
-			t.Errorf("started again, the engine of %s exits with %d", n.Name, code)
+			t.Errorf("started again, the engine of %s exited with %d", n.Name, code)
 		}
 		if now := of(o.Nodes[3]); !slices.Equal(neighbourOf(now, neighbour), neighbour) || len(o.Held(o.Nodes[3])) < len(held) {
-			t.Errorf("the neighbour had %+v and has %+v, of containerd %v", neighbour, now, o.Held(o.Nodes[3]))
+			t.Errorf("the neighbour has the workloads %+[2]v, want %+[1]v; in containerd %[3]v", neighbour, now, o.Held(o.Nodes[3]))
 		}
 	}
 
-	// One that is well.
+	// A node that runs normally.
 	spaces := spacesOf(t, of(o.Nodes[0]))
 	said := o.CLI("delete", "node", "c1/n0", "--purge", "--yes")
 	if !strings.Contains(said, "n0") {
-		t.Errorf("it says %s", said)
+		t.Errorf("delete node --purge printed %s", said)
 	}
 	if code := o.Nodes[0].WaitEnd(); code != exitLeft {
-		t.Errorf("the engine exits with %d", code)
+		t.Errorf("the engine exited with %d", code)
 	}
 	left(0, spaces)
 	o.Wait("what can runs elsewhere", o.Running("shop", "web", 6))
 
-	// One whose engine is away: what may still run is named, and the order is kept.
+	// A node whose engine is down: the command names what may still run, and the order is kept.
 	n1 := o.Nodes[1]
 	spaces = spacesOf(t, of(n1))
 	n1.Kill9()
 	lab.Within(t, time.Minute, "n1 is silent", func() error {
 		if n, err := o.First.NodeOf("n1"); err != nil || n.Status != api.NodeSilent {
-			return fmt.Errorf("it is %s, %v", n.Status, err)
+			return fmt.Errorf("the node is %s, %v", n.Status, err)
 		}
 		return nil
 	})
 	said, err := o.TryCLI("delete", "node", "c1/n1", "--purge", "--yes")
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 8 || !strings.Contains(said, "shop.lab.at1.lab#0") || !strings.Contains(said, "node-engine purge --yes") {
-		t.Errorf("%v: it does not name what may still run, and what helps: %s", err, said)
+		t.Errorf("%v: want the instances that may still run and how to delete them, got: %s", err, said)
 	}
 	if len(of(n1)) == 0 {
 		t.Error("nothing runs on n1, so that the test proves nothing")
 	}
 	n1.Launch()
 	if code := n1.WaitEnd(); code != exitLeft {
-		t.Errorf("the engine exits with %d", code)
+		t.Errorf("the engine exited with %d", code)
 	}
 	left(1, spaces)
 
-	// By hand, on the machine.
+	// A node that is purged by hand on its machine.
 	n2 := o.Nodes[2]
 	spaces = spacesOf(t, of(n2))
 	n2.Stop()
@@ -172,12 +172,12 @@ func TestAPurgedNodeLeavesNothing(t *testing.T) {
 	left(2, spaces)
 }
 
-// neighbourOf is what of now was there before.
+// neighbourOf returns those of now that existed before.
 func neighbourOf(now, before []lab.Workload) []lab.Workload {
 	return slices.DeleteFunc(slices.Clone(now), func(w lab.Workload) bool { return !slices.Contains(before, w) })
 }
 
-// spacesOf are the network namespaces of workloads.
+// spacesOf returns the network namespaces of workloads.
 func spacesOf(t *testing.T, all []lab.Workload) map[string]bool {
 	t.Helper()
 	out := map[string]bool{}
@@ -189,12 +189,12 @@ func spacesOf(t *testing.T, all []lab.Workload) map[string]bool {
 		out[at] = true
 	}
 	if len(out) == 0 {
-		t.Fatal("the node runs nothing")
+		t.Fatal("the node runs no workloads, so that the test proves nothing")
 	}
 	return out
 }
 
-// networks are the network namespaces that a process or a mount holds.
+// networks returns the network namespaces that a process or a mount refers to.
 func networks() map[string]bool {
 	out := map[string]bool{}
 	all, _ := filepath.Glob("/proc/[0-9]*/ns/net")
@@ -218,7 +218,7 @@ func shared(a, b map[string]bool) []string {
 	return slices.Sorted(maps.Keys(out))
 }
 
-// interfaces are the names of a host's network interfaces.
+// interfaces returns the names of a host's network interfaces.
 func interfaces(h *netlab.Host) map[string]bool {
 	out := map[string]bool{}
 	for line := range strings.Lines(h.Run("ip", "-o", "link")) {

@@ -7,17 +7,17 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Namespace is that of all applications and services of a lab.
+// Namespace is the namespace of all applications and services of a lab.
 const Namespace = "lab"
 
-// App is an SLA with one application.
+// App returns an SLA with one application.
 func App(name string, services ...api.Microservice) api.SLA {
 	return api.SLA{Version: "v2.0", Applications: []api.Application{{
 		Name: name, Namespace: Namespace, Services: services,
 	}}}
 }
 
-// Process is a service of plain processes that wait to be ended.
+// Process returns a service of plain processes that run until they are stopped.
 func (l *Lab) Process(name string, replicas int) api.Microservice {
 	return api.Microservice{
 		Name: name, Namespace: Namespace, Virtualization: "process", Code: l.Program,
@@ -25,47 +25,47 @@ func (l *Lab) Process(name string, replicas int) api.Microservice {
 	}
 }
 
-// Container is the same as a container, of the image that the lab's nodes have. It
-// runs on nodes without a netmanager, too; see Overlay.Container.
+// Container is Process as a container, of the image that the lab's nodes have. It also runs on
+// nodes without a netmanager; see Overlay.Container.
 func (l *Lab) Container(name string, replicas int) api.Microservice {
 	m := l.Process(name, replicas)
 	m.Virtualization, m.Code, m.Cmd, m.Network = "container", Image, []string{"/app", "sleep"}, api.NetworkAny
 	return m
 }
 
-// On keeps a service on the nodes of a cluster; nodes may be none for all of it.
+// On restricts a service to nodes of a cluster, or to all its nodes if none is given.
 func On(m api.Microservice, cluster, node string) api.Microservice {
 	m.Constraints = append(m.Constraints, api.Constraint{Type: "direct", Cluster: cluster, Node: node})
 	return m
 }
 
-// Needing gives a service needs.
+// Needing sets the resources of a service.
 func Needing(m api.Microservice, vcpus float64, memory int64) api.Microservice {
 	m.VCPUs, m.Memory = vcpus, memory
 	return m
 }
 
-// Exclusive marks a service.
+// Exclusive marks a service as exclusive.
 func Exclusive(m api.Microservice) api.Microservice {
 	m.Exclusive = true
 	return m
 }
 
-// ServiceID is the id of a service of the lab's tenant.
+// ServiceID returns the id of a service of the lab's tenant.
 func (l *Lab) ServiceID(app, service string) api.ServiceID {
 	return l.Tenant.App(app, Namespace).Service(service, Namespace)
 }
 
-// ID is the id of an instance of the lab's tenant.
+// ID returns the id of an instance of the lab's tenant.
 func (l *Lab) ID(app, service string, n int) api.InstanceID {
 	return l.ServiceID(app, service).Instance(n)
 }
 
-// Encode is the SLA as JSON.
+// Encode returns the SLA as JSON.
 func Encode(sla api.SLA) []byte {
 	b, err := json.Marshal(sla)
 	if err != nil {
-		panic(fmt.Sprintf("an SLA that is no JSON: %v", err)) // its types allow none
+		panic(fmt.Sprintf("encode SLA: %v", err)) // its types can always be encoded
 	}
 	return b
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
-// TestAClusterMissesItsStore removes a cluster's store, and replaces it by another
-// cluster's: the cluster refuses to start with either.
+// TestAClusterMissesItsStore removes a cluster's store, and replaces it with another cluster's.
+// The cluster refuses to start in both cases.
 func TestAClusterMissesItsStore(t *testing.T) {
 	t.Parallel()
 	l := open(t, lab.Options{})
@@ -27,7 +27,7 @@ func TestAClusterMissesItsStore(t *testing.T) {
 		t.Helper()
 		munich.Launch()
 		if code := munich.WaitEnd(); code == 0 || !strings.Contains(munich.Log(), says) {
-			t.Errorf("with %s it ends with %d:\n%s", what, code, munich.Log())
+			t.Errorf("the cluster with %s exited with %d, want an error that names the store:\n%s", what, code, munich.Log())
 		}
 	}
 	refuses("no store", "--new-store")

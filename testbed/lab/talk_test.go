@@ -18,19 +18,19 @@ import (
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
-// talk is a client on one node and servers that are each alone on one of the others,
-// of which a spare one takes what moves.
+// talk has a client on one node and servers, one each on the other nodes. A spare node takes
+// instances that move.
 type talk struct {
 	*lab.Overlay
 	t    *testing.T
 	in   *lab.Inside
 	at   api.ServiceAddresses
-	many map[string]*lab.Caller // by what they call
+	many map[string]*lab.Caller // by the kind of address that they call
 }
 
 const talkName = "web.lab.shop.lab.treeline"
 
-// newTalk has the client and one server run.
+// newTalk starts the client and one server.
 func newTalk(t *testing.T, servers int, netArgs ...string) *talk {
 	w := &talk{Overlay: lab.NewOverlay(t, lab.Options{}), t: t, many: map[string]*lab.Caller{}}
 	var on []string
@@ -50,14 +50,14 @@ func newTalk(t *testing.T, servers int, netArgs ...string) *talk {
 	return w
 }
 
-// call has every way to the service counted at once.
+// call starts callers that use every kind of name and address of the service.
 func (w *talk) call() {
 	to := func(a netip.Addr) string { return netip.AddrPortFrom(a, 80).String() }
 	for what, a := range map[string]netip.Addr{"rr": w.at.RoundRobin, "closest": w.at.Closest} {
 		w.many[what] = lab.Call(w.in, to(a))
 		w.many[what+" by IPv6"] = lab.Call(w.in, to(wire.DefaultNetRanges().Twin(a)))
 	}
-	w.many["name"] = lab.CallBy(func() (api.InstanceID, error) { // looked up anew by each
+	w.many["name"] = lab.CallBy(func() (api.InstanceID, error) { // resolved for each request
 		ips, err := w.in.Lookup(w.t.Context(), "ip4", talkName)
 		if err != nil {
 			return "", err
@@ -69,7 +69,7 @@ func (w *talk) call() {
 	}
 }
 
-// number has an instance called by its number.
+// number starts a caller of the instance with this number.
 func (w *talk) number(n int) *lab.Caller {
 	return lab.Call(w.in, netip.AddrPortFrom(w.at.Instances[n], 80).String())
 }
@@ -80,7 +80,7 @@ func (w *talk) forget() {
 	}
 }
 
-// more waits until every caller was answered n times more.
+// more waits until every caller has n more answers.
 func (w *talk) more(t *testing.T, n int) {
 	t.Helper()
 	for _, what := range slices.Sorted(maps.Keys(w.many)) {
@@ -88,7 +88,7 @@ func (w *talk) more(t *testing.T, n int) {
 	}
 }
 
-// lost are all requests that failed since they were forgotten.
+// lost returns all failed requests since the last Forget.
 func (w *talk) lost() (all []loss) {
 	for what, c := range w.many {
 		for _, f := range c.Failures() {
@@ -105,17 +105,17 @@ type loss struct {
 
 func (l loss) String() string { return l.of + " " + l.Failure.String() }
 
-// nothingLost holds where nothing died.
+// nothingLost fails the test if a request was lost.
 func (w *talk) nothingLost(t *testing.T, by string) {
 	t.Helper()
 	if f := w.lost(); len(f) > 0 {
-		t.Errorf("%d requests were lost by %s: %v", len(f), by, f)
+		t.Errorf("%d requests were lost by the caller %s, want 0: %v", len(f), by, f)
 	}
 }
 
-// onlyInFlight holds where an instance has died: lost is at most the one request that
-// each caller had under way. Whoever connects to a process that was killed, before its
-// node knows, is refused by the kernel: that may take no second.
+// onlyInFlight returns an error if more was lost after the death of an instance than the one
+// request that each caller had under way. Until the node detects that a process was killed,
+// the kernel refuses connections to it, which may last less than a second.
 func (w *talk) onlyInFlight(t *testing.T, died time.Time, refusing bool) (err error) {
 	t.Helper()
 	inFlight, refused, until := map[string]int{}, 0, time.Duration(0)
@@ -128,19 +128,19 @@ func (w *talk) onlyInFlight(t *testing.T, died time.Time, refusing bool) (err er
 		case after <= 0:
 			inFlight[l.of]++
 		default:
-			err = errors.Join(err, fmt.Errorf("lost %s after the death: %s", after, l))
+			err = errors.Join(err, fmt.Errorf("a request was lost %s after the instance died: %s", after, l))
 		}
 	}
 	for of, n := range inFlight {
 		if n > 1 {
-			err = errors.Join(err, fmt.Errorf("%d requests of %s were in flight, which has one at a time", n, of))
+			err = errors.Join(err, fmt.Errorf("%d requests of the caller %s were lost in flight, want at most 1", n, of))
 		}
 	}
-	t.Logf("lost: of %d callers the request in flight, and %d that were refused until %s after the death", len(inFlight), refused, until.Round(time.Millisecond))
+	t.Logf("lost: the request in flight of %d callers, and %d that were refused until %s after the instance died", len(inFlight), refused, until.Round(time.Millisecond))
 	return err
 }
 
-// all waits until n instances run and each has answered since.
+// all waits until n instances run and each has answered after that.
 func (w *talk) all(t *testing.T, n int) {
 	t.Helper()
 	w.Wait(fmt.Sprintf("%d run", n), w.Running("shop", "web", n))
@@ -152,8 +152,8 @@ func (w *talk) all(t *testing.T, n int) {
 	})
 }
 
-// Two services on two nodes by every policy and family, then nine replicas on nine;
-// scaled, moved, killed and cut off under clients that count.
+// Two services on two nodes call each other by every policy and address family; then nine
+// replicas on nine nodes are scaled, moved, killed and cut off while callers count losses.
 func TestServicesTalkByNameAndAddress(t *testing.T) {
 	w := newTalk(t, 10)
 	t.Run("names", func(t *testing.T) {
@@ -163,19 +163,19 @@ func TestServicesTalkByNameAndAddress(t *testing.T) {
 			for network, of := range map[string]netip.Addr{"ip4": want, "ip6": wire.DefaultNetRanges().Twin(want)} {
 				ips, err := w.in.Lookup(t.Context(), network, name)
 				if err != nil || len(ips) != 1 || !ips[0].Equal(net.IP(of.AsSlice())) {
-					t.Errorf("%s %s is %v (%v), want %s", network, name, ips, err, of)
+					t.Errorf("%s %s resolves to %v (%v), want %s", network, name, ips, err, of)
 				}
 			}
 		}
 		var none *net.DNSError
 		if _, err := w.in.Lookup(t.Context(), "ip4", "any.rr.nothing.lab.shop.lab.treeline"); !errors.As(err, &none) || !none.IsNotFound {
-			t.Errorf("a name of nothing: %v", err)
+			t.Errorf("resolve a name that does not exist: %v, want not found", err)
 		}
 	})
 	t.Run("addresses", func(t *testing.T) {
 		for policy, a := range map[string]netip.Addr{"rr": w.at.RoundRobin, "closest": w.at.Closest, "instance": w.at.Instances[0]} {
 			for _, a := range []netip.Addr{a, wire.DefaultNetRanges().Twin(a)} {
-				lab.Within(t, time.Minute, policy+" "+a.String()+" answers", func() error { // what runs may not listen yet
+				lab.Within(t, time.Minute, policy+" "+a.String()+" answers", func() error { // a running instance may not listen yet
 					id, err := w.in.Who(netip.AddrPortFrom(a, 80).String(), 10*time.Second)
 					if err == nil && id != w.ID("shop", "web", 0) {
 						t.Errorf("%s %s: %q answers", policy, a, id)
@@ -196,9 +196,9 @@ func TestServicesTalkByNameAndAddress(t *testing.T) {
 			on[p.Node] = true
 		}
 		if len(on) != 10 {
-			t.Fatalf("nine instances and their client are on %d nodes", len(on))
+			t.Fatalf("nine instances and their client are on %d nodes, want one each on 10", len(on))
 		}
-		shared := []*lab.Caller{w.many["rr"], w.many["rr by IPv6"], w.many["name"]} // they take turns with each other
+		shared := []*lab.Caller{w.many["rr"], w.many["rr by IPv6"], w.many["name"]} // these share one round-robin order
 		for _, c := range shared {
 			c.Forget()
 		}
@@ -210,17 +210,17 @@ func TestServicesTalkByNameAndAddress(t *testing.T) {
 				all += n
 			}
 		}
-		// A node that has much to do gets fewer, down to a sixteenth of an idle one's, and
-		// when each looked at this machine's load is chance.
+		// A loaded node gets fewer requests, down to a sixteenth of an idle one's, and the nodes read
+		// this machine's load at different times.
 		for id, n := range answers {
 			if n > all*3/4 {
-				t.Errorf("%s answered %d of %d", id, n, all)
+				t.Errorf("%s answered %d of %d requests, want at most three quarters", id, n, all)
 			}
 		}
 		w.Scale("shop", "web", 3)
 		w.Wait("three run", w.Running("shop", "web", 3))
 		w.more(t, 20)
-		// Until those that leave have gone, others get other numbers than theirs.
+		// New instances do not reuse the numbers of instances that are still leaving.
 		w.Wait("three are left", func(v lab.View) bool { return len(v.Instances) == 3+1 })
 		w.Scale("shop", "web", 9)
 		w.all(t, 9)
@@ -231,7 +231,7 @@ func TestServicesTalkByNameAndAddress(t *testing.T) {
 		w.forget()
 		id := w.ID("shop", "web", 2)
 		node := w.Workload(id).Node
-		c := w.number(2) // one comes before the other goes
+		c := w.number(2) // the new placement starts before the old one stops
 		defer c.Stop()
 		c.More(t, 5)
 		if err := w.First.API.OwnNodes().Drain(t.Context(), api.NodeID(node)); err != nil {
@@ -251,15 +251,15 @@ func TestServicesTalkByNameAndAddress(t *testing.T) {
 		}
 		w.nothingLost(t, "a move")
 		if f := c.Failures(); len(f) > 0 {
-			t.Errorf("%d requests to the number that moved were lost: %v", len(f), f)
+			t.Errorf("%d requests to the instance that moved were lost, want 0: %v", len(f), f)
 		}
 	})
 	t.Run("killed", func(t *testing.T) { w.killed(t, 9, 1, 4, 5) })
 	t.Run("cut off", func(t *testing.T) { w.cutOff(t, 9, 3) })
 }
 
-// killed ends instances' processes under the callers, until the machine was quick
-// enough once.
+// killed ends processes of instances while callers run, and repeats this if the machine was too
+// slow.
 func (w *talk) killed(t *testing.T, of int, numbers ...int) {
 	defer w.For(t)()
 	var err error
@@ -295,12 +295,12 @@ func (w *talk) kill(t *testing.T, number, of int) error {
 	w.all(t, of)
 	w.more(t, 20)
 	if f := other.Failures(); len(f) > 0 {
-		t.Errorf("%d requests to another number were lost: %v", len(f), f)
+		t.Errorf("%d requests to other instances were lost, want 0: %v", len(f), f)
 	}
 	return w.onlyInFlight(t, died, true)
 }
 
-// cutOff takes an instance's node off the network.
+// cutOff disconnects an instance's node from the network.
 func (w *talk) cutOff(t *testing.T, of, number int) {
 	defer w.For(t)()
 	p := w.Workload(w.ID("shop", "web", number))
@@ -312,11 +312,11 @@ func (w *talk) cutOff(t *testing.T, of, number int) {
 	w.forget()
 	w.Hosts[i].Run("ip", "link", "set", "eth0", "down")
 	died := time.Now()
-	w.more(t, 20) // what was in flight is over
-	// It carries its name from its exec on, which may come after all that is told of it.
+	w.more(t, 20) // until requests in flight have ended
+	// The process has its name only after its exec, which may be later than the reports about it.
 	lab.Within(t, time.Minute, "its instance runs elsewhere", func() error {
 		if !slices.ContainsFunc(w.WorkloadsOf(p.Instance), func(q lab.Workload) bool { return q.Node != p.Node }) {
-			return fmt.Errorf("it has %+v", w.WorkloadsOf(p.Instance))
+			return fmt.Errorf("its processes are %+v", w.WorkloadsOf(p.Instance))
 		}
 		return nil
 	})
@@ -329,11 +329,11 @@ func (w *talk) cutOff(t *testing.T, of, number int) {
 		t.Error(err)
 	}
 	if f := other.Failures(); len(f) > 0 {
-		t.Errorf("%d requests to another number were lost: %v", len(f), f)
+		t.Errorf("%d requests to other instances were lost, want 0: %v", len(f), f)
 	}
 }
 
-// The same deaths where the kernel chooses by nftables.
+// The same failures with the nftables data plane.
 func TestServicesTalkByNftables(t *testing.T) {
 	t.Parallel()
 	w := newTalk(t, 4, "--plane", "nft")

@@ -27,7 +27,7 @@ import (
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
-// pair is what a daemon keeps of its certificate.
+// pair is a daemon's certificate with its key.
 func pair(t *testing.T, dir, name string) ca.Pair {
 	t.Helper()
 	root, err := os.OpenRoot(dir)
@@ -42,7 +42,7 @@ func pair(t *testing.T, dir, name string) ca.Pair {
 	return p
 }
 
-// shown is a chain as a peer shows it: without the root's certificate.
+// shown returns a chain as a peer sends it: without the root's certificate.
 func shown(chain []*x509.Certificate) (out [][]byte) {
 	for _, c := range chain[:min(2, len(chain))] {
 		out = append(out, c.Raw)
@@ -50,8 +50,8 @@ func shown(chain []*x509.Certificate) (out [][]byte) {
 	return out
 }
 
-// Nobody is another, whatever of his he shows: a cluster that lies and a node that
-// stole make no peer of a key that is not the certificate's.
+// Stolen credentials do not allow impersonation: neither a hostile cluster nor a node with a
+// stolen certificate can make a key a peer that is not the certificate's.
 func TestStolenIdentitiesAreRefused(t *testing.T) {
 	s := newSiege(t)
 	c2 := s.NewCluster("c2", 2)
@@ -93,7 +93,7 @@ func TestStolenIdentitiesAreRefused(t *testing.T) {
 	}
 	mine, theirs, elsewhere := pair(t, n2.Data, "node.pem"), pair(t, n1.Data, "node.pem"), pair(t, s.Nodes[3].Data, "node.pem")
 	cluster := pair(t, s.First.Data, "cluster-ca.pem")
-	// claim is what p's owner would say if the node n of c1 had the key k.
+	// claim is the record that p's owner would send if the node n of c1 had the key k.
 	claim := func(k byte, n api.NodeID, shows ca.Pair, signs ca.Pair) api.Peer {
 		p := api.Peer{
 			Key: api.PeerKey{0xee, k}, Cluster: "c1", Node: n, Chain: shown(shows.Chain), Rev: 1 << 40,
@@ -135,7 +135,7 @@ func TestStolenIdentitiesAreRefused(t *testing.T) {
 		for _, n := range s.Nodes[:3] {
 			for _, p := range n.Peers() {
 				if p.Key[0] == 0xee {
-					t.Errorf("%s has the peer %s", n.Name, p.Key)
+					t.Errorf("%s has accepted the forged peer %s", n.Name, p.Key)
 				}
 			}
 		}
@@ -153,7 +153,7 @@ func TestStolenIdentitiesAreRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer b.Close()
-		boot := uint64(1 << 39) // newer than what an honest node has, and within bounds
+		boot := uint64(1 << 39) // newer than an honest node's, and within bounds
 		publish := func(of api.NodeID, self wire.NetSelf) {
 			t.Helper()
 			boot++
@@ -164,7 +164,7 @@ func TestStolenIdentitiesAreRefused(t *testing.T) {
 			lab.Within(t, time.Minute, "it is published or refused", func() error {
 				err := b.Publish(t.Context(), bus.Message{Topic: topic.Interest.Of(of), Payload: text, QoS: 1})
 				if err != nil && strings.Contains(s.First.Log(), topic.Interest.Of(of)) {
-					return nil // it was refused by name
+					return nil // it was refused
 				}
 				return err
 			})
@@ -174,15 +174,15 @@ func TestStolenIdentitiesAreRefused(t *testing.T) {
 		}
 		before := n0.NetMetric(refusals)
 		s.undisturbed(t, 12<<20, func() {
-			// In the name of the caller's node: it would lose all that it wants.
+			// On behalf of the caller's node, which would lose all its subscriptions.
 			publish("n0", says(claim(10, "n0", mine, mine)))
 			lab.Within(t, time.Minute, "the broker refuses it", func() error {
 				if !strings.Contains(s.First.Log(), topic.Interest.Of("n0")) {
-					return fmt.Errorf("the cluster's log does not say so")
+					return fmt.Errorf("the cluster's log does not contain the refusal")
 				}
 				return nil
 			})
-			// In its own name, all of what n1 says of itself, as it was heard: n1 keeps its key.
+			// As itself, with n1's recorded announcement: n1 keeps its key.
 			key := n1.NetStatus().Key
 			sig, err := proof.Sign(theirs.Key, key)
 			if err != nil {
@@ -190,7 +190,7 @@ func TestStolenIdentitiesAreRefused(t *testing.T) {
 			}
 			publish("n2", wire.NetSelf{Key: key, Chain: shown(theirs.Chain), Proof: sig})
 			s.caller.More(t, 20)
-			// Another's certificate for a key of its own: the nodes that want n2 refuse it.
+			// With another node's certificate and its own key: the nodes that subscribe to n2 refuse it.
 			publish("n2", says(lies["another's certificate, one's own proof"]))
 			c, err := s.client.Dial(t.Context(), "udp", s.own(s.mole).String())
 			if err != nil {
@@ -200,7 +200,7 @@ func TestStolenIdentitiesAreRefused(t *testing.T) {
 			lab.Within(t, time.Minute, "n0 refuses it", func() error {
 				_, _ = c.Write([]byte("who are you?"))
 				if n0.NetMetric(refusals) == before {
-					return fmt.Errorf("nothing was refused")
+					return fmt.Errorf("no peer was refused")
 				}
 				return nil
 			})
@@ -214,17 +214,17 @@ func TestStolenIdentitiesAreRefused(t *testing.T) {
 			before := n0.NetMetric(refusals)
 			tell(rev, claim(11, "n2", mine, mine))
 			if n := n0.NetMetric(refusals); n != before {
-				t.Fatalf("an honest peer is refused: %v instead of %v refusals", n, before)
+				t.Fatalf("an honest peer was refused: %v refusals, want %v", n, before)
 			}
 			for name, p := range lies {
 				before := n0.NetMetric(refusals)
 				rev++
 				tell(rev, p)
 				if n := n0.NetMetric(refusals); n != before+1 {
-					t.Errorf("%s: %v refusals after %v", name, n, before)
+					t.Errorf("%s: %v refusals, before %v; want one more", name, n, before)
 				}
 				if slices.ContainsFunc(n0.Peers(), func(q api.PeerStatus) bool { return q.Key == p.Key }) {
-					t.Errorf("%s: is a peer", name)
+					t.Errorf("%s: the forged key became a peer, want it refused", name)
 				}
 			}
 		})

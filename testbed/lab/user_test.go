@@ -15,9 +15,9 @@ import (
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
-// Two users, far from each other, each with nodes near by: an instance that is to
-// be near to one is sent there by what the nodes' own probes say. One node cannot
-// reach the users, and is judged by its place and theirs.
+// Two users are far from each other, each with nodes nearby. An instance with a latency
+// constraint to one of them is placed nearby, by the nodes' own probes. One node cannot reach
+// the users; its latency is estimated from its position and theirs.
 func TestAUserIsFoundByRealProbes(t *testing.T) {
 	t.Parallel()
 	const (
@@ -44,7 +44,7 @@ func TestAUserIsFoundByRealProbes(t *testing.T) {
 	users[0].Run("ip", "addr", "add", "198.18.0.2/32", "dev", "lo")
 	hubs[0].Route("10.99.0.0/24", west)
 	hubs[0].Route("198.18.0.0/24", west)
-	for _, u := range users { // a rule's comment is what arrived names
+	for _, u := range users { // arrived finds a rule by its comment
 		u.Nft(`table ip user {
 	chain in {
 		type filter hook input priority 0;
@@ -61,7 +61,7 @@ func TestAUserIsFoundByRealProbes(t *testing.T) {
 	h.Route("default", "203.0.113.1")
 	o.First = o.Cluster("c1", lab.ClusterOptions{Host: h, Address: "203.0.113.2", Args: []string{"--dead", "30s", "--probe-allow", "192.0.2.0/24"}})
 	delays := []time.Duration{4 * time.Millisecond, 60 * time.Millisecond, 4 * time.Millisecond, 60 * time.Millisecond}
-	for i, d := range delays { // two in the west and two in the east; the farther ones have more room
+	for i, d := range delays { // two in the west and two in the east; the farther ones have more capacity
 		h := end(fmt.Sprintf("n%d", i), hubs[i/2], "198.51.100", 4*i, d)
 		if i == 1 {
 			h.Nft("table ip mute {\n chain out {\n type filter hook output priority 0;\n ip daddr 192.0.2.0/24 drop\n }\n}")
@@ -71,7 +71,7 @@ func TestAUserIsFoundByRealProbes(t *testing.T) {
 		}))
 	}
 	o.Ready(o.First, len(delays))
-	// On a coast the two are 128 ms apart, and 416 and more from those on the other.
+	// Nodes on one coast are 128 ms apart, and 416 ms or more from those on the other coast.
 	learned(t, o, func(apart func(i, j int) time.Duration) bool {
 		there := min(apart(0, 2), apart(0, 3), apart(1, 2), apart(1, 3))
 		return apart(0, 1) > 75*time.Millisecond && apart(0, 1) < 230*time.Millisecond && there > 300*time.Millisecond
@@ -92,7 +92,7 @@ func TestAUserIsFoundByRealProbes(t *testing.T) {
 	}
 	runs := func(service, node string) {
 		t.Helper()
-		// Where too few answered in time, a minute passes before they are asked again.
+		// If too few nodes answer in time, the cluster asks them again after a minute.
 		o.WaitWithin(150*time.Second, service+" runs", o.Running("shop", service, 1))
 		if w := o.Workload(o.ID("shop", service, 0)); w.Node != node {
 			t.Errorf("%s runs on %s, want %s", service, w.Node, node)
@@ -104,23 +104,23 @@ func TestAUserIsFoundByRealProbes(t *testing.T) {
 		near("private", "10.99.0.2", 500), near("testing", "198.18.0.2:22", 500),
 	}
 	o.Apply(lab.App("shop", of...))
-	runs("echo", "n0") // which is full then
+	runs("echo", "n0") // fills n0
 	runs("refused", "n2")
 	runs("port", "n2")
-	t.Logf("who is near to the users runs after %s", took().Round(100*time.Millisecond))
+	t.Logf("the instances near the users run after %s", took().Round(100*time.Millisecond))
 	if arrived(t, users[0], "echo") == 0 || arrived(t, users[0], "connection") > 0 {
-		t.Error("who answers echoes was probed by something else")
+		t.Error("the user that answers ICMP echo was probed by other packets")
 	}
 	if arrived(t, users[1], "echo") == 0 || met.Load() == 0 || arrived(t, users[1], "connection") <= int(met.Load()) {
-		t.Errorf("who answers no echo got %d of them, %d connections and %d to its port",
+		t.Errorf("the user that does not answer ICMP echo received %d echoes, %d connections and %d to its port",
 			arrived(t, users[1], "echo"), arrived(t, users[1], "connection"), met.Load())
 	}
 
-	// What n1 did not measure is told by where it is and where the user is.
+	// For n1, which did not measure, the estimate comes from its position and the user's.
 	o.Apply(lab.App("shop", append(of, near("placed", west, 280))...))
 	runs("placed", "n1")
 
-	// The cluster knows both for what they are, and sends no node there.
+	// The cluster refuses both targets and sends no probe.
 	for _, service := range []string{"private", "testing"} {
 		id := o.ID("shop", service, 0)
 		lab.Within(t, time.Minute, service+" is refused", func() error {
@@ -142,11 +142,11 @@ func TestAUserIsFoundByRealProbes(t *testing.T) {
 		}
 	}
 	if n := arrived(t, users[0], "within"); n > 0 {
-		t.Errorf("%d packets came to what is not to be probed", n)
+		t.Errorf("%d packets reached targets that must not be probed, want 0", n)
 	}
 }
 
-// listener listens on a host, on a port that is free there.
+// listener listens on a free port of a host.
 func listener(t *testing.T, h *netlab.Host) (ln net.Listener, port uint16) {
 	t.Helper()
 	var err error
@@ -158,7 +158,7 @@ func listener(t *testing.T, h *netlab.Host) (ln net.Listener, port uint16) {
 	return ln, netip.MustParseAddrPort(ln.Addr().String()).Port()
 }
 
-// arrived is how many packets a host counted by the rule of that comment.
+// arrived returns the number of packets that a host counted by the rule with that comment.
 func arrived(t *testing.T, h *netlab.Host, comment string) (n int) {
 	t.Helper()
 	for line := range strings.Lines(h.Run("nft", "list", "chain", "ip", "user", "in")) {
@@ -169,6 +169,6 @@ func arrived(t *testing.T, h *netlab.Host, comment string) (n int) {
 			return n
 		}
 	}
-	t.Fatalf("%s does not count %s", h.Name, comment)
+	t.Fatalf("%s has no rule with the comment %s", h.Name, comment)
 	return 0
 }

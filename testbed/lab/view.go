@@ -14,17 +14,17 @@ import (
 	"github.com/treeline-edge/treeline/api/client"
 )
 
-// patience is how long a lab waits for an event before it calls the test failed.
+// patience is how long a lab waits for an event before it fails the test.
 const patience = 60 * time.Second
 
-// View is what the root's watches have told.
+// View is the state received from the root's watches.
 type View struct {
 	Instances map[api.InstanceID]api.Instance
 	Clusters  map[api.ClusterID]api.Cluster
 }
 
-// Of are a service's instances, in the order of their numbers, but for those
-// that are leaving.
+// Of returns a service's instances in the order of their numbers, without those that are
+// leaving.
 func (v View) Of(s api.ServiceID) []api.Instance {
 	var out []api.Instance
 	for _, i := range v.Instances {
@@ -36,7 +36,7 @@ func (v View) Of(s api.ServiceID) []api.Instance {
 	return out
 }
 
-// board holds the view and wakes those who wait for it to change.
+// board holds the view and wakes goroutines that wait for a change.
 type board struct {
 	mu      sync.Mutex // guards the fields below
 	view    View
@@ -59,7 +59,7 @@ func (b *board) update(fn func(*View)) {
 	b.changed = make(chan struct{})
 }
 
-// watch follows the root until ctx ends, through whatever happens to it.
+// watch follows the root until ctx ends, also across restarts.
 func (b *board) watch(ctx context.Context, c *client.Client, wg *sync.WaitGroup) {
 	wg.Go(func() {
 		follow(ctx, c, client.Instances, func(id string, i *api.Instance) {
@@ -102,20 +102,20 @@ func follow[O any](ctx context.Context, c *client.Client, kind client.Kind, set 
 		if err != nil && !errors.Is(err, api.ErrGone) {
 			select {
 			case <-ctx.Done():
-			case <-time.After(100 * time.Millisecond): // the root is away
+			case <-time.After(100 * time.Millisecond): // the root is down
 			}
 		}
 	}
 }
 
-// Wait waits until ok holds of what the root tells, and fails the test if it
-// does not within a minute.
+// Wait waits until ok holds for the root's view, and fails the test if it does not within a
+// minute.
 func (l *Lab) Wait(what string, ok func(View) bool) {
 	l.t.Helper()
 	l.WaitWithin(patience, what, ok)
 }
 
-// WaitWithin is Wait with a bound of its own.
+// WaitWithin is Wait with another bound.
 func (l *Lab) WaitWithin(d time.Duration, what string, ok func(View) bool) {
 	l.t.Helper()
 	timeout := time.NewTimer(d)
@@ -130,33 +130,33 @@ func (l *Lab) WaitWithin(d time.Duration, what string, ok func(View) bool) {
 		select {
 		case <-changed:
 		case <-timeout.C:
-			l.t.Fatalf("not within %s: %s\n%s", d, what, l.Story())
+			l.t.Fatalf("not reached within %s: %s\n%s", d, what, l.Story())
 		}
 	}
 }
 
-// Look reads what the root has told so far.
+// Look reads the root's present view.
 func (l *Lab) Look(fn func(View)) {
 	l.board.mu.Lock()
 	defer l.board.mu.Unlock()
 	fn(l.board.view)
 }
 
-// Instance is an instance as last told.
+// Instance returns an instance as last reported.
 func (l *Lab) Instance(id api.InstanceID) (i api.Instance) {
 	l.Look(func(v View) { i = v.Instances[id] })
 	return i
 }
 
-// History is all that was told of an instance, oldest first.
+// History returns all reported states of an instance, oldest first.
 func (l *Lab) History(id api.InstanceID) []api.Instance {
 	l.board.mu.Lock()
 	defer l.board.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(l.board.seen), func(i api.Instance) bool { return i.ID != id })
 }
 
-// Running holds when the service has n instances and all of them run, on
-// clusters that the root hears.
+// Running holds when the service has n instances and all of them run, on clusters that are
+// connected to the root.
 func (l *Lab) Running(app, service string, n int) func(View) bool {
 	s := l.ServiceID(app, service)
 	return func(v View) bool {
@@ -180,7 +180,7 @@ func (l *Lab) Gone(app string) func(View) bool {
 	}
 }
 
-// Is holds when the instance is as ok wants it.
+// Is holds when ok holds for the instance.
 func Is(id api.InstanceID, ok func(api.Instance) bool) func(View) bool {
 	return func(v View) bool {
 		i, found := v.Instances[id]
@@ -196,7 +196,7 @@ func Nodes(cluster api.ClusterID, n int) func(View) bool {
 	}
 }
 
-// Story is what there is to see, for a test that failed.
+// Story returns the present state as text, for a failed test.
 func (l *Lab) Story() string {
 	var b strings.Builder
 	l.board.mu.Lock()

@@ -15,18 +15,17 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Workload is a process that the kernel runs for an instance, whatever anybody
-// believes.
+// Workload is a process that the kernel runs for an instance, whatever the daemons report.
 type Workload struct {
 	PID      int
 	Instance api.InstanceID
 	Epoch    api.Epoch
 	Attempt  int
-	Node     string        // whose cgroup it is in
+	Node     string        // whose control group it is in
 	Started  time.Duration // since the machine's start, in hundredths of a second
 }
 
-// Workloads are the live processes of the lab's instances, by instance and start.
+// Workloads returns the live processes of the lab's instances, sorted by instance and start.
 func (l *Lab) Workloads() []Workload {
 	var out []Workload
 	for _, pid := range pids() {
@@ -43,29 +42,29 @@ func (l *Lab) Workloads() []Workload {
 	return out
 }
 
-// WorkloadsOf are those of one instance.
+// WorkloadsOf is Workloads for one instance.
 func (l *Lab) WorkloadsOf(id api.InstanceID) []Workload {
 	return slices.DeleteFunc(l.Workloads(), func(w Workload) bool { return w.Instance != id })
 }
 
-// Service waits until a service has n processes, and gives them: a container's carries
-// its instance's name from its exec on, which may come after all that is told of it.
+// Service waits until a service has n processes and returns them. A container's process has
+// its instance's name only after its exec, which may be later than the reports about it.
 func (l *Lab) Service(app, service string, n int) (all []Workload) {
 	l.t.Helper()
 	id := l.ServiceID(app, service)
 	Within(l.t, patience, fmt.Sprintf("%s has %d processes", id, n), func() error {
 		all = slices.DeleteFunc(l.Workloads(), func(w Workload) bool { return w.Instance.Service() != id })
 		if len(all) != n {
-			return fmt.Errorf("it has %+v", all)
+			return fmt.Errorf("its processes are %+v", all)
 		}
 		return nil
 	})
 	return all
 }
 
-// Workload is the one process of an instance; several fail the test. There may be
-// none for a moment: a container that was started carries its instance's name from
-// its exec on, and a node that is starved stops an exclusive instance.
+// Workload returns the process of an instance and fails the test if there are several. There
+// may be none for a moment: a container's process has its instance's name only after its exec,
+// and a node without CPU time stops an exclusive instance.
 func (l *Lab) Workload(id api.InstanceID) Workload {
 	l.t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
@@ -113,8 +112,8 @@ func environ(pid int, key string) string {
 	return ""
 }
 
-// startOf is when a process started, since the machine's start, and whether it
-// lives: one that waits to be reaped does not.
+// startOf returns when a process started, since the machine's start, and whether it is alive;
+// a zombie is not.
 func startOf(pid int) (time.Duration, bool) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -129,11 +128,11 @@ func startOf(pid int) (time.Duration, bool) {
 	return time.Duration(ticks) * 10 * time.Millisecond, err == nil
 }
 
-// SinceBoot is the time since the machine's start, on the clock of Workload.Started.
+// SinceBoot returns the time since the machine's start, on the clock of Workload.Started.
 func SinceBoot() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		panic(err) // every Linux has it
+		panic(err) // exists on every Linux
 	}
 	return time.Duration(ts.Nano())
 }
@@ -147,13 +146,13 @@ func (w Workload) Alive() bool {
 	return live && started == w.Started
 }
 
-// Gone is told, on SinceBoot's clock, when the kernel says that the process has
-// ended. It is asked for before what ends the process.
+// Gone returns a channel that receives, on SinceBoot's clock, when the process ended by the
+// kernel's notification. Call it before the action that ends the process.
 func (w Workload) Gone(l *Lab) <-chan time.Duration {
 	l.t.Helper()
 	fd, err := unix.PidfdOpen(w.PID, 0)
 	if err != nil || !w.Alive() {
-		l.t.Fatalf("process %d of %s is gone already (%v)", w.PID, w.Instance, err)
+		l.t.Fatalf("process %d of %s has already ended (%v)", w.PID, w.Instance, err)
 	}
 	out := make(chan time.Duration, 1)
 	go func() {
@@ -169,7 +168,7 @@ func (w Workload) Gone(l *Lab) <-chan time.Duration {
 	return out
 }
 
-// WaitGone waits for what Gone tells.
+// WaitGone waits for the end that Gone reports.
 func (l *Lab) WaitGone(what string, gone <-chan time.Duration) time.Duration {
 	l.t.Helper()
 	select {

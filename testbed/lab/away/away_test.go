@@ -25,27 +25,27 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	// tenMinutes are what is promised.
+	// tenMinutes is the guaranteed time without orchestrators.
 	tenMinutes = 10 * time.Minute
-	// patience is how long a request may take on a machine that does all else at once.
+	// patience bounds a request on a machine that runs other tests at the same time.
 	patience = time.Minute
 )
 
-// ranges are none of the defaults.
+// ranges are network ranges other than the defaults.
 var ranges = wire.NetRanges{
 	Instances: netip.MustParsePrefix("172.20.0.0/16"), Services: netip.MustParsePrefix("172.22.4.0/22"),
 	Instances6: netip.MustParsePrefix("fd12:3456:789a::/64"), Services6: netip.MustParsePrefix("fd12:3456:789b::/64"),
 }
 
-// world is two pairs of a client and a server: client calls web by the tunnel, each
-// behind a NAT, and reader calls page by the kernel's own path.
+// world has two pairs of a client and a server: client calls web through the tunnel, each
+// behind a NAT, and reader calls page on a kernel path.
 type world struct {
 	*lab.Overlay
 	pairs []pair
 	talks []*talk
 }
 
-// pair is a client and what it calls.
+// pair is a client and the service that it calls.
 type pair struct {
 	client  *lab.Inside
 	service string
@@ -83,7 +83,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// settled waits until each client's node talks to its server's by the pair's path.
+// settled waits until each client's node uses the pair's path to its server's node.
 func (w *world) settled(t *testing.T) {
 	t.Helper()
 	for i, p := range w.pairs {
@@ -101,7 +101,7 @@ func (w *world) settled(t *testing.T) {
 	}
 }
 
-// v4 is the service's own address with a port, and v6 its twin.
+// v4 returns the service's address with a port, and v6 the IPv6 address that belongs to it.
 func (p pair) v4(port uint16) string { return netip.AddrPortFrom(p.at.RoundRobin, port).String() }
 
 func (p pair) v6(port uint16) string {
@@ -145,12 +145,12 @@ func TestNetworkGoesOnWithoutOrchestrators(t *testing.T) {
 	sub("for ten minutes", w.withoutOrchestrators)
 }
 
-// What the root was told to use is used, in both families.
+// The configured ranges are used in both families.
 func (w *world) inTheirRanges(t *testing.T) {
 	for _, p := range w.pairs {
 		own := w.Instance(p.first.W.Instance).Address
 		if !ranges.Services.Contains(p.at.RoundRobin) || !ranges.Instances.Contains(own) {
-			t.Errorf("%s is at %s and its instance at %s", p.service, p.at.RoundRobin, own)
+			t.Errorf("%s has the address %s and its instance %s, want both within the configured ranges", p.service, p.at.RoundRobin, own)
 		}
 		for _, at := range []netip.Addr{p.at.RoundRobin, ranges.Twin(p.at.RoundRobin), own, ranges.Twin(own)} {
 			if id, err := p.client.Who(netip.AddrPortFrom(at, 80).String(), patience); err != nil || id != p.first.W.Instance {
@@ -160,7 +160,7 @@ func (w *world) inTheirRanges(t *testing.T) {
 	}
 }
 
-// The real treeline shows which path leads to each peer.
+// treeline shows the path to each peer.
 func (w *world) described(t *testing.T) {
 	for i, p := range w.pairs {
 		shown := w.Nodes[2*i].DescribeNode()
@@ -169,13 +169,12 @@ func (w *world) described(t *testing.T) {
 			f := strings.Fields(line)
 			return len(f) > 1 && f[0] == peer && f[1] == string(p.path)
 		}) {
-			t.Errorf("%s goes by %s, and is described so:\n%s", peer, p.path, shown)
+			t.Errorf("the path to %s is %s, but treeline prints:\n%s", peer, p.path, shown)
 		}
 	}
 }
 
-// Two more instances change nothing for who talks already, and new connections find
-// them.
+// Two more instances do not affect existing connections, and get new ones.
 func (w *world) scaled(t, outer *testing.T, conf quicKeys) {
 	p := w.pairs[0]
 	w.Scale("shop", p.service, 3)
@@ -198,24 +197,24 @@ func (w *world) scaled(t, outer *testing.T, conf quicKeys) {
 	})
 }
 
-// For ten minutes there is neither root nor cluster. Nothing is lost, whoever else is
-// killed meanwhile, and when they come back what is new is found.
+// Root and cluster are down for ten minutes. Nothing is lost, although other daemons are
+// killed in that time, and changes take effect when root and cluster are back.
 func (w *world) withoutOrchestrators(t *testing.T) {
 	w.Root.Kill9()
 	w.First.Kill9()
 	began := time.Now()
-	at := func(d time.Duration) { time.Sleep(time.Until(began.Add(d))) } // that it goes on for so long is what is proven
+	at := func(d time.Duration) { time.Sleep(time.Until(began.Add(d))) } // the test is about this duration
 
 	at(tenMinutes / 5)
-	// The client's end of the tunnel. What is on its way there then is lost, and
-	// datagrams nobody sends again.
+	// The client's end of the tunnel. Packets in flight are lost, and nobody repeats
+	// datagrams.
 	killed := time.Now()
 	w.Nodes[0].Net.Restart()
 	back := time.Now()
 	at(tenMinutes * 2 / 5)
 	w.Nodes[1].Restart()
 	at(tenMinutes * 3 / 5)
-	w.Nodes[3].Net.Restart() // by the kernel's path nothing is lost to that
+	w.Nodes[3].Net.Restart() // on a kernel path this loses nothing
 	at(tenMinutes * 4 / 5)
 	t.Run("known by name", w.knownByName)
 	at(tenMinutes)
@@ -223,7 +222,7 @@ func (w *world) withoutOrchestrators(t *testing.T) {
 	w.StartRoot()
 	w.First.Start()
 	late := lab.Encode(lab.App("blog", lab.On(w.Server("late", 1), "c1", "n1")))
-	// A root that has just started gives no addresses before it knows which are in use.
+	// A root that has just started assigns no addresses before it knows which are in use.
 	lab.Within(t, patience, "what is new is taken", func() error { return w.TryApply(late) })
 	w.Wait("what is new runs", w.Running("blog", "late", 1))
 	for _, p := range w.pairs {
@@ -236,14 +235,14 @@ func (w *world) withoutOrchestrators(t *testing.T) {
 		said, lost := k.end()
 		t.Logf("%s: %d times", k.name, said)
 		if said < int(tenMinutes/time.Second)/3 {
-			t.Errorf("%s: no more than %d times", k.name, said)
+			t.Errorf("%s: only %d requests were made", k.name, said)
 		}
 		for _, l := range lost {
 			if k.name == "udp by "+string(api.PathDirect) && l.at.After(killed.Add(-time.Second)) && l.at.Before(back.Add(time.Second)) {
-				t.Logf("%s: lost to the netmanager's restart of %s: %s", k.name, back.Sub(killed).Round(time.Millisecond), l)
+				t.Logf("%s: lost during the restart of the netmanager, which took %s: %s", k.name, back.Sub(killed).Round(time.Millisecond), l)
 				continue
 			}
-			t.Errorf("%s: lost %s", k.name, l)
+			t.Errorf("%s: lost %s, want no loss", k.name, l)
 		}
 	}
 }

@@ -1,12 +1,11 @@
-// Package away holds what the network promises while nobody leads it: root and
-// cluster are dead for ten minutes, and flows, new connections by address and by
-// name, datagrams and QUIC go on without a single loss, by the tunnel and by the
-// kernel's paths. Meanwhile netmanagers and a node engine are killed, too.
+// Package away tests the network without orchestrators. Root and cluster are down for ten
+// minutes, and netmanagers and a node engine are killed in that time. Existing flows, new
+// connections by address and by name, datagrams and QUIC must continue without a loss,
+// through the tunnel and on kernel paths.
 //
-// Its lab's network lies in ranges of its own, so that none of this rests on the
-// defaults, and what needs such a lab for a moment only is asked of it beforehand.
-// The labs of package lab are short; this one takes eleven minutes, of which it
-// works for hardly any: scripts/test has it run beside everything else.
+// The lab uses network ranges other than the defaults, and first runs some short checks that
+// need such a lab. The test takes eleven minutes, of which it mostly waits; scripts/test
+// therefore runs it in parallel with all others.
 //
 //	go test -timeout=20m ./testbed/lab/away
 package away

@@ -7,7 +7,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// knownByName asks from inside a container, by its own resolv.conf.
+// knownByName resolves names inside a container, with its own resolv.conf.
 func (w *world) knownByName(t *testing.T) {
 	const tail = ".lab.shop.lab.treeline."
 	page, web := w.pairs[1].at.RoundRobin, w.pairs[0].at.RoundRobin
@@ -49,7 +49,7 @@ func (w *world) knownByName(t *testing.T) {
 			for _, rr := range m.Answer {
 				got += said(rr)
 				if ttl := rr.Header().Ttl; ttl > 5 {
-					t.Errorf("%s is kept for %d s", tt.name, ttl)
+					t.Errorf("%s has a TTL of %d s", tt.name, ttl)
 				}
 			}
 			if got != tt.want || got == "" && m.Rcode != dns.RcodeNameError {
@@ -59,7 +59,7 @@ func (w *world) knownByName(t *testing.T) {
 	}
 }
 
-// said is a record without its class and for how long it is kept.
+// said returns a record without its class and TTL.
 func said(rr dns.RR) string {
 	h := rr.Header()
 	return h.Name + " " + dns.Type(h.Rrtype).String() + " " + rr.String()[len(h.String()):]

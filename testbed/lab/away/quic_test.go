@@ -53,7 +53,7 @@ func keys(t *testing.T) quicKeys {
 	}
 }
 
-// serve answers each stream beside an instance with what came and whose it is.
+// serve answers each stream with the instance's name and the received data.
 func (k quicKeys) serve(t *testing.T, in *lab.Inside) {
 	t.Helper()
 	pc, err := in.ListenPacket(fmt.Sprintf(":%d", quicPort))
@@ -87,7 +87,7 @@ func (k quicKeys) serve(t *testing.T, in *lab.Inside) {
 	}()
 }
 
-// quicConn is a connection by QUIC from inside a client.
+// quicConn is a QUIC connection from inside a client.
 type quicConn struct{ *quic.Conn }
 
 func (k quicKeys) dial(t *testing.T, from *lab.Inside, to string) quicConn {
@@ -110,7 +110,7 @@ func (k quicKeys) dial(t *testing.T, from *lab.Inside, to string) quicConn {
 	return quicConn{c}
 }
 
-// ask says something on a stream of its own, and tells who answers.
+// ask sends a request on a new stream and returns the instance that answers.
 func (c quicConn) ask(what string) (api.InstanceID, error) {
 	ctx, cancel := context.WithTimeout(c.Context(), patience)
 	defer cancel()
@@ -130,17 +130,17 @@ func (c quicConn) ask(what string) (api.InstanceID, error) {
 		return "", err
 	}
 	if len(got) < len(what) || string(got[:len(what)]) != what {
-		return "", fmt.Errorf("%d bytes came back, another's", len(got))
+		return "", fmt.Errorf("read %d bytes that differ from those sent", len(got))
 	}
 	return api.InstanceID(got[len(what):]), nil
 }
 
-// by says words to the instance with which the connection began, and no other.
+// by returns a request that fails unless the connection's first instance answers.
 func (c quicConn) by(first api.InstanceID) say {
 	return func(word string) error {
 		id, err := c.ask(word)
 		if err == nil && id != first {
-			return fmt.Errorf("%s answers instead of %s", id, first)
+			return fmt.Errorf("%s answered, want %s", id, first)
 		}
 		return err
 	}

@@ -12,10 +12,11 @@ import (
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
-// echo is the port where what comes is sent back.
+// echo is the port of the echo server.
 const echo = 7
 
-// serveEcho serves TCP and UDP beside an instance, until the test ends.
+// serveEcho runs an echo server over TCP and UDP at an instance's address until the test
+// ends.
 func serveEcho(t *testing.T, in *lab.Inside) {
 	t.Helper()
 	ln, err := in.Listen(fmt.Sprintf(":%d", echo))
@@ -44,7 +45,7 @@ func serveEcho(t *testing.T, in *lab.Inside) {
 	}()
 }
 
-// say sends a word over a connection that stays, and fails if it does not come back.
+// say sends a word over an existing connection, and fails if it is not echoed.
 type say func(word string) error
 
 // dialEcho is one connection to the pair's service.
@@ -68,15 +69,15 @@ func dialEcho(t *testing.T, p pair, network string) say {
 			return err
 		}
 		if string(buf) != word {
-			return fmt.Errorf("%q comes back for %q", buf, word)
+			return fmt.Errorf("the echo of %[2]q is %[1]q", buf, word)
 		}
 		return nil
 	}
 }
 
-// sayUDP waits for the very word: an earlier one that was late is no answer. Each
-// comes back from the instance that had the first, unless the machine stood still for
-// so long that the flow was over.
+// sayUDP sends a word and waits for its echo; late echoes of earlier words do not count. The
+// same instance must answer each time, unless the machine stalled for so long that the flow
+// expired.
 func sayUDP(c net.Conn) say {
 	var from string
 	var last time.Time
@@ -97,7 +98,7 @@ func sayUDP(c net.Conn) say {
 			if by, ok := strings.CutPrefix(string(buf[:n]), word); ok {
 				was := from
 				if from, last = by, time.Now(); was != "" && was != by {
-					return fmt.Errorf("%s answers instead of %s", by, was)
+					return fmt.Errorf("%s answered, want %s", by, was)
 				}
 				return nil
 			}
@@ -105,7 +106,7 @@ func sayUDP(c net.Conn) say {
 	}
 }
 
-// anew asks by a new connection each time.
+// anew makes each request on a new connection.
 func anew(in *lab.Inside, at string) say {
 	return func(string) error {
 		_, err := in.Who(at, patience)
@@ -113,7 +114,7 @@ func anew(in *lab.Inside, at string) say {
 	}
 }
 
-// talk says something again and again, and counts what is lost.
+// talk makes requests continuously and counts the losses.
 type talk struct {
 	name string
 	stop chan struct{}
@@ -123,7 +124,7 @@ type talk struct {
 	lost []loss
 }
 
-// loss is a word that did not come back.
+// loss is a request without an answer.
 type loss struct {
 	at  time.Time
 	err error
@@ -136,7 +137,7 @@ func (l loss) String() string {
 func begin(t *testing.T, name string, every time.Duration, s say) *talk {
 	k := &talk{name: name, stop: make(chan struct{})}
 	k.done.Go(func() {
-		for len(k.lost) < 20 { // it is broken, and stays so
+		for len(k.lost) < 20 { // after that many losses it stays broken
 			began := time.Now()
 			err := s(fmt.Sprintf("word %06d", k.said))
 			k.said++
@@ -154,7 +155,7 @@ func begin(t *testing.T, name string, every time.Duration, s say) *talk {
 	return k
 }
 
-// end ends the talk; how often something was said, and what was lost.
+// end ends the talk and returns the number of requests and the losses.
 func (k *talk) end() (int, []loss) {
 	select {
 	case <-k.stop:
