@@ -5,7 +5,7 @@ import (
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
-// idler is a service of containers that wait to be ended.
+// idler returns a service of containers that run until they are stopped.
 func idler(l *lab.Lab, replicas int) api.Microservice {
 	m := l.Container("web", replicas)
 	m.Cmd = []string{"/app", "sleep"}

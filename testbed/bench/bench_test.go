@@ -17,8 +17,8 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// The figures of one or two samples say nothing; that the records are whole is
-// what is tested.
+// The figures of one or two samples mean nothing; the test checks that the records are
+// complete.
 func TestCheapBenchmarksWriteRecords(t *testing.T) {
 	for name, want := range map[string][]string{
 		"store": {"store.save", "store.save-64-writers"},
@@ -56,11 +56,11 @@ func TestCheapBenchmarksWriteRecords(t *testing.T) {
 					t.Errorf("%+v", r)
 				}
 				if r.Baseline != nil && (r.Baseline.Name == "" || !(r.Baseline.Median > 0) || math.Abs(r.Ratio*r.Baseline.Median-r.Median) > 1e-9*r.Median) {
-					t.Errorf("%s: its baseline %+v and ratio %g do not fit", r.Name, r.Baseline, r.Ratio)
+					t.Errorf("%s: the baseline %+v does not match the ratio %g", r.Name, r.Baseline, r.Ratio)
 				}
 			}
 			if len(want) > 0 {
-				t.Errorf("no record of %v", want)
+				t.Errorf("missing records: %v", want)
 			}
 		})
 	}
@@ -77,7 +77,7 @@ func TestQuantiles(t *testing.T) {
 		{[]float64{3, 1, 2}, 2, 3},
 	} {
 		if m, p := quantile(c.values, 0.5), quantile(c.values, 0.99); m != c.median || p != c.p99 {
-			t.Errorf("%v: median %g and p99 %g, want %g and %g", c.values, m, p, c.median, c.p99)
+			t.Errorf("%v: got median %g and p99 %g, want %g and %g", c.values, m, p, c.median, c.p99)
 		}
 	}
 }
@@ -95,7 +95,7 @@ func TestMedianOfUndisturbedSamples(t *testing.T) {
 func TestUnknownNameIsRefused(t *testing.T) {
 	err := Main(t.Context(), []string{"speed"}, t.Output(), t.Output())
 	if err == nil || !strings.Contains(err.Error(), "deploy") {
-		t.Errorf("%v does not name what there is", err)
+		t.Errorf("error %q does not list the valid names", err)
 	}
 }
 
@@ -105,6 +105,6 @@ func TestCPUClockRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after, err := cpuOf(1); err != nil || after < before {
-		t.Errorf("from %s to %s, %v", before, after, err)
+		t.Errorf("the CPU clock is %s, before %s (%v), want it to grow", after, before, err)
 	}
 }

@@ -23,12 +23,12 @@ import (
 const (
 	busNodes   = 16
 	busPayload = 512
-	perSample  = 2000 // behind one sample, of all nodes together
+	perSample  = 2000 // messages per sample, of all nodes together
 )
 
-// busMessages measures messages of 512 bytes from 16 nodes to the cluster
-// through the embedded broker, with TLS and client certificates, beside the same
-// bytes through TLS connections alone.
+// busMessages measures messages of 512 bytes from 16 nodes to the cluster through the embedded
+// broker, with TLS and client certificates. The baseline is the same bytes through TLS
+// connections alone.
 func busMessages(r *run) error {
 	p, err := newPKI()
 	if err != nil {
@@ -133,7 +133,7 @@ func busMessages(r *run) error {
 
 func busNode(i int) api.NodeID { return api.NodeID(fmt.Sprintf("n%d", i)) }
 
-// pki is an installation's certificates for one benchmark.
+// pki has the certificates of an installation for one benchmark.
 type pki struct {
 	root, cluster *ca.Authority
 	verifier      *trust.Verifier
@@ -192,10 +192,10 @@ func (p *pki) node(s tls.ConnectionState) (api.NodeID, error) {
 	return id.Node, err
 }
 
-// pipes are TLS connections that carry bytes and nothing else.
+// pipes are plain TLS connections.
 type pipes struct {
 	conns []net.Conn
-	got   chan struct{} // one for each connection's share of a sample
+	got   chan struct{} // receives once per connection and sample
 	ln    net.Listener
 }
 
@@ -238,7 +238,7 @@ func newPipes(ctx context.Context, p *pki) (*pipes, error) {
 	return out, nil
 }
 
-// once sends a sample's bytes, a record for each message.
+// once sends the bytes of a sample, one TLS record per message.
 func (p *pipes) once() (float64, error) {
 	payload := make([]byte, busPayload)
 	began := time.Now()

@@ -20,13 +20,13 @@ import (
 const (
 	swarmNodes     = 1000
 	swarmInstances = 1000
-	swarmWindow    = 5 * time.Second // two signs of life of every node
+	swarmWindow    = 5 * time.Second // two heartbeats of every node
 	swarmPatience  = 4 * time.Minute
 )
 
-// clusterLoad measures a cluster orchestrator with 1,000 nodes: node engines as
-// they are wired, in a second process, with certificates from joins, over MQTT
-// with TLS, and an instance on each.
+// clusterLoad measures a cluster orchestrator with 1,000 nodes, each with one instance. The
+// nodes are complete node engines in a second process, with certificates from joins, over MQTT
+// with TLS.
 func clusterLoad(r *run) error {
 	return inLab(r, func(l *lab.Lab) error {
 		addr, err := freeport.Addr()
@@ -81,14 +81,14 @@ func clusterLoad(r *run) error {
 	})
 }
 
-// measureSteady measures a cluster to which nothing happens.
+// measureSteady measures a cluster without changes.
 func measureSteady(r *run, c *lab.Proc) error {
 	if err := sleep(r.ctx, 10*time.Second); err != nil {
 		return err
 	}
 	var cpu, rss series
 	for range max(r.n, 30) {
-		w := watch("") // the swarm is a child, the daemons' own use is small
+		w := watch("") // the swarm is a child process; the other daemons use little
 		used, err := cpuOf(c.PID())
 		if err != nil {
 			return err
@@ -119,7 +119,7 @@ func measureSteady(r *run, c *lab.Proc) error {
 	return nil
 }
 
-// storm kills the orchestrator and has all nodes come back at once.
+// storm kills the orchestrator, so that all nodes reconnect at once.
 func storm(r *run, l *lab.Lab, c *lab.Cluster) error {
 	began := time.Now()
 	c.Restart()
@@ -159,7 +159,7 @@ func storm(r *run, l *lab.Lab, c *lab.Cluster) error {
 	return nil
 }
 
-// startSwarm starts this program again as a swarm, and returns what ends it.
+// startSwarm starts this program as a swarm, and returns a function that ends it.
 func startSwarm(order string) (func(), error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -9,19 +9,17 @@ import (
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
-// stages are the moments of one deployment, in their order. The first and the
-// last three are seen at the root's API, the others are containerd's own
-// timestamps.
+// stages are the stages of one deployment in order. The times of the first and the last three
+// come from the root's API, the others from containerd.
 var stages = []string{"accepted", "container", "snapshot", "task created", "task started", "running"}
 
-// settle is how long containerd has to tidy up after a container before the next
-// sample: it ends a shim on its own time.
+// settle is the pause before the next sample, in which containerd cleans up after a container:
+// it ends shims asynchronously.
 const settle = 300 * time.Millisecond
 
-// deploy measures how much longer it takes from an SLA's submission until its
-// instance is observed running at the root than containerd takes to create and
-// start the same container: by the root, a cluster and a node as processes, in
-// turn with containerd alone.
+// deploy measures the time from the submission of an SLA until its instance is observed running
+// at the root, and how much longer that is than creating and starting the same container in
+// containerd. Samples with root, cluster and node alternate with samples of containerd alone.
 func deploy(r *run) error {
 	return inLab(r, func(l *lab.Lab) error {
 		c := l.Cluster("munich", lab.ClusterOptions{Args: quiet})
@@ -29,7 +27,7 @@ func deploy(r *run) error {
 		l.Wait("the node takes work", lab.Nodes("munich", 1))
 
 		d := deployer{lab: l}
-		first, err := d.once(0, nil) // imports the image, opens what is opened once
+		first, err := d.once(0, nil) // imports the image and opens connections
 		if err != nil {
 			return err
 		}
@@ -98,7 +96,7 @@ func deploy(r *run) error {
 	})
 }
 
-// split adds the stages between the moments.
+// split adds the durations between the times.
 func split(at map[string]time.Duration, to map[string]*series, disturbed bool) {
 	last := time.Duration(0)
 	for _, s := range stages {
@@ -117,8 +115,8 @@ type deployer struct {
 	total  series
 }
 
-// once deploys an application of its own, waits until it runs, and deletes it.
-// The moments count from the submission.
+// once deploys an application, waits until it runs, and deletes it. The returned times are
+// relative to the submission.
 func (d *deployer) once(i int, f *floor) (map[string]time.Duration, error) {
 	l, app := d.lab, fmt.Sprintf("app%d", i)
 	id := l.ID(app, "web", 0)
@@ -143,7 +141,7 @@ func (d *deployer) once(i int, f *floor) (map[string]time.Duration, error) {
 					at[stage] = e.at.Sub(began)
 				}
 			case <-time.After(10 * time.Second):
-				return nil, fmt.Errorf("containerd told nothing of the start of %s; of its way: %v", id, at)
+				return nil, fmt.Errorf("containerd reported no start of %s; reported: %v", id, at)
 			}
 		}
 	}

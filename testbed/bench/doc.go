@@ -1,12 +1,10 @@
-// Command bench measures what Treeline costs, beside the floor that the machine
-// sets, in the same run:
+// Command bench measures the cost of Treeline and, in the same run, a baseline without it:
 //
 //	scripts/bench deploy            a table
-//	scripts/bench idle --json       one JSON object a line
+//	scripts/bench idle --json       one JSON object per line
 //	scripts/bench all -n 30
 //
-// The daemons are the real ones, started by testbed/lab as processes; what is
-// read about them comes from /proc, and what is timed ends with what the root
-// tells its watchers. Samples during which others used the machine are counted
-// and said, so that a figure can be doubted. docs/benchmarks.md has the results.
+// testbed/lab starts the real daemons as processes. Their resources are read from /proc, and
+// measured times end with an event of the root's watch. The number of samples during which
+// other processes used the machine is part of each figure. docs/benchmarks.md has the results.
 package main

@@ -8,7 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/testbed/report/chart"
 )
 
-// draw writes the panels to the file that --svg names, if it names one.
+// draw writes the panels to the file in --svg, if set.
 func (r *run) draw(title string, panels []chart.Panel) error {
 	if r.net.svg == "" {
 		return nil
@@ -24,7 +24,7 @@ func (r *run) draw(title string, panels []chart.Panel) error {
 	return f.Close()
 }
 
-// barOf is a record's median, with its samples as a whisker and its limit.
+// barOf returns a bar with a record's median, its range of samples and its limit.
 func barOf(rec Record, label string) chart.Bar {
 	b := chart.Bar{
 		Label: label, Value: rec.Median, Low: slices.Min(rec.Samples), High: slices.Max(rec.Samples),

@@ -13,11 +13,11 @@ import (
 	"github.com/treeline-edge/treeline/testbed/report/chart"
 )
 
-// Figure 10 of the Oakestra paper: how long one decision of ROM and of LDP takes,
-// to 500 workers, and past it. What is asked is the paper's: 1 vCPU, 100 MB, a user
-// at 20 ms and 120 km.
+// Figure 10 of the Oakestra paper: the duration of one decision of ROM and of LDP, with up to
+// 500 workers and more. The request is that of the paper: 1 vCPU, 100 MB, a user at 20 ms and
+// 120 km.
 
-// most is what a decision may take, in µs, by plugin and number of candidates.
+// most is the limit of a decision in µs, by plugin and number of candidates.
 var most = map[string]map[int]float64{
 	"rom": {500: 20, 10_000: 300},
 	"ldp": {500: 100, 10_000: 2000},
@@ -47,8 +47,7 @@ func fig10(r *run) error {
 	return r.draw("Scheduling, as in figure 10 of the Oakestra paper", panels)
 }
 
-// decisions measures one plugin on one core: batches of decisions, each with a
-// seed of its own.
+// decisions measures one plugin on one core: batches of decisions with different seeds.
 func decisions(r *run, alg sched.Plugin, size int) (Record, error) {
 	w := earth(size)
 	req := sched.Request{
@@ -67,7 +66,7 @@ func decisions(r *run, alg sched.Plugin, size int) (Record, error) {
 		began := time.Now()
 		for j := range batch {
 			if _, ok := w.table.Best(&req, alg, uint64(i*batch+j)); !ok {
-				return Record{}, fmt.Errorf("%s: nothing fits among %d workers", alg.Name(), size)
+				return Record{}, fmt.Errorf("%s: none of %d workers fits", alg.Name(), size)
 			}
 		}
 		took.add(float64(time.Since(began).Nanoseconds())/1000/float64(batch), wat.disturbed())
@@ -79,14 +78,14 @@ func decisions(r *run, alg sched.Plugin, size int) (Record, error) {
 	return rec, nil
 }
 
-// world is nodes on the earth and in the latency space, and users among them.
+// world has nodes and users with positions on the earth and in the latency space.
 type world struct {
 	table sched.Table
 	users []api.Position
 }
 
-// earth is size workers in Europe, whose round trips grow with the distance, from
-// 10 to 250 ms (the paper's range), and a user near the first.
+// earth returns size workers in Europe and a user near the first. Round trips grow with the
+// distance from 10 to 250 ms, the range of the paper.
 func earth(size int) *world {
 	rng := rand.New(rand.NewPCG(10, uint64(size)))
 	w := new(world)
@@ -109,8 +108,8 @@ func earth(size int) *world {
 	return w
 }
 
-// space is a place's coordinate: on the sphere through which the signal goes, so
-// that distances are Euclidean, plus the height of its access link, in seconds.
+// space returns the coordinate of a location in seconds: a point on a sphere, so that
+// distances are Euclidean, and the delay of its access link as the height.
 func space(at api.Geo, height float64) api.Coordinate {
 	const rad, radius = math.Pi / 180, 0.4 // 250 ms over some 4,000 km
 	return api.Coordinate{
@@ -152,7 +151,7 @@ func clusterDecisions(r *run, clusters int) (Record, error) {
 		began := time.Now()
 		for j := range batch {
 			if _, ok := t.Best(&req, rom.Plugin{}, uint64(i*batch+j)); !ok {
-				return Record{}, fmt.Errorf("nothing fits among %d clusters", clusters)
+				return Record{}, fmt.Errorf("none of %d clusters fits", clusters)
 			}
 		}
 		took.add(float64(time.Since(began).Nanoseconds())/1000/batch, wat.disturbed())

@@ -10,9 +10,8 @@ import (
 	"github.com/treeline-edge/treeline/testbed/report/chart"
 )
 
-// Figure 2 of the Oakestra paper: what delegation costs when 45 workers are one
-// cluster, or 45. The cores are the daemons' own; what is left out is the network
-// and the disk between them, which the other benchmarks measure.
+// Figure 2 of the Oakestra paper: the cost of delegation when 45 workers form from one to 45
+// clusters. It uses the real cores without network and disk, which other benchmarks measure.
 
 const (
 	fig2Workers     = 45
@@ -45,8 +44,8 @@ func fig2(r *run) error {
 	return r.draw("Delegated scheduling of 45 workers, as in figure 2 of the Oakestra paper", []chart.Panel{atRoot, atCluster})
 }
 
-// delegate makes the world, deploys services of one instance, and is the median
-// time of a decision at both tiers, µs.
+// delegate builds the world, deploys services with one instance, and returns the median time of
+// a decision at both tiers in µs.
 func delegate(clusters, workers int) (atRoot, atCluster float64, err error) {
 	w := placing.New()
 	for i := range clusters {
@@ -83,7 +82,7 @@ func delegate(clusters, workers int) (atRoot, atCluster float64, err error) {
 		}
 	}
 	if placed != fig2Deployments {
-		return 0, 0, fmt.Errorf("%d of %d instances were placed", placed, fig2Deployments)
+		return 0, 0, fmt.Errorf("%d of %d instances were placed, want all", placed, fig2Deployments)
 	}
 	return quantile(took["root"], 0.5), quantile(took["cluster"], 0.5), nil
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
-// floor creates and starts containers with containerd alone: the same image,
-// the same snapshotter and shim, and the very specification that the node engine
-// wrote for an instance, but for the names in it.
+// floor is the baseline of deploy: it creates and starts containers with containerd alone, with
+// the same image, snapshotter and shim, and the specification that the node engine wrote for an
+// instance, except for names.
 type floor struct {
 	c         *client.Client
 	ctx       context.Context
@@ -30,7 +30,7 @@ type floor struct {
 	dir       string
 }
 
-// topics are the events of containerd that end a stage.
+// topics are the containerd events that end a stage.
 var topics = map[string]string{
 	"/snapshot/prepare":  "snapshot",
 	"/containers/create": "container",
@@ -65,7 +65,7 @@ func (f *floor) close() {
 	_ = f.c.Close()
 }
 
-// fetch imports the image, in a namespace of which the node engine knows nothing.
+// fetch imports the image in a namespace that the node engine does not use.
 func (f *floor) fetch(archive string) error {
 	file, err := os.Open(archive)
 	if err != nil {
@@ -80,7 +80,7 @@ func (f *floor) fetch(archive string) error {
 	return f.image.Unpack(f.ctx, "overlayfs")
 }
 
-// learn reads the specification of a container that the node engine made.
+// learn reads the specification of a container that the node engine created.
 func (f *floor) learn(l *lab.Lab) error {
 	l.Apply(lab.App("model", idler(l, 1)))
 	l.Wait("the model runs", l.Running("model", "web", 1))
@@ -91,7 +91,7 @@ func (f *floor) learn(l *lab.Lab) error {
 		return fmt.Errorf("list the node's containers: %w", err)
 	}
 	if len(all) != 1 {
-		return fmt.Errorf("the node has %d containers, want the model's", len(all))
+		return fmt.Errorf("the node has %d containers, want 1", len(all))
 	}
 	spec, err := all[0].Spec(theirs)
 	if err != nil {
@@ -101,7 +101,7 @@ func (f *floor) learn(l *lab.Lab) error {
 	return err
 }
 
-// events tells what containerd does for the node, as it says itself.
+// events returns containerd's events for the node.
 func (f *floor) events() (<-chan happened, error) {
 	out := make(chan happened, 1024)
 	envelopes, errs := f.c.Subscribe(f.ctx, "namespace=="+f.namespace)
@@ -124,9 +124,8 @@ func (f *floor) events() (<-chan happened, error) {
 	return out, nil
 }
 
-// once creates and starts one container and removes it again. Confined is with
-// the seccomp profile. The moments, from the first call on, are those at which
-// the calls returned.
+// once creates, starts and removes one container, if confined with the seccomp profile. It
+// returns the times at which the calls returned, relative to the first call.
 func (f *floor) once(i int, confined bool) (map[string]time.Duration, error) {
 	id := fmt.Sprintf("floor-%d", i)
 	var spec oci.Spec
@@ -135,7 +134,7 @@ func (f *floor) once(i int, confined bool) (map[string]time.Duration, error) {
 	}
 	spec.Linux.CgroupsPath = filepath.Join(filepath.Dir(spec.Linux.CgroupsPath), id)
 	for k, v := range spec.Annotations {
-		if strings.HasSuffix(k, ".group") { // the first of its application has a shim of its own
+		if strings.HasSuffix(k, ".group") { // the first of its application gets a new shim
 			spec.Annotations[k] = v[:len(v)-4] + fmt.Sprintf("%04d", i)
 		}
 	}

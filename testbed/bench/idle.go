@@ -12,8 +12,8 @@ const idleMinutes = 3
 // headers of a TCP segment on IPv4 with timestamps.
 const headers = 20 + 32
 
-// idle measures node engines that have nothing to do, by the minute: several at
-// once, each a process of its own with containerd, for three minutes.
+// idle measures idle node engines per minute: several processes with containerd, for three
+// minutes.
 func idle(r *run) error {
 	nodes := max(1, (r.n+idleMinutes-1)/idleMinutes)
 	minute, minutes := time.Minute, idleMinutes
@@ -24,7 +24,7 @@ func idle(r *run) error {
 			all = append(all, c.Node(fmt.Sprintf("node-%d", i), lab.NodeOptions{Containers: true, Args: quiet}))
 		}
 		l.Wait("the nodes take work", lab.Nodes("munich", nodes))
-		if err := sleep(r.ctx, 10*time.Second); err != nil { // what a start leaves behind settles
+		if err := sleep(r.ctx, 10*time.Second); err != nil { // until effects of the start are over
 			return err
 		}
 		var rss, anon, cpu, traffic series

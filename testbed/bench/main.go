@@ -18,31 +18,31 @@ import (
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
-// bench measures and hands in records as they are finished.
+// bench is one benchmark. It emits records as they are finished.
 type bench struct {
 	about string
-	n     int // samples by default
+	n     int // default number of samples
 	run   func(*run) error
 }
 
 var benches = map[string]bench{
-	"deploy":   {"submit → running, over containerd's own create and start", 40, deploy},
-	"recovery": {"from a kill until all is as it should be", 30, recovery},
+	"deploy":   {"submit → running, compared with containerd's create and start", 40, deploy},
+	"recovery": {"from a kill of each kind of process until everything has recovered", 30, recovery},
 	"idle":     {"memory, CPU and traffic of an idle node engine", 30, idle},
 	"cluster":  {"memory and CPU of a cluster orchestrator with 1,000 nodes", 30, clusterLoad},
-	"store":    {"durable saves of the embedded store, over bbolt's", 30, storeSaves},
-	"bus":      {"messages through the embedded broker, over TLS alone", 30, busMessages},
-	"flood":    {"a new connection with a request while 10,000 others are silent, over net/http alone", 200, flood},
+	"store":    {"durable saves of the embedded store, compared with bbolt", 30, storeSaves},
+	"bus":      {"messages through the embedded broker, compared with TLS alone", 30, busMessages},
+	"flood":    {"a new connection with a request during 10,000 silent ones, compared with net/http", 200, flood},
 	"place":    {"time to choose among candidates", 30, place},
 	"fig2":     {"decisions at both tiers for 45 workers in 1 to 45 clusters, as in the Oakestra paper", 5, fig2},
-	"fig10":    {"decisions of ROM and LDP among 50 to 10,000 workers, as in the Oakestra paper and past it", 30, fig10},
-	"updown":   {"300 instances of one application up and away again, over and over, and what the daemons keep of it", 10, upDown},
+	"fig10":    {"decisions of ROM and LDP among 50 to 10,000 workers, as in the Oakestra paper and beyond", 30, fig10},
+	"updown":   {"300 instances of one application deployed and deleted repeatedly, and what the daemons keep", 10, upDown},
 	"sim":      {"seeds of the simulator a second", 30, simSeeds},
-	"route":    {"from an instance that listens to its first answer to a client elsewhere", 30, routes},
-	"net":      {"data paths from container to container, beside the kernel and others", 5, network},
+	"route":    {"from the time a new instance listens until its first answer to a client on another node", 30, routes},
+	"net":      {"data paths between containers, compared with the kernel and others", 5, network},
 }
 
-// run is one benchmark on its way.
+// run is a run of one benchmark.
 type run struct {
 	ctx  context.Context
 	n    int
@@ -69,21 +69,21 @@ func main() {
 	}
 }
 
-// Main is the program. It writes results to out and what it is about to log.
+// Main is the program. It writes results to out and messages to log.
 func Main(ctx context.Context, args []string, out, log io.Writer) error {
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(log)
-	asJSON := fs.Bool("json", false, "write one JSON object a line, to a file if one is named next (F.json)")
-	n := fs.Int("n", 0, "samples to take (default: each benchmark's own)")
+	asJSON := fs.Bool("json", false, "write one JSON object per line, to the file F.json if it is the next argument")
+	n := fs.Int("n", 0, "number of samples (default: depends on the benchmark)")
 	fs.IntVar(n, "samples", 0, "the same as -n")
 	var net netOptions
-	fs.StringVar(&net.rows, "rows", "", "net: only these rows; names or patterns, with commas")
-	fs.BoolVar(&net.quick, "quick", false, "net: one short sample of each, held to nothing")
-	fs.StringVar(&net.svg, "svg", "", "net, fig2, fig10: draw the figures into this file")
+	fs.StringVar(&net.rows, "rows", "", "net: only these rows: names or patterns, separated by commas")
+	fs.BoolVar(&net.quick, "quick", false, "net: one short sample of each row, without limits")
+	fs.StringVar(&net.svg, "svg", "", "net, fig2, fig10: draw the figures to this file")
 	helper := fs.String("swarm", "", "") // see swarm.go
 	fs.Usage = func() { usage(log) }
 	var names []string
-	file := "" // that JSON goes to
+	file := "" // for JSON
 	for rest := args; ; {
 		if err := fs.Parse(rest); err != nil {
 			return err
@@ -110,13 +110,13 @@ func Main(ctx context.Context, args []string, out, log io.Writer) error {
 	}
 	for _, name := range names {
 		if _, ok := benches[name]; !ok {
-			return fmt.Errorf("there is no benchmark %q; there are %s", name, strings.Join(slices.Sorted(maps.Keys(benches)), ", "))
+			return fmt.Errorf("unknown benchmark %q, want one of %s", name, strings.Join(slices.Sorted(maps.Keys(benches)), ", "))
 		}
 	}
 	if file != "" {
 		f, err := os.Create(file)
 		if err != nil {
-			return fmt.Errorf("write what is measured: %w", err)
+			return fmt.Errorf("create the output file: %w", err)
 		}
 		defer f.Close()
 		out = f
@@ -140,5 +140,5 @@ func usage(w io.Writer) {
 	for _, name := range slices.Sorted(maps.Keys(benches)) {
 		_, _ = fmt.Fprintf(w, "  %-9s %s\n", name, benches[name].about)
 	}
-	_, _ = fmt.Fprintf(w, "  %-9s all of them\n", "all")
+	_, _ = fmt.Fprintf(w, "  %-9s all benchmarks\n", "all")
 }

@@ -17,20 +17,20 @@ import (
 
 // netOptions are the flags of the benchmark net.
 type netOptions struct {
-	rows  string // names or patterns, with commas; empty: all
-	quick bool   // one short sample of each: that everything works, and nothing about speed
+	rows  string // names or patterns, separated by commas; empty: all
+	quick bool   // one short sample of each, without limits
 	svg   string // file for the drawing
 }
 
-// figure is what is measured of one path under one load.
+// figure is a measurement of one path under one load.
 type figure struct{ path, load string }
 
-// String is the figure's name in records.
+// String returns the figure's name in records.
 func (f figure) String() string { return f.path + "." + f.load }
 
-// network measures the network's data paths from container to container, beside
-// what the kernel and others do with the same wire. Each round takes a sample of
-// every figure, so that whatever the machine does meanwhile is done to all.
+// network measures the data paths between containers, and what the kernel and other programs
+// achieve on the same link. Each round takes a sample of every figure, so that changes of the
+// machine affect all.
 func network(r *run) error {
 	rows, err := selectRows(r.net.rows)
 	if err != nil {
@@ -65,7 +65,7 @@ func network(r *run) error {
 	for i := range rounds {
 		r.logf("round %d of %d, %d figures", i+1, rounds, len(figures))
 		if err = s.round(figures); err != nil {
-			break // what there is is worth having
+			break // report the finished rounds
 		}
 	}
 	if err == nil {
@@ -78,12 +78,12 @@ func network(r *run) error {
 		return err
 	}
 	if n := s.short(figures, rounds); n > 0 {
-		return fmt.Errorf("%d figures could not be measured as often as they should", n)
+		return fmt.Errorf("%d figures have fewer samples than rounds", n)
 	}
 	return nil
 }
 
-// samplesOf is how many samples, or slices of them, a round takes.
+// samplesOf returns how many samples, or slices of them, a round takes.
 func samplesOf(figures []figure) (n int) {
 	for _, f := range figures {
 		n += max(1, netLoads[f.load].slices)
@@ -91,8 +91,8 @@ func samplesOf(figures []figure) (n int) {
 	return n
 }
 
-// short is how many figures have fewer samples than there were rounds, but for those
-// of paths that this machine cannot make.
+// short returns how many figures have fewer samples than rounds, without those of paths that
+// this machine does not support.
 func (s *session) short(figures []figure, rounds int) (n int) {
 	for _, f := range figures {
 		if got := s.taken[f]; s.without[f.path] == nil && (got == nil || len(got.values) < rounds) {
@@ -102,7 +102,7 @@ func (s *session) short(figures []figure, rounds int) (n int) {
 	return n
 }
 
-// selectRows finds rows by their names or by patterns of them, each once.
+// selectRows returns the rows with these names or patterns, each once.
 func selectRows(names string) ([]row, error) {
 	if names == "" {
 		return netRows, nil
@@ -126,15 +126,15 @@ func selectRows(names string) ([]row, error) {
 			for i, w := range netRows {
 				all[i] = w.name
 			}
-			return nil, fmt.Errorf("there is no row %q; there are %s", pattern, strings.Join(all, ", "))
+			return nil, fmt.Errorf("unknown row %q, want one of %s", pattern, strings.Join(all, ", "))
 		}
 	}
 	return out, nil
 }
 
-// figuresOf are the figures that rows need, once each, those of a load together:
-// what is compared is measured right after one another. What is only shown beside
-// is left out of quick runs.
+// figuresOf returns the figures of rows, each once. Those of a load are together, because
+// figures that are compared are measured directly after one another. Quick runs leave out
+// figures without a limit.
 func figuresOf(rows []row, beside bool) []figure {
 	need := map[figure]bool{}
 	for _, w := range rows {
@@ -156,18 +156,18 @@ func figuresOf(rows []row, beside bool) []figure {
 	})
 }
 
-// session is a run of the benchmark on its way.
+// session is a run of the benchmark.
 type session struct {
 	*run
-	dir        string // for what is built
-	netmanager string // the program
+	dir        string // for binaries
+	netmanager string // path of the program
 	beds       map[string]*bedInUse
 	taken      map[figure]*series
 	notes      map[figure]string
 	failed     map[figure]int   // times
-	without    map[string]error // paths that this machine cannot make, and why
-	retries    int              // polluted samples that may still be taken again
-	patience   time.Time        // and until when
+	without    map[string]error // paths that this machine does not support, and why
+	retries    int              // how many disturbed samples may still be repeated
+	patience   time.Time        // until when they may be repeated
 	polluted   int
 }
 
@@ -175,7 +175,7 @@ type session struct {
 type bedInUse struct {
 	*netbench.Bed
 	path   netbench.Path
-	rested func() (*rest, error) // its processes, once they had their rest; waits for that
+	rested func() (*rest, error) // its processes; waits until they are idle
 	made   time.Time
 }
 
@@ -187,8 +187,8 @@ func (s *session) close() {
 	}
 }
 
-// round takes a sample of each figure. Those of processes at rest are taken of new
-// ones, which are left alone while others are measured.
+// round takes a sample of each figure. Idle processes are started again for each sample and left
+// alone while other figures are measured.
 func (s *session) round(figures []figure) error {
 	var resting []figure
 	for _, f := range figures {
@@ -199,7 +199,7 @@ func (s *session) round(figures []figure) error {
 	}
 	for _, f := range resting {
 		if err := s.wake(f); err != nil {
-			s.logf("%s: %v", f, err) // and again when its sample is due
+			s.logf("%s: %v", f, err) // repeated when its sample is due
 		}
 	}
 	for len(figures) > 0 {
@@ -234,7 +234,7 @@ func (s *session) round(figures []figure) error {
 	return nil
 }
 
-// sameLoad is how many figures at the beginning have the first one's load.
+// sameLoad returns how many figures at the beginning have the load of the first.
 func sameLoad(figures []figure) int {
 	n := slices.IndexFunc(figures, func(f figure) bool { return f.load != figures[0].load })
 	if n < 0 {
@@ -243,24 +243,24 @@ func sameLoad(figures []figure) int {
 	return n
 }
 
-// wake makes the bed of a figure, so that its processes can come to rest.
+// wake sets up the bed of a figure, so that its processes can become idle.
 func (s *session) wake(f figure) error {
 	ctx, cancel := context.WithTimeout(s.ctx, sampleTime)
 	defer cancel()
 	b, err := s.bed(ctx, f.path, false)
 	if err == nil {
-		go func() { _, _ = b.rested() }() // who wants to know asks again
+		go func() { _, _ = b.rested() }() // the result is cached
 	}
 	return err
 }
 
-// due reports whether the figure can be taken without waiting.
+// due reports whether the figure can be measured without waiting.
 func (s *session) due(f figure) bool {
 	b := s.beds[f.path]
 	return b == nil || time.Since(b.made) > restTime+idleTime
 }
 
-// forget ends a bed, if there is one of that name.
+// forget closes the bed of that name, if there is one.
 func (s *session) forget(name string) {
 	if b := s.beds[name]; b != nil {
 		delete(s.beds, name)
@@ -270,22 +270,21 @@ func (s *session) forget(name string) {
 	}
 }
 
-// retryTime is for how long samples are taken again: a run ends.
+// retryTime bounds the time in which samples are repeated.
 const retryTime = 20 * time.Minute
 
 // sampleTime bounds one sample.
 const sampleTime = 2 * time.Minute
 
-// mostFailed is after how many failures, in all rounds, a figure is given up.
+// mostFailed is the number of failures, in all rounds, after which a figure is given up.
 const mostFailed = 3
 
-// triesEach is how often one polluted sample is taken again.
+// triesEach is how often one disturbed sample is repeated.
 const triesEach = 3
 
-// sample takes one sample of each of some figures of one load. Where the load is
-// measured in slices, the figures take turns, there and back, and a sample is the
-// median of its slices: the machine's speed changes from second to second, and what is
-// compared shall have had the same of it.
+// sample takes one sample of each figure of one load. If the load is measured in slices, the
+// slices of the figures alternate in both orders, and a sample is the median of its slices. The
+// speed of the machine changes within seconds, and must affect all figures equally.
 func (s *session) sample(figures []figure) error {
 	l := netLoads[figures[0].load]
 	slicesOf := make([][]netbench.Sample, len(figures))
@@ -307,14 +306,14 @@ func (s *session) sample(figures []figure) error {
 		}
 	}
 	for i, f := range figures {
-		if len(slicesOf[i]) > 0 { // the others are worth having all the same
+		if len(slicesOf[i]) > 0 { // use the slices that succeeded
 			s.keep(f, slicesOf[i])
 		}
 	}
 	return nil
 }
 
-// keep makes a sample of its slices. It is disturbed if one of them is.
+// keep computes a sample from its slices. It is disturbed if one of them is.
 func (s *session) keep(f figure, parts []netbench.Sample) {
 	var values []float64
 	foreign := 0.0
@@ -325,7 +324,7 @@ func (s *session) keep(f figure, parts []netbench.Sample) {
 	disturbed := ""
 	if all.Polluted() {
 		s.polluted++
-		disturbed = fmt.Sprintf(", while others used %.0f %% of the machine", all.Foreign*100)
+		disturbed = fmt.Sprintf(", while other processes used %.0f %% of the machine", all.Foreign*100)
 	}
 	s.logf("  %s: %s %s%s", f, number(all.Value), netLoads[f.load].unit, disturbed)
 	if s.taken[f] == nil {
@@ -334,8 +333,8 @@ func (s *session) keep(f figure, parts []netbench.Sample) {
 	s.taken[f].add(all.Value, all.Polluted())
 }
 
-// take measures a figure once: the first time that is not polluted, or else the one
-// that is least. One that fails is taken again, on a new bed.
+// take measures a figure once. It returns the first sample that is not disturbed, or else the
+// least disturbed. A failed sample is repeated on a new bed.
 func (s *session) take(f figure) (best netbench.Sample, ok bool, _ error) {
 	l := netLoads[f.load]
 	n := 0
@@ -377,7 +376,7 @@ func (s *session) once(f figure, l load) (netbench.Sample, string, error) {
 	}
 	for try := 0; ; try++ {
 		d, chosen := b.path.(*netbench.DaemonPath)
-		chosen = chosen && !l.rest // who rests is not to be asked
+		chosen = chosen && !l.rest // a query would disturb idle processes
 		if chosen {
 			if err := d.Settle(ctx, b.Bed); err != nil {
 				return netbench.Sample{}, "", err
@@ -385,7 +384,7 @@ func (s *session) once(f figure, l load) (netbench.Sample, string, error) {
 		}
 		got, note, err := l.measure(ctx, b, s.net.quick)
 		if chosen && err == nil {
-			if why := d.Check(ctx); why != nil { // a sample of another path
+			if why := d.Check(ctx); why != nil { // the sample is of another path
 				s.logf("%s: %v", f, why)
 				if err := sleep(ctx, time.Second); try < strayed && err == nil {
 					continue
@@ -397,10 +396,10 @@ func (s *session) once(f figure, l load) (netbench.Sample, string, error) {
 	}
 }
 
-// strayed is how often a sample is taken again whose packets went another way.
+// strayed is how often a sample is repeated whose packets used another path.
 const strayed = 10
 
-// bedName tells the beds of a path apart: with the slow wire there is another.
+// bedName returns the name of a path's bed. With the slow link it is a separate one.
 func bedName(path string, slow bool) string {
 	if slow {
 		return path + " (slow wire)"
@@ -408,7 +407,7 @@ func bedName(path string, slow bool) string {
 	return path
 }
 
-// bed is the bed of a path, made where it is needed first.
+// bed returns the bed of a path and sets it up at the first call.
 func (s *session) bed(ctx context.Context, name string, slow bool) (*bedInUse, error) {
 	key := bedName(name, slow)
 	if b := s.beds[key]; b != nil {
@@ -425,7 +424,7 @@ func (s *session) bed(ctx context.Context, name string, slow bool) (*bedInUse, e
 	if err = b.path.Up(ctx, bed); err == nil {
 		err = bed.Serve()
 	}
-	if err != nil { // what is half made serves nobody
+	if err != nil { // an incomplete bed is useless
 		return nil, errors.Join(fmt.Errorf("set up %s: %w", key, err), bed.Close())
 	}
 	b.made = time.Now()

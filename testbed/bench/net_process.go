@@ -10,13 +10,13 @@ import (
 	"github.com/treeline-edge/treeline/testbed/bench/netbench"
 )
 
-// restTime is how long a netmanager is left alone before it counts as idle: what
-// asked whether its path stands is over, and spare memory is given back. idleTime is
-// for how long at least it is watched then: what it does each minute is in it. What it
-// has in memory differs from second to second, and is looked at every lookTime.
+// restTime is how long a netmanager is left alone before it counts as idle, so that path checks
+// are over and unused memory is returned. idleTime is the minimum duration of the measurement
+// after that; it includes the work of each minute. The memory changes from second to second, and
+// is read every lookTime.
 const restTime, idleTime, lookTime = 25 * time.Second, 65 * time.Second, time.Second
 
-// clocks are processes' CPU clocks at a time.
+// clocks are the CPU clocks of processes at one time.
 type clocks struct {
 	at   time.Time
 	used []time.Duration
@@ -32,7 +32,7 @@ func clocksOf(pids []int) (c clocks, err error) {
 	return c, nil
 }
 
-// rest is a bed's processes at rest, since they had restTime.
+// rest measures the idle processes of a bed, from restTime on.
 type rest struct {
 	clocks
 
@@ -40,8 +40,8 @@ type rest struct {
 	looks [][]memory // of each process
 }
 
-// comeToRest waits until the bed's processes had their rest, whatever is done on other
-// beds, and has them watched from then on, until they or ctx end.
+// comeToRest waits until the bed's processes are idle, independently of other beds, and then
+// reads their memory until they or ctx end.
 func (b *bedInUse) comeToRest(ctx context.Context, quick bool) (*rest, error) {
 	long := restTime
 	if quick {
@@ -66,7 +66,7 @@ func (b *bedInUse) comeToRest(ctx context.Context, quick bool) (*rest, error) {
 	return r, nil
 }
 
-// look sees what the processes have in memory.
+// look reads the memory of the processes.
 func (r *rest) look(pids []int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -80,8 +80,8 @@ func (r *rest) look(pids []int) error {
 	return nil
 }
 
-// larger is what the larger of the processes has in memory half of the time at most, and
-// the most that one of them had; and how often they were looked at.
+// larger returns the memory of the larger process, as the median of its readings, the maximum of
+// one of them, and the number of readings.
 func (r *rest) larger() (m memory, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,7 +98,7 @@ func (r *rest) larger() (m memory, n int) {
 	return m, n
 }
 
-// watched waits until the bed's processes were watched for long enough.
+// watched waits until the bed's processes were measured for long enough.
 func watched(ctx context.Context, b *bedInUse, quick bool) (*rest, error) {
 	least := idleTime
 	if quick {
@@ -111,19 +111,19 @@ func watched(ctx context.Context, b *bedInUse, quick bool) (*rest, error) {
 	return r, sleep(ctx, time.Until(r.at.Add(least)))
 }
 
-// resident is what a path's processes have in memory while nothing happens.
+// resident measures the memory of a path's idle processes.
 func resident(value func(memory) float64) measurement {
 	return func(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
 		r, err := watched(ctx, b, quick)
 		if err != nil {
 			return netbench.Sample{}, "", err
 		}
-		if err := r.look(b.path.Processes()); err != nil { // the kernel knows the most until now
+		if err := r.look(b.path.Processes()); err != nil { // updates the kernel's maximum
 			return netbench.Sample{}, "", err
 		}
 		m, n := r.larger()
-		note := fmt.Sprintf("VmRSS of new processes in each round, the program's own pages included; the last ones' median of %d looks is %.1f MiB, of it anonymous %.1f MiB; the most meanwhile, VmHWM, is %.1f MiB", n, m.resident, m.anonymous, m.peak)
-		return netbench.Sample{Value: value(m)}, note, b.path.(*netbench.DaemonPath).Crowded(ctx) // asked last: that takes memory
+		note := fmt.Sprintf("VmRSS of new processes in each round, the program's own pages included; the last median of %d readings is %.1f MiB, of it anonymous %.1f MiB; the maximum (VmHWM) is %.1f MiB", n, m.resident, m.anonymous, m.peak)
+		return netbench.Sample{Value: value(m)}, note, b.path.(*netbench.DaemonPath).Crowded(ctx) // last, because it takes memory
 	}
 }
 
@@ -131,7 +131,7 @@ func usually(m memory) float64 { return m.resident }
 
 func atMost(m memory) float64 { return m.peak }
 
-// forgetPeaks has the kernel count the most that processes have in memory anew.
+// forgetPeaks resets the kernel's maximum of the memory of processes.
 func forgetPeaks(pids []int) error {
 	for _, pid := range pids {
 		const forgetPeak = "5" // proc(5)
@@ -142,7 +142,7 @@ func forgetPeaks(pids []int) error {
 	return nil
 }
 
-// residentAtSpeed is the most that it has while it carries as much as it can.
+// residentAtSpeed measures the maximum memory at full throughput.
 func residentAtSpeed(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
 	if err := forgetPeaks(b.path.Processes()); err != nil {
 		return netbench.Sample{}, "", err
@@ -172,7 +172,7 @@ func largest(b *bedInUse) (most memory, err error) {
 	return most, nil
 }
 
-// idleCPU is what the busier of a path's processes uses while nothing happens.
+// idleCPU measures the CPU time of the busier of a path's idle processes.
 func idleCPU(ctx context.Context, b *bedInUse, quick bool) (s netbench.Sample, _ string, _ error) {
 	before, err := watched(ctx, b, quick)
 	if err != nil {
@@ -186,5 +186,5 @@ func idleCPU(ctx context.Context, b *bedInUse, quick bool) (s netbench.Sample, _
 	for i := range now.used {
 		s.Value = max(s.Value, 100*float64(now.used[i]-before.used[i])/float64(took))
 	}
-	return s, fmt.Sprintf("the CPU clocks of new processes in each round, while other paths are measured; the last for %.0f s", took.Seconds()), nil
+	return s, fmt.Sprintf("CPU clocks of new processes in each round, while other paths are measured; the last for %.0f s", took.Seconds()), nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/testbed/report/chart"
 )
 
-// verdict is how a row did.
+// verdict is the result of a row.
 type verdict struct {
 	row
 	measured  float64
@@ -19,7 +19,7 @@ type verdict struct {
 	low, high float64 // of the samples, or of the rounds' ratios
 }
 
-// held is whether the limit is, to the hundredths that limits have.
+// held returns whether the limit is met, rounded to hundredths like limits.
 func (v verdict) held() string {
 	measured := math.Round(v.measured*100) / 100
 	switch {
@@ -43,8 +43,7 @@ func (v verdict) bound() string {
 	return "≥ " + number(v.limit)
 }
 
-// report hands in a record of every figure and of every row, and writes the
-// table and the drawing.
+// report emits a record of every figure and of every row, and writes the table and the drawing.
 func (s *session) report(rows []row, figures []figure) error {
 	medians := map[figure]float64{}
 	for _, f := range figures {
@@ -58,7 +57,7 @@ func (s *session) report(rows []row, figures []figure) error {
 		v := verdict{row: w}
 		of, base := s.taken[w.of], s.taken[w.base]
 		switch {
-		case of == nil || w.base != (figure{}) && base == nil: // a path that this machine cannot make
+		case of == nil || w.base != (figure{}) && base == nil: // a path that this machine does not support
 		case w.p99:
 			v.measured, v.n = quantile(of.values, 0.99), len(of.values)
 		case w.base == (figure{}):
@@ -90,7 +89,7 @@ func (s *session) report(rows []row, figures []figure) error {
 	return f.Close()
 }
 
-// recordOf is a row as a record: a ratio, whose samples are those of the rounds.
+// recordOf returns a row as a record: a ratio with the samples of the rounds.
 func (s *session) recordOf(v verdict, medians map[figure]float64) Record {
 	of, base := s.taken[v.of], s.taken[v.base]
 	var ratios series
@@ -107,7 +106,7 @@ func (s *session) recordOf(v verdict, medians map[figure]float64) Record {
 	}
 	r := ratios.record("net."+v.name, unit).noting("%s", v.what)
 	if r.Limit = v.limit; !v.p99 {
-		r.Median = v.measured // of the medians, which a single round does not move
+		r.Median = v.measured // the ratio of the medians, which a single round does not change
 	}
 	if base != nil {
 		r.Baseline, r.Ratio = &Baseline{v.base.String(), medians[v.base]}, v.measured
@@ -116,7 +115,7 @@ func (s *session) recordOf(v verdict, medians map[figure]float64) Record {
 	return r
 }
 
-// table writes the rows for people.
+// table writes the rows as a table.
 func table(w io.Writer, verdicts []verdict) {
 	const line = "%-20s %-66s %8s %9s %3s %15s  %s\n"
 	_, _ = fmt.Fprintf(w, "\n"+line, "ROW", "", "LIMIT", "MEASURED", "N", "LEAST–MOST", "")
@@ -129,7 +128,7 @@ func table(w io.Writer, verdicts []verdict) {
 	}
 }
 
-// panels are the rows with limits, and below them every load with its paths.
+// panels returns the rows with limits, followed by every load with its paths.
 func (s *session) panels(verdicts []verdict, figures []figure) []chart.Panel {
 	held := chart.Panel{Title: "What is promised; the stroke is the limit", Own: true}
 	for _, v := range verdicts {

@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// routesEach is how many times more often than other figures the time is taken
-// until a route is in use: of that the p99 is held.
+// routesEach is how many times more often than other figures the time until a route is in use is
+// measured, because the limit applies to its p99.
 const routesEach = 4
 
-// inUse measures how soon a new instance is in use, with orchestrators and node
-// engines as they are: that is route's, whose records become the figures of ours.
+// inUse measures how soon a new instance is in use, with real orchestrators and node engines. It
+// runs the benchmark route and converts its records.
 func (s *session) inUse(figures []figure) {
-	wanted := map[string]figure{} // by the name of route's record
+	wanted := map[string]figure{} // by the name of the record in route
 	for _, f := range figures {
 		if kind, ok := strings.CutPrefix(f.load, "route-"); ok {
 			wanted["route."+f.path+"."+kind] = f
@@ -21,7 +21,7 @@ func (s *session) inUse(figures []figure) {
 	if len(wanted) == 0 {
 		return
 	}
-	for name := range s.beds { // what waits there has no part in this
+	for name := range s.beds { // not needed for this measurement
 		s.forget(name)
 	}
 	of := *s.run
@@ -33,7 +33,7 @@ func (s *session) inUse(figures []figure) {
 		}
 		delete(wanted, r.Name)
 		s.taken[f] = &series{values: r.Samples, disturbed: make([]bool, len(r.Samples))}
-		for i := range r.Disturbed { // which of them is of no matter here
+		for i := range r.Disturbed { // only the number matters here
 			s.taken[f].disturbed[i] = true
 		}
 		s.notes[f] = r.Note

@@ -10,21 +10,21 @@ import (
 	"github.com/treeline-edge/treeline/testbed/bench/netbench"
 )
 
-// row is one line of what the network promises: a figure, or its ratio to
-// another, and what it is held to. Where nothing is promised, it is shown only.
+// row is one row of the result: a figure, or its ratio to another, and its limit. A row without
+// a limit is only shown.
 type row struct {
 	name   string
 	what   string
 	of     figure
-	base   figure // zero: the figure itself is held to the limit
+	base   figure // zero: the limit applies to the figure itself
 	beside []figure
-	quick  bool // also in quick runs, which have some of everything
-	atMost bool // else at least
-	p99    bool // is held, not the median
+	quick  bool // also part of quick runs
+	atMost bool // the limit is a maximum, else a minimum
+	p99    bool // the limit applies to the p99, not the median
 	limit  float64
 }
 
-// netPaths are the ways from container to container, and what their beds are like.
+// netPaths are the paths between containers, with the shapes of their beds.
 var netPaths = map[string]struct {
 	make  func(*session) netbench.Path
 	shape netbench.Shape
@@ -51,11 +51,11 @@ var netPaths = map[string]struct {
 	"netmanager":      {daemons("auto", api.PathDirect), netbench.Shape{}},
 	"netmanager-1000": {crowded, netbench.Shape{}},
 
-	"cluster": {}, // two nodes of one, see net_route.go
-	"across":  {}, // one of another
+	"cluster": {}, // two nodes of one cluster, see net_route.go
+	"across":  {}, // two nodes of different clusters
 }
 
-// alone is a path that needs no program.
+// alone returns a path that needs no program.
 func alone(fn func() netbench.Path) func(*session) netbench.Path {
 	return func(*session) netbench.Path { return fn() }
 }
@@ -64,7 +64,7 @@ func daemons(plane string, kind api.PathKind) func(*session) netbench.Path {
 	return func(s *session) netbench.Path { return netbench.Daemon(s.netmanager, plane, kind) }
 }
 
-// crowded is a node that holds much.
+// crowded returns a path whose first node has many routes.
 func crowded(s *session) netbench.Path {
 	d := netbench.Daemon(s.netmanager, "auto", api.PathDirect)
 	if s.net.quick {
@@ -73,22 +73,21 @@ func crowded(s *session) netbench.Path {
 	return d.Crowd(1000, 100)
 }
 
-// replicas are beside the one that most loads go to.
+// replicas is the number of further instances beside the one of most loads.
 var replicas = netbench.Shape{More: 9}
 
-// load is what is done to a path.
+// load is a load of a path.
 type load struct {
 	unit    string
 	title   string
 	wire    netbench.Wire
-	slow    bool        // through the wire of userspace, with its delay and loss
-	rest    bool        // of processes that nothing happens to
-	slices  int         // a sample is so many short ones, in turn with those of other paths; 0: it is one
+	slow    bool        // over the link in user space, with delay and loss
+	rest    bool        // measures idle processes
+	slices  int         // number of slices of a sample, which alternate with those of other paths; 0: one piece
 	measure measurement // nil: net_route.go
 }
 
-// measurement takes a sample of a path, in a short time if it is to be quick. It
-// says beside it what else was seen, or nothing.
+// measurement takes a sample of a path, a short one if quick. It also returns a note, or "".
 type measurement func(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error)
 
 var netLoads = map[string]load{
@@ -116,8 +115,8 @@ var netLoads = map[string]load{
 	"http-9":           {unit: "µs", title: "HTTP GET on a new connection, 9 replicas, p50", slices: 5, measure: gets(netbench.Path.Replicas)},
 }
 
-// netRows is the table of the network's figures. The kernel path is by eBPF where
-// the kernel allows it and by nftables everywhere: both are held to the same.
+// netRows is the table of the network's figures. The kernel path uses eBPF if the kernel supports
+// it, and nftables always; both have the same limits.
 var netRows = []row{
 	{
 		name: "route-tcp", quick: true, what: "kernel path over plain routes (eBPF): TCP ÷ routed veth", limit: 0.85,
@@ -277,7 +276,7 @@ var netRows = []row{
 	{name: "use-next-across", what: "one more instance in use in another cluster, p99, ms", limit: routeAcross, atMost: true, p99: true, of: figure{"across", "route-next"}},
 }
 
-// each is some paths under one load.
+// each returns the figures of several paths under one load.
 func each(load string, paths ...string) []figure {
 	var out []figure
 	for _, p := range paths {
@@ -293,8 +292,8 @@ func tcp(flows int) measurement {
 	}
 }
 
-// cpuAtRate is what the machine spends on a flow that the wire bounds: on both
-// nodes' processes, in the kernel and in iperf3, which the floors show.
+// cpuAtRate measures the CPU time of the whole machine for a flow that the link limits: of both
+// nodes' processes, the kernel and iperf3. The baselines show the part of the latter two.
 func cpuAtRate(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
 	d := 3 * time.Second
 	if quick {
@@ -306,7 +305,7 @@ func cpuAtRate(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, s
 	return s, note, err
 }
 
-// fetch is a transfer of 100 MB over a slow wire, TCP's beginning included.
+// fetch is a transfer of 100 MB over a slow link, including the slow start of TCP.
 func fetch(title string, w netbench.Wire) load {
 	return load{
 		unit: "s", title: "100 MB at " + title, wire: w, slow: true,
@@ -321,10 +320,10 @@ func fetch(title string, w netbench.Wire) load {
 	}
 }
 
-// loadFunc is a load of netbench that goes on for some time.
+// loadFunc is a load of netbench with a duration.
 type loadFunc func(*netbench.Bed, context.Context, netip.Addr, time.Duration) (netbench.Sample, error)
 
-// timed is a load that goes on for some time.
+// timed returns the measurement of a load with a duration.
 func timed(fn loadFunc, d time.Duration) measurement {
 	return func(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
 		length := d
@@ -336,9 +335,9 @@ func timed(fn loadFunc, d time.Duration) measurement {
 	}
 }
 
-// gets are GETs one after the other, in turn to the addresses that a path has for
-// what is called. Who calls nine servers has each of them wake from longer sleep than
-// who calls one, whatever lies between: like is compared with like.
+// gets are sequential GET requests, in turn to the addresses that a path has for its target. Each
+// of nine servers sleeps longer between requests than a single one, on every path; therefore nine
+// are compared with nine.
 func gets(to func(netbench.Path) []netip.Addr) measurement {
 	return func(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
 		d := 400 * time.Millisecond
@@ -350,10 +349,10 @@ func gets(to func(netbench.Path) []netip.Addr) measurement {
 	}
 }
 
-// manyRoutes is what a node's table is filled with.
+// manyRoutes is the number of routes in a full table.
 const manyRoutes = 10_000
 
-// lookup is what many routes add to a load, on a path that has a table.
+// lookup measures the time that many routes add to a load, on a path with a table.
 func lookup(fn func(*netbench.PlanePath, int, time.Duration) (netbench.Sample, float64, error)) measurement {
 	return func(_ context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
 		routes, length := manyRoutes, 250*time.Millisecond
@@ -361,7 +360,7 @@ func lookup(fn func(*netbench.PlanePath, int, time.Duration) (netbench.Sample, f
 			routes, length = 100, 20*time.Millisecond
 		}
 		s, swing, err := fn(b.path.(*netbench.PlanePath), routes, length)
-		return s, fmt.Sprintf("a sample is the median of five comparisons of a full plane with an empty one; the last's lay within %.2f µs", swing), err
+		return s, fmt.Sprintf("a sample is the median of five comparisons of a full plane with an empty one; those of the last sample are within %.2f µs", swing), err
 	}
 }
 
@@ -371,5 +370,5 @@ func fullSync(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, st
 		routes = 100
 	}
 	s, made, err := b.path.(*netbench.PlanePath).FullSync(ctx, routes)
-	return s, fmt.Sprintf("two instances each, behind a hundred peers; making the empty plane, programs and all, took %.2f s before", made.Seconds()), err
+	return s, fmt.Sprintf("two instances each, behind a hundred peers; creating the empty plane with its programs took %.2f s", made.Seconds()), err
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/treeline-edge/treeline/testbed/bench/netbench"
 )
 
-// Every path under every load: that all of it works, and that the records are
-// whole. What a figure of one short sample says, nobody shall read.
+// Every path works under every load, and the records are complete. The figures of one short
+// sample mean nothing.
 func TestQuickRunOfTheNetwork(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("network namespaces need root")
@@ -49,23 +49,23 @@ func TestQuickRunOfTheNetwork(t *testing.T) {
 		rows = append(rows, w)
 		r := have["net."+w.name]
 		if r.Held == "not measured" {
-			t.Errorf("%s is not measured", w.name)
+			t.Errorf("row %s was not measured", w.name)
 		} else if r.N != 1 {
 			t.Errorf("%s: %+v", w.name, r)
 		}
 	}
 	for _, f := range figuresOf(rows, false) {
-		if r := have["net."+f.String()]; r.N != 1 || !(r.Median > 0) && !strings.HasPrefix(f.load, "lookup") || r.Unit == "" { // a difference may be less than nothing
+		if r := have["net."+f.String()]; r.N != 1 || !(r.Median > 0) && !strings.HasPrefix(f.load, "lookup") || r.Unit == "" { // a difference may be negative
 			t.Errorf("%s: %+v", f, r)
 		}
 	}
 	if text, err := os.ReadFile(svg); err != nil || !bytes.Contains(text, []byte("</svg>")) {
-		t.Errorf("the drawing is not whole: %v", err)
+		t.Errorf("the drawing is incomplete: %v", err)
 	}
 }
 
-// TestMissingProgramEndsTheBenchmarkAtOnce takes ping away: its absence once looked
-// like packets that do not pass, for a minute on each path.
+// TestMissingProgramEndsTheBenchmarkAtOnce removes ping from PATH. Once, the benchmark mistook
+// its absence for lost packets, for a minute on each path.
 func TestMissingProgramEndsTheBenchmarkAtOnce(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("network namespaces need root")
@@ -88,7 +88,7 @@ func TestMissingProgramEndsTheBenchmarkAtOnce(t *testing.T) {
 	defer cancel()
 	err := Main(ctx, []string{"net", "-quick"}, io.Discard, t.Output())
 	if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "ping") {
-		t.Errorf("without ping: %v", err)
+		t.Errorf("without ping: %v, want an error at once that names ping", err)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestRowsSayWhatTheyCompare(t *testing.T) {
 	seen := map[string]bool{}
 	for _, w := range netRows {
 		if seen[w.name] || w.what == "" {
-			t.Errorf("row %q is there twice or says nothing", w.name)
+			t.Errorf("row %q exists twice or has no description", w.name)
 		}
 		seen[w.name] = true
 		for _, f := range append([]figure{w.of, w.base}, w.beside...) {
@@ -104,10 +104,10 @@ func TestRowsSayWhatTheyCompare(t *testing.T) {
 				continue
 			}
 			if _, ok := netPaths[f.path]; !ok {
-				t.Errorf("%s: there is no path %q", w.name, f.path)
+				t.Errorf("row %s: unknown path %q", w.name, f.path)
 			}
 			if _, ok := netLoads[f.load]; !ok {
-				t.Errorf("%s: there is no load %q", w.name, f.load)
+				t.Errorf("row %s: unknown load %q", w.name, f.load)
 			}
 		}
 	}
@@ -120,10 +120,10 @@ func TestRowsAreSelectedByPattern(t *testing.T) {
 	}
 	rows, err = selectRows("tunnel-rtt,tunnel-r*,sync,*rtt")
 	if err != nil || len(rows) != 2 || rows[0].name != "tunnel-rtt" || rows[1].name != "sync" {
-		t.Errorf("what two patterns match is there twice: %v, %v", rows, err)
+		t.Errorf("two patterns that match the same row: %v, %v; want it once", rows, err)
 	}
 	if _, err := selectRows("speed"); err == nil || !strings.Contains(err.Error(), "route-tcp") {
-		t.Errorf("%v does not name what there is", err)
+		t.Errorf("error %q does not list the valid names", err)
 	}
 }
 
@@ -153,7 +153,7 @@ func TestFiguresWithFewerSamplesThanRoundsAreShort(t *testing.T) {
 		without: map[string]error{without.path: errors.ErrUnsupported},
 	}
 	if n := s.short([]figure{whole, less, none, without}, 2); n != 2 {
-		t.Errorf("%d are short", n)
+		t.Errorf("%d figures are short", n)
 	}
 }
 
@@ -165,10 +165,10 @@ func TestASampleIsTheMedianOfItsSlices(t *testing.T) {
 	s.keep(f, []netbench.Sample{{Value: 7}})
 	got := s.taken[f]
 	if want := []float64{4, 5, 7}; !slices.Equal(got.values, want) {
-		t.Errorf("samples are %v, want %v", got.values, want)
+		t.Errorf("the samples are %v, want %v", got.values, want)
 	}
 	if want := []bool{false, true, false}; !slices.Equal(got.disturbed, want) || s.polluted != 1 {
-		t.Errorf("disturbed are %v and %d, want %v", got.disturbed, s.polluted, want)
+		t.Errorf("the disturbed samples are %v and %d, want %v", got.disturbed, s.polluted, want)
 	}
 }
 
@@ -179,25 +179,24 @@ func TestFiguresOfALoadAreTakenTogether(t *testing.T) {
 		n := sameLoad(all)
 		for _, f := range all[:n] {
 			if f.load != all[0].load {
-				t.Errorf("%s is among those of %s", f, all[0].load)
+				t.Errorf("the figure %s is among those of the load %s", f, all[0].load)
 			}
 		}
 		if seen[all[0].load] {
-			t.Errorf("%s comes twice", all[0].load)
+			t.Errorf("the load %s comes twice", all[0].load)
 		}
 		seen[all[0].load] = true
 		all = all[n:]
 	}
 }
 
-// What the processes have from second to second is neither theirs at one time nor the
-// most alone.
+// The memory of idle processes is the median of the larger process and its maximum.
 func TestMemoryAtRestIsTheLargerProcess(t *testing.T) {
 	r := &rest{looks: [][]memory{
 		{{resident: 8, anonymous: 6, peak: 8}, {resident: 8, anonymous: 6, peak: 9}, {resident: 14, anonymous: 6, peak: 15}},
 		{{resident: 9, anonymous: 5, peak: 9}, {resident: 9, anonymous: 5, peak: 10}, {resident: 8, anonymous: 5, peak: 10}},
 	}}
 	if m, n := r.larger(); m != (memory{resident: 9, anonymous: 6, peak: 15}) || n != 3 {
-		t.Errorf("%+v in %d looks", m, n)
+		t.Errorf("got %+v in %d readings", m, n)
 	}
 }

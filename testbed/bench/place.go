@@ -11,10 +11,10 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-const placesEach = 20 // decisions behind one sample
+const placesEach = 20 // decisions per sample
 
-// place measures the choice of the best among nodes, per candidate, beside a
-// scan of an array of numbers that looks for the largest that fits.
+// place measures the choice of the best node, per candidate. The baseline is a scan of an array
+// of numbers for the largest that fits.
 func place(r *run) error {
 	for _, size := range []int{100, 1000, 10_000} {
 		cands := candidates(size)
@@ -36,20 +36,20 @@ func place(r *run) error {
 					}
 				}
 				if at < 0 {
-					return fmt.Errorf("nothing fits among %d", size)
+					return fmt.Errorf("none of %d candidates fits", size)
 				}
 			}
 			scan := time.Since(began)
 			began = time.Now()
 			for j := range placesEach {
 				if _, ok := sched.PlaceBest(&req, cands, rom.Plugin{}, uint64(i*placesEach+j)); !ok {
-					return fmt.Errorf("nothing fits among %d", size)
+					return fmt.Errorf("none of %d candidates fits", size)
 				}
 			}
 			best := time.Since(began)
 			began = time.Now()
 			if res := sched.Place(&req, cands, rom.Plugin{}, uint64(i)); len(res.Ranked) == 0 {
-				return fmt.Errorf("nothing fits among %d", size)
+				return fmt.Errorf("none of %d candidates fits", size)
 			}
 			ranked := time.Since(began)
 			bad := w.disturbed()
@@ -59,12 +59,12 @@ func place(r *run) error {
 		}
 		base := quantile(floor.values, 0.5)
 		r.emit(ours.record(fmt.Sprintf("place.best-of-%d", size), "ns/cand").over("scan of an array", base))
-		r.emit(whole.record(fmt.Sprintf("place.rank-%d", size), "ns/cand").over("scan of an array", base).noting("with the reasons of all that were left out"))
+		r.emit(whole.record(fmt.Sprintf("place.rank-%d", size), "ns/cand").over("scan of an array", base).noting("with the reasons of all excluded candidates"))
 	}
 	return burst(r)
 }
 
-// What a burst is: so many instances over so many nodes, as a root sends them.
+// The size of a burst: instances, nodes, and how a root sends them.
 const (
 	burstNodes     = 10_000
 	burstInstances = 10_000
@@ -72,9 +72,9 @@ const (
 	burstSamples   = 5 // each takes seconds
 )
 
-// burst measures how many instances a second a cluster's core places: choices,
-// reservations, the journal's documents and the messages to nodes and root, but not
-// the store and the wire.
+// burst measures how many instances a second a cluster's core places: with decisions,
+// reservations, the journal's documents and the messages to nodes and root, but without store
+// and network.
 func burst(r *run) error {
 	var rate series
 	for range min(r.n, burstSamples) {
@@ -93,7 +93,7 @@ func burst(r *run) error {
 		bad := w.disturbed()
 		for _, in := range c.Instances() {
 			if in.Node == "" {
-				return fmt.Errorf("%s is on no node: %s", in.ID, in.Detail)
+				return fmt.Errorf("instance %s was not placed: %s", in.ID, in.Detail)
 			}
 		}
 		rate.add(burstInstances/took.Seconds(), bad)
@@ -102,7 +102,7 @@ func burst(r *run) error {
 	return nil
 }
 
-// fleet is a core with nodes that are all there and empty.
+// fleet returns a core with nodes that are ready and empty.
 func fleet(n int) (*cluster.Core, time.Time) {
 	c := cluster.New(cluster.Config{ID: "munich", LocalNumbers: 100_000})
 	now := time.Unix(1_767_225_600, 0)
@@ -119,7 +119,7 @@ func fleet(n int) (*cluster.Core, time.Time) {
 	return c, now
 }
 
-// orders are what a root sends for a service of n instances, so many a message.
+// orders returns the root's messages for a service of n instances.
 func orders(n, each int) (out []wire.Desired) {
 	const service = api.ServiceID("acme/shop.prod.web.prod")
 	spec := api.Microservice{Name: "web", Namespace: "prod", Virtualization: "container", VCPUs: 0.1, Memory: 64}

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuOf is the CPU time that a process has used so far, all threads, to the
-// nanosecond: the process's CPU clock, where /proc/PID/stat counts hundredths.
+// cpuOf returns the CPU time of all threads of a process from its CPU clock, in nanoseconds;
+// /proc/PID/stat has only hundredths of a second.
 func cpuOf(pid int) (time.Duration, error) {
 	const schedClock = 2
 	var ts unix.Timespec
@@ -22,13 +22,13 @@ func cpuOf(pid int) (time.Duration, error) {
 	return time.Duration(ts.Nano()), nil
 }
 
-// memory is what a process has in memory.
+// memory is the memory of a process.
 type memory struct {
 	resident, anonymous, peak float64 // MiB
 }
 
-// memoryOf reads /proc/PID/status: VmRSS is what is resident, pages of the
-// program's file included, which processes of one program share.
+// memoryOf reads /proc/PID/status. VmRSS includes pages of the program's file, which processes
+// of one program share.
 func memoryOf(pid int) (m memory, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	for line := range strings.Lines(string(text)) {
@@ -49,9 +49,8 @@ func memoryOf(pid int) (m memory, err error) {
 	return m, err
 }
 
-// watcher tells what others did to the machine between two moments: the time in
-// which its CPUs were busy, less that of this process, its offspring and whatever
-// has mark in its command line.
+// watcher measures the CPU time of other processes between two times: the busy time of all CPUs,
+// less that of this process, its descendants and processes with mark in their command line.
 type watcher struct {
 	mark  []byte
 	began time.Time
@@ -69,18 +68,18 @@ func watch(mark string) watcher {
 	return w
 }
 
-// foreign is the share of the whole machine that others used since watch.
+// foreign returns the share of the whole machine that other processes used since watch.
 func (w watcher) foreign() float64 {
 	took := time.Since(w.began)
 	used := busy() - w.busy
 	for pid, now := range w.measure() {
-		used -= now - w.ours[pid] // one that is new counts whole
+		used -= now - w.ours[pid] // new processes count completely
 	}
 	machine := took * time.Duration(cpus())
-	return max(0, float64(used-2*tick)/float64(machine)) // less what counting in ticks may add
+	return max(0, float64(used-2*tick)/float64(machine)) // less the rounding error of ticks
 }
 
-// disturbed reports whether others took more than a tenth of the machine.
+// disturbed reports whether other processes used more than a tenth of the machine.
 func (w watcher) disturbed() bool { return w.foreign() > 0.1 }
 
 func cpus() int {
@@ -93,7 +92,7 @@ func busy() time.Duration {
 	line, _, _ := strings.Cut(string(text), "\n")
 	var sum time.Duration
 	for i, f := range strings.Fields(line) {
-		if i == 0 || i == 4 || i == 5 || i > 8 { // idle, iowait and what is counted elsewhere
+		if i == 0 || i == 4 || i == 5 || i > 8 { // idle, iowait and times counted elsewhere
 			continue
 		}
 		n, _ := strconv.ParseInt(f, 10, 64)
@@ -102,7 +101,7 @@ func busy() time.Duration {
 	return sum
 }
 
-// measure is the CPU time of our processes and of their children that ended.
+// measure reads the CPU time of our processes and of their children that ended.
 func (w watcher) measure() map[int]time.Duration {
 	type proc struct {
 		parent int

@@ -16,23 +16,23 @@ type Record struct {
 	Median    float64   `json:"median"`
 	P99       float64   `json:"p99"`
 	Samples   []float64 `json:"samples"`
-	Baseline  *Baseline `json:"baseline"`           // nil where there is none
-	Ratio     float64   `json:"ratio,omitempty"`    // of the median to the baseline's
-	Limit     float64   `json:"limit,omitempty"`    // what the median is held to
-	AtLeast   bool      `json:"at_least,omitempty"` // the limit is a lower one
-	Held      string    `json:"held,omitempty"`     // whether the limit is: "pass", "FAIL", "not measured"
-	Disturbed int       `json:"disturbed"`          // samples during which others took more than a tenth of the machine
-	Calm      float64   `json:"calm,omitempty"`     // median of the others, where there are some of both
+	Baseline  *Baseline `json:"baseline"`           // nil if there is none
+	Ratio     float64   `json:"ratio,omitempty"`    // of the median to that of the baseline
+	Limit     float64   `json:"limit,omitempty"`    // limit of the median
+	AtLeast   bool      `json:"at_least,omitempty"` // the limit is a minimum
+	Held      string    `json:"held,omitempty"`     // whether the limit is met: "pass", "FAIL", "not measured"
+	Disturbed int       `json:"disturbed"`          // samples during which other processes used more than a tenth of the machine
+	Calm      float64   `json:"calm,omitempty"`     // median of the undisturbed samples, if there are some of both
 	Note      string    `json:"note,omitempty"`
 }
 
-// Baseline is what a figure is measured beside.
+// Baseline is the figure that a record is compared with.
 type Baseline struct {
 	Name   string  `json:"name"`
 	Median float64 `json:"median"`
 }
 
-// series is samples on their way into a record.
+// series collects the samples of a record.
 type series struct {
 	values    []float64
 	disturbed []bool
@@ -60,7 +60,7 @@ func (s *series) record(name, unit string) Record {
 	return r
 }
 
-// over sets the record beside a baseline.
+// over sets the baseline of the record.
 func (r Record) over(name string, median float64) Record {
 	r.Baseline = &Baseline{name, median}
 	if median != 0 {
@@ -84,8 +84,8 @@ func (r Record) noting(format string, args ...any) Record {
 	return r
 }
 
-// quantile is the value that a share q of all does not exceed; the median of an
-// even number lies in the middle of two.
+// quantile returns the value that a share q of the values does not exceed. The median of an even
+// number of values is the mean of the middle two.
 func quantile(values []float64, q float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -97,7 +97,7 @@ func quantile(values []float64, q float64) float64 {
 	return s[max(0, int(math.Ceil(q*float64(len(s))))-1)]
 }
 
-// printer writes records as they come.
+// printer returns a function that writes records as they are emitted.
 func printer(w io.Writer, asJSON bool) func(Record) {
 	if asJSON {
 		enc := json.NewEncoder(w)

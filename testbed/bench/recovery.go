@@ -12,12 +12,12 @@ import (
 
 const (
 	recoveryNodes = 9
-	lostAtOnce    = 3                       // well below the half at which a cluster suspects itself
-	cutSpread     = 1500 * time.Millisecond // between two of them, at most
+	lostAtOnce    = 3                       // well below half of the cluster, which would delay re-placement
+	cutSpread     = 1500 * time.Millisecond // maximum time between two of them
 )
 
-// recovery kills one thing at a time under a running application and measures
-// until all is as it should be, as the root tells it, or the daemon itself.
+// recovery kills one process at a time while an application runs, and measures the time until
+// recovery, as reported by the root or by the daemon itself.
 func recovery(r *run) error {
 	return inLab(r, func(l *lab.Lab) error {
 		c := l.Cluster("munich", lab.ClusterOptions{Args: quiet})
@@ -46,8 +46,7 @@ type ward struct {
 	nodes   map[api.NodeID]*lab.Node
 }
 
-// workloads kills each instance of a service once: an instance that dies twice
-// pauses longer.
+// workloads kills each instance of a service once, because the back-off grows with each restart.
 func (w *ward) workloads() error {
 	l := w.lab
 	l.Apply(lab.App("mortal", idler(l, w.run.n)))
@@ -71,7 +70,7 @@ func (w *ward) workloads() error {
 	return nil
 }
 
-// engines kills the node engine, which adopts what runs.
+// engines kills the node engine, whose next start adopts the workloads.
 func (w *ward) engines() error {
 	l := w.lab
 	l.Apply(lab.App("adopted", idler(l, 1)))
@@ -83,7 +82,7 @@ func (w *ward) engines() error {
 	}
 	n := w.nodes[api.NodeID(p.Node)]
 	if n == nil {
-		return fmt.Errorf("the node %q of %s is not known", p.Node, id)
+		return fmt.Errorf("unknown node %q of %s", p.Node, id)
 	}
 	var s series
 	for range w.run.n {
@@ -92,7 +91,7 @@ func (w *ward) engines() error {
 		n.Restart()
 		s.add(time.Since(began).Seconds(), watch.disturbed())
 		if now := l.Workload(id).PID; now != p.PID {
-			return fmt.Errorf("%s was process %d and is %d: it was not adopted", id, p.PID, now)
+			return fmt.Errorf("%s was process %d and is now %d, want the same (adopted)", id, p.PID, now)
 		}
 	}
 	l.Delete("adopted")
@@ -100,14 +99,14 @@ func (w *ward) engines() error {
 	return nil
 }
 
-// where is the node whose cgroup the instance's process is in.
+// where returns the node whose control group contains the instance's process.
 func (w *ward) where(id api.InstanceID) (api.NodeID, error) {
 	p, err := w.process(id)
 	return api.NodeID(p.Node), err
 }
 
-// process is the instance's one process. A container counts as started a moment
-// before its program is in place of runc's, and can be known by its environment.
+// process returns the instance's process. A container counts as started a moment before its
+// program replaces runc, and is then found by its environment.
 func (w *ward) process(id api.InstanceID) (p lab.Workload, err error) {
 	err = w.until(func() bool {
 		all := w.lab.WorkloadsOf(id)
@@ -122,9 +121,9 @@ func (w *ward) process(id api.InstanceID) (p lab.Workload, err error) {
 	return p, err
 }
 
-// clusterRestart kills the cluster orchestrator and waits for its nodes, each of
-// which is a sample. Their engines are fresh each time: one that loses its broker
-// again and again comes back ever more slowly.
+// clusterRestart kills the cluster orchestrator and waits for its nodes, each of which is a
+// sample. Their engines are restarted each time, because the reconnect pauses of an engine that
+// loses its broker repeatedly grow.
 func (w *ward) clusterRestart() error {
 	var s series
 	for len(s.values) < w.run.n {
@@ -139,7 +138,7 @@ func (w *ward) clusterRestart() error {
 		began := time.Now()
 		w.cluster.Restart()
 		if err := w.heardAgain(began, func(d time.Duration) { took = append(took, d) }); err != nil {
-			return fmt.Errorf("after the kill of their cluster: %w", err)
+			return fmt.Errorf("wait for the nodes after the kill of their cluster: %w", err)
 		}
 		bad := watch.disturbed()
 		for _, d := range took {
@@ -150,7 +149,7 @@ func (w *ward) clusterRestart() error {
 	return nil
 }
 
-// heardAgain waits until every node was heard after the moment, and tells how
+// heardAgain waits until every node has sent a heartbeat after the given time, and returns how
 // long each took.
 func (w *ward) heardAgain(since time.Time, tell func(time.Duration)) error {
 	heard := map[api.NodeID]bool{}
@@ -166,8 +165,8 @@ func (w *ward) heardAgain(since time.Time, tell func(time.Duration)) error {
 	})
 }
 
-// rootRestart kills the root and waits for its cluster, which is fresh each time
-// for the same reason.
+// rootRestart kills the root and waits for its cluster, which is restarted each time for the
+// same reason.
 func (w *ward) rootRestart() error {
 	var s series
 	heard := func(since time.Time) error {
@@ -180,30 +179,30 @@ func (w *ward) rootRestart() error {
 		began := time.Now()
 		w.cluster.Restart()
 		if err := heard(began); err != nil {
-			return fmt.Errorf("a fresh cluster: %w", err)
+			return fmt.Errorf("restart the cluster: %w", err)
 		}
 		watch := watch(w.lab.Dir)
 		began = time.Now()
 		w.lab.Root.Kill9()
 		w.lab.StartRoot()
 		if err := heard(began); err != nil {
-			return fmt.Errorf("the cluster of a root that was killed: %w", err)
+			return fmt.Errorf("wait for the cluster after the kill of the root: %w", err)
 		}
 		s.add(time.Since(began).Seconds(), watch.disturbed())
 	}
 	w.run.emit(s.record("recovery.root", "s").noting("kill -9 and start → the cluster heard again, by the root's API"))
-	for _, n := range w.nodes { // they lost their cluster too often to come back soon
+	for _, n := range w.nodes { // they lost their cluster so often that they reconnect slowly
 		n.Restart()
 	}
 	return w.heardAgain(time.Now(), func(time.Duration) {})
 }
 
-// until asks again and again: an API that was just started has no watch yet.
+// until polls, because an API that has just started has no watch yet.
 func (w *ward) until(ok func() bool) error {
 	deadline := time.Now().Add(time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
-			return fmt.Errorf("not within a minute: %w", api.ErrTimeout)
+			return fmt.Errorf("the state was not reached within a minute: %w", api.ErrTimeout)
 		}
 		if err := sleep(w.run.ctx, 5*time.Millisecond); err != nil {
 			return err
@@ -212,8 +211,8 @@ func (w *ward) until(ok func() bool) error {
 	return nil
 }
 
-// silentNodes cuts nodes off and kills them with their workloads, three at a
-// time, and waits until what they had runs elsewhere.
+// silentNodes cuts off nodes and kills them with their workloads, three at a time, and waits
+// until their instances run elsewhere.
 func (w *ward) silentNodes() error {
 	l := w.lab
 	l.Apply(lab.App("movable", idler(l, recoveryNodes)))
@@ -240,14 +239,15 @@ func (w *ward) silentNodes() error {
 				}
 			}
 		})
-		// Every second time they fall one after the other, within a beat or so: those that
-		// are still heard when the first is cut off are gone when it is declared dead.
+		// In every second sample they are cut off one after the other, within about one heartbeat
+		// period: nodes that are connected when the first is cut off are gone when it is declared
+		// dead.
 		cutAt, spread := map[api.NodeID]time.Time{}, time.Duration(0)
 		if round++; round%2 == 0 {
 			spread = cutSpread
 		}
 		for on := range victims {
-			w.nodes[on].Link.Cut() // so that not even the end of a connection is told
+			w.nodes[on].Link.Cut() // so that not even the end of the connection is noticed
 			cutAt[on] = time.Now()
 			if err := sleep(w.run.ctx, time.Duration(rand.Int64N(int64(spread)+1))); err != nil {
 				return err

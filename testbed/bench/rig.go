@@ -8,7 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
-// rig is the lab's T where there is no test: a failure ends the benchmark.
+// rig implements lab.T without a test: a failure ends the benchmark.
 type rig struct {
 	log      io.Writer
 	failed   bool
@@ -19,7 +19,7 @@ var _ lab.T = (*rig)(nil)
 
 type failure struct{ text string }
 
-// inLab runs a benchmark with a lab and ends the lab behind it.
+// inLab runs a benchmark with a lab and then closes the lab.
 func inLab(r *run, fn func(*lab.Lab) error) (err error) {
 	g := &rig{log: r.log}
 	defer func() {
@@ -44,26 +44,26 @@ func inLab(r *run, fn func(*lab.Lab) error) (err error) {
 	return fn(l)
 }
 
-// quiet are the daemons' own defaults, where a lab would log more.
+// quiet sets the daemons' default log level; a lab would log more.
 var quiet = []string{"--log-level", "info"}
 
-// Helper is lab.T's.
+// Helper implements lab.T, as do the methods below.
 func (g *rig) Helper() {}
 
-// Logf is lab.T's.
+// Logf writes a line to the log.
 func (g *rig) Logf(format string, args ...any) { _, _ = fmt.Fprintf(g.log, format+"\n", args...) }
 
-// Errorf is lab.T's.
+// Errorf logs a failure.
 func (g *rig) Errorf(format string, args ...any) {
 	g.failed = true
 	g.Logf(format, args...)
 }
 
-// Fatalf is lab.T's.
+// Fatalf ends the benchmark with a failure.
 func (g *rig) Fatalf(format string, args ...any) { panic(failure{fmt.Sprintf(format, args...)}) }
 
-// Failed is lab.T's.
+// Failed reports whether there was a failure.
 func (g *rig) Failed() bool { return g.failed }
 
-// Cleanup is lab.T's.
+// Cleanup registers a function that runs at the end.
 func (g *rig) Cleanup(fn func()) { g.cleanups = append(g.cleanups, fn) }

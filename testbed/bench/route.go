@@ -15,16 +15,15 @@ import (
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
-// What a new route is held to, by its p99.
+// The limits of the p99 of a new route.
 const (
 	routeInCluster = 200 // ms
 	routeAcross    = 1000
 )
 
-// routes measures how long it takes from the moment at which a new instance
-// listens until a client elsewhere, which asks its service by the semantic address
-// all the time, has its first answer: on another node of the same cluster, and of
-// another cluster.
+// routes measures the time from the moment a new instance listens until its first answer to a
+// client that calls the semantic address of its service continuously, from another node of the
+// same cluster and from a node of another cluster.
 func routes(r *run) error {
 	return inLab(r, func(l *lab.Lab) error {
 		hosts := &hostRig{rig{log: r.log}}
@@ -58,7 +57,7 @@ func routes(r *run) error {
 	})
 }
 
-// held holds the record's p99 to a limit.
+// held sets the limit of the record's p99.
 func held(r Record, limit float64) Record {
 	r.Limit, r.Held = limit, "pass"
 	if r.P99 > limit {
@@ -67,10 +66,10 @@ func held(r Record, limit float64) Record {
 	return r
 }
 
-// hostRig is a rig for hosts, which have a life within the lab's.
+// hostRig is a rig for hosts, which end before the lab.
 type hostRig struct{ rig }
 
-// Skip is netlab.T's: a benchmark that cannot be is a failure.
+// Skip implements netlab.T: a benchmark that cannot run is a failure.
 func (g *hostRig) Skip(args ...any) { g.Fatalf("%s", fmt.Sprint(args...)) }
 
 func (g *hostRig) close() {
@@ -79,7 +78,7 @@ func (g *hostRig) close() {
 	}
 }
 
-// routeWorld is clusters and nodes with netmanagers, each a host on one network.
+// routeWorld has clusters and nodes with netmanagers, each a host on one network.
 type routeWorld struct {
 	lab  *lab.Lab
 	net  *netlab.Lab
@@ -109,7 +108,7 @@ func (w *routeWorld) node(c *lab.Cluster, name string) {
 	c.Node(name, lab.NodeOptions{Containers: true, CPUs: 4, Host: h, Overlay: true, Args: quiet, NetArgs: quiet})
 }
 
-// measure adds an instance where there is none, and one where there is one, n times each.
+// measure adds a first instance and a second instance, n times each.
 func (w *routeWorld) measure(r *run, in *lab.Inside, app, cluster, node string) (first, next series, err error) {
 	l := w.lab
 	web := l.Container("web", 1)
@@ -118,7 +117,7 @@ func (w *routeWorld) measure(r *run, in *lab.Inside, app, cluster, node string) 
 	l.Wait("it runs", l.Running(app, "web", 1))
 	at := netip.AddrPortFrom(l.Addresses(app, "web").RoundRobin, 80).String()
 	seen := map[placement]bool{}
-	// appear is from when an instance that was not seen before listens to its answer.
+	// appear returns the time from when a new instance listens until its first answer.
 	appear := func(replicas int) (time.Duration, error) {
 		l.Scale(app, "web", replicas)
 		for end := time.Now().Add(time.Minute); time.Now().Before(end); {
@@ -132,9 +131,9 @@ func (w *routeWorld) measure(r *run, in *lab.Inside, app, cluster, node string) 
 			seen[a.placement] = true
 			return time.Since(a.Since), nil
 		}
-		return 0, fmt.Errorf("no new instance of %s answers within a minute", app)
+		return 0, fmt.Errorf("no new instance of %s answered within a minute", app)
 	}
-	if _, err := appear(1); err != nil { // opens what is opened once
+	if _, err := appear(1); err != nil { // opens connections
 		return first, next, err
 	}
 	step := func(replicas int, s *series) error {
@@ -161,7 +160,7 @@ func (w *routeWorld) measure(r *run, in *lab.Inside, app, cluster, node string) 
 	return first, next, nil
 }
 
-// placement is one placement of an instance: the number may come again.
+// placement is one placement of an instance; numbers of instances are reused.
 type placement struct {
 	Instance string `json:"instance"`
 	Epoch    string `json:"epoch"`
@@ -169,11 +168,10 @@ type placement struct {
 
 type answer struct {
 	placement
-	Since time.Time `json:"since"` // when it began to listen, by the clock of this machine
+	Since time.Time `json:"since"` // when it began to listen, by this machine's clock
 }
 
-// askWait bounds one question, so that one to nobody does not stand in the way of
-// the next.
+// askWait bounds one request, so that an unanswered one does not delay the next.
 const askWait = 500 * time.Millisecond
 
 func ask(ctx context.Context, in *lab.Inside, at string) (a answer, err error) {

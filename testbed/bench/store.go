@@ -16,12 +16,12 @@ import (
 
 const (
 	docSize   = 1024
-	savesEach = 50 // saves behind one sample, of each writer
+	savesEach = 50 // saves of each writer per sample
 	manyWays  = 64
 )
 
-// storeSaves measures durable saves of a document of 1 KiB, one after the other
-// and from 64 writers, beside bbolt itself with the same bytes.
+// storeSaves measures durable saves of a document of 1 KiB, sequentially and from 64 writers. The
+// baseline is bbolt itself with the same bytes.
 func storeSaves(r *run) error {
 	dir, err := os.MkdirTemp("", "bench-store-")
 	if err != nil {
@@ -76,7 +76,7 @@ func storeSaves(r *run) error {
 	return nil
 }
 
-// repeat runs fn savesEach times in each of some goroutines at once.
+// repeat runs fn savesEach times in each of several concurrent goroutines.
 func repeat(ctx context.Context, ways int, fn func(way int) error) (time.Duration, error) {
 	errs := make([]error, ways)
 	var wg sync.WaitGroup

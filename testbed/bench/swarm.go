@@ -18,21 +18,20 @@ import (
 	node "github.com/treeline-edge/treeline/node-engine/wiring"
 )
 
-// swarmOrder says what a swarm is: node engines as they are wired, all in one
-// process, over runtimes that run nothing.
+// swarmOrder describes a swarm: complete node engines in one process, with fake runtimes.
 type swarmOrder struct {
 	Dir    string `json:"dir"`
 	Token  string `json:"token"`
 	Nodes  int    `json:"nodes"`
-	AtOnce int    `json:"at_once"` // joins under way
+	AtOnce int    `json:"at_once"` // concurrent joins
 }
 
-// swarm is the process: this program, started by the benchmark cluster. It ends
-// with its standard input.
+// swarm is the process of a swarm: this program, started by the benchmark cluster. It ends when
+// its standard input is closed.
 func swarm(ctx context.Context, text string) error {
 	var o swarmOrder
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
-		return fmt.Errorf("read the order of a swarm: %w", err)
+		return fmt.Errorf("read the swarm's order: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -68,7 +67,7 @@ func swarm(ctx context.Context, text string) error {
 	return nil
 }
 
-// pretender is a runtime that runs nothing and says that it does.
+// pretender is a fake runtime. It runs nothing, and reports workloads as running.
 type pretender struct {
 	mu   sync.Mutex // guards have
 	have map[wire.Key]runtime.Status
@@ -86,7 +85,7 @@ func (p *pretender) set(k wire.Key, fn func(*runtime.Status)) {
 	p.have[k] = s
 }
 
-// Info is runtime.Runtime's, as are all below.
+// Info implements runtime.Runtime, as do the methods below.
 func (p *pretender) Info(context.Context) (runtime.Info, error) {
 	return runtime.Info{Version: "pretended", Runtimes: []string{"container"}}, nil
 }
@@ -126,7 +125,7 @@ func (p *pretender) Watch(ctx context.Context, _ chan<- runtime.Exit) error {
 }
 
 func (p *pretender) Logs(context.Context, wire.Key, int, bool) (io.ReadCloser, error) {
-	return nil, fmt.Errorf("nothing runs here: %w", api.ErrNotFound)
+	return nil, fmt.Errorf("workload has no logs: %w", api.ErrNotFound)
 }
 
 func (p *pretender) Close() error { return nil }

@@ -19,7 +19,7 @@ import (
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
-// What bringing an application up and taking it away is held to.
+// The limits of deploying and deleting an application.
 const (
 	upDownInstances = 300
 	upDownNodes     = 6
@@ -28,27 +28,26 @@ const (
 	growthMost      = 1.15 // of memory, descriptors and documents, between the first cycles and the last
 )
 
-// histories are the kinds of documents of which a store keeps a bounded number for a
-// while, whatever comes and goes: they fill up during the first cycles. The value is
-// the most that one store may hold.
+// histories are the kinds of documents of which a store keeps a bounded number for some time.
+// They fill up during the first cycles. The value is the maximum in one store.
 var histories = map[string]int{
 	"event":   4096, // root.Config.EventsKept
 	"answer":  8192, // to Idempotency-Keys, for 24 h
-	"address": 4096, // service addresses that rest, for 30 min
-	"freed":   4096, // addresses of a node's subnet that rest, for 2 min
+	"address": 4096, // released service addresses, for 30 min
+	"freed":   4096, // released addresses of a node's subnet, for 2 min
 	"marks":   64,   // notices of each peer about its addresses, for 15 min, notice.MaxEntries at most
 }
 
-// A store's file is at most fileTimes the most bytes that it held, and fileFirst: bbolt
-// writes changed pages beside the old ones, half filled, and doubles its file.
+// The limit of a store's file is fileTimes its maximum content plus fileFirst: bbolt writes
+// changed pages beside the old ones, half filled, and doubles its file.
 const (
 	fileTimes = 8.0
 	fileFirst = 1.0 // MiB
 )
 
-// upDown measures how long it takes until 300 instances of one application run on
-// six nodes with the overlay network, and until nothing of them is left, again and again;
-// and how much memory, descriptors and documents the daemons keep.
+// upDown repeatedly measures how long it takes until 300 instances of one application run on six
+// nodes with the overlay network, and until nothing of them is left. It also measures the memory,
+// descriptors and documents that the daemons keep.
 func upDown(r *run) error {
 	instances, nodes := upDownInstances, upDownNodes
 	if r.net.quick {
@@ -78,7 +77,7 @@ func upDown(r *run) error {
 			l.WaitWithin(5*time.Minute, "all run", l.Running("herd", "web", instances))
 			up.add(time.Since(began).Seconds(), w.disturbed())
 			if n := len(l.Workloads()); n != instances {
-				return fmt.Errorf("cycle %d: %d processes run, %d instances are said to", i, n, instances)
+				return fmt.Errorf("cycle %d: %d processes run, want %d as the root shows", i, n, instances)
 			}
 			if _, err := books.look(r.ctx); err != nil {
 				return err
@@ -89,10 +88,10 @@ func upDown(r *run) error {
 			l.WaitWithin(15*time.Minute, "all are gone", l.Gone("herd"))
 			down.add(time.Since(began).Seconds(), w.disturbed())
 			if n := len(l.Workloads()); n != 0 {
-				return fmt.Errorf("cycle %d: %d processes run of an application that is gone", i, n)
+				return fmt.Errorf("cycle %d: %d processes of the deleted application still run", i, n)
 			}
 			r.logf("cycle %d: up in %.1f s, down in %.1f s", i, up.values[i], down.values[i])
-			if err := sleep(r.ctx, 2*time.Second); err != nil { // what is freed is given back
+			if err := sleep(r.ctx, 2*time.Second); err != nil { // freed memory is returned
 				return err
 			}
 			h, err := holdingsOf(daemons)
@@ -133,7 +132,7 @@ func upDown(r *run) error {
 	})
 }
 
-// flat holds the last cycles to the first ones after the start.
+// flat compares the last cycles with the first ones after the start.
 func flat(s *series, name, unit, note string) Record {
 	r := s.record(name, unit)
 	third := max(1, len(s.values)/3)
@@ -150,7 +149,7 @@ func (w *routeWorld) roomyNode(c *lab.Cluster, name string) *lab.Node {
 	return c.Node(name, lab.NodeOptions{Containers: true, CPUs: 200, Memory: 1 << 20, Host: h, Overlay: true, Args: quiet, NetArgs: quiet})
 }
 
-// holdings are what processes hold, in sum.
+// holdings are the total resources of processes.
 type holdings struct{ memory, descriptors float64 }
 
 func holdingsOf(procs []*lab.Proc) (h holdings, err error) {
@@ -169,19 +168,19 @@ func holdingsOf(procs []*lab.Proc) (h holdings, err error) {
 	return h, nil
 }
 
-// stores are the embedded stores below a directory, but containerd's.
+// stores are the embedded stores below a directory, except containerd's.
 type stores struct {
 	dir    string
-	most   map[string]float64       // by path, bytes of documents that it was ever seen with
-	files  map[string]float64       // by path, its size when last looked at
-	kinds  map[string]embedded.Kind // by kind, what all held when last looked at
-	beyond []string                 // histories that were larger than their bound
+	most   map[string]float64       // by path, the maximum bytes of documents
+	files  map[string]float64       // by path, the size at the last reading
+	kinds  map[string]embedded.Kind // by kind, the content of all stores at the last reading
+	beyond []string                 // histories that exceeded their bound
 }
 
-// stored is what all stores hold.
+// stored is the content of all stores.
 type stored struct {
 	documents, histories int
-	live, files          float64 // KiB of documents that are no history; MiB
+	live, files          float64 // KiB of documents that are not histories; MiB
 }
 
 // look measures all stores.
@@ -189,7 +188,7 @@ func (b *stores) look(ctx context.Context) (all stored, err error) {
 	b.files, b.kinds = map[string]float64{}, map[string]embedded.Kind{}
 	err = filepath.WalkDir(b.dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() || filepath.Ext(path) != ".db" || strings.HasPrefix(path, filepath.Join(b.dir, "c")+"/") {
-			return nil //nolint:nilerr // what went while we looked counts nothing
+			return nil //nolint:nilerr // files removed during the search do not count
 		}
 		u, err := measure(ctx, path)
 		if err != nil {
@@ -228,7 +227,7 @@ func (b *stores) summary() string {
 	return strings.Join(out, ", ")
 }
 
-// measure measures a store until no commit comes in between.
+// measure reads a store, again if a commit happens in between.
 func measure(ctx context.Context, path string) (u embedded.Usage, err error) {
 	for range 100 {
 		if u, err = embedded.Measure(path); !errors.Is(err, store.ErrCorrupt) {
@@ -241,7 +240,7 @@ func measure(ctx context.Context, path string) (u embedded.Usage, err error) {
 	return u, err
 }
 
-// large names the files that are larger than what they held explains.
+// large names the files that exceed the limit for their content.
 func (b *stores) large() (names []string) {
 	for _, path := range slices.Sorted(maps.Keys(b.files)) {
 		if size := b.files[path]; size > fileTimes*b.most[path]+fileFirst*(1<<20) {
@@ -251,7 +250,7 @@ func (b *stores) large() (names []string) {
 	return names
 }
 
-// unless fails the record where something is wrong.
+// unless marks the record as failed if there is a problem.
 func unless(r Record, wrong []string) Record {
 	if r.Held = "pass"; len(wrong) > 0 {
 		r.Held = "FAIL"
