@@ -155,7 +155,7 @@ func recount(t *rapid.T, b *Subscriptions[string], s string, h *Replica, answers
 		for range rapid.IntRange(0, 2).Draw(t, "changes") {
 			k := rapid.SampledFrom(keys[:4]).Draw(t, "key")
 			if len(answers) > 0 && rapid.Bool().Draw(t, "another answer") {
-				w := rapid.SampledFrom(slices.SortedFunc(maps.Keys(answers), CompareSubscriptions)).Draw(t, "want")
+				w := rapid.SampledFrom(slices.SortedFunc(maps.Keys(answers), wire.Subscription.Compare)).Draw(t, "want")
 				if rapid.IntRange(0, 2).Draw(t, "refuse") == 0 {
 					k = RefusalOf(w, rapid.Bool().Draw(t, "denied"))
 				}
@@ -195,8 +195,8 @@ func counted(t *rapid.T, b *Subscriptions[string], s string) {
 				idle = idle.Toggle(h.version)
 			}
 		}
-		if u.digest != all || u.idle != idle {
-			t.Fatalf("it counts %x, of which %x is idle, want %x and %x", u.digest, u.idle, all, idle)
+		if u.sent != all || u.idle != idle {
+			t.Fatalf("it counts %x, of which %x is idle, want %x and %x", u.sent, u.idle, all, idle)
 		}
 	}
 }
@@ -239,10 +239,10 @@ func TestWantsAreFoundByTheirSubjectInAnyCase(t *testing.T) {
 	c := wire.Subscription{Service: "acme/shop.prod.web.prod", For: "acme/q.y.z.w"}
 	b.Subscribe("n1", a, epoch.Add(time.Minute))
 	b.Subscribe("n2", c, epoch.Add(time.Hour))
-	if got := b.Of(wire.Subscription{Service: "acme/SHOP.prod.web.prod"}); len(got) != 2 || got[0].Subscription != a {
+	if got := b.About(wire.Subscription{Service: "acme/SHOP.prod.web.prod"}); len(got) != 2 || got[0].Subscription != a {
 		t.Errorf("%v", got)
 	}
-	if got := b.CalledBy("acme/q.y.z.w"); len(got) != 1 || got[0].Subscriber != "n2" {
+	if got := b.For("acme/q.y.z.w"); len(got) != 1 || got[0].Subscriber != "n2" {
 		t.Errorf("%v", got)
 	}
 	if over, next := b.Expired("n1", epoch.Add(time.Minute)); len(over) != 1 || !next.IsZero() {

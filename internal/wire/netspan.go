@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"net/netip"
 
 	"github.com/treeline-edge/treeline/api"
@@ -39,11 +40,21 @@ func RouteName(s api.ServiceID) string { return "route " + string(s) }
 // SourceName is the name of an address's record.
 func SourceName(a netip.Addr) string { return "source " + a.String() }
 
-// UsedName is the name of an address in use.
-func UsedName(a netip.Addr) string { return "used " + a.String() }
+// Name is the name of an address in use.
+func (u ServiceAddress) Name() string { return "used " + u.Address.String() }
 
-// WantName is the name of a want.
-func SubscriptionName(w Subscription) string { return "want " + w.text() }
+// Name is the name of a subscription.
+func (w Subscription) Name() string { return "want " + w.text() }
+
+// Compare orders subscriptions.
+func (w Subscription) Compare(o Subscription) int {
+	return cmp.Or(w.Address.Compare(o.Address), cmp.Compare(w.Service, o.Service), cmp.Compare(w.For, o.For))
+}
+
+// Compare orders addresses in use.
+func (u ServiceAddress) Compare(o ServiceAddress) int {
+	return cmp.Or(u.Address.Compare(o.Address), cmp.Compare(u.Service, o.Service))
+}
 
 func (w Subscription) text() string {
 	if w.Address.IsValid() {

@@ -262,15 +262,7 @@ type NetDown struct {
 	Whole bool      `json:"whole,omitempty"` // all that the node's wants lead to within Of; what is absent there is gone
 	Of    Span      `json:"of,omitzero"`     // with Whole; the zero Span: of all
 
-	Routes  RouteList  `json:"routes,omitempty"`
-	Sources SourceList `json:"sources,omitempty"`
-	Peers   []api.Peer `json:"peers,omitempty"`
-	Refused []Refusal  `json:"refused,omitempty"`
-
-	RemovedRoutes   []api.ServiceID `json:"gone,omitempty"` // routes: the service is no more, may not be reached, or is not wanted
-	RemovedSources  []netip.Addr    `json:"gone_sources,omitempty"`
-	RemovedPeers    []api.PeerKey   `json:"gone_peers,omitempty"`
-	RemovedRefusals []Subscription  `json:"answered,omitempty"` // refusals that hold no longer
+	Records
 	// Measure are the few nodes to which the node keeps measuring its round trip, so
 	// that its coordinate is true even while it has no flows; nil: as before, empty:
 	// none. They do not count in Held: NetUp.Measure tells whether they arrived.

@@ -139,10 +139,10 @@ func TestAFlowToANewAddressBeginsWhileTheDiskIsFull(t *testing.T) {
 		return ok && slices.Contains(up.Subscribe, want)
 	})
 	peer := api.Peer{Key: api.PeerKey{2}, Rev: 2, Subnets: []netip.Prefix{netip.MustParsePrefix("10.16.0.64/26")}}
-	answer := wire.NetDown{Seq: 2, Rev: 2, Peers: []api.Peer{peer}, Routes: wire.RouteList{{
+	answer := wire.NetDown{Seq: 2, Rev: 2, Records: wire.Records{Peers: []api.Peer{peer}, Routes: wire.RouteList{{
 		Service: web, Rev: 2, Addresses: api.ServiceAddresses{RoundRobin: remote}, Peers: []api.Peer{peer},
 		Backends: []api.Backend{{Instance: web.Instance(0), Epoch: 1, Address: netip.MustParseAddr("10.16.0.66"), Peer: peer.Key, State: api.BackendUp}},
-	}}}
+	}}}}
 	if err := s.Core.Learn(t.Context(), overlay.Down{NetDown: answer}); err != nil {
 		t.Fatal(err)
 	}

@@ -83,7 +83,7 @@ func BenchmarkRouteUpdate(b *testing.B) {
 		r.Backends[i%2].State = api.BackendDraining
 		r.Backends[1-i%2].State = api.BackendUp
 		_, rev := c.subs.Position()
-		c.Step(c.now, Down{wire.NetDown{Boot: c.boot, Rev: rev + 1, Routes: []api.Route{r}}})
+		c.Step(c.now, Down{wire.NetDown{Boot: c.boot, Rev: rev + 1, Records: wire.Records{Routes: []api.Route{r}}}})
 	}
 }
 

@@ -86,7 +86,7 @@ func (w *world) ways(want ...string) {
 func peered(t *testing.T) *world {
 	w, client := readyWith(t, Config{VXLAN: 7001, Idle: 1000 * time.Hour})
 	w.step(Miss{Local: client, Remote: vip(1)})
-	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2, 3)}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1, 2, 3)}}})
 	w.at(1, "192.168.1.11")
 	w.at(2, "192.168.2.12")
 	w.at(3, "172.16.0.1")
@@ -140,7 +140,7 @@ func TestNobodySendsInTheClearWhatIsNotTaken(t *testing.T) {
 func TestTermsFollowThePlaneAndAreRepeatedUntilHeard(t *testing.T) {
 	w, client := readyWith(t, Config{VXLAN: 7001, Idle: 1000 * time.Hour})
 	w.step(Miss{Local: client, Remote: vip(1)})
-	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}}})
 	eff := w.at(1, "192.168.1.11")
 	var seen []string
 	for _, e := range eff.Send {
@@ -262,7 +262,7 @@ func TestWhoMovesAgreesAnew(t *testing.T) {
 	if said := orders[TunnelTerms](eff); len(said) == 0 || !slices.Equal(said[0].At, []netip.Addr{ip("192.168.1.9")}) {
 		t.Fatalf("%+v", said)
 	}
-	w.answer(wire.NetDown{RemovedRoutes: []api.ServiceID{svc("web")}})
+	w.answer(wire.NetDown{Records: wire.Records{RemovedRoutes: []api.ServiceID{svc("web")}}})
 	if said := orders[TunnelSend](w.last); len(said) != 2 || said[0].Message.(agree.Terms).Ways != none {
 		t.Fatalf("who is forgotten is not told: %+v", said)
 	}
@@ -430,7 +430,7 @@ func TestTwoEndsAlwaysAgree(t *testing.T) {
 			other := byte(2 - i)
 			p := peerRecord(other, 1)
 			do(i, Link{true})
-			obey(i, e.answer(wire.NetDown{Lease: lease(i), Peers: []api.Peer{p}}))
+			obey(i, e.answer(wire.NetDown{Lease: lease(i), Records: wire.Records{Peers: []api.Peer{p}}}))
 			do(i, e.self)
 		}
 		for i := range ends {

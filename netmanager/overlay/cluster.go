@@ -125,7 +125,7 @@ func (c *Core) useLease(l wire.NetLease) {
 func (c *Core) records(d wire.NetDown) {
 	var absent []interest.Key
 	if d.Whole {
-		absent = c.absent(d)
+		absent = c.whole.Absent(d.Of, c.heldRecords, interest.KeysOf(d.Records))
 	}
 	for _, id := range d.RemovedRoutes {
 		c.applyServices(c.services.UnsetRoute(id, true))
@@ -168,7 +168,7 @@ func (c *Core) records(d wire.NetDown) {
 		case interest.Peer:
 			c.applyPeers(c.peers.Unset(k.Peer))
 		case interest.Refused:
-			c.subs.SetRefusal(c.now, k.Refusal.Subscription, nil)
+			c.subs.SetRefusal(c.now, k.Subscription, nil)
 		}
 	}
 	if d.Whole && d.Of.Last() { // a later part may answer what was refused before an earlier one
@@ -195,7 +195,7 @@ func (c *Core) referAll(r *api.Route) {
 // added notes a new record for the comparison with the parts of a whole.
 func (c *Core) added(isNew bool, k interest.Key) {
 	if isNew {
-		c.run.Add(k)
+		c.whole.Add(k)
 	}
 }
 
@@ -206,37 +206,6 @@ func (c *Core) setRefusal(k wire.Subscription, r *wire.Refusal) {
 		c.settle([]wire.Subscription{k})
 		c.settle(c.subs.Spellings(k))
 	}
-}
-
-// absent returns the records that are held and that a whole, or a part of one within
-// its span, does not have. Each of several consecutive parts costs what it carries.
-func (c *Core) absent(d wire.NetDown) (gone []interest.Key) {
-	named := make(map[interest.Key]bool, len(d.Routes)+len(d.Sources)+len(d.Peers)+len(d.Refused))
-	for _, r := range d.Routes {
-		named[interest.RouteOf(r.Service)] = true
-	}
-	for _, s := range d.Sources {
-		named[interest.SourceOf(s.Address)] = true
-	}
-	for _, p := range d.Peers {
-		named[interest.PeerOf(p.Key)] = true
-	}
-	for _, r := range d.Refused {
-		named[interest.RefusalOf(r.Subscription, false)] = true
-	}
-	if c.run == nil {
-		c.run = interest.NewCursor(interest.Key.Name, interest.CompareKeys)
-	}
-	c.run.Within(d.Of, c.heldRecords, len(named), func(k interest.Key) bool {
-		if !named[k] {
-			gone = append(gone, k)
-		}
-		return named[k]
-	})
-	if d.Of.Last() {
-		c.run = nil
-	}
-	return gone
 }
 
 // report sends the cluster what it has to know.

@@ -91,7 +91,7 @@ type Core struct {
 	view
 	table   *table.Table
 	retries step.Timers[netip.Addr]        // instances that began to drain
-	run     *interest.Cursor[interest.Key] // through the held records, while the cluster sends all of them in parts
+	whole   interest.Cursor[interest.Key] // through the held records, while the cluster sends all of them in parts
 	journal step.Journal                   // of the kinds meta and lease
 	send    []wire.Envelope
 	late    []wire.Envelope // after the plane's change

@@ -147,7 +147,7 @@ func TestAFirstPacketAsksAndIsReleased(t *testing.T) {
 	if eff := w.step(Miss{Local: client, Remote: vip(1)}); len(said(eff)) > 0 { // single flight
 		t.Fatalf("%+v", eff.Send)
 	}
-	eff = w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2)}})
+	eff = w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1, 2)}}})
 	var kinds []string
 	for _, e := range eff.Send {
 		kinds = append(kinds, fmt.Sprintf("%s %T", e.To, e.Msg))
@@ -193,7 +193,7 @@ func TestARefusalAnswersForAWhileAndTheWantStays(t *testing.T) {
 	w, client := ready(t)
 	want := wire.Subscription{Address: vip(1), For: svc("client")}
 	w.step(Miss{Local: client, Remote: vip(1)})
-	eff := w.answer(wire.NetDown{Refused: []wire.Refusal{{Subscription: want}}})
+	eff := w.answer(wire.NetDown{Records: wire.Records{Refused: []wire.Refusal{{Subscription: want}}}})
 	if got := orders[Refuse](eff); len(got) != 1 || got[0] != (Refuse{Local: client, Remote: vip(1)}) {
 		t.Fatalf("%+v", eff.Send)
 	}
@@ -210,7 +210,7 @@ func TestARefusalAnswersForAWhileAndTheWantStays(t *testing.T) {
 	}
 	w.checkBooks()
 	w.pass(3 * time.Minute)
-	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}, RemovedRefusals: []wire.Subscription{want}}) // it comes to be
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}, RemovedRefusals: []wire.Subscription{want}}}) // it comes to be
 	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 " {
 		t.Fatal(got)
 	}
@@ -222,14 +222,14 @@ func TestWhatMayNotBeCalledIsDenied(t *testing.T) {
 	w.step(Miss{Local: client, Remote: vip(1)})
 	r := route("web", 1, 1, 1)
 	r.Access.Closed = true
-	eff := w.answer(wire.NetDown{Routes: []api.Route{r}})
+	eff := w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{r}}})
 	from, to := w.c.services.Ident(svc("client")), w.c.services.Ident(svc("web"))
 	// web may call client, though, which has no list.
 	if w.plane.Allowed[plane.Pair{From: from, To: to}] || !w.plane.Allowed[plane.Pair{From: to, To: from}] || len(orders[Release](eff)) != 1 {
 		t.Fatalf("%+v %+v", w.plane.Allowed, eff.Send)
 	}
 	r.Rev, r.Access.Closed = 2, false
-	w.answer(wire.NetDown{Routes: []api.Route{r}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{r}}})
 	if !w.plane.Allowed[plane.Pair{From: from, To: to}] {
 		t.Fatal("the new list does not count")
 	}
@@ -240,7 +240,7 @@ func TestIdleWantsEndAndUsedOnesAreRenewed(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
 	w.step(Miss{Local: client, Remote: vip(2)})
-	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1), route("api", 1, 2, 1)}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1), route("api", 1, 2, 1)}}})
 	used := plane.Usage{Sources: map[netip.Addr]uint64{}}
 	renewed := 0
 	for n := range uint64(30) {
@@ -317,7 +317,7 @@ func TestWhoHasTheMostWantsMakesRoom(t *testing.T) {
 func TestADeadBackendsFlowsEndAndASilentPeerIsAvoided(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
-	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2, 3)}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1, 2, 3)}}})
 	eff := w.step(Path{Key: key(2), Kind: api.PathDirect, Silent: true})
 	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 10.16.3.1*1 " {
 		t.Fatal(got)
@@ -338,17 +338,17 @@ func TestADeadBackendsFlowsEndAndASilentPeerIsAvoided(t *testing.T) {
 	}
 	r := route("web", 2, 1, 1, 2, 3)
 	r.Backends[0].State = api.BackendDraining
-	w.answer(wire.NetDown{Routes: []api.Route{r}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{r}}})
 	if got := w.backendsOf(vip(1)); got != "10.16.2.1*1 10.16.3.1*1 " {
 		t.Fatal(got)
 	}
 	r.Rev, r.Backends = 3, slices.Clone(r.Backends[1:])
 	r.Backends[0].Epoch = 2
-	eff = w.answer(wire.NetDown{Routes: []api.Route{r}})
+	eff = w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{r}}})
 	if ch := orders[plane.Change](eff); len(ch) != 1 || !slices.Equal(ch[0].End, []netip.Addr{instanceAt(1, 1), instanceAt(2, 1)}) {
 		t.Fatalf("%+v", ch)
 	}
-	eff = w.answer(wire.NetDown{RemovedRoutes: []api.ServiceID{svc("web")}})
+	eff = w.answer(wire.NetDown{Records: wire.Records{RemovedRoutes: []api.ServiceID{svc("web")}}})
 	if ch := orders[plane.Change](eff); len(ch) != 1 || len(ch[0].End) != 2 || w.backendsOf(vip(1)) != "none" {
 		t.Fatalf("%+v", ch)
 	}
@@ -375,7 +375,7 @@ func TestWeightsFollowLoad(t *testing.T) {
 		for i := range r.Backends {
 			r.Backends[i].Load = c.loads[i]
 		}
-		w.answer(wire.NetDown{Routes: []api.Route{r}})
+		w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{r}}})
 		if got := w.backendsOf(vip(1)); got != c.want {
 			t.Errorf("%v: %s, want %s", c.loads, got, c.want)
 		}
@@ -389,7 +389,7 @@ func TestClosestFollowsMeasuredDistanceWithoutFlutter(t *testing.T) {
 	w.step(Miss{Local: client, Remote: closest})
 	r := route("web", 1, 1, 1, 2, 3)
 	r.Addresses.Closest = closest
-	w.answer(wire.NetDown{Routes: []api.Route{r}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{r}}})
 	ms := time.Millisecond
 	see := func(a, b, c time.Duration) {
 		for i, d := range []time.Duration{a, b, c} {
@@ -444,7 +444,7 @@ func TestWhatIsHereIsReachedAtOnce(t *testing.T) {
 	// The cluster believes that another placement of it is here, which is not so.
 	r.Backends = append(r.Backends, api.Backend{Instance: svc("web").Instance(9), Epoch: 1, Address: ip("10.16.0.40"), Peer: key(0), State: api.BackendUp})
 	r.Peers = append(r.Peers, api.Peer{Key: key(0), Rev: 1, Subnets: []netip.Prefix{cidr("10.16.0.0/26")}})
-	w.answer(wire.NetDown{Routes: []api.Route{r}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{r}}})
 	if got := w.backendsOf(vip(1)); got != here.Address.String()+"*1 10.16.1.1*1 " {
 		t.Fatal(got)
 	}
@@ -467,12 +467,12 @@ func TestAnUnknownSourceIsAskedFor(t *testing.T) {
 		t.Fatalf("%+v", eff.Send)
 	}
 	src := wire.Source{Address: remote, Rev: 1, Service: svc("caller"), Peer: peerRecord(4, 1)}
-	eff = w.answer(wire.NetDown{Sources: []wire.Source{src}})
+	eff = w.answer(wire.NetDown{Records: wire.Records{Sources: []wire.Source{src}}})
 	if len(orders[Release](eff)) != 1 || w.plane.Sources[remote].Ident != w.c.services.Ident(svc("caller")) {
 		t.Fatalf("%+v", eff.Send)
 	}
 	w.checkBooks()
-	w.answer(wire.NetDown{RemovedSources: []netip.Addr{remote}})
+	w.answer(wire.NetDown{Records: wire.Records{RemovedSources: []netip.Addr{remote}}})
 	if len(w.plane.Sources)+len(w.plane.Peers)+len(w.tunnel) > 0 {
 		t.Fatalf("%+v", w.plane)
 	}
@@ -485,7 +485,7 @@ func TestAStrangersHandshakeAsksForItsSubnet(t *testing.T) {
 	if ups := said(eff); len(ups) != 1 || ups[0].Subscribe[0] != (wire.Subscription{Address: instanceAt(7, 0)}) {
 		t.Fatalf("%+v", eff.Send)
 	}
-	eff = w.answer(wire.NetDown{Peers: []api.Peer{peerRecord(7, 1)}})
+	eff = w.answer(wire.NetDown{Records: wire.Records{Peers: []api.Peer{peerRecord(7, 1)}}})
 	if got := orders[TunnelPeer](eff); len(got) != 1 || got[0].Key != key(7) {
 		t.Fatalf("%+v", eff.Send)
 	}
@@ -509,7 +509,7 @@ func TestAThousandNeighboursAreMetAtOnceAndStrangersAreNot(t *testing.T) {
 		refused += len(orders[Refuse](eff))
 		r := route(fmt.Sprintf("far%d", i), 1, 1, 1, 2)
 		r.Addresses = api.ServiceAddresses{RoundRobin: neighbour(i)}
-		w.answer(wire.NetDown{Routes: []api.Route{r}})
+		w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{r}}})
 	}
 	if refused > 0 || len(w.plane.Services) < 1000 {
 		t.Fatalf("%d were refused, %d are routed", refused, len(w.plane.Services))
@@ -521,7 +521,7 @@ func TestAThousandNeighboursAreMetAtOnceAndStrangersAreNot(t *testing.T) {
 		if len(said(w.step(Miss{Local: client, Remote: nobody}))) > 0 {
 			asked++
 		}
-		w.answer(wire.NetDown{Refused: []wire.Refusal{{Subscription: wire.Subscription{Address: nobody, For: attachOf("client", 0, 1).Instance.Service()}}}})
+		w.answer(wire.NetDown{Records: wire.Records{Refused: []wire.Refusal{{Subscription: wire.Subscription{Address: nobody, For: attachOf("client", 0, 1).Instance.Service()}}}}})
 	}
 	if asked > subscriptions.Burst {
 		t.Fatalf("%d questions that led nowhere", asked)
@@ -538,7 +538,7 @@ func TestNobodyWaitsForANameThatWasRefusedBefore(t *testing.T) {
 	if len(ups) != 1 || len(ups[0].Subscribe) != 1 || len(orders[Answered](eff)) > 0 {
 		t.Fatalf("%+v", eff.Send)
 	}
-	w.answer(wire.NetDown{Refused: []wire.Refusal{{Subscription: ups[0].Subscribe[0]}}})
+	w.answer(wire.NetDown{Records: wire.Records{Refused: []wire.Refusal{{Subscription: ups[0].Subscribe[0]}}}})
 	w.pass(time.Minute)
 	eff = w.step(Query{Local: client, Name: name})
 	if a := w.c.Lookup(client, name); len(said(eff)) != 1 || len(orders[Answered](eff)) != 1 || !a.Known || a.Found {
@@ -550,7 +550,7 @@ func TestNobodyWaitsForANameThatWasRefusedBefore(t *testing.T) {
 func TestTablesOutliveTheCluster(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
-	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}}})
 	w.step(Link{false})
 	used := plane.Usage{}
 	for n := range uint64(40) {
@@ -574,9 +574,7 @@ func TestIdleTablesOutliveTheClusterToo(t *testing.T) {
 	w.step(Miss{Local: client, Remote: caller})
 	w.step(PeerUnknown{Key: key(7), Claim: stranger})
 	w.answer(wire.NetDown{
-		Routes:  []api.Route{route("web", 1, 1, 1)},
-		Sources: []wire.Source{{Address: caller, Rev: 1, Service: svc("caller"), Peer: peerRecord(4, 1)}},
-		Peers:   []api.Peer{peerRecord(7, 1)},
+		Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}, Sources: []wire.Source{{Address: caller, Rev: 1, Service: svc("caller"), Peer: peerRecord(4, 1)}}, Peers: []api.Peer{peerRecord(7, 1)}},
 	})
 	w.step(Miss{Local: client, Remote: vip(9)}) // this is not answered
 	w.step(Link{false})
@@ -617,16 +615,16 @@ func TestIdleTablesOutliveTheClusterToo(t *testing.T) {
 func TestLateAndForeignMessagesAreDropped(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
-	w.answer(wire.NetDown{Routes: []api.Route{route("web", 5, 1, 1)}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 5, 1, 1)}}})
 	boot := w.c.boot
 	_, rev := w.c.subs.Position()
 	w.step(Down{wire.NetDown{Boot: boot, Rev: rev - 1, Whole: true}})
 	w.step(Down{wire.NetDown{Boot: boot + 1, Rev: rev + 9, Whole: true}})
-	w.step(Down{wire.NetDown{Boot: boot, Rev: rev, Routes: []api.Route{route("web", 4, 1, 2)}}})
+	w.step(Down{wire.NetDown{Boot: boot, Rev: rev, Records: wire.Records{Routes: []api.Route{route("web", 4, 1, 2)}}}})
 	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 " {
 		t.Fatal(got)
 	}
-	w.step(Down{wire.NetDown{Boot: boot, Rev: rev + 1, Whole: true, Routes: []api.Route{route("web", 4, 1, 2)}}})
+	w.step(Down{wire.NetDown{Boot: boot, Rev: rev + 1, Whole: true, Records: wire.Records{Routes: []api.Route{route("web", 4, 1, 2)}}}})
 	if got := w.backendsOf(vip(1)); got != "10.16.2.1*1 " {
 		t.Fatalf("a whole replaces: %s", got)
 	}
@@ -638,14 +636,14 @@ func TestABackendOutsideItsPeersSubnetIsNone(t *testing.T) {
 	w.step(Miss{Local: client, Remote: vip(1)})
 	r := route("web", 1, 1, 1, 2)
 	r.Backends[0].Address = instanceAt(2, 50) // node 1 says that it has an address of node 2
-	w.answer(wire.NetDown{Routes: []api.Route{r}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{r}}})
 	if got := w.backendsOf(vip(1)); got != "10.16.2.1*1 " {
 		t.Fatal(got)
 	}
 	w.step(Miss{Local: client, Remote: vip(2)})
 	bad := route("api", 1, 2, 3)
 	bad.Peers[0].Subnets = []netip.Prefix{cidr("10.16.0.0/26"), cidr("10.16.0.0/13"), cidr("0.0.0.0/0"), {}, cidr("fd00::/64")}
-	w.answer(wire.NetDown{Routes: []api.Route{bad}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{bad}}})
 	if got := w.plane.Peers[key(3)].Subnets; len(got) > 0 {
 		t.Fatalf("a peer has %s", got)
 	}
@@ -666,7 +664,7 @@ func TestTheTunnelTakesPacketsOfClaimedSubnetsOnly(t *testing.T) {
 	w.step(Miss{Local: client, Remote: vip(2)})
 	r := route("api", 1, 2, 3)
 	r.Peers[0].Subnets = append([]netip.Prefix{good}, bad...)
-	w.answer(wire.NetDown{Routes: []api.Route{r}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{r}}})
 	if got := w.tunnel[key(3)].Subnets; !slices.Equal(got, []netip.Prefix{good}) {
 		t.Errorf("the tunnel takes packets of %s from the peer, want %s", got, good)
 	}
@@ -679,7 +677,7 @@ func TestTheTunnelTakesPacketsOfClaimedSubnetsOnly(t *testing.T) {
 	w.step(Miss{Local: client, Remote: vip(1)})
 	other := route("web", 2, 1, 4)
 	other.Peers[0].Subnets, other.Peers[0].Rev = []netip.Prefix{good}, 9
-	w.answer(wire.NetDown{Routes: []api.Route{other}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{other}}})
 	if a, b := w.tunnel[key(3)].Subnets, w.tunnel[key(4)].Subnets; len(a) > 0 || !slices.Equal(b, []netip.Prefix{good}) {
 		t.Errorf("after the subnet went from one peer to another the tunnel has %s and %s", a, b)
 	}
@@ -689,7 +687,7 @@ func TestTheTunnelTakesPacketsOfClaimedSubnetsOnly(t *testing.T) {
 	w.step(Miss{Local: client, Remote: vip(3)})
 	foreign := route("db", 3, 3, 5)
 	foreign.Peers[0].Subnets, foreign.Peers[0].Rev, foreign.Peers[0].Cluster, foreign.Peers[0].Node = []netip.Prefix{good}, 1<<60, "c9", ""
-	w.answer(wire.NetDown{Routes: []api.Route{foreign}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{foreign}}})
 	if a, b := w.tunnel[key(4)].Subnets, w.tunnel[key(5)].Subnets; len(b) > 0 || !slices.Equal(a, []netip.Prefix{good}) {
 		t.Errorf("another cluster's peer has %s, our own %s", b, a)
 	}
@@ -700,7 +698,7 @@ func TestWantsMoveToWhoeverStillUsesThem(t *testing.T) {
 	w, client := ready(t)
 	w.step(attachOf("other", 0, 1))
 	w.step(Miss{Local: client, Remote: vip(1)})
-	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}}})
 	eff := w.step(Detach{attachOf("client", 0, 1).Key})
 	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 " {
 		t.Fatal(got)
@@ -734,11 +732,11 @@ func TestWantsMoveToWhoeverStillUsesThem(t *testing.T) {
 func TestOneMessageMayEndAServiceAndBeginAnotherInItsPlace(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
-	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}}})
 	w.at(1, "192.168.1.11")
 	w.agrees(1, plane.Ways{Route: true})
 	again := route("api", 2, 1, 1) // on the same node, with the same addresses
-	eff := w.answer(wire.NetDown{RemovedRoutes: []api.ServiceID{svc("web")}, Routes: []api.Route{again}})
+	eff := w.answer(wire.NetDown{Records: wire.Records{RemovedRoutes: []api.ServiceID{svc("web")}, Routes: []api.Route{again}}})
 	if p := w.plane.Peers[key(1)]; p.Path != api.PathRoute || len(orders[TunnelDrop](eff)) > 0 {
 		t.Fatalf("the way to the node was lost: %+v", p)
 	}
@@ -747,7 +745,7 @@ func TestOneMessageMayEndAServiceAndBeginAnotherInItsPlace(t *testing.T) {
 	}
 	w.checkBooks()
 	again.Rev = 3
-	w.answer(wire.NetDown{RemovedRoutes: []api.ServiceID{svc("api")}, Routes: []api.Route{again}}) // gone, and here again
+	w.answer(wire.NetDown{Records: wire.Records{RemovedRoutes: []api.ServiceID{svc("api")}, Routes: []api.Route{again}}}) // gone, and here again
 	if w.backendsOf(vip(1)) == "none" {
 		t.Fatal("what came was taken away with what went")
 	}
@@ -760,7 +758,7 @@ func TestFlowsWaitForAWorkloadToListen(t *testing.T) {
 	web := attachOf("web", 5, 3)
 	web.Addresses = route("web", 1, 1).Addresses
 	w.step(web)
-	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}}})
 	w.step(Miss{Local: client, Remote: vip(1)})
 	here, _ := w.c.Attached(web.Key)
 	both := here.Address.String() + "*1 10.16.1.1*1 "

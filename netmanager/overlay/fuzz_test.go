@@ -19,11 +19,11 @@ func FuzzDown(f *testing.F) {
 	r.Addresses.Closest = ip("10.30.1.2")
 	for _, d := range []wire.NetDown{
 		{},
-		{Routes: []api.Route{r}, Whole: true},
-		{Lease: theLease(), Sources: []wire.Source{{Address: instanceAt(4, 9), Rev: 1, Service: svc("caller"), Peer: peerRecord(4, 1)}}},
-		{Peers: []api.Peer{peerRecord(1, 1), peerRecord(7, 1)}, RemovedRoutes: []api.ServiceID{svc("web")}, RemovedPeers: []api.PeerKey{key(1)}},
-		{Refused: []wire.Refusal{{Subscription: wire.Subscription{Address: vip(1), For: svc("client")}, Denied: true}}, Held: 4711},
-		{RemovedRefusals: []wire.Subscription{{Address: vip(1), For: svc("client")}}, RemovedSources: []netip.Addr{instanceAt(4, 9)}, RequestWhole: true, RequestHeld: true},
+		{Records: wire.Records{Routes: []api.Route{r}}, Whole: true},
+		{Lease: theLease(), Records: wire.Records{Sources: []wire.Source{{Address: instanceAt(4, 9), Rev: 1, Service: svc("caller"), Peer: peerRecord(4, 1)}}}},
+		{Records: wire.Records{Peers: []api.Peer{peerRecord(1, 1), peerRecord(7, 1)}, RemovedRoutes: []api.ServiceID{svc("web")}, RemovedPeers: []api.PeerKey{key(1)}}},
+		{Records: wire.Records{Refused: []wire.Refusal{{Subscription: wire.Subscription{Address: vip(1), For: svc("client")}, Denied: true}}}, Held: 4711},
+		{Records: wire.Records{RemovedRefusals: []wire.Subscription{{Address: vip(1), For: svc("client")}}, RemovedSources: []netip.Addr{instanceAt(4, 9)}}, RequestWhole: true, RequestHeld: true},
 	} {
 		b, err := json.Marshal(d)
 		if err != nil {

@@ -129,7 +129,7 @@ func TestANodeSaysWhereItIsWhenItHasMoved(t *testing.T) {
 func TestWhoMeasuresUsIsNotForgotten(t *testing.T) {
 	w, _ := ready(t)
 	w.step(PeerUnknown{Key: key(3), Claim: instanceAt(3, 0)})
-	w.answer(wire.NetDown{Peers: []api.Peer{peerRecord(3, 1)}})
+	w.answer(wire.NetDown{Records: wire.Records{Peers: []api.Peer{peerRecord(3, 1)}}})
 	for range 30 {
 		w.pass(time.Minute)
 		w.step(Measured{Key: key(3), RTT: time.Millisecond})

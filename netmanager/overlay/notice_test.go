@@ -20,7 +20,7 @@ import (
 func spokenTo(t *testing.T) *world {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
-	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2)}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1, 2)}}})
 	for n := range byte(2) {
 		w.step(Path{Key: key(n + 1), Kind: api.PathDirect})
 	}
@@ -182,7 +182,7 @@ func TestAHostsWordOutlivesOlderRecords(t *testing.T) {
 	if sent < 0 || confirmed < sent {
 		t.Errorf("it is confirmed before it is true: %+v", eff.Send)
 	}
-	w.answer(wire.NetDown{Routes: []api.Route{route("web", 2, 1, 1, 2)}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 2, 1, 1, 2)}}})
 	w.leadsTo(2)
 	w.says(1, 4, 1, notice.Accepting) // late
 	w.leadsTo(2)
@@ -212,7 +212,7 @@ func TestAHostsWordOutlivesOlderRecords(t *testing.T) {
 
 	next := route("web", 3, 1, 1, 2)
 	next.Backends[0].Epoch = 2
-	w.answer(wire.NetDown{Routes: []api.Route{next}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{next}}})
 	w.leadsTo(1, 2)
 	w.says(1, 7, 1, notice.Gone) // of what was there before
 	w.leadsTo(1, 2)
@@ -257,7 +257,7 @@ func TestAPeerSpeaksForItselfAlone(t *testing.T) {
 	for i := range byte(peers.MaxSubnets) {
 		wide.Subnets = append(wide.Subnets, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 17, i, 0}), 26))
 	}
-	w.answer(wire.NetDown{Peers: []api.Peer{wide}})
+	w.answer(wire.NetDown{Records: wire.Records{Peers: []api.Peer{wide}}})
 	for i := range 10 * notice.MaxEntries {
 		a := netip.AddrFrom4([4]byte{10, 17, byte(i % (peers.MaxSubnets - 1)), byte(i / (peers.MaxSubnets - 1) % 64)})
 		w.step(Noticed{key(2), notice.Notice{Serial: uint64(10 + i), Entries: of(a, notice.Placement(1+i))}})
@@ -270,7 +270,7 @@ func TestAPeerSpeaksForItselfAlone(t *testing.T) {
 	w.checkBooks()
 	w.restart()
 	w.checkBooks()
-	w.answer(wire.NetDown{Whole: true, Refused: []wire.Refusal{{Subscription: wire.Subscription{Address: vip(1), For: svc("client")}}}})
+	w.answer(wire.NetDown{Whole: true, Records: wire.Records{Refused: []wire.Refusal{{Subscription: wire.Subscription{Address: vip(1), For: svc("client")}}}}})
 	w.checkBooks()
 	for k := range w.docs {
 		if k[0] == notice.Kind {

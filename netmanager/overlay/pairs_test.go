@@ -13,7 +13,7 @@ import (
 func TestTCPTellsHowFarApartServicesAre(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
-	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2)}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1, 2)}}})
 	far := w.c.services.Route(svc("web")).Backends[1].Address
 	ms := time.Millisecond
 	w.step(Sampled{[]Flow{
@@ -56,7 +56,7 @@ func TestTCPMovesTheCoordinateWhereNobodyProbes(t *testing.T) {
 	for i := range r.Peers {
 		r.Peers[i].Coord = at(0)
 	}
-	w.answer(wire.NetDown{Routes: []api.Route{r}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{r}}})
 	near := w.c.services.Route(svc("web")).Backends[0].Address
 	sample := func(least ...time.Duration) bool {
 		was := w.c.measure.Coordinate().Error

@@ -15,7 +15,7 @@ import (
 func asked(t *testing.T) (w *world, client netip.Addr) {
 	w, client = ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
-	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2)}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1, 2)}}})
 	w.answer(wire.NetDown{Measure: []api.Peer{}, Between: []api.ServiceID{svc("client")}})
 	w.pass(time.Second)
 	return w, client
@@ -56,7 +56,7 @@ func TestTheClusterIsToldWhatItAsksAbout(t *testing.T) {
 	foreign.Peers[0].Cluster = "c9" // whose nodes may be called as ours are
 	other := route("web", 1, 4, 4)
 	other.Service = "acme/blog.prod.web.eu"
-	w.answer(wire.NetDown{Routes: []api.Route{foreign, other}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{foreign, other}}})
 	w.step(attachOf("server", 0, 1))
 	server, _ := w.c.Attached(attachOf("server", 0, 1).Key)
 	got := w.looks(flow(client, one, 3*ms), flow(client, one, 2*ms), flow(client, two, 9*ms), flow(client, server.Address, ms/50),
@@ -124,7 +124,7 @@ func TestASemanticAddressThatLeadsToOneNodeAbroadTellsOfIt(t *testing.T) {
 					r.Peers[i].Cluster, r.Peers[i].Node = "c9", ""
 				}
 			}
-			w.answer(wire.NetDown{Routes: []api.Route{r}})
+			w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{r}}})
 			if test.local {
 				w.step(attachOf("abroad", 9, 1))
 			}

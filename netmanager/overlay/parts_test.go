@@ -85,7 +85,7 @@ func TestWhatAPartDoesNotHaveGoes(t *testing.T) {
 				}
 			}
 			for _, n := range come {
-				if r := recordAt(n); d.Whole || r.key.Kind != interest.Refused || !slices.Contains(d.RemovedRefusals, r.key.Refusal.Subscription) {
+				if r := recordAt(n); d.Whole || r.key.Kind != interest.Refused || !slices.Contains(d.RemovedRefusals, r.key.Subscription) {
 					r.add(&d)
 					held[n] = true
 				}
@@ -128,10 +128,10 @@ func TestPartsCostWhatTheyCarry(t *testing.T) {
 				of.To = ""
 			}
 			seq, rev := w.c.subs.Position()
-			w.c.Step(w.now, Down{wire.NetDown{Boot: w.c.boot, Seq: seq, Rev: rev + 1, Whole: true, Of: of, Sources: all[i : i+each]}})
+			w.c.Step(w.now, Down{wire.NetDown{Boot: w.c.boot, Seq: seq, Rev: rev + 1, Whole: true, Of: of, Records: wire.Records{Sources: all[i : i+each]}}})
 		}
-		if n := len(slices.Collect(w.c.services.Sources)); n != many || w.c.run != nil {
-			t.Fatalf("it holds %d sources, want %d, and expects more parts: %v", n, many, w.c.run != nil)
+		if n := len(slices.Collect(w.c.services.Sources)); n != many || w.c.whole.Begun() {
+			t.Fatalf("it holds %d sources, want %d, and expects more parts: %v", n, many, w.c.whole.Begun())
 		}
 	}
 	tell(many)

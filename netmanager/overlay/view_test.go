@@ -26,7 +26,7 @@ func TestNamesLeadToSemanticAddresses(t *testing.T) {
 	r := route("web", 1, 1, 1, 2)
 	r.Addresses.Closest = ip("10.30.1.2")
 	r.Ports = []api.PortMap{{Host: 53, Instance: 5353, Protocol: "udp"}, {Host: 80, Instance: 8080, Protocol: "tcp"}}
-	eff = w.answer(wire.NetDown{Routes: []api.Route{r}})
+	eff = w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{r}}})
 	if got := orders[Answered](eff); len(got) != 1 || got[0].Name != "web.treeline." {
 		t.Fatalf("%+v", eff.Send)
 	}
@@ -70,14 +70,14 @@ func TestANameOfAServiceThatIsNotThere(t *testing.T) {
 	w, client := ready(t)
 	w.step(Query{Local: client, Name: "web.treeline."})
 	want := wire.Subscription{Service: svc("web"), For: svc("client")}
-	eff := w.answer(wire.NetDown{Refused: []wire.Refusal{{Subscription: want}}})
+	eff := w.answer(wire.NetDown{Records: wire.Records{Refused: []wire.Refusal{{Subscription: want}}}})
 	if a := w.c.Lookup(client, "web.treeline."); len(orders[Answered](eff)) != 1 || !a.Known || a.Found {
 		t.Fatalf("%+v %+v", a, eff.Send)
 	}
 	if eff := w.step(Query{Local: client, Name: "web.treeline."}); len(orders[Answered](eff)) != 1 || len(said(eff)) > 0 {
 		t.Fatalf("%+v", eff.Send)
 	}
-	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}, RemovedRefusals: []wire.Subscription{want}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}, RemovedRefusals: []wire.Subscription{want}}})
 	if a := w.c.Lookup(client, "web.treeline."); !a.Found {
 		t.Fatalf("%+v", a)
 	}
@@ -109,7 +109,7 @@ func TestANameExistsOrNotWhateverIsAskedOfIt(t *testing.T) {
 	r, bare := route("web", 1, 1, 1), route("bare", 1, 2, 1, 2)
 	r.Ports = []api.PortMap{{Host: 80, Instance: 8080, Protocol: "tcp"}}
 	bare.Ports, bare.Addresses.Instances = r.Ports, nil
-	w.answer(wire.NetDown{Routes: []api.Route{r, bare}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{r, bare}}})
 	for name, want := range map[string]string{
 		"web.treeline.":                                "true 1 0 ",
 		"_http._tcp.web.treeline.":                     "true 0 1 ",
@@ -144,7 +144,7 @@ func TestANameExistsOrNotWhateverIsAskedOfIt(t *testing.T) {
 				refused = append(refused, wire.Refusal{Subscription: k})
 			}
 		}
-		w.answer(wire.NetDown{Refused: refused})
+		w.answer(wire.NetDown{Records: wire.Records{Refused: refused}})
 		a := w.c.Lookup(client, name)
 		if got := fmt.Sprint(a.Found, " ", len(a.Addrs), " ", len(a.SRV), " ", a.PTR); !a.Known || got != want {
 			t.Errorf("%s: %s, want %s: %+v", name, got, want, a)
@@ -170,7 +170,7 @@ func TestTheNameOfAnAddressIsAskedFor(t *testing.T) {
 		t.Fatalf("its twin: %+v", eff.Send)
 	}
 	src := wire.Source{Address: want.Address, Rev: 1, Service: svc("caller"), Peer: peerRecord(4, 1)}
-	eff = w.answer(wire.NetDown{Sources: []wire.Source{src}})
+	eff = w.answer(wire.NetDown{Records: wire.Records{Sources: []wire.Source{src}}})
 	if got := orders[Answered](eff); len(got) != 2 || got[0].Name != name4 {
 		t.Fatalf("%+v", eff.Send)
 	}
@@ -183,7 +183,7 @@ func TestTheNameOfAnAddressIsAskedFor(t *testing.T) {
 	if _, waits := w.lookUp(client, "1.9.30.10.in-addr.arpa."); !waits {
 		t.Fatal("a semantic address is not asked for")
 	}
-	w.answer(wire.NetDown{Refused: []wire.Refusal{{Subscription: wire.Subscription{Address: vip(9), For: svc("client")}}}})
+	w.answer(wire.NetDown{Records: wire.Records{Refused: []wire.Refusal{{Subscription: wire.Subscription{Address: vip(9), For: svc("client")}}}}})
 	if a, waits := w.lookUp(client, "1.9.30.10.in-addr.arpa."); waits || a.Found || a.Failed {
 		t.Fatalf("%+v", a)
 	}
@@ -201,7 +201,7 @@ func TestTheNameOfAnAddressIsAskedFor(t *testing.T) {
 	closed := wire.Source{Address: instanceAt(4, 8), Rev: 1, Service: "beta/x.y.z.w", Access: api.Access{Closed: true}, Peer: peerRecord(4, 1)}
 	w.step(Link{true})
 	w.step(Query{Local: client, Name: "8.4.16.10.in-addr.arpa."})
-	w.answer(wire.NetDown{Sources: []wire.Source{closed}})
+	w.answer(wire.NetDown{Records: wire.Records{Sources: []wire.Source{closed}}})
 	if a := w.c.Lookup(client, "8.4.16.10.in-addr.arpa."); !a.Known || a.Found || a.PTR != "" {
 		t.Fatalf("another tenant's name is told: %+v", a)
 	}
@@ -251,7 +251,7 @@ func TestNobodyWaitsForAClusterThatIsAway(t *testing.T) {
 	if a, waits := w.lookUp(client, "web.treeline."); !waits {
 		t.Fatalf("%+v", a)
 	}
-	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}}})
 	if a, _ := w.lookUp(client, "web.treeline."); !a.Found {
 		t.Fatalf("%+v", a)
 	}
@@ -270,7 +270,7 @@ func TestNobodyWaitsTwiceForAClusterThatIsSilent(t *testing.T) {
 	if a := w.c.Lookup(client, name); !a.Known || a.Found || len(orders[Answered](eff)) != 1 {
 		t.Fatalf("%+v %+v", a, eff.Send)
 	}
-	w.answer(wire.NetDown{Routes: []api.Route{{Service: svc("example.com"), Rev: 1}}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{{Service: svc("example.com"), Rev: 1}}}})
 	w.checkBooks()
 }
 
@@ -279,7 +279,7 @@ func TestNobodyWaitsTwiceForAClusterThatIsSilent(t *testing.T) {
 func TestWhoAsksForTooManyNamesNeedNotWait(t *testing.T) {
 	w, client := ready(t)
 	w.step(Query{Local: client, Name: "web.treeline."})
-	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}}})
 	asked := 0
 	for i := range 1000 {
 		name := fmt.Sprintf("site%d.com.shop.prod.treeline.", i)
@@ -292,7 +292,7 @@ func TestWhoAsksForTooManyNamesNeedNotWait(t *testing.T) {
 		}
 		if len(refused) > 0 {
 			asked++
-			eff = w.answer(wire.NetDown{Refused: refused})
+			eff = w.answer(wire.NetDown{Records: wire.Records{Refused: refused}})
 		}
 		if a := w.c.Lookup(client, name); !a.Known || a.Found || a.Failed || len(orders[Answered](eff)) != 1 {
 			t.Fatalf("after %d: %+v %+v", i, a, eff.Send)
@@ -328,7 +328,7 @@ func TestAllSpellingsOfANameAreOneWant(t *testing.T) {
 			ups += len(said(w.step(Query{Local: client, Name: spelt(i)})))
 			w.now = w.now.Add(5 * time.Millisecond)
 			if i == 0 && w.c.subs.Len() == 1 && !w.c.services.Has(svc("webShopFrontend")) {
-				w.answer(wire.NetDown{Routes: []api.Route{route("webShopFrontend", 1, 1, 1)}})
+				w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("webShopFrontend", 1, 1, 1)}}})
 			}
 			if a := w.c.Lookup(client, spelt(i)); !a.Found {
 				t.Fatalf("%s: %+v", spelt(i), a)
@@ -353,7 +353,7 @@ func TestWhoeverWaitsInWhateverCaseIsTold(t *testing.T) {
 	for _, name := range []string{"Web.treeline.", "wEb.treeline.", "WEB.Treeline."} {
 		w.step(Query{Local: client, Name: name})
 	}
-	eff := w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	eff := w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}}})
 	if got := orders[Answered](eff); len(got) != 1 || got[0].Name != "web.treeline." || w.c.subs.Len() != 1 {
 		t.Fatalf("%+v", eff.Send)
 	}
@@ -365,7 +365,7 @@ func TestManyNamesOfOneServiceAreAwaited(t *testing.T) {
 	for n := range 64 { // the resolver lets a client ask no more at a time
 		w.step(Query{Local: client, Name: fmt.Sprintf("%d.instance.web.treeline.", n)})
 	}
-	eff := w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	eff := w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}}})
 	if n := len(orders[Answered](eff)); n != 64 {
 		t.Fatalf("%d are told", n)
 	}
@@ -386,7 +386,7 @@ func TestSpellingsOfWhatIsNotThereAreFew(t *testing.T) {
 		for _, k := range w.subscriptions() {
 			refused = append(refused, wire.Refusal{Subscription: k})
 		}
-		w.answer(wire.NetDown{Refused: refused})
+		w.answer(wire.NetDown{Records: wire.Records{Refused: refused}})
 		w.pass(10 * time.Millisecond)
 	}
 	if n := w.c.subs.Len(); n > 1+4 {
@@ -409,7 +409,7 @@ func TestOfTwoServicesThatDifferInCaseEachIsReached(t *testing.T) {
 	if _, adds := ask("Web"); !slices.Equal(adds, []wire.Subscription{folded}) {
 		t.Fatal(adds)
 	}
-	eff := w.answer(wire.NetDown{Refused: []wire.Refusal{{Subscription: folded}}})
+	eff := w.answer(wire.NetDown{Records: wire.Records{Refused: []wire.Refusal{{Subscription: folded}}}})
 	if len(orders[Answered](eff)) != 1 {
 		t.Fatalf("%+v", eff.Send)
 	}
@@ -417,7 +417,7 @@ func TestOfTwoServicesThatDifferInCaseEachIsReached(t *testing.T) {
 		if a, adds := ask(name); a.Known && a.Found || !slices.Equal(adds, []wire.Subscription{{Service: svc(name), For: svc("client")}}) {
 			t.Fatalf("%s: %+v %v", name, a, adds)
 		}
-		w.answer(wire.NetDown{Routes: []api.Route{route(name, 1, byte(1+i), 1)}})
+		w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route(name, 1, byte(1+i), 1)}}})
 	}
 	for i, name := range []string{"Web", "WEB"} {
 		if a, _ := ask(name); len(a.Addrs) != 1 || a.Addrs[0] != vip(byte(1+i)) {
@@ -436,7 +436,7 @@ func TestTwoServicesThatDifferInCaseAreNotGuessed(t *testing.T) {
 		w.step(Query{Local: client, Name: name + ".treeline."})
 	}
 	a, b := route("Web", 1, 1, 1), route("WEB", 1, 2, 1)
-	w.answer(wire.NetDown{Routes: []api.Route{a, b}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{a, b}}})
 	if a := w.c.Lookup(client, "Web.treeline."); len(a.Addrs) != 1 || a.Addrs[0] != vip(1) {
 		t.Fatalf("%+v", a)
 	}
@@ -471,7 +471,7 @@ func TestATraceSaysWhatWouldHappen(t *testing.T) {
 		t.Errorf("a flow would ask for the name: %+v", ask)
 	}
 	w.step(Miss{Local: client, Remote: vip(1)})
-	w.answer(wire.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2)}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1, 2)}}})
 	for to, want := range map[string]string{
 		"10.30.1.1": "route true, access true, backend true, path true, reply true, backend true, path true, reply true, true",
 		"192.0.2.1": "route true, true", "10.16.0.2": "route true, access true, backend true, path true, reply true, true",
@@ -497,7 +497,7 @@ func TestATraceSaysWhatWouldHappen(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	w.step(Query{Local: client, Name: "wbe.treeline."}) // misspelt
-	w.answer(wire.NetDown{Refused: []wire.Refusal{{Subscription: wire.Subscription{Service: svc("wbe"), For: svc("client")}}}})
+	w.answer(wire.NetDown{Records: wire.Records{Refused: []wire.Refusal{{Subscription: wire.Subscription{Service: svc("wbe"), For: svc("client")}}}}})
 	if tr, ask, _ := w.c.Trace(from, "wbe.treeline."); tr.OK || ask != nil || len(tr.Steps) != 1 || !strings.HasPrefix(tr.Steps[0].Detail, "no service is called wbe.treeline.") {
 		t.Errorf("%+v, %+v", tr, ask)
 	}
@@ -512,14 +512,14 @@ func TestClosestWithoutMeasurementsFollowsCoordinates(t *testing.T) {
 	far, near := vivaldi.New(), vivaldi.New()
 	far.Vec[0] = 0.2
 	r.Peers[0].Coord, r.Peers[1].Coord = &far, &near
-	w.answer(wire.NetDown{Routes: []api.Route{r}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{r}}})
 	if got := w.backendsOf(closest); got != "10.16.2.1*1 " {
 		t.Fatal(got)
 	}
 	r.Rev, r.Peers = 2, slices.Clone(r.Peers) // both nodes moved
 	r.Peers[0].Rev, r.Peers[1].Rev = 2, 2
 	r.Peers[0].Coord, r.Peers[1].Coord = &near, &far
-	w.answer(wire.NetDown{Routes: []api.Route{r}})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{r}}})
 	w.pass(4 * time.Second)
 	if got := w.backendsOf(closest); got != "10.16.2.1*1 " {
 		t.Fatalf("at once: %s", got)

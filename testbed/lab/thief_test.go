@@ -122,7 +122,7 @@ func TestStolenIdentitiesAreRefused(t *testing.T) {
 	}
 	tell := func(rev uint64, p api.Peer) {
 		t.Helper()
-		text, err := json.Marshal(wire.NetDown{Rev: rev, Peers: []api.Peer{p}})
+		text, err := json.Marshal(wire.NetDown{Rev: rev, Records: wire.Records{Peers: []api.Peer{p}}})
 		if err != nil {
 			t.Fatal(err)
 		}

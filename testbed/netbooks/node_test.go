@@ -162,7 +162,7 @@ func (n *node) up(whole bool, add, drop []wire.Subscription, self bool) {
 		for w := range n.wants {
 			u.Subscribe = append(u.Subscribe, w)
 		}
-		slices.SortFunc(u.Subscribe, interest.CompareSubscriptions)
+		slices.SortFunc(u.Subscribe, wire.Subscription.Compare)
 		n.renew = n.w.now.Add(4 * time.Minute)
 	}
 	if n.lease != nil {

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/interest"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
@@ -190,7 +189,7 @@ func (w *world) agree(what string) {
 		for want := range n.wants {
 			wants = append(wants, want)
 		}
-		slices.SortFunc(wants, interest.CompareSubscriptions)
+		slices.SortFunc(wants, wire.Subscription.Compare)
 		for _, want := range wants {
 			if got, should := n.said(want), tr.answer(n, want); got != should {
 				w.t.Fatalf("%s: %s wants %+v:\n  holds %s\n  truth %s", what, id, want, got, should)

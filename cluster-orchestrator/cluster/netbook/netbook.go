@@ -16,6 +16,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/effects"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook/routes"
+	"github.com/treeline-edge/treeline/internal/interest"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
@@ -66,11 +67,10 @@ type node struct {
 	askHeld   bool
 	sent      uint64 // newest message with changes
 	asked     int    // questions without an answer, in a row
-	diverged  bool   // it does not hold what it should: it is told all, once all is known
-	resentAt  time.Time
-	resends   int  // of all, in a row, without effect
-	behind    bool // the last message had no room for all changes
-	resend    resend
+	behind    bool   // the last message had no room for all changes
+	resync    interest.Resync
+	complete  bool   // all resources were known with every part of the resync so far
+	partSent  uint64 // the message with the last part of the resync
 	measures  measures
 }
 
@@ -169,7 +169,7 @@ func (m *Machine) SetPlace(p routes.Place, hosted bool, be api.Backend) (changed
 func (m *Machine) Remote(id api.ServiceID) map[api.NodeID]api.ClusterID { return m.routes.Remote(id) }
 
 // Interest returns how many subscriptions nodes have, and how many of them have no answer.
-func (m *Machine) Totals() (all, open int) { return m.routes.Interest() }
+func (m *Machine) Totals() (all, open int) { return m.routes.Nodes.Total() }
 
 // Loads of nodes are recorded when they changed by loadStep percent, at most every
 // loadEvery.
@@ -196,8 +196,9 @@ func (m *Machine) Up(id api.NodeID, up wire.NetUp) (r Result, ok bool) {
 		return Result{}, false
 	}
 	if up.Boot > n.boot {
-		n.boot, n.seq, n.resend, n.measures.sent = up.Boot, 0, resend{}, 0
-		m.routes.Lost(id)
+		n.boot, n.seq, n.measures.sent = up.Boot, 0, 0
+		n.resync.Stop()
+		m.routes.Nodes.Reset(id)
 	}
 	if up.Seq <= n.seq {
 		return Result{}, false
@@ -214,15 +215,13 @@ func (m *Machine) Up(id api.NodeID, up wire.NetUp) (r Result, ok bool) {
 		m.lease(n)
 	}
 	if up.Whole {
-		m.routes.Keep(id, up.Subscribe)
+		m.routes.Unsubscribe(id, m.routes.Nodes.Absent(id, wire.Span{}, up.Subscribe))
 	}
 	until := m.fx.Now.Add(m.cfg.Interest)
 	for _, w := range up.Subscribe {
 		m.routes.Subscribe(id, w, until)
 	}
-	for _, w := range up.Unsubscribe {
-		m.routes.Unsubscribe(id, w)
-	}
+	m.routes.Unsubscribe(id, up.Unsubscribe)
 	if len(up.Subscribe) > 0 {
 		m.fx.Timers.SetEarlier(effects.Key{Kind: effects.Interest, Node: id}, until)
 	}
@@ -267,7 +266,9 @@ func (m *Machine) InterestDue(id api.NodeID) {
 	if m.nodes[id] == nil {
 		return
 	}
-	if next := m.routes.Expire(id, m.fx.Now); !next.IsZero() {
+	expired, next := m.routes.Nodes.Expired(id, m.fx.Now)
+	m.routes.Unsubscribe(id, expired)
+	if !next.IsZero() {
 		m.fx.Timers.Set(effects.Key{Kind: effects.Interest, Node: id}, next)
 	}
 	m.Tell(id)
@@ -299,7 +300,7 @@ func (m *Machine) Heard(id api.NodeID) {
 func (m *Machine) Rejoined(id api.NodeID) {
 	n := m.node(id)
 	n.boot, n.seq = 0, 0
-	m.routes.Lost(id)
+	m.routes.Nodes.Reset(id)
 }
 
 // Silent drops the subscriptions of a node that fell silent.
@@ -309,7 +310,7 @@ func (m *Machine) Silent(id api.NodeID) Result {
 }
 
 func (m *Machine) forget(n *node) {
-	m.routes.Forget(n.id)
+	m.routes.Remove(n.id)
 	m.fx.Timers.Clear(effects.Key{Kind: effects.Ack, Node: n.id})
 	m.fx.Timers.Clear(effects.Key{Kind: effects.Interest, Node: n.id})
 	n.measures.has, n.measures.sent = 0, 0
@@ -379,7 +380,7 @@ func (m *Machine) Report(seq uint64, all bool) (net *wire.ClusterNet, news bool)
 	}
 	lost := m.sent != 0
 	if m.whole {
-		m.routes.NetAnew()
+		m.routes.Resync()
 		lost = false
 	}
 	n := m.routes.Net(lost)
@@ -403,7 +404,7 @@ func (m *Machine) Acked(seq uint64) {
 func (m *Machine) Route(id api.ServiceID) (api.Route, bool) { return m.routes.RouteOf(id) }
 
 // Wants returns the subscriptions of a node, in order.
-func (m *Machine) Subscriptions(id api.NodeID) []wire.Subscription { return m.routes.Subscriptions(id) }
+func (m *Machine) Subscriptions(id api.NodeID) []wire.Subscription { return m.routes.Nodes.List(id) }
 
 // Held returns the digest of what a node should hold.
-func (m *Machine) Held(id api.NodeID) api.Digest { return m.routes.Held(id) }
+func (m *Machine) Held(id api.NodeID) api.Digest { return m.routes.Nodes.Held(id) }

@@ -389,7 +389,7 @@ func TestRecordsAreResentInParts(t *testing.T) {
 	until := func(what string) {
 		t.Helper()
 		for range 200 {
-			if len(held.Routes) == many && held.Digest() == r.m.Held("n0") && !r.m.nodes["n0"].resend.on {
+			if len(held.Routes) == many && held.Digest() == r.m.Held("n0") && !r.m.nodes["n0"].resync.On() {
 				return
 			}
 			r.now = r.now.Add(time.Second)

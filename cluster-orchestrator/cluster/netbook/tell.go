@@ -12,7 +12,6 @@ import (
 const (
 	ackWait    = 2 * time.Second // for a node to say that it holds what it was told; doubles
 	ackWaitMax = time.Minute
-	resendWait = time.Second // between two times that a node is told all; doubles
 	// The pause before a node is told the same peers to measure again, and its bound: a node
 	// that refuses a record will not accept it soon.
 	measureWait, measureWaitMax = 5 * time.Second, 10 * time.Minute
@@ -29,7 +28,7 @@ type Measures struct {
 // Flush tells nodes what changed. It comes before the nodes' desired sets: new flows avoid
 // an instance before its node is told to stop it. measures returns what a node measures.
 func (m *Machine) Flush(measures func(api.NodeID) Measures) {
-	for _, id := range m.routes.Dirty() {
+	for _, id := range m.routes.Nodes.Dirty() {
 		m.due[id] = true
 	}
 	for _, id := range step.Keys(m.due) {
@@ -45,41 +44,40 @@ func (m *Machine) tell(n *node, measures func(api.NodeID) Measures) {
 	if n.boot == 0 && !n.askWhole {
 		return // its netmanager has not sent anything yet
 	}
-	book := m.routes
+	nodes := m.routes.Nodes
 	// Changes beyond one message follow when the node has the message before.
 	room := wire.MaxPart
 	if n.behind && n.taken < n.sent {
 		room = 0
 	}
-	before := book.Held(n.id)
-	rec, without := book.Flush(n.id, room)
-	n.behind = book.Behind(n.id)
+	before := nodes.Held(n.id)
+	rec, without := m.routes.Flush(n.id, room)
+	n.behind = nodes.Pending(n.id)
 	if n.spoke {
 		m.compare(n, before, without)
 	}
 	d := wire.NetDown{Boot: n.boot, Seq: n.seq, RequestWhole: n.askWhole}
-	part := m.resendPart(n, &rec, &d)
-	d.Routes, d.Sources, d.Peers, d.Refused = rec.Routes, rec.Sources, rec.Peers, rec.Refused
-	d.RemovedRoutes, d.RemovedSources, d.RemovedPeers, d.RemovedRefusals = rec.RemovedRoutes, rec.RemovedSources, rec.RemovedPeers, rec.RemovedRefusals
+	part := m.resyncPart(n, &rec, &d)
+	d.Records = rec
 	d.RequestHeld = part || !rec.Empty() || n.askHeld
-	if !n.diverged && (!n.resend.on || part && n.resend.part.Last()) {
-		d.Held = book.Held(n.id)
+	if !n.resync.Due && (!n.resync.On() || part && !n.resync.Incomplete()) {
+		d.Held = nodes.Held(n.id)
 	}
 	if l, ok := m.Lease(n.id); ok && l.Digest() != n.leaseHeld {
-		l.Rev = book.NextRev()
+		l.Rev = m.routes.NextRev()
 		d.Lease, d.RequestHeld = &l, true // it is sent until the node says that it has it
 	}
 	if d.Measure, d.Between = m.measuresOf(n, measures); d.Measure != nil {
 		d.RequestHeld = true
 	}
 	if part || !rec.Empty() || d.Lease != nil || d.Measure != nil || n.answer || n.askWhole || n.askHeld {
-		d.Rev = book.NextRev()
+		d.Rev = m.routes.NextRev()
 		m.fx.ToNode(n.id, d)
 		if part || !rec.Empty() {
 			n.sent = d.Rev
 		}
 		if part {
-			n.resend.sent = d.Rev
+			n.partSent = d.Rev
 		}
 		if d.Measure != nil {
 			n.measures.sent = d.Rev
@@ -102,15 +100,15 @@ func (m *Machine) compare(n *node, before, without api.Digest) {
 	key := effects.Key{Kind: effects.Ack, Node: n.id}
 	switch {
 	case n.held == before || n.held == without:
-		n.diverged, n.resends = false, 0
+		n.resync.Settled()
 		m.fx.Timers.Clear(key)
 	case n.taken < n.sent:
 		m.askSoon(n, m.fx.Now.Add(ackWait)) // it did not have our last message when it spoke
-	case n.resend.on && !n.resend.part.Last(): // it was not told all yet
+	case n.resync.Incomplete(): // it was not told all yet
 		m.fx.Timers.Clear(key)
 	default:
-		n.diverged = true
-		m.askSoon(n, n.resentAt.Add(n.resendPause()))
+		n.resync.Due = true
+		m.askSoon(n, n.resync.Next())
 	}
 }
 
@@ -148,4 +146,28 @@ func (m *Machine) measuresOf(n *node, measures func(api.NodeID) Measures) ([]api
 	}
 	s.told, s.toldAt = should, m.fx.Now
 	return peers, of.Services
+}
+
+// resyncPart adds the next part of all that a node should hold, if its digest differs and it has
+// the part before, and reports whether it did. The node drops what it should not have only once
+// all that it should hold is known.
+func (m *Machine) resyncPart(n *node, rec *wire.Records, d *wire.NetDown) bool {
+	r, nodes := &n.resync, m.routes.Nodes
+	if r.On() && n.taken < n.partSent || !nodes.Advance(n.id, r, m.fx.Now, n.taken > n.partSent, true) {
+		return false
+	}
+	more, of := m.routes.Part(n.id, r.Part.After)
+	d.Whole = nodes.Open(n.id) == 0
+	if d.Whole {
+		d.Of = of
+	}
+	n.complete = d.Whole && (n.complete || r.Part == (wire.Span{}))
+	if of.Last() {
+		r.Due = !n.complete
+	}
+	if nodes.Sent(n.id, r, of) { // it has everything, and so all that changed
+		*rec = rec.Removals()
+	}
+	rec.Append(more)
+	return true
 }

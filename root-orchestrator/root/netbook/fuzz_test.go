@@ -28,7 +28,7 @@ func FuzzClusterNet(f *testing.F) {
 		w.net("b", listen)
 		w.net("a", n)
 		cl := w.book.clusters["a"]
-		x, asked := &cl.published, len(cl.asked)
+		x, asked := &cl.published, len(cl.asked.List())
 		if len(x.Routes)+len(x.Sources)+len(x.Refused) > 3*asked || len(x.Peers) > len(n.Peers) {
 			t.Errorf("asked for %d records, the book keeps %d routes, %d sources and %d refusals", asked, len(x.Routes), len(x.Sources), len(x.Refused))
 		}

@@ -51,7 +51,7 @@ func TestALargeSetIsSentInParts(t *testing.T) {
 			n.Held = held.Digest() ^ wire.RootNet{Ranges: wire.DefaultNetRanges(), Shares: n.Shares}.ShareDigest()
 			take(w.net("a", n))
 			n.Whole, n.Subscribe = false, nil
-			if held.Digest() == w.book.subs.Held("a") && len(held.Refused) == many && !w.book.subs.Pending("a") && !w.book.clusters["a"].resync.on {
+			if held.Digest() == w.book.subs.Held("a") && len(held.Refused) == many && !w.book.subs.Pending("a") && !w.book.clusters["a"].resync.On() {
 				return
 			}
 			w.pass(lostAfter / 4)
@@ -133,8 +133,8 @@ func TestUnsubscribingLeavesNothing(t *testing.T) {
 	}
 	w.net("a", say)
 	b := w.book.clusters["b"]
-	if len(b.asked) != many+1 || len(w.book.about) != 1 {
-		t.Fatalf("b is asked for %d records, and %d subscriptions are about services; want %d and 1", len(b.asked), len(w.book.about), many+1)
+	if len(b.asked.List()) != many+1 || len(w.book.about) != 1 {
+		t.Fatalf("b is asked for %d records, and %d subscriptions are about services; want %d and 1", len(b.asked.List()), len(w.book.about), many+1)
 	}
 	// a acknowledges every message, but reports that it holds nothing, so that it is
 	// sent all again.
@@ -167,9 +167,9 @@ func TestUnsubscribingLeavesNothing(t *testing.T) {
 	w.net("a", say)
 	resyncs()
 	wants, _ := w.book.Totals()
-	if wants+len(b.asked)+len(w.book.about)+len(b.published.Sources) > 0 || w.book.subs.Held("a") != 0 {
+	if wants+len(b.asked.List())+len(w.book.about)+len(b.published.Sources) > 0 || w.book.subs.Held("a") != 0 {
 		t.Errorf("without subscriptions there are still %d, %d of them about services; b is asked for %d records and has published %d; a holds %x",
-			wants, len(w.book.about), len(b.asked), len(b.published.Sources), w.book.subs.Held("a"))
+			wants, len(w.book.about), len(b.asked.List()), len(b.published.Sources), w.book.subs.Held("a"))
 	}
 }
 
@@ -183,11 +183,11 @@ func wanting(many, each int) (parts []wire.ClusterNet) {
 		})
 	}
 	slices.SortFunc(wants, func(a, b wire.Subscription) int {
-		return strings.Compare(wire.SubscriptionName(a), wire.SubscriptionName(b))
+		return strings.Compare(a.Name(), b.Name())
 	})
 	of := wire.Span{}
 	for part := range slices.Chunk(wants, each) {
-		of = wire.Span{After: of.To, To: wire.SubscriptionName(part[len(part)-1])}
+		of = wire.Span{After: of.To, To: part[len(part)-1].Name()}
 		parts = append(parts, wire.ClusterNet{Whole: true, Of: of, Subscribe: part})
 	}
 	parts[len(parts)-1].Of.To = ""

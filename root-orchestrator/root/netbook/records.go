@@ -23,13 +23,12 @@ const (
 // others, as an earlier process of the root may have asked for. It removes what exceeds
 // a bound from a record, but keeps the revision, which alone counts for the digest.
 func (c *call) onlyAsked(cl *cluster, r wire.Records) (_ wire.Records, more bool) {
-	asked := cl.asked
-	r.Routes = filter(r.Routes, &more, func(v *api.Route) bool { return asked[wire.Subscription{Service: v.Service}] })
-	r.Sources = filter(r.Sources, &more, func(v *wire.Source) bool { return asked[wire.Subscription{Address: v.Address}] })
+	r.Routes = filter(r.Routes, &more, func(v *api.Route) bool { return cl.asked.Has(wire.Subscription{Service: v.Service}) })
+	r.Sources = filter(r.Sources, &more, func(v *wire.Source) bool { return cl.asked.Has(wire.Subscription{Address: v.Address}) })
 	r.Peers = filter(r.Peers, &more, func(v *api.Peer) bool {
-		return slices.ContainsFunc(v.Subnets, func(p netip.Prefix) bool { return asked[wire.Subscription{Address: p.Addr()}] })
+		return slices.ContainsFunc(v.Subnets, func(p netip.Prefix) bool { return cl.asked.Has(wire.Subscription{Address: p.Addr()}) })
 	})
-	r.Refused = filter(r.Refused, &more, func(v *wire.Refusal) bool { return asked[v.Subscription] })
+	r.Refused = filter(r.Refused, &more, func(v *wire.Refusal) bool { return cl.asked.Has(v.Subscription) })
 	for i := range r.Routes {
 		v := &r.Routes[i]
 		limitRoute(v, spareBackends+2*c.Instances(cl.id, v.Service))

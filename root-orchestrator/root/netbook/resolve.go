@@ -19,10 +19,10 @@ func (c *call) resolveAll(subs []sub) {
 // resolveSubject resolves the subscriptions to a service or an address again. Those to
 // a service may name it or any of its addresses.
 func (c *call) resolveSubject(w wire.Subscription) {
-	c.resolveAll(c.subs.Of(w))
+	c.resolveAll(c.subs.About(w))
 	if s, ok := c.Service(w.Service); ok && w.Service != "" {
 		for _, a := range s.Addresses.All() {
-			c.resolveAll(c.subs.Of(wire.Subscription{Address: a}))
+			c.resolveAll(c.subs.About(wire.Subscription{Address: a}))
 		}
 	}
 }
@@ -197,28 +197,16 @@ func (c *call) askAddress(w wire.Subscription) {
 	}
 	if cl := c.holder(w.Address); cl != nil {
 		w = wire.Subscription{Address: w.Address}
-		c.ask(cl, w, slices.ContainsFunc(c.subs.Of(w), func(s sub) bool { return s.Subscriber != cl.id }))
+		c.ask(cl, w, slices.ContainsFunc(c.subs.About(w), func(s sub) bool { return s.Subscriber != cl.id }))
 	}
 }
 
 // ask asks a cluster to publish something from now on, or no longer.
 func (c *call) ask(cl *cluster, w wire.Subscription, on bool) {
-	if cl.asked[w] == on {
+	if !cl.asked.Set(w, on) {
 		return
 	}
-	if cl.asked == nil {
-		cl.asked, cl.unsent = map[wire.Subscription]bool{}, map[wire.Subscription]bool{}
-	}
-	cl.askedDigest = cl.askedDigest.Toggle(w.Digest())
-	if cl.unsent[w] {
-		delete(cl.unsent, w) // the cluster does not know of the opposite
-	} else {
-		cl.unsent[w] = true
-	}
-	if cl.asked[w] = on; on {
-		cl.resync.asked.Add(w)
-	} else {
-		delete(cl.asked, w)
+	if !on {
 		r := wire.Records{RemovedRefusals: []wire.Subscription{w}}
 		if w.Service != "" {
 			r.RemovedRoutes = []api.ServiceID{w.Service}
@@ -244,21 +232,21 @@ func (c *call) publishedChanged(cl *cluster, k interest.Key) {
 		c.resolveSubject(wire.Subscription{Service: k.Service})
 	case interest.Source:
 		c.subs.Changed(k, cl.id)
-		c.resolveAll(c.subs.Of(wire.Subscription{Address: k.Address}))
+		c.resolveAll(c.subs.About(wire.Subscription{Address: k.Address}))
 	case interest.Peer:
 		if p, ok := cl.published.Peers[k.Peer]; ok {
 			if c.peers[k.Peer] == "" {
 				c.peers[k.Peer] = cl.id
 			}
 			for _, sub := range p.Subnets {
-				c.resolveAll(c.subs.Of(wire.Subscription{Address: sub.Addr()}))
+				c.resolveAll(c.subs.About(wire.Subscription{Address: sub.Addr()}))
 			}
 		} else if c.peers[k.Peer] == cl.id {
 			delete(c.peers, k.Peer)
 		}
 		c.subs.Changed(k, cl.id)
 	case interest.Refused:
-		c.resolveSubject(k.Refusal.Subscription)
+		c.resolveSubject(k.Subscription)
 	}
 }
 
@@ -267,7 +255,7 @@ func (c *call) publishedChanged(cl *cluster, k interest.Key) {
 func (c *call) serviceChanged(id api.ServiceID) {
 	c.subs.Changed(interest.RouteOf(id))
 	c.resolveSubject(wire.Subscription{Service: id})
-	c.resolveAll(c.subs.CalledBy(id))
+	c.resolveAll(c.subs.For(id))
 	s := c.services[id]
 	if s == nil {
 		return
@@ -279,7 +267,7 @@ func (c *call) serviceChanged(id api.ServiceID) {
 		}
 		for _, a := range cl.published.SourcesOf(id) {
 			c.subs.Changed(interest.SourceOf(a), host)
-			c.resolveAll(c.subs.Of(wire.Subscription{Address: a}))
+			c.resolveAll(c.subs.About(wire.Subscription{Address: a}))
 		}
 	}
 }

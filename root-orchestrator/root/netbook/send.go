@@ -1,7 +1,6 @@
 package netbook
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -22,7 +21,7 @@ const (
 func (b *Machine) Send(now Now, v View) Effects {
 	c := b.call(now, v)
 	for _, id := range step.Keys(b.rehosted) {
-		c.resolveAll(b.subs.CalledBy(id))
+		c.resolveAll(b.subs.For(id))
 		c.askHosts(id)
 	}
 	clear(b.rehosted)
@@ -40,31 +39,21 @@ func (b *Machine) Send(now Now, v View) Effects {
 
 // heldBy is the digest of all that a cluster should hold from the root.
 func (b *Machine) heldBy(cl *cluster) api.Digest {
-	return b.subs.Held(cl.id) ^ cl.askedDigest ^ wire.RootNet{Ranges: b.ranges, Shares: cl.shares}.ShareDigest()
+	return b.subs.Held(cl.id) ^ cl.asked.Digest() ^ wire.RootNet{Ranges: b.ranges, Shares: cl.shares}.ShareDigest()
 }
 
 // sendTo sends a cluster what has changed for it, or a part of a resync.
 func (c *call) sendTo(cl *cluster) {
 	// The next of several messages waits until the cluster has the one before.
-	if (cl.resync.on || cl.more) && cl.ackedRev < cl.sentRev && c.now.Sub(cl.sentAt) < lostAfter {
+	if (cl.resync.On() || cl.more) && cl.ackedRev < cl.sentRev && c.now.Sub(cl.sentAt) < lostAfter {
 		return
 	}
 	v := view{c, cl}
 	m := wire.RootNet{Ranges: c.ranges, Shares: cl.shares, RequestWhole: cl.requestWhole}
 	m.Records, _ = c.subs.Flush(cl.id, wire.MaxPart, v)
-	part := c.addResync(cl, &m)
-	var vol wire.Volume
-	for _, w := range sorted(cl.unsent) {
-		if vol.Bytes >= wire.MaxPart {
-			break
-		}
-		if vol.Subscription(w); cl.asked[w] {
-			m.Subscribe = append(m.Subscribe, w)
-		} else {
-			m.Unsubscribe = append(m.Unsubscribe, w)
-		}
-		delete(cl.unsent, w)
-	}
+	part := c.addPart(cl, &m)
+	subscribe, unsubscribe := cl.asked.Changes()
+	m.Subscribe, m.Unsubscribe = append(m.Subscribe, subscribe...), append(m.Unsubscribe, unsubscribe...)
 	if cl.unasked && len(m.Subscribe) > 0 {
 		// An earlier process of the root may have asked for it, and its answer was dropped.
 		m.RequestWhole, cl.unasked, cl.requestedAt = true, false, c.now
@@ -72,66 +61,37 @@ func (c *call) sendTo(cl *cluster) {
 	if !part && m.Records.Empty() && len(m.Subscribe)+len(m.Unsubscribe) == 0 && !cl.requestWhole && slices.Equal(cl.sentShares, cl.shares) {
 		return
 	}
-	cl.more = c.subs.Pending(cl.id) || len(cl.unsent) > 0
-	m.RequestHeld = cl.more || part && !cl.resync.part.Last()
+	cl.more = c.subs.Pending(cl.id) || cl.asked.Pending()
+	m.RequestHeld = cl.more || part && cl.resync.Incomplete()
 	cl.sentShares, cl.requestWhole = cl.shares, false
 	m.Rev = c.nextRev()
 	cl.sentRev, cl.sentAt = m.Rev, c.now
 	c.out.Send = append(c.out.Send, wire.Envelope{To: cl.id.Addr(), Msg: wire.RootToCluster(m)})
 }
 
-// resyncPause returns the least time between two resyncs. It doubles with each that did
-// not help.
-func (cl *cluster) resyncPause() time.Duration {
-	if cl.attempts == 0 {
-		return 0
+// addPart adds the next part of a resync to a message, if one is due, and reports whether it
+// did. A part that takes away what the cluster should not have is sent only when everything is
+// known: after a restart of the root, clusters keep what they have until then.
+func (c *call) addPart(cl *cluster, m *wire.RootNet) bool {
+	r := &cl.resync
+	if !c.subs.Advance(cl.id, r, c.now, cl.ackedRev < cl.sentRev, !cl.listing) {
+		return false
 	}
-	return resend << min(cl.attempts-1, 6)
-}
-
-// addResync adds the next part of a resync to a message, if one is due, and reports
-// whether it did. A part that takes away what the cluster should not have is sent only
-// when everything is known: after a restart of the root, clusters keep what they have
-// until then.
-func (c *call) addResync(cl *cluster, m *wire.RootNet) bool {
-	a := &cl.resync
-	switch {
-	case a.on && cl.ackedRev < cl.sentRev: // the part is lost and is sent again
-	case a.on && !a.part.Last():
-		a.part = wire.Span{After: a.part.To}
-	case a.on: // the next report says whether it helped
-		*a = resync{}
-		c.subs.EndResync(cl.id)
+	if r.Part == (wire.Span{}) {
+		cl.asked.BeginResync()
 	}
-	if !a.on {
-		if !cl.diverged || cl.listing || c.now.Before(cl.resyncedAt.Add(cl.resyncPause())) {
-			return false
-		}
-		*a = resync{on: true, asked: interest.NewCursor(wire.SubscriptionName, interest.CompareSubscriptions)}
-		cl.diverged, cl.resyncedAt = false, c.now
-		cl.attempts++
-		clear(cl.unsent)
-		c.subs.BeginResync(cl.id)
-	}
-	more, of, vol := c.subs.Part(cl.id, a.part.After, wire.MaxPart, view{c, cl})
+	after := r.Part.After
+	more, of, vol := c.subs.Part(cl.id, after, wire.MaxPart, view{c, cl})
 	if of.Last() {
-		of = a.asked.Part(of.After, maps.Keys(cl.asked), func(w wire.Subscription) bool {
-			if cl.asked[w] {
-				m.Subscribe = append(m.Subscribe, w)
-				vol.Subscription(w)
-			}
-			return vol.Bytes < wire.MaxPart
-		})
+		m.Subscribe, of = cl.asked.Part(after, &vol)
 	}
-	a.part = of
 	if m.Whole = !cl.subsDiffer && c.subs.Open(cl.id) == 0; m.Whole {
 		m.Of = of
 	} else {
-		cl.diverged = true
+		r.Due = true
 	}
-	if a.on = of != (wire.Span{}); !a.on { // one message has all
-		m.Records, a.asked = m.Removals(), nil
-		c.subs.EndResync(cl.id)
+	if c.subs.Sent(cl.id, r, of) { // one message has everything
+		m.Records = m.Removals()
 	}
 	m.Append(more)
 	return true

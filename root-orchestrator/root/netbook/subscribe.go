@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/interest"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
@@ -25,21 +24,8 @@ var never = time.Unix(1<<62, 0)
 // subscriptions takes the subscriptions in a report.
 func (c *call) subscriptions(cl *cluster, n *wire.ClusterNet) {
 	if n.Whole {
-		listed := make(map[wire.Subscription]bool, len(n.Subscribe))
-		for _, w := range n.Subscribe {
-			listed[w] = true
-		}
-		if cl.relisting == nil {
-			cl.relisting = interest.NewCursor(wire.SubscriptionName, interest.CompareSubscriptions)
-		}
-		cl.relisting.Within(n.Of, c.subs.Each(cl.id), len(listed), func(w wire.Subscription) bool {
-			if !listed[w] {
-				c.unsubscribe(cl, w)
-			}
-			return listed[w]
-		})
-		if n.Of.Last() {
-			cl.relisting = nil
+		for _, w := range c.subs.Absent(cl.id, n.Of, n.Subscribe) {
+			c.unsubscribe(cl, w)
 		}
 	}
 	for _, w := range n.Unsubscribe {
@@ -60,8 +46,6 @@ func (c *call) subscriptions(cl *cluster, n *wire.ClusterNet) {
 			continue
 		}
 		c.subs.Subscribe(cl.id, w, never)
-		cl.relisting.Add(w)
-		cl.subscribed = cl.subscribed.Toggle(w.Digest())
 		cl.perTenant[w.For.Tenant()]++
 		c.resolve(sub{Subscriber: cl.id, Subscription: w})
 	}
@@ -95,7 +79,6 @@ func (c *call) unsubscribe(cl *cluster, w wire.Subscription) {
 		return
 	}
 	t := w.For.Tenant()
-	cl.subscribed = cl.subscribed.Toggle(w.Digest())
 	if cl.perTenant[t]--; cl.perTenant[t] == 0 {
 		delete(cl.perTenant, t)
 	}

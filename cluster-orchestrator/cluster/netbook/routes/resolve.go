@@ -20,13 +20,9 @@ func (b *Registry) resolveAll(refs []ref) {
 // answer; until it has, the answer is what it was.
 func (b *Registry) resolve(r ref) {
 	k, upward := b.answer(r)
-	if upward {
-		b.root.needed(r)
-	} else {
-		b.root.unneeded(r)
-	}
-	if k != (interest.Key{}) || !b.stands(b.nodes.AnswerOf(r.Subscriber, r.Subscription)) {
-		b.nodes.Answer(r.Subscriber, r.Subscription, k)
+	b.root.need(r, upward)
+	if k != (interest.Key{}) || !b.stands(b.Nodes.AnswerOf(r.Subscriber, r.Subscription)) {
+		b.Nodes.Answer(r.Subscriber, r.Subscription, k)
 	}
 }
 

@@ -33,7 +33,7 @@ func (r *rootTwin) take(n wire.ClusterNet) {
 	if n.Whole {
 		take = func(rec wire.Records) []interest.Key { return r.held.TakeAll(rec, n.Of) }
 		for w := range r.wants {
-			if n.Of.Has(wire.SubscriptionName(w)) {
+			if n.Of.Has(w.Name()) {
 				delete(r.wants, w)
 			}
 		}
@@ -79,7 +79,7 @@ func TestTheRootIsToldAllWhileItChanges(t *testing.T) {
 	b.Take(asks)
 	above := &rootTwin{wants: map[wire.Subscription]bool{}, inUse: map[wire.ServiceAddress]bool{}}
 	for round := range 3 {
-		b.NetAnew()
+		b.Resync()
 		reports, again := 0, false
 		for b.Fresh() || again {
 			n := b.Net(again)
@@ -96,7 +96,7 @@ func TestTheRootIsToldAllWhileItChanges(t *testing.T) {
 				if rng.IntN(2) == 0 {
 					b.Subscribe("n1", wantAt(2*i+1), time.Unix(100, 0))
 				} else {
-					b.Unsubscribe("n1", wantAt(2*i))
+					b.Unsubscribe("n1", []wire.Subscription{wantAt(2*i)})
 				}
 				if id, spec := serviceAt(i); rng.IntN(2) == 0 {
 					b.SetSpec(id.Instance(0), spec)
@@ -132,7 +132,7 @@ func TestAForeignNodeIsFoundWhereItIsNow(t *testing.T) {
 		t.Helper()
 		rev++
 		b.Take(wire.RootNet{Rev: rev, Ranges: ranges, Shares: []netip.Prefix{netip.MustParsePrefix("10.16.0.0/16")}, Records: r})
-		if got := b.nodes.AnswerOf("n1", w); got.Peer != want {
+		if got := b.Nodes.AnswerOf("n1", w); got.Peer != want {
 			t.Fatalf("after %+v it is %+v", r, got)
 		}
 	}

@@ -96,7 +96,7 @@ func (m *member) forRoot() api.Peer  { return m.public }
 // inside is what nodes are told: the cluster's own and what the root adds.
 type inside struct{ *Registry }
 
-func (v inside) revOf(k interest.Key) uint64 { return v.nodes.Rev(k, v.NextRev) }
+func (v inside) revOf(k interest.Key) uint64 { return v.Nodes.Rev(k, v.NextRev) }
 
 func (v inside) Route(id api.ServiceID) (api.Route, bool) {
 	s := v.services[id]
@@ -194,6 +194,3 @@ func (v outside) Peer(k api.PeerKey) (api.Peer, bool) {
 // RouteOf is a service's route as the cluster's nodes are told it; one that none holds
 // has no revision.
 func (b *Registry) RouteOf(id api.ServiceID) (api.Route, bool) { return inside{b}.Route(id) }
-
-// Wants lists what a node wants, in order.
-func (b *Registry) Subscriptions(n api.NodeID) []wire.Subscription { return b.nodes.List(n) }

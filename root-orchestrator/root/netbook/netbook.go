@@ -97,23 +97,18 @@ type cluster struct {
 	shareError    string // why it has fewer shares than it needs
 
 	// Its subscriptions.
-	subscribed api.Digest                          // of those that are kept
-	rejected   api.Digest                          // of those above a bound
-	relisting  *interest.Cursor[wire.Subscription] // while it lists all of them in parts
-	perTenant  map[api.Tenant]int
-	full       map[api.Tenant]bool // tenants with more than is kept
+	rejected  api.Digest // of those above a bound
+	perTenant map[api.Tenant]int
+	full      map[api.Tenant]bool // tenants with more than is kept
 
 	// What it publishes for other clusters.
-	published   interest.Replica
-	asked       map[wire.Subscription]bool // what it is asked to publish
-	askedDigest api.Digest
-	unsent      map[wire.Subscription]bool // additions to and removals from asked that were not sent
-	unasked     bool                       // it published what it was not asked for
-	listing     bool                       // it is listing all in parts
-	listedTo    string                     // the name up to which it has
+	published interest.Replica
+	asked     interest.Requests // what it is asked to publish
+	unasked   bool              // it published what it was not asked for
+	listing   bool              // it is listing all in parts
+	listedTo  string            // the name up to which it has
 
 	// What it is sent.
-	diverged     bool // its digest of what it holds differs: it is due a resync
 	subsDiffer   bool // its digest of its subscriptions differs
 	requestWhole bool // the next message asks it to list all
 	requestedAt  time.Time
@@ -122,17 +117,7 @@ type cluster struct {
 	ackedRev     uint64
 	sentShares   []netip.Prefix
 	more         bool // changes did not fit in the last message
-	resync       resync
-	resyncedAt   time.Time
-	attempts     int // consecutive resyncs that did not end the difference
-}
-
-// resync is the state of a resync: everything that a cluster should hold is sent,
-// in parts.
-type resync struct {
-	on    bool
-	part  wire.Span                           // the last one sent
-	asked *interest.Cursor[wire.Subscription] // through what the cluster is asked for, sent after the records
+	resync       interest.Resync
 }
 
 // New returns a book without clusters.
@@ -221,7 +206,7 @@ func (b *Machine) RemoveCluster(now Now, v View, id api.ClusterID) Effects {
 	for _, key := range cl.published.TakeAll(wire.Records{}, wire.Span{}) {
 		c.publishedChanged(cl, key)
 	}
-	for _, w := range sorted(cl.asked) {
+	for _, w := range cl.asked.List() {
 		if s := b.services[w.Service]; s != nil {
 			delete(s.asked, id)
 			b.collect(w.Service)
@@ -239,7 +224,7 @@ func (b *Machine) SetLiveness(now Now, v View, id api.ClusterID, heard, silent b
 	for id := range cl.published.Routes {
 		c.publishedChanged(cl, interest.RouteOf(id))
 	}
-	for _, w := range sorted(cl.asked) {
+	for _, w := range cl.asked.List() {
 		c.resolveSubject(w)
 	}
 	return c.out
@@ -273,7 +258,7 @@ func (b *Machine) SetServices(now Now, v View, before, after []api.ServiceID) Ef
 func (b *Machine) SetOwners(now Now, v View, addrs []netip.Addr) Effects {
 	c := b.call(now, v)
 	for _, a := range addrs {
-		c.resolveAll(b.subs.Of(wire.Subscription{Address: a}))
+		c.resolveAll(b.subs.About(wire.Subscription{Address: a}))
 	}
 	return c.out
 }
@@ -311,12 +296,12 @@ func (b *Machine) Report(now Now, v View, id api.ClusterID, n *wire.ClusterNet) 
 	cl.ackedRev = n.Rev
 	switch {
 	case n.Held == held:
-		cl.diverged, cl.attempts = false, 0
-	case n.Rev >= cl.sentRev && cl.resync.on && !cl.resync.part.Last(): // the resync goes on
+		cl.resync.Settled()
+	case n.Rev >= cl.sentRev && cl.resync.Incomplete(): // the resync goes on
 	case n.Rev >= cl.sentRev, c.now.Sub(cl.sentAt) >= lostAfter:
-		cl.diverged = true
+		cl.resync.Due = true
 	}
-	cl.subsDiffer = n.Subscribed != cl.subscribed^cl.rejected
+	cl.subsDiffer = n.Subscribed != c.subs.Digest(id)^cl.rejected
 	// What it published can be compared once it knows what it is asked for.
 	differs := n.Held == held && n.Published != cl.published.Digest()
 	if (cl.subsDiffer || differs || b.awaited[id]) && !listed && !cl.listing && c.now.Sub(cl.requestedAt) >= resend {
@@ -339,15 +324,6 @@ func (cl *cluster) listedAll(n *wire.ClusterNet) bool {
 // Interest returns how many subscriptions clusters have, and how many of them have no
 // answer.
 func (b *Machine) Totals() (all, open int) { return b.subs.Total() }
-
-func sorted(m map[wire.Subscription]bool) []wire.Subscription {
-	out := make([]wire.Subscription, 0, len(m))
-	for w := range m {
-		out = append(out, w)
-	}
-	slices.SortFunc(out, interest.CompareSubscriptions)
-	return out
-}
 
 // service returns the state of a service, which the caller will use.
 func (b *Machine) service(id api.ServiceID) *service {

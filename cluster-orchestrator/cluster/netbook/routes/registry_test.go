@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/interest"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
@@ -31,8 +30,8 @@ func TestWhatIsGoneLeavesNothing(t *testing.T) {
 	}
 	tell := func(what string, want int) {
 		told, reported := 0, 0
-		for _, n := range b.Dirty() {
-			for more := true; more; more = b.Behind(n) {
+		for _, n := range b.Nodes.Dirty() {
+			for more := true; more; more = b.Nodes.Pending(n) {
 				r, _ := b.Flush(n, wire.MaxPart)
 				told += len(r.Routes) + len(r.RemovedRoutes)
 			}
@@ -61,14 +60,14 @@ func TestWhatIsGoneLeavesNothing(t *testing.T) {
 			b.SetBackend(p, api.Backend{})
 			b.SetHosted(p, false)
 			b.DropSpec(p.Instance)
-			b.Unsubscribe("n2", w)
+			b.Unsubscribe("n2", []wire.Subscription{w})
 		})
 		tells.Rev++
 		tells.Subscribe, tells.Unsubscribe = nil, tells.Subscribe
 		b.Take(tells)
 		tell("went", many)
 		left := len(b.services) + len(b.names) + len(b.owners) + len(b.places) + len(b.at) + len(b.members["n1"].places) + len(b.hosts["n1"]) + len(b.root.needs)
-		if wants, _ := b.Interest(); left+wants > 0 || b.Held("n2") != 0 || b.root.exports.Held(above) != 0 || b.root.subscribed != 0 {
+		if wants, _ := b.Nodes.Total(); left+wants > 0 || b.Nodes.Held("n2") != 0 || b.root.exports.Held(above) != 0 || b.root.exports.Digest(above) != 0 {
 			t.Fatalf("round %d leaves %d entries and %d wants", round, left, wants)
 		}
 	}
@@ -82,9 +81,9 @@ func asking(many, each int) (parts []wire.RootNet) {
 		id, _ := serviceAt(i)
 		wants = append(wants, wire.Subscription{Service: id})
 	}
-	slices.SortFunc(wants, interest.CompareSubscriptions)
+	slices.SortFunc(wants, wire.Subscription.Compare)
 	for part := range slices.Chunk(wants, each) {
-		of = wire.Span{After: of.To, To: wire.SubscriptionName(part[len(part)-1])}
+		of = wire.Span{After: of.To, To: part[len(part)-1].Name()}
 		parts = append(parts, wire.RootNet{Ranges: ranges, Whole: true, Of: of, Subscribe: part})
 	}
 	parts[len(parts)-1].Of.To = ""

@@ -13,14 +13,26 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// TestARunTellsWhatThereIsThen lets things come and go between parts, repeats parts
-// and goes back, and compares each part with all that there is in its span.
-func TestARunTellsWhatThereIsThen(t *testing.T) {
-	name := func(n int) string { return fmt.Sprintf("%03d", n/2) } // two have the same
+// half is a number of which two have the same name.
+type half int
+
+func (h half) Name() string       { return fmt.Sprintf("%03d", h/2) }
+func (h half) Compare(o half) int { return cmp.Compare(h, o) }
+
+// number is a number with a name of its own.
+type number int
+
+func (n number) Name() string         { return fmt.Sprintf("%09d", n) }
+func (n number) Compare(o number) int { return cmp.Compare(n, o) }
+
+// TestCursorReturnsCurrentElements adds and removes elements between parts, repeats parts and
+// goes back, and compares each part with all elements in its span.
+func TestCursorReturnsCurrentElements(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r, there := NewCursor(name, cmp.Compare[int]), map[int]bool{}
+		var r Cursor[half]
+		there := map[half]bool{}
 		change := func() {
-			n := rapid.IntRange(1, 60).Draw(t, "thing")
+			n := half(rapid.IntRange(1, 60).Draw(t, "element"))
 			if there[n] {
 				delete(there, n)
 			} else {
@@ -36,30 +48,30 @@ func TestARunTellsWhatThereIsThen(t *testing.T) {
 				change()
 			}
 			room := rapid.IntRange(1, 9).Draw(t, "room")
-			var told []int
-			of := r.Part(after, maps.Keys(there), func(n int) bool {
+			var told []half
+			of := r.Part(after, maps.Keys(there), func(n half) bool {
 				if there[n] {
 					told = append(told, n)
 				}
 				return len(told) < room
 			})
-			var want []int
+			var want []half
 			for n := range there {
-				if of.Has(name(n)) {
+				if of.Has(n.Name()) {
 					want = append(want, n)
 				}
 			}
 			slices.Sort(want)
 			if of.After != after || !slices.Equal(told, want) {
-				t.Fatalf("behind %q it tells %v within %+v, where %v are", after, told, of, want)
+				t.Fatalf("after %q the cursor returns %v in span %+v, want %v", after, told, of, want)
 			}
 			if !of.Last() && len(told) != room && len(told) != room+1 {
-				t.Fatalf("it tells %d with room for %d, and there are more", len(told), room)
+				t.Fatalf("a part that is not the last has %d elements, want %d", len(told), room)
 			}
 			switch rapid.IntRange(0, 5).Draw(t, "next") {
 			case 0: // the part is lost
 			case 1:
-				after = name(rapid.IntRange(0, 60).Draw(t, "back to"))
+				after = half(rapid.IntRange(0, 60).Draw(t, "back to")).Name()
 			default:
 				if of.Last() {
 					return
@@ -70,48 +82,49 @@ func TestARunTellsWhatThereIsThen(t *testing.T) {
 	})
 }
 
-// TestARunWalksOnce counts how often all is walked: once, and again after more came
-// than there was.
-func TestARunWalksOnce(t *testing.T) {
+// TestCursorReadsSetOnce counts how often the whole set is read: once, and again after more
+// elements were added than there were.
+func TestCursorReadsSetOnce(t *testing.T) {
 	const many, more = 10_000, 50
-	r, there, walks := NewCursor(func(n int) string { return fmt.Sprintf("%09d", n) }, cmp.Compare[int]), map[int]bool{}, 0
-	all := func(yield func(int) bool) {
+	var r Cursor[number]
+	there, walks := map[number]bool{}, 0
+	all := func(yield func(number) bool) {
 		walks++
 		maps.Keys(there)(yield)
 	}
-	for n := range many {
+	for n := range number(many) {
 		there[2*n] = true
 	}
 	told, parts := 0, 0
 	for of := (wire.Span{}); ; parts++ {
 		room := 100
-		of = r.Part(of.To, all, func(int) bool { told++; room--; return room > 0 })
+		of = r.Part(of.To, all, func(number) bool { told++; room--; return room > 0 })
 		if of.Last() {
 			break
 		}
 		if parts < more {
-			n := 2*many - 2*parts - 1 // behind all parts so far
+			n := number(2*many - 2*parts - 1) // behind all parts so far
 			there[n] = true
 			r.Add(n)
 		}
 	}
 	if told != many+more || walks != 1 {
-		t.Errorf("%d walks, %d of %d told", walks, told, many+more)
+		t.Errorf("the set was read %d times and %d elements returned, want once and %d", walks, told, many+more)
 	}
-	for n := range 3 * many {
-		if r.Add(n); len(r.left) > many+leastSpare {
-			t.Fatalf("with nobody to tell it keeps %d", len(r.left))
+	for n := range number(3 * many) {
+		if r.Add(n); len(r.left) > many+minSpare {
+			t.Fatalf("the cursor keeps %d elements that nobody reads, want at most %d", len(r.left), many+minSpare)
 		}
 	}
-	r.Part("", all, func(int) bool { return true })
+	r.Part("", all, func(number) bool { return true })
 	if walks != 2 {
-		t.Errorf("%d walks, want 2", walks)
+		t.Errorf("the set was read %d times, want 2", walks)
 	}
 }
 
-// BenchmarkTellAll tells a subscriber all that it should hold, part by part: as what
+// BenchmarkSendAll sends a subscriber all that it should hold, part by part: as what
 // has changed, and as a whole.
-func BenchmarkTellAll(b *testing.B) {
+func BenchmarkSendAll(b *testing.B) {
 	for _, many := range []int{5_000, 50_000} {
 		book, view := New[string](), says{}
 		for i := range many {

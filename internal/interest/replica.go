@@ -10,15 +10,15 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Holder is the client side: it takes the resources that the owner of a Book sends and knows
-// the digest of what it holds. The zero Holder holds nothing.
+// Replica is the subscriber's side: it takes the resources that the owner of Subscriptions sends and knows
+// the digest of what it holds. The zero Replica holds nothing.
 type Replica struct {
 	Routes  map[api.ServiceID]api.Route
 	Sources map[netip.Addr]wire.Source
 	Peers   map[api.PeerKey]api.Peer
 	Refused map[wire.Subscription]wire.Refusal
 	digest  api.Digest
-	run     *Cursor[Key] // through all of it, while it is told part by part
+	cursor  Cursor[Key] // through all of it, while it is sent part by part
 
 	subnets subnets                               // of Peers
 	of      map[api.ServiceID]map[netip.Addr]bool // Sources by their services
@@ -65,41 +65,14 @@ func (h *Replica) Take(r wire.Records) []Key {
 	for _, v := range r.Refused {
 		set(h, h.Refused, v.Subscription, v, changed, RefusalOf(v.Subscription, false))
 	}
-	keys := make([]Key, 0, len(changed))
-	for k := range changed {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, CompareKeys)
-	return keys
+	return slices.SortedFunc(maps.Keys(changed), Key.Compare)
 }
 
 // TakeAll takes the complete set of resources within a span: what is absent is removed. For
 // consecutive spans, each costs as much as it carries.
 func (h *Replica) TakeAll(r wire.Records, of wire.Span) []Key {
-	named := make(map[Key]bool, len(r.Routes)+len(r.Sources)+len(r.Peers)+len(r.Refused))
-	for _, v := range r.Routes {
-		named[RouteOf(v.Service)] = true
-	}
-	for _, v := range r.Sources {
-		named[SourceOf(v.Address)] = true
-	}
-	for _, v := range r.Peers {
-		named[PeerOf(v.Key)] = true
-	}
-	for _, v := range r.Refused {
-		named[RefusalOf(v.Subscription, false)] = true
-	}
-	if h.run == nil {
-		h.run = NewCursor(Key.Name, CompareKeys)
-	}
-	h.run.Within(of, h.all, len(named), func(k Key) bool {
-		if !named[k] {
-			gone(&r, k) // where it is held no more nothing follows
-		}
-		return named[k]
-	})
-	if of.Last() {
-		h.run = nil
+	for _, k := range h.cursor.Absent(of, h.all, KeysOf(r)) {
+		remove(&r, k)
 	}
 	return h.Take(r)
 }
@@ -137,7 +110,7 @@ func set[K comparable, V digester](h *Replica, m map[K]V, k K, v V, changed map[
 	if ok {
 		h.digest = h.digest.Toggle(old.Digest())
 	} else {
-		h.run.Add(key)
+		h.cursor.Add(key)
 	}
 	h.digest = h.digest.Toggle(v.Digest())
 	m[k] = v

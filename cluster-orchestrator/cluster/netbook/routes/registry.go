@@ -54,9 +54,10 @@ type Registry struct {
 	subnets  map[netip.Prefix]api.NodeID
 	hosts    map[api.NodeID]map[api.ServiceID]int // instances that a node has, or still has
 
-	rev   uint64
-	nodes *interest.Subscriptions[api.NodeID]
+	// Nodes has the nodes' subscriptions. They change by the methods of the Registry only.
+	Nodes *interest.Subscriptions[api.NodeID]
 	root  uplink
+	rev   uint64
 }
 
 // service is one that has instances here, or that the root told of.
@@ -80,7 +81,7 @@ func New(c api.ClusterID) *Registry {
 		cluster: c, services: map[api.ServiceID]*service{}, names: interest.Names{}, owners: map[netip.Addr]map[api.ServiceID]int{},
 		places: map[Place]api.Backend{}, at: map[netip.Addr]Place{}, members: map[api.NodeID]*member{},
 		keys: map[api.PeerKey]api.NodeID{}, subnets: map[netip.Prefix]api.NodeID{}, hosts: map[api.NodeID]map[api.ServiceID]int{},
-		nodes: interest.New[api.NodeID](), root: newUplink(),
+		Nodes: interest.New[api.NodeID](), root: newUplink(),
 	}
 }
 
@@ -113,7 +114,7 @@ func (b *Registry) own(a netip.Addr) bool {
 
 // touchOwn notes that what nodes and the root hold under the key says something new.
 func (b *Registry) changed(k interest.Key) {
-	b.nodes.Changed(k)
+	b.Nodes.Changed(k)
 	b.root.exports.Changed(k)
 }
 
@@ -190,7 +191,7 @@ func (b *Registry) index(id api.ServiceID, a api.ServiceAddresses, by int) {
 			delete(b.owners, addr)
 		}
 		if was == 0 || was+by == 0 {
-			b.resolveAll(b.nodes.Of(wire.Subscription{Address: addr}))
+			b.resolveAll(b.Nodes.About(wire.Subscription{Address: addr}))
 		}
 	})
 }
@@ -220,9 +221,9 @@ func (b *Registry) owner(a netip.Addr) (best api.ServiceID) {
 
 // saysOtherwise answers again what depends on the service's access list.
 func (b *Registry) accessChanged(id api.ServiceID) {
-	b.resolveAll(b.nodes.Of(wire.Subscription{Service: id}))
-	each(b.addresses(id), func(a netip.Addr) { b.resolveAll(b.nodes.Of(wire.Subscription{Address: a})) })
-	b.resolveAll(b.nodes.CalledBy(id))
+	b.resolveAll(b.Nodes.About(wire.Subscription{Service: id}))
+	each(b.addresses(id), func(a netip.Addr) { b.resolveAll(b.Nodes.About(wire.Subscription{Address: a})) })
+	b.resolveAll(b.Nodes.For(id))
 	if s := b.services[id]; s != nil {
 		for _, p := range sorted(s.backends) {
 			b.sourceChanged(b.places[p].Address)
@@ -251,14 +252,14 @@ func (b *Registry) routeChanged(id api.ServiceID, own bool) {
 	if own {
 		b.changed(k)
 	} else {
-		b.nodes.Changed(k)
+		b.Nodes.Changed(k)
 	}
-	b.root.resolve(b, b.root.exports.Of(wire.Subscription{Service: id}))
+	b.root.resolve(b, b.root.exports.About(wire.Subscription{Service: id}))
 	if s := b.services[id]; s == nil || len(s.specs) == 0 && len(s.backends) == 0 && !s.foreign {
 		delete(b.services, id)
 		b.names.Remove(id)
-		b.resolveAll(b.nodes.Of(wire.Subscription{Service: id}))
-		b.resolveAll(b.nodes.CalledBy(id))
+		b.resolveAll(b.Nodes.About(wire.Subscription{Service: id}))
+		b.resolveAll(b.Nodes.For(id))
 	}
 }
 
@@ -281,7 +282,7 @@ func (b *Registry) SetHosted(p Place, hosted bool) {
 		delete(b.hosts, p.Node)
 	}
 	if (was > 0) != (was > 1 || hosted) {
-		for _, r := range b.nodes.CalledBy(id) {
+		for _, r := range b.Nodes.For(id) {
 			if r.Subscriber == p.Node {
 				b.resolve(r)
 			}
@@ -336,8 +337,8 @@ func (b *Registry) PlacesOf(id api.InstanceID) (out []Place) {
 func (b *Registry) sourceChanged(a netip.Addr) {
 	b.changed(interest.SourceOf(a))
 	w := wire.Subscription{Address: a}
-	b.resolveAll(b.nodes.Of(w))
-	b.root.resolve(b, b.root.exports.Of(w))
+	b.resolveAll(b.Nodes.About(w))
+	b.root.resolve(b, b.root.exports.About(w))
 }
 
 // SetMember notes a node on the overlay network, as its own cluster sees it, with
@@ -413,86 +414,43 @@ func (b *Registry) peerChanged(p api.Peer) {
 	b.changed(interest.PeerOf(p.Key))
 	for _, sub := range p.Subnets {
 		w := wire.Subscription{Address: sub.Addr()}
-		b.resolveAll(b.nodes.Of(w))
-		b.root.resolve(b, b.root.exports.Of(w))
+		b.resolveAll(b.Nodes.About(w))
+		b.root.resolve(b, b.root.exports.About(w))
 	}
 }
 
-// Want notes what a node wants, until a moment.
+// Subscribe adds or renews a subscription of a node until a time. Those above MaxSubscriptions
+// are ignored.
 func (b *Registry) Subscribe(n api.NodeID, w wire.Subscription, until time.Time) {
-	if !b.nodes.Has(n, w) && b.nodes.Count(n) >= MaxSubscriptions {
+	if !b.Nodes.Has(n, w) && b.Nodes.Count(n) >= MaxSubscriptions {
 		return
 	}
-	if b.nodes.Subscribe(n, w, until) {
-		b.resolve(interest.Ref[api.NodeID]{Subscriber: n, Subscription: w})
+	if b.Nodes.Subscribe(n, w, until) {
+		b.resolve(ref{Subscriber: n, Subscription: w})
 	}
 }
 
-// Drop forgets what a node wanted.
-func (b *Registry) Unsubscribe(n api.NodeID, w wire.Subscription) {
-	b.root.unneeded(interest.Ref[api.NodeID]{Subscriber: n, Subscription: w})
-	b.nodes.Unsubscribe(n, w)
-}
-
-// Keep drops all that a node wants beside what is named.
-func (b *Registry) Keep(n api.NodeID, named []wire.Subscription) {
-	keep := make(map[wire.Subscription]bool, len(named))
-	for _, w := range named {
-		keep[w] = true
-	}
-	for _, w := range b.nodes.List(n) {
-		if !keep[w] {
-			b.Unsubscribe(n, w)
-		}
+// Unsubscribe removes subscriptions of a node.
+func (b *Registry) Unsubscribe(n api.NodeID, all []wire.Subscription) {
+	for _, w := range all {
+		b.root.need(ref{Subscriber: n, Subscription: w}, false)
+		b.Nodes.Unsubscribe(n, w)
 	}
 }
 
-// Expire drops what a node has not named for too long, and says when to look again.
-func (b *Registry) Expire(n api.NodeID, now time.Time) time.Time {
-	over, next := b.nodes.Expired(n, now)
-	for _, w := range over {
-		b.Unsubscribe(n, w)
-	}
-	return next
+// Remove removes a node with all that it subscribes to and holds.
+func (b *Registry) Remove(n api.NodeID) {
+	b.Unsubscribe(n, b.Nodes.List(n))
+	b.Nodes.Remove(n)
 }
 
-// Forget forgets all that a node wants and holds.
-func (b *Registry) Forget(n api.NodeID) {
-	b.Keep(n, nil)
-	b.nodes.Remove(n)
-}
-
-// Lost notes that a node begins anew, with nothing.
-func (b *Registry) Lost(n api.NodeID) { b.nodes.Reset(n) }
-
-// Dirty lists, in order, the nodes that there is something to tell.
-func (b *Registry) Dirty() []api.NodeID { return b.nodes.Dirty() }
-
-// Open is how many of a node's wants lead to nothing that is known yet.
-func (b *Registry) Open(n api.NodeID) int { return b.nodes.Open(n) }
-
-// Interest is how many wants of nodes there are, and how many have no answer.
-func (b *Registry) Interest() (wants, open int) { return b.nodes.Total() }
-
-// Held is the digest of what a node holds.
-func (b *Registry) Held(n api.NodeID) api.Digest { return b.nodes.Held(n) }
-
-// Flush is what a node is to be told of what changed, see interest.Book.Flush.
+// Flush returns the changes for a node; see interest.Subscriptions.Flush.
 func (b *Registry) Flush(n api.NodeID, room int) (wire.Records, api.Digest) {
-	return b.nodes.Flush(n, room, inside{b})
+	return b.Nodes.Flush(n, room, inside{b})
 }
 
-// Behind reports whether the last Flush left something to be told.
-func (b *Registry) Behind(n api.NodeID) bool { return b.nodes.Pending(n) }
-
-// Recount leaves it to Span to tell the node all.
-func (b *Registry) Recount(n api.NodeID) { b.nodes.BeginResync(n) }
-
-// Recounted ends what Recount began.
-func (b *Registry) Recounted(n api.NodeID) { b.nodes.EndResync(n) }
-
-// Span is a part of all that a node should hold, see interest.Book.Span.
-func (b *Registry) Span(n api.NodeID, after string) (wire.Records, wire.Span) {
-	r, of, _ := b.nodes.Part(n, after, wire.MaxPart, inside{b})
+// Part returns a part of all that a node should hold; see interest.Subscriptions.Part.
+func (b *Registry) Part(n api.NodeID, after string) (wire.Records, wire.Span) {
+	r, of, _ := b.Nodes.Part(n, after, wire.MaxPart, inside{b})
 	return r, of
 }

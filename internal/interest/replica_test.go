@@ -15,7 +15,7 @@ import (
 
 // inParts are routes as a whole that is told so many at a time.
 func inParts(all []api.Route, each int) (parts []wire.Records, spans []wire.Span) {
-	all = slices.SortedFunc(slices.Values(all), func(a, b api.Route) int { return CompareKeys(RouteOf(a.Service), RouteOf(b.Service)) })
+	all = slices.SortedFunc(slices.Values(all), func(a, b api.Route) int { return RouteOf(a.Service).Compare(RouteOf(b.Service)) })
 	of := wire.Span{}
 	for part := range slices.Chunk(all, each) {
 		of = wire.Span{After: of.To, To: wire.RouteName(part[len(part)-1].Service)}
@@ -194,8 +194,8 @@ func TestPartsCostWhatTheyCarry(t *testing.T) {
 				for i, p := range parts {
 					h.TakeAll(p, spans[i])
 				}
-				if len(h.Routes) != many || h.run != nil {
-					t.Errorf("%s: it holds %d, and goes on: %v", what, len(h.Routes), h.run != nil)
+				if len(h.Routes) != many || h.cursor.begun {
+					t.Errorf("%s: it holds %d, and goes on: %v", what, len(h.Routes), h.cursor.begun)
 				}
 			}) / many
 		}
@@ -206,13 +206,13 @@ func TestPartsCostWhatTheyCarry(t *testing.T) {
 	}
 	// Who never tells the end has nobody remember more than there is.
 	h, parts := Replica{}, 0
-	for i := range 4 * leastSpare {
+	for i := range 4 * minSpare {
 		h.TakeAll(wire.Records{Routes: all[i : i+1]}, wire.Span{To: "route z"})
 		h.Take(wire.Records{Sources: []wire.Source{{Address: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}}})
 		h.Take(wire.Records{RemovedSources: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}})
 		parts++
 	}
-	if n := len(h.run.left) + len(h.run.told); len(h.Routes) != 1 || n > 2*leastSpare {
+	if n := len(h.cursor.left) + len(h.cursor.part); len(h.Routes) != 1 || n > 2*minSpare {
 		t.Errorf("of %d routes it remembers %d after %d parts", len(h.Routes), n, parts)
 	}
 }
