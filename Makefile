@@ -22,7 +22,7 @@ bench: # lists the benchmarks; scripts/bench NAME runs one
 	scripts/bench --help
 
 docs: # regenerates the generated pages and API documents
-	go generate ./internal/docsgen
+	go generate ./testbed/docsgen
 	go test ./root-orchestrator/httpapi ./cluster-orchestrator/httpapi -run OpenAPI -update
 	go test ./testbed/docs -run Bounds -update
 

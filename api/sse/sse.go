@@ -1,4 +1,4 @@
-// Package sse reads server-sent events, as the root and the clusters send them.
+// Package sse reads and writes server-sent events, as the root and the clusters send them.
 //
 //	err := sse.Read(resp.Body, nil, func(e sse.Event) error { … })
 package sse
@@ -6,6 +6,7 @@ package sse
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,18 @@ const MaxEvent = 64 << 20
 type Event struct {
 	Name, ID string
 	Data     []byte
+}
+
+// Encode returns an event with data as JSON. The empty id is left out.
+func Encode(name, id string, data any) ([]byte, error) {
+	b, err := json.Marshal(data)
+	if err != nil {
+		return nil, fmt.Errorf("encode a %s event: %w", name, err)
+	}
+	if id != "" {
+		id = "id: " + id + "\n"
+	}
+	return fmt.Appendf(nil, "event: %s\n%sdata: %s\n\n", name, id, b), nil
 }
 
 // Read calls fn with each event until the stream ends or fn fails, and returns fn's error.

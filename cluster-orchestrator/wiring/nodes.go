@@ -51,25 +51,11 @@ func (n *nodes) Stream(ctx context.Context, id api.NodeID, r wire.StreamRequest)
 	}
 	r.ID, r.Token = wait.ID(), "" // a node gets no person's credential
 	n.link.Stream(id, r)
-	ctx, cancel := context.WithTimeout(ctx, dialTime)
-	defer cancel()
-	body, err := wait.Body(ctx)
+	stream, err := wait.Stream(ctx, dialTime)
 	if err != nil {
-		wait.Close()
 		return nil, fmt.Errorf("ask node %s: %w", id, err)
 	}
-	return &spliced{body, wait}, nil
-}
-
-type spliced struct {
-	io.Reader
-	wait *streams.Wait
-}
-
-// Close implements io.Closer.
-func (s *spliced) Close() error {
-	s.wait.Close()
-	return nil
+	return stream, nil
 }
 
 // expel refuses the certificates of nodes that the core does not know. It completes removals

@@ -175,6 +175,30 @@ func (w *Wait) Body(ctx context.Context) (io.Reader, error) {
 	}
 }
 
+// Stream is Body for a caller that waits no longer than limit. Close of the stream closes w; an
+// error has closed it.
+func (w *Wait) Stream(ctx context.Context, limit time.Duration) (io.ReadCloser, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	body, err := w.Body(ctx)
+	if err != nil {
+		w.Close()
+		return nil, err
+	}
+	return stream{body, w}, nil
+}
+
+type stream struct {
+	io.Reader
+	wait *Wait
+}
+
+// Close implements io.Closer.
+func (s stream) Close() error {
+	s.wait.Close()
+	return nil
+}
+
 // Close ends the stream; Deliver returns. It may be called more than once.
 func (w *Wait) Close() {
 	w.once.Do(func() {

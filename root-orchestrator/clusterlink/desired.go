@@ -1,7 +1,7 @@
 package clusterlink
 
 import (
-	"encoding/json"
+	"cmp"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/sse"
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
@@ -78,12 +79,12 @@ func (l *Link) desired(w http.ResponseWriter, r *http.Request, id api.ClusterID)
 	if write([]byte(": hello\n\n")) != nil {
 		return nil
 	}
-	beat := time.NewTicker(keepAlive)
-	defer beat.Stop()
-	var told int64 // the revocations up to this mark have been sent to the cluster
+	tick := time.NewTicker(keepAlive)
+	defer tick.Stop()
+	var sent int64 // the mark of the revocations that the cluster has
 	revoked := func() ([]byte, error) {
-		r := l.opt.Revoked.Since(told)
-		told = r.Mark
+		r := l.opt.Revoked.Since(sent)
+		sent = r.Mark
 		return message{event: "revoked", data: r}.encode()
 	}
 	// A cluster refuses all delegated tokens until this message has arrived once.
@@ -101,7 +102,7 @@ func (l *Link) desired(w http.ResponseWriter, r *http.Request, id api.ClusterID)
 			return nil
 		case <-c.done:
 			return nil
-		case <-beat.C:
+		case <-tick.C:
 			text = []byte(": alive\n\n")
 		case m := <-c.queue:
 			if text, err = m.encode(); err != nil {
@@ -115,8 +116,8 @@ func (l *Link) desired(w http.ResponseWriter, r *http.Request, id api.ClusterID)
 	}
 }
 
-// tellRevoked makes every open stream send the new revocations.
-func (l *Link) tellRevoked() {
+// sendRevocations makes every open stream send the new revocations.
+func (l *Link) sendRevocations() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range l.conns {
@@ -127,19 +128,7 @@ func (l *Link) tellRevoked() {
 	}
 }
 
-func (m message) encode() ([]byte, error) {
-	data, err := json.Marshal(m.data)
-	if err != nil {
-		return nil, fmt.Errorf("encode %s: %w", m.event, err)
-	}
-	text := []byte("event: " + m.event + "\n")
-	if m.id != "" {
-		text = append(text, "id: "+m.id+"\n"...)
-	}
-	text = append(text, "data: "...)
-	text = append(text, data...)
-	return append(text, "\n\n"...), nil
-}
+func (m message) encode() ([]byte, error) { return sse.Encode(m.event, m.id, m.data) }
 
 func (l *Link) open(id api.ClusterID, c *conn) {
 	l.mu.Lock()
@@ -166,24 +155,15 @@ func (l *Link) closed(id api.ClusterID, c *conn) {
 }
 
 func helloOf(r *http.Request, id api.ClusterID) (wire.Hello, error) {
-	q := r.URL.Query()
-	number := func(key string) (uint64, error) {
-		if q.Get(key) == "" {
-			return 0, nil
+	var err error
+	number := func(key string) uint64 {
+		text := r.URL.Query().Get(key)
+		n, wrong := strconv.ParseUint(cmp.Or(text, "0"), 10, 64)
+		if wrong != nil {
+			err = fmt.Errorf("%s=%q of cluster %s is not a number: %w", key, text, id, api.ErrInvalid)
 		}
-		n, err := strconv.ParseUint(q.Get(key), 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("%s=%q of cluster %s is no number: %w", key, q.Get(key), id, api.ErrInvalid)
-		}
-		return n, nil
+		return n
 	}
-	since, err := number("since")
-	if err != nil {
-		return wire.Hello{}, err
-	}
-	digest, err := number("digest")
-	if err != nil {
-		return wire.Hello{}, err
-	}
-	return wire.Hello{Cluster: id, Since: api.Generation(since), Digest: api.Digest(digest)}, nil
+	hello := wire.Hello{Cluster: id, Since: api.Generation(number("since")), Digest: api.Digest(number("digest"))}
+	return hello, err
 }

@@ -44,9 +44,9 @@ import (
 // Bounds and times of a link.
 const (
 	streamBuffer = 64               // messages that may wait for a cluster to read them
-	keepAlive    = 15 * time.Second // between two signs of life on a quiet stream
-	writeWait    = 30 * time.Second // for reading a request's body
-	askWait      = 10 * time.Second // for a cluster to dial a stream out
+	keepAlive    = 15 * time.Second // between comments on a stream without messages
+	readTime     = 30 * time.Second // for reading a request's body
+	askTime      = 10 * time.Second // for a cluster to dial a stream out
 )
 
 // maxReport bounds a report: each object in it takes up to 312 bytes once decoded.
@@ -126,11 +126,11 @@ func New(o Options) *Link {
 		o.Revoked = revoke.NewLog(o.Now)
 	}
 	l := &Link{
-		opt: o, mux: http.NewServeMux(), shares: apishare.New(apishare.Options{Now: o.Now}), refused: refusals.New(o.Log, "cluster not let in"),
+		opt: o, mux: http.NewServeMux(), shares: apishare.New(apishare.Options{Now: o.Now}), refused: refusals.New(o.Log, "join of a cluster refused"),
 		reports: fairshare.NewPool(reportPlaces, fairshare.Policy{Fixed: true}), turns: fairshare.NewTurns(reportTurns, 2, 1),
 		conns: map[api.ClusterID]*conn{}, acks: map[ackKey]chan wire.ReportAck{},
 	}
-	o.Revoked.Subscribe(l.tellRevoked)
+	o.Revoked.Subscribe(l.sendRevocations)
 	l.mux.Handle("POST /v1/join/cluster", l.joinServer())
 	l.mux.HandleFunc("GET /v1/cluster/desired", l.asCluster(l.desired))
 	l.mux.HandleFunc("POST /v1/cluster/report", l.asCluster(l.report))
@@ -210,7 +210,7 @@ func (l *Link) asCluster(serve func(http.ResponseWriter, *http.Request, api.Clus
 
 func (l *Link) peer(r *http.Request) (api.ClusterID, error) {
 	if r.TLS == nil {
-		return "", fmt.Errorf("a cluster shows its certificate: %w", api.ErrUnauthenticated)
+		return "", fmt.Errorf("the request has no certificate of a cluster: %w", api.ErrUnauthenticated)
 	}
 	id, err := l.opt.Verifier.Peer(*r.TLS)
 	if err != nil {
@@ -232,9 +232,9 @@ func (l *Link) fail(w http.ResponseWriter, r *http.Request, err error) {
 	call.Write(w, err)
 }
 
-// readBody reads a body within the limit and writeWait.
+// readBody reads a body within the limit and readTime.
 func readBody(w http.ResponseWriter, r *http.Request, limit jsonsize.Limit) ([]byte, error) {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(writeWait))
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTime))
 	return call.ReadBody(r, limit)
 }
 
@@ -322,7 +322,7 @@ func (l *Link) deliver(w http.ResponseWriter, r *http.Request, c api.ClusterID) 
 func (l *Link) Ask(ctx context.Context, c api.ClusterID, r wire.StreamRequest) (io.ReadCloser, error) {
 	conn := l.conn(c)
 	if conn == nil {
-		return nil, fmt.Errorf("cluster %s is not connected now: %w", c, api.ErrUnavailable)
+		return nil, fmt.Errorf("cluster %s is not connected: %w", c, api.ErrUnavailable)
 	}
 	wait, err := l.streams.Expect(string(c.Addr()), r)
 	if err != nil {
@@ -333,23 +333,9 @@ func (l *Link) Ask(ctx context.Context, c api.ClusterID, r wire.StreamRequest) (
 		wait.Close()
 		return nil, fmt.Errorf("cluster %s is reconnecting, try again: %w", c, api.ErrUnavailable)
 	}
-	ctx, cancel := context.WithTimeout(ctx, askWait)
-	defer cancel()
-	body, err := wait.Body(ctx)
+	stream, err := wait.Stream(ctx, askTime)
 	if err != nil {
-		wait.Close()
-		return nil, fmt.Errorf("cluster %s: %w", c, err)
+		return nil, fmt.Errorf("ask cluster %s: %w", c, err)
 	}
-	return asked{body, wait}, nil
-}
-
-// asked is a stream that the caller of Ask reads.
-type asked struct {
-	io.Reader
-	wait *streams.Wait
-}
-
-func (a asked) Close() error {
-	a.wait.Close()
-	return nil
+	return stream, nil
 }

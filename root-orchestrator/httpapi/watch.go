@@ -3,7 +3,6 @@ package httpapi
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/sse"
 	"github.com/treeline-edge/treeline/internal/apishare"
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
@@ -79,22 +79,32 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, kind string, action 
 	fairshare.Endures(ctx)
 	keep := scope{tenant: api.Tenant(q.Get("tenant")), under: q.Get("under")}
 
-	s := sse{w: w, rc: http.NewResponseController(w)}
+	rc := http.NewResponseController(w)
+	send := func(name, id string, data any) error {
+		text, err := sse.Encode(name, id, data)
+		if err != nil {
+			return err
+		}
+		if _, err := w.Write(text); err != nil {
+			return err
+		}
+		return rc.Flush()
+	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
-	if err := s.event("bookmark", at.String(), bookmark{at.Revision}); err != nil {
+	if err := send("bookmark", at.String(), bookmark{at.Revision}); err != nil {
 		return nil
 	}
-	beat := time.NewTicker(bookmarkEvery)
-	defer beat.Stop()
+	tick := time.NewTicker(bookmarkEvery)
+	defer tick.Stop()
 	limit := time.NewTimer(maxWatch)
 	defer limit.Stop()
 	for {
 		entries, more, err := a.feed.from(seq)
 		if err != nil {
-			_ = s.event("gone", "", problemOf(err))
+			_ = send("gone", "", problemOf(err))
 			return nil
 		}
 		for _, e := range entries {
@@ -104,7 +114,7 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, kind string, action 
 			if !ok {
 				continue
 			}
-			if err := s.event("change", at.String(), c); err != nil {
+			if err := send("change", at.String(), c); err != nil {
 				return nil
 			}
 		}
@@ -114,8 +124,8 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, kind string, action 
 		case <-limit.C:
 			return nil
 		case <-more:
-		case <-beat.C:
-			if err := s.event("bookmark", at.String(), bookmark{at.Revision}); err != nil {
+		case <-tick.C:
+			if err := send("bookmark", at.String(), bookmark{at.Revision}); err != nil {
 				return nil
 			}
 		}
@@ -163,24 +173,4 @@ func (a *API) show(p rights.Principal, action rights.Action, kind string, keep s
 		c.Object = a.shownEvent(p, o)
 	}
 	return c, true
-}
-
-// sse writes server-sent events.
-type sse struct {
-	w  http.ResponseWriter
-	rc *http.ResponseController
-}
-
-func (s sse) event(name, id string, data any) error {
-	b, err := json.Marshal(data)
-	if err != nil {
-		return fmt.Errorf("encode a %s event: %w", name, err)
-	}
-	if id != "" {
-		id = "id: " + id + "\n"
-	}
-	if _, err := fmt.Fprintf(s.w, "event: %s\n%sdata: %s\n\n", name, id, b); err != nil {
-		return err
-	}
-	return s.rc.Flush()
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	_ "github.com/treeline-edge/treeline/cluster-orchestrator/wiring" // each daemon declares its bounds
-	"github.com/treeline-edge/treeline/internal/docsgen"
+	"github.com/treeline-edge/treeline/testbed/docsgen"
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	_ "github.com/treeline-edge/treeline/netmanager/wiring"
 	_ "github.com/treeline-edge/treeline/node-engine/wiring"

@@ -87,7 +87,7 @@ func Open(ctx context.Context, uri, role string) (*Store, error) {
 	opts := options.Client().SetAppName("treeline/" + role).
 		SetTimeout(operationTimeout).SetServerSelectionTimeout(selectionTimeout).
 		ApplyURI(uri).
-		SetWriteConcern(&writeconcern.WriteConcern{W: writeconcern.WCMajority, Journal: ptr(true)}).
+		SetWriteConcern(&writeconcern.WriteConcern{W: writeconcern.WCMajority, Journal: new(true)}).
 		SetReadConcern(readconcern.Majority()).SetReadPreference(readpref.Primary())
 	client, err := mongo.Connect(opts)
 	if err != nil {
@@ -105,8 +105,6 @@ func Open(ctx context.Context, uri, role string) (*Store, error) {
 	}
 	return s, nil
 }
-
-func ptr[T any](v T) *T { return &v }
 
 // Save implements store.Store. Each document takes one round trip.
 func (s *Store) Save(ctx context.Context, docs []store.Doc) error {

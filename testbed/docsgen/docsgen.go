@@ -1,7 +1,7 @@
 // Package docsgen writes the parts of docs that are made from tables in the code. Its test
 // fails if a committed file is stale. To update them:
 //
-//	go generate ./internal/docsgen
+//	go generate ./testbed/docsgen
 package docsgen
 
 //go:generate go test . -run TestDocsAreFresh -update
@@ -14,7 +14,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/lifecycle"
 )
 
-const generated = "<!-- Made by `go generate ./internal/docsgen`; do not edit. -->\n"
+const generated = "<!-- Made by `go generate ./testbed/docsgen`; do not edit. -->\n"
 
 // SLA returns docs/reference/sla.md.
 func SLA() string {

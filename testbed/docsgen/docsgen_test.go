@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/docsgen"
+	"github.com/treeline-edge/treeline/testbed/docsgen"
 )
 
 var update = flag.Bool("update", false, "write the documents instead of comparing them")
@@ -40,7 +40,7 @@ func TestDocsAreFresh(t *testing.T) {
 			continue
 		}
 		if got, err := os.ReadFile(path); err != nil || string(got) != want {
-			t.Errorf("%s is stale (%v): run go generate ./internal/docsgen", path, err)
+			t.Errorf("%s is stale (%v): run go generate ./testbed/docsgen", path, err)
 		}
 	}
 }
