@@ -143,8 +143,8 @@ func TestFewQuestionsAreOpenAtOnceTheMostUrgentFirst(t *testing.T) {
 			t.Errorf("the question about %s is left", id)
 		}
 	}
-	if left := w.c.placement.Unasked(); len(left) > 0 {
-		t.Errorf("%v are still to be asked about", left)
+	if left, waits := w.c.placement.NextUnasked(); waits {
+		t.Errorf("%s is still to be asked about", left)
 	}
 	w.checkBooks()
 }
@@ -157,8 +157,8 @@ func TestQuestionIsForgottenWithItsInstance(t *testing.T) {
 	if id, open := w.c.placement.Question(key); open {
 		t.Errorf("the question about %s is left", id)
 	}
-	if left := w.c.placement.Unasked(); len(left) > 0 {
-		t.Errorf("%v are still to be asked about", left)
+	if left, waits := w.c.placement.NextUnasked(); waits {
+		t.Errorf("%s is still to be asked about", left)
 	}
 	w.must(Ranked{sched.Answer{Key: key, Ranked: []sched.Choice{{ID: "a"}}}})
 	w.checkBooks()

@@ -153,10 +153,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 			c.retry(id, placement.MoreRoom)
 		}
 	}
-	for _, id := range c.placement.Unasked() {
-		if !c.placement.TakeTurn(id) {
-			break
-		}
+	for id, ok := c.placement.NextUnasked(); ok; id, ok = c.placement.NextUnasked() {
 		c.place(id)
 	}
 	c.resendTargets()

@@ -12,15 +12,10 @@ type Plugin struct{}
 // Name is "binpack".
 func (Plugin) Name() string { return "binpack" }
 
-// Score is Reckon of the facts.
-func (p Plugin) Score(req *sched.Request, c *sched.Candidate) float64 {
-	return p.Reckon(sched.FactsOf(req, c))
-}
-
-// Reckon returns the share of the candidate that is in use after the placement: the mean of
+// Score returns the share of the candidate that is in use after the placement: the mean of
 // processor, memory and the scarcest other resource; 1 is full. Older information about a
 // cluster counts less.
-func (Plugin) Reckon(f sched.Facts) float64 {
+func (Plugin) Score(f sched.Facts) float64 {
 	taken := 1 - (f.CPU+f.Memory)/2
 	if f.Rest < 1 {
 		taken = 1 - (f.CPU+f.Memory+f.Rest)/3

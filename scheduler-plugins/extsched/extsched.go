@@ -58,24 +58,13 @@ type Result struct {
 type Exchange struct {
 	open    map[string]Question       // by key
 	keys    map[api.InstanceID]string // of the open question
-	waiting map[api.InstanceID]waiter
-	lines   map[int][]waiter // by urgency, oldest first; some have left waiting since
-	seq     uint64           // orders waiters
-}
-
-type waiter struct {
-	id      api.InstanceID
-	urgency int
-	reason  api.Reason
-	seq     uint64
+	waiting Queue
+	reasons map[api.InstanceID]api.Reason // of the instances that wait
 }
 
 // New makes an exchange without questions.
 func New() *Exchange {
-	return &Exchange{
-		open: map[string]Question{}, keys: map[api.InstanceID]string{},
-		waiting: map[api.InstanceID]waiter{}, lines: map[int][]waiter{},
-	}
+	return &Exchange{open: map[string]Question{}, keys: map[api.InstanceID]string{}, reasons: map[api.InstanceID]api.Reason{}}
 }
 
 // Full reports whether MaxOpen questions are open.
@@ -85,13 +74,13 @@ func (x *Exchange) Full() bool { return len(x.open) >= MaxOpen }
 func (x *Exchange) Open(id api.InstanceID) bool { _, ok := x.keys[id]; return ok }
 
 // Waits reports whether the instance waits to be asked about.
-func (x *Exchange) Waits(id api.InstanceID) bool { _, ok := x.waiting[id]; return ok }
+func (x *Exchange) Waits(id api.InstanceID) bool { return x.waiting.Has(id) }
 
 // Pending reports whether the instance has a question or waits for one.
 func (x *Exchange) Pending(id api.InstanceID) bool { return x.Open(id) || x.Waits(id) }
 
 // Size returns the numbers of open questions and of waiting instances.
-func (x *Exchange) Size() (open, waiting int) { return len(x.open), len(x.waiting) }
+func (x *Exchange) Size() (open, waiting int) { return len(x.open), x.waiting.Len() }
 
 // Ask opens a question in place of any other about the instance, and returns what to
 // send: a copy, bounded and in an order that repeats, with a deadline.
@@ -135,62 +124,22 @@ func sampled(points []api.Position, n int) []api.Position {
 	return out
 }
 
-// Wait queues an instance behind those of the same or a greater urgency. An instance
-// that waits already keeps its turn unless its urgency changes.
+// Wait queues an instance behind those of the same or a greater urgency. See Queue.Add.
 func (x *Exchange) Wait(id api.InstanceID, urgency int, reason api.Reason) {
-	w, ok := x.waiting[id]
-	if !ok || w.urgency != urgency {
-		x.seq++
-		w = waiter{id: id, urgency: urgency, seq: x.seq}
-		x.lines[urgency] = append(x.lines[urgency], w)
-	}
-	w.reason = reason
-	x.waiting[id] = w
-	if line := x.lines[urgency]; len(line) > 2*len(x.waiting) {
-		x.lines[urgency] = slices.DeleteFunc(line, x.left)
-	}
+	x.waiting.Add(id, urgency)
+	x.reasons[id] = reason
 }
 
-// left reports whether an entry of a line is void.
-func (x *Exchange) left(w waiter) bool { return x.waiting[w.id].seq != w.seq }
-
-// Next takes the first of the waiting instances from the queue: the most urgent, and
-// among equals the one that came first. ok is false while the exchange is full.
+// Next takes the first of the waiting instances from the queue. ok is false while the
+// exchange is full.
 func (x *Exchange) Next() (id api.InstanceID, reason api.Reason, ok bool) {
-	if x.Full() {
-		return "", reason, false
+	if !x.Full() {
+		id, ok = x.waiting.Pop()
 	}
-	for _, urgency := range slices.Backward(step.Keys(x.lines)) {
-		for line := x.lines[urgency]; len(line) > 0; {
-			w := line[0]
-			line = line[1:]
-			x.lines[urgency] = line
-			if !x.left(w) {
-				reason = x.waiting[w.id].reason
-				delete(x.waiting, w.id)
-				return w.id, reason, true
-			}
-		}
-		delete(x.lines, urgency)
-	}
-	return "", reason, false
+	reason = x.reasons[id]
+	delete(x.reasons, id)
+	return id, reason, ok
 }
-
-// Waiting returns the instances that wait, in their turn.
-func (x *Exchange) Waiting() []api.InstanceID {
-	out := slices.Collect(maps.Values(x.waiting))
-	slices.SortFunc(out, func(a, b waiter) int {
-		return cmp.Or(cmp.Compare(b.urgency, a.urgency), cmp.Compare(a.seq, b.seq))
-	})
-	ids := make([]api.InstanceID, len(out))
-	for i, w := range out {
-		ids[i] = w.id
-	}
-	return ids
-}
-
-// Leave takes an instance from the queue.
-func (x *Exchange) Leave(id api.InstanceID) { delete(x.waiting, id) }
 
 // About returns the instance that the open question with the key is about.
 func (x *Exchange) About(key string) (api.InstanceID, bool) {
@@ -200,7 +149,8 @@ func (x *Exchange) About(key string) (api.InstanceID, bool) {
 
 // Cancel drops the instance's question and its place in the queue.
 func (x *Exchange) Cancel(id api.InstanceID) {
-	delete(x.waiting, id)
+	x.waiting.Remove(id)
+	delete(x.reasons, id)
 	delete(x.open, x.keys[id])
 	delete(x.keys, id)
 }

@@ -113,9 +113,6 @@ func TestWaitingInstancesTakeTurnsByUrgency(t *testing.T) {
 	}
 	x.Cancel("gone")
 	want := []api.InstanceID{"urgent", "raised", "first", "second", "low"}
-	if got := x.Waiting(); !slices.Equal(got, want) {
-		t.Errorf("%v wait, want %v", got, want)
-	}
 	if id, _, ok := x.Next(); ok {
 		t.Fatalf("%s has its turn while %d questions are open", id, extsched.MaxOpen)
 	}
@@ -132,6 +129,20 @@ func TestWaitingInstancesTakeTurnsByUrgency(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("turns are %v, want %v", got, want)
+	}
+}
+
+func TestQueueListsInstancesInTurn(t *testing.T) {
+	var q extsched.Queue
+	for i := range 100 {
+		q.Add(api.InstanceID(fmt.Sprint(i%5)), i%3)
+	}
+	for i := range 5 {
+		q.Add(api.InstanceID(fmt.Sprint(i)), i%2)
+	}
+	q.Remove("3")
+	if got, want := q.List(), []api.InstanceID{"1", "4", "0", "2"}; q.Len() != 4 || q.Has("3") || !slices.Equal(got, want) {
+		t.Errorf("the queue has %v, want %v", got, want)
 	}
 }
 

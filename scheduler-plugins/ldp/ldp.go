@@ -14,18 +14,13 @@ type Plugin struct{}
 // Name is "ldp".
 func (Plugin) Name() string { return "ldp" }
 
-// Score is Reckon of the facts.
-func (p Plugin) Score(req *sched.Request, c *sched.Candidate) float64 {
-	return p.Reckon(sched.FactsOf(req, c))
-}
-
 // enough is the margin above which a nearer candidate does not score higher; then free
 // capacity decides.
 const enough = 0.5
 
-// Reckon returns rom's score for a request without bounds on distance or round trip. For
+// Score returns rom's score for a request without bounds on distance or round trip. For
 // others it returns up to 1 for the margin, up to enough, plus a fifth of rom's score.
-func (Plugin) Reckon(f sched.Facts) float64 {
+func (Plugin) Score(f sched.Facts) float64 {
 	free := (3*min(f.CPU, f.Memory, f.Rest) + max(f.CPU, f.Memory)) / 4
 	if !f.Bounded {
 		if free > 0 {

@@ -13,15 +13,10 @@ type Plugin struct{}
 // Name is "rom".
 func (Plugin) Name() string { return "rom" }
 
-// Score is Reckon of the facts.
-func (p Plugin) Score(req *sched.Request, c *sched.Candidate) float64 {
-	return p.Reckon(sched.FactsOf(req, c))
-}
-
-// Reckon returns the free share of the candidate, at most 1. The scarcest resource counts
+// Score returns the free share of the candidate, at most 1. The scarcest resource counts
 // three times: free processor time is of no use without free memory. Older information about a
 // cluster counts less.
-func (Plugin) Reckon(f sched.Facts) float64 {
+func (Plugin) Score(f sched.Facts) float64 {
 	score := (3*min(f.CPU, f.Memory, f.Rest) + max(f.CPU, f.Memory)) / 4
 	if score > 0 {
 		score *= f.Fresh

@@ -24,6 +24,8 @@ type Facts struct {
 	Bounded bool
 	// Fresh is 1 for current information and halves with about each minute of its age.
 	Fresh float64
+	// Cluster is the candidate if it is a cluster.
+	Cluster api.ClusterID
 
 	req *Request
 	id  string
@@ -32,26 +34,12 @@ type Facts struct {
 // Peers returns the number of instances of the same service on the candidate.
 func (f Facts) Peers() int { return f.req.Peers[f.id] }
 
-// Reckoner is a plugin that needs Facts only: Score(req, c) equals Reckon(FactsOf(req, c)). A
-// Table asks it without reading its candidates.
-type Reckoner interface {
-	Plugin
-	Reckon(f Facts) float64
-}
-
-// Monotone is a Reckoner whose score never falls as CPU, Memory, Rest, Margin or Fresh rise,
+// Monotone is a Plugin whose score never falls as CPU, Memory, Rest, Margin or Fresh rise,
 // and never rises with Peers. Monotone returns whether the score depends on Peers. A Table
 // skips candidates whose maximal score cannot win. Plugins of the same name must score alike.
 type Monotone interface {
-	Reckoner
+	Plugin
 	Monotone() (byPeers bool)
-}
-
-// FactsOf returns the facts about a request on a candidate.
-func FactsOf(req *Request, c *Candidate) Facts {
-	var q query
-	q.read(req)
-	return q.facts(c)
 }
 
 func (q *query) facts(c *Candidate) Facts {
@@ -66,14 +54,16 @@ func (q *query) facts(c *Candidate) Facts {
 		req:     q.Request,
 		id:      c.ID,
 	}
-	if f.Bounded {
-		if c.Level == Clusters {
+	switch {
+	case c.Level == Clusters:
+		f.Cluster = api.ClusterID(c.ID)
+		if f.Bounded {
 			f.Margin = q.clusterMargin(c)
-		} else {
-			var at position
-			at.read(c)
-			f.Margin = q.margin(c.ID, &at)
 		}
+	case f.Bounded:
+		var at position
+		at.read(c)
+		f.Margin = q.margin(c.ID, &at)
 	}
 	return f
 }

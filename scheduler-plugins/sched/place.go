@@ -93,18 +93,12 @@ type contender struct {
 }
 
 func (q *query) enter(c *Candidate, p Plugin, seed uint64) contender {
-	var score float64
-	if r, ok := p.(Reckoner); ok {
-		score = r.Reckon(q.facts(c))
-	} else {
-		score = p.Score(q.Request, c)
-	}
-	return contender{id: c.ID, score: reckoned(score), lot: draw(seed, c.ID)}
+	return contender{id: c.ID, score: ordered(p.Score(q.facts(c))), lot: draw(seed, c.ID)}
 }
 
-// reckoned makes a score comparable: NaN counts as the lowest score, so that the order does
+// ordered makes a score comparable: NaN counts as the lowest score, so that the order does
 // not depend on the input's.
-func reckoned(score float64) float64 {
+func ordered(score float64) float64 {
 	if math.IsNaN(score) {
 		return math.Inf(-1)
 	}

@@ -82,19 +82,9 @@ func (q *query) reject(c *Candidate, s stage) api.Rejection {
 
 // rejectLack explains a lack of a resource.
 func (q *query) rejectLack(c *Candidate, s stage, r *api.Rejection) {
-	part := func(r api.Resources) int64 { return r.MilliCPU }
-	text := vcpus
-	r.Constraint = ConstraintVCPUs
-	switch s {
-	case memoryStage:
-		r.Constraint, text, part = ConstraintMemory, mebibytes, func(r api.Resources) int64 { return r.MemoryMB }
-	case storageStage:
-		r.Constraint, text, part = ConstraintStorage, mebibytes, func(r api.Resources) int64 { return r.StorageMB }
-	case inStage:
-		r.Constraint, text, part = ConstraintBandwidthIn, megabits, func(r api.Resources) int64 { return r.InMbit }
-	case outwardStage:
-		r.Constraint, text, part = ConstraintBandwidthOut, megabits, func(r api.Resources) int64 { return r.OutMbit }
-	}
+	d := &dimensions[s-vcpusStage]
+	text, part := d.text, d.of
+	r.Constraint = d.constraint
 	need, have := part(q.Needs), int64(0) // booked over is nothing left, to a person
 	for i := range c.Rooms {
 		if room := &c.Rooms[i]; q.roomStage(c, room) == s {
@@ -321,14 +311,6 @@ func share(need, have int64) float64 { return float64(need-have) / float64(need)
 func excess(have, limit float64) float64 {
 	return min(max((have-limit)/have, 1e-9), 1)
 }
-
-func vcpus(milli int64) string {
-	return strconv.FormatFloat(float64(milli)/1000, 'f', -1, 64) + " vCPU"
-}
-
-func mebibytes(n int64) string { return strconv.FormatInt(n, 10) + " MiB" }
-
-func megabits(n int64) string { return strconv.FormatInt(n, 10) + " Mbit/s" }
 
 func devices(n int, kind string) string { return strconv.Itoa(n) + " " + kind }
 

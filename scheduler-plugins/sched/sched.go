@@ -106,8 +106,8 @@ type Result struct {
 }
 
 // Plugin scores candidates that fit. The filters are the same for all plugins. Score must be
-// pure and fast: it is called for each candidate that fits.
+// pure and fast: it is called for each candidate that fits, and once for equal facts.
 type Plugin interface {
 	Name() string
-	Score(req *Request, c *Candidate) float64
+	Score(f Facts) float64
 }

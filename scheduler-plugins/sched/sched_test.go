@@ -396,8 +396,8 @@ type broken struct{}
 
 func (broken) Name() string { return "broken" }
 
-func (broken) Score(_ *sched.Request, c *sched.Candidate) float64 {
-	if c.ID == "n1" {
+func (broken) Score(f sched.Facts) float64 {
+	if f.Peers() > 0 {
 		return math.NaN()
 	}
 	return -1e300
@@ -405,7 +405,7 @@ func (broken) Score(_ *sched.Request, c *sched.Candidate) float64 {
 
 func TestPluginThatScoresNaNComesLast(t *testing.T) {
 	cs := []sched.Candidate{node(func(*sched.Candidate) {}), node(func(c *sched.Candidate) { c.ID = "n2" })}
-	req := sched.Request{Virtualization: "container"}
+	req := sched.Request{Virtualization: "container", Peers: map[string]int{"n1": 1}}
 	ranked := sched.Place(&req, cs, broken{}, 1).Ranked
 	if ranked[0].ID != "n2" || !math.IsInf(ranked[1].Score, -1) {
 		t.Fatalf("%v", ranked)

@@ -6,7 +6,7 @@ import "math"
 type search struct {
 	table  *Table
 	q      *query
-	plugin Reckoner
+	plugin Plugin
 	facts  Facts
 	like   row     // the last that was scored, and
 	was    float64 // its score
@@ -112,7 +112,7 @@ func (s *search) ask(i int) {
 	if s.q.stageOf(c) != fit {
 		return
 	}
-	s.enter(i, reckoned(s.plugin.Reckon(s.q.facts(c))))
+	s.enter(i, ordered(s.plugin.Score(s.q.facts(c))))
 }
 
 // bar marks the nodes that the request avoids or whose domain is full.
@@ -177,7 +177,7 @@ func (s *search) weigh(i int, r *row) {
 	f.CPU = part(r.restCPU-q.Needs.MilliCPU, r.capacityCPU)
 	f.Memory = part(r.restMemory-q.Needs.MemoryMB, r.capacityMemory)
 	f.id = t.cands[i].ID
-	s.was = reckoned(s.plugin.Reckon(*f))
+	s.was = ordered(s.plugin.Score(*f))
 	s.like = *r
 	s.enter(i, s.was)
 }

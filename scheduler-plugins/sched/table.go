@@ -97,7 +97,7 @@ func (t *Table) raise(i int) {
 	if r.kind == kindOther {
 		facts = (&query{Request: &nothing}).facts(&t.cands[i])
 	}
-	if limit := t.ceiling.Reckon(facts); !math.IsNaN(limit) {
+	if limit := t.ceiling.Score(facts); !math.IsNaN(limit) {
 		t.ceilings[i] = limit
 	}
 }
@@ -243,13 +243,9 @@ func (t *Table) Top(req *Request, p Plugin, seed uint64, limit int) []Choice {
 
 // Best returns the first candidate of Place's ranking, and whether there is one.
 func (t *Table) Best(req *Request, p Plugin, seed uint64) (Choice, bool) {
-	r, ok := p.(Reckoner)
-	if !ok { // it wants to see the candidates
-		return PlaceBest(req, t.cands, p, seed)
-	}
 	t.q.readFor(req, t)
 	defer t.forget()
-	s := search{table: t, q: &t.q, plugin: r, seed: seed, peers: len(req.Peers) > 0}
+	s := search{table: t, q: &t.q, plugin: p, seed: seed, peers: len(req.Peers) > 0}
 	if m, ok := p.(Monotone); ok {
 		t.follow(m)
 		s.capped, s.peers = !t.q.bounded(), s.peers && m.Monotone()

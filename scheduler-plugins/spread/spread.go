@@ -13,15 +13,10 @@ type Plugin struct{}
 // Name is "spread".
 func (Plugin) Name() string { return "spread" }
 
-// Score is Reckon of the facts.
-func (p Plugin) Score(req *sched.Request, c *sched.Candidate) float64 {
-	return p.Reckon(sched.FactsOf(req, c))
-}
-
-// Reckon returns minus the number of peers, less up to a half for the capacity in use, so that
+// Score returns minus the number of peers, less up to a half for the capacity in use, so that
 // load decides between equal numbers of peers only. Older information about a cluster counts
 // less.
-func (Plugin) Reckon(f sched.Facts) float64 {
+func (Plugin) Score(f sched.Facts) float64 {
 	free := min(max((f.CPU+f.Memory)/2, 0), 1) * f.Fresh
 	return -float64(f.Peers()) - (1-free)/2
 }

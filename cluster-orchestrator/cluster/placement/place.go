@@ -186,14 +186,7 @@ func summary(why api.Explanation) string {
 	if why.Considered == 0 {
 		return "the cluster has no nodes"
 	}
-	s := fmt.Sprintf("0 of %d nodes fit", why.Considered)
-	for _, cause := range why.Causes {
-		s += fmt.Sprintf(" · %d %s", cause.Count, cause.Constraint)
-		if cause.Detail != "" {
-			s += " (" + cause.Detail + ")"
-		}
-	}
-	return s
+	return fmt.Sprintf("0 of %d nodes fit", why.Considered) + sched.Causes(why)
 }
 
 // handBack tells the root that it may place the instance elsewhere. For an

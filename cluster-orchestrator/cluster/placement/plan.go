@@ -2,16 +2,12 @@ package placement
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
-	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/account"
 	"github.com/treeline-edge/treeline/internal/step"
-	"github.com/treeline-edge/treeline/internal/vivaldi"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
@@ -331,84 +327,11 @@ func (m *Machine) pretend(id api.ServiceID, node api.NodeID, by int) (undo func(
 	}
 }
 
-// headroom is what a request's place would have left, need by need and bound by
-// bound.
-func headroom(req *sched.Request, cand *sched.Candidate) (out []string) {
-	left := cand.Free.Minus(req.Needs)
-	for _, part := range []struct {
-		name       string
-		need, left int64
-		format     func(int64) string
-	}{
-		{sched.ConstraintVCPUs, req.Needs.MilliCPU, left.MilliCPU, func(n int64) string { return fmt.Sprintf("%g", float64(n)/1000) }},
-		{sched.ConstraintMemory, req.Needs.MemoryMB, left.MemoryMB, mebibytes},
-		{sched.ConstraintStorage, req.Needs.StorageMB, left.StorageMB, mebibytes},
-		{sched.ConstraintBandwidthIn, req.Needs.InMbit, left.InMbit, func(n int64) string { return fmt.Sprintf("%d Mbit/s", n) }},
-		{sched.ConstraintBandwidthOut, req.Needs.OutMbit, left.OutMbit, func(n int64) string { return fmt.Sprintf("%d Mbit/s", n) }},
-	} {
-		if part.need > 0 {
-			out = append(out, part.name+" "+part.format(part.left))
-		}
-	}
+// headroom returns what is left of a node after a request is placed there.
+func headroom(req *sched.Request, cand *sched.Candidate) []string {
+	devices := maps.Clone(cand.Rooms[0].Devices)
 	for _, d := range req.Devices {
-		out = append(out, fmt.Sprintf("%s %d", d.Name, cand.Rooms[0].Devices[d.Name]-d.Count))
+		devices[d.Name] -= d.Count
 	}
-	for i := range req.Bounds {
-		if text := margin(&req.Bounds[i], cand); text != "" {
-			out = append(out, text)
-		}
-	}
-	return out
-}
-
-func mebibytes(n int64) string {
-	if n >= 10*1024 {
-		return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(n)/1024), ".0") + " GiB"
-	}
-	return fmt.Sprintf("%d MiB", n)
-}
-
-// margin is how far within a bound a candidate is: "latency 12 ms of 20 to pre.prod".
-func margin(b *sched.Bound, cand *sched.Candidate) string {
-	at := api.Position{Node: api.NodeID(cand.ID), Geo: cand.Geo, Coord: cand.Coord}
-	if b.Km > 0 {
-		far, ok := least(at, b.All(), func(a, b api.Position) (float64, bool) {
-			if a.Geo == nil || b.Geo == nil {
-				return 0, false
-			}
-			return a.Geo.Kilometres(*b.Geo), true
-		})
-		if !ok {
-			return ""
-		}
-		return fmt.Sprintf("geo %.0f km of %g to %s", b.Km-far, b.Km, b.To)
-	}
-	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	rtt, ok := b.Measured[cand.ID]
-	if !ok {
-		far, known := least(at, b.All(), func(a, b api.Position) (float64, bool) {
-			if a.Coord == nil || b.Coord == nil {
-				return 0, false
-			}
-			return vivaldi.Distance(*a.Coord, *b.Coord).Seconds(), true
-		})
-		if !known {
-			return ""
-		}
-		rtt = time.Duration(far * float64(time.Second))
-	}
-	return fmt.Sprintf("latency %.1f ms of %g to %s", ms(b.RTT-rtt), ms(b.RTT), b.To)
-}
-
-// least is the distance to the nearest of some points, as far as it is known.
-func least(at api.Position, points []api.Position, far func(a, b api.Position) (float64, bool)) (best float64, ok bool) {
-	for _, p := range points {
-		if at.Node != "" && p.Node == at.Node {
-			return 0, true
-		}
-		if d, known := far(at, p); known && (!ok || d < best) {
-			best, ok = d, true
-		}
-	}
-	return best, ok
+	return append(sched.Headroom(req, cand.Free.Minus(req.Needs), devices), sched.Margins(req, cand)...)
 }

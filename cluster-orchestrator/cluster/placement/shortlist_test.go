@@ -6,6 +6,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/vivaldi"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
 // TestTheShortlistChoosesNoWorse compares each choice of a burst with the whole table's,
@@ -36,8 +37,8 @@ func TestTheShortlistChoosesNoWorse(t *testing.T) {
 		}
 		cand := r.nodes[placed.Node].without(a.Instance)
 		cand.Load--
-		if got := r.cfg.Plugin.Score(&req, &cand); got < best.Score-1e-9 {
-			t.Fatalf("instance %d is on %s with score %g, %s has %g", i, placed.Node, got, best.ID, best.Score)
+		if got, _ := sched.PlaceBest(&req, []sched.Candidate{cand}, r.cfg.Plugin, 0); got.Score < best.Score-1e-9 {
+			t.Fatalf("instance %d is on %s with score %g, %s has %g", i, placed.Node, got.Score, best.ID, best.Score)
 		}
 	}
 	if short < 1000 {

@@ -38,22 +38,11 @@ func (m *Machine) forgetQuestion(id api.InstanceID) {
 	m.timers.Clear(Due{Kind: DueAsk, Instance: id})
 }
 
-// Unasked returns the instances for which no question could be open before. The core
-// decides about each for which TakeTurn returns true.
-func (m *Machine) Unasked() []api.InstanceID {
-	if m.exchange.Full() {
-		return nil
-	}
-	return m.exchange.Waiting()
-}
-
-// TakeTurn reports whether a question can be open for the instance now.
-func (m *Machine) TakeTurn(id api.InstanceID) bool {
-	if m.exchange.Full() {
-		return false
-	}
-	m.exchange.Leave(id)
-	return true
+// NextUnasked takes the first of the instances from their queue for which no question could
+// be open before, for the core to decide about. ok is false while none can be open.
+func (m *Machine) NextUnasked() (id api.InstanceID, ok bool) {
+	id, _, ok = m.exchange.Next()
+	return id, ok
 }
 
 // Question returns the instance that the open question with the key is about.

@@ -1,7 +1,6 @@
 package placement
 
 import (
-	"fmt"
 	"iter"
 	"maps"
 	"slices"
@@ -71,7 +70,7 @@ func (m *Machine) WhyNowhere(in Instance) api.Explanation {
 
 // Headroom returns how much one more instance could get in the cluster of each resource
 // that this one asks for.
-func (m *Machine) Headroom(in Instance) (out []string) {
+func (m *Machine) Headroom(in Instance) []string {
 	cand := m.Candidate(in.Cluster)
 	runtime := sched.RuntimeName(in.Spec.Virtualization)
 	var left api.Resources
@@ -84,19 +83,5 @@ func (m *Machine) Headroom(in Instance) (out []string) {
 			}
 		}
 	}
-	needs := in.Spec.Needs()
-	add := func(need int64, format string, args ...any) {
-		if need > 0 {
-			out = append(out, fmt.Sprintf(format, args...))
-		}
-	}
-	add(needs.MilliCPU, "vcpus %g", float64(left.MilliCPU)/1000)
-	add(needs.MemoryMB, "memory %d MiB", left.MemoryMB)
-	add(needs.StorageMB, "storage %d MiB", left.StorageMB)
-	add(needs.InMbit, "bandwidth_in %d Mbit/s", left.InMbit)
-	add(needs.OutMbit, "bandwidth_out %d Mbit/s", left.OutMbit)
-	for _, d := range in.Spec.NeedsDevices() {
-		add(1, "%s %d", d.Name, devices[d.Name])
-	}
-	return out
+	return sched.Headroom(&sched.Request{Needs: in.Spec.Needs(), Devices: in.Spec.NeedsDevices()}, left, devices)
 }

@@ -129,27 +129,22 @@ func affinity(links []sched.Link, s *service, id api.ServiceID) float64 {
 // withAffinity is a plugin that prefers the clusters which have related instances.
 type withAffinity struct {
 	sched.Plugin
-	to map[string]float64
+	to map[api.ClusterID]float64
 }
 
-func (p withAffinity) Score(req *sched.Request, c *sched.Candidate) float64 {
-	return p.Plugin.Score(req, c) + p.to[c.ID]
-}
+func (p withAffinity) Score(f sched.Facts) float64 { return p.Plugin.Score(f) + p.to[f.Cluster] }
 
 // plugin returns what ranks the clusters for the instance.
 func (m *Machine) plugin(in Instance) sched.Plugin {
-	var to map[string]float64
+	to := map[api.ClusterID]float64{}
 	for _, k := range m.of(in.ID).links.relations {
 		if t := m.services[k.id]; t != nil && k.affinity > 0 {
 			for id := range t.peers {
-				if to == nil {
-					to = map[string]float64{}
-				}
-				to[id] = max(to[id], k.affinity)
+				to[api.ClusterID(id)] = max(to[api.ClusterID(id)], k.affinity)
 			}
 		}
 	}
-	if to == nil {
+	if len(to) == 0 {
 		return m.cfg.Plugin
 	}
 	return withAffinity{m.cfg.Plugin, to}

@@ -100,7 +100,7 @@ type Machine struct {
 	facts     map[api.ClusterID]Facts
 	services  map[api.ServiceID]*service
 	instances map[api.InstanceID]*instance
-	waiting   queue
+	waiting   extsched.Queue
 	exchange  *extsched.Exchange // with the external scheduler
 	timers    step.Timers[Due]
 	stuck     stuck                  // of this step
@@ -302,17 +302,17 @@ func (m *Machine) Peers(id api.ServiceID) map[string]int {
 }
 
 // Waits reports whether an instance waits for a place.
-func (m *Machine) Waits(id api.InstanceID) bool { return m.waiting.has(id) }
+func (m *Machine) Waits(id api.InstanceID) bool { return m.waiting.Has(id) }
 
 // Waiting returns how many instances wait for a place.
-func (m *Machine) Waiting() int { return m.waiting.len() }
+func (m *Machine) Waiting() int { return m.waiting.Len() }
 
 // Wait puts an instance into the queue.
-func (m *Machine) Wait(in Instance) { m.waiting.add(in.ID, in.Spec.Urgency()) }
+func (m *Machine) Wait(in Instance) { m.waiting.Add(in.ID, in.Spec.Urgency()) }
 
 // StopWaiting ends what is under way to find a place for an instance.
 func (m *Machine) StopWaiting(id api.InstanceID) {
-	m.waiting.remove(id)
+	m.waiting.Remove(id)
 	m.forgetQuestion(id)
 	m.timers.Clear(Due{Kind: DueRetry, Instance: id})
 }

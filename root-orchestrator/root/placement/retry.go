@@ -119,7 +119,7 @@ const maxExplained = 16
 // Retry begins a round. The core calls Offer for each instance returned, the most urgent
 // first.
 func (m *Machine) Retry(cl api.ClusterID, how Growth) (*Round, []api.InstanceID) {
-	return &Round{cl, how, map[sameRequest]bool{}}, m.waiting.list()
+	return &Round{cl, how, map[sameRequest]bool{}}, m.waiting.List()
 }
 
 // Offer decides about an instance that waits, if the cluster may take it.

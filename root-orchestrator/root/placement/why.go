@@ -115,17 +115,7 @@ func noCluster(why api.Explanation) string {
 	if why.Considered == 0 {
 		return "no cluster has joined"
 	}
-	s := fmt.Sprintf("no cluster can host it (0 of %d)", why.Considered)
-	for _, cause := range why.Causes {
-		if cause.Constraint == sched.Fits {
-			continue
-		}
-		s += fmt.Sprintf(" · %d %s", cause.Count, cause.Constraint)
-		if cause.Detail != "" {
-			s += " (" + cause.Detail + ")"
-		}
-	}
-	return s
+	return fmt.Sprintf("no cluster can host it (0 of %d)", why.Considered) + sched.Causes(why)
 }
 
 func (m *Machine) summary(in Instance, w *api.Why, since time.Duration) string {
