@@ -13,7 +13,7 @@ import (
 const (
 	maxRigidness  = 86_400 // s
 	maxRoundTrip  = 60_000 // ms
-	maxKilometres = 20_015 // half the way round the earth
+	maxKilometres = 20_015 // half the circumference of the earth
 	maxMbit       = 1_000_000
 )
 
@@ -25,27 +25,27 @@ func constraintRule(c checker, at string, v *value) {
 	kind := documented(v.get("type").text)
 	known := slices.IndexFunc(constraintKinds, func(k constraintKind) bool { return k.name == kind })
 	if known < 0 {
-		return // the type has a fault already, and the meaning of the keys depends on it
+		return // the type has a fault already; the keys depend on it
 	}
 	keys := constraintKinds[known]
 	all := slices.Concat([]string{"type"}, keys.oneOf, keys.needs, keys.may)
 	for i := range v.members {
 		m := &v.members[i]
 		if _, field := lookup[constraintPath+"/"+m.key]; field && !slices.Contains(all, m.key) && !neutral(&m.value) {
-			c.fault(at+"/"+m.key, m.key, "use a constraint of type "+strings.Join(typesWith(m.key), " or "),
+			c.fault(at+"/"+m.key, "use a constraint of type "+strings.Join(typesWith(m.key), " or "),
 				"%s does not belong to a constraint of type %s", m.key, kind)
 		}
 	}
 	given := slices.DeleteFunc(slices.Clone(keys.oneOf), func(key string) bool { return neutral(v.get(key)) })
 	switch choice := strings.Join(keys.oneOf, ", "); {
 	case len(keys.oneOf) > 0 && len(given) == 0:
-		c.fault(at, "constraints", "give one of "+choice, "a %s constraint that names no place", kind)
+		c.fault(at, "give one of them", "a %s constraint needs one of %s", kind, choice)
 	case len(given) > 1:
-		c.fault(at+"/"+given[1], given[1], "make them constraints of their own", "a %s constraint has one of %s, and %s is given too", kind, choice, given[0])
+		c.fault(at+"/"+given[1], "write a constraint for each", "a %s constraint takes one of %s; it has %s, too", kind, choice, given[0])
 	}
 	for _, key := range keys.needs {
 		if neutral(v.get(key)) && key != "threshold" {
-			c.fault(at+"/"+key, key, "list at least one", "a %s constraint needs %s", kind, key)
+			c.fault(at+"/"+key, "list at least one", "a %s constraint needs %s", kind, key)
 		}
 	}
 	switch kind {
@@ -56,46 +56,31 @@ func constraintRule(c checker, at string, v *value) {
 		case !neutral(v.get("location")):
 			c.threshold(at, v, kind, "km", maxKilometres)
 		case len(given) == 1 && !neutral(v.get("threshold")):
-			c.fault(at+"/threshold", "threshold", "leave it out, or give a location", "a threshold is a distance from a location, not from %s %s", article(given[0]), given[0])
+			c.fault(at+"/threshold", "leave out threshold, or give a location instead", "threshold is a distance from a location and cannot be combined with %s", given[0])
 		}
 	case ConstrainLatency:
 		c.threshold(at, v, kind, "ms", maxRoundTrip)
-	case ConstrainAddons:
-		c.once(at, "needs", v)
-	case ConstrainLabels:
-		c.once(at, "labels", v)
 	}
 }
 
 // threshold refuses a threshold that is missing, 0, or above its unit's limit.
-func (c checker) threshold(at string, v *value, kind, unit string, most float64) {
+func (c checker) threshold(at string, v *value, kind, unit string, limit float64) {
 	t := v.get("threshold")
 	n, err := strconv.ParseFloat(cmp.Or(t.text, "0"), 64)
 	switch {
 	case t.kind != "" && t.kind != NumberField || err != nil || n < 0:
-		return // said already
+		return // has a fault already
 	case n == 0:
-		c.fault(at+"/threshold", "threshold", "say how many "+unit, "a %s constraint needs a threshold above 0", kind)
-	case n > most:
-		c.fault(at+"/threshold", "threshold", "at most "+strconv.FormatFloat(most, 'f', -1, 64)+" "+unit, "threshold is %s, more than %s can ever be", shorten(t.text), kind)
-	}
-}
-
-// once refuses a string that is in a list twice.
-func (c checker) once(at, key string, v *value) {
-	seen := map[string]bool{}
-	for i, item := range v.get(key).items {
-		if item.text != "" && seen[item.text] {
-			c.fault(at+"/"+key+"/"+itoa(i), key, "keep one of them", "%s is named twice", shorten(item.text))
-		}
-		seen[item.text] = true
+		c.fault(at+"/threshold", "give a number of "+unit, "a %s constraint needs a threshold above 0", kind)
+	case n > limit:
+		c.fault(at+"/threshold", "at most "+strconv.FormatFloat(limit, 'f', -1, 64)+" "+unit, "threshold is %s, out of range for %s", shorten(t.text), kind)
 	}
 }
 
 func directRule(c checker, at string, v *value) {
 	cluster, node := v.get("cluster"), v.get("node")
 	if cluster.text == "" && node.text == "" {
-		c.fault(at, "constraints", "give cluster, node or both", "a direct constraint that names nothing")
+		c.fault(at, "give cluster, node or both", "a direct constraint needs a cluster or a node")
 	}
 	c.machines(at, "cluster", cluster.text)
 	c.machines(at, "node", node.text)
@@ -107,7 +92,7 @@ func (c checker) machines(at, key, list string) {
 	}
 	for name := range strings.SplitSeq(list, ";") {
 		if name = strings.TrimSpace(name); !ValidMachineName(name) {
-			c.fault(at+"/"+key, key, fixPattern[machinePattern], "%s cannot be %q", key, shorten(name))
+			c.fault(at+"/"+key, fixPattern[machinePattern], "%s cannot be %q", key, shorten(name))
 		}
 	}
 }
@@ -116,7 +101,7 @@ const fixLocation = "degrees with their direction: 48.14N,11.58E; or as in Oakes
 
 func locationRule(c checker, at string, v *value) {
 	if _, err := ParseLocation(v.text); err != nil && v.text != "" {
-		c.fault(at, afterLast(at, '/'), fixLocation, "%s", strings.TrimSuffix(err.Error(), ": "+ErrInvalid.Error()))
+		c.fault(at, fixLocation, "%s", unkinded(err))
 	}
 }
 
@@ -126,22 +111,22 @@ func polygonRule(c checker, at string, v *value) {
 		return
 	}
 	if len(v.items) < 3 {
-		c.fault(at, "polygon", "give at least 3; the last joins the first by itself", "polygon has %d corners", len(v.items))
+		c.fault(at, "give at least 3; the last is joined to the first", "polygon has %d corners", len(v.items))
 		return
 	}
 	var corners []Geo
 	for i := range v.items {
 		text := v.items[i].text
 		if v.items[i].kind != StringField {
-			continue // said already
+			continue // has a fault already
 		}
 		g, err := ParseLocation(text)
 		if err == nil && !explicit(text) {
-			c.fault(at+"/"+itoa(i), "polygon", "write it with its directions: 48.14N,11.58E", "it is doubtful which number of %q is the latitude", shorten(text))
+			c.fault(at+"/"+itoa(i), "write it with its directions: 48.14N,11.58E", "%q does not say which number is the latitude", shorten(text))
 			continue
 		}
 		if err != nil {
-			c.fault(at+"/"+itoa(i), "polygon", "degrees with their direction: 48.14N,11.58E", "%s", strings.TrimSuffix(err.Error(), ": "+ErrInvalid.Error()))
+			c.fault(at+"/"+itoa(i), "degrees with their direction: 48.14N,11.58E", "%s", unkinded(err))
 			continue
 		}
 		corners = append(corners, g)
@@ -149,7 +134,7 @@ func polygonRule(c checker, at string, v *value) {
 	if len(corners) < len(v.items) {
 		return
 	}
-	// Each side goes the short way round: add up the longitudes.
+	// Each side goes the shorter way around the earth: add up the longitudes.
 	lon, west, east, area := corners[0].Lon, corners[0].Lon, corners[0].Lon, 0.0
 	for i, g := range corners {
 		next := corners[(i+1)%len(corners)]
@@ -160,15 +145,15 @@ func polygonRule(c checker, at string, v *value) {
 	}
 	switch {
 	case east-west >= 180 || math.Abs(lon-corners[0].Lon) > 1:
-		c.fault(at, "polygon", "make it several services, or name an area", "polygon spans half the earth or more, so that its inside cannot be told from its outside")
+		c.fault(at, "use several services, or an area", "polygon spans 180 degrees of longitude or more, or a pole, so that its inside is ambiguous")
 	case math.Abs(area) < 1e-9:
-		c.fault(at, "polygon", "give corners that are not on one line", "polygon encloses nothing")
+		c.fault(at, "give corners that are not on one line", "polygon has no area")
 	}
 }
 
 func targetRule(c checker, at string, v *value) {
 	if _, _, err := ParseTarget(v.text); err != nil && v.text != "" {
-		c.fault(at, "target", "a host name or an address, with :port where it is to be connected to: example.org:443", "%q is not a target", shorten(v.text))
+		c.fault(at, "a host name or an address, with :port where it is to be connected to: example.org:443", "%q is not a target", shorten(v.text))
 	}
 }
 
@@ -183,7 +168,7 @@ func narrowingRule(c checker, at string, v *value) {
 		if k.get("type").text == ConstrainSpread {
 			by := cmp.Or(k.get("by").text, "node")
 			if first, twice := spreads[by]; twice {
-				c.fault(at+"/"+itoa(i), "constraints", "keep one of them", "it is spread per %s already, at %s/%d", shorten(by), at, first)
+				c.fault(at+"/"+itoa(i), "keep one of them", "it is spread per %s already, at %s/%d", shorten(by), at, first)
 			} else {
 				spreads[by] = i
 			}
@@ -198,11 +183,11 @@ func narrowingRule(c checker, at string, v *value) {
 		set  map[string]bool
 	}{{"cluster", clusters}, {"node", nodes}} {
 		if left.set != nil && len(left.set) == 0 {
-			c.fault(at, "constraints", "leave one of them out", "the constraints together allow no %s", left.kind)
+			c.fault(at, "leave one of them out", "the constraints together allow no %s", left.kind)
 		}
 	}
 	if a, b := contradiction(labels); a != "" {
-		c.fault(at, "constraints", "leave one of them out", "no node's labels are both %q and %q", shorten(a), shorten(b))
+		c.fault(at, "leave one of them out", "no node's labels are both %q and %q", shorten(a), shorten(b))
 	}
 }
 
@@ -265,11 +250,4 @@ func texts(v *value) []string {
 		out = append(out, v.items[i].text)
 	}
 	return out
-}
-
-func article(word string) string {
-	if strings.ContainsRune("aeiou", rune(word[0])) {
-		return "an"
-	}
-	return "a"
 }

@@ -23,7 +23,7 @@ func TestEmptyListsOfOakestraAreTaken(t *testing.T) {
 func TestUnikernelsAreRefusedByName(t *testing.T) {
 	_, err := api.ParseSLA([]byte(`{"sla_version":"v2.0","applications":[{"application_name":"a","application_namespace":"b","microservices":[
 		{"microservice_name":"c","microservice_namespace":"d","virtualization":"unikernel","code":"https://example.org/a.tar.gz"}]}]}`))
-	if err == nil || !strings.Contains(err.Error(), "/virtualization: no node runs unikernels") || strings.Contains(err.Error(), "scheme") {
+	if err == nil || !strings.Contains(err.Error(), "/virtualization: unikernels are not supported") || strings.Contains(err.Error(), "scheme") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -48,7 +48,7 @@ func TestAnIPv6AddressBelongsToAnIPv4Address(t *testing.T) {
 		}
 	}
 	for addresses, want := range map[string]string{
-		`{"rr_ip":"10.30.55.55","rr_ip_v6":"fdff:2000::55:55"}`: "rr_ip_v6: fdff:2000::55:55 is not the IPv6 address of rr_ip 10.30.55.55",
+		`{"rr_ip":"10.30.55.55","rr_ip_v6":"fdff:2000::55:55"}`: "rr_ip_v6: fdff:2000::55:55 does not belong to rr_ip 10.30.55.55",
 		`{"rr_ip_v6":"10.30.1.1"}`:                              "is not an IPv6 address",
 		`{"rr_ip_v6":"fe80::1%eth0"}`:                           "is not an IPv6 address",
 		`{"rr_ip_v6":"::ffff:10.30.1.1"}`:                       "is not an IPv6 address",

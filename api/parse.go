@@ -30,12 +30,9 @@ func ParseSLA(doc []byte) (SLA, error) {
 		return SLA{}, faults
 	}
 	if convert(root) {
-		var b bytes.Buffer
-		b.Grow(len(doc))
-		if err := root.write(&b); err != nil {
+		if doc, err = json.Marshal(root.plain()); err != nil {
 			return SLA{}, fmt.Errorf("convert the units of an SLA: %w: %w", err, ErrInvalid)
 		}
-		doc = b.Bytes()
 	}
 	var sla SLA
 	if err := json.Unmarshal(doc, &sla); err != nil {
@@ -170,11 +167,7 @@ func readTree(doc []byte) (*value, error) {
 		}
 		return nil, malformed(fmt.Sprintf("not JSON: %v", err))
 	}
-	sizes, err := measure(doc)
-	if err != nil {
-		return nil, err
-	}
-	r := &treeReader{dec: json.NewDecoder(bytes.NewReader(doc)), faults: &Faults{}, sizes: sizes}
+	r := &treeReader{dec: json.NewDecoder(bytes.NewReader(doc)), faults: &Faults{}}
 	r.dec.UseNumber()
 	root, err := r.read()
 	if err != nil {
@@ -186,58 +179,18 @@ func readTree(doc []byte) (*value, error) {
 	return &root, nil
 }
 
-// measure returns the number of entries of each object and array of a valid document, in the
-// order in which they begin. It refuses too many values or too great a depth before anything
-// is allocated.
-func measure(doc []byte) (sizes []int32, err error) {
-	var open [MaxSLADepth]int // indices into sizes
-	depth, values := 0, 1
-	quoted, empty := false, false // empty: the last character was an opening bracket
-	for i := 0; i < len(doc); i++ {
-		c := doc[i]
-		switch {
-		case quoted && c == '\\':
-			i++
-			continue
-		case c == '"':
-			quoted = !quoted
-		case quoted, c == ' ', c == '\t', c == '\r', c == '\n':
-			continue
-		}
-		if empty && c != ']' && c != '}' {
-			values++
-			sizes[open[depth-1]]++
-		}
-		empty = false
-		switch c {
-		case '[', '{':
-			if depth == MaxSLADepth {
-				return nil, malformed(fmt.Sprintf("nested deeper than %d", MaxSLADepth))
-			}
-			open[depth], empty = len(sizes), true
-			sizes = append(sizes, 0)
-			depth++
-		case ']', '}':
-			depth--
-		case ',':
-			values++
-			sizes[open[depth-1]]++
-		}
-		if values > MaxSLAValues {
-			return nil, fmt.Errorf("read an SLA of more than %d values: %w", MaxSLAValues, ErrTooLarge)
-		}
-	}
-	return sizes, nil
-}
-
 type treeReader struct {
 	dec    *json.Decoder
 	faults *Faults
 	path   []string // keys and indices down to here
-	sizes  []int32  // of the objects and arrays to come
+	values int      // read so far
 }
 
+// read reads a value. It refuses a value beyond MaxSLAValues or MaxSLADepth.
 func (r *treeReader) read() (value, error) {
+	if r.values++; r.values > MaxSLAValues {
+		return value{}, fmt.Errorf("read an SLA: more than %d values: %w", MaxSLAValues, ErrTooLarge)
+	}
 	tok, err := r.dec.Token()
 	if err != nil {
 		return value{}, malformed("not JSON: " + err.Error())
@@ -250,6 +203,9 @@ func (r *treeReader) read() (value, error) {
 	case bool:
 		return value{kind: BooleanField, truth: t}, nil
 	case json.Delim:
+		if len(r.path) == MaxSLADepth {
+			return value{}, malformed(fmt.Sprintf("nested deeper than %d", MaxSLADepth))
+		}
 		r.path = append(r.path, "")
 		v, err := r.inside(t)
 		r.path = r.path[:len(r.path)-1]
@@ -260,16 +216,9 @@ func (r *treeReader) read() (value, error) {
 
 // inside reads an object or array after its opening bracket.
 func (r *treeReader) inside(open json.Delim) (value, error) {
-	size := int(r.sizes[0])
-	r.sizes = r.sizes[1:]
-	v := value{kind: ArrayField}
-	var seen map[string]bool
-	switch {
-	case open == '{':
-		v.kind, seen = ObjectField, make(map[string]bool, size)
-		v.members = make([]member, 0, size)
-	case size > 0:
-		v.items = make([]value, 0, size)
+	v, seen := value{kind: ArrayField}, map[string]bool{}
+	if open == '{' {
+		v.kind = ObjectField
 	}
 	for r.dec.More() {
 		here := &r.path[len(r.path)-1]

@@ -1,8 +1,8 @@
 package api
 
 import (
+	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -29,12 +29,13 @@ func (s siblings) has(full string) bool {
 // fault returns why a reference leads to no service, and a fix.
 func (s siblings) fault(ref string) (wrong, fix string) {
 	if in := s[ref]; len(in) > 1 {
-		return "the application has several services of that name", "write " + ref + "." + in[0]
+		return fmt.Sprintf("several services of the application are named %q", ref), "write " + ref + "." + in[0]
 	}
+	wrong, fix = fmt.Sprintf("the application has no service %q", ref), "name a service of the same application"
 	if near := didYouMean(ref, s.names(strings.Contains(ref, "."))); near != "" {
-		return "the application has no such service", "did you mean " + near + "?"
+		fix = "did you mean " + near + "?"
 	}
-	return "the application has no such service", "name a service of this document's application"
+	return wrong, fix
 }
 
 func (s siblings) names(whole bool) []string {
@@ -68,14 +69,14 @@ func siblingsRule(c checker, at string, v *value) {
 		here := at + "/microservices/" + itoa(i)
 		for k, constraint := range s.get("constraints").items {
 			place := here + "/constraints/" + itoa(k)
-			check.other(place+"/service", constraint.get("service"), "use a constraint of type spread, or name another")
+			check.other(place+"/service", constraint.get("service"), "use a constraint of type spread, or name another service")
 			for n := range constraint.get("services").items {
 				check.other(place+"/services/"+itoa(n), &constraint.get("services").items[n], "use a constraint of type spread")
 			}
-			check.once(place+"/services", constraint.get("services"))
+			check.once(place+"/services", "", "keep one of them", constraint.get("services").items, func(v *value) string { return known.full(v.text) })
 		}
 		for k, link := range s.get("connectivity").items {
-			check.other(here+"/connectivity/"+itoa(k)+"/target_microservice_id", link.get("target_microservice_id"), "name another")
+			check.other(here+"/connectivity/"+itoa(k)+"/target_microservice_id", link.get("target_microservice_id"), "name another service")
 		}
 	}
 }
@@ -89,31 +90,15 @@ type sibling struct {
 // other refuses a reference that is not to another service of the application.
 func (c sibling) other(at string, ref *value, fixSelf string) {
 	if ref.text == "" || !patterns[siblingPattern].MatchString(ref.text) {
-		return // said already
-	}
-	field := afterLast(at, '/')
-	if _, err := strconv.Atoi(field); err == nil {
-		field = "services"
+		return // has a fault already
 	}
 	switch full := c.known.full(ref.text); {
 	case !c.known.has(full) && c.full():
-		c.More++ // what it was meant to be costs time
+		c.More++ // a suggestion would cost time
 	case !c.known.has(full):
 		wrong, fix := c.known.fault(ref.text)
-		c.fault(at, field, fix, "%s cannot be %q: %s", field, ref.text, wrong)
+		c.fault(at, fix, "%s", wrong)
 	case full == c.self:
-		c.fault(at, field, fixSelf, "%s is the service itself", ref.text)
-	}
-}
-
-// once refuses a service that is in a list twice, by either name.
-func (c sibling) once(at string, list *value) {
-	seen := map[string]bool{}
-	for i := range list.items {
-		full := c.known.full(list.items[i].text)
-		if full != "" && seen[full] {
-			c.fault(at+"/"+itoa(i), "services", "keep one of them", "%s is named twice", shorten(full))
-		}
-		seen[full] = true
+		c.fault(at, fixSelf, "%s is the service itself", ref.text)
 	}
 }

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -194,67 +193,45 @@ func convertPatience(k *value) bool {
 	return true
 }
 
-// write appends the value as JSON.
-func (v *value) write(b *bytes.Buffer) error {
+// plain returns the value for package json.
+func (v *value) plain() any {
 	switch v.kind {
-	case "":
-		b.WriteString("null")
-	case NumberField, IntegerField:
-		b.WriteString(v.text)
+	case StringField:
+		return v.text
+	case NumberField:
+		return json.Number(v.text)
 	case BooleanField:
-		b.WriteString(strconv.FormatBool(v.truth))
+		return v.truth
 	case ArrayField:
-		b.WriteByte('[')
+		items := make([]any, len(v.items))
 		for i := range v.items {
-			if i > 0 {
-				b.WriteByte(',')
-			}
-			if err := v.items[i].write(b); err != nil {
-				return err
-			}
+			items[i] = v.items[i].plain()
 		}
-		b.WriteByte(']')
+		return items
 	case ObjectField:
-		b.WriteByte('{')
+		members := make(map[string]any, len(v.members))
 		for i := range v.members {
-			if i > 0 {
-				b.WriteByte(',')
-			}
-			if err := quote(b, v.members[i].key); err != nil {
-				return err
-			}
-			b.WriteByte(':')
-			if err := v.members[i].write(b); err != nil {
-				return err
-			}
+			members[v.members[i].key] = v.members[i].plain()
 		}
-		b.WriteByte('}')
-	default:
-		return quote(b, v.text)
+		return members
 	}
 	return nil
-}
-
-func quote(b *bytes.Buffer, text string) error {
-	q, err := json.Marshal(text)
-	b.Write(q)
-	return err
 }
 
 func patienceRule(c checker, at string, v *value) {
 	if t := v.get("tolerate"); t.text != "" {
 		if !neutral(v.get("rigidness")) {
-			c.fault(at+"/tolerate", "tolerate", "give one of them", "tolerate and rigidness are two ways to say for how long it may be violated")
+			c.fault(at+"/tolerate", "give one of them", "tolerate and rigidness are two ways to say for how long it may be violated")
 		}
 		d, err := time.ParseDuration(t.text)
 		if err == nil && (d < time.Millisecond || d > maxRigidness*time.Second) {
-			c.fault(at+"/tolerate", "tolerate", "1ms to 24h", "tolerate is %s, out of range", shorten(t.text))
+			c.fault(at+"/tolerate", "1ms to 24h", "tolerate is %s, out of range", shorten(t.text))
 		}
 	}
 }
 
 func mbitRule(c checker, at string, v *value) {
 	if _, ok := mbit(v); !ok && v.kind == StringField && patterns[bandwidthText].MatchString(v.text) {
-		c.fault(at, afterLast(at, '/'), "at most 1000Gbit", "%s is out of range", shorten(v.text))
+		c.fault(at, "at most 1000Gbit", "%s is out of range", shorten(v.text))
 	}
 }

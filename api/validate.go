@@ -41,10 +41,16 @@ func init() {
 
 type checker struct{ *Faults }
 
-func (c checker) fault(at, field, fix, format string, args ...any) {
+// fault adds a fault of the value at a pointer. Its field is the last part of the pointer that
+// is not an index.
+func (c checker) fault(at, fix, format string, args ...any) {
 	if c.full() {
 		c.More++
 		return
+	}
+	field := afterLast(at, '/')
+	if _, err := strconv.Atoi(field); err == nil {
+		field = afterLast(beforeLast(at, '/'), '/')
 	}
 	c.add(Fault{Pointer: at, Field: field, Message: fmt.Sprintf(format, args...), Fix: fix})
 }
@@ -57,17 +63,17 @@ func (c checker) value(at string, f *Field, v *value) {
 	}
 	if f.Status == Refused {
 		if !idle(v) {
-			c.fault(at, name, "leave "+name+" out", "%s is refused: %s", name, reasonOf(f))
+			c.fault(at, "leave "+name+" out", "%s is refused: %s", name, reasonOf(f))
 		}
 		return
 	}
 	switch {
 	case f.Text != "" && v.kind == StringField && patterns[f.Text].MatchString(v.text):
 	case f.Text == bandwidthText && v.kind == StringField:
-		c.fault(at, name, bandwidthFix, "%s cannot be %q", nameOf(name), shorten(v.text))
+		c.fault(at, bandwidthFix, "%s cannot be %q", nameOf(name), shorten(v.text))
 		return
 	case !typed(f.Type, v):
-		c.fault(at, name, fixType(f, v), "%s is to be %s, not %s", nameOf(name), f.Type.article(), v.describe())
+		c.fault(at, fixType(f, v), "%s is to be %s, not %s", nameOf(name), f.Type.article(), v.describe())
 		return
 	case f.Type == ArrayField:
 		c.count(at, name, f, len(v.items))
@@ -101,7 +107,7 @@ func (c checker) object(at string, f *Field, v *value) {
 	}
 	for _, name := range below[f.Pointer] {
 		if lookup[f.Pointer+"/"+name].Required && !slices.ContainsFunc(v.members, func(m member) bool { return m.key == name }) {
-			c.fault(at+"/"+name, name, fixMissing(lookup[f.Pointer+"/"+name]), "%s is missing", name)
+			c.fault(at+"/"+name, fixMissing(lookup[f.Pointer+"/"+name]), "%s is missing", name)
 		}
 	}
 }
@@ -118,7 +124,7 @@ func (c checker) unknown(at string, f *Field, key string) {
 		fix = "it belongs in " + home
 	}
 	key, pointer := shorten(key), at+"/"+escape(key)
-	c.fault(pointer, key, fix, "there is no field %q here", key)
+	c.add(Fault{Pointer: pointer, Field: key, Message: fmt.Sprintf("there is no field %q here", key), Fix: fix})
 }
 
 // homeOf returns where a field of that name belongs, or "".
@@ -134,9 +140,9 @@ func homeOf(key string) string {
 func (c checker) count(at, name string, f *Field, n int) {
 	switch {
 	case n < f.Min:
-		c.fault(at, name, "give more of them", "%s needs at least %d", name, f.Min)
+		c.fault(at, "give more of them", "%s needs at least %d", name, f.Min)
 	case f.Max > 0 && n > f.Max:
-		c.fault(at, name, "leave some out", "%s has %d entries, at most %d are taken", name, n, f.Max)
+		c.fault(at, "leave some out", "%s has %d entries, at most %d are taken", name, n, f.Max)
 	}
 }
 
@@ -144,13 +150,13 @@ func (c checker) text(at, name string, f *Field, s string) {
 	re := patterns[f.Pattern]
 	switch {
 	case f.Length > 0 && len(s) > f.Length:
-		c.fault(at, name, "shorten it", "%s has %d bytes, at most %d are taken", name, len(s), f.Length)
+		c.fault(at, "shorten it", "%s has %d bytes, at most %d are taken", name, len(s), f.Length)
 	case strings.ContainsRune(s, 0):
-		c.fault(at, name, "leave it out", "%s holds a NUL character", name)
+		c.fault(at, "leave it out", "%s holds a NUL character", name)
 	case len(f.Enum) > 0 && !slices.Contains(f.Enum, s) && !slices.Contains(f.Aliases, s):
-		c.fault(at, name, fixEnum(f, s), "%s cannot be %q", name, shorten(s))
+		c.fault(at, fixEnum(f, s), "%s cannot be %q", name, shorten(s))
 	case re != nil && !re.MatchString(s):
-		c.fault(at, name, fixPattern[f.Pattern], "%s cannot be %q", name, shorten(s))
+		c.fault(at, fixPattern[f.Pattern], "%s cannot be %q", name, shorten(s))
 	}
 }
 
@@ -195,11 +201,11 @@ func (c checker) number(at, name string, f *Field, literal string) {
 	n, err := strconv.ParseFloat(literal, 64)
 	switch {
 	case f.Type == IntegerField && strings.ContainsAny(literal, ".eE"):
-		c.fault(at, name, "round it", "%s is to be a whole number, not %s", name, shorten(literal))
+		c.fault(at, "round it", "%s is to be a whole number, not %s", name, shorten(literal))
 	case err != nil || n < float64(f.Min) || n > float64(f.Max):
-		c.fault(at, name, cmp.Or(f.Fix, fmt.Sprintf("%d to %d%s", f.Min, f.Max, unitOf(f))), "%s is %s, out of range", name, shorten(literal))
+		c.fault(at, cmp.Or(f.Fix, fmt.Sprintf("%d to %d%s", f.Min, f.Max, unitOf(f))), "%s is %s, out of range", name, shorten(literal))
 	case f.Type == NumberField && !thousandths(literal):
-		c.fault(at, name, "round it to thousandths", "%s is %s, finer than thousandths", name, shorten(literal))
+		c.fault(at, "round it to thousandths", "%s is %s, finer than thousandths", name, shorten(literal))
 	}
 }
 
