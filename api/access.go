@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Access says who may call a service and which services of other tenants it calls. It is part
+// Access names who may call a service and which services of other tenants it calls. It is part
 // of a service's SLA (`callers`, `calls`) and checked where a packet leaves, where it arrives,
 // and when a route is requested.
 //

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// This file holds all that defines a constraint of the SLA: its Go type, the keys of each
-// type of constraint, and the fields as documents have them. constraintrules.go holds the
-// checks that the tables cannot express.
+// This file defines the constraints of the SLA: the Go type, the keys of each type of
+// constraint, and the fields of documents. constraintrules.go has the checks that tables cannot
+// express.
 
 // The types of constraints.
 const (
@@ -116,91 +116,91 @@ func only(key string) string { return "`" + strings.Join(typesWith(key), "`, `")
 // constraintFields are the fields of a constraint, for the parser, the schema and the reference.
 var constraintFields = []Field{
 	{
-		Pointer: servicePath + "/constraints", Type: ArrayField, Status: Enforced, Max: 64,
-		Doc: "Where it may run. Several narrow one another.", Rule: "they leave something to choose; no two of type `spread` with the same `by`",
+		Pointer: servicePath + "/constraints", Type: ArrayField, Max: 64,
+		Doc: "Where it may run. All constraints must be met.", Rule: "together they must be satisfiable; no two of type `spread` with the same `by`",
 	},
-	{Pointer: constraintPath, Type: ObjectField, Status: Enforced, Doc: "One constraint."},
+	{Pointer: constraintPath, Type: ObjectField, Doc: "One constraint."},
 	{
-		Pointer: constraintPath + "/type", Type: StringField, Status: Enforced, Required: true, Enum: constraintTypes(), Aliases: []string{ConstrainAntiAffinity},
-		Doc: "What the constraint is about. Each type has the keys below that name it, and no others. `apart` is a former name of `anti_affinity` and is accepted.",
+		Pointer: constraintPath + "/type", Type: StringField, Required: true, Enum: constraintTypes(), Aliases: []string{ConstrainAntiAffinity},
+		Doc: "The type of constraint. Each type has only those keys below that mention it. `apart` is the former name of `anti_affinity` and is accepted.",
 	},
 	{
-		Pointer: constraintPath + "/cluster", Type: StringField, Status: Enforced, Length: 4096,
+		Pointer: constraintPath + "/cluster", Type: StringField, Length: 4096,
 		Doc: "`direct`: a cluster's name, or several separated by `;`.", Rule: "`direct` needs `cluster`, `node` or both",
 	},
 	{
-		Pointer: constraintPath + "/node", Type: StringField, Status: Enforced, Length: 4096,
+		Pointer: constraintPath + "/node", Type: StringField, Length: 4096,
 		Doc: "`direct`: a node's name, or several separated by `;`.",
 	},
 	{
-		Pointer: constraintPath + "/allowed", Type: ArrayField, Status: Enforced, Max: 256,
+		Pointer: constraintPath + "/allowed", Type: ArrayField, Max: 256,
 		Doc: "`clusters`: the clusters that it may run in.", Rule: "`clusters` needs at least one",
 	},
-	{Pointer: constraintPath + "/allowed/*", Type: StringField, Status: Enforced, Pattern: machinePattern, Doc: "A cluster's name."},
+	{Pointer: constraintPath + "/allowed/*", Type: StringField, Pattern: machinePattern, Doc: "A cluster's name."},
 	{
-		Pointer: constraintPath + "/needs", Type: ArrayField, Status: Enforced, Max: 64,
-		Doc: "`addons`: what its node must offer, all of it.", Rule: "`addons` needs at least one, none twice",
+		Pointer: constraintPath + "/needs", Type: ArrayField, Max: 64,
+		Doc: "`addons`: the addons that its node must offer.", Rule: "`addons` needs at least one, none twice",
 	},
-	{Pointer: constraintPath + "/needs/*", Type: StringField, Status: Enforced, Pattern: addonPattern, Doc: "An addon's name, as nodes' operators call it; case counts."},
+	{Pointer: constraintPath + "/needs/*", Type: StringField, Pattern: addonPattern, Doc: "An addon's name, as operators of nodes configure it. Case matters."},
 	{
-		Pointer: constraintPath + "/area", Type: StringField, Status: Enforced, Pattern: areaPattern,
-		Doc:  "`geo`: its node is in that area. `latency`: it is near that area's nodes. A place's name or a country's code, as nodes' operators write it: `munich`, `de`. Case does not count.",
+		Pointer: constraintPath + "/area", Type: StringField, Pattern: areaPattern,
+		Doc:  "`geo`: its node is in this area. `latency`: it is near the nodes of this area. The name of a place or the code of a country, as operators of nodes configure it: `munich`, `de`. Case does not matter.",
 		Rule: "`geo` needs exactly one of `area`, `location` and `polygon`; `latency` exactly one of `area`, `service` and `target`",
 	},
 	{
-		Pointer: constraintPath + "/location", Type: StringField, Status: Enforced, Length: 64,
-		Doc: "`geo`: its node is at most `threshold` km from here.", Rule: "degrees of WGS 84: `48.14N,11.58E`, or as Oakestra has it longitude before latitude: `11.58,48.14`",
+		Pointer: constraintPath + "/location", Type: StringField, Length: 64,
+		Doc: "`geo`: its node is at most `threshold` km from this location.", Rule: "degrees of WGS 84: `48.14N,11.58E`, or as in Oakestra longitude before latitude: `11.58,48.14`",
 	},
 	{
-		Pointer: constraintPath + "/polygon", Type: ArrayField, Status: Enforced, Max: 64,
-		Doc:  "`geo`: its node is within these corners, the last of which joins the first. Sides are straight on a map of latitude by longitude and go the short way round the earth.",
-		Rule: "3 to 64 corners that enclose something, within less than 180 degrees of longitude and around no pole",
+		Pointer: constraintPath + "/polygon", Type: ArrayField, Max: 64,
+		Doc:  "`geo`: its node is within the polygon of these corners; the last is joined to the first. Sides are straight lines of latitude over longitude and go the shorter way around the earth.",
+		Rule: "3 to 64 corners that enclose an area of less than 180 degrees of longitude without a pole",
 	},
-	{Pointer: constraintPath + "/polygon/*", Type: StringField, Status: Enforced, Length: 64, Doc: "A corner: `48.14N,11.58E`.", Rule: "with N or S and E or W, so that latitude and longitude are not confused"},
+	{Pointer: constraintPath + "/polygon/*", Type: StringField, Length: 64, Doc: "A corner: `48.14N,11.58E`.", Rule: "with N or S and E or W"},
 	{
-		Pointer: constraintPath + "/service", Type: StringField, Status: Enforced, Pattern: maybePattern,
-		Doc: "`latency`: it is near the nearest instance of this service of the application, `name.namespace`, or the name alone where it is unique.", Rule: "another service of the application",
+		Pointer: constraintPath + "/service", Type: StringField, Pattern: maybePattern,
+		Doc: "`latency`: it is near the nearest instance of this service of the application: `name.namespace`, or only the name if it is unique.", Rule: "another service of the application",
 	},
 	{
-		Pointer: constraintPath + "/target", Type: StringField, Status: Enforced, Length: 262,
-		Doc:  "`latency`: it is near this user: a host name or an address, which nodes measure by ICMP or, with `:port`, by connecting. The cluster's operator says which addresses may be measured; private ones may not unless allowed.",
+		Pointer: constraintPath + "/target", Type: StringField, Length: 262,
+		Doc:  "`latency`: it is near this user: a host name or an address, which nodes probe by ICMP or, with `:port`, by a TCP connection. The cluster's operator configures which addresses may be probed; by default private addresses may not.",
 		Rule: "`host`, `host:port`, `198.51.100.7`, `[2001:db8::7]:443`; no URL",
 	},
 	{
-		Pointer: constraintPath + "/threshold", Type: NumberField, Status: Enforced, Unit: "ms or km", Max: 60_000,
-		Doc: "`latency`: the longest round trip, ms. `geo` with `location`: the greatest distance, km.", Rule: "above 0; at most 20015 km, half the way round the earth",
+		Pointer: constraintPath + "/threshold", Type: NumberField, Unit: "ms or km", Max: 60_000,
+		Doc: "`latency`: the maximum round trip, ms. `geo` with `location`: the maximum distance, km.", Rule: "above 0; at most 20015 km, half the circumference of the earth",
 	},
 	{
-		Pointer: constraintPath + "/rigidness", Type: NumberField, Status: Enforced, Unit: "of checks", Max: 1, Fix: rigidnessFix, Default: "`tolerate`",
+		Pointer: constraintPath + "/rigidness", Type: NumberField, Unit: "of checks", Max: 1, Fix: rigidnessFix, Default: "`tolerate`",
 		Doc: only("rigidness") + rigidnessDoc,
 	},
 	{
-		Pointer: constraintPath + "/tolerate", Type: StringField, Status: Enforced, Pattern: tolerateText, Default: defaultRigid,
+		Pointer: constraintPath + "/tolerate", Type: StringField, Pattern: tolerateText, Default: defaultRigid,
 		Doc: only("tolerate") + tolerateDoc, Rule: "1ms to 24h; not with `rigidness`",
 	},
 	{
-		Pointer: constraintPath + "/convergence_time", Type: NumberField, Status: Enforced, Unit: "s", Max: MaxConvergence, Default: defaultConverg,
+		Pointer: constraintPath + "/convergence_time", Type: NumberField, Unit: "s", Max: MaxConvergence, Default: defaultConverg,
 		Doc: only("convergence_time") + convergenceDoc,
 	},
 	{
-		Pointer: constraintPath + "/labels", Type: ArrayField, Status: Enforced, Max: 64,
-		Doc: "`labels`: what its node's labels must be, all of it.", Rule: "`labels` needs at least one; they do not contradict one another",
+		Pointer: constraintPath + "/labels", Type: ArrayField, Max: 64,
+		Doc: "`labels`: selectors, all of which its node's labels must match.", Rule: "`labels` needs at least one; they must not contradict each other",
 	},
 	{
-		Pointer: constraintPath + "/labels/*", Type: StringField, Status: Enforced, Pattern: labelPattern,
+		Pointer: constraintPath + "/labels/*", Type: StringField, Pattern: labelPattern,
 		Doc: "`key=value`, `key!=value` (another value or none), `key` (any value) or `!key` (no such label).",
 	},
 	{
-		Pointer: constraintPath + "/by", Type: StringField, Status: Enforced, Pattern: byPattern, Default: "`node`",
-		Doc: only("by") + "counted per `node`, per `cluster`, or per value of this label of the cluster's nodes (`rack`); nodes without the label count in none.",
+		Pointer: constraintPath + "/by", Type: StringField, Pattern: byPattern, Default: "`node`",
+		Doc: only("by") + "the domain: `node`, `cluster`, or the key of a label of nodes (`rack`), each value of which is a domain; nodes without the label are in none.",
 	},
 	{
-		Pointer: constraintPath + "/limit", Type: IntegerField, Status: Enforced, Max: MaxReplicas, Default: "1",
-		Doc: "`spread`: at most so many instances of the service in each; 0 means the default.",
+		Pointer: constraintPath + "/limit", Type: IntegerField, Max: MaxReplicas, Default: "1",
+		Doc: "`spread`: the maximum number of the service's instances in a domain; 0 means the default.",
 	},
 	{
-		Pointer: constraintPath + "/services", Type: ArrayField, Status: Enforced, Max: MaxServices,
-		Doc: only("services") + "it is never together with an instance of these services of the application.", Rule: "`anti_affinity` needs at least one, none twice; other services of the application",
+		Pointer: constraintPath + "/services", Type: ArrayField, Max: MaxServices,
+		Doc: only("services") + "services of the application whose instances are never in the same domain.", Rule: "`anti_affinity` needs at least one, none twice; other services of the application",
 	},
-	{Pointer: constraintPath + "/services/*", Type: StringField, Status: Enforced, Pattern: siblingPattern, Doc: "`name.namespace`, or the name alone where it is unique."},
+	{Pointer: constraintPath + "/services/*", Type: StringField, Pattern: siblingPattern, Doc: "`name.namespace`, or only the name if it is unique."},
 }

@@ -15,7 +15,7 @@ const (
 
 // NodeDevice is one device of a node. One instance at a time has it.
 type NodeDevice struct {
-	ID    string   `json:"id"`              // unique on the node: the CDI name, "vendor.com/class=0", or the test device's
-	Kinds []string `json:"kinds"`           // by which it may be asked for, sorted
+	ID    string   `json:"id"`              // unique on the node: the CDI name, "vendor.com/class=0"
+	Kinds []string `json:"kinds"`           // names under which it can be requested, sorted
 	Model string   `json:"model,omitempty"` // for people
 }

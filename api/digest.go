@@ -19,7 +19,7 @@ func DigestOf(parts ...string) Digest {
 		_, _ = h.Write([]byte(p))
 		_, _ = h.Write([]byte{0})
 	}
-	// FNV's low bits mix badly for short inputs; the multiplication spreads them.
+	// FNV's low bits mix badly for short inputs; these steps (MurmurHash3) spread them.
 	x := h.Sum64()
 	x ^= x >> 33
 	x *= 0xff51afd7ed558ccd

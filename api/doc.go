@@ -1,10 +1,9 @@
-// Package api is Treeline's contract: the SLA a developer hands in, the objects
-// that the orchestrators show, and the messages that the three tiers exchange.
-// It imports the standard library only, so that anything may import it.
+// Package api defines the types that Treeline's tiers and clients share: the SLA, the objects
+// of the REST APIs, states, and kinds of errors. It imports only the standard library, because
+// every package may import it.
 //
-// What decides belongs to the cores (root, cluster, node), what transports
-// belongs to their adapters; api says only what words mean. An instance is
-// named once and everywhere the same:
+// Errors of this package wrap one of its kinds, such as ErrInvalid; test them with errors.Is.
+// An id contains the ids of the objects above:
 //
 //	id := api.ServiceID("acme/shop.prod.web.v1").Instance(2) // acme/shop.prod.web.v1#2
 package api

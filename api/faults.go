@@ -7,29 +7,21 @@ import (
 
 // Fault is one fault of a document.
 type Fault struct {
-	Pointer string `json:"pointer"`         // JSON pointer (RFC 6901) to the place; "" is the whole document
+	Pointer string `json:"pointer"`         // JSON pointer (RFC 6901) to the value; "" is the whole document
 	Field   string `json:"field,omitempty"` // the field's name
 	Message string `json:"message"`         // what is wrong
-	Fix     string `json:"fix,omitempty"`   // what would mend it
+	Fix     string `json:"fix,omitempty"`   // how to correct it
 }
 
 // String returns the fault as one line for people.
 func (f Fault) String() string {
-	var b strings.Builder
-	if f.Pointer != "" {
-		b.WriteString(f.Pointer + ": ")
-	}
-	b.WriteString(f.Message)
-	if f.Fix != "" {
-		b.WriteString("; " + f.Fix)
-	}
-	return b.String()
+	return strings.TrimPrefix(strings.TrimSuffix(f.Pointer+": "+f.Message+"; "+f.Fix, "; "), ": ")
 }
 
 // Faults lists all faults of a document. It is ErrInvalid.
 type Faults struct {
 	Faults []Fault
-	More   int // faults beyond the first 100, counted and not kept
+	More   int // number of faults beyond the first 100
 }
 
 func (e *Faults) Error() string {
@@ -43,7 +35,7 @@ func (e *Faults) Error() string {
 	return "the SLA is " + ErrInvalid.Error() + ":\n  " + strings.Join(lines, "\n  ")
 }
 
-// Unwrap makes the faults ErrInvalid.
+// Unwrap returns ErrInvalid.
 func (e *Faults) Unwrap() error { return ErrInvalid }
 
 // maxFaults bounds the answer to a document with many faults, and the work of finding

@@ -11,9 +11,9 @@ type FieldStatus string
 
 // The statuses of a field. No field is accepted and ignored.
 const (
-	Enforced      FieldStatus = "enforced"      // what it says is done
-	Informational FieldStatus = "informational" // kept or checked, and changes nothing
-	Refused       FieldStatus = "refused"       // any value but a neutral one is a fault; see Field.Until
+	Enforced      FieldStatus = "enforced"      // the default in tables of fields
+	Informational FieldStatus = "informational" // stored or checked, without effect
+	Refused       FieldStatus = "refused"       // a value other than a neutral one is a fault; see Field.Until
 )
 
 // FieldType is the JSON type of a field's value.
@@ -29,27 +29,26 @@ const (
 	BooleanField FieldType = "boolean"
 )
 
-// Field describes one field. The parser, the JSON schema and the reference in docs are made
-// from it.
+// Field describes one field. The parser, the JSON schema and the reference in docs use it.
 type Field struct {
 	Pointer  string // JSON pointer; "*" stands for any index of an array
 	Type     FieldType
 	Status   FieldStatus
 	Required bool
-	Until    string // Refused: when it will be honoured, or what to write instead
-	Doc      string // what it means, one or two sentences
+	Until    string // Refused: when it will be supported, or what to write instead
+	Doc      string // its meaning, in one or two sentences
 	Unit     string // "MiB", "vCPU", "s"; empty: none
-	Default  string // what holds when it is absent; empty: nothing
+	Default  string // the effective value if it is absent; empty: none
 
-	Min, Max int      // of numbers, and of the count of an array's items; 0 for a Max: unbounded
-	Length   int      // the most bytes of a string; 0: see Pattern
-	Pattern  string   // what a string must match
+	Min, Max int      // of numbers, and of the number of items of an array; Max 0: unbounded
+	Length   int      // the maximum bytes of a string; 0: see Pattern
+	Pattern  string   // regular expression that a string must match
 	Enum     []string // the strings that are allowed; empty: any
 	Aliases  []string // former strings that are accepted beside Enum
-	Rule     string   // what is checked beyond that, in words
-	Text     string   // of numbers: the pattern of strings that may stand instead; empty: none
-	TextDoc  string   // those strings in words
-	Fix      string   // what to write instead of a value that is refused; empty: see the bounds
+	Rule     string   // further checks, in words
+	Text     string   // of numbers: the pattern of accepted strings; empty: none
+	TextDoc  string   // these strings, in words
+	Fix      string   // what to write instead of a refused value; empty: see the bounds
 }
 
 // Name returns the last part of the field's pointer.
@@ -101,7 +100,7 @@ const (
 	MaxServices  = 256     // of an application
 	MaxReplicas  = 10_000  // of a service
 	MaxAttempts  = 1000    // of a one-shot
-	MaxDevices   = 64      // that an instance has to itself, of all kinds
+	MaxDevices   = 64      // of an instance, of all kinds
 )
 
 const (
@@ -134,12 +133,12 @@ const (
 	linkPath       = servicePath + "/connectivity/*"
 	boundPath      = linkPath + "/con_constraints/*"
 
-	rigidnessDoc   = "In what share of the last five minutes' checks it must be kept, or the instance moves to a place that keeps it, make before break: 1 at the first violation, 0.9 after 30 s. 0 says nothing."
-	tolerateDoc    = "For how long it may be violated before the instance moves, instead of `rigidness`: `60s` (Treeline's own)."
+	rigidnessDoc   = "The share of the checks of the last five minutes in which it must be met; otherwise the instance moves to a place that meets it, starting there before it stops here. 1: it moves at the first violation; 0.9: after 30 s. 0 means the default."
+	tolerateDoc    = "How long it may be violated before the instance moves, instead of `rigidness`: `60s` (Treeline's own)."
 	rigidnessFix   = "a share in (0, 1], as in Oakestra; for a time write tolerate: 60s"
 	bandwidthDoc   = "a string with its unit: `10Mbit`, `500kbit`, `1Gbit`"
 	bandwidthFix   = "a whole number of kbit/s, as in Oakestra, or a string with its unit: 10Mbit"
-	convergenceDoc = "How long placement may search and measure before it takes the best that it found; 0 means the default."
+	convergenceDoc = "How long placement may search and measure before it uses the best result so far; 0 means the default."
 	defaultRigid   = "`60s`"
 	defaultConverg = "5"
 )
@@ -152,245 +151,242 @@ var Arches = []string{"amd64", "arm64", "arm", "386", "riscv64", "ppc64le", "s39
 var Fields = slices.Concat(fieldsBeforeConstraints, constraintFields, fieldsAfterConstraints)
 
 var fieldsBeforeConstraints = []Field{
+	{Pointer: "", Type: ObjectField, Required: true, Doc: "The document, JSON or YAML, at most 1 MiB."},
 	{
-		Pointer: "", Type: ObjectField, Status: Enforced, Required: true,
-		Doc: "The document, JSON or YAML, at most 1 MiB.",
-	},
-	{
-		Pointer: "/sla_version", Type: StringField, Status: Enforced, Required: true, Enum: []string{"v2.0"},
+		Pointer: "/sla_version", Type: StringField, Required: true, Enum: []string{"v2.0"},
 		Doc: "The version of this format.",
 	},
 	{
 		Pointer: "/customerID", Type: StringField, Status: Informational, Length: 256,
-		Doc: "The tenant that is signed in owns the application, whatever stands here.",
+		Doc: "Ignored: the tenant of the signed-in user owns the application.",
 	},
 	{
 		Pointer: "/args", Type: ArrayField, Status: Refused, Until: "use `cmd` of each microservice",
 		Doc: "Arguments for all services.",
 	},
 	{
-		Pointer: "/applications", Type: ArrayField, Status: Enforced, Required: true, Min: 1, Max: 64,
-		Doc: "The applications that should exist.", Rule: "no two of one name and namespace",
+		Pointer: "/applications", Type: ArrayField, Required: true, Min: 1, Max: 64,
+		Doc: "The applications that should exist.", Rule: "unique names and namespaces",
 	},
-	{Pointer: appPath, Type: ObjectField, Status: Enforced, Doc: "A set of services that belong together."},
+	{Pointer: appPath, Type: ObjectField, Doc: "A set of services that belong together."},
 	{
 		Pointer: appPath + "/applicationID", Type: StringField, Status: Informational, Length: 256,
-		Doc: "Given by the system; an application is found by its name and namespace.",
+		Doc: "Assigned by the system. Applications are identified by name and namespace.",
 	},
 	{
-		Pointer: appPath + "/application_name", Type: StringField, Status: Enforced, Required: true, Pattern: namePattern,
+		Pointer: appPath + "/application_name", Type: StringField, Required: true, Pattern: namePattern,
 		Doc: "The application's name, unique with its namespace within the tenant.", Rule: "not `of-tenant`",
 	},
 	{
-		Pointer: appPath + "/application_namespace", Type: StringField, Status: Enforced, Required: true, Pattern: namePattern,
-		Doc: "Tells applications of one name apart: `prod`, `test`.", Rule: "not `of-tenant`",
+		Pointer: appPath + "/application_namespace", Type: StringField, Required: true, Pattern: namePattern,
+		Doc: "Distinguishes applications of the same name: `prod`, `test`.", Rule: "not `of-tenant`",
 	},
 	{
 		Pointer: appPath + "/application_desc", Type: StringField, Status: Informational, Length: 4096,
-		Doc: "A note for people, kept and shown.",
+		Doc: "A description for people.",
 	},
 	{
-		Pointer: appPath + "/microservices", Type: ArrayField, Status: Enforced, Required: true, Max: MaxServices,
-		Doc: "The application's services. One that is left out of a later SLA is withdrawn.", Rule: "no two of one name and namespace",
+		Pointer: appPath + "/microservices", Type: ArrayField, Required: true, Max: MaxServices,
+		Doc: "The application's services. A service that a later SLA leaves out is deleted.", Rule: "unique names and namespaces",
 	},
-	{Pointer: servicePath, Type: ObjectField, Status: Enforced, Doc: "One service: what runs, and what it needs of its place."},
+	{Pointer: servicePath, Type: ObjectField, Doc: "One service: what runs, and where it may run."},
 	{
 		Pointer: servicePath + "/microserviceID", Type: StringField, Status: Informational, Pattern: `^$`,
-		Doc: "Given by the system, so it must be empty.",
+		Doc: "Assigned by the system; must be empty.",
 	},
 	{
-		Pointer: servicePath + "/microservice_name", Type: StringField, Status: Enforced, Required: true, Pattern: namePattern,
+		Pointer: servicePath + "/microservice_name", Type: StringField, Required: true, Pattern: namePattern,
 		Doc: "The service's name, unique with its namespace within the application.", Rule: "not `of-tenant`",
 	},
 	{
-		Pointer: servicePath + "/microservice_namespace", Type: StringField, Status: Enforced, Required: true, Pattern: namePattern,
-		Doc: "Tells services of one name apart.", Rule: "not `of-tenant`",
+		Pointer: servicePath + "/microservice_namespace", Type: StringField, Required: true, Pattern: namePattern,
+		Doc: "Distinguishes services of the same name.", Rule: "not `of-tenant`",
 	},
 	{
-		Pointer: servicePath + "/virtualization", Type: StringField, Status: Enforced, Required: true, Pattern: runtimePattern,
+		Pointer: servicePath + "/virtualization", Type: StringField, Required: true, Pattern: runtimePattern,
 		Doc: "What runs it: `container` (also written `docker`), `process`, or the name of a runtime that some node offers, such as `runsc`. It runs on such nodes only.",
 	},
 	{
-		Pointer: servicePath + "/code", Type: StringField, Status: Enforced, Required: true, Length: 1024,
+		Pointer: servicePath + "/code", Type: StringField, Required: true, Length: 1024,
 		Doc:  "The image, as `docker pull` takes it, without a scheme. For `process`: the absolute path of the program; `file:///path` means the same.",
 		Rule: "an image reference or, for `process`, an absolute path; no white space and no `..`",
 	},
 	{
-		Pointer: servicePath + "/memory", Type: IntegerField, Status: Enforced, Unit: "MiB", Max: 16 << 20, Default: "the cluster's",
-		Doc: "Reserved on the node and the limit in its cgroup. 0, or nothing, is what the operator of the cluster sets: unless that says otherwise 16 MiB are reserved and 512 MiB are the limit. More than the operator's `workload.max_memory` is refused there.",
+		Pointer: servicePath + "/memory", Type: IntegerField, Unit: "MiB", Max: 16 << 20, Default: "the cluster's",
+		Doc: "Reserved on the node and the limit in its cgroup. 0 or absent: what the operator of the cluster configures; by default 16 MiB are reserved and the limit is 512 MiB. A cluster refuses more than its operator's `workload.max_memory`.",
 	},
 	{
-		Pointer: servicePath + "/vcpus", Type: NumberField, Status: Enforced, Unit: "vCPU", Max: 4096, Default: "the cluster's",
-		Doc: "Reserved on the node and the limit in its cgroup; fractions are allowed. 0, or nothing, is what the operator of the cluster sets: unless that says otherwise 0.01 are reserved and 1 is the limit. More than the operator's `workload.max_vcpus` is refused there.", Rule: "at most 3 decimals",
+		Pointer: servicePath + "/vcpus", Type: NumberField, Unit: "vCPU", Max: 4096, Default: "the cluster's",
+		Doc: "Reserved on the node and the limit in its cgroup; fractions are allowed. 0 or absent: what the operator of the cluster configures; by default 0.01 are reserved and the limit is 1. A cluster refuses more than its operator's `workload.max_vcpus`.", Rule: "at most 3 decimals",
 	},
 	{
-		Pointer: servicePath + "/cmd", Type: ArrayField, Status: Enforced, Max: 256, Default: "the image's own",
+		Pointer: servicePath + "/cmd", Type: ArrayField, Max: 256, Default: "the image's own",
 		Doc: "The program and its arguments.",
 	},
-	{Pointer: servicePath + "/cmd/*", Type: StringField, Status: Enforced, Length: 16 << 10, Doc: "One argument."},
+	{Pointer: servicePath + "/cmd/*", Type: StringField, Length: 16 << 10, Doc: "One argument."},
 	{
-		Pointer: servicePath + "/environment", Type: ArrayField, Status: Enforced, Max: 256,
-		Doc: "Environment variables, beside the image's own.", Rule: "no key twice",
+		Pointer: servicePath + "/environment", Type: ArrayField, Max: 256,
+		Doc: "Environment variables, in addition to those of the image.", Rule: "no key twice",
 	},
 	{
-		Pointer: servicePath + "/environment/*", Type: StringField, Status: Enforced, Length: 16 << 10, Pattern: envPattern,
+		Pointer: servicePath + "/environment/*", Type: StringField, Length: 16 << 10, Pattern: envPattern,
 		Doc: "`KEY=value`.",
 	},
 	{
-		Pointer: servicePath + "/one_shot", Type: BooleanField, Status: Enforced, Default: "false",
-		Doc: "It is done when it exits with 0, and is not started again. One that fails is started again, `max_attempts` times at most.",
+		Pointer: servicePath + "/one_shot", Type: BooleanField, Default: "false",
+		Doc: "It has completed when it exits with 0, and is not restarted then. If it fails it is started again, at most `max_attempts` times in all.",
 	},
 	{
-		Pointer: servicePath + "/max_attempts", Type: IntegerField, Status: Enforced, Max: MaxAttempts, Default: itoa(DefaultAttempts),
-		Doc:  "How often a `one_shot` is tried, on whatever nodes; then it has failed for good. What is not its own fault (a lost node, a registry or runtime that does not answer, a full disk) does not count. 0 means the default (Treeline's own).",
+		Pointer: servicePath + "/max_attempts", Type: IntegerField, Max: MaxAttempts, Default: itoa(DefaultAttempts),
+		Doc:  "The maximum number of attempts of a `one_shot`, on all nodes together; then it has failed for good. Failures of the environment (a lost node, a registry or runtime that does not answer, a full disk) do not count. 0 means the default (Treeline's own).",
 		Rule: "only with `one_shot`",
 	},
 	{
-		Pointer: servicePath + "/privileged", Type: BooleanField, Status: Enforced, Default: "false",
-		Doc: "It runs without the default confinement, on nodes whose operator allows that and nowhere else.",
+		Pointer: servicePath + "/privileged", Type: BooleanField, Default: "false",
+		Doc: "It runs without the default confinement, only on nodes whose operator allows this.",
 	},
 	{
-		Pointer: servicePath + "/arch", Type: ArrayField, Status: Enforced, Max: 16, Default: "that of `platform`, else any",
-		Doc: "The processors that it can run on.",
+		Pointer: servicePath + "/arch", Type: ArrayField, Max: 16, Default: "that of `platform`, else any",
+		Doc: "The processors that it may run on.",
 	},
-	{Pointer: servicePath + "/arch/*", Type: StringField, Status: Enforced, Enum: Arches, Doc: "A processor, as Go names it."},
+	{Pointer: servicePath + "/arch/*", Type: StringField, Enum: Arches, Doc: "A processor, as Go names it."},
 	{
-		Pointer: servicePath + "/platform", Type: StringField, Status: Enforced, Pattern: platformPattern, Default: "the node's own",
-		Doc: "The image's platform, `linux/amd64`. It runs on nodes of that processor only.", Rule: "`arch`, if given, names the same processor alone",
+		Pointer: servicePath + "/platform", Type: StringField, Pattern: platformPattern, Default: "the node's own",
+		Doc: "The image's platform, `linux/amd64`. It runs on nodes of that processor only.", Rule: "`arch`, if given, is this processor only",
 	},
 }
 
 // fieldsAfterConstraints follow the fields of constraints in the reference.
 var fieldsAfterConstraints = []Field{
 	{
-		Pointer: servicePath + "/replicas", Type: IntegerField, Status: Enforced, Max: MaxReplicas, Default: "what is wanted already, 1 at first",
-		Doc: "The instances wanted (Treeline's own).",
+		Pointer: servicePath + "/replicas", Type: IntegerField, Max: MaxReplicas, Default: "the present number; 1 for a new service",
+		Doc: "The number of instances (Treeline's own).",
 	},
 	{
-		Pointer: servicePath + "/exclusive", Type: BooleanField, Status: Enforced, Default: "false",
-		Doc: "No instance ever runs twice at once, at the price that a cut-off node stops it (Treeline's own).", Rule: "not with `on_disconnect: keep`",
+		Pointer: servicePath + "/exclusive", Type: BooleanField, Default: "false",
+		Doc: "No instance ever runs twice at the same time. The price: a node that loses its cluster stops it (Treeline's own).", Rule: "not with `on_disconnect: keep`",
 	},
 	{
-		Pointer: servicePath + "/on_disconnect", Type: StringField, Status: Enforced, Enum: []string{"", string(KeepRunning), string(StopWhenCutOff)},
-		Default: "`keep`, or `stop` if exclusive", Doc: "What a node does with it when it has lost its cluster (Treeline's own).",
+		Pointer: servicePath + "/on_disconnect", Type: StringField, Enum: []string{"", string(KeepRunning), string(StopWhenCutOff)},
+		Default: "`keep`, or `stop` if exclusive", Doc: "What a node does with it when it loses its cluster (Treeline's own).",
 	},
 	{
-		Pointer: servicePath + "/stop_grace", Type: IntegerField, Status: Enforced, Unit: "s", Max: 3600, Default: "10",
-		Doc: "Between SIGTERM and SIGKILL; 0 means the default (Treeline's own).",
+		Pointer: servicePath + "/stop_grace", Type: IntegerField, Unit: "s", Max: 3600, Default: "10",
+		Doc: "The time between SIGTERM and SIGKILL; 0 means the default (Treeline's own).",
 	},
 
 	{
-		Pointer: servicePath + "/network", Type: StringField, Status: Enforced, Enum: []string{"", NetworkOverlay, NetworkAny}, Default: "`overlay`; of a process `any`",
-		Doc:  "`overlay`: it runs only on nodes with an overlay network, where it has an address of its own and calls other services by name. `any`: it runs on other nodes, too, whose operators give it their machine's network or none; services' names are not known there (Treeline's own).",
+		Pointer: servicePath + "/network", Type: StringField, Enum: []string{"", NetworkOverlay, NetworkAny}, Default: "`overlay`; of a process `any`",
+		Doc:  "`overlay`: it runs only on nodes with an overlay network, where it has its own address and reaches other services by name. `any`: it may also run on other nodes, with the machine's network or none, as their operators configure; names of services do not resolve there (Treeline's own).",
 		Rule: "`overlay` not with `virtualization: process`; `any` not with `port`, `bandwidth_in`, `bandwidth_out`, `addresses`, `callers` or `calls`",
 	},
 	{
-		Pointer: servicePath + "/port", Type: StringField, Status: Enforced, Length: 4096,
-		Doc:  "Ports published on the node: `6080:80/tcp;5353:53/udp`, the node's before the instance's; `80` alone is `80:80/tcp`. It runs only where they are free.",
+		Pointer: servicePath + "/port", Type: StringField, Length: 4096,
+		Doc:  "Ports published on the node: `6080:80/tcp;5353:53/udp`, the node's port first, then the instance's; `80` means `80:80/tcp`. It runs only on nodes where these ports are free.",
 		Rule: "1 to 65535, `tcp`, `udp` or `sctp`, none twice; not with `virtualization: process`",
 	},
 	{
-		Pointer: servicePath + "/bandwidth_in", Type: IntegerField, Status: Enforced, Unit: "kbit/s", Max: 1000 * maxMbit, Default: "0", Text: bandwidthText, TextDoc: bandwidthDoc, Fix: bandwidthFix,
-		Doc: "Reserved for each instance on its node's network, and the most that reaches it: more is shaped. Rounded up to whole Mbit/s. 0 bounds nothing.", Rule: "not with `virtualization: process`",
+		Pointer: servicePath + "/bandwidth_in", Type: IntegerField, Unit: "kbit/s", Max: 1000 * maxMbit, Default: "0", Text: bandwidthText, TextDoc: bandwidthDoc, Fix: bandwidthFix,
+		Doc: "Reserved for each instance on its node's network, and the limit of what it receives: more is shaped. Rounded up to whole Mbit/s. 0: no limit.", Rule: "not with `virtualization: process`",
 	},
 	{
-		Pointer: servicePath + "/bandwidth_out", Type: IntegerField, Status: Enforced, Unit: "kbit/s", Max: 1000 * maxMbit, Default: "0", Text: bandwidthText, TextDoc: bandwidthDoc, Fix: bandwidthFix,
-		Doc: "The same for what each instance sends.", Rule: "not with `virtualization: process`",
+		Pointer: servicePath + "/bandwidth_out", Type: IntegerField, Unit: "kbit/s", Max: 1000 * maxMbit, Default: "0", Text: bandwidthText, TextDoc: bandwidthDoc, Fix: bandwidthFix,
+		Doc: "The same for the traffic that each instance sends.", Rule: "not with `virtualization: process`",
 	},
 	{
-		Pointer: addressesPath, Type: ObjectField, Status: Enforced,
-		Doc: "Its semantic addresses, which stay while instances come and go. One that is not chosen is given by the system.", Rule: "not with `virtualization: process`",
+		Pointer: addressesPath, Type: ObjectField,
+		Doc: "Its semantic addresses, which do not change when instances do. The system assigns those that are not given.", Rule: "not with `virtualization: process`",
 	},
 	{
-		Pointer: addressesPath + "/rr_ip", Type: StringField, Status: Enforced, Pattern: addressPattern, Default: "`auto`",
-		Doc: "New connections to this address go to the instances in turn. `auto`, or an address of the services' range that nobody has.",
+		Pointer: addressesPath + "/rr_ip", Type: StringField, Pattern: addressPattern, Default: "`auto`",
+		Doc: "New connections to this address go to the instances in turn. `auto`, or a free address of the range for services.",
 	},
 	{
-		Pointer: addressesPath + "/closest_ip", Type: StringField, Status: Enforced, Pattern: addressPattern, Default: "no such address",
-		Doc: "New connections to this address go to the instance with the least latency from the caller's node. `auto`, or an address that nobody has.",
+		Pointer: addressesPath + "/closest_ip", Type: StringField, Pattern: addressPattern, Default: "no such address",
+		Doc: "New connections to this address go to the instance with the lowest latency from the caller's node. `auto`, or a free address.",
 	},
 	{
-		Pointer: addressesPath + "/rr_ip_v6", Type: StringField, Status: Enforced, Length: 45, Default: "`auto`",
+		Pointer: addressesPath + "/rr_ip_v6", Type: StringField, Length: 45, Default: "`auto`",
 		Doc:  "The IPv6 address of `rr_ip`: the /64 `services_6` of the root, then the IPv4 address in the last 32 bits. `auto`, or an IPv6 address, which also chooses `rr_ip` where that is not chosen. Any other prefix is refused.",
 		Rule: "the last 32 bits are `rr_ip`, unless that is `auto` or absent",
 	},
 	{Pointer: addressesPath + "/closest_ip_v6", Type: StringField, Status: Refused, Until: "the IPv6 address follows from the IPv4 address", Doc: "Chosen IPv6 address."},
 	{
-		Pointer: addressesPath + "/instances", Type: ArrayField, Status: Enforced, Max: 64,
-		Doc: "Instances with an address each, which stays with the number wherever the instance moves.", Rule: "ranges that do not overlap, of at most 1024 instances in all",
+		Pointer: addressesPath + "/instances", Type: ArrayField, Max: 64,
+		Doc: "Ranges of instances that each have an address. It belongs to the instance's number and does not change when the instance moves.", Rule: "ranges that do not overlap, of at most 1024 instances in all",
 	},
-	{Pointer: addressesPath + "/instances/*", Type: ObjectField, Status: Enforced, Doc: "A range of instance numbers."},
-	{Pointer: addressesPath + "/instances/*/from", Type: IntegerField, Status: Enforced, Required: true, Max: MaxReplicas - 1, Text: digitsText, TextDoc: "the digits as a string", Doc: "The first number."},
-	{Pointer: addressesPath + "/instances/*/to", Type: IntegerField, Status: Enforced, Required: true, Max: MaxReplicas - 1, Text: digitsText, TextDoc: "the digits as a string", Doc: "The last number.", Rule: "not below `from`"},
+	{Pointer: addressesPath + "/instances/*", Type: ObjectField, Doc: "A range of instance numbers."},
+	{Pointer: addressesPath + "/instances/*/from", Type: IntegerField, Required: true, Max: MaxReplicas - 1, Text: digitsText, TextDoc: "the digits as a string", Doc: "The first number."},
+	{Pointer: addressesPath + "/instances/*/to", Type: IntegerField, Required: true, Max: MaxReplicas - 1, Text: digitsText, TextDoc: "the digits as a string", Doc: "The last number.", Rule: "not below `from`"},
 	{
-		Pointer: addressesPath + "/instances/*/start", Type: StringField, Status: Enforced, Pattern: addressPattern, Default: "`auto`",
-		Doc: "The first one's address; the others follow it. `auto`, or addresses that nobody has.",
+		Pointer: addressesPath + "/instances/*/start", Type: StringField, Pattern: addressPattern, Default: "`auto`",
+		Doc: "The first instance's address; the others follow consecutively. `auto`, or a free address.",
 	},
 	{
-		Pointer: servicePath + "/callers", Type: ArrayField, Status: Enforced, Max: 256, Default: "every service of the tenant",
-		Doc: "Who may call it over the network: `app` (services of its application), `tenant`, `none`, an application `<app>.<ns>` or a service `<app>.<ns>.<service>.<ns>`; one of another tenant with that tenant before it, `acme/shop.prod`, if it lists this one in `calls` (Treeline's own).", Rule: "`none` stands alone",
+		Pointer: servicePath + "/callers", Type: ArrayField, Max: 256, Default: "every service of the tenant",
+		Doc: "Who may call it over the network: `app` (services of its application), `tenant`, `none`, an application `<app>.<ns>` or a service `<app>.<ns>.<service>.<ns>`; those of another tenant with the tenant before the name, `acme/shop.prod`; they must list this service in `calls` (Treeline's own).", Rule: "`none` must be the only entry",
 	},
-	{Pointer: servicePath + "/callers/*", Type: StringField, Status: Enforced, Length: 512, Pattern: callerPattern, Doc: "One entry."},
+	{Pointer: servicePath + "/callers/*", Type: StringField, Length: 512, Pattern: callerPattern, Doc: "One entry."},
 	{
-		Pointer: servicePath + "/calls", Type: ArrayField, Status: Enforced, Max: 256,
+		Pointer: servicePath + "/calls", Type: ArrayField, Max: 256,
 		Doc: "Applications and services of other tenants that it calls, `acme/shop.prod`; they must list it in `callers` (Treeline's own).",
 	},
-	{Pointer: servicePath + "/calls/*", Type: StringField, Status: Enforced, Length: 512, Pattern: calleePattern, Doc: "One entry."},
+	{Pointer: servicePath + "/calls/*", Type: StringField, Length: 512, Pattern: calleePattern, Doc: "One entry."},
 
 	{
-		Pointer: servicePath + "/storage", Type: IntegerField, Status: Enforced, Unit: "MiB", Max: 1 << 30, Default: "0",
-		Doc: "Reserved on the node's disk; nothing bounds what is written. 0 reserves nothing.",
+		Pointer: servicePath + "/storage", Type: IntegerField, Unit: "MiB", Max: 1 << 30, Default: "0",
+		Doc: "Reserved on the node's disk. What is written is not limited. 0 reserves nothing.",
 	},
 	{
-		Pointer: servicePath + "/vgpus", Type: IntegerField, Status: Enforced, Max: MaxDevices, Default: "0",
-		Doc: "Whole GPUs that each instance has to itself.", Rule: devicesRuleText,
+		Pointer: servicePath + "/vgpus", Type: IntegerField, Max: MaxDevices, Default: "0",
+		Doc: "Whole GPUs that each instance gets exclusively.", Rule: devicesRuleText,
 	},
 	{
-		Pointer: servicePath + "/vtpus", Type: IntegerField, Status: Enforced, Max: MaxDevices, Default: "0",
-		Doc: "Whole TPUs that each instance has to itself.", Rule: devicesRuleText,
+		Pointer: servicePath + "/vtpus", Type: IntegerField, Max: MaxDevices, Default: "0",
+		Doc: "Whole TPUs that each instance gets exclusively.", Rule: devicesRuleText,
 	},
 	{
-		Pointer: servicePath + "/devices", Type: ArrayField, Status: Enforced, Max: 16,
-		Doc: "Devices of other kinds that each instance has to itself (Treeline's own).", Rule: "none twice; " + devicesRuleText,
+		Pointer: servicePath + "/devices", Type: ArrayField, Max: 16,
+		Doc: "Devices of other kinds that each instance gets exclusively (Treeline's own).", Rule: "none twice; " + devicesRuleText,
 	},
-	{Pointer: servicePath + "/devices/*", Type: ObjectField, Status: Enforced, Doc: "Devices of one kind."},
+	{Pointer: servicePath + "/devices/*", Type: ObjectField, Doc: "Devices of one kind."},
 	{
-		Pointer: servicePath + "/devices/*/name", Type: StringField, Status: Enforced, Required: true, Pattern: devicePattern,
-		Doc: "The kind, as nodes offer it: a CDI kind, `vendor.com/class`, or the name that an operator gave it.", Rule: "`gpu` and `tpu` are asked for as `vgpus` and `vtpus`",
+		Pointer: servicePath + "/devices/*/name", Type: StringField, Required: true, Pattern: devicePattern,
+		Doc: "The kind, as nodes offer it: a CDI kind, `vendor.com/class`, or a name that an operator assigned.", Rule: "for `gpu` and `tpu` use `vgpus` and `vtpus`",
 	},
-	{Pointer: servicePath + "/devices/*/count", Type: IntegerField, Status: Enforced, Required: true, Min: 1, Max: MaxDevices, Doc: "How many of them."},
+	{Pointer: servicePath + "/devices/*/count", Type: IntegerField, Required: true, Min: 1, Max: MaxDevices, Doc: "How many of them."},
 	{
-		Pointer: servicePath + "/priority", Type: StringField, Status: Enforced, Enum: append([]string{""}, Priorities...), Default: "`normal`",
-		Doc: "A more urgent instance is placed before others that wait and, where the operator allows it, instead of a less urgent one, which moves (Treeline's own).",
+		Pointer: servicePath + "/priority", Type: StringField, Enum: append([]string{""}, Priorities...), Default: "`normal`",
+		Doc: "More urgent instances are placed first. If the operator allows it they evict less urgent ones, which move (Treeline's own).",
 	},
 	{
-		Pointer: servicePath + "/connectivity", Type: ArrayField, Status: Enforced, Max: 64,
-		Doc: "What it needs of its ways to other services of the application. A link binds both ends, and binds nothing until the other end is placed.", Rule: "no target twice",
+		Pointer: servicePath + "/connectivity", Type: ArrayField, Max: 64,
+		Doc: "Requirements on the network paths to other services of the application. A link applies to both ends, once both are placed.", Rule: "no target twice",
 	},
-	{Pointer: linkPath, Type: ObjectField, Status: Enforced, Doc: "Its way to one service."},
+	{Pointer: linkPath, Type: ObjectField, Doc: "The path to one service."},
 	{
-		Pointer: linkPath + "/target_microservice_id", Type: StringField, Status: Enforced, Required: true, Pattern: siblingPattern,
-		Doc: "The other service: `name.namespace`, or the name alone where it is unique.", Rule: "another service of the application",
+		Pointer: linkPath + "/target_microservice_id", Type: StringField, Required: true, Pattern: siblingPattern,
+		Doc: "The other service: `name.namespace`, or only the name if it is unique.", Rule: "another service of the application",
 	},
-	{Pointer: linkPath + "/con_constraints", Type: ArrayField, Status: Enforced, Required: true, Max: 3, Doc: "What it needs of that way.", Rule: "no type twice"},
-	{Pointer: boundPath, Type: ObjectField, Status: Enforced, Doc: "One need."},
+	{Pointer: linkPath + "/con_constraints", Type: ArrayField, Required: true, Max: 3, Doc: "Requirements on this path.", Rule: "no type twice"},
+	{Pointer: boundPath, Type: ObjectField, Doc: "One requirement."},
 	{
-		Pointer: boundPath + "/type", Type: StringField, Status: Enforced, Required: true, Enum: []string{LinkLatency, LinkBandwidth, LinkGeo},
-		Doc:  "`latency`: the longest round trip to the nearest instance, ms. `geo`: the greatest distance to it, km. `bandwidth`: kbit/s, or with its unit `10Mbit`, reserved at its own end, each way, beside `bandwidth_in` and `bandwidth_out`.",
+		Pointer: boundPath + "/type", Type: StringField, Required: true, Enum: []string{LinkLatency, LinkBandwidth, LinkGeo},
+		Doc:  "`latency`: the maximum round trip to the nearest instance, ms. `geo`: the maximum distance to it, km. `bandwidth`: kbit/s, or with a unit `10Mbit`, reserved at its own end in both directions, in addition to `bandwidth_in` and `bandwidth_out`.",
 		Rule: "`bandwidth` not with `virtualization: process`",
 	},
 	{
-		Pointer: boundPath + "/threshold", Type: NumberField, Status: Enforced, Required: true, Unit: "ms, km or kbit/s", Max: 1000 * maxMbit, Text: bandwidthText, TextDoc: "for `bandwidth` " + bandwidthDoc,
-		Doc: "The most latency or distance, or the least bandwidth.", Rule: "above 0; at most 60000 ms or 20015 km",
+		Pointer: boundPath + "/threshold", Type: NumberField, Required: true, Unit: "ms, km or kbit/s", Max: 1000 * maxMbit, Text: bandwidthText, TextDoc: "for `bandwidth` " + bandwidthDoc,
+		Doc: "The maximum latency or distance, or the minimum bandwidth.", Rule: "above 0; at most 60000 ms or 20015 km",
 	},
-	{Pointer: boundPath + "/rigidness", Type: NumberField, Status: Enforced, Unit: "of checks", Max: 1, Fix: rigidnessFix, Default: "`tolerate`", Doc: rigidnessDoc},
-	{Pointer: boundPath + "/tolerate", Type: StringField, Status: Enforced, Pattern: tolerateText, Default: defaultRigid, Doc: tolerateDoc, Rule: "1ms to 24h; not with `rigidness`"},
-	{Pointer: boundPath + "/convergence_time", Type: NumberField, Status: Enforced, Unit: "s", Max: MaxConvergence, Default: defaultConverg, Doc: convergenceDoc},
+	{Pointer: boundPath + "/rigidness", Type: NumberField, Unit: "of checks", Max: 1, Fix: rigidnessFix, Default: "`tolerate`", Doc: rigidnessDoc},
+	{Pointer: boundPath + "/tolerate", Type: StringField, Pattern: tolerateText, Default: defaultRigid, Doc: tolerateDoc, Rule: "1ms to 24h; not with `rigidness`"},
+	{Pointer: boundPath + "/convergence_time", Type: NumberField, Unit: "s", Max: MaxConvergence, Default: defaultConverg, Doc: convergenceDoc},
 
-	{Pointer: servicePath + "/sla_violation_strategy", Type: StringField, Status: Refused, Until: "use `rigidness` of a constraint: a violated instance moves", Doc: "What follows when the SLA is broken."},
-	{Pointer: servicePath + "/volumes", Type: ArrayField, Status: Refused, Until: untilVolumes, Doc: "Volumes and where they are mounted."},
-	{Pointer: servicePath + "/added_files", Type: ArrayField, Status: Refused, Until: untilVolumes, Doc: "Files put beside the image."},
+	{Pointer: servicePath + "/sla_violation_strategy", Type: StringField, Status: Refused, Until: "use `rigidness` of a constraint: a violated instance moves", Doc: "The reaction to violations of the SLA."},
+	{Pointer: servicePath + "/volumes", Type: ArrayField, Status: Refused, Until: untilVolumes, Doc: "Volumes and their mount points."},
+	{Pointer: servicePath + "/added_files", Type: ArrayField, Status: Refused, Until: untilVolumes, Doc: "Files added to the image."},
 	{Pointer: servicePath + "/args", Type: ArrayField, Status: Refused, Until: "use `cmd`", Doc: "Arguments."},
-	{Pointer: servicePath + "/state", Type: StringField, Status: Refused, Until: "a service keeps its own state", Doc: "Unused in Oakestra."},
+	{Pointer: servicePath + "/state", Type: StringField, Status: Refused, Until: "services store their own state", Doc: "Unused in Oakestra."},
 	{Pointer: servicePath + "/target_node", Type: StringField, Status: Refused, Until: "use a constraint of type `direct`", Doc: "A node's name."},
 }

@@ -100,9 +100,9 @@ func (t Tenant) Within(above Tenant) bool {
 // Limit returns r with each part reduced to its cap, and the names of the parts that
 // exceeded theirs.
 func (c Caps) Limit(r Resources) (_ Resources, above []string) {
-	limit := func(name string, have *int64, most int64) {
-		if most > 0 && *have > most {
-			*have = most
+	limit := func(name string, have *int64, maximum int64) {
+		if maximum > 0 && *have > maximum {
+			*have = maximum
 			above = append(above, name)
 		}
 	}

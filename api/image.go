@@ -23,7 +23,7 @@ func imageFault(ref string) (wrong, fix string) {
 		return wrong, fix
 	}
 	if strings.HasPrefix(ref, fileScheme) {
-		return "is a file, and a container runs an image", "push the image to a registry, or have the operator of the nodes put its archive into containerd.image_dirs, and write the image's name; a program of the node itself runs with virtualization: process"
+		return "is a file, but a container needs an image", "push the image to a registry, or have its archive put into containerd.image_dirs of the nodes, and write the image's name; to run a program of the node use virtualization: process"
 	}
 	if scheme, _, ok := strings.Cut(ref, "://"); ok {
 		return "has a scheme, " + shorten(scheme) + "://", "write the reference alone: registry.example.org/shop/web:1.2"
@@ -34,7 +34,7 @@ func imageFault(ref string) (wrong, fix string) {
 	}
 	if host, rest, ok := strings.Cut(name, "/"); ok && isHost(host) {
 		if !hostRE.MatchString(host) {
-			return "names a malformed registry, " + shorten(host), "host or host:port"
+			return "has a malformed registry, " + shorten(host), "host or host:port"
 		}
 		name = rest
 	}
@@ -43,7 +43,7 @@ func imageFault(ref string) (wrong, fix string) {
 	case ok && !tagRE.MatchString(tag):
 		return "has a malformed tag, " + shorten(tag), "letters, digits, _ . -"
 	case len(path) > maxImageName:
-		return "is longer than a registry allows", "shorten the path to 255 bytes"
+		return "has a path of more than 255 bytes", "shorten it"
 	case pathRE.MatchString(path):
 		return "", ""
 	case pathRE.MatchString(strings.ToLower(path)):
@@ -52,8 +52,7 @@ func imageFault(ref string) (wrong, fix string) {
 	return "is not an image reference", "[registry/]path[:tag][@digest]"
 }
 
-// isHost reports whether the first part of a path is a registry, by the rule of all clients of
-// registries.
+// isHost reports whether the first part of a path is a registry, as clients of registries decide.
 func isHost(s string) bool { return s == "localhost" || strings.ContainsAny(s, ".:[") }
 
 // fileScheme is an optional prefix of the path of a process's program.
@@ -71,15 +70,15 @@ func fileFault(ref string) (wrong, fix string) {
 	return "", ""
 }
 
-// unclean refuses what no reference of either kind may contain.
+// unclean returns what is wrong with a reference of either kind.
 func unclean(ref string) (wrong, fix string) {
 	switch {
 	case ref == "":
-		return "is empty", "name an image, or the program of a process"
+		return "is empty", "give an image, or the program of a process"
 	case strings.ContainsFunc(ref, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }):
-		return "holds white space or a control character", "leave it out"
+		return "contains white space or a control character", "remove it"
 	case strings.Contains(ref, ".."):
-		return "holds \"..\"", "write it out, without .."
+		return "contains \"..\"", "write the path without .."
 	}
 	return "", ""
 }

@@ -24,11 +24,11 @@ const (
 	Terminated       State = "terminated"        // withdrawn from above and stopped
 )
 
-// Reason is a word for programs that says why an instance is in its state. A sentence for
-// people is in the detail.
+// Reason is a constant that explains an instance's state to programs. The detail explains it to
+// people.
 type Reason string
 
-// The reasons that the tiers give.
+// The reasons.
 const (
 	ReasonNone          Reason = ""
 	ReasonNoCluster     Reason = "no_cluster"          // no cluster could take it
@@ -41,41 +41,40 @@ const (
 	ReasonImageDenied   Reason = "image_denied"        // the registry refuses the credentials
 	ReasonImageBad      Reason = "image_bad"           // digest mismatch, wrong platform or a broken archive
 	ReasonRegistryDown  Reason = "registry_down"       // the registry cannot be reached
-	ReasonNoRuntime     Reason = "runtime_missing"     // the node lost the runtime it offered
+	ReasonNoRuntime     Reason = "runtime_missing"     // the node no longer has the runtime
 	ReasonRuntimeDown   Reason = "runtime_unavailable" // the runtime does not answer
-	ReasonPrivilege     Reason = "privilege_denied"    // the node's operator forbids it
+	ReasonPrivilege     Reason = "privilege_denied"    // the node's operator does not allow it
 	ReasonStartFailed   Reason = "start_failed"        // the workload could not be started
-	ReasonExited        Reason = "exited"              // it ended by itself, see the exit code
+	ReasonExited        Reason = "exited"              // the workload exited, see the exit code
 	ReasonOutOfMemory   Reason = "out_of_memory"       // the kernel killed it at its memory limit
 	ReasonDiskFull      Reason = "disk_full"           // the node's disk is full
 	ReasonNetworkDown   Reason = "network_unavailable" // the node's netmanager does not answer or has no lease yet
-	ReasonNetworkFull   Reason = "network_full"        // the node has no address on the overlay network left for it, or its netmanager no room on disk
-	ReasonNoNetwork     Reason = "network_missing"     // it needs the overlay network, and the node has none
+	ReasonNetworkFull   Reason = "network_full"        // the node has no free address on the overlay network, or its netmanager no space on disk
+	ReasonNoNetwork     Reason = "network_missing"     // it needs the overlay network, which the node does not have
 	ReasonBackoff       Reason = "restart_backoff"     // it will be restarted after a pause
-	ReasonTooManyFails  Reason = "too_many_failures"   // restarts on this node did not help
+	ReasonTooManyFails  Reason = "too_many_failures"   // it failed repeatedly on this node
 	ReasonAttemptsSpent Reason = "attempts_exhausted"  // a one-shot failed max_attempts times; it is not started again
 	ReasonUpdated       Reason = "updated"             // a new SLA replaced it
-	ReasonScaledDown    Reason = "scaled_down"         // fewer instances are wanted
+	ReasonScaledDown    Reason = "scaled_down"         // the number of replicas was reduced
 	ReasonDeleted       Reason = "deleted"             // its application was deleted
 	ReasonScaledLocally Reason = "scaled_locally"      // the cluster's operator scaled while the root was away
-	ReasonViolated      Reason = "sla_violated"        // where it ran broke its SLA for longer than its rigidness
+	ReasonViolated      Reason = "sla_violated"        // its place violated its SLA for longer than tolerated
 	ReasonPreempted     Reason = "preempted"           // a more urgent instance took its place
-	ReasonNoDevice      Reason = "device_missing"      // the node has lost a device that it offered
-	ReasonNotAdmitted   Reason = "not_admitted"        // its cluster was closed to its tenant
+	ReasonNoDevice      Reason = "device_missing"      // the node no longer has the device
+	ReasonNotAdmitted   Reason = "not_admitted"        // its cluster may no longer run services of its tenant
 	ReasonOutOfBounds   Reason = "out_of_bounds"       // of an event: values from a cluster or a node were out of range and were refused
 	ReasonCapped        Reason = "capped"              // of an event: a cluster or a node reports more capacity than its caps, which apply
-	ReasonNoScheduler   Reason = "scheduler_failed"    // of an event: the scheduler outside gave no good answer, and the built-in one decided
+	ReasonNoScheduler   Reason = "scheduler_failed"    // of an event: the external scheduler failed or its answer was invalid; the built-in one decided
 )
 
-// Ended reports whether an instance has ended for good: it completed, or it was a one-shot
-// that failed as often as its SLA allows. Only a new SLA revision or a withdrawal changes
-// that.
+// Ended reports whether an instance has ended for good: it completed, or it is a one-shot that
+// has failed max_attempts times. Only a new SLA revision or a withdrawal changes that.
 func Ended(s State, r Reason) bool {
 	return s == Completed || s == Failed && r == ReasonAttemptsSpent
 }
 
-// Observed is the observed state of one instance, reported from below. A later one replaces an
-// earlier one.
+// Observed is the observed state of one instance, reported by a lower tier. It replaces earlier
+// reports.
 type Observed struct {
 	Instance InstanceID `json:"instance"`
 	Epoch    Epoch      `json:"epoch"`
@@ -90,8 +89,8 @@ type Observed struct {
 	ExitCode *int       `json:"exit_code,omitempty"`
 	Node     NodeID     `json:"node,omitempty"`
 	Address  netip.Addr `json:"address,omitzero"` // on the overlay network, IPv4; zero: it is not on it
-	Ready    bool       `json:"ready,omitempty"`  // others' flows may go to Address: it listens; between node and cluster only
-	// Stopped means that nothing of this epoch runs or will run.
+	Ready    bool       `json:"ready,omitempty"`  // it listens on Address; between node and cluster only
+	// Stopped means that no workload of this epoch runs or will run.
 	Stopped bool `json:"stopped,omitempty"`
 	// Ended is set for a withdrawn instance whose processes have all ended, while its
 	// remains are still being removed. It is not part of the digest, because earlier
@@ -109,11 +108,11 @@ type Observed struct {
 	// Violated names the part of its SLA that its present place violates: "latency 34.9 ms, at
 	// most 20 ms to pre.prod". Between cluster and root only.
 	Violated string `json:"violated,omitempty"`
-	// Moves are those of Assignment.Moves, and the cluster's own since. They alone do not
-	// cause a report. Between cluster and root only.
+	// Moves are those of Assignment.Moves, and later ones of the cluster. A change of them
+	// alone does not cause a report. Between cluster and root only.
 	Moves []time.Time `json:"moves,omitempty"`
-	// Position is where it runs, if another service's SLA refers to it. It alone does not
-	// cause a report. Between cluster and root only.
+	// Position is where it runs, if another service's SLA refers to it. A change of it alone
+	// does not cause a report. Between cluster and root only.
 	Position *Position `json:"position,omitempty"`
 	// Devices are the ids of its devices on its node.
 	Devices []string `json:"devices,omitempty"`
@@ -156,7 +155,7 @@ type Instance struct {
 	Reason   Reason     `json:"reason,omitempty"`
 	Detail   string     `json:"detail,omitempty"`
 	Cluster  ClusterID  `json:"cluster,omitempty"`
-	Node     NodeID     `json:"node,omitempty"` // only where the asker may see nodes
+	Node     NodeID     `json:"node,omitempty"` // empty unless the user may see nodes
 	Epoch    Epoch      `json:"epoch"`
 	Restarts int        `json:"restarts"`           // of this SLA revision, on all nodes and clusters that had it
 	Failures int        `json:"failures,omitempty"` // caused by the workload itself, including failed starts
@@ -164,16 +163,16 @@ type Instance struct {
 	Spec     Revision   `json:"spec_revision"`      // the SLA revision that it runs or will run
 	Leaving  bool       `json:"leaving,omitempty"`  // it is being withdrawn
 	Since    time.Time  `json:"since"`              // when it reached its state, root's clock
-	Created  time.Time  `json:"created"`            // when it was asked for, root's clock
+	Created  time.Time  `json:"created"`            // root's clock
 	Revision Revision   `json:"revision"`           // ETag
 	Tries    int        `json:"placements"`         // how often the root placed it
-	Stale    bool       `json:"stale,omitempty"`    // its cluster is silent; this was true when last heard
+	Stale    bool       `json:"stale,omitempty"`    // its cluster is silent; this is its last reported state
 	Address  netip.Addr `json:"address,omitzero"`   // on the overlay network, IPv4
-	Violated string     `json:"violated,omitempty"` // which part of its SLA its place breaks now
-	Devices  []string   `json:"devices,omitempty"`  // that it has to itself; only where the asker may see nodes
+	Violated string     `json:"violated,omitempty"` // the part of its SLA that its place violates
+	Devices  []string   `json:"devices,omitempty"`  // its devices; empty unless the user may see nodes
 }
 
-// Standing returns the instance's state, reason and detail as one text.
+// Standing returns the instance's state, reason and detail as text.
 func (i Instance) Standing() string {
 	s := string(i.State)
 	if i.Reason != "" {
@@ -225,7 +224,7 @@ type App struct {
 	Failed    int       `json:"failed,omitempty"`
 	Leaving   bool      `json:"leaving,omitempty"`
 	Created   time.Time `json:"created"`
-	By        string    `json:"by,omitempty"` // who applied it last
+	By        string    `json:"by,omitempty"` // the user who applied it last
 	Revision  Revision  `json:"revision"`
 }
 

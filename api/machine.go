@@ -16,26 +16,26 @@ type NodeInfo struct {
 	// BandwidthUnknown is set if the node cannot determine its bandwidth. Capacity.InMbit
 	// and Capacity.OutMbit are 0 then, which means unknown.
 	BandwidthUnknown bool              `json:"bandwidth_unknown,omitempty"`
-	Runtimes         []string          `json:"runtimes"`             // what `virtualization` may name: "container", "process", handlers such as "runsc"
+	Runtimes         []string          `json:"runtimes"`             // values for `virtualization`: "container", "process", handlers such as "runsc"
 	Privileged       bool              `json:"privileged,omitempty"` // its operator allows privileged workloads
 	Labels           map[string]string `json:"labels,omitempty"`
 	Version          string            `json:"version,omitempty"`
 	RuntimeError     string            `json:"runtime_error,omitempty"` // why the runtime does not work now
 	Network          string            `json:"network,omitempty"`       // of its containers: NetworkOverlay, NetworkHost or NetworkNone
-	NetworkError     string            `json:"network_error,omitempty"` // why the overlay is not ready; the node takes no work meanwhile
+	NetworkError     string            `json:"network_error,omitempty"` // why the overlay network is not ready; the node gets no new instances then
 	Devices          []NodeDevice      `json:"devices,omitempty"`       // in the order of their ids
-	Addons           []string          `json:"addons,omitempty"`        // what else it offers, by name, sorted
+	Addons           []string          `json:"addons,omitempty"`        // names of its addons, sorted
 	Location         *Geo              `json:"location,omitempty"`      // nil: not known
-	Areas            []string          `json:"areas,omitempty"`         // names of places that it is in and its country's code, lower case, sorted
-	Ports            *NodePorts        `json:"ports,omitempty"`         // what workloads may publish; nil: not said
+	Areas            []string          `json:"areas,omitempty"`         // names of places and its country's code, lower case, sorted
+	Ports            *NodePorts        `json:"ports,omitempty"`         // what workloads may publish; nil: any port
 	Brokers          []string          `json:"brokers,omitempty"`       // of its cluster, as received in Desired.Brokers; empty: the one that it joined with
 }
 
 // The networks of a node's containers.
 const (
-	NetworkOverlay = "overlay" // addresses of their own, that the node's netmanager gives
-	NetworkHost    = "host"    // the node's own
-	NetworkNone    = "none"    // loopback alone
+	NetworkOverlay = "overlay" // each has an address, which the node's netmanager assigns
+	NetworkHost    = "host"    // the network of the node
+	NetworkNone    = "none"    // only loopback
 )
 
 // Digest returns a fingerprint of i for heartbeats, so that the cluster detects a lost
@@ -43,7 +43,7 @@ const (
 func (i NodeInfo) Digest() Digest {
 	b, err := json.Marshal(i)
 	if err != nil {
-		panic("encode a node's info: " + err.Error()) // plain fields: our bug
+		panic("encode a node's info: " + err.Error()) // cannot happen: all fields can be encoded
 	}
 	return DigestOf(string(b))
 }
@@ -54,8 +54,8 @@ type NodeStatus string
 // The statuses of a node.
 const (
 	NodeReady    NodeStatus = "ready"
-	NodeJoining  NodeStatus = "joining" // known, not heard yet
-	NodeSilent   NodeStatus = "silent"  // not heard for its dead time
+	NodeJoining  NodeStatus = "joining" // not connected yet
+	NodeSilent   NodeStatus = "silent"  // no heartbeat for the dead time
 	NodeCordoned NodeStatus = "cordoned"
 	NodeDraining NodeStatus = "draining"
 )
@@ -69,26 +69,25 @@ type Node struct {
 	Instances int        `json:"instances"`
 	CPUUsed   int        `json:"cpu_used_percent"`
 	MemUsed   int        `json:"memory_used_percent"`
-	Heard     time.Time  `json:"heard,omitzero"` // when it last gave a sign of life, cluster's clock
+	Heard     time.Time  `json:"heard,omitzero"` // last heartbeat, cluster's clock
 	Joined    time.Time  `json:"joined"`
 	// Reserved is kept for instances that wait until others have left. It is not part of
 	// Allocated: together they may exceed the capacity until those have left.
 	Reserved Resources `json:"reserved,omitzero"`
 	// Subnet is the node's part of the instance network; zero: none.
 	Subnet netip.Prefix `json:"subnet,omitzero"`
-	// Coord is its coordinate in the latency space; nil: it has not measured yet.
+	// Coord is its coordinate in the latency space; nil: not measured yet.
 	Coord *Coordinate `json:"coord,omitempty"`
-	// Remaining lists the first MostRemaining instances that a draining node still has,
+	// Remaining lists the first MaxRemaining instances that a draining node still has,
 	// and why. Instances that have ended for good are not in it. Lists of nodes omit it.
 	Remaining []Remaining `json:"remaining,omitempty"`
-	// Caps are those that an order set for this node (treeline cap node), beside the
-	// cluster's configuration: of each part the lower one counts.
+	// Caps are set by treeline cap node, in addition to the cluster's configuration. The
+	// lower value of both applies.
 	Caps Caps `json:"caps,omitzero"`
-	// Capped lists what the node reports above the caps of its cluster's operator. NodeInfo
-	// has the capped values.
+	// Capped lists what the node reports beyond its caps. NodeInfo has the capped values.
 	Capped []Capped `json:"capped,omitempty"`
-	// Purging is set while the node is ordered to delete its workloads, keys and data. It is
-	// removed once it has acknowledged that. PurgeError is why its last attempt failed.
+	// Purging is set while the node is to delete its workloads, keys and data. It is removed
+	// when it has acknowledged that. PurgeError is why its last attempt failed.
 	Purging    bool   `json:"purging,omitempty"`
 	PurgeError string `json:"purge_error,omitempty"`
 }
@@ -100,8 +99,8 @@ type Capped struct {
 	Counts string `json:"counts"` // "8192 MiB"
 }
 
-// MostRemaining bounds Node.Remaining.
-const MostRemaining = 100
+// MaxRemaining bounds Node.Remaining.
+const MaxRemaining = 100
 
 // Remaining is an instance that a drained node still has.
 type Remaining struct {
@@ -132,8 +131,8 @@ type ClusterStatus string
 // The statuses of a cluster.
 const (
 	ClusterReady   ClusterStatus = "ready"
-	ClusterJoining ClusterStatus = "joining" // known, not heard yet
-	ClusterSilent  ClusterStatus = "silent"  // not heard for its dead time
+	ClusterJoining ClusterStatus = "joining" // not connected yet
+	ClusterSilent  ClusterStatus = "silent"  // no heartbeat for the dead time
 )
 
 // Cluster is a cluster in the API: its aggregate, never its nodes.
@@ -148,7 +147,7 @@ type Cluster struct {
 	Revision  Revision      `json:"revision"`
 	// Shares are the cluster's parts of the instance network.
 	Shares []netip.Prefix `json:"shares,omitempty"`
-	// NetworkError says why it has fewer shares than it needs.
+	// NetworkError is why it has fewer shares than it needs.
 	NetworkError string `json:"network_error,omitempty"`
 	// Grant names the tenants whose services the cluster may run, and its caps.
 	Grant Grant `json:"grant"`
@@ -158,12 +157,12 @@ type Cluster struct {
 // §3.2, over its nodes that take work. It names no node.
 type Aggregate struct {
 	Nodes    int       `json:"nodes"`                   // that take work
-	Overlay  *int      `json:"overlay_nodes,omitempty"` // how many of Nodes have an overlay network; nil: unknown, from an earlier release
+	Overlay  *int      `json:"overlay_nodes,omitempty"` // of Nodes, with an overlay network; nil: unknown, from an earlier release
 	Capacity Resources `json:"capacity"`                // Σ of what they have
 	Free     Resources `json:"free"`                    // Σ of what is not reserved
 	Mean     Resources `json:"mean"`                    // μ of free
 	StdDev   Resources `json:"std_dev"`                 // σ of free
-	Largest  Resources `json:"largest"`                 // part by part the most that one node has free
+	Largest  Resources `json:"largest"`                 // per resource the maximum that is free on one node
 	// BandwidthUnknown is the number of these nodes whose bandwidth is unknown. The sums,
 	// means and deviations of bandwidth leave these nodes out.
 	BandwidthUnknown int    `json:"bandwidth_unknown,omitempty"`
@@ -183,9 +182,9 @@ type Aggregate struct {
 // Yield is what an instance could get if all less urgent ones were evicted, without devices
 // and ports.
 type Yield struct {
-	Urgency int       `json:"urgency"` // the place in Priorities
+	Urgency int       `json:"urgency"` // index in Priorities
 	Free    Resources `json:"free"`    // Σ over the nodes that take work
-	Largest Resources `json:"largest"` // part by part the most that one of them would have
+	Largest Resources `json:"largest"` // per resource the maximum on one of these nodes
 }
 
 // CoordSpread is the extent of a set of nodes in the latency space: the estimate of each node
@@ -200,7 +199,7 @@ type CoordSpread struct {
 type SlotDevice struct {
 	Name    string `json:"name"`
 	Free    int    `json:"free"`    // Σ
-	Largest int    `json:"largest"` // the most that one node has free
+	Largest int    `json:"largest"` // maximum on one node
 }
 
 // Slot is the largest free slot of a kind of node: what one instance could get.
@@ -208,9 +207,9 @@ type Slot struct {
 	Runtime    string    `json:"runtime"`
 	Arch       string    `json:"arch"`
 	Privileged bool      `json:"privileged,omitempty"`
-	Network    bool      `json:"network,omitempty"` // an overlay network is there
-	Areas      []string  `json:"areas,omitempty"`   // that all of its nodes are in
-	Addons     []string  `json:"addons,omitempty"`  // that all of its nodes have
+	Network    bool      `json:"network,omitempty"` // with an overlay network
+	Areas      []string  `json:"areas,omitempty"`   // common to all of its nodes
+	Addons     []string  `json:"addons,omitempty"`  // common to all of its nodes
 	Nodes      int       `json:"nodes"`
 	Free       Resources `json:"free"`    // Σ
 	Largest    Resources `json:"largest"` // part by part
@@ -220,30 +219,30 @@ type Slot struct {
 	Devices []SlotDevice `json:"devices,omitempty"` // in the order of their names
 }
 
-// Explanation says why an instance has no place: how many candidates each constraint ruled
-// out, and the nearest miss. Counts sum to Considered.
+// Explanation is why an instance has no place: how many candidates each constraint excluded,
+// and the nearest miss. Counts add up to Considered.
 type Explanation struct {
 	Considered int         `json:"considered"`
 	Causes     []Cause     `json:"causes,omitempty"`
-	Candidates []Rejection `json:"candidates,omitempty"` // only where the asker may see them
+	Candidates []Rejection `json:"candidates,omitempty"` // empty unless the user may see them
 	Nearest    *Rejection  `json:"nearest,omitempty"`
 }
 
-// Cause is one constraint and the candidates that it ruled out.
+// Cause is a constraint and the number of candidates that it excluded.
 type Cause struct {
 	Constraint string `json:"constraint"`
 	Count      int    `json:"count"`
 	Detail     string `json:"detail,omitempty"` // "need 512 MiB, best free 310 MiB"
 }
 
-// Rejection is the constraint that ruled a candidate out, and by how much.
+// Rejection is the constraint that excluded a candidate, and the shortfall.
 type Rejection struct {
 	Candidate  string  `json:"candidate"`
 	Constraint string  `json:"constraint"`
 	Need       string  `json:"need,omitempty"`
 	Have       string  `json:"have,omitempty"`
 	Short      string  `json:"short,omitempty"`
-	Shortfall  float64 `json:"shortfall,omitempty"` // as a share of the need; 1 where it cannot be counted
+	Shortfall  float64 `json:"shortfall,omitempty"` // as a fraction of the need; 1 if it has no amount
 }
 
 // Why answers `treeline why` for one instance, from both tiers.
@@ -251,12 +250,12 @@ type Why struct {
 	Instance Instance     `json:"instance"`
 	Summary  string       `json:"summary"`
 	Root     Explanation  `json:"root"`               // clusters
-	Clusters []ClusterWhy `json:"clusters,omitempty"` // what each asked cluster said
+	Clusters []ClusterWhy `json:"clusters,omitempty"` // the answers of clusters
 	NextTry  time.Time    `json:"next_try,omitzero"`
-	// SearchingUntil is when the search ends for a place that keeps the instance's links to
+	// SearchingUntil is the end of the search for a place that meets the instance's links to
 	// other services. Then the place that violates them least is used.
 	SearchingUntil time.Time   `json:"searching_until,omitzero"`
-	WouldHelp      []string    `json:"would_help,omitempty"` // what would change it
+	WouldHelp      []string    `json:"would_help,omitempty"` // changes that would help
 	Placements     []Placement `json:"placements,omitempty"`
 	// Ranked are the clusters that fit now, best first, with their scores. The instance's own
 	// cluster is scored as if its place were free.
@@ -281,6 +280,6 @@ type Placement struct {
 	Epoch   Epoch     `json:"epoch"`
 	Cluster ClusterID `json:"cluster"`
 	At      time.Time `json:"at"`
-	Reason  Reason    `json:"reason,omitempty"` // why it was left
+	Reason  Reason    `json:"reason,omitempty"` // why the instance left it
 	Score   float64   `json:"score,omitempty"`
 }

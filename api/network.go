@@ -8,11 +8,11 @@ import (
 	"slices"
 )
 
-// PeerKey is a node's static X25519 public key, as the Noise handshake uses it:
-// what a peer is known by on the overlay network.
+// PeerKey is a node's static X25519 public key in Noise handshakes. It identifies the node on
+// the overlay network.
 type PeerKey [32]byte
 
-// String is the key in unpadded URL-safe base64.
+// String returns the key in unpadded URL-safe base64.
 func (k PeerKey) String() string { return base64.RawURLEncoding.EncodeToString(k[:]) }
 
 // MarshalText encodes the key for JSON, as a map's key too.
@@ -28,16 +28,16 @@ func (k *PeerKey) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Relay is where a node can always be reached: its cluster's relay, which
-// forwards what carries the slot and its ticket and cannot read it.
+// Relay is how a node is reached through its cluster's relay, which forwards encrypted datagrams
+// that contain the slot and its ticket.
 type Relay struct {
-	Addr   string `json:"addr"` // host:port, UDP; TLS on the same port is for the relay's own nodes
+	Addr   string `json:"addr"` // host:port, UDP; nodes of the relay's cluster may use TLS on the same port
 	Slot   uint32 `json:"slot"`
-	Ticket uint64 `json:"ticket,string"` // whoever may send to the node has it from a route
+	Ticket uint64 `json:"ticket,string"` // known to those that may send to the node
 }
 
-// Coordinate is a node's place in the network's latency space (Vivaldi with
-// height, as hashicorp/serf's coordinate has it), in seconds.
+// Coordinate is a node's point in the latency space (Vivaldi with height, as in
+// hashicorp/serf/coordinate), in seconds.
 type Coordinate struct {
 	Vec        []float64 `json:"vec"`
 	Error      float64   `json:"error"`
@@ -45,30 +45,30 @@ type Coordinate struct {
 	Height     float64   `json:"height"`
 }
 
-// Peer is a node as others need it to send to it. Across clusters it has no node
-// name, and only endpoints that its own cluster saw from outside.
+// Peer is what other nodes need to send packets to a node. In other clusters it has no node
+// name, and only the endpoints that its own cluster observed.
 type Peer struct {
 	Key       PeerKey          `json:"key"`
 	Cluster   ClusterID        `json:"cluster"`
 	Node      NodeID           `json:"node,omitempty"`
-	Subnets   []netip.Prefix   `json:"subnets"`             // its lease: a packet of another source is forged
+	Subnets   []netip.Prefix   `json:"subnets"`             // leased to it; packets of it from other sources are dropped
 	Endpoints []netip.AddrPort `json:"endpoints,omitempty"` // where it may be reached directly
 	Relay     Relay            `json:"relay"`
 	Chain     [][]byte         `json:"chain"`           // its certificate and its cluster's, DER
 	Proof     []byte           `json:"proof"`           // by the certificate's key over ProofText(Key)
-	Coord     *Coordinate      `json:"coord,omitempty"` // as it was when Rev last grew: it changes too often to be news
-	Rev       uint64           `json:"rev"`             // its author's; only grows
+	Coord     *Coordinate      `json:"coord,omitempty"` // at the last change of Rev; a change of it alone does not change Rev
+	Rev       uint64           `json:"rev"`             // assigned by its author; only grows
 }
 
-// ServiceAddresses are the semantic addresses of a service. The zero Addr stands
-// for a policy that the SLA did not ask for.
+// ServiceAddresses are the semantic addresses of a service; zero for policies that the SLA does
+// not request.
 type ServiceAddresses struct {
 	RoundRobin netip.Addr         `json:"rr,omitzero"`
 	Closest    netip.Addr         `json:"closest,omitzero"`
 	Instances  map[int]netip.Addr `json:"instances,omitempty"` // by instance number
 }
 
-// All lists the addresses in order.
+// All returns the addresses in order.
 func (a ServiceAddresses) All() []netip.Addr {
 	all := slices.Collect(maps.Values(a.Instances))
 	for _, addr := range []netip.Addr{a.RoundRobin, a.Closest} {
@@ -80,14 +80,14 @@ func (a ServiceAddresses) All() []netip.Addr {
 	return all
 }
 
-// BackendState says whether new flows may go to a backend.
+// BackendState is whether new flows may go to a backend.
 type BackendState string
 
 // The states of a backend.
 const (
 	BackendUp       BackendState = "up"
-	BackendDraining BackendState = "draining" // flows stay, new ones avoid it where there is another
-	BackendStarting BackendState = "starting" // it may send, and is in no route: it does not listen yet, or its node is silent
+	BackendDraining BackendState = "draining" // keeps its flows; gets new ones only if there is no other backend
+	BackendStarting BackendState = "starting" // may send, but is in no route: it does not listen yet, or its node is silent
 )
 
 // Backend is one running instance of a service.
@@ -97,28 +97,26 @@ type Backend struct {
 	Address  netip.Addr   `json:"address"` // of the instance, IPv4
 	Peer     PeerKey      `json:"peer"`
 	State    BackendState `json:"state"`
-	Load     uint8        `json:"load,omitempty"` // of its node, percent of CPU; 0 where it is not known
+	Load     uint8        `json:"load,omitempty"` // of its node, percent of CPU; 0: unknown
 }
 
-// Route is a service as a node needs it. It is whole in itself: a later revision
-// replaces an earlier one. A service without backends is one that exists and has
-// nothing running.
+// Route is what a node needs to know about a service. A later revision replaces an earlier one.
+// A service without backends exists, but no instance of it runs.
 type Route struct {
 	Service   ServiceID        `json:"service"`
-	Rev       uint64           `json:"rev"` // its author's; only grows
+	Rev       uint64           `json:"rev"` // assigned by its author; only grows
 	Addresses ServiceAddresses `json:"addresses"`
 	Access    Access           `json:"access"`
-	Ports     []PortMap        `json:"ports,omitempty"` // as its SLA has them; SRV records name the instances' side
+	Ports     []PortMap        `json:"ports,omitempty"` // of its SLA; SRV records contain the instances' ports
 	Backends  []Backend        `json:"backends,omitempty"`
-	Peers     []Peer           `json:"peers,omitempty"` // of the backends, once each
+	Peers     []Peer           `json:"peers,omitempty"` // of the backends, without duplicates
 }
 
-// Digest is a fingerprint of r, a member of its holder's digest, as those of
-// sources, peers and refusals are.
+// Digest returns a fingerprint of r, for the digest of a subscriber's resources.
 func (r Route) Digest() Digest { return DigestOf("route", string(r.Service), utoa(r.Rev)) }
 
-// Digest is a fingerprint of p.
+// Digest returns a fingerprint of p.
 func (p Peer) Digest() Digest { return DigestOf("peer", p.Key.String(), utoa(p.Rev)) }
 
-// Digest is a fingerprint of s, a member of NetUp.Measure.
+// Digest returns a fingerprint of s, for the digest of NetUp.Measure.
 func (s ServiceID) Digest() Digest { return DigestOf("service", string(s)) }

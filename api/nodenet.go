@@ -37,7 +37,7 @@ var NodeRoutes = []NodeRoute{
 
 // NetStatus is the state of a netmanager.
 type NetStatus struct {
-	Ready   bool             `json:"ready"` // it has a lease, and attaches
+	Ready   bool             `json:"ready"` // it has a subnet and accepts workloads
 	Error   string           `json:"error,omitempty"`
 	Node    NodeID           `json:"node,omitempty"`
 	Cluster ClusterID        `json:"cluster,omitempty"`
@@ -54,11 +54,11 @@ type PathKind string
 // The kinds of paths. Route and VXLAN stay in the kernel and are not encrypted; the others are
 // encrypted end to end.
 const (
-	PathNone     PathKind = "none"      // nothing is known to work
-	PathRoute    PathKind = "route"     // plain routes, on one link
-	PathVXLAN    PathKind = "vxlan"     // within a clear network
+	PathNone     PathKind = "none"      // no working path is known
+	PathRoute    PathKind = "route"     // plain routes on a common link
+	PathVXLAN    PathKind = "vxlan"     // within an unencrypted network
 	PathDirect   PathKind = "direct"    // the tunnel, node to node
-	PathRelay    PathKind = "relay"     // the tunnel through the peer's cluster's relay
+	PathRelay    PathKind = "relay"     // the tunnel through the relay of the peer's cluster
 	PathRelayTLS PathKind = "relay-tls" // the same, where UDP is blocked
 )
 
@@ -68,7 +68,7 @@ type PeerStatus struct {
 	Node     NodeID         `json:"node,omitempty"`
 	Cluster  ClusterID      `json:"cluster,omitempty"`
 	Path     PathKind       `json:"path"`
-	Reason   string         `json:"reason,omitempty"` // why it is no better one
+	Reason   string         `json:"reason,omitempty"` // why no better path is used
 	Endpoint netip.AddrPort `json:"endpoint,omitzero"`
 	// RTT and Loss are measured by probes through the session of both nodes' tunnels, also if
 	// packets take a kernel path: about every ten seconds while packets pass. RTT is smoothed
@@ -76,7 +76,7 @@ type PeerStatus struct {
 	// in both directions.
 	RTT      time.Duration `json:"rtt_ns,omitempty"`
 	Loss     float64       `json:"loss"`
-	Measured time.Time     `json:"measured,omitzero"` // when a probe told of a round trip last
+	Measured time.Time     `json:"measured,omitzero"` // time of the last answered probe
 	MTU      int           `json:"mtu,omitempty"`
 	// Tunnel and Kernel count the bytes of packets with their headers, at least since the
 	// netmanager's start. Kernel is nil if no packet took a kernel path, or it is unknown.
@@ -100,11 +100,11 @@ func (p PeerStatus) Carried() (c Carried, ok bool) {
 	return Carried{p.Tunnel.Sent + p.Kernel.Sent, p.Tunnel.Received + p.Kernel.Received}, true
 }
 
-// RouteStatus is what a node holds of a service.
+// RouteStatus is a node's route to a service.
 type RouteStatus struct {
 	Route
-	Chosen  map[string]int           `json:"chosen,omitempty"`     // closest: flows now go to these instances
-	Latency map[string]time.Duration `json:"latency_ns,omitempty"` // by instance: how far its node is
+	Chosen  map[string]int           `json:"chosen,omitempty"`     // closest: the instances that new flows go to
+	Latency map[string]time.Duration `json:"latency_ns,omitempty"` // by instance: round trip to its node
 	Pairs   []PairStatus             `json:"pairs,omitempty"`      // with services of this node
 	Idle    time.Duration            `json:"idle_ns"`
 	Refused string                   `json:"refused,omitempty"`
@@ -115,11 +115,11 @@ type RouteStatus struct {
 type PairStatus struct {
 	Local       ServiceID     `json:"local"`
 	Remote      ServiceID     `json:"remote"`
-	RTT         time.Duration `json:"rtt_ns"`       // smoothed, with what waits in queues and for late acknowledgements
-	Least       time.Duration `json:"least_rtt_ns"` // of any connection in the last minutes: the distance
-	Again       float64       `json:"again"`        // share of segments that were sent again, 0 to 1
-	Connections int           `json:"connections"`  // that were looked at
-	Seen        time.Time     `json:"seen"`         // when
+	RTT         time.Duration `json:"rtt_ns"`       // smoothed; includes queues and delayed acknowledgements
+	Least       time.Duration `json:"least_rtt_ns"` // minimum of all connections in the last minutes
+	Again       float64       `json:"again"`        // share of retransmitted segments, 0 to 1
+	Connections int           `json:"connections"`  // that were measured
+	Seen        time.Time     `json:"seen"`         // time of the last measurement
 }
 
 // NetTrace answers GET /v1/trace?from=<instance>&to=<name or address>: what would happen to a

@@ -10,15 +10,13 @@ import (
 	"unicode/utf8"
 )
 
-// ParseSLA reads an SLA from JSON and honours or refuses every field of it, as
-// the table Fields says. All that is wrong is reported at once, as a *Faults,
-// which is ErrInvalid; a document beyond the bounds is ErrTooLarge.
+// ParseSLA parses an SLA in JSON and checks every field against Fields. A document with faults is
+// ErrInvalid, a *Faults with all of them; a document beyond the bounds is ErrTooLarge.
 //
-// What it returns has the units of the types' comments, which are not always those
-// of documents, and is complete: an absent arch follows the platform, the
-// virtualization "docker" reads "container", a service that is not a process and does
-// not opt out needs the overlay network, areas and targets are in lower case,
-// services of the application are "name.namespace", and an empty list is nil.
+// The result has the units of the types, which are not always those of documents, and is
+// complete: an absent arch follows the platform, the virtualization "docker" is "container",
+// a service that is not a process and does not opt out needs the overlay network, areas and
+// targets are in lower case, services are "name.namespace", and empty lists are nil.
 func ParseSLA(doc []byte) (SLA, error) {
 	root, err := readTree(doc)
 	if err != nil {
@@ -62,7 +60,7 @@ func (m *Microservice) complete() {
 		m.Code = strings.TrimPrefix(m.Code, fileScheme) // the runtime takes paths
 	}
 	if m.Virtualization == "docker" {
-		m.Virtualization = "container" // Oakestra's name for it within the system
+		m.Virtualization = "container" // Oakestra's name for it
 	}
 	if m.Network == "" && m.Virtualization != "process" {
 		m.Network = NetworkOverlay
@@ -77,7 +75,7 @@ func (m *Microservice) complete() {
 	if a := m.Addresses; a != nil {
 		a.complete()
 		if a.Instances = orNil(a.Instances); a.RoundRobin == "" && a.Closest == "" && a.Instances == nil {
-			m.Addresses = nil // an empty object asks for nothing, as Oakestra's files have it
+			m.Addresses = nil // an empty object, as in Oakestra's files, requests none
 		}
 	}
 	m.Devices, m.Connectivity = orNil(m.Devices), orNil(m.Connectivity)
@@ -128,7 +126,7 @@ func orNil[T any](s []T) []T {
 
 // value is a JSON value with its members in the order of the document.
 type value struct {
-	kind    FieldType // "" is null; IntegerField is no kind of its own here
+	kind    FieldType // "" is null; all numbers are NumberField
 	text    string    // of a string, or the literal of a number
 	truth   bool
 	members []member
@@ -148,11 +146,11 @@ func (v *value) get(key string) *value {
 	return &v.members[i].value
 }
 
-// readTree reads the whole document within its bounds, and refuses what JSON leaves open:
-// duplicate keys, invalid UTF-8, anything after the end.
+// readTree parses a document within its bounds. It refuses duplicate keys, invalid UTF-8, and
+// text after the end.
 func readTree(doc []byte) (*value, error) {
 	if len(doc) > MaxSLABytes {
-		return nil, fmt.Errorf("read an SLA of %d bytes: at most %d are taken: %w", len(doc), MaxSLABytes, ErrTooLarge)
+		return nil, fmt.Errorf("read SLA: %d bytes, want at most %d: %w", len(doc), MaxSLABytes, ErrTooLarge)
 	}
 	if !utf8.Valid(doc) {
 		return nil, malformed("the document is not UTF-8 text")
@@ -189,7 +187,7 @@ type treeReader struct {
 // read reads a value. It refuses a value beyond MaxSLAValues or MaxSLADepth.
 func (r *treeReader) read() (value, error) {
 	if r.values++; r.values > MaxSLAValues {
-		return value{}, fmt.Errorf("read an SLA: more than %d values: %w", MaxSLAValues, ErrTooLarge)
+		return value{}, fmt.Errorf("read SLA: more than %d values: %w", MaxSLAValues, ErrTooLarge)
 	}
 	tok, err := r.dec.Token()
 	if err != nil {
@@ -268,13 +266,13 @@ var escaper = strings.NewReplacer("~", "~0", "/", "~1")
 // escape encodes a key for a JSON pointer.
 func escape(key string) string { return escaper.Replace(shorten(key)) }
 
-// shorten bounds a key for answers.
+// shorten limits a text from a document for error messages.
 func shorten(key string) string {
-	const most = 64
-	if len(key) <= most {
+	const limit = 64
+	if len(key) <= limit {
 		return key
 	}
-	cut := most
+	cut := limit
 	for cut > 0 && !utf8.RuneStart(key[cut]) {
 		cut--
 	}

@@ -231,7 +231,7 @@ func TestFaults(t *testing.T) {
 		{"relative program", placed(`"virtualization":"process","code":"bin/web"`), at + "/code", "absolute path"},
 		{"not JSON", "{\n  \"sla_version\": }", "", "line 2, column 18"},
 		{"trailing data", placed("") + "{}", "", "after top-level value"},
-		{"a list", `[]`, "", "the document is to be an object, not an array"},
+		{"a list", `[]`, "", "the document must be an object, not an array"},
 		{"nothing", ``, "", "not JSON"},
 		{"not text", "{\"a\":\"\xff\"}", "", "UTF-8"},
 		{"deep", strings.Repeat("[", 33) + strings.Repeat("]", 33), "", "nested deeper than 32"},

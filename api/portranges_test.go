@@ -34,14 +34,14 @@ func TestNodesSayWhyTheyRefuseAPort(t *testing.T) {
 	for p, want := range map[api.HostPort]string{
 		{Port: 80, Protocol: "tcp"}:   "",
 		{Port: 4789, Protocol: "tcp"}: "",
-		{Port: 4789, Protocol: "udp"}: "the node's own",
-		{Port: 22, Protocol: "tcp"}:   "not among those that the node publishes (80,1024-65535)",
+		{Port: 4789, Protocol: "udp"}: "used by the node itself",
+		{Port: 22, Protocol: "tcp"}:   "not among the ports that may be published on the node (80,1024-65535)",
 	} {
 		if got := n.Refuses(p); got != want {
 			t.Errorf("%s: %q, want %q", p, got, want)
 		}
 	}
-	if got := (&api.NodePorts{}).Refuses(api.HostPort{Port: 80, Protocol: "tcp"}); got != "not among those that the node publishes (none)" {
+	if got := (&api.NodePorts{}).Refuses(api.HostPort{Port: 80, Protocol: "tcp"}); got != "not among the ports that may be published on the node (none)" {
 		t.Errorf("no port at all: %q", got)
 	}
 	if got := (*api.NodePorts)(nil).Refuses(api.HostPort{Port: 22, Protocol: "tcp"}); got != "" {

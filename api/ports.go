@@ -17,10 +17,9 @@ func (m Microservice) Ports() []PortMap {
 	return ports
 }
 
-// ParsePorts parses `port` of an SLA: entries separated by ";", each
-// "<node's>:<instance's>[/tcp
-// udp
-// sctp]", or one number for both. Anything else is ErrInvalid.
+// ParsePorts parses `port` of an SLA: entries separated by ";", each a node's and an instance's
+// port with an optional protocol, "6080:80/tcp", or one number for both. Anything else is
+// ErrInvalid.
 func ParsePorts(s string) ([]PortMap, error) {
 	var out []PortMap
 	for e := range strings.SplitSeq(s, ";") {
@@ -32,10 +31,10 @@ func ParsePorts(s string) ([]PortMap, error) {
 			return nil, err
 		}
 		if slices.ContainsFunc(out, func(o PortMap) bool { return o.Host == p.Host && o.Protocol == p.Protocol }) {
-			return nil, fmt.Errorf("port %d/%s is published twice: %w", p.Host, p.Protocol, ErrInvalid)
+			return nil, fmt.Errorf("port %d/%s published twice: %w", p.Host, p.Protocol, ErrInvalid)
 		}
 		if out = append(out, p); len(out) > MaxPorts {
-			return nil, fmt.Errorf("more than %d ports are published: %w", MaxPorts, ErrInvalid)
+			return nil, fmt.Errorf("more than %d published ports: %w", MaxPorts, ErrInvalid)
 		}
 	}
 	return out, nil
@@ -47,7 +46,7 @@ func parsePort(entry string) (PortMap, error) {
 		protocol = "tcp"
 	}
 	if protocol = strings.ToLower(protocol); protocol != "tcp" && protocol != "udp" && protocol != "sctp" {
-		return PortMap{}, fmt.Errorf("port %q: the protocol is tcp, udp or sctp: %w", shorten(entry), ErrInvalid)
+		return PortMap{}, fmt.Errorf("port %q: want protocol tcp, udp or sctp: %w", shorten(entry), ErrInvalid)
 	}
 	host, inside, ok := strings.Cut(numbers, ":")
 	if !ok {
@@ -56,7 +55,7 @@ func parsePort(entry string) (PortMap, error) {
 	h, err1 := strconv.ParseUint(host, 10, 16)
 	i, err2 := strconv.ParseUint(inside, 10, 16)
 	if err1 != nil || err2 != nil || h == 0 || i == 0 {
-		return PortMap{}, fmt.Errorf("port %q: write <node's>:<instance's>, each 1 to 65535: %w", shorten(entry), ErrInvalid)
+		return PortMap{}, fmt.Errorf("port %q: want NODE_PORT:INSTANCE_PORT, each 1 to 65535: %w", shorten(entry), ErrInvalid)
 	}
 	return PortMap{Host: uint16(h), Instance: uint16(i), Protocol: protocol}, nil
 }
@@ -114,11 +113,11 @@ func (p HostPort) String() string { return fmt.Sprintf("%d/%s", p.Port, p.Protoc
 // MaxOwnPorts bounds a node's list of its own ports.
 const MaxOwnPorts = 4096
 
-// NodePorts says what workloads may publish on a node. Nil: every port that no other workload
-// has, as for nodes of earlier releases.
+// NodePorts are the ports that workloads may publish on a node. Nil, as nodes of earlier releases
+// report: all.
 type NodePorts struct {
-	Publish []PortRange `json:"publish,omitempty"` // by its operator; empty: none
-	Own     []HostPort  `json:"own,omitempty"`     // of these, on which the machine itself is to be reached
+	Publish []PortRange `json:"publish,omitempty"` // allowed by the operator; empty: none
+	Own     []HostPort  `json:"own,omitempty"`     // of these, used by the machine itself
 }
 
 // Refuses returns why a workload may not publish the port; empty: it may.
@@ -127,9 +126,9 @@ func (n *NodePorts) Refuses(p HostPort) string {
 	case n == nil:
 		return ""
 	case !slices.ContainsFunc(n.Publish, func(r PortRange) bool { return r.First <= p.Port && p.Port <= r.Last }):
-		return "not among those that the node publishes (" + n.ranges() + ")"
+		return "not among the ports that may be published on the node (" + n.ranges() + ")"
 	case slices.Contains(n.Own, p):
-		return "the node's own"
+		return "used by the node itself"
 	}
 	return ""
 }

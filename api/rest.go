@@ -12,7 +12,7 @@ type Problem struct {
 	Type      string         `json:"type"`  // stable URI, ends in Code
 	Title     string         `json:"title"` // of the type
 	Status    int            `json:"status"`
-	Code      string         `json:"code"`             // stable word for programs
+	Code      string         `json:"code"`             // stable, for programs
 	Detail    string         `json:"detail,omitempty"` // of this occurrence, for people
 	Errors    []ProblemField `json:"errors,omitempty"`
 	Retryable bool           `json:"retryable,omitempty"` // the same request may succeed later
@@ -21,7 +21,7 @@ type Problem struct {
 // ProblemField is one fault of a request.
 type ProblemField struct {
 	Pointer string `json:"pointer,omitempty"` // JSON pointer into the body
-	Where   string `json:"where,omitempty"`   // what else: "query.limit", "header.If-Match"
+	Where   string `json:"where,omitempty"`   // or another place: "query.limit", "header.If-Match"
 	Detail  string `json:"detail"`
 }
 
@@ -79,22 +79,22 @@ type WhyRequest struct {
 // changed. It reserves nothing. Clusters contains their answers.
 type Plan struct {
 	Apps     []AppPlan     `json:"apps"`
-	Clusters []ClusterView `json:"clusters,omitempty"` // that were asked, with the age of what the root knows of them
-	Revision Revision      `json:"revision"`           // of what it was planned against: apply with --if-match
+	Clusters []ClusterView `json:"clusters,omitempty"` // that were considered, with the age of the root's information
+	Revision Revision      `json:"revision"`           // of the state that the plan is based on
 }
 
 // AppPlan is the plan for one application.
 type AppPlan struct {
 	ID        AppID          `json:"id"`
 	Action    string         `json:"action"`              // "create", "update" or "none"
-	Revision  Revision       `json:"revision,omitempty"`  // that it has now
+	Revision  Revision       `json:"revision,omitempty"`  // its present one
 	Changes   []FieldChange  `json:"changes,omitempty"`   // in the document's order
-	Instances []InstancePlan `json:"instances,omitempty"` // that would be placed anew, go or stay
+	Instances []InstancePlan `json:"instances,omitempty"` // that would be placed, replaced, stopped, or stay
 }
 
 // FieldChange is one difference between the present and the planned SLA.
 type FieldChange struct {
-	Path string `json:"path"` // "front.demo/memory"; a service alone: it comes or goes
+	Path string `json:"path"` // "front.demo/memory"; only a service: it is added or removed
 	Old  string `json:"old,omitempty"`
 	New  string `json:"new,omitempty"`
 }
@@ -104,12 +104,12 @@ type InstancePlan struct {
 	ID      InstanceID `json:"id"`
 	Action  string     `json:"action"` // "place", "replace", "stop", "stay" or "wait"
 	Cluster ClusterID  `json:"cluster,omitempty"`
-	Node    NodeID     `json:"node,omitempty"`  // only where the asker may see nodes
+	Node    NodeID     `json:"node,omitempty"`  // empty unless the user may see nodes
 	Score   float64    `json:"score,omitempty"` // of the cluster
-	// After is the maximum time for its placement, in seconds: how long a place is searched
-	// that keeps its links to other services, if there is none now. 0: it is placed at once.
+	// After is the maximum time until its placement, in seconds, if no place meets its links
+	// to other services now and one is searched. 0: it is placed at once.
 	After float64 `json:"after_seconds,omitempty"`
-	// Headroom is what remains at its place, per need and bound of the SLA: "memory 3.2 GiB",
+	// Headroom is what its place has left, per requirement of the SLA: "memory 3.2 GiB",
 	// "latency 12 ms of 20".
 	Headroom []string `json:"headroom,omitempty"`
 	// Displaces means that less urgent instances would be evicted: MakeWay, those that the
@@ -117,12 +117,12 @@ type InstancePlan struct {
 	Displaces bool         `json:"displaces,omitempty"`
 	MakeWay   []InstanceID `json:"make_way,omitempty"`
 	Others    int          `json:"others,omitempty"`
-	// Why says why it would wait: the nodes of Cluster, which was asked last, or without a
-	// Cluster the clusters.
+	// Why is why it would wait: about the nodes of Cluster, which was asked last, or without
+	// a Cluster about clusters.
 	Why *Explanation `json:"why,omitempty"`
 }
 
-// ClusterView says how recent a cluster's part of a plan is.
+// ClusterView is how recent a cluster's part of a plan is.
 type ClusterView struct {
 	Cluster ClusterID `json:"cluster"`
 	Age     float64   `json:"age_seconds"`     // of its aggregate at the root
@@ -176,7 +176,7 @@ type Session struct {
 // cluster, or for a node of a cluster) or at a cluster (for a node of it).
 type TokenRequest struct {
 	Kind    string    `json:"kind,omitempty"`    // "cluster" or "node"; a cluster takes "node" alone
-	Cluster ClusterID `json:"cluster,omitempty"` // node: of which; cluster: the only name it may take, if set
+	Cluster ClusterID `json:"cluster,omitempty"` // node: the cluster to join; cluster: the only name that it may have, if set
 	Tenant  Tenant    `json:"tenant,omitempty"`  // cluster: whose it will be
 	// Open is whether a cluster that joins may run the services of all tenants. Nil: true
 	// if the installation owns it. Only the installation's admins set it for a tenant's
@@ -231,7 +231,7 @@ type ClusterAccess struct {
 	Expires time.Time `json:"expires"`
 }
 
-// Change tells watchers that an object of the root changed. Object is nil if it was removed.
+// Change is a change of an object of the root, for watches. Object is nil if it was deleted.
 type Change struct {
 	Kind     string   `json:"kind"` // "app", "service", "instance", "cluster", "event"
 	ID       string   `json:"id"`

@@ -14,7 +14,7 @@ func SLASchema() []byte {
 	s["title"] = "Treeline SLA (Oakestra SLA v2.0)"
 	out, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
-		panic(err) // maps of strings and numbers always encode
+		panic(err) // cannot happen: the schema has strings and numbers only
 	}
 	return append(out, '\n')
 }

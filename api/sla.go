@@ -42,13 +42,13 @@ type Microservice struct {
 	Network        string       `json:"network,omitempty"`  // NetworkOverlay or NetworkAny; empty: see NeedsNetwork
 	Port           string       `json:"port,omitempty"`     // "6080:80/tcp;5353:53/udp", see Ports
 	Addresses      *Addresses   `json:"addresses,omitempty"`
-	BandwidthIn    int64        `json:"bandwidth_in,omitempty"`  // Mbit/s to each instance; 0 bounds nothing
+	BandwidthIn    int64        `json:"bandwidth_in,omitempty"`  // Mbit/s to each instance; 0: no limit
 	BandwidthOut   int64        `json:"bandwidth_out,omitempty"` // Mbit/s from each instance
 	Constraints    []Constraint `json:"constraints,omitempty"`
 
-	Replicas     *int         `json:"replicas,omitempty"`      // instances wanted; absent keeps what is, 1 at first
-	Exclusive    bool         `json:"exclusive,omitempty"`     // never twice at once, at the price of a stop when cut off
-	OnDisconnect OnDisconnect `json:"on_disconnect,omitempty"` // what a cut-off node does
+	Replicas     *int         `json:"replicas,omitempty"`      // absent: the present number, 1 for a new service
+	Exclusive    bool         `json:"exclusive,omitempty"`     // never runs twice; stops if its node loses its cluster
+	OnDisconnect OnDisconnect `json:"on_disconnect,omitempty"` // what a node without its cluster does
 	StopGrace    int          `json:"stop_grace,omitempty"`    // seconds between SIGTERM and SIGKILL; 0 means 10
 	Callers      []string     `json:"callers,omitempty"`       // who may call it; absent: all of the tenant's, see Access
 	Calls        []string     `json:"calls,omitempty"`         // services of other tenants that it calls
@@ -65,7 +65,7 @@ type Microservice struct {
 // an overlay network. The other value is NetworkOverlay.
 const NetworkAny = "any"
 
-// OnDisconnect says what a node does with an instance when it loses its cluster.
+// OnDisconnect is what a node does with an instance when it loses its cluster.
 type OnDisconnect string
 
 // The values of OnDisconnect; empty means keep.
@@ -93,7 +93,7 @@ const (
 // LinkConstraint is one requirement of a Connectivity.
 type LinkConstraint struct {
 	Type            string  `json:"type"`                // LinkLatency, LinkBandwidth or LinkGeo
-	Threshold       float64 `json:"threshold"`           // the most latency or distance, the least bandwidth
+	Threshold       float64 `json:"threshold"`           // maximum latency or distance, minimum bandwidth
 	Rigidness       float64 `json:"rigidness,omitempty"` // as Constraint.Rigidness
 	Share           float64 `json:"share,omitempty"`     // as Constraint.Share
 	ConvergenceTime float64 `json:"convergence_time,omitempty"`
@@ -104,12 +104,12 @@ type LinkConstraint struct {
 // Service.Addresses and in each Assignment.
 type Addresses struct {
 	RoundRobin  string         `json:"rr_ip,omitempty"`
-	RoundRobin6 string         `json:"rr_ip_v6,omitempty"` // the IPv6 twin of RoundRobin, or empty
+	RoundRobin6 string         `json:"rr_ip_v6,omitempty"` // the IPv6 form of RoundRobin, or empty
 	Closest     string         `json:"closest_ip,omitempty"`
 	Instances   []AddressRange `json:"instances,omitempty"`
 }
 
-// AddressRange gives the instances From to To an address each, counted up from Start.
+// AddressRange assigns consecutive addresses from Start to the instances From to To.
 type AddressRange struct {
 	From  int    `json:"from"`
 	To    int    `json:"to"`
@@ -124,7 +124,7 @@ func (m Microservice) Needs() Resources {
 	}
 	for _, link := range m.Connectivity {
 		for _, k := range link.Constraints {
-			if k.Type == LinkBandwidth { // reserved at its own end, whoever else is there
+			if k.Type == LinkBandwidth { // reserved at this end of the link
 				r.InMbit += int64(k.Threshold + 0.999)
 				r.OutMbit += int64(k.Threshold + 0.999)
 			}

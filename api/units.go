@@ -63,7 +63,7 @@ func ParseLocation(text string) (Geo, error) {
 		return Geo{}, fmt.Errorf("%q is not a location: %w", shorten(text), ErrInvalid)
 	}
 	if !g.Valid() {
-		return Geo{}, fmt.Errorf("%q is at latitude %g, longitude %g, which is not on the earth: %w", shorten(text), g.Lat, g.Lon, ErrInvalid)
+		return Geo{}, fmt.Errorf("%q: latitude %g, longitude %g: want -90 to 90 and -180 to 180: %w", shorten(text), g.Lat, g.Lon, ErrInvalid)
 	}
 	return g, nil
 }
@@ -221,7 +221,7 @@ func (v *value) plain() any {
 func patienceRule(c checker, at string, v *value) {
 	if t := v.get("tolerate"); t.text != "" {
 		if !neutral(v.get("rigidness")) {
-			c.fault(at+"/tolerate", "give one of them", "tolerate and rigidness are two ways to say for how long it may be violated")
+			c.fault(at+"/tolerate", "leave one of them out", "tolerate and rigidness cannot be combined")
 		}
 		d, err := time.ParseDuration(t.text)
 		if err == nil && (d < time.Millisecond || d > maxRigidness*time.Second) {

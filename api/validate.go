@@ -26,6 +26,7 @@ var (
 func init() {
 	for i := range Fields {
 		f := &Fields[i]
+		f.Status = cmp.Or(f.Status, Enforced)
 		lookup[f.Pointer] = f
 		for _, p := range []string{f.Pattern, f.Text} {
 			if p != "" && patterns[p] == nil {
@@ -73,7 +74,7 @@ func (c checker) value(at string, f *Field, v *value) {
 		c.fault(at, bandwidthFix, "%s cannot be %q", nameOf(name), shorten(v.text))
 		return
 	case !typed(f.Type, v):
-		c.fault(at, fixType(f, v), "%s is to be %s, not %s", nameOf(name), f.Type.article(), v.describe())
+		c.fault(at, fixType(f, v), "%s must be %s, not %s", nameOf(name), f.Type.article(), v.describe())
 		return
 	case f.Type == ArrayField:
 		c.count(at, name, f, len(v.items))
@@ -140,9 +141,9 @@ func homeOf(key string) string {
 func (c checker) count(at, name string, f *Field, n int) {
 	switch {
 	case n < f.Min:
-		c.fault(at, "give more of them", "%s needs at least %d", name, f.Min)
+		c.fault(at, "add entries", "%s needs at least %d entries", name, f.Min)
 	case f.Max > 0 && n > f.Max:
-		c.fault(at, "leave some out", "%s has %d entries, at most %d are taken", name, n, f.Max)
+		c.fault(at, "remove some", "%s has %d entries, want at most %d", name, n, f.Max)
 	}
 }
 
@@ -150,9 +151,9 @@ func (c checker) text(at, name string, f *Field, s string) {
 	re := patterns[f.Pattern]
 	switch {
 	case f.Length > 0 && len(s) > f.Length:
-		c.fault(at, "shorten it", "%s has %d bytes, at most %d are taken", name, len(s), f.Length)
+		c.fault(at, "shorten it", "%s has %d bytes, want at most %d", name, len(s), f.Length)
 	case strings.ContainsRune(s, 0):
-		c.fault(at, "leave it out", "%s holds a NUL character", name)
+		c.fault(at, "remove it", "%s contains a NUL character", name)
 	case len(f.Enum) > 0 && !slices.Contains(f.Enum, s) && !slices.Contains(f.Aliases, s):
 		c.fault(at, fixEnum(f, s), "%s cannot be %q", name, shorten(s))
 	case re != nil && !re.MatchString(s):
@@ -160,24 +161,24 @@ func (c checker) text(at, name string, f *Field, s string) {
 	}
 }
 
-const fixSibling = "name.namespace of a service of the application, or its name alone where it is unique"
+const fixSibling = "name.namespace of a service of the application, or only its name if it is unique"
 
 var fixPattern = map[string]string{
 	namePattern:     "1 to 30 letters, digits and inner hyphens",
 	runtimePattern:  "container, process, or the name of a runtime that nodes offer, in lower case",
-	envPattern:      "write KEY=value, KEY of letters, digits and _, not beginning with a digit",
-	machinePattern:  "a name of lower-case letters, digits and inner hyphens, at most 63",
+	envPattern:      "KEY=value, where KEY has letters, digits and _, and does not begin with a digit",
+	machinePattern:  "at most 63 lower-case letters, digits and inner hyphens",
 	addressPattern:  "auto, or an IPv4 address",
-	callerPattern:   "app, tenant, none, <app>.<ns> or <app>.<ns>.<service>.<ns>, each of these two with <tenant>/ before it for another tenant's",
+	callerPattern:   "app, tenant, none, <app>.<ns> or <app>.<ns>.<service>.<ns>; of another tenant with <tenant>/ in front",
 	calleePattern:   "<tenant>/<app>.<ns> or <tenant>/<app>.<ns>.<service>.<ns>",
 	devicePattern:   "a CDI kind, vendor.com/class, or a name of a-z, 0-9 and inner . _ -",
-	addonPattern:    "letters, digits and inner . _ - /, at most 63",
+	addonPattern:    "at most 63 letters, digits and inner . _ - /",
 	areaPattern:     "a place's name or a country's code: munich, de",
 	labelPattern:    "key=value, key!=value, key or !key",
 	byPattern:       "node, cluster, or the key of a label of nodes",
 	maybePattern:    fixSibling,
 	siblingPattern:  fixSibling,
-	`^$`:            "leave it empty: the system gives it",
+	`^$`:            "leave it empty: the system assigns it",
 	tolerateText:    "a whole number with its unit: 500ms, 60s, 5m",
 	platformPattern: "linux/ and a processor as Go names it, without a variant: linux/arm64",
 }
@@ -201,7 +202,7 @@ func (c checker) number(at, name string, f *Field, literal string) {
 	n, err := strconv.ParseFloat(literal, 64)
 	switch {
 	case f.Type == IntegerField && strings.ContainsAny(literal, ".eE"):
-		c.fault(at, "round it", "%s is to be a whole number, not %s", name, shorten(literal))
+		c.fault(at, "round it", "%s must be a whole number, not %s", name, shorten(literal))
 	case err != nil || n < float64(f.Min) || n > float64(f.Max):
 		c.fault(at, cmp.Or(f.Fix, fmt.Sprintf("%d to %d%s", f.Min, f.Max, unitOf(f))), "%s is %s, out of range", name, shorten(literal))
 	case f.Type == NumberField && !thousandths(literal):
@@ -212,7 +213,7 @@ func (c checker) number(at, name string, f *Field, literal string) {
 // thousandths reports whether a number in range has at most 3 decimals.
 func thousandths(literal string) bool {
 	if len(literal) > 32 {
-		return false // no need for it, and the arithmetic below would grow with it
+		return false // bounds the arithmetic below
 	}
 	if _, exp, ok := strings.Cut(strings.ToLower(literal), "e"); ok {
 		if e, err := strconv.Atoi(exp); err != nil || e < -32 || e > 32 {
@@ -223,7 +224,7 @@ func thousandths(literal string) bool {
 	return ok && r.Mul(r, big.NewRat(1000, 1)).IsInt()
 }
 
-// fixType says how to write a value of the wrong type.
+// fixType returns how to correct a value of the wrong type.
 func fixType(f *Field, v *value) string {
 	_, err := strconv.ParseFloat(v.text, 64)
 	want := f.Type
@@ -283,7 +284,7 @@ func idle(v *value) bool {
 
 func reasonOf(f *Field) string {
 	if strings.HasPrefix(f.Until, "until ") {
-		return "it cannot be honoured " + f.Until
+		return "it is not supported " + f.Until
 	}
 	return f.Until
 }

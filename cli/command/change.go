@@ -363,7 +363,7 @@ func (c *cli) undrained(ctx context.Context, nodes client.Nodes, id api.NodeID, 
 		}
 	}
 	count := output.Plural(len(n.Remaining), "instance")
-	if len(n.Remaining) == api.MostRemaining {
+	if len(n.Remaining) == api.MaxRemaining {
 		count = "at least " + count
 	}
 	return fmt.Errorf("%s left; add capacity, or stop them with treeline drain --force: %w", count, kind)

@@ -35,7 +35,7 @@ func TestFieldsAreFoundByTheEndOfTheirPath(t *testing.T) {
 		"microservices.devices":    {"    name   The kind, as nodes offer it"},
 		"sla_version":              {"string, required\n", "May be: v2.0.\n"},
 		"services.stop_grace":      {"Default: 10.\n"},
-		"microservices.replicas":   {"The instances wanted"},
+		"microservices.replicas":   {"The number of instances"},
 		"microservices.callers":    {"Each: One entry.\n"},
 		"services":                 {"applications.microservices  list", "applications.microservices.constraints.services  list"},
 		"applications":             {"    microservices "},

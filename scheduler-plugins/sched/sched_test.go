@@ -111,14 +111,14 @@ func TestRejections(t *testing.T) {
 			as(func(c *sched.Candidate) {
 				c.Own = &api.NodePorts{Publish: []api.PortRange{{First: 80, Last: 80}, {First: 1024, Last: 65535}}, Own: []api.HostPort{{Port: 9100, Protocol: "tcp"}}}
 			}),
-			api.Rejection{Constraint: "port", Need: "port 9100/tcp free", Have: "port 9100/tcp: the node's own", Shortfall: 1},
+			api.Rejection{Constraint: "port", Need: "port 9100/tcp free", Have: "port 9100/tcp: used by the node itself", Shortfall: 1},
 		},
 		{
 			"a port that nobody may publish", asking(func(r *sched.Request) { r.Ports = []sched.Port{{"tcp", 22}} }),
 			as(func(c *sched.Candidate) {
 				c.Own = &api.NodePorts{Publish: []api.PortRange{{First: 80, Last: 80}, {First: 1024, Last: 65535}}}
 			}),
-			api.Rejection{Constraint: "port", Need: "port 22/tcp free", Have: "port 22/tcp: not among those that the node publishes (80,1024-65535)", Shortfall: 1},
+			api.Rejection{Constraint: "port", Need: "port 22/tcp free", Have: "port 22/tcp: not among the ports that may be published on the node (80,1024-65535)", Shortfall: 1},
 		},
 		{
 			"vcpus", asking(func(r *sched.Request) { r.Needs.MilliCPU = 2500 }), as(same),

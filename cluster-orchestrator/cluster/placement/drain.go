@@ -38,7 +38,7 @@ func (m *Machine) Drain(id api.NodeID, force bool) {
 // remaining returns the instances that a drained node still has, and why.
 func (m *Machine) remaining(n *node) (out []api.Remaining) {
 	for _, in := range n.sorted() {
-		if len(out) == api.MostRemaining {
+		if len(out) == api.MaxRemaining {
 			return out
 		}
 		if in.ended() || in.Leaving || in.Withdrawn {
@@ -64,7 +64,7 @@ func (m *Machine) remaining(n *node) (out []api.Remaining) {
 		out = append(out, r)
 	}
 	for _, id := range step.Keys(n.leaving) {
-		if len(out) == api.MostRemaining {
+		if len(out) == api.MaxRemaining {
 			break
 		}
 		r := api.Remaining{Instance: id, State: n.observed[id].State, Why: "is being stopped"}
@@ -80,7 +80,7 @@ func (m *Machine) remaining(n *node) (out []api.Remaining) {
 	}
 	for _, id := range step.Keys(n.observed) { // it may have been placed elsewhere since
 		o := n.observed[id]
-		if len(out) == api.MostRemaining {
+		if len(out) == api.MaxRemaining {
 			break
 		}
 		if n.assigned[id] == nil && !n.leaving[id] && !api.Ended(o.State, o.Reason) {
