@@ -156,7 +156,7 @@ func TestInventedKeysUseBoundedMemory(t *testing.T) {
 	r := NewRates(bound(100), 1, 3)
 	for i := range 100_000 {
 		_ = r.Allow(start, fmt.Sprint("subnet", i/10), fmt.Sprint("address", i))
-		if n := len(r.keys); n > 100 || n != r.Size() {
+		if n := len(r.keys); n > 100 || n != r.pool.Size() {
 			t.Fatalf("%d keys are remembered after %d, want at most 100", n, i+1)
 		}
 	}

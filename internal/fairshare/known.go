@@ -58,6 +58,3 @@ func (k *Known) Forget(key string) {
 		delete(k.keys, key)
 	}
 }
-
-// Size returns the number of keys.
-func (k *Known) Size() int { return k.pool.Size() }

@@ -70,9 +70,6 @@ func (r *Rates) Forget(group, key string) {
 	}
 }
 
-// Size returns the number of keys.
-func (r *Rates) Size() int { return r.pool.Size() }
-
 // bucket is called with mu held; the pool may evict meanwhile.
 func (r *Rates) bucket(now time.Time, group, key string) (*bucket, error) {
 	id := group + "\x00" + key

@@ -15,6 +15,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/bus"
 	"github.com/treeline-edge/treeline/internal/bus/broker"
 	"github.com/treeline-edge/treeline/internal/bus/mqtt"
+	"github.com/treeline-edge/treeline/internal/gate"
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
@@ -36,7 +37,8 @@ func busMessages(r *run) error {
 	}
 	ctx, cancel := context.WithCancel(r.ctx)
 	defer cancel()
-	b, err := broker.New(broker.Options{TLS: p.server(), Cluster: "bench", Identify: p.node, Log: slog.New(slog.DiscardHandler)})
+	quiet := slog.New(slog.DiscardHandler)
+	b, err := broker.New(broker.Options{Identify: p.node, Log: quiet})
 	if err != nil {
 		return err
 	}
@@ -45,7 +47,11 @@ func busMessages(r *run) error {
 	if err != nil {
 		return err
 	}
-	go func() { _ = b.Serve(ctx, ln) }()
+	port := gate.New(ln, gate.Options{
+		TLS: p.server(), Own: "bench", Log: quiet,
+		Protos: map[string]func(context.Context, *tls.Conn){"": func(ctx context.Context, c *tls.Conn) { _ = b.ServeConn(ctx, c) }},
+	})
+	go func() { _ = port.Run(ctx) }()
 	var heard atomic.Int64
 	arrived := make(chan struct{}, 1)
 	count := func(bus.Message) {

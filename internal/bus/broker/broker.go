@@ -1,21 +1,20 @@
-// Package broker is the cluster's embedded MQTT broker: mochi-mqtt behind a listener that
-// identifies nodes by their certificates. It speaks MQTT 3.1.1 over TLS with client
-// certificates only. A node reads and writes its own topics (see api/topic). The cluster uses
-// Bus, without a connection and without loss. Nothing is stored on disk: the cluster publishes
-// its desired sets again when it starts.
+// Package broker is the cluster's embedded MQTT broker: mochi-mqtt for connections whose
+// client certificates identify nodes. It speaks MQTT 3.1.1 over TLS. A node reads and writes
+// its own topics (see api/topic). The cluster uses Bus, without a connection and without loss.
+// Nothing is stored on disk: the cluster publishes its desired sets again when it starts.
 //
-//	b, err := broker.New(broker.Options{TLS: conf, Identify: ids.Node})
-//	go b.Serve(ctx, listener)
-//	b.Bus().Subscribe(ctx, topic.Alive.Every(), 0, heard)
+//	b, err := broker.New(broker.Options{Identify: ids.Node})
+//	err = b.ServeConn(ctx, conn)
+//	b.Bus().Subscribe(ctx, topic.Alive.Every(), 0, received)
 package broker
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"sync"
 	"time"
 
@@ -24,19 +23,11 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/bus"
 	"github.com/treeline-edge/treeline/internal/fairshare"
-	"github.com/treeline-edge/treeline/internal/gate"
 	"github.com/treeline-edge/treeline/internal/refusals"
 )
 
 // Options configures a broker.
 type Options struct {
-	// TLS is used by Serve. Client certificates are required whatever it contains.
-	TLS *tls.Config
-
-	// Cluster is the cluster whose nodes Serve is for; the nodes of another have few
-	// connections together (gate.Options.Own).
-	Cluster api.ClusterID
-
 	// Identify returns the node of a verified connection, or refuses it. It is called again
 	// after the connection is registered, so that a node that is revoked in between (see
 	// Disconnect) is refused. Required.
@@ -44,7 +35,7 @@ type Options struct {
 
 	MaxClients       int           // connections at once; default 10,000
 	ConnectBurst     int           // new connections of one node at once; 1 a second besides; default 20
-	HandshakeTimeout time.Duration // for TLS, and for CONNECT; default 10 s
+	HandshakeTimeout time.Duration // for TLS and CONNECT together; default 10 s
 
 	Log *slog.Logger // default slog.Default()
 }
@@ -75,27 +66,23 @@ type Broker struct {
 	mu     sync.Mutex // guards the fields below
 	closed bool
 	conns  map[api.NodeID]map[*conn]struct{}
-	done   chan struct{}
 }
 
-// New makes a broker. The cluster's bus works at once; Serve and ServeConn accept nodes.
+// New makes a broker. The cluster's bus works at once.
 func New(o Options) (*Broker, error) {
 	if o.Identify == nil {
 		return nil, errors.New("broker: Identify is required")
 	}
-	o.MaxClients = or(o.MaxClients, 10_000)
-	o.HandshakeTimeout = or(o.HandshakeTimeout, 10*time.Second)
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.MaxClients = cmp.Or(o.MaxClients, 10_000)
+	o.HandshakeTimeout = cmp.Or(o.HandshakeTimeout, 10*time.Second)
+	o.Log = cmp.Or(o.Log, slog.Default())
 	places := sessionPlaces
 	places.Total = o.MaxClients
 	b := &Broker{
 		o:     o,
 		room:  fairshare.NewPool(places, fairshare.Replace),
-		rates: fairshare.NewRates(sessionRates, 1, or(o.ConnectBurst, 20)),
+		rates: fairshare.NewRates(sessionRates, 1, cmp.Or(o.ConnectBurst, 20)),
 		conns: map[api.NodeID]map[*conn]struct{}{},
-		done:  make(chan struct{}),
 	}
 	limits := mqtt.NewDefaultServerCapabilities()
 	limits.MaximumPacketSize = bus.MaxPayload + 1<<10 // the topic and the headers
@@ -120,13 +107,6 @@ func New(o Options) (*Broker, error) {
 	return b, nil
 }
 
-func or[T int | time.Duration](v, otherwise T) T {
-	if v > 0 {
-		return v
-	}
-	return otherwise
-}
-
 // Bus returns the cluster's own bus. It may publish and subscribe to everything and loses no
 // QoS 0 message: when its handlers are slow, publishing nodes are slowed. Closing it leaves
 // the broker running.
@@ -135,40 +115,8 @@ func (b *Broker) Bus() bus.Bus { return b.bus }
 // Stats returns the broker's counters.
 func (b *Broker) Stats() *Stats { return &b.stats }
 
-// Serve accepts nodes until ctx ends, then closes l and the connections it
-// accepted, waits for them, and returns nil.
-func (b *Broker) Serve(ctx context.Context, l net.Listener) error {
-	defer l.Close()
-	if b.o.TLS == nil {
-		return errors.New("broker: Serve needs Options.TLS")
-	}
-	conf := b.o.TLS.Clone()
-	conf.ClientAuth = tls.RequireAndVerifyClientCert
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var ended sync.WaitGroup
-	defer ended.Wait()
-	ended.Go(func() {
-		select {
-		case <-b.done:
-			cancel()
-		case <-ctx.Done():
-		}
-	})
-	serve := func(ctx context.Context, c *tls.Conn) { _ = b.ServeConn(ctx, c) } // counted and logged where refused
-	g := gate.New(l, gate.Options{
-		TLS: conf, Own: b.o.Cluster, Peers: b.o.MaxClients, Handshake: b.o.HandshakeTimeout, Log: b.o.Log,
-		Protos: map[string]func(context.Context, *tls.Conn){"": serve, "mqtt": serve},
-	})
-	if err := g.Run(ctx); err != nil {
-		cancel()
-		return fmt.Errorf("broker: accept: %w", err)
-	}
-	return nil
-}
-
-// ServeConn serves a connection that another listener accepted, for example on a port shared
-// by ALPN, until it or ctx ends. The listener must have verified a client certificate.
+// ServeConn serves a connection until it or ctx ends. Its listener must have verified a client
+// certificate.
 func (b *Broker) ServeConn(ctx context.Context, secure *tls.Conn) error {
 	c, err := b.admit(ctx, secure)
 	if err != nil {
@@ -294,7 +242,6 @@ func (b *Broker) Close() error {
 		return nil
 	}
 	b.closed = true
-	close(b.done)
 	for _, set := range b.conns {
 		for c := range set {
 			b.wg.Go(func() { c.Close() })

@@ -13,6 +13,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/bus/broker"
 	"github.com/treeline-edge/treeline/internal/bus/bustest"
 	"github.com/treeline-edge/treeline/internal/freeport"
+	"github.com/treeline-edge/treeline/internal/gate"
 )
 
 // system is an embedded broker with nodes over real TLS.
@@ -46,16 +47,16 @@ func (s *system) Start(t testing.TB) {
 	}
 	s.Addr = l.Addr().String()
 	s.Broker, err = broker.New(broker.Options{
-		TLS: s.CA.Server(t), Identify: s.identify, HandshakeTimeout: s.handshake, ConnectBurst: s.burst, Log: bustest.Quiet(),
+		Identify: s.identify, HandshakeTimeout: s.handshake, ConnectBurst: s.burst, Log: bustest.Quiet(),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
-	b := s.Broker
+	b, conf := s.Broker, s.CA.Server(t)
 	s.wg.Go(func() {
-		if err := b.Serve(ctx, l); err != nil {
+		if err := bustest.Serve(ctx, b, l, gate.Options{TLS: conf, Handshake: s.handshake, Log: bustest.Quiet()}); err != nil {
 			t.Error(err)
 		}
 	})

@@ -1,6 +1,7 @@
 package mqtt
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -82,14 +83,12 @@ func (o *Options) complete() error {
 	case o.KeepAlive < 0 || o.KeepAlive%time.Second != 0:
 		return fmt.Errorf("mqtt: keepalive %s is not a whole number of seconds", o.KeepAlive)
 	}
-	o.KeepAlive = or(o.KeepAlive, 60*time.Second)
-	o.ConnectTimeout = or(o.ConnectTimeout, 15*time.Second)
-	o.WriteTimeout = or(o.WriteTimeout, 10*time.Second)
-	o.MinBackoff = or(o.MinBackoff, 500*time.Millisecond)
-	o.MaxBackoff = max(or(o.MaxBackoff, 30*time.Second), o.MinBackoff)
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.KeepAlive = cmp.Or(o.KeepAlive, 60*time.Second)
+	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, 15*time.Second)
+	o.WriteTimeout = cmp.Or(o.WriteTimeout, 10*time.Second)
+	o.MinBackoff = cmp.Or(o.MinBackoff, 500*time.Millisecond)
+	o.MaxBackoff = max(cmp.Or(o.MaxBackoff, 30*time.Second), o.MinBackoff)
+	o.Log = cmp.Or(o.Log, slog.Default())
 	if o.Endpoints == nil {
 		only := []Endpoint{{Addr: o.Addr}}
 		o.Endpoints = func() []Endpoint { return only }
@@ -110,13 +109,6 @@ func (o *Options) complete() error {
 		o.TLS.ClientSessionCache = tls.NewLRUClientSessionCache(2) // a resumed handshake spares both ends most of its cost
 	}
 	return nil
-}
-
-func or(d, otherwise time.Duration) time.Duration {
-	if d > 0 {
-		return d
-	}
-	return otherwise
 }
 
 // dial opens a connection, TLS included.
