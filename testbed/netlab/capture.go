@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Capture keeps the frames that come in by a device.
+// Capture records the frames that a device receives.
 type Capture struct {
 	mu     sync.Mutex // guards the field below
 	frames []captured
@@ -21,7 +21,7 @@ type captured struct {
 	data []byte
 }
 
-// Capture begins to keep the frames that come in by the host's device.
+// Capture starts to record the frames that the host's device receives.
 func (h *Host) Capture(dev string) *Capture {
 	h.lab.t.Helper()
 	c, file := &Capture{}, h.packets(dev)
@@ -42,14 +42,14 @@ func (h *Host) Capture(dev string) *Capture {
 	return c
 }
 
-// Count is how many frames have come.
+// Count returns the number of frames.
 func (c *Capture) Count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.frames)
 }
 
-// Contains reports whether a frame has the marker in it.
+// Contains reports whether a frame contains the marker.
 func (c *Capture) Contains(marker []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,7 +61,7 @@ func (c *Capture) Contains(marker []byte) bool {
 	return false
 }
 
-// WriteTo writes a pcap file of what has come, for people to look at.
+// WriteTo writes the frames as a pcap file.
 func (c *Capture) WriteTo(w io.Writer) (int64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

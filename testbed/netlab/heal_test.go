@@ -15,7 +15,7 @@ import (
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
-// talking is two nodes of which one asks and the other answers, ten times a second.
+// talking returns two nodes, of which one sends to the other ten times a second and gets echoes.
 func talking(t *testing.T, a, b netlab.Kind) (w *world, x, y *node) {
 	t.Helper()
 	w = newWorld(t)
@@ -32,8 +32,7 @@ func talking(t *testing.T, a, b netlab.Kind) (w *world, x, y *node) {
 	return w, x, y
 }
 
-// reaches says what is missing until the peer has echoed more times and the path
-// is as wanted.
+// reaches returns an error until the peer has sent more echoes and the path is as wanted.
 func (n *node) reaches(o *node, more int, ok func(overlay.Path) bool) func() string {
 	_, _, _, before := n.sees(o)
 	return func() string {
@@ -47,7 +46,7 @@ func (n *node) reaches(o *node, more int, ok func(overlay.Path) bool) func() str
 
 func anyPath(overlay.Path) bool { return true }
 
-// gap runs something that breaks the path and says how long no echo came.
+// gap breaks the path and returns how long there was no echo.
 func (n *node) gap(o *node, breakIt func()) time.Duration {
 	n.w.t.Helper()
 	began := time.Now()
@@ -56,9 +55,8 @@ func (n *node) gap(o *node, breakIt func()) time.Duration {
 	return time.Since(began)
 }
 
-// heals has an address change, again if others kept the machine busy: one of three
-// changes heals in the time that is promised. Each begins when the path is again of
-// the kind that it was.
+// heals changes an address up to three times, because the machine may be busy: one change must
+// heal within the guaranteed time. Each starts when the path is again of the original kind.
 func (n *node) heals(o *node, change func(trial int)) {
 	t := n.w.t
 	t.Helper()
@@ -69,7 +67,7 @@ func (n *node) heals(o *node, change func(trial int)) {
 		d := n.gap(o, func() { change(trial) })
 		began := time.Now()
 		eventually(t, n.reaches(o, 3, as))
-		t.Logf("change %d healed after %v, as before after %v more", trial, d, time.Since(began))
+		t.Logf("change %d healed after %v, original path after %v more", trial, d, time.Since(began))
 		if best < 0 || d < best {
 			best = d
 		}
@@ -77,12 +75,12 @@ func (n *node) heals(o *node, change func(trial int)) {
 			return
 		}
 	}
-	t.Errorf("the best of three healed after %v, more than %v", best, healed)
+	t.Errorf("the best of three changes healed after %v, want at most %v", best, healed)
 }
 
 const (
-	healed   = 3 * time.Second // what is promised of a changed address
-	detoured = 8 * time.Second // of what is promised nothing, on a machine that does other things too
+	healed   = 3 * time.Second // guaranteed after a change of address
+	detoured = 8 * time.Second // not guaranteed; with a margin for a busy machine
 )
 
 func TestNATThatForgetsHeals(t *testing.T) {
@@ -90,14 +88,14 @@ func TestNATThatForgetsHeals(t *testing.T) {
 		t.Run(kind.String(), func(t *testing.T) {
 			_, x, y := talking(t, kind, kind)
 			r, public := x.host.Router(), x.public
-			x.heals(y, func(trial int) { // told nobody
+			x.heals(y, func(trial int) { // without notice
 				r.Run("ip", "addr", "del", public+"/24", "dev", "out")
 				public = fmt.Sprintf("203.0.113.%d", 200+trial)
 				r.Run("ip", "addr", "add", public+"/24", "dev", "out")
 				r.Forget()
 			})
 			if at, _ := x.w.relay.Where(uint32(x.i)); at.Addr() != netip.MustParseAddr(public) {
-				t.Errorf("bound at %v, not at %s", at, public)
+				t.Errorf("bound at %v, want %s", at, public)
 			}
 		})
 	}
@@ -141,7 +139,7 @@ func TestBlockedUDPGoesOverTLSAndBack(t *testing.T) {
 	})
 }
 
-// detours has one of three trials of a detour be quick enough.
+// detours requires that one of three trials heals in time.
 func detours(t *testing.T, most time.Duration, trial func() time.Duration) {
 	t.Helper()
 	var d time.Duration
@@ -152,11 +150,11 @@ func detours(t *testing.T, most time.Duration, trial func() time.Duration) {
 			return
 		}
 	}
-	t.Errorf("healed after %v", d)
+	t.Errorf("the best of three trials healed after %v, want at most %v", d, detoured)
 }
 
-// A relayed pair goes on when the relay has forgotten everything, as soon as the
-// nodes hear of it (their connection to the cluster is made anew).
+// A relayed pair continues after the relay has lost its state, as soon as the nodes learn of it
+// (when they reconnect to the cluster).
 func TestRelayThatForgetsHeals(t *testing.T) {
 	w, x, y := talking(t, netlab.Symmetric, netlab.Symmetric)
 	detours(t, detoured, func() time.Duration {
@@ -172,7 +170,7 @@ func TestRelayThatForgetsHeals(t *testing.T) {
 	})
 }
 
-// What nodes tell one another is not to be read on the way, at the relay neither.
+// Packets between nodes cannot be read in transit, not even at the relay.
 func TestRelayReadsNothing(t *testing.T) {
 	w, x, y := talking(t, netlab.Symmetric, netlab.Symmetric)
 	c := w.host.Capture("eth0")
@@ -186,7 +184,7 @@ func TestRelayReadsNothing(t *testing.T) {
 	}
 	eventually(t, x.reaches(y, 5, anyPath))
 	if c.Count() == 0 || c.Contains(marker) {
-		t.Errorf("of %d frames one has the marker: %v", c.Count(), c.Contains(marker))
+		t.Errorf("of %d frames one contains the plain text (%v), want none and more than 0 frames", c.Count(), c.Contains(marker))
 	}
 }
 
@@ -200,7 +198,7 @@ func TestDeadPeerIsReported(t *testing.T) {
 		}
 		return ""
 	})
-	t.Logf("a dead peer is known after %v", time.Since(began))
+	t.Logf("a dead peer was detected after %v", time.Since(began))
 	y.host.Run("ip", "link", "set", "dev", "eth0", "up")
 	eventually(t, x.reaches(y, 3, func(r overlay.Path) bool { return !r.Silent && r.Kind == api.PathDirect }))
 }
@@ -208,7 +206,7 @@ func TestDeadPeerIsReported(t *testing.T) {
 func TestLongestPacketIsFoundOnARealPath(t *testing.T) {
 	w := newWorld(t)
 	x, y := w.add(netlab.PortRestricted), w.add(netlab.PortRestricted)
-	// A tunnel of somebody's provider: the way is narrower than the nodes' links.
+	// A provider's tunnel: the MTU of the path is smaller than that of the nodes' links.
 	y.host.Router().Run("ip", "link", "set", "dev", "in", "mtu", "1400")
 	y.host.Run("ip", "link", "set", "dev", "eth0", "mtu", "1400")
 	y.echo()

@@ -1,10 +1,9 @@
-// Package netlab is a network to test on: hosts are network namespaces, joined by
-// veth pairs and switches, behind NATs of every kind (nftables), over links that
-// delay and lose (a process that copies frames). It needs root. Names are unique
-// to a lab, nothing is done to the machine's own network, and the end of the test
-// takes everything away.
+// Package netlab provides networks for tests. Hosts are network namespaces, connected by veth
+// pairs and switches, behind NATs of every kind (nftables), over links with delay and loss (a
+// process that copies frames). It needs root. Names are unique to a lab, the machine's own network
+// is not changed, and everything is removed at the end of the test.
 //
-// It knows nothing of Treeline; what runs on the hosts is the test's.
+// The package does not depend on Treeline.
 //
 //	lab := netlab.New(t)
 //	wan := lab.Switch("wan")
@@ -36,7 +35,7 @@ type T interface {
 	Cleanup(fn func())
 }
 
-// Lab is a network of its own.
+// Lab is one test network.
 type Lab struct {
 	t     T
 	id    string
@@ -45,7 +44,7 @@ type Lab struct {
 
 var labs atomic.Int32
 
-// New begins a lab, which ends with the test. It skips the test without root.
+// New returns a lab, which ends with the test. Without root it skips the test.
 func New(t T) *Lab {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -62,7 +61,7 @@ type Host struct {
 	ns   string
 }
 
-// Host makes a host that is connected to nothing.
+// Host adds a host without connections.
 func (l *Lab) Host(name string) *Host {
 	l.t.Helper()
 	h := &Host{lab: l, Name: name, ns: l.id + name}
@@ -72,7 +71,7 @@ func (l *Lab) Host(name string) *Host {
 	return h
 }
 
-// Switch is a host that is a bridge.
+// Switch adds a host that is a bridge.
 func (l *Lab) Switch(name string) *Host {
 	l.t.Helper()
 	h := l.Host(name)
@@ -81,10 +80,10 @@ func (l *Lab) Switch(name string) *Host {
 	return h
 }
 
-// Netns is the name of the host's namespace, for `ip netns`.
+// Netns returns the name of the host's namespace for `ip netns`.
 func (h *Host) Netns() string { return h.ns }
 
-// Plug gives the host a device on a switch, with an address unless that is "".
+// Plug connects the host to a switch with a device, with an address unless that is "".
 func (h *Host) Plug(sw *Host, dev, addr string) {
 	h.lab.t.Helper()
 	port := h.lab.veth(h, dev, sw)
@@ -102,7 +101,7 @@ func (l *Lab) Join(a *Host, devA, addrA string, b *Host, devB, addrB string) {
 	b.up(devB, addrB)
 }
 
-// veth makes a pair: dev on h, and a name that is returned on the other host.
+// veth adds a veth pair: dev on h, and the returned name on the other host.
 func (l *Lab) veth(h *Host, dev string, other *Host) string {
 	l.t.Helper()
 	l.veths++
@@ -119,19 +118,19 @@ func (h *Host) up(dev, addr string) {
 	h.ip("link", "set", dev, "up")
 }
 
-// Route sends what is for a network ("default" too) by a gateway.
+// Route adds a route to a network, or "default", through a gateway.
 func (h *Host) Route(to, via string) {
 	h.lab.t.Helper()
 	h.ip("route", "replace", to, "via", via)
 }
 
-// ip runs ip within the host.
+// ip runs ip on the host.
 func (h *Host) ip(args ...string) {
 	h.lab.t.Helper()
 	h.lab.run(append([]string{"ip", "-n", h.ns}, args...)...)
 }
 
-// Run runs a program on the host and returns what it said; the test fails with it.
+// Run runs a program on the host and returns its output. If it fails, the test fails.
 func (h *Host) Run(args ...string) string {
 	h.lab.t.Helper()
 	return h.lab.run(append([]string{"ip", "netns", "exec", h.ns}, args...)...)
@@ -147,13 +146,13 @@ func (h *Host) Nft(rules string) {
 	}
 }
 
-// Do runs f on a thread that is in the host's network. Sockets and devices that f
-// opens stay there; goroutines that it starts are not.
+// Do runs f on a thread in the host's network. Sockets and devices that f opens stay there, but
+// goroutines that it starts run elsewhere.
 func (h *Host) Do(f func()) {
 	h.lab.t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and not unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // not unlocked: the thread ends with the goroutine
 		done <- enter(h.ns, f)
 	}()
 	if err := <-done; err != nil {
@@ -183,10 +182,10 @@ func (l *Lab) run(args ...string) string {
 	return string(out)
 }
 
-// addrOf is the address of a prefix that was written with one.
+// addrOf returns the address in a text of address/length.
 func addrOf(prefix string) string { return netip.MustParsePrefix(prefix).Addr().String() }
 
-// nth is the nth address of a network, with its length.
+// nth returns the nth address of a network, with its length.
 func nth(network string, n int) string {
 	p := netip.MustParsePrefix(network)
 	a := p.Masked().Addr()

@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
-// directIn is where theory has a direct path.
+// directIn reports whether two kinds of NAT permit a direct path in theory.
 func directIn(a, b netlab.Kind) bool {
 	lenient := func(k netlab.Kind) bool { return k <= netlab.Restricted }
 	switch {
@@ -25,7 +25,8 @@ func directIn(a, b netlab.Kind) bool {
 	return true
 }
 
-// eventually waits up to a minute and a half for what a busy machine does in seconds.
+// eventually waits until ok returns nil, at most a minute and a half, because the machine may be
+// busy.
 func eventually(t testing.TB, what func() string) {
 	t.Helper()
 	end := time.Now().Add(90 * time.Second)
@@ -41,8 +42,7 @@ func eventually(t testing.TB, what func() string) {
 	}
 }
 
-// TestEveryPairOfNATs has 14 nodes, two behind each kind of NAT, talk to one
-// another in all 49 combinations.
+// TestEveryPairOfNATs connects 14 nodes, two behind each kind of NAT, in all 49 combinations.
 func TestEveryPairOfNATs(t *testing.T) {
 	w := newWorld(t)
 	var as, bs []*node
@@ -69,7 +69,7 @@ func TestEveryPairOfNATs(t *testing.T) {
 	for _, a := range as {
 		a.talk(bs)
 	}
-	// amiss is how a path is not what theory has.
+	// amiss returns how a path differs from theory.
 	amiss := func(a, b *node, r overlay.Path) string {
 		switch {
 		case directIn(a.kind, b.kind) != (r.Kind == api.PathDirect):
@@ -81,7 +81,7 @@ func TestEveryPairOfNATs(t *testing.T) {
 		}
 		return ""
 	}
-	paths := map[[2]*node]overlay.Path{} // at one time: a busy machine has probes come late
+	paths := map[[2]*node]overlay.Path{} // at one time, because probes may be late on a busy machine
 	eventually(t, func() string {
 		for _, a := range as {
 			for _, b := range bs {

@@ -2,29 +2,29 @@ package netlab
 
 import "strings"
 
-// Kind is what a NAT does (RFC 4787).
+// Kind is the behaviour of a NAT (RFC 4787).
 type Kind int
 
 // The kinds of NAT.
 const (
 	None           Kind = iota // the host has a public address
-	FullCone                   // one mapping for all, open to all
-	Restricted                 // one mapping for all, open to addresses that it was used to
-	PortRestricted             // one mapping for all, open to addresses and ports that it was used to
-	Symmetric                  // a mapping for each destination, open to that
+	FullCone                   // one mapping for all destinations, open to all sources
+	Restricted                 // one mapping, open to addresses that it was used for
+	PortRestricted             // one mapping, open to addresses and ports that it was used for
+	Symmetric                  // a mapping for each destination, open only to it
 	Double                     // port-restricted behind port-restricted
-	Blocked                    // TCP alone passes
+	Blocked                    // only TCP passes
 )
 
-// Kinds are all kinds.
+// Kinds lists all kinds.
 var Kinds = []Kind{None, FullCone, Restricted, PortRestricted, Symmetric, Double, Blocked}
 
 func (k Kind) String() string {
 	return [...]string{"none", "full cone", "restricted", "port-restricted", "symmetric", "double", "UDP blocked"}[k]
 }
 
-// Site is a host behind a NAT of that kind on a switch. public is the address
-// outside, with its length; inside is a network for the host and its router.
+// Site adds a host behind a NAT of that kind on a switch. public is the outer address with its
+// length; inside is a network for the host and its router.
 func (l *Lab) Site(name string, k Kind, wan *Host, public, inside string) *Host {
 	l.t.Helper()
 	h := l.Host(name)
@@ -49,9 +49,9 @@ func (l *Lab) Site(name string, k Kind, wan *Host, public, inside string) *Host 
 	return h
 }
 
-// NAT makes a router of the host, from its device "in" to its device "out". As
-// home routers do, it drops what it is not asked for: conntrack then keeps no entry
-// that would have the next outgoing packet mapped elsewhere.
+// NAT makes the host a router from its device "in" to its device "out". Like home routers, it drops
+// unsolicited packets: otherwise conntrack would keep an entry that changes the mapping of the next
+// outgoing packet.
 func (h *Host) NAT(k Kind) {
 	h.lab.t.Helper()
 	h.Run("sysctl", "-qw", "net.ipv4.ip_forward=1")
@@ -107,14 +107,13 @@ table ip filter {
 }`))
 }
 
-// Forget flushes what the router's NAT knows, as its restart would. It needs
-// conntrack(8).
+// Forget flushes the state of the router's NAT, like a restart. It needs conntrack(8).
 func (h *Host) Forget() {
 	h.lab.t.Helper()
 	h.Run("conntrack", "-F")
 }
 
-// Router is the router before a site's host, the inner one of a double NAT.
+// Router returns the router of a site's host, the inner one of a double NAT.
 func (h *Host) Router() *Host {
 	return &Host{lab: h.lab, Name: h.Name + "-r", ns: h.ns + "-r"}
 }

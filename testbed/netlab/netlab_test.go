@@ -35,7 +35,7 @@ func (n *node) send(to string) {
 	}
 }
 
-// from is where the next datagram comes from; invalid: none comes.
+// from returns the source of the next datagram, invalid if there is none.
 func (n *node) from(wait time.Duration) netip.AddrPort {
 	_ = n.conn.SetReadDeadline(time.Now().Add(wait))
 	var b [16]byte
@@ -48,7 +48,7 @@ func (n *node) from(wait time.Duration) netip.AddrPort {
 
 const soon, never = 10 * time.Second, 300 * time.Millisecond
 
-// TestNATsDoWhatTheirNamesSay asks each NAT what the textbooks ask.
+// TestNATsDoWhatTheirNamesSay checks the filtering and mapping of each kind of NAT.
 func TestNATsDoWhatTheirNamesSay(t *testing.T) {
 	lab := New(t)
 	wan := lab.Switch("wan")
@@ -62,13 +62,13 @@ func TestNATsDoWhatTheirNamesSay(t *testing.T) {
 		in.send(fmt.Sprintf("203.0.113.1:%d", 5000+i))
 		if k == Blocked {
 			if got := a.from(never); got.IsValid() {
-				t.Errorf("%v: UDP from %v passed", k, got)
+				t.Errorf("%v: UDP from %v passed, want it blocked", k, got)
 			}
 			continue
 		}
 		mapped := a.from(soon)
 		if mapped.Addr().String() != public {
-			t.Fatalf("%v: seen as %v", k, mapped)
+			t.Fatalf("%v: unexpected mapping %v", k, mapped)
 		}
 		// Who may send to the mapping?
 		for _, c := range []struct {
@@ -86,13 +86,13 @@ func TestNATsDoWhatTheirNamesSay(t *testing.T) {
 				wait = soon
 			}
 			if got := in.from(wait).IsValid(); got != c.want {
-				t.Errorf("%v: from %s: %v", k, c.what, got)
+				t.Errorf("%v: a datagram from %s arrived from %v, which does not match the filtering of this kind", k, c.what, got)
 			}
 		}
 		// Is the mapping the same for all?
 		in.send(fmt.Sprintf("203.0.113.2:%d", 5000+i))
 		if second := b.from(soon); (second == mapped) != (k != Symmetric) {
-			t.Errorf("%v: seen as %v and %v", k, mapped, second)
+			t.Errorf("%v: mappings to two destinations are %v and %v, which does not match this kind", k, mapped, second)
 		}
 	}
 }
@@ -113,7 +113,7 @@ func TestSlowCableDelaysAndLoses(t *testing.T) {
 	for range 200 {
 		x.send("192.0.2.2:5000")
 	}
-	after := listen(t, a, 5001) // whose datagram is the last to come
+	after := listen(t, a, 5001) // sends the last datagram
 	n := 0
 	for from := y.from(never); from.Port() != 5001; from = y.from(never) {
 		if from.IsValid() {
@@ -123,7 +123,7 @@ func TestSlowCableDelaysAndLoses(t *testing.T) {
 		}
 	}
 	if n < 110 || n > 170 {
-		t.Errorf("%d of 200 came at 30 %% loss", n)
+		t.Errorf("%d of 200 datagrams arrived at 30 %% loss", n)
 	}
 }
 
@@ -140,7 +140,7 @@ func TestCaptureSeesFrames(t *testing.T) {
 	y.from(soon)
 	for !c.Contains([]byte("the marker")) {
 		if t.Context().Err() != nil {
-			t.Fatal("not seen")
+			t.Fatal("the datagram was not captured")
 		}
 		time.Sleep(time.Millisecond)
 	}

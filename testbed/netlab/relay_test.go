@@ -14,8 +14,8 @@ import (
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
-// BenchmarkRelay compares what passes between two nodes directly and through the
-// relay, by turns: iperf3, one TCP flow over the tunnel.
+// BenchmarkRelay compares the throughput between two nodes on the direct path and through the relay,
+// in turns: iperf3 with one TCP flow over the tunnel.
 func BenchmarkRelay(b *testing.B) {
 	programtest.Need(b, "iperf3", "ss")
 	w := newWorld(b)

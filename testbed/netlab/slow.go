@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Slow is a cable that takes its time and loses frames: a process copies them. It
-// carries some 1 Gbit/s, and no packets longer than the wire's 1500 bytes.
+// Slow is a link with delay and loss: a process copies its frames. It carries some 1 Gbit/s, and
+// packets of at most 1500 bytes.
 type Slow struct {
 	mu    sync.Mutex // guards the fields below
 	delay time.Duration
@@ -21,12 +21,11 @@ type Slow struct {
 	rng   *rand.Rand
 }
 
-// maxQueued is how many frames a slow cable holds in each direction: 100 Mbit/s for
-// a second.
+// maxQueued bounds the frames in a slow link in each direction: 100 Mbit/s for a second.
 const maxQueued = 8192
 
-// Slow joins two hosts by such a cable. delay is for each direction; loss is the
-// share of frames lost, drawn with the seed.
+// Slow connects two hosts by a slow link. delay is for each direction; loss is the share of lost
+// frames, chosen with the seed.
 func (l *Lab) Slow(a *Host, devA, addrA string, b *Host, devB, addrB string, delay time.Duration, loss float64, seed uint64) *Slow {
 	l.t.Helper()
 	s := &Slow{delay: delay, loss: loss, rng: rand.New(rand.NewPCG(seed, 0))}
@@ -37,7 +36,7 @@ func (l *Lab) Slow(a *Host, devA, addrA string, b *Host, devB, addrB string, del
 		h         *Host
 		dev, port string
 	}{{a, devA, portA}, {b, devB, portB}} {
-		// The frames must be whole, as they are on a wire.
+		// Frames must have MTU size and checksums, as on a wire.
 		for _, x := range []struct {
 			h   *Host
 			dev string
@@ -54,7 +53,7 @@ func (l *Lab) Slow(a *Host, devA, addrA string, b *Host, devB, addrB string, del
 	return s
 }
 
-// Set changes what the cable does from now on.
+// Set changes delay and loss.
 func (s *Slow) Set(delay time.Duration, loss float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +71,7 @@ type frame struct {
 	data []byte
 }
 
-// carry copies frames one way until the sockets are closed.
+// carry copies frames in one direction until the sockets are closed.
 func (s *Slow) carry(from, to *os.File) {
 	queue := make(chan frame, maxQueued)
 	go func() {
@@ -101,8 +100,7 @@ func (s *Slow) carry(from, to *os.File) {
 	}
 }
 
-// packets opens a socket for the frames that come in by a device; what is written
-// goes out by it.
+// packets opens a socket that receives and sends the frames of a device.
 func (h *Host) packets(dev string) *os.File {
 	h.lab.t.Helper()
 	var file *os.File

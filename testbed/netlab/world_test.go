@@ -32,7 +32,7 @@ import (
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
-// world is a relay on a public network, and nodes behind NATs: real engines over
+// world has a relay on a public network and nodes behind NATs: real tunnels and path managers over
 // real sockets, TUN devices and nftables.
 type world struct {
 	t     testing.TB
@@ -45,7 +45,7 @@ type world struct {
 	nodes []*node
 }
 
-// node is a node as netmanager will put it together.
+// node is assembled like a netmanager.
 type node struct {
 	w      *world
 	i      int
@@ -139,7 +139,7 @@ func certificate(t testing.TB, name string) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// add puts a node behind a NAT and starts it.
+// add adds a node behind a NAT and starts it.
 func (w *world) add(kind netlab.Kind) *node {
 	w.t.Helper()
 	i := len(w.nodes) + 1
@@ -236,7 +236,7 @@ func (n *node) start() {
 	}
 }
 
-// relayTunnel is a node's tunnel as its relay link uses it.
+// relayTunnel adapts a node's tunnel for its relay link.
 type relayTunnel struct {
 	n     *node
 	place *pathmanager.Self
@@ -257,7 +257,7 @@ func (r relayTunnel) Changed(s relaylink.State) {
 	r.n.paths.SetSelf(self)
 }
 
-// addr is the node's address on the overlay.
+// addr returns the node's address on the overlay.
 func (n *node) addr() netip.Addr { return n.subnet.Addr().Next() }
 
 func (n *node) record() api.Peer {
@@ -291,7 +291,7 @@ func (n *node) sees(o *node) (r overlay.Path, first, direct time.Duration, echoe
 	return n.reports[k], n.first[k], n.direct[k], n.echoes[k]
 }
 
-// echo answers whatever comes to the node's overlay address.
+// echo answers packets to the node's overlay address.
 func (n *node) echo() {
 	n.w.t.Helper()
 	c := n.socket(9)
@@ -321,7 +321,7 @@ func (n *node) socket(port uint16) *net.UDPConn {
 	return c
 }
 
-// talk sends to the others ten times a second, and counts what comes back.
+// talk sends to the others ten times a second, and counts the echoes.
 func (n *node) talk(others []*node) (sent *atomic.Int64) {
 	n.w.t.Helper()
 	sent = new(atomic.Int64)

@@ -9,42 +9,42 @@ import (
 	"time"
 )
 
-// Bed is two nodes with a wire between them and a container on each; on the
-// second there may be more. How containers get their addresses, and how packets
-// get from node to node, is a Path's to say.
+// Bed is a test bed: two nodes with a link between them and a container on each; the second
+// node may have more. A Path determines the addresses of containers and how packets travel
+// between the nodes.
 type Bed struct {
 	Node      [2]*Namespace
 	Container [2]*Namespace
 	More      []*Namespace // further containers of the second node
 
-	wired  [2]*Namespace  // who has the ends of the wire: the nodes, but for Raw
-	ends   []func() error // what else ends with the bed
-	wan    *Namespace     // between the nodes, where something is
-	slowly bool           // it is a slow wire
-	wire   *child         // passes its frames on
-	slowAs slowWireOrder  // as it does now
-	procs  []*child       // what runs here, in the order of its start
+	wired  [2]*Namespace  // the ends of the link: the nodes, except for Raw
+	ends   []func() error // closed with the bed
+	wan    *Namespace     // between the nodes, if Slow or Apart
+	slowly bool           // the link is slow
+	wire   *child         // forwards its frames
+	slowAs slowWireOrder  // present properties of the slow link
+	procs  []*child       // in the order of their start
 }
 
-// WireAddr are the nodes' addresses on the wire, a /24.
+// WireAddr are the nodes' addresses on the link, a /24.
 var WireAddr = [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}
 
-// WireDevice is the nodes' device on the wire.
+// WireDevice is the nodes' device on the link.
 const WireDevice = "wire"
 
 const wireMTU = 1500
 
-// Shape is what a bed is made with.
+// Shape configures a bed.
 type Shape struct {
 	More  int  // further containers of the second node
-	Slow  bool // a wire that can have delay and loss
-	Apart bool // the nodes reach a host between them, which forwards nothing, and not one another
-	// OneCPU keeps servers and clients to one processor. For differences of a
-	// microsecond: whether who waits is woken on the same one or on another is ten.
+	Slow  bool // a link with delay and loss
+	Apart bool // the nodes reach a host between them, which forwards nothing, but not each other
+	// OneCPU pins servers and clients to one processor, for differences of a microsecond: waking
+	// a process on another processor costs ten.
 	OneCPU bool
 }
 
-// NewBed makes a bed.
+// NewBed sets up a bed.
 func NewBed(ctx context.Context, name string, shape Shape) (_ *Bed, err error) {
 	b := &Bed{}
 	defer func() {
@@ -106,7 +106,7 @@ func NewBed(ctx context.Context, name string, shape Shape) (_ *Bed, err error) {
 // The namespace between the nodes has a device towards each.
 var wanDevices = [2]string{"w0", "w1"}
 
-// hostBetween is its address, where it is a host.
+// hostBetween is its address, if it is a host.
 var hostBetween = netip.MustParseAddr("192.0.2.254")
 
 // between puts a host between the nodes.
@@ -125,7 +125,7 @@ func (b *Bed) between(ctx context.Context, name string) (err error) {
 	return nil
 }
 
-// Close ends what runs in the bed and lets go of it.
+// Close ends the bed and its processes.
 func (b *Bed) Close() error {
 	var errs []error
 	for _, c := range slices.Backward(b.procs) {
@@ -145,7 +145,7 @@ func (b *Bed) Close() error {
 	return errors.Join(errs...)
 }
 
-// start starts a child that lasts as long as the bed, and waits until it is ready.
+// start starts a child that runs as long as the bed, and waits until it is ready.
 func (b *Bed) start(n *Namespace, name string, order any) (*child, error) {
 	c, err := n.start(name, order)
 	if err != nil {
@@ -155,17 +155,17 @@ func (b *Bed) start(n *Namespace, name string, order any) (*child, error) {
 	return c, c.ready()
 }
 
-// Wire is how the wire between the nodes is.
+// Wire has the properties of the link between the nodes.
 type Wire struct {
-	PerPacket bool // no offloads: each packet passes by itself, as on a plain network card
-	Mbit      int  // 0 bounds nothing
+	PerPacket bool // no offloads: packets are sent singly, as by a plain network card
+	Mbit      int  // 0: no limit
 
-	// Of a slow wire, which is always one packet at a time and has no bound.
+	// For a slow link, which always sends packets singly and has no rate limit.
 	RTT  time.Duration // half of it each way
 	Loss float64       // of packets, each way, 0 to 1
 }
 
-// SetWire makes the wire so. Packets that wait in it may get lost.
+// SetWire sets the properties of the link. Packets in flight may be lost.
 func (b *Bed) SetWire(ctx context.Context, w Wire) error {
 	if b.slowly {
 		return b.setSlow(ctx, slowWireOrder{w.RTT / 2, w.Loss})

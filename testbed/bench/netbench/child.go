@@ -17,21 +17,20 @@ import (
 	"time"
 )
 
-// childName is how this program is called where it plays a role in a namespace.
+// childName is the name of this program when it runs a role in a namespace.
 const childName = "treeline-netbench"
 
-// role is what a child does with its order. It says ready once when others may
-// count on it, and returns what its parent is to read, or nothing. It ends when
-// ctx does.
+// role runs a child with its order. It calls ready once it serves, and returns the result for
+// its parent, or nil. It ends when ctx does.
 type role func(ctx context.Context, order []byte, ready func()) (any, error)
 
-// stdin is what a child's parent says after the order; most have nothing to hear.
+// stdin has the parent's messages after the order. Few roles use it.
 var stdin io.Reader
 
-// roles are filled by the files that need them.
+// roles are registered by the files that define them.
 var roles = map[string]role{}
 
-// as makes a role of a function that knows its order's type.
+// as converts a function with a typed order to a role.
 func as[T any](fn func(ctx context.Context, order T, ready func()) (any, error)) role {
 	return func(ctx context.Context, text []byte, ready func()) (any, error) {
 		var order T
@@ -42,8 +41,8 @@ func as[T any](fn func(ctx context.Context, order T, ready func()) (any, error))
 	}
 }
 
-// Main is called first of all by a program that opens beds: it turns this process
-// into a child if it was started as one, and never returns then.
+// Main must be called first by a program that opens beds. If the process was started as a child,
+// Main runs the child and does not return.
 func Main() {
 	if len(os.Args) != 3 || os.Args[0] != childName {
 		return
@@ -56,7 +55,7 @@ func Main() {
 	if err == nil {
 		more, w := io.Pipe()
 		stdin = more
-		go func() { // until the parent ends, however it ends
+		go func() { // until the parent ends, also if it is killed
 			_, _ = io.Copy(w, in)
 			_ = w.Close()
 			cancel()
@@ -74,7 +73,7 @@ func Main() {
 	os.Exit(0)
 }
 
-// child is this program in a namespace.
+// child is a process of this program in a namespace.
 type child struct {
 	name  string
 	cmd   *exec.Cmd
@@ -85,10 +84,10 @@ type child struct {
 	end   error
 }
 
-// start starts a child in a namespace. Its own name is for messages.
+// start starts a child in a namespace. The name is used in messages.
 func (n *Namespace) start(name string, order any) (*child, error) {
 	if roles[name] == nil {
-		return nil, fmt.Errorf("there is no role %q", name)
+		return nil, fmt.Errorf("unknown role %q", name)
 	}
 	text, err := json.Marshal(order)
 	if err != nil {
@@ -101,7 +100,7 @@ func (n *Namespace) start(name string, order any) (*child, error) {
 	c := &child{name: name + " in " + n.Name, done: make(chan struct{})}
 	c.cmd = &exec.Cmd{Path: self, Args: []string{childName, name, n.Name}}
 	c.cmd.Stderr = &c.err
-	stdout, w, err := os.Pipe() // ours, so that Wait closes nothing that is still read
+	stdout, w, err := os.Pipe() // own pipe, so that Wait does not close it during a read
 	if err != nil {
 		return nil, err
 	}
@@ -123,16 +122,16 @@ func (n *Namespace) start(name string, order any) (*child, error) {
 	return c, nil
 }
 
-// ready waits until a child says so.
+// ready waits until a child is ready.
 func (c *child) ready() error {
 	line, err := c.out.ReadString('\n')
 	if line != "ready\n" {
-		return fmt.Errorf("%s does not get ready: %w", c.name, c.why(err))
+		return fmt.Errorf("%s did not become ready: %w", c.name, c.why(err))
 	}
 	return nil
 }
 
-// result waits for what a child has to say at its end.
+// result waits for the result of a child.
 func (c *child) result(ctx context.Context, v any) error {
 	early := context.AfterFunc(ctx, func() { _ = c.stdin.Close() })
 	defer early()
@@ -146,7 +145,7 @@ func (c *child) result(ctx context.Context, v any) error {
 	return nil
 }
 
-// why is what a child said last, where it has ended, and err else.
+// why returns the last output of a child that has ended, or else err.
 func (c *child) why(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) {
 		<-c.done
@@ -155,11 +154,10 @@ func (c *child) why(err error) error {
 	return err
 }
 
-// patience is how long a child may take to end.
+// patience bounds the time that a child takes to end.
 const patience = 10 * time.Second
 
-// stop ends a child and waits for its end. One that does not end has to say what
-// all its goroutines wait for.
+// stop ends a child and waits for its end. If it does not end, its goroutine stacks are printed.
 func (c *child) stop() error {
 	_ = c.stdin.Close()
 	late := time.AfterFunc(patience, func() { _ = c.cmd.Process.Signal(syscall.SIGQUIT) })
@@ -173,7 +171,7 @@ func (c *child) stop() error {
 
 func (c *child) pid() int { return c.cmd.Process.Pid }
 
-// run is a child's whole life: it gets an order and answers.
+// run starts a child, sends the order and returns the result.
 func (n *Namespace) run(ctx context.Context, name string, order, result any) error {
 	c, err := n.start(name, order)
 	if err != nil {
@@ -182,23 +180,23 @@ func (n *Namespace) run(ctx context.Context, name string, order, result any) err
 	return c.result(ctx, result)
 }
 
-// lockedBuffer is read while a process still writes to it.
+// lockedBuffer is a buffer that can be read while a process writes to it.
 type lockedBuffer struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer
 }
 
-// Write is io.Writer's.
+// Write implements io.Writer.
 func (l *lockedBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.b.Len() > 1<<20 {
-		return len(p), nil // the first words say most
+		return len(p), nil // keep the beginning
 	}
 	return l.b.Write(p)
 }
 
-// String is fmt.Stringer's.
+// String implements fmt.Stringer.
 func (l *lockedBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -19,12 +19,12 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// cluster is what netmanagers need of a cluster and of their node engines, and no
-// more: it signs the nodes' certificates, leases subnets and answers wants.
+// cluster implements the part of a cluster and of node engines that netmanagers need: it signs
+// certificates, leases subnets and answers subscriptions.
 type cluster struct {
 	ca          *ca.Authority
 	dir         string
-	unencrypted []netip.Prefix // where nodes may talk without encryption
+	unencrypted []netip.Prefix // networks without encryption
 	relayed     bool           // there is a relay
 	hosts       []*host
 
@@ -39,7 +39,7 @@ type cluster struct {
 // host is a node.
 type host struct {
 	c      *cluster
-	dir    string // what the node engine keeps, and the netmanager
+	dir    string // data of node engine and netmanager
 	socket string
 	sock   *netsock.Client
 	lease  wire.NetLease
@@ -85,7 +85,7 @@ func (c *cluster) close() error {
 	return os.RemoveAll(c.dir)
 }
 
-// host makes the i-th node known, with a certificate in its directory.
+// host adds the i-th node, with a certificate in its directory.
 func (c *cluster) host(i int) (*host, error) {
 	id := api.NodeID(fmt.Sprintf("n%d", i+1))
 	h := &host{c: c, dir: filepath.Join(c.dir, string(id)), ready: make(chan struct{})}
@@ -122,12 +122,12 @@ func (c *cluster) host(i int) (*host, error) {
 	return h, errors.Join(ca.SavePair(dir, "node.pem", ca.Pair{Chain: chain, Key: key}), dir.WriteFile("node.json", meta, 0o600))
 }
 
-// engine is the node engine's part: it carries messages until ctx ends.
+// engine is the node engine's part: it forwards messages until ctx ends.
 func (h *host) engine(ctx context.Context) {
 	attaches := sync.OnceFunc(func() { close(h.ready) })
 	for ctx.Err() == nil {
 		linked := false
-		_ = h.sock.Events(ctx, func(e wire.NetEvent) error { // ends with the netmanager, and when it has not begun
+		_ = h.sock.Events(ctx, func(e wire.NetEvent) error { // ends with the netmanager, or if that does not run yet
 			if !linked {
 				linked = true
 				if err := h.sock.Link(ctx, true); err != nil {
@@ -153,7 +153,7 @@ func (h *host) engine(ctx context.Context) {
 	}
 }
 
-// answer is the cluster's: the node's lease, and what its new wants lead to.
+// answer returns the cluster's answer: the node's lease, and the routes of its new subscriptions.
 func (h *host) answer(ctx context.Context, up wire.NetUp) error {
 	h.c.mu.Lock()
 	if up.Self != nil {
@@ -174,7 +174,7 @@ func (h *host) answer(ctx context.Context, up wire.NetUp) error {
 	return h.tell(ctx, d)
 }
 
-// down is a message that says nothing yet. mu is held.
+// down returns an empty message. mu is held.
 func (h *host) down() wire.NetDown {
 	h.c.rev++
 	return wire.NetDown{Boot: h.boot, Seq: h.seq, Rev: h.c.rev, Lease: &h.lease}
@@ -190,7 +190,7 @@ func (h *host) tell(ctx context.Context, d wire.NetDown) error {
 	return h.sock.Down(ctx, text)
 }
 
-// leadsTo is the route that a want asks for. mu is held.
+// leadsTo returns the route of a subscription. mu is held.
 func (c *cluster) leadsTo(w wire.Subscription) (api.Route, bool) {
 	for _, r := range c.routes {
 		if w.Service == r.Service || w.Address.IsValid() && (w.Address == r.Addresses.RoundRobin ||
@@ -201,7 +201,7 @@ func (c *cluster) leadsTo(w wire.Subscription) (api.Route, bool) {
 	return api.Route{}, false
 }
 
-// filled is a route with the peers of its backends as they are now. mu is held.
+// filled returns a route with the present peers of its backends. mu is held.
 func (c *cluster) filled(r api.Route) api.Route {
 	r.Rev, r.Backends = c.rev, slices.Clone(r.Backends)
 	for i, b := range r.Backends {
@@ -217,7 +217,7 @@ func (c *cluster) filled(r api.Route) api.Route {
 	return r
 }
 
-// peer is the node that an instance's address is of. mu is held.
+// peer returns the node of an instance's address. mu is held.
 func (c *cluster) peer(a netip.Addr) (api.Peer, bool) {
 	for _, h := range c.hosts {
 		if h.lease.Subnet.Contains(a) && h.self != nil {
@@ -230,8 +230,8 @@ func (c *cluster) peer(a netip.Addr) (api.Peer, bool) {
 	return api.Peer{}, false
 }
 
-// attach has a node's netmanager give a namespace its place as an instance, behind
-// a semantic address unless that is zero, and tells everybody.
+// attach makes a node's netmanager attach a namespace as an instance, behind a semantic address
+// unless that is zero, and publishes the route.
 func (c *cluster) attach(ctx context.Context, node int, n *Namespace, name string, number int, vip netip.Addr) error {
 	svc := serviceID(name)
 	a := wire.Attach{
@@ -265,13 +265,13 @@ func (c *cluster) attach(ctx context.Context, node int, n *Namespace, name strin
 	return nil
 }
 
-// known reports whether a node holds the route already. mu is held.
+// known reports whether a node already has the route. mu is held.
 func (c *cluster) known(h *host, svc api.ServiceID) bool {
 	i := slices.IndexFunc(c.routes, func(r api.Route) bool { return r.Service == svc })
 	return slices.ContainsFunc(c.routes[i].Backends, func(b api.Backend) bool { return h.lease.Subnet.Contains(b.Address) })
 }
 
-// peers is what the node's netmanager says of others.
+// peers returns the peers of the node's netmanager.
 func (h *host) peers(ctx context.Context) (all []api.PeerStatus, err error) {
 	body, err := h.sock.Open(ctx, netsock.Peers)
 	if err != nil {

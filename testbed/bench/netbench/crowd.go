@@ -20,14 +20,14 @@ import (
 
 func init() { roles["touch"] = as(touch) }
 
-// Crowd has the first node hold so many services more, which run on so many
-// further nodes; nobody is there who would answer. It is called before Up.
+// Crowd adds routes to the first node: to so many services on so many further nodes, which do
+// not exist. It must be called before Up.
 func (d *DaemonPath) Crowd(services, nodes int) *DaemonPath {
 	d.services, d.nodes = services, nodes
 	return d
 }
 
-// crowd makes the services and the nodes known to the cluster.
+// crowd adds the services and the nodes to the cluster.
 func (c *cluster) crowd(services, nodes int) error {
 	subnet := netip.MustParsePrefix("10.17.0.0/26")
 	first := len(c.hosts)
@@ -58,10 +58,10 @@ func (c *cluster) crowd(services, nodes int) error {
 	return nil
 }
 
-// crowdAddr is the semantic address of the crowd's i-th service.
+// crowdAddr returns the semantic address of the crowd's i-th service.
 func crowdAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 30, byte(1 + i>>8), byte(i)}) }
 
-// absent is what a node says of itself that does not run.
+// absent returns the announcement of a node that does not run.
 func (c *cluster) absent(id api.NodeID) (*wire.NetSelf, error) {
 	key, csr, err := ca.NewRequest()
 	if err != nil {
@@ -83,21 +83,21 @@ func (c *cluster) absent(id api.NodeID) (*wire.NetSelf, error) {
 	return self, err
 }
 
-// Crowded reports whether the first node still holds all of the crowd: what nobody
-// has used for some minutes it lets go of.
+// Crowded returns an error unless the first node still has all routes of the crowd, because it
+// drops routes that are unused for some minutes.
 func (d *DaemonPath) Crowded(ctx context.Context) error {
 	if d.services == 0 {
 		return nil
 	}
 	have, err := d.cluster.hosts[0].routes(ctx)
 	if err == nil && have < d.services {
-		err = fmt.Errorf("the node holds %d of %d routes", have, d.services)
+		err = fmt.Errorf("the node has %d of %d routes", have, d.services)
 	}
 	return err
 }
 
-// touched has the first container use each service of the crowd, until the node
-// holds them all.
+// touched makes the first container use each service of the crowd, until the node has all
+// routes.
 func (d *DaemonPath) touched(ctx context.Context, b *Bed) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -108,7 +108,7 @@ func (d *DaemonPath) touched(ctx context.Context, b *Bed) error {
 		}
 		all, err := d.cluster.hosts[0].routes(ctx)
 		if err != nil {
-			return fmt.Errorf("the node held %d of %d routes: %w; %s", have, d.services, err, tail(filepath.Join(d.cluster.hosts[0].dir, "log")))
+			return fmt.Errorf("the node got %d of %d routes: %w; %s", have, d.services, err, tail(filepath.Join(d.cluster.hosts[0].dir, "log")))
 		}
 		if have = all; have >= d.services {
 			return nil
@@ -116,7 +116,7 @@ func (d *DaemonPath) touched(ctx context.Context, b *Bed) error {
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():
-			return fmt.Errorf("the node holds %d of %d routes: %w", have, d.services, ctx.Err())
+			return fmt.Errorf("the node has %d of %d routes: %w", have, d.services, ctx.Err())
 		}
 	}
 }
@@ -131,12 +131,12 @@ func touch(_ context.Context, n int, _ func()) (any, error) {
 		if _, err := c.WriteTo([]byte("?"), net.UDPAddrFromAddrPort(netip.AddrPortFrom(crowdAddr(i), 9))); err != nil {
 			return nil, err
 		}
-		time.Sleep(time.Millisecond) // what is held at once is bounded
+		time.Sleep(time.Millisecond) // the packet queue is bounded
 	}
 	return n, nil
 }
 
-// routes is how many a node holds.
+// routes returns the number of routes of a node.
 func (h *host) routes(ctx context.Context) (int, error) {
 	body, err := h.sock.Open(ctx, netsock.Routes)
 	if err != nil {

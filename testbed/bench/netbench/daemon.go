@@ -22,10 +22,10 @@ import (
 
 func init() { roles["daemon"] = as(runDaemon) }
 
-// Daemon is Treeline's path as it is: a netmanager on each node, by that program.
-// The kind of path is theirs to choose by what lies between the nodes: a network
-// that their cluster calls clear makes it a plain route or, without a common link,
-// VXLAN; otherwise it is the tunnel, which needs a relay where the nodes are Apart.
+// Daemon returns Treeline's real path: a netmanager on each node, from that binary. The network
+// between the nodes determines the kind of path: in an unencrypted network it is a plain route
+// or, without a common link, VXLAN. Otherwise it is the tunnel, which needs a relay if the nodes
+// are Apart.
 func Daemon(program, plane string, kind api.PathKind) *DaemonPath {
 	return &DaemonPath{program: program, plane: plane, kind: kind}
 }
@@ -41,18 +41,18 @@ type DaemonPath struct {
 	pids    []int
 }
 
-// Target is Path's.
+// Target implements Path.
 func (*DaemonPath) Target() netip.Addr { return one }
 
-// Replicas is Path's.
+// Replicas implements Path.
 func (*DaemonPath) Replicas() []netip.Addr { return []netip.Addr{all} }
 
-// Processes is Path's.
+// Processes implements Path.
 func (d *DaemonPath) Processes() []int { return d.pids }
 
-// Up is Path's.
+// Up implements Path.
 func (d *DaemonPath) Up(ctx context.Context, b *Bed) error {
-	if d.kind == api.PathVXLAN { // the nodes are on no common link
+	if d.kind == api.PathVXLAN { // the nodes have no common link
 		for i, n := range b.Node {
 			if err := n.IP(ctx,
 				fmt.Sprintf("addr del %s/24 dev %s", WireAddr[i], WireDevice),
@@ -133,12 +133,12 @@ func (d *DaemonPath) start(ctx context.Context, b *Bed, i int, n *Namespace) err
 	case <-c.done:
 		return fmt.Errorf("%s: %w: %s", c.name, c.why(io.EOF), tail(filepath.Join(h.dir, "log")))
 	case <-time.After(sessionTime):
-		return fmt.Errorf("%s does not get ready: %s", c.name, tail(filepath.Join(h.dir, "log")))
+		return fmt.Errorf("%s did not become ready: %s", c.name, tail(filepath.Join(h.dir, "log")))
 	}
 }
 
-// Settle waits until packets pass, and by the path that is meant: after a while
-// without any it may have to be found again.
+// Settle waits until packets use the expected path, because an idle path may have to be found
+// again.
 func (d *DaemonPath) Settle(ctx context.Context, b *Bed) error {
 	late := time.Now().Add(sessionTime)
 	for {
@@ -154,28 +154,28 @@ func (d *DaemonPath) Settle(ctx context.Context, b *Bed) error {
 			return nil
 		}
 		if time.Now().After(late) || ctx.Err() != nil {
-			return fmt.Errorf("packets pass: %t; their way: %w; %s", passed, strays, tail(filepath.Join(d.cluster.hosts[0].dir, "log")))
+			return fmt.Errorf("packets pass: %t; path: %w; %s", passed, strays, tail(filepath.Join(d.cluster.hosts[0].dir, "log")))
 		}
 		select {
-		case <-time.After(100 * time.Millisecond): // traffic is what has paths looked for
+		case <-time.After(100 * time.Millisecond): // traffic makes netmanagers look for paths
 		case <-ctx.Done():
 		}
 	}
 }
 
-// Check reports whether packets go the way that is meant, there and back: each
-// netmanager chooses for what its own node sends.
+// Check returns an error unless packets use the expected path in both directions. Each
+// netmanager chooses the path of the packets that its own node sends.
 func (d *DaemonPath) Check(ctx context.Context) error {
 	for i := range 2 {
 		if path, why := d.pathOf(ctx, i); path != d.kind {
-			return fmt.Errorf("node %d sends by %q, not by %q: %s", i+1, path, d.kind, why)
+			return fmt.Errorf("node %d uses the path %q, want %q: %s", i+1, path, d.kind, why)
 		}
 	}
 	return nil
 }
 
-// pathOf is how a node's netmanager says that it reaches the other node, and why no
-// better.
+// pathOf returns the path of a node's netmanager to the other node, and the reason why it is no
+// better one.
 func (d *DaemonPath) pathOf(ctx context.Context, node int) (api.PathKind, string) {
 	all, err := d.cluster.hosts[node].peers(ctx)
 	if err != nil {
@@ -201,15 +201,15 @@ type daemonOrder struct {
 	Log     string
 }
 
-// runDaemon keeps a program that knows nothing of us: it ends with this process,
-// however that ends. It says the program's process id.
+// runDaemon runs a program that ends with this process, also if that is killed. It reports the
+// program's process id.
 func runDaemon(ctx context.Context, o daemonOrder, ready func()) (any, error) {
 	log, err := os.Create(o.Log)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	runtime.LockOSThread() // the kernel takes the thread that started a child for its parent
+	runtime.LockOSThread() // for the kernel the parent of a child is the thread that started it
 	cmd := exec.CommandContext(ctx, o.Program, o.Args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -227,7 +227,7 @@ func runDaemon(ctx context.Context, o daemonOrder, ready func()) (any, error) {
 	return nil, nil
 }
 
-// sessionTime is how long a binding and a handshake may take.
+// sessionTime bounds a binding and a handshake.
 const sessionTime = time.Minute
 
 // Build builds the netmanager into dir, an absolute path, and returns the program's path.

@@ -1,6 +1,5 @@
-// Package netbench measures paths from a container to a container on another
-// node, beside one another on the same machine: what the kernel does alone, what
-// others do, and what Treeline does.
+// Package netbench measures paths between containers on different nodes, all on the same
+// machine: the kernel alone, other programs, and Treeline.
 //
 //	bed, err := netbench.NewBed(ctx, "wireguard", netbench.Shape{})
 //	path := netbench.WireGuard()
@@ -8,8 +7,7 @@
 //	err = bed.Serve()
 //	sample, err := bed.RTT(ctx, path.Target(), time.Second)
 //
-// A Bed is two nodes and their containers, each a network namespace that lasts as
-// long as somebody holds it open: nothing is left behind, whoever is killed. What
-// runs within one is this program again (Main), started there. Which figures are
-// compared with which, and how often, is package bench's.
+// A Bed has two nodes and their containers, each a network namespace that exists as long as a
+// process holds it open, so that nothing is left even after a kill. Processes within a namespace
+// are this program again (Main). Package bench determines which figures are compared.
 package netbench

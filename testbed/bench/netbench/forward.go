@@ -20,9 +20,9 @@ import (
 
 func init() { roles["forward"] = as(forward) }
 
-// Forwarder is a tunnel without encryption, for a comparison of what lies below it:
-// wgTUN takes wireguard-go's TUN device instead of netmanager/tunnel/tun with offload,
-// wgConn its sockets instead of internal/udp. Both ends are the same.
+// Forwarder returns a tunnel without encryption, which compares TUN devices and sockets: wgTUN
+// selects wireguard-go's TUN device instead of netmanager/tunnel/tun with offload, and wgConn its
+// sockets instead of internal/udp. Both ends are the same.
 func Forwarder(wgTUN, wgConn bool) Path { return &forwarder{wgTUN: wgTUN, wgConn: wgConn} }
 
 type forwarder struct {
@@ -41,7 +41,7 @@ const (
 	forwardPort   = 50104
 )
 
-// Up is Path's.
+// Up implements Path.
 func (p *forwarder) Up(ctx context.Context, b *Bed) error {
 	if err := p.containers(ctx, b, forwardMTU); err != nil {
 		return err
@@ -65,11 +65,11 @@ const (
 	partial  = 1
 )
 
-// forwardHeadroom is the room before a packet in a buffer: for wireguard-go's vnet header and
-// for the byte of a datagram.
+// forwardHeadroom is the free space before a packet in a buffer: for wireguard-go's vnet header
+// and for the byte of a datagram.
 const forwardHeadroom = 16
 
-// packets are buffers of wireguard-go's form: sizes[i] bytes after the headroom.
+// packets are buffers as wireguard-go uses them: sizes[i] bytes after the headroom.
 type packets struct {
 	bufs  [][]byte
 	sizes []int
@@ -85,7 +85,7 @@ func newPackets() *packets {
 
 // forward moves packets until ctx ends.
 func forward(ctx context.Context, o forwardOrder, ready func()) (any, error) {
-	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 2) // as the netmanager: threads that wait in the kernel keep two
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 2) // like the netmanager, because threads that wait in the kernel occupy two
 	errs := make(chan error, 4)
 	var read func(out func(packet []byte, kind byte) error, flush func() error) error
 	var newWriter func() (add func(packet []byte, kind byte) error, flush func() error)
@@ -297,8 +297,8 @@ func writerTreeline(dev tun.Device) (add func([]byte, byte) error, flush func() 
 	}, flush
 }
 
-// writerWG copies packets: wireguard-go's device wants room before each, which datagrams that
-// were received as a run do not have.
+// writerWG copies packets, because wireguard-go's device needs free space before each, and
+// datagrams that were received as a run have none.
 func writerWG(dev wgtun.Device) (add func([]byte, byte) error, flush func() error) {
 	p := newPackets()
 	write := make([][]byte, 0, len(p.bufs))

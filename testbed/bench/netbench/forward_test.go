@@ -11,7 +11,7 @@ import (
 
 var rounds = flag.Int("forwarders", 9, "rounds of BenchmarkForwarders")
 
-// The variants of a forwarder: whose TUN device and whose sockets.
+// The variants of a forwarder: TUN device and sockets.
 var forwarders = []struct {
 	name          string
 	wgTUN, wgConn bool
@@ -37,8 +37,8 @@ func TestForwardersCarryPackets(t *testing.T) {
 	}
 }
 
-// BenchmarkForwarders logs the figures of docs/adr/0080. Each round runs all variants one
-// after the other, so that load of the machine meets all alike; a ratio is of one round.
+// BenchmarkForwarders logs the figures of docs/adr/0080. Each round runs all variants one after
+// the other, so that load of the machine affects all equally; a ratio is of one round.
 //
 //	go test ./netbench -run - -bench Forwarders -benchtime 1x -forwarders 9
 func BenchmarkForwarders(t *testing.B) {
@@ -46,7 +46,7 @@ func BenchmarkForwarders(t *testing.B) {
 	loads := []struct {
 		name, unit, cost string
 		run              func(*Bed, Path) (Sample, error)
-		amount           func(value, seconds float64) float64 // that cost is for
+		amount           func(value, seconds float64) float64 // the unit of cost
 	}{
 		{"TCP, 1 flow", "Gbit/s", "CPU s/GB", func(b *Bed, p Path) (Sample, error) { return b.TCP(t.Context(), p.Target(), 1, time.Second) }, func(v, s float64) float64 { return v * s / 8 }},
 		{"TCP, 4 flows", "Gbit/s", "CPU s/GB", func(b *Bed, p Path) (Sample, error) { return b.TCP(t.Context(), p.Target(), 4, time.Second) }, func(v, s float64) float64 { return v * s / 8 }},
@@ -101,7 +101,7 @@ func BenchmarkForwarders(t *testing.B) {
 	}
 }
 
-// ratios returns a to b of each round, sorted.
+// ratios returns the ratio of a to b in each round, sorted.
 func ratios(a, b []float64) []float64 {
 	out := make([]float64, len(a))
 	for i := range a {

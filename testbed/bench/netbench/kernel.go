@@ -17,10 +17,9 @@ import (
 
 func init() { roles["compare"] = as(compare) }
 
-// comparison is what a client asks in two namespaces in turn, so that whatever the
-// machine does meanwhile is done to both. The kernel of who is asked answers, in the
-// interrupt that the question raises: nobody is woken, and a round trip is a tenth of
-// what it is from process to process.
+// comparison is a measurement in two namespaces in turn, so that changes of the machine affect
+// both. The kernel of the target answers in the interrupt of the request, so that no process is
+// woken, and a round trip takes a tenth of that between processes.
 type comparison struct {
 	What   string // ping, refusal
 	Target netip.Addr
@@ -28,10 +27,10 @@ type comparison struct {
 	For    time.Duration // each time
 }
 
-// compare asks whenever its parent says a line, and answers with how many µs the
-// first namespace takes more than the other.
+// compare measures whenever its parent writes a line, and answers with the µs that the first
+// namespace takes longer than the other.
 func compare(ctx context.Context, q comparison, ready func()) (any, error) {
-	runtime.LockOSThread() // which goes from one namespace to the other
+	runtime.LockOSThread() // the thread switches between the namespaces
 	var spaces [2]int
 	for i, path := range [2]string{"/proc/thread-self/ns/net", q.Other} {
 		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -74,21 +73,21 @@ func compare(ctx context.Context, q comparison, ready func()) (any, error) {
 	return nil, nil
 }
 
-// mostTimes bounds what is asked at a time: there are 64,000 ports, and what is
-// called a new connection shall be one.
+// mostTimes bounds the requests of one measurement: there are 64,000 ports, and each connection
+// must be a new one.
 const mostTimes = 4000
 
-// asker asks once and says how long the answer took.
+// asker makes one request and returns how long the answer took.
 type asker func() (time.Duration, error)
 
-// newPing asks by ICMP echo, all in one flow.
+// newPing returns an asker that uses ICMP echo, all in one flow.
 func newPing(target netip.Addr) (asker, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMP)
 	if err != nil {
 		return nil, fmt.Errorf("open a socket: %w", err)
 	}
 	if err := errors.Join(
-		unix.Connect(fd, &unix.SockaddrInet4{Addr: target.As4()}), // it hears nobody else
+		unix.Connect(fd, &unix.SockaddrInet4{Addr: target.As4()}), // receives only from the target
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 5})); err != nil {
 		return nil, fmt.Errorf("prepare a socket: %w", err)
 	}
@@ -105,13 +104,13 @@ func newPing(target netip.Addr) (asker, error) {
 		}
 		took := time.Since(began)
 		if kind := answer[20]; kind != 0 { // no echo reply
-			return 0, fmt.Errorf("%s answers with ICMP %d", target, kind)
+			return 0, fmt.Errorf("%s answered with ICMP type %d, want an echo reply", target, kind)
 		}
 		return took, nil
 	}, nil
 }
 
-// newRefusal asks by a connection to where nobody listens, each time a new one.
+// newRefusal returns an asker that opens a new connection to a port where nobody listens.
 func newRefusal(target netip.Addr) (asker, error) {
 	nobody := &unix.SockaddrInet4{Port: portNobody, Addr: target.As4()}
 	return func() (time.Duration, error) {
@@ -124,13 +123,13 @@ func newRefusal(target netip.Addr) (asker, error) {
 		err = unix.Connect(fd, nobody)
 		took := time.Since(began)
 		if !errors.Is(err, unix.ECONNREFUSED) {
-			return 0, fmt.Errorf("connect to where nobody listens in %s: %w", target, err)
+			return 0, fmt.Errorf("connect to a closed port of %s: %w", target, err)
 		}
 		return took, nil
 	}, nil
 }
 
-// checksum is the Internet's (RFC 1071), of an even number of bytes.
+// checksum returns the Internet checksum (RFC 1071) of an even number of bytes.
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for ; len(b) > 1; b = b[2:] {

@@ -25,15 +25,15 @@ func init() {
 // Ports of the servers in each container of the second node.
 const (
 	portEcho     = 7001 // answers 64 bytes with 64 bytes
-	portAccept   = 7002 // takes connections and drops them
+	portAccept   = 7002 // accepts and closes connections
 	portHTTP     = 7003 // GET /
-	portTransfer = 7004 // sends as many bytes as asked for
+	portTransfer = 7004 // sends the requested number of bytes
 	portNobody   = 7006 // refuses connections
 )
 
 const message = 64
 
-// serve is what listens in a container.
+// serve runs the servers of a container.
 func serve(ctx context.Context, _ struct{}, ready func()) (any, error) {
 	lc := net.ListenConfig{Control: cubic}
 	errs := make(chan error, 4)
@@ -63,7 +63,7 @@ func serve(ctx context.Context, _ struct{}, ready func()) (any, error) {
 	}
 }
 
-// each handles connections as they come.
+// each calls fn for each connection.
 func each(ln net.Listener, fn func(net.Conn) error) error {
 	for {
 		c, err := ln.Accept()
@@ -74,7 +74,7 @@ func each(ln net.Listener, fn func(net.Conn) error) error {
 			return err
 		}
 		go func() {
-			_ = fn(c) // the client sees what went wrong
+			_ = fn(c) // the client reports the error
 			_ = c.Close()
 		}()
 	}
@@ -113,7 +113,7 @@ func send(c net.Conn) error {
 	return nil
 }
 
-// cubic is what all transfers use, whatever the host's default is.
+// cubic selects TCP cubic for all transfers, whatever the host's default is.
 func cubic(_, _ string, raw syscall.RawConn) error {
 	var err error
 	return errors.Join(raw.Control(func(fd uintptr) {
@@ -121,8 +121,8 @@ func cubic(_, _ string, raw syscall.RawConn) error {
 	}), err)
 }
 
-// blockingConn is a socket that a thread waits in, so that a round trip is the
-// network's and not the scheduler's of Go.
+// blockingConn is a socket with blocking reads, so that a round trip does not include the Go
+// scheduler.
 type blockingConn struct{ fd int }
 
 func blocking(c net.Conn) (blockingConn, error) {
@@ -167,7 +167,7 @@ func (b blockingConn) write(p []byte) error {
 	return nil
 }
 
-// question is what a client in the first container is to find out.
+// question is a measurement of a client in the first container.
 type question struct {
 	What    string // rtt, connect, http, transfer
 	Target  netip.Addr
@@ -187,7 +187,7 @@ func ask(ctx context.Context, q question, _ func()) (any, error) {
 	case "transfer":
 		return transfer(ctx, q)
 	}
-	return nil, fmt.Errorf("nobody knows %q", q.What)
+	return nil, fmt.Errorf("unknown measurement %q", q.What)
 }
 
 func dialer() *net.Dialer { return &net.Dialer{Timeout: 10 * time.Second, Control: cubic} }
@@ -202,7 +202,7 @@ func (q question) urls(port uint16) []string {
 	return out
 }
 
-// roundTrips is the median of round trips of 64 bytes on one connection, in µs.
+// roundTrips returns the median round trip of 64 bytes on one connection, in µs.
 func roundTrips(ctx context.Context, q question) (float64, error) {
 	c, err := dialer().DialContext(ctx, "tcp4", q.addr(portEcho))
 	if err != nil {
@@ -221,7 +221,7 @@ func roundTrips(ctx context.Context, q question) (float64, error) {
 		}
 		return b.read(buf[:])
 	}
-	for range 100 { // caches and the schedulers settle
+	for range 100 { // warm up caches and schedulers
 		if err := trip(); err != nil {
 			return 0, err
 		}
@@ -240,10 +240,10 @@ func roundTrips(ctx context.Context, q question) (float64, error) {
 	return micros(median(took)), ctx.Err()
 }
 
-// dialers is how many connect at once.
+// dialers is the number of concurrent dialers.
 const dialers = 4
 
-// connects is how many connections were made a second.
+// connects returns the number of connections per second.
 func connects(ctx context.Context, q question) (float64, error) {
 	counts, errs := make([]int, dialers), make([]error, dialers)
 	var wg sync.WaitGroup
@@ -257,7 +257,7 @@ func connects(ctx context.Context, q question) (float64, error) {
 					errs[i] = err
 					return
 				}
-				_ = c.(*net.TCPConn).SetLinger(0) // no port waits for what may still come
+				_ = c.(*net.TCPConn).SetLinger(0) // no ports in TIME_WAIT
 				_ = c.Close()
 				counts[i]++
 			}
@@ -271,8 +271,8 @@ func connects(ctx context.Context, q question) (float64, error) {
 	return float64(sum) / time.Since(began).Seconds(), errors.Join(errs...)
 }
 
-// gets is the median of GETs, each on a connection of its own and to the next
-// target, in µs.
+// gets returns the median duration of GET requests in µs, each on a new connection and to the
+// next target.
 func gets(ctx context.Context, q question) (float64, error) {
 	c := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -310,8 +310,7 @@ func gets(ctx context.Context, q question) (float64, error) {
 	return micros(median(took)), ctx.Err()
 }
 
-// transfer is how long it takes to ask for some bytes and to have them all, in
-// seconds, the connection included.
+// transfer returns the seconds from connecting until all requested bytes have arrived.
 func transfer(ctx context.Context, q question) (float64, error) {
 	began := time.Now()
 	c, err := dialer().DialContext(ctx, "tcp4", q.addr(portTransfer))
@@ -325,12 +324,12 @@ func transfer(ctx context.Context, q question) (float64, error) {
 	}
 	n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{c}, make([]byte, 256<<10))
 	if err == nil && uint64(n) != q.Bytes {
-		err = fmt.Errorf("%d bytes came of %d", n, q.Bytes)
+		err = fmt.Errorf("received %d of %d bytes", n, q.Bytes)
 	}
 	return time.Since(began).Seconds(), err
 }
 
-// median is the middle of what was measured, which it sorts.
+// median sorts the values and returns their median.
 func median[T ~int64 | ~float64](d []T) T {
 	if len(d) == 0 {
 		return 0

@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// Serve starts the servers in all containers of the second node. A Path's Up is
-// over before.
+// Serve starts the servers in all containers of the second node. Call it after Path.Up.
 func (b *Bed) Serve() error {
 	for _, n := range append([]*Namespace{b.Container[1]}, b.More...) {
 		if _, err := b.start(n, "serve", struct{}{}); err != nil {
@@ -24,7 +23,7 @@ func (b *Bed) Serve() error {
 	return nil
 }
 
-// metered runs what measures and says what was used meanwhile.
+// metered runs a measurement and adds the CPU time used in the meantime.
 func metered(fn func() (float64, error)) (Sample, error) {
 	m := startMeter()
 	v, err := fn()
@@ -33,23 +32,23 @@ func metered(fn func() (float64, error)) (Sample, error) {
 	return s, err
 }
 
-// RTT is the median round trip of 64 bytes over TCP within some time, in µs.
+// RTT measures the median round trip of 64 bytes over TCP, in µs.
 func (b *Bed) RTT(ctx context.Context, to netip.Addr, d time.Duration) (Sample, error) {
 	return b.ask(ctx, question{What: "rtt", Target: to, For: d})
 }
 
-// Connects is how many TCP connections are made a second, by four at once.
+// Connects measures TCP connections per second, with four concurrent dialers.
 func (b *Bed) Connects(ctx context.Context, to netip.Addr, d time.Duration) (Sample, error) {
 	return b.ask(ctx, question{What: "connect", Target: to, For: d})
 }
 
-// HTTP is the median of GETs of a small page within some time, each on a new
-// connection and to the next of some addresses, in µs.
+// HTTP measures the median duration of a GET of a small page in µs, each on a new connection and
+// to the next of the addresses.
 func (b *Bed) HTTP(ctx context.Context, to []netip.Addr, d time.Duration) (Sample, error) {
 	return b.ask(ctx, question{What: "http", Targets: to, For: d})
 }
 
-// Transfer is how long it takes to fetch some bytes, in seconds.
+// Transfer measures the seconds to fetch a number of bytes.
 func (b *Bed) Transfer(ctx context.Context, to netip.Addr, bytes uint64) (Sample, error) {
 	return b.ask(ctx, question{What: "transfer", Target: to, Bytes: bytes})
 }
@@ -65,14 +64,13 @@ func (b *Bed) ask(ctx context.Context, q question) (Sample, error) {
 	})
 }
 
-// iperfWrite is what iperf3 hands to the kernel at once. Of its own 128 KiB, two
-// segments of the largest size leave a rest, and whether that exceeds an MSS, and so is
-// sent as a packet of its own, is the MTU's luck: at 1500 and 1380 it does not, at
-// 1480, 1450 and 1400 it does, which halves any path's rate. Of a MiB there is one rest
-// to sixteen segments.
+// iperfWrite is the size of iperf3's writes. Two maximum segments leave a remainder of its
+// default of 128 KiB. If the remainder exceeds an MSS it is sent as a separate packet, which
+// halves the rate of any path. That depends on the MTU: it happens at 1480, 1450 and 1400, but not
+// at 1500 and 1380. With 1 MiB there is one remainder per sixteen segments.
 const iperfWrite = "1M"
 
-// TCP is what iperf3 receives, in Gbit/s.
+// TCP measures the rate at which iperf3 receives, in Gbit/s.
 func (b *Bed) TCP(ctx context.Context, to netip.Addr, flows int, d time.Duration) (Sample, error) {
 	var rate float64
 	s, err := b.iperf(ctx, to, d, func(text []byte) error {
@@ -94,7 +92,7 @@ func (b *Bed) TCP(ctx context.Context, to netip.Addr, flows int, d time.Duration
 	return s, err
 }
 
-// iperf runs iperf3 between the containers, and has its report parsed.
+// iperf runs iperf3 between the containers and parses its report.
 func (b *Bed) iperf(ctx context.Context, to netip.Addr, d time.Duration, parse func([]byte) error, args ...string) (Sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, d+30*time.Second)
 	defer cancel()
@@ -108,7 +106,7 @@ func (b *Bed) iperf(ctx context.Context, to netip.Addr, d time.Duration, parse f
 		return Sample{}, err
 	}
 	defer func() { _ = server.Wait() }()
-	defer cancel() // a server whose client failed waits for ever
+	defer cancel() // a server whose client failed waits forever
 	in := bufio.NewReader(out)
 	for line := ""; !strings.HasPrefix(line, "Server listening"); {
 		if line, err = in.ReadString('\n'); err != nil {
@@ -155,12 +153,12 @@ func (b *Bed) Datagrams(ctx context.Context, to netip.Addr, size int, d time.Dur
 	return s, err
 }
 
-// seconds are what iperf3 takes: whole ones, at least one where there are any.
+// seconds returns a duration as iperf3 accepts it: whole seconds, at least one if not zero.
 func seconds(d time.Duration) string { return fmt.Sprint(int(math.Ceil(d.Seconds()))) }
 
 func shorten(s string) string { return strings.TrimSpace(s[:min(len(s), 300)]) }
 
 type discard struct{}
 
-// Write is io.Writer's.
+// Write implements io.Writer.
 func (discard) Write(p []byte) (int, error) { return len(p), nil }

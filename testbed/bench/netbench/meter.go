@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// Sample is one figure, and who used the machine meanwhile.
+// Sample is one figure, and the CPU time used during its measurement.
 type Sample struct {
 	Value   float64
-	CPU     float64 // of one core, ours and the kernel's for us: all that was used but Foreign
-	Foreign float64 // of the whole machine, by others
+	CPU     float64 // in cores, of our processes and the kernel: everything except Foreign
+	Foreign float64 // share of the whole machine used by other processes
 }
 
-// Polluted reports whether others used so much that the sample says little.
+// Polluted reports whether other processes used so much that the sample is disturbed.
 func (s Sample) Polluted() bool { return s.Foreign > 0.1 }
 
-// meter tells what was used since its start. Interrupts are counted with us:
-// while packets are measured they are nearly all the packets'.
+// meter measures the CPU time used since its start. Interrupts count as ours, because nearly all
+// of them are caused by the measured packets.
 type meter struct {
 	began   time.Time
 	machine usage
@@ -34,7 +34,7 @@ func startMeter() meter {
 	return meter{began: time.Now(), machine: machineUsage(), others: foreignTime()}
 }
 
-// stop returns shares of one core for us, and of the machine for others.
+// stop returns our use in cores, and the share of the machine that others used.
 func (m meter) stop() (ours, foreign float64) {
 	took, now := time.Since(m.began), machineUsage()
 	others := max(0, foreignTime()-m.others+now.stolen-m.machine.stolen)
@@ -42,7 +42,7 @@ func (m meter) stop() (ours, foreign float64) {
 	return max(0, float64(busy-others)/float64(took)), float64(others) / float64(took*time.Duration(max(1, now.cpus)))
 }
 
-// usage is what /proc/stat says of all CPUs.
+// usage is the CPU time of all CPUs in /proc/stat.
 type usage struct {
 	busy, stolen time.Duration // stolen is part of busy
 	cpus         int
@@ -53,7 +53,7 @@ func machineUsage() (u usage) {
 	u.cpus = bytes.Count(text, []byte("\ncpu"))
 	line, _, _ := strings.Cut(string(text), "\n")
 	for i, f := range strings.Fields(line) {
-		if i == 0 || i == 4 || i == 5 || i > 8 { // the name, idle, iowait, and what is counted in others
+		if i == 0 || i == 4 || i == 5 || i > 8 { // the name, idle, iowait, and times counted in others
 			continue
 		}
 		n, _ := strconv.ParseInt(f, 10, 64)
@@ -65,8 +65,8 @@ func machineUsage() (u usage) {
 	return u
 }
 
-// foreignTime is the CPU time of all processes that are neither the kernel's
-// threads nor this one nor its offspring, with their children that ended.
+// foreignTime returns the CPU time of all processes, and of their ended children, that are neither
+// kernel threads nor this process or its descendants.
 func foreignTime() (sum time.Duration) {
 	type proc struct {
 		parent int
@@ -104,7 +104,7 @@ func foreignTime() (sum time.Duration) {
 	return sum
 }
 
-// statOf is /proc/PID/stat from the third field on, the state.
+// statOf returns the fields of /proc/PID/stat from the third on, the state.
 func statOf(pid int) ([]string, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Namespace is a network namespace. It has no name in the host: it lasts while
-// this process holds it open or one runs in it.
+// Namespace is a network namespace without a name on the host. It exists while this process holds
+// it open or a process runs in it.
 type Namespace struct {
 	Name   string // for messages
 	file   *os.File
-	oneCPU bool // what runs in it keeps to one processor
+	oneCPU bool // its processes run on one processor
 }
 
-// NewNamespace makes an empty namespace, with its loopback up.
+// NewNamespace creates an empty namespace with its loopback up.
 func NewNamespace(ctx context.Context, name string) (*Namespace, error) {
 	type made struct {
 		f   *os.File
@@ -28,7 +28,7 @@ func NewNamespace(ctx context.Context, name string) (*Namespace, error) {
 	}
 	got := make(chan made)
 	go func() {
-		runtime.LockOSThread() // and never unlocks: the thread ends with its namespace
+		runtime.LockOSThread() // never unlocked: the thread ends with its namespace
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			got <- made{nil, err}
 			return
@@ -38,7 +38,7 @@ func NewNamespace(ctx context.Context, name string) (*Namespace, error) {
 	}()
 	m := <-got
 	if m.err != nil {
-		return nil, fmt.Errorf("make the namespace %s: %w", name, m.err)
+		return nil, fmt.Errorf("create namespace %s: %w", name, m.err)
 	}
 	n := &Namespace{Name: name, file: m.f}
 	if err := n.IP(ctx, "link set lo up"); err != nil {
@@ -48,10 +48,10 @@ func NewNamespace(ctx context.Context, name string) (*Namespace, error) {
 	return n, nil
 }
 
-// Path is where others find the namespace while this process holds it.
+// Path returns the path of the namespace, which is valid while this process holds it open.
 func (n *Namespace) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.file.Fd()) }
 
-// Close lets go of the namespace.
+// Close closes the namespace.
 func (n *Namespace) Close() error { return n.file.Close() }
 
 // Start starts a program in the namespace. Its mount namespace stays the host's,
@@ -63,7 +63,7 @@ func (n *Namespace) Start(cmd *exec.Cmd) error {
 	return nil
 }
 
-// Run runs a program to its end and gives it something to read.
+// Run runs a program with an input until it ends.
 func (n *Namespace) Run(ctx context.Context, stdin string, args ...string) error {
 	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
@@ -77,7 +77,7 @@ func (n *Namespace) Run(ctx context.Context, stdin string, args ...string) error
 	return nil
 }
 
-// IP has iproute2 do some commands, one after the other.
+// IP runs commands of iproute2, one after the other.
 func (n *Namespace) IP(ctx context.Context, lines ...string) error {
 	return n.Run(ctx, strings.Join(lines, "\n")+"\n", "ip", "-batch", "-")
 }
@@ -87,7 +87,7 @@ func (n *Namespace) Sysctl(ctx context.Context, settings ...string) error {
 	return n.Run(ctx, "", append([]string{"sysctl", "-q", "-w"}, settings...)...)
 }
 
-// veth joins two namespaces.
+// veth connects two namespaces.
 func veth(ctx context.Context, a *Namespace, nameA string, b *Namespace, nameB string, mtu int) error {
 	if err := a.IP(ctx,
 		fmt.Sprintf("link add %s mtu %d type veth peer name %s mtu %d netns %s", nameA, mtu, nameB, mtu, b.Path()),
@@ -97,7 +97,7 @@ func veth(ctx context.Context, a *Namespace, nameA string, b *Namespace, nameB s
 	return b.IP(ctx, "link set "+nameB+" up")
 }
 
-// inside runs fn in the namespace. What it opens stays there.
+// inside runs fn in the namespace. Sockets that it opens stay there.
 func (n *Namespace) inside(fn func() error) error {
 	errs := make(chan error)
 	go func() {
@@ -114,12 +114,12 @@ func (n *Namespace) inside(fn func() error) error {
 	return <-errs
 }
 
-// keepToOneCPU binds the thread, and what it starts, to the first processor that it
-// may use.
+// keepToOneCPU pins the thread and the processes that it starts to the first processor that it may
+// use.
 func keepToOneCPU() error {
 	var may, first unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &may); err != nil {
-		return fmt.Errorf("see which processors there are: %w", err)
+		return fmt.Errorf("read the CPU affinity: %w", err)
 	}
 	for cpu := 0; first.Count() == 0; cpu++ {
 		if may.IsSet(cpu) {
@@ -127,7 +127,7 @@ func keepToOneCPU() error {
 		}
 	}
 	if err := unix.SchedSetaffinity(0, &first); err != nil {
-		return fmt.Errorf("keep to one processor: %w", err)
+		return fmt.Errorf("set the CPU affinity: %w", err)
 	}
 	return nil
 }

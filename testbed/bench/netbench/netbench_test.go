@@ -15,7 +15,7 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// bedOf is a bed with its path up and its servers running; it ends with the test.
+// bedOf returns a bed with its path up and its servers running. It ends with the test.
 func bedOf(t testing.TB, name string, shape Shape, p Path) *Bed {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -77,7 +77,7 @@ func TestReplicasAreReachedDirectly(t *testing.T) {
 	p := Routed()
 	b := bedOf(t, "replicas", Shape{More: 3}, p)
 	if len(p.Replicas()) != 3 {
-		t.Fatalf("replicas: %s", p.Replicas())
+		t.Fatalf("the path has the replicas %s", p.Replicas())
 	}
 	for _, a := range append(p.Replicas(), p.Target()) {
 		if _, err := b.HTTP(t.Context(), []netip.Addr{a}, time.Millisecond); err != nil {
@@ -95,13 +95,13 @@ func TestSlowWireDelaysAndLoses(t *testing.T) {
 	}
 	s, err := b.RTT(t.Context(), p.Target(), 20*rtt)
 	if err != nil || s.Value < micros(rtt) {
-		t.Errorf("a round trip of %g µs over a wire of %s: %v", s.Value, rtt, err)
+		t.Errorf("the round trip is %g µs over a link of %s: %v", s.Value, rtt, err)
 	}
 	if err := b.SetWire(t.Context(), Wire{Loss: 1}); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.Container[0].Run(t.Context(), "", "ping", "-c", "1", "-W", "1", p.Target().String()); err == nil {
-		t.Error("a packet came through a wire that loses all")
+		t.Error("a packet arrived over a link with 100 % loss")
 	}
 	if err := b.SetWire(t.Context(), Wire{Loss: 0.01, RTT: time.Millisecond}); err != nil {
 		t.Fatal(err)

@@ -6,17 +6,17 @@ import (
 	"net/netip"
 )
 
-// Path is one way from the container of the first node to those of the second.
+// Path is one way for packets from the container of the first node to those of the second.
 //
-// Up makes it, on a bed that is new, and returns when packets pass. What it starts
-// and makes ends with the bed.
+// Up sets it up on a new bed, and returns when packets pass. Everything that it starts ends with
+// the bed.
 //
-// Target is where the first container reaches that of the second node, and Replicas
-// where it reaches the further ones: by an address that stands for all of them, or in
-// turn by the addresses of each where the path knows no others.
+// Target returns the address at which the first container reaches that of the second node, and
+// Replicas the addresses of the further ones: one semantic address for all of them, or the
+// address of each if the path has no semantic addresses.
 //
-// Processes are those that carry packets, whose CPU time and memory are the
-// path's; none where the kernel does it all.
+// Processes returns those that carry packets, whose CPU time and memory count for the path; none
+// if only the kernel carries packets.
 type Path interface {
 	Up(ctx context.Context, b *Bed) error
 	Target() netip.Addr
@@ -24,23 +24,23 @@ type Path interface {
 	Processes() []int
 }
 
-// addresses of the floors' containers.
+// addresses of the baselines' containers.
 var containerAddr = [2]netip.Addr{netip.MustParseAddr("10.16.0.2"), netip.MustParseAddr("10.16.1.2")}
 
-// plain is what the floors have in common: containers behind each node, by their
-// own addresses, each on a veth pair of its own.
+// plain is the common part of the baselines: containers behind each node with their own addresses,
+// each on a separate veth pair.
 type plain struct {
 	procs    []*child
 	replicas []netip.Addr
 }
 
-// Target is Path's.
+// Target implements Path.
 func (*plain) Target() netip.Addr { return containerAddr[1] }
 
-// Replicas is Path's.
+// Replicas implements Path.
 func (p *plain) Replicas() []netip.Addr { return p.replicas }
 
-// Processes is Path's.
+// Processes implements Path.
 func (p *plain) Processes() []int {
 	var pids []int
 	for _, c := range p.procs {
@@ -49,7 +49,7 @@ func (p *plain) Processes() []int {
 	return pids
 }
 
-// containers gives each node's containers their addresses and their way out.
+// containers configures addresses and routes of each node's container.
 func (p *plain) containers(ctx context.Context, b *Bed, mtu int) error {
 	for i, n := range b.Node {
 		if err := veth(ctx, n, "c0", b.Container[i], "eth0", mtu); err != nil {
@@ -68,8 +68,7 @@ func (p *plain) containers(ctx context.Context, b *Bed, mtu int) error {
 	return p.further(ctx, b, mtu)
 }
 
-// further gives the second node's further containers their addresses and their way
-// out.
+// further configures addresses and routes of the second node's further containers.
 func (p *plain) further(ctx context.Context, b *Bed, mtu int) error {
 	gateway, a := containerAddr[1].Prev(), containerAddr[1]
 	for i, c := range b.More {
@@ -91,15 +90,15 @@ func (p *plain) further(ctx context.Context, b *Bed, mtu int) error {
 	return nil
 }
 
-// behind is the network of a node's containers.
+// behind returns the network of a node's containers.
 func behind(i int) netip.Prefix { return netip.PrefixFrom(containerAddr[i], 24).Masked() }
 
-// Raw is a veth pair between the containers, without any node.
+// Raw is a veth pair between the containers, without nodes.
 func Raw() Path { return &raw{} }
 
 type raw struct{ plain }
 
-// Up is Path's.
+// Up implements Path.
 func (*raw) Up(ctx context.Context, b *Bed) error {
 	if err := veth(ctx, b.Container[0], WireDevice, b.Container[1], WireDevice, wireMTU); err != nil {
 		return err
@@ -118,7 +117,7 @@ func Routed() Path { return &routed{} }
 
 type routed struct{ plain }
 
-// Up is Path's.
+// Up implements Path.
 func (r *routed) Up(ctx context.Context, b *Bed) error {
 	if err := r.containers(ctx, b, wireMTU); err != nil {
 		return err
@@ -131,12 +130,12 @@ func (r *routed) Up(ctx context.Context, b *Bed) error {
 	return nil
 }
 
-// VXLAN is the kernel's own, by plain routes and without a semantic address.
+// VXLAN is the kernel's VXLAN with plain routes, without a semantic address.
 func VXLAN() Path { return &vxlan{} }
 
 type vxlan struct{ plain }
 
-// Up is Path's.
+// Up implements Path.
 func (v *vxlan) Up(ctx context.Context, b *Bed) error {
 	const mtu = wireMTU - 50
 	if err := v.containers(ctx, b, mtu); err != nil {
@@ -154,16 +153,16 @@ func (v *vxlan) Up(ctx context.Context, b *Bed) error {
 	return nil
 }
 
-// Translated is another path by a semantic address, which nftables translates with as
-// few rules as can be: it chooses nothing and checks nothing.
+// Translated is another path with a semantic address, which one rule of nftables translates,
+// without a choice of backend and without policy.
 func Translated(p Path) Path { return &translated{p} }
 
 type translated struct{ Path }
 
-// Target is Path's.
+// Target implements Path.
 func (*translated) Target() netip.Addr { return one }
 
-// Up is Path's.
+// Up implements Path.
 func (t *translated) Up(ctx context.Context, b *Bed) error {
 	if err := t.Path.Up(ctx, b); err != nil {
 		return err

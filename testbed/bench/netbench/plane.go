@@ -17,11 +17,11 @@ import (
 
 func init() { roles["plane"] = as(keepPlane) }
 
-// Plane is the data plane of that name, "nft" or "ebpf", over plain routes, without
-// a netmanager: for what only shows where its content can be changed at will.
+// Plane returns the data plane "nft" or "ebpf" over plain routes without a netmanager, for
+// measurements that change its content directly.
 func Plane(name string) *PlanePath { return &PlanePath{plane: name} }
 
-// PlanePath is the Path of Plane. Nothing that runs carries packets.
+// PlanePath is the Path of Plane. No process carries packets.
 type PlanePath struct {
 	plain
 	plane string
@@ -29,7 +29,7 @@ type PlanePath struct {
 	state [2]plane.State
 
 	keepers [2]*keeper
-	twin    *PlanePath // on a bed of its own, to compare with
+	twin    *PlanePath // on a separate bed, for comparison
 }
 
 const (
@@ -37,7 +37,7 @@ const (
 	hostMAC = "02:fe:00:00:00:01"
 )
 
-// What nodes are told, by Plane and by Daemon alike.
+// The configuration of nodes, for Plane and Daemon.
 var (
 	ranges  = wire.DefaultNetRanges()
 	subnets = [2]netip.Prefix{netip.MustParsePrefix("10.16.0.0/26"), netip.MustParsePrefix("10.16.0.64/26")}
@@ -45,17 +45,17 @@ var (
 	all     = netip.MustParseAddr("10.30.0.2") // of all others
 )
 
-// Services by their idents.
+// The idents of services.
 const (
 	identCaller plane.Ident = 1 + iota
 	identOne
-	identMore // and on
+	identMore // and following
 )
 
-// Target is Path's.
+// Target implements Path.
 func (*PlanePath) Target() netip.Addr { return one }
 
-// Up is Path's.
+// Up implements Path.
 func (k *PlanePath) Up(ctx context.Context, b *Bed) error {
 	twin, err := NewBed(ctx, b.Node[0].Name+"'s twin", Shape{OneCPU: true})
 	if err != nil {
@@ -102,7 +102,7 @@ func (k *PlanePath) up(ctx context.Context, b *Bed) error {
 	return nil
 }
 
-// attach gives a container its address on a node, as netmanager/link does.
+// attach configures a container's address on a node, as netmanager/link does.
 func (k *PlanePath) attach(ctx context.Context, node int, c *Namespace, a netip.Addr, ident plane.Ident) error {
 	b, dev := a.As4(), plane.Device(prefix, a)
 	mac := fmt.Sprintf("02:00:%02x:%02x:%02x:%02x", b[0], b[1], b[2], b[3])
@@ -122,8 +122,8 @@ func (k *PlanePath) attach(ctx context.Context, node int, c *Namespace, a netip.
 
 type planeOrder struct{ Plane string }
 
-// keeper is a child that holds a plane open and makes it what it is told, as a
-// netmanager does: what it must load is loaded once.
+// keeper is a child that holds a plane open and applies states to it, as a netmanager does. It
+// loads the programs once.
 func (k *PlanePath) keeper(n *Namespace) (*keeper, error) {
 	c, err := n.start("plane", planeOrder{k.plane})
 	if err != nil {
@@ -137,7 +137,7 @@ type keeper struct {
 	in *json.Decoder
 }
 
-// sync makes the plane hold a state and says how long that took.
+// sync applies a state to the plane and returns how long that took.
 func (k *keeper) sync(s plane.State) (took time.Duration, err error) {
 	if err := json.NewEncoder(k.stdin).Encode(s); err != nil {
 		return 0, fmt.Errorf("order %s: %w", k.name, k.why(err))
@@ -157,7 +157,7 @@ func keepPlane(_ context.Context, o planeOrder, _ func()) (any, error) {
 	for in := json.NewDecoder(stdin); ; {
 		var s plane.State
 		if err := in.Decode(&s); err != nil {
-			return nil, nil // nobody wants anything any more
+			return nil, nil // the parent has closed the pipe
 		}
 		began := time.Now()
 		if err := p.Sync(context.Background(), s); err != nil {
@@ -169,8 +169,8 @@ func keepPlane(_ context.Context, o planeOrder, _ func()) (any, error) {
 	}
 }
 
-// FullSync is how long it takes to fill a plane with n services that has none, in
-// seconds, and how long it took to make that one, programs and all.
+// FullSync measures the seconds to apply n services to an empty plane, and returns the time to
+// create that plane with its programs.
 func (k *PlanePath) FullSync(ctx context.Context, n int) (_ Sample, made time.Duration, err error) {
 	s := k.with(n)
 	fresh, err := NewNamespace(ctx, k.bed.Node[0].Name+"-fresh")
@@ -204,24 +204,22 @@ func (k *PlanePath) FullSync(ctx context.Context, n int) (_ Sample, made time.Du
 	return got, made, err
 }
 
-// LookupInTrip is what n services more add to a round trip to the first in a flow
-// that there is, in µs, and LookupInConnect to that of a new connection. It takes a
-// while. Of the swings between the samples of which theirs is the median, they give
-// the greatest.
+// LookupInTrip measures the µs that n more services add to a round trip in an existing flow, and
+// LookupInConnect to the first round trip of a new connection. The result is a median of samples;
+// swing is the greatest difference between them.
 func (k *PlanePath) LookupInTrip(n int, d time.Duration) (_ Sample, swing float64, _ error) {
 	return k.lookup("ping", n, d)
 }
 
-// LookupInConnect is beside LookupInTrip.
+// LookupInConnect is LookupInTrip for a new connection.
 func (k *PlanePath) LookupInConnect(n int, d time.Duration) (_ Sample, swing float64, _ error) {
 	return k.lookup("refusal", n, d)
 }
 
-// lookup compares a full plane with an empty one on another bed, question by
-// question, and then the one with the other when they are filled the other way
-// round: what the beds differ in by themselves cancels out.
+// lookup compares a full plane with an empty one on another bed, in alternating requests, and then
+// again with the roles swapped, so that differences between the beds cancel out.
 func (k *PlanePath) lookup(what string, n int, d time.Duration) (_ Sample, swing float64, err error) {
-	const turns = 5 // odd, and so many pairs of turns
+	const turns = 5 // number of pairs of turns, odd
 	c, err := k.bed.Container[0].start("compare", comparison{What: what, Target: one, Other: k.twin.bed.Container[0].Path(), For: d})
 	if err != nil {
 		return Sample{}, 0, err
@@ -266,8 +264,8 @@ func (k *PlanePath) lookup(what string, n int, d time.Duration) (_ Sample, swing
 	return s, swing, err
 }
 
-// with is the first node's state and n services more, two instances each, behind
-// a hundred peers.
+// with returns the first node's state with n more services, two instances each, behind a hundred
+// peers.
 func (k *PlanePath) with(n int) plane.State {
 	s := k.state[0]
 	s.Services, s.Sources, s.Allowed, s.Peers = slices.Clone(s.Services), slices.Clone(s.Sources), slices.Clone(s.Allowed), slices.Clone(s.Peers)

@@ -9,7 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/dataplane/nft"
 )
 
-// newPlane is a data plane of Treeline's by its name.
+// newPlane returns the data plane of this name.
 func newPlane(name string) (dataplane.Plane, error) {
 	switch name {
 	case "nft":
@@ -17,5 +17,5 @@ func newPlane(name string) (dataplane.Plane, error) {
 	case "ebpf":
 		return ebpf.New(prefix)
 	}
-	return nil, fmt.Errorf("no plane is called %q: %w", name, errors.ErrUnsupported)
+	return nil, fmt.Errorf("unknown data plane %q: %w", name, errors.ErrUnsupported)
 }

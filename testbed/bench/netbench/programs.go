@@ -10,7 +10,7 @@ import (
 var Programs = []string{"ip", "ping", "nft", "tc", "iperf3", "ethtool", "sysctl"}
 
 // CheckPrograms returns an error that names those of Programs that are not in PATH.
-// Without it a bed waits for answers of a program that never started.
+// Without this check a bed would wait for a program that never started.
 func CheckPrograms() error {
 	var missing []string
 	for _, p := range Programs {

@@ -16,10 +16,10 @@ type relayOrder struct {
 	Slots  []uint32
 }
 
-// relayAddr is where a relay listens, on the host between the nodes.
+// relayAddr is the address of the relay, on the host between the nodes.
 var relayAddr = netip.AddrPortFrom(hostBetween, 7443)
 
-// A slot's ticket and secret are as good as any in a namespace of its own.
+// Within a namespace, ticket and secret of a slot need not be secure.
 func ticketOf(slot uint32) uint64 { return 1000 + uint64(slot) }
 
 var relaySecret = []byte("thirty-two bytes of no secrecy..")

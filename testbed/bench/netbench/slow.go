@@ -14,22 +14,21 @@ import (
 
 func init() { roles["slow-wire"] = as(slowWire) }
 
-// slowWireOrder is what happens to every frame, either way.
+// slowWireOrder has the delay and loss of frames in each direction.
 type slowWireOrder struct {
 	Delay time.Duration // one way
 	Loss  float64       // 0 to 1
 }
 
-// slow puts a namespace between the nodes, in which a process passes frames on:
-// there is no netem in every kernel. Its frames are those of a plain card, one
-// packet each with its checksum.
+// slow inserts a namespace between the nodes, in which a process forwards frames, because not every
+// kernel has netem. Frames contain one packet each with its checksum, as from a plain network card.
 func (b *Bed) slow(ctx context.Context, name string) (err error) {
 	b.slowly = true
 	if b.wan, err = NewNamespace(ctx, name+"/wan"); err != nil {
 		return err
 	}
 	if err := b.wan.Sysctl(ctx, "net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"); err != nil {
-		return err // it has nothing to say by itself
+		return err // no result
 	}
 	for i, n := range b.Node {
 		if err := veth(ctx, n, WireDevice, b.wan, wanDevices[i], wireMTU); err != nil {
@@ -39,7 +38,7 @@ func (b *Bed) slow(ctx context.Context, name string) (err error) {
 	return nil
 }
 
-// setSlow gives the slow wire other properties.
+// setSlow changes the properties of the slow link.
 func (b *Bed) setSlow(ctx context.Context, o slowWireOrder) error {
 	if b.wire != nil && b.slowAs == o {
 		return nil
@@ -83,14 +82,13 @@ func slowWire(ctx context.Context, o slowWireOrder, ready func()) (any, error) {
 	}
 }
 
-// openDevice opens a socket for the frames of a device; those that we send
-// ourselves do not come back.
+// openDevice opens a socket for the frames of a device, without those that this socket sends.
 func openDevice(name string) (int, error) {
 	dev, err := net.InterfaceByName(name)
 	if err != nil {
 		return 0, err
 	}
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0) // hears nothing before it is bound
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0) // receives nothing before it is bound
 	if err != nil {
 		return 0, err
 	}
@@ -101,8 +99,8 @@ func openDevice(name string) (int, error) {
 		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: dev.Index}))
 }
 
-// lane is one direction of the wire. What is on its way is bounded: the rest is
-// lost as in a full buffer.
+// lane is one direction of the link. The frames in flight are bounded; others are dropped as in a
+// full buffer.
 type lane struct {
 	order    slowWireOrder
 	from, to int
@@ -133,7 +131,7 @@ func (l *lane) take(flying chan<- *frame, free <-chan *frame) error {
 			case f = <-free:
 			default:
 				if f = new(frame); made == onTheWay {
-					f = <-free // all are flying: what comes meanwhile waits for its turn in the socket, or is lost
+					f = <-free // none is free: new frames wait in the socket, or are lost
 				} else {
 					made++
 				}
@@ -144,7 +142,7 @@ func (l *lane) take(flying chan<- *frame, free <-chan *frame) error {
 		case err == unix.EINTR || err == unix.ENETDOWN:
 			continue
 		case err != nil:
-			return fmt.Errorf("take a frame: %w", err)
+			return fmt.Errorf("receive a frame: %w", err)
 		}
 		if l.order.Loss > 0 && l.chance.Float64() < l.order.Loss {
 			continue
@@ -158,13 +156,13 @@ func (l *lane) take(flying chan<- *frame, free <-chan *frame) error {
 func (l *lane) give(flying <-chan *frame, free chan<- *frame) error {
 	runtime.LockOSThread()
 	for f := range flying {
-		// The thread sleeps by itself: Go's timers are good to a millisecond only.
+		// Sleep in the kernel, because Go's timers have a resolution of a millisecond.
 		for d := time.Until(f.due); d > 0; d = time.Until(f.due) {
 			ts := unix.NsecToTimespec(int64(d))
 			_ = unix.Nanosleep(&ts, nil)
 		}
 		if _, err := unix.Write(l.to, f.data[:f.size]); err != nil && err != unix.ENOBUFS && err != unix.ENETDOWN {
-			return fmt.Errorf("give a frame: %w", err)
+			return fmt.Errorf("send a frame: %w", err)
 		}
 		free <- f
 	}

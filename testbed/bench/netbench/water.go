@@ -11,9 +11,8 @@ import (
 
 func init() { roles["one-a-time"] = as(forwardOneAtATime) }
 
-// OneAtATime is a TUN forwarder that moves one packet with each system call: the
-// structure of Oakestra's, one goroutine for each direction, without what that
-// does to every packet besides.
+// OneAtATime is a TUN forwarder that moves one packet per system call. It has the structure of
+// Oakestra's, one goroutine for each direction, without its further processing of packets.
 func OneAtATime() Path { return &oneAtATime{} }
 
 type oneAtATime struct{ plain }
@@ -23,7 +22,7 @@ type forwarderOrder struct {
 	MTU           int
 }
 
-// Up is Path's.
+// Up implements Path.
 func (p *oneAtATime) Up(ctx context.Context, b *Bed) error {
 	const mtu, port = 1450, 50103
 	if err := p.containers(ctx, b, mtu); err != nil {

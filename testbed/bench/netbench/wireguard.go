@@ -15,7 +15,7 @@ import (
 
 func init() { roles["wireguard"] = as(wireGuard) }
 
-// WireGuard is wireguard-go as it ships: its TUN, its sockets, its pools.
+// WireGuard is unmodified wireguard-go: its TUN, its sockets, its pools.
 func WireGuard() Path { return &wireGuardPath{} }
 
 type wireGuardPath struct{ plain }
@@ -24,7 +24,7 @@ const wireGuardMTU = 1420
 
 type wireGuardOrder struct{ Config string }
 
-// Up is Path's.
+// Up implements Path.
 func (p *wireGuardPath) Up(ctx context.Context, b *Bed) error {
 	const port = 51820
 	if err := p.containers(ctx, b, wireGuardMTU); err != nil {
