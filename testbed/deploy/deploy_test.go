@@ -26,7 +26,7 @@ var update = flag.Bool("update", false, "write the sample configurations")
 
 const shipped = "../../deploy"
 
-// programs are the daemons, and how each prints its configuration.
+// programs are the daemons with functions that print their configuration.
 var programs = []struct {
 	name, sample string
 	defaults     any
@@ -63,13 +63,13 @@ func TestSamplesAreFresh(t *testing.T) {
 		}
 		have, err := os.ReadFile(path)
 		if err != nil || string(have) != want {
-			t.Errorf("%s is stale (%v): go generate ./testbed/deploy", path, err)
+			t.Errorf("%s is stale (%v), run: go generate ./testbed/deploy", path, err)
 		}
 	}
 }
 
-// TestSamplesSayTheDefaults reads each sample, as it is and with every key said,
-// with the program's own reader.
+// TestSamplesSayTheDefaults reads each sample, unchanged and with every key set, with the program's
+// own reader, and expects the defaults.
 func TestSamplesSayTheDefaults(t *testing.T) {
 	for _, p := range programs {
 		t.Run(p.sample, func(t *testing.T) {
@@ -124,8 +124,8 @@ func TestExamplesAreTaken(t *testing.T) {
 	}
 }
 
-// TestUnitsAreUnderstood lets systemd check the units, with programs in the place
-// where they expect them.
+// TestUnitsAreUnderstood checks the units with systemd-analyze, with programs at the paths in the
+// units.
 func TestUnitsAreUnderstood(t *testing.T) {
 	programtest.Need(t, "systemd-analyze")
 	into := t.TempDir()
@@ -137,7 +137,7 @@ func TestUnitsAreUnderstood(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// systemd-analyze looks for programs on this machine alone.
+		// systemd-analyze looks for programs on this machine only.
 		text = bytes.ReplaceAll(text, []byte("=/usr/local/bin/"), []byte("="+into+"/usr/local/bin/"))
 		if err := os.WriteFile(unit, text, 0o600); err != nil {
 			t.Fatal(err)
@@ -161,13 +161,13 @@ func TestInstallPutsFilesInPlace(t *testing.T) {
 	env := filepath.Join(into, "etc/treeline/node.env")
 	info, err := os.Stat(env)
 	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the token's file: %v, %v", info, err)
+		t.Errorf("the token's file: %v, %v; want mode 600", info, err)
 	}
 	if text, _ := os.ReadFile(env); string(text) != "TREELINE_TOKEN=a-token\n" {
-		t.Errorf("node.env says %q", text)
+		t.Errorf("node.env contains %q, want the token", text)
 	}
 
-	// It may get passwords of registries. One of an earlier release is closed, too.
+	// It may contain passwords of registries. An upgrade also restricts a file of an earlier release.
 	config := filepath.Join(into, "etc/treeline/node.yaml")
 	mode := func() os.FileMode {
 		info, err := os.Stat(config)
@@ -177,7 +177,7 @@ func TestInstallPutsFilesInPlace(t *testing.T) {
 		return info.Mode().Perm()
 	}
 	if mode() != 0o600 {
-		t.Errorf("the configuration has mode %o", mode())
+		t.Errorf("the configuration has mode %o, want 600", mode())
 	}
 	if err := os.Chmod(config, 0o644); err != nil {
 		t.Fatal(err)
@@ -190,29 +190,29 @@ func TestInstallPutsFilesInPlace(t *testing.T) {
 	}
 	install(t, into, "node", "another")
 	if info, err := os.Stat(env); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("after an upgrade the token's file: %v, %v", info, err)
+		t.Errorf("after an upgrade the token's file: %v, %v; want mode 600", info, err)
 	}
 	if text, _ := os.ReadFile(config); string(text) != "name: mine\n" {
-		t.Error("an upgrade wrote over the configuration")
+		t.Error("an upgrade overwrote the configuration")
 	}
 	if mode() != 0o600 {
-		t.Errorf("after an upgrade the configuration has mode %o", mode())
+		t.Errorf("after an upgrade the configuration has mode %o, want 600", mode())
 	}
 
 	run(t, true, "remove", "node", "--root", into)
 	if text, err := os.ReadFile(filepath.Join(into, "etc/treeline/node.env")); err != nil || strings.Contains(string(text), "TOKEN") {
-		t.Errorf("after the removal node.env says %q (%v), want no token", text, err)
+		t.Errorf("after the removal node.env contains %q (%v), want no token", text, err)
 	}
 	if _, err := os.Stat(filepath.Join(into, "usr/local/bin/node-engine")); !os.IsNotExist(err) {
-		t.Errorf("the program is still there: %v", err)
+		t.Errorf("the program still exists: %v", err)
 	}
 	if _, err := os.Stat(config); err != nil {
-		t.Errorf("the configuration went too: %v", err)
+		t.Errorf("the removal deleted the configuration: %v", err)
 	}
 }
 
-// TestNoTokenIsAnArgument reads documents, scripts, and the messages of programs: other
-// users of a machine see the arguments of its processes.
+// TestNoTokenIsAnArgument checks documents, scripts and the messages of programs, because other users
+// of a machine see the arguments of its processes.
 func TestNoTokenIsAnArgument(t *testing.T) {
 	argument := regexp.MustCompile(`--(operator-)?token[ =](["$A-Z][^ +]|%s)|(node-engine|orchestrator) join [^-]`)
 	seen := 0
@@ -225,7 +225,7 @@ func TestNoTokenIsAnArgument(t *testing.T) {
 			seen++
 			for i, line := range strings.Split(string(text), "\n") {
 				if argument.MatchString(line) {
-					t.Errorf("%s:%d: %s", path, i+1, line)
+					t.Errorf("%s:%d passes a token as an argument: %s", path, i+1, line)
 				}
 			}
 			return err
@@ -235,22 +235,22 @@ func TestNoTokenIsAnArgument(t *testing.T) {
 		}
 	}
 	if seen < 30 {
-		t.Errorf("only %d files were read", seen)
+		t.Errorf("only %d files were checked, want at least 30", seen)
 	}
 }
 
-// A node that gets a network is told where, and told otherwise when that goes.
+// Installing a netmanager configures the node engine to use it, and removing it undoes that.
 func TestInstallJoinsNodeAndNetwork(t *testing.T) {
 	into := t.TempDir()
 	install(t, into, "net", "")
 	joint := filepath.Join(into, "etc/systemd/system/treeline-node.service.d/net.conf")
 	socket := "TREELINE_NETMANAGER_SOCKET=" + net.Defaults().Socket + "\n"
 	if text, err := os.ReadFile(joint); err != nil || !strings.Contains(string(text), socket) {
-		t.Errorf("%s says %q, %v", joint, text, err)
+		t.Errorf("%s contains %q, %v; want the netmanager's socket", joint, text, err)
 	}
 	run(t, true, "remove", "net", "--root", into)
 	if _, err := os.Stat(joint); !os.IsNotExist(err) {
-		t.Errorf("the node is still told of a network: %v", err)
+		t.Errorf("the node engine is still configured for the netmanager: %v", err)
 	}
 }
 
@@ -265,7 +265,7 @@ func TestInstallRefuses(t *testing.T) {
 		"remove what else": {"remove", "leaf"},
 	} {
 		if out := run(t, false, args...); out == "" {
-			t.Errorf("%s: nothing is said", name)
+			t.Errorf("%s: the script printed no error", name)
 		}
 	}
 }
@@ -284,7 +284,7 @@ func install(t *testing.T, into, tier, token string) {
 	run(t, true, args...)
 }
 
-// programsDir has something executable under each program's name.
+// programsDir returns a directory with an executable under each program's name.
 func programsDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

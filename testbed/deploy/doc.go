@@ -1,9 +1,8 @@
-// Package deploy holds what deploy/ ships against the programs that it is for:
-// the sample configurations are written from the programs' own defaults, the
-// examples are SLAs that the parser takes, the units are what systemd
-// understands, and the install script puts files where the units look for them.
+// Package deploy tests the files in deploy/: the sample configurations are generated from the
+// programs' defaults, the parser accepts the example SLAs, systemd accepts the units, and the install
+// script puts files where the units expect them.
 //
-// To write the sample configurations anew:
+// To generate the sample configurations:
 //
 //	go generate ./testbed/deploy
 package deploy

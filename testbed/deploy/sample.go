@@ -69,8 +69,8 @@ func keys(b *strings.Builder, v reflect.Value, indent string) error {
 	return nil
 }
 
-// inFileAlone explains a list or a map of groups, which neither flags nor the
-// environment can say. Other types have their own explanation.
+// inFileAlone returns the explanation of a list or map of groups, which flags and the environment
+// cannot set. Other types have a usage tag.
 func inFileAlone(t reflect.Type) string {
 	kind := t.Kind()
 	if kind != reflect.Slice && kind != reflect.Map || t.Elem().Kind() != reflect.Struct {
@@ -85,5 +85,5 @@ func inFileAlone(t reflect.Type) string {
 	if kind == reflect.Map {
 		what = "by name, each with"
 	}
-	return what + " " + strings.Join(names, ", ") + "; in this file alone"
+	return what + " " + strings.Join(names, ", ") + "; only in this file"
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/wiring"
 )
 
-// systemctl stands for systemd: it starts and stops one root orchestrator.
+// systemctl replaces systemd: it starts and stops one root orchestrator.
 const systemctl = `#!/bin/sh
 set -eu
 cd %[1]s
@@ -41,8 +41,8 @@ stop)
 esac
 `
 
-// TestBackupAsDocumented saves a root by the commands of the operator's page, changes
-// it, and restores it by the commands there, below a directory that stands for /.
+// TestBackupAsDocumented saves a root with the commands of docs/how-to/operator.md, changes it, and
+// restores it with the commands there, below a directory that replaces /.
 func TestBackupAsDocumented(t *testing.T) {
 	machine := t.TempDir()
 	data := filepath.Join(machine, "var/lib/treeline/root")
@@ -85,7 +85,7 @@ func TestBackupAsDocumented(t *testing.T) {
 		t.Helper()
 		var page api.Page[struct{ Path string }]
 		if _, err := connect(client.Static(session.Access)).Do(t.Context(), client.Request{Method: http.MethodGet, Path: "/v1/tenants"}, &page); err != nil {
-			t.Fatalf("the session of before: %v", err)
+			t.Fatalf("use the session from before the restore: %v", err)
 		}
 		for _, p := range page.Items {
 			names = append(names, p.Path)
@@ -123,10 +123,10 @@ func TestBackupAsDocumented(t *testing.T) {
 		t.Fatalf("docs/how-to/operator.md has %d blocks about backups, want 2", ran)
 	}
 	if have := tenants(); !slices.Contains(have, "before") || slices.Contains(have, "after") {
-		t.Errorf("the restored root has the tenants %q", have)
+		t.Errorf("the restored root has the tenants %q, want before and not after", have)
 	}
 	if text(t, data, wiring.CAFile) != ca {
-		t.Error("the restored root has another CA")
+		t.Error("the restored root has a different CA, want that of the backup")
 	}
 }
 

@@ -46,8 +46,8 @@ func goFiles(t *testing.T, fn func(path, text string)) {
 	}
 }
 
-// TestTheTableOfBoundsIsTheCodes: docs/security.md has every bound that the daemons
-// declare, each with a test that attacks it.
+// TestTheTableOfBoundsIsTheCodes: docs/security.md has every bound that the daemons declare, with an
+// existing test of each.
 func TestTheTableOfBoundsIsTheCodes(t *testing.T) {
 	path := filepath.Join(top, "docs", "security.md")
 	text, err := os.ReadFile(path)
@@ -84,23 +84,23 @@ func TestTheTableOfBoundsIsTheCodes(t *testing.T) {
 	})
 	for _, b := range bounds {
 		if !tests[b.Attack] {
-			t.Errorf("%s: there is no test %s", b.Resource, b.Attack)
+			t.Errorf("bound %s: the test %s does not exist", b.Resource, b.Attack)
 		}
 		if !use[b.Where] {
-			t.Errorf("%s: there is no package %s", b.Resource, b.Where)
+			t.Errorf("bound %s: the package %s does not exist", b.Resource, b.Where)
 		}
 	}
 	if declared != len(bounds) {
-		t.Errorf("%d bounds are declared in the code and %d in the daemons: import the package that is missing", declared, len(bounds))
+		t.Errorf("%d bounds are declared in the code, but only %d in the daemons: import the missing package", declared, len(bounds))
 	}
 }
 
-// slots are channels used as semaphores, each with the reason why it needs no shares: it has
-// one holder, or another bound divides what reaches it.
+// slots lists channels that are used as semaphores, with the reason why each needs no shares: it has
+// one holder, or its requests are already divided.
 var slots = map[string]string{
-	"node-engine/clusterlink/link.go":             "probes that the cluster asked for, one round at a time; the pinger does few and refuses what is beyond",
+	"node-engine/clusterlink/link.go":             "probes that the cluster ordered, one round at a time; the pinger bounds them and refuses others",
 	"node-engine/runtime/containerd/slots.go":     "stops; it has a share per shim itself",
-	"scheduler-plugins/extsched/client/client.go": "the core asks one question after the other",
+	"scheduler-plugins/extsched/client/client.go": "the core makes one request at a time",
 	"root-orchestrator/httpapi/why.go":            "parts of one request",
 	"root-orchestrator/httpapi/plan.go":           "parts of one request",
 	"internal/bus/mqtt/mqtt.go":                   "publishes of the one client itself",
@@ -121,12 +121,12 @@ func TestNoSemaphoreWithoutShares(t *testing.T) {
 			if used[path] = true; slots[path] != "" {
 				continue
 			}
-			t.Errorf("%s: %s counts places without shares: use internal/fairshare, or say in slots why it needs none", path, m)
+			t.Errorf("%s: %s is a semaphore without shares: use internal/fairshare, or add the reason why it needs none to slots", path, m)
 		}
 	})
 	for path := range slots {
 		if !used[path] {
-			t.Errorf("%s has no such channel any more: take it out of slots", path)
+			t.Errorf("%s has no such channel any more: remove it from slots", path)
 		}
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/programtest"
 )
 
-// oakestra is a document in the form of Oakestra's examples, with their usual
-// requirements, but for the image.
+// oakestra is a document like Oakestra's examples, with their usual requirements, except for the
+// image.
 const oakestra = `{"sla_version":"v2.0","customerID":"Admin","applications":[{"applicationID":"","application_name":"clientsrvr",
 "application_namespace":"test","application_desc":"Simple demo","microservices":[{"microserviceID":"","microservice_name":"nginx",
 "microservice_namespace":"test","virtualization":"container","cmd":[],"memory":100,"vcpus":1,"vgpus":0,"vtpus":0,
@@ -29,7 +29,7 @@ type checkout struct {
 	env []string
 }
 
-// copyCheckouts makes copies of the sources for one user, whose home is beside them.
+// copyCheckouts copies the sources for one user, whose home is in the same directory.
 func copyCheckouts(t *testing.T, names ...string) (all []checkout, home string) {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -75,7 +75,7 @@ func (c checkout) sh(t *testing.T, commands string) string {
 	return out
 }
 
-// made returns the parts of the machine that the checkout's installation has listed.
+// made returns the objects on the machine that the checkout's installation has listed.
 func (c checkout) made(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(c.dir, ".treeline", "dev", "network"))
@@ -85,7 +85,7 @@ func (c checkout) made(t *testing.T) []string {
 	return strings.Split(strings.TrimSpace(string(text)), "\n")
 }
 
-// there returns those of the parts that exist.
+// there returns those of the objects that exist.
 func there(parts []string) (found []string) {
 	for _, part := range parts {
 		kind, what, _ := strings.Cut(part, " ")
@@ -101,8 +101,8 @@ func there(parts []string) (found []string) {
 	return found
 }
 
-// TestTwoCheckoutsAtOnce brings up an installation in each of two checkouts at the same
-// time, uses both without flags, and takes one down while the other runs.
+// TestTwoCheckoutsAtOnce starts an installation in each of two checkouts at the same time, uses both
+// without flags, and removes one while the other runs.
 func TestTwoCheckoutsAtOnce(t *testing.T) {
 	if os.Geteuid() != 0 {
 		const reason = "scripts/up runs containers, as root alone"
@@ -141,17 +141,17 @@ func TestTwoCheckoutsAtOnce(t *testing.T) {
 	parts := [][]string{one.made(t), two.made(t)}
 	for i, p := range parts {
 		if len(there(p)) != len(p) {
-			t.Errorf("installation %d made %q, of which there are %q", i+1, p, there(p))
+			t.Errorf("installation %d lists the objects %q, of which only %q exist", i+1, p, there(p))
 		}
 	}
 
-	// Each command goes to the installation of its checkout.
+	// Each command addresses the installation of its checkout.
 	const fronts = "treeline get instances hello -o name | grep -c '\\.front\\.'"
 	one.sh(t, "treeline scale hello/front 3 && treeline wait hello")
 	if a, b := strings.TrimSpace(one.sh(t, fronts)), strings.TrimSpace(two.sh(t, fronts)); a != "3" || b != "2" {
-		t.Errorf("after scaling the first installation, the fronts number %s and %s, want 3 and 2", a, b)
+		t.Errorf("after scaling the first installation there are %s and %s fronts, want 3 and 2", a, b)
 	}
-	// A document of Oakestra's, which asks for a whole vCPU, finds room beside them.
+	// A document of Oakestra that requests a whole vCPU fits in addition to them.
 	if err := os.WriteFile(filepath.Join(one.dir, "oakestra.json"), []byte(oakestra), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestTwoCheckoutsAtOnce(t *testing.T) {
 		t.Errorf("scripts/down left %q", left)
 	}
 	if have := there(parts[1]); len(have) != len(parts[1]) {
-		t.Errorf("scripts/down of the first checkout took of the second's %q all but %q", parts[1], have)
+		t.Errorf("after scripts/down of the first checkout, of the second's objects %q only %q exist", parts[1], have)
 	}
 	if text, _ := os.ReadFile("/proc/sys/net/ipv4/ip_forward"); strings.TrimSpace(string(text)) != "1" {
 		t.Error("scripts/down of the first checkout turned forwarding off, which the second needs")
@@ -180,7 +180,7 @@ func TestTwoCheckoutsAtOnce(t *testing.T) {
 	}
 }
 
-// answers asks each front that scripts/up has printed.
+// answers calls each front that scripts/up has printed.
 func answers(t *testing.T, said string) {
 	t.Helper()
 	urls := regexp.MustCompile(`(?m)^hello/front#\d+ +(http://\S+)$`).FindAllStringSubmatch(said, -1)
@@ -191,13 +191,13 @@ func answers(t *testing.T, said string) {
 	for _, m := range urls {
 		answer, err := client.Get(m[1])
 		if err != nil {
-			t.Errorf("ask %s: %v", m[1], err)
+			t.Errorf("call %s: %v", m[1], err)
 			continue
 		}
 		text, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<16))
 		answer.Body.Close()
 		if !strings.Contains(string(text), ".front.demo#") {
-			t.Errorf("%s answers %s", m[1], text)
+			t.Errorf("%s answered %s, want the name of a front", m[1], text)
 		}
 	}
 }

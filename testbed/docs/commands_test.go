@@ -14,8 +14,8 @@ import (
 // commandTime bounds one script or the commands of one document.
 const commandTime = 8 * time.Minute
 
-// TestUpCommandsDown brings an installation up as the README says, twice, runs
-// every command of the documents on it, takes it down, and does it once more.
+// TestUpCommandsDown starts an installation with scripts/up, twice, runs every command of the
+// documents on it, removes it, and then starts and removes it again.
 func TestUpCommandsDown(t *testing.T) {
 	if os.Geteuid() != 0 {
 		const reason = "scripts/up runs containers, as root alone"
@@ -34,7 +34,7 @@ func TestUpCommandsDown(t *testing.T) {
 
 	script(t, "up", state)
 	if said := script(t, "up", state); !strings.Contains(said, "found it up") {
-		t.Errorf("the second scripts/up says nothing of the first:\n%s", said)
+		t.Errorf("the second scripts/up does not report that the installation is up:\n%s", said)
 	}
 	reader := newReader(t, dir, state)
 	files, err := Documents(top)
@@ -55,20 +55,20 @@ func TestUpCommandsDown(t *testing.T) {
 		t.Errorf("scripts/down left %s: %v", state, err)
 	}
 	if said := down(); !strings.Contains(said, "nothing is up") {
-		t.Errorf("a second scripts/down: %s", said)
+		t.Errorf("the second scripts/down printed %s, want that nothing is up", said)
 	}
 	script(t, "up", state)
 	down()
 	left := leftBehind(dir)
 	for end := time.Now().Add(time.Minute); len(left) > 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		left = leftBehind(dir) // what was told to end may take a moment
+		left = leftBehind(dir) // processes may take a moment to end
 	}
 	for _, l := range left {
-		t.Errorf("left behind: %s", l)
+		t.Errorf("leftover process: %s", l)
 	}
 }
 
-// script runs scripts/NAME and returns what it said.
+// script runs scripts/NAME and returns its output.
 func script(t *testing.T, name, state string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join(top, "scripts", name))
@@ -82,8 +82,8 @@ func script(t *testing.T, name, state string) string {
 	return out
 }
 
-// output runs a command without a terminal. It writes to a file, because daemons
-// that a script leaves running would keep a pipe open.
+// output runs a command without a terminal and returns its output. It uses a file, because daemons
+// that a script starts would keep a pipe open.
 func output(cmd *exec.Cmd) (string, error) {
 	file, err := os.CreateTemp("", "output-")
 	if err != nil {
@@ -103,8 +103,8 @@ func output(cmd *exec.Cmd) (string, error) {
 	return string(text), err
 }
 
-// program is a document's commands as one script. Each line is shown before it
-// runs; one that ends with "# refused" must fail.
+// program returns a document's commands as one script. Each line is printed before it runs; one that
+// ends with "# refused" must fail.
 func program(blocks []Block) string {
 	var b strings.Builder
 	for _, block := range blocks {
@@ -123,8 +123,8 @@ func program(blocks []Block) string {
 	return b.String()
 }
 
-// reader is somebody who follows the documents, in a copy of the checkout where
-// deploy/install leaves the machine alone.
+// reader runs the commands of documents in a copy of the checkout, in which deploy/install does not
+// change the machine.
 type reader struct {
 	dir string
 	env []string
@@ -156,7 +156,7 @@ ln -s %[2]s/bin/* %[2]s/.path/
 
 func (r *reader) run(t *testing.T, commands string) {
 	t.Helper()
-	// Every document begins with what scripts/up leaves.
+	// Every document starts with the state after scripts/up.
 	cmd := exec.Command("bash", "-euo", "pipefail", "-c", "treeline apply -f deploy/examples/hello.yaml >/dev/null 2>&1\nset -x\n"+commands)
 	cmd.Dir, cmd.Env = r.dir, r.env
 	if out, err := output(cmd); err != nil {
@@ -166,7 +166,7 @@ func (r *reader) run(t *testing.T, commands string) {
 	}
 }
 
-// leftBehind are processes that name the directory.
+// leftBehind returns the processes with the directory in their command line.
 func leftBehind(dir string) []string {
 	var left []string
 	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")

@@ -1,15 +1,15 @@
-// Package docs keeps README.md and docs/ true: every command in them is run,
-// every link leads somewhere, every module is explained.
+// Package docs tests README.md and docs/: it runs every command in them, and checks that every link
+// has a target and every module an explanation.
 //
-// A command stands in a fenced block that says how it is run:
+// The info string of a fenced block determines how its commands are run:
 //
 //	```sh test       by TestCommands, in order within its document, against
 //	                 `treeline dev` with two clusters and three nodes
-//	```sh scripts    by scripts/test itself: what begins and ends everything
-//	```sh backup     by TestBackupAsDocumented, on a root of its own,
-//	```sh restore    and then this one
+//	```sh scripts    by scripts/test itself: commands that start and end an installation
+//	```sh backup     by TestBackupAsDocumented, on a separate root
+//	```sh restore    by the same test, after the backup
 //
-// Any other fenced block is something to read, and must not be marked as sh.
+// Other fenced blocks are not run, and must not be marked as sh.
 package docs
 
 import (
@@ -24,13 +24,13 @@ import (
 type Block struct {
 	File string // relative to the repository's top
 	Line int    // of its first line of text
-	Info string // what stands behind the fence
+	Info string // the info string
 	Text string
 }
 
 func (b Block) String() string { return fmt.Sprintf("%s:%d", b.File, b.Line) }
 
-// Documents are the pages that people read, relative to the top.
+// Documents returns the pages of documentation, relative to the repository's top.
 func Documents(top string) ([]string, error) {
 	files := []string{"README.md"}
 	for _, pattern := range []string{"CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "docs/*.md", "docs/*/*.md", "deploy/*.md", "deploy/*/*.md"} {
@@ -49,7 +49,7 @@ func Documents(top string) ([]string, error) {
 	return files, nil
 }
 
-// Blocks are the fenced blocks of a document.
+// Blocks returns the fenced blocks of a document.
 func Blocks(top, file string) ([]Block, error) {
 	f, err := os.Open(filepath.Join(top, file))
 	if err != nil {
@@ -76,7 +76,7 @@ func Blocks(top, file string) ([]Block, error) {
 		}
 	}
 	if open != nil {
-		return nil, fmt.Errorf("%s: the block is never closed", open)
+		return nil, fmt.Errorf("%s: the block has no end", open)
 	}
 	return out, in.Err()
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/treeline-edge/treeline/cli/command"
 )
 
-// TestCommandLinesInTextExist reads the command lines that no test runs, in text and in
-// blocks to read: each has a command and flags that treeline has, and each path that
-// treeline explain is given is one of the SLA's.
+// TestCommandLinesInTextExist checks the command lines that no test runs, in text and in other blocks:
+// each has an existing command and flags of treeline, and each path after treeline explain is one of
+// the SLA.
 func TestCommandLinesInTextExist(t *testing.T) {
 	files, err := Documents(top)
 	if err != nil {
@@ -56,11 +56,11 @@ func TestCommandLinesInTextExist(t *testing.T) {
 		}
 	}
 	if seen < 25 {
-		t.Errorf("%d command lines were found, want 25 at least", seen)
+		t.Errorf("found %d command lines, want at least 25", seen)
 	}
 }
 
-// lineFault returns why a command line cannot be one of treeline's; empty: it can.
+// lineFault returns why a command line is not valid, "" if it is.
 func lineFault(t *testing.T, args []string) string {
 	if args[0] != "explain" {
 		args = append(slices.Clone(args), "--help")

@@ -15,7 +15,7 @@ const top = "../.."
 // scripted are the commands that scripts/test runs itself.
 var scripted = []string{"cd treeline", "scripts/up", "scripts/down", "scripts/test", "scripts/test --short", "scripts/bare scripts/test --short", "scripts/soak --seeds 1:200"}
 
-// TestEveryCommandIsMarked: a block of commands says who runs it.
+// TestEveryCommandIsMarked: each block of commands states which test runs it.
 func TestEveryCommandIsMarked(t *testing.T) {
 	for _, b := range all(t) {
 		switch {
@@ -28,7 +28,7 @@ func TestEveryCommandIsMarked(t *testing.T) {
 				}
 			}
 		case strings.HasPrefix(b.Info, "sh"), strings.HasPrefix(b.Info, "bash"), strings.HasPrefix(b.Info, "console"):
-			t.Errorf("%s: a block %q: want `sh test`, `sh scripts`, `sh backup` or `sh restore`", b, b.Info)
+			t.Errorf("%s: the info string is %q, want `sh test`, `sh scripts`, `sh backup` or `sh restore`", b, b.Info)
 		}
 	}
 }
@@ -57,7 +57,7 @@ func TestLinksLead(t *testing.T) {
 			if _, err := os.Stat(target); err != nil {
 				t.Errorf("%s links to %s: %v", file, m[1], err)
 			} else if anchor != "" && !slices.Contains(anchors(t, target), anchor) {
-				t.Errorf("%s links to %s, which has no such heading", file, m[1])
+				t.Errorf("%s links to %s: the page has no such heading", file, m[1])
 			}
 		}
 	}
@@ -103,7 +103,7 @@ func TestDependenciesAreExplained(t *testing.T) {
 		have = append(have, m[1])
 	}
 	if !slices.Equal(want, have) {
-		t.Errorf("docs/dependencies.md explains\n%s\nthe go.mod files require\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
+		t.Errorf("docs/dependencies.md explains\n%s\nwant the modules of the go.mod files\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
 	}
 }
 

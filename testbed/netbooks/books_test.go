@@ -30,8 +30,8 @@ func (w *world) apply(tenant api.Tenant, a api.Application) {
 	check(w.t, w.root.step(w.t, w.now, root.Apply{Tenant: tenant, Spec: a, By: "alice"}))
 }
 
-// TestEveryNodesViewBecomesTheTruth lets people, machines and the wire do what
-// they like, and then waits until it is quiet.
+// TestEveryNodesViewBecomesTheTruth makes random changes and faults, and then waits until the
+// network state has converged.
 func TestEveryNodesViewBecomesTheTruth(t *testing.T) {
 	seeds := uint64(24)
 	if testing.Short() {
@@ -62,7 +62,7 @@ func TestEveryNodesViewBecomesTheTruth(t *testing.T) {
 			}
 			w.pass(30 * time.Second)
 			if n := w.sent - before; n > 0 {
-				t.Errorf("%d messages of the network while nothing happens", n)
+				t.Errorf("%d messages of the network without changes, want 0", n)
 			}
 		})
 	}
@@ -104,7 +104,7 @@ func (w *world) anything() {
 		w.root.off = !w.root.off
 	case 14, 15:
 		for want := range n.wants {
-			if rng.IntN(3) == 0 { // which, does not matter
+			if rng.IntN(3) == 0 { // any one
 				n.drop(want)
 			}
 		}

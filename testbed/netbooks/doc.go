@@ -1,5 +1,4 @@
-// Package netbooks proves that the books of the overlay network agree: a real
-// root core, real cluster cores, and plain twins of nodes, on a network that
-// loses, doubles and reorders whatever is said, with restarts in the middle.
-// Tests only.
+// Package netbooks tests that the network state of all tiers converges: with real cores of root and
+// clusters and models of nodes, on a network that loses, duplicates and reorders messages, and with
+// restarts. It has only tests.
 package netbooks

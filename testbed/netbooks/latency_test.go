@@ -10,9 +10,8 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
-// TestANewRouteTakesNoLongerThanItsMessages: nothing gathers changes on the way
-// from a node that runs an instance to one that wants it. A message takes up to
-// 20 ms here.
+// TestANewRouteTakesNoLongerThanItsMessages: no tier delays changes between the node of an instance
+// and a subscribed node. A message takes up to 20 ms here.
 func TestANewRouteTakesNoLongerThanItsMessages(t *testing.T) {
 	w := newWorld(t, 1, 2, 2)
 	w.pass(3 * time.Second)
@@ -23,13 +22,13 @@ func TestANewRouteTakesNoLongerThanItsMessages(t *testing.T) {
 	for _, id := range step.Keys(w.nodes) {
 		n := w.nodes[id]
 		if len(n.has) == 0 {
-			t.Fatalf("%s has no client", id)
+			t.Fatalf("service %s has no client", id)
 		}
 		n.ask(wire.Subscription{Service: web, For: service("acme", "client")})
 	}
 	w.pass(2 * time.Second)
 	w.agree("before")
-	worst := map[bool]time.Duration{} // across clusters
+	worst := map[bool]time.Duration{} // by whether it is across clusters
 	for replicas := 1; replicas <= 12; replicas++ {
 		check(t, w.root.step(t, w.now, root.Scale{Service: web, Replicas: replicas}))
 		var ran time.Time
@@ -57,13 +56,13 @@ func TestANewRouteTakesNoLongerThanItsMessages(t *testing.T) {
 			}
 		}
 		if on == nil || len(waits) > 0 {
-			t.Fatalf("replica %d is not everywhere", replicas)
+			t.Fatalf("the route of replica %d has not reached all clients", replicas)
 		}
 		w.pass(time.Second)
 	}
 	t.Logf("within a cluster %s, across %s", worst[false], worst[true])
 	if worst[false] > 60*time.Millisecond || worst[true] > 250*time.Millisecond {
-		t.Errorf("within a cluster %s, across %s", worst[false], worst[true])
+		t.Errorf("a new route took %s within a cluster and %s across clusters, which exceeds the bound", worst[false], worst[true])
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/step"
 )
 
-// Whatever is lost, every node learns whom to measure, and is told once when
-// nothing is lost: before and after restarts of either side.
+// Every node gets the list of peers to measure although messages are lost, and only once if none is
+// lost, before and after restarts of either side.
 func TestNodesLearnWhomToMeasure(t *testing.T) {
 	for seed := range uint64(10) {
 		w := newWorld(t, seed, 1, 6)
@@ -30,8 +30,8 @@ func TestNodesLearnWhomToMeasure(t *testing.T) {
 		}
 		w.pass(5 * time.Minute)
 		for _, n := range w.nodes {
-			if more := n.told - before[n]; more > 1 { // others are chosen every ten minutes
-				t.Errorf("%s was told %d times", n.id, more)
+			if more := n.told - before[n]; more > 1 { // the list changes every ten minutes
+				t.Errorf("%s received the list %d times, want once", n.id, more)
 			}
 		}
 	}
@@ -43,11 +43,11 @@ func (w *world) measuring(when string) {
 		n := w.nodes[id]
 		for _, p := range n.measure {
 			if p.Node == id || !slices.Equal(p.Chain[0], []byte(p.Node)) {
-				w.t.Errorf("%s: %s measures %+v", when, id, p)
+				w.t.Errorf("%s: %s measures the wrong peer %+v", when, id, p)
 			}
 		}
 		if len(n.measure) != 4 {
-			w.t.Errorf("%s: %s measures %d", when, id, len(n.measure))
+			w.t.Errorf("%s: %s measures %d peers", when, id, len(n.measure))
 		}
 	}
 }

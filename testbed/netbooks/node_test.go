@@ -12,8 +12,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// node is a twin of a node engine and its netmanager that runs at once whatever
-// it should, and does by the network's contract what it must and no more.
+// node is a model of a node engine and its netmanager. It runs its desired set at once, and does the
+// minimum that the protocol of the network requires.
 type node struct {
 	w       *world
 	id      api.NodeID
@@ -25,7 +25,7 @@ type node struct {
 	gen        api.Generation
 	want       map[api.InstanceID]wire.Assignment
 	has        map[api.InstanceID]api.Observed
-	next       time.Time // sign of life
+	next       time.Time // heartbeat
 
 	boot, upSeq uint64
 	rev         uint64
@@ -76,7 +76,7 @@ func (n *node) desired(d wire.Desired) {
 	n.settle()
 }
 
-// settle runs what it should, as soon as it has addresses to give.
+// settle runs the desired set as soon as the node has addresses.
 func (n *node) settle() {
 	for id := range n.has {
 		if _, ok := n.want[id]; !ok {
@@ -148,7 +148,7 @@ func (n *node) self() *wire.NetSelf {
 	return s
 }
 
-// up says something to the cluster; what says more than Held must be answered.
+// up sends a message to the cluster; a message with more than Held must be answered.
 func (n *node) up(whole bool, add, drop []wire.Subscription, self bool) {
 	n.upSeq++
 	u := wire.NetUp{Boot: n.boot, Seq: n.upSeq, Whole: whole, Subscribe: add, Unsubscribe: drop, Held: n.held.Digest(), Rev: n.rev}
@@ -182,7 +182,7 @@ func (n *node) down(d wire.NetDown) {
 	n.rev = d.Rev
 	if d.Lease != nil {
 		if n.lease == nil || n.lease.Subnet != d.Lease.Subnet {
-			clear(n.has) // renumbered: all is attached anew
+			clear(n.has) // renumbered: attach everything again
 		}
 		n.lease = d.Lease
 		n.settle()
@@ -210,7 +210,7 @@ func (n *node) down(d wire.NetDown) {
 	}
 }
 
-// restart is the netmanager's; it forgets what it held, or has kept it on disk.
+// restart restarts the netmanager, which loses its state or has it on disk.
 func (n *node) restart(keeps bool) {
 	n.boot++
 	n.upSeq, n.rev, n.unanswered, n.measure = 0, 0, 0, nil

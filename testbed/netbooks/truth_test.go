@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// truth is what is so, as nobody in the installation knows it whole.
+// truth is the complete state, which no tier of the installation has.
 type truth struct {
 	services map[api.ServiceID]api.Service
 	at       map[netip.Addr]place // by instance's address
@@ -34,7 +34,7 @@ func (w *world) truth() truth {
 		}
 		for id, o := range n.has {
 			if other, twice := tr.at[o.Address]; twice {
-				w.t.Fatalf("%s and %s are on %s", id, other.instance, o.Address)
+				w.t.Fatalf("%s and %s have the same address %s", id, other.instance, o.Address)
 			}
 			tr.at[o.Address] = place{n, id, o.Epoch}
 		}
@@ -58,7 +58,7 @@ func (tr truth) access(s api.ServiceID) api.Access {
 	return api.Access{Closed: true}
 }
 
-// answer is what a node should hold because of a want, in a line.
+// answer returns what a node should have because of a subscription, as one line.
 func (tr truth) answer(n *node, w wire.Subscription) string {
 	if w.For == "" {
 		for _, other := range n.w.nodes {
@@ -113,7 +113,7 @@ func (tr truth) denied(w wire.Subscription, s api.ServiceID) string {
 	return "refused"
 }
 
-// said is what the node holds because of a want, in the same words.
+// said returns what the node has because of a subscription, in the same format.
 func (n *node) said(w wire.Subscription) string {
 	if r, ok := n.held.Refused[w]; ok {
 		if r.Denied {
@@ -123,12 +123,12 @@ func (n *node) said(w wire.Subscription) string {
 	}
 	node := func(p api.Peer) string {
 		if n.w.nodes[api.NodeID(strings.TrimRight(string(p.Key[:]), "\x00"))] == nil {
-			n.w.t.Fatalf("a peer of nobody: %+v", p)
+			n.w.t.Fatalf("a peer that is not a node: %+v", p)
 		}
 		other := n.w.nodes[api.NodeID(strings.TrimRight(string(p.Key[:]), "\x00"))]
 		outside := other.cluster != n.cluster
 		if outside != (p.Node == "") || outside && slices.Contains(p.Endpoints, n.self().Endpoints[0]) || p.Relay.Addr != string(other.cluster)+":7444" {
-			n.w.t.Fatalf("%s is told of %+v", n.id, p)
+			n.w.t.Fatalf("%s received the wrong peer %+v", n.id, p)
 		}
 		return string(other.id)
 	}
@@ -175,8 +175,7 @@ func values[K comparable, V any](m map[K]V) (out []V) {
 	return out
 }
 
-// agree compares what every node holds with the truth, and looks that no address
-// is anybody's twice.
+// agree compares the state of every node with the truth, and checks that no address is used twice.
 func (w *world) agree(what string) {
 	w.t.Helper()
 	tr := w.truth()
@@ -192,11 +191,11 @@ func (w *world) agree(what string) {
 		slices.SortFunc(wants, wire.Subscription.Compare)
 		for _, want := range wants {
 			if got, should := n.said(want), tr.answer(n, want); got != should {
-				w.t.Fatalf("%s: %s wants %+v:\n  holds %s\n  truth %s", what, id, want, got, should)
+				w.t.Fatalf("%s: %s has subscribed to %+v:\n  has  %s\n  want %s", what, id, want, got, should)
 			}
 		}
 		if extra := len(n.held.Routes) + len(n.held.Sources) + len(n.held.Peers) + len(n.held.Refused); extra > len(n.wants) {
-			w.t.Fatalf("%s: %s holds %d records for %d wants", what, id, extra, len(n.wants))
+			w.t.Fatalf("%s: %s has %d records too many for %d subscriptions", what, id, extra, len(n.wants))
 		}
 	}
 	semantic := map[netip.Addr]api.ServiceID{}
@@ -208,7 +207,7 @@ func (w *world) agree(what string) {
 		}
 		for _, addr := range all {
 			if other, twice := semantic[addr]; twice || !wire.DefaultNetRanges().Services.Contains(addr) {
-				w.t.Fatalf("%s: %s has %s, and so has %q", what, s, addr, other)
+				w.t.Fatalf("%s: %s has the address %s, and so has %q", what, s, addr, other)
 			}
 			semantic[addr] = s
 		}
@@ -218,7 +217,7 @@ func (w *world) agree(what string) {
 	for _, c := range w.root.core.Clusters() {
 		for _, p := range c.Shares {
 			if other, twice := shares[p]; twice {
-				w.t.Fatalf("%s: %s is of %s and %s", what, p, c.ID, other)
+				w.t.Fatalf("%s: the share %s belongs to %s and to %s", what, p, c.ID, other)
 			}
 			shares[p] = c.ID
 		}
@@ -227,7 +226,7 @@ func (w *world) agree(what string) {
 				continue
 			}
 			if other, twice := subnets[n.Subnet]; twice || shares[netip.PrefixFrom(n.Subnet.Addr(), 20).Masked()] != c.ID {
-				w.t.Fatalf("%s: %s of %s has %s, and so has %q", what, n.ID, c.ID, n.Subnet, other)
+				w.t.Fatalf("%s: %s of %s has the subnet %s, and so has %q", what, n.ID, c.ID, n.Subnet, other)
 			}
 			subnets[n.Subnet] = n.ID
 		}

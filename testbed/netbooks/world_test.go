@@ -21,7 +21,7 @@ import (
 
 var dawn = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// world is the whole installation on one clock.
+// world is an installation with one clock.
 type world struct {
 	t        *testing.T
 	rng      *rand.Rand
@@ -32,7 +32,7 @@ type world struct {
 	nodes    map[api.NodeID]*node
 	queue    []letter
 	seq      int
-	sent     int // messages of the network, for what it costs
+	sent     int // number of messages of the network
 }
 
 type letter struct {
@@ -49,7 +49,7 @@ type process[In any, C step.Core[In]] struct {
 	disk map[string]store.Doc
 	wake time.Time
 	off  bool
-	snip func(docs int) int // crash within the next step that saves, after so many of its saves
+	snip func(docs int) int // returns after how many saves of the next step to crash
 	fell func()
 }
 
@@ -76,7 +76,7 @@ func (p *process[In, C]) save(t *testing.T, docs []store.Doc) {
 		k := d.Kind + "\x00" + d.Key
 		switch store.Decide(p.disk[k], docs[i:]) {
 		case store.Refuse:
-			t.Fatalf("the store refuses %s %s version %d over %d", d.Kind, d.Key, d.Version, p.disk[k].Version)
+			t.Fatalf("save %s %s: version %d does not follow version %d", d.Kind, d.Key, d.Version, p.disk[k].Version)
 		case store.Write:
 			if p.disk[k] = d; d.Data == nil {
 				delete(p.disk, k)
@@ -143,7 +143,7 @@ func (w *world) startCluster(id api.ClusterID) {
 	check(w.t, p.step(w.t, w.now, cluster.RootLink{Up: true}))
 }
 
-// say has something happen a little later, perhaps twice, perhaps never.
+// say delivers a message a little later, possibly twice or never.
 func (w *world) say(deliver func()) {
 	times, most := 1, 20
 	if w.lossy {
@@ -161,7 +161,7 @@ func (w *world) say(deliver func()) {
 	}
 }
 
-// through is a message as it arrives: what is not encoded is lost.
+// through encodes and decodes a message, so that fields that are not encoded are lost.
 func through[M any](t *testing.T, m M) (out M) {
 	b, err := json.Marshal(m)
 	check(t, err)
@@ -186,7 +186,7 @@ func (w *world) fromRoot(envs []wire.Envelope) {
 			w.sent++
 			in = cluster.RootNet{RootNet: through(w.t, m)}
 		default:
-			w.t.Fatalf("%T to a cluster", m)
+			w.t.Fatalf("unexpected message %T to a cluster", m)
 		}
 		w.say(func() { check(w.t, p.step(w.t, w.now, in)) })
 	}
@@ -218,7 +218,7 @@ func (w *world) fromCluster(id api.ClusterID, envs []wire.Envelope) {
 			w.say(func() { n.down(m) })
 		case netbook.SetSlot, netbook.DropSlot:
 		default:
-			w.t.Fatalf("%T of a cluster", m)
+			w.t.Fatalf("unexpected message %T of a cluster", m)
 		}
 	}
 }

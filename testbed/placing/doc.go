@@ -1,6 +1,6 @@
-// Package placing runs the root's core and clusters' cores over nodes that do as
-// they are told, without time passing by itself, a network or faults: what is left
-// is the decision. The simulator has the rest.
+// Package placing runs the cores of root and clusters with nodes that carry out their orders. There
+// are no faults and no network, and time advances only by Pass, so that only decisions are tested.
+// Package sim tests everything else.
 //
 //	w := placing.New()
 //	w.Cluster(cluster.Config{ID: "c1"}, placing.Node("n1"), placing.Node("n2"))

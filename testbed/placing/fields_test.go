@@ -12,19 +12,19 @@ import (
 	"github.com/treeline-edge/treeline/testbed/placing"
 )
 
-// Every field of an SLA that placement keeps: alone it decides between two places
-// that are alike but for what it asks, and where it cannot be met `why` names it.
+// Every field of an SLA that placement enforces is tested alone: between two nodes that differ only
+// in the required property it decides, and if it cannot be met `why` names it.
 func TestEachFieldDecidesAloneAndIsNamedWhereItCannotBeMet(t *testing.T) {
 	type change = func(*api.NodeInfo)
 	for _, tt := range []struct {
 		field  string
-		with   change    // what the right node has
-		ask    string    // that only it can give
-		cannot string    // that neither can
+		with   change    // property of the right node
+		ask    string    // requirement that only it meets
+		cannot string    // requirement that neither meets
 		blames string    // the constraint that why names
 		puts   []float64 // where n1 and n2 are in the latency space, ms from its origin
 		both   change
-		before string // services that are applied as well, before it
+		before string // services that are applied before it
 	}{
 		{field: "vcpus", with: func(n *api.NodeInfo) { n.Capacity.MilliCPU = 8000 }, ask: "vcpus: 6", cannot: "vcpus: 9", blames: "vcpus"},
 		{field: "memory", with: func(n *api.NodeInfo) { n.Capacity.MemoryMB = 8192 }, ask: "memory: 6000", cannot: "memory: 9000", blames: "memory"},
@@ -78,13 +78,13 @@ func TestEachFieldDecidesAloneAndIsNamedWhereItCannotBeMet(t *testing.T) {
 					w.Put("n1", place(tt.puts[0]))
 					w.Put("n2", place(tt.puts[1]))
 				}
-				if strings.Contains(tt.field, "user") { // trilateration needs three that measure
+				if strings.Contains(tt.field, "user") { // locating a user needs three nodes that measure
 					w.Join("c1", placing.Node("n30", all...))
 					w.Put("n30", place(160))
 					w.Pass(time.Second)
 				}
 				if !possible && tt.cannot == "" {
-					continue // it is broken rather than not placed
+					continue // it is placed with a violation
 				}
 				ask := tt.ask
 				if !possible {
@@ -108,17 +108,17 @@ func TestEachFieldDecidesAloneAndIsNamedWhereItCannotBeMet(t *testing.T) {
 				switch {
 				case possible && tt.field == "spread":
 					if !nodes["n1"] || !nodes["n2"] {
-						t.Errorf("two instances on %v: %s", nodes, why.Summary)
+						t.Errorf("the two instances are on %v: %s", nodes, why.Summary)
 					}
 				case possible:
 					if !nodes["n2"] || len(nodes) != 1 {
-						t.Errorf("on %v, only n2 is right: %s", nodes, why.Summary)
+						t.Errorf("the instance is on %v, want n2: %s", nodes, why.Summary)
 					}
 				case !nodes[""]:
-					t.Errorf("on %v, and neither is right", nodes)
+					t.Errorf("the instance is on %v, want it not placed", nodes)
 				default:
 					if said := blamed(why); !slices.Contains(said, tt.blames) {
-						t.Errorf("why blames %v, not %s: %s", said, tt.blames, why.Summary)
+						t.Errorf("why names %v, want %s: %s", said, tt.blames, why.Summary)
 					}
 					checkCounts(t, why)
 				}
@@ -127,7 +127,7 @@ func TestEachFieldDecidesAloneAndIsNamedWhereItCannotBeMet(t *testing.T) {
 	}
 }
 
-// Clusters by name, and what decides among clusters before a node is known.
+// Constraints on clusters, which decide before a node is chosen.
 func TestWhatDecidesAmongClusters(t *testing.T) {
 	for _, tt := range []struct {
 		field, ask, cannot, blames string
@@ -168,10 +168,10 @@ func TestWhatDecidesAmongClusters(t *testing.T) {
 				c, n := w.Place("svc", 0)
 				why, _ := w.Root.Why(placing.ID("svc", 0), w.Now)
 				if possible && (c != "c2" || n != "n2") {
-					t.Errorf("on %s of %s: %s", n, c, why.Summary)
+					t.Errorf("the instance is on %s of %s: %s", n, c, why.Summary)
 				}
 				if said := blamed(why); !possible && (c != "" || !slices.Contains(said, tt.blames)) {
-					t.Errorf("on %q, why blames %v, not %s: %s", c, said, tt.blames, why.Summary)
+					t.Errorf("the instance is on %q and why names %v, want %s: %s", c, said, tt.blames, why.Summary)
 				}
 				checkCounts(t, why)
 			}
@@ -182,9 +182,9 @@ func TestWhatDecidesAmongClusters(t *testing.T) {
 func onHost(n *api.NodeInfo)    { n.Network = api.NetworkHost }
 func onOverlay(n *api.NodeInfo) { n.Network = api.NetworkOverlay }
 
-// Services that call each other by name and publish no port are placed on nodes with
-// the overlay network alone, at both tiers, however much room others have. Where there
-// is none, why says so and how to opt out.
+// Services that call each other by name and publish no port are placed only on nodes with the overlay
+// network, at both tiers, however much capacity others have. If there is no such node, why says so
+// and how to opt out.
 func TestServicesThatCallEachOtherAreOnTheOverlayNetwork(t *testing.T) {
 	for _, kind := range []func(*api.NodeInfo){
 		onHost, func(n *api.NodeInfo) { n.Network = api.NetworkNone }, func(n *api.NodeInfo) { n.Network = "" },
@@ -200,7 +200,7 @@ func TestServicesThatCallEachOtherAreOnTheOverlayNetwork(t *testing.T) {
 		for _, s := range []string{"front", "back"} {
 			for i := range 3 {
 				if c, n := w.Place(s, i); c != "c2" || n != "n1" {
-					t.Errorf("%s#%d is on %q of %q", s, i, n, c)
+					t.Errorf("%s#%d is on %q of %q, want a node with the overlay network", s, i, n, c)
 				}
 			}
 		}
@@ -216,7 +216,7 @@ func TestServicesThatCallEachOtherAreOnTheOverlayNetwork(t *testing.T) {
 			blames, helps = "virtualization", "virtualization container"
 		}
 		if !slices.Contains(blamed(why), blames) || !slices.ContainsFunc(why.WouldHelp, func(s string) bool { return strings.Contains(s, helps) }) {
-			t.Errorf("why blames %v and advises %q", blamed(why), why.WouldHelp)
+			t.Errorf("why names %v and advises %q", blamed(why), why.WouldHelp)
 		}
 		if blames != "network" {
 			continue
@@ -225,12 +225,12 @@ func TestServicesThatCallEachOtherAreOnTheOverlayNetwork(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c, n := w.Place("stuck", 0); c != "c1" || n != "plain" {
-			t.Errorf("it opted out and is on %q of %q", n, c)
+			t.Errorf("the service that opted out is on %q of %q", n, c)
 		}
 	}
 }
 
-// blamed are the constraints that an explanation names, at either tier.
+// blamed returns the constraints that an explanation names, at either tier.
 func blamed(w api.Why) (out []string) {
 	for _, c := range w.Root.Causes {
 		out = append(out, c.Constraint)
@@ -251,7 +251,7 @@ func checkCounts(t *testing.T, w api.Why) {
 			sum += c.Count
 		}
 		if sum != e.Considered {
-			t.Errorf("%s: counts sum to %d of %d: %+v", who, sum, e.Considered, e.Causes)
+			t.Errorf("%s: the counts of the explanation add up to %d, want %d: %+v", who, sum, e.Considered, e.Causes)
 		}
 	}
 	check("root", w.Root)
@@ -280,8 +280,8 @@ func area(names ...string) func(*api.NodeInfo) {
 	return func(n *api.NodeInfo) { n.Areas = names }
 }
 
-// place is that many milliseconds from the origin of the latency space, on its
-// first axis, and 1 ms from the wire.
+// place returns the coordinate that many milliseconds from the origin of the latency space, on its
+// first axis, with a height of 1 ms.
 func place(ms float64) api.Coordinate {
 	c := vivaldi.New()
 	c.Vec = append([]float64{}, c.Vec...)

@@ -14,7 +14,7 @@ import (
 	"github.com/treeline-edge/treeline/testbed/placing"
 )
 
-// apart is a world of two clusters, 100 ms from one another, with a node each.
+// apart returns a world of two clusters, 100 ms from each other, with one node each.
 func apart(far cluster.Config) *placing.World {
 	w := placing.New()
 	w.Cluster(cluster.Config{ID: "c1"}, placing.Node("n1"))
@@ -22,11 +22,11 @@ func apart(far cluster.Config) *placing.World {
 	w.Cluster(far, placing.Node("n2"))
 	w.Put("n1", place(0))
 	w.Put("n2", place(100))
-	w.Pass(20 * time.Second) // clusters have told the root where they are
+	w.Pass(20 * time.Second) // clusters have reported their positions to the root
 	return w
 }
 
-// until is how long it takes until an instance has a node, the given time at most.
+// until returns how long it takes until an instance has a node, at most the given time.
 func until(t *testing.T, w *placing.World, service string, most time.Duration) time.Duration {
 	t.Helper()
 	const step = 500 * time.Millisecond
@@ -41,15 +41,15 @@ func until(t *testing.T, w *placing.World, service string, most time.Duration) t
 	return 0
 }
 
-// Two services are linked, b runs in one cluster, and a can only run in another one, too
-// far off. a goes there when the link's convergence_time has passed, whichever end has
-// the link, and whether the root knows how far it is or the cluster finds out.
+// Two services are linked. b runs in one cluster, and a can only run in another one, which is too far
+// away. a is placed there when the link's convergence_time has passed, whichever end has the link,
+// and whether the root or the cluster detects the distance.
 func TestALinkToAnotherClusterIsSearchedForAndThenBroken(t *testing.T) {
 	const link = "connectivity: [{target_microservice_id: %, con_constraints: [{type: latency, threshold: 20, convergence_time: 3}]}]"
 	to := func(service string) string { return strings.ReplaceAll(link, "%", service) }
 	const near, far = "constraints: [{type: clusters, allowed: [c1]}]", "constraints: [{type: clusters, allowed: [c2]}]"
 	for name, tt := range map[string]struct {
-		a, b string // what they ask for
+		a, b string // their fields
 		far  cluster.Config
 	}{
 		"a has the link":                       {a: far + ", " + to("b"), b: near},
@@ -78,26 +78,26 @@ func TestALinkToAnotherClusterIsSearchedForAndThenBroken(t *testing.T) {
 			}
 			w.Pass(time.Second)
 			if _, n := w.Place("a", 0); n != "" {
-				t.Fatalf("it was not searched for: it is on %s", n)
+				t.Fatalf("the instance was placed without a search on %s", n)
 			}
 			why, _ := w.Root.Why(placing.ID("a", 0), w.Now)
 			if at := why.SearchingUntil; !strings.Contains(why.Summary, "searching until "+at.UTC().Format("15:04:05 UTC")) || at.Before(w.Now) || at.After(w.Now.Add(3*time.Second)) {
-				t.Errorf("why, while it is searched for, at %s, until %s: %s", w.Now, at, why.Summary)
+				t.Errorf("unexpected explanation during the search, at %s, until %s: %s", w.Now, at, why.Summary)
 			}
 			if took := until(t, w, "a", 5*time.Second); took > 3*time.Second {
-				t.Errorf("it was placed after %s more than 1 s", took)
+				t.Errorf("the instance was placed %s after the first second", took)
 			}
 			if c, n := w.Place("a", 0); c != "c2" || n != "n2" {
 				t.Errorf("it is on %s of %s", n, c)
 			}
 			why, _ = w.Root.Why(placing.ID("a", 0), w.Now)
 			if !why.SearchingUntil.IsZero() || strings.Contains(why.Summary, "searching") {
-				t.Errorf("why, when it is placed: %s", why.Summary)
+				t.Errorf("unexpected explanation after the placement: %s", why.Summary)
 			}
-			w.Pass(2 * time.Minute) // the link stays broken, and nothing moves
+			w.Pass(2 * time.Minute) // the link stays violated, and nothing moves
 			for _, s := range []string{"a", "b"} {
 				if _, n := w.Place(s, 0); n == "" {
-					t.Errorf("%s has no node any more", s)
+					t.Errorf("%s has lost its node", s)
 				}
 			}
 			in, _ := w.Root.Instance(placing.ID("a", 0))
@@ -105,15 +105,15 @@ func TestALinkToAnotherClusterIsSearchedForAndThenBroken(t *testing.T) {
 				in, _ = w.Root.Instance(placing.ID("b", 0))
 			}
 			if in.Violated == "" {
-				t.Errorf("nothing says that the link of %s is violated", in.ID)
+				t.Errorf("the violated link of %s is not reported", in.ID)
 			}
 		})
 	}
 }
 
-// TestPlanAndApplyAgreeOnLinks: in random worlds of two clusters, an instance with a link
-// goes where both tiers planned it, no sooner and no later, and waits where they said so;
-// while it is searched for, why says so.
+// TestPlanAndApplyAgreeOnLinks: in random worlds of two clusters, an instance with a link is placed
+// where and when both tiers planned it, or waits if they planned that. During the search, why says
+// so.
 func TestPlanAndApplyAgreeOnLinks(t *testing.T) {
 	at, late, waited := 0, 0, 0
 	for seed := range uint64(200) {
@@ -168,7 +168,7 @@ func TestPlanAndApplyAgreeOnLinks(t *testing.T) {
 			}
 			why, _ := w.Root.Why(placing.ID("a", 0), w.Now)
 			if is, should := strings.Contains(why.Summary, "searching until "), took() < time.Duration(seconds)*time.Second; plan.After > 0 && is != should {
-				t.Errorf("seed %d: planned %+v, after %s why says %s", seed, plan, took(), why.Summary)
+				t.Errorf("seed %d: planned %+v, but after %s why says %s", seed, plan, took(), why.Summary)
 			}
 		}
 		after := time.Duration(plan.After * float64(time.Second))
@@ -177,9 +177,9 @@ func TestPlanAndApplyAgreeOnLinks(t *testing.T) {
 		case plan.Action == root.PlanWait && n == "":
 			waited++
 		case plan.Action == root.PlanWait || c != plan.Cluster || n != plan.Node:
-			t.Errorf("seed %d: planned %+v, and it is on %s of %s after %s: %s", seed, plan, n, c, took(), why.Summary)
+			t.Errorf("seed %d: planned %+v, but the instance is on %s of %s after %s: %s", seed, plan, n, c, took(), why.Summary)
 		case took() < after || took() > after+time.Second:
-			t.Errorf("seed %d: planned %+v, and it was placed after %s", seed, plan, took())
+			t.Errorf("seed %d: planned %+v, but the instance was placed after %s", seed, plan, took())
 		case after > 0:
 			late++
 		default:
@@ -192,7 +192,7 @@ func TestPlanAndApplyAgreeOnLinks(t *testing.T) {
 	}
 }
 
-// planned is what both tiers plan for a#0, as POST /v1/apps:plan asks them.
+// planned returns the plan of both tiers for a#0, as for POST /v1/apps:plan.
 func planned(t *testing.T, w *placing.World, services string) (plan api.InstancePlan) {
 	t.Helper()
 	app, err := placing.Application(services)
@@ -228,8 +228,8 @@ func planned(t *testing.T, w *placing.World, services string) (plan api.Instance
 	return plan
 }
 
-// Both ends come to one cluster, which has no room for both near each other: it says how
-// long it searches, as a plan and as the reason, and then does what it planned.
+// Both ends are placed in one cluster, which has no capacity for both near each other. Plan and
+// reason show how long it searches, and then it does what it planned.
 func TestAClusterPlansWhereItsSearchEnds(t *testing.T) {
 	w := placing.New()
 	w.Cluster(cluster.Config{ID: "c1"}, placing.Node("n1"), placing.Node("n2"))
@@ -258,7 +258,7 @@ func TestAClusterPlansWhereItsSearchEnds(t *testing.T) {
 		said = said || strings.Contains(c.Detail, "searching until ")
 	}
 	if !strings.Contains(why.Summary, "searching until ") || !strings.Contains(in.Detail, "searching until ") || !said {
-		t.Errorf("the root says %q, the cluster %q and %+v", why.Summary, in.Detail, own.Causes)
+		t.Errorf("unexpected reasons: of the root %q, of the cluster %q and %+v", why.Summary, in.Detail, own.Causes)
 	}
 	until(t, w, "a", 3*time.Second)
 	if _, n := w.Place("a", 0); n != "n2" {

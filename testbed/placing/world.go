@@ -16,25 +16,25 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
-// World is a root, its clusters and their nodes. What one says reaches the other
-// at once and in order.
+// World is a root, its clusters and their nodes. Messages arrive at once and in order.
 type World struct {
 	Now      time.Time
 	Root     *root.Core
 	Clusters map[api.ClusterID]*cluster.Core
 
-	// RTT answers a node's probe of a target; below 0 it does not answer. Nil: none does.
+	// RTT returns the round trip of a node's probe of a target; below 0 there is no answer. If RTT is
+	// nil, no target answers.
 	RTT func(n api.NodeID, target string) time.Duration
-	// Timed is told how long each step took that was given an assignment or a document.
+	// Timed is called with the duration of each step with an assignment or a document.
 	Timed func(tier string, took time.Duration)
 
 	nodes  map[api.NodeID]*machine
 	queue  []func()
-	wakes  map[api.Addr]time.Time // when a core wants to be woken
+	wakes  map[api.Addr]time.Time // when a core is to be woken
 	events []string
 }
 
-// machine is a node that runs whatever it is given.
+// machine is a node that runs all its instances.
 type machine struct {
 	info    api.NodeInfo
 	cluster api.ClusterID
@@ -47,8 +47,8 @@ type machine struct {
 	netSeq  uint64
 }
 
-// Node is a machine of 4 vCPUs, 4 GiB, 10 GiB of disk and 1 Gbit/s that runs
-// containers on amd64; with changes it.
+// Node returns a machine with 4 vCPUs, 4 GiB, 10 GiB of disk and 1 Gbit/s that runs containers on
+// amd64; with changes it.
 func Node(id string, with ...func(*api.NodeInfo)) api.NodeInfo {
 	n := api.NodeInfo{
 		ID: api.NodeID(id), Arch: "amd64", OS: "linux", Runtimes: []string{"container"}, Network: api.NetworkOverlay,
@@ -60,7 +60,7 @@ func Node(id string, with ...func(*api.NodeInfo)) api.NodeInfo {
 	return n
 }
 
-// New is a world with a root and nothing else.
+// New returns a world with only a root.
 func New() *World {
 	w := &World{
 		Now: time.Unix(1_800_000_000, 0), Root: root.New(root.Config{}), Clusters: map[api.ClusterID]*cluster.Core{},
@@ -70,7 +70,7 @@ func New() *World {
 	return w
 }
 
-// Cluster has a cluster join, and nodes join it.
+// Cluster adds a cluster with nodes.
 func (w *World) Cluster(cfg cluster.Config, nodes ...api.NodeInfo) {
 	w.AtRoot(root.JoinCluster{Info: api.ClusterInfo{ID: cfg.ID}})
 	info, _ := w.Root.Cluster(cfg.ID)
@@ -81,10 +81,10 @@ func (w *World) Cluster(cfg cluster.Config, nodes ...api.NodeInfo) {
 	for _, n := range nodes {
 		w.Join(cfg.ID, n)
 	}
-	w.Pass(time.Second) // what changed together is reported together
+	w.Pass(time.Second) // so that changes are reported together
 }
 
-// Join has a node join a cluster.
+// Join makes a node join a cluster.
 func (w *World) Join(c api.ClusterID, info api.NodeInfo) {
 	m := &machine{info: info, cluster: c, runs: map[api.InstanceID]api.Observed{}}
 	w.nodes[info.ID] = m
@@ -92,7 +92,7 @@ func (w *World) Join(c api.ClusterID, info api.NodeInfo) {
 	w.report(m, &m.info)
 }
 
-// Change makes a node another than it was, and has it say so.
+// Change changes a node, which reports that.
 func (w *World) Change(id api.NodeID, with func(*api.NodeInfo)) {
 	m := w.nodes[id]
 	with(&m.info)
@@ -102,14 +102,14 @@ func (w *World) Change(id api.NodeID, with func(*api.NodeInfo)) {
 // Kill makes a node silent.
 func (w *World) Kill(id api.NodeID) { w.nodes[id].dead = true }
 
-// Put places a node in the latency space.
+// Put sets a node's coordinate in the latency space.
 func (w *World) Put(id api.NodeID, c api.Coordinate) {
 	m := w.nodes[id]
 	m.coord = &c
 	m.netSeq++
 	self := wire.NetSelf{Key: sha256.Sum256([]byte(id)), Chain: [][]byte{{1}}, Coord: &c}
 	if err := w.At(m.cluster, cluster.NetUp{Node: id, NetUp: wire.NetUp{Boot: 1, Seq: m.netSeq, Whole: m.netSeq == 1, Self: &self}}); err != nil {
-		panic("put " + string(id) + ": " + err.Error()) // the caller's bug: the cluster refuses it
+		panic("put " + string(id) + ": " + err.Error()) // a bug of the caller: the cluster refuses it
 	}
 }
 
@@ -122,9 +122,8 @@ func (w *World) Apply(services string) error {
 	return w.ApplyApp(app)
 }
 
-// Application is an application "app.prod" whose services are given as YAML, each
-// the fields of one service beyond its name: "svc: {vcpus: 2}". Whatever is left
-// out is a container that asks for nothing.
+// Application returns the application "app.prod". The YAML has the fields of each service by its
+// name: "svc: {vcpus: 2}". Without fields a service is a container without requirements.
 func Application(services string) (app api.Application, err error) {
 	var b strings.Builder
 	b.WriteString("sla_version: v2.0\napplications:\n- application_name: app\n  application_namespace: prod\n  microservices:\n")
@@ -164,12 +163,12 @@ func (w *World) ApplyApp(a api.Application) error {
 	return eff.Err
 }
 
-// ID is an instance of a service of the application that Apply applies.
+// ID returns the id of an instance of a service of the application that Apply applies.
 func ID(service string, n int) api.InstanceID {
 	return api.Tenant("acme").App("app", "prod").Service(service, "prod").Instance(n)
 }
 
-// Place is where an instance is, "" where it is nowhere.
+// Place returns the cluster and node of an instance, "" if it has none.
 func (w *World) Place(service string, n int) (api.ClusterID, api.NodeID) {
 	id := ID(service, n)
 	in, _ := w.Root.Instance(id)
@@ -181,10 +180,10 @@ func (w *World) Place(service string, n int) (api.ClusterID, api.NodeID) {
 	return in.Cluster, at.Node
 }
 
-// Events are what the root told of instances, "web.prod#0 running", oldest first.
+// Events returns the root's events of instances, "web.prod#0 running", oldest first.
 func (w *World) Events() []string { return w.events }
 
-// Pass lets time pass: cores wake when they want to, and nodes give signs of life.
+// Pass lets time pass: cores wake when they are due, and nodes send heartbeats.
 func (w *World) Pass(d time.Duration) {
 	const beat = 500 * time.Millisecond
 	for end := w.Now.Add(d); w.Now.Before(end); {
@@ -205,7 +204,7 @@ func (w *World) Pass(d time.Duration) {
 	}
 }
 
-// AtRoot takes an input at the root, and carries what follows.
+// AtRoot passes an input to the root and delivers the resulting messages.
 func (w *World) AtRoot(in root.Input) error {
 	eff := w.Root.Step(w.Now, in)
 	w.rootSaid(eff)
@@ -213,7 +212,7 @@ func (w *World) AtRoot(in root.Input) error {
 	return eff.Err
 }
 
-// At takes an input at a cluster, and carries what follows.
+// At passes an input to a cluster and delivers the resulting messages.
 func (w *World) At(id api.ClusterID, in cluster.Input) error {
 	eff := w.Clusters[id].Step(w.Now, in)
 	w.clusterSaid(id, eff)
@@ -257,7 +256,7 @@ func (w *World) rootSaid(eff step.Effects) {
 func (w *World) toCluster(id api.ClusterID, in cluster.Input, timed bool) {
 	c := w.Clusters[id]
 	if c == nil {
-		return // it joined, and its core is not there yet
+		return // it has joined, but its core does not exist yet
 	}
 	began := time.Now()
 	eff := c.Step(w.Now, in)
@@ -284,7 +283,7 @@ func (w *World) clusterSaid(id api.ClusterID, eff step.Effects) {
 	}
 }
 
-// desired has a node run what it should.
+// desired makes a node run its desired set.
 func (w *World) desired(id api.NodeID, d wire.Desired) {
 	m := w.nodes[id]
 	if m == nil || m.dead || d.Gen < m.gen {

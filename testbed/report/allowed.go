@@ -7,12 +7,11 @@ import (
 	"strings"
 )
 
-// Allowed are the skips that are no failure.
+// Allowed are the skipped tests that are not failures.
 type Allowed struct{ tests map[test]bool }
 
-// ReadAllowed reads lines of package (without the module's path), test and
-// reason. Empty lines and those that begin with # say nothing. A line without a
-// reason is an error.
+// ReadAllowed reads lines with package (without the module's path), test and reason. It ignores
+// empty lines and those that begin with #. A line without a reason is an error.
 func ReadAllowed(r io.Reader) (*Allowed, error) {
 	a := &Allowed{tests: map[test]bool{}}
 	in := bufio.NewScanner(r)
@@ -23,14 +22,14 @@ func ReadAllowed(r io.Reader) (*Allowed, error) {
 		}
 		f := strings.Fields(line)
 		if len(f) < 3 {
-			return nil, fmt.Errorf("line %d: want package, test and a reason, have %q", n, line)
+			return nil, fmt.Errorf("line %d: %q, want package, test and reason", n, line)
 		}
 		a.tests[test{f[0], f[1]}] = true
 	}
 	return a, in.Err()
 }
 
-// Has reports whether the skip is allowed. Who allows a test allows its subtests.
+// Has reports whether the skip is allowed. An allowed test includes its subtests.
 func (a *Allowed) Has(s Skip) bool {
 	for name := s.Test; ; {
 		if a.tests[test{short(s.Package), name}] {

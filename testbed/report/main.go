@@ -1,12 +1,10 @@
-// Command report reads `go test -json` and says what a person wants to know of
-// it: a line for each package, the output of what failed and nothing else, every
-// skipped test by name with its reason, and the count in the last line.
+// Command report reads `go test -json` and prints a summary: a line for each package, the output of
+// failed tests, every skipped test with its reason, and the counts in the last line.
 //
 //	go test -json ./... | go run ./testbed/report -allow testbed/report/skips.txt
 //
-// It fails when a test or a package failed, when a test was skipped that the
-// allow list does not name, and when there was nothing to read: silence is no
-// success.
+// It fails if a test or a package failed, if a test was skipped that the list of allowed skips does
+// not name, and if there was no event.
 package main
 
 import (

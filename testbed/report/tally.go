@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Tally counts the events of `go test -json` and prints as they come. Several
-// runs may follow one another in one stream.
+// Tally counts the events of `go test -json` and prints while it reads. A stream may contain several
+// runs.
 type Tally struct {
 	Out io.Writer
 
@@ -21,15 +21,15 @@ type Tally struct {
 	skips          []Skip
 	output         map[test][]string // of tests, and with an empty name of packages, that have not ended
 	failures       map[string]int    // failed tests of packages that have not ended
-	broken         []string          // what failed, for the end
+	broken         []string          // failures, for the summary
 }
 
-// Skip is a test that did not run, and what it said.
+// Skip is a skipped test with its reason.
 type Skip struct{ Package, Test, Reason string }
 
 type test struct{ pkg, name string }
 
-// event is what `go doc test2json` says, and the events of a build.
+// event is an event of `go doc test2json` or of a build.
 type event struct {
 	Action, Package, Test, Output string
 	ImportPath                    string // of a build
@@ -37,8 +37,7 @@ type event struct {
 	Elapsed                       float64 // seconds
 }
 
-// Read takes a whole stream. What is no event, such as a compiler's words, is
-// passed on.
+// Read reads a stream to its end. Lines that are not events, such as compiler output, are printed.
 func (t *Tally) Read(r io.Reader) error {
 	t.output, t.failures = map[test][]string{}, map[string]int{}
 	in := bufio.NewReader(r)
@@ -93,11 +92,11 @@ func (t *Tally) endTest(e event) {
 	}
 }
 
-// endPackage prints the line that go test would. A package can fail without a
-// test of its own that failed: it does not build, it panics, it runs out of time.
+// endPackage prints the line that go test would print. A package can fail without a failed test: it
+// does not build, panics, or exceeds the time limit.
 func (t *Tally) endPackage(e event) {
 	t.packages++
-	if t.failures[e.Package] > 0 { // also where the events were written by hand
+	if t.failures[e.Package] > 0 { // also for events that scripts/test writes
 		e.Action = "fail"
 	}
 	took := time.Duration(e.Elapsed * float64(time.Second)).Round(10 * time.Millisecond)
@@ -118,8 +117,7 @@ func (t *Tally) endPackage(e event) {
 	delete(t.failures, e.Package)
 }
 
-// unfinished prints what tests said that were cut off: the reason of a panic or
-// of a deadline is among it.
+// unfinished prints the output of interrupted tests, which contains the reason of a panic or timeout.
 func (t *Tally) unfinished(pkg string) {
 	var cut []test
 	for k := range t.output {
@@ -143,8 +141,8 @@ func (t *Tally) print(lines []string) {
 	}
 }
 
-// Close prints what was skipped and what failed, and the count. It reports
-// whether all is well. Without an allow list every skip is allowed.
+// Close prints skipped and failed tests and the counts, and reports whether the run succeeded. If
+// allowed is nil, every skip is allowed.
 func (t *Tally) Close(allowed *Allowed) bool {
 	if len(t.skips) > 0 {
 		fmt.Fprintln(t.Out, "\nSkipped:")
@@ -171,7 +169,7 @@ func (t *Tally) Close(allowed *Allowed) bool {
 	return t.failed == 0 && forbidden == 0 && t.packages > 0
 }
 
-// reason is the last thing that a skipped test said, without the place where.
+// reason returns the last output line of a skipped test, without its position.
 func reason(output []string) string {
 	for _, l := range slices.Backward(output) {
 		l = strings.TrimSpace(l)

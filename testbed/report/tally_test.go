@@ -71,20 +71,20 @@ func TestTally(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := tally.Close(allowed); got != c.ok {
-				t.Errorf("all well: %v, want %v", got, c.ok)
+				t.Errorf("Close() = %v, want %v", got, c.ok)
 			}
 			for _, s := range c.says {
 				if !strings.Contains(out.String(), s) {
-					t.Errorf("says nothing of %q:\n%s", s, out.String())
+					t.Errorf("want %q in the output:\n%s", s, out.String())
 				}
 			}
 			for _, s := range c.hides {
 				if strings.Contains(out.String(), s) {
-					t.Errorf("should keep %q to itself", s)
+					t.Errorf("the output contains %q", s)
 				}
 			}
 			if last := strings.Split(strings.TrimSpace(out.String()), "\n"); !strings.HasSuffix(last[len(last)-1], " skipped") {
-				t.Errorf("the count is not the last line: %q", last[len(last)-1])
+				t.Errorf("the last line is %q, want the counts", last[len(last)-1])
 			}
 		})
 	}

@@ -1,11 +1,11 @@
-// Package scenarios holds conversations between the tiers as text, with what
-// came of them beside: one .txt file a scenario, run on the simulator's calm
-// world by sim.Console. Blocks are a command, a line of dashes and its answer:
+// Package scenarios tests protocols between the tiers as text: one .txt file per scenario, which
+// sim.Console runs in the simulator without random faults. A block has a command, a line of dashes
+// and the output:
 //
 //	apply acme/shop web replicas=2
 //	----
 //	ok
 //
-// `go test ./testbed/scenarios -update` writes the answers anew; read the
-// difference before you commit it.
+// `go test ./testbed/scenarios -update` writes the outputs; review the difference before you commit
+// it.
 package scenarios

@@ -15,7 +15,7 @@ var update = flag.Bool("update", false, "write the answers anew")
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("*.txt")
 	if err != nil || len(files) < 12 {
-		t.Fatalf("found %d scenarios (%v), want 12 at least", len(files), err)
+		t.Fatalf("found %d scenarios (%v), want at least 12", len(files), err)
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(file, ".txt"), func(t *testing.T) {
@@ -35,15 +35,15 @@ func TestScenarios(t *testing.T) {
 				}
 				return
 			}
-			t.Fatalf("%s went otherwise (-update writes it anew):\n%s", file, difference(want, got))
+			t.Fatalf("%s has other outputs than expected (-update writes them):\n%s", file, difference(want, got))
 		})
 	}
 }
 
 const dashes = "----"
 
-// play runs the commands of a scenario and gives it back with the answers that
-// came. What stands outside of blocks is left as it is.
+// play runs the commands of a scenario and returns its text with the actual outputs. Text outside of
+// blocks stays unchanged.
 func play(text string) string {
 	console := sim.NewConsole()
 	var out []string
@@ -57,7 +57,7 @@ func play(text string) string {
 			out = append(append(out, dashes), strings.TrimRight(answer, "\n"))
 			command = nil
 			for i+1 < len(lines) && lines[i+1] != "" {
-				i++ // the old answer
+				i++ // the old output
 			}
 			continue
 		case line == "" || strings.HasPrefix(line, "#"):

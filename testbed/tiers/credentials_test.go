@@ -36,7 +36,7 @@ import (
 	root "github.com/treeline-edge/treeline/root-orchestrator/wiring"
 )
 
-// hostile is a cluster that has joined and records every byte that it gets.
+// hostile is a cluster that has joined and records every byte that it receives.
 type hostile struct {
 	t    *testing.T
 	dir  string // its credentials
@@ -70,8 +70,8 @@ func joinHostile(t *testing.T, line string, name api.ClusterID) *hostile {
 	return h
 }
 
-// serve records the root's stream, answers what is asked, and claims capacity,
-// until the returned function is called.
+// serve records the root's stream, answers requests, and claims capacity, until the returned
+// function is called.
 func (h *hostile) serve(name api.ClusterID) (stop func()) {
 	h.t.Helper()
 	resp, err := h.http.Get(h.url + "/v1/cluster/desired?since=0&digest=0")
@@ -131,8 +131,7 @@ func (h *hostile) recorded() string {
 	return h.seen.String()
 }
 
-// routes are the operations of an OpenAPI document, with something in place of
-// each parameter.
+// routes returns the operations of an OpenAPI document, with a value for each parameter.
 func routes(t *testing.T, document string) (all [][2]string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", document))
@@ -150,13 +149,13 @@ func routes(t *testing.T, document string) (all [][2]string) {
 	}
 	slices.SortFunc(all, func(a, b [2]string) int { return strings.Compare(a[0]+a[1], b[0]+b[1]) })
 	if len(all) < 10 {
-		t.Fatalf("%s has %d operations", document, len(all))
+		t.Fatalf("%s has only %d operations", document, len(all))
 	}
 	return all
 }
 
-// elsewhere returns the client as it would be at an address that nobody has used:
-// refused tokens slow their address down.
+// elsewhere returns the client with an unused source address, because refused tokens are
+// rate-limited by address.
 func elsewhere(t *testing.T, c *http.Client) *http.Client {
 	n := addresses.Add(1)
 	tr := c.Transport.(*http.Transport).Clone()
@@ -167,7 +166,7 @@ func elsewhere(t *testing.T, c *http.Client) *http.Client {
 
 var addresses atomic.Uint32
 
-// unusableAt shows the token to every route and wants each to refuse it.
+// unusableAt sends the token to every route and requires that each refuses it.
 func unusableAt(t *testing.T, what, token string, c *http.Client, url, document string) {
 	t.Helper()
 	for i, r := range routes(t, document) {
@@ -183,13 +182,13 @@ func unusableAt(t *testing.T, what, token string, c *http.Client, url, document 
 		check(t, err)
 		_ = resp.Body.Close()
 		if resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusForbidden {
-			t.Errorf("%s: %s %s answers %s", what, r[0], r[1], resp.Status)
+			t.Errorf("%s: %s %s answered %s, want 401 or 403", what, r[0], r[1], resp.Status)
 		}
 	}
 }
 
-// A hostile cluster records all that the root hands it while an admin uses every
-// operation that reaches it, and replays it against every API.
+// A hostile cluster records everything that it gets from the root while an admin uses every
+// operation that reaches it. Replayed against every API, all of it is refused.
 func TestAHostileClusterGetsNoCredentialOfUse(t *testing.T) {
 	r := startRoot(t, func(*root.Config) {})
 	ctx := t.Context()
@@ -238,7 +237,7 @@ func TestAHostileClusterGetsNoCredentialOfUse(t *testing.T) {
 		} {
 			resp, err := who.Raw(ctx, q)
 			if err != nil {
-				t.Logf("%s %s: %v", q.Method, q.Path, err) // what it answers is not the point
+				t.Logf("%s %s: %v", q.Method, q.Path, err) // the answer does not matter
 				continue
 			}
 			_, _ = io.Copy(io.Discard, resp.Body)
@@ -254,16 +253,16 @@ func TestAHostileClusterGetsNoCredentialOfUse(t *testing.T) {
 	access := r.token
 	for what, secret := range map[string]string{"the admin's access token": access, "a personal token": pat.Token} {
 		if strings.Contains(recorded, secret) {
-			t.Errorf("the hostile cluster was handed %s", what)
+			t.Errorf("the hostile cluster received %s", what)
 		}
 	}
 	tokens := jwtRE.FindAllString(recorded, -1)
 	if len(tokens) < 2*18 {
-		t.Fatalf("the hostile cluster saw %d tokens of %d requests: the test records too little", len(tokens), 2*18)
+		t.Fatalf("the hostile cluster recorded %d tokens, want at least %d: the test records too little", len(tokens), 2*18)
 	}
-	tokens = []string{tokens[0], tokens[len(tokens)/2], tokens[len(tokens)-1], direct.Token} // all alike but for what they name
+	tokens = []string{tokens[0], tokens[len(tokens)/2], tokens[len(tokens)-1], direct.Token} // the others differ only in their object
 
-	// At the root, at another cluster, and at the cluster itself, run as it should be.
+	// At the root, at another cluster, and at the cluster itself with a real orchestrator.
 	c := newCluster(t, r.anchor(t), line())
 	c.run(t)
 	own := newCluster(t, r.anchor(t), "")
@@ -283,12 +282,12 @@ func TestAHostileClusterGetsNoCredentialOfUse(t *testing.T) {
 			unusableAt(t, "replayed at the cluster itself", token, own.http, own.url, "cluster-openapi.json")
 		}
 	}
-	// The exchanged one is of use where it is for.
+	// The exchanged token is valid at its cluster.
 	eventually(t, "the exchanged token counts at its own cluster", func() bool { return own.do(direct.Token, "GET", "/v1/nodes", nil, nil) == nil })
 }
 
-// A personal token that is revoked at the root is of no use at a cluster, nor is
-// what was exchanged for it.
+// A personal token is refused at a cluster, and after its revocation the token that was exchanged
+// for it, too.
 func TestARevokedPersonalTokenEndsAtTheCluster(t *testing.T) {
 	r := startRoot(t, func(*root.Config) {})
 	ctx := t.Context()
@@ -306,10 +305,10 @@ func TestARevokedPersonalTokenEndsAtTheCluster(t *testing.T) {
 	_, err = robot.Do(ctx, client.Request{Method: http.MethodPost, Path: "/v1/clusters/munich/access"}, &direct)
 	check(t, err)
 	if life := time.Until(direct.Expires); life > jwt.DelegatedLife {
-		t.Errorf("exchanged for %s", life)
+		t.Errorf("the exchanged token is valid for %s", life)
 	}
 	if err := c.do(pat.Token, "GET", "/v1/nodes", nil, nil); !errors.Is(err, api.ErrUnauthenticated) {
-		t.Errorf("a personal token at a cluster: %v", err)
+		t.Errorf("a personal token at a cluster: %v, want it refused", err)
 	}
 	eventually(t, "the exchanged token counts", func() bool { return c.do(direct.Token, "GET", "/v1/nodes", nil, nil) == nil })
 	_, err = r.admin.Do(ctx, client.Request{Method: http.MethodDelete, Path: "/v1/auth/tokens/" + pat.ID}, nil)
@@ -321,7 +320,7 @@ func TestARevokedPersonalTokenEndsAtTheCluster(t *testing.T) {
 	t.Logf("refused %s after the revocation", time.Since(began))
 }
 
-// A token that the root delegates counts for one request, once, at one cluster.
+// A token that the root delegates is valid for one request, once, at one cluster.
 func TestADelegatedTokenCountsForOneRequest(t *testing.T) {
 	root := newRoot(t)
 	c := startCluster(t, root)
@@ -369,20 +368,19 @@ func TestADelegatedTokenCountsForOneRequest(t *testing.T) {
 		{"no token", with(nodes, func(q *wire.StreamRequest) { q.Token = "" }), 401},
 		{"its request", nodes, 200},
 		{"its request again", nodes, 401},
-		{"logs after another instance was asked for", logs, 401}, // spent by the attempt
+		{"logs after a request for another instance", logs, 401}, // used up by the attempt
 	} {
 		if got := status(v.q); got != v.want {
-			t.Errorf("%s: %d, want %d", v.what, got, v.want)
+			t.Errorf("%s: status %d, want %d", v.what, got, v.want)
 		}
 	}
 	if err := c.do(root.as(nodes, "admin", "", rights.Admin).Token, "GET", "/v1/nodes", nil, nil); !errors.Is(err, api.ErrForbidden) {
-		t.Errorf("at the cluster's own port: %v", err)
+		t.Errorf("the delegated token at the cluster's own port: %v, want it refused", err)
 	}
 }
 
-// What the root revokes counts for nothing at the cluster within a moment, ends
-// what it has opened there, and what it delegated ends at its expiry while the
-// root is away.
+// A revocation at the root takes effect at the cluster at once and ends the streams that the token
+// has opened there. While the root is down, delegated tokens end at their expiry.
 func TestRevocationsReachTheCluster(t *testing.T) {
 	root := newRoot(t)
 	c := startCluster(t, root)
@@ -411,9 +409,9 @@ func TestRevocationsReachTheCluster(t *testing.T) {
 	check(t, err)
 	his, err := follow(bob)
 	check(t, err)
-	// One that expires while the log is followed. A busy machine may take longer to open
-	// the log than the token lives, of which up to a second is rounded off: then the next
-	// lives longer.
+	// A token that expires while the log is followed. On a busy machine opening the log may take
+	// longer than the token is valid, from which up to a second is rounded off. The next token is
+	// then valid for longer.
 	var short string
 	var expires *http.Response
 	for life := 2 * time.Second; expires == nil; life *= 2 {
@@ -429,7 +427,7 @@ func TestRevocationsReachTheCluster(t *testing.T) {
 	defer hers.Body.Close()
 	defer his.Body.Close()
 	defer expires.Body.Close()
-	// The same over the root: what it opened in her name ends, too.
+	// The same through the root: the stream that it opened on behalf of the user ends, too.
 	overRoot := make(chan error, 1)
 	go func() {
 		_, err := root.ask(t.Context(), root.as(wire.StreamRequest{Kind: "logs", Instance: web(0).Instance, Follow: true}, "acme/alice", "acme", rights.ApplicationProvider))
@@ -438,15 +436,15 @@ func TestRevocationsReachTheCluster(t *testing.T) {
 	eventually(t, "the log is followed four times", func() bool { return root.streams.Open() == 1 })
 
 	if _, err := io.ReadAll(expires.Body); err == nil {
-		t.Error("a log that is followed by a token that expired ended as if it were whole")
+		t.Error("a followed log whose token expired ended with EOF, want an error")
 	}
 	began := time.Now()
 	root.revoke("acme/alice")
 	if _, err := io.ReadAll(hers.Body); err == nil {
-		t.Error("a log whose right was revoked ended as if it were whole")
+		t.Error("a followed log whose right was revoked ended with EOF, want an error")
 	}
 	if err := <-overRoot; err == nil {
-		t.Error("a log over the root whose right was revoked ended as if it were whole")
+		t.Error("a log through the root whose right was revoked ended with EOF, want an error")
 	}
 	t.Logf("ended %s after the revocation", time.Since(began))
 	for token, want := range map[string]error{alice: api.ErrUnauthenticated, short: api.ErrUnauthenticated, bob: nil, root.bearer("acme/alice", "acme"): nil} {
@@ -456,16 +454,17 @@ func TestRevocationsReachTheCluster(t *testing.T) {
 	}
 	his.Body.Close()
 	root.CloseClientConnections()
-	root.Server.Close() // away; what is delegated ends at its expiry all the same
+	root.Server.Close() // down; delegated tokens still end at their expiry
 	if err := c.do(short, "GET", "/v1/instances", nil, nil); !errors.Is(err, api.ErrUnauthenticated) {
-		t.Errorf("expired while the root is away: %v", err)
+		t.Errorf("an expired token while the root is down: %v, want it refused", err)
 	}
 	if err := c.do(bob, "GET", "/v1/instances", nil, nil); err != nil {
-		t.Errorf("not expired while the root is away: %v", err)
+		t.Errorf("a valid token while the root is down: %v, want it accepted", err)
 	}
 }
 
-// TestANodeGetsNoCredential: a node gets what to stream, and neither a token nor the user.
+// TestANodeGetsNoCredential: a request for a stream to a node contains neither a token nor the
+// user.
 func TestANodeGetsNoCredential(t *testing.T) {
 	root := newRoot(t)
 	c := startCluster(t, root)
@@ -502,15 +501,15 @@ func TestANodeGetsNoCredential(t *testing.T) {
 	select {
 	case text := <-got:
 		if jwtRE.MatchString(text) || strings.Contains(text, "alice") || !strings.Contains(text, string(web(0).Instance)) {
-			t.Errorf("the node is told %s", text)
+			t.Errorf("the node received %s, want no token and no user", text)
 		}
 	case <-time.After(patience):
-		t.Error("the node is asked for nothing")
+		t.Error("the node received no request")
 	}
 }
 
-// TestAClientExchangesItsTokenForACluster: with what the root exchanges, a client uses a
-// cluster's own API, and a token that the cluster refuses is exchanged anew.
+// TestAClientExchangesItsTokenForACluster: with an exchanged token a client uses a cluster's own
+// API, and it exchanges again when the cluster refuses the token.
 func TestAClientExchangesItsTokenForACluster(t *testing.T) {
 	r := startRoot(t, func(*root.Config) {})
 	ctx := t.Context()
@@ -525,12 +524,12 @@ func TestAClientExchangesItsTokenForACluster(t *testing.T) {
 	first, err := tokens.Token(ctx, "")
 	check(t, err)
 	if again, err := tokens.Token(ctx, ""); again != first || err != nil {
-		t.Errorf("a token that counts is exchanged again: %v", err)
+		t.Errorf("a valid token was exchanged again (%v), want it reused", err)
 	}
 	if fresh, err := tokens.Token(ctx, first); fresh == first || err != nil {
-		t.Errorf("a token that was refused is shown again: %v", err)
+		t.Errorf("a refused token was used again (%v), want it exchanged", err)
 	}
 	if _, err := r.admin.TokensFor("oslo").Token(ctx, ""); !errors.Is(err, api.ErrNotFound) {
-		t.Errorf("a cluster that is not there: %v", err)
+		t.Errorf("exchange for a cluster that does not exist: %v, want not found", err)
 	}
 }

@@ -1,4 +1,3 @@
-// Package tiers holds tests of the cluster orchestrator and the node engine as
-// they are wired, in one process: real TLS, the real broker, real stores, beneath
-// a root that is played by the test and over a runtime that is fake and called so.
+// Package tiers tests the complete cluster orchestrator and node engine in one process, with real
+// TLS, the real broker and real stores. Root and runtime are fakes.
 package tiers

@@ -12,7 +12,7 @@ import (
 	node "github.com/treeline-edge/treeline/node-engine/wiring"
 )
 
-// large is an instance whose spec takes 3 KiB, and hardly any room.
+// large returns an instance whose specification has 3 KiB and which needs little capacity.
 func large(n int) wire.Assignment {
 	a := web(n)
 	a.Spec.Memory, a.Spec.VCPUs = 1, 0.001
@@ -20,8 +20,8 @@ func large(n int) wire.Assignment {
 	return a
 }
 
-// Two thousand instances of large specs on one node are six times what one
-// message takes, and their whole report is more than one too.
+// The desired set of two thousand large instances on one node has six times the maximum size of a
+// message, and their complete report exceeds it, too.
 func manyOnOneNode(t *testing.T, root *fakeRoot, c *tier) {
 	cfg := c.nodeConfig(t, "n1", c.nodeToken(api.TokenRequest{}))
 	cfg.CPUs, cfg.Memory = 100, 1<<20
@@ -38,7 +38,7 @@ func manyOnOneNode(t *testing.T, root *fakeRoot, c *tier) {
 	eventually(t, "all run", func() bool { return len(rt.running()) == len(all) })
 	t.Logf("%d instances in %s", len(all), time.Since(began))
 
-	// A node that was away learns what it has missed though nothing could be retained.
+	// A node that was disconnected gets changes although the broker could not retain them.
 	l.stop()
 	cfg.Token = ""
 	all = append(all[500:], large(5000))

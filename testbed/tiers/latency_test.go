@@ -9,16 +9,16 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// The way of a change from the root's stream through both daemons and back in a
-// report, with nothing to run: what our tiers add to a start. It counts every
-// save on the way, three hops down and three up.
+// The time from a change on the root's stream through both daemons until the report, with a fake
+// runtime: the time that the tiers add to a start. It includes every save, three hops down and
+// three up.
 func TestNothingOnTheWayWaits(t *testing.T) {
 	root := newRoot(t)
 	c := startCluster(t, root)
 	c.startNode(t, "n1")
 	var all []wire.Assignment
-	// A poll or a pause anywhere would show as its whole length, in every trial; the
-	// bound leaves room for a machine that is busy with other tests.
+	// A poll or pause would add its whole duration in every trial. The bound allows for a machine
+	// that is busy with other tests.
 	const bound = 150 * time.Millisecond
 	var median time.Duration
 	for range 3 {
@@ -39,5 +39,5 @@ func TestNothingOnTheWayWaits(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("median of %s from desired to reported running, in the last of three trials", median)
+	t.Errorf("the median time from desired to reported running is %s in the last of three trials, which exceeds the bound", median)
 }

@@ -43,16 +43,16 @@ func TestMongoKeepsRootAndCluster(t *testing.T) {
 	check(t, err)
 	eventually(t, "one instance runs", func() bool { return settled(1) })
 
-	// The store goes away. What would change something is not confirmed, though it
-	// may take effect when the store is back; what runs runs on, what is known is told.
+	// The store becomes unavailable. Changes are not confirmed, but may take effect when the store is
+	// back. Workloads and reads continue.
 	db.Stop()
 	_, err = r.admin.Scale(ctx, web, 2, 0)
 	if !errors.Is(err, api.ErrUnavailable) {
-		t.Errorf("scaled without a store: %v", err)
+		t.Errorf("scale without a store: %v, want an error", err)
 	}
 	err = c.do(c.token, "POST", "/v1/nodes/n1/uncordon", nil, nil)
 	if !errors.Is(err, api.ErrUnavailable) {
-		t.Errorf("uncordoned without a store: %v", err)
+		t.Errorf("uncordon without a store: %v, want an error", err)
 	}
 	for what, d := range map[string]func() (*http.Response, error){
 		"root": func() (*http.Response, error) {
@@ -60,7 +60,7 @@ func TestMongoKeepsRootAndCluster(t *testing.T) {
 		},
 		"cluster": func() (*http.Response, error) { return c.http.Get(c.url + "/readyz") },
 	} {
-		// The answer to the refused order is a moment ahead of the state.
+		// The answer to the refused request arrives a moment before the state changes.
 		eventually(t, "the "+what+" is not ready without its store", func() bool {
 			resp, err := d()
 			if err == nil {
@@ -70,10 +70,10 @@ func TestMongoKeepsRootAndCluster(t *testing.T) {
 		})
 	}
 	if page, _, err := r.admin.Instances(ctx, client.ListOptions{}); err != nil || len(page) == 0 || len(rt.running()) != 1 {
-		t.Errorf("without a store: %d instances are shown (%v), %d run", len(page), err, len(rt.running()))
+		t.Errorf("without a store %d instances are shown (%v) and %d run, want 2 and 2", len(page), err, len(rt.running()))
 	}
 
-	// It comes back: what was refused may be asked again.
+	// The store is back: refused requests may be repeated.
 	db.Restart(t)
 	eventually(t, "the service is scaled", func() bool {
 		_, err := r.admin.Scale(ctx, web, 2, 0)
@@ -84,7 +84,7 @@ func TestMongoKeepsRootAndCluster(t *testing.T) {
 		t.Errorf("%d creations and %d stops, want 2 and 0", creates, stops)
 	}
 
-	// A restart finds everything in the store.
+	// After a restart everything is in the store.
 	c.stop()
 	c.cfg.Token = ""
 	c.run(t)

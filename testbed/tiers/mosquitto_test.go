@@ -15,8 +15,8 @@ import (
 
 const shipped = "../../deploy/mosquitto"
 
-// startWithMosquitto is a cluster whose broker is Mosquitto, from the files that
-// we ship and with the certificates that the cluster writes for it.
+// startWithMosquitto starts a cluster with Mosquitto as the broker, with the supplied configuration
+// and the certificates that the cluster writes for it.
 func startWithMosquitto(t *testing.T, root *fakeRoot) (*tier, *bustest.Mosquitto) {
 	t.Helper()
 	addr, err := freeport.Addr()
@@ -40,11 +40,11 @@ func TestMosquittoCarriesACluster(t *testing.T) {
 	root.set()
 	root.until("it is gone", func(r wire.Report) bool { return len(r.Observed) == 1 && r.Observed[0].Stopped })
 	if running() != 0 {
-		t.Errorf("withdrawn, and %d run", running())
+		t.Errorf("%d instances run after the withdrawal, want 0", running())
 	}
 
-	// The broker loses all that it retained, while the root asks for more and takes
-	// something away: signs of life and their digests mend it.
+	// The broker loses all retained messages while the root adds and removes instances: heartbeats with
+	// digests repair this.
 	root.set(web(1), web(2))
 	root.observed(web(1).Instance, api.Running)
 	root.observed(web(2).Instance, api.Running)
@@ -64,12 +64,12 @@ func TestMosquittoCarriesACluster(t *testing.T) {
 	n1, _ := one.Fake.(*fakeRuntime).counts()
 	n2, _ := two.Fake.(*fakeRuntime).counts()
 	if running() != 2 || n1+n2 != 4 {
-		t.Errorf("%d run after %d creations; want 2 after 4", running(), n1+n2)
+		t.Errorf("%d instances run after %d creations, want 2 after 4", running(), n1+n2)
 	}
 
-	// Its CN would make it the cluster.
+	// With its CN it would have the rights of the cluster.
 	cfg := c.nodeConfig(t, "cluster", c.nodeToken(api.TokenRequest{}))
 	if _, err := node.Join(t.Context(), cfg, quiet(t)); !errors.Is(err, api.ErrInvalid) {
-		t.Errorf("a node called cluster: %v", err)
+		t.Errorf("a node with the name cluster: %v, want it refused", err)
 	}
 }

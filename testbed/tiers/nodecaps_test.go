@@ -20,9 +20,9 @@ applications:
       - {microservice_name: web, microservice_namespace: v1, virtualization: container, network: any, code: "web:1", memory: 16}
 `
 
-// TestAnOperatorCapsWhatANodeClaims: describe, why and the events show what counts of a
-// node that claims more memory than it may, and to run privileged workloads. Under the
-// cluster's default of node_caps.privileged a node that joins gets none of those.
+// TestAnOperatorCapsWhatANodeClaims: describe, why and the events show the capped values of a node
+// that reports more memory than its cap and offers to run privileged workloads. With the default of
+// node_caps.privileged a node that joins gets no privileged workloads.
 func TestAnOperatorCapsWhatANodeClaims(t *testing.T) {
 	c := openTerminalWith(t, func(cfg *cluster.Config) { cfg.NodeCaps.Memory = 1024 })
 	cfg := c.at.nodeConfig(t, "n1", c.at.nodeToken(api.TokenRequest{}))
@@ -36,14 +36,14 @@ func TestAnOperatorCapsWhatANodeClaims(t *testing.T) {
 		t.Helper()
 		for _, w := range want {
 			if !strings.Contains(out, w) {
-				t.Errorf("%q is missing in\n%s", w, out)
+				t.Errorf("want %q in\n%s", w, out)
 			}
 		}
 	}
 	says(c.must("describe", "node", "n1"),
 		"4 vCPU, 1024 MiB", "memory: claims 1048576 MiB, 1024 MiB counts", "privileged: claims allowed, forbidden counts")
 	if out := c.must("describe", "node", "n1"); strings.Contains(out, "Privileged") {
-		t.Errorf("the node is shown as privileged:\n%s", out)
+		t.Errorf("want the node shown without privileged, got:\n%s", out)
 	}
 	says(c.must("why", "greedy/large#0"), "2048 MiB")
 	says(c.must("why", "greedy/deep#0"), "privileged")
@@ -53,8 +53,8 @@ func TestAnOperatorCapsWhatANodeClaims(t *testing.T) {
 	})
 }
 
-// TestAnOperatorCapsANodeByOrder while it runs: what counts, what why says, and that 0
-// lifts it.
+// TestAnOperatorCapsANodeByOrder caps a running node by a command: the cap applies, why shows it,
+// and 0 removes it.
 func TestAnOperatorCapsANodeByOrder(t *testing.T) {
 	c := openTerminal(t)
 	c.at.startNode(t, "n1")
@@ -62,7 +62,7 @@ func TestAnOperatorCapsANodeByOrder(t *testing.T) {
 		t.Helper()
 		for _, w := range want {
 			if !strings.Contains(out, w) {
-				t.Errorf("%q is missing in\n%s", w, out)
+				t.Errorf("want %q in\n%s", w, out)
 			}
 		}
 	}
@@ -78,7 +78,7 @@ func TestAnOperatorCapsANodeByOrder(t *testing.T) {
 	eventually(t, "why says that a cap leaves too little", func() bool {
 		return strings.Contains(c.must("why", "greedy/large#0"), "(capped)")
 	})
-	// Flags that are not given leave theirs.
+	// Caps without a flag do not change.
 	_, said, _ = c.run("cap", "node", "munich/n1", "--vcpus", "0")
 	says(said, "is limited to 100 MiB")
 	_, said, _ = c.run("cap", "node", "munich/n1", "--memory", "0")

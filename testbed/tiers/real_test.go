@@ -15,7 +15,7 @@ import (
 	root "github.com/treeline-edge/treeline/root-orchestrator/wiring"
 )
 
-// realRoot is a root orchestrator that serves, and its first admin.
+// realRoot is a running root orchestrator with its first admin.
 type realRoot struct {
 	*life
 	cfg   root.Config
@@ -56,12 +56,12 @@ func (r *realRoot) anchor(t *testing.T) *x509.Certificate {
 	return cert
 }
 
-// eventually waits until ok says so: the stores of others tell nobody.
+// eventually polls until ok returns true, because stores of daemons have no events.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("it did not come to be that %s", what)
+			t.Fatalf("the state was not reached in time: %s", what)
 		}
 	}
 }

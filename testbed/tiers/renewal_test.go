@@ -28,7 +28,7 @@ import (
 	rootwiring "github.com/treeline-edge/treeline/root-orchestrator/wiring"
 )
 
-// tally counts a daemon's log by its messages, with what "of" says.
+// tally counts the messages in a daemon's log, with their key "of".
 type tally struct {
 	of string
 	*counts
@@ -66,9 +66,9 @@ func (c tally) said(message string) int {
 	return c.n[message]
 }
 
-// ofShortLife has a trial with certificates that end soon, and up to twice another
-// with longer ones: they are renewed in the last third of their lives, and a machine
-// that stands still for so long lets them end.
+// ofShortLife runs a trial with certificates that expire soon, and up to two further ones with
+// longer-lived certificates: they are renewed in the last third of their lifetime, and expire if
+// the machine stalls for that long.
 func ofShortLife(t *testing.T, trial func(t *testing.T, life time.Duration) error) {
 	t.Helper()
 	for _, life := range []time.Duration{6 * time.Second, 20 * time.Second, time.Minute} {
@@ -83,19 +83,18 @@ func ofShortLife(t *testing.T, trial func(t *testing.T, life time.Duration) erro
 	}
 }
 
-// within waits until ok says so, for as long as certificates are renewed four times.
+// within polls until ok returns true, at most for four lifetimes of a certificate.
 func within(life time.Duration, what string, ok func() bool) error {
-	for deadline := time.Now().Add(4 * life); !ok(); time.Sleep(20 * time.Millisecond) { // logs tell nobody
+	for deadline := time.Now().Add(4 * life); !ok(); time.Sleep(20 * time.Millisecond) { // logs have no events
 		if time.Now().After(deadline) {
-			return fmt.Errorf("it did not come to be that %s", what)
+			return fmt.Errorf("the state was not reached in time: %s", what)
 		}
 	}
 	return nil
 }
 
-// Every certificate is replaced more than once, and outlived, while the stream
-// from the root and the connection to the broker stay the same, and what comes
-// on them and beside them goes on.
+// Every certificate is replaced more than once and expires, while the stream from the root and the
+// connection to the broker stay open, and messages and requests continue.
 func TestCertificatesAreRenewedUnderOpenConnections(t *testing.T) {
 	ofShortLife(t, func(t *testing.T, life time.Duration) error {
 		root := newRoot(t)
@@ -118,7 +117,7 @@ func TestCertificatesAreRenewedUnderOpenConnections(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		// The first certificates have ended, all of them.
+		// All first certificates have expired.
 		root.mu.Lock()
 		opened := root.opened
 		root.mu.Unlock()
@@ -147,8 +146,8 @@ func TestCertificatesAreRenewedUnderOpenConnections(t *testing.T) {
 	})
 }
 
-// What was removed stays out: over a restart of the cluster, with the certificate
-// that it has, until it joins anew.
+// A removed node is refused with its certificate, also after a restart of the cluster, until it
+// joins again.
 func TestARemovedNodeStaysOutOverARestart(t *testing.T) {
 	root := newRoot(t)
 	c := startCluster(t, root)
@@ -158,7 +157,8 @@ func TestARemovedNodeStaysOutOverARestart(t *testing.T) {
 	c.cfg.Token = ""
 	c.run(t)
 	refusedEverywhere(t, c, cfg.Data)
-	// Nor by the token that it joined with, whose answer it might have lost.
+	// The token that it joined with is refused, too, although a node may repeat a join whose answer was
+	// lost.
 	dir, err := os.OpenRoot(cfg.Data)
 	check(t, err)
 	defer dir.Close()
@@ -170,24 +170,24 @@ func TestARemovedNodeStaysOutOverARestart(t *testing.T) {
 		Token: cfg.Token.Reveal(), CSR: enrol.Text(csr), Info: api.NodeInfo{ID: "n1", Runtimes: []string{"container"}, Arch: "amd64"},
 	}, nil)
 	if !errors.Is(again, api.ErrUnauthenticated) {
-		t.Errorf("a removed node joins by its old token: %v", again)
+		t.Errorf("join of a removed node with its old token: %v, want it refused", again)
 	}
 	var page api.Page[api.Node]
 	check(t, c.do(c.token, "GET", "/v1/nodes", nil, &page))
 	if len(page.Items) != 0 {
-		t.Errorf("the cluster has %+v", page.Items)
+		t.Errorf("the cluster has the nodes %+v, want none", page.Items)
 	}
 
-	// The name may be given again; what the old certificate opens is not.
+	// The name may be used again, but the old certificate stays refused.
 	n.stop()
 	for second := time.Now().Unix(); time.Now().Unix() == second; {
-		time.Sleep(10 * time.Millisecond) // certificates count in seconds of the wall's clock
+		time.Sleep(10 * time.Millisecond) // times in certificates have a resolution of a second
 	}
 	c.startNode(t, "n1")
 	refusedEverywhere(t, c, cfg.Data)
 }
 
-// refusedEverywhere tries the renewal and the broker with a node's credentials.
+// refusedEverywhere requires that renewal and broker refuse a node's credentials.
 func refusedEverywhere(t *testing.T, c *tier, data string) {
 	t.Helper()
 	dir, err := os.OpenRoot(data)
@@ -203,7 +203,7 @@ func refusedEverywhere(t *testing.T, c *tier, data string) {
 	_, csr, err := ca.NewRequest()
 	check(t, err)
 	if _, err := clusterlink.Renew(client, c.url)(t.Context(), csr); !errors.Is(err, api.ErrForbidden) {
-		t.Errorf("a removed node renews: %v", err)
+		t.Errorf("renewal by a removed node: %v, want it refused", err)
 	}
 	conf := v.Client(identity.OfCluster("munich"), k.GetClientCertificate)
 	conf.NextProtos = []string{"mqtt"}
@@ -211,11 +211,11 @@ func refusedEverywhere(t *testing.T, c *tier, data string) {
 	check(t, err)
 	defer conn.Close()
 	if greeted(conn, "n1") {
-		t.Error("a removed node is let in by the broker")
+		t.Error("the broker accepted a removed node")
 	}
 }
 
-// A token with a key that the cluster has not seen has it ask the root, once.
+// A token with a key that the cluster does not know makes it request the keys of the root, once.
 func TestNewTokenKeysAreFetched(t *testing.T) {
 	root := newRoot(t)
 	c := startCluster(t, root)
@@ -227,12 +227,12 @@ func TestNewTokenKeysAreFetched(t *testing.T) {
 	otto := root.bearer("acme/otto", "acme", rights.InfrastructureProvider)
 	stranger := newRoot(t).bearer("acme/otto", "acme", rights.InfrastructureProvider)
 	if err := c.do(otto, "GET", "/v1/nodes", nil, nil); !errors.Is(err, api.ErrUnauthenticated) {
-		t.Errorf("a key that is new: %v", err)
+		t.Errorf("a token with a new key: %v, want it accepted", err)
 	}
 	eventually(t, "the new key counts", func() bool { return c.do(otto, "GET", "/v1/nodes", nil, nil) == nil })
 	for range 20 {
 		if err := c.do(stranger, "GET", "/v1/nodes", nil, nil); !errors.Is(err, api.ErrUnauthenticated) {
-			t.Errorf("a key that nobody knows: %v", err)
+			t.Errorf("a token with an unknown key: %v, want it refused", err)
 		}
 	}
 	c.stop()
@@ -242,17 +242,17 @@ func TestNewTokenKeysAreFetched(t *testing.T) {
 		return !errors.Is(c.do(otto, "GET", "/v1/nodes", nil, nil), api.ErrUnavailable)
 	})
 	if err := c.do(otto, "GET", "/v1/nodes", nil, nil); err != nil {
-		t.Errorf("the new key is forgotten over a restart: %v", err)
+		t.Errorf("a token with the new key after a restart: %v, want it accepted", err)
 	}
 	root.mu.Lock()
 	defer root.mu.Unlock()
 	if root.keyAsks != 1 || root.renewals != 0 {
-		t.Errorf("the root was asked for keys %d times and for %d renewals, want 1 and 0", root.keyAsks, root.renewals)
+		t.Errorf("the root received %d requests for keys and %d for renewals, want 1 and 0", root.keyAsks, root.renewals)
 	}
 }
 
-// The root's own part of it: what it signs for a cluster is short, and renewed on
-// the connection that is there.
+// The root issues short-lived certificates to clusters, and renews them on the existing
+// connection.
 func TestTheRootRenewsAClustersAuthority(t *testing.T) {
 	ofShortLife(t, func(t *testing.T, life time.Duration) error {
 		r := startRoot(t, func(cfg *rootwiring.Config) { cfg.CertLife = life })
@@ -270,7 +270,7 @@ func TestTheRootRenewsAClustersAuthority(t *testing.T) {
 		if n := log.said("connected to the root"); err != nil || n != 1 {
 			return fmt.Errorf("connected %d times, %v", n, err)
 		}
-		// Nodes join by what is new.
+		// Nodes can join with the new certificates.
 		cfg := c.nodeConfig(t, "n1", c.nodeToken(api.TokenRequest{}))
 		defer begin(t, func(ctx context.Context) error { return node.Run(ctx, cfg, quiet(t)) }).stop()
 		err = within(life, "the root hears of the node", func() bool {
@@ -281,11 +281,11 @@ func TestTheRootRenewsAClustersAuthority(t *testing.T) {
 			return err
 		}
 
-		// Forgotten by the root, it can renew no more, though its certificate lasts.
+		// After its removal at the root it cannot renew, although its certificate is still valid.
 		check(t, r.admin.RemoveCluster(t.Context(), "munich", 0))
 		err = within(life, "a renewal is refused", func() bool { return log.said("certificate not renewed authority") > 0 })
 		if n := log.said("connected to the root"); err != nil || n != 1 {
-			return fmt.Errorf("forgotten, and connected again: %d times, %v", n, err)
+			return fmt.Errorf("the removed cluster connected %d times (%v), want no new connection", n, err)
 		}
 		return nil
 	})

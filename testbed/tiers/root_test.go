@@ -31,7 +31,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// fakeRoot speaks the root's side of the contract and decides nothing.
+// fakeRoot implements the root's side of the protocol without decisions.
 type fakeRoot struct {
 	*httptest.Server
 	t       *testing.T
@@ -86,7 +86,7 @@ func newRoot(t *testing.T) *fakeRoot {
 		mux.ServeHTTP(w, req)
 	}))
 	r.Server.TLS = v.Server(nil, false)
-	r.Server.TLS.Certificates = []tls.Certificate{*pair.TLS(true)} // else httptest shows its own
+	r.Server.TLS.Certificates = []tls.Certificate{*pair.TLS(true)} // otherwise httptest uses its own
 	r.Server.EnableHTTP2 = true
 	r.Server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	r.Server.StartTLS()
@@ -102,7 +102,7 @@ func (r *fakeRoot) token() string {
 	return t.Line()
 }
 
-// bearer is a person's token that the root exchanged for the cluster.
+// bearer returns a user's token that the root exchanged for the cluster.
 func (r *fakeRoot) bearer(user string, tenant api.Tenant, roles ...rights.Role) string {
 	return r.sign(jwt.Claims{Subject: user, Tenant: tenant, Roles: roles}, api.ClusterAudience("munich"))
 }
@@ -114,7 +114,7 @@ func (r *fakeRoot) sign(c jwt.Claims, audience string) string {
 	return text
 }
 
-// as is the request in the person's name, with a token that is delegated for it.
+// as returns the request on behalf of the user, with a token that is delegated for it.
 func (r *fakeRoot) as(q wire.StreamRequest, user string, tenant api.Tenant, roles ...rights.Role) wire.StreamRequest {
 	q.Token = r.sign(jwt.Claims{
 		Subject: user, Tenant: tenant, Roles: roles, Use: jwt.UseCall, Object: q.CallObject(),
@@ -122,7 +122,7 @@ func (r *fakeRoot) as(q wire.StreamRequest, user string, tenant api.Tenant, role
 	return q
 }
 
-// revoke tells the cluster that the user's tokens no longer count.
+// revoke sends the revocation of the user's tokens to the cluster.
 func (r *fakeRoot) revoke(user string) {
 	r.revoked.User(user)
 	r.mu.Lock()
@@ -249,7 +249,7 @@ func (r *fakeRoot) deliver(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// set changes what the cluster should have.
+// set changes the cluster's desired set.
 func (r *fakeRoot) set(want ...wire.Assignment) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -263,7 +263,7 @@ func (r *fakeRoot) set(want ...wire.Assignment) {
 	}
 }
 
-// ask has the cluster dial a stream out.
+// ask makes the cluster dial a stream.
 func (r *fakeRoot) ask(ctx context.Context, q wire.StreamRequest) ([]byte, error) {
 	w, err := r.streams.Expect("c", wire.StreamRequest{})
 	check(r.t, err)
@@ -279,7 +279,7 @@ func (r *fakeRoot) ask(ctx context.Context, q wire.StreamRequest) ([]byte, error
 	return io.ReadAll(body)
 }
 
-// until waits for a report of which ok is true.
+// until waits for a report for which ok returns true.
 func (r *fakeRoot) until(what string, ok func(wire.Report) bool) wire.Report {
 	r.t.Helper()
 	deadline := time.After(patience)
@@ -297,7 +297,7 @@ func (r *fakeRoot) until(what string, ok func(wire.Report) bool) wire.Report {
 		select {
 		case <-r.changed:
 		case <-deadline:
-			r.t.Fatalf("no report says that %s; the last: %+v", what, fresh)
+			r.t.Fatalf("no report in time with: %s; the last report is %+v", what, fresh)
 		}
 	}
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
-// fakeRuntime runs nothing and remembers everything. It outlives the engines
-// that use it, as containers do.
+// fakeRuntime records orders and runs nothing. Like containers, it outlives the engines that use
+// it.
 type fakeRuntime struct {
 	mu      sync.Mutex
 	have    map[wire.Key]runtime.Status
 	creates int
 	stops   int
 	exits   map[chan<- runtime.Exit]context.Context
-	paused  chan struct{} // creations wait until it is closed; nil: none does
+	paused  chan struct{} // creations wait until it is closed; nil: they do not wait
 }
 
 func newRuntime() *fakeRuntime {
@@ -32,7 +32,7 @@ func (f *fakeRuntime) Info(context.Context) (runtime.Info, error) {
 	return runtime.Info{Version: "fake", Runtimes: []string{"container"}}, nil
 }
 
-// pause has creations wait until goOn.
+// pause makes creations wait until goOn.
 func (f *fakeRuntime) pause() (goOn func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -99,7 +99,7 @@ func (f *fakeRuntime) Watch(ctx context.Context, exits chan<- runtime.Exit) erro
 	return ctx.Err()
 }
 
-// kill ends a workload as a crash would.
+// kill ends a workload like a crash.
 func (f *fakeRuntime) kill(k wire.Key, code int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -139,7 +139,7 @@ func (f *fakeRuntime) Logs(ctx context.Context, k wire.Key, tail int, follow boo
 		return io.NopCloser(strings.NewReader(fmt.Sprintf("tail %d of %s\n", tail, k.Instance))), nil
 	}
 	r, w := io.Pipe()
-	go func() { _, _ = io.WriteString(w, "first line\n") }() // the rest never comes
+	go func() { _, _ = io.WriteString(w, "first line\n") }() // no further line follows
 	return r, nil
 }
 

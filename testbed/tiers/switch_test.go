@@ -26,7 +26,7 @@ func (c *tier) reconfigure(t *testing.T, b cluster.BrokerConfig) {
 	c.run(t)
 }
 
-// know waits until the nodes have acknowledged the brokers.
+// know waits until the nodes have acknowledged these brokers.
 func (c *tier) know(t *testing.T, brokers []string, nodes ...api.NodeID) {
 	t.Helper()
 	for _, id := range nodes {
@@ -34,7 +34,7 @@ func (c *tier) know(t *testing.T, brokers []string, nodes ...api.NodeID) {
 	}
 }
 
-// heard waits until the nodes are ready and were heard after a time.
+// heard waits until the nodes are ready and have sent a heartbeat after the given time.
 func (c *tier) heard(t *testing.T, since time.Time, nodes ...api.NodeID) {
 	t.Helper()
 	for _, id := range nodes {
@@ -52,15 +52,15 @@ func (c *tier) untilNode(t *testing.T, id api.NodeID, what string, ok func(api.N
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("node %s: not within the time: %s; it is %+v (%v)", id, what, v, err)
+			t.Fatalf("node %s: state not reached in time: %s; the node is %+v (%v)", id, what, v, err)
 		}
 		time.Sleep(5 * time.Millisecond) // the API has no watch
 	}
 }
 
-// TestBrokerIsSwitched follows the procedure of docs/how-to/operator.md, from the embedded broker to
-// Mosquitto and back. All nodes follow, also one that was off meanwhile, and no workload is
-// touched.
+// TestBrokerIsSwitched follows the procedure in docs/how-to/operator.md from the embedded broker to
+// Mosquitto and back. All nodes follow, also one that was off during the switch, and no workload is
+// affected.
 func TestBrokerIsSwitched(t *testing.T) {
 	root := newRoot(t)
 	c := startCluster(t, root)
@@ -78,7 +78,7 @@ func TestBrokerIsSwitched(t *testing.T) {
 	addr, err := freeport.Addr()
 	check(t, err)
 	outer := "mqtts://" + addr
-	life.stop() // n2 is off while the others are told
+	life.stop() // n2 is off while the others receive the brokers
 	c.reconfigure(t, cluster.BrokerConfig{Next: outer})
 	c.know(t, []string{wire.EmbeddedBroker, outer}, "n1")
 	broker := bustest.StartMosquittoAt(t, shipped, addr, filepath.Join(c.cfg.Data, cluster.BrokerDir))
@@ -87,7 +87,7 @@ func TestBrokerIsSwitched(t *testing.T) {
 	c.reconfigure(t, cluster.BrokerConfig{URL: outer, Next: wire.EmbeddedBroker})
 	c.heard(t, began, "n1")
 	begin(t, func(ctx context.Context) error { return node.Run(ctx, two, quiet(t)) })
-	c.heard(t, began, "n2") // it asked the cluster where the broker is
+	c.heard(t, began, "n2") // it has requested the brokers from the cluster
 	c.know(t, []string{outer, wire.EmbeddedBroker}, "n1", "n2")
 	root.set(web(0), web(1), web(2))
 	root.observed(web(2).Instance, api.Running)
@@ -99,12 +99,12 @@ func TestBrokerIsSwitched(t *testing.T) {
 	root.set(web(0), web(1), web(2), web(3))
 	root.observed(web(3).Instance, api.Running)
 	if n := creates(); n != 4 {
-		t.Errorf("%d creations for four instances: a switch touched workloads", n)
+		t.Errorf("%d creations for four instances, want 4: a switch restarted workloads", n)
 	}
 }
 
-// TestNewTokenOfANodeThatHasJoined gives a joined node another token: it is used, or
-// refused with an error, and the node keeps its workloads.
+// TestNewTokenOfANodeThatHasJoined gives a joined node another token: the node uses it, or refuses it
+// with an error, and keeps its workloads.
 func TestNewTokenOfANodeThatHasJoined(t *testing.T) {
 	root := newRoot(t)
 	c := startCluster(t, root)
@@ -113,13 +113,13 @@ func TestNewTokenOfANodeThatHasJoined(t *testing.T) {
 	root.observed(web(0).Instance, api.Running)
 	life.stop()
 
-	// With the token that it joined with it starts as ever, however often.
+	// The token that it joined with has no effect, however often it starts.
 	again := begin(t, func(ctx context.Context) error { return node.Run(ctx, cfg, quiet(t)) })
 	began := time.Now()
 	c.heard(t, began, "n1")
 	again.stop()
 
-	// The cluster moves to another address: the node has to be given a token.
+	// The cluster moves to another address: the node needs a new token.
 	c.stop()
 	addr, err := freeport.Addr()
 	check(t, err)
@@ -140,7 +140,7 @@ func TestNewTokenOfANodeThatHasJoined(t *testing.T) {
 		t.Errorf("a token of another cluster: %v, want a conflict", err)
 	}
 
-	// A token that was spent by another is refused; the node goes on.
+	// A token that another node has used is refused; the node continues.
 	spent := c.nodeToken(api.TokenRequest{})
 	other := c.nodeConfig(t, "n2", spent)
 	_, err = node.Join(t.Context(), other, quiet(t))
@@ -150,6 +150,6 @@ func TestNewTokenOfANodeThatHasJoined(t *testing.T) {
 	begin(t, func(ctx context.Context) error { return node.Run(ctx, cfg, quiet(t)) })
 	c.heard(t, began, "n1")
 	if n, _ := cfg.Fake.(*fakeRuntime).counts(); n != 1 {
-		t.Errorf("%d creations of one instance: joining again touched it", n)
+		t.Errorf("%d creations of one instance, want 1: joining again restarted it", n)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	root "github.com/treeline-edge/treeline/root-orchestrator/wiring"
 )
 
-// terminal is the command line in front of a real root with one cluster, munich.
+// terminal runs the CLI against a real root with one cluster, munich.
 type terminal struct {
 	t    *testing.T
 	root *realRoot
@@ -56,7 +56,7 @@ func (c *terminal) runWith(ctx context.Context, stdin string, args ...string) (s
 	return out.String(), err.String(), code
 }
 
-// must runs a command line that has to succeed.
+// must runs a command line and fails the test if it fails.
 func (c *terminal) must(args ...string) string {
 	c.t.Helper()
 	out, stderr, code := c.run(args...)
@@ -66,7 +66,7 @@ func (c *terminal) must(args ...string) string {
 	return out
 }
 
-// apply hands a document in without a file.
+// apply applies a document without a file.
 func (c *terminal) apply(doc string) {
 	c.t.Helper()
 	_, err := c.root.admin.Apply(c.t.Context(), []byte(doc), client.ApplyOptions{Tenant: "acme", ContentType: "application/yaml"})
@@ -86,7 +86,7 @@ func (f *fakeRuntime) ends(ctx context.Context, service api.ServiceID, code int)
 			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(5 * time.Millisecond): // the fake has no event for starts
+			case <-time.After(5 * time.Millisecond): // the fake runtime has no event for starts
 			}
 		}
 	})
@@ -103,8 +103,8 @@ applications:
       - {microservice_name: web, microservice_namespace: v1, virtualization: container, network: any, code: "web:1"}
 `
 
-// TestTasksEndForPeople: instances that completed or failed for good are shown as such, and
-// waiting for a state that cannot be reached ends at once with the reason.
+// TestTasksEndForPeople: instances that completed or failed for good are shown as such, and wait ends
+// at once with the reason if the state cannot be reached.
 func TestTasksEndForPeople(t *testing.T) {
 	c := openTerminal(t)
 	_, cfg := c.at.startNode(t, "n1")
@@ -130,20 +130,20 @@ func TestTasksEndForPeople(t *testing.T) {
 		}
 		for _, s := range tt.says {
 			if !strings.Contains(stderr, s) {
-				t.Errorf("%v does not say %q: %s", tt.args, s, stderr)
+				t.Errorf("%v: want %q in the output: %s", tt.args, s, stderr)
 			}
 		}
 	}
 	c.must("wait", "tasks/web", "--timeout", "3m")
 	if out := c.must("get", "apps"); !strings.Contains(out, "1/3, 1 completed, 1 failed") || !strings.Contains(out, "  failed") {
-		t.Errorf("the application: %s", out)
+		t.Errorf("unexpected state of the application: %s", out)
 	}
 
-	// Without the one that failed, the application is complete; with tasks alone it has completed.
+	// Without the failed instance the application is complete; with one-shots only it has completed.
 	c.must("scale", "tasks/bad", "0")
 	c.must("wait", "tasks", "--timeout", "3m")
 	if out := c.must("get", "apps"); !strings.Contains(out, "1/2, 1 completed") || !strings.Contains(out, "  complete ") {
-		t.Errorf("the application: %s", out)
+		t.Errorf("unexpected state of the application: %s", out)
 	}
 	c.must("scale", "tasks/web", "0")
 	eventually(t, "the application has completed", func() bool {
@@ -159,7 +159,7 @@ func TestTasksEndForPeople(t *testing.T) {
 	}()
 	c.must("delete", "app", "tasks", "-y", "--wait")
 	if code := <-told; code != 6 && code != 0 { // it may have run before
-		t.Errorf("waiting for a service that is deleted exits with %d, want 6, or 0 if it ran before", code)
+		t.Errorf("wait for a deleted service exited with %d, want 6, or 0 if it ran before", code)
 	}
 }
 
@@ -171,8 +171,8 @@ applications:
       - {microservice_name: web, microservice_namespace: v1, virtualization: container, network: any, code: "web:1", vcpus: 1, stop_grace: 1}
 `
 
-// TestOperatorsDrainAndNameNodes: a drain names what is stuck and why, ends at its timeout,
-// and stops what is stuck with --force; commands accept the names that -o name prints.
+// TestOperatorsDrainAndNameNodes: drain lists stuck instances with the reason, ends at its timeout,
+// and stops them with --force; commands accept the names that -o name prints.
 func TestOperatorsDrainAndNameNodes(t *testing.T) {
 	c := openTerminal(t)
 	c.at.startNode(t, "n1")
@@ -183,11 +183,11 @@ func TestOperatorsDrainAndNameNodes(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 	if out := c.must("scale", "hello/web", "2"); !strings.Contains(out, "2/2") {
-		t.Errorf("while it is scaled to 2: %s", out)
+		t.Errorf("unexpected output while the service is scaled to 2: %s", out)
 	}
 	c.must("wait", "hello", "--timeout", "3m")
 	if out := c.must("get", "apps"); !strings.Contains(out, "2/2") {
-		t.Errorf("after scaling to 2: %s", out)
+		t.Errorf("unexpected output after scaling to 2: %s", out)
 	}
 
 	// There is no other node.
@@ -204,7 +204,7 @@ func TestOperatorsDrainAndNameNodes(t *testing.T) {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 	if out := c.must("get", "apps"); !strings.Contains(out, "0/2") {
-		t.Errorf("what was stopped: %s", out)
+		t.Errorf("unexpected output for the stopped instance: %s", out)
 	}
 
 	// With another node nothing is stuck, and commands accept what -o name prints.
@@ -235,13 +235,13 @@ func TestOperatorsDrainAndNameNodes(t *testing.T) {
 		}
 	}
 	if _, _, code := c.run("cordon", "munich/n1", "--cluster", "oslo"); code != 2 {
-		t.Errorf("two clusters: exit %d", code)
+		t.Errorf("a node name that two clusters have: exit %d, want a refusal", code)
 	}
 	if _, _, code := c.run("get", "instances", "h"); code != 6 {
-		t.Errorf("h is no instance: exit %d", code)
+		t.Errorf("a prefix of an instance's name: exit %d, want not found", code)
 	}
 	if out := c.must("__complete", "logs", "hello/"); !strings.Contains(out, "hello/web#0\trunning") {
-		t.Errorf("completion of hello/: %q", out)
+		t.Errorf("unexpected completion of hello/: %q", out)
 	}
 }
 
@@ -250,7 +250,7 @@ func TestLogsOfWhatHasNotStarted(t *testing.T) {
 	c := openTerminal(t)
 	_, stderr, code := c.run("logs", "hello/web#0")
 	if code != 6 {
-		t.Errorf("logs of nothing: exit %d: %s", code, stderr)
+		t.Errorf("logs of an instance that does not exist: exit %d: %s", code, stderr)
 	}
 	c.apply(pair)
 	_, stderr, code = c.run("logs", "hello/web#0")

@@ -37,11 +37,10 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// patience is how long what should come is waited for: thousands of instances, on a
-// busy machine.
+// patience bounds the wait for an event: thousands of instances on a busy machine.
 const patience = 3 * time.Minute
 
-// life is a daemon in this process.
+// life is one run of a daemon in this process.
 type life struct {
 	t      *testing.T
 	cancel context.CancelFunc
@@ -75,7 +74,7 @@ func quiet(t *testing.T) *slog.Logger {
 	return slog.New(slog.DiscardHandler)
 }
 
-// tier is a cluster that serves.
+// tier is a running cluster.
 type tier struct {
 	*life
 	ca    *x509.Certificate // the root's
@@ -93,19 +92,19 @@ func startCluster(t *testing.T, root *fakeRoot) *tier {
 	return c
 }
 
-// newCluster is a cluster that does not run yet.
+// newCluster returns a cluster that does not run yet.
 func newCluster(t *testing.T, root *x509.Certificate, token string) *tier {
 	c := &tier{ca: root, cfg: cluster.Defaults()}
 	c.cfg.Data, c.cfg.Listen, c.cfg.Name = filepath.Join(t.TempDir(), "cluster"), "127.0.0.1:0", "munich"
 	c.cfg.Token = daemon.Secret(token)
-	c.cfg.Dead = 2 * time.Minute // nothing is moved here, however long the machine stands still
+	c.cfg.Dead = 2 * time.Minute // no re-placement, however long the machine stalls
 	return c
 }
 
 func (c *tier) run(t *testing.T) {
 	t.Helper()
 	check(t, c.cfg.Validate())
-	_ = os.Remove(filepath.Join(c.cfg.Data, cluster.AddressFile)) // an earlier life's would be found
+	_ = os.Remove(filepath.Join(c.cfg.Data, cluster.AddressFile)) // it may be from an earlier run
 	cfg, log := c.cfg, c.log
 	if log == nil {
 		log = quiet(t)
@@ -121,7 +120,7 @@ func (c *tier) run(t *testing.T) {
 	t.Cleanup(tr.CloseIdleConnections)
 }
 
-// wait reads a file as soon as it is there.
+// wait reads a file as soon as it exists.
 func wait(t *testing.T, path string) string {
 	t.Helper()
 	deadline := time.Now().Add(patience)
@@ -133,11 +132,11 @@ func wait(t *testing.T, path string) string {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s did not appear", path)
 		}
-		time.Sleep(5 * time.Millisecond) // files tell nobody
+		time.Sleep(5 * time.Millisecond) // files have no events
 	}
 }
 
-// do asks the cluster's API as the bearer of the token.
+// do sends a request to the cluster's API with the token.
 func (c *tier) do(token, method, path string, in, out any) error {
 	body, err := json.Marshal(in)
 	check(c.t, err)
@@ -173,7 +172,7 @@ func (c *tier) nodeConfig(t *testing.T, name, token string) node.Config {
 	return cfg
 }
 
-// startNode joins a node and waits until the cluster hears it.
+// startNode joins a node and waits until it has reported to the cluster.
 func (c *tier) startNode(t *testing.T, name string) (*life, node.Config) {
 	t.Helper()
 	cfg := c.nodeConfig(t, name, c.nodeToken(api.TokenRequest{}))
@@ -217,19 +216,19 @@ func TestDesiredComesDownAndObservedGoesUp(t *testing.T) {
 	o := root.observed(web(0).Instance, api.Running)
 	t.Logf("desired to running and reported in %s", time.Since(began))
 	if o.Node != "" || o.Epoch.Root() != 7 {
-		t.Errorf("observed %+v; the root is told of no node", o)
+		t.Errorf("observed %+v, want no node in the report to the root", o)
 	}
 	if got := rt.running(); len(got) != 1 || got[0].Instance != web(0).Instance {
-		t.Errorf("the runtime runs %v", got)
+		t.Errorf("the runtime runs %v, want only the desired instance", got)
 	}
 
-	// A crash is seen and mended on the node, not before the root was told of it.
+	// The node reports a crash to the root and then restarts the workload.
 	goOn := rt.pause()
 	rt.kill(rt.running()[0], 3)
 	failed := root.observed(web(0).Instance, api.Failed)
 	goOn()
 	if failed.Reason != api.ReasonExited || failed.ExitCode == nil || *failed.ExitCode != 3 {
-		t.Errorf("after the crash: %+v", failed)
+		t.Errorf("unexpected report after the crash: %+v", failed)
 	}
 	root.until("it runs again", func(r wire.Report) bool {
 		return len(r.Observed) == 1 && r.Observed[0].State == api.Running && r.Observed[0].Restarts == 1
@@ -238,7 +237,7 @@ func TestDesiredComesDownAndObservedGoesUp(t *testing.T) {
 	root.set()
 	root.until("it is gone", func(r wire.Report) bool { return len(r.Observed) == 1 && r.Observed[0].Stopped })
 	if len(rt.running()) != 0 {
-		t.Errorf("withdrawn, and the runtime runs %v", rt.running())
+		t.Errorf("after the withdrawal the runtime runs %v, want nothing", rt.running())
 	}
 }
 
@@ -257,11 +256,11 @@ func TestLogsAndTheAPIReachTheRootOverStreams(t *testing.T) {
 		t.Errorf("logs %q, %v", text, err)
 	}
 	if _, err := root.ask(t.Context(), root.as(logs, "evil/eve", "evil", rights.ApplicationProvider)); !errors.Is(err, api.ErrNotFound) {
-		t.Errorf("another tenant's logs: %v", err)
+		t.Errorf("logs of another tenant: %v, want not found", err)
 	}
 	logs.Instance = web(1).Instance
 	if _, err := root.ask(t.Context(), alice(logs)); !errors.Is(err, api.ErrNotFound) {
-		t.Errorf("logs of what is not there: %v", err)
+		t.Errorf("logs of an instance that does not exist: %v, want not found", err)
 	}
 
 	get := wire.StreamRequest{Kind: "api", Method: "GET", Path: "/v1/nodes"}
@@ -271,15 +270,15 @@ func TestLogsAndTheAPIReachTheRootOverStreams(t *testing.T) {
 	check(t, err)
 	var page api.Page[api.Node]
 	if err := json.NewDecoder(resp.Body).Decode(&page); err != nil || resp.StatusCode != 200 || len(page.Items) != 1 {
-		t.Errorf("nodes over the root: %d %+v, %v", resp.StatusCode, page, err)
+		t.Errorf("nodes through the root: status %d, %+v, %v", resp.StatusCode, page, err)
 	}
 	_ = resp.Body.Close()
 	text, err = root.ask(t.Context(), alice(get))
 	if err != nil || !bytes.HasPrefix(text, []byte("HTTP/1.1 403 ")) {
-		t.Errorf("nodes for a developer: %.40q, %v", text, err)
+		t.Errorf("nodes for a developer: %.40q, %v; want them refused", text, err)
 	}
 
-	// A log that is followed ends on the node when the asker goes.
+	// A followed log ends on the node when the reader disconnects.
 	req, err := http.NewRequest("GET", c.url+"/v1/instances/"+api.PathOf(web(0).Instance)+"/logs?follow=true", nil)
 	check(t, err)
 	req.Header.Set("Authorization", "Bearer "+root.bearer("acme/alice", "acme", rights.ApplicationProvider))
@@ -289,7 +288,7 @@ func TestLogsAndTheAPIReachTheRootOverStreams(t *testing.T) {
 	if err != nil || line != "first line\n" {
 		t.Errorf("followed %q, %v", line, err)
 	}
-	_ = follow.Body.Close() // leaktest sees whether the stream ends
+	_ = follow.Body.Close() // leaktest checks that the stream ends
 }
 
 func TestRestartsKeepWorkloads(t *testing.T) {
@@ -302,9 +301,9 @@ func TestRestartsKeepWorkloads(t *testing.T) {
 
 	n.stop()
 	if len(rt.running()) != 1 {
-		t.Fatal("the engine took its workload along")
+		t.Fatal("the workload ended with the engine")
 	}
-	cfg.Token = "" // credentials are there
+	cfg.Token = "" // the credentials exist
 	begin(t, func(ctx context.Context) error { return node.Run(ctx, cfg, quiet(t)) })
 	c.until(t, "n1", api.NodeReady)
 
@@ -317,7 +316,7 @@ func TestRestartsKeepWorkloads(t *testing.T) {
 	c.until(t, "n1", api.NodeReady)
 	root.observed(web(0).Instance, api.Running)
 	if creates, stops := rt.counts(); creates != 1 || stops != 0 || len(rt.running()) != 1 {
-		t.Errorf("%d creations and %d stops over two restarts, %d run; want 1, 0, 1", creates, stops, len(rt.running()))
+		t.Errorf("%d creations and %d stops after two restarts, %d run; want 1, 0, 1", creates, stops, len(rt.running()))
 	}
 }
 
@@ -340,11 +339,11 @@ func TestClusterStartsWithoutItsRoot(t *testing.T) {
 	if s.Root || s.Instances != 1 || len(cfg.Fake.(*fakeRuntime).running()) != 1 {
 		t.Errorf("status %+v", s)
 	}
-	// The operator scales while the root is away.
+	// The operator scales while the root is down.
 	check(t, c.do(c.token, "POST", "/v1/services/"+api.PathOf(web(0).Instance.Service())+"/scale", api.Replicas{Replicas: 2}, nil))
 	for deadline := time.Now().Add(patience); len(cfg.Fake.(*fakeRuntime).running()) != 2; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("the second instance does not run")
+			t.Fatal("the second instance did not start")
 		}
 	}
 }
@@ -359,7 +358,7 @@ func TestWhoMayJoin(t *testing.T) {
 		t.Fatal(id, err)
 	}
 	if again, err := node.Join(t.Context(), cfg, quiet(t)); err != nil || again != "n1" {
-		t.Errorf("a node that has joined joins again: %s, %v", again, err)
+		t.Errorf("a joined node joined again as %s, %v; want the same name", again, err)
 	}
 	refused := func(what string, cfg node.Config, kind error) {
 		t.Helper()
@@ -372,7 +371,7 @@ func TestWhoMayJoin(t *testing.T) {
 	refused("the cluster's name", c.nodeConfig(t, "cluster", c.nodeToken(api.TokenRequest{})), api.ErrInvalid)
 
 	short := c.nodeToken(api.TokenRequest{TTL: 1})
-	time.Sleep(1100 * time.Millisecond) // the token's own clock is the wall's
+	time.Sleep(1100 * time.Millisecond) // the expiry uses the wall clock
 	refused("an expired token", c.nodeConfig(t, "n3", short), api.ErrUnauthenticated)
 
 	other := newRoot(t)
@@ -381,13 +380,13 @@ func TestWhoMayJoin(t *testing.T) {
 	refused("a node that has joined, with another installation's token of the same cluster's name", c.nodeConfig(t, "n4", strings.Replace(foreign, ".", ".x", 1)), api.ErrInvalid)
 	refused("a token for a cluster", c.nodeConfig(t, "n5", root.token()), api.ErrInvalid)
 
-	// A token made for one cluster, shown to another.
+	// A token of another cluster.
 	err = call.JSON(t.Context(), c.http, c.url+"/v1/join/node", wire.JoinNode{Token: foreign, CSR: request(t)}, nil)
 	if !errors.Is(err, api.ErrUnauthenticated) {
-		t.Errorf("another cluster's token: %v", err)
+		t.Errorf("join with another cluster's token: %v, want it refused", err)
 	}
 	if anon, err := node.Join(t.Context(), c.nodeConfig(t, "", c.nodeToken(api.TokenRequest{})), quiet(t)); err != nil || anon == "" {
-		t.Errorf("a node without a name: %q, %v", anon, err)
+		t.Errorf("join without a name: %q, %v", anon, err)
 	}
 }
 
@@ -425,28 +424,28 @@ func TestNodeSpeaksForItselfOnly(t *testing.T) {
 			break
 		}
 	}
-	// The cluster learns nothing from n1 about n2, and n1 nothing about n2.
+	// n1 can neither report about n2 nor read about n2.
 	if err := b.Subscribe(t.Context(), topic.Desired.Of("n2"), 1, nil); err == nil {
-		t.Error("n1 may read n2's desired set")
+		t.Error("n1 received n2's desired set")
 	}
 
-	// Without a certificate the MQTT side of the port is shut.
+	// Without a certificate MQTT is refused.
 	bare := v.Client(identity.OfCluster("munich"), nil)
 	bare.NextProtos = []string{"mqtt"}
 	conn, err := tls.Dial("tcp", strings.TrimPrefix(c.url, "https://"), bare)
 	if err == nil {
 		if greeted(conn, "n1") {
-			t.Error("a client without a certificate is let in")
+			t.Error("the broker accepted a client without a certificate")
 		}
 		_ = conn.Close()
 	}
 
-	// A node that was removed is refused everywhere.
+	// A removed node is refused everywhere.
 	check(t, c.do(c.token, "DELETE", "/v1/nodes/n1", nil, nil))
 	client := clusterlink.Client(v, creds, k.GetClientCertificate)
 	defer client.CloseIdleConnections()
 	if _, err := clusterlink.Renew(client, c.url)(t.Context(), nil); !errors.Is(err, api.ErrForbidden) {
-		t.Errorf("a removed node renews: %v", err)
+		t.Errorf("renewal by a removed node: %v, want it refused", err)
 	}
 	for up := range b.Up() {
 		if !up {
@@ -455,8 +454,7 @@ func TestNodeSpeaksForItselfOnly(t *testing.T) {
 	}
 }
 
-// greeted says CONNECT to a broker and reports whether it answers that the client
-// is let in.
+// greeted sends CONNECT to a broker and reports whether it accepts the client.
 func greeted(conn *tls.Conn, client string) bool {
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	_, _ = conn.Write(append([]byte{0x10, byte(12 + len(client)), 0, 4, 'M', 'Q', 'T', 'T', 4, 2, 0, 60, 0, byte(len(client))}, client...))

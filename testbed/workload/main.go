@@ -1,19 +1,17 @@
-// Command workload is the smallest service worth running: the image of the
-// examples, and what tests run when they need a workload that behaves, or
-// misbehaves, on command.
+// Command workload is the program in the image of the examples. Tests use it as a workload with a
+// given behaviour.
 //
-//	workload serve               answer HTTP with who I am (the default)
-//	workload sleep [DURATION]    do nothing, for ever or for a while
-//	workload exit CODE [AFTER]   end with CODE
-//	workload eat MIB             take memory and keep it
-//	workload ignore-term         go on in spite of SIGTERM
-//	workload log RATE [COUNT]    write numbered lines, RATE a second (0: at once); then end
-//	workload open FILE…          open files to write, say what came of each, then end
-//	workload env                 print the environment and who runs it, then end
+//	workload serve               answer HTTP with its name (the default)
+//	workload sleep [DURATION]    sleep forever or for a duration
+//	workload exit CODE [AFTER]   exit with CODE
+//	workload eat MIB             allocate memory and keep it
+//	workload ignore-term         ignore SIGTERM
+//	workload log RATE [COUNT]    write numbered lines, RATE a second (0: at once), then exit
+//	workload open FILE…          open files for writing, print the results, then exit
+//	workload env                 print the environment and the user, then exit
 //
-// Without arguments the mode comes from the variable WORKLOAD. It links nothing
-// but the standard library and is built without cgo, so that it runs in an
-// empty image.
+// Without arguments the mode comes from the variable WORKLOAD. The program uses only the standard
+// library and no cgo, so that it runs in an empty image.
 package main
 
 import (
@@ -63,8 +61,8 @@ var modes = map[string]func(args []string) (code int, err error){
 	"env":         printEnv,
 }
 
-// Identity is what serve answers: who the workload believes it is, and where the
-// variable ASK names a URL, what is answered there.
+// Identity is the answer of serve: the name of the workload from its environment and, if the variable
+// ASK has a URL, the answer of that URL.
 type Identity struct {
 	Instance string `json:"instance"`
 	Service  string `json:"service"`
@@ -72,9 +70,9 @@ type Identity struct {
 	Attempt  string `json:"attempt"`
 	Hostname string `json:"hostname"`
 	PID      int    `json:"pid"`
-	// Since is when it began to listen: what came before is not the network's doing.
+	// Since is when it began to listen, so that tests can subtract the start.
 	Since time.Time `json:"since"`
-	Asked any       `json:"asked,omitempty"` // what was answered, or why nothing was
+	Asked any       `json:"asked,omitempty"` // the answer, or the error
 }
 
 func identity() Identity {
@@ -119,7 +117,7 @@ func serve([]string) (int, error) {
 	return 0, nil
 }
 
-// asking adds what is answered at ASK, each time by a connection of its own.
+// asking adds the answer of the URL in ASK, each time on a new connection.
 func asking(me Identity) Identity {
 	url := os.Getenv("ASK")
 	if url == "" {
@@ -137,8 +135,8 @@ func asking(me Identity) Identity {
 	return me
 }
 
-// servePort is PORT, where 0 lets the kernel choose, or PORT_BASE plus the
-// instance's number, so that instances on one host network keep apart, or 8080.
+// servePort returns PORT, where 0 lets the kernel choose, or PORT_BASE plus the instance's number, so
+// that instances on one host network have different ports, or 8080.
 func servePort() (int, error) {
 	if p := os.Getenv("PORT"); p != "" {
 		return strconv.Atoi(p)
@@ -178,7 +176,7 @@ func sleep(args []string) (int, error) {
 
 func exit(args []string) (int, error) {
 	if len(args) == 0 {
-		return 2, errors.New("want a code")
+		return 2, errors.New("exit: want an exit code")
 	}
 	code, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -196,7 +194,7 @@ func exit(args []string) (int, error) {
 
 func eat(args []string) (int, error) {
 	if len(args) == 0 {
-		return 2, errors.New("want an amount in MiB")
+		return 2, errors.New("eat: want an amount in MiB")
 	}
 	mib, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -206,7 +204,7 @@ func eat(args []string) (int, error) {
 	for range mib {
 		b := make([]byte, 1<<20)
 		for i := 0; i < len(b); i += 4096 {
-			b[i] = 1 // a page that was never written costs nothing
+			b[i] = 1 // the kernel allocates a page at the first write
 		}
 		held = append(held, b)
 	}
@@ -219,13 +217,13 @@ func ignoreTerm([]string) (int, error) {
 	signal.Ignore(syscall.SIGTERM)
 	fmt.Println("ignoring SIGTERM")
 	for {
-		time.Sleep(time.Hour) // a bare select would be found to be a deadlock
+		time.Sleep(time.Hour) // Go would report an empty select as a deadlock
 	}
 }
 
 func logLines(args []string) (int, error) {
 	if len(args) == 0 {
-		return 2, errors.New("want lines a second")
+		return 2, errors.New("log: want a number of lines per second")
 	}
 	rate, err := strconv.Atoi(args[0])
 	if err != nil {

@@ -1,7 +1,6 @@
-// Package image makes container images from static binaries without a
-// container tool: one layer on nothing, written as an OCI image layout in a tar
-// archive. The same binary gives the same archive to the byte, so that a digest
-// names what was built. Pushing, signing and several platforms are left to others.
+// Package image builds container images from static binaries without a container tool: one layer,
+// written as an OCI image layout in a tar archive. The same binary always gives the same archive, so
+// that a digest identifies the build. It does not push or sign, and supports one platform.
 //
 //	bin, err := image.Compile(ctx, dir, "./testbed/workload", runtime.GOARCH)
 //	err = image.WriteFile("hello.tar", image.Image{Ref: "treeline.local/hello:1", Binary: bin})
@@ -26,7 +25,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Image is what goes into an archive.
+// Image is the content of an archive.
 type Image struct {
 	Ref    string // the name that the archive gives the image, "treeline.local/hello:1"
 	Binary string // path of a static executable; it becomes /app and the entrypoint
@@ -41,7 +40,7 @@ const (
 	defaultUser = "65532:65532"
 )
 
-// epoch is the age of everything in an archive, so that two builds are equal.
+// epoch is the time of everything in an archive, so that two builds are equal.
 var epoch = time.Unix(0, 0).UTC()
 
 // Compile builds the Go program pkg, statically and reproducibly, into dir and

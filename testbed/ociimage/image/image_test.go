@@ -43,13 +43,13 @@ func TestArchiveIsReproducibleAndWhole(t *testing.T) {
 		t.Errorf("reference %q, want %q", got, img.Ref)
 	}
 	if config.Architecture != "arm64" || config.OS != "linux" {
-		t.Errorf("platform %s/%s", config.OS, config.Architecture)
+		t.Errorf("the platform is %s/%s, want linux and this machine's architecture", config.OS, config.Architecture)
 	}
 	if config.RootFS.DiffIDs[0] != digest.FromBytes(layer) {
-		t.Error("the config names another layer")
+		t.Error("the config does not name the digest of the layer")
 	}
 	if got := untar(t, bytes.NewBuffer(layer))["app"]; string(got) != "not really a program" {
-		t.Errorf("the layer holds %q", got)
+		t.Errorf("the layer contains %q", got)
 	}
 }
 

@@ -1,6 +1,5 @@
-// Package chart draws figures as SVG: panels of horizontal bars, each with its
-// value beside it. It needs nothing but what it is given, and the same input
-// gives the same bytes; what is measured and what it means is its caller's.
+// Package chart draws figures as SVG: panels of horizontal bars with their values. The same input
+// gives the same bytes.
 //
 //	err := chart.Draw(w, "TCP", []chart.Panel{{Title: "1 flow", Unit: "Gbit/s", Bars: bars}})
 package chart
@@ -19,25 +18,25 @@ type Panel struct {
 	Title string
 	Unit  string // after the title; may be empty
 	Bars  []Bar
-	Own   bool // each bar has a scale of its own, where the values are not alike
+	Own   bool // each bar has its own scale, for values of different kinds
 }
 
 // Bar is one figure.
 type Bar struct {
 	Label     string
 	Value     float64
-	Text      string  // beside the bar; the value where it is empty
+	Text      string  // next to the bar; empty: the value
 	Low, High float64 // of the samples, drawn as a whisker; both 0: none
 	Limit     float64 // drawn across the bar; 0: none
 	Tone      Tone
 }
 
-// Tone is how a bar looks.
+// Tone is the colour of a bar.
 type Tone int
 
-// The tones: what a figure is, or how it did.
+// The tones of bars.
 const (
-	Floor Tone = iota // somebody else's, beside which ours are shown
+	Floor Tone = iota // a baseline
 	Ours
 	Pass
 	Fail
@@ -56,7 +55,7 @@ const (
 	barRoom    = width - labelWidth - textWidth - 2*margin
 )
 
-// Draw writes the panels below one another.
+// Draw writes the panels from top to bottom.
 func Draw(w io.Writer, title string, panels []Panel) error {
 	height := 2*margin + titleRoom
 	for _, p := range panels {
@@ -114,7 +113,7 @@ func (b Bar) most() float64 { return max(b.Value, b.High, b.Limit) * 1.05 }
 func (d drawing) bar(b Bar, y int, most float64) {
 	const left = margin + labelWidth
 	at := func(v float64) float64 {
-		if !(v > 0) || !(most > 0) || math.IsInf(most, 0) { // no number, or nothing to scale by
+		if !(v > 0) || !(most > 0) || math.IsInf(most, 0) { // not a number, or no scale
 			return left
 		}
 		return left + barRoom*min(1, v/most)

@@ -24,7 +24,7 @@ func TestDrawingIsWellFormedWhateverItIsGiven(t *testing.T) {
 			t.Fatal(err)
 		}
 		if strings.Contains(out.String(), `="NaN`) {
-			t.Error("a coordinate is no number")
+			t.Error("a coordinate is not a number")
 		}
 		dec := xml.NewDecoder(&out)
 		for {
@@ -55,7 +55,7 @@ func TestBarsKeepTheirProportions(t *testing.T) {
 	}
 	for _, want := range []string{`width="369.5"`, `width="184.8"`} {
 		if !strings.Contains(out.String(), want) {
-			t.Errorf("no bar of %s in\n%s", want, out.String())
+			t.Errorf("want a bar with %s in\n%s", want, out.String())
 		}
 	}
 }
