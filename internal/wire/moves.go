@@ -5,15 +5,14 @@ import (
 	"time"
 )
 
-// MovesWindow is within what time the moves count that an SLA's violation causes.
+// MovesWindow is how long a move because of a violation counts.
 const MovesWindow = time.Hour
 
-// MaxMoves is how many of them are remembered, and the most that a budget may be.
+// MaxMoves bounds the moves that are kept, and the moves that an SLA can allow in MovesWindow.
 const MaxMoves = 60
 
-// MergeMoves are the moves of both lists that count at now, each once, the oldest
-// first. What a clock that is a little ahead has stamped counts; what lies further
-// in the future is nobody's move.
+// MergeMoves returns the moves of both lists that count at now, each once, oldest first, the last
+// MaxMoves. Clocks differ: moves up to 5 minutes in the future count, later ones do not.
 func MergeMoves(a, b []time.Time, now time.Time) []time.Time {
 	const ahead = 5 * time.Minute
 	out := slices.Concat(a, b)

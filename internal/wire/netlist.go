@@ -7,22 +7,21 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// RouteList are routes that travel together. Most of them lead to the same few
-// nodes, and a node's record is long for its certificates: in JSON each is written
-// where it comes first, and after that its key alone, marked as "again". A list
-// with all of them in full is read just as well.
+// RouteList has the routes of one message. Most of them have the same few peers, whose records are
+// long because of their certificates. In JSON a peer is complete where it comes first; after that
+// it is its key with "again". A list in which all peers are complete is read too.
 type RouteList []api.Route
 
-// SourceList are sources that travel together, as RouteList has it.
+// SourceList is RouteList for sources.
 type SourceList []Source
 
-// listedPeer is a Peer as a list has it.
+// listedPeer is a Peer in a list that is read.
 type listedPeer struct {
 	api.Peer
-	Again bool `json:"again,omitempty"` // as the last one with this key
+	Again bool `json:"again,omitempty"` // the same as the last one with this key
 }
 
-// samePeer is how a listedPeer is written that is the same again.
+// samePeer is a listedPeer that is the same as before, as it is written.
 type samePeer struct {
 	Key   api.PeerKey `json:"key"`
 	Again bool        `json:"again"`
@@ -48,7 +47,7 @@ type readSource struct {
 	Peer listedPeer `json:"peer"`
 }
 
-// peersOnce knows the peers of a list so far, by key.
+// peersOnce are the peers of a list so far, by key.
 type peersOnce map[api.PeerKey]api.Peer
 
 func (o peersOnce) write(p api.Peer) any {
@@ -59,7 +58,7 @@ func (o peersOnce) write(p api.Peer) any {
 	return p
 }
 
-// read gives what the peer is; one that comes again and was not there is its key.
+// read returns the peer. One that is marked as "again" but was not before has only its key.
 func (o peersOnce) read(p listedPeer) api.Peer {
 	if p.Again {
 		if last, ok := o[p.Key]; ok {
@@ -83,8 +82,7 @@ func (l RouteList) MarshalJSON() ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// UnmarshalJSON reads what MarshalJSON writes. Peers that are the same share what
-// they refer to.
+// UnmarshalJSON reads what MarshalJSON writes. Equal peers share memory.
 func (l *RouteList) UnmarshalJSON(b []byte) error {
 	var in []readRoute
 	if err := json.Unmarshal(b, &in); err != nil {

@@ -7,13 +7,12 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Span is a part of all that one side can hold of the other's, in the order of
-// names: what lies after After, up to and with To. The zero Span is all of it.
+// Span is a range of names, from the one after After up to and including To. The zero Span has
+// all names.
 //
-// A whole that is too long for one message is told span by span. Each stands for
-// itself: what lies in it and is not named is gone, about the rest it says nothing.
-// So parts may be doubled, repeated and out of order, and none takes away what only
-// a later one names.
+// A complete set that exceeds one message is sent span by span. Within its span each part is
+// complete: what it does not list is removed. It does not affect other names, so that parts may
+// be duplicated, repeated and reordered.
 type Span struct {
 	After string `json:"after,omitempty"` // empty: from the first
 	To    string `json:"to,omitempty"`    // empty: to the last
@@ -22,28 +21,28 @@ type Span struct {
 // Has reports whether the name lies in the span.
 func (s Span) Has(name string) bool { return name > s.After && (s.To == "" || name <= s.To) }
 
-// Last reports whether nothing lies behind the span.
+// Last reports whether no names come after the span.
 func (s Span) Last() bool { return s.To == "" }
 
-// The names of what can be held, by which it is ordered: records, and, between a
-// cluster and its root, wants and addresses in use.
+// Names order what is sent in spans: records, and, between a cluster and its root, subscriptions
+// and addresses in use.
 
-// PeerName is the name of a node's record.
+// PeerName returns the name of a node's record.
 func PeerName(k api.PeerKey) string { return "peer " + k.String() }
 
-// RefusalName is the name of a want's refusal.
+// RefusalName returns the name of a subscription's refusal.
 func RefusalName(w Subscription) string { return "refusal " + w.text() }
 
-// RouteName is the name of a service's route.
+// RouteName returns the name of a service's route.
 func RouteName(s api.ServiceID) string { return "route " + string(s) }
 
-// SourceName is the name of an address's record.
+// SourceName returns the name of an address's record.
 func SourceName(a netip.Addr) string { return "source " + a.String() }
 
-// Name is the name of an address in use.
+// Name returns the name of an address in use.
 func (u ServiceAddress) Name() string { return "used " + u.Address.String() }
 
-// Name is the name of a subscription.
+// Name returns the name of a subscription.
 func (w Subscription) Name() string { return "want " + w.text() }
 
 // Compare orders subscriptions.
@@ -63,19 +62,17 @@ func (w Subscription) text() string {
 	return " " + string(w.Service) + " " + string(w.For)
 }
 
-// MaxPart is about how long the records of one message are at most, in bytes of
-// JSON, where a single one is not longer: with what else it says it is one message
-// of a bus.
+// MaxPart is the approximate size of the records of one message, in bytes of JSON, above which
+// the rest is sent in another one. With its other fields it fits one message of a bus.
 const MaxPart = 1 << 19
 
-// Volume estimates how long records are that travel together. The zero Volume is
-// of none.
+// Volume estimates the size of the records of one message. The zero Volume has none.
 type Volume struct {
 	Bytes int
-	peers map[api.PeerKey]uint64 // revisions of those that were written
+	peers map[api.PeerKey]uint64 // revisions of those that were counted
 }
 
-// About what JSON writes of each beside its texts.
+// Estimated sizes without texts, in bytes of JSON.
 const (
 	routeSize        = 200
 	backendSize      = 150
@@ -84,8 +81,7 @@ const (
 	subscriptionSize = 100
 )
 
-// Route counts a route in, Source, Peer and Want the like; a removal is a Want of
-// what it names.
+// Route adds a route.
 func (v *Volume) Route(r api.Route) {
 	v.Bytes += routeSize + len(r.Service) + 25*len(r.Addresses.Instances) + 60*len(r.Ports)
 	for _, list := range [][]string{r.Access.Callers, r.Access.Calls} {
@@ -101,13 +97,13 @@ func (v *Volume) Route(r api.Route) {
 	}
 }
 
-// Source counts a source in.
+// Source adds a source.
 func (v *Volume) Source(s Source) {
 	v.Bytes += routeSize + len(s.Service)
 	v.Peer(s.Peer)
 }
 
-// Peer counts a node in.
+// Peer adds a node. The same revision is written once per message; see RouteList.
 func (v *Volume) Peer(p api.Peer) {
 	if v.peers == nil {
 		v.peers = map[api.PeerKey]uint64{}
@@ -123,7 +119,7 @@ func (v *Volume) Peer(p api.Peer) {
 	}
 }
 
-// Want counts a want or a refusal in.
+// Subscription adds a subscription, a refusal or a removal.
 func (v *Volume) Subscription(w Subscription) {
 	v.Bytes += subscriptionSize + len(w.Service) + len(w.For)
 }

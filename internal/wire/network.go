@@ -10,32 +10,29 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// ResolverAddr is where every instance on an overlay network finds its node's
-// DNS responder; GatewayAddr and GatewayAddr6 are its default routes. All are
-// link-local, so that a container's resolv.conf holds on every node.
+// Addresses that are the same on every node, so that a container's resolv.conf is valid on all
+// of them. All are link-local.
 var (
-	ResolverAddr = netip.MustParseAddr("169.254.30.53")
-	GatewayAddr  = netip.MustParseAddr("169.254.30.1")
+	ResolverAddr = netip.MustParseAddr("169.254.30.53") // the node's DNS server
+	GatewayAddr  = netip.MustParseAddr("169.254.30.1")  // the default route of instances
 	GatewayAddr6 = netip.MustParseAddr("fe80::1")
 )
 
-// Domain ends the names of services: any.rr.web.prod.shop.prod.treeline.
+// Domain is the last label of services' names: any.rr.web.prod.shop.prod.treeline.
 const Domain = "treeline"
 
-// NetRanges are the address ranges of an installation, the same everywhere in
-// it. Instances and Services are IPv4; the other two are /64 prefixes whose
-// addresses carry an IPv4 address of ours in their low 32 bits, so that one
-// allocation serves both families.
+// NetRanges are the address ranges of an installation. All tiers have the same. The IPv6
+// prefixes contain the IPv4 addresses in their low 32 bits, so that one allocation serves both.
 type NetRanges struct {
-	Instances  netip.Prefix `json:"instances"`   // 10.16.0.0/13; nodes have their subnets of it
-	Services   netip.Prefix `json:"services"`    // 10.30.0.0/16; semantic addresses
+	Instances  netip.Prefix `json:"instances"`   // IPv4; contains the subnets of nodes; 10.16.0.0/13
+	Services   netip.Prefix `json:"services"`    // IPv4; semantic addresses; 10.30.0.0/16
 	Instances6 netip.Prefix `json:"instances_6"` // /64, unique local (RFC 4193)
 	Services6  netip.Prefix `json:"services_6"`  // /64, unique local
-	Share      int          `json:"share_bits"`  // length of the prefixes that clusters get, 20
-	Subnet     int          `json:"subnet_bits"` // length of the prefixes that nodes get, 26
+	Share      int          `json:"share_bits"`  // length of the prefixes of clusters, 20
+	Subnet     int          `json:"subnet_bits"` // length of the prefixes of nodes, 26
 }
 
-// DefaultNetRanges are what an installation has that says nothing else.
+// DefaultNetRanges returns the ranges of an installation whose configuration has none.
 func DefaultNetRanges() NetRanges {
 	return NetRanges{
 		Instances: netip.MustParsePrefix("10.16.0.0/13"), Services: netip.MustParsePrefix("10.30.0.0/16"),
@@ -44,16 +41,15 @@ func DefaultNetRanges() NetRanges {
 	}
 }
 
-// The addresses of a node's subnet that no instance gets: the first stands for the
-// node itself where one asks for a peer, the second is kept for it, and the last is
-// the kernel's for broadcasts.
+// Numbers of addresses of a node's subnet that no instance gets: the first one identifies the
+// node in a Subscription to a peer, the second is reserved, and the last is the broadcast address.
 const (
-	SubnetFirst = 2 // so many at its beginning
-	SubnetLast  = 1 // and at its end
+	SubnetFirst = 2 // at the beginning
+	SubnetLast  = 1 // at the end
 )
 
-// SubnetCapacity is how many instances can have addresses of a node's subnet: 61 of a
-// /26, none of what is no IPv4 prefix or too small.
+// SubnetCapacity returns how many instances can have addresses of a node's subnet: 61 for a
+// /26, 0 if p is not an IPv4 prefix or is too small.
 func SubnetCapacity(p netip.Prefix) int {
 	if !p.IsValid() || !p.Addr().Is4() {
 		return 0
@@ -78,8 +74,7 @@ func (r NetRanges) CheckSubnet(p netip.Prefix) error {
 	return nil
 }
 
-// Twin is the IPv6 address that belongs to an IPv4 address of the ranges; the
-// zero Addr for any other.
+// Twin returns the IPv6 address that contains an IPv4 address of the ranges, or the zero Addr.
 func (r NetRanges) Twin(a netip.Addr) netip.Addr {
 	p := r.Instances6
 	switch {
@@ -95,8 +90,7 @@ func (r NetRanges) Twin(a netip.Addr) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// Untwin is the IPv4 address of the ranges that a stands for: itself, or the
-// one whose twin it is; the zero Addr for an address that is none of ours.
+// Untwin returns the IPv4 address of the ranges that is a, or whose Twin is a, or the zero Addr.
 func (r NetRanges) Untwin(a netip.Addr) netip.Addr {
 	a = a.Unmap()
 	if a.Is4() {
@@ -113,113 +107,107 @@ func (r NetRanges) Untwin(a netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// ProofText is what a node signs with its certificate's key, to bind its key on
-// the overlay network to its certificate.
+// ProofText returns what a node signs with its certificate's key, to bind its key on the overlay
+// network to its certificate.
 func ProofText(k api.PeerKey) []byte {
 	return append([]byte("treeline overlay key v1\x00"), k[:]...)
 }
 
-// Source says which service an instance's address belongs to, for the node that
-// such an instance sends to.
+// Source is the record of an instance's address: its service and node. The nodes to which the
+// instance sends packets need it.
 type Source struct {
 	Address netip.Addr    `json:"address"`
-	Rev     uint64        `json:"rev"` // its author's; only grows
+	Rev     uint64        `json:"rev"` // of its author; only grows
 	Service api.ServiceID `json:"service"`
 	Access  api.Access    `json:"access"`
 	Peer    api.Peer      `json:"peer"`
 }
 
-// Want is a node's interest in one thing, on behalf of a service that it hosts.
-// Exactly one of Address and Service is set. An address may be a semantic one or
-// an instance's, and also the first of a node's subnet, which asks for the peer
-// that has it and needs no For.
+// Subscription requests the resource of one name or address, on behalf of a service that the
+// subscriber hosts. Exactly one of Address and Service is set. Address is a semantic address, an
+// instance's address, or the first address of a node's subnet, which requests the node's peer
+// record and needs no For.
 type Subscription struct {
 	Address netip.Addr    `json:"address,omitzero"`
-	Service api.ServiceID `json:"service,omitempty"` // of any tenant; by name
+	Service api.ServiceID `json:"service,omitempty"` // of any tenant
 	For     api.ServiceID `json:"for,omitempty"`
 }
 
-// Refusal answers a Want that leads nowhere now. The want is kept, and answered
-// again when that changes; For's access may be why. A want that no Refusal and no
-// record answers is still being asked for.
+// Refusal answers a Subscription for which there is no resource at present. The subscription
+// stays and is answered again when that changes. A subscription without a Refusal or a resource
+// is not answered yet.
 type Refusal struct {
 	Subscription
-	// Denied says that the service exists and may not be reached, or that For is not
-	// on the node. A service of another tenant that may not be reached does not exist.
+	// Denied means that For is not on the node, or that the service exists and For may not reach
+	// it. For a service of another tenant it is not set, so that its existence stays unknown.
 	Denied bool `json:"denied,omitempty"`
 }
 
-// NetSelf is what a node says of itself on the overlay network.
+// NetSelf describes a node on the overlay network.
 type NetSelf struct {
 	Key       api.PeerKey      `json:"key"`
-	Endpoints []netip.AddrPort `json:"endpoints,omitempty"` // its own addresses, and as the relay saw it
-	Mapped    []netip.AddrPort `json:"mapped,omitempty"`    // of Endpoints those that the relay saw: public
+	Endpoints []netip.AddrPort `json:"endpoints,omitempty"` // its own addresses, and those that the relay saw
+	Mapped    []netip.AddrPort `json:"mapped,omitempty"`    // those of Endpoints that the relay saw: public
 	Chain     [][]byte         `json:"chain"`
 	Proof     []byte           `json:"proof"`
 	Coord     *api.Coordinate  `json:"coord,omitempty"`
 }
 
-// NetUp is what a node's netmanager tells its cluster: when something changes,
-// when it is asked (NetDown.RequestHeld, RequestWhole), and to renew its wants, by naming
-// them again, before NetLease.Interest is over. One that says more than Held is
-// answered, and said again, with a new Seq, until it is (NetDown.Seq). Whole says
-// that Add is all it wants. Held is the digest of all that it holds, the XOR of the
-// members' digests, by which the cluster sees what was lost.
-//
-// The cluster takes a Seq once, and asks for a whole NetUp where one is missing.
+// NetUp is a message of a node's netmanager to its cluster. It is sent after a change, on
+// request (NetDown.RequestHeld, RequestWhole), and to renew the subscriptions before
+// NetLease.Interest is over. One with more than Held is repeated with a new Seq until NetDown.Seq
+// acknowledges it. The cluster takes each Seq once, and requests a whole NetUp if one is missing.
 type NetUp struct {
 	Boot        uint64         `json:"boot"`
 	Seq         uint64         `json:"seq"` // within a boot, from 1
 	Self        *NetSelf       `json:"self,omitempty"`
-	Whole       bool           `json:"whole,omitempty"`
+	Whole       bool           `json:"whole,omitempty"` // Subscribe has all subscriptions
 	Subscribe   []Subscription `json:"add,omitempty"`
 	Unsubscribe []Subscription `json:"drop,omitempty"`
-	Held        api.Digest     `json:"held"`
-	Rev         uint64         `json:"rev"`   // of the last NetDown that was taken in in this boot: what Held is after
-	Lease       api.Digest     `json:"lease"` // of the lease that it has; 0: none
-	// Subnet is the lease's, which a cluster that was restored from an older copy gives
-	// it again.
+	Held        api.Digest     `json:"held"`  // XOR of the digests of all resources that it holds; shows what was lost
+	Rev         uint64         `json:"rev"`   // of the last NetDown that it took in this boot, before Held
+	Lease       api.Digest     `json:"lease"` // of its lease; 0: none
+	// Subnet is that of the lease. A cluster whose store is an older copy leases it again.
 	Subnet netip.Prefix `json:"subnet,omitzero"`
-	// Measure is the XOR of the digests of the peers and the services that it has from
-	// NetDown.Measure and NetDown.Between; 0: none.
+	// Measure is the XOR of the digests of what it has from NetDown.Measure and NetDown.Between;
+	// 0: nothing.
 	Measure api.Digest `json:"measure,omitempty"`
-	// Between is what TCP has measured of the services that NetDown.Between names: what
-	// has changed, and what would be forgotten. It is not answered; all of it comes again
-	// with all that the node says when the cluster asks for that.
+	// Between has the round trips that TCP measured for the services in NetDown.Between, if they
+	// changed or are about to expire. It is not acknowledged. A NetUp that answers RequestWhole
+	// has all of them.
 	Between []NetPair `json:"between,omitempty"`
 }
 
-// NetPair is how far a service on the node that says so is from another one of its
-// application, whichever calls.
+// NetPair is the round trip between a service on the reporting node and another service of its
+// application. It does not matter which of them connects.
 type NetPair struct {
 	Local  api.ServiceID `json:"local"`
 	Remote api.ServiceID `json:"remote"`
-	Node   api.NodeID    `json:"node"` // Remote's; it may be the same
-	// Cluster is Remote's where that is another one. Node is no name then, for clusters
-	// do not tell each other those, but the text of its PeerKey.
-	Cluster api.ClusterID `json:"cluster,omitempty"`
-	// Least is the least round trip that the kernels saw in the last minutes: what waits
-	// for a busy process, in full queues and for late acknowledgements is none of the
-	// network's. Above 0, at most MaxNetPairRTT.
+	// Node has Remote; it may be the reporting node. For a node of another cluster it is the text
+	// of its PeerKey, because clusters do not tell each other names of nodes.
+	Node    api.NodeID    `json:"node"`
+	Cluster api.ClusterID `json:"cluster,omitempty"` // of Remote, if it is another one
+	// Least is the least round trip that the kernels saw in the last minutes, which excludes busy
+	// processes, full queues and delayed acknowledgements. In (0, MaxNetPairRTT].
 	Least       time.Duration `json:"least_ns"`
-	Connections int           `json:"connections"` // that were looked at, above 0
-	Age         time.Duration `json:"age_ns"`      // since then, less than MaxNetPairAge
+	Connections int           `json:"connections"` // that were observed, above 0
+	Age         time.Duration `json:"age_ns"`      // of the observation, below MaxNetPairAge
 }
 
-// Bounds of what is said of pairs.
+// Bounds of NetPairs.
 const (
-	MaxNetPairAge = 5 * time.Minute // how long one counts
-	MaxNetPairRTT = time.Minute     // the longest round trip
-	MaxNetPairs   = 256             // of one NetUp
+	MaxNetPairAge = 5 * time.Minute
+	MaxNetPairRTT = time.Minute
+	MaxNetPairs   = 256 // in one NetUp
 )
 
-// Valid reports whether p can be true, of whomever.
+// Valid reports whether all fields of p are set and within their bounds.
 func (p NetPair) Valid() bool {
 	return p.Local != "" && p.Remote != "" && p.Node != "" && p.Least > 0 && p.Least <= MaxNetPairRTT &&
 		p.Connections > 0 && p.Age >= 0 && p.Age < MaxNetPairAge
 }
 
-// NetLease is a node's part in the overlay network.
+// NetLease is a node's lease on the overlay network.
 type NetLease struct {
 	Rev         uint64         `json:"rev"`
 	Node        api.NodeID     `json:"node"`
@@ -227,78 +215,73 @@ type NetLease struct {
 	Ranges      NetRanges      `json:"ranges"`
 	Subnet      netip.Prefix   `json:"subnet"`
 	Relay       api.Relay      `json:"relay"`
-	Secret      []byte         `json:"secret"`             // authenticates the node's bindings at the relay
-	Unencrypted []netip.Prefix `json:"clear,omitempty"`    // networks of the operator on which nodes may talk without encryption
-	Interest    time.Duration  `json:"interest,omitempty"` // how long a want lasts without being named again
+	Secret      []byte         `json:"secret"`             // authenticates the node at the relay
+	Unencrypted []netip.Prefix `json:"clear,omitempty"`    // networks of the operator on which packets between nodes need no encryption
+	Interest    time.Duration  `json:"interest,omitempty"` // how long a subscription lasts unless it is renewed
 }
 
-// Digest is a fingerprint of l's content; Rev does not count.
+// Digest returns the digest of l without Rev.
 func (l NetLease) Digest() api.Digest {
 	l.Rev = 0
 	b, err := json.Marshal(l)
 	if err != nil {
-		panic("encode a node's lease: " + err.Error()) // plain fields: our bug
+		panic("encode a lease: " + err.Error()) // it has plain fields only
 	}
 	return api.DigestOf("lease", string(b))
 }
 
-// NetDown is what a cluster tells a node's netmanager: the changes of what the
-// node holds, or with Whole all of it, or all of a part of it. What is too much for
-// one message is told in several, the next once the node has said that it has the
-// one before (RequestHeld); each is good by itself. A node holds at most one Route per
-// service, one Source per address, one Peer per key (that was sent by itself, not
-// within another record) and one Refusal per want, and it holds each until it is
-// told that it is gone or, if it likes, until it dropped the last want that led
-// there.
+// NetDown is a message of a cluster to a node's netmanager: the changes of the resources that the
+// node holds, or with Whole all of them or all of a part. What exceeds one message is sent in
+// several, each after the node has acknowledged the one before (RequestHeld).
 //
-// What is gone goes before what comes. A message with a lower Rev than one that was
-// taken is late, and is dropped as a whole: its content comes again, for the
-// digests differ.
+// A node holds at most one Route per service, Source per address, Peer per key (not counting
+// those within other records) and Refusal per subscription. It holds each until it is removed. It
+// may drop what none of its subscriptions leads to.
+//
+// Removals apply before additions. A message with a lower Rev than one that was taken is late and
+// is dropped; the digests then differ, which repeats its content.
 type NetDown struct {
-	Boot  uint64    `json:"boot"` // of the netmanager that it answers; 0: whoever reads it
-	Seq   uint64    `json:"seq"`  // of the last NetUp that was taken in
+	Boot  uint64    `json:"boot"` // of the netmanager that it answers; 0: any
+	Seq   uint64    `json:"seq"`  // of the last NetUp that was taken
 	Rev   uint64    `json:"rev"`  // only grows, over the cluster's restarts too
 	Lease *NetLease `json:"lease,omitempty"`
-	Whole bool      `json:"whole,omitempty"` // all that the node's wants lead to within Of; what is absent there is gone
-	Of    Span      `json:"of,omitzero"`     // with Whole; the zero Span: of all
+	Whole bool      `json:"whole,omitempty"` // resources within Of that are absent are removed
+	Of    Span      `json:"of,omitzero"`     // with Whole; the zero Span: all
 
 	Records
-	// Measure are the few nodes to which the node keeps measuring its round trip, so
-	// that its coordinate is true even while it has no flows; nil: as before, empty:
-	// none. They do not count in Held: NetUp.Measure tells whether they arrived.
+	// Measure has the few nodes to which the node keeps measuring its round trip, so that its
+	// coordinate stays current without traffic. nil: as before, empty: none. They do not count in
+	// Held; NetUp.Measure acknowledges them.
 	Measure []api.Peer `json:"measure,omitzero"`
-	// Between comes with Measure: the services of the node whose way to others of their
-	// application an SLA bounds. The node tells what TCP measures of them.
+	// Between comes with Measure: the services on the node whose distance to others of their
+	// application is bounded by an SLA. The node reports what TCP measures of them.
 	Between []api.ServiceID `json:"between,omitempty"`
 
-	// Held is the digest that the node has when it has taken this in, if nothing was
-	// lost before; comparable where Seq is the node's last. 0 says nothing: the
-	// cluster does not know yet all that the wants lead to, after a restart, or has
-	// not told all of it yet.
+	// Held is the digest that the node should have after this message, comparable if Seq is the
+	// node's last. 0: the cluster does not know or has not sent everything yet.
 	Held api.Digest `json:"held"`
-	// RequestHeld asks for a NetUp, for what it says of Held: it acknowledges the message.
+	// RequestHeld requests a NetUp, whose Rev acknowledges the message.
 	RequestHeld bool `json:"want_held,omitempty"`
-	// RequestWhole asks for a whole NetUp.
+	// RequestWhole requests a whole NetUp.
 	RequestWhole bool `json:"want_whole,omitempty"`
 }
 
-// Digest is a fingerprint of s.
+// Digest returns the digest of the address and the revision.
 func (s Source) Digest() api.Digest {
 	return api.DigestOf("source", s.Address.String(), strconv.FormatUint(s.Rev, 10))
 }
 
-// Digest is a fingerprint of w.
+// Digest returns the digest of w.
 func (w Subscription) Digest() api.Digest {
 	return api.DigestOf("want", w.Address.String(), string(w.Service), string(w.For))
 }
 
-// Digest is a fingerprint of r.
+// Digest returns the digest of r.
 func (r Refusal) Digest() api.Digest {
 	return api.DigestOf("refusal", r.Address.String(), string(r.Service), string(r.For), fmt.Sprint(r.Denied))
 }
 
-// Records are what a cluster and the root tell each other of the network's
-// content, as a NetDown tells a node; the same is held by the same rules.
+// Records are resources that are added or replaced, and names of those that are removed.
 type Records struct {
 	Routes  RouteList  `json:"routes,omitempty"`
 	Sources SourceList `json:"sources,omitempty"`
@@ -311,13 +294,13 @@ type Records struct {
 	RemovedRefusals []Subscription  `json:"answered,omitempty"`
 }
 
-// Empty reports whether the records say nothing.
+// Empty reports whether r has no resources and no removals.
 func (r Records) Empty() bool {
 	return len(r.Routes)+len(r.Sources)+len(r.Peers)+len(r.Refused)+
 		len(r.RemovedRoutes)+len(r.RemovedSources)+len(r.RemovedPeers)+len(r.RemovedRefusals) == 0
 }
 
-// Append adds what more says to what r says.
+// Append adds the lists of more to those of r.
 func (r *Records) Append(more Records) {
 	r.Routes, r.Sources = append(r.Routes, more.Routes...), append(r.Sources, more.Sources...)
 	r.Peers, r.Refused = append(r.Peers, more.Peers...), append(r.Refused, more.Refused...)
@@ -325,62 +308,61 @@ func (r *Records) Append(more Records) {
 	r.RemovedPeers, r.RemovedRefusals = append(r.RemovedPeers, more.RemovedPeers...), append(r.RemovedRefusals, more.RemovedRefusals...)
 }
 
-// Removals are what r says is gone, without what it names.
+// Removals returns the removals in r without the resources.
 func (r Records) Removals() Records {
 	return Records{RemovedRoutes: r.RemovedRoutes, RemovedSources: r.RemovedSources, RemovedPeers: r.RemovedPeers, RemovedRefusals: r.RemovedRefusals}
 }
 
-// ClusterNet is the network's part of a cluster's report: what changed since the
-// last acknowledged one, or with Whole all, or all of a part. What is too much for
-// one report is told in several, each once the one before is acknowledged. The
-// records are its exports: its own part of what the root asked for (RootNet.Asked),
-// without what is nobody's business elsewhere.
+// ClusterNet is the network's part of a cluster's report: the changes since the last acknowledged
+// one, or with Whole all or all of a part. What exceeds one report is sent in several, each after
+// the one before is acknowledged. The records are the cluster's own part of what the root
+// subscribed to (RootNet.Subscribe), without what other clusters must not see.
 type ClusterNet struct {
-	Whole   bool           `json:"whole,omitempty"`  // what is absent within Of is gone
-	Of      Span           `json:"of,omitzero"`      // of records, Wants and InUse, with Whole; the zero Span: of all
+	Whole   bool           `json:"whole,omitempty"`  // what is absent within Of is removed
+	Of      Span           `json:"of,omitzero"`      // of records, Subscribe and InUse, with Whole; the zero Span: all
 	Subnets int            `json:"subnets"`          // that it needs, so that the root gives shares ahead of need
 	Shares  []netip.Prefix `json:"shares,omitempty"` // that it has
-	// Returned are those of Shares that it gives up, for it has use for fewer: it has
-	// nothing of them any more, and says so until the root names them no longer.
+	// Returned are the Shares that it gives up. It has nothing of them in use, and repeats them
+	// until the root lists them no longer.
 	Returned    []netip.Prefix `json:"returned,omitempty"`
 	Subscribe   []Subscription `json:"wants,omitempty"` // that it cannot answer, or not alone
 	Unsubscribe []Subscription `json:"dropped,omitempty"`
 	Records
-	// InUse, in a whole, are the semantic addresses of the services that it has: a
-	// root that was restored from an older copy gives them to nobody else.
+	// InUse, with Whole, has the semantic addresses of its services: a root whose store is an
+	// older copy gives them to no other service.
 	InUse []ServiceAddress `json:"in_use,omitempty"`
-	// Wanted and Said are the digests of all its wants and of all its exports.
+	// Subscribed and Published are the digests of all its subscriptions and all its records.
 	Subscribed api.Digest `json:"wanted"`
 	Published  api.Digest `json:"said"`
-	Rev        uint64     `json:"rev"`  // of the last RootNet that was taken in in this life: what Held is after
-	Held       api.Digest `json:"held"` // of all that it has from the root: records, asked wants, shares
+	Rev        uint64     `json:"rev"`  // of the last RootNet that it took since its start, before Held
+	Held       api.Digest `json:"held"` // of all that it has from the root: records, subscriptions, shares
 }
 
-// ServiceAddress is a semantic address and the service that has it.
+// ServiceAddress is a semantic address and its service.
 type ServiceAddress struct {
 	Address netip.Addr    `json:"address"`
 	Service api.ServiceID `json:"service"`
 }
 
-// RootNet is what the root tells a cluster of the network: its shares, the
-// foreign records that it wants, and what other clusters want of it. With Whole
-// it is all, or all of a part, else what changed. What is too much for one message
-// is told in several, each once a report has the Rev of the one before.
+// RootNet is the network's part of the root's messages to a cluster: its shares, records of other
+// clusters, and what other clusters subscribe to at this one. With Whole it has all or all of a
+// part, else the changes. What exceeds one message is sent in several, each after a report has
+// the Rev of the one before.
 type RootNet struct {
 	Rev    uint64         `json:"rev"`             // only grows, over the root's restarts too; lower ones are late
-	Whole  bool           `json:"whole,omitempty"` // what is absent within Of is gone
-	Of     Span           `json:"of,omitzero"`     // of records and Asked, with Whole; the zero Span: of all
+	Whole  bool           `json:"whole,omitempty"` // what is absent within Of is removed
+	Of     Span           `json:"of,omitzero"`     // of records and Subscribe, with Whole; the zero Span: all
 	Ranges NetRanges      `json:"ranges"`
-	Shares []netip.Prefix `json:"shares,omitempty"` // all, always
+	Shares []netip.Prefix `json:"shares,omitempty"` // always all
 	Records
-	Subscribe    []Subscription `json:"asked,omitempty"`    // what it shall export from now on
-	Unsubscribe  []Subscription `json:"unasked,omitempty"`  // what nobody wants any more
-	RequestWhole bool           `json:"want_net,omitempty"` // asks for a whole ClusterNet
-	// RequestHeld asks for a report soon, for what it says of Rev and Held: there is more to tell.
+	Subscribe    []Subscription `json:"asked,omitempty"`    // what the cluster has to publish from now on
+	Unsubscribe  []Subscription `json:"unasked,omitempty"`  // and what it need not publish any more
+	RequestWhole bool           `json:"want_net,omitempty"` // requests a whole ClusterNet
+	// RequestHeld requests a report soon, because more is to be sent after its Rev and Held.
 	RequestHeld bool `json:"want_held,omitempty"`
 }
 
-// ShareDigest is a fingerprint of the ranges and shares, a member of ClusterNet.Held.
+// ShareDigest returns the digest of the ranges and shares, a part of ClusterNet.Held.
 func (m RootNet) ShareDigest() api.Digest {
 	parts := []string{"shares", fmt.Sprint(m.Ranges)}
 	for _, p := range m.Shares {

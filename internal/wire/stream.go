@@ -8,19 +8,18 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// StreamRequest asks the level below to dial a stream out: bulk bytes never ride
-// on MQTT and nobody dials a cluster or a node. The asked side opens
-// POST <streams>/<id> at the asking side and sends the bytes as the body. For
-// "api" those are a whole HTTP/1.1 response.
+// StreamRequest requests a stream from the tier below, which opens POST <streams>/<id> at the
+// requesting tier and sends the bytes as the body: bulk data does not use MQTT, and connections
+// to clusters and nodes are not possible. For "api" the bytes are an HTTP/1.1 response.
 type StreamRequest struct {
 	ID       string         `json:"id"`   // unguessable, used once
 	Kind     string         `json:"kind"` // "logs", "api", "net"
 	Instance api.InstanceID `json:"instance,omitempty"`
 	Epoch    api.Epoch      `json:"epoch,omitempty"`
 	Follow   bool           `json:"follow,omitempty"`
-	Tail     int            `json:"tail,omitempty"` // lines from the end; -1 all
+	Tail     int            `json:"tail,omitempty"` // number of lines from the end; -1: all
 	Method   string         `json:"method,omitempty"`
-	Path     string         `json:"path,omitempty"` // api: the request at the cluster's own API, with query; net: at the node's netmanager's
+	Path     string         `json:"path,omitempty"` // with query; api: of the cluster's API; net: of the netmanager's API
 	Body     []byte         `json:"body,omitempty"`
 	// For identifies the tenant and, by a digest, the person that the stream is for, so
 	// that lower tiers can divide their resources fairly. It is not a credential. Empty:

@@ -10,27 +10,25 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Addresses that are no machine.
+// Addresses of receivers that are not machines.
 const (
-	ToRoot     api.Addr = "root"
-	ToCluster  api.Addr = "cluster"  // the node's own cluster
-	ToRuntime  api.Addr = "runtime"  // the node's own runtime
-	ToWatchers api.Addr = "watchers" // whoever watches the root's objects
-	// ToScheduler is the scheduler outside of the core that the operator chose.
-	ToScheduler api.Addr = "scheduler"
+	ToRoot      api.Addr = "root"
+	ToCluster   api.Addr = "cluster"   // the node's cluster
+	ToRuntime   api.Addr = "runtime"   // the node's runtime
+	ToWatchers  api.Addr = "watchers"  // the watches of the root's objects
+	ToScheduler api.Addr = "scheduler" // the external scheduler
 )
 
-// Envelope is a message on its way from a core. Delivery is never trusted: it
-// may be lost, doubled or late, and what heals is repetition.
+// Envelope is a message that a core sends. It may be lost, duplicated or delayed; repetition heals.
 type Envelope struct {
 	To  api.Addr
 	Msg any
-	// Volatile says that the message promises nothing of what its step saves, so that
-	// it may go out while the store is full: a sign of life, a lease's end.
+	// Volatile means that the message does not depend on what its step saves, so that it is sent
+	// even if the store is full: a heartbeat, the end of a lease.
 	Volatile bool
 }
 
-// Assignment is one instance that the level below should have.
+// Assignment is one instance that the tier below should have.
 type Assignment struct {
 	Instance api.InstanceID   `json:"instance"`
 	Epoch    api.Epoch        `json:"epoch"`
@@ -38,18 +36,16 @@ type Assignment struct {
 	Spec     api.Microservice `json:"spec"`
 	// Addresses are those of the service and of this instance's number; they change with SpecRev only.
 	Addresses api.ServiceAddresses `json:"addresses,omitzero"`
-	// Targets are what its SLA is measured against and is not in the cluster, as the
-	// root knows it. A later one replaces an earlier one; it is no news by itself.
+	// Targets are the targets of its SLA's constraints that are not in the cluster, as the root
+	// knows them. Later ones replace earlier ones. A change of these alone is not sent.
 	Targets []api.Target `json:"targets,omitempty"`
-	// Watched asks for the instance's position: another service's SLA is measured
-	// against it.
+	// Watched requests the instance's position, because another service's SLA refers to it.
 	Watched bool `json:"watched,omitempty"`
-	// Searched says that the root has searched for as long as the instance's links to other
-	// services say: it is placed in this cluster where they are broken least. It is constant
-	// within an epoch.
+	// Searched means that the convergence time of the instance's links is over at the root. The
+	// cluster places it where they are violated least. It is constant within an epoch.
 	Searched bool `json:"searched,omitempty"`
-	// Moves are when it moved because its place broke its SLA, whoever moved it: what
-	// it may yet move within MovesWindow is less by these. They are no news by themselves.
+	// Moves are the times of its moves because of violations, by any tier. They count towards the
+	// limit on moves within MovesWindow. A change of these alone is not sent.
 	Moves []time.Time `json:"moves,omitempty"`
 	// Restarts and Failures are the counts of earlier placements of this SLA revision, so
 	// that they, and the bound on attempts, survive a move. A change of these alone is not
@@ -58,14 +54,14 @@ type Assignment struct {
 	Failures int `json:"failures,omitempty"`
 }
 
-// Digest is a fingerprint of a; the spec counts by its revision.
+// Digest returns the digest of the instance, its epoch and the revision of its spec.
 func (a Assignment) Digest() api.Digest {
 	return api.DigestOf(string(a.Instance), strconv.Itoa(int(a.Epoch)), strconv.Itoa(int(a.SpecRev)))
 }
 
-// Desired is what a cluster or a node should have, as a whole (From is 0) or as
-// the change from one generation to another. Whoever does not hold generation
-// From drops a change and says so by the generation and digest it reports.
+// Desired is the desired set of a cluster or node, complete (From is 0) or as the change from
+// generation From to Gen. A receiver that does not have generation From drops a change; the
+// generation and digest that it reports show that.
 type Desired struct {
 	Gen    api.Generation   `json:"gen"`
 	From   api.Generation   `json:"from,omitempty"`
@@ -73,40 +69,38 @@ type Desired struct {
 	Drop   []api.InstanceID `json:"drop,omitempty"`
 	Digest api.Digest       `json:"digest"` // of the whole set at Gen
 	Timing *Timing          `json:"timing,omitempty"`
-	// Brokers are for a node: where its cluster's broker is now and may be next, in
-	// the order in which to try them. Empty: nothing is said, and what was said holds.
+	// Brokers are the current and future addresses of the cluster's broker, for a node, in the
+	// order in which to try them. Empty: as before.
 	Brokers []string `json:"brokers,omitempty"`
-	// Purge tells a node that its operator removes it with its data. It deletes nothing by
-	// this alone: once it has stopped everything, it asks its cluster over HTTPS, with its
-	// certificate, whether it is to purge itself (NodePurge).
+	// Purge means that the operator removes the node with its data. The node first stops all
+	// workloads, then asks its cluster over HTTPS with its certificate whether to delete its data
+	// (NodePurge).
 	Purge bool `json:"purge,omitempty"`
 }
 
-// EmbeddedBroker stands in Desired.Brokers for the broker within the cluster
-// orchestrator, which a node reaches at the URL that it joined by.
+// EmbeddedBroker in Desired.Brokers is the broker within the cluster orchestrator, at the URL by
+// which the node joined.
 const EmbeddedBroker = "embedded"
 
 // MaxBrokers bounds Desired.Brokers; a node ignores those beyond it.
 const MaxBrokers = 4
 
-// Timing is what a cluster tells its nodes about time; all of it is measured on
-// monotonic clocks.
+// Timing has a cluster's times for its nodes, measured with monotonic clocks.
 type Timing struct {
-	Heartbeat time.Duration `json:"beat"`  // between two signs of life
-	Lease     time.Duration `json:"lease"` // from an answered sign of life to the stop of what must not outlive it
+	Heartbeat time.Duration `json:"beat"`  // interval of heartbeats
+	Lease     time.Duration `json:"lease"` // from an answered heartbeat to the stop of exclusive instances
 }
 
-// Hello opens or resumes the stream of desired state: the cluster has Since
-// with Digest and wants all that came later. A digest that does not fit, or a
-// Since that is too old, is answered with the whole.
+// Hello opens or resumes the stream of desired state after generation Since, of which the cluster
+// has a set with Digest. If the digest differs or Since is too old, the whole set is sent.
 type Hello struct {
 	Cluster api.ClusterID  `json:"cluster"`
 	Since   api.Generation `json:"since"`
 	Digest  api.Digest     `json:"digest"`
 }
 
-// Report is what a cluster tells the root: its aggregate always, observations
-// that changed since the last acknowledged report, or all of them.
+// Report is a cluster's report to the root: its aggregate, and the observations that changed since
+// the last acknowledged report, or all of them.
 type Report struct {
 	Cluster   api.ClusterID  `json:"cluster"`
 	Boot      uint64         `json:"boot"` // counts the orchestrator's starts
@@ -117,36 +111,35 @@ type Report struct {
 	Whole     bool           `json:"whole,omitempty"`
 	Aggregate api.Aggregate  `json:"aggregate"`
 	Observed  []api.Observed `json:"observed,omitempty"`
-	// Notices are those that no acknowledged report has carried, oldest first, few.
+	// Notices are those that no acknowledged report has had, oldest first.
 	Notices []Notice `json:"notices,omitempty"`
-	// Net is nil where no node of the cluster has an overlay network.
+	// Net is nil if no node of the cluster is on the overlay network.
 	Net *ClusterNet `json:"net,omitempty"`
 }
 
-// Notice is what happened in a cluster and is no instance's alone, such as that
-// its scheduler failed. The root makes an event of it, for whoever runs the cluster.
+// Notice is an event of a cluster that does not belong to one instance, such as a failure of its
+// scheduler. The root records it as an event for the cluster's operator.
 type Notice struct {
-	No     uint64     `json:"no"` // counts notices within a boot, from 1, so that none is told twice
+	No     uint64     `json:"no"` // counts notices within a boot, from 1, so that each is recorded once
 	Reason api.Reason `json:"reason"`
 	Text   string     `json:"text"`  // "scheduler http://…: no answer within 5s"
-	Times  int        `json:"times"` // how often it, or the like of it, happened since the notice before
+	Times  int        `json:"times"` // how often this or a similar event happened since the last notice
 }
 
-// ReportAck answers a report once it is durable. RequestWhole asks for all
-// observations, because the digests differ.
+// ReportAck answers a report once it is durable. RequestWhole requests all observations, because
+// the digests differ.
 type ReportAck struct {
 	Boot         uint64         `json:"boot"`
 	Seq          uint64         `json:"seq"`
 	Gen          api.Generation `json:"gen"` // the root's generation for this cluster
 	RequestWhole bool           `json:"want_whole,omitempty"`
-	// Dead is the silence after which the root takes the cluster for lost; 0: not said.
-	// However little changes, it reports several times within that.
+	// Dead is the cluster's dead time; 0: not known. The cluster reports several times within it
+	// even if nothing changes.
 	Dead time.Duration `json:"dead,omitempty"`
 }
 
-// NodeReport is what a node tells its cluster: observations that changed, or
-// all of them with what the node is. In a whole report an instance that is
-// absent does not exist on the node.
+// NodeReport is a node's report to its cluster: observations that changed, or, if Whole, all of
+// them and Info. An instance that is absent from a whole report does not exist on the node.
 type NodeReport struct {
 	Node         api.NodeID     `json:"node"`
 	Boot         uint64         `json:"boot"`
@@ -155,11 +148,10 @@ type NodeReport struct {
 	Whole        bool           `json:"whole,omitempty"`
 	Info         *api.NodeInfo  `json:"info,omitempty"`
 	Observed     []api.Observed `json:"observed,omitempty"`
-	AnswersLease bool           `json:"answers,omitempty"` // the node answers Lease.Answer
+	AnswersLease bool           `json:"answers,omitempty"` // the node supports Lease.RequestAlive
 }
 
-// Alive is a node's sign of life: small, because it is most of an idle node's
-// traffic. Digests tell the cluster whether both hold the same.
+// Alive is a node's heartbeat. It is small because it is most of an idle node's traffic.
 type Alive struct {
 	Boot     uint64
 	Seq      uint64
@@ -170,22 +162,21 @@ type Alive struct {
 	MemUsed  uint8 // percent
 }
 
-// Lease answers a sign of life, where something hangs on the answer: the node
-// holds an instance that must stop when cut off, or the cluster misses
-// observations. It counts only for a node that holds generation Gen or later.
+// Lease answers a heartbeat if the node has an exclusive instance or the cluster lacks
+// observations. It is valid only for a node that has generation Gen or a later one.
 type Lease struct {
 	Boot         uint64         `json:"boot"`
-	Seq          uint64         `json:"seq"` // of the sign of life that it answers
+	Seq          uint64         `json:"seq"` // of the heartbeat that it answers
 	Gen          api.Generation `json:"gen"`
 	RequestWhole bool           `json:"want_whole,omitempty"`
-	// Answer asks for a sign of life at once, whatever the other fields say: the
-	// cluster is about to choose among the nodes that it hears. Nodes of before ignore it.
+	// RequestAlive requests a heartbeat at once, whatever the other fields are (a roll call).
+	// Nodes of earlier releases ignore it.
 	RequestAlive bool `json:"answer,omitempty"`
 }
 
 const aliveVersion = 1
 
-// MarshalBinary encodes a as a version byte and varints, 20 to 40 bytes.
+// MarshalBinary encodes a in 20 to 40 bytes: a version byte, varints and fixed-size fields.
 func (a Alive) MarshalBinary() ([]byte, error) {
 	b := make([]byte, 0, 48)
 	b = append(b, aliveVersion)
@@ -224,7 +215,7 @@ func (a *Alive) UnmarshalBinary(b []byte) error {
 	return nil
 }
 
-// Key names one placement of one instance: what a runtime runs at most once.
+// Key identifies one placement of one instance. A runtime runs it at most once.
 type Key struct {
 	Instance api.InstanceID `json:"instance"`
 	Epoch    api.Epoch      `json:"epoch"`
@@ -234,52 +225,51 @@ func (k Key) String() string {
 	return string(k.Instance) + "@" + strconv.FormatUint(uint64(k.Epoch), 10)
 }
 
-// The orders of a node's core to its runtime. Each may be given twice.
+// The orders of a node's core to its runtime. Each may be repeated.
 type (
-	// CreateWorkload fetches the image and creates the workload, not started.
+	// CreateWorkload fetches the image and creates the workload without starting it.
 	CreateWorkload struct {
 		Key
 		Attempt   int
 		Spec      api.Microservice
 		Addresses api.ServiceAddresses // for the overlay network
-		Devices   []string             // ids of those that it has to itself, sorted
+		Devices   []string             // ids of the devices reserved for it, sorted
 	}
 	// StartWorkload starts a created workload.
 	StartWorkload struct {
 		Key
 		Attempt int
 	}
-	// StopWorkload ends the workload, if it runs, and removes what is left of it.
-	// A Grace of 0 kills at once.
+	// StopWorkload stops and removes the workload. A Grace of 0 kills it at once.
 	StopWorkload struct {
 		Key
 		Grace time.Duration
 	}
-	// DetachWorkload takes a workload that has ended off the overlay network: its address
-	// is free for others, and what it wrote is still there to be read.
+	// DetachWorkload detaches a workload that has ended from the overlay network, which frees its
+	// address, and keeps its logs.
 	DetachWorkload struct{ Key }
-	// GuardWorkload has the workload killed at a moment, by something that lives on
-	// when the node engine dies. A zero moment lifts it.
+	// GuardWorkload sets or, if Until is zero, removes the time at which the guard kills the
+	// workload, even without its node engine.
 	GuardWorkload struct {
 		Key
 		Until time.Time
 	}
 )
 
-// WorkloadPhase says what a runtime knows of a workload.
+// WorkloadPhase is the state of a workload in its runtime.
 type WorkloadPhase string
 
-// The phases of a workload. Gone: nothing is left of it.
+// The phases of a workload.
 const (
 	WorkloadCreated WorkloadPhase = "created"
 	WorkloadRunning WorkloadPhase = "running"
 	WorkloadExited  WorkloadPhase = "exited"
 	WorkloadFailed  WorkloadPhase = "failed" // an order could not be carried out
-	WorkloadGone    WorkloadPhase = "gone"
+	WorkloadGone    WorkloadPhase = "gone"   // nothing is left of it
 )
 
-// WorkloadEvent is what the runtime tells the node's core, after an order or by
-// itself. One without a phase says that the workload has an address, or is ready, since.
+// WorkloadEvent is an event of the runtime for the node's core. One without a Phase means that the
+// workload got an address or became ready.
 type WorkloadEvent struct {
 	Key
 	Attempt  int
@@ -288,7 +278,7 @@ type WorkloadEvent struct {
 	Reason   api.Reason // why it failed, or out_of_memory
 	Detail   string
 	Address  netip.Addr        // on the overlay network, once it has one
-	Ready    bool              // and others' flows may go there
-	Spec     *api.Microservice // set where the runtime lists what it found at start
-	Devices  []string          // that it was created with, set where Spec is
+	Ready    bool              // flows of others can reach it
+	Spec     *api.Microservice // set if the runtime found it at its start
+	Devices  []string          // with which it was created; set with Spec
 }

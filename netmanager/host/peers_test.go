@@ -51,9 +51,9 @@ func TestUnprovenPeersAreRemoved(t *testing.T) {
 			Records: wire.Records{Routes: []api.Route{{
 				Service: service("web"), Peers: []api.Peer{good, bad, stolen},
 				Backends: []api.Backend{{Address: at(2), Peer: good.Key}, {Address: at(3), Peer: bad.Key}, {Address: at(4), Peer: stolen.Key}},
-			}}, Sources: []wire.Source{{Address: at(2), Peer: good}, {Address: at(3), Peer: bad}}, Peers:   []api.Peer{stolen, good}},
+			}}, Sources: []wire.Source{{Address: at(2), Peer: good}, {Address: at(3), Peer: bad}}, Peers: []api.Peer{stolen, good}},
 			Measure: []api.Peer{bad, good},
-}
+		}
 		c.Clean(&d)
 		r := d.Routes[0]
 		if len(r.Peers) != 1 || len(r.Backends) != 1 || r.Backends[0].Address != at(2) || len(d.Sources) != 1 || len(d.Peers) != 1 || d.Peers[0].Key != good.Key {

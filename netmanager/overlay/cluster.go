@@ -146,7 +146,7 @@ func (c *Core) records(d wire.NetDown) {
 	for _, r := range d.Routes {
 		if c.services.NewerRoute(r, d.Whole) {
 			c.referAll(&r)
-			changes := c.services.SetRoute(r)
+			changes := c.services.SetRoute(r, false)
 			c.added(changes.Added, interest.RouteOf(r.Service))
 			c.applyServices(changes)
 		}
@@ -154,7 +154,7 @@ func (c *Core) records(d wire.NetDown) {
 	for _, s := range d.Sources {
 		if c.services.NewerSource(s, d.Whole) {
 			c.applyPeers(c.peers.Refer(s.Peer))
-			changes := c.services.SetSource(s)
+			changes := c.services.SetSource(s, false)
 			c.added(changes.Added, interest.SourceOf(s.Address))
 			c.applyServices(changes)
 		}

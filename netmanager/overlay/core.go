@@ -90,9 +90,9 @@ const answerTime = 700 * time.Millisecond
 type Core struct {
 	view
 	table   *table.Table
-	retries step.Timers[netip.Addr]        // instances that began to drain
+	retries step.Timers[netip.Addr]       // instances that began to drain
 	whole   interest.Cursor[interest.Key] // through the held records, while the cluster sends all of them in parts
-	journal step.Journal                   // of the kinds meta and lease
+	journal step.Journal                  // of the kinds meta and lease
 	send    []wire.Envelope
 	late    []wire.Envelope // after the plane's change
 	err     error           // of the input of this step

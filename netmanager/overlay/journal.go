@@ -97,13 +97,13 @@ func (c *Core) restore(d store.Doc) (err error) {
 		var r api.Route
 		if err = c.services.Restoring(d, c.lease != nil, &r); err == nil && c.lease != nil {
 			c.referAll(&r)
-			c.applyServices(c.services.RestoreRoute(r))
+			c.applyServices(c.services.SetRoute(r, true))
 		}
 	case services.KindSource:
 		var s wire.Source
 		if err = c.services.Restoring(d, c.lease != nil, &s); err == nil && c.lease != nil {
 			c.applyPeers(c.peers.Refer(s.Peer))
-			c.applyServices(c.services.RestoreSource(s))
+			c.applyServices(c.services.SetSource(s, true))
 		}
 	case subscriptions.Kind:
 		return c.subs.Restore(d, func(k wire.Subscription) bool { return k.For == "" || c.endpoints.Count(k.For) > 0 })

@@ -1,10 +1,10 @@
-// Package netbook keeps a cluster's part of the overlay network: which node has which
-// subnet, what nodes subscribe to, and what the nodes and the root are told until they
-// acknowledge it. What the records say is package routes' part.
+// Package netbook has a cluster's part of the overlay network: the nodes' subnets, and the exchange
+// of subscriptions and records with nodes and the root, repeated until acknowledged. Package
+// routes has the content of the records.
 //
-// It is a sub-machine of the cluster's core and not safe for concurrent use. The core
-// gives it the messages of nodes and of the root, and tells it instances and placements
-// when they change. Its messages, documents and timers go to the sink.
+// It is a sub-machine of the cluster's core and not safe for concurrent use. The core passes it
+// messages of nodes and the root, and changes of instances and placements. Its messages, documents
+// and timers go to the sink.
 package netbook
 
 import (
@@ -21,15 +21,15 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Config is what a netbook needs to know. Seed is the cluster's own, kept for its life:
-// the tickets and secrets of its relay are derived from it.
+// Config configures a Machine. Tickets and secrets of the relay are derived from Seed, which the
+// cluster keeps for ever.
 type Config struct {
 	Cluster     api.ClusterID
 	Seed        []byte
-	Relay       string         // host:port under which nodes reach the cluster's relay; empty: there is none
-	Unencrypted []netip.Prefix // networks of the operator on which nodes may talk without encryption
-	Interest    time.Duration  // how long a subscription lasts without being repeated
-	Return      time.Duration  // after a start: how long nodes may take to name their subnets
+	Relay       string         // host:port of the cluster's relay for nodes; empty: there is none
+	Unencrypted []netip.Prefix // networks of the operator on which packets need no encryption
+	Interest    time.Duration  // how long a subscription lasts unless it is renewed
+	Return      time.Duration  // after a start: how long to wait for nodes to report their subnets
 }
 
 // Machine is the cluster's part of the overlay network.
@@ -40,33 +40,33 @@ type Machine struct {
 	leases leases
 	nodes  map[api.NodeID]*node
 	hosted map[routes.Place]bool
-	due    map[api.NodeID]bool // nodes to be told something in this step
-	out    Result              // of the present call
+	due    map[api.NodeID]bool // nodes that may get a message in this step
+	out    Result              // of the current call
 
-	whole bool   // the root asked for all
-	sent  uint64 // the report that told the root something and waits for its answer; 0: none
+	whole bool   // the root requested everything
+	sent  uint64 // the report with news that the root has not acknowledged; 0: none
 }
 
 // node is what is known of one node.
 type node struct {
 	id      api.NodeID
 	subnet  netip.Prefix
-	claimed netip.Prefix // subnet that it says it has
+	claimed netip.Prefix // subnet that it reports to have
 	self    *wire.NetSelf
 	silent  bool
-	load    uint8 // as the book has it
+	load    uint8 // as in routes
 	loadAt  time.Time
 
 	boot, seq uint64     // of the netmanager's messages
-	held      api.Digest // of what it holds, as it said last
-	taken     uint64     // newest message that it had when it said so
+	held      api.Digest // of what it holds, as it reported last
+	taken     uint64     // newest message that it had at that time
 	leaseHeld api.Digest // of the lease that it has
-	spoke     bool       // in this step
+	spoke     bool       // it sent a message in this step
 	answer    bool       // its message needs an answer
 	askWhole  bool
 	askHeld   bool
 	sent      uint64 // newest message with changes
-	asked     int    // questions without an answer, in a row
+	asked     int    // consecutive requests without an answer
 	behind    bool   // the last message had no room for all changes
 	resync    interest.Resync
 	complete  bool   // all resources were known with every part of the resync so far
@@ -74,14 +74,14 @@ type node struct {
 	measures  measures
 }
 
-// measures is how far a node was told which other nodes it measures, and of which services
-// it reports what their connections measure.
+// measures is the state of sending a node which other nodes it measures, and of which services it
+// reports round trips.
 type measures struct {
-	has    api.Digest // of what it was told, as the node reports
-	told   api.Digest // what it was told last
+	has    api.Digest // of what it has, as it reports
+	told   api.Digest // of what it was sent last
 	toldAt time.Time
 	sent   uint64 // revision of that message
-	tries  int    // how often the same was told
+	tries  int    // how often the same was sent
 }
 
 // Result is what follows from a call for the rest of the core.
@@ -89,11 +89,11 @@ type Result struct {
 	Save    []api.NodeID // Subnet or Self changed: it is part of the node's document
 	Leased  []api.NodeID // Subnet changed
 	Places  []api.NodeID // the places of these nodes are to be set anew
-	Members []api.NodeID // what others are told of these nodes changed
+	Members []api.NodeID // the records of these nodes changed
 	Report  bool         // there is something to report to the root
 }
 
-// New returns a netbook that knows nothing yet.
+// New returns a Machine without nodes.
 func New(fx *effects.Sink, cfg Config) *Machine {
 	return &Machine{
 		fx: fx, cfg: cfg, routes: routes.New(cfg.Cluster), nodes: map[api.NodeID]*node{},
@@ -124,7 +124,7 @@ func (m *Machine) Subnet(id api.NodeID) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// Self returns what a node said of itself, or nil.
+// Self returns a node's description of itself, or nil.
 func (m *Machine) Self(id api.NodeID) *wire.NetSelf {
 	if n := m.nodes[id]; n != nil {
 		return n.self
@@ -132,10 +132,10 @@ func (m *Machine) Self(id api.NodeID) *wire.NetSelf {
 	return nil
 }
 
-// Tell has Flush look for something to tell a node.
+// Tell makes Flush consider a node.
 func (m *Machine) Tell(id api.NodeID) { m.due[id] = true }
 
-// SetInstance sets what an instance's assignment says of the network.
+// SetInstance sets the network's part of an instance's assignment.
 func (m *Machine) SetInstance(id api.InstanceID, s routes.Spec) { m.routes.SetSpec(id, s) }
 
 // DropInstance removes an instance.
@@ -228,8 +228,8 @@ func (m *Machine) Up(id api.NodeID, up wire.NetUp) (r Result, ok bool) {
 	return m.result(), true
 }
 
-// setSelf takes what a node says of itself. A change of its coordinate alone is not
-// published: it changes all the time, and others get it with the next change.
+// setSelf takes a node's description of itself. A change of its coordinate alone, which is
+// frequent, is published with the next other change.
 func (m *Machine) setSelf(n *node, self wire.NetSelf) {
 	old := n.self
 	n.self = &self
@@ -244,7 +244,7 @@ func (m *Machine) setSelf(n *node, self wire.NetSelf) {
 	}
 }
 
-// setMember publishes a node that has a lease and has said who it is.
+// setMember publishes a node that has a lease and a description.
 func (m *Machine) setMember(n *node) {
 	s := n.self
 	if s == nil || !n.subnet.IsValid() {
@@ -274,7 +274,7 @@ func (m *Machine) InterestDue(id api.NodeID) {
 	m.Tell(id)
 }
 
-// AckDue asks a node what it holds: it has not said so since it was told something.
+// AckDue requests the digest of what a node holds, because it has not acknowledged a message.
 func (m *Machine) AckDue(id api.NodeID) {
 	n := m.nodes[id]
 	if n == nil || n.silent || n.boot == 0 && !n.askWhole {
@@ -285,8 +285,8 @@ func (m *Machine) AckDue(id api.NodeID) {
 	m.Tell(id)
 }
 
-// Heard has a node that is heard again, or for the first time since the start, repeat all
-// its subscriptions: earlier ones may be lost.
+// Heard requests all subscriptions of a node that is not silent any more, or is heard for the first
+// time since the start: earlier messages may be lost.
 func (m *Machine) Heard(id api.NodeID) {
 	n := m.node(id)
 	n.silent = false
@@ -345,8 +345,8 @@ func (m *Machine) Start() Result {
 	return m.result()
 }
 
-// RestoreNode takes what a node's document says, after Restore. A subnet that is not of the
-// cluster's shares any more is void.
+// RestoreNode takes a node's document, after Restore. A subnet outside the cluster's shares is
+// ignored.
 func (m *Machine) RestoreNode(id api.NodeID, self *wire.NetSelf, subnet netip.Prefix) {
 	n := m.node(id)
 	n.self = self
@@ -400,7 +400,7 @@ func (m *Machine) Acked(seq uint64) {
 	}
 }
 
-// Route returns a service's route as nodes are told it.
+// Route returns a service's route as nodes get it.
 func (m *Machine) Route(id api.ServiceID) (api.Route, bool) { return m.routes.RouteOf(id) }
 
 // Wants returns the subscriptions of a node, in order.

@@ -5,7 +5,7 @@
 //
 //	m := services.New()
 //	if m.NewerRoute(route, false) {
-//		changes := m.SetRoute(route)
+//		changes := m.SetRoute(route, false)
 //	}
 //	id, ok := m.ByAddress(address)
 package services
@@ -116,7 +116,7 @@ func (m *Machine) RestoreIdent(d store.Doc) error {
 }
 
 // Restoring reads the document of a route or source into record, which the caller
-// passes to RestoreRoute or RestoreSource. Unless keep is set the document is deleted.
+// passes to SetRoute or SetSource. Unless keep is set the document is deleted.
 func (m *Machine) Restoring(d store.Doc, keep bool, record any) error {
 	m.journal.Restored(d)
 	err := json.Unmarshal(d.Data, record)
@@ -388,21 +388,15 @@ func (m *Machine) NewerRoute(r api.Route, whole bool) bool {
 	return r.Service != "" && (old == nil || r.Rev > old.Rev || whole && r.Rev != old.Rev)
 }
 
-// SetRoute sets the route of a service. The caller has referred to its peers.
-func (m *Machine) SetRoute(r api.Route) Changes {
-	var c Changes
+// SetRoute sets the route of a service. The caller has referred to its peers. restored means that
+// the route is from the store.
+func (m *Machine) SetRoute(r api.Route, restored bool) (c Changes) {
 	s := m.service(r.Service, &c)
 	old := s.route
 	m.setRoute(s, &r, &c)
-	if old == nil || !equalButLoad(*old, r) {
+	if !restored && (old == nil || !equalButLoad(*old, r)) {
 		m.journal.Put(KindRoute, string(r.Service), r)
 	}
-	return c
-}
-
-// RestoreRoute is SetRoute for a record from the store.
-func (m *Machine) RestoreRoute(r api.Route) (c Changes) {
-	m.setRoute(m.service(r.Service, &c), &r, &c)
 	return c
 }
 
@@ -533,15 +527,9 @@ func (m *Machine) NewerSource(src wire.Source, whole bool) bool {
 	return src.Service != "" && (!had || src.Rev > old.Rev || whole && src.Rev != old.Rev)
 }
 
-// SetSource sets the source of an address. The caller has referred to its peer.
-func (m *Machine) SetSource(src wire.Source) Changes {
-	c := m.RestoreSource(src)
-	m.journal.Put(KindSource, src.Address.String(), src)
-	return c
-}
-
-// RestoreSource is SetSource for a record from the store.
-func (m *Machine) RestoreSource(src wire.Source) (c Changes) {
+// SetSource sets the source of an address. The caller has referred to its peer. restored means
+// that the source is from the store.
+func (m *Machine) SetSource(src wire.Source, restored bool) (c Changes) {
 	s := m.service(src.Service, &c)
 	if old, had := m.sources[src.Address]; had {
 		m.held = m.held.Toggle(old.Digest())
@@ -563,6 +551,9 @@ func (m *Machine) RestoreSource(src wire.Source) (c Changes) {
 	}
 	c.Services, c.Access = append(c.Services, s.id), append(c.Access, s.id)
 	c.Subscribe = append(c.Subscribe, Subject{Address: src.Address})
+	if !restored {
+		m.journal.Put(KindSource, src.Address.String(), src)
+	}
 	return c
 }
 

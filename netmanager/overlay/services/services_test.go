@@ -36,7 +36,7 @@ func machine() *services.Machine {
 
 func TestRoutesReplaceOlderOnes(t *testing.T) {
 	m := machine()
-	first := m.SetRoute(route("web", 2, 1, 1, 2))
+	first := m.SetRoute(route("web", 2, 1, 1, 2), false)
 	if !first.Added || m.Held() != route("web", 2, 1, 1, 2).Digest() {
 		t.Errorf("added: %v, digest %x", first.Added, m.Held())
 	}
@@ -48,7 +48,7 @@ func TestRoutesReplaceOlderOnes(t *testing.T) {
 			t.Errorf("revision %d (whole: %v) replaces 2: %v, want %v", test.rev, test.whole, got, test.want)
 		}
 	}
-	c := m.SetRoute(route("web", 3, 1, 2))
+	c := m.SetRoute(route("web", 3, 1, 2), false)
 	if c.Added || !slices.Equal(c.Released, []api.PeerKey{{1}, {2}}) || !slices.Contains(c.Ended, at(1)) {
 		t.Errorf("changes are %+v, want both peers released and flows to %s ended", c, at(1))
 	}
@@ -67,15 +67,15 @@ func TestRoutesReplaceOlderOnes(t *testing.T) {
 func TestLoadsAreNotSaved(t *testing.T) {
 	m := machine()
 	r := route("web", 1, 1, 1)
-	m.SetRoute(r)
+	m.SetRoute(r, false)
 	m.Save()
 	r.Rev, r.Backends = 2, slices.Clone(r.Backends)
 	r.Backends[0].Load = 40
-	if m.SetRoute(r); len(m.Save()) != 0 {
+	if m.SetRoute(r, false); len(m.Save()) != 0 {
 		t.Error("a change of load is saved")
 	}
 	r = route("web", 3, 1, 1, 2)
-	if m.SetRoute(r); len(m.Save()) != 1 {
+	if m.SetRoute(r, false); len(m.Save()) != 1 {
 		t.Error("a new backend is not saved")
 	}
 }
@@ -83,7 +83,7 @@ func TestLoadsAreNotSaved(t *testing.T) {
 func TestASemanticAddressBelongsToOneService(t *testing.T) {
 	m := machine()
 	m.SetLocal(svc("api"), services.Local{Count: 1, Addresses: api.ServiceAddresses{RoundRobin: vip(1)}})
-	m.SetRoute(route("web", 1, 1, 1))
+	m.SetRoute(route("web", 1, 1, 1), false)
 	if id, _ := m.Semantic(vip(1)); id != svc("web") {
 		t.Errorf("the address belongs to %s, want the service with a route", id)
 	}
@@ -91,7 +91,7 @@ func TestASemanticAddressBelongsToOneService(t *testing.T) {
 	if id, _ := m.Semantic(vip(1)); id != svc("web") {
 		t.Errorf("a local instance took the address for %s", id)
 	}
-	m.SetRoute(route("db", 1, 1, 2))
+	m.SetRoute(route("db", 1, 1, 2), false)
 	if id, _ := m.Semantic(vip(1)); id != svc("db") {
 		t.Errorf("the address belongs to %s, want the last route's service", id)
 	}
@@ -105,12 +105,12 @@ func TestAccessComesFromTheBestRecord(t *testing.T) {
 	m := machine()
 	closed := api.Access{Closed: true}
 	m.SetLocal(svc("client"), services.Local{Count: 1})
-	m.SetSource(wire.Source{Address: at(1), Rev: 1, Service: svc("web"), Access: closed})
+	m.SetSource(wire.Source{Address: at(1), Rev: 1, Service: svc("web"), Access: closed}, false)
 	if m.MayCall(svc("client"), svc("web")) || m.MayCall(svc("client"), svc("none")) {
 		t.Error("a closed and an unknown service may be called")
 	}
 	r := route("web", 1, 1, 1)
-	if m.SetRoute(r); !m.MayCall(svc("client"), svc("web")) {
+	if m.SetRoute(r, false); !m.MayCall(svc("client"), svc("web")) {
 		t.Error("the route's access is ignored")
 	}
 	if m.SetLocal(svc("web"), services.Local{Count: 1, Access: closed}); m.MayCall(svc("client"), svc("web")) {
@@ -126,8 +126,8 @@ func TestAccessComesFromTheBestRecord(t *testing.T) {
 
 func TestIdentsOutliveARestartAsLongAsTheirService(t *testing.T) {
 	m := machine()
-	m.SetRoute(route("web", 1, 1, 1))
-	m.SetRoute(route("db", 1, 2, 1))
+	m.SetRoute(route("web", 1, 1, 1), false)
+	m.SetRoute(route("db", 1, 2, 1), false)
 	web := m.Ident(svc("web"))
 	next := machine()
 	for _, d := range m.Save() {
@@ -136,7 +136,7 @@ func TestIdentsOutliveARestartAsLongAsTheirService(t *testing.T) {
 		switch d.Kind {
 		case services.KindRoute:
 			if err = next.Restoring(d, d.Key == string(svc("web")), &r); d.Key == string(svc("web")) {
-				next.RestoreRoute(r)
+				next.SetRoute(r, true)
 			}
 		default:
 			err = next.RestoreIdent(d)
@@ -149,7 +149,7 @@ func TestIdentsOutliveARestartAsLongAsTheirService(t *testing.T) {
 	if next.Ident(svc("web")) != web || next.Ident(svc("db")) != 0 {
 		t.Errorf("idents are %d and %d, want %d and none", next.Ident(svc("web")), next.Ident(svc("db")), web)
 	}
-	if next.SetRoute(route("new", 1, 3, 1)); next.Ident(svc("new")) <= web {
+	if next.SetRoute(route("new", 1, 3, 1), false); next.Ident(svc("new")) <= web {
 		t.Errorf("a new service has ident %d, which may have been used", next.Ident(svc("new")))
 	}
 	if docs := next.Save(); len(docs) < 2 {
@@ -159,11 +159,11 @@ func TestIdentsOutliveARestartAsLongAsTheirService(t *testing.T) {
 
 func TestNamesInAnotherCase(t *testing.T) {
 	m := machine()
-	m.SetRoute(route("web", 1, 1, 1))
+	m.SetRoute(route("web", 1, 1, 1), false)
 	if id, ok := m.ByName(svc("WEB")); !ok || id != svc("web") {
 		t.Errorf("WEB is %q, %v", id, ok)
 	}
-	m.SetRoute(route("Web", 1, 2, 1))
+	m.SetRoute(route("Web", 1, 2, 1), false)
 	if id, ok := m.ByName(svc("WEB")); ok {
 		t.Errorf("WEB is %q, though two services differ in case", id)
 	}
@@ -174,8 +174,8 @@ func TestNamesInAnotherCase(t *testing.T) {
 
 func TestOnlyPeer(t *testing.T) {
 	m := machine()
-	m.SetRoute(route("web", 1, 1, 1, 1))
-	m.SetRoute(route("db", 1, 2, 1, 2))
+	m.SetRoute(route("web", 1, 1, 1, 1), false)
+	m.SetRoute(route("db", 1, 2, 1, 2), false)
 	if k := m.OnlyPeer(svc("web"), vip(1)); k != (api.PeerKey{1}) {
 		t.Errorf("all instances of web are on %v, want peer 1", k)
 	}

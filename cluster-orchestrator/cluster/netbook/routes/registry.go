@@ -1,12 +1,10 @@
-// Package routes is a cluster's book of the network: which instances stand behind
-// which service and address, which nodes carry them, what nodes want to know of
-// that, and what the root adds from other clusters and asks for in turn. It is
-// pure and part of the cluster's core, which says what is true and sends what is
-// to be told.
+// Package routes has a cluster's resources of the overlay network: the services with their
+// addresses and backends, the nodes that host them, the subscriptions of the nodes to them, and
+// the exchange of resources of other clusters with the root. It is pure.
 //
 //	b := routes.New("munich")
 //	b.SetBackend(routes.Place{Node: "n1", Instance: id}, api.Backend{…})
-//	b.Want("n2", wire.Want{Address: semantic, For: client}, until)
+//	b.Subscribe("n2", wire.Subscription{Address: semantic, For: client}, until)
 //	records, _ := b.Flush("n2", wire.MaxPart)
 package routes
 
@@ -21,7 +19,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// MaxSubscriptions bounds what one node may want at a time.
+// MaxSubscriptions bounds the subscriptions of one node.
 const MaxSubscriptions = 1 << 14
 
 // Place is an instance on a node.
@@ -30,7 +28,7 @@ type Place struct {
 	Instance api.InstanceID
 }
 
-// Spec is what an instance's assignment says of the network.
+// Spec is the network's part of an instance's assignment.
 type Spec struct {
 	Rev       api.Revision // of the SLA
 	Addresses api.ServiceAddresses
@@ -38,7 +36,7 @@ type Spec struct {
 	Ports     []api.PortMap
 }
 
-// Book is the network as the cluster knows it. It has one owner.
+// Registry has the resources that a cluster knows. It has one owner.
 type Registry struct {
 	cluster api.ClusterID
 	ranges  wire.NetRanges
@@ -46,13 +44,13 @@ type Registry struct {
 
 	services map[api.ServiceID]*service
 	names    interest.Names
-	owners   map[netip.Addr]map[api.ServiceID]int // of semantic addresses; more than one for a moment only
+	owners   map[netip.Addr]map[api.ServiceID]int // of semantic addresses; several only while they change
 	places   map[Place]api.Backend
-	at       map[netip.Addr]Place // by instance's address
+	at       map[netip.Addr]Place // by address of the instance
 	members  map[api.NodeID]*member
 	keys     map[api.PeerKey]api.NodeID
 	subnets  map[netip.Prefix]api.NodeID
-	hosts    map[api.NodeID]map[api.ServiceID]int // instances that a node has, or still has
+	hosts    map[api.NodeID]map[api.ServiceID]int // number of instances on a node, including those that leave
 
 	// Nodes has the nodes' subscriptions. They change by the methods of the Registry only.
 	Nodes *interest.Subscriptions[api.NodeID]
@@ -60,22 +58,22 @@ type Registry struct {
 	rev   uint64
 }
 
-// service is one that has instances here, or that the root told of.
+// service has instances here, or a route from the root.
 type service struct {
 	specs    map[api.InstanceID]Spec
 	newest   api.InstanceID
 	backends map[Place]bool
-	foreign  bool // the root told of it
+	foreign  bool // the root has sent its route
 }
 
 // member is a node on the overlay network.
 type member struct {
 	peer   api.Peer
-	public api.Peer // as other clusters may see it
+	public api.Peer // as other clusters see it
 	places map[Place]bool
 }
 
-// New is a book in which nothing is written.
+// New returns an empty registry.
 func New(c api.ClusterID) *Registry {
 	return &Registry{
 		cluster: c, services: map[api.ServiceID]*service{}, names: interest.Names{}, owners: map[netip.Addr]map[api.ServiceID]int{},
@@ -85,22 +83,22 @@ func New(c api.ClusterID) *Registry {
 	}
 }
 
-// Begin has revisions begin above rev: above all that an earlier life gave.
+// Begin makes revisions begin above rev, which is above those of earlier processes.
 func (b *Registry) Begin(rev uint64) { b.rev = max(b.rev, rev) }
 
-// NextRev is a revision above all earlier ones.
+// NextRev returns a revision above all earlier ones.
 func (b *Registry) NextRev() uint64 {
 	b.rev++
 	return b.rev
 }
 
-// Ranges are the installation's, as the root says; the zero value until it did.
+// Ranges returns the installation's ranges; zero until the root has sent them.
 func (b *Registry) Ranges() wire.NetRanges { return b.ranges }
 
-// Shares are the cluster's parts of the instance network.
+// Shares returns the cluster's shares of the instance network.
 func (b *Registry) Shares() []netip.Prefix { return b.shares }
 
-// SetRanges notes the installation's ranges and the cluster's shares.
+// SetRanges sets the installation's ranges and the cluster's shares.
 func (b *Registry) SetRanges(r wire.NetRanges, shares []netip.Prefix) { b.ranges, b.shares = r, shares }
 
 func (b *Registry) own(a netip.Addr) bool {
@@ -112,7 +110,7 @@ func (b *Registry) own(a netip.Addr) bool {
 	return false
 }
 
-// touchOwn notes that what nodes and the root hold under the key says something new.
+// changed marks a resource of the cluster as changed, for nodes and the root.
 func (b *Registry) changed(k interest.Key) {
 	b.Nodes.Changed(k)
 	b.root.exports.Changed(k)
@@ -128,27 +126,27 @@ func (b *Registry) service(id api.ServiceID) *service {
 	return s
 }
 
-// SetSpec notes an instance of the cluster's and what its SLA says.
+// SetSpec adds or changes an instance of the cluster.
 func (b *Registry) SetSpec(id api.InstanceID, spec Spec) {
 	s := b.service(id.Service())
 	old, had := s.specs[id]
 	if had && old.Rev == spec.Rev {
 		return
 	}
-	spoke := s.newest
+	newest := s.newest
 	s.specs[id] = spec
 	b.index(id.Service(), spec.Addresses, +1)
 	if had {
 		b.index(id.Service(), old.Addresses, -1)
 	}
-	if spoke == "" || spoke == id || spec.Rev > s.specs[spoke].Rev {
+	if newest == "" || newest == id || spec.Rev > s.specs[newest].Rev {
 		s.elect()
 		b.accessChanged(id.Service())
 	}
 	b.routeChanged(id.Service(), true)
 }
 
-// DropSpec notes that the cluster has the instance no more.
+// DropSpec removes an instance.
 func (b *Registry) DropSpec(id api.InstanceID) {
 	s := b.services[id.Service()]
 	if s == nil {
@@ -167,7 +165,7 @@ func (b *Registry) DropSpec(id api.InstanceID) {
 	b.routeChanged(id.Service(), true)
 }
 
-// elect finds the instance whose SLA speaks for the service: the newest.
+// elect finds the instance with the newest SLA, which counts for the service.
 func (s *service) elect() {
 	s.newest = ""
 	for id, spec := range s.specs {
@@ -177,7 +175,7 @@ func (s *service) elect() {
 	}
 }
 
-// index counts who has which semantic address.
+// index counts the instances of services by semantic address.
 func (b *Registry) index(id api.ServiceID, a api.ServiceAddresses, by int) {
 	each(a, func(addr netip.Addr) {
 		if b.owners[addr] == nil {
@@ -207,8 +205,8 @@ func each(a api.ServiceAddresses, fn func(netip.Addr)) {
 	}
 }
 
-// owner is the service that has a semantic address, or none. Where two say so,
-// one that the root told of goes first: it is who gives them.
+// owner returns the service that has a semantic address, or none. Among several, one with a route
+// from the root comes first, because the root assigns these addresses.
 func (b *Registry) owner(a netip.Addr) (best api.ServiceID) {
 	for id := range b.owners[a] {
 		s, than := b.services[id], b.services[best]
@@ -219,7 +217,7 @@ func (b *Registry) owner(a netip.Addr) (best api.ServiceID) {
 	return best
 }
 
-// saysOtherwise answers again what depends on the service's access list.
+// accessChanged resolves again what depends on a service's access list.
 func (b *Registry) accessChanged(id api.ServiceID) {
 	b.resolveAll(b.Nodes.About(wire.Subscription{Service: id}))
 	each(b.addresses(id), func(a netip.Addr) { b.resolveAll(b.Nodes.About(wire.Subscription{Address: a})) })
@@ -245,8 +243,8 @@ func ComparePlaces(a, b Place) int {
 	return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Instance, b.Instance))
 }
 
-// routeChanged has all told that hold the service's route. own says that the
-// change is the cluster's own.
+// routeChanged follows a change of a service's route. own means that the cluster's part changed,
+// which the root gets too.
 func (b *Registry) routeChanged(id api.ServiceID, own bool) {
 	k := interest.RouteOf(id)
 	if own {
@@ -263,8 +261,8 @@ func (b *Registry) routeChanged(id api.ServiceID, own bool) {
 	}
 }
 
-// SetHosted notes whether a node has an instance, wanted there or not yet gone:
-// only then it asks on behalf of its service.
+// SetHosted sets whether a node has an instance, desired there or not gone yet. Only then its
+// subscriptions on behalf of the instance's service are answered.
 func (b *Registry) SetHosted(p Place, hosted bool) {
 	m := b.hosts[p.Node]
 	if m == nil {
@@ -290,8 +288,7 @@ func (b *Registry) SetHosted(p Place, hosted bool) {
 	}
 }
 
-// SetBackend notes what stands at a place; the zero Backend: nothing. Backend.Peer
-// is the book's to fill in.
+// SetBackend sets the backend at a place; the zero Backend removes it. Backend.Peer is ignored.
 func (b *Registry) SetBackend(p Place, be api.Backend) {
 	old := b.places[p]
 	if old == be {
@@ -322,7 +319,7 @@ func (b *Registry) SetBackend(p Place, be api.Backend) {
 	b.routeChanged(id, true)
 }
 
-// PlacesOf are the places of which something is noted for an instance.
+// PlacesOf returns the places with a backend of an instance.
 func (b *Registry) PlacesOf(id api.InstanceID) (out []Place) {
 	if s := b.services[id.Service()]; s != nil {
 		for _, p := range sorted(s.backends) {
@@ -341,9 +338,8 @@ func (b *Registry) sourceChanged(a netip.Addr) {
 	b.root.resolve(b, b.root.exports.About(w))
 }
 
-// SetMember notes a node on the overlay network, as its own cluster sees it, with
-// the endpoints that other clusters may see. A key that another node has is
-// refused: false.
+// SetMember adds or replaces a node on the overlay network, with the endpoints that other clusters
+// see. It returns false if another node has the key.
 func (b *Registry) SetMember(id api.NodeID, p api.Peer, public []netip.AddrPort) bool {
 	if other, ok := b.keys[p.Key]; ok && other != id {
 		return false
@@ -352,7 +348,7 @@ func (b *Registry) SetMember(id api.NodeID, p api.Peer, public []netip.AddrPort)
 	if m == nil {
 		m = &member{places: map[Place]bool{}}
 		b.members[id] = m
-		for pl := range b.places { // once in a node's life
+		for pl := range b.places { // only when the node is added
 			if pl.Node == id {
 				m.places[pl] = true
 			}
@@ -374,7 +370,7 @@ func (b *Registry) SetMember(id api.NodeID, p api.Peer, public []netip.AddrPort)
 	return true
 }
 
-// Member is a node on the overlay network, as the cluster's others are told of it.
+// Member returns the record of a node on the overlay network, as other nodes of the cluster get it.
 func (b *Registry) Member(id api.NodeID) (api.Peer, bool) {
 	if m := b.members[id]; m != nil {
 		return m.peer, true
@@ -382,7 +378,7 @@ func (b *Registry) Member(id api.NodeID) (api.Peer, bool) {
 	return api.Peer{}, false
 }
 
-// DropMember takes a node off the overlay network.
+// DropMember removes a node from the overlay network.
 func (b *Registry) DropMember(id api.NodeID) {
 	if m := b.members[id]; m != nil {
 		delete(b.members, id)

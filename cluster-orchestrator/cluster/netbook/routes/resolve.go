@@ -16,8 +16,8 @@ func (b *Registry) resolveAll(refs []ref) {
 	}
 }
 
-// resolve answers a want anew. One that is not known here is the root's to
-// answer; until it has, the answer is what it was.
+// resolve answers a subscription again. One that only the root can answer keeps its old answer
+// until the root has.
 func (b *Registry) resolve(r ref) {
 	k, upward := b.answer(r)
 	b.root.need(r, upward)
@@ -26,7 +26,7 @@ func (b *Registry) resolve(r ref) {
 	}
 }
 
-// stands reports whether what a want led to is still there.
+// stands reports whether the resource of an answer still exists.
 func (b *Registry) stands(k interest.Key) bool {
 	ok := k.Kind == interest.Refused
 	switch k.Kind {
@@ -40,8 +40,8 @@ func (b *Registry) stands(k interest.Key) bool {
 	return ok
 }
 
-// answer is what a want leads to, nothing where only the root can know, and
-// whether the root may have something to add.
+// answer returns the resource that a subscription leads to, or the zero Key if only the root can
+// know, and whether the root may add to it.
 func (b *Registry) answer(r ref) (k interest.Key, upward bool) {
 	w := r.Subscription
 	if w.For != "" && b.hosts[r.Subscriber][w.For] == 0 {
@@ -65,7 +65,7 @@ func (b *Registry) answer(r ref) (k interest.Key, upward bool) {
 	return b.sourceAt(w)
 }
 
-// called is the route of a service, if For may call it.
+// called returns the route of a service, if For may call it.
 func (b *Registry) called(w wire.Subscription, id api.ServiceID) interest.Key {
 	if b.services[id] == nil {
 		return b.rootSays(w)
@@ -76,12 +76,12 @@ func (b *Registry) called(w wire.Subscription, id api.ServiceID) interest.Key {
 	return interest.RouteOf(id)
 }
 
-// denied refuses what may not be reached, without telling other tenants that it exists.
+// denied refuses a service that may not be reached. Other tenants do not learn that it exists.
 func denied(w wire.Subscription, id api.ServiceID) interest.Key {
 	return interest.RefusalOf(w, w.For.Tenant() == id.Tenant())
 }
 
-// rootSays is the root's refusal, or nothing where it has said nothing yet.
+// rootSays returns the root's refusal, or the zero Key if the root has not answered.
 func (b *Registry) rootSays(w wire.Subscription) interest.Key {
 	if r, ok := b.root.foreign.Refused[w]; ok {
 		return interest.RefusalOf(w, r.Denied)
@@ -116,8 +116,7 @@ func (b *Registry) sourceAt(w wire.Subscription) (k interest.Key, upward bool) {
 	return b.rootSays(w), true
 }
 
-// met is the source record of an address, if For may be called from there, or
-// call there.
+// met returns the source of an address, if For may call its service or be called by it.
 func (b *Registry) met(w wire.Subscription, id api.ServiceID, a api.Access) interest.Key {
 	of := b.access(w.For)
 	if !api.MayCall(id, a, w.For, of) && !api.MayCall(w.For, of, id, a) {
@@ -126,7 +125,7 @@ func (b *Registry) met(w wire.Subscription, id api.ServiceID, a api.Access) inte
 	return interest.SourceOf(w.Address)
 }
 
-// access is what the newest SLA of a service says, the cluster's own first.
+// access returns the access list of a service's newest SLA, or else that from the root.
 func (b *Registry) access(id api.ServiceID) api.Access {
 	s := b.services[id]
 	switch {

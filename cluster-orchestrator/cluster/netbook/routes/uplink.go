@@ -56,7 +56,7 @@ func (u *uplink) need(r ref, on bool) {
 	u.requests.Set(r.Subscription, len(of) > 0)
 }
 
-// resolve answers what the root asked for, from the cluster's own.
+// resolve answers subscriptions of the root, from the cluster's own resources.
 func (u *uplink) resolve(b *Registry, refs []interest.Ref[string]) {
 	for _, r := range refs {
 		w := r.Subscription
@@ -69,7 +69,7 @@ func (u *uplink) resolve(b *Registry, refs []interest.Ref[string]) {
 		case found && b.members[p.Node] != nil:
 			k = interest.SourceOf(w.Address)
 		case b.ranges.Subnet > 0 && w.Address.Is4():
-			if id, ok := b.subnets[netip.PrefixFrom(w.Address, b.ranges.Subnet)]; ok { // its first alone
+			if id, ok := b.subnets[netip.PrefixFrom(w.Address, b.ranges.Subnet)]; ok { // only its first address
 				k = interest.PeerOf(b.members[id].peer.Key)
 			}
 		}
@@ -129,7 +129,7 @@ func (b *Registry) Remote(id api.ServiceID) map[api.NodeID]api.ClusterID {
 	return out
 }
 
-// foreignChanged brings up to date what depends on a record of the root's.
+// foreignChanged updates what depends on a record from the root.
 func (b *Registry) foreignChanged(k interest.Key) {
 	u := &b.root
 	switch k.Kind {

@@ -96,7 +96,7 @@ func TestTheRootIsToldAllWhileItChanges(t *testing.T) {
 				if rng.IntN(2) == 0 {
 					b.Subscribe("n1", wantAt(2*i+1), time.Unix(100, 0))
 				} else {
-					b.Unsubscribe("n1", []wire.Subscription{wantAt(2*i)})
+					b.Unsubscribe("n1", []wire.Subscription{wantAt(2 * i)})
 				}
 				if id, spec := serviceAt(i); rng.IntN(2) == 0 {
 					b.SetSpec(id.Instance(0), spec)

@@ -10,11 +10,11 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// MaxBackends bounds a route. Those of the cluster itself go first.
+// MaxBackends bounds the backends of a route. Those of the cluster itself come first.
 const MaxBackends = 1024
 
-// addresses are the service's semantic addresses as the newest SLA and the
-// instances of each number say, and the root for what runs elsewhere.
+// addresses returns the semantic addresses of a service: those of its newest SLA, of its
+// instances, and, for instances elsewhere, of the root's route.
 func (b *Registry) addresses(id api.ServiceID) api.ServiceAddresses {
 	s := b.services[id]
 	if s == nil {
@@ -41,7 +41,7 @@ func (b *Registry) addresses(id api.ServiceID) api.ServiceAddresses {
 	return a
 }
 
-// backends are the cluster's own of a service that take flows, in order, with
+// backends returns the cluster's own backends of a service that have started, in order, with
 // their peers.
 func (b *Registry) backends(id api.ServiceID, of func(*member) api.Peer) (out []api.Backend, peers []api.Peer) {
 	nodes := map[api.NodeID]bool{}
@@ -49,7 +49,7 @@ func (b *Registry) backends(id api.ServiceID, of func(*member) api.Peer) (out []
 		m := b.members[p.Node]
 		be := b.places[p]
 		if m == nil || be.State == api.BackendStarting {
-			continue // nobody could reach it
+			continue // it cannot be reached
 		}
 		be.Peer = m.peer.Key
 		out = append(out, be)
@@ -65,7 +65,7 @@ func (b *Registry) backends(id api.ServiceID, of func(*member) api.Peer) (out []
 	return out, peers
 }
 
-// bound keeps a route to MaxBackends, those first that take new flows.
+// bound limits a route to MaxBackends, those first that take new flows.
 func bound(r *api.Route) {
 	if len(r.Backends) <= MaxBackends {
 		return
@@ -93,7 +93,7 @@ func comparePeers(a, b api.Peer) int { return slices.Compare(a.Key[:], b.Key[:])
 func (m *member) forNodes() api.Peer { return m.peer }
 func (m *member) forRoot() api.Peer  { return m.public }
 
-// inside is what nodes are told: the cluster's own and what the root adds.
+// inside is the View of nodes: the cluster's own resources and those from the root.
 type inside struct{ *Registry }
 
 func (v inside) revOf(k interest.Key) uint64 { return v.Nodes.Rev(k, v.NextRev) }
@@ -128,7 +128,7 @@ func (v inside) Source(a netip.Addr) (wire.Source, bool) {
 	return s, ok
 }
 
-// source is an address's record, but for its revision.
+// source returns the record of an address without its revision.
 func (b *Registry) source(a netip.Addr, of func(*member) api.Peer) (wire.Source, bool) {
 	p, ok := b.at[a]
 	m := b.members[p.Node]
@@ -155,8 +155,8 @@ func (b *Registry) memberWith(k api.PeerKey) *member {
 	return b.members[id]
 }
 
-// outside is what the root is told: the cluster's own, and of nodes only what
-// others need in order to reach them.
+// outside is the View of the root: the cluster's own resources, and of nodes only what is needed
+// to reach them.
 type outside struct{ *Registry }
 
 func (v outside) revOf(k interest.Key) uint64 { return v.root.exports.Rev(k, v.NextRev) }
@@ -191,6 +191,5 @@ func (v outside) Peer(k api.PeerKey) (api.Peer, bool) {
 	return api.Peer{}, false
 }
 
-// RouteOf is a service's route as the cluster's nodes are told it; one that none holds
-// has no revision.
+// RouteOf returns a service's route as nodes get it. Its revision is 0 if no node holds it.
 func (b *Registry) RouteOf(id api.ServiceID) (api.Route, bool) { return inside{b}.Route(id) }

@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	ackWait    = 2 * time.Second // for a node to say that it holds what it was told; doubles
+	ackWait    = 2 * time.Second // for a node to acknowledge a message; doubles
 	ackWaitMax = time.Minute
-	// The pause before a node is told the same peers to measure again, and its bound: a node
-	// that refuses a record will not accept it soon.
+	// The pause before the same peers to measure are sent again, and its bound: a node that
+	// refuses a record will not accept it soon.
 	measureWait, measureWaitMax = 5 * time.Second, 10 * time.Minute
 )
 
@@ -25,22 +25,22 @@ type Measures struct {
 	Services []api.ServiceID
 }
 
-// Flush tells nodes what changed. It comes before the nodes' desired sets: new flows avoid
-// an instance before its node is told to stop it. measures returns what a node measures.
+// Flush sends nodes what changed. It comes before the nodes' desired sets, so that new flows avoid
+// an instance before its node stops it. measures returns what a node measures.
 func (m *Machine) Flush(measures func(api.NodeID) Measures) {
 	for _, id := range m.routes.Nodes.Dirty() {
 		m.due[id] = true
 	}
 	for _, id := range step.Keys(m.due) {
 		if n := m.nodes[id]; n != nil {
-			m.tell(n, measures)
+			m.send(n, measures)
 		}
 	}
 	clear(m.due)
 }
 
-// tell sends a node what it does not have yet.
-func (m *Machine) tell(n *node, measures func(api.NodeID) Measures) {
+// send sends a node what it does not have yet.
+func (m *Machine) send(n *node, measures func(api.NodeID) Measures) {
 	if n.boot == 0 && !n.askWhole {
 		return // its netmanager has not sent anything yet
 	}
@@ -65,7 +65,7 @@ func (m *Machine) tell(n *node, measures func(api.NodeID) Measures) {
 	}
 	if l, ok := m.Lease(n.id); ok && l.Digest() != n.leaseHeld {
 		l.Rev = m.routes.NextRev()
-		d.Lease, d.RequestHeld = &l, true // it is sent until the node says that it has it
+		d.Lease, d.RequestHeld = &l, true // it is sent until the node has it
 	}
 	if d.Measure, d.Between = m.measuresOf(n, measures); d.Measure != nil {
 		d.RequestHeld = true
@@ -93,7 +93,7 @@ func (m *Machine) askSoon(n *node, at time.Time) {
 	m.fx.Timers.SetEarlier(effects.Key{Kind: effects.Ack, Node: n.id}, at)
 }
 
-// compare detects by the digest in a node's message whether it had all that it was told.
+// compare detects by the digest in a node's message whether it has all that it was sent.
 // without is the digest without records that the node may drop by itself: no subscription
 // of it leads to them any more.
 func (m *Machine) compare(n *node, before, without api.Digest) {
@@ -103,8 +103,8 @@ func (m *Machine) compare(n *node, before, without api.Digest) {
 		n.resync.Settled()
 		m.fx.Timers.Clear(key)
 	case n.taken < n.sent:
-		m.askSoon(n, m.fx.Now.Add(ackWait)) // it did not have our last message when it spoke
-	case n.resync.Incomplete(): // it was not told all yet
+		m.askSoon(n, m.fx.Now.Add(ackWait)) // it sent this before it had our last message
+	case n.resync.Incomplete(): // not everything was sent yet
 		m.fx.Timers.Clear(key)
 	default:
 		n.resync.Due = true
@@ -112,12 +112,11 @@ func (m *Machine) compare(n *node, before, without api.Digest) {
 	}
 }
 
-// measuresOf returns what a node is to be told that it measures; nil if it knows or may
-// have been told.
+// measuresOf returns what a node should measure; nil if it has that or it may be on its way.
 func (m *Machine) measuresOf(n *node, measures func(api.NodeID) Measures) ([]api.Peer, []api.ServiceID) {
 	of := measures(n.id)
 	if !of.Known {
-		return nil, nil // what it measures since before the start may be as good
+		return nil, nil // what it measures since before the start stays valid
 	}
 	peers, should := []api.Peer{}, api.Digest(0)
 	for _, id := range of.Peers {
@@ -136,7 +135,7 @@ func (m *Machine) measuresOf(n *node, measures func(api.NodeID) Measures) ([]api
 	case should != s.told:
 		s.tries = 0
 	case n.taken < s.sent:
-		return nil, nil // it is on its way, or lost: the node is asked
+		return nil, nil // it is on its way or lost, which AckDue finds out
 	default:
 		if again := s.toldAt.Add(min(measureWait<<min(s.tries, 7), measureWaitMax)); again.After(m.fx.Now) {
 			m.askSoon(n, again)
