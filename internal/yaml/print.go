@@ -31,7 +31,7 @@ type printer struct {
 // value prints the next value. indent precedes each line of a collection except the first,
 // which follows lead if that is "- ", and a new line otherwise.
 func (p *printer) value(lead, indent string) {
-	tok, _ := p.dec.Token() // valid JSON: checked at the door
+	tok, _ := p.dec.Token() // FromJSON has checked that it is valid JSON
 	delim, ok := tok.(json.Delim)
 	if !ok {
 		p.out.WriteString(gap(lead) + scalar(tok) + "\n")

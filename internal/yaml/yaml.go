@@ -1,16 +1,15 @@
-// Package yaml turns YAML into JSON, so that everything behind it reads one
-// format only. It takes the part of YAML that people write by hand and refuses
-// the rest by line and column: keys given twice, tags, merge keys, directives,
-// several documents, keys that are not strings. Aliases are written out.
+// Package yaml converts YAML to JSON, so that only one format has to be parsed. It accepts
+// the part of YAML that people write by hand and refuses the rest with line and column:
+// duplicate keys, tags, merge keys, directives, several documents, keys that are not strings.
+// Aliases are expanded.
 //
 //	doc, err := yaml.ToJSON(file)
 //	sla, err := api.ParseSLA(doc)
 //
-// A document may come from a stranger, so its cost is bounded. Bytes and nodes
-// (values, keys, anchors, aliases, comments) are bounded before the document is
-// parsed, because the parser holds all of them in memory; depth, and values and
-// bytes with all aliases written out, while JSON is made of it.
-// go.yaml.in/yaml/v3 parses; its time is linear in the text.
+// A document may come from anybody, so its cost is bounded. Bytes and nodes (values, keys,
+// anchors, aliases, comments) are bounded before parsing, because the parser keeps all of
+// them in memory. Depth, and values and bytes with aliases expanded, are bounded during the
+// conversion. The parser is go.yaml.in/yaml/v3, whose time is linear in the text.
 package yaml
 
 import (
@@ -31,9 +30,9 @@ import (
 
 // The bounds of a document.
 const (
-	MaxBytes  = api.MaxSLABytes // of the text, and of the JSON made of it
+	MaxBytes  = api.MaxSLABytes // of the text, and of the resulting JSON
 	MaxDepth  = api.MaxSLADepth
-	MaxValues = api.MaxSLAValues // of the JSON, with aliases written out
+	MaxValues = api.MaxSLAValues // of the JSON, with aliases expanded
 
 	maxIndicators = MaxValues // that may begin a node or a comment in the text
 )
@@ -44,7 +43,7 @@ const (
 // ErrInvalid.
 func ToJSON(doc []byte) (out []byte, err error) {
 	if len(doc) > MaxBytes {
-		return nil, fmt.Errorf("read YAML of %d bytes: at most %d are taken: %w", len(doc), MaxBytes, api.ErrTooLarge)
+		return nil, fmt.Errorf("read YAML of %d bytes: the limit is %d: %w", len(doc), MaxBytes, api.ErrTooLarge)
 	}
 	if !utf8.Valid(doc) {
 		return nil, fmt.Errorf("read YAML: the document is not UTF-8 text: %w", api.ErrInvalid)
@@ -72,9 +71,9 @@ func ToJSON(doc []byte) (out []byte, err error) {
 	return w.out.Bytes(), nil
 }
 
-// scan bounds how many nodes and comments the parser can find in doc, by
-// counting what each of them needs at least: a line of its own, or an indicator.
-// Indicators within text count too. The bound is far above what that matters for.
+// scan bounds how many nodes and comments the parser can find in doc: it counts lines and
+// indicators, of which each node needs at least one. Indicators within text count too; real
+// documents have far fewer than the bound.
 func scan(doc []byte) error {
 	indicators, first := 0, true // first: at the beginning of a line
 	for i, c := range doc {
@@ -96,7 +95,7 @@ func scan(doc []byte) error {
 			}
 		case '%':
 			if i == 0 || doc[i-1] == '\n' || doc[i-1] == '\r' {
-				return wrong(1+bytes.Count(doc[:i], []byte("\n")), 1, "directives are not taken; indent or quote what is to be text")
+				return wrong(1+bytes.Count(doc[:i], []byte("\n")), 1, "directives are not supported; indent or quote text that begins with %%")
 			}
 		}
 		if first {
@@ -125,9 +124,9 @@ func parse(doc []byte) (*yaml.Node, error) {
 		case err != nil:
 			return nil, syntax(doc, err)
 		case n.Kind != yaml.DocumentNode || len(n.Content) != 1 || blank(n.Content[0]):
-			continue // nothing between two markers
+			continue // an empty document between two markers
 		case body != nil:
-			return nil, wrong(n.Content[0].Line, n.Content[0].Column, "a second document; one is taken")
+			return nil, wrong(n.Content[0].Line, n.Content[0].Column, "a second document; only one is accepted")
 		}
 		body = n.Content[0]
 	}
@@ -160,7 +159,7 @@ func syntax(doc []byte, err error) error {
 }
 
 func tagged(line, column int, tag string) error {
-	return wrong(line, column, "tags such as %.64s are not taken; quote what is to be text", tag)
+	return wrong(line, column, "tags such as %.64s are not supported; quote it if it is text", tag)
 }
 
 // blank reports whether n is an empty value.
@@ -177,9 +176,9 @@ func (w *writer) node(n *yaml.Node, depth int) error {
 	w.values++
 	switch {
 	case w.values > MaxValues:
-		return fmt.Errorf("read YAML: more than %d values, with aliases written out: %w", MaxValues, api.ErrTooLarge)
+		return fmt.Errorf("read YAML: more than %d values with aliases expanded: %w", MaxValues, api.ErrTooLarge)
 	case w.out.Len() > MaxBytes:
-		return fmt.Errorf("read YAML: written out as JSON it exceeds %d bytes: %w", MaxBytes, api.ErrTooLarge)
+		return fmt.Errorf("read YAML: more than %d bytes as JSON with aliases expanded: %w", MaxBytes, api.ErrTooLarge)
 	case depth > MaxDepth:
 		return wrong(n.Line, n.Column, "nested deeper than %d", MaxDepth)
 	}
@@ -196,7 +195,7 @@ func (w *writer) node(n *yaml.Node, depth int) error {
 	case yaml.AliasNode:
 		return w.node(n.Alias, depth+1) // one within itself ends at the depth
 	}
-	return wrong(n.Line, n.Column, "this is not taken")
+	return wrong(n.Line, n.Column, "this kind of value is not supported")
 }
 
 // number matches JSON's numbers.
@@ -216,7 +215,7 @@ func (w *writer) scalar(n *yaml.Node) error {
 	case tag == "!!float":
 		f, err := strconv.ParseFloat(strings.TrimPrefix(n.Value, "+"), 64)
 		if err != nil || f-f != 0 { // infinite or NaN
-			return wrong(n.Line, n.Column, "%.64s is no number here; quote what is to be text", n.Value)
+			return wrong(n.Line, n.Column, "%.64s is not a number in range; quote it if it is text", n.Value)
 		}
 		return w.json(n, f)
 	default: // text, and what is no number: a date, <<
@@ -229,7 +228,7 @@ func (w *writer) scalar(n *yaml.Node) error {
 func (w *writer) integer(n *yaml.Node) error {
 	digits := strings.TrimLeft(n.Value, "+-")
 	if len(digits) > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9' {
-		return wrong(n.Line, n.Column, "%.64s may be octal or decimal; leave out the leading zero, write 0o… for octal, or quote what is to be text", n.Value)
+		return wrong(n.Line, n.Column, "%.64s may be octal or decimal; omit the leading zero, write 0o… for octal, or quote it if it is text", n.Value)
 	}
 	var signed int64
 	if err := n.Decode(&signed); err == nil {
@@ -237,7 +236,7 @@ func (w *writer) integer(n *yaml.Node) error {
 	}
 	var unsigned uint64
 	if err := n.Decode(&unsigned); err != nil {
-		return wrong(n.Line, n.Column, "%.64s is no number here; quote what is to be text", n.Value)
+		return wrong(n.Line, n.Column, "%.64s is not a number in range; quote it if it is text", n.Value)
 	}
 	return w.json(n, unsigned)
 }
@@ -263,7 +262,7 @@ func (w *writer) object(n *yaml.Node, depth int) error {
 			return err
 		}
 		if seen[key.Value] {
-			return wrong(key.Line, key.Column, "%.64q is given twice", key.Value)
+			return wrong(key.Line, key.Column, "the key %.64q occurs twice", key.Value)
 		}
 		seen[key.Value] = true
 		if err := w.json(key, key.Value); err != nil {
@@ -282,13 +281,13 @@ func (w *writer) object(n *yaml.Node, depth int) error {
 func text(key *yaml.Node) error {
 	switch {
 	case key.Kind != yaml.ScalarNode:
-		return wrong(key.Line, key.Column, "a key is to be text, and no list, mapping or alias")
+		return wrong(key.Line, key.Column, "a key must be text, not a list, mapping or alias")
 	case key.Style&yaml.TaggedStyle != 0:
 		return tagged(key.Line, key.Column, key.Tag)
 	case key.Anchor != "":
-		return wrong(key.Line, key.Column, "anchors of keys such as &%.64s are not taken", key.Anchor)
+		return wrong(key.Line, key.Column, "anchors of keys, such as &%.64s, are not supported", key.Anchor)
 	case key.ShortTag() == "!!merge":
-		return wrong(key.Line, key.Column, "merge keys (<<) are not taken; write the members out")
+		return wrong(key.Line, key.Column, "merge keys (<<) are not supported; write the members out")
 	case key.ShortTag() != "!!str":
 		return wrong(key.Line, key.Column, "the key %.64s is not text; quote it", key.Value)
 	}

@@ -162,17 +162,17 @@ func New(o Options) (*API, error) {
 	return a, nil
 }
 
-const description = `What the root orchestrator of Treeline offers to people and programs.
+const description = `The REST API of Treeline's root orchestrator, for people and programs.
 
-In paths, an id's "/" and "#" are written "~": the instance acme/shop.prod.web.v1#2 is /v1/instances/acme~shop.prod.web.v1~2.
+In paths, "/" and "#" of an id are written "~": the instance acme/shop.prod.web.v1#2 is /v1/instances/acme~shop.prod.web.v1~2.
 
-Errors are problem details (RFC 9457) with a stable code; all faults of a document come at once. What another tenant owns is answered as what does not exist.
+Errors are problem details (RFC 9457) with a stable code. All faults of a document are returned at once. An object of another tenant is answered like one that does not exist.
 
-Objects carry their revision as a strong ETag. Changing or deleting a single object takes If-Match with it, or * for whatever it is now: 428 without, 412 when it changed meanwhile.
+Objects have their revision as a strong ETag. Changing or deleting a single object requires If-Match with it, or * for any revision. The answer is 428 if the header is missing, and 412 if the object has another revision.
 
-Lists come in pages (limit, cursor; Link rel=next) with the revision at which they were read. The same URL with watch=1&since=<revision> streams what changed after it as server-sent events: change (api.Change), bookmark each 15 s, gone when the position is no longer kept (410 at the start). Last-Event-ID resumes.
+Lists are returned in pages (limit, cursor; Link rel=next) with the revision at which they were read. The same URL with watch=1&since=<revision> streams the later changes as server-sent events: change (api.Change), bookmark every 15 s, and gone when the position is no longer kept (410 at the start). Last-Event-ID resumes a stream.
 
-A POST with an Idempotency-Key may be repeated for 24 hours and takes effect once, also across a restart of the root. Of one person the newest 512 answers are kept, of one tenant 2048, each of at most 64 KiB, where 8 KiB count as one.`
+A POST with an Idempotency-Key may be repeated for 24 hours and takes effect once, also across a restart of the root. The newest 512 answers of a person and 2048 of a tenant are kept, each of at most 64 KiB; every 8 KiB count as one.`
 
 // Handler serves /v1.
 func (a *API) Handler() http.Handler { return a.router }

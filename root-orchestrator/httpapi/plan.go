@@ -55,55 +55,47 @@ type tiers struct {
 	api    *API
 	who    rights.Principal
 	plan   root.Planned
-	views  map[api.ClusterID]api.ClusterView   // of all that were to be asked
-	places map[api.InstanceID]api.InstancePlan // as their clusters have it
-	doubts map[api.InstanceID][]root.Doubt     // clusters that cannot
-	whys   map[api.InstanceID]api.Explanation  // of those asked last
+	views  map[api.ClusterID]api.ClusterView   // of all chosen clusters
+	places map[api.InstanceID]api.InstancePlan // as their clusters answered
+	doubts map[api.InstanceID][]root.Doubt     // clusters that cannot place them
+	whys   map[api.InstanceID]api.Explanation  // the refusals of the clusters asked last
 }
 
 // ask requests the plans of the chosen clusters, and reports whether some instances need
 // another cluster. If a cluster does not answer, the root's plan stays, and the cluster's
 // view says so.
 func (t *tiers) ask(ctx context.Context) (again bool) {
-	ctx, cancel := context.WithTimeout(ctx, whyWait)
+	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	t.places = map[api.InstanceID]api.InstancePlan{}
-	var mu sync.Mutex // guards t.places, t.views, t.doubts, t.whys and again, while clusters are asked
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, whyAtOnce)
-	for i, view := range t.plan.Clusters {
-		if i >= whyMost {
-			view.Error = fmt.Sprintf("not asked: a plan asks %d clusters at most", whyMost)
-			mu.Lock()
-			t.views[view.Cluster] = view
-			mu.Unlock()
-			continue
+	for _, view := range t.plan.Clusters[min(maxAsked, len(t.plan.Clusters)):] {
+		view.Error = fmt.Sprintf("not asked: a plan asks %d clusters at most", maxAsked)
+		t.views[view.Cluster] = view
+	}
+	var mu sync.Mutex // guards t and again while clusters are asked
+	concurrently(min(maxAsked, len(t.plan.Clusters)), func(i int) {
+		view := t.plan.Clusters[i]
+		asks := t.plan.Asks[view.Cluster]
+		got, err := t.api.askPlan(ctx, view.Cluster, asks, t.plan.Gone[view.Cluster])
+		mu.Lock()
+		defer mu.Unlock()
+		if view.Asked = err == nil; err != nil {
+			view.Error = err.Error()
 		}
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			got, err := t.api.askPlan(ctx, view.Cluster, t.plan.Asks[view.Cluster], t.plan.Gone[view.Cluster])
-			mu.Lock()
-			defer mu.Unlock()
-			if view.Asked = err == nil; err != nil {
-				view.Error = err.Error()
-			}
-			t.views[view.Cluster] = view
-			for k, v := range got {
-				if v.Action == root.PlanWait {
-					again = true
-					t.doubts[v.ID] = append(t.doubts[v.ID], root.Doubt{Cluster: view.Cluster, Searched: t.plan.Asks[view.Cluster][k].Searched})
-					if v.Why != nil {
-						t.whys[v.ID] = t.shown(view.Cluster, *v.Why)
-					}
-					continue
-				}
+		t.views[view.Cluster] = view
+		for k, v := range got {
+			if v.Action != root.PlanWait {
 				t.places[v.ID] = v
 				delete(t.whys, v.ID)
+				continue
 			}
-		})
-	}
-	wg.Wait()
+			again = true
+			t.doubts[v.ID] = append(t.doubts[v.ID], root.Doubt{Cluster: view.Cluster, Searched: asks[k].Searched})
+			if v.Why != nil {
+				t.whys[v.ID] = t.shown(view.Cluster, *v.Why)
+			}
+		}
+	})
 	return again
 }
 
@@ -121,7 +113,7 @@ func (a *API) askPlan(ctx context.Context, c api.ClusterID, asks []api.WhyReques
 		return nil, err
 	}
 	if len(got.Instances) != len(asks) {
-		return nil, fmt.Errorf("cluster %s answered badly: it was asked about %d instances and planned %d: %w", c, len(asks), len(got.Instances), api.ErrUnavailable)
+		return nil, fmt.Errorf("the plan of cluster %s has %d instances, want %d: %w", c, len(got.Instances), len(asks), api.ErrUnavailable)
 	}
 	for i := range got.Instances {
 		got.Instances[i].ID = asks[i].Instance

@@ -41,7 +41,7 @@ type shares struct {
 	pairs     *fairshare.Rates
 	addresses *fairshare.Rates
 	subnets   *fairshare.Rates
-	failed    *fairshare.Rates // addresses with a token less have failed lately
+	failed    *fairshare.Rates // addresses; those with fewer tokens left failed recently
 }
 
 func newShares(now func() time.Time) *shares {
@@ -79,7 +79,7 @@ func (s *shares) guess(ctx context.Context, user string) (_ context.Context, don
 			s.pairs.Forget(address, user)
 			s.failed.Forget(subnet, address)
 		} else {
-			_ = s.failed.Allow(now, subnet, address) // what it has spent already stays spent
+			_ = s.failed.Allow(now, subnet, address) // an empty bucket stays empty
 		}
 	}, nil
 }

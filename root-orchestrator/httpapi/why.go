@@ -15,9 +15,9 @@ import (
 
 // Bounds of the requests to clusters for one explanation: at once, in total, and time.
 const (
-	whyAtOnce = 16
-	whyMost   = 64
-	whyWait   = 3 * time.Second
+	maxAskedAtOnce = 16
+	maxAsked       = 64
+	askTime        = 3 * time.Second
 )
 
 func (a *API) why(ctx context.Context, p rights.Principal, in *struct {
@@ -77,7 +77,7 @@ func placing(m api.Microservice) *api.Microservice {
 // node. Without a spec it asks about an instance that the cluster has. If a cluster does
 // not answer, the root's explanation stays.
 func (a *API) askClusters(ctx context.Context, p rights.Principal, w *api.Why, clusters []api.ClusterID, spec *api.Microservice) {
-	ctx, cancel := context.WithTimeout(ctx, whyWait)
+	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	method, path := http.MethodGet, "/v1/instances/"+api.PathOf(w.Instance.ID)+"/why"
 	var body any
@@ -85,23 +85,16 @@ func (a *API) askClusters(ctx context.Context, p rights.Principal, w *api.Why, c
 		method, path, body = http.MethodPost, "/v1/why", api.WhyRequest{Instance: w.Instance.ID, Spec: *spec}
 	}
 	clusters = slices.DeleteFunc(clusters, func(c api.ClusterID) bool { return !a.sees(p, c) })
-	clusters = clusters[:min(len(clusters), whyMost)]
+	clusters = clusters[:min(len(clusters), maxAsked)]
 	answers := make([]*api.ClusterWhy, len(clusters))
-	slots := make(chan struct{}, whyAtOnce)
-	var wg sync.WaitGroup
-	for i, c := range clusters {
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			answer := &api.ClusterWhy{Cluster: c, At: a.opt.Now()}
-			if err := a.call(ctx, p, rights.NodesRead, c, method, path, body, &answer.Answer); err != nil {
-				a.opt.Log.Debug("cluster does not explain", "cluster", c, "instance", w.Instance.ID, "err", err)
-				return
-			}
-			answers[i] = answer
-		})
-	}
-	wg.Wait()
+	concurrently(len(clusters), func(i int) {
+		answer := &api.ClusterWhy{Cluster: clusters[i], At: a.opt.Now()}
+		if err := a.call(ctx, p, rights.NodesRead, answer.Cluster, method, path, body, &answer.Answer); err != nil {
+			a.opt.Log.Debug("cluster does not explain", "cluster", answer.Cluster, "instance", w.Instance.ID, "err", err)
+			return
+		}
+		answers[i] = answer
+	})
 	for _, answer := range answers {
 		if answer == nil {
 			continue
@@ -111,6 +104,20 @@ func (a *API) askClusters(ctx context.Context, p rights.Principal, w *api.Why, c
 	if spec != nil {
 		nearestHelps(w)
 	}
+}
+
+// concurrently calls fn with 0 to n-1, at most maxAskedAtOnce at a time.
+func concurrently(n int, fn func(i int)) {
+	slots := make(chan struct{}, maxAskedAtOnce)
+	var wg sync.WaitGroup
+	for i := range n {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			fn(i)
+		})
+	}
+	wg.Wait()
 }
 
 // nearestHelps takes the advice from the node that comes closest. The root's own view adds

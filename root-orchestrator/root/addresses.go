@@ -44,7 +44,7 @@ func (c *network) saveResting(addrs []netip.Addr) {
 // planned are the addresses that an application would have.
 type planned map[api.ServiceID]addresses.Plan
 
-func (p planned) undo(b *addresses.Book) {
+func (p planned) undo(b *addresses.Registry) {
 	for _, plan := range p {
 		b.Undo(plan)
 	}
@@ -109,7 +109,7 @@ func (c *network) checkTwin(id api.ServiceID, want *api.Addresses, got netip.Add
 func (c *network) commit(a *applications.App, plans planned) {
 	for _, id := range step.Keys(plans) {
 		p := plans[id]
-		for _, addr := range p.Woken() {
+		for _, addr := range p.Reused() {
 			c.journal.Delete(kindAddress, addr.String())
 		}
 		c.apps.SetAddresses(a, id, p.Addresses)

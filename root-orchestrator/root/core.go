@@ -83,7 +83,7 @@ type state struct {
 	clusters  *clusters.Machine
 	placement *placement.Machine
 	net       *netbook.Machine
-	addresses *addresses.Book
+	addresses *addresses.Registry
 	events    *events.Log
 
 	counter step.Counter

@@ -23,7 +23,7 @@ const (
 	evil = api.ServiceID("rival/x.y.z.w")
 )
 
-func book(t testing.TB, prefix string) *Book {
+func book(t testing.TB, prefix string) *Registry {
 	b, err := New(netip.MustParsePrefix(prefix), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -48,21 +48,21 @@ func TestFixedAddressesAreHonouredOrRefused(t *testing.T) {
 		{db, at("10.30.0.7"), api.ErrConflict, "service shop.prod.web.prod has it"},
 		{evil, at("10.30.0.7"), api.ErrConflict, "a service of another tenant has it"},
 		{evil, at("10.30.0.9"), api.ErrConflict, "a service of another tenant had it"},
-		{db, at("10.31.0.1"), api.ErrInvalid, "not one of 10.30.0.0/24"},
-		{db, at("10.30.0.0"), api.ErrInvalid, "not one of"},
+		{db, at("10.31.0.1"), api.ErrInvalid, "not an address of 10.30.0.0/24"},
+		{db, at("10.30.0.0"), api.ErrInvalid, "not an address of"},
 		{db, &api.Addresses{RoundRobin: "10.30.0.8", Closest: "10.30.0.8"}, api.ErrConflict, "asked for twice"},
 		{db, &api.Addresses{Instances: []api.AddressRange{{From: 0, To: 3, Start: "10.30.0.5"}}}, api.ErrConflict, "10.30.0.7"},
 	} {
 		free := b.Free(epoch)
 		_, err := b.Assign(epoch, c.who, c.want, api.ServiceAddresses{})
 		if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s wants %+v: %v", c.who, c.want, err)
+			t.Errorf("%s requests %+v: got %v, want %v with %q", c.who, c.want, err, c.kind, c.says)
 		}
 		if b.Free(epoch) != free {
 			t.Errorf("what was refused took %d addresses", free-b.Free(epoch))
 		}
 	}
-	if p, err := b.Assign(epoch, db, at("10.30.0.9"), api.ServiceAddresses{}); err != nil || len(p.Woken()) != 1 {
+	if p, err := b.Assign(epoch, db, at("10.30.0.9"), api.ServiceAddresses{}); err != nil || len(p.Reused()) != 1 {
 		t.Errorf("whose it was may not have it again: %v", err)
 	}
 }
@@ -116,7 +116,7 @@ func TestNoTenantTakesAllAddresses(t *testing.T) {
 	fixed, free := &api.Addresses{RoundRobin: "10.30.0.9"}, b.Free(epoch)
 	for _, want := range []*api.Addresses{nil, fixed, {Closest: "auto"}} {
 		err := give(db, want)
-		if !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "tenant acme has 4 of the 14 addresses of services, 1 of them at rest, and gets no more") ||
+		if !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "tenant acme has 4 of the 14 addresses of services, 1 of them at rest, and has reached its limit") ||
 			!strings.Contains(err.Error(), "network.tenant_percent") || b.Free(epoch) != free {
 			t.Errorf("%v", err)
 		}
@@ -160,7 +160,7 @@ func TestNoAddressIsEverTwoServices(t *testing.T) {
 					b.Undo(p)
 					break
 				}
-				for _, a := range p.Woken() {
+				for _, a := range p.Reused() {
 					delete(rests, a)
 				}
 				have[id] = p.Addresses
@@ -261,7 +261,7 @@ func TestAChosenAddressIsFreeForItsTenantAtOnce(t *testing.T) {
 	}
 }
 
-func give2(b *Book, id api.ServiceID, want *api.Addresses) (api.ServiceAddresses, error) {
+func give2(b *Registry, id api.ServiceID, want *api.Addresses) (api.ServiceAddresses, error) {
 	p, err := b.Assign(epoch, id, want, api.ServiceAddresses{})
 	return p.Addresses, err
 }
