@@ -75,14 +75,9 @@ type Owner interface {
 	Read(ctx context.Context, fn func()) error
 }
 
-// Core is the part of the core that the link reads, on the owner's goroutine.
-type Core interface {
-	Cluster(api.ClusterID) (api.Cluster, bool)
-}
-
 // Options configures a Link.
 type Options struct {
-	Core      Core
+	Core      *root.Core // read on the owner's goroutine only
 	Owner     Owner
 	Authority *ca.Authority
 	Verifier  *trust.Verifier

@@ -40,7 +40,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
-	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
 )
 
 // Owner is the goroutine that owns the core (package loop).
@@ -49,22 +48,6 @@ type Owner interface {
 	Do(ctx context.Context, in root.Input, after func()) error
 	// Read runs fn on the owner's goroutine.
 	Read(ctx context.Context, fn func()) error
-}
-
-// Core is the part of the root's core that the API reads, on the owner's goroutine.
-type Core interface {
-	Revision() api.Revision
-	App(api.AppID) (api.App, bool)
-	Apps(api.Tenant) []api.App
-	Service(api.ServiceID) (api.Service, bool)
-	Services(api.Tenant) []api.Service
-	Instance(api.InstanceID) (api.Instance, bool)
-	Instances(api.Tenant) []api.Instance
-	Cluster(api.ClusterID) (api.Cluster, bool)
-	Clusters() []api.Cluster
-	Why(api.InstanceID, time.Time) (api.Why, bool)
-	Plan(time.Time, api.Tenant, []api.Application, map[api.InstanceID][]root.Doubt) (root.Planned, error)
-	Events(events.Filter) []api.Event
 }
 
 // Clusters reaches clusters through the streams that they hold open.
@@ -78,7 +61,7 @@ type Clusters interface {
 
 // Options configures an API.
 type Options struct {
-	Core     Core
+	Core     *root.Core // read on the owner's goroutine only
 	Owner    Owner
 	Accounts *account.Service
 	Tokens   *jointoken.Store // join tokens for clusters
@@ -97,7 +80,7 @@ type Options struct {
 // API serves /v1. It is safe for concurrent use.
 type API struct {
 	opt      Options
-	core     Core
+	core     *root.Core
 	owner    Owner
 	feed     *Feed
 	router   chi.Router

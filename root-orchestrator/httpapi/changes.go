@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
 )
 
 // Changed publishes changes to watchers. It runs on the core's owner and does not block.
@@ -14,8 +15,8 @@ func (a *API) Changed(changes ...api.Change) { a.feed.Add(a.completed(changes)..
 // all the changes.
 func (a *API) completed(changes []api.Change) []api.Change {
 	out := make([]api.Change, 0, len(changes)+4)
-	told := map[string]bool{}    // applications that the core shows itself
-	touched := touchedServices{} // services whose counts may be others now
+	shown := map[string]bool{}             // applications that are in out
+	var services step.Queue[api.ServiceID] // whose counts may have changed
 	for _, c := range changes {
 		switch c.Kind {
 		case "cluster":
@@ -25,29 +26,28 @@ func (a *API) completed(changes []api.Change) []api.Change {
 				c.Tenant = a.eventTenant(e)
 			}
 		case "instance":
-			touched.add(api.InstanceID(c.ID).Service())
+			services.Add(api.InstanceID(c.ID).Service())
 		case "app":
-			told[c.ID] = true
-			out = append(out, a.goneServices(c)...)
+			shown[c.ID] = true
+			out = append(out, a.removedServices(c)...)
 			if o, ok := c.Object.(api.App); ok {
-				touched.add(o.Services...)
+				for _, id := range o.Services {
+					services.Add(id)
+				}
 			}
 		}
 		out = append(out, c)
 	}
-	if len(touched.order) == 0 {
-		return out
-	}
-	rev := changes[len(changes)-1].Revision
-	for _, id := range touched.order {
+	for _, id := range services.List() {
+		rev := changes[len(changes)-1].Revision
 		if s, ok := a.core.Service(id); ok {
 			out = append(out, api.Change{Kind: "service", ID: string(id), Tenant: id.Tenant(), Revision: rev, Object: s})
 		}
 		app := id.App()
-		if told[string(app)] {
+		if shown[string(app)] {
 			continue
 		}
-		told[string(app)] = true
+		shown[string(app)] = true
 		if o, ok := a.core.App(app); ok {
 			out = append(out, api.Change{Kind: "app", ID: string(app), Tenant: app.Tenant(), Revision: rev, Object: o})
 		}
@@ -55,25 +55,8 @@ func (a *API) completed(changes []api.Change) []api.Change {
 	return out
 }
 
-type touchedServices struct {
-	order []api.ServiceID
-	seen  map[api.ServiceID]bool
-}
-
-func (t *touchedServices) add(ids ...api.ServiceID) {
-	if t.seen == nil {
-		t.seen = map[api.ServiceID]bool{}
-	}
-	for _, id := range ids {
-		if !t.seen[id] {
-			t.seen[id] = true
-			t.order = append(t.order, id)
-		}
-	}
-}
-
-// goneServices returns the services that an application no longer has.
-func (a *API) goneServices(c api.Change) []api.Change {
+// removedServices returns the services that an application no longer has.
+func (a *API) removedServices(c api.Change) []api.Change {
 	var now []api.ServiceID
 	if o, ok := c.Object.(api.App); ok {
 		now = o.Services
@@ -97,7 +80,7 @@ func (a *API) clusterTenant(c api.Change) api.Tenant {
 	if o, ok := c.Object.(api.Cluster); ok {
 		a.owners[id] = o.Tenant
 	}
-	return a.owners[id] // of one that is gone: whose it was
+	return a.owners[id] // also of a removed cluster
 }
 
 // eventTenant returns the owner of an event. Events about a cluster belong to its operator.

@@ -168,8 +168,8 @@ type Request struct {
 	By           string
 }
 
-// Precondition returns ErrPrecondition if want is set and differs from have.
-func Precondition(object string, have, want api.Revision) error {
+// precondition returns ErrPrecondition if want is set and differs from have.
+func precondition(object string, have, want api.Revision) error {
 	if want == 0 || have == want {
 		return nil
 	}
@@ -191,7 +191,7 @@ func (m *Machine) CheckApply(r *Request) error {
 	case a.Leaving:
 		return fmt.Errorf("application %s is being deleted; wait until it is gone (treeline wait --for=deleted): %w", id, api.ErrConflict)
 	}
-	return Precondition("application "+string(id), a.Revision, r.IfMatch)
+	return precondition("application "+string(id), a.Revision, r.IfMatch)
 }
 
 // Create makes an application known that has no services yet, for Apply.
@@ -258,7 +258,7 @@ func (m *Machine) Scale(id api.ServiceID, replicas int, ifMatch api.Revision) (w
 	case a.Leaving:
 		return 0, fmt.Errorf("application %s is being deleted: %w", a.ID, api.ErrConflict)
 	}
-	if err := Precondition("application "+string(a.ID), a.Revision, ifMatch); err != nil {
+	if err := precondition("application "+string(a.ID), a.Revision, ifMatch); err != nil {
 		return 0, err
 	}
 	if was = a.Replicas[id]; was != replicas {
@@ -283,7 +283,7 @@ func (m *Machine) Delete(id api.AppID, ifMatch api.Revision) (first bool, err er
 	if a == nil {
 		return false, fmt.Errorf("application %s: %w", id, api.ErrNotFound)
 	}
-	if err := Precondition("application "+string(id), a.Revision, ifMatch); err != nil {
+	if err := precondition("application "+string(id), a.Revision, ifMatch); err != nil {
 		return false, err
 	}
 	if first = !a.Leaving; first {
