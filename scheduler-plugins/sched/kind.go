@@ -6,24 +6,18 @@ import (
 	"strings"
 )
 
-// kind has the properties of a node's room that rarely change.
-type kind struct {
-	runtimes, areas, addons   []string
-	arch                      string
-	privileged, network, full bool
-}
-
-func kindOf(r *Room) kind {
-	return kind{
-		runtimes: slices.Clone(r.Runtimes), areas: slices.Clone(r.Areas), addons: slices.Clone(r.Addons),
-		arch: r.Arch, privileged: r.Privileged, network: r.Network, full: r.Full,
+// kindOf returns the properties of a node's room that rarely change. Rooms with equal
+// properties are of the same kind.
+func kindOf(r *Room) Room {
+	return Room{
+		Runtimes: slices.Clone(r.Runtimes), Areas: slices.Clone(r.Areas), Addons: slices.Clone(r.Addons),
+		Arch: r.Arch, Privileged: r.Privileged, Network: r.Network, Full: r.Full,
 	}
 }
 
-// is reports whether the room is of the kind.
-func (k *kind) is(r *Room) bool {
-	return k.arch == r.Arch && k.privileged == r.Privileged && k.network == r.Network && k.full == r.Full &&
-		slices.Equal(k.runtimes, r.Runtimes) && slices.Equal(k.areas, r.Areas) && slices.Equal(k.addons, r.Addons)
+func sameKind(k, r *Room) bool {
+	return k.Arch == r.Arch && k.Privileged == r.Privileged && k.Network == r.Network && k.Full == r.Full &&
+		slices.Equal(k.Runtimes, r.Runtimes) && slices.Equal(k.Areas, r.Areas) && slices.Equal(k.Addons, r.Addons)
 }
 
 // kindKey returns a key that is equal for rooms of the same kind only.
@@ -69,16 +63,10 @@ const (
 )
 
 // judge checks the rooms of every kind against the request.
-func (q *query) judge(kinds *interned[kind]) {
+func (q *query) judge(kinds *interned[Room]) {
 	for i := range kinds.all {
 		s := &kinds.all[i]
-		if s.users == 0 {
-			continue
-		}
-		k := &s.value
-		room := Room{Runtimes: k.runtimes, Areas: k.areas, Addons: k.addons, Arch: k.arch, Privileged: k.privileged, Network: k.network, Full: k.full}
-		s.verdict = no
-		if q.kindStage(Nodes, &room) == fit {
+		if s.verdict = no; s.users > 0 && q.kindStage(Nodes, &s.value) == fit {
 			s.verdict = yes
 		}
 	}

@@ -24,7 +24,7 @@ type Table struct {
 	stamps []uint64        // parallel to cands: when it came to be in its spot
 	stamp  uint64          // the last of them
 	free   []api.Resources // parallel to cands: what one instance can get, for when more is asked than rows have
-	kinds  interned[kind]
+	kinds  interned[Room]
 	labels interned[map[string]string]
 
 	// Parallel to cands: the maximal score of each for requests without bounds, by the plugin
@@ -147,9 +147,9 @@ func (t *Table) rewrite(i int) {
 
 	t.locate(i)
 
-	if r.kind < kindFirst || !t.kinds.at(r.kind-kindFirst).is(room) {
+	if r.kind < kindFirst || !sameKind(t.kinds.at(r.kind-kindFirst), room) {
 		was := r.kind
-		r.kind = kindFirst + t.kinds.take(kindKey(room), func() kind { return kindOf(room) })
+		r.kind = kindFirst + t.kinds.take(kindKey(room), func() Room { return kindOf(room) })
 		if was >= kindFirst {
 			t.kinds.drop(was - kindFirst)
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// refresh brings the node's candidate up to date, and remembers whether there is
-// more room than before for those that wait.
+// refresh brings the node's candidate up to date, and notes whether more is free for
+// waiting instances than before.
 func (m *Machine) refresh(n *node) {
 	old, out, left := m.table.Get(string(n.Info.ID)), n.out(), n.account.Left()
 	freed, devices := n.account.Changed()
@@ -32,7 +32,7 @@ func (m *Machine) refresh(n *node) {
 	m.weigh(n, &next)
 	m.version++
 	m.table.Put(next)
-	m.listed(&next)
+	m.short.put(&next)
 	if !same {
 		m.roomChanged(!plain)
 	}
@@ -86,11 +86,11 @@ func (m *Machine) weigh(n *node, cand *sched.Candidate) {
 // weight is what a node adds to the sums.
 type weight struct{ capacity, used api.Resources }
 
-// The most that a node may say it has, so that no lie overflows a sum.
-const mostOfAnything = 1 << 30 // a million vCPUs, a pebibyte, a petabit a second
+// maxAmount bounds each amount that a node reports, so that sums do not overflow.
+const maxAmount = 1 << 30 // a million vCPUs, a pebibyte, a petabit per second
 
 func bounded(r api.Resources) api.Resources {
-	part := func(n int64) int64 { return min(max(n, 0), mostOfAnything) }
+	part := func(n int64) int64 { return min(max(n, 0), maxAmount) }
 	return api.Resources{
 		MilliCPU: part(r.MilliCPU), MemoryMB: part(r.MemoryMB), StorageMB: part(r.StorageMB),
 		InMbit: part(r.InMbit), OutMbit: part(r.OutMbit),
@@ -98,13 +98,13 @@ func bounded(r api.Resources) api.Resources {
 }
 
 const (
-	coordStep  = 0.05 // of its distance from the origin; smaller moves of a coordinate are no news
-	coordTrust = 1.0  // error above which a coordinate says nothing yet
+	coordStep  = 0.05 // smaller moves of a coordinate, as a part of its distance from the origin, are ignored
+	coordTrust = 1.0  // coordinates with a larger error are ignored
 )
 
-// moved takes a node's place in the latency space, where that is news, and
-// reports whether it was.
-func (m *Machine) moved(n *node, at *api.Coordinate) bool {
+// moved stores the node's position in the latency space, and reports whether it differs
+// enough from the last one.
+func (n *node) moved(at *api.Coordinate) bool {
 	switch {
 	case !vivaldi.Valid(at) || at.Error >= coordTrust:
 		return false

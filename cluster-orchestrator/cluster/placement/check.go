@@ -42,7 +42,7 @@ func (m *Machine) SetViolated(id api.InstanceID, text string, show bool) {
 		}
 		if show || in.Strained {
 			in.Violated = ""
-			m.relax(in)
+			in.relax()
 			m.changed(in)
 		}
 	case show:
@@ -70,11 +70,8 @@ func (m *Machine) Recheck(id api.InstanceID) (e api.Epoch, placed bool) {
 	return 0, false
 }
 
-// Relieve moves an instance to where its SLA is kept.
-func (m *Machine) Relieve(id api.InstanceID) { m.relieve(m.instances[id]) }
-
 // relax ends that the root may look for a better place.
-func (m *Machine) relax(in *instance) {
+func (in *instance) relax() {
 	if in.Strained {
 		in.Strained, in.Offered, in.why = false, in.Moving && !in.exclusive(), nil
 	}
@@ -128,8 +125,10 @@ func breachText(r *api.Rejection) string {
 	return step.Clip(fmt.Sprintf("%s: %s, need %s", r.Constraint, r.Have, r.Need))
 }
 
-// relieve moves an instance to where its SLA is kept.
-func (m *Machine) relieve(in *instance) {
+// Relieve moves an instance to where its SLA is kept. Where there is no such node, the root
+// may place it elsewhere.
+func (m *Machine) Relieve(id api.InstanceID) {
+	in := m.instances[id]
 	in.Moves = slices.DeleteFunc(in.Moves, func(t time.Time) bool { return m.fx.Wall.Sub(t) >= time.Hour })
 	if len(in.Moves) >= m.cfg.MovesPerHour {
 		return

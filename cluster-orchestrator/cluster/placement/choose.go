@@ -14,8 +14,10 @@ func (m *Machine) find(in *instance, avoid ...string) (req sched.Request, choice
 	avoid = append(avoid, in.avoid...)
 	if in.plain() {
 		req = m.requestOf(in.placing(), avoid...)
-		if best, found, told := m.fromShortlist(in, &req); told {
-			return req, best, found
+		if len(m.nodes) >= shortFrom && len(req.Avoid)+len(req.Bounds)+len(req.Domains) == 0 && m.short.matches(in) {
+			if best, found, known := m.short.best(&m.table, &req, m.cfg.Plugin, in.seed()); known {
+				return req, best, found
+			}
 		}
 	}
 	p := in.placing()

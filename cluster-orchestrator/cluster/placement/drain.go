@@ -13,25 +13,15 @@ import (
 // at the root.
 func (m *Machine) Drain(id api.NodeID, force bool) {
 	n := m.nodes[id]
-	m.noteNode(n)
+	n.allChanged()
 	m.cfg.SaveNode(id)
 	m.refresh(n)
 	if n.Silent {
 		return // its instances are being placed elsewhere already
 	}
 	m.evictAll(n)
-	if !force {
-		return
-	}
-	for _, in := range n.sorted() {
-		if !in.ended() && !in.Leaving && !in.Withdrawn {
-			m.stopFirst(in, api.ReasonDrained)
-		}
-	}
-	for _, i := range step.Keys(n.stays) {
-		if in := m.instances[i]; in != nil {
-			m.breakOff(in)
-		}
+	if force {
+		m.stopAll(n, false)
 	}
 }
 
@@ -92,18 +82,23 @@ func (m *Machine) remaining(n *node) (out []api.Remaining) {
 
 // Vacate takes all instances off a node that is being purged, including those that have
 // ended: their logs are there.
-func (m *Machine) Vacate(id api.NodeID) { m.vacate(m.nodes[id]) }
-
-func (m *Machine) vacate(n *node) {
+func (m *Machine) Vacate(id api.NodeID) {
+	n := m.nodes[id]
 	if n.Silent {
 		return // its instances are being placed elsewhere, and it is vacated when it is back
 	}
+	m.stopAll(n, true)
+}
+
+// stopAll stops all instances on a node, which are placed elsewhere, and with ended takes
+// off those that have ended.
+func (m *Machine) stopAll(n *node, ended bool) {
 	for _, in := range n.sorted() {
 		switch {
-		case in.ended():
+		case in.ended() && ended:
 			m.unassign(in, true)
 			m.changed(in)
-		case !in.Leaving && !in.Withdrawn:
+		case !in.ended() && !in.Leaving && !in.Withdrawn:
 			m.stopFirst(in, api.ReasonDrained)
 		}
 	}

@@ -25,20 +25,20 @@ type Record struct {
 	Restarts  int             `json:"restarts,omitempty"`
 	Failures  int             `json:"failures,omitempty"` // the workload's own, see api.Observed
 	ExitCode  *int            `json:"exit_code,omitempty"`
-	Address   netip.Addr      `json:"address,omitzero"`      // on the overlay network, as its node said last
-	Ready     bool            `json:"ready,omitempty"`       // it listens there
-	Leaving   bool            `json:"leaving,omitempty"`     // nobody wants it; it goes when nothing of it is left
-	Local     bool            `json:"local,omitempty"`       // added by the operator, not yet taken over by the root
-	Withdrawn bool            `json:"withdrawn,omitempty"`   // taken away by the operator, not yet taken over by the root
+	Address   netip.Addr      `json:"address,omitzero"`      // on the overlay network, as its node reported last
+	Ready     bool            `json:"ready,omitempty"`       // it listens on its address
+	Leaving   bool            `json:"leaving,omitempty"`     // not wanted any more; removed when no node has anything of it
+	Local     bool            `json:"local,omitempty"`       // added by the operator, and not adopted by the root yet
+	Withdrawn bool            `json:"withdrawn,omitempty"`   // removed by the operator, and the root has not adopted that yet
 	Offered   bool            `json:"handed_back,omitempty"` // the root may place it elsewhere
-	Bound     bool            `json:"bound,omitempty"`       // and it is not placed here until the root offers it anew
-	Moving    bool            `json:"moving,omitempty"`      // it is to leave its node as soon as another has room
+	Bound     bool            `json:"bound,omitempty"`       // and it is not placed here until the root offers it again
+	Moving    bool            `json:"moving,omitempty"`      // it leaves its node as soon as it fits on another
 	GivenUp   bool            `json:"given_up,omitempty"`    // it failed on every node that fits; the root is to place it elsewhere
 	Vacancies []vacancy       `json:"vacancies,omitempty"`
-	Violated  string          `json:"violated,omitempty"` // which part of its SLA its place breaks
-	Strained  bool            `json:"strained,omitempty"` // for too long, and the cluster has no better one
+	Violated  string          `json:"violated,omitempty"` // what its placement violates of its SLA
+	Strained  bool            `json:"strained,omitempty"` // violated for longer than tolerated, and it fits on no better node
 	Moves     []time.Time     `json:"moves,omitempty"`    // that violations caused within the last hour, by the wall clock
-	Reserved  api.NodeID      `json:"reserved,omitempty"` // where room is kept for it while others make way
+	Reserved  api.NodeID      `json:"reserved,omitempty"` // where capacity is reserved for it while others are preempted
 	Before    account.Claim   `json:"before,omitzero"`    // what an earlier placement may still take on its node
 }
 
@@ -50,8 +50,8 @@ type instance struct {
 	limits        api.Resources    // on its node, for what its SLA leaves out
 	given         api.Generation   // of its node's desired set that placed it there
 	cause         api.Reason       // why it lost its last place
-	until         time.Time        // placing it may search; zero: it has not begun to
-	stilled       bool             // it is leaving, and all its processes have ended
+	until         time.Time        // end of the search for a node; zero: it has not begun
+	stilled       bool             // it is leaving, and all its processes have ended, as their nodes report
 	shownPosition *api.Position    // that the root was told last
 	positions     uint64           // number of the last change of a position when it was tried last
 	avoid         []string         // nodes that it failed on, under the root's present epoch
@@ -60,21 +60,21 @@ type instance struct {
 	inList        bool             // it counts in the digest
 }
 
-// vacancy is a node that may still run an earlier placement: what it claims stays
-// taken until the node, holding generation Gen or a later one, has nothing of it.
+// vacancy is a node that may still run an earlier placement. What that claims stays booked
+// until the node has acknowledged generation Gen or a later one and reports nothing of it.
 type vacancy struct {
 	Node  api.NodeID     `json:"node"`
 	Epoch api.Epoch      `json:"epoch,omitempty"` // of that placement; 0: an earlier release saved it
 	Gen   api.Generation `json:"gen"`
 	account.Claim
-	// Stays is what the node goes on with until the new placement runs: a move is
-	// make before break. Nil: it was told to end it.
+	// Stays is the earlier placement if the node continues it until the new one runs (make
+	// before break); nil: its desired set has it no more.
 	Stays *wire.Assignment `json:"stays,omitempty"`
 }
 
 func (in *instance) id() api.InstanceID { return in.Want.Instance }
 
-// wants takes what the root wants of the instance.
+// wants stores what the root wants of the instance.
 func (m *Machine) wants(in *instance, a wire.Assignment) {
 	old := in.demand.users
 	in.Want, in.demand, in.limits = a, m.demandOf(a.Instance, &a.Spec), m.cfg.Workload.Limit
@@ -89,10 +89,10 @@ func (in *instance) ended() bool { return api.Ended(in.State, in.Reason) }
 // placement waits until the old one has ended.
 func (in *instance) exclusive() bool { return in.Want.Spec.Exclusive }
 
-// assignment is what the instance's node is told.
+// assignment returns the entry of the instance in its node's desired set.
 func (in *instance) assignment() wire.Assignment {
 	a := in.Want
-	a.Epoch, a.Targets, a.Watched, a.Searched = in.Epoch, nil, false, false // between cluster and root alone
+	a.Epoch, a.Targets, a.Watched, a.Searched = in.Epoch, nil, false, false // between cluster and root only
 	a.Restarts, a.Failures = in.Restarts, in.Failures
 	a.Spec = filled(a.Spec, in.limits)
 	return a
@@ -143,7 +143,7 @@ func (m *Machine) Restore(data []byte) error {
 	return nil
 }
 
-// relate enters the instance, and notes what its SLA has to do with others'.
+// relate stores the instance, and passes on what other sub-machines need of its SLA.
 func (m *Machine) relate(in *instance) {
 	id := in.id()
 	m.instances[id] = in
@@ -155,13 +155,13 @@ func (m *Machine) relate(in *instance) {
 	m.changes.Watch[id] = in.demand.tied
 }
 
-// unrelate undoes relate as far as it hangs on the SLA.
+// unrelate undoes relate as far as it depends on the SLA.
 func (m *Machine) unrelate(in *instance) {
 	m.latency.Unrefer(in.demand.users, in.id())
 	m.changes.Watch[in.id()] = false
 }
 
-// count notes how urgent what is placed is.
+// count counts placed instances by urgency.
 func (m *Machine) count(in *instance, by int) {
 	if u := in.demand.request.Urgency; u >= 0 && u < len(m.placed) {
 		m.placed[u] += by
@@ -198,7 +198,7 @@ func (m *Machine) changed(in *instance) {
 	m.show(in)
 }
 
-// view is what the root is told: no node is named.
+// view returns what is reported to the root, without names of nodes.
 func (in *instance) view() api.Observed {
 	o := api.Observed{
 		Instance: in.id(), Epoch: in.Epoch, State: in.State, Reason: in.Reason, Detail: in.Detail,
@@ -221,8 +221,7 @@ func (in *instance) view() api.Observed {
 	return o
 }
 
-// show brings the digest of what the root should know up to date, and has the
-// instance reported.
+// show updates the digest of all observations and has the instance reported to the root.
 func (m *Machine) show(in *instance) {
 	v := in.view()
 	if in.inList {
@@ -235,7 +234,7 @@ func (m *Machine) show(in *instance) {
 	m.changes.Shown[in.id()] = true
 }
 
-// finish forgets an instance that nobody wants and of which nothing is left.
+// finish removes an instance that is not wanted any more and of which no node has anything.
 func (m *Machine) finish(in *instance) {
 	if !in.Leaving || in.Node != "" || len(in.Vacancies) > 0 {
 		return
@@ -284,9 +283,9 @@ func (m *Machine) dropVacancy(in *instance, id api.NodeID) {
 	}
 }
 
-// freed has what was saved of the instance last, which takes less room than before, stay
-// before what is saved of others later in the step: they may take that room, and a crash
-// between two saves must not leave it with both.
+// freed keeps the last save of the instance, which takes less than before, ahead of later
+// saves of the step: others may take what it released, and after a crash between two saves
+// only one of them may have it.
 func (m *Machine) freed(in *instance) { m.fx.Journal.Pin(KindInstance, string(in.id())) }
 
 // toggleWanted adds what the root wants of the instance to the digest of its desired set,
@@ -306,8 +305,8 @@ func (m *Machine) noteChanged(in *instance) {
 	}
 }
 
-// Observed returns what the root is told about an instance, with its position if the root
-// watches it.
+// Observed returns what is reported to the root about an instance, with its position if the
+// root watches it.
 func (m *Machine) Observed(id api.InstanceID) (o api.Observed, ok bool) {
 	in := m.instances[id]
 	if in == nil {

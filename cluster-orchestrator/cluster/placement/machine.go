@@ -202,7 +202,7 @@ func (m *Machine) roomChanged(much bool) {
 func (m *Machine) SetSubnet(id api.NodeID, p netip.Prefix) {
 	if n := m.nodes[id]; n != nil {
 		n.subnet = p
-		m.setAddresses(n)
+		n.setAddresses()
 		m.refresh(n)
 	}
 }

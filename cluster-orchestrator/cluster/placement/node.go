@@ -14,7 +14,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// node is what the cluster knows of one node.
+// node is the state of one node.
 type node struct {
 	membership.Node // as of the last change
 
@@ -24,34 +24,34 @@ type node struct {
 	coord            *api.Coordinate // in the latency space, as the candidate has it; nil: not known
 
 	reportSeq uint64
-	synced    bool           // a whole report was taken in this boot and life
-	must      api.Generation // that it must hold before its report counts, see mustHold
-	complete  bool           // no report of this boot is missing: what it did not say is not there
-	ack       api.Generation // the newest that it said it holds
+	synced    bool           // it sent a whole report in its boot and since the start of this process
+	must      api.Generation // that it must acknowledge before its reports count, see mustHold
+	complete  bool           // no report of this boot is missing: what it did not report is not there
+	ack       api.Generation // the newest that it acknowledged
 
 	gen       api.Generation // of its desired set
 	from      api.Generation // before this step's changes
 	wanted    api.Digest
 	assigned  map[api.InstanceID]*instance
-	stays     map[api.InstanceID]wire.Assignment // that go when their new placement runs elsewhere
+	stays     map[api.InstanceID]wire.Assignment // that continue until their new placement runs elsewhere
 	leaving   map[api.InstanceID]bool            // vacated, and perhaps still running
 	drop      map[api.InstanceID]bool            // taken away in this step
 	put       map[api.InstanceID]bool            // given or changed in this step
 	weight    weight                             // in the sums over all nodes
-	shifted   bool                               // its place in the latency space is another
-	described bool                               // the candidate has what info says
+	shifted   bool                               // its position in the latency space has changed
+	described bool                               // its candidate is up to date with its Info
 
 	leased int // assigned instances that stop when cut off
 	sentAt time.Time
 
 	observed map[api.InstanceID]api.Observed
-	room     map[api.InstanceID]account.Claim // of what it was ever seen with, while it is
-	unknown  map[api.InstanceID]bool          // that it has and nobody remembers how large
+	room     map[api.InstanceID]account.Claim // by what was ever assigned to it or observed there
+	unknown  map[api.InstanceID]bool          // that it has, of unknown size
 	known    api.Digest
-	differ   int // signs of life in a row whose digest was not ours
+	differ   int // heartbeats in a row with another digest of observations
 
 	subnet   netip.Prefix                 // on the overlay network
-	reserved map[api.InstanceID]*instance // for which room is kept
+	reserved map[api.InstanceID]*instance // for which capacity is reserved
 
 	changes *Changes // of the machine
 }
@@ -85,7 +85,7 @@ func (m *Machine) describe(n *node) {
 		capacity.InMbit, capacity.OutMbit = 0, 0
 	}
 	n.account.Describe(capacity, account.DevicesOf(n.Info.Devices))
-	m.setAddresses(n)
+	n.setAddresses()
 	if n.geo = m.cfg.Location; n.Info.Location != nil && n.Info.Location.Valid() {
 		n.geo = n.Info.Location
 	}
@@ -93,7 +93,7 @@ func (m *Machine) describe(n *node) {
 }
 
 // setAddresses brings up to date how many addresses the node's subnet holds.
-func (m *Machine) setAddresses(n *node) {
+func (n *node) setAddresses() {
 	holds := wire.SubnetCapacity(n.subnet)
 	if n.Info.Network != api.NetworkOverlay {
 		holds = 0
@@ -141,7 +141,7 @@ func (m *Machine) DescribeNode(facts membership.Node) {
 // reports whether it does.
 func (m *Machine) MoveNode(id api.NodeID, at *api.Coordinate) bool {
 	n := m.nodes[id]
-	if !m.moved(n, at) {
+	if !n.moved(at) {
 		return false
 	}
 	m.locate(n)
@@ -149,10 +149,10 @@ func (m *Machine) MoveNode(id api.NodeID, at *api.Coordinate) bool {
 	return true
 }
 
-// mustHold has the node's reports count only once it holds its present desired set.
-// It is called where room is freed that the node did not confirm to be free: a broker
-// or a link may still hand the node an older set, and it would begin what that has. It
-// is saved, because after a restart the older set is there all the same.
+// mustHold ignores the node's reports until it acknowledges its present desired set. It is
+// called where capacity is released without the node's confirmation: a broker may still
+// deliver an older set, and the node would start what that has. This is saved, because the
+// older set survives a restart of the cluster.
 func (m *Machine) mustHold(n *node) {
 	if n.must != n.gen {
 		n.must = n.gen
@@ -160,7 +160,7 @@ func (m *Machine) mustHold(n *node) {
 	}
 }
 
-// RejoinNode takes another join of a node: what ended there may have been lost.
+// RejoinNode handles another join of a node: it may have lost what it knew of ended instances.
 func (m *Machine) RejoinNode(id api.NodeID) {
 	n := m.nodes[id]
 	m.RestartNode(id)
@@ -173,7 +173,7 @@ func (m *Machine) RejoinNode(id api.NodeID) {
 	}
 }
 
-// out says why the node takes no new work, or nothing.
+// out returns why the node takes no new work; "": it takes work.
 func (n *node) out() string {
 	switch {
 	case n.Silent:
@@ -181,9 +181,9 @@ func (n *node) out() string {
 	case !n.Heard:
 		return "not heard yet"
 	case !n.synced:
-		return "has not reported yet" // what it still runs takes room
+		return "has not reported yet" // what it still runs takes capacity
 	case len(n.unknown) > 0:
-		return "still has instances of an earlier time" // and nobody knows how large they are
+		return "still has instances of an earlier time" // of unknown size
 	case n.Suspect:
 		return "connection lost"
 	case n.Draining:
@@ -198,7 +198,7 @@ func (n *node) out() string {
 	return ""
 }
 
-// The root is told such details, and it knows no node.
+// Details that are reported to the root, which must not learn names of nodes.
 const (
 	lostDetail    = "its node has not been heard"
 	removedDetail = "its node was removed"
@@ -227,7 +227,7 @@ func (m *Machine) RemoveNode(id api.NodeID) (o Orphans) {
 	for _, in := range o.lost {
 		m.unassign(in, false)
 	}
-	m.noteNode(n)
+	n.allChanged()
 	delete(m.nodes, id)
 	delete(m.grown, id)
 	delete(m.touched, id)
@@ -262,8 +262,8 @@ func (m *Machine) PlaceOrphans(o Orphans) {
 	m.roomChanged(true)
 }
 
-// noteNode notes that everything on a node may have changed for the network.
-func (m *Machine) noteNode(n *node) {
+// allChanged notes that everything on a node may have changed for the network.
+func (n *node) allChanged() {
 	for id := range n.observed {
 		n.placeChanged(id)
 	}
@@ -278,7 +278,7 @@ func (m *Machine) noteNode(n *node) {
 // NoteNode notes that everything on a node may have changed for the network.
 func (m *Machine) NoteNode(id api.NodeID) {
 	if n := m.nodes[id]; n != nil {
-		m.noteNode(n)
+		n.allChanged()
 	}
 }
 
@@ -286,9 +286,8 @@ func (n *node) placeChanged(id api.InstanceID) {
 	n.changes.Places[routes.Place{Node: n.Info.ID, Instance: id}] = true
 }
 
-// take gives the node an instance. What it has of an earlier placement may be
-// larger and is there until the node reports the new one: so long the larger of
-// both is booked.
+// take assigns an instance to the node. What the node has of an earlier placement may be
+// larger: the larger of both is booked until the node reports the new one.
 func (n *node) take(in *instance) {
 	id := in.id()
 	n.placeChanged(id)
@@ -308,7 +307,8 @@ func (n *node) take(in *instance) {
 	}
 }
 
-// lose takes the instance away; its room stays booked where it may still run.
+// lose takes an instance off the node. With held, it may still run, and what it takes stays
+// booked.
 func (n *node) lose(in *instance, held bool) {
 	id := in.id()
 	n.placeChanged(id)
@@ -325,7 +325,7 @@ func (n *node) lose(in *instance, held bool) {
 	n.release(id)
 }
 
-// hold books room for something that the node has and should not.
+// hold books capacity for an instance that the node has and should not have.
 func (n *node) hold(id api.InstanceID, k account.Claim) {
 	if n.assigned[id] == nil && !n.leaving[id] && n.reserved[id] == nil {
 		n.placeChanged(id)

@@ -12,7 +12,7 @@ import (
 // after SetNode. saved saves the node.
 func (m *Machine) Cordon(id api.NodeID, on bool) {
 	n := m.nodes[id]
-	m.noteNode(n)
+	n.allChanged()
 	if !on {
 		for _, in := range n.sorted() {
 			if in.Moving {

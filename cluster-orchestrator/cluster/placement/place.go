@@ -15,14 +15,14 @@ import (
 
 func (in *instance) seed() uint64 { return sched.SeedOf(in.id(), in.Epoch) }
 
-// tryPlace places an instance that has no living node. What fits nowhere waits,
-// and is handed back to the root.
+// tryPlace places an instance that has no live node. If it fits nowhere, it waits and is
+// handed back to the root.
 func (m *Machine) tryPlace(in *instance) {
 	if in.Leaving || in.Withdrawn || in.Bound || in.ended() {
 		m.waiting.Remove(in.id())
 		return
 	}
-	if in.exclusive() && m.mustWait(in) {
+	if in.exclusive() && in.mustWait() {
 		m.waiting.Add(in.id())
 		m.explain(in, api.ReasonNone, "waits until its earlier placement has ended", nil)
 		return
@@ -36,7 +36,7 @@ func (m *Machine) tryPlace(in *instance) {
 		return
 	}
 	if in.Node != "" {
-		return // the room that was kept for it was free by now
+		return // it took what was reserved for it
 	}
 	if r := m.tooLarge(in); r != nil {
 		why := m.refusal(r)
@@ -65,7 +65,7 @@ func (m *Machine) tryPlace(in *instance) {
 	if !known {
 		req, best, ok := m.find(in)
 		if !ok && len(in.avoid) > 0 {
-			// Better a node that it failed on than none.
+			// A node that it failed on is better than none.
 			in.avoid = nil
 			req, best, ok = m.find(in)
 		}
@@ -79,7 +79,7 @@ func (m *Machine) tryPlace(in *instance) {
 		why = m.explanation(in, &req, false)
 	}
 	m.waiting.Add(in.id())
-	if !m.settled || m.mustWait(in) {
+	if !m.settled || in.mustWait() {
 		m.explain(in, api.ReasonNoCapacity, "waits for room that is about to be known", &why)
 		return
 	}
@@ -90,8 +90,8 @@ func (m *Machine) tryPlace(in *instance) {
 	m.handBack(in, reason, summary(why), &why)
 }
 
-// useExisting has an instance that fits nowhere go on where an earlier placement of it
-// does, or wait, and others make way for it: it reports whether either helps.
+// useExisting returns an instance that fits nowhere to an earlier placement that continues,
+// or else preempts others for it. It returns false if neither is possible.
 func (m *Machine) useExisting(in *instance, req *sched.Request) bool {
 	if m.returns(in) {
 		return true
@@ -100,13 +100,13 @@ func (m *Machine) useExisting(in *instance, req *sched.Request) bool {
 	return m.preempts(in, req)
 }
 
-// searches has what the instance's SLA is measured against measured, and reports
-// whether placing it waits for that.
+// searches starts measurements of the users that the instance's SLA names, and reports
+// whether placing it waits for them.
 func (m *Machine) searches(in *instance) bool {
 	if len(in.demand.users) == 0 || !m.latency.Measure(in.demand.users) {
 		return false
 	}
-	if m.search(in); m.searchedEnough(in) {
+	if m.searchFor(in, in.demand.request.Convergence); m.searchedEnough(in) {
 		return false
 	}
 	m.explain(in, api.ReasonNone, "waits until the way to "+in.demand.users[0]+" is measured", nil)
@@ -127,9 +127,7 @@ func (m *Machine) searchesNear(in *instance, req *sched.Request) bool {
 	return true
 }
 
-// search begins the time that placing an instance may take.
-func (m *Machine) search(in *instance) { m.searchFor(in, in.demand.request.Convergence) }
-
+// searchFor begins the time that placing an instance may take, unless it has begun.
 func (m *Machine) searchFor(in *instance, d time.Duration) {
 	if in.until.IsZero() {
 		in.until = m.fx.Now.Add(cmp.Or(d, convergence))
@@ -151,8 +149,7 @@ func (m *Machine) late(in *instance) bool {
 // convergence is how long placing may search where an SLA does not say.
 const convergence = time.Duration(api.DefaultConvergence * float64(time.Second))
 
-// searched goes on with an instance for which something was measured, or whose
-// time to search is over.
+// searched retries an instance for which something was measured, or whose search is over.
 func (m *Machine) searched(in *instance) {
 	if !m.waiting.Has(in.id()) {
 		return
@@ -164,9 +161,8 @@ func (m *Machine) searched(in *instance) {
 	m.retry(in, m.table.All())
 }
 
-// mustWait reports whether an earlier placement of the instance may still run on
-// a node that is heard, and is about to end. One that goes on is not.
-func (m *Machine) mustWait(in *instance) bool {
+// mustWait reports whether an earlier placement of the instance is ending on a live node.
+func (in *instance) mustWait() bool {
 	return slices.ContainsFunc(in.Vacancies, func(v vacancy) bool { return v.Stays == nil })
 }
 
@@ -199,7 +195,7 @@ func (m *Machine) handBack(in *instance, r api.Reason, detail string, why *api.E
 		if in.Node != "" {
 			m.unassign(in, true)
 		}
-		if m.mustWait(in) {
+		if in.mustWait() {
 			return
 		}
 		in.Bound = true
@@ -213,7 +209,7 @@ func (m *Machine) handBack(in *instance, r api.Reason, detail string, why *api.E
 	m.changed(in)
 }
 
-// moveTo gives the instance to a node, under a new epoch.
+// moveTo assigns the instance to a node, under a new epoch.
 func (m *Machine) moveTo(in *instance, id api.NodeID, reason api.Reason, detail string) {
 	m.unask(in)
 	m.unreserve(in)
@@ -298,8 +294,8 @@ func (m *Machine) escalate(in *instance, reason api.Reason) {
 	}
 }
 
-// stopFirst takes an exclusive instance off a living node; it is placed again
-// when the node has confirmed that nothing of it is left.
+// stopFirst takes an instance off a live node. It is placed again when the node has
+// confirmed that it has nothing of it.
 func (m *Machine) stopFirst(in *instance, r api.Reason) {
 	m.unassign(in, true)
 	in.Moving = false
@@ -309,13 +305,12 @@ func (m *Machine) stopFirst(in *instance, r api.Reason) {
 	in.Reason, in.Detail, in.cause = r, "waits until its earlier placement has ended", r
 	m.changed(in)
 	m.waiting.Add(in.id())
-	if !m.mustWait(in) {
+	if !in.mustWait() {
 		m.tryPlace(in)
 	}
 }
 
-// evict moves an instance off a node that is to be empty, as soon as another has
-// room; until then it goes on where it is.
+// evict moves an instance off a drained node. Until it fits on another, it stays there.
 func (m *Machine) evict(in *instance) {
 	if in.ended() || in.Leaving || in.Withdrawn {
 		return

@@ -90,7 +90,7 @@ func (m *Machine) findVictims(in *instance, req *sched.Request, nodes ...api.Nod
 		if n.leaving[in.id()] {
 			continue // of an earlier placement of its own
 		}
-		if v, ok := m.victims(in, n, left); ok && (best == nil || compareVictims(v, victims) < 0) {
+		if v, ok := n.victims(in, left); ok && (best == nil || compareVictims(v, victims) < 0) {
 			best, victims = n, v
 		}
 	}
@@ -113,7 +113,7 @@ func (m *Machine) lesser(urgency int) (n int) {
 // victims are the fewest and least urgent instances on a node without which another
 // would fit there, and into what is left of the root's share, when those have left
 // that are leaving. That may be none; ok is false where it does not help.
-func (m *Machine) victims(in *instance, n *node, left *api.Resources) (victims []*instance, ok bool) {
+func (n *node) victims(in *instance, left *api.Resources) (victims []*instance, ok bool) {
 	var may []*instance
 	for _, v := range n.assigned {
 		if v.demand.request.Urgency < in.demand.request.Urgency && !v.ended() && !linked(in, v) {
@@ -267,7 +267,7 @@ func (m *Machine) redeem(n *node) {
 			m.preemptFail[id] = true
 			m.unreserve(in)
 			m.elsewhere(in)
-		case in.exclusive() && m.mustWait(in):
+		case in.exclusive() && in.mustWait():
 		case m.fits(in, n, n.without(id)):
 			reason := api.ReasonNone
 			switch {

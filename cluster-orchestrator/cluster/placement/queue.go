@@ -104,7 +104,7 @@ func (m *Machine) retryUrgent(nodes []api.NodeID) {
 		case !m.mayPreempt(in):
 			return // nor may those after it, who are less urgent
 		case in.Bound, in.Leaving, in.Withdrawn, in.GivenUp, in.ended(),
-			m.asks.Pending(in.id()), in.Reserved != "", in.exclusive() && m.mustWait(in):
+			m.asks.Pending(in.id()), in.Reserved != "", in.exclusive() && in.mustWait():
 			continue
 		}
 		kind := misfit{service: in.id().Service(), rev: in.Want.SpecRev}
@@ -186,7 +186,7 @@ func (m *Machine) retry(in *instance, grown []sched.Candidate) {
 		m.waiting.Remove(in.id())
 		return
 	}
-	if m.asks.Pending(in.id()) || in.exclusive() && m.mustWait(in) {
+	if m.asks.Pending(in.id()) || in.exclusive() && in.mustWait() {
 		return
 	}
 	if lost := m.nodes[in.Node]; in.stays() && (lost == nil || lost.Silent) && m.returns(in) {

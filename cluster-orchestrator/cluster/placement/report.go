@@ -31,7 +31,7 @@ func (m *Machine) Alive(id api.NodeID, a wire.Alive, r membership.Return, digest
 		m.back(n, r)
 	}
 	if n.Purging && len(n.assigned) > 0 { // it was silent until now and still has instances
-		m.vacate(n)
+		m.Vacate(id)
 	}
 	if a.Gen > n.gen {
 		// It holds a generation that this cluster never reached: the store was restored

@@ -35,50 +35,44 @@ func (in *instance) plain() bool {
 	return in.Node == "" && len(in.avoid)+len(d.sla.Links)+len(d.sla.Spreads)+len(d.sla.AntiAffinities)+len(d.takes.Claim.Devices)+len(in.Want.Targets) == 0
 }
 
-// fromShortlist is the best node for an instance that asks for the same as the
-// one before, if there is one, and whether that can be told from the list.
-func (m *Machine) fromShortlist(in *instance, req *sched.Request) (choice sched.Choice, ok, told bool) {
-	s := &m.short
-	if len(m.nodes) < shortFrom || !in.plain() || len(req.Avoid)+len(req.Bounds)+len(req.Domains) > 0 {
-		return choice, false, false
+// matches reports whether the list is for instances that need the same; if not, it is for
+// them from now on and empty.
+func (s *shortlist) matches(in *instance) bool {
+	service, rev, claim := in.id().Service(), in.Want.SpecRev, in.demand.takes.Claim
+	if s.service == service && s.rev == rev && s.claim.Equal(claim) {
+		return true
 	}
-	if s.service != in.id().Service() || s.rev != in.Want.SpecRev || !s.claim.Equal(in.demand.takes.Claim) {
-		*s = shortlist{service: in.id().Service(), rev: in.Want.SpecRev, claim: in.demand.takes.Claim}
-		return choice, false, false
-	}
+	*s = shortlist{service: service, rev: rev, claim: claim}
+	return false
+}
+
+// best returns the best node for a request that the list matches, if there is one, and
+// whether that can be told from the list.
+func (s *shortlist) best(t *sched.Table, req *sched.Request, p sched.Plugin, seed uint64) (choice sched.Choice, ok, known bool) {
 	for range 2 {
 		if s.cands != nil {
-			choice, ok = sched.PlaceBest(req, s.cands, m.cfg.Plugin, in.seed())
+			choice, ok = sched.PlaceBest(req, s.cands, p, seed)
 			if s.all || ok && choice.Score >= s.bound {
 				return choice, ok, true
 			}
 		}
-		m.fillShortlist(req, in.seed())
+		ranked := t.Top(req, p, seed, shortLength+1)
+		n := min(len(ranked), shortLength)
+		s.cands, s.at, s.all = make([]sched.Candidate, n), make(map[string]int, n), n == len(ranked)
+		for i, choice := range ranked[:n] {
+			s.cands[i], s.at[choice.ID] = *t.Get(choice.ID), i
+		}
+		if !s.all {
+			s.bound = ranked[n].Score
+		}
 	}
 	return choice, false, false
 }
 
-func (m *Machine) fillShortlist(req *sched.Request, seed uint64) {
-	s := &m.short
-	ranked := m.table.Top(req, m.cfg.Plugin, seed, shortLength+1)
-	n := min(len(ranked), shortLength)
-	s.cands, s.at, s.all = make([]sched.Candidate, n), make(map[string]int, n), n == len(ranked)
-	for i, choice := range ranked[:n] {
-		s.cands[i], s.at[choice.ID] = *m.table.Get(choice.ID), i
-	}
-	if !s.all {
-		s.bound = ranked[n].Score
-	}
-}
-
-// listed keeps the shortlist current when a node's candidate changes. One that is
-// not in it might be better now than any that is.
-func (m *Machine) listed(cand *sched.Candidate) {
-	s := &m.short
-	if s.cands == nil {
-		return
-	}
-	if i, ok := s.at[cand.ID]; ok {
+// put keeps the list current when a node's candidate changes. One that is not in it might
+// be better now than any that is.
+func (s *shortlist) put(cand *sched.Candidate) {
+	if i, ok := s.at[cand.ID]; ok && s.cands != nil {
 		s.cands[i] = *cand
 		return
 	}

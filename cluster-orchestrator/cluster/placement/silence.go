@@ -15,7 +15,7 @@ import (
 // start of the cluster.
 func (m *Machine) back(n *node, r membership.Return) {
 	if r.Silent {
-		m.noteNode(n)
+		n.allChanged()
 	}
 	if r.Silent || r.First { // it may have fallen silent before the start
 		m.reclaim(n)

@@ -133,7 +133,7 @@ func (m *Machine) holds(in *instance) *api.Rejection {
 	case in.Node != "" || in.Leaving || in.Withdrawn || in.ended():
 	case in.Bound:
 		return &api.Rejection{Constraint: ConstraintBound, Need: "an offer of the root's", Have: "none since it was handed back"}
-	case in.exclusive() && m.mustWait(in):
+	case in.exclusive() && in.mustWait():
 		return &api.Rejection{Constraint: ConstraintEarlier, Need: "its earlier placement ended", Have: "no word of that yet"}
 	case m.asks.Pending(in.id()):
 		return &api.Rejection{Constraint: ConstraintAsked, Need: "an answer of " + m.cfg.Asks, Have: "none yet"}
