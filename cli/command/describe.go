@@ -176,7 +176,7 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 	}
 	d.line("Needs", "%s", m.Needs())
 	for _, n := range m.NeedsDevices() {
-		d.line("Device", "%d %s to itself", n.Count, n.Name)
+		d.line("Device", "%d %s, exclusively", n.Count, n.Name)
 	}
 	d.line("Priority", "%s", m.Priority)
 	d.line("Environment", "%s", names(m.Environment)) // without values, which may be secrets
@@ -187,21 +187,21 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 	for _, l := range m.Connectivity {
 		d.line("Link", "%s", link(l))
 	}
-	var ways []string
+	var properties []string
 	for _, w := range []struct {
 		is   bool
-		says string
+		text string
 	}{
-		{m.OneShot, fmt.Sprintf("a one-shot: done when it ends with 0, failed after %d attempts", m.Attempts())},
-		{m.Exclusive, "never twice at once"},
+		{m.OneShot, fmt.Sprintf("one-shot: completed when it exits with 0, failed after %d attempts", m.Attempts())},
+		{m.Exclusive, "exclusive: never runs twice"},
 		{m.Privileged, "privileged"},
-		{m.StopsWhenCutOff() && !m.Exclusive, "stops when cut off"},
+		{m.StopsWhenCutOff() && !m.Exclusive, "stops when its node loses the cluster"},
 	} {
 		if w.is {
-			ways = append(ways, w.says)
+			properties = append(properties, w.text)
 		}
 	}
-	d.line("Ways", "%s", strings.Join(ways, ", "))
+	d.line("Properties", "%s", strings.Join(properties, ", "))
 	d.line("Revision", "%d", s.SpecRev)
 	if err := d.instances(ctx, client.ListOptions{Under: string(s.ID)}); err != nil {
 		return err
@@ -239,7 +239,7 @@ func (c *cli) describeInstance(ctx context.Context, d *description, name string)
 	d.line("Cluster", "%s", i.Cluster)
 	d.line("Node", "%s", i.Node)
 	d.line("Devices", "%s", strings.Join(i.Devices, ", "))
-	d.line("Breaks", "%s", i.Violated)
+	d.line("Violates", "%s", i.Violated)
 	d.line("Epoch", "%s, placed %d times", i.Epoch, i.Tries)
 	d.line("Restarts", "%d", i.Restarts)
 	if i.ExitCode != nil {
@@ -276,7 +276,7 @@ func (c *cli) describeCluster(ctx context.Context, d *description, name string) 
 	d.line("Version", "%s", cl.Version)
 	d.line("Joined", "%s ago", d.Age(cl.Joined))
 	d.line("Trouble", "%s", cl.NetworkError)
-	nodes := fmt.Sprintf("%d that take work", cl.Aggregate.Nodes)
+	nodes := fmt.Sprintf("%d schedulable", cl.Aggregate.Nodes)
 	if n := cl.Aggregate.Overlay; n != nil {
 		nodes += fmt.Sprintf(", %d with an overlay network", *n)
 	}
@@ -285,7 +285,7 @@ func (c *cli) describeCluster(ctx context.Context, d *description, name string) 
 	d.line("Capacity", "%s", cl.Aggregate.Capacity)
 	d.line("Free", "%s; most on one node: %s", cl.Aggregate.Free, cl.Aggregate.Largest)
 	if n := cl.Aggregate.BandwidthUnknown; n > 0 {
-		d.line("Bandwidth", "unknown on %d of the nodes, which the sums leave out", n)
+		d.line("Bandwidth", "unknown on %d of the nodes, which the sums do not include", n)
 	}
 	for _, s := range cl.Aggregate.Slots {
 		d.line("Slot", "%s", slot(s))
@@ -326,10 +326,10 @@ func (c *cli) describeNode(ctx context.Context, d *description, cluster api.Clus
 	d.line("Trouble", "%s", n.NetworkError)
 	d.line("Capacity", "%s, of which %s is allocated", n.Capacity, n.Allocated)
 	if n.Reserved != (api.Resources{}) {
-		d.line("Reserved", "%s, for instances that wait until others have left", n.Reserved)
+		d.line("Reserved", "%s, for instances that wait until others have stopped", n.Reserved)
 	}
 	if n.BandwidthUnknown {
-		d.line("Bandwidth", "unknown: services that reserve some are not placed here until the key bandwidth is in the node's configuration")
+		d.line("Bandwidth", "unknown: services that reserve bandwidth are not placed here until bandwidth is set in the node's configuration")
 	}
 	d.line("Used", "%d%% cpu, %d%% memory", n.CPUUsed, n.MemUsed)
 	d.line("Instances", "%d", n.Instances)
@@ -341,7 +341,7 @@ func (c *cli) describeNode(ctx context.Context, d *description, cluster api.Clus
 	}
 	d.line("Caps", "%s", caps(n.Caps))
 	for _, k := range n.Capped {
-		d.line("Capped", "%s: claims %s, %s counts", k.What, k.Claims, cmp.Or(k.Counts, "none"))
+		d.line("Capped", "%s: reports %s, limited to %s", k.What, k.Claims, cmp.Or(k.Counts, "none"))
 	}
 	if n.Network == api.NetworkOverlay {
 		if err := d.peers(ctx, cluster, n.ID); err != nil {
@@ -356,7 +356,7 @@ func (c *cli) describeNode(ctx context.Context, d *description, cluster api.Clus
 func (d *description) peers(ctx context.Context, cluster api.ClusterID, n api.NodeID) error {
 	peers, err := d.api.NodesOf(cluster).Peers(ctx, n)
 	if err != nil {
-		d.line("Peers", "not known: %s", err)
+		d.line("Peers", "unknown: %s", err)
 		return ctx.Err()
 	}
 	d.whole.Peers = peers

@@ -1,10 +1,12 @@
 package command
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cli/output"
 )
 
 // constraint formats a constraint of the SLA in one line.
@@ -32,29 +34,17 @@ func constraint(k api.Constraint) string {
 		add("at most %d", max(k.Limit, 1))
 	}
 	if k.Type == api.ConstrainSpread || k.Type == api.ConstrainAntiAffinity {
-		by := k.By
-		if by == "" {
-			by = "node"
-		}
-		add("per %s", by)
+		add("per %s", cmp.Or(k.By, "node"))
 	}
 	return strings.Join(parts, " ") + patience(k.Rigidness, k.Share, k.ConvergenceTime)
 }
 
 // link formats a requirement on the connection to another service.
 func link(l api.Connectivity) string {
+	formats := map[string]string{api.LinkLatency: "at most %g ms", api.LinkGeo: "at most %g km", api.LinkBandwidth: "%g Mbit/s"}
 	var needs []string
 	for _, k := range l.Constraints {
-		need := ""
-		switch k.Type {
-		case api.LinkLatency:
-			need = fmt.Sprintf("at most %g ms", k.Threshold)
-		case api.LinkGeo:
-			need = fmt.Sprintf("at most %g km", k.Threshold)
-		default:
-			need = fmt.Sprintf("%g Mbit/s", k.Threshold)
-		}
-		needs = append(needs, need+patience(k.Rigidness, k.Share, k.ConvergenceTime))
+		needs = append(needs, fmt.Sprintf(formats[k.Type], k.Threshold)+patience(k.Rigidness, k.Share, k.ConvergenceTime))
 	}
 	return "to " + l.Target + ": " + strings.Join(needs, ", ")
 }
@@ -64,12 +54,12 @@ func patience(rigidness, share, convergence float64) string {
 	s := ""
 	switch {
 	case share > 0:
-		s += fmt.Sprintf(", kept in %g %% of checks", share*100)
+		s += fmt.Sprintf(", met in %g %% of checks", share*100)
 	case rigidness > 0:
-		s += fmt.Sprintf(", broken for %g s at most", rigidness)
+		s += fmt.Sprintf(", violated for at most %g s", rigidness)
 	}
 	if convergence > 0 {
-		s += fmt.Sprintf(", searched for %g s at most", convergence)
+		s += fmt.Sprintf(", placed within %g s", convergence)
 	}
 	return s
 }
@@ -100,7 +90,7 @@ func region(a api.Aggregate) string {
 	}
 	s := "within " + strings.Join(corners, " ")
 	if a.Unplaced > 0 {
-		s += fmt.Sprintf(", and %d nodes that tell no place", a.Unplaced)
+		s += fmt.Sprintf(", and %s without a location", output.Plural(a.Unplaced, "node"))
 	}
 	return s
 }

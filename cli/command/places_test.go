@@ -60,14 +60,14 @@ func TestDescriptionsSayWhatPlacementGoesBy(t *testing.T) {
 			"Device:       acme.com/gpu=0 (acme.com/gpu, gpu) A2\n", "Coordinate:   (12.0 -3.0) ms, height 0.40 ms, error 12 %\n",
 		},
 		"describe cluster munich": {
-			"most on one 0 vCPU, 0 MiB; 3 gpu free, 2 on one; in de, munich; with a\n", "Region:       within 48.14,11.58 48,11, and 1 nodes that tell no place\n",
+			"most on one 0 vCPU, 0 MiB; 3 gpu free, 2 on one; in de, munich; with a\n", "Region:       within 48.14,11.58 48,11, and 1 node without a location\n",
 			"Latency:      2 nodes within 7.5 ms of (12.0 -3.0) ms", "Trouble:      the instance network is exhausted\n",
 		},
-		"describe instance video/detect#0": {"Devices:      acme.com/gpu=0, acme.com/gpu=3\n", "Breaks:       latency 34.9 ms, at most 20 ms to pre.v1\n", "has to itself: acme.com/gpu=0"},
+		"describe instance video/detect#0": {"Devices:      acme.com/gpu=0, acme.com/gpu=3\n", "Violates:     latency 34.9 ms, at most 20 ms to pre.v1\n", "devices: acme.com/gpu=0"},
 		"describe service video/detect": {
-			"Device:       2 gpu to itself\n", "Priority:     urgent\n", "Constraint:   direct munich;oslo\n", "Constraint:   addons a,b\n",
-			"Constraint:   labels rack,!old, broken for 5 s at most\n", "Constraint:   geo in de\n", "Constraint:   geo at most 120 km from 48.14,11.58\n",
-			"Constraint:   geo within 1,1 2,1 2,2\n", "Constraint:   latency at most 20 ms to gate.example.org:443, searched for 2 s at most\n",
+			"Device:       2 gpu, exclusively\n", "Priority:     urgent\n", "Constraint:   direct munich;oslo\n", "Constraint:   addons a,b\n",
+			"Constraint:   labels rack,!old, violated for at most 5 s\n", "Constraint:   geo in de\n", "Constraint:   geo at most 120 km from 48.14,11.58\n",
+			"Constraint:   geo within 1,1 2,1 2,2\n", "Constraint:   latency at most 20 ms to gate.example.org:443, placed within 2 s\n",
 			"Constraint:   spread at most 1 per node\n", "Constraint:   apart pre.v1 per rack\n", "Link:         to pre.v1: at most 5 ms, 100 Mbit/s, at most 9 km\n",
 		},
 	} {

@@ -74,7 +74,7 @@ func TestPlanExitsWithWhetherSomethingWouldChange(t *testing.T) {
 
 	answer = api.Plan{Apps: []api.AppPlan{{ID: "acme/shop.prod", Action: "none", Revision: 9, Instances: []api.InstancePlan{{ID: "acme/shop.prod.web.v1#0", Action: "stay"}}}}}
 	out, stderr, code := r.run("", "plan", "-f", sla)
-	if code != 0 || out != "shop.prod  is what the document says (revision 9)\n  1 instance untouched\n" || stderr != "" {
+	if code != 0 || out != "shop.prod  would not change (revision 9)\n  1 instance unchanged\n" || stderr != "" {
 		t.Errorf("exit %d\n%s%s", code, out, stderr)
 	}
 

@@ -93,7 +93,7 @@ func (in *installation) password() (string, error) {
 	_, _ = rand.Read(b[:])
 	p := base64.RawURLEncoding.EncodeToString(b[:])
 	if err := os.WriteFile(path, []byte(p+"\n"), 0o600); err != nil {
-		return "", fmt.Errorf("keep the admin's password: %w", err)
+		return "", fmt.Errorf("store the admin's password: %w", err)
 	}
 	return p, nil
 }
@@ -133,5 +133,5 @@ func (in *installation) withdraw() error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%d applications still stop after %s; their data stays in %s: %w", len(left), startTime, in.cfg.Data, api.ErrTimeout)
+	return fmt.Errorf("%d applications have not stopped after %s; their data stays in %s: %w", len(left), startTime, in.cfg.Data, api.ErrTimeout)
 }

@@ -78,7 +78,7 @@ type Daemon struct {
 const (
 	startTime = time.Minute      // for a daemon to be ready
 	stopTime  = 15 * time.Second // for a daemon to end after SIGTERM
-	stepTime  = 30 * time.Second // for one exchange with the root
+	stepTime  = 30 * time.Second // for one request to the root
 )
 
 // state is stored for later starts: the addresses in certificates and tokens, and which
@@ -109,16 +109,16 @@ type installation struct {
 func (c Config) Validate() error {
 	switch {
 	case c.Clusters < 1 || c.Clusters > 50:
-		return fmt.Errorf("%d clusters: 1 to 50 can be run: %w", c.Clusters, api.ErrInvalid)
+		return fmt.Errorf("%d clusters: want 1 to 50: %w", c.Clusters, api.ErrInvalid)
 	case c.Nodes < 0 || c.Nodes > 200:
-		return fmt.Errorf("%d nodes: 0 to 200 can be run: %w", c.Nodes, api.ErrInvalid)
+		return fmt.Errorf("%d nodes: want 0 to 200: %w", c.Nodes, api.ErrInvalid)
 	case !slices.Contains([]string{networkAuto, api.NetworkOverlay, api.NetworkHost, api.NetworkNone}, c.Network):
-		return fmt.Errorf("workload network %q: it is auto, overlay, host or none: %w", c.Network, api.ErrInvalid)
+		return fmt.Errorf("workload network %q: want auto, overlay, host or none: %w", c.Network, api.ErrInvalid)
 	case c.Network == api.NetworkOverlay && c.Runtime == "process":
-		return fmt.Errorf("workload network overlay: plain processes use this machine's: %w", api.ErrInvalid)
+		return fmt.Errorf("workload network overlay: processes use this machine's network: %w", api.ErrInvalid)
 	}
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-		return fmt.Errorf("listen address %q is not host:port: %w", c.Listen, api.ErrInvalid)
+		return fmt.Errorf("listen address %q: want host:port: %w", c.Listen, api.ErrInvalid)
 	}
 	for _, b := range []string{rootBinary, clusterBinary, nodeBinary} {
 		if _, err := exec.LookPath(filepath.Join(c.Bin, b)); err != nil {
@@ -149,7 +149,7 @@ func Run(ctx context.Context, cfg Config, hooks Hooks) error {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Join(cfg.Data, "logs"), 0o700); err != nil {
-		return fmt.Errorf("make the data directory: %w", err)
+		return fmt.Errorf("create the data directory: %w", err)
 	}
 	lock, err := lockData(cfg.Data)
 	if err != nil {
@@ -169,7 +169,7 @@ func Run(ctx context.Context, cfg Config, hooks Hooks) error {
 	if cfg.Remove {
 		err = errors.Join(err, in.withdraw())
 	}
-	hooks.Step("ending the daemons")
+	hooks.Step("stopping the daemons")
 	in.sup.end()
 	if cfg.Remove && err == nil {
 		in.removeCgroups()
@@ -195,11 +195,11 @@ func (in *installation) chooseNetwork() error {
 		if why := in.noOverlay(); why != nil {
 			want = api.NetworkHost
 			if in.cfg.Runtime != "process" {
-				in.hooks.Step("no overlay network, so that containers use this machine's: %v", why)
+				in.hooks.Step("overlay network unavailable, containers use this machine's network: %v", why)
 			}
 		}
 	case was != "" && was != want && (was == api.NetworkOverlay || want == api.NetworkOverlay):
-		return fmt.Errorf("the installation in %s has the workload network %s; give another one another --data: %w", in.cfg.Data, was, api.ErrConflict)
+		return fmt.Errorf("the installation in %s has the workload network %s; for another one use another --data: %w", in.cfg.Data, was, api.ErrConflict)
 	}
 	if want == api.NetworkOverlay {
 		if err := in.noOverlay(); err != nil {
@@ -223,7 +223,7 @@ func (in *installation) noOverlay() error {
 		socket = "/run/containerd/containerd.sock"
 	}
 	if _, err := os.Stat(socket); in.cfg.Runtime == "auto" && err != nil {
-		return fmt.Errorf("there is no containerd at %s, and plain processes use this machine's: %w", socket, api.ErrNotFound)
+		return fmt.Errorf("no containerd at %s, and processes use this machine's network: %w", socket, api.ErrNotFound)
 	}
 	return nil
 }
@@ -258,7 +258,7 @@ func lockData(dir string) (*os.File, error) {
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("another treeline dev runs in %s; end it, or give this one another --data: %w", dir, api.ErrConflict)
+		return nil, fmt.Errorf("another treeline dev uses %s; stop it, or use another --data: %w", dir, api.ErrConflict)
 	}
 	return f, nil
 }
@@ -302,7 +302,7 @@ func (in *installation) bringUp(ctx context.Context) (Up, error) {
 	}
 	defer a.Close()
 	if err := a.CreateTenant(ctx, in.cfg.Tenant, "treeline dev"); err != nil && !errors.Is(err, api.ErrConflict) {
-		return up, fmt.Errorf("make tenant %s: %w", in.cfg.Tenant, err)
+		return up, fmt.Errorf("create tenant %s: %w", in.cfg.Tenant, err)
 	}
 	if err := in.startClusters(ctx, a); err != nil {
 		return up, err
@@ -319,17 +319,22 @@ func (in *installation) bringUp(ctx context.Context) (Up, error) {
 	}
 	join, err := a.CreateJoinToken(ctx, api.TokenRequest{Kind: "node", Cluster: api.ClusterID(clusterName(0)), Uses: 1})
 	if err != nil {
-		return up, fmt.Errorf("make a join token: %w", err)
+		return up, fmt.Errorf("create a join token: %w", err)
 	}
 	// In a file, because the output may go to a log that others can read.
 	file := filepath.Join(in.cfg.Data, "join-token")
 	if err := os.WriteFile(file, []byte(join.Token+"\n"), 0o600); err != nil {
-		return up, fmt.Errorf("keep the join token: %w", err)
+		return up, fmt.Errorf("store the join token: %w", err)
 	}
 	return Up{URL: "https://" + root, CA: ca, Session: session, Daemons: in.daemons(), Join: join, JoinFile: file}, nil
 }
 
 func clusterName(i int) string { return fmt.Sprintf("c%d", i+1) }
+
+// nodeName returns the name of node number i. The clusters get nodes in turn.
+func (in *installation) nodeName(i int) string {
+	return fmt.Sprintf("%s-n%d", clusterName(i%in.cfg.Clusters), i/in.cfg.Clusters+1)
+}
 
 func (in *installation) dir(daemon string) string { return filepath.Join(in.cfg.Data, daemon) }
 
@@ -356,7 +361,7 @@ func (in *installation) serve(ctx context.Context, name, binary, token string, a
 	}
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return "", fmt.Errorf("%s says that it serves at %q: %w", name, addr, err)
+		return "", fmt.Errorf("%s reports the address %q: %w", name, addr, err)
 	}
 	return addr, in.update(func(s *state) { s.Listen[name] = net.JoinHostPort(in.host(name), port) })
 }
@@ -403,7 +408,7 @@ func (in *installation) startClusters(ctx context.Context, a *client.Client) err
 		if !in.joined(name) {
 			t, err := a.CreateJoinToken(ctx, api.TokenRequest{Kind: "cluster", Cluster: api.ClusterID(name), Tenant: in.cfg.Tenant, Uses: 1})
 			if err != nil {
-				return fmt.Errorf("make a join token for cluster %s: %w", name, err)
+				return fmt.Errorf("create a join token for cluster %s: %w", name, err)
 			}
 			token = t.Token
 		}
@@ -423,12 +428,12 @@ func (in *installation) startNodes(ctx context.Context, a *client.Client) error 
 	}
 	return all(in.cfg.Nodes, func(i int) error {
 		cluster := clusterName(i % in.cfg.Clusters)
-		name := fmt.Sprintf("%s-n%d", cluster, i/in.cfg.Clusters+1)
+		name := in.nodeName(i)
 		token := ""
 		if !in.joined(name) {
 			t, err := in.nodeToken(ctx, a, cluster)
 			if err != nil {
-				return fmt.Errorf("make a join token for node %s: %w", name, err)
+				return fmt.Errorf("create a join token for node %s: %w", name, err)
 			}
 			token = t.Token
 		}
@@ -457,7 +462,7 @@ func (in *installation) startNodes(ctx context.Context, a *client.Client) error 
 func (in *installation) startNet(ctx context.Context, node string, i int) (string, error) {
 	netns, err := in.hosts.host(ctx, node, i)
 	if err != nil {
-		return "", fmt.Errorf("make a host for node %s: %w", node, err)
+		return "", fmt.Errorf("create a network namespace for node %s: %w", node, err)
 	}
 	name := node + "-net"
 	socket := filepath.Join(in.dir(name), "net.sock")
@@ -525,7 +530,7 @@ func (in *installation) nodeArgs() ([]string, error) {
 	}
 	offer, have := offeredVCPUs(runtime.NumCPU()), runtime.NumCPU()
 	if offer*in.cfg.Nodes > have {
-		in.hooks.Step("(nodes) each offers %d vCPUs; all %d share the %d processors of this machine", offer, in.cfg.Nodes, have)
+		in.hooks.Step("(nodes) each node offers %d vCPUs; the %d nodes share the %d processors of this machine", offer, in.cfg.Nodes, have)
 	}
 	return append(args, "--cpus", strconv.Itoa(offer), "--memory", strconv.FormatInt(memory/int64(in.cfg.Nodes), 10)), nil
 }
@@ -556,7 +561,7 @@ func (in *installation) ready(ctx context.Context, a *client.Client) error {
 	for i := range in.cfg.Nodes {
 		missing[clusterName(i%in.cfg.Clusters)]++
 	}
-	see := func(c api.Cluster) {
+	update := func(c api.Cluster) {
 		if n, ok := missing[string(c.ID)]; ok && c.Status == api.ClusterReady && c.Aggregate.Nodes >= n {
 			in.hooks.Step("(cluster %s) is ready, %d nodes", c.ID, c.Aggregate.Nodes)
 			delete(missing, string(c.ID))
@@ -567,7 +572,7 @@ func (in *installation) ready(ctx context.Context, a *client.Client) error {
 		return err
 	}
 	for _, c := range clusters {
-		see(c)
+		update(c)
 	}
 	if len(missing) > 0 {
 		for change, err := range client.Watch[api.Cluster](ctx, a, client.Clusters, client.WatchOptions{Since: rev}) {
@@ -575,7 +580,7 @@ func (in *installation) ready(ctx context.Context, a *client.Client) error {
 				return err
 			}
 			if change.Object != nil {
-				see(*change.Object)
+				update(*change.Object)
 			}
 			if len(missing) == 0 {
 				break
@@ -583,12 +588,12 @@ func (in *installation) ready(ctx context.Context, a *client.Client) error {
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("%d of %d clusters have not all their nodes after %s; the logs are in %s: %w",
+		return fmt.Errorf("%d of %d clusters do not have all their nodes after %s; see the logs in %s: %w",
 			len(missing), in.cfg.Clusters, startTime, filepath.Join(in.cfg.Data, "logs"), api.ErrTimeout)
 	}
 	return in.update(func(s *state) {
 		for i := range in.cfg.Nodes {
-			s.Joined[fmt.Sprintf("%s-n%d", clusterName(i%in.cfg.Clusters), i/in.cfg.Clusters+1)] = true
+			s.Joined[in.nodeName(i)] = true
 		}
 	})
 }
@@ -624,7 +629,7 @@ func (in *installation) load() error {
 		err = json.Unmarshal(text, &in.state)
 	}
 	if err != nil {
-		return fmt.Errorf("read what an earlier treeline dev left: %w", err)
+		return fmt.Errorf("read the state of an earlier treeline dev: %w", err)
 	}
 	return nil
 }
@@ -638,11 +643,11 @@ func (in *installation) update(fn func(*state)) error {
 		return err
 	}
 	tmp := filepath.Join(in.cfg.Data, "."+stateFile)
-	if err := os.WriteFile(tmp, append(text, '\n'), 0o600); err != nil {
-		return fmt.Errorf("note what runs: %w", err)
+	if err = os.WriteFile(tmp, append(text, '\n'), 0o600); err == nil {
+		err = os.Rename(tmp, filepath.Join(in.cfg.Data, stateFile))
 	}
-	if err := os.Rename(tmp, filepath.Join(in.cfg.Data, stateFile)); err != nil {
-		return fmt.Errorf("note what runs: %w", err)
+	if err != nil {
+		return fmt.Errorf("store the state: %w", err)
 	}
 	return nil
 }

@@ -385,7 +385,7 @@ func TestCommandsReachNodes(t *testing.T) {
 		{"get nodes c1-n1", []string{"cordoned"}, 0},
 		{"uncordon c1-n1 --cluster c1", nil, 0},
 		{"why shop/web#0", []string{"RUNNING", "on cluster"}, 0},
-		{"why shop/web#0", []string{"room for one more like it", "1 node: 1 could take it"}, 0},
+		{"why shop/web#0", []string{"capacity for one more instance", "1 node: 1 could take it"}, 0},
 		{"token list --cluster c1", []string{"USES LEFT", "node"}, 0},
 		{"token revoke 0123456789ab --cluster c1", nil, 6},
 		{"apply -f " + big + " --timeout SOON", nil, 3},

@@ -35,14 +35,13 @@ func (m machine) lock() (*os.File, error) {
 		return nil, fmt.Errorf("lock the machine's network: %w", err)
 	}
 	f, err := os.OpenFile(filepath.Join(m.dir, machineLock), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock the machine's network: %w", err)
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+	if err == nil {
+		if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err == nil {
+			return f, nil
+		}
 		f.Close()
-		return nil, fmt.Errorf("lock the machine's network: %w", err)
 	}
-	return f, nil
+	return nil, fmt.Errorf("lock the machine's network: %w", err)
 }
 
 // forward enables forwarding for the installation. It may be repeated.
@@ -67,11 +66,11 @@ func (m machine) forward(tag string) error {
 		}
 	}
 	if err := os.WriteFile(filepath.Join(m.dir, needsPrefix+tag), nil, 0o600); err != nil {
-		return fmt.Errorf("save that the installation needs forwarding: %w", err)
+		return fmt.Errorf("record that the installation needs forwarding: %w", err)
 	}
 	if now == "0" {
 		if err := os.WriteFile(m.sysctl, []byte("1"), 0); err != nil {
-			return fmt.Errorf("turn forwarding on: %w", err)
+			return fmt.Errorf("enable forwarding: %w", err)
 		}
 	}
 	return nil

@@ -44,7 +44,7 @@ const (
 // networkTools returns an error if a program for network namespaces is missing.
 func networkTools() error {
 	if os.Geteuid() != 0 {
-		return fmt.Errorf("only root can make network namespaces: %w", api.ErrForbidden)
+		return fmt.Errorf("creating network namespaces needs root: %w", api.ErrForbidden)
 	}
 	for _, tool := range []string{"ip", "nft"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -66,7 +66,7 @@ func newHosts(tag, data string, network netip.Prefix) hosts {
 func (h hosts) choose(free func(netip.Prefix) bool) (netip.Prefix, error) {
 	if h.net.IsValid() {
 		if !free(h.net) {
-			return h.net, fmt.Errorf("the network %s of the installation is in use on this machine by another program; free it, or give treeline dev another --data: %w", h.net, api.ErrConflict)
+			return h.net, fmt.Errorf("the installation's network %s is used by another program on this machine; free it, or use another --data: %w", h.net, api.ErrConflict)
 		}
 		return h.net, nil
 	}
@@ -212,13 +212,13 @@ func (h hosts) note(line string) error {
 	defer h.mu.Unlock()
 	text, err := os.ReadFile(h.file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("note what is made of the network: %w", err)
+		return fmt.Errorf("record network changes: %w", err)
 	}
 	if strings.Contains("\n"+string(text), "\n"+line+"\n") {
 		return nil
 	}
 	if err := os.WriteFile(h.file, append(text, line+"\n"...), 0o600); err != nil {
-		return fmt.Errorf("note what is made of the network: %w", err)
+		return fmt.Errorf("record network changes: %w", err)
 	}
 	return nil
 }
@@ -230,7 +230,7 @@ func (h hosts) down() error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("read what was made of the network: %w", err)
+		return fmt.Errorf("read recorded network changes: %w", err)
 	}
 	ctx := context.Background()
 	var errs []error
@@ -278,11 +278,11 @@ func within(path string, fn func()) error {
 	}
 	defer own.Close()
 	to, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("enter %s: %w", path, err)
+	if err == nil {
+		defer to.Close()
+		err = unix.Setns(int(to.Fd()), unix.CLONE_NEWNET)
 	}
-	defer to.Close()
-	if err := unix.Setns(int(to.Fd()), unix.CLONE_NEWNET); err != nil {
+	if err != nil {
 		return fmt.Errorf("enter %s: %w", path, err)
 	}
 	fn()

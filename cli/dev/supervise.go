@@ -3,6 +3,7 @@
 package dev
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -87,7 +89,7 @@ func (s *supervisor) start(c child) *process {
 func (s *supervisor) children() []*process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]*process(nil), s.all...)
+	return slices.Clone(s.all)
 }
 
 // end stops all children: first nodes, then netmanagers, clusters and the root.
@@ -126,7 +128,7 @@ func (p *process) keep() {
 		if time.Since(begun) > lived {
 			pause = minPause
 		}
-		p.sup.step("%s ended (%v); starting it again in %s, its log is %s", p.name, err, pause, p.log)
+		p.sup.step("%s exited (%v); restarting it in %s, see %s", p.name, err, pause, p.log)
 		select {
 		case <-time.After(pause):
 			pause = min(2*pause, maxPause)
@@ -165,25 +167,18 @@ func (p *process) live() (again bool, err error) {
 	go func() { ended <- cmd.Wait() }()
 	select {
 	case err := <-ended:
-		return true, cmdError(err)
+		return true, cmp.Or(err, errors.New("exit status 0"))
 	case <-p.stop:
 	}
 	_ = cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case err = <-ended:
 	case <-time.After(stopTime):
-		p.sup.step("%s does not end; killing it", p.name)
+		p.sup.step("%s does not stop; killing it", p.name)
 		_ = cmd.Process.Kill()
 		err = <-ended
 	}
 	return false, err
-}
-
-func cmdError(err error) error {
-	if err == nil {
-		return errors.New("exit status 0")
-	}
-	return err
 }
 
 // environment returns the environment without treeline's own variables: a daemon would take
@@ -216,10 +211,10 @@ func (p *process) awaitFile(ctx context.Context, path string) (string, error) {
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-p.broke:
-			return "", fmt.Errorf("%s cannot be started:\n%s", p.name, tail(p.log))
+			return "", fmt.Errorf("start %s: invalid configuration:\n%s", p.name, tail(p.log))
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return "", fmt.Errorf("%s does not serve after %s: %w\n%s", p.name, startTime, api.ErrTimeout, tail(p.log))
+				return "", fmt.Errorf("%s is not ready after %s: %w\n%s", p.name, startTime, api.ErrTimeout, tail(p.log))
 			}
 			return "", ctx.Err()
 		}

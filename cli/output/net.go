@@ -143,10 +143,7 @@ func Trace(p Printer, t api.NetTrace) error {
 	if !p.ForPeople() {
 		return p.Object(t)
 	}
-	width := 0
-	for _, s := range t.Steps {
-		width = max(width, len(s.What))
-	}
+	width := widest(t.Steps, func(s api.TraceStep) string { return s.What })
 	for _, s := range t.Steps {
 		mark := p.Paint(Good, "ok")
 		if !s.OK {

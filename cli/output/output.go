@@ -214,6 +214,23 @@ func (r *Rows[T]) line(b *strings.Builder, cells []string, o *T) {
 	b.WriteByte('\n')
 }
 
+// widest returns the length in bytes of the longest text of items.
+func widest[T any](items []T, text func(T) string) int {
+	width := 0
+	for _, i := range items {
+		width = max(width, len(text(i)))
+	}
+	return width
+}
+
+// shorten returns the first n items, or all of them with -o wide, and the number of the others.
+func shorten[T any](p Printer, items []T, n int) (shown []T, more int) {
+	if p.Format == Wide || len(items) <= n {
+		return items, 0
+	}
+	return items[:n], len(items) - n
+}
+
 // List writes a page of objects.
 func List[T any](p Printer, t Table[T], page api.Page[T]) error {
 	if page.Items == nil {

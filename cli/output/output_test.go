@@ -97,7 +97,7 @@ func TestWhyWhileAPlaceIsSearchedFor(t *testing.T) {
 	if err := output.Why(printer(&b, output.Text), w); err != nil {
 		t.Fatal(err)
 	}
-	const want = "\n  searching until 12:00:04 UTC (in 4s) for a place that keeps its links to other services; then it goes to where they are broken least\n"
+	const want = "\n  searching until 12:00:04 UTC (in 4s) for a place that meets its links to other services; then it is placed where they are violated least\n"
 	if !strings.Contains(b.String(), want) {
 		t.Errorf("got:\n%s\nwant in it:%s", b.String(), want)
 	}

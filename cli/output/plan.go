@@ -29,11 +29,8 @@ func Plan(p Printer, plan api.Plan) error {
 		appPlan(&b, p, a)
 	}
 	if len(plan.Clusters) > 0 {
-		b.WriteString("\nclusters answered from their own view, and keep nothing free for this:\n")
-		width := 0
-		for _, c := range plan.Clusters {
-			width = max(width, len(c.Cluster))
-		}
+		b.WriteString("\nanswers of clusters, which reserve nothing for the plan:\n")
+		width := widest(plan.Clusters, func(c api.ClusterView) string { return string(c.Cluster) })
 		for _, c := range plan.Clusters {
 			fmt.Fprintf(&b, "  %-*s  %s\n", width, Clean(string(c.Cluster)), view(c))
 		}
@@ -48,7 +45,7 @@ func Changes(plan api.Plan) bool {
 }
 
 // verbs are the printed actions of applications.
-var verbs = map[string]string{"create": "would be made", "update": "would be changed", "none": "is what the document says"}
+var verbs = map[string]string{"create": "would be created", "update": "would be changed", "none": "would not change"}
 
 func appPlan(b *strings.Builder, p Printer, a api.AppPlan) {
 	fmt.Fprintf(b, "%s  %s", p.Short(string(a.ID)), cmp.Or(verbs[a.Action], Clean(a.Action)))
@@ -56,72 +53,60 @@ func appPlan(b *strings.Builder, p Printer, a api.AppPlan) {
 		fmt.Fprintf(b, " (revision %d)", a.Revision)
 	}
 	b.WriteByte('\n')
-	width := 0
-	for _, c := range a.Changes {
-		width = max(width, len(c.Path))
-	}
-	width = min(width, 60)
+	width := min(widest(a.Changes, func(c api.FieldChange) string { return c.Path }), 60)
 	for _, c := range a.Changes {
 		change(b, p, c, width)
 	}
 	var moving, waiting []api.InstancePlan
 	stays := 0
 	for _, i := range a.Instances {
-		switch {
-		case i.Action == stay:
+		if i.Action == stay {
 			stays++
-		case i.Why != nil:
+			continue
+		}
+		if moving = append(moving, i); i.Why != nil {
 			waiting = append(waiting, i)
-			moving = append(moving, i)
-		default:
-			moving = append(moving, i)
 		}
 	}
 	if stays > 0 && len(moving) == 0 && len(a.Changes) == 0 {
-		fmt.Fprintf(b, "  %s untouched\n", Plural(stays, "instance"))
+		fmt.Fprintf(b, "  %s unchanged\n", Plural(stays, "instance"))
 		return
 	}
 	if len(moving) > 0 {
 		b.WriteByte('\n')
-		shown := moving
-		if p.Format != Wide && len(shown) > shownPlans {
-			shown = shown[:shownPlans]
+		shown, more := shorten(p, moving, shownPlans)
+		table := p
+		table.Out = b
+		_ = NewRows(table, Plans).Add(shown...)
+		if more > 0 {
+			fmt.Fprintf(b, "and %d more; -o wide shows them\n", more)
 		}
-		_ = NewRows(Printer{Out: b, Format: p.Format, NoHeaders: p.NoHeaders, Colour: p.Colour, Tenant: p.Tenant, Now: p.Now}, Plans).Add(shown...)
-		if more := len(moving) - len(shown); more > 0 {
-			fmt.Fprintf(b, "and %d more; -o wide names them\n", more)
+		for _, i := range shown {
+			preempted(b, p, i)
 		}
-		ways(b, p, shown)
-		searches(b, p, shown)
+		for _, i := range shown {
+			if i.After > 0 {
+				fmt.Fprintf(b, "  no place meets the links of %s now: it would be placed after at most %s, where they are violated least\n", p.Short(string(i.ID)), seconds(i.After))
+			}
+		}
 	}
 	if stays > 0 {
-		fmt.Fprintf(b, "and %s untouched\n", Plural(stays, "instance"))
+		fmt.Fprintf(b, "and %s unchanged\n", Plural(stays, "instance"))
 	}
 	obstacles(b, p, waiting)
 }
 
-// ways prints which instances would be preempted.
-func ways(b *strings.Builder, p Printer, plans []api.InstancePlan) {
-	for _, i := range plans {
-		var who []string
-		for _, id := range i.MakeWay {
-			who = append(who, p.Short(Clean(string(id))))
-		}
-		if i.Others > 0 {
-			who = append(who, Plural(i.Others, "instance")+" of others")
-		}
-		if len(who) > 0 {
-			fmt.Fprintf(b, "  who would make way for %s: %s\n", p.Short(string(i.ID)), strings.Join(who, ", "))
-		}
+// preempted prints the instances that would be preempted for an instance.
+func preempted(b *strings.Builder, p Printer, i api.InstancePlan) {
+	var who []string
+	for _, id := range i.MakeWay {
+		who = append(who, p.Short(Clean(string(id))))
 	}
-}
-
-// searches prints the instances that would be placed when the search for a better place ends.
-func searches(b *strings.Builder, p Printer, plans []api.InstancePlan) {
-	for _, i := range plans {
-		if i.After > 0 {
-			fmt.Fprintf(b, "  no place keeps the links of %s: it would be placed after at most %s, where they are broken least\n", p.Short(string(i.ID)), seconds(i.After))
-		}
+	if i.Others > 0 {
+		who = append(who, Plural(i.Others, "instance")+" of others")
+	}
+	if len(who) > 0 {
+		fmt.Fprintf(b, "  would be preempted for %s: %s\n", p.Short(string(i.ID)), strings.Join(who, ", "))
 	}
 }
 
@@ -174,22 +159,14 @@ var Plans = Table[api.InstancePlan]{
 }
 
 func would(i api.InstancePlan) string {
-	if i.Displaces {
-		return "have others make way"
-	}
+	what := map[string]string{"place": "be placed", "replace": "be replaced"}[i.Action]
 	switch {
-	case i.Action == "place" && i.After > 0:
-		return "be placed after at most " + seconds(i.After)
-	case i.Action == "replace" && i.After > 0:
-		return "be replaced after at most " + seconds(i.After)
+	case i.Displaces:
+		return "preempt others"
+	case what != "" && i.After > 0:
+		return what + " after at most " + seconds(i.After)
 	}
-	switch i.Action {
-	case "place":
-		return "be placed"
-	case "replace":
-		return "be replaced"
-	}
-	return i.Action
+	return cmp.Or(what, i.Action)
 }
 
 // obstacles prints why instances would not be placed, once for all instances with the same
@@ -228,18 +205,14 @@ func obstacle(p Printer, i api.InstancePlan) string {
 	fmt.Fprintf(&b, "  %s%s: %s\n", Plural(i.Why.Considered, what), within, causes(i.Why.Causes))
 	rejected(&b, p, 4, i.Why.Candidates)
 	if n := i.Why.Nearest; n != nil {
-		at := Clean(n.Candidate)
-		if at != "" {
-			at += ", "
-		}
-		fmt.Fprintf(&b, "  nearest miss: %s%s\n", at, miss(*n))
+		fmt.Fprintf(&b, "  nearest miss: %s\n", strings.TrimPrefix(Clean(n.Candidate)+", "+miss(*n), ", "))
 	}
 	return b.String()
 }
 
 // view formats the age of a cluster's answer.
 func view(c api.ClusterView) string {
-	known := "what the root knows of it is " + Duration(time.Duration(c.Age*float64(time.Second))) + " old"
+	known := "the root's aggregate is " + Duration(time.Duration(c.Age*float64(time.Second))) + " old"
 	switch {
 	case c.Asked:
 		return "answered now; " + known

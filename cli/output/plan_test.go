@@ -67,7 +67,7 @@ func TestAPlanOfManyInstancesStaysShort(t *testing.T) {
 	if err := output.Plan(printer(&b, output.Text), p); err != nil {
 		t.Fatal(err)
 	}
-	if n := bytes.Count(b.Bytes(), []byte("\n")); n > 40 || !bytes.Contains(b.Bytes(), []byte("and 980 more; -o wide names them")) ||
+	if n := bytes.Count(b.Bytes(), []byte("\n")); n > 40 || !bytes.Contains(b.Bytes(), []byte("and 980 more; -o wide shows them")) ||
 		!bytes.Contains(b.Bytes(), []byte("shop.prod.web.v1#500 would wait, and 499 more for the same reason")) {
 		t.Fatalf("%d lines:\n%s", n, b.Bytes())
 	}

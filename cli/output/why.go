@@ -44,16 +44,16 @@ func Why(p Printer, w api.Why) error {
 	}
 	b.WriteByte('\n')
 	if i.Violated != "" {
-		fmt.Fprintf(&b, "  %s\n", p.Paint(Bad, "breaks its SLA there: "+Clean(i.Violated)))
+		fmt.Fprintf(&b, "  %s\n", p.Paint(Bad, "violates its SLA there: "+Clean(i.Violated)))
 	}
 	if len(i.Devices) > 0 {
-		fmt.Fprintf(&b, "  has to itself: %s\n", Clean(strings.Join(i.Devices, ", ")))
+		fmt.Fprintf(&b, "  devices: %s\n", Clean(strings.Join(i.Devices, ", ")))
 	}
 	if i.Detail != "" && placed {
 		fmt.Fprintf(&b, "  %s\n", Clean(i.Detail))
 	}
 	if until := w.SearchingUntil; !until.IsZero() {
-		fmt.Fprintf(&b, "  searching until %s (in %s) for a place that keeps its links to other services; then it goes to where they are broken least\n",
+		fmt.Fprintf(&b, "  searching until %s (in %s) for a place that meets its links to other services; then it is placed where they are violated least\n",
 			until.UTC().Format("15:04:05 UTC"), Duration(max(0, until.Sub(p.Now()))))
 	}
 	nowhere := !placed || i.State == api.ClusterScheduled
@@ -74,7 +74,7 @@ func Why(p Printer, w api.Why) error {
 		b.WriteString(lead + Clean(h) + "\n")
 	}
 	if !w.NextTry.IsZero() && nowhere {
-		fmt.Fprintf(&b, "  next try: in %s, or as soon as there is more room\n", Duration(w.NextTry.Sub(p.Now())))
+		fmt.Fprintf(&b, "  next try: in %s, or as soon as there is more capacity\n", Duration(w.NextTry.Sub(p.Now())))
 	}
 	_, err := io.WriteString(p.Out, b.String())
 	return err
@@ -95,28 +95,21 @@ func candidates(b *strings.Builder, p Printer, w api.Why) {
 	if w.Root.Considered > 0 {
 		fmt.Fprintf(b, "  %s: %s\n", Plural(w.Root.Considered, "cluster"), causes(w.Root.Causes))
 	}
-	asked := map[string]api.ClusterWhy{}
-	width := 0
+	width := widest(w.Clusters, func(c api.ClusterWhy) string { return string(c.Cluster) })
+	width = min(40, max(width, widest(w.Root.Candidates, func(r api.Rejection) string { return r.Candidate })))
+	asked := map[string]bool{}
 	for _, c := range w.Clusters {
-		asked[string(c.Cluster)] = c
-		width = max(width, len(c.Cluster))
-	}
-	for _, r := range w.Root.Candidates {
-		width = max(width, len(r.Candidate))
-	}
-	width = min(width, 40)
-	for _, c := range w.Clusters {
+		asked[string(c.Cluster)] = true
 		askedLine(b, p, c, width)
 	}
 	for _, r := range w.Root.Candidates {
-		if _, ok := asked[r.Candidate]; ok {
-			continue // the cluster's own answer is more precise
-		}
-		if r.Constraint == "out" {
+		switch {
+		case asked[r.Candidate]: // the cluster's own answer is more precise
+		case r.Constraint == "out":
 			fmt.Fprintf(b, "    %-*s  not asked: %s\n", width, Clean(r.Candidate), Clean(r.Have))
-			continue
+		default:
+			fmt.Fprintf(b, "    %-*s  rejected at root: %s\n", width, Clean(r.Candidate), rejection(r))
 		}
-		fmt.Fprintf(b, "    %-*s  rejected at root: %s\n", width, Clean(r.Candidate), rejection(r))
 	}
 	if len(w.Ranked) > 0 {
 		fmt.Fprintf(b, "  scores now: %s\n", scores(w))
@@ -126,8 +119,8 @@ func candidates(b *strings.Builder, p Printer, w api.Why) {
 	}
 }
 
-// now prints where else a placed instance could run: in which clusters, and the answer of
-// its own. On its own node its resources count as used.
+// now prints where else a placed instance could run: in which clusters, and on which nodes of
+// its own cluster. On its own node its resources count as used.
 func now(b *strings.Builder, p Printer, w api.Why) {
 	if w.Root.Considered > 0 {
 		fmt.Fprintf(b, "  %s: %s\n", Plural(w.Root.Considered, "cluster"), causes(w.Root.Causes))
@@ -137,7 +130,7 @@ func now(b *strings.Builder, p Printer, w api.Why) {
 	}
 	for _, c := range w.Clusters {
 		if c.Cluster == w.Instance.Cluster && c.Answer.Considered > 0 {
-			b.WriteString("  room for one more like it:\n")
+			b.WriteString("  capacity for one more instance:\n")
 			askedLine(b, p, c, len(c.Cluster))
 		}
 	}
@@ -170,7 +163,7 @@ func askedLine(b *strings.Builder, p Printer, c api.ClusterWhy, width int) {
 	a := c.Answer
 	fmt.Fprintf(b, "    %-*s  %s: %s", width, c.Cluster, Plural(a.Considered, "node"), causes(a.Causes))
 	if !c.At.IsZero() && p.Now().Sub(c.At) >= fresh {
-		fmt.Fprintf(b, " %s", p.Paint(Faint, "(said "+p.Age(c.At)+" ago)"))
+		fmt.Fprintf(b, " %s", p.Paint(Faint, "(answered "+p.Age(c.At)+" ago)"))
 	}
 	b.WriteByte('\n')
 	rejected(b, p, 4+width+4, a.Candidates)
@@ -179,19 +172,13 @@ func askedLine(b *strings.Builder, p Printer, c api.ClusterWhy, width int) {
 // rejected prints excluded candidates with the constraint that excluded them, all of them
 // only with -o wide.
 func rejected(b *strings.Builder, p Printer, indent int, all []api.Rejection) {
-	shown := all
-	if p.Format != Wide && len(shown) > shownNodes {
-		shown = shown[:shownNodes]
-	}
-	width := 0
-	for _, r := range shown {
-		width = max(width, len(r.Candidate))
-	}
+	shown, more := shorten(p, all, shownNodes)
+	width := widest(shown, func(r api.Rejection) string { return r.Candidate })
 	for _, r := range shown {
 		fmt.Fprintf(b, "%*s%-*s  %s\n", indent, "", width, Clean(r.Candidate), rejection(r))
 	}
-	if more := len(all) - len(shown); more > 0 {
-		fmt.Fprintf(b, "%*sand %d more; -o wide names them\n", indent, "", more)
+	if more > 0 {
+		fmt.Fprintf(b, "%*sand %d more; -o wide shows them\n", indent, "", more)
 	}
 }
 
@@ -206,7 +193,7 @@ func causes(all []api.Cause) string {
 		parts = append(parts, s)
 	}
 	if len(parts) == 0 {
-		return "none that could be asked"
+		return "none could be asked"
 	}
 	return strings.Join(parts, " · ")
 }
@@ -283,10 +270,7 @@ func placements(b *strings.Builder, p Printer, w api.Why) {
 	b.WriteString("  placements:\n")
 	all := slices.Clone(w.Placements)
 	slices.Reverse(all) // newest first
-	shown := all
-	if p.Format != Wide && len(shown) > shownPlacements {
-		shown = shown[:shownPlacements]
-	}
+	shown, more := shorten(p, all, shownPlacements)
 	for _, pl := range shown {
 		fmt.Fprintf(b, "    %-8s %-12s %s ago", pl.Epoch, pl.Cluster, p.Age(pl.At))
 		if pl.Score != 0 {
@@ -297,8 +281,8 @@ func placements(b *strings.Builder, p Printer, w api.Why) {
 		}
 		b.WriteByte('\n')
 	}
-	if more := len(all) - len(shown); more > 0 {
-		fmt.Fprintf(b, "    and %d before; -o wide names them\n", more)
+	if more > 0 {
+		fmt.Fprintf(b, "    and %d before; -o wide shows them\n", more)
 	}
 }
 

@@ -28,11 +28,11 @@ import (
 // Config is the cluster orchestrator's configuration.
 type Config struct {
 	Data     string        `yaml:"data" usage:"directory for keys and, without a store elsewhere, for the store"`
-	Name     string        `yaml:"name" usage:"the cluster's id, for its whole life; needed at the first start"`
+	Name     string        `yaml:"name" usage:"the cluster's id, which cannot change; required at the first start"`
 	Location string        `yaml:"location" usage:"where the cluster is: text for people, or latitude,longitude in degrees, which then also locates nodes that have no location of their own"`
 	Token    daemon.Secret `yaml:"token" usage:"the root's join token, for the first start"`
 
-	Listen string   `yaml:"listen" usage:"address for nodes and for the operator's API; port 0 takes a free one, see <data>/address"`
+	Listen string   `yaml:"listen" usage:"address for nodes and for the operator's API; port 0 selects a free one, see <data>/address"`
 	URL    string   `yaml:"url" usage:"https://host:port under which nodes reach the cluster; join tokens contain it. Empty: derived from this machine's address"`
 	Names  []string `yaml:"names" usage:"further DNS names and addresses for the server's certificate"`
 
@@ -88,7 +88,7 @@ func (b BrokerConfig) external() bool {
 type NetworkConfig struct {
 	Relay       string        `yaml:"relay" usage:"host:port under which nodes, and those of other clusters, reach this cluster's relay (UDP, and TLS where UDP is blocked). Empty: that of url; off: no relay, and nodes behind NATs may not reach each other"`
 	Unencrypted []string      `yaml:"unencrypted" old:"clear" usage:"networks (10.1.0.0/16, …) on which packets between nodes are not encrypted"`
-	Interest    time.Duration `yaml:"interest" usage:"how long a node's subscription lasts that it does not renew; 0: the core's default"`
+	Interest    time.Duration `yaml:"interest" usage:"lifetime of a node's subscription that is not renewed; 0: the core's default"`
 }
 
 // noRelay is NetworkConfig.Relay of a cluster without one.

@@ -21,16 +21,16 @@ type Config struct {
 	Socket      string `yaml:"socket" usage:"unix socket for the node engine, whose setting netmanager.socket names it"`
 	Credentials string `yaml:"credentials" usage:"the node engine's data directory, which contains the node's certificate"`
 
-	Listen string `yaml:"listen" usage:"UDP address of the tunnel; port 0 takes a free one and keeps it"`
+	Listen string `yaml:"listen" usage:"UDP address of the tunnel; port 0 selects a free one, which later starts use again"`
 	Relay  bool   `yaml:"relay" usage:"reach peers through their clusters' relays, and be reached through the own cluster's, where no direct path is known"`
-	Plane  string `yaml:"plane" usage:"data plane in the kernel: ebpf, nft (nftables), or auto, which is ebpf where the kernel supports it"`
+	Plane  string `yaml:"plane" usage:"data plane in the kernel: ebpf, nft (nftables), or auto: ebpf if the kernel supports it, else nft"`
 	Prefix string `yaml:"prefix" usage:"prefix of the names of all devices and rules; must differ between netmanagers in one network namespace"`
 	VXLAN  uint16 `yaml:"vxlan_port" usage:"UDP port of VXLAN, for peers in unencrypted networks behind a router; 0: they are reached by the tunnel"`
 
 	Closed []string `yaml:"closed" usage:"networks that workloads may not reach, in addition to the machine's own and the clouds' metadata services"`
 	Open   []string `yaml:"open" usage:"exceptions: networks, and single addresses of the machine, that workloads may reach"`
 
-	Resolvers []string `yaml:"resolvers" usage:"address:port of name servers for names outside the overlay; empty: the machine's own"`
+	Resolvers []string `yaml:"resolvers" usage:"address:port of name servers for names outside the overlay; empty: those of the machine"`
 
 	ListenStatus string `yaml:"listen_status" usage:"where /livez, /readyz, /metrics and /version are served: a loopback host:port, or the path of a unix socket; \"data\" is status.sock in the data directory, \"off\" nowhere"`
 	Remove       bool   `yaml:"remove" usage:"remove all devices and rules of this prefix from the machine, and exit"`

@@ -22,26 +22,26 @@ import (
 type Config struct {
 	Data  string        `yaml:"data" usage:"directory for credentials and for the store"`
 	Token daemon.Secret `yaml:"token" usage:"join token, for the first start"`
-	Name  string        `yaml:"name" usage:"the node's id, if its cluster has none of that name; empty: the cluster names it"`
+	Name  string        `yaml:"name" usage:"the node's id, unless its cluster has a node of this name; empty: the cluster assigns one"`
 
-	Runtime    string           `yaml:"runtime" usage:"auto, containerd or process; auto is containerd where its socket is when the node joins, and what it joined with from then on"`
+	Runtime    string           `yaml:"runtime" usage:"auto, containerd or process; auto is containerd if its socket exists when the node joins, and does not change later"`
 	Containerd ContainerdConfig `yaml:"containerd"`
 	Process    ProcessConfig    `yaml:"process"`
 	Netmanager NetmanagerConfig `yaml:"netmanager"`
 
 	CPUs           float64  `yaml:"cpus" usage:"vCPUs to offer; 0: what the machine has"`
 	Memory         int64    `yaml:"memory" usage:"MiB of memory to offer; 0: what the machine has"`
-	Storage        int64    `yaml:"storage" usage:"MiB of disk to offer; 0: the runtime's disk less storage_reserve. It is booked when an instance is placed; nothing here bounds what it writes"`
+	Storage        int64    `yaml:"storage" usage:"MiB of disk to offer; 0: the runtime's disk less storage_reserve. It is reserved when an instance is placed; what instances write is not limited"`
 	StorageReserve int64    `yaml:"storage_reserve" usage:"MiB of that disk that are not offered; 0: a tenth, at most 10 GiB"`
 	Bandwidth      string   `yaml:"bandwidth" usage:"Mbit/s to offer as IN/OUT (100/20), or one number for both; empty: the speed of the default route's interface; where its driver does not say, bandwidth is unknown and no service that reserves some is placed here"`
-	Publish        string   `yaml:"publish" usage:"ports of this machine that workloads may publish: ports and ranges (80,443,1024-65535), or none. Those on which the machine itself is to be reached are never given"`
+	Publish        string   `yaml:"publish" usage:"ports of this machine that workloads may publish: ports and ranges (80,443,1024-65535), or none. Ports that the machine itself uses are never published"`
 	DeviceDirs     []string `yaml:"device_dirs" usage:"directories of CDI specifications (JSON, YAML), whose devices are offered"`
-	TestDevices    []string `yaml:"test_devices" usage:"devices without hardware, to try things out: test.treeline.dev/CLASS=COUNT; those of the classes gpu and tpu count as such"`
-	Privileged     bool     `yaml:"privileged" usage:"allow privileged workloads, which own this machine"`
-	Labels         []string `yaml:"labels" usage:"key=value, said of the node to its cluster"`
-	Addons         []string `yaml:"addons" usage:"what else the machine offers, by name, for services that need it"`
-	Location       string   `yaml:"location" usage:"the machine's latitude,longitude in degrees (48.14,11.58); empty: not known"`
-	Areas          []string `yaml:"areas" usage:"names of places that the machine is in and its country's code (munich, bavaria, de); case does not count"`
+	TestDevices    []string `yaml:"test_devices" usage:"devices without hardware, for tests: test.treeline.dev/CLASS=COUNT; those of the classes gpu and tpu count as such"`
+	Privileged     bool     `yaml:"privileged" usage:"allow privileged workloads, which have full control of this machine"`
+	Labels         []string `yaml:"labels" usage:"labels of the node (key=value), which constraints select"`
+	Addons         []string `yaml:"addons" usage:"names of addons that the machine offers, for services that need them"`
+	Location       string   `yaml:"location" usage:"the machine's latitude,longitude in degrees (48.14,11.58); empty: unknown"`
+	Areas          []string `yaml:"areas" usage:"names of places that the machine is in and its country's code (munich, bavaria, de); case does not matter"`
 
 	ListenStatus string `yaml:"listen_status" usage:"where /livez, /readyz, /metrics and /version are served: a loopback host:port, or the path of a unix socket; \"data\" is status.sock in the data directory, \"off\" nowhere"`
 
@@ -58,13 +58,13 @@ type Config struct {
 type ContainerdConfig struct {
 	Address          string             `yaml:"address" usage:"containerd's socket"`
 	Namespace        string             `yaml:"namespace" usage:"containerd's namespace for our workloads, one for each engine on the machine"`
-	Root             string             `yaml:"root" usage:"containerd's root directory, whose disk is offered and kept from filling; empty: containerd is asked"`
+	Root             string             `yaml:"root" usage:"containerd's root directory, whose disk is offered and not filled; empty: what containerd reports"`
 	Snapshotter      string             `yaml:"snapshotter" usage:"containerd's snapshotter; empty: overlayfs"`
 	Network          string             `yaml:"network" usage:"overlay (addresses and names by the netmanager), none (loopback only) or host; empty: overlay if netmanager.socket is set, else none"`
-	ImageDirs        []string           `yaml:"image_dirs" usage:"directories of OCI archives (*.tar), looked at before registries"`
+	ImageDirs        []string           `yaml:"image_dirs" usage:"directories of OCI archives (*.tar), which are used before registries"`
 	OpenFiles        int64              `yaml:"open_files" usage:"files that each process of a container may have open (RLIMIT_NOFILE, soft and hard); 0: 1048576"`
 	CgroupMount      bool               `yaml:"cgroup_mount" usage:"show containers their own control group, read-only, at /sys/fs/cgroup"`
-	HighWater        int                `yaml:"high_water" usage:"percent of containerd's disk above which unused images go; 0: 85"`
+	HighWater        int                `yaml:"high_water" usage:"percentage of containerd's disk in use above which unused images are deleted; 0: 85"`
 	Registries       []RegistryConfig   `yaml:"registries"`
 	RegistryNetworks []string           `yaml:"registry_networks" usage:"networks (CIDR) besides the public ones where registries may be that are not named; empty: none. A service names its registry and can reach any host in them, but no address of this machine unless it is listed by itself (10.1.0.5/32)"`
 	Handlers         map[string]Handler `yaml:"handlers"`
@@ -92,7 +92,7 @@ type NetmanagerConfig struct {
 
 // ProcessConfig is about the runtime process.
 type ProcessConfig struct {
-	Allow        []string `yaml:"allow" usage:"directories that programs may lie below; none allows nothing"`
+	Allow        []string `yaml:"allow" usage:"directories below which programs may be; empty: no program may run"`
 	CgroupParent string   `yaml:"cgroup_parent" usage:"cgroup of all workloads, a path of its own for each engine on the machine"`
 	UID          int      `yaml:"uid" usage:"user that workloads run as, never root; 0: nobody"`
 	GID          int      `yaml:"gid" usage:"group that workloads run as; 0: nogroup"`

@@ -24,7 +24,7 @@ import (
 // Config is the root orchestrator's configuration.
 type Config struct {
 	Data     string        `yaml:"data" usage:"directory for keys and, unless store is set, for the store"`
-	Listen   string        `yaml:"listen" usage:"address of the API and of the link for clusters; port 0 uses a free one, see <data>/address"`
+	Listen   string        `yaml:"listen" usage:"address of the API and of the link for clusters; port 0 selects a free one, see <data>/address"`
 	URL      string        `yaml:"url" usage:"https://host:port under which clusters reach the root; join tokens contain it. Empty: an address of this machine"`
 	Names    []string      `yaml:"names" usage:"further DNS names and addresses for the server's certificate"`
 	Store    daemon.Secret `yaml:"store" usage:"mongodb://… to store documents there; empty: a file in data"`
@@ -53,8 +53,8 @@ type NetworkConfig struct {
 	ShareBits  int    `yaml:"share_bits" usage:"length of the prefixes that clusters get. 0: 20"`
 	SubnetBits int    `yaml:"subnet_bits" usage:"length of the prefixes that nodes get. 0: 26"`
 
-	ClusterPercent int `yaml:"cluster_percent" usage:"the most of the instances' network that one cluster gets, in percent. 0: 25"`
-	TenantPercent  int `yaml:"tenant_percent" usage:"the most of the services' network that one tenant gets, with the tenants below it, in percent. 0: 25"`
+	ClusterPercent int `yaml:"cluster_percent" usage:"maximum share of the instances' network for one cluster, in percent. 0: 25"`
+	TenantPercent  int `yaml:"tenant_percent" usage:"maximum share of the services' network for one tenant with the tenants below it, in percent. 0: 25"`
 }
 
 // ranges returns the ranges of the network, or the zero value if none is configured.

@@ -1,9 +1,6 @@
 // Package parts splits a message that is larger than the bus allows into several on the same
-// topic. A lost part loses the message; the sender repeats it. Nothing is acknowledged, and a
-// new message replaces an unfinished one.
-//
-//	all, err := parts.Split(payload)  // publish each
-//	whole, ok := joiner.Add(m.Payload)
+// topic. If a part is lost, the message is lost; the sender repeats it. Parts are not
+// acknowledged, and a new message replaces an incomplete one.
 package parts
 
 import (
@@ -74,7 +71,7 @@ func (j *Joiner) Add(payload []byte) (whole []byte, ok bool) {
 	case n == 0:
 		*j = Joiner{id: id}
 	case id == j.id && n+1 == j.next:
-		return nil, false // again
+		return nil, false // a duplicate
 	case id != j.id || n != j.next || j.next == 0:
 		*j = Joiner{}
 		return nil, false
@@ -93,8 +90,8 @@ func (j *Joiner) Add(payload []byte) (whole []byte, ok bool) {
 	return whole, bytes.Equal(sum[:idSize], id[:])
 }
 
-// Waits reports whether there is an unfinished message.
+// Waits reports whether a message is incomplete.
 func (j *Joiner) Waits() bool { return j.next > 0 }
 
-// Len returns the bytes held of an unfinished message.
+// Len returns the number of bytes stored of an incomplete message.
 func (j *Joiner) Len() int { return len(j.buf) }
