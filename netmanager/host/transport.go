@@ -128,8 +128,7 @@ func NewTransport(o TransportOptions) (*Transport, error) {
 		rebind = t.relay.Nudge
 	}
 	t.Manager = pathmanager.New(pathmanager.Options{
-		Report: func(p overlay.Path) { o.Core.Post(p) }, Measured: func(m overlay.Measured) { o.Core.Post(m) }, Notice: o.Core.Post,
-		Cluster: o.Credentials.Cluster, Refuse: n.inOverlay, Lost: rebind, Log: o.Log,
+		Post: o.Core.Post, Cluster: o.Credentials.Cluster, Refuse: n.inOverlay, Lost: rebind, Log: o.Log,
 	})
 	dev, err := tun.Open(TunnelDevice(o.Prefix), tunnel.DefaultMTU)
 	if err != nil {

@@ -3,6 +3,8 @@ package packetqueue
 import (
 	"encoding/binary"
 	"net/netip"
+
+	"github.com/treeline-edge/treeline/netmanager/tunnel/offload"
 )
 
 // packet is the part of an IP header that the queue uses.
@@ -99,67 +101,18 @@ func (p packet) refusable(b []byte) bool {
 	return true
 }
 
-// The largest ICMP errors in bytes, including the quoted packet.
-const (
-	error4 = 576  // RFC 1812, 4.3.2.3
-	error6 = 1280 // RFC 4443, 2.4
-)
+// maxError4 is the length of the longest ICMP error in bytes (RFC 1812, section 4.3.2.3).
+const maxError4 = 576
 
-// unreachable returns the ICMP error that answers a packet. Its source is the packet's
-// destination, because only an error from there takes the way of an answer.
+// unreachable returns the ICMP error that answers a packet.
 func unreachable(p packet, b []byte, denied bool) []byte {
-	if p.v6 {
-		return unreachable6(p, b, denied)
+	switch {
+	case p.v6 && denied:
+		return offload.ICMP(b, 1, 1, 0, offload.MaxError6-48) // communication administratively prohibited
+	case p.v6:
+		return offload.ICMP(b, 1, 3, 0, offload.MaxError6-48) // address unreachable
+	case denied:
+		return offload.ICMP(b, 3, 13, 0, maxError4-28) // communication administratively prohibited
 	}
-	quoted := b[:min(len(b), error4-28)]
-	out := make([]byte, 28+len(quoted))
-	out[0], out[8], out[9] = 0x45, 64, protoICMP
-	binary.BigEndian.PutUint16(out[2:], uint16(len(out)))
-	copy(out[12:], p.dst.AsSlice())
-	copy(out[16:], p.src.AsSlice())
-	binary.BigEndian.PutUint16(out[10:], checksum(out[:20], 0))
-	out[20], out[21] = 3, 1 // host unreachable
-	if denied {
-		out[21] = 13 // communication administratively prohibited
-	}
-	copy(out[28:], quoted)
-	binary.BigEndian.PutUint16(out[22:], checksum(out[20:], 0))
-	return out
-}
-
-func unreachable6(p packet, b []byte, denied bool) []byte {
-	quoted := b[:min(len(b), error6-48)]
-	out := make([]byte, 48+len(quoted))
-	out[0], out[6], out[7] = 0x60, protoICMPv6, 64
-	binary.BigEndian.PutUint16(out[4:], uint16(len(out)-40))
-	copy(out[8:], p.dst.AsSlice())
-	copy(out[24:], p.src.AsSlice())
-	out[40], out[41] = 1, 3 // address unreachable
-	if denied {
-		out[41] = 1 // communication administratively prohibited
-	}
-	copy(out[48:], quoted)
-	// The pseudo-header (RFC 8200, 8.1): addresses, length, protocol.
-	sum := sum16(out[8:40], uint32(len(out)-40)+protoICMPv6)
-	binary.BigEndian.PutUint16(out[42:], checksum(out[40:], sum))
-	return out
-}
-
-func sum16(b []byte, sum uint32) uint32 {
-	for ; len(b) >= 2; b = b[2:] {
-		sum += uint32(binary.BigEndian.Uint16(b))
-	}
-	if len(b) == 1 {
-		sum += uint32(b[0]) << 8
-	}
-	return sum
-}
-
-// checksum returns the Internet checksum (RFC 1071) of b, added to sum.
-func checksum(b []byte, sum uint32) uint16 {
-	sum = sum16(b, sum)
-	for sum>>16 != 0 {
-		sum = sum&0xffff + sum>>16
-	}
-	return ^uint16(sum)
+	return offload.ICMP(b, 3, 1, 0, maxError4-28) // host unreachable
 }

@@ -22,8 +22,7 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
-
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/offload"
 )
 
@@ -51,14 +50,14 @@ type Config struct {
 
 // Queue holds packets. Its methods are safe for concurrent use.
 type Queue struct {
-	dev Device
-	cfg Config
+	dev    Device
+	cfg    Config
+	errors *fairshare.Rates // of ICMP errors, by endpoint
 
 	write sync.Mutex // guards the device's Write
 
 	mu      sync.Mutex // guards the fields below
 	store   store
-	errors  map[netip.Addr]*rate.Limiter
 	dropped uint64
 	expiry  *time.Timer
 }
@@ -71,9 +70,11 @@ const (
 	maxEndpoints = 1024
 )
 
+var errorBound = fairshare.Bound{Resource: "ICMP errors", Total: maxEndpoints}
+
 // New returns a queue that reads the device in Run.
 func New(dev Device, c Config) *Queue {
-	return &Queue{dev: dev, cfg: c, store: newStore(), errors: map[netip.Addr]*rate.Limiter{}}
+	return &Queue{dev: dev, cfg: c, store: newStore(), errors: fairshare.NewRates(errorBound, errorRate, errorBurst)}
 }
 
 // maxFailedReads is how many reads in a row may fail, in about a second, before Run gives the
@@ -215,24 +216,10 @@ func (q *Queue) Refuse(local, remote netip.Addr, denied bool) {
 	for _, w := range out {
 		b := w.frame[offload.VnetLen:]
 		p, ok := parse(b)
-		if ok && q.cfg.Untwin(p.src) == w.local && p.refusable(b) && q.mayReport(w.local, now) {
+		if ok && q.cfg.Untwin(p.src) == w.local && p.refusable(b) && q.errors.Allow(now, "", w.local.String()) == nil {
 			q.send(make([]byte, offload.VnetLen), unreachable(p, b, denied))
 		}
 	}
-}
-
-func (q *Queue) mayReport(local netip.Addr, now time.Time) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	a := q.errors[local]
-	if a == nil {
-		if len(q.errors) >= maxEndpoints {
-			clear(q.errors)
-		}
-		a = rate.NewLimiter(errorRate, errorBurst)
-		q.errors[local] = a
-	}
-	return a.AllowN(now, 1)
 }
 
 func (q *Queue) send(vnet, packet []byte) {

@@ -361,8 +361,27 @@ func FuzzPackets(f *testing.F) {
 		}
 		e := unreachable(p, b, true)
 		q, ok := parse(e)
-		if !ok || q.src != p.dst || q.dst != p.src || q.refusable(e) || len(e) > error6 {
+		if !ok || q.src != p.dst || q.dst != p.src || q.refusable(e) || len(e) > offload.MaxError6 {
 			t.Fatalf("answer to %x is %x, want an ICMP error to its sender that is not refusable", b, e)
 		}
 	})
+}
+
+func sum16(b []byte, sum uint32) uint32 {
+	for ; len(b) >= 2; b = b[2:] {
+		sum += uint32(binary.BigEndian.Uint16(b))
+	}
+	if len(b) == 1 {
+		sum += uint32(b[0]) << 8
+	}
+	return sum
+}
+
+// checksum returns the Internet checksum (RFC 1071) of b, added to sum.
+func checksum(b []byte, sum uint32) uint16 {
+	sum = sum16(b, sum)
+	for sum>>16 != 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	return ^uint16(sum)
 }

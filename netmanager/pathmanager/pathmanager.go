@@ -6,7 +6,7 @@
 //
 // A peer without traffic causes no work.
 //
-//	m := pathmanager.New(pathmanager.Options{Report: func(p overlay.Path) { loop.Post(p) }})
+//	m := pathmanager.New(pathmanager.Options{Post: loop.Post, Log: log})
 //	engine, err := tunnel.New(tunnel.Config{Hooks: tunnel.Hooks{Control: m.Control, Event: m.Event}})
 //	m.SetPeer(record); m.SetSelf(self)
 //	err = m.Run(ctx, engine)
@@ -16,7 +16,7 @@ import (
 	"context"
 	"crypto/rand"
 	"log/slog"
-	"net"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -26,13 +26,11 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/relaywire"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/overlay/agree"
 	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
 	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
 	"github.com/treeline-edge/treeline/netmanager/tunnel"
-	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
 )
 
 // Tunnel is the part of a tunnel.Engine that a manager uses.
@@ -55,21 +53,17 @@ type Message interface {
 
 // Options configure a manager. The functions are called from Run and must not block.
 type Options struct {
-	// Report takes what is observed of the path to a peer.
-	Report func(overlay.Path)
-	// Measured takes round trips to peers. May be nil.
-	Measured func(overlay.Measured)
-	// Notice takes overlay.Session, and the notices and agreements of peers: Noticed, NoticeAcked,
-	// Agreed, Probed and Arrived. May be nil.
-	Notice func(overlay.Input)
+	// Post takes what is observed of peers: Path, Measured, Session, and their notices and
+	// agreements.
+	Post func(overlay.Input)
 	// Cluster is the node's own. Peers of other clusters are not told private addresses.
 	Cluster api.ClusterID
-	// Refuse reports addresses that must not be probed: the overlay's own.
+	// Refuse reports addresses that must not be probed: the overlay's own. May be nil.
 	Refuse func(netip.Addr) bool
 	// Lost is called when a path in use falls silent: the binding at the relay may be lost
 	// too. May be nil.
 	Lost func()
-	Log  *slog.Logger // nil: slog.Default
+	Log  *slog.Logger
 }
 
 // Self is this node's position.
@@ -134,17 +128,8 @@ type peer struct {
 
 // New returns a manager that does nothing before Run.
 func New(o Options) *Manager {
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
 	if o.Lost == nil {
 		o.Lost = func() {}
-	}
-	if o.Measured == nil {
-		o.Measured = func(overlay.Measured) {}
-	}
-	if o.Notice == nil {
-		o.Notice = func(overlay.Input) {}
 	}
 	return &Manager{
 		opt: o, queue: newQueue(), peers: map[api.PeerKey]*peer{},
@@ -170,15 +155,18 @@ func (m *Manager) SetPeer(r api.Peer) {
 		if p == nil {
 			var seed [32]byte
 			_, _ = rand.Read(seed[:])
-			p = &peer{notices: rate.NewLimiter(noticeRate, noticeBurst), m: paths.New(paths.Config{Seed: seed, Refuse: m.opt.Refuse, Coord: m.coord.Load, Hide: r.Cluster != m.opt.Cluster})}
+			p = &peer{record: r, notices: rate.NewLimiter(noticeRate, noticeBurst), m: paths.New(paths.Config{
+				Seed: seed, Refuse: m.opt.Refuse, Coord: m.coord.Load, Hide: r.Cluster != m.opt.Cluster,
+			})}
 			m.peers[r.Key] = p
-			p.record = r
 			m.t.SetPeer(r)
 			m.step(p, m.self.Self)
 		}
 		p.record = r
 		m.t.SetPeer(r)
-		m.resolve(r.Relay.Addr)
+		if len(m.relays[r.Relay.Addr]) == 0 { // also after a failed look-up
+			m.lookup(r.Relay.Addr)
+		}
 		m.step(p, paths.Peer{Relay: r.Relay.Addr != "", Endpoints: r.Endpoints})
 		m.apply(p, true)
 	})
@@ -233,15 +221,15 @@ func (m *Manager) notice(p *peer, msg Message) {
 	}
 	switch msg := msg.(type) {
 	case notice.Notice:
-		m.opt.Notice(overlay.Noticed{Key: p.record.Key, Notice: msg})
+		m.opt.Post(overlay.Noticed{Key: p.record.Key, Notice: msg})
 	case notice.Ack:
-		m.opt.Notice(overlay.NoticeAcked{Key: p.record.Key, Ack: msg})
+		m.opt.Post(overlay.NoticeAcked{Key: p.record.Key, Ack: msg})
 	case agree.Terms:
-		m.opt.Notice(overlay.Agreed{Key: p.record.Key, Terms: msg})
+		m.opt.Post(overlay.Agreed{Key: p.record.Key, Terms: msg})
 	case agree.Probe:
-		m.opt.Notice(overlay.Probed{Key: p.record.Key, Probe: msg})
+		m.opt.Post(overlay.Probed{Key: p.record.Key, Probe: msg})
 	case agree.Arrived:
-		m.opt.Notice(overlay.Arrived{Key: p.record.Key, Arrived: msg})
+		m.opt.Post(overlay.Arrived{Key: p.record.Key, Arrived: msg})
 	}
 }
 
@@ -272,7 +260,7 @@ func (m *Manager) Event(e tunnel.Event) {
 			}
 			m.step(p, paths.Established{From: pathOf(e.From)})
 			m.activate(p)
-			m.opt.Notice(overlay.Session{Key: e.Peer})
+			m.opt.Post(overlay.Session{Key: e.Peer})
 		})
 	case tunnel.Traffic:
 		m.about(traffic, e.Peer, func(p *peer) {
@@ -310,8 +298,8 @@ func (m *Manager) with(k api.PeerKey, fn func(*peer)) func() {
 // Reason returns why the path to a peer is not a better one, "" if it is the best or the
 // peer is not known.
 func (m *Manager) Reason(k api.PeerKey) string {
-	why, _ := m.reasons.Load(k)
-	s, _ := why.(string)
+	reason, _ := m.reasons.Load(k)
+	s, _ := reason.(string)
 	return s
 }
 
@@ -363,10 +351,11 @@ func (m *Manager) activate(p *peer) { p.active = time.Now().Add(activeTime) }
 
 func (m *Manager) tick() {
 	now := time.Now()
-	if !now.Before(m.polled.Add(pollInterval)) && m.anyActive(now) {
+	active := func(p *peer) bool { return p != nil && p.active.After(now) }
+	if !now.Before(m.polled.Add(pollInterval)) && slices.ContainsFunc(slices.Collect(maps.Values(m.peers)), active) {
 		m.polled = now
 		for _, s := range m.t.Stats() {
-			if p := m.peers[s.Peer]; p != nil && p.active.After(now) {
+			if p := m.peers[s.Peer]; active(p) {
 				m.poll(p, s)
 			}
 		}
@@ -377,16 +366,6 @@ func (m *Manager) tick() {
 			m.apply(p, false)
 		}
 	}
-}
-
-// anyActive reports whether a peer is active.
-func (m *Manager) anyActive(now time.Time) bool {
-	for _, p := range m.peers {
-		if p.active.After(now) {
-			return true
-		}
-	}
-	return false
 }
 
 // poll tells the peer's machine what passed since the last poll.
@@ -413,7 +392,7 @@ func (m *Manager) step(p *peer, in paths.Input) {
 	r := p.m.Report()
 	if now := time.Now(); r.Samples != before.Samples && now.Sub(p.sampled) >= sampleInterval {
 		p.sampled = now
-		m.opt.Measured(overlay.Measured{Key: p.record.Key, RTT: r.Sample, Coord: r.Coord})
+		m.opt.Post(overlay.Measured{Key: p.record.Key, RTT: r.Sample, Coord: r.Coord})
 	}
 	if r.Silent && !before.Silent || r.Path.Relay() && !before.Path.Relay() && !before.None {
 		m.opt.Lost()
@@ -478,7 +457,7 @@ func (m *Manager) apply(p *peer, tries bool) {
 		return
 	}
 	p.reported, p.reportedAt = report, now
-	m.opt.Report(report)
+	m.opt.Post(report)
 }
 
 // similar reports whether two observations differ by little in round trip and loss alone.
@@ -486,89 +465,4 @@ func similar(a, b overlay.Path) bool {
 	near := (a.RTT-b.RTT).Abs() <= max(b.RTT/10, 200*time.Microsecond) && max(a.Loss-b.Loss, b.Loss-a.Loss) < 0.02
 	a.RTT, a.Loss = b.RTT, b.Loss
 	return near && a == b
-}
-
-// outer returns the bytes that a datagram by the path adds to an inner packet.
-func outer(via tunnel.Path) int {
-	n := 20 + 8 + session.Overhead
-	if via.Addr.Addr().Unmap().Is6() {
-		n += 20
-	}
-	if via.Kind != api.PathDirect {
-		n += relaywire.HeaderLen
-	}
-	return n
-}
-
-// pathOf returns a tunnel's path in the terms of package paths.
-func pathOf(p tunnel.Path) paths.Path {
-	if p.Kind != api.PathDirect {
-		return paths.Path{}
-	}
-	return paths.Path{Addr: p.Addr}
-}
-
-// via returns a machine's path in the tunnel's terms; zero if it cannot be used now.
-func (m *Manager) via(p *peer, w paths.Path) tunnel.Path {
-	if !w.Relay() {
-		return tunnel.Path{Kind: api.PathDirect, Addr: w.Addr}
-	}
-	r := p.record.Relay
-	out := tunnel.Path{Kind: api.PathRelay, Slot: r.Slot, Ticket: r.Ticket}
-	if m.self.TLS {
-		out.Kind = api.PathRelayTLS
-	}
-	switch {
-	case r.Addr == m.self.Relay && len(m.self.Relays) > 0:
-		out.Addr = m.self.Relays[0]
-	case len(m.relays[r.Addr]) > 0:
-		out.Addr = m.relays[r.Addr][0]
-	default:
-		return tunnel.Path{}
-	}
-	return out
-}
-
-// resolve looks up a peer's relay, unless its addresses are known. A failed look-up is
-// repeated when a record names the relay again.
-func (m *Manager) resolve(addr string) {
-	if len(m.relays[addr]) == 0 {
-		m.lookup(addr)
-	}
-}
-
-// lookup looks up the addresses of a peer's relay.
-func (m *Manager) lookup(addr string) {
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil || m.asking[addr] {
-		return
-	}
-	if a, err := netip.ParseAddrPort(addr); err == nil {
-		m.relays[addr] = []netip.AddrPort{netip.AddrPortFrom(a.Addr().Unmap(), a.Port())}
-		return
-	}
-	m.asking[addr] = true
-	m.all.Go(func() {
-		var list []netip.AddrPort
-		ips, err := net.DefaultResolver.LookupNetIP(m.ctx, "ip", host)
-		n, err2 := net.DefaultResolver.LookupPort(m.ctx, "udp", port)
-		for _, ip := range ips {
-			list = append(list, netip.AddrPortFrom(ip.Unmap(), uint16(n)))
-		}
-		if err != nil || err2 != nil {
-			m.opt.Log.Warn("look up a peer's relay failed", "relay", addr, "err", err)
-		}
-		m.queue.put(slot{kind: relayFound, relay: addr}, func() {
-			delete(m.asking, addr)
-			if len(list) == 0 && len(m.relays[addr]) > 0 {
-				return // keep the last known addresses
-			}
-			m.relays[addr] = list
-			for _, p := range m.peers {
-				if p.record.Relay.Addr == addr {
-					m.apply(p, true)
-				}
-			}
-		})
-	})
 }

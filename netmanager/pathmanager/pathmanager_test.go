@@ -51,7 +51,12 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	r := &rig{t: t, notices: make(chan overlay.Input, 10_000)}
 	r.Manager = New(Options{
-		Report: func(overlay.Path) {}, Notice: func(in overlay.Input) { r.notices <- in }, Log: slog.New(slog.DiscardHandler),
+		Post: func(in overlay.Input) {
+			if _, ok := in.(overlay.Path); !ok {
+				r.notices <- in
+			}
+		},
+		Log: slog.New(slog.DiscardHandler),
 	})
 	return r
 }
@@ -232,4 +237,11 @@ func TestAKnownPeerIsDropped(t *testing.T) {
 	if n := len(r.wire.calls); n == 0 || r.wire.calls[n-1] != "drop 1" {
 		t.Errorf("calls of the tunnel %v, want drop 1 at the end", r.wire.calls)
 	}
+}
+
+// size returns the number of tasks in memory, including cancelled ones.
+func (q *queue) size() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.tasks)
 }

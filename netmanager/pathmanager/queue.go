@@ -1,6 +1,7 @@
 package pathmanager
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -79,9 +80,8 @@ func newQueue() *queue {
 // put adds a task, or replaces the one that waits in the slot.
 func (q *queue) put(s slot, run func()) {
 	q.mu.Lock()
+	defer q.mu.Unlock()
 	q.add(&task{slot: s, run: run})
-	q.mu.Unlock()
-	q.wake()
 }
 
 // message adds a task for a message of or to the peer, which prepare returns. At the bound
@@ -93,11 +93,10 @@ func (q *queue) message(k api.PeerKey, prepare func() func()) {
 	}
 	t := &task{slot: slot{kind: message, peer: k}, run: prepare(), place: place}
 	q.mu.Lock()
+	defer q.mu.Unlock()
 	q.number++
 	t.number = q.number
 	q.add(t)
-	q.mu.Unlock()
-	q.wake()
 }
 
 // drop cancels the peer's tasks, and adds run unless Run does not know the peer.
@@ -114,24 +113,11 @@ func (q *queue) drop(k api.PeerKey, run func()) {
 	}
 	if q.known[k] {
 		q.add(&task{slot: slot{kind: peerDropped, peer: k}, run: run})
-		q.wake()
 	}
-	q.compact()
-}
-
-// compact removes the cancelled tasks when they are more than half of all, so that they
-// cost no more than the others.
-func (q *queue) compact() {
-	if 2*q.cancelled <= len(q.tasks) {
-		return
+	// Cancelled tasks must not cost more memory than the others.
+	if 2*q.cancelled > len(q.tasks) {
+		q.tasks, q.cancelled = slices.DeleteFunc(q.tasks, func(t *task) bool { return t.run == nil }), 0
 	}
-	live := make([]*task, 0, len(q.tasks)-q.cancelled)
-	for _, t := range q.tasks {
-		if t.run != nil {
-			live = append(live, t)
-		}
-	}
-	q.tasks, q.cancelled = live, 0
 }
 
 // add adds a task. q.mu is held.
@@ -142,9 +128,6 @@ func (q *queue) add(t *task) {
 	}
 	q.tasks = append(q.tasks, t)
 	q.waiting[t.slot] = t
-}
-
-func (q *queue) wake() {
 	select {
 	case q.filled <- struct{}{}:
 	default:
@@ -168,13 +151,6 @@ func (q *queue) take() []*task {
 		}
 	}
 	return all
-}
-
-// size returns the number of tasks in memory, including cancelled ones.
-func (q *queue) size() int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.tasks)
 }
 
 func (t *task) carryOut() {

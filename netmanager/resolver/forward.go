@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
@@ -21,7 +22,7 @@ type forwarder struct {
 	fixed   bool // the servers are configured
 	conf    string
 	timeout time.Duration
-	room    *share
+	room    *fairshare.Pool
 
 	mu      sync.Mutex       // guards the fields below, but for was
 	own     []netip.AddrPort // the resolver's addresses
@@ -42,8 +43,10 @@ const (
 )
 
 func newForwarder(c Config) *forwarder {
+	forwards := fairshare.Bound{Resource: "questions to name servers", Total: maxForwards}
 	return &forwarder{
-		fixed: len(c.Servers) > 0, named: c.Servers, conf: c.ResolvConf, timeout: c.Forward, room: newShare(maxForwards),
+		fixed: len(c.Servers) > 0, named: c.Servers, conf: c.ResolvConf, timeout: c.Forward,
+		room: fairshare.NewPool(forwards, fairshare.Policy{Fixed: true}),
 	}
 }
 
@@ -56,11 +59,11 @@ func (f *forwarder) avoid(a netip.AddrPort) {
 
 // exchange asks one server after the other until one answers without a failure.
 func (f *forwarder) exchange(ctx context.Context, client netip.Addr, q *dns.Msg, tcp bool) (*dns.Msg, error) {
-	give, ok := f.room.take(client)
-	if !ok {
-		return nil, errBusy
+	place, err := f.room.Take(time.Now(), []string{client.String()}, nil)
+	if err != nil {
+		return nil, err
 	}
-	defer give()
+	defer place.Release()
 	servers := f.current(ctx, time.Now())
 	if len(servers) == 0 {
 		return nil, fmt.Errorf("no name server is configured: %w", api.ErrUnavailable)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
-	"golang.org/x/time/rate"
 
 	"github.com/treeline-edge/treeline/internal/fairshare"
 )
@@ -29,66 +28,35 @@ var connections = fairshare.Declare(fairshare.Bound{
 
 // gate bounds the queries of all clients and of each: at the same time, and per second.
 type gate struct {
-	rate, perClient int
-	all             *share
-	local           func(netip.Addr) bool
-
-	mu      *sync.Mutex // guards clients
-	clients map[netip.Addr]*client
+	room  *fairshare.Pool
+	rates *fairshare.Rates
+	local func(netip.Addr) bool
 }
 
-// client is one of this node's instances.
-type client struct {
-	*rate.Limiter
-	asking int
-}
-
-// maxClients bounds the clients that are kept; a node has fewer instances.
+// maxClients bounds the clients whose rates are kept; a node has fewer instances.
 const maxClients = 1024
 
 func newGate(c Config) gate {
+	room, clients := queries, queries
+	room.Total, room.Share = c.InFlight, []int{c.PerClient}
+	clients.Total = maxClients
 	return gate{
-		rate: c.Rate, perClient: c.PerClient, all: newShare(c.InFlight), local: c.Overlay.Local,
-		mu: &sync.Mutex{}, clients: map[netip.Addr]*client{},
+		room:  fairshare.NewPool(room, fairshare.Policy{Fixed: true}),
+		rates: fairshare.NewRates(clients, float64(c.Rate), 2*c.Rate), local: c.Overlay.Local,
 	}
 }
 
 // enter admits a query, if there is room. The caller calls leave when it is answered.
-func (g *gate) enter(a netip.Addr, now time.Time) (leave func(), ok bool) {
-	give, ok := g.all.take(a)
-	if !ok {
+func (g *gate) enter(a netip.Addr, now time.Time) (leave func() bool, ok bool) {
+	place, err := g.room.Take(now, []string{a.String()}, nil)
+	if err != nil {
 		return nil, false
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	c := g.client(a)
-	if c.asking >= g.perClient || !c.AllowN(now, 1) {
-		give()
+	if g.rates.Allow(now, "", a.String()) != nil {
+		place.Release()
 		return nil, false
 	}
-	c.asking++
-	return func() {
-		give()
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		c.asking--
-	}, true
-}
-
-func (g *gate) client(a netip.Addr) *client {
-	c := g.clients[a]
-	if c == nil {
-		if len(g.clients) >= maxClients {
-			for k, o := range g.clients {
-				if o.asking == 0 {
-					delete(g.clients, k)
-				}
-			}
-		}
-		c = &client{Limiter: rate.NewLimiter(rate.Limit(g.rate), 2*g.rate)}
-		g.clients[a] = c
-	}
-	return c
+	return place.Release, true
 }
 
 // reader drops packets that do not come from an instance of this node, before they are

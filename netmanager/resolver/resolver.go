@@ -9,12 +9,14 @@
 package resolver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -84,29 +86,14 @@ type Resolver struct {
 
 // New returns a resolver that serves in Run.
 func New(c Config) *Resolver {
-	def := func(v *int, d int) {
-		if *v <= 0 {
-			*v = d
-		}
-	}
-	def(&c.Rate, 200)
-	def(&c.PerClient, queries.Share[0])
-	def(&c.InFlight, queries.Total)
-	if c.ResolvConf == "" {
-		c.ResolvConf = "/etc/resolv.conf"
-	}
-	if c.Wait <= 0 {
-		c.Wait = time.Second
-	}
-	if c.Forward <= 0 {
-		c.Forward = 2 * time.Second
-	}
-	if c.Log == nil {
-		c.Log = slog.Default()
-	}
-	return &Resolver{
-		cfg: c, gate: newGate(c), forward: newForwarder(c), waiting: map[string][]chan struct{}{},
-	}
+	c.Rate = cmp.Or(c.Rate, 200)
+	c.PerClient = cmp.Or(c.PerClient, queries.Share[0])
+	c.InFlight = cmp.Or(c.InFlight, queries.Total)
+	c.ResolvConf = cmp.Or(c.ResolvConf, "/etc/resolv.conf")
+	c.Wait = cmp.Or(c.Wait, time.Second)
+	c.Forward = cmp.Or(c.Forward, 2*time.Second)
+	c.Log = cmp.Or(c.Log, slog.Default())
+	return &Resolver{cfg: c, gate: newGate(c), forward: newForwarder(c), waiting: map[string][]chan struct{}{}}
 }
 
 // Run serves UDP and TCP on the address, which the machine need not have yet, until ctx
@@ -384,13 +371,7 @@ func (r *Resolver) unlisten(name string, c chan struct{}) {
 	name = strings.ToLower(name)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := r.waiting[name]
-	for i := range all {
-		if all[i] == c {
-			all = append(all[:i], all[i+1:]...)
-			break
-		}
-	}
+	all := slices.DeleteFunc(r.waiting[name], func(w chan struct{}) bool { return w == c })
 	if r.waiting[name] = all; len(all) == 0 {
 		delete(r.waiting, name)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/leaktest"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/overlay/names"
@@ -478,31 +479,31 @@ func TestClientsWithSlowServersLeaveRoomForOthers(t *testing.T) {
 }
 
 // A greedy client leaves places for others, and places that are given back are free again.
-func TestAShareLeavesRoom(t *testing.T) {
-	s := newShare(256)
-	var gives []func()
+func TestForwardsOfOneClientLeaveRoom(t *testing.T) {
+	room := newForwarder(Config{}).room
+	var places []*fairshare.Place
 	got := map[byte]int{}
 	for n := byte(1); n <= 7; n++ {
 		for {
-			give, ok := s.take(netip.AddrFrom4([4]byte{10, 16, 0, n}))
-			if !ok {
+			place, err := room.Take(time.Now(), []string{netip.AddrFrom4([4]byte{10, 16, 0, n}).String()}, nil)
+			if err != nil {
 				break
 			}
-			gives = append(gives, give)
+			places = append(places, place)
 			got[n]++
 		}
-		if s.free == 0 {
+		if room.Size() == 256 {
 			t.Fatalf("no place is free after %d clients that hold %v, want one at least", n, got)
 		}
 	}
 	if got[1] != 128 || got[2] != 64 {
 		t.Fatalf("places by client %v, want 128 of the first and 64 of the second", got)
 	}
-	for _, give := range gives {
-		give()
+	for _, place := range places {
+		place.Release()
 	}
-	if s.free != 256 || len(s.by) != 0 {
-		t.Fatalf("%d places are free and %v held after all were given back, want 256 and none", s.free, s.by)
+	if n := room.Size(); n != 0 {
+		t.Fatalf("%d places are held after all were given back, want 0", n)
 	}
 }
 
@@ -544,7 +545,7 @@ func TestAFloodIsBounded(t *testing.T) {
 	g := newGate(Config{Overlay: b, Rate: 100, PerClient: 10, InFlight: 25})
 	now := time.Now()
 	in := 0
-	var leaves []func()
+	var leaves []func() bool
 	one, two := netip.MustParseAddr("10.16.0.2"), netip.MustParseAddr("10.16.0.3")
 	for range 1000 {
 		if leave, ok := g.enter(one, now); ok {
@@ -578,8 +579,8 @@ func TestAFloodIsBounded(t *testing.T) {
 			leave()
 		}
 	}
-	if len(g.clients) > maxClients {
-		t.Fatalf("%d clients are kept, want at most 1024", len(g.clients))
+	if n := g.rates.Size(); n > maxClients {
+		t.Fatalf("%d clients are kept, want at most %d", n, maxClients)
 	}
 }
 

@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -199,73 +200,63 @@ func (e *Engine) SetPeer(p api.Peer) {
 
 // DropPeer removes a peer, its keys and its queued packets.
 func (e *Engine) DropPeer(key api.PeerKey) {
+	e.with(key, func(p *peer) {
+		delete(e.peers, key)
+		e.gone.add(&p.traffic)
+		delete(e.active, p)
+		p.send.Store(nil)
+		p.dropped = true
+		e.endTry(p)
+		e.unlist(append(p.older[:], p.current, p.next)...)
+		e.reroute()
+	})
+}
+
+// with calls fn with a peer, unless it is unknown. fn holds mu.
+func (e *Engine) with(key api.PeerKey, fn func(p *peer)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	p := e.peers[key]
-	if p == nil {
-		return
+	if p := e.peers[key]; p != nil {
+		fn(p)
 	}
-	delete(e.peers, key)
-	e.gone.add(&p.traffic)
-	delete(e.active, p)
-	p.send.Store(nil)
-	p.dropped = true
-	e.endTry(p)
-	e.unlist(append(p.older[:], p.current, p.next)...)
-	e.reroute()
 }
 
 // SetPath sets the path of data to a peer. With the zero Path the engine chooses.
 func (e *Engine) SetPath(key api.PeerKey, path Path) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if p := e.peers[key]; p != nil {
+	e.with(key, func(p *peer) {
 		p.fixed = path != Path{}
 		if p.fixed {
 			p.path.Store(&path)
 			e.look(p)
 		}
-	}
+	})
 }
 
 // SetTries sets the paths on which handshakes with a peer are tried, all at once.
 func (e *Engine) SetTries(key api.PeerKey, paths ...Path) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if p := e.peers[key]; p != nil {
+	e.with(key, func(p *peer) {
 		p.tries = slices.Clone(paths)
 		if p.try != nil { // try the new paths at once
 			p.try.at = time.Time{}
 			e.poke()
 		}
-	}
+	})
 }
 
 // SetMTU sets the longest inner packet to a peer in bytes; 0 means DefaultMTU, and less than
 // minMTU means minMTU. A longer packet is answered with an ICMP error. The engine lowers the
 // MTU when a device of this host refuses a datagram as too long.
 func (e *Engine) SetMTU(key api.PeerKey, n int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if p := e.peers[key]; p != nil {
-		if n == 0 {
-			n = DefaultMTU
-		}
-		p.mtu.Store(int32(max(n, minMTU)))
-	}
+	e.with(key, func(p *peer) { p.mtu.Store(int32(max(cmp.Or(n, DefaultMTU), minMTU))) })
 }
 
 // Connect starts a handshake with a peer if it has no session or an old one.
 func (e *Engine) Connect(key api.PeerKey) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	p := e.peers[key]
-	if p == nil {
-		return
-	}
-	if s := p.send.Load(); s == nil || s.Old(time.Now()) {
-		e.want(p)
-	}
+	e.with(key, func(p *peer) {
+		if s := p.send.Load(); s == nil || s.Old(time.Now()) {
+			e.want(p)
+		}
+	})
 }
 
 // ErrNoSession means that a handshake with the peer must come first.

@@ -39,7 +39,7 @@ type Hooks struct {
 const RawType = 0x20
 
 // Event is UnknownPeer, Established, Silent, Heard, Moved, Traffic or Stray.
-type Event interface{ event() }
+type Event any
 
 // UnknownPeer reports an initiation with an unknown key. It is kept for 2 s; SetPeer within that
 // time answers it. Claim is the first address of the sender's subnet; it is not proven.
@@ -83,11 +83,3 @@ type Stray struct {
 	Peer    api.PeerKey
 	Address netip.Addr
 }
-
-func (UnknownPeer) event() {}
-func (Established) event() {}
-func (Silent) event()      {}
-func (Heard) event()       {}
-func (Moved) event()       {}
-func (Traffic) event()     {}
-func (Stray) event()       {}

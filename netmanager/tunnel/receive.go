@@ -13,6 +13,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/udp"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/offload"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
+	"golang.org/x/time/rate"
 )
 
 // receive carries datagrams from the socket to the device, on one goroutine.
@@ -68,15 +69,14 @@ type receiver struct {
 	dst    uint32 // of the packet before, found in here
 	conn   *udp.Conn
 	sender *udp.Sender // of hints
-	hints  int         // left in this second
-	second int64
+	hints  *rate.Limiter
 }
 
 // flushBytes is how many bytes are joined before they are written: more do not fit a packet.
 const flushBytes = 60 << 10
 
 func newReceiver(e *Engine) *receiver {
-	r := &receiver{e: e, write: e.cfg.Device.Write}
+	r := &receiver{e: e, write: e.cfg.Device.Write, hints: rate.NewLimiter(hintsPerSecond, hintsPerSecond)}
 	r.join.TCP, r.join.UDP = e.cfg.Device.Joins()
 	return r
 }
@@ -259,16 +259,9 @@ const hintsPerSecond = 20
 // hint tells the sender of a message of an unknown session to start a handshake. A relayed
 // message has no way back; its sender notices the silence.
 func (r *receiver) hint(now time.Time, from Path, d []byte) {
-	if from.Kind != api.PathDirect {
+	if from.Kind != api.PathDirect || !r.hints.AllowN(now, 1) {
 		return
 	}
-	if s := now.Unix(); s != r.second {
-		r.second, r.hints = s, hintsPerSecond
-	}
-	if r.hints == 0 {
-		return
-	}
-	r.hints--
 	if c := r.e.conn.Load(); c != r.conn {
 		r.conn, r.sender = c, c.NewSender()
 	}

@@ -27,12 +27,6 @@ const (
 	causes
 )
 
-var causeNames = [causes]string{
-	"no_peer", "no_answer", "no_path", "too_long", "send_failed", "malformed", "unknown", "replayed", "denied", "forged", "flooded", "write_failed",
-}
-
-func (c Cause) String() string { return causeNames[c] }
-
 // Drops counts packets by cause.
 type Drops [causes]uint64
 

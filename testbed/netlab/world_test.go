@@ -171,7 +171,7 @@ func (n *node) start() {
 	t := n.w.t
 	cert := certificate(t, string(n.id()))
 	n.paths = pathmanager.New(pathmanager.Options{
-		Refuse: wire.DefaultNetRanges().Instances.Contains, Report: n.report, Lost: func() { n.link.Nudge() },
+		Refuse: wire.DefaultNetRanges().Instances.Contains, Post: n.report, Lost: func() { n.link.Nudge() },
 		Log: slog.New(slog.DiscardHandler),
 	})
 	hooks := tunnel.Hooks{
@@ -275,7 +275,11 @@ func (n *node) knows(o *node) {
 	n.paths.SetPeer(o.record())
 }
 
-func (n *node) report(r overlay.Path) {
+func (n *node) report(in overlay.Input) {
+	r, ok := in.(overlay.Path)
+	if !ok {
+		return
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.reports[r.Key] = r

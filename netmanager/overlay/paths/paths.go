@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"golang.org/x/time/rate"
 )
 
 // Path is a path to the peer: an address, or the zero Path for the peer's relay.
@@ -105,8 +106,8 @@ type Machine struct {
 	samples uint64          // round trips by current paths
 	coord   *api.Coordinate // of the peer, at the last of them
 	punch   punch
-	budget  bucket // of probes to unproven addresses
-	replies bucket
+	budget  *rate.Limiter // of probes to unproven addresses
+	replies *rate.Limiter
 	last    Report // after the previous step
 }
 
@@ -117,7 +118,7 @@ func New(cfg Config) *Machine {
 	}
 	m := &Machine{
 		cfg: cfg, direct: map[netip.AddrPort]*pathState{}, asleep: true,
-		budget: bucket{rate: 10, burst: 24}, replies: bucket{rate: 100, burst: 100},
+		budget: rate.NewLimiter(10, 24), replies: rate.NewLimiter(100, 100),
 	}
 	m.ours.boot = uint32(m.random()) | 1
 	return m
@@ -227,35 +228,8 @@ func (s *soonest) add(t time.Time) {
 	}
 }
 
-// bucket is a token bucket: rate tokens per second, burst at most.
-type bucket struct {
-	rate, burst float64
-	have        float64
-	at          time.Time
-}
-
-func (b *bucket) take(now time.Time) bool {
-	b.fill(now)
-	if b.have < 1 {
-		return false
-	}
-	b.have--
-	return true
-}
-
-func (b *bucket) fill(now time.Time) {
-	if b.at.IsZero() {
-		b.have = b.burst
-	} else {
-		b.have = min(b.burst, b.have+b.rate*now.Sub(b.at).Seconds())
-	}
-	b.at = now
-}
-
-// next is a moment at which there is a token.
-func (b *bucket) next(now time.Time) time.Time {
-	if b.have >= 1 {
-		return now
-	}
-	return now.Add(time.Duration((1-b.have)/b.rate*float64(time.Second)) + time.Millisecond)
+// nextToken is a moment at which a limiter has a token.
+func nextToken(l *rate.Limiter, now time.Time) time.Time {
+	missing := max(0, 1-l.TokensAt(now))
+	return now.Add(time.Duration(missing/float64(l.Limit())*float64(time.Second)) + time.Millisecond)
 }

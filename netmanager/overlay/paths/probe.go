@@ -85,13 +85,13 @@ func (m *Machine) heard(from Path, data bool) {
 // check probes at once a path that the peer uses: our NAT lets its packets in. It is
 // subject to the budget, so that a peer cannot direct our probes at others.
 func (m *Machine) check(x *pathState) {
-	if m.now.Sub(x.sent) >= 50*time.Millisecond && m.budget.take(m.now) {
+	if m.now.Sub(x.sent) >= 50*time.Millisecond && m.budget.AllowN(m.now, 1) {
 		m.probe(x, 0)
 	}
 }
 
 func (m *Machine) answer(from Path, p Probe) {
-	if m.replies.take(m.now) {
+	if m.replies.AllowN(m.now, 1) {
 		r := Reply{Token: p.Token, Seen: from.Addr}
 		if m.cfg.Coord != nil {
 			r.Coord = m.cfg.Coord()

@@ -80,8 +80,8 @@ func (m *Machine) punching() {
 		if x.next.After(m.now) {
 			continue
 		}
-		if !m.budget.take(m.now) {
-			x.next = m.budget.next(m.now)
+		if !m.budget.AllowN(m.now, 1) {
+			x.next = nextToken(m.budget, m.now)
 			continue
 		}
 		m.probe(x, 0)

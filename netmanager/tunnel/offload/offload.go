@@ -24,15 +24,18 @@ const VnetLen = 10
 const (
 	needsCsum = 1
 
-	gsoNone  = 0
-	gsoTCP4  = 1
-	gsoTCP6  = 4
-	gsoUDP   = 5
-	gsoECN   = 0x80
-	csumTCP  = 16 // offset of the checksum in a TCP header
-	csumUDP  = 6
-	protoTCP = 6
-	protoUDP = 17
+	gsoNone = 0
+	gsoTCP4 = 1
+	gsoTCP6 = 4
+	gsoUDP  = 5
+	gsoECN  = 0x80
+	csumTCP = 16 // offset of the checksum in a TCP header
+	csumUDP = 6
+
+	protoICMP   = 1
+	protoTCP    = 6
+	protoUDP    = 17
+	protoICMPv6 = 58
 )
 
 // MaxPacket is the longest packet after a vnet header, in bytes.

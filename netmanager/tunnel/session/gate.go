@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/crypto/blake2s"
 	"golang.org/x/crypto/chacha20poly1305"
+	"golang.org/x/time/rate"
 
 	"github.com/treeline-edge/treeline/api"
 )
@@ -77,7 +78,7 @@ type Gate struct {
 	id      Identity
 	secret  [2][32]byte // current and previous: a cookie is valid for one to two cookieAge
 	rotated time.Time
-	buckets [1 << 10]bucket
+	buckets [1 << 10]*rate.Limiter // nil: not used yet
 }
 
 // Cookies change each cookieAge. Under load an address may send perSource messages a second, and
@@ -87,24 +88,6 @@ const (
 	perSource = 20
 	burst     = 5
 )
-
-type bucket struct {
-	full time.Time // when it has burst tokens again
-}
-
-// take takes a token, if there is one.
-func (b *bucket) take(now time.Time, perSecond, burst int) bool {
-	each := time.Second / time.Duration(perSecond)
-	at := b.full
-	if at.Before(now) {
-		at = now
-	}
-	if at.Sub(now) > time.Duration(burst-1)*each {
-		return false
-	}
-	b.full = at.Add(each)
-	return true
-}
 
 // Verdict is what to do with a handshake message.
 type Verdict int
@@ -132,7 +115,11 @@ func (g *Gate) Check(now time.Time, msg []byte, from netip.AddrPort, relayed, bu
 	if !relayed && !g.hasCookie(now, msg, from) {
 		return AskCookie
 	}
-	if !g.buckets[g.slot(from)].take(now, perSource, burst) {
+	b := &g.buckets[g.slot(from)]
+	if *b == nil {
+		*b = rate.NewLimiter(perSource, burst)
+	}
+	if !(*b).AllowN(now, 1) {
 		return Drop
 	}
 	return Pass

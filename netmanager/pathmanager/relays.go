@@ -1,0 +1,89 @@
+package pathmanager
+
+import (
+	"net"
+	"net/netip"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/relaywire"
+	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
+	"github.com/treeline-edge/treeline/netmanager/tunnel"
+	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
+)
+
+// outer returns the bytes that a datagram by the path adds to an inner packet.
+func outer(via tunnel.Path) int {
+	n := 20 + 8 + session.Overhead
+	if via.Addr.Addr().Unmap().Is6() {
+		n += 20
+	}
+	if via.Kind != api.PathDirect {
+		n += relaywire.HeaderLen
+	}
+	return n
+}
+
+// pathOf returns a tunnel's path in the terms of package paths.
+func pathOf(p tunnel.Path) paths.Path {
+	if p.Kind != api.PathDirect {
+		return paths.Path{}
+	}
+	return paths.Path{Addr: p.Addr}
+}
+
+// via returns a machine's path in the tunnel's terms; zero if it cannot be used now.
+func (m *Manager) via(p *peer, w paths.Path) tunnel.Path {
+	if !w.Relay() {
+		return tunnel.Path{Kind: api.PathDirect, Addr: w.Addr}
+	}
+	r := p.record.Relay
+	out := tunnel.Path{Kind: api.PathRelay, Slot: r.Slot, Ticket: r.Ticket}
+	if m.self.TLS {
+		out.Kind = api.PathRelayTLS
+	}
+	switch {
+	case r.Addr == m.self.Relay && len(m.self.Relays) > 0:
+		out.Addr = m.self.Relays[0]
+	case len(m.relays[r.Addr]) > 0:
+		out.Addr = m.relays[r.Addr][0]
+	default:
+		return tunnel.Path{}
+	}
+	return out
+}
+
+// lookup looks up the addresses of a peer's relay.
+func (m *Manager) lookup(addr string) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil || m.asking[addr] {
+		return
+	}
+	if a, err := netip.ParseAddrPort(addr); err == nil {
+		m.relays[addr] = []netip.AddrPort{netip.AddrPortFrom(a.Addr().Unmap(), a.Port())}
+		return
+	}
+	m.asking[addr] = true
+	m.all.Go(func() {
+		var list []netip.AddrPort
+		ips, err := net.DefaultResolver.LookupNetIP(m.ctx, "ip", host)
+		n, err2 := net.DefaultResolver.LookupPort(m.ctx, "udp", port)
+		for _, ip := range ips {
+			list = append(list, netip.AddrPortFrom(ip.Unmap(), uint16(n)))
+		}
+		if err != nil || err2 != nil {
+			m.opt.Log.Warn("look up a peer's relay failed", "relay", addr, "err", err)
+		}
+		m.queue.put(slot{kind: relayFound, relay: addr}, func() {
+			delete(m.asking, addr)
+			if len(list) == 0 && len(m.relays[addr]) > 0 {
+				return // keep the last known addresses
+			}
+			m.relays[addr] = list
+			for _, p := range m.peers {
+				if p.record.Relay.Addr == addr {
+					m.apply(p, true)
+				}
+			}
+		})
+	})
+}
