@@ -256,8 +256,13 @@ func TestStrangersAreBounded(t *testing.T) {
 		r.Observed = append(r.Observed, api.Observed{Instance: web.Instance(i), State: api.Running})
 	}
 	w.step(NodeReport{r})
-	if got := w.c.place.Inspect().Size; got > 3*(placement.MaxStrangers+1) {
-		t.Errorf("placement holds %d entries after a node reported %d unknown instances, want at most 3 for each of %d", got, len(r.Observed), placement.MaxStrangers+1)
+	// Each is observed, leaves the node, and takes an unknown part of its resources.
+	const want = placement.MaxStrangers + 1
+	if held, _ := w.c.place.Held("n0"); held != want {
+		t.Errorf("unknown instances that are kept of %d: got %d, want %d", len(r.Observed), held, want)
+	}
+	if got := w.c.place.Inspect().Size; got != 3*want {
+		t.Errorf("records of unknown instances: got %d, want %d", got, 3*want)
 	}
 	w.step(NodeAlive{Node: "n0", Alive: wire.Alive{Boot: ^uint64(0), Seq: ^uint64(0), Gen: ^api.Generation(0)}})
 	w.step(NodeAlive{Node: "nobody", Alive: wire.Alive{Boot: 1, Seq: 1}})
