@@ -36,7 +36,6 @@ func (s *sockaddr) set(a netip.AddrPort, v6 bool) bool {
 	return true
 }
 
-// get returns the address that the kernel wrote.
 func (s *sockaddr) get() netip.AddrPort {
 	port := binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(&s.raw.Port))[:])
 	if s.raw.Family == unix.AF_INET {

@@ -48,7 +48,6 @@ var buckets = [...]time.Duration{
 	50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond, time.Second, 5 * time.Second,
 }
 
-// histogram is a Prometheus histogram of durations.
 type histogram struct {
 	mu     sync.Mutex // guards the fields below
 	counts [len(buckets)]uint64
@@ -78,7 +77,6 @@ func (h *histogram) write(w io.Writer, name, help string) {
 	_, _ = fmt.Fprintf(w, "%[1]s_bucket{le=\"+Inf\"} %[2]d\n%[1]s_sum %[3]g\n%[1]s_count %[2]d\n", name, h.count, h.sum.Seconds())
 }
 
-// head writes the header of a metric.
 func head(w io.Writer, kind, name, help string) {
 	_, _ = fmt.Fprintf(w, "# HELP %[2]s %[3]s\n# TYPE %[2]s %[1]s\n", kind, name, help)
 }

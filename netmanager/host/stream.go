@@ -29,7 +29,6 @@ type Stream struct {
 	ready  wire.NetReady
 }
 
-// reader is the node engine that reads.
 type reader struct {
 	queue  []any // wire.NetUp, wire.NetReady or wire.Key
 	filled chan struct{}

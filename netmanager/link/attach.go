@@ -89,7 +89,6 @@ func (l *Links) attach(a Attachment) error {
 	return errors.Join(shape(l.nl, out, a.In), shape(within, in, a.Out))
 }
 
-// pair finds or creates the veth pair.
 func (l *Links) pair(a Attachment, within *netlink.Handle, ns int) (out, in netlink.Link, err error) {
 	name := plane.Device(l.prefix, a.Address)
 	out, err = l.nl.LinkByName(name)
@@ -121,7 +120,6 @@ func (l *Links) pair(a Attachment, within *netlink.Handle, ns int) (out, in netl
 	return out, in, nil
 }
 
-// hostEnd sets up the host's side.
 func (l *Links) hostEnd(a Attachment, dev netlink.Link) error {
 	index := dev.Attrs().Index
 	if dev.Attrs().MTU != a.MTU {
@@ -167,7 +165,6 @@ func (l *Links) hostEnd(a Attachment, dev netlink.Link) error {
 	return nil
 }
 
-// instanceEnd sets up the instance's side.
 func instanceEnd(a Attachment, nl *netlink.Handle, dev netlink.Link) error {
 	index := dev.Attrs().Index
 	if lo, err := nl.LinkByIndex(1); err == nil && lo.Attrs().Flags&net.FlagUp == 0 {

@@ -58,7 +58,6 @@ func (l *Links) SetPeer(n plane.Node, p plane.Peer) error {
 	return nil
 }
 
-// both returns a subnet and its twin.
 func both(r wire.NetRanges, s netip.Prefix) []netip.Prefix {
 	out := []netip.Prefix{s}
 	if six := r.Twin(s.Addr()); six.IsValid() {
@@ -220,7 +219,6 @@ func (l *Links) unroute(dst netip.Prefix) error {
 	return nil
 }
 
-// removeNeighbour deletes the peer's neighbour on the VXLAN device.
 func (l *Links) removeNeighbour(via netip.Addr) error {
 	if !via.Is4() {
 		return nil

@@ -95,7 +95,6 @@ func Forwards() (now Forwarding, err error) {
 	return now, nil
 }
 
-// forward enables forwarding.
 func forward() error {
 	for i, path := range forwarding {
 		b, err := os.ReadFile(path)

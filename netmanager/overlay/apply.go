@@ -54,7 +54,6 @@ func (c *Core) end(a netip.Addr) {
 	}
 }
 
-// weigh reconsiders which backends of a service are close.
 func (c *Core) weigh(id api.ServiceID, of api.PeerKey, tick bool) {
 	at := c.services.Advertised(id)
 	if !at.Closest.IsValid() {

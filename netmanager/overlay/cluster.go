@@ -208,7 +208,6 @@ func (c *Core) setRefusal(k wire.Subscription, r *wire.Refusal) {
 	}
 }
 
-// report sends the cluster what it has to know.
 func (c *Core) report() {
 	msg, ok := c.subs.Message(c.now, c.described && c.boot != 0, c.roundTrips.Due(c.now))
 	if !ok {

@@ -204,7 +204,6 @@ func (v *view) Trace(from api.InstanceID, to string) (api.NetTrace, Input, error
 	return t.out, t.backends(addr, id), nil
 }
 
-// tracer collects the steps of a trace.
 type tracer struct {
 	*view
 	asker api.ServiceID

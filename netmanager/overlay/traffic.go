@@ -221,7 +221,6 @@ func (c *Core) settle(keys []wire.Subscription) {
 	}
 }
 
-// reply informs those who wait for a subscription.
 func (c *Core) reply(all []subscriptions.Reply) {
 	for _, r := range all {
 		switch {
@@ -235,7 +234,6 @@ func (c *Core) reply(all []subscriptions.Reply) {
 	}
 }
 
-// subscriptionDue handles a timer of the subscriptions.
 func (c *Core) subscriptionDue(d subscriptions.Due) {
 	none := wire.Subscription{}
 	switch {

@@ -104,7 +104,6 @@ func (p packet) refusable(b []byte) bool {
 // maxError4 is the length of the longest ICMP error in bytes (RFC 1812, section 4.3.2.3).
 const maxError4 = 576
 
-// unreachable returns the ICMP error that answers a packet.
 func unreachable(p packet, b []byte, denied bool) []byte {
 	switch {
 	case p.v6 && denied:

@@ -130,7 +130,6 @@ func pause(ctx context.Context) bool {
 	}
 }
 
-// take queues one frame.
 func (q *Queue) take(now time.Time, frame []byte) {
 	p, ok := parse(frame[offload.VnetLen:])
 	local, remote, ok2 := q.sides(p)

@@ -57,7 +57,6 @@ type endpoint struct {
 
 type pair struct{ local, remote netip.Addr }
 
-// waiter is a frame that waits.
 type waiter struct {
 	frame []byte
 	local netip.Addr
@@ -142,7 +141,6 @@ func (s *store) take(local, remote netip.Addr) (out []waiter) {
 	return out
 }
 
-// expire drops the packets that have waited for maxWait.
 func (s *store) expire(now time.Time) {
 	for len(s.queue) > 0 && !s.queue[0].until.After(now) {
 		remote := s.queue[0].remote

@@ -384,7 +384,6 @@ func (m *Manager) poll(p *peer, s tunnel.Stats) {
 	m.apply(p, false)
 }
 
-// step steps the peer's machine and sends its probes.
 func (m *Manager) step(p *peer, in paths.Input) {
 	before := p.m.Report()
 	out := p.m.Step(time.Now(), in)

@@ -134,7 +134,6 @@ func (q *queue) add(t *task) {
 	}
 }
 
-// take empties the queue.
 func (q *queue) take() []*task {
 	q.mu.Lock()
 	defer q.mu.Unlock()

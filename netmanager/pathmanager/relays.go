@@ -52,7 +52,6 @@ func (m *Manager) via(p *peer, w paths.Path) tunnel.Path {
 	return out
 }
 
-// lookup looks up the addresses of a peer's relay.
 func (m *Manager) lookup(addr string) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil || m.asking[addr] {

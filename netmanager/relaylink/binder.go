@@ -76,7 +76,6 @@ type request struct {
 	lost bool // its timeout has passed
 }
 
-// action is what a step wants done.
 type action struct {
 	send    []outgoing
 	resolve bool          // look up the relay's name
@@ -89,7 +88,6 @@ type outgoing struct {
 	req relaywire.Request
 }
 
-// lease sets the slot.
 func (b *binder) lease(slot uint32, secret []byte) {
 	b.slot, b.secret = slot, secret
 	b.again()
@@ -134,7 +132,6 @@ func (b *binder) nudge() {
 	}
 }
 
-// tested takes the result of a test.
 func (b *binder) tested(epoch int, lived bool) {
 	if !b.testing || epoch != b.epoch {
 		return
@@ -238,7 +235,6 @@ func (b *binder) askAlt(now time.Time, a *action) {
 	b.altAt = now.Add(timeouts[b.altFails])
 }
 
-// answer takes an answer of the relay.
 func (b *binder) answer(now time.Time, ans relaywire.Answer) {
 	r, ok := b.asked[ans.Seq]
 	if !ok || ans.Late || ans.Slot != b.slot {

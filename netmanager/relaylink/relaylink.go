@@ -251,7 +251,6 @@ func (v *owner) act(timer *time.Timer) {
 	v.publish()
 }
 
-// publish publishes the state.
 func (v *owner) publish() {
 	s := State{
 		UDP: v.b.up, Relays: slices.Clone(v.b.relays), Mapped: v.b.mapped, NAT: v.b.nat, Life: v.b.life, RTT: v.b.rtt,

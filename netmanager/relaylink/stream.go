@@ -22,7 +22,6 @@ const (
 	maxDialPause = time.Minute
 )
 
-// stream is a TLS connection to the relay.
 type stream struct {
 	out *relaywire.Outbox
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// forwarder forwards questions to the machine's name servers.
 type forwarder struct {
 	fixed   bool // the servers are configured
 	conf    string

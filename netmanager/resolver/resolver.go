@@ -257,7 +257,6 @@ func (r *Resolver) answer(ctx context.Context, client netip.Addr, q *dns.Msg, tc
 	return m
 }
 
-// covers reports whether a name is the overlay's.
 func (r *Resolver) covers(ctx context.Context, name string) (bool, error) {
 	if _, reverse := names.Reverse(name); !reverse || names.Under(name) {
 		return names.Under(name), nil

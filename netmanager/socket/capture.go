@@ -27,7 +27,6 @@ const (
 	captureBytes    = 64 << 20
 )
 
-// captures counts the captures that run.
 type captures struct {
 	mu  sync.Mutex // guards the fields below
 	of  map[api.Tenant]int
@@ -59,7 +58,6 @@ func (cs *captures) end(t api.Tenant) {
 	}
 }
 
-// serve answers a request with a capture.
 func (cs *captures) serve(o Overlay, w http.ResponseWriter, r *http.Request) error {
 	id, err := api.ParseInstanceID(r.FormValue("instance"))
 	if err != nil {

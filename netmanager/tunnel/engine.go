@@ -310,7 +310,6 @@ func (e *Engine) Receive(from Path, datagram []byte) {
 	e.rx.take(from, udp.Message{Data: datagram, Each: len(datagram)})
 }
 
-// poke wakes the keeper.
 func (e *Engine) poke() {
 	select {
 	case e.wake <- struct{}{}:

@@ -11,7 +11,6 @@ import (
 // stamp to count as a replay. A peer that was silent for longer may have lost its clock.
 const replayWithin = 5 * time.Second
 
-// handshake handles a message outside a session.
 func (k *keeper) handshake(now time.Time, from Path, msg []byte) {
 	e := k.e
 	switch session.Type(msg) {
@@ -117,7 +116,6 @@ func (e *Engine) confirm(ks *keys, from Path, now time.Time) {
 	e.establish(p, ks, from, 0)
 }
 
-// response handles the response to an initiation.
 func (k *keeper) response(now time.Time, from Path, msg []byte) {
 	e := k.e
 	e.mu.Lock()

@@ -44,7 +44,6 @@ func newLease(l Lease) *lease {
 	return out
 }
 
-// path returns the path by which a datagram came.
 func (l *lease) path(from netip.AddrPort) Path {
 	if slices.Contains(l.relays, from) {
 		return Path{Kind: api.PathRelay, Addr: from}

@@ -30,7 +30,6 @@ const (
 	maxStrangers = 64
 )
 
-// handshake is a handshake message for the keeper.
 type handshake struct {
 	from Path
 	n    int
@@ -111,7 +110,6 @@ func (e *Engine) keep(ctx context.Context) error {
 	}
 }
 
-// deliver calls the event hook.
 func (k *keeper) deliver() {
 	e := k.e
 	e.mu.Lock()
@@ -123,7 +121,6 @@ func (k *keeper) deliver() {
 	}
 }
 
-// send sends the messages and packets that are due.
 func (k *keeper) send(now time.Time) {
 	for _, o := range k.out {
 		msg := o.msg
@@ -365,7 +362,6 @@ func (e *Engine) moved(p *peer, from Path) {
 	e.post(Moved{p.key, from})
 }
 
-// unsilent reports that a silent peer is heard again.
 func (e *Engine) unsilent(p *peer, from Path) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

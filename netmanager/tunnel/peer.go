@@ -16,7 +16,6 @@ const (
 	typeRelay   = 0x10
 )
 
-// relayed reports whether the path is through a relay.
 func (p Path) relayed() bool { return p.Kind == api.PathRelay || p.Kind == api.PathRelayTLS }
 
 // header appends the header of datagrams on the path: for a relay over UDP type 0x10, three
@@ -30,7 +29,6 @@ func (p Path) header(b []byte) []byte {
 	return binary.BigEndian.AppendUint64(b, p.Ticket)
 }
 
-// peer is the state of a peer.
 type peer struct {
 	key api.PeerKey
 
@@ -71,7 +69,6 @@ type peer struct {
 	since     time.Time // time of the last handshake, by the wall clock
 }
 
-// keys is a session and its peer.
 type keys struct {
 	*session.Session
 	peer      *peer

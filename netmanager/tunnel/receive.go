@@ -81,7 +81,6 @@ func newReceiver(e *Engine) *receiver {
 	return r
 }
 
-// batch takes the messages of one Receive.
 func (r *receiver) batch(m *udp.Receiver, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -173,7 +172,6 @@ func (r *receiver) message(now time.Time, lease *lease, from Path, m udp.Message
 	done()
 }
 
-// keys finds a session by its index.
 func (r *receiver) keys(index uint32) *keys {
 	now := r.e.indexes.Load()
 	if now != r.index || r.last == nil || r.last.Local != index {
@@ -271,7 +269,6 @@ func (r *receiver) hint(now time.Time, from Path, d []byte) {
 	}
 }
 
-// enqueue queues a handshake message for the keeper.
 func (e *Engine) enqueue(from Path, d []byte) {
 	h := handshake{from: from, n: len(d)}
 	copy(h.b[:], d)

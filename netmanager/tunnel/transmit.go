@@ -162,12 +162,10 @@ func (t *transmitter) add(s *session.Session, seg offload.Segment) bool {
 	return true
 }
 
-// cut adds the segment as fragments.
 func (t *transmitter) cut(s *session.Session, most int) bool {
 	return offload.Fragment(t.seg, most, t.e.fragments.Add(1), func(f []byte) { t.add(s, offload.Segment{Packet: f}) })
 }
 
-// flush sends the run.
 func (t *transmitter) flush() {
 	if t.count == 0 {
 		return

@@ -167,7 +167,6 @@ func openCore(ctx context.Context, cfg Config, st store.Store, log *slog.Logger,
 	return host.NewCore(core, st, log, observe), nil
 }
 
-// queueDevice returns the name of the packet queue's device.
 func queueDevice(prefix string) string { return prefix + "hold" }
 
 // queueMTU is the largest MTU of instances' devices, so that the packet queue can take all

@@ -126,13 +126,11 @@ func (s *Space) MustAsk(network string, to netip.AddrPort) string {
 	return label
 }
 
-// answer is the result of Ask.
 type answer struct {
 	label string
 	err   error
 }
 
-// ask is Ask for goroutines.
 func (s *Space) ask(answers chan<- answer, network string, to netip.AddrPort) {
 	label, err := s.Ask(network, to)
 	answers <- answer{label, err}
@@ -146,7 +144,6 @@ func (s *Space) Reaches(label, network string, to netip.AddrPort) {
 	}
 }
 
-// askUDP sends one datagram and reads the answer.
 func askUDP(c net.Conn, body string) (string, error) {
 	if _, err := io.WriteString(c, body); err != nil {
 		return "", err
@@ -210,7 +207,6 @@ func (f *Flow) Ask() (string, error) {
 // Echo sends data and checks that it returns from the same backend.
 func (f *Flow) Echo() error { return f.echo(patience) }
 
-// checkEcho checks that flows go on.
 func checkEcho(t *testing.T, which string, flows ...*Flow) {
 	t.Helper()
 	for _, f := range flows {

@@ -26,7 +26,6 @@ func (h *Host) sendEarly(c *Container, src, dst netip.Addr) (flow net.Conn, queu
 	return flow, queued
 }
 
-// release sends queued packets on.
 func (h *Host) release(packets ...[]byte) {
 	h.t.Helper()
 	for _, p := range packets {

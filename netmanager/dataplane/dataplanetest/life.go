@@ -110,7 +110,6 @@ func changeIsAtomic(t *testing.T, w *World) {
 	w.C(1).Reaches("c4", "tcp", at(vip(1), 80))
 }
 
-// usageIsCounted checks the counts of flows.
 func usageIsCounted(t *testing.T, w *World) {
 	w.serveAll()
 	h := w.Hosts[0]
@@ -158,7 +157,6 @@ func withService(s plane.State, services ...plane.Service) plane.State {
 	return s
 }
 
-// removeLeavesNothing compares the host before and after Remove.
 func removeLeavesNothing(t *testing.T, w *World) {
 	w.serveAll()
 	h := w.Hosts[0]

@@ -113,7 +113,6 @@ func (w *World) publishedEndpoint(host, instance uint16) plane.Endpoint {
 	}}
 }
 
-// portsArePublished calls an instance by its node's address.
 func portsArePublished(_ *testing.T, w *World) {
 	w.serveAll()
 	h := w.Hosts[0]

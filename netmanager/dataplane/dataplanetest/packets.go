@@ -40,7 +40,6 @@ func packet(proto byte, src, dst netip.Addr, body []byte) []byte {
 	return append(p, body...)
 }
 
-// udp is a UDP packet.
 func udp(src, dst netip.AddrPort, body string) []byte {
 	u := make([]byte, 8, 8+len(body))
 	binary.BigEndian.PutUint16(u, src.Port())
@@ -122,12 +121,10 @@ func addrs(p []byte) (src, dst netip.Addr) {
 	return src, dst
 }
 
-// between holds for packets from src to dst.
 func between(src, dst netip.Addr) func([]byte) bool {
 	return func(p []byte) bool { s, d := addrs(p); return s == src && d == dst }
 }
 
-// echoIsAnswered pings a semantic address.
 func echoIsAnswered(t *testing.T, w *World) {
 	w.Hosts[0].publish(w.service(1, 4))
 	for six, a := range both(vip(1)) {

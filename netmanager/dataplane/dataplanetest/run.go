@@ -81,7 +81,6 @@ func both(a netip.Addr) []netip.Addr { return []netip.Addr{a, ranges.Twin(a)} }
 
 var networks = []string{"tcp", "udp"}
 
-// calls yields each address with TCP and with UDP.
 func calls(addrs ...netip.Addr) iter.Seq2[string, netip.Addr] {
 	return func(yield func(string, netip.Addr) bool) {
 		for _, a := range addrs {
@@ -94,7 +93,6 @@ func calls(addrs ...netip.Addr) iter.Seq2[string, netip.Addr] {
 	}
 }
 
-// vip returns the n-th semantic address.
 func vip(n byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 30, 0, n}) }
 
 func at(a netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a, port) }

@@ -20,7 +20,6 @@ const (
 	sctpCookieAck  = 11
 )
 
-// chunk returns an SCTP packet of one chunk.
 func chunk(sport, dport uint16, tag uint32, kind byte, body []byte) []byte {
 	p := binary.BigEndian.AppendUint16(nil, sport)
 	p = binary.BigEndian.AppendUint16(p, dport)

@@ -16,7 +16,6 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// setEndpoints applies the changes of endpoints.
 func (p *Plane) setEndpoints(x *tx, c plane.Change, links *links, all bool) {
 	for _, e := range c.SetEndpoints {
 		p.setEndpoint(x, e, links, all)
@@ -84,7 +83,6 @@ func (p *Plane) dropDevice(x *tx, device, endpoint uint32) {
 	}
 }
 
-// publish sets an endpoint's ports.
 func (p *Plane) publish(x *tx, a netip.Addr, ports []api.PortMap) {
 	old := p.ports[a]
 	put := func(v []api.PortMap) {
@@ -113,7 +111,6 @@ func (l *links) queued(d netlink.Link) (bool, error) {
 	return l.queues[d.Attrs().Index], nil
 }
 
-// wanted returns an endpoint's programs.
 func (p *Plane) wanted(device int) map[hook]*ebpf.Program {
 	return map[hook]*ebpf.Program{{device, false}: p.o.TlLeave, {device, true}: p.o.TlLast}
 }

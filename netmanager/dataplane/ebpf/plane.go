@@ -13,6 +13,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/netmanager/dataplane"
+	"github.com/treeline-edge/treeline/netmanager/dataplane/nft"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
@@ -21,7 +22,7 @@ import (
 type Plane struct {
 	prefix string
 	at     attacher
-	edge   *edge
+	edge   *nft.Edge
 	open   bool // the programs are loaded, and the fields below match the kernel
 	o      objectsObjects
 	hooks  map[hook]*ebpf.Program // where the plane's programs are
@@ -60,7 +61,7 @@ func New(prefix string) (*Plane, error) {
 	if prefix == "" || len(prefix) > 7 {
 		return nil, fmt.Errorf("prefix %q is not 1 to 7 letters: %w", prefix, api.ErrInvalid)
 	}
-	return &Plane{prefix: prefix, at: newAttacher(), edge: newEdge(prefix)}, nil
+	return &Plane{prefix: prefix, at: newAttacher(), edge: nft.NewEdge(prefix)}, nil
 }
 
 // start loads the programs, with the maps of an earlier start if they fit, and reads them.
@@ -102,7 +103,6 @@ func (p *Plane) start() error {
 	return nil
 }
 
-// read reads the maps into the tables.
 func (p *Plane) read() error {
 	p.endpoints = newTable[uint32, objectsEndpoint](p.o.TlEndpoints)
 	p.endpoints.merge = func(v, old objectsEndpoint) objectsEndpoint { v.Held, v.Since = old.Held, old.Since; return v }
@@ -204,7 +204,7 @@ func (p *Plane) Apply(_ context.Context, c plane.Change) error {
 // change applies c as a whole or not at all. all says that c is the whole state: entries that c
 // does not name are removed too.
 func (p *Plane) change(c plane.Change, all bool) error {
-	if err := check(c); err != nil {
+	if err := dataplane.Check(c); err != nil {
 		return err
 	}
 	x := &tx{}
@@ -215,36 +215,6 @@ func (p *Plane) change(c plane.Change, all bool) error {
 	x.stand()
 	if len(c.End)+len(c.Retry) > 0 {
 		return p.end(c.End, c.Retry)
-	}
-	return nil
-}
-
-// check refuses values that no map can hold.
-func check(c plane.Change) error {
-	for _, s := range c.SetServices {
-		for _, b := range s.Backends {
-			if b.Weight < 1 || b.Weight > 16 || !b.Address.Is4() {
-				return fmt.Errorf("backend %s of %s has weight %d: %w", b.Address, s.Address, b.Weight, api.ErrInvalid)
-			}
-		}
-		if !s.Address.Is4() {
-			return fmt.Errorf("service address %s is not IPv4: %w", s.Address, api.ErrInvalid)
-		}
-	}
-	for _, e := range c.SetEndpoints {
-		if !e.Address.Is4() {
-			return fmt.Errorf("endpoint address %s is not IPv4: %w", e.Address, api.ErrInvalid)
-		}
-		for _, m := range e.Ports {
-			if protocols[m.Protocol] == 0 {
-				return fmt.Errorf("protocol %q of port %d: %w", m.Protocol, m.Host, api.ErrInvalid)
-			}
-		}
-	}
-	for _, s := range c.SetSources {
-		if !s.Address.Is4() {
-			return fmt.Errorf("source address %s is not IPv4: %w", s.Address, api.ErrInvalid)
-		}
 	}
 	return nil
 }
@@ -285,7 +255,7 @@ func (p *Plane) steps(x *tx, c plane.Change, all bool) {
 		p.allowed.drop(x, pair(v))
 	}
 	if x.err == nil {
-		x.fail(p.edge.become(p.node, p.ports, all))
+		x.fail(p.edge.Become(p.node, p.ports, all))
 	}
 	// From here on flows check again what they depend on.
 	p.settings(x, links)
@@ -299,7 +269,7 @@ func (p *Plane) Close() error {
 		prog.Close()
 	}
 	p.hooks, p.open = nil, false
-	p.edge.close()
+	p.edge.Close()
 	return p.o.Close()
 }
 
@@ -320,7 +290,7 @@ func (p *Plane) Remove(context.Context) error {
 			return fmt.Errorf("detach a program from device %d: %w", h.device, err)
 		}
 	}
-	return errors.Join(p.edge.remove(), p.Close())
+	return errors.Join(p.edge.Remove(), p.Close())
 }
 
 // ring returns the backends' addresses in the order of their turns.

@@ -107,7 +107,6 @@ func seed() (s [5]uint64) {
 	return s
 }
 
-// networks closes and opens networks outside the ranges.
 func (p *Plane) networks(x *tx, n plane.Node) {
 	key := func(all []netip.Prefix) map[objectsNetwork]uint32 {
 		m := map[objectsNetwork]uint32{}
@@ -124,7 +123,6 @@ func (p *Plane) networks(x *tx, n plane.Node) {
 	p.closed.become(x, key(slices.Concat(dataplane.Closed, n.Closed)))
 }
 
-// setPeers applies the changes of peers.
 func (p *Plane) setPeers(x *tx, c plane.Change, links *links, all bool) {
 	for _, v := range c.SetPeers {
 		p.setPeer(x, v, links)
@@ -189,10 +187,6 @@ func (p *Plane) setPeer(x *tx, v plane.Peer, links *links) {
 	}
 	keep := map[objectsPrefix]bool{}
 	for _, s := range v.Subnets {
-		if !s.Addr().Is4() {
-			x.fail(fmt.Errorf("subnet %s of peer %s is not IPv4: %w", s, v.Key, api.ErrInvalid))
-			return
-		}
 		k := prefix(s)
 		keep[k] = true
 		p.prefixes.set(x, k, e)
@@ -205,7 +199,6 @@ func prefix(p netip.Prefix) objectsPrefix {
 	return objectsPrefix{Len: uint32(p.Bits()), Address: be32(p.Masked().Addr())}
 }
 
-// know adds or removes a peer.
 func (p *Plane) know(x *tx, k api.PeerKey, v peer, known bool) {
 	old, had := p.peers[k]
 	if known {

@@ -41,7 +41,6 @@ func (t *table[K, V]) load() error {
 	return nil
 }
 
-// set sets the value of k.
 func (t *table[K, V]) set(x *tx, k K, v V) {
 	old, had := t.have[k]
 	if x.err != nil || had && old == v {
@@ -81,7 +80,6 @@ func (t *table[K, V]) put(k K, v V, had bool) error {
 	return t.m.Put(k, v)
 }
 
-// drop deletes k.
 func (t *table[K, V]) drop(x *tx, k K) {
 	old, had := t.have[k]
 	if x.err != nil || !had {

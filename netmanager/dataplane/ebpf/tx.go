@@ -30,7 +30,6 @@ func (t *tx) stand() {
 // did records how to undo the last step.
 func (t *tx) did(undo func()) { t.undo = append(t.undo, undo) }
 
-// back undoes all steps, the last first.
 func (t *tx) back() {
 	for _, undo := range slices.Backward(t.undo) {
 		undo()

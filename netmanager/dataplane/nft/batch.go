@@ -27,7 +27,6 @@ func newBatch() *batch {
 	return x
 }
 
-// control begins or ends the transaction.
 func (x *batch) control(kind uint16) {
 	x.message(kind, 0, 0)
 	binary.BigEndian.PutUint16(x.b[len(x.b)-2:], unix.NFNL_SUBSYS_NFTABLES)
@@ -98,7 +97,6 @@ func (x *batch) pad() {
 	}
 }
 
-// expression appends the library's encoding of an expression.
 func (x *batch) expression(attr uint16, f nftables.TableFamily, e expr.Any) {
 	b, err := expr.Marshal(byte(f), e)
 	if err != nil && x.err == nil {
@@ -157,7 +155,6 @@ func (x *batch) delChain(t *nftables.Table, name string) {
 	x.end()
 }
 
-// flushChain deletes the rules of a chain.
 func (x *batch) flushChain(t *nftables.Table, name string) {
 	x.of(t, unix.NFT_MSG_DELRULE, 0)
 	x.text(unix.NFTA_RULE_CHAIN, name)
@@ -172,7 +169,6 @@ func (x *batch) addRule(t *nftables.Table, chain string, made []byte) {
 	x.end()
 }
 
-// made encodes the expressions of a rule.
 func (x *batch) made(f nftables.TableFamily, es exprs) []byte {
 	var y batch
 	for _, e := range es {

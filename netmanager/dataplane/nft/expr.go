@@ -16,7 +16,6 @@ func r(n uint32) uint32 { return unix.NFT_REG32_00 + n }
 
 type exprs = []expr.Any
 
-// rule concatenates parts.
 func rule(parts ...exprs) exprs {
 	var all exprs
 	for _, p := range parts {
@@ -86,7 +85,6 @@ func find(s *set, reg, to uint32) exprs {
 	return exprs{&expr.Lookup{SourceRegister: reg, DestRegister: to, IsDestRegSet: true, SetName: s.Name}}
 }
 
-// decide applies the verdict of the map.
 func decide(s *set, reg uint32) exprs { return find(s, reg, unix.NFT_REG_VERDICT) }
 
 func name16(s string) []byte {
@@ -184,9 +182,18 @@ func (f family) within(at field, four, six netip.Prefix) exprs {
 }
 
 func (f family) outside(at field, four, six netip.Prefix) exprs {
-	x := f.within(at, four, six)
+	return negated(f.within(at, four, six))
+}
+
+func negated(x exprs) exprs {
 	x[len(x)-1].(*expr.Cmp).Op = expr.CmpOpNeq
 	return x
+}
+
+// inPrefix matches addresses of p, which is of the field's family.
+func inPrefix(at field, p netip.Prefix) exprs {
+	n := p.Addr().BitLen() / 8
+	return rule(network(at.at, uint32(n), r(12)), mask(r(12), bits(n, p.Bits())), is(r(12), p.Masked().Addr().AsSlice()))
 }
 
 func (f family) instance(at field) exprs {

@@ -72,6 +72,9 @@ func (m *model) fill(c plane.Change, via func(netip.Addr) (string, error)) (*del
 }
 
 func (d *delta) apply(c plane.Change, via func(netip.Addr) (string, error)) error {
+	if err := dataplane.Check(c); err != nil {
+		return err
+	}
 	if c.Node != nil {
 		old := d.node
 		d.undo = append(d.undo, func() { d.node = old })
@@ -93,17 +96,12 @@ func (d *delta) apply(c plane.Change, via func(netip.Addr) (string, error)) erro
 		put(d, d.peers, k, nil, d.peer)
 	}
 	for _, e := range c.SetEndpoints {
-		if !e.Address.Is4() || e.Device == "" || len(e.Device) >= unix.IFNAMSIZ {
-			return fmt.Errorf("endpoint %s on %q: %w", e.Address, e.Device, api.ErrInvalid)
+		if e.Device == "" || len(e.Device) >= unix.IFNAMSIZ {
+			return fmt.Errorf("endpoint %s has device %q, whose name is not 1 to %d bytes: %w", e.Address, e.Device, unix.IFNAMSIZ-1, api.ErrInvalid)
 		}
 		put(d, d.endpoints, e.Address, &e, d.endpoint)
 	}
 	for _, s := range c.SetServices {
-		for _, b := range s.Backends {
-			if b.Weight < 1 || b.Weight > 16 || !b.Address.Is4() {
-				return fmt.Errorf("backend %s of %s with weight %d: %w", b.Address, s.Address, b.Weight, api.ErrInvalid)
-			}
-		}
 		d.serve(s.Address, &s)
 	}
 	for _, s := range c.SetSources {
@@ -135,7 +133,7 @@ func (d *delta) apply(c plane.Change, via func(netip.Addr) (string, error)) erro
 			next.in = append(next.in, route)
 		}
 		for _, s := range p.Subnets {
-			if s.Bits() > d.node.Ranges.Subnet || !s.Addr().Is4() {
+			if s.Bits() > d.node.Ranges.Subnet {
 				return fmt.Errorf("subnet %s of peer %s is smaller than /%d: %w", s, p.Key, d.node.Ranges.Subnet, api.ErrInvalid)
 			}
 		}
@@ -172,13 +170,11 @@ func (d *delta) endpoint(e plane.Endpoint, do func(s *set, key, val data)) {
 	do(d.local, a, data{})
 	do(d.idents, a, mark(uint32(e.Ident)))
 	for _, p := range e.Ports {
-		key, at := data{protocols[p.Protocol]}.and(4, port(p.Host)), port(p.Instance)
+		key, at := data{dataplane.Protocols[p.Protocol]}.and(4, port(p.Host)), port(p.Instance)
 		do(d.ports, key, a.and(4, at))
 		do(d.ports6, key, data(append(d.node.Ranges.Twin(e.Address).AsSlice(), at[:4]...)))
 	}
 }
-
-var protocols = map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
 
 func sourceOf(d *delta, at netip.Addr) func(plane.Ident, func(s *set, key, val data)) {
 	return func(id plane.Ident, do func(*set, data, data)) {
@@ -282,7 +278,6 @@ func (d *delta) drop(s *set, key, _ data) {
 	}
 }
 
-// back undoes the change after the kernel refused it.
 func (d *delta) back() {
 	for _, f := range slices.Backward(d.undo) {
 		f()

@@ -72,9 +72,7 @@ func (t table) base(hold int, away [2][]exprs) {
 	// One chain for both families: with every added rule the kernel walks all chains of a
 	// verdict map from each place that uses it.
 	t.rule("choose", meta(expr.MetaKeyMARK, r(0)), decide(t.services, r(0)))
-	others := toOurs(t.node.Prefix)
-	others[len(others)-1].(*expr.Cmp).Op = expr.CmpOpNeq
-	t.rule("post", others, goTo("abroad"))
+	t.rule("post", negated(toOurs(t.node.Prefix)), goTo("abroad"))
 	for i, f := range fams {
 		t.checkSource(f)
 		t.share(f)
@@ -148,7 +146,7 @@ func (t table) dispatch(fams [2]family) {
 			&expr.Byteorder{SourceRegister: r(0), DestRegister: r(0), Op: expr.ByteorderHton, Len: 2, Size: 2},
 			&expr.Exthdr{SourceRegister: r(0), Type: 2, Offset: 2, Len: 2, Op: expr.ExthdrOpTcpopt},
 		})
-	t.rule("outside", state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), accept())
+	t.rule("outside", established(), accept())
 	// Flows that got a turn were judged before.
 	for _, f := range fams {
 		t.rule("outside", f.only(), f.key(f.source, r(0)), in(t.local, r(0)), translated(), f.key(f.destination, r(0)), in(t.backends, r(0)), goTo("given"+f.suffix))
@@ -156,7 +154,7 @@ func (t table) dispatch(fams [2]family) {
 	}
 	t.rule("outside", fromOurs(t.node.Prefix), goTo("state"))
 	t.rule("outside", toOurs(t.node.Prefix), goTo("state"))
-	t.rule("state", state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), accept())
+	t.rule("state", established(), accept())
 	t.rule("state", state(expr.CtStateBitINVALID), drop())
 	t.rule("state", six.only(), goTo("new6"))
 	t.rule("state", goTo("new"))
@@ -166,13 +164,13 @@ func (t table) dispatch(fams [2]family) {
 		t.rule("input", f.only(), f.instance(f.source), goTo("host"))
 	}
 	// Of the host an instance reaches only its resolver.
-	t.rule("host", state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), accept())
+	t.rule("host", established(), accept())
 	t.rule("host", neighbours(), accept())
 	four := fams[0]
 	t.rule("host", four.only(), jump("share"))
 	resolver := rule(four.only(), network(four.destination.at, 4, r(12)), is(r(12), wire.ResolverAddr.AsSlice()))
 	for _, p := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
-		t.rule("host", resolver, protocol(p), transport(2, 2, r(12)), is(r(12), big16(53)), accept())
+		t.rule("host", resolver, protocol(p), toPort(53), accept())
 	}
 	t.rule("host", resolver, protocol(unix.IPPROTO_ICMP), accept())
 	t.rule("host", goTo(denied))
@@ -246,7 +244,7 @@ func (t table) checkSource(f family) {
 
 // vxlan matches packets of peers' VXLAN devices, which use IPv4.
 func (t table) vxlan() exprs {
-	return rule(protocol(unix.IPPROTO_UDP), transport(2, 2, r(12)), is(r(12), big16(t.node.VXLAN)))
+	return rule(protocol(unix.IPPROTO_UDP), toPort(t.node.VXLAN))
 }
 
 // choose sends a new flow to the chain of its service, and one to a published port to its
@@ -268,26 +266,21 @@ func (t table) choose(f family) {
 	for _, chain := range []string{"turn" + f.suffix, "turnout" + f.suffix} {
 		for _, p := range dataplane.Unpublished {
 			if p.Addr().Is6() == f.six() {
-				t.rule(chain, destination(f, p), accept())
+				t.rule(chain, inPrefix(f.destination, p), accept())
 			}
 		}
 		if !f.six() {
-			other := destination(f, dataplane.Localhost)
-			other[len(other)-1].(*expr.Cmp).Op = expr.CmpOpNeq
-			t.rule(chain, destination(f, dataplane.Loopback), other, accept())
+			t.rule(chain, inPrefix(f.destination, dataplane.Loopback), negated(inPrefix(f.destination, dataplane.Localhost)), accept())
 		}
 	}
-	published := rule(exprs{&expr.Fib{Register: r(12), FlagDADDR: true, ResultADDRTYPE: true}}, is(r(12), native(unix.RTN_LOCAL)),
-		meta(expr.MetaKeyL4PROTO, r(0)), transport(2, 2, r(1)))
+	published := rule(local(), meta(expr.MetaKeyL4PROTO, r(0)), transport(2, 2, r(1)))
 	dnat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: r(7), RegProtoMin: r(8), Specified: true}
 	rewrite := rule(find(t.ports, r(0), r(7)), exprs{dnat})
 	if f.six() {
 		dnat.RegProtoMin = r(11)
 		rewrite = rule(find(t.ports6, r(0), r(7)), exprs{dnat})
 	}
-	ours := fromOurs(t.node.Prefix)
-	ours[len(ours)-1].(*expr.Cmp).Op = expr.CmpOpNeq
-	t.rule("turn"+f.suffix, ours, published, rewrite)
+	t.rule("turn"+f.suffix, negated(fromOurs(t.node.Prefix)), published, rewrite)
 	t.rule("turnout"+f.suffix, published, rewrite)
 
 	// Segments that the host sends in the name of an instance or a service are those of rouse.
@@ -385,18 +378,12 @@ func awayRules(fams [2]family, open, closed []netip.Prefix) [2][]exprs {
 			if p.Addr().Is6() {
 				i = 1
 			}
-			out[i] = append(out[i], rule(destination(fams[i], p), end()))
+			out[i] = append(out[i], rule(inPrefix(fams[i].destination, p), end()))
 		}
 	}
 	add(open, func() exprs { return goTo("pass") })
 	add(closed, func() exprs { return goTo(denied) })
 	return out
-}
-
-// destination matches packets to p, which is of the family.
-func destination(f family, p netip.Prefix) exprs {
-	n := p.Addr().BitLen() / 8
-	return rule(network(f.destination.at, uint32(n), r(12)), mask(r(12), bits(n, p.Bits())), is(r(12), p.Masked().Addr().AsSlice()))
 }
 
 // holder copies marked packets to the packet queue's device and drops them. A table of both

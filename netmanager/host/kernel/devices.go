@@ -41,7 +41,6 @@ type Devices struct {
 	here   map[netip.Addr]int // the index of an instance's device
 }
 
-// wanted is an attachment, and whose it is.
 type wanted struct {
 	of wire.Key
 	link.Attachment
@@ -167,7 +166,6 @@ func (d *Devices) present(a netip.Addr) bool {
 	return true
 }
 
-// withDevices returns the endpoints that have devices.
 func (d *Devices) withDevices(all []plane.Endpoint) []plane.Endpoint {
 	return slices.DeleteFunc(slices.Clone(all), func(e plane.Endpoint) bool { return !d.present(e.Address) })
 }
@@ -189,7 +187,6 @@ func (d *Devices) sync(s plane.State) (plane.State, error) {
 	return s, d.link.SetPeers(s.Node, s.Peers)
 }
 
-// deleteOthers deletes the devices of other instances.
 func (d *Devices) deleteOthers(endpoints []plane.Endpoint) error {
 	found, err := d.link.List()
 	if err != nil {

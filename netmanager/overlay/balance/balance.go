@@ -216,7 +216,6 @@ func (m *Machine) weights(id api.ServiceID, of []Backend) func(Backend) int {
 	}
 }
 
-// reduce divides the weights by their greatest common divisor.
 func reduce(b []plane.Backend) {
 	g := 0
 	for _, x := range b {

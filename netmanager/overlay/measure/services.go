@@ -74,7 +74,6 @@ func comparePairs(a, b pair) int {
 	return cmp.Or(cmp.Compare(a.local, b.local), cmp.Compare(a.remote, b.remote))
 }
 
-// observed is the round trip to one End.
 type observed struct {
 	least        [2]time.Duration // in the last sample and the one before; 0: none
 	connections  int

@@ -22,7 +22,6 @@ const (
 	maxAddresses = 2*MaxCandidates + maxReflexive
 )
 
-// pathState is the state of one path.
 type pathState struct {
 	path   Path
 	class  class
@@ -177,7 +176,6 @@ const (
 	offerTries = 8
 )
 
-// again sends new Candidates.
 func (o *offer) again() { *o = offer{boot: o.boot, rev: o.rev + 1, moved: o.moved} }
 
 func (o *offer) acked(rev uint32) {
@@ -235,7 +233,6 @@ func public(a netip.Addr) bool {
 	return a.IsGlobalUnicast() && !a.IsPrivate() && !shared.Contains(a)
 }
 
-// told takes the peer's candidates.
 func (m *Machine) told(from Path, c Candidates) {
 	m.send(Send{Path: from, Body: Ack{c.Rev}.Append(nil)})
 	anew := c.Boot != m.theirs.Boot

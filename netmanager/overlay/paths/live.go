@@ -139,7 +139,6 @@ func (x *pathState) beats(y *pathState) bool {
 // current one, so that traffic does not alternate.
 const favoured = 3
 
-// compare compares a new measurement with the current path.
 func (m *Machine) compare(x *pathState) {
 	if c := m.current; c == nil || x == c || x.class != c.class || c.rtt == 0 {
 		return

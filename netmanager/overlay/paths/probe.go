@@ -148,7 +148,6 @@ type trip struct {
 // to notice that the path became slower.
 const sampleFor = 25 * time.Second
 
-// timed takes a round trip.
 func (x *pathState) timed(d time.Duration, now time.Time) {
 	d = max(d, time.Microsecond)
 	if x.rtt == 0 {

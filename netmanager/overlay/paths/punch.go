@@ -38,7 +38,6 @@ func (m *Machine) wantsRound() bool {
 	return !m.punch.active && !m.punch.next.IsZero() && (m.punch.fails == 0 || m.used())
 }
 
-// begin begins a round.
 func (m *Machine) begin() {
 	m.punch.next = time.Time{}
 	if !m.mayPunch() {

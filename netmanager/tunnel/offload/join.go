@@ -92,7 +92,6 @@ func (l layout) plain(p []byte) bool {
 	return l.proto != protoTCP || p[l.l4+13]&^(tcpFIN|tcpPSH|tcpCWR|0x10|0x40) == 0 // ACK, ECE
 }
 
-// add starts an item.
 func (j *Joiner) add(p []byte, l layout, partial bool) *item {
 	if len(j.items) < cap(j.items) {
 		j.items = j.items[:len(j.items)+1] // reuses the parts of an earlier item
@@ -177,7 +176,6 @@ func (j *Joiner) Flush(write func(parts [][]byte) error) error {
 	return first
 }
 
-// finish writes the headers.
 func (it *item) finish() {
 	joined := len(it.parts) > 2
 	if !joined && !it.partial {

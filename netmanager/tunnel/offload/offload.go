@@ -44,7 +44,6 @@ const MaxPacket = 65535
 // ErrMalformed is a frame that the kernel would not produce.
 var ErrMalformed = errors.New("malformed packet")
 
-// vnet is a vnet header.
 type vnet struct {
 	flags, gso         byte
 	hdrLen, size       uint16
@@ -139,7 +138,6 @@ func (l layout) pseudo(h []byte, n int) uint64 {
 	return sum(addrs, uint64(l.proto)+uint64(n-l.l4))
 }
 
-// setPartial writes the partial checksum.
 func (l layout) setPartial(h []byte, n int) {
 	binary.BigEndian.PutUint16(h[l.l4+l.csum():], fold(l.pseudo(h, n)))
 }

@@ -31,7 +31,6 @@ func mac(key, b []byte) (out [macLen]byte) {
 	return out
 }
 
-// cookieAEAD returns the AEAD that seals the owner's cookies.
 func cookieAEAD(owner api.PeerKey) interface {
 	Seal(dst, nonce, plaintext, data []byte) []byte
 	Open(dst, nonce, ciphertext, data []byte) ([]byte, error)

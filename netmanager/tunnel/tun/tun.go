@@ -197,7 +197,6 @@ func (d *device) writev(fd int) syscall.Errno {
 	return errno
 }
 
-// up sets the MTU and brings the device up.
 func up(name string, mtu int) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -1,0 +1,63 @@
+package dataplane
+
+import (
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// Protocols are the protocols of published ports.
+var Protocols = map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
+
+// maxWeight bounds a backend's weight.
+const maxWeight = 16
+
+// Check refuses a change that no plane can hold (ErrInvalid).
+func Check(c plane.Change) error {
+	four := func(what string, a netip.Addr) error {
+		if !a.Is4() {
+			return fmt.Errorf("address %s of %s is not IPv4: %w", a, what, api.ErrInvalid)
+		}
+		return nil
+	}
+	for _, s := range c.SetServices {
+		if err := four("a service", s.Address); err != nil {
+			return err
+		}
+		for _, b := range s.Backends {
+			if err := four("a backend of "+s.Address.String(), b.Address); err != nil {
+				return err
+			}
+			if b.Weight < 1 || b.Weight > maxWeight {
+				return fmt.Errorf("backend %s of %s has weight %d, not 1 to %d: %w", b.Address, s.Address, b.Weight, maxWeight, api.ErrInvalid)
+			}
+		}
+	}
+	for _, e := range c.SetEndpoints {
+		if err := four("an endpoint", e.Address); err != nil {
+			return err
+		}
+		for _, m := range e.Ports {
+			if Protocols[m.Protocol] == 0 {
+				return fmt.Errorf("port %d of %s has protocol %q, not tcp, udp or sctp: %w", m.Host, e.Address, m.Protocol, api.ErrInvalid)
+			}
+		}
+	}
+	for _, s := range c.SetSources {
+		if err := four("a source", s.Address); err != nil {
+			return err
+		}
+	}
+	for _, p := range c.SetPeers {
+		for _, s := range p.Subnets {
+			if err := four("a subnet of peer "+p.Key.String(), s.Addr()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
