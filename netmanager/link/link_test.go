@@ -106,7 +106,7 @@ func hold(t *testing.T, s *dataplanetest.Space, names ...string) (end func()) {
 }
 
 func node(vxlan uint16) plane.Node {
-	return plane.Node{Ranges: ranges, Prefix: "tl", Hold: "tlhold", Tunnel: "tltun", VXLAN: vxlan}
+	return plane.Node{Ranges: ranges, Prefix: "tl", Queue: "tlhold", Tunnel: "tltun", VXLAN: vxlan}
 }
 
 func TestAttachedInstancesReachOneAnother(t *testing.T) {

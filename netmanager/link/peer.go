@@ -28,10 +28,10 @@ func Via6(a netip.Addr) netip.Addr {
 }
 
 // SetPeer routes the peer's subnets and their twins. A changed route replaces the former one
-// atomically. It also prepares to receive the peer's packets by the paths in Takes, whichever path
+// atomically. It also prepares to receive the peer's packets by the paths in Accepts, whichever path
 // this node sends by.
 func (l *Links) SetPeer(n plane.Node, p plane.Peer) error {
-	if p.Takes.Route && p.Path != api.PathRoute {
+	if p.Accepts.Route && p.Path != api.PathRoute {
 		// If no device leads to the peer, no packet comes from it.
 		if index, local, err := l.toward(p.Via); err == nil {
 			if err := l.near(index, local); err != nil {

@@ -35,21 +35,21 @@ func (l *Links) Setup(n plane.Node, local netip.Addr) error {
 	if err := forward(); err != nil {
 		return err
 	}
-	hold, err := l.nl.LinkByName(n.Hold)
+	hold, err := l.nl.LinkByName(n.Queue)
 	if err != nil {
-		return fmt.Errorf("device of the packet queue %s: %w", n.Hold, err)
+		return fmt.Errorf("device of the packet queue %s: %w", n.Queue, err)
 	}
 	if err := l.loosen(hold); err != nil {
 		return err
 	}
 	if err := l.nl.LinkSetUp(hold); err != nil {
-		return fmt.Errorf("set %s up: %w", n.Hold, err)
+		return fmt.Errorf("set %s up: %w", n.Queue, err)
 	}
 	r := n.Ranges
 	for _, p := range []netip.Prefix{r.Instances, r.Services, r.Instances6, r.Services6} {
 		err := l.nl.RouteReplace(&netlink.Route{LinkIndex: hold.Attrs().Index, Dst: network(p), Scope: netlink.SCOPE_LINK, Protocol: RouteProtocol})
 		if err != nil && !(p.Addr().Is6() && noIPv6(err)) {
-			return fmt.Errorf("route %s to %s: %w", p, n.Hold, err)
+			return fmt.Errorf("route %s to %s: %w", p, n.Queue, err)
 		}
 	}
 	if n.Tunnel != "" {

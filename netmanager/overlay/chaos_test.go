@@ -162,7 +162,7 @@ func (h *host) notice() notice.Notice {
 func TestAnythingMayHappenOnTheWay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 3))
-		w := newWorld(t, Config{VXLAN: 7001, MaxOpen: 8, MaxSubscriptions: 30})
+		w := newWorld(t, Config{Node: plane.Node{VXLAN: 7001}, MaxOpen: 8, MaxSubscriptions: 30})
 		cl := newCluster()
 		var ups []wire.NetUp
 		var downs []wire.NetDown
@@ -281,7 +281,7 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 					do(NoticeAcked{k, notice.Ack{Serial: w.c.notices.Serial() - uint64(rng.IntN(3))}})
 				case 2:
 					do(Agreed{k, agree.Terms{
-						Serial: uint64(rng.IntN(9)), Ack: uint64(rng.IntN(9)), Ways: plane.Ways{Route: rng.IntN(2) == 0, VXLAN: rng.IntN(2) == 0},
+						Serial: uint64(rng.IntN(9)), Ack: uint64(rng.IntN(9)), Ways: plane.Paths{Route: rng.IntN(2) == 0, VXLAN: rng.IntN(2) == 0},
 						From: ip(own), At: []netip.Addr{ip("192.168.1.7"), ip("192.168.9.7")}, Port: 7001,
 					}})
 				case 3:

@@ -32,7 +32,7 @@ const (
 	shunMost       = 15 * time.Minute
 )
 
-var none plane.Ways
+var none plane.Paths
 
 // at has the tunnel see node n at an address, with no NAT between.
 func (w *world) at(n byte, addr string) step.Effects {
@@ -41,7 +41,7 @@ func (w *world) at(n byte, addr string) step.Effects {
 }
 
 // agrees has node n, wherever it is seen, take ours by those ways.
-func (w *world) agrees(n byte, ways plane.Ways) step.Effects {
+func (w *world) agrees(n byte, ways plane.Paths) step.Effects {
 	w.t.Helper()
 	q, _ := w.c.peers.Get(key(n))
 	w.heard++
@@ -60,13 +60,13 @@ func (w *world) way(n byte) string {
 
 func wayOf(p plane.Peer) string {
 	s := string(p.Path) + " <"
-	if p.Takes.Route {
+	if p.Accepts.Route {
 		s += " route"
 	}
-	if p.Takes.VXLAN {
+	if p.Accepts.VXLAN {
 		s += " vxlan"
 	}
-	if p.Takes != none {
+	if p.Accepts != none {
 		s += " from " + p.Via.String()
 	}
 	return s
@@ -84,7 +84,7 @@ func (w *world) ways(want ...string) {
 
 // peered is a world that has routes to nodes 1 to 3, of which 3 is not in the clear.
 func peered(t *testing.T) *world {
-	w, client := readyWith(t, Config{VXLAN: 7001, Idle: 1000 * time.Hour})
+	w, client := readyWith(t, Config{Node: plane.Node{VXLAN: 7001}, Idle: 1000 * time.Hour})
 	w.step(Miss{Local: client, Remote: vip(1)})
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1, 2, 3)}}})
 	w.at(1, "192.168.1.11")
@@ -99,24 +99,24 @@ func TestNobodySendsInTheClearWhatIsNotTaken(t *testing.T) {
 	w.ways(one, two, "direct <")
 	w.pass(time.Hour) // they say nothing
 	w.ways(one, two, "direct <")
-	w.agrees(1, plane.Ways{Route: true, VXLAN: true})
-	w.agrees(2, plane.Ways{Route: true, VXLAN: true}) // that we are on its link does not put it on ours
-	w.agrees(3, plane.Ways{Route: true, VXLAN: true}) // its operator's word is not our operator's
+	w.agrees(1, plane.Paths{Route: true, VXLAN: true})
+	w.agrees(2, plane.Paths{Route: true, VXLAN: true}) // that we are on its link does not put it on ours
+	w.agrees(3, plane.Paths{Route: true, VXLAN: true}) // its operator's word is not our operator's
 	w.ways("route < route vxlan from 192.168.1.11", "vxlan < vxlan from 192.168.2.12", "direct <")
-	w.agrees(1, plane.Ways{VXLAN: true})
-	w.agrees(2, plane.Ways{Route: true})
+	w.agrees(1, plane.Paths{VXLAN: true})
+	w.agrees(2, plane.Paths{Route: true})
 	w.ways("vxlan < route vxlan from 192.168.1.11", two)
 	w.agrees(1, none)
 	w.ways(one)
 	if r := w.c.Peers()[0].Reason; r != "it accepts no unencrypted packets from here" {
 		t.Error(r)
 	}
-	good := agree.Terms{Serial: 99, Ways: plane.Ways{Route: true, VXLAN: true}, From: ip(own), At: []netip.Addr{ip("192.168.1.11")}, Port: 7001}
+	good := agree.Terms{Serial: 99, Ways: plane.Paths{Route: true, VXLAN: true}, From: ip(own), At: []netip.Addr{ip("192.168.1.11")}, Port: 7001}
 	for what, spoil := range map[string]func(*agree.Terms){
 		"from another address": func(t *agree.Terms) { t.From = ip("192.168.1.99") },
 		"from none":            func(t *agree.Terms) { t.From = netip.Addr{} },
 		"at another address":   func(t *agree.Terms) { t.At = []netip.Addr{ip("192.168.1.12")} },
-		"by another port":      func(t *agree.Terms) { t.Ways, t.Port = plane.Ways{VXLAN: true}, 7002 },
+		"by another port":      func(t *agree.Terms) { t.Ways, t.Port = plane.Paths{VXLAN: true}, 7002 },
 	} {
 		bad := good
 		spoil(&bad)
@@ -138,7 +138,7 @@ func TestNobodySendsInTheClearWhatIsNotTaken(t *testing.T) {
 }
 
 func TestTermsFollowThePlaneAndAreRepeatedUntilHeard(t *testing.T) {
-	w, client := readyWith(t, Config{VXLAN: 7001, Idle: 1000 * time.Hour})
+	w, client := readyWith(t, Config{Node: plane.Node{VXLAN: 7001}, Idle: 1000 * time.Hour})
 	w.step(Miss{Local: client, Remote: vip(1)})
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}}})
 	eff := w.at(1, "192.168.1.11")
@@ -185,8 +185,8 @@ func TestTermsFollowThePlaneAndAreRepeatedUntilHeard(t *testing.T) {
 
 func TestWaysAreTakenInForAWhileAfterTheyWereWithdrawn(t *testing.T) {
 	w := peered(t)
-	w.agrees(1, plane.Ways{Route: true})
-	w.agrees(2, plane.Ways{VXLAN: true})
+	w.agrees(1, plane.Paths{Route: true})
+	w.agrees(2, plane.Paths{VXLAN: true})
 	l := theLease()
 	l.Unencrypted = []netip.Prefix{cidr("192.168.2.0/24"), cidr(own + "/32")}
 	eff := w.answer(wire.NetDown{Lease: l})
@@ -203,7 +203,7 @@ func TestWaysAreTakenInForAWhileAfterTheyWereWithdrawn(t *testing.T) {
 
 func TestARestartInterruptsNoKernelPath(t *testing.T) {
 	w := peered(t)
-	w.agrees(1, plane.Ways{Route: true})
+	w.agrees(1, plane.Paths{Route: true})
 	const both = "route < route vxlan from 192.168.1.11"
 	w.restart()
 	w.ways(both)
@@ -214,7 +214,7 @@ func TestARestartInterruptsNoKernelPath(t *testing.T) {
 	w.ways(both)
 	w.pass(lapse - time.Millisecond)
 	w.at(1, "192.168.1.11")
-	w.agrees(1, plane.Ways{Route: true})
+	w.agrees(1, plane.Paths{Route: true})
 	w.pass(time.Hour)
 	w.ways(both)
 	w.step(Path{Key: key(1), Kind: api.PathRelay, Idle: true}) // nobody uses it: no wonder
@@ -235,7 +235,7 @@ func TestARestartInterruptsNoKernelPath(t *testing.T) {
 
 func TestTermsLapseInASessionInWhichNobodyRepeatsThem(t *testing.T) {
 	w := peered(t)
-	w.agrees(1, plane.Ways{Route: true})
+	w.agrees(1, plane.Paths{Route: true})
 	eff := w.step(Session{key(1)})
 	if said := orders[TunnelTerms](eff); len(said) == 0 || said[0].Ack != 0 || !said[0].Ways.Route {
 		t.Fatalf("%+v", said)
@@ -244,16 +244,16 @@ func TestTermsLapseInASessionInWhichNobodyRepeatsThem(t *testing.T) {
 	w.pass(lapse) // it is an older netmanager now
 	w.ways("direct < route vxlan from 192.168.1.11")
 	// A later life's terms count from anywhere.
-	w.step(Agreed{key(1), agree.Terms{Serial: 1, Ways: plane.Ways{Route: true}, From: ip(own), At: []netip.Addr{ip("192.168.1.11")}}})
+	w.step(Agreed{key(1), agree.Terms{Serial: 1, Ways: plane.Paths{Route: true}, From: ip(own), At: []netip.Addr{ip("192.168.1.11")}}})
 	w.ways("route < route vxlan from 192.168.1.11")
 }
 
 func TestWhoMovesAgreesAnew(t *testing.T) {
 	w := peered(t)
-	w.agrees(1, plane.Ways{Route: true, VXLAN: true})
+	w.agrees(1, plane.Paths{Route: true, VXLAN: true})
 	w.at(1, "192.168.1.77")
 	w.ways("direct < route vxlan from 192.168.1.77")
-	w.agrees(1, plane.Ways{Route: true, VXLAN: true})
+	w.agrees(1, plane.Paths{Route: true, VXLAN: true})
 	w.ways("route < route vxlan from 192.168.1.77")
 	self := w.c.self
 	self.Endpoints = []netip.AddrPort{netip.MustParseAddrPort("192.168.1.9:7000")}
@@ -284,7 +284,7 @@ func (w *world) counts(to, from uint64) (probe agree.Probe, ok bool) {
 func TestAWayByWhichNothingArrivesIsLeft(t *testing.T) {
 	w := peered(t)
 	const on, off = "route < route vxlan from 192.168.1.11", "direct < route vxlan from 192.168.1.11"
-	w.agrees(1, plane.Ways{Route: true})
+	w.agrees(1, plane.Paths{Route: true})
 	answer := func(p agree.Probe, arrived uint64) {
 		w.step(Arrived{key(1), agree.Arrived{Serial: p.Serial, Bytes: arrived}})
 	}
@@ -329,7 +329,7 @@ func TestAWayByWhichNothingArrivesIsLeft(t *testing.T) {
 func TestAWayWithoutSignsOfLifeIsLeft(t *testing.T) {
 	w := peered(t)
 	const on, off = "route < route vxlan from 192.168.1.11", "direct < route vxlan from 192.168.1.11"
-	w.agrees(1, plane.Ways{Route: true})
+	w.agrees(1, plane.Paths{Route: true})
 	w.counts(1, 1)
 	for n := range uint64(50) { // its netmanager is away, and flows go on
 		w.counts(2+n, 2+n)
@@ -434,7 +434,7 @@ func TestTwoEndsAlwaysAgree(t *testing.T) {
 			do(i, e.self)
 		}
 		for i := range ends {
-			cfg := Config{VXLAN: 7001}
+			cfg := Config{Node: plane.Node{VXLAN: 7001}}
 			if rng.IntN(4) == 0 {
 				cfg.VXLAN = 0
 			}
@@ -538,10 +538,10 @@ func TestTwoEndsAlwaysAgree(t *testing.T) {
 			if p.Path != want {
 				t.Fatalf("end %d sends by %s and not by %s; the other takes %s", i, p.Path, want, wayOf(q))
 			}
-			if p.Path == api.PathRoute && !q.Takes.Route || p.Path == api.PathVXLAN && !q.Takes.VXLAN || want != api.PathDirect && q.Via != e.self.Endpoints[0].Addr() {
+			if p.Path == api.PathRoute && !q.Accepts.Route || p.Path == api.PathVXLAN && !q.Accepts.VXLAN || want != api.PathDirect && q.Via != e.self.Endpoints[0].Addr() {
 				t.Fatalf("end %d sends by %s to %s, and the other has %s", i, p.Path, p.Via, wayOf(q))
 			}
-			if !e.clear && p.Takes != none {
+			if !e.clear && p.Accepts != none {
 				t.Fatalf("end %d takes %s in", i, wayOf(p))
 			}
 		}

@@ -23,7 +23,7 @@
 // core gives them. A plane that is new, or whose last change failed, is set to
 // Core.Plane; changes that came before may follow.
 //
-//	c := overlay.New(overlay.Config{Prefix: "tl", Tunnel: "tltun", Hold: "tlhold"})
+//	c := overlay.New(overlay.Config{Node: plane.Node{VXLAN: 4789}})
 //	err := c.Restore(docs)
 //	c.Step(now, overlay.Start{})
 //	eff := c.Step(now, overlay.Miss{Local: client, Remote: semantic})
@@ -45,6 +45,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/measure"
 	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
 	"github.com/treeline-edge/treeline/netmanager/overlay/peers"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 	"github.com/treeline-edge/treeline/netmanager/overlay/services"
 	"github.com/treeline-edge/treeline/netmanager/overlay/subscriptions"
 	"github.com/treeline-edge/treeline/netmanager/overlay/table"
@@ -52,13 +53,8 @@ import (
 
 // Config configures a Core. Zero values mean the defaults.
 type Config struct {
-	Prefix string // begins the names of our devices: "tl"
-	Tunnel string // the tunnel's device: "tltun"
-	Hold   string // the packet queue's device: "tlhold"
-	VXLAN  uint16 // UDP port of the VXLAN device; 0: there is none
-	MTU    int    // of attached instances: 1400
-	// Closed and Open are plane.Node's.
-	Closed, Open []netip.Prefix
+	plane.Node     // Ranges and Subnet come from the lease; names: "tl", "tltun", "tlhold"
+	MTU        int // of attached instances: 1400
 
 	Quarantine       time.Duration // of freed addresses: 2 min
 	Idle             time.Duration // after which an unused subscription is dropped: 5 min
@@ -71,7 +67,7 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	c.Prefix = cmp.Or(c.Prefix, "tl")
 	c.Tunnel = cmp.Or(c.Tunnel, "tltun")
-	c.Hold = cmp.Or(c.Hold, "tlhold")
+	c.Queue = cmp.Or(c.Queue, "tlhold")
 	c.MTU = cmp.Or(c.MTU, 1400)
 	c.Quarantine = cmp.Or(c.Quarantine, 2*time.Minute)
 	c.Idle = cmp.Or(c.Idle, 5*time.Minute)

@@ -734,7 +734,7 @@ func TestOneMessageMayEndAServiceAndBeginAnotherInItsPlace(t *testing.T) {
 	w.step(Miss{Local: client, Remote: vip(1)})
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}}})
 	w.at(1, "192.168.1.11")
-	w.agrees(1, plane.Ways{Route: true})
+	w.agrees(1, plane.Paths{Route: true})
 	again := route("api", 2, 1, 1) // on the same node, with the same addresses
 	eff := w.answer(wire.NetDown{Records: wire.Records{RemovedRoutes: []api.ServiceID{svc("web")}, Routes: []api.Route{again}}})
 	if p := w.plane.Peers[key(1)]; p.Path != api.PathRoute || len(orders[TunnelDrop](eff)) > 0 {

@@ -32,7 +32,7 @@ func FuzzDown(f *testing.F) {
 		f.Add(b, b)
 	}
 	f.Fuzz(func(t *testing.T, a, b []byte) {
-		w := newWorld(t, Config{VXLAN: 7001})
+		w := newWorld(t, Config{Node: plane.Node{VXLAN: 7001}})
 		w.step(Link{true})
 		w.step(Down{wire.NetDown{Rev: 1, Lease: theLease()}})
 		w.step(attachOf("client", 0, 1))

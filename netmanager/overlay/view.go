@@ -268,7 +268,7 @@ func (v *view) remoteEnd(local, remote api.ServiceID, address netip.Addr) (e mea
 }
 
 func (v *view) planeNode() plane.Node {
-	n := plane.Node{Prefix: v.cfg.Prefix, Tunnel: v.cfg.Tunnel, Hold: v.cfg.Hold, VXLAN: v.cfg.VXLAN, Closed: v.cfg.Closed, Open: v.cfg.Open}
+	n := v.cfg.Node
 	if v.lease != nil {
 		n.Ranges, n.Subnet = v.lease.Ranges, v.lease.Subnet
 	}
@@ -311,8 +311,8 @@ func (v *view) planePeer(k api.PeerKey) (plane.Peer, bool) {
 		return plane.Peer{}, false
 	}
 	st := v.kernel.Status(k)
-	p := plane.Peer{Key: k, Path: api.PathDirect, MTU: q.Path.MTU, Subnets: v.peers.Subnets(k), Takes: st.Accepts}
-	if p.Takes != (plane.Ways{}) {
+	p := plane.Peer{Key: k, Path: api.PathDirect, MTU: q.Path.MTU, Subnets: v.peers.Subnets(k), Accepts: st.Accepts}
+	if p.Accepts != (plane.Paths{}) {
 		p.Via = st.Via
 	}
 	if st.Path != "" {

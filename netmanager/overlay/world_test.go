@@ -309,7 +309,7 @@ func route(name string, rev uint64, vip byte, nodes ...byte) api.Route {
 // ready is a world with a lease, a link, and a client instance.
 func ready(t *testing.T) (w *world, client netip.Addr) {
 	t.Helper()
-	return readyWith(t, Config{VXLAN: 7001})
+	return readyWith(t, Config{Node: plane.Node{VXLAN: 7001}})
 }
 
 func readyWith(t *testing.T, cfg Config) (w *world, client netip.Addr) {

@@ -192,26 +192,22 @@ func (m *Manager) Measure(k api.PeerKey) {
 	})
 }
 
-// Tell sends a message to a peer. Without a session it starts one, and the message is lost.
-func (m *Manager) Tell(k api.PeerKey, msg Message) {
-	m.message(k, func(p *peer) {
-		m.t.Connect(k)
-		m.send(p, msg)
+// Send sends a message to a peer. Without a session the message is lost; with connect set, a
+// session begins then.
+func (m *Manager) Send(k api.PeerKey, msg Message, connect bool) {
+	m.queue.message(k, func() func() {
+		return m.with(k, func(p *peer) {
+			if connect {
+				m.t.Connect(k)
+			}
+			if p.path == (tunnel.Path{}) {
+				return
+			}
+			if err := m.t.SendControl(k, p.path, msg.Append(nil)); err != nil {
+				m.opt.Log.Debug("send message to a peer failed", "peer", k, "via", p.path.Addr, "err", err)
+			}
+		})
 	})
-}
-
-// Say sends a message to a peer. Without a session the message is lost.
-func (m *Manager) Say(k api.PeerKey, msg Message) {
-	m.message(k, func(p *peer) { m.send(p, msg) })
-}
-
-func (m *Manager) send(p *peer, msg Message) {
-	if p.path == (tunnel.Path{}) {
-		return
-	}
-	if err := m.t.SendControl(p.record.Key, p.path, msg.Append(nil)); err != nil {
-		m.opt.Log.Debug("send notice failed", "peer", p.record.Key, "via", p.path.Addr, "err", err)
-	}
 }
 
 // notice hands a peer's notice or agreement to the core, within the bound of the peer.
@@ -277,11 +273,6 @@ func (m *Manager) Event(e tunnel.Event) {
 // about queues fn for a peer, in place of the task of the kind that waits.
 func (m *Manager) about(of kind, k api.PeerKey, fn func(*peer)) {
 	m.queue.put(slot{kind: of, peer: k}, m.with(k, fn))
-}
-
-// message queues fn for a peer, unless too many messages wait.
-func (m *Manager) message(k api.PeerKey, fn func(*peer)) {
-	m.queue.message(k, func() func() { return m.with(k, fn) })
 }
 
 // with returns a task that calls fn with a peer, if it is still known, and applies the

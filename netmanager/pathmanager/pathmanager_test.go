@@ -104,7 +104,7 @@ func TestMessagesOfOnePeerLeaveRoomForOthers(t *testing.T) {
 	for i := range uint64(100_000) {
 		r.Control(loud, direct, notice.Notice{Serial: i}.Append(nil))
 		r.Control(loud, direct, make([]byte, 1400))
-		r.Say(loud, notice.Ack{Serial: i})
+		r.Send(loud, notice.Ack{Serial: i}, false)
 		r.Event(tunnel.Established{Peer: loud, From: direct})
 		r.Event(tunnel.Traffic{Peer: loud})
 		r.Event(tunnel.Heard{Peer: loud})

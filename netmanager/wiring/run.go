@@ -158,9 +158,9 @@ func openCore(ctx context.Context, cfg Config, st store.Store, log *slog.Logger,
 	if err != nil {
 		return nil, err
 	}
-	core := overlay.New(overlay.Config{
-		Prefix: cfg.Prefix, Tunnel: host.TunnelDevice(cfg.Prefix), Hold: queueDevice(cfg.Prefix), VXLAN: cfg.VXLAN, Closed: closed, Open: open,
-	})
+	core := overlay.New(overlay.Config{Node: plane.Node{
+		Prefix: cfg.Prefix, Tunnel: host.TunnelDevice(cfg.Prefix), Queue: queueDevice(cfg.Prefix), VXLAN: cfg.VXLAN, Closed: closed, Open: open,
+	}})
 	if err := core.Restore(docs); err != nil {
 		return nil, fmt.Errorf("restore the network: %w", err)
 	}
@@ -218,13 +218,9 @@ func dispatch(stream *host.Stream, transport *host.Transport, executor *kernel.E
 			case overlay.TunnelHere:
 				transport.SetHere(m.Addresses)
 			case overlay.TunnelNotice:
-				transport.Tell(m.Key, m.Notice)
+				transport.Send(m.Key, m.Notice, true)
 			case overlay.TunnelSend:
-				if m.Connect {
-					transport.Tell(m.Key, m.Message)
-				} else {
-					transport.Say(m.Key, m.Message)
-				}
+				transport.Send(m.Key, m.Message, m.Connect)
 			case plane.Change, overlay.Ask, overlay.Release, overlay.Refuse, overlay.Answered, overlay.Count, overlay.TunnelTerms, overlay.TunnelNoticeAck:
 				executor.Order(m)
 			default:

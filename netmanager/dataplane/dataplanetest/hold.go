@@ -20,7 +20,7 @@ func (h *Host) sendEarly(c *Container, src, dst netip.Addr) (flow net.Conn, queu
 	if _, err := flow.Write([]byte("early")); err != nil {
 		h.t.Fatal(err)
 	}
-	if queued, err = h.Hold.Wait(between(src, dst)); err != nil {
+	if queued, err = h.Queue.Wait(between(src, dst)); err != nil {
 		h.t.Fatal(err)
 	}
 	return flow, queued
@@ -29,7 +29,7 @@ func (h *Host) sendEarly(c *Container, src, dst netip.Addr) (flow net.Conn, queu
 func (h *Host) release(packets ...[]byte) {
 	h.t.Helper()
 	for _, p := range packets {
-		if err := h.Hold.Write(p); err != nil {
+		if err := h.Queue.Write(p); err != nil {
 			h.t.Fatal(err)
 		}
 	}
@@ -55,7 +55,7 @@ func packetsToUnknownAddressesAreQueued(t *testing.T, w *World) {
 		flow, datagram := h.sendEarly(w.C(1), src, service)
 		tcp := make(chan answer, 1)
 		go w.C(1).ask(tcp, "tcp", at(service, 80))
-		syn, err := h.Hold.Wait(between(src, service))
+		syn, err := h.Queue.Wait(between(src, service))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +71,7 @@ func packetsToUnknownAddressesAreQueued(t *testing.T, w *World) {
 		h.MustApply(plane.Change{DropSources: []netip.Addr{w.C(5).Addr}})
 		to := both(w.C(5).Addr)[six]
 		w.C(1).Inject(udp(at(src, 1000), at(to, 80), "unknown"))
-		if _, err := h.Hold.Wait(between(src, to)); err != nil {
+		if _, err := h.Queue.Wait(between(src, to)); err != nil {
 			t.Error(err)
 		}
 		h.MustApply(plane.Change{SetSources: []plane.Source{{Address: w.C(5).Addr, Ident: 5}}})
@@ -118,7 +118,7 @@ func queuedPacketsOfAnInstanceAreLimited(t *testing.T, w *World) {
 			t.Fatal(err)
 		}
 		queued := 0
-		if _, err := h.Hold.Wait(func(p []byte) bool {
+		if _, err := h.Queue.Wait(func(p []byte) bool {
 			if between(both(from.Addr)[six], to.Addr())(p) {
 				queued++
 			}

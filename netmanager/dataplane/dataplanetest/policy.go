@@ -137,12 +137,12 @@ func allAcceptedPathsAreAccepted(t *testing.T, w *World) {
 		}
 	}
 	for _, ours := range []api.PathKind{api.PathDirect, w.path} {
-		for _, takes := range []plane.Ways{{}, {Route: true}, {VXLAN: true}, {Route: true, VXLAN: true}, {Route: true}} {
+		for _, takes := range []plane.Paths{{}, {Route: true}, {VXLAN: true}, {Route: true, VXLAN: true}, {Route: true}} {
 			if takes.VXLAN && w.path != api.PathVXLAN {
 				continue
 			}
 			p := here.State.Peers[0]
-			p.Path, p.Takes = ours, takes
+			p.Path, p.Accepts = ours, takes
 			here.MustApply(plane.Change{SetPeers: []plane.Peer{p}})
 			for path, come := range by {
 				come()
@@ -173,7 +173,7 @@ func packetsByAnotherPathAreDropped(t *testing.T, w *World) {
 	here.Sysctl("net/ipv4/conf/wan0/rp_filter", "2")
 	third := plane.Peer{Key: api.PeerKey{3}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.16.2.0/26")}, Path: w.path}
 	if w.path != api.PathDirect {
-		third.Via, third.Takes = netip.MustParseAddr("192.168.77.3"), here.State.Peers[0].Takes
+		third.Via, third.Accepts = netip.MustParseAddr("192.168.77.3"), here.State.Peers[0].Accepts
 	}
 	stranger := netip.MustParseAddr("10.16.2.1")
 	here.MustApply(plane.Change{SetPeers: []plane.Peer{third}, SetSources: []plane.Source{{Address: stranger, Ident: 4}}})

@@ -49,7 +49,7 @@ type Host struct {
 	Subnet      netip.Prefix
 	State       plane.State // of the last Sync
 	Containers  []*Container
-	Hold        *Tun
+	Queue       *Tun
 	Tunnel      *Tun
 	factory     Factory
 }
@@ -126,7 +126,7 @@ func (w *World) newHost(i int, f Factory) *Host {
 	h.Sysctl("net/ipv4/conf/all/rp_filter", "1")
 	h.Sysctl("net/ipv4/ip_forward", "1")
 	h.Sysctl("net/ipv6/conf/all/forwarding", "1")
-	h.Hold, h.Tunnel = newTun(h.Space, hold), newTun(h.Space, tunnel)
+	h.Queue, h.Tunnel = newTun(h.Space, hold), newTun(h.Space, tunnel)
 	h.loosen(hold)
 	h.loosen(tunnel)
 	h.IP("link set "+hold+" up", "link set "+tunnel+" up mtu 1400",
@@ -197,15 +197,15 @@ func vxlanMAC(a netip.Addr) string {
 // state returns the initial state of h's plane: no services.
 func (w *World) state(h, peer *Host) plane.State {
 	s := plane.State{
-		Node:  plane.Node{Ranges: ranges, Subnet: h.Subnet, Prefix: prefix, Tunnel: tunnel, Hold: hold},
+		Node:  plane.Node{Ranges: ranges, Subnet: h.Subnet, Prefix: prefix, Tunnel: tunnel, Queue: hold},
 		Peers: []plane.Peer{{Key: peer.Key, Subnets: []netip.Prefix{peer.Subnet}, Path: w.path}},
 	}
 	switch w.path {
 	case api.PathVXLAN:
 		s.Node.VXLAN = vxlanPort
-		s.Peers[0].Via, s.Peers[0].Takes.VXLAN = peer.Addr, true
+		s.Peers[0].Via, s.Peers[0].Accepts.VXLAN = peer.Addr, true
 	case api.PathRoute:
-		s.Peers[0].Via, s.Peers[0].Takes.Route = peer.Addr, true
+		s.Peers[0].Via, s.Peers[0].Accepts.Route = peer.Addr, true
 	}
 	for _, c := range h.Containers {
 		s.Endpoints = append(s.Endpoints, plane.Endpoint{Address: c.Addr, Ident: c.Ident, Device: c.Device})

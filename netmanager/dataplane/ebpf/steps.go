@@ -65,7 +65,7 @@ func (p *Plane) settings(x *tx, links *links) {
 	r, old := p.node.Ranges, p.set
 	s := objectsSettings{
 		Layout: layout, Gen: old.Gen + 1, InstancesMask: ^uint32(0), ServicesMask: ^uint32(0),
-		Hold: uint32(links.index(p.node.Hold)), Tunnel: uint32(links.index(p.node.Tunnel)),
+		Hold: uint32(links.index(p.node.Queue)), Tunnel: uint32(links.index(p.node.Tunnel)),
 		Places: p.o.TlFlows.MaxEntries() / kinds, Share: p.o.TlFlows.MaxEntries() / kinds / sharers,
 		Unanswered: p.unanswered, Answered: p.answered, Seed: old.Seed,
 	}
@@ -169,10 +169,10 @@ func (p *Plane) setPeer(x *tx, v plane.Peer, links *links) {
 			e.Mtu = uint32(d.Attrs().MTU)
 		}
 	}
-	if v.Takes.Route {
+	if v.Accepts.Route {
 		e.Path |= wayRoute
 	}
-	if v.Takes.VXLAN {
+	if v.Accepts.VXLAN {
 		e.Path |= wayVXLAN
 	}
 	if (e.Path|e.Send)&wayRoute != 0 {

@@ -63,7 +63,7 @@ func (p *Plane) Traffic(context.Context) (map[api.PeerKey][2]uint64, error) {
 	}
 	all := map[api.PeerKey][2]uint64{}
 	for k, v := range p.peers {
-		if v.Path != api.PathRoute && v.Path != api.PathVXLAN && v.Takes == (plane.Ways{}) {
+		if v.Path != api.PathRoute && v.Path != api.PathVXLAN && v.Accepts == (plane.Paths{}) {
 			continue
 		}
 		var each []objectsTraffic

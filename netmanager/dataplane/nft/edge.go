@@ -44,7 +44,7 @@ func NewEdge(prefix string) *Edge {
 
 // Become replaces the table in one transaction, if it is not as wanted.
 func (e *Edge) Become(n plane.Node, ports map[netip.Addr][]api.PortMap, sure bool) error {
-	if e.there && !sure && e.node.Ranges == n.Ranges && e.node.Hold == n.Hold && e.node.VXLAN == n.VXLAN && reflect.DeepEqual(e.ports, ports) {
+	if e.there && !sure && e.node.Ranges == n.Ranges && e.node.Queue == n.Queue && e.node.VXLAN == n.VXLAN && reflect.DeepEqual(e.ports, ports) {
 		return nil
 	}
 	c, err := nftables.New()
@@ -158,8 +158,8 @@ func (e *Edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 
 	forward := add(&nftables.Chain{Name: "forward", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter})
 	forward(marked(markDone), accept())
-	if n.Hold != "" { // programs send there directly; nothing from outside may
-		forward(to(n.Hold), drop())
+	if n.Queue != "" { // programs send there directly; nothing from outside may
+		forward(to(n.Queue), drop())
 	}
 	for _, p := range []netip.Prefix{ranges.Services, ranges.Services6} {
 		forward(destinationIn(p), drop())

@@ -114,7 +114,7 @@ func (d *delta) apply(c plane.Change, via func(netip.Addr) (string, error)) erro
 	for _, p := range c.SetPeers {
 		next := peer{Peer: p}
 		vxlan, route := plane.VXLANDevice(d.node.Prefix), ""
-		if p.Takes.Route || p.Path == api.PathRoute {
+		if p.Accepts.Route || p.Path == api.PathRoute {
 			var err error
 			if route, err = via(p.Via); err != nil && p.Path == api.PathRoute {
 				return fmt.Errorf("peer %s by %s: %w", p.Key, p.Via, err)
@@ -126,10 +126,10 @@ func (d *delta) apply(c plane.Change, via func(netip.Addr) (string, error)) erro
 		case api.PathRoute:
 			next.out = route
 		}
-		if p.Takes.VXLAN {
+		if p.Accepts.VXLAN {
 			next.in = append(next.in, vxlan)
 		}
-		if p.Takes.Route && route != "" { // otherwise nothing comes from there
+		if p.Accepts.Route && route != "" { // otherwise nothing comes from there
 			next.in = append(next.in, route)
 		}
 		for _, s := range p.Subnets {
@@ -199,7 +199,7 @@ func (d *delta) peer(p peer, do func(s *set, key, val data)) {
 			if p.out != "" {
 				do(d.outward, address(sub), data{})
 			}
-			if p.Takes.VXLAN {
+			if p.Accepts.VXLAN {
 				do(d.outer, address(p.Via).and(4, address(sub)), data{})
 			}
 		}

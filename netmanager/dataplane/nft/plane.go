@@ -76,7 +76,7 @@ func (p *Plane) replace(m *model, c plane.Change) error {
 	t := table{batch: x, Table: p.table(), sets: m.sets, node: m.node, most: p.host.share()}
 	fams := families(m.node.Ranges)
 	away := awayRules(fams, m.node.Open, slices.Concat(m.node.Closed, networks, dataplane.Closed, []netip.Prefix{m.node.Ranges.Instances6, m.node.Ranges.Services6}))
-	t.base(p.host.index(m.node.Hold), away)
+	t.base(p.host.index(m.node.Queue), away)
 	t.write(d)
 	if err := p.host.commit(x); err != nil {
 		return err

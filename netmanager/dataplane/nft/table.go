@@ -212,7 +212,7 @@ func (t table) checkSource(f family) {
 	t.rule(c, meta(expr.MetaKeyIIFNAME, r(0)), f.key(f.source, r(4)), in(t.endpoints, r(0)), accept())
 	// Packets of the queue were checked before they were queued. The tunnel authenticates
 	// peers, but must not deliver this node's own addresses.
-	t.rule(c, from(t.node.Hold), accept())
+	t.rule(c, from(t.node.Queue), accept())
 	if own := t.own(f, f.source); own != nil {
 		t.rule(c, from(t.node.Tunnel), own, goTo(forged))
 	}
@@ -340,7 +340,7 @@ func (t table) judge(f family) {
 	t.rule(leave, f.service(f.destination), goTo("await"+f.suffix))
 	// Not by its route: connection tracking would keep the packet queue's device as the flow's
 	// destination, and the packet would never get a backend.
-	t.rule(leave, to(t.node.Hold), goTo("await"+f.suffix))
+	t.rule(leave, to(t.node.Queue), goTo("await"+f.suffix))
 	t.rule(leave, f.instance(f.destination), t.pair(), goTo("pass"))
 	t.rule(leave, known(), goTo(denied))
 	t.rule(leave, f.instance(f.destination), goTo("await"+f.suffix))

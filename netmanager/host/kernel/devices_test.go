@@ -25,7 +25,7 @@ func devicesIn(t *testing.T, data *os.Root, fn func(*Devices)) *dataplanetest.Sp
 			return
 		}
 		defer d.Close()
-		d.node = plane.Node{Ranges: wire.DefaultNetRanges(), Prefix: "tl", Hold: "tlhold"}
+		d.node = plane.Node{Ranges: wire.DefaultNetRanges(), Prefix: "tl", Queue: "tlhold"}
 		fn(d)
 	})
 	return host

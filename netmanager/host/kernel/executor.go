@@ -44,7 +44,7 @@ type Options struct {
 	}
 	Names interface{ Answered(name string) } // the resolver
 	Peers interface {                        // the path manager
-		Tell(api.PeerKey, pathmanager.Message)
+		Send(k api.PeerKey, m pathmanager.Message, connect bool)
 	}
 	// Used receives what the data plane has counted, when the core asks for it.
 	Used func(plane.Usage)
@@ -212,9 +212,9 @@ func (x *Executor) carryOut(ctx context.Context, m any) {
 		}
 		x.Core.Post(overlay.Counted{Peers: n})
 	case overlay.TunnelTerms:
-		x.Peers.Tell(m.Key, m.Terms)
+		x.Peers.Send(m.Key, m.Terms, true)
 	case overlay.TunnelNoticeAck:
-		x.Peers.Tell(m.Key, notice.Ack{Serial: m.Serial})
+		x.Peers.Send(m.Key, notice.Ack{Serial: m.Serial}, true)
 	case barrier:
 		close(m)
 	case resync:

@@ -7,7 +7,7 @@
 // tunnel authenticates the messages. A peer that sends no terms is reached by the
 // tunnel.
 //
-//	b := agree.Terms{Serial: 7, From: peer, At: own, Ways: plane.Ways{Route: true}}.Append(nil)
+//	b := agree.Terms{Serial: 7, From: peer, At: own, Ways: plane.Paths{Route: true}}.Append(nil)
 //	msg, err := agree.Parse(b)
 package agree
 
@@ -42,8 +42,8 @@ type Terms struct {
 	Serial uint64 `json:"-"`
 	// Ack is the Serial of the receiver's last Terms that the sender received in this
 	// session. Another Serial requests the current ones.
-	Ack  uint64     `json:"-"`
-	Ways plane.Ways `json:"ways,omitzero"`
+	Ack  uint64      `json:"-"`
+	Ways plane.Paths `json:"ways,omitzero"`
 	// From is the receiver's address from which packets must come, and At are the
 	// sender's addresses to which they may be sent, MaxAt at most. All are IPv4.
 	From netip.Addr   `json:"from,omitzero"`
@@ -148,7 +148,7 @@ func Parse(b []byte) (Message, error) {
 func parseTerms(serial uint64, b []byte) (Message, error) {
 	t := Terms{Serial: serial, Ack: binary.BigEndian.Uint64(b)}
 	b = b[8:]
-	t.Ways = plane.Ways{Route: b[0]&flagRoute != 0, VXLAN: b[0]&flagVXLAN != 0}
+	t.Ways = plane.Paths{Route: b[0]&flagRoute != 0, VXLAN: b[0]&flagVXLAN != 0}
 	t.Port, t.From = binary.BigEndian.Uint16(b[1:]), readAddr(b[3:])
 	n, b := int(b[7]), b[8:]
 	if n > MaxAt || len(b) < 4*n {

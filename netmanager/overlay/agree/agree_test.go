@@ -14,11 +14,11 @@ import (
 
 var (
 	a, b  = netip.MustParseAddr("192.168.1.10"), netip.MustParseAddr("10.0.0.7")
-	terms = agree.Terms{Serial: 1 << 50, Ack: 3, Ways: plane.Ways{Route: true, VXLAN: true}, From: a, At: []netip.Addr{a, b}, Port: 4789}
+	terms = agree.Terms{Serial: 1 << 50, Ack: 3, Ways: plane.Paths{Route: true, VXLAN: true}, From: a, At: []netip.Addr{a, b}, Port: 4789}
 	all   = []agree.Message{
 		terms,
 		agree.Terms{},
-		agree.Terms{Serial: 1, Ways: plane.Ways{VXLAN: true}, From: b, At: []netip.Addr{b}, Port: 1},
+		agree.Terms{Serial: 1, Ways: plane.Paths{VXLAN: true}, From: b, At: []netip.Addr{b}, Port: 1},
 		agree.Probe{Serial: 9},
 		agree.Arrived{Serial: 9, Bytes: 1 << 40},
 	}

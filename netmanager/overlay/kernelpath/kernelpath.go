@@ -14,7 +14,6 @@ import (
 	"encoding/json"
 	"net/netip"
 	"reflect"
-	"slices"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -104,10 +103,10 @@ type Terms struct {
 // agreement is the document: what is agreed with a peer. It is kept, so that a restart
 // of the netmanager interrupts no flow.
 type agreement struct {
-	Path  api.PathKind `json:"path,omitempty"` // that our packets take: route, vxlan or "" for the tunnel
-	Via   netip.Addr   `json:"via,omitzero"`
-	Takes plane.Ways   `json:"takes,omitzero"` // by which we accept the peer's packets
-	Terms agree.Terms  `json:"terms,omitzero"` // the peer's, without serials
+	Path    api.PathKind `json:"path,omitempty"` // that our packets take: route, vxlan or "" for the tunnel
+	Via     netip.Addr   `json:"via,omitzero"`
+	Accepts plane.Paths  `json:"takes,omitzero"` // by which we accept the peer's packets
+	Terms   agree.Terms  `json:"terms,omitzero"` // the peer's, without serials
 }
 
 // peer is the state of one peer. Zero times mean that something is not the case.
@@ -122,8 +121,8 @@ type peer struct {
 	unconfirmed bool        // the peer has not confirmed ours
 	tries       int
 	sentAt      time.Time
-	unsure      time.Time  // the peer's terms lapse then
-	leaving     plane.Ways // withdrawn, accepted until left
+	unsure      time.Time   // the peer's terms lapse then
+	leaving     plane.Paths // withdrawn, accepted until left
 	left        time.Time
 	settled     time.Time
 	avoid       time.Time // our packets take the tunnel until then, because of reason
@@ -204,10 +203,10 @@ func (m *Machine) Start(now time.Time, boot uint64) {
 	m.now, m.boot = now, boot
 	for _, k := range m.keys() {
 		q := m.peers[k]
-		if q.Takes == none && q.agreement.Terms.Ways == none {
+		if q.Accepts == none && q.agreement.Terms.Ways == none {
 			continue
 		}
-		q.sent = agree.Terms{Serial: boot << 32, Ways: q.Takes, From: q.Via}
+		q.sent = agree.Terms{Serial: boot << 32, Ways: q.Accepts, From: q.Via}
 		q.settled = now.Add(settling)
 		if q.Path != "" {
 			m.awaitCount()
@@ -259,163 +258,6 @@ func (m *Machine) Report(now time.Time, p Path) Effects {
 		m.send(q)
 	}
 	return m.done()
-}
-
-var none plane.Ways
-
-// choose decides by which kernel paths the peer's packets are accepted, and by which
-// ours go.
-func (m *Machine) choose(q *peer) {
-	next := q.agreement
-	if m.over(&q.unsure) {
-		next.Terms = agree.Terms{}
-	}
-	if m.over(&q.left) {
-		q.leaving = none
-		m.eff.Changed = append(m.eff.Changed, q.key)
-	}
-	if m.over(&q.avoid) {
-		q.reason = ""
-	}
-	via, takes := m.takes(q)
-	if via != next.Via && via.IsValid() { // the peer moved: nothing comes from its old address
-		q.leaving, q.left = none, time.Time{}
-		q.avoid, q.reason, q.failures = time.Time{}, "", 0
-	}
-	if gone := without(next.Takes, takes); gone != none && (via == next.Via || !via.IsValid()) {
-		q.leaving, q.left = q.leaving.Or(gone), m.now.Add(linger)
-	}
-	next.Takes = takes
-	if via.IsValid() {
-		next.Via = via
-	} else if q.leaving == none {
-		next.Via = netip.Addr{}
-	}
-	next.Path = m.ours(q, next)
-	m.set(q, next)
-	if m.self.Known && m.boot != 0 {
-		if t := m.terms(next); !t.Same(q.sent) {
-			t.Serial = max(q.sent.Serial, m.boot<<32) + 1
-			q.sent, q.unconfirmed, q.tries = t, true, 0
-			m.send(q)
-		}
-	}
-	key := timer{q.key, timerLapse}
-	m.timers.Clear(key)
-	for _, at := range []time.Time{q.unsure, q.left, q.avoid, q.settled} {
-		if at.After(m.now) {
-			m.timers.SetEarlier(key, at)
-		}
-	}
-}
-
-// over reports whether a moment has come, and unsets it then.
-func (m *Machine) over(at *time.Time) bool {
-	if at.IsZero() || at.After(m.now) {
-		return false
-	}
-	*at = time.Time{}
-	return true
-}
-
-func without(a, b plane.Ways) plane.Ways {
-	return plane.Ways{Route: a.Route && !b.Route, VXLAN: a.VXLAN && !b.VXLAN}
-}
-
-// takes returns the paths by which the peer's packets may come, and its address. Both
-// ends must be in one unencrypted network without a NAT between them. What was agreed
-// before a restart stays until something contradicts it.
-func (m *Machine) takes(q *peer) (netip.Addr, plane.Ways) {
-	via, plain := q.path.Addr.Addr().Unmap(), q.path.Kind == api.PathDirect && q.path.Plain
-	switch {
-	case !m.self.Leased:
-		return netip.Addr{}, none
-	case q.reported.IsZero() || q.path.Kind == api.PathNone || q.path.Silent, !plain && (q.path.Idle || q.settled.After(m.now)):
-		// The tunnel does not know where the peer is.
-		if q.Takes == none {
-			return netip.Addr{}, none
-		}
-		via = q.Via
-	case !plain:
-		return netip.Addr{}, none
-	}
-	if !via.Is4() {
-		return netip.Addr{}, none
-	}
-	network, ok := m.network(via)
-	switch {
-	case !ok:
-		return netip.Addr{}, none
-	case !m.self.Known:
-		return via, q.Takes
-	case len(m.ownIn(network)) == 0:
-		return netip.Addr{}, none
-	}
-	ways := plane.Ways{
-		Route: slices.ContainsFunc(m.self.OnLink, func(p netip.Prefix) bool { return p.Contains(via) }),
-		VXLAN: m.vxlan != 0,
-	}
-	if ways == none {
-		return netip.Addr{}, none
-	}
-	return via, ways
-}
-
-// network returns the unencrypted network that contains an address. It prefers one
-// that this node is in.
-func (m *Machine) network(a netip.Addr) (in netip.Prefix, ok bool) {
-	for _, p := range m.self.Unencrypted {
-		if p.Contains(a) && (!ok || len(m.ownIn(p)) > 0) {
-			in, ok = p, true
-		}
-	}
-	return in, ok
-}
-
-// ownIn lists this node's addresses within a network.
-func (m *Machine) ownIn(p netip.Prefix) (own []netip.Addr) {
-	for _, a := range m.self.Addresses {
-		if p.Contains(a) && a.Is4() && !slices.Contains(own, a) && len(own) < agree.MaxAt {
-			own = append(own, a)
-		}
-	}
-	return own
-}
-
-// ours returns the path that our packets take, "" for the tunnel. Both ends must
-// accept it.
-func (m *Machine) ours(q *peer, a agreement) api.PathKind {
-	t := a.Terms
-	switch {
-	case a.Takes == none || !q.avoid.IsZero():
-		return ""
-	case !m.self.Known:
-		return a.Path
-	case !slices.Contains(m.self.Addresses, t.From):
-		return "" // the peer expects another address of ours
-	case !slices.Contains(t.At, a.Via):
-		return ""
-	case a.Takes.Route && t.Ways.Route:
-		return api.PathRoute
-	case a.Takes.VXLAN && t.Ways.VXLAN && t.Port == m.vxlan:
-		return api.PathVXLAN
-	}
-	return ""
-}
-
-// terms are what the peer is told.
-func (m *Machine) terms(a agreement) agree.Terms {
-	if a.Takes == none {
-		return agree.Terms{}
-	}
-	t := agree.Terms{Ways: a.Takes, From: a.Via}
-	if p, ok := m.network(a.Via); ok {
-		t.At = m.ownIn(p)
-	}
-	if a.Takes.VXLAN {
-		t.Port = m.vxlan
-	}
-	return t
 }
 
 // send sends our terms to the peer, and plans to repeat them until it confirms them.
@@ -515,8 +357,8 @@ func (m *Machine) set(q *peer, next agreement) {
 type Status struct {
 	Path    api.PathKind // that our packets take; "" for the tunnel
 	Via     netip.Addr
-	Accepts plane.Ways // by which the peer's packets are accepted, withdrawn ones included
-	Reason  string     // why the tunnel is used, if both are in an unencrypted network
+	Accepts plane.Paths // by which the peer's packets are accepted, withdrawn ones included
+	Reason  string      // why the tunnel is used, if both are in an unencrypted network
 }
 
 // Status returns the agreement with a peer.
@@ -525,9 +367,9 @@ func (m *Machine) Status(k api.PeerKey) (s Status) {
 	if q == nil {
 		return s
 	}
-	s = Status{Path: q.Path, Via: q.Via, Accepts: q.Takes.Or(q.leaving)}
+	s = Status{Path: q.Path, Via: q.Via, Accepts: q.Accepts.Or(q.leaving)}
 	switch {
-	case q.Path != "" || q.Takes == none:
+	case q.Path != "" || q.Accepts == none:
 	case q.reason != "":
 		s.Reason = q.reason
 	case q.agreement.Terms.Ways == none:

@@ -17,7 +17,7 @@ var (
 	own   = netip.MustParseAddr("192.168.1.10")
 	via   = netip.MustParseAddr("192.168.1.11")
 	one   = api.PeerKey{1}
-	route = plane.Ways{Route: true}
+	route = plane.Paths{Route: true}
 )
 
 // machine knows peer one in its own unencrypted network.
@@ -53,7 +53,7 @@ func TestBothEndsMustAcceptAPath(t *testing.T) {
 		t.Errorf("after the peer's terms: %+v, want a route by %s", st, via)
 	}
 	late := terms(0, 0)
-	late.Ways = plane.Ways{}
+	late.Ways = plane.Paths{}
 	m.Agreed(start, one, late)
 	if st := m.Status(one); st.Path != api.PathRoute {
 		t.Errorf("late terms changed the path to %q", st.Path)
@@ -70,7 +70,7 @@ func TestNoPathOutsideUnencryptedNetworks(t *testing.T) {
 		m := machine()
 		m.Report(start, p)
 		m.Agreed(start, one, terms(1, 0))
-		if st := m.Status(one); st.Path != "" || st.Accepts != (plane.Ways{}) {
+		if st := m.Status(one); st.Path != "" || st.Accepts != (plane.Paths{}) {
 			t.Errorf("%s: %+v, want the tunnel", name, st)
 		}
 	}
@@ -89,7 +89,7 @@ func TestWithdrawnPathsAreAcceptedForAWhile(t *testing.T) {
 	for at := m.Next(); !at.IsZero() && !at.After(start.Add(3*time.Second)); at = m.Next() {
 		m.Expire(at)
 	}
-	if st := m.Status(one); st.Accepts != (plane.Ways{}) {
+	if st := m.Status(one); st.Accepts != (plane.Paths{}) {
 		t.Errorf("3 s later: %+v, want to accept nothing", st)
 	}
 }

@@ -62,7 +62,7 @@ func (m *Machine) requestCount() {
 // Probed takes a peer's question what arrived.
 func (m *Machine) Probed(now time.Time, k api.PeerKey, serial uint64) Effects {
 	m.now = now
-	if q := m.peers[k]; q != nil && q.Takes.Or(q.leaving) != none {
+	if q := m.peers[k]; q != nil && q.Accepts.Or(q.leaving) != none {
 		q.proof.requested = serial
 		m.requestCount()
 	}

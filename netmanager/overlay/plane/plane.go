@@ -59,7 +59,7 @@ type Node struct {
 	Subnet netip.Prefix // of this node; zero: no lease yet
 	Prefix string       // begins the names of all our devices, tables and rules: "tl"
 	Tunnel string       // device of the tunnel
-	Hold   string       // device of the packet queue, for packets to or from unknown addresses
+	Queue  string       // device of the packet queue, for packets to or from unknown addresses
 	VXLAN  uint16       // UDP port of the VXLAN device, 0: none
 	// Closed are networks that instances may not reach, in addition to the host's own
 	// addresses and the networks to which it is directly connected. Open are exceptions
@@ -109,20 +109,20 @@ type Peer struct {
 	// Via is the peer's address on the unencrypted network, for route and vxlan in both
 	// directions.
 	Via netip.Addr
-	// Takes are the kernel paths from Via by which packets of the peer's subnets are
+	// Accepts are the kernel paths from Via by which packets of the peer's subnets are
 	// accepted. From the tunnel, which authenticates them, they are always accepted.
-	Takes Ways
-	MTU   int // of inner packets; larger ones are answered with ICMP. 0: that of the device
+	Accepts Paths
+	MTU     int // of inner packets; larger ones are answered with ICMP. 0: that of the device
 }
 
-// Ways are kernel paths between two nodes.
-type Ways struct {
+// Paths are kernel paths between two nodes.
+type Paths struct {
 	Route bool `json:"route,omitempty"`
 	VXLAN bool `json:"vxlan,omitempty"`
 }
 
-// Or returns the paths in w or o.
-func (w Ways) Or(o Ways) Ways { return Ways{w.Route || o.Route, w.VXLAN || o.VXLAN} }
+// Or returns the paths in p or o.
+func (p Paths) Or(o Paths) Paths { return Paths{p.Route || o.Route, p.VXLAN || o.VXLAN} }
 
 // Usage has counters since the plane was made. They only grow. The counter of a key
 // that was dropped and set again begins at 0.

@@ -70,12 +70,12 @@ func (k *PlanePath) up(ctx context.Context, b *Bed) error {
 	k.bed = b
 	for i, n := range b.Node {
 		s := &k.state[i]
-		s.Node = plane.Node{Ranges: ranges, Subnet: subnets[i], Prefix: prefix, Tunnel: prefix + "tun", Hold: prefix + "hold"}
-		s.Peers = []plane.Peer{{Key: api.PeerKey{byte(2 - i)}, Subnets: []netip.Prefix{subnets[1-i]}, Path: api.PathRoute, Via: WireAddr[1-i], Takes: plane.Ways{Route: true}}}
+		s.Node = plane.Node{Ranges: ranges, Subnet: subnets[i], Prefix: prefix, Tunnel: prefix + "tun", Queue: prefix + "hold"}
+		s.Peers = []plane.Peer{{Key: api.PeerKey{byte(2 - i)}, Subnets: []netip.Prefix{subnets[1-i]}, Path: api.PathRoute, Via: WireAddr[1-i], Accepts: plane.Paths{Route: true}}}
 		if err := n.IP(ctx,
-			fmt.Sprintf("tuntap add dev %s mode tun", s.Node.Hold), fmt.Sprintf("link set %s up", s.Node.Hold),
+			fmt.Sprintf("tuntap add dev %s mode tun", s.Node.Queue), fmt.Sprintf("link set %s up", s.Node.Queue),
 			fmt.Sprintf("tuntap add dev %s mode tun", s.Node.Tunnel), fmt.Sprintf("link set %s up", s.Node.Tunnel),
-			fmt.Sprintf("route add %s dev %s", ranges.Instances, s.Node.Hold), fmt.Sprintf("route add %s dev %s", ranges.Services, s.Node.Hold),
+			fmt.Sprintf("route add %s dev %s", ranges.Instances, s.Node.Queue), fmt.Sprintf("route add %s dev %s", ranges.Services, s.Node.Queue),
 			fmt.Sprintf("route add %s via %s dev %s onlink", subnets[1-i], WireAddr[1-i], WireDevice)); err != nil {
 			return err
 		}
@@ -179,7 +179,7 @@ func (k *PlanePath) FullSync(ctx context.Context, n int) (_ Sample, made time.Du
 	}
 	defer fresh.Close()
 	lines := []string{
-		fmt.Sprintf("tuntap add dev %s mode tun", s.Node.Hold), fmt.Sprintf("tuntap add dev %s mode tun", s.Node.Tunnel),
+		fmt.Sprintf("tuntap add dev %s mode tun", s.Node.Queue), fmt.Sprintf("tuntap add dev %s mode tun", s.Node.Tunnel),
 	}
 	for i, e := range s.Endpoints {
 		lines = append(lines, fmt.Sprintf("link add %s type veth peer name peer%d", e.Device, i), "link set "+e.Device+" up")

@@ -1,0 +1,168 @@
+package kernelpath
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/agree"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+var none plane.Paths
+
+// choose decides by which kernel paths the peer's packets are accepted, and by which
+// ours go.
+func (m *Machine) choose(q *peer) {
+	next := q.agreement
+	if m.over(&q.unsure) {
+		next.Terms = agree.Terms{}
+	}
+	if m.over(&q.left) {
+		q.leaving = none
+		m.eff.Changed = append(m.eff.Changed, q.key)
+	}
+	if m.over(&q.avoid) {
+		q.reason = ""
+	}
+	via, takes := m.takes(q)
+	if via != next.Via && via.IsValid() { // the peer moved: nothing comes from its old address
+		q.leaving, q.left = none, time.Time{}
+		q.avoid, q.reason, q.failures = time.Time{}, "", 0
+	}
+	if gone := without(next.Accepts, takes); gone != none && (via == next.Via || !via.IsValid()) {
+		q.leaving, q.left = q.leaving.Or(gone), m.now.Add(linger)
+	}
+	next.Accepts = takes
+	if via.IsValid() {
+		next.Via = via
+	} else if q.leaving == none {
+		next.Via = netip.Addr{}
+	}
+	next.Path = m.ours(q, next)
+	m.set(q, next)
+	if m.self.Known && m.boot != 0 {
+		if t := m.terms(next); !t.Same(q.sent) {
+			t.Serial = max(q.sent.Serial, m.boot<<32) + 1
+			q.sent, q.unconfirmed, q.tries = t, true, 0
+			m.send(q)
+		}
+	}
+	key := timer{q.key, timerLapse}
+	m.timers.Clear(key)
+	for _, at := range []time.Time{q.unsure, q.left, q.avoid, q.settled} {
+		if at.After(m.now) {
+			m.timers.SetEarlier(key, at)
+		}
+	}
+}
+
+// over reports whether a moment has come, and unsets it then.
+func (m *Machine) over(at *time.Time) bool {
+	if at.IsZero() || at.After(m.now) {
+		return false
+	}
+	*at = time.Time{}
+	return true
+}
+
+func without(a, b plane.Paths) plane.Paths {
+	return plane.Paths{Route: a.Route && !b.Route, VXLAN: a.VXLAN && !b.VXLAN}
+}
+
+// takes returns the paths by which the peer's packets may come, and its address. Both
+// ends must be in one unencrypted network without a NAT between them. What was agreed
+// before a restart stays until something contradicts it.
+func (m *Machine) takes(q *peer) (netip.Addr, plane.Paths) {
+	via, plain := q.path.Addr.Addr().Unmap(), q.path.Kind == api.PathDirect && q.path.Plain
+	switch {
+	case !m.self.Leased:
+		return netip.Addr{}, none
+	case q.reported.IsZero() || q.path.Kind == api.PathNone || q.path.Silent, !plain && (q.path.Idle || q.settled.After(m.now)):
+		// The tunnel does not know where the peer is.
+		if q.Accepts == none {
+			return netip.Addr{}, none
+		}
+		via = q.Via
+	case !plain:
+		return netip.Addr{}, none
+	}
+	if !via.Is4() {
+		return netip.Addr{}, none
+	}
+	network, ok := m.network(via)
+	switch {
+	case !ok:
+		return netip.Addr{}, none
+	case !m.self.Known:
+		return via, q.Accepts
+	case len(m.ownIn(network)) == 0:
+		return netip.Addr{}, none
+	}
+	ways := plane.Paths{
+		Route: slices.ContainsFunc(m.self.OnLink, func(p netip.Prefix) bool { return p.Contains(via) }),
+		VXLAN: m.vxlan != 0,
+	}
+	if ways == none {
+		return netip.Addr{}, none
+	}
+	return via, ways
+}
+
+// network returns the unencrypted network that contains an address. It prefers one
+// that this node is in.
+func (m *Machine) network(a netip.Addr) (in netip.Prefix, ok bool) {
+	for _, p := range m.self.Unencrypted {
+		if p.Contains(a) && (!ok || len(m.ownIn(p)) > 0) {
+			in, ok = p, true
+		}
+	}
+	return in, ok
+}
+
+// ownIn lists this node's addresses within a network.
+func (m *Machine) ownIn(p netip.Prefix) (own []netip.Addr) {
+	for _, a := range m.self.Addresses {
+		if p.Contains(a) && a.Is4() && !slices.Contains(own, a) && len(own) < agree.MaxAt {
+			own = append(own, a)
+		}
+	}
+	return own
+}
+
+// ours returns the path that our packets take, "" for the tunnel. Both ends must
+// accept it.
+func (m *Machine) ours(q *peer, a agreement) api.PathKind {
+	t := a.Terms
+	switch {
+	case a.Accepts == none || !q.avoid.IsZero():
+		return ""
+	case !m.self.Known:
+		return a.Path
+	case !slices.Contains(m.self.Addresses, t.From):
+		return "" // the peer expects another address of ours
+	case !slices.Contains(t.At, a.Via):
+		return ""
+	case a.Accepts.Route && t.Ways.Route:
+		return api.PathRoute
+	case a.Accepts.VXLAN && t.Ways.VXLAN && t.Port == m.vxlan:
+		return api.PathVXLAN
+	}
+	return ""
+}
+
+// terms are what the peer is told.
+func (m *Machine) terms(a agreement) agree.Terms {
+	if a.Accepts == none {
+		return agree.Terms{}
+	}
+	t := agree.Terms{Ways: a.Accepts, From: a.Via}
+	if p, ok := m.network(a.Via); ok {
+		t.At = m.ownIn(p)
+	}
+	if a.Accepts.VXLAN {
+		t.Port = m.vxlan
+	}
+	return t
+}
