@@ -14,7 +14,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
-	"github.com/treeline-edge/treeline/netmanager/tunnel"
 )
 
 // Meter counts for the netmanager's metrics. It writes Prometheus' text format itself,
@@ -120,7 +119,10 @@ func (s *Server) Metrics(w http.ResponseWriter, r *http.Request) {
 	line("gauge", "treeline_net_routes", "Services that the node has a route to.", routes)
 	line("gauge", "treeline_net_wants_unmet", "Subscriptions that were refused or are not answered.", refused)
 	peerMetrics(w, s.Credentials.Cluster, peers)
-	tunnelMetrics(w, s.Transport.engine.Total())
+	all := s.Transport.engine.Total() // a counter must not decrease when a peer is removed
+	line("counter", "treeline_net_tunnel_sent_bytes_total", "Bytes of packets that the tunnel sent to peers, including removed ones.", all.SentBytes)
+	line("counter", "treeline_net_tunnel_received_bytes_total", "Bytes of packets that the tunnel received from peers, including removed ones.", all.ReceivedBytes)
+	line("counter", "treeline_net_tunnel_dropped_packets_total", "Packets to and from peers, including removed ones, that the tunnel dropped.", all.Dropped)
 	pairMetrics(w, pairs)
 	line("counter", "treeline_net_denied_packets_total", "Packets that policy dropped, as of the last sample.", s.Meter.denied.Load())
 	line("counter", "treeline_net_forged_packets_total", "Packets with a source address that is not the sender's, as of the last sample.", s.Meter.forged.Load())
@@ -187,22 +189,6 @@ func peerMetrics(w io.Writer, own api.ClusterID, peers []api.PeerStatus) {
 	each("counter", "treeline_net_peer_dropped_packets_total", "Packets to and from a peer that the tunnel dropped.", func(p api.PeerStatus, write func(any, string)) {
 		write(p.Dropped, "")
 	})
-}
-
-// tunnelMetrics writes totals that include removed peers, because a counter must not
-// decrease when a peer is removed.
-func tunnelMetrics(w io.Writer, all tunnel.Total) {
-	for _, c := range []struct {
-		name, help string
-		value      uint64
-	}{
-		{"treeline_net_tunnel_sent_bytes_total", "Bytes of packets that the tunnel sent to peers, including removed ones.", all.SentBytes},
-		{"treeline_net_tunnel_received_bytes_total", "Bytes of packets that the tunnel received from peers, including removed ones.", all.ReceivedBytes},
-		{"treeline_net_tunnel_dropped_packets_total", "Packets to and from peers, including removed ones, that the tunnel dropped.", all.Dropped},
-	} {
-		head(w, "counter", c.name, c.help)
-		_, _ = fmt.Fprintf(w, "%s %d\n", c.name, c.value)
-	}
 }
 
 // pairMetrics writes the metrics of the pairs of services that the core keeps, which are

@@ -122,10 +122,8 @@ func (l *Links) pair(a Attachment, within *netlink.Handle, ns int) (out, in netl
 
 func (l *Links) hostEnd(a Attachment, dev netlink.Link) error {
 	index := dev.Attrs().Index
-	if dev.Attrs().MTU != a.MTU {
-		if err := l.nl.LinkSetMTU(dev, a.MTU); err != nil {
-			return fmt.Errorf("set the MTU: %w", err)
-		}
+	if err := setMTU(l.nl, dev, a.MTU); err != nil {
+		return err
 	}
 	local := "0"
 	if a.Localhost {
@@ -172,10 +170,8 @@ func instanceEnd(a Attachment, nl *netlink.Handle, dev netlink.Link) error {
 			return fmt.Errorf("set lo up: %w", err)
 		}
 	}
-	if dev.Attrs().MTU != a.MTU {
-		if err := nl.LinkSetMTU(dev, a.MTU); err != nil {
-			return fmt.Errorf("set the MTU: %w", err)
-		}
+	if err := setMTU(nl, dev, a.MTU); err != nil {
+		return err
 	}
 	if err := nl.LinkSetUp(dev); err != nil {
 		return fmt.Errorf("set %s up: %w", inside, err)
@@ -208,16 +204,20 @@ func instanceEnd(a Attachment, nl *netlink.Handle, dev netlink.Link) error {
 	return nil
 }
 
+func setMTU(nl *netlink.Handle, dev netlink.Link, mtu int) error {
+	if dev.Attrs().MTU == mtu {
+		return nil
+	}
+	return wrap(nl.LinkSetMTU(dev, mtu), "set the MTU of %s to %d", dev.Attrs().Name, mtu)
+}
+
 func neighbour(nl *netlink.Handle, index int, a netip.Addr, mac net.HardwareAddr) error {
 	family := netlink.FAMILY_V4
 	if a.Is6() {
 		family = netlink.FAMILY_V6
 	}
 	err := nl.NeighSet(&netlink.Neigh{LinkIndex: index, Family: family, State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac})
-	if err != nil {
-		return fmt.Errorf("neighbour %s: %w", a, err)
-	}
-	return nil
+	return wrap(err, "set neighbour %s", a)
 }
 
 // Detach deletes the instance's device, with its routes and neighbours. It succeeds if there is
@@ -228,10 +228,7 @@ func (l *Links) Detach(a netip.Addr) error {
 	if err == nil {
 		err = l.nl.LinkDel(dev)
 	}
-	if err != nil && !none(err) {
-		return fmt.Errorf("detach %s: %w", a, err)
-	}
-	return nil
+	return wrap(unlessNone(err), "detach %s", a)
 }
 
 // List returns the attachments, including those of earlier starts. Devices vanish with their

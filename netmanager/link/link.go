@@ -57,10 +57,7 @@ func sysctl(value string, key ...string) error {
 	if b, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(b)) == value {
 		return nil
 	}
-	if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
-		return fmt.Errorf("set %s to %s: %w", path, value, err)
-	}
-	return nil
+	return wrap(os.WriteFile(path, []byte(value), 0o644), "set %s to %s", path, value)
 }
 
 // host returns the network of one address.
@@ -77,6 +74,22 @@ func none(err error) bool {
 	var missing netlink.LinkNotFoundError
 	return errors.As(err, &missing) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) ||
 		errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EADDRNOTAVAIL)
+}
+
+// unlessNone returns err, nil if it says that an object does not exist.
+func unlessNone(err error) error {
+	if none(err) {
+		return nil
+	}
+	return err
+}
+
+// wrap adds what failed to an error; nil stays nil.
+func wrap(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
 }
 
 // noIPv6 reports that the kernel or the namespace has no IPv6.

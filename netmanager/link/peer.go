@@ -123,8 +123,8 @@ func (l *Links) near(index int, local netip.Addr) error {
 	}
 	six := host(Via6(local))
 	six.Mask = net.CIDRMask(64, 128)
-	if err := l.nl.AddrReplace(dev, &netlink.Addr{IPNet: six, Flags: unix.IFA_F_NODAD}); err != nil && !noIPv6(err) {
-		return fmt.Errorf("add address to %s: %s: %w", dev.Attrs().Name, Via6(local), err)
+	if err := l.nl.AddrReplace(dev, &netlink.Addr{IPNet: six, Flags: unix.IFA_F_NODAD}); !noIPv6(err) {
+		return wrap(err, "add address %s to %s", Via6(local), dev.Attrs().Name)
 	}
 	return nil
 }
@@ -213,10 +213,7 @@ func (l *Links) ours() (out []netip.Prefix, failed error) {
 func (l *Links) unroute(dst netip.Prefix) error {
 	// Of any scope: the tunnel's routes have another scope than those by a gateway.
 	err := l.nl.RouteDel(&netlink.Route{Dst: network(dst), Protocol: RouteProtocol, Scope: netlink.SCOPE_NOWHERE})
-	if err != nil && !none(err) {
-		return fmt.Errorf("delete route to %s: %w", dst, err)
-	}
-	return nil
+	return wrap(unlessNone(err), "delete route to %s", dst)
 }
 
 func (l *Links) removeNeighbour(via netip.Addr) error {
@@ -224,26 +221,17 @@ func (l *Links) removeNeighbour(via netip.Addr) error {
 		return nil
 	}
 	dev, err := l.nl.LinkByName(plane.VXLANDevice(l.prefix))
-	if none(err) {
-		return nil
-	}
 	if err == nil {
 		err = l.nl.NeighDel(&netlink.Neigh{LinkIndex: dev.Attrs().Index, Family: netlink.FAMILY_V6, IP: Via6(via).AsSlice()})
 	}
-	if err != nil && !none(err) {
-		return fmt.Errorf("delete neighbour %s: %w", via, err)
-	}
-	return nil
+	return wrap(unlessNone(err), "delete neighbour %s", via)
 }
 
 // removeNeighbours deletes the permanent neighbours on the VXLAN device but those in near.
 func (l *Links) removeNeighbours(near map[netip.Addr]bool) error {
 	dev, err := l.nl.LinkByName(plane.VXLANDevice(l.prefix))
-	if none(err) {
-		return nil
-	}
 	if err != nil {
-		return err
+		return unlessNone(err)
 	}
 	all, err := l.nl.NeighList(dev.Attrs().Index, netlink.FAMILY_V6)
 	if err != nil {
@@ -253,9 +241,7 @@ func (l *Links) removeNeighbours(near map[netip.Addr]bool) error {
 	for _, n := range all {
 		a, _ := netip.AddrFromSlice(n.IP)
 		if n.State&netlink.NUD_PERMANENT != 0 && !near[a] {
-			if err := l.nl.NeighDel(&n); err != nil && !none(err) {
-				errs = append(errs, fmt.Errorf("delete neighbour %s: %w", a, err))
-			}
+			errs = append(errs, wrap(unlessNone(l.nl.NeighDel(&n)), "delete neighbour %s", a))
 		}
 	}
 	return errors.Join(errs...)

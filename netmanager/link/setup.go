@@ -35,19 +35,16 @@ func (l *Links) Setup(n plane.Node, local netip.Addr) error {
 	if err := forward(); err != nil {
 		return err
 	}
-	hold, err := l.nl.LinkByName(n.Queue)
+	queue, err := l.nl.LinkByName(n.Queue)
 	if err != nil {
-		return fmt.Errorf("device of the packet queue %s: %w", n.Queue, err)
+		return fmt.Errorf("find device %s of the packet queue: %w", n.Queue, err)
 	}
-	if err := l.loosen(hold); err != nil {
+	if err := l.bringUp(queue); err != nil {
 		return err
-	}
-	if err := l.nl.LinkSetUp(hold); err != nil {
-		return fmt.Errorf("set %s up: %w", n.Queue, err)
 	}
 	r := n.Ranges
 	for _, p := range []netip.Prefix{r.Instances, r.Services, r.Instances6, r.Services6} {
-		err := l.nl.RouteReplace(&netlink.Route{LinkIndex: hold.Attrs().Index, Dst: network(p), Scope: netlink.SCOPE_LINK, Protocol: RouteProtocol})
+		err := l.nl.RouteReplace(&netlink.Route{LinkIndex: queue.Attrs().Index, Dst: network(p), Scope: netlink.SCOPE_LINK, Protocol: RouteProtocol})
 		if err != nil && !(p.Addr().Is6() && noIPv6(err)) {
 			return fmt.Errorf("route %s to %s: %w", p, n.Queue, err)
 		}
@@ -55,16 +52,20 @@ func (l *Links) Setup(n plane.Node, local netip.Addr) error {
 	if n.Tunnel != "" {
 		tun, err := l.nl.LinkByName(n.Tunnel)
 		if err != nil {
-			return fmt.Errorf("tunnel device %s: %w", n.Tunnel, err)
+			return fmt.Errorf("find tunnel device %s: %w", n.Tunnel, err)
 		}
-		if err := l.loosen(tun); err != nil {
+		if err := l.bringUp(tun); err != nil {
 			return err
-		}
-		if err := l.nl.LinkSetUp(tun); err != nil {
-			return fmt.Errorf("set %s up: %w", n.Tunnel, err)
 		}
 	}
 	return l.vxlan(n, local)
+}
+
+func (l *Links) bringUp(dev netlink.Link) error {
+	if err := l.loosen(dev); err != nil {
+		return err
+	}
+	return wrap(l.nl.LinkSetUp(dev), "set %s up", dev.Attrs().Name)
 }
 
 // loosen adds the resolver's address to the device, and lets it accept packets whose source is
@@ -141,13 +142,7 @@ func (l *Links) vxlan(n plane.Node, local netip.Addr) error {
 			return fmt.Errorf("create %s: %w", name, err)
 		}
 	}
-	if err := l.loosen(dev); err != nil {
-		return err
-	}
-	if err := l.nl.LinkSetUp(dev); err != nil {
-		return fmt.Errorf("set %s up: %w", name, err)
-	}
-	return nil
+	return l.bringUp(dev)
 }
 
 // vxlanMTU is the MTU within VXLAN over Ethernet in bytes: 1500 less 14 + 8 + 8 + 20. Routes to
@@ -169,12 +164,10 @@ func (l *Links) Remove(was Forwarding) error {
 		name := dev.Attrs().Name
 		_, veth := l.address(name)
 		if veth && dev.Type() == "veth" || name == plane.VXLANDevice(l.prefix) {
-			if err := l.nl.LinkDel(dev); err != nil && !none(err) {
-				errs = append(errs, fmt.Errorf("delete %s: %w", name, err))
-			}
-			continue
+			errs = append(errs, wrap(unlessNone(l.nl.LinkDel(dev)), "delete %s", name))
+		} else {
+			errs = append(errs, l.unaddress(dev))
 		}
-		errs = append(errs, l.unaddress(dev))
 	}
 	for i, on := range []bool{was.IPv4, was.IPv6} {
 		if err := os.WriteFile(forwarding[i], []byte(map[bool]string{true: "1", false: "0"}[on]), 0o644); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -201,12 +194,10 @@ func (l *Links) unaddress(dev netlink.Link) error {
 		}
 	}
 	for _, a := range addrs {
-		ip, _ := netip.AddrFromSlice(a.IP)
-		if !ours[ip.Unmap()] {
-			continue
-		}
-		if err := l.nl.AddrDel(dev, &a); err != nil && !none(err) {
-			return fmt.Errorf("delete address %s of %s: %w", ip, dev.Attrs().Name, err)
+		if ip, _ := netip.AddrFromSlice(a.IP); ours[ip.Unmap()] {
+			if err := unlessNone(l.nl.AddrDel(dev, &a)); err != nil {
+				return fmt.Errorf("delete address %s of %s: %w", ip, dev.Attrs().Name, err)
+			}
 		}
 	}
 	return nil

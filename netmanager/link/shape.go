@@ -20,10 +20,7 @@ func shape(nl *netlink.Handle, dev netlink.Link, mbit int64) error {
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: dev.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
 		Rate:       rate, Buffer: netlink.Xmittime(rate, burst), Limit: burst + uint32(min(rate/20, 1<<30)),
 	})
-	if err != nil {
-		return fmt.Errorf("limit %s to %d Mbit/s: %w", dev.Attrs().Name, mbit, err)
-	}
-	return nil
+	return wrap(err, "limit %s to %d Mbit/s", dev.Attrs().Name, mbit)
 }
 
 // burstOf returns the size of the bucket in bytes: what the rate allows in 10 ms, the coarsest
@@ -43,7 +40,7 @@ func unshape(nl *netlink.Handle, dev netlink.Link) error {
 		if q.Type() != "tbf" || q.Attrs().Parent != netlink.HANDLE_ROOT {
 			continue
 		}
-		if err := nl.QdiscDel(q); err != nil && !none(err) {
+		if err := unlessNone(nl.QdiscDel(q)); err != nil {
 			return fmt.Errorf("remove limit of %s: %w", dev.Attrs().Name, err)
 		}
 	}

@@ -20,15 +20,9 @@ const staleMeasurement = 30 * time.Second
 
 func (c *Core) applyServices(ch services.Changes) {
 	t := &c.table.Touched
-	for _, id := range ch.Services {
-		t.Services[id] = struct{}{}
-	}
-	for _, id := range ch.Access {
-		t.Access[id] = struct{}{}
-	}
-	for _, a := range ch.Sources {
-		t.Sources[a] = struct{}{}
-	}
+	t.Services.Add(ch.Services...)
+	t.Access.Add(ch.Access...)
+	t.Sources.Add(ch.Sources...)
 	for _, a := range ch.Ended {
 		c.end(a)
 	}
@@ -50,7 +44,7 @@ func (c *Core) applyServices(ch services.Changes) {
 // end ends the flows to a remote instance.
 func (c *Core) end(a netip.Addr) {
 	if c.services.IsInstance(a) && !c.endpoints.Has(a) {
-		c.table.Touched.End[a] = struct{}{}
+		c.table.Touched.End.Add(a)
 	}
 }
 
@@ -59,18 +53,14 @@ func (c *Core) weigh(id api.ServiceID, of api.PeerKey, tick bool) {
 	if !at.Closest.IsValid() {
 		c.balance.Weigh(c.now, id, at, nil, of, tick)
 	} else if c.balance.Weigh(c.now, id, at, c.backends(id), of, tick) {
-		c.table.Touched.Services[id] = struct{}{}
+		c.table.Touched.Services.Add(id)
 	}
 }
 
 func (c *Core) applyPeers(ch peers.Changes) {
-	for _, k := range ch.Peers {
-		c.table.Touched.Peers[k] = struct{}{}
-	}
+	c.table.Touched.Peers.Add(ch.Peers...)
 	for _, k := range ch.Backends {
-		for _, id := range c.services.HostedBy(k) {
-			c.table.Touched.Services[id] = struct{}{}
-		}
+		c.table.Touched.Services.Add(c.services.HostedBy(k)...)
 	}
 	for _, a := range ch.Addresses {
 		c.settle(c.subs.At(a))
@@ -88,7 +78,7 @@ func (in Path) apply(c *Core) {
 			c.request(id)
 			for _, b := range c.services.Route(id).Backends {
 				if b.Peer == p.Key && c.services.IsInstance(b.Address) && !c.endpoints.Has(b.Address) {
-					c.table.Touched.Retry[b.Address] = struct{}{}
+					c.table.Touched.Retry.Add(b.Address)
 				}
 			}
 		}
@@ -114,9 +104,7 @@ func (c *Core) applyKernel(eff kernelpath.Effects) {
 	if eff.Count {
 		c.emitLate(ToPlane, Count{})
 	}
-	for _, k := range eff.Changed {
-		c.table.Touched.Peers[k] = struct{}{}
-	}
+	c.table.Touched.Peers.Add(eff.Changed...)
 }
 
 func (c *Core) applyMeasure(eff measure.Effects) {
@@ -213,7 +201,7 @@ func (c *Core) applyMarks(changes []notice.Change) {
 	for _, ch := range changes {
 		id, _, ok := c.services.BackendAt(ch.Address)
 		if ok {
-			c.table.Touched.Services[id] = struct{}{}
+			c.table.Touched.Services.Add(id)
 			c.weigh(id, api.PeerKey{}, false)
 		}
 		if ch.Draining {

@@ -213,7 +213,7 @@ func (c *Core) retry() {
 		_, draining = c.received.Get(k, addr)
 	}
 	if draining {
-		c.table.Touched.Retry[addr] = struct{}{}
+		c.table.Touched.Retry.Add(addr)
 	}
 }
 

@@ -26,7 +26,7 @@ func (in Attach) apply(c *Core) {
 
 // setLocal follows a change of a service's instances on this node.
 func (c *Core) setLocal(id api.ServiceID, at netip.Addr) {
-	c.table.Touched.Endpoints[at] = struct{}{}
+	c.table.Touched.Endpoints.Add(at)
 	l := services.Local{Count: c.endpoints.Count(id)}
 	if a, ok := c.endpoints.Newest(id); ok {
 		l.Access, l.Addresses, l.Ports = a.Attach.Access, a.Attach.Addresses, a.Attach.Ports
@@ -42,7 +42,7 @@ func (in Detach) apply(c *Core) {
 	c.setLocal(a.Service(), a.Address)
 	c.subs.RemoveEndpoint(a.Address)
 	c.notices.Set(c.now, a.Address, in.Key, notice.Gone)
-	c.table.Touched.End[a.Address] = struct{}{}
+	c.table.Touched.End.Add(a.Address)
 	if c.endpoints.Count(a.Service()) == 0 {
 		c.serviceLeft(a.Service())
 	}
@@ -60,7 +60,7 @@ func (c *Core) drain(k wire.Key) {
 // about it or must avoid it. Its cluster informs them that it listens for the first
 // time.
 func (c *Core) setState(a endpoints.Attachment) {
-	c.table.Touched.Services[a.Service()] = struct{}{}
+	c.table.Touched.Services.Add(a.Service())
 	if a.Draining || c.notices.Has(a.Address) {
 		c.notices.Set(c.now, a.Address, a.Attach.Key, stateOf(a))
 	}

@@ -1,6 +1,7 @@
 package overlay
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/treeline-edge/treeline/api"
@@ -36,32 +37,79 @@ func (v *view) Plane() plane.State {
 	return st
 }
 
+func (v *view) planeNode() plane.Node {
+	n := v.cfg.Node
+	if v.lease != nil {
+		n.Ranges, n.Subnet = v.lease.Ranges, v.lease.Subnet
+	}
+	return n
+}
+
+func (v *view) planeEndpoint(addr netip.Addr) (plane.Endpoint, bool) {
+	a, ok := v.endpoints.At(addr)
+	if !ok {
+		return plane.Endpoint{}, false
+	}
+	return plane.Endpoint{
+		Address: addr, Ident: v.services.Ident(a.Service()), Device: plane.Device(v.cfg.Prefix, addr), Ports: slices.Clone(a.Attach.Ports),
+	}, true
+}
+
+func (v *view) planeSource(a netip.Addr) (plane.Source, bool) {
+	id, _ := v.services.Owner(a)
+	ident := v.services.Ident(id)
+	return plane.Source{Address: a, Ident: ident}, ident != 0 && !v.endpoints.Has(a)
+}
+
+// planeServices returns what the plane should have of a service's semantic addresses.
+// Without a route it has only the addresses to which somebody subscribes, so that
+// others cause a subscription.
+func (v *view) planeServices(id api.ServiceID) []plane.Service {
+	routed := v.services.Route(id) != nil
+	if !routed && v.endpoints.Count(id) == 0 {
+		return nil
+	}
+	return v.balance.Services(id, v.services.Ident(id), v.services.Advertised(id), v.backends(id), func(a netip.Addr) bool {
+		o, _ := v.services.Semantic(a)
+		return o == id && (routed || v.subs.Wanted(a))
+	})
+}
+
+func (v *view) planePeer(k api.PeerKey) (plane.Peer, bool) {
+	q, ok := v.peers.Get(k)
+	if !ok || k == v.self.Key {
+		return plane.Peer{}, false
+	}
+	st := v.kernel.Status(k)
+	p := plane.Peer{Key: k, Path: api.PathDirect, MTU: q.Path.MTU, Subnets: v.peers.Subnets(k), Accepts: st.Accepts}
+	if p.Accepts != (plane.Paths{}) {
+		p.Via = st.Via
+	}
+	if st.Path != "" {
+		p.Path, p.Via, p.MTU = st.Path, st.Via, 0
+	}
+	return p, true
+}
+
 // flush emits the changes of what the plane should hold, and then the late orders.
 func (c *Core) flush() {
 	t, d := c.table, &c.table.Touched
 	if d.All {
-		for _, a := range c.endpoints.Addresses() {
-			d.Endpoints[a] = struct{}{}
-		}
-		for _, id := range c.services.IDs() {
-			d.Services[id], d.Access[id] = struct{}{}, struct{}{}
-		}
-		for _, a := range append(c.services.Owned(), c.table.Sources()...) {
-			d.Sources[a] = struct{}{}
-		}
-		for _, k := range c.peers.Keys() {
-			d.Peers[k] = struct{}{}
-		}
+		d.Endpoints.Add(c.endpoints.Addresses()...)
+		d.Services.Add(c.services.IDs()...)
+		d.Access.Add(c.services.IDs()...)
+		d.Sources.Add(append(c.services.Owned(), c.table.Sources()...)...)
+		d.Peers.Add(c.peers.Keys()...)
 		t.SetNode(c.planeNode())
 	}
 	for a := range d.Endpoints {
-		d.Sources[a] = struct{}{} // an address is here or elsewhere
+		d.Sources.Add(a) // an address is here or elsewhere
 	}
 	of := map[api.ServiceID][]plane.Service{}
 	for id := range d.Services {
 		if c.services.Forget(id) {
 			c.balance.Remove(id)
-			d.Access[id] = struct{}{}
+			d.Access.Add(id)
 		}
 		of[id] = c.planeServices(id)
 	}

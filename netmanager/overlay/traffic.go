@@ -79,7 +79,7 @@ func (c *Core) serveLocally(k wire.Subscription) {
 	allowed := c.services.MayCall(k.For, id)
 	c.reply(c.subs.Unwait(k, !allowed))
 	if allowed {
-		c.table.Touched.Services[id] = struct{}{}
+		c.table.Touched.Services.Add(id)
 		c.emitLate(ToQueue, Release{k.Address})
 	}
 }
@@ -167,7 +167,7 @@ func (c *Core) subscribe(k wire.Subscription, payer netip.Addr) bool {
 	}
 	c.reply(c.subs.Add(c.now, k, payer, c.outcome(k)))
 	if id, ok := c.services.Semantic(k.Address); ok { // the plane has it only if somebody subscribes
-		c.table.Touched.Services[id] = struct{}{}
+		c.table.Touched.Services.Add(id)
 	}
 	return true
 }
@@ -183,7 +183,7 @@ func (c *Core) unsubscribe(k wire.Subscription) {
 		return
 	}
 	if id, ok := c.services.Semantic(k.Address); ok {
-		c.table.Touched.Services[id] = struct{}{}
+		c.table.Touched.Services.Add(id)
 		c.release(id)
 	}
 	if c.subs.Wanted(k.Address) {

@@ -2,8 +2,6 @@ package overlay
 
 import (
 	"net/netip"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -14,10 +12,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/endpoints"
 	"github.com/treeline-edge/treeline/netmanager/overlay/kernelpath"
 	"github.com/treeline-edge/treeline/netmanager/overlay/measure"
-	"github.com/treeline-edge/treeline/netmanager/overlay/names"
 	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
 	"github.com/treeline-edge/treeline/netmanager/overlay/peers"
-	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 	"github.com/treeline-edge/treeline/netmanager/overlay/services"
 	"github.com/treeline-edge/treeline/netmanager/overlay/subscriptions"
 )
@@ -265,120 +261,4 @@ func (v *view) remoteEnd(local, remote api.ServiceID, address netip.Addr) (e mea
 	}
 	e.Node = p.Record.Node
 	return e, direct && e.Node != ""
-}
-
-func (v *view) planeNode() plane.Node {
-	n := v.cfg.Node
-	if v.lease != nil {
-		n.Ranges, n.Subnet = v.lease.Ranges, v.lease.Subnet
-	}
-	return n
-}
-
-func (v *view) planeEndpoint(addr netip.Addr) (plane.Endpoint, bool) {
-	a, ok := v.endpoints.At(addr)
-	if !ok {
-		return plane.Endpoint{}, false
-	}
-	return plane.Endpoint{
-		Address: addr, Ident: v.services.Ident(a.Service()), Device: plane.Device(v.cfg.Prefix, addr), Ports: slices.Clone(a.Attach.Ports),
-	}, true
-}
-
-func (v *view) planeSource(a netip.Addr) (plane.Source, bool) {
-	id, _ := v.services.Owner(a)
-	ident := v.services.Ident(id)
-	return plane.Source{Address: a, Ident: ident}, ident != 0 && !v.endpoints.Has(a)
-}
-
-// planeServices returns what the plane should have of a service's semantic addresses.
-// Without a route it has only the addresses to which somebody subscribes, so that
-// others cause a subscription.
-func (v *view) planeServices(id api.ServiceID) []plane.Service {
-	routed := v.services.Route(id) != nil
-	if !routed && v.endpoints.Count(id) == 0 {
-		return nil
-	}
-	return v.balance.Services(id, v.services.Ident(id), v.services.Advertised(id), v.backends(id), func(a netip.Addr) bool {
-		o, _ := v.services.Semantic(a)
-		return o == id && (routed || v.subs.Wanted(a))
-	})
-}
-
-func (v *view) planePeer(k api.PeerKey) (plane.Peer, bool) {
-	q, ok := v.peers.Get(k)
-	if !ok || k == v.self.Key {
-		return plane.Peer{}, false
-	}
-	st := v.kernel.Status(k)
-	p := plane.Peer{Key: k, Path: api.PathDirect, MTU: q.Path.MTU, Subnets: v.peers.Subnets(k), Accepts: st.Accepts}
-	if p.Accepts != (plane.Paths{}) {
-		p.Via = st.Via
-	}
-	if st.Path != "" {
-		p.Path, p.Via, p.MTU = st.Path, st.Via, 0
-	}
-	return p, true
-}
-
-// named returns the name of an address, as the query that would return it.
-func (v *view) named(a netip.Addr) (names.Query, bool) {
-	if at, ok := v.endpoints.At(a); ok {
-		return names.Query{Service: at.Service(), Policy: names.Instance, Number: at.Attach.Instance.Number()}, true
-	}
-	return v.services.Name(a)
-}
-
-// Twin is the IPv6 address that belongs to an IPv4 address of the network.
-func (v *view) Twin(a netip.Addr) netip.Addr {
-	if v.lease == nil {
-		return netip.Addr{}
-	}
-	return v.lease.Ranges.Twin(a)
-}
-
-// Covers reports whether the core answers for a PTR name: an address of the network.
-func (v *view) Covers(name string) bool {
-	a, ok := names.Reverse(name)
-	return ok && v.lease != nil && v.lease.Ranges.Untwin(a).IsValid()
-}
-
-// subject is what a look-up is about.
-type subject struct {
-	key   wire.Subscription // what the asking service subscribes to for it
-	query names.Query
-	proto string // "_name._tcp.web" is about the service's ports of a protocol
-	below bool   // SRV records are below the name, and none at it
-	ours  bool   // the name cannot be one from outside
-}
-
-// about parses a name. ok is false if nothing can be subscribed to for it.
-func (v *view) about(asker api.ServiceID, name string) (s subject, ok bool) {
-	if a, is := names.Reverse(name); is {
-		a = v.lease.Ranges.Untwin(a)
-		if !a.IsValid() || v.services.IsInstance(a) && !v.endpoints.Has(a) && (v.lease.Subnet.Contains(a) || a == v.subnetOf(a).Addr()) {
-			return s, false // it is a node's address, or a free one of this node
-		}
-		return subject{key: wire.Subscription{Address: a, For: asker}, ours: true}, true
-	}
-	rest, proto, below := protocol(name)
-	q, err := names.Parse(rest, asker)
-	return subject{
-		key: wire.Subscription{Service: q.Service, For: asker}, query: q, proto: proto, below: below,
-		ours: q.Policy != names.Any || proto != "" || q.Service.Tenant() != asker.Tenant(),
-	}, err == nil
-}
-
-// protocol splits "_name._tcp.rest", and "_tcp.rest" above it.
-func protocol(name string) (rest, proto string, below bool) {
-	p := strings.SplitN(name, ".", 3)
-	for _, proto := range []string{"tcp", "udp", "sctp"} {
-		switch {
-		case len(p) == 3 && len(p[0]) > 1 && p[0][0] == '_' && strings.EqualFold(p[1], "_"+proto):
-			return p[2], proto, false
-		case len(p) > 1 && strings.EqualFold(p[0], "_"+proto) && !strings.HasPrefix(p[1], "_"):
-			return name[len(p[0])+1:], proto, true
-		}
-	}
-	return name, "", false
 }

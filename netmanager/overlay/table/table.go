@@ -2,7 +2,7 @@
 // caller marks what a step touched, works out what the plane should have of that
 // alone, and sets it; Take returns the difference.
 //
-//	t.Touched.Services[id] = struct{}{}
+//	t.Touched.Services.Add(id)
 //	t.SetSource(address, source, true)
 //	change, any := t.Take()
 package table
@@ -20,7 +20,14 @@ import (
 )
 
 // Set is a set of keys.
-type Set[K comparable] = map[K]struct{}
+type Set[K comparable] map[K]struct{}
+
+// Add adds keys.
+func (s Set[K]) Add(keys ...K) {
+	for _, k := range keys {
+		s[k] = struct{}{}
+	}
+}
 
 // Touched is what a step touched. The zero maps are made by New.
 type Touched struct {
@@ -132,9 +139,7 @@ func (t *Table) SetServices(of map[api.ServiceID][]plane.Service) {
 	}
 	want, had := map[netip.Addr]plane.Service{}, Set[netip.Addr]{}
 	for _, id := range sorted.Ordered(of) {
-		for _, v := range t.addresses[id] {
-			had[v] = struct{}{}
-		}
+		had.Add(t.addresses[id]...)
 		delete(t.addresses, id)
 		for _, p := range of[id] {
 			want[p.Address] = p
@@ -183,14 +188,14 @@ func (t *Table) SetPairs(of []Permissions) {
 		}
 		for p := range t.pairs[ident] {
 			if _, ok := x.Pairs[p]; !ok {
-				deny[p] = struct{}{}
+				deny.Add(p)
 				t.removePair(p.From, p)
 				t.removePair(p.To, p)
 			}
 		}
 		for p := range x.Pairs {
 			if _, ok := t.pairs[ident][p]; !ok {
-				allow[p] = struct{}{}
+				allow.Add(p)
 				t.addPair(p.From, p)
 				t.addPair(p.To, p)
 			}
@@ -206,7 +211,7 @@ func (t *Table) addPair(end plane.Ident, p plane.Pair) {
 	if t.pairs[end] == nil {
 		t.pairs[end] = Set[plane.Pair]{}
 	}
-	t.pairs[end][p] = struct{}{}
+	t.pairs[end].Add(p)
 }
 
 func (t *Table) removePair(end plane.Ident, p plane.Pair) {
@@ -228,14 +233,14 @@ func (t *Table) Sources() []netip.Addr { return slices.Collect(maps.Keys(t.sourc
 // ResendEndpoint repeats an endpoint that the plane seems to have lost.
 func (t *Table) ResendEndpoint(a netip.Addr) {
 	t.endpoints[a] = plane.Endpoint{}
-	t.Touched.Endpoints[a] = struct{}{}
+	t.Touched.Endpoints.Add(a)
 }
 
 // ResendSource repeats a source that the plane seems to have lost.
 func (t *Table) ResendSource(a netip.Addr) {
 	if _, ok := t.sources[a]; ok {
 		t.sources[a] = plane.Source{}
-		t.Touched.Sources[a] = struct{}{}
+		t.Touched.Sources.Add(a)
 	}
 }
 
@@ -244,12 +249,12 @@ func (t *Table) ResendSource(a netip.Addr) {
 func (t *Table) ResendService(a netip.Addr, id api.ServiceID) {
 	if _, ok := t.services[a]; ok {
 		t.services[a] = plane.Service{}
-		t.Touched.Services[id] = struct{}{}
+		t.Touched.Services.Add(id)
 	}
 }
 
 // ResendPeer repeats a peer that the plane seems to have lost.
 func (t *Table) ResendPeer(k api.PeerKey) {
 	t.peers[k] = plane.Peer{}
-	t.Touched.Peers[k] = struct{}{}
+	t.Touched.Peers.Add(k)
 }

@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/internal/rawio"
@@ -198,24 +199,14 @@ func (d *device) writev(fd int) syscall.Errno {
 }
 
 func up(name string, mtu int) error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	dev, err := netlink.LinkByName(name)
 	if err != nil {
-		return fmt.Errorf("open socket: %w", err)
+		return err
 	}
-	defer unix.Close(fd)
-	req, err := unix.NewIfreq(name)
-	if err != nil {
-		return fmt.Errorf("name: %w", err)
-	}
-	req.SetUint32(uint32(mtu))
-	if err := unix.IoctlIfreq(fd, unix.SIOCSIFMTU, req); err != nil {
+	if err := netlink.LinkSetMTU(dev, mtu); err != nil {
 		return fmt.Errorf("set MTU %d: %w", mtu, err)
 	}
-	if err := unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, req); err != nil {
-		return fmt.Errorf("read flags: %w", err)
-	}
-	req.SetUint16(req.Uint16() | unix.IFF_UP)
-	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, req); err != nil {
+	if err := netlink.LinkSetUp(dev); err != nil {
 		return fmt.Errorf("bring up: %w", err)
 	}
 	return nil
