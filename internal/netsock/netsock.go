@@ -131,11 +131,11 @@ func (c *Client) Events(ctx context.Context, fn func(wire.NetEvent) error) error
 	return fmt.Errorf("the netmanager's events ended: %w: %w", api.ErrUnavailable, err)
 }
 
-// views are what may be asked for by path, from afar too.
+// views are the paths that operators may read, also from other machines.
 var views = []string{Status, Routes, Peers, Trace, Capture, Attachments}
 
-// Open answers a GET of one of the netmanager's views, with its query. The caller
-// closes it. Any other path is ErrNotFound.
+// Open returns the answer to a GET of one of the netmanager's views, with its query. The
+// caller closes it. Any other path is ErrNotFound.
 func (c *Client) Open(ctx context.Context, path string) (io.ReadCloser, error) {
 	bare, _, _ := strings.Cut(path, "?")
 	for _, v := range views {
@@ -147,7 +147,7 @@ func (c *Client) Open(ctx context.Context, path string) (io.ReadCloser, error) {
 			return resp.Body, nil
 		}
 	}
-	return nil, fmt.Errorf("the network shows %s, not %q: %w", strings.Join(views, ", "), bare, api.ErrNotFound)
+	return nil, fmt.Errorf("read %[2]q from the netmanager: the views are %[1]s: %[3]w", strings.Join(views, ", "), bare, api.ErrNotFound)
 }
 
 func (c *Client) do(ctx context.Context, method, path string, in, out any) error {

@@ -40,11 +40,11 @@ type Receiver struct {
 	m    Message
 }
 
-// NewReceiver makes a receiver for one goroutine.
+// NewReceiver returns a receiver for one goroutine.
 func (c *Conn) NewReceiver() *Receiver { return &Receiver{c: c, room: make([]byte, 1<<16)} }
 
-// Receive waits for messages and says how many came. They are good until it is
-// called again. net.ErrClosed: the socket is closed.
+// Receive waits for messages and returns their number. They are valid until the next call.
+// net.ErrClosed: the socket is closed.
 func (r *Receiver) Receive() (int, error) {
 	n, from, err := r.c.conn.ReadFromUDPAddrPort(r.room)
 	if err != nil {
@@ -54,22 +54,21 @@ func (r *Receiver) Receive() (int, error) {
 	return 1, nil
 }
 
-// Message is the message i of the last Receive.
+// Message returns the message of the last Receive.
 func (r *Receiver) Message(int) Message { return r.m }
 
 // Sender sends one datagram at a time.
 type Sender struct{ c *Conn }
 
-// NewSender makes a sender for one goroutine.
+// NewSender returns a sender for one goroutine.
 func (c *Conn) NewSender() *Sender { return &Sender{c} }
 
-// Send sends a run: datagrams of each bytes, the last one maybe shorter.
+// Send sends a run of datagrams of each bytes, of which the last may be shorter.
 func (s *Sender) Send(to netip.AddrPort, run []byte, each int) error {
 	return s.SendTails(to, run, each, 0)
 }
 
-// SendTails is Send, but of each datagram only what follows its first skip bytes goes
-// out, which is at least one.
+// SendTails is Send without the first skip bytes of each datagram, which must be longer.
 func (s *Sender) SendTails(to netip.AddrPort, run []byte, each, skip int) error {
 	var first error
 	for len(run) > 0 {

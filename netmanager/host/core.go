@@ -41,7 +41,7 @@ type Core struct {
 }
 
 // NewCore returns the core with its loop, which Run starts. After each batch of inputs
-// observe is called on the loop's goroutine; leased says whether the core has a lease.
+// observe is called on the loop's goroutine; leased is whether the core has a lease.
 func NewCore(core *overlay.Core, st store.Store, log *slog.Logger, observe func(s loop.Sample, leased bool)) *Core {
 	return newCore(core, core, st, log, observe)
 }
@@ -70,7 +70,7 @@ func (c *Core) Run(ctx context.Context, send func([]wire.Envelope)) error {
 // saved. The number then comes from the clock in seconds, so the next start has another.
 const unsavedPause = 1100 * time.Millisecond
 
-// Start begins the core's life. It succeeds on a full disk too, because the workloads'
+// Start begins the process lifetime of the core. It succeeds on a full disk too, because the workloads'
 // tunnels depend on it.
 func (c *Core) Start(ctx context.Context) error {
 	err := c.loop.Do(ctx, overlay.Start{}, nil)

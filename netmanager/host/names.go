@@ -18,7 +18,7 @@ type Names struct {
 func (n Names) Local(client netip.Addr) bool { return n.IsLocal(client) }
 
 // Lookup is resolver.Overlay's. It posts the query before it looks the name up, so that a
-// known name counts as used and the cluster is asked for an unknown one.
+// known name counts as used and a request for an unknown one is sent to the cluster.
 func (n Names) Lookup(ctx context.Context, client netip.Addr, name string) (a overlay.Answer, err error) {
 	look := func(o *overlay.Core) { a = o.Lookup(client, name) }
 	q := overlay.Query{Local: client, Name: name}

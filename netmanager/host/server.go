@@ -245,7 +245,7 @@ const (
 	traceInterval = 50 * time.Millisecond
 )
 
-// Trace is socket.Overlay's. It asks the cluster what the flow would ask.
+// Trace is socket.Overlay's. It sends the requests to the cluster that the flow would cause.
 func (s *Server) Trace(ctx context.Context, from api.InstanceID, to string) (t api.NetTrace, err error) {
 	s.Sampler.Refresh(ctx)
 	var ask overlay.Input
@@ -317,7 +317,7 @@ type WorkloadEvents struct {
 	Log    *slog.Logger
 }
 
-// Serves lets flows go to a workload that listens, and tells the node engine.
+// Serves lets flows go to a workload that listens, and informs the node engine.
 func (e WorkloadEvents) Serves(ctx context.Context, a wire.Attach) {
 	switch err := e.Core.Learn(ctx, overlay.Ready{Key: a.Key, NetNS: a.NetNS}); {
 	case err == nil:

@@ -77,7 +77,7 @@ func (s *Stream) send(e any) {
 	}
 }
 
-// SetKernel says why the kernel does not follow the core; nil means that it does.
+// SetKernel sets why the kernel does not follow the core; nil means that it does.
 func (s *Stream) SetKernel(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +85,7 @@ func (s *Stream) SetKernel(err error) {
 	s.settle()
 }
 
-// SetLeased says whether the core has a lease, and reports whether that is new.
+// SetLeased sets whether the core has a lease, and reports whether that has changed.
 func (s *Stream) SetLeased(leased bool) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -36,8 +36,8 @@ import (
 )
 
 // Transport is the encrypted transport between nodes: the tunnel engine, the path manager
-// that chooses where it sends, and the link to the node's own relay. It tells all three, and
-// the core, who and where this node is.
+// that chooses where it sends, and the link to the node's own relay. It passes the node's
+// identity and addresses to all three and to the core.
 type Transport struct {
 	*pathmanager.Manager
 	core   *Core
@@ -213,7 +213,7 @@ func (t *Transport) Run(ctx context.Context) error {
 // Local returns the address of the UDP socket.
 func (t *Transport) Local() netip.AddrPort { return t.engine.Local() }
 
-// SetHere says which addresses of the node's subnet are in use.
+// SetHere sets which addresses of the node's subnet are in use.
 func (t *Transport) SetHere(addresses []netip.Addr) { t.engine.SetHere(addresses) }
 
 // SetLease takes the node's lease. It does not block.
@@ -250,7 +250,7 @@ func (t *Transport) setRelayLeases(ctx context.Context) error {
 
 // Locate finds the machine's place, and reports whether the kernel must be told everything
 // again: which networks are closed depends on the networks that the machine is connected to,
-// which networks says may have changed.
+// which may have changed if networks is set.
 func (t *Transport) Locate(networks bool) (resync bool) {
 	var ranges wire.NetRanges
 	if err := t.core.Read(context.Background(), func(o *overlay.Core) {
@@ -290,7 +290,7 @@ func (t *Transport) SetIdentity(self wire.NetSelf, pair ca.Pair) {
 	t.Announce()
 }
 
-// Announce tells the core who and where the node is.
+// Announce posts the node's identity and addresses to the core.
 func (t *Transport) Announce() {
 	t.report.Lock() // so that the newest state is posted last
 	defer t.report.Unlock()
@@ -334,7 +334,7 @@ func (r relayTunnel) Changed(s relaylink.State) {
 	}
 }
 
-// apply tells the engine and the path manager who and where the node is.
+// apply passes the node's lease and addresses to the engine and the path manager.
 func (t *Transport) apply() {
 	n := t.node.get()
 	l, s := n.lease, n.relay
@@ -349,7 +349,7 @@ func (t *Transport) apply() {
 	t.SetSelf(self)
 }
 
-// Describe adds to the peers what the tunnel knows of them.
+// Describe adds the tunnel's statistics to the peers.
 func (t *Transport) Describe(peers []api.PeerStatus) {
 	stats := map[api.PeerKey]tunnel.Stats{}
 	for _, s := range t.engine.Stats() {

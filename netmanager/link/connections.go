@@ -21,7 +21,7 @@ type Connection struct {
 	RTT           time.Duration // smoothed
 	Least         time.Duration // smallest within tcp_min_rtt_wlen, five minutes
 	Sent, Again   uint32        // segments with data, and retransmitted ones
-	Idle          time.Duration // since the other end was last heard
+	Idle          time.Duration // since something last came from the other end
 }
 
 // Connections lists connections of network namespaces. It is for one goroutine.
@@ -62,7 +62,7 @@ func (c *Connections) Each(path string, most int, fn func(Connection)) error {
 	return nil
 }
 
-// connection parses one; ok says whether the kernel has measured it.
+// connection parses a connection; ok is false if the kernel has not measured it.
 func connection(b []byte) (x Connection, ok bool) {
 	x.Local, x.Remote = diagAddress(b, diagSource), diagAddress(b, diagRemote)
 	for b = b[diagMessageLen:]; len(b) >= unix.SizeofRtAttr; {

@@ -15,7 +15,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// Forwarding says whether a host forwards packets. Setup enables it; its caller keeps the former
+// Forwarding is whether a host forwards packets. Setup enables it; its caller keeps the former
 // value for Remove.
 type Forwarding struct {
 	IPv4 bool `json:"ipv4"`

@@ -15,8 +15,8 @@
 //	kernelpath     paths to peers that need no tunnel
 //	paths          paths to a peer inside the tunnel; run by netmanager/pathmanager
 //	measure        round trips and the node's coordinate
-//	notice         what nodes tell one another about their instances
-//	table          what the data plane was told
+//	notice         what nodes report to each other about their instances
+//	table          what the data plane has
 //
 // Adapters configure the kernel (netmanager/dataplane and link), reach peers
 // (netmanager/tunnel) and the cluster. They carry out orders in the order in which the

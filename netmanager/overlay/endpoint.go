@@ -100,7 +100,7 @@ func (c *Core) serviceLeft(id api.ServiceID) {
 	for _, k := range c.subs.Of(id) {
 		st, ok := c.subs.Get(k)
 		if !ok {
-			continue // it made room for another one
+			continue // it was dropped to make room for another one
 		}
 		if c.subs.Left(c.now, id, k, c.outcome(k)) {
 			c.unsubscribe(k)

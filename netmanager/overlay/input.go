@@ -13,7 +13,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// Flow is what TCP knows of an instance's connections to one remote address.
+// Flow is the state of an instance's TCP connections to one remote address.
 type Flow = measure.Flow
 
 // Input is an event in a node's network.
@@ -109,20 +109,20 @@ type (
 		Key api.PeerKey
 		agree.Terms
 	}
-	// Probed is a peer's question how much arrived by kernel paths.
+	// Probed is a peer's request for how much arrived by kernel paths.
 	Probed struct {
 		Key api.PeerKey
 		agree.Probe
 	}
-	// Arrived is a peer's answer to our question.
+	// Arrived is a peer's answer to our request.
 	Arrived struct {
 		Key api.PeerKey
 		agree.Arrived
 	}
 	// Counted is the answer to Count: what the plane counted of peers, as in
-	// plane.Usage. nil means that it could not say.
+	// plane.Usage. nil means that it could not count.
 	Counted struct{ Peers map[api.PeerKey][2]uint64 }
-	// Sampled is what TCP knows of the instances' connections now.
+	// Sampled has the present state of the instances' TCP connections.
 	Sampled struct{ Flows []Flow }
 	// Used is the answer to Ask: what the plane counted since it was made.
 	Used struct{ plane.Usage }

@@ -18,11 +18,11 @@ import (
 // are full, with their final dot. A name that exists without records of the requested
 // type is Found too.
 type Answer struct {
-	// Known means that this is the answer. Otherwise the cluster was asked, and Answered
-	// says when to look again.
+	// Known means that this is the answer. Otherwise a request was sent to the cluster, and
+	// Answered comes when the look-up should be repeated.
 	Known bool
 	Found bool // the name exists
-	// Failed means that the cluster could not be asked, or, without Known, that the
+	// Failed means that the cluster is disconnected, or, without Known, that the
 	// look-up fails unless an answer comes. Only names that cannot be from outside fail.
 	// Others, which the search list may have made, do not exist then, so that the resolver
 	// goes on to the next name.
@@ -53,7 +53,7 @@ const (
 	negativeTTL = time.Second
 )
 
-// Lookup answers a Query of the endpoint local. It asks nobody.
+// Lookup answers a Query of the endpoint local. It sends nothing.
 func (v *view) Lookup(local netip.Addr, name string) Answer {
 	if v.lease == nil {
 		return Answer{Known: true}

@@ -57,7 +57,7 @@ type (
 		Message agree.Message
 		Connect bool
 	}
-	// Count asks the plane what passed by kernel paths. Counted answers it.
+	// Count requests from the plane what passed by kernel paths. Counted answers it.
 	Count struct{}
 	// Release sends on the packets that are queued for a remote address, which the plane
 	// knows now.
@@ -71,7 +71,7 @@ type (
 	}
 	// Answered means that a name that was queried can be looked up now.
 	Answered struct{ Name string }
-	// Ask asks the plane for its counters. Used answers it.
+	// Ask requests the plane's counters. Used answers it.
 	Ask struct{}
 )
 

@@ -174,8 +174,8 @@ func (v *view) peerStatus(k api.PeerKey) api.PeerStatus {
 	return st
 }
 
-// Trace says what would happen to a new flow from an instance on this node to a name
-// or an address. It asks nobody. If the flow would cause a request to the cluster, ask
+// Trace returns what would happen to a new flow from an instance on this node to a name
+// or an address. It sends nothing. If the flow would cause a request to the cluster, ask
 // is the input that does, after which another Trace may know more. An instance that is
 // not on this node is ErrNotFound.
 func (v *view) Trace(from api.InstanceID, to string) (api.NetTrace, Input, error) {

@@ -59,7 +59,7 @@ func (in Miss) apply(c *Core) {
 	}
 }
 
-// resend has the plane told again of an address that it should know.
+// resend repeats to the plane what it should have of an address.
 func (c *Core) resend(a netip.Addr) {
 	id, _ := c.services.Semantic(a)
 	c.table.ResendService(a, id)

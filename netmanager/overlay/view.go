@@ -69,7 +69,7 @@ func (v *view) heldRecords(yield func(interest.Key) bool) {
 	}
 }
 
-// outcome says where a subscription leads.
+// outcome returns the outcome of a subscription.
 func (v *view) outcome(k wire.Subscription) subscriptions.Outcome {
 	return v.outcomeWith(k, v.subs.Refusal(k))
 }
@@ -144,7 +144,7 @@ func (v *view) subnetOf(a netip.Addr) netip.Prefix {
 }
 
 // backends lists the backends of a service that packets can reach. For instances of
-// this node the attachments count, not what the cluster knows of them. What a node
+// this node the attachments count, not their records. What a node
 // sent about its instances outweighs older records.
 func (v *view) backends(id api.ServiceID) (out []balance.Backend) {
 	local := v.endpoints.Of(id)

@@ -1,5 +1,5 @@
 // Package packetqueue keeps packets for which the data plane has no route yet, while the
-// overlay core asks for it: packets to an address that no instance on this node has used, or
+// overlay core requests it: packets to an address that no instance on this node has used, or
 // from one that this node does not know. They arrive through a TUN device of their own, and
 // are written back to it unchanged when the route is known. If there is no route, the sender
 // gets an ICMP error. No packet waits longer than a second, and memory is bounded.

@@ -56,7 +56,7 @@ type Options struct {
 	// Post takes what is observed of peers: Path, Measured, Session, and their notices and
 	// agreements.
 	Post func(overlay.Input)
-	// Cluster is the node's own. Peers of other clusters are not told private addresses.
+	// Cluster is the node's own. Peers of other clusters do not get private addresses.
 	Cluster api.ClusterID
 	// Refuse reports addresses that must not be probed: the overlay's own. May be nil.
 	Refuse func(netip.Addr) bool
@@ -117,7 +117,7 @@ type peer struct {
 	stats  tunnel.Stats
 
 	session    time.Time // start of the first session; zero: none
-	silent     bool      // the tunnel hears nothing
+	silent     bool      // the tunnel receives nothing
 	reported   overlay.Path
 	reportedAt time.Time
 	sampled    time.Time // when a round trip was last reported
@@ -359,7 +359,7 @@ func (m *Manager) tick() {
 	}
 }
 
-// poll tells the peer's machine what passed since the last poll.
+// poll passes to the peer's machine what was sent and received since the last poll.
 func (m *Manager) poll(p *peer, s tunnel.Stats) {
 	was := p.stats
 	p.stats = s
@@ -404,7 +404,7 @@ func (m *Manager) step(p *peer, in paths.Input) {
 }
 
 // apply makes the tunnel use the path that the machine has chosen, and reports it to the
-// core. tries says that the paths for handshakes may have changed.
+// core. tries means that the paths for handshakes may have changed.
 func (m *Manager) apply(p *peer, tries bool) {
 	r := p.m.Report()
 	k := p.record.Key

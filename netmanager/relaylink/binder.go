@@ -60,7 +60,7 @@ type binder struct {
 	mapped   netip.AddrPort
 	alt      uint16
 	nat      paths.NAT
-	altAt    time.Time // when to ask the other port
+	altAt    time.Time // when to send a request to the other port
 	altFails int
 	life     time.Duration
 	test     int // index of the next in tests
@@ -108,7 +108,7 @@ func (b *binder) resolved(addrs []netip.AddrPort) {
 	b.again()
 }
 
-// again binds at once, as after a change of networks, and forgets what is known of the NAT.
+// again binds at once, as after a change of networks, and drops what was measured of the NAT.
 func (b *binder) again() {
 	b.asked = nil
 	b.fails, b.next, b.retry = 0, atOnce, minRetry
@@ -223,7 +223,7 @@ func (b *binder) send(now time.Time, a *action, to netip.AddrPort, r request) {
 	a.send = append(a.send, outgoing{to, relaywire.Request{Slot: b.slot, Seq: b.seq, Bind: r.bind}})
 }
 
-// askAlt asks the relay's other port which address it sees. A NAT with another mapping for
+// askAlt requests from the relay's other port which address it sees. A NAT with another mapping for
 // that port has another mapping for every peer.
 func (b *binder) askAlt(now time.Time, a *action) {
 	b.altFails += b.lose(now, true)

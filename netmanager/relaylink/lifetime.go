@@ -26,7 +26,7 @@ func (v *owner) test(silence time.Duration) {
 	})
 }
 
-// lives reports whether the late answer came.
+// lives reports whether the late answer came, that is, whether the NAT kept the mapping.
 func (v *owner) lives(relay netip.AddrPort, req relaywire.Request, secret []byte) (bool, error) {
 	conn, err := v.l.opt.Probe(relay)
 	if err != nil {

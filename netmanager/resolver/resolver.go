@@ -149,7 +149,7 @@ func (r *Resolver) Serve(ctx context.Context, pc net.PacketConn, ln net.Listener
 			case <-started:
 				grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), tcpIdle)
 				defer cancel()
-				_ = s.ShutdownContext(grace) // do not wait longer for answers on their way
+				_ = s.ShutdownContext(grace) // do not wait longer for pending answers
 			case <-ended: // it failed to start
 			}
 			return nil
@@ -191,7 +191,7 @@ func (r *Resolver) serve(ctx context.Context, w dns.ResponseWriter, q *dns.Msg) 
 	_, tcp := w.RemoteAddr().(*net.TCPAddr)
 	leave, ok := r.gate.enter(client.Addr().Unmap(), time.Now())
 	if !ok {
-		if tcp { // over UDP the client asks again by itself; over TCP it would wait
+		if tcp { // over UDP the client repeats the query; over TCP it would wait
 			_ = w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeServerFailure))
 		}
 		return

@@ -68,7 +68,7 @@ type Engine struct {
 
 	fragments atomic.Uint32 // the last identification of a fragmented packet
 
-	mu     sync.Mutex // guards the fields below, and the fields of peers that say so
+	mu     sync.Mutex // guards the fields below, and the fields of peers that are marked so
 	peers  map[api.PeerKey]*peer
 	active map[*peer]struct{} // those with timers
 	tries  map[uint32]*peer   // by the index that the response will carry

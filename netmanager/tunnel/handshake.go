@@ -7,7 +7,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
 )
 
-// replayWithin is how recently a peer must have been heard for an initiation without a newer
+// replayWithin is how recently a peer must have sent something for an initiation without a newer
 // stamp to count as a replay. A peer that was silent for longer may have lost its clock.
 const replayWithin = 5 * time.Second
 

@@ -337,7 +337,7 @@ func (e *Engine) wantSoon(p *peer) {
 	e.want(p)
 }
 
-// look makes the keeper look at a peer. mu is held.
+// look makes the keeper examine a peer. mu is held.
 func (e *Engine) look(p *peer) {
 	if !p.dropped {
 		e.active[p] = struct{}{}
@@ -355,7 +355,7 @@ func (e *Engine) arm(p *peer) {
 	e.look(p)
 }
 
-// moved reports that a peer is heard by another path.
+// moved reports that packets of a peer arrive by another path.
 func (e *Engine) moved(p *peer, from Path) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

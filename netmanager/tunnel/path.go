@@ -10,7 +10,7 @@ import (
 // Path is a path to a peer. It is comparable; the zero Path means none.
 //
 // A relayed datagram comes from an address of the own relay (Lease.Relays). Its path is
-// PathRelay with that address and without slot and ticket, because the way back is the peer's
+// PathRelay with that address and without slot and ticket, because the return path is the peer's
 // relay.
 type Path struct {
 	Kind   api.PathKind   // PathDirect, PathRelay or PathRelayTLS
@@ -56,12 +56,12 @@ type Established struct {
 	RTT  time.Duration
 }
 
-// Silent reports that a peer has not been heard for 2 s of sending: the path or the peer is
+// Silent reports that nothing came from a peer during 2 s of sending: the path or the peer is
 // dead. The engine starts a handshake over all paths of SetTries. Silent is not repeated
 // before Heard.
 type Silent struct{ Peer api.PeerKey }
 
-// Heard reports that a silent peer is heard again, by that path.
+// Heard reports that a silent peer sends again, by that path.
 type Heard struct {
 	Peer api.PeerKey
 	From Path

@@ -43,7 +43,7 @@ type peer struct {
 	heard   atomic.Int64 // when something authentic last came
 	waiting atomic.Int64 // when data was first sent since something came
 	owed    atomic.Int64 // when data first came since something was sent
-	armed   atomic.Bool  // the keeper will look at it
+	armed   atomic.Bool  // the keeper will examine it
 	stale   atomic.Bool  // the keeper knows that the session is old
 	silent  atomic.Bool  // Silent was posted, and Heard was not
 	from    Path         // of the last message; the receiver's
@@ -56,7 +56,7 @@ type peer struct {
 	tries     []Path
 	fixed     bool // path was set by SetPath
 	current   *keys
-	older     [3]*keys // for packets on the way; several, because both ends may start handshakes at once
+	older     [3]*keys // for packets in flight; several, because both ends may start handshakes at once
 	next      *keys    // offered to the peer, not yet confirmed by it
 	try       *attempt
 	stamp     uint64 // the greatest stamp of its initiations

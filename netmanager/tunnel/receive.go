@@ -254,8 +254,8 @@ func (r *receiver) heard(p *peer, at int64, from Path, data bool) {
 // hintsPerSecond bounds the hints about unknown sessions.
 const hintsPerSecond = 20
 
-// hint tells the sender of a message of an unknown session to start a handshake. A relayed
-// message has no way back; its sender notices the silence.
+// hint requests a handshake from the sender of a message of an unknown session. A relayed
+// message has no return path; its sender notices the silence.
 func (r *receiver) hint(now time.Time, from Path, d []byte) {
 	if from.Kind != api.PathDirect || !r.hints.AllowN(now, 1) {
 		return

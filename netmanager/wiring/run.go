@@ -62,7 +62,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	verifier := creds.Verifier()
 
 	meter, stream := &host.Meter{}, host.NewStream(log)
-	located := make(chan struct{}, 1) // requests a look at the machine's addresses
+	located := make(chan struct{}, 1) // requests that the machine's addresses are read again
 	core, err := openCore(ctx, cfg, st, log, func(s loop.Sample, leased bool) {
 		meter.Observe(s)
 		if stream.SetLeased(leased) { // addresses of the overlay's ranges are not the machine's

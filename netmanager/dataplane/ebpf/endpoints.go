@@ -180,8 +180,8 @@ func (p *Plane) forgetGone() {
 	}
 }
 
-// attach attaches a program to a hook. sure asks the kernel whether it is there; otherwise the
-// record counts.
+// attach attaches a program to a hook. With sure set it reads from the kernel whether the program
+// is there; otherwise the record counts.
 func (p *Plane) attach(x *tx, h hook, prog *ebpf.Program, sure bool) error {
 	old := p.hooks[h]
 	if old != nil && sure {

@@ -201,7 +201,7 @@ func (p *Plane) Apply(_ context.Context, c plane.Change) error {
 	return p.change(c, false)
 }
 
-// change applies c as a whole or not at all. all says that c is the whole state: entries that c
+// change applies c as a whole or not at all. all means that c is the whole state: entries that c
 // does not name are removed too.
 func (p *Plane) change(c plane.Change, all bool) error {
 	if err := dataplane.Check(c); err != nil {

@@ -6,7 +6,7 @@ import (
 )
 
 // setService sets the ring of backends of an address. The former ring is freed when the change
-// stands.
+// has succeeded.
 func (p *Plane) setService(x *tx, a, ident uint32, ring []uint32) {
 	old, had := p.services.have[a]
 	if x.err != nil || had && old.Ident == ident && slices.Equal(p.rings[old.Set], ring) {

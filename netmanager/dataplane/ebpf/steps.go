@@ -142,7 +142,7 @@ func (p *Plane) setPeers(x *tx, c plane.Change, links *links, all bool) {
 	}
 }
 
-// The paths of enum way in bpf/types.h.
+// The values of enum path in bpf/types.h.
 const (
 	wayRoute = 1 << iota
 	wayVXLAN

@@ -17,7 +17,7 @@ func (t *tx) fail(err error) bool {
 	return t.err != nil
 }
 
-// finally runs done when the change stands, to free what it replaced.
+// finally runs done when the change has succeeded, to free what it replaced.
 func (t *tx) finally(done func()) { t.last = append(t.last, done) }
 
 // stand ends a change that succeeded.

@@ -231,7 +231,7 @@ func (x *batch) addSet(s *set, id int) {
 	x.end()
 }
 
-// elements adds or deletes elements, as msg says, in several messages, because an attribute is
+// elements adds or deletes elements, depending on msg, in several messages, because an attribute is
 // limited to 64 KiB.
 func (x *batch) elements(msg uint16, s *set, es iter.Seq2[data, data]) {
 	const most = 60 << 10

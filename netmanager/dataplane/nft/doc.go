@@ -18,7 +18,7 @@
 // transaction of a few elements, and a rule if the number of a service's turns changes.
 //
 // Limits: UDP flows live as long as net.netfilter.nf_conntrack_udp_timeout and
-// …_udp_timeout_stream say, 30 and 120 s by default. Of the host's nf_conntrack_max flows an
+// …_udp_timeout_stream, 30 and 120 s by default. Of the host's nf_conntrack_max flows an
 // instance opens at most a quarter. The kernel validates all chains when a rule is added, which
 // takes ten milliseconds or more with 10,000 services. Another table on the host may still drop
 // what this one accepts, as Docker's forward chain does. So does a strict host

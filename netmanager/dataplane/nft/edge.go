@@ -29,7 +29,7 @@ const (
 
 // Edge is the part of the eBPF plane in nftables: a table for packets that cross the edge of the ranges, which are rare and
 // need connection tracking: masquerading, published ports, answers from closed networks. It
-// also sends refusals. The programs have judged a packet before; its mark says what to do.
+// also sends refusals. The programs have marked each packet with what to do.
 type Edge struct {
 	table *nftables.Table
 	node  plane.Node
@@ -80,7 +80,7 @@ func (e *Edge) Remove() error {
 	return nil
 }
 
-// Close forgets the table's state.
+// Close drops the record of the table, which stays in the kernel.
 func (e *Edge) Close() { e.there = false }
 
 func (e *Edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.PortMap) {

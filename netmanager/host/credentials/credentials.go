@@ -51,7 +51,7 @@ func OverlayKey(dir *os.Root) (*ecdh.PrivateKey, error) {
 	return k, nil
 }
 
-// The files in the node engine's data directory that say who the node is. They are part of
+// The files in the node engine's data directory that contain the node's identity. They are part of
 // the node engine's contract with this daemon.
 const (
 	pairFile = "node.pem"

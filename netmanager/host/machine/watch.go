@@ -39,7 +39,7 @@ func NewWatch(log *slog.Logger) (*Watch, error) {
 func (w *Watch) Close() { w.sub.end() }
 
 // Run calls changed after each change of the machine's addresses or connected networks,
-// and after each value on check, until ctx ends. Networks says whether the connected
+// and after each value on check, until ctx ends. networks is whether the connected
 // networks may have changed. Run subscribes again when the subscription is lost, and
 // then reports a change, because it may have missed one.
 func (w *Watch) Run(ctx context.Context, check <-chan struct{}, changed func(networks bool)) error {

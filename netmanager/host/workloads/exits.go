@@ -12,7 +12,7 @@ import (
 )
 
 // NewExits returns a watcher that calls exited when a workload's process ends. The container
-// runtime reports the exit too, by way of the node engine; until then the kernel would refuse
+// runtime reports the exit too, through the node engine; until then the kernel would refuse
 // connections to the workload.
 func NewExits(exited func(ctx context.Context, a wire.Attach)) *Watcher {
 	return newWatcher(func(ctx context.Context, a wire.Attach) {

@@ -17,7 +17,7 @@ const (
 	earlyPeriod = 500 * time.Millisecond
 	latePause   = 50 * time.Millisecond
 	// ListenTimeout is after how long a workload that does not listen gets flows all the
-	// same: it may only be a client, or listen in a way that is not seen.
+	// same: it may only be a client, or its listening may not be detected.
 	ListenTimeout = 3 * time.Second
 	// checkShare bounds the cost of checks: a pause is at least so many times as long as the
 	// check before it. The kernel walks all sockets of the workload, whose number has no bound.

@@ -27,7 +27,7 @@ const (
 	maxInstances    = 64 // in one sample; the others are in the next
 	maxConnections  = 256
 	maxFlows        = 4096
-	maxIdle         = time.Minute // an older measurement says nothing about now
+	maxIdle         = time.Minute // older measurements are ignored
 )
 
 // Sampler samples what TCP measures on the workloads' connections.

@@ -124,10 +124,10 @@ type service struct {
 	near  map[netip.Addr]*near // if the service has a closest address
 }
 
-// near says whether a backend is among the close ones.
+// near is whether a backend is among the close ones.
 type near struct {
 	chosen bool
-	streak int // updates in a row that say the opposite
+	streak int // updates in a row that contradict it
 }
 
 // New returns a machine without state.
@@ -152,7 +152,7 @@ func (m *Machine) Next() time.Time { return m.timers.Next() }
 func (m *Machine) Expire(now time.Time) (api.ServiceID, bool) { return m.timers.Pop(now) }
 
 // Services returns what the data plane should have for a service's semantic
-// addresses. use says which of them to include.
+// addresses. use selects the addresses to include.
 func (m *Machine) Services(id api.ServiceID, ident plane.Ident, a api.ServiceAddresses, all []Backend, use func(netip.Addr) bool) []plane.Service {
 	var out []plane.Service
 	add := func(v netip.Addr, some []Backend, weight func(Backend) int) {

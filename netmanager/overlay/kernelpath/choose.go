@@ -152,7 +152,7 @@ func (m *Machine) ours(q *peer, a agreement) api.PathKind {
 	return ""
 }
 
-// terms are what the peer is told.
+// terms returns our terms for the peer.
 func (m *Machine) terms(a agreement) agree.Terms {
 	if a.Accepts == none {
 		return agree.Terms{}

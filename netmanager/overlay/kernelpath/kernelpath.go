@@ -1,10 +1,10 @@
 // Package kernelpath agrees with each peer on the kernel's paths that need no tunnel:
 // a plain route or VXLAN between two nodes in one network that the operators of both
-// declared unencrypted. Each end tells the other, inside their session, by which
-// paths it accepts packets (agree.Terms), and sends by none that the other did not
-// name. It accepts all named paths at once, so that each end can change its own path
+// declared unencrypted. Each end sends the other, inside their session, the paths by
+// which it accepts packets (agree.Terms), and uses only paths that the other end
+// accepts. It accepts all named paths at once, so that each end can change its own path
 // at any time. Because a firewall may still drop the packets, an end that sends by a
-// kernel path asks its peer what arrived (agree.Probe), and falls back to the tunnel.
+// kernel path requests from its peer what arrived (agree.Probe), and falls back to the tunnel.
 //
 // It is pure: the core passes what the tunnel observed and what the plane counted,
 // and carries out the Effects.
@@ -34,12 +34,12 @@ const (
 	// lapse is how long terms of an earlier session are valid in a new one. The peer
 	// repeats them once its kernel is configured, which can take a busy machine seconds.
 	lapse = 10 * time.Second
-	// settling is how long a relayed path, or one not known to be free of NAT, says nothing
-	// about where the peer is: sessions begin like that.
+	// settling is how long a relayed path, or one not known to be free of NAT, is not taken
+	// as evidence of where the peer is: sessions begin like that.
 	settling = 5 * time.Second
 	// firstRepeat is when terms that the peer did not confirm are repeated. The wait
-	// doubles with each repetition, up to maxTerms messages. With signs of life they are
-	// sent once more per laterRepeat.
+	// doubles with each repetition, up to maxTerms messages. While reports of the peer come,
+	// they are sent once more per laterRepeat.
 	firstRepeat = 100 * time.Millisecond
 	maxTerms    = 7
 	laterRepeat = 30 * time.Second
@@ -57,7 +57,7 @@ type Path struct {
 	Loss  float64
 	MTU   int // inner
 	// Idle means that the tunnel does not look for better paths, because nothing passed
-	// for long. Then a Kind other than direct says nothing about where the peer is.
+	// for long. Then a Kind other than direct is no evidence of where the peer is.
 	Idle bool
 	// Silent means that traffic waits and that nothing came back for so long that the
 	// peer is probably dead.
@@ -82,19 +82,19 @@ type Self struct {
 type Effects struct {
 	Orders  []Order
 	Terms   []Terms       // to send once the plane follows
-	Count   bool          // ask the plane, after its changes, what passed by kernel paths
+	Count   bool          // after its changes, the plane should count what passes by kernel paths
 	Changed []api.PeerKey // what the plane should have of these peers changed
 }
 
-// Order is a message to a peer, or without one the news that traffic passed by its
-// kernel path.
+// Order is a message to a peer. Without a message it reports that traffic passed by the
+// peer's kernel path.
 type Order struct {
 	Key     api.PeerKey
 	Message agree.Message
 	Connect bool // begin a session if there is none
 }
 
-// Terms are what a peer is to be told.
+// Terms are terms to send to a peer.
 type Terms struct {
 	Key api.PeerKey
 	agree.Terms
@@ -138,7 +138,7 @@ type Machine struct {
 	boot    uint64 // 0 before Start
 	self    Self
 	peers   map[api.PeerKey]*peer
-	asked   time.Time // when the plane was asked, while it has not answered
+	asked   time.Time // when a count was requested that has not come; zero: none
 	probes  uint64
 	journal step.Journal
 	timers  step.Timers[timer]
@@ -154,9 +154,9 @@ type timer struct {
 type timerKind uint8
 
 const (
-	timerLapse timerKind = iota // something about the peer's agreement is over
+	timerLapse timerKind = iota // a time in the agreement with the peer has come
 	timerTerms                  // the peer has not confirmed ours
-	timerCount                  // look at what passes by kernel paths
+	timerCount                  // count what passes by kernel paths
 )
 
 // New returns a machine. vxlan is the UDP port of the VXLAN device; 0: there is none.

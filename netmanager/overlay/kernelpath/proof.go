@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	// countInterval is how often the traffic of kernel paths is looked at.
+	// countInterval is the interval at which the traffic of kernel paths is counted.
 	countInterval = time.Second
 	// maxMisses is after how many answers in a row that nothing arrived our packets take
-	// the tunnel. maxUnanswered is the same for looks at which nothing came back, not even
-	// an answer.
+	// the tunnel. maxUnanswered is the same for counts after which neither traffic nor an
+	// answer came back.
 	maxMisses     = 2
 	maxUnanswered = 3
 	// firstAvoid is how long the tunnel is used then. It doubles with each failure in a
@@ -22,9 +22,9 @@ const (
 	maxAvoid   = 15 * time.Minute
 )
 
-// proof is what shows that a kernel path carries packets.
+// proof is the evidence that a kernel path carries packets.
 type proof struct {
-	at       time.Time // of the last look; zero: none
+	at       time.Time // of the last count; zero: none
 	to, from uint64    // bytes at that time
 
 	probe uint64 // serial of the Probe that was not answered; 0: none
@@ -32,16 +32,16 @@ type proof struct {
 
 	known       bool   // the peer answered once
 	arrived     uint64 // bytes, in its last answer
-	arrivedSent uint64 // bytes sent when it was asked
+	arrivedSent uint64 // bytes sent at the time of that Probe
 
 	misses, unanswered int
 	requested          uint64 // serial of the peer's Probe that waits for Counted
 }
 
-// awaitCount has the traffic looked at from now on.
+// awaitCount starts to count the traffic.
 func (m *Machine) awaitCount() { m.timers.SetEarlier(timer{kind: timerCount}, m.now) }
 
-// count looks at the traffic as long as there is a kernel path.
+// count requests a count, and repeats it as long as there is a kernel path.
 func (m *Machine) count() {
 	for _, q := range m.peers {
 		if q.Path != "" {
@@ -59,7 +59,7 @@ func (m *Machine) requestCount() {
 	}
 }
 
-// Probed takes a peer's question what arrived.
+// Probed takes a peer's Probe. Arrived answers it after the next count.
 func (m *Machine) Probed(now time.Time, k api.PeerKey, serial uint64) Effects {
 	m.now = now
 	if q := m.peers[k]; q != nil && q.Accepts.Or(q.leaving) != none {
@@ -70,7 +70,7 @@ func (m *Machine) Probed(now time.Time, k api.PeerKey, serial uint64) Effects {
 }
 
 // Counted takes the bytes that the plane sent to and received from peers by kernel
-// paths. nil means that the plane could not say.
+// paths. nil means that the plane could not count.
 func (m *Machine) Counted(now time.Time, bytes map[api.PeerKey][2]uint64) Effects {
 	m.now, m.asked = now, time.Time{}
 	if bytes == nil {
@@ -90,7 +90,7 @@ func (m *Machine) Counted(now time.Time, bytes map[api.PeerKey][2]uint64) Effect
 	return m.done()
 }
 
-// look compares the counters with those of the last look.
+// look compares the counters with those of the last count.
 func (m *Machine) look(q *peer, to, from uint64) {
 	p := &q.proof
 	if m.now.Sub(p.at) < countInterval*3/4 {
@@ -114,7 +114,7 @@ func (m *Machine) look(q *peer, to, from uint64) {
 	if first || sent || p.probe != 0 {
 		m.probes++
 		p.probe, p.sent = m.probes, to
-		// Without a sign of life a session may have to begin for the question.
+		// If nothing came back, a session may have to begin for the Probe.
 		m.eff.Orders = append(m.eff.Orders, Order{Key: q.key, Message: agree.Probe{Serial: p.probe}, Connect: sent && !came})
 	}
 }
@@ -145,7 +145,7 @@ func (m *Machine) Arrived(now time.Time, k api.PeerKey, a agree.Arrived) Effects
 	return m.done()
 }
 
-// avoid has our packets take the tunnel for a while.
+// avoid sends our packets by the tunnel for a while.
 func (m *Machine) avoid(q *peer, reason string) {
 	q.reason = fmt.Sprintf(reason, q.Path)
 	q.avoid = m.now.Add(min(firstAvoid<<min(q.failures, 10), maxAvoid))

@@ -2,12 +2,12 @@
 // the peers that its cluster names, the node's coordinate in the latency space that
 // follows from them (Machine), and the round trips between services that TCP
 // observes (Services). It is pure: the overlay's core passes in what was measured,
-// and carries out what Effects say.
+// and carries out the Effects.
 //
 //	m := measure.New()
 //	m.SetPeers(now, records)
 //	eff := m.Expire(now)                       // eff.Measure: the peers to measure
-//	eff = m.Measured(now, key, rtt, coordinate) // eff.Moved: tell peers m.Coordinate()
+//	eff = m.Measured(now, key, rtt, coordinate) // eff.Moved: send m.Coordinate() to peers
 package measure
 
 import (
@@ -124,7 +124,7 @@ func (m *Machine) SetSelf(k api.PeerKey) { m.self = k }
 // Coordinate is where the node is now.
 func (m *Machine) Coordinate() api.Coordinate { return m.own }
 
-// Reported is the coordinate that the cluster was told.
+// Reported is the coordinate that was reported to the cluster.
 func (m *Machine) Reported() api.Coordinate { return m.reported }
 
 // Digest combines the digests of the records of the measured peers.

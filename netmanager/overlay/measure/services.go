@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/sorted"
 )
 
-// Flow is what TCP knows of the connections between an instance of this node and one
+// Flow is the state of the TCP connections between an instance of this node and one
 // remote address: a semantic address where the instance connected, an instance's
 // address where it accepted.
 type Flow struct {
@@ -64,7 +64,7 @@ const (
 type Services struct {
 	pairs      map[pair]*api.PairStatus
 	reports    map[api.ServiceID]map[End]*observed
-	news       bool // Report has something to say
+	news       bool // Report would return something
 	reportedAt time.Time
 }
 

@@ -39,7 +39,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Policy says how an instance of a service is chosen.
+// Policy is how an instance of a service is chosen.
 type Policy string
 
 // The policies. Any is for names without a selector: rr, or what the service has.

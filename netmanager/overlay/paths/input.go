@@ -21,7 +21,7 @@ type (
 		Life   time.Duration // for which the NAT keeps a mapping; 0: not known
 	}
 
-	// Peer says how the record of the peer reaches it.
+	// Peer has the addresses in the record of the peer.
 	Peer struct {
 		Relay     bool // the peer has one
 		Endpoints []netip.AddrPort
@@ -37,7 +37,7 @@ type (
 		Body []byte
 	}
 
-	// Traffic says whether data was sent to the peer (by Report's path) since the last
+	// Traffic reports whether data was sent to the peer (by Report's path) since the last
 	// Traffic, and by which paths authentic packets were received. While data is sent it
 	// comes about every 100 ms, and at once after a pause.
 	Traffic struct {

@@ -57,7 +57,7 @@ func (m *Machine) probe(x *pathState, size int) {
 	m.send(Send{Path: x.path, Body: Probe{p.token}.Append(nil), Size: size})
 }
 
-// heard notes that an authentic packet was received by a path, and adds the path if it
+// heard records that an authentic packet was received by a path, and adds the path if it
 // is new. Receiving does not prove that our packets arrive: only replies do. Data
 // counts as a reply, since it mostly answers data. Other messages do not.
 func (m *Machine) heard(from Path, data bool) {

@@ -57,7 +57,7 @@ type Candidate struct {
 // Ack acknowledges Candidates.
 type Ack struct{ Rev uint32 }
 
-// Origin says where an address is known from.
+// Origin is how an address became known.
 type Origin uint8
 
 // The origins of addresses.

@@ -114,9 +114,9 @@ func (m *Machine) Restore(d store.Doc) error {
 	return nil
 }
 
-// Start begins a process lifetime: the tunnel has to be told of all peers. It returns
+// Start begins a process lifetime: the tunnel gets all peers again. It returns
 // the peers with which the last process had a session in use. One should begin now,
-// because the peer may still send by the old one, which nobody can read.
+// because the peer may still send by the old one, whose keys are lost.
 func (m *Machine) Start() (talking []api.PeerKey) {
 	for _, k := range m.Keys() {
 		q := m.peers[k]
@@ -425,7 +425,7 @@ func (m *Machine) Report(now time.Time, p kernelpath.Path) (before Peer, c Chang
 }
 
 // keepTalk saves whether there is a session in use. A path that is not known, as at
-// the start of a process, says nothing about that.
+// the start of a process, is no evidence.
 func (m *Machine) keepTalk(q *peer) {
 	if q.Path.Kind == api.PathNone || q.talks != q.Path.Idle {
 		return

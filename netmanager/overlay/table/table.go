@@ -1,4 +1,4 @@
-// Package table knows what the data plane was told and computes what to change. The
+// Package table has what was applied to the data plane and computes what to change. The
 // caller marks what a step touched, works out what the plane should have of that
 // alone, and sets it; Take returns the difference.
 //
@@ -42,7 +42,7 @@ type Touched struct {
 	Retry     Set[netip.Addr] // instances whose unanswered flows end
 }
 
-// Table is what the plane was told. Touched belongs to the caller.
+// Table is what was applied to the plane. Touched belongs to the caller.
 type Table struct {
 	Touched   Touched
 	node      plane.Node
@@ -56,7 +56,7 @@ type Table struct {
 	change    plane.Change
 }
 
-// New returns the table of a plane that was told nothing.
+// New returns the table of an empty plane.
 func New() *Table {
 	return &Table{
 		Touched: Touched{
@@ -227,7 +227,7 @@ func SortPairs(set Set[plane.Pair]) []plane.Pair {
 	})
 }
 
-// Sources lists, in no order, the addresses that the plane was told of as sources.
+// Sources lists, in no order, the addresses that the plane has as sources.
 func (t *Table) Sources() []netip.Addr { return slices.Collect(maps.Keys(t.sources)) }
 
 // ResendEndpoint repeats an endpoint that the plane seems to have lost.

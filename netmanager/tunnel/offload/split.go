@@ -2,7 +2,7 @@ package offload
 
 import "encoding/binary"
 
-// Segment is a packet that fits the wire. Partial says that its transport checksum is partial;
+// Segment is a packet that fits the wire. Partial means that its transport checksum is partial;
 // such a packet is TCP or UDP and not a fragment.
 type Segment struct {
 	Packet  []byte

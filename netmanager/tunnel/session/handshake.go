@@ -20,11 +20,11 @@ var prologue = []byte("treeline tunnel 1")
 // Hello is the encrypted payload of a handshake.
 type Hello struct {
 	// Stamp grows with each initiation of a node, also over restarts if its clock does not go
-	// back. A responder that has recently heard the initiator accepts only greater stamps.
+	// back. A responder that has recently received from the initiator accepts only greater stamps.
 	// Otherwise a replay costs a session that is never confirmed, so that a node whose clock
 	// went back is not locked out. A response has none.
 	Stamp uint64
-	// AES says that AES-GCM is fast on this node. It is used if it is fast on both.
+	// AES means that AES-GCM is fast on this node. It is used if it is fast on both.
 	AES bool
 	// Claim is the first address of the sender's subnet, not proven; the zero Addr: none.
 	Claim netip.Addr

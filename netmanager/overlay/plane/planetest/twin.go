@@ -1,4 +1,4 @@
-// Package planetest has a plane for tests and simulators. It holds what it was told
+// Package planetest has a plane for tests and simulators. It has what was applied to it
 // and forwards nothing. netmanager/dataplane/dataplanetest tests real planes.
 //
 //	var p planetest.Twin
