@@ -190,7 +190,7 @@ func TestAProcessReservesNoBandwidthOfALink(t *testing.T) {
 	faults := faultsOf(t, pair(`"virtualization":"process","code":"/bin/x","connectivity":[{"target_microservice_id":"e","con_constraints":[
 		{"type":"latency","threshold":5},{"type":"bandwidth","threshold":5}]}]`))
 	if len(faults) != 1 || faults[0].Pointer != at+"/connectivity/0/con_constraints/1/type" {
-		t.Fatalf("%q", faults)
+		t.Fatalf("faults are %q, want one for the type of the second link constraint", faults)
 	}
 }
 
@@ -216,7 +216,7 @@ func TestAThousandStrangersGiveABoundedAnswer(t *testing.T) {
 func TestASharedNameIsNotEnough(t *testing.T) {
 	faults := faultsOf(t, strings.Replace(constrained, `"pre.v1","threshold"`, `"pre","threshold"`, 1))
 	if len(faults) != 1 || !strings.Contains(faults[0].String(), "write pre.v1") {
-		t.Fatalf("%q", faults)
+		t.Fatalf("faults are %q, want one that says: write pre.v1", faults)
 	}
 }
 
@@ -229,14 +229,14 @@ func TestNeutralConstraintsAreTaken(t *testing.T) {
 	}
 	m := sla.Applications[0].Services[0]
 	if !reflect.DeepEqual(m.Constraints, []api.Constraint{{Type: "direct", Cluster: "c1"}}) || m.Connectivity != nil || m.NeedsDevices() != nil {
-		t.Fatalf("%+v", m)
+		t.Fatalf("the parsed service is %+v, want only the direct constraint", m)
 	}
 }
 
 func TestPolygonsThatCrossTheDateLineAreTaken(t *testing.T) {
 	for _, corners := range []string{`"10N,170E","10N,170W","10S,170W","10S,170E"`, `"0N,80W","0N,0E","0N,80E","10N,0E"`, `"70N,180W","65N,180E","60N,170E"`} {
 		if _, err := api.ParseSLA([]byte(placed(`"constraints":[{"type":"geo","polygon":[` + corners + `]}]`))); err != nil {
-			t.Errorf("%s: %v", corners, err)
+			t.Errorf("polygon %s: %v, want it accepted", corners, err)
 		}
 	}
 }
@@ -251,7 +251,7 @@ func TestParseTarget(t *testing.T) {
 		"x_y.xn--p1ai": {"x_y.xn--p1ai", 0}, "1.de": {"1.de", 0},
 	} {
 		if host, port, err := api.ParseTarget(text); err != nil || host != want.host || port != want.port {
-			t.Errorf("%s: %s %d %v", text, host, port, err)
+			t.Errorf("ParseTarget(%s) = %s, %d, %v, want the host and port of the table", text, host, port, err)
 		}
 	}
 	for _, text := range []string{
@@ -286,7 +286,7 @@ func TestAntiAffinityHasAFormerName(t *testing.T) {
 		doc := strings.Replace(constrained, `"type":"anti_affinity"`, `"type":"`+name+`"`, 1)
 		sla, err := api.ParseSLA([]byte(doc))
 		if err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want it accepted", name, err)
 			continue
 		}
 		constraints := sla.Applications[0].Services[3].Constraints

@@ -13,10 +13,10 @@ func TestIDsTakeApartWhatTheyWereMadeOf(t *testing.T) {
 	svc := app.Service("web", "v1")
 	inst := svc.Instance(12)
 	if inst != "acme/lab/shop.prod.web.v1#12" {
-		t.Fatalf("%s", inst)
+		t.Fatalf("instance id is %s, want acme/lab/shop.prod.web.v1#12", inst)
 	}
 	if inst.Service() != svc || svc.App() != app || inst.Number() != 12 {
-		t.Fatalf("%s, %s, %d", inst.Service(), svc.App(), inst.Number())
+		t.Fatalf("parts of the instance id are %s, %s and %d", inst.Service(), svc.App(), inst.Number())
 	}
 	for _, tenant := range []api.Tenant{app.Tenant(), svc.Tenant(), inst.Tenant()} {
 		if tenant != "acme/lab" {
@@ -24,13 +24,13 @@ func TestIDsTakeApartWhatTheyWereMadeOf(t *testing.T) {
 		}
 	}
 	if app.Name() != "shop.prod" || svc.Name() != "shop.prod.web.v1" || inst.Name() != "shop.prod.web.v1#12" {
-		t.Errorf("%s, %s, %s", app.Name(), svc.Name(), inst.Name())
+		t.Errorf("names are %s, %s and %s", app.Name(), svc.Name(), inst.Name())
 	}
 	if in := svc.NameInApp(); in != "web.v1" {
 		t.Errorf("within its application %q", in)
 	}
 	if got, err := api.ParseInstanceID(string(inst)); err != nil || got != inst {
-		t.Errorf("%s, %v", got, err)
+		t.Errorf("ParseInstanceID returned %s, %v, want the same id", got, err)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestNames(t *testing.T) {
 		{"tenant with an empty part", false, api.ValidTenant("a//b")},
 	} {
 		if tt.got != tt.ok {
-			t.Errorf("%s: %v", tt.name, tt.got)
+			t.Errorf("%s: valid is %v, want the opposite", tt.name, tt.got)
 		}
 	}
 }
@@ -84,10 +84,10 @@ func TestEpochsOrderRootBeforeLocal(t *testing.T) {
 		t.Fatalf("%s is not older than %s", older, newer)
 	}
 	if older.Root() != 17 || older.Local() != 1<<20-1 || api.EpochOf(17, 2).String() != "17.2" {
-		t.Fatalf("%s", older)
+		t.Fatalf("the epoch is %s, want 17.1048575", older)
 	}
 	// A count beyond its 20 bits must not reach into the root's.
 	if e := api.EpochOf(17, 1<<20); e.Root() != 17 {
-		t.Fatalf("%s", e)
+		t.Fatalf("an overflow of the lower part changed the upper part: %s", e)
 	}
 }

@@ -29,7 +29,7 @@ func TestTheOverlayNetworkIsNeededUnlessTheDocumentOptsOut(t *testing.T) {
 	} {
 		sla, err := api.ParseSLA([]byte(placed(tt.fields)))
 		if err != nil {
-			t.Errorf("%s: %v", tt.fields, err)
+			t.Errorf("fields %s: %v, want them accepted", tt.fields, err)
 			continue
 		}
 		if m := sla.Applications[0].Services[0]; m.Network != tt.network || m.NeedsNetwork() != tt.needs {

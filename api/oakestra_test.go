@@ -14,7 +14,7 @@ func TestEmptyListsOfOakestraAreTaken(t *testing.T) {
 		`"addresses":{"instances":[{"from":"0","to":"0","start":"10.30.0.9"}]}`,
 	} {
 		if _, err := api.ParseSLA(two(more)); err != nil {
-			t.Errorf("%s: %v", more, err)
+			t.Errorf("document with %s: %v, want it accepted", more, err)
 		}
 	}
 }
@@ -40,7 +40,7 @@ func TestAnIPv6AddressBelongsToAnIPv4Address(t *testing.T) {
 	} {
 		sla, err := api.ParseSLA(two(`"addresses":` + c.addresses))
 		if err != nil {
-			t.Errorf("%s: %v", c.addresses, err)
+			t.Errorf("addresses %s: %v, want them accepted", c.addresses, err)
 			continue
 		}
 		if a := sla.Applications[0].Services[0].Addresses; a == nil || a.RoundRobin != c.four || a.RoundRobin6 != c.six {
@@ -65,7 +65,7 @@ func TestAnIPv6AddressBelongsToAnIPv4Address(t *testing.T) {
 func TestFileURLsAreProgramsAndNoImages(t *testing.T) {
 	sla, err := api.ParseSLA(placedAs("process", "file:///usr/local/bin/web"))
 	if err != nil || sla.Applications[0].Services[0].Code != "/usr/local/bin/web" {
-		t.Errorf("%+v, %v", sla, err)
+		t.Errorf("file URL of a process: %+v, %v, want the path without the scheme", sla, err)
 	}
 	for _, code := range []string{"file://usr/bin/web", "file:////../x", "file://", "FILE:///usr/bin/web"} {
 		if _, err := api.ParseSLA(placedAs("process", code)); err == nil {

@@ -124,14 +124,14 @@ func TestEveryRefusedFieldIsRefusedByNameAndTakenWhenNeutral(t *testing.T) {
 		}
 		for _, neutral := range []string{`0`, `""`, `[]`, `{}`, `null`, `false`} {
 			if _, err := api.ParseSLA([]byte(doc(neutral))); err != nil {
-				t.Errorf("%s: %s: %v", f.Pointer, neutral, err)
+				t.Errorf("%s with the neutral value %s: %v, want it accepted", f.Pointer, neutral, err)
 			}
 		}
 		for _, asking := range []string{`1`, `"x"`, `["x"]`, `{"x":1}`, `true`} {
 			faults := faultsOf(t, doc(asking))
 			if len(faults) != 1 || faults[0].Field != f.Name() || !strings.HasPrefix(faults[0].Message, f.Name()+" is refused") ||
 				faults[0].Pointer != strings.ReplaceAll(f.Pointer, "*", "0") {
-				t.Errorf("%s: %s: %v", f.Pointer, asking, faults)
+				t.Errorf("refused field %s with the value %s: faults are %v, want one for this field", f.Pointer, asking, faults)
 			}
 		}
 	}
@@ -252,7 +252,7 @@ func TestFaults(t *testing.T) {
 func TestAllFaultsAreReportedAtOnce(t *testing.T) {
 	faults := faultsOf(t, placed(`"vcpu":1,"memory":-1,"port":"80/icmp","code":"A B"`))
 	if len(faults) != 4 {
-		t.Fatalf("%q", faults)
+		t.Fatalf("faults are %q, want 4", faults)
 	}
 }
 
@@ -262,7 +262,7 @@ func TestNamesAreUnique(t *testing.T) {
 	faults := faultsOf(t, `{"sla_version":"v2.0","applications":[`+app+`,`+app+`]}`)
 	if len(faults) != 3 || faults[0].Pointer != "/applications/0/microservices/1/microservice_name" ||
 		faults[2].Pointer != "/applications/1/application_name" {
-		t.Fatalf("%q", faults)
+		t.Fatalf("the pointers of the faults are wrong: %q", faults)
 	}
 }
 
@@ -273,7 +273,7 @@ func TestImageReferencesThatAreTaken(t *testing.T) {
 		"ghcr.io/acme/web@sha256:" + strings.Repeat("ab", 32), "web:1@sha256:" + strings.Repeat("0", 64),
 	} {
 		if _, err := api.ParseSLA([]byte(placed(fmt.Sprintf(`"code":%q`, ref)))); err != nil {
-			t.Errorf("%s: %v", ref, err)
+			t.Errorf("image reference %s: %v, want it accepted", ref, err)
 		}
 	}
 }
@@ -284,7 +284,7 @@ func TestBoundsOnSize(t *testing.T) {
 		"values": []byte("[" + strings.Repeat("1,", api.MaxSLAValues) + "1]"),
 	} {
 		if _, err := api.ParseSLA(doc); !errors.Is(err, api.ErrTooLarge) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want ErrTooLarge", name, err)
 		}
 	}
 }

@@ -16,7 +16,7 @@ func TestSchemaHasEveryField(t *testing.T) {
 		t.Fatal(err)
 	}
 	if schema["$schema"] != "https://json-schema.org/draft/2020-12/schema" {
-		t.Errorf("%v", schema["$schema"])
+		t.Errorf("$schema is %v, want draft 2020-12", schema["$schema"])
 	}
 	for _, f := range api.Fields {
 		at, parent := schema, map[string]any(nil)

@@ -47,7 +47,7 @@ func TestProblemsAreErrorsOfTheirKind(t *testing.T) {
 		_, err := c.App(t.Context(), "acme/shop.prod")
 		var p *api.Problem
 		if !errors.Is(err, kind) || !errors.As(err, &p) || p.Code != "c" || !strings.Contains(err.Error(), "/a/0: bad") {
-			t.Errorf("%d: %v", s, err)
+			t.Errorf("status %d became the error %v, want the kind, code and fault of the problem", s, err)
 		}
 	}
 	status = 502
@@ -65,7 +65,7 @@ func TestIdsTravelAsOneSegment(t *testing.T) {
 	})
 	id := api.InstanceID("acme/lab/shop.prod.web.v1#12")
 	if i, err := c.Instance(t.Context(), id); err != nil || i.ID != id {
-		t.Errorf("%v %v", i, err)
+		t.Errorf("Instance returned %v, %v, want the instance", i, err)
 	}
 	if back := api.InstanceFromPath(api.PathOf(id)); back != id {
 		t.Errorf("%s became %s", id, back)
@@ -111,11 +111,11 @@ func TestNobodyThereIsUnavailable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := c.App(t.Context(), "a/b.c"); !errors.Is(err, api.ErrUnavailable) {
-		t.Errorf("%v", err)
+		t.Errorf("request to a server that is down: %v, want ErrUnavailable", err)
 	}
 	for _, bad := range []string{"", "http://x", "x:1"} {
 		if _, err := client.New(client.Options{URL: bad}); !errors.Is(err, api.ErrInvalid) {
-			t.Errorf("%q: %v", bad, err)
+			t.Errorf("New with the URL %q: %v, want ErrInvalid", bad, err)
 		}
 	}
 	if _, err := client.New(client.Options{URL: "https://x", CA: []byte("no PEM")}); !errors.Is(err, api.ErrInvalid) {
@@ -128,7 +128,7 @@ func TestASlowServerIsATimeout(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if _, err := c.App(ctx, "a/b.c"); !errors.Is(err, api.ErrTimeout) {
-		t.Errorf("%v", err)
+		t.Errorf("request after the deadline: %v, want ErrTimeout", err)
 	}
 }
 
@@ -213,7 +213,7 @@ func TestAWatchFromNothingIsFromTheFirstChange(t *testing.T) {
 	})
 	for change, err := range client.Watch[api.App](t.Context(), c, client.Apps, client.WatchOptions{}) {
 		if err != nil || change.ID != "a/x.y" {
-			t.Errorf("%+v %v", change, err)
+			t.Errorf("the first change is %+v (%v), want a/x.y", change, err)
 		}
 		break
 	}

@@ -109,11 +109,11 @@ func TestForwardsToWhereASlotIsBound(t *testing.T) {
 	r.Set(7, Slot{Node: "n7", Ticket: 99, Secret: secret})
 	node, other := newPeer(t), newPeer(t)
 	if a := node.bind(r, 7); a.Result != relaywire.Bound || a.Addr != node.addr() || a.Alt == 0 {
-		t.Fatalf("%+v", a)
+		t.Fatalf("bind of the node: %+v, want its address bound", a)
 	}
 	other.send(r.Addr(), frame(7, 99, "hello"))
 	if got := node.receive(); string(got) != "hello" {
-		t.Errorf("%q", got)
+		t.Errorf("the node received %q, want \"hello\"", got)
 	}
 	// The node has moved.
 	moved := newPeer(t)
@@ -121,14 +121,14 @@ func TestForwardsToWhereASlotIsBound(t *testing.T) {
 	moved.bind(r, 7)
 	other.send(r.Addr(), frame(7, 99, "again"))
 	if got := moved.receive(); string(got) != "again" {
-		t.Errorf("%q", got)
+		t.Errorf("the moved node received %q, want \"again\"", got)
 	}
 	// A new ticket leaves it where it is, and ends the old one.
 	r.Set(7, Slot{Node: "n7", Ticket: 100, Secret: secret})
 	other.send(r.Addr(), frame(7, 99, "old"))
 	other.send(r.Addr(), frame(7, 100, "new"))
 	if got := moved.receive(); string(got) != "new" {
-		t.Errorf("%q", got)
+		t.Errorf("the moved node received %q, want \"new\"", got)
 	}
 }
 
@@ -208,25 +208,25 @@ func TestRefusesStrangersAndReplays(t *testing.T) {
 	thief.send(r.Addr(), old) // a recorded one: answered as stale, which helps only its author
 	a, err := relaywire.ParseAnswer(thief.receive(), secret)
 	if err != nil || a.Result != relaywire.Stale || a.Last != 10 {
-		t.Fatalf("%+v %v", a, err)
+		t.Fatalf("answer to a stale bind: %+v %v, want Stale with sequence number 10", a, err)
 	}
 	thief.send(r.Addr(), frame(7, 99, "for the node"))
 	if got := node.receive(); string(got) != "for the node" {
-		t.Errorf("%q", got)
+		t.Errorf("the node received %q, want \"for the node\"", got)
 	}
 	s := r.Stats()
 	for ; s[Datagrams] == 0; s = r.Stats() { // what was sent on is counted a moment later
 		runtime.Gosched()
 	}
 	if s[Strangers] != 2 || s[Malformed] != 2 || s[Unknown] != 2 || s[Datagrams] != 1 {
-		t.Errorf("%+v", s)
+		t.Errorf("unexpected statistics of the relay: %+v", s)
 	}
 	// A clock that was set back: the answer says how to go on.
 	if a := node.ask(r.Addr(), relaywire.Request{Slot: 7, Seq: 1, Bind: true}); a.Result != relaywire.Stale {
-		t.Errorf("%+v", a)
+		t.Errorf("bind with an old sequence number: %+v, want Stale", a)
 	}
 	if a := node.ask(r.Addr(), relaywire.Request{Slot: 7, Seq: a.Last + 1, Bind: true}); a.Result != relaywire.Bound {
-		t.Errorf("%+v", a)
+		t.Errorf("bind with the next sequence number: %+v, want Bound", a)
 	}
 }
 
@@ -236,21 +236,21 @@ func TestAnsweringChangesNothingWithoutBind(t *testing.T) {
 	node, probe := newPeer(t), newPeer(t)
 	a := node.bind(r, 7)
 	if got := probe.ask(r.Addr(), relaywire.Request{Slot: 7, Seq: 10}); got.Result != relaywire.Seen || got.Addr != probe.addr() {
-		t.Errorf("%+v", got)
+		t.Errorf("probe of the relay: %+v, want Seen with the prober's address", got)
 	}
 	alt := netip.AddrPortFrom(r.Addr().Addr(), a.Alt)
 	if got := probe.ask(alt, relaywire.Request{Slot: 7, Seq: 11, Bind: true}); got.Result != relaywire.Seen {
-		t.Errorf("%+v", got)
+		t.Errorf("bind at the alternative port: %+v, want Seen", got)
 	}
 	if at, _ := r.Where(7); at != node.addr() {
 		t.Errorf("bound at %v", at)
 	}
 	late := probe.ask(r.Addr(), relaywire.Request{Slot: 7, Seq: 12, Late: time.Second})
 	if late.Late || late.Result != relaywire.Seen {
-		t.Errorf("%+v", late)
+		t.Errorf("first answer to a late probe: %+v, want Seen and not late", late)
 	}
 	if got, err := relaywire.ParseAnswer(probe.receive(), secret); err != nil || !got.Late || got.Seq != 12 {
-		t.Errorf("%+v %v", got, err)
+		t.Errorf("second answer to a late probe: %+v %v, want late with sequence number 12", got, err)
 	}
 }
 
@@ -298,7 +298,7 @@ func connect(t *testing.T, r *Relay, node api.NodeID) (net.Conn, *bufio.Reader) 
 	in := bufio.NewReader(near)
 	say(t, near, nil) // it has the slot when it answers
 	if got := hear(t, near, in); len(got) != 0 {
-		t.Fatalf("%q", got)
+		t.Fatalf("the first message is %q, want an empty one", got)
 	}
 	return near, in
 }
@@ -347,20 +347,20 @@ func TestNodeWithoutUDP(t *testing.T) {
 
 	udp.send(r.Addr(), frame(7, 99, "down"))
 	if got := hear(t, conn, in); string(got) != "down" {
-		t.Errorf("%q", got)
+		t.Errorf("received %q over TLS, want \"down\"", got)
 	}
 	say(t, conn, frame(8, 98, "across"))
 	if got := udp.receive(); string(got) != "across" {
-		t.Errorf("%q", got)
+		t.Errorf("received %q over UDP, want \"across\"", got)
 	}
 	say(t, conn, append(relaywire.AppendTo(nil, udp.addr()), frame(1, 2, "nowhere")...))
 	want := frame(1, 2, "out")
 	say(t, conn, append(relaywire.AppendTo(nil, foreign.addr()), want...))
 	if got := foreign.receive(); !bytes.Equal(got, want) {
-		t.Errorf("%q", got)
+		t.Errorf("the foreign node received %q, want the forwarded frame", got)
 	}
 	if s := r.Stats(); s[Denied] != 1 || s[Streams] != 1 {
-		t.Errorf("%+v", s)
+		t.Errorf("statistics are %+v, want 1 denied and 1 stream", s)
 	}
 	// UDP works again: the last word counts, and the connection ends.
 	back := newPeer(t)
@@ -370,7 +370,7 @@ func TestNodeWithoutUDP(t *testing.T) {
 	}
 	udp.send(r.Addr(), frame(7, 99, "by UDP"))
 	if got := back.receive(); string(got) != "by UDP" {
-		t.Errorf("%q", got)
+		t.Errorf("received %q, want \"by UDP\"", got)
 	}
 }
 
@@ -403,7 +403,7 @@ func TestSecondConnectionReplacesTheFirst(t *testing.T) {
 	}
 	newPeer(t).send(r.Addr(), frame(7, 99, "down"))
 	if got := hear(t, conn, in); string(got) != "down" {
-		t.Errorf("%q", got)
+		t.Errorf("received %q over TLS, want \"down\"", got)
 	}
 	near, far := tcpPair(t)
 	defer near.Close()

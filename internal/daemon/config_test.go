@@ -99,12 +99,12 @@ func TestAllFaultsAtOnce(t *testing.T) {
 		"--mqqt-url=x": "did you mean --mqtt-url?", "extra": `argument "extra"`, "--config=/nowhere/x": "/nowhere/x",
 	} {
 		if _, _, err := load(t, "", nil, args); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", args, err)
+			t.Errorf("flags %s: %v, want an error with the expected text", args, err)
 		}
 	}
 	for _, file := range []string{"a: [", "- x\n", "mqtt: 5\n", "\x00"} {
 		if _, _, err := load(t, file, nil); !errors.Is(err, api.ErrInvalid) {
-			t.Errorf("%q: %v", file, err)
+			t.Errorf("file %q: %v, want ErrInvalid", file, err)
 		}
 	}
 }
@@ -120,7 +120,7 @@ func TestPrintConfigCanBeReadBack(t *testing.T) {
 	}
 	for _, arg := range []string{"--help", "--version"} {
 		if _, out, err := load(t, "", nil, arg); !errors.Is(err, ErrDone) || out == "" {
-			t.Errorf("%s: %v", arg, err)
+			t.Errorf("flag %s: %v, want ErrDone and an output", arg, err)
 		}
 	}
 	_, out, _ = load(t, "", nil, "--help")
@@ -188,7 +188,7 @@ func TestSecretsComeFromFilesAndStdin(t *testing.T) {
 			src.Warn = func(text string) { t.Errorf("%s: warned of %s", what, text) }
 			cfg, err := Load("d", secrets{}, src)
 			if err != nil || cfg.Token.Reveal() != "TL1.secret" {
-				t.Errorf("%s: %q, %v", what, cfg.Token.Reveal(), err)
+				t.Errorf("%s: the token is %q (%v), want TL1.secret", what, cfg.Token.Reveal(), err)
 			}
 		}
 	}
@@ -197,7 +197,7 @@ func TestSecretsComeFromFilesAndStdin(t *testing.T) {
 	}
 	for _, at := range []string{file, filepath.Join(dir, "none"), os.DevNull} {
 		if cfg, err := Load("d", secrets{}, Source{Args: []string{"--token-file", at}}); !errors.Is(err, api.ErrInvalid) {
-			t.Errorf("%s: %q, %v", at, cfg.Token.Reveal(), err)
+			t.Errorf("token file %s: %q, %v, want ErrInvalid", at, cfg.Token.Reveal(), err)
 		}
 	}
 }

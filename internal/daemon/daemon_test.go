@@ -74,7 +74,7 @@ func TestPartsEndTogether(t *testing.T) {
 	} {
 		err := RunAll(context.Background(), Part{"waits", wait}, Part{"second", c.second})
 		if !errors.Is(err, c.want) || c.want != nil && !strings.HasPrefix(err.Error(), "second: ") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: Run returned %v, want the expected error with the name of its part", name, err)
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -162,7 +162,7 @@ func TestNotify(t *testing.T) {
 		b := make([]byte, 64)
 		n, err := c.Read(b)
 		if err != nil || string(b[:n]) != "READY=1" {
-			t.Errorf("%q, %v", b[:n], err)
+			t.Errorf("the notification is %q (%v), want READY=1", b[:n], err)
 		}
 		_ = c.Close()
 		if err := Notify(Stopping); err == nil {
@@ -187,7 +187,7 @@ func TestExitCodes(t *testing.T) {
 	} {
 		code, stderr := run(bg, err)
 		if code != want || (err != nil) != (strings.Count(stderr, "\n") == 1) {
-			t.Errorf("%v: %d, %q", err, code, stderr)
+			t.Errorf("error %v: exit code %d and output %q, want the code of the table and one line for an error", err, code, stderr)
 		}
 	}
 	if code, stderr := run(bg, nil, "--nope", "--log-level=loud"); code != ExitUsage || stderr == "" {
@@ -213,7 +213,7 @@ func TestLogFormats(t *testing.T) {
 		log.Debug("hidden")
 		log.Info("hello")
 		if !strings.Contains(b.String(), want) || strings.Contains(b.String(), "hidden") {
-			t.Errorf("%s: %s", format, b.String())
+			t.Errorf("log format %s: unexpected output %s", format, b.String())
 		}
 	}
 	if err := (Log{Format: "xml"}).Validate(); !errors.Is(err, api.ErrInvalid) {

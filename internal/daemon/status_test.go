@@ -20,7 +20,7 @@ func TestTheStatusIsForThisMachineAlone(t *testing.T) {
 		":9100": false, "0.0.0.0:9100": false, "192.0.2.1:9100": false, "status.sock": false,
 	} {
 		if err := CheckStatus(at); (err == nil) != ok {
-			t.Errorf("%q: %v", at, err)
+			t.Errorf("CheckStatus(%q) = %v, want the opposite", at, err)
 		}
 	}
 }
@@ -42,7 +42,7 @@ func TestAPathThatIsTooLongForASocketIsNamed(t *testing.T) {
 		"anybody's other": CheckSocket(dir),
 	} {
 		if !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), "at most 107: choose a directory with a shorter path") {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: %v, want an error that names the maximum length of a path", what, err)
 		}
 	}
 }

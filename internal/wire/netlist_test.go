@@ -107,7 +107,7 @@ func TestAPeerThatIsTheSameAsNoneIsItsKey(t *testing.T) {
 	var r wire.Records
 	text := `{"routes":[{"service":"a/b.c.d.e","peers":[{"key":"AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE","again":true}]}],"sources":null}`
 	if err := json.Unmarshal([]byte(text), &r); err != nil || len(r.Routes[0].Peers) != 1 || r.Routes[0].Peers[0].Chain != nil {
-		t.Errorf("%+v, %v", r, err)
+		t.Errorf("decoded message is %+v (%v), want one route with one peer without a chain", r, err)
 	}
 	if err := json.Unmarshal([]byte(`{"routes":{}}`), &r); err == nil {
 		t.Error("an object is read as a list")

@@ -71,7 +71,7 @@ func TestWhoMayCallWhom(t *testing.T) {
 		{"nobody known", "", shop, nil, api.Access{}, false},
 	} {
 		if got := api.MayCall(tt.caller, api.Access{Calls: tt.calls}, tt.callee, tt.access); got != tt.want {
-			t.Errorf("%s: %v", tt.name, got)
+			t.Errorf("%s: MayCall returned %v, want the opposite", tt.name, got)
 		}
 	}
 }
@@ -84,7 +84,7 @@ func TestPeerKeysInJSON(t *testing.T) {
 	}
 	var back map[api.PeerKey]int
 	if err := json.Unmarshal(b, &back); err != nil || back[key] != 1 {
-		t.Fatalf("%s: %v", b, err)
+		t.Fatalf("decode %s: %v, want the same key", b, err)
 	}
 	for _, bad := range []string{`""`, `"AAAA"`, `"!"`, `5`} {
 		if json.Unmarshal([]byte(bad), &key) == nil {

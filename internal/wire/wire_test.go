@@ -94,7 +94,7 @@ func TestEveryKindHasItsStatusAndBack(t *testing.T) {
 		}
 	}
 	if status, code := api.HTTPStatus(errors.New("boom")); status != 500 || code != "internal" {
-		t.Errorf("%d %s", status, code)
+		t.Errorf("an unknown error has the status %d %s, want 500 internal", status, code)
 	}
 	if api.KindOf(418) != nil {
 		t.Error("a status of no kind has none")
@@ -107,7 +107,7 @@ func TestResources(t *testing.T) {
 		t.Error("amounts add up, part by part")
 	}
 	if a.Max(b) != (api.Resources{MilliCPU: 1000, MemoryMB: 64}) || a.String() != "0.5 vCPU, 64 MiB" {
-		t.Errorf("%v, %v", a.Max(b), a)
+		t.Errorf("Max is %v and String is %v", a.Max(b), a)
 	}
 }
 
@@ -118,7 +118,7 @@ func TestWhatStopsWhenCutOff(t *testing.T) {
 	} {
 		for _, m := range services {
 			if m.StopsWhenCutOff() != want {
-				t.Errorf("%+v: %v", m, !want)
+				t.Errorf("StopsWhenCutOff of %+v is %v, want the opposite", m, !want)
 			}
 		}
 	}

@@ -64,7 +64,7 @@ func TestConnectionsAreMeasuredByTheKernel(t *testing.T) {
 	for i, x := range all {
 		want := netip.MustParseAddr([]string{"127.0.0.1", "::1"}[i/2])
 		if x.Local != want || x.Remote != want || x.Least <= 0 || x.RTT < x.Least || x.RTT > time.Minute || x.Sent == 0 || x.Again > x.Sent || x.Idle > time.Hour {
-			t.Errorf("%+v", x)
+			t.Errorf("unexpected measurement of a loopback connection: %+v", x)
 		}
 	}
 	for _, most := range []int{1, 2, 3} {
@@ -98,7 +98,7 @@ func FuzzConnections(f *testing.F) {
 		n := 0
 		_, _ = messages(b, func(b []byte) bool {
 			if x, ok := connection(b); ok && (x.RTT <= 0 || x.Least <= 0) {
-				t.Errorf("%+v", x)
+				t.Errorf("a measurement without round trips was accepted: %+v", x)
 			}
 			_ = listens(b)
 			n++

@@ -191,7 +191,7 @@ func TestAttachmentIsFoundAndGoesWithItsNamespace(t *testing.T) {
 		return nil
 	})
 	if out, err := exec.Command("ip", "-n", a.Name, "link", "del", "eth0").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("delete eth0: %v: %s", err, out)
 	}
 	with(t, host, func(l *link.Links) error {
 		found, err := l.List()
@@ -288,7 +288,7 @@ func TestKilledWhileAttaching(t *testing.T) {
 	}
 	for _, s := range spaces {
 		if out := s.Output("ip", "-br", "link"); strings.Contains(out, "eth0") {
-			t.Errorf("%s: %s", s.Name, out)
+			t.Errorf("eth0 still exists in %s: %s", s.Name, out)
 		}
 	}
 }
@@ -493,12 +493,12 @@ func TestSetupSharesAndRemovePutsBack(t *testing.T) {
 	host.Serve("resolver", 53)
 	for _, network := range []string{"tcp", "udp"} {
 		if who, err := a.Ask(network, netip.AddrPortFrom(wire.ResolverAddr, 53)); err != nil || who != "resolver" {
-			t.Errorf("%s: %q, %v", network, who, err)
+			t.Errorf("query the resolver over %s: %q answered (%v), want resolver", network, who, err)
 		}
 	}
 	for _, unknown := range []string{"10.16.9.9", "10.30.0.1", "fd74:6c6e:1::a10:909", "fd74:6c6e:2::a1e:1"} {
 		if out := host.Output("ip", "route", "get", unknown); !strings.Contains(out, "dev tlhold") {
-			t.Errorf("%s: %s", unknown, out)
+			t.Errorf("route to the unknown address %s is %s, want device tlhold", unknown, out)
 		}
 	}
 	with(t, host, func(l *link.Links) error { // another port is another device

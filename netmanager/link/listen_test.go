@@ -52,7 +52,7 @@ func TestWhoListensIsSeen(t *testing.T) {
 		var sock closer
 		s.Do(func() { sock, err = c.open() })
 		if err != nil {
-			t.Fatalf("%s: %v", c.name, err)
+			t.Fatalf("listen with %s: %v", c.name, err)
 		}
 		if got := listens(); got != c.want {
 			t.Errorf("%s: it listens: %v", c.name, got)

@@ -82,7 +82,7 @@ func FuzzRequests(f *testing.F) {
 		w := httptest.NewRecorder()
 		Handler(door{t}).ServeHTTP(w, r)
 		if w.Code >= 500 && w.Code != http.StatusServiceUnavailable || w.Code == http.StatusOK && w.Body.Len() > 0 && !json.Valid(w.Body.Bytes()) {
-			t.Errorf("%s %s: %d %s", method, path, w.Code, w.Body)
+			t.Errorf("%s %s: status %d with an unexpected body %s", method, path, w.Code, w.Body)
 		}
 	})
 }

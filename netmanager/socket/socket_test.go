@@ -109,7 +109,7 @@ func TestWhatIsAskedArrives(t *testing.T) {
 	a := wire.Attach{Key: key, NetNS: "/proc/1/ns/net", Ports: []api.PortMap{{Host: 80, Instance: 8080, Protocol: "tcp"}}}
 	at, err := c.Attach(t.Context(), a)
 	if err != nil || at.Address != netip.MustParseAddr("10.16.0.2") || at.Key != key || at.MTU != 1400 {
-		t.Errorf("%+v, %v", at, err)
+		t.Errorf("Attach returned %+v, %v, want the attachment of the fake", at, err)
 	}
 	if got := (<-f.asked).(wire.Attach); got.Key != key || !slices.Equal(got.Ports, a.Ports) || got.NetNS != a.NetNS {
 		t.Errorf("asked %+v", got)
@@ -128,10 +128,10 @@ func TestWhatIsAskedArrives(t *testing.T) {
 		}
 	}
 	if all, err := c.Attachments(t.Context()); err != nil || len(all) != 1 || all[0].Key != key {
-		t.Errorf("%v, %v", all, err)
+		t.Errorf("Attachments returned %v, %v, want one with the key", all, err)
 	}
 	if s, err := c.Status(t.Context()); err != nil || s.Plane != "nft" {
-		t.Errorf("%v, %v", s, err)
+		t.Errorf("Status returned %v, %v, want the plane nft", s, err)
 	}
 }
 
@@ -164,7 +164,7 @@ func TestEventsAreStreamed(t *testing.T) {
 		return nil
 	})
 	if !errors.Is(err, enough) || !got[0].Ready.Ready || string(got[1].Up) != `{"boot":"a \u2028 line"}` {
-		t.Errorf("%v, %s", err, got[1].Up)
+		t.Errorf("events ended with %v, message %s, want the two events of the fake", err, got[1].Up)
 	}
 	if s := <-f.asked; s != "events ended" {
 		t.Errorf("asked %v", s)
@@ -184,7 +184,7 @@ func TestTheDoorIsClosedToNonsense(t *testing.T) {
 		"negative":       {Key: key, NetNS: "/ns", BandwidthIn: -1},
 	} {
 		if _, err := c.Attach(t.Context(), a); !errors.Is(err, api.ErrInvalid) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("attach with %s: %v, want ErrInvalid", name, err)
 		}
 	}
 	if _, err := c.Attach(t.Context(), wire.Attach{Key: key, NetNS: "/" + strings.Repeat("x", netsock.MaxRequest)}); !errors.Is(err, api.ErrTooLarge) {
@@ -222,7 +222,7 @@ func TestCapture(t *testing.T) {
 	}
 	defer r.Close()
 	if text, err := io.ReadAll(r); string(text) != "pcap" || err != nil {
-		t.Errorf("%q, %v", text, err)
+		t.Errorf("the capture is %q, %v, want pcap", text, err)
 	}
 	if want := (Capture{key.Instance, 5 * time.Second, 1000}); <-f.asked != want {
 		t.Errorf("want %v", want)

@@ -145,7 +145,7 @@ func TestEchoes(t *testing.T) {
 		run(t, "ip", "netns", "exec", w.node, "sysctl", "-q", "-w", "net.ipv4.ping_group_range="+groups)
 		for _, target := range []string{public4, public6, "user.example"} {
 			if got := w.probe(p, wire.ProbeOrder{ID: 7, Target: target, Wait: longestWait}); got.How != "icmp" {
-				t.Errorf("%s, %s: %+v", name, target, got)
+				t.Errorf("%s, probe of %s: %+v, want ICMP", name, target, got)
 			} else {
 				t.Logf("%s, %s: %s", name, target, got.RTT)
 			}
@@ -159,7 +159,7 @@ func TestWhereEchoesAreFilteredConnectionsAnswer(t *testing.T) {
 	p := New(Options{Burst: 100})
 	for _, target := range []string{public4, public6} { // nobody listens there: a refusal is an answer
 		if got := w.probe(p, wire.ProbeOrder{Target: target, Wait: longestWait}); got.How != "tcp" {
-			t.Errorf("%s: %+v", target, got)
+			t.Errorf("probe of %s: %+v, want TCP", target, got)
 		}
 	}
 	w.firewall("add rule inet t deaf tcp dport 443 drop")
@@ -174,7 +174,7 @@ func TestAPortIsAskedByConnectionsAlone(t *testing.T) {
 	p := New(Options{Burst: 100})
 	for _, target := range []string{public4 + ":5060", "[" + public6 + "]:5060"} {
 		if got := w.probe(p, wire.ProbeOrder{Target: target, Wait: longestWait}); got.How != "tcp" {
-			t.Errorf("%s: %+v", target, got)
+			t.Errorf("probe of %s: %+v, want TCP", target, got)
 		}
 	}
 	if got := w.probe(p, wire.ProbeOrder{Target: public4 + ":81", Wait: time.Second}); got.Error == "" || got.Refused {
@@ -206,7 +206,7 @@ func TestForbiddenAddressesGetNoPacket(t *testing.T) {
 	for _, target := range []string{private4, private4 + ":22", "::ffff:" + private4, "[::ffff:" + private4 + "]:22", "inside.example", "mapped.example:80", "127.0.0.1", "169.254.169.254", "[::1]:22", "224.0.0.1"} {
 		got := w.probe(p, wire.ProbeOrder{Target: target, Wait: longestWait})
 		if got.Error == "" || !got.Refused && !strings.Contains(got.Error, "is not a host") || strings.Contains(target, ".example") && strings.Contains(got.Error, private4) {
-			t.Errorf("%s: %+v", target, got)
+			t.Errorf("probe of %s: %+v, want it refused without the private address", target, got)
 		}
 	}
 	if got := w.probe(p, wire.ProbeOrder{Target: "mixed.example", Wait: longestWait}); got.How != "icmp" {
@@ -344,7 +344,7 @@ func TestNonsenseIsNoTarget(t *testing.T) {
 	}})
 	for _, target := range []string{"", ":80", "http://x/", "a b", "10.0.0.0/8", "host:0", "host:99999", "..", "1.2.3", strings.Repeat("a.", 200) + "b"} {
 		if o := p.Probe(t.Context(), wire.ProbeOrder{Target: target}); o.Error == "" {
-			t.Errorf("%q: %+v", target, o)
+			t.Errorf("probe of %q: %+v, want an error", target, o)
 		}
 	}
 }

@@ -101,7 +101,7 @@ func TestFirstAdminSignsInOnce(t *testing.T) {
 	s, err := f.Redeem(ctx, "admin", code.Text, pw)
 	ok(t, err)
 	if p := must(f.Authenticate(s.Access)); !p.Global() {
-		t.Errorf("%+v", p)
+		t.Errorf("the first admin is %+v, want it global", p)
 	}
 	_, err = f.Redeem(ctx, "admin", code.Text, pw+"2")
 	is(t, err, api.ErrUnauthenticated)
@@ -146,7 +146,7 @@ func TestLogin(t *testing.T) {
 	s := must(f.Login(ctx, "acme/alice", pw))
 	p := must(f.Authenticate(s.Access))
 	if p.User != "acme/alice" || p.Tenant != "acme" || len(p.Roles) != 2 {
-		t.Errorf("%+v", p)
+		t.Errorf("the authenticated user is %+v, want acme/alice with two roles", p)
 	}
 	must(f.CreateUser(ctx, "acme/pending", "", nil))
 	for _, c := range [][2]string{{"acme/alice", "wrong"}, {"acme/bob", pw}, {"alice", pw}, {"acme/pending", ""}, {"acme/alice", ""}, {"acme/alice", strings.Repeat("x", 1<<20)}} {
@@ -266,7 +266,7 @@ func TestPersonalTokens(t *testing.T) {
 	ok(t, err)
 	p := must(f.Authenticate(text))
 	if p.PAT != pat.ID || p.Has(rights.InfrastructureProvider) || !p.Has(rights.ApplicationProvider) {
-		t.Errorf("%+v", p)
+		t.Errorf("the personal token has %+v, want only the role Application_Provider", p)
 	}
 	_, _, err = f.CreatePAT(ctx, "acme/alice", "more", []rights.Role{rights.Admin}, time.Hour)
 	is(t, err, api.ErrForbidden)
@@ -305,7 +305,7 @@ func TestDelegatedTokensAreForOneMachine(t *testing.T) {
 		})
 	}
 	if c := must(at("munich").Spend(text, jwt.UseCall)); c.Subject != "acme/alice" || c.Object != "acme/a.b.c.d#0" {
-		t.Errorf("%+v", c)
+		t.Errorf("claims of the delegated token are %+v, want acme/alice and the instance", c)
 	}
 	_, err = at("rome").Verify(text, jwt.UseCall)
 	is(t, err, api.ErrUnauthenticated)
@@ -317,7 +317,7 @@ func TestDelegatedTokensAreForOneMachine(t *testing.T) {
 	_, err = f.Authenticate(direct)
 	is(t, err, api.ErrUnauthenticated)
 	if c := must(at("munich").Verify(direct, jwt.UseAccess)); c.Subject != "acme/alice" || !c.Expires.Equal(ends) {
-		t.Errorf("%+v", c)
+		t.Errorf("claims of the exchanged token are %+v, want acme/alice and the expiry of the session", c)
 	}
 	_, err = at("munich").Spend(direct, jwt.UseCall)
 	is(t, err, api.ErrForbidden)
@@ -493,7 +493,7 @@ func TestUsersAndTenants(t *testing.T) {
 	must(f.CreateUser(ctx, "acme/lab/bob", "", nil))
 	f.restart()
 	if us := f.Users(); len(us) != 2 || us[0].ID != "acme/alice" || us[0].Pending || !us[1].Pending {
-		t.Errorf("%+v", us)
+		t.Errorf("the users are %+v, want alice and one pending user", us)
 	}
 	ok(t, f.DeleteUser(ctx, "acme/lab/bob"))
 	is(t, f.DeleteUser(ctx, "acme/lab/bob"), api.ErrNotFound)
