@@ -46,7 +46,7 @@ type Options struct {
 
 var messageRates = fairshare.Declare(fairshare.Bound{
 	Resource: "rates of nodes' messages that are remembered", Total: 65536, Per: "node",
-	Beyond: "100 messages/s and 1000 at once per node, then they are dropped; the node's next sign of life says what is missing",
+	Beyond: "100 messages/s and 1000 at once per node, then they are dropped; the node's next heartbeat shows what is missing",
 	Attack: "TestMessagesOfOneNodeLeaveRoomForOthers",
 })
 
@@ -112,7 +112,7 @@ func (l *Link) Run(ctx context.Context) error {
 	} {
 		err := l.opt.Bus.Subscribe(ctx, leaf.Every(), leaf.QoS, func(m bus.Message) { l.take(m, fn) })
 		if err != nil {
-			return fmt.Errorf("listen to the nodes: %w", err)
+			return fmt.Errorf("subscribe to the nodes' topics: %w", err)
 		}
 	}
 	<-ctx.Done()
@@ -132,7 +132,7 @@ func (l *Link) take(m bus.Message, read func(api.NodeID, []byte) (cluster.Input,
 	// All nodes share the core's queue: one that floods must not fill it.
 	if l.rates.Allow(time.Now(), string(id), string(id)) != nil {
 		if l.limited.Add(1) == 1 {
-			l.opt.Log.Warn("node sends too many messages; what is beyond is only counted", "node", id, "topic", m.Topic)
+			l.opt.Log.Warn("node exceeds its message rate, dropping messages; further ones are only counted", "node", id, "topic", m.Topic)
 		}
 		return
 	}
@@ -144,7 +144,7 @@ func (l *Link) take(m bus.Message, read func(api.NodeID, []byte) (cluster.Input,
 	in, err := read(id, m.Payload)
 	if err != nil {
 		if l.unreadable.Add(1) == 1 { // a hostile node must not fill the log
-			l.opt.Log.Warn("message of a node cannot be read; more are only counted", "node", id, "topic", m.Topic, "bytes", len(m.Payload), "err", err)
+			l.opt.Log.Warn("cannot decode a message of a node; further ones are only counted", "node", id, "topic", m.Topic, "bytes", len(m.Payload), "err", err)
 		}
 		return
 	}

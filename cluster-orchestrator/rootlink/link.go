@@ -1,6 +1,6 @@
 // Package rootlink is a cluster's connection to its root: it joins with a token, holds the
 // stream of desired state open, reports, and dials out the streams that the root asks for.
-// Only the cluster dials. It retries an unreachable root for ever.
+// Only the cluster dials. It retries an unreachable root without end.
 //
 // It carries messages. The core (package cluster) decides about them.
 package rootlink
@@ -132,7 +132,7 @@ func (l *Link) Run(ctx context.Context) error {
 			}
 			wait = pause/2 + rand.N(pause)
 			pause = min(2*pause, maxPause)
-			l.opt.Log.Warn("no connection to the root; the cluster works on", "root", l.opt.URL, "retry_in", wait.Round(time.Millisecond), "err", err)
+			l.opt.Log.Warn("no connection to the root, retrying", "root", l.opt.URL, "retry_in", wait.Round(time.Millisecond), "err", err)
 		}
 		if wait == 0 {
 			continue
@@ -159,7 +159,7 @@ func (l *Link) setUp(ctx context.Context, up bool) {
 		l.opt.Log.Info("connected to the root", "root", l.opt.URL)
 	}
 	for l.opt.Deliver(ctx, cluster.RootLink{Up: up}) != nil {
-		// The core must learn of it even while the store is full or slow.
+		// Repeated, because the core needs it even while the store is full or slow.
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():
@@ -169,7 +169,7 @@ func (l *Link) setUp(ctx context.Context, up bool) {
 }
 
 // follow opens the stream and handles it until it ends. opened is when it opened. again
-// says that the core asked for another one.
+// reports that the core asked for another one.
 func (l *Link) follow(parent context.Context) (opened time.Time, again bool, err error) {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)

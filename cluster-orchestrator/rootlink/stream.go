@@ -42,7 +42,7 @@ func (l *Link) take(ctx context.Context, e sse.Event) {
 		}
 	}
 	if err != nil {
-		l.opt.Log.Warn("message of the root cannot be read", "event", e.Name, "bytes", len(e.Data), "err", err)
+		l.opt.Log.Warn("cannot decode a message of the root", "event", e.Name, "bytes", len(e.Data), "err", err)
 	}
 }
 

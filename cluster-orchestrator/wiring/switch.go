@@ -17,7 +17,7 @@ const switchEvery = 2 * time.Second
 // minute or more.
 func (o *orchestrator) watchSwitch(ctx context.Context) error {
 	all := o.cfg.Broker.known()
-	told := -1
+	logged := -1 // nodes in the last warning
 	tick := time.NewTicker(switchEvery)
 	defer tick.Stop()
 	for {
@@ -27,15 +27,15 @@ func (o *orchestrator) watchSwitch(ctx context.Context) error {
 		}
 		unaware := unawareOf(nodes, o.cfg.Broker)
 		switch {
-		case len(unaware) == 0 && (told > 0 || o.cfg.Broker.Next != ""):
+		case len(unaware) == 0 && (logged > 0 || o.cfg.Broker.Next != ""):
 			o.log.Info("every node knows the cluster's brokers", "brokers", all, "nodes", len(nodes))
 			fallthrough
 		case len(unaware) == 0:
 			<-ctx.Done() // a part that returns ends the daemon
 			return nil
-		case len(unaware) != told:
-			told = len(unaware)
-			o.log.Warn("nodes do not know the cluster's brokers yet", "brokers", all, "count", told, "of", len(nodes), "nodes", unaware[:min(told, 20)])
+		case len(unaware) != logged:
+			logged = len(unaware)
+			o.log.Warn("nodes do not know the cluster's brokers yet", "brokers", all, "count", logged, "of", len(nodes), "nodes", unaware[:min(logged, 20)])
 		}
 		select {
 		case <-tick.C:

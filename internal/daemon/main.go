@@ -85,8 +85,8 @@ func Run[C any](ctx context.Context, name string, defaults C, src Source, stderr
 		log.Warn(text)
 	}
 	protect(log, oomScoreAdjFile)
-	told := context.AfterFunc(ctx, func() { _ = Notify(Stopping) })
-	defer told()
+	stopNotice := context.AfterFunc(ctx, func() { _ = Notify(Stopping) })
+	defer stopNotice()
 	err = run(ctx, cfg, log)
 	if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		err = nil

@@ -13,50 +13,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// When a daemon gives back what it does not use: soon after its start, which
-// touches far more of a program than its life does, and then now and again.
-const (
-	slimFirst = 5 * time.Second
-	slimEvery = 5 * time.Second
-)
+// slimEvery is the interval at which Slim looks. The first release matters most: a start
+// touches far more of a program than its later work.
+const slimEvery = 5 * time.Second
 
-// The heap is collected and given back after something was going on, and once it
-// is over: when so much was allocated since the last time, and little in the last
-// slimEvery. A collection costs milliseconds.
+// The heap is collected when at least slimGrown bytes were allocated since the last
+// collection, and less than slimQuiet in the last slimEvery. A collection takes milliseconds.
 const (
 	slimGrown = 2 << 20
 	slimQuiet = 512 << 10
 )
 
-// Slim gives memory back to the machine that the daemon does not use, until ctx
-// ends: a part of a daemon that is to be small (RunAll). What it needs after all
-// comes back by itself.
+// Slim is a part (RunAll) that returns unused memory to the operating system until ctx ends.
+// The kernel loads released pages again when the daemon uses them.
 func Slim(ctx context.Context) error {
 	program, err := constants()
 	if err != nil {
-		program = nil // the daemon is merely larger
+		program = nil // only the heap is returned
 	}
-	timer := time.NewTimer(slimFirst)
-	defer timer.Stop()
 	var h heap
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-timer.C:
-			if h.due(allocated()) {
-				debug.FreeOSMemory()
-			}
-			release(program)
-			timer.Reset(slimEvery)
+	return Every(slimEvery, func(context.Context) {
+		if h.due(allocated()) {
+			debug.FreeOSMemory()
 		}
-	}
+		release(program)
+	})(ctx)
 }
 
-// heap knows how much was allocated when it was looked at, and when it was freed.
+// heap has the bytes allocated since the start, as of the last look and the last collection.
 type heap struct{ seen, freed uint64 }
 
-// due takes what was allocated in all, and reports whether it is time to free.
+// due takes the bytes allocated since the start, and reports whether to collect now.
 func (h *heap) due(all uint64) bool {
 	quiet := h.seen == 0 || all-h.seen < slimQuiet
 	h.seen = all
@@ -67,7 +54,7 @@ func (h *heap) due(all uint64) bool {
 	return true
 }
 
-// allocated is how many bytes the program has allocated since its start.
+// allocated returns the bytes that the program has allocated since its start.
 func allocated() uint64 {
 	s := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(s)
@@ -77,7 +64,7 @@ func allocated() uint64 {
 // extent is a part of the program's address space.
 type extent struct{ from, to uintptr }
 
-// constants are the program's own pages, code and constants.
+// constants returns the parts of the address space that have the program's code and constants.
 func constants() (all []extent, _ error) {
 	self, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -97,16 +84,16 @@ func constants() (all []extent, _ error) {
 	return all, lines.Err()
 }
 
-// release lets go of pages that are a file's, unchanged: the kernel maps each again
-// when it is used next (madvise(2), MADV_DONTNEED on a private mapping of a file).
+// release returns the memory of unchanged pages of a file: the kernel reads each again when it is
+// used next (madvise(2), MADV_DONTNEED on a private mapping of a file).
 func release(all []extent) {
 	for _, e := range all {
-		_, _, _ = unix.Syscall(unix.SYS_MADVISE, e.from, e.to-e.from, unix.MADV_DONTNEED) // refused, they stay
+		_, _, _ = unix.Syscall(unix.SYS_MADVISE, e.from, e.to-e.from, unix.MADV_DONTNEED) // after an error the pages stay
 	}
 }
 
-// constant is a line of /proc/self/maps that is a part of the program which nobody
-// can have written to.
+// constant parses a line of /proc/self/maps. ok is false unless it is a private mapping of the
+// program that is not writable.
 func constant(line, program string) (from, to uintptr, ok bool) {
 	f := strings.Fields(line) // "55f0-55f9 r-xp 00000000 08:01 1234 /usr/bin/netmanager"
 	if len(f) < 6 || strings.Join(f[5:], " ") != program || strings.Contains(f[1], "w") || !strings.HasSuffix(f[1], "p") {

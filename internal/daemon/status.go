@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// CheckStatus says what is wrong with a place to serve the status at (ServeStatus).
+// CheckStatus returns an error unless at is an address for ServeStatus.
 func CheckStatus(at string) error {
 	switch {
 	case at == "" || at == "off" || at == "data":
@@ -21,7 +21,7 @@ func CheckStatus(at string) error {
 		return CheckSocket(at)
 	}
 	if host, _, err := net.SplitHostPort(at); err != nil || !loopback(host) {
-		return fmt.Errorf("%q is neither a loopback host:port, nor an absolute path, nor \"data\" or \"off\"", at)
+		return fmt.Errorf("%q is not a loopback host:port, an absolute path, \"data\" or \"off\"", at)
 	}
 	return nil
 }
@@ -31,11 +31,10 @@ func loopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// ServeStatus serves a daemon's health (Health.Handler) on this machine alone,
-// until ctx ends: on a loopback host:port, on the unix socket of a path, or, for
-// "data", on status.sock in the daemon's data directory, which the daemon has for
-// itself; "off" and "" serve nowhere. Who may read a unix socket is the daemon's
-// user alone.
+// ServeStatus serves a daemon's health (Health.Handler) to this machine only, until ctx ends:
+// on a loopback host:port, on the unix socket of an absolute path, or, for "data", on
+// status.sock in the data directory; "off" and "" serve nowhere. Only the daemon's user can
+// connect to a unix socket.
 func ServeStatus(ctx context.Context, at, data string, h http.Handler) error {
 	network := "unix"
 	switch {
@@ -51,7 +50,7 @@ func ServeStatus(ctx context.Context, at, data string, h http.Handler) error {
 		if err := CheckSocket(at); err != nil {
 			return fmt.Errorf("listen for status: %w", err)
 		}
-		// A socket that a crash left: the store's lock says that no other lives here.
+		// Left by a crash: the lock of the store excludes another daemon here.
 		if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove the old status socket: %w", err)
 		}
@@ -63,7 +62,7 @@ func ServeStatus(ctx context.Context, at, data string, h http.Handler) error {
 	if network == "unix" {
 		if err := os.Chmod(at, 0o600); err != nil {
 			_ = ln.Close()
-			return fmt.Errorf("keep the status socket to ourselves: %w", err)
+			return fmt.Errorf("restrict the status socket to its owner: %w", err)
 		}
 	}
 	return Serve(ctx, ln, h, nil)

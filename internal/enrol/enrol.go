@@ -1,6 +1,6 @@
 // Package enrol is how a cluster joins its root and a node its cluster: a client sends a
 // join token and a certificate request, and a server answers with a certificate chain.
-// What the server checks before it signs, and what else the answer says, is the caller's.
+// The caller decides what the server checks before it signs, and what else the answer contains.
 //
 //	c, err := enrol.Open(dir, line, jointoken.ForNode)          // at the member
 //	pair, err := c.Join(ctx, "/v1/join/node", request, answer)
@@ -147,7 +147,7 @@ func Load(dir *os.Root, pairFile, metaFile string, meta any) (ca.Pair, error) {
 	return ca.LoadPair(dir, pairFile)
 }
 
-// Save stores credentials, mode 0600. The file of meta is written last: its presence says
+// Save stores credentials, mode 0600. The file of meta is written last: its presence means
 // that the member has joined.
 func Save(dir *os.Root, pairFile, metaFile string, pair ca.Pair, meta any) error {
 	if err := ca.SavePair(dir, pairFile, pair); err != nil {

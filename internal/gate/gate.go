@@ -1,5 +1,5 @@
-// Package gate accepts TLS connections so that nobody who has not proven who they
-// are can keep others out. Connections live in one of four pools, each divided
+// Package gate accepts TLS connections so that clients which have not authenticated cannot
+// keep others out. Connections live in one of four pools, each divided
 // fairly (package fairshare):
 //
 //   - strangers, by subnet and address: all that have not authenticated. When the

@@ -365,7 +365,7 @@ func (l *Loop[In]) save(ctx context.Context, all *step.Effects, batch []*call[In
 		err := l.saveOnce(ctx, all.Save)
 		if err == nil {
 			if s.Failed > 0 {
-				l.opts.Log.Info("the store takes saves again", "failed", s.Failed)
+				l.opts.Log.Info("store works again", "failed", s.Failed)
 			}
 			return nil
 		}
@@ -378,7 +378,7 @@ func (l *Loop[In]) save(ctx context.Context, all *step.Effects, batch []*call[In
 			return fmt.Errorf("save %d documents: %w", len(all.Save), err)
 		}
 		if s.Failed == 1 {
-			l.opts.Log.Error("the store refuses a save; it will be repeated", "err", err)
+			l.opts.Log.Error("save failed, retrying", "err", err)
 		}
 		l.stall(fate, all)
 		if s.Failed == 1 {

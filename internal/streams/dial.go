@@ -11,9 +11,9 @@ import (
 	"github.com/treeline-edge/treeline/internal/call"
 )
 
-// Dial is the dialled side: it posts what open yields to base/<id>, or the
-// reason why there is nothing, and returns when the stream has ended. It closes
-// what open yielded, also in the midst of a read when the asker has gone.
+// Dial is the dialling side: it posts the stream that open returns, or open's error, to
+// base/<id>, and returns when the stream has ended. It closes the stream, which interrupts a
+// read, when the requester has closed its end.
 func Dial(ctx context.Context, c *http.Client, base, id string, open func(context.Context) (io.ReadCloser, error)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

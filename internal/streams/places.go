@@ -12,45 +12,44 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// The bounds of streams, where they are asked for and where they are dialled.
+// The bounds of streams, at the tier that requests them and at the tier that dials them.
 var (
 	askedLong = fairshare.Declare(fairshare.Bound{
-		Resource: "logs and captures that are followed, at the tier that asks", Total: 1024, Share: []int{256, 64}, Per: "tenant, then person",
+		Resource: "logs and captures that are followed, at the tier that requests them", Total: 1024, Share: []int{256, 64}, Per: "tenant, then person",
 		Beyond: "429; when all are taken, the newest of the largest tenant ends",
 		Attack: "TestFollowedLogsLeaveRoomForOthers",
 	})
 	askedShort = fairshare.Declare(fairshare.Bound{
-		Resource: "requests to the tier below, at the tier that asks", Total: 1024, Share: []int{512, 128}, Per: "tenant, then person",
+		Resource: "requests to the tier below, at the tier that sends them", Total: 1024, Share: []int{512, 128}, Per: "tenant, then person",
 		Beyond: "429; when all are taken, the newest of the largest tenant ends",
 		Attack: "TestFollowedLogsLeaveRoomForOthers",
 	})
 	dialledLong = fairshare.Declare(fairshare.Bound{
 		Resource: "logs and captures that are followed, at the cluster or node that dials", Total: 256, Share: []int{128, 64}, Per: "tenant, then person",
-		Beyond: "the asker gets 429; when all are taken, the newest of the largest tenant ends",
+		Beyond: "the requester gets 429; when all are taken, the newest of the largest tenant ends",
 		Attack: "TestFollowedLogsLeaveRoomForOthers",
 	})
 	dialledShort = fairshare.Declare(fairshare.Bound{
 		Resource: "requests of the tier above, at the cluster or node that dials", Total: 256, Share: []int{128, 64}, Per: "tenant, then person",
-		Beyond: "the asker gets 429; when all are taken, the newest of the largest tenant ends",
+		Beyond: "the requester gets 429; when all are taken, the newest of the largest tenant ends",
 		Attack: "TestFollowedLogsLeaveRoomForOthers",
 	})
 	refusals = fairshare.Declare(fairshare.Bound{
-		Resource: "refusals of streams that are being told", Total: 64, Share: []int{32, 16}, Per: "tenant, then person",
-		Beyond: "the asker is not told and waits for its deadline",
+		Resource: "refusals of streams that are being sent", Total: 64, Share: []int{32, 16}, Per: "tenant, then person",
+		Beyond: "the requester gets no answer and waits for its deadline",
 		Attack: "TestFollowedLogsLeaveRoomForOthers",
 	})
 )
 
-// For names on whose behalf a stream is asked for, for StreamRequest.For: the
-// topmost tenant and a mark of the person that does not tell the tiers below who
-// it is.
+// For returns StreamRequest.For, which identifies for whom a stream is requested: the topmost
+// tenant, and a hash of the person that does not reveal the name to the tiers below.
 func For(tenant api.Tenant, person string) string {
 	sum := sha256.Sum256([]byte(person))
 	return string(tenant.Top()) + " " + hex.EncodeToString(sum[:8])
 }
 
-// holder is the path of who the stream is for. A tier above that does not say it
-// yet is taken at the tenant of the instance.
+// holder returns the path of the holder of a stream. Releases before StreamRequest.For existed do
+// not send it; then it is the tenant of the instance.
 func holder(r wire.StreamRequest) []string {
 	tenant, person, ok := strings.Cut(r.For, " ")
 	if !ok {
@@ -77,9 +76,9 @@ func NewPlaces() *Places {
 	}
 }
 
-// Take takes a place for the stream. The context ends when somebody else needs the
-// place; release gives it back. Where there is none, refused says why and what is
-// to be dialled is the refusal; where there is no place for that either, ok is false.
+// Take takes a place for the stream. The context ends when another holder takes the place over;
+// release frees it. If there is no place, refused is the reason, which the caller dials in
+// place of the stream; if there is no place for that either, ok is false.
 func (p *Places) Take(ctx context.Context, r wire.StreamRequest) (_ context.Context, release func(), refused error, ok bool) {
 	pool := p.short
 	if long(r) {

@@ -16,8 +16,8 @@ import (
 // lead from or to.
 //
 // A node may report only pairs of one application of which one end is a service on the
-// node itself, and the other runs where the node says or, as the root says, in another
-// cluster. Of pairs within the cluster both ends report, and the shorter round trip
+// node itself, and the other runs where the report claims or, according to the root, in
+// another cluster. Of pairs within the cluster both ends report, and the shorter round trip
 // counts: a node can make its own services seem farther away, but not where the other
 // end's node knows better.
 
@@ -40,7 +40,7 @@ type sample struct {
 
 const (
 	maxPairs  = 1024 // of one endpoint
-	maxRemote = 64   // of these, with other clusters: nobody here sees whether they exist
+	maxRemote = 64   // of these, with other clusters, whose existence cannot be checked here
 )
 
 // pairs has each pair under both of its ends, as far as these are nodes of the cluster.
@@ -279,7 +279,7 @@ func (m *Machine) Measured(b *sched.Bound, self api.ServiceID, l sched.Link, tar
 	}
 }
 
-// JudgedBy says how the round trip of a service's link from a node was determined, and
+// JudgedBy returns how the round trip of a service's link from a node was determined, and
 // whether it was only estimated. b is the link's bound.
 func (m *Machine) JudgedBy(self api.ServiceID, on api.NodeID, l sched.Link, b *sched.Bound, targets []api.Target) (how string, estimated bool) {
 	if _, probed := b.Measured[string(on)]; l.User != "" && probed {

@@ -74,7 +74,7 @@ func (m *Machine) UserBound(l sched.Link) sched.Bound {
 	return l.Unknown("its position was not measured yet")
 }
 
-// forbidden says why a user may not be probed, as far as that is known without resolving
+// forbidden returns why a user may not be probed, as far as that is known without resolving
 // its name. Nodes check the address that they resolve.
 func (m *Machine) forbidden(name string) string {
 	if m.probe.Off {

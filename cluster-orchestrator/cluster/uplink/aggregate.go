@@ -140,7 +140,7 @@ func (s *sums) add(cand *sched.Candidate, detail string) {
 	}
 }
 
-// known is the number of nodes of which each part is known.
+// known returns the number of nodes of which each resource is known.
 func (s *sums) known() [5]int64 {
 	all, speed := int64(s.Nodes), int64(s.Nodes-s.BandwidthUnknown)
 	return parts(api.Resources{MilliCPU: all, MemoryMB: all, StorageMB: all, InMbit: speed, OutMbit: speed})
@@ -148,7 +148,7 @@ func (s *sums) known() [5]int64 {
 
 var untold = []string{sched.Untold}
 
-// slot is the slot of a kind of nodes.
+// slot returns the slot of a kind of nodes, which it adds if there is none.
 func (s *sums) slot(r *sched.Room, runtime string, areas, addons []string) *slot {
 	const sep = "\x00"
 	k := slotKey{runtime, r.Arch, strings.Join(areas, sep), strings.Join(addons, sep), r.Privileged, r.Network}
@@ -196,16 +196,11 @@ func (k slotKey) compare(o slotKey) int {
 
 // compareBool orders false before true.
 func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
+	number := map[bool]int{true: 1}
+	return number[a] - number[b]
 }
 
-// spreadOf is where coordinates are: their middle, and how far from it any is.
+// spreadOf returns the mean of the coordinates and the largest distance from it.
 func spreadOf(coords []*api.Coordinate) *api.CoordSpread {
 	if len(coords) == 0 {
 		return nil

@@ -6,26 +6,26 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Offer is how much of the cluster its operator lets the root use and know.
+// Offer is the part of the cluster that its operator lets the root use and see.
 type Offer struct {
 	// Share is the part of the nodes' capacity that the root may use, above 0 to 1;
-	// 0 means 1. What it sends beyond that is handed back. Devices are not counted, nor,
-	// where an urgent instance takes their part, those that were told to make way.
+	// 0 means 1. Instances beyond it are handed back. Devices do not count; nor do instances
+	// that are being preempted, while an instance of higher priority takes their share.
 	Share float64
-	// Detail is how much the root is told: DetailFull, DetailSlots or DetailSums;
-	// empty means full.
+	// Detail is what the root receives: DetailFull, DetailSlots or DetailSums; empty means
+	// full.
 	Detail string
-	// Round makes amounts coarser: multiples of this part of a mean node's capacity,
-	// below 1. Amounts that rule out the cluster are rounded up: what does not fit is handed
-	// back. Above 0 the hull is of whole degrees, too.
+	// Round rounds amounts to multiples of this fraction of a mean node's capacity, below 1.
+	// Amounts by which the root excludes the cluster are rounded up: what does not fit is
+	// handed back. Above 0 the hull has whole degrees.
 	Round float64
 }
 
 // The values of Offer.Detail. The root never learns of a single node.
 const (
-	DetailFull  = "full"  // sums and spread, the largest room of each kind of node, and where they are
-	DetailSlots = "slots" // not where they are, but by the names of areas
-	DetailSums  = "sums"  // sums, the largest of all, and which runtimes and processors there are
+	DetailFull  = "full"  // sums and deviations, the largest slot of each kind of node, and locations
+	DetailSlots = "slots" // without locations and the names of areas
+	DetailSums  = "sums"  // sums and the largest slot of all
 )
 
 // Part returns Share with its default, in (0, 1].

@@ -45,11 +45,11 @@ type Machine struct {
 	gone   map[api.InstanceID]goneReport
 	fresh  bool // a change or a notice was in no report yet
 
-	dead        time.Duration // silence after which the root takes the cluster for lost; 0: not known
-	idle        time.Duration // from the last report to the next, if nothing changes
-	told        Room          // as of the last report
-	changes     uint64        // of the room
-	toldChanges uint64
+	dead       time.Duration // silence after which the root counts the cluster as dead; 0: unknown
+	idle       time.Duration // from the last report to the next, if nothing changes
+	reported   Room          // as of the last report
+	changes    uint64        // of the capacity and what is free
+	reportedAt uint64        // changes, as of the last report
 
 	notices   notices
 	aggregate *api.Aggregate
@@ -129,7 +129,7 @@ func (m *Machine) Taken(d wire.Desired) {
 	m.gen = d.Gen
 	m.due = true // the root counts what it reserved until it knows that the cluster has it
 	if m.wanted != d.Digest {
-		m.helloSoon(0) // something was lost: the whole set mends it
+		m.helloSoon(0) // a change was lost: request the whole set
 	}
 }
 
@@ -165,7 +165,7 @@ const (
 // little.
 func (m *Machine) RoomChanged(r Room, large bool) {
 	m.changes++
-	was, is, of := parts(m.told.Free), parts(r.Free), parts(m.told.Capacity)
+	was, is, of := parts(m.reported.Free), parts(r.Free), parts(m.reported.Capacity)
 	for i := range is {
 		d := is[i] - was[i]
 		large = large || float64(max(d, -d)) > little*float64(of[i])
@@ -259,7 +259,7 @@ func (m *Machine) Send(f Facts) {
 	}
 	rep.Notices = m.notices.carry(m.seq)
 	m.scheduleNext(f.NetNews || len(rep.Observed)+len(rep.Notices) > 0)
-	m.told, m.toldChanges = f.Room, m.changes
+	m.reported, m.reportedAt = f.Room, m.changes
 	m.sent, m.sentAt, m.due, m.whole, m.fresh = m.seq, m.fx.Now, false, false, false
 	m.fx.ToRoot(rep)
 }
@@ -267,7 +267,7 @@ func (m *Machine) Send(f Facts) {
 // scheduleNext sets when the next report goes out if nothing changes: later each time that
 // there was nothing new.
 func (m *Machine) scheduleNext(news bool) {
-	if news || m.toldChanges != m.changes || m.idle == 0 {
+	if news || m.reportedAt != m.changes || m.idle == 0 {
 		m.idle = m.cfg.Idle
 	} else {
 		m.idle = max(m.cfg.Idle, min(2*m.idle, maxIdle, cmp.Or(m.dead, 3*m.cfg.Idle)/3))

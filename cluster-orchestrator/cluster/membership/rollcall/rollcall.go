@@ -1,7 +1,6 @@
-// Package rollcall decides when a cluster asks its nodes for an extra sign of life, and
-// which of them did not answer. A node that is about to be declared dead may not be the
-// only one that is cut off: nodes that were cut off since their last beat still look
-// alive.
+// Package rollcall decides when a cluster asks its nodes for an extra heartbeat, and which of
+// them did not answer. A node that is about to be declared dead may not be the only one that
+// is cut off: nodes that were cut off since their last heartbeat still look alive.
 package rollcall
 
 import "time"
@@ -29,7 +28,7 @@ func (r *Roll) Call(now time.Time) bool {
 }
 
 // Missed reports whether a node that was asked did not answer in time; heard is the time
-// of its last sign of life.
+// of its last heartbeat.
 func (r *Roll) Missed(heard, now time.Time) bool {
 	for _, at := range []time.Time{r.last, r.before} {
 		if !at.IsZero() && now.Sub(at) >= answerWithin && now.Sub(at) < counts {
