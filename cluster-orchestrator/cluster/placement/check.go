@@ -15,7 +15,7 @@ import (
 // spareMargin is the part of a bound that a better placement must leave unused.
 const spareMargin = 0.1
 
-// judged reports whether it matters what an instance's place breaks.
+// judged reports whether violations of an instance's SLA count at present.
 func (m *Machine) judged(in *instance) bool {
 	n := m.nodes[in.Node]
 	return n != nil && !n.Silent && !in.Leaving && !in.Withdrawn && !in.ended() && !m.asks.Pending(in.id())
@@ -70,17 +70,17 @@ func (m *Machine) Recheck(id api.InstanceID) (e api.Epoch, placed bool) {
 	return 0, false
 }
 
-// relax ends that the root may look for a better place.
+// relax ends the search of the root for a better place.
 func (in *instance) relax() {
 	if in.Strained {
 		in.Strained, in.Offered, in.why = false, in.Moving && !in.exclusive(), nil
 	}
 }
 
-// violation says what of its SLA an instance's place breaks, if anything.
+// violation returns what of its SLA an instance's placement violates; the zero Breach: nothing.
 func (m *Machine) violation(in *instance, n *node) (worst violations.Breach) {
 	req := in.demand.request
-	// It has what it needs, but a link's speed may have fallen under what is booked.
+	// Its other needs are met, but the node's bandwidth may have fallen below what is booked.
 	req.Needs, req.Devices, req.Ports, req.Address = api.Resources{InMbit: req.Needs.InMbit, OutMbit: req.Needs.OutMbit}, nil, nil, false
 	if n.bandwidthUnknown > 0 {
 		req.Needs = api.Resources{} // unknown bandwidth is no violation
@@ -154,15 +154,15 @@ func (m *Machine) Relieve(id api.InstanceID) {
 		return
 	}
 	in.Strained = true
-	if !in.exclusive() { // it would be a promise that nothing of it runs here
+	if !in.exclusive() { // offering an exclusive one promises that it does not run here
 		why := m.explanation(in, &req, true)
 		in.why, in.Offered = &why, true
 	}
 	m.changed(in)
 }
 
-// stillWorse reports whether there was no better place for those that ask for the
-// same, and nothing has changed since.
+// stillWorse reports whether an equal instance was found to fit on no better node, and no
+// candidate has changed since.
 func (m *Machine) stillWorse(in *instance) bool {
 	k, same := m.kindOf(in, true)
 	if !same || m.reasons.version != m.version || len(in.demand.sla.Spreads)+len(in.demand.sla.AntiAffinities) > 0 {
@@ -172,7 +172,8 @@ func (m *Machine) stillWorse(in *instance) bool {
 	return known
 }
 
-// better is what an instance whose place breaks its SLA asks of another.
+// better returns the request of an instance whose placement violates its SLA. It keeps
+// spareMargin from each bound.
 func (m *Machine) better(in *instance) sched.Request {
 	req := m.request(in, string(in.Node))
 	for i := range req.Bounds {
@@ -198,18 +199,19 @@ func (m *Machine) On(id api.InstanceID, node api.NodeID) bool {
 	return in != nil && in.Node == node
 }
 
-// ShowPositions has the root told the positions of instances on a node that it watches.
+// ShowPositions reports to the root the positions of instances on a node that it watches.
 func (m *Machine) ShowPositions(id api.NodeID) {
 	for _, in := range m.nodes[id].assigned {
 		m.showPosition(in)
 	}
 }
 
-// watchStep is how far an instance must move in the latency space, in parts of its
-// distance from the origin, for the root to be told.
+// watchStep is the move of an instance in the latency space that is reported to the root, as
+// a part of its distance from the origin.
 const watchStep = 0.2
 
-// showPosition has the root told where an instance is, if it asked and that is news.
+// showPosition reports an instance's position to the root, if the root watches it and it has
+// changed by watchStep.
 func (m *Machine) showPosition(in *instance) {
 	n := m.nodes[in.Node]
 	if !in.Want.Watched || n == nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// find is the node that the built-in plugin gives an instance to, if there is
-// one, and the request that led there.
+// find returns the node that the built-in plugin chooses for an instance, if there is one,
+// and the request for which it was chosen.
 func (m *Machine) find(in *instance, avoid ...string) (req sched.Request, choice sched.Choice, ok bool) {
 	avoid = append(avoid, in.avoid...)
 	if in.plain() {
@@ -25,10 +25,10 @@ func (m *Machine) find(in *instance, avoid ...string) (req sched.Request, choice
 	return m.findFor(p, in.seed(), avoid...)
 }
 
-// findFor is find for anything. What cannot be near to all that want it near comes
-// near to one of them, or, when its search is over, to where its bounds are broken
-// least. Where it fits nowhere the request is the strictest, or, when its search is
-// over, the loosest.
+// findFor is find for a placing. An instance that cannot be near all siblings that link to
+// it is placed near one of them, or, when its search is over, where its bounds are violated
+// least. If it fits nowhere, the request is the strictest, or the loosest when its search is
+// over.
 func (m *Machine) findFor(p placing, seed uint64, avoid ...string) (req sched.Request, choice sched.Choice, ok bool) {
 	if req, choice, ok = m.findAt(nearAll, p, seed, avoid...); ok {
 		return req, choice, true
@@ -81,7 +81,7 @@ func (m *Machine) findAt(near nearness, p placing, seed uint64, avoid ...string)
 	return req, choice, ok
 }
 
-// best is the node that the request goes to, if there is one.
+// best returns the node for a request, if there is one.
 func (m *Machine) best(req *sched.Request, seed uint64) (sched.Choice, bool) {
 	avoid := req.Avoid
 	for {
@@ -94,7 +94,7 @@ func (m *Machine) best(req *sched.Request, seed uint64) (sched.Choice, bool) {
 	}
 }
 
-// rank is all nodes, those first that the request may go to.
+// rank ranks all nodes for a request.
 func (m *Machine) rank(req *sched.Request, seed uint64) sched.Result {
 	res := m.table.Place(req, m.cfg.Plugin, seed)
 	res.Rejected = slices.Clone(res.Rejected)
@@ -120,7 +120,7 @@ func (m *Machine) rank(req *sched.Request, seed uint64) sched.Result {
 	return res
 }
 
-// together reports whether the node has all of the devices for one instance.
+// together reports whether the node has all requested devices for one instance at once.
 func (m *Machine) together(req *sched.Request, id string) bool {
 	if len(req.Devices) < 2 {
 		return true
@@ -129,30 +129,30 @@ func (m *Machine) together(req *sched.Request, id string) bool {
 	return n.account.Together(req.Devices, n.account.Left().Devices)
 }
 
-// reasons are why something fits nowhere, kept while no candidate changes: what asks
-// for the same does not fit for the same reasons, and need not be tried.
+// reasons caches why kinds of instances fit nowhere, while no candidate changes: an instance
+// of the same kind fits nowhere for the same reasons.
 type reasons struct {
 	version uint64 // of the table
 	of      map[kind]api.Explanation
 }
 
-// kind is what asks for the same.
+// kind identifies instances that make the same request.
 type kind struct {
 	service api.ServiceID
 	rev     api.Revision
-	placed  bool // on a node, which is not in question
-	better  bool // than where it is
+	placed  bool // on a node, which is no candidate
+	better  bool // it needs a node that keeps its SLA with a margin
 	late    bool // its search is over
 }
 
-// kindOf is the instance's kind, if what it asks for hangs on nothing that is its own
-// but where it is; better says that a bound must be kept with room to spare.
+// kindOf returns the kind of an instance. ok is false if its request depends on more than
+// its kind.
 func (m *Machine) kindOf(in *instance, better bool) (k kind, ok bool) {
 	return kind{in.id().Service(), in.Want.SpecRev, in.Node != "", better, m.late(in)}, len(in.avoid)+len(in.Want.Targets) == 0
 }
 
-// knownMisfit is why an instance that is nowhere fits nowhere, where that was found out
-// and nothing has changed since.
+// knownMisfit returns why an instance without a node fits nowhere, if that is known of its
+// kind and no candidate has changed since.
 func (m *Machine) knownMisfit(in *instance) (why api.Explanation, known bool) {
 	k, _ := m.kindOf(in, false)
 	if !in.likeSiblings() || m.reasons.version != m.version {
@@ -162,8 +162,8 @@ func (m *Machine) knownMisfit(in *instance) (why api.Explanation, known bool) {
 	return why, known
 }
 
-// explanation says why the instance fits nowhere, without the nodes' names: it is
-// for the root, and it is kept, so it must not grow with the cluster.
+// explanation returns why the instance fits nowhere. It has no names of nodes: it is for the
+// root, and it is kept, so that it must not grow with the cluster.
 func (m *Machine) explanation(in *instance, req *sched.Request, better bool) api.Explanation {
 	k, same := m.kindOf(in, better)
 	if r := &m.reasons; r.of == nil || r.version != m.version {

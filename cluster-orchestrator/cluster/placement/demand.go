@@ -9,13 +9,13 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// demand is what an SLA asks of a place, read once.
+// demand is what an SLA requires of a node, read once.
 type demand struct {
-	request sched.Request // without what others' places decide
+	request sched.Request // without what depends on other instances
 	takes   account.Demand
 	sla     relations.SLA
 	users   []string // that it has links to
-	tied    bool     // where it is may come to violate it
+	tied    bool     // its placement may come to violate it
 }
 
 func demandOf(id api.InstanceID, m *api.Microservice) demand {
@@ -35,31 +35,31 @@ func demandOf(id api.InstanceID, m *api.Microservice) demand {
 	return d
 }
 
-// placing is a request with all that it takes to answer it from the core's state:
-// an instance of the cluster's, or one that is only asked about.
+// placing is an instance to place, of the cluster or only asked about, with what its request
+// is made of.
 type placing struct {
 	id           api.InstanceID
 	demand       *demand
 	targets      []api.Target
-	node         api.NodeID // where it is now: it is not in its own way
+	node         api.NodeID // where it is now: it does not count against itself
 	near         nearness   // to those of its siblings that want it near
 	late         bool       // its search is over; see sched.Request.Relax
 	rootSearched bool       // the root has searched too: no other cluster keeps its links
 }
 
-// nearness is to how many of the siblings that want it near an instance has to be.
+// nearness is how many of the siblings that link to an instance it has to be near.
 type nearness int
 
 const (
 	nearAll nearness = iota
-	nearOne          // to be near to all cannot be
+	nearOne          // it cannot be near all
 )
 
 func (in *instance) placing() placing {
 	return placing{id: in.id(), demand: &in.demand, targets: in.Want.Targets, node: in.Node, rootSearched: in.Want.Searched}
 }
 
-// requestOf is what the instance asks of a node now.
+// requestOf returns the request of an instance as things are now.
 func (m *Machine) requestOf(p placing, avoid ...string) sched.Request {
 	req := p.demand.request
 	req.Avoid = avoid
@@ -91,7 +91,7 @@ func (m *Machine) request(in *instance, avoid ...string) sched.Request {
 	p := in.placing()
 	req := m.requestOf(p, append(avoid, in.avoid...)...)
 	if m.late(in) {
-		req = req.Loosest(!p.linkedAway()) // where it would be near enough there was no room
+		req = req.Loosest(!p.linkedAway()) // no node that is near enough had capacity
 	}
 	return req
 }

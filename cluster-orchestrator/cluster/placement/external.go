@@ -68,7 +68,7 @@ func (m *Machine) AskMore() {
 	}
 }
 
-// findFrom is find for an instance that may be on a node already.
+// findFrom is find for an instance that may have a node.
 func (m *Machine) findFrom(in *instance, reason api.Reason) (req sched.Request, best sched.Choice, ok bool) {
 	switch {
 	case in.Node == "":
@@ -81,8 +81,7 @@ func (m *Machine) findFrom(in *instance, reason api.Reason) (req sched.Request, 
 	return m.find(in, string(in.Node))
 }
 
-// nowhere goes on with an instance for which there was room when its question
-// came up, and is none any more.
+// nowhere handles an instance that fitted when its question was asked, and fits no more.
 func (m *Machine) nowhere(in *instance) {
 	n := m.nodes[in.Node]
 	switch {
@@ -145,7 +144,7 @@ func (m *Machine) fitsNow(req *sched.Request, id string, seed uint64) bool {
 	return ok && m.together(req, id)
 }
 
-// goTo gives an instance to a node, make before break where it runs already.
+// goTo assigns an instance to a node, make before break if it runs already.
 func (m *Machine) goTo(in *instance, to api.NodeID, reason api.Reason, detail string) {
 	n := m.nodes[in.Node]
 	switch {

@@ -13,7 +13,7 @@ import (
 // new one runs and, on the overlay network, listens. An exclusive instance is stopped first,
 // and so is one whose new placement is on the same node.
 
-// moveOff gives the instance to another node and lets its own go on meanwhile.
+// moveOff assigns the instance to another node. Its own continues meanwhile.
 func (m *Machine) moveOff(in *instance, to api.NodeID, reason api.Reason, detail string) {
 	m.fx.Timers.Clear(effects.Key{Kind: effects.Listen, Instance: in.id()})
 	from, old := m.nodes[in.Node], in.assignment()
@@ -33,11 +33,11 @@ func (m *Machine) moveOff(in *instance, to api.NodeID, reason api.Reason, detail
 	m.save(in)
 }
 
-// listenTime is how long a new placement may run without listening before the old
-// one is ended all the same: a netmanager says so within a few seconds, if it is there.
+// listenTime is how long a new placement may run without listening before the old one is
+// ended anyway. A netmanager reports that it listens within a few seconds.
 const listenTime = 10 * time.Second
 
-// made breaks the old placements off as soon as the new one can take their place.
+// made ends the old placements as soon as the new one can replace them.
 func (m *Machine) made(in *instance) {
 	n, key := m.nodes[in.Node], effects.Key{Kind: effects.Listen, Instance: in.id()}
 	switch {
@@ -51,21 +51,20 @@ func (m *Machine) made(in *instance) {
 	}
 }
 
-// ListenDue breaks off although the new placement was not said to listen.
+// ListenDue ends the old placements although the new one was not reported to listen.
 func (m *Machine) ListenDue(id api.InstanceID) {
 	if in := m.instances[id]; in != nil && in.State == api.Running {
 		m.breakOff(in)
 	}
 }
 
-// stays reports whether an earlier placement goes on meanwhile.
+// stays reports whether an earlier placement continues meanwhile.
 func (in *instance) stays() bool {
 	return slices.ContainsFunc(in.Vacancies, func(v vacancy) bool { return v.Stays != nil })
 }
 
-// returns gives an instance that lost its new node, and has no other, back to the
-// one where its earlier placement goes on, if that takes work again: the room that
-// it has there counts.
+// returns assigns an instance that lost its new node, and fits on no other, to the node where
+// its earlier placement continues, if that takes work: what it takes there counts as free.
 func (m *Machine) returns(in *instance) bool {
 	for _, v := range in.Vacancies {
 		n := m.nodes[v.Node]
@@ -77,7 +76,7 @@ func (m *Machine) returns(in *instance) bool {
 	return false
 }
 
-// stay keeps an assignment in the node's desired set that is no longer its own.
+// stay keeps an earlier placement in the node's desired set.
 func (n *node) stay(a wire.Assignment) {
 	if n.stays == nil {
 		n.stays = map[api.InstanceID]wire.Assignment{}
@@ -86,7 +85,7 @@ func (n *node) stay(a wire.Assignment) {
 	n.wanted = n.wanted.Toggle(a.Digest())
 }
 
-// leave ends what stays on the node of an instance.
+// leave removes what stay added, and reports whether there was anything.
 func (n *node) leave(id api.InstanceID) bool {
 	a, ok := n.stays[id]
 	if ok {
@@ -96,8 +95,8 @@ func (n *node) leave(id api.InstanceID) bool {
 	return ok
 }
 
-// breakOff has every node end what it still has of the instance's earlier
-// placements: the new one runs, or nobody wants any.
+// breakOff ends the instance's earlier placements on all nodes: the new one runs, or none is
+// wanted.
 func (m *Machine) breakOff(in *instance) {
 	broke := false
 	for i := range in.Vacancies {

@@ -12,11 +12,10 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Plan says where instances would go that come one after the other, the most
-// urgent first, if nothing else changed, and who would make way for them. One that
-// is here already is planned as its replacement: its node ends the old placement
-// before it begins the new one. What fits only once others have stopped that are
-// leaving, or that are to go, is planned there. It reserves nothing.
+// Plan returns where instances would be placed, one after the other and the most urgent
+// first, if nothing else changed, and which others would be preempted. One that is here
+// already is planned as its replacement: its node stops the old placement before it starts
+// the new one. Leaving instances, and those of r.Gone, may be waited for. It reserves nothing.
 func (m *Machine) Plan(r api.ClusterPlanRequest) api.ClusterPlan {
 	t := tentative{m: m, placed: map[api.NodeID]int{}, gone: r.Gone}
 	defer func() {
@@ -40,14 +39,13 @@ func (m *Machine) Plan(r api.ClusterPlanRequest) api.ClusterPlan {
 	}
 	turn := map[api.InstanceID]int{}
 	for i, id := range m.inTurn() {
-		turn[id] = i - len(m.instances) // what waits already comes first
+		turn[id] = i - len(m.instances) // instances that wait already come first
 	}
 	slices.SortStableFunc(order, func(a, b int) int {
 		x, y := &r.Instances[a], &r.Instances[b]
 		return cmp.Or(cmp.Compare(y.Spec.Urgency(), x.Spec.Urgency()), cmp.Compare(turn[x.Instance], turn[y.Instance]))
 	})
-	// What is to go is in nobody's domain as soon as it was told so; it takes room until it
-	// has stopped.
+	// An instance that is to go leaves its domains at once, and takes capacity until it stops.
 	for _, free := range []func(){t.dismissGone, t.leave} {
 		free()
 		for _, i := range order {
@@ -64,7 +62,7 @@ func (m *Machine) Plan(r api.ClusterPlanRequest) api.ClusterPlan {
 		}
 	}
 	for i := range out.Instances {
-		if out.Instances[i].Action == planWait { // the reasons once all others have their places
+		if out.Instances[i].Action == planWait { // explain with all others placed
 			if v := t.choose(t.m.asked(&r.Instances[i])); v.Action == planWait {
 				out.Instances[i] = v
 			}
@@ -73,15 +71,15 @@ func (m *Machine) Plan(r api.ClusterPlanRequest) api.ClusterPlan {
 	return out
 }
 
-// asked is an instance that is nowhere yet.
+// asked returns an instance without a node for a question about it.
 func (m *Machine) asked(q *api.WhyRequest) *instance {
 	in := &instance{demand: m.demandOf(q.Instance, &q.Spec)}
 	in.Want = wire.Assignment{Instance: q.Instance, Spec: q.Spec, Targets: q.Targets, Searched: q.Searched}
 	return in
 }
 
-// tentative is a plan that is being made: what it gives away counts for what is
-// planned after it, until it is undone.
+// tentative is a plan in the making. It changes copies of nodes in the Machine, so that what
+// is planned later sees what was planned before, and undoes that at the end.
 type tentative struct {
 	m      *Machine
 	placed map[api.NodeID]int // instances by this plan; with it, the node is a copy
@@ -91,8 +89,7 @@ type tentative struct {
 	undo   []func()         // the last first
 }
 
-// plan is what would become of an instance. One that is here stays on its node if it
-// can, as with rewant; what it has there is in nobody's way when it has stopped.
+// plan plans an instance. One that is here stays on its node if it can, as with rewant.
 func (t *tentative) plan(q *api.WhyRequest) api.InstancePlan {
 	in := t.m.asked(q)
 	if now := t.m.instances[q.Instance]; now != nil && t.m.nodes[now.Node] != nil && t.m.nodes[now.Node].assigned[q.Instance] != nil {
@@ -108,8 +105,8 @@ func (t *tentative) plan(q *api.WhyRequest) api.InstancePlan {
 	return v
 }
 
-// stay has an instance be replaced on its own node, if it fits there without what it
-// has now.
+// stay plans the replacement of an instance on its own node, if it fits there without its
+// present placement.
 func (t *tentative) stay(in *instance, home api.NodeID) (api.InstancePlan, bool) {
 	m, id := t.m, in.id()
 	n := t.on(home)
@@ -139,8 +136,7 @@ func (t *tentative) stay(in *instance, home api.NodeID) (api.InstancePlan, bool)
 	return v, true
 }
 
-// dismiss has an instance be no longer assigned to its node; what it takes there is
-// taken until leave.
+// dismiss takes an instance off its node. What it takes there stays booked until leave.
 func (t *tentative) dismiss(id api.InstanceID, home api.NodeID) {
 	n := t.on(home)
 	delete(n.assigned, id)
@@ -149,7 +145,7 @@ func (t *tentative) dismiss(id api.InstanceID, home api.NodeID) {
 	t.show(n)
 }
 
-// dismissGone dismisses all that is to go.
+// dismissGone dismisses all instances that are to go.
 func (t *tentative) dismissGone() {
 	for _, id := range slices.Clone(t.gone) {
 		if in := t.m.instances[id]; in != nil && t.m.nodes[in.Node] != nil && t.m.nodes[in.Node].assigned[id] != nil {
@@ -158,7 +154,7 @@ func (t *tentative) dismissGone() {
 	}
 }
 
-// leave has all have stopped that is leaving, or that was dismissed.
+// leave releases what leaving and dismissed instances take.
 func (t *tentative) leave() {
 	for _, s := range t.shrink {
 		s()
@@ -179,37 +175,36 @@ func (t *tentative) leave() {
 	}
 }
 
-// book has an instance take k on the copy of a node.
+// book books k for an instance on the copy of a node.
 func (t *tentative) book(n *node, id api.InstanceID, k account.Claim) {
 	t.held = t.held.Minus(n.account.Booked(id).Room).Plus(k.Room)
 	n.account.Book(id, k)
 }
 
-// planned marks the book entry of an instance that may be there already as it was.
+// planned marks the booking of a planned instance, beside that of its present placement.
 const planned = " planned"
 
-// remove frees what an instance takes on the copy of a node.
+// remove releases what an instance takes on the copy of a node.
 func (t *tentative) remove(n *node, id api.InstanceID) {
 	t.book(n, id, account.Claim{})
 	n.account.Release(id)
 }
 
-// The actions of an InstancePlan that a cluster says.
+// The actions of an InstancePlan of a cluster.
 const (
 	planPlace = "place"
 	planWait  = "wait"
 )
 
-// choose is what would become of an instance that is nowhere, as things are in the
-// plan.
+// choose plans an instance without a node.
 func (t *tentative) choose(in *instance) api.InstancePlan {
 	p := in.placing()
 	p.late = in.Want.Searched
 	return t.chooseFor(in, p)
 }
 
-// planLate is what would become of an instance that fits nowhere once the search for a
-// place that keeps its links is over. ok is false where that changes nothing.
+// planLate plans an instance that fits nowhere for the time when its search is over. ok is
+// false if that does not help.
 func (t *tentative) planLate(in *instance) (v api.InstancePlan, ok bool) {
 	p := in.placing()
 	req := t.m.requestOf(p)
@@ -264,7 +259,7 @@ func waits(id api.InstanceID, why api.Explanation) api.InstancePlan {
 	return api.InstancePlan{ID: id, Action: planWait, Why: &why}
 }
 
-// on is a copy of a node, in whose books the plan may write.
+// on returns the copy of a node that the plan changes.
 func (t *tentative) on(id api.NodeID) *node {
 	m := t.m
 	n := m.nodes[id]
@@ -281,7 +276,7 @@ func (t *tentative) on(id api.NodeID) *node {
 	return &own
 }
 
-// give has an instance be on a node.
+// give places an instance on a node.
 func (t *tentative) give(id api.NodeID, in *instance) {
 	n, key := t.on(id), in.id()+planned
 	t.book(n, key, in.demand.takes.Claim)
@@ -291,7 +286,7 @@ func (t *tentative) give(id api.NodeID, in *instance) {
 	t.show(n)
 }
 
-// clear has others not be there, nor those that are leaving.
+// clear takes victims and leaving instances off a node.
 func (t *tentative) clear(id api.NodeID, victims []*instance) {
 	n := t.on(id)
 	for gone := range n.ending() {
@@ -305,15 +300,14 @@ func (t *tentative) clear(id api.NodeID, victims []*instance) {
 	t.show(n)
 }
 
-// show has those that are planned later see the node as it would be.
+// show updates the candidate of a changed copy.
 func (t *tentative) show(n *node) {
 	cand := n.candidate(n.out(), n.account.Left())
 	cand.Load += t.placed[n.Info.ID]
 	t.m.table.Put(cand)
 }
 
-// pretend counts an instance of a service as being on a node, or as not being there
-// any more, for those that are planned after it, until it is undone.
+// pretend counts an instance of a service on a node, or with by -1 one less, until undo.
 func (m *Machine) pretend(id api.ServiceID, node api.NodeID, by int) (undo func()) {
 	changed, uncount := m.relations.Pretend(id, node, by)
 	if changed {

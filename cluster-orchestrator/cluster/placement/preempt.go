@@ -19,9 +19,9 @@ import (
 // plugin ranks highest.
 const maxEvictions = 500
 
-// preempts has others make way for an instance, on the named nodes or, where none is
-// named, on any, and reports whether it waits for them. One whose node is heard goes on
-// there meanwhile; an exclusive one could not, and goes when there is room.
+// preempts preempts others for an instance, on the named nodes or, if none is named, on any,
+// and reports whether the instance waits for them. On a live node it continues meanwhile;
+// an exclusive instance cannot, and does not preempt others then.
 func (m *Machine) preempts(in *instance, req *sched.Request, nodes ...api.NodeID) bool {
 	n := m.nodes[in.Node]
 	runs := n != nil && !n.Silent
@@ -51,9 +51,8 @@ func (m *Machine) preempts(in *instance, req *sched.Request, nodes ...api.NodeID
 	return true
 }
 
-// preemptAt has others leave that one of the nodes (none named: of all) where it costs
-// least, if there is one, and keeps what they leave for the instance. It reports how
-// many.
+// preemptAt preempts others on the node where it costs least, if there is one, reserves what
+// they leave for the instance, and returns how many they are.
 func (m *Machine) preemptAt(in *instance, req *sched.Request, nodes ...api.NodeID) (victims int, ok bool) {
 	n, lesser := m.findVictims(in, req, nodes...)
 	if n == nil {
@@ -69,8 +68,8 @@ func (m *Machine) preemptAt(in *instance, req *sched.Request, nodes ...api.NodeI
 	return len(lesser), true
 }
 
-// findVictims is the node on which the fewest and least urgent would have to make way
-// for an instance, and who; nil if there is none.
+// findVictims returns the node on which the fewest and least urgent instances have to be
+// preempted for an instance, and these instances; nil if there is none.
 func (m *Machine) findVictims(in *instance, req *sched.Request, nodes ...api.NodeID) (best *node, victims []*instance) {
 	if !m.mayPreempt(in) || m.preemptFail[in.id()] {
 		return nil, nil
@@ -97,12 +96,12 @@ func (m *Machine) findVictims(in *instance, req *sched.Request, nodes ...api.Nod
 	return best, victims
 }
 
-// mayPreempt reports whether there is anybody who would make way for an instance.
+// mayPreempt reports whether there are instances that may be preempted for an instance.
 func (m *Machine) mayPreempt(in *instance) bool {
 	return m.cfg.Preempt && m.settled && m.lesser(in.demand.request.Urgency) > 0
 }
 
-// lesser is how many placed instances are less urgent.
+// lesser returns how many placed instances are less urgent.
 func (m *Machine) lesser(urgency int) (n int) {
 	for u := range min(urgency, len(m.placed)) {
 		n += m.placed[u]
@@ -110,9 +109,9 @@ func (m *Machine) lesser(urgency int) (n int) {
 	return n
 }
 
-// victims are the fewest and least urgent instances on a node without which another
-// would fit there, and into what is left of the root's share, when those have left
-// that are leaving. That may be none; ok is false where it does not help.
+// victims returns the fewest and least urgent instances without which another would fit on
+// the node, and into what is left of the root's share, once leaving instances have left.
+// There may be none; ok is false if preemption does not help.
 func (n *node) victims(in *instance, left *api.Resources) (victims []*instance, ok bool) {
 	var may []*instance
 	for _, v := range n.assigned {
@@ -164,8 +163,8 @@ func linked(a, b *instance) bool {
 	return names(a, b) || names(b, a)
 }
 
-// ending is what was told to leave the node and has not yet. What goes on until its
-// new placement runs is not among it.
+// ending returns the instances that are leaving the node, except those that continue until
+// their new placement runs.
 func (n *node) ending() map[api.InstanceID]bool {
 	out := make(map[api.InstanceID]bool, len(n.leaving))
 	for id := range n.leaving {
@@ -176,8 +175,8 @@ func (n *node) ending() map[api.InstanceID]bool {
 	return out
 }
 
-// leftOf is what the root's share has left for an instance when those have left that
-// are leaving; nil where it does not count.
+// leftOf returns what is left of the root's share for an instance once leaving instances have
+// left; nil if the share does not apply.
 func (m *Machine) leftOf(in *instance) *api.Resources {
 	if !m.shares(in) || in.Node != "" {
 		return nil
@@ -213,7 +212,7 @@ func (m *Machine) preempt(v *instance) {
 	m.changed(v)
 }
 
-// reserve keeps what an instance needs on a node free for it.
+// reserve reserves what an instance needs on a node.
 func (m *Machine) reserve(in *instance, n *node) {
 	m.unreserve(in)
 	in.Reserved = n.Info.ID
@@ -235,7 +234,7 @@ func (m *Machine) keepRoom(in *instance, n *node) {
 	m.relations.Expect(in.id(), n.Info.ID)
 }
 
-// unreserve gives up what is kept free for an instance.
+// unreserve gives up what is reserved for an instance.
 func (m *Machine) unreserve(in *instance) {
 	if in.Reserved == "" {
 		return
@@ -252,9 +251,9 @@ func (m *Machine) unreserve(in *instance) {
 	m.refresh(n)
 }
 
-// redeem gives instances the room that was reserved for them, where it is free by
-// now. Those that would not fit there if all of it were look elsewhere: what else
-// they ask of a place has changed.
+// redeem places instances for which capacity is reserved on the node, if it is free by now.
+// Instances that would not fit even then are placed elsewhere: other constraints exclude the
+// node since.
 func (m *Machine) redeem(n *node) {
 	if n.out() != "" {
 		return
@@ -281,21 +280,21 @@ func (m *Machine) redeem(n *node) {
 	}
 }
 
-// otherwiseUnfit reports whether it is not for want of room that an instance does not fit
-// where room is reserved for it.
+// otherwiseUnfit reports whether an instance does not fit where capacity is reserved for it,
+// for another reason than capacity.
 func (m *Machine) otherwiseUnfit(in *instance, n *node) bool {
 	req := bare(m.request(in))
 	_, ok := sched.PlaceBest(&req, []sched.Candidate{n.candidate("", n.account.Left())}, m.cfg.Plugin, in.seed())
-	return !ok && !m.latency.Measure(in.demand.users) // who is being measured may be near
+	return !ok && !m.latency.Measure(in.demand.users) // a user that is being measured may be near
 }
 
-// bare is a request without what others may make way for.
+// bare returns the request without what preemption can free.
 func bare(req sched.Request) sched.Request {
 	req.Needs, req.Devices, req.Ports, req.Address = api.Resources{}, nil, nil, false
 	return req
 }
 
-// awaitsRoom reports whether an instance waits for what is reserved for it.
+// awaitsRoom reports whether an instance waits for the capacity that is reserved for it.
 func (m *Machine) awaitsRoom(in *instance) bool {
 	n := m.nodes[in.Reserved]
 	otherwiseUnfit := n != nil && n.out() == "" && m.otherwiseUnfit(in, n)
@@ -310,8 +309,8 @@ func (m *Machine) awaitsRoom(in *instance) bool {
 	return in.Reserved != ""
 }
 
-// lapse has those look elsewhere for which room is reserved on a node that takes
-// no work any more.
+// lapse gives up what is reserved on a node that takes no work any more, and places those
+// instances elsewhere.
 func (m *Machine) lapse(n *node) {
 	for _, id := range step.Keys(n.reserved) {
 		in := n.reserved[id]
@@ -320,7 +319,7 @@ func (m *Machine) lapse(n *node) {
 	}
 }
 
-// elsewhere looks for another place for an instance for which room was kept.
+// elsewhere finds another place for an instance that lost its reservation.
 func (m *Machine) elsewhere(in *instance) {
 	own := m.nodes[in.Node]
 	switch {

@@ -30,7 +30,7 @@ func (m *Machine) urgency(id api.InstanceID) int {
 	return -1
 }
 
-// Retry gives what waits the room that this step found.
+// Retry places waiting instances on what this step has freed.
 func (m *Machine) Retry() {
 	for len(m.grown)+len(m.vacated)+len(m.lapsed) > 0 || m.relations.HasLeft() || m.widened {
 		lapsed := m.lapsed
@@ -58,7 +58,7 @@ func (m *Machine) Retry() {
 				m.waiting.Remove(id)
 				continue
 			}
-			if vacated[id] { // any node may have room, not only those that have more
+			if vacated[id] { // it may fit on any node, not only on those with more
 				m.searched(in)
 				continue
 			}
@@ -89,8 +89,8 @@ func (m *Machine) Retry() {
 	}
 }
 
-// retryUrgent has others make way for those that still wait, on the nodes where there
-// is more room for them than before: on any other it was of no use when they came.
+// retryUrgent preempts others for the instances that still wait, on the nodes where more is
+// free than before: on any other node it did not help when they came.
 func (m *Machine) retryUrgent(nodes []api.NodeID) {
 	if len(nodes) == 0 {
 		return
@@ -120,8 +120,8 @@ func (m *Machine) retryUrgent(nodes []api.NodeID) {
 	}
 }
 
-// retryKeptOut goes on with those that waited because of where others were that
-// are there no more: on any node of the same domain there may be room.
+// retryKeptOut retries instances that others kept out of a domain which these have left. They
+// may fit on any node of the domain.
 func (m *Machine) retryKeptOut() {
 	kept := m.relations.KeptOut()
 	if len(kept) == 0 {
@@ -136,8 +136,8 @@ func (m *Machine) retryKeptOut() {
 	}
 }
 
-// misfit is what was tried last and fits nowhere: while no candidate changes, what
-// asks for the same need not be tried.
+// misfit identifies instances that fit nowhere, as the last one showed. While no candidate
+// changes, another need not be tried.
 type misfit struct {
 	service api.ServiceID
 	rev     api.Revision
@@ -154,15 +154,13 @@ func (f *misfit) like(m *Machine, in *instance) bool {
 	return in.likeSiblings() && *f == misfit{in.id().Service(), in.Want.SpecRev, m.version}
 }
 
-// likeSiblings reports whether where the instance fits hangs on nothing that is
-// its own.
+// likeSiblings reports whether the instance fits where other instances of its service fit.
 func (in *instance) likeSiblings() bool {
 	return in.Node == "" && in.Reserved == "" && len(in.avoid)+len(in.Vacancies)+len(in.Want.Targets) == 0
 }
 
-// retryBeyond goes on with those that went beyond the root's share and do so no
-// more. Any node may have had room for them all the time. What may not be placed
-// here again unasked, the root is told of at once: it can ask now.
+// retryBeyond retries instances that exceeded the root's share and do not any more. They may
+// fit on any node. Those that only the root may offer again are reported to it at once.
 func (m *Machine) retryBeyond() {
 	ids := step.Keys(m.beyond)
 	slices.SortStableFunc(ids, func(a, b api.InstanceID) int { return cmp.Compare(m.urgency(b), m.urgency(a)) })
@@ -180,7 +178,7 @@ func (m *Machine) retryBeyond() {
 	}
 }
 
-// retry places what waits on one of some nodes, if it fits there.
+// retry places a waiting instance on one of some nodes, if it fits there.
 func (m *Machine) retry(in *instance, grown []sched.Candidate) {
 	if in.Bound || in.Leaving || in.Withdrawn || in.ended() {
 		m.waiting.Remove(in.id())
@@ -195,7 +193,7 @@ func (m *Machine) retry(in *instance, grown []sched.Candidate) {
 	if !slices.ContainsFunc(grown, func(cand sched.Candidate) bool {
 		return cand.Out == "" && in.demand.takes.Claim.Room.Fits(cand.Free.Max(api.Resources{}))
 	}) {
-		return // most that wait are too large for what was freed
+		return // most waiting instances are too large for what was freed
 	}
 	if in.Node == "" && m.beyondShare(in) != nil {
 		m.beyond[in.id()] = true // since it came: it waits for that as well now

@@ -11,8 +11,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// stopsLeased reports whether something that stops when cut off is on its way
-// off the node: it keeps its lease for as long as its stop_grace takes.
+// stopsLeased reports whether an instance that stops when cut off is leaving the node: the
+// node needs its lease during stop_grace.
 func (m *Machine) stopsLeased(n *node) bool {
 	for id := range n.leaving {
 		if in := m.instances[id]; in != nil && in.Want.Spec.StopsWhenCutOff() {
@@ -77,9 +77,8 @@ func (m *Machine) Acknowledge(r wire.NodeReport) bool {
 	return true
 }
 
-// Observe takes what a node observed. A report that is older than one before changes
-// nothing; what it alone had comes again with a whole one. It returns whether all that
-// the node has is known.
+// Observe handles what a node observed, after Acknowledge. It returns whether all that the
+// node has is known.
 func (m *Machine) Observe(r wire.NodeReport) (synced bool) {
 	n := m.nodes[r.Node]
 	if r.Whole {
@@ -152,8 +151,7 @@ func (m *Machine) nothingRuns(in *instance) bool {
 	return in.Node == "" && len(in.Vacancies) > 0
 }
 
-// emptied notes, for a restart too, that what leaves the node takes no room there
-// any more.
+// emptied saves that an instance which leaves the node takes nothing there any more.
 func (m *Machine) emptied(n *node, id api.InstanceID) {
 	in := m.instances[id]
 	if in == nil {
@@ -169,8 +167,8 @@ func (m *Machine) emptied(n *node, id api.InstanceID) {
 	}
 }
 
-// holdStranger books room for what the node has and was not given, or was given
-// before it fell silent.
+// holdStranger books capacity for an instance that the node has and that is not assigned to
+// it, or was before the node fell silent.
 func (m *Machine) holdStranger(n *node, id api.InstanceID) {
 	room, ok := n.room[id]
 	if in := m.instances[id]; !ok && in != nil && in.Epoch.Root() == n.observed[id].Epoch.Root() {
@@ -189,8 +187,8 @@ func (m *Machine) holdStranger(n *node, id api.InstanceID) {
 	}
 }
 
-// leavesLater reports whether a later placement of the instance leaves the node than the
-// one that the node tells of: it may begin that one still.
+// leavesLater reports whether a placement of the instance leaves the node that is later than
+// the reported one: the node may still start it.
 func (m *Machine) leavesLater(n *node, id api.InstanceID, told api.Epoch) bool {
 	in := m.instances[id]
 	return in != nil && slices.ContainsFunc(in.Vacancies, func(v vacancy) bool { return v.Node == n.Info.ID && told < v.Epoch })
@@ -210,9 +208,9 @@ func (n *node) forget(id api.InstanceID) {
 	}
 }
 
-// settleLeaving frees the room of what has left the node: the node holds the
-// generation that took it away, and has nothing of it any more. A node whose
-// runtime does not answer cannot know that.
+// settleLeaving releases what instances took that have left the node: it acknowledged the
+// generation without them and reports nothing of them. A node whose runtime does not answer
+// cannot know that.
 func (m *Machine) settleLeaving(n *node) {
 	if len(n.leaving) == 0 || n.Info.RuntimeError != "" {
 		return
@@ -239,15 +237,15 @@ func (m *Machine) settleLeaving(n *node) {
 	}
 }
 
-// observed takes what the instance's own node says of its present placement.
+// observed handles what the instance's node reports about its present placement.
 func (m *Machine) observed(n *node, in *instance, o api.Observed) {
 	switch o.State {
 	case api.NodeScheduled, api.Created, api.Running, api.Completed, api.Failed:
 	default:
-		return // not a node's to say
+		return // a node may not report it
 	}
 	if in.State != o.State && !lifecycle.Leads(in.State, o.State) {
-		return // from outside: not ours to panic about
+		return // from outside: no reason to panic
 	}
 	ended := api.Ended(o.State, o.Reason)
 	if in.ended() && (!ended || in.State != o.State) {
@@ -280,7 +278,7 @@ func (m *Machine) observed(n *node, in *instance, o api.Observed) {
 	if o.State == api.Running || ended {
 		m.made(in)
 	}
-	// Whether it is ready is not the root's concern, but a restart must know.
+	// The root does not need to know whether it is ready, but it is needed after a restart.
 	if now := in.view(); grew || wasReady != in.Ready || now.Digest() != before.Digest() || now.Detail != before.Detail {
 		m.changed(in)
 		if grew || ended {

@@ -27,7 +27,7 @@ func Scaled(r api.Resources, by float64) api.Resources {
 // shares reports whether an instance counts against the root's share.
 func (m *Machine) shares(in *instance) bool { return m.cfg.Share < 1 && !in.Local }
 
-// overShare says by what an instance of the root's goes beyond its share, or nil.
+// overShare explains why an instance of the root exceeds the root's share; nil: it does not.
 func (m *Machine) overShare(in *instance) *api.Explanation {
 	r := m.beyondShare(in)
 	if r == nil {
@@ -81,7 +81,7 @@ func (m *Machine) Yields() (out []api.Yield) {
 	left := Scaled(m.capacity, m.cfg.Share).Minus(m.used)
 	for u := 1; u < account.Urgencies; u++ {
 		y := all[u]
-		left = left.Plus(ways[u-1]) // who makes way leaves of the share as well
+		left = left.Plus(ways[u-1]) // preempted instances also free their part of the share
 		if some = some || y.Free != all[0].Free; !some {
 			continue
 		}

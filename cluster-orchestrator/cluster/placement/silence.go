@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// back takes over a node that is heard again after a silence, a broken connection or the
+// back handles a node that is heard again after a silence, a broken connection or the
 // start of the cluster.
 func (m *Machine) back(n *node, r membership.Return) {
 	if r.Silent {
@@ -26,8 +26,8 @@ func (m *Machine) back(n *node, r membership.Return) {
 	}
 }
 
-// reclaim takes a returning node's instances as its own again where they were
-// not placed elsewhere meanwhile, and holds room for those that were.
+// reclaim keeps the instances of a returning node that were not placed elsewhere meanwhile on
+// it, and books capacity for those that were.
 func (m *Machine) reclaim(n *node) {
 	for _, in := range n.sorted() {
 		if in.State == api.ClusterScheduled {
@@ -169,7 +169,7 @@ func (m *Machine) Pace() {
 		m.held = m.held[1:]
 		in := m.instances[id]
 		if in == nil || in.Reason != api.ReasonNodeLost || in.State != api.ClusterScheduled || in.Leaving {
-			continue // its node is back, or nobody wants it any more
+			continue // its node is back, or it is not wanted any more
 		}
 		m.displace(in)
 		i++
@@ -179,8 +179,8 @@ func (m *Machine) Pace() {
 	}
 }
 
-// displace places an instance of a silent node elsewhere. Where nothing else
-// fits, a non-exclusive one stays with its node, which may return.
+// displace places an instance of a silent node elsewhere. If it fits nowhere, it stays
+// assigned to its node, which may return, unless it is exclusive.
 func (m *Machine) displace(in *instance) {
 	if in.Node == "" {
 		m.tryPlace(in)

@@ -97,9 +97,8 @@ func (m *Machine) Instance(id api.InstanceID) (api.Instance, bool) {
 	}, true
 }
 
-// Why explains, node by node, where an instance could be placed now, and first of all
-// what holds it where it would fit. ok is false for an instance that the cluster does
-// not have.
+// Why explains, node by node, where an instance could be placed now, and what prevents its
+// placement where it fits. ok is false for an instance that the cluster does not have.
 func (m *Machine) Why(id api.InstanceID) (ex api.Explanation, ok bool) {
 	in := m.instances[id]
 	if in == nil {
@@ -111,23 +110,24 @@ func (m *Machine) Why(id api.InstanceID) (ex api.Explanation, ok bool) {
 		loosest := req.Loosest(!in.placing().linkedAway())
 		res = sched.SaySearching(res, m.rank(&loosest, in.seed()), m.fx.Real(in.until))
 	}
-	if n := m.nodes[in.Node]; n != nil { // it is not in its own way
+	if n := m.nodes[in.Node]; n != nil { // it does not count against itself
 		res = m.rankOwn(&req, res, n, in)
 	}
 	return sched.Explain(held(res, in.Reserved, m.holds(in))), true
 }
 
-// What holds an instance where it would fit, as an explanation names it beside the
-// constraints of package sched.
+// The constraints beside those of package sched: what prevents the placement of an instance
+// on a node that it fits.
 const (
-	ConstraintShare    = "share"     // it goes beyond Offer.Share
-	ConstraintBound    = "bound"     // it was handed back, and the root alone may offer it again
-	ConstraintEarlier  = "earlier"   // it must not run twice, and an earlier placement may run
-	ConstraintReserved = "reserved"  // room is kept for it until those have left that are leaving
-	ConstraintAsked    = "scheduler" // the scheduler outside is asked
+	ConstraintShare    = "share"     // it exceeds Offer.Share
+	ConstraintBound    = "bound"     // it was handed back, and only the root may offer it again
+	ConstraintEarlier  = "earlier"   // it is exclusive, and an earlier placement may still run
+	ConstraintReserved = "reserved"  // capacity is reserved for it until others have left
+	ConstraintAsked    = "scheduler" // the external scheduler is asked
 )
 
-// holds is what an instance without a node waits for, beside a node that it fits on.
+// holds returns what an instance without a node waits for, beside a node that it fits; nil:
+// nothing.
 func (m *Machine) holds(in *instance) *api.Rejection {
 	switch {
 	case in.Node != "" || in.Leaving || in.Withdrawn || in.ended():
@@ -151,8 +151,8 @@ func (m *Machine) holds(in *instance) *api.Rejection {
 	return nil
 }
 
-// held is a result in which what holds an instance is what rules out the nodes that
-// it would fit on, and the one where room is kept for it.
+// held returns the result with the rejection by, instead of a rank, for the nodes that an
+// instance fits and for the node where capacity is reserved for it.
 func held(res sched.Result, kept api.NodeID, by *api.Rejection) sched.Result {
 	if by == nil {
 		return res
@@ -172,7 +172,7 @@ func held(res sched.Result, kept api.NodeID, by *api.Rejection) sched.Result {
 	return out
 }
 
-// rankOwn has an instance's own node answer as if the instance were not there.
+// rankOwn replaces the answer of an instance's own node by that without the instance.
 func (m *Machine) rankOwn(req *sched.Request, res sched.Result, n *node, in *instance) sched.Result {
 	own := sched.Place(req, []sched.Candidate{n.without(in.id())}, m.cfg.Plugin, in.seed())
 	res.Ranked = append(slices.DeleteFunc(res.Ranked, func(x sched.Choice) bool { return x.ID == string(in.Node) }), own.Ranked...)
