@@ -17,7 +17,7 @@ func TestEveryFieldIsExplained(t *testing.T) {
 		}
 		path := strings.ReplaceAll(strings.TrimPrefix(strings.ReplaceAll(f.Pointer, "/*", ""), "/"), "/", ".")
 		if out := r.must("", "explain", path); !strings.HasPrefix(out, path+"  ") || !strings.Contains(out, strings.ReplaceAll(f.Doc, "`", "")) {
-			t.Errorf("%s: %s", path, out)
+			t.Errorf("explain %s printed %s, want the path and the documentation of the field", path, out)
 		}
 	}
 }

@@ -33,7 +33,7 @@ func TestFollowedLogsSayThatTheTokenExpired(t *testing.T) {
 			case path == "/v1/auth/streams/name":
 				w.WriteHeader(http.StatusUnauthorized)
 			default:
-				t.Errorf("%s", path)
+				t.Errorf("unexpected request %s", path)
 			}
 		})
 		out, said, code := r.run("", "logs", "shop/web", "--follow")

@@ -50,7 +50,7 @@ func TestAPurgeSaysHowFarItIs(t *testing.T) {
 					ordered = true
 					say(t, w, was)
 				case req.Method != http.MethodGet || req.URL.Path != "/v1/clusters/munich/nodes/n1":
-					t.Errorf("%s %s", req.Method, req.URL.Path)
+					t.Errorf("unexpected request %s %s", req.Method, req.URL.Path)
 				case !ordered:
 					say(t, w, was)
 				default:

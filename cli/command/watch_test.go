@@ -80,7 +80,7 @@ func TestCtrlCLeavesItRunning(t *testing.T) {
 		t.Fatalf("exit %d: %s", code, stderr.String())
 	}
 	if out := r.must("", "get", "apps", "-o", "name"); out != "acme/shop.prod\n" {
-		t.Fatalf("%q", out)
+		t.Fatalf("get apps -o name printed %q, want acme/shop.prod", out)
 	}
 }
 
@@ -108,7 +108,7 @@ func TestPasswordsAreNotKept(t *testing.T) {
 		}
 	}
 	if out := r.must("", "get", "apps", "--config", r.dir+"/treeline/config.yaml"); out != "" {
-		t.Errorf("%q", out)
+		t.Errorf("get apps with another configuration printed %q, want nothing", out)
 	}
 	if _, _, code := r.run("", "login", "--user", "admin", "--password-stdin"); code != 2 {
 		t.Errorf("an empty stdin is taken for a password: %d", code)

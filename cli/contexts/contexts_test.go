@@ -71,12 +71,12 @@ func TestWhatCannotBeChosen(t *testing.T) {
 		{some, contexts.Wish{Context: "home", Tenant: "Acme"}, api.ErrInvalid, "tenant"},
 	} {
 		if _, err := contexts.Choose(tt.all, tt.wish, environment()); !errors.Is(err, tt.kind) || !strings.Contains(err.Error(), tt.says) {
-			t.Errorf("%+v: %v", tt.wish, err)
+			t.Errorf("Choose(%+v): %v, want the error of the table", tt.wish, err)
 		}
 	}
 	// An address and a token alone are enough.
 	if c, err := contexts.Choose(none, contexts.Wish{Addr: "x:1", Token: "t"}, environment()); err != nil || c.URL != "https://x:1" || c.Token != "t" {
-		t.Errorf("%+v, %v", c, err)
+		t.Errorf("Choose with address and token returned %+v, %v", c, err)
 	}
 }
 
@@ -93,7 +93,7 @@ func TestTheFileIsPrivate(t *testing.T) {
 	}
 	all, err := f.Load()
 	if err != nil || all.Current != "home" || all.Contexts["home"] != want {
-		t.Fatalf("%+v, %v", all, err)
+		t.Fatalf("the contexts are %+v (%v), want the saved context home", all, err)
 	}
 	info, err := os.Stat(f.Path())
 	if err != nil || info.Mode().Perm() != 0o600 {
@@ -141,7 +141,7 @@ func TestCommandsShareARefresh(t *testing.T) {
 		wg.Go(func() {
 			s := contexts.NewSession(f, "home", old, time.Now, refresh)
 			if got, err := s.Token(t.Context(), ""); err != nil || got != "a1" {
-				t.Errorf("%q, %v", got, err)
+				t.Errorf("the token is %q (%v), want a1", got, err)
 			}
 		})
 	}

@@ -61,7 +61,7 @@ func TestInstances(t *testing.T) {
 		case errors.As(err, &several):
 			got = strings.Join(several.Candidates, " | ")
 		case err != nil && !errors.Is(err, api.ErrNotFound) && !errors.Is(err, api.ErrInvalid):
-			t.Errorf("%q: %v", tt.reference, err)
+			t.Errorf("reference %q: %v, want ErrNotFound or ErrInvalid", tt.reference, err)
 		}
 		if got != tt.want {
 			t.Errorf("%q in %q is %q, want %q", tt.reference, tt.own, got, tt.want)
@@ -92,15 +92,15 @@ func TestErrorsSayWhatToWrite(t *testing.T) {
 	_, err := ref.Find(ref.Instance, "shop/web#0", "acme", instances)
 	want := "\"shop/web#0\" fits 2 instances; write more of the one you mean:\n  acme/shop.prod.web.v1#0\n  acme/shop.test.web.v1#0"
 	if err == nil || err.Error() != want {
-		t.Errorf("%v", err)
+		t.Errorf("unexpected error: %v", err)
 	}
 	_, err = ref.Find(ref.Instance, "shop/wbe#1", "acme", instances)
 	if err == nil || !strings.Contains(err.Error(), "did you mean shop/web#1?") || !errors.Is(err, api.ErrNotFound) {
-		t.Errorf("%v", err)
+		t.Errorf("error %v, want not found with a suggestion", err)
 	}
 	_, err = ref.Find(ref.App, "shop", "acme", nil)
 	if err == nil || !strings.Contains(err.Error(), "there are no applications") {
-		t.Errorf("%v", err)
+		t.Errorf("error %v, want that there are no applications", err)
 	}
 }
 

@@ -240,17 +240,17 @@ func TestWantsAreFoundByTheirSubjectInAnyCase(t *testing.T) {
 	b.Subscribe("n1", a, epoch.Add(time.Minute))
 	b.Subscribe("n2", c, epoch.Add(time.Hour))
 	if got := b.About(wire.Subscription{Service: "acme/SHOP.prod.web.prod"}); len(got) != 2 || got[0].Subscription != a {
-		t.Errorf("%v", got)
+		t.Errorf("subscriptions about the service are %v, want 2", got)
 	}
 	if got := b.For("acme/q.y.z.w"); len(got) != 1 || got[0].Subscriber != "n2" {
-		t.Errorf("%v", got)
+		t.Errorf("subscriptions of the caller are %v, want one of n2", got)
 	}
 	if over, next := b.Expired("n1", epoch.Add(time.Minute)); len(over) != 1 || !next.IsZero() {
-		t.Errorf("%v %v", over, next)
+		t.Errorf("expired subscriptions are %v, next expiry %v, want one and no next", over, next)
 	}
 	b.Subscribe("n1", a, epoch.Add(time.Hour))
 	if over, next := b.Expired("n1", epoch.Add(time.Minute)); len(over) != 0 || !next.Equal(epoch.Add(time.Hour)) {
-		t.Errorf("%v %v", over, next)
+		t.Errorf("expired subscriptions are %v, next expiry %v, want none, and the next in an hour", over, next)
 	}
 	names := Names{}
 	names.Add("acme/shop.prod.web.prod")

@@ -49,10 +49,10 @@ func TestSessionsBeginAtTheRelayAndMoveAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	if e := until[Established](a); e.From != (Path{Kind: api.PathRelay, Addr: at}) {
-		t.Errorf("%+v", e)
+		t.Errorf("the session was established by %+v, want the relay", e)
 	}
 	if s := a.Stats()[0]; s.Path.Kind != api.PathRelay || s.Path.Slot != 2 || s.From.Kind != api.PathRelay {
-		t.Errorf("%+v", s)
+		t.Errorf("the peer is %+v, want the relay in both directions", s)
 	}
 	direct := Path{Kind: api.PathDirect, Addr: slots[2]}
 	a.SetPath(b.Public(), direct)
@@ -60,7 +60,7 @@ func TestSessionsBeginAtTheRelayAndMoveAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m := until[Moved](b); m.From != (Path{Kind: api.PathDirect, Addr: slots[1]}) {
-		t.Errorf("%+v", m)
+		t.Errorf("the peer moved: %+v, want the direct path from the slot", m)
 	}
 	if s := b.Stats()[0]; s.Path.Kind != api.PathRelay || s.From.Kind != api.PathDirect {
 		t.Errorf("the way back is not ours to change: %+v", s)
@@ -97,6 +97,6 @@ func TestSessionsOverACarrier(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := a.Stats()[0]; s.Path.Kind != api.PathRelayTLS {
-		t.Errorf("%+v", s)
+		t.Errorf("the peer is %+v, want the relay over TLS", s)
 	}
 }

@@ -13,12 +13,12 @@ import (
 func TestPositions(t *testing.T) {
 	for text, want := range map[string]Position{"17": {Revision: 17}, "17.2": {17, 2}, "0": {}} {
 		if got, err := ParsePosition(text); err != nil || got != want || got.String() != text {
-			t.Errorf("%s: %v %v", text, got, err)
+			t.Errorf("ParsePosition(%s) = %v, %v, want the same position", text, got, err)
 		}
 	}
 	for _, text := range []string{"", "x", "-1", "1.x", "1.-2", "1.2.3"} {
 		if _, err := ParsePosition(text); !errors.Is(err, api.ErrInvalid) {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("ParsePosition(%q): %v, want ErrInvalid", text, err)
 		}
 	}
 }

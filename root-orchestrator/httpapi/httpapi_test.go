@@ -167,10 +167,10 @@ func TestConditions(t *testing.T) {
 		}
 		if status >= 400 {
 			if ct := header.Get("Content-Type"); ct != "application/problem+json" {
-				t.Errorf("%s: %s", tt.name, ct)
+				t.Errorf("%s: Content-Type is %s, want application/problem+json", tt.name, ct)
 			}
 			if p := problemIn(t, text); p.Status != status || p.Code == "" || !strings.HasSuffix(p.Type, p.Code) || p.Detail == "" {
-				t.Errorf("%s: %+v", tt.name, p)
+				t.Errorf("%s: the problem is %+v, want the status, a code, its type and a detail", tt.name, p)
 			}
 		}
 	}
@@ -185,7 +185,7 @@ func TestAllFaultsAtOnceWithPointers(t *testing.T) {
 	status, _, text := r.raw("PUT", "/v1/apps", token, doc)
 	p := problemIn(t, text)
 	if status != 422 || len(p.Errors) < 2 || !strings.HasPrefix(p.Errors[0].Pointer, "/applications/0/microservices/0/") || !strings.Contains(text, "vcpus") {
-		t.Errorf("%d %s", status, text)
+		t.Errorf("document with two faults: status %d, body %s, want 422 with both faults", status, text)
 	}
 	if _, err := r.client(token).Apply(t.Context(), []byte(doc), client.ApplyOptions{}); !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), "vcpus") {
 		t.Errorf("to a client: %v", err)
@@ -193,10 +193,10 @@ func TestAllFaultsAtOnceWithPointers(t *testing.T) {
 	// Nothing of a document with a fault is applied.
 	two := strings.Replace(slaOf("good", 1), `]}`, `]},{"application_name":"not good!"}`, 1)
 	if status, _, text := r.raw("PUT", "/v1/apps", token, two); status != 422 {
-		t.Errorf("%d %s", status, text)
+		t.Errorf("document with two applications, one invalid: status %d, body %s, want 422", status, text)
 	}
 	if apps, _, err := r.client(token).Apps(t.Context(), listAll); err != nil || len(apps) > 0 {
-		t.Errorf("%v %v", apps, err)
+		t.Errorf("after a refused document the applications are %v (%v), want none", apps, err)
 	}
 }
 
@@ -206,7 +206,7 @@ func TestGiantBodiesAreRefused(t *testing.T) {
 	big := strings.Repeat("x", 1<<20+1)
 	status, _, text := r.raw("PUT", "/v1/apps", token, big)
 	if status != 413 || problemIn(t, text).Code != "too_large" {
-		t.Errorf("%d %s", status, text)
+		t.Errorf("large document: status %d, body %s, want 413 too_large", status, text)
 	}
 	req, err := http.NewRequestWithContext(t.Context(), "PUT", r.server.URL+"/v1/apps", struct{ *strings.Reader }{strings.NewReader(big)})
 	check(t, err)
@@ -397,7 +397,7 @@ func TestWildLoopsAreSlowedDown(t *testing.T) {
 	token := r.user("acme/dora", rights.ApplicationProvider)
 	for range 4 {
 		if status, _, text := r.raw("GET", "/v1/apps", token, ""); status != 200 {
-			t.Fatalf("%d %s", status, text)
+			t.Fatalf("list applications: status %d, body %s, want 200", status, text)
 		}
 	}
 	status, h, _ := r.raw("GET", "/v1/apps", token, "")
@@ -577,7 +577,7 @@ func TestNothingIsMissedBetweenAnEmptyListAndItsWatch(t *testing.T) {
 	defer cancel()
 	for change, err := range client.Watch[api.App](ctx, c, client.Apps, client.WatchOptions{Since: rev}) {
 		if err != nil || change.ID != "acme/shop.prod" {
-			t.Errorf("%+v %v", change, err)
+			t.Errorf("the first change is %+v (%v), want that of acme/shop.prod", change, err)
 		}
 		return
 	}
@@ -592,7 +592,7 @@ func TestTokensForNodesAreTheClusters(t *testing.T) {
 	r.clusters.answers["GET /v1/tokens"] = httpAnswer(200, api.Page[api.JoinToken]{Items: []api.JoinToken{{ID: "0123456789ab", Kind: "node"}}})
 	r.clusters.answers["DELETE /v1/tokens/0123456789ab"] = "HTTP/1.1 204 No Content\r\n\r\n"
 	if all, err := op.JoinTokens(t.Context(), "munich"); err != nil || len(all) != 1 || all[0].ID != "0123456789ab" {
-		t.Errorf("%v %v", all, err)
+		t.Errorf("join tokens of munich are %v (%v), want one", all, err)
 	}
 	check(t, op.RevokeJoinToken(t.Context(), "munich", "0123456789ab"))
 	asked := len(r.clusters.asked)

@@ -47,7 +47,7 @@ func TestDocsLoadNothingFromElsewhere(t *testing.T) {
 	r := newRig(t)
 	status, _, page := r.raw("GET", "/v1/docs", "", "")
 	if status != 200 || regexp.MustCompile(`(src|href)="(https?:)?//`).MatchString(page) || !regexp.MustCompile(`/v1/instances/\{id\}/why`).MatchString(page) {
-		t.Errorf("%d %s", status, page)
+		t.Errorf("documentation page: status %d, want 200, no external links and the route of why in %s", status, page)
 	}
 }
 

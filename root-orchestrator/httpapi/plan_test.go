@@ -37,14 +37,14 @@ func TestPlanAsksTheClustersThatWouldGetSomething(t *testing.T) {
 
 	status, p, text := r.plan(boss, sla)
 	if status != 200 || len(p.Apps) != 1 || p.Apps[0].Action != "create" {
-		t.Fatalf("%d %s", status, text)
+		t.Fatalf("plan: status %d, body %s, want one application to create", status, text)
 	}
 	i := p.Apps[0].Instances[0]
 	if i.Action != "place" || i.Cluster != "munich" || i.Node != "n7" || !slices.Equal(i.Headroom, []string{"memory 3 GiB"}) {
-		t.Errorf("%+v", i)
+		t.Errorf("the planned instance is %+v, want n7 of munich with 3 GiB of headroom", i)
 	}
 	if len(p.Clusters) != 1 || !p.Clusters[0].Asked || p.Clusters[0].Error != "" {
-		t.Errorf("%+v", p.Clusters)
+		t.Errorf("the clusters of the plan are %+v, want one that answered", p.Clusters)
 	}
 	if strings.Contains(r.clusters.bodies, "secret") || !strings.Contains(r.clusters.bodies, `"storage":7`) {
 		t.Errorf("the cluster is told %s", r.clusters.bodies)
@@ -105,7 +105,7 @@ func TestPlanGoesOnToTheNextCluster(t *testing.T) {
 	}})
 	status, p, text := r.plan(dev, slaOf("shop", 1))
 	if status != 200 {
-		t.Fatalf("%d %s", status, text)
+		t.Fatalf("plan: status %d, body %s, want 200", status, text)
 	}
 	i := p.Apps[0].Instances[0]
 	if i.Action != "wait" || i.Cluster == "" || i.Why == nil || i.Why.Nearest == nil || i.Why.Nearest.Constraint != "labels" {
@@ -126,10 +126,10 @@ func TestPlanWithoutItsClustersIsTheRoots(t *testing.T) {
 	r.clusters.silent = "munich"
 	status, p, text := r.plan(dev, slaOf("shop", 2))
 	if status != 200 || p.Apps[0].Instances[1].Cluster != "munich" || len(p.Apps[0].Instances[1].Headroom) == 0 {
-		t.Fatalf("%d %s", status, text)
+		t.Fatalf("plan: status %d, body %s, want the second instance in munich with headroom", status, text)
 	}
 	if v := p.Clusters[0]; v.Asked || v.Error == "" {
-		t.Errorf("%+v", v)
+		t.Errorf("the cluster of the plan is %+v, want it not asked, with an error", v)
 	}
 	r.clusters.silent = ""
 	r.clusters.answers["POST /v1/plan"] = clusterPlans() // of none

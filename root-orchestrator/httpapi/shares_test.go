@@ -198,7 +198,7 @@ func TestIdempotencyKeysOfOneTenantDoNotEvictAnothers(t *testing.T) {
 	}
 	first := post(quiet, "mine")
 	if first.Code != 201 {
-		t.Fatalf("%d %s", first.Code, first.Body)
+		t.Fatalf("first request: status %d, body %s, want 201", first.Code, first.Body)
 	}
 	for i := range 4800 { // more than one tenant may keep
 		w := r.from("192.0.2.1", "POST", "/v1/tokens", loud[i%6], `{"kind":"none"}`, "Idempotency-Key", fmt.Sprint("k", i))
@@ -233,7 +233,7 @@ func TestIdempotencyAnswersSurviveARestart(t *testing.T) {
 	}
 	first := post("k1", `{"kind":"cluster"}`)
 	if first.Code != 201 {
-		t.Fatalf("%d %s", first.Code, first.Body)
+		t.Fatalf("first request: status %d, body %s, want 201", first.Code, first.Body)
 	}
 	secret := first.Body.String()[strings.Index(first.Body.String(), "TL1."):][:40]
 	for _, d := range r.store.Docs() {

@@ -64,6 +64,6 @@ func TestClustersThatTheSLARulesOutAreNotAsked(t *testing.T) {
 	r.clusters.answers["POST /v1/why"] = httpAnswer(200, api.Explanation{Considered: 1})
 	w, err := r.client(boss).Why(t.Context(), "acme/shop.prod.web.v1#0")
 	if err != nil || len(w.Clusters) != 1 || w.Clusters[0].Cluster != "osaka" {
-		t.Errorf("%+v %v", w.Clusters, err)
+		t.Errorf("the explanation has the clusters %+v (%v), want osaka", w.Clusters, err)
 	}
 }

@@ -175,7 +175,7 @@ func TestQuestionsAreAskedAnewAfterARestart(t *testing.T) {
 	w.do(tw.report())
 	asks := w.asked()
 	if len(asks) != 1 || asks[0].Key == old {
-		t.Fatalf("%+v", asks)
+		t.Fatalf("the requests to the scheduler are %+v, want one with a new key", asks)
 	}
 	w.must(Ranked{sched.Answer{Key: asks[0].Key, Ranked: []sched.Choice{{ID: "a"}}}})
 	if w.on("a") != 1 {

@@ -45,7 +45,7 @@ func TestAClusterThatClaimsWhatCannotBeGetsNothing(t *testing.T) {
 				if e.Reason == api.ReasonOutOfBounds {
 					said++
 					if e.Cluster != "a" || !strings.Contains(e.Detail, "aggregate.") {
-						t.Errorf("%+v", e)
+						t.Errorf("the event is %+v, want one of cluster a about its aggregate", e)
 					}
 				}
 			}

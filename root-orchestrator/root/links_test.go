@@ -217,7 +217,7 @@ func TestLinkToAnAreaRulesOutClustersThatAreTooFar(t *testing.T) {
 	}
 	why, _ := w.c.Why(front.Instance(0), w.now)
 	if n := why.Root.Nearest; n == nil || n.Constraint != sched.ConstraintLatency || n.Candidate != "here" {
-		t.Errorf("%+v", n)
+		t.Errorf("the nearest miss is %+v, want the latency of cluster here", n)
 	}
 }
 
@@ -231,7 +231,7 @@ func TestSpreadAndApartByCluster(t *testing.T) {
 		t.Errorf("%d run", w.running())
 	}
 	if why, _ := w.c.Why(web.Instance(3), w.now); why.Root.Causes[0].Constraint != sched.ConstraintSpread || why.Root.Causes[0].Count != 3 {
-		t.Errorf("%+v", why.Root)
+		t.Errorf("the explanation is %+v, want 3 candidates excluded by spread", why.Root)
 	}
 	w = newWorld(t, "a", "b")
 	w.must(Apply{Tenant: "acme", Spec: linked(20, func(f, p *api.Microservice) {
@@ -255,7 +255,7 @@ func TestHostilePositionsAreNotReckonedWith(t *testing.T) {
 	}
 	w.do(r)
 	if cand := w.c.placement.Candidate("a"); cand.Coord != nil || cand.Out != "" || w.record(pre.Instance(0)).Position != nil && w.record(pre.Instance(0)).Position.Geo != nil {
-		t.Errorf("%+v", cand)
+		t.Errorf("candidate a is %+v, want no coordinate, and no position of the instance", cand)
 	}
 	r = w.twins["a"].report()
 	r.Aggregate.Hull = []api.Geo{{Lat: 4000}}

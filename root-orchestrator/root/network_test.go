@@ -86,7 +86,7 @@ func TestRangesAreLaidOutOnce(t *testing.T) {
 		r := wire.DefaultNetRanges()
 		spoil(&r)
 		if err := (Config{Ranges: r}).Validate(); !errors.Is(err, api.ErrInvalid) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("ranges with %s: %v, want ErrInvalid", name, err)
 		}
 	}
 }
@@ -108,7 +108,7 @@ func TestAddressesTravelWithAssignmentsAndOutliveTheRoot(t *testing.T) {
 		}
 	}
 	if s.Addresses.Instances[1] != netip.MustParseAddr("10.30.9.2") {
-		t.Errorf("%+v", s.Addresses)
+		t.Errorf("the addresses are %+v, want 10.30.9.2 for instance 1", s.Addresses)
 	}
 	w.restart()
 	if again, _ := w.c.Service(web); fmt.Sprint(again.Addresses) != fmt.Sprint(s.Addresses) {
@@ -184,7 +184,7 @@ func TestARefusedApplyChangesNothing(t *testing.T) {
 	free := w.c.addresses.Free(w.now)
 	eff := w.do(Apply{Tenant: "acme", Spec: app})
 	if !errors.Is(eff.Err, api.ErrConflict) || !strings.Contains(eff.Err.Error(), "shop.prod.web.prod has it") {
-		t.Fatalf("%v", eff.Err)
+		t.Fatalf("request of an address in use: %v, want a conflict that names the service", eff.Err)
 	}
 	if len(eff.Save) > 0 || len(w.disk) != len(before) || w.c.addresses.Free(w.now) != free || len(w.c.Apps("")) != 1 {
 		t.Errorf("it saved %v", eff.Save)
@@ -206,7 +206,7 @@ func TestAChosenIPv6AddressIsTheTwinOrRefused(t *testing.T) {
 	for _, wrong := range []string{"fdff:2000::55:55", "fdff:2000::a1e:101", ranges.Twin(netip.MustParseAddr("10.30.1.2")).String()} {
 		err := w.do(Apply{Tenant: "acme", Spec: application(1, addressed(&api.Addresses{RoundRobin: "10.30.1.1", RoundRobin6: wrong}))}).Err
 		if !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), "fd74:6c6e:2::a1e:101") {
-			t.Errorf("%s: %v", wrong, err)
+			t.Errorf("IPv6 address %s: %v, want an error that names the right address", wrong, err)
 		}
 		if w.c.addresses.Free(w.now) != free || len(w.c.Apps("")) != 0 {
 			t.Fatalf("%s: the refused apply has left something", wrong)

@@ -175,7 +175,7 @@ func TestADryRunSharesNothingThatChanges(t *testing.T) {
 		w.plan(application(2, code("x")), nil)
 	}
 	if now := w.instance(0); now.Epoch != before.Epoch || !slices.Equal(now.Placements, placements) || now.SpecRev != before.SpecRev {
-		t.Errorf("%+v", now)
+		t.Errorf("a plan changed the instance: %+v", now)
 	}
 	w.settle()
 	if w.running() != 4 {
@@ -198,7 +198,7 @@ func TestInstancesThatEndLeaveTheirRoom(t *testing.T) {
 	app.Services[0].Name = "other"
 	p := w.plan(app, nil)
 	if got := actions(p); got != "place a, place a, stop a, stop a" {
-		t.Errorf("%s", got)
+		t.Errorf("the planned actions are %s, want place a, place a, stop a, stop a", got)
 	}
 	if got := p.Gone["a"]; len(got) != 2 || len(p.Asks["a"]) != 2 {
 		t.Errorf("gone %v, asked %v", got, p.Asks)

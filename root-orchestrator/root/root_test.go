@@ -17,7 +17,7 @@ func TestApplyIsIdempotentAndMindsItsConditions(t *testing.T) {
 	w.settle()
 	app, _ := w.c.App(shop)
 	if app.Running != 2 || app.Wanted != 2 {
-		t.Fatalf("%+v", app)
+		t.Fatalf("the application is %+v, want 2 of 2 running", app)
 	}
 	w.apply(2)
 	if again, _ := w.c.App(shop); again.Revision != app.Revision || len(w.last.Save) != 0 {

@@ -40,10 +40,10 @@ func TestEveryConstraintSaysWhatWouldHelp(t *testing.T) {
 			sum += c.Count
 		}
 		if len(why.Root.Causes) != 1 || why.Root.Causes[0].Constraint != constraint || sum != 2 || why.Root.Considered != 2 {
-			t.Errorf("%s: %+v", constraint, why.Root.Causes)
+			t.Errorf("%s: the causes are %+v, want only this constraint with 2 clusters", constraint, why.Root.Causes)
 		}
 		if len(why.WouldHelp) == 0 || why.Root.Nearest == nil || !strings.Contains(why.Summary, constraint) {
-			t.Errorf("%s: %q %q %+v", constraint, why.Summary, why.WouldHelp, why.Root.Nearest)
+			t.Errorf("%s: summary %q, advice %q, nearest miss %+v, want all of them about this constraint", constraint, why.Summary, why.WouldHelp, why.Root.Nearest)
 		}
 	}
 }
@@ -58,10 +58,10 @@ func TestWhyOfTheOverlayNetworkSaysHowToOptOut(t *testing.T) {
 	w.settle()
 	why, _ := w.c.Why(web.Instance(0), w.now)
 	if len(why.Root.Causes) != 1 || why.Root.Causes[0].Constraint != sched.ConstraintNetwork || why.Root.Causes[0].Count != 2 {
-		t.Errorf("%+v", why.Root.Causes)
+		t.Errorf("the causes are %+v, want the constraint network for 2 clusters", why.Root.Causes)
 	}
 	if len(why.WouldHelp) != 1 || !strings.Contains(why.WouldHelp[0], "network: any") || !strings.Contains(why.WouldHelp[0], "plain processes") {
-		t.Errorf("%q", why.WouldHelp)
+		t.Errorf("the advice is %q, want network: any", why.WouldHelp)
 	}
 	w.apply(1, func(m *api.Microservice) { m.Network = api.NetworkAny })
 	w.settle()
@@ -81,7 +81,7 @@ func TestWhyOfWhatRunsComparesTheClusters(t *testing.T) {
 	w.settle()
 	why, _ := w.c.Why(web.Instance(0), w.now)
 	if len(why.Ranked) != 1 || why.Ranked[0].Cluster != "a" || !strings.Contains(why.Summary, "no other cluster fits") {
-		t.Errorf("%q %+v", why.Summary, why.Ranked)
+		t.Errorf("summary %q and ranking %+v, want only cluster a", why.Summary, why.Ranked)
 	}
 	fits := 0
 	for _, c := range why.Root.Causes {
@@ -95,6 +95,6 @@ func TestWhyOfWhatRunsComparesTheClusters(t *testing.T) {
 	w.twins["b"].room = 5
 	w.settle()
 	if why, _ = w.c.Why(web.Instance(0), w.now); len(why.Ranked) != 2 || !strings.Contains(why.Summary, "on b") {
-		t.Errorf("%q", why.Summary)
+		t.Errorf("the summary is %q, want cluster b and two ranked clusters", why.Summary)
 	}
 }

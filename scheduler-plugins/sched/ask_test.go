@@ -33,7 +33,7 @@ func TestAnswersThatLie(t *testing.T) {
 		"infinite":         {sched.Answer{Key: "k", Ranked: []sched.Choice{{ID: id(0), Score: math.Inf(1)}}}, api.ErrInvalid},
 	} {
 		if err := sched.Check(ask, &tt.ans); tt.kind == nil && err != nil || !errors.Is(err, tt.kind) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("Check of %s: %v, want the kind of error in the table", name, err)
 		}
 	}
 }

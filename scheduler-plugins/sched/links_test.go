@@ -33,10 +33,10 @@ func TestLinksOf(t *testing.T) {
 		t.Fatalf("got %+v", got)
 	}
 	if b := want[1].Bound(api.Position{}); b.To != "pre.prod" || b.RTT != want[1].RTT || len(b.Points) != 1 || b.Unknown != "" {
-		t.Errorf("%+v", b)
+		t.Errorf("the bound is %+v, want the round trip to pre.prod with one point", b)
 	}
 	if b := want[4].Unknown("asked"); b.Km != 120 || b.Unknown != "asked" || want[4].Constraint() != sched.ConstraintGeo {
-		t.Errorf("%+v", b)
+		t.Errorf("the unknown bound is %+v, want 120 km and the reason", b)
 	}
 	if d := sched.ConvergenceOf(m); d != 2*s {
 		t.Errorf("it may take %v", d)
@@ -55,7 +55,7 @@ func TestNamesOfServices(t *testing.T) {
 	of, id := api.ServiceID("acme/shop.prod.front.web"), api.ServiceID("acme/shop.prod.db.data")
 	for name, want := range map[string]bool{"db.data": true, "db": true, "db.web": false, "d": false, "db.data.x": false, "": false} {
 		if got := (sched.Link{Service: name}).Names(of, id); got != want {
-			t.Errorf("%q: %v", name, got)
+			t.Errorf("link to %q names the service: %v, want the opposite", name, got)
 		}
 	}
 	if (sched.Link{Service: "db.data"}).Names("acme/shop.test.front.web", id) {
@@ -71,10 +71,10 @@ func TestSpreadsAndAparts(t *testing.T) {
 		{Type: "spread"}, {Type: "spread", By: "zone", Limit: 3}, {Type: "apart", Services: []string{"db"}},
 	}}
 	if got := sched.SpreadsOf(m); !reflect.DeepEqual(got, []sched.Spread{{"node", 1}, {"zone", 3}}) {
-		t.Errorf("%v", got)
+		t.Errorf("SpreadsOf returned %v", got)
 	}
 	if got := sched.AntiAffinitiesOf(m); !reflect.DeepEqual(got, []sched.AntiAffinity{{"node", []string{"db"}}}) {
-		t.Errorf("%v", got)
+		t.Errorf("AntiAffinitiesOf returned %v", got)
 	}
 	labels := map[string]string{"zone": "a"}
 	for by, want := range map[string]string{"node": "n1", "cluster": "c1", "zone": "a", "rack": ""} {

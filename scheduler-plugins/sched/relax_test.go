@@ -61,6 +61,6 @@ func TestOnlyWhatMayBeBrokenIsSaidToBeSearchedFor(t *testing.T) {
 	loosest := sched.Result{Ranked: []sched.Choice{{ID: "a"}}, Rejected: []api.Rejection{far("b"), res.Rejected[2]}}
 	got := sched.SaySearching(res, loosest, time.Date(2026, 1, 1, 12, 0, 5, 0, time.UTC)).Rejected
 	if got[0].Have != "60 ms; searching until 12:00:05 UTC" || got[1].Have != "60 ms" || got[2].Have != "1 MiB" || res.Rejected[0].Have != "60 ms" {
-		t.Errorf("%+v", got)
+		t.Errorf("the rejections during a search are %+v", got)
 	}
 }

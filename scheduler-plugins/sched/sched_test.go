@@ -385,7 +385,7 @@ func TestSeedsTellPartsApart(t *testing.T) {
 	}
 	slices.Sort(seeds)
 	if len(slices.Compact(seeds)) != 6 {
-		t.Fatalf("%v", seeds)
+		t.Fatalf("the seeds are %v, want 6 different ones", seeds)
 	}
 	if a, again := sched.SeedOf("a", 1), sched.SeedOf("a", 1); a != again {
 		t.Fatal("a seed is to replay")
@@ -408,7 +408,7 @@ func TestPluginThatScoresNaNComesLast(t *testing.T) {
 	req := sched.Request{Virtualization: "container", Peers: map[string]int{"n1": 1}}
 	ranked := sched.Place(&req, cs, broken{}, 1).Ranked
 	if ranked[0].ID != "n2" || !math.IsInf(ranked[1].Score, -1) {
-		t.Fatalf("%v", ranked)
+		t.Fatalf("the ranking is %v, want n2 first and a score of -Inf second", ranked)
 	}
 }
 

@@ -54,7 +54,7 @@ func TestNames(t *testing.T) {
 		strings.Repeat("a.", 130) + "treeline", "\x00.treeline", "wéb.treeline",
 	} {
 		if got, err := Parse(name, asker); !errors.Is(err, api.ErrInvalid) {
-			t.Errorf("%q: %+v %v", name, got, err)
+			t.Errorf("Parse(%q) = %+v, %v, want ErrInvalid", name, got, err)
 		}
 	}
 	if _, err := Parse("web.treeline", ""); !errors.Is(err, api.ErrInvalid) {
@@ -68,7 +68,7 @@ func TestCaseIsKeptApartOnlyWhereItMust(t *testing.T) {
 		"t/a.b.web.d": "t/a.b.Web.d", "t/a.b.WEB.d": "t/a.b.Web.d", "t/a.b.api.d": "t/a.b.api.d", "t/a.b.API.d": "t/a.b.API.d", "t/a.b.Api.d": "", "t/x.b.c.d": "",
 	} {
 		if got, ok := Match(spelt, known); ok != (want != "") || ok && got != want {
-			t.Errorf("%s: %s %v", spelt, got, ok)
+			t.Errorf("Match(%s) = %s, %v, want the result of the table", spelt, got, ok)
 		}
 	}
 }
@@ -85,7 +85,7 @@ func TestShortNamesFindTheirWayThroughTheSearchList(t *testing.T) {
 			}
 		}
 		if !slices.Contains(found, want) {
-			t.Errorf("%s: %v", short, found)
+			t.Errorf("the candidates of %s are %v, want the expected name among them", short, found)
 		}
 	}
 }
@@ -97,7 +97,7 @@ func TestAboveAServiceAreNamesThatLeadToIt(t *testing.T) {
 		"op.prod.treeline.": false, "rod.treeline": false, "web.eu.shop.prod.treeline": false, "beta.treeline": false, "": false, ".": false, "com.": false,
 	} {
 		if Above(name, asker) != want {
-			t.Errorf("%q: %v", name, !want)
+			t.Errorf("Above(%q) = %v, want the opposite", name, !want)
 		}
 	}
 	if !Above("treeline.", "") || Above("prod.treeline.", "") {
@@ -110,12 +110,12 @@ func TestReverse(t *testing.T) {
 		a := netip.MustParseAddr(s)
 		arpa, _ := dns.ReverseAddr(s)
 		if got, ok := Reverse(arpa); !ok || got != a {
-			t.Errorf("%s: %s %v", arpa, got, ok)
+			t.Errorf("Reverse(%s) = %s, %v, want the address", arpa, got, ok)
 		}
 	}
 	for _, s := range []string{"", "in-addr.arpa.", "1.2.3.in-addr.arpa.", "1.2.3.4.5.in-addr.arpa.", "256.2.3.4.in-addr.arpa.", "x.ip6.arpa.", strings.Repeat("1.", 31) + "g.ip6.arpa."} {
 		if a, ok := Reverse(s); ok {
-			t.Errorf("%q: %s", s, a)
+			t.Errorf("Reverse(%q) = %s, want none", s, a)
 		}
 	}
 }

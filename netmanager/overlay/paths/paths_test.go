@@ -231,7 +231,7 @@ func TestLongestPacketIsFoundDespiteLoss(t *testing.T) {
 	w.loss = 0.05
 	w.settle(x, y)
 	if r := x.m.Report(); r.MTU < 1460 {
-		t.Errorf("%d", r.MTU)
+		t.Errorf("the MTU is %d, want at least 1460", r.MTU)
 	}
 }
 
@@ -239,7 +239,7 @@ func TestRoundTripAndLossAreMeasured(t *testing.T) {
 	w, x, y := pair(t, 2, none, none)
 	w.settle(x, y)
 	if r := x.m.Report(); r.MinRTT < 40*time.Millisecond || r.MinRTT > 50*time.Millisecond || r.RTT < r.MinRTT || r.Loss > 0 {
-		t.Errorf("%+v", r)
+		t.Errorf("the report is %+v, want a round trip of 40 to 50 ms without loss", r)
 	}
 	w.loss = 0.3
 	w.run(10 * time.Minute)
@@ -286,13 +286,13 @@ func TestReasonsAreForPeople(t *testing.T) {
 	w.talk(x, 50*time.Millisecond)
 	w.run(60 * time.Second)
 	if got, want := x.m.Report().Reason, "symmetric NAT on both sides: punching failed 3 times, next try in "; len(got) < len(want) || got[:len(want)] != want {
-		t.Errorf("%q", got)
+		t.Errorf("the reason is %q, want symmetric NAT on both sides", got)
 	}
 	w, x, _ = pair(t, 1, blocked, symmetric)
 	w.talk(x, 50*time.Millisecond)
 	w.run(10 * time.Second)
 	if got := x.m.Report().Reason; got != "UDP is blocked on this side" {
-		t.Errorf("%q", got)
+		t.Errorf("the reason is %q, want that UDP is blocked on this side", got)
 	}
 }
 
@@ -468,11 +468,11 @@ func TestSameLinkComesFirst(t *testing.T) {
 	}
 	m.Step(now, Received{Path{far}, Reply{Token: sent[far]}.Append(nil)})
 	if m.Report().Path.Addr != far {
-		t.Fatalf("%+v", m.Report())
+		t.Fatalf("the report is %+v, want the path to the far address", m.Report())
 	}
 	m.Step(now, Received{Path{near}, Reply{Token: sent[near]}.Append(nil)})
 	if m.Report().Path.Addr != near {
-		t.Fatalf("%+v", m.Report())
+		t.Fatalf("the report is %+v, want the path to the near address", m.Report())
 	}
 }
 
@@ -583,7 +583,7 @@ func TestRepliesSayWhereAMachineIs(t *testing.T) {
 	c := api.Coordinate{Vec: []float64{0.125, -0.25, 0, 0, 0, 0, 0, 1}, Error: 0.5, Height: 0.0625}
 	b := Reply{Token: 1, Coord: &c}.Append(nil)
 	if m, err := Parse(b); err != nil || !reflect.DeepEqual(m.(Reply).Coord, &c) {
-		t.Errorf("%+v, %v", m, err)
+		t.Errorf("Parse returned %+v (%v), want the coordinate", m, err)
 	}
 	for n := len(b) - coordLen; n < len(b); n++ {
 		if m, err := Parse(b[:n]); err != nil || m.(Reply).Coord != nil {

@@ -27,7 +27,7 @@ func inside(t *testing.T, f func(run func(...string))) {
 	programtest.Need(t, "ip")
 	ns := fmt.Sprintf("tltun%d-%d", os.Getpid(), time.Now().UnixNano()%1e6)
 	if out, err := exec.Command("ip", "netns", "add", ns).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("add the namespace: %v: %s", err, out)
 	}
 	t.Cleanup(func() { exec.Command("ip", "netns", "del", ns).Run() })
 	var wg sync.WaitGroup
@@ -107,7 +107,7 @@ func TestPacketsPassTheDevice(t *testing.T) {
 				c.SetReadDeadline(time.Now().Add(20 * time.Second))
 				buf := make([]byte, 100)
 				if n, _, err := c.ReadFromUDP(buf); err != nil || string(buf[:n]) != "hello" {
-					t.Errorf("%q %v", buf[:n], err)
+					t.Errorf("received %q (%v), want hello", buf[:n], err)
 				}
 				// A reader that waits ends with the device.
 				done := make(chan error)
@@ -157,10 +157,10 @@ func TestOpenTakesOffloadsWhereItCan(t *testing.T) {
 		}
 		defer d.Close()
 		if tcp, _ := d.Joins(); !tcp || !d.Partial() || d.Name() != "tl0" {
-			t.Errorf("%+v", d)
+			t.Errorf("the device is %+v, want tl0 with joined TCP and partial checksums", d)
 		}
 		if i, err := net.InterfaceByName("tl0"); err != nil || i.MTU != 1400 || i.Flags&net.FlagUp == 0 {
-			t.Errorf("%+v %v", i, err)
+			t.Errorf("the interface is %+v (%v), want it up with MTU 1400", i, err)
 		}
 		if _, err := Open("a-name-that-is-too-long", 1400); err == nil {
 			t.Error("a name that is no name")
