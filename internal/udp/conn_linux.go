@@ -93,8 +93,5 @@ func (c *Conn) prepare(fd int, at netip.AddrPort) error {
 // Local returns the address that the socket is bound to.
 func (c *Conn) Local() netip.AddrPort { return c.local }
 
-// Batched reports whether a run is sent in one call.
-func (c *Conn) Batched() bool { return c.gso.Load() }
-
 // Close closes the socket. Waiting calls return net.ErrClosed.
 func (c *Conn) Close() error { return c.file.Close() }

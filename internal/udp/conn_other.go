@@ -27,9 +27,6 @@ func Listen(at netip.AddrPort) (*Conn, error) {
 // Local returns the address that the socket is bound to.
 func (c *Conn) Local() netip.AddrPort { return c.conn.LocalAddr().(*net.UDPAddr).AddrPort() }
 
-// Batched reports whether a run is sent in one call.
-func (c *Conn) Batched() bool { return false }
-
 // Close closes the socket. Waiting calls return net.ErrClosed.
 func (c *Conn) Close() error { return c.conn.Close() }
 

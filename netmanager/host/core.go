@@ -183,7 +183,7 @@ func (c *Core) Learn(ctx context.Context, in overlay.Input) error {
 	return err
 }
 
-// LearnInOrder is Learn, after all inputs that are kept. It fails while the loop takes none.
+// LearnInOrder is Learn after all kept inputs. It fails while the loop accepts none.
 func (c *Core) LearnInOrder(ctx context.Context, in overlay.Input) error {
 	if !c.repost() {
 		return cmp.Or(c.loop.Stalled(), fmt.Errorf("the core takes no inputs: %w", api.ErrUnavailable))

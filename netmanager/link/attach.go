@@ -157,7 +157,7 @@ func (l *Links) hostEnd(a Attachment, dev netlink.Link) error {
 			LinkIndex: index, Dst: host(addr), Scope: netlink.SCOPE_LINK, Protocol: RouteProtocol,
 		})
 		if err != nil {
-			return fmt.Errorf("route to %s: %w", addr, err)
+			return fmt.Errorf("set the route to %s: %w", addr, err)
 		}
 	}
 	return nil
@@ -198,7 +198,7 @@ func instanceEnd(a Attachment, nl *netlink.Handle, dev netlink.Link) error {
 			LinkIndex: index, Dst: network(netip.PrefixFrom(w.all, 0)), Gw: w.gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK),
 		})
 		if err != nil {
-			return fmt.Errorf("default route by %s: %w", w.gateway, err)
+			return fmt.Errorf("set the default route by %s: %w", w.gateway, err)
 		}
 	}
 	return nil

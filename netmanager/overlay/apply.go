@@ -196,7 +196,7 @@ func (in Noticed) apply(c *Core) {
 	}
 }
 
-// applyMarks follows changes of what peers sent about their instances.
+// applyMarks applies changes that the notices of peers caused.
 func (c *Core) applyMarks(changes []notice.Change) {
 	for _, ch := range changes {
 		id, _, ok := c.services.BackendAt(ch.Address)

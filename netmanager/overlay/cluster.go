@@ -19,7 +19,7 @@ func (in Self) apply(c *Core) {
 	c.reconsiderPeers(first || old.Key != in.Key)
 }
 
-// reconsiderPeers follows a change of the node's description or lease. With reclaim
+// reconsiderPeers applies a change of the node's description or lease. With reclaim
 // set, the subnets that peers hold may change.
 func (c *Core) reconsiderPeers(reclaim bool) {
 	self := kernelpath.Self{Known: c.described, OnLink: c.self.OnLink, Leased: c.lease != nil}
@@ -184,7 +184,7 @@ func (c *Core) records(d wire.NetDown) {
 	}
 }
 
-// referAll refers to the peers of a route and has it share their memory.
+// referAll adds references to the peers of a route, whose records then share memory.
 func (c *Core) referAll(r *api.Route) {
 	for i, p := range r.Peers {
 		c.applyPeers(c.peers.Refer(p))

@@ -24,7 +24,7 @@ func (in Attach) apply(c *Core) {
 	c.setState(a)
 }
 
-// setLocal follows a change of a service's instances on this node.
+// setLocal applies a change of a service's instances on this node.
 func (c *Core) setLocal(id api.ServiceID, at netip.Addr) {
 	c.table.Touched.Endpoints.Add(at)
 	l := services.Local{Count: c.endpoints.Count(id)}
@@ -56,7 +56,7 @@ func (c *Core) drain(k wire.Key) {
 	}
 }
 
-// setState follows a change of an attachment's state. It informs the peers that know
+// setState applies a change of an attachment's state. It informs the peers that know
 // about it or must avoid it. Its cluster informs them that it listens for the first
 // time.
 func (c *Core) setState(a endpoints.Attachment) {

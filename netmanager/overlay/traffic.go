@@ -214,7 +214,7 @@ func (c *Core) request(id api.ServiceID) {
 	}
 }
 
-// settle follows possible changes of subscriptions' outcomes.
+// settle applies the outcomes of subscriptions, which may have changed.
 func (c *Core) settle(keys []wire.Subscription) {
 	for _, k := range keys {
 		c.reply(c.subs.Settle(c.now, k, c.outcome(k)))

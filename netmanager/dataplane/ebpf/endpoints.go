@@ -163,7 +163,7 @@ func (p *Plane) hook(x *tx, all bool) {
 	}
 }
 
-// gonePrograms is after how many programs it pays to check whether their devices are gone.
+// gonePrograms is how many records of programs without a known device cause forgetGone.
 const gonePrograms = 64
 
 // forgetGone removes the records of programs on endpoints' devices that are gone. The kernel

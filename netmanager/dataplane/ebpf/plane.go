@@ -48,7 +48,7 @@ type Plane struct {
 	uses  map[uint32]map[uint32]uint32 // backend → services with it → ident
 }
 
-// peer is what the plane keeps of a plane.Peer beyond the maps.
+// peer is the state of a peer that the maps do not contain.
 type peer struct {
 	plane.Peer
 	id     uint32

@@ -43,7 +43,7 @@ func (x *batch) seal() uint32 {
 	return last
 }
 
-// message begins a message, which end ends.
+// message begins a message; end completes it.
 func (x *batch) message(kind, flags uint16, f nftables.TableFamily) {
 	x.last = len(x.b)
 	x.b = append(x.b, 0, 0, 0, 0)
@@ -58,7 +58,7 @@ func (x *batch) end() {
 	binary.NativeEndian.PutUint32(x.b[x.last:], uint32(len(x.b)-x.last))
 }
 
-// nest begins a nested attribute, which close ends.
+// nest begins a nested attribute; close completes it.
 func (x *batch) nest(attr uint16) (at int) {
 	at = len(x.b)
 	x.b = append(x.b, 0, 0)

@@ -5,8 +5,7 @@ import (
 )
 
 const (
-	// activeFor is after how long without traffic a path is not measured any more, and
-	// linger after how long it is given up.
+	// A path is measured until activeFor after the last traffic, and given up after linger.
 	activeFor = 30 * time.Second
 	linger    = 5 * time.Minute
 
@@ -75,8 +74,6 @@ func (m *Machine) watch() {
 		m.probe(r, 0)
 	}
 }
-
-func (m *Machine) watchWake(w *soonest) { w.add(m.doubt()) }
 
 // choose chooses the path for traffic, and reports whether it changed.
 func (m *Machine) choose() (changed bool) {
@@ -165,12 +162,6 @@ func (m *Machine) rest() {
 	}
 	if m.relay != nil {
 		m.current = m.relay
-	}
-}
-
-func (m *Machine) restWake(w *soonest) {
-	if !m.asleep {
-		w.add(m.traffic.Add(linger))
 	}
 }
 

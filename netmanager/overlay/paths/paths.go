@@ -184,8 +184,10 @@ func (m *Machine) wake() time.Time {
 			}
 		}
 	}
-	m.watchWake(&w)
-	m.restWake(&w)
+	w.add(m.doubt())
+	if !m.asleep {
+		w.add(m.traffic.Add(linger))
+	}
 	m.offerWake(&w)
 	m.punchWake(&w)
 	m.keepWake(&w)
