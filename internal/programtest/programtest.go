@@ -1,23 +1,23 @@
-// Package programtest declares the programs that a test starts, so that a missing one
-// ends the test at once with its name instead of by a timeout.
+// Package programtest declares what a test needs of the machine, such as programs, so that a
+// test without it ends at once with a message instead of by a timeout.
 package programtest
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"strings"
 )
 
-// T is the part of testing.TB that Need uses.
+// T is the part of testing.TB that the package uses.
 type T interface {
 	Helper()
 	Fatalf(format string, args ...any)
 	Skip(args ...any)
 }
 
-// Need ends the test if one of the programs is not in PATH: it fails the test where
-// everything is required (TREELINE_TEST_REQUIRE=1, as in scripts/test), and skips it
-// elsewhere. The programs must be in scripts/lib.sh, which TestProgramsAreListed checks.
+// Need ends the test if one of the programs is not in PATH. The programs must be in
+// scripts/lib.sh, which TestProgramsAreListed checks.
 func Need(t T, programs ...string) {
 	t.Helper()
 	var missing []string
@@ -26,13 +26,29 @@ func Need(t T, programs ...string) {
 			missing = append(missing, p)
 		}
 	}
-	if len(missing) == 0 {
-		return
+	if len(missing) > 0 {
+		Require(t, strings.Join(missing, ", "), errors.New("not in PATH; scripts/lib.sh has the packages"))
 	}
-	what := strings.Join(missing, ", ") + " not in PATH; scripts/lib.sh names the packages"
-	if os.Getenv("TREELINE_TEST_REQUIRE") == "1" {
-		t.Fatalf("%s", what)
-		return
+}
+
+// NeedRoot ends the test unless it runs as root.
+func NeedRoot(t T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		Require(t, "root", os.ErrPermission)
 	}
-	t.Skip(what)
+}
+
+// Require ends the test if err is not nil: something that it requires is missing. The test
+// fails where all tests must run (TREELINE_TEST_REQUIRE=1, as in scripts/test), and is skipped
+// elsewhere.
+func Require(t T, what string, err error) {
+	t.Helper()
+	switch {
+	case err == nil:
+	case os.Getenv("TREELINE_TEST_REQUIRE") == "1":
+		t.Fatalf("%s is required: %v", what, err)
+	default:
+		t.Skip(what + " is required: " + err.Error())
+	}
 }

@@ -3,23 +3,16 @@ package clusterlink
 import (
 	"context"
 	"crypto/sha256"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/http"
 	"os"
-	"time"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/call"
 	"github.com/treeline-edge/treeline/internal/enrol"
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
-	"github.com/treeline-edge/treeline/internal/identity/keeper"
-	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
@@ -29,7 +22,7 @@ const (
 	metaFile = "node.json"
 )
 
-// Credentials are what a node got when it joined.
+// Credentials are the result of a node's join.
 type Credentials struct {
 	ID      api.NodeID    `json:"id"`
 	Cluster api.ClusterID `json:"cluster"`
@@ -53,7 +46,7 @@ func Joined(dir *os.Root) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// SavePair keeps a renewed certificate.
+// SavePair saves a renewed certificate.
 func SavePair(dir *os.Root, p ca.Pair) error { return ca.SavePair(dir, pairFile, p) }
 
 // Join joins the token's cluster and stores the credentials in dir. info.ID may be empty:
@@ -78,10 +71,10 @@ func Join(ctx context.Context, dir *os.Root, line string, info api.NodeInfo) (Cr
 // stored credentials stay as they are.
 func Rejoin(ctx context.Context, dir *os.Root, had Credentials, line string, info api.NodeInfo) (Credentials, error) {
 	t, err := jointoken.Parse(line)
-	if err != nil {
-		return had, err
+	if err == nil {
+		err = had.Fits(t)
 	}
-	if err := had.Fits(t); err != nil {
+	if err != nil {
 		return had, err
 	}
 	client, err := enrol.With(t, had.Pair.Key)
@@ -90,10 +83,10 @@ func Rejoin(ctx context.Context, dir *os.Root, had Credentials, line string, inf
 	}
 	info.ID = had.ID
 	c, err := join(ctx, line, client, info)
-	if err != nil {
-		return had, err
+	if err == nil {
+		err = c.save(dir)
 	}
-	if err := c.save(dir); err != nil {
+	if err != nil {
 		return had, err
 	}
 	return c, nil
@@ -133,45 +126,3 @@ func join(ctx context.Context, line string, client enrol.Client, info api.NodeIn
 }
 
 func (c *Credentials) save(dir *os.Root) error { return enrol.Save(dir, pairFile, metaFile, c.Pair, c) }
-
-// Brokers asks the cluster for the addresses of its broker, for a node that reaches none
-// of those that it knows.
-func Brokers(ctx context.Context, client *http.Client, url string) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	var out wire.NodeBrokers
-	if err := call.JSON(ctx, client, url+"/v1/node/brokers", struct{}{}, &out); err != nil {
-		return nil, fmt.Errorf("ask the cluster for its broker: %w", err)
-	}
-	return out.Brokers, nil
-}
-
-// Renew asks the cluster for a fresh certificate: keeper's Renew.
-func Renew(client *http.Client, url string) func(context.Context, []byte) ([]*x509.Certificate, error) {
-	return func(ctx context.Context, csr []byte) ([]*x509.Certificate, error) {
-		ctx, cancel := context.WithTimeout(ctx, time.Minute)
-		defer cancel()
-		var renewed wire.NodeJoined
-		if err := call.JSON(ctx, client, url+"/v1/node/renew", wire.Renew{CSR: enrol.Text(csr)}, &renewed); err != nil {
-			return nil, err
-		}
-		return ca.DecodeChain([]byte(renewed.Chain))
-	}
-}
-
-// Client is an HTTP client of the cluster with the node's certificate. It keeps
-// no connection for longer than it is used: an idle node has one, to the broker.
-func Client(v *trust.Verifier, c Credentials, own func(*tls.CertificateRequestInfo) (*tls.Certificate, error)) *http.Client {
-	return &http.Client{
-		Transport: keeper.NewTransport(own, func() *http.Transport {
-			return &http.Transport{
-				TLSClientConfig:     v.Client(identity.OfCluster(c.Cluster), own),
-				ForceAttemptHTTP2:   true,
-				TLSHandshakeTimeout: 10 * time.Second,
-				IdleConnTimeout:     5 * time.Second,
-				Proxy:               http.ProxyFromEnvironment,
-			}
-		}),
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-}

@@ -1,8 +1,6 @@
-// Package clusterlink is a node's way to its cluster: it joins with a token,
-// carries the core's messages over MQTT, dials streams out when asked to, and
-// renews the node's certificate. The node dials; nobody dials a node.
-//
-// It decides nothing: what to say and what to do is the core's (package node).
+// Package clusterlink connects a node to its cluster. It joins with a token, carries the core's
+// messages over MQTT, dials streams that the cluster requests, and renews the node's certificate.
+// All connections are dialled by the node.
 package clusterlink
 
 import (
@@ -12,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"sync"
 	"time"
 
@@ -25,70 +22,75 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/node"
 )
 
-// publishTime bounds one publish. What is not out by then is lost, and healed by
-// the digests of the next sign of life.
-const publishTime = 10 * time.Second
+// publishTimeout is the timeout of one publish. A message that is not sent within it is lost; the
+// digests of the next heartbeat detect that.
+const publishTimeout = 10 * time.Second
 
-// Options are what a link needs.
+// Options are the options of a link.
 type Options struct {
-	ID     api.NodeID
-	Bus    bus.Bus      // to the cluster's broker; the caller closes it
-	Client *http.Client // to the cluster, with the node's certificate
-	URL    string       // of the cluster: https://host:port
+	ID      api.NodeID
+	Bus     bus.Bus // to the cluster's broker; the caller closes it
+	Cluster *Cluster
 
-	Post    func(node.Input)                        // hands in what may be lost
-	Deliver func(context.Context, node.Input) error // hands in what may not
+	Post    func(node.Input)                        // delivers an input that may be lost
+	Deliver func(context.Context, node.Input) error // delivers an input that must be saved
 	Logs    func(ctx context.Context, k wire.Key, tail int, follow bool) (io.ReadCloser, error)
-	Probe   func(context.Context, wire.ProbeOrder) wire.Probed // nil: the node measures nothing
+	Probe   func(context.Context, wire.ProbeOrder) wire.Probed // nil: the node does not probe
 	Net     Net                                                // nil: the node has no netmanager
-	Log     *slog.Logger                                       // slog.Default
+	Log     *slog.Logger                                       // default slog.Default
 }
 
-// Net is the node's netmanager, as far as its cluster speaks to it. Routes and
-// Link must not block.
+// Net is the node's netmanager. Routes and Link must not block.
 type Net interface {
 	Routes(payload []byte)                                        // a message of the cluster, in order
-	Link(up bool)                                                 // whether the cluster is reached
+	Link(up bool)                                                 // a change of the connection to the cluster
 	Open(ctx context.Context, path string) (io.ReadCloser, error) // one of its views
 }
 
 // Link carries messages between the node's core and its cluster.
 type Link struct {
-	opt     Options
-	out     *outbox
-	wants   *interest
-	streams *streams.Places
-	probes  chan struct{} // those under way
+	opt           Options
+	out           *outbox
+	subscriptions *byteQueue
+	streams       *streams.Places
+	probes        chan struct{} // limits the concurrent ones
 
 	mu    sync.Mutex // guards the fields below
 	up    bool
-	ended bool // no stream begins any more
+	ended bool // no stream or probe begins any more
 	wg    sync.WaitGroup
 }
 
-// New is a link that carries nothing before Run.
+// New returns a link. It carries nothing before Run.
 func New(o Options) *Link {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	return &Link{opt: o, out: newOutbox(), wants: newInterest(), streams: streams.NewPlaces(), probes: make(chan struct{}, maxProbes)}
+	return &Link{opt: o, out: newOutbox(), subscriptions: newByteQueue(), streams: streams.NewPlaces(), probes: make(chan struct{}, maxProbes)}
 }
 
-// Will is what the broker publishes when the node's connection breaks.
+// Will returns the message that the broker publishes when the node's connection breaks.
 func Will(id api.NodeID) *bus.Message {
 	return &bus.Message{Topic: topic.Will.Of(id), QoS: topic.Will.QoS, Retain: topic.Will.Retain}
 }
 
-// Send queues a message of the core to its cluster. It does not block, and drops what
-// cannot be sent.
+// Send queues a message of the core to its cluster. It does not block, and drops what cannot be
+// sent.
 func (l *Link) Send(m wire.NodeToCluster) { m.DeliverFromNode(l.out) }
 
-// Up reports whether there is a connection, for health checks (ErrUnavailable).
+// Subscriptions queues a message of the node's netmanager to the cluster. It does not block.
+func (l *Link) Subscriptions(payload []byte) {
+	if dropped := l.subscriptions.add(payload); dropped > 0 {
+		l.opt.Log.Warn("messages of the netmanager dropped, because the cluster is too slow", "bytes", dropped)
+	}
+}
+
+// Up returns ErrUnavailable while there is no connection to the cluster.
 func (l *Link) Up() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.up {
-		return fmt.Errorf("no connection to the cluster at %s: %w", l.opt.URL, api.ErrUnavailable)
+		return fmt.Errorf("no connection to the cluster at %s: %w", l.opt.Cluster.URL, api.ErrUnavailable)
 	}
 	return nil
 }
@@ -101,22 +103,23 @@ func (l *Link) Run(ctx context.Context) error {
 		l.mu.Unlock()
 		l.wg.Wait()
 	}()
+	desired := decoded(l, func(d wire.Desired) { l.opt.Post(node.Desired{Desired: d}) })
 	leaves := map[topic.Leaf]func(bus.Message){
-		topic.Desired: l.desired,
-		topic.Delta:   l.delta(),
-		topic.Lease:   l.lease,
-		topic.Stream:  func(m bus.Message) { l.stream(ctx, m) },
+		topic.Desired: desired,
+		topic.Delta:   joined(desired), // also a whole set that is too large for one message
+		topic.Lease:   decoded(l, func(m wire.Lease) { l.opt.Post(node.Lease{Lease: m}) }),
+		topic.Stream:  decoded(l, func(r wire.StreamRequest) { l.stream(ctx, r) }),
 	}
 	if l.opt.Probe != nil {
-		leaves[topic.Probe] = func(m bus.Message) { l.probe(ctx, m) }
+		leaves[topic.Probe] = decoded(l, func(o wire.ProbeOrder) { l.probe(ctx, o) })
 	}
 	if l.opt.Net != nil {
-		leaves[topic.Routes] = l.routes()
-		l.wg.Go(func() { l.publishInterest(ctx) })
+		leaves[topic.Routes] = joined(func(m bus.Message) { l.opt.Net.Routes(m.Payload) })
+		l.wg.Go(func() { l.publishSubscriptions(ctx) })
 	}
 	for leaf, fn := range leaves {
 		if err := l.opt.Bus.Subscribe(ctx, leaf.Of(l.opt.ID), leaf.QoS, fn); err != nil {
-			return fmt.Errorf("listen to the cluster: %w", err)
+			return fmt.Errorf("subscribe to the cluster's messages: %w", err)
 		}
 	}
 	l.wg.Go(func() { l.publish(ctx) })
@@ -124,53 +127,34 @@ func (l *Link) Run(ctx context.Context) error {
 	return nil
 }
 
-func (l *Link) desired(m bus.Message) {
-	var d wire.Desired
-	if l.decode(m, &d) {
-		l.opt.Post(node.Desired{Desired: d})
+// decoded returns a handler that decodes a message for fn. It drops messages that it cannot decode,
+// and empty ones, which clear a retained message.
+func decoded[M any](l *Link, fn func(M)) func(bus.Message) {
+	return func(m bus.Message) {
+		var to M
+		if len(m.Payload) == 0 {
+			return
+		}
+		if err := json.Unmarshal(m.Payload, &to); err != nil {
+			l.opt.Log.Warn("message of the cluster not decoded", "topic", m.Topic, "bytes", len(m.Payload), "err", err)
+			return
+		}
+		fn(to)
 	}
 }
 
-// delta takes changes, and wholes that are too large for one message.
-func (l *Link) delta() func(bus.Message) {
-	var half parts.Joiner // the subscription's goroutine's
+// joined returns a handler that joins the parts of messages for fn.
+func joined(fn func(bus.Message)) func(bus.Message) {
+	var joiner parts.Joiner // used by the subscription's goroutine only
 	return func(m bus.Message) {
-		var ok bool
-		if m.Payload, ok = half.Add(m.Payload); ok {
-			l.desired(m)
+		var complete bool
+		if m.Payload, complete = joiner.Add(m.Payload); complete {
+			fn(m)
 		}
 	}
 }
 
-// routes hands on what is for the node's netmanager, unread.
-func (l *Link) routes() func(bus.Message) {
-	var half parts.Joiner // the subscription's goroutine's
-	return func(m bus.Message) {
-		if whole, ok := half.Add(m.Payload); ok {
-			l.opt.Net.Routes(whole)
-		}
-	}
-}
-
-func (l *Link) lease(m bus.Message) {
-	var lease wire.Lease
-	if l.decode(m, &lease) {
-		l.opt.Post(node.Lease{Lease: lease})
-	}
-}
-
-func (l *Link) decode(m bus.Message, to any) bool {
-	if len(m.Payload) == 0 {
-		return false // a retained message that was cleared
-	}
-	if err := json.Unmarshal(m.Payload, to); err != nil {
-		l.opt.Log.Warn("message from the cluster cannot be read", "topic", m.Topic, "bytes", len(m.Payload), "err", err)
-		return false
-	}
-	return true
-}
-
-// watch tells the core when the connection comes and goes.
+// watch reports changes of the connection to the core and the netmanager.
 func (l *Link) watch(ctx context.Context) {
 	changes := l.opt.Bus.Up()
 	for {
@@ -185,8 +169,7 @@ func (l *Link) watch(ctx context.Context) {
 			if l.opt.Net != nil {
 				l.opt.Net.Link(up)
 			}
-			for l.opt.Deliver(ctx, node.Link{Up: up}) != nil {
-				// The store is full or slow: the core must learn of it all the same.
+			for l.opt.Deliver(ctx, node.Link{Up: up}) != nil { // the store is full or slow
 				select {
 				case <-time.After(time.Second):
 				case <-ctx.Done():
@@ -200,12 +183,7 @@ func (l *Link) watch(ctx context.Context) {
 }
 
 func (l *Link) publish(ctx context.Context) {
-	for {
-		select {
-		case <-l.out.filled:
-		case <-ctx.Done():
-			return
-		}
+	for l.out.filled.wait(ctx) {
 		report, alive := l.out.take()
 		if report != nil {
 			b, err := json.Marshal(report)
@@ -218,8 +196,17 @@ func (l *Link) publish(ctx context.Context) {
 	}
 }
 
+func (l *Link) publishSubscriptions(ctx context.Context) {
+	for l.subscriptions.filled.wait(ctx) {
+		for _, m := range l.subscriptions.take() {
+			l.publishOne(ctx, topic.Interest, m, nil)
+		}
+	}
+}
+
+// publishOne publishes a message, unless its encoding failed with err.
 func (l *Link) publishOne(ctx context.Context, leaf topic.Leaf, payload []byte, err error) {
-	ctx, cancel := context.WithTimeout(ctx, publishTime)
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
 	if err == nil {
 		err = l.publishParts(ctx, leaf, payload)
@@ -229,7 +216,7 @@ func (l *Link) publishOne(ctx context.Context, leaf topic.Leaf, payload []byte, 
 	case errors.Is(err, bus.ErrDown), ctx.Err() != nil:
 		l.opt.Log.Debug("message to the cluster lost", "topic", leaf.Name, "err", err)
 	default:
-		l.opt.Log.Warn("message to the cluster refused", "topic", leaf.Name, "bytes", len(payload), "err", err)
+		l.opt.Log.Warn("message to the cluster rejected", "topic", leaf.Name, "bytes", len(payload), "err", err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package clusterlink
 
 import (
+	"context"
 	"slices"
 	"sync"
 
@@ -8,17 +9,37 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// outbox holds what waits to be published: one report and one sign of life,
-// however long the link is slow. A later observation of an instance replaces an
-// earlier one, so what waits is bounded by what the node has.
+// signal wakes a goroutine that waits for a queue to be filled. Its capacity is 1.
+type signal chan struct{}
+
+func (s signal) set() {
+	select {
+	case s <- struct{}{}:
+	default:
+	}
+}
+
+// wait returns false if ctx ends first.
+func (s signal) wait(ctx context.Context) bool {
+	select {
+	case <-s:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// outbox has at most one report and one heartbeat to publish. A later observation of an instance
+// replaces an earlier one, so that its size depends on the number of instances only.
 type outbox struct {
+	filled signal
+
 	mu     sync.Mutex // guards the fields below
 	report *wire.NodeReport
 	alive  *wire.Alive
-	filled chan struct{}
 }
 
-func newOutbox() *outbox { return &outbox{filled: make(chan struct{}, 1)} }
+func newOutbox() *outbox { return &outbox{filled: make(signal, 1)} }
 
 // NodeReport queues a report, merged with the one that waits.
 func (o *outbox) NodeReport(m wire.NodeReport) {
@@ -28,7 +49,7 @@ func (o *outbox) NodeReport(m wire.NodeReport) {
 		m = merge(*o.report, m)
 	}
 	o.report = &m
-	o.fill()
+	o.filled.set()
 }
 
 // Alive queues a heartbeat in place of the one that waits.
@@ -36,18 +57,11 @@ func (o *outbox) Alive(m wire.Alive) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.alive = &m
-	o.fill()
+	o.filled.set()
 }
 
-func (o *outbox) fill() {
-	select {
-	case o.filled <- struct{}{}:
-	default:
-	}
-}
-
-// take empties the outbox. The report goes first: the sign of life has the
-// digest of what it says.
+// take empties the outbox. The report must be published first, because the heartbeat has the digest
+// of its content.
 func (o *outbox) take() (*wire.NodeReport, *wire.Alive) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -56,7 +70,43 @@ func (o *outbox) take() (*wire.NodeReport, *wire.Alive) {
 	return r, a
 }
 
-// merge is one report that says what both do.
+// maxQueuedBytes is the capacity of a byteQueue.
+const maxQueuedBytes = 24 << 20
+
+// byteQueue has messages to publish, in order. A full queue drops them all: messages are numbered,
+// and the cluster requests again what it misses.
+type byteQueue struct {
+	filled signal
+
+	mu    sync.Mutex // guards the fields below
+	queue [][]byte
+	bytes int
+}
+
+func newByteQueue() *byteQueue { return &byteQueue{filled: make(signal, 1)} }
+
+// add queues a message and returns how many bytes it dropped for that.
+func (q *byteQueue) add(payload []byte) (dropped int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.bytes+len(payload) > maxQueuedBytes {
+		dropped = q.bytes
+		q.queue, q.bytes = nil, 0
+	}
+	q.queue, q.bytes = append(q.queue, payload), q.bytes+len(payload)
+	q.filled.set()
+	return dropped
+}
+
+func (q *byteQueue) take() [][]byte {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	all := q.queue
+	q.queue, q.bytes = nil, 0
+	return all
+}
+
+// merge returns one report with the content of both.
 func merge(earlier, later wire.NodeReport) wire.NodeReport {
 	if later.Whole || earlier.Boot != later.Boot {
 		return later

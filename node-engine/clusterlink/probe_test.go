@@ -12,9 +12,8 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/node"
 )
 
-// TestProbesAreAnsweredAndBounded asks for more than a node measures at once,
-// while those that it has begun take for ever, and then lets them end.
-func TestProbesAreAnsweredAndBounded(t *testing.T) {
+// TestProbesAreAnsweredAndLimited orders more probes than a node carries out concurrently.
+func TestProbesAreAnsweredAndLimited(t *testing.T) {
 	cluster, end := bustest.Pair(t, "n1")
 	begun, release := make(chan uint64, 4*maxProbes), make(chan struct{})
 	l := New(Options{
@@ -37,7 +36,7 @@ func TestProbesAreAnsweredAndBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask := func(payload string) {
-		l.probe(t.Context(), bus.Message{Topic: topic.Probe.Of("n1"), Payload: []byte(payload)})
+		decoded(l, func(o wire.ProbeOrder) { l.probe(t.Context(), o) })(bus.Message{Topic: topic.Probe.Of("n1"), Payload: []byte(payload)})
 	}
 	ask("nonsense")
 	for range 3 * maxProbes {
@@ -49,17 +48,17 @@ func TestProbesAreAnsweredAndBounded(t *testing.T) {
 	close(release)
 	for range maxProbes {
 		if p := <-answers; p.ID != 7 || p.RTT != 5 {
-			t.Errorf("the answer is %+v", p)
+			t.Errorf("answer: got %+v, want that of order 7", p)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_ = l.Run(ctx) // whatever it says, it returns when what it began has ended
+	_ = l.Run(ctx) // returns when all probes have ended
 	if len(begun) > 0 || len(answers) > 0 {
-		t.Errorf("%d more were begun, %d more answered", len(begun), len(answers))
+		t.Errorf("further probes: got %d begun, %d answered, want none", len(begun), len(answers))
 	}
 	ask(`{"id":8,"target":"user.example"}`)
 	if len(begun) > 0 {
-		t.Error("a probe began after the end")
+		t.Error("probe after the link ended: it began, want it dropped")
 	}
 }

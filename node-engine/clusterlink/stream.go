@@ -2,29 +2,47 @@ package clusterlink
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/bus"
+	"github.com/treeline-edge/treeline/api/topic"
 	"github.com/treeline-edge/treeline/internal/streams"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// stream dials out the stream that the cluster asks for.
-func (l *Link) stream(ctx context.Context, m bus.Message) {
-	var req wire.StreamRequest
-	if !l.decode(m, &req) {
+// maxProbes is the number of concurrent probes, most of which the pinger refuses. Further orders are
+// dropped.
+const maxProbes = 16
+
+// probe carries out an order to probe and publishes the result.
+func (l *Link) probe(ctx context.Context, order wire.ProbeOrder) {
+	select {
+	case l.probes <- struct{}{}:
+	default:
 		return
 	}
+	began := l.begin(func() {
+		defer func() { <-l.probes }()
+		b, err := json.Marshal(l.opt.Probe(ctx, order))
+		l.publishOne(ctx, topic.Probed, b, err)
+	})
+	if !began {
+		<-l.probes
+	}
+}
+
+// stream dials the stream that the cluster requests.
+func (l *Link) stream(ctx context.Context, req wire.StreamRequest) {
 	ctx, release, refused, ok := l.streams.Take(ctx, req)
 	if !ok {
-		l.opt.Log.Warn("stream refused without an answer: too many at once", "instance", req.Instance)
+		l.opt.Log.Warn("stream request dropped: too many concurrent streams", "instance", req.Instance)
 		return
 	}
 	began := l.begin(func() {
 		defer release()
-		err := streams.Dial(ctx, l.opt.Client, l.opt.URL+"/v1/node/streams", req.ID, func(ctx context.Context) (io.ReadCloser, error) {
+		err := streams.Dial(ctx, l.opt.Cluster.HTTP, l.opt.Cluster.URL+"/v1/node/streams", req.ID, func(ctx context.Context) (io.ReadCloser, error) {
 			if refused != nil {
 				return nil, fmt.Errorf("node: %w", refused)
 			}
@@ -39,7 +57,7 @@ func (l *Link) stream(ctx context.Context, m bus.Message) {
 	}
 }
 
-// begin runs a function beside the handling of messages; false: the link has ended.
+// begin runs a function concurrently. It returns false if the link has ended.
 func (l *Link) begin(run func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,5 +77,5 @@ func (l *Link) open(ctx context.Context, req wire.StreamRequest) (io.ReadCloser,
 	case req.Kind == "net":
 		return nil, fmt.Errorf("this node has no overlay network: %w", api.ErrUnavailable)
 	}
-	return nil, fmt.Errorf("stream of kind %q: this node engine knows logs and net: %w", req.Kind, api.ErrInvalid)
+	return nil, fmt.Errorf("stream of kind %q: want logs or net: %w", req.Kind, api.ErrInvalid)
 }

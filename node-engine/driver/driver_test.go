@@ -26,7 +26,7 @@ type fakeRuntime struct {
 	have    map[wire.Key]runtime.Status
 	calls   []string
 	down    error
-	slow    chan struct{} // creations wait for it, where set
+	slow    chan struct{} // creations wait for it; nil: they do not
 	busy    int
 	busiest int
 	slowOf  api.Tenant // whose creations are slow; empty: all
@@ -43,7 +43,7 @@ func (f *fakeRuntime) note(format string, args ...any) error {
 	return f.down
 }
 
-// hang lasts until ctx ends where the runtime hangs.
+// hang waits until ctx ends if the runtime hangs.
 func (f *fakeRuntime) hang(ctx context.Context) error {
 	f.mu.Lock()
 	hangs := f.hangs
@@ -150,7 +150,7 @@ func (f *fakeRuntime) Logs(context.Context, wire.Key, int, bool) (io.ReadCloser,
 }
 func (f *fakeRuntime) Close() error { return nil }
 
-func (f *fakeRuntime) said() []string {
+func (f *fakeRuntime) made() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]string(nil), f.calls...)
@@ -163,12 +163,12 @@ var (
 
 type fixture struct {
 	*Driver
-	rt   *fakeRuntime
-	told chan node.Input
+	rt     *fakeRuntime
+	inputs chan node.Input
 }
 
 func start(t *testing.T, fail func() error) *fixture {
-	f := &fixture{rt: newFake(), told: make(chan node.Input, 100)}
+	f := &fixture{rt: newFake(), inputs: make(chan node.Input, 100)}
 	f.Driver = New(Options{
 		Runtime: f.rt, Info: api.NodeInfo{ID: "n1"}, Log: slog.New(slog.DiscardHandler),
 		Deliver: func(_ context.Context, in node.Input) error {
@@ -177,7 +177,7 @@ func start(t *testing.T, fail func() error) *fixture {
 					return err
 				}
 			}
-			f.told <- in
+			f.inputs <- in
 			return nil
 		},
 	})
@@ -185,60 +185,60 @@ func start(t *testing.T, fail func() error) *fixture {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = f.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
-	if in := (<-f.told).(node.Info); !in.Fresh {
-		t.Fatalf("first told %+v, want all that the runtime has", in)
+	if in := (<-f.inputs).(node.Info); !in.Fresh {
+		t.Fatalf("first input: got %+v, want a fresh Info", in)
 	}
 	return f
 }
 
 func (f *fixture) event(t *testing.T) wire.WorkloadEvent {
 	t.Helper()
-	in, ok := (<-f.told).(node.Workload)
+	in, ok := (<-f.inputs).(node.Workload)
 	if !ok {
-		t.Fatalf("told %+v, want a workload's", in)
+		t.Fatalf("input: got %+v, want a Workload", in)
 	}
 	return in.WorkloadEvent
 }
 
-func TestOrdersOfOnePlacementAreCarriedOutInTurn(t *testing.T) {
+func TestOrdersOfOnePlacementAreSequential(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, nil)
 		f.Order(wire.CreateWorkload{Key: k1, Attempt: 2})
 		f.Order(wire.StartWorkload{Key: k1, Attempt: 2})
 		for _, want := range []wire.WorkloadPhase{wire.WorkloadCreated, wire.WorkloadRunning} {
 			if e := f.event(t); e.Phase != want || e.Attempt != 2 || e.Key != k1 {
-				t.Errorf("told %+v, want %s", e, want)
+				t.Errorf("event: got %+v, want phase %s", e, want)
 			}
 		}
 		f.Order(wire.StopWorkload{Key: k1, Grace: time.Second})
 		if e := f.event(t); e.Phase != wire.WorkloadGone {
-			t.Errorf("told %+v, want gone", e)
+			t.Errorf("event: got %+v, want phase gone", e)
 		}
-		if got := fmt.Sprint(f.rt.said()); got != "[create 2 start stop 1s]" {
-			t.Errorf("the runtime was asked %s", got)
+		if got := fmt.Sprint(f.rt.made()); got != "[create 2 start stop 1s]" {
+			t.Errorf("calls of the runtime: got %s, want only the orders in sequence", got)
 		}
 	})
 }
 
-func TestStopOvertakesACreation(t *testing.T) {
+func TestStopCancelsACreation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, nil)
 		f.rt.slow = make(chan struct{})
 		f.Order(wire.CreateWorkload{Key: k1})
 		synctest.Wait()
 		f.Order(wire.StopWorkload{Key: k1, Grace: time.Hour})
-		f.Order(wire.StopWorkload{Key: k1}) // says it all
+		f.Order(wire.StopWorkload{Key: k1}) // replaces the first
 		if e := f.event(t); e.Phase != wire.WorkloadGone {
-			t.Errorf("told %+v, want gone", e)
+			t.Errorf("event: got %+v, want phase gone", e)
 		}
 		synctest.Wait()
-		if got := fmt.Sprint(f.rt.said()); got != "[stop 1h0m0s]" && got != "[stop 0s]" {
-			t.Errorf("the runtime was asked %s", got)
+		if got := fmt.Sprint(f.rt.made()); got != "[stop 1h0m0s]" && got != "[stop 0s]" {
+			t.Errorf("calls of the runtime: got %s, want only the orders in sequence", got)
 		}
 	})
 }
 
-func TestCreationsAreFewAtOnce(t *testing.T) {
+func TestConcurrentCreationsAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, nil)
 		f.rt.slow = make(chan struct{})
@@ -251,7 +251,7 @@ func TestCreationsAreFewAtOnce(t *testing.T) {
 			f.event(t)
 		}
 		if f.rt.busiest != 4 {
-			t.Errorf("%d at once, want 4", f.rt.busiest)
+			t.Errorf("concurrent creations: got %d, want 4", f.rt.busiest)
 		}
 	})
 }
@@ -269,7 +269,7 @@ func TestSlowPullsOfOneTenantLeaveRoomForOthers(t *testing.T) {
 		quiet := wire.Key{Instance: api.ServiceID("quiet/a.n.s.n").Instance(0), Epoch: 1}
 		f.Order(wire.CreateWorkload{Key: quiet})
 		if e := f.event(t); e.Key != quiet {
-			t.Errorf("first heard of %v, want %v", e.Key, quiet)
+			t.Errorf("first event: got one of %v, want %v", e.Key, quiet)
 		}
 		close(f.rt.slow)
 		for range 100 {
@@ -278,9 +278,8 @@ func TestSlowPullsOfOneTenantLeaveRoomForOthers(t *testing.T) {
 	})
 }
 
-// A workload that is deleted while its creation waits behind slow ones of its tenant
-// is gone at once.
-func TestStopEndsACreationThatWaitsForItsTurn(t *testing.T) {
+// A stop does not wait for the slow creations before the one that it cancels.
+func TestStopCancelsAWaitingCreation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, nil)
 		f.rt.slow = make(chan struct{})
@@ -293,10 +292,10 @@ func TestStopEndsACreationThatWaitsForItsTurn(t *testing.T) {
 		began := time.Now()
 		f.Order(wire.StopWorkload{Key: last})
 		if e := f.event(t); e.Key != last || e.Phase != wire.WorkloadGone {
-			t.Errorf("first event %+v, want that %v is gone", e, last)
+			t.Errorf("first event: got %+v, want phase gone of %v", e, last)
 		}
 		if took := time.Since(began); took > time.Second {
-			t.Errorf("gone after %s, want at once", took)
+			t.Errorf("time until the event: got %s, want less than 1 s", took)
 		}
 		close(f.rt.slow)
 		for range 19 {
@@ -305,7 +304,7 @@ func TestStopEndsACreationThatWaitsForItsTurn(t *testing.T) {
 	})
 }
 
-func TestWhatHappenedIsToldUntilItIsHeard(t *testing.T) {
+func TestDeliveryIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
 		f := start(t, func() error {
@@ -316,16 +315,16 @@ func TestWhatHappenedIsToldUntilItIsHeard(t *testing.T) {
 		})
 		f.Order(wire.StartWorkload{Key: k1})
 		if e := f.event(t); e.Phase != wire.WorkloadRunning {
-			t.Errorf("told %+v", e)
+			t.Errorf("event: got %+v, want what happened", e)
 		}
 		f.rt.exits <- runtime.Exit{Key: k1, ExitCode: 137, OOM: true}
 		if e := f.event(t); e.Phase != wire.WorkloadExited || e.Reason != api.ReasonOutOfMemory || e.ExitCode != 137 {
-			t.Errorf("told %+v", e)
+			t.Errorf("event: got %+v, want what happened", e)
 		}
 	})
 }
 
-func TestRuntimeThatFallsSilentAndReturns(t *testing.T) {
+func TestRuntimeGoesDownAndReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, nil)
 		f.Order(wire.CreateWorkload{Key: k1})
@@ -335,13 +334,13 @@ func TestRuntimeThatFallsSilentAndReturns(t *testing.T) {
 		f.rt.down = bad
 		f.rt.watch(errors.New("socket closed"))
 		f.rt.mu.Unlock()
-		in := (<-f.told).(node.Info)
+		in := (<-f.inputs).(node.Info)
 		if in.Fresh || in.Info.RuntimeError == "" || in.Info.ID != "n1" {
-			t.Fatalf("told %+v, want the runtime's silence", in)
+			t.Fatalf("input: got %+v, want an Info with RuntimeError", in)
 		}
 		f.Order(wire.StartWorkload{Key: k1})
 		for {
-			e, ok := (<-f.told).(node.Workload)
+			e, ok := (<-f.inputs).(node.Workload)
 			if ok && e.Phase == wire.WorkloadFailed && e.Reason == api.ReasonRuntimeDown {
 				break
 			}
@@ -350,9 +349,9 @@ func TestRuntimeThatFallsSilentAndReturns(t *testing.T) {
 		f.rt.down = nil
 		f.rt.mu.Unlock()
 		for {
-			if in, ok := (<-f.told).(node.Info); ok && in.Fresh {
+			if in, ok := (<-f.inputs).(node.Info); ok && in.Fresh {
 				if len(in.Found) != 1 || in.Info.RuntimeError != "" || in.Info.Runtimes[0] != "fake" {
-					t.Errorf("told %+v", in)
+					t.Errorf("fresh Info: got %+v, want the runtime and its workload", in)
 				}
 				return
 			}
@@ -362,8 +361,8 @@ func TestRuntimeThatFallsSilentAndReturns(t *testing.T) {
 
 func TestOrdersBeforeRunAreKept(t *testing.T) {
 	rt := newFake()
-	told := make(chan node.Input, 10)
-	d := New(Options{Runtime: rt, Deliver: func(_ context.Context, in node.Input) error { told <- in; return nil }})
+	inputs := make(chan node.Input, 10)
+	d := New(Options{Runtime: rt, Deliver: func(_ context.Context, in node.Input) error { inputs <- in; return nil }})
 	d.Order(wire.StartWorkload{Key: k1})
 	if _, found, err := d.Find(t.Context()); err != nil || len(found) != 0 {
 		t.Fatal(found, err)
@@ -372,11 +371,11 @@ func TestOrdersBeforeRunAreKept(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = d.Run(ctx) }()
 	for {
-		if _, ok := (<-told).(node.Workload); ok {
+		if _, ok := (<-inputs).(node.Workload); ok {
 			break
 		}
 	}
 	cancel()
 	<-done
-	d.Order(wire.StartWorkload{Key: k1}) // after the end: nothing happens, nothing is left
+	d.Order(wire.StartWorkload{Key: k1}) // has no effect after Run
 }

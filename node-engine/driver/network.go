@@ -3,7 +3,6 @@ package driver
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -12,51 +11,50 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
-// Network gives workloads their place on the overlay network. Everything may be
-// repeated. A network that cannot do it now is ErrUnavailable, one that has no room
-// for more ErrFull.
+// Network attaches workloads to the overlay network. Its methods are idempotent. They fail with
+// ErrUnavailable while the network is down, and with ErrFull if it has no addresses left.
 type Network interface {
 	Attach(ctx context.Context, a wire.Attach) (wire.Attached, error)
 	Detach(ctx context.Context, k wire.Key) error
-	// Drain has new flows avoid the workload from now on.
+	// Drain has new flows avoid the workload.
 	Drain(ctx context.Context, k wire.Key) error
 	Attachments(ctx context.Context) ([]wire.Attached, error)
-	// Ready is nil while workloads can be attached, and else says why not.
+	// Ready returns nil while workloads can be attached, and else an error.
 	Ready() error
 }
 
 const (
-	netTime = 15 * time.Second // for one exchange with the network
-	// drainTime is what the network gets to tell those who send to a workload that
-	// will be stopped: what they begin meanwhile is still served.
+	networkTimeout = 15 * time.Second // of one call of the network
+	// drainTime is the time for the network to announce that a workload will be stopped. The
+	// workload serves flows that begin meanwhile.
 	drainTime = 300 * time.Millisecond
 )
 
-// settle is an order of the driver itself: it attaches the workload to the network, or
-// detaches it, as the runtime's state of it demands at that time.
-type settle struct{ wire.Key }
+// syncNetwork is an order of the driver itself: it attaches the workload to the network, or detaches
+// it if it does not exist.
+type syncNetwork struct{ wire.Key }
 
 // Deliver implements wire.WorkloadOrder.
-func (o settle) Deliver(h wire.WorkloadOrderHandler) {
+func (o syncNetwork) Deliver(h wire.WorkloadOrderHandler) {
 	x := h.(execution)
-	x.settle(x.ctx, o.Key)
+	x.syncNetwork(x.ctx, o.Key)
 }
 
-// avoid is an order of the driver itself: new flows avoid a workload that has exited
-// until its next attempt is attached.
-type avoid struct{ wire.Key }
+// drainExited is an order of the driver itself: new flows avoid a workload that has exited, until
+// its next attempt is attached.
+type drainExited struct{ wire.Key }
 
 // Deliver implements wire.WorkloadOrder.
-func (o avoid) Deliver(h wire.WorkloadOrderHandler) {
+func (o drainExited) Deliver(h wire.WorkloadOrderHandler) {
 	if x := h.(execution); x.opt.Network.Ready() == nil {
-		x.avoid(x.ctx, o.Key)
+		x.drain(x.ctx, o.Key)
 	}
 }
 
 // Serves reports to the core that a workload is ready for flows. It does not block.
-func (d *Driver) Serves(k wire.Key) { d.Order(settle{k}) }
+func (d *Driver) Serves(k wire.Key) { d.Order(syncNetwork{k}) }
 
-// namespaced is the runtime, if its workloads are put on the network.
+// namespaced returns the runtime if its workloads are attached to the network, else nil.
 func (d *Driver) namespaced() runtime.Namespaced {
 	n, _ := d.opt.Runtime.(runtime.Namespaced)
 	if d.opt.Network == nil {
@@ -65,17 +63,16 @@ func (d *Driver) namespaced() runtime.Namespaced {
 	return n
 }
 
-// hasNetworkFor refuses what needs the overlay where there is none.
-func (d *Driver) hasNetworkFor(m api.Microservice) error {
+// checkNetwork fails for a service that needs the overlay network if the node has none.
+func (d *Driver) checkNetwork(m api.Microservice) error {
 	if !m.NeedsNetwork() || d.namespaced() != nil {
 		return nil
 	}
-	return &runtime.Error{Reason: api.ReasonNoNetwork, Err: fmt.Errorf(
-		"its SLA needs the overlay network, which this node does not have (a service that needs neither an address nor other services' names opts out with network: any): %w", api.ErrUnavailable)}
+	return runtime.Errorf(api.ReasonNoNetwork, "its SLA needs the overlay network, which this node does not have (a service that needs neither an address nor other services' names opts out with network: any): %w", api.ErrUnavailable)
 }
 
-// attach puts a created workload on the network. The zero address says that the
-// workload is not for it.
+// attach attaches a created workload to the network. It returns no address if the workload does not
+// use the network.
 func (d *Driver) attach(ctx context.Context, k wire.Key) (at wire.Attached, err error) {
 	n := d.namespaced()
 	if n == nil {
@@ -88,7 +85,7 @@ func (d *Driver) attach(ctx context.Context, k wire.Key) (at wire.Attached, err 
 	if err := d.opt.Network.Ready(); err != nil {
 		return at, &runtime.Error{Reason: api.ReasonNetworkDown, Err: err}
 	}
-	ctx, cancel := context.WithTimeout(ctx, netTime)
+	ctx, cancel := context.WithTimeout(ctx, networkTimeout)
 	defer cancel()
 	at, err = d.opt.Network.Attach(ctx, wire.Attach{
 		Key: k, NetNS: path, Ports: w.Spec.Ports(), BandwidthIn: w.Spec.BandwidthIn, BandwidthOut: w.Spec.BandwidthOut,
@@ -97,62 +94,52 @@ func (d *Driver) attach(ctx context.Context, k wire.Key) (at wire.Attached, err 
 	if err == nil {
 		return at, nil
 	}
-	reason := api.ReasonStartFailed // a port is taken, say: its own affair
+	reason := api.ReasonStartFailed // for example, a port is taken
 	switch {
 	case errors.Is(err, api.ErrFull):
 		reason = api.ReasonNetworkFull
 	case errors.Is(err, api.ErrUnavailable), errors.Is(err, api.ErrTimeout), ctx.Err() != nil:
 		reason = api.ReasonNetworkDown
 	}
-	return wire.Attached{}, &runtime.Error{Reason: reason, Err: fmt.Errorf("attach %s to the network: %w", k, err)}
+	return wire.Attached{}, runtime.Errorf(reason, "attach %s to the network: %w", k, err)
 }
 
-// drain has new flows go elsewhere before a workload is asked to end.
-func (d *Driver) drain(ctx context.Context, o wire.StopWorkload) {
-	if d.namespaced() == nil || o.Grace <= 0 || d.opt.Network.Ready() != nil {
-		return
-	}
-	if d.avoid(ctx, o.Key) {
-		sleep(ctx, drainTime)
-	}
-}
-
-func (d *Driver) avoid(ctx context.Context, k wire.Key) bool {
-	ctx, cancel := context.WithTimeout(ctx, netTime)
+// drain has new flows avoid the workload, and reports whether that succeeded.
+func (d *Driver) drain(ctx context.Context, k wire.Key) bool {
+	ctx, cancel := context.WithTimeout(ctx, networkTimeout)
 	defer cancel()
 	err := d.opt.Network.Drain(ctx, k)
 	if err != nil {
-		d.opt.Log.Warn("new flows may reach a workload that ends", "instance", k.Instance, "epoch", k.Epoch, "err", err)
+		d.opt.Log.Warn("workload not drained, new flows may reach it while it ends", "instance", k.Instance, "epoch", k.Epoch, "err", err)
 	}
 	return err == nil
 }
 
-// detach takes what is gone, or has ended, off the network. If that fails, the next
-// comparison finds it.
+// detach detaches a workload from the network. If that fails, the next comparison finds it.
 func (d *Driver) detach(ctx context.Context, k wire.Key) error {
 	if d.namespaced() == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, netTime)
+	ctx, cancel := context.WithTimeout(ctx, networkTimeout)
 	defer cancel()
 	err := d.opt.Network.Detach(ctx, k)
 	if err != nil {
-		d.opt.Log.Warn("workload is still on the network", "instance", k.Instance, "epoch", k.Epoch, "err", err)
+		d.opt.Log.Warn("workload not detached from the network", "instance", k.Instance, "epoch", k.Epoch, "err", err)
 	}
 	return err
 }
 
-// compare gives the workloads their addresses, and says which of them lack one and
-// what is attached without a workload.
-func (d *Driver) compare(ctx context.Context, found []wire.WorkloadEvent) (unsettled []wire.Key) {
+// compareNetwork sets the addresses of the workloads. It returns those that are not attached, and
+// attachments without a workload.
+func (d *Driver) compareNetwork(ctx context.Context, found []wire.WorkloadEvent) (differ []wire.Key) {
 	if d.namespaced() == nil || d.opt.Network.Ready() != nil {
-		return nil // when it is ready we are asked again
+		return nil // Recheck is called when the network is ready
 	}
-	ctx, cancel := context.WithTimeout(ctx, netTime)
+	ctx, cancel := context.WithTimeout(ctx, networkTimeout)
 	defer cancel()
 	all, err := d.opt.Network.Attachments(ctx)
 	if err != nil {
-		d.opt.Log.Warn("the network's attachments are not known", "err", err)
+		d.opt.Log.Warn("attachments to the network not listed", "err", err)
 		return nil
 	}
 	attached := make(map[wire.Key]wire.Attached, len(all))
@@ -163,33 +150,33 @@ func (d *Driver) compare(ctx context.Context, found []wire.WorkloadEvent) (unset
 		a, ok := attached[e.Key]
 		found[i].Address, found[i].Ready = a.Address, a.Ready && a.Error == ""
 		if e.Phase == wire.WorkloadRunning && (!ok || a.Error != "") {
-			unsettled = append(unsettled, e.Key)
+			differ = append(differ, e.Key)
 		}
 		delete(attached, e.Key)
 	}
 	for _, a := range all {
-		if _, stray := attached[a.Key]; stray {
-			unsettled = append(unsettled, a.Key)
+		if _, left := attached[a.Key]; left {
+			differ = append(differ, a.Key)
 		}
 	}
-	return unsettled
+	return differ
 }
 
-func (d *Driver) settle(ctx context.Context, k wire.Key) {
+func (d *Driver) syncNetwork(ctx context.Context, k wire.Key) {
 	n := d.namespaced()
-	ask, cancel := context.WithTimeout(ctx, startTime)
+	call, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	_, w, err := n.Namespace(ask, k)
+	_, w, err := n.Namespace(call, k)
 	if errors.Is(err, api.ErrNotFound) {
-		d.detach(ask, k)
+		_ = d.detach(call, k)
 		return
 	}
 	var at wire.Attached
 	if err == nil {
-		at, err = d.attach(ask, k)
+		at, err = d.attach(call, k)
 	}
 	if err != nil {
-		d.opt.Log.Warn("workload is not on the network", "instance", k.Instance, "epoch", k.Epoch, "err", err)
+		d.opt.Log.Warn("workload not attached to the network", "instance", k.Instance, "epoch", k.Epoch, "err", err)
 		return
 	}
 	if at.Address.IsValid() {

@@ -34,8 +34,7 @@ func (f spaced) Namespace(_ context.Context, k wire.Key) (string, runtime.Worklo
 	return "/ns/" + string(k.Instance), w, nil
 }
 
-// fakeNetwork keeps attachments in memory and notes what it is asked beside what
-// the runtime is asked.
+// fakeNetwork has attachments in memory. It records its calls with those of the runtime.
 type fakeNetwork struct {
 	rt *fakeRuntime
 
@@ -74,7 +73,7 @@ func (n *fakeNetwork) Detach(_ context.Context, k wire.Key) error {
 	return n.fail
 }
 
-func (n *fakeNetwork) broken(err error) {
+func (n *fakeNetwork) setFail(err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.fail = err
@@ -103,14 +102,14 @@ func (n *fakeNetwork) Ready() error {
 }
 
 func startOnNetwork(t *testing.T, prepare func(*fakeRuntime, *fakeNetwork)) (*fixture, *fakeNetwork) {
-	f := &fixture{rt: newFake(), told: make(chan node.Input, 100)}
+	f := &fixture{rt: newFake(), inputs: make(chan node.Input, 100)}
 	n := &fakeNetwork{rt: f.rt, at: map[wire.Key]wire.Attached{}}
 	if prepare != nil {
 		prepare(f.rt, n)
 	}
 	f.Driver = New(Options{
 		Runtime: spaced{f.rt}, Network: n, Info: api.NodeInfo{ID: "n1"}, Log: slog.New(slog.DiscardHandler),
-		Deliver: func(_ context.Context, in node.Input) error { f.told <- in; return nil },
+		Deliver: func(_ context.Context, in node.Input) error { f.inputs <- in; return nil },
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -119,30 +118,30 @@ func startOnNetwork(t *testing.T, prepare func(*fakeRuntime, *fakeNetwork)) (*fi
 	return f, n
 }
 
-func TestWorkloadIsOnTheNetworkBeforeItStartsAndAfterItStops(t *testing.T) {
+func TestWorkloadIsAttachedBeforeItsStartAndDetachedAfterItsStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := startOnNetwork(t, nil)
-		<-f.told
+		<-f.inputs
 		f.Order(wire.CreateWorkload{Key: k1, Spec: api.Microservice{Port: "80:8080"}})
 		f.event(t)
 		f.Order(wire.StartWorkload{Key: k1})
 		if e := f.event(t); e.Phase != wire.WorkloadRunning || e.Address != address {
-			t.Errorf("told %+v, want it running at %s", e, address)
+			t.Errorf("event: got %+v, want phase running with address %s", e, address)
 		}
 		began := time.Now()
 		f.Order(wire.StopWorkload{Key: k1, Grace: time.Second})
 		f.event(t)
 		if took := time.Since(began); took != drainTime {
-			t.Errorf("the stop followed the drain after %s, want %s", took, drainTime)
+			t.Errorf("time between drain and stop: got %s, want %s", took, drainTime)
 		}
 		want := "[create 0 attach /ns/t/a.n.s.n#0 [80:8080/tcp] start drain stop 1s detach t/a.n.s.n#0@1]"
-		if got := fmt.Sprint(f.rt.said()); got != want {
-			t.Errorf("asked for %s, want %s", got, want)
+		if got := fmt.Sprint(f.rt.made()); got != want {
+			t.Errorf("calls: got %s, want %s", got, want)
 		}
 	})
 }
 
-func TestAttachThatFailsIsAFailedStart(t *testing.T) {
+func TestFailedAttachFailsTheStart(t *testing.T) {
 	for _, c := range []struct {
 		fail error
 		want api.Reason
@@ -153,44 +152,44 @@ func TestAttachThatFailsIsAFailedStart(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f, n := startOnNetwork(t, func(_ *fakeRuntime, n *fakeNetwork) { n.fail = c.fail })
-			<-f.told
+			<-f.inputs
 			f.Order(wire.CreateWorkload{Key: k1})
 			f.event(t)
 			f.Order(wire.StartWorkload{Key: k1})
 			if e := f.event(t); e.Phase != wire.WorkloadFailed || e.Reason != c.want {
-				t.Errorf("told %+v, want %s", e, c.want)
+				t.Errorf("event: got %+v, want reason %s", e, c.want)
 			}
-			if got := f.rt.said(); slices.Contains(got, "start") {
-				t.Errorf("started without a network: %v", got)
+			if got := f.rt.made(); slices.Contains(got, "start") {
+				t.Errorf("calls: got %v, want no start without a network", got)
 			}
 			_ = n
 		})
 	}
 }
 
-func TestNetworkThatIsNotReadyIsTold(t *testing.T) {
+func TestNetworkErrorIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, n := startOnNetwork(t, func(_ *fakeRuntime, n *fakeNetwork) { n.ready = api.ErrUnavailable })
-		if in := (<-f.told).(node.Info); in.Info.NetworkError == "" {
-			t.Errorf("told %+v", in.Info)
+		if in := (<-f.inputs).(node.Info); in.Info.NetworkError == "" {
+			t.Errorf("info: got %+v, want a network error", in.Info)
 		}
 		f.Order(wire.CreateWorkload{Key: k1})
 		f.event(t)
 		f.Order(wire.StartWorkload{Key: k1})
 		if e := f.event(t); e.Reason != api.ReasonNetworkDown {
-			t.Errorf("told %+v", e)
+			t.Errorf("event: got %+v, want reason %s", e, api.ReasonNetworkDown)
 		}
 		n.mu.Lock()
 		n.ready = nil
 		n.mu.Unlock()
 		f.Recheck()
-		if in := (<-f.told).(node.Info); in.Info.NetworkError != "" || !in.Fresh {
-			t.Errorf("told %+v", in)
+		if in := (<-f.inputs).(node.Info); in.Info.NetworkError != "" || !in.Fresh {
+			t.Errorf("input: got %+v, want a fresh Info without a network error", in)
 		}
 	})
 }
 
-func TestBothSidesAreCompared(t *testing.T) {
+func TestWorkloadsAndAttachmentsAreCompared(t *testing.T) {
 	lacks := wire.Key{Instance: "t/a.n.s.n#1", Epoch: 2}
 	stray := wire.Key{Instance: "t/a.n.s.n#2", Epoch: 3}
 	ended := wire.Key{Instance: "t/a.n.s.n#3", Epoch: 4}
@@ -203,14 +202,14 @@ func TestBothSidesAreCompared(t *testing.T) {
 				n.at[k] = wire.Attached{Key: k, Address: address}
 			}
 		})
-		in := (<-f.told).(node.Info)
+		in := (<-f.inputs).(node.Info)
 		for _, e := range in.Found {
 			if want := e.Key != lacks; e.Address.IsValid() != want {
-				t.Errorf("found %+v", e)
+				t.Errorf("found: got %+v, want an address unless it is not attached", e)
 			}
 		}
 		if e := f.event(t); e.Key != lacks || e.Attempt != 7 || e.Phase != "" || e.Address != address {
-			t.Errorf("told %+v, want the address of what lacked one", e)
+			t.Errorf("event: got %+v, want the address of the workload that had none", e)
 		}
 		synctest.Wait()
 		all, _ := n.Attachments(t.Context())
@@ -219,56 +218,56 @@ func TestBothSidesAreCompared(t *testing.T) {
 			keys = append(keys, a.Key)
 		}
 		if want := []wire.Key{k1, lacks, ended}; !slices.Equal(keys, want) {
-			t.Errorf("attached %v, want %v", keys, want)
+			t.Errorf("attachments: got %v, want %v", keys, want)
 		}
 	})
 }
 
-func TestWhatNeedsANetworkIsRefusedWithoutOne(t *testing.T) {
+func TestServiceThatNeedsANetworkFailsWithoutOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, nil)
 		for _, m := range []api.Microservice{{Port: "80"}, {Network: api.NetworkOverlay}} {
 			f.Order(wire.CreateWorkload{Key: k1, Spec: m})
 			if e := f.event(t); e.Reason != api.ReasonNoNetwork {
-				t.Errorf("%+v: told %+v", m, e)
+				t.Errorf("event for %+v: got %+v, want reason %s", m, e, api.ReasonNoNetwork)
 			}
 		}
 		f.Order(wire.CreateWorkload{Key: k1, Spec: api.Microservice{Network: api.NetworkAny}})
 		if e := f.event(t); e.Reason == api.ReasonNoNetwork {
-			t.Errorf("it opted out: told %+v", e)
+			t.Errorf("event for network any: got %+v, want another reason", e)
 		}
 	})
 }
 
-// TestTheCoreIsToldWhenAWorkloadServes, by an event or when all is compared.
-func TestTheCoreIsToldWhenAWorkloadServes(t *testing.T) {
+// TestReadinessIsReported by an event, and by a comparison.
+func TestReadinessIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, n := startOnNetwork(t, nil)
-		<-f.told
+		<-f.inputs
 		f.Order(wire.CreateWorkload{Key: k1, Attempt: 3})
 		f.event(t)
 		f.Order(wire.StartWorkload{Key: k1, Attempt: 3})
 		if e := f.event(t); e.Phase != wire.WorkloadRunning || e.Ready {
-			t.Errorf("told %+v, want it running and not ready", e)
+			t.Errorf("event: got %+v, want phase running, not ready", e)
 		}
 		n.mu.Lock()
 		n.at[k1] = wire.Attached{Key: k1, Address: address, Ready: true}
 		n.mu.Unlock()
 		f.Serves(k1)
 		if e := f.event(t); e.Phase != "" || e.Attempt != 3 || e.Address != address || !e.Ready {
-			t.Errorf("told %+v, want it ready", e)
+			t.Errorf("event: got %+v, want it ready", e)
 		}
 		f.Recheck()
-		if in := (<-f.told).(node.Info); len(in.Found) != 1 || !in.Found[0].Ready {
-			t.Errorf("told %+v, want it found ready", in)
+		if in := (<-f.inputs).(node.Info); len(in.Found) != 1 || !in.Found[0].Ready {
+			t.Errorf("input: got %+v, want the workload found ready", in)
 		}
 	})
 }
 
-func TestWhatEndedLeavesTheNetworkByOrder(t *testing.T) {
+func TestEndedWorkloadIsDetachedByOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, n := startOnNetwork(t, nil)
-		<-f.told
+		<-f.inputs
 		f.Order(wire.CreateWorkload{Key: k1})
 		f.event(t)
 		f.Order(wire.StartWorkload{Key: k1})
@@ -280,39 +279,39 @@ func TestWhatEndedLeavesTheNetworkByOrder(t *testing.T) {
 		f.rt.mu.Unlock()
 		f.exits <- runtime.Exit{Key: k1}
 		f.event(t)
-		n.broken(api.ErrUnavailable)
+		n.setFail(api.ErrUnavailable)
 		f.Order(wire.DetachWorkload{Key: k1})
-		if in := (<-f.told).(node.Info); len(in.Found) != 1 || in.Found[0].Address != address {
-			t.Errorf("told %+v, want that it is still on the network", in)
+		if in := (<-f.inputs).(node.Info); len(in.Found) != 1 || in.Found[0].Address != address {
+			t.Errorf("input: got %+v, want the workload with its address", in)
 		}
-		n.broken(nil)
+		n.setFail(nil)
 		f.Order(wire.DetachWorkload{Key: k1})
 		synctest.Wait()
 		if all, _ := n.Attachments(t.Context()); len(all) > 0 {
-			t.Errorf("still attached: %+v", all)
+			t.Errorf("attachments after detaching: got %+v, want none", all)
 		}
 		f.Recheck()
-		if in := (<-f.told).(node.Info); len(in.Found) != 1 || in.Found[0].Address.IsValid() {
-			t.Errorf("told %+v, want it found without an address", in)
+		if in := (<-f.inputs).(node.Info); len(in.Found) != 1 || in.Found[0].Address.IsValid() {
+			t.Errorf("input: got %+v, want the workload without an address", in)
 		}
 		synctest.Wait()
 		if all, _ := n.Attachments(t.Context()); len(all) > 0 {
-			t.Errorf("attached again: %+v", all)
+			t.Errorf("attachments after a comparison: got %+v, want none", all)
 		}
 	})
 }
 
-func TestNewFlowsAvoidWhatExited(t *testing.T) {
+func TestExitedWorkloadIsDrained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := startOnNetwork(t, nil)
-		<-f.told
+		<-f.inputs
 		f.exits <- runtime.Exit{Key: k1, ExitCode: 1}
 		if e := f.event(t); e.Phase != wire.WorkloadExited {
-			t.Errorf("told %+v", e)
+			t.Errorf("event: got %+v, want phase exited", e)
 		}
 		synctest.Wait()
-		if got := fmt.Sprint(f.rt.said()); got != "[drain]" {
-			t.Errorf("asked for %s, want a drain", got)
+		if got := fmt.Sprint(f.rt.made()); got != "[drain]" {
+			t.Errorf("calls: got %s, want a drain", got)
 		}
 	})
 }

@@ -5,22 +5,21 @@ import (
 	"sync"
 )
 
-// mostWaiting bounds what waits for a netmanager that is slow.
-const mostWaiting = 32 << 20
+// maxQueuedBytes is the capacity of the inbox.
+const maxQueuedBytes = 32 << 20
 
-// message is a message of the cluster, or, without one, whether it is reached.
+// message is a message of the cluster, or, without one, the state of the connection to it.
 type message struct {
 	routes []byte
 	up     bool
 }
 
-// inbox keeps what the cluster says in its order, while a netmanager is there to
-// take it. One that is too slow has the link go down and up in its eyes, so that
-// it asks for everything anew.
+// inbox queues messages for a connected netmanager. If it is full, it drops them and queues that the
+// connection to the cluster was lost and restored: the netmanager then requests everything again.
 type inbox struct {
 	mu     sync.Mutex // guards the fields below
-	opened bool
-	up     bool // the cluster is reached
+	opened bool       // the netmanager is connected
+	up     bool       // the cluster is connected
 	queue  []message
 	bytes  int
 	filled chan struct{}
@@ -28,19 +27,22 @@ type inbox struct {
 
 func newInbox() inbox { return inbox{filled: make(chan struct{}, 1)} }
 
-// open begins with whether the cluster is reached.
+// open begins to queue, with the state of the connection to the cluster.
 func (i *inbox) open() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.opened, i.queue, i.bytes = true, nil, 0
+	i.reset(true)
 	i.add(message{up: i.up})
 }
 
+// close drops all messages, until open.
 func (i *inbox) close() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.opened, i.queue, i.bytes = false, nil, 0
+	i.reset(false)
 }
+
+func (i *inbox) reset(opened bool) { i.opened, i.queue, i.bytes = opened, nil, 0 }
 
 func (i *inbox) link(up bool) {
 	i.mu.Lock()
@@ -52,17 +54,16 @@ func (i *inbox) link(up bool) {
 func (i *inbox) put(routes []byte) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if len(routes) == 0 {
-		return
-	}
-	if i.bytes+len(routes) > mostWaiting {
-		i.queue, i.bytes = nil, 0
+	switch {
+	case len(routes) == 0:
+	case i.bytes+len(routes) > maxQueuedBytes:
+		i.reset(i.opened)
 		i.add(message{up: false})
 		i.add(message{up: i.up})
-		return
+	default:
+		i.bytes += len(routes)
+		i.add(message{routes: routes})
 	}
-	i.bytes += len(routes)
-	i.add(message{routes: routes})
 }
 
 func (i *inbox) add(m message) {
@@ -76,7 +77,7 @@ func (i *inbox) add(m message) {
 	}
 }
 
-// take waits for the next message, or for ctx's end.
+// take waits for the next message, until ctx ends.
 func (i *inbox) take(ctx context.Context) (message, error) {
 	for {
 		if m, ok := i.next(); ok {

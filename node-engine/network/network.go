@@ -1,15 +1,13 @@
-// Package network is a node engine's side of its machine's netmanager: it knows
-// whether the overlay is ready, has workloads attached, and carries what the
-// netmanager and the cluster say to each other, which it does not read. The node
-// has one connection to its cluster and one identity; this is how two daemons
-// share them.
+// Package network connects a node engine to its machine's netmanager. It reports whether the overlay
+// network is ready, attaches workloads, and carries messages between the netmanager and the cluster
+// without decoding them: both daemons share the node's connection to its cluster and its identity.
 //
-// Nothing is kept for a netmanager that is away. When it is back it hears whether
-// the cluster is reached, and asks for what it missed.
+// Messages for a netmanager that is not connected are dropped. When it connects it receives the state
+// of the connection to the cluster, and requests what it missed.
 //
-//	n := network.New(network.Options{Client: netsock.New(path), Interest: link.Interest})
+//	n := network.New(network.Options{Client: netsock.New(path), Subscriptions: link.Subscriptions})
 //	g.Go(func() error { return n.Run(ctx) })
-//	n.Link(true); n.Routes(payload)               // from the cluster's side; never block
+//	n.Link(true); n.Routes(payload)               // from the cluster; do not block
 package network
 
 import (
@@ -25,21 +23,19 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// The pauses between attempts to reach a netmanager that is away, and how long it
-// may take to answer one message.
 const (
-	minPause = 100 * time.Millisecond
-	maxPause = 5 * time.Second
-	sendTime = 10 * time.Second
+	minPause    = 100 * time.Millisecond // between attempts to connect
+	maxPause    = 5 * time.Second
+	sendTimeout = 10 * time.Second // of one message
 )
 
-// Options are what it needs.
+// Options are the options of a Network. Its functions must not block.
 type Options struct {
-	Client   *netsock.Client
-	Interest func(payload []byte) // takes a message of the netmanager to the cluster; must not block
-	Changed  func()               // it became ready, or is not any more; must not block
-	Serves   func(wire.Key)       // a workload takes flows since; must not block
-	Log      *slog.Logger         // slog.Default
+	Client        *netsock.Client
+	Subscriptions func(payload []byte) // sends a message of the netmanager to the cluster
+	Changed       func()               // the result of Ready changed
+	Serves        func(wire.Key)       // a workload is ready for flows
+	Log           *slog.Logger         // default slog.Default
 }
 
 // Network is a driver.Network. It is safe for concurrent use.
@@ -52,7 +48,7 @@ type Network struct {
 	ready error
 }
 
-// New is a network that is not ready before Run.
+// New returns a network. It is not ready before Run.
 func New(o Options) *Network {
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -60,9 +56,9 @@ func New(o Options) *Network {
 	return &Network{Client: o.Client, opt: o, inbox: newInbox(), ready: errStarting}
 }
 
-var errStarting = fmt.Errorf("the netmanager was not reached yet: %w", api.ErrUnavailable)
+var errStarting = fmt.Errorf("the netmanager is not connected yet: %w", api.ErrUnavailable)
 
-// Ready is nil while workloads can be attached, and else says why not (ErrUnavailable).
+// Ready returns nil while workloads can be attached, and else an error (ErrUnavailable).
 func (n *Network) Ready() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -79,11 +75,11 @@ func (n *Network) setReady(err error) {
 	}
 }
 
-// Routes takes a message of the cluster to the netmanager, in order. What a
-// netmanager that is away, or slow, does not take is lost; it asks for it.
+// Routes queues a message of the cluster to the netmanager, in order. If the netmanager is not
+// connected or too slow the message is lost, and the netmanager requests it again.
 func (n *Network) Routes(payload []byte) { n.inbox.put(payload) }
 
-// Link says whether the cluster is reached.
+// Link sets whether the cluster is connected.
 func (n *Network) Link(up bool) { n.inbox.link(up) }
 
 // Run carries messages until ctx ends.
@@ -91,7 +87,7 @@ func (n *Network) Run(ctx context.Context) error {
 	pause := minPause
 	for {
 		began := time.Now()
-		err := n.live(ctx)
+		err := n.connect(ctx)
 		n.inbox.close()
 		if ctx.Err() != nil {
 			return nil
@@ -100,7 +96,7 @@ func (n *Network) Run(ctx context.Context) error {
 		if time.Since(began) > maxPause {
 			pause = minPause
 		}
-		n.opt.Log.Debug("netmanager not reached", "err", err, "retry_in", pause)
+		n.opt.Log.Debug("netmanager not connected", "err", err, "retry_in", pause)
 		select {
 		case <-time.After(pause):
 			pause = min(2*pause, maxPause)
@@ -110,8 +106,8 @@ func (n *Network) Run(ctx context.Context) error {
 	}
 }
 
-// live is one connection to the netmanager.
-func (n *Network) live(ctx context.Context) error {
+// connect connects to the netmanager, until the connection breaks.
+func (n *Network) connect(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
@@ -120,7 +116,7 @@ func (n *Network) live(ctx context.Context) error {
 	err := n.Events(ctx, func(e wire.NetEvent) error {
 		if !connected {
 			connected = true
-			n.opt.Log.Info("netmanager reached")
+			n.opt.Log.Info("netmanager connected")
 			n.inbox.open()
 			wg.Go(func() { cancel(n.feed(ctx)) })
 		}
@@ -130,7 +126,7 @@ func (n *Network) live(ctx context.Context) error {
 		case e.Ready != nil:
 			n.setReady(fmt.Errorf("%s: %w", e.Ready.Error, api.ErrUnavailable))
 		case len(e.Up) > 0:
-			n.opt.Interest(e.Up)
+			n.opt.Subscriptions(e.Up)
 		case e.Serves != nil:
 			n.opt.Serves(*e.Serves)
 		}
@@ -143,7 +139,7 @@ func (n *Network) live(ctx context.Context) error {
 	return err
 }
 
-// feed takes what the inbox has to the netmanager until it does not take it.
+// feed sends the messages of the inbox to the netmanager until that fails.
 func (n *Network) feed(ctx context.Context) error {
 	for {
 		m, err := n.inbox.take(ctx)
@@ -152,7 +148,7 @@ func (n *Network) feed(ctx context.Context) error {
 		}
 		if err := n.send(ctx, m); err != nil {
 			if errors.Is(err, api.ErrInvalid) || errors.Is(err, api.ErrTooLarge) {
-				n.opt.Log.Warn("the netmanager refuses a message of the cluster", "bytes", len(m.routes), "err", err)
+				n.opt.Log.Warn("netmanager rejected a message of the cluster", "bytes", len(m.routes), "err", err)
 				continue
 			}
 			return err
@@ -161,7 +157,7 @@ func (n *Network) feed(ctx context.Context) error {
 }
 
 func (n *Network) send(ctx context.Context, m message) error {
-	ctx, cancel := context.WithTimeout(ctx, sendTime)
+	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 	if m.routes == nil {
 		return n.Client.Link(ctx, m.up)

@@ -66,7 +66,7 @@ func serve(t *testing.T, path string) *netmanager {
 func (m *netmanager) wants(t *testing.T, want string) {
 	t.Helper()
 	if got := <-m.got; got != want {
-		t.Fatalf("the netmanager got %q, want %q", got, want)
+		t.Fatalf("message to the netmanager: got %q, want %q", got, want)
 	}
 }
 
@@ -76,8 +76,8 @@ func ready(is bool, why string) wire.NetEvent {
 
 func down(n int) []byte { return fmt.Appendf(nil, `{"seq":%d}`, n) }
 
-func TestMessagesGoBothWaysOverRestarts(t *testing.T) {
-	dir, err := os.MkdirTemp("", "s") // short: a socket's path is bounded
+func TestMessagesInBothDirectionsAcrossRestarts(t *testing.T) {
+	dir, err := os.MkdirTemp("", "s") // short, because a socket's path may have 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestMessagesGoBothWaysOverRestarts(t *testing.T) {
 	path := filepath.Join(dir, "net.sock")
 	up, changed := make(chan string, 10), make(chan struct{}, 100)
 	n := New(Options{
-		Client: netsock.New(path), Interest: func(b []byte) { up <- string(b) },
+		Client: netsock.New(path), Subscriptions: func(b []byte) { up <- string(b) },
 		Changed: func() { changed <- struct{}{} }, Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -94,7 +94,7 @@ func TestMessagesGoBothWaysOverRestarts(t *testing.T) {
 	defer func() { cancel(); <-done }()
 
 	n.Link(true)
-	n.Routes(down(1)) // nobody is there: lost
+	n.Routes(down(1)) // no netmanager is connected: dropped
 	first := serve(t, path)
 	first.events <- ready(false, "no lease yet")
 	first.wants(t, "link true")
@@ -107,7 +107,7 @@ func TestMessagesGoBothWaysOverRestarts(t *testing.T) {
 	}
 	first.events <- wire.NetEvent{Up: json.RawMessage(`{"boot":7}`)}
 	if got := <-up; got != `{"boot":7}` {
-		t.Errorf("the cluster got %s", got)
+		t.Errorf("message to the cluster: got %s, want {\"boot\":7}", got)
 	}
 	for i := range 100 {
 		n.Routes(down(i + 2))
@@ -131,20 +131,20 @@ func TestMessagesGoBothWaysOverRestarts(t *testing.T) {
 	}
 }
 
-func TestSlowNetmanagerAsksAnew(t *testing.T) {
+func TestFullInboxReportsALostConnection(t *testing.T) {
 	i := newInbox()
 	i.link(true)
 	i.open()
-	big := make([]byte, mostWaiting/2)
+	big := make([]byte, maxQueuedBytes/2)
 	for range 3 {
 		i.put(big)
 	}
 	for _, want := range []bool{false, true} {
 		if m, ok := i.next(); !ok || m.routes != nil || m.up != want {
-			t.Fatalf("next is link %v with %d bytes, want link %v", m.up, len(m.routes), want)
+			t.Fatalf("next message: got link %t with %d bytes, want link %t", m.up, len(m.routes), want)
 		}
 	}
 	if _, ok := i.next(); ok || i.bytes != 0 {
-		t.Errorf("there is more, of %d bytes", i.bytes)
+		t.Errorf("inbox: got further messages of %d bytes, want none", i.bytes)
 	}
 }

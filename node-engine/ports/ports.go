@@ -1,10 +1,8 @@
-// Package ports is what a node says of its ports: those that workloads may publish by
-// its operator's word, and those of them on which the machine itself is to be reached.
-// It leaves finding these to internal/hostports, and keeping workloads off them to the
-// cluster.
+// Package ports observes which ports the machine itself uses, so that workloads do not publish them.
+// internal/hostports lists them, and the cluster keeps workloads off them.
 //
 //	p := ports.New(ports.Options{Publish: ranges, Own: hostports.Own, Log: log})
-//	err := p.Run(ctx, tellTheCluster)
+//	err := p.Run(ctx, changed)
 package ports
 
 import (
@@ -17,91 +15,71 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/daemon"
 )
 
-// Options are what Ports needs.
+// Options are the options of Ports.
 type Options struct {
-	Publish []api.PortRange                // what workloads may publish; none is no port at all
-	Own     func() ([]api.HostPort, error) // the machine's own ports now, each once
-	Every   time.Duration                  // how often it looks; zero: 30 s
+	Publish []api.PortRange                // what workloads may publish; none: no port
+	Own     func() ([]api.HostPort, error) // returns the machine's own ports, each once
+	Every   time.Duration                  // interval of observations; default 30 s
 	Log     *slog.Logger
 }
 
-// Ports knows the machine's own ports. It is for concurrent use.
+// Ports has the machine's own ports. It is safe for concurrent use.
 type Ports struct {
 	o Options
 
-	mu     sync.Mutex // guards the fields below
-	looked bool       // some look saw the machine's ports
-	last   []api.HostPort
-	says   *api.NodePorts // replaced, never changed
+	mu       sync.Mutex // guards the fields below
+	observed bool       // an observation succeeded
+	last     []api.HostPort
+	current  *api.NodePorts // replaced, never changed
 }
 
-// New looks once: what the node says first is of this moment.
+// New observes once.
 func New(o Options) *Ports {
 	o.Every = cmp.Or(o.Every, 30*time.Second)
-	p := &Ports{o: o}
-	p.look()
+	p := &Ports{o: o, current: &api.NodePorts{Publish: o.Publish}}
+	p.observe()
 	return p
 }
 
-// Says is what the node says of its ports. The caller must not change it.
-func (p *Ports) Says() *api.NodePorts {
+// Get returns the node's ports. The caller must not change them.
+func (p *Ports) Get() *api.NodePorts {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.says
+	return p.current
 }
 
-// Run looks again every now and then until ctx ends, and calls changed when the node
-// says something else.
+// Run observes until ctx ends, and calls changed when the result of Get changes.
 func (p *Ports) Run(ctx context.Context, changed func()) error {
-	tick := time.NewTicker(p.o.Every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			if p.look() {
-				changed()
-			}
-		case <-ctx.Done():
-			return nil
+	return daemon.Every(p.o.Every, func(context.Context) {
+		if p.observe() {
+			changed()
 		}
-	}
+	})(ctx)
 }
 
-// look reports whether the node says something else now. One that fails changes
-// nothing.
-func (p *Ports) look() bool {
+// observe reports whether the result of Get changed. An observation that fails changes nothing. A
+// port counts only if the last observation had it too, because most others are of clients that end
+// soon. At the first observation all count.
+func (p *Ports) observe() (changed bool) {
 	own, err := p.o.Own()
 	if err != nil {
-		p.o.Log.Warn("the machine's own ports are not known: workloads may be placed here that cannot publish theirs", "err", err)
+		p.o.Log.Warn("the machine's own ports are unknown: workloads may be placed here that cannot publish theirs", "err", err)
+		return false
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err == nil {
-		return p.sees(own)
-	}
-	if p.says == nil {
-		p.says = &api.NodePorts{Publish: p.o.Publish}
-	}
-	return false
-}
-
-// sees takes in the machine's ports of a moment. One that was not there at the look
-// before is a passing client's, mostly, and does not count yet; but for the first
-// look, which has none before.
-func (p *Ports) sees(own []api.HostPort) (news bool) {
-	says := &api.NodePorts{Publish: p.o.Publish}
+	next := &api.NodePorts{Publish: p.o.Publish}
 	for _, o := range own {
-		stays := !p.looked || slices.Contains(p.last, o)
-		if stays && len(says.Own) < api.MaxOwnPorts && says.Refuses(o) == "" {
-			says.Own = append(says.Own, o)
+		stays := !p.observed || slices.Contains(p.last, o)
+		if stays && len(next.Own) < api.MaxOwnPorts && next.Refuses(o) == "" {
+			next.Own = append(next.Own, o)
 		}
 	}
-	p.looked, p.last = true, own
-	if reflect.DeepEqual(says, p.says) {
-		return false
-	}
-	p.says = says
-	return true
+	p.observed, p.last = true, own
+	changed = !reflect.DeepEqual(next, p.current)
+	p.current = next
+	return changed
 }

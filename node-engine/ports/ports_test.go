@@ -20,7 +20,7 @@ var (
 	publish = []api.PortRange{{First: 1024, Last: 65535}}
 )
 
-// machine is one whose ports a test chooses.
+// machine is a machine whose ports a test sets.
 type machine struct {
 	mu   sync.Mutex // guards the fields below
 	has  []api.HostPort
@@ -33,7 +33,7 @@ func (m *machine) own() ([]api.HostPort, error) {
 	return m.has, m.fail
 }
 
-func (m *machine) becomes(fail error, has ...api.HostPort) {
+func (m *machine) set(fail error, has ...api.HostPort) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.has, m.fail = has, fail
@@ -43,15 +43,15 @@ func (m *machine) options() Options {
 	return Options{Publish: publish, Own: m.own, Log: slog.New(slog.DiscardHandler)}
 }
 
-func TestPortsThatStayAreTheNodesOwn(t *testing.T) {
+func TestOwnPortsAreThoseObservedTwice(t *testing.T) {
 	m := &machine{has: []api.HostPort{ssh, db}}
 	p := New(m.options())
-	if got := p.Says(); !slices.Equal(got.Own, []api.HostPort{db}) || !slices.Equal(got.Publish, publish) { // nobody may publish 22 anyway
-		t.Fatalf("at first it says %+v", got)
+	if got := p.Get(); !slices.Equal(got.Own, []api.HostPort{db}) || !slices.Equal(got.Publish, publish) { // 22 cannot be published anyway
+		t.Fatalf("Get after New: got %+v, want own port %v", got, db)
 	}
 	for i, x := range []struct {
-		now, says []api.HostPort
-		news      bool
+		now, want []api.HostPort
+		changed   bool
 	}{
 		{[]api.HostPort{ssh, db}, []api.HostPort{db}, false},
 		{[]api.HostPort{ssh, db, client}, []api.HostPort{db}, false},
@@ -59,54 +59,54 @@ func TestPortsThatStayAreTheNodesOwn(t *testing.T) {
 		{[]api.HostPort{ssh, client}, nil, true},
 		{[]api.HostPort{ssh, client}, []api.HostPort{client}, true},
 	} {
-		m.becomes(nil, x.now...)
-		if news := p.look(); news != x.news || !slices.Equal(p.Says().Own, x.says) {
-			t.Errorf("look %d at %v: news %v, own %v", i, x.now, news, p.Says().Own)
+		m.set(nil, x.now...)
+		if changed := p.observe(); changed != x.changed || !slices.Equal(p.Get().Own, x.want) {
+			t.Errorf("observation %d of %v: got changed %t, own ports %v; want %t, %v", i, x.now, changed, p.Get().Own, x.changed, x.want)
 		}
 	}
 }
 
-func TestALookThatFailsChangesNothing(t *testing.T) {
-	blind := errors.New("no /proc")
-	m := &machine{fail: blind}
+func TestFailedObservationChangesNothing(t *testing.T) {
+	fail := errors.New("no /proc")
+	m := &machine{fail: fail}
 	p := New(m.options())
-	if got := p.Says(); got == nil || len(got.Own) > 0 || !slices.Equal(got.Publish, publish) {
-		t.Fatalf("blind from the first, it says %+v", got)
+	if got := p.Get(); got == nil || len(got.Own) > 0 || !slices.Equal(got.Publish, publish) {
+		t.Fatalf("Get after a failed observation: got %+v, want no own ports", got)
 	}
-	m.becomes(nil, db)
-	if !p.look() || !slices.Equal(p.Says().Own, []api.HostPort{db}) {
-		t.Errorf("at its first sight it says %+v", p.Says())
+	m.set(nil, db)
+	if !p.observe() || !slices.Equal(p.Get().Own, []api.HostPort{db}) {
+		t.Errorf("Get after the first successful observation: got %+v, want own port %v", p.Get(), db)
 	}
-	m.becomes(nil, db, client)
-	p.look()
-	m.becomes(blind)
-	if p.look() || !slices.Equal(p.Says().Own, []api.HostPort{db}) {
-		t.Errorf("blind again it says %+v", p.Says())
+	m.set(nil, db, client)
+	p.observe()
+	m.set(fail)
+	if p.observe() || !slices.Equal(p.Get().Own, []api.HostPort{db}) {
+		t.Errorf("Get after another failed observation: got %+v, want own port %v", p.Get(), db)
 	}
 }
 
-func TestNoMoreOwnPortsAreSaidThanTheClusterTakes(t *testing.T) {
+func TestOwnPortsAreLimited(t *testing.T) {
 	m := &machine{}
 	for i := range api.MaxOwnPorts + 1 {
 		m.has = append(m.has, api.HostPort{Port: uint16(2000 + i), Protocol: "tcp"})
 	}
-	if n := len(New(m.options()).Says().Own); n != api.MaxOwnPorts {
-		t.Errorf("%d are said", n)
+	if n := len(New(m.options()).Get().Own); n != api.MaxOwnPorts {
+		t.Errorf("own ports: got %d, want %d", n, api.MaxOwnPorts)
 	}
 }
 
-func TestNewsIsToldWhileItRuns(t *testing.T) {
+func TestRunReportsChanges(t *testing.T) {
 	m := &machine{}
 	o := m.options()
 	o.Every = time.Microsecond
 	p := New(o)
 	ctx, stop := context.WithCancel(t.Context())
-	told, ended := make(chan []api.HostPort), make(chan error)
-	go func() { ended <- p.Run(ctx, func() { told <- p.Says().Own }) }()
+	changes, ended := make(chan []api.HostPort), make(chan error)
+	go func() { ended <- p.Run(ctx, func() { changes <- p.Get().Own }) }()
 	for _, has := range [][]api.HostPort{{db}, {}, {client}} {
-		m.becomes(nil, has...)
-		if got := <-told; !slices.Equal(got, has) {
-			t.Errorf("of %v is told %v", has, got)
+		m.set(nil, has...)
+		if got := <-changes; !slices.Equal(got, has) {
+			t.Errorf("change: got own ports %v, want %v", got, has)
 		}
 	}
 	stop()

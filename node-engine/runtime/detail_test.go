@@ -11,8 +11,8 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
-// TestDetailsSayReasonsNowhereAndWhatToDoOnce: users see the reason beside the detail.
-func TestDetailsSayReasonsNowhereAndWhatToDoOnce(t *testing.T) {
+// TestDetailHasOneHintAndNoReason: users see the reason beside the detail.
+func TestDetailHasOneHintAndNoReason(t *testing.T) {
 	cause := errors.New("pull image \"web:1\" of registry.example: 503 Service Unavailable")
 	inner := &runtime.Error{Reason: api.ReasonRegistryDown, Err: cause}
 	for _, err := range []error{
@@ -22,14 +22,14 @@ func TestDetailsSayReasonsNowhereAndWhatToDoOnce(t *testing.T) {
 	} {
 		got := runtime.Detail(err)
 		if strings.Contains(got, "registry_down") || !strings.Contains(got, "registry.example: 503") || strings.Count(got, "check that the registry runs") != 1 {
-			t.Errorf("%q", got)
+			t.Errorf("detail of %v: got %q, want the cause, one hint and no reason", err, got)
 		}
 		if runtime.Reason(err) != api.ReasonRegistryDown {
-			t.Errorf("%v has the reason %s", err, runtime.Reason(err))
+			t.Errorf("reason of %v: got %s, want %s", err, runtime.Reason(err), api.ReasonRegistryDown)
 		}
 	}
 	if got := runtime.Detail(errors.New("odd")); got != "odd" {
-		t.Errorf("%q", got)
+		t.Errorf("detail without a reason: got %q, want %q", got, "odd")
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package runtime is what a node engine asks of whatever runs workloads:
-// containerd, plain processes, later others. Implementations pass runtimetest.
+// Package runtime defines what a node engine needs of a container runtime: containerd,
+// plain processes, later others. Implementations pass the suite in runtimetest.
 package runtime
 
 import (
@@ -8,61 +8,60 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Workload is one placement of one instance, to be run.
+// Workload is one placement of an instance, to be run.
 type Workload struct {
 	wire.Key
-	Attempt   int // counts restarts of the placement; visible to the workload
+	Attempt   int // counts the restarts of the placement; visible to the workload
 	Spec      api.Microservice
 	Addresses api.ServiceAddresses // of its service, for the overlay network
-	Devices   []string             // ids of those that it has to itself, sorted
+	Devices   []string             // ids of the devices allocated to it, sorted
 }
 
-// Status is what a runtime finds of a workload.
+// Status is the state of a workload in a runtime.
 type Status struct {
 	wire.Key
 	Attempt  int
 	Phase    wire.WorkloadPhase // created, running or exited
-	PID      int                // of the workload's first process while it runs
+	PID      int                // of the first process, while the workload runs
 	ExitCode int
 	OOM      bool // the kernel killed it at its memory limit
 	Spec     api.Microservice
 	Devices  []string // that it was created with
 }
 
-// Runtime runs workloads. Everything may be asked twice, and answers as if it
-// had been asked once. Methods are safe for concurrent use; calls for one key
-// do not overlap.
+// Runtime runs workloads. All methods are idempotent and safe for concurrent use; callers
+// do not overlap calls for one key.
 //
-// Create fetches the image and creates the workload, not started. A workload
-// of the same key, attempt and devices that exists is left as it is; one of another
-// attempt, or with other devices, that does not run is replaced.
+// Create fetches the image and creates the workload without starting it. It keeps an
+// existing workload of the same key, attempt and devices. It replaces one of another
+// attempt or with other devices, unless that runs (ErrConflict).
 //
-// Start starts a created workload; one that runs is left as it is.
+// Start starts a created workload, and does nothing if it runs or has exited.
 //
-// Stop ends the workload with SIGTERM and, after grace, SIGKILL (at once for a
-// grace of 0), removes what is left of it, and returns when nothing is.
-// Stopping what does not exist succeeds.
+// Stop ends the workload with SIGTERM and, after grace, SIGKILL (at once if grace is 0),
+// and removes everything that belongs to it before it returns. It succeeds if the workload
+// does not exist.
 //
-// List finds every workload of ours, those of an earlier life of the node
-// engine included. A runtime never ends a workload because the engine ends.
+// List returns all workloads, including those that an earlier process of the node engine
+// created. Workloads outlive the node engine.
 //
-// Watch sends an Exit for every workload that exits, those that it found
-// included, until ctx ends. An exit that happened while nobody watched is found
-// by List. It returns early only with an error that says why.
+// Watch sends an Exit for every workload that exits, and for those that have exited when it
+// begins, until ctx ends. It returns earlier only with an error.
 //
-// Logs yields what the workload wrote to stdout and stderr, the last tail
-// lines (-1: all), and with follow what it writes from now on until it exits.
+// Logs returns the last tail lines that the workload wrote to stdout and stderr (-1: all).
+// With follow, it continues until the workload exits.
 //
-// Info says what `virtualization` may name here; it fails while the runtime
-// does not answer.
+// Info returns the supported values of `virtualization`. It fails while the runtime does
+// not answer.
 //
-// Errors that concern a workload are *Error with a reason that a person can read.
+// Errors about a workload are *Error.
 type Runtime interface {
 	Info(ctx context.Context) (Info, error)
 	Create(ctx context.Context, w Workload) error
@@ -74,10 +73,10 @@ type Runtime interface {
 	Close() error
 }
 
-// Info is what a runtime offers.
+// Info describes a runtime.
 type Info struct {
 	Version  string
-	Runtimes []string // values of `virtualization` that it can run
+	Runtimes []string // supported values of `virtualization`
 }
 
 // Exit is the end of a workload.
@@ -88,7 +87,19 @@ type Exit struct {
 	OOM      bool
 }
 
-// Error is why a workload could not be created, started or stopped.
+// SendExit sends the exit of an exited workload, unless ctx ends first. It sends nothing for
+// a workload in another phase.
+func SendExit(ctx context.Context, exits chan<- Exit, s Status) {
+	if s.Phase != wire.WorkloadExited {
+		return
+	}
+	select {
+	case exits <- Exit{Key: s.Key, Attempt: s.Attempt, ExitCode: s.ExitCode, OOM: s.OOM}:
+	case <-ctx.Done():
+	}
+}
+
+// Error is the failure to create, start or stop a workload.
 type Error struct {
 	Reason api.Reason
 	Err    error
@@ -98,36 +109,36 @@ func (e *Error) Error() string { return fmt.Sprintf("%s: %v", e.Reason, e.Err) }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Target is what has to be killed so that nothing of a workload runs any more:
-// every process of its cgroup.
-type Target struct {
-	Cgroup string `json:"cgroup"` // path below the cgroup root, "/treeline/dev/3f2a…"
+// Errorf returns an Error with a formatted cause.
+func Errorf(reason api.Reason, format string, args ...any) error {
+	return &Error{Reason: reason, Err: fmt.Errorf(format, args...)}
 }
 
-// Guarded is a Runtime whose workloads can be killed by something that outlives
-// the node engine. A workload that does not exist is api.ErrNotFound. It is asked
-// while a start or a stop is under way, too.
+// Guarded is a Runtime whose workloads a guard can kill without the node engine.
+//
+// CgroupOf returns the path of the workload's cgroup below the cgroup root. It fails with
+// ErrNotFound if the workload does not exist. It may be called during a Start or Stop.
 type Guarded interface {
-	CgroupOf(ctx context.Context, k wire.Key) (Target, error)
+	CgroupOf(ctx context.Context, k wire.Key) (string, error)
 }
 
-// Housekeeper is a Runtime that has something to tidy: logs that have grown
-// past their bound, images that nobody uses. The engine calls it now and then.
+// Housekeeper is a Runtime that cleans up: it trims logs and removes unused images. The
+// engine calls Housekeep periodically.
 type Housekeeper interface {
 	Housekeep(ctx context.Context) error
 }
 
-// Namespaced is a Runtime whose workloads have network namespaces of their own,
-// which somebody else connects before they start.
+// Namespaced is a Runtime whose workloads have network namespaces of their own, to be
+// connected before the workloads start.
 //
-// Namespace is the path of a created or running workload's, and what it was
-// created as. The path is empty for a workload that has ended, and for one that
-// shares the machine's network. A workload that does not exist is api.ErrNotFound.
+// Namespace returns the path of the workload's network namespace, and the workload as it was
+// created. The path is empty if the workload has ended or shares the host's network.
+// Namespace fails with ErrNotFound if the workload does not exist.
 type Namespaced interface {
 	Namespace(ctx context.Context, k wire.Key) (path string, w Workload, err error)
 }
 
-// hints are what to do about a reason, for users who do not see the node.
+// hints advise users, who do not see the node, what to do about a reason.
 var hints = map[api.Reason]string{
 	api.ReasonImageNotFound: "check that code names an image and a tag that the registry has",
 	api.ReasonImageDenied:   "the node's operator gives it the registry's credentials",
@@ -135,29 +146,35 @@ var hints = map[api.Reason]string{
 }
 
 // Detail returns the text of err to show beside its Reason: without the names of reasons,
-// and with one hint about what to do.
+// and with at most one hint about what to do.
 func Detail(err error) string {
 	text := err.Error()
-	if e, ok := errors.AsType[*Error](err); ok {
-		for inner := e; inner != nil; {
-			text = strings.ReplaceAll(text, string(inner.Reason)+": ", "")
-			next, ok := errors.AsType[*Error](inner.Err)
-			if !ok {
-				break
-			}
-			inner = next
-		}
-		if h := hints[e.Reason]; h != "" && !strings.Contains(text, "operator can name it") {
-			text += "; " + h
-		}
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
+		return text
+	}
+	for inner, ok := e, true; ok; inner, ok = errors.AsType[*Error](inner.Err) {
+		text = strings.ReplaceAll(text, string(inner.Reason)+": ", "")
+	}
+	if h := hints[e.Reason]; h != "" && !strings.Contains(text, "operator can name it") {
+		text += "; " + h
 	}
 	return text
 }
 
-// Reason is the reason within err, or start_failed for an error that has none.
+// Reason returns the reason of the Error in err. Without one it is disk_full or start_failed.
 func Reason(err error) api.Reason {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Reason
 	}
+	if IsDiskFull(err) {
+		return api.ReasonDiskFull
+	}
 	return api.ReasonStartFailed
+}
+
+// IsDiskFull reports whether the cause is a full disk. It compares the text too, because
+// errors of other processes arrive as text.
+func IsDiskFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || err != nil && strings.Contains(err.Error(), syscall.ENOSPC.Error())
 }

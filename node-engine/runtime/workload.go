@@ -10,20 +10,19 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// ID is a name for the placement k that fits wherever a runtime needs one: 32
-// hexadecimal digits, the same on every call. Instance names can be longer than
-// containerd and file systems allow, and hold characters that they do not.
+// ID returns a name for the placement that is valid for containerd and file systems: 32
+// hexadecimal digits, a hash of k. Instance names can be longer than both allow.
 func ID(k wire.Key) string {
 	sum := sha256.Sum256([]byte(k.String()))
 	return hex.EncodeToString(sum[:16])
 }
 
-// OOMScoreAdj is every workload's oom_score_adj: when memory is short the kernel
-// kills workloads before daemons, whose score is never above 0.
+// OOMScoreAdj is the oom_score_adj of every workload: when memory is short, the kernel kills
+// workloads before daemons, whose score is at most 0.
 const OOMScoreAdj = 500
 
-// Env is what every workload finds in its environment, after and above what its
-// SLA and its image say: who it is, and the devices that it has to itself.
+// Env returns the environment variables that every workload gets. They override those of its
+// SLA and image.
 func (w Workload) Env() []string {
 	env := []string{
 		"TREELINE_INSTANCE=" + string(w.Instance),
@@ -38,25 +37,21 @@ func (w Workload) Env() []string {
 	return env
 }
 
-// DefaultMemoryMB and DefaultMilliCPU bound a workload whose assignment names no
-// memory or no vcpus. A cluster names both; one of an earlier release does not.
+// DefaultMemoryMB and DefaultMilliCPU are the limits of a workload whose assignment has no
+// memory or vcpus. Only clusters of an earlier release send such assignments.
 const (
 	DefaultMemoryMB = 512
 	DefaultMilliCPU = 1000
 )
 
-// LimitsOf returns what bounds a workload of this spec in its control group. Both are
-// above 0.
+// LimitsOf returns the limits of a workload's control group. Both are above 0.
 func LimitsOf(m api.Microservice) (memoryMB, milliCPU int64) {
-	memoryMB, milliCPU = m.Memory, m.Needs().MilliCPU
+	memoryMB, milliCPU = m.Memory, max(m.Needs().MilliCPU, 1)
 	if memoryMB <= 0 {
 		memoryMB = DefaultMemoryMB
 	}
-	switch {
-	case !(m.VCPUs > 0):
+	if !(m.VCPUs > 0) { // NaN too
 		milliCPU = DefaultMilliCPU
-	case milliCPU < 1:
-		milliCPU = 1
 	}
 	return memoryMB, milliCPU
 }

@@ -1,13 +1,12 @@
-// Package wiring puts a node engine together: its credentials, its store, its
-// core with the loop that owns it, the runtime and its driver, and the link to
-// its cluster. It decides nothing.
+// Package wiring builds a node engine from its credentials, its store, its core with the loop that
+// owns it, the runtime and its driver, and the link to its cluster. It makes no decisions.
 //
 //	err := wiring.Run(ctx, wiring.Defaults(), log)
 package wiring
 
 import (
 	"fmt"
-	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -15,7 +14,9 @@ import (
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/node-engine/devices"
-	"github.com/treeline-edge/treeline/node-engine/runtime"
+	noderuntime "github.com/treeline-edge/treeline/node-engine/runtime"
+	"github.com/treeline-edge/treeline/node-engine/runtime/containerd"
+	"github.com/treeline-edge/treeline/node-engine/runtime/process"
 )
 
 // Config is the node engine's configuration.
@@ -24,10 +25,10 @@ type Config struct {
 	Token daemon.Secret `yaml:"token" usage:"join token, for the first start"`
 	Name  string        `yaml:"name" usage:"the node's id, unless its cluster has a node of this name; empty: the cluster assigns one"`
 
-	Runtime    string           `yaml:"runtime" usage:"auto, containerd or process; auto is containerd if its socket exists when the node joins, and does not change later"`
-	Containerd ContainerdConfig `yaml:"containerd"`
-	Process    ProcessConfig    `yaml:"process"`
-	Netmanager NetmanagerConfig `yaml:"netmanager"`
+	Runtime    string             `yaml:"runtime" usage:"auto, containerd or process; auto is containerd if its socket exists when the node joins, and does not change later"`
+	Containerd containerd.Options `yaml:"containerd"`
+	Process    process.Options    `yaml:"process"`
+	Netmanager NetmanagerConfig   `yaml:"netmanager"`
 
 	CPUs           float64  `yaml:"cpus" usage:"vCPUs to offer; 0: what the machine has"`
 	Memory         int64    `yaml:"memory" usage:"MiB of memory to offer; 0: what the machine has"`
@@ -50,39 +51,8 @@ type Config struct {
 	// File is the configuration file, whose secrets a purge deletes; empty: none.
 	File string `yaml:"-"`
 
-	// For tests: a runtime that is there already, and is closed by whoever made it.
-	Fake runtime.Runtime `yaml:"-"`
-}
-
-// ContainerdConfig is about the runtime containerd.
-type ContainerdConfig struct {
-	Address          string             `yaml:"address" usage:"containerd's socket"`
-	Namespace        string             `yaml:"namespace" usage:"containerd's namespace for our workloads, one for each engine on the machine"`
-	Root             string             `yaml:"root" usage:"containerd's root directory, whose disk is offered and not filled; empty: what containerd reports"`
-	Snapshotter      string             `yaml:"snapshotter" usage:"containerd's snapshotter; empty: overlayfs"`
-	Network          string             `yaml:"network" usage:"overlay (addresses and names by the netmanager), none (loopback only) or host; empty: overlay if netmanager.socket is set, else none"`
-	ImageDirs        []string           `yaml:"image_dirs" usage:"directories of OCI archives (*.tar), which are used before registries"`
-	OpenFiles        int64              `yaml:"open_files" usage:"files that each process of a container may have open (RLIMIT_NOFILE, soft and hard); 0: 1048576"`
-	CgroupMount      bool               `yaml:"cgroup_mount" usage:"show containers their own control group, read-only, at /sys/fs/cgroup"`
-	HighWater        int                `yaml:"high_water" usage:"percentage of containerd's disk in use above which unused images are deleted; 0: 85"`
-	Registries       []RegistryConfig   `yaml:"registries"`
-	RegistryNetworks []string           `yaml:"registry_networks" usage:"networks (CIDR) besides the public ones where registries may be that are not named; empty: none. A service names its registry and can reach any host in them, but no address of this machine unless it is listed by itself (10.1.0.5/32)"`
-	Handlers         map[string]Handler `yaml:"handlers"`
-}
-
-// RegistryConfig says how images of one registry are fetched. In the file alone.
-type RegistryConfig struct {
-	Host      string        `yaml:"host"`       // as in references, "registry.example:5000"
-	Mirrors   []string      `yaml:"mirrors"`    // asked first: "https://mirror.example"
-	PlainHTTP bool          `yaml:"plain_http"` // the registry itself speaks HTTP
-	Username  string        `yaml:"username"`
-	Password  daemon.Secret `yaml:"password"`
-}
-
-// Handler is what runs a further value of `virtualization`. In the file alone.
-type Handler struct {
-	Runtime string `yaml:"runtime"` // "runsc", "kata" or "io.containerd.NAME.vN"
-	Binary  string `yaml:"binary"`  // other than the shim's default
+	// Fake is a runtime for tests, which the engine does not close; nil: none.
+	Fake noderuntime.Runtime `yaml:"-"`
 }
 
 // NetmanagerConfig is about the machine's netmanager.
@@ -90,48 +60,37 @@ type NetmanagerConfig struct {
 	Socket string `yaml:"socket" usage:"the netmanager's unix socket, /run/treeline/net.sock where it is installed; empty: this node has no overlay network"`
 }
 
-// ProcessConfig is about the runtime process.
-type ProcessConfig struct {
-	Allow        []string `yaml:"allow" usage:"directories below which programs may be; empty: no program may run"`
-	CgroupParent string   `yaml:"cgroup_parent" usage:"cgroup of all workloads, a path of its own for each engine on the machine"`
-	UID          int      `yaml:"uid" usage:"user that workloads run as, never root; 0: nobody"`
-	GID          int      `yaml:"gid" usage:"group that workloads run as; 0: nogroup"`
-}
-
-// Defaults are the configuration without a file, environment or flags.
+// Defaults returns the configuration without a file, environment or flags.
 func Defaults() Config {
 	return Config{
 		Data: "/var/lib/treeline/node", Runtime: "auto", ListenStatus: "data", DeviceDirs: devices.Dirs, Publish: api.DefaultPublish,
-		Containerd: ContainerdConfig{Address: "/run/containerd/containerd.sock", Namespace: "treeline", CgroupMount: true},
+		Containerd: containerd.Options{Address: "/run/containerd/containerd.sock", Namespace: "treeline", CgroupMount: true},
 		Log:        daemon.DefaultLog(),
 	}
 }
 
-// Validate reports what cannot work (ErrInvalid).
+// Validate returns the first error in the configuration (ErrInvalid).
 func (c Config) Validate() error {
-	bad := func(key, format string, args ...any) error {
-		return fmt.Errorf("%s: %s: %w", key, fmt.Sprintf(format, args...), api.ErrInvalid)
-	}
-	switch {
+	switch n := c.Containerd.OpenFiles; {
 	case c.Data == "":
-		return bad("data", "a directory is needed")
+		return daemon.Invalid("data", "no directory is given")
 	case c.Name != "" && !api.ValidMachineName(c.Name):
-		return bad("name", "%q is no DNS label in lower case", c.Name)
-	case c.Runtime != "auto" && openers[c.Runtime] == nil:
-		return bad("runtime", "%q, want auto, %s", c.Runtime, strings.Join(runtimes(), " or "))
+		return daemon.Invalid("name", "%q is no DNS label in lower case", c.Name)
+	case c.Runtime != "auto" && !slices.Contains(runtimes, c.Runtime):
+		return daemon.Invalid("runtime", "%q, want auto, %s", c.Runtime, strings.Join(runtimes, " or "))
 	case !slices.Contains([]string{api.NetworkOverlay, api.NetworkHost, api.NetworkNone}, c.network()):
-		return bad("containerd.network", "%q, want overlay, none or host", c.Containerd.Network)
+		return daemon.Invalid("containerd.network", "%q, want overlay, none or host", c.Containerd.Network)
 	case c.Containerd.Network == api.NetworkOverlay && c.Netmanager.Socket == "":
-		return bad("containerd.network", "overlay needs netmanager.socket")
-	case c.Netmanager.Socket != "" && !strings.HasPrefix(c.Netmanager.Socket, "/"):
-		return bad("netmanager.socket", "%q is no absolute path", c.Netmanager.Socket)
-	case c.Containerd.Root != "" && !strings.HasPrefix(c.Containerd.Root, "/"):
-		return bad("containerd.root", "%q is no absolute path", c.Containerd.Root)
+		return daemon.Invalid("containerd.network", "overlay needs netmanager.socket")
+	case n != 0 && (n < 64 || n > 1<<30):
+		return daemon.Invalid("containerd.open_files", "%d, want 64 to 1073741824, or 0 for 1048576", n)
 	}
-	if n := c.Containerd.OpenFiles; n != 0 && (n < 64 || n > 1<<30) {
-		return bad("containerd.open_files", "%d, want 64 to 1073741824, or 0 for 1048576", n)
+	for key, path := range map[string]string{"netmanager.socket": c.Netmanager.Socket, "containerd.root": c.Containerd.Root} {
+		if path != "" && !strings.HasPrefix(path, "/") {
+			return daemon.Invalid(key, "%q is no absolute path", path)
+		}
 	}
-	if _, err := c.registryNetworks(); err != nil {
+	if _, err := c.Containerd.Networks(); err != nil {
 		return err
 	}
 	if err := c.checkOffer(); err != nil {
@@ -139,7 +98,7 @@ func (c Config) Validate() error {
 	}
 	for _, l := range c.Labels {
 		if k, _, ok := strings.Cut(l, "="); !ok || k == "" {
-			return bad("labels", "%q is not key=value", l)
+			return daemon.Invalid("labels", "%q is not key=value", l)
 		}
 	}
 	if c.Token != "" {
@@ -148,24 +107,12 @@ func (c Config) Validate() error {
 		}
 	}
 	if err := daemon.CheckStatus(c.ListenStatus); err != nil {
-		return bad("listen_status", "%v", err)
+		return daemon.Invalid("listen_status", "%v", err)
 	}
 	return nil
 }
 
-// registryNetworks are Containerd.RegistryNetworks.
-func (c Config) registryNetworks() (out []netip.Prefix, err error) {
-	for _, text := range c.Containerd.RegistryNetworks {
-		p, err := netip.ParsePrefix(text)
-		if err != nil || p != p.Masked() {
-			return nil, fmt.Errorf("containerd.registry_networks: %q is not a network such as 10.1.0.0/16: %w", text, api.ErrInvalid)
-		}
-		out = append(out, p)
-	}
-	return out, nil
-}
-
-// network is what containers are on.
+// network returns the network of containers.
 func (c Config) network() string {
 	switch {
 	case c.Containerd.Network != "":
@@ -176,11 +123,11 @@ func (c Config) network() string {
 	return api.NetworkNone
 }
 
-// info is what the node says of itself, without what the runtime and the probe say.
+// info returns the configured part of the node's info, without its capacity.
 func (c Config) info(hostname string) api.NodeInfo {
 	info := api.NodeInfo{
-		ID: api.NodeID(c.Name), Hostname: hostname, Arch: goarch, OS: goos,
-		Privileged: c.Privileged, Version: daemon.Version(),
+		ID: api.NodeID(c.Name), Hostname: hostname, Arch: runtime.GOARCH, OS: runtime.GOOS,
+		Privileged: c.Privileged, Version: daemon.Version(), Addons: names(c.Addons), Areas: names(lower(c.Areas)),
 	}
 	for _, l := range c.Labels {
 		k, v, _ := strings.Cut(l, "=")
@@ -189,6 +136,8 @@ func (c Config) info(hostname string) api.NodeInfo {
 		}
 		info.Labels[k] = v
 	}
-	c.place(&info)
+	if g, err := api.ParseGeo(c.Location); err == nil {
+		info.Location = &g
+	}
 	return info
 }

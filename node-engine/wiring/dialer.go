@@ -1,25 +1,29 @@
 package wiring
 
 import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/url"
 	"slices"
 	"sync/atomic"
 
+	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/bus/mqtt"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/clusterlink"
 	"github.com/treeline-edge/treeline/node-engine/node"
 )
 
-// dialer has the endpoints of the cluster's broker that the core chose. It is safe for
-// concurrent use.
+// dialer has the endpoints of the cluster's broker. It is safe for concurrent use.
 type dialer struct {
-	joined    mqtt.Endpoint // the broker of the join
+	joined    mqtt.Endpoint // with which the node joined
 	creds     clusterlink.Credentials
 	endpoints atomic.Pointer[[]mqtt.Endpoint]
 	hurry     atomic.Bool
 }
 
-// newDialer returns a dialer with the broker of the node's join.
+// newDialer returns a dialer with the broker with which the node joined.
 func newDialer(c clusterlink.Credentials) (*dialer, error) {
 	addr, alpn, err := brokerOf(c)
 	if err != nil {
@@ -30,8 +34,8 @@ func newDialer(c clusterlink.Credentials) (*dialer, error) {
 	return d, nil
 }
 
-// set takes the core's choice. The broker of the join stays the last resort: a broker
-// that the cluster announced may never start.
+// set sets the endpoints that the core chose. The broker with which the node joined remains the
+// last one: a broker that the cluster announced may never start.
 func (d *dialer) set(to node.Dial) {
 	d.hurry.Store(to.Hurry)
 	var all []mqtt.Endpoint
@@ -45,7 +49,7 @@ func (d *dialer) set(to node.Dial) {
 		if c.MQTT = b; b == wire.EmbeddedBroker {
 			c.MQTT = ""
 		}
-		if addr, alpn, err := brokerOf(c); err == nil { // else the cluster named what no node can dial
+		if addr, alpn, err := brokerOf(c); err == nil { // else no node can dial it
 			add(mqtt.Endpoint{Addr: addr, NextProtos: alpn})
 		}
 	}
@@ -53,8 +57,22 @@ func (d *dialer) set(to node.Dial) {
 	d.endpoints.Store(&all)
 }
 
-// Endpoints is mqtt.Options'.
+// Endpoints implements mqtt.Options.Endpoints.
 func (d *dialer) Endpoints() []mqtt.Endpoint { return *d.endpoints.Load() }
 
-// Hurry is mqtt.Options'.
+// Hurry implements mqtt.Options.Hurry.
 func (d *dialer) Hurry() bool { return d.hurry.Load() }
+
+// brokerOf returns the address of the node's broker. The cluster's own port distinguishes MQTT by
+// ALPN.
+func brokerOf(c clusterlink.Credentials) (addr string, alpn []string, err error) {
+	at, scheme, port := c.MQTT, "mqtts", "8883"
+	if at == "" {
+		at, scheme, port, alpn = c.URL, "https", "443", []string{"mqtt"}
+	}
+	u, err := url.Parse(at)
+	if err != nil || u.Scheme != scheme || u.Hostname() == "" {
+		return "", nil, fmt.Errorf("broker URL %q: want %s://host:port: %w", at, scheme, api.ErrInvalid)
+	}
+	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port)), alpn, nil
+}

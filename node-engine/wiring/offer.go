@@ -1,24 +1,26 @@
 package wiring
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/node-engine/devices"
 	"github.com/treeline-edge/treeline/node-engine/probe"
 	"github.com/treeline-edge/treeline/node-engine/runtime/containerd"
 )
 
-// named reports whether s is of letters and digits and, between them, of inner: what
-// SLAs may ask for, see api.Fields. A regular expression would take more memory
-// than all of the core.
-func named(s, inner string) bool {
+// isName reports whether s has 1 to 63 letters and digits, and between them characters of inner:
+// what SLAs may require, see api.Fields. A regular expression would need more memory than the core.
+func isName(s, inner string) bool {
 	for i, r := range []byte(s) {
 		plain := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
 		if !plain && (i == 0 || i == len(s)-1 || strings.IndexByte(inner, r) < 0) {
@@ -29,45 +31,45 @@ func named(s, inner string) bool {
 }
 
 const (
-	mostNames     = 64 // of addons, or of areas
-	mostMbit      = 100_000_000
-	mostReserveMB = 10 << 10 // that are kept of a disk where the operator says nothing
+	maxNames            = 64 // of addons, or of areas
+	maxMbit             = 100_000_000
+	maxDefaultReserveMB = 10 << 10 // of the disk, unless storage_reserve is set
 )
 
-// checkOffer reports what of the offer cannot work (ErrInvalid).
+// checkOffer returns the first error in the keys about what the node offers (ErrInvalid).
 func (c Config) checkOffer() error {
-	bad := func(key, format string, args ...any) error {
-		return fmt.Errorf("%s: %s: %w", key, fmt.Sprintf(format, args...), api.ErrInvalid)
+	if c.CPUs < 0 || c.CPUs > 1e6 {
+		return daemon.Invalid("cpus", "%g, want 0 to 1000000", c.CPUs)
 	}
-	switch {
-	case c.CPUs < 0 || c.CPUs > 1e6:
-		return bad("cpus", "%g is out of range", c.CPUs)
-	case c.Memory < 0:
-		return bad("memory", "%d is less than nothing", c.Memory)
-	case c.Storage < 0:
-		return bad("storage", "%d is less than nothing", c.Storage)
-	case c.StorageReserve < 0:
-		return bad("storage_reserve", "%d is less than nothing", c.StorageReserve)
-	case len(c.Addons) > mostNames:
-		return bad("addons", "%d of them, at most %d", len(c.Addons), mostNames)
-	case len(c.Areas) > mostNames:
-		return bad("areas", "%d of them, at most %d", len(c.Areas), mostNames)
+	for _, k := range []struct {
+		key   string
+		value int64
+	}{{"memory", c.Memory}, {"storage", c.Storage}, {"storage_reserve", c.StorageReserve}} {
+		if k.value < 0 {
+			return daemon.Invalid(k.key, "%d, want 0 or more", k.value)
+		}
+	}
+	for _, k := range []struct {
+		key, inner, want string
+		names            []string
+	}{
+		{"addons", "._/-", "want letters, digits and inner . _ - /, at most 63", c.Addons},
+		{"areas", " ._/-", "want a place's name or a country's code, such as munich or de", names(c.Areas)},
+	} {
+		if len(k.names) > maxNames {
+			return daemon.Invalid(k.key, "%d of them, at most %d", len(k.names), maxNames)
+		}
+		for _, n := range k.names {
+			if !isName(n, k.inner) {
+				return daemon.Invalid(k.key, "%q, %s", n, k.want)
+			}
+		}
 	}
 	if _, _, err := parseBandwidth(c.Bandwidth); err != nil {
 		return fmt.Errorf("bandwidth: %w", err)
 	}
 	if _, err := api.ParsePortRanges(c.Publish); err != nil {
 		return fmt.Errorf("publish: %w", err)
-	}
-	for _, a := range c.Addons {
-		if !named(a, "._/-") {
-			return bad("addons", "%q is not letters, digits and inner . _ - /, at most 63", a)
-		}
-	}
-	for _, a := range names(c.Areas, strings.ToLower) {
-		if !named(a, " ._/-") {
-			return bad("areas", "%q is no place's name or country's code, such as munich or de", a)
-		}
 	}
 	if c.Location != "" {
 		if _, err := api.ParseGeo(c.Location); err != nil {
@@ -76,24 +78,24 @@ func (c Config) checkOffer() error {
 	}
 	for _, d := range c.DeviceDirs {
 		if !strings.HasPrefix(d, "/") {
-			return bad("device_dirs", "%q is no absolute path", d)
+			return daemon.Invalid("device_dirs", "%q is no absolute path", d)
 		}
 	}
+	tests, err := c.testDevices()
+	if err != nil {
+		return err
+	}
 	seen := map[string]bool{}
-	for _, text := range c.TestDevices {
-		t, err := devices.ParseTest(text)
-		if err != nil {
-			return fmt.Errorf("test_devices: %w", err)
-		}
+	for _, t := range tests {
 		if seen[t.Class] {
-			return bad("test_devices", "%s is there twice", t.Class)
+			return daemon.Invalid("test_devices", "%s is listed twice", t.Class)
 		}
 		seen[t.Class] = true
 	}
 	return nil
 }
 
-// parseBandwidth reads "100/20", in before out, or one number for both, in Mbit/s.
+// parseBandwidth parses "100/20", in before out, or one number for both, in Mbit/s.
 func parseBandwidth(text string) (in, out int64, err error) {
 	if text == "" {
 		return 0, 0, nil
@@ -104,36 +106,46 @@ func parseBandwidth(text string) (in, out int64, err error) {
 	}
 	in, err1 := strconv.ParseInt(strings.TrimSpace(a), 10, 64)
 	out, err2 := strconv.ParseInt(strings.TrimSpace(b), 10, 64)
-	if err1 != nil || err2 != nil || min(in, out) < 0 || max(in, out) > mostMbit {
-		return 0, 0, fmt.Errorf("%q is not Mbit/s as IN/OUT or one number, such as 100/20: %w", text, api.ErrInvalid)
+	if err1 != nil || err2 != nil || min(in, out) < 0 || max(in, out) > maxMbit {
+		return 0, 0, fmt.Errorf("%q: want Mbit/s as IN/OUT or one number, such as 100/20, at most %d: %w", text, maxMbit, api.ErrInvalid)
 	}
 	return in, out, nil
 }
 
-// names are trimmed, changed, sorted, and each once.
-func names(all []string, change func(string) string) []string {
+// names returns the names trimmed, sorted, and each once.
+func names(all []string) []string {
 	var out []string
 	for _, a := range all {
-		out = append(out, change(strings.TrimSpace(a)))
+		out = append(out, strings.TrimSpace(a))
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
 }
 
-// offered sets in info what the node offers: what the machine has, or what the
-// configuration says instead. Storage and bandwidth are booked when instances are
-// placed, and nothing at the node keeps an instance from using more of its disk.
-func (c Config) offered(log *slog.Logger, info *api.NodeInfo) error {
+func lower(all []string) (out []string) {
+	for _, a := range all {
+		out = append(out, strings.ToLower(a))
+	}
+	return out
+}
+
+// offer returns what the node offers: its configuration with its capacity, which is that of the
+// machine unless it is configured. Storage and bandwidth are reserved when instances are placed;
+// the node does not limit how much of its disk an instance uses.
+func (c Config) offer(log *slog.Logger) (api.NodeInfo, error) {
+	hostname, err := os.Hostname()
+	if err != nil {
+		return api.NodeInfo{}, fmt.Errorf("get the host name: %w", err)
+	}
+	info := c.info(hostname)
 	have, err := probe.Capacity()
 	if err != nil && (c.CPUs == 0 || c.Memory == 0) {
-		return err
+		return info, err
 	}
 	if c.CPUs > 0 {
 		have.MilliCPU = int64(c.CPUs*1000 + 0.5)
 	}
-	if c.Memory > 0 {
-		have.MemoryMB = c.Memory
-	}
+	have.MemoryMB = cmp.Or(c.Memory, have.MemoryMB)
 	have.StorageMB = c.Storage
 	if c.Storage == 0 {
 		have.StorageMB = c.disk(log)
@@ -147,10 +159,10 @@ func (c Config) offered(log *slog.Logger, info *api.NodeInfo) error {
 		have.InMbit, have.OutMbit, info.BandwidthUnknown = mbit, mbit, err != nil
 	}
 	info.Capacity = have
-	return nil
+	return info, nil
 }
 
-// disk is the runtime's disk in MiB, less what is kept of it.
+// disk returns the size of the runtime's disk in MiB, less the reserve.
 func (c Config) disk(log *slog.Logger) int64 {
 	root := c.Data
 	if c.runtimeName() == "containerd" {
@@ -158,34 +170,28 @@ func (c Config) disk(log *slog.Logger) int64 {
 	}
 	all, err := probe.Disk(root)
 	if err != nil {
-		log.Warn("the disk is not known and counts as 0: services that ask for storage are not placed here until storage is configured", "err", err)
+		log.Warn("disk unknown and offered as 0: services that require storage are not placed here until the key storage is configured", "err", err)
 		return 0
 	}
-	keep := c.StorageReserve
-	if keep == 0 {
-		keep = min(all/10, mostReserveMB)
-	}
-	return max(0, all-keep)
+	return max(0, all-cmp.Or(c.StorageReserve, min(all/10, maxDefaultReserveMB)))
 }
 
-// place is where the node is and what it has besides, as it is configured.
-func (c Config) place(info *api.NodeInfo) {
-	info.Addons = names(c.Addons, func(s string) string { return s })
-	info.Areas = names(c.Areas, strings.ToLower)
-	if g, err := api.ParseGeo(c.Location); err == nil {
-		info.Location = &g
-	}
-}
-
-// openDevices finds the node's devices.
-func openDevices(c Config, log *slog.Logger) (*devices.Devices, error) {
-	o := devices.Options{Dirs: c.DeviceDirs, Own: filepath.Join(c.Data, "cdi"), Log: log}
+func (c Config) testDevices() (out []devices.Test, err error) {
 	for _, text := range c.TestDevices {
 		t, err := devices.ParseTest(text)
 		if err != nil {
 			return nil, fmt.Errorf("test_devices: %w", err)
 		}
-		o.Test = append(o.Test, t)
+		out = append(out, t)
 	}
-	return devices.Open(o)
+	return out, nil
+}
+
+// openDevices finds the node's devices.
+func openDevices(c Config, log *slog.Logger) (*devices.Devices, error) {
+	tests, err := c.testDevices()
+	if err != nil {
+		return nil, err
+	}
+	return devices.Open(devices.Options{Dirs: c.DeviceDirs, Own: filepath.Join(c.Data, "cdi"), Test: tests, Log: log})
 }

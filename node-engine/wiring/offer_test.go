@@ -19,8 +19,8 @@ func load(t *testing.T, args ...string) (Config, error) {
 	return daemon.Load("node-engine", Defaults(), daemon.Source{Args: args, Stdout: &bytes.Buffer{}})
 }
 
-func TestWhatTheOperatorSaysOfTheNodeIsChecked(t *testing.T) {
-	for _, c := range []struct{ arg, says string }{
+func TestValidateOffer(t *testing.T) {
+	for _, c := range []struct{ arg, want string }{
 		{"--location=munich", "location: "},
 		{"--location=91,0", "location: "},
 		{"--location=11.58", "location: "},
@@ -38,16 +38,16 @@ func TestWhatTheOperatorSaysOfTheNodeIsChecked(t *testing.T) {
 		{"--test-devices=nvidia.com/gpu=1", "test_devices: "},
 		{"--containerd-root=here", "containerd.root: "},
 	} {
-		if _, err := load(t, c.arg); !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v, want one that begins with %q", c.arg, err, c.says)
+		if _, err := load(t, c.arg); !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want ErrInvalid with %q", c.arg, err, c.want)
 		}
 	}
 	if _, err := load(t, "--test-devices=test.treeline.dev/x=1", "--test-devices=test.treeline.dev/x=2"); !errors.Is(err, api.ErrInvalid) {
-		t.Errorf("a class twice: %v", err)
+		t.Errorf("a class of test devices twice: got %v, want ErrInvalid", err)
 	}
 }
 
-func TestWhatTheNodeSaysOfItself(t *testing.T) {
+func TestOffer(t *testing.T) {
 	cfg, err := load(
 		t, "--location=48.14, 11.58", "--areas=Munich", "--areas=de", "--areas=bavaria", "--areas=DE",
 		"--addons=mqtt", "--addons=Coral/v2", "--bandwidth=100/20", "--storage=2048", "--cpus=2", "--memory=512",
@@ -55,51 +55,51 @@ func TestWhatTheNodeSaysOfItself(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	info := cfg.info("host")
+	info, err := cfg.offer(slog.New(slog.DiscardHandler))
 	if info.Location == nil || *info.Location != (api.Geo{Lat: 48.14, Lon: 11.58}) {
-		t.Errorf("it is at %v", info.Location)
+		t.Errorf("location: got %v, want 48.14,11.58", info.Location)
 	}
 	if !slices.Equal(info.Areas, []string{"bavaria", "de", "munich"}) || !slices.Equal(info.Addons, []string{"Coral/v2", "mqtt"}) {
-		t.Errorf("areas %q, addons %q", info.Areas, info.Addons)
+		t.Errorf("got areas %q, addons %q, want them sorted and unique", info.Areas, info.Addons)
 	}
-	err = cfg.offered(slog.New(slog.DiscardHandler), &info)
 	if want := (api.Resources{MilliCPU: 2000, MemoryMB: 512, StorageMB: 2048, InMbit: 100, OutMbit: 20}); err != nil || info.Capacity != want || info.BandwidthUnknown {
-		t.Errorf("it offers %+v, bandwidth unknown: %v, %v", info.Capacity, info.BandwidthUnknown, err)
+		t.Errorf("offer: got %+v, bandwidth unknown: %t, %v; want %+v", info.Capacity, info.BandwidthUnknown, err, want)
 	}
 }
 
-// TestUnknownBandwidthIsNotZero: 0 of the configuration is a statement; an interface
-// that does not say its speed leaves the bandwidth unknown.
+// TestUnknownBandwidthIsNotZero: the configuration can set 0; an interface whose driver does not
+// report its speed leaves the bandwidth unknown.
 func TestUnknownBandwidthIsNotZero(t *testing.T) {
 	_, mbit, speedErr := probe.Speed()
 	for text, unknown := range map[string]bool{"0": false, "100/20": false, "": speedErr != nil} {
-		cfg, info := Config{Data: t.TempDir(), Runtime: "process", CPUs: 1, Memory: 1, Storage: 1, Bandwidth: text}, api.NodeInfo{}
-		if err := cfg.offered(slog.New(slog.DiscardHandler), &info); err != nil {
+		cfg := Config{Data: t.TempDir(), Runtime: "process", CPUs: 1, Memory: 1, Storage: 1, Bandwidth: text}
+		info, err := cfg.offer(slog.New(slog.DiscardHandler))
+		if err != nil {
 			t.Fatal(err)
 		}
 		if info.BandwidthUnknown != unknown || text == "" && info.Capacity.InMbit != mbit {
-			t.Errorf("bandwidth %q: capacity %+v, unknown: %v, want unknown: %v", text, info.Capacity, info.BandwidthUnknown, unknown)
+			t.Errorf("bandwidth %q: got capacity %+v, unknown: %t, want unknown: %t", text, info.Capacity, info.BandwidthUnknown, unknown)
 		}
 		encoded, err := json.Marshal(info)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if unknown && (strings.Contains(string(encoded), "mbit") || !strings.Contains(string(encoded), `"bandwidth_unknown":true`)) {
-			t.Errorf("unknown bandwidth is sent as %s", encoded)
+			t.Errorf("unknown bandwidth: got %s, want bandwidth_unknown and no mbit", encoded)
 		}
 	}
 }
 
-func TestTheDiskIsOfferedLessAReserve(t *testing.T) {
+func TestDiskIsOfferedLessAReserve(t *testing.T) {
 	cfg := Config{Data: t.TempDir(), Runtime: "process", StorageReserve: 1}
 	log := slog.New(slog.DiscardHandler)
 	all := cfg.disk(log) + 1
 	cfg.StorageReserve = 0
-	if got, want := cfg.disk(log), all-min(all/10, mostReserveMB); got != want || got <= 0 {
-		t.Errorf("%d MiB of %d are offered, want %d", got, all, want)
+	if got, want := cfg.disk(log), all-min(all/10, maxDefaultReserveMB); got != want || got <= 0 {
+		t.Errorf("offer of a disk of %[2]d MiB: got %[1]d, want %[3]d", got, all, want)
 	}
 	cfg.StorageReserve = 2 * all
 	if got := cfg.disk(log); got != 0 {
-		t.Errorf("%d MiB are offered of a disk that is all reserve", got)
+		t.Errorf("offer with a reserve larger than the disk: got %d MiB, want 0", got)
 	}
 }

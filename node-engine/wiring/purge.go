@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
@@ -35,21 +35,21 @@ var ErrLeft = errors.New("this machine has left its cluster, and the node's data
 var errOrdered = errors.New("the cluster removes this node")
 
 const (
-	// purgeFile exists while a purge has begun and is not complete. It is removed last.
+	// purgeFile exists from the beginning of a purge until its end.
 	purgeFile = "purge.json"
-	// leftFile has the id of the token with which a purged node had joined, so that the
-	// same token left in the configuration does not join the machine again.
+	// leftFile has the id of the token with which a purged node had joined. A configuration that
+	// still has that token does not join the machine again.
 	leftFile  = "left"
 	storeFile = "node.db"
 )
 
-// purgeRecord is what purgeFile holds.
+// purgeRecord is the content of purgeFile.
 type purgeRecord struct {
-	Ordered bool `json:"ordered,omitempty"` // by the cluster, which waits for the acknowledgement
+	Ordered bool `json:"ordered,omitempty"` // by the cluster, which waits for an acknowledgement
 	Told    bool `json:"told,omitempty"`    // the purge is acknowledged, or cannot be
 }
 
-// begun reads whether a purge has begun.
+// begun reports whether a purge has begun, with its record.
 func begun(dir *os.Root) (rec purgeRecord, ok bool, err error) {
 	text, err := dir.ReadFile(purgeFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -74,37 +74,36 @@ func (p purgeRecord) save(dir *os.Root) error {
 
 // awaitPurge asks the cluster for the order to purge whenever the core reports that the
 // node is empty, and ends the engine (errOrdered) on that order.
-func (e *engine) awaitPurge(ctx context.Context, dir *os.Root) error {
+func (e *engine) awaitPurge(ctx context.Context) error {
 	for {
 		select {
 		case <-e.empty:
 		case <-ctx.Done():
 			return nil
 		}
-		ordered, err := clusterlink.Purging(ctx, e.client, e.creds.URL, "")
+		ordered, err := e.cluster.Purging(ctx, "")
 		switch {
 		case err != nil:
 			if ctx.Err() == nil {
-				e.log.Warn("order to purge this node cannot be confirmed with the cluster", "err", err)
+				e.log.Warn("cannot ask the cluster whether to purge this node", "err", err)
 			}
 		case ordered:
-			if err := (purgeRecord{Ordered: true}).save(dir); err != nil {
+			if err := (purgeRecord{Ordered: true}).save(e.dir); err != nil {
 				return err
 			}
-			e.log.Warn("the cluster removes this node, and its data is deleted")
+			e.log.Warn("deleting the data of this node, because the cluster removes it")
 			return errOrdered
 		}
 	}
 }
 
-// Purge deletes all that this machine has as a node: workloads, images, logs, its keys
-// and its data directory, and the secrets in its configuration file. The cluster is
-// told, so that it removes the node. One that ordered the purge is told before the
-// keys go, however long that takes; else one attempt is made. A purge that was cut off
-// is completed by the next. The engine must not run (ErrConflict). It returns ErrLeft
-// when nothing is left.
+// Purge deletes everything that this machine has as a node: workloads, images, logs, keys, its data
+// directory, and the secrets in its configuration file. It reports this to the cluster, which then
+// removes the node. If the cluster ordered the purge, the keys are deleted only after it has
+// received the report; otherwise Purge tries once. It completes a purge that was interrupted. It
+// fails with ErrConflict while the engine runs, and returns ErrLeft when everything is deleted.
 func Purge(ctx context.Context, cfg Config, log *slog.Logger) error {
-	dir, err := openData(cfg)
+	dir, err := daemon.OpenData(cfg.Data)
 	if err != nil {
 		return err
 	}
@@ -114,9 +113,9 @@ func Purge(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	if !resumed && !clusterlink.Joined(dir) {
-		return fmt.Errorf("this machine has not joined a cluster: there is no node in %s: %w", cfg.Data, api.ErrNotFound)
+		return fmt.Errorf("this machine has not joined a cluster: no node in %s: %w", cfg.Data, api.ErrNotFound)
 	}
-	st, err := embedded.Open(filepath.Join(cfg.Data, storeFile)) // its lock keeps an engine away
+	st, err := embedded.Open(filepath.Join(cfg.Data, storeFile)) // its lock detects a running engine
 	if err != nil {
 		return fmt.Errorf("purge this node: stop its engine first: %w", err)
 	}
@@ -128,10 +127,10 @@ func Purge(ctx context.Context, cfg Config, log *slog.Logger) error {
 	p := &purge{cfg: cfg, dir: dir, log: log}
 	if credsErr == nil {
 		p.until = creds.Pair.Chain[0].NotAfter
-		p.client, p.url = clusterlink.Client(trust.New(creds.Pair.Root()), creds, func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		p.cluster = clusterlink.NewCluster(trust.New(creds.Pair.Root()), creds, func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return creds.Pair.TLS(false), nil
-		}), creds.URL
-		defer p.client.CloseIdleConnections()
+		})
+		defer p.cluster.HTTP.CloseIdleConnections()
 	}
 	if err := p.run(ctx, rec); err != nil {
 		return err
@@ -142,33 +141,32 @@ func Purge(ctx context.Context, cfg Config, log *slog.Logger) error {
 	return ErrLeft
 }
 
-// purge is one purge.
+// purge is the state of a purge.
 type purge struct {
-	cfg    Config
-	dir    *os.Root
-	client *http.Client // nil: the node's keys are gone
-	url    string
-	until  time.Time // end of the node's certificate, after which the purge cannot be acknowledged
-	log    *slog.Logger
+	cfg     Config
+	dir     *os.Root
+	cluster *clusterlink.Cluster // nil: the node's keys are deleted
+	until   time.Time            // expiry of the certificate, after which the purge cannot be acknowledged
+	log     *slog.Logger
 }
 
 // The pauses between attempts of a purge that the cluster has ordered.
 const (
-	purgeAgain = time.Second
-	purgeSlow  = time.Minute
+	minPurgePause = time.Second
+	maxPurgePause = time.Minute
 )
 
-// run removes what the runtime has and acknowledges the purge to the cluster. A purge that
-// the cluster ordered is tried until it succeeds, one of the provider once.
+// run removes everything from the runtime and acknowledges the purge to the cluster. It retries a
+// purge that the cluster ordered until that succeeds, and tries one of the provider once.
 func (p *purge) run(ctx context.Context, rec purgeRecord) error {
-	for pause := purgeAgain; !rec.Told; pause = min(2*pause, purgeSlow) {
+	for pause := minPurgePause; !rec.Told; pause = min(2*pause, maxPurgePause) {
 		err := p.runtime(ctx)
 		switch {
 		case err != nil:
-		case p.client == nil || !time.Now().Before(p.until):
+		case p.cluster == nil || !time.Now().Before(p.until):
 			p.log.Warn("purge not acknowledged to the cluster: the node has no valid certificate; its operator removes the node with treeline delete node")
 		default:
-			if err = clusterlink.Left(ctx, p.client, p.url); err != nil && !rec.Ordered && ctx.Err() == nil {
+			if err = p.cluster.Left(ctx); err != nil && !rec.Ordered && ctx.Err() == nil {
 				p.log.Warn("purge not acknowledged to the cluster; its operator removes the node with treeline delete node", "err", err)
 				err = nil
 			}
@@ -180,9 +178,9 @@ func (p *purge) run(ctx context.Context, rec purgeRecord) error {
 		case !rec.Ordered || ctx.Err() != nil:
 			return fmt.Errorf("purge this node: %w", err)
 		}
-		p.log.Error("purge is not complete and is tried again", "err", err, "retry_in", pause)
-		if p.client != nil {
-			_, _ = clusterlink.Purging(ctx, p.client, p.url, err.Error()) // reports the error to the operator
+		p.log.Error("purge incomplete, retrying", "err", err, "retry_in", pause)
+		if p.cluster != nil {
+			_, _ = p.cluster.Purging(ctx, err.Error()) // reports the error to the operator
 		}
 		select {
 		case <-time.After(pause):
@@ -193,22 +191,22 @@ func (p *purge) run(ctx context.Context, rec purgeRecord) error {
 	return nil
 }
 
-// runtime removes all that the runtime has.
+// runtime removes everything from the runtime.
 func (p *purge) runtime(ctx context.Context) error {
 	cfg := p.cfg
 	var err error
-	if cfg.Runtime, err = cfg.keptRuntime(p.dir); err != nil {
+	if cfg.Runtime, err = cfg.savedRuntime(p.dir); err != nil {
 		return err
 	}
 	found, err := openDevices(cfg, p.log)
 	if err != nil {
 		return err
 	}
-	rt, closeRuntime, err := runtimeOf(cfg, found, p.log)
+	rt, err := openRuntime(cfg, found, p.log)
 	if err != nil {
 		return err
 	}
-	defer closeRuntime()
+	defer cfg.closeRuntime(rt)
 	return runtime.Purge(ctx, rt)
 }
 
@@ -218,8 +216,8 @@ func (p *purge) wipe(token string) error {
 	if err := p.cfg.wipeSecrets(); err != nil {
 		return err
 	}
-	// Before the credentials, which have the token's id, go. It was kept before a crash
-	// where these are gone.
+	// The credentials have the token's id. If they are deleted already, so that token is empty, an
+	// interrupted purge has written the file.
 	if _, err := p.dir.Stat(leftFile); token != "" || err != nil {
 		if err := ca.WriteFile(p.dir, leftFile, []byte(token), 0o600); err != nil {
 			return err
@@ -249,9 +247,8 @@ var commentLine = regexp.MustCompile(`(?m)^\s*#.*$`)
 // secretLine is a line of a configuration file that has a secret.
 var secretLine = regexp.MustCompile(`(?m)^(\s*(?:-\s+)?["']?(?:token|password)["']?\s*:).*$`)
 
-// wipeSecrets removes the join token and the registries' passwords from the
-// configuration file. A file that is written so that they are not found by line is
-// removed.
+// wipeSecrets removes the join token and the registries' passwords from the configuration file. It
+// removes a file whose secrets cannot be found line by line.
 func (c Config) wipeSecrets() error {
 	if c.File == "" {
 		return nil
@@ -277,9 +274,8 @@ func (c Config) wipeSecrets() error {
 	return nil
 }
 
-// hasSecrets reports whether a configuration file has a secret, however it is written:
-// as the value of a key for one, or the text of one anywhere. One that cannot be read as
-// YAML may have any.
+// hasSecrets reports whether a configuration file may contain a secret: as the value of a key for
+// secrets, or as the text of one anywhere. A file that is no valid YAML may contain any.
 func (c Config) hasSecrets(file []byte) bool {
 	secrets := []string{c.Token.Reveal()}
 	for _, r := range c.Containerd.Registries {
@@ -327,7 +323,7 @@ func (c Config) hasSecrets(file []byte) bool {
 	return within(doc)
 }
 
-// mayJoin refuses to join again with the token of a node that was purged (ErrLeft).
+// mayJoin fails with ErrLeft if the node was purged and there is no new token.
 func (c Config) mayJoin(dir *os.Root) error {
 	if clusterlink.Joined(dir) {
 		return nil
@@ -337,7 +333,7 @@ func (c Config) mayJoin(dir *os.Root) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("read which token this machine joined with: %w", err)
+		return fmt.Errorf("read the token with which this machine joined: %w", err)
 	}
 	if c.Token == "" {
 		return ErrLeft

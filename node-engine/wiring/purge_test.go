@@ -19,14 +19,16 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/clusterlink"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
+	"github.com/treeline-edge/treeline/node-engine/runtime/containerd"
 )
 
-// kept is a runtime that has workloads and images.
+// kept is a fake runtime with workloads and images.
 type kept struct {
 	mu     sync.Mutex
 	has    []wire.Key
@@ -61,12 +63,12 @@ func (k *kept) List(context.Context) (all []runtime.Status, err error) {
 	return all, k.down
 }
 
-// Purge is runtime.Purger's.
+// Purge implements runtime.Purger.
 func (k *kept) Purge(context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.has) > 0 {
-		return errors.New("a workload is there")
+		return errors.New("a workload is left")
 	}
 	k.images = 0
 	return nil
@@ -78,7 +80,7 @@ func (k *kept) left() int {
 	return len(k.has) + k.images
 }
 
-// purgeRig is a node that has joined, and its cluster's end.
+// purgeRig is a node that has joined, and a fake of its cluster.
 type purgeRig struct {
 	t   *testing.T
 	cfg Config
@@ -86,11 +88,11 @@ type purgeRig struct {
 	log *slog.Logger
 
 	mu      sync.Mutex
-	refuse  int           // calls of left that fail
-	told    []string      // who has left
-	had     []int         // and what its runtime had then
-	failed  []string      // why purges failed
-	refused chan struct{} // signalled when a call of left fails
+	refuse  int           // number of requests to /v1/node/left to fail
+	left    []string      // nodes that reported that they were purged
+	had     []int         // what their runtimes had then
+	failed  []string      // reported errors of purges
+	refused chan struct{} // signalled when a request to /v1/node/left fails
 }
 
 func newPurgeRig(t *testing.T) *purgeRig {
@@ -141,7 +143,7 @@ func newPurgeRig(t *testing.T) *purgeRig {
 				http.Error(w, "later", http.StatusServiceUnavailable)
 				return
 			}
-			r.told, r.had = append(r.told, string(who.Node)), append(r.had, r.rt.left())
+			r.left, r.had = append(r.left, string(who.Node)), append(r.had, r.rt.left())
 			w.WriteHeader(http.StatusNoContent)
 		case "/v1/node/purge":
 			var p wire.NodePurging
@@ -149,17 +151,17 @@ func newPurgeRig(t *testing.T) *purgeRig {
 			r.failed = append(r.failed, p.Failed)
 			_ = json.NewEncoder(w).Encode(wire.NodePurge{Purge: true})
 		default:
-			t.Errorf("%s is called", req.URL.Path)
+			t.Errorf("request to %s, want none", req.URL.Path)
 		}
 	}))
 	srv.TLS = verifier.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own.TLS(true), nil }, true)
-	srv.TLS.Certificates = []tls.Certificate{*own.TLS(true)} // else httptest shows one of its own
+	srv.TLS.Certificates = []tls.Certificate{*own.TLS(true)} // else httptest uses one of its own
 	srv.StartTLS()
 	t.Cleanup(srv.Close)
 
 	r.cfg = Defaults()
 	r.cfg.Data, r.cfg.Fake, r.cfg.DeviceDirs = filepath.Join(t.TempDir(), "node"), r.rt, nil
-	dir, err := openData(r.cfg)
+	dir, err := daemon.OpenData(r.cfg.Data)
 	check(err)
 	defer dir.Close()
 	check(clusterlink.SavePair(dir, ca.Pair{Chain: chain, Key: key}))
@@ -167,15 +169,15 @@ func newPurgeRig(t *testing.T) *purgeRig {
 	check(err)
 	check(dir.WriteFile("node.json", meta, 0o600))
 	check(dir.MkdirAll("containerd/logs", 0o700))
-	check(dir.WriteFile("containerd/logs/x.log", []byte("a tenant's words"), 0o600))
+	check(dir.WriteFile("containerd/logs/x.log", []byte("output of a tenant"), 0o600))
 	return r
 }
 
-// isEmpty fails where the runtime or the data directory has anything of the node.
+// isEmpty fails the test if the runtime or the data directory has anything of the node.
 func (r *purgeRig) isEmpty() {
 	r.t.Helper()
 	if n := r.rt.left(); n > 0 {
-		r.t.Errorf("the runtime still has %d workloads and images", n)
+		r.t.Errorf("workloads and images in the runtime: got %d, want none", n)
 	}
 	entries, err := os.ReadDir(r.cfg.Data)
 	if err != nil {
@@ -183,15 +185,15 @@ func (r *purgeRig) isEmpty() {
 	}
 	for _, e := range entries {
 		if e.Name() != leftFile {
-			r.t.Errorf("%s is left in the data directory", e.Name())
+			r.t.Errorf("data directory: got %s, want only %s", e.Name(), leftFile)
 		}
 	}
 }
 
-func TestPurgeLeavesNothing(t *testing.T) {
+func TestPurgeDeletesEverything(t *testing.T) {
 	r := newPurgeRig(t)
 	r.cfg.File = filepath.Join(t.TempDir(), "node.yaml")
-	r.cfg.Containerd.Registries = []RegistryConfig{{Host: "r.example", Username: "u", Password: "hunter2"}}
+	r.cfg.Containerd.Registries = []containerd.Registry{{Host: "r.example", Username: "u", Password: "hunter2"}}
 	text := "name: n1\ncontainerd:\n  registries:\n  - host: r.example\n    password: hunter2\n"
 	if err := os.WriteFile(r.cfg.File, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -200,27 +202,27 @@ func TestPurgeLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.isEmpty()
-	if !slices.Equal(r.told, []string{"n1"}) || !slices.Equal(r.had, []int{0}) {
-		t.Errorf("the cluster was told by %v, when %v were left", r.told, r.had)
+	if !slices.Equal(r.left, []string{"n1"}) || !slices.Equal(r.had, []int{0}) {
+		t.Errorf("reports to the cluster: got %v with %v workloads and images left, want one of n1 with none", r.left, r.had)
 	}
 	got, err := os.ReadFile(r.cfg.File)
 	if err != nil || strings.Contains(string(got), "hunter2") || !strings.Contains(string(got), "name: n1") {
-		t.Errorf("the configuration is now %q, %v", got, err)
+		t.Errorf("configuration: got %q, %v, want it without the password", got, err)
 	}
 	if err := Purge(t.Context(), r.cfg, r.log); !errors.Is(err, api.ErrNotFound) {
-		t.Errorf("a second purge: %v", err)
+		t.Errorf("second purge: got %v, want ErrNotFound", err)
 	}
 	r.cfg.Token = ""
 	if err := Run(t.Context(), r.cfg, r.log); !errors.Is(err, ErrLeft) {
-		t.Errorf("the engine of a purged node: %v", err)
+		t.Errorf("Run of a purged node: got %v, want ErrLeft", err)
 	}
 }
 
-// TestPurgeOfTheClusterIsCompletedAfterACrash cuts a purge off while the cluster cannot
-// take its acknowledgement: the keys stay until it can, and the next start goes on.
-func TestPurgeOfTheClusterIsCompletedAfterACrash(t *testing.T) {
+// TestOrderedPurgeIsCompletedAfterACrash interrupts a purge while the cluster rejects its
+// acknowledgement: the keys are kept, and the next start continues.
+func TestOrderedPurgeIsCompletedAfterACrash(t *testing.T) {
 	r := newPurgeRig(t)
-	dir, err := openData(r.cfg)
+	dir, err := daemon.OpenData(r.cfg.Data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,49 +237,49 @@ func TestPurgeOfTheClusterIsCompletedAfterACrash(t *testing.T) {
 	select {
 	case <-r.refused:
 	case err := <-ended:
-		t.Fatalf("the purge ended before the cluster refused: %v", err)
+		t.Fatalf("Run returned %v, want it to wait for the cluster", err)
 	case <-time.After(30 * time.Second):
-		t.Fatal("the cluster is not told")
+		t.Fatal("no report to the cluster within 30 s")
 	}
 	cancel()
 	if err := <-ended; err == nil || errors.Is(err, ErrLeft) {
-		t.Fatalf("the purge that was cut off: %v", err)
+		t.Fatalf("interrupted purge: got %v, want another error than ErrLeft", err)
 	}
 	if _, err := clusterlink.Load(dir); err != nil {
-		t.Fatalf("the keys are gone before the cluster knows: %v", err)
+		t.Fatalf("keys before the cluster acknowledged: got %v, want them", err)
 	}
 	if err := Run(t.Context(), r.cfg, r.log); !errors.Is(err, ErrLeft) {
 		t.Fatal(err)
 	}
 	r.isEmpty()
-	if len(r.told) != 1 {
-		t.Errorf("the cluster was told %d times", len(r.told))
+	if len(r.left) != 1 {
+		t.Errorf("reports to the cluster: got %d, want 1", len(r.left))
 	}
 	if !slices.ContainsFunc(r.failed, func(s string) bool { return s != "" }) {
-		t.Error("the cluster does not know why it took longer")
+		t.Error("reported errors: got none, want one")
 	}
 }
 
-func TestProviderPurgesWithoutTheCluster(t *testing.T) {
+func TestProvidersPurgeNeedsNoCluster(t *testing.T) {
 	r := newPurgeRig(t)
 	r.refuse = 1
 	if err := Purge(t.Context(), r.cfg, r.log); !errors.Is(err, ErrLeft) {
 		t.Fatal(err)
 	}
 	r.isEmpty()
-	if len(r.told) != 0 {
-		t.Errorf("the cluster was told by %v", r.told)
+	if len(r.left) != 0 {
+		t.Errorf("reports to the cluster: got %v, want none", r.left)
 	}
 }
 
-func TestPurgeKeepsWhatItCannotDelete(t *testing.T) {
+func TestPurgeFailsWithoutTheRuntime(t *testing.T) {
 	r := newPurgeRig(t)
 	r.rt.down = errors.New("it does not answer")
 	if err := Purge(t.Context(), r.cfg, r.log); err == nil || errors.Is(err, ErrLeft) || !strings.Contains(err.Error(), "it does not answer") {
-		t.Fatalf("purge without the runtime: %v", err)
+		t.Fatalf("purge without the runtime: got %v, want its error", err)
 	}
-	if len(r.told) != 0 {
-		t.Error("the cluster removes a node that still has its workloads")
+	if len(r.left) != 0 {
+		t.Error("reports to the cluster: got one of a node with workloads, want none")
 	}
 	r.rt.down = nil
 	if err := Purge(t.Context(), r.cfg, r.log); !errors.Is(err, ErrLeft) {
@@ -286,12 +288,12 @@ func TestPurgeKeepsWhatItCannotDelete(t *testing.T) {
 	r.isEmpty()
 }
 
-// TestPurgeLeavesNoSecretInTheConfiguration: however the file is written, no part of a
-// secret stays, and what is no secret stays where it can.
-func TestPurgeLeavesNoSecretInTheConfiguration(t *testing.T) {
+// TestPurgeRemovesSecretsFromTheConfiguration: no part of a secret is left, and the rest is kept if
+// possible.
+func TestPurgeRemovesSecretsFromTheConfiguration(t *testing.T) {
 	cfg := Defaults()
 	cfg.Token = "join-me"
-	cfg.Containerd.Registries = []RegistryConfig{
+	cfg.Containerd.Registries = []containerd.Registry{
 		{Host: "r.example", Password: `hun"ter2`}, {Host: "m.example", Mirrors: []string{"https://u:mirror-me@m2.example"}},
 	}
 	for name, c := range map[string]struct{ file, want string }{
@@ -322,7 +324,7 @@ func TestPurgeLeavesNoSecretInTheConfiguration(t *testing.T) {
 			}
 			got, err := os.ReadFile(cfg.File)
 			if err != nil && !errors.Is(err, fs.ErrNotExist) || string(got) != c.want {
-				t.Errorf("%q becomes %q (%v), want %q", c.file, got, err, c.want)
+				t.Errorf("wipeSecrets of %q: got %q (%v), want %q", c.file, got, err, c.want)
 			}
 		})
 	}

@@ -7,9 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net"
-	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"time"
@@ -21,7 +18,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/hostports"
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
-	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/keeper"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/loop"
@@ -38,25 +34,26 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/ports"
 	"github.com/treeline-edge/treeline/node-engine/probe"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
+	"github.com/treeline-edge/treeline/node-engine/runtime/guard"
 )
 
 const (
-	// patience is how long a start waits for a runtime that does not answer yet.
-	// It is short: until the node speaks its cluster counts it as silent, and while
-	// the runtime has not answered the core knows its workloads as unknown.
-	patience = time.Second
-	// measureEvery is how often usage is measured. It informs people; placing
-	// goes by what is reserved.
-	measureEvery = time.Minute
+	// findTimeout is how long a start waits for a runtime that does not answer yet. It is short,
+	// because until the node connects its cluster counts it as silent. Workloads of a runtime that
+	// has not answered are unknown.
+	findTimeout = time.Second
+	// usageInterval is the interval of measuring usage, which is information for people only.
+	usageInterval = time.Minute
 )
 
-// engine is what Run puts together.
+// engine is the node engine and its parts.
 type engine struct {
 	cfg     Config
+	dir     *os.Root
 	log     *slog.Logger
 	creds   clusterlink.Credentials
 	keeper  *keeper.Keeper
-	client  *http.Client // to the cluster
+	cluster *clusterlink.Cluster
 	bus     bus.Bus
 	dialer  *dialer
 	core    *node.Core
@@ -65,17 +62,15 @@ type engine struct {
 	pinger  *pinger.Pinger
 	driver  *driver.Driver
 	net     *network.Network // nil: no overlay network
-	ports   *ports.Ports     // nil: the same
+	ports   *ports.Ports     // nil if net is nil
 	link    *clusterlink.Link
 	empty   chan struct{} // signalled when the node may be purged and is empty
 	meter   counters
 }
 
-// Run is the node engine until ctx ends. Its workloads live on. What fails
-// before it serves says what is missing; a node that has not joined and has no
-// token is ErrNotFound.
-// A purge that had begun is completed, and one that the cluster orders is carried out;
-// then Run returns ErrLeft.
+// Run runs the node engine until ctx ends. Its workloads keep running. It fails with ErrNotFound if
+// the node has not joined and has no token. It completes a purge that was interrupted, and carries
+// out one that the cluster orders; then it returns ErrLeft.
 func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	err := run(ctx, cfg, log)
 	if errors.Is(err, errOrdered) {
@@ -85,45 +80,29 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 }
 
 func run(ctx context.Context, cfg Config, log *slog.Logger) error {
-	dir, err := openData(cfg)
+	dir, err := cfg.open()
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	switch _, purging, err := begun(dir); {
-	case err != nil:
-		return err
-	case purging:
-		return errOrdered
-	}
-	if err := cfg.mayJoin(dir); err != nil {
-		return err
-	}
-	if cfg.Runtime, err = cfg.keptRuntime(dir); err != nil {
-		return err
-	}
 	found, err := openDevices(cfg, log)
 	if err != nil {
 		return err
 	}
-	rt, closeRuntime, err := runtimeOf(cfg, found, log)
+	rt, err := openRuntime(cfg, found, log)
 	if err != nil {
 		return err
 	}
-	defer closeRuntime()
-	info, err := infoOf(cfg, log)
+	defer cfg.closeRuntime(rt)
+	info, creds, err := cfg.join(ctx, dir, log)
 	if err != nil {
 		return err
 	}
-	creds, err := credentials(ctx, cfg, dir, info, log)
-	if err != nil {
-		return err
+	if _, ok := rt.(runtime.Namespaced); ok {
+		info.Network = cfg.network()
+	} else {
+		info.Network = api.NetworkHost
 	}
-	if err := cfg.keepRuntime(dir); err != nil {
-		return err
-	}
-	info.ID = creds.ID
-	info.Network = networkOf(cfg, rt)
 	log = log.With("node", creds.ID)
 
 	st, err := embedded.Open(filepath.Join(cfg.Data, storeFile))
@@ -139,8 +118,8 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err := core.Restore(docs); err != nil {
 		return fmt.Errorf("restore the node: %w", err)
 	}
-	e := &engine{cfg: cfg, log: log, creds: creds, core: core, devices: found, pinger: pinger.New(pinger.Options{}), empty: make(chan struct{}, 1)}
-	if err := e.connect(dir); err != nil {
+	e := &engine{cfg: cfg, dir: dir, log: log, creds: creds, core: core, devices: found, pinger: pinger.New(pinger.Options{}), empty: make(chan struct{}, 1)}
+	if err := e.connect(); err != nil {
 		return err
 	}
 	defer e.bus.Close()
@@ -150,173 +129,102 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	deliver := func(ctx context.Context, in node.Input) error { return e.loop.Do(ctx, in, nil) }
 	orders := driver.Options{Runtime: rt, Deliver: deliver, Info: info, Devices: found.List, Log: log}
 	if _, ok := rt.(runtime.Guarded); ok {
-		g := &lateGuard{dir: filepath.Join(cfg.Data, "guard")}
+		g := guard.New(filepath.Join(cfg.Data, "guard"))
 		defer g.Close()
 		orders.Guard = g
 	}
 	link := clusterlink.Options{
-		ID: creds.ID, Bus: e.bus, Client: e.client, URL: creds.URL,
+		ID: creds.ID, Bus: e.bus, Cluster: e.cluster,
 		Post: e.loop.Post, Deliver: deliver, Logs: rt.Logs, Probe: e.pinger.Probe, Log: log,
+	}
+	parts := []daemon.Part{
+		{Name: "core", Run: e.loop.Run},
+		{Name: "certificate", Run: e.keeper.Run},
+		{Name: "status", Run: e.serveStatus},
+		{Name: "node", Run: e.runNode},
+		{Name: "purge", Run: e.awaitPurge},
+		{Name: "memory", Run: daemon.Slim},
 	}
 	if info.Network == api.NetworkOverlay {
 		e.net = network.New(network.Options{
-			Client:   netsock.New(cfg.Netmanager.Socket),
-			Interest: func(b []byte) { e.link.Interest(b) }, Changed: func() { e.driver.Recheck() },
-			Serves: func(k wire.Key) { e.driver.Serves(k) }, Log: log,
+			Client: netsock.New(cfg.Netmanager.Socket), Log: log,
+			Subscriptions: func(b []byte) { e.link.Subscriptions(b) },
+			Changed:       func() { e.driver.Recheck() },
+			Serves:        func(k wire.Key) { e.driver.Serves(k) },
 		})
 		publish, err := api.ParsePortRanges(cfg.Publish)
 		if err != nil {
 			return err
 		}
 		e.ports = ports.New(ports.Options{Publish: publish, Own: hostports.Own, Log: log})
-		orders.Network, orders.Ports, link.Net = e.net, e.ports.Says, e.net
+		orders.Network, orders.Ports, link.Net = e.net, e.ports.Get, e.net
+		parts = append(parts, daemon.Part{Name: "network", Run: e.net.Run})
 	}
 	e.driver = driver.New(orders)
 	e.link = clusterlink.New(link)
-	return daemon.RunAll(ctx,
-		daemon.Part{Name: "core", Run: e.loop.Run},
-		daemon.Part{Name: "certificate", Run: e.keeper.Run},
-		daemon.Part{Name: "status", Run: e.serveStatus},
-		daemon.Part{Name: "network", Run: e.network},
-		daemon.Part{Name: "node", Run: e.live},
-		daemon.Part{Name: "purge", Run: func(ctx context.Context) error { return e.awaitPurge(ctx, dir) }},
-		daemon.Part{Name: "memory", Run: daemon.Slim},
-	)
+	return daemon.RunAll(ctx, parts...)
 }
 
-// networkOf is what the node's workloads are on: the overlay is for those that
-// have network namespaces of their own.
-func networkOf(cfg Config, rt runtime.Runtime) string {
-	if _, ok := rt.(runtime.Namespaced); !ok {
-		return api.NetworkHost
-	}
-	return cfg.network()
-}
-
-func (e *engine) network(ctx context.Context) error {
-	if e.net == nil {
-		<-ctx.Done()
-		return nil
-	}
-	return e.net.Run(ctx)
-}
-
-func (e *engine) watchPorts(ctx context.Context) error {
-	if e.ports == nil {
-		<-ctx.Done()
-		return nil
-	}
-	return e.ports.Run(ctx, e.driver.Recheck)
-}
-
-// Join makes the node a member of the token's cluster, if it is not yet, and
-// returns its id.
+// Join makes the machine a node of the token's cluster, if it is not one yet, and returns the
+// node's id.
 func Join(ctx context.Context, cfg Config, log *slog.Logger) (api.NodeID, error) {
-	dir, err := openData(cfg)
+	dir, err := cfg.open()
+	if errors.Is(err, errOrdered) {
+		return "", fmt.Errorf("this machine is being purged; complete that first with node-engine purge --yes: %w", api.ErrConflict)
+	}
 	if err != nil {
 		return "", err
 	}
 	defer dir.Close()
-	switch _, purging, err := begun(dir); {
-	case err != nil:
-		return "", err
-	case purging:
-		return "", fmt.Errorf("this machine is being purged; complete that first with node-engine purge --yes: %w", api.ErrConflict)
-	}
-	if err := cfg.mayJoin(dir); err != nil {
-		return "", err
-	}
-	if cfg.Runtime, err = cfg.keptRuntime(dir); err != nil {
-		return "", err
-	}
-	info, err := infoOf(cfg, log)
-	if err != nil {
-		return "", err
-	}
-	creds, err := credentials(ctx, cfg, dir, info, log)
-	if err != nil {
-		return "", err
-	}
-	return creds.ID, cfg.keepRuntime(dir)
+	_, creds, err := cfg.join(ctx, dir, log)
+	return creds.ID, err
 }
 
-func openData(cfg Config) (*os.Root, error) {
-	if err := os.MkdirAll(cfg.Data, 0o700); err != nil {
-		return nil, fmt.Errorf("make the data directory: %w", err)
-	}
-	dir, err := os.OpenRoot(cfg.Data)
+// open opens the data directory and sets c.Runtime to the node's runtime. It fails with errOrdered
+// if a purge was interrupted, and with ErrLeft if the node was purged.
+func (c *Config) open() (*os.Root, error) {
+	dir, err := daemon.OpenData(c.Data)
 	if err != nil {
-		return nil, fmt.Errorf("open the data directory: %w", err)
+		return nil, err
+	}
+	_, purging, err := begun(dir)
+	if err == nil && purging {
+		err = errOrdered
+	}
+	if err == nil {
+		err = c.mayJoin(dir)
+	}
+	if err == nil {
+		c.Runtime, err = c.savedRuntime(dir)
+	}
+	if err != nil {
+		return nil, errors.Join(err, dir.Close())
 	}
 	return dir, nil
 }
 
-func runtimeOf(cfg Config, found *devices.Devices, log *slog.Logger) (runtime.Runtime, func(), error) {
-	if cfg.Fake != nil {
-		return cfg.Fake, func() {}, nil
+// join returns what the node offers and its credentials. It joins if necessary.
+func (c Config) join(ctx context.Context, dir *os.Root, log *slog.Logger) (info api.NodeInfo, creds clusterlink.Credentials, err error) {
+	if info, err = c.offer(log); err != nil {
+		return info, creds, err
 	}
-	rt, err := openRuntime(cfg, found, log)
-	if err != nil {
-		return nil, nil, err
+	if creds, err = credentials(ctx, c, dir, info, log); err != nil {
+		return info, creds, err
 	}
-	return rt, func() { _ = rt.Close() }, nil
+	info.ID = creds.ID
+	return info, creds, c.saveRuntime(dir)
 }
 
-func infoOf(cfg Config, log *slog.Logger) (api.NodeInfo, error) {
-	hostname, err := os.Hostname()
-	if err != nil {
-		return api.NodeInfo{}, fmt.Errorf("ask for the machine's name: %w", err)
-	}
-	info := cfg.info(hostname)
-	err = cfg.offered(log, &info)
-	return info, err
-}
-
-// credentials are those that the node has, or gets for its token. A cluster that
-// cannot be reached is asked again until ctx ends. A new token of the cluster that the
-// node has joined is used to join again; one that is refused changes nothing.
-func credentials(ctx context.Context, cfg Config, dir *os.Root, info api.NodeInfo, log *slog.Logger) (clusterlink.Credentials, error) {
-	creds, err := clusterlink.Load(dir)
-	line := cfg.Token.Reveal()
-	switch {
-	case err == nil && line != "":
-		return renewed(ctx, cfg, dir, creds, info, log)
-	case err == nil || !errors.Is(err, api.ErrNotFound):
-		return creds, err
-	case line == "":
-		return creds, fmt.Errorf("this machine has not joined a cluster: run node-engine join --token-file FILE (its operator makes a token with treeline token create --node): %w", err)
-	}
-	for pause := time.Second; ; pause = min(2*pause, time.Minute) {
-		creds, err = clusterlink.Join(ctx, dir, line, info)
-		if err == nil {
-			log.Info("joined", "cluster", creds.Cluster, "node", creds.ID)
-			return creds, nil
-		}
-		if !errors.Is(err, api.ErrUnavailable) || ctx.Err() != nil {
-			return creds, err
-		}
-		wait := pause/2 + rand.N(pause)
-		log.Warn("the cluster cannot be reached; joining again", "retry_in", wait.Round(time.Millisecond), "err", err)
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return creds, err
-		}
-	}
-}
-
-// connect makes the certificate's keeper and the connection to the broker, which
-// come up by themselves.
-func (e *engine) connect(dir *os.Root) error {
+// connect creates the keeper of the certificate and the connections to the cluster, which are
+// established in the background.
+func (e *engine) connect() (err error) {
 	v := trust.New(e.creds.Pair.Root())
-	e.client = clusterlink.Client(v, e.creds, func(r *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	e.cluster = clusterlink.NewCluster(v, e.creds, func(r *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		return e.keeper.GetClientCertificate(r)
 	})
-	var err error
 	e.keeper, err = keeper.New(keeper.Options{
-		Pair: e.creds.Pair, Log: e.log,
-		Renew: clusterlink.Renew(e.client, e.creds.URL),
-		Save:  func(p ca.Pair) error { return clusterlink.SavePair(dir, p) },
+		Pair: e.creds.Pair, Log: e.log, Renew: e.cluster.Renew,
+		Save: func(p ca.Pair) error { return clusterlink.SavePair(e.dir, p) },
 	})
 	if err != nil {
 		return err
@@ -324,37 +232,20 @@ func (e *engine) connect(dir *os.Root) error {
 	if e.dialer, err = newDialer(e.creds); err != nil {
 		return err
 	}
-	conf := v.Client(identity.OfCluster(e.creds.Cluster), e.keeper.GetClientCertificate)
 	e.bus, err = mqtt.Dial(mqtt.Options{
-		Endpoints: e.dialer.Endpoints, Hurry: e.dialer.Hurry, ClientID: string(e.creds.ID), TLS: conf, Will: clusterlink.Will(e.creds.ID), Log: e.log,
-		MaxBackoff: maxBackoff,
+		Endpoints: e.dialer.Endpoints, Hurry: e.dialer.Hurry, ClientID: string(e.creds.ID),
+		TLS:  v.Client(identity.OfCluster(e.creds.Cluster), e.keeper.GetClientCertificate),
+		Will: clusterlink.Will(e.creds.ID), Log: e.log, MaxBackoff: maxBackoff,
 	})
 	return err
 }
 
-// maxBackoff is the longest pause before the node tries to reach its cluster
-// again. A cluster that was away for long waits a little longer than that for its
-// nodes before it counts one as lost (cluster.Config.Return).
+// maxBackoff is the longest pause before the node dials its cluster again. A cluster that was away
+// for a long time waits a little longer than that for its nodes before it counts one as lost
+// (cluster.Config.Return).
 const maxBackoff = 5 * time.Second
 
-// brokerOf is where the node's broker is: on the cluster's own port, told apart
-// by ALPN, or elsewhere.
-func brokerOf(c clusterlink.Credentials) (addr string, alpn []string, err error) {
-	at, want, port := c.MQTT, "mqtts", "8883"
-	if at == "" {
-		at, want, port, alpn = c.URL, "https", "443", []string{"mqtt"}
-	}
-	u, err := url.Parse(at)
-	if err != nil || u.Scheme != want || u.Hostname() == "" {
-		return "", nil, fmt.Errorf("the broker's URL %q is not %s://host:port: %w", at, want, api.ErrInvalid)
-	}
-	if u.Port() != "" {
-		port = u.Port()
-	}
-	return net.JoinHostPort(u.Hostname(), port), alpn, nil
-}
-
-// send hands out what the core says. It runs on the core's owner and must not block.
+// send passes the core's messages on. The core's loop calls it, and it must not block.
 func (e *engine) send(envs []wire.Envelope) {
 	for _, env := range envs {
 		switch env.To {
@@ -375,107 +266,72 @@ func (e *engine) send(envs []wire.Envelope) {
 	}
 }
 
-// live begins the core's life with what the runtime has, and then lets the world in.
-func (e *engine) live(ctx context.Context) error {
+// runNode starts the core with the runtime's workloads, and then connects it to its adapters.
+func (e *engine) runNode(ctx context.Context) error {
 	info, found := e.find(ctx)
 	if err := e.loop.Do(ctx, node.Start{Info: info, Found: found}, nil); err != nil {
 		return err
 	}
 	e.log.Info("node runs", "cluster", e.creds.Cluster, "runtimes", info.Runtimes, "capacity", info.Capacity, "found", len(found))
-	if err := daemon.Notify(daemon.Ready); err != nil {
-		e.log.Warn("systemd not told", "err", err)
+	daemon.NotifyReady(e.log)
+	parts := []daemon.Part{
+		{Name: "runtime", Run: e.driver.Run},
+		{Name: "cluster", Run: e.link.Run},
+		{Name: "broker", Run: e.findBroker},
+		{Name: "usage", Run: e.measureUsage},
+		{Name: "devices", Run: func(ctx context.Context) error { return e.devices.Run(ctx, e.driver.Recheck) }},
 	}
-	return daemon.RunAll(ctx,
-		daemon.Part{Name: "runtime", Run: e.driver.Run},
-		daemon.Part{Name: "cluster", Run: e.link.Run},
-		daemon.Part{Name: "broker", Run: e.findBroker},
-		daemon.Part{Name: "probe", Run: e.measure},
-		daemon.Part{Name: "ports", Run: e.watchPorts},
-		daemon.Part{Name: "devices", Run: func(ctx context.Context) error { return e.devices.Run(ctx, e.driver.Recheck) }},
-	)
+	if e.ports != nil {
+		parts = append(parts, daemon.Part{Name: "ports", Run: func(ctx context.Context) error { return e.ports.Run(ctx, e.driver.Recheck) }})
+	}
+	return daemon.RunAll(ctx, parts...)
 }
 
 func (e *engine) find(ctx context.Context) (api.NodeInfo, []wire.WorkloadEvent) {
-	patient, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, findTimeout)
 	defer cancel()
-	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
-		info, found, err := e.driver.Find(patient)
+	for {
+		info, found, err := e.driver.Find(ctx)
 		if err == nil {
 			return info, found
 		}
 		select {
-		case <-time.After(pause):
-		case <-patient.Done():
-			e.log.Error("starting without the runtime, which does not answer", "err", err)
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			e.log.Error("runtime does not answer, starting without it", "err", err)
 			return info, nil
 		}
 	}
 }
 
-func (e *engine) measure(ctx context.Context) error {
+func (e *engine) measureUsage(ctx context.Context) error {
 	var m probe.Meter
-	tick := time.NewTicker(measureEvery)
-	defer tick.Stop()
-	for {
+	measure := func(context.Context) {
 		cpu, mem, err := m.Usage()
 		if err != nil {
 			e.log.Warn("usage not measured", "err", err)
-			return nil
+			return
 		}
 		e.loop.Post(node.Usage{CPU: cpu, Mem: mem})
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
 	}
+	measure(ctx)
+	return daemon.Every(usageInterval, measure)(ctx)
 }
 
-// rejoinTime bounds how long a start waits for the cluster to take a new token.
-const rejoinTime = 30 * time.Second
-
-// renewed returns the credentials of a node that has joined and is given a token.
-func renewed(ctx context.Context, cfg Config, dir *os.Root, had clusterlink.Credentials, info api.NodeInfo, log *slog.Logger) (clusterlink.Credentials, error) {
-	t, err := jointoken.Parse(cfg.Token.Reveal())
-	if err != nil {
-		return had, err
-	}
-	log = log.With("cluster", had.Cluster, "node", had.ID, "token", t.ID())
-	if err := had.Fits(t); err != nil {
-		return had, fmt.Errorf("give the new node a data directory of its own, or remove %s: %w", cfg.Data, err)
-	}
-	switch {
-	case t.ID() == had.Token:
-		return had, nil
-	case had.Token == "": // it joined with a release that did not note its token
-		log.Info("assuming that this node joined with the configured token; a different token will join it again")
-		return had, had.Note(dir, t.ID())
-	}
-	ctx, cancel := context.WithTimeout(ctx, rejoinTime)
-	defer cancel()
-	now, err := clusterlink.Rejoin(ctx, dir, had, cfg.Token.Reveal(), info)
-	if err != nil {
-		log.Error("joining again with the new token failed; the node keeps its credentials", "err", err,
-			"fix", "remove the token from the configuration, or make another: treeline token create --node")
-		return had, nil
-	}
-	log.Info("joined again with the new token", "url", now.URL)
-	return now, nil
-}
-
-// The pauses before a node that finds no broker asks its cluster where it is: the
-// first after many attempts to dial.
+// The pauses before a node that reaches no broker asks its cluster for the address: the first is
+// after many attempts to dial.
 const (
-	askBrokerAfter = 10 * time.Second
-	askBrokerAgain = time.Minute
+	firstBrokerQuery    = 10 * time.Second
+	brokerQueryInterval = time.Minute
 )
 
-// findBroker asks the cluster for its broker whenever none was reachable for a while: the
-// node may have been off when a new one was announced.
+// findBroker asks the cluster for its broker while none is reachable: the node may have been off
+// when a new one was announced.
 func (e *engine) findBroker(ctx context.Context) error {
+	jittered := func(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 	up := e.bus.Up()
-	ask := time.NewTimer(askBrokerAfter)
-	defer ask.Stop()
+	query := time.NewTimer(firstBrokerQuery)
+	defer query.Stop()
 	for {
 		select {
 		case isUp, open := <-up:
@@ -483,17 +339,17 @@ func (e *engine) findBroker(ctx context.Context) error {
 				<-ctx.Done() // a part that returns ends the daemon
 				return nil
 			}
-			if ask.Stop(); !isUp {
-				ask.Reset(askBrokerAfter/2 + rand.N(askBrokerAfter))
+			if query.Stop(); !isUp {
+				query.Reset(jittered(firstBrokerQuery))
 			}
-		case <-ask.C:
-			brokers, err := clusterlink.Brokers(ctx, e.client, e.creds.URL)
+		case <-query.C:
+			brokers, err := e.cluster.Brokers(ctx)
 			if err == nil {
 				e.loop.Post(node.Brokers{URLs: brokers})
 			} else if ctx.Err() == nil {
 				e.log.Warn("cannot ask the cluster for its broker", "err", err)
 			}
-			ask.Reset(askBrokerAgain/2 + rand.N(askBrokerAgain))
+			query.Reset(jittered(brokerQueryInterval))
 		case <-ctx.Done():
 			return nil
 		}

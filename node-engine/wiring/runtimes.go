@@ -1,57 +1,57 @@
 package wiring
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
-	"time"
-
-	goruntime "runtime"
+	"strings"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/node-engine/clusterlink"
 	"github.com/treeline-edge/treeline/node-engine/devices"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/containerd"
-	"github.com/treeline-edge/treeline/node-engine/runtime/guard"
 	"github.com/treeline-edge/treeline/node-engine/runtime/process"
 )
 
-const (
-	goarch = goruntime.GOARCH
-	goos   = goruntime.GOOS
-)
+// runtimes are the supported runtimes.
+var runtimes = []string{"containerd", "process"}
 
-// openers are the runtimes that this engine knows.
-var openers = map[string]func(Config, *devices.Devices, *slog.Logger) (runtime.Runtime, error){
-	"containerd": openContainerd,
-	"process":    openProcess,
-}
-
-func runtimes() []string { return slices.Sorted(maps.Keys(openers)) }
-
-// openRuntime opens the runtime that is configured, or found.
-func openRuntime(c Config, found *devices.Devices, log *slog.Logger) (runtime.Runtime, error) {
+// openRuntime opens the runtime that is configured, or detected. The caller closes it with
+// closeRuntime.
+func openRuntime(c Config, found *devices.Devices, log *slog.Logger) (rt runtime.Runtime, err error) {
+	if c.Fake != nil {
+		return c.Fake, nil
+	}
 	name := c.runtimeName()
-	open := openers[name]
-	if open == nil {
-		return nil, fmt.Errorf("runtime %q: this engine has %v: %w", name, runtimes(), api.ErrInvalid)
+	switch name {
+	case "containerd":
+		cfg := c.containerdConfig()
+		cfg.Devices = found
+		rt, err = containerd.New(cfg, log)
+	case "process":
+		rt, err = process.New(process.Config{Options: c.Process, StateDir: filepath.Join(c.Data, "process")})
+	default:
+		err = fmt.Errorf("want one of %v: %w", runtimes, api.ErrInvalid)
 	}
-	r, err := open(c, found, log)
 	if err != nil {
-		return nil, fmt.Errorf("open the runtime %s: %w", name, err)
+		return nil, fmt.Errorf("open the runtime %q: %w", name, err)
 	}
-	return r, nil
+	return rt, nil
 }
 
-// runtimeName is the runtime that is configured, or found.
+func (c Config) closeRuntime(rt runtime.Runtime) {
+	if c.Fake == nil {
+		_ = rt.Close()
+	}
+}
+
+// runtimeName returns the runtime that is configured, or detected.
 func (c Config) runtimeName() string {
 	if c.Runtime != "auto" {
 		return c.Runtime
@@ -62,96 +62,58 @@ func (c Config) runtimeName() string {
 	return "process"
 }
 
-func openProcess(c Config, _ *devices.Devices, _ *slog.Logger) (runtime.Runtime, error) {
-	return process.New(process.Config{
-		StateDir: filepath.Join(c.Data, "process"), Allow: c.Process.Allow,
-		CgroupParent: c.Process.CgroupParent, UID: c.Process.UID, GID: c.Process.GID,
-	})
-}
-
-func openContainerd(c Config, found *devices.Devices, log *slog.Logger) (runtime.Runtime, error) {
-	cfg := c.containerdConfig()
-	if !filepath.IsAbs(cfg.StateDir) { // files of it are mounted into containers
-		return nil, fmt.Errorf("make the data directory %s absolute: %w", c.Data, api.ErrInvalid)
-	}
-	cfg.Devices = found
-	return containerd.New(cfg, log)
-}
-
-// containerdConfig is the runtime's configuration, without the devices.
+// containerdConfig returns the runtime's configuration, without the devices.
 func (c Config) containerdConfig() containerd.Config {
-	o, data := c.Containerd, c.Data
+	data := c.Data
 	if abs, err := filepath.Abs(data); err == nil {
 		data = abs
 	}
-	cfg := containerd.Config{
-		Address: o.Address, Namespace: o.Namespace, Snapshotter: o.Snapshotter, Network: c.network(),
-		ContainerdRoot: o.Root, OpenFiles: o.OpenFiles, HideCgroups: !o.CgroupMount,
-		StateDir: filepath.Join(data, "containerd"), ImageDirs: o.ImageDirs, HighWater: o.HighWater,
-		AllowPrivileged: c.Privileged, Handlers: map[string]containerd.Handler{},
-	}
-	cfg.RegistryNetworks, _ = c.registryNetworks() // they were validated
-	for name, h := range o.Handlers {
-		cfg.Handlers[name] = containerd.Handler{Runtime: h.Runtime, Binary: h.Binary}
-	}
-	for _, r := range o.Registries {
-		cfg.Registries = append(cfg.Registries, containerd.Registry{
-			Host: r.Host, Mirrors: r.Mirrors, PlainHTTP: r.PlainHTTP, Username: r.Username, Password: r.Password.Reveal(),
-		})
-	}
+	cfg := containerd.Config{Options: c.Containerd, StateDir: filepath.Join(data, "containerd"), AllowPrivileged: c.Privileged}
+	cfg.Network = c.network()
 	return cfg
 }
 
-// lateGuard is the guard's process, started when the first workload needs it:
-// most nodes never run an exclusive one.
-type lateGuard struct {
-	dir string
+// runtimeFile has the name of the runtime with which the node joined.
+const runtimeFile = "runtime"
 
-	mu     sync.Mutex // guards client
-	client *guard.Client
-}
-
-// Set is driver.Guard's.
-func (g *lateGuard) Set(ctx context.Context, k wire.Key, t runtime.Target, until time.Time) error {
-	c, err := g.open(ctx)
-	if err != nil {
-		return err
+// savedRuntime returns the runtime of this node: the one with which it joined. With another
+// runtime the node would not see its workloads, and would report that they are gone. auto
+// chooses once, before the node joins.
+//
+// A node that joined under a release without the file has the state directories of the runtimes
+// that it used. If it has several, auto chooses containerd.
+func (c Config) savedRuntime(dir *os.Root) (string, error) {
+	kept, err := dir.ReadFile(runtimeFile)
+	name := strings.TrimSpace(string(kept))
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("read the runtime of this node: %w", err)
+	case err != nil && c.Runtime == "auto" && clusterlink.Joined(dir):
+		for _, had := range runtimes {
+			if _, err := dir.Stat(had); err == nil {
+				return had, nil
+			}
+		}
+		return c.runtimeName(), nil
+	case err != nil:
+		return c.runtimeName(), nil
+	case !slices.Contains(runtimes, name):
+		return "", fmt.Errorf("%s has the runtime %q, want one of %s: %w",
+			filepath.Join(c.Data, runtimeFile), name, strings.Join(runtimes, ", "), api.ErrInvalid)
+	case c.Runtime != "auto" && c.Runtime != name:
+		return "", fmt.Errorf("runtime: %q is configured, but this node joined with %s, whose workloads %[1]q does not see; set runtime to %[2]s, or drain the node and remove %[3]s: %[4]w",
+			c.Runtime, name, filepath.Join(c.Data, runtimeFile), api.ErrConflict)
 	}
-	return c.Set(ctx, k, t, until)
+	return name, nil
 }
 
-// Lift is driver.Guard's. A guard of an earlier life may hold the key.
-func (g *lateGuard) Lift(ctx context.Context, k wire.Key) error {
-	if _, err := os.Stat(g.dir); errors.Is(err, fs.ErrNotExist) {
+// saveRuntime saves the runtime of a node that has joined.
+func (c Config) saveRuntime(dir *os.Root) error {
+	if _, err := dir.Stat(runtimeFile); err == nil {
 		return nil
 	}
-	c, err := g.open(ctx)
-	if err != nil {
-		return err
+	if err := ca.WriteFile(dir, runtimeFile, []byte(c.Runtime+"\n"), 0o600); err != nil {
+		return fmt.Errorf("save the runtime of this node: %w", err)
 	}
-	return c.Lift(ctx, k)
-}
-
-func (g *lateGuard) open(ctx context.Context) (*guard.Client, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.client != nil {
-		return g.client, nil
-	}
-	c, err := guard.Ensure(ctx, g.dir, "")
-	if err != nil {
-		return nil, err
-	}
-	g.client = c
-	return c, nil
-}
-
-// Close lets go of the guard, which goes on with what it holds.
-func (g *lateGuard) Close() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.client == nil {
-		return nil
-	}
-	return g.client.Close()
+	return nil
 }

@@ -117,7 +117,7 @@ func upDown(r *run) error {
 		}
 		troubles := 0
 		for _, p := range engines {
-			troubles += strings.Count(p.Log(), "the runtime did not carry out an order")
+			troubles += strings.Count(p.Log(), "runtime order failed")
 		}
 		r.emit(up.record("updown.up", "s").atMost(upWithin).noting("%d instances of one service on %d nodes, from submission to all observed running", instances, nodes))
 		r.emit(down.record("updown.down", "s").atMost(downWithin).noting("from the application's deletion to the root's word that nothing is left; %d orders were not carried out by the runtime", troubles))

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/treeline-edge/treeline/internal/programtest"
-	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
@@ -30,7 +29,7 @@ func TestMain(m *testing.M) {
 // open returns a new lab, which needs root for control groups.
 func open(t *testing.T, o lab.Options) *lab.Lab {
 	t.Helper()
-	runtimetest.NeedRoot(t)
+	programtest.NeedRoot(t)
 	return lab.New(t, o)
 }
 

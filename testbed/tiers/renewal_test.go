@@ -198,11 +198,11 @@ func refusedEverywhere(t *testing.T, c *tier, data string) {
 	k, err := keeper.New(keeper.Options{Pair: creds.Pair})
 	check(t, err)
 	v := trust.New(creds.Pair.Root())
-	client := clusterlink.Client(v, creds, k.GetClientCertificate)
-	defer client.CloseIdleConnections()
+	cluster := clusterlink.NewCluster(v, creds, k.GetClientCertificate)
+	defer cluster.HTTP.CloseIdleConnections()
 	_, csr, err := ca.NewRequest()
 	check(t, err)
-	if _, err := clusterlink.Renew(client, c.url)(t.Context(), csr); !errors.Is(err, api.ErrForbidden) {
+	if _, err := cluster.Renew(t.Context(), csr); !errors.Is(err, api.ErrForbidden) {
 		t.Errorf("renewal by a removed node: %v, want it refused", err)
 	}
 	conf := v.Client(identity.OfCluster("munich"), k.GetClientCertificate)

@@ -442,9 +442,9 @@ func TestNodeSpeaksForItselfOnly(t *testing.T) {
 
 	// A removed node is refused everywhere.
 	check(t, c.do(c.token, "DELETE", "/v1/nodes/n1", nil, nil))
-	client := clusterlink.Client(v, creds, k.GetClientCertificate)
-	defer client.CloseIdleConnections()
-	if _, err := clusterlink.Renew(client, c.url)(t.Context(), nil); !errors.Is(err, api.ErrForbidden) {
+	cluster := clusterlink.NewCluster(v, creds, k.GetClientCertificate)
+	defer cluster.HTTP.CloseIdleConnections()
+	if _, err := cluster.Renew(t.Context(), nil); !errors.Is(err, api.ErrForbidden) {
 		t.Errorf("renewal by a removed node: %v, want it refused", err)
 	}
 	for up := range b.Up() {

@@ -1,16 +1,15 @@
-// Package cgroup bounds and kills groups of processes, on version 2 and on
-// version 1 (hybrid machines included). A group is named by its path below the
-// root, "/treeline/dev/3f2a", the same on both; on version 1 it stands for one
-// directory in each controller. It knows nothing of workloads.
+// Package cgroup limits and kills groups of processes with control groups of version 2 or 1,
+// including hybrid machines. A group is named by its path below the root,
+// "/treeline/dev/3f2a", which is the same for both versions. On version 1 a group consists of
+// one directory per controller.
 //
 //	fs, err := cgroup.Mounted()
 //	g, err := fs.Create("/treeline/dev/3f2a", cgroup.Limits{MemoryMB: 64, MilliCPU: 500, PIDs: 512})
-//	err = g.Start(cmd, nil)                // the child is inside from its first instruction
+//	err = g.Start(cmd, nil)
 //	err = fs.Group("/treeline/dev/3f2a").Kill(ctx)
 package cgroup
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -28,54 +27,59 @@ const (
 	root      = "/sys/fs/cgroup"
 	cpuPeriod = 100_000 // microseconds, the kernel's default
 
-	removeWithin = 20 * time.Second
+	removeTimeout = 20 * time.Second
 )
 
-// controllers that limits and kills need, where version 1 has them.
+// controllers are those that limits and kills need. A machine with version 1 may lack some.
 var controllers = []string{"memory", "cpu", "pids", "freezer"}
 
 // FS is the machine's control groups.
 type FS struct {
-	unified string            // the directory of version 2, or "" on version 1
-	v1      map[string]string // controller → its directory on version 1
+	v2    bool
+	roots map[string]string // by controller, the root of its hierarchy; on version 2 all are one
 }
 
-// Limits bounds a group; a zero bounds nothing.
+// Limits are the limits of a group; 0 means no limit.
 type Limits struct {
 	MemoryMB int64 // MiB, swap included
 	MilliCPU int64 // thousandths of a CPU
 	PIDs     int64
 }
 
-// Mounted finds the machine's control groups. Without any, or without the right
-// to use them, it is an error that says so.
+// Mounted returns the machine's control groups. It fails if none are mounted.
 func Mounted() (FS, error) {
 	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err == nil {
-		return FS{unified: root}, nil
+		return unified(root), nil
 	}
-	f := FS{v1: make(map[string]string)}
+	f := FS{roots: map[string]string{}}
 	for _, c := range controllers {
 		dir := filepath.Join(root, c)
 		if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err == nil {
-			f.v1[c] = dir
+			f.roots[c] = dir
 		}
 	}
-	if len(f.v1) == 0 {
-		return FS{}, fmt.Errorf("find control groups below %s: none is mounted there; mount cgroup2 on it", root)
+	if len(f.roots) == 0 {
+		return FS{}, fmt.Errorf("find control groups below %s: none is mounted; mount cgroup2 there", root)
 	}
 	return f, nil
 }
 
-// Unified makes an FS of the version 2 hierarchy at dir.
-func Unified(dir string) FS { return FS{unified: dir} }
+// unified returns the version 2 hierarchy at dir.
+func unified(dir string) FS {
+	f := FS{v2: true, roots: map[string]string{}}
+	for _, c := range controllers {
+		f.roots[c] = dir
+	}
+	return f
+}
 
-// V2 reports whether the machine has version 2 alone.
-func (f FS) V2() bool { return f.unified != "" }
+// V2 reports whether the machine has version 2 only.
+func (f FS) V2() bool { return f.v2 }
 
-// Group is the group at path, which need not exist.
+// Group returns the group at path, which need not exist.
 func (f FS) Group(path string) Group { return Group{fs: f, path: filepath.Clean("/" + path)} }
 
-// Create makes the group, or takes the one that exists, and sets its limits.
+// Create creates the group, if it does not exist, and sets its limits.
 func (f FS) Create(path string, l Limits) (Group, error) {
 	g := f.Group(path)
 	if err := g.create(l); err != nil {
@@ -90,32 +94,23 @@ type Group struct {
 	path string
 }
 
-// Path is the group's path below the root.
+// Path returns the group's path below the root.
 func (g Group) Path() string { return g.path }
 
-func (g Group) dir(controller string) string {
-	if g.fs.V2() {
-		return filepath.Join(g.fs.unified, g.path)
-	}
-	return filepath.Join(g.fs.v1[controller], g.path)
-}
+func (g Group) dir(controller string) string { return filepath.Join(g.fs.roots[controller], g.path) }
 
-// dirs are all directories that make up the group.
-func (g Group) dirs() []string {
-	if g.fs.V2() {
-		return []string{g.dir("")}
-	}
-	var out []string
+// dirs returns all directories of the group, that of the freezer last.
+func (g Group) dirs() (out []string) {
 	for _, c := range controllers {
-		if g.fs.v1[c] != "" {
+		if g.fs.roots[c] != "" {
 			out = append(out, g.dir(c))
 		}
 	}
-	return out
+	return slices.Compact(out)
 }
 
 func (g Group) create(l Limits) error {
-	if g.fs.V2() {
+	if g.fs.v2 {
 		if err := g.delegate(); err != nil {
 			return err
 		}
@@ -125,17 +120,19 @@ func (g Group) create(l Limits) error {
 			return err
 		}
 	}
-	if g.fs.V2() {
-		return g.limitV2(l)
+	for _, s := range g.fs.settings(l) {
+		err := write(g.dir(s.controller), s.file, s.value)
+		if err != nil && !(s.optional && errors.Is(err, fs.ErrNotExist)) {
+			return err
+		}
 	}
-	return g.limitV1(l)
+	return nil
 }
 
-// delegate makes the groups above this one and turns the controllers on in each,
-// from the root down. A controller that the machine lacks is left out here and
-// missed by limitV2 if it is needed.
+// delegate creates the parents of the group and enables the controllers in each, from the
+// root down. It skips controllers that the machine lacks: setting a limit fails then.
 func (g Group) delegate() error {
-	dir := g.fs.unified
+	dir := g.fs.roots["memory"]
 	for _, part := range strings.Split(g.path, "/")[1:] {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
@@ -157,66 +154,43 @@ func (g Group) delegate() error {
 	return nil
 }
 
-func (g Group) limitV2(l Limits) error {
-	d := g.dir("")
-	if l.MemoryMB > 0 {
-		if err := write(d, "memory.max", strconv.FormatInt(l.MemoryMB<<20, 10)); err != nil {
-			return err
-		}
-		if err := write(d, "memory.swap.max", "0"); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err // a kernel without swap accounting has no such file
-		}
-	}
-	if l.MilliCPU > 0 {
-		if err := write(d, "cpu.max", fmt.Sprintf("%d %d", quota(l.MilliCPU), cpuPeriod)); err != nil {
-			return err
-		}
-	}
-	if l.PIDs > 0 {
-		return write(d, "pids.max", strconv.FormatInt(l.PIDs, 10))
-	}
-	return nil
+// setting is a file of a group with its value.
+type setting struct {
+	controller, file, value string
+	optional                bool // a kernel without swap accounting has no such file
 }
 
-func (g Group) limitV1(l Limits) error {
-	if l.MemoryMB > 0 {
-		b := strconv.FormatInt(l.MemoryMB<<20, 10)
-		// The limit with swap may not fall below the limit without, nor be set
-		// before it, so a group that has been limited is left as it is.
-		if err := write(g.dir("memory"), "memory.limit_in_bytes", b); err != nil {
-			return err
-		}
-		err := write(g.dir("memory"), "memory.memsw.limit_in_bytes", b)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
+// settings returns the files to write for the limits, in this order: version 1 rejects a limit
+// with swap that is below the one without.
+func (f FS) settings(l Limits) (all []setting) {
+	memory, quota := strconv.FormatInt(l.MemoryMB<<20, 10), quota(l.MilliCPU)
+	if l.MemoryMB > 0 && f.v2 {
+		all = append(all, setting{"memory", "memory.max", memory, false}, setting{"memory", "memory.swap.max", "0", true})
+	} else if l.MemoryMB > 0 {
+		all = append(all, setting{"memory", "memory.limit_in_bytes", memory, false},
+			setting{"memory", "memory.memsw.limit_in_bytes", memory, true})
 	}
-	if l.MilliCPU > 0 {
-		if err := write(g.dir("cpu"), "cpu.cfs_period_us", strconv.Itoa(cpuPeriod)); err != nil {
-			return err
-		}
-		if err := write(g.dir("cpu"), "cpu.cfs_quota_us", strconv.FormatInt(quota(l.MilliCPU), 10)); err != nil {
-			return err
-		}
+	if l.MilliCPU > 0 && f.v2 {
+		all = append(all, setting{"cpu", "cpu.max", fmt.Sprintf("%d %d", quota, cpuPeriod), false})
+	} else if l.MilliCPU > 0 {
+		all = append(all, setting{"cpu", "cpu.cfs_period_us", strconv.Itoa(cpuPeriod), false},
+			setting{"cpu", "cpu.cfs_quota_us", strconv.FormatInt(quota, 10), false})
 	}
 	if l.PIDs > 0 {
-		return write(g.dir("pids"), "pids.max", strconv.FormatInt(l.PIDs, 10))
+		all = append(all, setting{"pids", "pids.max", strconv.FormatInt(l.PIDs, 10), false})
 	}
-	return nil
+	return all
 }
 
-// quota is the time per period, at least the kernel's minimum of 1 ms.
+// quota returns the CPU time per period in microseconds, at least the kernel's minimum of 1 ms.
 func quota(milliCPU int64) int64 { return max(milliCPU*cpuPeriod/1000, 1000) }
 
-// Procs are the processes in the group and the groups below it. Of a group that
-// does not exist there are none.
+// Procs returns the processes in the group and the groups below it; none if the group does not
+// exist.
 func (g Group) Procs() ([]int, error) {
-	dir := g.dir("freezer")
-	if !g.fs.V2() && g.fs.v1["freezer"] == "" {
-		dir = g.dirs()[0]
-	}
+	dirs := g.dirs()
 	var pids []int
-	err := filepath.WalkDir(dir, func(p string, e fs.DirEntry, err error) error {
+	err := filepath.WalkDir(dirs[len(dirs)-1], func(p string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
@@ -225,7 +199,7 @@ func (g Group) Procs() ([]int, error) {
 		}
 		b, err := os.ReadFile(filepath.Join(p, "cgroup.procs"))
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
-			return nil // it went while we looked
+			return nil // removed meanwhile
 		}
 		if err != nil {
 			return err
@@ -239,33 +213,28 @@ func (g Group) Procs() ([]int, error) {
 	return pids, nil
 }
 
-// residents returns the processes listed in procs, the content of the cgroup.procs
-// of dir, without those that only have a thread there. Version 1 lists a process as
-// soon as one of its threads is in the group, and startV1 forks from such a thread:
-// a guard that kills the group at that moment would kill the engine.
+// residents returns the processes listed in procs, the content of the cgroup.procs of dir,
+// without those that only have a thread there. Version 1 lists a process as soon as one of its
+// threads is in the group, and startV1 forks from such a thread: a guard that kills the group
+// at that moment would kill the engine.
 func (g Group) residents(dir, procs string) (pids []int) {
 	var tasks []string
-	if !g.fs.V2() {
-		b, err := os.ReadFile(filepath.Join(dir, "tasks"))
-		if err == nil {
-			tasks = strings.Fields(string(b))
-		}
+	if !g.fs.v2 {
+		b, _ := os.ReadFile(filepath.Join(dir, "tasks"))
+		tasks = strings.Fields(string(b))
 	}
 	for _, s := range strings.Fields(procs) {
 		pid, err := strconv.Atoi(s)
-		if err != nil || pid <= 0 {
-			continue
+		onlyThread := !g.fs.v2 && !slices.Contains(tasks, s) && leaderLives(pid)
+		if err == nil && pid > 0 && !onlyThread {
+			pids = append(pids, pid)
 		}
-		if !g.fs.V2() && !slices.Contains(tasks, s) && leaderLives(pid) {
-			continue
-		}
-		pids = append(pids, pid)
 	}
 	return pids
 }
 
-// leaderLives reports whether the first thread of the process lives. Only a living one
-// shows in which group the process is.
+// leaderLives reports whether the first thread of the process lives. The group of a process
+// is that of its first thread, unless that has ended.
 func leaderLives(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -275,37 +244,19 @@ func leaderLives(pid int) bool {
 	return !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
 }
 
-// Signal sends s to every process of the group.
-func (g Group) Signal(s syscall.Signal) error {
-	pids, err := g.Procs()
-	if err != nil {
-		return err
-	}
-	for _, pid := range pids {
-		if err := syscall.Kill(pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("signal process %d of cgroup %s: %w", pid, g.path, err)
-		}
-	}
-	return nil
-}
-
-// Kill kills every process of the group and returns when none is left. Nothing
-// escapes by forking: version 2 kills in one step, and on version 1 the group is
-// frozen while it is killed.
+// Kill kills every process of the group and returns when none is left. No process escapes by
+// forking: version 2 kills all at once, and on version 1 the group is frozen meanwhile.
 func (g Group) Kill(ctx context.Context) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		pids, err := g.Procs()
-		if err != nil {
+		if err != nil || len(pids) == 0 {
 			return err
-		}
-		if len(pids) == 0 {
-			return nil
 		}
 		if err := g.killOnce(); err != nil {
 			return err
 		}
 		select {
-		case <-time.After(wait): // the kernel tells nobody when a version 1 group empties
+		case <-time.After(wait): // version 1 has no notification of an empty group
 		case <-ctx.Done():
 			return fmt.Errorf("kill cgroup %s: %d processes are left: %w", g.path, len(pids), context.Cause(ctx))
 		}
@@ -313,45 +264,48 @@ func (g Group) Kill(ctx context.Context) error {
 }
 
 func (g Group) killOnce() error {
-	if g.fs.V2() {
-		err := write(g.dir(""), "cgroup.kill", "1")
+	file, frozen, thawed := "freezer.state", "FROZEN", "THAWED"
+	if g.fs.v2 {
+		err := write(g.dir("memory"), "cgroup.kill", "1")
 		if err == nil || !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		// Linux before 5.14 has no cgroup.kill.
-		_ = write(g.dir(""), "cgroup.freeze", "1")
-		defer write(g.dir(""), "cgroup.freeze", "0")
-		return g.Signal(syscall.SIGKILL)
+		file, frozen, thawed = "cgroup.freeze", "1", "0" // Linux before 5.14 has no cgroup.kill
 	}
-	if g.fs.v1["freezer"] != "" {
-		_ = write(g.dir("freezer"), "freezer.state", "FROZEN")
-		defer write(g.dir("freezer"), "freezer.state", "THAWED")
+	if g.fs.roots["freezer"] != "" {
+		_ = write(g.dir("freezer"), file, frozen)
+		defer write(g.dir("freezer"), file, thawed)
 	}
-	return g.Signal(syscall.SIGKILL)
+	pids, err := g.Procs()
+	if err != nil {
+		return err
+	}
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("kill process %d of cgroup %s: %w", pid, g.path, err)
+		}
+	}
+	return nil
 }
 
-// OOMKills counts how often the kernel killed in this group at its memory
-// limit; 0 for a group that does not exist.
+// OOMKills returns how often the kernel killed a process of this group at its memory limit; 0
+// if the group does not exist.
 func (g Group) OOMKills() int {
 	name := "memory.oom_control"
-	if g.fs.V2() {
+	if g.fs.v2 {
 		name = "memory.events"
 	}
-	f, err := os.Open(filepath.Join(g.dir("memory"), name))
-	if err != nil {
-		return 0
-	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		if n, ok := strings.CutPrefix(s.Text(), "oom_kill "); ok {
-			kills, _ := strconv.Atoi(n)
+	b, _ := os.ReadFile(filepath.Join(g.dir("memory"), name))
+	for line := range strings.Lines(string(b)) {
+		if n, ok := strings.CutPrefix(line, "oom_kill "); ok {
+			kills, _ := strconv.Atoi(strings.TrimSpace(n))
 			return kills
 		}
 	}
 	return 0
 }
 
-// Exists reports whether any part of the group exists.
+// Exists reports whether a directory of the group exists.
 func (g Group) Exists() bool {
 	return slices.ContainsFunc(g.dirs(), func(d string) bool {
 		_, err := os.Stat(d)
@@ -359,8 +313,8 @@ func (g Group) Exists() bool {
 	})
 }
 
-// Remove removes the empty group and the empty groups below it. Removing what
-// does not exist succeeds.
+// Remove removes the empty group and the empty groups below it. It succeeds if the group does
+// not exist.
 func (g Group) Remove() error {
 	dirs := g.dirs()
 	for _, d := range dirs {
@@ -370,11 +324,11 @@ func (g Group) Remove() error {
 			}
 		}
 	}
-	// A runtime makes the group in every hierarchy of version 1 and removes only what it
-	// made last, not the groups above it. Nothing here depends on those.
+	// A container runtime creates the group in every hierarchy of version 1, and removes only
+	// the lowest directory. The rest is removed here as far as possible.
 	hierarchies, _ := os.ReadDir(root)
 	for _, h := range hierarchies {
-		if d := filepath.Join(root, h.Name(), g.path); !g.fs.V2() && !slices.Contains(dirs, d) {
+		if d := filepath.Join(root, h.Name(), g.path); !g.fs.v2 && !slices.Contains(dirs, d) {
 			for _, p := range below(d) {
 				_ = syscall.Rmdir(p)
 			}
@@ -396,10 +350,10 @@ func below(dir string) []string {
 	return out
 }
 
-// removeDir retries while the kernel still clears up after the last process, which
-// takes seconds where others have the processors.
+// removeDir retries while the kernel cleans up after the last process, which takes seconds on
+// a busy machine.
 func removeDir(p string) error {
-	end := time.Now().Add(removeWithin)
+	end := time.Now().Add(removeTimeout)
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		err := syscall.Rmdir(p)
 		if err == nil || errors.Is(err, syscall.ENOENT) {

@@ -12,11 +12,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/treeline-edge/treeline/internal/programtest"
 )
 
-// TestKillLeavesNobody starts a process that forks for ever and kills its group,
-// on the machine's own groups and, on a hybrid machine, on its version 2 part.
-func TestKillLeavesNobody(t *testing.T) {
+// TestKillEndsForkingProcesses kills the group of a process that forks continually, in the
+// machine's own hierarchy and, on a hybrid machine, in that of version 2.
+func TestKillEndsForkingProcesses(t *testing.T) {
 	for name, f := range machine(t) {
 		t.Run(name, func(t *testing.T) {
 			path := fmt.Sprintf("/treeline-test-%d/kill", os.Getpid())
@@ -43,10 +45,10 @@ func TestKillLeavesNobody(t *testing.T) {
 				t.Fatal(err)
 			}
 			if pids, err := g.Procs(); err != nil || len(pids) == 0 || pids[0] != cmd.Process.Pid {
-				t.Fatalf("processes %v (%v), want %d among them", pids, err, cmd.Process.Pid)
+				t.Fatalf("Procs: got %v (%v), want %d in it", pids, err, cmd.Process.Pid)
 			}
 			if pids, _ := g.Procs(); slices.Contains(pids, os.Getpid()) {
-				t.Fatal("the parent is in the group")
+				t.Fatal("Procs: got this process, want only the child")
 			}
 			go cmd.Wait()
 			ctx := t.Context()
@@ -54,21 +56,21 @@ func TestKillLeavesNobody(t *testing.T) {
 				t.Fatal(err)
 			}
 			if pids, err := g.Procs(); err != nil || len(pids) != 0 {
-				t.Fatalf("processes %v (%v) outlived the kill", pids, err)
+				t.Fatalf("Procs after Kill: got %v (%v), want none", pids, err)
 			}
 			if err := g.Remove(); err != nil {
 				t.Fatal(err)
 			}
 			if g.Exists() {
-				t.Fatal("the group exists after Remove")
+				t.Fatal("Exists after Remove: got true, want false")
 			}
 		})
 	}
 }
 
-// TestRemoveWaitsForWhoIsAboutToGo removes a group that has a process for longer than
-// a moment: what was killed is there until the kernel has cleared it up.
-func TestRemoveWaitsForWhoIsAboutToGo(t *testing.T) {
+// TestRemoveWaitsForTheLastProcess removes a group whose process ends later. Killed processes
+// stay in a group until the kernel has cleaned up.
+func TestRemoveWaitsForTheLastProcess(t *testing.T) {
 	g, err := machine(t)["machine"].Create(fmt.Sprintf("/treeline-test-late-%d", os.Getpid()), Limits{})
 	if err != nil {
 		t.Fatal(err)
@@ -79,13 +81,13 @@ func TestRemoveWaitsForWhoIsAboutToGo(t *testing.T) {
 	}
 	go cmd.Wait()
 	if err := g.Remove(); err != nil || g.Exists() {
-		t.Errorf("it is left: %v, %v", g.Exists(), err)
+		t.Errorf("Remove: got %v, group exists: %t; want it removed", err, g.Exists())
 	}
 }
 
-// TestAThreadThatStartsAProcessIsNotKilled has a thread of this process in the
-// group, as Start has while it forks, and kills what is in the group.
-func TestAThreadThatStartsAProcessIsNotKilled(t *testing.T) {
+// TestKillSparesProcessesWithAThreadInTheGroup kills a group that has a thread of this process,
+// as it has while Start forks.
+func TestKillSparesProcessesWithAThreadInTheGroup(t *testing.T) {
 	f := machine(t)["machine"]
 	g, err := f.Create(fmt.Sprintf("/treeline-test-thread-%d", os.Getpid()), Limits{})
 	if err != nil {
@@ -132,7 +134,7 @@ func TestAThreadThatStartsAProcessIsNotKilled(t *testing.T) {
 	defer func() { close(leave); <-left }()
 	pids, err := g.Procs()
 	if err != nil || !slices.Equal(pids, []int{cmd.Process.Pid}) {
-		t.Errorf("processes %v of the group (%v), want %d alone; this one is %d", pids, err, cmd.Process.Pid, os.Getpid())
+		t.Errorf("Procs: got %v (%v), want only %d; this process is %d", pids, err, cmd.Process.Pid, os.Getpid())
 		_, _ = cmd.Process.Kill(), cmd.Wait() // Group.Kill would kill this process
 		return
 	}
@@ -142,7 +144,7 @@ func TestAThreadThatStartsAProcessIsNotKilled(t *testing.T) {
 	}
 }
 
-// TestMemoryLimitKills has the kernel kill what takes more than its limit.
+// TestMemoryLimitKills has the kernel kill a process that exceeds its memory limit.
 func TestMemoryLimitKills(t *testing.T) {
 	f := machine(t)["machine"]
 	path := fmt.Sprintf("/treeline-test-oom-%d", os.Getpid())
@@ -157,15 +159,15 @@ func TestMemoryLimitKills(t *testing.T) {
 	}
 	_ = cmd.Wait()
 	if g.OOMKills() == 0 {
-		t.Error("no kill was counted")
+		t.Error("OOMKills: got 0, want at least 1")
 	}
 	if err := g.Kill(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestVersion2Files checks what is written where, on files that stand for a
-// version 2 root with all controllers.
+// TestVersion2Files checks the files that are written, in a directory that imitates a version 2
+// hierarchy with all controllers.
 func TestVersion2Files(t *testing.T) {
 	dir := t.TempDir()
 	for d, names := range map[string][]string{
@@ -187,52 +189,48 @@ func TestVersion2Files(t *testing.T) {
 			}
 		}
 	}
-	g, err := Unified(dir).Create("/a/b/c", Limits{MemoryMB: 64, MilliCPU: 250, PIDs: 10})
+	g, err := unified(dir).Create("/a/b/c", Limits{MemoryMB: 64, MilliCPU: 250, PIDs: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
 		"memory.max": "67108864", "memory.swap.max": "0", "cpu.max": "25000 100000", "pids.max": "10",
 	} {
-		if got, _ := os.ReadFile(filepath.Join(g.dir(""), name)); string(got) != want {
-			t.Errorf("%s holds %q, want %q", name, got, want)
+		if got, _ := os.ReadFile(filepath.Join(g.dir("memory"), name)); string(got) != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
 	}
 	for _, d := range []string{"", "a", "a/b"} {
 		got, _ := os.ReadFile(filepath.Join(dir, d, "cgroup.subtree_control"))
 		if !strings.HasPrefix(string(got), "+") {
-			t.Errorf("controllers are not passed on at %q: %q", d, got)
+			t.Errorf("cgroup.subtree_control of %q: got %q, want enabled controllers", d, got)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(g.dir(""), "memory.events"), []byte("low 0\noom 3\noom_kill 2\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(g.dir("memory"), "memory.events"), []byte("low 0\noom 3\noom_kill 2\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if n := g.OOMKills(); n != 2 {
-		t.Errorf("%d kills, want 2", n)
+		t.Errorf("OOMKills: got %d, want 2", n)
 	}
 }
 
 func machine(t *testing.T) map[string]FS {
 	t.Helper()
 	f, err := Mounted()
-	if err != nil || os.Getuid() != 0 {
-		if os.Getenv("TREELINE_TEST_REQUIRE") == "1" {
-			t.Fatalf("control groups and root are required: %v", err)
-		}
-		t.Skipf("needs root and control groups: %v", err)
-	}
+	programtest.NeedRoot(t)
+	programtest.Require(t, "control groups", err)
 	out := map[string]FS{"machine": f}
 	if hybrid := filepath.Join(root, "unified"); !f.V2() {
 		if _, err := os.Stat(filepath.Join(hybrid, "cgroup.controllers")); err == nil {
-			out["unified"] = Unified(hybrid)
+			out["unified"] = unified(hybrid)
 		}
 	}
 	return out
 }
 
-// TestRemoveTakesEveryHierarchy has a group in each hierarchy that the machine has, as a
-// container runtime leaves it.
-func TestRemoveTakesEveryHierarchy(t *testing.T) {
+// TestRemoveCoversEveryHierarchy removes a group that exists in each hierarchy of the machine,
+// as a container runtime leaves it.
+func TestRemoveCoversEveryHierarchy(t *testing.T) {
 	f, err := Mounted()
 	if err != nil {
 		t.Fatal(err)
@@ -262,7 +260,7 @@ func TestRemoveTakesEveryHierarchy(t *testing.T) {
 	}
 	for _, p := range parents {
 		if _, err := os.Stat(filepath.Join(p, g.Path())); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s is left behind: %v", filepath.Join(p, g.Path()), err)
+			t.Errorf("%s after Remove: got %v, want ErrNotExist", filepath.Join(p, g.Path()), err)
 		}
 	}
 }

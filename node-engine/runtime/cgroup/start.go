@@ -10,22 +10,22 @@ import (
 	"syscall"
 )
 
-// Start starts cmd inside the group; the child is there from its first
-// instruction on. A before that is not nil runs first, on the thread that forks:
-// what it changes of the thread the child inherits and nobody else keeps.
+// Start starts cmd in the group: the child is in it from its first instruction. before, if not
+// nil, runs first on the thread that forks and then ends. The child inherits what before
+// changes of that thread.
 func (g Group) Start(cmd *exec.Cmd, before func() error) error {
 	start := g.startV1
-	if g.fs.V2() {
+	if g.fs.v2 {
 		start = g.startV2
 	}
 	result := make(chan error, 1)
 	go func() {
-		// The goroutine ends locked, and so its thread ends with it.
+		// The goroutine ends locked, so its thread ends with it.
 		runtime.LockOSThread()
 		if syscall.Gettid() == syscall.Getpid() {
-			// The first thread carries the memory account of the whole process and
-			// must stay as it is. While this goroutine holds it, another one gets
-			// another thread.
+			// The kernel accounts the memory of the whole process to the group of its first
+			// thread, which must not change. While this goroutine holds that thread,
+			// another goroutine gets a different one.
 			result <- g.Start(cmd, before)
 			runtime.UnlockOSThread()
 			return
@@ -41,9 +41,9 @@ func (g Group) Start(cmd *exec.Cmd, before func() error) error {
 	return <-result
 }
 
-// startV2 has the kernel create the child within the group.
+// startV2 has the kernel create the child in the group.
 func (g Group) startV2(cmd *exec.Cmd) error {
-	d, err := os.Open(g.dir(""))
+	d, err := os.Open(g.dir("memory"))
 	if err != nil {
 		return fmt.Errorf("start %s in cgroup %s: %w", cmd.Path, g.path, err)
 	}
@@ -56,8 +56,8 @@ func (g Group) startV2(cmd *exec.Cmd) error {
 	return cmd.Start()
 }
 
-// startV1 moves this thread into the group and forks from it: a child is born
-// where its parent's thread is.
+// startV1 moves this thread into the group and forks from it: a child starts in the group of
+// its parent's thread.
 func (g Group) startV1(cmd *exec.Cmd) error {
 	tid := strconv.Itoa(syscall.Gettid())
 	for _, d := range g.dirs() {
@@ -66,7 +66,7 @@ func (g Group) startV1(cmd *exec.Cmd) error {
 		}
 	}
 	err := cmd.Start()
-	// Out again before the thread ends: a dying thread keeps a group from being
+	// Leave the group before the thread ends: an ending thread keeps a group from being
 	// removed, and a frozen group would freeze it.
 	for _, d := range g.dirs() {
 		_ = write(g.top(d), "tasks", tid)
@@ -74,5 +74,5 @@ func (g Group) startV1(cmd *exec.Cmd) error {
 	return err
 }
 
-// top is the root of the hierarchy that d lies in.
+// top returns the root of the hierarchy that contains d, a directory of the group.
 func (g Group) top(d string) string { return d[:len(d)-len(g.path)] }

@@ -13,20 +13,20 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/containerd/containerd/v2/core/images"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
-// archiveScheme names an archive itself, "oci-archive:hello.tar", by its path
-// within a directory of Config.ImageDirs or by its whole path.
+// archiveScheme refers to an archive by its path, "oci-archive:hello.tar", which is absolute or
+// relative to a directory of Options.ImageDirs.
 const archiveScheme = "oci-archive:"
 
-const maxIndex = 1 << 20 // bytes of an archive's index
+const maxIndex = 1 << 20 // bytes of the index in an archive
 
-// archive is one version of a file: a file that changes is another archive.
+// archive is one version of a file: a changed file is another archive.
 type archive struct {
 	dir, path string
 	id        string
@@ -41,16 +41,14 @@ func (a archive) open() (io.ReadCloser, error) {
 	return root.Open(a.path)
 }
 
-// archives finds images in the operator's directories. Every access goes
-// through an os.Root, so that no name and no link leads out of them.
+// archives finds images in the operator's directories. It opens all files with os.Root, so that
+// neither names nor links lead out of the directories.
 type archives struct {
 	dirs []string
-
-	mu   sync.Mutex          // guards refs
-	refs map[string][]string // archive id → names in its index
+	refs cache[[]string] // by archive id, the names in its index
 }
 
-// byPath finds the archive that an SLA names by path.
+// byPath returns the archive of a path in an SLA.
 func (as *archives) byPath(path string) (archive, error) {
 	for _, dir := range as.dirs {
 		rel := path
@@ -68,16 +66,16 @@ func (as *archives) byPath(path string) (archive, error) {
 			continue
 		}
 		if err != nil {
-			return archive{}, because(api.ReasonImageNotFound, "archive %q: %w", path, err)
+			return archive{}, runtime.Errorf(api.ReasonImageNotFound, "archive %q: %w", path, err)
 		}
 		return a, nil
 	}
-	return archive{}, because(api.ReasonImageNotFound, "no archive %q lies below the image directories of this node (%s)",
+	return archive{}, runtime.Errorf(api.ReasonImageNotFound, "archive %q is not in the image directories of this node (%s)",
 		path, strings.Join(as.dirs, ", "))
 }
 
-// byRef finds the archive that holds an image of one of these names. Archives
-// that cannot be read are passed over; naming them by path says why.
+// byRef returns the archive that contains an image with one of the names. It ignores archives
+// that cannot be read; byPath returns the error of those.
 func (as *archives) byRef(names ...string) (archive, bool) {
 	for _, dir := range as.dirs {
 		entries, err := os.ReadDir(dir)
@@ -114,21 +112,13 @@ func identify(dir, path string) (archive, error) {
 	return archive{dir: dir, path: path, id: hex.EncodeToString(sum[:16])}, nil
 }
 
-// names are those that the archive's index gives its images.
+// names returns the names of images in the archive's index.
 func (as *archives) names(a archive) []string {
-	as.mu.Lock()
-	names, known := as.refs[a.id]
-	as.mu.Unlock()
-	if known {
-		return names
+	names, ok := as.refs.get(a.id)
+	if !ok {
+		names = readNames(a)
+		as.refs.put(a.id, names)
 	}
-	names = readNames(a)
-	as.mu.Lock()
-	if as.refs == nil {
-		as.refs = make(map[string][]string)
-	}
-	as.refs[a.id] = names
-	as.mu.Unlock()
 	return names
 }
 

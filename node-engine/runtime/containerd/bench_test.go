@@ -15,11 +15,11 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
 )
 
-// BenchmarkStart measures create and start of the workload's image, by the
-// adapter and by the client alone: the floor under submit → running.
+// BenchmarkStart measures Create and Start of a workload, and the same by containerd's client
+// alone, which is the lower bound.
 func BenchmarkStart(b *testing.B) {
 	daemon := runtimetest.StartContainerd(b)
-	r := open(b, testConfig(b, daemon, imageDir(b)))
+	r := openRuntime(b, testConfig(b, daemon, imageDir(b)))
 	img, err := r.image(r.ctx, spec())
 	if err != nil {
 		b.Fatal(err)

@@ -1,16 +1,16 @@
-// Package containerd runs workloads as containers by a containerd of version 1.6
-// or later, in a namespace of its own. Images come from archives in directories
-// that the node's operator names, from the namespace, or from registries, in
-// this order; a reference that is already there is not asked for again.
+// Package containerd runs workloads as containers with containerd 1.6 or later, in a namespace
+// of its own. It takes an image from archives in directories that the node's operator
+// configures, from the namespace, or from a registry, in this order. It does not fetch a
+// reference again that it has.
 //
-// What runs, runs by the shim: neither the end of the node engine nor that of
-// containerd ends a workload. A workload's identity and spec are kept beside its
-// container, so that a new engine finds all of them. Addresses and networks are
-// left to the netmanager: a container has its own network, with loopback only
-// until somebody connects it, or the host's where the operator says so.
+// A workload runs in a shim: it outlives the node engine and containerd. Its identity and spec
+// are stored with its container, so that a new engine finds all workloads. A container has a
+// network of its own, with loopback only until the netmanager connects it, or the host's network
+// if the operator configures that.
 package containerd
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"os/exec"
@@ -21,103 +21,91 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/daemon"
 )
 
-// Networks that a container can have.
-const (
-	NetworkNone    = api.NetworkNone    // its own, with loopback only
-	NetworkHost    = api.NetworkHost    // the machine's
-	NetworkOverlay = api.NetworkOverlay // its own, which somebody connects before it starts (runtime.Namespaced)
-)
-
-// Config says how containerd is reached and what the node's operator allows.
-// Zero values mean the defaults.
-type Config struct {
-	Address   string // default /run/containerd/containerd.sock
-	Namespace string // default "treeline"; one for each engine on the machine
-	StateDir  string // for logs; must be given
-	// Handlers are the values of `virtualization` besides "container" and "docker",
-	// and what runs them: "runc", "runsc", "kata" or a full "io.containerd.NAME.vN".
-	Handlers        map[string]Handler
-	Devices         Devices // nil: workloads with devices are refused
-	Network         string  // NetworkNone (default), NetworkHost or NetworkOverlay
-	AllowPrivileged bool
-	PIDs            int64  // processes and threads of a workload; default 512
-	OpenFiles       int64  // of each process of a workload, soft and hard; default 1048576, and at most what containerd can give
-	HideCgroups     bool   // workloads do not see their control group at /sys/fs/cgroup
-	LogLimit        int64  // bytes kept of each workload's output; default 16 MiB
-	CgroupParent    string // default "/treeline/<namespace>"
-	Snapshotter     string // default overlayfs
-
-	ImageDirs  []string   // directories of OCI archives (*.tar)
-	Registries []Registry // those that need more than HTTPS without credentials, or lie on private networks
-	// RegistryNetworks are networks besides the public ones where any registry may be,
-	// its redirects and token servers included.
-	RegistryNetworks []netip.Prefix
-
-	ContainerdRoot string        // on the disk that HighWater is about; default: containerd is asked, see Root
-	HighWater      int           // percent of that disk; default 85; above it unused images go
-	UnusedFor      time.Duration // how long an image must have been unused; default 1 h
-
-	CallTimeout time.Duration // of one exchange with containerd; default 15 s
-	PullTimeout time.Duration // of fetching one image; default 10 min
-
-	appArmor string // the profile of containers; empty: none, see loadAppArmor
+// Options are what the node's operator configures. Zero values mean the defaults.
+type Options struct {
+	Address          string             `yaml:"address" usage:"containerd's socket"`
+	Namespace        string             `yaml:"namespace" usage:"containerd's namespace for our workloads, one for each engine on the machine"`
+	Root             string             `yaml:"root" usage:"containerd's root directory, whose disk is offered and not filled; empty: what containerd reports"`
+	Snapshotter      string             `yaml:"snapshotter" usage:"containerd's snapshotter; empty: overlayfs"`
+	Network          string             `yaml:"network" usage:"overlay (addresses and names by the netmanager), none (loopback only) or host; empty: overlay if netmanager.socket is set, else none"`
+	ImageDirs        []string           `yaml:"image_dirs" usage:"directories of OCI archives (*.tar), which are used before registries"`
+	OpenFiles        int64              `yaml:"open_files" usage:"files that each process of a container may have open (RLIMIT_NOFILE, soft and hard); 0: 1048576"`
+	CgroupMount      bool               `yaml:"cgroup_mount" usage:"show containers their own control group, read-only, at /sys/fs/cgroup"`
+	HighWater        int                `yaml:"high_water" usage:"percentage of containerd's disk in use above which unused images are deleted; 0: 85"`
+	Registries       []Registry         `yaml:"registries"`
+	RegistryNetworks []string           `yaml:"registry_networks" usage:"networks (CIDR) besides the public ones where registries may be that are not named; empty: none. A service names its registry and can reach any host in them, but no address of this machine unless it is listed by itself (10.1.0.5/32)"`
+	Handlers         map[string]Handler `yaml:"handlers"`
 }
 
-// Devices puts devices into a container.
+// Registry configures how to fetch images from a registry. It is set in the file only.
+type Registry struct {
+	Host      string        `yaml:"host"`       // as in references, "registry.example:5000"
+	Mirrors   []string      `yaml:"mirrors"`    // tried first, in this order: "https://mirror.example"
+	PlainHTTP bool          `yaml:"plain_http"` // the registry itself uses HTTP
+	Username  string        `yaml:"username"`
+	Password  daemon.Secret `yaml:"password"`
+}
+
+// Handler runs a further value of `virtualization`. It is set in the file only.
+type Handler struct {
+	Runtime string `yaml:"runtime"` // "runc", "runsc", "kata" or "io.containerd.NAME.vN"
+	Binary  string `yaml:"binary"`  // if it is not the shim's default, such as the path of crun
+}
+
+// Networks returns the parsed RegistryNetworks.
+func (o Options) Networks() ([]netip.Prefix, error) {
+	return daemon.Networks("containerd.registry_networks", o.RegistryNetworks)
+}
+
+// Config configures the runtime. Zero values mean the defaults.
+type Config struct {
+	Options
+	StateDir        string  // required; absolute, because files in it are mounted into containers
+	Devices         Devices // nil: workloads with devices are rejected
+	AllowPrivileged bool
+	CgroupParent    string        // default "/treeline/<namespace>"
+	UnusedFor       time.Duration // how long an image must be unused before it is removed; default 1 h
+	CallTimeout     time.Duration // of one call of containerd; default 15 s
+
+	networks []netip.Prefix // the parsed RegistryNetworks
+	appArmor string         // the profile of containers; empty: none, see loadAppArmor
+}
+
+const (
+	maxPIDs     = 512              // processes and threads of a workload
+	logLimit    = 16 << 20         // bytes of each workload's log
+	pullTimeout = 10 * time.Minute // of fetching one image
+)
+
+// Devices adds devices to containers.
 type Devices interface {
 	// Inject changes the specification so that the container has the devices and its
-	// cgroup allows them. A device that is not there is api.ErrNotFound.
+	// cgroup allows them. It fails with ErrNotFound if a device does not exist.
 	Inject(s *specs.Spec, ids []string) error
 }
 
-// Handler is what runs a kind of virtualization.
-type Handler struct {
-	Runtime string // "runc", "runsc", "kata" or "io.containerd.NAME.vN"
-	Binary  string // a runtime binary other than the shim's default, such as crun's path
-}
-
-// Registry says how images of one registry are fetched.
-type Registry struct {
-	Host      string   // as in references, "registry.example:5000"
-	Mirrors   []string // asked first, in this order: "http://10.0.0.2:5000", "https://mirror.example"
-	PlainHTTP bool     // the registry itself speaks HTTP
-	Username  string
-	Password  string //nolint:gosec // it comes from the operator's file
-}
-
-func setDefaults(c *Config) error {
-	set := func(s *string, v string) {
-		if *s == "" {
-			*s = v
-		}
+func (c Config) withDefaults() (Config, error) {
+	c.Address = cmp.Or(c.Address, "/run/containerd/containerd.sock")
+	c.Namespace = cmp.Or(c.Namespace, "treeline")
+	c.Network = cmp.Or(c.Network, api.NetworkNone)
+	c.CgroupParent = cmp.Or(c.CgroupParent, filepath.Join("/treeline", c.Namespace))
+	c.Snapshotter = cmp.Or(c.Snapshotter, defaultSnapshotter)
+	c.OpenFiles = cmp.Or(c.OpenFiles, 1<<20)
+	c.HighWater = cmp.Or(c.HighWater, 85)
+	c.UnusedFor = cmp.Or(c.UnusedFor, time.Hour)
+	c.CallTimeout = cmp.Or(c.CallTimeout, 15*time.Second)
+	if !filepath.IsAbs(c.StateDir) {
+		return c, fmt.Errorf("state directory %q: want an absolute path: %w", c.StateDir, api.ErrInvalid)
 	}
-	set(&c.Address, "/run/containerd/containerd.sock")
-	set(&c.Namespace, "treeline")
-	set(&c.Network, NetworkNone)
-	set(&c.CgroupParent, filepath.Join("/treeline", c.Namespace))
-	set(&c.Snapshotter, defaultSnapshotter)
-	setDefault(&c.PIDs, 512)
-	setDefault(&c.OpenFiles, 1<<20)
-	setDefault(&c.LogLimit, 16<<20)
-	setDefault(&c.HighWater, 85)
-	setDefault(&c.UnusedFor, time.Hour)
-	setDefault(&c.CallTimeout, 15*time.Second)
-	setDefault(&c.PullTimeout, 10*time.Minute)
-	if c.StateDir == "" {
-		return fmt.Errorf("containerd runtime: no state directory is given: %w", api.ErrInvalid)
+	if all := []string{api.NetworkNone, api.NetworkHost, api.NetworkOverlay}; !slices.Contains(all, c.Network) {
+		return c, fmt.Errorf("network %q: want one of %q: %w", c.Network, all, api.ErrInvalid)
 	}
-	if all := []string{NetworkNone, NetworkHost, NetworkOverlay}; !slices.Contains(all, c.Network) {
-		return fmt.Errorf("containerd runtime: network %q is none of %q: %w", c.Network, all, api.ErrInvalid)
-	}
-	return nil
-}
-
-func setDefault[T int | int64 | time.Duration](v *T, d T) {
-	if *v == 0 {
-		*v = d
-	}
+	var err error
+	c.networks, err = c.Networks()
+	return c, err
 }
 
 const defaultSnapshotter = "overlayfs"
@@ -126,7 +114,7 @@ const runcV2 = "io.containerd.runc.v2"
 
 var shortNames = map[string]string{"runc": runcV2, "runsc": "io.containerd.runsc.v1", "kata": "io.containerd.kata.v2"}
 
-// handler is what runs virtualization v, with the runtime's full name.
+// handler returns the handler of virtualization v, with the runtime's full name.
 func (c Config) handler(v string) (Handler, bool) {
 	h, ok := c.Handlers[v]
 	if !ok && (v == "container" || v == "docker") {
@@ -138,7 +126,7 @@ func (c Config) handler(v string) (Handler, bool) {
 	return h, ok
 }
 
-// installed lists what `virtualization` may name and whose shim is there.
+// installed returns the values of `virtualization` whose shim is installed.
 func (c Config) installed() []string {
 	names := []string{"container", "docker"}
 	for n := range c.Handlers {
@@ -152,14 +140,11 @@ func (c Config) installed() []string {
 	})
 }
 
-// shim is the program that containerd starts for a runtime:
-// containerd-shim-runc-v2 for io.containerd.runc.v2.
+// shim returns the program that containerd starts for a runtime: containerd-shim-runc-v2 for
+// io.containerd.runc.v2.
 func shim(name string) string {
-	if filepath.IsAbs(name) {
-		return name
-	}
 	parts := strings.Split(name, ".")
-	if len(parts) < 2 {
+	if filepath.IsAbs(name) || len(parts) < 2 {
 		return name
 	}
 	return "containerd-shim-" + strings.Join(parts[len(parts)-2:], "-")

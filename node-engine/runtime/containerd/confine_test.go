@@ -16,7 +16,7 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
 )
 
-func TestSpecificationGivesFilesAndShowsLimits(t *testing.T) {
+func TestSpecificationSetsOpenFilesAndMountsCgroup(t *testing.T) {
 	find := func(s *specs.Spec) (files specs.POSIXRlimit, cgroups *specs.Mount) {
 		for _, l := range s.Process.Rlimits {
 			if l.Type == "RLIMIT_NOFILE" {
@@ -30,20 +30,20 @@ func TestSpecificationGivesFilesAndShowsLimits(t *testing.T) {
 		}
 		return files, cgroups
 	}
-	files, cgroups := find(generate(t, Config{}, newWorkload(0), "1:1"))
+	files, cgroups := find(generate(t, Config{Options: Options{CgroupMount: true}}, newWorkload(0), "1:1"))
 	if files.Soft != 1<<20 || files.Hard != 1<<20 {
-		t.Errorf("by default it may open %d files, %d at most; want 1048576", files.Soft, files.Hard)
+		t.Errorf("default RLIMIT_NOFILE: got %d, hard %d; want 1048576", files.Soft, files.Hard)
 	}
 	if cgroups == nil || cgroups.Type != "cgroup" || !slices.Contains(cgroups.Options, "ro") {
-		t.Errorf("its control group is mounted as %+v, want it read-only", cgroups)
+		t.Errorf("mount of the control group: got %+v, want it read-only", cgroups)
 	}
-	files, cgroups = find(generate(t, Config{OpenFiles: 4096, HideCgroups: true}, newWorkload(0), "1:1"))
+	files, cgroups = find(generate(t, Config{Options: Options{OpenFiles: 4096}}, newWorkload(0), "1:1"))
 	if files.Soft != 4096 || files.Hard != 4096 || cgroups != nil {
-		t.Errorf("configured otherwise it may open %d files and sees %+v", files.Hard, cgroups)
+		t.Errorf("open_files 4096, no cgroup_mount: got RLIMIT_NOFILE %d, mount %+v", files.Hard, cgroups)
 	}
 }
 
-func TestAppArmorIsUsedWhereTheKernelHasIt(t *testing.T) {
+func TestAppArmorIsUsedIfTheKernelHasIt(t *testing.T) {
 	for _, c := range []struct {
 		enabled bool
 		err     error
@@ -56,42 +56,42 @@ func TestAppArmorIsUsedWhereTheKernelHasIt(t *testing.T) {
 			return c.err
 		})
 		if got != c.want || c.enabled != (loaded == appArmorProfile) || (c.err != nil) != strings.Contains(log.String(), "apparmor_parser") {
-			t.Errorf("enabled %t, %v: profile %q, %q loaded, log %q", c.enabled, c.err, got, loaded, &log)
+			t.Errorf("enabled %t, error %v: got profile %q, loaded %q, log %q; want profile %q", c.enabled, c.err, got, loaded, &log, c.want)
 		}
 	}
-	cfg := Config{appArmor: appArmorProfile, AllowPrivileged: true, Handlers: map[string]Handler{"vm": {Runtime: "kata"}}}
+	cfg := Config{appArmor: appArmorProfile, AllowPrivileged: true, Options: Options{Handlers: map[string]Handler{"vm": {Runtime: "kata"}}}}
 	w := newWorkload(0)
 	if s := generate(t, cfg, w, "1:1"); s.Process.ApparmorProfile != appArmorProfile {
-		t.Errorf("a container has profile %q", s.Process.ApparmorProfile)
+		t.Errorf("profile of a container: got %q, want %q", s.Process.ApparmorProfile, appArmorProfile)
 	}
 	w.Spec.Virtualization = "vm"
 	if s := generate(t, cfg, w, "1:1"); s.Process.ApparmorProfile != "" {
-		t.Errorf("a virtual machine has profile %q of this machine's kernel", s.Process.ApparmorProfile)
+		t.Errorf("profile of a virtual machine: got %q, want none", s.Process.ApparmorProfile)
 	}
 	w = newWorkload(0)
 	w.Spec.Privileged = true
 	if s := generate(t, cfg, w, "0:0"); s.Process.ApparmorProfile != "" {
-		t.Errorf("a privileged container has profile %q", s.Process.ApparmorProfile)
+		t.Errorf("profile of a privileged container: got %q, want none", s.Process.ApparmorProfile)
 	}
 }
 
-func TestLimitsOfWhoMayNotRaiseThem(t *testing.T) {
+func TestMayRaiseLimits(t *testing.T) {
 	for status, want := range map[string]bool{
 		"Name:\tx\nCapEff:\t000001ffffffffff\n": true,
 		"Name:\tx\nCapEff:\t00000000a80425fb\n": false,
 		"":                                      true,
 	} {
 		if got := mayRaiseLimits(status); got != want {
-			t.Errorf("%q: %t, want %t", status, got, want)
+			t.Errorf("mayRaiseLimits(%q): got %t, want %t", status, got, want)
 		}
 	}
 }
 
-// TestContainerSeesItsLimits looks at a container through its own mounts: what redis
-// and a JVM go by.
+// TestContainerSeesItsLimits reads the limits in the container's own mounts, as redis and a JVM
+// do.
 func TestContainerSeesItsLimits(t *testing.T) {
 	daemon := runtimetest.StartContainerd(t)
-	r := open(t, testConfig(t, daemon, imageDir(t)))
+	r := openRuntime(t, testConfig(t, daemon, imageDir(t)))
 	w := newWorkload(0, "sleep")
 	w.Spec.Memory = 48
 	start(t, r, w)
@@ -103,35 +103,35 @@ func TestContainerSeesItsLimits(t *testing.T) {
 		}
 		return string(b)
 	}
-	most, _ := mostOpenFiles(daemon.Address)
-	want := fmt.Sprint(min(1<<20, most))
+	limit, _ := maxOpenFiles(daemon.Address)
+	want := fmt.Sprint(min(1<<20, limit))
 	for line := range strings.Lines(read("limits")) {
 		if f := strings.Fields(line); strings.HasPrefix(line, "Max open files") && (f[3] != want || f[4] != want) {
 			t.Errorf("%s, want %s", strings.TrimSpace(line), want)
 		}
 	}
-	limit := "root/sys/fs/cgroup/memory/memory.limit_in_bytes"
+	file := "root/sys/fs/cgroup/memory/memory.limit_in_bytes"
 	if r.cg.V2() {
-		limit = "root/sys/fs/cgroup/memory.max"
+		file = "root/sys/fs/cgroup/memory.max"
 	}
-	if got := strings.TrimSpace(read(limit)); got != "50331648" {
-		t.Errorf("its memory limit reads %q, want 50331648", got)
+	if got := strings.TrimSpace(read(file)); got != "50331648" {
+		t.Errorf("memory limit in the container: got %q, want 50331648", got)
 	}
-	file := fmt.Sprintf("/proc/%d/%s", pid, filepath.Dir(limit)+"/cgroup.procs")
-	if err := os.WriteFile(file, []byte("0"), 0); err == nil {
-		t.Error("its control group can be written")
+	procs := fmt.Sprintf("/proc/%d/%s", pid, filepath.Dir(file)+"/cgroup.procs")
+	if err := os.WriteFile(procs, []byte("0"), 0); err == nil {
+		t.Error("write to the container's control group: got no error, want one")
 	}
 	own, err := os.Readlink("/proc/self/ns/cgroup")
 	if theirs, err2 := os.Readlink(fmt.Sprintf("/proc/%d/ns/cgroup", pid)); err == nil && (err2 != nil || own == theirs) {
-		t.Errorf("it is in the machine's cgroup namespace (%v)", err2)
+		t.Errorf("cgroup namespace: got the machine's (%v), want another", err2)
 	}
 	if got := strings.TrimSpace(read("oom_score_adj")); got != fmt.Sprint(runtime.OOMScoreAdj) {
-		t.Errorf("its oom_score_adj is %s, want %d", got, runtime.OOMScoreAdj)
+		t.Errorf("oom_score_adj: got %s, want %d", got, runtime.OOMScoreAdj)
 	}
 }
 
-// TestSpecificationBoundsMemoryAndProcessor: a workload that names neither is bounded too.
-func TestSpecificationBoundsMemoryAndProcessor(t *testing.T) {
+// TestSpecificationLimitsMemoryAndCPU: a workload whose spec has neither is limited too.
+func TestSpecificationLimitsMemoryAndCPU(t *testing.T) {
 	for _, c := range []struct {
 		memory               int64
 		vcpus                float64
@@ -144,11 +144,11 @@ func TestSpecificationBoundsMemoryAndProcessor(t *testing.T) {
 		w.Spec.Memory, w.Spec.VCPUs = c.memory, c.vcpus
 		r := generate(t, Config{}, w, "1:1").Linux.Resources
 		if r == nil || r.Memory == nil || r.Memory.Limit == nil || r.CPU == nil || r.CPU.Quota == nil || r.CPU.Period == nil {
-			t.Errorf("memory %d, vcpus %g: the resources are %+v", c.memory, c.vcpus, r)
+			t.Errorf("memory %d, vcpus %g: got resources %+v, want limits", c.memory, c.vcpus, r)
 			continue
 		}
 		if cpus := *r.CPU.Quota * 1000 / int64(*r.CPU.Period); *r.Memory.Limit != c.wantMemory<<20 || cpus != c.wantCPUs {
-			t.Errorf("memory %d, vcpus %g: bounded at %d bytes and %d milli, want %d MiB and %d", c.memory, c.vcpus, *r.Memory.Limit, cpus, c.wantMemory, c.wantCPUs)
+			t.Errorf("memory %d, vcpus %g: got limits of %d bytes and %d milli, want %d MiB and %d", c.memory, c.vcpus, *r.Memory.Limit, cpus, c.wantMemory, c.wantCPUs)
 		}
 	}
 }

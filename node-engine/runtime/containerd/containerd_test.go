@@ -35,7 +35,7 @@ func TestSuite(t *testing.T) {
 	images := imageDir(t)
 	runtimetest.Run(t, func(t *testing.T) runtimetest.Harness {
 		cfg := testConfig(t, daemon, images)
-		cfg.CallTimeout = 2 * time.Minute // twenty at once, on a busy disk; nobody tries again here
+		cfg.CallTimeout = 2 * time.Minute // twenty at once, on a busy disk, without retries
 		return runtimetest.Harness{
 			Open:          func() (runtime.Runtime, error) { return New(cfg, quiet) },
 			Spec:          spec,
@@ -48,10 +48,10 @@ func TestSuite(t *testing.T) {
 	})
 }
 
-// TestContainerdDies kills containerd under a running workload.
-func TestContainerdDies(t *testing.T) {
+// TestWorkloadsOutliveContainerd kills containerd while workloads run.
+func TestWorkloadsOutliveContainerd(t *testing.T) {
 	daemon := runtimetest.StartContainerd(t)
-	r := open(t, testConfig(t, daemon, imageDir(t)))
+	r := openRuntime(t, testConfig(t, daemon, imageDir(t)))
 	stays, goes := run(t, r, 1, "ignore-term"), run(t, r, 2, "ignore-term")
 	exits := make(chan runtime.Exit, 16)
 	go func() {
@@ -65,41 +65,41 @@ func TestContainerdDies(t *testing.T) {
 	daemon.Kill()
 	_, err := r.List(t.Context())
 	if runtime.Reason(err) != api.ReasonRuntimeDown {
-		t.Errorf("while containerd is down: %v, want %s", err, api.ReasonRuntimeDown)
+		t.Errorf("List while containerd is down: got %v, want %s", err, api.ReasonRuntimeDown)
 	}
 	if err := syscall.Kill(before[stays.Key], 0); err != nil {
 		t.Fatalf("the workload died with containerd: %v", err)
 	}
-	if target, err := r.CgroupOf(t.Context(), stays.Key); err != nil || target.Cgroup != filepath.Join(r.cfg.CgroupParent, runtime.ID(stays.Key)) {
-		t.Errorf("what the guard has to kill is %+v, %v while containerd is down", target, err)
+	if path, err := r.CgroupOf(t.Context(), stays.Key); err != nil || path != filepath.Join(r.cfg.CgroupParent, runtime.ID(stays.Key)) {
+		t.Errorf("CgroupOf while containerd is down: got %q, %v, want the container's", path, err)
 	}
-	// containerd cannot report it, but a workload that must end ends.
+	// A stop without grace ends the workload even so.
 	if err := r.Stop(t.Context(), goes.Key, 0); runtime.Reason(err) != api.ReasonRuntimeDown {
-		t.Errorf("stopping while containerd is down: %v, want %s", err, api.ReasonRuntimeDown)
+		t.Errorf("Stop while containerd is down: got %v, want %s", err, api.ReasonRuntimeDown)
 	}
-	if r.alive(runtime.ID(goes.Key)) {
-		t.Error("what was stopped at once runs on without containerd")
+	if r.hasProcesses(runtime.ID(goes.Key)) {
+		t.Error("processes after a stop without grace: got some, want none")
 	}
 	began := time.Now()
 	daemon.Start()
 	for e := range exits {
 		if e.Key == goes.Key {
-			if e.ExitCode != killedExit {
-				t.Errorf("exit %+v, want %d", e, killedExit)
+			if e.ExitCode != killedExitCode {
+				t.Errorf("exit: got %+v, want code %d", e, killedExitCode)
 			}
 			break
 		}
 	}
 	t.Logf("exit reported %s after containerd began to listen", time.Since(began))
 	if after := pids(t, r); after[stays.Key] != before[stays.Key] {
-		t.Errorf("pid %d after, %d before", after[stays.Key], before[stays.Key])
+		t.Errorf("PID after the restart of containerd: got %d, want %d", after[stays.Key], before[stays.Key])
 	}
 }
 
 // TestOneShimPerApplication counts the shims of two applications.
 func TestOneShimPerApplication(t *testing.T) {
 	daemon := runtimetest.StartContainerd(t)
-	r := open(t, testConfig(t, daemon, imageDir(t)))
+	r := openRuntime(t, testConfig(t, daemon, imageDir(t)))
 	var first runtime.Workload
 	for n := range 6 {
 		w := run(t, r, n, "sleep")
@@ -111,22 +111,22 @@ func TestOneShimPerApplication(t *testing.T) {
 	for _, pid := range pids(t, r) {
 		parents[parent(t, pid)] = true
 	}
-	if len(parents) != 2 { // newWorkload spreads over two applications
-		t.Errorf("%d shims serve 6 containers of 2 applications, want 2", len(parents))
+	if len(parents) != 2 { // newWorkload alternates between two applications
+		t.Errorf("shims of 6 containers of 2 applications: got %d, want 2", len(parents))
 	}
 	for p := range parents {
 		t.Logf("shim %d: %s", p, rss(p))
 	}
-	// The container that the shim was started for goes first.
+	// Stop the container for which the shim was started.
 	if err := r.Stop(t.Context(), first.Key, 0); err != nil {
 		t.Fatal(err)
 	}
 	if got := len(pids(t, r)); got != 5 {
-		t.Errorf("%d containers run after one was stopped, want 5", got)
+		t.Errorf("containers that run after one was stopped: got %d, want 5", got)
 	}
 }
 
-// TestBadArchives names what is wrong with an archive.
+// TestBadArchives checks the reasons for archives that cannot be used.
 func TestBadArchives(t *testing.T) {
 	daemon := runtimetest.StartContainerd(t)
 	dir := t.TempDir()
@@ -144,8 +144,8 @@ func TestBadArchives(t *testing.T) {
 	flipped := slices.Clone(good)
 	flipped[len(flipped)/2] ^= 1
 	write("flipped.tar", flipped)
-	// Of another content: what is in the store already is not read from an archive again,
-	// so that nothing is wrong with the flipped one.
+	// With other content: blobs in containerd's store are not read from an archive again, so that
+	// the flipped archive would be accepted.
 	program, err := os.ReadFile(runtimetest.Program(t))
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +161,7 @@ func TestBadArchives(t *testing.T) {
 	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "link.tar")); err != nil {
 		t.Fatal(err)
 	}
-	r := open(t, testConfig(t, daemon, dir))
+	r := openRuntime(t, testConfig(t, daemon, dir))
 	for code, want := range map[string]api.Reason{
 		"oci-archive:text.tar":         api.ReasonImageBad,
 		"oci-archive:short.tar":        api.ReasonImageBad,
@@ -177,18 +177,18 @@ func TestBadArchives(t *testing.T) {
 		w.Spec.Code = code
 		err := r.Create(t.Context(), w)
 		if err == nil || runtime.Reason(err) != want {
-			t.Errorf("code %q: %v, want %s", code, err, want)
+			t.Errorf("create with code %q: got %v, want %s", code, err, want)
 			continue
 		}
 		t.Log(err)
 	}
 }
 
-// TestLimits looks at what the kernel and the container hold.
+// TestLimits reads the limits and privileges from the kernel.
 func TestLimits(t *testing.T) {
 	daemon := runtimetest.StartContainerd(t)
 	cfg := testConfig(t, daemon, imageDir(t))
-	r := open(t, cfg)
+	r := openRuntime(t, cfg)
 	w := newWorkload(0, "sleep")
 	w.Spec.Memory, w.Spec.VCPUs = 48, 0.5
 	start(t, r, w)
@@ -204,20 +204,20 @@ func TestLimits(t *testing.T) {
 	for file, value := range want {
 		b, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", file))
 		if got := strings.TrimSpace(string(b)); got != value {
-			t.Errorf("%s holds %q (%v), want %q", file, got, err, value)
+			t.Errorf("%s: got %q (%v), want %q", file, got, err, value)
 		}
 	}
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pids(t, r)[w.Key]))
 	for _, line := range []string{"NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "Uid:\t65532"} {
 		if err != nil || !strings.Contains(string(b), line) {
-			t.Errorf("%q is missing (%v) in\n%s", line, err, b)
+			t.Errorf("status of the process: got\n%s (%v), want %q in it", b, err, line)
 		}
 	}
 }
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// imageDir is a directory with the archive of the workload's image.
+// imageDir returns a directory with the archive of the workload's image.
 func imageDir(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -232,12 +232,13 @@ var configs atomic.Int64
 
 func testConfig(t testing.TB, daemon *runtimetest.Containerd, images string) Config {
 	t.Helper()
+	n := configs.Add(1)
 	cfg := Config{
-		Address:      daemon.Address,
-		Namespace:    fmt.Sprintf("test-%d-%d", os.Getpid(), configs.Add(1)),
+		Options: Options{
+			Address: daemon.Address, Namespace: fmt.Sprintf("test-%d-%d", os.Getpid(), n), ImageDirs: []string{images}, CgroupMount: true,
+		},
 		StateDir:     t.TempDir(),
-		ImageDirs:    []string{images},
-		CgroupParent: fmt.Sprintf("/treeline-test/containerd-%d-%d", os.Getpid(), configs.Load()),
+		CgroupParent: fmt.Sprintf("/treeline-test/containerd-%d-%d", os.Getpid(), n),
 	}
 	var err error
 	cfg.Devices, err = devices.Open(devices.Options{Own: t.TempDir(), Test: []devices.Test{{Class: "widget", Count: 2}}, Log: quiet})
@@ -253,13 +254,13 @@ func testConfig(t testing.TB, daemon *runtimetest.Containerd, images string) Con
 			t.Error(err)
 		}
 	})
-	if err := setDefaults(&cfg); err != nil {
+	if cfg, err = cfg.withDefaults(); err != nil {
 		t.Fatal(err)
 	}
 	return cfg
 }
 
-func open(t testing.TB, cfg Config) *Runtime {
+func openRuntime(t testing.TB, cfg Config) *Runtime {
 	t.Helper()
 	r, err := New(cfg, quiet)
 	if err != nil {
@@ -273,7 +274,7 @@ func spec(args ...string) api.Microservice {
 	return api.Microservice{Virtualization: "container", Code: hello, Cmd: append([]string{"/app"}, args...)}
 }
 
-// newWorkload is instance n; even and odd ones belong to two applications.
+// newWorkload returns a workload of instance n. Even and odd instances are of two applications.
 func newWorkload(n int, args ...string) runtime.Workload {
 	app := api.Tenant("acme").App([]string{"even", "odd"}[n%2], "d")
 	return runtime.Workload{
@@ -380,41 +381,40 @@ func left(t *testing.T, cfg Config, k wire.Key) []string {
 	return out
 }
 
-// TestNamespaceOfAContainer follows a container's network namespace from its
-// creation to its end.
+// TestNamespaceOfAContainer checks Namespace before, during and after a container's lifetime.
 func TestNamespaceOfAContainer(t *testing.T) {
 	daemon := runtimetest.StartContainerd(t)
 	cfg := testConfig(t, daemon, imageDir(t))
-	cfg.Network = NetworkOverlay
-	r := open(t, cfg)
+	cfg.Network = api.NetworkOverlay
+	r := openRuntime(t, cfg)
 	w := newWorkload(1, "serve")
 	w.Addresses.RoundRobin = netip.MustParseAddr("10.30.0.7")
 	if _, _, err := r.Namespace(t.Context(), w.Key); !errors.Is(err, api.ErrNotFound) {
-		t.Errorf("before there is one: %v", err)
+		t.Errorf("Namespace before Create: got %v, want ErrNotFound", err)
 	}
 	if err := r.Create(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
 	path, got, err := r.Namespace(t.Context(), w.Key)
 	if err != nil || got.Addresses.RoundRobin != w.Addresses.RoundRobin || got.Attempt != w.Attempt {
-		t.Errorf("of a created one: %+v, %v", got, err)
+		t.Errorf("Namespace after Create: got %+v, %v, want the workload", got, err)
 	}
 	if own, err := sameFile(path, "/proc/self/ns/net"); err != nil || own {
-		t.Errorf("%s is the machine's own: %v, %v", path, own, err)
+		t.Errorf("namespace %s is the machine's: got %t, %v, want false", path, own, err)
 	}
 	if err := r.Start(t.Context(), w.Key); err != nil {
 		t.Fatal(err)
 	}
 	if again, _, err := r.Namespace(t.Context(), w.Key); err != nil || again != path {
-		t.Errorf("once it runs: %s, %v, want %s", again, err, path)
+		t.Errorf("Namespace after Start: got %s, %v, want %s", again, err, path)
 	}
 	if err := r.Stop(t.Context(), w.Key, 0); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(r.cfg.namesDir(runtime.ID(w.Key))); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("its files are still there: %v", err)
+		t.Errorf("directory of names after Stop: got %v, want ErrNotExist", err)
 	}
 	if _, _, err := r.Namespace(t.Context(), w.Key); !errors.Is(err, api.ErrNotFound) {
-		t.Errorf("after its end: %v", err)
+		t.Errorf("Namespace after Stop: got %v, want ErrNotFound", err)
 	}
 }

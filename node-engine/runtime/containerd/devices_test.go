@@ -17,15 +17,15 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
 )
 
-// TestContainerHasItsOwnDeviceAndNoOther gives two containers one real device node
-// each, of a kind that no container may open by default.
-func TestContainerHasItsOwnDeviceAndNoOther(t *testing.T) {
+// TestContainerCanOpenOnlyItsDevice gives two containers one real device node each, of a kind that
+// no container may open by default.
+func TestContainerCanOpenOnlyItsDevice(t *testing.T) {
 	daemon := runtimetest.StartContainerd(t)
 	cfg := testConfig(t, daemon, imageDir(t))
 	dir := t.TempDir()
 	var text string
 	for n := range 2 {
-		// The kernel's log may be opened to write by whoever the node's mode lets.
+		// The kernel's log needs only the mode of the node to be opened for writing.
 		host := filepath.Join(dir, fmt.Sprint("host", n))
 		if err := unix.Mknod(host, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 11))); err != nil {
 			t.Skip("no device nodes can be made here: ", err)
@@ -46,7 +46,7 @@ func TestContainerHasItsOwnDeviceAndNoOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg.Devices = d
-	r := open(t, cfg)
+	r := openRuntime(t, cfg)
 	want := []map[string]bool{{"/dev/widget0": true, "/dev/widget1": false}, {"/dev/widget0": false, "/dev/widget1": true}, {"/dev/widget0": false, "/dev/widget1": false}}
 	for n := range 3 {
 		w := newWorkload(n, "open", "/dev/widget0", "/dev/widget1")
@@ -67,28 +67,28 @@ func TestContainerHasItsOwnDeviceAndNoOther(t *testing.T) {
 		}
 		for path, can := range want[n] {
 			if got[path] != can {
-				t.Errorf("container %d with %v opens %s: %v, want %v", n, w.Devices, path, got[path], can)
+				t.Errorf("container %d with %v opens %s: got %t, want %t", n, w.Devices, path, got[path], can)
 			}
 		}
 	}
 }
 
-func TestDeviceThatIsNotThereIsNamed(t *testing.T) {
+func TestErrorNamesTheMissingDevice(t *testing.T) {
 	daemon := runtimetest.StartContainerd(t)
-	r := open(t, testConfig(t, daemon, imageDir(t)))
+	r := openRuntime(t, testConfig(t, daemon, imageDir(t)))
 	w := newWorkload(0, "sleep")
 	w.Devices = []string{"nvidia.com/gpu=0"}
 	err := r.Create(t.Context(), w)
 	if runtime.Reason(err) != api.ReasonNoDevice || !strings.Contains(err.Error(), "nvidia.com/gpu=0") {
-		t.Errorf("it says %v", err)
+		t.Errorf("create: got %v, want no_device with the device's id", err)
 	}
 	if all, err := r.List(t.Context()); err != nil || len(all) > 0 {
-		t.Errorf("%v is left, %v", all, err)
+		t.Errorf("List: got %v, %v, want nothing", all, err)
 	}
 }
 
-// TestDevicesInTheSpecification looks at what a container of a test device gets
-// beside what every container gets.
+// TestDevicesInTheSpecification compares the specification with that of a container without
+// devices.
 func TestDevicesInTheSpecification(t *testing.T) {
 	d, err := devices.Open(devices.Options{Own: t.TempDir(), Test: []devices.Test{{Class: "widget", Count: 2}}, Log: quiet})
 	if err != nil {
@@ -99,21 +99,21 @@ func TestDevicesInTheSpecification(t *testing.T) {
 	w.Devices = []string{"test.treeline.dev/widget=1"}
 	s := generate(t, Config{Devices: d}, w, "65532:65532")
 	if n := len(s.Linux.Devices) - len(plain.Linux.Devices); n != 1 {
-		t.Fatalf("%d devices more, want 1", n)
+		t.Fatalf("additional devices: got %d, want 1", n)
 	}
 	dev := s.Linux.Devices[len(s.Linux.Devices)-1]
 	if dev.Path != "/dev/treeline-test-widget1" || dev.Major != 1 || dev.Minor != 3 || dev.UID == nil || *dev.UID != 65532 {
-		t.Errorf("the device is %+v", dev)
+		t.Errorf("device: got %+v, want test widget 1 of user 65532", dev)
 	}
 	if n := len(s.Linux.Resources.Devices) - len(plain.Linux.Resources.Devices); n != 1 {
-		t.Errorf("%d rules of the cgroup more, want 1", n)
+		t.Errorf("additional rules of the cgroup: got %d, want 1", n)
 	}
 	for _, env := range []string{"TREELINE_TEST_WIDGET_1=test.treeline.dev/widget=1", "TREELINE_DEVICES=test.treeline.dev/widget=1"} {
 		if !slices.Contains(s.Process.Env, env) {
-			t.Errorf("%s is not in the environment %q", env, s.Process.Env)
+			t.Errorf("environment: got %q, want %s in it", s.Process.Env, env)
 		}
 	}
 	if len(s.Mounts) != len(plain.Mounts) || s.Hooks != plain.Hooks || s.Process.Capabilities.Bounding != nil {
-		t.Error("it got more than the device")
+		t.Error("the container got mounts, hooks or capabilities besides the device")
 	}
 }

@@ -20,9 +20,9 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
-// TestRegistriesAreReachedByPolicy asks for images as SLAs can. What listens on this
-// machine counts connections.
-func TestRegistriesAreReachedByPolicy(t *testing.T) {
+// TestPolicyOfRegistryAddresses requests images as SLAs can. A listener on this machine counts
+// connections.
+func TestPolicyOfRegistryAddresses(t *testing.T) {
 	l, err := net.Listen("tcp", "0.0.0.0:0")
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +43,7 @@ func TestRegistriesAreReachedByPolicy(t *testing.T) {
 	targets := []string{"127.0.0.1:" + port, "127.8.8.8:" + port, "localhost:" + port, "0.0.0.0:" + port, "[::ffff:127.0.0.1]:" + port, "[::1]:" + port}
 	own, err := ownAddresses()
 	if err != nil || len(own) == 0 {
-		t.Fatalf("this machine has the addresses %v (%v)", own, err)
+		t.Fatalf("ownAddresses: got %v (%v), want some", own, err)
 	}
 	for _, a := range own {
 		if a.Is4() {
@@ -66,28 +66,28 @@ func TestRegistriesAreReachedByPolicy(t *testing.T) {
 	}
 	for _, at := range targets {
 		if err := ask(Config{}, "https", at, at); !errors.Is(err, errPolicy) {
-			t.Errorf("%s: %v, want it refused", at, err)
+			t.Errorf("request to %s: got %v, want errPolicy", at, err)
 		}
 	}
 	for _, at := range []string{"10.1.2.3:1", "192.168.0.1:1", "100.64.0.1:1", "169.254.169.254:80", "[fd00::1]:1", "[fe80::1]:1"} {
 		if err := ask(Config{}, "https", at, at); !errors.Is(err, errPolicy) {
-			t.Errorf("%s: %v, want it refused", at, err)
+			t.Errorf("request to %s: got %v, want errPolicy", at, err)
 		}
 	}
 	if n := reached.Load(); n != 0 {
-		t.Fatalf("%d connections reached this machine", n)
+		t.Fatalf("connections to this machine: got %d, want none", n)
 	}
-	named := Config{Registries: []Registry{{Host: targets[0]}}}
+	named := Config{Options: Options{Registries: []Registry{{Host: targets[0]}}}}
 	if err := ask(named, "https", targets[0], targets[0]); errors.Is(err, errPolicy) || reached.Load() != 1 {
-		t.Errorf("a registry that the operator named: %v after %d connections", err, reached.Load())
+		t.Errorf("request to a named registry: got %v, %d connections; want one", err, reached.Load())
 	}
 	if err := ask(named, "https", "elsewhere.example", targets[0]); !errors.Is(err, errPolicy) {
-		t.Errorf("a named registry, by way of another registry: %v, want it refused", err)
+		t.Errorf("request to a named registry by way of another: got %v, want errPolicy", err)
 	}
-	if err := ask(Config{RegistryNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}, "https", targets[0], targets[0]); errors.Is(err, errPolicy) {
-		t.Errorf("an address of this machine that the operator allows: %v", err)
+	if err := ask(Config{networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}, "https", targets[0], targets[0]); errors.Is(err, errPolicy) {
+		t.Errorf("request to an allowed address of this machine: got %v, want no errPolicy", err)
 	}
-	// A network that the operator allows does not open the node itself, which lies in it.
+	// A network that the operator allows does not include the node itself.
 	before := reached.Load()
 	for _, at := range targets {
 		a, err := netip.ParseAddrPort(at)
@@ -98,30 +98,29 @@ func TestRegistriesAreReachedByPolicy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := ask(Config{RegistryNetworks: []netip.Prefix{wide}}, "https", at, at); !errors.Is(err, errPolicy) {
-			t.Errorf("%s, of this machine, with %s allowed: %v, want it refused", at, wide, err)
+		if err := ask(Config{networks: []netip.Prefix{wide}}, "https", at, at); !errors.Is(err, errPolicy) {
+			t.Errorf("request to %s of this machine, with %s allowed: got %v, want errPolicy", at, wide, err)
 		}
 	}
 	if n := reached.Load(); n != before {
-		t.Errorf("%d connections reached this machine", n-before)
+		t.Errorf("connections to this machine: got %d, want none", n-before)
 	}
 }
 
-// TestNoAddressIsPermittedWhileTheMachinesAreUnknown: any address may be the node's own.
-func TestNoAddressIsPermittedWhileTheMachinesAreUnknown(t *testing.T) {
-	d := newDialer(Config{RegistryNetworks: []netip.Prefix{netip.MustParsePrefix("10.9.9.9/32")}}, "elsewhere.example")
+// TestNoAddressIsPermittedWithoutOwnAddresses: any address may be the node's own.
+func TestNoAddressIsPermittedWithoutOwnAddresses(t *testing.T) {
+	d := newDialer(Config{networks: []netip.Prefix{netip.MustParsePrefix("10.9.9.9/32")}}, "elsewhere.example")
 	d.own = func() ([]netip.Addr, error) { return nil, errors.New("no descriptor") }
 	if d.permitted(netip.MustParseAddr("1.1.1.1")) {
-		t.Error("a public address is permitted")
+		t.Error("permitted of a public address: got true, want false")
 	}
 	if !d.permitted(netip.MustParseAddr("10.9.9.9")) {
-		t.Error("an address that the operator allows by itself is refused")
+		t.Error("permitted of an address that is allowed by itself: got false, want true")
 	}
 }
 
-// TestRegistryLeadsNowhereElse has a registry that the operator named lead to this
-// machine by a redirect and by its token server.
-func TestRegistryLeadsNowhereElse(t *testing.T) {
+// TestPolicyAppliesToRedirectsAndTokenServers has a named registry lead to this machine.
+func TestPolicyAppliesToRedirectsAndTokenServers(t *testing.T) {
 	var reached atomic.Int64
 	inner := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }))
 	defer inner.Close()
@@ -138,16 +137,16 @@ func TestRegistryLeadsNowhereElse(t *testing.T) {
 			outer := httptest.NewServer(lead)
 			defer outer.Close()
 			host := outer.Listener.Addr().String()
-			cfg := Config{Registries: []Registry{{Host: host, PlainHTTP: true}}}
+			cfg := Config{Options: Options{Registries: []Registry{{Host: host, PlainHTTP: true}}}}
 			_, _, err := cfg.resolver().Resolve(t.Context(), host+"/hello:1")
 			if !errors.Is(err, errPolicy) || reached.Load() != 0 {
-				t.Errorf("%v after %d requests to this machine, want it refused", err, reached.Load())
+				t.Errorf("resolve: got %v, %d requests to this machine; want errPolicy and none", err, reached.Load())
 			}
 		})
 	}
 }
 
-func TestProxyIsNoWayRoundThePolicy(t *testing.T) {
+func TestPolicyAppliesWithAProxy(t *testing.T) {
 	var reached atomic.Int64
 	proxy := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }))
 	defer proxy.Close()
@@ -169,7 +168,7 @@ func TestProxyIsNoWayRoundThePolicy(t *testing.T) {
 	}{
 		{"http://10.1.2.3/v2/", true},
 		{"http://localhost:1/v2/", true},
-		{"http://1.1.1.1/v2/", false}, // the proxy's to reach
+		{"http://1.1.1.1/v2/", false}, // the proxy connects
 		{proxy.URL + "/v2/", true},    // the proxy as a registry
 	} {
 		resp, err := client.Get(c.url)
@@ -177,17 +176,17 @@ func TestProxyIsNoWayRoundThePolicy(t *testing.T) {
 			resp.Body.Close()
 		}
 		if errors.Is(err, errPolicy) != c.refused {
-			t.Errorf("%s: %v, want it refused: %t", c.url, err, c.refused)
+			t.Errorf("request to %s: got %v, want errPolicy: %t", c.url, err, c.refused)
 		}
 	}
 	if n := reached.Load(); n != 1 {
-		t.Errorf("%d requests reached the proxy, want one", n)
+		t.Errorf("requests to the proxy: got %d, want 1", n)
 	}
 }
 
-// TestPullErrorsTellNoPorts gives what a scan would go by: all failures of a registry
-// that the operator did not name read alike.
-func TestPullErrorsTellNoPorts(t *testing.T) {
+// TestPullErrorsDoNotHelpScans: all failures of a registry that the operator did not name have one
+// text.
+func TestPullErrorsDoNotHelpScans(t *testing.T) {
 	at := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 2), Port: 22}
 	dial := func(err error) error {
 		return &url.Error{Op: "Head", URL: "https://x", Err: &net.OpError{Op: "dial", Net: "tcp", Addr: at, Err: err}}
@@ -202,19 +201,19 @@ func TestPullErrorsTellNoPorts(t *testing.T) {
 		"not https": &url.Error{Op: "Head", URL: "https://x", Err: errors.New("http: server gave HTTP response to HTTPS client")},
 		"status":    remoteerrors.ErrUnexpectedStatus{Status: "500 Internal Server Error", StatusCode: 500},
 	}
-	r := &Runtime{log: quiet, cfg: Config{Registries: []Registry{{Host: "named.example"}}}}
+	r := &Runtime{log: quiet, cfg: Config{Options: Options{Registries: []Registry{{Host: "named.example"}}}}}
 	seen := map[string]bool{}
 	for what, err := range all {
 		got := r.pullError("192.0.2.2:22", "192.0.2.2:22/x:latest", err)
 		if runtime.Reason(got) != api.ReasonRegistryDown || !strings.Contains(got.Error(), "containerd.registries") {
-			t.Errorf("%s: %v", what, got)
+			t.Errorf("%s: got %v, want registry_unavailable with the hint", what, got)
 		}
 		seen[got.Error()] = true
 		if got := r.pullError("named.example", "named.example/x:latest", err); !strings.Contains(got.Error(), err.Error()) {
-			t.Errorf("%s, of a named registry: %v, want it to say why", what, got)
+			t.Errorf("%s, of a named registry: got %v, want the cause in it", what, got)
 		}
 	}
 	if len(seen) != 1 {
-		t.Errorf("%d different texts: %v", len(seen), seen)
+		t.Errorf("texts: got %v, want one", seen)
 	}
 }

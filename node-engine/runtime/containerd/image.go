@@ -2,92 +2,138 @@ package containerd
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	client "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
 	"github.com/distribution/reference"
+	"github.com/opencontainers/image-spec/identity"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"golang.org/x/sys/unix"
 )
 
 const (
-	usedLabel    = "treeline.used"    // when an image was last asked for
-	archiveLabel = "treeline.archive" // which archive an image came from
+	usedLabel    = "treeline.used"    // when an image was last used, RFC 3339
+	archiveLabel = "treeline.archive" // id of the archive of an image
 
-	// useGrain is how exact the time of last use is: a write per start would cost
-	// more than it tells.
-	useGrain = 10 * time.Minute
+	// usedResolution is the resolution of the time of last use. It saves a write per start.
+	usedResolution = 10 * time.Minute
 )
 
-// image returns the image that `code` names, unpacked. However many ask for
-// one reference, it is fetched once; they share the outcome.
-func (r *Runtime) image(ctx context.Context, spec api.Microservice) (known, error) {
+// unpacked is an unpacked image. To read it takes a dozen calls of containerd and a mount, so it
+// is cached: the content of a digest does not change.
+type unpacked struct {
+	client.Image
+	key     string          // digest and platform
+	parent  string          // the snapshot of the image's files
+	process json.RawMessage // the specs.Process that the image configures
+}
+
+// setProcess is an oci.SpecOpts that sets the process that the image configures.
+func (u unpacked) setProcess(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
+	s.Process = new(specs.Process) // a copy, because later options change it
+	return json.Unmarshal(u.process, s.Process)
+}
+
+// image returns the unpacked image of `code`. Concurrent calls for one reference share one
+// fetch and its outcome.
+func (r *Runtime) image(ctx context.Context, spec api.Microservice) (unpacked, error) {
 	platform := platforms.DefaultStrict()
 	if spec.Platform != "" {
 		p, err := platforms.Parse(spec.Platform)
 		if err != nil {
-			return known{}, because(api.ReasonImageBad, "platform %q: %w", spec.Platform, err)
+			return unpacked{}, runtime.Errorf(api.ReasonImageBad, "platform %q: %w", spec.Platform, err)
 		}
 		platform = platforms.OnlyStrict(p)
 	}
-	result := r.fetching.DoChan(spec.Code+"\x00"+spec.Platform, func() (any, error) {
-		// Not the caller's context: the others wait for it too.
-		ctx, cancel := context.WithTimeout(r.ctx, r.cfg.PullTimeout)
+	result := r.pulls.DoChan(spec.Code+"\x00"+spec.Platform, func() (any, error) {
+		// Not the context of this caller: others wait for the result too.
+		ctx, cancel := context.WithTimeout(r.ctx, pullTimeout)
 		defer cancel()
 		return r.fetch(ctx, spec.Code, spec.Platform, platform)
 	})
 	select {
 	case res := <-result:
-		if res.Err != nil {
-			return known{}, res.Err
-		}
-		return res.Val.(known), nil
+		u, _ := res.Val.(unpacked)
+		return u, res.Err
 	case <-ctx.Done():
-		return known{}, context.Cause(ctx)
+		return unpacked{}, context.Cause(ctx)
 	}
 }
 
-func (r *Runtime) fetch(ctx context.Context, code, platform string, p platforms.MatchComparer) (known, error) {
-	img, err := r.find(ctx, code, p)
+func (r *Runtime) fetch(ctx context.Context, code, platform string, p platforms.MatchComparer) (unpacked, error) {
+	img, err := r.findImage(ctx, code, p)
 	if err != nil {
-		return known{}, err
+		return unpacked{}, err
 	}
 	key := img.Target().Digest.String() + " " + platform
-	k, ok := r.known.get(key)
+	u, ok := r.unpacked.get(key)
 	if ok {
-		k.Image = img // it may have another name
-	} else if k, err = r.unpack(ctx, img, key); err != nil {
-		return known{}, err
+		u.Image = img // it may have another name
+	} else if u, err = r.unpack(ctx, img, key); err != nil {
+		return unpacked{}, err
 	}
-	return k, r.markUsed(ctx, img.Metadata())
+	return u, r.markUsed(ctx, img.Metadata())
 }
 
-// unpack makes the image ready to be run, and learns what it asks for.
-func (r *Runtime) unpack(ctx context.Context, img client.Image, key string) (k known, err error) {
+// unpack unpacks and reads the image.
+func (r *Runtime) unpack(ctx context.Context, img client.Image, key string) (u unpacked, err error) {
 	done, err := img.IsUnpacked(ctx, r.cfg.Snapshotter)
 	if err == nil && !done {
 		err = img.Unpack(ctx, r.cfg.Snapshotter)
 	}
 	if errdefs.IsNotFound(err) {
-		return k, because(api.ReasonImageBad, "image %q is not whole or not made for this machine: %w", img.Name(), err)
+		return u, runtime.Errorf(api.ReasonImageBad, "image %q is incomplete or for another platform: %w", img.Name(), err)
 	}
 	if err != nil {
-		return k, fmt.Errorf("unpack image %q: %w", img.Name(), err)
+		return u, fmt.Errorf("unpack image %q: %w", img.Name(), err)
 	}
-	if k, err = r.learn(ctx, img, key); err != nil {
-		return k, err
+	if u, err = r.readImage(ctx, img, key); err != nil {
+		return u, fmt.Errorf("read image %q: %w", img.Name(), err)
 	}
-	r.known.put(k)
-	return k, nil
+	r.unpacked.put(key, u)
+	return u, nil
 }
 
-// find looks in the archives, in the namespace and at the registry.
-func (r *Runtime) find(ctx context.Context, code string, p platforms.MatchComparer) (client.Image, error) {
+// readImage reads an unpacked image. Names of users and groups are resolved with its files.
+func (r *Runtime) readImage(ctx context.Context, img client.Image, key string) (u unpacked, err error) {
+	ctx, done, err := r.c.WithLease(ctx)
+	if err != nil {
+		return u, err
+	}
+	defer func() { _ = done(context.WithoutCancel(ctx)) }() // otherwise the lease expires
+	diffs, err := img.RootFS(ctx)
+	if err != nil {
+		return u, err
+	}
+	u = unpacked{Image: img, key: key, parent: identity.ChainID(diffs).String()}
+	snapshots, view := r.c.SnapshotService(r.cfg.Snapshotter), "treeline-view-"+u.parent
+	if _, err := snapshots.View(ctx, view, u.parent); err != nil && !errdefs.IsAlreadyExists(err) {
+		return u, err
+	}
+	defer func() { _ = snapshots.Remove(context.WithoutCancel(ctx), view) }() // otherwise containerd collects it
+	c := &containers.Container{ID: view, Snapshotter: r.cfg.Snapshotter, SnapshotKey: view}
+	s, err := oci.GenerateSpec(ctx, r.c, c, oci.WithImageConfig(img))
+	if err != nil {
+		return u, err
+	}
+	u.process, err = json.Marshal(s.Process)
+	return u, err
+}
+
+// findImage searches the archives, the namespace and the registry.
+func (r *Runtime) findImage(ctx context.Context, code string, p platforms.MatchComparer) (client.Image, error) {
 	if path, ok := strings.CutPrefix(code, archiveScheme); ok {
 		a, err := r.archives.byPath(path)
 		if err != nil {
@@ -97,19 +143,15 @@ func (r *Runtime) find(ctx context.Context, code string, p platforms.MatchCompar
 	}
 	named, err := reference.ParseDockerRef(code)
 	if err != nil {
-		return nil, because(api.ReasonImageNotFound, "%q is no image reference: %w", code, err)
+		return nil, runtime.Errorf(api.ReasonImageNotFound, "%q is no image reference: %w", code, err)
 	}
 	ref := named.String()
 	if a, ok := r.archives.byRef(code, ref); ok {
 		return r.load(ctx, a, p)
 	}
 	for _, name := range []string{code, ref} {
-		img, err := r.c.ImageService().Get(ctx, name)
-		if err == nil {
-			return client.NewImageWithPlatform(r.c, img, p), nil
-		}
-		if !errdefs.IsNotFound(err) {
-			return nil, fmt.Errorf("look up image %q: %w", name, err)
+		if img, err := r.lookUp(ctx, name, p); img != nil || err != nil {
+			return img, err
 		}
 	}
 	img, err := r.c.Pull(ctx, ref, client.WithPullUnpack, client.WithPlatformMatcher(p),
@@ -120,55 +162,61 @@ func (r *Runtime) find(ctx context.Context, code string, p platforms.MatchCompar
 	return img, nil
 }
 
-// load imports an archive, unless this version of it is there.
+// lookUp returns the image of a name in containerd's namespace, nil if there is none.
+func (r *Runtime) lookUp(ctx context.Context, name string, p platforms.MatchComparer) (client.Image, error) {
+	img, err := r.c.ImageService().Get(ctx, name)
+	switch {
+	case errdefs.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("look up image %q: %w", name, err)
+	}
+	return client.NewImageWithPlatform(r.c, img, p), nil
+}
+
+// load imports an archive, unless this version of it is imported.
 func (r *Runtime) load(ctx context.Context, a archive, p platforms.MatchComparer) (client.Image, error) {
 	name := "treeline.archive/" + a.id
-	img, err := r.c.ImageService().Get(ctx, name)
-	if err == nil {
-		return client.NewImageWithPlatform(r.c, img, p), nil
-	}
-	if !errdefs.IsNotFound(err) {
-		return nil, fmt.Errorf("look up archive %s: %w", a.path, err)
+	if img, err := r.lookUp(ctx, name, p); img != nil || err != nil {
+		return img, err
 	}
 	f, err := a.open()
 	if err != nil {
-		return nil, because(api.ReasonImageNotFound, "open archive %s: %w", a.path, err)
+		return nil, runtime.Errorf(api.ReasonImageNotFound, "open archive %s: %w", a.path, err)
 	}
 	defer f.Close()
-	// The archive's own names are not taken over: an archive must not pass for
-	// an image of a registry.
+	// The archive's own names are not used: an archive must not replace an image of a registry.
 	found, err := r.c.Import(ctx, f, client.WithIndexName(name), client.WithImportPlatform(p),
 		client.WithImageRefTranslator(func(string) string { return "" }),
 		client.WithImageLabels(map[string]string{archiveLabel: a.id}))
 	if err != nil {
 		reason := api.ReasonImageBad
 		switch {
-		case isFull(err):
+		case runtime.IsDiskFull(err):
 			reason = api.ReasonDiskFull
 		case errdefs.IsUnavailable(err):
 			reason = api.ReasonRuntimeDown
 		}
-		return nil, because(reason, "import archive %s: %w", a.path, err)
+		return nil, runtime.Errorf(reason, "import archive %s: %w", a.path, err)
 	}
 	for _, i := range found {
 		if i.Name == name {
 			return client.NewImageWithPlatform(r.c, i, p), nil
 		}
 	}
-	return nil, because(api.ReasonImageBad, "archive %s holds no image", a.path)
+	return nil, runtime.Errorf(api.ReasonImageBad, "archive %s contains no image", a.path)
 }
 
 func (r *Runtime) markUsed(ctx context.Context, img images.Image) error {
 	now := time.Now()
-	if now.Sub(lastUse(img)) < useGrain {
+	if now.Sub(lastUse(img)) < usedResolution {
 		return nil
 	}
 	if img.Labels == nil {
 		img.Labels = make(map[string]string)
 	}
 	img.Labels[usedLabel] = now.UTC().Format(time.RFC3339)
-	_, err := r.c.ImageService().Update(ctx, img, "labels."+usedLabel)
-	if err != nil {
+	if _, err := r.c.ImageService().Update(ctx, img, "labels."+usedLabel); err != nil {
 		return fmt.Errorf("mark image %q as used: %w", img.Name, err)
 	}
 	return nil
@@ -182,7 +230,7 @@ func lastUse(img images.Image) time.Time {
 	return t
 }
 
-// diskUsed is how full the disk below dir is, in percent.
+// diskUsed returns how full the disk of dir is, in percent.
 func diskUsed(dir string) (int, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
@@ -192,19 +240,17 @@ func diskUsed(dir string) (int, error) {
 	return int(used * 100 / max(used+s.Bavail, 1)), nil
 }
 
-// collect removes images, longest unused first, while the disk is above its
-// high-water mark. Those in use and those used a while ago stay.
+// collect removes images that are unused for UnusedFor, the longest unused first, while the disk
+// is fuller than HighWater.
 func (r *Runtime) collect(ctx context.Context) error {
 	dir := root(ctx, r.c, r.cfg)
-	if full, err := r.diskUsed(dir); err != nil || full < r.cfg.HighWater {
+	percent, err := r.diskUsed(dir)
+	if err != nil || percent < r.cfg.HighWater {
 		return err
 	}
 	all, err := r.c.ImageService().List(ctx)
-	if err != nil {
-		return fmt.Errorf("collect images: %w", err)
-	}
-	containers, err := r.c.ContainerService().List(ctx)
-	if err != nil {
+	containers, err2 := r.c.ContainerService().List(ctx)
+	if err := errors.Join(err, err2); err != nil {
 		return fmt.Errorf("collect images: %w", err)
 	}
 	inUse := make(map[string]bool)
@@ -212,13 +258,23 @@ func (r *Runtime) collect(ctx context.Context) error {
 		inUse[c.Image] = true
 	}
 	for _, img := range unused(all, inUse, time.Now().Add(-r.cfg.UnusedFor)) {
-		r.log.Info("image removed, the disk is filling up", "image", img.Name, "used", lastUse(img))
-		if err := r.c.ImageService().Delete(ctx, img.Name, images.SynchronousDelete()); err != nil && !errdefs.IsNotFound(err) {
+		r.log.Info("removing an unused image, because the disk is filling up", "image", img.Name, "used", lastUse(img))
+		if err := ignoreNotFound(r.c.ImageService().Delete(ctx, img.Name, images.SynchronousDelete())); err != nil {
 			return fmt.Errorf("collect image %q: %w", img.Name, err)
 		}
-		if full, err := r.diskUsed(dir); err != nil || full < r.cfg.HighWater {
+		if percent, err = r.diskUsed(dir); err != nil || percent < r.cfg.HighWater {
 			return err
 		}
 	}
 	return nil
+}
+
+// unused returns the images that are not in use and were last used before a time, the longest
+// unused first.
+func unused(all []images.Image, inUse map[string]bool, before time.Time) []images.Image {
+	out := slices.DeleteFunc(slices.Clone(all), func(i images.Image) bool {
+		return inUse[i.Name] || lastUse(i).After(before)
+	})
+	slices.SortFunc(out, func(a, b images.Image) int { return lastUse(a).Compare(lastUse(b)) })
+	return out
 }

@@ -8,16 +8,15 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
 )
 
-// TestManyStopsAtOnce stops all containers of one application together, over and
-// over. They share a shim, which must neither hang nor be given more at once than
-// it can carry out in time.
+// TestManyStopsAtOnce stops all containers of one application at once, repeatedly. They share a
+// shim, which must not hang and must not get more stops than it can carry out in time.
 func TestManyStopsAtOnce(t *testing.T) {
 	const containers, rounds = 50, 3
 	daemon := runtimetest.StartContainerd(t)
-	r := open(t, testConfig(t, daemon, imageDir(t)))
+	r := openRuntime(t, testConfig(t, daemon, imageDir(t)))
 	for round := range rounds {
 		var wg sync.WaitGroup
-		slots := make(chan struct{}, 4) // as the driver bounds creations
+		slots := make(chan struct{}, 4) // as the driver does
 		for n := range containers {
 			wg.Go(func() {
 				slots <- struct{}{}
@@ -44,7 +43,7 @@ func TestManyStopsAtOnce(t *testing.T) {
 		t.Logf("round %d: %d containers stopped in %s", round, containers, time.Since(began).Round(time.Millisecond))
 		left, err := r.List(t.Context())
 		if err != nil || len(left) > 0 || t.Failed() {
-			t.Fatalf("%d are left (%v)", len(left), err)
+			t.Fatalf("containers after all were stopped: got %d (%v), want none", len(left), err)
 		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	tasktypes "github.com/containerd/containerd/api/types/task"
-	"github.com/containerd/errdefs"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/wire"
@@ -18,30 +17,19 @@ import (
 // Namespace implements runtime.Namespaced.
 func (r *Runtime) Namespace(ctx context.Context, k wire.Key) (string, runtime.Workload, error) {
 	path, w, err := r.namespace(ctx, runtime.ID(k))
-	if err != nil {
-		return "", w, reasoned(fmt.Errorf("network namespace of %s: %w", k, err))
-	}
-	return path, w, nil
+	return path, w, failure("find the network namespace of", k, err)
 }
 
 func (r *Runtime) namespace(ctx context.Context, id string) (string, runtime.Workload, error) {
 	ctx, cancel := r.call(ctx)
 	defer cancel()
-	c, err := r.c.ContainerService().Get(ctx, id)
-	if errdefs.IsNotFound(err) {
-		return "", runtime.Workload{}, fmt.Errorf("container %s: %w", id, api.ErrNotFound)
-	}
-	if err != nil {
-		return "", runtime.Workload{}, err
-	}
-	rec, err := recordOf(c)
+	rec, err := r.find(ctx, id)
 	if err != nil {
 		return "", rec.Workload, err
 	}
 	task, err := r.task(ctx, id)
 	if err == nil && task == nil && !r.logs.Marked(id) {
-		// The engine or the machine fell between the container and its task.
-		if err = r.makeTask(ctx, id); err == nil {
+		if err = r.recreateTask(ctx, id); err == nil {
 			task, err = r.task(ctx, id)
 		}
 	}
@@ -49,9 +37,9 @@ func (r *Runtime) namespace(ctx context.Context, id string) (string, runtime.Wor
 		return "", rec.Workload, err
 	}
 	path := fmt.Sprintf("/proc/%d/ns/net", task.Pid)
-	// A container of a time when the configuration said "host" has none of its own.
+	// A container that was created when the configuration was "host" shares the host's network.
 	if own, err := sameFile(path, "/proc/self/ns/net"); err != nil || own {
-		return "", rec.Workload, nil //nolint:nilerr // the process has just ended, which is no fault of the question
+		return "", rec.Workload, nil //nolint:nilerr // the process has just ended
 	}
 	return path, rec.Workload, nil
 }
@@ -65,12 +53,12 @@ func sameFile(a, b string) (bool, error) {
 	return err == nil && os.SameFile(x, y), err
 }
 
-// namesDir has the files by which a container on the overlay finds names.
+// namesDir returns the directory of the files that containers on the overlay need for names.
 func (c Config) namesDir(id string) string { return filepath.Join(c.StateDir, "names", id) }
 
 // writeNames writes these files, which are mounted into the container.
 func (r *Runtime) writeNames(w runtime.Workload) error {
-	if r.cfg.Network != NetworkOverlay {
+	if r.cfg.Network != api.NetworkOverlay {
 		return nil
 	}
 	id := runtime.ID(w.Key)
@@ -79,16 +67,16 @@ func (r *Runtime) writeNames(w runtime.Workload) error {
 		return err
 	}
 	for name, text := range map[string]string{"resolv.conf": resolvConf(w.Instance.Service()), "hosts": hosts(id[:12])} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil { //nolint:gosec // whoever the container runs as reads it
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil { //nolint:gosec // any user in the container reads it
 			return err
 		}
 	}
 	return nil
 }
 
-// resolvConf leads to the node's responder. The search list and the dots are what
-// netmanager/overlay/names wants: names within the application are found first,
-// with their selectors (any.rr.web.prod).
+// resolvConf returns the resolv.conf for the node's resolver. The search list and ndots are what
+// netmanager/overlay/names requires: names in the application are found first, with their
+// selectors (any.rr.web.prod).
 func resolvConf(s api.ServiceID) string {
 	domains := wire.Domain
 	if p := strings.Split(s.Name(), "."); len(p) == 4 { // app, its namespace, service, its namespace

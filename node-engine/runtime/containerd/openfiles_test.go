@@ -12,29 +12,29 @@ import (
 func TestFewerOpenFilesThanConfiguredAreLoggedOnce(t *testing.T) {
 	var out bytes.Buffer
 	r := &Runtime{
-		cfg: Config{Address: filepath.Join(t.TempDir(), "nobody.sock"), OpenFiles: math.MaxInt64},
+		cfg: Config{Options: Options{Address: filepath.Join(t.TempDir(), "missing.sock"), OpenFiles: math.MaxInt64}},
 		log: slog.New(slog.NewTextHandler(&out, nil)),
 	}
-	most, why := mostOpenFiles(r.cfg.Address)
-	if most == math.MaxInt64 {
+	limit, reason := maxOpenFiles(r.cfg.Address)
+	if limit == math.MaxInt64 {
 		t.Skip("/proc/sys/fs/nr_open cannot be read")
 	}
 	for range 3 {
-		if n := r.openFiles(); n != most {
-			t.Errorf("a container gets %d open files, want the %d that the kernel gives", n, most)
+		if n := r.limitOpenFiles(); n != limit {
+			t.Errorf("open files: got %d, want the kernel's limit %d", n, limit)
 		}
 	}
-	if n := strings.Count(out.String(), "fewer open files than configured"); n != 1 || !strings.Contains(out.String(), why) {
-		t.Errorf("logged %d times, want once with the reason %q:\n%s", n, why, out.String())
+	if n := strings.Count(out.String(), "fewer open files than configured"); n != 1 || !strings.Contains(out.String(), reason) {
+		t.Errorf("log: got %d lines, want one with the reason %q:\n%s", n, reason, out.String())
 	}
 	out.Reset()
 	r.cfg.OpenFiles = 1024
-	if n := r.openFiles(); n != 1024 || out.Len() > 0 {
-		t.Errorf("a container gets %d open files, want 1024 and no log: %s", n, out.String())
+	if n := r.limitOpenFiles(); n != 1024 || out.Len() > 0 {
+		t.Errorf("open files: got %d, want 1024 and no log: %s", n, out.String())
 	}
 }
 
-func TestOpenFilesOfAContainerdThatMayNotRaiseItsLimit(t *testing.T) {
+func TestOpenFilesAreLimitedByContainerdsHardLimit(t *testing.T) {
 	const all, none = "Name:\tcontainerd\nCapEff:\t000001ffffffffff\n", "Name:\tcontainerd\nCapEff:\t00000000a80425fb\n"
 	for name, c := range map[string]struct {
 		status string
@@ -46,9 +46,9 @@ func TestOpenFilesOfAContainerdThatMayNotRaiseItsLimit(t *testing.T) {
 		"may not, has less": {none, 524288, 524288, "CAP_SYS_RESOURCE"},
 		"may not, has more": {none, 1 << 30, 1 << 20, "kernel"},
 	} {
-		n, why := ownLimit(1<<20, "kernel", c.status, c.hard)
+		n, why := lowerByHardLimit(1<<20, "kernel", c.status, c.hard)
 		if n != c.want || !strings.Contains(why, c.why) {
-			t.Errorf("%s: %d because %q, want %d because of %s", name, n, why, c.want, c.why)
+			t.Errorf("%s: got limit %d for reason %q, want %d for %s", name, n, why, c.want, c.why)
 		}
 	}
 }

@@ -14,12 +14,12 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
 )
 
-// TestPurge leaves no container, image, content or snapshot in our namespace, and all
-// of another namespace.
+// TestPurge checks that no container, image, content or snapshot is left in the namespace, and that
+// another namespace is unchanged.
 func TestPurge(t *testing.T) {
 	daemon := runtimetest.StartContainerd(t)
 	cfg := testConfig(t, daemon, imageDir(t))
-	r := open(t, cfg)
+	r := openRuntime(t, cfg)
 	if err := createAndStart(t.Context(), r, newWorkload(0, "sleep")); err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestPurge(t *testing.T) {
 	ours, theirs := namespaces.WithNamespace(t.Context(), cfg.Namespace), namespaces.WithNamespace(t.Context(), "somebody")
 	all, err := c.ImageService().List(ours)
 	if err != nil || len(all) == 0 {
-		t.Fatalf("%d images before, %v", len(all), err)
+		t.Fatalf("images before the purge: got %d, %v, want some", len(all), err)
 	}
 	if _, err := c.ImageService().Create(theirs, images.Image{Name: "theirs", Target: all[0].Target}); err != nil {
 		t.Fatal(err)
@@ -68,10 +68,10 @@ func TestPurge(t *testing.T) {
 		left = append(left, "container "+x.ID)
 	}
 	if len(left) > 0 {
-		t.Errorf("left in our namespace: %v", left)
+		t.Errorf("left in the namespace: got %v, want nothing", left)
 	}
 	kept, err := c.ImageService().List(theirs)
 	if err != nil || !slices.ContainsFunc(kept, func(i images.Image) bool { return i.Name == "theirs" }) {
-		t.Errorf("another namespace has %v, %v", kept, err)
+		t.Errorf("images of another namespace: got %v, %v, want its image", kept, err)
 	}
 }

@@ -8,59 +8,57 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"syscall"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
 	"github.com/containerd/errdefs"
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
-func because(reason api.Reason, format string, args ...any) error {
-	return &runtime.Error{Reason: reason, Err: fmt.Errorf(format, args...)}
-}
-
-// reasoned gives err the reason that it carries inside, or finds one; what
-// nothing else explains is start_failed.
-func reasoned(err error) error {
+// failure wraps err, if it is not nil, in a *runtime.Error.
+func failure(action string, k wire.Key, err error) error {
 	if err == nil {
 		return nil
 	}
+	return reasoned(fmt.Errorf("%s %s: %w", action, k, err))
+}
+
+// reasoned wraps err in a *runtime.Error with the reason that err contains or that is found.
+func reasoned(err error) error {
 	reason := runtime.Reason(err)
-	var e *runtime.Error
-	switch {
-	case errors.As(err, &e):
-	case isFull(err):
-		reason = api.ReasonDiskFull
-	case errdefs.IsUnavailable(err) || errors.Is(err, context.DeadlineExceeded):
-		reason = api.ReasonRuntimeDown
-	case strings.Contains(err.Error(), "runtime") && strings.Contains(err.Error(), "binary not installed"):
-		reason = api.ReasonNoRuntime
+	if reason == api.ReasonStartFailed {
+		switch text := err.Error(); {
+		case errdefs.IsUnavailable(err) || errors.Is(err, context.DeadlineExceeded):
+			reason = api.ReasonRuntimeDown
+		case strings.Contains(text, "runtime") && strings.Contains(text, "binary not installed"):
+			reason = api.ReasonNoRuntime
+		}
 	}
 	return &runtime.Error{Reason: reason, Err: err}
 }
 
-// pullError returns why an image was not pulled. For a registry that the operator did not
-// name, all failures to reach it have one text: their differences would let an SLA scan
-// names, addresses and ports through the node. The log has the cause.
+// pullError returns the error for an image that was not pulled. For a registry that the
+// operator did not name, all failures to reach it have one text: their differences would let an
+// SLA scan names, addresses and ports through the node. The log has the cause.
 func (r *Runtime) pullError(registry, ref string, err error) error {
 	reason := pullReason(err)
 	r.log.Warn("image not pulled", "image", ref, "reason", reason, "err", err)
-	if reason == api.ReasonRegistryDown && r.cfg.registryAt(registry) < 0 {
-		return because(reason, "pull image %q: registry %s cannot be reached from this node, or lies in a network from which this node pulls only named registries (its operator can name it in containerd.registries or containerd.registry_networks, and its log has the cause)", ref, registry)
+	if reason == api.ReasonRegistryDown && !r.cfg.isNamed(registry) {
+		return runtime.Errorf(reason, "pull image %q: registry %s cannot be reached from this node, or lies in a network from which this node pulls only named registries (its operator can name it in containerd.registries or containerd.registry_networks, and its log has the cause)", ref, registry)
 	}
-	return because(reason, "pull image %q: %w", ref, err)
+	return runtime.Errorf(reason, "pull image %q: %w", ref, err)
 }
 
-// pullReason finds what went wrong with a registry.
+// pullReason returns the reason of a failed pull.
 func pullReason(err error) api.Reason {
 	var status remoteerrors.ErrUnexpectedStatus
 	var dns *net.DNSError
 	var op *net.OpError
 	var u *url.Error
 	switch {
-	case isFull(err):
+	case runtime.IsDiskFull(err):
 		return api.ReasonDiskFull
 	case errors.Is(err, docker.ErrInvalidAuthorization):
 		return api.ReasonImageDenied
@@ -83,9 +81,4 @@ func pullReason(err error) api.Reason {
 		return api.ReasonImageNotFound
 	}
 	return api.ReasonImageBad
-}
-
-// isFull recognises a full disk, in containerd's words too: its errors come as text.
-func isFull(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || strings.Contains(err.Error(), syscall.ENOSPC.Error())
 }

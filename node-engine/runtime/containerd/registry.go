@@ -14,7 +14,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/treeline-edge/treeline/internal/probe"
@@ -22,57 +21,71 @@ import (
 
 const pull = docker.HostCapabilityPull | docker.HostCapabilityResolve
 
-// resolver fetches from the registries as the configuration says.
+// resolver resolves and fetches images as the configuration says.
 func (c Config) resolver() remotes.Resolver {
 	return docker.NewResolver(docker.ResolverOptions{Hosts: c.hosts})
 }
 
-// hosts are the places to ask for images of host: its mirrors, then itself.
-func (c Config) hosts(host string) ([]docker.RegistryHost, error) {
-	reg := Registry{Host: host}
-	if i := c.registryAt(host); i >= 0 {
-		reg = c.Registries[i]
+// hosts returns the servers to ask for images of a registry.
+func (c Config) hosts(host string) (out []docker.RegistryHost, err error) {
+	reg, _ := c.registry(host)
+	urls, err := reg.endpoints()
+	if err != nil {
+		return nil, err
 	}
-	d := newDialer(c, host)
-	httpClient := &http.Client{Transport: d.transport()}
-	auth := docker.NewDockerAuthorizer(docker.WithAuthClient(httpClient),
-		docker.WithAuthCreds(func(asked string) (string, string, error) {
-			return reg.Username, reg.Password, nil
-		}))
-	scheme, self := "https", host
-	if reg.PlainHTTP {
-		scheme = "http"
-	}
-	if host == "docker.io" {
-		self = "registry-1.docker.io"
-	}
-	var out []docker.RegistryHost
-	for _, m := range reg.Mirrors {
-		u, err := url.Parse(m)
-		if err != nil || u.Host == "" {
-			return nil, fmt.Errorf("mirror %q of registry %s is no URL such as https://mirror.example", m, host)
+	httpClient := &http.Client{Transport: newDialer(c, host).transport()}
+	for i, u := range urls {
+		auth := []docker.AuthorizerOpt{docker.WithAuthClient(httpClient)}
+		if i == len(urls)-1 { // the registry itself: mirrors do not get its credentials
+			auth = append(auth, docker.WithAuthCreds(func(string) (string, string, error) {
+				return reg.Username, reg.Password.Reveal(), nil
+			}))
 		}
-		// A mirror does not get the registry's credentials.
 		out = append(out, docker.RegistryHost{
-			Client: httpClient, Authorizer: docker.NewDockerAuthorizer(docker.WithAuthClient(httpClient)),
-			Scheme: u.Scheme, Host: u.Host, Path: strings.TrimSuffix(u.Path, "/") + "/v2", Capabilities: pull,
+			Client: httpClient, Authorizer: docker.NewDockerAuthorizer(auth...), Scheme: u.Scheme, Host: u.Host,
+			Path: strings.TrimSuffix(u.Path, "/") + "/v2", Capabilities: pull,
 		})
 	}
-	return append(out, docker.RegistryHost{
-		Client: httpClient, Authorizer: auth, Scheme: scheme, Host: self, Path: "/v2", Capabilities: pull,
-	}), nil
+	return out, nil
 }
 
-// registryAt returns the index of the configured registry of a host, -1 if there is none.
-func (c Config) registryAt(host string) int {
-	return slices.IndexFunc(c.Registries, func(r Registry) bool { return r.Host == host })
+// registry returns the registry of a host, and whether the operator named it.
+func (c Config) registry(host string) (r Registry, named bool) {
+	if i := slices.IndexFunc(c.Registries, func(r Registry) bool { return r.Host == host }); i >= 0 {
+		return c.Registries[i], true
+	}
+	return Registry{Host: host}, false
 }
 
-// dialer connects to the hosts of one pull: to those that the node's operator named
-// for it, and otherwise only to addresses that the policy of latency targets permits
-// or that lie in the operator's registry networks, and never to this machine. An SLA
-// chooses the registry, and the registry chooses redirects and token servers: none
-// of them must lead to services of the node or of the networks around it.
+func (c Config) isNamed(host string) bool {
+	_, named := c.registry(host)
+	return named
+}
+
+// endpoints returns the URLs of the registry's mirrors and then of the registry.
+func (r Registry) endpoints() (out []*url.URL, err error) {
+	self := url.URL{Scheme: "https", Host: r.Host}
+	if r.PlainHTTP {
+		self.Scheme = "http"
+	}
+	if r.Host == "docker.io" {
+		self.Host = "registry-1.docker.io"
+	}
+	for _, m := range r.Mirrors {
+		u, err := url.Parse(m)
+		if err != nil || u.Host == "" {
+			return nil, fmt.Errorf("mirror %q of registry %s is no URL such as https://mirror.example", m, r.Host)
+		}
+		out = append(out, u)
+	}
+	return append(out, &self), nil
+}
+
+// dialer connects to the hosts of one pull: to those that the node's operator named for it, and
+// otherwise only to addresses that the policy of latency targets permits or that are in the
+// operator's registry networks, and never to this machine. An SLA chooses the registry, and the
+// registry chooses redirects and token servers: none of them must lead to services of the node
+// or of the networks around it.
 type dialer struct {
 	named map[string]bool // host:port that the operator named for this registry
 	allow []netip.Prefix
@@ -83,26 +96,18 @@ type dialer struct {
 	proxies map[string]bool
 }
 
-func newDialer(c Config, registry string) *dialer {
-	d := &dialer{named: map[string]bool{}, allow: c.RegistryNetworks, own: ownAddresses, proxy: http.ProxyFromEnvironment, proxies: map[string]bool{}}
-	i := c.registryAt(registry)
-	if i < 0 {
-		return d
-	}
-	scheme := "https"
-	if c.Registries[i].PlainHTTP {
-		scheme = "http"
-	}
-	d.named[hostPort(&url.URL{Scheme: scheme, Host: registry})] = true
-	for _, m := range c.Registries[i].Mirrors {
-		if u, err := url.Parse(m); err == nil {
+func newDialer(c Config, host string) *dialer {
+	d := &dialer{named: map[string]bool{}, allow: c.networks, own: ownAddresses, proxy: http.ProxyFromEnvironment, proxies: map[string]bool{}}
+	if reg, named := c.registry(host); named {
+		urls, _ := reg.endpoints() // hosts returns the error
+		for _, u := range urls {
 			d.named[hostPort(u)] = true
 		}
 	}
 	return d
 }
 
-// hostPort is where a request to u is dialled, as http.Transport has it.
+// hostPort returns the address that http.Transport dials for a request to u.
 func hostPort(u *url.URL) string {
 	port := u.Port()
 	if port == "" {
@@ -114,10 +119,10 @@ func hostPort(u *url.URL) string {
 // errPolicy is the error for an address that the policy forbids.
 var errPolicy = errors.New("registries at this address are not allowed by the node's operator")
 
-// permitted reports whether an address may be connected to for a host that the operator
-// did not name. An address of this machine may only where it is an allowed network by
-// itself: a wider network that is allowed must not open the node's own services. While
-// the machine's addresses cannot be listed, every address may be one of them.
+// permitted reports whether a host that the operator did not name may have an address. An
+// address of this machine is permitted only if it is an allowed network by itself: a wider one
+// must not open the node's own services. While the machine's addresses cannot be listed, every
+// address may be one of them.
 func (d *dialer) permitted(a netip.Addr) bool {
 	a = a.Unmap()
 	if own, err := d.own(); err != nil || slices.Contains(own, a) || a.IsLoopback() {
@@ -134,10 +139,10 @@ func (d *dialer) transport() *http.Transport {
 	}
 }
 
-// dial checks the policy on the resolved address, which is the one that it connects to.
+// dial checks the policy for the resolved address, to which it then connects.
 func (d *dialer) dial(ctx context.Context, network, at string) (net.Conn, error) {
 	n := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
-	if !d.trusts(at) {
+	if !d.trusted(at) {
 		n.ControlContext = func(_ context.Context, _, addr string, _ syscall.RawConn) error {
 			ap, err := netip.ParseAddrPort(addr)
 			if err != nil || !d.permitted(ap.Addr()) {
@@ -149,7 +154,7 @@ func (d *dialer) dial(ctx context.Context, network, at string) (net.Conn, error)
 	return n.DialContext(ctx, network, at)
 }
 
-func (d *dialer) trusts(at string) bool {
+func (d *dialer) trusted(at string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.named[at] || d.proxies[at]
@@ -168,7 +173,7 @@ func (d *dialer) proxyFor(req *http.Request) (*url.URL, error) {
 		return u, nil
 	}
 	if u == nil {
-		if d.trusts(at) { // the proxy itself, as a registry
+		if d.trusted(at) { // the proxy itself, named as a registry
 			return nil, errPolicy
 		}
 		return nil, nil
@@ -183,7 +188,7 @@ func (d *dialer) proxyFor(req *http.Request) (*url.URL, error) {
 	return u, nil
 }
 
-// ownAddresses lists the addresses of this machine.
+// ownAddresses returns the addresses of this machine.
 func ownAddresses() ([]netip.Addr, error) {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
@@ -198,14 +203,4 @@ func ownAddresses() ([]netip.Addr, error) {
 		}
 	}
 	return out, nil
-}
-
-// unused are the images that nothing uses and nobody asked for since before,
-// longest unused first.
-func unused(all []images.Image, inUse map[string]bool, before time.Time) []images.Image {
-	out := slices.DeleteFunc(slices.Clone(all), func(i images.Image) bool {
-		return inUse[i.Name] || lastUse(i).After(before)
-	})
-	slices.SortFunc(out, func(a, b images.Image) int { return lastUse(a).Compare(lastUse(b)) })
-	return out
 }

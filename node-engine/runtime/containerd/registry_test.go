@@ -22,22 +22,22 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
 )
 
-// TestRegistry pulls from a registry that behaves and misbehaves: what goes
-// wrong has a reason, and many who ask at once are one pull.
+// TestRegistry pulls from a registry that works and one that fails: failures have a reason, and
+// concurrent pulls of one image are one pull.
 func TestRegistry(t *testing.T) {
 	daemon := runtimetest.StartContainerd(t)
 	reg := newRegistry(t, filepath.Join(imageDir(t), "hello.tar"))
 	gone := httptest.NewServer(nil)
 	gone.Close()
-	open := func(t *testing.T, regs ...Registry) *Runtime {
+	openWith := func(t *testing.T, regs ...Registry) *Runtime {
 		daemon := daemon
 		if strings.HasSuffix(t.Name(), "Flipped") {
-			// containerd does not fetch what another namespace has proven to have.
+			// containerd does not fetch content that it has in another namespace.
 			daemon = runtimetest.StartContainerd(t)
 		}
 		cfg := testConfig(t, daemon, t.TempDir())
 		cfg.Registries = regs
-		return open(t, cfg)
+		return openRuntime(t, cfg)
 	}
 	plain := Registry{Host: reg.host, PlainHTTP: true, Username: "ann", Password: "secret"}
 	pull := func(t *testing.T, r *Runtime, n int, code string) error {
@@ -52,7 +52,7 @@ func TestRegistry(t *testing.T) {
 	}
 
 	t.Run("OnePullForMany", func(t *testing.T) {
-		r := open(t, plain)
+		r := openWith(t, plain)
 		var all sync.WaitGroup
 		for n := range 8 {
 			all.Go(func() {
@@ -64,7 +64,7 @@ func TestRegistry(t *testing.T) {
 		all.Wait()
 		for path, n := range reg.gets() {
 			if strings.Contains(path, "/blobs/") && n != 1 {
-				t.Errorf("%s was fetched %d times", path, n)
+				t.Errorf("requests for %s: got %d, want 1", path, n)
 			}
 		}
 		for n := range 8 {
@@ -87,15 +87,15 @@ func TestRegistry(t *testing.T) {
 		{"NotNamedByTheOperator", reg.host + "/hello:1", Registry{}, api.ReasonRegistryDown},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := pull(t, open(t, c.reg), 0, c.code)
+			err := pull(t, openWith(t, c.reg), 0, c.code)
 			if err == nil || runtime.Reason(err) != c.want {
-				t.Fatalf("%v, want %s", err, c.want)
+				t.Fatalf("pull: got %v, want %s", err, c.want)
 			}
 			t.Log(err)
 		})
 	}
 	t.Run("Mirror", func(t *testing.T) {
-		r := open(t, Registry{Host: "registry.invalid", Mirrors: []string{"http://" + reg.host + "/open"}})
+		r := openWith(t, Registry{Host: "registry.invalid", Mirrors: []string{"http://" + reg.host + "/open"}})
 		if err := pull(t, r, 0, "registry.invalid/hello:1"); err != nil {
 			t.Error(err)
 		}
@@ -105,12 +105,12 @@ func TestRegistry(t *testing.T) {
 	})
 }
 
-// TestImagesAreCollected fills the disk: what is unused goes, what is used stays.
+// TestImagesAreCollected reports a full disk: unused images are removed, used ones are kept.
 func TestImagesAreCollected(t *testing.T) {
 	daemon := runtimetest.StartContainerd(t)
 	cfg := testConfig(t, daemon, imageDir(t))
 	cfg.UnusedFor = time.Nanosecond
-	r := open(t, cfg)
+	r := openRuntime(t, cfg)
 	w := run(t, r, 0, "sleep")
 	full := 50
 	r.diskUsed = func(string) (int, error) { return full, nil }
@@ -125,17 +125,17 @@ func TestImagesAreCollected(t *testing.T) {
 		return len(all)
 	}
 	if n := count(); n != 1 {
-		t.Fatalf("%d images on a disk with room, want 1", n)
+		t.Fatalf("images while the disk is not full: got %d, want 1", n)
 	}
 	full = 99
 	if n := count(); n != 1 {
-		t.Fatalf("%d images while one is in use, want 1", n)
+		t.Fatalf("images while one is in use: got %d, want 1", n)
 	}
 	if err := r.Stop(t.Context(), w.Key, 0); err != nil {
 		t.Fatal(err)
 	}
 	if n := count(); n != 0 {
-		t.Errorf("%d images on a full disk, want none", n)
+		t.Errorf("images on a full disk: got %d, want none", n)
 	}
 }
 
@@ -150,12 +150,12 @@ func TestUnusedImagesInOrder(t *testing.T) {
 		got = append(got, i.Name)
 	}
 	if fmt.Sprint(got) != "[older old]" {
-		t.Errorf("unused %v, want [older old]", got)
+		t.Errorf("unused images: got %v, want [older old]", got)
 	}
 }
 
-// registry serves one archive as hello:1 with a password, below /open without,
-// and wrongly under other names.
+// registry serves one archive as hello:1 with a password, and below /open without. It serves it
+// damaged under other names.
 type registry struct {
 	host     string
 	blobs    map[string][]byte
@@ -249,11 +249,10 @@ func (g *registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// TestContainerdTellsItsRoot collects images by the disk that containerd uses,
-// wherever that is.
-func TestContainerdTellsItsRoot(t *testing.T) {
+// TestDiskIsThatOfContainerdsRoot measures the disk of the directory that containerd exports.
+func TestDiskIsThatOfContainerdsRoot(t *testing.T) {
 	daemon := runtimetest.StartContainerd(t)
-	r := open(t, testConfig(t, daemon, imageDir(t)))
+	r := openRuntime(t, testConfig(t, daemon, imageDir(t)))
 	var asked string
 	r.diskUsed = func(dir string) (int, error) {
 		asked = dir
@@ -263,10 +262,10 @@ func TestContainerdTellsItsRoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.HasPrefix(asked, daemon.Dir+"/root/") {
-		t.Errorf("the disk of %s was measured, and containerd's root is %s/root", asked, daemon.Dir)
+		t.Errorf("measured disk: got %s, want that of %s/root", asked, daemon.Dir)
 	}
 	daemon.Kill()
 	if again := Root(t.Context(), r.cfg); again != asked {
-		t.Errorf("while containerd is away its root is said to be %s, want %s", again, asked)
+		t.Errorf("Root while containerd does not run: got %s, want %s", again, asked)
 	}
 }

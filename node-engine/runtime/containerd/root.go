@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,64 +15,54 @@ import (
 )
 
 const (
-	// rootFile remembers in the state directory where containerd's files are, for
-	// a start without containerd.
-	rootFile = "root"
-	// defaultRoot is containerd's own default.
+	// rootFile in the state directory has containerd's root, for a start without containerd.
+	rootFile    = "root"
 	defaultRoot = "/var/lib/containerd"
-	// rootTime bounds the question for it.
-	rootTime = 2 * time.Second
+	rootTimeout = 2 * time.Second
 )
 
-// Root returns the directory in which containerd unpacks images: the one in cfg, or the
-// one that containerd exports. While containerd does not answer it is the last known one,
-// and without one containerd's default.
+// Root returns the directory in which containerd unpacks images: the one in cfg, or the one that
+// containerd exports. While containerd does not answer it is the last known one, and without one
+// containerd's default.
 func Root(ctx context.Context, cfg Config) string {
 	c, err := client.New(cfg.Address)
 	if err != nil {
-		return remembered(cfg)
+		return root(ctx, nil, cfg)
 	}
 	defer c.Close()
 	return root(ctx, c, cfg)
 }
 
 func root(ctx context.Context, c *client.Client, cfg Config) string {
-	if cfg.ContainerdRoot != "" {
-		return cfg.ContainerdRoot
+	if cfg.Root != "" {
+		return cfg.Root
 	}
-	ctx, cancel := context.WithTimeout(ctx, rootTime)
-	defer cancel()
-	dir, err := exportedRoot(ctx, c, cfg.Snapshotter)
-	if err != nil {
-		return remembered(cfg)
-	}
-	if old, err := os.ReadFile(filepath.Join(cfg.StateDir, rootFile)); err != nil || string(old) != dir {
-		if err := os.MkdirAll(cfg.StateDir, 0o700); err == nil {
-			// Without the file, a start without containerd uses the default.
-			_ = os.WriteFile(filepath.Join(cfg.StateDir, rootFile), []byte(dir), 0o600)
-		}
+	file := filepath.Join(cfg.StateDir, rootFile)
+	last, readErr := os.ReadFile(file)
+	dir, err := exportedRoot(ctx, c, cmp.Or(cfg.Snapshotter, defaultSnapshotter))
+	switch {
+	case err == nil && (readErr != nil || string(last) != dir):
+		// Without the file, a start without containerd uses the default.
+		_ = os.MkdirAll(cfg.StateDir, 0o700)
+		_ = os.WriteFile(file, []byte(dir), 0o600)
+	case err != nil && filepath.IsAbs(string(last)):
+		return string(last)
+	case err != nil:
+		return defaultRoot
 	}
 	return dir
 }
 
-func remembered(cfg Config) string {
-	if cfg.ContainerdRoot != "" {
-		return cfg.ContainerdRoot
-	}
-	if dir, err := os.ReadFile(filepath.Join(cfg.StateDir, rootFile)); err == nil && filepath.IsAbs(string(dir)) {
-		return string(dir)
-	}
-	return defaultRoot
-}
-
-// exportedRoot asks containerd where its snapshotter keeps files.
+// exportedRoot returns the directory of containerd's snapshotter.
 func exportedRoot(ctx context.Context, c *client.Client, snapshotter string) (string, error) {
-	if snapshotter == "" {
-		snapshotter = defaultSnapshotter
+	if c == nil {
+		return "", api.ErrUnavailable
 	}
+	ctx, cancel := context.WithTimeout(ctx, rootTimeout)
+	defer cancel()
 	resp, err := c.IntrospectionService().Plugins(ctx, fmt.Sprintf("type==io.containerd.snapshotter.v1,id==%s", snapshotter))
 	if err != nil {
-		return "", fmt.Errorf("ask containerd where snapshotter %s keeps files: %w", snapshotter, err)
+		return "", err
 	}
 	for _, p := range resp.Plugins {
 		if dir := strings.TrimSpace(p.Exports["root"]); filepath.IsAbs(dir) {
@@ -80,5 +71,5 @@ func exportedRoot(ctx context.Context, c *client.Client, snapshotter string) (st
 			}
 		}
 	}
-	return "", fmt.Errorf("snapshotter %s exports no root directory: %w", snapshotter, api.ErrNotFound)
+	return "", api.ErrNotFound
 }

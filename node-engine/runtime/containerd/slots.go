@@ -5,26 +5,23 @@ import (
 	"sync"
 )
 
-// How many stops and starts may be under way at once: of the containers of one shim,
-// and of all. A shim of containerd 1.6 stalls when more than 32 processes of it end while
-// it waits for a runc of its own: each further end takes it a second then. A stop
-// has up to three ends, its container's and those of two runcs.
+// Limits on concurrent stops and creations of tasks, per shim and in total. A shim of containerd
+// 1.6 stalls when more than 32 of its processes end while it waits for a runc of its own: each
+// further end takes it a second then. A stop has up to three ends: of its container and two runcs.
 const (
 	stopsPerShim = 4
-	stopsAtOnce  = 16
+	stopsInTotal = 16
 
-	// One task of a shim is created at a time. If two are created while the socket of an
-	// earlier shim is left, both remove it: one of them fails, or both start a shim, of
-	// which one stays without containers.
+	// If two tasks are created while the socket of an earlier shim is left, both remove it. Then
+	// one of them fails, or both start a shim, of which one stays without containers.
 	startsPerShim = 1
-	startsAtOnce  = 64
+	startsInTotal = 64
 )
 
-// slots bounds the operations under way at once, per group and in total. It is safe for
-// concurrent use; newSlots makes it.
+// slots limits concurrent operations per group and in total. It is safe for concurrent use.
 type slots struct {
-	all   chan struct{}
-	group int
+	all      chan struct{}
+	perGroup int
 
 	mu     sync.Mutex // guards groups
 	groups map[string]*slotGroup
@@ -37,16 +34,16 @@ type slotGroup struct {
 }
 
 func newSlots(group, all int) *slots {
-	return &slots{all: make(chan struct{}, all), group: group, groups: map[string]*slotGroup{}}
+	return &slots{all: make(chan struct{}, all), perGroup: group, groups: map[string]*slotGroup{}}
 }
 
-// enter waits for a slot of the group, until ctx ends. The slot is given back by
-// calling leave, once.
+// enter waits for a slot of the group, until ctx ends. The caller releases it by calling leave
+// once.
 func (s *slots) enter(ctx context.Context, name string) (leave func(), err error) {
 	s.mu.Lock()
 	g := s.groups[name]
 	if g == nil {
-		g = &slotGroup{slots: make(chan struct{}, s.group)}
+		g = &slotGroup{slots: make(chan struct{}, s.perGroup)}
 		s.groups[name] = g
 	}
 	g.users++
@@ -58,7 +55,7 @@ func (s *slots) enter(ctx context.Context, name string) (leave func(), err error
 			delete(s.groups, name)
 		}
 	}
-	// The group's slot first: a caller that waits for it takes none from other groups.
+	// The group's slot first: a caller that waits for it must not occupy a slot in total.
 	select {
 	case g.slots <- struct{}{}:
 	case <-ctx.Done():

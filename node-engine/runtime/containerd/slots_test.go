@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestSlotsBoundEachGroupAndAll(t *testing.T) {
+func TestSlotsLimitEachGroupAndTheTotal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlots(2, 3)
 		enter := func(ctx context.Context, group string) func() {
@@ -25,14 +25,14 @@ func TestSlotsBoundEachGroupAndAll(t *testing.T) {
 		}
 		a1, a2 := enter(t.Context(), "a"), enter(t.Context(), "a")
 		if enter(soon(), "a") != nil {
-			t.Fatal("a third slot of one group was given")
+			t.Fatal("enter a third time in a group of 2: got a slot, want none")
 		}
 		b1 := enter(t.Context(), "b")
 		if b1 == nil {
-			t.Fatal("a caller that waits for a group took a slot from another group")
+			t.Fatal("enter another group: got no slot, want one")
 		}
 		if enter(soon(), "b") != nil {
-			t.Fatal("a fourth slot of all was given")
+			t.Fatal("enter a fourth time in total: got a slot, want none")
 		}
 		waits := make(chan func())
 		go func() { waits <- enter(t.Context(), "b") }()
@@ -40,13 +40,13 @@ func TestSlotsBoundEachGroupAndAll(t *testing.T) {
 		a1()
 		b2 := <-waits
 		if _, err := s.enter(soon(), "a"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("no slot in time: %v", err)
+			t.Errorf("enter without a free slot: got %v, want DeadlineExceeded", err)
 		}
 		a2()
 		b1()
 		b2()
 		if len(s.groups) != 0 || len(s.all) != 0 {
-			t.Errorf("%d groups and %d slots are left", len(s.groups), len(s.all))
+			t.Errorf("after all left: got %d groups and %d slots, want none", len(s.groups), len(s.all))
 		}
 	})
 }

@@ -16,22 +16,22 @@ import (
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
 var update = flag.Bool("update", false, "write the golden file anew")
 
-// TestSpecGolden compares the whole specification of a container, but for the
-// list of system calls, with what was reviewed: testdata/spec.golden.json.
-// Nothing is granted by accident.
+// TestSpecGolden compares the specification of a container, except the list of system calls, with
+// the reviewed testdata/spec.golden.json, so that no privilege is added by accident.
 func TestSpecGolden(t *testing.T) {
 	w := newWorkload(0, "serve")
 	w.Spec.Memory, w.Spec.VCPUs, w.Spec.Environment = 64, 0.5, []string{"COLOUR=green", "TREELINE_ATTEMPT=9"}
-	s := generate(t, Config{}, w, "65532:65532")
+	s := generate(t, Config{Options: Options{CgroupMount: true}}, w, "65532:65532")
 	if s.Linux.Seccomp == nil || s.Linux.Seccomp.DefaultAction != specs.ActErrno {
-		t.Fatal("system calls are not denied by default")
+		t.Fatal("seccomp: got no default action ERRNO, want it")
 	}
-	s.Linux.Seccomp.Syscalls = nil // they follow containerd's profile and the kernel
+	s.Linux.Seccomp.Syscalls = nil // they depend on containerd's profile and the kernel
 	if m := s.Linux.Resources.Memory; m != nil {
 		m.Swap = nil // it depends on the kernel's accounting
 	}
@@ -51,56 +51,56 @@ func TestSpecGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got)+"\n" != string(want) {
-		t.Errorf("the specification differs from %s; look at the difference, then run with -update:\n%s", golden, got)
+		t.Errorf("specification differs from %s; review the difference, then run with -update:\n%s", golden, got)
 	}
 }
 
-func TestRootKeepsTheShortListOnly(t *testing.T) {
+func TestUser0HasTheListedCapabilities(t *testing.T) {
 	s := generate(t, Config{}, newWorkload(0), "0:0")
 	if got := s.Process.Capabilities; len(got.Bounding) != len(capabilities) || len(got.Effective) != len(capabilities) || len(got.Ambient) != 0 {
-		t.Errorf("capabilities of user 0: %+v, want %v", got, capabilities)
+		t.Errorf("capabilities of user 0: got %+v, want %v", got, capabilities)
 	}
 }
 
-func TestHostNetworkShowsTwoFiles(t *testing.T) {
-	s := generate(t, Config{Network: NetworkHost}, newWorkload(0), "1:1")
+func TestHostNetworkMountsTwoFiles(t *testing.T) {
+	s := generate(t, Config{Options: Options{Network: api.NetworkHost}}, newWorkload(0), "1:1")
 	for _, ns := range s.Linux.Namespaces {
 		if ns.Type == specs.NetworkNamespace {
-			t.Error("there is a network namespace of its own")
+			t.Error("network namespace: got one, want the host's")
 		}
 	}
 	for _, m := range s.Mounts {
 		if m.Type == "bind" && m.Destination != "/etc/hosts" && m.Destination != "/etc/resolv.conf" {
-			t.Errorf("the host's %s is mounted", m.Source)
+			t.Errorf("mounts: got the host's %s, want only hosts and resolv.conf", m.Source)
 		}
 	}
 }
 
-func TestOverlayShowsItsOwnNames(t *testing.T) {
+func TestOverlayMountsItsOwnNames(t *testing.T) {
 	w := newWorkload(0)
-	cfg := Config{Network: NetworkOverlay, StateDir: t.TempDir()}
+	cfg := Config{Options: Options{Network: api.NetworkOverlay}, StateDir: t.TempDir()}
 	if err := (&Runtime{cfg: cfg}).writeNames(w); err != nil {
 		t.Fatal(err)
 	}
 	s := generate(t, cfg, w, "1:1")
 	if !slices.ContainsFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace && n.Path == "" }) {
-		t.Error("there is no network namespace of its own")
+		t.Error("network namespace: got none, want one")
 	}
 	if s.Linux.Sysctl["net.ipv4.ip_unprivileged_port_start"] != "0" {
-		t.Errorf("low ports are root's: %v", s.Linux.Sysctl)
+		t.Errorf("sysctls: got %v, want low ports for every user", s.Linux.Sysctl)
 	}
 	text := map[string]string{}
 	for _, m := range s.Mounts {
 		if m.Type == "bind" {
 			b, err := os.ReadFile(m.Source)
 			if err != nil || !slices.Contains(m.Options, "ro") {
-				t.Errorf("%s: %v, %v", m.Destination, m.Options, err)
+				t.Errorf("mount at %s: got options %v, %v, want ro", m.Destination, m.Options, err)
 			}
 			text[m.Destination] = string(b)
 		}
 	}
 	if len(text) != 2 || !strings.Contains(text["/etc/resolv.conf"], "nameserver 169.254.30.53\n") || !strings.Contains(text["/etc/hosts"], "127.0.0.1 localhost\n") {
-		t.Errorf("mounted %q", text)
+		t.Errorf("mounted files: got %q, want hosts and resolv.conf with the node's resolver", text)
 	}
 }
 
@@ -109,7 +109,8 @@ func generate(t *testing.T, cfg Config, w runtime.Workload, user string) *oci.Sp
 	if cfg.StateDir == "" {
 		cfg.StateDir = "/unused"
 	}
-	if err := setDefaults(&cfg); err != nil {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
 		t.Fatal(err)
 	}
 	blob, err := json.Marshal(v1.Image{
@@ -121,7 +122,7 @@ func generate(t *testing.T, cfg Config, w runtime.Workload, user string) *oci.Sp
 	}
 	ctx := namespaces.WithNamespace(t.Context(), cfg.Namespace)
 	c := &containers.Container{ID: runtime.ID(w.Key)}
-	// Groups of the user are looked up in the image; this one has no files.
+	// Groups of the user are looked up in the image, which has no files here.
 	opts := slices.Insert(cfg.specOpts(w, oci.WithImageConfig(fakeImage{blob: blob})), 0, oci.WithRootFSPath(t.TempDir()))
 	s, err := oci.GenerateSpec(ctx, nil, c, opts...)
 	if err != nil {
@@ -131,7 +132,7 @@ func generate(t *testing.T, cfg Config, w runtime.Workload, user string) *oci.Sp
 	return s
 }
 
-// fakeImage has a configuration and nothing else.
+// fakeImage has only a configuration.
 type fakeImage struct {
 	content.Store
 	blob []byte

@@ -9,22 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bundles is the directory in containerd's state in which each task has one.
+// bundles is the directory in containerd's state that has a bundle for each task.
 const bundles = "io.containerd.runtime.v2.task"
 
-// socketRetries bounds how often a task is created again after socketWent.
+// socketRetries is how often a task is created again after socketWent.
 const socketRetries = 3
 
-// socketWent reports whether no shim was started because the previous shim, which is
-// ending, removed its socket first.
+// socketWent reports whether no shim was started because the previous one, which is ending,
+// removed its socket first.
 func socketWent(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "remove pre-existing socket") && strings.Contains(err.Error(), "no such file or directory")
 }
 
-// staleBundle is the directory of an earlier task of the container that containerd
-// did not remove, if that is why it makes no new one; else empty. containerd that was
-// killed while it made a task leaves the directory behind, cannot clean it up when it
-// starts again, and refuses every later task of that container because of it.
+// staleBundle returns the directory of an earlier task of the container, if that prevented the
+// creation of a task; else "". If containerd is killed while it creates a task, it leaves the
+// directory, cannot remove it at its next start, and then rejects every task of the container.
 func staleBundle(err error, namespace, id string) string {
 	if err == nil {
 		return ""
@@ -38,8 +37,7 @@ func staleBundle(err error, namespace, id string) string {
 	return path
 }
 
-// removeBundle removes such a directory. The caller knows that the container has no
-// task and no process.
+// removeBundle removes a stale bundle. The container must have no task and no process.
 func removeBundle(path string) error {
 	if err := unix.Unmount(filepath.Join(path, "rootfs"), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil &&
 		!errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestStaleBundleIsOfThisContainerAlone(t *testing.T) {
+func TestStaleBundleIsOfThisContainer(t *testing.T) {
 	const path = "/run/containerd/io.containerd.runtime.v2.task/treeline/4f80"
 	for text, want := range map[string]string{
 		"failed to start shim: mkdir " + path + ": file exists: unknown":              path,
@@ -21,11 +21,11 @@ func TestStaleBundleIsOfThisContainerAlone(t *testing.T) {
 		"container 4f80 exists":                                                       "",
 	} {
 		if got := staleBundle(errors.New(text), "treeline", "4f80"); got != want {
-			t.Errorf("%q: %q, want %q", text, got, want)
+			t.Errorf("staleBundle(%q): got %q, want %q", text, got, want)
 		}
 	}
 	if got := staleBundle(nil, "treeline", "4f80"); got != "" {
-		t.Errorf("no error: %q", got)
+		t.Errorf("staleBundle without an error: got %q, want none", got)
 	}
 }
 
@@ -38,21 +38,21 @@ func TestStaleBundleIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it is still there: %v", err)
+		t.Errorf("bundle after removeBundle: got %v, want ErrNotExist", err)
 	}
 }
 
-func TestASocketThatWentIsToldFromOtherFaults(t *testing.T) {
+func TestSocketWentDistinguishesErrors(t *testing.T) {
 	for text, want := range map[string]bool{
 		"failed to start shim: start failed: io.containerd.runc.v2: remove pre-existing socket: remove /run/containerd/s/84f7: no such file or directory: exit status 1": true,
 		"failed to start shim: start failed: io.containerd.runc.v2: remove pre-existing socket: remove /run/containerd/s/84f7: permission denied":                        false,
 		"exec: /no/such/program: no such file or directory": false,
 	} {
 		if got := socketWent(errors.New(text)); got != want {
-			t.Errorf("%q: %v, want %v", text, got, want)
+			t.Errorf("socketWent(%q): got %t, want %t", text, got, want)
 		}
 	}
 	if socketWent(nil) {
-		t.Error("no error is taken for one")
+		t.Error("socketWent without an error: got true, want false")
 	}
 }

@@ -2,6 +2,7 @@ package containerd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -9,64 +10,59 @@ import (
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
-	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
+	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
-// Watch implements runtime.Runtime. It ends when containerd goes away; the next
-// Watch reports what exited meanwhile. An exit may be reported twice.
+// Watch implements runtime.Runtime. It returns an error when containerd goes away; the next Watch
+// reports what exited meanwhile. It may report an exit twice.
 func (r *Runtime) Watch(ctx context.Context, exits chan<- runtime.Exit) error {
 	ctx, cancel := context.WithCancel(namespaces.WithNamespace(ctx, r.cfg.Namespace))
 	defer cancel()
 	defer context.AfterFunc(r.ctx, cancel)()
-	if err := r.watchOnce(ctx, exits); ctx.Err() == nil {
+	if err := r.watch(ctx, exits); ctx.Err() == nil {
 		return reasoned(fmt.Errorf("watch containerd at %s: %w", r.cfg.Address, err))
 	}
 	return nil
 }
 
-// watchOnce watches until the connection breaks.
-func (r *Runtime) watchOnce(ctx context.Context, exits chan<- runtime.Exit) error {
+func (r *Runtime) watch(ctx context.Context, exits chan<- runtime.Exit) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	told, errs := r.c.EventService().Subscribe(ctx,
-		fmt.Sprintf(`namespace==%q,topic=="/tasks/exit"`, r.cfg.Namespace),
-		fmt.Sprintf(`namespace==%q,topic=="/tasks/delete"`, r.cfg.Namespace),
-		fmt.Sprintf(`namespace==%q,topic==%q`, r.cfg.Namespace, hereTopic))
-	if err := subscribed(ctx, r.c.EventService(), told, errs); err != nil {
+	filter := func(topic string) string { return fmt.Sprintf(`namespace==%q,topic==%q`, r.cfg.Namespace, topic) }
+	received, errs := r.c.EventService().Subscribe(ctx, filter("/tasks/exit"), filter("/tasks/delete"), filter(probeTopic))
+	if err := awaitSubscription(ctx, r.c.EventService(), received, errs); err != nil {
 		return err
 	}
-	found, err := r.List(ctx) // after subscribing: nobody falls between
+	found, err := r.List(ctx) // after the subscription, so that no exit is missed
 	if err != nil {
 		return err
 	}
 	for _, s := range found {
-		if s.Phase == wire.WorkloadExited {
-			send(ctx, exits, s)
-		}
+		runtime.SendExit(ctx, exits, s)
 	}
 	for {
 		select {
-		case env := <-told:
+		case env := <-received:
 			v, err := typeurl.UnmarshalAny(env.Event)
 			if err != nil {
 				continue
 			}
 			switch e := v.(type) {
 			case *apievents.TaskExit:
-				if e.ID == e.ContainerID { // not something executed inside
+				if e.ID == e.ContainerID { // else of a process that was executed in the container
 					err = r.exited(ctx, exits, e.ContainerID, e.Pid, int(e.ExitStatus))
 				}
 			case *apievents.TaskDelete:
-				// Of a shim that died this is all that is heard.
+				// The only event if the shim died.
 				if e.ID == "" || e.ID == e.ContainerID {
 					err = r.exited(ctx, exits, e.ContainerID, e.Pid, int(e.ExitStatus))
 				}
 			}
 			if err != nil {
-				return err // an exit that is not passed on is found by the next watch
+				return err // the next Watch finds the exit
 			}
 		case err := <-errs:
 			return err
@@ -76,66 +72,57 @@ func (r *Runtime) watchOnce(ctx context.Context, exits chan<- runtime.Exit) erro
 	}
 }
 
-// hereTopic is of what we say ourselves, every hereAgain until we hear it.
+// probeTopic is the topic of events that awaitSubscription publishes.
 const (
-	hereTopic = "/treeline/here"
-	hereAgain = 50 * time.Millisecond
+	probeTopic    = "/treeline/here"
+	probeInterval = 50 * time.Millisecond
 )
 
-// subscribed returns once events are heard. containerd takes a subscription without a
-// word, and begins it when it likes: of a busy one we would see what ran before that,
-// and never hear that it ended. What comes meanwhile may be dropped.
-func subscribed(ctx context.Context, say events.Publisher, told <-chan *events.Envelope, errs <-chan error) error {
+// awaitSubscription returns once events are received. containerd does not report when a
+// subscription begins, and a busy one begins it late: exits before that would be missed. It
+// publishes events until it receives one, and drops what it receives.
+func awaitSubscription(ctx context.Context, to events.Publisher, received <-chan *events.Envelope, errs <-chan error) error {
 	for {
-		if err := say.Publish(ctx, hereTopic, &apievents.TaskResumed{}); err != nil {
+		if err := to.Publish(ctx, probeTopic, &apievents.TaskResumed{}); err != nil {
 			return err
 		}
 		select {
-		case <-told:
+		case <-received:
 			return nil
 		case err := <-errs:
 			return err
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(hereAgain):
+		case <-time.After(probeInterval):
 		}
 	}
 }
 
-// exited reports the exit of a container's process. Events come late: one of a task
-// that was replaced meanwhile is of an earlier attempt, and no exit of the present
-// one. A container that is gone was being stopped.
+// exited reports the exit of a container's process. Events can be late: that of a task that was
+// replaced meanwhile is of an earlier attempt and is dropped. So is that of a container that does
+// not exist any more: it was being stopped.
 func (r *Runtime) exited(ctx context.Context, exits chan<- runtime.Exit, id string, pid uint32, code int) error {
-	short, cancel := r.call(ctx)
+	call, cancel := r.call(ctx)
 	defer cancel()
-	c, err := r.c.ContainerService().Get(short, id)
-	if errdefs.IsNotFound(err) {
+	rec, err := r.find(call, id)
+	switch {
+	case errors.Is(err, api.ErrNotFound), errors.Is(err, api.ErrConflict):
 		return nil
-	}
-	if err != nil {
+	case err != nil:
 		return fmt.Errorf("look up container %s, which exited: %w", id, err)
 	}
-	w, err := recordOf(c)
-	if err != nil {
-		return nil // it is not ours
-	}
-	task, err := r.task(short, id)
+	task, err := r.task(call, id)
 	if err != nil {
 		return fmt.Errorf("look up the task of container %s, which exited: %w", id, err)
 	}
 	switch {
-	case task == nil && !r.logs.Marked(id): // it is being made, and was not started yet
+	case task == nil && !r.logs.Marked(id): // it is being created, and was not started yet
 		return nil
 	case task != nil && task.Status != tasktypes.Status_STOPPED && task.Pid != pid:
 		return nil
 	}
-	send(ctx, exits, runtime.Status{Key: w.Key, Attempt: w.Attempt, ExitCode: code, OOM: r.outOfMemory(id, code)})
+	runtime.SendExit(ctx, exits, runtime.Status{
+		Key: rec.Key, Attempt: rec.Attempt, Phase: wire.WorkloadExited, ExitCode: code, OOM: r.outOfMemory(id, code),
+	})
 	return nil
-}
-
-func send(ctx context.Context, exits chan<- runtime.Exit, s runtime.Status) {
-	select {
-	case exits <- runtime.Exit{Key: s.Key, Attempt: s.Attempt, ExitCode: s.ExitCode, OOM: s.OOM}:
-	case <-ctx.Done():
-	}
 }

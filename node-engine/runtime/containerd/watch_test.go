@@ -8,29 +8,29 @@ import (
 	"github.com/containerd/containerd/v2/core/events"
 )
 
-// late is a containerd that begins a subscription after so many events.
+// late is a containerd that begins a subscription after a number of events.
 type late struct {
-	after int
-	said  int
-	told  chan *events.Envelope
+	after     int
+	published int
+	received  chan *events.Envelope
 }
 
 func (l *late) Publish(_ context.Context, topic string, _ events.Event) error {
-	if l.said++; l.said > l.after {
-		l.told <- &events.Envelope{Topic: topic}
+	if l.published++; l.published > l.after {
+		l.received <- &events.Envelope{Topic: topic}
 	}
 	return nil
 }
 
-func TestASubscriptionIsOneOnceItHears(t *testing.T) {
-	l := &late{after: 2, told: make(chan *events.Envelope, 1)}
-	if err := subscribed(t.Context(), l, l.told, nil); err != nil || l.said != 3 {
-		t.Errorf("heard after %d words, want 3: %v", l.said, err)
+func TestAwaitSubscriptionPublishesUntilItReceives(t *testing.T) {
+	l := &late{after: 2, received: make(chan *events.Envelope, 1)}
+	if err := awaitSubscription(t.Context(), l, l.received, nil); err != nil || l.published != 3 {
+		t.Errorf("published events: got %d, %v, want 3", l.published, err)
 	}
 	broken := errors.New("broken")
 	errs := make(chan error, 1)
 	errs <- broken
-	if err := subscribed(t.Context(), &late{after: 2}, nil, errs); !errors.Is(err, broken) {
-		t.Errorf("a broken one: %v", err)
+	if err := awaitSubscription(t.Context(), &late{after: 2}, nil, errs); !errors.Is(err, broken) {
+		t.Errorf("broken subscription: got %v, want its error", err)
 	}
 }

@@ -1,16 +1,14 @@
-// Package guard kills workloads at a deadline even if the node engine is dead:
-// an exclusive instance must stop when its lease ends, whoever is there to stop it.
+// Package guard kills workloads at a deadline even if the node engine does not run: an exclusive
+// instance must stop when its lease ends.
 //
-// A small process of our own binary holds the deadlines, in a session and a
-// cgroup of its own, so that neither a crash nor a stop of the engine's service
-// takes it along. It takes orders over a unix socket in the state directory,
-// keeps them in a file beside it, counts on CLOCK_BOOTTIME, which goes on while
-// the machine sleeps and which nobody sets, and ends by itself when it holds
-// nothing and no engine is connected. A group that is empty at its deadline is
-// looked at again for as long as a start that was under way may bring a process.
+// The guard is a helper process with a session and a cgroup of its own, so that it outlives the
+// engine and its service. It receives orders on a unix socket in its directory and saves the
+// deadlines in a file there. Deadlines are on CLOCK_BOOTTIME, which continues while the machine
+// sleeps and cannot be set. The guard ends when it has no deadline and no client. A group that
+// is empty at its deadline is checked again, for as long as a pending start may add a process.
 //
-//	c, err := guard.Ensure(ctx, stateDir, "")
-//	err = c.Set(ctx, key, target, time.Now().Add(lease))
+//	c := guard.New(dir)
+//	err := c.Set(ctx, key, cgroup, time.Now().Add(lease)) // starts the guard if necessary
 //	err = c.Lift(ctx, key)
 package guard
 
@@ -20,19 +18,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"io/fs"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/wire"
-	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/cgroup"
+	"github.com/treeline-edge/treeline/node-engine/runtime/helper"
 	"golang.org/x/sys/unix"
 )
 
@@ -42,93 +38,71 @@ const (
 	cgroupPath  = "/treeline-guard"
 )
 
-// order is what a client asks.
+// order is a request to the guard.
 type order struct {
 	Op       string `json:"op"` // "set", "lift" or "list"
 	Key      string `json:"key,omitempty"`
-	Deadline `json:"deadline"`
+	deadline `json:"deadline"`
 }
 
-// Deadline is when what is killed.
-type Deadline struct {
-	Target runtime.Target `json:"target"`
-	Until  int64          `json:"until"` // nanoseconds of CLOCK_BOOTTIME
+// deadline is when to kill a control group.
+type deadline struct {
+	Target target `json:"target"`
+	Until  int64  `json:"until"` // nanoseconds of CLOCK_BOOTTIME
 }
 
-// answer is what the guard says to an order.
+type target struct {
+	Cgroup string `json:"cgroup"` // path below the cgroup root
+}
+
+// answer is the guard's response to an order.
 type answer struct {
 	Error string              `json:"error,omitempty"`
-	Held  map[string]Deadline `json:"held,omitempty"`
+	Held  map[string]deadline `json:"held,omitempty"`
 }
 
-// Client gives orders to the guard and starts it again if it died. It is safe
-// for concurrent use.
+// Client sends orders to the guard, and starts it if it does not run. It is safe for concurrent
+// use.
 type Client struct {
-	dir, exe string
+	dir string
 
-	mu   sync.Mutex // guards conn and one exchange over it
-	conn net.Conn
+	mu   sync.Mutex // guards conn and in, and is held for one exchange
+	conn net.Conn   // nil: not connected
 	in   *bufio.Reader
 }
 
-// Ensure connects to the guard of a state directory and starts it if there is
-// none. exe is the program that calls Main; empty means this one. While the
-// client is open the guard stays.
-func Ensure(ctx context.Context, stateDir, exe string) (*Client, error) {
-	if exe == "" {
-		var err error
-		if exe, err = os.Executable(); err != nil {
-			return nil, fmt.Errorf("guard: find my own program: %w", err)
-		}
-	}
-	abs, err := filepath.Abs(stateDir)
-	if err != nil {
-		return nil, fmt.Errorf("guard: %w", err)
-	}
-	if err := os.MkdirAll(abs, 0o700); err != nil {
-		return nil, fmt.Errorf("guard: %w", err)
-	}
-	c := &Client{dir: abs, exe: exe}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c, c.connect(ctx)
-}
+// New returns a client of the guard of a directory. Most nodes never need the guard: the first
+// Set creates the directory and starts the guard.
+func New(dir string) *Client { return &Client{dir: dir} }
 
-// Set has target killed at until, whatever was set for k before.
-func (c *Client) Set(ctx context.Context, k wire.Key, target runtime.Target, until time.Time) error {
-	d := Deadline{Target: target, Until: boottime() + int64(time.Until(until))}
-	if _, err := c.do(ctx, order{Op: "set", Key: k.String(), Deadline: d}); err != nil {
+// Set has the processes of a cgroup killed at until. It replaces an earlier deadline of k.
+func (c *Client) Set(ctx context.Context, k wire.Key, cgroup string, until time.Time) error {
+	d := deadline{Target: target{cgroup}, Until: boottime() + int64(time.Until(until))}
+	if _, err := c.do(ctx, order{Op: "set", Key: k.String(), deadline: d}); err != nil {
 		return fmt.Errorf("guard %s: %w", k, err)
 	}
 	return nil
 }
 
-// Lift lets k live. Lifting what was never set succeeds.
+// Lift removes the deadline of k. It succeeds if there is none.
 func (c *Client) Lift(ctx context.Context, k wire.Key) error {
+	if _, err := os.Stat(c.dir); errors.Is(err, fs.ErrNotExist) {
+		return nil // no guard was ever started
+	}
 	if _, err := c.do(ctx, order{Op: "lift", Key: k.String()}); err != nil {
 		return fmt.Errorf("lift guard of %s: %w", k, err)
 	}
 	return nil
 }
 
-// List is what the guard holds, by Key.String, so that an engine that has
-// started anew can lift what it no longer knows.
-func (c *Client) List(ctx context.Context) (map[string]Deadline, error) {
-	a, err := c.do(ctx, order{Op: "list"})
-	if err != nil {
-		return nil, fmt.Errorf("list guard: %w", err)
-	}
-	return a.Held, nil
-}
-
-// Close lets go of the guard, which goes on with what it holds.
+// Close disconnects from the guard, which keeps its deadlines.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.drop()
+	return c.disconnect()
 }
 
-func (c *Client) drop() error {
+func (c *Client) disconnect() error {
 	if c.conn == nil {
 		return nil
 	}
@@ -137,14 +111,13 @@ func (c *Client) drop() error {
 	return err
 }
 
-// do gives an order, to a new guard if the old one is gone: it has read the
+// do sends an order. If the guard does not answer it starts a new one, which reads the
 // deadlines from the file.
 func (c *Client) do(ctx context.Context, o order) (answer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a, err := c.exchange(ctx, o)
 	if err != nil && ctx.Err() == nil {
-		c.drop()
 		if err = c.connect(ctx); err == nil {
 			a, err = c.exchange(ctx, o)
 		}
@@ -175,11 +148,19 @@ func (c *Client) exchange(ctx context.Context, o order) (a answer, err error) {
 }
 
 func (c *Client) connect(ctx context.Context) error {
-	for range 3 { // the guard may be about to end, or another engine about to start it
-		conn, err := dial(ctx, c.dir)
+	_ = c.disconnect()
+	dir, err := filepath.Abs(c.dir)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for range 3 { // the guard may be ending, or another engine may be starting it
+		conn, err := dial(ctx, dir)
 		if err != nil {
-			if err := c.spawn(ctx); err != nil {
-				return err
+			if err := start(ctx, dir); err != nil {
+				return fmt.Errorf("start guard: %w", err)
 			}
 			continue
 		}
@@ -187,13 +168,12 @@ func (c *Client) connect(ctx context.Context) error {
 		if _, err := c.exchange(ctx, order{Op: "list"}); err == nil {
 			return nil
 		}
-		c.drop()
+		_ = c.disconnect()
 	}
-	return fmt.Errorf("connect to the guard in %s: %w", c.dir, api.ErrUnavailable)
+	return fmt.Errorf("connect to the guard in %s: %w", dir, api.ErrUnavailable)
 }
 
-// dial goes through a descriptor of the directory: a socket's path may have no
-// more than 108 bytes.
+// dial uses a descriptor of the directory, because a socket's path may have at most 107 bytes.
 func dial(ctx context.Context, dir string) (net.Conn, error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -207,44 +187,20 @@ func socketIn(d *os.File) string {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), socketName)
 }
 
-// spawn starts a guard and returns when it listens, or when another one does.
-func (c *Client) spawn(ctx context.Context) error {
+// start starts a guard and returns when it listens, or when another one does.
+func start(ctx context.Context, dir string) error {
 	cg, err := cgroup.Mounted()
 	if err != nil {
-		return fmt.Errorf("start guard: %w", err)
+		return err
 	}
 	group, err := cg.Create(cgroupPath, cgroup.Limits{})
 	if err != nil {
-		return fmt.Errorf("start guard: %w", err)
+		return err
 	}
-	ours, theirs, err := os.Pipe()
-	if err != nil {
-		return fmt.Errorf("start guard: %w", err)
-	}
-	defer ours.Close()
-	cmd := &exec.Cmd{
-		Path: c.exe, Args: []string{name, c.dir}, Dir: "/", Env: []string{"GOMAXPROCS=1", "GOGC=50"},
-		ExtraFiles:  []*os.File{theirs},
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
-	}
-	err = group.Start(cmd, nil)
-	theirs.Close()
-	if err != nil {
-		return fmt.Errorf("start guard: %w", err)
-	}
-	go cmd.Wait() // to reap it, should it end before us
-	defer context.AfterFunc(ctx, func() { _ = ours.SetReadDeadline(time.Unix(1, 0)) })()
-	msg, err := io.ReadAll(ours)
-	if err != nil {
-		return fmt.Errorf("start guard: %w", errors.Join(err, context.Cause(ctx)))
-	}
-	if string(msg) != "ok" {
-		return fmt.Errorf("start guard: %s", msg)
-	}
-	return nil
+	return helper.Start(ctx, group, name, dir)
 }
 
-// boottime is CLOCK_BOOTTIME in nanoseconds.
+// boottime returns CLOCK_BOOTTIME in nanoseconds.
 func boottime() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

@@ -11,10 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/treeline-edge/treeline/internal/programtest"
 	"github.com/treeline-edge/treeline/internal/wire"
-	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/cgroup"
-	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
 )
 
 func TestMain(m *testing.M) {
@@ -24,40 +23,40 @@ func TestMain(m *testing.M) {
 
 var key = wire.Key{Instance: "acme/a.d.s.d#0", Epoch: 7}
 
-// TestKillsThoughTheEngineIsGone closes the only client and waits for the kill.
-func TestKillsThoughTheEngineIsGone(t *testing.T) {
+// TestKillsWithoutAClient closes the only client and waits for the kill.
+func TestKillsWithoutAClient(t *testing.T) {
 	dir, c := ensure(t)
 	v := startVictim(t)
 	lease := 300 * time.Millisecond
 	began := time.Now()
-	if err := c.Set(t.Context(), key, v.target, began.Add(lease)); err != nil {
+	if err := c.Set(t.Context(), key, v.cgroup, began.Add(lease)); err != nil {
 		t.Fatal(err)
 	}
 	guard := pidOf(t, dir)
 	c.Close()
 	v.wait(t)
 	if d := time.Since(began); d < lease {
-		t.Errorf("killed after %s, lease %s", d, lease)
+		t.Errorf("time until the kill: got %s, want at least %s", d, lease)
 	}
 	t.Logf("killed %s after the lease", time.Since(began)-lease)
 	waitGone(t, guard)
 	if _, err := os.Stat(filepath.Join(dir, socketName)); err == nil {
-		t.Error("the guard ended and left its socket")
+		t.Error("socket after the guard ended: got a file, want none")
 	}
 }
 
-// TestKillsWhatStartsTooLate: a start was under way at the deadline, and the
-// engine dies before the process is there.
-func TestKillsWhatStartsTooLate(t *testing.T) {
+// TestKillsAfterALateStart: a start was pending at the deadline, and the engine ended before the
+// process appeared.
+func TestKillsAfterALateStart(t *testing.T) {
 	dir, c := ensure(t)
 	g := newGroup(t)
 	other := startVictim(t)
 	end := time.Now().Add(50 * time.Millisecond)
-	if err := c.Set(t.Context(), key, runtime.Target{Cgroup: g.Path()}, end); err != nil {
+	if err := c.Set(t.Context(), key, g.Path(), end); err != nil {
 		t.Fatal(err)
 	}
-	// When this one is dead, the guard has looked at the empty one too.
-	if err := c.Set(t.Context(), wire.Key{Instance: key.Instance, Epoch: 8}, other.target, end); err != nil {
+	// When this process is dead, the guard has checked the empty group too.
+	if err := c.Set(t.Context(), wire.Key{Instance: key.Instance, Epoch: 8}, other.cgroup, end); err != nil {
 		t.Fatal(err)
 	}
 	other.wait(t)
@@ -68,8 +67,8 @@ func TestKillsWhatStartsTooLate(t *testing.T) {
 	waitGone(t, guard)
 }
 
-// TestLooksNoLongerThanAStartLasts: nothing was started, and the guard ends some day.
-func TestLooksNoLongerThanAStartLasts(t *testing.T) {
+// TestEmptyGroupIsDroppedAfterStartTimeout: the guard ends if nothing was ever started.
+func TestEmptyGroupIsDroppedAfterStartTimeout(t *testing.T) {
 	cg, err := cgroup.Mounted()
 	if err != nil {
 		t.Fatal(err)
@@ -80,31 +79,31 @@ func TestLooksNoLongerThanAStartLasts(t *testing.T) {
 	}
 	defer root.Close()
 	now := boottime()
-	nobody := runtime.Target{Cgroup: fmt.Sprintf("/treeline-test-guard-%d-nobody", os.Getpid())}
-	h := &helper{root: root, cg: cg, held: map[string]Deadline{
-		"long ago": {nobody, now - int64(startWithin)},
-		"just now": {nobody, now},
-		"later":    {nobody, now + int64(time.Hour)},
+	empty := target{fmt.Sprintf("/treeline-test-guard-%d-empty", os.Getpid())}
+	s := &server{root: root, cg: cg, held: map[string]deadline{
+		"long ago": {empty, now - int64(startTimeout)},
+		"just now": {empty, now},
+		"later":    {empty, now + int64(time.Hour)},
 	}}
-	h.killDue()
-	if _, ok := h.held["long ago"]; ok || len(h.held) != 2 {
-		t.Errorf("held %v, want what is just due and what is not", h.held)
+	s.killDue()
+	if _, ok := s.held["long ago"]; ok || len(s.held) != 2 {
+		t.Errorf("deadlines: got %v, want those just due and later", s.held)
 	}
-	if at := h.next(); at != h.looked+int64(retryAfter) {
-		t.Errorf("the next look is %s after this one, want %s", time.Duration(at-h.looked), retryAfter)
+	if at := s.next(); at != s.killedAt+int64(retryPause) {
+		t.Errorf("pause until the next kill: got %s, want %s", time.Duration(at-s.killedAt), retryPause)
 	}
 }
 
-func TestLiftedLives(t *testing.T) {
+func TestLiftPreventsTheKill(t *testing.T) {
 	_, c := ensure(t)
 	dies := startVictim(t)
-	// A renewed lease counts from its renewal, if that comes in time.
+	// The second Set must replace the first before its deadline.
 	var lives victim
 	var soon time.Time
 	for lease := time.Second; ; lease *= 2 {
 		lives, soon = startVictim(t), time.Now().Add(lease)
 		for _, end := range []time.Time{soon, time.Now().Add(time.Hour)} {
-			if err := c.Set(t.Context(), key, lives.target, end); err != nil {
+			if err := c.Set(t.Context(), key, lives.cgroup, end); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -112,7 +111,7 @@ func TestLiftedLives(t *testing.T) {
 			break
 		}
 	}
-	if err := c.Set(t.Context(), wire.Key{Instance: key.Instance, Epoch: 8}, dies.target, soon); err != nil {
+	if err := c.Set(t.Context(), wire.Key{Instance: key.Instance, Epoch: 8}, dies.cgroup, soon); err != nil {
 		t.Fatal(err)
 	}
 	dies.wait(t)
@@ -121,31 +120,30 @@ func TestLiftedLives(t *testing.T) {
 	}
 	held, err := c.List(t.Context())
 	if err != nil || len(held) != 0 {
-		t.Errorf("held %v (%v), want nothing", held, err)
+		t.Errorf("deadlines: got %v (%v), want none", held, err)
 	}
 	if err := lives.cmd.Process.Signal(syscall.Signal(0)); err != nil {
-		t.Errorf("the lifted one: %v", err)
+		t.Errorf("signal the process whose deadline was lifted: got %v, want that it lives", err)
 	}
 }
 
-// TestGuardKilled kills the guard: the next order starts another one, which
-// knows what the first one held.
-func TestGuardKilled(t *testing.T) {
+// TestNewGuardHasTheDeadlines kills the guard. The next order starts another one.
+func TestNewGuardHasTheDeadlines(t *testing.T) {
 	dir, c := ensure(t)
 	v := startVictim(t)
 	end := time.Now().Add(500 * time.Millisecond)
-	if err := c.Set(t.Context(), key, v.target, end); err != nil {
+	if err := c.Set(t.Context(), key, v.cgroup, end); err != nil {
 		t.Fatal(err)
 	}
 	first := pidOf(t, dir)
 	_ = syscall.Kill(first, syscall.SIGKILL)
 	waitGone(t, first)
 	held, err := c.List(t.Context())
-	if err != nil || held[key.String()].Target != v.target && time.Now().Before(end) {
-		t.Fatalf("the second guard holds %v (%v)", held, err)
+	if err != nil || held[key.String()].Target.Cgroup != v.cgroup && time.Now().Before(end) {
+		t.Fatalf("deadlines of the second guard: got %v (%v), want those of the first", held, err)
 	}
 	if pidOf(t, dir) == first {
-		t.Fatal("there is no second guard")
+		t.Fatal("guard after the kill: got the same process, want another")
 	}
 	v.wait(t)
 }
@@ -153,26 +151,26 @@ func TestGuardKilled(t *testing.T) {
 func TestOneGuardForManyClients(t *testing.T) {
 	dir, _ := ensure(t)
 	first := pidOf(t, dir)
-	c, err := Ensure(t.Context(), dir, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := New(dir)
 	defer c.Close()
-	if got := pidOf(t, dir); got != first {
-		t.Errorf("guard %d, then %d", first, got)
+	if err := c.Set(t.Context(), key, "/", time.Now()); err == nil {
+		t.Error("guard the root cgroup: got no error, want one")
 	}
-	if err := c.Set(t.Context(), key, runtime.Target{Cgroup: "/"}, time.Now()); err == nil {
-		t.Error("the root cgroup is taken for a target")
+	if got := pidOf(t, dir); got != first {
+		t.Errorf("guard after a second client: got process %d, want %d", got, first)
 	}
 }
 
 func ensure(t *testing.T) (dir string, c *Client) {
 	t.Helper()
-	runtimetest.NeedRoot(t)
-	// Deeper than a socket's path may be long.
+	programtest.NeedRoot(t)
+	// Longer than a socket's path may be.
 	dir = filepath.Join(t.TempDir(), strings.Repeat("d", 100))
-	c, err := Ensure(t.Context(), dir, "")
-	if err != nil {
+	c = New(dir)
+	if err := c.Lift(t.Context(), key); err != nil || pidOf(t, dir) != 0 {
+		t.Errorf("Lift without a guard: got %v, guard %d; want neither", err, pidOf(t, dir))
+	}
+	if _, err := c.List(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -187,7 +185,7 @@ func ensure(t *testing.T) (dir string, c *Client) {
 
 type victim struct {
 	cmd    *exec.Cmd
-	target runtime.Target
+	cgroup string
 	done   chan error
 }
 
@@ -228,7 +226,7 @@ func startIn(t *testing.T, g cgroup.Group) victim {
 	if err := g.Start(cmd, nil); err != nil {
 		t.Fatal(err)
 	}
-	v := victim{cmd: cmd, target: runtime.Target{Cgroup: g.Path()}, done: make(chan error, 1)}
+	v := victim{cmd: cmd, cgroup: g.Path(), done: make(chan error, 1)}
 	t.Cleanup(func() {
 		if err := g.Kill(t.Context()); err != nil && t.Context().Err() == nil {
 			t.Error(err)
@@ -248,11 +246,11 @@ func (v victim) wait(t *testing.T) {
 	case err := <-v.done:
 		v.done <- err
 	case <-time.After(time.Minute):
-		t.Fatal("the guard did not kill")
+		t.Fatal("the guard did not kill the process within a minute")
 	}
 }
 
-// pidOf is the guard of a directory, found by its command line; 0 if there is none.
+// pidOf returns the process of a directory's guard, by its command line; 0 if there is none.
 func pidOf(t *testing.T, dir string) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
@@ -276,8 +274,8 @@ func waitGone(t *testing.T, pid int) {
 	for syscall.Kill(pid, 0) == nil {
 		select {
 		case <-late:
-			t.Fatalf("guard %d does not end", pid)
-		case <-time.After(10 * time.Millisecond): // not our child, and nothing tells of its end
+			t.Fatalf("guard %d runs for a minute, want it to end", pid)
+		case <-time.After(10 * time.Millisecond): // it is no child of this process, so there is no event
 		}
 	}
 }

@@ -1,12 +1,11 @@
-// Package logs keeps what workloads write, one file per workload in one folder.
-// Whoever runs the workload (a shim, never the node engine) appends to the file,
-// so that nothing is lost while the engine is away; the engine bounds it and
-// reads it. Names come from hashes, and every access goes through an os.Root, so
-// that no name leads out of the folder.
+// Package logs stores the output of workloads, one file per workload in one directory. The
+// process that runs the workload, never the node engine, appends to the file, so that nothing
+// is lost while the engine does not run. The engine trims and reads the files.
 //
 //	dir, err := logs.Open("/var/lib/treeline/logs", 16<<20)
-//	path, err := dir.Create(id)               // for the shim to append to
-//	r, err := dir.Read(ctx, id, 100, ended)   // the last 100 lines and all that follow
+//	path, err := dir.Create(id)               // for the workload's stdout and stderr
+//	r, err := dir.Read(ctx, id, 100)          // the last 100 lines
+//	r, err = dir.Follow(ctx, id, 100, wait)   // and what follows, until wait returns
 package logs
 
 import (
@@ -18,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,21 +26,23 @@ import (
 )
 
 const (
-	suffix     = ".log"
-	oldSuffix  = ".log.old"
-	markSuffix = ".started"
-	pollEvery  = 100 * time.Millisecond // while somebody follows
+	suffix       = ".log"
+	oldSuffix    = ".log.old"
+	markSuffix   = ".started"
+	pollInterval = 100 * time.Millisecond // of followers
 )
 
-// Dir is the folder of logs.
+// Dir is the directory of logs. It is safe for concurrent use.
 type Dir struct {
 	path  string
-	root  *os.Root
+	root  *os.Root // no id can lead out of it
 	limit int64
+	ctx   context.Context // ends with Close
+	end   context.CancelFunc
+	waits sync.WaitGroup
 }
 
-// Open opens the folder, making it if needed. A workload's log is cut to limit
-// bytes whenever Trim runs.
+// Open opens the directory, which it creates if necessary. Trim cuts logs to limit bytes.
 func Open(path string, limit int64) (*Dir, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -53,14 +55,19 @@ func Open(path string, limit int64) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open logs: %w", err)
 	}
-	return &Dir{path: abs, root: root, limit: limit}, nil
+	d := &Dir{path: abs, root: root, limit: limit}
+	d.ctx, d.end = context.WithCancel(context.Background())
+	return d, nil
 }
 
-// Close closes the folder; readers that are open go on.
-func (d *Dir) Close() error { return d.root.Close() }
+// Close closes the directory. Open readers read to the present end of their log.
+func (d *Dir) Close() error {
+	d.end()
+	d.waits.Wait()
+	return d.root.Close()
+}
 
-// Create makes the log of a workload, or keeps the one that exists, and returns
-// the path to append to.
+// Create creates the log of a workload, if it does not exist, and returns its path.
 func (d *Dir) Create(id string) (string, error) {
 	f, err := d.root.OpenFile(id+suffix, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -69,18 +76,19 @@ func (d *Dir) Create(id string) (string, error) {
 	return filepath.Join(d.path, id+suffix), f.Close()
 }
 
-// Remove removes the log of a workload; one that does not exist is no error.
+// Remove removes the log and the mark of a workload. It succeeds if there are none.
 func (d *Dir) Remove(id string) error {
-	var errs []error
-	for _, s := range []string{suffix, oldSuffix} {
-		if err := d.root.Remove(id + s); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("remove log of %s: %w", id, err))
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(d.remove(id+suffix), d.remove(id+oldSuffix), d.Unmark(id))
 }
 
-// Mark notes beside the log that the workload has been started.
+func (d *Dir) remove(name string) error {
+	if err := d.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove log: %w", err)
+	}
+	return nil
+}
+
+// Mark records that the workload was started.
 func (d *Dir) Mark(id string) error {
 	f, err := d.root.OpenFile(id+markSuffix, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -89,31 +97,20 @@ func (d *Dir) Mark(id string) error {
 	return f.Close()
 }
 
-// Marked reports whether Mark was called since Unmark.
+// Marked reports whether Mark was called since the last Unmark.
 func (d *Dir) Marked(id string) bool {
 	_, err := d.root.Stat(id + markSuffix)
 	return err == nil
 }
 
-// Unmark undoes Mark.
-func (d *Dir) Unmark(id string) error {
-	if err := d.root.Remove(id + markSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("unmark %s: %w", id, err)
-	}
-	return nil
-}
+// Unmark removes the record of Mark.
+func (d *Dir) Unmark(id string) error { return d.remove(id + markSuffix) }
 
-// Trim bounds every log: one that has outgrown half of the limit becomes the old
-// part, and the workload goes on with an empty file. Lines that are written
-// between the copy and the cut are lost; the writer cannot be stopped, so the
-// bound is the limit plus what is written between two calls.
+// Trim limits the size of every log: one that exceeds half of the limit becomes the old part,
+// and the workload continues with an empty file. What the workload writes between the copy and
+// the truncation is lost. Between two calls a log can exceed its limit.
 func (d *Dir) Trim() error {
-	dir, err := d.root.Open(".")
-	if err != nil {
-		return fmt.Errorf("trim logs: %w", err)
-	}
-	entries, err := dir.ReadDir(-1)
-	dir.Close()
+	entries, err := fs.ReadDir(d.root.FS(), ".")
 	errs := []error{err}
 	for _, e := range entries {
 		id, ok := strings.CutSuffix(e.Name(), suffix)
@@ -121,7 +118,9 @@ func (d *Dir) Trim() error {
 			continue
 		}
 		if info, err := e.Info(); err == nil && info.Size() > d.limit/2 {
-			errs = append(errs, d.rotate(id))
+			if err := d.rotate(id); err != nil {
+				errs = append(errs, fmt.Errorf("trim log of %s: %w", id, err))
+			}
 		}
 	}
 	return errors.Join(errs...)
@@ -130,38 +129,60 @@ func (d *Dir) Trim() error {
 func (d *Dir) rotate(id string) error {
 	from, err := d.root.OpenFile(id+suffix, os.O_RDWR, 0)
 	if err != nil {
-		return fmt.Errorf("trim log of %s: %w", id, err)
+		return err
 	}
 	defer from.Close()
 	to, err := d.root.OpenFile(id+oldSuffix, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
-		return fmt.Errorf("trim log of %s: %w", id, err)
+		return err
 	}
 	defer to.Close()
 	if _, err := from.Seek(-d.limit/2, io.SeekEnd); err != nil {
-		return fmt.Errorf("trim log of %s: %w", id, err)
+		return err
 	}
-	// A full disk keeps the old part from being written; cutting frees space.
+	// On a full disk the copy fails; the truncation frees space nevertheless.
 	_, err = io.CopyN(to, from, d.limit/2)
-	if terr := from.Truncate(0); terr != nil || err != nil {
-		return fmt.Errorf("trim log of %s: %w", id, errors.Join(err, terr))
-	}
-	return nil
+	return errors.Join(err, from.Truncate(0))
 }
 
-// Read yields the last tail lines of a workload's log (-1: all). With a nil
-// ended that is all; else it goes on with what is written until ended is closed
-// and the rest is read, or ctx ends, or the reader is closed. A workload without
-// a log is api.ErrNotFound.
-func (d *Dir) Read(ctx context.Context, id string, tail int, ended <-chan struct{}) (io.ReadCloser, error) {
-	cur, err := d.root.Open(id + suffix)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("read log of %s: %w", id, api.ErrNotFound)
-	}
+// Read returns the last tail lines of a workload's log (-1: all). It fails with ErrNotFound if
+// there is no log.
+func (d *Dir) Read(ctx context.Context, id string, tail int) (io.ReadCloser, error) {
+	r, err := d.open(ctx, id, tail)
 	if err != nil {
 		return nil, fmt.Errorf("read log of %s: %w", id, err)
 	}
-	r := &reader{cur: cur, ended: ended}
+	return r, nil
+}
+
+// Follow is Read, continued with what the workload writes until wait returns, which waits for
+// its end. The context of wait ends with ctx, the reader or the directory.
+func (d *Dir) Follow(ctx context.Context, id string, tail int, wait func(context.Context)) (io.ReadCloser, error) {
+	r, err := d.open(ctx, id, tail)
+	if err != nil {
+		return nil, fmt.Errorf("read log of %s: %w", id, err)
+	}
+	ended := make(chan struct{})
+	r.ended = ended
+	d.waits.Go(func() {
+		defer close(ended)
+		ctx, cancel := context.WithCancel(r.ctx)
+		defer cancel()
+		defer context.AfterFunc(d.ctx, cancel)()
+		wait(ctx)
+	})
+	return r, nil
+}
+
+func (d *Dir) open(ctx context.Context, id string, tail int) (*reader, error) {
+	cur, err := d.root.Open(id + suffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, api.ErrNotFound
+	}
+	if err != nil {
+		return nil, err
+	}
+	r := &reader{cur: cur}
 	r.ctx, r.cancel = context.WithCancel(ctx)
 	if old, err := d.root.Open(id + oldSuffix); err == nil {
 		r.old = old
@@ -169,31 +190,31 @@ func (d *Dir) Read(ctx context.Context, id string, tail int, ended <-chan struct
 	if tail >= 0 {
 		if err := r.seekTail(tail); err != nil {
 			r.Close()
-			return nil, fmt.Errorf("read log of %s: %w", id, err)
+			return nil, err
 		}
 	}
 	return r, nil
 }
 
-// A workload's end is known before the last of its output has been copied. A log
-// is whole when nobody has it open for writing any more; where that cannot be
-// told, or does not come about, when so many looks found nothing.
+// The end of a workload is known before the last of its output is copied. A log is complete
+// when no process has it open for writing. Where that cannot be determined, or does not
+// happen, it is complete after a number of polls without new output.
 const (
-	restsAtEnd     = 5   // where the file system has no leases
-	restsOfWriters = 100 // 10 s, should a writer stay for good
+	maxIdlePolls       = 5   // if the file system has no leases
+	maxIdlePollsWriter = 100 // 10 s, if a writer does not close the file
 )
 
-// reader reads the old part, then the current one, then waits for more.
+// reader reads the old part, then the current one, and then waits for more.
 type reader struct {
-	ctx    context.Context
-	cancel context.CancelFunc
-	old    *os.File // nil when there is none or it has been read
-	cur    *os.File
-	pos    int64
-	ended  <-chan struct{}
-	over   bool // the workload has ended
-	whole  bool // nothing more will be written
-	rests  int  // looks that found nothing since the workload ended
+	ctx       context.Context
+	cancel    context.CancelFunc
+	old       *os.File // nil if there is none or it was read
+	cur       *os.File
+	pos       int64
+	ended     <-chan struct{} // closed when the workload has ended; nil: do not follow
+	over      bool            // the workload has ended
+	complete  bool            // no more output will follow
+	idlePolls int             // without output, since the workload ended
 }
 
 func (r *reader) Read(p []byte) (int, error) {
@@ -203,59 +224,53 @@ func (r *reader) Read(p []byte) (int, error) {
 			if n > 0 {
 				return n, nil
 			}
-			r.old.Close()
-			r.old = nil
+			r.closeOld()
 			if err != nil && err != io.EOF {
 				return 0, err
 			}
 		}
 		if info, err := r.cur.Stat(); err == nil && info.Size() < r.pos {
-			r.pos = 0 // it was cut
+			r.pos = 0 // truncated by Trim
 		}
 		n, err := r.cur.ReadAt(p, r.pos)
 		if n > 0 {
 			r.pos += int64(n)
-			r.rests = 0
+			r.idlePolls = 0
 			return n, nil
 		}
 		if err != nil && err != io.EOF {
 			return 0, err
 		}
-		if r.ended == nil || r.whole {
-			return 0, io.EOF
-		}
-		if !r.wait() {
+		if r.ended == nil || r.complete || !r.wait() {
 			return 0, io.EOF
 		}
 	}
 }
 
-// wait waits until another look is due, and is false when the reader's context ends.
+// wait waits for the next poll. It returns false when the reader's context ends.
 func (r *reader) wait() bool {
-	if r.over {
-		writers, known := hasWriters(r.cur)
-		r.rests++
-		r.whole = known && !writers || !known && r.rests >= restsAtEnd || r.rests >= restsOfWriters
-		if r.whole {
-			return true // what came since the last look
-		}
-	}
 	ended := r.ended
 	if r.over {
 		ended = nil
+		writers, known := hasWriters(r.cur)
+		r.idlePolls++
+		r.complete = known && !writers || !known && r.idlePolls >= maxIdlePolls || r.idlePolls >= maxIdlePollsWriter
+		if r.complete {
+			return true // for output since the last poll
+		}
 	}
 	select {
 	case <-ended:
 		r.over = true
 	case <-r.ctx.Done():
 		return false
-	case <-time.After(pollEvery):
+	case <-time.After(pollInterval):
 	}
 	return true
 }
 
-// hasWriters reports whether anybody has the file open for writing, and whether
-// that could be told: a read lease is to be had only if nobody has (fcntl(2)).
+// hasWriters reports whether a process has the file open for writing, and whether that is
+// known: the kernel grants a read lease only on a file without writers (fcntl(2)).
 func hasWriters(f *os.File) (writers, known bool) {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
 	if err == nil {
@@ -265,27 +280,30 @@ func hasWriters(f *os.File) (writers, known bool) {
 	return true, errors.Is(err, unix.EAGAIN)
 }
 
+func (r *reader) closeOld() {
+	if r.old != nil {
+		_ = r.old.Close()
+		r.old = nil
+	}
+}
+
 func (r *reader) Close() error {
 	r.cancel()
-	if r.old != nil {
-		r.old.Close()
-	}
+	r.closeOld()
 	return r.cur.Close()
 }
 
-// seekTail puts both parts where the last n lines begin.
+// seekTail moves to the beginning of the last n lines of both parts.
 func (r *reader) seekTail(n int) error {
 	pos, left, err := tailOf(r.cur, n)
 	if err != nil {
 		return err
 	}
 	r.pos = pos
-	if r.old == nil {
-		return nil
-	}
 	if left == 0 {
-		r.old.Close()
-		r.old = nil
+		r.closeOld()
+	}
+	if r.old == nil {
 		return nil
 	}
 	if pos, _, err = tailOf(r.old, left); err != nil {
@@ -295,7 +313,7 @@ func (r *reader) seekTail(n int) error {
 	return err
 }
 
-// tailOf is where the last n lines of f begin, and how many lines f is short of n.
+// tailOf returns where the last n lines of f begin, and how many lines fewer f has.
 func tailOf(f *os.File, n int) (pos int64, short int, err error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -316,7 +334,7 @@ func tailOf(f *os.File, n int) (pos int64, short int, err error) {
 		for i := len(b) - 1; i >= 0; i-- {
 			at := start + int64(i)
 			if b[i] != '\n' || at == size-1 {
-				continue // the newline at the end closes the last line
+				continue // a newline at the end belongs to the last line
 			}
 			if n--; n == 0 {
 				return at + 1, 0, nil

@@ -2,6 +2,7 @@ package logs
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -27,16 +28,16 @@ func TestTail(t *testing.T) {
 		{2, "line 4999\nno newline"},
 	} {
 		if got := read(t, d, c.tail); got != c.want {
-			t.Errorf("tail %d is %q, want %q", c.tail, got, c.want)
+			t.Errorf("tail %d: got %q, want %q", c.tail, got, c.want)
 		}
 	}
 	for _, n := range []int{100, 4000, 5001, 9000} {
 		if got, want := strings.Count(read(t, d, n), "\n"), min(n-1, 5000); got != want {
-			t.Errorf("tail %d has %d newlines, want %d", n, got, want)
+			t.Errorf("tail %d: got %d newlines, want %d", n, got, want)
 		}
 	}
 	if got := read(t, d, -1); !strings.HasPrefix(got, "line 0\n") {
-		t.Errorf("all begins with %.20q", got)
+		t.Errorf("whole log begins with %.20q, want the first line", got)
 	}
 }
 
@@ -53,20 +54,20 @@ func TestTrimBoundsAndKeepsTheNewest(t *testing.T) {
 	}
 	all := read(t, d, -1)
 	if len(all) > limit || len(all) < limit/4 {
-		t.Errorf("%d bytes are kept, limit %d", len(all), limit)
+		t.Errorf("log has %d bytes, want at most %d and at least a quarter of that", len(all), limit)
 	}
 	if !strings.HasSuffix(all, "line 1999\n") {
-		t.Errorf("the log ends with %q", all[len(all)-20:])
+		t.Errorf("log ends with %q, want the last line", all[len(all)-20:])
 	}
 	if got := strings.Count(read(t, d, 150), "\n"); got != 150 {
-		t.Errorf("a tail over both parts has %d lines, want 150", got)
+		t.Errorf("tail over both parts: got %d lines, want 150", got)
 	}
 }
 
-func TestFollowSurvivesACutAndEndsWithTheWorkload(t *testing.T) {
+func TestFollowContinuesAfterTrimUntilTheWorkloadEnds(t *testing.T) {
 	d, write := fixture(t, 64)
 	ended := make(chan struct{})
-	r, err := d.Read(t.Context(), "w", -1, ended)
+	r, err := d.Follow(t.Context(), "w", -1, func(context.Context) { <-ended })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,18 +82,18 @@ func TestFollowSurvivesACutAndEndsWithTheWorkload(t *testing.T) {
 	}
 	write("after\n")
 	if _, err := io.ReadFull(r, buf[:6]); err != nil || string(buf[:6]) != "after\n" {
-		t.Fatalf("after the cut: %q, %v", buf[:6], err)
+		t.Fatalf("after Trim: got %q, %v, want the next line", buf[:6], err)
 	}
 	write("last\n")
 	close(ended)
 	rest, err := io.ReadAll(r)
 	if err != nil || string(rest) != "last\n" {
-		t.Fatalf("rest %q, %v", rest, err)
+		t.Fatalf("rest: got %q, %v, want the last line", rest, err)
 	}
 }
 
-// A shim may copy the last output long after its workload's end is known.
-func TestFollowWaitsForWhoeverStillWrites(t *testing.T) {
+// A shim may copy the last output after the end of its workload is known.
+func TestFollowWaitsForWriters(t *testing.T) {
 	d, write := fixture(t, 1<<20)
 	path, err := d.Create("w")
 	if err != nil {
@@ -105,35 +106,35 @@ func TestFollowWaitsForWhoeverStillWrites(t *testing.T) {
 	defer shim.Close()
 	ended := make(chan struct{})
 	close(ended)
-	r, err := d.Read(t.Context(), "w", -1, ended)
+	r, err := d.Follow(t.Context(), "w", -1, func(context.Context) { <-ended })
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	for rd := r.(*reader); rd.rests <= restsAtEnd; {
-		if !rd.wait() || rd.whole {
-			t.Fatalf("whole after %d looks, while somebody writes", rd.rests)
+	for rd := r.(*reader); rd.idlePolls <= maxIdlePolls; {
+		if !rd.wait() || rd.complete {
+			t.Fatalf("complete after %d polls, want it to wait for the writer", rd.idlePolls)
 		}
 	}
 	write("last\n")
 	shim.Close()
 	if all, err := io.ReadAll(r); err != nil || string(all) != "last\n" {
-		t.Errorf("read %q, %v", all, err)
+		t.Errorf("read: got %q, %v, want the last line", all, err)
 	}
 }
 
-func TestNamesDoNotLeadOut(t *testing.T) {
+func TestIDsCannotLeadOutOfTheDirectory(t *testing.T) {
 	d, _ := fixture(t, 64)
 	for _, id := range []string{"../x", "/etc/passwd", "a/../../x"} {
 		if _, err := d.Create(id); err == nil {
-			t.Errorf("Create(%q) succeeded", id)
+			t.Errorf("Create(%q) succeeded, want an error", id)
 		}
-		if _, err := d.Read(t.Context(), id, -1, nil); err == nil {
-			t.Errorf("Read(%q) succeeded", id)
+		if _, err := d.Read(t.Context(), id, -1); err == nil {
+			t.Errorf("Read(%q) succeeded, want an error", id)
 		}
 	}
-	if _, err := d.Read(t.Context(), "nobody", -1, nil); !errors.Is(err, api.ErrNotFound) {
-		t.Errorf("missing log: %v", err)
+	if _, err := d.Read(t.Context(), "missing", -1); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("Read of a missing log: got %v, want ErrNotFound", err)
 	}
 }
 
@@ -163,7 +164,7 @@ func fixture(t *testing.T, limit int64) (d *Dir, write func(string)) {
 
 func read(t *testing.T, d *Dir, tail int) string {
 	t.Helper()
-	r, err := d.Read(t.Context(), "w", tail, nil)
+	r, err := d.Read(t.Context(), "w", tail)
 	if err != nil {
 		t.Fatal(err)
 	}

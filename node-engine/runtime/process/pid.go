@@ -13,21 +13,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process is a process of the machine's present life. Numbers are used again,
-// the moment of the start tells whose it is.
+const pollInterval = time.Second // of gone
+
+// process identifies a process since the machine's boot. The kernel reuses PIDs; PID and
+// start time together are unique.
 type process struct {
 	PID   int
-	Start uint64 // clock ticks since the machine's start
+	Start uint64 // clock ticks since the boot
 }
 
-// processOf describes the process pid as it is now.
+// processOf returns the process that has the PID now.
 func processOf(pid int) (process, error) {
 	_, start, err := stat(pid)
 	return process{PID: pid, Start: start}, err
 }
 
-// alive reports whether the process runs; a zombie does not. One whose state cannot be
-// read, for want of a file descriptor for example, counts as running.
+// alive reports whether the process runs. A zombie does not. If the state cannot be read, for
+// example for lack of a file descriptor, the process counts as running.
 func (p process) alive() bool {
 	if p.PID == 0 {
 		return false
@@ -39,7 +41,7 @@ func (p process) alive() bool {
 	return start == p.Start && state != 'Z' && state != 'X'
 }
 
-// wait returns nil when the process is gone, or why it stopped waiting.
+// wait returns nil when the process has ended, or an error if it cannot wait for that.
 func (p process) wait(ctx context.Context) error {
 	if !p.alive() {
 		return nil
@@ -54,14 +56,13 @@ func (p process) wait(ctx context.Context) error {
 	f := os.NewFile(uintptr(fd), "pidfd")
 	defer f.Close()
 	if !p.alive() {
-		return nil // the number had changed hands before the descriptor was made
+		return nil // the PID was reused before the descriptor was opened
 	}
 	conn, err := f.SyscallConn()
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
+	defer context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })()
 	err = conn.Read(func(fd uintptr) bool {
 		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
 		return ready > 0 || err != nil && err != unix.EINTR
@@ -72,12 +73,12 @@ func (p process) wait(ctx context.Context) error {
 	return err
 }
 
-// gone waits for the end of the process, and returns false if ctx ends first. Where it
-// cannot wait, for want of a file descriptor for example, it polls.
+// gone waits for the end of the process, and returns false if ctx ends first. If it cannot
+// wait, for example for lack of a file descriptor, it polls.
 func (p process) gone(ctx context.Context) bool {
 	for p.wait(ctx) != nil {
 		select {
-		case <-time.After(lookAgain):
+		case <-time.After(pollInterval):
 		case <-ctx.Done():
 			return false
 		}
@@ -85,16 +86,13 @@ func (p process) gone(ctx context.Context) bool {
 	return true
 }
 
-// lookAgain is the interval of that polling.
-const lookAgain = time.Second
-
-// stat reads the state and the start of a process from /proc.
+// stat reads the state and the start time of a process from /proc.
 func stat(pid int) (state byte, start uint64, err error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return 0, 0, err
 	}
-	// The name in parentheses may hold anything, ")" included.
+	// The name in parentheses may contain any character, including ")".
 	s := string(b)
 	f := strings.Fields(s[strings.LastIndexByte(s, ')')+1:])
 	if len(f) < 20 {
@@ -102,9 +100,4 @@ func stat(pid int) (state byte, start uint64, err error) {
 	}
 	start, err = strconv.ParseUint(f[19], 10, 64)
 	return f[0][0], start, err
-}
-
-func bootID() (string, error) {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(b)), err
 }

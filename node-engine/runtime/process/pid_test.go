@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestEndIsFoundWithoutADescriptor waits for a process while this one may open no file, so
-// that it can only poll.
-func TestEndIsFoundWithoutADescriptor(t *testing.T) {
+// TestEndIsDetectedWithoutFileDescriptors waits for a process while this one cannot open files,
+// so that it can only poll.
+func TestEndIsDetectedWithoutFileDescriptors(t *testing.T) {
 	cmd := exec.Command("/bin/sleep", "1000")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -21,7 +21,7 @@ func TestEndIsFoundWithoutADescriptor(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p.gone(ended()) {
-		t.Fatal("it lives and counts as gone")
+		t.Fatal("gone of a running process: got true, want false")
 	}
 	var was unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
@@ -41,10 +41,10 @@ func TestEndIsFoundWithoutADescriptor(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !<-gone {
-		t.Error("it ended and that was not found")
+		t.Error("gone of an ended process: got false, want true")
 	}
 	if !alive || werr == nil {
-		t.Errorf("without a descriptor it is alive: %v, and waiting for it says %v; want true and an error", alive, werr)
+		t.Errorf("without file descriptors: got alive %t, wait %v; want true and an error", alive, werr)
 	}
 }
 

@@ -1,25 +1,22 @@
-// Package process runs workloads as plain processes, each in its own cgroup, on
-// hosts without containerd. It offers `virtualization: process` and nothing
-// else: what it runs shares the host's file system and network and is never
-// passed off as a container. `code` is the absolute path of an executable below
-// a directory that the node's operator allows, `cmd` its arguments; it runs as an
-// unprivileged user and can gain no rights.
-// Its devices are those of the machine: which of them it has to itself it reads
-// in TREELINE_DEVICES, and nothing keeps it from the others but their permissions.
+// Package process runs workloads as plain processes, each in its own cgroup, on hosts without
+// containerd. It implements `virtualization: process`. Its workloads share the host's file
+// system and network. `code` is the absolute path of an executable in a directory that the
+// node's operator allows, and `cmd` its arguments. It runs as an unprivileged user and cannot
+// gain privileges. It finds its devices in TREELINE_DEVICES; only file permissions keep it
+// from using others.
 //
-// A small process of our own binary stands between the engine and each workload
-// (see ShimMain), so that workloads outlive the engine and their exit codes are
-// known however they end. Everything known of a workload is in files:
+// A shim (see ShimMain) runs between the engine and each workload, so that workloads outlive
+// the engine and their exit codes are known. The state of a workload is in files:
 //
 //	<state>/w/<id>/workload.json   what to run, written by Create
 //	<state>/w/<id>/run.json        which processes run, written by the shim
 //	<state>/w/<id>/exit.json       how it ended, written by the shim
-//	<state>/logs/<id>.log          what it wrote
+//	<state>/logs/<id>.log          its output
 package process
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -36,112 +33,103 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/cgroup"
+	"github.com/treeline-edge/treeline/node-engine/runtime/helper"
 	"github.com/treeline-edge/treeline/node-engine/runtime/logs"
 )
 
-// Virtualization is the value of the SLA field that this runtime takes.
+// Virtualization is the value of the SLA's field that this runtime implements.
 const Virtualization = "process"
 
 const (
-	defaultLogLimit = 16 << 20
-	defaultPIDs     = 512
 	nobody          = 65534
-	shimGrace       = 10 * time.Second // for a shim to write down an exit that has happened
-	unknownExit     = 255              // a process whose end nobody saw
+	shimTimeout     = 10 * time.Second // for a shim to save an exit
+	unknownExitCode = 255              // of a workload whose shim was killed
 )
 
-// Config says what the node's operator allows. Zero values mean the defaults.
+// Options are what the node's operator allows. Zero values mean the defaults.
+type Options struct {
+	Allow        []string `yaml:"allow" usage:"directories below which programs may be; empty: no program may run"`
+	CgroupParent string   `yaml:"cgroup_parent" usage:"cgroup of all workloads, a path of its own for each engine on the machine"`
+	UID          int      `yaml:"uid" usage:"user that workloads run as, never root; 0: nobody"`
+	GID          int      `yaml:"gid" usage:"group that workloads run as; 0: nogroup"`
+}
+
+// Config configures the runtime. Zero values mean the defaults.
 type Config struct {
-	StateDir     string   // must be given
-	Allow        []string // directories that `code` may lie below; none allows nothing
-	CgroupParent string   // default "/treeline/process"; a path of its own for each engine on the machine
-	UID, GID     int      // whom workloads run as; 0 means 65534, nobody: never root
-	LogLimit     int64    // bytes kept of each workload's output; default 16 MiB
-	PIDs         int64    // processes and threads of a workload; default 512
-	Exe          string   // the program that calls ShimMain; default this one
+	Options
+	StateDir string // required
+	LogLimit int64  // bytes of each workload's log; default 16 MiB
+	PIDs     int64  // processes and threads of a workload; default 512
+}
+
+func (c Config) withDefaults() Config {
+	c.CgroupParent = cmp.Or(c.CgroupParent, "/treeline/process")
+	c.UID, c.GID = cmp.Or(c.UID, nobody), cmp.Or(c.GID, nobody)
+	c.LogLimit, c.PIDs = cmp.Or(c.LogLimit, 16<<20), cmp.Or(c.PIDs, 512)
+	return c
 }
 
 // Runtime is a runtime.Runtime of plain processes.
 type Runtime struct {
-	cfg   Config
-	cg    cgroup.FS
-	root  *os.Root // <state>/w
-	logs  *logs.Dir
-	boot  string
-	ctx   context.Context // ends with Close
-	end   context.CancelFunc
-	lives sync.WaitGroup
+	cfg     Config
+	cg      cgroup.FS
+	root    *os.Root // <state>/w
+	logs    *logs.Dir
+	boot    string
+	ctx     context.Context // ends with Close
+	end     context.CancelFunc
+	follows sync.WaitGroup
 
 	mu       sync.Mutex // guards watchers
 	watchers map[*watcher]struct{}
 }
 
-// New makes the runtime and adopts what an earlier one left running.
+// New creates the runtime and adopts the workloads that an earlier one started.
 func New(cfg Config) (*Runtime, error) {
-	if cfg.StateDir == "" {
-		return nil, fmt.Errorf("process runtime: no state directory is given: %w", api.ErrInvalid)
-	}
-	setDefaults(&cfg)
-	if cfg.Exe == "" {
-		exe, err := os.Executable()
-		if err != nil {
-			return nil, fmt.Errorf("process runtime: find my own program: %w", err)
-		}
-		cfg.Exe = exe
-	}
-	cg, err := cgroup.Mounted()
+	r, err := open(cfg.withDefaults())
 	if err != nil {
-		return nil, fmt.Errorf("process runtime: %w", err)
-	}
-	boot, err := bootID()
-	if err != nil {
-		return nil, fmt.Errorf("process runtime: %w", err)
-	}
-	dir := filepath.Join(cfg.StateDir, "w")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("process runtime: %w", err)
-	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return nil, fmt.Errorf("process runtime: %w", err)
-	}
-	l, err := logs.Open(filepath.Join(cfg.StateDir, "logs"), cfg.LogLimit)
-	if err != nil {
-		root.Close()
-		return nil, fmt.Errorf("process runtime: %w", err)
-	}
-	r := &Runtime{cfg: cfg, cg: cg, root: root, logs: l, boot: boot, watchers: make(map[*watcher]struct{})}
-	r.ctx, r.end = context.WithCancel(context.Background())
-	if err := r.adopt(); err != nil {
-		r.Close()
 		return nil, fmt.Errorf("process runtime: %w", err)
 	}
 	return r, nil
 }
 
-func setDefaults(cfg *Config) {
-	if cfg.CgroupParent == "" {
-		cfg.CgroupParent = "/treeline/process"
+func open(cfg Config) (*Runtime, error) {
+	if cfg.StateDir == "" {
+		return nil, fmt.Errorf("no state directory is given: %w", api.ErrInvalid)
 	}
-	if cfg.UID == 0 {
-		cfg.UID = nobody
+	cg, err := cgroup.Mounted()
+	if err != nil {
+		return nil, err
 	}
-	if cfg.GID == 0 {
-		cfg.GID = nobody
+	boot, err := helper.BootID()
+	if err != nil {
+		return nil, err
 	}
-	if cfg.LogLimit == 0 {
-		cfg.LogLimit = defaultLogLimit
+	dir := filepath.Join(cfg.StateDir, "w")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
 	}
-	if cfg.PIDs == 0 {
-		cfg.PIDs = defaultPIDs
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
 	}
+	l, err := logs.Open(filepath.Join(cfg.StateDir, "logs"), cfg.LogLimit)
+	if err != nil {
+		return nil, errors.Join(err, root.Close())
+	}
+	r := &Runtime{cfg: cfg, cg: cg, root: root, logs: l, boot: boot, watchers: make(map[*watcher]struct{})}
+	r.ctx, r.end = context.WithCancel(context.Background())
+	if err := r.adopt(); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
 }
 
-// Close ends what the engine does here; the workloads run on.
+// Close releases what the engine holds. The workloads keep running.
 func (r *Runtime) Close() error {
 	r.end()
-	r.lives.Wait()
-	return errors.Join(r.root.Close(), r.logs.Close())
+	r.follows.Wait()
+	return errors.Join(r.logs.Close(), r.root.Close())
 }
 
 // Info implements runtime.Runtime.
@@ -155,10 +143,25 @@ func (r *Runtime) Info(context.Context) (runtime.Info, error) {
 
 // Create implements runtime.Runtime.
 func (r *Runtime) Create(_ context.Context, w runtime.Workload) error {
-	if err := r.create(w); err != nil {
-		return reasoned(fmt.Errorf("create %s: %w", w.Key, err))
+	return failure("create", w.Key, r.create(w))
+}
+
+// Start implements runtime.Runtime.
+func (r *Runtime) Start(ctx context.Context, k wire.Key) error {
+	return failure("start", k, r.start(ctx, runtime.ID(k)))
+}
+
+// Stop implements runtime.Runtime.
+func (r *Runtime) Stop(ctx context.Context, k wire.Key, grace time.Duration) error {
+	return failure("stop", k, r.stop(ctx, runtime.ID(k), grace))
+}
+
+// failure wraps err, if it is not nil, in a *runtime.Error.
+func failure(action string, k wire.Key, err error) error {
+	if err == nil {
+		return nil
 	}
-	return nil
+	return runtime.Errorf(runtime.Reason(err), "%s %s: %w", action, k, err)
 }
 
 func (r *Runtime) create(w runtime.Workload) error {
@@ -187,7 +190,7 @@ func (r *Runtime) create(w runtime.Workload) error {
 		return err
 	}
 	memory, cpu := runtime.LimitsOf(w.Spec)
-	return r.writeJSON(id, workloadFile, plan{
+	return helper.WriteJSON(r.root, filepath.Join(id, workloadFile), plan{
 		Key: w.Key, Attempt: w.Attempt, Spec: w.Spec, Devices: w.Devices, Boot: r.boot, Log: path,
 		Cgroup: r.group(id).Path(),
 		Limits: cgroup.Limits{MemoryMB: memory, MilliCPU: cpu, PIDs: r.cfg.PIDs},
@@ -197,75 +200,58 @@ func (r *Runtime) create(w runtime.Workload) error {
 	})
 }
 
-// check refuses what cannot or may not run here.
+// check rejects what the runtime does not support or the operator does not allow.
 func (r *Runtime) check(m api.Microservice) error {
 	if m.Virtualization != Virtualization {
-		return because(api.ReasonNoRuntime, "this runtime takes virtualization %q, not %q", Virtualization, m.Virtualization)
+		return runtime.Errorf(api.ReasonNoRuntime, "virtualization %q is not available, want %q", m.Virtualization, Virtualization)
 	}
 	if m.Privileged {
-		return because(api.ReasonPrivilege, "plain processes never run privileged")
+		return runtime.Errorf(api.ReasonPrivilege, "plain processes cannot run privileged")
 	}
-	dir := r.allowed(m.Code)
+	dir, rel := r.allowed(m.Code)
 	if dir == "" {
-		return because(api.ReasonPrivilege, "code %q does not lie below a directory that this node's operator allows (%s)",
+		return runtime.Errorf(api.ReasonPrivilege, "code %q is not in a directory that this node's operator allows (%s)",
 			m.Code, strings.Join(r.cfg.Allow, ", "))
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return because(api.ReasonImageNotFound, "allowed directory: %v", err)
+		return runtime.Errorf(api.ReasonImageNotFound, "allowed directory: %v", err)
 	}
 	defer root.Close()
-	rel, _ := filepath.Rel(dir, m.Code)
-	info, err := root.Stat(rel) // refuses links that lead out
+	info, err := root.Stat(rel) // fails for links that lead out of the directory
 	if err != nil {
-		return because(api.ReasonImageNotFound, "code %q: %v", m.Code, err)
+		return runtime.Errorf(api.ReasonImageNotFound, "code %q: %v", m.Code, err)
 	}
 	if !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
-		return because(api.ReasonStartFailed, "code %q is no executable file", m.Code)
+		return runtime.Errorf(api.ReasonStartFailed, "code %q is no executable file", m.Code)
 	}
 	return nil
 }
 
-// allowed is the allowed directory that path lies below, or "".
-func (r *Runtime) allowed(path string) string {
+// allowed returns the allowed directory that contains path, and the path in it; else "".
+func (r *Runtime) allowed(path string) (dir, rel string) {
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
-		return ""
+		return "", ""
 	}
 	for _, d := range r.cfg.Allow {
 		rel, err := filepath.Rel(d, path)
 		if err == nil && rel != "." && filepath.IsLocal(rel) {
-			return d
+			return d, rel
 		}
 	}
-	return ""
-}
-
-// Start implements runtime.Runtime.
-func (r *Runtime) Start(ctx context.Context, k wire.Key) error {
-	if err := r.start(ctx, runtime.ID(k)); err != nil {
-		return reasoned(fmt.Errorf("start %s: %w", k, err))
-	}
-	return nil
+	return "", ""
 }
 
 func (r *Runtime) start(ctx context.Context, id string) error {
 	st, err := r.status(id)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("it was never created: %w", api.ErrNotFound)
+		return fmt.Errorf("workload does not exist: %w", api.ErrNotFound)
 	}
 	if err != nil || st.Phase != wire.WorkloadCreated {
-		return err // one that runs or has exited has been started
+		return err
 	}
 	err = r.launch(ctx, id)
-	return errors.Join(err, r.follow(id)) // a shim that we gave up on may run yet
-}
-
-// Stop implements runtime.Runtime.
-func (r *Runtime) Stop(ctx context.Context, k wire.Key, grace time.Duration) error {
-	if err := r.stop(ctx, runtime.ID(k), grace); err != nil {
-		return reasoned(fmt.Errorf("stop %s: %w", k, err))
-	}
-	return nil
+	return errors.Join(err, r.follow(id)) // even after a timeout the shim may run
 }
 
 func (r *Runtime) stop(ctx context.Context, id string, grace time.Duration) error {
@@ -277,16 +263,16 @@ func (r *Runtime) stop(ctx context.Context, id string, grace time.Duration) erro
 		if err := syscall.Kill(st.run.Main.PID, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
 			return err
 		}
-		gentle, cancel := context.WithTimeout(ctx, grace)
-		_ = st.run.Main.wait(gentle)
+		term, cancel := context.WithTimeout(ctx, grace)
+		_ = st.run.Main.wait(term)
 		cancel()
 	}
 	if err := r.group(id).Kill(ctx); err != nil {
 		return err
 	}
-	patient, cancel := context.WithTimeout(ctx, shimGrace)
+	save, cancel := context.WithTimeout(ctx, shimTimeout)
 	defer cancel()
-	if err := st.run.Shim.wait(patient); err != nil {
+	if err := st.run.Shim.wait(save); err != nil {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -295,7 +281,7 @@ func (r *Runtime) stop(ctx context.Context, id string, grace time.Duration) erro
 	return errors.Join(r.remove(id), r.logs.Remove(id))
 }
 
-// remove removes what is left of a workload that does not run, but for its log.
+// remove removes everything but the log of a workload that does not run.
 func (r *Runtime) remove(id string) error {
 	if err := r.group(id).Remove(); err != nil {
 		return err
@@ -305,13 +291,13 @@ func (r *Runtime) remove(id string) error {
 
 // List implements runtime.Runtime.
 func (r *Runtime) List(context.Context) ([]runtime.Status, error) {
-	ids, err := r.ids()
+	dirs, err := r.dirs()
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
 	var out []runtime.Status
-	for _, id := range ids {
-		st, err := r.status(id)
+	for _, d := range dirs {
+		st, err := r.status(d.Name())
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it is being created or removed
 		}
@@ -323,99 +309,35 @@ func (r *Runtime) List(context.Context) ([]runtime.Status, error) {
 	return out, nil
 }
 
+// dirs returns the directories of all workloads, sorted by id.
+func (r *Runtime) dirs() ([]fs.DirEntry, error) { return fs.ReadDir(r.root.FS(), ".") }
+
 // Logs implements runtime.Runtime.
 func (r *Runtime) Logs(ctx context.Context, k wire.Key, tail int, follow bool) (io.ReadCloser, error) {
 	id := runtime.ID(k)
 	if !follow {
-		return r.logs.Read(ctx, id, tail, nil)
+		return r.logs.Read(ctx, id, tail)
 	}
-	ended := make(chan struct{})
-	rd, err := r.logs.Read(ctx, id, tail, ended)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	r.lives.Go(func() {
-		defer close(ended)
-		defer cancel()
-		stop := context.AfterFunc(r.ctx, cancel)
-		defer stop()
+	return r.logs.Follow(ctx, id, tail, func(ctx context.Context) {
 		if st, err := r.state(id); err == nil {
 			_ = st.run.Shim.wait(ctx)
 			_ = st.run.Main.wait(ctx)
 		}
 	})
-	return &follower{ReadCloser: rd, cancel: cancel}, nil
-}
-
-// follower also ends the wait for the workload when its reader is closed.
-type follower struct {
-	io.ReadCloser
-	cancel context.CancelFunc
-}
-
-func (f *follower) Close() error {
-	f.cancel()
-	return f.ReadCloser.Close()
 }
 
 // CgroupOf implements runtime.Guarded.
-func (r *Runtime) CgroupOf(_ context.Context, k wire.Key) (runtime.Target, error) {
+func (r *Runtime) CgroupOf(_ context.Context, k wire.Key) (string, error) {
 	id := runtime.ID(k)
 	if _, err := r.root.Stat(id); err != nil {
-		return runtime.Target{}, fmt.Errorf("cgroup of %s: %w", k, api.ErrNotFound)
+		return "", fmt.Errorf("cgroup of %s: %w", k, api.ErrNotFound)
 	}
-	return runtime.Target{Cgroup: r.group(id).Path()}, nil
+	return r.group(id).Path(), nil
 }
 
-// Housekeep implements runtime.Housekeeper: it bounds the logs.
+// Housekeep implements runtime.Housekeeper: it trims the logs.
 func (r *Runtime) Housekeep(context.Context) error { return r.logs.Trim() }
 
 func (r *Runtime) group(id string) cgroup.Group {
 	return r.cg.Group(filepath.Join(r.cfg.CgroupParent, id))
-}
-
-func (r *Runtime) ids() ([]string, error) {
-	d, err := r.root.Open(".")
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	ids, err := d.Readdirnames(-1)
-	slices.Sort(ids)
-	return ids, err
-}
-
-func (r *Runtime) writeJSON(id, name string, v any) error {
-	dir, err := r.root.OpenRoot(id)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return writeJSON(dir, name, v)
-}
-
-// writeJSON replaces a file in one step, so that nobody reads half of it.
-func writeJSON(dir *os.Root, name string, v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	if err := dir.WriteFile(name+".new", b, 0o600); err != nil {
-		return err
-	}
-	return dir.Rename(name+".new", name)
-}
-
-func because(reason api.Reason, format string, args ...any) error {
-	return &runtime.Error{Reason: reason, Err: fmt.Errorf(format, args...)}
-}
-
-// reasoned gives err the reason that it carries inside, or finds one.
-func reasoned(err error) error {
-	reason := runtime.Reason(err)
-	if errors.Is(err, syscall.ENOSPC) {
-		reason = api.ReasonDiskFull
-	}
-	return &runtime.Error{Reason: reason, Err: err}
 }

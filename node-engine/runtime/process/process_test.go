@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/programtest"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/cgroup"
@@ -22,7 +23,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestSuite(t *testing.T) {
-	runtimetest.NeedRoot(t)
+	programtest.NeedRoot(t)
 	runtimetest.Run(t, func(t *testing.T) runtimetest.Harness {
 		cfg := testConfig(t)
 		program := runtimetest.Program(t)
@@ -33,7 +34,7 @@ func TestSuite(t *testing.T) {
 		return runtimetest.Harness{
 			Open: func() (runtime.Runtime, error) { return New(cfg) },
 			Spec: spec(program),
-			// The kernel does not know its format.
+			// The kernel cannot execute its format.
 			Broken:        api.Microservice{Virtualization: "process", Code: broken},
 			Missing:       api.Microservice{Virtualization: "process", Code: broken + "-and-gone"},
 			MissingReason: api.ReasonImageNotFound,
@@ -43,10 +44,10 @@ func TestSuite(t *testing.T) {
 	})
 }
 
-// TestShimKilled kills what stands between engine and workload: the workload
-// lives on, and its end is still reported, without a code.
-func TestShimKilled(t *testing.T) {
-	runtimetest.NeedRoot(t)
+// TestWorkloadOutlivesItsShim: the exit of a workload whose shim was killed is still reported,
+// without its code.
+func TestWorkloadOutlivesItsShim(t *testing.T) {
+	programtest.NeedRoot(t)
 	r, err := New(testConfig(t))
 	if err != nil {
 		t.Fatal(err)
@@ -72,16 +73,16 @@ func TestShimKilled(t *testing.T) {
 	}
 	list, err := r.List(t.Context())
 	if err != nil || len(list) != 1 || list[0].PID != st.run.Main.PID || list[0].Phase != wire.WorkloadRunning {
-		t.Fatalf("listed %+v (%v), want process %d running", list, err, st.run.Main.PID)
+		t.Fatalf("List: got %+v (%v), want process %d running", list, err, st.run.Main.PID)
 	}
 	_ = syscall.Kill(st.run.Main.PID, syscall.SIGKILL)
-	if e := <-exits; e.Key != w.Key || e.ExitCode != unknownExit {
-		t.Errorf("exit %+v, want %d", e, unknownExit)
+	if e := <-exits; e.Key != w.Key || e.ExitCode != unknownExitCode {
+		t.Errorf("exit: got %+v, want code %d", e, unknownExitCode)
 	}
 }
 
 func TestOnlyAllowedDirectories(t *testing.T) {
-	runtimetest.NeedRoot(t)
+	programtest.NeedRoot(t)
 	cfg := testConfig(t)
 	dir := t.TempDir()
 	cfg.Allow = []string{dir}
@@ -103,14 +104,14 @@ func TestOnlyAllowedDirectories(t *testing.T) {
 	} {
 		w := runtime.Workload{Key: wire.Key{Instance: "t/a.d.s.d#1", Epoch: 1}, Spec: spec(code)()}
 		if err := r.Create(t.Context(), w); err == nil || runtime.Reason(err) != want {
-			t.Errorf("code %q: %v, want %s", code, err, want)
+			t.Errorf("create with code %q: got %v, want %s", code, err, want)
 		}
 	}
 }
 
-// TestLimits looks at the limits where the kernel keeps them.
+// TestLimits reads the limits from the kernel.
 func TestLimits(t *testing.T) {
-	runtimetest.NeedRoot(t)
+	programtest.NeedRoot(t)
 	cfg := testConfig(t)
 	r, err := New(cfg)
 	if err != nil {
@@ -138,13 +139,13 @@ func TestLimits(t *testing.T) {
 	for file, value := range want {
 		b, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", file))
 		if got := strings.TrimSpace(string(b)); got != value {
-			t.Errorf("%s holds %q (%v), want %q", file, got, err, value)
+			t.Errorf("%s: got %q (%v), want %q", file, got, err, value)
 		}
 	}
 	list, _ := r.List(t.Context())
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", list[0].PID))
 	if err != nil || !strings.Contains(string(b), "NoNewPrivs:\t1") || !strings.Contains(string(b), "Uid:\t65534") {
-		t.Errorf("the workload may gain rights: %v\n%s", err, b)
+		t.Errorf("status of the workload: got %v\n%s\nwant NoNewPrivs 1 and user 65534", err, b)
 	}
 }
 
@@ -152,11 +153,10 @@ var parents atomic.Int64
 
 func testConfig(t *testing.T) Config {
 	t.Helper()
-	cfg := Config{
-		StateDir:     t.TempDir(),
+	cfg := Config{StateDir: t.TempDir(), Options: Options{
 		Allow:        []string{filepath.Dir(runtimetest.Program(t))},
 		CgroupParent: fmt.Sprintf("/treeline-test/process-%d-%d", os.Getpid(), parents.Add(1)),
-	}
+	}}
 	t.Cleanup(func() {
 		cg, err := cgroup.Mounted()
 		if err != nil {
@@ -166,9 +166,7 @@ func testConfig(t *testing.T) Config {
 			t.Error(err)
 		}
 	})
-	setDefaults(&cfg)
-	// Workloads run as nobody and still have to reach their log through the shim only.
-	return cfg
+	return cfg.withDefaults()
 }
 
 func spec(program string) func(args ...string) api.Microservice {

@@ -6,14 +6,15 @@ import (
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/programtest"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
 )
 
-// TestPurge leaves no process, control group, file or log of any workload.
+// TestPurge checks that no process, control group, file or log of any workload is left.
 func TestPurge(t *testing.T) {
-	runtimetest.NeedRoot(t)
+	programtest.NeedRoot(t)
 	cfg := testConfig(t)
 	r, err := New(cfg)
 	if err != nil {
@@ -40,13 +41,13 @@ func TestPurge(t *testing.T) {
 		}
 		for _, k := range keys {
 			if all := left(t, cfg, k); len(all) > 0 {
-				t.Errorf("left of %s: %v", k, all)
+				t.Errorf("left of %s: got %v, want nothing", k, all)
 			}
 		}
 	}
 	err = filepath.WalkDir(cfg.StateDir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
-			t.Errorf("%s is left", path)
+			t.Errorf("file %s is left, want none", path)
 		}
 		return err
 	})

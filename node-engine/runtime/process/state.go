@@ -1,17 +1,15 @@
 package process
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/cgroup"
+	"github.com/treeline-edge/treeline/node-engine/runtime/helper"
 )
 
 const (
@@ -20,13 +18,13 @@ const (
 	exitFile     = "exit.json"
 )
 
-// plan is what a shim is to run.
+// plan is what a shim runs.
 type plan struct {
 	wire.Key
 	Attempt  int
 	Spec     api.Microservice
 	Devices  []string
-	Boot     string // the machine's life that it was made in
+	Boot     string // of the machine, when it was created
 	Log      string
 	Cgroup   string
 	Limits   cgroup.Limits
@@ -35,41 +33,41 @@ type plan struct {
 	Env      []string
 }
 
-// run is what runs.
+// run has the processes of a workload.
 type run struct {
 	Shim process
-	Main process // zero until it has been started
+	Main process // zero until it is started
 }
 
-// exit is how it ended.
+// exit is how a workload ended.
 type exit struct {
 	Code int
 	OOM  bool
 }
 
-// state is all that the files say of a workload.
+// state is the content of a workload's files.
 type state struct {
 	plan plan
 	run  run
 	exit *exit
 }
 
-// state reads the files; a workload that does not exist is fs.ErrNotExist.
+// state reads the files. It fails with fs.ErrNotExist if the workload does not exist.
 func (r *Runtime) state(id string) (state, error) {
 	var s state
-	if err := r.readJSON(id, workloadFile, &s.plan); err != nil {
+	if err := helper.ReadJSON(r.root, filepath.Join(id, workloadFile), &s.plan); err != nil {
 		return state{}, err
 	}
 	if s.plan.Boot != r.boot {
-		s.exit = &exit{Code: unknownExit} // the machine has been started anew since
+		s.exit = &exit{Code: unknownExitCode} // the machine was restarted since
 		return s, nil
 	}
-	err := r.readJSON(id, runFile, &s.run)
+	var e exit
+	err := helper.ReadJSON(r.root, filepath.Join(id, runFile), &s.run)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return state{}, err
 	}
-	var e exit
-	switch err := r.readJSON(id, exitFile, &e); {
+	switch err := helper.ReadJSON(r.root, filepath.Join(id, exitFile), &e); {
 	case err == nil:
 		s.exit = &e
 	case !errors.Is(err, fs.ErrNotExist):
@@ -78,7 +76,7 @@ func (r *Runtime) state(id string) (state, error) {
 	return s, nil
 }
 
-// status is what Runtime.List says of a workload.
+// status returns the workload's status for List.
 func (r *Runtime) status(id string) (runtime.Status, error) {
 	s, err := r.state(id)
 	if err != nil {
@@ -86,12 +84,12 @@ func (r *Runtime) status(id string) (runtime.Status, error) {
 	}
 	shim, main := s.run.Shim.alive(), s.run.Main.alive()
 	if s.exit == nil && s.run.Shim.PID != 0 && !shim && !main {
-		// It ended while we looked, or its shim was killed.
+		// It has just ended, or its shim was killed.
 		if s, err = r.state(id); err != nil {
 			return runtime.Status{}, err
 		}
 		if s.exit == nil && s.run.Main.PID != 0 {
-			s.exit = &exit{Code: unknownExit, OOM: r.group(id).OOMKills() > 0}
+			s.exit = &exit{Code: unknownExitCode, OOM: r.group(id).OOMKills() > 0}
 		}
 	}
 	st := runtime.Status{Key: s.plan.Key, Attempt: s.plan.Attempt, Spec: s.plan.Spec, Devices: s.plan.Devices, Phase: wire.WorkloadCreated}
@@ -102,19 +100,4 @@ func (r *Runtime) status(id string) (runtime.Status, error) {
 		st.Phase, st.PID = wire.WorkloadRunning, s.run.Main.PID
 	}
 	return st, nil
-}
-
-func (r *Runtime) readJSON(id, name string, v any) error {
-	return readJSON(r.root, filepath.Join(id, name), v)
-}
-
-func readJSON(root *os.Root, path string, v any) error {
-	b, err := root.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(b, v); err != nil {
-		return fmt.Errorf("%s is damaged: %w", path, err)
-	}
-	return nil
 }

@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
+	"slices"
 
-	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
@@ -34,65 +35,53 @@ func (r *Runtime) Watch(ctx context.Context, exits chan<- runtime.Exit) error {
 		return err
 	}
 	for _, s := range found {
-		if s.Phase == wire.WorkloadExited {
-			w.send(s)
-		}
+		runtime.SendExit(ctx, exits, s)
 	}
 	<-ctx.Done()
 	return nil
 }
 
-func (w *watcher) send(s runtime.Status) {
-	select {
-	case w.exits <- runtime.Exit{Key: s.Key, Attempt: s.Attempt, ExitCode: s.ExitCode, OOM: s.OOM}:
-	case <-w.ctx.Done():
-	}
-}
-
-// adopt follows everything that runs.
+// adopt follows all workloads.
 func (r *Runtime) adopt() error {
-	ids, err := r.ids()
+	dirs, err := r.dirs()
 	if err != nil {
 		return err
 	}
-	for _, id := range ids {
-		if err := r.follow(id); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, d := range dirs {
+		if err := r.follow(d.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
 	return nil
 }
 
-// follow tells the watchers when the workload exits.
+// follow reports the workload's exit to the watchers.
 func (r *Runtime) follow(id string) error {
 	s, err := r.state(id)
 	if err != nil {
 		return err
 	}
-	r.lives.Go(func() {
+	r.follows.Go(func() {
 		if !s.run.Shim.gone(r.ctx) {
 			return
 		}
-		// The shim goes last, unless somebody killed it.
+		// The shim ends after the workload, unless the shim was killed.
 		if now, err := r.state(id); err != nil || !now.run.Main.gone(r.ctx) {
 			return
 		}
-		// Its exit is reported even if other processes of its group cannot be killed.
+		// The exit is reported even if other processes of the group cannot be killed.
 		if err := r.group(id).Kill(r.ctx); err != nil && r.ctx.Err() != nil {
 			return
 		}
 		st, err := r.status(id)
-		if err != nil || st.Phase != wire.WorkloadExited || st.Attempt != s.plan.Attempt {
+		if err != nil || st.Attempt != s.plan.Attempt {
 			return
 		}
 		r.mu.Lock()
-		var now []*watcher
-		for w := range r.watchers {
-			now = append(now, w)
-		}
+		watchers := slices.Collect(maps.Keys(r.watchers))
 		r.mu.Unlock()
-		for _, w := range now {
-			w.send(st)
+		for _, w := range watchers {
+			runtime.SendExit(w.ctx, w.exits, st)
 		}
 	})
 	return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/programtest"
 )
 
-// Containerd is a containerd of a test's own, with its own root, state and socket.
+// Containerd is a containerd with a root, state and socket of its own.
 type Containerd struct {
 	Dir     string
 	Address string
@@ -24,12 +24,12 @@ type Containerd struct {
 	t       testing.TB
 }
 
-// StartContainerd starts one and ends it with the test.
+// StartContainerd starts a containerd, which ends with the test.
 func StartContainerd(t testing.TB) *Containerd {
 	t.Helper()
-	NeedRoot(t)
+	programtest.NeedRoot(t)
 	programtest.Need(t, "containerd", "runc")
-	dir, err := os.MkdirTemp("", "ctrd-") // short: a socket's path is bounded
+	dir, err := os.MkdirTemp("", "ctrd-") // short, because a socket's path may have 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,8 +38,8 @@ func StartContainerd(t testing.TB) *Containerd {
 		c.Kill()
 		c.endShims()
 		err := os.RemoveAll(dir)
-		for end := time.Now().Add(patience); err != nil && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-			err = os.RemoveAll(dir) // a shim that is about to end may still have something there
+		for end := time.Now().Add(timeout); err != nil && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+			err = os.RemoveAll(dir) // a shim that is ending may still have files there
 		}
 		if err != nil {
 			t.Errorf("remove containerd's directory: %v", err)
@@ -61,7 +61,7 @@ disabled_plugins = ["io.containerd.grpc.v1.cri"]
 	return c
 }
 
-// Start starts it, again if need be, and returns when it listens.
+// Start starts containerd and returns when it listens.
 func (c *Containerd) Start() {
 	c.t.Helper()
 	log, err := os.OpenFile(c.Dir+"/log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -75,22 +75,22 @@ func (c *Containerd) Start() {
 	if err := c.cmd.Start(); err != nil {
 		c.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	for ctx.Err() == nil {
 		if conn, err := (&net.Dialer{}).DialContext(ctx, "unix", c.Address); err == nil {
 			conn.Close()
 			return
 		}
-		time.Sleep(20 * time.Millisecond) // it tells nobody when it listens
+		time.Sleep(20 * time.Millisecond) // containerd does not report when it listens
 	}
 	out, _ := os.ReadFile(c.Dir + "/log")
-	c.t.Fatalf("containerd does not listen on %s:\n%s", c.Address, out)
+	c.t.Fatalf("containerd does not listen on %s after %s:\n%s", c.Address, timeout, out)
 }
 
-// endShims ends the shims that outlive this containerd: a shim without containers ends on
-// containerd's order, which a killed containerd does not give. A shim that still has a
-// container fails the test.
+// endShims ends the shims that outlive this containerd. A shim without containers ends when
+// containerd orders it, which a killed containerd does not. A shim that still has a container
+// fails the test.
 func (c *Containerd) endShims() {
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, file := range all {
@@ -107,17 +107,12 @@ func (c *Containerd) endShims() {
 	}
 }
 
-// Kill ends it with SIGKILL and waits for it.
-func (c *Containerd) Kill() { c.signal(syscall.SIGKILL) }
-
-func (c *Containerd) signal(s syscall.Signal) {
+// Kill ends containerd with SIGKILL and waits for it.
+func (c *Containerd) Kill() {
 	if c.cmd == nil {
 		return
 	}
-	_ = c.cmd.Process.Signal(s)
+	_ = c.cmd.Process.Kill()
 	_ = c.cmd.Wait()
 	c.cmd = nil
 }
-
-// PID is its process.
-func (c *Containerd) PID() int { return c.cmd.Process.Pid }

@@ -1,6 +1,6 @@
-// Package runtimetest is what every runtime.Runtime has to pass, on the real
-// engine. It runs testbed/workload in its modes and looks at what the runtime
-// says and at what is left on the machine.
+// Package runtimetest is the test suite of runtime.Runtime. It runs testbed/workload in its
+// modes on a real runtime, and checks the status that the runtime reports and what it leaves on
+// the machine.
 package runtimetest
 
 import (
@@ -27,43 +27,42 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime/cgroup"
 )
 
-// patience is how long an event may take before its absence is a failure.
-const patience = time.Minute
+// timeout is how long an event may take.
+const timeout = time.Minute
 
-// Harness is one implementation under test.
+// Harness is an implementation under test.
 type Harness struct {
-	// Open makes a new runtime object over the same engine and state, as a node
-	// engine does when it starts.
+	// Open creates a runtime over the same state, as a node engine does when it starts.
 	Open func() (runtime.Runtime, error)
-	// Spec is a service that runs testbed/workload with args.
+	// Spec returns a service that runs testbed/workload with args.
 	Spec func(args ...string) api.Microservice
-	// Broken is a service whose program does not exist.
+	// Broken is a service whose program cannot be started.
 	Broken api.Microservice
-	// Devices are two that workloads may be given, in order.
+	// Devices are the ids of two devices, sorted.
 	Devices []string
-	// Missing is a service whose code does not exist, refused with MissingReason.
+	// Missing is a service whose code does not exist; Create fails with MissingReason.
 	Missing       api.Microservice
 	MissingReason api.Reason
-	// Left names everything that is on the machine because of the workload.
+	// Left returns the names of everything that belongs to the workload on the machine.
 	Left func(k wire.Key) []string
 }
 
-// Run runs the suite. The factory is called once for each test.
+// Run runs the suite. It calls factory once for each test.
 func Run(t *testing.T, factory func(t *testing.T) Harness) {
 	for _, c := range []struct {
 		name string
 		test func(*suite)
 	}{
-		{"TwiceIsOnce", twiceIsOnce},
-		{"SpecComesBack", specComesBack},
+		{"CallsAreIdempotent", callsAreIdempotent},
+		{"SpecIsListedAfterRestart", specIsListedAfterRestart},
 		{"AdoptedAfterRestart", adoptedAfterRestart},
 		{"ExitCode", exitCode},
-		{"ExitWhileNobodyWatched", exitWhileNobodyWatched},
+		{"ExitWithoutWatcher", exitWithoutWatcher},
 		{"NextAttemptReplaces", nextAttemptReplaces},
-		{"OtherDevicesReplace", otherDevicesReplace},
-		{"EpochsAreApart", epochsAreApart},
+		{"ChangedDevicesReplace", changedDevicesReplace},
+		{"EpochsAreSeparate", epochsAreSeparate},
 		{"OutOfMemory", outOfMemory},
-		{"LimitsInItsCgroup", limitsInItsCgroup},
+		{"CgroupHasLimits", cgroupHasLimits},
 		{"KillAfterGrace", killAfterGrace},
 		{"GraceOfZeroKills", graceOfZeroKills},
 		{"Environment", environment},
@@ -74,7 +73,7 @@ func Run(t *testing.T, factory func(t *testing.T) Harness) {
 		{"CodeIsMissing", codeIsMissing},
 		{"UnknownVirtualization", unknownVirtualization},
 		{"PrivilegedIsRefused", privilegedIsRefused},
-		{"CgroupKillEndsIt", cgroupKillEndsIt},
+		{"CgroupKillEndsWorkload", cgroupKillEndsWorkload},
 		{"TwentyAtOnce", twentyAtOnce},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -95,7 +94,7 @@ type suite struct {
 
 var instances atomic.Int64
 
-// newKey is a placement that no other test has.
+// newKey returns a placement that no other test has.
 func newKey() wire.Key {
 	n := int(instances.Add(1))
 	return wire.Key{
@@ -113,7 +112,7 @@ func (s *suite) open() runtime.Runtime {
 	return rt
 }
 
-// restart is what a node engine that died and came back does.
+// restart restarts the node engine.
 func (s *suite) restart() {
 	s.Helper()
 	if err := s.rt.Close(); err != nil {
@@ -142,51 +141,64 @@ func (s *suite) run(w runtime.Workload) {
 	}
 }
 
+// runIgnoring starts a workload that ignores SIGTERM, and returns when it does.
+func (s *suite) runIgnoring() runtime.Workload {
+	s.Helper()
+	w := s.workload("ignore-term")
+	s.run(w)
+	s.waitForLine(w.Key, "ignoring")
+	return w
+}
+
 // stop stops the workload and checks that nothing is left of it.
 func (s *suite) stop(k wire.Key, grace time.Duration) {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	if err := s.rt.Stop(ctx, k, grace); err != nil {
 		s.Errorf("stop %s: %v", k, err)
 	}
-	if _, found := s.find(k); found {
-		s.Errorf("%s is listed after Stop", k)
+	if st, found := s.find(k); found {
+		s.Errorf("List after Stop: got %+v, want no %s", st, k)
 	}
 	if left := s.Left(k); len(left) > 0 {
-		s.Errorf("left of %s after Stop: %v", k, left)
+		s.Errorf("left of %s after Stop: got %v, want nothing", k, left)
 	}
 }
 
-func (s *suite) find(k wire.Key) (runtime.Status, bool) {
+func (s *suite) find(k wire.Key) (st runtime.Status, found bool) {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	all, err := s.rt.List(ctx)
 	if err != nil {
 		s.Errorf("list: %v", err)
 	}
-	i := slices.IndexFunc(all, func(x runtime.Status) bool { return x.Key == k })
-	if i < 0 {
-		return runtime.Status{}, false
+	if i := slices.IndexFunc(all, func(x runtime.Status) bool { return x.Key == k }); i >= 0 {
+		return all[i], true
 	}
-	return all[i], true
+	return st, false
 }
 
 func (s *suite) wantPhase(k wire.Key, want wire.WorkloadPhase) runtime.Status {
 	s.Helper()
 	st, found := s.find(k)
-	if !found {
-		s.Fatalf("%s is not listed, want %s", k, want)
-	}
-	if st.Phase != want {
-		s.Fatalf("%s is %s, want %s", k, st.Phase, want)
+	if !found || st.Phase != want {
+		s.Fatalf("List: %s is listed: %t, phase %q; want phase %q", k, found, st.Phase, want)
 	}
 	return st
 }
 
-// watch returns a function that waits for the exit of a workload.
-func (s *suite) watch() (wait func(wire.Key) runtime.Exit) {
+// wantExited checks the listed exit of a workload.
+func (s *suite) wantExited(k wire.Key, code int, oom bool) {
+	s.Helper()
+	if st := s.wantPhase(k, wire.WorkloadExited); st.ExitCode != code || st.OOM != oom || st.PID != 0 {
+		s.Errorf("List of the exited %s: got code %d, OOM %t, PID %d; want code %d, OOM %t, no PID", k, st.ExitCode, st.OOM, st.PID, code, oom)
+	}
+}
+
+// watch starts a Watch. The returned function waits for the exit of a workload and checks it.
+func (s *suite) watch() (wantExit func(w runtime.Workload, code int, oom bool)) {
 	s.Helper()
 	exits := make(chan runtime.Exit)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -197,85 +209,88 @@ func (s *suite) watch() (wait func(wire.Key) runtime.Exit) {
 		cancel()
 		select {
 		case <-done:
-		case <-time.After(patience):
-			s.Error("Watch goes on after its context ended")
+		case <-time.After(timeout):
+			s.Error("Watch did not return after its context ended")
 		}
 	})
-	return func(k wire.Key) runtime.Exit {
+	return func(w runtime.Workload, code int, oom bool) {
 		s.Helper()
-		late := time.After(patience)
+		want := runtime.Exit{Key: w.Key, Attempt: w.Attempt, ExitCode: code, OOM: oom}
+		late := time.After(timeout)
 		for {
 			select {
 			case e := <-exits:
-				if e.Key == k {
-					return e
+				if e.Key != w.Key {
+					continue
 				}
+				if e != want {
+					s.Errorf("exit: got %+v, want %+v", e, want)
+				}
+				return
 			case err := <-done:
-				s.Fatalf("Watch ended: %v", err)
+				s.Fatalf("Watch returned early: %v", err)
 			case <-late:
-				s.Fatalf("no exit of %s was reported", k)
+				s.Fatalf("no exit of %s within %s", w.Key, timeout)
 			}
 		}
 	}
 }
 
-// line waits until the workload has written a line that contains text.
-func (s *suite) line(k wire.Key, text string) string {
+func (s *suite) logs(k wire.Key, tail int, follow bool) io.ReadCloser {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), patience)
-	defer cancel()
-	r, err := s.rt.Logs(ctx, k, -1, true)
-	if err != nil {
-		s.Fatalf("logs of %s: %v", k, err)
-	}
-	defer r.Close()
-	var all []string
-	for sc := bufio.NewScanner(r); sc.Scan(); {
-		if strings.Contains(sc.Text(), text) {
-			return sc.Text()
-		}
-		all = append(all, sc.Text())
-	}
-	s.Fatalf("%s never wrote %q, only %q", k, text, all)
-	return ""
-}
-
-func (s *suite) logs(k wire.Key, tail int) string { return s.read(k, tail, false) }
-
-// follow is a workload's log to its end.
-func (s *suite) follow(k wire.Key) string { return s.read(k, -1, true) }
-
-func (s *suite) read(k wire.Key, tail int, follow bool) string {
-	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), patience)
-	defer cancel()
+	ctx, cancel := context.WithTimeout(s.Context(), timeout)
+	s.Cleanup(cancel)
 	r, err := s.rt.Logs(ctx, k, tail, follow)
 	if err != nil {
 		s.Fatalf("logs of %s: %v", k, err)
 	}
+	return r
+}
+
+// waitForLine waits until the workload has written a line that contains text.
+func (s *suite) waitForLine(k wire.Key, text string) {
+	s.Helper()
+	r := s.logs(k, -1, true)
+	defer r.Close()
+	var all []string
+	for sc := bufio.NewScanner(r); sc.Scan(); {
+		if strings.Contains(sc.Text(), text) {
+			return
+		}
+		all = append(all, sc.Text())
+	}
+	s.Fatalf("output of %s: got %q, want a line with %q", k, all, text)
+}
+
+func (s *suite) read(k wire.Key, tail int, follow bool) []string {
+	s.Helper()
+	r := s.logs(k, tail, follow)
 	defer r.Close()
 	b, err := io.ReadAll(r)
 	if err != nil {
 		s.Fatal(err)
 	}
-	return string(b)
+	return slices.Collect(strings.Lines(string(b)))
+}
+
+func (s *suite) wantLines(k wire.Key, tail int, follow bool, want int) {
+	s.Helper()
+	if got := len(s.read(k, tail, follow)); got != want {
+		s.Errorf("log with tail %d, follow %t: got %d lines, want %d", tail, follow, got, want)
+	}
 }
 
 func (s *suite) wantReason(err error, want api.Reason) {
 	s.Helper()
-	e, ok := errors.AsType[*runtime.Error](err)
-	if !ok {
-		s.Fatalf("error %v (%T) carries no reason, want %s", err, err, want)
+	if e, ok := errors.AsType[*runtime.Error](err); !ok || e.Reason != want {
+		s.Fatalf("got error %v (%T), want reason %s", err, err, want)
 	}
-	if e.Reason != want {
-		s.Fatalf("reason %s (%v), want %s", e.Reason, e.Err, want)
-	}
-	s.Logf("%s: %v", e.Reason, e.Err)
+	s.Log(err)
 }
 
-func twiceIsOnce(s *suite) {
+func callsAreIdempotent(s *suite) {
 	w := s.workload("sleep")
-	s.stop(w.Key, time.Second) // nothing exists yet
+	s.stop(w.Key, time.Second) // does not exist yet
 	s.create(w)
 	s.create(w)
 	s.wantPhase(w.Key, wire.WorkloadCreated)
@@ -283,17 +298,17 @@ func twiceIsOnce(s *suite) {
 	pid := s.wantPhase(w.Key, wire.WorkloadRunning).PID
 	s.run(w)
 	if got := s.wantPhase(w.Key, wire.WorkloadRunning).PID; got != pid || pid == 0 {
-		s.Errorf("pid %d after creating and starting again, was %d", got, pid)
+		s.Errorf("PID after a second Create and Start: got %d, want %d", got, pid)
 	}
-	s.line(w.Key, "sleeping")
-	s.stop(w.Key, patience)
-	s.stop(w.Key, patience)
+	s.waitForLine(w.Key, "sleeping")
+	s.stop(w.Key, timeout)
+	s.stop(w.Key, timeout)
 	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
-		s.Errorf("process %d is there after Stop: %v", pid, err)
+		s.Errorf("signal process %d after Stop: got %v, want ESRCH", pid, err)
 	}
 }
 
-func specComesBack(s *suite) {
+func specIsListedAfterRestart(s *suite) {
 	w := s.workload("sleep")
 	two := 2
 	w.Attempt, w.Devices = 7, s.Devices
@@ -305,7 +320,7 @@ func specComesBack(s *suite) {
 	s.restart()
 	st := s.wantPhase(w.Key, wire.WorkloadCreated)
 	if st.Attempt != w.Attempt || !reflect.DeepEqual(st.Spec, w.Spec) || !slices.Equal(st.Devices, w.Devices) {
-		s.Errorf("listed attempt %d, %+v, %v\nwant attempt %d, %+v, %v", st.Attempt, st.Spec, st.Devices, w.Attempt, w.Spec, w.Devices)
+		s.Errorf("List: got attempt %d, %+v, %v\nwant attempt %d, %+v, %v", st.Attempt, st.Spec, st.Devices, w.Attempt, w.Spec, w.Devices)
 	}
 	if err := s.rt.Start(s.Context(), w.Key); err != nil {
 		s.Errorf("start what an earlier engine created: %v", err)
@@ -313,55 +328,45 @@ func specComesBack(s *suite) {
 	s.wantPhase(w.Key, wire.WorkloadRunning)
 }
 
-// otherDevicesReplace asks for what exists with other devices: it is made anew
-// unless it runs.
-func otherDevicesReplace(s *suite) {
+// changedDevicesReplace creates a workload again with other devices. That replaces it unless
+// it runs.
+func changedDevicesReplace(s *suite) {
 	w := s.workload("ignore-term")
 	w.Devices = s.Devices[:1]
 	s.create(w)
 	w.Devices = s.Devices[1:]
 	s.create(w)
 	if st := s.wantPhase(w.Key, wire.WorkloadCreated); !slices.Equal(st.Devices, w.Devices) {
-		s.Errorf("it has %v, want %v", st.Devices, w.Devices)
+		s.Errorf("devices: got %v, want %v", st.Devices, w.Devices)
 	}
 	s.run(w)
-	other := w
-	other.Devices = s.Devices[:1]
-	if err := s.rt.Create(s.Context(), other); !errors.Is(err, api.ErrConflict) {
-		s.Errorf("created with other devices while it runs: %v", err)
+	w.Devices = s.Devices[:1]
+	if err := s.rt.Create(s.Context(), w); !errors.Is(err, api.ErrConflict) {
+		s.Errorf("create with other devices while it runs: got %v, want ErrConflict", err)
 	}
 }
 
 func adoptedAfterRestart(s *suite) {
-	w := s.workload("ignore-term")
-	s.run(w)
-	s.line(w.Key, "ignoring")
-	before := s.wantPhase(w.Key, wire.WorkloadRunning)
+	w := s.runIgnoring()
+	pid := s.wantPhase(w.Key, wire.WorkloadRunning).PID
 	s.restart()
-	after := s.wantPhase(w.Key, wire.WorkloadRunning)
-	if after.PID != before.PID {
-		s.Errorf("pid %d after the restart, was %d", after.PID, before.PID)
+	if got := s.wantPhase(w.Key, wire.WorkloadRunning).PID; got != pid {
+		s.Errorf("PID after the restart: got %d, want %d", got, pid)
 	}
-	wait := s.watch()
-	if err := syscall.Kill(after.PID, syscall.SIGKILL); err != nil {
+	wantExit := s.watch()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		s.Fatal(err)
 	}
-	if e := wait(w.Key); e.ExitCode != 137 || e.Attempt != w.Attempt || e.OOM {
-		s.Errorf("exit of the adopted: %+v, want code 137", e)
-	}
+	wantExit(w, 137, false)
 }
 
 func exitCode(s *suite) {
-	wait := s.watch()
+	wantExit := s.watch()
 	for _, code := range []int{0, 1, 42} {
 		w := s.workload("exit", fmt.Sprint(code))
 		s.run(w)
-		if e := wait(w.Key); e.ExitCode != code || e.Attempt != w.Attempt || e.OOM {
-			s.Errorf("exit %+v, want code %d", e, code)
-		}
-		if st := s.wantPhase(w.Key, wire.WorkloadExited); st.ExitCode != code || st.PID != 0 || st.OOM {
-			s.Errorf("listed %+v, want code %d", st, code)
-		}
+		wantExit(w, code, false)
+		s.wantExited(w.Key, code, false)
 		if err := s.rt.Create(s.Context(), w); err != nil {
 			s.Errorf("create the same attempt again: %v", err)
 		}
@@ -369,47 +374,32 @@ func exitCode(s *suite) {
 	}
 }
 
-func exitWhileNobodyWatched(s *suite) {
+func exitWithoutWatcher(s *suite) {
 	w := s.workload("exit", "9")
 	s.run(w)
-	if err := s.rt.Close(); err != nil {
-		s.Fatal(err)
-	}
-	s.rt = s.open()
-	// A follower ends when the workload has.
-	r, err := s.rt.Logs(s.Context(), w.Key, -1, true)
-	if err != nil {
-		s.Fatal(err)
-	}
-	_, _ = io.Copy(io.Discard, r)
-	r.Close()
 	s.restart()
-	if st := s.wantPhase(w.Key, wire.WorkloadExited); st.ExitCode != 9 {
-		s.Errorf("listed %+v, want code 9", st)
-	}
-	// Watch reports what it finds, so that nobody falls between List and Watch.
-	if e := s.watch()(w.Key); e.ExitCode != 9 {
-		s.Errorf("exit %+v, want code 9", e)
-	}
+	s.read(w.Key, -1, true) // ends when the workload has ended
+	s.restart()
+	s.wantExited(w.Key, 9, false)
+	s.watch()(w, 9, false) // Watch reports exits before its start, so that none is missed after List
 }
 
 func nextAttemptReplaces(s *suite) {
-	wait := s.watch()
+	wantExit := s.watch()
 	w := s.workload("exit", "3")
 	s.run(w)
-	wait(w.Key)
+	wantExit(w, 3, false)
 	w.Attempt++
 	w.Spec = s.Spec("sleep")
 	s.run(w)
-	st := s.wantPhase(w.Key, wire.WorkloadRunning)
-	if st.Attempt != w.Attempt {
-		s.Errorf("attempt %d, want %d", st.Attempt, w.Attempt)
+	if st := s.wantPhase(w.Key, wire.WorkloadRunning); st.Attempt != w.Attempt {
+		s.Errorf("attempt: got %d, want %d", st.Attempt, w.Attempt)
 	}
-	s.line(w.Key, "sleeping")
-	s.stop(w.Key, patience)
+	s.waitForLine(w.Key, "sleeping")
+	s.stop(w.Key, timeout)
 }
 
-func epochsAreApart(s *suite) {
+func epochsAreSeparate(s *suite) {
 	a := s.workload("sleep")
 	b := a
 	b.Epoch++
@@ -420,27 +410,28 @@ func epochsAreApart(s *suite) {
 }
 
 func outOfMemory(s *suite) {
-	wait := s.watch()
+	wantExit := s.watch()
 	w := s.workload("eat", "200")
 	w.Spec.Memory = 32
 	s.run(w)
-	if e := wait(w.Key); !e.OOM || e.ExitCode != 137 {
-		s.Errorf("exit %+v, want out of memory with code 137", e)
-	}
+	wantExit(w, 137, true)
 	s.restart()
-	if st := s.wantPhase(w.Key, wire.WorkloadExited); !st.OOM || st.ExitCode != 137 {
-		s.Errorf("listed after a restart: %+v, want out of memory", st)
-	}
+	s.wantExited(w.Key, 137, true)
 }
 
-// limitsInItsCgroup reads from the kernel what bounds a workload. One whose spec names
-// no memory and no vcpus, or less than can be counted, is bounded too: a cluster of an
-// earlier release sends such.
-func limitsInItsCgroup(s *suite) {
-	g, ok := s.rt.(runtime.Guarded)
-	if !ok {
-		s.Fatal("the runtime has no control groups")
+func (s *suite) cgroupOf(k wire.Key) string {
+	s.Helper()
+	path, err := s.rt.(runtime.Guarded).CgroupOf(s.Context(), k)
+	if err != nil {
+		s.Fatal(err)
 	}
+	return path
+}
+
+// cgroupHasLimits reads the limits of workloads from the kernel. A workload has limits even if
+// its spec has no memory and vcpus, or too small ones, as clusters of earlier releases send.
+func cgroupHasLimits(s *suite) {
+	const defaultVCPUs = float64(runtime.DefaultMilliCPU) / 1000
 	for _, c := range []struct {
 		name     string
 		memory   int64
@@ -448,75 +439,64 @@ func limitsInItsCgroup(s *suite) {
 		wantMB   int64
 		wantVCPU float64
 	}{
-		{"named", 64, 0.25, 64, 0.25},
-		{"absent", 0, 0, runtime.DefaultMemoryMB, float64(runtime.DefaultMilliCPU) / 1000},
-		{"negative", -1, -1, runtime.DefaultMemoryMB, float64(runtime.DefaultMilliCPU) / 1000},
-		{"tiny", 64, 0.0001, 64, 0.01}, // the kernel's least is 1 ms of 100
+		{"set", 64, 0.25, 64, 0.25},
+		{"not set", 0, 0, runtime.DefaultMemoryMB, defaultVCPUs},
+		{"negative", -1, -1, runtime.DefaultMemoryMB, defaultVCPUs},
+		{"too small", 64, 0.0001, 64, 0.01}, // the kernel's minimum is 1 ms of 100
 	} {
 		w := s.workload("sleep")
 		w.Spec.Memory, w.Spec.VCPUs = c.memory, c.vcpus
 		s.run(w)
-		target, err := g.CgroupOf(s.Context(), w.Key)
-		if err != nil {
-			s.Fatal(err)
-		}
-		memory, vcpus := limitsOf(s, target)
-		if memory != c.wantMB<<20 || vcpus != c.wantVCPU {
-			s.Errorf("%s: its cgroup %s is bounded at %d MiB and %g vCPUs, want %d and %g", c.name, target.Cgroup, memory>>20, vcpus, c.wantMB, c.wantVCPU)
+		if memory, vcpus := s.limitsOf(s.cgroupOf(w.Key)); memory != c.wantMB<<20 || vcpus != c.wantVCPU {
+			s.Errorf("limits of the cgroup if the spec's are %s: got %d MiB and %g vCPUs, want %d and %g", c.name, memory>>20, vcpus, c.wantMB, c.wantVCPU)
 		}
 	}
 }
 
-// limitsOf reads what bounds a control group: bytes, and vCPUs.
-func limitsOf(s *suite, t runtime.Target) (memory int64, vcpus float64) {
+// limitsOf returns the limits of a cgroup: bytes of memory, and vCPUs.
+func (s *suite) limitsOf(path string) (memory int64, vcpus float64) {
 	s.Helper()
-	read := func(parts ...string) []string {
+	numbers := func(parts ...string) (out []int64) {
 		b, err := os.ReadFile(filepath.Join(append([]string{"/sys/fs/cgroup"}, parts...)...))
 		if err != nil {
 			s.Fatal(err)
 		}
-		return strings.Fields(string(b))
-	}
-	number := func(text string) int64 {
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			s.Fatalf("no limit: %q", text)
+		for _, f := range strings.Fields(string(b)) {
+			n, err := strconv.ParseInt(f, 10, 64)
+			if err != nil {
+				s.Fatalf("%v: got %q, want a limit", parts, b)
+			}
+			out = append(out, n)
 		}
-		return n
+		return out
 	}
 	fs, err := cgroup.Mounted()
 	if err != nil {
 		s.Fatal(err)
 	}
 	if fs.V2() {
-		cpu := read(t.Cgroup, "cpu.max")
-		return number(read(t.Cgroup, "memory.max")[0]), float64(number(cpu[0])) / float64(number(cpu[1]))
+		cpu := numbers(path, "cpu.max")
+		return numbers(path, "memory.max")[0], float64(cpu[0]) / float64(cpu[1])
 	}
-	quota, period := read("cpu", t.Cgroup, "cpu.cfs_quota_us"), read("cpu", t.Cgroup, "cpu.cfs_period_us")
-	return number(read("memory", t.Cgroup, "memory.limit_in_bytes")[0]), float64(number(quota[0])) / float64(number(period[0]))
+	quota, period := numbers("cpu", path, "cpu.cfs_quota_us"), numbers("cpu", path, "cpu.cfs_period_us")
+	return numbers("memory", path, "memory.limit_in_bytes")[0], float64(quota[0]) / float64(period[0])
 }
 
 func killAfterGrace(s *suite) {
-	w := s.workload("ignore-term")
-	s.run(w)
-	s.line(w.Key, "ignoring")
+	w := s.runIgnoring()
 	const grace = 300 * time.Millisecond
-	begin := time.Now()
+	began := time.Now()
 	s.stop(w.Key, grace)
-	if d := time.Since(begin); d < grace {
-		s.Errorf("killed after %s, grace %s", d, grace)
+	if d := time.Since(began); d < grace {
+		s.Errorf("time until the kill: got %s, want at least %s", d, grace)
 	}
 }
 
 func graceOfZeroKills(s *suite) {
-	w := s.workload("ignore-term")
-	s.run(w)
-	s.line(w.Key, "ignoring")
-	s.stop(w.Key, 0)
-	// Created but never started goes as well.
-	w = s.workload("sleep")
+	s.stop(s.runIgnoring().Key, 0)
+	w := s.workload("sleep") // created, but never started
 	s.create(w)
-	s.stop(w.Key, patience)
+	s.stop(w.Key, timeout)
 }
 
 func environment(s *suite) {
@@ -524,78 +504,57 @@ func environment(s *suite) {
 	w.Spec.Environment = []string{"COLOUR=green", "TREELINE_EPOCH=forged"}
 	w.Devices = s.Devices
 	s.run(w)
-	s.line(w.Key, "uid=")
-	all := strings.Split(s.logs(w.Key, -1), "\n")
+	s.waitForLine(w.Key, "uid=")
+	all := s.read(w.Key, -1, false)
 	for _, want := range append(w.Env(), "COLOUR=green") {
-		if !slices.Contains(all, want) {
-			s.Errorf("%s is not in the environment %q", want, all)
+		if !slices.Contains(all, want+"\n") {
+			s.Errorf("environment: got %q, want %s in it", all, want)
 		}
 	}
-	if slices.Contains(all, "TREELINE_EPOCH=forged") {
-		s.Error("the SLA overrides TREELINE_EPOCH")
+	if slices.Contains(all, "TREELINE_EPOCH=forged\n") {
+		s.Error("the SLA's TREELINE_EPOCH is in the environment, want the runtime's")
 	}
 	if slices.ContainsFunc(all, func(l string) bool { return strings.HasPrefix(l, "uid=0") }) {
-		s.Error("the workload runs as root")
+		s.Error("the workload runs as root, want another user")
 	}
 }
 
-// killedBeforeDaemons reads whom the kernel kills first when memory is short.
+// killedBeforeDaemons reads which processes the kernel kills first when memory is short.
 func killedBeforeDaemons(s *suite) {
-	w := s.workload("ignore-term")
-	s.run(w)
-	s.line(w.Key, "ignoring")
-	score := func(pid string) int {
+	pid := s.wantPhase(s.runIgnoring().Key, wire.WorkloadRunning).PID
+	score := func(pid string) (n int) {
 		b, err := os.ReadFile("/proc/" + pid + "/oom_score_adj")
-		if err != nil {
-			s.Fatal(err)
+		if err == nil {
+			n, err = strconv.Atoi(strings.TrimSpace(string(b)))
 		}
-		n, err := strconv.Atoi(strings.TrimSpace(string(b)))
 		if err != nil {
 			s.Fatal(err)
 		}
 		return n
 	}
-	its, ours := score(strconv.Itoa(s.wantPhase(w.Key, wire.WorkloadRunning).PID)), score("self")
-	if its != runtime.OOMScoreAdj || its <= ours {
-		s.Errorf("its oom_score_adj is %d, want %d; ours is %d", its, runtime.OOMScoreAdj, ours)
+	if got, own := score(strconv.Itoa(pid)), score("self"); got != runtime.OOMScoreAdj || got <= own {
+		s.Errorf("oom_score_adj of the workload: got %d, want %d and more than the test's %d", got, runtime.OOMScoreAdj, own)
 	}
 }
 
 func logsTail(s *suite) {
-	wait := s.watch()
+	wantExit := s.watch()
 	w := s.workload("log", "0", "200")
 	s.run(w)
-	wait(w.Key)
-	if got := strings.Count(s.follow(w.Key), "\n"); got != 200 { // what wrote it may still be copying
-		s.Errorf("%d lines, want 200", got)
-	}
-	if got := strings.Count(s.logs(w.Key, 10), "\n"); got != 10 {
-		s.Errorf("%d lines of tail 10", got)
-	}
+	wantExit(w, 0, false)
+	s.wantLines(w.Key, -1, true, 200) // follow, because the last output may still be copied
+	s.wantLines(w.Key, 10, false, 10)
 	s.restart()
-	if got := strings.Count(s.logs(w.Key, -1), "\n"); got != 200 {
-		s.Errorf("%d lines after a restart, want 200", got)
-	}
+	s.wantLines(w.Key, -1, false, 200)
 	if _, err := s.rt.Logs(s.Context(), newKey(), 1, false); !errors.Is(err, api.ErrNotFound) {
-		s.Errorf("logs of nobody: %v, want not found", err)
+		s.Errorf("logs of a missing workload: got %v, want ErrNotFound", err)
 	}
 }
 
 func logsFollow(s *suite) {
 	w := s.workload("log", "50", "25")
 	s.run(w)
-	r, err := s.rt.Logs(s.Context(), w.Key, -1, true)
-	if err != nil {
-		s.Fatal(err)
-	}
-	defer r.Close()
-	b, err := io.ReadAll(r) // returns because the workload ends
-	if err != nil {
-		s.Fatal(err)
-	}
-	if got := strings.Count(string(b), "\n"); got != 25 {
-		s.Errorf("followed %d lines, want 25", got)
-	}
+	s.wantLines(w.Key, -1, true, 25)
 }
 
 func startFails(s *suite) {
@@ -606,7 +565,6 @@ func startFails(s *suite) {
 		err = s.rt.Start(s.Context(), w.Key)
 	}
 	s.wantReason(err, api.ReasonStartFailed)
-	// The next attempt gets another chance.
 	w.Attempt++
 	w.Spec = s.Spec("sleep")
 	s.run(w)
@@ -627,7 +585,7 @@ func unknownVirtualization(s *suite) {
 		s.Fatal(err)
 	}
 	if v := s.Spec("sleep").Virtualization; !slices.Contains(info.Runtimes, v) || info.Version == "" {
-		s.Errorf("info %+v does not offer %q", info, v)
+		s.Errorf("Info: got %+v, want a version and the runtime %q", info, v)
 	}
 }
 
@@ -637,47 +595,47 @@ func privilegedIsRefused(s *suite) {
 	s.wantReason(s.rt.Create(s.Context(), w), api.ReasonPrivilege)
 }
 
-func cgroupKillEndsIt(s *suite) {
-	g, ok := s.rt.(runtime.Guarded)
-	if !ok {
-		s.Fatal("the runtime cannot be guarded")
+func cgroupKillEndsWorkload(s *suite) {
+	if _, err := s.rt.(runtime.Guarded).CgroupOf(s.Context(), newKey()); !errors.Is(err, api.ErrNotFound) {
+		s.Errorf("cgroup of a missing workload: got %v, want ErrNotFound", err)
 	}
-	if _, err := g.CgroupOf(s.Context(), newKey()); !errors.Is(err, api.ErrNotFound) {
-		s.Errorf("cgroup of nobody: %v, want not found", err)
-	}
-	wait := s.watch()
-	w := s.workload("ignore-term")
-	s.run(w)
-	s.line(w.Key, "ignoring")
-	target, err := g.CgroupOf(s.Context(), w.Key)
+	wantExit := s.watch()
+	w := s.runIgnoring()
+	fs, err := cgroup.Mounted()
 	if err != nil {
 		s.Fatal(err)
 	}
-	killGroup(s, target)
-	if e := wait(w.Key); e.ExitCode != 137 || e.OOM {
-		s.Errorf("exit %+v, want code 137", e)
+	if err := fs.Group(s.cgroupOf(w.Key)).Kill(s.Context()); err != nil {
+		s.Fatal(err)
 	}
+	wantExit(w, 137, false)
 }
 
 func twentyAtOnce(s *suite) {
-	const n = 20
-	ws := make([]runtime.Workload, n)
-	var all sync.WaitGroup
-	begin := time.Now()
+	ws := make([]runtime.Workload, 20)
+	each := func(action string, do func(w runtime.Workload) error) {
+		var all sync.WaitGroup
+		began := time.Now()
+		for _, w := range ws {
+			all.Go(func() {
+				if err := do(w); err != nil {
+					s.Errorf("%s %s: %v", action, w.Key, err)
+				}
+			})
+		}
+		all.Wait()
+		s.Logf("%s %d in %s", action, len(ws), time.Since(began))
+	}
 	for i := range ws {
 		ws[i] = s.workload("sleep")
 		s.Cleanup(func() { s.stop(ws[i].Key, 0) })
-		all.Go(func() {
-			if err := s.rt.Create(s.Context(), ws[i]); err != nil {
-				s.Errorf("create %d: %v", i, err)
-			}
-			if err := s.rt.Start(s.Context(), ws[i].Key); err != nil {
-				s.Errorf("start %d: %v", i, err)
-			}
-		})
 	}
-	all.Wait()
-	s.Logf("%d created and started in %s", n, time.Since(begin))
+	each("create and start", func(w runtime.Workload) error {
+		if err := s.rt.Create(s.Context(), w); err != nil {
+			return err
+		}
+		return s.rt.Start(s.Context(), w.Key)
+	})
 	list, err := s.rt.List(s.Context())
 	if err != nil {
 		s.Fatal(err)
@@ -688,26 +646,8 @@ func twentyAtOnce(s *suite) {
 			pids[st.PID] = true
 		}
 	}
-	if len(pids) != n {
-		s.Errorf("%d distinct processes run, want %d", len(pids), n)
+	if len(pids) != len(ws) {
+		s.Errorf("distinct processes that run: got %d, want %d", len(pids), len(ws))
 	}
-	for i := range ws {
-		all.Go(func() {
-			if err := s.rt.Stop(s.Context(), ws[i].Key, patience); err != nil {
-				s.Errorf("stop %d: %v", i, err)
-			}
-		})
-	}
-	all.Wait()
-}
-
-func killGroup(s *suite, target runtime.Target) {
-	s.Helper()
-	fs, err := cgroup.Mounted()
-	if err != nil {
-		s.Fatal(err)
-	}
-	if err := fs.Group(target.Cgroup).Kill(s.Context()); err != nil {
-		s.Fatal(err)
-	}
+	each("stop", func(w runtime.Workload) error { return s.rt.Stop(s.Context(), w.Key, timeout) })
 }

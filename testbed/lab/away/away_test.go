@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/programtest"
 	"github.com/treeline-edge/treeline/internal/wire"
-	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
 	"github.com/treeline-edge/treeline/testbed/lab"
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
@@ -113,8 +113,8 @@ func TestNetworkGoesOnWithoutOrchestrators(t *testing.T) {
 	if end, has := t.Deadline(); has && time.Until(end) < tenMinutes*3/2 {
 		short = errors.New("go test's default is ten minutes for all")
 	}
-	runtimetest.Require(t, "-timeout=20m", short)
-	runtimetest.NeedRoot(t)
+	programtest.Require(t, "-timeout=20m", short)
+	programtest.NeedRoot(t)
 	w := newWorld(t)
 	sub := func(name string, fn func(t *testing.T)) {
 		t.Helper()

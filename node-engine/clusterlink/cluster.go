@@ -1,0 +1,85 @@
+package clusterlink
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/call"
+	"github.com/treeline-edge/treeline/internal/enrol"
+	"github.com/treeline-edge/treeline/internal/identity"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/keeper"
+	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+const (
+	requestTimeout = 30 * time.Second
+	// idleTimeout is short, so that an idle node has one connection only, to the broker.
+	idleTimeout = 5 * time.Second
+)
+
+// Cluster is a client of the cluster's HTTP API for nodes.
+type Cluster struct {
+	HTTP *http.Client // with the node's certificate
+	URL  string       // https://host:port
+}
+
+// NewCluster returns a client with the certificate that own returns.
+func NewCluster(v *trust.Verifier, c Credentials, own func(*tls.CertificateRequestInfo) (*tls.Certificate, error)) *Cluster {
+	return &Cluster{HTTP: keeper.Client(v, identity.OfCluster(c.Cluster), own, idleTimeout, nil), URL: c.URL}
+}
+
+func (c *Cluster) post(ctx context.Context, path string, in, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return call.JSON(ctx, c.HTTP, c.URL+"/v1/node/"+path, in, out)
+}
+
+// Purging asks the cluster whether this node is to be purged. failed is the error of the last
+// attempt to purge, or empty.
+func (c *Cluster) Purging(ctx context.Context, failed string) (bool, error) {
+	var out wire.NodePurge
+	if err := c.post(ctx, "purge", wire.NodePurging{Failed: failed}, &out); err != nil {
+		return false, fmt.Errorf("ask the cluster whether to purge this node: %w", err)
+	}
+	return out.Purge, nil
+}
+
+// Left reports to the cluster that this node was purged. It succeeds if the cluster has removed
+// the node already.
+func (c *Cluster) Left(ctx context.Context) error {
+	err := c.post(ctx, "left", struct{}{}, nil)
+	if p, ok := errors.AsType[*api.Problem](err); ok && p.Status == http.StatusForbidden {
+		return nil // an answer of the cluster itself
+	}
+	if err != nil {
+		return fmt.Errorf("report to the cluster that this node was purged: %w", err)
+	}
+	return nil
+}
+
+// Brokers returns the addresses of the cluster's broker, for a node that reaches none that it
+// knows.
+func (c *Cluster) Brokers(ctx context.Context) ([]string, error) {
+	var out wire.NodeBrokers
+	if err := c.post(ctx, "brokers", struct{}{}, &out); err != nil {
+		return nil, fmt.Errorf("ask the cluster for its broker: %w", err)
+	}
+	return out.Brokers, nil
+}
+
+// Renew implements keeper.Options.Renew.
+func (c *Cluster) Renew(ctx context.Context, csr []byte) ([]*x509.Certificate, error) {
+	var renewed wire.NodeJoined
+	if err := c.post(ctx, "renew", wire.Renew{CSR: enrol.Text(csr)}, &renewed); err != nil {
+		return nil, err
+	}
+	return ca.DecodeChain([]byte(renewed.Chain))
+}

@@ -1,0 +1,186 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/node-engine/node"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
+)
+
+// probeInterval is how long an order may take, beyond a stop's grace, before the runtime is probed,
+// and the least time between two probes.
+const probeInterval = 30 * time.Second
+
+// execution carries out one order of a placement. It implements wire.WorkloadOrderHandler.
+type execution struct {
+	*Driver
+	ctx context.Context
+	q   *queue
+	key wire.Key
+}
+
+// Create creates a workload when it is its tenant's turn. A stop that is ordered meanwhile cancels
+// that. listing is held only while the result is reported: the core accepts that a workload which
+// is being created is listed.
+func (x execution) Create(o wire.CreateWorkload) {
+	call, cancel := context.WithCancel(x.ctx)
+	defer cancel()
+	x.mu.Lock()
+	for _, next := range x.q.orders {
+		if _, stop := next.(wire.StopWorkload); stop {
+			x.mu.Unlock()
+			return
+		}
+	}
+	x.q.cancel = cancel
+	x.mu.Unlock()
+	err := x.createInTurn(call, o)
+	x.mu.Lock()
+	x.q.cancel = nil
+	x.mu.Unlock()
+	if err != nil && call.Err() != nil && x.ctx.Err() == nil {
+		return // the stop that cancelled it reports the result
+	}
+	x.listing.RLock()
+	defer x.listing.RUnlock()
+	x.report(x.ctx, wire.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: wire.WorkloadCreated}, err)
+}
+
+func (x execution) createInTurn(ctx context.Context, o wire.CreateWorkload) error {
+	leave, err := x.creates.Enter(ctx, time.Now(), []string{string(o.Instance.Tenant().Top())}, false)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	defer x.probeAfter(ctx, probeInterval)()
+	if err := x.checkNetwork(o.Spec); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, createTimeout)
+	defer cancel()
+	return x.opt.Runtime.Create(ctx, runtime.Workload{Key: o.Key, Attempt: o.Attempt, Spec: o.Spec, Addresses: o.Addresses, Devices: o.Devices})
+}
+
+// Start attaches the workload to the network and starts it.
+func (x execution) Start(o wire.StartWorkload) {
+	defer x.probeAfter(x.ctx, probeInterval)()
+	x.listing.RLock()
+	defer x.listing.RUnlock()
+	call, cancel := context.WithTimeout(x.ctx, startTimeout)
+	defer cancel()
+	at, err := x.attach(call, x.key)
+	if err == nil {
+		err = x.opt.Runtime.Start(call, x.key)
+	}
+	x.report(x.ctx, wire.WorkloadEvent{Key: x.key, Attempt: o.Attempt, Phase: wire.WorkloadRunning, Address: at.Address, Ready: at.Ready}, err)
+}
+
+// Stop stops the workload and detaches it from the network.
+func (x execution) Stop(o wire.StopWorkload) {
+	defer x.probeAfter(x.ctx, o.Grace+probeInterval)()
+	call, cancel := context.WithTimeout(x.ctx, o.Grace+stopTimeout)
+	defer cancel()
+	if o.Grace > 0 && x.namespaced() != nil && x.opt.Network.Ready() == nil && x.drain(call, x.key) {
+		sleep(call, drainTime)
+	}
+	err := x.opt.Runtime.Stop(call, x.key, o.Grace)
+	if err == nil {
+		_ = x.detach(call, x.key) // the next comparison finds a failure
+	}
+	x.listing.RLock()
+	defer x.listing.RUnlock()
+	x.report(x.ctx, wire.WorkloadEvent{Key: x.key, Phase: wire.WorkloadGone}, err)
+}
+
+// Detach detaches the workload from the network.
+func (x execution) Detach(wire.DetachWorkload) {
+	if x.detach(x.ctx, x.key) != nil { // the next comparison finds it, and the core repeats the order
+		time.AfterFunc(x.opt.MaxPause, x.Recheck)
+	}
+}
+
+// Guard sets or lifts the deadline of the workload.
+func (x execution) Guard(o wire.GuardWorkload) { x.guard(x.ctx, o) }
+
+func (d *Driver) guard(ctx context.Context, o wire.GuardWorkload) {
+	if err := d.setGuard(ctx, o); err != nil {
+		d.opt.Log.Warn("workload is not guarded: only this engine stops it when its lease ends", "instance", o.Instance, "epoch", o.Epoch, "err", err)
+	}
+}
+
+func (d *Driver) setGuard(ctx context.Context, o wire.GuardWorkload) error {
+	if d.opt.Guard == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if o.Until.IsZero() {
+		return d.opt.Guard.Lift(ctx, o.Key)
+	}
+	g, ok := d.opt.Runtime.(runtime.Guarded)
+	if !ok {
+		return fmt.Errorf("the runtime does not support guards: %w", api.ErrUnavailable)
+	}
+	cgroup, err := g.CgroupOf(ctx, o.Key)
+	if err != nil {
+		return err
+	}
+	return d.opt.Guard.Set(ctx, o.Key, cgroup, o.Until)
+}
+
+// probeAfter probes the runtime when an order takes longer than a time, and then every
+// probeInterval until done is called. It detects a runtime that hangs with its connection open
+// before the order's timeout.
+func (d *Driver) probeAfter(ctx context.Context, after time.Duration) (done func()) {
+	order, done := context.WithCancel(ctx)
+	d.wg.Go(func() {
+		for pause := after; sleep(order, pause); pause = probeInterval {
+			d.probe(ctx)
+		}
+	})
+	return done
+}
+
+// probe asks the runtime for its info, at most once per probeInterval for all orders. It ends the
+// watch if the runtime does not answer.
+func (d *Driver) probe(ctx context.Context) {
+	d.mu.Lock()
+	now := time.Now()
+	due := d.probedAt.IsZero() || now.Sub(d.probedAt) >= probeInterval
+	if due {
+		d.probedAt = now
+	}
+	d.mu.Unlock()
+	if !due {
+		return
+	}
+	call, cancel := context.WithTimeout(ctx, infoTimeout)
+	defer cancel()
+	if _, err := d.opt.Runtime.Info(call); err != nil && ctx.Err() == nil {
+		select {
+		case d.hangs <- fmt.Errorf("probe the runtime: %w", err):
+		default:
+		}
+	}
+}
+
+// report reports the result of an order to the core: e, or the error.
+func (d *Driver) report(ctx context.Context, e wire.WorkloadEvent, err error) {
+	if err != nil {
+		if ctx.Err() != nil {
+			return // the engine ends, not the workload
+		}
+		wanted := e.Phase
+		e.Phase, e.Reason, e.Detail = wire.WorkloadFailed, runtime.Reason(err), runtime.Detail(err)
+		d.opt.Log.Warn("runtime order failed", "instance", e.Instance, "epoch", e.Epoch, "wanted", wanted, "reason", e.Reason, "err", err)
+		if e.Reason == api.ReasonRuntimeDown || errors.Is(err, api.ErrConflict) {
+			d.Recheck() // the runtime's state is not what the core assumes
+		}
+	}
+	d.deliver(ctx, node.Workload{WorkloadEvent: e})
+}
