@@ -20,14 +20,14 @@ const generated = "<!-- Made by `go generate ./testbed/docsgen`; do not edit. --
 func SLA() string {
 	var b strings.Builder
 	b.WriteString("# The SLA\n" + generated + `
-A developer hands in an SLA: which services should exist, what they need, where they may run. The format is
-Oakestra's SLA v2.0 with a few fields of Treeline's own, as JSON or YAML, at most 1 MiB and nested at most
+A developer submits an SLA: the services that should exist, what they require, and where they may run. The
+format is Oakestra's SLA v2.0 with a few fields of Treeline's own, as JSON or YAML, at most 1 MiB and nested at most
 ` + fmt.Sprint(api.MaxSLADepth) + ` deep. A JSON Schema of it is [sla.schema.json](sla.schema.json).
 
-**Honour or refuse.** Each field below is *enforced*, *informational* or *refused*. Nothing is accepted and
-ignored: a refused field with a value that asks for something is an error that names it. Neutral values
-(` + "`0`, `\"\"`, `[]`, `{}`, `false`, `null`" + `) are taken for it, because Oakestra's files carry them. An
-unknown key is an error too. All that is wrong with a document is reported at once, each with its JSON pointer.
+**Honour or refuse.** Each field below is *enforced*, *informational* or *refused*. No field is
+accepted and ignored: a refused field with a value other than a neutral one is an error that names it. Neutral values
+(` + "`0`, `\"\"`, `[]`, `{}`, `false`, `null`" + `) are accepted, because Oakestra's files contain them. An
+unknown key is an error too. All errors of a document are reported together, each with its JSON pointer.
 
 `)
 	for _, s := range []struct {
@@ -35,9 +35,9 @@ unknown key is an error too. All that is wrong with a document is reported at on
 		title  string
 		intro  string
 	}{
-		{api.Enforced, "Enforced", "What these say is done."},
-		{api.Informational, "Informational", "These are kept or checked, and change nothing."},
-		{api.Refused, "Refused", "These are refused today, each with what it waits for or what to write instead."},
+		{api.Enforced, "Enforced", "Treeline enforces these fields."},
+		{api.Informational, "Informational", "These fields are stored or checked, and have no effect."},
+		{api.Refused, "Refused", "These fields are refused, each with the reason or what to write instead."},
 	} {
 		fmt.Fprintf(&b, "## %s\n%s\n\n", s.title, s.intro)
 		if s.status == api.Refused {
@@ -58,13 +58,13 @@ unknown key is an error too. All that is wrong with a document is reported at on
 		b.WriteString("\n")
 	}
 	b.WriteString(`## Units
-Numbers without a unit have Oakestra's units; docs/reference/oakestra.md has the differences. What the API returns is what is
-stored: bandwidth in Mbit/s, rigidness in seconds, and locations with the latitude first.
+Numbers without a unit have Oakestra's units; docs/reference/oakestra.md has the differences. The API returns
+stored units: bandwidth in Mbit/s, rigidness in seconds, and locations with the latitude first.
 
-## What is filled in
+## Defaults that the parser fills in
 - ` + "`virtualization: docker`" + ` becomes ` + "`container`" + `.
-- Without ` + "`arch`" + `, the processor of ` + "`platform`" + ` is the one that is asked for; without both, any will do.
-- Everything else that is absent stays absent and means its default above.
+- Without ` + "`arch`" + `, the processor of ` + "`platform`" + ` is required; without both, any processor suits.
+- Every other absent field stays absent and has its default above.
 `)
 	return b.String()
 }
@@ -72,9 +72,9 @@ stored: bandwidth in Mbit/s, rigidness in seconds, and locations with the latitu
 // Lifecycle returns docs/reference/lifecycle.md.
 func Lifecycle() string {
 	var b strings.Builder
-	b.WriteString("# The life of an instance\n" + generated + `
-Every instance is in one of these states, each with a reason and a detail. What should be comes only from above,
-what is true only from below; what carries an older epoch is dropped.
+	b.WriteString("# The lifecycle of an instance\n" + generated + `
+Every instance is in one of these states, with a reason and a detail. Desired state comes only from the tier above,
+observed state only from the tier below. Messages with an older epoch are dropped.
 
 ` + LifecycleDiagram() + `
 | From | Event | To |
@@ -84,7 +84,7 @@ what is true only from below; what carries an older epoch is dropped.
 		row(&b, code(string(e.From)), code(string(e.Event)), code(string(e.To)))
 	}
 	b.WriteString("\nA `one_shot` ends for good in `completed`, or in `failed` with the reason `" + string(api.ReasonAttemptsSpent) +
-		"` after `max_attempts`\nfailures of its own: then only `withdraw` or a new SLA revision leads on. " +
+		"` after `max_attempts`\nfailures of its own: then only `withdraw` or a new SLA revision changes its state. " +
 		"Restarts and failures are counted per SLA\nrevision, on all nodes and clusters together.\n")
 	b.WriteString("\nThe same as text:\n\n```text\n" + lifecycle.Text() + "```\n")
 	return b.String()
