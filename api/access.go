@@ -9,11 +9,11 @@ import (
 // of a service's SLA (`callers`, `calls`) and checked where a packet leaves, where it arrives,
 // and when a route is requested.
 //
-// An entry is "app" (services of the same application), "tenant" (all of the tenant's),
+// An entry is "app" (services of the same application), "tenant" (all services of the tenant),
 // "<app>.<ns>" or "<app>.<ns>.<service>.<ns>". A tenant's path may precede the last two:
 // "acme/shop.prod".
 type Access struct {
-	Callers []string `json:"callers,omitempty"` // nil: all of the tenant's
+	Callers []string `json:"callers,omitempty"` // nil: all services of the tenant
 	Closed  bool     `json:"closed,omitempty"`  // nobody may call it: `callers: []`
 	Calls   []string `json:"calls,omitempty"`   // services of other tenants
 }

@@ -178,14 +178,13 @@ func narrowingRule(c checker, at string, v *value) {
 		nodes = narrow(nodes, split(k.get("node").text))
 		labels = append(labels, texts(k.get("labels"))...)
 	}
-	for _, left := range []struct {
-		kind string
-		set  map[string]bool
-	}{{"cluster", clusters}, {"node", nodes}} {
-		if left.set != nil && len(left.set) == 0 {
-			c.fault(at, "leave one of them out", "the constraints together allow no %s", left.kind)
+	none := func(kind string, left map[string]bool) {
+		if left != nil && len(left) == 0 {
+			c.fault(at, "leave one of them out", "the constraints together allow no %s", kind)
 		}
 	}
+	none("cluster", clusters)
+	none("node", nodes)
 	if a, b := contradiction(labels); a != "" {
 		c.fault(at, "leave one of them out", "no node's labels are both %q and %q", shorten(a), shorten(b))
 	}

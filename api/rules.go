@@ -41,7 +41,7 @@ func init() { // not a literal: rules and table refer to each other
 		servicePath + "/microservice_name":      nameRule,
 		servicePath + "/microservice_namespace": nameRule,
 
-		addressesPath:                        twinRule,
+		addressesPath:                        pairRule,
 		addressesPath + "/rr_ip_v6":          address6Rule,
 		addressesPath + "/rr_ip":             addressRule,
 		addressesPath + "/closest_ip":        addressRule,
@@ -224,10 +224,9 @@ func portRule(c checker, at string, v *value) {
 func unkinded(err error) string { return strings.TrimSuffix(err.Error(), ": "+ErrInvalid.Error()) }
 
 func addressRule(c checker, at string, v *value) {
-	if s := v.text; s != "" && s != "auto" && patterns[addressPattern].MatchString(s) {
-		if _, err := netip.ParseAddr(s); err != nil {
-			c.fault(at, "auto, or an IPv4 address", "%q is not an IPv4 address", s)
-		}
+	_, err := netip.ParseAddr(v.text)
+	if err != nil && v.text != "" && v.text != "auto" && patterns[addressPattern].MatchString(v.text) {
+		c.fault(at, "auto, or an IPv4 address", "%q is not an IPv4 address", v.text)
 	}
 }
 
@@ -238,9 +237,9 @@ func address6Rule(c checker, at string, v *value) {
 	}
 }
 
-// twinRule refuses an IPv6 address that does not end in the IPv4 address of rr_ip. The
+// pairRule refuses an IPv6 address that does not end in the IPv4 address of rr_ip. The
 // root checks its prefix.
-func twinRule(c checker, at string, v *value) {
+func pairRule(c checker, at string, v *value) {
 	six, ok := chosen6(v.get("rr_ip_v6").text)
 	four, err := netip.ParseAddr(v.get("rr_ip").text)
 	if ok && err == nil && low32(six) != four {

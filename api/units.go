@@ -175,7 +175,7 @@ func convertPatience(k *value) bool {
 		d, _ := time.ParseDuration(k.get("tolerate").text) // checked
 		seconds, share = d.Seconds(), ""
 	case r > 0:
-		// 0 seconds would mean the default.
+		// At least 1 ms, because 0 means the default.
 		seconds = max(math.Round((1-r)*shareWindow.Seconds()*1000)/1000, 0.001)
 	default:
 		return false

@@ -99,9 +99,6 @@ type File struct{ path string }
 // Open returns the file at path, which need not exist.
 func Open(path string) *File { return &File{path: path} }
 
-// Path returns the path of the file.
-func (f *File) Path() string { return f.path }
-
 // Load reads the file. A file that does not exist is empty. ErrForbidden: other users can
 // read the file, or this user cannot; ErrInvalid: it is not a contexts file.
 func (f *File) Load() (All, error) {

@@ -81,7 +81,8 @@ func TestWhatCannotBeChosen(t *testing.T) {
 }
 
 func TestTheFileIsPrivate(t *testing.T) {
-	f := contexts.Open(filepath.Join(t.TempDir(), "treeline", "config.yaml"))
+	path := filepath.Join(t.TempDir(), "treeline", "config.yaml")
+	f := contexts.Open(path)
 	pem := "-----BEGIN CERTIFICATE-----\nAB:c\n-----END CERTIFICATE-----\n"
 	want := contexts.Context{URL: "https://home:1", CA: pem, User: "acme/alice", Refresh: "x.y", Expires: time.Unix(1e9, 0).UTC()}
 	err := f.Update(func(all *contexts.All) error {
@@ -95,11 +96,11 @@ func TestTheFileIsPrivate(t *testing.T) {
 	if err != nil || all.Current != "home" || all.Contexts["home"] != want {
 		t.Fatalf("the contexts are %+v (%v), want the saved context home", all, err)
 	}
-	info, err := os.Stat(f.Path())
+	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Fatalf("mode %o, %v", info.Mode().Perm(), err)
 	}
-	if err := os.Chmod(f.Path(), 0o644); err != nil {
+	if err := os.Chmod(path, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := f.Load(); !errors.Is(err, api.ErrForbidden) || !strings.Contains(err.Error(), "chmod 600") {

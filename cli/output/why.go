@@ -239,7 +239,7 @@ func rejection(r api.Rejection) string {
 
 func miss(r api.Rejection) string {
 	if r.Short != "" && strings.HasPrefix(strings.ToLower(Word(r.Constraint)), "vcpu") {
-		return "short of " + Clean(r.Short) // the unit names it
+		return "short of " + Clean(r.Short) // the amount has the unit vCPU
 	}
 	if r.Short != "" {
 		return "short of " + amount(r.Constraint, r.Short) + " " + Word(r.Constraint)
