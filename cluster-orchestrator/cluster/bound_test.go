@@ -212,7 +212,7 @@ func TestTheRootHearsWhereItWatches(t *testing.T) {
 				}
 			}
 		}
-		w.step(Ack{wire.ReportAck{Boot: w.c.fx.Boot, Seq: lastReport(w.c)}})
+		w.ack()
 		return last
 	}
 	told()

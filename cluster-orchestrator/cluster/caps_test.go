@@ -19,7 +19,7 @@ func cappedWorld(t *testing.T, nodes int, caps nodecaps.Policy) *world {
 	w := newWorld(t, nodes)
 	w.cfg.Caps = caps
 	w.restart()
-	w.pass(w.c.cfg.Dead)
+	w.pass(defaultDead)
 	w.beat()
 	return w
 }
@@ -78,7 +78,7 @@ func TestANodeThatClaimsTooMuchCountsForItsCaps(t *testing.T) {
 	w.describes("n0", greedy)
 	check("after its report")
 	w.restart()
-	w.pass(w.c.cfg.Dead)
+	w.pass(defaultDead)
 	w.beat()
 	check("after a restart")
 	w.describes("n0", func(i *api.NodeInfo) { i.Labels = map[string]string{"a": "b"} })
@@ -160,7 +160,7 @@ func TestNodesFromBeforeTheCapsStayPrivileged(t *testing.T) {
 	}
 	w.cfg.Caps.Default.Privileged = nodecaps.Existing
 	w.restart()
-	w.pass(w.c.cfg.Dead)
+	w.pass(defaultDead)
 	w.beat()
 	w.join("n2", api.Resources{MilliCPU: 1000, MemoryMB: 1000})
 	expect := func(when string, want map[api.NodeID]bool) {
@@ -189,7 +189,7 @@ func TestNodesFromBeforeTheCapsStayPrivileged(t *testing.T) {
 	// A node that is removed and joins anew is a new one.
 	w.cfg.Caps.Nodes = nil
 	w.restart()
-	w.pass(w.c.cfg.Dead)
+	w.pass(defaultDead)
 	w.beat()
 	claims := w.claims["n0"]
 	w.step(RemoveNode{Node: "n0"})
@@ -237,7 +237,7 @@ func TestAnOrderCapsANodeBesideTheConfiguration(t *testing.T) {
 	w.describes("n0", func(i *api.NodeInfo) { i.Labels = map[string]string{"a": "b"} })
 	check("after another report")
 	w.restart()
-	w.pass(w.c.cfg.Dead)
+	w.pass(defaultDead)
 	w.beat()
 	check("after a restart")
 	w.step(JoinNode{Info: w.claims["n0"]})

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // A node stops what was withdrawn and cannot remove it yet. The root is told that it
@@ -29,7 +28,7 @@ func TestEndOfAWithdrawnInstanceIsPassedOn(t *testing.T) {
 	}
 	settled := func() {
 		for range 3 {
-			w.step(Ack{wire.ReportAck{Boot: w.c.fx.Boot, Seq: lastReport(w.c)}})
+			w.ack()
 			w.now = w.now.Add(50 * time.Millisecond) // the node has said nothing since it was heard last
 			w.step(Tick{})
 		}

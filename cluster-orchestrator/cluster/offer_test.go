@@ -58,7 +58,7 @@ func TestWhatFreesTheShareIsUsedAtOnce(t *testing.T) {
 	w.nodes["n0"].settle()
 	acks := func() {
 		for waits(w.c) {
-			w.step(Ack{wire.ReportAck{Boot: w.c.fx.Boot, Seq: lastReport(w.c)}})
+			w.ack()
 		}
 	}
 	acks()

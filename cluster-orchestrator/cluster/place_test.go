@@ -223,7 +223,7 @@ func TestOperatorScalesWhileTheRootIsAway(t *testing.T) {
 		t.Fatalf("%+v", w.c.Instances())
 	}
 	// A report that was answered does not end it: the root has to take them over.
-	w.step(Ack{wire.ReportAck{Boot: w.c.fx.Boot, Seq: lastReport(w.c)}})
+	w.ack()
 	said := 0
 	for range 10 {
 		w.now = w.now.Add(time.Second)
@@ -235,7 +235,7 @@ func TestOperatorScalesWhileTheRootIsAway(t *testing.T) {
 				}
 			}
 		}
-		w.step(Ack{wire.ReportAck{Boot: w.c.fx.Boot, Seq: lastReport(w.c)}})
+		w.ack()
 	}
 	if said < 2 {
 		t.Errorf("the root was told %d times of what it did not take over", said)

@@ -26,7 +26,7 @@ func TestSharesThatNobodyNeedsAreReturned(t *testing.T) {
 		t.Helper()
 		w.now = w.now.Add(time.Minute)
 		w.c.uplink.Due()
-		w.step(Ack{wire.ReportAck{Boot: w.c.fx.Boot, Seq: lastReport(w.c)}})
+		w.ack()
 		for _, r := range w.reports() {
 			return r.Net.Returned
 		}
@@ -48,7 +48,7 @@ func TestSharesThatNobodyNeedsAreReturned(t *testing.T) {
 	}
 	for end := w.now.Add(31 * time.Minute); w.now.Before(end); {
 		w.now = w.now.Add(2 * time.Second) // a longer pause would be the process's own
-		w.step(Ack{wire.ReportAck{Boot: w.c.fx.Boot, Seq: lastReport(w.c)}})
+		w.ack()
 	}
 	if got := returned(); !slices.Equal(got, []netip.Prefix{second}) {
 		t.Fatalf("with 2 nodes it returns %v", got)

@@ -14,7 +14,7 @@ func TestAnSLAThatNamesNoLimitGetsTheOperators(t *testing.T) {
 	w := newWorld(t, 1)
 	w.cfg.Workload = placement.Workload{Reserve: api.Resources{MilliCPU: 500, MemoryMB: 1000}, Limit: api.Resources{MilliCPU: 2000, MemoryMB: 3000}}
 	w.restart()
-	w.pass(w.c.cfg.Dead)
+	w.pass(defaultDead)
 	w.beat()
 	silent, names := assignment(0, 1, spec(0.5, 64)), assignment(1, 1, spec(0.5, 64))
 	silent.Spec.Memory, silent.Spec.VCPUs = 0, 0
@@ -43,7 +43,7 @@ func TestAnSLAThatAsksForTooMuchIsRefusedByName(t *testing.T) {
 		w := newWorld(t, 1)
 		w.cfg.Workload.Most = api.Resources{MilliCPU: 1000, MemoryMB: 512}
 		w.restart()
-		w.pass(w.c.cfg.Dead)
+		w.pass(defaultDead)
 		w.beat()
 		a := assignment(0, 1, spec(0.5, 64))
 		large(&a.Spec)

@@ -12,6 +12,9 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
+// defaultDead is the default of Config.Dead.
+const defaultDead = 7 * time.Second
+
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // world drives one core: it keeps the time, a store that follows the store's
@@ -26,6 +29,7 @@ type world struct {
 	gen    api.Generation
 	want   map[api.InstanceID]wire.Assignment
 	last   step.Effects
+	report wire.Report                 // the last one to the root
 	claims map[api.NodeID]api.NodeInfo // what each node reported about itself last
 	deaf   bool                        // nodes do not get what is sent
 }
@@ -89,10 +93,21 @@ func (w *world) step(in Input) step.Effects {
 	eff := w.c.Step(w.now, in)
 	w.save(eff.Save)
 	w.last = eff
+	for _, e := range eff.Send {
+		if r, ok := e.Msg.(wire.Report); ok {
+			w.report = r
+		}
+	}
 	if !w.deaf {
 		w.deliver(eff.Send)
 	}
 	return eff
+}
+
+// ack acknowledges the last report.
+func (w *world) ack() step.Effects {
+	w.t.Helper()
+	return w.step(Ack{wire.ReportAck{Boot: w.report.Boot, Seq: w.report.Seq}})
 }
 
 func (w *world) deliver(envs []wire.Envelope) {

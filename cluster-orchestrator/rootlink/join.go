@@ -136,17 +136,6 @@ func (c *Credentials) take(joined wire.ClusterJoined, id api.ClusterID) error {
 // Client returns an HTTP client for the root with the cluster's certificate. It finds dead
 // connections by HTTP/2 pings.
 func Client(v *trust.Verifier, own func(*tls.CertificateRequestInfo) (*tls.Certificate, error)) *http.Client {
-	return &http.Client{
-		Transport: keeper.NewTransport(own, func() *http.Transport {
-			return &http.Transport{
-				TLSClientConfig:     v.Client(identity.OfRoot(), own),
-				ForceAttemptHTTP2:   true,
-				HTTP2:               &http.HTTP2Config{SendPingTimeout: 20 * time.Second, PingTimeout: 15 * time.Second},
-				TLSHandshakeTimeout: 10 * time.Second,
-				IdleConnTimeout:     time.Minute,
-				Proxy:               http.ProxyFromEnvironment,
-			}
-		}),
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	pings := &http.HTTP2Config{SendPingTimeout: 20 * time.Second, PingTimeout: 15 * time.Second}
+	return keeper.Client(v, identity.OfRoot(), own, time.Minute, pings)
 }

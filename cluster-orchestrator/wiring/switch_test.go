@@ -8,7 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-func TestBrokersThatNodesAreToldOf(t *testing.T) {
+func TestBrokersThatNodesReceive(t *testing.T) {
 	for _, k := range []struct {
 		conf BrokerConfig
 		want []string
@@ -27,12 +27,12 @@ func TestBrokersThatNodesAreToldOf(t *testing.T) {
 		c := Defaults()
 		c.Broker.Next = next
 		if err := c.Validate(); (err == nil) != ok {
-			t.Errorf("broker.next %q with the broker within: %v", next, err)
+			t.Errorf("broker.next %q with the embedded broker: %v, want valid %v", next, err, ok)
 		}
 	}
 }
 
-func TestNodesThatDoNotKnowTheBrokersAreNamed(t *testing.T) {
+func TestUnawareNodesAreListed(t *testing.T) {
 	node := func(id api.NodeID, brokers ...string) api.Node {
 		return api.Node{NodeInfo: api.NodeInfo{ID: id, Brokers: brokers}}
 	}

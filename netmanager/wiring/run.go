@@ -32,7 +32,7 @@ import (
 // Run runs the netmanager until ctx ends. The workloads' network stays in the kernel, works
 // without a netmanager, and is taken over by the next start.
 func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
-	data, err := openData(cfg.Data)
+	data, err := daemon.OpenData(cfg.Data)
 	if err != nil {
 		return err
 	}
@@ -126,17 +126,6 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		daemon.Part{Name: "status", Run: func(ctx context.Context) error { return server.ServeStatus(ctx, cfg.ListenStatus, cfg.Data) }},
 		daemon.Part{Name: "memory", Run: daemon.Slim},
 	)
-}
-
-func openData(path string) (*os.Root, error) {
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		return nil, fmt.Errorf("create the data directory: %w", err)
-	}
-	dir, err := os.OpenRoot(path)
-	if err != nil {
-		return nil, fmt.Errorf("open the data directory: %w", err)
-	}
-	return dir, nil
 }
 
 // openStore opens the store, which a running netmanager locks.
@@ -257,9 +246,7 @@ func serve(ctx context.Context, cfg Config, s *host.Server, ln net.Listener, loc
 	}
 	locate(false)
 	s.Log.Info("netmanager started", "cluster", s.Credentials.Cluster, "key", s.Key, "listen", s.Transport.Local())
-	if err := daemon.Notify(daemon.Ready); err != nil {
-		s.Log.Warn("notify systemd failed", "err", err)
-	}
+	daemon.NotifyReady(s.Log)
 	return daemon.RunAll(ctx,
 		daemon.Part{Name: "kernel", Run: s.Executor.Run},
 		daemon.Part{Name: "listening", Run: s.Listening.Run},
