@@ -21,7 +21,7 @@ func Main(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
 		if err := find(patience); err != nil {
-			fmt.Fprintln(os.Stderr, "the tests passed and left behind:", err)
+			fmt.Fprintln(os.Stderr, "the tests passed and left goroutines:", err)
 			code = 1
 		}
 	}

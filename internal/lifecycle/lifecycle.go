@@ -1,39 +1,38 @@
-// Package lifecycle is the life of an instance as one table: state × event →
-// state (Oakestra paper, figure 3). It decides nothing else. A failed instance
-// that has ended for good accepts no event but Withdraw. Its reason marks this, not a
-// state of its own, so that tiers of an earlier release accept it: see api.Ended.
-// The diagram in
-// docs/architecture.md is drawn from it.
+// Package lifecycle is the lifecycle of an instance as one table: state × event → state (Oakestra paper,
+// figure 3). A failed instance that has ended for good accepts Withdraw only. That is marked by its
+// reason instead of a state, so that tiers of an earlier release accept it: see api.Ended. The diagram in
+// docs/architecture.md is generated from the table.
 //
 //	s, err := lifecycle.Next(api.Created, lifecycle.Started) // api.Running
 package lifecycle
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Event is what can happen to an instance.
+// Event is an event of an instance.
 type Event string
 
 // The events of the table.
 const (
-	Request       Event = "request"        // the developer wants it to run
+	Request       Event = "request"        // it shall run
 	ClusterChosen Event = "cluster_chosen" // the root placed it
 	NodeChosen    Event = "node_chosen"    // the cluster placed it
 	ImageReady    Event = "image_ready"    // the node created the workload
 	Started       Event = "started"        // it runs
 	StartFailed   Event = "start_failed"   // it could not be created or started
 	ExitedOK      Event = "exited_ok"      // a one-shot ended with 0
-	ExitedBad     Event = "exited_bad"     // it ended and should not have
-	Restart       Event = "restart"        // the node tries again, after a pause
-	Replace       Event = "replace"        // the cluster takes it off its node
-	NodeLost      Event = "node_lost"      // its node fell silent
-	HandBack      Event = "hand_back"      // the cluster gives it back to the root
-	ClusterLost   Event = "cluster_lost"   // its cluster fell silent
-	Withdraw      Event = "withdraw"       // nobody wants it any more
+	ExitedBad     Event = "exited_bad"     // it ended with another code, or was not to end
+	Restart       Event = "restart"        // the node starts it again, after a back-off
+	Replace       Event = "replace"        // the cluster removes it from its node
+	NodeLost      Event = "node_lost"      // its node is dead
+	HandBack      Event = "hand_back"      // the cluster hands it back to the root
+	ClusterLost   Event = "cluster_lost"   // its cluster is dead
+	Withdraw      Event = "withdraw"       // it shall not run any more
 )
 
 var next = map[api.State]map[Event]api.State{
@@ -73,21 +72,21 @@ var next = map[api.State]map[Event]api.State{
 	api.Terminated: {},
 }
 
-// States are all states, in the order of a life.
+// States are all states, in the usual order.
 var States = []api.State{
 	api.Registered, api.Requested, api.ClusterScheduled, api.NodeScheduled,
 	api.Created, api.Running, api.Completed, api.Failed, api.Terminated,
 }
 
-// Next is the state after the event, or ErrConflict where the table has no such edge.
+// Next returns the state after the event, or ErrConflict if the table has no such edge.
 func Next(s api.State, e Event) (api.State, error) {
 	if to, ok := next[s][e]; ok {
 		return to, nil
 	}
-	return s, fmt.Errorf("an instance that is %s cannot take %s: %w", s, e, api.ErrConflict)
+	return s, fmt.Errorf("event %[2]s in state %[1]s is illegal: %[3]w", s, e, api.ErrConflict)
 }
 
-// Must is Next for events that our own code made; an illegal edge is our bug.
+// Must is Next for events of our own code. It panics on an illegal edge.
 func Must(s api.State, e Event) api.State {
 	to, err := Next(s, e)
 	if err != nil {
@@ -96,8 +95,8 @@ func Must(s api.State, e Event) api.State {
 	return to
 }
 
-// Leads reports whether some sequence of events leads from one state to
-// another: an observation may skip states whose messages were lost.
+// Leads reports whether a sequence of events leads from one state to another. An observation may skip
+// states whose messages were lost.
 func Leads(from, to api.State) bool { return reach[from][to] }
 
 var reach = closure()
@@ -129,16 +128,11 @@ type Edge struct {
 	To    api.State
 }
 
-// Edges lists the table in a steady order, for diagrams and tests.
+// Edges returns the table, in a constant order.
 func Edges() []Edge {
 	var es []Edge
 	for _, from := range States {
-		var evs []Event
-		for e := range next[from] {
-			evs = append(evs, e)
-		}
-		slices.Sort(evs)
-		for _, e := range evs {
+		for _, e := range slices.Sorted(maps.Keys(next[from])) {
 			es = append(es, Edge{from, e, next[from][e]})
 		}
 	}

@@ -1,13 +1,9 @@
-// Package devices finds the devices of a node by their CDI specifications
-// (Container Device Interface, tags.cncf.io/container-device-interface), and puts
-// those that an instance was given into its container. NVIDIA's, AMD's and
-// Intel's tools write such files, /etc/cdi holds those of people; what is
-// described there is offered, and nothing else is looked for.
+// Package devices finds the devices of a node by their CDI specifications (Container Device Interface,
+// tags.cncf.io/container-device-interface), and adds those that were allocated to an instance to its
+// container. Tools of NVIDIA, AMD and Intel write such files, and operators write them to /etc/cdi.
+// Test devices have such files too, and need no hardware.
 //
-// For machines without any device there are test devices, which are asked for,
-// given and injected in the same way and are files like the others.
-//
-// Who gets which device is the core's to say (package node).
+// Package node allocates the devices.
 //
 //	d, err := devices.Open(devices.Options{Dirs: devices.Dirs, Own: "/var/lib/treeline/node/cdi"})
 //	d.List()                                         // for NodeInfo
@@ -33,37 +29,35 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Dirs are the directories that CDI's tools write to; the later goes before the
-// earlier where both describe a device.
+// Dirs are the directories of CDI. A later one has precedence if both describe a device.
 var Dirs = []string{"/etc/cdi", "/var/run/cdi"}
 
 const (
-	quiet   = time.Second     // without a change, before the files are read: tools write several
-	confirm = 3 * time.Second // until a device that is gone is looked for once more
-	again   = time.Minute     // until a directory that is not there is looked for once more
+	quiet   = time.Second     // pause after a change before the files are read: tools write several
+	confirm = 3 * time.Second // pause before a missing device is looked for again
+	again   = time.Minute     // pause before a missing directory is looked for again
 )
 
-// Options are what it needs.
+// Options are the options of Devices.
 type Options struct {
-	Dirs []string     // absolute; none: the node has test devices at most
-	Own  string       // directory of its own, for the test devices' file
+	Dirs []string     // absolute; none: only test devices
+	Own  string       // directory for the files of test devices
 	Test []Test       // test devices to offer
-	Log  *slog.Logger // slog.Default
+	Log  *slog.Logger // default slog.Default
 }
 
-// Devices are those of this machine. It is safe for concurrent use.
+// Devices has the devices of this machine. It is safe for concurrent use.
 type Devices struct {
 	opt   Options
 	cache *cdi.Cache
 
-	mu    sync.Mutex // guards the fields below
-	list  []api.NodeDevice
-	files map[string]string // by device, the file that described it last
-	said  string            // the faults that were logged last
+	mu     sync.Mutex // guards the fields below
+	list   []api.NodeDevice
+	files  map[string]string // by device, the file that described it last
+	logged string            // the errors that were logged last
 }
 
-// Open writes the test devices' file and reads all of them. A file that cannot be
-// read is logged and offers nothing.
+// Open writes the files of test devices and reads all files. It logs files that it cannot read.
 func Open(o Options) (*Devices, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -76,7 +70,7 @@ func Open(o Options) (*Devices, error) {
 		dirs = append(dirs, o.Own)
 	}
 	d := &Devices{opt: o}
-	if len(dirs) == 0 { // the library would take its defaults
+	if len(dirs) == 0 { // the library would use its defailed
 		return d, nil
 	}
 	var err error
@@ -87,16 +81,16 @@ func Open(o Options) (*Devices, error) {
 	return d, nil
 }
 
-// List are the devices that the node offers, in the order of their ids.
+// List returns the devices that the node offers, sorted by id.
 func (d *Devices) List() []api.NodeDevice {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.list)
 }
 
-// Inject makes the devices part of a container as their specifications say: device
-// nodes, which its cgroup then allows, mounts, environment and hooks. One that is
-// not described now is ErrNotFound, and the container is as it was.
+// Inject adds the devices to a container's specification: device nodes, which its cgroup then allows,
+// mounts, environment and hooks. It fails with ErrNotFound if a device is not described, and then
+// changes nothing.
 func (d *Devices) Inject(s *specs.Spec, ids []string) error {
 	if len(ids) == 0 {
 		return nil
@@ -111,8 +105,8 @@ func (d *Devices) Inject(s *specs.Spec, ids []string) error {
 	return err
 }
 
-// Run reads the files again when they change, and calls changed, which must not
-// block, when that changes the list. It returns when ctx ends.
+// Run reads the files again when they change, until ctx ends. It calls changed, which must not block,
+// when the list changes.
 func (d *Devices) Run(ctx context.Context, changed func()) error {
 	if d.cache == nil || len(d.opt.Dirs) == 0 {
 		<-ctx.Done()
@@ -120,13 +114,13 @@ func (d *Devices) Run(ctx context.Context, changed func()) error {
 	}
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
-		d.opt.Log.Warn("devices are not watched: changes are seen when the engine starts anew", "err", err)
+		d.opt.Log.Warn("devices are not watched: restart the engine after changes", "err", err)
 		<-ctx.Done()
 		return nil
 	}
 	defer w.Close()
 	watched := map[string]bool{}
-	// Directories that came since the last look were not heard of.
+	// There is no event for a directory that appeared before it was watched.
 	look := time.NewTimer(0)
 	defer look.Stop()
 	later := time.NewTicker(again)
@@ -146,7 +140,7 @@ func (d *Devices) Run(ctx context.Context, changed func()) error {
 				look.Reset(quiet)
 			}
 		case err := <-w.Errors:
-			d.opt.Log.Warn("changes of devices may have been missed; looking", "err", err)
+			d.opt.Log.Warn("changes of devices may have been missed, reading all files", "err", err)
 			look.Reset(quiet)
 		case <-later.C:
 			if d.watchAll(w, watched) {
@@ -167,8 +161,7 @@ func (d *Devices) Run(ctx context.Context, changed func()) error {
 	}
 }
 
-// watchAll watches the directories that are there, and reports whether one of
-// them was not watched before.
+// watchAll watches the directories that exist, and reports whether one was not watched before.
 func (d *Devices) watchAll(w *fsnotify.Watcher, watched map[string]bool) (grew bool) {
 	for _, dir := range d.opt.Dirs {
 		dir = filepath.Clean(dir)
@@ -179,13 +172,12 @@ func (d *Devices) watchAll(w *fsnotify.Watcher, watched map[string]bool) (grew b
 	return grew
 }
 
-// read reads the files. A device that is gone is offered until it was gone at two
-// looks, since tools remove files and write them anew; gone names those of this
-// look, suspects those of the one before. One whose file is there and cannot be
-// read is offered still: a slip of somebody's editor ends no workload.
+// read reads the files. A device is offered until it is missing in two reads, since tools remove files
+// and write them again: gone are those missing in this read, suspects those in the one before. A device
+// whose file exists but cannot be read is still offered, so that an editing error stops no workload.
 func (d *Devices) read(suspects []string) (gone []string, changed bool) {
-	_ = d.cache.Refresh() // its errors are told by file, below
-	faults := d.cache.GetErrors()
+	_ = d.cache.Refresh() // GetErrors returns its errors by file
+	failed := d.cache.GetErrors()
 	now := map[string]described{}
 	for _, id := range d.cache.ListDevices() {
 		if dev := d.cache.GetDevice(id); dev != nil {
@@ -205,7 +197,7 @@ func (d *Devices) read(suspects []string) (gone []string, changed bool) {
 			continue
 		}
 		file := d.files[dev.ID]
-		_, broken := faults[file]
+		_, broken := failed[file]
 		_, known := now[dev.ID]
 		if !broken && (known || slices.Contains(suspects, dev.ID)) {
 			continue
@@ -220,12 +212,12 @@ func (d *Devices) read(suspects []string) (gone []string, changed bool) {
 		return a.ID == b.ID && a.Model == b.Model && slices.Equal(a.Kinds, b.Kinds)
 	})
 	d.list, d.files = list, files
-	d.tell(changed, aside, faults)
+	d.log(changed, aside, failed)
 	return gone, changed
 }
 
-// tell logs what is offered now and what is wrong, once per change.
-func (d *Devices) tell(changed bool, aside []string, faults map[string][]error) {
+// log logs what is offered and the errors, once per change.
+func (d *Devices) log(changed bool, aside []string, failed map[string][]error) {
 	if changed {
 		ids := make([]string, len(d.list))
 		for i, dev := range d.list {
@@ -234,13 +226,13 @@ func (d *Devices) tell(changed bool, aside []string, faults map[string][]error) 
 		d.opt.Log.Info("devices", "offered", ids, "not_offered", aside)
 	}
 	var all []string
-	for file, errs := range faults {
+	for file, errs := range failed {
 		all = append(all, file+": "+errors.Join(errs...).Error())
 	}
 	slices.Sort(all)
-	said := strings.Join(all, "\n")
-	if said != d.said && said != "" {
-		d.opt.Log.Warn("CDI specifications cannot be read; devices that they described stay offered", "err", said)
+	text := strings.Join(all, "\n")
+	if text != d.logged && text != "" {
+		d.opt.Log.Warn("CDI specifications cannot be read; devices that they described stay offered", "err", text)
 	}
-	d.said = said
+	d.logged = text
 }

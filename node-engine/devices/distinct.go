@@ -15,8 +15,8 @@ type described struct {
 	kind  string
 	file  string
 	model string
-	// parts are what makes it a device of its own: device nodes and network devices
-	// of the machine. What the whole specification adds to each is not among them.
+	// parts are the machine's device nodes and network devices that it consists of, without those that
+	// the specification adds to all its devices.
 	parts []string
 }
 
@@ -25,7 +25,7 @@ func describe(dev *cdi.Device) described {
 	d := described{kind: s.GetVendor() + "/" + s.GetClass(), file: s.GetPath()}
 	if s.GetVendor() == testVendor {
 		d.model = "test device: no hardware"
-		return d // all of them are one and the same harmless node
+		return d // all have the same harmless node
 	}
 	for _, n := range dev.ContainerEdits.DeviceNodes {
 		path := n.HostPath
@@ -42,11 +42,10 @@ func describe(dev *cdi.Device) described {
 	return d
 }
 
-// distinct are the devices that can be given to different instances, and those
-// that cannot, because they stand for others: a specification of NVIDIA's names a
-// GPU by number and by UUID, and has "all" besides. One that has exactly the parts
-// of another is the same, and goes by the shorter name; one that has all the parts
-// of another and more stands for several.
+// distinct returns the devices that can be allocated to different instances, and aside those that
+// represent others: a specification of NVIDIA lists a GPU by number and by UUID, and "all". A device with
+// exactly the parts of another is the same device, of which the shorter name is used. One with all parts
+// of another and more represents several.
 func distinct(all map[string]described) (offered []api.NodeDevice, aside []string) {
 	ids := slices.SortedFunc(maps.Keys(all), func(a, b string) int {
 		if n := len(all[a].parts) - len(all[b].parts); n != 0 {
@@ -64,11 +63,11 @@ func distinct(all map[string]described) (offered []api.NodeDevice, aside []strin
 	for i, id := range ids {
 		d := all[id]
 		_, name, _ := strings.Cut(id, "=")
-		stands := name == "all" && kinds[d.kind] > 1 || len(d.parts) > 0 && slices.ContainsFunc(ids[:i], func(other string) bool {
+		represents := name == "all" && kinds[d.kind] > 1 || len(d.parts) > 0 && slices.ContainsFunc(ids[:i], func(other string) bool {
 			parts := all[other].parts
 			return len(parts) > 0 && !slices.ContainsFunc(parts, func(p string) bool { return !slices.Contains(d.parts, p) })
 		})
-		if stands {
+		if represents {
 			aside = append(aside, id)
 			continue
 		}
@@ -79,7 +78,7 @@ func distinct(all map[string]described) (offered []api.NodeDevice, aside []strin
 	return offered, aside
 }
 
-// kindsOf are the names that a device of a CDI kind may be asked for by, sorted.
+// kindsOf returns the names by which an SLA can require a device of a CDI kind, sorted.
 func kindsOf(kind string) []string {
 	vendor, class, _ := strings.Cut(kind, "/")
 	kinds := []string{kind}

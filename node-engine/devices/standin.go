@@ -18,29 +18,29 @@ import (
 const (
 	testVendor = "test.treeline.dev"
 	testFile   = "test-devices.json"
-	mostTests  = 64
+	maxTests   = 64
 )
 
-// Test is a number of test devices of a class: stand-ins without hardware. Those
-// of the classes gpu and tpu count as GPUs and TPUs.
+// Test is a number of test devices of a class, without hardware. Those of the classes gpu and tpu count
+// as GPUs and TPUs.
 type Test struct {
 	Class string
 	Count int
 }
 
-// ParseTest reads "test.treeline.dev/widget=2". Anything else is ErrInvalid.
+// ParseTest parses "test.treeline.dev/widget=2". It fails with ErrInvalid.
 func ParseTest(text string) (Test, error) {
 	kind, count, _ := strings.Cut(text, "=")
 	class, ok := strings.CutPrefix(kind, testVendor+"/")
 	n, err := strconv.Atoi(count)
-	if !ok || !api.ValidMachineName(class) || err != nil || n < 1 || n > mostTests {
-		return Test{}, fmt.Errorf("%q is not %s/CLASS=COUNT with a count of 1 to %d, such as %s/widget=2: %w", text, testVendor, mostTests, testVendor, api.ErrInvalid)
+	if !ok || !api.ValidMachineName(class) || err != nil || n < 1 || n > maxTests {
+		return Test{}, fmt.Errorf("%q is not %s/CLASS=COUNT with a count of 1 to %d, such as %s/widget=2: %w", text, testVendor, maxTests, testVendor, api.ErrInvalid)
 	}
 	return Test{class, n}, nil
 }
 
-// writeTests writes the CDI specifications of test devices: each is a second
-// /dev/null and a variable of the environment. One file holds one class.
+// writeTests writes the CDI specifications of test devices, one file per class. A test device is a
+// copy of /dev/null and an environment variable.
 func writeTests(dir string, tests []Test) error {
 	if dir == "" {
 		return nil

@@ -19,7 +19,7 @@ import (
 
 const (
 	echoHeader = 8  // type, code, checksum, identifier, sequence
-	echoBody   = 48 // what `ping` sends makes 56
+	echoBody   = 48 // 56 with the header, as `ping` sends
 )
 
 // The types of ICMP (RFC 792) and ICMPv6 (RFC 4443).
@@ -28,17 +28,17 @@ const (
 	echoRequest6, echoReply6 = 128, 129
 )
 
-// echo is one exchange of echoes with one host.
+// echo is the state of one ping.
 type echo struct {
 	six   bool
-	id    uint16 // counts on raw sockets; on others the kernel sets and checks its own
+	id    uint16 // used on raw sockets only; otherwise the kernel sets and checks one
 	raw   bool
 	nonce [16]byte
 	sent  [tries]time.Time
 }
 
-// ping sends a few echo requests to a and returns the shortest round trip. It
-// fails early where the network says that a cannot be reached.
+// ping sends a few echo requests to a and returns the shortest round trip. It fails early if the
+// network reports that a is unreachable.
 func ping(ctx context.Context, a netip.Addr) (time.Duration, error) {
 	conn, raw, err := pingSocket(a)
 	if err != nil {
@@ -88,7 +88,7 @@ func ping(ctx context.Context, a netip.Addr) (time.Duration, error) {
 				if answers++; best == 0 || rtt < best {
 					best = rtt
 				}
-				e.sent[seq] = time.Time{} // a second copy counts for nothing
+				e.sent[seq] = time.Time{} // ignore duplicates
 			}
 		}
 	}
@@ -98,7 +98,7 @@ func ping(ctx context.Context, a netip.Addr) (time.Duration, error) {
 	return best, nil
 }
 
-// request is the echo request of a sequence number, from 0.
+// request returns the echo request of a sequence number, from 0.
 func (e *echo) request(seq int) []byte {
 	b := make([]byte, echoHeader+echoBody)
 	b[0] = echoRequest4
@@ -108,14 +108,14 @@ func (e *echo) request(seq int) []byte {
 	binary.BigEndian.PutUint16(b[4:], e.id)
 	binary.BigEndian.PutUint16(b[6:], uint16(seq+1))
 	copy(b[echoHeader:], e.nonce[:])
-	if !e.six { // of ICMPv6 the kernel sums up, since addresses count
+	if !e.six { // the kernel sets the checksum of ICMPv6, which covers the addresses
 		binary.BigEndian.PutUint16(b[2:], checksum(b))
 	}
 	return b
 }
 
-// reply is the sequence number, from 0, that b answers; ok is false for anything
-// else that may arrive. It cannot be forged without the request having been seen.
+// reply returns the sequence number, from 0, that b answers; ok is false for other packets. Only a host
+// that has received the request can forge a reply.
 func (e *echo) reply(b []byte) (seq int, ok bool) {
 	want := byte(echoReply4)
 	if e.six {
@@ -131,7 +131,7 @@ func (e *echo) reply(b []byte) (seq int, ok bool) {
 	return seq, seq >= 0 && seq < tries && !e.sent[seq].IsZero()
 }
 
-// checksum is the internet checksum, RFC 1071.
+// checksum returns the internet checksum, RFC 1071.
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for i := 0; i+1 < len(b); i += 2 {
@@ -143,14 +143,14 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// socket is connected to one host.
+// socket is a socket that is connected to one host.
 type socket interface {
 	net.Conn
-	ReadFrom(b []byte) (int, net.Addr, error) // without the IP header, which Read leaves on raw sockets
+	ReadFrom(b []byte) (int, net.Addr, error) // without the IP header, unlike Read of a raw socket
 }
 
-// pingSocket is a socket for echoes with a alone: the kernel's unprivileged one
-// (net.ipv4.ping_group_range), or a raw one where that is not for us.
+// pingSocket returns a socket for echoes with a: the kernel's unprivileged one
+// (net.ipv4.ping_group_range), or a raw one if that is not permitted.
 func pingSocket(a netip.Addr) (s socket, raw bool, err error) {
 	s, err = datagrams(a)
 	if err == nil || !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EPROTONOSUPPORT) {
@@ -176,7 +176,7 @@ func datagrams(a netip.Addr) (socket, error) {
 		return nil, os.NewSyscallError("socket", err)
 	}
 	f := os.NewFile(uintptr(fd), "icmp")
-	defer f.Close() // FileConn takes a copy
+	defer f.Close() // FileConn duplicates it
 	if err := unix.Connect(fd, to); err != nil {
 		return nil, os.NewSyscallError("connect", err)
 	}

@@ -1,17 +1,17 @@
-// Package pinger measures round trips from this node to hosts that are no nodes,
-// for clusters that look for a place near a user: by ICMP echo, and by TCP
-// connections where nobody answers that or a port is given.
+// Package pinger measures round trips from this node to hosts that are no nodes, so that a cluster
+// can place an instance near a user. It uses ICMP echo, and TCP connections if that has no answer or
+// a port is given.
 //
-// What it is asked to probe comes from SLAs, which is to say from anybody. So it
-// probes only addresses that the policy of its order permits, checks the addresses
-// and not the name, and connects to what it has checked; it says how long an answer
-// took, and not what was answered; and it does little at a time.
+// Targets come from SLAs and are not trusted. The pinger checks the resolved address against the
+// policy of the order and connects to that address. It reports the time of an answer, not its
+// content. It limits concurrent probes and their rate.
 //
 //	p := pinger.New(pinger.Options{})
 //	answer := p.Probe(ctx, wire.ProbeOrder{ID: 7, Target: "example.com", Wait: 3 * time.Second})
 package pinger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,15 +29,15 @@ import (
 
 const (
 	tries   = 3
-	spacing = 150 * time.Millisecond // between two of them
+	spacing = 150 * time.Millisecond // between two tries
 
 	defaultWait = 3 * time.Second
-	longestWait = 10 * time.Second
-	mostAddrs   = 16 // of one name that are looked at
+	maxWait     = 10 * time.Second
+	maxAddrs    = 16 // of one name
 )
 
-// webPorts are tried where no port is given and nobody answers an echo. A port
-// that nobody listens on answers as well, unless a firewall keeps silent.
+// webPorts are tried if no port is given and there is no echo reply. A closed port answers too,
+// unless a firewall drops the packet.
 var webPorts = []uint16{443, 80}
 
 var (
@@ -53,16 +53,16 @@ var (
 	})
 )
 
-// Options are what it needs. Zero values mean the defaults.
+// Options are the options of a pinger. Zero values mean the defaults.
 type Options struct {
-	// Resolve looks a name up: net.DefaultResolver.
+	// Resolve resolves a name; default net.DefaultResolver.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
-	AtOnce  int           // probes under way: 6; one holder leaves as many to others as it has
-	Every   time.Duration // one more probe may begin: 500 ms
-	Burst   int           // that may begin at once after a rest: 8; of one holder three quarters
+	AtOnce  int           // concurrent probes; default 6. One holder gets at most half
+	Every   time.Duration // the interval in which one more probe may begin; default 500 ms
+	Burst   int           // probes that may begin at once after a pause; default 8. One holder gets three quarters
 }
 
-// Pinger probes. It is safe for concurrent use.
+// Pinger carries out probes. It is safe for concurrent use.
 type Pinger struct {
 	opt Options
 
@@ -75,25 +75,17 @@ type Pinger struct {
 	counts Counts
 }
 
-// Counts are probes by what came of them.
+// Counts are the numbers of probes by result.
 type Counts struct{ Answered, Silent, Refused, Excess uint64 }
 
-// New is a pinger that has nothing to do.
+// New returns a pinger.
 func New(o Options) *Pinger {
 	if o.Resolve == nil {
 		o.Resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
-			return net.DefaultResolver.LookupNetIP(ctx, "ip", host+".") // no search list: it is nobody's name within
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", host+".") // the dot disables the search list
 		}
 	}
-	if o.AtOnce <= 0 {
-		o.AtOnce = 6
-	}
-	if o.Every <= 0 {
-		o.Every = 500 * time.Millisecond
-	}
-	if o.Burst <= 0 {
-		o.Burst = 8
-	}
+	o.AtOnce, o.Every, o.Burst = cmp.Or(o.AtOnce, 6), cmp.Or(o.Every, 500*time.Millisecond), cmp.Or(o.Burst, 8)
 	underWay := probePlaces
 	underWay.Total = o.AtOnce
 	return &Pinger{
@@ -103,15 +95,15 @@ func New(o Options) *Pinger {
 	}
 }
 
-// Counts are those since New.
+// Counts returns the numbers since New.
 func (p *Pinger) Counts() Counts {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.counts
 }
 
-// Probe carries out an order and answers within its Wait, at most 10 s. Where too
-// many are asked for it answers at once that it does not.
+// Probe carries out an order and returns its result within o.Wait, at most 10 s. Beyond the limits it
+// returns an error at once.
 func (p *Pinger) Probe(ctx context.Context, o wire.ProbeOrder) wire.Probed {
 	out := wire.Probed{ID: o.ID}
 	place := p.begin(time.Now(), o.For)
@@ -125,7 +117,7 @@ func (p *Pinger) Probe(ctx context.Context, o wire.ProbeOrder) wire.Probed {
 	if wait <= 0 {
 		wait = defaultWait
 	}
-	ctx, cancel := context.WithTimeout(ctx, min(wait, longestWait))
+	ctx, cancel := context.WithTimeout(ctx, min(wait, maxWait))
 	defer cancel()
 	rtt, how, err := p.probe(ctx, &o)
 	switch {
@@ -142,7 +134,7 @@ func (p *Pinger) Probe(ctx context.Context, o wire.ProbeOrder) wire.Probed {
 	return out
 }
 
-// begin takes a place for one more probe of the holder; nil: there is none.
+// begin takes a place for a probe of the holder; nil if there is none.
 func (p *Pinger) begin(now time.Time, holder string) *fairshare.Place {
 	place, err := p.places.Take(now, []string{holder}, nil)
 	if err != nil {
@@ -185,32 +177,31 @@ func (p *Pinger) probe(ctx context.Context, o *wire.ProbeOrder) (time.Duration, 
 	return 0, "", fmt.Errorf("probe %s: %w", o.Target, err)
 }
 
-// addresses are the first permitted address of each family, in the resolver's
-// order. Where none is permitted that is ErrForbidden; which addresses there are
-// stays here.
+// addresses returns the first permitted address of each family, in the resolver's order. It fails with
+// ErrForbidden if none is permitted. The error does not contain the addresses, which may be secret.
 func (p *Pinger) addresses(ctx context.Context, host string, o *wire.ProbeOrder) ([]netip.Addr, error) {
 	all := []netip.Addr{}
 	if a, err := netip.ParseAddr(host); err == nil {
 		all = append(all, a)
 	} else if all, err = p.opt.Resolve(ctx, host); err != nil {
-		return nil, fmt.Errorf("look %s up: %w", host, err)
+		return nil, fmt.Errorf("resolve %s: %w", host, err)
 	}
 	var out []netip.Addr
-	for _, a := range all[:min(len(all), mostAddrs)] {
+	for _, a := range all[:min(len(all), maxAddrs)] {
 		if probe.Permitted(a, o.Allow, o.Deny) && (len(out) == 0 || len(out) == 1 && out[0].Is4() != a.Unmap().Is4()) {
 			out = append(out, a.Unmap())
 		}
 	}
 	switch {
 	case len(all) == 0:
-		return nil, fmt.Errorf("look %s up: it has no address: %w", host, api.ErrNotFound)
+		return nil, fmt.Errorf("resolve %s: no address: %w", host, api.ErrNotFound)
 	case len(out) == 0:
-		return nil, fmt.Errorf("%s is not at an address that the probe policy permits: %w", host, api.ErrForbidden)
+		return nil, fmt.Errorf("%s has no address that the probe policy permits: %w", host, api.ErrForbidden)
 	}
 	return out, nil
 }
 
-// probeAddr probes one address within its share of the time that is left.
+// probeAddr probes one address within its share of the remaining time.
 func probeAddr(ctx context.Context, a netip.Addr, port uint16, share int) (time.Duration, string, error) {
 	ports := []uint16{port}
 	steps := 1
@@ -221,7 +212,7 @@ func probeAddr(ctx context.Context, a netip.Addr, port uint16, share int) (time.
 	ctx, cancel := context.WithTimeout(ctx, time.Until(end)/time.Duration(share))
 	defer cancel()
 	end, _ = ctx.Deadline()
-	// within gives a step an equal part of the time that the earlier ones left.
+	// within runs a step with an equal part of the remaining time.
 	within := func(try func(context.Context) (time.Duration, error)) (time.Duration, error) {
 		part, cancel := context.WithTimeout(ctx, time.Until(end)/time.Duration(steps))
 		defer cancel()
@@ -246,9 +237,8 @@ func probeAddr(ctx context.Context, a netip.Addr, port uint16, share int) (time.
 	return 0, "", errors.Join(errs...)
 }
 
-// connect opens a few connections, one after the other, and returns the shortest
-// time until one was answered: taken or refused, a host is there. What a firewall
-// refuses in its name is taken for its answer.
+// connect opens a few connections in sequence and returns the shortest time until an answer, which may
+// be a refusal. It cannot distinguish the refusal of a firewall from that of the host.
 func connect(ctx context.Context, to netip.AddrPort) (best time.Duration, err error) {
 	d := net.Dialer{KeepAlive: -1}
 	for i := range tries {

@@ -144,7 +144,7 @@ func TestEchoes(t *testing.T) {
 	for name, groups := range map[string]string{"raw sockets": "1 0", "the kernel's own": "0 2147483647"} {
 		run(t, "ip", "netns", "exec", w.node, "sysctl", "-q", "-w", "net.ipv4.ping_group_range="+groups)
 		for _, target := range []string{public4, public6, "user.example"} {
-			if got := w.probe(p, wire.ProbeOrder{ID: 7, Target: target, Wait: longestWait}); got.How != "icmp" {
+			if got := w.probe(p, wire.ProbeOrder{ID: 7, Target: target, Wait: maxWait}); got.How != "icmp" {
 				t.Errorf("%s, probe of %s: %+v, want ICMP", name, target, got)
 			} else {
 				t.Logf("%s, %s: %s", name, target, got.RTT)
@@ -158,12 +158,12 @@ func TestWhereEchoesAreFilteredConnectionsAnswer(t *testing.T) {
 	w.firewall("add rule inet t deaf icmp type echo-request drop\nadd rule inet t deaf icmpv6 type echo-request drop")
 	p := New(Options{Burst: 100})
 	for _, target := range []string{public4, public6} { // nobody listens there: a refusal is an answer
-		if got := w.probe(p, wire.ProbeOrder{Target: target, Wait: longestWait}); got.How != "tcp" {
+		if got := w.probe(p, wire.ProbeOrder{Target: target, Wait: maxWait}); got.How != "tcp" {
 			t.Errorf("probe of %s: %+v, want TCP", target, got)
 		}
 	}
 	w.firewall("add rule inet t deaf tcp dport 443 drop")
-	if got := w.probe(p, wire.ProbeOrder{Target: public4, Wait: longestWait}); got.How != "tcp" {
+	if got := w.probe(p, wire.ProbeOrder{Target: public4, Wait: maxWait}); got.How != "tcp" {
 		t.Errorf("by port 80: %+v", got)
 	}
 }
@@ -173,7 +173,7 @@ func TestAPortIsAskedByConnectionsAlone(t *testing.T) {
 	w.firewall("add rule inet t deaf tcp dport 81 drop")
 	p := New(Options{Burst: 100})
 	for _, target := range []string{public4 + ":5060", "[" + public6 + "]:5060"} {
-		if got := w.probe(p, wire.ProbeOrder{Target: target, Wait: longestWait}); got.How != "tcp" {
+		if got := w.probe(p, wire.ProbeOrder{Target: target, Wait: maxWait}); got.How != "tcp" {
 			t.Errorf("probe of %s: %+v, want TCP", target, got)
 		}
 	}
@@ -204,24 +204,24 @@ func TestForbiddenAddressesGetNoPacket(t *testing.T) {
 	})})
 	own, public := netip.MustParsePrefix("10.9.9.0/24"), netip.MustParsePrefix("9.9.9.0/24")
 	for _, target := range []string{private4, private4 + ":22", "::ffff:" + private4, "[::ffff:" + private4 + "]:22", "inside.example", "mapped.example:80", "127.0.0.1", "169.254.169.254", "[::1]:22", "224.0.0.1"} {
-		got := w.probe(p, wire.ProbeOrder{Target: target, Wait: longestWait})
+		got := w.probe(p, wire.ProbeOrder{Target: target, Wait: maxWait})
 		if got.Error == "" || !got.Refused && !strings.Contains(got.Error, "is not a host") || strings.Contains(target, ".example") && strings.Contains(got.Error, private4) {
 			t.Errorf("probe of %s: %+v, want it refused without the private address", target, got)
 		}
 	}
-	if got := w.probe(p, wire.ProbeOrder{Target: "mixed.example", Wait: longestWait}); got.How != "icmp" {
+	if got := w.probe(p, wire.ProbeOrder{Target: "mixed.example", Wait: maxWait}); got.How != "icmp" {
 		t.Errorf("the public address of a name with both: %+v", got)
 	}
-	if got := w.probe(p, wire.ProbeOrder{Target: private4, Wait: longestWait, Allow: []netip.Prefix{own}, Deny: []netip.Prefix{own}}); !got.Refused {
+	if got := w.probe(p, wire.ProbeOrder{Target: private4, Wait: maxWait, Allow: []netip.Prefix{own}, Deny: []netip.Prefix{own}}); !got.Refused {
 		t.Errorf("allowed and denied: %+v", got)
 	}
 	if w.arrived("private") {
 		t.Fatal("a packet reached an address that the policy forbids")
 	}
-	if got := w.probe(p, wire.ProbeOrder{Target: public4, Wait: longestWait, Deny: []netip.Prefix{public}}); !got.Refused {
+	if got := w.probe(p, wire.ProbeOrder{Target: public4, Wait: maxWait, Deny: []netip.Prefix{public}}); !got.Refused {
 		t.Errorf("public and denied: %+v", got)
 	}
-	if got := w.probe(p, wire.ProbeOrder{Target: private4, Wait: longestWait, Allow: []netip.Prefix{own}}); got.How != "icmp" {
+	if got := w.probe(p, wire.ProbeOrder{Target: private4, Wait: maxWait, Allow: []netip.Prefix{own}}); got.How != "icmp" {
 		t.Errorf("allowed: %+v", got)
 	}
 }
@@ -238,11 +238,11 @@ func TestANameThatMovesIsProbedWhereItWasChecked(t *testing.T) {
 		}
 		return []netip.Addr{netip.MustParseAddr(private4)}, nil
 	}})
-	got := w.probe(p, wire.ProbeOrder{Target: "rebind.example", Wait: longestWait})
+	got := w.probe(p, wire.ProbeOrder{Target: "rebind.example", Wait: maxWait})
 	if got.How != "tcp" || asked.Load() != 1 || w.arrived("private") {
 		t.Errorf("asked %d times, private addresses reached: %v, %+v", asked.Load(), w.arrived("private"), got)
 	}
-	if got := w.probe(p, wire.ProbeOrder{Target: "rebind.example", Wait: longestWait}); !got.Refused {
+	if got := w.probe(p, wire.ProbeOrder{Target: "rebind.example", Wait: maxWait}); !got.Refused {
 		t.Errorf("the next time: %+v", got)
 	}
 }

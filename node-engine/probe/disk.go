@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Disk is the size in MiB of the file system that path is on, or will be: what is
-// not there yet counts as its nearest parent.
+// Disk returns the size in MiB of the file system of path, or of its nearest existing parent.
 func Disk(path string) (int64, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {

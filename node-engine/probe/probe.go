@@ -1,6 +1,4 @@
-// Package probe measures the machine that a node engine runs on: what it has,
-// once, and how much of it is used, now and then. It reads a few lines of /proc and /sys
-// and keeps nothing running in between.
+// Package probe measures the capacity and the usage of the machine, from /proc and /sys.
 //
 //	have, err := probe.Capacity()
 //	m := probe.Meter{}
@@ -19,8 +17,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Capacity is what the machine has: the CPUs that this process may use, and the
-// memory that the kernel manages.
+// Capacity returns the CPUs that this process may use, and the memory that the kernel manages.
 func Capacity() (api.Resources, error) {
 	m, err := meminfo("/proc/meminfo")
 	if err != nil {
@@ -29,14 +26,13 @@ func Capacity() (api.Resources, error) {
 	return api.Resources{MilliCPU: int64(runtime.NumCPU()) * 1000, MemoryMB: m.total >> 10}, nil
 }
 
-// Meter measures usage between two calls. The zero value is ready.
+// Meter measures usage. The zero value is ready.
 type Meter struct {
 	busy, all uint64
 }
 
-// Usage is the share of the machine's CPU time that was used since the last call
-// (since the machine started, at the first) and of its memory that is used now,
-// in percent.
+// Usage returns the percentages of CPU time that was used since the last call (at first since the boot),
+// and of memory that is in use.
 func (m *Meter) Usage() (cpu, mem uint8, err error) {
 	busy, all, err := cpuTimes("/proc/stat")
 	if err != nil {
@@ -82,32 +78,32 @@ func meminfo(path string) (memory, error) {
 		}
 	}
 	if m.total <= 0 {
-		return memory{}, fmt.Errorf("measure the machine's memory: %s names no MemTotal: %w", path, api.ErrUnavailable)
+		return memory{}, fmt.Errorf("measure the machine's memory: %s has no MemTotal: %w", path, api.ErrUnavailable)
 	}
 	return m, nil
 }
 
-// cpuTimes are the ticks in which some CPU worked, and all ticks.
+// cpuTimes returns the ticks in which a CPU worked, and all ticks.
 func cpuTimes(path string) (busy, all uint64, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, 0, fmt.Errorf("measure the machine's CPUs: %w", err)
 	}
 	defer f.Close()
-	// The first line is the sum; the rest, long on large machines, is not read.
+	// The first line is the sum over all CPUs.
 	line, err := bufio.NewReaderSize(f, 512).ReadString('\n')
 	fields := strings.Fields(line)
 	if err != nil || len(fields) < 5 || fields[0] != "cpu" {
-		return 0, 0, fmt.Errorf("measure the machine's CPUs: %s does not begin with their sum: %w", path, api.ErrUnavailable)
+		return 0, 0, fmt.Errorf("measure the machine's CPUs: %s does not begin with a line of all CPUs: %w", path, api.ErrUnavailable)
 	}
-	// Guest time is counted in user time already.
+	// User time includes guest time.
 	for i, s := range fields[1:min(len(fields), 9)] {
 		n, err := strconv.ParseUint(s, 10, 64)
 		if err != nil {
 			return 0, 0, fmt.Errorf("measure the machine's CPUs: %s: %w", path, err)
 		}
 		all += n
-		if i != 3 && i != 4 { // idle, and idle waiting for a disk
+		if i != 3 && i != 4 { // idle and iowait
 			busy += n
 		}
 	}

@@ -12,9 +12,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Speed is what the interface of the machine's default route does, in Mbit/s, each
-// way, as its driver says. Many virtual and wireless ones do not say:
-// ErrUnavailable, with the interface if there is one.
+// Speed returns the speed of the interface of the default route, in Mbit/s in each direction. Drivers of
+// many virtual and wireless interfaces do not report it: ErrUnavailable, with the interface.
 func Speed() (iface string, mbit int64, err error) { return speed("/proc/net", "/sys/class/net") }
 
 func speed(proc, sys string) (iface string, mbit int64, err error) {
@@ -26,13 +25,12 @@ func speed(proc, sys string) (iface string, mbit int64, err error) {
 		mbit, err = strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 	}
 	if err != nil || mbit <= 0 {
-		return iface, 0, fmt.Errorf("interface %s does not say its speed: %w", iface, api.ErrUnavailable)
+		return iface, 0, fmt.Errorf("interface %s reports no speed: %w", iface, api.ErrUnavailable)
 	}
 	return iface, mbit, nil
 }
 
-// defaultRoute is the interface of the default route of the least metric, of IPv4
-// before IPv6.
+// defaultRoute returns the interface of the default route with the lowest metric, of IPv4 before IPv6.
 func defaultRoute(proc string) (string, error) {
 	const up = 0x1
 	best, iface := uint64(0), ""
@@ -57,7 +55,7 @@ func defaultRoute(proc string) (string, error) {
 		return iface, nil
 	}
 	if b, err = os.ReadFile(filepath.Join(proc, "ipv6_route")); err != nil {
-		return "", fmt.Errorf("there is none: %w", api.ErrUnavailable)
+		return "", fmt.Errorf("no default route: %w", api.ErrUnavailable)
 	}
 	for s := bufio.NewScanner(bytes.NewReader(b)); s.Scan(); {
 		// destination its-length source its-length next-hop metric refcnt use flags iface
@@ -66,7 +64,7 @@ func defaultRoute(proc string) (string, error) {
 		}
 	}
 	if iface == "" {
-		return "", fmt.Errorf("there is none: %w", api.ErrUnavailable)
+		return "", fmt.Errorf("no default route: %w", api.ErrUnavailable)
 	}
 	return iface, nil
 }
