@@ -10,9 +10,7 @@
 package subscriptions
 
 import (
-	"cmp"
 	"encoding/json"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -102,8 +100,9 @@ type subscription struct {
 // subscriber is what one service subscribes to.
 type subscriber struct{ all, open map[Key]struct{} }
 
-// Machine keeps the subscriptions of a node and the session with its cluster.
+// Machine has the subscriptions of a node and the session with its cluster.
 type Machine struct {
+	Session
 	cfg       Config
 	all       map[Key]*subscription
 	byName    map[string]map[Key]struct{} // by service in lower case
@@ -115,7 +114,6 @@ type Machine struct {
 	held      api.Digest
 	budgets   map[netip.Addr]*budget
 	usage     plane.Usage
-	session   session
 	journal   step.Journal
 	timers    step.Timers[timer]
 }
@@ -124,7 +122,7 @@ type Machine struct {
 func New(cfg Config) *Machine {
 	return &Machine{
 		cfg: cfg, all: map[Key]*subscription{}, byName: map[string]map[Key]struct{}{}, byAddress: map[netip.Addr]map[Key]struct{}{},
-		by: map[api.ServiceID]*subscriber{}, rechecked: map[Key]struct{}{}, overfull: map[api.ServiceID]struct{}{}, budgets: map[netip.Addr]*budget{}, session: newSession(),
+		by: map[api.ServiceID]*subscriber{}, rechecked: map[Key]struct{}{}, overfull: map[api.ServiceID]struct{}{}, budgets: map[netip.Addr]*budget{}, Session: newSession(),
 	}
 }
 
@@ -152,7 +150,7 @@ func (m *Machine) Restored(outcome func(Key) Outcome) {
 			m.by[k.For].open[k] = struct{}{}
 		}
 	}
-	m.session = newSession()
+	m.Session = newSession()
 }
 
 // Start begins a process lifetime. When subscriptions were used last is not saved, so
@@ -162,7 +160,7 @@ func (m *Machine) Start(now time.Time) {
 	if len(m.all) > 0 {
 		m.timers.Set(timer{kind: timerPoll}, now.Add(m.cfg.Poll))
 	}
-	m.session.whole, m.session.self, m.session.lost = true, true, now
+	m.Session.whole, m.Session.self, m.Session.lost = true, true, now
 }
 
 // Save returns the documents that changed.
@@ -208,90 +206,6 @@ func (m *Machine) Refused(yield func(Key) bool) {
 			return
 		}
 	}
-}
-
-// Fold returns the key with its name in lower case.
-func Fold(k Key) Key {
-	k.Service = api.ServiceID(strings.ToLower(string(k.Service)))
-	return k
-}
-
-// Spelling returns the key under which a service subscribes to a name that was
-// spelt in some case. Names differ by more than case, and some resolvers change the
-// case in each query, so that one key in lower case serves all. The exact key is only
-// used if the cluster refuses that: then two services differ in case alone.
-func (m *Machine) Spelling(k Key) Key {
-	fold := Fold(k)
-	switch s := m.all[fold]; {
-	case m.all[k] != nil:
-		return k
-	case s == nil || s.refusal == nil:
-		return fold
-	}
-	n := 0
-	for o := range m.byName[string(fold.Service)] {
-		if o.For == k.For && o != fold {
-			n++
-		}
-	}
-	if n >= maxSpellings {
-		return fold
-	}
-	return k
-}
-
-// Spellings lists the other keys of the subscriber whose outcome depends on whether
-// k, which has its name in lower case, is refused.
-func (m *Machine) Spellings(k Key) []Key {
-	if k.Service == "" || k != Fold(k) {
-		return nil
-	}
-	return slices.DeleteFunc(m.inOrder(m.byName[string(k.Service)]), func(o Key) bool { return o.For != k.For || o == k })
-}
-
-// To lists the subscriptions to a service by its name in any case and by its
-// addresses.
-func (m *Machine) To(id api.ServiceID, addresses []netip.Addr) []Key {
-	all := maps.Clone(m.byName[strings.ToLower(string(id))])
-	for _, a := range addresses {
-		for k := range m.byAddress[a] {
-			if all == nil {
-				all = map[Key]struct{}{}
-			}
-			all[k] = struct{}{}
-		}
-	}
-	return m.inOrder(all)
-}
-
-// At lists the subscriptions to an address.
-func (m *Machine) At(a netip.Addr) []Key { return m.inOrder(m.byAddress[a]) }
-
-// Wanted reports whether somebody subscribes to an address.
-func (m *Machine) Wanted(a netip.Addr) bool { return len(m.byAddress[a]) > 0 }
-
-// Of lists the subscriptions of a service.
-func (m *Machine) Of(id api.ServiceID) []Key {
-	if a := m.by[id]; a != nil {
-		return m.inOrder(a.all)
-	}
-	return nil
-}
-
-// OpenOf lists the open subscriptions of a service.
-func (m *Machine) OpenOf(id api.ServiceID) []Key {
-	if a := m.by[id]; a != nil {
-		return m.inOrder(a.open)
-	}
-	return nil
-}
-
-// Subscribers lists, in order, the services that subscribe.
-func (m *Machine) Subscribers() []api.ServiceID { return sorted.Ordered(m.by) }
-
-// inOrder lists keys in the order in which they were subscribed.
-func (m *Machine) inOrder(set map[Key]struct{}) []Key {
-	return sorted.Keys(set, func(a, b Key) int { return cmp.Compare(m.all[a].order, m.all[b].order) })
 }
 
 // Room makes room for a subscription of a service. If victim is set the caller has to
@@ -356,30 +270,13 @@ func (m *Machine) Add(now time.Time, k Key, payer netip.Addr, o Outcome) []Reply
 	if len(m.all) == 1 {
 		m.timers.Set(timer{kind: timerPoll}, now.Add(m.cfg.Poll))
 	}
-	m.timers.SetEarlier(timer{kind: timerRenew}, now.Add(m.session.renewal))
+	m.Session.timers.SetEarlier(timerRenew, now.Add(m.Session.renewal))
 	if o == Unanswered {
 		m.ask(now, s)
 		return nil
 	}
-	m.session.add(k) // the record came for another subscription: the cluster must know of this one
+	m.Session.add(k) // the record came for another subscription: the cluster must know of this one
 	return m.Settle(now, k, o)
-}
-
-func (m *Machine) put(s *subscription) {
-	m.created++
-	s.order = m.created
-	m.all[s.Key] = s
-	a := m.by[s.For]
-	if a == nil {
-		a = &subscriber{map[Key]struct{}{}, map[Key]struct{}{}}
-		m.by[s.For] = a
-	}
-	a.all[s.Key] = struct{}{}
-	if s.Service != "" {
-		addTo(m.byName, strings.ToLower(string(s.Service)), s.Key)
-	} else {
-		addTo(m.byAddress, s.Address, s.Key)
-	}
 }
 
 // Drop unsubscribes.
@@ -399,7 +296,7 @@ func (m *Machine) Drop(k Key) []Reply {
 		m.journal.Delete(Kind, docKey(k))
 	}
 	m.setRefusal(time.Time{}, s, nil)
-	m.session.drop(k)
+	m.Session.drop(k)
 	if k.Service != "" {
 		removeFrom(m.byName, strings.ToLower(string(k.Service)), k)
 	} else {
@@ -458,7 +355,7 @@ func (m *Machine) Settle(now time.Time, k Key, o Outcome) (out []Reply) {
 		}
 	}
 	if o == Unanswered {
-		if !m.timers.Has(timer{kind: timerAsk, key: k}) && m.session.up {
+		if !m.timers.Has(timer{kind: timerAsk, key: k}) && m.Session.up {
 			m.ask(now, s)
 		}
 		return nil
@@ -488,7 +385,7 @@ func (m *Machine) ask(now time.Time, s *subscription) {
 	wait := min(minRetry<<min(s.tries, 10), maxRetry)
 	s.tries++
 	s.asked = now
-	m.session.add(s.Key)
+	m.Session.add(s.Key)
 	m.timers.Set(timer{kind: timerAsk, key: s.Key}, now.Add(wait))
 }
 
@@ -507,7 +404,7 @@ func (m *Machine) Request(now time.Time, k Key) bool {
 		return false
 	}
 	s.asked = now
-	m.session.add(k)
+	m.Session.add(k)
 	return true
 }
 
@@ -542,7 +439,7 @@ func (m *Machine) Unwait(k Key, refuse bool) (out []Reply) {
 // Valid reports whether the refusal of a subscription can be used without asking the
 // cluster again, or has to be because the cluster is not connected.
 func (m *Machine) Valid(now time.Time, k Key) bool {
-	return m.all[k].until.After(now) || !m.session.up
+	return m.all[k].until.After(now) || !m.Session.up
 }
 
 // Recheck requests a refused subscription again, on the budget of an endpoint. If the
@@ -551,7 +448,7 @@ func (m *Machine) Recheck(now time.Time, k Key, payer netip.Addr) {
 	s := m.all[k]
 	s.payer, s.tries = payer, 0
 	m.ask(now, s)
-	s.seq = m.session.seq + 1
+	s.seq = m.Session.seq + 1
 	m.rechecked[k] = struct{}{}
 }
 
@@ -569,7 +466,7 @@ func (m *Machine) Query(now time.Time, k Key, name string, local netip.Addr, o O
 	case o != Unanswered:
 		// Nobody waits for the recheck: the cluster sends by itself when there is such a
 		// service, and the search list makes names from outside look like ours often.
-		if !s.until.After(now) && m.session.up && m.Spend(now, local) {
+		if !s.until.After(now) && m.Session.up && m.Spend(now, local) {
 			m.Recheck(now, k, local)
 		}
 		return false
@@ -591,8 +488,8 @@ func (m *Machine) Hopeless(now time.Time, k Key) bool {
 // or a node engine takes to restart, or was asked more than a second ago and has not
 // answered. The subscription stays, and a later look-up finds the answer.
 func (m *Machine) hopeless(now time.Time, s *subscription) bool {
-	if !m.session.up {
-		return now.Sub(m.session.lost) >= time.Second
+	if !m.Session.up {
+		return now.Sub(m.Session.lost) >= time.Second
 	}
 	return s.tries > 2
 }
@@ -618,66 +515,4 @@ func (m *Machine) Usage(u plane.Usage) (services, instances []netip.Addr) {
 		return out
 	}
 	return moved(u.Services, was.Services), append(moved(u.Backends, was.Backends), moved(u.Sources, was.Sources)...)
-}
-
-func (m *Machine) resetIdle(now time.Time) {
-	for _, id := range m.Subscribers() {
-		for _, k := range m.inOrder(m.by[id].all) {
-			m.all[k].used = now
-			m.timers.Set(timer{kind: timerIdle, key: k}, now.Add(m.cfg.Idle))
-		}
-	}
-}
-
-// kept reports whether a subscription stays however idle it is: it leads to a record
-// that a disconnected cluster could not send again.
-func (m *Machine) kept(o Outcome) bool { return !m.session.up && o == Answered }
-
-// Left notes that the last instance of a service left the node. It returns the
-// subscriptions to drop, which are open or idle, and those that may pass to another
-// service. The rest is kept for a while, since the instance may restart.
-func (m *Machine) Left(now time.Time, id api.ServiceID, k Key, o Outcome) (drop bool) {
-	s, open := m.all[k], m.by[id].open
-	if _, ok := open[k]; ok {
-		return true
-	}
-	return now.Sub(s.used) >= m.cfg.Idle && !m.kept(o)
-}
-
-// KeepFor keeps the subscriptions of a service without instances for a while.
-func (m *Machine) KeepFor(now time.Time, id api.ServiceID) {
-	if m.by[id] != nil {
-		m.timers.Set(timer{kind: timerLeft, service: id}, now.Add(m.cfg.Quarantine))
-	}
-}
-
-// Inherit has a subscription count as used when another one was.
-func (m *Machine) Inherit(k Key, from time.Time) { m.all[k].used = from }
-
-// Kept reports whether the subscriptions of a service without instances are kept for a
-// while.
-func (m *Machine) Kept(id api.ServiceID) bool {
-	return m.timers.Has(timer{kind: timerLeft, service: id})
-}
-
-func docKey(k Key) string {
-	a := ""
-	if k.Address.IsValid() {
-		a = k.Address.String()
-	}
-	return a + " " + string(k.Service) + " " + string(k.For)
-}
-
-func addTo[K comparable](m map[K]map[Key]struct{}, k K, v Key) {
-	if m[k] == nil {
-		m[k] = map[Key]struct{}{}
-	}
-	m[k][v] = struct{}{}
-}
-
-func removeFrom[K comparable](m map[K]map[Key]struct{}, k K, v Key) {
-	delete(m[k], v)
-	if len(m[k]) == 0 {
-		delete(m, k)
-	}
 }

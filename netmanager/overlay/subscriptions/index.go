@@ -1,0 +1,135 @@
+package subscriptions
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/sorted"
+)
+
+// Fold returns the key with its name in lower case.
+func Fold(k Key) Key {
+	k.Service = api.ServiceID(strings.ToLower(string(k.Service)))
+	return k
+}
+
+// Spelling returns the key under which a service subscribes to a name that was
+// spelt in some case. Names differ by more than case, and some resolvers change the
+// case in each query, so that one key in lower case serves all. The exact key is only
+// used if the cluster refuses that: then two services differ in case alone.
+func (m *Machine) Spelling(k Key) Key {
+	fold := Fold(k)
+	switch s := m.all[fold]; {
+	case m.all[k] != nil:
+		return k
+	case s == nil || s.refusal == nil:
+		return fold
+	}
+	n := 0
+	for o := range m.byName[string(fold.Service)] {
+		if o.For == k.For && o != fold {
+			n++
+		}
+	}
+	if n >= maxSpellings {
+		return fold
+	}
+	return k
+}
+
+// Spellings lists the other keys of the subscriber whose outcome depends on whether
+// k, which has its name in lower case, is refused.
+func (m *Machine) Spellings(k Key) []Key {
+	if k.Service == "" || k != Fold(k) {
+		return nil
+	}
+	return slices.DeleteFunc(m.inOrder(m.byName[string(k.Service)]), func(o Key) bool { return o.For != k.For || o == k })
+}
+
+// To lists the subscriptions to a service by its name in any case and by its
+// addresses.
+func (m *Machine) To(id api.ServiceID, addresses []netip.Addr) []Key {
+	all := maps.Clone(m.byName[strings.ToLower(string(id))])
+	for _, a := range addresses {
+		for k := range m.byAddress[a] {
+			if all == nil {
+				all = map[Key]struct{}{}
+			}
+			all[k] = struct{}{}
+		}
+	}
+	return m.inOrder(all)
+}
+
+// At lists the subscriptions to an address.
+func (m *Machine) At(a netip.Addr) []Key { return m.inOrder(m.byAddress[a]) }
+
+// Wanted reports whether somebody subscribes to an address.
+func (m *Machine) Wanted(a netip.Addr) bool { return len(m.byAddress[a]) > 0 }
+
+// Of lists the subscriptions of a service.
+func (m *Machine) Of(id api.ServiceID) []Key {
+	if a := m.by[id]; a != nil {
+		return m.inOrder(a.all)
+	}
+	return nil
+}
+
+// OpenOf lists the open subscriptions of a service.
+func (m *Machine) OpenOf(id api.ServiceID) []Key {
+	if a := m.by[id]; a != nil {
+		return m.inOrder(a.open)
+	}
+	return nil
+}
+
+// Subscribers lists, in order, the services that subscribe.
+func (m *Machine) Subscribers() []api.ServiceID { return sorted.Ordered(m.by) }
+
+// inOrder lists keys in the order in which they were subscribed.
+func (m *Machine) inOrder(set map[Key]struct{}) []Key {
+	return sorted.Keys(set, func(a, b Key) int { return cmp.Compare(m.all[a].order, m.all[b].order) })
+}
+
+func (m *Machine) put(s *subscription) {
+	m.created++
+	s.order = m.created
+	m.all[s.Key] = s
+	a := m.by[s.For]
+	if a == nil {
+		a = &subscriber{map[Key]struct{}{}, map[Key]struct{}{}}
+		m.by[s.For] = a
+	}
+	a.all[s.Key] = struct{}{}
+	if s.Service != "" {
+		addTo(m.byName, strings.ToLower(string(s.Service)), s.Key)
+	} else {
+		addTo(m.byAddress, s.Address, s.Key)
+	}
+}
+
+func docKey(k Key) string {
+	a := ""
+	if k.Address.IsValid() {
+		a = k.Address.String()
+	}
+	return a + " " + string(k.Service) + " " + string(k.For)
+}
+
+func addTo[K comparable](m map[K]map[Key]struct{}, k K, v Key) {
+	if m[k] == nil {
+		m[k] = map[Key]struct{}{}
+	}
+	m[k][v] = struct{}{}
+}
+
+func removeFrom[K comparable](m map[K]map[Key]struct{}, k K, v Key) {
+	delete(m[k], v)
+	if len(m[k]) == 0 {
+		delete(m, k)
+	}
+}

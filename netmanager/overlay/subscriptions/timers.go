@@ -1,0 +1,145 @@
+package subscriptions
+
+import (
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+type timer struct {
+	kind    timerKind
+	key     Key
+	service api.ServiceID
+}
+
+type timerKind uint8
+
+const (
+	timerAsk  timerKind = iota // the subscription has not been answered
+	timerIdle                  // the subscription may be idle
+	timerLeft                  // the service has no instances for long
+	timerPoll                  // poll the plane's counters
+)
+
+// Due is a timer that the caller has to handle.
+type Due struct {
+	Poll bool          // poll the plane's counters (Usage)
+	Ask  Key           // call AskAgain
+	Idle Key           // call Idle
+	Left api.ServiceID // drop the subscriptions of this service if it has no instance
+}
+
+// Next is when Expire has to be called; zero: never.
+func (m *Machine) Next() time.Time {
+	a, b := m.timers.Next(), m.Session.timers.Next()
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// Expire handles the first timer that is due.
+func (m *Machine) Expire(now time.Time) (d Due) {
+	t, ok := m.timers.Pop(now)
+	if !ok {
+		m.Session.expire(now, len(m.all) > 0)
+		return d
+	}
+	switch t.kind {
+	case timerPoll:
+		if d.Poll = len(m.all) > 0; d.Poll {
+			m.timers.Set(t, now.Add(m.cfg.Poll))
+		}
+	case timerAsk:
+		d.Ask = t.key
+	case timerIdle:
+		d.Idle = t.key
+	case timerLeft:
+		d.Left = t.service
+	}
+	return d
+}
+
+// AskAgain requests a subscription that is still unanswered. While the cluster is
+// disconnected nothing is requested; SetLink continues.
+func (m *Machine) AskAgain(now time.Time, k Key, o Outcome) {
+	if s := m.all[k]; s != nil && m.Session.up && (o == Unanswered || s.waiting) {
+		m.ask(now, s)
+	}
+}
+
+// Idle reports whether a subscription has to be dropped because nobody uses it. The
+// plane's counters were polled since, so that its last use is known.
+func (m *Machine) Idle(now time.Time, k Key, o Outcome) (drop bool) {
+	s := m.all[k]
+	if s == nil || m.kept(o) {
+		return false
+	}
+	if end := s.used.Add(m.cfg.Idle + m.cfg.Poll); end.After(now) {
+		m.timers.Set(timer{kind: timerIdle, key: k}, end)
+		return false
+	}
+	return true
+}
+
+// SetLink sets whether the cluster is connected. connected is true if it was not before:
+// then the caller retries unanswered subscriptions.
+func (m *Machine) SetLink(now time.Time, up bool) (connected bool) {
+	if connected = m.setLink(now, up); connected {
+		m.resetIdle(now)
+	}
+	return connected
+}
+
+// Confirm returns the refused subscriptions that the cluster was asked to confirm and
+// did not change. It comes after the records of the message.
+func (m *Machine) Confirm(now time.Time, seq uint64) (settle []Key) {
+	for _, k := range m.inOrder(m.rechecked) {
+		if s := m.all[k]; seq >= s.seq {
+			delete(m.rechecked, k)
+			s.until = now.Add(m.cfg.Negative)
+			settle = append(settle, k)
+		}
+	}
+	return settle
+}
+
+func (m *Machine) resetIdle(now time.Time) {
+	for _, id := range m.Subscribers() {
+		for _, k := range m.inOrder(m.by[id].all) {
+			m.all[k].used = now
+			m.timers.Set(timer{kind: timerIdle, key: k}, now.Add(m.cfg.Idle))
+		}
+	}
+}
+
+// kept reports whether a subscription stays however idle it is: it leads to a record
+// that a disconnected cluster could not send again.
+func (m *Machine) kept(o Outcome) bool { return !m.Session.up && o == Answered }
+
+// Left notes that the last instance of a service left the node. It returns the
+// subscriptions to drop, which are open or idle, and those that may pass to another
+// service. The rest is kept for a while, since the instance may restart.
+func (m *Machine) Left(now time.Time, id api.ServiceID, k Key, o Outcome) (drop bool) {
+	s, open := m.all[k], m.by[id].open
+	if _, ok := open[k]; ok {
+		return true
+	}
+	return now.Sub(s.used) >= m.cfg.Idle && !m.kept(o)
+}
+
+// KeepFor keeps the subscriptions of a service without instances for a while.
+func (m *Machine) KeepFor(now time.Time, id api.ServiceID) {
+	if m.by[id] != nil {
+		m.timers.Set(timer{kind: timerLeft, service: id}, now.Add(m.cfg.Quarantine))
+	}
+}
+
+// Inherit has a subscription count as used when another one was.
+func (m *Machine) Inherit(k Key, from time.Time) { m.all[k].used = from }
+
+// Kept reports whether the subscriptions of a service without instances are kept for a
+// while.
+func (m *Machine) Kept(id api.ServiceID) bool {
+	return m.timers.Has(timer{kind: timerLeft, service: id})
+}
