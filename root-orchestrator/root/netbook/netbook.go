@@ -1,9 +1,9 @@
-// Package netbook keeps what the root knows of the overlay network: the shares of the
-// instance network that clusters have, the services and addresses that clusters
-// subscribe to, and what the clusters that host these have published about them.
+// Package netbook has the root's part of the overlay network: the clusters' shares of the instance
+// network, their subscriptions to services and addresses of other clusters, and the records that
+// the clusters which host these have published.
 //
-// It is a part of the root's core and does no I/O. The core calls it with the time and
-// a View, and carries out the Effects that it returns.
+// It is a sub-machine of the root's core. The core calls it with the time and a View, and carries
+// out the Effects that it returns.
 package netbook
 
 import (
@@ -55,7 +55,7 @@ type Effects struct {
 	Send    []wire.Envelope
 }
 
-// Book has one owner.
+// Machine has one owner.
 type Machine struct {
 	cfg     Config
 	ranges  wire.NetRanges
@@ -120,7 +120,7 @@ type cluster struct {
 	resync       interest.Resync
 }
 
-// New returns a book without clusters.
+// New returns a Machine without clusters.
 func New(cfg Config) *Machine {
 	return &Machine{
 		cfg: cfg, holders: map[netip.Prefix]api.ClusterID{}, clusters: map[api.ClusterID]*cluster{},
@@ -130,7 +130,7 @@ func New(cfg Config) *Machine {
 	}
 }
 
-// call is one call of the book: its arguments and its effects.
+// call has the arguments and the effects of one call.
 type call struct {
 	*Machine
 	View
@@ -176,8 +176,8 @@ func (b *Machine) nextRev() uint64 {
 	return b.rev
 }
 
-// AddCluster adds a cluster. The shares are those that the store says it has; Shares
-// returns those that it keeps.
+// AddCluster adds a cluster with its shares from the store. It keeps those that no other cluster
+// has; see Shares.
 func (b *Machine) AddCluster(id api.ClusterID, shares []netip.Prefix) {
 	cl := &cluster{id: id, shares: shares}
 	b.clusters[id] = cl
@@ -230,11 +230,11 @@ func (b *Machine) SetLiveness(now Now, v View, id api.ClusterID, heard, silent b
 	return c.out
 }
 
-// SetNetworked notes that a cluster reports about the network. From then on the book
-// waits for its answers before it answers others.
+// SetNetworked records that a cluster reports about the network. From then on others are answered
+// only after it has answered what it was asked for.
 func (b *Machine) SetNetworked(id api.ClusterID) { b.clusters[id].networked = true }
 
-// SetRehosted notes that the hosts of a service may have changed. Send acts on it.
+// SetRehosted records that the hosts of a service may have changed, for Send.
 func (b *Machine) SetRehosted(id api.ServiceID) { b.rehosted[id] = true }
 
 // SetServices takes the services that an application had before and has now. All that
@@ -254,7 +254,7 @@ func (b *Machine) SetServices(now Now, v View, before, after []api.ServiceID) Ef
 	return c.out
 }
 
-// SetOwners takes that semantic addresses have other owners than before.
+// SetOwners follows a change of the owners of semantic addresses.
 func (b *Machine) SetOwners(now Now, v View, addrs []netip.Addr) Effects {
 	c := b.call(now, v)
 	for _, a := range addrs {

@@ -9,8 +9,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// The book keeps of what a cluster publishes only what it was asked for, within these
-// bounds: a hostile cluster takes no more memory than an honest one can.
+// Of a cluster's records only those that it was asked for are kept, within these bounds, so that a
+// hostile cluster takes no more memory than an honest one can.
 const (
 	maxEndpoints  = 32      // of one peer
 	maxSubnets    = 8       // of one peer

@@ -75,25 +75,25 @@ func (b *Machine) lay(r wire.NetRanges) error {
 // CheckRanges returns ErrInvalid if ranges cannot be a network's.
 func CheckRanges(r wire.NetRanges) error {
 	bad := func(format string, args ...any) error {
-		return fmt.Errorf("the network's ranges: "+format+": %w", append(args, api.ErrInvalid)...)
+		return fmt.Errorf("check the network's ranges: "+format+": %w", append(args, api.ErrInvalid)...)
 	}
 	for _, p := range []netip.Prefix{r.Instances, r.Services} {
 		if !p.IsValid() || !p.Addr().Is4() || p != p.Masked() {
-			return bad("%s is no IPv4 network", p)
+			return bad("%s is not a masked IPv4 prefix", p)
 		}
 	}
 	for _, p := range []netip.Prefix{r.Instances6, r.Services6} {
 		if !p.IsValid() || !p.Addr().Is6() || p.Bits() != 64 || p != p.Masked() {
-			return bad("%s is no IPv6 /64", p)
+			return bad("%s is not a masked IPv6 /64", p)
 		}
 	}
 	switch {
 	case r.Instances.Overlaps(r.Services) || r.Instances6 == r.Services6:
-		return bad("those of instances and of services overlap")
+		return bad("%s for instances and %s for services overlap", r.Instances, r.Services)
 	case r.Services.Bits() > 30 || r.Services.Bits() < 8:
 		return bad("%s for services; want /8 to /30", r.Services)
 	case r.Share < r.Instances.Bits() || r.Share-r.Instances.Bits() > 16 || r.Subnet < r.Share || r.Subnet > 29:
-		return bad("shares of /%d and subnets of /%d of %s", r.Share, r.Subnet, r.Instances)
+		return bad("cannot divide %s into shares of /%d and subnets of /%d; want shares at most 16 bits longer than it, and subnets from the shares' length to /29", r.Instances, r.Share, r.Subnet)
 	}
 	return nil
 }
@@ -220,7 +220,7 @@ func (c *call) takeShares(cl *cluster, returned []netip.Prefix) {
 	}
 }
 
-// claimShares gives a cluster the shares that it says it has and that no cluster has
+// claimShares gives a cluster the shares that it reports to have and that no cluster has
 // here: the store was restored from an older copy. The cluster gives up others when it
 // receives the list of its shares.
 func (c *call) claimShares(cl *cluster, have []netip.Prefix) {

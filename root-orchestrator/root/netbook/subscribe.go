@@ -12,7 +12,7 @@ import (
 const (
 	maxSubscriptions          = 1 << 17
 	maxSubscriptionsPerTenant = maxSubscriptions / 8 // for the services of one tenant
-	maxFull                   = 64                   // tenants for which an event says that they are at their bound
+	maxFull                   = 64                   // tenants for which an event reports that they reached their bound
 	// maxName bounds the names in a report: a tenant's path of eight parts and four
 	// names, with room to spare.
 	maxName = 512

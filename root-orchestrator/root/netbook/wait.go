@@ -23,7 +23,7 @@ func (b *Machine) await(now time.Time) {
 	}
 }
 
-// Waiting reports whether the book waits for clusters before anything new is given.
+// Waiting reports whether clusters are awaited before new addresses and shares are given.
 func (b *Machine) Waiting() bool { return len(b.awaited) > 0 }
 
 // EndWait reports whether the wait ends now. GrantAll must follow.
@@ -43,7 +43,7 @@ func (b *Machine) EndWait(now time.Time) bool {
 	return true
 }
 
-// WaitError returns the error for a request for something new while the book waits,
+// WaitError returns the error for a request for something new while clusters are awaited,
 // ErrUnavailable.
 func (b *Machine) WaitError(now time.Time, what string) error {
 	var names []string
