@@ -9,6 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/kernelpath"
 	"github.com/treeline-edge/treeline/netmanager/overlay/measure"
 	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peermsg"
 	"github.com/treeline-edge/treeline/netmanager/overlay/peers"
 	"github.com/treeline-edge/treeline/netmanager/overlay/services"
 	"github.com/treeline-edge/treeline/netmanager/overlay/sorted"
@@ -180,13 +181,13 @@ func (in Noticed) apply(c *Core) {
 		return
 	}
 	var entries []notice.Received
-	for _, e := range in.Entries[:min(len(in.Entries), notice.MaxEntries)] {
+	for _, e := range in.Entries[:min(len(in.Entries), peermsg.MaxEntries)] {
 		if k, ok := c.peers.At(e.Address); !ok || k != in.Key {
 			continue
 		}
 		r := notice.Received{Entry: e}
 		if _, b, ok := c.services.BackendAt(e.Address); ok {
-			r.Known = notice.Of(wire.Key{Instance: b.Instance, Epoch: b.Epoch})
+			r.Known = peermsg.PlacementOf(wire.Key{Instance: b.Instance, Epoch: b.Epoch})
 		}
 		entries = append(entries, r)
 	}
@@ -214,7 +215,7 @@ func (c *Core) applyMarks(changes []notice.Change) {
 	}
 }
 
-func (c *Core) sendNotice(n notice.Notice, to []api.PeerKey) {
+func (c *Core) sendNotice(n peermsg.Notice, to []api.PeerKey) {
 	for _, k := range to {
 		c.emit(ToTunnel, TunnelNotice{k, n})
 	}

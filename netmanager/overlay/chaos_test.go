@@ -12,8 +12,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/wire"
-	"github.com/treeline-edge/treeline/netmanager/overlay/agree"
-	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peermsg"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 	"github.com/treeline-edge/treeline/netmanager/overlay/sorted"
 	"github.com/treeline-edge/treeline/netmanager/overlay/subscriptions"
@@ -139,16 +138,16 @@ func (c *cluster) hear(up wire.NetUp) {
 // host is a peer that speaks of its instances.
 type host struct {
 	serial uint64
-	words  map[netip.Addr]notice.Entry
+	words  map[netip.Addr]peermsg.Entry
 }
 
-func (h *host) say(a netip.Addr, p notice.Placement, s notice.State) {
+func (h *host) say(a netip.Addr, p peermsg.Placement, s peermsg.State) {
 	h.serial++
-	h.words[a] = notice.Entry{Address: a, Of: p, State: s}
+	h.words[a] = peermsg.Entry{Address: a, Of: p, State: s}
 }
 
-func (h *host) notice() notice.Notice {
-	n := notice.Notice{Serial: h.serial}
+func (h *host) notice() peermsg.Notice {
+	n := peermsg.Notice{Serial: h.serial}
 	for _, a := range sorted.Addrs(h.words) {
 		n.Entries = append(n.Entries, h.words[a])
 	}
@@ -198,7 +197,7 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 		}
 		hosts := map[byte]*host{}
 		for n := range byte(6) {
-			hosts[n] = &host{words: map[netip.Addr]notice.Entry{}}
+			hosts[n] = &host{words: map[netip.Addr]peermsg.Entry{}}
 		}
 		var notices []Noticed
 		names := []string{"a", "b", "c", "d"}
@@ -262,8 +261,8 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 			case 14: // a host's instance leaves, goes or comes back
 				n := byte(rng.IntN(6))
 				at := byte(1 + rng.IntN(5))
-				of := []notice.Placement{0, 7, notice.Of(wire.Key{Instance: svc(names[(at-1)%4]).Instance(rng.IntN(2)), Epoch: 1})}[rng.IntN(3)]
-				hosts[n].say(instanceAt(n, at), of, notice.State(rng.IntN(3)))
+				of := []peermsg.Placement{0, 7, peermsg.PlacementOf(wire.Key{Instance: svc(names[(at-1)%4]).Instance(rng.IntN(2)), Epoch: 1})}[rng.IntN(3)]
+				hosts[n].say(instanceAt(n, at), of, peermsg.State(rng.IntN(3)))
 				notices = append(notices, Noticed{key(n), hosts[n].notice()})
 			case 15:
 				if len(notices) > 0 {
@@ -278,16 +277,16 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 				case 0:
 					do(Session{k})
 				case 1:
-					do(NoticeAcked{k, notice.Ack{Serial: w.c.notices.Serial() - uint64(rng.IntN(3))}})
+					do(NoticeAcked{k, peermsg.NoticeAck{Serial: w.c.notices.Serial() - uint64(rng.IntN(3))}})
 				case 2:
-					do(Agreed{k, agree.Terms{
+					do(Agreed{k, peermsg.Terms{
 						Serial: uint64(rng.IntN(9)), Ack: uint64(rng.IntN(9)), Ways: plane.Paths{Route: rng.IntN(2) == 0, VXLAN: rng.IntN(2) == 0},
 						From: ip(own), At: []netip.Addr{ip("192.168.1.7"), ip("192.168.9.7")}, Port: 7001,
 					}})
 				case 3:
-					do(Probed{k, agree.Probe{Serial: rng.Uint64()}})
+					do(Probed{k, peermsg.TrafficProbe{Serial: rng.Uint64()}})
 				case 4:
-					do(Arrived{k, agree.Arrived{Serial: uint64(rng.IntN(9)), Bytes: uint64(rng.IntN(3))}})
+					do(Arrived{k, peermsg.Traffic{Serial: uint64(rng.IntN(9)), Bytes: uint64(rng.IntN(3))}})
 				case 5:
 					do(Counted{map[api.PeerKey][2]uint64{k: {uint64(rng.IntN(1000)), uint64(rng.IntN(3))}}})
 				default:
@@ -336,7 +335,7 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 					continue
 				}
 				m, marked := w.c.received.Get(key(n), a)
-				if avoid := x.State != notice.Accepting; avoid != marked || marked && (m.Of != x.Of || m.Gone != (x.State == notice.Gone)) {
+				if avoid := x.State != peermsg.Accepting; avoid != marked || marked && (m.Of != x.Of || m.Gone != (x.State == peermsg.Gone)) {
 					t.Fatalf("node %d says %+v, and is believed to say %+v", n, x, m)
 				}
 			}

@@ -14,7 +14,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/wire"
-	"github.com/treeline-edge/treeline/netmanager/overlay/agree"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peermsg"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
@@ -45,7 +45,7 @@ func (w *world) agrees(n byte, ways plane.Paths) step.Effects {
 	w.t.Helper()
 	q, _ := w.c.peers.Get(key(n))
 	w.heard++
-	t := agree.Terms{Serial: w.heard, Ack: w.sent[key(n)]}
+	t := peermsg.Terms{Serial: w.heard, Ack: w.sent[key(n)]}
 	if ways != none {
 		t.Ways, t.From, t.At, t.Port = ways, ip(own), []netip.Addr{q.Path.Addr.Addr()}, 7001
 	}
@@ -111,12 +111,12 @@ func TestNobodySendsInTheClearWhatIsNotTaken(t *testing.T) {
 	if r := w.c.Peers()[0].Reason; r != "it accepts no unencrypted packets from here" {
 		t.Error(r)
 	}
-	good := agree.Terms{Serial: 99, Ways: plane.Paths{Route: true, VXLAN: true}, From: ip(own), At: []netip.Addr{ip("192.168.1.11")}, Port: 7001}
-	for what, spoil := range map[string]func(*agree.Terms){
-		"from another address": func(t *agree.Terms) { t.From = ip("192.168.1.99") },
-		"from none":            func(t *agree.Terms) { t.From = netip.Addr{} },
-		"at another address":   func(t *agree.Terms) { t.At = []netip.Addr{ip("192.168.1.12")} },
-		"by another port":      func(t *agree.Terms) { t.Ways, t.Port = plane.Paths{VXLAN: true}, 7002 },
+	good := peermsg.Terms{Serial: 99, Ways: plane.Paths{Route: true, VXLAN: true}, From: ip(own), At: []netip.Addr{ip("192.168.1.11")}, Port: 7001}
+	for what, spoil := range map[string]func(*peermsg.Terms){
+		"from another address": func(t *peermsg.Terms) { t.From = ip("192.168.1.99") },
+		"from none":            func(t *peermsg.Terms) { t.From = netip.Addr{} },
+		"at another address":   func(t *peermsg.Terms) { t.At = []netip.Addr{ip("192.168.1.12")} },
+		"by another port":      func(t *peermsg.Terms) { t.Ways, t.Port = plane.Paths{VXLAN: true}, 7002 },
 	} {
 		bad := good
 		spoil(&bad)
@@ -172,10 +172,10 @@ func TestTermsFollowThePlaneAndAreRepeatedUntilHeard(t *testing.T) {
 	if n := len(orders[TunnelTerms](w.at(1, "192.168.1.11"))); n != 1 {
 		t.Errorf("said %d times to who is there again", n)
 	}
-	if n := len(orders[TunnelTerms](w.step(Agreed{key(1), agree.Terms{Serial: 5}}))); n != 1 {
+	if n := len(orders[TunnelTerms](w.step(Agreed{key(1), peermsg.Terms{Serial: 5}}))); n != 1 {
 		t.Errorf("who has not heard them is told %d times", n)
 	}
-	if n := len(orders[TunnelTerms](w.step(Agreed{key(1), agree.Terms{Serial: 5, Ack: said.Serial}}))); n != 0 {
+	if n := len(orders[TunnelTerms](w.step(Agreed{key(1), peermsg.Terms{Serial: 5, Ack: said.Serial}}))); n != 0 {
 		t.Errorf("who has heard them, and was heard, is told %d times", n)
 	}
 	if n := count(time.Hour); n != 0 {
@@ -244,7 +244,7 @@ func TestTermsLapseInASessionInWhichNobodyRepeatsThem(t *testing.T) {
 	w.pass(lapse) // it is an older netmanager now
 	w.ways("direct < route vxlan from 192.168.1.11")
 	// A later life's terms count from anywhere.
-	w.step(Agreed{key(1), agree.Terms{Serial: 1, Ways: plane.Paths{Route: true}, From: ip(own), At: []netip.Addr{ip("192.168.1.11")}}})
+	w.step(Agreed{key(1), peermsg.Terms{Serial: 1, Ways: plane.Paths{Route: true}, From: ip(own), At: []netip.Addr{ip("192.168.1.11")}}})
 	w.ways("route < route vxlan from 192.168.1.11")
 }
 
@@ -263,18 +263,18 @@ func TestWhoMovesAgreesAnew(t *testing.T) {
 		t.Fatalf("%+v", said)
 	}
 	w.answer(wire.NetDown{Records: wire.Records{RemovedRoutes: []api.ServiceID{svc("web")}}})
-	if said := orders[TunnelSend](w.last); len(said) != 2 || said[0].Message.(agree.Terms).Ways != none {
+	if said := orders[TunnelSend](w.last); len(said) != 2 || said[0].Message.(peermsg.Terms).Ways != none {
 		t.Fatalf("who is forgotten is not told: %+v", said)
 	}
 }
 
 // counts has the plane say what passed to and from node 1, after a look's time.
-func (w *world) counts(to, from uint64) (probe agree.Probe, ok bool) {
+func (w *world) counts(to, from uint64) (probe peermsg.TrafficProbe, ok bool) {
 	w.t.Helper()
 	w.pass(countEvery)
 	eff := w.step(Counted{map[api.PeerKey][2]uint64{key(1): {to, from}}})
 	for _, m := range orders[TunnelSend](eff) {
-		if p, is := m.Message.(agree.Probe); is && m.Key == key(1) {
+		if p, is := m.Message.(peermsg.TrafficProbe); is && m.Key == key(1) {
 			return p, true
 		}
 	}
@@ -285,8 +285,8 @@ func TestAWayByWhichNothingArrivesIsLeft(t *testing.T) {
 	w := peered(t)
 	const on, off = "route < route vxlan from 192.168.1.11", "direct < route vxlan from 192.168.1.11"
 	w.agrees(1, plane.Paths{Route: true})
-	answer := func(p agree.Probe, arrived uint64) {
-		w.step(Arrived{key(1), agree.Arrived{Serial: p.Serial, Bytes: arrived}})
+	answer := func(p peermsg.TrafficProbe, arrived uint64) {
+		w.step(Arrived{key(1), peermsg.Traffic{Serial: p.Serial, Bytes: arrived}})
 	}
 	p, ok := w.counts(0, 0)
 	if !ok {
@@ -346,17 +346,17 @@ func TestAWayWithoutSignsOfLifeIsLeft(t *testing.T) {
 
 func TestPeersAreToldWhatArrived(t *testing.T) {
 	w := peered(t)
-	if eff := w.step(Probed{key(3), agree.Probe{Serial: 1}}); len(orders[Count](eff)) != 0 {
+	if eff := w.step(Probed{key(3), peermsg.TrafficProbe{Serial: 1}}); len(orders[Count](eff)) != 0 {
 		t.Error("the plane is asked about who is not let in")
 	}
-	if eff := w.step(Probed{key(1), agree.Probe{Serial: 7}}); len(orders[Count](eff)) != 1 {
+	if eff := w.step(Probed{key(1), peermsg.TrafficProbe{Serial: 7}}); len(orders[Count](eff)) != 1 {
 		t.Errorf("%+v", eff.Send)
 	}
 	eff := w.step(Counted{map[api.PeerKey][2]uint64{key(1): {1, 2}}})
-	if got := orders[TunnelSend](eff); len(got) != 1 || got[0].Message != (agree.Arrived{Serial: 7, Bytes: 2}) || got[0].Connect {
+	if got := orders[TunnelSend](eff); len(got) != 1 || got[0].Message != (peermsg.Traffic{Serial: 7, Bytes: 2}) || got[0].Connect {
 		t.Errorf("%+v", got)
 	}
-	w.step(Probed{key(1), agree.Probe{Serial: 8}})
+	w.step(Probed{key(1), peermsg.TrafficProbe{Serial: 8}})
 	if eff := w.step(Counted{}); len(orders[TunnelSend](eff)) != 0 {
 		t.Error("what is not known is told")
 	}
@@ -402,7 +402,7 @@ func TestTwoEndsAlwaysAgree(t *testing.T) {
 				case TunnelTerms:
 					in = Agreed{key(byte(i + 1)), m.Terms}
 				case TunnelSend:
-					if x, ok := m.Message.(agree.Terms); ok {
+					if x, ok := m.Message.(peermsg.Terms); ok {
 						in = Agreed{key(byte(i + 1)), x}
 					}
 				}

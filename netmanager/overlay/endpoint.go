@@ -6,7 +6,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/overlay/endpoints"
-	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peermsg"
 	"github.com/treeline-edge/treeline/netmanager/overlay/services"
 	"github.com/treeline-edge/treeline/netmanager/overlay/sorted"
 )
@@ -41,7 +41,7 @@ func (in Detach) apply(c *Core) {
 	}
 	c.setLocal(a.Service(), a.Address)
 	c.subs.RemoveEndpoint(a.Address)
-	c.notices.Set(c.now, a.Address, in.Key, notice.Gone)
+	c.notices.Set(c.now, a.Address, in.Key, peermsg.Gone)
 	c.table.Touched.End.Add(a.Address)
 	if c.endpoints.Count(a.Service()) == 0 {
 		c.serviceLeft(a.Service())
@@ -66,11 +66,11 @@ func (c *Core) setState(a endpoints.Attachment) {
 	}
 }
 
-func stateOf(a endpoints.Attachment) notice.State {
+func stateOf(a endpoints.Attachment) peermsg.State {
 	if a.Accepting() {
-		return notice.Accepting
+		return peermsg.Accepting
 	}
-	return notice.Draining
+	return peermsg.Draining
 }
 
 // renewNotices repeats the notices of an earlier process, whose last one peers may
@@ -81,10 +81,10 @@ func (c *Core) renewNotices(freed map[netip.Addr]wire.Key) {
 	c.notices.Start(c.boot)
 	for _, a := range sorted.Addrs(freed) {
 		if freed[a].Instance != "" {
-			c.notices.Set(c.now, a, freed[a], notice.Gone)
+			c.notices.Set(c.now, a, freed[a], peermsg.Gone)
 		}
 	}
-	for _, state := range []notice.State{notice.Accepting, notice.Draining} {
+	for _, state := range []peermsg.State{peermsg.Accepting, peermsg.Draining} {
 		for _, addr := range c.endpoints.Addresses() {
 			if a, _ := c.endpoints.At(addr); stateOf(a) == state {
 				c.notices.Set(c.now, addr, a.Attach.Key, state)

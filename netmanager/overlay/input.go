@@ -6,10 +6,9 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/wire"
-	"github.com/treeline-edge/treeline/netmanager/overlay/agree"
 	"github.com/treeline-edge/treeline/netmanager/overlay/kernelpath"
 	"github.com/treeline-edge/treeline/netmanager/overlay/measure"
-	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peermsg"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
@@ -91,12 +90,12 @@ type (
 	// Noticed is a peer's notice about its instances.
 	Noticed struct {
 		Key api.PeerKey
-		notice.Notice
+		peermsg.Notice
 	}
 	// NoticeAcked is a peer's confirmation of a notice.
 	NoticeAcked struct {
 		Key api.PeerKey
-		notice.Ack
+		peermsg.NoticeAck
 	}
 	// Stray is a packet of a peer to an address of this node's subnet that no endpoint
 	// has.
@@ -107,17 +106,17 @@ type (
 	// Agreed are a peer's terms: by which kernel paths it accepts our packets.
 	Agreed struct {
 		Key api.PeerKey
-		agree.Terms
+		peermsg.Terms
 	}
 	// Probed is a peer's request for how much arrived by kernel paths.
 	Probed struct {
 		Key api.PeerKey
-		agree.Probe
+		peermsg.TrafficProbe
 	}
 	// Arrived is a peer's answer to our request.
 	Arrived struct {
 		Key api.PeerKey
-		agree.Arrived
+		peermsg.Traffic
 	}
 	// Counted is the answer to Count: what the plane counted of peers, as in
 	// plane.Usage. nil means that it could not count.
@@ -157,7 +156,7 @@ func (in Agreed) apply(c *Core) {
 
 func (in Probed) apply(c *Core) { c.applyKernel(c.kernel.Probed(c.now, in.Key, in.Serial)) }
 
-func (in Arrived) apply(c *Core) { c.applyKernel(c.kernel.Arrived(c.now, in.Key, in.Arrived)) }
+func (in Arrived) apply(c *Core) { c.applyKernel(c.kernel.Arrived(c.now, in.Key, in.Traffic)) }
 
 func (in Counted) apply(c *Core) {
 	c.peers.Counted(in.Peers)

@@ -12,6 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/overlay/endpoints"
 	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peermsg"
 	"github.com/treeline-edge/treeline/netmanager/overlay/peers"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
@@ -44,7 +45,7 @@ func tellings(eff step.Effects) (out []string) {
 		for _, x := range m.Entries {
 			of := "?"
 			for _, a := range []Attach{attachOf("client", 0, 1), attachOf("web", 5, 7)} {
-				if x.Of == notice.Of(a.Key) {
+				if x.Of == peermsg.PlacementOf(a.Key) {
 					of = fmt.Sprint(uint64(a.Epoch))
 				}
 			}
@@ -65,17 +66,17 @@ func serial(t *testing.T, eff step.Effects) uint64 {
 }
 
 // says has node n say a word of its backend behind vip(1).
-func (w *world) says(n byte, serial uint64, e api.Epoch, s notice.State) step.Effects {
+func (w *world) says(n byte, serial uint64, e api.Epoch, s peermsg.State) step.Effects {
 	w.t.Helper()
-	return w.step(Noticed{key(n), notice.Notice{Serial: serial, Entries: []notice.Entry{{Address: instanceAt(n, 1), Of: webOn(n, e), State: s}}}})
+	return w.step(Noticed{key(n), peermsg.Notice{Serial: serial, Entries: []peermsg.Entry{{Address: instanceAt(n, 1), Of: webOn(n, e), State: s}}}})
 }
 
 // webOn is the instance of web that node n has, in a placement; 0 is whichever.
-func webOn(n byte, e api.Epoch) notice.Placement {
+func webOn(n byte, e api.Epoch) peermsg.Placement {
 	if e == 0 {
 		return 0
 	}
-	return notice.Of(wire.Key{Instance: svc("web").Instance(int(n) - 1), Epoch: e})
+	return peermsg.PlacementOf(wire.Key{Instance: svc("web").Instance(int(n) - 1), Epoch: e})
 }
 
 func (w *world) leadsTo(nodes ...byte) {
@@ -105,8 +106,8 @@ func TestPeersAreToldWhoLeavesUntilTheyConfirm(t *testing.T) {
 	if eff := w.step(Drain{web.Key}); len(tellings(eff)) > 0 {
 		t.Errorf("%q is no news", tellings(eff))
 	}
-	w.step(NoticeAcked{key(1), notice.Ack{Serial: first}})
-	w.step(NoticeAcked{key(2), notice.Ack{Serial: first + 1}}) // never told
+	w.step(NoticeAcked{key(1), peermsg.NoticeAck{Serial: first}})
+	w.step(NoticeAcked{key(2), peermsg.NoticeAck{Serial: first + 1}}) // never told
 	if w.c.NoticesAcked() {
 		t.Error("one has not confirmed")
 	}
@@ -132,7 +133,7 @@ func TestPeersAreToldWhoLeavesUntilTheyConfirm(t *testing.T) {
 	if w.c.NoticesAcked() {
 		t.Error("who confirmed before does not count")
 	}
-	w.step(NoticeAcked{key(1), notice.Ack{Serial: serial(t, eff)}})
+	w.step(NoticeAcked{key(1), peermsg.NoticeAck{Serial: serial(t, eff)}})
 	if !w.c.NoticesAcked() {
 		t.Error("all that answer have confirmed")
 	}
@@ -175,7 +176,7 @@ func TestANewAttemptTakesFlowsAgain(t *testing.T) {
 func TestAHostsWordOutlivesOlderRecords(t *testing.T) {
 	w := spokenTo(t)
 	w.leadsTo(1, 2)
-	eff := w.says(1, 5, 1, notice.Draining)
+	eff := w.says(1, 5, 1, peermsg.Draining)
 	w.leadsTo(2)
 	sent := slices.IndexFunc(eff.Send, func(e wire.Envelope) bool { _, ok := e.Msg.(plane.Change); return ok })
 	confirmed := slices.IndexFunc(eff.Send, func(e wire.Envelope) bool { return e.Msg == TunnelNoticeAck{key(1), 5} })
@@ -184,29 +185,29 @@ func TestAHostsWordOutlivesOlderRecords(t *testing.T) {
 	}
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 2, 1, 1, 2)}}})
 	w.leadsTo(2)
-	w.says(1, 4, 1, notice.Accepting) // late
+	w.says(1, 4, 1, peermsg.Accepting) // late
 	w.leadsTo(2)
 	w.checkBooks()
 
 	w.pass(5 * time.Second)
-	eff = w.says(1, 6, 1, notice.Gone)
+	eff = w.says(1, 6, 1, peermsg.Gone)
 	ended := slices.ContainsFunc(orders[plane.Change](eff), func(c plane.Change) bool { return slices.Contains(c.End, instanceAt(1, 1)) })
 	asked := slices.ContainsFunc(said(eff), func(up wire.NetUp) bool { return len(up.Subscribe) > 0 })
 	if !ended || !asked {
 		t.Errorf("its flows end: %v; the route is asked for anew: %v", ended, asked)
 	}
-	w.says(2, 1, 1, notice.Draining)
+	w.says(2, 1, 1, peermsg.Draining)
 	w.leadsTo(2) // it serves still
-	w.says(2, 2, 0, notice.Gone)
+	w.says(2, 2, 0, peermsg.Gone)
 	w.leadsTo(2) // it knows of nobody, nor do we of anybody better
-	w.says(2, 3, 1, notice.Gone)
+	w.says(2, 3, 1, peermsg.Gone)
 	w.leadsTo() // whoever calls is refused at once, and not lost
-	w.says(2, 4, 0, notice.Gone)
+	w.says(2, 4, 0, peermsg.Gone)
 	w.leadsTo()
 	w.checkBooks()
 	w.restart()
 	w.leadsTo()
-	w.says(2, 5, 1, notice.Accepting)
+	w.says(2, 5, 1, peermsg.Accepting)
 	w.leadsTo(2)
 	w.checkBooks()
 
@@ -214,9 +215,9 @@ func TestAHostsWordOutlivesOlderRecords(t *testing.T) {
 	next.Backends[0].Epoch = 2
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{next}}})
 	w.leadsTo(1, 2)
-	w.says(1, 7, 1, notice.Gone) // of what was there before
+	w.says(1, 7, 1, peermsg.Gone) // of what was there before
 	w.leadsTo(1, 2)
-	w.says(1, 8, 0, notice.Gone) // of whatever we notice.KeepMark to be there
+	w.says(1, 8, 0, peermsg.Gone) // of whatever we notice.KeepMark to be there
 	w.leadsTo(2)
 	w.use(notice.KeepMark + time.Second)
 	w.leadsTo(1, 2)
@@ -230,7 +231,7 @@ func TestAHostsWordOutlivesOlderRecords(t *testing.T) {
 
 func TestAWordEndsThoughTheClockIsSetBack(t *testing.T) {
 	w := spokenTo(t)
-	w.says(1, 5, 1, notice.Gone)
+	w.says(1, 5, 1, peermsg.Gone)
 	w.now = w.now.Add(-24 * time.Hour)
 	w.restart()
 	w.leadsTo(2)
@@ -241,13 +242,13 @@ func TestAWordEndsThoughTheClockIsSetBack(t *testing.T) {
 
 func TestAPeerSpeaksForItselfAlone(t *testing.T) {
 	w := spokenTo(t)
-	of := func(a netip.Addr, p notice.Placement) []notice.Entry {
-		return []notice.Entry{{Address: a, Of: p, State: notice.Gone}}
+	of := func(a netip.Addr, p peermsg.Placement) []peermsg.Entry {
+		return []peermsg.Entry{{Address: a, Of: p, State: peermsg.Gone}}
 	}
-	w.step(Noticed{key(2), notice.Notice{Serial: 1, Entries: of(instanceAt(1, 1), webOn(1, 1))}})
-	w.step(Noticed{key(2), notice.Notice{Serial: 2, Entries: of(ip("10.30.1.1"), 1)}})
-	w.step(Noticed{key(2), notice.Notice{Serial: 3, Entries: of(w.c.List()[0].Address, 1)}})
-	w.step(Noticed{key(9), notice.Notice{Serial: 1, Entries: of(instanceAt(1, 1), webOn(1, 1))}}) // of no record
+	w.step(Noticed{key(2), peermsg.Notice{Serial: 1, Entries: of(instanceAt(1, 1), webOn(1, 1))}})
+	w.step(Noticed{key(2), peermsg.Notice{Serial: 2, Entries: of(ip("10.30.1.1"), 1)}})
+	w.step(Noticed{key(2), peermsg.Notice{Serial: 3, Entries: of(w.c.List()[0].Address, 1)}})
+	w.step(Noticed{key(9), peermsg.Notice{Serial: 1, Entries: of(instanceAt(1, 1), webOn(1, 1))}}) // of no record
 	w.leadsTo(1, 2)
 	if n := w.c.received.Count(key(2)); n > 0 {
 		t.Errorf("%d words are remembered", n)
@@ -258,12 +259,12 @@ func TestAPeerSpeaksForItselfAlone(t *testing.T) {
 		wide.Subnets = append(wide.Subnets, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 17, i, 0}), 26))
 	}
 	w.answer(wire.NetDown{Records: wire.Records{Peers: []api.Peer{wide}}})
-	for i := range 10 * notice.MaxEntries {
+	for i := range 10 * peermsg.MaxEntries {
 		a := netip.AddrFrom4([4]byte{10, 17, byte(i % (peers.MaxSubnets - 1)), byte(i / (peers.MaxSubnets - 1) % 64)})
-		w.step(Noticed{key(2), notice.Notice{Serial: uint64(10 + i), Entries: of(a, notice.Placement(1+i))}})
+		w.step(Noticed{key(2), peermsg.Notice{Serial: uint64(10 + i), Entries: of(a, peermsg.Placement(1+i))}})
 		w.now = w.now.Add(time.Millisecond)
 	}
-	if n := w.c.received.Count(key(2)); n != notice.MaxEntries {
+	if n := w.c.received.Count(key(2)); n != peermsg.MaxEntries {
 		t.Errorf("%d words are remembered", n)
 	}
 	w.leadsTo(1, 2)
@@ -319,7 +320,7 @@ func TestOnlyTheLatestIsTold(t *testing.T) {
 		}
 		eff := w.step(Detach{web.Key})
 		last := orders[TunnelNotice](eff)[0].Entries
-		if len(last) >= notice.MaxEntries || last[len(last)-1].Of != notice.Of(web.Key) {
+		if len(last) >= peermsg.MaxEntries || last[len(last)-1].Of != peermsg.PlacementOf(web.Key) {
 			t.Fatalf("%d words, the last %+v", len(last), last[len(last)-1])
 		}
 		w.use(endpoints.MinQuarantine)

@@ -5,8 +5,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/wire"
-	"github.com/treeline-edge/treeline/netmanager/overlay/agree"
-	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peermsg"
 )
 
 // The adapters that carry out the core's orders, beside wire.ToCluster.
@@ -37,7 +36,7 @@ type (
 	// It may be lost.
 	TunnelNotice struct {
 		Key api.PeerKey
-		notice.Notice
+		peermsg.Notice
 	}
 	// TunnelNoticeAck confirms a peer's notice, once the plane follows it.
 	TunnelNoticeAck struct {
@@ -48,13 +47,13 @@ type (
 	// once the plane accepts what they promise. They may be lost.
 	TunnelTerms struct {
 		Key api.PeerKey
-		agree.Terms
+		peermsg.Terms
 	}
 	// TunnelSend sends a peer a message if there is a session, or with Connect in one that
 	// begins for it. It may be lost.
 	TunnelSend struct {
 		Key     api.PeerKey
-		Message agree.Message
+		Message peermsg.Message
 		Connect bool
 	}
 	// Count requests from the plane what passed by kernel paths. Counted answers it.

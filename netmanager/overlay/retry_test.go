@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/internal/step"
-	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peermsg"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
@@ -44,9 +44,9 @@ func TestWhatNobodyAnswersBeginsAnew(t *testing.T) {
 			w.step(web)
 			w.step(listens(web))
 		}},
-		{instanceAt(1, 1), func() step.Effects { n++; return w.says(1, n, 1, notice.Draining) }, func() {
+		{instanceAt(1, 1), func() step.Effects { n++; return w.says(1, n, 1, peermsg.Draining) }, func() {
 			n++
-			w.says(1, n, 1, notice.Accepting)
+			w.says(1, n, 1, peermsg.Accepting)
 		}},
 	} {
 		if got := retried(tt.goes()); len(got) > 0 {

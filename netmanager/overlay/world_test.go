@@ -13,6 +13,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peermsg"
 	"github.com/treeline-edge/treeline/netmanager/overlay/peers"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane/planetest"
@@ -194,15 +195,15 @@ func (w *world) checkBooks() {
 			w.t.Fatalf("the tunnel takes packets of %v from peer %s, which holds %v", told.Subnets, k, holds)
 		}
 		_, saved := w.docs[[2]string{notice.Kind, k.String()}]
-		if n := c.received.Count(k); n > notice.MaxEntries || (n > 0) != saved {
+		if n := c.received.Count(k); n > peermsg.MaxEntries || (n > 0) != saved {
 			w.t.Fatalf("peer %s has %d marks, saved: %v", k, n, saved)
 		}
 		if _, saved := w.docs[[2]string{peers.KindTalk, k.String()}]; saved != c.peers.Talks(k) {
 			w.t.Fatalf("a session with peer %s is in use: %v, saved: %v", k, c.peers.Talks(k), saved)
 		}
 	}
-	if n := c.notices.Len(); n >= notice.MaxEntries {
-		w.t.Fatalf("%d entries for peers, want fewer than %d", n, notice.MaxEntries)
+	if n := c.notices.Len(); n >= peermsg.MaxEntries {
+		w.t.Fatalf("%d entries for peers, want fewer than %d", n, peermsg.MaxEntries)
 	}
 	idents := 0
 	for k := range w.docs {

@@ -27,9 +27,8 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
-	"github.com/treeline-edge/treeline/netmanager/overlay/agree"
-	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
 	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peermsg"
 	"github.com/treeline-edge/treeline/netmanager/tunnel"
 )
 
@@ -43,12 +42,6 @@ type Tunnel interface {
 	SetMTU(k api.PeerKey, n int)
 	SendControl(k api.PeerKey, via tunnel.Path, payload []byte) error
 	Stats() []tunnel.Stats
-}
-
-// Message is a message between nodes in their session, of overlay/notice or overlay/agree.
-type Message interface {
-	// Append appends the encoded message to b.
-	Append(b []byte) []byte
 }
 
 // Options configure a manager. The functions are called from Run and must not block.
@@ -194,7 +187,7 @@ func (m *Manager) Measure(k api.PeerKey) {
 
 // Send sends a message to a peer. Without a session the message is lost; with connect set, a
 // session begins then.
-func (m *Manager) Send(k api.PeerKey, msg Message, connect bool) {
+func (m *Manager) Send(k api.PeerKey, msg peermsg.Message, connect bool) {
 	m.queue.message(k, func() func() {
 		return m.with(k, func(p *peer) {
 			if connect {
@@ -211,33 +204,28 @@ func (m *Manager) Send(k api.PeerKey, msg Message, connect bool) {
 }
 
 // notice hands a peer's notice or agreement to the core, within the bound of the peer.
-func (m *Manager) notice(p *peer, msg Message) {
+func (m *Manager) notice(p *peer, msg peermsg.Message) {
 	if !p.notices.Allow() {
 		return
 	}
 	switch msg := msg.(type) {
-	case notice.Notice:
+	case peermsg.Notice:
 		m.opt.Post(overlay.Noticed{Key: p.record.Key, Notice: msg})
-	case notice.Ack:
-		m.opt.Post(overlay.NoticeAcked{Key: p.record.Key, Ack: msg})
-	case agree.Terms:
+	case peermsg.NoticeAck:
+		m.opt.Post(overlay.NoticeAcked{Key: p.record.Key, NoticeAck: msg})
+	case peermsg.Terms:
 		m.opt.Post(overlay.Agreed{Key: p.record.Key, Terms: msg})
-	case agree.Probe:
-		m.opt.Post(overlay.Probed{Key: p.record.Key, Probe: msg})
-	case agree.Arrived:
-		m.opt.Post(overlay.Arrived{Key: p.record.Key, Arrived: msg})
+	case peermsg.TrafficProbe:
+		m.opt.Post(overlay.Probed{Key: p.record.Key, TrafficProbe: msg})
+	case peermsg.Traffic:
+		m.opt.Post(overlay.Arrived{Key: p.record.Key, Traffic: msg})
 	}
 }
 
 // Control is tunnel.Hooks'. Messages of a peer beyond the bound are lost, as on the network.
 func (m *Manager) Control(k api.PeerKey, from tunnel.Path, payload []byte) {
 	m.queue.message(k, func() func() {
-		var msg Message
-		var err error
-		if msg, err = notice.Parse(payload); err != nil {
-			msg, err = agree.Parse(payload)
-		}
-		if err == nil {
+		if msg, err := peermsg.Parse(payload); err == nil {
 			return m.with(k, func(p *peer) { m.notice(p, msg) })
 		}
 		body := slices.Clone(payload)

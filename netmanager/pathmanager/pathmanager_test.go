@@ -13,7 +13,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/leaktest"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
-	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peermsg"
 	"github.com/treeline-edge/treeline/netmanager/tunnel"
 )
 
@@ -102,9 +102,9 @@ func TestMessagesOfOnePeerLeaveRoomForOthers(t *testing.T) {
 	r.SetPeer(api.Peer{Key: loud})
 	r.SetPeer(api.Peer{Key: quiet})
 	for i := range uint64(100_000) {
-		r.Control(loud, direct, notice.Notice{Serial: i}.Append(nil))
+		r.Control(loud, direct, peermsg.Notice{Serial: i}.Append(nil))
 		r.Control(loud, direct, make([]byte, 1400))
-		r.Send(loud, notice.Ack{Serial: i}, false)
+		r.Send(loud, peermsg.NoticeAck{Serial: i}, false)
 		r.Event(tunnel.Established{Peer: loud, From: direct})
 		r.Event(tunnel.Traffic{Peer: loud})
 		r.Event(tunnel.Heard{Peer: loud})
@@ -115,15 +115,15 @@ func TestMessagesOfOnePeerLeaveRoomForOthers(t *testing.T) {
 		t.Errorf("%d tasks wait after a flood of one peer, want at most %d", n, most)
 	}
 	for i := range uint64(50) {
-		r.Control(quiet, direct, notice.Notice{Serial: i}.Append(nil))
+		r.Control(quiet, direct, peermsg.Notice{Serial: i}.Append(nil))
 	}
 	r.run()
 	if n, most := r.await(quiet, 49), maxPeerMessages+50+2; n > most {
 		t.Errorf("%d notices came before the last of the quiet peer, want at most %d", n, most)
 	}
 	// Run has freed the places.
-	r.Control(loud, direct, notice.Notice{Serial: 1 << 40}.Append(nil))
-	r.Control(quiet, direct, notice.Notice{Serial: 1 << 41}.Append(nil))
+	r.Control(loud, direct, peermsg.Notice{Serial: 1 << 40}.Append(nil))
+	r.Control(quiet, direct, peermsg.Notice{Serial: 1 << 41}.Append(nil))
 	r.await(quiet, 1<<41)
 	if n := r.queue.room.Size(); n != 0 {
 		t.Errorf("%d places are taken when no message waits, want 0", n)
@@ -230,7 +230,7 @@ func TestAKnownPeerIsDropped(t *testing.T) {
 		r.SetPeer(api.Peer{Key: loud})
 	}
 	r.DropPeer(loud)
-	r.Control(quiet, direct, notice.Notice{Serial: 1}.Append(nil))
+	r.Control(quiet, direct, peermsg.Notice{Serial: 1}.Append(nil))
 	r.await(quiet, 1)
 	r.wire.mu.Lock()
 	defer r.wire.mu.Unlock()

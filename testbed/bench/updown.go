@@ -35,7 +35,7 @@ var histories = map[string]int{
 	"answer":  8192, // to Idempotency-Keys, for 24 h
 	"address": 4096, // released service addresses, for 30 min
 	"freed":   4096, // released addresses of a node's subnet, for 2 min
-	"marks":   64,   // notices of each peer about its addresses, for 15 min, notice.MaxEntries at most
+	"marks":   64,   // notices of each peer about its addresses, for 15 min, peermsg.MaxEntries at most
 }
 
 // The limit of a store's file is fileTimes its maximum content plus fileFirst: bbolt writes

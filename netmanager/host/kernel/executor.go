@@ -13,9 +13,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/netmanager/dataplane"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
-	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peermsg"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
-	"github.com/treeline-edge/treeline/netmanager/pathmanager"
 )
 
 // The pauses between attempts to sync the kernel.
@@ -44,7 +43,7 @@ type Options struct {
 	}
 	Names interface{ Answered(name string) } // the resolver
 	Peers interface {                        // the path manager
-		Send(k api.PeerKey, m pathmanager.Message, connect bool)
+		Send(k api.PeerKey, m peermsg.Message, connect bool)
 	}
 	// Used receives what the data plane has counted, when the core asks for it.
 	Used func(plane.Usage)
@@ -214,7 +213,7 @@ func (x *Executor) carryOut(ctx context.Context, m any) {
 	case overlay.TunnelTerms:
 		x.Peers.Send(m.Key, m.Terms, true)
 	case overlay.TunnelNoticeAck:
-		x.Peers.Send(m.Key, notice.Ack{Serial: m.Serial}, true)
+		x.Peers.Send(m.Key, peermsg.NoticeAck{Serial: m.Serial}, true)
 	case barrier:
 		close(m)
 	case resync:

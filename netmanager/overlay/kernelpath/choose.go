@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/netmanager/overlay/agree"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peermsg"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
@@ -17,7 +17,7 @@ var none plane.Paths
 func (m *Machine) choose(q *peer) {
 	next := q.agreement
 	if m.over(&q.unsure) {
-		next.Terms = agree.Terms{}
+		next.Terms = peermsg.Terms{}
 	}
 	if m.over(&q.left) {
 		q.leaving = none
@@ -124,7 +124,7 @@ func (m *Machine) network(a netip.Addr) (in netip.Prefix, ok bool) {
 // ownIn lists this node's addresses within a network.
 func (m *Machine) ownIn(p netip.Prefix) (own []netip.Addr) {
 	for _, a := range m.self.Addresses {
-		if p.Contains(a) && a.Is4() && !slices.Contains(own, a) && len(own) < agree.MaxAt {
+		if p.Contains(a) && a.Is4() && !slices.Contains(own, a) && len(own) < peermsg.MaxTermsAddresses {
 			own = append(own, a)
 		}
 	}
@@ -153,11 +153,11 @@ func (m *Machine) ours(q *peer, a agreement) api.PathKind {
 }
 
 // terms returns our terms for the peer.
-func (m *Machine) terms(a agreement) agree.Terms {
+func (m *Machine) terms(a agreement) peermsg.Terms {
 	if a.Accepts == none {
-		return agree.Terms{}
+		return peermsg.Terms{}
 	}
-	t := agree.Terms{Ways: a.Accepts, From: a.Via}
+	t := peermsg.Terms{Ways: a.Accepts, From: a.Via}
 	if p, ok := m.network(a.Via); ok {
 		t.At = m.ownIn(p)
 	}

@@ -1,10 +1,10 @@
 // Package kernelpath agrees with each peer on the kernel's paths that need no tunnel:
 // a plain route or VXLAN between two nodes in one network that the operators of both
 // declared unencrypted. Each end sends the other, inside their session, the paths by
-// which it accepts packets (agree.Terms), and uses only paths that the other end
+// which it accepts packets (peermsg.Terms), and uses only paths that the other end
 // accepts. It accepts all named paths at once, so that each end can change its own path
 // at any time. Because a firewall may still drop the packets, an end that sends by a
-// kernel path requests from its peer what arrived (agree.Probe), and falls back to the tunnel.
+// kernel path requests from its peer what arrived (peermsg.TrafficProbe), and falls back to the tunnel.
 //
 // It is pure: the core passes what the tunnel observed and what the plane counted,
 // and carries out the Effects.
@@ -19,7 +19,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
-	"github.com/treeline-edge/treeline/netmanager/overlay/agree"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peermsg"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 	"github.com/treeline-edge/treeline/netmanager/overlay/sorted"
 )
@@ -90,23 +90,23 @@ type Effects struct {
 // peer's kernel path.
 type Order struct {
 	Key     api.PeerKey
-	Message agree.Message
+	Message peermsg.Message
 	Connect bool // begin a session if there is none
 }
 
 // Terms are terms to send to a peer.
 type Terms struct {
 	Key api.PeerKey
-	agree.Terms
+	peermsg.Terms
 }
 
 // agreement is the document: what is agreed with a peer. It is kept, so that a restart
 // of the netmanager interrupts no flow.
 type agreement struct {
-	Path    api.PathKind `json:"path,omitempty"` // that our packets take: route, vxlan or "" for the tunnel
-	Via     netip.Addr   `json:"via,omitzero"`
-	Accepts plane.Paths  `json:"takes,omitzero"` // by which we accept the peer's packets
-	Terms   agree.Terms  `json:"terms,omitzero"` // the peer's, without serials
+	Path    api.PathKind  `json:"path,omitempty"` // that our packets take: route, vxlan or "" for the tunnel
+	Via     netip.Addr    `json:"via,omitzero"`
+	Accepts plane.Paths   `json:"takes,omitzero"` // by which we accept the peer's packets
+	Terms   peermsg.Terms `json:"terms,omitzero"` // the peer's, without serials
 }
 
 // peer is the state of one peer. Zero times mean that something is not the case.
@@ -116,9 +116,9 @@ type peer struct {
 	reported time.Time // when path was; zero: never in this process
 	agreement
 
-	sent        agree.Terms // ours
-	heard       uint64      // Serial of the peer's last terms in this session
-	unconfirmed bool        // the peer has not confirmed ours
+	sent        peermsg.Terms // ours
+	heard       uint64        // Serial of the peer's last terms in this session
+	unconfirmed bool          // the peer has not confirmed ours
 	tries       int
 	sentAt      time.Time
 	unsure      time.Time   // the peer's terms lapse then
@@ -206,7 +206,7 @@ func (m *Machine) Start(now time.Time, boot uint64) {
 		if q.Accepts == none && q.agreement.Terms.Ways == none {
 			continue
 		}
-		q.sent = agree.Terms{Serial: boot << 32, Ways: q.Accepts, From: q.Via}
+		q.sent = peermsg.Terms{Serial: boot << 32, Ways: q.Accepts, From: q.Via}
 		q.settled = now.Add(settling)
 		if q.Path != "" {
 			m.awaitCount()
@@ -278,7 +278,7 @@ func (m *Machine) send(q *peer) {
 }
 
 // Agreed takes a peer's terms.
-func (m *Machine) Agreed(now time.Time, k api.PeerKey, t agree.Terms) Effects {
+func (m *Machine) Agreed(now time.Time, k api.PeerKey, t peermsg.Terms) Effects {
 	m.now = now
 	q := m.peer(k)
 	if t.Serial < q.heard {
@@ -324,7 +324,7 @@ func (m *Machine) Remove(now time.Time, k api.PeerKey) Effects {
 	m.now = now
 	if q := m.peers[k]; q != nil {
 		if q.sent.Ways != none {
-			m.eff.Orders = append(m.eff.Orders, Order{Key: k, Message: agree.Terms{Serial: q.sent.Serial + 1, Ack: q.heard}})
+			m.eff.Orders = append(m.eff.Orders, Order{Key: k, Message: peermsg.Terms{Serial: q.sent.Serial + 1, Ack: q.heard}})
 		}
 		m.timers.Clear(timer{k, timerLapse})
 		m.timers.Clear(timer{k, timerTerms})

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/netmanager/overlay/agree"
 	"github.com/treeline-edge/treeline/netmanager/overlay/kernelpath"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peermsg"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
@@ -35,8 +35,8 @@ func direct(addr netip.Addr) kernelpath.Path {
 	return kernelpath.Path{Key: one, Kind: api.PathDirect, Plain: true, Addr: netip.AddrPortFrom(addr, 7000)}
 }
 
-func terms(serial, ack uint64) agree.Terms {
-	return agree.Terms{Serial: serial, Ack: ack, Ways: route, From: own, At: []netip.Addr{via}}
+func terms(serial, ack uint64) peermsg.Terms {
+	return peermsg.Terms{Serial: serial, Ack: ack, Ways: route, From: own, At: []netip.Addr{via}}
 }
 
 func TestBothEndsMustAcceptAPath(t *testing.T) {
@@ -105,8 +105,8 @@ func TestAPathWithoutArrivalsIsAvoided(t *testing.T) {
 		}
 		now = now.Add(time.Second)
 		for _, o := range m.Counted(now, map[api.PeerKey][2]uint64{one: {100 * sent, 0}}).Orders {
-			if p, ok := o.Message.(agree.Probe); ok {
-				m.Arrived(now, one, agree.Arrived{Serial: p.Serial, Bytes: 40})
+			if p, ok := o.Message.(peermsg.TrafficProbe); ok {
+				m.Arrived(now, one, peermsg.Traffic{Serial: p.Serial, Bytes: 40})
 			}
 		}
 	}

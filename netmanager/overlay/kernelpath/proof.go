@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/netmanager/overlay/agree"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peermsg"
 )
 
 const (
@@ -81,7 +81,7 @@ func (m *Machine) Counted(now time.Time, bytes map[api.PeerKey][2]uint64) Effect
 		n := bytes[k]
 		if w := q.proof.requested; w != 0 {
 			q.proof.requested = 0
-			m.eff.Orders = append(m.eff.Orders, Order{Key: k, Message: agree.Arrived{Serial: w, Bytes: n[1]}})
+			m.eff.Orders = append(m.eff.Orders, Order{Key: k, Message: peermsg.Traffic{Serial: w, Bytes: n[1]}})
 		}
 		if q.Path != "" {
 			m.look(q, n[0], n[1])
@@ -115,12 +115,12 @@ func (m *Machine) look(q *peer, to, from uint64) {
 		m.probes++
 		p.probe, p.sent = m.probes, to
 		// If nothing came back, a session may have to begin for the Probe.
-		m.eff.Orders = append(m.eff.Orders, Order{Key: q.key, Message: agree.Probe{Serial: p.probe}, Connect: sent && !came})
+		m.eff.Orders = append(m.eff.Orders, Order{Key: q.key, Message: peermsg.TrafficProbe{Serial: p.probe}, Connect: sent && !came})
 	}
 }
 
 // Arrived takes a peer's answer to a Probe.
-func (m *Machine) Arrived(now time.Time, k api.PeerKey, a agree.Arrived) Effects {
+func (m *Machine) Arrived(now time.Time, k api.PeerKey, a peermsg.Traffic) Effects {
 	m.now = now
 	q := m.peers[k]
 	if q == nil || q.Path == "" || a.Serial == 0 || a.Serial != q.proof.probe {

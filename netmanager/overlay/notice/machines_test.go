@@ -9,7 +9,10 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peermsg"
 )
+
+var entry = peermsg.Entry{Address: netip.MustParseAddr("10.16.1.2"), Of: peermsg.PlacementOf(wire.Key{Instance: "acme/shop.prod.web.eu#1", Epoch: 7}), State: peermsg.Draining}
 
 var (
 	start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -21,7 +24,7 @@ var (
 func TestNoticesAreRepeatedUntilConfirmed(t *testing.T) {
 	s := notice.NewSender()
 	s.Start(5)
-	s.Set(start, entry.Address, web, notice.Draining)
+	s.Set(start, entry.Address, web, peermsg.Draining)
 	n, to := s.Publish(start, []api.PeerKey{one, two})
 	if n.Serial != 5<<32+1 || len(n.Entries) != 1 || n.Entries[0] != entry || len(to) != 2 {
 		t.Fatalf("published %+v to %v", n, to)
@@ -50,7 +53,7 @@ func TestSessionsAndStraysGetTheNotice(t *testing.T) {
 	if _, ok := s.Session(start, one); ok {
 		t.Error("a session without a notice gets one")
 	}
-	s.Set(start, entry.Address, web, notice.Gone)
+	s.Set(start, entry.Address, web, peermsg.Gone)
 	s.Publish(start, nil)
 	if n, ok := s.Session(start, one); !ok || len(n.Entries) != 1 {
 		t.Errorf("the session gets %+v, %v", n, ok)
@@ -60,7 +63,7 @@ func TestSessionsAndStraysGetTheNotice(t *testing.T) {
 	}
 	unknown := entry.Address.Next()
 	n, ok := s.Stray(start.Add(time.Second), one, unknown)
-	if want := (notice.Entry{Address: unknown, State: notice.Gone}); !ok || n.Entries[len(n.Entries)-1] != want {
+	if want := (peermsg.Entry{Address: unknown, State: peermsg.Gone}); !ok || n.Entries[len(n.Entries)-1] != want {
 		t.Errorf("a stray gets %+v, %v, want %+v last", n, ok, want)
 	}
 	if _, ok := s.Stray(start.Add(time.Second+50*time.Millisecond), one, unknown); ok {
@@ -71,20 +74,20 @@ func TestSessionsAndStraysGetTheNotice(t *testing.T) {
 func TestSenderKeepsTheNewestEntries(t *testing.T) {
 	s := notice.NewSender()
 	a := entry.Address
-	for range 3 * notice.MaxEntries {
+	for range 3 * peermsg.MaxEntries {
 		a = a.Next()
-		s.Set(start, a, web, notice.Gone)
+		s.Set(start, a, web, peermsg.Gone)
 	}
 	n, _ := s.Publish(start, nil)
-	if len(n.Entries) != notice.MaxEntries-1 || n.Entries[len(n.Entries)-1].Address != a {
-		t.Errorf("%d entries, the last for %s, want %d and %s", len(n.Entries), n.Entries[len(n.Entries)-1].Address, notice.MaxEntries-1, a)
+	if len(n.Entries) != peermsg.MaxEntries-1 || n.Entries[len(n.Entries)-1].Address != a {
+		t.Errorf("%d entries, the last for %s, want %d and %s", len(n.Entries), n.Entries[len(n.Entries)-1].Address, peermsg.MaxEntries-1, a)
 	}
 }
 
-func received(st notice.State) notice.Received {
+func received(st peermsg.State) notice.Received {
 	e := entry
 	e.State = st
-	return notice.Received{Entry: e, Known: notice.Of(web)}
+	return notice.Received{Entry: e, Known: peermsg.PlacementOf(web)}
 }
 
 func TestMarksFollowThePeer(t *testing.T) {
@@ -96,12 +99,12 @@ func TestMarksFollowThePeer(t *testing.T) {
 		late   bool
 		marked bool
 	}{
-		{1, received(notice.Accepting), nil, false, false},
-		{5, received(notice.Draining), []notice.Change{{Address: entry.Address, Draining: true}}, false, true},
-		{5, received(notice.Draining), nil, false, true},
-		{4, received(notice.Accepting), nil, true, true},
-		{6, received(notice.Gone), []notice.Change{{Address: entry.Address, Gone: true}}, false, true},
-		{7, received(notice.Accepting), []notice.Change{{Address: entry.Address}}, false, false},
+		{1, received(peermsg.Accepting), nil, false, false},
+		{5, received(peermsg.Draining), []notice.Change{{Address: entry.Address, Draining: true}}, false, true},
+		{5, received(peermsg.Draining), nil, false, true},
+		{4, received(peermsg.Accepting), nil, true, true},
+		{6, received(peermsg.Gone), []notice.Change{{Address: entry.Address, Gone: true}}, false, true},
+		{7, received(peermsg.Accepting), []notice.Change{{Address: entry.Address}}, false, false},
 	} {
 		got, ok := r.Take(start, one, step.serial, []notice.Received{step.in})
 		if !slices.Equal(got, step.want) || ok == step.late {
@@ -115,12 +118,12 @@ func TestMarksFollowThePeer(t *testing.T) {
 
 func TestMarksExpireAndAreBounded(t *testing.T) {
 	r := notice.NewReceiver()
-	for i := range 3 * notice.MaxEntries {
-		e := notice.Entry{Address: netip.AddrFrom4([4]byte{10, 16, byte(i >> 6), byte(i & 63)}), Of: 7, State: notice.Gone}
+	for i := range 3 * peermsg.MaxEntries {
+		e := peermsg.Entry{Address: netip.AddrFrom4([4]byte{10, 16, byte(i >> 6), byte(i & 63)}), Of: 7, State: peermsg.Gone}
 		r.Take(start.Add(time.Duration(i)*time.Millisecond), one, uint64(i), []notice.Received{{Entry: e}})
 	}
-	if n := r.Count(one); n != notice.MaxEntries {
-		t.Errorf("%d marks, want %d", n, notice.MaxEntries)
+	if n := r.Count(one); n != peermsg.MaxEntries {
+		t.Errorf("%d marks, want %d", n, peermsg.MaxEntries)
 	}
 	docs := r.Save()
 	if len(docs) != 1 {

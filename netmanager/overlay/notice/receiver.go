@@ -10,6 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peermsg"
 	"github.com/treeline-edge/treeline/netmanager/overlay/sorted"
 )
 
@@ -23,10 +24,10 @@ const KeepMark = 15 * time.Minute
 
 // Mark is the state of a placement at an address of a peer, as the peer sent it.
 type Mark struct {
-	Of    Placement `json:"of"`
-	Gone  bool      `json:"gone,omitempty"`  // else it is draining
-	Named bool      `json:"named,omitempty"` // the peer named the placement; else it meant the one that we knew
-	Until time.Time `json:"until"`
+	Of    peermsg.Placement `json:"of"`
+	Gone  bool              `json:"gone,omitempty"`  // else it is draining
+	Named bool              `json:"named,omitempty"` // the peer named the placement; else it meant the one that we knew
+	Until time.Time         `json:"until"`
 }
 
 func (m Mark) same(o Mark) bool { return m.Of == o.Of && m.Gone == o.Gone && m.Named == o.Named }
@@ -34,8 +35,8 @@ func (m Mark) same(o Mark) bool { return m.Of == o.Of && m.Gone == o.Gone && m.N
 // Received is an entry of a peer's notice for an address of the peer's subnets, and
 // the placement that this node knows at that address (0: none).
 type Received struct {
-	Entry
-	Known Placement
+	peermsg.Entry
+	Known peermsg.Placement
 }
 
 // Change is an address whose mark changed.
@@ -110,20 +111,20 @@ func (r *Receiver) Take(now time.Time, k api.PeerKey, serial uint64, entries []R
 // take applies one entry and returns what it changes.
 func (r *Receiver) take(now time.Time, k api.PeerKey, p *marks, e Received) (changes []Change) {
 	old, had := p.Marks[e.Address]
-	m := Mark{Of: e.Of, Gone: e.State == Gone, Named: e.Of != 0, Until: now.Add(KeepMark)}
+	m := Mark{Of: e.Of, Gone: e.State == peermsg.Gone, Named: e.Of != 0, Until: now.Add(KeepMark)}
 	if !m.Named {
 		m.Of = e.Known
 		m.Named = old.Named && old.Of == m.Of && old.Gone == m.Gone
 	}
 	switch {
-	case m.Of == 0, !had && e.State == Accepting:
+	case m.Of == 0, !had && e.State == peermsg.Accepting:
 		return nil
-	case e.State == Accepting:
+	case e.State == peermsg.Accepting:
 		delete(p.Marks, e.Address)
 	case had && old.same(m) && old.Until.Sub(now) > KeepMark/2:
 		return nil
 	default:
-		if !had && len(p.Marks) >= MaxEntries {
+		if !had && len(p.Marks) >= peermsg.MaxEntries {
 			first := p.first()
 			delete(p.Marks, first)
 			changes = append(changes, Change{Address: first})
@@ -136,7 +137,7 @@ func (r *Receiver) take(now time.Time, k api.PeerKey, p *marks, e Received) (cha
 	}
 	return append(changes, Change{
 		Address:  e.Address,
-		Draining: e.State == Draining && m.Of == e.Known,
+		Draining: e.State == peermsg.Draining && m.Of == e.Known,
 		Gone:     m.Gone && m.Of == e.Known && !(old.Gone && old.Of == m.Of),
 	})
 }
@@ -192,7 +193,7 @@ func (r *Receiver) save(k api.PeerKey, p *marks) {
 // Mark returns the mark of an address if it is about the placement with that key.
 func (r *Receiver) Mark(k api.PeerKey, a netip.Addr, of wire.Key) (m Mark, ok bool) {
 	m, ok = r.Get(k, a)
-	return m, ok && m.Of == Of(of)
+	return m, ok && m.Of == peermsg.PlacementOf(of)
 }
 
 // Get returns the mark of an address.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/netmanager/overlay/peermsg"
 )
 
 const (
@@ -36,7 +37,7 @@ type Sender struct {
 
 // dated is an entry and the moment at which it became true.
 type dated struct {
-	Entry
+	peermsg.Entry
 	at time.Time
 }
 
@@ -54,14 +55,14 @@ func NewSender() *Sender { return &Sender{peers: map[api.PeerKey]*receiver{}} }
 func (s *Sender) Start(boot uint64) { s.serial = boot << 32 }
 
 // Set sets the state of a placement. Publish makes it known.
-func (s *Sender) Set(now time.Time, a netip.Addr, k wire.Key, st State) {
-	e := Entry{Address: a, Of: Of(k), State: st}
+func (s *Sender) Set(now time.Time, a netip.Addr, k wire.Key, st peermsg.State) {
+	e := peermsg.Entry{Address: a, Of: peermsg.PlacementOf(k), State: st}
 	switch old := s.index(a); {
 	case old >= 0 && s.entries[old].Entry == e:
 		return
 	case old >= 0:
 		s.entries = slices.Delete(s.entries, old, old+1)
-	case len(s.entries) == MaxEntries-1: // Stray needs one more
+	case len(s.entries) == peermsg.MaxEntries-1: // Stray needs one more
 		s.entries = slices.Delete(s.entries, 0, 1)
 	}
 	s.entries = append(s.entries, dated{e, now})
@@ -76,10 +77,10 @@ func (s *Sender) index(a netip.Addr) int {
 func (s *Sender) Has(a netip.Addr) bool { return s.index(a) >= 0 }
 
 // notice is what peers should know now.
-func (s *Sender) notice(now time.Time) Notice {
-	n := Notice{Serial: s.serial}
+func (s *Sender) notice(now time.Time) peermsg.Notice {
+	n := peermsg.Notice{Serial: s.serial}
 	for _, e := range s.entries {
-		if e.State != Gone || now.Sub(e.at) < KeepGone {
+		if e.State != peermsg.Gone || now.Sub(e.at) < KeepGone {
 			n.Entries = append(n.Entries, e.Entry)
 		}
 	}
@@ -100,14 +101,14 @@ func (s *Sender) Next() time.Time { return s.repeat }
 
 // Publish gives the changed entries a new serial and returns the notice and its
 // receivers, out of the reachable peers.
-func (s *Sender) Publish(now time.Time, reachable []api.PeerKey) (n Notice, to []api.PeerKey) {
+func (s *Sender) Publish(now time.Time, reachable []api.PeerKey) (n peermsg.Notice, to []api.PeerKey) {
 	s.changed, s.tries = false, 0
 	s.serial++
 	return s.Repeat(now, reachable)
 }
 
 // Repeat returns the notice for the reachable peers that did not confirm it.
-func (s *Sender) Repeat(now time.Time, reachable []api.PeerKey) (n Notice, to []api.PeerKey) {
+func (s *Sender) Repeat(now time.Time, reachable []api.PeerKey) (n peermsg.Notice, to []api.PeerKey) {
 	if !s.repeat.After(now) {
 		s.repeat = time.Time{}
 	}
@@ -129,7 +130,7 @@ func (s *Sender) Repeat(now time.Time, reachable []api.PeerKey) (n Notice, to []
 
 // Session returns the notice for a peer with which a session began: the peer may
 // have lost what it was sent before. ok is false if there is nothing to send.
-func (s *Sender) Session(now time.Time, k api.PeerKey) (n Notice, ok bool) {
+func (s *Sender) Session(now time.Time, k api.PeerKey) (n peermsg.Notice, ok bool) {
 	if n = s.notice(now); len(n.Entries) == 0 {
 		return n, false
 	}
@@ -158,15 +159,15 @@ func (s *Sender) Confirmed(peers []api.PeerKey) bool {
 
 // Stray returns the notice for a peer that sent a packet to an address of this node
 // without an instance. ok is false if the peer was informed a moment ago.
-func (s *Sender) Stray(now time.Time, k api.PeerKey, a netip.Addr) (n Notice, ok bool) {
+func (s *Sender) Stray(now time.Time, k api.PeerKey, a netip.Addr) (n peermsg.Notice, ok bool) {
 	p := s.peer(k)
 	if now.Sub(p.strayAt) < strayInterval {
 		return n, false
 	}
 	p.strayAt = now
 	n = s.notice(now)
-	if !slices.ContainsFunc(n.Entries, func(e Entry) bool { return e.Address == a }) {
-		n.Entries = append(n.Entries, Entry{Address: a, State: Gone})
+	if !slices.ContainsFunc(n.Entries, func(e peermsg.Entry) bool { return e.Address == a }) {
+		n.Entries = append(n.Entries, peermsg.Entry{Address: a, State: peermsg.Gone})
 	}
 	return n, true
 }
