@@ -4,6 +4,10 @@ import (
 	"crypto/tls"
 	"net/http"
 	"sync"
+	"time"
+
+	"github.com/treeline-edge/treeline/internal/identity"
+	"github.com/treeline-edge/treeline/internal/identity/trust"
 )
 
 // Transport is an HTTP transport that uses the current certificate for each request. A server
@@ -52,5 +56,26 @@ func (t *Transport) CloseIdleConnections() {
 	t.mu.Unlock()
 	if now != nil {
 		now.CloseIdleConnections()
+	}
+}
+
+// Client returns an HTTP client of the server who, with the certificate of own. It follows no
+// redirects. A connection that is idle for longer than idle is closed; a nil conf2 leaves
+// HTTP/2 at its defaults.
+func Client(v *trust.Verifier, who identity.Identity, own func(*tls.CertificateRequestInfo) (*tls.Certificate, error),
+	idle time.Duration, conf2 *http.HTTP2Config,
+) *http.Client {
+	return &http.Client{
+		Transport: NewTransport(own, func() *http.Transport {
+			return &http.Transport{
+				TLSClientConfig:     v.Client(who, own),
+				ForceAttemptHTTP2:   true,
+				HTTP2:               conf2,
+				TLSHandshakeTimeout: 10 * time.Second,
+				IdleConnTimeout:     idle,
+				Proxy:               http.ProxyFromEnvironment,
+			}
+		}),
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }

@@ -100,6 +100,16 @@ var table = map[Action][]Role{
 	SystemWrite:   {},
 }
 
+// Actions are all actions in alphabetical order, for docs and tests.
+func Actions() []Action {
+	all := make([]Action, 0, len(table))
+	for a := range table {
+		all = append(all, a)
+	}
+	slices.Sort(all)
+	return all
+}
+
 // Allowed reports whether p may do the action on an object of tenant t: nil, or
 // ErrUnauthenticated for nobody, ErrNotFound where t is not p's to see, the same
 // whether the object exists or not, and ErrForbidden where the role is missing.
