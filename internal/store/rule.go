@@ -31,7 +31,7 @@ func (d Doc) validate() error {
 	case d.Version == 0 || d.Version > math.MaxInt64:
 		return fmt.Errorf("the version %d is not in 1 to 2^63-1: %w", d.Version, api.ErrInvalid)
 	case len(d.Data) > MaxData:
-		return fmt.Errorf("%d bytes are more than the %d of a document: %w", len(d.Data), MaxData, api.ErrTooLarge)
+		return fmt.Errorf("the data has %d bytes, the limit is %d: %w", len(d.Data), MaxData, api.ErrTooLarge)
 	}
 	return nil
 }

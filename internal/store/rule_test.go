@@ -84,6 +84,6 @@ func TestValidate(t *testing.T) {
 
 func TestAFullStoreIsA507(t *testing.T) {
 	if status, _ := api.HTTPStatus(store.ErrFull); status != 507 {
-		t.Errorf("got %d", status)
+		t.Errorf("got %d, want status 507", status)
 	}
 }

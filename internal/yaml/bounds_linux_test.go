@@ -249,6 +249,6 @@ func TestWhatIsReadKeepsTheBounds(t *testing.T) {
 		}
 	}
 	if _, err := yaml.ToJSON([]byte("[" + strings.Repeat("a, ", yaml.MaxValues+10) + "1]")); !errors.Is(err, api.ErrTooLarge) {
-		t.Fatalf("more than %d values: %v", yaml.MaxValues, err)
+		t.Fatalf("more than %d values: %v, want ErrTooLarge", yaml.MaxValues, err)
 	}
 }

@@ -90,7 +90,7 @@ func TestTooLarge(t *testing.T) {
 		"big":        "a: " + strings.Repeat("x", yaml.MaxBytes),
 	} {
 		if _, err := yaml.ToJSON([]byte(doc)); !errors.Is(err, api.ErrTooLarge) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want ErrTooLarge", name, err)
 		}
 	}
 }

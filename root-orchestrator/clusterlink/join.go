@@ -94,7 +94,7 @@ func (i *Issued) add(ctx context.Context, now time.Time, c api.ClusterID, key, r
 		d.Cluster, d.Key = c, key
 		d.Certs = slices.DeleteFunc(slices.Clone(d.Certs), func(o issuedCert) bool { return o.Ends.Before(now) })
 		if len(d.Certs) >= maxCerts {
-			return d, fmt.Errorf("cluster %s has %d certificates that have not expired, at most %d; it has to use one of them: %w", c, len(d.Certs), maxCerts, api.ErrTooMany)
+			return d, fmt.Errorf("sign a certificate of cluster %s: it has %d valid ones, the limit is %d; use one of these: %w", c, len(d.Certs), maxCerts, api.ErrTooMany)
 		}
 		d.Certs = append(d.Certs, issuedCert{Serial: cert.SerialNumber.Text(16), Ends: cert.NotAfter})
 		return d, nil
@@ -154,7 +154,7 @@ func (l *Link) joinCluster(ctx context.Context, req wire.JoinCluster) (wire.Clus
 	}
 	id := req.Info.ID
 	if !api.ValidMachineName(string(id)) {
-		return wire.ClusterJoined{}, fmt.Errorf("cluster %q: a name is a DNS label in lower case: %w", id, api.ErrInvalid)
+		return wire.ClusterJoined{}, fmt.Errorf("join cluster %q: the name must be a DNS label in lower case: %w", id, api.ErrInvalid)
 	}
 	csr, key, err := enrol.ParseRequest(req.CSR)
 	if err != nil {
@@ -211,7 +211,7 @@ func nameTaken(id api.ClusterID) error {
 	return fmt.Errorf("cluster %s exists; choose another name, or ask for a token that names it: %w", id, api.ErrConflict)
 }
 
-// renew signs the cluster's authority anew.
+// renew signs a new certificate of the cluster's authority.
 func (l *Link) renew(w http.ResponseWriter, r *http.Request, id api.ClusterID) error {
 	var req wire.Renew
 	if err := call.ReadJSON(w, r, &req); err != nil {
@@ -229,7 +229,7 @@ func (l *Link) renew(w http.ResponseWriter, r *http.Request, id api.ClusterID) e
 	chain := r.TLS.PeerCertificates
 	same, ok := pub.(interface{ Equal(crypto.PublicKey) bool })
 	if !ok || len(chain) < 2 || !same.Equal(chain[1].PublicKey) {
-		return fmt.Errorf("cluster %s renews its authority with another key: %w", id, api.ErrForbidden)
+		return fmt.Errorf("renew the authority of cluster %s: the request has another key: %w", id, api.ErrForbidden)
 	}
 	out, err := l.sign(r.Context(), csr, key, key, id)
 	if err != nil {

@@ -1,10 +1,10 @@
-// Package clusterlink is the root's end of the links that clusters dial: joining
-// and renewing, the stream of desired state down, reports up, and the bulk
-// streams that the root asks for. A cluster is identified by its certificate.
+// Package clusterlink serves the connections that clusters open to the root: joining, renewing
+// certificates, the stream of desired state to a cluster, reports from it, and streams (logs,
+// requests) that the root asks it for. A cluster is identified by its certificate.
 //
-// The package carries messages; the core (package root) decides what a cluster should
-// have and whether a message is stale. Delivery is not guaranteed: a stream that
-// overflows is closed, and the cluster resumes it.
+// The package carries messages. The core (package root) decides what a cluster should have and
+// whether a message is stale. Delivery is not guaranteed: a stream whose queue is full is
+// closed, and the cluster resumes it.
 //
 //	link := clusterlink.New(clusterlink.Options{Core: core, Owner: loop, …})
 //	mux.Handle("/v1/cluster/", link.Handler())
@@ -212,7 +212,7 @@ func (l *Link) peer(r *http.Request) (api.ClusterID, error) {
 		return "", err
 	}
 	if id.Kind != identity.Cluster {
-		return "", fmt.Errorf("%s is not a cluster: %w", id, api.ErrForbidden)
+		return "", fmt.Errorf("the certificate is of %s, not of a cluster: %w", id, api.ErrForbidden)
 	}
 	return id.Cluster, nil
 }
@@ -256,7 +256,7 @@ func (l *Link) report(w http.ResponseWriter, r *http.Request, c api.ClusterID) e
 		return err
 	}
 	if rep.Cluster != c {
-		return fmt.Errorf("cluster %s reports as %s: %w", c, rep.Cluster, api.ErrForbidden)
+		return fmt.Errorf("cluster %s sent a report of cluster %s: %w", c, rep.Cluster, api.ErrForbidden)
 	}
 	key := ackKey{c, rep.Boot, rep.Seq}
 	ch := make(chan wire.ReportAck, 1)

@@ -72,7 +72,7 @@ func TestAnswersOfOneTenantsClusterLeaveRoomForOthers(t *testing.T) {
 	r.clusters.answers["GET /v1/nodes"] = nodesAnswer(10)
 	r.clusters.mu.Unlock()
 	if w := nodes("quiet", quiet); w.Code != http.StatusOK {
-		t.Errorf("an answer of another tenant's cluster: %d %.200s", w.Code, w.Body)
+		t.Errorf("an answer of another tenant's cluster: %d %.200s, want status 200", w.Code, w.Body)
 	}
 	go func() {
 		for range slow.reached { // what is written later
@@ -83,7 +83,7 @@ func TestAnswersOfOneTenantsClusterLeaveRoomForOthers(t *testing.T) {
 	close(slow.reached)
 	for range 300 {
 		if w := nodes("loud", loud); w.Code != http.StatusOK {
-			t.Fatalf("an answer after the others ended: %d %.200s", w.Code, w.Body)
+			t.Fatalf("an answer after the others ended: %d %.200s, want status 200", w.Code, w.Body)
 		}
 	}
 }

@@ -1,7 +1,7 @@
-// Package httpapi is the root's REST API for people and programs, /v1: sign-in,
-// tenants, users and tokens, applications, services, instances, clusters,
-// events, and requests that the root passes on to a cluster. Huma derives the OpenAPI
-// document from the types; openapi.json is served and committed.
+// Package httpapi is the root's REST API, /v1, for people and programs. It serves sign-in,
+// tenants, users, tokens, applications, services, instances, clusters and events, and passes
+// requests on to clusters. Huma derives the OpenAPI document from the types; openapi.json is
+// served and committed.
 //
 // The package authenticates and authorizes requests and checks preconditions. The core
 // (package root) decides what happens to objects. The types are in package api.
@@ -297,8 +297,8 @@ func act[I any](a *API, op rest.Operation, action rights.Action, fn func(context
 	})
 }
 
-// anywhere reports whether the principal may do the action in its own tenant. If not, it
-// may do it nowhere.
+// anywhere returns an error if the principal may not do the action in its own tenant, because
+// then it may do it in no tenant.
 func anywhere(p rights.Principal, action rights.Action) error {
 	return rights.Allowed(p, action, p.Tenant)
 }

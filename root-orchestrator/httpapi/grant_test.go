@@ -61,6 +61,6 @@ func TestClustersOfOthersAreNotNamedWhereTheyAreClosed(t *testing.T) {
 	}
 	status, _, text = r.raw("GET", path, admin, "")
 	if status != http.StatusOK || !strings.Contains(text, "oslo") || !strings.Contains(text, "owner rival") {
-		t.Errorf("an admin is told %d %s", status, text)
+		t.Errorf("an admin is told %d %s, want status 200, a text with 'oslo', a text with 'owner rival'", status, text)
 	}
 }

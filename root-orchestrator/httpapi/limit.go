@@ -46,7 +46,7 @@ func readBody(next http.Handler) http.Handler {
 				return
 			}
 			if err != nil {
-				problem.Write(w, problem.New(http.StatusBadRequest, "the body could not be read"))
+				problem.Write(w, problem.New(http.StatusBadRequest, "cannot read the body"))
 				return
 			}
 			r.Body = io.NopCloser(bytes.NewReader(body))

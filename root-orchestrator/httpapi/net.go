@@ -40,7 +40,7 @@ func (a *API) registerNet() {
 func (a *API) placed(ctx context.Context, p rights.Principal, action rights.Action, segment, what string) (api.Instance, error) {
 	i, err := a.instance(ctx, p, action, segment)
 	if err == nil && i.Cluster == "" {
-		err = fmt.Errorf("%s %s: it is %s and on no cluster: %w", what, i.ID, i.State, api.ErrConflict)
+		err = fmt.Errorf("%s %s: the instance is %s and not placed on a cluster: %w", what, i.ID, i.State, api.ErrConflict)
 	}
 	return i, err
 }

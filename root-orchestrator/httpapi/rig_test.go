@@ -254,7 +254,7 @@ func (p *played) Ask(_ context.Context, c api.ClusterID, r wire.StreamRequest) (
 	}
 	text, ok := p.answers[r.Method+" "+r.Path]
 	if !ok || c == p.silent {
-		return nil, fmt.Errorf("cluster %s is not connected now: %w", c, api.ErrUnavailable)
+		return nil, fmt.Errorf("cluster %s is not connected: %w", c, api.ErrUnavailable)
 	}
 	return io.NopCloser(bytes.NewReader([]byte(text))), nil
 }

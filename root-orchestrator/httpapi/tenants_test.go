@@ -50,7 +50,7 @@ func TestNothingCrossesTenants(t *testing.T) {
 	check(t, err)
 	status, _, text := r.raw("POST", "/v1/auth/tokens", rival, `{"name":"theirs","ttl_seconds":3600}`)
 	if status != http.StatusCreated {
-		t.Fatalf("personal token: %d %s", status, text)
+		t.Fatalf("personal token: %d %s, want status 201", status, text)
 	}
 	var pat struct{ ID string }
 	check(t, json.Unmarshal([]byte(text), &pat))
@@ -125,7 +125,7 @@ func TestNothingCrossesTenants(t *testing.T) {
 		t.Errorf("another tenant's cluster was asked %v, revoked %v", r.clusters.asked, r.clusters.revoked)
 	}
 	if pats := r.accounts.PATs("rival/boss"); len(pats) != 1 {
-		t.Errorf("another's personal tokens: %v", pats)
+		t.Errorf("another's personal tokens: %v, want 1 of pats", pats)
 	}
 	if _, err := r.tokens.Get(rec.ID); err != nil {
 		t.Errorf("another tenant's join token: %v", err)
@@ -159,7 +159,7 @@ func (r *rig) watchedOwn(t *testing.T, path, token string, n int) {
 	r.apply("acme", fmt.Sprintf("mine%d", n), 1)
 	r.join(api.ClusterID(fmt.Sprintf("mine%d", n)), "acme")
 	if e := <-events; !strings.Contains(e, "mine") {
-		t.Errorf("watch %s: %s", path, e)
+		t.Errorf("watch %s: %s, want a text with 'mine'", path, e)
 	}
 }
 
@@ -244,12 +244,12 @@ func TestNodesAreNamedToTheirOperatorsAlone(t *testing.T) {
 		t.Errorf("the developer sees %d %s", status, text)
 	}
 	if !strings.Contains(text, "a node") {
-		t.Errorf("the nearest miss is missing: %s", text)
+		t.Errorf("the nearest miss is missing: %s, want a text with 'a node'", text)
 	}
 	r.clusters.answers["GET /v1/nodes"] = httpAnswer(200, api.Page[api.Node]{Items: []api.Node{{NodeInfo: api.NodeInfo{ID: "secretnode"}}}})
 	nodes, err := r.client(op).NodesOf("munich").List(t.Context())
 	if err != nil || len(nodes) != 1 {
-		t.Errorf("the operator sees %v %v", nodes, err)
+		t.Errorf("the operator sees %v %v, want no error, 1 of nodes", nodes, err)
 	}
 	if _, err := r.client(dev).NodesOf("munich").List(t.Context()); api.KindOf(statusOf(err)) == nil {
 		t.Errorf("the developer may list nodes: %v", err)

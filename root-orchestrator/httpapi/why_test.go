@@ -47,7 +47,7 @@ func TestWhatFitsNowhereIsExplainedNodeByNode(t *testing.T) {
 
 	r.clusters.asked = nil
 	if w, err = r.client(dev).Why(t.Context(), "acme/shop.prod.web.v1#0"); err != nil || len(w.Clusters) != 0 || len(r.clusters.asked) != 0 {
-		t.Errorf("a developer who sees no nodes: %+v %v, asked %q", w.Clusters, err, r.clusters.asked)
+		t.Errorf("a developer who sees no nodes: %+v %v, asked %q, want no error, 0 of Clusters, 0 of asked", w.Clusters, err, r.clusters.asked)
 	}
 }
 

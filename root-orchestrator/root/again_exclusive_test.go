@@ -66,7 +66,7 @@ func TestExclusiveAgainWaitsForWhatWasExclusiveBefore(t *testing.T) {
 			at.after(w)
 			w.hear("b")
 			if got := w.instance(0); got.Cluster != "" {
-				t.Fatalf("it is given to %q, and a may still run it", got.Cluster)
+				t.Fatalf("it is given to %q, and a may still run it, want Cluster ''", got.Cluster)
 			}
 			w.checkBooks()
 			w.settle()
@@ -111,7 +111,7 @@ func TestInstanceThatIsNowhereIsKeptUntilItsExclusivePlacementsEnded(t *testing.
 	w := withStopping(t, "a", "b")
 	w.apply(1, exclusive, onlyIn("b"))
 	if got := w.instance(0); got.Cluster != "" {
-		t.Fatalf("it is given to %q", got.Cluster)
+		t.Fatalf("it is given to %q, want Cluster ''", got.Cluster)
 	}
 	w.must(DeleteApp{App: shop})
 	w.checkBooks()
@@ -172,7 +172,7 @@ func TestRecordsOfEarlierReleasesNameOneClusterToWaitFor(t *testing.T) {
 	w.hear("b")
 	w.checkBooks()
 	if got := w.instance(0); got.Cluster != "" {
-		t.Fatalf("it is given to %q, and a may still run it", got.Cluster)
+		t.Fatalf("it is given to %q, and a may still run it, want Cluster ''", got.Cluster)
 	}
 	w.settle()
 	if w.on("b") != 1 || w.running() != 1 {

@@ -44,7 +44,7 @@ func (c *Core) rewrite(id api.AppID, r *applications.Request) {
 	}
 }
 
-// setApp tells placement about the services of an application.
+// setApp passes the services of an application to placement.
 func (c *Core) setApp(id api.AppID, gone []api.ServiceID) {
 	a := c.apps.App(id)
 	var services []placement.Service
@@ -114,7 +114,7 @@ func (c *Core) reconcile(id api.ServiceID) {
 
 // update gives the instance the newest SLA, as a new placement on the cluster that has
 // it, or anywhere. It reports false if that has to wait, because an exclusive instance may
-// run on a cluster that is silent; when the cluster is heard again, the roll-out goes on.
+// run on a cluster that is silent; when the cluster reports again, the roll-out continues.
 func (c *Core) update(id api.InstanceID) bool {
 	in := c.apps.Get(id)
 	_, spec := c.apps.Service(id.Service())

@@ -116,7 +116,7 @@ func TestFewQuestionsAreOpenAtOnceTheMostUrgentFirst(t *testing.T) {
 	w.apply(100)
 	open := w.asked()
 	if len(open) != 64 {
-		t.Fatalf("%d are open", len(open))
+		t.Fatalf("%d are open, want 64 of open", len(open))
 	}
 	urgent := application(1, func(m *api.Microservice) { m.Priority = "urgent" })
 	urgent.Name = "now"
@@ -124,7 +124,7 @@ func TestFewQuestionsAreOpenAtOnceTheMostUrgentFirst(t *testing.T) {
 	w.must(Ranked{sched.Answer{Key: open[0].Key, Ranked: []sched.Choice{{ID: "a"}}}})
 	next := w.asked()
 	if len(next) != 1 || !strings.Contains(next[0].Request.ID, "now.") {
-		t.Fatalf("then it is asked %+v", next)
+		t.Fatalf("then it is asked %+v, want 1 of next, a text with 'now.'", next)
 	}
 	open = append(open[1:], next...)
 	var keys []string

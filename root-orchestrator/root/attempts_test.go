@@ -41,12 +41,12 @@ func TestRestartsSurviveAChangeOfCluster(t *testing.T) {
 		t.Fatalf("on %s with %d restarts and %d failures, want b with 4 and 3", in.Cluster, in.Restarts, in.Failures)
 	}
 	if a := w.twins["b"].want[in.ID]; a.Restarts != 4 || a.Failures != 3 {
-		t.Errorf("b was told of %d restarts and %d failures", a.Restarts, a.Failures)
+		t.Errorf("b was told of %d restarts and %d failures, want Restarts 4, Failures 3", a.Restarts, a.Failures)
 	}
 	w.apply(1, func(m *api.Microservice) { m.Memory++ })
 	w.settle()
 	if in, _ := w.c.Instance(web.Instance(0)); in.Restarts != 0 || in.Failures != 0 {
-		t.Errorf("a new SLA begins with %d restarts and %d failures", in.Restarts, in.Failures)
+		t.Errorf("a new SLA begins with %d restarts and %d failures, want Restarts 0, Failures 0", in.Restarts, in.Failures)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestWhatFailedForGoodIsCountedAndNotPlacedAgain(t *testing.T) {
 	w.pass(time.Minute)
 	counted()
 	if n := len(w.twins["b"].want); n != 0 {
-		t.Errorf("b is to have %d", n)
+		t.Errorf("b is to have %d, want 0", n)
 	}
 	w.apply(2, func(m *api.Microservice) { m.OneShot, m.MaxAttempts = true, 9 })
 	w.settle()

@@ -59,7 +59,7 @@ func TestCountsAfterScalingDown(t *testing.T) {
 			w.settle()
 			check("when the third is gone")
 			if n := len(w.c.Instances("")); n != 2 {
-				t.Errorf("there are %d instances", n)
+				t.Errorf("there are %d instances, want 2", n)
 			}
 		})
 	}

@@ -33,14 +33,14 @@ func TestWithdrawnInstanceThatHasEndedIsShownSo(t *testing.T) {
 		return in
 	}
 	if in := say(a, api.Running, true); in.State != api.Running {
-		t.Errorf("it is %s, and nobody withdrew it", in.State)
+		t.Errorf("it is %s, and nobody withdrew it, want State api.Running", in.State)
 	}
 	w.must(DeleteApp{App: shop})
 	if in := say(a, api.Terminated, false); in.State != api.Running || !in.Leaving {
 		t.Errorf("it is %s (leaving %v), want running and leaving", in.State, in.Leaving)
 	}
 	if in := say(b, api.Terminated, true); in.State != api.Running {
-		t.Errorf("it is %s by the word of a cluster that does not have it", in.State)
+		t.Errorf("it is %s by the word of a cluster that does not have it, want State api.Running", in.State)
 	}
 	before := len(w.c.Events(events.Filter{}))
 	if in := say(a, api.Terminated, true); in.State != api.Terminated || !in.Leaving {

@@ -153,7 +153,7 @@ func TestAClusterCountsForItsCapsAtMost(t *testing.T) {
 	}
 	es := slices.DeleteFunc(w.c.Events(events.Filter{}), func(e api.Event) bool { return e.Reason != api.ReasonCapped })
 	if len(es) != 2 || !strings.Contains(es[1].Detail, "gpu, memory, nodes, privileged, vcpus") {
-		t.Errorf("events: %+v", es)
+		t.Errorf("events: %+v, want 2 of es, a text with 'gpu, memory, nodes, privileged, vcpus'", es)
 	}
 	if id := w.applyAs("acme", 1, func(m *api.Microservice) { m.Privileged = true }); w.where(id) != "" {
 		t.Error("it got a privileged workload")

@@ -211,8 +211,8 @@ func (c *instances) awaitStop(id api.InstanceID, at api.ClusterID) {
 	c.clusters.Leave(at, id)
 }
 
-// stopped handles that no earlier exclusive placement of the instance in the cluster can run
-// beside a later one.
+// stopped records that no earlier exclusive placement of the instance in the cluster can run
+// at the same time as a later one.
 func (c *instances) stopped(id api.InstanceID, at api.ClusterID) {
 	c.clusters.Left(at, id)
 	c.apps.Stopped(id, at)

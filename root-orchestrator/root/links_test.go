@@ -102,7 +102,7 @@ func TestLinkBindsBothEnds(t *testing.T) {
 		w.twins["near"].room = 10
 		w.settle()
 		if got := w.where(last.Instance(0)); got != "near" {
-			t.Errorf("%s is on %q", last, got)
+			t.Errorf("%s is on %q, want 'near'", last, got)
 		}
 	}
 }
@@ -117,7 +117,7 @@ func TestWhatIsTooFarFromItsLinkWaitsAndSaysWhy(t *testing.T) {
 	})
 	w.appliesInTurn(app)
 	if got := w.where(front.Instance(0)); got != "" {
-		t.Fatalf("it is on %s", got)
+		t.Fatalf("it is on %s, want ''", got)
 	}
 	why, _ := w.c.Why(front.Instance(0), w.now)
 	if why.Root.Nearest == nil || why.Root.Nearest.Constraint != sched.ConstraintLatency || len(why.WouldHelp) == 0 || !strings.Contains(why.WouldHelp[0], "latency") {
@@ -126,7 +126,7 @@ func TestWhatIsTooFarFromItsLinkWaitsAndSaysWhy(t *testing.T) {
 	w.twins["far"].at = at(10, 9000) // a new road
 	w.pass(30 * time.Second)
 	if got := w.where(front.Instance(0)); got != "far" {
-		t.Errorf("it still waits: %q", got)
+		t.Errorf("it still waits: %q, want 'far'", got)
 	}
 }
 
@@ -165,7 +165,7 @@ func TestClustersLearnWhereLinksLead(t *testing.T) {
 		w.twins["there"].at = at(w.twins["there"].at.Coord.Vec[0]*1000+9, 900)
 	}
 	if tell != 1 {
-		t.Errorf("in 9 seconds it is told %d times", tell)
+		t.Errorf("in 9 seconds it is told %d times, want 1", tell)
 	}
 	if in := w.record(front.Instance(0)); in.SpecRev != rev || in.Epoch != epoch {
 		t.Error("that was taken for a new SLA")
@@ -175,12 +175,12 @@ func TestClustersLearnWhereLinksLead(t *testing.T) {
 	w.restart()
 	w.settle()
 	if got := targets("here", front.Instance(0)); len(got) != 1 {
-		t.Errorf("after a restart it is told %+v", got)
+		t.Errorf("after a restart it is told %+v, want 1 of got", got)
 	}
 	w.must(Scale{Service: pre, Replicas: 0})
 	w.pass(15 * time.Second)
 	if got := targets("here", front.Instance(0)); len(got) != 0 {
-		t.Errorf("it is still told of what is gone: %+v", got)
+		t.Errorf("it is still told of what is gone: %+v, want 0 of got", got)
 	}
 }
 
@@ -213,7 +213,7 @@ func TestLinkToAnAreaRulesOutClustersThatAreTooFar(t *testing.T) {
 	})})
 	w.settle()
 	if got := w.where(front.Instance(0)); got != "" {
-		t.Errorf("it is on %s", got)
+		t.Errorf("it is on %s, want ''", got)
 	}
 	why, _ := w.c.Why(front.Instance(0), w.now)
 	if n := why.Root.Nearest; n == nil || n.Constraint != sched.ConstraintLatency || n.Candidate != "here" {
@@ -314,12 +314,12 @@ func TestWhoWaitsForADomainComesWhenItIsFree(t *testing.T) {
 		})
 		w.appliesInTurn(app)
 		if got := w.where(front.Instance(0)); got != "" {
-			t.Fatalf("%s: it is on %s beside the other", name, got)
+			t.Fatalf("%s: it is on %s beside the other, want ''", name, got)
 		}
 		w.must(Scale{Service: pre, Replicas: 0})
 		w.settle()
 		if got := w.where(front.Instance(0)); got != "a" {
-			t.Errorf("%s: the other has gone, and it is on %q", name, got)
+			t.Errorf("%s: the other has gone, and it is on %q, want 'a'", name, got)
 		}
 	}
 	w := newWorld(t, "a", "b")

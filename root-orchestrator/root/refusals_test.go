@@ -157,7 +157,7 @@ func TestSharedRefusalsEndWithTheirService(t *testing.T) {
 	}
 	for _, id := range w.c.apps.Instances() {
 		if why, _ := w.c.Why(id, w.now); len(why.Clusters) != 0 {
-			t.Errorf("refusals of %s are left: %+v", id, why.Clusters)
+			t.Errorf("refusals of %s are left: %+v, want 0 of Clusters", id, why.Clusters)
 		}
 	}
 	w.apply(1, code("new"))

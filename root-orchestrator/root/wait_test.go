@@ -32,14 +32,14 @@ func TestAnOlderRootWaitsForWhatClustersHave(t *testing.T) {
 	w.restart()
 	err := w.do(thief(s.Addresses)).Err
 	if !errors.Is(err, api.ErrUnavailable) || !strings.Contains(err.Error(), "cluster a, b, at most 30s") {
-		t.Errorf("before anybody spoke: %v", err)
+		t.Errorf("before anybody spoke: %v, want ErrUnavailable, a text with 'cluster a, b, at most 30s'", err)
 	}
 	if free := w.c.addresses.Free(w.now); free != 1<<16-2 {
 		t.Errorf("a refused one keeps addresses: %d are free", free)
 	}
 	w.net("b", wire.ClusterNet{Whole: true, Subnets: 1})
 	if got := w.shares("b"); len(got) != 0 {
-		t.Errorf("b was given %v before a spoke", got)
+		t.Errorf("b was given %v before a spoke, want 0 of got", got)
 	}
 	if told := w.net("a", wire.ClusterNet{Subnets: 1, Shares: mine}); len(told) != 1 || !told[0].RequestWhole || !slices.Equal(told[0].Shares, mine) {
 		t.Errorf("a is not asked for all: %+v", told)
@@ -49,7 +49,7 @@ func TestAnOlderRootWaitsForWhatClustersHave(t *testing.T) {
 		t.Errorf("a has %v, b %v", a, b)
 	}
 	if err := w.do(thief(s.Addresses)).Err; !errors.Is(err, api.ErrConflict) {
-		t.Errorf("an address in use: %v", err)
+		t.Errorf("an address in use: %v, want ErrConflict", err)
 	}
 	w.apply(1)
 	if again, _ := w.c.Service(web); again.Addresses.RoundRobin != s.Addresses.RoundRobin {
@@ -79,13 +79,13 @@ func TestARestartHoldsUpOnlyWhatNeedsNewAddresses(t *testing.T) {
 	other := application(1)
 	other.Name = "other"
 	if err := w.do(Apply{Tenant: "acme", Spec: other}).Err; !errors.Is(err, api.ErrUnavailable) {
-		t.Errorf("a new one: %v", err)
+		t.Errorf("a new one: %v, want ErrUnavailable", err)
 	}
 	w.pass(22 * time.Second)
 	w.must(Apply{Tenant: "acme", Spec: other})
 	w.net("a", wire.ClusterNet{Subnets: 1_000_000, Shares: w.shares("a")})
 	if n := len(w.shares("a")); n != 32 {
-		t.Errorf("a has %d shares", n)
+		t.Errorf("a has %d shares, want 32", n)
 	}
 	w.must(RemoveCluster{"b"})
 	w.restart()

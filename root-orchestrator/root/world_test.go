@@ -470,7 +470,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 				t.Fatalf("seed %d: %d of %d run: %+v", seed, w.running(), s.Replicas, w.c.Instances(""))
 			}
 		} else if n := len(w.c.Instances("")); n != 0 {
-			t.Fatalf("seed %d: %d instances of no application", seed, n)
+			t.Fatalf("seed %d: %d instances of no application, want 0", seed, n)
 		}
 		w.do(DeleteApp{App: shop})
 		w.pass(10 * time.Second)

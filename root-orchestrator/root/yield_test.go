@@ -61,7 +61,7 @@ func TestRoomFromPreemptionIsReservedOnce(t *testing.T) {
 	app := application(4, func(m *api.Microservice) { m.Priority = "high" })
 	w.must(Apply{Tenant: "acme", Spec: app})
 	if n := w.on("a"); n != 2 {
-		t.Errorf("%d instances are offered to a cluster that would have room for 2", n)
+		t.Errorf("%d instances are offered to a cluster that would have room for 2, want 2", n)
 	}
 	w.checkBooks()
 }

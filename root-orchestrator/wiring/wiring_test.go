@@ -165,7 +165,7 @@ func (c *cluster) open(since api.Generation) (<-chan string, func()) {
 	resp, err := c.http.Get(fmt.Sprintf("%s/v1/cluster/desired?since=%d&digest=0", c.d.url(), since))
 	check(c.t, err)
 	if resp.StatusCode != http.StatusOK || resp.ProtoMajor != 2 {
-		c.t.Fatalf("stream: %s %s", resp.Proto, resp.Status)
+		c.t.Fatalf("stream: %s %s, want status 200, ProtoMajor 2", resp.Proto, resp.Status)
 	}
 	out := make(chan string, 100)
 	go func() {
@@ -243,7 +243,7 @@ func TestFromTheFirstSignInToARunningInstance(t *testing.T) {
 	defer end()
 	next[wire.Desired](t, messages, "desired") // the empty set
 	if ack, err := munich.report(1); err != nil || ack.Seq != 1 || ack.Boot != 1 {
-		t.Errorf("ack %+v %v", ack, err)
+		t.Errorf("ack %+v %v, want no error, Seq 1, Boot 1", ack, err)
 	}
 	_, err = admin.Apply(ctx, []byte(sla), client.ApplyOptions{Tenant: "acme"})
 	check(t, err)
@@ -255,7 +255,7 @@ func TestFromTheFirstSignInToARunningInstance(t *testing.T) {
 	check(t, err)
 	i, err := admin.Instance(ctx, desired.Put[0].Instance)
 	if err != nil || i.State != api.Running || i.Cluster != "munich" {
-		t.Errorf("instance %+v %v", i, err)
+		t.Errorf("instance %+v %v, want no error, State api.Running, Cluster 'munich'", i, err)
 	}
 
 	// Logs, and what the cluster alone knows, come by streams that it dials out.
@@ -352,7 +352,7 @@ func TestWhoStopsReadingLogsEndsTheirStream(t *testing.T) {
 		ended <- err
 	}()
 	if _, err := admin.Logs(t.Context(), "acme/shop.prod.web.v1#0", true, -1); !errors.Is(err, api.ErrNotFound) || !strings.Contains(err.Error(), "its node is away") {
-		t.Errorf("no logs: %v", err)
+		t.Errorf("no logs: %v, want ErrNotFound, a text with 'its node is away'", err)
 	}
 	check(t, <-ended)
 }
@@ -381,7 +381,7 @@ func TestARestartLosesNothingAndPrintsNoCodeAgain(t *testing.T) {
 
 	d = start(t, dir)
 	if _, err := os.Stat(filepath.Join(dir, wiring.SignInFile)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the first sign-in is still there: %v", err)
+		t.Errorf("the first sign-in is still there: %v, want ErrNotExist", err)
 	}
 	s, err := d.client(nil).Login(t.Context(), api.Login{User: "admin", Password: password})
 	check(t, err)
@@ -418,11 +418,11 @@ func TestAClusterTokenAdmitsOneNameWithOneKey(t *testing.T) {
 		t.Errorf("another key: %v", err)
 	}
 	if all, _, err := admin.Clusters(t.Context(), client.ListOptions{}); err != nil || len(all) != 1 {
-		t.Errorf("%d clusters joined by one use (%v)", len(all), err)
+		t.Errorf("%d clusters joined by one use (%v), want no error, 1 of all", len(all), err)
 	}
 	check(t, admin.RemoveCluster(t.Context(), "munich", 0))
 	if _, err := d.joinAs(line, "munich", key, csr); !errors.Is(err, api.ErrUnauthenticated) {
-		t.Errorf("a cluster that was forgotten comes back by its old token: %v", err)
+		t.Errorf("a cluster that was forgotten comes back by its old token: %v, want ErrUnauthenticated", err)
 	}
 }
 
@@ -456,12 +456,12 @@ func TestWhoIsNoClusterIsRefused(t *testing.T) {
 
 	// A person is no cluster.
 	if _, err := admin.Do(t.Context(), client.Request{Method: http.MethodPost, Path: "/v1/cluster/report", Body: wire.Report{}}, nil); !errors.Is(err, api.ErrUnauthenticated) {
-		t.Errorf("a person reports: %v", err)
+		t.Errorf("a person reports: %v, want ErrUnauthenticated", err)
 	}
 	// One cluster is not another.
 	err = call.JSON(t.Context(), munich.http, d.url()+"/v1/cluster/report", wire.Report{Cluster: "dublin"}, nil)
 	if !errors.Is(err, api.ErrForbidden) {
-		t.Errorf("munich reports as dublin: %v", err)
+		t.Errorf("munich reports as dublin: %v, want ErrForbidden", err)
 	}
 	// A node of a cluster is no cluster.
 	authority, err := ca.New(munich.pair)
@@ -476,12 +476,12 @@ func TestWhoIsNoClusterIsRefused(t *testing.T) {
 	defer tr.CloseIdleConnections()
 	err = call.JSON(t.Context(), &http.Client{Transport: tr}, d.url()+"/v1/cluster/report", wire.Report{Cluster: "munich"}, nil)
 	if !errors.Is(err, api.ErrForbidden) {
-		t.Errorf("a node reports: %v", err)
+		t.Errorf("a node reports: %v, want ErrForbidden", err)
 	}
 	// Renewal takes the authority's own key.
 	err = call.JSON(t.Context(), munich.http, d.url()+"/v1/cluster/renew", wire.Renew{CSR: csrText(csr)}, nil)
 	if !errors.Is(err, api.ErrForbidden) {
-		t.Errorf("renewed with another key: %v", err)
+		t.Errorf("renewed with another key: %v, want ErrForbidden", err)
 	}
 	own, err := ca.Request(munich.key)
 	check(t, err)
@@ -505,13 +505,13 @@ func TestJoiningTakesAFittingToken(t *testing.T) {
 		t.Errorf("the same key again, as when an answer was lost: %v", err)
 	}
 	if _, err := d.join(line, "dublin"); !errors.Is(err, api.ErrUnauthenticated) {
-		t.Errorf("a token that is used up: %v", err)
+		t.Errorf("a token that is used up: %v, want ErrUnauthenticated", err)
 	}
 	if _, err := d.join(clusterToken(t, admin, api.TokenRequest{}), "munich"); !errors.Is(err, api.ErrConflict) {
-		t.Errorf("another machine takes a name over: %v", err)
+		t.Errorf("another machine takes a name over: %v, want ErrConflict", err)
 	}
 	if _, err := d.join(clusterToken(t, admin, api.TokenRequest{Cluster: "osaka"}), "dublin"); !errors.Is(err, api.ErrForbidden) {
-		t.Errorf("a token for another name: %v", err)
+		t.Errorf("a token for another name: %v, want ErrForbidden", err)
 	}
 	if _, err := d.join(clusterToken(t, admin, api.TokenRequest{Cluster: "munich"}), "munich"); err != nil {
 		t.Errorf("the operator sets the machine up anew: %v", err)
@@ -538,7 +538,7 @@ func TestAForgottenClusterStaysOutUntilItJoinsAnew(t *testing.T) {
 		t.Helper()
 		// An open connection is refused by request, a new one in its handshake.
 		if _, err := munich.report(2); err == nil {
-			t.Errorf("%s the forgotten cluster reports", when)
+			t.Errorf("%s the forgotten cluster reports, want an error", when)
 		}
 	}
 	refused("at once")
@@ -579,7 +579,7 @@ func TestTheAuthoritysKeyIsMissed(t *testing.T) {
 	check(t, os.Remove(filepath.Join(dir, "root-ca.pem")))
 	err := wiring.Run(t.Context(), d.cfg, slog.New(slog.DiscardHandler))
 	if !errors.Is(err, api.ErrNotFound) || !strings.Contains(err.Error(), "root-ca.pem") {
-		t.Errorf("a store without its key: %v", err)
+		t.Errorf("a store without its key: %v, want ErrNotFound, a text with 'root-ca.pem'", err)
 	}
 }
 
@@ -603,11 +603,11 @@ func TestTheStoreBelongsToTheKeys(t *testing.T) {
 
 	check(t, os.WriteFile(db, foreign, 0o600))
 	if err := run(d.cfg); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "one backup") {
-		t.Errorf("the store of another installation: %v", err)
+		t.Errorf("the store of another installation: %v, want ErrConflict, a text with 'one backup'", err)
 	}
 	check(t, os.Remove(db))
 	if err := run(d.cfg); !errors.Is(err, api.ErrNotFound) || !strings.Contains(err.Error(), "--new-store") {
-		t.Errorf("an empty store: %v", err)
+		t.Errorf("an empty store: %v, want ErrNotFound, a text with '--new-store'", err)
 	}
 	check(t, os.WriteFile(db, kept, 0o600))
 	start(t, ours).admin()
@@ -626,19 +626,19 @@ func TestTheCAIsFetchedByItsPin(t *testing.T) {
 		t.Error("another certificate")
 	}
 	if _, err := client.FetchCA(t.Context(), d.url(), strings.Repeat("00", 32)); !errors.Is(err, api.ErrUnauthenticated) {
-		t.Errorf("a wrong pin: %v", err)
+		t.Errorf("a wrong pin: %v, want ErrUnauthenticated", err)
 	}
 	other, err := ca.NewRoot(time.Now())
 	check(t, err)
 	c, err := client.New(client.Options{URL: d.url(), CA: ca.EncodeChain(other.Pair().Chain)})
 	check(t, err)
 	if _, err := c.Login(t.Context(), api.Login{}); !errors.Is(err, api.ErrUnauthenticated) {
-		t.Errorf("a server below another CA: %v", err)
+		t.Errorf("a server below another CA: %v, want ErrUnauthenticated", err)
 	}
 	c, err = client.New(client.Options{URL: d.url(), CA: want, Expect: "treeline://cluster/munich"})
 	check(t, err)
 	if _, err := c.Login(t.Context(), api.Login{}); !errors.Is(err, api.ErrUnauthenticated) {
-		t.Errorf("a server that is somebody else: %v", err)
+		t.Errorf("a server that is somebody else: %v, want ErrUnauthenticated", err)
 	}
 }
 

@@ -42,7 +42,7 @@ func sample(t *testing.T) ([]byte, []store.Doc) {
 	}
 	docs, err := store.Load(t.Context(), s)
 	if err != nil || len(docs) != 400 {
-		t.Fatalf("%d documents, %v", len(docs), err)
+		t.Fatalf("%d documents, %v, want no error, 400 of docs", len(docs), err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func try(t *testing.T, name string, b []byte, want []store.Doc) (refused bool) {
 	if !errors.Is(err, store.ErrCorrupt) {
 		t.Errorf("%s: %v is not ErrCorrupt", name, err)
 	}
-	if text := err.Error(); !strings.Contains(text, path) || !strings.Contains(text, "kept as it is") {
+	if text := err.Error(); !strings.Contains(text, path) || !strings.Contains(text, "not changed") {
 		t.Errorf("%s: the error does not say what became of the file: %s", name, text)
 	}
 	if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, b) {

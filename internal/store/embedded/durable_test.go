@@ -162,7 +162,7 @@ func TestConcurrentSavesShareACommit(t *testing.T) {
 	<-s.turn
 	group.Wait()
 	if n := txid(t, s) - before; n != 1 {
-		t.Errorf("32 saves took %d commits", n)
+		t.Errorf("32 saves took %d commits, want 1", n)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)

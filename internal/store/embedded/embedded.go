@@ -181,7 +181,7 @@ func (s *Store) failed(err error) error {
 	// After a failed sync it is unknown whether the pages reached the disk, and the next sync
 	// would not report it. So a new process must read the file again before anything is added.
 	if unsure {
-		err = fmt.Errorf("%w; nothing more is written before this program is restarted and has read what the disk holds", err)
+		err = fmt.Errorf("%w; the store writes nothing more until the program is restarted and has read the file again", err)
 		s.broken = err
 	}
 	return err

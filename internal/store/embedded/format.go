@@ -65,7 +65,7 @@ func encodeDigest(digest uint64) []byte {
 	return binary.BigEndian.AppendUint64(nil, digest)
 }
 
-var errDigest = errors.New("documents are missing or there twice: their digest does not match")
+var errDigest = errors.New("documents are missing or duplicate: the digest does not match")
 
 func checkDigest(value []byte, sum uint64) error {
 	if len(value) != 8 || binary.BigEndian.Uint64(value) != sum {

@@ -98,7 +98,7 @@ func TestNoNewStoreOnAFullDisk(t *testing.T) {
 		t.Fatalf("got %v, want ErrFull", err)
 	}
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a half-made store was left: %v", err)
+		t.Errorf("a half-made store was left: %v, want ErrNotExist", err)
 	}
 }
 

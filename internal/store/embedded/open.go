@@ -34,7 +34,7 @@ func open(path string, timeout time.Duration) (*Store, error) {
 			if isFull(err) {
 				err = fmt.Errorf("%w (%w)", store.ErrFull, err)
 			}
-			return nil, fmt.Errorf("make the store %s: %w", path, err)
+			return nil, fmt.Errorf("create the store %s: %w", path, err)
 		}
 	}
 	options := *boltOptions
@@ -92,7 +92,7 @@ func lock(f *os.File, timeout time.Duration) error {
 		case !errors.Is(err, syscall.EWOULDBLOCK):
 			return fmt.Errorf("lock it: %w", err)
 		case time.Now().After(deadline):
-			return fmt.Errorf("waited %v: %w: stop that process, or use another file", timeout, ErrInUse)
+			return fmt.Errorf("waited %v: %w; stop that process, or use another file", timeout, ErrInUse)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -140,6 +140,6 @@ func syncDir(dir string) error {
 }
 
 func corrupt(path string, err error) error {
-	return fmt.Errorf("%w: %w; %s was kept as it is: put a copy from a backup in its place, or move it away to start empty",
+	return fmt.Errorf("%w: %w; %s was not changed: replace it by a backup, or move it away to start with an empty store",
 		store.ErrCorrupt, err, path)
 }

@@ -82,6 +82,6 @@ func TestMeasureCountsDocumentsOfAStoreInUse(t *testing.T) {
 		t.Errorf("measured %d bytes in use of %d", u.Used, u.File)
 	}
 	if _, err := embedded.Measure(path + "x"); err == nil {
-		t.Error("a file that does not exist was measured")
+		t.Error("a file that does not exist was measured, want an error")
 	}
 }

@@ -117,7 +117,7 @@ func (f *boltFile) meta() (root uint64, err error) {
 		}
 	}
 	if freelist != noFreelist {
-		return 0, errors.New("the database was not made by Treeline")
+		return 0, errors.New("the database was not created by Treeline")
 	}
 	return root, nil
 }
@@ -279,7 +279,7 @@ func (f *boltFile) bucket(name, value []byte, fn entry) error {
 // contents checks what the buckets hold.
 func (f *boltFile) contents(buckets map[string][]byte) error {
 	if len(buckets) != 2 || buckets[string(metaBucket)] == nil || buckets[string(docsBucket)] == nil {
-		return errors.New("the database was not made by Treeline")
+		return errors.New("the database was not created by Treeline")
 	}
 	meta := map[string][]byte{}
 	err := f.bucket(metaBucket, buckets[string(metaBucket)], func(key, value []byte, _ bool) error {
@@ -290,7 +290,7 @@ func (f *boltFile) contents(buckets map[string][]byte) error {
 		return err
 	}
 	if format := meta[string(formatKey)]; !bytes.Equal(format, formatOne) {
-		return fmt.Errorf("the format is %q, and this program reads %q", format, formatOne)
+		return fmt.Errorf("the format is %q, want %q", format, formatOne)
 	}
 	var digest uint64
 	err = f.bucket(docsBucket, buckets[string(docsBucket)], func(key, value []byte, _ bool) error {

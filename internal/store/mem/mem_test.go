@@ -31,6 +31,6 @@ func TestDocsIsACopy(t *testing.T) {
 	}
 	s.Docs()[0].Data[0] = 'X'
 	if got := string(s.Docs()[0].Data); got != "one" {
-		t.Errorf("the store now holds %q", got)
+		t.Errorf("the store now holds %q, want 'one'", got)
 	}
 }

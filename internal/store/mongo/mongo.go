@@ -151,7 +151,7 @@ func (s *Store) save(ctx context.Context, docs []store.Doc) error {
 		case store.Write:
 		}
 	}
-	return fmt.Errorf("save %s %q version %d: it changes all the time: %w", d.Kind, d.Key, d.Version, store.ErrConflict)
+	return fmt.Errorf("save %s %q version %d: another process keeps changing it: %w", d.Kind, d.Key, d.Version, store.ErrConflict)
 }
 
 // write replaces the version before d, if that is stored.
@@ -258,7 +258,7 @@ func (s *Store) doc(r record) (store.Doc, error) {
 }
 
 func (s *Store) corrupt(id string, err error) error {
-	return fmt.Errorf("%w: the record %q in %s: %w; it was kept as it is: restore the collection from a backup", store.ErrCorrupt, id, s.name, err)
+	return fmt.Errorf("%w: the record %q in %s: %w; it was not changed: restore the collection from a backup", store.ErrCorrupt, id, s.name, err)
 }
 
 // Errors of a server whose disk is full: MongoDB's code, and the text of SQLite in FerretDB.

@@ -59,7 +59,7 @@ func TestRolesShareADatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	if docs, err := store.Load(t.Context(), cluster); err != nil || len(docs) != 0 {
-		t.Errorf("the cluster sees %v, %v", docs, err)
+		t.Errorf("the cluster sees %v, %v, want no error, 0 of docs", docs, err)
 	}
 	d.Data = []byte("of the cluster")
 	if err := cluster.Save(t.Context(), []store.Doc{d}); err != nil {

@@ -63,7 +63,7 @@ func TestFixedAddressesAreHonouredOrRefused(t *testing.T) {
 		}
 	}
 	if p, err := b.Assign(epoch, db, at("10.30.0.9"), api.ServiceAddresses{}); err != nil || len(p.Reused()) != 1 {
-		t.Errorf("whose it was may not have it again: %v", err)
+		t.Errorf("whose it was may not have it again: %v, want no error, 1 elements", err)
 	}
 }
 
@@ -244,7 +244,7 @@ func TestAChosenAddressIsFreeForItsTenantAtOnce(t *testing.T) {
 	}
 	b.Rest(Resting{Service: web, Until: epoch.Add(Rest)}, have.All())
 	if _, err := give2(b, evil, chosen); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "a service of another tenant had it, and it rests until") {
-		t.Errorf("another tenant: %v", err)
+		t.Errorf("another tenant: %v, want ErrConflict, a text with 'a service of another tenant had it, and it rests until'", err)
 	}
 	for i := range 13 { // all others that there are
 		id := api.ServiceID(fmt.Sprintf("acme/shop.prod.s%d.prod", i))

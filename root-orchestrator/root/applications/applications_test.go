@@ -93,7 +93,7 @@ func TestANewSLAIsRolledOutOneByOne(t *testing.T) {
 	m.Update(web.Instance(0))
 	m.Become(web.Instance(0), api.NodeScheduled, api.ReasonNone, "")
 	if got := m.RollOut(web); len(got) != 0 {
-		t.Errorf("rolled out to %v while #0 does not run yet", got)
+		t.Errorf("rolled out to %v while #0 does not run yet, want 0 of got", got)
 	}
 	m.Become(web.Instance(0), api.Running, api.ReasonNone, "")
 	if got := m.RollOut(web); !slices.Equal(got, []api.InstanceID{web.Instance(1)}) {
@@ -109,7 +109,7 @@ func TestARequestChangesWhatDiffers(t *testing.T) {
 		t.Errorf("the same request withdraws %v and takes revision %d, want none and %d", gone, m.rev, rev)
 	}
 	if apps, _ := m.TakeChanged(); len(apps) != 0 {
-		t.Errorf("the same request changes %v", apps)
+		t.Errorf("the same request changes %v, want 0 of apps", apps)
 	}
 	before := m.App(shop).Written()
 	other := api.Microservice{Name: "db", Namespace: "prod", Virtualization: "container"}
@@ -187,7 +187,7 @@ func TestASecondPlacementBecomesTheFirst(t *testing.T) {
 		t.Errorf("promoted it is %+v", now)
 	}
 	if in.Next.Cluster != "b" || in.Cluster != "a" {
-		t.Error("a copy of the record changed")
+		t.Error("a copy of the record changed, want Cluster 'b', Cluster 'a'")
 	}
 }
 
