@@ -183,7 +183,7 @@ var modules = []struct {
 	{"github.com/miekg/dns", []string{"netmanager/resolver"}, "DNS messages, servers and clients"},
 	{"github.com/cilium/ebpf", []string{"netmanager/dataplane/ebpf"}, "loads the data plane's programs and reads their maps, without a C library"},
 	{"github.com/google/nftables", []string{"netmanager/dataplane"}, "the kernel's packet filter by netlink: a change is a few set elements in one transaction"},
-	{"github.com/vishvananda/netlink", []string{"netmanager/link", "netmanager/dataplane", "netmanager/host"}, "devices, routes, neighbours, shaping and connection tracking by netlink"},
+	{"github.com/vishvananda/netlink", []string{"netmanager/link", "netmanager/dataplane", "netmanager/host", "netmanager/tunnel/tun"}, "devices, routes, neighbours, shaping and connection tracking by netlink"},
 	{"github.com/vishvananda/netns", []string{"netmanager/link"}, "vishvananda/netlink needs it for namespaces"},
 	{"github.com/tetratelabs/wazero", []string{"scheduler-plugins/extsched/wasm"}, "WebAssembly without a C library, with limits of memory and time"},
 	{"github.com/hashicorp/serf", nil, "tests compare internal/vivaldi with serf's"},
