@@ -12,11 +12,11 @@ import (
 	"testing"
 
 	_ "github.com/treeline-edge/treeline/cluster-orchestrator/wiring" // each daemon declares its bounds
-	"github.com/treeline-edge/treeline/testbed/docsgen"
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	_ "github.com/treeline-edge/treeline/netmanager/wiring"
 	_ "github.com/treeline-edge/treeline/node-engine/wiring"
 	_ "github.com/treeline-edge/treeline/root-orchestrator/wiring"
+	"github.com/treeline-edge/treeline/testbed/docsgen"
 )
 
 var update = flag.Bool("update", false, "write the table of bounds in docs/security.md")
