@@ -6,7 +6,8 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// ask has the external scheduler rank the clusters that fit.
+// ask returns the question to the external scheduler that ranks the clusters that fit, or waits
+// until a question can be open.
 func (m *Machine) ask(in Instance) Decision {
 	if m.exchange.Full() {
 		m.exchange.Wait(in.ID, in.Spec.Urgency(), api.ReasonNone)
@@ -24,22 +25,22 @@ func (m *Machine) ask(in Instance) Decision {
 	return Decision{Ask: &a}
 }
 
-// Asked records that a Decision's question is asked under the key that it has now, and
-// makes it what is to be sent.
+// Asked records that the question of a Decision is sent under the Key that it has now, and
+// completes the question.
 func (m *Machine) Asked(id api.InstanceID, a *sched.Ask) {
 	m.StopWaiting(id)
 	*a = m.exchange.Ask(extsched.Question{Instance: id, Ask: *a})
 	m.timers.Set(Due{Kind: DueAsk, Instance: id}, m.now.Add(a.Deadline))
 }
 
-// forgetQuestion drops the question about an instance, open or still to be asked.
+// forgetQuestion cancels the question about an instance, whether it is open or queued.
 func (m *Machine) forgetQuestion(id api.InstanceID) {
 	m.exchange.Cancel(id)
 	m.timers.Clear(Due{Kind: DueAsk, Instance: id})
 }
 
-// NextUnasked takes the first of the instances from their queue for which no question could
-// be open before, for the core to decide about. ok is false while none can be open.
+// NextUnasked removes the first instance from the queue for questions, for the core to decide
+// about. ok is false if the queue is empty or no further question can be open.
 func (m *Machine) NextUnasked() (id api.InstanceID, ok bool) {
 	id, _, ok = m.exchange.Next()
 	return id, ok
@@ -48,9 +49,8 @@ func (m *Machine) NextUnasked() (id api.InstanceID, ok bool) {
 // Question returns the instance that the open question with the key is about.
 func (m *Machine) Question(key string) (api.InstanceID, bool) { return m.exchange.About(key) }
 
-// Answered decides by the external scheduler's answer about the instance: the first
-// cluster named that still fits gets it. If the answer cannot be used, the built-in plugin
-// decides, and fault says why.
+// Answered decides by the external scheduler's answer: the first cluster in it that still fits gets
+// the instance. If the answer cannot be used, the built-in plugin decides, and fault says why.
 func (m *Machine) Answered(in Instance, a sched.Answer) (d Decision, fault string) {
 	r, _ := m.exchange.Answer(a)
 	m.forgetQuestion(in.ID)
@@ -67,11 +67,11 @@ func (m *Machine) Answered(in Instance, a sched.Answer) (d Decision, fault strin
 			return m.to(in, choice, false), ""
 		}
 	}
-	return m.choose(in), "" // the clusters that it named have filled up
+	return m.choose(in), "" // no cluster in the answer fits any more
 }
 
-// Unanswered decides with the built-in plugin because the deadline of the question is
-// over. It returns no fault if there is no open question.
+// Unanswered decides with the built-in plugin because the deadline of the question is over. Without
+// an open question it returns the zero Decision and no fault.
 func (m *Machine) Unanswered(in Instance) (d Decision, fault string) {
 	r, open := m.exchange.Expire(in.ID)
 	if !open {

@@ -10,7 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Decide chooses a cluster for the instance, or lets it wait.
+// Decide chooses a cluster for the instance, or queues it.
 func (m *Machine) Decide(in Instance) (d Decision) {
 	if in.Spec.Exclusive && in.Cluster == "" && in.Vacating == "" && !in.Leaving && len(in.Stopping) > 0 {
 		in.Vacating, d.Await = in.Stopping[0], in.Stopping[0]
@@ -50,17 +50,17 @@ func (m *Machine) choose(in Instance) Decision {
 	return m.to(in, best, false)
 }
 
-// to is the decision for a choice.
+// to returns the decision to place an instance on a chosen cluster.
 func (m *Machine) to(in Instance, c sched.Choice, displaces bool) Decision {
 	id := api.ClusterID(c.ID)
 	if g := m.Candidate(id).Grant; g != nil && !g.Admits(g.Owner, in.ID.Tenant()) {
-		// The filters exclude such a cluster. This check is there in case one has an error.
+		// The filters already exclude such a cluster. This is a second check.
 		return m.wait(in, fmt.Sprintf("cluster %s is not open to tenant %s", id, in.ID.Tenant()))
 	}
 	return Decision{Cluster: id, Score: c.Score, Displaces: displaces}
 }
 
-// wish is what the instance asks of any cluster, whatever clusters said so far.
+// wish returns the instance's request without regard to refusals.
 func (m *Machine) wish(in Instance) sched.Request {
 	s := m.of(in.ID)
 	req := sched.RequestFor(in.ID, in.Spec)
@@ -69,12 +69,12 @@ func (m *Machine) wish(in Instance) sched.Request {
 	return req
 }
 
-// strict is all that the instance asks of a cluster now.
+// strict returns the instance's request with all its links binding.
 func (m *Machine) strict(in Instance) sched.Request {
 	req := m.wish(in)
 	req.Avoid = m.avoided(in, false)
 	if in.Reason == api.ReasonViolated {
-		// A tenth less than the SLA bears: an instance that moves because it was too far
+		// Ask for a tenth less than the SLA allows: an instance that moves because it was too far
 		// away must not be at the limit again.
 		for i := range req.Bounds {
 			req.Bounds[i].RTT -= req.Bounds[i].RTT / 10
@@ -84,8 +84,7 @@ func (m *Machine) strict(in Instance) sched.Request {
 	return req
 }
 
-// request is the least that the instance asks of a cluster now: once its search is over,
-// links may be violated.
+// request returns the instance's request. Once its search is over, links may be violated.
 func (m *Machine) request(in Instance) sched.Request {
 	if !m.Late(in) {
 		return m.strict(in)
@@ -95,9 +94,9 @@ func (m *Machine) request(in Instance) sched.Request {
 	return req.Loosest(true)
 }
 
-// avoided returns the clusters that the instance is not offered to: those that refused
-// it, and the one that has it. With late, when links may be violated, refusals from the
-// time when links were binding do not count.
+// avoided returns the clusters that the instance is not offered to: those that refused it, and the
+// one that has it. If late is set, links may be violated, and refusals from the time when they were
+// binding do not count.
 func (m *Machine) avoided(in Instance, late bool) (out []string) {
 	for _, id := range m.askedOf(in) {
 		if m.barred(in, id, late) {
@@ -115,10 +114,9 @@ func (m *Machine) avoided(in Instance, late bool) (out []string) {
 	return out
 }
 
-// find returns the best cluster for the instance and what was asked of it. If no cluster
-// has all that the instance asks for and its search is over, links are violated as
-// little as possible (see sched.Request.Relax). If ok is false, no cluster fits and the
-// request is the one that method request returns.
+// find returns the best cluster for the instance and the request that it meets. If no cluster meets
+// the whole request and the search is over, it violates links as little as possible (see
+// sched.Request.Relax). If ok is false, no cluster fits, and req is the result of request.
 func (m *Machine) find(in Instance) (req sched.Request, best sched.Choice, ok bool) {
 	try := func(r *sched.Request) bool {
 		best, ok = m.table.Best(r, m.plugin(in), in.seed())
@@ -135,7 +133,7 @@ func (m *Machine) find(in Instance) (req sched.Request, best sched.Choice, ok bo
 	return req, best, ok
 }
 
-// fits reports whether the instance could be offered to the cluster as it is now.
+// fits reports whether the instance could be offered to the cluster in its present state.
 func (m *Machine) fits(in Instance, cl api.ClusterID) bool {
 	req := m.request(in)
 	cand := []sched.Candidate{*m.Candidate(cl)}
@@ -146,11 +144,12 @@ func (m *Machine) fits(in Instance, cl api.ClusterID) bool {
 	return fits
 }
 
-// An instance whose links no cluster keeps waits for as long as its links allow
-// (convergence time): the search. After that it goes to the cluster that violates them
-// least, which is told not to search again (Assignment.Searched).
+// If no cluster meets an instance's links, the instance waits for as long as the links allow
+// (convergence time). This is the search. After it, the instance goes to the cluster that violates
+// its links least, with Assignment.Searched set, so that the cluster does not search again.
 
-// search begins the search, unless d is 0: then no link is binding.
+// search begins the search for a place that meets the instance's links. If d is 0, no link is
+// binding.
 func (m *Machine) search(in Instance, d time.Duration) {
 	if it := m.instances[in.ID]; d > 0 && it.until.IsZero() && in.State == api.Requested {
 		it.until = m.now.Add(d)
@@ -158,7 +157,7 @@ func (m *Machine) search(in Instance, d time.Duration) {
 	}
 }
 
-// EndSearch ends the search: the instance has a place, or asks for another one.
+// EndSearch ends the search, because the instance has a place or a new SLA.
 func (m *Machine) EndSearch(id api.InstanceID) {
 	if it := m.instances[id]; !it.until.IsZero() {
 		it.until = time.Time{}
@@ -166,7 +165,7 @@ func (m *Machine) EndSearch(id api.InstanceID) {
 	}
 }
 
-// Late reports whether the search for a place of an instance without one is over.
+// Late reports whether the search for a place of an instance is over without success.
 func (m *Machine) Late(in Instance) bool {
 	until := m.instances[in.ID].until
 	return in.State == api.Requested && !until.IsZero() && !m.now.Before(until)
@@ -176,7 +175,7 @@ func (m *Machine) searching(in Instance) bool {
 	return in.State == api.Requested && m.instances[in.ID].until.After(m.now)
 }
 
-// explainSearch adds to the reason for which an instance waits that it is searched for.
+// explainSearch adds to why, the reason for waiting, the end of a search that is under way.
 func (m *Machine) explainSearch(in Instance, why string) string {
 	if !m.searching(in) {
 		return why
@@ -184,8 +183,8 @@ func (m *Machine) explainSearch(in Instance, why string) string {
 	return sched.Searching(m.clock.Real(m.instances[in.ID].until)) + "; " + why
 }
 
-// mayMove returns when an instance whose place violates its SLA may move: the zero time
-// for now, else when the hour is over in which it has moved too often.
+// mayMove returns when an instance whose place violates its SLA may move: the zero time if now,
+// otherwise when its moves within the last hour are below MovesPerHour again.
 func (m *Machine) mayMove(in Instance) time.Time {
 	if in.Cluster == "" || in.Reason != api.ReasonViolated {
 		return time.Time{}
@@ -201,8 +200,8 @@ func (m *Machine) mayMove(in Instance) time.Time {
 	return m.now.Add(moves[over].Add(wire.MovesWindow).Sub(m.wall))
 }
 
-// waitInQueue keeps the instance in the queue until a cluster has more room or its next
-// pause is over. Refusals that its service shares end by a timer of their own (DueProbe).
+// waitInQueue keeps the instance in the queue until a cluster can take more or its next pause is
+// over. Refusals that apply to its service have their own timer (DueProbe).
 func (m *Machine) waitInQueue(in Instance) {
 	it := m.instances[in.ID]
 	m.Wait(in)
@@ -217,7 +216,7 @@ func (m *Machine) waitInQueue(in Instance) {
 	}
 }
 
-// wait lets the instance wait, for a reason that is only given where it has no place.
+// wait queues the instance. The reason is reported only if it has no place.
 func (m *Machine) wait(in Instance, why string) Decision {
 	m.waitInQueue(in)
 	if in.Cluster != "" {
@@ -226,15 +225,15 @@ func (m *Machine) wait(in Instance, why string) Decision {
 	return Decision{Why: why}
 }
 
-// waitExplained lets the instance wait because no cluster fits.
+// waitExplained queues the instance because no cluster fits.
 func (m *Machine) waitExplained(in Instance, req *sched.Request) Decision {
 	why := noCluster(sched.Explain(m.table.Place(req, m.plugin(in), in.seed())))
 	m.noteStuck(in, why, req.SearchTime())
 	return m.wait(in, m.explainSearch(in, why))
 }
 
-// stuck is what a step found out about one service: no cluster takes its instances. The
-// step need not examine the next of them.
+// stuck records, for one step, that no cluster takes instances of a service, so that the step need
+// not examine each of them.
 type stuck struct {
 	service api.ServiceID
 	rev     api.Revision
@@ -243,7 +242,7 @@ type stuck struct {
 	why     string
 }
 
-// noteStuck notes that the instance fits nowhere, if that holds for its siblings too.
+// noteStuck records that no cluster takes the instance, if that also holds for its siblings.
 func (m *Machine) noteStuck(in Instance, why string, search time.Duration) {
 	own := in.Cluster != "" && !slices.ContainsFunc(m.refusedBy(in, in.Cluster), func(r refusal) bool { return r.holds(m.facts[in.Cluster], m.now) })
 	if m.common(in) != nil && len(m.instances[in.ID].refusals) == 0 && !own && in.Reason != api.ReasonViolated && !m.dryRun {
@@ -255,12 +254,11 @@ func (m *Machine) isStuck(in Instance) bool {
 	return m.stuck.service == in.ID.Service() && m.stuck.rev == in.SpecRev && m.stuck.late == m.Late(in)
 }
 
-// An urgent instance that fits nowhere is offered to a cluster in which less urgent
-// instances make room for it, if the operator allows that. The cluster's aggregate says
-// what would be free then; the cluster chooses the instances.
+// Preemption: an instance that no cluster can take is offered to a cluster that can evict less
+// urgent instances, if its operator allows that. The cluster's aggregate contains what would be
+// free then; the cluster chooses the instances.
 
-// yieldFor returns what would be free for an instance of some urgency, nil if no
-// instance makes room.
+// yieldFor returns what preemption would free for an instance of an urgency, nil if nothing.
 func yieldFor(yields []api.Yield, urgency int) *api.Yield {
 	i := slices.IndexFunc(yields, func(y api.Yield) bool { return y.Urgency == urgency })
 	if i < 0 {
@@ -269,8 +267,8 @@ func yieldFor(yields []api.Yield, urgency int) *api.Yield {
 	return &yields[i]
 }
 
-// yielded returns the candidate as it is when less urgent instances have made room, and
-// whether any do. What the root reserved stays taken.
+// yielded returns the candidate as it would be after preemption, and whether preemption frees
+// anything. Reservations of the root remain.
 func (m *Machine) yielded(cand sched.Candidate, urgency int) (sched.Candidate, bool) {
 	f := m.facts[api.ClusterID(cand.ID)]
 	y := yieldFor(f.Yields, urgency)
@@ -281,7 +279,7 @@ func (m *Machine) yielded(cand sched.Candidate, urgency int) (sched.Candidate, b
 	cand.Free = cand.Free.Plus(more)
 	cand.Rooms = slices.Clone(cand.Rooms)
 	for i := range cand.Rooms {
-		// The report does not say in which kind of nodes room is made: it may be this one.
+		// The report does not say which kind of node preemption frees: it may be this one.
 		r := &cand.Rooms[i]
 		r.Free = r.Free.Plus(more)
 		r.Largest = y.Largest.Min(r.Free)
@@ -289,8 +287,8 @@ func (m *Machine) yielded(cand sched.Candidate, urgency int) (sched.Candidate, b
 	return cand, true
 }
 
-// preempt offers an instance that fits nowhere to the best cluster in which others make
-// room for it, or lets it wait. An instance that runs stays where it is instead.
+// preempt offers an instance that no cluster can take to the best cluster with preemption, or
+// queues it. A running instance is not moved by preemption.
 func (m *Machine) preempt(in Instance, req *sched.Request) Decision {
 	if !m.KeepsRunning(in) {
 		if best, ok := m.preempts(in, req, m.table.All()); ok {
@@ -300,9 +298,9 @@ func (m *Machine) preempt(in Instance, req *sched.Request) Decision {
 	return m.waitExplained(in, req)
 }
 
-// preempts returns the best of the clusters in which others make room. A cluster that
-// refused is not asked before its pause is over, even if it has more room: it knows which
-// instances it cannot evict.
+// preempts returns the best cluster with preemption. It excludes a cluster that refused until its
+// pause is over, even if the cluster has more free resources since: the cluster has already tried
+// which instances it can evict.
 func (m *Machine) preempts(in Instance, req *sched.Request, among []sched.Candidate) (sched.Choice, bool) {
 	var yielding []sched.Candidate
 	for i := range among {

@@ -10,10 +10,10 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// DryRun returns a Machine with all clusters and, of the services, only those given and
-// their instances. It costs what these are. What is decided with it changes nothing else.
-// It does not ask the external scheduler. doubts names, by instance, the clusters that
-// were asked and cannot take it.
+// DryRun returns a copy with all clusters, the given services and the given instances. Its cost
+// grows with these instances. Decisions of the copy do not change the original. The copy does not
+// ask the external scheduler. doubts has, by instance, the clusters that answered that they cannot
+// take it.
 func (m *Machine) DryRun(services []api.ServiceID, instances iter.Seq[Instance], doubts map[api.InstanceID][]Doubt) *Machine {
 	d := New(m.cfg)
 	d.cfg.Asks, d.dryRun, d.doubts = "", true, doubts
@@ -40,11 +40,11 @@ func (m *Machine) DryRun(services []api.ServiceID, instances iter.Seq[Instance],
 	return d
 }
 
-// Doubted reports whether a cluster was asked about the instance and cannot take it.
+// Doubted reports whether a cluster answered that it cannot take the instance.
 func (m *Machine) Doubted(id api.InstanceID) bool { return len(m.doubts[id]) > 0 }
 
-// SkipSearch ends the search for an instance's place as if its time were over, and reports
-// whether there was one.
+// SkipSearch ends the search for an instance's place as if its time were over, and reports whether
+// there was a search.
 func (m *Machine) SkipSearch(in Instance) bool {
 	it := m.instances[in.ID]
 	if in.Leaving || in.Cluster != "" || !m.searching(in) {
@@ -54,7 +54,7 @@ func (m *Machine) SkipSearch(in Instance) bool {
 	return true
 }
 
-// Skipped returns how long the instance would have been searched a place for.
+// Skipped returns the remaining search time that SkipSearch skipped.
 func (m *Machine) Skipped(id api.InstanceID) time.Duration {
 	if it := m.instances[id]; it != nil {
 		return it.skipped
@@ -62,14 +62,14 @@ func (m *Machine) Skipped(id api.InstanceID) time.Duration {
 	return 0
 }
 
-// WhyNowhere returns why no cluster fits the instance.
+// WhyNowhere explains why no cluster fits the instance.
 func (m *Machine) WhyNowhere(in Instance) api.Explanation {
 	req := m.request(in)
 	return sched.Explain(m.table.Place(&req, m.plugin(in), in.seed()))
 }
 
-// Headroom returns how much one more instance could get in the cluster of each resource
-// that this one asks for.
+// Headroom returns how much of each resource in the instance's request would be left for one more
+// instance in its cluster.
 func (m *Machine) Headroom(in Instance) []string {
 	cand := m.Candidate(in.Cluster)
 	runtime := sched.RuntimeName(in.Spec.Virtualization)

@@ -10,44 +10,44 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// links are what binds a service's places to those of other services of its application,
-// by the newest SLA.
+// links has what relates a service's places to those of other services of its application,
+// according to the newest SLA.
 type links struct {
 	relations      []relation // in the order of the services' ids
-	watched        bool       // another service is measured against its instances
+	watched        bool       // it has links to or from another service: its instances' positions are requested
 	areas          []string
-	limitsClusters bool // its SLA bounds how many instances are in one cluster
+	limitsClusters bool // a spread or anti-affinity by cluster applies
 
-	sent   map[api.ClusterID][]api.Target // what the clusters of its instances were sent last
+	sent   map[api.ClusterID][]api.Target // the targets sent last to each cluster
 	sentAt time.Time
 }
 
-// relation is another service that is bound to this one.
+// relation is the relation of a service to another one.
 type relation struct {
 	id           api.ServiceID
-	in           []*reach // its links to this service
-	out          bool     // this service has links to it
-	affinity     float64  // added to the score of clusters that have instances of it; 0: no link asks for nearness
-	antiAffinity bool     // by cluster, in the SLA of either
+	in           []*reach // links of the other service to this one
+	out          bool     // this service has links to the other one
+	affinity     float64  // added to the score of clusters with instances of the other service; 0: none
+	antiAffinity bool     // one of the two SLAs has an anti-affinity by cluster
 }
 
-// sendEvery bounds how often clusters are sent where a service's links lead, compareEvery
-// how often that is compared with what was sent.
+// sendEvery is the least time between two messages with the targets of a service's links,
+// compareEvery the least time between two comparisons with the targets sent last.
 const (
 	sendEvery    = 10 * time.Second
 	compareEvery = time.Second
 )
 
-// maxPositions bounds the positions that are sent for one end of a link. maxPoints bounds
-// those against which the root measures: with more of them any cluster may be near one.
-// maxCentres bounds the clusters that stand for an area, or for the instances in them.
+// maxPositions limits the positions that are sent for one end of a link. maxPoints limits the
+// positions to which the root measures; with more, it assumes that any cluster may be near one.
+// maxCentres limits the clusters that stand for an area or for instances without a position.
 const (
 	maxPositions = 16
 	maxPoints    = 64
 	maxCentres   = 32
 )
 
-// relate finds the relations between the services of an application.
+// relate computes the relations between the services of an application.
 func (m *Machine) relate(all []*service) {
 	for _, s := range all {
 		s.links, s.places.reaches = links{sent: s.links.sent, sentAt: s.links.sentAt}, nil
@@ -87,7 +87,6 @@ func (m *Machine) relate(all []*service) {
 	}
 }
 
-// namesOthers reports whether the SLA of a service refers to other services.
 func namesOthers(v *api.Microservice) bool {
 	return len(v.Connectivity) > 0 || slices.ContainsFunc(v.Constraints, func(k api.Constraint) bool {
 		return k.Type == api.ConstrainLatency && k.Service != "" || k.Type == api.ConstrainAntiAffinity
@@ -107,7 +106,8 @@ func antiAffinity(s *service, id api.ServiceID) bool {
 	return slices.ContainsFunc(sched.AntiAffinitiesOf(s.spec), func(a sched.AntiAffinity) bool { return a.By == "cluster" && a.Names(s.id, id) })
 }
 
-// affinity grows as the bounds of links shrink. Plugins' scores differ by about 1.
+// affinity returns a bonus that grows as the bounds of links shrink. For comparison, the scores of
+// plugins differ by about 1.
 func affinity(links []sched.Link, s *service, id api.ServiceID) float64 {
 	score := 0.0
 	for _, l := range links {
@@ -126,7 +126,7 @@ func affinity(links []sched.Link, s *service, id api.ServiceID) float64 {
 	return score
 }
 
-// withAffinity is a plugin that prefers the clusters which have related instances.
+// withAffinity is a plugin that prefers clusters with instances of related services.
 type withAffinity struct {
 	sched.Plugin
 	to map[api.ClusterID]float64
@@ -134,7 +134,7 @@ type withAffinity struct {
 
 func (p withAffinity) Score(f sched.Facts) float64 { return p.Plugin.Score(f) + p.to[f.Cluster] }
 
-// plugin returns what ranks the clusters for the instance.
+// plugin returns the plugin that ranks the clusters for the instance.
 func (m *Machine) plugin(in Instance) sched.Plugin {
 	to := map[api.ClusterID]float64{}
 	for _, k := range m.of(in.ID).links.relations {
@@ -150,13 +150,13 @@ func (m *Machine) plugin(in Instance) sched.Plugin {
 	return withAffinity{m.cfg.Plugin, to}
 }
 
-// bind adds to the request where the instance's links lead, and the clusters that have
-// reached a limit of its SLA.
+// bind adds to the request the bounds from links and the clusters that have reached a spread limit
+// or have an anti-affinity.
 func (m *Machine) bind(req *sched.Request, in Instance, s *service) {
 	for _, l := range sched.LinksOf(in.Spec) {
 		switch {
 		case l.Service != "":
-			// A link to a service without instances is binding for that service, when it is placed.
+			// If the service has no instances yet, the link is checked when that service is placed.
 			to := m.named(s, l)
 			if l.Way && slices.ContainsFunc(to, func(t *service) bool { return len(t.peers) > 0 }) {
 				req.SearchFor(l.Convergence)
@@ -179,7 +179,7 @@ func (m *Machine) bind(req *sched.Request, in Instance, s *service) {
 			continue
 		}
 		for _, r := range k.in {
-			// The instance should be near those that have no other instance near them.
+			// The instance should be near the positions that have no other instance near them.
 			at, all := r.unserved(m.instances[in.ID], maxPoints)
 			if !all || len(at) == 0 && (s.instances > 1 || len(t.places.spots) > 0) {
 				continue
@@ -207,8 +207,8 @@ func (m *Machine) bind(req *sched.Request, in Instance, s *service) {
 	}
 }
 
-// positions returns the known positions at a link's other end. If there are more than
-// maxPoints, all is false.
+// positions returns the known positions of services to which a link can be measured. If there are
+// more than maxPoints, all is false.
 func positions(l sched.Link, to []*service) (at []api.Position, all bool) {
 	for _, t := range to {
 		more, all := t.places.measurable(l, maxPoints)
@@ -220,8 +220,8 @@ func positions(l sched.Link, to []*service) (at []api.Position, all bool) {
 	return at, len(at) <= maxPoints
 }
 
-// areaBound returns the bound of a link to an area: near enough to a cluster that may
-// have nodes there. It returns false if that cannot be told from the clusters' aggregates.
+// areaBound returns the bound of a link to an area: near enough to a cluster that may have nodes in
+// it. It returns false if the clusters' aggregates do not determine that.
 func (m *Machine) areaBound(l sched.Link) (sched.Bound, bool) {
 	var there []*sched.Candidate
 	for i, all := 0, m.table.All(); i < len(all); i++ {
@@ -238,7 +238,7 @@ func (m *Machine) areaBound(l sched.Link) (sched.Bound, bool) {
 		there = append(there, cand)
 	}
 	if len(there) == 0 {
-		return sched.Bound{}, false // the clusters do not report their areas and have to enforce it
+		return sched.Bound{}, false // no cluster reports the area: the clusters enforce the link
 	}
 	return m.boundTo(l, there, nil), true
 }
@@ -247,7 +247,7 @@ func hasArea(c *sched.Candidate, area string) bool {
 	return slices.ContainsFunc(c.Rooms, func(r sched.Room) bool { return slices.Contains(r.Areas, area) })
 }
 
-// named returns the services of the application that a link of s names.
+// named returns the services that a link of s names.
 func (m *Machine) named(s *service, l sched.Link) (out []*service) {
 	for _, k := range s.links.relations {
 		if t := m.services[k.id]; t != nil && l.Names(s.id, k.id) {
@@ -257,9 +257,9 @@ func (m *Machine) named(s *service, l sched.Link) (out []*service) {
 	return out
 }
 
-// boundAt returns the bound of a link to positions, and to those instances of services
-// whose position is not reported yet: they are somewhere in their cluster. It returns
-// false if any cluster may be near enough.
+// boundAt returns the bound of a link to positions and to instances of services without a reported
+// position, which may be anywhere in their cluster. It returns false if any cluster may be near
+// enough.
 func (m *Machine) boundAt(l sched.Link, at []api.Position, to []*service) (sched.Bound, bool) {
 	var there []*sched.Candidate
 	for _, t := range to {
@@ -280,8 +280,8 @@ func (m *Machine) boundAt(l sched.Link, at []api.Position, to []*service) (sched
 	return m.boundTo(l, there, at), true
 }
 
-// boundTo returns the bound of a link to clusters, or to positions. The distance of a
-// candidate is the least that it may have to the nearest of them.
+// boundTo returns the bound of a link to clusters or positions. A candidate's distance is the least
+// that it may have to the nearest of them.
 func (m *Machine) boundTo(l sched.Link, there []*sched.Candidate, at []api.Position) sched.Bound {
 	b := l.Bound()
 	b.Measured = map[string]time.Duration{}

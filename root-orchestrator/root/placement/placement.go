@@ -1,7 +1,6 @@
-// Package placement decides which cluster an instance goes to. It is a part of the
-// root's core: pure, with one owner, and without references to the core or to the
-// other parts. It is given facts about clusters (Facts and sched.Candidate), services
-// and instances as values, and returns a Decision, which the core carries out.
+// Package placement decides which cluster an instance goes to. It is a sub-machine of the root's
+// core. The core passes in facts about clusters (Facts and sched.Candidate), services and
+// instances, and carries out the Decision that it gets back.
 //
 //	m := placement.New(placement.Config{Plugin: rom.Plugin{}})
 //	m.Begin(clock, now, wall)
@@ -21,14 +20,13 @@ import (
 
 // Config configures a Machine. All fields but Asks must be set.
 type Config struct {
-	RetryMin, RetryMax time.Duration // bounds of the pause before a cluster that refused is asked again
+	RetryMin, RetryMax time.Duration // limits of the pause before a cluster that refused is asked again
 	Plugin             sched.Plugin
 	Asks               string // the external scheduler's name; "" for none
-	MovesPerHour       int    // bounds the moves of an instance whose place violates its SLA; below 0: none
+	MovesPerHour       int    // limit for the moves of an instance whose place violates its SLA; below 0: none
 }
 
-// Instance is what a decision about an instance depends on. The values belong to the
-// caller and are only read.
+// Instance has the values of an instance that decisions depend on. They are only read.
 type Instance struct {
 	ID       api.InstanceID
 	Spec     *api.Microservice
@@ -45,7 +43,7 @@ type Instance struct {
 	Searched bool            // its placement in Cluster may violate its links
 	Vacating api.ClusterID   // the cluster that must confirm the end of an exclusive placement first
 	Stopping []api.ClusterID // the clusters that have not confirmed the end of an exclusive placement
-	Moves    []time.Time     // when it moved because its place violated its SLA
+	Moves    []time.Time     // times at which it moved because its place violated its SLA
 	Position *api.Position
 }
 
@@ -53,44 +51,44 @@ func (in *Instance) ended() bool { return api.Ended(in.State, in.Reason) }
 
 func (in *Instance) seed() uint64 { return sched.SeedOf(in.ID, in.Epoch, in.Tries) }
 
-// Facts are what a cluster reported, beside what its sched.Candidate says.
+// Facts are what a cluster reported, in addition to its sched.Candidate.
 type Facts struct {
-	Live          bool // it was heard from, and recently
+	Live          bool // it has reported, and is not silent
 	Free, Largest api.Resources
 	Yields        []api.Yield
 	Kinds         uint64 // counts the changes of its kinds of nodes
 	Places        uint64 // counts the changes of its nodes' positions
 }
 
-// Service is a service as its application has it now. Spec is only read.
+// Service is a service with its newest SLA. Spec is only read.
 type Service struct {
 	ID   api.ServiceID
 	Spec *api.Microservice
 	Rev  api.Revision
 }
 
-// Decision is what becomes of an instance. If both Cluster and Ask are unset, the
-// instance waits, or needs no place.
+// Decision is the decision about an instance. If Cluster and Ask are both unset, the instance waits
+// or needs no place.
 type Decision struct {
-	Cluster   api.ClusterID // it goes there
+	Cluster   api.ClusterID // where the instance is placed
 	Score     float64
-	Displaces bool // less urgent instances have to make room there
+	Displaces bool // the cluster has to evict less urgent instances
 
-	Ask *sched.Ask // to be asked of the external scheduler, once the core has set its Key (see Asked)
+	Ask *sched.Ask // the question for the external scheduler; the core sets its Key and calls Asked
 
-	Why   string        // why it waits; "" leaves the reason that was given before
-	Await api.ClusterID // an exclusive placement there has to be confirmed as ended first
+	Why   string        // why it waits; "" keeps the earlier reason
+	Await api.ClusterID // the cluster that has to confirm the end of an exclusive placement first
 }
 
-// Doubt is a cluster that was asked about an instance and cannot take it. Searched says
-// that the placement could have violated the instance's links.
+// Doubt is a cluster that answered that it cannot take an instance. Searched says that the answer
+// holds even if the placement may violate the instance's links.
 type Doubt struct {
 	Cluster  api.ClusterID
 	Searched bool
 }
 
-// Machine holds what decisions depend on. Begin sets the time of a step for all other
-// methods.
+// Machine holds the state that decisions depend on. Begin sets the time of a step for all other
+// methods. It is not safe for concurrent use.
 type Machine struct {
 	cfg       Config
 	clock     step.Clock
@@ -103,8 +101,8 @@ type Machine struct {
 	waiting   extsched.Queue
 	exchange  *extsched.Exchange // with the external scheduler
 	timers    step.Timers[Due]
-	stuck     stuck                  // of this step
-	retry     map[api.ClusterID]bool // clusters that may take more than before, although no report says so
+	stuck     stuck                  // the finding of this step
+	retry     map[api.ClusterID]bool // clusters that may take more than before without a report
 
 	outdated map[api.ServiceID]bool // services whose targets have to be compared with what was sent
 	inAreas  map[api.ServiceID]bool // services with links to areas
@@ -113,7 +111,7 @@ type Machine struct {
 	doubts map[api.InstanceID][]Doubt // of a dry run
 }
 
-// service is what placement keeps of a service.
+// service is the state of a service.
 type service struct {
 	id        api.ServiceID
 	spec      *api.Microservice // nil if no application has the service any more
@@ -125,27 +123,27 @@ type service struct {
 	places    places
 }
 
-// instance is what placement keeps of an instance between decisions.
+// instance is the state of an instance.
 type instance struct {
-	refusals map[api.ClusterID]refusal // those that concern this instance alone
+	refusals map[api.ClusterID]refusal // those that apply to this instance only
 	refused  int                       // refusals in a row
-	notUntil time.Time                 // it is not offered to any cluster before
-	until    time.Time                 // end of the search for a place that keeps its links; zero: not begun
-	skipped  time.Duration             // of its search, in a dry run
+	notUntil time.Time                 // it is offered to no cluster before
+	until    time.Time                 // end of the search for a place that meets its links; zero: no search
+	skipped  time.Duration             // the rest of its search that a dry run skipped
 
-	spot   *spot         // where it is counted among its service's places
-	spotIn api.ClusterID // and for which cluster; "": it is not counted
+	spot   *spot         // its position among its service's places; nil: not known
+	spotIn api.ClusterID // the cluster that it is counted for; "": it is not counted
 }
 
-// DueKind says what a timer is for.
+// DueKind is the purpose of a timer.
 type DueKind uint8
 
 // The kinds of timers.
 const (
 	DueRetry  DueKind = iota // decide about the instance again
-	DueSearch                // the search for a place that keeps the instance's links is over
-	DueAsk                   // the external scheduler has not answered
-	DueProbe                 // ask the cluster again that refused the service
+	DueSearch                // the search for a place that meets the instance's links is over
+	DueAsk                   // the external scheduler has not answered in time
+	DueProbe                 // ask a cluster again that refused the service
 	dueTell                  // compare the service's targets with what was sent
 )
 
@@ -157,7 +155,7 @@ type Due struct {
 	Cluster  api.ClusterID
 }
 
-// New returns a Machine that knows nothing.
+// New returns a Machine without any state.
 func New(cfg Config) *Machine {
 	return &Machine{
 		cfg:       cfg,
@@ -171,12 +169,12 @@ func New(cfg Config) *Machine {
 	}
 }
 
-// Begin begins a step: now is the clock's time, wall the time for people.
+// Begin begins a step. now excludes pauses of the process, wall does not.
 func (m *Machine) Begin(clock step.Clock, now, wall time.Time) {
 	m.clock, m.now, m.wall, m.stuck = clock, now, wall, stuck{}
 }
 
-// Next returns when the next timer expires; zero: none is set.
+// Next returns when the next timer expires, or the zero time.
 func (m *Machine) Next() time.Time { return m.timers.Next() }
 
 // Pop returns a timer that has expired, the earliest first.
@@ -188,19 +186,19 @@ func (m *Machine) Pop(now time.Time) (Due, bool) {
 	return d, ok
 }
 
-// SetFacts replaces what a cluster reported.
+// SetFacts replaces a cluster's facts.
 func (m *Machine) SetFacts(id api.ClusterID, f Facts) { m.facts[id] = f }
 
-// SetCandidate replaces a cluster's candidate.
+// SetCandidate adds or replaces a cluster's candidate.
 func (m *Machine) SetCandidate(c sched.Candidate) { m.table.Put(c) }
 
-// Candidate returns a cluster's candidate, nil if the cluster is not known.
+// Candidate returns a cluster's candidate, or nil. It is only read.
 func (m *Machine) Candidate(id api.ClusterID) *sched.Candidate { return m.table.Get(string(id)) }
 
 // Candidates returns the candidates of all clusters. They are only read.
 func (m *Machine) Candidates() []sched.Candidate { return m.table.All() }
 
-// RemoveCluster removes a cluster, which no instance must be counted for any more.
+// RemoveCluster removes a cluster. No instance may be counted for it any more.
 func (m *Machine) RemoveCluster(id api.ClusterID) {
 	delete(m.facts, id)
 	delete(m.retry, id)
@@ -223,8 +221,8 @@ func (m *Machine) service(id api.ServiceID) *service {
 
 func (m *Machine) of(id api.InstanceID) *service { return m.service(id.Service()) }
 
-// SetApp replaces the services of an application, in the order of their ids, and the
-// relations between them. Services that it no longer has are withdrawn.
+// SetApp replaces the services of an application, sorted by id, and the relations between them.
+// withdrawn are the services that it no longer has.
 func (m *Machine) SetApp(services []Service, withdrawn []api.ServiceID) {
 	all := make([]*service, len(services))
 	for i, v := range services {
@@ -240,8 +238,7 @@ func (m *Machine) SetApp(services []Service, withdrawn []api.ServiceID) {
 	}
 }
 
-// RemoveService removes a service that has no instance, or that had its last one and is
-// withdrawn; it keeps any other.
+// RemoveService removes a service if it has no instances.
 func (m *Machine) RemoveService(id api.ServiceID) {
 	if s := m.services[id]; s != nil && s.instances == 0 {
 		delete(m.services, id)
@@ -249,13 +246,13 @@ func (m *Machine) RemoveService(id api.ServiceID) {
 	}
 }
 
-// Add makes an instance known.
+// Add adds an instance.
 func (m *Machine) Add(id api.InstanceID) {
 	m.instances[id] = &instance{}
 	m.of(id).instances++
 }
 
-// Remove removes an instance. Whatever it occupied was given up before.
+// Remove removes an instance, which must not be in any desired set.
 func (m *Machine) Remove(id api.InstanceID) {
 	m.StopWaiting(id)
 	delete(m.instances, id)
@@ -265,20 +262,20 @@ func (m *Machine) Remove(id api.InstanceID) {
 	}
 }
 
-// Enlisted counts an instance that was put into a cluster's desired set by a Decision.
+// Enlisted records that an instance was put into a cluster's desired set.
 func (m *Machine) Enlisted(in Instance, cl api.ClusterID) {
 	m.Count(in.ID, cl, 1)
 	m.offered(in, cl)
 	m.PlacesChanged(in.ID.Service())
 }
 
-// Withdrawn counts an instance that was taken out of a cluster's desired set; freed says
-// that a reservation was given up.
+// Withdrawn records that an instance was taken out of a cluster's desired set. freed says that this
+// released a reservation.
 func (m *Machine) Withdrawn(in Instance, cl api.ClusterID, freed bool) {
 	m.PlacesChanged(in.ID.Service())
 	m.unasked(in, cl)
 	if freed || m.of(in.ID).links.limitsClusters {
-		// No report will show this room as new, or that a domain takes one more.
+		// No report shows these resources as new, or that a domain can take one more.
 		m.retry[cl] = true
 	}
 	m.Count(in.ID, cl, -1)
@@ -292,8 +289,8 @@ func (m *Machine) Count(id api.InstanceID, cl api.ClusterID, by int) {
 	}
 }
 
-// Peers returns how many instances of a service are in each cluster's desired set. The
-// map is only read.
+// Peers returns how many instances of a service are in each cluster's desired set. The map is only
+// read.
 func (m *Machine) Peers(id api.ServiceID) map[string]int {
 	if s := m.services[id]; s != nil {
 		return s.peers
@@ -310,23 +307,23 @@ func (m *Machine) Waiting() int { return m.waiting.Len() }
 // Wait puts an instance into the queue.
 func (m *Machine) Wait(in Instance) { m.waiting.Add(in.ID, in.Spec.Urgency()) }
 
-// StopWaiting ends what is under way to find a place for an instance.
+// StopWaiting removes an instance from the queue and cancels its question and its timer.
 func (m *Machine) StopWaiting(id api.InstanceID) {
 	m.waiting.Remove(id)
 	m.forgetQuestion(id)
 	m.timers.Clear(Due{Kind: DueRetry, Instance: id})
 }
 
-// ForgetRefusals removes what clusters said about a placement that is over, except that
-// a cluster's place violated the SLA.
+// ForgetRefusals removes the refusals of an instance, except those because a place violated its
+// SLA.
 func (m *Machine) ForgetRefusals(id api.InstanceID) {
 	it := m.instances[id]
 	maps.DeleteFunc(it.refusals, func(_ api.ClusterID, r refusal) bool { return !r.violated })
 	it.refused, it.notUntil = 0, time.Time{}
 }
 
-// Updated takes that an instance, which has in.Spec now, has a new SLA. An instance that
-// had a place is placed without a search: the search must not take it off its place.
+// Updated records that an instance has a new SLA, in.Spec. If the instance had a place, it is
+// placed without a search, which could take it off its place.
 func (m *Machine) Updated(in Instance, hadPlace bool) {
 	it := m.instances[in.ID]
 	it.refusals, it.refused, it.notUntil = nil, 0, time.Time{}
@@ -336,12 +333,13 @@ func (m *Machine) Updated(in Instance, hadPlace bool) {
 	}
 }
 
-// KeepsRunning reports whether the instance goes on where it is until it runs elsewhere.
+// KeepsRunning reports whether an instance that moves continues in its cluster until it runs
+// elsewhere.
 func (m *Machine) KeepsRunning(in Instance) bool {
 	return in.Cluster != "" && m.facts[in.Cluster].Live && in.State == api.Running && !in.Spec.Exclusive
 }
 
-// Admits reports whether the cluster's nodes could take the instance, whatever is free.
+// Admits reports whether the cluster could take the instance if all its resources were free.
 func (m *Machine) Admits(in Instance, cl api.ClusterID) bool {
 	if slices.ContainsFunc(m.doubts[in.ID], func(d Doubt) bool { return d.Cluster == cl }) {
 		return false

@@ -11,27 +11,27 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// places are the positions of a service's instances, each counted once however many
-// instances are there. They are kept up to date as instances come, move and go, because
-// one step may take thousands of decisions that read them.
+// places has the distinct positions of a service's instances, however many instances are at each.
+// It is updated with each change of an instance, because one step may take thousands of decisions
+// that read it.
 type places struct {
-	spots   []*spot // in the order in which they were found
+	spots   []*spot // in the order of their creation
 	at      map[cell]*spot
-	unknown map[api.ClusterID]int // instances whose position their cluster has not reported yet
-	reaches []*reach              // of which they are one of both ends
+	unknown map[api.ClusterID]int // number of instances whose position is not reported yet
+	reaches []*reach              // with these places at one of their ends
 }
 
-// spot is one position.
+// spot is one of the positions.
 type spot struct {
-	api.Position              // as it was reported last
-	found        api.Position // as it was reported first
+	api.Position              // the latest report
+	found        api.Position // the first report
 	cell         cell
-	in           map[api.ClusterID]int // instances
+	in           map[api.ClusterID]int // number of instances
 	all          int                   // their sum
 }
 
-// cell is a piece of the earth and of the latency space that counts as one position:
-// about 1 km, and a sixteenth of the distance from the origin.
+// cell is a region of the earth and of the latency space that counts as one position. Its size is
+// about 1 km on the earth, and a sixteenth of the distance from the origin in latency.
 type cell struct {
 	located, known bool
 	lat, lon       int32
@@ -62,8 +62,7 @@ func cellOf(p *api.Position) (c cell) {
 	return c
 }
 
-// Locate takes where the instance is now, or that it has no place, and reports whether
-// its position has changed.
+// Locate updates the position of an instance, and reports whether it changed.
 func (m *Machine) Locate(in Instance) bool {
 	p, it := &m.of(in.ID).places, m.instances[in.ID]
 	at := in.Cluster
@@ -137,7 +136,7 @@ func (p *places) remove(it *instance) {
 	}
 }
 
-// outside returns the positions of instances that are not in the cluster.
+// outside returns the positions with instances in other clusters.
 func (p *places) outside(cl api.ClusterID) (at []api.Position) {
 	for _, s := range p.spots {
 		if s.all > s.in[cl] {
@@ -147,8 +146,8 @@ func (p *places) outside(cl api.ClusterID) (at []api.Position) {
 	return at
 }
 
-// measurable returns the positions to which a link can be measured. If there are more
-// than limit, it returns none and all is false.
+// measurable returns the positions to which a link can be measured. If there are more than limit,
+// it returns none, and all is false.
 func (p *places) measurable(l sched.Link, limit int) (at []api.Position, all bool) {
 	for _, s := range p.spots {
 		if !measures(l, &s.Position) {
@@ -181,14 +180,14 @@ func (p *places) unmeasurable(l sched.Link) []api.ClusterID {
 	return step.Keys(in)
 }
 
-// reach is a link between two services. For each position of the service that has the
-// link it counts the positions of the other service that are near enough.
+// reach counts, for each position of a service that has a link, the positions of the service at the
+// other end that are near enough.
 type reach struct {
 	link sched.Link
-	from *places // of the service that has the link
-	to   *places // of the service that the link names
+	from *places // the places of the service that has the link
+	to   *places // the places of the service at the other end
 	near map[*spot]int
-	open int // how many of from's positions have none near
+	open int // number of positions in from with none near
 }
 
 func newReach(l sched.Link, from, to *places) *reach {
@@ -200,7 +199,8 @@ func newReach(l sched.Link, from, to *places) *reach {
 	return r
 }
 
-// count takes that a position at one end was found (by is 1) or is gone (-1).
+// count updates the counts after the position s was added to (by is 1) or removed from (by is -1)
+// one end.
 func (r *reach) count(end *places, s *spot, by int) {
 	switch {
 	case !measures(r.link, &s.found):
@@ -223,7 +223,7 @@ func (r *reach) count(end *places, s *spot, by int) {
 	}
 }
 
-// set stores how many positions are near s; below 0 removes s.
+// set sets the number of positions near s. If n is below 0, it removes s.
 func (r *reach) set(s *spot, n int) {
 	if was, had := r.near[s]; had && was == 0 {
 		r.open--
@@ -237,8 +237,8 @@ func (r *reach) set(s *spot, n int) {
 	}
 }
 
-// unserved returns the positions to which nothing but the instance is near enough. If
-// there are more than limit, it returns none and all is false.
+// unserved returns the positions that would have no position near enough without the instance but.
+// If there are more than limit, it returns none, and all is false.
 func (r *reach) unserved(but *instance, limit int) (at []api.Position, all bool) {
 	alone := but.spot != nil && but.spot.all == 1 && measures(r.link, &but.spot.found)
 	if r.open > limit {
@@ -271,8 +271,8 @@ func within(l sched.Link, a, b api.Position) bool {
 	return vivaldi.Distance(*a.Coord, *b.Coord) <= l.RTT
 }
 
-// near reports whether two positions are the same, but for the jitter of coordinates or
-// a small movement of a mobile machine.
+// near reports whether two positions count as the same: they differ at most by the jitter of
+// coordinates or by a small movement of a mobile machine.
 func near(a, b *api.Position) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -287,8 +287,8 @@ func near(a, b *api.Position) bool {
 	return a.Coord == nil || !vivaldi.Moved(*b.Coord, *a.Coord, fraction)
 }
 
-// farther reports whether a cluster whose centre moved and whose radius grew may reach
-// what it did not reach before, by more than the jitter of coordinates.
+// farther reports whether a cluster whose centre moved and whose radius grew may reach positions
+// that it did not reach before, beyond the jitter of coordinates.
 func farther(was, is *api.Coordinate, grown time.Duration) bool {
 	const jitter = time.Millisecond
 	return vivaldi.Distance(*was, *is)+grown > jitter

@@ -11,46 +11,44 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// A cluster refuses an instance for reasons that the root cannot know: labels, names of
-// nodes, fragmented room. What it answers to one instance of a service holds for all that
-// have the same SLA. They share the refusal, and one of them, the probe, asks the cluster
-// again for all.
+// A cluster can refuse an instance for reasons that the root cannot check: labels, names of nodes,
+// fragmented resources. Its refusal holds for all instances of the service with the same SLA. They
+// share it, and one of them, the probe, asks the cluster again on behalf of all.
 
-// refusal keeps the root from offering an instance to a cluster until a pause is over or
-// the cluster has changed.
+// refusal prevents the offer of an instance to a cluster until a pause is over or the cluster has
+// changed.
 type refusal struct {
 	soon     time.Time // end of the pause if the cluster's free resources have changed
 	until    time.Time // end of the pause
 	tries    int       // refusals in a row
-	violated bool      // the instance ran there and the place violated its SLA: more room does not help
-	room     bool      // other instances that end may change the answer
-	place    bool      // other positions of nodes may change it
+	violated bool      // the instance ran there and its SLA was violated: free resources do not help
+	room     bool      // freed resources may change the answer
+	place    bool      // other positions of nodes may change the answer
 	late     bool      // the cluster was allowed to violate the instance's links
 
-	// The cluster when it refused.
+	// The cluster's Facts when it refused.
 	free, largest api.Resources
 	kinds, places uint64
 
 	why api.ClusterWhy
 }
 
-// violatedPause is how long an instance is kept from a cluster where its SLA was
-// violated, so that it does not alternate between two. longestPause is the pause between
-// two offers to a cluster in which nothing changes.
+// violatedPause is how long an instance is not offered to a cluster where its SLA was violated, so
+// that it does not alternate between two clusters. longestPause is the pause between two offers to
+// a cluster that does not change.
 const (
 	violatedPause = 15 * time.Minute
 	longestPause  = 30 * time.Minute
 )
 
-// failPause is how long an instance that a cluster gave up because it fails waits before
-// the next cluster tries. It doubles up to failPauseMax.
+// failPause is the pause after a cluster gave up an instance because it fails. It doubles with each
+// such cluster up to failPauseMax.
 const (
 	failPause    = 30 * time.Second
 	failPauseMax = 10 * time.Minute
 )
 
-// eased reports whether the cluster has changed so that it may take the instance. It may
-// be asked if the instance fits.
+// eased reports whether the cluster has changed so that it may accept the instance now.
 func (r *refusal) eased(f Facts) bool {
 	switch {
 	case r.violated:
@@ -61,7 +59,7 @@ func (r *refusal) eased(f Facts) bool {
 	return r.room && !f.Largest.Fits(r.largest)
 }
 
-// end is when the cluster is asked again if it stays as it is.
+// end returns when the cluster is asked again if it does not change any more.
 func (r *refusal) end(f Facts) time.Time {
 	if r.room && (f.Free != r.free || f.Largest != r.largest) {
 		return r.soon
@@ -73,15 +71,15 @@ func (r *refusal) holds(f Facts, now time.Time) bool {
 	return !r.eased(f) && r.end(f).After(now)
 }
 
-// staticConstraints are those that do not depend on other instances.
+// staticConstraints do not depend on other instances.
 var staticConstraints = []string{
 	"workload", sched.ConstraintTrust, sched.ConstraintOut, sched.ConstraintCluster, sched.ConstraintNode, sched.ConstraintPrivileged, sched.ConstraintVirtualization,
 	sched.ConstraintArch, sched.ConstraintNetwork, sched.ConstraintAddons, sched.ConstraintLabels,
 	sched.ConstraintArea, sched.ConstraintGeo, sched.ConstraintLatency,
 }
 
-// causes returns what may change a cluster's answer: other instances that end (room), or
-// other positions of nodes (place). An answer without causes may be changed by both.
+// causes returns what may change a refusal: freed resources (room) or other positions of nodes
+// (place). For a refusal without causes, both may.
 func causes(why *api.Explanation) (room, place bool) {
 	if why == nil || len(why.Causes) == 0 {
 		return true, true
@@ -93,17 +91,16 @@ func causes(why *api.Explanation) (room, place bool) {
 	return room, place
 }
 
-// refusals are those that all instances of a service with its newest SLA share. After the
-// first refusal, a cluster that has accepted no instance yet is offered one at a time.
+// refusals are shared by all instances of a service with its newest SLA. After the first refusal by
+// any cluster, each cluster gets one offer at a time until it accepts an instance.
 type refusals struct {
 	rev      api.Revision // of the SLA
 	by       map[api.ClusterID]refusal
-	accepted map[api.ClusterID]bool           // accepted an instance, and refused none since
-	probes   map[api.ClusterID]api.InstanceID // the instance that asks for all
+	accepted map[api.ClusterID]bool           // it accepted an instance, and has refused none since
+	probes   map[api.ClusterID]api.InstanceID // the instance that asks on behalf of all
 }
 
-// common returns the refusals that the instance shares with others, nil if its SLA is not
-// the newest.
+// common returns the refusals that the instance shares, nil if its SLA is not the newest.
 func (m *Machine) common(in Instance) *refusals {
 	s := m.services[in.ID.Service()]
 	if s == nil || s.spec == nil || s.rev != in.SpecRev {
@@ -130,8 +127,8 @@ func (m *Machine) refusedBy(in Instance, id api.ClusterID) (out []refusal) {
 	return out
 }
 
-// barred reports whether the cluster must not be offered the instance now; late says that
-// the cluster may violate the instance's links.
+// barred reports whether the instance must not be offered to the cluster now. late says that the
+// cluster may violate the instance's links.
 func (m *Machine) barred(in Instance, id api.ClusterID, late bool) bool {
 	for _, r := range m.refusedBy(in, id) {
 		if r.holds(m.facts[id], m.now) && (r.late || r.violated || !late) {
@@ -141,8 +138,7 @@ func (m *Machine) barred(in Instance, id api.ClusterID, late bool) bool {
 	return m.probed(in, id)
 }
 
-// askedOf returns the clusters that refused the instance, or that a probe asks for it, in
-// the order of their names.
+// askedOf returns the clusters that refused the instance or that a probe asks, sorted by id.
 func (m *Machine) askedOf(in Instance) []api.ClusterID {
 	ids := map[api.ClusterID]bool{}
 	for id := range m.instances[in.ID].refusals {
@@ -160,7 +156,7 @@ func (m *Machine) askedOf(in Instance) []api.ClusterID {
 	return step.Keys(ids)
 }
 
-// Refused takes that a cluster cannot place the instance, or wants it placed elsewhere.
+// Refused records that a cluster cannot place the instance, or wants it placed elsewhere.
 func (m *Machine) Refused(in Instance, cl api.ClusterID, o api.Observed) {
 	it := m.instances[in.ID]
 	trial := in.Trial == cl
@@ -197,7 +193,7 @@ func (m *Machine) refuse(in Instance, id api.ClusterID, o api.Observed) {
 	}
 	old, again := all.by[id]
 	if again && all.probes[id] != in.ID && old.holds(f, m.now) {
-		return // it was offered before the other one was refused
+		return // this offer was made before the earlier refusal
 	}
 	if r.tries = 1; again && !old.eased(f) {
 		r.tries += old.tries
@@ -209,7 +205,7 @@ func (m *Machine) refuse(in Instance, id api.ClusterID, o api.Observed) {
 	m.timers.Set(Due{Kind: DueProbe, Service: in.ID.Service(), Cluster: id}, r.soon)
 }
 
-// pause sets how long the refusal holds: twice as long as the one before.
+// pause sets how long the refusal holds. The pause doubles with each try up to longest.
 func (m *Machine) pause(r *refusal, longest time.Duration) {
 	p := min(m.cfg.RetryMin<<min(max(r.tries-1, 0), 10), longest)
 	if r.violated {
@@ -221,7 +217,7 @@ func (m *Machine) pause(r *refusal, longest time.Duration) {
 	}
 }
 
-// offered notes that the instance asks the cluster for its siblings too.
+// offered makes the instance the cluster's probe, if the cluster needs one.
 func (m *Machine) offered(in Instance, cl api.ClusterID) {
 	all := m.common(in)
 	if all == nil || len(all.by) == 0 || all.accepted[cl] {
@@ -232,7 +228,7 @@ func (m *Machine) offered(in Instance, cl api.ClusterID) {
 	}
 }
 
-// Accepted takes that the cluster has a place for the instance, and so perhaps for its
+// Accepted records that the cluster has a place for the instance, and may have places for its
 // siblings.
 func (m *Machine) Accepted(in Instance, cl api.ClusterID) {
 	all := m.common(in)
@@ -241,7 +237,7 @@ func (m *Machine) Accepted(in Instance, cl api.ClusterID) {
 	}
 	by, probed := all.probes[cl]
 	if r, refused := all.by[cl]; refused && by != in.ID {
-		if in.Offered { // it was refused as well; any other instance was offered before the refusal
+		if in.Offered { // it was refused too; other instances were offered before the refusal
 			r.soon, r.until, r.tries = m.now, m.now, 0
 			all.by[cl] = r
 			m.retry[cl] = true
@@ -257,7 +253,7 @@ func (m *Machine) Accepted(in Instance, cl api.ClusterID) {
 	}
 }
 
-// unasked takes that the instance, which may be the cluster's probe, was withdrawn there.
+// unasked records that the instance, possibly the cluster's probe, was withdrawn.
 func (m *Machine) unasked(in Instance, cl api.ClusterID) {
 	if all := m.common(in); all != nil && all.probes[cl] == in.ID {
 		delete(all.probes, cl)
@@ -265,7 +261,7 @@ func (m *Machine) unasked(in Instance, cl api.ClusterID) {
 	}
 }
 
-// probed reports whether another instance asks the cluster for this one.
+// probed reports whether another instance is the cluster's probe.
 func (m *Machine) probed(in Instance, cl api.ClusterID) bool {
 	all := m.common(in)
 	if all == nil || m.dryRun {
@@ -275,8 +271,8 @@ func (m *Machine) probed(in Instance, cl api.ClusterID) bool {
 	return ok && by != in.ID
 }
 
-// ProbeDue reports whether a cluster's refusal is over, so that it is asked again by
-// the instances that NextProbe returns. Otherwise it sets the timer again.
+// ProbeDue reports whether a cluster's refusal is over, so that the instances of NextProbe may ask
+// it. If not, it sets the timer again.
 func (m *Machine) ProbeDue(service api.ServiceID, cl api.ClusterID) bool {
 	s, f := m.services[service], m.facts[cl]
 	if s == nil || m.Candidate(cl) == nil {
@@ -294,8 +290,8 @@ func (m *Machine) ProbeDue(service api.ServiceID, cl api.ClusterID) bool {
 	return ok
 }
 
-// NextProbe returns the instance that asks the cluster next, among all instances of the
-// service. It returns false if none can.
+// NextProbe returns the service's next instance to ask the cluster, among siblings. It returns
+// false if there is none.
 func (m *Machine) NextProbe(service api.ServiceID, cl api.ClusterID, siblings iter.Seq[Instance]) (Instance, bool) {
 	var next Instance
 	found, settled := false, true
@@ -311,15 +307,14 @@ func (m *Machine) NextProbe(service api.ServiceID, cl api.ClusterID, siblings it
 	case settled:
 		delete(m.services[service].refusals.by, cl)
 		return next, false
-	case !found: // one of them is offered to another cluster, and may come back
+	case !found: // an instance offered to another cluster may be handed back
 		m.timers.Set(Due{Kind: DueProbe, Service: service, Cluster: cl}, m.now.Add(longestPause))
 		return next, false
 	}
-	return next, m.fits(next, cl) // if it does not fit, it is offered when the cluster has more room
+	return next, m.fits(next, cl) // if it does not fit, it is offered when the cluster's free resources grow
 }
 
-// Probed takes what became of the instance that NextProbe returned, and reports whether
-// the round is over.
+// Probed handles the result for the instance of NextProbe, and reports whether the round is over.
 func (m *Machine) Probed(in Instance, cl api.ClusterID) bool {
 	if m.Waits(in.ID) || m.exchange.Open(in.ID) {
 		m.timers.Set(Due{Kind: DueProbe, Service: in.ID.Service(), Cluster: cl}, m.now.Add(m.cfg.RetryMax))

@@ -9,28 +9,28 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Growth says in what way a cluster may take what it could not take before.
+// Growth is the way in which a cluster may take more than before.
 type Growth int
 
 // The kinds of growth.
 const (
 	NoGrowth Growth = iota
-	Moved           // its nodes are elsewhere, so that links may be kept
-	MoreRoom        // it has more of something
+	Moved           // its nodes have other positions and may meet other links
+	MoreRoom        // it has more resources, nodes or rights
 )
 
-// Snapshot is a cluster at some moment, for Grown.
+// Snapshot is a cluster at a time, for Grown.
 type Snapshot struct {
 	candidate sched.Candidate
 	yields    []api.Yield
 }
 
-// Snapshot returns a cluster as it is now.
+// Snapshot returns the present state of a cluster.
 func (m *Machine) Snapshot(id api.ClusterID) Snapshot {
 	return Snapshot{*m.Candidate(id), m.facts[id].Yields}
 }
 
-// Grown compares a cluster with what it was; replaced says that its nodes are others.
+// Grown compares a cluster with an earlier snapshot. replaced says that its nodes have changed.
 func (m *Machine) Grown(id api.ClusterID, was Snapshot, replaced bool) Growth {
 	is := m.Candidate(id)
 	how := growth(&was.candidate, is)
@@ -40,7 +40,7 @@ func (m *Machine) Grown(id api.ClusterID, was Snapshot, replaced bool) Growth {
 	return how
 }
 
-// AreasChanged makes the targets outdated of services with links to areas.
+// AreasChanged marks the targets of services with links to areas as outdated.
 func (m *Machine) AreasChanged() {
 	for id := range m.inAreas {
 		m.outdated[id] = true
@@ -79,7 +79,7 @@ func growth(was, is *sched.Candidate) Growth {
 	return NoGrowth
 }
 
-// yieldsMore reports whether preemption would free more for any urgency than before.
+// yieldsMore reports whether preemption would free more than before for any urgency.
 func yieldsMore(was, is []api.Yield) bool {
 	return slices.ContainsFunc(is, func(y api.Yield) bool {
 		old := yieldFor(was, y.Urgency)
@@ -87,23 +87,22 @@ func yieldsMore(was, is []api.Yield) bool {
 	})
 }
 
-// Retries returns the clusters that may take more since a reservation was given up or a
-// probe ended.
+// Retries returns the clusters that may take more because a reservation was released or a probe
+// ended.
 func (m *Machine) Retries() []api.ClusterID { return step.Keys(m.retry) }
 
-// Retried takes that Retry is called for a cluster that Retries returned. It reports
-// whether the cluster is still known.
+// Retried removes a cluster from Retries, and reports whether the cluster still exists.
 func (m *Machine) Retried(id api.ClusterID) bool {
 	delete(m.retry, id)
 	return m.Candidate(id) != nil
 }
 
-// Round offers what waits to a cluster that has grown. Of instances that ask for the same
-// and do not fit, one is tried.
+// Round offers the waiting instances to one cluster. Of several that request the same and do not
+// fit, it tries one.
 type Round struct {
 	cluster api.ClusterID
 	how     Growth
-	full    map[sameRequest]bool // that the cluster has no room for
+	full    map[sameRequest]bool // requests that do not fit
 }
 
 type sameRequest struct {
@@ -112,17 +111,16 @@ type sameRequest struct {
 	late    bool
 }
 
-// maxExplained bounds the kinds of instances for which a round explains again why they
-// wait. A person who asks gets the present reason in any case (Machine.Explain).
+// maxExplained limits the requests for which a round updates the reason for waiting. Explain
+// computes the present reason in any case.
 const maxExplained = 16
 
-// Retry begins a round. The core calls Offer for each instance returned, the most urgent
-// first.
+// Retry begins a round. The core calls Offer for each returned instance, the most urgent first.
 func (m *Machine) Retry(cl api.ClusterID, how Growth) (*Round, []api.InstanceID) {
 	return &Round{cl, how, map[sameRequest]bool{}}, m.waiting.List()
 }
 
-// Offer decides about an instance that waits, if the cluster may take it.
+// Offer decides about a waiting instance, if the cluster may take it.
 func (m *Machine) Offer(r *Round, in Instance) (d Decision, ok bool) {
 	k := sameRequest{in.ID.Service(), in.SpecRev, m.Late(in)}
 	if r.full[k] || in.Cluster == r.cluster || r.how == Moved && !bindsPlaces(in.Spec) || m.barred(in, r.cluster, k.late) {
@@ -132,7 +130,7 @@ func (m *Machine) Offer(r *Round, in Instance) (d Decision, ok bool) {
 		m.stuck = stuck{}
 		return m.Decide(in), true
 	}
-	r.full[k] = in.Reason != api.ReasonViolated // such an instance asks for more than its siblings
+	r.full[k] = in.Reason != api.ReasonViolated // a violated instance requests more than its siblings
 	if in.Cluster == "" && in.Reason == api.ReasonNoCluster && len(r.full) <= maxExplained {
 		req := m.request(in)
 		return m.waitExplained(in, &req), true
@@ -140,7 +138,7 @@ func (m *Machine) Offer(r *Round, in Instance) (d Decision, ok bool) {
 	return Decision{}, false
 }
 
-// bindsPlaces reports whether the SLA depends on where clusters are.
+// bindsPlaces reports whether the SLA depends on the positions of clusters.
 func bindsPlaces(v *api.Microservice) bool {
 	return len(v.Connectivity) > 0 || slices.ContainsFunc(v.Constraints, func(k api.Constraint) bool {
 		return k.Type == api.ConstrainGeo || k.Type == api.ConstrainLatency

@@ -10,8 +10,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/vivaldi"
 )
 
-// Targets returns what the assignment of a service's instances in a cluster says about
-// links: whether another service is measured against them, and where their links lead.
+// Targets returns the part of a service's assignments in a cluster that is about links: whether the
+// positions of its instances are requested, and the targets of its links.
 func (m *Machine) Targets(id api.ServiceID, cl api.ClusterID) (watched bool, to []api.Target) {
 	s := m.service(id)
 	if !s.links.watched && len(s.links.areas) == 0 {
@@ -32,10 +32,9 @@ func (l *links) send(cl api.ClusterID, to []api.Target) {
 	l.sent[cl] = to
 }
 
-// targets returns where, in other clusters, the instances are that are bound by a link to
-// those of the service in this cluster, and the centres of clusters that are in an
-// area as a whole, for links to the area. The aggregate of a cluster that is in an area
-// in part does not say which part.
+// targets returns the positions, outside this cluster, of instances that are linked with the
+// service's instances, and for links to an area the centres of the clusters that are entirely in
+// the area. A cluster that is partly in the area does not report which part.
 func (m *Machine) targets(s *service, cl api.ClusterID) (out []api.Target) {
 	const many, few = 256, 4
 	cand, limit := m.Candidate(cl), maxPositions
@@ -59,7 +58,7 @@ func (m *Machine) targets(s *service, cl api.ClusterID) (out []api.Target) {
 	return out
 }
 
-// centresIn returns the centres of the clusters that are in the area as a whole.
+// centresIn returns the centres of the other clusters that are entirely in the area.
 func (m *Machine) centresIn(area string, but api.ClusterID) (at []api.Position) {
 	for _, id := range step.Keys(m.facts) {
 		c := m.Candidate(id)
@@ -77,8 +76,8 @@ func (m *Machine) centresIn(area string, but api.ClusterID) (at []api.Position) 
 	return at
 }
 
-// nearest returns at most limit of the positions, those nearest to the coordinate where
-// they have one. It keeps their order, because a different order would count as a change.
+// nearest returns at most limit positions, those nearest to the coordinate. It keeps their order,
+// because another order would count as a change.
 func nearest(at []api.Position, to *api.Coordinate, limit int) []api.Position {
 	if len(at) <= limit || to == nil {
 		return at[:min(len(at), limit)]
@@ -104,8 +103,8 @@ func nearest(at []api.Position, to *api.Coordinate, limit int) []api.Position {
 	return out
 }
 
-// PlacesChanged has the targets compared of the services that are linked with this one,
-// whose instances have come, moved or gone.
+// PlacesChanged marks the targets of the services linked with this one as outdated, because its
+// instances changed place.
 func (m *Machine) PlacesChanged(id api.ServiceID) {
 	s := m.services[id]
 	if s == nil {
@@ -118,13 +117,13 @@ func (m *Machine) PlacesChanged(id api.ServiceID) {
 	}
 }
 
-// Outdated returns the services for which Resend has to be called at the end of the step.
+// Outdated returns the services with outdated targets. Resend has to be called for each at the end
+// of the step.
 func (m *Machine) Outdated() []api.ServiceID { return step.Keys(m.outdated) }
 
-// Resend returns the clusters whose targets for the service differ by much from what they
-// were sent. The instances of the service there are to be assigned again, and those that
-// wait are tried again. If the clusters were sent targets too recently, Resend sets a
-// timer and returns false.
+// Resend returns the clusters whose targets for the service differ much from those sent last. The
+// service's instances there have to be assigned again, and its waiting instances retried. If
+// targets were sent too recently, it sets a timer and returns false.
 func (m *Machine) Resend(id api.ServiceID) (map[api.ClusterID]bool, bool) {
 	delete(m.outdated, id)
 	s := m.services[id]
@@ -156,8 +155,8 @@ func (m *Machine) Resend(id api.ServiceID) (map[api.ClusterID]bool, bool) {
 	return changed, true
 }
 
-// StillWaits reports whether the other instances of the service with the same SLA need
-// not be tried after this one was: it still waits, for a reason that applies to all.
+// StillWaits reports whether the instance waits for a reason that applies to all instances with its
+// SLA, so that the others need not be tried.
 func (m *Machine) StillWaits(id api.InstanceID) bool {
 	it := m.instances[id]
 	return m.Waits(id) && len(it.refusals) == 0 && !it.notUntil.After(m.now)

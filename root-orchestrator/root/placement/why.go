@@ -11,11 +11,11 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// maxRanked bounds the clusters that an explanation ranks.
+// maxRanked limits the clusters that an explanation ranks.
 const maxRanked = 16
 
-// Explain fills in why an instance is where it is, or why it has no place, and what would
-// change that. w.Instance is the instance; since is how long it has been in its state.
+// Explain completes w, whose Instance is set: why the instance is where it is or has no place, and
+// what would change that. since is how long the instance has been in its state.
 func (m *Machine) Explain(in Instance, w *api.Why, since time.Duration) {
 	res, yields := m.rank(in)
 	w.Root = sched.Explain(res)
@@ -50,9 +50,8 @@ func (m *Machine) Explain(in Instance, w *api.Why, since time.Duration) {
 	}
 }
 
-// rank ranks the clusters as they are now. The cluster of an instance that has a place is
-// judged without the instance. If no cluster fits, it ranks the clusters in which less
-// urgent instances would make room, and yields is true.
+// rank ranks the clusters for an instance. If the instance has a place, its own resources count as
+// free. If no cluster fits, it ranks the clusters after preemption, and yields is true.
 func (m *Machine) rank(in Instance) (res sched.Result, yields bool) {
 	req := m.wish(in)
 	if m.Late(in) {
@@ -91,7 +90,7 @@ func (m *Machine) rank(in Instance) (res sched.Result, yields bool) {
 	return res, false
 }
 
-// without returns the candidate as it is without the room of one instance.
+// without returns the candidate as if an instance with the SLA v did not run there.
 func without(cand sched.Candidate, v *api.Microservice) sched.Candidate {
 	needs := v.Needs()
 	cand.Free, cand.Load = cand.Free.Plus(needs), max(0, cand.Load-1)
@@ -110,7 +109,6 @@ func without(cand sched.Candidate, v *api.Microservice) sched.Candidate {
 	return cand
 }
 
-// noCluster returns why no cluster fits, as a text.
 func noCluster(why api.Explanation) string {
 	if why.Considered == 0 {
 		return "no cluster has joined"
@@ -142,7 +140,7 @@ func (m *Machine) summary(in Instance, w *api.Why, since time.Duration) string {
 	return s + compare(in.Cluster, w.Ranked)
 }
 
-// compare compares the score of an instance's cluster with the best of the others.
+// compare describes the score of an instance's cluster and those of the best others.
 func compare(own api.ClusterID, ranked []api.RankedCluster) string {
 	i := slices.IndexFunc(ranked, func(r api.RankedCluster) bool { return r.Cluster == own })
 	if i < 0 {
@@ -162,7 +160,7 @@ func compare(own api.ClusterID, ranked []api.RankedCluster) string {
 	return s + ", " + strings.Join(others, ", ")
 }
 
-// WouldHelp returns what a person can do about the constraints that were missed by least.
+// WouldHelp suggests how a person can meet the constraints that were missed by least.
 func WouldHelp(w api.Why) []string {
 	var out []string
 	add := func(r *api.Rejection) {
