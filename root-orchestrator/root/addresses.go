@@ -14,7 +14,7 @@ import (
 
 const kindAddress = "address" // a resting address
 
-// Validate checks the settings of the network, ErrInvalid.
+// Validate checks the settings of the network. It returns ErrInvalid.
 func (c Config) Validate() error {
 	if c.ClusterPercent < 0 || c.ClusterPercent > 100 {
 		return fmt.Errorf("cluster_percent %d: want 1 to 100, or 0 for the default: %w", c.ClusterPercent, api.ErrInvalid)
@@ -28,7 +28,7 @@ func (c Config) Validate() error {
 	return netbook.CheckRanges(c.Ranges)
 }
 
-// rest takes addresses from a service. They are given to no other for a while.
+// rest takes addresses from a service and lets them rest (see addresses.Resting).
 func (c *network) rest(id api.ServiceID, addrs []netip.Addr) {
 	c.saveResting(c.addresses.Rest(addresses.Resting{Service: id, Until: c.wall.Add(addresses.Rest)}, addrs))
 }
@@ -41,7 +41,7 @@ func (c *network) saveResting(addrs []netip.Addr) {
 	c.applyNet(c.net.SetOwners(c.netNow(), netView{&c.state}, addrs))
 }
 
-// planned are the addresses that an application would have.
+// planned has the addresses that each service of an application would get.
 type planned map[api.ServiceID]addresses.Plan
 
 func (p planned) undo(b *addresses.Registry) {
@@ -50,8 +50,7 @@ func (p planned) undo(b *addresses.Registry) {
 	}
 }
 
-// planAddresses takes the addresses that an application asks for. On an error it takes
-// none.
+// planAddresses takes the addresses that an application requests. On an error it takes none.
 func (c *network) planAddresses(id api.AppID, spec api.Application) (planned, error) {
 	for _, a := range c.addresses.Sweep(c.wall) {
 		c.journal.Delete(kindAddress, a.String())
@@ -64,7 +63,7 @@ func (c *network) planAddresses(id api.AppID, spec api.Application) (planned, er
 	for i := range spec.Services {
 		m := &spec.Services[i]
 		if m.Virtualization == "process" {
-			continue // it is on its node's network
+			continue // it uses its node's network
 		}
 		sid := id.Service(m.Name, m.Namespace)
 		p, err := c.planService(sid, m.Addresses, have[sid])
@@ -92,8 +91,8 @@ func (c *network) planService(id api.ServiceID, want *api.Addresses, have api.Se
 	return p, err
 }
 
-// checkTwin refuses an IPv6 address that is not the twin of the IPv4 address that
-// the service gets.
+// checkTwin returns ErrInvalid if the SLA names an IPv6 address that does not correspond to the
+// service's IPv4 address.
 func (c *network) checkTwin(id api.ServiceID, want *api.Addresses, got netip.Addr) error {
 	if want == nil || want.RoundRobin6 == "" {
 		return nil
@@ -105,7 +104,7 @@ func (c *network) checkTwin(id api.ServiceID, want *api.Addresses, got netip.Add
 	return nil
 }
 
-// commit gives an application the planned addresses, and takes all others from it.
+// commit gives an application the planned addresses and takes all others from it.
 func (c *network) commit(a *applications.App, plans planned) {
 	for _, id := range step.Keys(plans) {
 		p := plans[id]
@@ -124,8 +123,8 @@ func (c *network) commit(a *applications.App, plans planned) {
 	}
 }
 
-// completeAddresses gives addresses to services that have none: those of an earlier
-// release, or of an application whose saving was cut off.
+// completeAddresses gives addresses to services without any: those of an earlier release, or of an
+// application that was not saved completely.
 func (c *network) completeAddresses() {
 	for _, id := range c.apps.Apps() {
 		a := c.apps.App(id)

@@ -34,8 +34,7 @@ func (in Apply) apply(c *Core) error {
 	return nil
 }
 
-// rewrite makes an application what the request says, and withdraws the services that it
-// no longer has.
+// rewrite replaces an application's SLA and withdraws the services that it no longer has.
 func (c *Core) rewrite(id api.AppID, r *applications.Request) {
 	gone := c.apps.Apply(r, c.nextRev)
 	c.setApp(id, gone)
@@ -112,9 +111,9 @@ func (c *Core) reconcile(id api.ServiceID) {
 	c.apps.Collect(id)
 }
 
-// update gives the instance the newest SLA, as a new placement on the cluster that has
-// it, or anywhere. It reports false if that has to wait, because an exclusive instance may
-// run on a cluster that is silent; when the cluster reports again, the roll-out continues.
+// update gives the instance the newest SLA under a new placement, on its cluster if possible. It
+// returns false if the instance is exclusive and its cluster is silent: then it may still run
+// there. The roll-out continues when the cluster reports again.
 func (c *Core) update(id api.InstanceID) bool {
 	in := c.apps.Get(id)
 	_, spec := c.apps.Service(id.Service())
@@ -123,11 +122,12 @@ func (c *Core) update(id api.InstanceID) bool {
 		return false
 	}
 	c.endTrial(id)
-	c.placement.StopWaiting(id) // an open question was about the old SLA
+	c.placement.StopWaiting(id) // an open question to the external scheduler is about the old SLA
 	if placed {
 		c.takeBack(id)
 		if in.Spec.Exclusive || spec.Exclusive {
-			// If only the old SLA was exclusive, an earlier placement may still be ending there.
+			// Even if only one of the SLAs is exclusive, the earlier placement must not overlap the
+			// new one.
 			c.awaitStop(id, at)
 		}
 	}
@@ -143,7 +143,7 @@ func (c *Core) update(id api.InstanceID) bool {
 	return true
 }
 
-// hasPlace reports whether an instance in such a state has a place in its cluster.
+// hasPlace reports whether an instance in state s has a node in its cluster.
 func hasPlace(s api.State) bool {
 	switch s {
 	case api.NodeScheduled, api.Created, api.Running, api.Failed, api.Completed:

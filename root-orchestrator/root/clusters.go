@@ -13,26 +13,25 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root/placement"
 )
 
-// clusterEvent returns an event about a cluster.
 func clusterEvent(id api.ClusterID, r api.Reason, detail string) api.Event {
 	return api.Event{Kind: "cluster", Object: string(id), Cluster: id, Reason: r, Detail: detail}
 }
 
-// refuseValues records that a cluster sent values that are out of bounds.
+// refuseValues counts values of a cluster's messages that are out of bounds, and writes an event.
 func (c *Core) refuseValues(id api.ClusterID, v bounds.Violations) {
 	if text := c.clusters.RefuseValues(id, v); text != "" {
 		c.event(clusterEvent(id, api.ReasonOutOfBounds, text))
 	}
 }
 
-// capped records that a cluster claims values above its caps.
+// capped writes an event about values above a cluster's caps, if there are any.
 func (c *Core) capped(id api.ClusterID, above string) {
 	if above != "" {
 		c.event(clusterEvent(id, api.ReasonCapped, step.Clip("claims more than its caps, which count instead: "+above)))
 	}
 }
 
-// addCluster makes a cluster known to the other sub-machines.
+// addCluster adds a cluster to the other sub-machines.
 func (c *Core) addCluster(id api.ClusterID, shares []netip.Prefix) {
 	c.eventLimit.AddCluster(id)
 	c.net.AddCluster(id, shares)
@@ -65,10 +64,9 @@ func (in SetGrant) apply(c *Core) error {
 	return nil
 }
 
-// evictTenants removes from the cluster the instances of tenants that it no longer
-// admits, and places them elsewhere. They are stopped first, because the cluster is not
-// trusted to run them. An exclusive one is placed only after the cluster has confirmed
-// that it stopped.
+// evictTenants withdraws from a cluster the instances of tenants that it no longer admits, and
+// places them elsewhere. They stop first, because the cluster is no longer trusted to run them. An
+// exclusive instance is placed only after the cluster has confirmed its end.
 func (c *Core) evictTenants(at api.ClusterID) {
 	var out []api.InstanceID
 	for _, id := range c.byUrgency(at) {
@@ -121,7 +119,7 @@ func (in RemoveCluster) apply(c *Core) error {
 		case in.Next != nil:
 			c.promote(id, api.ClusterScheduled)
 		default:
-			if !in.Ended() { // otherwise the reason says why it ended
+			if !in.Ended() { // keep the reason why it ended
 				c.apps.SetReason(id, api.ReasonClusterLost)
 			}
 			c.takeBack(id)
@@ -145,17 +143,17 @@ func (in RemoveCluster) apply(c *Core) error {
 		case in.Cluster == "":
 			c.become(id, api.Requested, api.ReasonClusterLost, "cluster "+string(at)+" was removed")
 		case !in.Offered:
-			continue // it goes on elsewhere, or did not run here yet
+			continue // it runs elsewhere, or did not run here yet
 		}
 		c.place(id)
 	}
 	for _, id := range lost {
-		c.reconcile(id.Service()) // a roll-out that waited for this cluster goes on
+		c.reconcile(id.Service()) // a roll-out may have waited for this cluster
 	}
 	return nil
 }
 
-// lost handles that a cluster has been silent for too long.
+// lost handles a cluster that has been silent for too long.
 func (c *Core) lost(at api.ClusterID) {
 	c.refresh(at)
 	c.setLiveness(at)
@@ -176,8 +174,8 @@ func (c *Core) lost(at api.ClusterID) {
 		}
 		c.become(id, in.State, api.ReasonClusterLost, "cluster "+string(at)+" does not report")
 		if in.Spec.Exclusive {
-			// It may still run there, without a connection to the root. Only its operator or the
-			// cluster itself can end that.
+			// It may still run there, cut off from the root. Only the cluster or its operator can
+			// end it.
 			continue
 		}
 		c.apps.SetOffered(id, true)
@@ -189,7 +187,7 @@ func (c *Core) lost(at api.ClusterID) {
 	}
 }
 
-// heard handles that a cluster reports.
+// heard records that a cluster reports.
 func (c *Core) heard(at api.ClusterID) {
 	live, silent := c.clusters.SetLive(at)
 	if live {
@@ -204,18 +202,18 @@ func (c *Core) heard(at api.ClusterID) {
 				c.apps.SetOffered(id, false)
 				c.placement.StopWaiting(id)
 				c.become(id, in.State, api.ReasonNone, "")
-				c.clusters.Forget(at, id) // what the cluster reported last was overwritten
+				c.clusters.Forget(at, id) // its last observation was overwritten; request it again
 			}
 		}
 	}
 	c.setLiveness(at)
 	for _, id := range c.clusters.Assigned(at) {
-		c.apps.Change(id)                  // what is shown of it is no longer stale
-		c.apps.ReconcileSoon(id.Service()) // roll-outs that waited for the cluster go on
+		c.apps.Change(id)                  // its view is no longer stale
+		c.apps.ReconcileSoon(id.Service()) // a roll-out may have waited for the cluster
 	}
 }
 
-// report handles a cluster's report. One that was handled before is only acknowledged.
+// report handles a cluster's report. A repeated report is only acknowledged.
 func (c *Core) report(r *wire.Report) error {
 	at := r.Cluster
 	if err := c.clusters.Check(at); err != nil {
@@ -229,11 +227,11 @@ func (c *Core) report(r *wire.Report) error {
 	}
 	c.capped(at, is.Above)
 	if is.Nodes {
-		c.clusters.Change(at) // other values of the aggregate change too often to be shown at once
+		c.clusters.Change(at) // other values of the aggregate change too often to publish each change
 	}
 	c.placement.SetFacts(at, placement.Facts(c.clusters.Facts(at)))
 	if r.Net != nil {
-		c.net.SetNetworked(at) // before its answers are counted
+		c.net.SetNetworked(at) // before netReport handles its answers
 	}
 	c.heard(at)
 	c.eventLimit.Hosted(c.now, at, c.clusters.Instances(at))
@@ -269,12 +267,12 @@ func (c *Core) report(r *wire.Report) error {
 	return nil
 }
 
-// maxRevision bounds the revision that a cluster may make the root skip to, so that no
-// cluster can use the numbers up.
+// maxRevision is the limit up to which a cluster can raise the root's revision, so that no cluster
+// can use up the numbers.
 const maxRevision = 1 << 42
 
-// observe handles what a cluster observed of an instance. It accepts observations of the
-// newest placement, if that is in the cluster.
+// observe handles a cluster's observation of an instance. It ignores observations of placements
+// other than the newest one in the cluster.
 func (c *Core) observe(at api.ClusterID, o *api.Observed) {
 	id := o.Instance
 	c.clusters.Observe(at, o)
@@ -290,8 +288,8 @@ func (c *Core) observe(at api.ClusterID, o *api.Observed) {
 	}
 	in := c.apps.Get(id)
 	if newest := o.Epoch.Root(); newest > in.EpochAt(at).Root() && newest > c.Revision() && newest < maxRevision {
-		// The cluster has a placement that this root does not remember: the store was
-		// restored from an older copy. The root continues above it and accepts what runs.
+		// The cluster has a placement that this root has no record of: the store was restored from
+		// an older copy. Continue above that revision and accept the placement.
 		c.counter.Raise(uint64(newest), &c.journal, kindMeta, metaCounter)
 		c.touch(at)
 		c.apps.SetEpoch(id, at, api.EpochOf(newest, 0))
@@ -307,7 +305,7 @@ func (c *Core) observe(at api.ClusterID, o *api.Observed) {
 	}
 }
 
-// observePlacement handles what the instance's cluster observed of its placement.
+// observePlacement handles an observation of an instance's placement by its cluster.
 func (c *Core) observePlacement(at api.ClusterID, o *api.Observed) {
 	id := o.Instance
 	ended := api.Ended(o.State, o.Reason)
@@ -328,7 +326,7 @@ func (c *Core) observePlacement(at api.ClusterID, o *api.Observed) {
 		c.handedBack(id, at, o)
 		return
 	case in.State != o.State && !lifecycle.Leads(in.State, o.State):
-		return // the cluster requests a transition that is not allowed
+		return // the lifecycle does not allow the transition
 	}
 	if hasPlace(o.State) {
 		c.placement.EndSearch(id)
@@ -359,11 +357,11 @@ func (c *Core) observePlacement(at api.ClusterID, o *api.Observed) {
 		}
 	}
 	if o.State == api.Running || ended {
-		c.apps.ReconcileSoon(id.Service()) // a roll-out may go on
+		c.apps.ReconcileSoon(id.Service()) // a roll-out may continue
 	}
 }
 
-// observeTrial handles what the cluster of an instance's second placement observed of it.
+// observeTrial handles an observation of an instance's second placement by that cluster.
 func (c *Core) observeTrial(at api.ClusterID, o *api.Observed) {
 	id := o.Instance
 	in := c.apps.Get(id)
@@ -382,9 +380,9 @@ func (c *Core) observeTrial(at api.ClusterID, o *api.Observed) {
 	}
 }
 
-// adopt takes over an instance that a cluster's operator added. One that is not wanted any
-// more is withdrawn. A cluster without instances of a service must not get its SLA by
-// claiming one.
+// adopt adds an instance that a cluster's operator started, or has the cluster drop it if it is not
+// allowed. The cluster must already have instances of the service: otherwise it could get the
+// service's SLA by claiming one.
 func (c *Core) adopt(at api.ClusterID, o *api.Observed) {
 	id := o.Instance
 	if !c.apps.MayAdopt(id, c.clusters.Info(at).LocalNumbers()) ||
@@ -406,7 +404,7 @@ func (c *Core) adopt(at api.ClusterID, o *api.Observed) {
 	c.event(in.Event(api.ReasonScaledLocally, "added by the operator of cluster "+string(at)))
 }
 
-// sendDesired sends a message about a desired set, with the assignments of some instances.
+// sendDesired adds the assignments of some instances to a message about a desired set and sends it.
 func (c *Core) sendDesired(at api.ClusterID, msg wire.Desired, put []api.InstanceID) {
 	for _, id := range put {
 		in := c.apps.Get(id)
@@ -415,7 +413,7 @@ func (c *Core) sendDesired(at api.ClusterID, msg wire.Desired, put []api.Instanc
 	c.toCluster(at, msg)
 }
 
-// catchUp sends a cluster all that it has missed since a generation.
+// catchUp sends a cluster the changes of its desired set after a generation.
 func (c *Core) catchUp(at api.ClusterID, since api.Generation, has api.Digest) {
 	if c.clusters.Ahead(at, since) {
 		c.touch(at)

@@ -1,9 +1,9 @@
-// Package root is the core of the root orchestrator. It keeps what developers asked for,
-// ranks clusters by their aggregates, offers each instance to the best cluster, and takes
-// back what a cluster cannot place. It knows clusters, but not their nodes.
+// Package root is the core of the root orchestrator. It keeps the applications of developers, ranks
+// clusters by their aggregates, offers each instance to the best cluster, and places instances that
+// a cluster hands back. It has no information about single nodes.
 //
-// The state is in sub-machines: applications, clusters, placement, netbook, addresses and
-// events. Core routes an input to one of them and its results to the others.
+// The state is in sub-machines: applications, clusters, placement, netbook, addresses and events.
+// Core passes each input to one of them and its results to the others.
 //
 //	c := root.New(root.Config{})
 //	eff := c.Step(now, root.Apply{Tenant: "acme", Spec: sla.Applications[0]})
@@ -35,23 +35,23 @@ import (
 // Config configures a Core. Zero values mean the defaults.
 type Config struct {
 	Dead       time.Duration // silence after which a cluster's instances are placed elsewhere; default 30 s
-	RetryMin   time.Duration // pause before a cluster that refused is asked again, doubling; default 2 s
+	RetryMin   time.Duration // first pause before a cluster that refused is asked again; doubles; default 2 s
 	RetryMax   time.Duration // the longest pause; default 60 s
 	EventsKept int           // default 4096
 	Plugin     sched.Plugin  // default rom
-	// Asks is the name of the external scheduler that ranks the clusters that fit
-	// (wire.ToScheduler). Plugin decides if it gives no valid answer in time.
+	// Asks is the name of the external scheduler that ranks the clusters that fit (see
+	// wire.ToScheduler); "" for none. Plugin decides if it gives no valid answer in time.
 	Asks string
 	// MovesPerHour bounds how often an instance moves because its place violates its SLA;
 	// below 0 means never, the default is 4.
 	MovesPerHour int
-	// Ranges are the network's, for the life of the installation; default
-	// wire.DefaultNetRanges. Restore refuses others than those of the first start.
+	// Ranges are the address ranges of the network; default wire.DefaultNetRanges. They cannot
+	// change after the first start: Restore then returns ErrConflict.
 	Ranges wire.NetRanges
-	// ClusterPercent is the largest part of the instance network for one cluster; default 25.
+	// ClusterPercent limits the part of the instance network that one cluster gets; default 25.
 	ClusterPercent int
-	// TenantPercent is the largest part of the services' addresses for one tenant and the
-	// tenants below it; default 25. Addresses given before the value was lowered stay.
+	// TenantPercent limits the part of the semantic addresses that a tenant and the tenants below
+	// it get; default 25. Lowering it takes no address away.
 	TenantPercent int
 }
 
@@ -69,15 +69,15 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// MaxReplicas bounds the instances of one service.
+// MaxReplicas limits the instances of one service.
 const MaxReplicas = applications.MaxReplicas
 
-// Core is the root's state. It has one owner. Its routes are in layers, of which each
-// calls only those below: Core takes inputs, instances moves instances, network keeps the
-// network up to date, effects collects what a step saves and sends.
+// Core is the root's state. It is not safe for concurrent use. Its methods are in layers, each of
+// which calls only the layers below: Core takes inputs, instances changes instances, network
+// updates the network, and effects collects what a step saves and sends.
 type Core struct{ instances }
 
-// state are the sub-machines. Its methods answer reads.
+// state has the sub-machines. Its methods answer reads.
 type state struct {
 	apps      *applications.Machine
 	clusters  *clusters.Machine
@@ -88,8 +88,8 @@ type state struct {
 
 	counter step.Counter
 	clock   step.Clock
-	wall    time.Time // the step's time, for people
-	now     time.Time // less the pauses of this process, for silence
+	wall    time.Time // time of the step
+	now     time.Time // time of the step without the pauses of this process; for timers
 }
 
 // effects collects the effects of a step.
@@ -99,26 +99,26 @@ type effects struct {
 	journal    step.Journal
 	send       []wire.Envelope
 	eventLimit *events.Limiter
-	reporter   api.ClusterID // whose report the step takes; "" if it takes none
-	dry        bool          // this is the copy of a dry run
+	reporter   api.ClusterID // whose report is the step's input, or ""
+	dry        bool          // this core is the copy of a dry run; it writes no events
 }
 
 // toCluster sends a message to a cluster at the end of the step.
 func (c *effects) toCluster(id api.ClusterID, m wire.RootToCluster) { c.emit(id.Addr(), m) }
 
-// emit gives a message to another part of the root orchestrator at the end of the step.
+// emit sends a message to another part of the root orchestrator at the end of the step.
 func (c *effects) emit(to api.Addr, msg any) {
 	c.send = append(c.send, wire.Envelope{To: to, Msg: msg})
 }
 
 func (c *effects) show(ch api.Change) { c.emit(wire.ToWatchers, ch) }
 
-// next returns a number above all numbers that it ever returned.
+// next returns a number above all that it returned before, including those before a restart.
 func (c *effects) next() uint64 { return c.counter.Next(&c.journal, kindMeta, metaCounter) }
 
 func (c *effects) nextRev() api.Revision { return api.Revision(c.next()) }
 
-// New returns the core of a root that knows nothing yet.
+// New returns the core of a root without any state.
 func New(cfg Config) *Core {
 	cfg = cfg.withDefaults()
 	return &Core{instances{network{effects{
@@ -136,7 +136,7 @@ func New(cfg Config) *Core {
 	}}}}
 }
 
-// Step takes one input.
+// Step handles one input and the timers that have expired.
 func (c *Core) Step(now time.Time, in Input) step.Effects {
 	c.wall, c.now, c.send = now, c.clock.Observe(now, c.wake()), nil
 	c.apps.Begin(c.wall)
@@ -149,7 +149,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 		c.reconcile(id)
 	}
 	for _, id := range c.placement.Retries() {
-		if c.placement.Retried(id) { // what moves frees room in turn, for the next step
+		if c.placement.Retried(id) { // moves made here free resources, which the next step offers
 			c.retry(id, placement.MoreRoom)
 		}
 	}
@@ -162,7 +162,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	return step.Effects{Save: c.journal.Take(), Send: c.send, Wake: c.clock.Real(c.wake()), Err: err}
 }
 
-// start repairs what a crash between two saves left half done.
+// start repairs changes that a crash interrupted between two saves.
 func (c *Core) start() {
 	for _, id := range c.clusters.IDs() {
 		c.clusters.Start(id, api.Generation(c.next()))
@@ -173,7 +173,7 @@ func (c *Core) start() {
 		switch app, _ := c.apps.Service(id.Service()); {
 		case in.Leaving && in.Cluster == "":
 			c.remove(id) // its last cluster was removed
-		case app == nil: // it was not saved, or is gone
+		case app == nil: // the application was not saved, or was deleted
 			c.leave(id, api.ReasonDeleted)
 		case in.Next == nil && (in.Cluster == "" || in.Offered):
 			c.placement.Wait(c.facts(id))
@@ -244,7 +244,7 @@ func (c *Core) clusterDue() bool {
 	return ok
 }
 
-// flush saves and shows what the step changed.
+// flush saves what the step changed and publishes it to watchers.
 func (c *Core) flush() {
 	for _, id := range c.clusters.TakeChanged() {
 		r := c.clusters.Saved(id, c.nextRev())
@@ -277,7 +277,7 @@ func (c *Core) flush() {
 	}
 }
 
-// The root's documents.
+// The kinds of the root's documents, and the keys of the documents of kindMeta.
 const (
 	kindApp      = "app"
 	kindInstance = "instance"
@@ -288,7 +288,8 @@ const (
 	metaBlocks   = "blocks"
 )
 
-// Restore reads what the root saved before a restart. It ignores documents of other kinds.
+// Restore reads what the root saved before a restart. It must come before the first Step. It
+// ignores documents of other kinds.
 func (c *Core) Restore(docs []store.Doc) error {
 	rank := map[string]int{kindMeta: 1, kindCluster: 2, kindApp: 3, kindInstance: 4, kindEvent: 5, kindAddress: 6}
 	docs = slices.DeleteFunc(slices.Clone(docs), func(d store.Doc) bool { return rank[d.Kind] == 0 })
@@ -350,7 +351,7 @@ func (c *Core) restore(d store.Doc) error {
 	return nil
 }
 
-// restoreAs gives a document to fn.
+// restoreAs decodes a document and passes it to fn.
 func restoreAs[T any](d store.Doc, fn func(T)) error {
 	var v T
 	if err := json.Unmarshal(d.Data, &v); err != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// event stores and publishes an event, unless the cluster whose report causes it has
-// caused too many.
+// event stores and publishes an event, unless the limit of the cluster whose report caused it is
+// reached.
 func (c *effects) event(e api.Event) {
 	if !c.dry && c.eventLimit.Allow(c.now, c.reporter, e) {
 		c.writeEvent(e)

@@ -10,61 +10,62 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Input is an input of the core. The zero IfMatch sets no condition.
+// Input is an input of the core. In all inputs, the zero IfMatch sets no condition.
 type Input interface{ apply(*Core) error }
 
 type (
-	// Start is the first input, after Restore. The core repairs what a crash left half done.
+	// Start is the first input, after Restore. The core repairs changes that a crash interrupted.
 	Start struct{}
-	// Tick is due at the Wake of the last step.
+	// Tick handles expired timers. It is due at the Wake of the last step.
 	Tick struct{}
 
-	// Apply creates or updates an application. Spec must have been validated.
-	// Refused with ErrPrecondition (IfMatch, MustNotExist) or ErrConflict (it is being deleted).
+	// Apply creates or updates an application. Spec must have been validated. Errors:
+	// ErrPrecondition (IfMatch, MustNotExist), ErrConflict (the application is being deleted, or an
+	// address is in use), ErrInvalid (an address cannot be used), ErrUnavailable (no address can be
+	// assigned now).
 	Apply applications.Request
-	// Scale sets the number of a service's instances. Refused with
-	// ErrNotFound, ErrPrecondition, ErrInvalid (out of 0..MaxReplicas) or ErrConflict (being deleted).
+	// Scale sets the number of a service's instances. Errors: ErrNotFound, ErrPrecondition,
+	// ErrInvalid (not in 0..MaxReplicas), ErrConflict (the application is being deleted).
 	Scale struct {
 		Service  api.ServiceID
 		Replicas int
 		IfMatch  api.Revision
 		By       string
 	}
-	// DeleteApp withdraws all instances and removes the application when they are gone.
-	// Refused with ErrNotFound or ErrPrecondition.
+	// DeleteApp withdraws all instances of an application and removes it when they are gone.
+	// Errors: ErrNotFound, ErrPrecondition.
 	DeleteApp struct {
 		App     api.AppID
 		IfMatch api.Revision
 		By      string
 	}
 
-	// JoinCluster makes a cluster known, or replaces its info. The caller has checked its
-	// credentials. Open says whether a new cluster gets the services of all tenants; nil: if
-	// the installation owns it.
+	// JoinCluster adds a cluster, or replaces its info. The caller has checked its credentials.
+	// Open says whether a new cluster takes the services of all tenants; nil means only if it
+	// belongs to no tenant. Error: ErrConflict (the cluster belongs to another tenant).
 	JoinCluster struct {
 		Info api.ClusterInfo
 		Open *bool
 	}
-	// SetGrant replaces a cluster's grant. Instances of tenants that it no longer admits
-	// are taken off it at once and placed elsewhere. Refused with ErrNotFound,
-	// ErrInvalid or ErrPrecondition.
+	// SetGrant replaces a cluster's grant. Instances of tenants that the cluster no longer admits
+	// are withdrawn at once and placed elsewhere. Errors: ErrNotFound, ErrInvalid, ErrPrecondition.
 	SetGrant struct {
 		ID      api.ClusterID
 		Grant   api.Grant
 		IfMatch api.Revision
 		By      string
 	}
-	// RemoveCluster removes a cluster for good. Its instances are placed elsewhere, exclusive
-	// ones too. Refused with ErrNotFound.
+	// RemoveCluster removes a cluster. Its instances, including exclusive ones, are placed
+	// elsewhere. Error: ErrNotFound.
 	RemoveCluster struct{ ID api.ClusterID }
 
-	// Hello is a cluster that opened its stream of desired state.
+	// Hello is sent by a cluster that opens its stream of desired state.
 	Hello struct{ wire.Hello }
 	// Report is a cluster's report.
 	Report struct{ wire.Report }
 
-	// Ranked is the external scheduler's answer to a sched.Ask. An answer to a question that
-	// is no longer open does nothing.
+	// Ranked is the external scheduler's answer to a sched.Ask. It is ignored if the question is no
+	// longer open.
 	Ranked struct{ sched.Answer }
 )
 

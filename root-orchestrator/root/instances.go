@@ -12,11 +12,10 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root/placement"
 )
 
-// instances routes what becomes of instances between applications, clusters, placement and
-// the network.
+// instances passes changes of instances between applications, clusters, placement and the network.
 type instances struct{ network }
 
-// facts returns what placement has to know of an instance.
+// facts returns the values of an instance that placement decides by.
 func facts(in *applications.Instance) placement.Instance {
 	f := placement.Instance{
 		ID: in.ID, Spec: in.Spec, SpecRev: in.SpecRev, State: in.State, Reason: in.Reason,
@@ -45,14 +44,14 @@ func (c *instances) facts(id api.InstanceID) placement.Instance {
 	return facts(&in)
 }
 
-// become sets an instance's state and writes an event about a change of it.
+// become sets an instance's state and writes an event if state or reason changed.
 func (c *instances) become(id api.InstanceID, s api.State, r api.Reason, detail string) {
 	if e, tell := c.apps.Become(id, s, r, detail); tell {
 		c.event(e)
 	}
 }
 
-// place offers an instance to the best cluster, or lets it wait.
+// place offers an instance to the best cluster, or queues it.
 func (c *instances) place(id api.InstanceID) {
 	if c.apps.Has(id) {
 		c.carryOut(id, c.placement.Decide(c.facts(id)))
@@ -85,8 +84,8 @@ func (c *instances) carryOut(id api.InstanceID, d placement.Decision) {
 	}
 }
 
-// answered carries out a decision that the external scheduler was asked for. fault is why
-// its answer is not used, "" if it is.
+// answered carries out the decision after a question to the external scheduler. fault says why the
+// answer is not used, "" if it is used.
 func (c *instances) answered(id api.InstanceID, d placement.Decision, fault string) {
 	if fault != "" {
 		in := c.apps.Get(id)
@@ -95,8 +94,7 @@ func (c *instances) answered(id api.InstanceID, d placement.Decision, fault stri
 	c.carryOut(id, d)
 }
 
-// assign places an instance on a cluster under a new epoch. The resources count as taken
-// at once, not when the cluster reports it.
+// assign places an instance on a cluster under a new epoch and reserves its resources there.
 func (c *instances) assign(id api.InstanceID, d placement.Decision) {
 	f := c.facts(id)
 	f.State = api.Requested
@@ -111,7 +109,7 @@ func (c *instances) assign(id api.InstanceID, d placement.Decision) {
 	c.become(id, lifecycle.Must(api.Requested, lifecycle.ClusterChosen), api.ReasonNone, detail)
 }
 
-// try gives an instance that runs a second placement, before the first one ends.
+// try gives a running instance a second placement, which replaces the first once it runs.
 func (c *instances) try(id api.InstanceID, d placement.Decision) {
 	c.apps.Try(id, d.Cluster, api.EpochOf(c.nextRev(), 0), d.Score)
 	c.placement.StopWaiting(id)
@@ -122,7 +120,7 @@ func (c *instances) try(id api.InstanceID, d placement.Decision) {
 	c.event(e)
 }
 
-// endTrial gives up an instance's second placement, if it has one.
+// endTrial withdraws an instance's second placement, if it has one.
 func (c *instances) endTrial(id api.InstanceID) {
 	if in := c.apps.Get(id); in.Next != nil {
 		c.withdraw(id, in.Next.Cluster)
@@ -130,7 +128,7 @@ func (c *instances) endTrial(id api.InstanceID) {
 	}
 }
 
-// promote makes the second placement the only one. The other cluster stops the instance.
+// promote makes the second placement the only one, and withdraws the first.
 func (c *instances) promote(id api.InstanceID, s api.State) {
 	in := c.apps.Get(id)
 	c.takeBack(id)
@@ -145,7 +143,7 @@ func (c *instances) promote(id api.InstanceID, s api.State) {
 func (c *instances) enlist(id api.InstanceID, at api.ClusterID) {
 	in := c.apps.Get(id)
 	c.touch(at)
-	if in.Spec.Exclusive { // otherwise an exclusive placement may end there after this one begins
+	if in.Spec.Exclusive { // the cluster ends an earlier placement before it starts this one
 		c.stopped(id, at)
 	}
 	c.clusters.Put(at, id, in.Digest(at))
@@ -166,7 +164,7 @@ func (c *instances) withdraw(id api.InstanceID, at api.ClusterID) {
 	c.refresh(at)
 }
 
-// takeBack ends an instance's placement.
+// takeBack withdraws an instance from its cluster.
 func (c *instances) takeBack(id api.InstanceID) {
 	in := c.apps.Get(id)
 	c.withdraw(id, in.Cluster)
@@ -174,9 +172,9 @@ func (c *instances) takeBack(id api.InstanceID) {
 	c.placement.Locate(c.facts(id))
 }
 
-// handedBack handles a report that the cluster cannot place the instance, or hands it back.
-// An exclusive one is placed at once: the cluster has promised that nothing of it runs. Any
-// other stays until a better place is found.
+// handedBack handles a report that a cluster cannot place the instance or wants it elsewhere. An
+// exclusive instance is withdrawn at once: the cluster guarantees that nothing of it runs. Any
+// other instance stays until another cluster takes it.
 func (c *instances) handedBack(id api.InstanceID, at api.ClusterID, o *api.Observed) {
 	in := c.apps.Get(id)
 	c.placement.Refused(facts(&in), at, *o)
@@ -203,24 +201,24 @@ func (c *instances) handedBack(id api.InstanceID, at api.ClusterID, o *api.Obser
 	c.place(id)
 }
 
-// awaitStop keeps an exclusive instance from running elsewhere until the cluster that it
-// was taken off has confirmed that nothing of it is left.
+// awaitStop prevents the placement of an exclusive instance until the cluster that it was withdrawn
+// from has confirmed that nothing of it is left.
 func (c *instances) awaitStop(id api.InstanceID, at api.ClusterID) {
 	c.apps.AwaitStop(id, at)
 	c.net.SetRehosted(id.Service())
 	c.clusters.Leave(at, id)
 }
 
-// stopped records that no earlier exclusive placement of the instance in the cluster can run
-// at the same time as a later one.
+// stopped records that no earlier exclusive placement in the cluster can still run beside a later
+// one.
 func (c *instances) stopped(id api.InstanceID, at api.ClusterID) {
 	c.clusters.Left(at, id)
 	c.apps.Stopped(id, at)
 }
 
-// nothingLeft handles that the cluster has nothing of a withdrawn instance any more, or is
-// removed. The instance is placed if it waited for that, and removed if it leaves and no
-// other cluster has to confirm.
+// nothingLeft records that the cluster has nothing left of a withdrawn instance, or was removed.
+// The instance is placed if it waited for that. It is removed if it is leaving and no other cluster
+// has to confirm.
 func (c *instances) nothingLeft(id api.InstanceID, at api.ClusterID) {
 	c.clusters.Left(at, id)
 	if !c.apps.Has(id) {
@@ -245,8 +243,8 @@ func (c *instances) nothingLeft(id api.InstanceID, at api.ClusterID) {
 	}
 }
 
-// leave withdraws an instance. It is removed when its cluster, and every cluster in which
-// an exclusive placement of it stops, has confirmed that nothing of it is left.
+// leave withdraws an instance. It is removed when its cluster, and each cluster with an unconfirmed
+// exclusive placement, has confirmed that nothing of it is left.
 func (c *instances) leave(id api.InstanceID, r api.Reason) {
 	if !c.apps.Leave(id) {
 		return
@@ -269,7 +267,7 @@ func (c *instances) leave(id api.InstanceID, r api.Reason) {
 	c.apps.LeaveAt(id, in.Cluster, r, "")
 }
 
-// remove removes an instance of which nothing is left.
+// remove deletes the record of an instance.
 func (c *instances) remove(id api.InstanceID) {
 	in := c.apps.Get(id)
 	c.placement.Remove(id)
@@ -287,7 +285,7 @@ func (c *instances) remove(id api.InstanceID) {
 	}
 }
 
-// retry offers what waits to a cluster that may take more than before, the most urgent
+// retry offers the waiting instances to a cluster that may take more than before, the most urgent
 // first.
 func (c *instances) retry(at api.ClusterID, how placement.Growth) {
 	round, waiting := c.placement.Retry(at, how)
@@ -300,7 +298,7 @@ func (c *instances) retry(at api.ClusterID, how placement.Growth) {
 	}
 }
 
-// probe has the service's waiting instances ask a cluster again whose refusal is over.
+// probe offers a service's waiting instances to a cluster again after its refusal has expired.
 func (c *instances) probe(id api.ServiceID, at api.ClusterID) {
 	if !c.placement.ProbeDue(id, at) {
 		return
@@ -317,8 +315,8 @@ func (c *instances) probe(id api.ServiceID, at api.ClusterID) {
 	}
 }
 
-// resendTargets assigns instances again in clusters that have to know that links lead
-// elsewhere, and tries those that wait for a place near them.
+// resendTargets sends assignments again to clusters whose targets of links have changed, and
+// retries waiting instances that these links affect.
 func (c *instances) resendTargets() {
 	for _, id := range c.placement.Outdated() {
 		changed, ok := c.placement.Resend(id)
@@ -342,12 +340,12 @@ func (c *instances) resendTargets() {
 	}
 }
 
-// touch begins a new generation of the cluster's desired set, once a step.
+// touch begins a new generation of the cluster's desired set, at most once in a step.
 func (c *instances) touch(at api.ClusterID) {
 	c.clusters.Touch(at, func() api.Generation { return api.Generation(c.next()) })
 }
 
-// refresh gives placement what is known of a cluster.
+// refresh passes a cluster's facts and candidate to placement.
 func (c *instances) refresh(id api.ClusterID) {
 	c.placement.SetFacts(id, placement.Facts(c.clusters.Facts(id)))
 	c.placement.SetCandidate(c.clusters.Candidate(id))

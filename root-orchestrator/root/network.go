@@ -12,10 +12,10 @@ import (
 
 const metaNetwork = "network"
 
-// network routes between the netbook, the addresses and what depends on them.
+// network passes results between the netbook, the addresses and the other sub-machines.
 type network struct{ effects }
 
-// netView answers the netbook's questions.
+// netView implements netbook.View.
 type netView struct{ c *state }
 
 func (v netView) Service(id api.ServiceID) (netbook.Service, bool) {
@@ -53,7 +53,7 @@ func (v netView) Instances(cl api.ClusterID, id api.ServiceID) (n int) {
 
 func (c *network) netNow() netbook.Now { return netbook.Now{Mono: c.now, Wall: c.wall} }
 
-// applyNet carries out what the netbook returned.
+// applyNet carries out the netbook's effects.
 func (c *network) applyNet(e netbook.Effects) {
 	if e.Save {
 		c.saveNetwork()
@@ -76,7 +76,7 @@ func (c *network) restoreNetwork(data []byte) error {
 	return c.initNetwork()
 }
 
-// initNetwork takes the configured ranges, unless the store had some.
+// initNetwork sets the configured ranges, unless the store had ranges.
 func (c *network) initNetwork() error {
 	err := c.net.Init()
 	if err == nil && c.addresses == nil {
@@ -101,7 +101,7 @@ func (c *network) startNetwork() {
 	c.completeAddresses()
 }
 
-// endNetwork ends a step: it answers what the step's changes affect.
+// endNetwork ends a step: it answers the subscriptions that the step affects.
 func (c *network) endNetwork() {
 	if c.net.EndWait(c.now) {
 		c.completeAddresses()
@@ -119,13 +119,13 @@ func (c *network) netReport(id api.ClusterID, n *wire.ClusterNet) {
 	}
 }
 
-// setLiveness tells the netbook whether the cluster is heard and silent.
+// setLiveness passes to the netbook whether the cluster has reported and whether it is silent.
 func (c *network) setLiveness(id api.ClusterID) {
 	heard, silent := c.clusters.Liveness(id)
 	c.applyNet(c.net.SetLiveness(c.netNow(), netView{&c.state}, id, heard, silent))
 }
 
-// namesChanged tells the netbook which services an application had and has.
+// namesChanged passes to the netbook the services that an application had before and has now.
 func (c *network) namesChanged(before, after []api.ServiceID) {
 	c.applyNet(c.net.SetServices(c.netNow(), netView{&c.state}, before, after))
 }

@@ -24,21 +24,20 @@ const (
 	PlanWait    = "wait"
 )
 
-// Planned is a plan and what each cluster is to be asked about its part of it. The specs
-// are complete: the sender removes what a cluster must not see.
+// Planned is a plan and the questions about it for each cluster. The specs are complete: the sender
+// redacts what a cluster must not see.
 type Planned struct {
 	api.Plan
 	Asks map[api.ClusterID][]api.WhyRequest
-	Gone map[api.ClusterID][]api.InstanceID // that the cluster has and would lose
+	Gone map[api.ClusterID][]api.InstanceID // instances that the cluster would lose
 }
 
-// Doubt is a cluster that was asked about an instance and cannot take it.
+// Doubt is a cluster that answered that it cannot take an instance.
 type Doubt = placement.Doubt
 
-// Plan returns what applying the applications would do now, one after the other, if
-// nothing else changed. It changes nothing. doubts names, by instance, clusters that were
-// asked and cannot take it. The errors are those of Apply. The built-in plugin decides,
-// even if an external scheduler is configured.
+// Plan returns what applying the applications, one after the other, would do now. It changes
+// nothing. doubts has, by instance, the clusters that answered that they cannot take it. The errors
+// are those of Apply. The built-in plugin decides, even if an external scheduler is configured.
 func (c *Core) Plan(now time.Time, tenant api.Tenant, apps []api.Application, doubts map[api.InstanceID][]Doubt) (Planned, error) {
 	var ids []api.AppID
 	var services []api.ServiceID
@@ -78,8 +77,7 @@ func (c *Core) Plan(now time.Time, tenant api.Tenant, apps []api.Application, do
 	return p, nil
 }
 
-// tryAddresses reports whether all applications could have the addresses that they ask
-// for.
+// tryAddresses returns an error if the applications cannot have the addresses that they request.
 func (c *Core) tryAddresses(ids []api.AppID, apps []api.Application) error {
 	var tried []planned
 	defer func() {
@@ -97,8 +95,8 @@ func (c *Core) tryAddresses(ids []api.AppID, apps []api.Application) error {
 	return nil
 }
 
-// copyFor returns a core for a dry run: with all clusters, and of their instances only
-// those of some applications. It costs what these are; the rest is shared and only read.
+// copyFor returns a core for a dry run with all clusters and the instances of the given services.
+// Its cost grows with these instances; other data is shared and only read.
 func (c *Core) copyFor(apps []api.AppID, services []api.ServiceID, doubts map[api.InstanceID][]Doubt) *Core {
 	d := New(c.cfg)
 	d.dry = true
@@ -134,7 +132,7 @@ func (c *Core) copyFor(apps []api.AppID, services []api.ServiceID, doubts map[ap
 // dryRun is a copy of a core that is discarded.
 type dryRun struct{ *Core }
 
-// plan applies one application and returns what became of it.
+// plan applies one application to the copy and returns the changes.
 func (d dryRun) plan(p *Planned, r *applications.Request) api.AppPlan {
 	id := r.Tenant.App(r.Spec.Name, r.Spec.Namespace)
 	out := api.AppPlan{ID: id, Action: PlanUpdate}
@@ -155,7 +153,7 @@ func (d dryRun) plan(p *Planned, r *applications.Request) api.AppPlan {
 	for _, s := range services {
 		d.reconcile(s)
 	}
-	for _, i := range step.Keys(had) { // instances that end leave their resources to the others
+	for _, i := range step.Keys(had) { // free the resources of instances that end
 		was := had[i]
 		if in, ok := d.apps.Instance(i); !was.Leaving && d.clusters.Known(was.Cluster) && (!ok || in.Leaving) {
 			d.clusters.Vacate(was.Cluster, was.Spec)
@@ -167,7 +165,7 @@ func (d dryRun) plan(p *Planned, r *applications.Request) api.AppPlan {
 			d.replace(i)
 		}
 	}
-	for _, s := range services { // a plan shows the end: searches are over
+	for _, s := range services { // a plan shows the final state: searches are over
 		for _, i := range d.apps.InstancesOf(s) {
 			if d.placement.SkipSearch(d.facts(i)) {
 				d.place(i)
@@ -178,8 +176,8 @@ func (d dryRun) plan(p *Planned, r *applications.Request) api.AppPlan {
 	return out
 }
 
-// replace gives the instance the newest SLA without waiting for others or for the end of
-// its old placement, because a plan shows the end.
+// replace gives the instance the newest SLA without waiting for others or for the end of its old
+// placement, because a plan shows the final state.
 func (d dryRun) replace(id api.InstanceID) {
 	in := d.apps.Get(id)
 	if in.Leaving {
@@ -192,7 +190,7 @@ func (d dryRun) replace(id api.InstanceID) {
 		d.place(id)
 	}
 	if in = d.apps.Get(id); in.Cluster == "" && !d.placement.Doubted(id) && in.State == api.Requested {
-		d.place(id) // what others leave may be enough
+		d.place(id) // the resources that others freed may be enough
 	}
 }
 
@@ -209,11 +207,12 @@ func (d dryRun) instancesOf(app api.AppID) map[api.InstanceID]applications.Insta
 	return out
 }
 
-// compare returns what became of instances, and adds to p what clusters are to be asked.
+// compare returns the difference between two sets of instances, and adds the questions for clusters
+// to p.
 func (d dryRun) compare(p *Planned, had, has map[api.InstanceID]applications.Instance) (out []api.InstancePlan) {
 	ids := map[api.InstanceID]bool{}
 	for id, was := range had {
-		if !was.Leaving { // otherwise it leaves without the plan
+		if !was.Leaving { // an instance that is leaving is not part of the plan
 			ids[id] = true
 		}
 	}
@@ -249,7 +248,7 @@ func (d dryRun) compare(p *Planned, had, has map[api.InstanceID]applications.Ins
 			if n := len(is.Placements); n > 0 {
 				v.Score = is.Placements[n-1].Score
 			}
-			if v.Displaces = is.Displaces; !v.Displaces { // otherwise only the cluster knows what is left
+			if v.Displaces = is.Displaces; !v.Displaces { // after preemption, only the cluster knows
 				v.Headroom = d.placement.Headroom(facts(&is))
 			}
 			p.Asks[is.Cluster] = append(p.Asks[is.Cluster], api.WhyRequest{

@@ -10,8 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
 )
 
-// Within reports whether an object of tenant is visible to of: its own objects and those
-// of the tenants below it. "" sees all.
+// Within reports whether tenant is of or below it. The tenant "" contains all.
 func Within(tenant, of api.Tenant) bool {
 	return of == "" || tenant == of || strings.HasPrefix(string(tenant), string(of)+"/")
 }
@@ -19,7 +18,7 @@ func Within(tenant, of api.Tenant) bool {
 // Revision returns the newest revision of any object.
 func (s *state) Revision() api.Revision { return api.Revision(s.counter.Last()) }
 
-// App returns an application.
+// App returns an application, and whether it exists.
 func (s *state) App(id api.AppID) (api.App, bool) {
 	if s.apps.App(id) == nil {
 		return api.App{}, false
@@ -27,7 +26,7 @@ func (s *state) App(id api.AppID) (api.App, bool) {
 	return s.apps.ViewApp(id), true
 }
 
-// Apps lists the applications that a tenant sees, in the order of their ids.
+// Apps returns the applications of a tenant and the tenants below it, sorted by id.
 func (s *state) Apps(tenant api.Tenant) []api.App { return list(s.apps.Apps(), tenant, s.App) }
 
 func list[T any, ID interface{ Tenant() api.Tenant }](ids []ID, tenant api.Tenant, view func(ID) (T, bool)) (out []T) {
@@ -42,15 +41,15 @@ func list[T any, ID interface{ Tenant() api.Tenant }](ids []ID, tenant api.Tenan
 	return out
 }
 
-// Service returns a service.
+// Service returns a service, and whether an application has it.
 func (s *state) Service(id api.ServiceID) (api.Service, bool) { return s.apps.ViewService(id) }
 
-// Services lists the services that a tenant sees, in the order of their ids.
+// Services returns the services of a tenant and the tenants below it, sorted by id.
 func (s *state) Services(tenant api.Tenant) []api.Service {
 	return list(s.apps.Services(), tenant, s.Service)
 }
 
-// Instance returns an instance.
+// Instance returns an instance, and whether it exists.
 func (s *state) Instance(id api.InstanceID) (api.Instance, bool) {
 	in, ok := s.apps.Instance(id)
 	if !ok {
@@ -59,7 +58,7 @@ func (s *state) Instance(id api.InstanceID) (api.Instance, bool) {
 	return s.view(&in), true
 }
 
-// Instances lists the instances that a tenant sees, in the order of their ids.
+// Instances returns the instances of a tenant and the tenants below it, sorted by id.
 func (s *state) Instances(tenant api.Tenant) []api.Instance {
 	return list(s.apps.Instances(), tenant, s.Instance)
 }
@@ -70,7 +69,7 @@ func (s *state) view(in *applications.Instance) api.Instance {
 	return v
 }
 
-// Cluster returns a cluster.
+// Cluster returns a cluster, and whether it exists.
 func (s *state) Cluster(id api.ClusterID) (api.Cluster, bool) {
 	if !s.clusters.Known(id) {
 		return api.Cluster{}, false
@@ -81,7 +80,7 @@ func (s *state) Cluster(id api.ClusterID) (api.Cluster, bool) {
 	return v, true
 }
 
-// Clusters lists the clusters in the order of their ids.
+// Clusters returns all clusters, sorted by id.
 func (s *state) Clusters() []api.Cluster {
 	out := []api.Cluster{}
 	for _, id := range s.clusters.IDs() {
@@ -91,19 +90,19 @@ func (s *state) Clusters() []api.Cluster {
 	return out
 }
 
-// RefusedValues returns how many values of each cluster's messages were refused since the
-// root started, because they were out of bounds.
+// RefusedValues returns, for each cluster, how many values of its messages were out of bounds since
+// the root started.
 func (s *state) RefusedValues() map[api.ClusterID]uint64 { return s.clusters.RefusedValues() }
 
 // Events returns the events that f selects, oldest first.
 func (s *state) Events(f events.Filter) []api.Event { return s.events.List(f) }
 
-// Interest returns how many subscriptions to the network's records clusters have, and
-// how many of them have no answer.
+// Interest returns how many network subscriptions clusters have, and how many of them are
+// unanswered.
 func (s *state) Interest() (all, open int) { return s.net.Totals() }
 
-// Why explains why an instance is where it is, or why it has no place, and what would
-// change that. now is for the age of its state.
+// Why explains why an instance is where it is or why it has no place, and what would change that.
+// now determines the age of its state.
 func (s *state) Why(id api.InstanceID, now time.Time) (api.Why, bool) {
 	in, ok := s.apps.Instance(id)
 	if !ok {
@@ -114,7 +113,7 @@ func (s *state) Why(id api.InstanceID, now time.Time) (api.Why, bool) {
 	return w, true
 }
 
-// assignment returns what a cluster is told about an instance.
+// assignment returns the assignment of an instance to a cluster.
 func (s *state) assignment(in *applications.Instance, at api.ClusterID) wire.Assignment {
 	a := in.Assignment(at, s.wall)
 	a.Watched, a.Targets = s.placement.Targets(in.ID.Service(), at)
