@@ -15,8 +15,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/sorted"
 )
 
-// staleMeasurement is the age of a peer's round trip at which one that TCP observed
-// replaces it. The tunnel's probes are more precise, but stop when the tunnel is idle.
+// staleMeasurement is the age at which a round trip that TCP observed replaces one that the tunnel
+// probed. Probes are more precise, but stop when the tunnel is idle.
 const staleMeasurement = 30 * time.Second
 
 func (c *Core) applyServices(ch services.Changes) {
@@ -121,14 +121,14 @@ func (c *Core) applyMeasure(eff measure.Effects) {
 	}
 }
 
-// apply prefers the coordinate of the answer, which is newer than that of the record.
+// apply prefers the coordinate in the input, which is newer than that in the record.
 func (in Measured) apply(c *Core) {
 	p, ok := c.peers.Get(in.Key)
 	if !ok || in.RTT <= 0 {
 		return
 	}
 	c.peers.Measured(c.now, in.Key)
-	for _, s := range p.Record.Subnets { // a peer that only the tunnel uses must not become idle
+	for _, s := range p.Record.Subnets { // keeps the subscriptions to peers that only the tunnel uses
 		if k := (wire.Subscription{Address: s.Addr()}); c.subs.Has(k) {
 			c.subs.Use(c.now, k)
 		}
@@ -149,7 +149,7 @@ func (in Sampled) apply(c *Core) {
 			continue
 		}
 		samples = append(samples, x)
-		// Only the least counts: one instance can delay its own connections.
+		// Use the least: an instance can delay its own connections.
 		if k, ok := c.peers.At(remote); ok && !c.endpoints.Has(remote) && (least[k] == 0 || f.Least < least[k]) {
 			least[k] = f.Least
 		}
@@ -221,7 +221,7 @@ func (c *Core) sendNotice(n peermsg.Notice, to []api.PeerKey) {
 	}
 }
 
-// apply informs the peer, whose records are old.
+// apply informs the peer, whose records are out of date.
 func (in Stray) apply(c *Core) {
 	if !c.peers.Has(in.Key) || c.lease == nil || !c.lease.Subnet.Contains(in.Address) || c.endpoints.Has(in.Address) {
 		return

@@ -19,8 +19,8 @@ func (in Self) apply(c *Core) {
 	c.reconsiderPeers(first || old.Key != in.Key)
 }
 
-// reconsiderPeers applies a change of the node's description or lease. With reclaim
-// set, the subnets that peers hold may change.
+// reconsiderPeers applies a change of the node's description or lease. reclaim determines anew which peer
+// holds each subnet.
 func (c *Core) reconsiderPeers(reclaim bool) {
 	self := kernelpath.Self{Known: c.described, OnLink: c.self.OnLink, Leased: c.lease != nil}
 	for _, e := range c.self.Endpoints {
@@ -54,7 +54,7 @@ func (in Link) apply(c *Core) {
 func (in Down) apply(c *Core) {
 	d := in.NetDown
 	if d.Boot != 0 && d.Boot != c.boot || !c.subs.Take(d.Rev) {
-		return // it is for an earlier process, or late
+		return // for an earlier process, or out of order
 	}
 	current := d.Boot == c.boot
 	if current {
@@ -85,8 +85,8 @@ func (in Down) apply(c *Core) {
 	}
 }
 
-// setLease takes the node's lease. Attachments keep their addresses, even if the
-// subnet is another one, and are served until they are detached.
+// setLease applies the node's lease. Attachments keep their addresses until they are detached, even if
+// the subnet changes.
 func (c *Core) setLease(l wire.NetLease) {
 	if c.lease != nil && c.lease.Digest() == l.Digest() {
 		c.lease.Rev = l.Rev
@@ -96,7 +96,7 @@ func (c *Core) setLease(l wire.NetLease) {
 	if !r.Instances.IsValid() || !r.Services.IsValid() || !r.Instances.Addr().Is4() || !r.Services.Addr().Is4() ||
 		!l.Subnet.IsValid() || !l.Subnet.Addr().Is4() || l.Subnet.Bits() < r.Instances.Bits() || !r.Instances.Contains(l.Subnet.Addr()) ||
 		r.Subnet < r.Instances.Bits() || r.Subnet > 32 {
-		return // it cannot be served; the digest that we report shows it
+		return // invalid; the cluster sees from the reported digest that it is not used
 	}
 	if c.endpoints.SetSubnet(l.Subnet) != nil {
 		return // too small
@@ -119,9 +119,8 @@ func (c *Core) useLease(l wire.NetLease) {
 	c.subs.SetRenewal(l.Interest)
 }
 
-// records takes the records of a message. Removed ones come first, so that others
-// find room. Those that are only absent go last, so that what they share with new
-// ones stays.
+// records applies the records of a message. Removals come first, to make room. Records that a full update
+// lacks are removed last, so that peers that they share with new records stay.
 func (c *Core) records(d wire.NetDown) {
 	var absent []interest.Key
 	if d.Whole {
@@ -162,7 +161,7 @@ func (c *Core) records(d wire.NetDown) {
 	for _, k := range absent {
 		switch k.Kind {
 		case interest.Route:
-			c.applyServices(c.services.UnsetRoute(k.Service, false)) // the cluster may have lost it: its flows go on
+			c.applyServices(c.services.UnsetRoute(k.Service, false)) // the cluster may have lost the record: flows continue
 		case interest.Source:
 			c.applyServices(c.services.UnsetSource(k.Address))
 		case interest.Peer:
@@ -171,7 +170,7 @@ func (c *Core) records(d wire.NetDown) {
 			c.subs.SetRefusal(c.now, k.Subscription, nil)
 		}
 	}
-	if d.Whole && d.Of.Last() { // a later part may answer what was refused before an earlier one
+	if d.Whole && d.Of.Last() { // only now, because a later part may have the record that a removed refusal was about
 		for _, id := range c.subs.Subscribers() {
 			c.settle(c.subs.Of(id))
 		}
@@ -184,7 +183,8 @@ func (c *Core) records(d wire.NetDown) {
 	}
 }
 
-// referAll adds references to the peers of a route, whose records then share memory.
+// referAll adds references to the peers of a route, and makes the route share their records to save
+// memory.
 func (c *Core) referAll(r *api.Route) {
 	for i, p := range r.Peers {
 		c.applyPeers(c.peers.Refer(p))
@@ -192,7 +192,7 @@ func (c *Core) referAll(r *api.Route) {
 	}
 }
 
-// added notes a new record for the comparison with the parts of a whole.
+// added marks a record as new, so that the running full update does not remove it.
 func (c *Core) added(isNew bool, k interest.Key) {
 	if isNew {
 		c.whole.Add(k)
@@ -225,6 +225,7 @@ func (c *Core) report() {
 		self.Coord = &coord
 		up.Self = &self
 	}
-	// It depends on no document of this step but the boot, which Start saves.
+	// The message may be volatile: the only document that it depends on is the boot number, which Start
+	// saves.
 	c.emit(wire.ToCluster, up)
 }

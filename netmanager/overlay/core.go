@@ -1,14 +1,13 @@
-// Package overlay is the core of a netmanager. It decides which addresses the node's
-// instances have, what of the network they need to know, to which backend the flows
-// of a service go, and how each peer is reached. It subscribes at the cluster to what
-// the instances use, keeps it current while it is used, and continues with what it
-// knows while the cluster is disconnected.
+// Package overlay is the core of a netmanager. It assigns addresses to the node's instances, subscribes
+// at the cluster to the resources that they use, chooses the backends of each service's flows, and
+// chooses the path to each peer. While the cluster is disconnected, it continues with the resources that
+// it has.
 //
 // The core routes inputs to machines, which own the state, and their results to other
 // machines or adapters:
 //
 //	endpoints      attached workloads, their addresses and ports
-//	services       routes and sources; whose an address is, who may call whom
+//	services       routes and sources; the service of each address, which services may call each other
 //	subscriptions  what the instances use, and the session with the cluster
 //	balance        backends and weights of semantic addresses
 //	peers          other nodes, their subnets and paths
@@ -18,10 +17,9 @@
 //	notice         what nodes report to each other about their instances
 //	table          what the data plane has
 //
-// Adapters configure the kernel (netmanager/dataplane and link), reach peers
-// (netmanager/tunnel) and the cluster. They carry out orders in the order in which the
-// core gives them. A plane that is new, or whose last change failed, is set to
-// Core.Plane; changes that came before may follow.
+// Adapters configure the kernel (netmanager/dataplane and link), reach peers (netmanager/tunnel) and the
+// cluster. They carry out orders in sequence. If the plane is new, or its last change failed, its adapter
+// replaces the contents with Core.Plane. Changes emitted before that may still be applied afterwards.
 //
 //	c := overlay.New(overlay.Config{Node: plane.Node{VXLAN: 4789}})
 //	err := c.Restore(docs)
@@ -56,11 +54,11 @@ type Config struct {
 	plane.Node     // Ranges and Subnet come from the lease; names: "tl", "tltun", "tlhold"
 	MTU        int // of attached instances: 1400
 
-	Quarantine       time.Duration // of freed addresses: 2 min
-	Idle             time.Duration // after which an unused subscription is dropped: 5 min
-	Negative         time.Duration // for which a refusal is valid without asking again: 5 s
+	Quarantine       time.Duration // how long a freed address is not assigned again: 2 min
+	Idle             time.Duration // until an unused subscription is dropped: 5 min
+	Negative         time.Duration // how long a refusal is valid without asking again: 5 s
 	Poll             time.Duration // between two polls of the plane's counters: 60 s
-	MaxSubscriptions int           // subscriptions in all: 16,000, which fit one message with names of the maximum length
+	MaxSubscriptions int           // in all: 16,000, which fit one message with names of the maximum length
 	MaxOpen          int           // open subscriptions of one service: 256
 }
 
@@ -78,23 +76,23 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// answerTime is how long an instance that begins to drain may take to answer. Flows
-// that it has not answered then end, because it may have died.
+// answerTime is how long a draining instance may take to answer a flow. Flows without an answer then end,
+// because the instance may have died.
 const answerTime = 700 * time.Millisecond
 
-// Core is a node's part of the network. It has one owner.
+// Core decides for one node's overlay network. It is not safe for concurrent use.
 type Core struct {
 	view
 	table   *table.Table
-	retries step.Timers[netip.Addr]       // instances that began to drain
-	whole   interest.Cursor[interest.Key] // through the held records, while the cluster sends all of them in parts
+	retries step.Timers[netip.Addr]       // when to end the unanswered flows of draining instances
+	whole   interest.Cursor[interest.Key] // progress of a full update that the cluster sends in parts
 	journal step.Journal                  // of the kinds meta and lease
 	send    []wire.Envelope
-	late    []wire.Envelope // after the plane's change
+	late    []wire.Envelope // orders that follow the plane's change
 	err     error           // of the input of this step
 }
 
-// New returns the core of a node of which nothing is known.
+// New returns a core without state.
 func New(cfg Config) *Core {
 	cfg = cfg.withDefaults()
 	return &Core{
@@ -117,7 +115,7 @@ func New(cfg Config) *Core {
 	}
 }
 
-// Step takes one input.
+// Step applies an input and handles everything that is due.
 func (c *Core) Step(now time.Time, in Input) step.Effects {
 	c.now, c.send, c.late = now, nil, nil
 	c.err = nil
@@ -142,9 +140,9 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	return step.Effects{Save: save, Send: c.send, Wake: c.next(), Err: c.err}
 }
 
-// apply begins a process lifetime: the plane is set to Plane, and the tunnel gets all peers.
+// apply begins a process lifetime: it sets the plane to Plane and sends all peers to the tunnel.
 func (Start) apply(c *Core) {
-	// The time only matters if the store was lost: the number has to grow.
+	// The clock makes the number grow even if the store was lost.
 	c.boot = max(c.boot+1, uint64(max(0, c.now.Unix())))
 	c.saveMeta()
 	c.table.Touched.All, c.table.Touched.Silent = true, true
@@ -162,7 +160,7 @@ func (Start) apply(c *Core) {
 	}
 }
 
-// next is the earliest moment at which something is due; zero: none.
+// next returns when the next timer is due; zero: never.
 func (c *Core) next() time.Time {
 	var first time.Time
 	for _, at := range []time.Time{
@@ -175,7 +173,7 @@ func (c *Core) next() time.Time {
 	return first
 }
 
-// expire handles all that is due, the earliest first.
+// expire handles all timers that are due, the earliest first.
 func (c *Core) expire() {
 	for at := c.next(); !at.IsZero() && !at.After(c.now); at = c.next() {
 		switch at {
@@ -201,9 +199,8 @@ func (c *Core) expire() {
 	}
 }
 
-// retry ends the flows that an instance has not answered since it began to drain,
-// unless it accepts flows again. Their clients try again, and may reach another
-// instance.
+// retry ends the TCP flows that a draining instance has not answered, unless it accepts flows again.
+// Clients retransmit, and may reach another instance.
 func (c *Core) retry() {
 	addr, _ := c.retries.Pop(c.now)
 	draining := false
@@ -223,7 +220,7 @@ func (c *Core) emit(to api.Addr, msg any) {
 	c.send = append(c.send, wire.Envelope{To: to, Msg: msg, Volatile: volatile(msg)})
 }
 
-// emitLate emits what becomes true with the plane's change of this step.
+// emitLate emits an order that requires the plane's change of this step.
 func (c *Core) emitLate(to api.Addr, msg any) {
 	c.late = append(c.late, wire.Envelope{To: to, Msg: msg, Volatile: volatile(msg)})
 }

@@ -24,7 +24,7 @@ func (in Attach) apply(c *Core) {
 	c.setState(a)
 }
 
-// setLocal applies a change of a service's instances on this node.
+// setLocal applies a change to a service's instances on this node.
 func (c *Core) setLocal(id api.ServiceID, at netip.Addr) {
 	c.table.Touched.Endpoints.Add(at)
 	l := services.Local{Count: c.endpoints.Count(id)}
@@ -48,7 +48,7 @@ func (in Detach) apply(c *Core) {
 	}
 }
 
-// drain has new flows avoid a workload.
+// drain stops new flows to a workload.
 func (c *Core) drain(k wire.Key) {
 	if a, ok := c.endpoints.Drain(k); ok {
 		c.retryLater(a.Address)
@@ -56,9 +56,8 @@ func (c *Core) drain(k wire.Key) {
 	}
 }
 
-// setState applies a change of an attachment's state. It informs the peers that know
-// about it or must avoid it. Its cluster informs them that it listens for the first
-// time.
+// setState applies a change of an attachment's state. It notifies peers if the attachment is draining or
+// an earlier notice had it. When it becomes ready for the first time, the cluster informs them.
 func (c *Core) setState(a endpoints.Attachment) {
 	c.table.Touched.Services.Add(a.Service())
 	if a.Draining || c.notices.Has(a.Address) {
@@ -73,10 +72,9 @@ func stateOf(a endpoints.Attachment) peermsg.State {
 	return peermsg.Draining
 }
 
-// renewNotices repeats the notices of an earlier process, whose last one peers may
-// have missed. Attachments that accept flows are included, because peers may have
-// marks against them. The most important entries come last, since the first ones are
-// dropped if there are too many.
+// renewNotices repeats the notices of an earlier process, because peers may have missed the last one. It
+// includes attachments that accept flows, which peers may still have marked as draining. The most
+// important entries come last, because the first ones are dropped if there are too many.
 func (c *Core) renewNotices(freed map[netip.Addr]wire.Key) {
 	c.notices.Start(c.boot)
 	for _, a := range sorted.Addrs(freed) {
@@ -93,14 +91,14 @@ func (c *Core) renewNotices(freed map[netip.Addr]wire.Key) {
 	}
 }
 
-// serviceLeft follows the last instance of a service that leaves the node. Its
-// subscriptions are kept for a while, because the instance may restart while the
-// cluster is disconnected, or pass to another service that may use them.
+// serviceLeft handles a service whose last instance left the node. Its subscriptions are kept for a
+// while, because the instance may restart while the cluster is disconnected, or pass to another service
+// that may use them.
 func (c *Core) serviceLeft(id api.ServiceID) {
 	for _, k := range c.subs.Of(id) {
 		st, ok := c.subs.Get(k)
 		if !ok {
-			continue // it was dropped to make room for another one
+			continue // dropped by an earlier iteration
 		}
 		if c.subs.Left(c.now, id, k, c.outcome(k)) {
 			c.unsubscribe(k)

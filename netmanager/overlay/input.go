@@ -52,7 +52,7 @@ type (
 	}
 	// Detach removes a workload from the network. It may be attached or not.
 	Detach struct{ wire.Key }
-	// Drain has new flows avoid a workload that will be stopped.
+	// Drain stops new flows to a workload that will be stopped.
 	Drain struct{ wire.Key }
 	// Exited is Drain for a workload whose process, in a network namespace, has ended.
 	Exited struct {
@@ -71,19 +71,19 @@ type (
 		Local netip.Addr
 		Name  string
 	}
-	// PeerUnknown is a handshake of a key without a record. Claim is an address of its
-	// subnet.
+	// PeerUnknown is a handshake from a key without a record. Claim is an address of the subnet that the
+	// sender claims.
 	PeerUnknown struct {
 		Key   api.PeerKey
 		Claim netip.Addr
 	}
-	// Path is what the tunnel observes of the path to a peer.
+	// Path is the tunnel's report on the path to a peer.
 	Path kernelpath.Path
-	// Measured is a round trip to a peer, the least of the last few by the path in use.
+	// Measured is a round trip to a peer: the least of the last few on the path in use.
 	Measured struct {
 		Key   api.PeerKey
 		RTT   time.Duration
-		Coord *api.Coordinate // where the peer was at that time; nil: not known
+		Coord *api.Coordinate // the peer's coordinate at that time; nil: not known
 	}
 	// Session means that a session with a peer began, or replaced one.
 	Session struct{ Key api.PeerKey }
@@ -97,18 +97,17 @@ type (
 		Key api.PeerKey
 		peermsg.NoticeAck
 	}
-	// Stray is a packet of a peer to an address of this node's subnet that no endpoint
-	// has.
+	// Stray is a packet from a peer to an address of this node's subnet without an endpoint.
 	Stray struct {
 		Key     api.PeerKey
 		Address netip.Addr
 	}
-	// Agreed are a peer's terms: by which kernel paths it accepts our packets.
+	// Agreed has a peer's terms: the kernel paths on which it accepts this node's packets.
 	Agreed struct {
 		Key api.PeerKey
 		peermsg.Terms
 	}
-	// Probed is a peer's request for how much arrived by kernel paths.
+	// Probed is a peer's request for the amount of traffic that arrived on kernel paths.
 	Probed struct {
 		Key api.PeerKey
 		peermsg.TrafficProbe
@@ -118,12 +117,11 @@ type (
 		Key api.PeerKey
 		peermsg.Traffic
 	}
-	// Counted is the answer to Count: what the plane counted of peers, as in
-	// plane.Usage. nil means that it could not count.
+	// Counted answers Count with the counters of plane.Usage.Peers. nil: the plane cannot count.
 	Counted struct{ Peers map[api.PeerKey][2]uint64 }
 	// Sampled has the present state of the instances' TCP connections.
 	Sampled struct{ Flows []Flow }
-	// Used is the answer to Ask: what the plane counted since it was made.
+	// Used answers Ask with the plane's counters.
 	Used struct{ plane.Usage }
 )
 
@@ -136,7 +134,7 @@ func (in Ready) apply(c *Core) {
 func (in Drain) apply(c *Core) { c.drain(in.Key) }
 
 func (in Exited) apply(c *Core) {
-	// The workload's flows do not end: its kernel still sends what was written.
+	// The workload's flows do not end: the kernel still sends data that it has written.
 	if a, ok := c.endpoints.Get(in.Key); ok && a.Attach.NetNS == in.NetNS {
 		c.drain(in.Key)
 	}

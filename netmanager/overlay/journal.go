@@ -19,7 +19,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/subscriptions"
 )
 
-// The core's own documents. The machines have the others.
+// The core's own documents. The machines save the others.
 const (
 	kindMeta  = "meta"
 	kindLease = "lease"
@@ -36,16 +36,15 @@ func (c *Core) saveMeta() {
 	c.journal.Put(kindMeta, keyMeta, metaRecord{Boot: c.boot, Coord: c.measure.Reported()})
 }
 
-// order is the order in which documents are restored, so that each finds those that
-// it depends on.
+// order is the order in which documents are restored: each after those that it depends on.
 var order = []string{
 	kindMeta, kindLease, services.KindCounter, services.KindIdent, endpoints.KindAttachment, endpoints.KindFreed, peers.KindPeer,
 	services.KindRoute, services.KindSource, subscriptions.Kind, kernelpath.Kind, notice.Kind, peers.KindTalk,
 }
 
-// Restore takes what an earlier process saved, or any prefix of it, before Start. It
-// ignores other kinds of documents, and deletes documents whose owner was not saved.
-// It fails if a document cannot be read.
+// Restore loads the documents that an earlier process saved, or a prefix of them, before Start. It
+// ignores other kinds, and deletes documents whose owner was not saved. It fails if a document cannot be
+// read.
 func (c *Core) Restore(docs []store.Doc) error {
 	docs = slices.DeleteFunc(slices.Clone(docs), func(d store.Doc) bool { return !slices.Contains(order, d.Kind) })
 	slices.SortFunc(docs, func(a, b store.Doc) int {

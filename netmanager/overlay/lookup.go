@@ -14,18 +14,17 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/subscriptions"
 )
 
-// Answer is where a name leads at the moment, for records of every type. Names in it
-// are full, with their final dot. A name that exists without records of the requested
-// type is Found too.
+// Answer is the result of a look-up, for records of every type. Names in it are fully qualified, with the
+// final dot. Found is also set if the name has no records of the requested type.
 type Answer struct {
-	// Known means that this is the answer. Otherwise a request was sent to the cluster, and
-	// Answered comes when the look-up should be repeated.
+	// Known means that the answer is final. Otherwise Query asks the cluster, and the look-up should be
+	// repeated after Answered.
 	Known bool
 	Found bool // the name exists
-	// Failed means that the cluster is disconnected, or, without Known, that the
-	// look-up fails unless an answer comes. Only names that cannot be from outside fail.
-	// Others, which the search list may have made, do not exist then, so that the resolver
-	// goes on to the next name.
+	// Failed with Known means that the cluster is disconnected or does not answer. Without Known it means
+	// that the look-up fails unless an answer comes. It is set only for names that must be in the overlay
+	// network. Other names may come from the search list. They do not exist, so that the resolver tries
+	// the next one.
 	Failed bool
 	open   bool         // the cluster has not answered
 	Addrs  []netip.Addr // IPv4
@@ -35,8 +34,8 @@ type Answer struct {
 	Stay   time.Duration // time to live
 }
 
-// Target is where an SRV record leads: to an instance, or to the service if instances
-// have no addresses of their own.
+// Target is the value of an SRV record: an instance, or the service if instances have no addresses of
+// their own.
 type Target struct {
 	Name    string
 	Address netip.Addr
@@ -46,14 +45,14 @@ type Target struct {
 }
 
 const (
-	// positiveTTL is the time to live of an address. The address is stable, and the plane
-	// chooses the backend. A name whose policy changes is followed after that time.
+	// positiveTTL is the time to live of an address. The address is stable, because the plane chooses the
+	// backend. The TTL bounds how long a client misses a change of the policy.
 	positiveTTL = 5 * time.Second
 	// negativeTTL is the time to live of a negative answer.
 	negativeTTL = time.Second
 )
 
-// Lookup answers a Query of the endpoint local. It sends nothing.
+// Lookup answers the look-up of a name by the endpoint local. It sends nothing; Query asks the cluster.
 func (v *view) Lookup(local netip.Addr, name string) Answer {
 	if v.lease == nil {
 		return Answer{Known: true}
@@ -118,14 +117,14 @@ func (v *view) lookup(asker api.ServiceID, name string) Answer {
 	return out
 }
 
-// serving returns the service with instances on this node that serves a subscription
-// by name until the cluster answers.
+// serving returns the service whose instances on this node serve a subscription by name until the cluster
+// answers.
 func (v *view) serving(k wire.Subscription) (api.ServiceID, bool) {
 	id, ok := v.services.ByName(k.Service)
 	return id, ok && v.endpoints.Count(id) > 0 && v.services.MayCall(k.For, id)
 }
 
-// addressed returns the addresses to which a query leads.
+// addressed returns the answer to a look-up of addresses.
 func addressed(at api.ServiceAddresses, q names.Query) Answer {
 	out := Answer{Known: true, Found: true, Stay: positiveTTL}
 	instances := func() {
@@ -180,7 +179,7 @@ func targets(id api.ServiceID, at api.ServiceAddresses, up []balance.Backend, as
 	return out
 }
 
-// named returns the name of an address, as the query that would return it.
+// named returns the name of an address, as the query that resolves to it.
 func (v *view) named(a netip.Addr) (names.Query, bool) {
 	if at, ok := v.endpoints.At(a); ok {
 		return names.Query{Service: at.Service(), Policy: names.Instance, Number: at.Attach.Instance.Number()}, true
@@ -188,7 +187,7 @@ func (v *view) named(a netip.Addr) (names.Query, bool) {
 	return v.services.Name(a)
 }
 
-// Twin is the IPv6 address that belongs to an IPv4 address of the network.
+// Twin returns the IPv6 address of an IPv4 address of the network.
 func (v *view) Twin(a netip.Addr) netip.Addr {
 	if v.lease == nil {
 		return netip.Addr{}
@@ -196,19 +195,19 @@ func (v *view) Twin(a netip.Addr) netip.Addr {
 	return v.lease.Ranges.Twin(a)
 }
 
-// Covers reports whether the core answers for a PTR name: an address of the network.
+// Covers reports whether the core answers for a PTR name: whether its address is in the network.
 func (v *view) Covers(name string) bool {
 	a, ok := names.Reverse(name)
 	return ok && v.lease != nil && v.lease.Ranges.Untwin(a).IsValid()
 }
 
-// subject is what a look-up is about.
+// subject is the parsed name of a look-up.
 type subject struct {
-	key   wire.Subscription // what the asking service subscribes to for it
+	key   wire.Subscription // what the asking service subscribes to
 	query names.Query
-	proto string // "_name._tcp.web" is about the service's ports of a protocol
-	below bool   // SRV records are below the name, and none at it
-	ours  bool   // the name cannot be one from outside
+	proto string // "tcp" in "_name._tcp.web": the look-up is for ports of the protocol
+	below bool   // the name is "_tcp.web", which has no records itself
+	ours  bool   // the name must be in the overlay network
 }
 
 // about parses a name. ok is false if nothing can be subscribed to for it.
@@ -216,7 +215,7 @@ func (v *view) about(asker api.ServiceID, name string) (s subject, ok bool) {
 	if a, is := names.Reverse(name); is {
 		a = v.lease.Ranges.Untwin(a)
 		if !a.IsValid() || v.services.IsInstance(a) && !v.endpoints.Has(a) && (v.lease.Subnet.Contains(a) || a == v.subnetOf(a).Addr()) {
-			return s, false // it is a node's address, or a free one of this node
+			return s, false // a node's address, or a free one of this node
 		}
 		return subject{key: wire.Subscription{Address: a, For: asker}, ours: true}, true
 	}
@@ -228,7 +227,7 @@ func (v *view) about(asker api.ServiceID, name string) (s subject, ok bool) {
 	}, err == nil
 }
 
-// protocol splits "_name._tcp.rest", and "_tcp.rest" above it.
+// protocol splits the prefix off "_name._tcp.rest" or "_tcp.rest". For the latter, below is true.
 func protocol(name string) (rest, proto string, below bool) {
 	p := strings.SplitN(name, ".", 3)
 	for _, proto := range []string{"tcp", "udp", "sctp"} {

@@ -10,7 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/table"
 )
 
-// Plane returns all that the plane should hold. Its cost grows with that.
+// Plane returns the full desired state of the plane. Its cost is linear in the result.
 func (v *view) Plane() plane.State {
 	st := plane.State{Node: v.planeNode()}
 	for _, a := range v.endpoints.Addresses() {
@@ -61,9 +61,8 @@ func (v *view) planeSource(a netip.Addr) (plane.Source, bool) {
 	return plane.Source{Address: a, Ident: ident}, ident != 0 && !v.endpoints.Has(a)
 }
 
-// planeServices returns what the plane should have of a service's semantic addresses.
-// Without a route it has only the addresses to which somebody subscribes, so that
-// others cause a subscription.
+// planeServices returns the desired plane entries for a service's semantic addresses. Without a route, it
+// returns only addresses with a subscription. Packets to the others are misses and cause a subscription.
 func (v *view) planeServices(id api.ServiceID) []plane.Service {
 	routed := v.services.Route(id) != nil
 	if !routed && v.endpoints.Count(id) == 0 {
@@ -91,7 +90,7 @@ func (v *view) planePeer(k api.PeerKey) (plane.Peer, bool) {
 	return p, true
 }
 
-// flush emits the changes of what the plane should hold, and then the late orders.
+// flush emits the changes of the plane's desired state, and then the late orders.
 func (c *Core) flush() {
 	t, d := c.table, &c.table.Touched
 	if d.All {
@@ -103,7 +102,7 @@ func (c *Core) flush() {
 		t.SetNode(c.planeNode())
 	}
 	for a := range d.Endpoints {
-		d.Sources.Add(a) // an address is here or elsewhere
+		d.Sources.Add(a) // only a remote address can be a source
 	}
 	of := map[api.ServiceID][]plane.Service{}
 	for id := range d.Services {

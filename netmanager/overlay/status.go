@@ -22,7 +22,7 @@ func (v *view) Attached(k wire.Key) (a wire.Attached, ok bool) {
 	return wire.Attached{Key: k, Address: at.Address, Address6: v.Twin(at.Address), MTU: v.cfg.MTU, Ready: at.Ready}, true
 }
 
-// Unready lists the attachments that do not listen yet, in the order of their keys.
+// Unready lists the attachments that do not listen yet by key.
 func (v *view) Unready() (out []wire.Attach) {
 	for _, a := range v.endpoints.All() {
 		if !a.Ready {
@@ -32,8 +32,7 @@ func (v *view) Unready() (out []wire.Attach) {
 	return out
 }
 
-// Attachments lists what was attached, in the order of the keys. The links of
-// endpoints are made from it.
+// Attachments lists the requests of all attachments by key. The links of endpoints are made from them.
 func (v *view) Attachments() (out []wire.Attach) {
 	for _, a := range v.endpoints.All() {
 		out = append(out, a.Attach)
@@ -41,7 +40,7 @@ func (v *view) Attachments() (out []wire.Attach) {
 	return out
 }
 
-// List lists the attachments with their addresses, in the order of the keys.
+// List lists the attachments with their addresses by key.
 func (v *view) List() (out []wire.Attached) {
 	for _, a := range v.endpoints.All() {
 		at, _ := v.Attached(a.Attach.Key)
@@ -50,7 +49,7 @@ func (v *view) List() (out []wire.Attached) {
 	return out
 }
 
-// Lease returns the node's part of the network; ok is false if there is none.
+// Lease returns the node's lease; ok is false if there is none.
 func (v *view) Lease() (l wire.NetLease, ok bool) {
 	if v.lease == nil {
 		return l, false
@@ -58,7 +57,7 @@ func (v *view) Lease() (l wire.NetLease, ok bool) {
 	return *v.lease, true
 }
 
-// Status is what the core knows of the node's network state.
+// Status returns the state of the node's network.
 func (v *view) Status() api.NetStatus {
 	st := api.NetStatus{Ready: v.lease != nil, Key: v.self.Key, Mapped: slices.Clone(v.self.Mapped)}
 	if v.lease == nil {
@@ -72,15 +71,14 @@ func (v *view) Status() api.NetStatus {
 	return st
 }
 
-// NoticesAcked reports whether all peers that respond confirmed the last notice.
+// NoticesAcked reports whether all peers that answer have confirmed the last notice.
 func (v *view) NoticesAcked() bool { return v.notices.Confirmed(v.reachable(false)) }
 
-// Pairs lists, in order, the pairs of services with the round trips that TCP
-// observed in the last minutes.
+// Pairs lists, in order, the pairs of services with the round trips that TCP observed in the last
+// minutes.
 func (v *view) Pairs() []api.PairStatus { return v.roundTrips.Pairs(v.now) }
 
-// Routes lists the routes in the order of their services, and then the open
-// subscriptions.
+// Routes lists the routes in the order of their services, then the open subscriptions.
 func (v *view) Routes() []api.RouteStatus {
 	var out []api.RouteStatus
 	pairs := map[api.ServiceID][]api.PairStatus{}
@@ -174,10 +172,9 @@ func (v *view) peerStatus(k api.PeerKey) api.PeerStatus {
 	return st
 }
 
-// Trace returns what would happen to a new flow from an instance on this node to a name
-// or an address. It sends nothing. If the flow would cause a request to the cluster, ask
-// is the input that does, after which another Trace may know more. An instance that is
-// not on this node is ErrNotFound.
+// Trace returns what would happen to a new flow from an instance on this node to a name or an address. It
+// sends nothing. If the cluster has to be asked first, the Input asks it, and a later Trace has the
+// answer. It fails with ErrNotFound if the instance is not on this node.
 func (v *view) Trace(from api.InstanceID, to string) (api.NetTrace, Input, error) {
 	t := tracer{view: v, out: api.NetTrace{From: from, To: to, OK: true}}
 	found := false
@@ -218,7 +215,7 @@ func (t *tracer) note(ok bool, what, format string, args ...any) bool {
 	return ok
 }
 
-// resolve finds the IPv4 address of the network that a name or an address means.
+// resolve returns the IPv4 address in the network for a name or an address.
 func (t *tracer) resolve(to string) (a netip.Addr, ask Input, ok bool) {
 	addr, err := netip.ParseAddr(to)
 	if err != nil {
@@ -245,7 +242,7 @@ func (t *tracer) resolve(to string) (a netip.Addr, ask Input, ok bool) {
 	return a, nil, a.IsValid()
 }
 
-// service finds the service of an address and whether it may be called.
+// service returns the service of an address, and notes whether it may be called.
 func (t *tracer) service(addr netip.Addr) (id api.ServiceID, ask Input, ok bool) {
 	k := wire.Subscription{Address: addr, For: t.asker}
 	if id, ok = t.leadsTo(k); !ok {
@@ -295,7 +292,7 @@ func (t *tracer) backends(addr netip.Addr, id api.ServiceID) (ask Input) {
 	return nil
 }
 
-// path notes how a backend is reached, and how its node knows where to send answers.
+// path notes the path to a backend, and how the backend's node finds the path for replies.
 func (t *tracer) path(b netip.Addr) {
 	if t.endpoints.Has(b) {
 		t.note(true, "path", "on this node")

@@ -59,7 +59,7 @@ func (in Miss) apply(c *Core) {
 	}
 }
 
-// resend repeats to the plane what it should have of an address.
+// resend repeats the plane entries of an address.
 func (c *Core) resend(a netip.Addr) {
 	id, _ := c.services.Semantic(a)
 	c.table.ResendService(a, id)
@@ -69,8 +69,7 @@ func (c *Core) resend(a netip.Addr) {
 	}
 }
 
-// serveLocally has a service's instances on this node serve a subscription until the
-// cluster answers it.
+// serveLocally lets a service's instances on this node serve a subscription until the cluster answers it.
 func (c *Core) serveLocally(k wire.Subscription) {
 	id, ok := c.services.Semantic(k.Address)
 	if !ok || c.services.Route(id) != nil || c.endpoints.Count(id) == 0 {
@@ -84,7 +83,7 @@ func (c *Core) serveLocally(k wire.Subscription) {
 	}
 }
 
-// apply subscribes to the claimed subnet. The claim is not proven.
+// apply subscribes to the claimed subnet. The claim is not authenticated.
 func (in PeerUnknown) apply(c *Core) {
 	if in.Key == c.self.Key {
 		return
@@ -100,7 +99,7 @@ func (in PeerUnknown) apply(c *Core) {
 	k := wire.Subscription{Address: c.subnetOf(in.Claim).Addr()}
 	switch {
 	case c.subs.Has(k):
-		c.subs.RequestPeer(c.now, k, c.outcome(k)) // the known holder of the subnet may be old
+		c.subs.RequestPeer(c.now, k, c.outcome(k)) // the known holder of the subnet may be out of date
 	case !c.subscribe(k, netip.Addr{}):
 		return
 	}
@@ -127,7 +126,7 @@ func (in Query) apply(c *Core) {
 	}
 }
 
-// apply renews the subscriptions to what the plane counted.
+// apply marks the subscriptions to addresses with traffic as used.
 func (in Used) apply(c *Core) {
 	use := func(id api.ServiceID) {
 		if c.services.Route(id) != nil {
@@ -152,8 +151,7 @@ func (in Used) apply(c *Core) {
 	}
 }
 
-// subscribe subscribes, on the budget of an endpoint, and reports whether there was
-// room.
+// subscribe adds a subscription, for which payer's budget was charged. It fails if there is no room.
 func (c *Core) subscribe(k wire.Subscription, payer netip.Addr) bool {
 	for {
 		victim, ok := c.subs.Room(k.For)
@@ -166,13 +164,13 @@ func (c *Core) subscribe(k wire.Subscription, payer netip.Addr) bool {
 		c.unsubscribe(*victim)
 	}
 	c.reply(c.subs.Add(c.now, k, payer, c.outcome(k)))
-	if id, ok := c.services.Semantic(k.Address); ok { // the plane has it only if somebody subscribes
+	if id, ok := c.services.Semantic(k.Address); ok { // the plane has only addresses with a subscription
 		c.table.Touched.Services.Add(id)
 	}
 	return true
 }
 
-// unsubscribe drops a subscription and the records to which no other one leads.
+// unsubscribe drops a subscription and the records to which no other subscription leads.
 func (c *Core) unsubscribe(k wire.Subscription) {
 	c.reply(c.subs.Drop(k))
 	if k.Service != "" {
@@ -202,7 +200,7 @@ func (c *Core) release(id api.ServiceID) {
 	}
 }
 
-// request requests a service's route again, because it seems to be old.
+// request requests a service's route again, because it seems to be out of date.
 func (c *Core) request(id api.ServiceID) {
 	if c.services.Route(id) == nil {
 		return

@@ -18,8 +18,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/subscriptions"
 )
 
-// view answers questions that need several machines. Its methods change nothing that
-// can be observed.
+// view answers questions that need several machines. Its methods have no observable effect.
 type view struct {
 	cfg       Config
 	now       time.Time
@@ -74,7 +73,7 @@ func (v *view) outcome(k wire.Subscription) subscriptions.Outcome {
 	return v.outcomeWith(k, v.subs.Refusal(k))
 }
 
-// outcomeWith is outcome for a subscription that need not exist, with its refusal.
+// outcomeWith is outcome for a subscription that may not exist; refusal is its refusal or nil.
 func (v *view) outcomeWith(k wire.Subscription, refusal *wire.Refusal) subscriptions.Outcome {
 	if k.For == "" {
 		if _, ok := v.peers.At(k.Address); ok {
@@ -95,12 +94,12 @@ func (v *view) outcomeWith(k wire.Subscription, refusal *wire.Refusal) subscript
 	return subscriptions.Nowhere
 }
 
-// leadsTo returns the known service that a subscription is about.
+// leadsTo returns the known service to which a subscription leads.
 func (v *view) leadsTo(k wire.Subscription) (id api.ServiceID, ok bool) {
 	if k.Service != "" {
 		id, ok = v.services.ByName(k.Service)
 		if id != k.Service && v.subs.Refusal(subscriptions.Fold(k)) != nil {
-			return "", false // the cluster knows several such names
+			return "", false // the cluster has several services whose names differ only in case
 		}
 		return id, ok && v.services.Route(id) != nil
 	}
@@ -119,8 +118,7 @@ func (v *view) subscriptionsTo(id api.ServiceID) []wire.Subscription {
 	return v.subs.To(id, v.services.Addresses(id))
 }
 
-// heir returns a service on this node that may use a subscription of another one, or
-// "".
+// heir returns a service on this node that may use a subscription of another one, or "".
 func (v *view) heir(k wire.Subscription) api.ServiceID {
 	id, ok := v.leadsTo(k)
 	if !ok {
@@ -134,7 +132,7 @@ func (v *view) heir(k wire.Subscription) api.ServiceID {
 	return ""
 }
 
-// subnetOf returns the node's subnet that an address belongs to.
+// subnetOf returns the subnet, of any node, to which an address belongs.
 func (v *view) subnetOf(a netip.Addr) netip.Prefix {
 	if v.lease == nil {
 		return netip.Prefix{}
@@ -143,9 +141,8 @@ func (v *view) subnetOf(a netip.Addr) netip.Prefix {
 	return p
 }
 
-// backends lists the backends of a service that packets can reach. For instances of
-// this node the attachments count, not their records. What a node
-// sent about its instances outweighs older records.
+// backends lists the reachable backends of a service. Instances on this node come from the attachments,
+// not from the route. A peer's notice about its instances takes precedence over the route.
 func (v *view) backends(id api.ServiceID) (out []balance.Backend) {
 	local := v.endpoints.Of(id)
 	var loads map[wire.Key]uint8
@@ -199,8 +196,8 @@ func (v *view) distance(p peers.Peer) time.Duration {
 	return balance.Distance(p.Path.Kind, p.Path.RTT, p.Path.Loss, estimate)
 }
 
-// reachable lists the peers that have or had a session or a kernel path, which follows
-// from one. A session begins for a message if there is none.
+// reachable lists the peers with a path through the tunnel or the kernel. silent includes peers that do
+// not answer. A message starts a session if there is none.
 func (v *view) reachable(silent bool) (keys []api.PeerKey) {
 	for _, k := range v.peers.Keys() {
 		p, _ := v.peers.Get(k)
@@ -212,7 +209,7 @@ func (v *view) reachable(silent bool) (keys []api.PeerKey) {
 	return keys
 }
 
-// sample finds the ends of a flow, and the remote address in IPv4.
+// sample finds the services at the ends of a flow, and returns the remote address in IPv4.
 func (v *view) sample(f Flow) (x measure.Sample, remote netip.Addr, ok bool) {
 	if v.lease == nil || f.Sockets <= 0 || f.RTT <= 0 || f.Least <= 0 {
 		return x, remote, false
@@ -239,9 +236,9 @@ func (v *view) sample(f Flow) (x measure.Sample, remote netip.Addr, ok bool) {
 	return x, remote, ok
 }
 
-// remoteEnd returns the service and node at the far end of a flow. A semantic address
-// counts where it can lead to one node of another cluster only. Within the cluster the
-// other end reports the flow, because it sees which instance calls.
+// remoteEnd returns the service and node at the remote end of a flow. For a semantic address, known is
+// true only if all its instances are on one node of another cluster. Within the cluster, the other end
+// reports the flow, because it sees which instance calls.
 func (v *view) remoteEnd(local, remote api.ServiceID, address netip.Addr) (e measure.End, known bool) {
 	e = measure.End{Service: remote, Node: v.lease.Node}
 	if v.endpoints.Has(address) {

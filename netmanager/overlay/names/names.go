@@ -3,10 +3,9 @@
 //
 //	<n|any>.<policy>.<service>.<ns>.<app>.<ns>.treeline
 //
-// where the policy is rr, closest or instance. A number is only valid with instance,
-// and any.instance means all instances. From the right, the asking service may omit
-// what it has in common with the service, and it may omit the first two labels, which
-// are any.rr then:
+// where the policy is rr, closest or instance. A number is only valid with instance, and any.instance
+// means all instances. The asking service may omit the labels on the right that are also its own. It may
+// also omit the first two labels; then they are any.rr:
 //
 //	web.prod.shop.prod.treeline       the service web.prod of shop.prod
 //	any.closest.web.prod.treeline     of the asking service's own application
@@ -16,14 +15,14 @@
 // A service of another tenant needs the full name, with the parts of its tenant from
 // the innermost outwards: web.prod.shop.prod.of-tenant.lab.acme.treeline.
 //
-// The first two labels are a selector if they are "any" or a number, followed by a
-// policy. A service with the name "any" or "7" in a namespace with the name of a policy
-// needs a selector. A single policy label means any, if the following labels are a
-// complete name of a service: "closest.web" is the service closest in namespace web,
-// but the search list first finds it as closest.web.prod.shop.prod.treeline.
+// The first two labels are a selector if they are "any" or a number, followed by a policy. A service with
+// the name "any" or "7" in a namespace with the name of a policy needs a selector. A policy alone means
+// any.<policy> if the remaining labels are a complete name of a service. Otherwise it is a label:
+// "closest.web" is the service "closest" in namespace "web". (The search list first finds it as
+// closest.web.prod.shop.prod.treeline.)
 //
-// DNS ignores case and api.ValidName does not. A name means the service with exactly
-// that name, or else the only known service whose name differs in case (Match).
+// DNS ignores case and api.ValidName does not. A name stands for the service with exactly that name, or
+// else for the only known service whose name differs in case (Match).
 //
 //	q, err := names.Parse("web.prod.treeline.", client)
 package names
@@ -39,10 +38,10 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Policy is how an instance of a service is chosen.
+// Policy is the balancing policy that a name selects.
 type Policy string
 
-// The policies. Any is for names without a selector: rr, or what the service has.
+// The policies. Any is for names without a selector: rr if the service has it, else another address.
 const (
 	Any        Policy = ""
 	RoundRobin Policy = "rr"
@@ -65,8 +64,8 @@ func Under(name string) bool {
 	return i >= 0 && strings.EqualFold(name[i:], wire.Domain) && (i == 0 || name[i-1] == '.')
 }
 
-// Parse parses a name that an instance of the service asker looks up. It keeps the
-// case. Other names are ErrInvalid.
+// Parse parses a name that an instance of the service asker looks up. It keeps the case. It fails with
+// ErrInvalid.
 func Parse(name string, asker api.ServiceID) (Query, error) {
 	bad := func(why string) (Query, error) {
 		return Query{}, fmt.Errorf("name %q %s: %w", name, why, api.ErrInvalid)
@@ -92,7 +91,7 @@ func Parse(name string, asker api.ServiceID) (Query, error) {
 			q.Policy, q.Number, labels = policy, n, labels[2:]
 		}
 	}
-	if len(labels)%2 == 1 && len(labels) > 1 && q.Policy == Any { // what is left after a policy names a service
+	if len(labels)%2 == 1 && len(labels) > 1 && q.Policy == Any { // what is left after a policy must name a service
 		if policy, _, ok := selector("any", labels[0]); ok {
 			q.Policy, labels = policy, labels[1:]
 		}
@@ -120,8 +119,7 @@ func Parse(name string, asker api.ServiceID) (Query, error) {
 	return q, nil
 }
 
-// isName is api.ValidName without its regular expression, because it runs for every
-// label of every look-up.
+// isName is api.ValidName without a regular expression, because it runs for every label of every look-up.
 func isName(s string) bool {
 	for i := range len(s) {
 		inner := i > 0 && i < len(s)-1
@@ -141,9 +139,8 @@ func selector(which, policy string) (Policy, int, bool) {
 	return p, n, err == nil && n >= 0 && strconv.Itoa(n) == which && p == Instance
 }
 
-// Match returns the known service that a name means: the one with exactly that name,
-// or else the only one whose name differs in case. ok is false if there is none, or if
-// several differ in case.
+// Match returns the service that a name stands for: the one with exactly that name, or else the only one
+// whose name differs in case. ok is false if there is none or more than one.
 func Match(name api.ServiceID, known []api.ServiceID) (id api.ServiceID, ok bool) {
 	n := 0
 	for _, k := range known {
@@ -182,15 +179,15 @@ func Of(q Query, asker api.ServiceID) string {
 	return strings.Join(append(labels, wire.Domain), ".") + "."
 }
 
-// Above reports whether a name is a parent of the service asker's own name, or that
-// name. Then it exists, perhaps without records (an empty non-terminal, RFC 8020).
+// Above reports whether a name is the name of the service asker or a parent of it. Such a name exists,
+// possibly without records (an empty non-terminal, RFC 8020).
 func Above(name string, asker api.ServiceID) bool {
 	name = "." + strings.ToLower(strings.TrimSuffix(name, "."))
 	if name == "."+wire.Domain {
 		return true
 	}
 	q := Query{Service: asker, Number: -1}
-	for _, own := range []string{Of(q, asker), Of(q, "")} { // short of its tenant, and in full
+	for _, own := range []string{Of(q, asker), Of(q, "")} { // without its tenant, and with it
 		if strings.HasSuffix("."+strings.ToLower(strings.TrimSuffix(own, ".")), name) {
 			return true
 		}
@@ -198,11 +195,10 @@ func Above(name string, asker api.ServiceID) bool {
 	return false
 }
 
-// Search returns the search list for an instance's resolv.conf, the most specific
-// domain first, so that short names find services of its own application. It needs
-// `ndots:4`: with fewer, resolvers would first look up "any.rr.web" outside, and musl
-// only there. A name from outside costs one query to this node per entry. The cluster
-// is only asked if it has two or four labels.
+// Search returns the search list for an instance's resolv.conf, the most specific domain first, so that
+// short names find services of the same application. It requires `ndots:4`. With a lower value, resolvers
+// first look up "any.rr.web" as it is, and musl looks up nothing else. A name from outside costs one
+// query to this node per entry. The cluster is asked only if such a query has two or four labels.
 func Search(asker api.ServiceID) []string {
 	p := strings.Split(asker.Name(), ".")
 	if len(p) != 4 {

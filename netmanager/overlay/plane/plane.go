@@ -1,7 +1,6 @@
-// Package plane has the configuration that the overlay's core wants the kernel to
-// have: to which service an address belongs, which services may call each other,
-// which backends a semantic address has, and how peers are reached. It has plain
-// values; netmanager/dataplane and netmanager/link apply them.
+// Package plane defines the desired configuration of the data plane: the service of each address, which
+// services may call each other, the backends of each semantic address, and the paths to peers. It has
+// plain values; netmanager/dataplane and netmanager/link apply them.
 //
 // All addresses are IPv4. Each stands for its IPv6 twin too (wire.NetRanges).
 //
@@ -16,11 +15,11 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Ident identifies a service within one node's plane. 0 is no service. The core
-// allocates it and keeps it across restarts. It has no meaning on another node.
+// Ident identifies a service within one node's plane. 0 is no service. The core allocates it and keeps it
+// across restarts.
 type Ident uint32
 
-// State is all that a plane should hold.
+// State is the full contents of a plane.
 type State struct {
 	Node      Node
 	Endpoints []Endpoint
@@ -30,9 +29,8 @@ type State struct {
 	Peers     []Peer
 }
 
-// Change is a step from one state to another. It is applied as one transaction:
-// drops first, then sets. A set replaces the value with the same key. Dropping a
-// key that does not exist succeeds.
+// Change is the difference between two states. It is applied as one transaction: drops first, then sets.
+// A set replaces the value with the same key. Dropping a key that does not exist succeeds.
 type Change struct {
 	Node          *Node
 	DropEndpoints []netip.Addr
@@ -45,11 +43,10 @@ type Change struct {
 	SetSources    []Source
 	Allow         []Pair
 	SetPeers      []Peer
-	// End ends the flows to these instance addresses: the backend is dead, and its
-	// clients should notice now. Retry ends only those TCP flows that were not answered
-	// yet, because it is not known whether the backend is dead. The client of such a flow
-	// is not informed: it retransmits, first after a second, and reaches a backend that
-	// accepts new flows.
+	// End ends the flows to these instance addresses: the backend is dead, and its clients should notice
+	// now. Retry ends only TCP flows that were not answered yet, because the backend may be alive. Their
+	// clients are not informed: they retransmit, first after a second, and reach a backend that accepts
+	// new flows.
 	End, Retry []netip.Addr
 }
 
@@ -57,14 +54,13 @@ type Change struct {
 type Node struct {
 	Ranges wire.NetRanges
 	Subnet netip.Prefix // of this node; zero: no lease yet
-	Prefix string       // begins the names of all our devices, tables and rules: "tl"
+	Prefix string       // begins the names of all devices, tables and rules: "tl"
 	Tunnel string       // device of the tunnel
 	Queue  string       // device of the packet queue, for packets to or from unknown addresses
 	VXLAN  uint16       // UDP port of the VXLAN device, 0: none
-	// Closed are networks that instances may not reach, in addition to the host's own
-	// addresses and the networks to which it is directly connected. Open are exceptions
-	// from both. Everything else outside the ranges is reached with the host's address
-	// (masquerade).
+	// Closed are networks that instances may not reach, in addition to the host's own addresses and the
+	// networks to which it is directly connected. Open are exceptions from both. Flows to all other
+	// addresses outside the ranges leave with the host's address (masquerade).
 	Closed, Open []netip.Prefix
 }
 
@@ -76,10 +72,9 @@ type Endpoint struct {
 	Ports   []api.PortMap
 }
 
-// Service is a semantic address. Its key is that address; a service with two
-// policies has two. New flows go to the backends in turn, in proportion to their
-// weights. Without a backend, new flows are refused at once (TCP reset, ICMP
-// unreachable), so that clients fail fast.
+// Service is a semantic address, which is its key. A service has one per policy. New flows go to the
+// backends in turn, in proportion to their weights. Without a backend, new flows are refused at once (TCP
+// reset, ICMP unreachable), so that clients fail fast.
 type Service struct {
 	Address  netip.Addr
 	Ident    Ident
@@ -105,12 +100,12 @@ type Pair struct{ From, To Ident }
 type Peer struct {
 	Key     api.PeerKey
 	Subnets []netip.Prefix
-	Path    api.PathKind // of our packets: route or vxlan; anything else is the tunnel device
+	Path    api.PathKind // for packets to the peer: route or vxlan; anything else is the tunnel device
 	// Via is the peer's address on the unencrypted network, for route and vxlan in both
 	// directions.
 	Via netip.Addr
-	// Accepts are the kernel paths from Via by which packets of the peer's subnets are
-	// accepted. From the tunnel, which authenticates them, they are always accepted.
+	// Accepts are the kernel paths from Via on which packets of the peer's subnets are accepted. Packets
+	// from the tunnel, which authenticates them, are always accepted.
 	Accepts Paths
 	MTU     int // of inner packets; larger ones are answered with ICMP. 0: that of the device
 }
@@ -124,21 +119,21 @@ type Paths struct {
 // Or returns the paths in p or o.
 func (p Paths) Or(o Paths) Paths { return Paths{p.Route || o.Route, p.VXLAN || o.VXLAN} }
 
-// Usage has counters since the plane was made. They only grow. The counter of a key
-// that was dropped and set again begins at 0.
+// Usage has counters since the plane was made. A counter restarts at 0 if its key is dropped and set
+// again.
 type Usage struct {
 	Services map[netip.Addr]uint64     // new flows, by semantic address
 	Backends map[netip.Addr]uint64     // new flows, by backend's address
 	Sources  map[netip.Addr]uint64     // packets from remote instances, answers included
-	Peers    map[api.PeerKey][2]uint64 // bytes sent and received by kernel paths; absent otherwise
-	Denied   uint64                    // packets that policy dropped
-	Forged   uint64                    // packets with a source that the sender may not use
+	Peers    map[api.PeerKey][2]uint64 // bytes sent and received by kernel path; peers without one are absent
+	Denied   uint64                    // packets that the access policy dropped
+	Forged   uint64                    // packets with a source address that the sender may not use
 }
 
-// VXLANDevice is the name of the VXLAN device, if Node.VXLAN is set.
+// VXLANDevice returns the name of the VXLAN device, which exists if Node.VXLAN is set.
 func VXLANDevice(prefix string) string { return prefix + "vxlan" }
 
-// Device is the name of the host's end of an endpoint's veth pair.
+// Device returns the name of the host's end of an endpoint's veth pair.
 func Device(prefix string, a netip.Addr) string {
 	b := a.As4()
 	return prefix + hex.EncodeToString(b[:])

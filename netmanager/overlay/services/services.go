@@ -1,13 +1,12 @@
-// Package services keeps the records of services that the cluster sent, routes and
-// sources, and what of each service is on this node. From them follows which service
-// an address belongs to, which services may call each other, and what the data plane
-// needs of that. It is pure: the core passes records and follows the Changes.
+// Package services keeps the routes and sources that the cluster sent, and which services have instances
+// on this node. It derives the service of each address, which services may call each other, and the data
+// plane's entries. It does no I/O: the core passes records and applies the returned Changes.
 //
 //	m := services.New()
 //	if m.NewerRoute(route, false) {
 //		changes := m.SetRoute(route, false)
 //	}
-//	id, ok := m.ByAddress(address)
+//	id, ok := m.Semantic(address)
 package services
 
 import (
@@ -31,21 +30,21 @@ import (
 const (
 	KindRoute   = "route"   // by service
 	KindSource  = "source"  // by address
-	KindIdent   = "ident"   // the plane's number of a service
+	KindIdent   = "ident"   // the plane's number for a service
 	KindCounter = "counter" // of idents
 
 	keyIdent = "ident"
 )
 
-// Changes are what the core has to follow, in this order.
+// Changes lists what the core must update, in this order.
 type Changes struct {
-	Services  []api.ServiceID // what the plane should have of them may have changed
-	Access    []api.ServiceID // what they may call, and who them
-	Sources   []netip.Addr    // which service these addresses belong to
-	Ended     []netip.Addr    // flows to these instances end
-	Released  []api.PeerKey   // references to peers that went
+	Services  []api.ServiceID // their plane entries may have changed
+	Access    []api.ServiceID // which services they may call, or may call them, may have changed
+	Sources   []netip.Addr    // the service of these addresses may have changed
+	Ended     []netip.Addr    // flows to these instances must end
+	Released  []api.PeerKey   // peers that each lost one reference
 	Backends  []api.ServiceID // their backends changed
-	Added     bool            // the record is new, not a newer revision
+	Added     bool            // the record is new; false: a newer revision of a known one
 	Subscribe []Subject       // subscriptions whose outcome may have changed
 }
 
@@ -55,7 +54,7 @@ type Subject struct {
 	Address netip.Addr
 }
 
-// Local is what this node knows of a service because it hosts instances.
+// Local describes a service by its instances on this node.
 type Local struct {
 	Count     int // instances
 	Access    api.Access
@@ -69,7 +68,7 @@ type service struct {
 	route     *api.Route
 	local     Local
 	sources   map[netip.Addr]struct{}
-	addresses []netip.Addr // semantic, as far as they belong to it
+	addresses []netip.Addr // semantic addresses that belong to it
 }
 
 type identRecord struct {
@@ -81,8 +80,8 @@ type Machine struct {
 	ranges   *wire.NetRanges // nil without a lease
 	services map[api.ServiceID]*service
 	byName   map[string][]api.ServiceID   // by name in lower case
-	semantic map[netip.Addr]api.ServiceID // semantic addresses; the last record counts
-	owners   map[netip.Addr]api.ServiceID // remote instances' addresses, likewise
+	semantic map[netip.Addr]api.ServiceID // semantic addresses; the last record wins
+	owners   map[netip.Addr]api.ServiceID // remote instances' addresses; the last record wins
 	sources  map[netip.Addr]wire.Source
 	hosts    map[api.PeerKey]map[api.ServiceID]struct{} // services by the peers that host them
 	locals   map[api.ServiceID]struct{}                 // services with instances on this node
@@ -101,7 +100,7 @@ func New() *Machine {
 	}
 }
 
-// RestoreIdent takes a document of idents or of their counter.
+// RestoreIdent loads the document of an ident or of the counter of idents.
 func (m *Machine) RestoreIdent(d store.Doc) error {
 	m.journal.Restored(d)
 	if d.Kind == KindCounter {
@@ -115,8 +114,8 @@ func (m *Machine) RestoreIdent(d store.Doc) error {
 	return nil
 }
 
-// Restoring reads the document of a route or source into record, which the caller
-// passes to SetRoute or SetSource. Unless keep is set the document is deleted.
+// Restoring reads the document of a route or source into record, which the caller passes to SetRoute or
+// SetSource. It deletes the document unless keep is set.
 func (m *Machine) Restoring(d store.Doc, keep bool, record any) error {
 	m.journal.Restored(d)
 	err := json.Unmarshal(d.Data, record)
@@ -180,7 +179,7 @@ func (m *Machine) Sources(yield func(netip.Addr) bool) {
 	}
 }
 
-// Ident returns the plane's number of a service; 0: not known.
+// Ident returns the plane's number for a service; 0: unknown service.
 func (m *Machine) Ident(id api.ServiceID) plane.Ident {
 	if s := m.services[id]; s != nil {
 		return s.ident
@@ -188,7 +187,7 @@ func (m *Machine) Ident(id api.ServiceID) plane.Ident {
 	return 0
 }
 
-// service returns a service, which exists until Forget.
+// service returns a service, and adds it if it is unknown. It exists until Forget.
 func (m *Machine) service(id api.ServiceID, c *Changes) *service {
 	s := m.services[id]
 	if s != nil {
@@ -207,7 +206,7 @@ func (m *Machine) service(id api.ServiceID, c *Changes) *service {
 	return s
 }
 
-// Forget removes a service of which nothing is left, and reports whether it did.
+// Forget removes a service without route, sources and local instances. It reports whether it did.
 func (m *Machine) Forget(id api.ServiceID) bool {
 	s := m.services[id]
 	if s == nil || s.route != nil || s.local.Count+len(s.sources) > 0 {
@@ -226,16 +225,15 @@ func (m *Machine) Forget(id api.ServiceID) bool {
 // SetRanges sets the network's address ranges.
 func (m *Machine) SetRanges(r wire.NetRanges) { m.ranges = &r }
 
-// Readdress determines anew which semantic addresses belong to a service, after
-// SetRanges.
+// Readdress determines again which semantic addresses belong to a service, after SetRanges.
 func (m *Machine) Readdress(id api.ServiceID) (c Changes) {
 	m.readdress(m.services[id], &c)
 	return c
 }
 
-// readdress determines which semantic addresses belong to a service: those of its
-// route, or without one those that its local instances were attached with, unless
-// another service has a route with them. Otherwise the last service counts.
+// readdress determines which semantic addresses belong to a service: those of its route or, without one,
+// those that its local instances were attached with. A service with a route takes precedence over one
+// without. Otherwise the last one wins.
 func (m *Machine) readdress(s *service, c *Changes) {
 	var now []netip.Addr
 	for _, v := range list(s.advertised()) {
@@ -266,7 +264,7 @@ func (m *Machine) readdress(s *service, c *Changes) {
 	}
 }
 
-// advertised are the semantic addresses in the best record of a service.
+// advertised returns the semantic addresses of the route or, without one, of the local instances.
 func (s *service) advertised() api.ServiceAddresses {
 	if s.route != nil {
 		return s.route.Addresses
@@ -288,8 +286,7 @@ func list(a api.ServiceAddresses) (out []netip.Addr) {
 	return out
 }
 
-// Advertised returns the semantic addresses of a service, of which some may belong to
-// another one.
+// Advertised returns the semantic addresses in a service's records. Some may belong to another service.
 func (m *Machine) Advertised(id api.ServiceID) api.ServiceAddresses {
 	if s := m.services[id]; s != nil {
 		return s.advertised()
@@ -317,7 +314,7 @@ func (m *Machine) Ports(id api.ServiceID) []api.PortMap {
 	}
 }
 
-// SetLocal sets what the node knows of a service because it hosts instances.
+// SetLocal describes a service by its instances on this node.
 func (m *Machine) SetLocal(id api.ServiceID, l Local) (c Changes) {
 	s := m.service(id, &c)
 	if s.local = l; l.Count > 0 {
@@ -330,8 +327,7 @@ func (m *Machine) SetLocal(id api.ServiceID, l Local) (c Changes) {
 	return c
 }
 
-// access is the access list in the best record of a service: its local instances
-// brought one along.
+// access returns the access list of the local instances, else of the route, else of the newest source.
 func (m *Machine) access(s *service) api.Access {
 	switch {
 	case s.local.Count > 0:
@@ -358,8 +354,8 @@ func (m *Machine) MayCall(caller, callee api.ServiceID) bool {
 	return from != nil && to != nil && api.MayCall(caller, m.access(from), callee, m.access(to))
 }
 
-// Pairs adds to set what may pass between a service and others. One end is always on
-// this node.
+// Pairs adds the pairs of services, one of which is id, between which flows are allowed. At least one end
+// of each has instances on this node.
 func (m *Machine) Pairs(id api.ServiceID, set map[plane.Pair]struct{}) {
 	s := m.services[id]
 	with := func(o *service) {
@@ -381,15 +377,15 @@ func (m *Machine) Pairs(id api.ServiceID, set map[plane.Pair]struct{}) {
 	}
 }
 
-// NewerRoute reports whether a route has to be taken: it is newer than the present
-// one, or it is part of a whole (which replaces everything) and another revision.
+// NewerRoute reports whether a route replaces the present one: it is newer, or whole is set (a full
+// update, which replaces everything) and the revision differs.
 func (m *Machine) NewerRoute(r api.Route, whole bool) bool {
 	old := m.Route(r.Service)
 	return r.Service != "" && (old == nil || r.Rev > old.Rev || whole && r.Rev != old.Rev)
 }
 
-// SetRoute sets the route of a service. The caller has referred to its peers. restored means that
-// the route is from the store.
+// SetRoute sets the route of a service. The caller has added the references to its peers. restored means
+// that the route is from the store.
 func (m *Machine) SetRoute(r api.Route, restored bool) (c Changes) {
 	s := m.service(r.Service, &c)
 	old := s.route
@@ -400,7 +396,7 @@ func (m *Machine) SetRoute(r api.Route, restored bool) (c Changes) {
 	return c
 }
 
-// equalButLoad reports whether two routes differ in loads only, which are not saved.
+// equalButLoad reports whether two routes differ at most in revision and loads, which need not be saved.
 func equalButLoad(a, b api.Route) bool {
 	a.Rev, a.Backends = b.Rev, slices.Clone(a.Backends)
 	if len(a.Backends) == len(b.Backends) {
@@ -469,7 +465,7 @@ func (m *Machine) setRoute(s *service, r *api.Route, c *Changes) {
 	}
 }
 
-// UnsetRoute removes the route of a service. If the service is gone, its flows end.
+// UnsetRoute removes the route of a service. gone means that the service is gone: its flows end.
 func (m *Machine) UnsetRoute(id api.ServiceID, gone bool) (c Changes) {
 	s := m.services[id]
 	if s == nil || s.route == nil {
@@ -489,12 +485,12 @@ func (m *Machine) UnsetRoute(id api.ServiceID, gone bool) (c Changes) {
 	return c
 }
 
-// IsInstance reports whether an address can be an instance's.
+// IsInstance reports whether an address is in the range of instances.
 func (m *Machine) IsInstance(a netip.Addr) bool {
 	return m.ranges != nil && a.Is4() && m.ranges.Instances.Contains(a) && !m.ranges.Services.Contains(a)
 }
 
-// own gives a remote instance's address to a service; the last record counts.
+// own assigns a remote instance's address to a service; the last record wins.
 func (m *Machine) own(a netip.Addr, s *service, c *Changes) {
 	if o := m.owners[a]; o != s.id {
 		m.owners[a] = s.id
@@ -505,7 +501,7 @@ func (m *Machine) own(a netip.Addr, s *service, c *Changes) {
 	c.Sources = append(c.Sources, a)
 }
 
-// disown takes an address from a service unless another record gives it.
+// disown removes an address from a service unless another of its records has it.
 func (m *Machine) disown(a netip.Addr, s *service, c *Changes) {
 	if m.owners[a] != s.id {
 		return
@@ -527,7 +523,7 @@ func (m *Machine) NewerSource(src wire.Source, whole bool) bool {
 	return src.Service != "" && (!had || src.Rev > old.Rev || whole && src.Rev != old.Rev)
 }
 
-// SetSource sets the source of an address. The caller has referred to its peer. restored means
+// SetSource sets the source of an address. The caller has added the reference to its peer. restored means
 // that the source is from the store.
 func (m *Machine) SetSource(src wire.Source, restored bool) (c Changes) {
 	s := m.service(src.Service, &c)
@@ -581,7 +577,7 @@ func (m *Machine) ByName(name api.ServiceID) (api.ServiceID, bool) {
 	return id, ok && m.services[id] != nil
 }
 
-// Spelt lists the services whose names differ from one in case at most.
+// Spelt lists the services with a name, ignoring case.
 func (m *Machine) Spelt(name api.ServiceID) []api.ServiceID {
 	return slices.Clone(m.byName[strings.ToLower(string(name))])
 }
@@ -621,7 +617,7 @@ func (m *Machine) BackendAt(a netip.Addr) (id api.ServiceID, b api.Backend, ok b
 	return r.Service, r.Backends[i], true
 }
 
-// Name is the name that an address has, as the query that would return it.
+// Name returns the name of an address, as the query that resolves to it.
 func (m *Machine) Name(a netip.Addr) (names.Query, bool) {
 	if id := m.semantic[a]; m.services[id] != nil {
 		at := m.Advertised(id)
@@ -646,8 +642,8 @@ func (m *Machine) Name(a netip.Addr) (names.Query, bool) {
 	return names.Query{}, false
 }
 
-// OnlyPeer returns the peer that hosts all instances to which a semantic address may
-// lead. It is the zero key if this node or several peers host some.
+// OnlyPeer returns the peer that hosts all instances behind a semantic address. It is zero if this node
+// hosts some, or several peers do.
 func (m *Machine) OnlyPeer(id api.ServiceID, address netip.Addr) (k api.PeerKey) {
 	s := m.services[id]
 	if s == nil || s.route == nil || s.local.Count > 0 {

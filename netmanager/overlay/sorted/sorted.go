@@ -1,5 +1,4 @@
-// Package sorted lists the keys of maps in order, so that all that is visible
-// outside a core is the same in every run.
+// Package sorted lists the keys of maps in order, so that a core's output is the same in every run.
 //
 //	for _, a := range sorted.Addrs(byAddress) { … }
 package sorted

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// budget is a token bucket that bounds the requests of one endpoint to the cluster.
-// A request that leads to a record is refunded: an instance with a thousand
-// neighbours may contact them all at once, but may not scan for them.
+// budget is a token bucket that bounds the requests of one endpoint to the cluster. A request that leads
+// to a record is refunded: an instance may contact a thousand neighbours at once, but may not scan for
+// them.
 type budget struct {
 	left float64
 	at   time.Time
@@ -19,8 +19,8 @@ const (
 	Burst = 256
 )
 
-// Spend takes a request from an endpoint's budget and reports whether there was one.
-// The zero address stands for the node itself.
+// Spend takes one request from an endpoint's budget. It returns false if the budget is empty. The zero
+// address stands for the node itself.
 func (m *Machine) Spend(now time.Time, endpoint netip.Addr) bool {
 	b := m.budgets[endpoint]
 	if b == nil {

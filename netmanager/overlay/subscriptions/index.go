@@ -17,10 +17,9 @@ func Fold(k Key) Key {
 	return k
 }
 
-// Spelling returns the key under which a service subscribes to a name that was
-// spelt in some case. Names differ by more than case, and some resolvers change the
-// case in each query, so that one key in lower case serves all. The exact key is only
-// used if the cluster refuses that: then two services differ in case alone.
+// Spelling returns the key under which a service subscribes to a name, spelt in any case. Some resolvers
+// change the case in each query, so one key in lower case serves all. The exact key is used only if the
+// cluster refused the lower-case key: then several services have names that differ only in case.
 func (m *Machine) Spelling(k Key) Key {
 	fold := Fold(k)
 	switch s := m.all[fold]; {
@@ -41,8 +40,8 @@ func (m *Machine) Spelling(k Key) Key {
 	return k
 }
 
-// Spellings lists the other keys of the subscriber whose outcome depends on whether
-// k, which has its name in lower case, is refused.
+// Spellings lists the subscriber's keys for other spellings of k, which has its name in lower case. Their
+// outcome depends on whether k is refused.
 func (m *Machine) Spellings(k Key) []Key {
 	if k.Service == "" || k != Fold(k) {
 		return nil
@@ -50,8 +49,7 @@ func (m *Machine) Spellings(k Key) []Key {
 	return slices.DeleteFunc(m.inOrder(m.byName[string(k.Service)]), func(o Key) bool { return o.For != k.For || o == k })
 }
 
-// To lists the subscriptions to a service by its name in any case and by its
-// addresses.
+// To lists the subscriptions to a service, by its name in any case or by one of addresses.
 func (m *Machine) To(id api.ServiceID, addresses []netip.Addr) []Key {
 	all := maps.Clone(m.byName[strings.ToLower(string(id))])
 	for _, a := range addresses {
@@ -68,7 +66,7 @@ func (m *Machine) To(id api.ServiceID, addresses []netip.Addr) []Key {
 // At lists the subscriptions to an address.
 func (m *Machine) At(a netip.Addr) []Key { return m.inOrder(m.byAddress[a]) }
 
-// Wanted reports whether somebody subscribes to an address.
+// Wanted reports whether there is a subscription to an address.
 func (m *Machine) Wanted(a netip.Addr) bool { return len(m.byAddress[a]) > 0 }
 
 // Of lists the subscriptions of a service.
@@ -87,10 +85,10 @@ func (m *Machine) OpenOf(id api.ServiceID) []Key {
 	return nil
 }
 
-// Subscribers lists, in order, the services that subscribe.
+// Subscribers lists, in order, the services with subscriptions.
 func (m *Machine) Subscribers() []api.ServiceID { return sorted.Ordered(m.by) }
 
-// inOrder lists keys in the order in which they were subscribed.
+// inOrder lists keys, the oldest subscription first.
 func (m *Machine) inOrder(set map[Key]struct{}) []Key {
 	return sorted.Keys(set, func(a, b Key) int { return cmp.Compare(m.all[a].order, m.all[b].order) })
 }

@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	// minAck and maxAck bound the wait for an acknowledgement, which doubles in between.
+	// minAck and maxAck bound the wait for an acknowledgement, which doubles.
 	minAck, maxAck = time.Second, 30 * time.Second
-	// maxCompare bounds the wait after the digests differed.
+	// maxCompare bounds the wait after a difference of the digests, which doubles.
 	maxCompare = time.Minute
-	// defaultRenewal is for clusters that do not say how long a subscription lasts.
+	// defaultRenewal is used if the cluster does not report how long a subscription lasts.
 	defaultRenewal = 100 * time.Second
 )
 
@@ -21,13 +21,13 @@ const (
 // acknowledged. Delivery is not reliable.
 type Session struct {
 	up      bool
-	lost    time.Time // since when it is not up
+	lost    time.Time // when the connection was lost
 	seq     uint64    // of the last message to the cluster (the nonce)
 	rev     uint64    // of the last message from the cluster (the version)
-	fresh   bool      // the connection is new: its first message is in order
+	fresh   bool      // the connection is new: accept any revision
 	whole   bool      // send all subscriptions
-	self    bool      // describe the node
-	digest  bool      // send a message in any case
+	self    bool      // send the node's description
+	digest  bool      // send a message even without changes
 	adds    map[Key]struct{}
 	drops   map[Key]struct{}
 	unacked uint64 // seq of the last message that has to be acknowledged; 0: none
@@ -59,7 +59,7 @@ func (l *Session) drop(k Key) {
 	l.drops[k] = struct{}{}
 }
 
-// expire handles the first timer that is due. subscribed means that there are subscriptions.
+// expire handles the first timer that is due.
 func (l *Session) expire(now time.Time, subscribed bool) {
 	t, ok := l.timers.Pop(now)
 	switch {
@@ -74,8 +74,8 @@ func (l *Session) expire(now time.Time, subscribed bool) {
 	}
 }
 
-// SetRenewal sets how long a subscription lasts at the cluster; 0: not known. It is
-// renewed three times in that time.
+// SetRenewal sets how long a subscription lasts at the cluster; 0: not known. Subscriptions are renewed
+// after a third of that time.
 func (l *Session) SetRenewal(lasts time.Duration) {
 	if l.renewal = defaultRenewal; lasts > 0 {
 		l.renewal = max(lasts/3, time.Second)
@@ -85,7 +85,7 @@ func (l *Session) SetRenewal(lasts time.Duration) {
 // Up reports whether the cluster is connected.
 func (l *Session) Up() bool { return l.up }
 
-// setLink sets whether the cluster is connected. connected is true if it was not before.
+// setLink sets whether the cluster is connected. connected is true if it was not connected before.
 func (l *Session) setLink(now time.Time, up bool) (connected bool) {
 	was := l.up
 	l.up = up
@@ -95,7 +95,7 @@ func (l *Session) setLink(now time.Time, up bool) (connected bool) {
 	if !up || was {
 		return false
 	}
-	// The digest shows what was lost with the old connection.
+	// The cluster compares the digest, and finds what was lost with the old connection.
 	l.digest, l.fresh = true, true
 	if l.unacked != 0 {
 		l.whole, l.self = true, true
@@ -107,14 +107,14 @@ func (l *Session) setLink(now time.Time, up bool) (connected bool) {
 // last one from it.
 func (l *Session) Position() (seq, rev uint64) { return l.seq, l.rev }
 
-// Queued is how many subscriptions the next message adds and drops.
+// Queued returns how many subscriptions the next message adds and drops.
 func (l *Session) Queued() int { return len(l.adds) + len(l.drops) }
 
-// Describe makes the next message describe the node.
+// Describe adds the node's description to the next message.
 func (l *Session) Describe() { l.self = true }
 
-// Take takes the revision of a message from the cluster. It is false if the message
-// is late.
+// Take stores the revision of a message from the cluster. It returns false for a message that is out of
+// order.
 func (l *Session) Take(rev uint64) bool {
 	if rev < l.rev && !l.fresh {
 		return false
@@ -123,7 +123,7 @@ func (l *Session) Take(rev uint64) bool {
 	return true
 }
 
-// Acknowledge takes the seq of the last message that the cluster took.
+// Acknowledge stores the seq of the last message that the cluster received.
 func (l *Session) Acknowledge(seq uint64) {
 	if l.unacked != 0 && seq >= l.unacked {
 		l.unacked, l.tries = 0, 0
@@ -131,15 +131,14 @@ func (l *Session) Acknowledge(seq uint64) {
 	}
 }
 
-// Requested takes what the cluster requests.
+// Requested stores whether the cluster requests the digest, or all subscriptions.
 func (l *Session) Requested(digest, whole bool) {
 	l.digest = l.digest || digest
 	l.whole, l.self = l.whole || whole, l.self || whole
 }
 
-// Compare compares the digest of what the node holds with the cluster's, once the cluster has
-// taken all messages (seq). After a difference all subscriptions are sent, at growing intervals
-// if that does not help.
+// Compare compares the digest of the node's records with the cluster's, if the cluster has received all
+// messages (seq). After a difference all subscriptions are sent, at growing intervals.
 func (l *Session) Compare(now time.Time, held, theirs api.Digest, seq uint64) {
 	switch {
 	case theirs == 0 || seq != l.seq || l.Queued() > 0:
@@ -157,16 +156,16 @@ type Message struct {
 	Seq, Rev  uint64
 	Self      bool // describe the node
 	Whole     bool // Add has all subscriptions
-	Resync    bool // the cluster may have lost everything
+	Resync    bool // the cluster may have lost all state
 	Add, Drop []Key
 }
 
-// Message returns the next message to the cluster, if there is something to send or
-// force is set. Without ready nothing is sent.
+// Message returns the next message to the cluster if there is something to send or force is set. It
+// returns none unless ready is set.
 func (m *Machine) Message(now time.Time, ready, force bool) (msg Message, ok bool) {
 	l := &m.Session
-	// While the cluster is disconnected, changes accumulate. They must not exceed what a
-	// message with all subscriptions has.
+	// Changes accumulate while the cluster is disconnected. If there are more than subscriptions are
+	// allowed, all subscriptions are sent instead.
 	if l.Queued() > m.cfg.Max {
 		l.whole = true
 		clear(l.adds)

@@ -1,12 +1,10 @@
-// Package subscriptions keeps what the services of a node need to know of the
-// network: the addresses and names that their instances use (subscriptions, delta-xDS
-// terms), and the session with the cluster, which answers them with records or
-// refusals. A subscription begins with its first use and ends when it is idle. It is
-// open while the cluster has not answered it with records.
+// Package subscriptions keeps a node's subscriptions (delta xDS): the addresses and names that its
+// instances use. It also keeps the session with the cluster, which answers them with records or refusals.
+// A subscription begins with its first use and ends when it is idle. It is open until the cluster answers
+// it with records.
 //
-// It is pure. It does not know the records: the caller passes the Outcome of a
-// subscription with each input, carries out the Replies, and releases the records to
-// which no subscription leads after Drop.
+// It does no I/O and has no records. The caller passes the Outcome of a subscription with each input,
+// carries out the Replies, and after Drop releases the records to which no subscription leads.
 package subscriptions
 
 import (
@@ -24,40 +22,38 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/sorted"
 )
 
-// Kind is the kind of the documents: a subscription that was answered once.
+// Kind is the kind of the documents: subscriptions that were answered with records at least once.
 const Kind = "want"
 
 // Config bounds the subscriptions of a node.
 type Config struct {
 	Idle       time.Duration // an unused subscription is dropped after that
-	Negative   time.Duration // for which a refusal is valid without asking again
+	Negative   time.Duration // how long a refusal is valid without asking again
 	Poll       time.Duration // between two polls of the plane's counters
-	Quarantine time.Duration // for which the subscriptions of a service without instances are kept
+	Quarantine time.Duration // how long the subscriptions of a service without instances are kept
 	Max        int           // in all
 	MaxOpen    int           // open ones per service
 }
 
 const (
-	// minRetry and maxRetry bound the wait between two requests for an open subscription.
-	// It doubles in between.
+	// minRetry and maxRetry bound the wait between two requests for an open subscription, which doubles.
 	minRetry = 500 * time.Millisecond
 	maxRetry = 30 * time.Second
 	// minRecheck is the least time between two requests for a subscription that was
 	// answered.
 	minRecheck = 5 * time.Second
-	// maxNames and maxWaiters bound the look-ups and the endpoints that wait for one
-	// subscription. Others try again.
+	// maxNames and maxWaiters bound the look-ups and the endpoints that wait for one subscription. Others
+	// have to try again.
 	maxNames, maxWaiters = 64, 64
-	// maxSpellings bounds the subscriptions of a service to one name in other cases than
-	// lower case.
+	// maxSpellings bounds a service's subscriptions to one name in spellings other than lower case.
 	maxSpellings = 4
 )
 
-// Key is the resource of a subscription and the service that subscribes. For is empty
-// where the node itself subscribes, to a peer.
+// Key is the resource of a subscription and the subscribing service. For is empty if the node itself
+// subscribes to a peer.
 type Key = wire.Subscription
 
-// Outcome says where a subscription leads at the moment.
+// Outcome is where a subscription leads at the moment.
 type Outcome uint8
 
 const (
@@ -71,33 +67,33 @@ const (
 	Nowhere
 )
 
-// Reply is what those who wait for a subscription are told.
+// Reply ends the wait of a look-up, or of packets, for a subscription.
 type Reply struct {
-	// Name is a look-up that can be answered now. If it is empty, packets that are queued
-	// for Remote are released, or refused to Local with Refuse set.
+	// Name is a look-up that has an answer. If it is empty, packets that are queued for Remote are
+	// released or, with Refuse, those from Local are refused.
 	Name          string
 	Local, Remote netip.Addr
 	Refuse        bool
-	Denied        bool // it is refused because the subscriber may not use it
+	Denied        bool // refused because the subscriber may not use it
 }
 
 type subscription struct {
 	Key
 	order   uint64        // grows with each subscription
 	tries   int           // requests since the last answer
-	seq     uint64        // of the message that asks to confirm a refusal
+	seq     uint64        // of the message that asked the cluster to confirm the refusal
 	asked   time.Time     // last request
 	used    time.Time     // last use
-	refusal *wire.Refusal // held
+	refusal *wire.Refusal // nil: none
 	until   time.Time     // up to which the refusal is valid
-	waiting bool          // somebody waits
-	locals  []netip.Addr  // whose packets are queued
+	waiting bool          // packets or look-ups wait
+	locals  []netip.Addr  // endpoints whose packets are queued
 	names   []string      // look-ups that wait, in lower case
 	saved   bool          // there is a document
-	payer   netip.Addr    // whose budget paid for the request
+	payer   netip.Addr    // the endpoint whose budget paid for the request
 }
 
-// subscriber is what one service subscribes to.
+// subscriber has the subscriptions of one service.
 type subscriber struct{ all, open map[Key]struct{} }
 
 // Machine has the subscriptions of a node and the session with its cluster.
@@ -108,8 +104,8 @@ type Machine struct {
 	byName    map[string]map[Key]struct{} // by service in lower case
 	byAddress map[netip.Addr]map[Key]struct{}
 	by        map[api.ServiceID]*subscriber
-	rechecked map[Key]struct{}           // refused ones that were requested again
-	overfull  map[api.ServiceID]struct{} // perhaps with too many open ones
+	rechecked map[Key]struct{}           // refused subscriptions that were requested again
+	overfull  map[api.ServiceID]struct{} // services that may have too many open subscriptions
 	created   uint64
 	held      api.Digest
 	budgets   map[netip.Addr]*budget
@@ -126,8 +122,7 @@ func New(cfg Config) *Machine {
 	}
 }
 
-// Restore takes a document of an earlier process. keep decides whether its
-// subscription is kept; otherwise the document is deleted.
+// Restore loads a document of an earlier process. It deletes the document unless keep returns true.
 func (m *Machine) Restore(d store.Doc, keep func(Key) bool) error {
 	m.journal.Restored(d)
 	var k Key
@@ -142,8 +137,7 @@ func (m *Machine) Restore(d store.Doc, keep func(Key) bool) error {
 	return nil
 }
 
-// Restored ends Restore: with the outcome of each subscription it is known which are
-// open.
+// Restored ends Restore. It determines which subscriptions are open.
 func (m *Machine) Restored(outcome func(Key) Outcome) {
 	for k := range m.all {
 		if outcome(k) != Answered {
@@ -153,8 +147,7 @@ func (m *Machine) Restored(outcome func(Key) Outcome) {
 	m.Session = newSession()
 }
 
-// Start begins a process lifetime. When subscriptions were used last is not saved, so
-// that all count as used now.
+// Start begins a process lifetime. Last uses are not saved, so all subscriptions count as used now.
 func (m *Machine) Start(now time.Time) {
 	m.resetIdle(now)
 	if len(m.all) > 0 {
@@ -166,10 +159,10 @@ func (m *Machine) Start(now time.Time) {
 // Save returns the documents that changed.
 func (m *Machine) Save() []store.Doc { return m.journal.Take() }
 
-// Held is the digest of the refusals.
+// Held returns the digest of the refusals.
 func (m *Machine) Held() api.Digest { return m.held }
 
-// Len is the number of subscriptions.
+// Len returns the number of subscriptions.
 func (m *Machine) Len() int { return len(m.all) }
 
 // Status is the state of a subscription for people.
@@ -208,12 +201,12 @@ func (m *Machine) Refused(yield func(Key) bool) {
 	}
 }
 
-// Room makes room for a subscription of a service. If victim is set the caller has to
-// drop it and call Room again. ok is false if there is no room.
+// Room checks that a service may add a subscription. If victim is set, the caller drops it and calls Room
+// again. ok is false if there is no room.
 //
-// A service with too many open subscriptions loses its oldest open one. If there are
-// too many in all, the service with the most subscriptions loses one, an open one if
-// possible. If that is the subscriber itself, and none is open, there is no room.
+// A service with too many open subscriptions loses its oldest open one. If there are too many in all, the
+// service with the most loses its oldest open one, else its oldest one. If that service is the subscriber
+// and has no open one, there is no room.
 func (m *Machine) Room(id api.ServiceID) (victim *Key, ok bool) {
 	a := m.by[id]
 	if a == nil {
@@ -240,7 +233,7 @@ func (m *Machine) Room(id api.ServiceID) (victim *Key, ok bool) {
 	return m.oldest(most.all), true
 }
 
-// Excess returns a subscription to drop, because a service has too many open ones.
+// Excess returns a subscription to drop because its service has too many open ones, or nil.
 func (m *Machine) Excess() *Key {
 	for _, id := range sorted.Ordered(m.overfull) {
 		if a := m.by[id]; a != nil && len(a.open) > m.cfg.MaxOpen {
@@ -261,7 +254,7 @@ func (m *Machine) oldest(among map[Key]struct{}) *Key {
 	return &first.Key
 }
 
-// Add subscribes. Room comes first. payer is the endpoint whose budget paid.
+// Add adds a subscription. The caller has called Room. payer is the endpoint whose budget paid.
 func (m *Machine) Add(now time.Time, k Key, payer netip.Addr, o Outcome) []Reply {
 	s := &subscription{Key: k, used: now, payer: payer}
 	m.put(s)
@@ -275,11 +268,11 @@ func (m *Machine) Add(now time.Time, k Key, payer netip.Addr, o Outcome) []Reply
 		m.ask(now, s)
 		return nil
 	}
-	m.Session.add(k) // the record came for another subscription: the cluster must know of this one
+	m.Session.add(k) // another subscription brought the record, but the cluster must also have this one
 	return m.Settle(now, k, o)
 }
 
-// Drop unsubscribes.
+// Drop removes a subscription, and refuses the packets that wait for it.
 func (m *Machine) Drop(k Key) []Reply {
 	s := m.all[k]
 	delete(m.all, k)
@@ -335,7 +328,7 @@ func (m *Machine) setRefusal(now time.Time, s *subscription, r *wire.Refusal) {
 	}
 }
 
-// Settle follows a possible change of a subscription's outcome.
+// Settle applies the outcome of a subscription, which may have changed.
 func (m *Machine) Settle(now time.Time, k Key, o Outcome) (out []Reply) {
 	s := m.all[k]
 	if s == nil {
@@ -380,7 +373,7 @@ func (m *Machine) Settle(now time.Time, k Key, o Outcome) (out []Reply) {
 	return out
 }
 
-// ask requests a subscription from the cluster, and again after a wait that doubles.
+// ask requests a subscription from the cluster and schedules the next request.
 func (m *Machine) ask(now time.Time, s *subscription) {
 	wait := min(minRetry<<min(s.tries, 10), maxRetry)
 	s.tries++
@@ -389,15 +382,15 @@ func (m *Machine) ask(now time.Time, s *subscription) {
 	m.timers.Set(timer{kind: timerAsk, key: s.Key}, now.Add(wait))
 }
 
-// Retry requests an unanswered subscription when a connection begins.
+// Retry requests an unanswered subscription at once, because the cluster was connected.
 func (m *Machine) Retry(now time.Time, k Key) {
 	s := m.all[k]
 	s.tries = 0
 	m.ask(now, s)
 }
 
-// Request requests a subscription whose answer may be old, if the last request is
-// long enough ago. It reports whether it did.
+// Request requests a subscription again whose answer may be out of date. It reports false if the last
+// request is less than minRecheck ago.
 func (m *Machine) Request(now time.Time, k Key) bool {
 	s := m.all[k]
 	if now.Sub(s.asked) < minRecheck {
@@ -408,7 +401,8 @@ func (m *Machine) Request(now time.Time, k Key) bool {
 	return true
 }
 
-// RequestPeer is Request for a subscription to a peer whose session is unknown.
+// RequestPeer requests a subscription to a subnet again, because a peer without a record claims the
+// subnet.
 func (m *Machine) RequestPeer(now time.Time, k Key, o Outcome) {
 	s := m.all[k]
 	if since := now.Sub(s.asked); since >= minRecheck || o != Answered && since >= minRetry {
@@ -416,7 +410,7 @@ func (m *Machine) RequestPeer(now time.Time, k Key, o Outcome) {
 	}
 }
 
-// Wait notes an endpoint whose packets are queued for a subscription.
+// Wait records that packets from an endpoint are queued for a subscription.
 func (m *Machine) Wait(k Key, local netip.Addr) {
 	s := m.all[k]
 	s.waiting = true
@@ -425,7 +419,7 @@ func (m *Machine) Wait(k Key, local netip.Addr) {
 	}
 }
 
-// Unwait ends the wait for a subscription. With refuse set those who wait are refused.
+// Unwait ends the wait of packets for a subscription. refuse returns their refusals.
 func (m *Machine) Unwait(k Key, refuse bool) (out []Reply) {
 	s := m.all[k]
 	s.waiting = false
@@ -436,14 +430,14 @@ func (m *Machine) Unwait(k Key, refuse bool) (out []Reply) {
 	return out
 }
 
-// Valid reports whether the refusal of a subscription can be used without asking the
-// cluster again, or has to be because the cluster is not connected.
+// Valid reports whether the refusal of a subscription may be used without asking the cluster again. While
+// the cluster is disconnected, every refusal is valid.
 func (m *Machine) Valid(now time.Time, k Key) bool {
 	return m.all[k].until.After(now) || !m.Session.up
 }
 
-// Recheck requests a refused subscription again, on the budget of an endpoint. If the
-// cluster does not change its answer, it confirms it (see Acknowledge).
+// Recheck requests a refused subscription again. The caller has charged payer's budget. The cluster
+// changes its answer or confirms it (see Confirm).
 func (m *Machine) Recheck(now time.Time, k Key, payer netip.Addr) {
 	s := m.all[k]
 	s.payer, s.tries = payer, 0
@@ -452,8 +446,8 @@ func (m *Machine) Recheck(now time.Time, k Key, payer netip.Addr) {
 	m.rechecked[k] = struct{}{}
 }
 
-// Query takes a look-up of a name that leads to a subscription. If wait is false it
-// can be answered now.
+// Query starts the look-up of a name that leads to a subscription. wait is false if there is an answer
+// now.
 func (m *Machine) Query(now time.Time, k Key, name string, local netip.Addr, o Outcome) (wait bool) {
 	s := m.all[k]
 	s.used = now
@@ -464,8 +458,8 @@ func (m *Machine) Query(now time.Time, k Key, name string, local netip.Addr, o O
 		m.Refund(k)
 		return false
 	case o != Unanswered:
-		// Nobody waits for the recheck: the cluster sends by itself when there is such a
-		// service, and the search list makes names from outside look like ours often.
+		// The look-up does not wait for the recheck: the cluster sends a record when such a service
+		// appears, and the search list often makes names from outside look like names of services.
 		if !s.until.After(now) && m.Session.up && m.Spend(now, local) {
 			m.Recheck(now, k, local)
 		}
@@ -478,15 +472,15 @@ func (m *Machine) Query(now time.Time, k Key, name string, local netip.Addr, o O
 	return true
 }
 
-// Hopeless reports whether waiting for the answer of a subscription is useless.
+// Hopeless reports whether waiting for the answer to a subscription is pointless.
 func (m *Machine) Hopeless(now time.Time, k Key) bool {
 	s := m.all[k]
 	return s == nil || m.hopeless(now, s)
 }
 
-// hopeless reports whether the cluster is disconnected for longer than a netmanager
-// or a node engine takes to restart, or was asked more than a second ago and has not
-// answered. The subscription stays, and a later look-up finds the answer.
+// hopeless reports whether the cluster is disconnected for longer than a netmanager or a node engine
+// takes to restart, or has not answered the first two requests (1.5 s). The subscription stays, and a
+// later look-up finds the answer.
 func (m *Machine) hopeless(now time.Time, s *subscription) bool {
 	if !m.Session.up {
 		return now.Sub(m.Session.lost) >= time.Second
@@ -494,15 +488,15 @@ func (m *Machine) hopeless(now time.Time, s *subscription) bool {
 	return s.tries > 2
 }
 
-// Use notes that subscriptions are used.
+// Use marks subscriptions as used.
 func (m *Machine) Use(now time.Time, keys ...Key) {
 	for _, k := range keys {
 		m.all[k].used = now
 	}
 }
 
-// Usage takes the plane's counters and returns the semantic addresses and the
-// instances' addresses whose counters changed.
+// Usage stores the plane's counters and returns the semantic addresses and the instances' addresses whose
+// counters changed since the last call.
 func (m *Machine) Usage(u plane.Usage) (services, instances []netip.Addr) {
 	was := m.usage
 	m.usage = u

@@ -17,7 +17,7 @@ type timerKind uint8
 const (
 	timerAsk  timerKind = iota // the subscription has not been answered
 	timerIdle                  // the subscription may be idle
-	timerLeft                  // the service has no instances for long
+	timerLeft                  // the service has had no instances for Config.Quarantine
 	timerPoll                  // poll the plane's counters
 )
 
@@ -29,7 +29,7 @@ type Due struct {
 	Left api.ServiceID // drop the subscriptions of this service if it has no instance
 }
 
-// Next is when Expire has to be called; zero: never.
+// Next returns when Expire has to be called; zero: never.
 func (m *Machine) Next() time.Time {
 	a, b := m.timers.Next(), m.Session.timers.Next()
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
@@ -60,16 +60,16 @@ func (m *Machine) Expire(now time.Time) (d Due) {
 	return d
 }
 
-// AskAgain requests a subscription that is still unanswered. While the cluster is
-// disconnected nothing is requested; SetLink continues.
+// AskAgain requests a subscription that is still unanswered. It does nothing while the cluster is
+// disconnected; after SetLink the caller calls Retry.
 func (m *Machine) AskAgain(now time.Time, k Key, o Outcome) {
 	if s := m.all[k]; s != nil && m.Session.up && (o == Unanswered || s.waiting) {
 		m.ask(now, s)
 	}
 }
 
-// Idle reports whether a subscription has to be dropped because nobody uses it. The
-// plane's counters were polled since, so that its last use is known.
+// Idle reports whether to drop a subscription that has not been used for Config.Idle. It waits
+// Config.Poll longer, so that the plane's counters have been polled.
 func (m *Machine) Idle(now time.Time, k Key, o Outcome) (drop bool) {
 	s := m.all[k]
 	if s == nil || m.kept(o) {
@@ -82,8 +82,8 @@ func (m *Machine) Idle(now time.Time, k Key, o Outcome) (drop bool) {
 	return true
 }
 
-// SetLink sets whether the cluster is connected. connected is true if it was not before:
-// then the caller retries unanswered subscriptions.
+// SetLink sets whether the cluster is connected. If connected is true, the caller calls Retry for
+// unanswered subscriptions.
 func (m *Machine) SetLink(now time.Time, up bool) (connected bool) {
 	if connected = m.setLink(now, up); connected {
 		m.resetIdle(now)
@@ -91,8 +91,8 @@ func (m *Machine) SetLink(now time.Time, up bool) (connected bool) {
 	return connected
 }
 
-// Confirm returns the refused subscriptions that the cluster was asked to confirm and
-// did not change. It comes after the records of the message.
+// Confirm returns the rechecked subscriptions whose refusal the cluster has confirmed by acknowledging
+// seq. The caller has applied the records of the message before.
 func (m *Machine) Confirm(now time.Time, seq uint64) (settle []Key) {
 	for _, k := range m.inOrder(m.rechecked) {
 		if s := m.all[k]; seq >= s.seq {
@@ -113,13 +113,12 @@ func (m *Machine) resetIdle(now time.Time) {
 	}
 }
 
-// kept reports whether a subscription stays however idle it is: it leads to a record
-// that a disconnected cluster could not send again.
+// kept reports whether a subscription is kept even if it is idle: it leads to a record that the
+// disconnected cluster cannot send again.
 func (m *Machine) kept(o Outcome) bool { return !m.Session.up && o == Answered }
 
-// Left notes that the last instance of a service left the node. It returns the
-// subscriptions to drop, which are open or idle, and those that may pass to another
-// service. The rest is kept for a while, since the instance may restart.
+// Left reports whether to drop a subscription of a service whose last instance left the node: it is open
+// or idle. The caller keeps the others for a while, since the instance may restart.
 func (m *Machine) Left(now time.Time, id api.ServiceID, k Key, o Outcome) (drop bool) {
 	s, open := m.all[k], m.by[id].open
 	if _, ok := open[k]; ok {
@@ -135,7 +134,7 @@ func (m *Machine) KeepFor(now time.Time, id api.ServiceID) {
 	}
 }
 
-// Inherit has a subscription count as used when another one was.
+// Inherit sets the last use of a subscription that replaces another one.
 func (m *Machine) Inherit(k Key, from time.Time) { m.all[k].used = from }
 
 // Kept reports whether the subscriptions of a service without instances are kept for a

@@ -1,5 +1,5 @@
-// Package planetest has a plane for tests and simulators. It has what was applied to it
-// and forwards nothing. netmanager/dataplane/dataplanetest tests real planes.
+// Package planetest has a plane for tests and simulators. It stores what is applied to it and forwards
+// nothing. netmanager/dataplane/dataplanetest tests real planes.
 //
 //	var p planetest.Twin
 //	p.Sync(core.Plane())
@@ -74,7 +74,7 @@ func (t *Twin) Apply(c plane.Change) {
 	}
 }
 
-// Differs describes the differences from s. It is empty if there are none.
+// Differs describes the differences from s; "" if there are none.
 func (t *Twin) Differs(s plane.State) (out string) {
 	var should Twin
 	should.Sync(s)
