@@ -25,9 +25,9 @@ type Config struct {
 	Timing      wire.Timing   // until the cluster sends its own: 2.5 s and 5 s
 	BackoffMin  time.Duration // pause before the first restart: 1 s
 	BackoffMax  time.Duration // longest pause: 60 s
-	StableAfter time.Duration // a workload that ran this long starts its backoff anew: 60 s
+	StableAfter time.Duration // a workload that ran this long has its backoff reset: 60 s
 	MaxFailures int           // failures in a row that are reported as too many: 5
-	Linger      time.Duration // how long a completed workload keeps its address, for data that is in flight: 60 s
+	Linger      time.Duration // how long a completed workload keeps its address, for its last packets: 60 s
 }
 
 func (c Config) withDefaults() Config {
@@ -64,7 +64,7 @@ type Core struct {
 	// unclaimed are workloads that the runtime had before the first desired set arrived.
 	// A node that lost its store must not stop workloads that its cluster still wants.
 	unclaimed map[api.InstanceID]wire.WorkloadEvent
-	// leaving are placements without a work that are being stopped, and their devices.
+	// leaving are placements that are being stopped and have no entry in works, with their devices.
 	leaving map[wire.Key][]string
 
 	now  time.Time
@@ -121,7 +121,7 @@ func (c *Core) Instances() []api.Instance {
 	return out
 }
 
-// Gen returns the generation of the desired set that the node holds.
+// Gen returns the generation of the node's desired set.
 func (c *Core) Gen() api.Generation { return c.gen }
 
 // Digests returns the digests of the desired set and of the observations.
@@ -165,10 +165,8 @@ func (c *Core) expire() {
 	}
 }
 
-// order sends an order to the runtime.
 func (c *Core) order(o wire.WorkloadOrder) { c.emit(wire.Envelope{To: wire.ToRuntime, Msg: o}) }
 
-// toCluster sends a message to the cluster.
 func (c *Core) toCluster(m wire.NodeToCluster) { c.emit(wire.Envelope{To: wire.ToCluster, Msg: m}) }
 
 func (c *Core) emit(e wire.Envelope) { c.send = append(c.send, e) }

@@ -8,8 +8,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// start takes a new boot number, by which messages of earlier processes are recognised,
-// and adopts the runtime's workloads.
+// start takes a new boot number, so that messages of earlier processes are dropped, and adopts
+// the runtime's workloads.
 func (c *Core) start(in Start) {
 	c.describe(in.Info)
 	// The wall clock keeps the number growing after the store was restored from a copy.
@@ -20,12 +20,12 @@ func (c *Core) start(in Start) {
 	if in.Info.RuntimeError == "" {
 		c.reconcile(in.Found)
 	} else {
-		c.runtimeDown() // until an Info that is Fresh
+		c.runtimeDown() // until an Info with Fresh
 	}
 	c.missDevices()
 }
 
-// reconcile compares the workloads of the runtime with those that the core knows.
+// reconcile compares the workloads of the runtime with those of the core.
 func (c *Core) reconcile(found []wire.WorkloadEvent) {
 	clear(c.unclaimed)
 	clear(c.leaving)
@@ -38,7 +38,7 @@ func (c *Core) reconcile(found []wire.WorkloadEvent) {
 		case w == nil:
 			c.stray(e)
 		case seen[e.Instance]:
-			// A second placement of the instance, which the core does not know.
+			// A second placement of the instance. The core tracks only one.
 			c.leaving[e.Key] = e.Devices
 			c.order(wire.StopWorkload{Key: e.Key})
 		default:
@@ -101,7 +101,7 @@ func (c *Core) adopt(w *work, e wire.WorkloadEvent) {
 			return
 		}
 		if w.phase == idle || w.phase == unsure {
-			w.phase = running // it ran, as it exited
+			w.phase = running // it has exited, so it was running
 		}
 		c.exited(w, e)
 	}
@@ -124,12 +124,11 @@ func (c *Core) happenedUnclaimed(e wire.WorkloadEvent) {
 	}
 }
 
-// missing handles an instance of which the runtime listed nothing.
+// missing handles an instance that the runtime did not list.
 func (c *Core) missing(w *work) {
 	if w.phase == creating || w.phase == stopping {
-		// The order may be carried out after the runtime listed its workloads. Only the
-		// result of a creation (seed 7005), or of a stop ordered after it (seed 341), tells
-		// what exists.
+		// The runtime may carry out the order after it listed its workloads. Only the order's
+		// result shows what exists (simulator seeds 7005 and 341).
 		return
 	}
 	w.remains = false
@@ -144,8 +143,8 @@ func (c *Core) missing(w *work) {
 		c.timers.SetEarlier(timerKey{timerWork, w.assignment.Instance}, c.now.Add(c.pause(w)))
 	default:
 		if w.observed.State == api.Running || w.observed.State == api.Created {
-			// The machine or the runtime restarted. That is no failure of the workload,
-			// which starts again at once.
+			// The machine or the runtime restarted. The workload did not fail, so it starts
+			// again without a backoff.
 			w.restarts++
 			w.attempt++
 			w.ready = false
@@ -170,8 +169,8 @@ func (c *Core) stray(e wire.WorkloadEvent) {
 	c.drive(w)
 }
 
-// desired applies a desired set. It ignores an older generation, and a change from a
-// generation that the node does not hold: the cluster sends the whole set then.
+// desired applies a desired set. It ignores an older generation, and a change of a generation
+// that the node does not have: the cluster then sends the whole set.
 func (c *Core) desired(d wire.Desired) {
 	defer c.heldNow()
 	switch {

@@ -15,12 +15,12 @@ import (
 // this after the last creation that was ordered (work.dealt), or none was ordered and the
 // runtime has nothing. A completed placement releases its devices.
 
-// mayRemain reports whether something of the placement may exist, or come to exist by a
+// mayRemain reports whether the runtime may have something of the placement, now or after a
 // pending order.
 func (w *work) mayRemain() bool { return w.remains || w.dealt }
 
 // allocate allocates the devices that w needs, and reports whether w can be created now.
-// If not, it has ordered what is necessary first.
+// If not, it has stopped the existing placement, or reported the lack of devices.
 func (c *Core) allocate(w *work) bool {
 	needs := w.haveSpec.NeedsDevices()
 	if len(needs) == 0 && len(w.devices) == 0 {
@@ -43,7 +43,7 @@ func (c *Core) allocate(w *work) bool {
 	return true
 }
 
-// revoke stops a workload that has devices which it cannot keep.
+// revoke stops a workload whose devices are lost or do not match its spec.
 func (c *Core) revoke(w *work) {
 	detail := "its devices do not match its spec"
 	if lost := c.lost(w); len(lost) > 0 {
@@ -87,7 +87,7 @@ func (c *Core) suits(w *work, needs []api.Device, taken map[string]bool) bool {
 	return lacks == "" && slices.Equal(chosen, w.devices)
 }
 
-// taken returns the devices that others than but have or may have.
+// taken returns the devices that instances other than but have or may have.
 func (c *Core) taken(but *work) map[string]bool {
 	taken := map[string]bool{}
 	add := func(ids []string) {
@@ -116,9 +116,9 @@ func (w *work) join(ids []string) {
 	}
 }
 
-// choose picks a device that is not taken for each need, those with the lowest ids where
-// there is a choice. lacks describes a need that cannot be met. A device may be of several
-// kinds: a bipartite matching (Kuhn's algorithm) finds an assignment if there is one.
+// choose picks a device that is not taken for each need, and prefers low ids. lacks describes
+// a need that cannot be met. A device may have several kinds, so this is a bipartite matching
+// (Kuhn's algorithm), which finds an assignment if there is one.
 func choose(needs []api.Device, offered []api.NodeDevice, taken map[string]bool) (ids []string, lacks string) {
 	var units []string // the kind of each device that is needed
 	for _, n := range needs {

@@ -11,9 +11,9 @@ import (
 // a Dial at the start and after each change.
 const ToDialer api.Addr = "dialer"
 
-// Dial says how the node connects to its cluster's broker.
+// Dial is how the node connects to its cluster's broker.
 type Dial struct {
-	Brokers []string // as in wire.Desired; empty: where the node joined
+	Brokers []string // as in wire.Desired; empty: the address from the join
 	Hurry   bool     // an instance needs its lease: the pauses between attempts do not grow
 }
 
@@ -37,7 +37,7 @@ func (c *Core) leases() bool {
 }
 
 // learnBrokers stores the addresses of the cluster's current and next broker, at most
-// wire.MaxBrokers, and reports whether they are new. The node's next report contains them;
+// wire.MaxBrokers, and reports whether they changed. The node's next report contains them;
 // the cluster waits for it before a switch. An empty list changes nothing.
 func (c *Core) learnBrokers(brokers []string) bool {
 	brokers = brokers[:min(len(brokers), wire.MaxBrokers)]

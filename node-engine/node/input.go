@@ -9,8 +9,8 @@ import (
 type Input interface{ apply(*Core) }
 
 type (
-	// Start is the first input after Restore. Found are all workloads of the runtime; with
-	// Info.RuntimeError they are not known yet and come with a Fresh Info.
+	// Start is the first input after Restore. Found are all workloads of the runtime. If
+	// Info.RuntimeError is set, Found is empty and an Info with Fresh follows.
 	Start struct {
 		Info  api.NodeInfo
 		Found []wire.WorkloadEvent
@@ -18,8 +18,8 @@ type (
 	// Tick is the input when the last step's Wake is reached.
 	Tick struct{}
 
-	// Info is a change of the node. If the runtime answers again, it is Fresh and Found are
-	// all its workloads.
+	// Info is a change of the node. When the runtime answers again, Fresh is set and Found
+	// are all its workloads.
 	Info struct {
 		Info  api.NodeInfo
 		Found []wire.WorkloadEvent
@@ -64,8 +64,8 @@ func (in Brokers) apply(c *Core) {
 	}
 }
 
-// Volatile reports whether an input is handled while the store takes no saves: a node
-// whose disk is full goes on sending heartbeats and keeps its lease.
+// Volatile reports whether an input is handled while the store accepts no writes, so that a
+// node with a full disk sends heartbeats and keeps its lease.
 func Volatile(in Input) bool {
 	switch in.(type) {
 	case Tick, Lease, Usage:

@@ -10,11 +10,10 @@ import (
 
 // link is the state of the connection to the cluster, and of the lease.
 //
-// The lease ends Timing.Lease after the answered heartbeat was sent, on the node's clock.
-// The cluster counts its dead time from the receipt of that heartbeat, which is later. The
-// dead time is longer than the lease by more than the drift of two clocks and the time of
-// a kill. A workload that stops when the lease ends has thus stopped before the cluster
-// places it elsewhere.
+// On the node's clock, a lease ends Timing.Lease after the node sent the heartbeat that it
+// answers. The cluster counts its dead time from the receipt of that heartbeat, which is later.
+// The dead time exceeds the lease by more than the drift of the clocks and the time of a kill.
+// A workload that stops when the lease ends therefore stops before the cluster places it elsewhere.
 type link struct {
 	up        bool
 	seq       uint64 // of reports
@@ -201,7 +200,7 @@ func (c *Core) mayBegin(w *work) bool {
 	return c.mayRun(w) && (!w.haveSpec.StopsWhenCutOff() || c.link.leaseEnd.Sub(c.now) > c.timing.Lease/2)
 }
 
-// guard has the workload killed when the lease ends, even if the engine does not run.
+// guard orders that the workload is killed when the lease ends, even if the engine does not run.
 func (c *Core) guard(w *work) {
 	if w.haveSpec.StopsWhenCutOff() {
 		order := wire.WorkloadOrder(wire.GuardWorkload{Key: w.key(), Until: c.link.leaseEnd})

@@ -13,8 +13,8 @@ import (
 // nothing is created or started. An exclusive workload keeps its guard, and its stop is
 // ordered when the lease ends. reconcile decides when the runtime answers again.
 
-// unknownDetail has no cause, so that the workloads do not change with each attempt to
-// reach the runtime. The node's RuntimeError has the cause.
+// unknownDetail has no cause, so that observations do not change with each failed call of the
+// runtime. The node's RuntimeError has the cause.
 const unknownDetail = "state unknown: the node's runtime does not answer"
 
 // runtimeDown marks running workloads as unknown.
@@ -25,7 +25,7 @@ func (c *Core) runtimeDown() {
 		case running:
 			c.doubtful(w, unknownDetail)
 		case idle:
-			if w.remains && w.current() && !w.ended() { // since before the start
+			if w.remains && w.current() && !w.ended() { // it was created before the engine started
 				c.doubt(w, unknownDetail)
 			}
 		}

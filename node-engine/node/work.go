@@ -201,8 +201,8 @@ func (c *Core) stop(w *work, grace time.Duration) {
 	c.order(wire.StopWorkload{Key: w.key(), Grace: grace})
 }
 
-// stopRetry is how long after its grace a stop without a result is ordered again. It is
-// longer than the driver's deadline.
+// stopRetry is the time after the grace at which a stop without a result is ordered again. It
+// is longer than the driver's timeout.
 const stopRetry = 3 * time.Minute
 
 func graceOf(m api.Microservice) time.Duration {
@@ -212,7 +212,7 @@ func graceOf(m api.Microservice) time.Duration {
 	return 10 * time.Second
 }
 
-// remove removes an instance of which nothing is left.
+// remove deletes an instance of which the runtime has nothing.
 func (c *Core) remove(w *work) {
 	id := w.assignment.Instance
 	c.timers.Clear(timerKey{timerWork, id})
@@ -242,7 +242,7 @@ func (c *Core) happened(w *work, e wire.WorkloadEvent) {
 				c.ended(w)
 			}
 		case wire.WorkloadFailed:
-			c.retryLater(w) // the removal
+			c.retryLater(w) // retries the removal
 			c.ended(w)
 		}
 		return
@@ -287,8 +287,8 @@ func (c *Core) happened(w *work, e wire.WorkloadEvent) {
 	}
 }
 
-// onNetwork stores the address and readiness that an event has. Each attempt becomes
-// ready anew.
+// onNetwork stores the address and readiness in an event. A new attempt is not ready before an
+// event reports it.
 func (w *work) onNetwork(e wire.WorkloadEvent) {
 	if e.Address.IsValid() {
 		w.address = e.Address
@@ -311,8 +311,8 @@ func (c *Core) exited(w *work, e wire.WorkloadEvent) {
 	c.failed(w, e.Reason, e.Detail, &code)
 }
 
-// linger plans when a workload that ended for good is detached from the network: later,
-// because its last packets are still in flight.
+// linger schedules the detachment of a workload that ended for good from the network. The delay
+// lets its last packets arrive.
 func (c *Core) linger(w *work) {
 	c.observe(w, w.observed)
 	if key := (timerKey{timerWork, w.assignment.Instance}); w.address.IsValid() && !c.timers.Has(key) {
@@ -326,7 +326,7 @@ func (c *Core) leaveNetwork(w *work) {
 	c.order(wire.DetachWorkload{Key: w.key()})
 }
 
-// spends reports whether a failure counts against the attempts of a one-shot: whether the
+// spends reports whether a failure counts against the attempts of a one-shot, because the
 // workload may have caused it.
 func spends(r api.Reason) bool {
 	switch r {
@@ -409,13 +409,13 @@ func (c *Core) pauseOver(w *work) {
 	}
 }
 
-// gone handles that the runtime has nothing of the instance any more.
+// gone handles the event that the runtime has nothing of the instance.
 func (c *Core) gone(w *work) {
 	w.remains = false
 	switch w.phase {
 	case stopping:
 		w.retries = 0
-		w.dealt = false // orders of one key are carried out in turn: no creation is pending
+		w.dealt = false // orders of one key are carried out in sequence: no creation is pending
 		c.timers.Clear(timerKey{timerWork, w.assignment.Instance})
 		if w.haveSpec.StopsWhenCutOff() {
 			c.lift(w)
@@ -424,8 +424,8 @@ func (c *Core) gone(w *work) {
 		c.drive(w)
 	case idle, unsure, waiting, done:
 	case creating:
-		// Orders of one key are carried out in turn: this is the result of a stop that
-		// was ordered twice before the creation.
+		// Orders of one key are carried out in sequence: this is the result of a stop that was
+		// ordered twice before the creation.
 		w.remains = true
 	default:
 		c.failed(w, api.ReasonStartFailed, "the runtime has lost the workload", nil)
