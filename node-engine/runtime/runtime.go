@@ -1,5 +1,5 @@
-// Package runtime defines what a node engine needs of a container runtime: containerd,
-// plain processes, later others. Implementations pass the suite in runtimetest.
+// Package runtime defines the interface of a node engine to a runtime, such as containerd or plain
+// processes. Implementations pass the suite in runtimetest.
 package runtime
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Workload is one placement of an instance, to be run.
+// Workload is one placement of an instance.
 type Workload struct {
 	wire.Key
 	Attempt   int // counts the restarts of the placement; visible to the workload
@@ -138,7 +138,7 @@ type Namespaced interface {
 	Namespace(ctx context.Context, k wire.Key) (path string, w Workload, err error)
 }
 
-// hints advise users, who do not see the node, what to do about a reason.
+// hints advise users, who have no access to the node, what to do about a reason.
 var hints = map[api.Reason]string{
 	api.ReasonImageNotFound: "check that code names an image and a tag that the registry has",
 	api.ReasonImageDenied:   "the node's operator gives it the registry's credentials",

@@ -11,7 +11,7 @@ import (
 )
 
 // ID returns a name for the placement that is valid for containerd and file systems: 32
-// hexadecimal digits, a hash of k. Instance names can be longer than both allow.
+// hexadecimal digits, a hash of k. Instance names can be too long for both.
 func ID(k wire.Key) string {
 	sum := sha256.Sum256([]byte(k.String()))
 	return hex.EncodeToString(sum[:16])

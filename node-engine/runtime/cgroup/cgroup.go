@@ -30,13 +30,13 @@ const (
 	removeTimeout = 20 * time.Second
 )
 
-// controllers are those that limits and kills need. A machine with version 1 may lack some.
+// controllers are the controllers for limits and kills. A machine with version 1 may lack some.
 var controllers = []string{"memory", "cpu", "pids", "freezer"}
 
 // FS is the machine's control groups.
 type FS struct {
 	v2    bool
-	roots map[string]string // by controller, the root of its hierarchy; on version 2 all are one
+	roots map[string]string // root of the hierarchy of each controller; on version 2 all are the same
 }
 
 // Limits are the limits of a group; 0 means no limit.

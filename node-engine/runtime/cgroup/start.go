@@ -11,8 +11,8 @@ import (
 )
 
 // Start starts cmd in the group: the child is in it from its first instruction. before, if not
-// nil, runs first on the thread that forks and then ends. The child inherits what before
-// changes of that thread.
+// nil, runs on the thread that forks, and the child inherits the attributes of the thread that it
+// changes. The thread then ends.
 func (g Group) Start(cmd *exec.Cmd, before func() error) error {
 	start := g.startV1
 	if g.fs.v2 {

@@ -1,7 +1,7 @@
 // Package containerd runs workloads as containers with containerd 1.6 or later, in a namespace
 // of its own. It takes an image from archives in directories that the node's operator
-// configures, from the namespace, or from a registry, in this order. It does not fetch a
-// reference again that it has.
+// configures, from the namespace, or from a registry, in this order. It does not fetch an image
+// again that it has under the same reference.
 //
 // A workload runs in a shim: it outlives the node engine and containerd. Its identity and spec
 // are stored with its container, so that a new engine finds all workloads. A container has a

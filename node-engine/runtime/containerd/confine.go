@@ -20,7 +20,7 @@ import (
 const appArmorProfile = "treeline-default"
 
 // loadAppArmor loads the profile if the kernel has AppArmor, and returns its name. If it cannot be
-// loaded containers run without one: the other restrictions still apply.
+// loaded, containers run without it; the other restrictions still apply.
 func loadAppArmor(log *slog.Logger, enabled func() bool, load func(name string) error) string {
 	if !enabled() {
 		return ""
@@ -40,8 +40,8 @@ func appArmorEnabled() bool {
 
 func loadDefaultProfile(name string) error { return apparmor.LoadDefaultProfile(name) }
 
-// limitOpenFiles returns RLIMIT_NOFILE of new containers: what is configured, or less if
-// containerd cannot set as much. It logs the latter when it changes.
+// limitOpenFiles returns RLIMIT_NOFILE of new containers: the configured value, or the largest value
+// that containerd can set. It logs the latter when it changes.
 func (r *Runtime) limitOpenFiles() int64 {
 	limit, reason := maxOpenFiles(r.cfg.Address)
 	if r.cfg.OpenFiles <= limit {

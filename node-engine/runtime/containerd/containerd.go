@@ -98,7 +98,7 @@ func open(cfg Config, log *slog.Logger) (*Runtime, error) {
 	return r, nil
 }
 
-// Close releases what the engine holds. The workloads keep running.
+// Close closes the logs and the connection to containerd. The workloads keep running.
 func (r *Runtime) Close() error {
 	r.end()
 	return errors.Join(r.logs.Close(), r.c.Close())
@@ -254,9 +254,9 @@ func (r *Runtime) removeEarlier(ctx context.Context, w runtime.Workload) (exists
 	return false, r.remove(ctx, id)
 }
 
-// createContainer creates the container, its files and its task. The container comes first and
-// names its snapshot: that protects the snapshot from containerd's garbage collector with two
-// syncs less than a lease.
+// createContainer creates the container, its files and its task. The container is created first and
+// names its snapshot, which protects the snapshot from containerd's garbage collector. This needs two
+// fsyncs less than a lease.
 func (r *Runtime) createContainer(ctx context.Context, w runtime.Workload, h Handler, img unpacked) error {
 	ctx, cancel := r.call(ctx)
 	defer cancel()

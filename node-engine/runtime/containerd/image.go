@@ -31,8 +31,8 @@ const (
 	usedResolution = 10 * time.Minute
 )
 
-// unpacked is an unpacked image. To read it takes a dozen calls of containerd and a mount, so it
-// is cached: the content of a digest does not change.
+// unpacked is an unpacked image. Reading it takes a dozen calls of containerd and a mount, so it is
+// cached by its digest.
 type unpacked struct {
 	client.Image
 	key     string          // digest and platform
@@ -58,7 +58,7 @@ func (r *Runtime) image(ctx context.Context, spec api.Microservice) (unpacked, e
 		platform = platforms.OnlyStrict(p)
 	}
 	result := r.pulls.DoChan(spec.Code+"\x00"+spec.Platform, func() (any, error) {
-		// Not the context of this caller: others wait for the result too.
+		// The caller's context is not used, because other callers wait for the result too.
 		ctx, cancel := context.WithTimeout(r.ctx, pullTimeout)
 		defer cancel()
 		return r.fetch(ctx, spec.Code, spec.Platform, platform)
@@ -87,7 +87,6 @@ func (r *Runtime) fetch(ctx context.Context, code, platform string, p platforms.
 	return u, r.markUsed(ctx, img.Metadata())
 }
 
-// unpack unpacks and reads the image.
 func (r *Runtime) unpack(ctx context.Context, img client.Image, key string) (u unpacked, err error) {
 	done, err := img.IsUnpacked(ctx, r.cfg.Snapshotter)
 	if err == nil && !done {

@@ -56,7 +56,7 @@ func sameFile(a, b string) (bool, error) {
 // namesDir returns the directory of the files that containers on the overlay need for names.
 func (c Config) namesDir(id string) string { return filepath.Join(c.StateDir, "names", id) }
 
-// writeNames writes these files, which are mounted into the container.
+// writeNames writes the files in namesDir, which are mounted into the container.
 func (r *Runtime) writeNames(w runtime.Workload) error {
 	if r.cfg.Network != api.NetworkOverlay {
 		return nil

@@ -25,7 +25,7 @@ func failure(action string, k wire.Key, err error) error {
 	return reasoned(fmt.Errorf("%s %s: %w", action, k, err))
 }
 
-// reasoned wraps err in a *runtime.Error with the reason that err contains or that is found.
+// reasoned wraps err in a *runtime.Error with the reason in err, or one that is derived from it.
 func reasoned(err error) error {
 	reason := runtime.Reason(err)
 	if reason == api.ReasonStartFailed {

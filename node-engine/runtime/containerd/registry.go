@@ -21,7 +21,6 @@ import (
 
 const pull = docker.HostCapabilityPull | docker.HostCapabilityResolve
 
-// resolver resolves and fetches images as the configuration says.
 func (c Config) resolver() remotes.Resolver {
 	return docker.NewResolver(docker.ResolverOptions{Hosts: c.hosts})
 }
@@ -81,11 +80,11 @@ func (r Registry) endpoints() (out []*url.URL, err error) {
 	return append(out, &self), nil
 }
 
-// dialer connects to the hosts of one pull: to those that the node's operator named for it, and
-// otherwise only to addresses that the policy of latency targets permits or that are in the
-// operator's registry networks, and never to this machine. An SLA chooses the registry, and the
-// registry chooses redirects and token servers: none of them must lead to services of the node
-// or of the networks around it.
+// dialer connects to the hosts of one pull. It permits the hosts that the node's operator named for
+// the registry. It permits others only at addresses that the policy of latency targets permits or that
+// are in the operator's registry networks, and never on this machine. An SLA chooses the registry, and
+// the registry chooses redirects and token servers: none of them may reach services of the node or of
+// the networks around it.
 type dialer struct {
 	named map[string]bool // host:port that the operator named for this registry
 	allow []netip.Prefix
@@ -119,10 +118,10 @@ func hostPort(u *url.URL) string {
 // errPolicy is the error for an address that the policy forbids.
 var errPolicy = errors.New("registries at this address are not allowed by the node's operator")
 
-// permitted reports whether a host that the operator did not name may have an address. An
-// address of this machine is permitted only if it is an allowed network by itself: a wider one
-// must not open the node's own services. While the machine's addresses cannot be listed, every
-// address may be one of them.
+// permitted reports whether a host that the operator did not name may have the address. An address of
+// this machine is permitted only if the operator listed it by itself, because a wider network must not
+// open the node's own services. If the machine's addresses cannot be listed, every address counts as
+// one of them.
 func (d *dialer) permitted(a netip.Addr) bool {
 	a = a.Unmap()
 	if own, err := d.own(); err != nil || slices.Contains(own, a) || a.IsLoopback() {
@@ -139,7 +138,7 @@ func (d *dialer) transport() *http.Transport {
 	}
 }
 
-// dial checks the policy for the resolved address, to which it then connects.
+// dial checks the policy on the resolved address before it connects to it.
 func (d *dialer) dial(ctx context.Context, network, at string) (net.Conn, error) {
 	n := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
 	if !d.trusted(at) {

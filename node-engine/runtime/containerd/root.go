@@ -22,7 +22,7 @@ const (
 )
 
 // Root returns the directory in which containerd unpacks images: the one in cfg, or the one that
-// containerd exports. While containerd does not answer it is the last known one, and without one
+// containerd exports. If containerd does not answer, Root returns the last known directory, or
 // containerd's default.
 func Root(ctx context.Context, cfg Config) string {
 	c, err := client.New(cfg.Address)

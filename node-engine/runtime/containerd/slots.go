@@ -6,14 +6,14 @@ import (
 )
 
 // Limits on concurrent stops and creations of tasks, per shim and in total. A shim of containerd
-// 1.6 stalls when more than 32 of its processes end while it waits for a runc of its own: each
-// further end takes it a second then. A stop has up to three ends: of its container and two runcs.
+// 1.6 stalls when more than 32 of its processes end while it waits for a runc: it then needs a second
+// for each further one. A stop ends up to three processes: its container and two runcs.
 const (
 	stopsPerShim = 4
 	stopsInTotal = 16
 
-	// If two tasks are created while the socket of an earlier shim is left, both remove it. Then
-	// one of them fails, or both start a shim, of which one stays without containers.
+	// If two tasks are created while the socket of an earlier shim exists, both remove it. Then one of
+	// them fails, or both start a shim and one of the shims stays without containers.
 	startsPerShim = 1
 	startsInTotal = 64
 )

@@ -17,13 +17,13 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
-// groupAnnotation has one process of the runc shim serve all containers of a group.
+// groupAnnotation makes one process of the runc shim serve all containers of a group.
 const groupAnnotation = "io.containerd.runc.v2.group"
 
 const cpuPeriod = 100_000 // microseconds, the kernel's default
 
-// capabilities are those of a container that runs as user 0: to change owners and users, and to
-// listen on low ports. There are none for raw sockets, devices, chroot or audit.
+// capabilities are for a container that runs as user 0: to change owners and users, and to listen on
+// low ports. There are none for raw sockets, devices, chroot or audit.
 var capabilities = []string{
 	"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL",
 	"CAP_NET_BIND_SERVICE", "CAP_SETGID", "CAP_SETUID",
@@ -34,8 +34,8 @@ func change(f func(s *oci.Spec) error) oci.SpecOpts {
 	return func(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error { return f(s) }
 }
 
-// specOpts returns the options of the container's specification. It denies by default: a
-// container gets only what is listed here, or what the image configures within these bounds.
+// specOpts returns the options of the container's specification. A container gets only what is listed
+// here, and what the image configures within these bounds.
 func (c Config) specOpts(w runtime.Workload, image oci.SpecOpts) []oci.SpecOpts {
 	id := runtime.ID(w.Key)
 	h, _ := c.handler(w.Spec.Virtualization)
@@ -90,7 +90,7 @@ func (c Config) specOpts(w runtime.Workload, image oci.SpecOpts) []oci.SpecOpts 
 	return append(opts, c.withDevices(w), seccomp.WithDefaultProfile(), change(nativeCallsOnly)) // last: the profile depends on the capabilities
 }
 
-// setOOMScore has the kernel kill the container before the daemons when memory is short. The
+// setOOMScore makes the kernel kill the container before the daemons when memory is short. The
 // default is the score of containerd's shim, which is lower.
 func setOOMScore(s *oci.Spec) error {
 	score := runtime.OOMScoreAdj
@@ -159,8 +159,8 @@ func withReadonlyFile(path, file string) oci.SpecOpts {
 	}})
 }
 
-// hasSwapAccounting reports whether the kernel limits swap per group. On version 1 that is set at
-// boot, and runc fails without it.
+// hasSwapAccounting reports whether the kernel limits swap per group. On version 1 a boot parameter
+// enables this, and runc fails without it.
 func hasSwapAccounting() bool {
 	for _, file := range []string{"cgroup.controllers", "memory/memory.memsw.limit_in_bytes"} {
 		if _, err := os.Stat(filepath.Join("/sys/fs/cgroup", file)); err == nil {

@@ -15,8 +15,8 @@ const bundles = "io.containerd.runtime.v2.task"
 // socketRetries is how often a task is created again after socketWent.
 const socketRetries = 3
 
-// socketWent reports whether no shim was started because the previous one, which is ending,
-// removed its socket first.
+// socketWent reports whether no shim was started because the previous shim, which is ending, removed
+// its socket first.
 func socketWent(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "remove pre-existing socket") && strings.Contains(err.Error(), "no such file or directory")
 }

@@ -24,8 +24,8 @@ const (
 	unknownExitCode = 255
 	killedExitCode  = 128 + int(syscall.SIGKILL)
 
-	// soon is how long a stop keeps its slot after SIGTERM. Most workloads end within it, so that
-	// few end at once.
+	// soon is how long a stop keeps its slot after SIGTERM. Most workloads end within it, so the slots
+	// limit how many end at once.
 	soon = 300 * time.Millisecond
 	// slotTimeout is how long a stop without grace waits for a slot before it kills the workload's
 	// control group.
@@ -101,7 +101,7 @@ func (r *Runtime) start(ctx context.Context, id string) error {
 	if err == nil {
 		return nil
 	}
-	// Rarely: the task runs already, or does not exist.
+	// Rare: the task runs already, or does not exist.
 	task, err2 := r.task(ctx, id)
 	switch {
 	case err2 != nil:
@@ -117,8 +117,8 @@ func (r *Runtime) start(ctx context.Context, id string) error {
 	return err
 }
 
-// recreateTask creates the task of a container if the engine or the machine stopped between the
-// creation of both.
+// recreateTask creates the task of a container if the engine or the machine stopped after it created
+// the container.
 func (r *Runtime) recreateTask(ctx context.Context, id string) error {
 	rec, err := r.find(ctx, id)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
-// Watch implements runtime.Runtime. It returns an error when containerd goes away; the next Watch
-// reports what exited meanwhile. It may report an exit twice.
+// Watch implements runtime.Runtime. It returns an error when the connection to containerd breaks; the
+// next Watch reports the exits in between. It may report an exit twice.
 func (r *Runtime) Watch(ctx context.Context, exits chan<- runtime.Exit) error {
 	ctx, cancel := context.WithCancel(namespaces.WithNamespace(ctx, r.cfg.Namespace))
 	defer cancel()
@@ -78,9 +78,9 @@ const (
 	probeInterval = 50 * time.Millisecond
 )
 
-// awaitSubscription returns once events are received. containerd does not report when a
-// subscription begins, and a busy one begins it late: exits before that would be missed. It
-// publishes events until it receives one, and drops what it receives.
+// awaitSubscription returns when the subscription receives events. containerd does not report when a
+// subscription begins, and if it is busy, this is late: earlier exits would be missed. Therefore
+// awaitSubscription publishes events until it receives one, and drops what it receives.
 func awaitSubscription(ctx context.Context, to events.Publisher, received <-chan *events.Envelope, errs <-chan error) error {
 	for {
 		if err := to.Publish(ctx, probeTopic, &apievents.TaskResumed{}); err != nil {
@@ -98,9 +98,8 @@ func awaitSubscription(ctx context.Context, to events.Publisher, received <-chan
 	}
 }
 
-// exited reports the exit of a container's process. Events can be late: that of a task that was
-// replaced meanwhile is of an earlier attempt and is dropped. So is that of a container that does
-// not exist any more: it was being stopped.
+// exited reports the exit of a container's process. It drops late events: of a task that was replaced,
+// because it belongs to an earlier attempt, and of a container that was removed.
 func (r *Runtime) exited(ctx context.Context, exits chan<- runtime.Exit, id string, pid uint32, code int) error {
 	call, cancel := r.call(ctx)
 	defer cancel()

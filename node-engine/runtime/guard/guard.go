@@ -75,7 +75,7 @@ type Client struct {
 // Set creates the directory and starts the guard.
 func New(dir string) *Client { return &Client{dir: dir} }
 
-// Set has the processes of a cgroup killed at until. It replaces an earlier deadline of k.
+// Set schedules a kill of the processes of a cgroup at until. It replaces an earlier deadline of k.
 func (c *Client) Set(ctx context.Context, k wire.Key, cgroup string, until time.Time) error {
 	d := deadline{Target: target{cgroup}, Until: boottime() + int64(time.Until(until))}
 	if _, err := c.do(ctx, order{Op: "set", Key: k.String(), deadline: d}); err != nil {
@@ -200,7 +200,6 @@ func start(ctx context.Context, dir string) error {
 	return helper.Start(ctx, group, name, dir)
 }
 
-// boottime returns CLOCK_BOOTTIME in nanoseconds.
 func boottime() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

@@ -28,8 +28,9 @@ const (
 	killTimeout = 2 * time.Second // of one attempt to kill
 	retryPause  = 100 * time.Millisecond
 
-	// startTimeout is how long after a deadline, and after the order that set it, a pending start
-	// may add a process. The engine gives up on a start after a minute, but what it asked may not.
+	// startTimeout is how long a pending start may still add a process, counted from the deadline or
+	// from the order that set it, whichever is later. The engine's call times out after a minute, but
+	// the runtime may carry it out later.
 	startTimeout = 2 * time.Minute
 )
 
@@ -43,7 +44,7 @@ type server struct {
 	cg       cgroup.FS
 	boot     string
 	held     map[string]deadline
-	killedAt int64 // when killDue last ran, of CLOCK_BOOTTIME
+	killedAt int64 // time of the last killDue on CLOCK_BOOTTIME
 	requests chan request
 	gone     chan struct{} // a client has disconnected
 	alarm    *alarm
@@ -54,7 +55,7 @@ type request struct {
 	reply chan answer
 }
 
-// saved is the content of the guard's file. Deadlines of an earlier boot are void.
+// saved is the content of the guard's file. Deadlines of an earlier boot are ignored.
 type saved struct {
 	Boot string
 	Held map[string]deadline
@@ -261,7 +262,7 @@ func (s *server) save() error {
 	return nil
 }
 
-// alarm fires at times of CLOCK_BOOTTIME, and at once after a sleep in which they passed.
+// alarm fires at times of CLOCK_BOOTTIME, and at once after a sleep during which they passed.
 type alarm struct {
 	f     *os.File
 	fires chan struct{}
@@ -284,7 +285,7 @@ func newAlarm() (*alarm, error) {
 	return a, nil
 }
 
-// set has the alarm fire at a time of CLOCK_BOOTTIME; 0 disables it.
+// set sets when the alarm fires, a time of CLOCK_BOOTTIME; 0 disables it.
 func (a *alarm) set(at int64) error {
 	conn, err := a.f.SyscallConn()
 	if err != nil {

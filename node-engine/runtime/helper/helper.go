@@ -26,9 +26,9 @@ const readyFD = 3 // the pipe on which a helper reports readyText or its error
 
 const readyText = "ok"
 
-// Main runs the helper and exits, if Start started this process with the name. Otherwise it
-// returns at once. run calls ready when Start shall return; an error before that is the error
-// of Start.
+// Main runs the helper and exits, if Start started this process under the name. Otherwise it
+// returns at once. run calls ready to make Start return; if run fails before that, Start returns
+// the error.
 func Main(name string, run func(dir string, ready func()) error) {
 	if len(os.Args) != 2 || os.Args[0] != name {
 		return
@@ -80,8 +80,8 @@ func Start(ctx context.Context, group cgroup.Group, name, dir string) error {
 	return nil
 }
 
-// BootID returns the identifier of the machine's current boot. State about processes is
-// void after a reboot.
+// BootID returns the identifier of the machine's current boot. State about processes is not valid
+// after a reboot.
 func BootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(b)), err

@@ -35,7 +35,7 @@ const (
 // Dir is the directory of logs. It is safe for concurrent use.
 type Dir struct {
 	path  string
-	root  *os.Root // no id can lead out of it
+	root  *os.Root // confines ids to the directory
 	limit int64
 	ctx   context.Context // ends with Close
 	end   context.CancelFunc
@@ -155,8 +155,8 @@ func (d *Dir) Read(ctx context.Context, id string, tail int) (io.ReadCloser, err
 	return r, nil
 }
 
-// Follow is Read, continued with what the workload writes until wait returns, which waits for
-// its end. The context of wait ends with ctx, the reader or the directory.
+// Follow is Read, continued with what the workload writes until it ends. wait must return when the
+// workload has ended. Its context ends with ctx, the reader or the directory.
 func (d *Dir) Follow(ctx context.Context, id string, tail int, wait func(context.Context)) (io.ReadCloser, error) {
 	r, err := d.open(ctx, id, tail)
 	if err != nil {
@@ -196,9 +196,9 @@ func (d *Dir) open(ctx context.Context, id string, tail int) (*reader, error) {
 	return r, nil
 }
 
-// The end of a workload is known before the last of its output is copied. A log is complete
-// when no process has it open for writing. Where that cannot be determined, or does not
-// happen, it is complete after a number of polls without new output.
+// A workload's end is observed before its last output is copied. A log is complete when no process
+// has it open for writing. If that cannot be determined, or a process keeps it open, the log is
+// complete after a number of polls without new output.
 const (
 	maxIdlePolls       = 5   // if the file system has no leases
 	maxIdlePollsWriter = 100 // 10 s, if a writer does not close the file
@@ -313,7 +313,7 @@ func (r *reader) seekTail(n int) error {
 	return err
 }
 
-// tailOf returns where the last n lines of f begin, and how many lines fewer f has.
+// tailOf returns where the last n lines of f begin, and how many lines f lacks to have n.
 func tailOf(f *os.File, n int) (pos int64, short int, err error) {
 	info, err := f.Stat()
 	if err != nil {

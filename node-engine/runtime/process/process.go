@@ -125,7 +125,7 @@ func open(cfg Config) (*Runtime, error) {
 	return r, nil
 }
 
-// Close releases what the engine holds. The workloads keep running.
+// Close stops watching the workloads and closes all files. The workloads keep running.
 func (r *Runtime) Close() error {
 	r.end()
 	r.follows.Wait()
@@ -200,7 +200,7 @@ func (r *Runtime) create(w runtime.Workload) error {
 	})
 }
 
-// check rejects what the runtime does not support or the operator does not allow.
+// check rejects a service that the runtime does not support or the operator does not allow.
 func (r *Runtime) check(m api.Microservice) error {
 	if m.Virtualization != Virtualization {
 		return runtime.Errorf(api.ReasonNoRuntime, "virtualization %q is not available, want %q", m.Virtualization, Virtualization)

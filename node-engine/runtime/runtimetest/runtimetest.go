@@ -112,7 +112,7 @@ func (s *suite) open() runtime.Runtime {
 	return rt
 }
 
-// restart restarts the node engine.
+// restart closes the runtime and opens it again, as a restart of the node engine does.
 func (s *suite) restart() {
 	s.Helper()
 	if err := s.rt.Close(); err != nil {
@@ -328,8 +328,8 @@ func specIsListedAfterRestart(s *suite) {
 	s.wantPhase(w.Key, wire.WorkloadRunning)
 }
 
-// changedDevicesReplace creates a workload again with other devices. That replaces it unless
-// it runs.
+// changedDevicesReplace creates a workload again with other devices, which replaces it unless it
+// runs.
 func changedDevicesReplace(s *suite) {
 	w := s.workload("ignore-term")
 	w.Devices = s.Devices[:1]
