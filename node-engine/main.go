@@ -1,8 +1,8 @@
 // Command node-engine makes a machine a node of a cluster and runs its workloads.
 //
 //	node-engine join --token-file FILE   joins the token's cluster and ends; - is stdin
-//	node-engine [run]                    runs; with a token it joins first if it has to
-//	node-engine purge --yes              deletes all that the machine has as a node
+//	node-engine [run]                    runs; with a token, joins first if necessary
+//	node-engine purge --yes              deletes the node's workloads, images, logs, keys and data
 package main
 
 import (
@@ -22,8 +22,8 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/wiring"
 )
 
-// An engine holds little and allocates little: collecting early keeps it small
-// and costs next to nothing. GOGC and GOMEMLIMIT say otherwise if they are set.
+// The garbage collector runs early: the engine allocates little, so this costs little CPU time
+// and saves memory. GOGC and GOMEMLIMIT override these values.
 const (
 	gcPercent   = 40
 	memoryLimit = 64 << 20
@@ -39,7 +39,7 @@ func main() {
 		debug.SetMemoryLimit(memoryLimit)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	context.AfterFunc(ctx, stop) // a second signal ends the process the hard way
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	args, run := os.Args[1:], wiring.Run
 	left, purging := false, false
 	switch {

@@ -21,7 +21,7 @@ import (
 
 const (
 	requestTimeout = 30 * time.Second
-	// idleTimeout is short, so that an idle node has one connection only, to the broker.
+	// idleTimeout is short, so that an idle node keeps only its connection to the broker.
 	idleTimeout = 5 * time.Second
 )
 
@@ -31,7 +31,7 @@ type Cluster struct {
 	URL  string       // https://host:port
 }
 
-// NewCluster returns a client with the certificate that own returns.
+// NewCluster returns a client that authenticates with the certificate that own returns.
 func NewCluster(v *trust.Verifier, c Credentials, own func(*tls.CertificateRequestInfo) (*tls.Certificate, error)) *Cluster {
 	return &Cluster{HTTP: keeper.Client(v, identity.OfCluster(c.Cluster), own, idleTimeout, nil), URL: c.URL}
 }
@@ -57,7 +57,7 @@ func (c *Cluster) Purging(ctx context.Context, failed string) (bool, error) {
 func (c *Cluster) Left(ctx context.Context) error {
 	err := c.post(ctx, "left", struct{}{}, nil)
 	if p, ok := errors.AsType[*api.Problem](err); ok && p.Status == http.StatusForbidden {
-		return nil // an answer of the cluster itself
+		return nil // the cluster has removed the node
 	}
 	if err != nil {
 		return fmt.Errorf("report to the cluster that this node was purged: %w", err)
@@ -65,8 +65,8 @@ func (c *Cluster) Left(ctx context.Context) error {
 	return nil
 }
 
-// Brokers returns the addresses of the cluster's broker, for a node that reaches none that it
-// knows.
+// Brokers returns the addresses of the cluster's broker, for a node that can reach none of the
+// addresses it has.
 func (c *Cluster) Brokers(ctx context.Context) ([]string, error) {
 	var out wire.NodeBrokers
 	if err := c.post(ctx, "brokers", struct{}{}, &out); err != nil {

@@ -28,8 +28,8 @@ type Credentials struct {
 	Cluster api.ClusterID `json:"cluster"`
 	URL     string        `json:"url"`            // of the cluster: https://host:port
 	MQTT    string        `json:"mqtt,omitempty"` // the broker's URL; empty: the cluster's own port
-	// Token is the id of the join token that was used last. It distinguishes a new token
-	// from the same one left in the configuration; empty: not known.
+	// Token is the id of the join token that was used last. A different id in the
+	// configuration is a new token. Empty: unknown.
 	Token string  `json:"token,omitempty"`
 	Pair  ca.Pair `json:"-"`
 }
@@ -49,8 +49,8 @@ func Joined(dir *os.Root) bool {
 // SavePair saves a renewed certificate.
 func SavePair(dir *os.Root, p ca.Pair) error { return ca.SavePair(dir, pairFile, p) }
 
-// Join joins the token's cluster and stores the credentials in dir. info.ID may be empty:
-// the cluster chooses a name then. It may be repeated, see enrol.Open.
+// Join joins the token's cluster and stores the credentials in dir. If info.ID is empty, the
+// cluster chooses the id. Join may be repeated, see enrol.Open.
 func Join(ctx context.Context, dir *os.Root, line string, info api.NodeInfo) (Credentials, error) {
 	client, err := enrol.Open(dir, line, jointoken.ForNode)
 	if err != nil {

@@ -57,11 +57,11 @@ type Link struct {
 
 	mu    sync.Mutex // guards the fields below
 	up    bool
-	ended bool // no stream or probe begins any more
+	ended bool // no stream or probe may begin
 	wg    sync.WaitGroup
 }
 
-// New returns a link. It carries nothing before Run.
+// New returns a link. It sends and receives nothing before Run.
 func New(o Options) *Link {
 	if o.Log == nil {
 		o.Log = slog.Default()

@@ -73,8 +73,8 @@ func (o *outbox) take() (*wire.NodeReport, *wire.Alive) {
 // maxQueuedBytes is the capacity of a byteQueue.
 const maxQueuedBytes = 24 << 20
 
-// byteQueue has messages to publish, in order. A full queue drops them all: messages are numbered,
-// and the cluster requests again what it misses.
+// byteQueue has messages to publish, in order. A full queue drops all of them: the messages are
+// numbered, so the cluster detects the gap and requests their content again.
 type byteQueue struct {
 	filled signal
 
@@ -85,7 +85,7 @@ type byteQueue struct {
 
 func newByteQueue() *byteQueue { return &byteQueue{filled: make(signal, 1)} }
 
-// add queues a message and returns how many bytes it dropped for that.
+// add queues a message and returns the number of bytes that it dropped to make space.
 func (q *byteQueue) add(payload []byte) (dropped int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

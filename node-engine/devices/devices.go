@@ -70,7 +70,7 @@ func Open(o Options) (*Devices, error) {
 		dirs = append(dirs, o.Own)
 	}
 	d := &Devices{opt: o}
-	if len(dirs) == 0 { // the library would use its defailed
+	if len(dirs) == 0 { // the library would use its default directories
 		return d, nil
 	}
 	var err error
@@ -172,9 +172,10 @@ func (d *Devices) watchAll(w *fsnotify.Watcher, watched map[string]bool) (grew b
 	return grew
 }
 
-// read reads the files. A device is offered until it is missing in two reads, since tools remove files
-// and write them again: gone are those missing in this read, suspects those in the one before. A device
-// whose file exists but cannot be read is still offered, so that an editing error stops no workload.
+// read reads the files. A device is offered until two reads in sequence miss it, because tools remove
+// files and write them again. suspects are the devices that the previous read missed for the first time,
+// gone those that this read does. A device whose file exists but cannot be read is still offered, so
+// that an editing error stops no workload.
 func (d *Devices) read(suspects []string) (gone []string, changed bool) {
 	_ = d.cache.Refresh() // GetErrors returns its errors by file
 	failed := d.cache.GetErrors()

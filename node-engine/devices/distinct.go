@@ -42,10 +42,10 @@ func describe(dev *cdi.Device) described {
 	return d
 }
 
-// distinct returns the devices that can be allocated to different instances, and aside those that
-// represent others: a specification of NVIDIA lists a GPU by number and by UUID, and "all". A device with
-// exactly the parts of another is the same device, of which the shorter name is used. One with all parts
-// of another and more represents several.
+// distinct returns the devices that can be allocated to different instances, and in aside those that
+// represent others: NVIDIA's specification lists a GPU by number, by UUID and in "all". Of devices with
+// the same parts, the one with the shortest name is offered. A device with all parts of another and more
+// represents several.
 func distinct(all map[string]described) (offered []api.NodeDevice, aside []string) {
 	ids := slices.SortedFunc(maps.Keys(all), func(a, b string) int {
 		if n := len(all[a].parts) - len(all[b].parts); n != 0 {

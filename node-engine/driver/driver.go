@@ -38,7 +38,7 @@ const (
 
 // Guard kills workloads at a deadline, even if the engine does not run.
 type Guard interface {
-	// Set has the processes of the cgroup killed at until. It replaces an earlier deadline of k.
+	// Set schedules a kill of the processes in the cgroup at until. It replaces an earlier deadline of k.
 	Set(ctx context.Context, k wire.Key, cgroup string, until time.Time) error
 	// Lift removes the deadline of k. It succeeds if there is none.
 	Lift(ctx context.Context, k wire.Key) error
@@ -85,7 +85,7 @@ type Driver struct {
 	queues   map[wire.Key]*queue
 	probedAt time.Time     // when the runtime was probed last
 	recheck  chan struct{} // see Recheck
-	hangs    chan error    // of one: the error of a runtime that hangs with its connection open
+	hangs    chan error    // capacity 1: the error of a runtime that does not answer on an open connection
 	wg       sync.WaitGroup
 }
 
@@ -106,7 +106,7 @@ func New(o Options) *Driver {
 	o.MaxPause = cmp.Or(o.MaxPause, 10*time.Second)
 	return &Driver{
 		opt:     o,
-		creates: fairshare.NewTurns(createTurns, o.Creates+1, o.Creates), // a slow registry of one tenant leaves one
+		creates: fairshare.NewTurns(createTurns, o.Creates+1, o.Creates), // leaves a turn for other tenants
 		exits:   make(chan runtime.Exit, 64),
 		queues:  map[wire.Key]*queue{},
 		recheck: make(chan struct{}, 1),

@@ -25,8 +25,8 @@ type execution struct {
 }
 
 // Create creates a workload when it is its tenant's turn. A stop that is ordered meanwhile cancels
-// that. listing is held only while the result is reported: the core accepts that a workload which
-// is being created is listed.
+// the creation. listing is locked only to report the result: the core accepts a list that has a
+// workload that is being created.
 func (x execution) Create(o wire.CreateWorkload) {
 	call, cancel := context.WithCancel(x.ctx)
 	defer cancel()

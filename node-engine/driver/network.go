@@ -16,7 +16,7 @@ import (
 type Network interface {
 	Attach(ctx context.Context, a wire.Attach) (wire.Attached, error)
 	Detach(ctx context.Context, k wire.Key) error
-	// Drain has new flows avoid the workload.
+	// Drain keeps new flows away from the workload.
 	Drain(ctx context.Context, k wire.Key) error
 	Attachments(ctx context.Context) ([]wire.Attached, error)
 	// Ready returns nil while workloads can be attached, and else an error.
@@ -40,8 +40,8 @@ func (o syncNetwork) Deliver(h wire.WorkloadOrderHandler) {
 	x.syncNetwork(x.ctx, o.Key)
 }
 
-// drainExited is an order of the driver itself: new flows avoid a workload that has exited, until
-// its next attempt is attached.
+// drainExited is an order of the driver itself: it keeps new flows away from a workload that has
+// exited, until its next attempt is attached.
 type drainExited struct{ wire.Key }
 
 // Deliver implements wire.WorkloadOrder.
@@ -51,7 +51,8 @@ func (o drainExited) Deliver(h wire.WorkloadOrderHandler) {
 	}
 }
 
-// Serves reports to the core that a workload is ready for flows. It does not block.
+// Serves reads the address and readiness of a workload again and reports them to the core, after its
+// readiness changed. It does not block.
 func (d *Driver) Serves(k wire.Key) { d.Order(syncNetwork{k}) }
 
 // namespaced returns the runtime if its workloads are attached to the network, else nil.
@@ -104,7 +105,7 @@ func (d *Driver) attach(ctx context.Context, k wire.Key) (at wire.Attached, err 
 	return wire.Attached{}, runtime.Errorf(reason, "attach %s to the network: %w", k, err)
 }
 
-// drain has new flows avoid the workload, and reports whether that succeeded.
+// drain keeps new flows away from the workload, and reports whether that succeeded.
 func (d *Driver) drain(ctx context.Context, k wire.Key) bool {
 	ctx, cancel := context.WithTimeout(ctx, networkTimeout)
 	defer cancel()

@@ -11,8 +11,8 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
-// Recheck has the node's info and workloads reported to the core again soon: the runtime, the network
-// or the info changed. It does not block.
+// Recheck requests a new report of the node's info and workloads to the core, after the runtime, the
+// network or the info changed. It does not block.
 func (d *Driver) Recheck() {
 	select {
 	case d.recheck <- struct{}{}:

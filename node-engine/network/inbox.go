@@ -8,7 +8,7 @@ import (
 // maxQueuedBytes is the capacity of the inbox.
 const maxQueuedBytes = 32 << 20
 
-// message is a message of the cluster, or, without one, the state of the connection to it.
+// message is a message of the cluster. If routes is nil, it is the state of the connection to it.
 type message struct {
 	routes []byte
 	up     bool
@@ -27,7 +27,7 @@ type inbox struct {
 
 func newInbox() inbox { return inbox{filled: make(chan struct{}, 1)} }
 
-// open begins to queue, with the state of the connection to the cluster.
+// open starts queueing, with the state of the connection to the cluster as the first message.
 func (i *inbox) open() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -35,7 +35,7 @@ func (i *inbox) open() {
 	i.add(message{up: i.up})
 }
 
-// close drops all messages, until open.
+// close drops the queued messages, and all others until open is called.
 func (i *inbox) close() {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package pinger measures round trips from this node to hosts that are no nodes, so that a cluster
+// Package pinger measures round trips from this node to hosts that are not nodes, so that a cluster
 // can place an instance near a user. It uses ICMP echo, and TCP connections if that has no answer or
 // a port is given.
 //
@@ -71,7 +71,7 @@ type Pinger struct {
 
 	mu     sync.Mutex    // guards the fields below
 	credit time.Duration // Every for each probe that may begin now
-	at     time.Time     // when credit was true
+	at     time.Time     // when credit was last updated
 	counts Counts
 }
 

@@ -36,7 +36,7 @@ type Ports struct {
 	current  *api.NodePorts // replaced, never changed
 }
 
-// New observes once.
+// New returns the ports after a first observation.
 func New(o Options) *Ports {
 	o.Every = cmp.Or(o.Every, 30*time.Second)
 	p := &Ports{o: o, current: &api.NodePorts{Publish: o.Publish}}
@@ -60,9 +60,9 @@ func (p *Ports) Run(ctx context.Context, changed func()) error {
 	})(ctx)
 }
 
-// observe reports whether the result of Get changed. An observation that fails changes nothing. A
-// port counts only if the last observation had it too, because most others are of clients that end
-// soon. At the first observation all count.
+// observe reports whether the result of Get changed. An observation that fails changes nothing. After
+// the first observation, a port counts only if the previous one had it too, because most others belong
+// to clients that end soon.
 func (p *Ports) observe() (changed bool) {
 	own, err := p.o.Own()
 	if err != nil {

@@ -17,13 +17,13 @@ import (
 
 // dialer has the endpoints of the cluster's broker. It is safe for concurrent use.
 type dialer struct {
-	joined    mqtt.Endpoint // with which the node joined
+	joined    mqtt.Endpoint // the broker from the join
 	creds     clusterlink.Credentials
 	endpoints atomic.Pointer[[]mqtt.Endpoint]
 	hurry     atomic.Bool
 }
 
-// newDialer returns a dialer with the broker with which the node joined.
+// newDialer returns a dialer whose only endpoint is the broker from the join.
 func newDialer(c clusterlink.Credentials) (*dialer, error) {
 	addr, alpn, err := brokerOf(c)
 	if err != nil {
@@ -34,8 +34,8 @@ func newDialer(c clusterlink.Credentials) (*dialer, error) {
 	return d, nil
 }
 
-// set sets the endpoints that the core chose. The broker with which the node joined remains the
-// last one: a broker that the cluster announced may never start.
+// set sets the endpoints that the core chose. The broker from the join remains the last one, because
+// a broker that the cluster announced may never start.
 func (d *dialer) set(to node.Dial) {
 	d.hurry.Store(to.Hurry)
 	var all []mqtt.Endpoint
@@ -49,7 +49,7 @@ func (d *dialer) set(to node.Dial) {
 		if c.MQTT = b; b == wire.EmbeddedBroker {
 			c.MQTT = ""
 		}
-		if addr, alpn, err := brokerOf(c); err == nil { // else no node can dial it
+		if addr, alpn, err := brokerOf(c); err == nil { // otherwise no node can dial it
 			add(mqtt.Endpoint{Addr: addr, NextProtos: alpn})
 		}
 	}
@@ -63,8 +63,7 @@ func (d *dialer) Endpoints() []mqtt.Endpoint { return *d.endpoints.Load() }
 // Hurry implements mqtt.Options.Hurry.
 func (d *dialer) Hurry() bool { return d.hurry.Load() }
 
-// brokerOf returns the address of the node's broker. The cluster's own port distinguishes MQTT by
-// ALPN.
+// brokerOf returns the address of the node's broker. On the cluster's own port, ALPN selects MQTT.
 func brokerOf(c clusterlink.Credentials) (addr string, alpn []string, err error) {
 	at, scheme, port := c.MQTT, "mqtts", "8883"
 	if at == "" {

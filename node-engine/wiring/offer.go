@@ -18,8 +18,8 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime/containerd"
 )
 
-// isName reports whether s has 1 to 63 letters and digits, and between them characters of inner:
-// what SLAs may require, see api.Fields. A regular expression would need more memory than the core.
+// isName reports whether s has 1 to 63 letters, digits and characters of inner, and begins and ends with
+// a letter or digit. SLAs can require only such names, see api.Fields.
 func isName(s, inner string) bool {
 	for i, r := range []byte(s) {
 		plain := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
@@ -129,9 +129,9 @@ func lower(all []string) (out []string) {
 	return out
 }
 
-// offer returns what the node offers: its configuration with its capacity, which is that of the
-// machine unless it is configured. Storage and bandwidth are reserved when instances are placed;
-// the node does not limit how much of its disk an instance uses.
+// offer returns the node's info with its capacity, which is configured or that of the machine. Storage
+// and bandwidth are reserved when instances are placed; the node does not limit how much of its disk an
+// instance uses.
 func (c Config) offer(log *slog.Logger) (api.NodeInfo, error) {
 	hostname, err := os.Hostname()
 	if err != nil {

@@ -72,8 +72,8 @@ func (p purgeRecord) save(dir *os.Root) error {
 	return ca.WriteFile(dir, purgeFile, text, 0o600)
 }
 
-// awaitPurge asks the cluster for the order to purge whenever the core reports that the
-// node is empty, and ends the engine (errOrdered) on that order.
+// awaitPurge asks the cluster whether to purge this node whenever the core reports that the node is
+// empty, and returns errOrdered if so.
 func (e *engine) awaitPurge(ctx context.Context) error {
 	for {
 		select {
@@ -157,7 +157,7 @@ const (
 )
 
 // run removes everything from the runtime and acknowledges the purge to the cluster. It retries a
-// purge that the cluster ordered until that succeeds, and tries one of the provider once.
+// purge that the cluster ordered until it succeeds. It tries one that the provider ordered once.
 func (p *purge) run(ctx context.Context, rec purgeRecord) error {
 	for pause := minPurgePause; !rec.Told; pause = min(2*pause, maxPurgePause) {
 		err := p.runtime(ctx)
@@ -216,8 +216,8 @@ func (p *purge) wipe(token string) error {
 	if err := p.cfg.wipeSecrets(); err != nil {
 		return err
 	}
-	// The credentials have the token's id. If they are deleted already, so that token is empty, an
-	// interrupted purge has written the file.
+	// The token's id is in the credentials. If token is empty because they are deleted, an
+	// interrupted purge has already written the file.
 	if _, err := p.dir.Stat(leftFile); token != "" || err != nil {
 		if err := ca.WriteFile(p.dir, leftFile, []byte(token), 0o600); err != nil {
 			return err
@@ -241,10 +241,8 @@ func (p *purge) wipe(token string) error {
 	return nil
 }
 
-// commentLine is a line of a configuration file that is only a comment.
 var commentLine = regexp.MustCompile(`(?m)^\s*#.*$`)
 
-// secretLine is a line of a configuration file that has a secret.
 var secretLine = regexp.MustCompile(`(?m)^(\s*(?:-\s+)?["']?(?:token|password)["']?\s*:).*$`)
 
 // wipeSecrets removes the join token and the registries' passwords from the configuration file. It
@@ -274,8 +272,8 @@ func (c Config) wipeSecrets() error {
 	return nil
 }
 
-// hasSecrets reports whether a configuration file may contain a secret: as the value of a key for
-// secrets, or as the text of one anywhere. A file that is no valid YAML may contain any.
+// hasSecrets reports whether a configuration file may contain a secret: a value of a key token or
+// password, or the text of a secret anywhere. It is true for a file that is no valid YAML.
 func (c Config) hasSecrets(file []byte) bool {
 	secrets := []string{c.Token.Reveal()}
 	for _, r := range c.Containerd.Registries {
