@@ -8,7 +8,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Element is what a Cursor iterates over. Compare orders elements with the same name.
+// Element is an element of the set that a Cursor iterates over. Compare orders elements with the
+// same name.
 type Element[T any] interface {
 	comparable
 	Name() string
@@ -16,15 +17,15 @@ type Element[T any] interface {
 }
 
 // Cursor iterates over a set in the order of names, part by part (see wire.Span). It sorts the
-// set once for all parts; additions are merged in, and the owner skips what was removed. A part
-// may be repeated. The sender cuts parts with Part, the receiver follows them with Within or
-// Absent. The zero Cursor is at the beginning.
+// set once for all parts and merges additions; the owner skips removed elements. A part may be
+// repeated. The sender cuts parts with Part, the receiver follows with Within or Absent. The zero
+// Cursor is at the beginning.
 type Cursor[T Element[T]] struct {
 	begun bool
 	of    wire.Span  // the last part
 	part  []*item[T] // its elements
-	left  ordered[T] // a heap of the elements behind it, and of later additions
-	spare int        // number of additions after which sorting the set again is cheaper
+	left  ordered[T] // a heap of the elements after the part, and of additions
+	spare int        // number of further additions after which sorting the set again is cheaper
 }
 
 type item[T any] struct {
@@ -32,7 +33,7 @@ type item[T any] struct {
 	it   T
 }
 
-// minSpare is the number of additions that a cursor over a small set takes.
+// minSpare is the least number of additions before a cursor sorts its set again.
 const minSpare = 1000
 
 // Reset moves the cursor to the beginning.
@@ -41,7 +42,7 @@ func (r *Cursor[T]) Reset() { *r = Cursor[T]{} }
 // Begun reports whether the cursor has left the beginning.
 func (r *Cursor[T]) Begun() bool { return r.begun }
 
-// Add adds an element. It is ignored at the beginning, where the whole set is read anyway.
+// Add adds an element. It does nothing at the beginning, because the whole set is read then.
 func (r *Cursor[T]) Add(t T) {
 	if !r.begun {
 		return
@@ -62,7 +63,7 @@ func (r *Cursor[T]) push(i *item[T]) {
 
 // Part passes the elements after a name to add, in order, until add returns false because the
 // part is full, and returns the span that they fill. Elements with the same name stay together.
-// It reads all at the beginning, and when the name is before the last part.
+// Part reads all only at the beginning and when the name is before the last part.
 func (r *Cursor[T]) Part(after string, all iter.Seq[T], add func(T) bool) wire.Span {
 	r.seek(after, all)
 	for more := true; len(r.left) > 0; {
@@ -80,9 +81,9 @@ func (r *Cursor[T]) Part(after string, all iter.Seq[T], add func(T) bool) wire.S
 	return r.of
 }
 
-// Within passes the known elements in a span to keep, and drops those for which it returns
-// false. added is the number of elements that may be new: they do not count towards the
-// additions after which the set is sorted again.
+// Within passes the elements in a span to keep, and drops those for which keep returns false.
+// added is the number of elements that may be new; they do not count towards the additions after
+// which the set is sorted again.
 func (r *Cursor[T]) Within(of wire.Span, all iter.Seq[T], added int, keep func(T) bool) {
 	r.seek(of.After, all)
 	r.of = of
@@ -111,7 +112,7 @@ func (r *Cursor[T]) Absent(of wire.Span, all iter.Seq[T], listed map[T]bool) (ab
 	return absent
 }
 
-// seek positions the cursor after a name, which may be that of the last part.
+// seek positions the cursor after a name, which may be the one before the last part.
 func (r *Cursor[T]) seek(after string, all iter.Seq[T]) {
 	if !r.begun || after < r.of.After {
 		r.begin(after, all)

@@ -11,8 +11,8 @@ import (
 
 // Flush returns the changed resources for a subscriber, up to room bytes (see wire.Volume):
 // first those that it holds, then new ones. Pending reports whether something is left. without
-// is the digest of what the subscriber holds before this answer if it has removed by itself
-// what its subscriptions do not lead to any more.
+// is the digest of what the subscriber holds before this answer if it has already dropped the
+// resources that no subscription leads to.
 func (b *Subscriptions[S]) Flush(s S, room int, v View) (r wire.Records, without api.Digest) {
 	delete(b.dirty, s)
 	u := b.subs[s]
@@ -41,7 +41,7 @@ func (b *Subscriptions[S]) Flush(s S, room int, v View) (r wire.Records, without
 			remove(&r, k)
 		}
 	}
-	// A refusal with another content than before is not an answer.
+	// A refusal that replaces another one of the same subscription is not removed.
 	still := make(map[wire.Subscription]bool, len(r.Refused))
 	for _, f := range r.Refused {
 		still[f.Subscription] = true
@@ -53,8 +53,8 @@ func (b *Subscriptions[S]) Flush(s S, room int, v View) (r wire.Records, without
 // Pending reports whether the last Flush left something out.
 func (b *Subscriptions[S]) Pending(s S) bool { return len(b.of(s).changed) > 0 }
 
-// BeginResync makes Part, from the first name on, send what has changed so far. Until EndResync
-// it is tracked how far Part has come.
+// BeginResync moves the pending changes from Flush to Part, which starts at the first name. The
+// position of Part is kept until EndResync.
 func (b *Subscriptions[S]) BeginResync(s S) {
 	if u := b.subs[s]; u != nil {
 		u.unchange()
@@ -70,8 +70,8 @@ func (b *Subscriptions[S]) EndResync(s S) {
 	}
 }
 
-// Part returns all resources after a name that the subscriber should hold, in the order of
-// names and up to room bytes, and the span of names that they fill.
+// Part returns the resources after a name that the subscriber should hold, in the order of names
+// and up to room bytes, and the span of names that they fill.
 func (b *Subscriptions[S]) Part(s S, after string, room int, v View) (r wire.Records, of wire.Span, vol wire.Volume) {
 	u := b.subs[s]
 	if u == nil {
@@ -104,7 +104,7 @@ func (b *Subscriptions[S]) change(s S, k Key) {
 	heap.Push(q, &item[Key]{k.Name(), k})
 }
 
-// unchange clears the marks.
+// unchange clears the marks of change.
 func (u *subscriber) unchange() {
 	clear(u.changed)
 	u.used, u.fresh = nil, nil
@@ -115,7 +115,7 @@ func (u *subscriber) next() (k Key, ok bool) {
 	for _, q := range []*ordered[Key]{&u.used, &u.fresh} {
 		for len(*q) > 0 {
 			k = heap.Pop(q).(*item[Key]).it
-			if u.changed[k] { // Part did not send it
+			if u.changed[k] { // else Part has sent it
 				delete(u.changed, k)
 				return k, true
 			}
@@ -124,20 +124,20 @@ func (u *subscriber) next() (k Key, ok bool) {
 	return Key{}, false
 }
 
-// version is the digest of a resource as it was sent, or that it does not exist.
+// version is the digest of a resource that was sent; ok is false if the resource does not exist.
 type version struct {
 	digest api.Digest
 	ok     bool
 }
 
-// setVersion records what the subscriber holds now.
+// setVersion records which version of a resource the subscriber holds now.
 func (u *subscriber) setVersion(h *resource, now version) {
 	u.count(h)
 	h.sent, h.version = now.ok, now.digest
 	u.count(h)
 }
 
-// refer changes how many subscriptions lead to a resource.
+// refer changes the number of subscriptions that lead to a resource.
 func (u *subscriber) refer(h *resource, by int) {
 	u.count(h)
 	h.subscriptions += by
@@ -162,7 +162,7 @@ func (b *Subscriptions[S]) drop(s S, u *subscriber, k Key) {
 	b.unheld(k, s)
 }
 
-// add adds a resource to the answer, unless the subscriber has the same version.
+// add adds a resource to the answer, unless the subscriber holds the same version.
 func add(r *wire.Records, vol *wire.Volume, k Key, v View, h *resource) version {
 	switch k.Kind {
 	case Route:

@@ -1,8 +1,9 @@
-// Package interest has the protocol by which one tier subscribes to the network resources of
-// another, in the manner of delta xDS: a node at its cluster, a cluster at the root, and the
-// root at a cluster. Subscriptions is the side that answers, Requests and Replica are the side
-// that subscribes, and Resync, with a Cursor on both sides, repairs what was lost. It is pure.
-// The owner of Subscriptions knows what a subscription leads to and the content of each resource.
+// Package interest is the protocol with which one tier subscribes to the network resources of
+// another, like delta xDS: a node at its cluster, a cluster at the root, and the root at a
+// cluster. Subscriptions is the publisher's side, Requests and Replica are the subscriber's side,
+// and Resync, with a Cursor on both sides, repairs losses. The package does no I/O. The owner of
+// Subscriptions decides which resource answers a subscription (Answer) and provides the content
+// (View).
 //
 //	b := interest.New[api.NodeID]()
 //	if b.Subscribe("n1", subscription, now.Add(lease)) {
@@ -24,7 +25,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// View returns the content of resources. ok is false for one that does not exist: it is
+// View returns the content of resources. If ok is false, the resource does not exist and is
 // removed from all subscribers.
 type View interface {
 	Route(api.ServiceID) (r api.Route, ok bool)
@@ -38,8 +39,8 @@ type Ref[S cmp.Ordered] struct {
 	Subscription wire.Subscription
 }
 
-// Subscriptions are those of all subscribers, and what these hold. Its methods cost what they
-// touch. Subscriptions are indexed by their subject (without For) and by For.
+// Subscriptions has the subscriptions of all subscribers and the resources that these hold.
+// Subscriptions are indexed by their subject (without For) and by For.
 type Subscriptions[S cmp.Ordered] struct {
 	subs      map[S]*subscriber
 	subjects  map[wire.Subscription]map[Ref[S]]bool
@@ -48,10 +49,10 @@ type Subscriptions[S cmp.Ordered] struct {
 	dirty     map[S]bool
 }
 
-// subscribers hold a resource or will get it.
+// subscribers are those that hold a resource or will receive it.
 type subscribers[S cmp.Ordered] struct {
 	subs map[S]bool
-	rev  uint64 // as it was sent last; 0: it has changed since, or was not sent
+	rev  uint64 // the version that was sent last; 0: changed since, or never sent
 }
 
 type subscriber struct {
@@ -59,17 +60,17 @@ type subscriber struct {
 	digest        api.Digest // of the subscriptions
 	open          int        // subscriptions without an answer
 	held          map[Key]*resource
-	sent          api.Digest // of what it was sent
-	idle          api.Digest // of the part of sent that no subscription leads to any more
+	sent          api.Digest // of the resources that were sent to it
+	idle          api.Digest // of those in sent that no subscription leads to any more
 	changed       map[Key]bool
-	used          ordered[Key] // of changed what it holds, and keys that are not in changed any more
-	fresh         ordered[Key] // likewise what it does not hold
+	used          ordered[Key] // the changed keys that it holds; may have keys that left changed
+	fresh         ordered[Key] // likewise the changed keys that it does not hold
 
 	cursor  Cursor[Key]               // through held, during a resync
-	listing Cursor[wire.Subscription] // through subscriptions, while it lists all of them in parts
+	listing Cursor[wire.Subscription] // through subscriptions, while the subscriber lists them in parts
 }
 
-// nobody stands for a subscriber without subscriptions. It is not modified.
+// nobody is an empty subscriber, for reading only.
 var nobody = &subscriber{}
 
 type subscription struct {
@@ -92,13 +93,13 @@ func New[S cmp.Ordered]() *Subscriptions[S] {
 	}
 }
 
-// subject returns what a subscription is about. Names are folded to lower case, because
-// resolvers change case.
+// subject returns the subscription without For. Names are in lower case, because resolvers
+// change case.
 func subject(w wire.Subscription) wire.Subscription {
 	return wire.Subscription{Address: w.Address, Service: api.ServiceID(strings.ToLower(string(w.Service)))}
 }
 
-// of returns a subscriber for reading.
+// of returns a subscriber, possibly nobody, for reading.
 func (b *Subscriptions[S]) of(s S) *subscriber {
 	if u := b.subs[s]; u != nil {
 		return u
@@ -147,8 +148,9 @@ func (b *Subscriptions[S]) Unsubscribe(s S, w wire.Subscription) bool {
 	return true
 }
 
-// Absent returns the subscriptions in a span of names that the subscriber does not list, where
-// it lists all, for Unsubscribe. Consecutive spans cost what they contain.
+// Absent returns the subscriptions in a span of names that are not in listed, the subscriber's
+// complete list for the span. The caller unsubscribes them. The cost of consecutive spans is
+// proportional to their content.
 func (b *Subscriptions[S]) Absent(s S, of wire.Span, listed []wire.Subscription) []wire.Subscription {
 	u := b.subs[s]
 	if u == nil {
@@ -192,7 +194,7 @@ func (b *Subscriptions[S]) Reset(s S) {
 	}
 }
 
-// Subscribers returns, in order, all that have subscriptions or hold something.
+// Subscribers returns, in order, the subscribers that have subscriptions or hold resources.
 func (b *Subscriptions[S]) Subscribers() []S { return step.Keys(b.subs) }
 
 // List returns the subscriptions of a subscriber, in order.
@@ -220,7 +222,7 @@ func (b *Subscriptions[S]) Total() (all, open int) {
 	return all, open
 }
 
-// Expired returns the subscriptions whose time is over, in order, and when the next one ends.
+// Expired returns, in order, the subscriptions that have expired, and when the next one expires.
 func (b *Subscriptions[S]) Expired(s S, now time.Time) (over []wire.Subscription, next time.Time) {
 	for _, w := range b.List(s) {
 		switch until := b.subs[s].subscriptions[w].until; {
@@ -245,7 +247,7 @@ func refs[S cmp.Ordered](m map[Ref[S]]bool) []Ref[S] {
 	})
 }
 
-// Answer sets what a subscription leads to: a resource, or nothing yet.
+// Answer sets the resource that a subscription leads to; the zero Key: none yet.
 func (b *Subscriptions[S]) Answer(s S, w wire.Subscription, k Key) {
 	u := b.of(s)
 	if !b.Has(s, w) || u.subscriptions[w].key == k {
@@ -274,7 +276,7 @@ func (b *Subscriptions[S]) Answer(s S, w wire.Subscription, k Key) {
 	b.change(s, k)
 }
 
-// AnswerOf returns what a subscription leads to.
+// AnswerOf returns the resource that a subscription leads to, or the zero Key.
 func (b *Subscriptions[S]) AnswerOf(s S, w wire.Subscription) Key {
 	if b.Has(s, w) {
 		return b.subs[s].subscriptions[w].key
@@ -282,7 +284,8 @@ func (b *Subscriptions[S]) AnswerOf(s S, w wire.Subscription) Key {
 	return Key{}
 }
 
-// Changed marks a resource as changed, with a new version, for all its subscribers except know.
+// Changed marks a resource as changed, with a new version, for all its subscribers except those
+// in know, which have the change already.
 func (b *Subscriptions[S]) Changed(k Key, know ...S) {
 	h := b.resources[k]
 	if h == nil {
@@ -296,7 +299,7 @@ func (b *Subscriptions[S]) Changed(k Key, know ...S) {
 	}
 }
 
-// Rev returns the version of a resource. If its content changed, next gives a new one. A
+// Rev returns the version of a resource. If its content changed, next provides a new version. A
 // resource without subscribers has version 0.
 func (b *Subscriptions[S]) Rev(k Key, next func() uint64) uint64 {
 	h := b.resources[k]
@@ -321,6 +324,5 @@ func (b *Subscriptions[S]) unheld(k Key, s S) {
 // Dirty returns, in order, the subscribers with changes to send.
 func (b *Subscriptions[S]) Dirty() []S { return step.Keys(b.dirty) }
 
-// Held returns the digest of what the subscriber holds after it has taken everything that was
-// flushed.
+// Held returns the digest of what the subscriber holds once it has applied everything flushed.
 func (b *Subscriptions[S]) Held(s S) api.Digest { return b.of(s).sent }

@@ -13,7 +13,7 @@ import (
 // Kind is the type of a resource.
 type Kind uint8
 
-// The types of resources. None is that of the zero Key: a subscription without an answer.
+// The types of resources. None is the type of the zero Key, which means "no answer yet".
 const (
 	None Kind = iota
 	Route
@@ -22,8 +22,8 @@ const (
 	Refused
 )
 
-// Key names a resource: a route by Service, a source by Address, a peer by Peer, and the
-// refusal of a subscription by that and Denied.
+// Key names a resource: a route by Service, a source by Address, a peer by Peer, and a refusal by
+// Subscription and Denied.
 type Key struct {
 	wire.Subscription
 	Peer   api.PeerKey
@@ -77,8 +77,8 @@ func bit(is bool) int {
 	return 0
 }
 
-// KeysOf returns the keys of the resources in r, without those that it removes. The keys of
-// refusals are not Denied: a subscriber holds at most one per subscription.
+// KeysOf returns the keys of the resources in r, without the removals. Denied is false in the
+// keys of refusals, because a subscriber holds at most one refusal per subscription.
 func KeysOf(r wire.Records) map[Key]bool {
 	keys := make(map[Key]bool, len(r.Routes)+len(r.Sources)+len(r.Peers)+len(r.Refused))
 	for _, v := range r.Routes {

@@ -10,24 +10,24 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Replica is the subscriber's side: it takes the resources that the owner of Subscriptions sends and knows
-// the digest of what it holds. The zero Replica holds nothing.
+// Replica is the subscriber's side: it holds the resources that the owner of Subscriptions sends,
+// and their digest. The zero Replica is empty.
 type Replica struct {
 	Routes  map[api.ServiceID]api.Route
 	Sources map[netip.Addr]wire.Source
 	Peers   map[api.PeerKey]api.Peer
 	Refused map[wire.Subscription]wire.Refusal
 	digest  api.Digest
-	cursor  Cursor[Key] // through all of it, while it is sent part by part
+	cursor  Cursor[Key] // through all resources, during a resync
 
 	subnets subnets                               // of Peers
-	of      map[api.ServiceID]map[netip.Addr]bool // Sources by their services
+	of      map[api.ServiceID]map[netip.Addr]bool // addresses in Sources by service
 }
 
-// Digest returns the digest of all that is held.
+// Digest returns the digest of all resources.
 func (h *Replica) Digest() api.Digest { return h.digest }
 
-// Take takes resources and returns what changed, in order.
+// Take applies removals and resources, and returns the keys that changed, in order.
 func (h *Replica) Take(r wire.Records) []Key {
 	if h.Routes == nil {
 		h.Routes, h.Sources = map[api.ServiceID]api.Route{}, map[netip.Addr]wire.Source{}
@@ -68,8 +68,8 @@ func (h *Replica) Take(r wire.Records) []Key {
 	return slices.SortedFunc(maps.Keys(changed), Key.Compare)
 }
 
-// TakeAll takes the complete set of resources within a span: what is absent is removed. For
-// consecutive spans, each costs as much as it carries.
+// TakeAll applies the complete set of resources within a span: absent ones are removed. The cost
+// of consecutive spans is proportional to their content.
 func (h *Replica) TakeAll(r wire.Records, of wire.Span) []Key {
 	for _, k := range h.cursor.Absent(of, h.all, KeysOf(r)) {
 		remove(&r, k)
@@ -77,7 +77,7 @@ func (h *Replica) TakeAll(r wire.Records, of wire.Span) []Key {
 	return h.Take(r)
 }
 
-// all yields what is held.
+// all yields the keys of all resources.
 func (h *Replica) all(yield func(Key) bool) {
 	_ = each(h.Routes, RouteOf, yield) && each(h.Sources, SourceOf, yield) && each(h.Peers, PeerOf, yield) &&
 		each(h.Refused, func(w wire.Subscription) Key { return RefusalOf(w, false) }, yield)
@@ -117,9 +117,9 @@ func set[K comparable, V digester](h *Replica, m map[K]V, k K, v V, changed map[
 	changed[key] = true
 }
 
-// PeerAt returns a node that was sent by itself and has the address in its subnets, or nil.
-// Among several it returns the one with the smallest subnet, then the one that its author
-// updated last.
+// PeerAt returns the peer (among Peers, not those within routes and sources) whose subnets contain
+// the address, or nil. Among several it returns the one with the smallest subnet, then the one
+// with the highest Rev.
 func (h *Replica) PeerAt(a netip.Addr) (best *api.Peer) {
 	for _, k := range h.subnets.at(a) {
 		if p := h.Peers[k]; best == nil || cmp.Or(cmp.Compare(p.Rev, best.Rev), slices.Compare(k[:], best.Key[:])) > 0 {

@@ -8,8 +8,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Requests are the subscriptions that one side has at the other, and which changes of them it
-// has not sent yet. The zero Requests are none.
+// Requests has the subscriptions of a subscriber, and the changes that it has not sent yet. The
+// zero Requests is empty.
 type Requests struct {
 	all    map[wire.Subscription]bool
 	unsent map[wire.Subscription]bool // subscribed or unsubscribed since the last message
@@ -17,7 +17,7 @@ type Requests struct {
 	cursor Cursor[wire.Subscription] // through all, during a resync
 }
 
-// Set subscribes or unsubscribes, and reports whether that changes something.
+// Set subscribes or unsubscribes, and reports whether it changed something.
 func (r *Requests) Set(w wire.Subscription, on bool) bool {
 	if r.all[w] == on {
 		return false
@@ -27,7 +27,7 @@ func (r *Requests) Set(w wire.Subscription, on bool) bool {
 	}
 	r.digest = r.digest.Toggle(w.Digest())
 	if r.unsent[w] {
-		delete(r.unsent, w) // the other side does not know of the opposite
+		delete(r.unsent, w) // the opposite change was not sent yet
 	} else {
 		r.unsent[w] = true
 	}
@@ -68,14 +68,14 @@ func (r *Requests) Changes() (subscribe, unsubscribe []wire.Subscription) {
 	return subscribe, unsubscribe
 }
 
-// BeginResync makes Part, from the first name on, send what has changed so far.
+// BeginResync moves the unsent changes to Part, which starts at the first name.
 func (r *Requests) BeginResync() {
 	clear(r.unsent)
 	r.cursor.Reset()
 }
 
-// Part returns the subscriptions after a name, as far as there is room in a part that has vol
-// already, and the span of names that they fill.
+// Part returns the subscriptions after a name, until vol, the size of the message so far, reaches
+// wire.MaxPart, and the span of names that they fill.
 func (r *Requests) Part(after string, vol *wire.Volume) (part []wire.Subscription, of wire.Span) {
 	of = r.cursor.Part(after, maps.Keys(r.all), func(w wire.Subscription) bool {
 		if r.all[w] {
@@ -89,7 +89,7 @@ func (r *Requests) Part(after string, vol *wire.Volume) (part []wire.Subscriptio
 
 func inOrder[V any](m map[wire.Subscription]V) []wire.Subscription {
 	if len(m) == 0 {
-		return nil // it is called for each message
+		return nil // saves an allocation for each message
 	}
 	return slices.SortedFunc(maps.Keys(m), wire.Subscription.Compare)
 }

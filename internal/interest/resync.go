@@ -6,16 +6,16 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Resync is the progress of sending a subscriber all that it should hold, in parts (see
-// wire.Span), because its digest differs. The pause before the next one doubles with each that
-// did not help. The zero Resync is off.
+// Resync is the progress of sending a subscriber its complete set in parts (see wire.Span),
+// because the digests differ. The pause before the next resync doubles while they still differ.
+// The zero Resync is off.
 type Resync struct {
 	Due  bool      // the digests differ
 	Part wire.Span // the last one that was sent
 
 	on       bool
 	began    time.Time
-	attempts int // consecutive ones that did not help
+	attempts int // resyncs since the digests last agreed
 }
 
 const (
@@ -23,7 +23,7 @@ const (
 	maxResyncPause = time.Minute
 )
 
-// On reports whether a part was sent after which more has to be done.
+// On reports whether a resync is under way: parts are left to send or to acknowledge.
 func (r *Resync) On() bool { return r.on }
 
 // Incomplete reports whether parts are left to send.
@@ -32,7 +32,7 @@ func (r *Resync) Incomplete() bool { return r.on && !r.Part.Last() }
 // Settled records that the digests agree.
 func (r *Resync) Settled() { r.Due, r.attempts = false, 0 }
 
-// Stop ends a resync because the subscriber lost what it was sent.
+// Stop ends a resync because the subscriber lost everything that was sent to it.
 func (r *Resync) Stop() { r.on, r.Part = false, wire.Span{} }
 
 // Next returns when the next resync may begin.
@@ -43,8 +43,8 @@ func (r *Resync) Next() time.Time {
 	return r.began.Add(min(resyncPause<<min(r.attempts-1, 6), maxResyncPause))
 }
 
-// Advance moves r to the next part, or, if the last one was lost, keeps it at that. It begins a
-// resync that is due, if it may. It reports whether there is a part to send, the one after
+// Advance moves r to the next part, or keeps the last part if that was lost. It begins a resync
+// that is due, if mayBegin. It reports whether there is a part to send, the one after
 // r.Part.After; Sent must follow. r.Part is zero if the resync has just begun.
 func (b *Subscriptions[S]) Advance(s S, r *Resync, now time.Time, lost, mayBegin bool) bool {
 	switch {

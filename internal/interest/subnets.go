@@ -7,10 +7,10 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// subnets finds nodes by an address in their subnets.
+// subnets finds the nodes whose subnets contain an address.
 type subnets struct {
-	of      map[netip.Prefix][]api.PeerKey // more than one where a word is out of date
-	lengths map[int]int                    // how many of them have which length
+	of      map[netip.Prefix][]api.PeerKey // several nodes if a record is out of date
+	lengths map[int]int                    // number of subnets by prefix length
 }
 
 func newSubnets() subnets {
@@ -22,7 +22,7 @@ func (s subnets) add(p api.Peer) {
 		sub = sub.Masked()
 		of := s.of[sub]
 		if !sub.IsValid() || slices.Contains(of, p.Key) {
-			continue // none, or named twice
+			continue // invalid, or listed twice
 		}
 		if len(of) == 0 {
 			s.lengths[sub.Bits()]++

@@ -42,8 +42,8 @@ type NodeBrokers struct {
 	Brokers []string `json:"brokers"`
 }
 
-// NodePurging is the request POST /v1/node/purge: a node asks its cluster whether it is
-// to delete its workloads, keys and data.
+// NodePurging is the request POST /v1/node/purge: a node asks its cluster whether to delete its
+// workloads, keys and data.
 type NodePurging struct {
 	Failed string `json:"failed,omitempty"` // why the last attempt failed
 }

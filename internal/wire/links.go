@@ -1,10 +1,8 @@
 package wire
 
-// Each link has one message type per direction, and a handler with one method per
-// message. A handler that lacks a message does not compile.
-//
-// Messages that no core sends (StreamRequest, Revocations, Probed) and the only message of
-// a netmanager to its cluster (NetUp) have no such type.
+// Each link has one message type per direction, and a handler with one method per message, so
+// that a handler that lacks a message does not compile. Messages that no core sends
+// (StreamRequest, Revocations, Probed) and NetUp, which is alone on its link, have no such type.
 
 // RootToCluster is a message that the root's core sends to a cluster.
 type RootToCluster interface{ DeliverToCluster(RootToClusterHandler) }

@@ -7,21 +7,21 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// RouteList has the routes of one message. Most of them have the same few peers, whose records are
-// long because of their certificates. In JSON a peer is complete where it comes first; after that
-// it is its key with "again". A list in which all peers are complete is read too.
+// RouteList has the routes of one message. Most routes have the same few peers, whose records are
+// long because of their certificates. In JSON the first occurrence of a peer is complete; later
+// ones are its key with "again". Lists in which all peers are complete are read too.
 type RouteList []api.Route
 
 // SourceList is RouteList for sources.
 type SourceList []Source
 
-// listedPeer is a Peer in a list that is read.
+// listedPeer is a Peer in a list that is decoded.
 type listedPeer struct {
 	api.Peer
-	Again bool `json:"again,omitempty"` // the same as the last one with this key
+	Again bool `json:"again,omitempty"` // same as the last peer with this key
 }
 
-// samePeer is a listedPeer that is the same as before, as it is written.
+// samePeer is the encoded form of a repeated peer.
 type samePeer struct {
 	Key   api.PeerKey `json:"key"`
 	Again bool        `json:"again"`
@@ -47,7 +47,7 @@ type readSource struct {
 	Peer listedPeer `json:"peer"`
 }
 
-// peersOnce are the peers of a list so far, by key.
+// peersOnce has the peers of the list so far, by key.
 type peersOnce map[api.PeerKey]api.Peer
 
 func (o peersOnce) write(p api.Peer) any {
@@ -58,7 +58,8 @@ func (o peersOnce) write(p api.Peer) any {
 	return p
 }
 
-// read returns the peer. One that is marked as "again" but was not before has only its key.
+// read returns the peer. A peer that is marked as "again" without an earlier occurrence has only
+// its key.
 func (o peersOnce) read(p listedPeer) api.Peer {
 	if p.Again {
 		if last, ok := o[p.Key]; ok {

@@ -7,12 +7,11 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Span is a range of names, from the one after After up to and including To. The zero Span has
-// all names.
+// Span is the range of names above After, up to and including To. The zero Span has all names.
 //
 // A complete set that exceeds one message is sent span by span. Within its span each part is
-// complete: what it does not list is removed. It does not affect other names, so that parts may
-// be duplicated, repeated and reordered.
+// complete: what it does not list is removed. A part does not affect names outside its span, so
+// that parts may be duplicated, repeated and reordered.
 type Span struct {
 	After string `json:"after,omitempty"` // empty: from the first
 	To    string `json:"to,omitempty"`    // empty: to the last
@@ -24,8 +23,8 @@ func (s Span) Has(name string) bool { return name > s.After && (s.To == "" || na
 // Last reports whether no names come after the span.
 func (s Span) Last() bool { return s.To == "" }
 
-// Names order what is sent in spans: records, and, between a cluster and its root, subscriptions
-// and addresses in use.
+// The following names order what is sent in spans: records and, between a cluster and its root,
+// subscriptions and addresses in use.
 
 // PeerName returns the name of a node's record.
 func PeerName(k api.PeerKey) string { return "peer " + k.String() }
@@ -62,17 +61,17 @@ func (w Subscription) text() string {
 	return " " + string(w.Service) + " " + string(w.For)
 }
 
-// MaxPart is the approximate size of the records of one message, in bytes of JSON, above which
-// the rest is sent in another one. With its other fields it fits one message of a bus.
+// MaxPart is the approximate maximum size of the records of one message, in bytes of JSON; the
+// rest is sent in the next message. With its other fields, the message fits the bus's bound.
 const MaxPart = 1 << 19
 
-// Volume estimates the size of the records of one message. The zero Volume has none.
+// Volume estimates the size of the records of one message. The zero Volume is empty.
 type Volume struct {
 	Bytes int
-	peers map[api.PeerKey]uint64 // revisions of those that were counted
+	peers map[api.PeerKey]uint64 // revisions of the peers that were counted
 }
 
-// Estimated sizes without texts, in bytes of JSON.
+// Estimated sizes without variable-length fields, in bytes of JSON.
 const (
 	routeSize        = 200
 	backendSize      = 150
@@ -103,7 +102,7 @@ func (v *Volume) Source(s Source) {
 	v.Peer(s.Peer)
 }
 
-// Peer adds a node. The same revision is written once per message; see RouteList.
+// Peer adds a node. Each revision of it is complete once per message; see RouteList.
 func (v *Volume) Peer(p api.Peer) {
 	if v.peers == nil {
 		v.peers = map[api.PeerKey]uint64{}

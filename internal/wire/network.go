@@ -57,9 +57,8 @@ func SubnetCapacity(p netip.Prefix) int {
 	return max(0, 1<<(32-p.Bits())-SubnetFirst-SubnetLast)
 }
 
-// CheckSubnet returns ErrInvalid if p cannot be the subnet of a node: an IPv4 prefix of
-// exactly r.Subnet bits, masked, within r.Instances. Call it for each subnet that is
-// received from another tier or from a peer.
+// CheckSubnet returns ErrInvalid unless p can be the subnet of a node: a masked IPv4 prefix of
+// r.Subnet bits within r.Instances. Call it for each subnet from another tier or a peer.
 func (r NetRanges) CheckSubnet(p netip.Prefix) error {
 	switch {
 	case !p.IsValid() || !p.Addr().Is4():
@@ -107,8 +106,8 @@ func (r NetRanges) Untwin(a netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// ProofText returns what a node signs with its certificate's key, to bind its key on the overlay
-// network to its certificate.
+// ProofText returns the text that a node signs with its certificate's key to bind its overlay
+// key k to its certificate.
 func ProofText(k api.PeerKey) []byte {
 	return append([]byte("treeline overlay key v1\x00"), k[:]...)
 }
@@ -134,20 +133,19 @@ type Subscription struct {
 }
 
 // Refusal answers a Subscription for which there is no resource at present. The subscription
-// stays and is answered again when that changes. A subscription without a Refusal or a resource
-// is not answered yet.
+// stays and is answered again when that changes.
 type Refusal struct {
 	Subscription
 	// Denied means that For is not on the node, or that the service exists and For may not reach
-	// it. For a service of another tenant it is not set, so that its existence stays unknown.
+	// it. It is false for services of other tenants, to keep their existence secret.
 	Denied bool `json:"denied,omitempty"`
 }
 
 // NetSelf describes a node on the overlay network.
 type NetSelf struct {
 	Key       api.PeerKey      `json:"key"`
-	Endpoints []netip.AddrPort `json:"endpoints,omitempty"` // its own addresses, and those that the relay saw
-	Mapped    []netip.AddrPort `json:"mapped,omitempty"`    // those of Endpoints that the relay saw: public
+	Endpoints []netip.AddrPort `json:"endpoints,omitempty"` // its own addresses, and those that the relay observed
+	Mapped    []netip.AddrPort `json:"mapped,omitempty"`    // the part of Endpoints that the relay observed: public
 	Chain     [][]byte         `json:"chain"`
 	Proof     []byte           `json:"proof"`
 	Coord     *api.Coordinate  `json:"coord,omitempty"`
@@ -155,8 +153,9 @@ type NetSelf struct {
 
 // NetUp is a message of a node's netmanager to its cluster. It is sent after a change, on
 // request (NetDown.RequestHeld, RequestWhole), and to renew the subscriptions before
-// NetLease.Interest is over. One with more than Held is repeated with a new Seq until NetDown.Seq
-// acknowledges it. The cluster takes each Seq once, and requests a whole NetUp if one is missing.
+// NetLease.Interest is over. If it has more than Held, it is repeated with a new Seq until
+// NetDown.Seq acknowledges it. The cluster applies each Seq once, and requests a whole NetUp if
+// one is missing.
 type NetUp struct {
 	Boot        uint64         `json:"boot"`
 	Seq         uint64         `json:"seq"` // within a boot, from 1
@@ -164,13 +163,13 @@ type NetUp struct {
 	Whole       bool           `json:"whole,omitempty"` // Subscribe has all subscriptions
 	Subscribe   []Subscription `json:"add,omitempty"`
 	Unsubscribe []Subscription `json:"drop,omitempty"`
-	Held        api.Digest     `json:"held"`  // XOR of the digests of all resources that it holds; shows what was lost
-	Rev         uint64         `json:"rev"`   // of the last NetDown that it took in this boot, before Held
+	Held        api.Digest     `json:"held"`  // XOR of the digests of all resources that it holds; reveals losses
+	Rev         uint64         `json:"rev"`   // of the last NetDown that it applied in this boot, before Held
 	Lease       api.Digest     `json:"lease"` // of its lease; 0: none
-	// Subnet is that of the lease. A cluster whose store is an older copy leases it again.
+	// Subnet is that of the lease. A cluster whose store was restored from an older copy leases
+	// it again.
 	Subnet netip.Prefix `json:"subnet,omitzero"`
-	// Measure is the XOR of the digests of what it has from NetDown.Measure and NetDown.Between;
-	// 0: nothing.
+	// Measure is the XOR of the digests of the last NetDown.Measure and NetDown.Between; 0: none.
 	Measure api.Digest `json:"measure,omitempty"`
 	// Between has the round trips that TCP measured for the services in NetDown.Between, if they
 	// changed or are about to expire. It is not acknowledged. A NetUp that answers RequestWhole
@@ -179,16 +178,16 @@ type NetUp struct {
 }
 
 // NetPair is the round trip between a service on the reporting node and another service of its
-// application. It does not matter which of them connects.
+// application. Either of them may open the connections.
 type NetPair struct {
 	Local  api.ServiceID `json:"local"`
 	Remote api.ServiceID `json:"remote"`
-	// Node has Remote; it may be the reporting node. For a node of another cluster it is the text
-	// of its PeerKey, because clusters do not tell each other names of nodes.
+	// Node hosts Remote; it may be the reporting node. For a node of another cluster it is the
+	// text of its PeerKey, because clusters do not exchange the names of nodes.
 	Node    api.NodeID    `json:"node"`
 	Cluster api.ClusterID `json:"cluster,omitempty"` // of Remote, if it is another one
-	// Least is the least round trip that the kernels saw in the last minutes, which excludes busy
-	// processes, full queues and delayed acknowledgements. In (0, MaxNetPairRTT].
+	// Least is the least round trip that the kernels measured in the last minutes. The minimum
+	// excludes busy processes, full queues and delayed acknowledgements. In (0, MaxNetPairRTT].
 	Least       time.Duration `json:"least_ns"`
 	Connections int           `json:"connections"` // that were observed, above 0
 	Age         time.Duration `json:"age_ns"`      // of the observation, below MaxNetPairAge
@@ -231,18 +230,18 @@ func (l NetLease) Digest() api.Digest {
 }
 
 // NetDown is a message of a cluster to a node's netmanager: the changes of the resources that the
-// node holds, or with Whole all of them or all of a part. What exceeds one message is sent in
-// several, each after the node has acknowledged the one before (RequestHeld).
+// node holds, or with Whole all of them or all of a part. A longer content is split into several
+// messages, each sent after the node has acknowledged the one before (RequestHeld).
 //
 // A node holds at most one Route per service, Source per address, Peer per key (not counting
-// those within other records) and Refusal per subscription. It holds each until it is removed. It
-// may drop what none of its subscriptions leads to.
+// those within other records) and Refusal per subscription, each until it is removed. The node
+// may drop resources that none of its subscriptions leads to.
 //
-// Removals apply before additions. A message with a lower Rev than one that was taken is late and
-// is dropped; the digests then differ, which repeats its content.
+// Removals apply before additions. A message with a lower Rev than the last one is late and is
+// dropped. Its content is sent again because the digests then differ.
 type NetDown struct {
 	Boot  uint64    `json:"boot"` // of the netmanager that it answers; 0: any
-	Seq   uint64    `json:"seq"`  // of the last NetUp that was taken
+	Seq   uint64    `json:"seq"`  // of the last NetUp that was applied
 	Rev   uint64    `json:"rev"`  // only grows, over the cluster's restarts too
 	Lease *NetLease `json:"lease,omitempty"`
 	Whole bool      `json:"whole,omitempty"` // resources within Of that are absent are removed
@@ -254,11 +253,11 @@ type NetDown struct {
 	// Held; NetUp.Measure acknowledges them.
 	Measure []api.Peer `json:"measure,omitzero"`
 	// Between comes with Measure: the services on the node whose distance to others of their
-	// application is bounded by an SLA. The node reports what TCP measures of them.
+	// application is bounded by an SLA. The node reports the round trips of their TCP connections.
 	Between []api.ServiceID `json:"between,omitempty"`
 
 	// Held is the digest that the node should have after this message, comparable if Seq is the
-	// node's last. 0: the cluster does not know or has not sent everything yet.
+	// node's last. 0: unknown, or not everything has been sent yet.
 	Held api.Digest `json:"held"`
 	// RequestHeld requests a NetUp, whose Rev acknowledges the message.
 	RequestHeld bool `json:"want_held,omitempty"`
@@ -314,27 +313,27 @@ func (r Records) Removals() Records {
 }
 
 // ClusterNet is the network's part of a cluster's report: the changes since the last acknowledged
-// one, or with Whole all or all of a part. What exceeds one report is sent in several, each after
-// the one before is acknowledged. The records are the cluster's own part of what the root
-// subscribed to (RootNet.Subscribe), without what other clusters must not see.
+// one, or with Whole all or all of a part. A longer content is split into several reports, each
+// sent after the one before is acknowledged. The records are the cluster's own part of what the
+// root subscribed to (RootNet.Subscribe), without what other clusters must not see.
 type ClusterNet struct {
 	Whole   bool           `json:"whole,omitempty"`  // what is absent within Of is removed
 	Of      Span           `json:"of,omitzero"`      // of records, Subscribe and InUse, with Whole; the zero Span: all
-	Subnets int            `json:"subnets"`          // that it needs, so that the root gives shares ahead of need
+	Subnets int            `json:"subnets"`          // number that it needs; the root gives shares ahead of need
 	Shares  []netip.Prefix `json:"shares,omitempty"` // that it has
-	// Returned are the Shares that it gives up. It has nothing of them in use, and repeats them
-	// until the root lists them no longer.
+	// Returned are the Shares that it gives up. It uses none of their addresses, and repeats them
+	// until the root no longer lists them.
 	Returned    []netip.Prefix `json:"returned,omitempty"`
-	Subscribe   []Subscription `json:"wants,omitempty"` // that it cannot answer, or not alone
+	Subscribe   []Subscription `json:"wants,omitempty"` // that it cannot answer, or cannot answer alone
 	Unsubscribe []Subscription `json:"dropped,omitempty"`
 	Records
-	// InUse, with Whole, has the semantic addresses of its services: a root whose store is an
-	// older copy gives them to no other service.
+	// InUse, with Whole, has the semantic addresses of its services: a root whose store was
+	// restored from an older copy gives them to no other service.
 	InUse []ServiceAddress `json:"in_use,omitempty"`
 	// Subscribed and Published are the digests of all its subscriptions and all its records.
 	Subscribed api.Digest `json:"wanted"`
 	Published  api.Digest `json:"said"`
-	Rev        uint64     `json:"rev"`  // of the last RootNet that it took since its start, before Held
+	Rev        uint64     `json:"rev"`  // of the last RootNet that it applied since its start, before Held
 	Held       api.Digest `json:"held"` // of all that it has from the root: records, subscriptions, shares
 }
 
@@ -346,8 +345,8 @@ type ServiceAddress struct {
 
 // RootNet is the network's part of the root's messages to a cluster: its shares, records of other
 // clusters, and what other clusters subscribe to at this one. With Whole it has all or all of a
-// part, else the changes. What exceeds one message is sent in several, each after a report has
-// the Rev of the one before.
+// part, else the changes. A longer content is split into several messages, each sent after a
+// report has the Rev of the one before.
 type RootNet struct {
 	Rev    uint64         `json:"rev"`             // only grows, over the root's restarts too; lower ones are late
 	Whole  bool           `json:"whole,omitempty"` // what is absent within Of is removed
@@ -355,8 +354,8 @@ type RootNet struct {
 	Ranges NetRanges      `json:"ranges"`
 	Shares []netip.Prefix `json:"shares,omitempty"` // always all
 	Records
-	Subscribe    []Subscription `json:"asked,omitempty"`    // what the cluster has to publish from now on
-	Unsubscribe  []Subscription `json:"unasked,omitempty"`  // and what it need not publish any more
+	Subscribe    []Subscription `json:"asked,omitempty"`    // what the cluster publishes from now on
+	Unsubscribe  []Subscription `json:"unasked,omitempty"`  // what it no longer publishes
 	RequestWhole bool           `json:"want_net,omitempty"` // requests a whole ClusterNet
 	// RequestHeld requests a report soon, because more is to be sent after its Rev and Held.
 	RequestHeld bool `json:"want_held,omitempty"`

@@ -16,17 +16,17 @@ type ProbeOrder struct {
 	// Deny are networks that may not be probed, public or not.
 	Deny []netip.Prefix `json:"deny,omitempty"`
 	Wait time.Duration  `json:"wait"` // after which the node gives up
-	// For is an opaque name of the tenant, by which nodes divide their probes among
-	// tenants. It is empty from clusters of an earlier release.
+	// For is an opaque name of the tenant, for the fair shares of a node's probes. Clusters of
+	// earlier releases leave it empty.
 	For string `json:"for,omitempty"`
 }
 
-// Probed answers a ProbeOrder. RTT is the least of several measurements, 0 with an Error.
+// Probed answers a ProbeOrder. RTT is the least of several measurements, or 0 with an Error.
 type Probed struct {
 	ID    uint64        `json:"id"`
 	RTT   time.Duration `json:"rtt"`
 	How   string        `json:"how,omitempty"` // "icmp" or "tcp"
 	Error string        `json:"error,omitempty"`
-	// Refused means that the policy forbids the target, also for other nodes.
+	// Refused means that the policy forbids the target; it does so on every node.
 	Refused bool `json:"refused,omitempty"`
 }

@@ -9,8 +9,8 @@ import (
 )
 
 // StreamRequest requests a stream from the tier below, which opens POST <streams>/<id> at the
-// requesting tier and sends the bytes as the body: bulk data does not use MQTT, and connections
-// to clusters and nodes are not possible. For "api" the bytes are an HTTP/1.1 response.
+// requesting tier and sends the bytes as the body. Bulk data does not use MQTT, and an upper tier
+// cannot connect to clusters and nodes. For "api" the bytes are an HTTP/1.1 response.
 type StreamRequest struct {
 	ID       string         `json:"id"`   // unguessable, used once
 	Kind     string         `json:"kind"` // "logs", "api", "net"
@@ -21,33 +21,31 @@ type StreamRequest struct {
 	Method   string         `json:"method,omitempty"`
 	Path     string         `json:"path,omitempty"` // with query; api: of the cluster's API; net: of the netmanager's API
 	Body     []byte         `json:"body,omitempty"`
-	// For identifies the tenant and, by a digest, the person that the stream is for, so
-	// that lower tiers can divide their resources fairly. It is not a credential. Empty:
-	// unknown.
+	// For identifies the tenant and, by a digest, the user of the stream, for fair shares at
+	// lower tiers. It is not a credential. Empty: unknown.
 	For string `json:"for,omitempty"`
 	// Token is set between root and cluster only. The root delegates it for this request
 	// (see CallObject), and the cluster accepts it once.
 	Token string `json:"token,omitempty"`
 }
 
-// CallObject returns a text that identifies the request, to which the root binds the
-// token that it delegates: a cluster refuses the token with another request.
+// CallObject returns a text that identifies the request. The root binds the delegated token to
+// it: a cluster refuses the token with another request.
 func (r StreamRequest) CallObject() string {
 	what := fmt.Sprintf("%s %s %d %t %d %s %s", r.Kind, r.Instance, r.Epoch, r.Follow, r.Tail, r.Method, r.Path)
 	sum := sha256.Sum256(r.Body)
 	return what + " " + base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// Revocations are the delegated tokens that have become invalid, as the root sends
-// them to its clusters.
+// Revocations are the revocations of delegated tokens that the root sends to its clusters.
 type Revocations struct {
 	Floor   int64        `json:"floor"` // tokens with this mark or a lower one are invalid
 	Mark    int64        `json:"mark"`  // the highest mark so far
 	Entries []Revocation `json:"entries,omitempty"`
 }
 
-// Revocation makes the tokens of one holder with this mark or a lower one invalid. Of is
-// a digest of the holder: a user, a personal token, or all users of a topmost tenant.
+// Revocation invalidates the tokens of one holder with this mark or a lower one. Of is a digest
+// of the holder: a user, a personal token, or all users of a topmost tenant.
 type Revocation struct {
 	Of   string `json:"of"`
 	Mark int64  `json:"mark"`

@@ -19,12 +19,13 @@ const (
 	ToScheduler api.Addr = "scheduler" // the external scheduler
 )
 
-// Envelope is a message that a core sends. It may be lost, duplicated or delayed; repetition heals.
+// Envelope is a message that a core sends. It may be lost, duplicated or delayed, so that cores
+// repeat messages until they are acknowledged or obsolete.
 type Envelope struct {
 	To  api.Addr
 	Msg any
-	// Volatile means that the message does not depend on what its step saves, so that it is sent
-	// even if the store is full: a heartbeat, the end of a lease.
+	// Volatile messages do not depend on what their step saves: they are sent even if the store
+	// is full. Examples: a heartbeat, the end of a lease.
 	Volatile bool
 }
 
@@ -34,22 +35,21 @@ type Assignment struct {
 	Epoch    api.Epoch        `json:"epoch"`
 	SpecRev  api.Revision     `json:"spec_revision"`
 	Spec     api.Microservice `json:"spec"`
-	// Addresses are those of the service and of this instance's number; they change with SpecRev only.
+	// Addresses are the addresses of the service and of this instance. They change with SpecRev only.
 	Addresses api.ServiceAddresses `json:"addresses,omitzero"`
-	// Targets are the targets of its SLA's constraints that are not in the cluster, as the root
-	// knows them. Later ones replace earlier ones. A change of these alone is not sent.
+	// Targets are the targets of its SLA's constraints outside the cluster, as last reported to
+	// the root. They replace earlier ones. A change of these alone is not sent.
 	Targets []api.Target `json:"targets,omitempty"`
 	// Watched requests the instance's position, because another service's SLA refers to it.
 	Watched bool `json:"watched,omitempty"`
-	// Searched means that the convergence time of the instance's links is over at the root. The
-	// cluster places it where they are violated least. It is constant within an epoch.
+	// Searched means that the convergence time of the instance's links is over at the root: the
+	// cluster places the instance where its links are violated least. Constant within an epoch.
 	Searched bool `json:"searched,omitempty"`
 	// Moves are the times of its moves because of violations, by any tier. They count towards the
 	// limit on moves within MovesWindow. A change of these alone is not sent.
 	Moves []time.Time `json:"moves,omitempty"`
-	// Restarts and Failures are the counts of earlier placements of this SLA revision, so
-	// that they, and the bound on attempts, survive a move. A change of these alone is not
-	// sent.
+	// Restarts and Failures count those of earlier placements of this SLA revision, so that the
+	// bound on attempts survives a move. A change of these alone is not sent.
 	Restarts int `json:"restarts,omitempty"`
 	Failures int `json:"failures,omitempty"`
 }
@@ -60,8 +60,8 @@ func (a Assignment) Digest() api.Digest {
 }
 
 // Desired is the desired set of a cluster or node, complete (From is 0) or as the change from
-// generation From to Gen. A receiver that does not have generation From drops a change; the
-// generation and digest that it reports show that.
+// generation From to Gen. A receiver that does not have generation From drops the change; the
+// sender detects this by the generation and digest in the receiver's reports.
 type Desired struct {
 	Gen    api.Generation   `json:"gen"`
 	From   api.Generation   `json:"from,omitempty"`
@@ -78,21 +78,21 @@ type Desired struct {
 	Purge bool `json:"purge,omitempty"`
 }
 
-// EmbeddedBroker in Desired.Brokers is the broker within the cluster orchestrator, at the URL by
-// which the node joined.
+// EmbeddedBroker in Desired.Brokers is the broker within the cluster orchestrator, at the URL
+// with which the node joined.
 const EmbeddedBroker = "embedded"
 
-// MaxBrokers bounds Desired.Brokers; a node ignores those beyond it.
+// MaxBrokers bounds Desired.Brokers; a node ignores further ones.
 const MaxBrokers = 4
 
-// Timing has a cluster's times for its nodes, measured with monotonic clocks.
+// Timing has the durations that a cluster sets for its nodes, measured with monotonic clocks.
 type Timing struct {
 	Heartbeat time.Duration `json:"beat"`  // interval of heartbeats
 	Lease     time.Duration `json:"lease"` // from an answered heartbeat to the stop of exclusive instances
 }
 
-// Hello opens or resumes the stream of desired state after generation Since, of which the cluster
-// has a set with Digest. If the digest differs or Since is too old, the whole set is sent.
+// Hello opens or resumes the stream of desired state after generation Since. Digest is that of the
+// cluster's set at Since. If the digest differs or Since is too old, the root sends the whole set.
 type Hello struct {
 	Cluster api.ClusterID  `json:"cluster"`
 	Since   api.Generation `json:"since"`
@@ -111,7 +111,7 @@ type Report struct {
 	Whole     bool           `json:"whole,omitempty"`
 	Aggregate api.Aggregate  `json:"aggregate"`
 	Observed  []api.Observed `json:"observed,omitempty"`
-	// Notices are those that no acknowledged report has had, oldest first.
+	// Notices are those that are not acknowledged yet, oldest first.
 	Notices []Notice `json:"notices,omitempty"`
 	// Net is nil if no node of the cluster is on the overlay network.
 	Net *ClusterNet `json:"net,omitempty"`
@@ -120,7 +120,7 @@ type Report struct {
 // Notice is an event of a cluster that does not belong to one instance, such as a failure of its
 // scheduler. The root records it as an event for the cluster's operator.
 type Notice struct {
-	No     uint64     `json:"no"` // counts notices within a boot, from 1, so that each is recorded once
+	No     uint64     `json:"no"` // counts notices within a boot, from 1; the root records each once
 	Reason api.Reason `json:"reason"`
 	Text   string     `json:"text"`  // "scheduler http://…: no answer within 5s"
 	Times  int        `json:"times"` // how often this or a similar event happened since the last notice
@@ -133,8 +133,8 @@ type ReportAck struct {
 	Seq          uint64         `json:"seq"`
 	Gen          api.Generation `json:"gen"` // the root's generation for this cluster
 	RequestWhole bool           `json:"want_whole,omitempty"`
-	// Dead is the cluster's dead time; 0: not known. The cluster reports several times within it
-	// even if nothing changes.
+	// Dead is the cluster's dead time; 0: unknown. The cluster reports several times within it,
+	// even without changes.
 	Dead time.Duration `json:"dead,omitempty"`
 }
 
@@ -169,7 +169,7 @@ type Lease struct {
 	Seq          uint64         `json:"seq"` // of the heartbeat that it answers
 	Gen          api.Generation `json:"gen"`
 	RequestWhole bool           `json:"want_whole,omitempty"`
-	// RequestAlive requests a heartbeat at once, whatever the other fields are (a roll call).
+	// RequestAlive requests an immediate heartbeat (a roll call), whatever the other fields are.
 	// Nodes of earlier releases ignore it.
 	RequestAlive bool `json:"answer,omitempty"`
 }
@@ -225,7 +225,7 @@ func (k Key) String() string {
 	return string(k.Instance) + "@" + strconv.FormatUint(uint64(k.Epoch), 10)
 }
 
-// The orders of a node's core to its runtime. Each may be repeated.
+// The orders of a node's core to its runtime. All are idempotent.
 type (
 	// CreateWorkload fetches the image and creates the workload without starting it.
 	CreateWorkload struct {
@@ -264,12 +264,12 @@ const (
 	WorkloadCreated WorkloadPhase = "created"
 	WorkloadRunning WorkloadPhase = "running"
 	WorkloadExited  WorkloadPhase = "exited"
-	WorkloadFailed  WorkloadPhase = "failed" // an order could not be carried out
-	WorkloadGone    WorkloadPhase = "gone"   // nothing is left of it
+	WorkloadFailed  WorkloadPhase = "failed" // an order failed
+	WorkloadGone    WorkloadPhase = "gone"   // it does not exist any more
 )
 
-// WorkloadEvent is an event of the runtime for the node's core. One without a Phase means that the
-// workload got an address or became ready.
+// WorkloadEvent is an event of the runtime for the node's core. An event without a Phase means
+// that the workload got an address or became ready.
 type WorkloadEvent struct {
 	Key
 	Attempt  int
@@ -279,6 +279,6 @@ type WorkloadEvent struct {
 	Detail   string
 	Address  netip.Addr        // on the overlay network, once it has one
 	Ready    bool              // flows of others can reach it
-	Spec     *api.Microservice // set if the runtime found it at its start
-	Devices  []string          // with which it was created; set with Spec
+	Spec     *api.Microservice // set if the runtime found the workload when it started
+	Devices  []string          // the devices that it was created with; set with Spec
 }
