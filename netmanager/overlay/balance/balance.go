@@ -1,7 +1,6 @@
-// Package balance chooses the backends of a service's semantic addresses and their
-// weights. It remembers of each service which loads its weights follow and which
-// backends are close, so that small changes do not move flows. It is pure: the caller
-// passes each backend with what is known of its node.
+// Package balance chooses the backends of a service's semantic addresses and their weights. It keeps the
+// loads that the weights are based on, and which backends are close, so that small changes do not move
+// flows. It does no I/O: the caller passes each backend with the state of its node.
 //
 //	balance.Resolve(backends)
 //	changed := m.Weigh(now, id, addresses, backends, peer, false)
@@ -22,15 +21,14 @@ import (
 )
 
 const (
-	// switchAfter is how many updates in a row must agree before a backend becomes close
-	// or stops being close.
+	// switchAfter is how many consecutive updates must agree before a backend becomes close or stops
+	// being close.
 	switchAfter = 3
 	// recheck is the interval at which an estimated distance counts as an update.
 	recheck = 2 * time.Second
-	// stale is the age of a node's last path report at which its distance counts as
-	// estimated.
+	// stale is the age of a node's last path report from which on its distance counts as estimated.
 	stale = 10 * time.Second
-	// loadStep is by how many points a load must change to change a weight.
+	// loadStep is how many percentage points a load must change to change a weight.
 	loadStep  = 10
 	maxWeight = 16
 
@@ -39,10 +37,10 @@ const (
 	lossCost     = 200 * time.Millisecond // of a path that loses every packet
 )
 
-// Unknown is the distance to a backend of which nothing is known.
+// Unknown is the distance to a backend whose node was never measured.
 const Unknown = time.Second
 
-// Backend is an instance that flows may go to, and what is known of its node.
+// Backend is an instance that flows may go to, with the state of its node.
 type Backend struct {
 	Instance api.InstanceID
 	Epoch    api.Epoch
@@ -50,7 +48,7 @@ type Backend struct {
 	Local    bool // on this node
 	Peer     api.PeerKey
 	Draining bool
-	Gone     bool          // its node does not know it
+	Gone     bool          // its node reported that it does not exist
 	Silent   bool          // its node does not answer
 	Lossy    bool          // the path to its node loses packets
 	Load     uint8         // of its node in percent; 0: not known
@@ -58,8 +56,8 @@ type Backend struct {
 	Updated  time.Time     // of the last path report of its node
 }
 
-// Distance is the cost of a path: its round trip, or estimate if there is none, and
-// surcharges for relays and losses.
+// Distance returns the cost of a path: its round trip, or estimate if there is none, plus surcharges for
+// relays and losses.
 func Distance(kind api.PathKind, rtt time.Duration, loss float64, estimate time.Duration) time.Duration {
 	d := estimate
 	if rtt > 0 && kind != api.PathNone {
@@ -74,8 +72,7 @@ func Distance(kind api.PathKind, rtt time.Duration, loss float64, estimate time.
 	return d + time.Duration(min(max(loss, 0), 1)*float64(lossCost))
 }
 
-// Resolve marks the backends that have a newer placement as draining and sorts all
-// by address.
+// Resolve marks the backends that have a newer placement as draining, and sorts all by address.
 func Resolve(all []Backend) {
 	newest := map[api.InstanceID]api.Epoch{}
 	for _, b := range all {
@@ -89,10 +86,9 @@ func Resolve(all []Backend) {
 	slices.SortFunc(all, func(a, b Backend) int { return a.Address.Compare(b.Address) })
 }
 
-// Open returns the backends that new flows go to: those of the best class that is
-// not empty. A backend that is probably dead is better than none. So is one that its
-// node does not know, because the node may have lost its store and not yet found
-// what runs.
+// Open returns the backends to which new flows go: the best class that is not empty. A backend whose node
+// does not answer is better than none. So is one that its node does not know, because the node may have
+// lost its store and not found its workloads yet.
 func Open(all []Backend) []Backend {
 	if left := filter(all, func(b Backend) bool { return !b.Gone }); len(left) > 0 {
 		all = left
@@ -113,21 +109,21 @@ func filter(all []Backend, keep func(Backend) bool) []Backend {
 	return slices.DeleteFunc(slices.Clone(all), func(b Backend) bool { return !keep(b) })
 }
 
-// Machine remembers the balancing state of services.
+// Machine keeps the balancing state of services.
 type Machine struct {
 	services map[api.ServiceID]*service
 	timers   step.Timers[api.ServiceID]
 }
 
 type service struct {
-	loads map[netip.Addr]uint8 // that the weights follow
-	near  map[netip.Addr]*near // if the service has a closest address
+	loads map[netip.Addr]uint8 // on which the weights are based
+	near  map[netip.Addr]*near // for services with a closest address
 }
 
-// near is whether a backend is among the close ones.
+// near is whether a backend is close.
 type near struct {
 	chosen bool
-	streak int // updates in a row that contradict it
+	streak int // consecutive updates that contradict chosen
 }
 
 // New returns a machine without state.
@@ -145,14 +141,13 @@ func (m *Machine) service(id api.ServiceID) *service {
 // Remove drops the state of a service.
 func (m *Machine) Remove(id api.ServiceID) { delete(m.services, id) }
 
-// Next is when Expire has to be called; zero: never.
+// Next returns when Expire has to be called; zero: never.
 func (m *Machine) Next() time.Time { return m.timers.Next() }
 
-// Expire returns a service to Weigh again with tick set.
+// Expire returns a service for which the caller calls Weigh with tick set.
 func (m *Machine) Expire(now time.Time) (api.ServiceID, bool) { return m.timers.Pop(now) }
 
-// Services returns what the data plane should have for a service's semantic
-// addresses. use selects the addresses to include.
+// Services returns the plane's entries for a service's semantic addresses. use selects the addresses.
 func (m *Machine) Services(id api.ServiceID, ident plane.Ident, a api.ServiceAddresses, all []Backend, use func(netip.Addr) bool) []plane.Service {
 	var out []plane.Service
 	add := func(v netip.Addr, some []Backend, weight func(Backend) int) {
@@ -182,8 +177,8 @@ func (m *Machine) Services(id api.ServiceID, ident plane.Ident, a api.ServiceAdd
 	return out
 }
 
-// weights returns the weights 1 to maxWeight, in proportion to what the backends'
-// nodes have free, as far as it is known, and half of that if the path loses packets.
+// weights returns weights from 1 to maxWeight in proportion to the free capacity of the backends' nodes.
+// An unknown load counts as the mean of the known ones. A lossy path halves the weight.
 func (m *Machine) weights(id api.ServiceID, of []Backend) func(Backend) int {
 	loads := m.service(id).loads
 	maps.DeleteFunc(loads, func(a netip.Addr, _ uint8) bool {
@@ -228,10 +223,10 @@ func reduce(b []plane.Backend) {
 	}
 }
 
-// Weigh decides which backends are close: those within the larger of 5 ms and a
-// fifth of the least distance. A backend becomes close, or stops, after switchAfter
-// updates that agree. An update is a report of its peer (of), or a tick for backends
-// whose distance is estimated. Weigh reports whether the choice changed.
+// Weigh decides which backends are close: those whose distance exceeds the least one by at most 5 ms or a
+// fifth of it, whichever is larger. A backend becomes close, or stops being close, after switchAfter
+// updates that agree. An update is a path report on its peer (of) or, with tick, an estimated distance.
+// Weigh reports whether the choice changed.
 func (m *Machine) Weigh(now time.Time, id api.ServiceID, a api.ServiceAddresses, all []Backend, of api.PeerKey, tick bool) (changed bool) {
 	s := m.service(id)
 	if !a.Closest.IsValid() {
@@ -272,7 +267,7 @@ func (m *Machine) Weigh(now time.Time, id api.ServiceID, a api.ServiceAddresses,
 		}
 		pending = true
 	}
-	for _, b := range some { // the last close one stays until another one is
+	for _, b := range some { // the last close backend stays until another one is close
 		n := s.near[b.Address]
 		if n.chosen && n.streak >= switchAfter && s.chosen() > 1 {
 			n.chosen, n.streak, changed = false, 0, true
@@ -293,7 +288,7 @@ func (s *service) chosen() (n int) {
 	return n
 }
 
-// Nearest returns the close ones of open backends, or all if none is chosen yet.
+// Nearest returns the close backends among the open ones, or all open ones if none is close yet.
 func (m *Machine) Nearest(id api.ServiceID, open []Backend) []Backend {
 	near := m.service(id).near
 	few := filter(open, func(b Backend) bool { n := near[b.Address]; return n != nil && n.chosen })

@@ -1,7 +1,7 @@
-// Package endpoints keeps the workloads that are attached to a node's network:
-// their addresses, host ports and state. It gives out addresses of the node's
-// subnet, and keeps a freed address out of use (quarantine) until caches and kernels
-// elsewhere have dropped it. It is pure and keeps its documents in a journal.
+// Package endpoints keeps the workloads that are attached to a node's network: their addresses, host
+// ports and state. It allocates addresses from the node's subnet. A freed address is in quarantine until
+// caches and kernels of other nodes have dropped it. The package does no I/O; its journal has the
+// documents.
 //
 //	m := endpoints.New(2 * time.Minute)
 //	err := m.SetSubnet(lease.Subnet)
@@ -27,12 +27,11 @@ import (
 // The kinds of documents.
 const (
 	KindAttachment = "attachment" // an Attachment, by its key
-	KindFreed      = "freed"      // an address in quarantine, by itself
+	KindFreed      = "freed"      // an address in quarantine, by the address
 )
 
-// MinQuarantine is the least quarantine, for a subnet without other free addresses.
-// By then kernels have dropped the state of the address, and peers have the routes
-// that their cluster sent.
+// MinQuarantine is the shortest quarantine, used if the subnet has no other free address. By then kernels
+// have dropped the state of the address, and peers have received new routes from their clusters.
 const MinQuarantine = 5 * time.Second
 
 // Attachment is a workload that has an address.
@@ -43,13 +42,13 @@ type Attachment struct {
 	Draining bool        `json:"draining,omitempty"`
 }
 
-// Service is the service of the attachment's instance.
+// Service returns the service of the attachment's instance.
 func (a Attachment) Service() api.ServiceID { return a.Attach.Instance.Service() }
 
 // Accepting reports whether new flows may go to the attachment.
 func (a Attachment) Accepting() bool { return a.Ready && !a.Draining }
 
-// freed is the document of an address in quarantine: who had it last, if known.
+// freed is the document of an address in quarantine. Key is the last workload that had it, if known.
 type freed struct {
 	Key wire.Key `json:"key"`
 }
@@ -84,8 +83,8 @@ func New(quarantine time.Duration) *Machine {
 	}
 }
 
-// SetSubnet sets the subnet of which addresses are given out. Attachments keep their
-// addresses. It fails if the subnet is too small.
+// SetSubnet sets the subnet from which addresses are allocated. Attachments keep their addresses. It
+// fails if the subnet is too small.
 func (m *Machine) SetSubnet(subnet netip.Prefix) error {
 	if m.pool != nil && m.pool.Prefix() == subnet {
 		return nil
@@ -101,8 +100,8 @@ func (m *Machine) SetSubnet(subnet netip.Prefix) error {
 	return nil
 }
 
-// Restore takes a document of an earlier process, and returns its attachment if it
-// has one. SetSubnet comes first.
+// Restore loads a document of an earlier process, after SetSubnet. It returns the attachment in it, if
+// any.
 func (m *Machine) Restore(d store.Doc) (Attachment, error) {
 	m.journal.Restored(d)
 	a := &Attachment{}
@@ -122,8 +121,8 @@ func (m *Machine) Restore(d store.Doc) (Attachment, error) {
 	return *a, nil
 }
 
-// restoreFreed puts an address into quarantine. It deletes the document if the
-// address is in use or not of the subnet.
+// restoreFreed puts an address into quarantine. It deletes the document if the address is in use or
+// outside the subnet.
 func (m *Machine) restoreFreed(d store.Doc) error {
 	var r freed
 	if err := json.Unmarshal(d.Data, &r); err != nil {
@@ -138,8 +137,8 @@ func (m *Machine) restoreFreed(d store.Doc) error {
 	return nil
 }
 
-// Start begins a process lifetime. It returns the addresses in quarantine with their
-// last keys. They begin their quarantine anew, since their time is not saved.
+// Start begins a process lifetime. It returns the addresses in quarantine with the last workload of each.
+// Their quarantine starts again, because its end is not saved.
 func (m *Machine) Start(now time.Time) map[netip.Addr]wire.Key {
 	all := m.restored
 	m.restored = nil
@@ -153,7 +152,7 @@ func (m *Machine) Start(now time.Time) map[netip.Addr]wire.Key {
 // Save returns the documents that changed.
 func (m *Machine) Save() []store.Doc { return m.journal.Take() }
 
-// Next is when Expire has to be called; zero: never.
+// Next returns when Expire has to be called; zero: never.
 func (m *Machine) Next() time.Time { return m.timers.Next() }
 
 // Expire ends the quarantine of one address.
@@ -163,11 +162,10 @@ func (m *Machine) Expire(now time.Time) {
 	}
 }
 
-// Attach gives a workload an address. One that is attached already keeps its address,
-// and its state too if its network namespace is the same. changed is false if nothing
-// changed. Errors: ErrInvalid (instance id), ErrUnavailable (no subnet, or all free
-// addresses are in quarantine), ErrFull (no free address), ErrConflict (a newer
-// placement is attached, or a host port is taken).
+// Attach gives a workload an address. A workload that is already attached keeps its address and, if its
+// network namespace is the same, its state. changed is false if nothing changed. Errors: ErrInvalid
+// (instance id), ErrUnavailable (no subnet, or all free addresses are in quarantine), ErrFull (no free
+// address), ErrConflict (a newer placement is attached, or a host port is taken).
 func (m *Machine) Attach(now time.Time, a wire.Attach) (at Attachment, changed bool, err error) {
 	if _, err := api.ParseInstanceID(string(a.Instance)); err != nil {
 		return at, false, err
@@ -195,7 +193,7 @@ func (m *Machine) Attach(now time.Time, a wire.Attach) (at Attachment, changed b
 		}
 	} else {
 		at.Address = old.Address
-		if old.Attach.NetNS == a.NetNS { // else it is a new attempt
+		if old.Attach.NetNS == a.NetNS { // otherwise it is a restarted workload
 			at.Ready, at.Draining = old.Ready, old.Draining
 		}
 		if equalJSON(*old, at) {
@@ -208,8 +206,8 @@ func (m *Machine) Attach(now time.Time, a wire.Attach) (at Attachment, changed b
 	return at, true, nil
 }
 
-// address takes a free address. If all free ones are in quarantine it takes the one
-// that has been there longest, as when all workloads of a node are replaced at once.
+// address takes a free address. If all free addresses are in quarantine, as when all workloads of a node
+// are replaced at once, it takes the one that has been there longest.
 func (m *Machine) address(now time.Time) (netip.Addr, error) {
 	addr, err := m.pool.Take(now, netip.Addr{})
 	if err == nil {
@@ -248,8 +246,8 @@ func (m *Machine) remove(a *Attachment) {
 	}
 }
 
-// Detach removes an attachment and puts its address into quarantine, which a restart
-// does not end. ok is false if there is none.
+// Detach removes an attachment and puts its address into quarantine, also across restarts. ok is false if
+// there is no such attachment.
 func (m *Machine) Detach(now time.Time, k wire.Key) (at Attachment, ok bool) {
 	a := m.byKey[k]
 	if a == nil {
@@ -265,8 +263,8 @@ func (m *Machine) Detach(now time.Time, k wire.Key) (at Attachment, ok bool) {
 	return *a, true
 }
 
-// Ready marks an attachment as listening. ok is false if it is marked already, or if
-// the network namespace is not that of its current attempt.
+// Ready marks an attachment as listening. ok is false if it is already marked, or if netns is not its
+// current network namespace.
 func (m *Machine) Ready(k wire.Key, netns string) (at Attachment, ok bool) {
 	a := m.byKey[k]
 	if a == nil || a.Ready || a.Attach.NetNS != netns {
@@ -297,7 +295,7 @@ func (m *Machine) At(a netip.Addr) (Attachment, bool) { return value(m.byAddress
 // Has reports whether an attachment has the address.
 func (m *Machine) Has(a netip.Addr) bool { return m.byAddress[a] != nil }
 
-// Count is the number of a service's attachments.
+// Count returns the number of a service's attachments.
 func (m *Machine) Count(id api.ServiceID) int { return len(m.byService[id]) }
 
 // Of lists the attachments of a service, in no order.
@@ -308,7 +306,7 @@ func (m *Machine) Of(id api.ServiceID) (out []Attachment) {
 	return out
 }
 
-// Newest returns the attachment of a service that was placed last.
+// Newest returns the attachment of a service with the highest epoch.
 func (m *Machine) Newest(id api.ServiceID) (Attachment, bool) {
 	var last *Attachment
 	for _, a := range m.byService[id] {
@@ -339,8 +337,7 @@ func (m *Machine) All() (out []Attachment) {
 	return out
 }
 
-// Free is how many addresses Attach can give out now, without shortening a
-// quarantine.
+// Free returns how many addresses Attach can allocate without shortening a quarantine.
 func (m *Machine) Free(now time.Time) int {
 	if m.pool == nil {
 		return 0

@@ -12,8 +12,8 @@ import (
 
 var none plane.Paths
 
-// choose decides by which kernel paths the peer's packets are accepted, and by which
-// ours go.
+// choose decides on which kernel paths the peer's packets are accepted, and which path packets to it
+// take.
 func (m *Machine) choose(q *peer) {
 	next := q.agreement
 	if m.over(&q.unsure) {
@@ -27,7 +27,7 @@ func (m *Machine) choose(q *peer) {
 		q.reason = ""
 	}
 	via, takes := m.takes(q)
-	if via != next.Via && via.IsValid() { // the peer moved: nothing comes from its old address
+	if via != next.Via && via.IsValid() { // the peer moved: no packets come from its old address
 		q.leaving, q.left = none, time.Time{}
 		q.avoid, q.reason, q.failures = time.Time{}, "", 0
 	}
@@ -58,7 +58,7 @@ func (m *Machine) choose(q *peer) {
 	}
 }
 
-// over reports whether a moment has come, and unsets it then.
+// over reports whether a time has passed, and clears it then.
 func (m *Machine) over(at *time.Time) bool {
 	if at.IsZero() || at.After(m.now) {
 		return false
@@ -71,16 +71,16 @@ func without(a, b plane.Paths) plane.Paths {
 	return plane.Paths{Route: a.Route && !b.Route, VXLAN: a.VXLAN && !b.VXLAN}
 }
 
-// takes returns the paths by which the peer's packets may come, and its address. Both
-// ends must be in one unencrypted network without a NAT between them. What was agreed
-// before a restart stays until something contradicts it.
+// takes returns the paths on which the peer's packets are accepted, and its address. Both ends must be in
+// one unencrypted network without a NAT between them. An agreement from before a restart stays until
+// there is evidence against it.
 func (m *Machine) takes(q *peer) (netip.Addr, plane.Paths) {
 	via, plain := q.path.Addr.Addr().Unmap(), q.path.Kind == api.PathDirect && q.path.Plain
 	switch {
 	case !m.self.Leased:
 		return netip.Addr{}, none
 	case q.reported.IsZero() || q.path.Kind == api.PathNone || q.path.Silent, !plain && (q.path.Idle || q.settled.After(m.now)):
-		// The tunnel does not know where the peer is.
+		// The tunnel does not know the peer's address.
 		if q.Accepts == none {
 			return netip.Addr{}, none
 		}
@@ -110,8 +110,7 @@ func (m *Machine) takes(q *peer) (netip.Addr, plane.Paths) {
 	return via, ways
 }
 
-// network returns the unencrypted network that contains an address. It prefers one
-// that this node is in.
+// network returns the unencrypted network that contains an address, preferably one that this node is in.
 func (m *Machine) network(a netip.Addr) (in netip.Prefix, ok bool) {
 	for _, p := range m.self.Unencrypted {
 		if p.Contains(a) && (!ok || len(m.ownIn(p)) > 0) {
@@ -131,8 +130,7 @@ func (m *Machine) ownIn(p netip.Prefix) (own []netip.Addr) {
 	return own
 }
 
-// ours returns the path that our packets take, "" for the tunnel. Both ends must
-// accept it.
+// ours returns the path of packets to the peer; "" for the tunnel. Both ends must accept it.
 func (m *Machine) ours(q *peer, a agreement) api.PathKind {
 	t := a.Terms
 	switch {
@@ -141,7 +139,7 @@ func (m *Machine) ours(q *peer, a agreement) api.PathKind {
 	case !m.self.Known:
 		return a.Path
 	case !slices.Contains(m.self.Addresses, t.From):
-		return "" // the peer expects another address of ours
+		return "" // the peer expects another address of this node
 	case !slices.Contains(t.At, a.Via):
 		return ""
 	case a.Accepts.Route && t.Ways.Route:
@@ -152,7 +150,7 @@ func (m *Machine) ours(q *peer, a agreement) api.PathKind {
 	return ""
 }
 
-// terms returns our terms for the peer.
+// terms returns this node's terms for the peer.
 func (m *Machine) terms(a agreement) peermsg.Terms {
 	if a.Accepts == none {
 		return peermsg.Terms{}

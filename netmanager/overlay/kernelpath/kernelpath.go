@@ -1,13 +1,12 @@
-// Package kernelpath agrees with each peer on the kernel's paths that need no tunnel:
-// a plain route or VXLAN between two nodes in one network that the operators of both
-// declared unencrypted. Each end sends the other, inside their session, the paths by
-// which it accepts packets (peermsg.Terms), and uses only paths that the other end
-// accepts. It accepts all named paths at once, so that each end can change its own path
-// at any time. Because a firewall may still drop the packets, an end that sends by a
-// kernel path requests from its peer what arrived (peermsg.TrafficProbe), and falls back to the tunnel.
+// Package kernelpath agrees with each peer on kernel paths: a plain route or VXLAN between two nodes in
+// one network that the operators of both declared unencrypted. Each end sends the other, inside their
+// session, the paths on which it accepts packets (peermsg.Terms), and sends only on paths that the other
+// end accepts. An end accepts packets on all of these paths at once, so that the other can switch at any
+// time. A firewall may still drop the packets. An end that sends on a kernel path therefore requests from
+// its peer how much arrived (peermsg.TrafficProbe), and falls back to the tunnel if nothing did.
 //
-// It is pure: the core passes what the tunnel observed and what the plane counted,
-// and carries out the Effects.
+// The package does no I/O: the core passes what the tunnel observed and what the plane counted, and
+// carries out the Effects.
 package kernelpath
 
 import (
@@ -24,74 +23,70 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/sorted"
 )
 
-// Kind is the kind of the documents: what is agreed with a peer, by its key.
+// Kind is the kind of the documents: the agreement with a peer, by its key.
 const Kind = "path"
 
 const (
-	// linger is how long paths are accepted after they were withdrawn: the peer has to
-	// learn of it, which may take repetitions, and its last packets have to arrive.
+	// linger is how long withdrawn paths are still accepted: until the peer has received the new terms,
+	// possibly after repetitions, and its last packets have arrived.
 	linger = 3 * time.Second
-	// lapse is how long terms of an earlier session are valid in a new one. The peer
-	// repeats them once its kernel is configured, which can take a busy machine seconds.
+	// lapse is how long terms of an earlier session are valid in a new one. The peer repeats them after
+	// it has configured its kernel, which can take seconds on a busy machine.
 	lapse = 10 * time.Second
-	// settling is how long a relayed path, or one not known to be free of NAT, is not taken
-	// as evidence of where the peer is: sessions begin like that.
+	// settling is how long a relayed path, or one through a possible NAT, is not used as evidence of the
+	// peer's address, because sessions begin on such paths.
 	settling = 5 * time.Second
-	// firstRepeat is when terms that the peer did not confirm are repeated. The wait
-	// doubles with each repetition, up to maxTerms messages. While reports of the peer come,
-	// they are sent once more per laterRepeat.
+	// firstRepeat is when terms that the peer did not confirm are repeated. The wait doubles, up to
+	// maxTerms messages. After that they are repeated once per laterRepeat, with a report of the tunnel.
 	firstRepeat = 100 * time.Millisecond
 	maxTerms    = 7
 	laterRepeat = 30 * time.Second
 )
 
-// Path is what the tunnel observes of the path to a peer.
+// Path is the tunnel's report on the path to a peer.
 type Path struct {
 	Key  api.PeerKey
 	Kind api.PathKind // direct, relay, relay-tls or none
 	Addr netip.AddrPort
-	// Plain means that there is no NAT: the peer is seen at an address of its own, and
-	// sees this node at one of ours.
+	// Plain means that there is no NAT: each end sees the other at an address of one of its interfaces.
 	Plain bool
 	RTT   time.Duration
 	Loss  float64
 	MTU   int // inner
-	// Idle means that the tunnel does not look for better paths, because nothing passed
-	// for long. Then a Kind other than direct is no evidence of where the peer is.
+	// Idle means that the tunnel does not look for better paths, because there was no traffic for long. A
+	// Kind other than direct is then no evidence of the peer's address.
 	Idle bool
-	// Silent means that traffic waits and that nothing came back for so long that the
-	// peer is probably dead.
+	// Silent means that traffic is unanswered for so long that the peer is probably dead.
 	Silent bool
 }
 
-// Unproven reports whether the tunnel is in use and its path may lead through a NAT.
+// Unproven reports whether the tunnel is in use on a path that may lead through a NAT.
 func (p Path) Unproven() bool {
 	return p.Kind != api.PathNone && !p.Idle && (p.Kind != api.PathDirect || !p.Plain)
 }
 
-// Self is what the machine has to know about its own node.
+// Self describes this node.
 type Self struct {
-	Known       bool // the node described itself
+	Known       bool // this node's addresses and networks are known
 	Addresses   []netip.Addr
 	OnLink      []netip.Prefix // networks of the node's devices
 	Leased      bool
-	Unencrypted []netip.Prefix // networks that the operator declared so
+	Unencrypted []netip.Prefix // networks that the operator declared unencrypted
 }
 
-// Effects are what the core has to do.
+// Effects lists what the core has to do.
 type Effects struct {
 	Orders  []Order
-	Terms   []Terms       // to send once the plane follows
-	Count   bool          // after its changes, the plane should count what passes by kernel paths
-	Changed []api.PeerKey // what the plane should have of these peers changed
+	Terms   []Terms       // to send after the plane's change
+	Count   bool          // request the plane's counters of kernel paths, after its change
+	Changed []api.PeerKey // peers whose plane entry changed
 }
 
-// Order is a message to a peer. Without a message it reports that traffic passed by the
-// peer's kernel path.
+// Order is a message to a peer. A nil Message means that traffic passed on the kernel path of the peer.
 type Order struct {
 	Key     api.PeerKey
 	Message peermsg.Message
-	Connect bool // begin a session if there is none
+	Connect bool // start a session if there is none
 }
 
 // Terms are terms to send to a peer.
@@ -100,34 +95,34 @@ type Terms struct {
 	peermsg.Terms
 }
 
-// agreement is the document: what is agreed with a peer. It is kept, so that a restart
-// of the netmanager interrupts no flow.
+// agreement is the agreement with a peer. It is saved, so that a restart of the netmanager interrupts no
+// flow.
 type agreement struct {
-	Path    api.PathKind  `json:"path,omitempty"` // that our packets take: route, vxlan or "" for the tunnel
-	Via     netip.Addr    `json:"via,omitzero"`
-	Accepts plane.Paths   `json:"takes,omitzero"` // by which we accept the peer's packets
-	Terms   peermsg.Terms `json:"terms,omitzero"` // the peer's, without serials
+	Path    api.PathKind  `json:"path,omitempty"` // of packets to the peer: route, vxlan or "" for the tunnel
+	Via     netip.Addr    `json:"via,omitzero"`   // the peer's address
+	Accepts plane.Paths   `json:"takes,omitzero"` // on which the peer's packets are accepted
+	Terms   peermsg.Terms `json:"terms,omitzero"` // the peer's terms, without serials
 }
 
-// peer is the state of one peer. Zero times mean that something is not the case.
+// peer is the state of one peer. A zero time means that its condition does not hold.
 type peer struct {
 	key      api.PeerKey
 	path     Path
-	reported time.Time // when path was; zero: never in this process
+	reported time.Time // when path was reported; zero: never in this process
 	agreement
 
-	sent        peermsg.Terms // ours
+	sent        peermsg.Terms // this node's last terms
 	heard       uint64        // Serial of the peer's last terms in this session
-	unconfirmed bool          // the peer has not confirmed ours
-	tries       int
+	unconfirmed bool          // the peer has not confirmed sent
+	tries       int           // how often sent was repeated
 	sentAt      time.Time
-	unsure      time.Time   // the peer's terms lapse then
-	leaving     plane.Paths // withdrawn, accepted until left
+	unsure      time.Time   // when the peer's terms of an earlier session lapse
+	leaving     plane.Paths // withdrawn paths, accepted until left
 	left        time.Time
-	settled     time.Time
-	avoid       time.Time // our packets take the tunnel until then, because of reason
+	settled     time.Time // when a relayed path becomes evidence of the peer's address
+	avoid       time.Time // packets take the tunnel until then, because of reason
 	reason      string
-	failures    int // in a row
+	failures    int // consecutive
 
 	proof proof
 }
@@ -138,8 +133,8 @@ type Machine struct {
 	boot    uint64 // 0 before Start
 	self    Self
 	peers   map[api.PeerKey]*peer
-	asked   time.Time // when a count was requested that has not come; zero: none
-	probes  uint64
+	asked   time.Time // when the pending count was requested; zero: none is pending
+	probes  uint64    // serial of the last TrafficProbe
 	journal step.Journal
 	timers  step.Timers[timer]
 	eff     Effects
@@ -154,9 +149,9 @@ type timer struct {
 type timerKind uint8
 
 const (
-	timerLapse timerKind = iota // a time in the agreement with the peer has come
-	timerTerms                  // the peer has not confirmed ours
-	timerCount                  // count what passes by kernel paths
+	timerLapse timerKind = iota // one of the times in peer has come
+	timerTerms                  // the peer has not confirmed the terms
+	timerCount                  // request the plane's counters
 )
 
 // New returns a machine. vxlan is the UDP port of the VXLAN device; 0: there is none.
@@ -173,15 +168,15 @@ func (m *Machine) peer(k api.PeerKey) *peer {
 	return q
 }
 
-// done returns the effects of an input.
+// done returns the accumulated effects.
 func (m *Machine) done() Effects {
 	eff := m.eff
 	m.eff = Effects{}
 	return eff
 }
 
-// Restore takes a document of an earlier process. known is false if there is no
-// record of the peer any more, which deletes the document.
+// Restore loads a document of an earlier process. It deletes the document if the peer is not known any
+// more.
 func (m *Machine) Restore(d store.Doc, k api.PeerKey, known bool) error {
 	m.journal.Restored(d)
 	if !known {
@@ -194,11 +189,11 @@ func (m *Machine) Restore(d store.Doc, k api.PeerKey, known bool) error {
 // Save returns the documents that changed.
 func (m *Machine) Save() []store.Doc { return m.journal.Take() }
 
-// Next is when Expire has to be called; zero: never.
+// Next returns when Expire has to be called; zero: never.
 func (m *Machine) Next() time.Time { return m.timers.Next() }
 
-// Start begins a process lifetime. Packets of peers are accepted as in the last one,
-// and terms are exchanged anew.
+// Start begins a process lifetime. Packets of peers are accepted as in the last process, and terms are
+// exchanged again.
 func (m *Machine) Start(now time.Time, boot uint64) {
 	m.now, m.boot = now, boot
 	for _, k := range m.keys() {
@@ -218,10 +213,10 @@ func (m *Machine) keys() []api.PeerKey {
 	return sorted.Peers(m.peers)
 }
 
-// SetSelf sets the facts about the own node. Refresh applies them.
+// SetSelf describes this node. Refresh applies it.
 func (m *Machine) SetSelf(s Self) { m.self = s }
 
-// Refresh reconsiders the agreement with a peer.
+// Refresh chooses the paths to and from a peer again.
 func (m *Machine) Refresh(now time.Time, k api.PeerKey) Effects {
 	m.now = now
 	if q := m.peers[k]; q != nil {
@@ -245,7 +240,7 @@ func (m *Machine) Expire(now time.Time) Effects {
 	return m.done()
 }
 
-// Report takes what the tunnel observes of a peer.
+// Report stores the tunnel's report on a peer.
 func (m *Machine) Report(now time.Time, p Path) Effects {
 	m.now = now
 	q := m.peer(p.Key)
@@ -260,7 +255,7 @@ func (m *Machine) Report(now time.Time, p Path) Effects {
 	return m.done()
 }
 
-// send sends our terms to the peer, and plans to repeat them until it confirms them.
+// send sends the node's terms to the peer, and schedules the repetition until the peer confirms them.
 func (m *Machine) send(q *peer) {
 	if q.sent.Serial == 0 {
 		q.sent.Serial = m.boot << 32 // grows with each process
@@ -277,7 +272,7 @@ func (m *Machine) send(q *peer) {
 	m.eff.Terms = append(m.eff.Terms, Terms{q.key, t})
 }
 
-// Agreed takes a peer's terms.
+// Agreed stores a peer's terms.
 func (m *Machine) Agreed(now time.Time, k api.PeerKey, t peermsg.Terms) Effects {
 	m.now = now
 	q := m.peer(k)
@@ -302,8 +297,8 @@ func (m *Machine) Agreed(now time.Time, k api.PeerKey, t peermsg.Terms) Effects 
 	return m.done()
 }
 
-// Session takes the begin of a session: terms are exchanged anew, because the peer
-// may have restarted without its store.
+// Session handles the start of a session: terms are exchanged again, because the peer may have restarted
+// without its store.
 func (m *Machine) Session(now time.Time, k api.PeerKey) Effects {
 	m.now = now
 	q := m.peer(k)
@@ -353,12 +348,12 @@ func (m *Machine) set(q *peer, next agreement) {
 	}
 }
 
-// Status is the agreement with a peer as the plane and operators need it.
+// Status is the agreement with a peer, for the plane and operators.
 type Status struct {
-	Path    api.PathKind // that our packets take; "" for the tunnel
+	Path    api.PathKind // of packets to the peer; "" for the tunnel
 	Via     netip.Addr
-	Accepts plane.Paths // by which the peer's packets are accepted, withdrawn ones included
-	Reason  string      // why the tunnel is used, if both are in an unencrypted network
+	Accepts plane.Paths // on which the peer's packets are accepted, including withdrawn paths
+	Reason  string      // why the tunnel is used although both nodes are in an unencrypted network
 }
 
 // Status returns the agreement with a peer.

@@ -11,37 +11,37 @@ import (
 const (
 	// countInterval is the interval at which the traffic of kernel paths is counted.
 	countInterval = time.Second
-	// maxMisses is after how many answers in a row that nothing arrived our packets take
-	// the tunnel. maxUnanswered is the same for counts after which neither traffic nor an
-	// answer came back.
+	// maxMisses is how many consecutive answers may report that nothing arrived before packets take the
+	// tunnel. maxUnanswered is how many consecutive counts may find neither traffic nor an answer from
+	// the peer.
 	maxMisses     = 2
 	maxUnanswered = 3
-	// firstAvoid is how long the tunnel is used then. It doubles with each failure in a
-	// row, up to maxAvoid.
+	// firstAvoid is how long packets then take the tunnel. It doubles with each consecutive failure, up
+	// to maxAvoid.
 	firstAvoid = 30 * time.Second
 	maxAvoid   = 15 * time.Minute
 )
 
-// proof is the evidence that a kernel path carries packets.
+// proof is the evidence whether a kernel path carries packets.
 type proof struct {
 	at       time.Time // of the last count; zero: none
-	to, from uint64    // bytes at that time
+	to, from uint64    // bytes sent and received, at that count
 
-	probe uint64 // serial of the Probe that was not answered; 0: none
-	sent  uint64 // bytes sent at that time
+	probe uint64 // serial of the TrafficProbe that is not answered yet; 0: none
+	sent  uint64 // bytes sent when it was sent
 
-	known       bool   // the peer answered once
-	arrived     uint64 // bytes, in its last answer
-	arrivedSent uint64 // bytes sent at the time of that Probe
+	known       bool   // the peer has answered at least once
+	arrived     uint64 // bytes that arrived, in its last answer
+	arrivedSent uint64 // bytes sent at the time of that TrafficProbe
 
 	misses, unanswered int
-	requested          uint64 // serial of the peer's Probe that waits for Counted
+	requested          uint64 // serial of the peer's TrafficProbe that waits for Counted
 }
 
-// awaitCount starts to count the traffic.
+// awaitCount schedules a count now.
 func (m *Machine) awaitCount() { m.timers.SetEarlier(timer{kind: timerCount}, m.now) }
 
-// count requests a count, and repeats it as long as there is a kernel path.
+// count requests the plane's counters, and schedules the next count if there is a kernel path.
 func (m *Machine) count() {
 	for _, q := range m.peers {
 		if q.Path != "" {
@@ -59,7 +59,7 @@ func (m *Machine) requestCount() {
 	}
 }
 
-// Probed takes a peer's Probe. Arrived answers it after the next count.
+// Probed handles a peer's TrafficProbe. The next Counted answers it.
 func (m *Machine) Probed(now time.Time, k api.PeerKey, serial uint64) Effects {
 	m.now = now
 	if q := m.peers[k]; q != nil && q.Accepts.Or(q.leaving) != none {
@@ -69,8 +69,8 @@ func (m *Machine) Probed(now time.Time, k api.PeerKey, serial uint64) Effects {
 	return m.done()
 }
 
-// Counted takes the bytes that the plane sent to and received from peers by kernel
-// paths. nil means that the plane could not count.
+// Counted stores the bytes that the plane sent to and received from peers by kernel paths. nil: the plane
+// could not count.
 func (m *Machine) Counted(now time.Time, bytes map[api.PeerKey][2]uint64) Effects {
 	m.now, m.asked = now, time.Time{}
 	if bytes == nil {
@@ -90,11 +90,11 @@ func (m *Machine) Counted(now time.Time, bytes map[api.PeerKey][2]uint64) Effect
 	return m.done()
 }
 
-// look compares the counters with those of the last count.
+// look compares the counters with those of the last count, and sends a TrafficProbe if packets were sent.
 func (m *Machine) look(q *peer, to, from uint64) {
 	p := &q.proof
 	if m.now.Sub(p.at) < countInterval*3/4 {
-		return // the count was for a peer's Probe
+		return // the count was for a peer's TrafficProbe
 	}
 	first := p.at.IsZero()
 	sent, came := !first && to > p.to, !first && from != p.from
@@ -114,12 +114,12 @@ func (m *Machine) look(q *peer, to, from uint64) {
 	if first || sent || p.probe != 0 {
 		m.probes++
 		p.probe, p.sent = m.probes, to
-		// If nothing came back, a session may have to begin for the Probe.
+		// If nothing came back, the TrafficProbe may need a new session.
 		m.eff.Orders = append(m.eff.Orders, Order{Key: q.key, Message: peermsg.TrafficProbe{Serial: p.probe}, Connect: sent && !came})
 	}
 }
 
-// Arrived takes a peer's answer to a Probe.
+// Arrived handles a peer's answer to a TrafficProbe.
 func (m *Machine) Arrived(now time.Time, k api.PeerKey, a peermsg.Traffic) Effects {
 	m.now = now
 	q := m.peers[k]
@@ -145,7 +145,7 @@ func (m *Machine) Arrived(now time.Time, k api.PeerKey, a peermsg.Traffic) Effec
 	return m.done()
 }
 
-// avoid sends our packets by the tunnel for a while.
+// avoid sends packets to the peer through the tunnel for a while. reason has a %s for the path.
 func (m *Machine) avoid(q *peer, reason string) {
 	q.reason = fmt.Sprintf(reason, q.Path)
 	q.avoid = m.now.Add(min(firstAvoid<<min(q.failures, 10), maxAvoid))

@@ -1,8 +1,7 @@
-// Package measure keeps what a node measures of its network: the round trips to
-// the peers that its cluster names, the node's coordinate in the latency space that
-// follows from them (Machine), and the round trips between services that TCP
-// observes (Services). It is pure: the overlay's core passes in what was measured,
-// and carries out the Effects.
+// Package measure keeps a node's measurements: the round trips to the peers that its cluster names, and
+// the node's coordinate in the latency space that results from them (Machine), and the round trips
+// between services that TCP observes (Services). It does no I/O: the core passes measurements, and
+// carries out the Effects.
 //
 //	m := measure.New()
 //	m.SetPeers(now, records)
@@ -21,46 +20,43 @@ import (
 )
 
 const (
-	// burst is how often a new peer is measured within interval, because each
-	// measurement moves a young coordinate far. Later a peer is measured once per
-	// interval at most.
+	// burst is how often a new peer is measured within interval, because each measurement moves an
+	// uncertain coordinate far. After that a peer is measured at most once per interval on average.
 	burst    = 8
 	interval = 30 * time.Second
-	// burstLocated is burst for a node whose own coordinate is reliable. The rest of the
-	// burst becomes credit.
+	// burstLocated replaces burst if the node's own coordinate is reliable. The other measurements become
+	// credit.
 	burstLocated = 3
-	// maxInterval is the largest interval at which a peer that does not answer is
-	// measured. The interval doubles towards it.
+	// maxInterval bounds the interval at which a peer that does not answer is measured. It doubles up to
+	// that.
 	maxInterval = 4 * time.Minute
-	// maxPeers bounds the measured peers, whatever the cluster requests.
+	// maxPeers bounds the measured peers. The cluster may name more.
 	maxPeers = 64
-	// stableInterval is the interval for a peer whose round trip does not change. The
-	// difference to interval becomes credit, up to maxCredit, and pays for additional
-	// measurements after a change. So there is never more than one measurement per interval
-	// on average.
+	// stableInterval is the interval for a peer whose round trip does not change. The time that it saves,
+	// compared with interval, becomes credit up to maxCredit, and pays for additional measurements after
+	// a change. On average there is never more than one measurement per interval.
 	stableInterval = 36 * time.Second
 	maxCredit      = 6 * interval
-	// soon is how soon a peer is measured again whose round trip changed: once to confirm
-	// the change, and followUps times afterwards.
+	// soon is the wait before a peer whose round trip changed is measured again: once to confirm the
+	// change, and followUps times afterwards.
 	soon      = 2 * time.Second
 	followUps = 3
-	// changeWindow is how long a changed round trip counts for displaced.
+	// changeWindow is how long a changed round trip counts as recent (see displaced).
 	changeWindow = time.Minute
 	// maxReliableError is the Coordinate.Error below which a coordinate is reliable.
 	maxReliableError = 1.0
 	// maxDistance bounds the distance of a peer's coordinate from the origin.
 	maxDistance = 10 * time.Second
 
-	// A displaced node takes displacedSteps steps of Vivaldi per round trip, and assumes
-	// an error of displacedError of its own coordinate, so that it follows its peers.
+	// A displaced node takes displacedSteps Vivaldi steps per round trip, and raises the error of its
+	// coordinate to displacedError at least, so that it follows its peers.
 	displacedError = 0.45
 	displacedSteps = 3
 )
 
-// A node reports its coordinate to its cluster once per reportInterval, or once per
-// youngInterval while the reported coordinate has an error above youngError. Time
-// that passes without a report becomes credit for earlier reports, up to
-// maxReportCredit.
+// A node reports its coordinate to its cluster once per reportInterval, or once per youngInterval while
+// the reported coordinate has an error above youngError. Time without a report becomes credit for earlier
+// reports, up to maxReportCredit.
 const (
 	reportInterval  = 30 * time.Second
 	youngInterval   = 8 * time.Second
@@ -68,15 +64,15 @@ const (
 	maxReportCredit = 4 * reportInterval
 )
 
-// Effects are what the owner of a Machine has to do.
+// Effects lists what the owner of a Machine has to do.
 type Effects struct {
 	Measure []api.PeerKey // measure the round trip to these peers now
 	Moved   bool          // Coordinate changed: peers that measure this node need it
 	Report  bool          // Reported changed: save it and report it to the cluster
 }
 
-// Machine schedules the measurements of the peers that the cluster named and keeps
-// the node's coordinate.
+// Machine schedules the measurements of the peers that the cluster named, and keeps the node's
+// coordinate.
 type Machine struct {
 	self     api.PeerKey
 	peers    map[api.PeerKey]*peer
@@ -84,29 +80,29 @@ type Machine struct {
 	own      api.Coordinate
 	reported api.Coordinate
 	at       time.Time     // of the last report; zero: none in this process
-	credit   time.Duration // by which the next report may come early
+	credit   time.Duration // how much earlier the next report may be
 	timers   step.Timers[timer]
 }
 
-// timer is due when the peer has to be measured, or the coordinate may be reported.
+// timer: measure the peer or, with report set, report the coordinate.
 type timer struct {
 	peer   api.PeerKey
 	report bool
 }
 
-// peer is a peer that is measured whether or not traffic flows to it.
+// peer is a peer that is measured even without traffic.
 type peer struct {
 	requests   int           // measurements requested
-	unanswered int           // of them since the last answer
+	unanswered int           // measurements since the last answer
 	next       time.Time     // of the next measurement
-	credit     time.Duration // by which measurements may come early
+	credit     time.Duration // how much earlier measurements may be
 	rtt        time.Duration // last accepted round trip; 0: none
 	unsure     bool          // the last round trip differed and has to be confirmed
 	followUps  int           // measurements left after a change
 	changed    time.Time     // of the last change of rtt
 }
 
-// New returns a machine at the origin of the latency space that measures no peer.
+// New returns a machine at the origin of the latency space without peers.
 func New() *Machine {
 	return &Machine{peers: map[api.PeerKey]*peer{}, own: vivaldi.New(), reported: vivaldi.New()}
 }
@@ -121,16 +117,16 @@ func (m *Machine) Restore(c api.Coordinate) {
 // SetSelf sets the node's own key, which is never measured.
 func (m *Machine) SetSelf(k api.PeerKey) { m.self = k }
 
-// Coordinate is where the node is now.
+// Coordinate returns the node's present coordinate.
 func (m *Machine) Coordinate() api.Coordinate { return m.own }
 
-// Reported is the coordinate that was reported to the cluster.
+// Reported returns the coordinate that was last reported to the cluster.
 func (m *Machine) Reported() api.Coordinate { return m.reported }
 
-// Digest combines the digests of the records of the measured peers.
+// Digest returns the combined digest of the records of the measured peers.
 func (m *Machine) Digest() api.Digest { return m.digest }
 
-// Next is when Expire has to be called; zero: never.
+// Next returns when Expire has to be called; zero: never.
 func (m *Machine) Next() time.Time { return m.timers.Next() }
 
 // Peers lists the measured peers in order.
@@ -138,8 +134,8 @@ func (m *Machine) Peers() []api.PeerKey {
 	return sorted.Peers(m.peers)
 }
 
-// SetPeers replaces the measured peers. It returns the records that it accepted, and
-// the keys of all peers that were measured before.
+// SetPeers replaces the measured peers. It returns the accepted records, and the keys of all peers that
+// were measured before.
 func (m *Machine) SetPeers(now time.Time, records []api.Peer) (accepted []api.Peer, before []api.PeerKey) {
 	before = m.Peers()
 	old := m.peers
@@ -181,7 +177,7 @@ func (m *Machine) Expire(now time.Time) (eff Effects) {
 	return eff
 }
 
-// schedule counts a measurement that is due and plans the next one.
+// schedule counts a measurement that is due and schedules the next one.
 func (m *Machine) schedule(now time.Time, k api.PeerKey, p *peer) {
 	wait, spread := stableInterval, time.Duration(12)
 	switch {
@@ -192,7 +188,7 @@ func (m *Machine) schedule(now time.Time, k api.PeerKey, p *peer) {
 	}
 	p.requests++
 	p.unanswered++
-	// A deterministic jitter keeps the measurements of different nodes apart.
+	// A deterministic jitter spreads the measurements of different nodes.
 	wait += time.Duration((seed(m.self, k)+uint64(p.requests))*0x9e3779b97f4a7c15>>33%uint64(wait*2/spread)) - wait/spread
 	if p.requests > burst {
 		p.credit = min(p.credit+max(wait-interval, 0), max(p.credit, maxCredit))
@@ -201,8 +197,7 @@ func (m *Machine) schedule(now time.Time, k api.PeerKey, p *peer) {
 	m.timers.Set(timer{peer: k}, p.next)
 }
 
-// hurry moves the next measurement of a peer to soon, as far as the peer's credit
-// allows, and reports whether it did.
+// hurry moves the next measurement of a peer to soon. It returns false if the peer's credit is too small.
 func (m *Machine) hurry(now time.Time, k api.PeerKey) bool {
 	p, early := m.peers[k], now.Add(soon)
 	cost := p.next.Sub(early)
@@ -218,17 +213,16 @@ func (m *Machine) hurry(now time.Time, k api.PeerKey) bool {
 	return true
 }
 
-// reliable reports whether the own coordinate is more than a guess.
+// reliable reports whether the node's coordinate is reliable.
 func (m *Machine) reliable() bool { return m.own.Error < maxReliableError }
 
-// differs reports whether two round trips differ by more than jitter.
+// differs reports whether two round trips differ by more than the usual jitter.
 func differs(rtt, was time.Duration) bool {
 	return was > 0 && (rtt-was).Abs() > max(was/4, 2*time.Millisecond)
 }
 
-// accept takes a round trip of a measured peer and reports whether it counts. One
-// that differs from the last counts when the next measurement confirms it, or when
-// there is no credit for confirming it soon.
+// accept reports whether to use a round trip of a measured peer. One that differs from the last is used
+// if the next measurement confirms it, or if there is no credit for an early confirmation.
 func (m *Machine) accept(now time.Time, k api.PeerKey, p *peer, rtt time.Duration) bool {
 	changed := differs(rtt, p.rtt) && m.reliable()
 	if changed && !p.unsure && m.hurry(now, k) {
@@ -253,8 +247,8 @@ func (m *Machine) accept(now time.Time, k api.PeerKey, p *peer, rtt time.Duratio
 	return true
 }
 
-// displaced reports whether the round trips of most measured peers changed within
-// changeWindow. Then the connection of this node changed, not those of its peers.
+// displaced reports whether the round trips of most measured peers changed within changeWindow. Then the
+// connection of this node changed, not those of its peers.
 func (m *Machine) displaced(now time.Time) bool {
 	n := 0
 	for _, p := range m.peers {
@@ -265,8 +259,7 @@ func (m *Machine) displaced(now time.Time) bool {
 	return 2*n > len(m.peers)
 }
 
-// Measured takes a round trip to any known peer that was at the coordinate at
-// (nil: not known) at that time.
+// Measured applies a round trip to any known peer. at is the peer's coordinate at that time, or nil.
 func (m *Machine) Measured(now time.Time, k api.PeerKey, rtt time.Duration, at *api.Coordinate) (eff Effects) {
 	p := m.peers[k]
 	if p != nil {
@@ -286,8 +279,8 @@ func (m *Machine) Measured(now time.Time, k api.PeerKey, rtt time.Duration, at *
 	return Effects{Moved: true, Report: m.report(now)}
 }
 
-// report reports the coordinate if the node moved and the rate allows it, and
-// otherwise plans the report.
+// report reports whether to report the coordinate now: the node moved and the rate allows it. Otherwise
+// it schedules the report.
 func (m *Machine) report(now time.Time) bool {
 	if !vivaldi.Moved(m.own, m.reported, 0.1) {
 		return false
@@ -311,7 +304,7 @@ func (m *Machine) report(now time.Time) bool {
 	return true
 }
 
-// seed is a pseudo-random number that is the same for two nodes in every run.
+// seed returns a pseudo-random number that is the same for two nodes in every run.
 func seed(a, b api.PeerKey) uint64 {
 	return binary.BigEndian.Uint64(a[:]) ^ binary.BigEndian.Uint64(b[:])
 }

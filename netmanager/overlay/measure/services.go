@@ -11,9 +11,9 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/sorted"
 )
 
-// Flow is the state of the TCP connections between an instance of this node and one
-// remote address: a semantic address where the instance connected, an instance's
-// address where it accepted.
+// Flow is the state of the TCP connections between an instance on this node and one remote address. That
+// is a semantic address if the instance connected to one, and the other instance's address if it
+// accepted.
 type Flow struct {
 	Local, Remote netip.Addr // either family
 	Sockets       int
@@ -22,11 +22,11 @@ type Flow struct {
 	Sent, Again   uint64        // data segments sent, and retransmitted
 }
 
-// Sample is a Flow whose ends are known.
+// Sample is a Flow whose services are known.
 type Sample struct {
 	Flow
 	Local, Remote api.ServiceID
-	// To is the remote end for the report to the cluster. It counts if Known.
+	// To is the remote end for the report to the cluster. It is valid if Known.
 	To    End
 	Known bool
 }
@@ -35,7 +35,7 @@ type Sample struct {
 type End struct {
 	Service api.ServiceID
 	Node    api.NodeID
-	Cluster api.ClusterID // of a node of another cluster, whose key is in Node then
+	Cluster api.ClusterID // of a node of another cluster; Node is then its key
 }
 
 func compareEnds(a, b End) int {
@@ -43,28 +43,26 @@ func compareEnds(a, b End) int {
 }
 
 const (
-	// MaxPairs bounds the pairs of services that are kept, because tenants choose whom
-	// their instances call.
+	// MaxPairs bounds the pairs of services, because tenants choose which services their instances call.
 	MaxPairs = 1024
 	// MaxEnds bounds the reported ends per service for the same reason.
 	MaxEnds = 64
 	// maxReported bounds the services that are reported.
 	maxReported = 1024
-	// reportEvery is the least time between two reports that are sent for these round
-	// trips alone. Other messages to the cluster carry them as well.
+	// reportEvery is the least time between two messages that are sent only to report these round trips.
+	// Other messages to the cluster carry them as well.
 	reportEvery = 30 * time.Second
-	// A round trip is reported again when it changed by changedPart of itself and by
+	// A round trip is reported again if it changed by more than changedPart of its value and
 	// changedLeast.
 	changedPart, changedLeast = 0.2, 500 * time.Microsecond
 )
 
-// Services keeps the round trips between services that TCP observed: all of them
-// for the node's status, and those of services that the cluster named for it,
-// because an SLA bounds their latency.
+// Services keeps the round trips between services that TCP observed: all of them for the node's status,
+// and for the cluster those of services whose SLA bounds their latency.
 type Services struct {
 	pairs      map[pair]*api.PairStatus
 	reports    map[api.ServiceID]map[End]*observed
-	news       bool // Report would return something
+	news       bool // there is something to report
 	reportedAt time.Time
 }
 
@@ -82,8 +80,8 @@ type observed struct {
 	reportedSeen time.Time     // seen when it was reported
 }
 
-// rtt is the lesser of two samples, because a new connection may measure a delay of its
-// first packet only.
+// rtt returns the lesser of the last two samples, because a new connection may have measured an
+// exceptional delay of its first packet.
 func (o *observed) rtt() time.Duration {
 	if o.least[1] > 0 {
 		return min(o.least[0], o.least[1])
@@ -99,7 +97,7 @@ func (o *observed) sample(now time.Time, f *Flow) {
 	o.connections, o.seen = f.Sockets, now
 }
 
-// news reports whether the cluster does not know the round trip or will soon expire it.
+// news reports whether the cluster needs the round trip: it changed, or the last report expires soon.
 func (o *observed) news() bool {
 	if o.reported == 0 {
 		return true
@@ -108,7 +106,7 @@ func (o *observed) news() bool {
 	return change > max(changedLeast, time.Duration(changedPart*float64(o.reported))) || o.seen.Sub(o.reportedSeen) >= wire.MaxNetPairAge/2
 }
 
-// NewServices returns a Services without any round trip.
+// NewServices returns a Services without round trips.
 func NewServices() *Services { return &Services{pairs: map[pair]*api.PairStatus{}} }
 
 // SetReported replaces the services whose round trips are reported.
@@ -125,7 +123,7 @@ func (s *Services) SetReported(ids []api.ServiceID) {
 // Reports reports whether the round trips of a service of this node are reported.
 func (s *Services) Reports(id api.ServiceID) bool { return s.reports[id] != nil }
 
-// Digest combines the digests of the services that are reported.
+// Digest returns the combined digest of the services that are reported.
 func (s *Services) Digest() (d api.Digest) {
 	for id := range s.reports {
 		d = d.Toggle(id.Digest())
@@ -133,7 +131,7 @@ func (s *Services) Digest() (d api.Digest) {
 	return d
 }
 
-// Sampled takes all flows of the node that TCP knows now.
+// Sampled applies a sample of all present TCP flows of the node.
 func (s *Services) Sampled(now time.Time, samples []Sample) {
 	pairs, ends := map[pair]*Flow{}, map[api.ServiceID]map[End]*Flow{}
 	for _, x := range samples {
@@ -173,7 +171,7 @@ func add[K comparable](sums map[K]*Flow, k K, f Flow) {
 	sum.Sent, sum.Again = sum.Sent+f.Sent, sum.Again+f.Again
 }
 
-// observe takes the sums of a sample for the services that are reported.
+// observe applies the sums of a sample to the services that are reported.
 func (s *Services) observe(now time.Time, found map[api.ServiceID]map[End]*Flow) {
 	for id, all := range s.reports {
 		maps.DeleteFunc(all, func(_ End, o *observed) bool { return now.Sub(o.seen) >= wire.MaxNetPairAge })
@@ -192,11 +190,11 @@ func (s *Services) observe(now time.Time, found map[api.ServiceID]map[End]*Flow)
 	}
 }
 
-// Due reports whether it is time for a report that nothing else causes.
+// Due reports whether to send a message only to report round trips.
 func (s *Services) Due(now time.Time) bool { return s.news && now.Sub(s.reportedAt) >= reportEvery }
 
-// Report returns the round trips that the cluster does not know, and assumes that it
-// knows them afterwards. With all set, the cluster knows none.
+// Report returns the round trips that the cluster needs, and marks them as reported. all means that the
+// cluster has none.
 func (s *Services) Report(now time.Time, all bool) (out []wire.NetPair) {
 	if !s.news && !all {
 		return nil

@@ -1,7 +1,6 @@
-// Package notice is how nodes inform one another of the instances that they host: which of them
-// accept no new flows any more. Orchestrators send the same in routes, but later, and not at all
-// while one of them is down.
+// Package notice informs other nodes of the instances on this node that do not accept new flows any more.
+// Routes from the orchestrators have the same information, but later, and not while one of them is down.
 //
-// A Sender decides what peers are sent (peermsg.Notice) and repeats it until they confirm. A
-// Receiver keeps what peers sent.
+// A Sender decides which notices (peermsg.Notice) peers get, and repeats them until they confirm. A
+// Receiver keeps the notices of peers.
 package notice

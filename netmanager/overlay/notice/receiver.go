@@ -17,23 +17,22 @@ import (
 // Kind is the kind of the Receiver's documents, one per peer under its key.
 const Kind = "marks"
 
-// KeepMark is how long a mark counts that the peer does not repeat. It outlives the
-// record that it contradicts, because a cluster that restarts may send an old record
-// again.
+// KeepMark is how long a mark is valid if the peer does not repeat it. It must outlast the route that it
+// contradicts, because a cluster that restarts may send an old route again.
 const KeepMark = 15 * time.Minute
 
-// Mark is the state of a placement at an address of a peer, as the peer sent it.
+// Mark is the state of a placement at an address of a peer, as reported by the peer.
 type Mark struct {
 	Of    peermsg.Placement `json:"of"`
-	Gone  bool              `json:"gone,omitempty"`  // else it is draining
-	Named bool              `json:"named,omitempty"` // the peer named the placement; else it meant the one that we knew
+	Gone  bool              `json:"gone,omitempty"`  // otherwise draining
+	Named bool              `json:"named,omitempty"` // the peer named the placement; otherwise Of is the one that this node knew
 	Until time.Time         `json:"until"`
 }
 
 func (m Mark) same(o Mark) bool { return m.Of == o.Of && m.Gone == o.Gone && m.Named == o.Named }
 
-// Received is an entry of a peer's notice for an address of the peer's subnets, and
-// the placement that this node knows at that address (0: none).
+// Received is an entry of a peer's notice for an address in the peer's subnets. Known is the placement
+// that this node knows at that address; 0: none.
 type Received struct {
 	peermsg.Entry
 	Known peermsg.Placement
@@ -42,18 +41,18 @@ type Received struct {
 // Change is an address whose mark changed.
 type Change struct {
 	Address  netip.Addr
-	Draining bool // the placement that this node knows there began to drain
-	Gone     bool // that placement is gone
+	Draining bool // the known placement there began to drain
+	Gone     bool // the known placement there is gone
 }
 
-// Receiver keeps the marks of peers. Its journal has one document per peer.
+// Receiver keeps the marks of peers.
 type Receiver struct {
 	peers   map[api.PeerKey]*marks
 	journal step.Journal
 	timers  step.Timers[api.PeerKey]
 }
 
-// marks is what one peer sent, and its document.
+// marks has the marks of one peer. It is a document.
 type marks struct {
 	Serial uint64              `json:"serial"`
 	Marks  map[netip.Addr]Mark `json:"marks"`
@@ -62,8 +61,7 @@ type marks struct {
 // NewReceiver returns a receiver without marks.
 func NewReceiver() *Receiver { return &Receiver{peers: map[api.PeerKey]*marks{}} }
 
-// Restore takes the document of a peer. known is false if the peer is not known any
-// more, which deletes the document.
+// Restore loads the document of a peer. It deletes the document if the peer is not known any more.
 func (r *Receiver) Restore(d store.Doc, k api.PeerKey, known bool) error {
 	r.journal.Restored(d)
 	if !known {
@@ -75,7 +73,7 @@ func (r *Receiver) Restore(d store.Doc, k api.PeerKey, known bool) error {
 	return json.Unmarshal(d.Data, p)
 }
 
-// Start begins a process lifetime: marks expire in time, even if the clock was set back.
+// Start begins a process lifetime. It bounds the marks' remaining time in case the clock was set back.
 func (r *Receiver) Start(now time.Time) {
 	for k, p := range r.peers {
 		r.plan(now, k, p)
@@ -85,10 +83,10 @@ func (r *Receiver) Start(now time.Time) {
 // Save returns the documents that changed.
 func (r *Receiver) Save() []store.Doc { return r.journal.Take() }
 
-// Next is when Expire has to be called; zero: never.
+// Next returns when Expire has to be called; zero: never.
 func (r *Receiver) Next() time.Time { return r.timers.Next() }
 
-// Take takes a notice of a peer. ok is false if the notice is late.
+// Take applies a notice of a peer. ok is false if the notice is older than the last one.
 func (r *Receiver) Take(now time.Time, k api.PeerKey, serial uint64, entries []Received) (changes []Change, ok bool) {
 	p := r.peers[k]
 	if p == nil {
@@ -108,7 +106,7 @@ func (r *Receiver) Take(now time.Time, k api.PeerKey, serial uint64, entries []R
 	return changes, true
 }
 
-// take applies one entry and returns what it changes.
+// take applies one entry and returns the changes.
 func (r *Receiver) take(now time.Time, k api.PeerKey, p *marks, e Received) (changes []Change) {
 	old, had := p.Marks[e.Address]
 	m := Mark{Of: e.Of, Gone: e.State == peermsg.Gone, Named: e.Of != 0, Until: now.Add(KeepMark)}
@@ -142,7 +140,7 @@ func (r *Receiver) take(now time.Time, k api.PeerKey, p *marks, e Received) (cha
 	})
 }
 
-// first is the address whose mark expires first.
+// first returns the address whose mark expires first.
 func (p *marks) first() netip.Addr {
 	return slices.MinFunc(p.addresses(), func(a, b netip.Addr) int { return p.Marks[a].Until.Compare(p.Marks[b].Until) })
 }
@@ -151,7 +149,7 @@ func (p *marks) addresses() []netip.Addr {
 	return sorted.Addrs(p.Marks)
 }
 
-// Expire drops the marks of one peer that are over, and returns the changes.
+// Expire drops the expired marks of one peer, and returns the changes.
 func (r *Receiver) Expire(now time.Time) (changes []Change) {
 	k, ok := r.timers.Pop(now)
 	if !ok {
@@ -169,7 +167,7 @@ func (r *Receiver) Expire(now time.Time) (changes []Change) {
 	return changes
 }
 
-// plan sets the timer of a peer and shortens marks that last too long.
+// plan sets the timer of a peer, and bounds the remaining time of its marks to KeepMark.
 func (r *Receiver) plan(now time.Time, k api.PeerKey, p *marks) {
 	for a, m := range p.Marks {
 		if last := now.Add(KeepMark); m.Until.After(last) {
@@ -190,7 +188,7 @@ func (r *Receiver) save(k api.PeerKey, p *marks) {
 	r.journal.Put(Kind, k.String(), *p)
 }
 
-// Mark returns the mark of an address if it is about the placement with that key.
+// Mark returns the mark of an address if it is about the placement of.
 func (r *Receiver) Mark(k api.PeerKey, a netip.Addr, of wire.Key) (m Mark, ok bool) {
 	m, ok = r.Get(k, a)
 	return m, ok && m.Of == peermsg.PlacementOf(of)
@@ -204,7 +202,7 @@ func (r *Receiver) Get(k api.PeerKey, a netip.Addr) (m Mark, ok bool) {
 	return m, ok
 }
 
-// Count is how many marks a peer has.
+// Count returns the number of a peer's marks.
 func (r *Receiver) Count(k api.PeerKey) int {
 	if p := r.peers[k]; p != nil {
 		return len(p.Marks)

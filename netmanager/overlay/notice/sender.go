@@ -11,21 +11,20 @@ import (
 )
 
 const (
-	// FirstRepeat is when a Notice that a peer did not confirm is repeated. The wait
-	// doubles with each repetition.
+	// FirstRepeat is when a Notice that a peer did not confirm is repeated. The wait doubles.
 	FirstRepeat = 100 * time.Millisecond
-	// Tries is how often a Notice is sent at most.
+	// Tries bounds how often a Notice is sent.
 	Tries = 6
-	// KeepGone is how long peers are informed of a placement that is gone. It should
-	// exceed the usual downtime of an orchestrator.
+	// KeepGone is how long notices include a placement that is gone. It should exceed the usual downtime
+	// of an orchestrator.
 	KeepGone = 15 * time.Minute
 	// strayInterval is the least time between two notices to a peer about packets for
 	// addresses without an instance.
 	strayInterval = 100 * time.Millisecond
 )
 
-// Sender keeps what peers are sent of the instances of this node, and which peers
-// confirmed it. The caller sends the notices to the peers that have or had a session.
+// Sender keeps the state of this node's instances for notices, and which peers confirmed it. The caller
+// sends the notices.
 type Sender struct {
 	serial  uint64
 	entries []dated // one per address, the newest last
@@ -35,7 +34,7 @@ type Sender struct {
 	peers   map[api.PeerKey]*receiver
 }
 
-// dated is an entry and the moment at which it became true.
+// dated is an entry and the time of its last change.
 type dated struct {
 	peermsg.Entry
 	at time.Time
@@ -51,10 +50,10 @@ type receiver struct {
 // NewSender returns a sender without entries.
 func NewSender() *Sender { return &Sender{peers: map[api.PeerKey]*receiver{}} }
 
-// Start begins a process lifetime. boot grows with each, so that serials grow too.
+// Start begins a process lifetime. boot grows with each process, and so do the serials.
 func (s *Sender) Start(boot uint64) { s.serial = boot << 32 }
 
-// Set sets the state of a placement. Publish makes it known.
+// Set sets the state of a placement. Publish sends it.
 func (s *Sender) Set(now time.Time, a netip.Addr, k wire.Key, st peermsg.State) {
 	e := peermsg.Entry{Address: a, Of: peermsg.PlacementOf(k), State: st}
 	switch old := s.index(a); {
@@ -62,7 +61,7 @@ func (s *Sender) Set(now time.Time, a netip.Addr, k wire.Key, st peermsg.State) 
 		return
 	case old >= 0:
 		s.entries = slices.Delete(s.entries, old, old+1)
-	case len(s.entries) == peermsg.MaxEntries-1: // Stray needs one more
+	case len(s.entries) == peermsg.MaxEntries-1: // leave one entry for Stray
 		s.entries = slices.Delete(s.entries, 0, 1)
 	}
 	s.entries = append(s.entries, dated{e, now})
@@ -76,7 +75,7 @@ func (s *Sender) index(a netip.Addr) int {
 // Has reports whether there is an entry for an address.
 func (s *Sender) Has(a netip.Addr) bool { return s.index(a) >= 0 }
 
-// notice is what peers should know now.
+// notice returns the present notice.
 func (s *Sender) notice(now time.Time) peermsg.Notice {
 	n := peermsg.Notice{Serial: s.serial}
 	for _, e := range s.entries {
@@ -87,20 +86,20 @@ func (s *Sender) notice(now time.Time) peermsg.Notice {
 	return n
 }
 
-// Serial is the serial of the last notice.
+// Serial returns the serial of the last notice.
 func (s *Sender) Serial() uint64 { return s.serial }
 
-// Len is the number of entries.
+// Len returns the number of entries.
 func (s *Sender) Len() int { return len(s.entries) }
 
 // Changed reports whether there is something to Publish.
 func (s *Sender) Changed() bool { return s.changed }
 
-// Next is when Repeat has to be called; zero: never.
+// Next returns when Repeat has to be called; zero: never.
 func (s *Sender) Next() time.Time { return s.repeat }
 
-// Publish gives the changed entries a new serial and returns the notice and its
-// receivers, out of the reachable peers.
+// Publish gives the changed entries a new serial, and returns the notice and those of the reachable peers
+// that need it.
 func (s *Sender) Publish(now time.Time, reachable []api.PeerKey) (n peermsg.Notice, to []api.PeerKey) {
 	s.changed, s.tries = false, 0
 	s.serial++
@@ -128,8 +127,8 @@ func (s *Sender) Repeat(now time.Time, reachable []api.PeerKey) (n peermsg.Notic
 	return s.notice(now), to
 }
 
-// Session returns the notice for a peer with which a session began: the peer may
-// have lost what it was sent before. ok is false if there is nothing to send.
+// Session returns the notice for a peer with which a session began, because the peer may have lost
+// earlier ones. ok is false if there are no entries.
 func (s *Sender) Session(now time.Time, k api.PeerKey) (n peermsg.Notice, ok bool) {
 	if n = s.notice(now); len(n.Entries) == 0 {
 		return n, false
@@ -141,15 +140,15 @@ func (s *Sender) Session(now time.Time, k api.PeerKey) (n peermsg.Notice, ok boo
 	return n, true
 }
 
-// Confirm takes an Ack of a peer.
+// Confirm handles a peer's NoticeAck.
 func (s *Sender) Confirm(k api.PeerKey, serial uint64) {
 	if p := s.peer(k); serial <= s.serial && serial >= p.confirmed {
 		p.confirmed, p.unresponsive = serial, false
 	}
 }
 
-// Confirmed reports whether these peers confirmed the last notice. It ignores peers
-// that do not respond.
+// Confirmed reports whether these peers have confirmed the last notice. It ignores peers that do not
+// answer.
 func (s *Sender) Confirmed(peers []api.PeerKey) bool {
 	return !slices.ContainsFunc(peers, func(k api.PeerKey) bool {
 		p := s.peers[k]
@@ -157,8 +156,8 @@ func (s *Sender) Confirmed(peers []api.PeerKey) bool {
 	})
 }
 
-// Stray returns the notice for a peer that sent a packet to an address of this node
-// without an instance. ok is false if the peer was informed a moment ago.
+// Stray returns the notice for a peer that sent a packet to an address of this node without an instance.
+// ok is false if the last such notice is less than strayInterval ago.
 func (s *Sender) Stray(now time.Time, k api.PeerKey, a netip.Addr) (n peermsg.Notice, ok bool) {
 	p := s.peer(k)
 	if now.Sub(p.strayAt) < strayInterval {

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// class orders paths: traffic prefers a lower one.
+// class orders paths: traffic prefers the lower one.
 type class uint8
 
 const (
-	sameLink class = iota // an address on a network that we are on
+	sameLink class = iota // an address on a network of this node
 	straight
 	throughRelay
 )
@@ -95,8 +95,8 @@ func (m *Machine) classOf(a netip.AddrPort) class {
 	return straight
 }
 
-// add adds an address of the peer. It returns nil if the address is refused or there
-// are too many. The origin that the peer itself names replaces others.
+// add adds an address of the peer. It returns nil if the address is refused or there are too many. An
+// origin that the peer itself named replaces others.
 func (m *Machine) add(a netip.AddrPort, o Origin) *pathState {
 	if x := m.direct[a]; x != nil {
 		if o <= Static {
@@ -115,8 +115,8 @@ func (m *Machine) add(a netip.AddrPort, o Origin) *pathState {
 	return x
 }
 
-// roomForReflexive removes the reflexive address that was silent longest, if there are
-// too many. It is false if all are in use.
+// roomForReflexive removes the reflexive address with the oldest data if there are too many. It returns
+// false if none can be removed.
 func (m *Machine) roomForReflexive() bool {
 	var n int
 	var oldest *pathState
@@ -158,7 +158,7 @@ func (m *Machine) state(p Path) *pathState {
 	return m.direct[p.Addr]
 }
 
-// offer is the state of our Candidates, until the peer acknowledges them.
+// offer is the state of this node's Candidates message, until the peer acknowledges it.
 type offer struct {
 	boot  uint32
 	rev   uint32
@@ -168,8 +168,8 @@ type offer struct {
 	next  time.Time
 }
 
-// Candidates that are not acknowledged are repeated after offerFirst. The wait doubles
-// up to offerLast. After offerTries they are only sent when punching begins again.
+// Candidates that are not acknowledged are repeated after offerFirst. The wait doubles up to offerLast.
+// After offerTries they are sent only when punching begins again.
 const (
 	offerFirst = 300 * time.Millisecond
 	offerLast  = 5 * time.Second
@@ -196,7 +196,7 @@ func (m *Machine) offer() {
 	o.next = m.now.Add(m.jitter(wait))
 	msg := Candidates{Boot: o.boot, Rev: o.rev, NAT: m.self.NAT, Life: m.self.Life, Punch: true, Moved: o.moved, List: m.ownCandidates()}.Append(nil)
 	m.send(Send{Path: m.current.path, Body: msg})
-	// The change that is announced may have broken the current path.
+	// The announced change may have broken the current path.
 	if m.relay != nil && m.current != m.relay && o.tries > 1 {
 		m.send(Send{Path: m.relay.path, Body: msg})
 	}
@@ -208,7 +208,7 @@ func (m *Machine) offerWake(w *soonest) {
 	}
 }
 
-// ownCandidates lists our addresses, those with the widest reach first.
+// ownCandidates lists this node's addresses, those with the widest reach first.
 func (m *Machine) ownCandidates() []Candidate {
 	var list []Candidate
 	add := func(o Origin, addrs []netip.AddrPort) {
@@ -243,8 +243,8 @@ func (m *Machine) told(from Path, c Candidates) {
 	if anew && m.theirs.Boot != 0 {
 		m.moved()
 	}
-	// The peer's round, which begins below, does not send our addresses. An earlier
-	// acknowledgement may be from a process of the peer that has ended.
+	// The round that begins below does not send this node's addresses. An earlier acknowledgement may be
+	// from a previous process of the peer.
 	if anew && (m.theirs.Boot != 0 || !m.ours.due()) {
 		m.ours.again()
 	}
@@ -270,13 +270,13 @@ func (m *Machine) told(from Path, c Candidates) {
 	}
 }
 
-// ownOf reports whether the peer named the address as one of its interfaces'.
+// ownOf reports whether the peer named the address as one of its interfaces.
 func (m *Machine) ownOf(a netip.AddrPort) bool {
 	return slices.Contains(m.theirs.List, Candidate{Own, a})
 }
 
-// moved follows a change of network of one side. All paths count as unproven, and
-// traffic takes the relay until one is proven again.
+// moved handles a change of network on one side. All paths become unproven, and traffic takes the relay
+// until one is proven again.
 func (m *Machine) moved() {
 	for _, x := range m.all() {
 		if x == m.relay {

@@ -6,29 +6,28 @@ import (
 	"time"
 )
 
-// Input is an event of the paths to a peer.
+// Input is an event for a Machine.
 type Input interface{ into(*Machine) }
 
 type (
-	// Self has this node's addresses. It is the first input, and comes again when they
-	// change.
+	// Self has this node's addresses. It is the first input, and is repeated when they change.
 	Self struct {
 		Own    []netip.AddrPort // of the interfaces, with the tunnel's port
 		Links  []netip.Prefix   // networks of the interfaces
-		Mapped []netip.AddrPort // as the relay sees us
+		Mapped []netip.AddrPort // as seen by the relay
 		Static []netip.AddrPort // configured by the operator
 		NAT    NAT
-		Life   time.Duration // for which the NAT keeps a mapping; 0: not known
+		Life   time.Duration // how long the NAT keeps a mapping; 0: not known
 	}
 
-	// Peer has the addresses in the record of the peer.
+	// Peer has the addresses in the peer's record.
 	Peer struct {
 		Relay     bool // the peer has one
 		Endpoints []netip.AddrPort
 	}
 
-	// Established means that there is a session. One that replaces another changes
-	// nothing: the peer's candidates show whether it restarted.
+	// Established means that there is a session. A session that replaces another one changes nothing: the
+	// peer's Candidates show whether the peer restarted.
 	Established struct{ From Path }
 
 	// Received is a control message from the peer.
@@ -37,17 +36,16 @@ type (
 		Body []byte
 	}
 
-	// Traffic reports whether data was sent to the peer (by Report's path) since the last
-	// Traffic, and by which paths authentic packets were received. While data is sent it
-	// comes about every 100 ms, and at once after a pause.
+	// Traffic reports whether data was sent to the peer (on Report's path) since the last Traffic, and on
+	// which paths authentic packets were received. While data is sent it comes about every 100 ms. It
+	// comes at once after a pause.
 	Traffic struct {
 		Sent  bool
 		Heard []Path
 	}
 
-	// Measure measures the path in use now, without traffic to the peer. It does not
-	// search for better paths. While it comes more often than every few minutes, a
-	// direct path is kept.
+	// Measure measures the path in use even without traffic to the peer. It does not search for better
+	// paths. If it is repeated every few minutes, a direct path is kept.
 	Measure struct{}
 
 	// Tick comes when Wake is reached.
@@ -151,11 +149,11 @@ func (Measure) into(m *Machine) {
 		return
 	}
 	if m.asleep {
-		m.use() // a path is searched for, and measured
+		m.use() // starts the search for a path, which measures it
 		return
 	}
 	if most := m.now.Add(-activeFor); m.traffic.Before(most) {
-		m.traffic = most // not in use, and kept
+		m.traffic = most // kept, but not in use
 	}
 	if m.current != nil {
 		m.probe(m.current, 0)

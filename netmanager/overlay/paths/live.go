@@ -5,17 +5,17 @@ import (
 )
 
 const (
-	// A path is measured until activeFor after the last traffic, and given up after linger.
+	// A path is measured until activeFor after the last traffic, and dropped after linger.
 	activeFor = 30 * time.Second
 	linger    = 5 * time.Minute
 
-	// firstDoubt is how long data may be unanswered before the path is probed. With three
-	// probes after it, each with minPatience, a dead peer is detected within a second.
+	// firstDoubt is how long data may be unanswered before the path is probed. With three probes after
+	// it, each with minPatience, a dead peer is detected within one second.
 	firstDoubt = 50 * time.Millisecond
-	maxDoubt   = 5 * time.Second // between probes to a peer that is silent
+	maxDoubt   = 5 * time.Second // between probes to a silent peer
 
-	// minKeepAlive is the keep-alive interval for any NAT (the shortest common lifetime of
-	// an unused mapping is 30 s), and maxKeepAlive the longest one.
+	// minKeepAlive is the keep-alive interval that suits any NAT (mappings commonly expire after 30 s or
+	// more). maxKeepAlive is the longest interval.
 	minKeepAlive = 20 * time.Second
 	maxKeepAlive = 110 * time.Second
 
@@ -23,7 +23,7 @@ const (
 	compareEvery = 30 * time.Second // of the others
 )
 
-// use notes traffic with the peer.
+// use records traffic with the peer.
 func (m *Machine) use() {
 	m.traffic = m.now
 	if !m.asleep {
@@ -38,8 +38,7 @@ func (m *Machine) use() {
 
 func (m *Machine) used() bool { return !m.asleep && m.now.Sub(m.traffic) < activeFor }
 
-// doubt is when the current path has to be probed because data is unanswered; zero:
-// never.
+// doubt returns when to probe the current path because data is unanswered; zero: never.
 func (m *Machine) doubt() time.Time {
 	x := m.current
 	if x == nil || m.asleep || m.waiting.IsZero() && !x.suspect() || x.dead() && !m.used() {
@@ -60,7 +59,7 @@ func (m *Machine) watch() {
 	x := m.current
 	if x != nil && x.proven && x.dead() && !x.path.Relay() {
 		x.proven = false
-		if m.used() { // else the next use searches again
+		if m.used() { // otherwise the next use searches again
 			m.again()
 		}
 	}
@@ -69,7 +68,7 @@ func (m *Machine) watch() {
 		return
 	}
 	m.probe(x, 0)
-	// A fallback to the relay must know whether it works.
+	// Probe the relay too: a fallback to it must know whether it works.
 	if r := m.relay; r != nil && r != x && m.now.Sub(r.asked) >= minPatience {
 		m.probe(r, 0)
 	}
@@ -86,7 +85,7 @@ func (m *Machine) choose() (changed bool) {
 			best = x
 		}
 	}
-	if best == nil { // no path is known to work: try any
+	if best == nil { // no path is known to work: keep the current one, or use the first
 		best = m.current
 		for _, x := range m.all() {
 			if best == nil {
@@ -123,7 +122,7 @@ func (x *pathState) beats(y *pathState) bool {
 	case x.dead() != y.dead():
 		return y.dead()
 	case x.class != y.class && (x.class == throughRelay || y.class == throughRelay):
-		return x.class < y.class // a doubtful direct path is decided within 0.75 s
+		return x.class < y.class // a suspect direct path is dead or works again within 0.75 s
 	case x.suspect() != y.suspect():
 		return y.suspect()
 	case x.class != y.class:
@@ -132,8 +131,8 @@ func (x *pathState) beats(y *pathState) bool {
 	return x.better >= favoured
 }
 
-// favoured is for how many measurements in a row a path must be faster than the
-// current one, so that traffic does not alternate.
+// favoured is for how many consecutive measurements a path must be faster than the current one, so that
+// traffic does not alternate.
 const favoured = 3
 
 func (m *Machine) compare(x *pathState) {
@@ -146,8 +145,8 @@ func (m *Machine) compare(x *pathState) {
 	}
 }
 
-// rest gives up direct paths that were not used for long. Their NAT mappings will have
-// expired, and the next packet reaches the peer at once through the relay.
+// rest drops direct paths after linger without traffic. Their NAT mappings have probably expired, and the
+// next packet reaches the peer at once through the relay.
 func (m *Machine) rest() {
 	if m.asleep || m.now.Before(m.traffic.Add(linger)) {
 		return
@@ -165,7 +164,7 @@ func (m *Machine) rest() {
 	}
 }
 
-// measureSoon measures a path that was never measured with the next step.
+// measureSoon schedules the next measurement of a path: now if it was never measured.
 func (m *Machine) measureSoon(x *pathState) {
 	if x.rtt == 0 || x.mtu.unknown() {
 		x.measure = m.now
@@ -206,7 +205,7 @@ func (m *Machine) keep() {
 	}
 }
 
-// last is when a packet was last sent or received by the path.
+// last returns when a packet was last sent or received on the path.
 func (x *pathState) last() time.Time {
 	if x.heard.After(x.sent) {
 		return x.heard
@@ -214,7 +213,7 @@ func (x *pathState) last() time.Time {
 	return x.sent
 }
 
-// keepDue is when a path is measured or kept alive; zero: never.
+// keepDue returns when to measure a path or keep it alive; zero: never.
 func (m *Machine) keepDue(x *pathState) time.Time {
 	switch {
 	case m.used() && (x.proven || x.path.Relay() && (x == m.current || x.rtt > 0)):
@@ -225,7 +224,7 @@ func (m *Machine) keepDue(x *pathState) time.Time {
 	return x.last().Add(min(life(m.self.NAT, m.self.Life), life(m.theirs.NAT, m.theirs.Life)))
 }
 
-// life is the keep-alive interval for a NAT with a known mapping lifetime.
+// life returns the keep-alive interval for a NAT. known is its mapping lifetime; 0: not known.
 func life(n NAT, known time.Duration) time.Duration {
 	if n == Open {
 		return maxKeepAlive
@@ -238,7 +237,7 @@ func (m *Machine) keepWake(w *soonest) {
 		return
 	}
 	if m.used() {
-		w.add(m.traffic.Add(activeFor)) // then it is not measured any more
+		w.add(m.traffic.Add(activeFor)) // measurements end then
 	}
 	for _, x := range m.all() {
 		w.add(m.keepDue(x))

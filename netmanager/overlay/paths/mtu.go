@@ -3,30 +3,30 @@ package paths
 import "time"
 
 const (
-	// minMTU passes everywhere (RFC 8200), and is assumed until more is proven. Sizes
-	// are of packets with their outer IP header.
+	// minMTU passes everywhere (RFC 8200), and is assumed until a larger size is proven. Sizes include
+	// the outer IP header.
 	minMTU     = 1280
 	defaultMTU = 1500
 
-	mtuTries = 3                // that are missed before a size counts as too large
-	mtuAgain = 10 * time.Minute // after which larger sizes are tried again
+	mtuTries = 3                // losses before a size counts as too large
+	mtuAgain = 10 * time.Minute // until larger sizes are tried again
 )
 
 // sizes are common path MTUs: PPPoE, tunnels, and tunnels in tunnels.
 var sizes = []int{minMTU, 1320, 1360, 1400, 1420, 1440, 1460, 1472, 1480, 1492, 1500}
 
-// mtu searches for the largest packet that passes a path (similar to RFC 8899): the
-// largest size first, then by bisection. The zero value is ready to use.
+// mtu searches for the largest packet that passes a path (similar to RFC 8899). It tries the largest size
+// first, then bisects. The zero value is ready to use.
 type mtu struct {
-	proven int       // 0: minMTU
-	tooBig int       // the smallest that failed; 0: none
-	trying int       // 0: nothing
+	proven int       // largest size that passed; 0: minMTU is assumed
+	tooBig int       // smallest size that failed; 0: none
+	trying int       // size that is probed now; 0: none
 	tries  int       // of trying
 	next   time.Time // when to try again
-	done   bool
+	done   bool      // the search is complete
 }
 
-// safe is the size that may be sent.
+// safe returns the largest size that may be sent.
 func (u *mtu) safe() int { return max(u.proven, minMTU) }
 
 func (u *mtu) unknown() bool { return u.proven == 0 && !u.done }
@@ -69,7 +69,7 @@ func (u *mtu) choose(most int) int {
 	return open[len(open)/2]
 }
 
-// passed notes that a packet of that size passed.
+// passed records that a packet of that size passed.
 func (u *mtu) passed(size int) {
 	if size <= u.proven && u.trying == 0 {
 		return // as before
@@ -84,12 +84,12 @@ func (u *mtu) passed(size int) {
 	}
 }
 
-// failed notes that a packet of that size was lost. A size that passed before is given
-// up after as many losses as a new one.
+// failed records that a packet of that size was lost. A size that passed before is dropped after as many
+// losses as a new one.
 func (u *mtu) failed(size int, now time.Time) {
 	switch {
 	case size <= u.proven:
-		// It may be chance, or the path has changed.
+		// The loss may be chance, or the path has changed.
 		if u.trying != size {
 			u.trying, u.tries, u.next, u.done = size, 1, now, false
 			return
@@ -102,5 +102,5 @@ func (u *mtu) failed(size int, now time.Time) {
 	}
 }
 
-// wake is when try has to be called again.
+// wake returns when try has to be called again.
 func (u *mtu) wake() time.Time { return u.next }

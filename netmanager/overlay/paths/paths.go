@@ -1,13 +1,12 @@
-// Package paths finds and keeps the path to one peer. A Machine starts on the peer's
-// relay, so that traffic does not wait. It exchanges candidate addresses with the peer
-// inside their encrypted session, and both sides send probes, so that NATs let them in
-// (hole punching). It moves to an address once a probe to it was answered from it, and
-// back to the relay when that address does not answer any more. It measures the path in
-// use (round trip, loss, MTU) and reports why there is no better one.
+// Package paths finds and keeps the path to one peer. A Machine starts on the peer's relay, so that
+// traffic does not wait. It exchanges candidate addresses with the peer inside their session. Both sides
+// then send probes, which open their NATs (hole punching). The machine moves to an address after a probe
+// to it was answered from it, and back to the relay when that address stops answering. It measures the
+// path in use (round trip, loss, MTU) and reports why there is no better one.
 //
-// It is pure: Step takes the time and an event and returns what to send and when to be
-// woken. netmanager/tunnel carries that out and authenticates the peer and its
-// messages. netmanager/relaylink knows where our relay sees us.
+// The package does no I/O: Step takes the time and an event, and returns what to send and when to wake
+// it. netmanager/tunnel carries that out and authenticates the peer and its messages.
+// netmanager/relaylink gets this node's mapped address from its relay.
 //
 //	m := paths.New(paths.Config{Seed: seed, Refuse: overlay})
 //	m.Step(now, paths.Self{Own: own, Links: links, Mapped: mapped, NAT: paths.Easy})
@@ -28,13 +27,13 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Path is a path to the peer: an address, or the zero Path for the peer's relay.
+// Path is a path to the peer: an address, or zero for the peer's relay.
 type Path struct{ Addr netip.AddrPort }
 
 // Relay reports whether the path leads through the peer's relay.
 func (p Path) Relay() bool { return !p.Addr.IsValid() }
 
-// String is the address, or "relay".
+// String returns the address, or "relay".
 func (p Path) String() string {
 	if p.Relay() {
 		return "relay"
@@ -44,38 +43,34 @@ func (p Path) String() string {
 
 // Config configures a machine.
 type Config struct {
-	// Seed determines the tokens that prove paths, and the jitter. A peer that knew it
-	// could direct our traffic to any address, so that it must be secret and random in
-	// production.
+	// Seed determines the tokens that prove paths, and the jitter. It must be secret and random: a peer
+	// that knew it could direct this node's traffic to any address.
 	Seed [32]byte
-	// Refuse reports addresses that must not be probed, in addition to those that no
-	// machine probes: the overlay's own ranges. nil refuses none.
+	// Refuse reports addresses that must not be probed, for example the overlay's own ranges. nil refuses
+	// none. Loopback, multicast and similar addresses are always refused.
 	Refuse func(netip.Addr) bool
-	// Coord returns our coordinate in the latency space for the peer. Coord and its
-	// result may be nil.
+	// Coord returns this node's coordinate in the latency space. Coord and its result may be nil.
 	Coord func() *api.Coordinate
-	// Hide does not send our private addresses to the peer, which belongs to another
-	// operator.
+	// Hide keeps this node's private addresses from the peer, which belongs to another operator.
 	Hide bool
 	// MaxMTU is the largest outer packet in bytes that is probed; 0 means 1500.
 	MaxMTU int
 }
 
-// Send is a control message for the peer, to be encrypted in the session and sent by
-// one path.
+// Send is a control message for the peer. The owner encrypts it in the session and sends it on Path.
 type Send struct {
 	Path Path
 	Body []byte
-	// Size is the length of the packet with the outer IP header in bytes. Zeros after
-	// Body pad it. 0: no padding.
+	// Size is the length of the packet in bytes, with the outer IP header. Zeros after Body pad it. 0: no
+	// padding.
 	Size int
 }
 
 // Output is what the owner has to do after a step.
 type Output struct {
 	Send []Send
-	// Changed means that Report changed in something that others act on: the path, its
-	// MTU, whether it is plain, whether the peer is silent.
+	// Changed means that Report changed in a field that the owner uses: the path, its MTU, Plain, Proven,
+	// Silent or Idle.
 	Changed bool
 	Wake    time.Time // zero: only an input can change anything
 }
@@ -91,27 +86,27 @@ type Machine struct {
 	peer    Peer
 	session bool
 
-	ours   offer      // our addresses for the peer
+	ours   offer      // this node's addresses for the peer
 	theirs Candidates // the peer's addresses
 
-	relay   *pathState // nil: the peer has none
+	relay   *pathState // nil: the peer has no relay
 	direct  map[netip.AddrPort]*pathState
 	current *pathState // nil: there is no path
 
 	traffic time.Time // when data was last sent or received
-	polled  time.Time // of the last Traffic
-	waiting time.Time // since when data was sent by current without an answer; zero: there was one
+	polled  time.Time // of the last Traffic input
+	waiting time.Time // since when data on current is unanswered; zero: it is not
 	silent  bool
 	asleep  bool
-	samples uint64          // round trips by current paths
-	coord   *api.Coordinate // of the peer, at the last of them
+	samples uint64          // round trips on current paths
+	coord   *api.Coordinate // the peer's, at the last of them
 	punch   punch
 	budget  *rate.Limiter // of probes to unproven addresses
 	replies *rate.Limiter
 	last    Report // after the previous step
 }
 
-// New returns a machine for a peer of which nothing is known.
+// New returns a machine for a peer without known addresses.
 func New(cfg Config) *Machine {
 	if cfg.MaxMTU == 0 {
 		cfg.MaxMTU = defaultMTU
@@ -139,7 +134,7 @@ func (m *Machine) Tries() []Path {
 	return list
 }
 
-// maxTries bounds Tries. Each costs the sender and the receiver a handshake message.
+// maxTries bounds Tries. Each costs both ends a handshake message.
 const maxTries = 5
 
 // Step takes one input. now must not decrease.
@@ -171,7 +166,7 @@ func (m *Machine) act() {
 	m.keep()
 }
 
-// wake is the earliest moment at which act has something to do.
+// wake returns the earliest time at which act has something to do; zero: never.
 func (m *Machine) wake() time.Time {
 	if !m.session {
 		return time.Time{}
@@ -209,7 +204,7 @@ func (m *Machine) all() []*pathState {
 	return list
 }
 
-// random returns the next number of the seed. It cannot be predicted from earlier ones.
+// random returns the next pseudo-random number. It cannot be predicted from earlier ones.
 func (m *Machine) random() uint64 {
 	m.count++
 	sum := sha256.Sum256(binary.BigEndian.AppendUint64(slices.Clone(m.cfg.Seed[:]), m.count))
@@ -221,7 +216,7 @@ func (m *Machine) jitter(d time.Duration) time.Duration {
 	return d + time.Duration(m.random()%uint64(d/5+1))
 }
 
-// soonest is the earliest of the moments that were added.
+// soonest keeps the earliest of the times that were added.
 type soonest struct{ at time.Time }
 
 func (s *soonest) add(t time.Time) {
@@ -230,7 +225,7 @@ func (s *soonest) add(t time.Time) {
 	}
 }
 
-// nextToken is a moment at which a limiter has a token.
+// nextToken returns a time at which a limiter has a token.
 func nextToken(l *rate.Limiter, now time.Time) time.Time {
 	missing := max(0, 1-l.TokensAt(now))
 	return now.Add(time.Duration(missing/float64(l.Limit())*float64(time.Second)) + time.Millisecond)

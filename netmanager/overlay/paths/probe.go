@@ -10,19 +10,19 @@ type pending struct {
 	token  uint64
 	at     time.Time
 	size   int  // padded; 0: not padded
-	missed bool // its time is over; a late reply still proves the path
+	missed bool // timed out; a late reply still proves the path
 }
 
 const (
-	// minPatience is the least timeout of a probe. Three of them fit into the second
-	// within which a dead peer is detected.
+	// minPatience is the least timeout of a probe. Three timeouts fit into one second, within which a
+	// dead peer must be detected.
 	minPatience = 250 * time.Millisecond
 	maxPatience = 3 * time.Second
 	maxPending  = 16
 	tooLate     = 10 * time.Second // after which replies are ignored
 )
 
-// patience is the timeout of a probe.
+// patience returns the timeout of a probe.
 func (x *pathState) patience() time.Duration {
 	return min(max(minPatience, x.rtt+x.rtt/4+50*time.Millisecond), maxPatience)
 }
@@ -33,17 +33,17 @@ func (x *pathState) suspect() bool { return x.missed > 0 }
 // dead reports whether so many probes were missed that traffic must leave the path.
 func (x *pathState) dead() bool { return x.missed >= tooMissed }
 
-// A missed probe weighs less if data was received by the path meanwhile: either the
-// probe or its reply was lost, or the path works in one direction only.
+// A missed probe has a lower weight if data was received on the path meanwhile: then either the probe or
+// its reply was lost, or the path works in one direction only.
 const (
 	missedAlone = 2
 	missedAmong = 1
-	tooMissed   = 2*missedAlone + missedAmong // three probes, of which one may be from before the path died
+	tooMissed   = 2*missedAlone + missedAmong // three probes, one of which may be from before the path died
 )
 
 func (m *Machine) send(s Send) { m.out.Send = append(m.out.Send, s) }
 
-// probe sends a probe by a path, padded to size bytes with its headers (0: not padded).
+// probe sends a probe on a path, padded to size bytes with its headers (0: not padded).
 func (m *Machine) probe(x *pathState, size int) {
 	p := pending{token: m.random(), at: m.now, size: size}
 	if len(x.pending) == maxPending {
@@ -57,14 +57,14 @@ func (m *Machine) probe(x *pathState, size int) {
 	m.send(Send{Path: x.path, Body: Probe{p.token}.Append(nil), Size: size})
 }
 
-// heard records that an authentic packet was received by a path, and adds the path if it
-// is new. Receiving does not prove that our packets arrive: only replies do. Data
-// counts as a reply, since it mostly answers data. Other messages do not.
+// heard records that an authentic packet was received on a path, and adds the path if it is new.
+// Receiving does not prove that this node's packets arrive; only replies do. Data counts as a reply,
+// because it usually answers data. Other messages do not.
 func (m *Machine) heard(from Path, data bool) {
 	x := m.state(from)
 	if x == nil {
 		if from.Relay() {
-			return // through our relay, from a peer without one
+			return // through this node's relay, from a peer without one
 		}
 		if x = m.add(from.Addr, Reflexive); x == nil {
 			return
@@ -82,8 +82,8 @@ func (m *Machine) heard(from Path, data bool) {
 	}
 }
 
-// check probes at once a path that the peer uses: our NAT lets its packets in. It is
-// subject to the budget, so that a peer cannot direct our probes at others.
+// check probes at once a path on which the peer sends, because the NATs let its packets in. The budget
+// prevents that a peer directs this node's probes at others.
 func (m *Machine) check(x *pathState) {
 	if m.now.Sub(x.sent) >= 50*time.Millisecond && m.budget.AllowN(m.now, 1) {
 		m.probe(x, 0)
@@ -100,8 +100,8 @@ func (m *Machine) answer(from Path, p Probe) {
 	}
 }
 
-// answered proves a path: the token was sent and returned by it. A reply by another path
-// proves nothing, since a peer could otherwise direct our traffic at others.
+// answered proves a path: the token was sent and returned on it. A reply on another path proves nothing;
+// otherwise a peer could direct this node's traffic at others.
 func (m *Machine) answered(from Path, r Reply) {
 	x := m.state(from)
 	if x == nil {
@@ -143,9 +143,8 @@ type trip struct {
 	at  time.Time
 }
 
-// sampleFor is how long a round trip counts for sample. An idle peer is measured less
-// often, so that each of its round trips counts alone: otherwise it would take minutes
-// to notice that the path became slower.
+// sampleFor is how long a round trip is used by sample. An idle peer is measured less often, so each of
+// its round trips is used alone. Otherwise it would take minutes to notice that the path became slower.
 const sampleFor = 25 * time.Second
 
 func (x *pathState) timed(d time.Duration, now time.Time) {
@@ -159,8 +158,8 @@ func (x *pathState) timed(d time.Duration, now time.Time) {
 	x.trips++
 }
 
-// sample is the least of the last round trips within sampleFor, 4 at most, or the last
-// one, because queues and busy machines add to single ones. 0: there was none.
+// sample returns the least of the last 4 round trips within sampleFor, or the last one; 0: there was
+// none. The least is used because queues and busy machines delay single probes.
 func (x *pathState) sample(now time.Time) time.Duration {
 	if x.trips == 0 {
 		return 0
@@ -194,15 +193,15 @@ func (m *Machine) expire() {
 func (m *Machine) missed(x *pathState, p pending) {
 	if p.size > x.mtu.safe() {
 		x.mtu.failed(p.size, m.now)
-		return // it may have been too large
+		return // the packet may have been too large
 	}
 	if !x.proven && !x.path.Relay() && x != m.current {
-		return // part of a punching round
+		return // part of a round of punching
 	}
-	if p.size > 0 { // a size that passed before: the size or the path may be the cause
+	if p.size > 0 { // a size that passed before: either the size or the path fails
 		x.loss += (1 - x.loss) / 8
 		x.mtu.failed(p.size, m.now)
-		x.missed += missedAmong // the reply to a probe without padding resets it
+		x.missed += missedAmong // a reply to a probe without padding resets it
 		return
 	}
 	x.loss += (1 - x.loss) / 8
@@ -213,8 +212,7 @@ func (m *Machine) missed(x *pathState, p pending) {
 	}
 }
 
-// plain reports whether there is no NAT: the peer has an address of its own, and sees
-// us at one of ours.
+// plain reports whether there is no NAT: each side sees the other at an address of one of its interfaces.
 func (m *Machine) plain(x *pathState) bool {
 	if x == nil || x.path.Relay() || !x.proven || !m.ownOf(x.path.Addr) {
 		return false

@@ -2,11 +2,11 @@ package paths
 
 import "time"
 
-// schedule is when each address is probed in a round of punching, from its start. The
-// first probe opens our NAT. Later ones pass the peer's NAT once its probes opened it.
+// schedule is when each address is probed in a round of punching, relative to its start. The first probe
+// opens this node's NAT. Later ones pass the peer's NAT after the peer's probes have opened it.
 var schedule = []time.Duration{0, 100 * time.Millisecond, 300 * time.Millisecond, 700 * time.Millisecond, 1500 * time.Millisecond}
 
-// pace is the wait between probes to different addresses: cheap NATs drop bursts.
+// pace is the wait between probes to different addresses, because some NATs drop bursts.
 const pace = 10 * time.Millisecond
 
 // backoff is the wait after failed rounds.
@@ -25,7 +25,7 @@ func (m *Machine) rested() bool {
 	return !m.punch.active && m.now.Sub(m.punch.began) > 2*time.Second
 }
 
-// again restarts the search with the next step.
+// again restarts the search in the next step.
 func (m *Machine) again() {
 	if m.session && !m.asleep {
 		m.punch = punch{next: m.now}
@@ -54,7 +54,7 @@ func (m *Machine) begin() {
 	}
 }
 
-// mayPunch reports whether UDP passes on both sides.
+// mayPunch reports whether UDP is usable on both sides.
 func (m *Machine) mayPunch() bool { return m.self.NAT != Blocked && m.theirs.NAT != Blocked }
 
 func (m *Machine) punching() {
@@ -95,7 +95,7 @@ func (m *Machine) punching() {
 	}
 }
 
-// roundEnd is when the last probes of the round time out.
+// roundEnd returns when the last probes of the round time out.
 func (m *Machine) roundEnd() time.Time {
 	end := m.punch.began
 	for _, x := range m.direct {
@@ -112,7 +112,7 @@ func (m *Machine) finish() {
 	p := &m.punch
 	p.active = false
 	if len(m.direct) == 0 {
-		return // until there is an address
+		return // nothing to probe until there is an address
 	}
 	for _, x := range m.direct {
 		if x.proven {

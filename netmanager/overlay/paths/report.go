@@ -12,29 +12,29 @@ import (
 type Report struct {
 	Path   Path
 	None   bool // there is no path
-	Proven bool // the peer answered by it
+	Proven bool // the peer answered a probe on it
 	RTT    time.Duration
-	MinRTT time.Duration // 0, as RTT: not measured yet
-	// Samples counts the round trips by paths in use. Sample is the least of the last few
-	// seconds by this one. Coord is the peer's coordinate in the last reply, or nil.
+	MinRTT time.Duration // 0, like RTT: not measured yet
+	// Samples counts the round trips on paths in use. Sample is the least of the last few on this path.
+	// Coord is the peer's coordinate in the last reply, or nil.
 	Samples uint64
 	Sample  time.Duration
 	Coord   *api.Coordinate
-	Loss    float64 // of probes, 0 to 1
-	MTU     int     // of packets with the outer IP header, at least 1280
-	Sized   bool    // MTU was measured; else it is the value that passes everywhere
-	Plain   bool    // there is no NAT: each side is seen at an address of its own
-	Seen    netip.AddrPort
-	Idle    bool   // there was no traffic for long, so that no better path is searched for
-	Silent  bool   // there is traffic, and the peer has not answered for a second
-	Reason  string // why there is no better path; "" on a direct path
+	Loss    float64        // of probes, 0 to 1
+	MTU     int            // of packets with the outer IP header, at least 1280
+	Sized   bool           // MTU was measured; otherwise it is minMTU
+	Plain   bool           // there is no NAT: each side sees the other at an address of its own
+	Seen    netip.AddrPort // this node's address as the peer sees it
+	Idle    bool           // there was no traffic for long, so no better path is searched for
+	Silent  bool           // there is traffic, and the peer has not answered for about a second
+	Reason  string         // why there is no better path; "" on a direct path
 }
 
 func (r Report) differs(o Report) bool {
 	return r.Path != o.Path || r.None != o.None || r.MTU != o.MTU || r.Sized != o.Sized || r.Plain != o.Plain || r.Silent != o.Silent || r.Proven != o.Proven || r.Idle != o.Idle
 }
 
-// Report is the state after the last step.
+// Report returns the state after the last step.
 func (m *Machine) Report() Report {
 	x := m.current
 	if x == nil {
@@ -50,7 +50,7 @@ func (m *Machine) Report() Report {
 	return r
 }
 
-// reason returns the reason why traffic takes the relay.
+// reason returns why traffic takes the relay.
 func (m *Machine) reason() string {
 	p := m.punch
 	switch {

@@ -10,7 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// ErrMalformed is the error of Parse.
+// ErrMalformed is returned by Parse.
 var ErrMalformed = errors.New("malformed path message")
 
 // MaxCandidates bounds the addresses that a peer may send.
@@ -23,7 +23,7 @@ type Message interface {
 	Append(b []byte) []byte
 }
 
-// Probe requests a Reply by the same path. It has the length of a Reply.
+// Probe requests a Reply on the same path. It is as long as a Reply.
 type Probe struct {
 	Token uint64 // cannot be guessed, so that a Reply proves receipt
 }
@@ -31,9 +31,9 @@ type Probe struct {
 // Reply answers a Probe.
 type Reply struct {
 	Token uint64
-	Seen  netip.AddrPort // the probe's source; zero: a relay
-	// Coord is the sender's current coordinate in the latency space, or nil. It has
-	// single precision, no Adjustment, and maxDimensions at most.
+	Seen  netip.AddrPort // the probe's source as the peer sees it; zero: a relay
+	// Coord is the sender's present coordinate in the latency space, or nil. It has single precision, no
+	// Adjustment, and at most maxDimensions dimensions.
 	Coord *api.Coordinate
 }
 
@@ -42,8 +42,8 @@ type Candidates struct {
 	Boot  uint32 // of the process: not 0, and different after a restart
 	Rev   uint32
 	NAT   NAT
-	Life  time.Duration // for which the NAT keeps a mapping; whole seconds, 0: not known
-	Punch bool          // probe these now: the sender probes yours
+	Life  time.Duration // how long the NAT keeps a mapping; whole seconds, 0: not known
+	Punch bool          // probe these now: the sender probes the receiver's
 	Moved bool          // the sender changed networks: no path is proven any more
 	List  []Candidate
 }
@@ -75,10 +75,10 @@ type NAT uint8
 // The kinds of NAT.
 const (
 	Unknown NAT = iota
-	Open        // none: seen at an address of its own
+	Open        // none: the relay sees the machine at an address of its own
 	Easy        // one mapping for all destinations
 	Hard        // a mapping per destination ("symmetric")
-	Blocked     // no UDP passes
+	Blocked     // UDP is blocked
 )
 
 const (
@@ -199,8 +199,8 @@ func parseAddr(b []byte) netip.AddrPort {
 	return netip.AddrPortFrom(ip, port)
 }
 
-// appendCoord appends the number of dimensions, error, height and vector, or nothing
-// if there is no coordinate.
+// appendCoord appends the number of dimensions, error, height and vector, or nothing if there is no
+// coordinate.
 func appendCoord(b []byte, c *api.Coordinate) []byte {
 	if c == nil || len(c.Vec) == 0 || len(c.Vec) > maxDimensions {
 		return b
@@ -212,8 +212,7 @@ func appendCoord(b []byte, c *api.Coordinate) []byte {
 	return b
 }
 
-// parseCoord decodes a coordinate; nil if there is none. The caller has to check the
-// numbers.
+// parseCoord decodes a coordinate; nil if there is none. The caller has to validate the numbers.
 func parseCoord(b []byte) *api.Coordinate {
 	if len(b) == 0 || b[0] == 0 || b[0] > maxDimensions || len(b) < 1+4*(2+int(b[0])) {
 		return nil

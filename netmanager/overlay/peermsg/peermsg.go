@@ -1,8 +1,8 @@
-// Package peermsg has the messages between the cores of two nodes, inside their session, which
-// authenticates them: notices about instances, and terms of kernel paths. The messages of package
-// paths share the sessions; their types are different.
+// Package peermsg defines the messages between the cores of two nodes: notices about instances, and terms
+// of kernel paths. Their session authenticates them. It also carries the messages of package paths, whose
+// types differ.
 //
-// Packages notice and kernelpath decide what to send. A session carries no other messages.
+// Packages notice and kernelpath decide what to send.
 //
 //	b := peermsg.Notice{Serial: 7, Entries: entries}.Append(nil)
 //	msg, err := peermsg.Parse(b)
@@ -19,11 +19,11 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// ErrMalformed is the error of Parse. Parse returns it for the messages of package paths too.
+// ErrMalformed is returned by Parse, also for messages of package paths.
 var ErrMalformed = errors.New("malformed peer message")
 
 const (
-	// MaxEntries bounds the entries of a Notice. With them it fits the MTU of any path.
+	// MaxEntries bounds the entries of a Notice, so that it fits the MTU of any path.
 	MaxEntries = 64
 	// MaxTermsAddresses bounds the addresses in Terms.
 	MaxTermsAddresses = 8
@@ -35,11 +35,11 @@ type Message interface {
 	Append(b []byte) []byte
 }
 
-// State says which flows a placement accepts.
+// State is whether a placement accepts flows.
 type State uint8
 
 const (
-	// Accepting means that it accepts new flows, again.
+	// Accepting means that it accepts new flows (again).
 	Accepting State = iota
 	// Draining means that new flows should go elsewhere. Existing flows continue.
 	Draining
@@ -50,7 +50,7 @@ const (
 // Placement identifies one placement of one instance.
 type Placement uint64
 
-// Of returns the placement of a key. It is never 0.
+// PlacementOf returns the placement of a key. It is never 0.
 func PlacementOf(k wire.Key) Placement {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(k.String()))
@@ -60,53 +60,53 @@ func PlacementOf(k wire.Key) Placement {
 // Entry is the state of one placement at one address of the sender's subnet.
 type Entry struct {
 	Address netip.Addr // IPv4
-	// Of tells the placements that use an address one after another apart. 0 means any
-	// placement that the receiver knows there: the sender does not remember it.
+	// Of distinguishes the placements that use an address one after another. 0 means any placement that
+	// the receiver knows there, because the sender does not have the key any more.
 	Of    Placement
 	State State
 }
 
-// Notice is all that the sender's peers should know. It says nothing about addresses
-// without an entry. It is repeated until an Ack arrives, a limited number of times.
+// Notice is all that the sender reports to its peers. It is repeated a limited number of times until a
+// NoticeAck arrives. Addresses without an entry are unchanged.
 type Notice struct {
-	// Serial grows with each change of the entries, also across restarts of the sender.
-	// A Notice with a lower Serial than the last one is late.
+	// Serial grows with each change of the entries, also across restarts of the sender. Receivers drop a
+	// Notice with a lower Serial than the last one.
 	Serial  uint64
 	Entries []Entry
 }
 
-// NoticeAck confirms that a Notice and all earlier ones are in effect: no new flow goes to
-// an instance that does not accept it.
+// NoticeAck confirms that the receiver has applied a Notice and all earlier ones: no new flow goes to an
+// instance that does not accept it.
 type NoticeAck struct{ Serial uint64 }
 
-// Terms are the kernel paths by which the sender accepts the receiver's packets: all
-// of them, at any time, until other Terms replace them. They are repeated until the
-// receiver's Terms have their Serial as Ack, a limited number of times.
+// Terms are the kernel paths on which the sender accepts the receiver's packets, all at the same time,
+// until other Terms replace them. They are repeated a limited number of times until the receiver's Terms
+// have their Serial as Ack.
 type Terms struct {
-	// Serial grows with each change, also across restarts of the sender. Terms with a
-	// lower Serial than the last ones are late.
+	// Serial grows with each change, also across restarts of the sender. Receivers drop Terms with a
+	// lower Serial than the last ones.
 	Serial uint64 `json:"-"`
-	// Ack is the Serial of the receiver's last Terms that the sender received in this
-	// session. Another Serial requests the current ones.
+	// Ack is the Serial of the last Terms that the sender received in this session. If it is not the last
+	// Serial of the receiver, the receiver sends its Terms again.
 	Ack  uint64      `json:"-"`
 	Ways plane.Paths `json:"ways,omitzero"`
-	// From is the receiver's address from which packets must come, and At are the
-	// sender's addresses to which they may be sent, MaxAt at most. All are IPv4.
+	// From is the receiver's address from which packets must come. At are the sender's addresses to which
+	// they may be sent, MaxTermsAddresses at most. All are IPv4.
 	From netip.Addr   `json:"from,omitzero"`
 	At   []netip.Addr `json:"at,omitempty"`
 	Port uint16       `json:"port,omitempty"` // of VXLAN
 }
 
-// Same reports whether both accept the same packets.
+// Same reports whether t and o accept the same packets.
 func (t Terms) Same(o Terms) bool {
 	return t.Ways == o.Ways && t.From == o.From && t.Port == o.Port && slices.Equal(t.At, o.At)
 }
 
-// TrafficProbe requests the number of bytes of the sender that arrived by kernel paths.
+// TrafficProbe requests how many bytes from the sender arrived by kernel paths.
 type TrafficProbe struct{ Serial uint64 }
 
-// Traffic answers the TrafficProbe with that Serial. Bytes is a counter with any start value.
-// It may be reset.
+// Traffic answers the TrafficProbe with that Serial. Bytes is a counter. Its start value is arbitrary,
+// and it may be reset.
 type Traffic struct {
 	Serial uint64
 	Bytes  uint64

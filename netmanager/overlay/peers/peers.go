@@ -1,8 +1,7 @@
-// Package peers keeps the other nodes: their records, which subnets each of them
-// holds, and what the tunnel observes of the path to each. A peer exists as long as
-// something refers to it: a route, a source, a list of peers to measure, or a record
-// of its own. It is pure: the core passes records and observations, and follows the
-// Changes.
+// Package peers keeps the other nodes: their records, the subnets that each holds, and what the tunnel
+// observes of the path to each. A peer exists as long as something refers to it: a route, a source, a
+// list of peers to measure, or its own record. The package does no I/O: the core passes records and
+// observations, and applies the Changes.
 //
 //	m := peers.New()
 //	changes := m.Refer(record)
@@ -26,35 +25,34 @@ import (
 
 // The kinds of documents, by the peer's key.
 const (
-	KindPeer = "peer" // a record of its own
-	KindTalk = "talk" // the peer had a session in use
+	KindPeer = "peer" // the peer's own record
+	KindTalk = "talk" // a session with the peer was in use
 )
 
 const (
-	// MaxSubnets bounds the subnets that count of one record. A node has one.
+	// MaxSubnets bounds how many subnets of one record are used. A node has one.
 	MaxSubnets = 8
-	// measureInterval is the interval at which a peer is measured while its traffic takes
-	// a kernel path. The tunnel, which measures its own path as often, does not see that
-	// traffic.
+	// measureInterval is the interval at which a peer is measured while its traffic takes a kernel path.
+	// The tunnel measures its own path as often, but does not see that traffic.
 	measureInterval = 10 * time.Second
-	// lossy is the fraction of lost packets from which a path is avoided.
+	// lossy is the fraction of lost packets above which a path is avoided.
 	lossy = 0.05
 )
 
-// Changes are what the core has to follow.
+// Changes lists what the core must update.
 type Changes struct {
-	Peers     []api.PeerKey // what the plane or the tunnel should have of them changed
-	Backends  []api.PeerKey // what is known of their backends changed
-	Addresses []netip.Addr  // it may have changed which peer holds the subnet that begins there
+	Peers     []api.PeerKey // their entries in the plane or the tunnel may have changed
+	Backends  []api.PeerKey // whether and how their backends can be reached may have changed
+	Addresses []netip.Addr  // first addresses of subnets whose holder may have changed
 }
 
-// Peer is what is known of one peer. The record must not be modified.
+// Peer is the state of one peer. The record must not be modified.
 type Peer struct {
 	Record   api.Peer
 	Path     kernelpath.Path
-	Reported time.Time    // when Path was; zero: never in this process
-	Measured time.Time    // when a round trip was; zero: never in this process
-	Carried  *api.Carried // by kernel paths; nil: not known
+	Reported time.Time    // when Path was reported; zero: never in this process
+	Measured time.Time    // when a round trip was last measured; zero: never in this process
+	Carried  *api.Carried // traffic on kernel paths; nil: not known
 }
 
 // Lossy reports whether the path loses so many packets that it should be avoided.
@@ -63,11 +61,11 @@ func (p Peer) Lossy() bool { return p.Path.Loss >= lossy }
 type peer struct {
 	Peer
 	refs    int
-	own     *api.Peer      // the record of its own
-	untold  bool           // the tunnel does not have the record
-	granted []netip.Prefix // the subnets that the tunnel has
+	own     *api.Peer      // the peer's own record; nil: none
+	untold  bool           // the tunnel does not have the current record
+	granted []netip.Prefix // the subnets in the tunnel's record
 	probed  time.Time      // when a measurement was requested because of its kernel path
-	talks   bool           // there is a session in use, or was when the last process ended
+	talks   bool           // a session is in use, or was when the last process ended
 }
 
 // Machine keeps all peers.
@@ -77,7 +75,7 @@ type Machine struct {
 	peers   map[api.PeerKey]*peer
 	subnets map[netip.Prefix]api.PeerKey // the holder of each subnet
 	lengths map[int]int                  // how many subnets have each prefix length
-	loose   map[api.PeerKey]struct{}     // perhaps without references
+	loose   map[api.PeerKey]struct{}     // peers that may have no references
 	held    api.Digest
 	journal step.Journal
 }
@@ -90,8 +88,8 @@ func New() *Machine {
 	}
 }
 
-// Restore takes a document of an earlier process. SetLease comes first. A record
-// without a lease is deleted, and so is a talk document of an unknown peer.
+// Restore loads a document of an earlier process, after SetLease. Records are deleted if there is no
+// lease, and talk documents if the peer is unknown.
 func (m *Machine) Restore(d store.Doc) error {
 	m.journal.Restored(d)
 	if d.Kind == KindTalk {
@@ -114,9 +112,9 @@ func (m *Machine) Restore(d store.Doc) error {
 	return nil
 }
 
-// Start begins a process lifetime: the tunnel gets all peers again. It returns
-// the peers with which the last process had a session in use. One should begin now,
-// because the peer may still send by the old one, whose keys are lost.
+// Start begins a process lifetime: the tunnel gets all peers again. It returns the peers with which a
+// session was in use when the last process ended. The caller starts new sessions, because the peers may
+// still send in the old ones, whose keys are lost.
 func (m *Machine) Start() (talking []api.PeerKey) {
 	for _, k := range m.Keys() {
 		q := m.peers[k]
@@ -131,7 +129,7 @@ func (m *Machine) Start() (talking []api.PeerKey) {
 // Save returns the documents that changed.
 func (m *Machine) Save() []store.Doc { return m.journal.Take() }
 
-// Held is the digest of the records that peers have of their own.
+// Held returns the digest of the peers' own records.
 func (m *Machine) Held() api.Digest { return m.held }
 
 // SetSelf sets the node's own key. Reclaim applies it.
@@ -154,7 +152,7 @@ func (m *Machine) Get(k api.PeerKey) (Peer, bool) {
 	return Peer{}, false
 }
 
-// Named returns the peer whose key has that text.
+// Named returns the peer whose key has this text form.
 func (m *Machine) Named(text string) (api.PeerKey, bool) {
 	for k := range m.peers {
 		if k.String() == text {
@@ -164,7 +162,7 @@ func (m *Machine) Named(text string) (api.PeerKey, bool) {
 	return api.PeerKey{}, false
 }
 
-// Own lists, in no order, the records that peers have of their own.
+// Own lists, in no order, the peers' own records.
 func (m *Machine) Own(yield func(api.PeerKey, api.Peer) bool) {
 	for k, q := range m.peers {
 		if q.own != nil && !yield(k, *q.own) {
@@ -173,7 +171,7 @@ func (m *Machine) Own(yield func(api.PeerKey, api.Peer) bool) {
 	}
 }
 
-// References is the number of references to a peer.
+// References returns the number of references to a peer.
 func (m *Machine) References(k api.PeerKey) int {
 	if q := m.peers[k]; q != nil {
 		return q.refs
@@ -181,8 +179,7 @@ func (m *Machine) References(k api.PeerKey) int {
 	return 0
 }
 
-// Talks reports whether there is a session in use with a peer, or was when the last
-// process ended.
+// Talks reports whether a session with a peer is in use, or was when the last process ended.
 func (m *Machine) Talks(k api.PeerKey) bool { return m.peers[k].talks }
 
 // Refer adds a reference to a peer and keeps its newest record.
@@ -209,8 +206,8 @@ func (m *Machine) Release(k api.PeerKey) {
 	}
 }
 
-// Shared returns a record that shares memory with the current one where both are
-// equal: the record of a node that hosts many services comes with each route.
+// Shared returns p with the fields that equal the current record sharing its memory, because the record
+// of a node that hosts many services comes with each route.
 func (m *Machine) Shared(p api.Peer) api.Peer {
 	r := m.peers[p.Key].Record
 	if slices.EqualFunc(p.Chain, r.Chain, bytes.Equal) {
@@ -248,8 +245,8 @@ func (m *Machine) renew(q *peer, p api.Peer) (c Changes) {
 	return c
 }
 
-// Sweep removes the peers without references. The end of a step calls it, so that a
-// peer is not removed when a reference moves from one record to another.
+// Sweep removes the peers without references. The core calls it at the end of a step, so that a reference
+// can move from one record to another.
 func (m *Machine) Sweep() (removed []api.PeerKey, c Changes) {
 	for _, k := range sorted.Peers(m.loose) {
 		q := m.peers[k]
@@ -268,11 +265,10 @@ func (m *Machine) Sweep() (removed []api.PeerKey, c Changes) {
 	return removed, c
 }
 
-// claim determines which of the subnets in a peer's record the peer holds: those that
-// can be a node's lease and are not ours. The record comes from the cluster or from
-// another cluster and is not trusted beyond that. Of two peers of one cluster that
-// claim a subnet the newer record counts. A peer of another cluster cannot take a
-// subnet from a peer of our own; otherwise the last claim counts.
+// claim assigns subnets in a peer's record to the peer, if they can be a node's subnet and are not this
+// node's. The record may come from another cluster and is not trusted beyond that. If two peers of one
+// cluster claim a subnet, the newer record wins. A peer of another cluster cannot take a subnet from a
+// peer of this node's cluster. Otherwise the last claim wins.
 func (m *Machine) claim(q *peer) (c Changes) {
 	for _, p := range q.Record.Subnets[:min(MaxSubnets, len(q.Record.Subnets))] {
 		if m.lease == nil || q.Record.Key == m.self || m.lease.Ranges.CheckSubnet(p) != nil || p.Overlaps(m.lease.Subnet) {
@@ -285,7 +281,7 @@ func (m *Machine) claim(q *peer) (c Changes) {
 		if had {
 			holder := m.peers[o].Record
 			if holder.Cluster == q.Record.Cluster && holder.Rev > q.Record.Rev {
-				continue // an older record of the same author
+				continue // an older record from the same cluster
 			}
 			if holder.Cluster == m.lease.Cluster && q.Record.Cluster != m.lease.Cluster {
 				continue
@@ -314,7 +310,7 @@ func (m *Machine) unclaim(q *peer) {
 	}
 }
 
-// Reclaim determines anew which subnets a peer holds.
+// Reclaim determines again which subnets a peer holds.
 func (m *Machine) Reclaim(k api.PeerKey) (c Changes) {
 	q := m.peers[k]
 	m.unclaim(q)
@@ -335,9 +331,8 @@ func (m *Machine) Subnets(k api.PeerKey) (out []netip.Prefix) {
 	return out
 }
 
-// Tunnel returns the record for the tunnel if it does not have the current one. The
-// record has only the subnets that the peer holds, since the tunnel drops packets of
-// other sources as forged. With force it is returned in any case.
+// Tunnel returns a peer's record if the tunnel does not have it, or if force is set. The record has only
+// the subnets that the peer holds, because the tunnel drops packets from other sources as forged.
 func (m *Machine) Tunnel(k api.PeerKey, force bool) (p api.Peer, ok bool) {
 	q := m.peers[k]
 	subnets := m.Subnets(k)
@@ -350,7 +345,7 @@ func (m *Machine) Tunnel(k api.PeerKey, force bool) (p api.Peer, ok bool) {
 	return p, true
 }
 
-// At returns the peer that holds an instance's address.
+// At returns the peer that holds the subnet of an address.
 func (m *Machine) At(a netip.Addr) (key api.PeerKey, ok bool) {
 	longest := -1
 	for n := range m.lengths {
@@ -363,14 +358,14 @@ func (m *Machine) At(a netip.Addr) (key api.PeerKey, ok bool) {
 	return key, longest >= 0
 }
 
-// Newer reports whether a record is newer than the one that the peer has of its own.
-// With whole set, which replaces everything, it may be older too.
+// Newer reports whether a record replaces the peer's own record: it is newer, or whole is set (a full
+// update, which replaces everything) and the revision differs.
 func (m *Machine) Newer(p api.Peer, whole bool) bool {
 	q := m.peers[p.Key]
 	return q == nil || q.own == nil || p.Rev > q.own.Rev || whole && p.Rev != q.own.Rev
 }
 
-// Set gives a peer a record of its own. added is false if it replaces one.
+// Set sets a peer's own record. added is false if it replaces one.
 func (m *Machine) Set(p api.Peer) (c Changes, added bool) {
 	c, added = m.set(p)
 	m.journal.Put(KindPeer, p.Key.String(), p)
@@ -392,8 +387,7 @@ func (m *Machine) set(p api.Peer) (c Changes, added bool) {
 	return c, added
 }
 
-// Unset removes the record that a peer has of its own. Other references may keep the
-// peer.
+// Unset removes a peer's own record. Other references may keep the peer.
 func (m *Machine) Unset(k api.PeerKey) (c Changes) {
 	q := m.peers[k]
 	if q == nil || q.own == nil {
@@ -408,8 +402,7 @@ func (m *Machine) Unset(k api.PeerKey) (c Changes) {
 	return c
 }
 
-// Report takes what the tunnel observes of a known peer, and returns what was known
-// before.
+// Report stores what the tunnel observes of a known peer, and returns the peer as it was before.
 func (m *Machine) Report(now time.Time, p kernelpath.Path) (before Peer, c Changes) {
 	q := m.peers[p.Key]
 	before = q.Peer
@@ -424,8 +417,7 @@ func (m *Machine) Report(now time.Time, p kernelpath.Path) (before Peer, c Chang
 	return before, c
 }
 
-// keepTalk saves whether there is a session in use. A path that is not known, as at
-// the start of a process, is no evidence.
+// keepTalk saves whether a session is in use. PathNone, as at the start of a process, changes nothing.
 func (m *Machine) keepTalk(q *peer) {
 	if q.Path.Kind == api.PathNone || q.talks != q.Path.Idle {
 		return
@@ -438,11 +430,10 @@ func (m *Machine) keepTalk(q *peer) {
 	}
 }
 
-// Measured notes that a round trip to a known peer was measured.
+// Measured records that a round trip to a known peer was measured.
 func (m *Machine) Measured(now time.Time, k api.PeerKey) { m.peers[k].Measured = now }
 
-// MeasureTraffic reports whether a peer has to be measured now because traffic takes
-// its kernel path.
+// MeasureTraffic reports whether to measure a peer now because traffic takes its kernel path.
 func (m *Machine) MeasureTraffic(now time.Time, k api.PeerKey) bool {
 	q := m.peers[k]
 	if now.Sub(q.probed) < measureInterval || now.Sub(q.Measured) < measureInterval/2 {
@@ -452,8 +443,7 @@ func (m *Machine) MeasureTraffic(now time.Time, k api.PeerKey) bool {
 	return true
 }
 
-// Counted takes the bytes that the plane sent to and received from peers by kernel
-// paths.
+// Counted stores the bytes that the plane sent to and received from peers by kernel paths.
 func (m *Machine) Counted(bytes map[api.PeerKey][2]uint64) {
 	for k, n := range bytes {
 		if q := m.peers[k]; q != nil {

@@ -1,6 +1,5 @@
-// Package table has what was applied to the data plane and computes what to change. The
-// caller marks what a step touched, works out what the plane should have of that
-// alone, and sets it; Take returns the difference.
+// Package table keeps what was applied to the data plane and computes changes. The caller marks what a
+// step touched, computes the desired entries of that part, and sets them. Take returns the difference.
 //
 //	t.Touched.Services.Add(id)
 //	t.SetSource(address, source, true)
@@ -29,28 +28,28 @@ func (s Set[K]) Add(keys ...K) {
 	}
 }
 
-// Touched is what a step touched. The zero maps are made by New.
+// Touched is what a step touched. New makes its maps.
 type Touched struct {
 	All       bool // everything
-	Silent    bool // the plane is synchronised as a whole: Take returns nothing
+	Silent    bool // the plane is replaced as a whole: Take returns nothing
 	Endpoints Set[netip.Addr]
 	Services  Set[api.ServiceID]
 	Sources   Set[netip.Addr]
 	Access    Set[api.ServiceID] // services whose permissions changed
 	Peers     Set[api.PeerKey]
-	End       Set[netip.Addr] // remote instances whose flows end
-	Retry     Set[netip.Addr] // instances whose unanswered flows end
+	End       Set[netip.Addr] // remote instances whose flows must end
+	Retry     Set[netip.Addr] // instances whose unanswered flows must end
 }
 
-// Table is what was applied to the plane. Touched belongs to the caller.
+// Table is the applied state of the plane. The caller owns Touched.
 type Table struct {
 	Touched   Touched
 	node      plane.Node
 	endpoints map[netip.Addr]plane.Endpoint
 	services  map[netip.Addr]plane.Service
-	addresses map[api.ServiceID][]netip.Addr // semantic, of each service
+	addresses map[api.ServiceID][]netip.Addr // semantic addresses of each service
 	sources   map[netip.Addr]plane.Source
-	pairs     map[plane.Ident]Set[plane.Pair] // by both ends
+	pairs     map[plane.Ident]Set[plane.Pair] // under both ends
 	idents    map[api.ServiceID]plane.Ident   // of the services in pairs
 	peers     map[api.PeerKey]plane.Peer
 	change    plane.Change
@@ -73,7 +72,7 @@ func New() *Table {
 	}
 }
 
-// Take returns the change that was set up since the last Take, and clears Touched.
+// Take returns the change since the last Take, and clears Touched.
 func (t *Table) Take() (ch plane.Change, ok bool) {
 	d := &t.Touched
 	ch = t.change
@@ -92,7 +91,7 @@ func (t *Table) Take() (ch plane.Change, ok bool) {
 	return ch, ok
 }
 
-// SetNode sets the node's own part.
+// SetNode sets the node's configuration.
 func (t *Table) SetNode(n plane.Node) {
 	if !reflect.DeepEqual(n, t.node) {
 		t.node = n
@@ -100,19 +99,17 @@ func (t *Table) SetNode(n plane.Node) {
 	}
 }
 
-// SetEndpoint sets what the plane should have of an address; ok is false for nothing.
+// SetEndpoint sets the endpoint at an address; ok is false for none.
 func (t *Table) SetEndpoint(a netip.Addr, e plane.Endpoint, ok bool) {
 	set(t.endpoints, a, e, ok, func(a, b plane.Endpoint) bool { return reflect.DeepEqual(a, b) }, &t.change.SetEndpoints, &t.change.DropEndpoints)
 }
 
-// SetSource sets what the plane should have of a remote address; ok is false for
-// nothing.
+// SetSource sets the source at a remote address; ok is false for none.
 func (t *Table) SetSource(a netip.Addr, s plane.Source, ok bool) {
 	set(t.sources, a, s, ok, func(a, b plane.Source) bool { return a == b }, &t.change.SetSources, &t.change.DropSources)
 }
 
-// SetPeer sets what the plane should have of a peer; ok is false for nothing. It
-// reports whether the plane had the peer and drops it.
+// SetPeer sets a peer; ok is false for none. dropped means that the plane had the peer.
 func (t *Table) SetPeer(k api.PeerKey, p plane.Peer, ok bool) (dropped bool) {
 	n := len(t.change.DropPeers)
 	set(t.peers, k, p, ok, func(a, b plane.Peer) bool { return reflect.DeepEqual(a, b) }, &t.change.SetPeers, &t.change.DropPeers)
@@ -130,9 +127,8 @@ func set[K comparable, V any](told map[K]V, k K, v V, ok bool, equal func(a, b V
 	}
 }
 
-// SetServices sets what the plane should have of some services, by service. It takes
-// all services that a step touched at once, because an address may move from one to
-// another.
+// SetServices sets the plane's entries of services. It must get all services that a step touched at once,
+// because an address may move from one to another.
 func (t *Table) SetServices(of map[api.ServiceID][]plane.Service) {
 	if len(of) == 0 {
 		return
@@ -165,14 +161,14 @@ func (t *Table) SetServices(of map[api.ServiceID][]plane.Service) {
 	}
 }
 
-// Permissions are the pairs of one service, as either end.
+// Permissions are the pairs of which one service is an end.
 type Permissions struct {
 	Service api.ServiceID
 	Ident   plane.Ident // 0: the service does not exist any more
 	Pairs   Set[plane.Pair]
 }
 
-// SetPairs sets which pairs the plane should allow of some services.
+// SetPairs sets the allowed pairs of some services.
 func (t *Table) SetPairs(of []Permissions) {
 	if len(of) == 0 {
 		return
@@ -201,7 +197,7 @@ func (t *Table) SetPairs(of []Permissions) {
 			}
 		}
 	}
-	for p := range allow { // the other end may have denied it before
+	for p := range allow { // it may have been denied for the other end
 		delete(deny, p)
 	}
 	t.change.Allow, t.change.Deny = SortPairs(allow), SortPairs(deny)
@@ -230,13 +226,13 @@ func SortPairs(set Set[plane.Pair]) []plane.Pair {
 // Sources lists, in no order, the addresses that the plane has as sources.
 func (t *Table) Sources() []netip.Addr { return slices.Collect(maps.Keys(t.sources)) }
 
-// ResendEndpoint repeats an endpoint that the plane seems to have lost.
+// ResendEndpoint applies an endpoint again, because the plane seems to have lost it.
 func (t *Table) ResendEndpoint(a netip.Addr) {
 	t.endpoints[a] = plane.Endpoint{}
 	t.Touched.Endpoints.Add(a)
 }
 
-// ResendSource repeats a source that the plane seems to have lost.
+// ResendSource applies a source again, because the plane seems to have lost it.
 func (t *Table) ResendSource(a netip.Addr) {
 	if _, ok := t.sources[a]; ok {
 		t.sources[a] = plane.Source{}
@@ -244,8 +240,7 @@ func (t *Table) ResendSource(a netip.Addr) {
 	}
 }
 
-// ResendService repeats a semantic address of a service that the plane seems to have
-// lost.
+// ResendService applies a semantic address of a service again, because the plane seems to have lost it.
 func (t *Table) ResendService(a netip.Addr, id api.ServiceID) {
 	if _, ok := t.services[a]; ok {
 		t.services[a] = plane.Service{}
@@ -253,7 +248,7 @@ func (t *Table) ResendService(a netip.Addr, id api.ServiceID) {
 	}
 }
 
-// ResendPeer repeats a peer that the plane seems to have lost.
+// ResendPeer applies a peer again, because the plane seems to have lost it.
 func (t *Table) ResendPeer(k api.PeerKey) {
 	t.peers[k] = plane.Peer{}
 	t.Touched.Peers.Add(k)
