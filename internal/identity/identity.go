@@ -1,6 +1,6 @@
-// Package identity defines the identity of a machine, the root, a cluster or a node, as a URI
-// in its certificate. Package ca signs certificates, trust checks peers, keeper renews;
-// account, jwt and rights are for people and robots.
+// Package identity defines the identity of a machine (the root, a cluster or a node) as a URI in
+// its certificate. Package ca signs certificates, trust verifies peers, keeper renews
+// certificates; account, jwt and rights are for users and robots.
 //
 //	id, err := identity.Of(cert) // treeline://cluster/munich/node/n7
 //	id.Cluster, id.Node          // "munich", "n7"
@@ -28,12 +28,12 @@ const (
 // Scheme is the scheme of an identity's URI.
 const Scheme = "treeline"
 
-// ClusterCN is the common name of a cluster's own certificates. Brokers that know names only
-// (Mosquitto's use_identity_as_username) distinguish a cluster from its nodes by it, so that
-// no node may have this name.
+// ClusterCN is the common name of a cluster's own certificates. Brokers that read common names
+// only (Mosquitto's use_identity_as_username) distinguish a cluster from its nodes by it.
+// Therefore no node may have this name.
 const ClusterCN = "cluster"
 
-// Identity names one machine. The zero value is no machine.
+// Identity names one machine. The zero value names none.
 type Identity struct {
 	Kind    Kind
 	Cluster api.ClusterID // of a cluster or a node
@@ -127,8 +127,8 @@ func (i Identity) Check() error {
 	return nil
 }
 
-// Of returns the identity in a certificate. None, several, or a different subject is
-// ErrUnauthenticated.
+// Of returns the identity in a certificate. It fails with ErrUnauthenticated if the certificate
+// has no identity, several, or another common name.
 func Of(cert *x509.Certificate) (Identity, error) {
 	if len(cert.URIs) != 1 {
 		return Identity{}, fmt.Errorf("certificate of %q states %d identities instead of one: %w",

@@ -1,8 +1,6 @@
-// Package loop runs a core: one goroutine owns it, steps it with inputs, makes its saves
-// durable, and then sends its messages.
-//
-// Inputs that wait together are stepped together and saved in one write, so that they share
-// its cost. An idle core costs nothing.
+// Package loop runs a core: one goroutine owns it, steps it with inputs, makes its saves durable,
+// and then sends its messages. Inputs that wait in the queue are stepped as one batch and saved in
+// one write.
 //
 //	l := loop.New(core, store, send, loop.Options[node.Input]{Tick: node.Tick{}})
 //	g.Go(func() error { return l.Run(ctx) })
@@ -27,16 +25,15 @@ import (
 
 // Options configures a loop. Zero values are the defaults.
 type Options[In any] struct {
-	Tick        In            // posted when the core's Wake is reached
+	Tick        In            // stepped when the core's Wake is reached
 	Log         *slog.Logger  // slog.Default
 	Queue       int           // inputs that may wait: 8192
-	Batch       int           // inputs that are stepped before a save: 512
-	SaveTimeout time.Duration // after which a save counts as failed and is repeated: 10 s
+	Batch       int           // inputs per save: 512
+	SaveTimeout time.Duration // after which a save has failed and is repeated: 10 s
 	Observe     func(Sample)  // called on the owner's goroutine after each batch; must not block
-	// WhenFull reports which inputs, the Tick included, are stepped while the store takes no
-	// saves. Their saves wait with the others, and of their messages only the volatile ones
-	// are sent. Nil: none. An input of Do is not stepped, because its answer means that it is
-	// durable.
+	// WhenFull reports which inputs, including the Tick, are stepped while saves fail. Their saves
+	// are added to the pending ones, and only their volatile messages are sent before that.
+	// nil: none. Inputs of Do are never stepped then, because Do promises durability.
 	WhenFull func(In) bool
 }
 
@@ -46,7 +43,7 @@ type Sample struct {
 	Docs      int
 	Envelopes int
 	Stepping  time.Duration
-	Saving    time.Duration // with all repetitions
+	Saving    time.Duration // including repetitions
 	Waiting   int           // inputs that wait in the queue
 	Failed    int           // saves that failed and were repeated
 }
@@ -67,14 +64,14 @@ type Loop[In any] struct {
 	ended   chan struct{}
 	dropped atomic.Uint64
 	stalled atomic.Pointer[stall]
-	wake    time.Time // owner's
+	wake    time.Time // used by the owner's goroutine only
 	batch   []*call[In]
 }
 
-// stall is why saves fail now.
+// stall describes why saves fail now.
 type stall struct {
 	err  error
-	shut bool // so much waits to be saved that nothing more is stepped
+	shut bool // maxUnsaved is reached: no further inputs are queued
 }
 
 // call is an input or a read (fn without input) that waits for the owner.
@@ -83,8 +80,8 @@ type call[In any] struct {
 	step  bool
 	fn    func()
 	state atomic.Int32
-	done  chan error // buffered; owner's once it is queued; nil where nobody waits or was answered
-	err   error      // owner's
+	done  chan error // buffered; used by the owner's goroutine once queued; nil for Post and after the answer
+	err   error      // the core's; used by the owner's goroutine only
 }
 
 // The states of a call: either the owner takes it or the caller abandons it.
@@ -113,8 +110,8 @@ func (c *call[In]) read() {
 	}
 }
 
-// refuse answers a call whose batch cannot be saved now. A read is answered all the same, and
-// an input that the core refused keeps that error.
+// refuse answers a call whose batch cannot be saved now: an input with fate, or with the core's
+// error if the core refused it. A read is answered without error.
 func (c *call[In]) refuse(fate error) {
 	c.read()
 	if c.step && c.err == nil {
@@ -123,8 +120,9 @@ func (c *call[In]) refuse(fate error) {
 	c.answer(c.err)
 }
 
-// New makes a loop that owns core. send is called on the owner's goroutine with durable
-// messages and must not block: a full transport drops them, and they are repeated.
+// New makes a loop that owns core. send is called on the owner's goroutine with messages whose
+// step is durable, and must not block: it drops messages that the transport cannot take, and the
+// core repeats them.
 func New[In any](core step.Core[In], s store.Store, send func([]wire.Envelope), o Options[In]) *Loop[In] {
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -148,12 +146,12 @@ func New[In any](core step.Core[In], s store.Store, send func([]wire.Envelope), 
 	}
 }
 
-// Post adds an input and never blocks. The input is dropped, and counted, when the queue is
-// full, the store is full (except for WhenFull), or the loop has ended.
+// Post adds an input and never blocks. The input is dropped and counted if the queue is full, if
+// saves fail (except for WhenFull), or if the loop has ended.
 func (l *Loop[In]) Post(in In) { l.Offer(in) }
 
-// Offer is Post, and reports whether the input was taken. One for WhenFull is stepped while
-// the store is full, unless the loop ends before.
+// Offer is Post, and reports whether the input was queued. A queued input for WhenFull is stepped
+// even if saves fail, unless the loop ends before.
 func (l *Loop[In]) Offer(in In) bool {
 	s := l.stalled.Load()
 	open := s == nil || !s.shut && l.whenFull(in)
@@ -184,14 +182,13 @@ func (l *Loop[In]) Stalled() error {
 	return nil
 }
 
-// Do adds an input and returns when its saves are durable and its messages are sent, or the
+// Do adds an input and returns nil when its saves are durable and its messages are sent, or the
 // error with which the core refused it. after, which may be nil, runs on the owner's goroutine
-// right after the step, refused or not, to read the result; the caller may use it only if Do
-// returns nil.
+// right after the step, refused or not, to read the result. The caller may use that result only if
+// Do returns nil.
 //
-// While the store fails, Do fails at once with ErrFull or ErrUnavailable. An input that was
-// stepped when the store failed takes effect when it recovers; like one whose answer was lost,
-// it may be repeated.
+// While saves fail, Do fails at once with ErrFull or ErrUnavailable. If the input was stepped
+// before the first failure, it takes effect when the store recovers; the caller may repeat it.
 func (l *Loop[In]) Do(ctx context.Context, in In, after func()) error {
 	if err := l.Stalled(); err != nil {
 		return err
@@ -199,9 +196,8 @@ func (l *Loop[In]) Do(ctx context.Context, in In, after func()) error {
 	return l.wait(ctx, &call[In]{in: in, step: true, fn: after})
 }
 
-// Read runs fn on the owner's goroutine, between steps, when everything that it sees is
-// durable, or while the store fails. fn must be quick and must not keep what the core may
-// change.
+// Read runs fn on the owner's goroutine, between steps. What fn reads is durable, except while
+// saves fail. fn must be quick and must not keep references to the core's state.
 func (l *Loop[In]) Read(ctx context.Context, fn func()) error {
 	return l.wait(ctx, &call[In]{fn: fn})
 }
@@ -228,8 +224,7 @@ func (l *Loop[In]) wait(ctx context.Context, c *call[In]) error {
 			return gaveUp(ctx)
 		}
 	}
-	// The owner has taken the call: its function may be running, so wait for the answer, which
-	// comes soon.
+	// The owner has taken the call and may be running its function.
 	return <-done
 }
 
@@ -239,9 +234,9 @@ func gaveUp(ctx context.Context) error {
 	return fmt.Errorf("wait for the core: %w: %w", api.ErrTimeout, context.Cause(ctx))
 }
 
-// Run owns the core until ctx ends, which is no error, or until the loop cannot continue:
-// another process writes to the store (store.ErrConflict), or the store is closed or refuses a
-// document. It is called once.
+// Run owns the core until ctx ends, and then returns nil. It returns an error if repeating a save
+// cannot succeed: another process writes to the store (store.ErrConflict), or the store is closed
+// or refuses a document. It is called once.
 func (l *Loop[In]) Run(ctx context.Context) error {
 	defer l.end()
 	timer := time.NewTimer(time.Hour)
@@ -321,7 +316,7 @@ func (l *Loop[In]) turn(ctx context.Context) error {
 		}
 		return eff.Err
 	}
-	// The timer first: a queue that is never empty must not keep the core from its leases.
+	// The Tick comes first, because the queue may never be empty.
 	if !l.wake.IsZero() && !l.wake.After(began) {
 		_ = take(l.opts.Tick)
 	}
@@ -354,8 +349,8 @@ func (l *Loop[In]) turn(ctx context.Context) error {
 	return nil
 }
 
-// save makes docs durable, however long that takes. Callers get an answer after the first
-// failure.
+// save makes all.Save durable and retries until it succeeds, ctx ends or the error is final. After
+// the first failure it answers the callers of the batch.
 func (l *Loop[In]) save(ctx context.Context, all *step.Effects, batch []*call[In], s *Sample) error {
 	if len(all.Save) == 0 {
 		return nil
@@ -390,8 +385,8 @@ func (l *Loop[In]) save(ctx context.Context, all *step.Effects, batch []*call[In
 	}
 }
 
-// maxUnsaved bounds the saves that gather while the store takes none; inputs that are in the
-// queue by then are still stepped.
+// maxUnsaved is the number of pending documents above which no further inputs are queued while
+// saves fail. Inputs that are in the queue are still stepped.
 const maxUnsaved = 16384
 
 // stall makes the failure visible to Post and Do.
@@ -405,7 +400,8 @@ func (l *Loop[In]) saveOnce(ctx context.Context, docs []store.Doc) error {
 	return l.store.Save(ctx, docs)
 }
 
-// attend answers reads, steps WhenFull inputs, and refuses the rest until the pause is over.
+// attend serves the queue during the pause between two saves: it answers reads, steps the inputs
+// for WhenFull, and refuses or drops the rest.
 func (l *Loop[In]) attend(ctx context.Context, pause time.Duration, fate error, all *step.Effects) error {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -465,7 +461,7 @@ func (l *Loop[In]) sendVolatile(send []wire.Envelope) []wire.Envelope {
 	return later
 }
 
-// fate returns the error that callers get for a save that failed.
+// fate returns the error that callers get if a save failed.
 func fate(err error) error {
 	if errors.Is(err, api.ErrFull) {
 		return fmt.Errorf("not durable: the disk under the store is full; free some space: %w", err)

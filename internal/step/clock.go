@@ -5,15 +5,15 @@ import "time"
 // pauseSlack is the delay of a wake-up above which it counts as a pause.
 const pauseSlack = 2 * time.Second
 
-// Clock excludes the time in which the process did not run (stopped, starved, its disk full)
-// from a core's measure of silence: while nobody listens, nobody is silent. Leases that a core
-// grants only get longer by it, which is safe.
+// Clock is a core's clock that excludes pauses of the process (stopped, starved, its disk full),
+// so that a core does not take its own pause for the silence of others. Leases that the core
+// grants get longer by a pause, which is safe.
 type Clock struct {
 	paused time.Duration
 	last   time.Time
 }
 
-// Observe returns now on the clock. next is when, on the clock, the core wanted to be woken.
+// Observe returns now on the clock. next is when the core wanted to be woken, on the clock.
 func (k *Clock) Observe(now, next time.Time) time.Time {
 	if !k.last.IsZero() && !next.IsZero() {
 		expected := k.Real(next)

@@ -8,18 +8,18 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
-// Journal encodes a core's records as documents and counts their versions. It collects the
-// saves of one step. A record that is put twice in a step is saved once, in the place of the
-// last put, unless it is pinned.
+// Journal collects the saves of one step: it encodes records as documents and counts their
+// versions. A record that is put twice in a step is saved once, at the position of the last put,
+// unless it is pinned.
 type Journal struct {
-	versions map[docKey]uint64 // of what is stored, or pending
-	at       map[docKey]int    // where it is pending
+	versions map[docKey]uint64 // of stored and pending documents
+	at       map[docKey]int    // index in pending
 	pending  []store.Doc
 }
 
 type docKey struct{ kind, key string }
 
-// Restored records a document that was read at start.
+// Restored records the version of a document that was read at start.
 func (j *Journal) Restored(d store.Doc) {
 	j.init()
 	j.versions[docKey{d.Kind, d.Key}] = d.Version
@@ -33,15 +33,15 @@ func (j *Journal) Put(kind, key string, record any) {
 func encode(kind, key string, record any) []byte {
 	b, err := json.Marshal(record)
 	if err != nil {
-		// Records are plain structs of our own: a failure is a bug.
+		// Records are plain structs: a failure is a bug.
 		panic(fmt.Sprintf("encode %s %s: %v", kind, key, err))
 	}
 	return b
 }
 
-// Pin keeps the pending save of a record in its place: a later Put of the step saves another
-// version after it. Use it for what later saves rely on, such as the release of something that
-// another record then takes.
+// Pin keeps the pending save of a record at its position: a later Put of the step saves another
+// version after it. Use it if later saves depend on this one, for example when it releases an
+// address that another record then takes.
 func (j *Journal) Pin(kind, key string) {
 	delete(j.at, docKey{kind, key})
 }
@@ -51,8 +51,8 @@ func (j *Journal) Delete(kind, key string) {
 	k := docKey{kind, key}
 	j.init()
 	if i, ok := j.at[k]; ok && j.pending[i].Data != nil && j.pending[i].Version == 1 {
-		// It was made in this step and never stored. (A key that was deleted and made again
-		// within the step keeps its pending deletion.)
+		// The document was made in this step and never stored. (The pending deletion of an earlier
+		// document with this key stays.)
 		j.drop(k, i)
 		delete(j.versions, k)
 		return
@@ -73,8 +73,8 @@ func (j *Journal) Take() []store.Doc {
 	return docs
 }
 
-// amend is Put for a record that later saves of the step rely on: a pending save keeps its
-// place.
+// amend is Put, but a pending save keeps its position, because later saves of the step depend on
+// it.
 func (j *Journal) amend(kind, key string, record any) {
 	if i, ok := j.at[docKey{kind, key}]; ok {
 		j.pending[i].Data = encode(kind, key, record)
@@ -107,14 +107,14 @@ func (j *Journal) init() {
 	}
 }
 
-// Counter returns numbers that never repeat, not even after a restart. It reserves Block
-// numbers per save.
+// Counter returns increasing numbers that never repeat, not even after a restart. It saves once
+// per Block numbers.
 type Counter struct {
 	last     uint64
 	reserved uint64
 }
 
-// Block is the number of reserved numbers.
+// Block is how many numbers a Counter reserves at once.
 const Block = 1024
 
 type counterRecord struct {
@@ -131,8 +131,8 @@ func (c *Counter) Restore(data []byte) error {
 	return nil
 }
 
-// Next returns a number above all earlier ones. The reservation is saved before what the
-// caller puts after it.
+// Next returns a number above all earlier ones. Its reservation is saved before the caller's later
+// puts.
 func (c *Counter) Next(j *Journal, kind, key string) uint64 {
 	c.Raise(c.last+1, j, kind, key)
 	return c.last
@@ -146,5 +146,5 @@ func (c *Counter) Raise(n uint64, j *Journal, kind, key string) {
 	}
 }
 
-// Last returns the number that was returned last.
+// Last returns the number that was returned last, or the last reserved number after Restore.
 func (c *Counter) Last() uint64 { return c.last }

@@ -45,7 +45,7 @@ func (q *Queue[K]) Take() []K {
 	return keys
 }
 
-// Keys returns the sorted keys of m, for where the order is visible.
+// Keys returns the keys of m in order.
 func Keys[K cmp.Ordered, V any](m map[K]V) []K {
 	keys := slices.AppendSeq(make([]K, 0, len(m)), maps.Keys(m))
 	slices.Sort(keys)

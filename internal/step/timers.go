@@ -15,7 +15,7 @@ type Timers[K comparable] struct {
 type timer[K comparable] struct {
 	key K
 	at  time.Time
-	seq uint64 // equal moments fire in the order they were set
+	seq uint64 // equal times fire in the order in which they were set
 	pos int
 }
 

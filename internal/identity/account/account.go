@@ -1,10 +1,9 @@
-// Package account keeps who may sign in: tenants, users with their roles and
-// passwords, personal tokens, refresh tokens and one-use codes. There is no
-// default password: Bootstrap makes the first admin with a code that its caller
-// prints once.
+// Package account manages tenants, users with their roles and passwords, personal tokens, refresh
+// tokens and one-use codes. There is no default password: Bootstrap makes the first admin with a
+// code that its caller prints once.
 //
-// It says who asks (Authenticate); what they may do is package rights' table,
-// which its callers consult before they change anything here.
+// The package authenticates users. It does not authorize: its callers check package rights before
+// they call it.
 //
 //	s, err := account.New(account.Options{Store: st, Loaded: loaded, Ring: ring, Issuer: "root", Audience: "treeline"})
 //	code, err := s.Bootstrap(ctx)                       // code.Text is shown once
@@ -41,7 +40,7 @@ const (
 	KindRefresh = "refresh"
 )
 
-// Kinds are all of them.
+// Kinds are all kinds of documents.
 var Kinds = []string{KindTenant, KindUser, KindPAT, KindOTP, KindRefresh}
 
 // UserID is a user's id: "acme/alice", or "admin" in the system tenant.
@@ -72,7 +71,7 @@ type Tenant struct {
 	Created time.Time  `json:"created"`
 }
 
-// User is a person or a robot, without the password.
+// User is a user or robot, without the password.
 type User struct {
 	ID       UserID        `json:"id"`
 	Email    string        `json:"email,omitempty"`
@@ -86,8 +85,8 @@ type User struct {
 type userDoc struct {
 	User
 	Hash string    `json:"hash,omitempty"`
-	From time.Time `json:"from,omitzero"`  // access tokens from before are invalid
-	Mark int64     `json:"mark,omitempty"` // and those with a lower mark: From has whole seconds only
+	From time.Time `json:"from,omitzero"`  // access tokens that were issued earlier are invalid
+	Mark int64     `json:"mark,omitempty"` // so are those up to this mark; From has whole seconds only
 }
 
 func (d userDoc) public() User {
@@ -96,13 +95,13 @@ func (d userDoc) public() User {
 	return d.User
 }
 
-// Options configures the service. Zero lifetimes are the defaults.
+// Options configures the service. The comments give the defaults of zero fields.
 type Options struct {
 	Store    store.Store
-	Loaded   []store.Doc // what the store holds; other kinds are passed over
+	Loaded   []store.Doc // the documents in the store; other kinds are ignored
 	Ring     *jwt.Ring
 	Issuer   string
-	Audience string // of access tokens, what verifiers ask for
+	Audience string // of access tokens
 
 	AccessLife  time.Duration // 10 min
 	RefreshLife time.Duration // 7 d since the last use
@@ -174,8 +173,8 @@ func New(o Options) (*Service, error) {
 	return s, nil
 }
 
-// Revocations returns the log of the service's revocations since its start: users that
-// were deleted, disabled or lost a role, changed passwords, personal tokens.
+// Revocations returns the log of revocations since the service's start: of users that were
+// deleted, disabled, lost a role or changed the password, and of personal tokens.
 func (s *Service) Revocations() *revoke.Log { return s.revoked }
 
 // hashSecret returns the stored hash of a random secret of 128 bits or more, which needs no

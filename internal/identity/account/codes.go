@@ -18,7 +18,7 @@ const FirstAdmin UserID = "admin"
 // Code lets a user set a password once.
 type Code struct {
 	User    UserID
-	Text    string // the secret: shown once, kept nowhere
+	Text    string // the secret; only its hash is stored
 	Expires time.Time
 }
 
@@ -33,9 +33,9 @@ type codeDoc struct {
 	Expires time.Time `json:"expires"`
 }
 
-// Bootstrap creates the first admin and a sign-in code if nobody can administer the system
-// yet; else the code is empty. It may be called at every start: until the code is redeemed,
-// each call makes a new one, which replaces the earlier ones.
+// Bootstrap creates the first admin and a sign-in code if no Admin of the system can sign in;
+// else it returns an empty code. It may be called at every start: until a code is redeemed, each
+// call makes a new one, which replaces the earlier ones.
 func (s *Service) Bootstrap(ctx context.Context) (Code, error) {
 	if !s.lastAdmin("") {
 		return Code{}, nil
@@ -53,8 +53,8 @@ func (s *Service) Bootstrap(ctx context.Context) (Code, error) {
 	return s.Invite(ctx, FirstAdmin, s.opt.CodeLife)
 }
 
-// Invite makes a code with which the user sets a password, the first one or a new one. A zero
-// life is Options.CodeLife. It invalidates earlier codes.
+// Invite makes a code with which the user sets a first or a new password, and invalidates the
+// user's earlier codes. A zero life is Options.CodeLife.
 func (s *Service) Invite(ctx context.Context, id UserID, life time.Duration) (Code, error) {
 	if _, err := s.User(id); err != nil {
 		return Code{}, err
@@ -72,8 +72,8 @@ func (s *Service) Invite(ctx context.Context, id UserID, life time.Duration) (Co
 	return c, err
 }
 
-// Redeem consumes a code, sets the password and opens a session. A wrong, used or expired code
-// is ErrUnauthenticated. If the password is refused, the code stays valid.
+// Redeem consumes a code, sets the password and opens a session. It fails with ErrUnauthenticated
+// if the code is wrong, used or expired. If the password is refused, the code stays valid.
 func (s *Service) Redeem(ctx context.Context, id UserID, code, password string) (Session, error) {
 	check := func(c codeDoc, ok bool) error {
 		right := subtle.ConstantTimeCompare([]byte(c.Hash), []byte(hashSecret(code))) == 1
@@ -83,7 +83,7 @@ func (s *Service) Redeem(ctx context.Context, id UserID, code, password string) 
 		return nil
 	}
 	if err := check(s.codes.Get(string(id))); err != nil {
-		return Session{}, err // before a password is hashed, which is expensive
+		return Session{}, err // before the expensive hash of the password
 	}
 	hash, err := s.hasher.hash(ctx, password)
 	if err != nil {

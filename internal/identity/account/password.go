@@ -15,8 +15,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/fairshare"
 )
 
-// Cost is the cost of hashing a password. It is stored in each hash, so that it can be raised
-// and old hashes still verify.
+// Cost is the cost of hashing a password. Each hash contains its cost, so that old hashes still
+// verify after a change.
 type Cost struct {
 	MemoryKiB uint32
 	Passes    uint32
@@ -38,8 +38,7 @@ var hashTurns = fairshare.Declare(fairshare.Bound{
 	Attack: "TestGuessersDoNotLockAUserOut",
 })
 
-// caller is the origin of a sign-in: its path for fair shares, and whether none from
-// there has failed recently.
+// caller is the origin of a sign-in; see From.
 type caller struct {
 	path  []string
 	clean bool
@@ -47,14 +46,13 @@ type caller struct {
 
 type callerKey struct{}
 
-// From returns a context with the origin of a sign-in: a fairshare path of two levels,
-// and whether no sign-in from there has failed recently, which gives it priority.
-// Sign-ins without an origin are one holder.
+// From returns a context with the origin of a sign-in: a fairshare path of two levels. clean
+// means that no sign-in from there has failed recently, which gives priority. All sign-ins
+// without an origin count for one holder.
 func From(ctx context.Context, path []string, clean bool) context.Context {
 	return context.WithValue(ctx, callerKey{}, caller{path, clean})
 }
 
-// callerOf returns the origin of the sign-in.
 func callerOf(ctx context.Context) caller {
 	if c, ok := ctx.Value(callerKey{}).(caller); ok {
 		return c
@@ -106,8 +104,8 @@ func (h *hasher) hash(ctx context.Context, password string) (string, error) {
 
 var b64 = base64.RawStdEncoding
 
-// matches reports whether the password has the hash. An empty or unknown hash matches nothing
-// and takes as long, so that timing does not reveal names.
+// matches reports whether the password has the hash. An empty or malformed hash matches no
+// password and takes as long to check, so that timing does not reveal which users exist.
 func (h *hasher) matches(ctx context.Context, hash, password string) (bool, error) {
 	if len(password) > maxPassword {
 		return false, nil

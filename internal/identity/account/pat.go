@@ -18,8 +18,7 @@ const (
 	maxPATs    = 100 // of one user
 )
 
-// PAT is a personal token: named, revocable, with some or all of its user's roles. The secret
-// is not in it.
+// PAT describes a personal token, which has some or all of its user's roles. It has no secret.
 type PAT struct {
 	ID      string        `json:"id"`
 	User    UserID        `json:"user"`
@@ -34,8 +33,8 @@ type patDoc struct {
 	Hash string `json:"hash"`
 }
 
-// CreatePAT makes a personal token with the named roles of the user, or all if none is named.
-// text is the token; only its hash is stored.
+// CreatePAT makes a personal token with the given roles of the user; none: all of them. text is
+// the token; only its hash is stored.
 func (s *Service) CreatePAT(ctx context.Context, id UserID, name string, roles []rights.Role, life time.Duration) (text string, pat PAT, err error) {
 	u, err := s.User(id)
 	if err != nil {
@@ -80,7 +79,8 @@ func (s *Service) PATs(id UserID) []PAT {
 	return all
 }
 
-// RevokePAT revokes a personal token of the user at once. Another user's token is ErrNotFound.
+// RevokePAT revokes a personal token of the user at once. It fails with ErrNotFound if the token
+// does not exist or belongs to another user.
 func (s *Service) RevokePAT(ctx context.Context, id UserID, pat string) error {
 	err := s.pats.Update(ctx, pat, func(p patDoc, ok bool) (patDoc, error) {
 		if !ok || p.User != id {

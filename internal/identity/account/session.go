@@ -15,8 +15,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 )
 
-// Session is the result of a sign-in: an access token for minutes, and a refresh token that is
-// valid once, for the next two tokens.
+// Session is the result of a sign-in: a short-lived access token, and a refresh token that can be
+// exchanged once for a new Session.
 type Session struct {
 	User           User      `json:"user"`
 	Access         string    `json:"access"`
@@ -25,8 +25,8 @@ type Session struct {
 	RefreshExpires time.Time `json:"refresh_expires"`
 }
 
-// refreshDoc is a family of refresh tokens of which one is valid. Another one was used before,
-// perhaps by a thief, so that the family ends. The text of a token is "<family>.<secret>".
+// refreshDoc is the family of a session's refresh tokens. Only the newest is valid. Another one
+// was used before, perhaps by a thief, and ends the session. A token is "<family>.<secret>".
 type refreshDoc struct {
 	Family  string    `json:"family"`
 	User    UserID    `json:"user"`
@@ -37,8 +37,8 @@ type refreshDoc struct {
 
 var errRefused = fmt.Errorf("the name or the password is wrong: %w", api.ErrUnauthenticated)
 
-// Login opens a session. A wrong name, a wrong password and a disabled user are all
-// ErrUnauthenticated, after the same time.
+// Login opens a session. It fails with ErrUnauthenticated, after the same time, if the user does
+// not exist or is disabled, or if the password is wrong.
 func (s *Service) Login(ctx context.Context, id UserID, password string) (Session, error) {
 	mark := s.revoked.Mark() // before the user is read: see Authenticated.Mark
 	d, err := s.check(ctx, id, password)
@@ -49,7 +49,7 @@ func (s *Service) Login(ctx context.Context, id UserID, password string) (Sessio
 }
 
 func (s *Service) check(ctx context.Context, id UserID, password string) (userDoc, error) {
-	d, _ := s.users.Get(string(id)) // nobody has no hash, which matches nothing
+	d, _ := s.users.Get(string(id)) // an unknown user has an empty hash, which no password matches
 	ok, err := s.hasher.matches(ctx, d.Hash, password)
 	if err != nil {
 		return userDoc{}, err
@@ -65,8 +65,8 @@ func (s *Service) check(ctx context.Context, id UserID, password string) (userDo
 // maxSessions bounds the sessions of one user. A further one ends the least recently used.
 const maxSessions = 100
 
-// open opens a session of the user, who was d when the password was checked. A user
-// whose password has changed since, or who is gone or disabled, is errRefused.
+// open opens a session of the user, who was d when the password was checked. It fails with
+// errRefused if the user was removed or disabled since, or the password changed.
 func (s *Service) open(ctx context.Context, d userDoc, mark int64) (Session, error) {
 	now := s.opt.Now()
 	family, secret := newSecret(), newSecret()
@@ -75,7 +75,7 @@ func (s *Service) open(ctx context.Context, d userDoc, mark int64) (Session, err
 		Expires: now.Add(s.opt.RefreshLife), Ends: now.Add(s.opt.SessionLife),
 	}
 	err := s.refresh.Update(ctx, family, func(refreshDoc, bool) (refreshDoc, error) {
-		// A later change ends the session by SignOut.
+		// SignOut ends the session after a later change.
 		if is, ok := s.users.Get(string(d.ID)); !ok || is.Disabled || is.Hash != d.Hash {
 			return refreshDoc{}, errRefused
 		}
@@ -107,7 +107,7 @@ func (s *Service) endOldest(ctx context.Context, id UserID) error {
 	return nil
 }
 
-// session signs the session's access token, with a mark from before d was read.
+// session signs an access token for the session. mark is from before d was read.
 func (s *Service) session(d userDoc, r refreshDoc, secret string, mark int64) (Session, error) {
 	access, c, err := s.signer.Sign(jwt.Claims{
 		Subject: string(d.ID), Tenant: d.ID.Tenant(), Roles: d.Roles, Use: jwt.UseAccess, Mark: mark,
@@ -121,8 +121,8 @@ func (s *Service) session(d userDoc, r refreshDoc, secret string, mark int64) (S
 	}, nil
 }
 
-// Refresh exchanges a refresh token for a new session with the present roles. A token that was
-// used before ends the whole session: ErrUnauthenticated.
+// Refresh exchanges a refresh token for new tokens with the user's current roles. A token that was
+// used before ends the session. An invalid token is ErrUnauthenticated.
 func (s *Service) Refresh(ctx context.Context, token string) (Session, error) {
 	refused := fmt.Errorf("the session has ended, sign in again: %w", api.ErrUnauthenticated)
 	family, secret, ok := strings.Cut(token, ".")
@@ -163,12 +163,12 @@ func (s *Service) Refresh(ctx context.Context, token string) (Session, error) {
 	return s.session(user, r, next, mark)
 }
 
-// SignOut ends all sessions of the user. Access tokens stay valid for minutes.
+// SignOut ends all sessions of the user. Access tokens stay valid until they expire.
 func (s *Service) SignOut(ctx context.Context, id UserID) error {
 	return s.refresh.DeleteWhere(ctx, func(r refreshDoc) bool { return r.User == id })
 }
 
-// End ends the session of a refresh token. It is no error if it has ended before.
+// End ends the session of a refresh token. It returns nil if the session has already ended.
 func (s *Service) End(ctx context.Context, token string) error {
 	family, secret, _ := strings.Cut(token, ".")
 	return s.refresh.Update(ctx, family, func(old refreshDoc, ok bool) (refreshDoc, error) {
@@ -183,14 +183,14 @@ func (s *Service) End(ctx context.Context, token string) error {
 type Authenticated struct {
 	rights.Principal
 	Expires time.Time // of the token
-	// Mark is from before the user and the token were looked up. Tokens that are
-	// delegated carry it, so that a revocation after the look-up refuses them too.
+	// Mark is from before the user and the token were looked up. Delegated tokens get this mark,
+	// so that a revocation after the look-up invalidates them too.
 	Mark int64
 }
 
-// Authenticate returns the holder of the bearer token, an access token or a personal
-// one, with the rights that both the token and the user have today. Anything
-// else is ErrUnauthenticated (or ErrForbidden for a token of another use).
+// Authenticate returns the holder of an access token or personal token, with the roles that both
+// the token and the user have now. It fails with ErrUnauthenticated if the token is invalid, and
+// with ErrForbidden if it is for another use.
 func (s *Service) Authenticate(bearer string) (Authenticated, error) {
 	mark := s.revoked.Mark()
 	c, err := s.verifier.Verify(bearer, jwt.UseAccess)
@@ -219,9 +219,9 @@ func (s *Service) Authenticate(bearer string) (Authenticated, error) {
 	return Authenticated{Principal: p, Expires: c.Expires, Mark: mark}, nil
 }
 
-// Still checks that the token is valid and that its holder has all rights that who
-// had when the token was authenticated. If not, it returns ErrUnauthenticated: the
-// requests that the token opened end, and may be repeated with the remaining rights.
+// Still returns nil if the token is valid and its holder still has all roles of who, the result of
+// an earlier Authenticate. Else it returns ErrUnauthenticated, which ends the requests that were
+// opened with the token; they may be repeated with the remaining roles.
 func (s *Service) Still(bearer string, who Authenticated) error {
 	now, err := s.Authenticate(bearer)
 	if err != nil {
@@ -245,16 +245,16 @@ func (s *Service) Sweep(ctx context.Context) error {
 	)
 }
 
-// Delegate signs a token with which the root sends one request, the object, to
-// another machine on behalf of who. It is valid once, at that machine alone, until
-// jwt.DelegatedLife has passed or who's own token expires, whichever is first.
+// Delegate signs a token with which the root sends one request, the object, to the machine
+// audience on behalf of who. The token is valid once and only at that machine. It expires after
+// jwt.DelegatedLife, or earlier with the token of who.
 func (s *Service) Delegate(who Authenticated, audience, object string) (string, error) {
 	text, _, err := s.delegate(who, audience, jwt.Claims{Use: jwt.UseCall, Object: object})
 	return text, err
 }
 
-// Exchange signs a token with which who uses another machine's API directly. Its
-// audience is that machine alone. It expires like Delegate's.
+// Exchange signs a token with which who uses the API of the machine audience directly. It expires
+// as in Delegate.
 func (s *Service) Exchange(who Authenticated, audience string) (text string, expires time.Time, err error) {
 	text, c, err := s.delegate(who, audience, jwt.Claims{Use: jwt.UseAccess})
 	return text, c.Expires, err

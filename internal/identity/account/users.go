@@ -12,7 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 )
 
-// CreateTenant makes a tenant. A sub-tenant's parent must exist (ErrNotFound).
+// CreateTenant makes a tenant. The parent of a sub-tenant must exist (ErrNotFound).
 func (s *Service) CreateTenant(ctx context.Context, path api.Tenant, title string) (Tenant, error) {
 	if !api.ValidTenant(path) || len(title) > 200 {
 		return Tenant{}, fmt.Errorf("tenant %q: the path is 1 to 8 parts of lower-case letters, digits and inner hyphens, the title at most 200 bytes: %w", path, api.ErrInvalid)
@@ -113,9 +113,8 @@ func (s *Service) Users() []User {
 	return all
 }
 
-// UpdateUser changes a user's e-mail address, roles and whether the user is disabled. Changes
-// of other fields are ignored. The last Admin of the system tenant who can sign in cannot lose
-// that (ErrConflict).
+// UpdateUser changes Email, Roles and Disabled of a user. Changes of other fields are ignored. It
+// fails with ErrConflict if no Admin of the system tenant could sign in afterwards.
 func (s *Service) UpdateUser(ctx context.Context, id UserID, change func(*User) error) (User, error) {
 	var out User
 	var less bool // the user lost a right
@@ -174,8 +173,7 @@ func (s *Service) DeleteUser(ctx context.Context, id UserID) error {
 		return err
 	}
 	s.revoked.User(string(id))
-	// The user is removed and none of these is valid, even if something fails here. A new user
-	// of the same name must not inherit them, which From ensures as well.
+	// Delete the credentials, so that a new user of the same name does not inherit them.
 	if err := s.codes.Delete(ctx, string(id)); err != nil {
 		return err
 	}

@@ -18,17 +18,16 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity"
 )
 
-// Lifetimes of certificates. A leaf survives a month without power; to end one sooner, revoke
-// it.
+// Lifetimes of certificates. A node may be off for a month without losing its certificate.
 const (
 	RootLife    = 10 * 365 * 24 * time.Hour
 	ClusterLife = 365 * 24 * time.Hour
 	LeafLife    = 30 * 24 * time.Hour
 )
 
-// backdate is how far behind a machine's clock may be at its first handshake. A certificate
-// that lasts less than ten times that is dated back by a tenth of its life; otherwise it would
-// be due for renewal at once.
+// backdate is how much earlier than now a certificate becomes valid, for machines whose clocks
+// are behind. Certificates that last less than ten times as long are dated back by a tenth of
+// their lifetime; otherwise they would be due for renewal at once.
 const backdate = time.Hour
 
 // Authority signs certificates with one key. It is safe for concurrent use.
@@ -38,7 +37,7 @@ type Authority struct {
 	life time.Duration
 }
 
-// NewRoot makes a root authority with a new key.
+// NewRoot makes a root authority with a new key and a self-signed certificate.
 func NewRoot(now time.Time) (*Authority, error) {
 	key, err := NewKey()
 	if err != nil {
@@ -51,8 +50,8 @@ func NewRoot(now time.Time) (*Authority, error) {
 	return New(Pair{Chain: []*x509.Certificate{cert}, Key: key})
 }
 
-// New returns the authority whose certificate is the first of the pair's chain. A certificate
-// that may not sign or has no identity is ErrInvalid.
+// New returns the authority whose certificate is the first of the pair's chain. It fails with
+// ErrInvalid if the certificate may not sign, and with ErrUnauthenticated if it has no identity.
 func New(p Pair) (*Authority, error) {
 	if err := p.Check(); err != nil {
 		return nil, err
@@ -67,17 +66,16 @@ func New(p Pair) (*Authority, error) {
 	return &Authority{pair: p, id: id}, nil
 }
 
-// WithLife returns the same authority with certificates that last at most d; 0: the default.
+// WithLife returns a copy of the authority whose certificates last at most d; 0: the defaults.
 func (a *Authority) WithLife(d time.Duration) *Authority {
 	b := *a
 	b.life = d
 	return &b
 }
 
-// MadeAt returns when one of our authorities made the certificate, to the second.
+// MadeAt returns when an Authority signed the certificate, in whole seconds.
 func MadeAt(c *x509.Certificate) time.Time {
-	// With a life of L seconds, the span is L + L/10 in whole seconds; of that, an
-	// eleventh is L/10 again.
+	// A lifetime of L seconds is dated back by L/10, which is an eleventh of the whole period.
 	return c.NotBefore.Add(min(backdate, (c.NotAfter.Sub(c.NotBefore) / 11).Truncate(time.Second)))
 }
 
@@ -93,17 +91,17 @@ func (a *Authority) Root() *x509.Certificate { return a.pair.Root() }
 // Hash returns the SHA-256 of the root's certificate, which join tokens pin.
 func (a *Authority) Hash() [sha256.Size]byte { return sha256.Sum256(a.Root().Raw) }
 
-// SignCluster makes the certificate of cluster id's authority from its request (PKCS #10,
-// DER). A cluster that renews keeps its key, so that what it signed stays valid. Only the
-// root's authority can (ErrForbidden).
+// SignCluster makes the certificate of cluster id's authority from its request (PKCS #10, DER).
+// A cluster renews with the same key, so that the certificates that it signed stay valid. It
+// fails with ErrForbidden if a is not the root's authority.
 func (a *Authority) SignCluster(now time.Time, csr []byte, id api.ClusterID) ([]*x509.Certificate, error) {
 	t := template(identity.OfCluster(id), now, a.lasts(ClusterLife))
 	t.Subject.CommonName = clusterSubject(id)
 	t.IsCA, t.MaxPathLenZero = true, true
 	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
-	// X.509 constrains the host of a URI only: no cluster can vouch for the root. Package
-	// trust checks that a cluster vouches for itself and its own nodes only.
+	// X.509 constrains only the host of a URI: this prevents a cluster from signing for the root.
+	// Package trust checks that a cluster signs only for itself and its own nodes.
 	t.PermittedDNSDomainsCritical = true
 	t.PermittedURIDomains = []string{"cluster"}
 	if a.id.Kind != identity.Root {
@@ -143,18 +141,17 @@ func (a *Authority) lasts(most time.Duration) time.Duration {
 	return most
 }
 
-// SignServer makes a certificate for a server elsewhere that speaks for the authority's
-// machine, such as a broker. It is not valid for clients: with its key one can listen, but not
-// act for the cluster at the root.
+// SignServer makes a certificate for another server with the authority's identity, such as a
+// broker. It is not valid for clients, so that the server cannot act as the cluster at the root.
 func (a *Authority) SignServer(now time.Time, csr []byte, names ...string) ([]*x509.Certificate, error) {
 	t := a.own(now, names)
 	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	return a.sign(t, csr, a.id)
 }
 
-// Anchor returns the authority's certificate, self-signed, with the same name and key.
-// Programs that trust self-signed certificates only (Mosquitto's cafile) get a cluster's
-// anchor; with the root's they would accept any cluster's nodes.
+// Anchor returns a self-signed certificate with the authority's name and key, for programs that
+// trust self-signed certificates only (Mosquitto's cafile). With the root's certificate they would
+// accept the nodes of all clusters.
 func (a *Authority) Anchor(now time.Time) (*x509.Certificate, error) {
 	cert, err := selfSign(a.pair.Key, a.pair.Chain[0].Subject.CommonName, a.id, now, 0)
 	if err != nil {
@@ -163,7 +160,8 @@ func (a *Authority) Anchor(now time.Time) (*x509.Certificate, error) {
 	return cert, nil
 }
 
-// sign makes every certificate.
+// sign signs t for the key in the request, if the authority may issue for who. It returns the new
+// certificate and the authority's chain.
 func (a *Authority) sign(t *x509.Certificate, csr []byte, who identity.Identity) ([]*x509.Certificate, error) {
 	fail := func(err error) ([]*x509.Certificate, error) {
 		return nil, fmt.Errorf("%s signs a certificate for %s: %w", a.id, who, err)
@@ -200,7 +198,7 @@ func (a *Authority) sign(t *x509.Certificate, csr []byte, who identity.Identity)
 	return append([]*x509.Certificate{cert}, a.pair.Chain...), nil
 }
 
-// backdated returns how much earlier than its making a certificate begins, in whole seconds,
+// backdated returns by how much a certificate with this lifetime is dated back, in whole seconds,
 // so that MadeAt is exact.
 func backdated(life time.Duration) time.Duration {
 	return max(0, min(backdate, (life/10).Truncate(time.Second)))
@@ -268,8 +266,8 @@ func NewRequest() (*ecdsa.PrivateKey, []byte, error) {
 	return key, csr, err
 }
 
-// Request returns a certificate request for the key (PKCS #10, DER). It has no names: the
-// signer decides names.
+// Request returns a certificate request for the key (PKCS #10, DER). It has no names, because the
+// signer decides them.
 func Request(key crypto.Signer) ([]byte, error) {
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
@@ -281,8 +279,8 @@ func Request(key crypto.Signer) ([]byte, error) {
 // maxRequest bounds a request before it is parsed.
 const maxRequest = 16 << 10
 
-// RequestKey returns the public key of a request after checking its signature. Anything but a
-// well-signed request for a P-256 or Ed25519 key is ErrInvalid.
+// RequestKey returns the public key of a request. It fails with ErrInvalid if the signature is
+// wrong or the key is neither ECDSA P-256 nor Ed25519, and with ErrTooLarge above maxRequest.
 func RequestKey(csr []byte) (crypto.PublicKey, error) {
 	if len(csr) > maxRequest {
 		return nil, fmt.Errorf("certificate request of %d bytes, at most %d: %w", len(csr), maxRequest, api.ErrTooLarge)
@@ -306,7 +304,8 @@ func RequestKey(csr []byte) (crypto.PublicKey, error) {
 	return req.PublicKey, nil
 }
 
-// Fingerprint names a request's key. The use of a join token is bound to it.
+// Fingerprint returns the SHA-256 of a request's public key, in hex. The use of a join token is
+// bound to it.
 func Fingerprint(csr []byte) (string, error) {
 	pub, err := RequestKey(csr)
 	if err != nil {

@@ -1,9 +1,6 @@
-// Package ca signs certificates: the root's authority vouches for clusters'
-// authorities, and a cluster's for its nodes. The signer decides every name;
-// of a request it takes the public key, whose possession the request proves.
-//
-// It decides nothing about who may ask (package jointoken) and checks no peers
-// (package trust).
+// Package ca signs certificates: the root's authority signs those of clusters' authorities, and a
+// cluster's authority those of its nodes. The signer decides every name and uses only the public
+// key of a request. Package jointoken authorizes requests; package trust verifies peers.
 //
 //	root, err := ca.NewRoot(now)
 //	key, csr, err := ca.NewRequest()                         // at the cluster

@@ -18,8 +18,8 @@ func SavePair(dir *os.Root, name string, p Pair) error {
 	return WriteFile(dir, name, text, 0o600)
 }
 
-// LoadPair reads what SavePair wrote. A missing file is ErrNotFound. A file that others may
-// read is ErrInvalid, because its key is no secret.
+// LoadPair reads what SavePair wrote. It fails with ErrNotFound if the file is missing, and with
+// ErrInvalid if other users may access it.
 func LoadPair(dir *os.Root, name string) (Pair, error) {
 	info, err := dir.Stat(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -43,8 +43,8 @@ func LoadPair(dir *os.Root, name string) (Pair, error) {
 	return p, nil
 }
 
-// WriteFile replaces the file name in dir atomically and durably: a reader, and a crash, finds
-// the old or the new content.
+// WriteFile replaces the file name in dir atomically and durably: after a crash, and for readers,
+// it has either the old or the new content.
 func WriteFile(dir *os.Root, name string, data []byte, perm fs.FileMode) (err error) {
 	tmp := name + ".new"
 	defer func() {
@@ -52,7 +52,7 @@ func WriteFile(dir *os.Root, name string, data []byte, perm fs.FileMode) (err er
 			err = fmt.Errorf("write %s in %s: %w", name, dir.Name(), err)
 		}
 	}()
-	// A crash may have left the file; O_EXCL then refuses links.
+	// A crash may have left the file. O_EXCL refuses a link in its place.
 	if err := dir.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

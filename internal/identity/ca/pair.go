@@ -18,8 +18,8 @@ type Pair struct {
 	Key   crypto.Signer
 }
 
-// TLS returns the pair for crypto/tls. With the root's certificate, a peer that knows only its
-// hash can check the chain; without it, handshakes are shorter.
+// TLS returns the pair for crypto/tls. withRoot includes the root's certificate, for peers that
+// have only its hash; without it, handshakes are shorter.
 func (p Pair) TLS(withRoot bool) *tls.Certificate {
 	c := &tls.Certificate{PrivateKey: p.Key, Leaf: p.Chain[0]}
 	for i, cert := range p.Chain {
@@ -58,8 +58,8 @@ const (
 	pemKey  = "PRIVATE KEY"
 )
 
-// PEM returns the key (PKCS #8) and the chain as one text, so that one rename replaces both.
-// OpenSSL and Mosquitto read it as certificate file and as key file.
+// PEM returns the key (PKCS #8) and the chain in one file, so that one rename replaces both.
+// OpenSSL and Mosquitto accept it as certificate file and as key file.
 func (p Pair) PEM() ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(p.Key)
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package docs keeps typed documents of one kind in memory, with a store as their journal. It
-// is for packages of identity whose documents change rarely and from many goroutines; cores
-// have step.Journal.
+// Package docs keeps typed documents of one kind in memory and saves changes to a store. It is for
+// the packages of identity, whose documents change rarely and from many goroutines; cores use
+// step.Journal.
 //
 //	users := docs.New[User]("user", st)
-//	err := users.Take(loaded) // takes its own kind
+//	err := users.Take(loaded) // ignores other kinds
 //	err = users.Update(ctx, "acme/alice", func(u User, ok bool) (User, error) { … })
 package docs
 
@@ -23,14 +23,14 @@ import (
 // ErrDelete, returned by the function given to Update, deletes the document.
 var ErrDelete = errors.New("docs: delete")
 
-// Table holds the documents of one kind. It is safe for concurrent use. Values are not copied
-// deeply: do not change what they point to.
+// Table holds the documents of one kind. It is safe for concurrent use. Returned values are
+// shallow copies: do not change what they point to.
 type Table[T any] struct {
 	kind string
 	st   store.Store
 
-	writing sync.Mutex // queues writers, across the save, so that read, decide and save are one
-	doubt   map[string]store.Doc
+	writing sync.Mutex           // held across a save, so that read, decide and save are atomic
+	doubt   map[string]store.Doc // failed saves, of which it is unknown whether they were stored
 
 	reading sync.RWMutex // guards rows; never held across I/O
 	rows    map[string]row[T]
@@ -99,15 +99,15 @@ func (t *Table[T]) Each() iter.Seq[T] {
 	}
 }
 
-// Update changes one document: fn gets the present one and returns the new one, ErrDelete, or
-// an error that changes nothing. Updates of a key are serialised. The change is durable before
-// it is visible. After an error of the store it is unknown whether the change happened; the
-// next Update of the key finds out first.
+// Update changes one document: fn gets the current one and returns the new one, ErrDelete, or an
+// error, which leaves it unchanged. Updates are serialized. The change is durable before it is
+// visible. After an error of the store it is unknown whether the change happened; the next Update
+// of the key first repeats the save.
 func (t *Table[T]) Update(ctx context.Context, key string, fn func(old T, ok bool) (T, error)) error {
 	t.writing.Lock()
 	defer t.writing.Unlock()
 	if d, ok := t.doubt[key]; ok {
-		// Saving the same version with the same data again shows whether it was stored.
+		// Saving the same version with the same data again is idempotent.
 		if err := t.save(ctx, d); err != nil {
 			return err
 		}
@@ -137,10 +137,10 @@ func (t *Table[T]) Delete(ctx context.Context, key string) error {
 	return t.Update(ctx, key, func(old T, _ bool) (T, error) { return old, ErrDelete })
 }
 
-// DeleteWhere removes the documents that match, one after the other, including one
-// that is being saved when it is called.
+// DeleteWhere removes the documents that match, one after the other, including one that is being
+// saved when DeleteWhere is called.
 func (t *Table[T]) DeleteWhere(ctx context.Context, match func(T) bool) error {
-	t.writing.Lock() // until a save under way is visible
+	t.writing.Lock() // waits until a save under way is visible
 	t.reading.RLock()
 	var keys []string
 	for key, r := range t.rows {
@@ -179,7 +179,7 @@ func (t *Table[T]) save(ctx context.Context, d store.Doc) error {
 func (t *Table[T]) apply(d store.Doc) error {
 	r := row[T]{version: d.Version}
 	if d.Data != nil {
-		// Decoding what was stored shares no pointer with the writer.
+		// The decoded value shares no pointers with the writer's.
 		if err := json.Unmarshal(d.Data, &r.val); err != nil {
 			return fmt.Errorf("decode %s %q: %w: %w", t.kind, d.Key, store.ErrCorrupt, err)
 		}

@@ -1,12 +1,12 @@
-// Package grant cancels requests whose authorization ends: the token expires or is
-// revoked, or its user is deleted, disabled or loses a role. The APIs of both tiers hold
-// every authenticated request in a Set, so that the context of a followed log, a watch or
-// a capture is cancelled whatever handler serves it.
+// Package grant cancels requests whose authorization ends: the token expires or is revoked, or
+// its user is deleted, disabled or loses a role. The APIs of the root and of clusters register
+// every authenticated request in a Set, so that each log, watch or capture is cancelled
+// independently of its handler.
 //
 //	var set grant.Set[User]
 //	ctx, release, err := set.Hold(r.Context(), life, stillGood)
 //	defer release()
-//	set.Offer(ctx, w.Header(), user) // a stream: how it can be renewed
+//	set.Offer(ctx, w.Header(), user) // a stream: send its name for Renew
 //	err = set.Renew(name, life, check)
 //	set.Recheck()                    // after users, tokens or revocations have changed
 package grant
@@ -26,9 +26,9 @@ import (
 // ErrEnded is the cause of a context whose authorization has ended.
 var ErrEnded = fmt.Errorf("the authorization of this request has ended, authenticate again: %w", api.ErrUnauthenticated)
 
-// Set holds the authorizations of requests under way. O is who opened a stream. The zero
-// value is ready to use. It is safe for concurrent use. Its size is the number of requests,
-// which the servers bound.
+// Set has the authorizations of the current requests. O identifies the user who opened a stream.
+// The zero value is ready to use. It is safe for concurrent use. Its size is the number of
+// requests, which the servers bound.
 type Set[O any] struct {
 	mu    sync.Mutex // guards the fields below and those of each held
 	held  map[*held[O]]struct{}
@@ -47,10 +47,9 @@ type held[O any] struct {
 
 type key struct{}
 
-// Hold returns a context that is cancelled with ctx, after life, or by a Recheck for which
-// good returns an error. It calls good once itself, after it has registered the request,
-// so that no Recheck in between is missed, and returns its error. A life of 0 has no end.
-// The caller calls release when the request is over.
+// Hold returns a context that is cancelled with ctx, after life (0: no limit), or by a Recheck
+// for which good returns an error. Hold registers the request, so that no Recheck is missed, and
+// then calls good and returns its error. The caller calls release when the request is over.
 func (s *Set[O]) Hold(ctx context.Context, life time.Duration, good func() error) (_ context.Context, release func(), err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	h := &held[O]{cancel: cancel}
@@ -79,7 +78,7 @@ func (s *Set[O]) Hold(ctx context.Context, life time.Duration, good func() error
 	return ctx, release, nil
 }
 
-// hold sets the life and the check of the request. The caller holds Set.mu.
+// hold sets the lifetime and the check of the request. The caller holds Set.mu.
 func (h *held[O]) hold(life time.Duration, good func() error) {
 	if h.timer != nil {
 		h.timer.Stop()
@@ -91,9 +90,9 @@ func (h *held[O]) hold(life time.Duration, good func() error) {
 	}
 }
 
-// Offer says in the header of a stream's answer by which name its opener can renew the
-// request of ctx, and for how long it goes on otherwise. It says nothing of a request that
-// is not held or does not expire.
+// Offer sets the response headers with which the opener of a stream can renew the request of ctx:
+// its name for Renew and its remaining lifetime in seconds. It sets none if the request is not
+// held or does not expire.
 func (s *Set[O]) Offer(ctx context.Context, header http.Header, opener O) {
 	h, _ := ctx.Value(key{}).(*held[O])
 	if h == nil {
@@ -113,9 +112,9 @@ func (s *Set[O]) Offer(ctx context.Context, header http.Header, opener O) {
 	header.Set("Treeline-Stream-Life", strconv.FormatFloat(time.Until(h.ends).Seconds(), 'f', 3, 64))
 }
 
-// Renew replaces the life and the check of the named request. The name is not a
-// credential: fresh must refuse a new token of another person than the opener. It returns
-// the new check. A request that is over is ErrNotFound.
+// Renew replaces the lifetime and the check of the named request. The name is not a credential:
+// fresh must refuse tokens of other users than the opener. It returns the new check. Renew fails
+// with ErrNotFound if the request is over.
 func (s *Set[O]) Renew(name string, life time.Duration, fresh func(opener O) (good func() error, err error)) error {
 	gone := fmt.Errorf("stream %q does not exist or has ended: %w", name, api.ErrNotFound)
 	s.mu.Lock()
@@ -140,7 +139,7 @@ func (s *Set[O]) Renew(name string, life time.Duration, fresh func(opener O) (go
 	}
 	h.hold(life, good)
 	s.mu.Unlock()
-	if err := good(); err != nil { // as in Hold: a Recheck may have come in between
+	if err := good(); err != nil { // a Recheck before hold has used the old check
 		h.cancel(fmt.Errorf("%w: %w", ErrEnded, err))
 		return err
 	}

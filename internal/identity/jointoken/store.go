@@ -35,15 +35,15 @@ var _ = fairshare.Declare(fairshare.Bound{
 	Attack: "TestJoinTokensOfOneTenantLeaveRoomForOthers",
 })
 
-// Order describes a new token. Zero Uses is one, zero TTL an hour.
+// Order describes a new token. Zero Uses means one, a zero TTL means DefaultTTL.
 type Order struct {
 	Scope   Scope
 	Cluster api.ClusterID // ForNode: required; ForCluster: the only name allowed, if set
 	Uses    int
 	TTL     time.Duration
-	Tenant  api.Tenant // who owns what joins
+	Tenant  api.Tenant // the owner of the machine that joins
 	Open    *bool      // ForCluster: whether it may run the services of all tenants; nil: true if the installation owns it
-	By      string     // who ordered it
+	By      string     // the user who ordered it
 	Note    string
 }
 
@@ -54,7 +54,7 @@ type Record struct {
 	Scope   Scope             `json:"scope"`
 	Cluster api.ClusterID     `json:"cluster,omitempty"`
 	Uses    int               `json:"uses"`
-	Holders map[string]string `json:"holders,omitempty"` // name of the machine by the fingerprint of its key; "": it was removed
+	Holders map[string]string `json:"holders,omitempty"` // name of the machine by the fingerprint of its key; "": retired
 	Expires time.Time         `json:"expires"`
 	Created time.Time         `json:"created"`
 	Tenant  api.Tenant        `json:"tenant,omitempty"`
@@ -63,10 +63,10 @@ type Record struct {
 	Note    string            `json:"note,omitempty"`
 }
 
-// Left returns the number of uses that are left.
+// Left returns the number of remaining uses.
 func (r Record) Left() int { return r.Uses - len(r.Holders) }
 
-// Public returns what the REST APIs show of the token: all but its secret.
+// Public returns the token as the REST APIs show it.
 func (r Record) Public() api.JoinToken {
 	return api.JoinToken{ID: r.ID, Kind: string(r.Scope), Cluster: r.Cluster, Tenant: r.Tenant, Uses: r.Left(), Expires: r.Expires}
 }
@@ -75,10 +75,10 @@ func (r Record) Public() api.JoinToken {
 type Claim struct {
 	Secret  []byte
 	Scope   Scope
-	Cluster api.ClusterID // ForNode: the cluster that is asked; ForCluster: the name that is asked for
-	Key     string        // ca.Fingerprint of the request that comes along
-	Name    string        // the requested name; empty: the name that it had, or Else
-	Else    string        // ForNode: the name of a machine that requests none
+	Cluster api.ClusterID // ForNode: the cluster that redeems; ForCluster: the requested name
+	Key     string        // ca.Fingerprint of the certificate request
+	Name    string        // the requested name; empty: the name bound to Key, or Else
+	Else    string        // ForNode: the name if none is requested or bound
 }
 
 // Store makes and redeems tokens. It is safe for concurrent use.
@@ -150,11 +150,10 @@ func (d *Store) Create(ctx context.Context, o Order) (Token, Record, error) {
 	return t, r, err
 }
 
-// Redeem counts one use, binds it to the claim's key and name, and returns the name. The same
-// key gets the same name again without another use, so that a lost answer can be requested
-// again; another name is ErrForbidden. A secret that is unknown, used up, expired, revoked or
-// retired is ErrUnauthenticated without distinction. A token for something else is
-// ErrForbidden.
+// Redeem counts one use, binds it to the claim's key and name, and returns the name. Because
+// answers may be lost, a claim with the same key gets the same name again without another use. It
+// fails with ErrUnauthenticated if the token is unknown, used up, expired, revoked or retired, and
+// with ErrForbidden if the token is for another scope or cluster, or the key has another name.
 func (d *Store) Redeem(ctx context.Context, c Claim) (name string, r Record, err error) {
 	refused := fmt.Errorf("join token is unknown, used up, expired or revoked; ask for a new one: %w", api.ErrUnauthenticated)
 	fresh := c.Name
@@ -206,8 +205,8 @@ func (d *Store) Redeem(ctx context.Context, c Claim) (name string, r Record, err
 
 var errAgain = errors.New("jointoken: redeemed before by the same key")
 
-// Retire invalidates the uses of all tokens by the named machine, which was removed. It
-// can join again with a new token only.
+// Retire invalidates all uses of tokens by the named machine, which was removed. The machine
+// needs a new token to join again.
 func (d *Store) Retire(ctx context.Context, scope Scope, name string) error {
 	for _, r := range d.table.All() {
 		if r.Scope != scope || !slices.Contains(slices.Collect(maps.Values(r.Holders)), name) {
@@ -252,7 +251,7 @@ func (d *Store) Get(id string) (Record, error) {
 	return r, nil
 }
 
-// Revoke invalidates a token at once. An unknown one is ErrNotFound.
+// Revoke invalidates a token at once. It fails with ErrNotFound if the token does not exist.
 func (d *Store) Revoke(ctx context.Context, id string) error {
 	return d.table.Update(ctx, id, func(old Record, ok bool) (Record, error) {
 		if !ok {

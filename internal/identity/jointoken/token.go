@@ -1,9 +1,8 @@
-// Package jointoken implements join tokens. A token is one line to paste that has the server's
-// URL, the hash of the CA that must answer there, what may join, and an expiry. Only a hash of
-// its secret is stored.
+// Package jointoken implements join tokens. A token is a line of text with the server's URL, the
+// hash of the CA that must answer there, what may join, an expiry and a secret.
 //
-// Store makes and redeems tokens, at the root for clusters and at a cluster for its nodes.
-// Token is the line, and dials. Package enrol exchanges a token for a certificate.
+// Store makes and redeems tokens, at the root for clusters and at a cluster for its nodes. Token
+// encodes the line and dials the server. Package enrol exchanges a token for a certificate.
 //
 //	tok, rec, err := tokens.Create(ctx, jointoken.Order{Scope: jointoken.ForNode, Uses: 5, TTL: time.Hour})
 //	fmt.Println(tok.Line())                        // TL1.….…
@@ -31,7 +30,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 )
 
-// Scope says what may join with a token.
+// Scope is the kind of machine that may join with a token.
 type Scope string
 
 // The scopes.
@@ -48,10 +47,10 @@ const (
 
 // Token is the content of a join line. It has the secret: String hides it, Line does not.
 type Token struct {
-	URL     string            // https://host:port of whom to ask
-	CA      [sha256.Size]byte // of the root's certificate
+	URL     string            // https://host:port of the server that redeems it
+	CA      [sha256.Size]byte // SHA-256 of the root's certificate
 	Scope   Scope
-	Cluster api.ClusterID // ForNode: whom the node joins; ForCluster: the only name allowed, or ""
+	Cluster api.ClusterID // ForNode: the cluster to join; ForCluster: the only name allowed, or ""
 	Expires time.Time     // whole seconds
 	Secret  []byte
 }
@@ -67,10 +66,10 @@ func (t Token) String() string {
 // LogValue keeps the secret out of logs.
 func (t Token) LogValue() slog.Value { return slog.StringValue(t.String()) }
 
-// MarshalText keeps the secret out of JSON; the line is Line.
+// MarshalText keeps the secret out of JSON.
 func (t Token) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
-// Line returns the token as one line to paste: TL1.<what>.<secret>.
+// Line returns the token with its secret as text: TL1.<content>.<secret>.
 func (t Token) Line() string {
 	// Binary keeps the line short: 120 characters instead of 200.
 	b := append([]byte(nil), t.CA[:]...)
@@ -82,8 +81,8 @@ func (t Token) Line() string {
 
 var b64 = base64.RawURLEncoding.Strict()
 
-// Parse parses a join line. A damaged one is ErrInvalid. An expired one is accepted: the
-// issuer checks the expiry by its own clock.
+// Parse parses the result of Line. It fails with ErrInvalid if the line is damaged. It accepts
+// expired tokens, because the issuer checks the expiry with its own clock.
 func Parse(line string) (Token, error) {
 	bad := func(why string) (Token, error) {
 		return Token{}, fmt.Errorf("join token %s; copy the whole line that token create printed: %w", why, api.ErrInvalid)
@@ -150,8 +149,8 @@ func (t Token) Server() identity.Identity {
 	return identity.OfCluster(t.Cluster)
 }
 
-// TLSConfig trusts a server only if its chain ends in the CA certificate with the token's hash
-// and its identity is the token's. No secret is sent before that.
+// TLSConfig trusts a server only if its chain ends in the CA certificate with the token's hash and
+// its identity is Server. No secret is sent before that.
 func (t Token) TLSConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -205,8 +204,8 @@ func (t Token) Root(resp *http.Response) (*x509.Certificate, error) {
 	return t.verify(*resp.TLS)
 }
 
-// hashOf returns the stored hash of a secret. The secret has 128 random bits, so that it needs
-// no slow hash.
+// hashOf returns the stored hash of a secret, which needs no slow hash because it has 128 random
+// bits.
 func hashOf(secret []byte) string {
 	sum := sha256.Sum256(secret)
 	return hex.EncodeToString(sum[:])

@@ -21,8 +21,7 @@ const AccessLife = 10 * time.Minute
 // DelegatedLife is the lifetime of a token that the root delegates for a cluster.
 const DelegatedLife = 5 * time.Minute
 
-// MaxLeeway is how far in the future another machine may have issued a token, by this
-// machine's clock. Expiry has no leeway.
+// MaxLeeway bounds VerifierOptions.Leeway. Expiry has no leeway.
 const MaxLeeway = 5 * time.Minute
 
 // Use is the purpose of a token. A token for one use is refused for another.
@@ -31,7 +30,7 @@ type Use string
 // The uses.
 const (
 	UseAccess Use = "access" // the API of the audience, many times
-	UseCall   Use = "call"   // one request that the root makes of a cluster, once: see Spend
+	UseCall   Use = "call"   // a single request of the root to a cluster: see Spend
 )
 
 // Claims are the contents of a token.
@@ -39,10 +38,10 @@ type Claims struct {
 	Subject string // "acme/alice"
 	Tenant  api.Tenant
 	Roles   []rights.Role
-	PAT     string // id of the personal token, if it is one
+	PAT     string // the id, if the token is a personal token or was requested with one
 	Use     Use    // empty: UseAccess
-	Object  string // the request that a token for one use is bound to: wire.StreamRequest.CallObject
-	Mark    int64  // of a delegated token: see package revoke
+	Object  string // of UseCall: the request that the token is bound to (wire.StreamRequest.CallObject)
+	Mark    int64  // see package revoke
 
 	// Set by Sign.
 	ID      string
@@ -50,7 +49,7 @@ type Claims struct {
 	Expires time.Time
 }
 
-// Principal returns who the token is for.
+// Principal returns the holder of the token.
 func (c Claims) Principal() rights.Principal {
 	return rights.Principal{User: c.Subject, Tenant: c.Tenant, Roles: c.Roles, PAT: c.PAT}
 }
@@ -122,27 +121,26 @@ const (
 	maxCached = 4096
 	maxSpent  = 65536
 
-	// maxSpentOf bounds the tokens of one tenant with its sub-tenants, so that others can
-	// continue: 54 a second over DelegatedLife.
+	// maxSpentOf bounds the tokens of one topmost tenant: 54 per second over DelegatedLife.
 	maxSpentOf = maxSpent / 4
 )
 
-// Verifier verifies tokens and caches the result until they expire: verifying takes 80 µs, a
-// cache hit less than one. It is safe for concurrent use.
+// Verifier verifies tokens and caches the results until the tokens expire. Verification takes
+// 80 µs, a cache hit less than 1 µs. It is safe for concurrent use.
 type Verifier struct {
 	opt    VerifierOptions
 	parser *gojwt.Parser
 
 	mu     sync.Mutex // guards the maps
 	cached map[[sha256.Size]byte]entry
-	spent  map[string]once    // tokens for one use, by id
-	count  map[api.Tenant]int // of spent, by topmost tenant
-	forgot time.Time          // when expired ones were dropped last
+	spent  map[string]once    // used one-use tokens, by id
+	count  map[api.Tenant]int // number of those, by topmost tenant
+	forgot time.Time          // when forget last dropped expired ones
 }
 
 // once is a used one-use token.
 type once struct {
-	until time.Time  // when it expires and may be forgotten
+	until time.Time  // when it has expired and may be dropped
 	top   api.Tenant // the topmost tenant of its subject
 }
 
@@ -173,8 +171,8 @@ func NewVerifier(o VerifierOptions) *Verifier {
 	}
 }
 
-// Verify verifies a token for the use. An invalid one is ErrUnauthenticated; a valid one for
-// another use is ErrForbidden.
+// Verify verifies a token for the use. It fails with ErrUnauthenticated if the token is invalid,
+// and with ErrForbidden if it is for another use.
 func (v *Verifier) Verify(text string, use Use) (Claims, error) {
 	c, err := v.verify(text)
 	if err != nil {
@@ -186,7 +184,8 @@ func (v *Verifier) Verify(text string, use Use) (Claims, error) {
 	return c, nil
 }
 
-// Spend is Verify for a one-use token: a second time is ErrUnauthenticated.
+// Spend is Verify for a one-use token. It fails with ErrUnauthenticated if the token was used
+// before, and with ErrUnavailable if too many tokens were used recently.
 func (v *Verifier) Spend(text string, use Use) (Claims, error) {
 	c, err := v.Verify(text, use)
 	if err != nil {
@@ -202,7 +201,7 @@ func (v *Verifier) Spend(text string, use Use) (Claims, error) {
 	if len(v.spent) >= maxSpent || v.count[top] >= maxSpentOf {
 		v.forget(now)
 		if len(v.spent) >= maxSpent || v.count[top] >= maxSpentOf {
-			// To drop one would allow to use it twice.
+			// A token that is dropped before it expires could be used again.
 			return Claims{}, fmt.Errorf("too many one-use tokens of tenant %q within %s, try again: %w", top, DelegatedLife, api.ErrUnavailable)
 		}
 	}
@@ -238,7 +237,7 @@ func (v *Verifier) verify(text string) (Claims, error) {
 	e, ok := v.cached[sum]
 	v.mu.Unlock()
 	if ok {
-		_, known := v.opt.Keys(e.kid) // a key that was dropped takes its tokens along
+		_, known := v.opt.Keys(e.kid) // tokens become invalid with their key
 		if known && v.opt.Now().Before(e.claims.Expires) {
 			return e.claims, nil
 		}
@@ -253,7 +252,7 @@ func (v *Verifier) verify(text string) (Claims, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if len(v.cached) >= maxCached {
-		for old := range v.cached { // any one: a wrong guess costs one check
+		for old := range v.cached { // an arbitrary entry: another verification is cheap
 			delete(v.cached, old)
 			break
 		}

@@ -1,8 +1,8 @@
-// Package jwt signs and verifies access tokens: JSON Web Tokens with Ed25519 only, by a key of
+// Package jwt signs and verifies access tokens: JSON Web Tokens, signed with Ed25519 by a key of
 // a known set. Clusters verify the root's tokens offline with its public keys.
 //
-// Package account knows the user's present rights. A token has those of when it was signed, so
-// that it lives for minutes only.
+// A token has the roles that its user had when it was signed. It is therefore valid for minutes
+// only; package account checks the current roles.
 //
 //	ring, err := jwt.NewRing(now)
 //	s := jwt.Signer{Ring: ring, Issuer: "treeline-root", Now: time.Now}
@@ -40,7 +40,7 @@ type Ring struct {
 	mu     sync.RWMutex // guards all
 	keys   []ringKey    // the newest, which signs, first
 	signer ed25519.PrivateKey
-	public PublicKeys // replaced, never changed
+	public PublicKeys // replaced as a whole, never modified
 }
 
 type ringKey struct {
@@ -54,9 +54,9 @@ func NewRing(now time.Time) (*Ring, error) {
 	return r, r.Rotate(now, 0)
 }
 
-// Rotate makes a new signing key, and drops the keys that were replaced before now minus keep,
-// the longest lifetime of a token (that of personal tokens). A keep of 0 drops all of them, so
-// that nothing that a stolen key signed is valid.
+// Rotate makes a new signing key, and drops the keys that were replaced more than keep ago. keep
+// is the longest lifetime of a token (that of personal tokens), or 0 to drop all old keys, which
+// invalidates all tokens, after the theft of a key.
 func (r *Ring) Rotate(now time.Time, keep time.Duration) error {
 	seed := make([]byte, ed25519.SeedSize)
 	if _, err := rand.Read(seed); err != nil {
@@ -77,7 +77,7 @@ func (r *Ring) Rotate(now time.Time, keep time.Duration) error {
 	return nil
 }
 
-// derive computes from the seeds what every signature and verification needs.
+// derive computes signer and public from the seeds.
 func (r *Ring) derive() {
 	r.signer = ed25519.NewKeyFromSeed(r.keys[0].Seed)
 	r.public = PublicKeys{}
@@ -87,7 +87,7 @@ func (r *Ring) derive() {
 	}
 }
 
-// Public returns the public keys of the ring. The map is read only.
+// Public returns the public keys of the ring. The caller must not change the map.
 func (r *Ring) Public() PublicKeys {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -1,4 +1,4 @@
-// Package keeper renews a machine's certificate at two thirds of its life and provides it to
+// Package keeper renews a machine's certificate at two thirds of its lifetime and provides it to
 // crypto/tls. Open connections stay open; the next handshake uses the new certificate.
 //
 //	k, err := keeper.New(keeper.Options{Pair: p, Renew: askCluster, Save: toFile})
@@ -20,8 +20,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 )
 
-// Retries wait from minRetry to maxRetry. A sleep is at most maxSleep, because the timers of a
-// suspended machine stand still while certificates age.
+// Retries wait minRetry to maxRetry, ±50%. A sleep is at most maxSleep, because timers do not
+// advance while a machine is suspended.
 const (
 	minRetry = 10 * time.Second
 	maxRetry = 10 * time.Minute
@@ -30,7 +30,7 @@ const (
 
 // Options configures a keeper.
 type Options struct {
-	Pair ca.Pair // what it serves until the first renewal
+	Pair ca.Pair // used until the first renewal
 
 	// Renew gets a certificate for the request (PKCS #10, DER). After an error it may be
 	// called again with another request.
@@ -74,8 +74,8 @@ func New(o Options) (*Keeper, error) {
 	return k, nil
 }
 
-// Own returns a keeper of a certificate that sign signs without asking another machine: at once,
-// with a new key, and at each renewal. It ignores o.Pair and o.Renew, and saves the first pair too.
+// Own returns a keeper of a certificate that the machine signs itself with sign, now and at each
+// renewal, with a new key each time. It ignores o.Pair and o.Renew, and saves the first pair too.
 func Own(o Options, sign func(csr []byte) ([]*x509.Certificate, error)) (*Keeper, error) {
 	key, csr, err := ca.NewRequest()
 	if err != nil {
@@ -99,11 +99,11 @@ func (k *Keeper) serve(p ca.Pair) {
 	k.current.Store(&served{pair: p, server: p.TLS(true), client: p.TLS(false)})
 }
 
-// Pair returns the present pair.
+// Pair returns the current pair.
 func (k *Keeper) Pair() ca.Pair { return k.current.Load().pair }
 
-// GetCertificate is for the tls.Config of servers. It includes the root's certificate for
-// joining machines, which know only its hash.
+// GetCertificate is for the tls.Config of servers. The chain includes the root's certificate for
+// joining machines, which have only its hash.
 func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return k.current.Load().server, nil
 }
@@ -113,14 +113,14 @@ func (k *Keeper) GetClientCertificate(*tls.CertificateRequestInfo) (*tls.Certifi
 	return k.current.Load().client, nil
 }
 
-// Due returns when the pair's certificate is to be renewed: at two thirds of its life.
+// Due returns when the pair's certificate is due for renewal: at two thirds of its lifetime.
 func Due(p ca.Pair) time.Time {
 	c := p.Chain[0]
 	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) / 3 * 2)
 }
 
-// Run renews until ctx ends, and then returns nil. It retries a failed renewal, also after the
-// certificate has expired.
+// Run renews the certificate until ctx ends, and then returns nil. It retries failed renewals,
+// even after the certificate has expired.
 func (k *Keeper) Run(ctx context.Context) error {
 	retry := time.Duration(0)
 	for {
@@ -128,7 +128,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		if wait <= 0 {
 			if err := k.renew(ctx); err != nil && ctx.Err() == nil {
 				retry = min(max(2*retry, minRetry), maxRetry)
-				wait = retry/2 + rand.N(retry) // a fleet that failed together does not return together
+				wait = retry/2 + rand.N(retry) // spreads the retries of many machines
 				k.opt.Log.Warn("certificate not renewed", "error", err, "retry_in", wait.Round(time.Second),
 					"ends", k.Pair().Chain[0].NotAfter)
 			} else {
@@ -136,8 +136,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 				wait = k.untilDue()
 			}
 		}
-		// A new certificate that is due at once (its signer is near expiry) must not cause a
-		// busy loop.
+		// No busy loop if the new certificate is due at once, because its signer is near expiry.
 		wait = max(min(wait, maxSleep), time.Second)
 		select {
 		case <-ctx.Done():
@@ -179,8 +178,8 @@ func (k *Keeper) renew(ctx context.Context) error {
 	return nil
 }
 
-// accept refuses a certificate that would disconnect the machine: another identity, another
-// root, or an expired one.
+// accept returns an error if the new certificate would disconnect the machine: it has another
+// identity or another root, or has expired.
 func (k *Keeper) accept(old, next ca.Pair) error {
 	if err := next.Check(); err != nil {
 		return err

@@ -10,10 +10,10 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 )
 
-// Transport is an HTTP transport that uses the current certificate for each request. A server
-// checks the connection's certificate with every request, and HTTP/2 keeps a connection while
-// it is in use, longer than the certificate may last. After a renewal new requests use a new
-// connection, while open streams stay on the old one.
+// Transport is an HTTP transport that uses the current certificate for each request. Servers
+// check the connection's certificate with every request, and an HTTP/2 connection in use may
+// outlive its certificate. Therefore, after a renewal, new requests use a new connection, while
+// open streams stay on the old one.
 type Transport struct {
 	own  func(*tls.CertificateRequestInfo) (*tls.Certificate, error)
 	make func() *http.Transport
@@ -24,7 +24,7 @@ type Transport struct {
 }
 
 // NewTransport makes a transport with the certificate of own, a keeper's GetClientCertificate.
-// fresh makes a transport for each certificate with a session cache of its own, because a
+// fresh makes the transport for each certificate. It needs its own session cache, because a
 // resumed session has the old certificate.
 func NewTransport(own func(*tls.CertificateRequestInfo) (*tls.Certificate, error), fresh func() *http.Transport) *Transport {
 	return &Transport{own: own, make: fresh}

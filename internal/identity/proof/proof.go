@@ -1,6 +1,6 @@
-// Package proof binds a node's key on the overlay network to its certificate: the node signs
-// the overlay key with its certificate's key, so that whoever trusts the root can verify whose
-// key it is. Package trust checks the chain.
+// Package proof binds a node's key on the overlay network to its certificate: the node signs the
+// overlay key with its certificate's key. Every machine that trusts the root can then verify which
+// node has the overlay key. Package trust verifies the chain.
 //
 //	sig, err := proof.Sign(pair.Key, key)
 //	who, err := proof.Check(verifier, peer) // of an api.Peer from another node
@@ -21,7 +21,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Sign returns the proof that the certificate's owner has the key: Peer.Proof.
+// Sign returns Peer.Proof: the signature of the overlay key with own, the certificate's key.
 func Sign(own crypto.Signer, key api.PeerKey) ([]byte, error) {
 	text, opts := wire.ProofText(key), crypto.Hash(0)
 	if _, ok := own.Public().(ed25519.PublicKey); !ok {
@@ -35,15 +35,15 @@ func Sign(own crypto.Signer, key api.PeerKey) ([]byte, error) {
 	return sig, nil
 }
 
-// The bounds of a peer's proof.
+// The bounds of a peer's chain (certificates) and proof (bytes).
 const (
 	maxChain = 3
 	maxProof = 512
 )
 
-// Check returns the identity of the peer's key. It fails with ErrUnauthenticated unless the
-// chain leads to a root that v trusts, the certificate is of a node of the cluster in the
-// record, and the proof is that node's.
+// Check returns the identity of the node with the peer's overlay key. It fails with
+// ErrUnauthenticated unless v trusts the chain, the certificate belongs to the node and cluster in
+// the record, and the certificate's key signed the proof.
 func Check(v *trust.Verifier, p api.Peer) (identity.Identity, error) {
 	bad := func(format string, args ...any) (identity.Identity, error) {
 		return identity.Identity{}, fmt.Errorf("peer %s: %w: %w", p.Key, fmt.Errorf(format, args...), api.ErrUnauthenticated)
@@ -80,5 +80,5 @@ func signed(c *x509.Certificate, text, sig []byte) bool {
 		sum := sha256.Sum256(text)
 		return ecdsa.VerifyASN1(pub, sum[:], sig)
 	}
-	return false // no authority of ours signs others
+	return false // package ca signs no other keys
 }

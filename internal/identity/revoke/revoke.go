@@ -1,17 +1,15 @@
 // Package revoke makes tokens of the root invalid at clusters before they expire: the
 // root keeps a Log, each cluster a List.
 //
-// Every token that the root delegates carries a mark, a number that only grows. A
-// revocation carries a mark too, and makes the tokens of one holder with a lower or
-// equal mark invalid. A holder is a user, a personal token, or all users of a topmost
-// tenant. Clusters receive holders as digests, so that they do not learn the names of
-// users. Both sides drop a revocation after Keep, when all tokens that it concerns have
-// expired.
+// Every token that the root delegates has a mark, a number that only grows. A revocation has a
+// mark too, and invalidates the tokens of one holder with that mark or a lower one. A holder is a
+// user, a personal token, or all users of a topmost tenant. Clusters receive digests of holders,
+// so that they do not learn the names of users. Both sides drop a revocation after Keep, when all
+// tokens that it concerns have expired.
 //
-// The size is bounded. A tenant with more than maxOfTenant revocations has one for all
-// its users instead. Beyond MaxEntries in all, the tokens of everybody up to a floor
-// become invalid. The holders of tokens that become invalid this way exchange theirs
-// again.
+// The size is bounded. The revocations of a tenant with more than maxOfTenant are replaced by one
+// for all its users. Beyond MaxEntries in total, all tokens with a mark up to a floor become
+// invalid. Clients whose tokens become invalid this way exchange new ones at the root.
 //
 //	log := revoke.NewLog(time.Now)
 //	claims.Mark = log.Mark()          // when a token is delegated
@@ -36,7 +34,7 @@ import (
 
 // Bounds of both sides.
 const (
-	Keep       = 15 * time.Minute // longer than any delegated token lives
+	Keep       = 15 * time.Minute // more than the lifetime of any delegated token
 	MaxEntries = 4096
 
 	maxOfTenant = 64
@@ -48,7 +46,7 @@ var _ = fairshare.Declare(fairshare.Bound{
 	Attack: "TestRevocationsOfOneTenantLeaveTheTokensOfOthersValid",
 })
 
-// digest names a holder to clusters.
+// digest returns the name of a holder that clusters receive.
 func digest(kind, id string) string {
 	sum := sha256.Sum256([]byte(kind + "\x00" + id))
 	return base64.RawURLEncoding.EncodeToString(sum[:18])
@@ -63,9 +61,8 @@ func topOf(user string) string {
 	return top
 }
 
-// Log is the root's side. It is safe for concurrent use. It is in memory only:
-// its floor is the root's start, so that the tokens of revocations that were lost
-// with the previous process become invalid too.
+// Log is the root's side. It is safe for concurrent use. It is in memory only. Its floor is the
+// root's start, which invalidates all tokens from before, because their revocations are lost.
 type Log struct {
 	now func() time.Time
 
@@ -89,7 +86,7 @@ func NewLog(now func() time.Time) *Log {
 	return l
 }
 
-// Mark returns a number that is higher than any before.
+// Mark returns a new mark, higher than all earlier ones.
 func (l *Log) Mark() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -101,23 +98,22 @@ func (l *Log) mark() int64 {
 	return l.last
 }
 
-// Raise makes all later marks higher than the given one, which an earlier process
-// made: the clock may have been set back since.
+// Raise makes all later marks higher than the given one of an earlier process, because the clock
+// may have been set back since.
 func (l *Log) Raise(mark int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last = max(l.last, mark)
 }
 
-// Subscribe registers fn, which is called after every revocation, on the goroutine
-// that makes it. Subscribe is called before the log is used.
+// Subscribe registers fn, which is called after every revocation, on the revoking goroutine.
+// Subscribe is called before the log is used.
 func (l *Log) Subscribe(fn func()) { l.told = append(l.told, fn) }
 
-// User makes the tokens that were delegated to the user until now invalid.
+// User invalidates the tokens that were delegated to the user until now.
 func (l *Log) User(id string) { l.add(digest("user", id), topOf(id)) }
 
-// PAT makes the tokens that were delegated to a personal token of the user until now
-// invalid.
+// PAT invalidates the tokens that were delegated to a personal token of the user until now.
 func (l *Log) PAT(user, id string) { l.add(digest("pat", id), topOf(user)) }
 
 func (l *Log) add(of, top string) {
@@ -129,7 +125,7 @@ func (l *Log) add(of, top string) {
 			return true
 		}
 		if e.Of == whole {
-			own = maxOfTenant // the tenant has one for all its users already
+			own = maxOfTenant // the tenant's revocations are merged already
 		} else if e.top == top {
 			own++
 		}
@@ -163,8 +159,8 @@ func (l *Log) Since(mark int64) wire.Revocations {
 	return out
 }
 
-// List is a cluster's side. The zero value refuses every token until Apply was called
-// once. It is safe for concurrent use.
+// List is a cluster's side. It refuses every token until Apply was called once. It is safe for
+// concurrent use.
 type List struct {
 	mu      sync.Mutex // guards the fields below
 	applied bool
@@ -177,7 +173,7 @@ type entry struct {
 	at   time.Time // when it was received
 }
 
-// Apply adds what the root sent, at time now.
+// Apply adds the revocations that were received from the root at time now.
 func (l *List) Apply(now time.Time, r wire.Revocations) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -202,9 +198,9 @@ func (l *List) Apply(now time.Time, r wire.Revocations) {
 	}
 }
 
-// Check returns nil if a token of the user with the mark is still valid,
-// ErrUnauthenticated if it is revoked, and ErrUnavailable before the first Apply. pat is
-// the id of the personal token that it was delegated to, if any.
+// Check returns nil if a token of the user with the mark is still valid, ErrUnauthenticated if it
+// is revoked, and ErrUnavailable before the first Apply. pat is the id of the personal token with
+// which it was requested, or "".
 func (l *List) Check(user, pat string, mark int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package rights has the table of actions and roles and the rule about tenants. It knows no
-// objects: the caller passes the tenant of an object.
+// Package rights decides which actions a role allows on the objects of a tenant. The caller
+// passes the tenant of the object.
 //
 //	if err := rights.Allowed(p, rights.AppsWrite, app.Tenant()); err != nil { … }
 package rights
@@ -12,10 +12,10 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Role is what a person or a robot is within a tenant. The names are Oakestra's.
+// Role is a set of rights of a user or robot within its tenant. The names are Oakestra's.
 type Role string
 
-// The roles. Admin of the system tenant ("") is Admin everywhere.
+// The roles. An Admin of the system tenant ("") is Admin of all tenants.
 const (
 	Admin                  Role = "Admin"
 	OrganizationAdmin      Role = "Organization_Admin"
@@ -23,18 +23,18 @@ const (
 	InfrastructureProvider Role = "Infrastructure_Provider"
 )
 
-// Roles are all roles, the mightiest first.
+// Roles are all roles, the one with the most rights first.
 var Roles = []Role{Admin, OrganizationAdmin, ApplicationProvider, InfrastructureProvider}
 
-// System is the tenant of the installation's own people. It owns no applications.
+// System is the tenant of the installation's operators. It owns no applications.
 const System api.Tenant = ""
 
-// Principal is who asks, as an access token says. The zero value is nobody.
+// Principal is the authenticated user of a request. The zero value is unauthenticated.
 type Principal struct {
 	User   string     `json:"user"` // "acme/alice", or "admin" in the system tenant
 	Tenant api.Tenant `json:"tenant,omitempty"`
 	Roles  []Role     `json:"roles"`
-	PAT    string     `json:"pat,omitempty"` // the personal token's id, if it is one
+	PAT    string     `json:"pat,omitempty"` // the id of the personal token, if one was used
 }
 
 // Has reports whether the principal has the role.
@@ -54,7 +54,7 @@ func (p Principal) Sees(t api.Tenant) bool {
 	return p.Tenant != System && strings.HasPrefix(string(t), string(p.Tenant)+"/")
 }
 
-// Action is something that rights guard: "<objects>:<verb>".
+// Action is an action that needs a right: "<objects>:<verb>".
 type Action string
 
 // The actions.
@@ -78,8 +78,8 @@ const (
 	SystemWrite   Action = "system:write"   //
 )
 
-// table says which roles may do what within their tenant. Admin may do all of
-// it; what begins with "system:" takes an Admin of the system tenant.
+// table has the roles that allow an action within their tenant. Admin allows all of them except
+// those that begin with "system:", which require an Admin of the system tenant.
 var table = map[Action][]Role{
 	AppsRead:      {OrganizationAdmin, ApplicationProvider},
 	AppsWrite:     {OrganizationAdmin, ApplicationProvider},
@@ -110,9 +110,9 @@ func Actions() []Action {
 	return all
 }
 
-// Allowed reports whether p may do the action on an object of tenant t: nil, or
-// ErrUnauthenticated for nobody, ErrNotFound where t is not p's to see, the same
-// whether the object exists or not, and ErrForbidden where the role is missing.
+// Allowed returns nil if p may do the action on an object of tenant t. It returns
+// ErrUnauthenticated for the zero Principal, ErrNotFound if p may not see t (whether or not the
+// object exists), and ErrForbidden if p lacks the role.
 func Allowed(p Principal, a Action, t api.Tenant) error {
 	if p.User == "" {
 		return fmt.Errorf("%s: sign in first: %w", a, api.ErrUnauthenticated)
@@ -137,9 +137,8 @@ func Allowed(p Principal, a Action, t api.Tenant) error {
 		a, t, p.User, p.Roles, append([]Role{Admin}, roles...), api.ErrForbidden)
 }
 
-// MayGrant reports whether p may give the roles to a user of tenant t (as
-// Allowed): nobody gives a role that is mightier than the own, and a role of
-// the system tenant is given by its Admins alone.
+// MayGrant returns nil if p may give the roles to a user of tenant t, or an error as Allowed. Only
+// an Admin may give Admin, and only an Admin of the system tenant may give roles there.
 func MayGrant(p Principal, roles []Role, t api.Tenant) error {
 	if err := Allowed(p, UsersWrite, t); err != nil {
 		return err

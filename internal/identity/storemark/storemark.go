@@ -1,7 +1,7 @@
-// Package storemark ties a store to the keys in a daemon's data directory. A daemon with
-// the keys of one installation and the store of another, or an empty one, would accept
-// the wrong peers or lose its own. The store has a document that names the keys; the data
-// directory has a file that records that a store was used.
+// Package storemark binds a store to the keys in a daemon's data directory. With an empty store
+// or the store of another installation, a daemon would accept the wrong peers or lose its own. A
+// document in the store (the mark) names the keys; a file in the data directory records that a
+// store was used.
 //
 //	docs, err = storemark.Check(ctx, st, docs, storemark.Options{Dir: dir, Authority: cert, Embedded: "root.db"})
 package storemark
@@ -40,18 +40,18 @@ type mark struct {
 // Options describe the store and the keys.
 type Options struct {
 	Dir       *os.Root          // the data directory
-	Authority *x509.Certificate // of the daemon's own authority; its key stays when it is renewed
+	Authority *x509.Certificate // of the daemon's own authority; renewals keep its key
 	Embedded  string            // the embedded store's file in Dir
-	Elsewhere bool              // the store is not that file but at a URL
+	Elsewhere bool              // the store is at a URL, not in that file
 	New       bool              // the operator allows an empty store
 	Log       *slog.Logger
 }
 
-// Check compares the keys with the store, which contains docs, and returns docs without
-// the mark. It is called before anything else is written. A store of other keys, and one with
-// documents and no mark after a marked one was used, is ErrConflict; an empty one after
-// another was used is ErrNotFound. These errors say what to do. A store without a mark, new
-// or from an earlier release, gets one.
+// Check compares the keys with the store, whose documents are docs, and returns docs without the
+// mark. It is called before anything else is written. It fails with ErrConflict if the store
+// belongs to other keys, or has documents and no mark although a marked store was used before. It
+// fails with ErrNotFound if the store is empty although another one was used before. Otherwise a
+// store without a mark, new or from an earlier release, gets one.
 func Check(ctx context.Context, st store.Store, docs []store.Doc, o Options) ([]store.Doc, error) {
 	have := mark{Authority: fingerprint(o.Authority)}
 	i := slices.IndexFunc(docs, func(d store.Doc) bool { return d.Kind == kind && d.Key == key })
@@ -101,8 +101,8 @@ func (o Options) empty() error {
 		o.place(), o.Dir.Name(), api.ErrNotFound)
 }
 
-// earlier returns an error if a store that has documents and no mark cannot be an earlier
-// release's: the directory's file is written after the mark of the store, never before it.
+// earlier returns an error if a store with documents and no mark cannot be from an earlier
+// release: the file in the data directory exists, and it is written after the store's mark.
 func (o Options) earlier() error {
 	switch _, err := o.Dir.Stat(File); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -124,8 +124,8 @@ func (o Options) place() string {
 	return filepath.Join(o.Dir.Name(), o.Embedded)
 }
 
-// used reports whether a store was used with the keys before. Earlier releases left no
-// file; if the store is at a URL now, their embedded store is the evidence.
+// used reports whether a store was used with the keys before. Earlier releases wrote no File, so
+// that, if the store is at a URL now, an embedded store in Dir counts too.
 func (o Options) used() (bool, error) {
 	files := []string{File}
 	if o.Elsewhere {
@@ -141,8 +141,8 @@ func (o Options) used() (bool, error) {
 	return false, nil
 }
 
-// use records in the data directory that a store is used. The store's mark is durable by
-// then, so that after a crash in between the store is recognized by its mark.
+// use records in the data directory that a store is used. It is called when the store's mark is
+// durable, so that a crash in between leaves a store that is recognized by its mark.
 func (o Options) use(m mark) error {
 	if _, err := o.Dir.Stat(File); err == nil {
 		return nil

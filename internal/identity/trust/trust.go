@@ -1,6 +1,6 @@
-// Package trust verifies the peer of a TLS connection: its chain up to a pinned root, that
-// each authority signs only what it may, its revocation, and its identity. It does not check
-// host names: machines are behind NATs and change addresses.
+// Package trust verifies the peer of a TLS connection: its chain up to a pinned root, that each
+// authority of the chain may issue what it signed, revocation, and the identity. It does not check
+// host names, because machines are behind NATs and change addresses.
 //
 //	v := trust.New(root)
 //	cfg := v.Client(identity.OfCluster("munich"), keeper.GetClientCertificate)
@@ -35,15 +35,14 @@ func New(roots ...*x509.Certificate) *Verifier {
 	return &Verifier{Roots: pool}
 }
 
-// Peer returns the verified identity of a connection's peer. An untrusted peer is
-// ErrUnauthenticated, a revoked one ErrForbidden. It also verifies resumed connections, for
-// which crypto/tls checks less.
+// Peer returns the verified identity of a connection's peer. It fails with ErrUnauthenticated if
+// the peer is not trusted, and with ErrForbidden if it is revoked. It verifies resumed
+// connections completely; crypto/tls does not.
 func (v *Verifier) Peer(cs tls.ConnectionState) (identity.Identity, error) {
 	return v.check(cs, x509.ExtKeyUsageAny)
 }
 
-// Chain returns the verified identity of the first certificate of a chain that did not come
-// with a connection. It refuses what Peer refuses.
+// Chain is Peer for a chain that was received outside a TLS handshake.
 func (v *Verifier) Chain(chain []*x509.Certificate) (identity.Identity, error) {
 	return v.check(tls.ConnectionState{PeerCertificates: chain}, x509.ExtKeyUsageAny)
 }
@@ -62,7 +61,7 @@ func (v *Verifier) check(cs tls.ConnectionState, use x509.ExtKeyUsage) (identity
 		KeyUsages: []x509.ExtKeyUsage{use}, CurrentTime: v.now(),
 	}
 	if opts.Roots == nil {
-		opts.Roots = x509.NewCertPool() // nil would mean the machine's own roots
+		opts.Roots = x509.NewCertPool() // nil would mean the roots of the operating system
 	}
 	for _, c := range cs.PeerCertificates[1:] {
 		opts.Intermediates.AddCert(c)
@@ -77,7 +76,7 @@ func (v *Verifier) check(cs tls.ConnectionState, use x509.ExtKeyUsage) (identity
 	}
 	if v.Revoked != nil {
 		for _, c := range chains[i] {
-			// The revocation of an authority includes all that it signed.
+			// The revocation of an authority revokes all certificates below it.
 			if who, err := identity.Of(c); err == nil && v.Revoked(who, c.SerialNumber) {
 				return identity.Identity{}, fmt.Errorf("certificate of %s: %s is revoked: %w", id, who, api.ErrForbidden)
 			}
@@ -93,8 +92,8 @@ func (v *Verifier) now() time.Time {
 	return v.Now()
 }
 
-// ownOnly reports whether each authority of the chain signs only what it may. X.509
-// constraints see the host of a URI, not its path.
+// ownOnly reports whether each authority of the chain may issue the certificate below it. X.509
+// name constraints apply to the host of a URI, not to its path.
 func ownOnly(chain []*x509.Certificate) bool {
 	below, err := identity.Of(chain[0])
 	for _, c := range chain[1:] {
@@ -111,9 +110,9 @@ func ownOnly(chain []*x509.Certificate) bool {
 }
 
 // Server returns the TLS configuration of a server: TLS 1.3, its certificate from cert, and
-// verified client certificates. With required, a client must have one; without it, clients may
-// use a token instead, and Peer tells which. Sessions may be resumed, which helps when many
-// clients reconnect; revocation is checked again each time.
+// verified client certificates. Unless required, clients may connect without a certificate and use
+// a token. Sessions may be resumed, which helps when many clients reconnect; each connection is
+// verified completely.
 func (v *Verifier) Server(cert func(*tls.ClientHelloInfo) (*tls.Certificate, error), required bool) *tls.Config {
 	auth := tls.RequestClientCert
 	if required {
@@ -123,7 +122,7 @@ func (v *Verifier) Server(cert func(*tls.ClientHelloInfo) (*tls.Certificate, err
 		MinVersion:     tls.VersionTLS13,
 		GetCertificate: cert,
 		ClientAuth:     auth,
-		ClientCAs:      v.Roots, // a hint: browsers then offer no certificates of others
+		ClientCAs:      v.Roots, // a hint, so that browsers do not offer unrelated certificates
 		VerifyConnection: func(cs tls.ConnectionState) error {
 			if !required && len(cs.PeerCertificates) == 0 {
 				return nil
@@ -141,8 +140,8 @@ func (v *Verifier) Client(expect identity.Identity, cert func(*tls.CertificateRe
 		MinVersion:           tls.VersionTLS13,
 		GetClientCertificate: cert,
 		ClientSessionCache:   NewSessions(),
-		// crypto/tls would check a host name and a pool; VerifyConnection checks the pool, the
-		// identity and revocation.
+		// crypto/tls would check a host name. VerifyConnection checks the chain, the identity and
+		// revocation.
 		InsecureSkipVerify: true,
 		VerifyConnection: func(cs tls.ConnectionState) error {
 			id, err := v.check(cs, x509.ExtKeyUsageServerAuth)
@@ -188,7 +187,7 @@ func (r *Revocations) RevokeSerial(who identity.Identity, serial *big.Int) {
 	r.serials[serialKey(who, serial)] = true
 }
 
-// Restore reverts RevokeIdentity: the machine may join again.
+// Restore reverts RevokeIdentity, so that the machine may join again.
 func (r *Revocations) Restore(who identity.Identity) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
