@@ -1,9 +1,9 @@
 // Package netbook has the root's part of the overlay network: the clusters' shares of the instance
 // network, their subscriptions to services and addresses of other clusters, and the records that
-// the clusters which host these have published.
+// the hosting clusters publish.
 //
-// It is a sub-machine of the root's core. The core calls it with the time and a View, and carries
-// out the Effects that it returns.
+// It is a sub-machine of the root's core, which calls it with the time and a View and carries out
+// the Effects that it returns.
 package netbook
 
 import (
@@ -17,25 +17,25 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Config has the settings of the network. The caller has validated them.
+// Config configures a Machine. The caller has validated it.
 type Config struct {
-	Ranges         wire.NetRanges // zero: what the store has, or else wire.DefaultNetRanges
-	ClusterPercent int            // the largest part of the instance network for one cluster
-	// Wait is how long after a start the root waits for clusters to report what they
-	// have, before it gives new addresses and shares.
+	Ranges         wire.NetRanges // zero: the stored ranges, or else wire.DefaultNetRanges
+	ClusterPercent int            // limit for one cluster's part of the instance network
+	// Wait is how long after a start the root waits for the reports of clusters before it assigns
+	// new addresses and shares.
 	Wait time.Duration
 }
 
-// View answers questions about services at the time of the call.
+// View reads the state of other sub-machines at the time of the call.
 type View interface {
-	// Service returns a service that an application has.
+	// Service returns a service, and whether an application has it.
 	Service(api.ServiceID) (Service, bool)
-	// Owner returns the service that has a semantic address, or "".
+	// Owner returns the service with a semantic address, or "".
 	Owner(netip.Addr) api.ServiceID
-	// Hosts lists, in order, the clusters to which instances of a service are assigned.
+	// Hosts returns, sorted, the clusters to which instances of a service are assigned.
 	Hosts(api.ServiceID) []api.ClusterID
-	// Hosting reports whether a cluster has an instance of a service, including one
-	// whose end it has not confirmed. Instances returns how many.
+	// Hosting reports whether a cluster has an instance of a service, including one whose end it
+	// has not confirmed. Instances returns the number of these instances.
 	Hosting(api.ClusterID, api.ServiceID) bool
 	Instances(api.ClusterID, api.ServiceID) int
 }
@@ -43,19 +43,18 @@ type View interface {
 // Service is a service of an application.
 type Service struct {
 	Addresses api.ServiceAddresses
-	Spec      *api.Microservice // not to be changed
+	Spec      *api.Microservice // only read
 }
 
-// Effects are the results of a call. A call never changes the network's record and
-// then fails.
+// Effects are the results of a call.
 type Effects struct {
-	Save    bool            // the Record has changed
-	Changed []api.ClusterID // whose Shares or ShareError have changed
+	Save    bool            // Record has changed
+	Changed []api.ClusterID // clusters whose Shares or ShareError have changed
 	Events  []api.Event
 	Send    []wire.Envelope
 }
 
-// Machine has one owner.
+// Machine is not safe for concurrent use.
 type Machine struct {
 	cfg     Config
 	ranges  wire.NetRanges
@@ -66,15 +65,15 @@ type Machine struct {
 	resting []restingShare
 
 	clusters map[api.ClusterID]*cluster
-	services map[api.ServiceID]*service // those that a cluster subscribes to or is asked for
-	names    interest.Names             // of all services that applications have
+	services map[api.ServiceID]*service // services that a cluster subscribes to or has to publish
+	names    interest.Names             // of all services of applications
 	subs     *interest.Subscriptions[api.ClusterID]
-	about    map[sub]api.ServiceID         // the service that a subscription is about
+	about    map[sub]api.ServiceID         // the service that a subscription resolves to
 	peers    map[api.PeerKey]api.ClusterID // the cluster that published a node
 	rehosted map[api.ServiceID]bool        // services whose hosts may have changed
-	send     map[api.ClusterID]bool        // clusters that a message may be due for
+	send     map[api.ClusterID]bool        // clusters to which a message may be due
 
-	awaited    map[api.ClusterID]bool // clusters that have not listed all since the start; nil once the wait is over
+	awaited    map[api.ClusterID]bool // clusters that have not listed everything yet; nil after the wait
 	waitsUntil time.Time
 }
 
@@ -83,34 +82,34 @@ type sub = interest.Ref[api.ClusterID]
 
 // service is the state of a service that clusters subscribe to.
 type service struct {
-	subscribers map[api.ClusterID]int  // subscriptions about it
-	asked       map[api.ClusterID]bool // clusters that are asked to publish it
+	subscribers map[api.ClusterID]int  // number of subscriptions to it
+	asked       map[api.ClusterID]bool // clusters that have to publish it
 }
 
-// cluster is the network's state of one cluster.
+// cluster is the network state of one cluster.
 type cluster struct {
 	id            api.ClusterID
 	heard, silent bool
 	networked     bool // it has reported about the network since the root started
 	shares        []netip.Prefix
-	subnets       int    // how many it needs
+	subnets       int    // number of subnets that it needs
 	shareError    string // why it has fewer shares than it needs
 
 	// Its subscriptions.
-	rejected  api.Digest // of those above a bound
+	rejected  api.Digest // digest of its subscriptions above a limit
 	perTenant map[api.Tenant]int
-	full      map[api.Tenant]bool // tenants with more than is kept
+	full      map[api.Tenant]bool // tenants that have reached their limit
 
-	// What it publishes for other clusters.
+	// The records that it publishes for other clusters.
 	published interest.Replica
-	asked     interest.Requests // what it is asked to publish
-	unasked   bool              // it published what it was not asked for
-	listing   bool              // it is listing all in parts
-	listedTo  string            // the name up to which it has
+	asked     interest.Requests // the subscriptions sent to it
+	unasked   bool              // it published records without a subscription
+	listing   bool              // it is listing everything in parts
+	listedTo  string            // the name up to which it has listed
 
-	// What it is sent.
-	subsDiffer   bool // its digest of its subscriptions differs
-	requestWhole bool // the next message asks it to list all
+	// The messages to it.
+	subsDiffer   bool // its subscriptions differ from those here
+	requestWhole bool // the next message requests a list of everything
 	requestedAt  time.Time
 	sentRev      uint64
 	sentAt       time.Time
@@ -130,18 +129,18 @@ func New(cfg Config) *Machine {
 	}
 }
 
-// call has the arguments and the effects of one call.
+// call is the state of one call: its arguments and effects.
 type call struct {
 	*Machine
 	View
-	now  time.Time // without the pauses of this process
+	now  time.Time // without pauses of the process
 	wall time.Time
 	out  Effects
 }
 
-// Now is the time of a call.
+// Now is the time of a step.
 type Now struct {
-	Mono time.Time // excludes the time in which this process did not run
+	Mono time.Time // without pauses of the process
 	Wall time.Time
 }
 
@@ -159,10 +158,10 @@ func (c *call) event(cl *cluster, tenant api.Tenant, detail string) {
 	c.out.Events = append(c.out.Events, api.Event{Tenant: tenant, Kind: "cluster", Object: string(cl.id), Cluster: cl.id, Detail: detail})
 }
 
-// Start begins to give revisions and to wait for the clusters. services are all that
-// applications have.
+// Start begins a new boot and the wait for reports of clusters. services are the services of all
+// applications. It follows Init or Restore, and AddCluster for each stored cluster.
 func (b *Machine) Start(now Now, services []api.ServiceID) {
-	// The clock only keeps the number growing if the store was lost.
+	// The clock makes the number grow even if the store was lost.
 	b.boot = max(b.boot+1, uint64(max(0, now.Wall.Unix())))
 	b.rev = b.boot << 32
 	for _, id := range services {
@@ -176,8 +175,8 @@ func (b *Machine) nextRev() uint64 {
 	return b.rev
 }
 
-// AddCluster adds a cluster with its shares from the store. It keeps those that no other cluster
-// has; see Shares.
+// AddCluster adds a cluster with its shares from the store, except shares that another cluster has;
+// see Shares.
 func (b *Machine) AddCluster(id api.ClusterID, shares []netip.Prefix) {
 	cl := &cluster{id: id, shares: shares}
 	b.clusters[id] = cl
@@ -190,8 +189,8 @@ func (b *Machine) AddCluster(id api.ClusterID, shares []netip.Prefix) {
 	})
 }
 
-// RemoveCluster removes a cluster, its subscriptions and what it published. Its shares
-// rest before they are given again.
+// RemoveCluster removes a cluster, its subscriptions and its records. Its shares rest before they
+// are granted again.
 func (b *Machine) RemoveCluster(now Now, v View, id api.ClusterID) Effects {
 	c := b.call(now, v)
 	cl := b.clusters[id]
@@ -216,8 +215,8 @@ func (b *Machine) RemoveCluster(now Now, v View, id api.ClusterID) Effects {
 	return c.out
 }
 
-// SetLiveness sets whether a cluster has reported since the root started, and whether
-// it is silent now. Other clusters avoid the backends of a silent one.
+// SetLiveness sets whether a cluster has reported since the root started, and whether it is silent.
+// The backends of a silent cluster are draining for others.
 func (b *Machine) SetLiveness(now Now, v View, id api.ClusterID, heard, silent bool) Effects {
 	c, cl := b.call(now, v), b.clusters[id]
 	cl.heard, cl.silent = heard, silent
@@ -230,15 +229,15 @@ func (b *Machine) SetLiveness(now Now, v View, id api.ClusterID, heard, silent b
 	return c.out
 }
 
-// SetNetworked records that a cluster reports about the network. From then on others are answered
-// only after it has answered what it was asked for.
+// SetNetworked records that a cluster reports about the network. From then on, subscriptions of
+// other clusters wait for its records.
 func (b *Machine) SetNetworked(id api.ClusterID) { b.clusters[id].networked = true }
 
-// SetRehosted records that the hosts of a service may have changed, for Send.
+// SetRehosted records that the hosts of a service may have changed. Send handles it.
 func (b *Machine) SetRehosted(id api.ServiceID) { b.rehosted[id] = true }
 
-// SetServices takes the services that an application had before and has now. All that
-// depends on their SLA is resolved again.
+// SetServices replaces the services of an application, and resolves again the subscriptions that
+// depend on their SLA.
 func (b *Machine) SetServices(now Now, v View, before, after []api.ServiceID) Effects {
 	c := b.call(now, v)
 	for _, id := range before {
@@ -254,7 +253,7 @@ func (b *Machine) SetServices(now Now, v View, before, after []api.ServiceID) Ef
 	return c.out
 }
 
-// SetOwners follows a change of the owners of semantic addresses.
+// SetOwners resolves again the subscriptions to semantic addresses whose owners have changed.
 func (b *Machine) SetOwners(now Now, v View, addrs []netip.Addr) Effects {
 	c := b.call(now, v)
 	for _, a := range addrs {
@@ -263,7 +262,7 @@ func (b *Machine) SetOwners(now Now, v View, addrs []netip.Addr) Effects {
 	return c.out
 }
 
-// Report takes the network's part of a cluster's report.
+// Report handles the network part of a cluster's report.
 func (b *Machine) Report(now Now, v View, id api.ClusterID, n *wire.ClusterNet) Effects {
 	c, cl := b.call(now, v), b.clusters[id]
 	b.send[id] = true
@@ -279,8 +278,8 @@ func (b *Machine) Report(now Now, v View, id api.ClusterID, n *wire.ClusterNet) 
 		delete(b.awaited, id)
 	}
 	c.subscriptions(cl, n)
-	// A cluster that does not know what it is asked for cannot publish all of it: what
-	// it published before still counts.
+	// A cluster without the present subscriptions cannot publish everything: its earlier records
+	// stay.
 	whole := n.Whole && n.Held == held
 	records, more := c.onlyAsked(cl, n.Records)
 	cl.unasked = more || cl.unasked && !(n.Whole && n.Of.After == "")
@@ -302,7 +301,7 @@ func (b *Machine) Report(now Now, v View, id api.ClusterID, n *wire.ClusterNet) 
 		cl.resync.Due = true
 	}
 	cl.subsDiffer = n.Subscribed != c.subs.Digest(id)^cl.rejected
-	// What it published can be compared once it knows what it is asked for.
+	// Its records can be compared once it has the present subscriptions.
 	differs := n.Held == held && n.Published != cl.published.Digest()
 	if (cl.subsDiffer || differs || b.awaited[id]) && !listed && !cl.listing && c.now.Sub(cl.requestedAt) >= resend {
 		cl.requestWhole, cl.requestedAt = true, c.now
@@ -310,8 +309,8 @@ func (b *Machine) Report(now Now, v View, id api.ClusterID, n *wire.ClusterNet) 
 	return c.out
 }
 
-// listedAll reports whether a cluster has listed, with this report, all that it has.
-// It may have sent the parts before this one to an earlier process of the root.
+// listedAll reports whether this report completes the list of everything that a cluster has. The
+// cluster may have sent earlier parts to an earlier process of the root; these do not count.
 func (cl *cluster) listedAll(n *wire.ClusterNet) bool {
 	if !n.Whole || n.Of.After != "" && (!cl.listing || n.Of.After > cl.listedTo) {
 		cl.listing = false
@@ -321,11 +320,10 @@ func (cl *cluster) listedAll(n *wire.ClusterNet) bool {
 	return n.Of.Last()
 }
 
-// Interest returns how many subscriptions clusters have, and how many of them have no
-// answer.
+// Totals returns how many subscriptions clusters have, and how many of them are unanswered.
 func (b *Machine) Totals() (all, open int) { return b.subs.Total() }
 
-// service returns the state of a service, which the caller will use.
+// service returns the state of a service, and creates it if necessary.
 func (b *Machine) service(id api.ServiceID) *service {
 	s := b.services[id]
 	if s == nil {
@@ -335,7 +333,7 @@ func (b *Machine) service(id api.ServiceID) *service {
 	return s
 }
 
-// collect removes the state of a service that is not used.
+// collect removes the state of an unused service.
 func (b *Machine) collect(id api.ServiceID) {
 	if s := b.services[id]; s != nil && len(s.subscribers) == 0 && len(s.asked) == 0 {
 		delete(b.services, id)

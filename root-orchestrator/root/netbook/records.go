@@ -9,19 +9,19 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Of a cluster's records only those that it was asked for are kept, within these bounds, so that a
-// hostile cluster takes no more memory than an honest one can.
+// Only records that match a subscription are kept, within these limits, so that a hostile cluster
+// takes no more memory than an honest one.
 const (
 	maxEndpoints  = 32      // of one peer
 	maxSubnets    = 8       // of one peer
 	maxChain      = 4       // certificates of one peer
 	maxText       = 8 << 10 // bytes of a certificate, or of another text
-	spareBackends = 16      // of a route, beyond twice the instances there: old ones that are about to go
+	spareBackends = 16      // of a route, in addition to twice the instances: those that are ending
 )
 
-// onlyAsked returns the records that a cluster was asked for, and whether there were
-// others, as an earlier process of the root may have asked for. It removes what exceeds
-// a bound from a record, but keeps the revision, which alone counts for the digest.
+// onlyAsked returns the records that match the subscriptions sent to a cluster, and whether there
+// were others, for example for subscriptions of an earlier process of the root. It truncates
+// records that exceed a limit but keeps their revisions, because the digest depends only on these.
 func (c *call) onlyAsked(cl *cluster, r wire.Records) (_ wire.Records, more bool) {
 	r.Routes = filter(r.Routes, &more, func(v *api.Route) bool { return cl.asked.Has(wire.Subscription{Service: v.Service}) })
 	r.Sources = filter(r.Sources, &more, func(v *wire.Source) bool { return cl.asked.Has(wire.Subscription{Address: v.Address}) })
@@ -35,7 +35,7 @@ func (c *call) onlyAsked(cl *cluster, r wire.Records) (_ wire.Records, more bool
 	}
 	for i := range r.Sources {
 		s := &r.Sources[i]
-		s.Access = api.Access{} // the SLA decides, not the cluster
+		s.Access = api.Access{} // from the SLA only
 		if limitPeer(&s.Peer); len(s.Service) > maxName {
 			s.Service = ""
 		}
@@ -46,7 +46,7 @@ func (c *call) onlyAsked(cl *cluster, r wire.Records) (_ wire.Records, more bool
 	return r, more
 }
 
-// filter returns the elements that keep accepts, and sets more if there are others.
+// filter returns the elements that keep accepts. It sets more if it removed any.
 func filter[V any](all []V, more *bool, keep func(*V) bool) (out []V) {
 	for i := range all {
 		if keep(&all[i]) {
@@ -59,7 +59,7 @@ func filter[V any](all []V, more *bool, keep func(*V) bool) (out []V) {
 }
 
 func limitRoute(r *api.Route, backends int) {
-	r.Access, r.Addresses, r.Ports = api.Access{}, api.ServiceAddresses{}, nil // the SLA decides
+	r.Access, r.Addresses, r.Ports = api.Access{}, api.ServiceAddresses{}, nil // from the SLA only
 	var more bool
 	r.Backends = limit(filter(r.Backends, &more, func(be *api.Backend) bool {
 		return be.Instance.Service() == r.Service && len(be.Instance) <= maxName && be.Address.Is4() &&
@@ -89,7 +89,7 @@ func limitPeer(p *api.Peer) {
 	}
 }
 
-// limit returns the first n elements, without the memory of the others.
+// limit returns the first n elements without keeping the others in memory.
 func limit[V any](all []V, n int) []V {
 	if len(all) <= n {
 		return all

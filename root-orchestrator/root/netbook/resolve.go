@@ -16,8 +16,8 @@ func (c *call) resolveAll(subs []sub) {
 	}
 }
 
-// resolveSubject resolves the subscriptions to a service or an address again. Those to
-// a service may name it or any of its addresses.
+// resolveSubject resolves the subscriptions to a service or an address again. Subscriptions to a
+// service may name it or any of its addresses.
 func (c *call) resolveSubject(w wire.Subscription) {
 	c.resolveAll(c.subs.About(w))
 	if s, ok := c.Service(w.Service); ok && w.Service != "" {
@@ -27,8 +27,8 @@ func (c *call) resolveSubject(w wire.Subscription) {
 	}
 }
 
-// resolve answers a subscription. If other clusters have to publish first, it asks
-// them, and the answer stays what it was until they have.
+// resolve answers a subscription. If other clusters have to publish first, it subscribes to them,
+// and the earlier answer stays until they have published.
 func (c *call) resolve(s sub) {
 	k, about := c.answer(s)
 	c.setAbout(s, about)
@@ -38,8 +38,8 @@ func (c *call) resolve(s sub) {
 	}
 }
 
-// answer returns the record that a subscription leads to, or none if that is not known
-// yet, and the service that it is about, if any.
+// answer returns the record that answers a subscription, or the zero Key if it is not determined
+// yet, and the service that the subscription resolves to, or "".
 func (c *call) answer(s sub) (k interest.Key, about api.ServiceID) {
 	w, a := s.Subscription, s.Subscription.Address
 	switch {
@@ -73,16 +73,16 @@ func (c *call) access(id api.ServiceID) api.Access {
 	return api.Access{Closed: true}
 }
 
-// complete reports whether every cluster that hosts a service, except one, has
-// published what it has of it or cannot.
+// complete reports whether each cluster that hosts a service, apart from except, has answered about
+// it.
 func (c *call) complete(id api.ServiceID, except api.ClusterID) bool {
 	return !slices.ContainsFunc(c.Hosts(id), func(host api.ClusterID) bool {
 		return host != except && !c.clusters[host].answered(wire.Subscription{Service: id})
 	})
 }
 
-// answered reports whether a cluster has published or refused what it was asked for,
-// or cannot.
+// answered reports whether a cluster has published or refused w, or cannot do either because it is
+// silent or not on the network.
 func (cl *cluster) answered(w wire.Subscription) bool {
 	if cl == nil || cl.silent || cl.heard && !cl.networked {
 		return true
@@ -99,7 +99,7 @@ func (cl *cluster) answered(w wire.Subscription) bool {
 	return ok || x.PeerAt(w.Address) != nil
 }
 
-// holder returns the cluster that has an address of the instance network, or nil.
+// holder returns the cluster whose share contains an address of the instance network, or nil.
 func (b *Machine) holder(a netip.Addr) *cluster {
 	p, err := a.Prefix(b.ranges.Share)
 	if err != nil {
@@ -108,8 +108,8 @@ func (b *Machine) holder(a netip.Addr) *cluster {
 	return b.clusters[b.holders[p]]
 }
 
-// atAddress answers who is at an address: an instance, or, if the subscription is for
-// no service, a node.
+// atAddress answers a subscription to an address of the instance network with the source at the
+// address or, if the subscription is for no service, with the node.
 func (c *call) atAddress(s sub) interest.Key {
 	w := s.Subscription
 	cl := c.holder(w.Address)
@@ -133,8 +133,8 @@ func (c *call) atAddress(s sub) interest.Key {
 	return interest.Key{}
 }
 
-// setAbout notes which service a subscription is about, and asks the hosts of that one
-// and of the one that it was about before.
+// setAbout sets the service that a subscription resolves to, and updates the hosts of this service
+// and of the earlier one.
 func (c *call) setAbout(s sub, id api.ServiceID) {
 	old := c.about[s]
 	if old == id {
@@ -156,8 +156,8 @@ func (c *call) setAbout(s sub, id api.ServiceID) {
 	c.askHosts(id)
 }
 
-// askHosts asks the hosts of a service to publish it if another cluster subscribes to
-// it, and all others no longer.
+// askHosts subscribes to a service at each of its hosts, if another cluster subscribes to the
+// service, and unsubscribes at all other clusters.
 func (c *call) askHosts(id api.ServiceID) {
 	s := c.services[id]
 	if s == nil {
@@ -172,7 +172,7 @@ func (c *call) askHosts(id api.ServiceID) {
 	for _, host := range c.Hosts(id) {
 		note(host)
 	}
-	for cl := range s.asked { // an instance that leaves serves until it is gone
+	for cl := range s.asked { // a leaving instance serves until it has ended
 		if !want[cl] && c.Hosting(cl, id) {
 			note(cl)
 		}
@@ -189,8 +189,8 @@ func (c *call) askHosts(id api.ServiceID) {
 	c.collect(id)
 }
 
-// askAddress asks the cluster that has an address to publish who is there, as long as
-// another cluster subscribes to the address.
+// askAddress subscribes to an address at the cluster that has it, if another cluster subscribes to
+// the address, and otherwise unsubscribes.
 func (c *call) askAddress(w wire.Subscription) {
 	if !c.ranges.Instances.Contains(w.Address) {
 		return
@@ -201,7 +201,7 @@ func (c *call) askAddress(w wire.Subscription) {
 	}
 }
 
-// ask asks a cluster to publish something from now on, or no longer.
+// ask subscribes to w at a cluster, or unsubscribes and removes the records.
 func (c *call) ask(cl *cluster, w wire.Subscription, on bool) {
 	if !cl.asked.Set(w, on) {
 		return
@@ -223,8 +223,8 @@ func (c *call) ask(cl *cluster, w wire.Subscription, on bool) {
 	c.send[cl.id] = true
 }
 
-// publishedChanged resolves again what depends on a record that a cluster published,
-// changed or took back.
+// publishedChanged resolves again the subscriptions that depend on a record that a cluster
+// published, changed or removed.
 func (c *call) publishedChanged(cl *cluster, k interest.Key) {
 	switch k.Kind {
 	case interest.Route:
@@ -250,8 +250,7 @@ func (c *call) publishedChanged(cl *cluster, k interest.Key) {
 	}
 }
 
-// serviceChanged resolves again what depends on a service's SLA, or on that the service
-// exists.
+// serviceChanged resolves again the subscriptions that depend on a service's existence or SLA.
 func (c *call) serviceChanged(id api.ServiceID) {
 	c.subs.Changed(interest.RouteOf(id))
 	c.resolveSubject(wire.Subscription{Service: id})

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	resend    = time.Second     // between two requests for the same, and two resyncs
-	lostAfter = 5 * time.Second // how long a message may be on its way
+	resend    = time.Second     // least time between two requests for the same, and between two resyncs
+	lostAfter = 5 * time.Second // time after which an unacknowledged message counts as lost
 )
 
-// Send ends a step: it answers what depends on services with other hosts than before,
-// and returns the messages to clusters that are due.
+// Send ends a step: it resolves the subscriptions to services whose hosts have changed, and returns
+// the messages that are due.
 func (b *Machine) Send(now Now, v View) Effects {
 	c := b.call(now, v)
 	for _, id := range step.Keys(b.rehosted) {
@@ -37,14 +37,14 @@ func (b *Machine) Send(now Now, v View) Effects {
 	return c.out
 }
 
-// heldBy is the digest of all that a cluster should hold from the root.
+// heldBy returns the digest of everything that a cluster should have from the root.
 func (b *Machine) heldBy(cl *cluster) api.Digest {
 	return b.subs.Held(cl.id) ^ cl.asked.Digest() ^ wire.RootNet{Ranges: b.ranges, Shares: cl.shares}.ShareDigest()
 }
 
-// sendTo sends a cluster what has changed for it, or a part of a resync.
+// sendTo sends a cluster the changes for it, or the next part of a resync.
 func (c *call) sendTo(cl *cluster) {
-	// The next of several messages waits until the cluster has the one before.
+	// If the changes need several messages, each waits for the acknowledgement of the one before.
 	if (cl.resync.On() || cl.more) && cl.ackedRev < cl.sentRev && c.now.Sub(cl.sentAt) < lostAfter {
 		return
 	}
@@ -55,7 +55,7 @@ func (c *call) sendTo(cl *cluster) {
 	subscribe, unsubscribe := cl.asked.Changes()
 	m.Subscribe, m.Unsubscribe = append(m.Subscribe, subscribe...), append(m.Unsubscribe, unsubscribe...)
 	if cl.unasked && len(m.Subscribe) > 0 {
-		// An earlier process of the root may have asked for it, and its answer was dropped.
+		// Its records for a subscription of an earlier process of the root were dropped.
 		m.RequestWhole, cl.unasked, cl.requestedAt = true, false, c.now
 	}
 	if !part && m.Records.Empty() && len(m.Subscribe)+len(m.Unsubscribe) == 0 && !cl.requestWhole && slices.Equal(cl.sentShares, cl.shares) {
@@ -69,9 +69,9 @@ func (c *call) sendTo(cl *cluster) {
 	c.out.Send = append(c.out.Send, wire.Envelope{To: cl.id.Addr(), Msg: wire.RootToCluster(m)})
 }
 
-// addPart adds the next part of a resync to a message, if one is due, and reports whether it
-// did. A part that takes away what the cluster should not have is sent only when everything is
-// known: after a restart of the root, clusters keep what they have until then.
+// addPart adds the next part of a resync to a message, if one is due, and reports whether it did. A
+// part that removes records from the cluster is sent only when all subscriptions are answered:
+// after a restart of the root, clusters keep their records until then.
 func (c *call) addPart(cl *cluster, m *wire.RootNet) bool {
 	r := &cl.resync
 	if !c.subs.Advance(cl.id, r, c.now, cl.ackedRev < cl.sentRev, !cl.listing) {
@@ -90,14 +90,14 @@ func (c *call) addPart(cl *cluster, m *wire.RootNet) bool {
 	} else {
 		r.Due = true
 	}
-	if c.subs.Sent(cl.id, r, of) { // one message has everything
+	if c.subs.Sent(cl.id, r, of) { // the resync fits in one message
 		m.Records = m.Removals()
 	}
 	m.Append(more)
 	return true
 }
 
-// view is what other clusters than cl have published, as cl may see it.
+// view has the records of other clusters as the cluster to may see them.
 type view struct {
 	*call
 	to *cluster
@@ -105,7 +105,7 @@ type view struct {
 
 func (v view) revOf(k interest.Key) uint64 { return v.subs.Rev(k, v.nextRev) }
 
-// Route merges what the clusters that host a service have published about it.
+// Route merges the records about a service of all clusters that host it.
 func (v view) Route(id api.ServiceID) (api.Route, bool) {
 	s, ok := v.Service(id)
 	if !ok {
@@ -134,7 +134,7 @@ func (v view) Route(id api.ServiceID) (api.Route, bool) {
 		}
 		for _, be := range part.Backends {
 			if p, ok := known[be.Peer]; !ok || be.Instance.Service() != id || !behind(&p, be.Address) {
-				continue // the cluster may not publish it
+				continue // the cluster may not publish this backend
 			}
 			if cl.silent {
 				be.State = api.BackendDraining
@@ -145,7 +145,7 @@ func (v view) Route(id api.ServiceID) (api.Route, bool) {
 	return r, true
 }
 
-// Source returns who is at an address of another cluster.
+// Source returns the source at an address of another cluster.
 func (v view) Source(a netip.Addr) (wire.Source, bool) {
 	cl := v.holder(a)
 	if cl == nil {
@@ -169,10 +169,10 @@ func (v view) Peer(k api.PeerKey) (api.Peer, bool) {
 	return p, ok && v.permit(cl, &p)
 }
 
-// permit removes the fields of p that other clusters must not see and reports whether
-// cl may publish p: each of its subnets must be one node's lease within a share
-// that cl holds. A prefix whose base address alone is in the share, such as
-// 10.16.16.0/0, would let the peer send packets from any tenant's addresses.
+// permit removes the fields of p that other clusters must not see, and reports whether cl may
+// publish p: each of its subnets must be one node's lease within a share of cl. A prefix of which
+// only the base address is in the share, such as 10.16.16.0/0, would let the peer send packets from
+// any tenant's addresses.
 func (b *Machine) permit(cl *cluster, p *api.Peer) bool {
 	p.Node, p.Cluster = "", cl.id
 	return len(p.Subnets) > 0 && !slices.ContainsFunc(p.Subnets, func(s netip.Prefix) bool {
@@ -185,8 +185,8 @@ func behind(p *api.Peer, a netip.Addr) bool {
 	return slices.ContainsFunc(p.Subnets, func(s netip.Prefix) bool { return s.Contains(a) })
 }
 
-// has reports whether an address is in one of the cluster's shares. Shares are not
-// shorter than subnets, so a share holds all of a subnet whose base it holds.
+// has reports whether an address is in one of the cluster's shares. A share contains all of a
+// subnet whose base address it contains, because subnets are not larger than shares.
 func (cl *cluster) has(a netip.Addr) bool {
 	return slices.ContainsFunc(cl.shares, func(p netip.Prefix) bool { return p.Contains(a) })
 }

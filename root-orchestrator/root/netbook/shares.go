@@ -13,7 +13,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// rest is how long a share is given to nobody after a cluster had it.
+// rest is how long a share that a cluster had is not granted again.
 const rest = 30 * time.Minute
 
 // record is the network's document in the store.
@@ -23,18 +23,18 @@ type record struct {
 	Resting []restingShare `json:"resting,omitempty"`
 }
 
-// restingShare is a share that a cluster returned, or that a removed one had.
+// restingShare is a share that a cluster returned or that a removed cluster had.
 type restingShare struct {
 	Share netip.Prefix  `json:"share"`
 	Until time.Time     `json:"until"`
-	By    api.ClusterID `json:"by,omitempty"` // the cluster that returned it: the share counts as its own until then
+	By    api.ClusterID `json:"by,omitempty"` // the cluster that returned it and to which it counts until then
 }
 
-// Record returns the document to store.
+// Record returns the document to store, which encodes as JSON.
 func (b *Machine) Record() any { return record{b.ranges, b.boot, b.resting} }
 
-// Restore takes the stored document. It must come before any cluster. ErrConflict
-// means that the configuration has other ranges.
+// Restore reads the stored document. It must come before any AddCluster. It returns ErrConflict if
+// the configuration has other ranges.
 func (b *Machine) Restore(data []byte) error {
 	var r record
 	if err := json.Unmarshal(data, &r); err != nil {
@@ -53,7 +53,7 @@ func (b *Machine) Restore(data []byte) error {
 	return nil
 }
 
-// Init takes the configured ranges, unless there are ranges from the store.
+// Init sets the configured or the default ranges, unless Restore has set the stored ones.
 func (b *Machine) Init() error {
 	switch {
 	case b.blocks != nil:
@@ -72,7 +72,7 @@ func (b *Machine) lay(r wire.NetRanges) error {
 	return b.blocks.Add(r.Instances)
 }
 
-// CheckRanges returns ErrInvalid if ranges cannot be a network's.
+// CheckRanges returns ErrInvalid if the ranges cannot be used.
 func CheckRanges(r wire.NetRanges) error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("check the network's ranges: "+format+": %w", append(args, api.ErrInvalid)...)
@@ -98,10 +98,10 @@ func CheckRanges(r wire.NetRanges) error {
 	return nil
 }
 
-// Ranges returns the ranges, once Init or Restore has set them.
+// Ranges returns the ranges that Init or Restore has set.
 func (b *Machine) Ranges() wire.NetRanges { return b.ranges }
 
-// Shares returns the shares of a cluster, in order. The caller must not change them.
+// Shares returns the shares of a cluster, sorted. They are only read.
 func (b *Machine) Shares(id api.ClusterID) []netip.Prefix {
 	if cl := b.clusters[id]; cl != nil {
 		return cl.shares
@@ -121,8 +121,8 @@ func (b *Machine) sharesPerCluster() int { return max(1, b.allShares()*b.cfg.Clu
 
 func (b *Machine) allShares() int { return 1 << (b.ranges.Share - b.ranges.Instances.Bits()) }
 
-// counted returns how many shares a cluster has, with those that it returned and that
-// rest: a cluster that takes and returns all the time must not exhaust the network.
+// counted returns how many shares count to a cluster, including the resting ones that it returned,
+// so that no cluster can exhaust the network by taking and returning shares.
 func (b *Machine) counted(cl *cluster) int {
 	n := len(cl.shares)
 	for _, r := range b.resting {
@@ -144,8 +144,8 @@ func (b *Machine) GrantAll(now Now) Effects {
 	return c.out
 }
 
-// grant gives a cluster shares ahead of its need: for a quarter more subnets than it
-// needs, and at least a few.
+// grant grants shares to a cluster ahead of its need: for a quarter more subnets than it needs, and
+// at least a few.
 func (c *call) grant(cl *cluster) {
 	if cl.subnets <= 0 {
 		return
@@ -187,7 +187,7 @@ func (c *call) give(cl *cluster, p netip.Prefix) {
 	c.changed(cl)
 }
 
-// sweep frees the shares that have rested.
+// sweep frees the shares whose rest is over.
 func (c *call) sweep() {
 	before := len(c.resting)
 	c.resting = slices.DeleteFunc(c.resting, func(r restingShare) bool {
@@ -206,7 +206,7 @@ func (c *call) rest(p netip.Prefix, by api.ClusterID) {
 	c.out.Save = true
 }
 
-// takeShares takes back the shares that a cluster returns.
+// takeShares takes back the shares that a cluster returns, and lets them rest.
 func (c *call) takeShares(cl *cluster, returned []netip.Prefix) {
 	for _, p := range returned {
 		i := slices.Index(cl.shares, p)
@@ -220,11 +220,11 @@ func (c *call) takeShares(cl *cluster, returned []netip.Prefix) {
 	}
 }
 
-// claimShares gives a cluster the shares that it reports to have and that no cluster has
-// here: the store was restored from an older copy. The cluster gives up others when it
-// receives the list of its shares.
+// claimShares grants a cluster the shares that it reports and that no cluster has here: the store
+// was restored from an older copy. The cluster gives up other shares when it receives the list of
+// its shares.
 func (c *call) claimShares(cl *cluster, have []netip.Prefix) {
-	c.sweep() // a share whose rest is over may have been given since
+	c.sweep() // a share whose rest is over can be claimed
 	for _, p := range have {
 		if slices.Contains(cl.shares, p) {
 			continue

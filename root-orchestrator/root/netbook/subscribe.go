@@ -8,20 +8,20 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Bounds of what one cluster may subscribe to.
+// Limits for the subscriptions of one cluster.
 const (
 	maxSubscriptions          = 1 << 17
-	maxSubscriptionsPerTenant = maxSubscriptions / 8 // for the services of one tenant
-	maxFull                   = 64                   // tenants for which an event reports that they reached their bound
-	// maxName bounds the names in a report: a tenant's path of eight parts and four
-	// names, with room to spare.
+	maxSubscriptionsPerTenant = maxSubscriptions / 8 // for services of one tenant
+	maxFull                   = 64                   // tenants whose limit an event reports
+	// maxName is the maximum length of names in a report. It is above that of a tenant's path of
+	// eight parts and four names.
 	maxName = 512
 )
 
-// never is when a subscription of a cluster expires.
+// never is the expiry of a cluster's subscriptions, which do not expire.
 var never = time.Unix(1<<62, 0)
 
-// subscriptions takes the subscriptions in a report.
+// subscriptions handles the subscriptions in a report.
 func (c *call) subscriptions(cl *cluster, n *wire.ClusterNet) {
 	if n.Whole {
 		for _, w := range c.subs.Absent(cl.id, n.Of, n.Subscribe) {
@@ -51,8 +51,8 @@ func (c *call) subscriptions(cl *cluster, n *wire.ClusterNet) {
 	}
 }
 
-// mayAdd reports whether a cluster may have another subscription. A tenant gets only a
-// part of the cluster's bound, so that it leaves room for others.
+// mayAdd reports whether a cluster may have another subscription. A tenant gets only a part of the
+// cluster's limit, so that others can subscribe too.
 func (c *call) mayAdd(cl *cluster, w wire.Subscription) bool {
 	t := w.For.Tenant()
 	if len(w.Service) > maxName || len(w.For) > maxName {
@@ -85,7 +85,7 @@ func (c *call) unsubscribe(cl *cluster, w wire.Subscription) {
 	c.setAbout(sub{Subscriber: cl.id, Subscription: w}, "")
 	c.subs.Unsubscribe(cl.id, w)
 	c.askAddress(w)
-	// Once there is room, the cluster has to list the rejected ones again.
+	// Once the count is well below the limits, request the rejected subscriptions again.
 	if len(cl.full) > 0 && c.subs.Count(cl.id) < maxSubscriptions*3/4 {
 		for of := range cl.full {
 			if cl.perTenant[of] < maxSubscriptionsPerTenant*3/4 {

@@ -10,11 +10,11 @@ import (
 	"github.com/treeline-edge/treeline/internal/step"
 )
 
-// The root's store may have been restored from an older copy, which the root cannot
-// see. What it gave since is in use, and only the clusters know of it. So after a start
-// it gives no new address and no new share until every cluster has listed all that it
-// has, or the wait is over. Services keep their addresses meanwhile, and get back those
-// that rest for them.
+// The root's store may have been restored from an older copy, which the root cannot detect.
+// Addresses and shares given since that copy are in use, and only the clusters have a record of
+// them. So after a start, the root gives no new address and no new share until each cluster has
+// listed everything that it has, or the wait is over. Services keep their addresses, and get back
+// those that rest for them.
 
 func (b *Machine) await(now time.Time) {
 	b.awaited, b.waitsUntil = map[api.ClusterID]bool{}, now.Add(b.cfg.Wait)
@@ -23,10 +23,10 @@ func (b *Machine) await(now time.Time) {
 	}
 }
 
-// Waiting reports whether clusters are awaited before new addresses and shares are given.
+// Waiting reports whether new addresses and shares still have to wait for clusters.
 func (b *Machine) Waiting() bool { return len(b.awaited) > 0 }
 
-// EndWait reports whether the wait ends now. GrantAll must follow.
+// EndWait reports whether the wait ends now. GrantAll has to follow.
 func (b *Machine) EndWait(now time.Time) bool {
 	if b.awaited == nil {
 		return false
@@ -43,8 +43,8 @@ func (b *Machine) EndWait(now time.Time) bool {
 	return true
 }
 
-// WaitError returns the error for a request for something new while clusters are awaited,
-// ErrUnavailable.
+// WaitError returns the ErrUnavailable for a request that has to wait for clusters. what is the
+// request.
 func (b *Machine) WaitError(now time.Time, what string) error {
 	var names []string
 	for _, id := range step.Keys(b.awaited) {
