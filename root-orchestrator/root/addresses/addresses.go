@@ -1,6 +1,6 @@
-// Package addresses assigns semantic addresses to services. An address that a service
-// gives back rests before another service can have it. The package is a part of the
-// root's core, which stores the assignments.
+// Package addresses assigns semantic addresses to services. An address that a service gives back
+// rests before another service can have it. The package is a sub-machine of the root's core, which
+// stores the assignments.
 //
 //	g, err := addresses.New(ranges.Services, limit)
 //	plan, err := g.Assign(now, "acme/shop.prod.web.prod", spec.Addresses, have)
@@ -19,34 +19,33 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Rest is how long an address that was given back is not given to another tenant, nor to
-// another service whose SLA does not name it: longer than any client caches it.
+// Rest is how long an address rests after it was given back: longer than any client caches it.
 const Rest = 30 * time.Minute
 
-// reserved is the number of addresses of a range that are not given: the first and the last.
+// reserved is the number of addresses of a range that are not assigned: the first and the last.
 const reserved = 2
 
-// Registry has the owner of each address. It is not safe for concurrent use.
+// Registry keeps the owner of each address. It is not safe for concurrent use.
 type Registry struct {
 	pool    *ipam.Pool
 	owners  map[netip.Addr]api.ServiceID
 	resting map[netip.Addr]Resting
-	queue   []netip.Addr // resting, in the order in which their rest ends
-	limit   int          // of the addresses that one tenant, with those below it, has or had; 0: no limit
+	queue   []netip.Addr // resting addresses in the order in which their rest ends
+	limit   int          // for the addresses, owned and resting, of a topmost tenant; 0: none
 	of      map[api.Tenant]int
-	claims  map[api.ClusterID]map[netip.Addr]bool // addresses that rest or are disputed because a cluster claims them
+	claims  map[api.ClusterID]map[netip.Addr]bool // addresses claimed by a cluster that rest or are disputed
 }
 
-// Resting is the state of an address that was given back. It may be assigned again at once to
-// the service that had it, and to a service of the same tenant whose SLA names it.
+// Resting is the state of an address that was given back. Until the rest ends, only the service
+// that had it can get it, or a service of the same tenant whose SLA names it.
 type Resting struct {
 	Service api.ServiceID `json:"service"`
 	Until   time.Time     `json:"until"`
 	Quoted  bool          `json:"quoted,omitempty"` // a cluster claims it; it does not count for the tenant
 }
 
-// New returns the registry of a range. A tenant, with the tenants below it, gets at most that
-// many addresses; 0 means no bound.
+// New returns the registry of a range. limit is the maximum of addresses for a topmost tenant with
+// the tenants below it; 0 means no limit.
 func New(p netip.Prefix, limit int) (*Registry, error) {
 	pool, err := ipam.NewPool(p, ipam.Options{First: 1, Last: reserved - 1})
 	if err != nil {
@@ -58,7 +57,7 @@ func New(p netip.Prefix, limit int) (*Registry, error) {
 	}, nil
 }
 
-// own gives an address to a service; disown takes it back.
+// own records the owner of an address; disown removes it.
 func (g *Registry) own(id api.ServiceID, a netip.Addr) {
 	g.owners[a] = id
 	g.count(id, +1)
@@ -69,7 +68,7 @@ func (g *Registry) disown(a netip.Addr) {
 	delete(g.owners, a)
 }
 
-// startRest lets an address rest, and endRest ends that.
+// startRest begins the rest of an address, and endRest ends it.
 func (g *Registry) startRest(r Resting, a netip.Addr) {
 	g.resting[a] = r
 	g.queue = append(g.queue, a)
@@ -86,8 +85,8 @@ func (g *Registry) endRest(a netip.Addr) (r Resting, rested bool) {
 	return r, rested
 }
 
-// count adds to the number of addresses that a tenant has, including resting ones: a
-// tenant that takes and gives back all the time must not exhaust the range.
+// count adds to the number of addresses of a tenant. Resting addresses count too, so that a tenant
+// cannot exhaust the range by taking and giving back addresses.
 func (g *Registry) count(id api.ServiceID, by int) {
 	t := highest(id)
 	if g.of[t] += by; g.of[t] == 0 {
@@ -95,11 +94,11 @@ func (g *Registry) count(id api.ServiceID, by int) {
 	}
 }
 
-// highest returns the topmost tenant of a service. Bounds apply to it, because it can
-// create any number of tenants below it.
+// highest returns the topmost tenant of a service. Limits apply to it, because it can create any
+// number of tenants below it.
 func highest(id api.ServiceID) api.Tenant { return id.Tenant().Top() }
 
-// full reports whether a service's tenant is at its bound.
+// full reports whether a service's tenant has reached its limit.
 func (g *Registry) full(id api.ServiceID) bool { return g.limit > 0 && g.of[highest(id)] >= g.limit }
 
 func (g *Registry) tooMany(id api.ServiceID) error {
@@ -113,7 +112,7 @@ func (g *Registry) tooMany(id api.ServiceID) error {
 		"delete services or request fewer addresses, and wait until these have rested, %s: %w", t, g.of[t], g.size(), rest, Rest, api.ErrConflict)
 }
 
-// size returns how many addresses the range can give.
+// size returns the number of addresses that can be assigned.
 func (g *Registry) size() int {
 	p := g.pool.Prefix()
 	return 1<<(p.Addr().BitLen()-p.Bits()) - reserved
@@ -122,11 +121,11 @@ func (g *Registry) size() int {
 // Owner returns the service that has an address, or "".
 func (g *Registry) Owner(a netip.Addr) api.ServiceID { return g.owners[a] }
 
-// Free returns how many addresses are neither owned nor resting.
+// Free returns how many addresses have no owner and do not rest.
 func (g *Registry) Free(now time.Time) int { return g.pool.Free(now) }
 
-// Mark restores the addresses of a service after a restart. It returns those that no other
-// service has.
+// Mark restores the addresses of a service after a restart. It returns those that no other service
+// has.
 func (g *Registry) Mark(id api.ServiceID, have api.ServiceAddresses) api.ServiceAddresses {
 	mark := func(a netip.Addr) netip.Addr {
 		if !a.IsValid() || g.owners[a] != "" && g.owners[a] != id {
@@ -156,18 +155,18 @@ func put(to *api.ServiceAddresses, n int, a netip.Addr) {
 	to.Instances[n] = a
 }
 
-// Plan is an assignment of addresses that can be undone.
+// Plan is an assignment of addresses that Undo can revert.
 type Plan struct {
 	Addresses api.ServiceAddresses
-	Freed     []netip.Addr // that the service had and has no more
+	Freed     []netip.Addr // addresses that the service no longer needs
 	taken     []netip.Addr
 	reused    map[netip.Addr]Resting
 }
 
-// Assign gives a service the addresses that its SLA asks for. It keeps those that it has
-// and still wants. The error is ErrConflict if another service has a fixed address or had
-// it recently, ErrInvalid if the address cannot be used, and ErrUnavailable if none is
-// left. The service still owns the addresses in Freed. Undo reverts the plan.
+// Assign assigns the addresses that a service's SLA requests, and keeps those that the service
+// already has. The service still owns the addresses in Freed. Errors: ErrConflict if another
+// service has or recently had a fixed address, or the tenant has reached its limit; ErrInvalid if a
+// fixed address cannot be used; ErrUnavailable if none is left.
 func (g *Registry) Assign(now time.Time, id api.ServiceID, want *api.Addresses, have api.ServiceAddresses) (Plan, error) {
 	if want == nil {
 		want = &api.Addresses{}
@@ -181,7 +180,7 @@ func (g *Registry) Assign(now time.Time, id api.ServiceID, want *api.Addresses, 
 		}
 		return a, err
 	}
-	// Fixed addresses come first, so that none of them is chosen for another use.
+	// Fixed addresses come first, so that no automatic choice takes one of them.
 	err := g.assign(want, have, &p.Addresses, one)
 	if err != nil {
 		g.Undo(p)
@@ -229,12 +228,12 @@ func (g *Registry) assign(want *api.Addresses, have api.ServiceAddresses, out *a
 	return nil
 }
 
-// fixed reports whether an SLA names an address, and does not leave the choice to the root.
+// fixed reports whether text is an address, and not left to the root's choice.
 func fixed(text string) bool { return text != "" && text != "auto" }
 
-// choose returns the address that text asks for. An automatic one stays what it was. A new
-// one depends on the service's name and the role of the address, so that a root without
-// its store chooses the same again.
+// choose returns the address that text requests. An automatic address is kept. A new one is derived
+// from the service's name and the role of the address, so that a root that lost its store chooses
+// the same one again.
 func (g *Registry) choose(now time.Time, id api.ServiceID, role int, text string, had netip.Addr, used map[netip.Addr]bool, p *Plan) (netip.Addr, error) {
 	if !fixed(text) {
 		if had.IsValid() && g.owners[had] == id && !used[had] {
@@ -272,17 +271,17 @@ func (g *Registry) choose(now time.Time, id api.ServiceID, role int, text string
 	return a, nil
 }
 
-// tries is how many candidates of a name are tried before any free address is taken.
+// tries is how many derived addresses are tried before any free address is taken.
 const tries = 8
 
-// mayReuse reports whether a service may have a resting address: it was its own, or an SLA
-// names it and it was another service's of the same tenant, so that clients with the old
-// meaning stay within the tenant. An address that a cluster claims may still be in use.
+// mayReuse reports whether a service may have a resting address: it had the address before, or its
+// SLA names it (chosen) and a service of the same tenant had it, so that clients with the old
+// address stay within the tenant. An address that a cluster claims may still be in use.
 func (r Resting) mayReuse(id api.ServiceID, chosen bool) bool {
 	return r.Service == id || chosen && !r.Quoted && r.Service.Tenant() == id.Tenant()
 }
 
-// take gives one address to a service, also a resting one if mayReuse allows it.
+// take assigns one address to a service. It takes a resting one if mayReuse allows it.
 func (g *Registry) take(now time.Time, id api.ServiceID, a netip.Addr, p *Plan, chosen bool) error {
 	if g.owners[a] != "" {
 		return api.ErrConflict
@@ -291,7 +290,7 @@ func (g *Registry) take(now time.Time, id api.ServiceID, a netip.Addr, p *Plan, 
 		if !r.mayReuse(id, chosen) {
 			return api.ErrConflict
 		}
-		if r.Quoted && g.full(id) { // it would count from now on
+		if r.Quoted && g.full(id) { // it would count towards the limit from now on
 			return api.ErrConflict
 		}
 		g.endRest(a)
@@ -306,7 +305,7 @@ func (g *Registry) take(now time.Time, id api.ServiceID, a netip.Addr, p *Plan, 
 	return nil
 }
 
-// explain adds to an error who has the address, without naming services of other tenants.
+// explain adds to an error who has the address, without the names of other tenants' services.
 func (g *Registry) explain(id api.ServiceID, a netip.Addr, err error) error {
 	who := func(of api.ServiceID) string {
 		if of.Tenant() == id.Tenant() {
@@ -341,8 +340,8 @@ func (g *Registry) Undo(p Plan) {
 	}
 }
 
-// Gives reports whether the plan takes a new address: one that the service did not have
-// and that does not rest for it.
+// Gives reports whether the plan takes an address that the service did not have and that does not
+// rest for it.
 func (p Plan) Gives(now time.Time, id api.ServiceID) bool {
 	return slices.ContainsFunc(p.taken, func(a netip.Addr) bool {
 		r, reused := p.reused[a]
@@ -350,7 +349,7 @@ func (p Plan) Gives(now time.Time, id api.ServiceID) bool {
 	})
 }
 
-// Reused returns the addresses of the plan that rested.
+// Reused returns the addresses of the plan that were resting.
 func (p Plan) Reused() []netip.Addr {
 	var out []netip.Addr
 	for _, a := range p.taken {
@@ -361,7 +360,7 @@ func (p Plan) Reused() []netip.Addr {
 	return out
 }
 
-// Rest lets addresses of a service rest and returns those that do from now on. It skips
+// Rest begins the rest of a service's addresses and returns those that were not resting. It skips
 // addresses of other services and outside the range.
 func (g *Registry) Rest(r Resting, addrs []netip.Addr) (resting []netip.Addr) {
 	for _, a := range addrs {
@@ -385,15 +384,15 @@ func (g *Registry) Rest(r Resting, addrs []netip.Addr) (resting []netip.Addr) {
 }
 
 const (
-	maxClaims = 1024 // of one cluster at a time
-	maxName   = 512  // of a service; longer names are none of the root's
+	maxClaims = 1024 // claims of one cluster at a time
+	maxName   = 512  // bytes of a service's name; the root has no longer ones
 )
 
-// Claim records which addresses a cluster reports as in use. Those that no service has
-// rest until a moment: the root's store may have been restored from an older copy, and
-// must not give them to others. Those that another service has are disputed. It returns
-// the claims that are new. A claim counts for the cluster's bound while the address
-// rests or has an owner.
+// Claim records the addresses that a cluster reports as in use, and returns the new claims. An
+// address without an owner rests until the given time: the root's store may have been restored from
+// an older copy, and must not assign it to another service. An address of another service is
+// disputed. At most maxClaims claims of a cluster count, each while its address rests or has an
+// owner.
 func (g *Registry) Claim(by api.ClusterID, used []wire.ServiceAddress, until time.Time) (resting []netip.Addr, disputed []wire.ServiceAddress) {
 	claims := g.claims[by]
 	maps.DeleteFunc(claims, func(a netip.Addr, _ bool) bool {
@@ -410,7 +409,7 @@ func (g *Registry) Claim(by api.ClusterID, used []wire.ServiceAddress, until tim
 		} else if rests := g.Rest(Resting{Service: u.Service, Until: until, Quoted: true}, []netip.Addr{u.Address}); len(rests) > 0 {
 			resting = append(resting, u.Address)
 		} else {
-			continue // it rests already, or is outside the range
+			continue // it already rests, or is outside the range
 		}
 		if claims == nil {
 			claims = map[netip.Addr]bool{}
@@ -421,16 +420,17 @@ func (g *Registry) Claim(by api.ClusterID, used []wire.ServiceAddress, until tim
 	return resting, disputed
 }
 
-// RemoveCluster removes the claims of a cluster. Addresses that rest because of them continue to rest.
+// RemoveCluster removes the claims of a cluster. Addresses that rest because of them continue to
+// rest.
 func (g *Registry) RemoveCluster(id api.ClusterID) { delete(g.claims, id) }
 
-// Resting returns the state of a resting address.
+// Resting returns the state of a resting address, and whether it rests.
 func (g *Registry) Resting(a netip.Addr) (Resting, bool) {
 	r, ok := g.resting[a]
 	return r, ok
 }
 
-// Sweep ends the rests that are over and returns their addresses.
+// Sweep frees the addresses whose rest is over and returns them.
 func (g *Registry) Sweep(now time.Time) (over []netip.Addr) {
 	for len(g.queue) > 0 {
 		a := g.queue[0]
@@ -446,7 +446,7 @@ func (g *Registry) Sweep(now time.Time) (over []netip.Addr) {
 	return over
 }
 
-// candidate returns the n-th address to try for a service, which depends on its name only.
+// candidate returns the n-th derived address of a service. It depends only on the service's name.
 func (g *Registry) candidate(id api.ServiceID, n uint64) netip.Addr {
 	p := g.pool.Prefix()
 	d := uint64(wire.Subscription{Service: id}.Digest()) + n*0x9e3779b97f4a7c15

@@ -8,26 +8,26 @@ import (
 	"github.com/treeline-edge/treeline/internal/step"
 )
 
-// Events per period that the reports of a cluster may write, which is also how many it
-// may write at once. A node that dies takes each of its instances through fewer states.
+// Limits are events per period; a burst may use a whole period's events at once. perInstance is
+// above the number of state changes of an instance whose node dies.
 const (
 	period      = time.Minute
 	perInstance = 30
 	perCluster  = 100
-	perHosted   = 8 // more per cluster and per tenant, for each instance there
+	perHosted   = 8 // added to the limits of cluster and tenant for each instance there
 )
 
-// Limiter limits how many events the reports of a cluster write: of each instance, of
-// each topmost tenant's instances on the cluster, and in all. It counts the events
-// above a limit, and returns one that sums them up as soon as the limit allows it.
+// Limiter limits the events that a cluster's reports cause: per instance, per topmost tenant on the
+// cluster, and per cluster. It counts the events above a limit and returns one event that
+// summarizes them when the limit allows it. It is not safe for concurrent use.
 type Limiter struct {
-	capacity  int // of the log; no limit is higher
+	capacity  int // of the log; the maximum of each limit
 	clusters  map[api.ClusterID]*cluster
-	instances map[api.InstanceID]*limit // those added; nil: has used nothing
+	instances map[api.InstanceID]*limit // those added; nil value: no event yet
 	timers    step.Timers[key]
 }
 
-// key names a limit: an instance's, a tenant's on a cluster, or a cluster's.
+// key identifies a limit: of an instance, of a tenant on a cluster, or of a cluster.
 type key struct {
 	instance api.InstanceID
 	cluster  api.ClusterID
@@ -43,16 +43,16 @@ const (
 	ofCluster
 )
 
-// limit is the state of the generic cell rate algorithm of ITU-T I.371, and the
-// events that it rejected.
+// limit is the state of the generic cell rate algorithm (ITU-T I.371), and the events that it
+// rejected.
 type limit struct {
-	used    time.Time // when all that was allowed so far has been regained
+	used    time.Time // when the full burst is available again
 	cluster api.ClusterID
-	last    api.Event // of those rejected
-	omitted int       // how many were rejected
+	last    api.Event // the last event rejected
+	omitted int       // number of rejected events
 }
 
-// next returns when one more event is allowed, of n per period.
+// next returns when one more event is allowed at n events per period.
 func (l *limit) next(n int) time.Time { return l.used.Add(period/time.Duration(n) - period) }
 
 func (l *limit) take(now time.Time, n int) {
@@ -62,8 +62,8 @@ func (l *limit) take(now time.Time, n int) {
 	l.used = l.used.Add(period / time.Duration(n))
 }
 
-// recent is the largest value that a count had in the last two periods. Instances
-// that have left still cause events.
+// recent is the largest value of a count in the last two periods, because instances that have left
+// still cause events.
 type recent struct {
 	largest int
 	at      time.Time
@@ -80,7 +80,7 @@ func (r *recent) over(now time.Time) bool { return now.Sub(r.at) > 2*period }
 type cluster struct {
 	limit
 	hosted  recent
-	tenants map[api.Tenant]*tenant // the topmost ones that have or recently had instances there
+	tenants map[api.Tenant]*tenant // topmost tenants that have or recently had instances there
 	notices notices
 }
 
@@ -90,24 +90,23 @@ type tenant struct {
 	hosted    recent
 }
 
-// NewLimiter returns a limiter for a log of that capacity.
+// NewLimiter returns a Limiter for a log of the given capacity.
 func NewLimiter(capacity int) *Limiter {
 	return &Limiter{capacity: capacity, clusters: map[api.ClusterID]*cluster{}, instances: map[api.InstanceID]*limit{}}
 }
 
-// AddCluster starts to limit the events of a cluster. Those of other clusters are not
-// limited.
+// AddCluster begins to limit the events of a cluster. Clusters that were not added are not limited.
 func (l *Limiter) AddCluster(id api.ClusterID) {
 	l.clusters[id] = &cluster{tenants: map[api.Tenant]*tenant{}}
 }
 
-// RemoveCluster removes the state of a cluster.
+// RemoveCluster removes a cluster's limits.
 func (l *Limiter) RemoveCluster(id api.ClusterID) { delete(l.clusters, id) }
 
-// AddInstance starts to limit the events of an instance.
+// AddInstance begins to limit the events of an instance.
 func (l *Limiter) AddInstance(id api.InstanceID) { l.instances[id] = nil }
 
-// RemoveInstance removes the state of an instance.
+// RemoveInstance removes an instance's limit.
 func (l *Limiter) RemoveInstance(id api.InstanceID) { delete(l.instances, id) }
 
 // Hosted sets how many instances a cluster has.
@@ -117,7 +116,7 @@ func (l *Limiter) Hosted(now time.Time, id api.ClusterID, instances int) {
 	}
 }
 
-// Assigned counts instances of a tenant that a cluster gets (n above 0) or loses.
+// Assigned adds n to the number of a tenant's instances on a cluster; n may be negative.
 func (l *Limiter) Assigned(now time.Time, id api.ClusterID, of api.Tenant, n int) {
 	cl := l.clusters[id]
 	if cl == nil {
@@ -138,14 +137,14 @@ func (l *Limiter) Assigned(now time.Time, id api.ClusterID, of api.Tenant, n int
 	t.hosted.observe(now, t.instances)
 }
 
-// Allow reports whether an event that a report of cluster by causes may be written
-// now. If not, the limiter counts the event. Events about other clusters are allowed.
+// Allow reports whether an event caused by a report of the cluster by may be written now. If not,
+// it counts the event. Events about other clusters are always allowed.
 func (l *Limiter) Allow(now time.Time, by api.ClusterID, e api.Event) bool {
 	about := e.Cluster == by || e.Cluster == "" && e.Instance != ""
 	return !about || l.allow(now, by, e, 1)
 }
 
-// allow is Allow for an event that stands for n events.
+// allow is Allow for an event that summarizes n events.
 func (l *Limiter) allow(now time.Time, by api.ClusterID, e api.Event, n int) bool {
 	if l.clusters[by] == nil {
 		return true
@@ -177,8 +176,8 @@ func (l *Limiter) allow(now time.Time, by api.ClusterID, e api.Event, n int) boo
 	return true
 }
 
-// limit returns the limit of a key, nil if it has none, and how many events it allows
-// per period. The limits of all tenants on a cluster add up to the cluster's.
+// limit returns the limit of a key, nil if there is none, and its number of events per period. The
+// limits of all tenants on a cluster add up to the cluster's limit.
 func (l *Limiter) limit(now time.Time, k key) (*limit, int) {
 	cl := l.clusters[k.cluster]
 	switch {
@@ -197,10 +196,10 @@ func (l *Limiter) limit(now time.Time, k key) (*limit, int) {
 
 func (l *Limiter) bounded(rate int) int { return max(1, min(rate, l.capacity)) }
 
-// Next returns when Due has something to do, or the zero time.
+// Next returns when Due has to be called next, or the zero time.
 func (l *Limiter) Next() time.Time { return l.timers.Next() }
 
-// Due returns the events that sum up what was omitted and may be written now.
+// Due returns the summaries of omitted events that may be written now.
 func (l *Limiter) Due(now time.Time) (out []api.Event) {
 	for {
 		k, ok := l.timers.Pop(now)

@@ -1,6 +1,6 @@
-// Package events keeps the root's event log and limits how many events the reports of
-// one cluster write to it. It does no I/O: the root's core stores and publishes what
-// Log and Limiter return.
+// Package events keeps the root's event log and limits how many events the reports of one cluster
+// write to it. It is a sub-machine of the root's core, which stores and publishes what Log and
+// Limiter return.
 package events
 
 import (
@@ -10,42 +10,41 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Log holds the newest events, up to a fixed number. When it is full, a new event
-// replaces an old one: of the cluster with the most events, of the topmost tenant with
-// the most events there, the oldest. So neither a cluster nor a tenant can evict the
-// events of others.
+// Log keeps the newest events, up to a capacity. When it is full, a new event replaces the oldest
+// event of the topmost tenant with the most events on the cluster with the most events. So neither
+// a cluster nor a tenant can evict the events of others.
 //
-// The log gives each event a slot, the key of the event's document in the store. It
-// uses slots again, so that the store holds no more events than the log.
+// Each event has a slot, the key of its document in the store. Slots are reused, so that the store
+// has no more events than the log. Log is not safe for concurrent use.
 type Log struct {
 	capacity int
 	events   []stored // ascending by Seq
 	kept     int
-	clusters map[api.ClusterID]*clusterEvents // "" has the events about no cluster
-	free     []int                            // slots that an evicted event had
+	clusters map[api.ClusterID]*clusterEvents // "": events about no cluster
+	free     []int                            // slots of evicted events
 	next     int                              // the first slot that was never used
 }
 
 type stored struct {
 	api.Event
-	slot int // evicted if the event was evicted; then only Seq is set
+	slot int // or evicted; then only Seq is set
 }
 
 const evicted = -1
 
-// clusterEvents are the events about one cluster, by their topmost tenant ("": none).
+// clusterEvents has the Seq of the events about one cluster, by topmost tenant ("": none).
 type clusterEvents struct {
 	kept    int
 	tenants map[api.Tenant][]api.Revision // ascending
 }
 
-// NewLog returns an empty log for capacity events.
+// NewLog returns an empty log with the given capacity.
 func NewLog(capacity int) *Log {
 	return &Log{capacity: capacity, clusters: map[api.ClusterID]*clusterEvents{}}
 }
 
-// Add appends an event, whose Seq must be above those of all events before it. It
-// returns the slot to store the event in, and the slots to delete from the store.
+// Add appends an event. Its Seq must be above those of all earlier events. It returns the slot to
+// store the event in, and the slots to delete from the store.
 func (l *Log) Add(e api.Event) (slot int, deleted []int) {
 	if l.kept == l.capacity {
 		if slot := l.evict(); slot < l.capacity {
@@ -98,7 +97,7 @@ func (l *Log) evict() (slot int) {
 	return slot
 }
 
-// largest returns the key whose value has the largest size; of several, the smallest.
+// largest returns the key whose value has the largest size; among equals, the smallest key.
 func largest[K cmp.Ordered, V any](m map[K]V, size func(V) int) (key K) {
 	most := -1
 	for k, v := range m {
@@ -109,10 +108,10 @@ func largest[K cmp.Ordered, V any](m map[K]V, size func(V) int) (key K) {
 	return key
 }
 
-// Restore adds an event from the store, in any order. Restored must follow the last.
+// Restore adds an event from the store, in any order. Restored has to be called after the last one.
 func (l *Log) Restore(slot int, e api.Event) { l.events = append(l.events, stored{e, slot}) }
 
-// Restored ends the restoring. It evicts what exceeds the capacity, which may have been
+// Restored completes the restore. It evicts the events above the capacity, which may have been
 // greater before, and returns the slots to delete from the store.
 func (l *Log) Restored() (deleted []int) {
 	slices.SortFunc(l.events, func(a, b stored) int { return cmp.Compare(a.Seq, b.Seq) })
@@ -138,10 +137,10 @@ func (l *Log) Restored() (deleted []int) {
 // Filter selects events. The zero value of a field selects all.
 type Filter struct {
 	Instance api.InstanceID
-	Since    api.Revision // events after it
+	Since    api.Revision // only events after it
 }
 
-// List returns the events that f selects, oldest first.
+// List returns the selected events, oldest first.
 func (l *Log) List(f Filter) (out []api.Event) {
 	for _, e := range slices.Backward(l.events) {
 		if e.Seq <= f.Since {

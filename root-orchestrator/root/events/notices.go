@@ -10,22 +10,22 @@ import (
 )
 
 const (
-	maxNotices   = 8 // events per noticePeriod from the notices of one cluster
+	maxNotices   = 8 // events per noticePeriod for the notices of one cluster
 	noticePeriod = time.Minute
-	maxTimes     = 1_000_000 // occurrences that one event counts
+	maxTimes     = 1_000_000 // occurrences in one event
 )
 
-// notices is what the root has taken of a cluster's notices. It is not stored: after a
-// restart of the root, a notice whose acknowledgement was lost causes a second event.
+// notices is the state of a cluster's notices. It is not saved: if an acknowledgement was lost
+// before a restart of the root, the notice causes a second event.
 type notices struct {
-	boot, no uint64    // of the newest
+	boot, no uint64    // of the newest notice
 	since    time.Time // when the present period began
 	events   int       // in the present period
 	omitted  int       // occurrences without an event; the next event counts them
 }
 
-// Notices returns the events for the notices in a report of a cluster, which is in
-// that boot. A notice that was taken before, and one above the limit, has no event.
+// Notices returns the events for the notices in a report that a cluster sent in the given boot. A
+// repeated notice, or one above the limit, has no event.
 func (l *Limiter) Notices(now time.Time, id api.ClusterID, boot uint64, all []wire.Notice) (out []api.Event) {
 	cl := l.clusters[id]
 	if cl == nil {
