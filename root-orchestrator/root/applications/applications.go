@@ -1,7 +1,6 @@
-// Package applications keeps what developers asked for: applications, their services and
-// the instances of these, with their states. It is a part of the root's core: pure, with
-// one owner, and without references to the core or to the other parts. Where an instance
-// runs is decided elsewhere; this package records it.
+// Package applications keeps applications, their services and the instances of these, with their
+// states. It is a sub-machine of the root's core. It records where an instance runs, but does not
+// decide it.
 //
 //	m := applications.New()
 //	m.Begin(wall)
@@ -22,36 +21,35 @@ import (
 	"github.com/treeline-edge/treeline/internal/step"
 )
 
-// MaxReplicas bounds the instances of one service.
+// MaxReplicas limits the instances of one service.
 const MaxReplicas = 10_000
 
-// App is what is saved of an application.
+// App is the saved state of an application.
 type App struct {
-	ID       api.AppID                      `json:"id"`
-	Tenant   api.Tenant                     `json:"tenant"`
-	Spec     api.Application                `json:"spec"`
-	Replicas map[api.ServiceID]int          `json:"replicas"`
-	SpecRevs map[api.ServiceID]api.Revision `json:"spec_revisions"`
-	Created  time.Time                      `json:"created"`
-	By       string                         `json:"by,omitempty"`
-	// Addresses are the services' semantic addresses.
+	ID        api.AppID                              `json:"id"`
+	Tenant    api.Tenant                             `json:"tenant"`
+	Spec      api.Application                        `json:"spec"`
+	Replicas  map[api.ServiceID]int                  `json:"replicas"`
+	SpecRevs  map[api.ServiceID]api.Revision         `json:"spec_revisions"`
+	Created   time.Time                              `json:"created"`
+	By        string                                 `json:"by,omitempty"`
 	Addresses map[api.ServiceID]api.ServiceAddresses `json:"addresses,omitempty"`
 	Leaving   bool                                   `json:"leaving,omitempty"`
 	Revision  api.Revision                           `json:"revision"`
 }
 
-// service is one service of an application, or what is left of a service that its
-// application no longer has.
+// service is a service of an application, or one that its application no longer has but that still
+// has instances.
 type service struct {
 	id        api.ServiceID
 	app       *App              // nil if no application has the service
-	spec      *api.Microservice // nil then, too
+	spec      *api.Microservice // nil if app is nil
 	instances map[api.InstanceID]*Instance
 }
 
-// Machine holds the applications. Begin sets the time of a step for all other methods. A
-// method that takes the id of an application or an instance panics if it is not known,
-// unless it says otherwise.
+// Machine has all applications. Begin sets the time of a step for all other methods. A method that
+// takes the id of an application or an instance panics if there is none, unless its comment says
+// otherwise. Machine is not safe for concurrent use.
 type Machine struct {
 	wall      time.Time
 	apps      map[api.AppID]*App
@@ -70,7 +68,7 @@ func New() *Machine {
 	}
 }
 
-// Begin begins a step. wall is the time that people are shown.
+// Begin begins a step at the time wall.
 func (m *Machine) Begin(wall time.Time) { m.wall = wall }
 
 func (m *Machine) service(id api.ServiceID) *service {
@@ -94,7 +92,7 @@ func (a *App) services() iter.Seq2[api.ServiceID, *api.Microservice] {
 	}
 }
 
-// index points the services at what their application says about them now.
+// index sets the application and the SLA of the application's services.
 func (m *Machine) index(a *App) {
 	for id, v := range a.services() {
 		s := m.service(id)
@@ -102,17 +100,17 @@ func (m *Machine) index(a *App) {
 	}
 }
 
-// RestoreApp makes a saved application known.
+// RestoreApp adds a saved application.
 func (m *Machine) RestoreApp(a *App) {
 	m.apps[a.ID] = a
 	m.index(a)
 }
 
-// Apps returns the ids of all applications, in order.
+// Apps returns the ids of all applications, sorted.
 func (m *Machine) Apps() []api.AppID { return step.Keys(m.apps) }
 
-// Services returns the ids of all services, in order. Some may be left over from an
-// application.
+// Services returns the ids of all services, sorted. It includes services that no application has
+// any more and that still have instances.
 func (m *Machine) Services() []api.ServiceID { return step.Keys(m.services) }
 
 // Written returns the services of an application in the order of its SLA.
@@ -123,8 +121,7 @@ func (m *Machine) Written(id api.AppID) (out []api.ServiceID) {
 	return out
 }
 
-// Indexed returns the services of an application that it has now, in the order of their
-// ids.
+// Indexed returns the present services of an application, sorted by id.
 func (m *Machine) Indexed(id api.AppID) (out []api.ServiceID) {
 	for _, sid := range step.Keys(m.apps[id].Replicas) {
 		if s := m.services[sid]; s != nil && s.spec != nil {
@@ -134,11 +131,11 @@ func (m *Machine) Indexed(id api.AppID) (out []api.ServiceID) {
 	return out
 }
 
-// App returns an application, nil if it is not known. It is only read.
+// App returns an application, or nil. It is only read.
 func (m *Machine) App(id api.AppID) *App { return m.apps[id] }
 
-// Service returns the application and the newest SLA of a service, nil if no application
-// has it. They are only read.
+// Service returns the application and the newest SLA of a service, or nil if no application has it.
+// They are only read.
 func (m *Machine) Service(id api.ServiceID) (*App, *api.Microservice) {
 	if s := m.services[id]; s != nil {
 		return s.app, s.spec
@@ -146,11 +143,11 @@ func (m *Machine) Service(id api.ServiceID) (*App, *api.Microservice) {
 	return nil, nil
 }
 
-// Known reports whether a service is in an application, or has instances that are left.
+// Known reports whether an application has the service or instances of it are left.
 func (m *Machine) Known(id api.ServiceID) bool { return m.services[id] != nil }
 
-// ByUrgency returns the services of an application, the most urgent first, and those of
-// one urgency in the order of the SLA.
+// ByUrgency returns the services of an application, the most urgent first, and services of the same
+// urgency in the order of the SLA.
 func (m *Machine) ByUrgency(id api.AppID) []api.ServiceID {
 	out := m.Written(id)
 	slices.SortStableFunc(out, func(x, y api.ServiceID) int {
@@ -159,7 +156,7 @@ func (m *Machine) ByUrgency(id api.AppID) []api.ServiceID {
 	return out
 }
 
-// Request asks for an application as Spec says. The zero IfMatch sets no condition.
+// Request is the request to create or update an application. The zero IfMatch sets no condition.
 type Request struct {
 	Tenant       api.Tenant
 	Spec         api.Application
@@ -176,8 +173,8 @@ func precondition(object string, have, want api.Revision) error {
 	return fmt.Errorf("%s is at revision %d, not %d; get it again and repeat: %w", object, have, want, api.ErrPrecondition)
 }
 
-// CheckApply returns ErrPrecondition (IfMatch, MustNotExist) or ErrConflict (the
-// application is being deleted) if Apply must not be called.
+// CheckApply returns ErrPrecondition (IfMatch, MustNotExist) or ErrConflict (the application is
+// being deleted) if the request must be refused. Apply does not check this.
 func (m *Machine) CheckApply(r *Request) error {
 	id := r.Tenant.App(r.Spec.Name, r.Spec.Namespace)
 	a := m.apps[id]
@@ -194,13 +191,13 @@ func (m *Machine) CheckApply(r *Request) error {
 	return precondition("application "+string(id), a.Revision, r.IfMatch)
 }
 
-// Create makes an application known that has no services yet, for Apply.
+// Create adds an application without services. Apply has to follow.
 func (m *Machine) Create(id api.AppID, tenant api.Tenant) {
 	m.apps[id] = &App{ID: id, Tenant: tenant, Created: m.wall}
 }
 
-// Apply makes an application what the request says. Every service whose SLA differs gets
-// a new revision from next. It returns the services that the application no longer has.
+// Apply replaces an application's SLA. Each service whose SLA differs gets a new revision from
+// next. Apply returns the services that the application no longer has.
 func (m *Machine) Apply(r *Request, next func() api.Revision) (gone []api.ServiceID) {
 	a := m.apps[r.Tenant.App(r.Spec.Name, r.Spec.Namespace)]
 	before := maps.Collect(a.services())
@@ -246,8 +243,8 @@ func same(a, b *api.Microservice) bool {
 	return string(x) == string(y)
 }
 
-// Scale sets the number of a service's instances. It returns what it was, or ErrNotFound,
-// ErrInvalid, ErrConflict (the application is being deleted) or ErrPrecondition.
+// Scale sets the number of a service's replicas and returns the earlier one. Errors: ErrNotFound,
+// ErrInvalid, ErrConflict (the application is being deleted), ErrPrecondition.
 func (m *Machine) Scale(id api.ServiceID, replicas int, ifMatch api.Revision) (was int, err error) {
 	a, _ := m.Service(id)
 	switch {
@@ -268,7 +265,8 @@ func (m *Machine) Scale(id api.ServiceID, replicas int, ifMatch api.Revision) (w
 	return was, nil
 }
 
-// AddReplicas adds by to the number of a service's instances, if an application has it.
+// AddReplicas adds by to the number of a service's replicas, if an application has the service and
+// the result is not negative.
 func (m *Machine) AddReplicas(id api.ServiceID, by int) {
 	if a, _ := m.Service(id); a != nil && a.Replicas[id]+by >= 0 {
 		a.Replicas[id] += by
@@ -276,8 +274,8 @@ func (m *Machine) AddReplicas(id api.ServiceID, by int) {
 	}
 }
 
-// Delete has an application leave. It reports whether it did not leave before, or returns
-// ErrNotFound or ErrPrecondition.
+// Delete marks an application as leaving, and reports whether it was not leaving before. Errors:
+// ErrNotFound, ErrPrecondition.
 func (m *Machine) Delete(id api.AppID, ifMatch api.Revision) (first bool, err error) {
 	a := m.apps[id]
 	if a == nil {
@@ -293,8 +291,8 @@ func (m *Machine) Delete(id api.AppID, ifMatch api.Revision) (first bool, err er
 	return first, nil
 }
 
-// Finish removes an application that leaves and has no instance left. It returns the
-// application, nil if there is nothing to remove. It accepts unknown applications.
+// Finish removes and returns an application that is leaving and has no instances. Otherwise, or if
+// there is no such application, it returns nil.
 func (m *Machine) Finish(id api.AppID) *App {
 	a := m.apps[id]
 	if a == nil || !a.Leaving {
@@ -312,7 +310,7 @@ func (m *Machine) Finish(id api.AppID) *App {
 	return a
 }
 
-// SetAddresses replaces the addresses of a service; the zero value removes them.
+// SetAddresses replaces the addresses of a service.
 func (m *Machine) SetAddresses(a *App, id api.ServiceID, have api.ServiceAddresses) {
 	old := a.Addresses[id]
 	if old.RoundRobin == have.RoundRobin && old.Closest == have.Closest && maps.Equal(old.Instances, have.Instances) {
@@ -325,8 +323,7 @@ func (m *Machine) SetAddresses(a *App, id api.ServiceID, have api.ServiceAddress
 	m.changedApps.Add(a.ID)
 }
 
-// AddressesOf returns the addresses of a service that the assignment of its instance #n
-// contains.
+// AddressesOf returns the addresses of a service for the assignment of its instance number n.
 func (m *Machine) AddressesOf(id api.ServiceID, n int) api.ServiceAddresses {
 	a, _ := m.Service(id)
 	all := a.Addresses[id]
@@ -337,13 +334,13 @@ func (m *Machine) AddressesOf(id api.ServiceID, n int) api.ServiceAddresses {
 	return own
 }
 
-// TakeChanged returns the applications and instances that changed since the last call, in
-// the order of their first change. Some may be gone.
+// TakeChanged returns the applications and instances that changed since the last call, in the order
+// of their first change. Some may have been removed.
 func (m *Machine) TakeChanged() ([]api.AppID, []api.InstanceID) {
 	return m.changedApps.Take(), m.changedInstances.Take()
 }
 
-// SavedApp returns an application to be saved under a new revision.
+// SavedApp sets the revision of an application and returns it to be saved.
 func (m *Machine) SavedApp(id api.AppID, rev api.Revision) *App {
 	a := m.apps[id]
 	a.Revision = rev

@@ -10,8 +10,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/step"
 )
 
-// Changes returns the differences between two versions of an application, in the order of
-// the later one. Services that it no longer has come last.
+// Changes returns the differences between two versions of an application, in the order of is.
+// Services that only was has come last.
 func Changes(was, is api.Application) (out []api.FieldChange) {
 	if was.Description != is.Description {
 		out = append(out, api.FieldChange{Path: "application_desc", Old: was.Description, New: is.Description})
@@ -58,7 +58,7 @@ func fieldChanges(service string, was, is *api.Microservice) (out []api.FieldCha
 	return out
 }
 
-// shown returns a field's value as a text, "" if it is not set.
+// shown returns a field's value as text, "" if it is not set.
 func shown(v reflect.Value) string {
 	switch {
 	case v.Kind() == reflect.Pointer && !v.IsNil():
@@ -71,7 +71,7 @@ func shown(v reflect.Value) string {
 	}
 	b, err := json.Marshal(v.Interface())
 	if err != nil {
-		panic("encode a field of an SLA: " + err.Error()) // plain fields: our bug
+		panic("encode a field of an SLA: " + err.Error()) // plain fields cannot fail
 	}
 	return string(b)
 }

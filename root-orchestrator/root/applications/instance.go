@@ -12,21 +12,21 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Instance is what is saved of an instance.
+// Instance is the saved state of an instance.
 type Instance struct {
 	ID      api.InstanceID    `json:"id"`
 	Cluster api.ClusterID     `json:"cluster,omitempty"`
-	Epoch   api.Epoch         `json:"epoch"` // the newest that was observed; its root part is the placement's
+	Epoch   api.Epoch         `json:"epoch"` // the newest observed; its root part identifies the placement
 	State   api.State         `json:"state"`
 	Reason  api.Reason        `json:"reason,omitempty"`
 	Detail  string            `json:"detail,omitempty"`
-	Spec    *api.Microservice `json:"spec"` // of the placement; the service may have a newer one. It is only read.
+	Spec    *api.Microservice `json:"spec"` // of the placement; the service may have a newer one; only read
 	SpecRev api.Revision      `json:"spec_revision"`
-	// Addresses are the semantic addresses of the service and the instance, as they were with Spec.
+	// Addresses are the semantic addresses of the service and the instance according to Spec.
 	Addresses  api.ServiceAddresses `json:"addresses,omitzero"`
 	Searched   bool                 `json:"searched,omitempty"` // its placement in Cluster may violate its links
-	Restarts   int                  `json:"restarts,omitempty"` // with Spec, on all clusters
-	Failures   int                  `json:"failures,omitempty"` // with Spec; see api.Observed
+	Restarts   int                  `json:"restarts,omitempty"` // under Spec, on all clusters
+	Failures   int                  `json:"failures,omitempty"` // under Spec; see api.Observed
 	ExitCode   *int                 `json:"exit_code,omitempty"`
 	Address    netip.Addr           `json:"address,omitzero"` // on the overlay network
 	Leaving    bool                 `json:"leaving,omitempty"`
@@ -37,29 +37,29 @@ type Instance struct {
 	Tries      int                  `json:"tries"`
 	Fails      int                  `json:"fails,omitempty"` // clusters that gave it up because it fails
 	Placements []api.Placement      `json:"placements,omitempty"`
-	// Vacating is the cluster that may still run an exclusive instance. The instance is
-	// placed nowhere else until that cluster has confirmed its end.
+	// Vacating is a cluster that may still run an earlier exclusive placement. The instance is not
+	// placed until that cluster has confirmed the end of it.
 	Vacating api.ClusterID `json:"vacating,omitempty"`
-	// Stopping are the clusters that have not confirmed the end of an exclusive placement,
-	// Vacating among them. While the instance is not exclusive, it may be elsewhere.
+	// Stopping has the clusters that have not confirmed the end of an exclusive placement,
+	// including Vacating. While the instance is not exclusive, it may run elsewhere.
 	Stopping []api.ClusterID `json:"stopping,omitempty"`
 	Next     *Trial          `json:"next,omitempty"`
-	// Violated is the part of its SLA that its place violates, as its cluster says.
+	// Violated is the part of the SLA that its place violates, as reported by its cluster.
 	Violated string   `json:"violated,omitempty"`
 	Devices  []string `json:"devices,omitempty"`
-	// Moves are when it moved because of that, within the last hour, between clusters and
+	// Moves has the times of its moves because of violations in the last hour, between clusters and
 	// within the cluster that reports it.
 	Moves []time.Time `json:"moves,omitempty"`
-	// Position is where it runs, if an SLA is measured against it. It is saved when other
-	// fields change.
+	// Position is where it runs, if another service's SLA depends on it. A change of it alone is
+	// not saved.
 	Position *api.Position `json:"position,omitempty"`
 
-	Displaces bool `json:"-"` // less urgent instances have to make room where it was placed last
+	Displaces bool `json:"-"` // its last placement requires preemption
 }
 
-// Trial is a second placement of an instance that runs and would better be elsewhere. It
-// is in its cluster's desired set like any other. It becomes the instance's placement
-// when it runs, or when the first one is lost. An exclusive instance has none.
+// Trial is a second placement of a running instance that moves. It is in its cluster's desired set
+// like any other placement. It replaces the first placement when it runs, or when the first is
+// lost. An exclusive instance has none.
 type Trial struct {
 	Cluster api.ClusterID `json:"cluster"`
 	Epoch   api.Epoch     `json:"epoch"`
@@ -67,10 +67,10 @@ type Trial struct {
 	Score   float64       `json:"score,omitempty"`
 }
 
-// maxPlacements bounds the history of an instance.
+// maxPlacements limits the history of an instance.
 const maxPlacements = 8
 
-// Ended reports whether the instance has ended for good: it needs no place any more.
+// Ended reports whether the instance has ended for good and needs no place.
 func (in *Instance) Ended() bool { return api.Ended(in.State, in.Reason) }
 
 // TrialAt reports whether the instance's second placement is on the cluster.
@@ -92,8 +92,8 @@ func (in *Instance) Clusters() []api.ClusterID {
 	return []api.ClusterID{in.Cluster}
 }
 
-// StopsElsewhere reports whether an exclusive placement of the instance may still run in
-// another cluster: it may have been updated and moved since, while it was not exclusive.
+// StopsElsewhere reports whether another cluster may still run an exclusive placement of the
+// instance. That is possible after the instance was updated and moved while it was not exclusive.
 func (in *Instance) StopsElsewhere(id api.ClusterID) bool {
 	return slices.ContainsFunc(in.Stopping, func(at api.ClusterID) bool { return at != id })
 }
@@ -103,8 +103,7 @@ func (in *Instance) Digest(id api.ClusterID) api.Digest {
 	return wire.Assignment{Instance: in.ID, Epoch: api.EpochOf(in.EpochAt(id).Root(), 0), SpecRev: in.SpecRev}.Digest()
 }
 
-// Assignment returns what a cluster is told about the instance, without what is about
-// links.
+// Assignment returns the instance's assignment to a cluster, without the part about links.
 func (in *Instance) Assignment(id api.ClusterID, wall time.Time) wire.Assignment {
 	return wire.Assignment{
 		Instance: in.ID, Epoch: api.EpochOf(in.EpochAt(id).Root(), 0), SpecRev: in.SpecRev, Spec: *in.Spec,
@@ -113,7 +112,6 @@ func (in *Instance) Assignment(id api.ClusterID, wall time.Time) wire.Assignment
 	}
 }
 
-// event returns an event about the instance.
 func (in *Instance) event(s api.State, r api.Reason, detail string) api.Event {
 	return api.Event{
 		Tenant: in.ID.Tenant(), Kind: "instance", Object: in.ID.Name(), State: s, Reason: r, Detail: detail,
@@ -121,12 +119,12 @@ func (in *Instance) event(s api.State, r api.Reason, detail string) api.Event {
 	}
 }
 
-// Event returns an event about the instance in its present state.
+// Event returns an event about the instance with its present state.
 func (in *Instance) Event(r api.Reason, detail string) api.Event {
 	return in.event(in.State, r, detail)
 }
 
-// Instance returns a copy of an instance's record, and whether it is known.
+// Instance returns a copy of an instance, and whether it exists.
 func (m *Machine) Instance(id api.InstanceID) (Instance, bool) {
 	if in := m.instances[id]; in != nil {
 		return *in, true
@@ -134,24 +132,23 @@ func (m *Machine) Instance(id api.InstanceID) (Instance, bool) {
 	return Instance{}, false
 }
 
-// Has reports whether an instance is known.
+// Has reports whether an instance exists.
 func (m *Machine) Has(id api.InstanceID) bool { return m.instances[id] != nil }
 
-// Get returns a copy of the record of an instance that is known.
+// Get returns a copy of an instance.
 func (m *Machine) Get(id api.InstanceID) Instance { return *m.instances[id] }
 
-// SortByUrgency sorts instances, the most urgent first, and keeps the order of others.
+// SortByUrgency sorts instances, the most urgent first. The sort is stable.
 func (m *Machine) SortByUrgency(ids []api.InstanceID) {
 	slices.SortStableFunc(ids, func(a, b api.InstanceID) int {
 		return cmp.Compare(m.instances[b].Spec.Urgency(), m.instances[a].Spec.Urgency())
 	})
 }
 
-// Instances returns the ids of all instances, in order.
+// Instances returns the ids of all instances, sorted.
 func (m *Machine) Instances() []api.InstanceID { return step.Keys(m.instances) }
 
-// InstancesOf returns the ids of a service's instances, in order. It accepts unknown
-// services.
+// InstancesOf returns the ids of a service's instances, sorted; none if there is no such service.
 func (m *Machine) InstancesOf(id api.ServiceID) []api.InstanceID {
 	if s := m.services[id]; s != nil {
 		return step.Keys(s.instances)
@@ -159,7 +156,7 @@ func (m *Machine) InstancesOf(id api.ServiceID) []api.InstanceID {
 	return nil
 }
 
-// EachOf yields a service's instances, in no order. It accepts unknown services.
+// EachOf yields a service's instances in no order; none if there is no such service.
 func (m *Machine) EachOf(id api.ServiceID) iter.Seq[Instance] {
 	return func(yield func(Instance) bool) {
 		if s := m.services[id]; s != nil {
@@ -177,8 +174,7 @@ func (m *Machine) enter(in *Instance) {
 	m.service(in.ID.Service()).instances[in.ID] = in
 }
 
-// RestoreInstance makes a saved instance known. What it says about clusters that are not
-// known is removed.
+// RestoreInstance adds a saved instance, without references to clusters that are not known.
 func (m *Machine) RestoreInstance(in *Instance, known func(api.ClusterID) bool) {
 	if in.Spec == nil {
 		in.Spec = &api.Microservice{}
@@ -211,7 +207,7 @@ func (m *Machine) RestoreInstance(in *Instance, known func(api.ClusterID) bool) 
 	}
 }
 
-// Add adds an instance of a service.
+// Add adds an instance of a service that an application has.
 func (m *Machine) Add(id api.InstanceID) {
 	s := m.services[id.Service()]
 	m.enter(&Instance{
@@ -220,8 +216,7 @@ func (m *Machine) Add(id api.InstanceID) {
 	})
 }
 
-// Adopt adds an instance that the operator of a cluster added, and one replica to its
-// service.
+// Adopt adds an instance that the operator of a cluster started, and one replica to its service.
 func (m *Machine) Adopt(at api.ClusterID, o *api.Observed) {
 	m.Add(o.Instance)
 	in := m.instances[o.Instance]
@@ -231,20 +226,21 @@ func (m *Machine) Adopt(at api.ClusterID, o *api.Observed) {
 	m.Change(in.ID)
 }
 
-// MayAdopt reports whether a cluster's operator may add the instance to a service of which
-// the cluster has instances: its number is one of those that the cluster may give.
+// MayAdopt reports whether the operator of a cluster may add the instance. Its number must be in
+// the cluster's range, which begins at firstNumber.
 func (m *Machine) MayAdopt(id api.InstanceID, firstNumber int) bool {
 	const numbers = 100_000
 	s, n := m.services[id.Service()], id.Number()
-	// Instances that leave are bounded too: a cluster may never confirm that they ended.
+	// Limit leaving instances too: a cluster may never confirm that they ended.
 	return s != nil && s.app != nil && !s.app.Leaving && s.instances[id] == nil && n >= firstNumber && n < firstNumber+numbers &&
 		s.app.Replicas[s.id] < MaxReplicas && len(s.instances) < 2*MaxReplicas
 }
 
-// Change has an instance saved and shown at the end of the step.
+// Change marks an instance to be saved and published at the end of the step.
 func (m *Machine) Change(id api.InstanceID) { m.changedInstances.Add(id) }
 
-// Become sets the instance's state. It returns an event, and whether it is to be told.
+// Become sets the instance's state. It returns an event, and whether state or reason changed, so
+// that the event is due.
 func (m *Machine) Become(id api.InstanceID, s api.State, r api.Reason, detail string) (api.Event, bool) {
 	in := m.instances[id]
 	tell := in.State != s || in.Reason != r
@@ -282,14 +278,14 @@ func (in *Instance) placed(at time.Time, score float64) {
 	}
 }
 
-// CountMove records that the instance moves, if it does because its place violates its SLA.
+// CountMove records a move of the instance, if its place violates its SLA.
 func (m *Machine) CountMove(id api.InstanceID) {
 	if in := m.instances[id]; in.Cluster != "" && in.Reason == api.ReasonViolated {
 		in.Moves = append(slices.Clip(in.Moves), m.wall)
 	}
 }
 
-// TakeBack records that the instance lost its placement, for its present reason.
+// TakeBack records that the instance was withdrawn from its cluster, for its present reason.
 func (m *Machine) TakeBack(id api.InstanceID) {
 	in := m.instances[id]
 	if n := len(in.Placements); n > 0 {
@@ -298,7 +294,7 @@ func (m *Machine) TakeBack(id api.InstanceID) {
 	in.Cluster, in.Offered = "", false
 }
 
-// Try records a second placement.
+// Try records a second placement of the instance.
 func (m *Machine) Try(id api.InstanceID, at api.ClusterID, epoch api.Epoch, score float64) {
 	in := m.instances[id]
 	in.Next = &Trial{Cluster: at, Epoch: epoch, At: m.wall, Score: score}
@@ -306,14 +302,13 @@ func (m *Machine) Try(id api.InstanceID, at api.ClusterID, epoch api.Epoch, scor
 	m.Change(id)
 }
 
-// EndTrial records that the second placement is given up.
+// EndTrial removes the second placement of the instance.
 func (m *Machine) EndTrial(id api.InstanceID) {
 	m.instances[id].Next = nil
 	m.Change(id)
 }
 
-// Promote records that the second placement, which was ended by EndTrial, is the
-// instance's placement now.
+// Promote replaces the placement of the instance by its second one, t.
 func (m *Machine) Promote(id api.InstanceID, t Trial) {
 	in := m.instances[id]
 	in.Next, in.Cluster, in.Epoch, in.Searched = nil, t.Cluster, t.Epoch, false
@@ -334,16 +329,16 @@ func (m *Machine) SetEpoch(id api.InstanceID, at api.ClusterID, e api.Epoch) {
 	m.Change(id)
 }
 
-// SetReason replaces the reason of the instance's state without an event.
+// SetReason sets the reason of the instance's state without an event.
 func (m *Machine) SetReason(id api.InstanceID, r api.Reason) { m.instances[id].Reason = r }
 
-// SetOffered records whether the instance's cluster would have it elsewhere.
+// SetOffered records whether the instance's cluster wants it elsewhere or is silent.
 func (m *Machine) SetOffered(id api.InstanceID, yes bool) { m.instances[id].Offered = yes }
 
 // AddFail records that a cluster gave the instance up because it fails.
 func (m *Machine) AddFail(id api.InstanceID) { m.instances[id].Fails++ }
 
-// Update gives the instance the newest SLA of its service and requests a new placement.
+// Update sets the newest SLA of the service and the state Requested.
 func (m *Machine) Update(id api.InstanceID) {
 	in := m.instances[id]
 	s := m.services[id.Service()]
@@ -352,8 +347,8 @@ func (m *Machine) Update(id api.InstanceID) {
 	in.State = api.Requested
 }
 
-// AwaitStop records that an exclusive placement of the instance has to end in a cluster
-// before the instance is placed anywhere.
+// AwaitStop records that the instance must not be placed until a cluster has confirmed the end of
+// an exclusive placement.
 func (m *Machine) AwaitStop(id api.InstanceID, at api.ClusterID) {
 	in := m.instances[id]
 	in.Vacating = at
@@ -363,8 +358,7 @@ func (m *Machine) AwaitStop(id api.InstanceID, at api.ClusterID) {
 	m.Change(id)
 }
 
-// Stopped records that no earlier exclusive placement of the instance in a cluster can run
-// beside a later one.
+// Stopped records that no earlier exclusive placement in a cluster can run beside a later one.
 func (m *Machine) Stopped(id api.InstanceID, at api.ClusterID) {
 	in := m.instances[id]
 	if i := slices.Index(in.Stopping, at); i >= 0 {
@@ -373,8 +367,8 @@ func (m *Machine) Stopped(id api.InstanceID, at api.ClusterID) {
 	}
 }
 
-// SkipStops records, in a dry run, that all exclusive placements of the instance have ended,
-// and reports whether it waited for one.
+// SkipStops is for dry runs. It records that all exclusive placements of the instance have ended,
+// and reports whether the instance waited for one.
 func (m *Machine) SkipStops(id api.InstanceID) (waited bool) {
 	in := m.instances[id]
 	waited = in.Vacating != ""
@@ -382,8 +376,8 @@ func (m *Machine) SkipStops(id api.InstanceID) (waited bool) {
 	return waited
 }
 
-// Vacated records that the instance need not wait for a cluster any more, and reports
-// whether it did.
+// Vacated records that a cluster has confirmed the end of an exclusive placement, and reports
+// whether the instance waited for it.
 func (m *Machine) Vacated(id api.InstanceID, at api.ClusterID) bool {
 	in := m.instances[id]
 	if in.Vacating != at {
@@ -394,7 +388,7 @@ func (m *Machine) Vacated(id api.InstanceID, at api.ClusterID) bool {
 	return true
 }
 
-// Leave has an instance leave. It reports whether it did not leave before.
+// Leave marks an instance as leaving, and reports whether it was not leaving before.
 func (m *Machine) Leave(id api.InstanceID) bool {
 	in := m.instances[id]
 	first := !in.Leaving
@@ -404,15 +398,15 @@ func (m *Machine) Leave(id api.InstanceID) bool {
 	return first
 }
 
-// LeaveAt records the cluster that has to confirm the end of an instance that leaves.
+// LeaveAt sets the cluster that has to confirm the end of a leaving instance.
 func (m *Machine) LeaveAt(id api.InstanceID, at api.ClusterID, r api.Reason, detail string) {
 	in := m.instances[id]
 	in.Cluster, in.Reason, in.Detail = at, r, detail
 	m.Change(id)
 }
 
-// EndLeaving records that nothing of an instance that leaves runs any more. It is kept
-// until its cluster confirms that nothing is left of it. It accepts unknown instances.
+// EndLeaving records that a leaving instance does not run any more. The instance is kept until its
+// cluster confirms that nothing is left of it. EndLeaving ignores unknown instances.
 func (m *Machine) EndLeaving(id api.InstanceID, at api.ClusterID) {
 	in := m.instances[id]
 	if in == nil || !in.Leaving || in.Cluster != at || in.State == api.Terminated {
@@ -423,7 +417,7 @@ func (m *Machine) EndLeaving(id api.InstanceID, at api.ClusterID) {
 	m.Change(id)
 }
 
-// Remove removes an instance of which nothing is left.
+// Remove deletes the record of an instance.
 func (m *Machine) Remove(id api.InstanceID) {
 	delete(m.instances, id)
 	if s := m.services[id.Service()]; s != nil {
@@ -431,9 +425,9 @@ func (m *Machine) Remove(id api.InstanceID) {
 	}
 }
 
-// Observe takes what the instance's cluster says about its placement, except its state. It
-// reports whether anything but the position has changed. ok is false if the observation is
-// to be ignored: the instance has ended, and a late report must not revive it.
+// Observe records an observation by the instance's cluster, except the state. changed reports
+// whether anything but the position changed. ok is false if the observation was ignored because the
+// instance has ended and a late report must not revive it.
 func (m *Machine) Observe(id api.InstanceID, o *api.Observed) (changed, ok bool) {
 	in := m.instances[id]
 	if in.Ended() && (!api.Ended(o.State, o.Reason) || in.State != o.State) {
@@ -457,7 +451,7 @@ func equal(a, b *int) bool {
 	return *a == *b
 }
 
-// SavedInstance returns an instance to be saved under a new revision.
+// SavedInstance sets the revision of an instance and returns it to be saved.
 func (m *Machine) SavedInstance(id api.InstanceID, rev api.Revision) *Instance {
 	in := m.instances[id]
 	in.Revision = rev

@@ -8,11 +8,11 @@ import (
 	"github.com/treeline-edge/treeline/internal/step"
 )
 
-// ReconcileSoon has a service reconciled at the end of the step: a report may be about
-// thousands of its instances.
+// ReconcileSoon queues a service for TakeReconcile, because one report may affect thousands of its
+// instances.
 func (m *Machine) ReconcileSoon(id api.ServiceID) { m.toReconcile.Add(id) }
 
-// TakeReconcile returns the services to be reconciled.
+// TakeReconcile returns and clears the queue of services to reconcile.
 func (m *Machine) TakeReconcile() []api.ServiceID { return m.toReconcile.Take() }
 
 func (s *service) wanted() int {
@@ -22,7 +22,7 @@ func (s *service) wanted() int {
 	return s.app.Replicas[s.id]
 }
 
-// live returns the instances that do not leave, in the order of their ids.
+// live returns the instances that are not leaving, sorted by id.
 func (s *service) live() (out []*Instance) {
 	for _, id := range step.Keys(s.instances) {
 		if in := s.instances[id]; !in.Leaving {
@@ -32,9 +32,9 @@ func (s *service) live() (out []*Instance) {
 	return out
 }
 
-// Surplus returns the instances that a service has beyond its number of replicas, and the
-// reason for which they are to leave. Those that neither run nor have completed come
-// first, then those that have completed; of several, the highest number comes first.
+// Surplus returns the instances above the service's number of replicas, and the reason to withdraw
+// them. Instances that neither run nor have completed come first, then completed ones, then running
+// ones; among equals, the highest number comes first.
 func (m *Machine) Surplus(id api.ServiceID) ([]api.InstanceID, api.Reason) {
 	s := m.services[id]
 	live := s.live()
@@ -62,8 +62,8 @@ func (in *Instance) worth() int {
 	return 0
 }
 
-// Missing returns the ids of the instances that a service needs to reach its number of
-// replicas: the lowest numbers that are free. It accepts unknown services.
+// Missing returns the ids of the instances that a service lacks: the lowest free numbers. It
+// accepts unknown services.
 func (m *Machine) Missing(id api.ServiceID) (out []api.InstanceID) {
 	s := m.services[id]
 	if s == nil {
@@ -78,8 +78,8 @@ func (m *Machine) Missing(id api.ServiceID) (out []api.InstanceID) {
 	return out
 }
 
-// Outdated returns the instances that do not run and do not have the newest SLA of their
-// service: they are updated at once. It accepts unknown services.
+// Outdated returns the instances that do not run and do not have the newest SLA. They are updated
+// at once. It accepts unknown services.
 func (m *Machine) Outdated(id api.ServiceID) (out []api.InstanceID) {
 	s := m.services[id]
 	if s == nil || s.app == nil {
@@ -93,9 +93,9 @@ func (m *Machine) Outdated(id api.ServiceID) (out []api.InstanceID) {
 	return out
 }
 
-// RollOut returns the running instances that do not have the newest SLA, if the next of
-// them may be updated: one is updated after the other, each when the one before runs, so
-// that an SLA that does not work stops at one instance. It accepts unknown services.
+// RollOut returns the running instances that do not have the newest SLA, or none while the result
+// of an earlier update is open. Instances are updated one at a time, so that an SLA that does not
+// work stops at one instance. It accepts unknown services.
 func (m *Machine) RollOut(id api.ServiceID) (out []api.InstanceID) {
 	s := m.services[id]
 	if s == nil || s.app == nil {
@@ -112,8 +112,8 @@ func (m *Machine) RollOut(id api.ServiceID) (out []api.InstanceID) {
 	return out
 }
 
-// settles reports whether it is still unknown if the instance's SLA works. An instance
-// that no cluster can host does not count: it must not block the others.
+// settles reports whether it is still open if the instance's SLA works. An instance that no cluster
+// can host does not count: it must not block the others.
 func (in *Instance) settles() bool {
 	switch in.State {
 	case api.Running, api.Completed:
@@ -124,8 +124,8 @@ func (in *Instance) settles() bool {
 	return true
 }
 
-// Collect removes a service that no application has and that has no instances. It
-// reports whether the service is gone, and accepts unknown services.
+// Collect removes a service without application and instances. It reports whether the service does
+// not exist any more, and accepts unknown services.
 func (m *Machine) Collect(id api.ServiceID) bool {
 	s := m.services[id]
 	if s != nil && (s.app != nil || len(s.instances) > 0) {

@@ -8,7 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/step"
 )
 
-// ViewApp returns what is shown of an application.
+// ViewApp returns an application as the API shows it.
 func (m *Machine) ViewApp(id api.AppID) api.App {
 	a := m.apps[id]
 	v := api.App{
@@ -27,8 +27,7 @@ func (m *Machine) ViewApp(id api.AppID) api.App {
 	return v
 }
 
-// Written returns the application as it would be written now, with its numbers of
-// replicas.
+// Written returns the application's SLA with the present numbers of replicas.
 func (a *App) Written() api.Application {
 	spec := a.Spec
 	spec.Services = slices.Clone(a.Spec.Services)
@@ -40,8 +39,7 @@ func (a *App) Written() api.Application {
 	return spec
 }
 
-// counts returns how many of the service's instances run, have completed and have failed
-// for good.
+// counts returns how many of the service's instances run, have completed and have failed for good.
 func (s *service) counts() (running, completed, failed int) {
 	for _, in := range s.instances {
 		switch {
@@ -57,8 +55,8 @@ func (s *service) counts() (running, completed, failed int) {
 	return running, completed, failed
 }
 
-// versions returns the revisions of the SLA that the service's instances have, the newest
-// first; nil if all have the same.
+// versions returns the revisions of the SLA among the service's instances, the newest first; nil if
+// there are fewer than two.
 func (s *service) versions() []api.Version {
 	by := map[api.Revision]*api.Version{}
 	for _, in := range s.instances {
@@ -84,7 +82,7 @@ func (s *service) versions() []api.Version {
 	return out
 }
 
-// ViewService returns what is shown of a service, if an application has it.
+// ViewService returns a service as the API shows it, and whether an application has it.
 func (m *Machine) ViewService(id api.ServiceID) (api.Service, bool) {
 	s := m.services[id]
 	if s == nil || s.app == nil {
@@ -98,7 +96,7 @@ func (m *Machine) ViewService(id api.ServiceID) (api.Service, bool) {
 	}, true
 }
 
-// View returns what is shown of the instance. Whether it is stale depends on its cluster.
+// View returns the instance as the API shows it, without Stale, which depends on its cluster.
 func (in *Instance) View() api.Instance {
 	return api.Instance{
 		ID: in.ID, Service: in.ID.Service(), Number: in.ID.Number(), State: in.State, Reason: in.Reason,
@@ -108,7 +106,7 @@ func (in *Instance) View() api.Instance {
 	}
 }
 
-// DryRun returns a copy with the applications and services given, and their instances.
+// DryRun returns a copy with the given applications and services, and the instances of these.
 func (m *Machine) DryRun(apps []api.AppID, services []api.ServiceID) *Machine {
 	d := New()
 	d.Begin(m.wall)
@@ -120,7 +118,7 @@ func (m *Machine) DryRun(apps []api.AppID, services []api.ServiceID) *Machine {
 		d.service(id)
 		for _, in := range s.instances {
 			n := *in
-			// Histories grow in place; the other slices are replaced when they change.
+			// Placements grows in place; the other slices are replaced when they change.
 			n.Placements = slices.Clone(in.Placements)
 			d.enter(&n)
 		}
