@@ -1,7 +1,6 @@
-// Package clusters keeps what the root knows of clusters: who they are, what they are
-// granted, when they were heard from, what they reported and what they should have. It is
-// a part of the root's core: pure, with one owner, and without references to the core or
-// to the other parts. Of an instance it knows its id, and the digest of its assignment.
+// Package clusters keeps the root's clusters: their info, grants, liveness, reports, reservations
+// and desired sets. It is a sub-machine of the root's core. Of an instance it has only the id and
+// the digest of its assignment.
 //
 //	m := clusters.New(clusters.Config{Dead: 30 * time.Second})
 //	m.Begin(now, wall)
@@ -26,24 +25,24 @@ type Config struct {
 	Dead time.Duration // the least silence after which a cluster counts as lost
 }
 
-// Record is what is saved of a cluster.
+// Record is the saved state of a cluster.
 type Record struct {
 	Info     api.ClusterInfo `json:"info"`
 	Joined   time.Time       `json:"joined"`
 	Revision api.Revision    `json:"revision"`
 	Shares   []netip.Prefix  `json:"shares,omitempty"` // of the instance network; the core fills them in
-	Grant    *api.Grant      `json:"grant,omitempty"`  // nil in records of earlier releases: see Machine.Grant
+	Grant    *api.Grant      `json:"grant,omitempty"`  // nil in records of earlier releases: see cluster.grant
 }
 
-// Machine holds the clusters. Begin sets the time of a step for all other methods. A
-// method that takes a ClusterID panics if the cluster is not known, unless it says
-// otherwise.
+// Machine has all clusters. Begin sets the time of a step for all other methods. A method that
+// takes a ClusterID panics if there is no such cluster, unless its comment says otherwise. Machine
+// is not safe for concurrent use.
 type Machine struct {
 	cfg       Config
 	now, wall time.Time
 	clusters  map[api.ClusterID]*cluster
-	blocks    int                       // given to clusters so far
-	touched   step.Queue[api.ClusterID] // whose desired set this step has changed
+	blocks    int                       // number of blocks given to clusters so far
+	touched   step.Queue[api.ClusterID] // their desired set changed in this step
 	changed   step.Queue[api.ClusterID] // to be saved
 	timers    step.Timers[Due]
 }
@@ -55,26 +54,26 @@ type cluster struct {
 	heard     bool // since the root started
 	silent    bool
 	lastHeard time.Time
-	pause     time.Duration // the longest of its recent pauses between reports
-	boot, seq uint64        // of its newest report
-	kinds     uint64        // counts the changes of its kinds of nodes
-	places    uint64        // counts the changes of its nodes' positions
+	pause     time.Duration // the longest of its recent pauses between reports; decays
+	boot, seq uint64        // of the newest report
+	kinds     uint64        // number of changes of its kinds of nodes
+	places    uint64        // number of changes of its nodes' positions
 	observed  map[api.InstanceID]api.Digest
-	known     api.Digest // of observed
+	known     api.Digest // the digest of observed
 
 	desired      desired
 	reservations reservations
 
-	outOfBounds bounds.Log // values of its messages that were refused
-	refused     uint64     // how many of them
-	cappedAt    time.Time  // of the last event about values above its caps
-	capped      string     // and which
+	outOfBounds bounds.Log // refused values of its messages, for events
+	refused     uint64     // number of refused values
+	cappedAt    time.Time  // time of the last event about values above its caps
+	capped      string     // the values in that event
 }
 
 // New returns a Machine without clusters.
 func New(cfg Config) *Machine { return &Machine{cfg: cfg, clusters: map[api.ClusterID]*cluster{}} }
 
-// Begin begins a step: now is the clock's time, wall the time for people.
+// Begin begins a step. now excludes pauses of the process, wall does not.
 func (m *Machine) Begin(now, wall time.Time) { m.now, m.wall = now, wall }
 
 func (m *Machine) add(r Record) *cluster {
@@ -86,20 +85,20 @@ func (m *Machine) add(r Record) *cluster {
 	return cl
 }
 
-// Restore makes a saved cluster known.
+// Restore adds a saved cluster, without its shares.
 func (m *Machine) Restore(r Record) {
 	r.Shares = nil
 	m.add(r)
 }
 
-// RestoreBlocks sets the number of blocks that were given to clusters.
+// RestoreBlocks sets the number that Blocks returned before a restart.
 func (m *Machine) RestoreBlocks(n int) { m.blocks = n }
 
-// Blocks returns the number of blocks that were given to clusters.
+// Blocks returns how many blocks of instance numbers were given to clusters.
 func (m *Machine) Blocks() int { return m.blocks }
 
-// Start begins the life of a restored Machine. gen is above all generations that an
-// earlier life sent to the cluster.
+// Start has to be called for each restored cluster. gen is above all generations that were sent to
+// the cluster before the restart.
 func (m *Machine) Start(id api.ClusterID, gen api.Generation) {
 	cl := m.clusters[id]
 	cl.lastHeard = m.now
@@ -107,13 +106,13 @@ func (m *Machine) Start(id api.ClusterID, gen api.Generation) {
 	m.timers.Set(Due{DueSilence, id}, m.now.Add(m.cfg.Dead))
 }
 
-// IDs returns the clusters' ids in order.
+// IDs returns the clusters' ids, sorted.
 func (m *Machine) IDs() []api.ClusterID { return step.Keys(m.clusters) }
 
-// Known reports whether the cluster is known.
+// Known reports whether the cluster exists.
 func (m *Machine) Known(id api.ClusterID) bool { return m.clusters[id] != nil }
 
-// Check returns ErrNotFound if the cluster is not known.
+// Check returns ErrNotFound if the cluster does not exist.
 func (m *Machine) Check(id api.ClusterID) error {
 	if m.Known(id) {
 		return nil
@@ -125,9 +124,9 @@ func (m *Machine) Check(id api.ClusterID) error {
 	return fmt.Errorf("cluster %s is not known (there is %s): %w", id, strings.Join(known, ", "), api.ErrNotFound)
 }
 
-// Join makes a cluster known, or replaces its info, and reports whether it is new. open says
-// whether a new cluster gets the services of all tenants; nil: if the installation owns it.
-// A known cluster of another tenant is ErrConflict.
+// Join adds a cluster, or replaces its info, and reports whether it is new. open says whether a new
+// cluster takes the services of all tenants; nil means only if it belongs to no tenant. Error:
+// ErrConflict if the cluster belongs to another tenant.
 func (m *Machine) Join(info api.ClusterInfo, open *bool) (added bool, err error) {
 	if cl := m.clusters[info.ID]; cl != nil {
 		have := &cl.record.Info
@@ -153,35 +152,36 @@ func (m *Machine) Join(info api.ClusterInfo, open *bool) (added bool, err error)
 	return true, nil
 }
 
-// Remove removes a cluster, to which no instance must be assigned any more.
+// Remove removes a cluster. No instance may be assigned to it any more.
 func (m *Machine) Remove(id api.ClusterID) {
 	delete(m.clusters, id)
 	m.timers.Clear(Due{DueSilence, id})
 	m.timers.Clear(Due{DueAge, id})
 }
 
-// Change has a cluster saved and shown at the end of the step.
+// Change marks a cluster to be saved and published at the end of the step.
 func (m *Machine) Change(id api.ClusterID) { m.changed.Add(id) }
 
-// TakeChanged returns the clusters that have changed, in the order of the first change.
+// TakeChanged returns the clusters that changed since the last call, in the order of their first
+// change.
 func (m *Machine) TakeChanged() []api.ClusterID { return m.known(m.changed.Take()) }
 
 func (m *Machine) known(ids []api.ClusterID) []api.ClusterID {
 	return slices.DeleteFunc(ids, func(id api.ClusterID) bool { return !m.Known(id) })
 }
 
-// Saved returns the record to be saved under a new revision.
+// Saved sets the revision of a cluster and returns its record.
 func (m *Machine) Saved(id api.ClusterID, rev api.Revision) Record {
 	r := &m.clusters[id].record
 	r.Revision = rev
 	return *r
 }
 
-// Info returns what the cluster says about itself.
+// Info returns the info with which the cluster joined.
 func (m *Machine) Info(id api.ClusterID) api.ClusterInfo { return m.clusters[id].record.Info }
 
-// View returns what is shown of a cluster, except what belongs to the network. Heard is a
-// time of the step's clock.
+// View returns a cluster as the API shows it, without its shares. Heard is a time without pauses of
+// the process.
 func (m *Machine) View(id api.ClusterID) api.Cluster {
 	cl := m.clusters[id]
 	v := api.Cluster{
@@ -200,8 +200,8 @@ func (m *Machine) View(id api.ClusterID) api.Cluster {
 	return v
 }
 
-// DryRun returns a copy in which clusters have, of their instances, those that keep
-// yields. The others count only in the clusters' load.
+// DryRun returns a copy in which clusters have only the instances that keep yields. The others
+// count only in the clusters' load.
 func (m *Machine) DryRun(keep func(yield func(api.ClusterID, api.InstanceID) bool)) *Machine {
 	d := New(m.cfg)
 	d.Begin(m.now, m.wall)
@@ -230,8 +230,8 @@ func (m *Machine) DryRun(keep func(yield func(api.ClusterID, api.InstanceID) boo
 	return d
 }
 
-// Vacate counts the resources of an instance that is about to end as free in a dry run.
-// The root does not know on which node they are: the cluster is asked.
+// Vacate frees, in a dry run, the resources of an instance that is about to end. The root cannot
+// tell which node has them, so it adds them to each slot of the runtime.
 func (m *Machine) Vacate(id api.ClusterID, v *api.Microservice) {
 	a, needs := &m.clusters[id].aggregate, v.Needs()
 	a.Free, a.Largest = a.Free.Plus(needs), a.Largest.Plus(needs)
@@ -243,8 +243,8 @@ func (m *Machine) Vacate(id api.ClusterID, v *api.Microservice) {
 	}
 }
 
-// RefuseValues counts values of a cluster's messages that are out of bounds. At most once
-// a minute it returns a text for an event about them. It accepts unknown clusters.
+// RefuseValues counts values of a cluster's messages that are out of bounds. At most once a minute
+// it returns the text of an event about them. It accepts unknown clusters.
 func (m *Machine) RefuseValues(id api.ClusterID, v bounds.Violations) string {
 	cl := m.clusters[id]
 	if cl == nil || v.Total == 0 {
@@ -254,8 +254,8 @@ func (m *Machine) RefuseValues(id api.ClusterID, v bounds.Violations) string {
 	return step.Clip(cl.outOfBounds.Add(m.now, v))
 }
 
-// RefusedValues returns how many values of each cluster's messages were out of bounds
-// since the root started.
+// RefusedValues returns, for each cluster, how many values of its messages were out of bounds since
+// the root started.
 func (m *Machine) RefusedValues() map[api.ClusterID]uint64 {
 	out := make(map[api.ClusterID]uint64, len(m.clusters))
 	for id, cl := range m.clusters {

@@ -9,16 +9,17 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// resendAfter is how soon a desired set is sent again to a cluster that does not hold it.
+// resendAfter is the least time after which a desired set is sent again to a cluster that reports
+// another one.
 const resendAfter = time.Second
 
-// maxRemovals bounds the log that lets a cluster catch up without the whole set.
+// maxRemovals limits the log of removals, from which a cluster can catch up without the whole set.
 const maxRemovals = 1024
 
 // desired is the set of instances that a cluster should have, under a generation.
 type desired struct {
 	gen      api.Generation
-	from     api.Generation // before this step's changes; 0: the set is sent as a whole
+	from     api.Generation // the generation before this step; 0: the set is sent as a whole
 	touched  bool           // in this step
 	floor    api.Generation // removals since then are in log
 	log      []removal
@@ -58,8 +59,8 @@ func (d *desired) start(gen api.Generation) {
 	}
 }
 
-// Touch begins a new generation of the cluster's set, once a step, before any change of it.
-// The generation is at least what next returns.
+// Touch begins a new generation of the cluster's set before any change of it, at most once in a
+// step. The generation is at least the result of next.
 func (m *Machine) Touch(id api.ClusterID, next func() api.Generation) {
 	d := &m.clusters[id].desired
 	if d.touched {
@@ -72,7 +73,7 @@ func (m *Machine) Touch(id api.ClusterID, next func() api.Generation) {
 	}
 }
 
-// Put adds an instance to the set, or replaces its assignment.
+// Put adds an instance to the set, or replaces the digest of its assignment.
 func (m *Machine) Put(id api.ClusterID, in api.InstanceID, digest api.Digest) {
 	d := &m.clusters[id].desired
 	d.assign(in, digest)
@@ -80,7 +81,7 @@ func (m *Machine) Put(id api.ClusterID, in api.InstanceID, digest api.Digest) {
 	d.put[in] = true
 }
 
-// RestorePut adds an instance that was in the set when it was saved.
+// RestorePut adds an instance that was in the set before a restart.
 func (m *Machine) RestorePut(id api.ClusterID, in api.InstanceID, digest api.Digest) {
 	m.clusters[id].desired.assign(in, digest)
 }
@@ -93,15 +94,14 @@ func (d *desired) assign(in api.InstanceID, digest api.Digest) {
 	d.assigned[in] = assigned{digest, d.gen}
 }
 
-// Repeat has the assignment of an instance in the set sent again, because its targets have
-// changed.
+// Repeat sends the unchanged assignment of an instance again, because its targets have changed.
 func (m *Machine) Repeat(id api.ClusterID, in api.InstanceID) {
 	d := &m.clusters[id].desired
 	d.put[in] = true
 	d.assigned[in] = assigned{d.assigned[in].digest, d.gen}
 }
 
-// Drop takes an instance out of the set. It reports whether a reservation was given up.
+// Drop removes an instance from the set, and reports whether it released a reservation.
 func (m *Machine) Drop(id api.ClusterID, in api.InstanceID) (freed bool) {
 	cl := m.clusters[id]
 	d := &cl.desired
@@ -122,7 +122,7 @@ func (m *Machine) Has(id api.ClusterID, in api.InstanceID) bool {
 	return ok
 }
 
-// Assigned returns the instances in the cluster's set, in the order of their ids.
+// Assigned returns the instances in the cluster's set, sorted by id.
 func (m *Machine) Assigned(id api.ClusterID) []api.InstanceID {
 	return step.Keys(m.clusters[id].desired.assigned)
 }
@@ -130,28 +130,26 @@ func (m *Machine) Assigned(id api.ClusterID) []api.InstanceID {
 // Instances returns how many instances are in the cluster's set.
 func (m *Machine) Instances(id api.ClusterID) int { return len(m.clusters[id].desired.assigned) }
 
-// Leave has the cluster confirm that nothing is left of an instance, which is not in the
-// set any more.
+// Leave waits for the cluster to confirm that nothing is left of an instance that was dropped.
 func (m *Machine) Leave(id api.ClusterID, in api.InstanceID) {
 	d := &m.clusters[id].desired
 	d.leaving[in] = d.gen
 }
 
-// Left ends the wait for a confirmation. It accepts unknown clusters.
+// Left ends the wait that Leave began. It accepts unknown clusters.
 func (m *Machine) Left(id api.ClusterID, in api.InstanceID) {
 	if cl := m.clusters[id]; cl != nil {
 		delete(cl.desired.leaving, in)
 	}
 }
 
-// Leaving returns the instances of which the cluster has not confirmed that nothing is
-// left, in the order of their ids.
+// Leaving returns the instances that Leave waits for, sorted by id.
 func (m *Machine) Leaving(id api.ClusterID) []api.InstanceID {
 	return step.Keys(m.clusters[id].desired.leaving)
 }
 
-// Confirmed returns the instances of which the cluster, holding the generation gen, has
-// nothing any more, in the order of their ids.
+// Confirmed returns the instances that Leave waits for and of which the cluster, with the
+// generation gen, has nothing left, sorted by id.
 func (m *Machine) Confirmed(id api.ClusterID, gen api.Generation) (out []api.InstanceID) {
 	cl := m.clusters[id]
 	for _, in := range m.Leaving(id) {
@@ -168,12 +166,12 @@ func (m *Machine) Generation(id api.ClusterID) (api.Generation, api.Digest) {
 	return d.gen, d.digest
 }
 
-// TakeTouched ends the step for desired sets: it returns the clusters whose set has
-// changed, in the order of the first change. Update has to be called for each.
+// TakeTouched returns the clusters whose set has changed, in the order of the first change. Update
+// has to be called for each.
 func (m *Machine) TakeTouched() []api.ClusterID { return m.known(m.touched.Take()) }
 
-// Update returns the message about what the step changed in the cluster's set, without
-// the assignments of the instances in put.
+// Update returns the message about this step's changes of the cluster's set. The caller adds the
+// assignments of the instances in put.
 func (m *Machine) Update(id api.ClusterID) (msg wire.Desired, put []api.InstanceID) {
 	d := &m.clusters[id].desired
 	msg = wire.Desired{Gen: d.gen, From: d.from, Digest: d.digest, Drop: step.Keys(d.drop)}
@@ -200,9 +198,9 @@ func (m *Machine) whole(d *desired) (wire.Desired, []api.InstanceID) {
 	return wire.Desired{Gen: d.gen, Digest: d.digest}, step.Keys(d.assigned)
 }
 
-// Ahead reports whether the cluster holds a generation that this root never reached: the
-// store was restored from an older copy. The root continues above it: the core has to
-// call Touch, and the set is sent as a whole.
+// Ahead reports whether the cluster has a generation that this root never reached: the store was
+// restored from an older copy. Then the core has to call Touch and SendWhole; the next generation
+// is above the cluster's.
 func (m *Machine) Ahead(id api.ClusterID, since api.Generation) bool {
 	d := &m.clusters[id].desired
 	if since <= d.gen {
@@ -212,12 +210,12 @@ func (m *Machine) Ahead(id api.ClusterID, since api.Generation) bool {
 	return true
 }
 
-// SendWhole has the set sent as a whole at the end of the step.
+// SendWhole sends the whole set at the end of the step.
 func (m *Machine) SendWhole(id api.ClusterID) { m.clusters[id].desired.from = 0 }
 
-// CatchUp returns a message with all that came after a generation, without the
-// assignments of the instances in put, or the whole set if the log does not reach back so
-// far. It returns false if the cluster has what it should have.
+// CatchUp returns a message with all changes after a generation, or the whole set if the log is too
+// short. The caller adds the assignments of the instances in put. ok is false if the cluster has
+// the present set.
 func (m *Machine) CatchUp(id api.ClusterID, since api.Generation, has api.Digest) (msg wire.Desired, put []api.InstanceID, ok bool) {
 	d := &m.clusters[id].desired
 	switch {
@@ -244,7 +242,7 @@ func (m *Machine) CatchUp(id api.ClusterID, since api.Generation, has api.Digest
 	return msg, put, true
 }
 
-// Discard returns a message that has the cluster drop an instance which is not wanted.
+// Discard returns a message that makes the cluster drop an instance which is not in its set.
 func (m *Machine) Discard(id api.ClusterID, in api.InstanceID) wire.Desired {
 	d := &m.clusters[id].desired
 	d.sentAt = m.now

@@ -9,8 +9,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// grant returns the cluster's grant. A cluster that was stored before grants existed is
-// open to all tenants if the installation owns it, and otherwise to its owner only.
+// grant returns the cluster's grant. A cluster saved before grants existed is open to all tenants
+// if it belongs to no tenant, otherwise only to its owner.
 func (cl *cluster) grant() api.Grant {
 	if cl.record.Grant == nil {
 		return api.Grant{Open: cl.record.Info.Tenant == ""}
@@ -24,10 +24,10 @@ func (m *Machine) Admits(id api.ClusterID, t api.Tenant) bool {
 	return cl.grant().Admits(cl.record.Info.Tenant, t)
 }
 
-// SetGrant replaces the cluster's grant, if its revision is ifMatch or ifMatch is 0. It
-// refuses with ErrNotFound, ErrPrecondition or ErrInvalid. It returns which tenants the
-// cluster is open to now, as a text, and which values of its aggregate are above the new
-// caps (see Reported.Above). When caps are raised, the next report brings higher values.
+// SetGrant replaces the cluster's grant, if its revision is ifMatch or ifMatch is 0. It returns a
+// text about the tenants that the cluster is open to now, and the values of its aggregate above the
+// new caps (see Reported.Above). If caps were raised, the next report brings the higher values.
+// Errors: ErrNotFound, ErrPrecondition, ErrInvalid.
 func (m *Machine) SetGrant(id api.ClusterID, g api.Grant, ifMatch api.Revision) (audience, above string, err error) {
 	if err := m.Check(id); err != nil {
 		return "", "", err
@@ -60,12 +60,12 @@ func (cl *cluster) audience() string {
 	return fmt.Sprintf("open to %s", to)
 }
 
-// cappedEvery is the least time between two events about values of a cluster above its
-// caps, and cappedAgain the time after which an unchanged event is repeated.
+// cappedEvery is the least time between two events about values above a cluster's caps. cappedAgain
+// is the time after which an unchanged event is repeated.
 const cappedEvery, cappedAgain = time.Minute, time.Hour
 
-// limit returns the aggregate with values above the cluster's caps replaced by the caps,
-// and the names of these values if an event about them is due.
+// limit returns the aggregate limited to the cluster's caps, and the names of the values above them
+// if an event is due.
 func (m *Machine) limit(cl *cluster, a api.Aggregate) (api.Aggregate, string) {
 	caps := cl.grant().Caps
 	var above []string

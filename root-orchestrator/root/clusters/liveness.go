@@ -6,21 +6,21 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// longestPause bounds the pause between reports that the root adapts to.
+// longestPause limits the pause between reports to which the root adapts.
 const longestPause = 30 * time.Second
 
-// ageStep is the precision of a candidate's age: the candidate changes that often while
-// its cluster does not report.
+// ageStep is the precision of a candidate's age. While a cluster does not report, its candidate
+// changes at this interval.
 const ageStep = 5 * time.Second
 
-// DueKind says what a timer is for.
+// DueKind is the purpose of a timer.
 type DueKind uint8
 
 // The kinds of timers.
 const (
-	DueNone    DueKind = iota // nothing is to be done
-	DueSilence                // the cluster counts as lost from now on
-	DueAge                    // the cluster's candidate is older by a step
+	DueNone    DueKind = iota // no action
+	DueSilence                // the cluster is silent now
+	DueAge                    // the age of the cluster's candidate grows by ageStep
 )
 
 // Due is a timer that has expired.
@@ -29,10 +29,11 @@ type Due struct {
 	Cluster api.ClusterID
 }
 
-// Next returns when the next timer expires; zero: none is set.
+// Next returns when the next timer expires, or the zero time.
 func (m *Machine) Next() time.Time { return m.timers.Next() }
 
-// Pop returns a timer that has expired, the earliest first.
+// Pop returns a timer that has expired, the earliest first. If Kind is DueNone and ok is true,
+// there may be more.
 func (m *Machine) Pop(now time.Time) (Due, bool) {
 	d, ok := m.timers.Pop(now)
 	cl := m.clusters[d.Cluster]
@@ -55,14 +56,14 @@ func (m *Machine) setAge(id api.ClusterID, cl *cluster) {
 	m.timers.Set(Due{DueAge, id}, cl.lastHeard.Add(m.now.Sub(cl.lastHeard).Truncate(ageStep)+ageStep))
 }
 
-// deadAfter is the silence after which the cluster counts as lost: three of its pauses,
-// because clusters report less often when nothing changes, but at least Config.Dead.
+// deadAfter returns the silence after which the cluster is lost: three of its pauses, because
+// clusters report less often when nothing changes, and at least Config.Dead.
 func (m *Machine) deadAfter(cl *cluster) time.Duration { return max(m.cfg.Dead, 3*cl.pause) }
 
-// DeadAfter returns the silence after which the cluster counts as lost.
+// DeadAfter returns the silence after which the cluster is lost.
 func (m *Machine) DeadAfter(id api.ClusterID) time.Duration { return m.deadAfter(m.clusters[id]) }
 
-// reported notes the time of a report.
+// reported records the time of a report.
 func (cl *cluster) reported(now time.Time) {
 	if cl.heard && !cl.silent {
 		cl.pause = min(max(now.Sub(cl.lastHeard), cl.pause*3/4), longestPause)
@@ -70,8 +71,8 @@ func (cl *cluster) reported(now time.Time) {
 	cl.lastHeard = now
 }
 
-// SetLive takes that the cluster reports. It returns whether it was live before, and
-// whether it was silent.
+// SetLive records that the cluster has reported. It returns whether the cluster was live and
+// whether it was silent before.
 func (m *Machine) SetLive(id api.ClusterID) (live, silent bool) {
 	cl := m.clusters[id]
 	live, silent = cl.live(), cl.silent
@@ -84,18 +85,19 @@ func (m *Machine) SetLive(id api.ClusterID) (live, silent bool) {
 
 func (cl *cluster) live() bool { return cl.heard && !cl.silent }
 
-// Live reports whether the cluster was heard from since the root started, and recently.
-// It accepts unknown clusters, which are not live.
+// Live reports whether the cluster has reported since the root started and is not silent. It is
+// false for unknown clusters.
 func (m *Machine) Live(id api.ClusterID) bool {
 	cl := m.clusters[id]
 	return cl != nil && cl.live()
 }
 
-// Heard returns when the cluster was heard from last.
+// Heard returns the time of the cluster's last report. Before the first report, it is when the
+// cluster joined or the root started.
 func (m *Machine) Heard(id api.ClusterID) time.Time { return m.clusters[id].lastHeard }
 
-// Liveness reports whether the cluster was heard from since the root started, and whether
-// it has been silent for too long.
+// Liveness reports whether the cluster has reported since the root started, and whether it is
+// silent.
 func (m *Machine) Liveness(id api.ClusterID) (heard, silent bool) {
 	cl := m.clusters[id]
 	return cl.heard, cl.silent

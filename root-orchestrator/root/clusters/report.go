@@ -9,16 +9,16 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Reported says what a report changed.
+// Reported has the changes by a report.
 type Reported struct {
-	Repeated bool   // the report was taken before; nothing has changed
+	Repeated bool   // the report was handled before; nothing has changed
 	Nodes    bool   // the number of nodes has changed
-	Replaced bool   // the nodes may be others than before
+	Replaced bool   // the cluster may have other nodes than before
 	Above    string // values above the caps, if an event about them is due
 }
 
-// Report takes the sequence numbers and the aggregate of a report. The cluster has to be
-// known. It gives up the reservations that the aggregate includes.
+// Report records the sequence numbers and the aggregate of a report, and releases the reservations
+// that the aggregate includes.
 func (m *Machine) Report(r *wire.Report) (out Reported) {
 	cl := m.clusters[r.Cluster]
 	if r.Boot < cl.boot || r.Boot == cl.boot && r.Seq <= cl.seq {
@@ -45,19 +45,19 @@ func (m *Machine) Report(r *wire.Report) (out Reported) {
 	return out
 }
 
-// Answer returns the answer to a report.
+// Answer returns the acknowledgement of a report.
 func (m *Machine) Answer(r *wire.Report) wire.ReportAck {
 	return wire.ReportAck{Boot: r.Boot, Seq: r.Seq, Gen: m.clusters[r.Cluster].desired.gen, Dead: m.cfg.Dead}
 }
 
-// Behind reports whether the cluster that reported does not hold what it should have, and
-// what it was sent must have been lost.
+// Behind reports whether the cluster does not have its present set although it was sent longer than
+// resendAfter ago, so that the message must have been lost.
 func (m *Machine) Behind(r *wire.Report) bool {
 	d := &m.clusters[r.Cluster].desired
 	return (r.Gen != d.gen || r.Desired != d.digest) && m.now.Sub(d.sentAt) >= resendAfter && !d.touched
 }
 
-// ObserveWhole forgets the observations that a report of all instances does not contain.
+// ObserveWhole removes the observations that a report of all instances does not contain.
 func (m *Machine) ObserveWhole(r *wire.Report) {
 	cl := m.clusters[r.Cluster]
 	present := make(map[api.InstanceID]bool, len(r.Observed))
@@ -71,8 +71,8 @@ func (m *Machine) ObserveWhole(r *wire.Report) {
 	}
 }
 
-// Observe notes an observation, so that the cluster need not repeat it. It keeps a
-// bounded number of those about instances that the cluster should not have.
+// Observe records an observation, so that the cluster need not repeat it. The number of
+// observations of instances outside the desired set is limited.
 func (m *Machine) Observe(id api.ClusterID, o *api.Observed) {
 	cl := m.clusters[id]
 	d := &cl.desired
@@ -85,7 +85,7 @@ func (m *Machine) Observe(id api.ClusterID, o *api.Observed) {
 	}
 }
 
-// Forget forgets an observation: the cluster is asked to report all instances.
+// Forget removes an observation, so that the root requests a report of all instances.
 func (m *Machine) Forget(id api.ClusterID, in api.InstanceID) {
 	cl := m.clusters[id]
 	if d, ok := cl.observed[in]; ok {
@@ -94,11 +94,10 @@ func (m *Machine) Forget(id api.ClusterID, in api.InstanceID) {
 	}
 }
 
-// KnowsAll reports whether all observations that the cluster has are known here.
+// KnowsAll reports whether the root has the same observations as the cluster.
 func (m *Machine) KnowsAll(r *wire.Report) bool { return m.clusters[r.Cluster].known == r.Known }
 
-// kindsDiffer reports whether a cluster's nodes are others than they were, whatever is
-// free on them.
+// kindsDiffer reports whether a cluster's nodes differ, apart from their free resources.
 func kindsDiffer(was, is *api.Aggregate) bool {
 	if (was.Overlay == nil) != (is.Overlay == nil) || was.Overlay != nil && *was.Overlay != *is.Overlay {
 		return true
@@ -109,7 +108,7 @@ func kindsDiffer(was, is *api.Aggregate) bool {
 	})
 }
 
-// positionsDiffer reports whether a cluster's nodes may be elsewhere than they were.
+// positionsDiffer reports whether the positions of a cluster's nodes may differ.
 func positionsDiffer(was, is *api.Aggregate) bool {
 	a, b := was.Latency, is.Latency
 	switch {

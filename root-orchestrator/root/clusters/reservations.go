@@ -7,8 +7,8 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// reservations are the resources of instances that a cluster was assigned and whose
-// resources its aggregate does not include yet.
+// reservations has the resources of assigned instances that the cluster's aggregate does not
+// include yet.
 type reservations struct {
 	pending   map[api.InstanceID]reservation
 	sum       api.Resources
@@ -16,13 +16,13 @@ type reservations struct {
 }
 
 type reservation struct {
-	gen     api.Generation // the aggregate at this generation includes it
+	gen     api.Generation // aggregates at this generation and later include it
 	needs   api.Resources
 	devices []api.Device
 	runtime string
 }
 
-// taken is a sum of reservations. Its devices are by kind.
+// taken is a sum of reservations, with devices by kind.
 type taken struct {
 	api.Resources
 	devices map[string]int
@@ -34,8 +34,7 @@ func newReservations() reservations {
 
 func runtimeOf(v *api.Microservice) string { return sched.RuntimeName(v.Virtualization) }
 
-// Reserve reserves the resources of an instance until the cluster's aggregate includes
-// them.
+// Reserve reserves the resources of an instance until the cluster's aggregate includes them.
 func (m *Machine) Reserve(id api.ClusterID, in api.InstanceID, v *api.Microservice) {
 	cl := m.clusters[id]
 	r := reservation{gen: cl.desired.gen, needs: v.Needs(), devices: v.NeedsDevices(), runtime: runtimeOf(v)}
@@ -43,7 +42,7 @@ func (m *Machine) Reserve(id api.ClusterID, in api.InstanceID, v *api.Microservi
 	cl.reservations.count(r, 1)
 }
 
-// release gives a reservation up, and reports whether there was one.
+// release removes a reservation, and reports whether there was one.
 func (s *reservations) release(in api.InstanceID) bool {
 	r, ok := s.pending[in]
 	if ok {
@@ -78,7 +77,7 @@ func (s *reservations) count(r reservation, by int) {
 	s.byRuntime[r.runtime] = t
 }
 
-// left returns how many devices of each kind in a slot one instance can get.
+// left returns, for each kind of device in a slot, how many one instance can get.
 func (t taken) left(of []api.SlotDevice) map[string]int {
 	if len(of) == 0 {
 		return nil
@@ -90,7 +89,7 @@ func (t taken) left(of []api.SlotDevice) map[string]int {
 	return left
 }
 
-// Facts are what placement has to know of a cluster, beside its candidate.
+// Facts are the values for placement in addition to the candidate; see placement.Facts.
 type Facts struct {
 	Live          bool
 	Free, Largest api.Resources
@@ -99,13 +98,13 @@ type Facts struct {
 	Places        uint64
 }
 
-// Facts returns what the cluster reported.
+// Facts returns the facts of a cluster.
 func (m *Machine) Facts(id api.ClusterID) Facts {
 	cl := m.clusters[id]
 	return Facts{cl.live(), cl.aggregate.Free, cl.aggregate.Largest, cl.aggregate.Yields, cl.kinds, cl.places}
 }
 
-// Candidate returns the cluster as a candidate: its aggregate less what is reserved.
+// Candidate returns the cluster as a candidate: its aggregate less the reservations.
 func (m *Machine) Candidate(id api.ClusterID) sched.Candidate {
 	cl := m.clusters[id]
 	a := &cl.aggregate
@@ -124,7 +123,7 @@ func (m *Machine) Candidate(id api.ClusterID) sched.Candidate {
 	return cand
 }
 
-// Out returns why the cluster is no candidate, "" if it is one.
+// Out returns why the cluster is excluded from placement, "" if it is not.
 func (m *Machine) Out(id api.ClusterID) string { return m.clusters[id].out() }
 
 func (cl *cluster) out() string {
@@ -144,9 +143,9 @@ var (
 	anyDevices = map[string]int{sched.Untold: 1 << 20}
 )
 
-// rooms returns the cluster's kinds of nodes. A cluster that does not report them, as its
-// operator may choose, may have any, but an overlay network only if it reports nodes with
-// one.
+// rooms returns the cluster's kinds of nodes. If the cluster does not report them, which its
+// operator may choose, it counts as having every kind. It counts as having an overlay network only
+// if it reports nodes with one, or nothing about that.
 func (cl *cluster) rooms() []sched.Room {
 	a, reserved := &cl.aggregate, &cl.reservations
 	if len(a.Slots) == 0 && a.Nodes > 0 {
