@@ -14,7 +14,7 @@ import (
 // according to the newest SLA.
 type links struct {
 	relations      []relation // in the order of the services' ids
-	watched        bool       // it has links to or from another service: its instances' positions are requested
+	watched        bool       // it has links to or from another service
 	areas          []string
 	limitsClusters bool // a spread or anti-affinity by cluster applies
 
