@@ -9,8 +9,8 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// refresh brings the node's candidate up to date, and notes whether more is free for
-// waiting instances than before.
+// refresh updates the node's candidate and the sums over all nodes. It records whether the
+// node has more free than before, so that waiting instances are retried there.
 func (m *Machine) refresh(n *node) {
 	old, out, left := m.table.Get(string(n.Info.ID)), n.out(), n.account.Left()
 	freed, devices := n.account.Changed()
@@ -41,7 +41,7 @@ func (m *Machine) refresh(n *node) {
 	}
 }
 
-// candidate is the node as placement sees it, with what is left of it.
+// candidate returns the node as a candidate whose free resources are left.
 func (n *node) candidate(out string, left account.Left) sched.Candidate {
 	return sched.Candidate{
 		ID: string(n.Info.ID), Level: sched.Nodes, Out: out, Capacity: n.account.Capacity(), Free: left.Free,
@@ -54,7 +54,7 @@ func (n *node) candidate(out string, left account.Left) sched.Candidate {
 	}
 }
 
-// without is the node's candidate as if an instance were not on it.
+// without returns the node's candidate as if an instance were not on it.
 func (n *node) without(id api.InstanceID) sched.Candidate {
 	return n.candidate(n.out(), n.account.Without(id))
 }
@@ -69,7 +69,7 @@ func moreDevices(old, next *sched.Candidate) bool {
 	return false
 }
 
-// weigh keeps the sums over all nodes that are not silent.
+// weigh replaces the node's part of the sums over all nodes. Silent nodes add nothing.
 func (m *Machine) weigh(n *node, cand *sched.Candidate) {
 	_, before := m.Offered()
 	m.capacity, m.used = m.capacity.Minus(n.weight.capacity), m.used.Minus(n.weight.used)
@@ -83,7 +83,7 @@ func (m *Machine) weigh(n *node, cand *sched.Candidate) {
 	}
 }
 
-// weight is what a node adds to the sums.
+// weight is a node's part of the sums.
 type weight struct{ capacity, used api.Resources }
 
 // maxAmount bounds each amount that a node reports, so that sums do not overflow.
@@ -98,12 +98,12 @@ func bounded(r api.Resources) api.Resources {
 }
 
 const (
-	coordStep  = 0.05 // smaller moves of a coordinate, as a part of its distance from the origin, are ignored
-	coordTrust = 1.0  // coordinates with a larger error are ignored
+	coordStep  = 0.05 // smaller moves of a coordinate are ignored, as a fraction of its distance from the origin
+	coordTrust = 1.0  // coordinates with this error or a larger one are ignored
 )
 
-// moved stores the node's position in the latency space, and reports whether it differs
-// enough from the last one.
+// moved stores the node's position in the latency space if it is valid and differs enough
+// from the last one, and reports whether it does.
 func (n *node) moved(at *api.Coordinate) bool {
 	switch {
 	case !vivaldi.Valid(at) || at.Error >= coordTrust:

@@ -12,7 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// spareMargin is the part of a bound that a better placement must leave unused.
+// spareMargin is the fraction of a bound that a better placement must leave unused.
 const spareMargin = 0.1
 
 // judged reports whether violations of an instance's SLA count at present.
@@ -21,8 +21,9 @@ func (m *Machine) judged(in *instance) bool {
 	return n != nil && !n.Silent && !in.Leaving && !in.Withdrawn && !in.ended() && !m.asks.Pending(in.id())
 }
 
-// Check returns the breach of an instance's placement. ok is false if it does not matter
-// now, for example while the instance leaves.
+// Check returns the breach of an instance's placement, its epoch, and the violation that is
+// shown now. ok is false if violations do not count now, for example while the instance is
+// leaving.
 func (m *Machine) Check(id api.InstanceID) (b violations.Breach, e api.Epoch, shown string, ok bool) {
 	in := m.instances[id]
 	if in == nil || !m.judged(in) {
@@ -31,8 +32,8 @@ func (m *Machine) Check(id api.InstanceID) (b violations.Breach, e api.Epoch, sh
 	return m.violation(in, m.nodes[in.Node]), in.Epoch, in.Violated, true
 }
 
-// SetViolated stores what the instance's placement violates: empty for nothing. show is
-// whether the root and people are shown that.
+// SetViolated stores what the instance's placement violates; empty means nothing. show
+// means that the root and the user interfaces get the text.
 func (m *Machine) SetViolated(id api.InstanceID, text string, show bool) {
 	in := m.instances[id]
 	switch {
@@ -51,9 +52,9 @@ func (m *Machine) SetViolated(id api.InstanceID, text string, show bool) {
 	}
 }
 
-// Recheck prepares a periodic check of a placement, and returns its epoch. It returns false
-// for an instance that has no node; that is placed if the position of something that it
-// links to has changed.
+// Recheck prepares a periodic check of a placement and returns its epoch. An instance
+// without a node is retried instead if a position that its links depend on has changed;
+// placed is false then.
 func (m *Machine) Recheck(id api.InstanceID) (e api.Epoch, placed bool) {
 	in := m.instances[id]
 	if in == nil {
@@ -70,17 +71,18 @@ func (m *Machine) Recheck(id api.InstanceID) (e api.Epoch, placed bool) {
 	return 0, false
 }
 
-// relax ends the search of the root for a better place.
+// relax ends the root's search for a better place.
 func (in *instance) relax() {
 	if in.Strained {
 		in.Strained, in.Offered, in.why = false, in.Moving && !in.exclusive(), nil
 	}
 }
 
-// violation returns what of its SLA an instance's placement violates; the zero Breach: nothing.
+// violation returns the constraint that an instance's placement violates, or the zero
+// Breach.
 func (m *Machine) violation(in *instance, n *node) (worst violations.Breach) {
 	req := in.demand.request
-	// Its other needs are met, but the node's bandwidth may have fallen below what is booked.
+	// Of the needs, only bandwidth is checked: the node's may have fallen below what is booked.
 	req.Needs, req.Devices, req.Ports, req.Address = api.Resources{InMbit: req.Needs.InMbit, OutMbit: req.Needs.OutMbit}, nil, nil, false
 	if n.bandwidthUnknown > 0 {
 		req.Needs = api.Resources{} // unknown bandwidth is no violation
@@ -125,8 +127,8 @@ func breachText(r *api.Rejection) string {
 	return step.Clip(fmt.Sprintf("%s: %s, need %s", r.Constraint, r.Have, r.Need))
 }
 
-// Relieve moves an instance to where its SLA is kept. Where there is no such node, the root
-// may place it elsewhere.
+// Relieve moves an instance to a node that meets its SLA. If there is none, the root may
+// place the instance elsewhere.
 func (m *Machine) Relieve(id api.InstanceID) {
 	in := m.instances[id]
 	in.Moves = slices.DeleteFunc(in.Moves, func(t time.Time) bool { return m.fx.Wall.Sub(t) >= time.Hour })
@@ -144,7 +146,7 @@ func (m *Machine) Relieve(id api.InstanceID) {
 		return
 	}
 	if kept := in.Reserved; m.preempts(in, &req) {
-		if kept == "" { // the move begins with those that make way
+		if kept == "" { // the preemption is the start of the move
 			in.Moves = append(in.Moves, m.fx.Wall)
 			m.save(in)
 		}
@@ -154,15 +156,15 @@ func (m *Machine) Relieve(id api.InstanceID) {
 		return
 	}
 	in.Strained = true
-	if !in.exclusive() { // offering an exclusive one promises that it does not run here
+	if !in.exclusive() { // handing back an exclusive instance means that it does not run here
 		why := m.explanation(in, &req, true)
 		in.why, in.Offered = &why, true
 	}
 	m.changed(in)
 }
 
-// stillWorse reports whether an equal instance was found to fit on no better node, and no
-// candidate has changed since.
+// stillWorse reports whether an instance of the same kind fitted on no better node and no
+// candidate has changed since then.
 func (m *Machine) stillWorse(in *instance) bool {
 	k, same := m.kindOf(in, true)
 	if !same || m.reasons.version != m.version || len(in.demand.sla.Spreads)+len(in.demand.sla.AntiAffinities) > 0 {
@@ -172,8 +174,8 @@ func (m *Machine) stillWorse(in *instance) bool {
 	return known
 }
 
-// better returns the request of an instance whose placement violates its SLA. It keeps
-// spareMargin from each bound.
+// better returns the request for moving an instance whose SLA is violated. Its bounds are
+// tightened by spareMargin.
 func (m *Machine) better(in *instance) sched.Request {
 	req := m.request(in, string(in.Node))
 	for i := range req.Bounds {
@@ -183,7 +185,7 @@ func (m *Machine) better(in *instance) sched.Request {
 	return req
 }
 
-// Watched returns the instances on a node whose SLAs its properties may violate.
+// Watched returns the instances on a node whose SLA a change of the node may violate.
 func (m *Machine) Watched(id api.NodeID) (out []api.InstanceID) {
 	for _, in := range m.nodes[id].sorted() {
 		if in.demand.tied {
@@ -199,19 +201,20 @@ func (m *Machine) On(id api.InstanceID, node api.NodeID) bool {
 	return in != nil && in.Node == node
 }
 
-// ShowPositions reports to the root the positions of instances on a node that it watches.
+// ShowPositions reports the node's position to the root for the instances on it that the
+// root watches.
 func (m *Machine) ShowPositions(id api.NodeID) {
 	for _, in := range m.nodes[id].assigned {
 		m.showPosition(in)
 	}
 }
 
-// watchStep is the move of an instance in the latency space that is reported to the root, as
-// a part of its distance from the origin.
+// watchStep is the smallest move in the latency space that is reported to the root, as a
+// fraction of the distance from the origin.
 const watchStep = 0.2
 
-// showPosition reports an instance's position to the root, if the root watches it and it has
-// changed by watchStep.
+// showPosition reports an instance's position to the root if the root watches the instance
+// and the position has changed by at least watchStep.
 func (m *Machine) showPosition(in *instance) {
 	n := m.nodes[in.Node]
 	if !in.Want.Watched || n == nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// find returns the node that the built-in plugin chooses for an instance, if there is one,
-// and the request for which it was chosen.
+// find returns the node that the built-in plugin chooses for an instance, and the request
+// that the node meets. ok is false if the instance fits nowhere.
 func (m *Machine) find(in *instance, avoid ...string) (req sched.Request, choice sched.Choice, ok bool) {
 	avoid = append(avoid, in.avoid...)
 	if in.plain() {
@@ -25,10 +25,10 @@ func (m *Machine) find(in *instance, avoid ...string) (req sched.Request, choice
 	return m.findFor(p, in.seed(), avoid...)
 }
 
-// findFor is find for a placing. An instance that cannot be near all siblings that link to
-// it is placed near one of them, or, when its search is over, where its bounds are violated
-// least. If it fits nowhere, the request is the strictest, or the loosest when its search is
-// over.
+// findFor is find for a placing. It tries a place near all siblings that link to the
+// instance, then a place near one of them, and, once the search time is over, the place where
+// the bounds are violated least. If the instance fits nowhere, req is the strictest request,
+// or the loosest one once the search time is over.
 func (m *Machine) findFor(p placing, seed uint64, avoid ...string) (req sched.Request, choice sched.Choice, ok bool) {
 	if req, choice, ok = m.findAt(nearAll, p, seed, avoid...); ok {
 		return req, choice, true
@@ -52,9 +52,9 @@ func (m *Machine) findFor(p placing, seed uint64, avoid ...string) (req sched.Re
 	return req, choice, ok
 }
 
-// linkedAway reports whether an instance has connectivity to a service that is also in
-// another cluster. The root may find a place there that keeps it, unless it has said
-// that it searched for as long as it may.
+// linkedAway reports whether an instance has a link to a service that also runs in another
+// cluster, so that the root may find a place there that meets the link. It returns false
+// once the root has searched.
 func (p placing) linkedAway() bool {
 	return !p.rootSearched && slices.ContainsFunc(p.demand.sla.Links, func(l sched.Link) bool {
 		return l.Way && slices.ContainsFunc(p.targets, func(t api.Target) bool {
@@ -63,8 +63,8 @@ func (p placing) linkedAway() bool {
 	})
 }
 
-// searchTime returns for how long this cluster searches for a place that keeps all bounds
-// of a request, 0 for not at all: nothing binds, or the root may search elsewhere.
+// searchTime returns how long this cluster searches for a place that meets all bounds of a
+// request. It is 0 if there are no bounds or the root may find a place elsewhere.
 func (p placing) searchTime(req *sched.Request) time.Duration {
 	if !p.linkedAway() {
 		return req.SearchTime()
@@ -81,7 +81,7 @@ func (m *Machine) findAt(near nearness, p placing, seed uint64, avoid ...string)
 	return req, choice, ok
 }
 
-// best returns the node for a request, if there is one.
+// best returns the highest-ranked node for a request. ok is false if none fits.
 func (m *Machine) best(req *sched.Request, seed uint64) (sched.Choice, bool) {
 	avoid := req.Avoid
 	for {
@@ -120,7 +120,7 @@ func (m *Machine) rank(req *sched.Request, seed uint64) sched.Result {
 	return res
 }
 
-// together reports whether the node has all requested devices for one instance at once.
+// together reports whether one instance can get all requested devices of the node at once.
 func (m *Machine) together(req *sched.Request, id string) bool {
 	if len(req.Devices) < 2 {
 		return true
@@ -129,8 +129,8 @@ func (m *Machine) together(req *sched.Request, id string) bool {
 	return n.account.Together(req.Devices, n.account.Left().Devices)
 }
 
-// reasons caches why kinds of instances fit nowhere, while no candidate changes: an instance
-// of the same kind fits nowhere for the same reasons.
+// reasons caches the explanations of kinds of instances that fit nowhere. It is valid while
+// no candidate changes.
 type reasons struct {
 	version uint64 // of the table
 	of      map[kind]api.Explanation
@@ -140,19 +140,19 @@ type reasons struct {
 type kind struct {
 	service api.ServiceID
 	rev     api.Revision
-	placed  bool // on a node, which is no candidate
-	better  bool // it needs a node that keeps its SLA with a margin
-	late    bool // its search is over
+	placed  bool // on a node, which is then no candidate
+	better  bool // it needs a node that meets its SLA with spareMargin
+	late    bool // see placing.late
 }
 
-// kindOf returns the kind of an instance. ok is false if its request depends on more than
-// its kind.
+// kindOf returns the kind of an instance. ok is false if its request depends on more than its
+// kind.
 func (m *Machine) kindOf(in *instance, better bool) (k kind, ok bool) {
 	return kind{in.id().Service(), in.Want.SpecRev, in.Node != "", better, m.late(in)}, len(in.avoid)+len(in.Want.Targets) == 0
 }
 
-// knownMisfit returns why an instance without a node fits nowhere, if that is known of its
-// kind and no candidate has changed since.
+// knownMisfit returns the cached explanation why an instance without a node fits nowhere.
+// known is false if there is none.
 func (m *Machine) knownMisfit(in *instance) (why api.Explanation, known bool) {
 	k, _ := m.kindOf(in, false)
 	if !in.likeSiblings() || m.reasons.version != m.version {
@@ -162,8 +162,8 @@ func (m *Machine) knownMisfit(in *instance) (why api.Explanation, known bool) {
 	return why, known
 }
 
-// explanation returns why the instance fits nowhere. It has no names of nodes: it is for the
-// root, and it is kept, so that it must not grow with the cluster.
+// explanation returns why the instance fits nowhere. It names no nodes, because the root
+// receives it and because it is stored, so its size must not depend on the cluster's.
 func (m *Machine) explanation(in *instance, req *sched.Request, better bool) api.Explanation {
 	k, same := m.kindOf(in, better)
 	if r := &m.reasons; r.of == nil || r.version != m.version {

@@ -9,13 +9,13 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// demand is what an SLA requires of a node, read once.
+// demand is the parsed requirements of an SLA.
 type demand struct {
-	request sched.Request // without what depends on other instances
+	request sched.Request // without the parts that depend on other instances
 	takes   account.Demand
 	sla     relations.SLA
-	users   []string // that it has links to
-	tied    bool     // its placement may come to violate it
+	users   []string // that the SLA has links to
+	tied    bool     // a placement may violate the SLA later, so it is checked periodically
 }
 
 func demandOf(id api.InstanceID, m *api.Microservice) demand {
@@ -35,19 +35,19 @@ func demandOf(id api.InstanceID, m *api.Microservice) demand {
 	return d
 }
 
-// placing is an instance to place, of the cluster or only asked about, with what its request
-// is made of.
+// placing is the input of requestOf: an instance of the cluster, or one of a question (Why,
+// Plan).
 type placing struct {
 	id           api.InstanceID
 	demand       *demand
 	targets      []api.Target
-	node         api.NodeID // where it is now: it does not count against itself
-	near         nearness   // to those of its siblings that want it near
-	late         bool       // its search is over; see sched.Request.Relax
-	rootSearched bool       // the root has searched too: no other cluster keeps its links
+	node         api.NodeID // its present node, so that it does not count against itself
+	near         nearness   // to siblings that link to it
+	late         bool       // its search time is over, so bounds may be relaxed; see sched.Request.Relax
+	rootSearched bool       // the root found no other cluster that meets the links
 }
 
-// nearness is how many of the siblings that link to an instance it has to be near.
+// nearness is how many of the siblings that link to an instance must be near it.
 type nearness int
 
 const (
@@ -59,7 +59,7 @@ func (in *instance) placing() placing {
 	return placing{id: in.id(), demand: &in.demand, targets: in.Want.Targets, node: in.Node, rootSearched: in.Want.Searched}
 }
 
-// requestOf returns the request of an instance as things are now.
+// requestOf returns the request of an instance with its present bounds and domains.
 func (m *Machine) requestOf(p placing, avoid ...string) sched.Request {
 	req := p.demand.request
 	req.Avoid = avoid
@@ -74,8 +74,8 @@ func (m *Machine) requestOf(p placing, avoid ...string) sched.Request {
 	return req
 }
 
-// bound returns the bound of a link of a service, and whether it binds now. only is the node
-// that is asked about; "": any.
+// bound returns the bound of a service's link, and whether it binds now. With only, measured
+// round trips of other nodes are left out.
 func (m *Machine) bound(self api.ServiceID, l sched.Link, targets []api.Target, only api.NodeID) (sched.Bound, bool) {
 	if l.User != "" {
 		return m.latency.UserBound(l), true

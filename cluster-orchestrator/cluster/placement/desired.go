@@ -11,11 +11,11 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Want takes what the root wants of an instance.
+// Want applies the root's desired state of an instance.
 func (m *Machine) Want(a wire.Assignment) {
 	in := m.instances[a.Instance]
 	moves := a.Moves
-	a.Moves = nil // they are the instance's from here on
+	a.Moves = nil // they are kept in the instance's record
 	switch {
 	case in == nil:
 		in = &instance{Record: Record{
@@ -27,7 +27,7 @@ func (m *Machine) Want(a wire.Assignment) {
 		m.changed(in)
 		m.tryPlace(in)
 	case in.Local && a.Epoch.Root() == in.Epoch.Root() && a.SpecRev == in.Want.SpecRev:
-		// The root took over what the operator added.
+		// The root adopted an instance that the operator added.
 		in.Local = false
 		m.wants(in, a)
 		m.changes.Wanted = m.changes.Wanted.Toggle(a.Digest())
@@ -40,8 +40,8 @@ func (m *Machine) Want(a wire.Assignment) {
 	}
 }
 
-// retarget takes what an instance is measured against elsewhere, and whether it
-// is watched. Neither is news by itself: the next look at it minds them.
+// retarget updates an instance's targets in other clusters and whether the root watches it.
+// The instance is retried if it waits for a node.
 func (m *Machine) retarget(in *instance, a wire.Assignment) {
 	if reflect.DeepEqual(in.Want.Targets, a.Targets) && in.Want.Watched == a.Watched {
 		return
@@ -53,7 +53,8 @@ func (m *Machine) retarget(in *instance, a wire.Assignment) {
 	m.searched(in)
 }
 
-// rewant begins a new placement of the root for an instance that is here.
+// rewant replaces the desired state of an instance that the cluster already has, and places
+// it again.
 func (m *Machine) rewant(in *instance, a wire.Assignment) {
 	if !in.Local && !in.Leaving {
 		m.toggleWanted(in)
@@ -78,15 +79,15 @@ func (m *Machine) rewant(in *instance, a wire.Assignment) {
 	if old != "" && m.staysOn(in, m.nodes[old]) {
 		m.moveTo(in, old, api.ReasonNone, "")
 		if in.demand.request.Urgency < urgency {
-			m.grown[old] = true // for those that it makes way for now
+			m.grown[old] = true // more urgent instances may preempt it now
 		}
 		return
 	}
 	m.tryPlace(in)
 }
 
-// staysOn reports whether the instance's own node can take the new placement:
-// the room that the old one frees counts, for the node ends it first.
+// staysOn reports whether the instance's own node can take the new placement. The old
+// placement's resources count as free, because the node stops it first.
 func (m *Machine) staysOn(in *instance, n *node) bool {
 	if n.out() != "" {
 		return false
@@ -97,7 +98,7 @@ func (m *Machine) staysOn(in *instance, n *node) bool {
 	return m.fits(in, n, n.without(in.id()))
 }
 
-// Unwant ends an instance that the root does not want any more.
+// Unwant ends an instance that is no longer in the desired set.
 func (m *Machine) Unwant(id api.InstanceID) {
 	in := m.instances[id]
 	if in == nil || in.Leaving {
@@ -123,7 +124,7 @@ func (m *Machine) Unwant(id api.InstanceID) {
 	m.finish(in)
 }
 
-// UnwantOthers ends all instances of the root except these.
+// UnwantOthers ends all instances of the root except those in wanted.
 func (m *Machine) UnwantOthers(wanted map[api.InstanceID]bool) {
 	for _, id := range step.Keys(m.instances) {
 		if in := m.instances[id]; !wanted[id] && !in.Local {

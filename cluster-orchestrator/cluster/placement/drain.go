@@ -8,9 +8,9 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Drain moves a node's instances elsewhere, after SetNode. Instances that fit nowhere else
-// keep running there. With force they are stopped, and wait for room in this cluster and
-// at the root.
+// Drain moves a node's instances elsewhere. Call SetNode first. Instances that fit nowhere
+// else keep running there. With force they are stopped and wait for capacity in this cluster
+// or another one.
 func (m *Machine) Drain(id api.NodeID, force bool) {
 	n := m.nodes[id]
 	n.allChanged()
@@ -80,18 +80,18 @@ func (m *Machine) remaining(n *node) (out []api.Remaining) {
 	return out
 }
 
-// Vacate takes all instances off a node that is being purged, including those that have
-// ended: their logs are there.
+// Vacate takes all instances off a node that is being purged. This includes ended instances,
+// because their logs are on the node.
 func (m *Machine) Vacate(id api.NodeID) {
 	n := m.nodes[id]
 	if n.Silent {
-		return // its instances are being placed elsewhere, and it is vacated when it is back
+		return // its instances are being placed elsewhere; it is vacated when it returns
 	}
 	m.stopAll(n, true)
 }
 
-// stopAll stops all instances on a node, which are placed elsewhere, and with ended takes
-// off those that have ended.
+// stopAll stops all instances on a node and places them elsewhere. With ended, it also takes
+// ended instances off the node.
 func (m *Machine) stopAll(n *node, ended bool) {
 	for _, in := range n.sorted() {
 		switch {

@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// answerSlack is the time for an answer of the external scheduler to arrive, beyond its
+// answerSlack is the time that an answer of the external scheduler may arrive after its
 // deadline.
 const answerSlack = 250 * time.Millisecond
 
@@ -52,7 +52,7 @@ func (m *Machine) ask(in *instance, req *sched.Request, reason api.Reason) {
 	m.fx.Emit(wire.ToScheduler, q)
 }
 
-// AskMore asks about instances that wait for a question.
+// AskMore asks about instances that waited because too many questions were open.
 func (m *Machine) AskMore() {
 	for {
 		id, reason, ok := m.asks.Next()
@@ -81,7 +81,7 @@ func (m *Machine) findFrom(in *instance, reason api.Reason) (req sched.Request, 
 	return m.find(in, string(in.Node))
 }
 
-// nowhere handles an instance that fitted when its question was asked, and fits no more.
+// nowhere handles an instance that no longer fits anywhere when its answer arrives.
 func (m *Machine) nowhere(in *instance) {
 	n := m.nodes[in.Node]
 	switch {
@@ -91,24 +91,23 @@ func (m *Machine) nowhere(in *instance) {
 		m.displace(in)
 	case n.Draining:
 		m.evict(in)
-	} // what breaks its SLA is looked at again
+	} // a violated SLA is checked again periodically
 }
 
-// unask drops the question about an instance, open or still to be asked.
+// unask cancels the question about an instance, whether it was sent or not.
 func (m *Machine) unask(in *instance) {
 	m.asks.Cancel(in.id())
 	m.fx.Timers.Clear(effects.Key{Kind: effects.Ask, Instance: in.id()})
 }
 
-// Answered takes an answer of the external scheduler.
+// Answered handles an answer of the external scheduler.
 func (m *Machine) Answered(a sched.Answer) { m.answered(m.asks.Answer(a)) }
 
-// AskDue goes on with an instance about which the external scheduler did not answer in
-// time.
+// AskDue handles a question that the external scheduler did not answer in time.
 func (m *Machine) AskDue(id api.InstanceID) { m.answered(m.asks.Expire(id)) }
 
-// answered places an instance as the external scheduler says, or as the built-in plugin
-// does if there is no usable answer.
+// answered places an instance on the first node of the external scheduler's ranking that
+// fits, or on the built-in plugin's choice if there is no usable answer.
 func (m *Machine) answered(r extsched.Result, ok bool) {
 	if !ok {
 		return
@@ -131,7 +130,7 @@ func (m *Machine) answered(r extsched.Result, ok bool) {
 	if ok {
 		m.goTo(in, api.NodeID(best.ID), r.Reason, detail)
 	} else {
-		m.nowhere(in) // the candidates have filled up
+		m.nowhere(in) // the candidates have become full
 	}
 }
 
@@ -144,7 +143,8 @@ func (m *Machine) fitsNow(req *sched.Request, id string, seed uint64) bool {
 	return ok && m.together(req, id)
 }
 
-// goTo assigns an instance to a node, make before break if it runs already.
+// goTo assigns an instance to a node. One that already runs is moved, make before break
+// unless it is exclusive.
 func (m *Machine) goTo(in *instance, to api.NodeID, reason api.Reason, detail string) {
 	n := m.nodes[in.Node]
 	switch {

@@ -9,19 +9,19 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/extsched"
 )
 
-// Inspection is the state that a Machine keeps step by step, for tests that recompute it.
-// It is only read, and valid until the next call of the Machine.
+// Inspection is the incrementally updated state of a Machine, for tests that recompute it.
+// It is read-only and valid until the next call of the Machine.
 type Inspection struct {
 	Nodes     map[api.NodeID]NodeInspection
 	Relations *relations.Machine
 	Questions *extsched.Exchange
 	Waiting   []api.InstanceID // in the order in which they are placed
 	Beyond    map[api.InstanceID]bool
-	Watched   map[api.InstanceID]bool // their placement may come to violate their SLA
+	Watched   map[api.InstanceID]bool // instances whose SLA is checked periodically
 	Placed    [8]int
-	Size      int // number of records, of the present and of the past
+	Size      int // number of entries in all tables, to detect leaks
 
-	Preempts func(api.InstanceID) bool // others can be preempted for the instance
+	Preempts func(api.InstanceID) bool // reports whether others can be preempted for the instance
 }
 
 // NodeInspection is the state of a node.
@@ -38,7 +38,7 @@ type NodeInspection struct {
 	Leased        int
 }
 
-// Inspect returns the state.
+// Inspect returns the machine's internal state.
 func (m *Machine) Inspect() Inspection {
 	i := Inspection{
 		Nodes: map[api.NodeID]NodeInspection{}, Relations: m.relations, Questions: m.asks, Waiting: m.inTurn(), Beyond: m.beyond,

@@ -16,65 +16,66 @@ import (
 
 // Record is the document of an instance.
 type Record struct {
-	Want      wire.Assignment `json:"want"`  // as the root wants it
+	Want      wire.Assignment `json:"want"`  // the root's desired state
 	Epoch     api.Epoch       `json:"epoch"` // of the newest placement here
 	Node      api.NodeID      `json:"node,omitempty"`
 	State     api.State       `json:"state"`
 	Reason    api.Reason      `json:"reason,omitempty"`
 	Detail    string          `json:"detail,omitempty"`
 	Restarts  int             `json:"restarts,omitempty"`
-	Failures  int             `json:"failures,omitempty"` // the workload's own, see api.Observed
+	Failures  int             `json:"failures,omitempty"` // see api.Observed.Failures
 	ExitCode  *int            `json:"exit_code,omitempty"`
 	Address   netip.Addr      `json:"address,omitzero"`      // on the overlay network, as its node reported last
 	Ready     bool            `json:"ready,omitempty"`       // it listens on its address
-	Leaving   bool            `json:"leaving,omitempty"`     // not wanted any more; removed when no node has anything of it
-	Local     bool            `json:"local,omitempty"`       // added by the operator, and not adopted by the root yet
-	Withdrawn bool            `json:"withdrawn,omitempty"`   // removed by the operator, and the root has not adopted that yet
-	Offered   bool            `json:"handed_back,omitempty"` // the root may place it elsewhere
-	Bound     bool            `json:"bound,omitempty"`       // and it is not placed here until the root offers it again
+	Leaving   bool            `json:"leaving,omitempty"`     // no longer desired; removed once no node has it
+	Local     bool            `json:"local,omitempty"`       // added by the operator and not yet adopted by the root
+	Withdrawn bool            `json:"withdrawn,omitempty"`   // removed by the operator; the root does not know yet
+	Offered   bool            `json:"handed_back,omitempty"` // handed back: the root may place it elsewhere
+	Bound     bool            `json:"bound,omitempty"`       // handed back and not placed here until offered again
 	Moving    bool            `json:"moving,omitempty"`      // it leaves its node as soon as it fits on another
-	GivenUp   bool            `json:"given_up,omitempty"`    // it failed on every node that fits; the root is to place it elsewhere
+	GivenUp   bool            `json:"given_up,omitempty"`    // it failed on every node that fits; handed back next
 	Vacancies []vacancy       `json:"vacancies,omitempty"`
-	Violated  string          `json:"violated,omitempty"` // what its placement violates of its SLA
-	Strained  bool            `json:"strained,omitempty"` // violated for longer than tolerated, and it fits on no better node
-	Moves     []time.Time     `json:"moves,omitempty"`    // that violations caused within the last hour, by the wall clock
-	Reserved  api.NodeID      `json:"reserved,omitempty"` // where capacity is reserved for it while others are preempted
+	Violated  string          `json:"violated,omitempty"` // the constraint that its placement violates
+	Strained  bool            `json:"strained,omitempty"` // violated for longer than tolerated; no better node fits
+	Moves     []time.Time     `json:"moves,omitempty"`    // because of violations in the last hour, wall clock
+	Reserved  api.NodeID      `json:"reserved,omitempty"` // node where others are preempted for it
 	Before    account.Claim   `json:"before,omitzero"`    // what an earlier placement may still take on its node
 }
 
-// instance is what the cluster knows about one instance.
+// instance is the state of one instance.
 type instance struct {
 	Record
 
 	demand        demand           // of Want
-	limits        api.Resources    // on its node, for what its SLA leaves out
-	given         api.Generation   // of its node's desired set that placed it there
+	limits        api.Resources    // on its node, where its SLA names none
+	given         api.Generation   // generation of its node's desired set that placed it there
 	cause         api.Reason       // why it lost its last place
-	until         time.Time        // end of the search for a node; zero: it has not begun
-	stilled       bool             // it is leaving, and all its processes have ended, as their nodes report
-	shownPosition *api.Position    // that the root was told last
-	positions     uint64           // number of the last change of a position when it was tried last
-	avoid         []string         // nodes that it failed on, under the root's present epoch
+	until         time.Time        // end of the search for a node; zero: the search has not begun
+	stilled       bool             // it is leaving, and its nodes report that all its processes have ended
+	shownPosition *api.Position    // last position that was reported to the root
+	positions     uint64           // relations.Machine.LastMove at the last attempt to place it
+	avoid         []string         // nodes that it failed on under the root's present epoch
 	why           *api.Explanation // why it fits nowhere
-	shown         api.Digest       // of what the root was shown, to change the digest of all
-	inList        bool             // it counts in the digest
+	shown         api.Digest       // of its last observation, as toggled into the digest of all observations
+	inList        bool             // it counts in the digest of all observations
 }
 
-// vacancy is a node that may still run an earlier placement. What that claims stays booked
-// until the node has acknowledged generation Gen or a later one and reports nothing of it.
+// vacancy is a node that may still run an earlier placement. The placement's claim stays
+// booked until the node has acknowledged generation Gen or a later one and no longer reports
+// the instance.
 type vacancy struct {
 	Node  api.NodeID     `json:"node"`
 	Epoch api.Epoch      `json:"epoch,omitempty"` // of that placement; 0: an earlier release saved it
 	Gen   api.Generation `json:"gen"`
 	account.Claim
-	// Stays is the earlier placement if the node continues it until the new one runs (make
-	// before break); nil: its desired set has it no more.
+	// Stays is the earlier placement if the node keeps it until the new one runs (make before
+	// break); nil: it is no longer in the node's desired set.
 	Stays *wire.Assignment `json:"stays,omitempty"`
 }
 
 func (in *instance) id() api.InstanceID { return in.Want.Instance }
 
-// wants stores what the root wants of the instance.
+// wants stores the root's desired state of the instance.
 func (m *Machine) wants(in *instance, a wire.Assignment) {
 	old := in.demand.users
 	in.Want, in.demand, in.limits = a, m.demandOf(a.Instance, &a.Spec), m.cfg.Workload.Limit
@@ -82,11 +83,11 @@ func (m *Machine) wants(in *instance, a wire.Assignment) {
 	m.latency.Unrefer(slices.DeleteFunc(slices.Clone(old), func(t string) bool { return slices.Contains(in.demand.users, t) }), in.id())
 }
 
-// ended reports whether the instance has ended for good: it needs no place any more.
+// ended reports whether the instance has ended for good and needs no place any more.
 func (in *instance) ended() bool { return api.Ended(in.State, in.Reason) }
 
-// exclusive reports whether the instance must never run twice, so that a new
-// placement waits until the old one has ended.
+// exclusive reports whether the instance must never run twice: a new placement waits until
+// the old one has ended.
 func (in *instance) exclusive() bool { return in.Want.Spec.Exclusive }
 
 // assignment returns the entry of the instance in its node's desired set.
@@ -103,7 +104,7 @@ func (m *Machine) save(in *instance) {
 	m.fx.Journal.Put(KindInstance, string(in.id()), in)
 }
 
-// Restore adds the instance of a document. The nodes were added before.
+// Restore adds the instance of a document. The nodes must have been added before.
 func (m *Machine) Restore(data []byte) error {
 	in := new(instance)
 	if err := json.Unmarshal(data, in); err != nil {
@@ -111,7 +112,7 @@ func (m *Machine) Restore(data []byte) error {
 	}
 	m.wants(in, in.Want)
 	if in.Local {
-		m.local = max(m.local, in.id().Number()-m.cfg.LocalNumbers+1) // the count may not have been saved
+		m.local = max(m.local, in.id().Number()-m.cfg.LocalNumbers+1) // the counter may not have been saved
 	}
 	if !in.Local {
 		m.toggleWanted(in)
@@ -143,7 +144,7 @@ func (m *Machine) Restore(data []byte) error {
 	return nil
 }
 
-// relate stores the instance, and passes on what other sub-machines need of its SLA.
+// relate stores the instance and passes its SLA to the other sub-machines.
 func (m *Machine) relate(in *instance) {
 	id := in.id()
 	m.instances[id] = in
@@ -168,7 +169,8 @@ func (m *Machine) count(in *instance, by int) {
 	}
 }
 
-// settle enters that the instance is on its node; unsettle undoes it.
+// settle records in the counters and other sub-machines that the instance is on its node.
+// unsettle undoes it.
 func (m *Machine) settle(in *instance) {
 	m.count(in, +1)
 	m.latency.Refer(in.demand.users, in.id(), in.Node)
@@ -185,8 +187,8 @@ func (m *Machine) unsettle(in *instance) {
 	}
 }
 
-// become changes the instance's state through the lifecycle's table and notes
-// the change for the root.
+// become applies an event of the lifecycle table to the instance and reports the change to
+// the root.
 func (m *Machine) become(in *instance, e lifecycle.Event, reason api.Reason, detail string) {
 	in.State = lifecycle.Must(in.State, e)
 	in.Reason, in.Detail = reason, detail
@@ -198,7 +200,7 @@ func (m *Machine) changed(in *instance) {
 	m.show(in)
 }
 
-// view returns what is reported to the root, without names of nodes.
+// view returns the observation that is reported to the root. It names no nodes.
 func (in *instance) view() api.Observed {
 	o := api.Observed{
 		Instance: in.id(), Epoch: in.Epoch, State: in.State, Reason: in.Reason, Detail: in.Detail,
@@ -221,7 +223,7 @@ func (in *instance) view() api.Observed {
 	return o
 }
 
-// show updates the digest of all observations and has the instance reported to the root.
+// show updates the digest of all observations and schedules a report of the instance.
 func (m *Machine) show(in *instance) {
 	v := in.view()
 	if in.inList {
@@ -234,7 +236,7 @@ func (m *Machine) show(in *instance) {
 	m.changes.Shown[in.id()] = true
 }
 
-// finish removes an instance that is not wanted any more and of which no node has anything.
+// finish removes a leaving instance once no node has anything of it.
 func (m *Machine) finish(in *instance) {
 	if !in.Leaving || in.Node != "" || len(in.Vacancies) > 0 {
 		return
@@ -264,9 +266,9 @@ func (m *Machine) finish(in *instance) {
 	})
 }
 
-// dropVacancy notes that nothing of an earlier placement is left on the node. What waits
-// for that is placed at the end of the step, in its turn and when all room that the step
-// freed is known.
+// dropVacancy records that the node has nothing of an earlier placement any more. An
+// instance that waits for this is placed at the end of the step, when all capacity that the
+// step freed is known.
 func (m *Machine) dropVacancy(in *instance, id api.NodeID) {
 	n := len(in.Vacancies)
 	in.Vacancies = slices.DeleteFunc(in.Vacancies, func(v vacancy) bool { return v.Node == id })
@@ -283,18 +285,16 @@ func (m *Machine) dropVacancy(in *instance, id api.NodeID) {
 	}
 }
 
-// freed keeps the last save of the instance, which takes less than before, ahead of later
-// saves of the step: others may take what it released, and after a crash between two saves
-// only one of them may have it.
+// freed keeps the instance's last save, which releases resources, before later saves of the
+// step. Otherwise, after a crash between two saves, two instances could have the resources.
 func (m *Machine) freed(in *instance) { m.fx.Journal.Pin(KindInstance, string(in.id())) }
 
-// toggleWanted adds what the root wants of the instance to the digest of its desired set,
-// or removes it.
+// toggleWanted adds the instance to the digest of the root's desired set, or removes it.
 func (m *Machine) toggleWanted(in *instance) {
 	m.changes.Wanted = m.changes.Wanted.Toggle(in.Want.Digest())
 }
 
-// noteChanged notes that an instance may have changed, on any node.
+// noteChanged records for the network that an instance may have changed, on any node.
 func (m *Machine) noteChanged(in *instance) {
 	m.changes.Instances[in.id()] = true
 	if in.Node != "" {
@@ -305,8 +305,8 @@ func (m *Machine) noteChanged(in *instance) {
 	}
 }
 
-// Observed returns what is reported to the root about an instance, with its position if the
-// root watches it.
+// Observed returns the observation of an instance for the root, with its position if the root
+// watches it.
 func (m *Machine) Observed(id api.InstanceID) (o api.Observed, ok bool) {
 	in := m.instances[id]
 	if in == nil {

@@ -1,9 +1,10 @@
-// Package placement decides which node runs which instance of a cluster, and keeps the
-// desired sets of the nodes. It has the instances, what each takes on its node, and which
-// of them wait for a node. It gets facts about nodes, shares and round trips as values.
+// Package placement decides which node runs which instance of a cluster, and maintains the
+// desired sets of the nodes. It owns the instances, their bookings on nodes, and the queue of
+// instances that wait for a node. It receives the state of nodes, shares and round trips as
+// values.
 //
-// What the rest of the cluster must know of a call is in Changes, which the caller reads
-// after it. Machine is a sub-machine of the cluster's core, and not safe for concurrent use.
+// After each call, the caller reads Changes and passes them to the other sub-machines.
+// Machine is a sub-machine of the cluster's core and not safe for concurrent use.
 package placement
 
 import (
@@ -27,46 +28,48 @@ type Config struct {
 	Plugin       sched.Plugin // ranks the nodes
 	Asks         string       // external scheduler that ranks them; empty: Plugin does
 	Location     *api.Geo     // of nodes that do not report theirs; nil: unknown
-	Share        float64      // of the nodes' capacity that the root may use, above 0 to 1
+	Share        float64      // part of the nodes' capacity that the root may use, in (0, 1]
 	Workload     Workload
 	Preempt      bool     // an urgent instance may preempt less urgent ones
-	MovesPerHour int      // that violations may cause, of one instance
+	MovesPerHour int      // maximum moves of one instance because of violations
 	Brokers      []string // see wire.Desired
 
-	// SaveNode saves the node's document, because Must has changed. What is saved later in
-	// the step may rely on it.
+	// SaveNode saves the node's document. It is called when its state or Must changes, before
+	// later saves of the step that rely on it.
 	SaveNode func(api.NodeID)
 }
 
-// Latency has the measured and estimated round trips.
+// Latency provides measured and estimated round trips.
 type Latency interface {
-	// UserBound returns the bound of a link to a user, as far as its position is known.
+	// UserBound returns the bound of a link to a user. Bound.Unknown is set if the user's
+	// position is not known.
 	UserBound(l sched.Link) sched.Bound
-	// Measured adds to the bound the measured round trips of a service's link, from all
-	// nodes or from one.
+	// Measured adds the measured round trips of a service's link to b: from all nodes, or
+	// from the node only if it is set.
 	Measured(b *sched.Bound, self api.ServiceID, l sched.Link, targets []api.Target, only api.NodeID)
-	// Measure begins to measure users that nothing is known of. It returns whether one is
-	// being measured.
+	// Measure starts to measure users whose position is unknown. It reports whether a result
+	// is pending.
 	Measure(users []string) (waits bool)
-	// JudgedBy says what a link's round trip was judged by, and whether it was estimated.
+	// JudgedBy describes how a link's round trip was determined, and reports whether it was
+	// estimated.
 	JudgedBy(self api.ServiceID, on api.NodeID, l sched.Link, b *sched.Bound, targets []api.Target) (how string, estimated bool)
-	// SetLinks stores the links of a service. It returns the nodes that have to report
-	// other measurements now.
+	// SetLinks stores the links of a service. It returns the nodes that may have to measure
+	// other services now.
 	SetLinks(id api.ServiceID, links []sched.Link) []api.NodeID
 	// SetRunning stores whether a service runs on a node.
 	SetRunning(id api.ServiceID, on api.NodeID, runs bool)
-	// Refer stores that the SLA of an instance, which is on a node or on none, names users.
+	// Refer stores that an instance's SLA names users, and the instance's node or "".
 	Refer(users []string, id api.InstanceID, on api.NodeID)
 	// Unrefer undoes Refer.
 	Unrefer(users []string, id api.InstanceID)
 }
 
-// Machine has the instances of a cluster.
+// Machine is the placement state of a cluster.
 type Machine struct {
 	cfg     Config
 	fx      *effects.Sink
 	latency Latency
-	timing  wire.Timing   // that nodes are given
+	timing  wire.Timing   // sent to nodes
 	dead    time.Duration // silence after which a node is dead
 	changes Changes
 
@@ -74,8 +77,8 @@ type Machine struct {
 	instances map[api.InstanceID]*instance
 	relations *relations.Machine
 	counter   step.Counter // of generations
-	local     int          // instance numbers assigned by this cluster
-	settled   bool         // all nodes have reported since the start, or had the time to
+	local     int          // number of instance numbers assigned by this cluster
+	settled   bool         // since the start, all nodes have reported or the time to report is over
 
 	table    sched.Table   // one candidate per node
 	version  uint64        // of the table
@@ -84,34 +87,34 @@ type Machine struct {
 	short    shortlist
 	reasons  reasons
 
-	placed [8]int // instances on nodes, by urgency
+	placed [8]int // number of instances on nodes, by urgency
 
 	asks        *extsched.Exchange // with the external scheduler
 	lastAsk     uint64
-	waiting     step.Queue[api.InstanceID] // instances without a node, or that are to leave theirs
-	held        []api.InstanceID           // to be placed again at a pace, after half the cluster fell silent
-	beyond      map[api.InstanceID]bool    // exceed the root's share
+	waiting     step.Queue[api.InstanceID] // instances without a node, or that must leave their node
+	held        []api.InstanceID           // placed again at a limited rate after half the cluster fell silent
+	beyond      map[api.InstanceID]bool    // instances that exceed the root's share
 	widened     bool                       // more of the root's share is free
-	noPreempt   misfit                     // the last that exceeds the share and for which nothing can be preempted
-	preemptFail map[api.InstanceID]bool    // pre-emption for them failed in this step
-	grown       map[api.NodeID]bool        // have more room than before
-	lapsed      []api.NodeID               // take no more work, and room is reserved on them
-	vacated     map[api.InstanceID]bool    // an earlier placement ended in this step
-	touched     map[api.NodeID]bool        // their desired sets changed in this step
+	noPreempt   misfit                     // last instance beyond the share for which nothing can be preempted
+	preemptFail map[api.InstanceID]bool    // instances for which preemption failed in this step
+	grown       map[api.NodeID]bool        // nodes that have more free than before
+	lapsed      []api.NodeID               // closed nodes on which capacity is reserved
+	vacated     map[api.InstanceID]bool    // instances of which an earlier placement ended in this step
+	touched     map[api.NodeID]bool        // nodes whose desired sets changed in this step
 }
 
-// Changes are what calls changed that others must know.
+// Changes are the changes that the core passes to the other sub-machines.
 type Changes struct {
-	Places    map[routes.Place]bool   // what is there may have changed
-	Instances map[api.InstanceID]bool // may have changed
-	Tell      map[api.NodeID]bool     // have other services to measure
+	Places    map[routes.Place]bool   // places whose backend may have changed
+	Instances map[api.InstanceID]bool // instances that may have changed
+	Tell      map[api.NodeID]bool     // nodes that must measure other services
 	Removed   []api.Observed          // last observations of removed instances
-	Shown     map[api.InstanceID]bool // the root's view of them has changed, or is to be repeated
-	Watch     map[api.InstanceID]bool // whether their SLAs may come to be violated
+	Shown     map[api.InstanceID]bool // instances to report to the root
+	Watch     map[api.InstanceID]bool // instances whose SLA is to be checked periodically, or no longer
 	Wanted    api.Digest              // change of the digest of the root's desired set
 	Known     api.Digest              // change of the digest of all observations
-	Sums      []Sums                  // after each change of the room
-	Report    bool                    // the root is to be told without delay
+	Sums      []Sums                  // after each change of the sums
+	Report    bool                    // a report to the root is due at once
 	Local     bool                    // a local instance number was assigned
 	Faults    []string                // of the external scheduler
 }
@@ -119,7 +122,7 @@ type Changes struct {
 // Sums are the sums over all nodes that are not silent.
 type Sums struct {
 	Capacity, Used api.Resources
-	Much           bool // more than the amounts has changed
+	Much           bool // something other than amounts has changed
 }
 
 // New makes a Machine without nodes and instances.
@@ -140,7 +143,7 @@ func newChanges() Changes {
 	}
 }
 
-// Changes returns the changes since the last ClearChanges. They are read only.
+// Changes returns the changes since the last ClearChanges. They are read-only.
 func (m *Machine) Changes() *Changes { return &m.changes }
 
 // ClearChanges discards the changes that were read.
@@ -158,8 +161,8 @@ func (m *Machine) ClearChanges() {
 // Begin begins a step.
 func (m *Machine) Begin() { clear(m.preemptFail) }
 
-// SetTiming stores the timing that nodes are given, and the silence after which a node is
-// dead. With send, all nodes are sent the timing.
+// SetTiming stores the timing of nodes and the dead time. With send, the timing is sent to
+// all nodes.
 func (m *Machine) SetTiming(t wire.Timing, dead time.Duration, send bool) {
 	m.timing, m.dead = t, dead
 	if send {
@@ -169,7 +172,7 @@ func (m *Machine) SetTiming(t wire.Timing, dead time.Duration, send bool) {
 	}
 }
 
-// The documents of instances, and of the counter of generations.
+// Kinds and keys of the documents of instances and of the counter of generations.
 const (
 	KindInstance = "instance"
 	KindMeta     = "meta"
@@ -189,11 +192,11 @@ func (m *Machine) Local() int { return m.local }
 // SetLocal restores how many local instance numbers were assigned.
 func (m *Machine) SetLocal(n int) { m.local = n }
 
-// Invalidate notes that instances may fit where they did not: round trips have changed.
+// Invalidate records that round trips have changed, so that instances may fit where they did
+// not.
 func (m *Machine) Invalidate() { m.version++ }
 
-// roomChanged notes that the sums over the nodes have changed. much is whether more than
-// the amounts has.
+// roomChanged records a change of the sums over the nodes. much: see Sums.
 func (m *Machine) roomChanged(much bool) {
 	m.changes.Sums = append(m.changes.Sums, Sums{m.capacity, m.used, much})
 }

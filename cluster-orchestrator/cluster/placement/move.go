@@ -9,11 +9,12 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// A move off a living node is make before break: the node keeps the old placement until the
+// A move off a live node is make before break: the node keeps the old placement until the
 // new one runs and, on the overlay network, listens. An exclusive instance is stopped first,
 // and so is one whose new placement is on the same node.
 
-// moveOff assigns the instance to another node. Its own continues meanwhile.
+// moveOff assigns the instance to another node. A running old placement on a live node
+// continues until the new one runs.
 func (m *Machine) moveOff(in *instance, to api.NodeID, reason api.Reason, detail string) {
 	m.fx.Timers.Clear(effects.Key{Kind: effects.Listen, Instance: in.id()})
 	from, old := m.nodes[in.Node], in.assignment()
@@ -33,11 +34,11 @@ func (m *Machine) moveOff(in *instance, to api.NodeID, reason api.Reason, detail
 	m.save(in)
 }
 
-// listenTime is how long a new placement may run without listening before the old one is
-// ended anyway. A netmanager reports that it listens within a few seconds.
+// listenTime is how long a new placement may run without listening until the old one is
+// ended anyway. A netmanager reports within a few seconds whether an instance listens.
 const listenTime = 10 * time.Second
 
-// made ends the old placements as soon as the new one can replace them.
+// made ends the old placements once the new one can replace them.
 func (m *Machine) made(in *instance) {
 	n, key := m.nodes[in.Node], effects.Key{Kind: effects.Listen, Instance: in.id()}
 	switch {
@@ -58,13 +59,14 @@ func (m *Machine) ListenDue(id api.InstanceID) {
 	}
 }
 
-// stays reports whether an earlier placement continues meanwhile.
+// stays reports whether an earlier placement continues until the present one runs.
 func (in *instance) stays() bool {
 	return slices.ContainsFunc(in.Vacancies, func(v vacancy) bool { return v.Stays != nil })
 }
 
-// returns assigns an instance that lost its new node, and fits on no other, to the node where
-// its earlier placement continues, if that takes work: what it takes there counts as free.
+// returns assigns an instance that lost its new node and fits on no other back to the node
+// where its earlier placement continues, if that node takes work. The earlier placement's
+// resources count as free.
 func (m *Machine) returns(in *instance) bool {
 	for _, v := range in.Vacancies {
 		n := m.nodes[v.Node]
@@ -85,7 +87,7 @@ func (n *node) stay(a wire.Assignment) {
 	n.wanted = n.wanted.Toggle(a.Digest())
 }
 
-// leave removes what stay added, and reports whether there was anything.
+// leave undoes stay. It reports whether there was such a placement.
 func (n *node) leave(id api.InstanceID) bool {
 	a, ok := n.stays[id]
 	if ok {
@@ -95,8 +97,7 @@ func (n *node) leave(id api.InstanceID) bool {
 	return ok
 }
 
-// breakOff ends the instance's earlier placements on all nodes: the new one runs, or none is
-// wanted.
+// breakOff ends the instance's earlier placements on all nodes.
 func (m *Machine) breakOff(in *instance) {
 	broke := false
 	for i := range in.Vacancies {

@@ -5,7 +5,7 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook/routes"
 )
 
-// Spec returns what the network must know of an instance.
+// Spec returns the network's part of an instance's SLA. ok is false for an unknown instance.
 func (m *Machine) Spec(id api.InstanceID) (s routes.Spec, ok bool) {
 	in := m.instances[id]
 	if in == nil {
@@ -15,13 +15,13 @@ func (m *Machine) Spec(id api.InstanceID) (s routes.Spec, ok bool) {
 	return routes.Spec{Rev: w.SpecRev, Addresses: w.Addresses, Access: w.Spec.Access(), Ports: w.Spec.Ports()}, true
 }
 
-// Linked reports whether SLAs of an application name other services of it.
+// Linked reports whether an SLA of the application refers to other services or areas.
 func (m *Machine) Linked(app api.AppID) bool { return m.relations.Linked(app) }
 
 // Coord returns a node's position in the latency space; nil: unknown.
 func (m *Machine) Coord(id api.NodeID) *api.Coordinate { return m.nodes[id].coord }
 
-// Targets returns the targets of the instances on a node, by service.
+// Targets returns the targets in other clusters of the instances on a node, by service.
 func (m *Machine) Targets(id api.NodeID) map[api.ServiceID][]api.Target {
 	out := map[api.ServiceID][]api.Target{}
 	for id, in := range m.nodes[id].assigned {
@@ -30,8 +30,8 @@ func (m *Machine) Targets(id api.NodeID) map[api.ServiceID][]api.Target {
 	return out
 }
 
-// Backend returns what others may send to at a place, and whether the node has the instance.
-// A node's report counts only for what was placed there.
+// Backend returns the backend at a place, and whether the node has the instance. A node's
+// report counts only for instances that were placed there.
 func (m *Machine) Backend(p routes.Place) (hosted bool, be api.Backend) {
 	n := m.nodes[p.Node]
 	hosted = n != nil && (n.assigned[p.Instance] != nil || n.leaving[p.Instance])
@@ -52,14 +52,14 @@ func (m *Machine) backend(n *node, id api.InstanceID) api.Backend {
 	case !seen && n.Awaited && here && in.State == api.Running:
 		be.Epoch, be.Address, ready = in.Epoch, in.Address, in.Ready // as before the restart
 	}
-	// A silent node may be disconnected from the cluster alone: what it runs may still send
-	// to others, which must know who that is.
+	// A silent node may only be cut off from the cluster. Its instances may still send to
+	// others, which need the source record.
 	if !ready || n.Silent {
 		be.State = api.BackendStarting
 		return be
 	}
-	// What is to leave its node takes new flows until its next placement runs, which is when
-	// the node is told to end it.
+	// A moving instance takes new flows on its old node until its next placement runs. Then
+	// the old node is ordered to end it.
 	stays, ok := n.stays[id]
 	if here && be.Epoch == in.Epoch && in.State == api.Running && !in.Leaving && !in.Withdrawn || ok && be.Epoch == stays.Epoch {
 		be.State = api.BackendUp

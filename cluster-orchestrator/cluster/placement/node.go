@@ -18,46 +18,46 @@ import (
 type node struct {
 	membership.Node // as of the last change
 
-	account          *account.Node   // what instances take on it
-	bandwidthUnknown int             // 1: its capacity's bandwidth is 0 because it is not known
-	geo              *api.Geo        // nil: not known
-	coord            *api.Coordinate // in the latency space, as the candidate has it; nil: not known
+	account          *account.Node   // bookings of instances
+	bandwidthUnknown int             // 1: its capacity's bandwidth is 0 because it is unknown
+	geo              *api.Geo        // nil: unknown
+	coord            *api.Coordinate // in the latency space, as in the candidate; nil: unknown
 
 	reportSeq uint64
-	synced    bool           // it sent a whole report in its boot and since the start of this process
-	must      api.Generation // that it must acknowledge before its reports count, see mustHold
-	complete  bool           // no report of this boot is missing: what it did not report is not there
-	ack       api.Generation // the newest that it acknowledged
+	synced    bool           // it sent a whole report in this boot and since the start of this process
+	must      api.Generation // that it must acknowledge before its reports count; see mustHold
+	complete  bool           // no report of this boot is missing: an unreported instance is not there
+	ack       api.Generation // newest that it acknowledged
 
 	gen       api.Generation // of its desired set
 	from      api.Generation // before this step's changes
 	wanted    api.Digest
 	assigned  map[api.InstanceID]*instance
-	stays     map[api.InstanceID]wire.Assignment // that continue until their new placement runs elsewhere
-	leaving   map[api.InstanceID]bool            // vacated, and perhaps still running
-	drop      map[api.InstanceID]bool            // taken away in this step
-	put       map[api.InstanceID]bool            // given or changed in this step
+	stays     map[api.InstanceID]wire.Assignment // old placements that continue until the new one runs elsewhere
+	leaving   map[api.InstanceID]bool            // no longer assigned, but may still run
+	drop      map[api.InstanceID]bool            // removed from its desired set in this step
+	put       map[api.InstanceID]bool            // added or changed in its desired set in this step
 	weight    weight                             // in the sums over all nodes
 	shifted   bool                               // its position in the latency space has changed
 	described bool                               // its candidate is up to date with its Info
 
-	leased int // assigned instances that stop when cut off
+	leased int // number of assigned instances that stop when cut off
 	sentAt time.Time
 
 	observed map[api.InstanceID]api.Observed
-	room     map[api.InstanceID]account.Claim // by what was ever assigned to it or observed there
-	unknown  map[api.InstanceID]bool          // that it has, of unknown size
-	known    api.Digest
-	differ   int // heartbeats in a row with another digest of observations
+	room     map[api.InstanceID]account.Claim // claims of instances that were assigned to it or observed there
+	unknown  map[api.InstanceID]bool          // instances on it whose claim is unknown
+	known    api.Digest                       // of observed
+	differ   int                              // consecutive heartbeats with a different digest of observations
 
 	subnet   netip.Prefix                 // on the overlay network
-	reserved map[api.InstanceID]*instance // for which capacity is reserved
+	reserved map[api.InstanceID]*instance // instances for which capacity is reserved
 
-	changes *Changes // of the machine
+	changes *Changes // of the Machine
 }
 
-// AddNode adds a node that joined, or that a document had. The node must hold a desired
-// set of the generation must before its reports count.
+// AddNode adds a node that joined or was restored. Its reports count once it holds the
+// generation must.
 func (m *Machine) AddNode(facts membership.Node, subnet netip.Prefix, must api.Generation) {
 	n := &node{
 		Node:     facts,
@@ -78,7 +78,7 @@ func (m *Machine) AddNode(facts membership.Node, subnet netip.Prefix, must api.G
 	m.refresh(n)
 }
 
-// describe brings up to date what follows from a node's Info and subnet.
+// describe updates what depends on a node's Info and subnet.
 func (m *Machine) describe(n *node) {
 	capacity := bounded(n.Info.Capacity)
 	if n.bandwidthUnknown = one(n.Info.BandwidthUnknown); n.Info.BandwidthUnknown {
@@ -92,7 +92,7 @@ func (m *Machine) describe(n *node) {
 	m.locate(n)
 }
 
-// setAddresses brings up to date how many addresses the node's subnet holds.
+// setAddresses updates the number of addresses in the node's subnet.
 func (n *node) setAddresses() {
 	holds := wire.SubnetCapacity(n.subnet)
 	if n.Info.Network != api.NetworkOverlay {
@@ -101,7 +101,7 @@ func (n *node) setAddresses() {
 	n.account.SetAddresses(holds)
 }
 
-// position is where the node is, as far as that is known.
+// position returns the node's location and coordinate, where known.
 func (n *node) position() api.Position {
 	return api.Position{Node: n.Info.ID, Geo: n.geo, Coord: n.coord}
 }
@@ -110,15 +110,15 @@ func (n *node) relation() relations.Node {
 	return relations.Node{Position: n.position(), Labels: n.Info.Labels, Areas: n.Info.Areas}
 }
 
-// locate passes on what places depend on of a node.
+// locate passes the node's position, labels and areas to relations.
 func (m *Machine) locate(n *node) {
 	m.relations.SetNode(n.Info.ID, n.relation())
 }
 
-// SetNode stores what membership knows of a node. See DescribeNode for changes of its Info.
+// SetNode stores membership's state of a node. Use DescribeNode if Info has changed.
 func (m *Machine) SetNode(facts membership.Node) { m.nodes[facts.Info.ID].Node = facts }
 
-// RefreshNode evaluates a node after SetNode.
+// RefreshNode updates a node's candidate after SetNode.
 func (m *Machine) RefreshNode(id api.NodeID) { m.refresh(m.nodes[id]) }
 
 // TouchNode sends the node its desired set under a new generation at the end of the step.
@@ -127,7 +127,7 @@ func (m *Machine) TouchNode(id api.NodeID) { m.touch(m.nodes[id]) }
 // Must returns the generation that a node must hold before its reports count.
 func (m *Machine) Must(id api.NodeID) api.Generation { return m.nodes[id].must }
 
-// DescribeNode stores what a node reports about itself now. saved saves the node.
+// DescribeNode is SetNode for a node whose Info has changed. It saves the node.
 func (m *Machine) DescribeNode(facts membership.Node) {
 	n := m.nodes[facts.Info.ID]
 	n.Node = facts
@@ -137,8 +137,8 @@ func (m *Machine) DescribeNode(facts membership.Node) {
 	m.refresh(n)
 }
 
-// MoveNode stores a node's position in the latency space, if it differs enough, and
-// reports whether it does.
+// MoveNode stores a node's position in the latency space if it differs enough, and reports
+// whether it does.
 func (m *Machine) MoveNode(id api.NodeID, at *api.Coordinate) bool {
 	n := m.nodes[id]
 	if !n.moved(at) {
@@ -150,9 +150,9 @@ func (m *Machine) MoveNode(id api.NodeID, at *api.Coordinate) bool {
 }
 
 // mustHold ignores the node's reports until it acknowledges its present desired set. It is
-// called where capacity is released without the node's confirmation: a broker may still
-// deliver an older set, and the node would start what that has. This is saved, because the
-// older set survives a restart of the cluster.
+// called where capacity is released without the node's confirmation: the broker may still
+// deliver an older set, and the node would start its instances. The generation is saved
+// because the older set may outlive a restart of the cluster.
 func (m *Machine) mustHold(n *node) {
 	if n.must != n.gen {
 		n.must = n.gen
@@ -160,20 +160,21 @@ func (m *Machine) mustHold(n *node) {
 	}
 }
 
-// RejoinNode handles another join of a node: it may have lost what it knew of ended instances.
+// RejoinNode handles another join of a node, which may have lost its record of ended
+// instances.
 func (m *Machine) RejoinNode(id api.NodeID) {
 	n := m.nodes[id]
 	m.RestartNode(id)
 	for _, in := range n.sorted() {
 		if in.ended() {
-			m.unassign(in, false) // or it would run again there
+			m.unassign(in, false) // otherwise the node would run it again
 			m.mustHold(n)
 			m.changed(in)
 		}
 	}
 }
 
-// out returns why the node takes no new work; "": it takes work.
+// out returns why the node takes no new work, or "" if it does.
 func (n *node) out() string {
 	switch {
 	case n.Silent:
@@ -181,9 +182,9 @@ func (n *node) out() string {
 	case !n.Heard:
 		return "not heard yet"
 	case !n.synced:
-		return "has not reported yet" // what it still runs takes capacity
+		return "has not reported yet" // it may still run instances
 	case len(n.unknown) > 0:
-		return "still has instances of an earlier time" // of unknown size
+		return "still has instances of an earlier time" // with unknown claims
 	case n.Suspect:
 		return "connection lost"
 	case n.Draining:
@@ -204,14 +205,14 @@ const (
 	removedDetail = "its node was removed"
 )
 
-// Held returns how many instances the node may run, and how many of them must not run
-// twice.
+// Held returns the number of instances that the node may run, and how many of them may be
+// exclusive.
 func (m *Machine) Held(id api.NodeID) (held, leased int) {
 	n := m.nodes[id]
 	return len(n.assigned) + len(n.leaving), n.leased + len(n.leaving)
 }
 
-// Orphans are instances whose node was removed, or the one where room was reserved for them.
+// Orphans are instances that were on a removed node (lost) or had a reservation there.
 type Orphans struct{ lost, reserved []*instance }
 
 // RemoveNode removes a node. PlaceOrphans places its instances elsewhere.
@@ -262,7 +263,7 @@ func (m *Machine) PlaceOrphans(o Orphans) {
 	m.roomChanged(true)
 }
 
-// allChanged notes that everything on a node may have changed for the network.
+// allChanged records that the backends of all instances on a node may have changed.
 func (n *node) allChanged() {
 	for id := range n.observed {
 		n.placeChanged(id)
@@ -275,7 +276,7 @@ func (n *node) allChanged() {
 	}
 }
 
-// NoteNode notes that everything on a node may have changed for the network.
+// NoteNode records that the backends of all instances on a node may have changed.
 func (m *Machine) NoteNode(id api.NodeID) {
 	if n := m.nodes[id]; n != nil {
 		n.allChanged()
@@ -286,8 +287,8 @@ func (n *node) placeChanged(id api.InstanceID) {
 	n.changes.Places[routes.Place{Node: n.Info.ID, Instance: id}] = true
 }
 
-// take assigns an instance to the node. What the node has of an earlier placement may be
-// larger: the larger of both is booked until the node reports the new one.
+// take assigns an instance to the node. The node may still have an earlier placement with a
+// larger claim: the larger of both is booked until the node reports the new one.
 func (n *node) take(in *instance) {
 	id := in.id()
 	n.placeChanged(id)
@@ -307,8 +308,7 @@ func (n *node) take(in *instance) {
 	}
 }
 
-// lose takes an instance off the node. With held, it may still run, and what it takes stays
-// booked.
+// lose takes an instance off the node. With held, it may still run and stays booked.
 func (n *node) lose(in *instance, held bool) {
 	id := in.id()
 	n.placeChanged(id)
@@ -325,7 +325,7 @@ func (n *node) lose(in *instance, held bool) {
 	n.release(id)
 }
 
-// hold books capacity for an instance that the node has and should not have.
+// hold books capacity for an instance that is on the node but not assigned to it.
 func (n *node) hold(id api.InstanceID, k account.Claim) {
 	if n.assigned[id] == nil && !n.leaving[id] && n.reserved[id] == nil {
 		n.placeChanged(id)

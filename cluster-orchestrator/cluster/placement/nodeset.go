@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	resend   = time.Second // after which a desired set is sent again to a node that does not hold it
-	largeSet = 32          // sets above this travel as changes
+	resend   = time.Second // minimum time until a desired set is sent again to a node that does not hold it
+	largeSet = 32          // larger sets are sent as changes
 )
 
 func (n *node) sorted() []*instance {
@@ -20,7 +20,7 @@ func (n *node) sorted() []*instance {
 	return out
 }
 
-// touch begins a new generation of the node's desired set, once a step.
+// touch begins a new generation of the node's desired set, at most once per step.
 func (m *Machine) touch(n *node) {
 	if m.touched[n.Info.ID] {
 		return
@@ -28,10 +28,10 @@ func (m *Machine) touch(n *node) {
 	m.touched[n.Info.ID] = true
 	n.from = n.gen
 	n.gen = max(m.nextGen(), n.gen+1)
-	n.must = min(n.must, n.gen) // generations may have been lost with a newer copy of the store
+	n.must = min(n.must, n.gen) // a newer copy of the store, with higher generations, may have been lost
 }
 
-// Flush sends what this step changed of the nodes' desired sets.
+// Flush sends this step's changes of desired sets to the nodes.
 func (m *Machine) Flush() {
 	for _, id := range step.Keys(m.touched) {
 		n := m.nodes[id]

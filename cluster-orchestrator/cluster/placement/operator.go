@@ -8,8 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Cordon applies that the operator keeps instances off the node, or allows them again,
-// after SetNode. saved saves the node.
+// Cordon applies a cordon of the node, or ends it. Call SetNode first. It saves the node.
 func (m *Machine) Cordon(id api.NodeID, on bool) {
 	n := m.nodes[id]
 	n.allChanged()
@@ -29,11 +28,11 @@ func (m *Machine) Cordon(id api.NodeID, on bool) {
 	m.refresh(n)
 }
 
-// MaxLocal bounds how many instances of a service an operator may ask for.
+// MaxLocal bounds the number of instances of a service that an operator may request.
 const MaxLocal = 10_000
 
-// Scale sets how many instances of a service the cluster has. It is refused with
-// api.ErrInvalid and api.ErrNotFound.
+// Scale sets the number of instances of a service in the cluster. It returns api.ErrInvalid
+// for a number above MaxLocal, and api.ErrNotFound for a service without instances here.
 func (m *Machine) Scale(id api.ServiceID, replicas int) error {
 	if replicas < 0 || replicas > MaxLocal {
 		return fmt.Errorf("%d replicas of %s: want 0 to %d: %w", replicas, id, MaxLocal, api.ErrInvalid)
@@ -78,8 +77,7 @@ func highest(ins []*instance) int {
 	return at
 }
 
-// addLocal adds an instance with a number of the cluster's own, which no other
-// cluster gives and this one gives once.
+// addLocal adds an instance. Its number is from the cluster's own range and never reused.
 func (m *Machine) addLocal(like *instance) *instance {
 	a := like.Want
 	a.Instance = like.id().Service().Instance(m.cfg.LocalNumbers + m.local)
@@ -110,7 +108,7 @@ func (m *Machine) withdraw(in *instance) {
 	m.changed(in)
 }
 
-// fits reports whether the instance could be on the node if that were cand.
+// fits reports whether the instance fits on the node with the free resources of cand.
 func (m *Machine) fits(in *instance, n *node, cand sched.Candidate) bool {
 	req := m.request(in)
 	_, ok := sched.PlaceBest(&req, []sched.Candidate{cand}, m.cfg.Plugin, in.seed())

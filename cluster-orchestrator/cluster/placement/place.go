@@ -15,8 +15,8 @@ import (
 
 func (in *instance) seed() uint64 { return sched.SeedOf(in.id(), in.Epoch) }
 
-// tryPlace places an instance that has no live node. If it fits nowhere, it waits and is
-// handed back to the root.
+// tryPlace places an instance that has no live node. An instance that fits nowhere waits and
+// is handed back to the root.
 func (m *Machine) tryPlace(in *instance) {
 	if in.Leaving || in.Withdrawn || in.Bound || in.ended() {
 		m.waiting.Remove(in.id())
@@ -36,7 +36,7 @@ func (m *Machine) tryPlace(in *instance) {
 		return
 	}
 	if in.Node != "" {
-		return // it took what was reserved for it
+		return // awaitsRoom placed it on its reservation
 	}
 	if r := m.tooLarge(in); r != nil {
 		why := m.refusal(r)
@@ -65,8 +65,7 @@ func (m *Machine) tryPlace(in *instance) {
 	if !known {
 		req, best, ok := m.find(in)
 		if !ok && len(in.avoid) > 0 {
-			// A node that it failed on is better than none.
-			in.avoid = nil
+			in.avoid = nil // a node that it failed on is better than none
 			req, best, ok = m.find(in)
 		}
 		if ok {
@@ -90,8 +89,9 @@ func (m *Machine) tryPlace(in *instance) {
 	m.handBack(in, reason, summary(why), &why)
 }
 
-// useExisting returns an instance that fits nowhere to an earlier placement that continues,
-// or else preempts others for it. It returns false if neither is possible.
+// useExisting handles an instance that fits nowhere: it returns the instance to an earlier
+// placement that continues, or preempts others for it. It returns false if neither is
+// possible.
 func (m *Machine) useExisting(in *instance, req *sched.Request) bool {
 	if m.returns(in) {
 		return true
@@ -101,7 +101,7 @@ func (m *Machine) useExisting(in *instance, req *sched.Request) bool {
 }
 
 // searches starts measurements of the users that the instance's SLA names, and reports
-// whether placing it waits for them.
+// whether the instance must wait for them.
 func (m *Machine) searches(in *instance) bool {
 	if len(in.demand.users) == 0 || !m.latency.Measure(in.demand.users) {
 		return false
@@ -113,10 +113,9 @@ func (m *Machine) searches(in *instance) bool {
 	return true
 }
 
-// searchesNear reports whether an instance waits for room near to those that link to
-// it, or that it links to. When it has done so for as long as the links say, the best
-// place that was found is better than none: the links are violated then, and who has
-// them moves.
+// searchesNear reports whether an instance waits for capacity near the instances that it is
+// linked with. It waits for the convergence time of the links. Then it is placed where the
+// links are violated least, and their violations may move the linked instances.
 func (m *Machine) searchesNear(in *instance, req *sched.Request) bool {
 	d := in.placing().searchTime(req)
 	if m.late(in) || d == 0 {
@@ -127,7 +126,7 @@ func (m *Machine) searchesNear(in *instance, req *sched.Request) bool {
 	return true
 }
 
-// searchFor begins the time that placing an instance may take, unless it has begun.
+// searchFor starts the search time of an instance unless it has started.
 func (m *Machine) searchFor(in *instance, d time.Duration) {
 	if in.until.IsZero() {
 		in.until = m.fx.Now.Add(cmp.Or(d, convergence))
@@ -135,21 +134,21 @@ func (m *Machine) searchFor(in *instance, d time.Duration) {
 	}
 }
 
-// searchedEnough reports whether that is over.
+// searchedEnough reports whether the search time has started and is over.
 func (m *Machine) searchedEnough(in *instance) bool {
 	return !in.until.IsZero() && !m.fx.Now.Before(in.until)
 }
 
-// late reports whether an instance without a node is placed where its bounds are broken
-// least: this cluster, or the root, has searched for as long as they say.
+// late reports whether an instance without a node may be placed where its bounds are
+// violated, because this cluster or the root has searched for the convergence time.
 func (m *Machine) late(in *instance) bool {
 	return in.Node == "" && (in.Want.Searched || m.searchedEnough(in))
 }
 
-// convergence is how long placing may search where an SLA does not say.
+// convergence is the search time of an SLA that names none.
 const convergence = time.Duration(api.DefaultConvergence * float64(time.Second))
 
-// searched retries an instance for which something was measured, or whose search is over.
+// searched retries a waiting instance on all nodes.
 func (m *Machine) searched(in *instance) {
 	if !m.waiting.Has(in.id()) {
 		return
@@ -161,7 +160,7 @@ func (m *Machine) searched(in *instance) {
 	m.retry(in, m.table.All())
 }
 
-// mustWait reports whether an earlier placement of the instance is ending on a live node.
+// mustWait reports whether an earlier placement of the instance is being stopped on a node.
 func (in *instance) mustWait() bool {
 	return slices.ContainsFunc(in.Vacancies, func(v vacancy) bool { return v.Stays == nil })
 }
@@ -185,11 +184,10 @@ func summary(why api.Explanation) string {
 	return fmt.Sprintf("0 of %d nodes fit", why.Considered) + sched.Causes(why)
 }
 
-// handBack tells the root that it may place the instance elsewhere. For an
-// exclusive one this is a promise as well: nothing of it runs here, and it is not
-// placed here again until the root offers it anew. Any other keeps its chance: if
-// its node returns, or room does, before the root found another cluster, it goes
-// on here.
+// handBack reports to the root that it may place the instance elsewhere. An exclusive
+// instance is handed back once nothing of it runs here, and is not placed here again until
+// the root offers it again. Any other instance is still placed here if capacity becomes free
+// or its node returns before the root finds another cluster.
 func (m *Machine) handBack(in *instance, r api.Reason, detail string, why *api.Explanation) {
 	if in.exclusive() {
 		if in.Node != "" {
@@ -242,8 +240,8 @@ func (m *Machine) moveTo(in *instance, id api.NodeID, reason api.Reason, detail 
 	m.refresh(n)
 }
 
-// unassign takes the instance off its node. Where it may still run there, its
-// room stays held until the node says otherwise.
+// unassign takes the instance off its node. With held, it may still run there, and its claim
+// stays booked until the node reports that it is gone. A silent node holds nothing.
 func (m *Machine) unassign(in *instance, held bool) {
 	n := m.nodes[in.Node]
 	m.unsettle(in)
@@ -264,9 +262,9 @@ func (m *Machine) unassign(in *instance, held bool) {
 	m.save(in)
 }
 
-// escalate moves an instance that keeps failing on its node, whose devices the node
-// lost, or that finds no address there, to another, as long as there is one that it
-// was not tried on; then the root may look elsewhere.
+// escalate moves an instance whose node cannot run it to a node that it was not tried on:
+// the workload keeps failing, a device is gone, or no address is free. If there is no such
+// node, the root may place it elsewhere.
 func (m *Machine) escalate(in *instance, reason api.Reason) {
 	if in.Leaving || in.Withdrawn {
 		return
@@ -277,13 +275,13 @@ func (m *Machine) escalate(in *instance, reason api.Reason) {
 	req, best, ok := m.find(in)
 	switch {
 	case !ok && !in.exclusive() && !in.Offered:
-		// It stays, and its node goes on trying, unless the root finds a better place.
+		// Its node keeps trying until the root finds another place.
 		in.Offered = true
 		why := m.explanation(in, &req, false)
 		in.why = &why
 		m.changed(in)
 	case !ok && in.exclusive():
-		// It must have ended here before it may begin in another cluster.
+		// It must end here before it may start in another cluster.
 		in.GivenUp = true
 		m.stopFirst(in, reason)
 	case !ok:
@@ -294,8 +292,8 @@ func (m *Machine) escalate(in *instance, reason api.Reason) {
 	}
 }
 
-// stopFirst takes an instance off a live node. It is placed again when the node has
-// confirmed that it has nothing of it.
+// stopFirst takes an instance off a live node. The instance is placed again once the node
+// has confirmed that nothing of it is left.
 func (m *Machine) stopFirst(in *instance, r api.Reason) {
 	m.unassign(in, true)
 	in.Moving = false
@@ -310,7 +308,7 @@ func (m *Machine) stopFirst(in *instance, r api.Reason) {
 	}
 }
 
-// evict moves an instance off a drained node. Until it fits on another, it stays there.
+// evict moves an instance off a drained node. It stays there until it fits on another node.
 func (m *Machine) evict(in *instance) {
 	if in.ended() || in.Leaving || in.Withdrawn {
 		return

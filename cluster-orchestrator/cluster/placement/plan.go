@@ -12,10 +12,10 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Plan returns where instances would be placed, one after the other and the most urgent
-// first, if nothing else changed, and which others would be preempted. One that is here
-// already is planned as its replacement: its node stops the old placement before it starts
-// the new one. Leaving instances, and those of r.Gone, may be waited for. It reserves nothing.
+// Plan returns where instances would be placed if nothing else changed, and which others
+// would be preempted. It plans the most urgent first. An instance that the cluster already
+// has is planned as its replacement: its node stops the old placement before it starts the
+// new one. A plan may wait for leaving instances and for those of r.Gone. Nothing is reserved.
 func (m *Machine) Plan(r api.ClusterPlanRequest) api.ClusterPlan {
 	t := tentative{m: m, placed: map[api.NodeID]int{}, gone: r.Gone}
 	defer func() {
@@ -45,7 +45,7 @@ func (m *Machine) Plan(r api.ClusterPlanRequest) api.ClusterPlan {
 		x, y := &r.Instances[a], &r.Instances[b]
 		return cmp.Or(cmp.Compare(y.Spec.Urgency(), x.Spec.Urgency()), cmp.Compare(turn[x.Instance], turn[y.Instance]))
 	})
-	// An instance that is to go leaves its domains at once, and takes capacity until it stops.
+	// A removed instance leaves its domains at once, but takes capacity until it has stopped.
 	for _, free := range []func(){t.dismissGone, t.leave} {
 		free()
 		for _, i := range order {
@@ -62,7 +62,7 @@ func (m *Machine) Plan(r api.ClusterPlanRequest) api.ClusterPlan {
 		}
 	}
 	for i := range out.Instances {
-		if out.Instances[i].Action == planWait { // explain with all others placed
+		if out.Instances[i].Action == planWait { // explain it with all others placed
 			if v := t.choose(t.m.asked(&r.Instances[i])); v.Action == planWait {
 				out.Instances[i] = v
 			}
@@ -71,25 +71,25 @@ func (m *Machine) Plan(r api.ClusterPlanRequest) api.ClusterPlan {
 	return out
 }
 
-// asked returns an instance without a node for a question about it.
+// asked returns the instance that a question is about. It has no node.
 func (m *Machine) asked(q *api.WhyRequest) *instance {
 	in := &instance{demand: m.demandOf(q.Instance, &q.Spec)}
 	in.Want = wire.Assignment{Instance: q.Instance, Spec: q.Spec, Targets: q.Targets, Searched: q.Searched}
 	return in
 }
 
-// tentative is a plan in the making. It changes copies of nodes in the Machine, so that what
-// is planned later sees what was planned before, and undoes that at the end.
+// tentative is an unfinished plan. It replaces nodes in the Machine by copies and changes
+// them, so that each planned instance counts for the next ones. undo restores the Machine.
 type tentative struct {
 	m      *Machine
-	placed map[api.NodeID]int // instances by this plan; with it, the node is a copy
-	held   api.Resources
-	gone   []api.InstanceID // that take room until all have been tried once
-	shrink []func()         // what takes more than it will have when all has stopped
-	undo   []func()         // the last first
+	placed map[api.NodeID]int // number of planned instances by node; has each copied node
+	held   api.Resources      // change of Machine.used
+	gone   []api.InstanceID   // removed or replaced instances; they take capacity until leave
+	shrink []func()           // reduce the bookings of replaced instances to the new placement
+	undo   []func()           // run in reverse order
 }
 
-// plan plans an instance. One that is here stays on its node if it can, as with rewant.
+// plan plans an instance. Like rewant, it prefers the instance's present node.
 func (t *tentative) plan(q *api.WhyRequest) api.InstancePlan {
 	in := t.m.asked(q)
 	if now := t.m.instances[q.Instance]; now != nil && t.m.nodes[now.Node] != nil && t.m.nodes[now.Node].assigned[q.Instance] != nil {
@@ -105,8 +105,8 @@ func (t *tentative) plan(q *api.WhyRequest) api.InstancePlan {
 	return v
 }
 
-// stay plans the replacement of an instance on its own node, if it fits there without its
-// present placement.
+// stay plans the replacement of an instance on its own node. ok is false if it does not fit
+// there even without its present placement.
 func (t *tentative) stay(in *instance, home api.NodeID) (api.InstancePlan, bool) {
 	m, id := t.m, in.id()
 	n := t.on(home)
@@ -125,8 +125,8 @@ func (t *tentative) stay(in *instance, home api.NodeID) (api.InstancePlan, bool)
 	t.dismiss(id, home)
 	t.book(n, id, account.Claim{})
 	t.give(home, in)
-	// As with take, the larger of both is booked until the node reports the new one,
-	// and the ports of both.
+	// As with take, the larger claim and the ports of both are booked until the node reports
+	// the new placement.
 	t.book(n, in.id()+planned, had.Max(in.demand.takes.Claim))
 	t.show(n)
 	t.shrink = append(t.shrink, func() {
@@ -136,7 +136,7 @@ func (t *tentative) stay(in *instance, home api.NodeID) (api.InstancePlan, bool)
 	return v, true
 }
 
-// dismiss takes an instance off its node. What it takes there stays booked until leave.
+// dismiss takes an instance off its node. Its claim stays booked until leave.
 func (t *tentative) dismiss(id api.InstanceID, home api.NodeID) {
 	n := t.on(home)
 	delete(n.assigned, id)
@@ -145,7 +145,7 @@ func (t *tentative) dismiss(id api.InstanceID, home api.NodeID) {
 	t.show(n)
 }
 
-// dismissGone dismisses all instances that are to go.
+// dismissGone dismisses all removed instances.
 func (t *tentative) dismissGone() {
 	for _, id := range slices.Clone(t.gone) {
 		if in := t.m.instances[id]; in != nil && t.m.nodes[in.Node] != nil && t.m.nodes[in.Node].assigned[id] != nil {
@@ -154,7 +154,7 @@ func (t *tentative) dismissGone() {
 	}
 }
 
-// leave releases what leaving and dismissed instances take.
+// leave releases the claims of leaving and dismissed instances.
 func (t *tentative) leave() {
 	for _, s := range t.shrink {
 		s()
@@ -175,16 +175,17 @@ func (t *tentative) leave() {
 	}
 }
 
-// book books k for an instance on the copy of a node.
+// book books k for an instance on a copied node.
 func (t *tentative) book(n *node, id api.InstanceID, k account.Claim) {
 	t.held = t.held.Minus(n.account.Booked(id).Room).Plus(k.Room)
 	n.account.Book(id, k)
 }
 
-// planned marks the booking of a planned instance, beside that of its present placement.
+// planned is appended to an instance's id to book its planned placement beside its present
+// one.
 const planned = " planned"
 
-// remove releases what an instance takes on the copy of a node.
+// remove releases what an instance takes on a copied node.
 func (t *tentative) remove(n *node, id api.InstanceID) {
 	t.book(n, id, account.Claim{})
 	n.account.Release(id)
@@ -203,8 +204,8 @@ func (t *tentative) choose(in *instance) api.InstancePlan {
 	return t.chooseFor(in, p)
 }
 
-// planLate plans an instance that fits nowhere for the time when its search is over. ok is
-// false if that does not help.
+// planLate plans an instance that fits nowhere as if its search time were over. ok is false
+// if that does not help.
 func (t *tentative) planLate(in *instance) (v api.InstancePlan, ok bool) {
 	p := in.placing()
 	req := t.m.requestOf(p)
@@ -224,7 +225,7 @@ func (t *tentative) planLate(in *instance) (v api.InstancePlan, ok bool) {
 func (t *tentative) chooseFor(in *instance, p placing) api.InstancePlan {
 	m := t.m
 	used := m.used
-	m.used = used.Plus(t.held) // what was planned before counts
+	m.used = used.Plus(t.held) // count earlier parts of the plan
 	defer func() { m.used = used }()
 	v := api.InstancePlan{ID: in.id(), Action: planPlace, Cluster: m.cfg.Cluster}
 	if r := m.tooLarge(in); r != nil {
@@ -249,7 +250,7 @@ func (t *tentative) chooseFor(in *instance, p placing) api.InstancePlan {
 		t.clear(n.Info.ID, victims)
 	}
 	if p.late {
-		req = m.requestOf(p) // by how much its bounds are broken
+		req = m.requestOf(p) // for the headroom: by how much bounds are violated
 	}
 	v.Headroom = headroom(&req, m.table.Get(string(v.Node)))
 	return v
@@ -286,7 +287,7 @@ func (t *tentative) give(id api.NodeID, in *instance) {
 	t.show(n)
 }
 
-// clear takes victims and leaving instances off a node.
+// clear takes victims and leaving instances off a node's copy.
 func (t *tentative) clear(id api.NodeID, victims []*instance) {
 	n := t.on(id)
 	for gone := range n.ending() {
@@ -300,14 +301,14 @@ func (t *tentative) clear(id api.NodeID, victims []*instance) {
 	t.show(n)
 }
 
-// show updates the candidate of a changed copy.
+// show updates the candidate of a copied node.
 func (t *tentative) show(n *node) {
 	cand := n.candidate(n.out(), n.account.Left())
 	cand.Load += t.placed[n.Info.ID]
 	t.m.table.Put(cand)
 }
 
-// pretend counts an instance of a service on a node, or with by -1 one less, until undo.
+// pretend adds by (1 or -1) to the instances of a service on a node until undo is called.
 func (m *Machine) pretend(id api.ServiceID, node api.NodeID, by int) (undo func()) {
 	changed, uncount := m.relations.Pretend(id, node, by)
 	if changed {
@@ -321,7 +322,7 @@ func (m *Machine) pretend(id api.ServiceID, node api.NodeID, by int) (undo func(
 	}
 }
 
-// headroom returns what is left of a node after a request is placed there.
+// headroom describes what is left of a node after a request is placed there.
 func headroom(req *sched.Request, cand *sched.Candidate) []string {
 	devices := maps.Clone(cand.Rooms[0].Devices)
 	for _, d := range req.Devices {

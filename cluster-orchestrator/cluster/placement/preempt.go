@@ -12,16 +12,15 @@ import (
 )
 
 // An urgent instance that fits nowhere may preempt less urgent ones, if the operator allows
-// it. They are stopped first. Meanwhile what it needs is reserved on the node, so that no
-// other instance takes what they leave.
+// it. Its needs are reserved on the node until the preempted instances have stopped.
 
-// maxEvictions bounds the nodes that are searched for instances to preempt: those that the
-// plugin ranks highest.
+// maxEvictions bounds the nodes that are searched for instances to preempt. The nodes that
+// the plugin ranks highest are searched.
 const maxEvictions = 500
 
-// preempts preempts others for an instance, on the named nodes or, if none is named, on any,
-// and reports whether the instance waits for them. On a live node it continues meanwhile;
-// an exclusive instance cannot, and does not preempt others then.
+// preempts preempts others for an instance on one of nodes, or on any node if there are none.
+// It reports whether the instance waits for its reservation. An instance on a live node
+// continues there meanwhile; an exclusive one cannot and does not preempt others.
 func (m *Machine) preempts(in *instance, req *sched.Request, nodes ...api.NodeID) bool {
 	n := m.nodes[in.Node]
 	runs := n != nil && !n.Silent
@@ -33,7 +32,7 @@ func (m *Machine) preempts(in *instance, req *sched.Request, nodes ...api.NodeID
 		if !ok {
 			return false
 		}
-		if in.Offered && !in.Strained { // it has a place now
+		if in.Offered && !in.Strained { // its place is reserved now
 			in.Offered, in.why = false, nil
 			m.changed(in)
 		}
@@ -51,8 +50,8 @@ func (m *Machine) preempts(in *instance, req *sched.Request, nodes ...api.NodeID
 	return true
 }
 
-// preemptAt preempts others on the node where it costs least, if there is one, reserves what
-// they leave for the instance, and returns how many they are.
+// preemptAt chooses a node with findVictims, reserves capacity there for the instance and
+// preempts the victims. It returns their number. ok is false if there is no such node.
 func (m *Machine) preemptAt(in *instance, req *sched.Request, nodes ...api.NodeID) (victims int, ok bool) {
 	n, lesser := m.findVictims(in, req, nodes...)
 	if n == nil {
@@ -68,8 +67,8 @@ func (m *Machine) preemptAt(in *instance, req *sched.Request, nodes ...api.NodeI
 	return len(lesser), true
 }
 
-// findVictims returns the node on which the fewest and least urgent instances have to be
-// preempted for an instance, and these instances; nil if there is none.
+// findVictims returns the node on which the fewest and least urgent instances must be
+// preempted for an instance, and these instances. best is nil if there is none.
 func (m *Machine) findVictims(in *instance, req *sched.Request, nodes ...api.NodeID) (best *node, victims []*instance) {
 	if !m.mayPreempt(in) || m.preemptFail[in.id()] {
 		return nil, nil
@@ -87,7 +86,7 @@ func (m *Machine) findVictims(in *instance, req *sched.Request, nodes ...api.Nod
 	for _, choice := range ranked[:min(len(ranked), maxEvictions)] {
 		n := m.nodes[api.NodeID(choice.ID)]
 		if n.leaving[in.id()] {
-			continue // of an earlier placement of its own
+			continue // its own earlier placement is being stopped there
 		}
 		if v, ok := n.victims(in, left); ok && (best == nil || compareVictims(v, victims) < 0) {
 			best, victims = n, v
@@ -96,7 +95,7 @@ func (m *Machine) findVictims(in *instance, req *sched.Request, nodes ...api.Nod
 	return best, victims
 }
 
-// mayPreempt reports whether there are instances that may be preempted for an instance.
+// mayPreempt reports whether an instance may preempt others and less urgent ones exist.
 func (m *Machine) mayPreempt(in *instance) bool {
 	return m.cfg.Preempt && m.settled && m.lesser(in.demand.request.Urgency) > 0
 }
@@ -109,9 +108,9 @@ func (m *Machine) lesser(urgency int) (n int) {
 	return n
 }
 
-// victims returns the fewest and least urgent instances without which another would fit on
-// the node, and into what is left of the root's share, once leaving instances have left.
-// There may be none; ok is false if preemption does not help.
+// victims returns the fewest and least urgent instances that must be preempted so that
+// another fits on the node and into left, the rest of the root's share, once leaving
+// instances have stopped. The result may be empty. ok is false if preemption does not help.
 func (n *node) victims(in *instance, left *api.Resources) (victims []*instance, ok bool) {
 	var may []*instance
 	for _, v := range n.assigned {
@@ -122,7 +121,7 @@ func (n *node) victims(in *instance, left *api.Resources) (victims []*instance, 
 	slices.SortFunc(may, func(a, b *instance) int {
 		return cmp.Or(
 			cmp.Compare(a.demand.request.Urgency, b.demand.request.Urgency),
-			cmp.Compare(n.account.Weight(b.id()), n.account.Weight(a.id())), // the larger first: then they are few
+			cmp.Compare(n.account.Weight(b.id()), n.account.Weight(a.id())), // the larger first: few are needed
 			cmp.Compare(a.id(), b.id()),
 		)
 	})
@@ -143,7 +142,7 @@ func (n *node) victims(in *instance, left *api.Resources) (victims []*instance, 
 	if !fits() {
 		return nil, false
 	}
-	// Some that came early are not needed beside those that came late.
+	// Some of the first are not needed after later ones were added.
 	out := may[:k]
 	for i := k - 1; i >= 0; i-- {
 		if delete(gone, may[i].id()); !fits() {
@@ -153,8 +152,8 @@ func (n *node) victims(in *instance, left *api.Resources) (victims []*instance, 
 	return slices.DeleteFunc(out, func(v *instance) bool { return !gone[v.id()] }), true
 }
 
-// linked reports whether one of two instances is to be near to the other: what it would
-// be near to makes no way for it, for without that the node might be too far off.
+// linked reports whether a link requires two instances to be near each other. Such an
+// instance is not preempted, because without it the node might be too far away.
 func linked(a, b *instance) bool {
 	names := func(a, b *instance) bool {
 		of, to := a.id().Service(), b.id().Service()
@@ -175,8 +174,8 @@ func (n *node) ending() map[api.InstanceID]bool {
 	return out
 }
 
-// leftOf returns what is left of the root's share for an instance once leaving instances have
-// left; nil if the share does not apply.
+// leftOf returns what is left of the root's share once leaving instances have stopped. It
+// returns nil if the share does not apply to the instance.
 func (m *Machine) leftOf(in *instance) *api.Resources {
 	if !m.shares(in) || in.Node != "" {
 		return nil
@@ -219,11 +218,11 @@ func (m *Machine) reserve(in *instance, n *node) {
 	m.keepRoom(in, n)
 	m.save(in)
 	m.refresh(n)
-	m.grown[n.Info.ID] = true // who was leaving may have left just now
+	m.grown[n.Info.ID] = true // leaving instances may have stopped just now
 }
 
-// keepRoom books what is reserved, and that its service has one there soon: for what
-// spread and apart ask it counts already.
+// keepRoom books a reservation. The instance already counts there for spread and
+// anti-affinity.
 func (m *Machine) keepRoom(in *instance, n *node) {
 	if n.reserved == nil {
 		n.reserved = map[api.InstanceID]*instance{}
@@ -251,9 +250,8 @@ func (m *Machine) unreserve(in *instance) {
 	m.refresh(n)
 }
 
-// redeem places instances for which capacity is reserved on the node, if it is free by now.
-// Instances that would not fit even then are placed elsewhere: other constraints exclude the
-// node since.
+// redeem places the instances with a reservation on the node if the capacity is free now. An
+// instance that the node does not suit any more for other reasons is placed elsewhere.
 func (m *Machine) redeem(n *node) {
 	if n.out() != "" {
 		return
@@ -261,7 +259,7 @@ func (m *Machine) redeem(n *node) {
 	for _, id := range step.Keys(n.reserved) {
 		in := n.reserved[id]
 		switch {
-		case in == nil: // it is gone since, by what became of those before
+		case in == nil: // an earlier iteration removed the reservation
 		case m.otherwiseUnfit(in, n):
 			m.preemptFail[id] = true
 			m.unreserve(in)
@@ -280,15 +278,15 @@ func (m *Machine) redeem(n *node) {
 	}
 }
 
-// otherwiseUnfit reports whether an instance does not fit where capacity is reserved for it,
-// for another reason than capacity.
+// otherwiseUnfit reports whether the node of an instance's reservation does not meet its
+// request for a reason other than capacity.
 func (m *Machine) otherwiseUnfit(in *instance, n *node) bool {
 	req := bare(m.request(in))
 	_, ok := sched.PlaceBest(&req, []sched.Candidate{n.candidate("", n.account.Left())}, m.cfg.Plugin, in.seed())
-	return !ok && !m.latency.Measure(in.demand.users) // a user that is being measured may be near
+	return !ok && !m.latency.Measure(in.demand.users) // a user that is still being measured may be near
 }
 
-// bare returns the request without what preemption can free.
+// bare returns the request without the needs that preemption can free.
 func bare(req sched.Request) sched.Request {
 	req.Needs, req.Devices, req.Ports, req.Address = api.Resources{}, nil, nil, false
 	return req
@@ -309,7 +307,7 @@ func (m *Machine) awaitsRoom(in *instance) bool {
 	return in.Reserved != ""
 }
 
-// lapse gives up what is reserved on a node that takes no work any more, and places those
+// lapse removes the reservations on a node that takes no work any more and places their
 // instances elsewhere.
 func (m *Machine) lapse(n *node) {
 	for _, id := range step.Keys(n.reserved) {
@@ -327,5 +325,5 @@ func (m *Machine) elsewhere(in *instance) {
 		m.tryPlace(in)
 	case in.Moving && !own.Silent:
 		m.evict(in)
-	} // what breaks its SLA is looked at again, and what fell silent is displaced
+	} // violated SLAs are checked again periodically, and instances of silent nodes are displaced
 }

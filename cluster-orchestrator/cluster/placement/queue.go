@@ -14,7 +14,7 @@ import (
 // has waited longest.
 func (m *Machine) inTurn() []api.InstanceID {
 	ids := m.waiting.List()
-	var by [account.Urgencies + 1][]api.InstanceID // 0: they are gone
+	var by [account.Urgencies + 1][]api.InstanceID // by urgency+1; 0: removed instances
 	for _, id := range ids {
 		u := min(max(m.urgency(id), -1), account.Urgencies-1) + 1
 		by[u] = append(by[u], id)
@@ -30,7 +30,7 @@ func (m *Machine) urgency(id api.InstanceID) int {
 	return -1
 }
 
-// Retry places waiting instances on what this step has freed.
+// Retry places waiting instances on the capacity that this step has freed.
 func (m *Machine) Retry() {
 	for len(m.grown)+len(m.vacated)+len(m.lapsed) > 0 || m.relations.HasLeft() || m.widened {
 		lapsed := m.lapsed
@@ -58,7 +58,7 @@ func (m *Machine) Retry() {
 				m.waiting.Remove(id)
 				continue
 			}
-			if vacated[id] { // it may fit on any node, not only on those with more
+			if vacated[id] { // it may fit on any node, not only on those that have more free
 				m.searched(in)
 				continue
 			}
@@ -66,7 +66,7 @@ func (m *Machine) Retry() {
 			if in.likeSiblings() && tried[kind] && !m.shares(in) {
 				continue
 			}
-			// Placing takes room; what is left of the grown nodes is what counts.
+			// Earlier placements took capacity of the grown nodes.
 			if seen != m.version {
 				seen = m.version
 				for i := range cands {
@@ -89,8 +89,8 @@ func (m *Machine) Retry() {
 	}
 }
 
-// retryUrgent preempts others for the instances that still wait, on the nodes where more is
-// free than before: on any other node it did not help when they came.
+// retryUrgent preempts others for the instances that still wait, on nodes that have more free
+// than before. On other nodes, preemption did not help earlier and does not help now.
 func (m *Machine) retryUrgent(nodes []api.NodeID) {
 	if len(nodes) == 0 {
 		return
@@ -102,7 +102,7 @@ func (m *Machine) retryUrgent(nodes []api.NodeID) {
 		case in == nil:
 			continue
 		case !m.mayPreempt(in):
-			return // nor may those after it, who are less urgent
+			return // nor may the following ones, which are less urgent
 		case in.Bound, in.Leaving, in.Withdrawn, in.GivenUp, in.ended(),
 			m.asks.Pending(in.id()), in.Reserved != "", in.exclusive() && in.mustWait():
 			continue
@@ -120,8 +120,8 @@ func (m *Machine) retryUrgent(nodes []api.NodeID) {
 	}
 }
 
-// retryKeptOut retries instances that others kept out of a domain which these have left. They
-// may fit on any node of the domain.
+// retryKeptOut retries instances that spread or anti-affinity kept out of a domain which
+// another instance has left. They may fit on any node of the domain.
 func (m *Machine) retryKeptOut() {
 	kept := m.relations.KeptOut()
 	if len(kept) == 0 {
@@ -136,8 +136,8 @@ func (m *Machine) retryKeptOut() {
 	}
 }
 
-// misfit identifies instances that fit nowhere, as the last one showed. While no candidate
-// changes, another need not be tried.
+// misfit identifies the instances of one service that fit nowhere. While no candidate
+// changes, the others need not be tried.
 type misfit struct {
 	service api.ServiceID
 	rev     api.Revision
@@ -159,8 +159,9 @@ func (in *instance) likeSiblings() bool {
 	return in.Node == "" && in.Reserved == "" && len(in.avoid)+len(in.Vacancies)+len(in.Want.Targets) == 0
 }
 
-// retryBeyond retries instances that exceeded the root's share and do not any more. They may
-// fit on any node. Those that only the root may offer again are reported to it at once.
+// retryBeyond retries instances that no longer exceed the root's share. They may fit on any
+// node. A report is sent at once, because the root must offer handed-back exclusive instances
+// again.
 func (m *Machine) retryBeyond() {
 	ids := step.Keys(m.beyond)
 	slices.SortStableFunc(ids, func(a, b api.InstanceID) int { return cmp.Compare(m.urgency(b), m.urgency(a)) })
@@ -178,7 +179,7 @@ func (m *Machine) retryBeyond() {
 	}
 }
 
-// retry places a waiting instance on one of some nodes, if it fits there.
+// retry places a waiting instance on one of the nodes of grown if it fits there.
 func (m *Machine) retry(in *instance, grown []sched.Candidate) {
 	if in.Bound || in.Leaving || in.Withdrawn || in.ended() {
 		m.waiting.Remove(in.id())
@@ -196,7 +197,7 @@ func (m *Machine) retry(in *instance, grown []sched.Candidate) {
 		return // most waiting instances are too large for what was freed
 	}
 	if in.Node == "" && m.beyondShare(in) != nil {
-		m.beyond[in.id()] = true // since it came: it waits for that as well now
+		m.beyond[in.id()] = true // retried when the share has more free
 		return
 	}
 	if in.Node == "" && m.tooLarge(in) != nil {

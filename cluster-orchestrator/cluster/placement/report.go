@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// stopsLeased reports whether an instance that stops when cut off is leaving the node: the
+// stopsLeased reports whether an instance that stops when cut off is leaving the node. The
 // node needs its lease during stop_grace.
 func (m *Machine) stopsLeased(n *node) bool {
 	for id := range n.leaving {
@@ -22,20 +22,20 @@ func (m *Machine) stopsLeased(n *node) bool {
 	return false
 }
 
-// Alive takes a heartbeat after SetNode. digest is that of what the node reported about
-// itself. It costs the same whatever the cluster's size.
+// Alive handles a heartbeat. Call SetNode first. digest is the digest of the node's Info as
+// reported. The cost does not depend on the cluster's size.
 func (m *Machine) Alive(id api.NodeID, a wire.Alive, r membership.Return, digest api.Digest) {
 	n := m.nodes[id]
 	n.ack = max(n.ack, a.Gen)
 	if r.Changed {
 		m.back(n, r)
 	}
-	if n.Purging && len(n.assigned) > 0 { // it was silent until now and still has instances
+	if n.Purging && len(n.assigned) > 0 { // it was silent when it was purged
 		m.Vacate(id)
 	}
 	if a.Gen > n.gen {
-		// It holds a generation that this cluster never reached: the store was restored
-		// from an older copy. Go on above it.
+		// The cluster never reached this generation: its store was restored from an older
+		// copy. Continue above it.
 		n.gen = a.Gen
 		m.touch(n)
 	}
@@ -56,16 +56,17 @@ func (m *Machine) Alive(id api.NodeID, a wire.Alive, r membership.Return, digest
 	}
 }
 
-// RestartNode begins to count the node's reports anew, after SetNode.
+// RestartNode handles a new boot of a node: its reports are counted from the start. Call
+// SetNode first.
 func (m *Machine) RestartNode(id api.NodeID) {
 	n := m.nodes[id]
 	n.reportSeq, n.ack, n.synced, n.complete = 0, 0, false, false
 	m.refresh(n)
 }
 
-// Acknowledge takes what a report says about the desired set and about the reports before.
-// It returns false for a report that is not newer than the last one. DescribeNode and
-// Observe follow.
+// Acknowledge handles the sequence number and the acknowledged generation of a report. It
+// returns false for a report that is not newer than the last one. Call DescribeNode and
+// Observe afterwards.
 func (m *Machine) Acknowledge(r wire.NodeReport) bool {
 	n := m.nodes[r.Node]
 	if r.Seq <= n.reportSeq {
@@ -77,8 +78,8 @@ func (m *Machine) Acknowledge(r wire.NodeReport) bool {
 	return true
 }
 
-// Observe handles what a node observed, after Acknowledge. It returns whether all that the
-// node has is known.
+// Observe handles a node's observations. Call Acknowledge first. It reports whether all
+// instances on the node are known.
 func (m *Machine) Observe(r wire.NodeReport) (synced bool) {
 	n := m.nodes[r.Node]
 	if r.Whole {
@@ -103,7 +104,7 @@ func (m *Machine) Observe(r wire.NodeReport) (synced bool) {
 	return n.synced
 }
 
-// MaxStrangers bounds what a node may report beyond what it was given.
+// MaxStrangers bounds the instances that a node may report in addition to the assigned ones.
 const MaxStrangers = 1000
 
 func (m *Machine) nodeObserved(n *node, o api.Observed) {
@@ -123,7 +124,7 @@ func (m *Machine) nodeObserved(n *node, o api.Observed) {
 		n.known = n.known.Toggle(o.Digest())
 		m.holdStranger(n, o.Instance)
 	}
-	// What a silent node said arrives late; it counts when the node is back.
+	// A late report of a silent node counts once the node is back.
 	if in := n.assigned[o.Instance]; in != nil && in.Epoch == o.Epoch && !o.Stopped && !n.Silent {
 		m.observed(n, in, o)
 	}
@@ -151,7 +152,8 @@ func (m *Machine) nothingRuns(in *instance) bool {
 	return in.Node == "" && len(in.Vacancies) > 0
 }
 
-// emptied saves that an instance which leaves the node takes nothing there any more.
+// emptied saves that an ended instance takes nothing but its address on a node that it
+// leaves.
 func (m *Machine) emptied(n *node, id api.InstanceID) {
 	in := m.instances[id]
 	if in == nil {
@@ -167,8 +169,8 @@ func (m *Machine) emptied(n *node, id api.InstanceID) {
 	}
 }
 
-// holdStranger books capacity for an instance that the node has and that is not assigned to
-// it, or was before the node fell silent.
+// holdStranger books capacity for a reported instance that is not assigned to the node, or is
+// no longer.
 func (m *Machine) holdStranger(n *node, id api.InstanceID) {
 	room, ok := n.room[id]
 	if in := m.instances[id]; !ok && in != nil && in.Epoch.Root() == n.observed[id].Epoch.Root() {
@@ -187,8 +189,8 @@ func (m *Machine) holdStranger(n *node, id api.InstanceID) {
 	}
 }
 
-// leavesLater reports whether a placement of the instance leaves the node that is later than
-// the reported one: the node may still start it.
+// leavesLater reports whether a later placement of the instance than the reported one is
+// leaving the node. The node may still start it.
 func (m *Machine) leavesLater(n *node, id api.InstanceID, told api.Epoch) bool {
 	in := m.instances[id]
 	return in != nil && slices.ContainsFunc(in.Vacancies, func(v vacancy) bool { return v.Node == n.Info.ID && told < v.Epoch })
@@ -208,9 +210,9 @@ func (n *node) forget(id api.InstanceID) {
 	}
 }
 
-// settleLeaving releases what instances took that have left the node: it acknowledged the
-// generation without them and reports nothing of them. A node whose runtime does not answer
-// cannot know that.
+// settleLeaving releases the claims of leaving instances once the node has acknowledged the
+// generation without them and does not report them. It ignores a node whose runtime does not
+// answer, because its report may be incomplete.
 func (m *Machine) settleLeaving(n *node) {
 	if len(n.leaving) == 0 || n.Info.RuntimeError != "" {
 		return
@@ -237,7 +239,7 @@ func (m *Machine) settleLeaving(n *node) {
 	}
 }
 
-// observed handles what the instance's node reports about its present placement.
+// observed handles a node's observation of an instance's present placement.
 func (m *Machine) observed(n *node, in *instance, o api.Observed) {
 	switch o.State {
 	case api.NodeScheduled, api.Created, api.Running, api.Completed, api.Failed:
@@ -245,13 +247,13 @@ func (m *Machine) observed(n *node, in *instance, o api.Observed) {
 		return // a node may not report it
 	}
 	if in.State != o.State && !lifecycle.Leads(in.State, o.State) {
-		return // from outside: no reason to panic
+		return // an illegal transition requested by a node is ignored
 	}
 	ended := api.Ended(o.State, o.Reason)
 	if in.ended() && (!ended || in.State != o.State) {
-		return // it is over; a late message does not revive it
+		return // a late message does not revive an ended instance
 	}
-	// That the node reports this placement means that no earlier one is left.
+	// A node that reports this placement has nothing of earlier ones.
 	delete(n.unknown, in.id())
 	n.room[in.id()] = in.demand.takes.Claim
 	grew := !in.Before.IsZero()
@@ -278,7 +280,7 @@ func (m *Machine) observed(n *node, in *instance, o api.Observed) {
 	if o.State == api.Running || ended {
 		m.made(in)
 	}
-	// The root does not need to know whether it is ready, but it is needed after a restart.
+	// Ready is not reported to the root, but it is saved for a restart.
 	if now := in.view(); grew || wasReady != in.Ready || now.Digest() != before.Digest() || now.Detail != before.Detail {
 		m.changed(in)
 		if grew || ended {

@@ -6,13 +6,13 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Offered returns the share of capacity that the root may use, and what of that is free.
+// Offered returns the part of the capacity that the root may use, and how much of it is free.
 func (m *Machine) Offered() (capacity, free api.Resources) {
 	capacity = Scaled(m.capacity, m.cfg.Share)
 	return capacity, capacity.Minus(m.used).Max(api.Resources{})
 }
 
-// Scaled returns a part of resources.
+// Scaled returns r multiplied by by, rounded down.
 func Scaled(r api.Resources, by float64) api.Resources {
 	if by == 1 {
 		return r
@@ -27,7 +27,8 @@ func Scaled(r api.Resources, by float64) api.Resources {
 // shares reports whether an instance counts against the root's share.
 func (m *Machine) shares(in *instance) bool { return m.cfg.Share < 1 && !in.Local }
 
-// overShare explains why an instance of the root exceeds the root's share; nil: it does not.
+// overShare explains that an instance of the root exceeds the root's share. It returns nil if
+// it does not.
 func (m *Machine) overShare(in *instance) *api.Explanation {
 	r := m.beyondShare(in)
 	if r == nil {
@@ -55,7 +56,8 @@ func (m *Machine) beyondShare(in *instance) *api.Rejection {
 	return &r
 }
 
-// Yields returns what the more urgent could get if the less urgent were preempted.
+// Yields returns, by urgency, the resources that an instance could get by preempting less
+// urgent ones.
 func (m *Machine) Yields() (out []api.Yield) {
 	if !m.cfg.Preempt {
 		return nil
@@ -93,8 +95,8 @@ func (m *Machine) Yields() (out []api.Yield) {
 	return out
 }
 
-// Candidates returns one candidate for each node. They are read only, and valid until the
-// next call of the Machine.
+// Candidates returns one candidate for each node. They are read-only and valid until the next
+// call of the Machine.
 func (m *Machine) Candidates() []sched.Candidate { return m.table.All() }
 
 // Version returns a number that grows with each change of a candidate.

@@ -6,37 +6,35 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// A burst of instances that ask for the same need not be compared with all nodes
-// one by one. The nodes that the plugin likes best are kept at hand; as long as the
-// best of them scores no less than the best of all others did, and of those none has
-// changed, it is the best of all. Only among equal scores the choice may be another
-// than the whole table's, and by chance as well.
-
 const (
 	shortLength = 256
-	shortFrom   = 1000 // nodes from which on it is worth it
+	shortFrom   = 1000 // minimum number of nodes for which the shortlist is used
 )
 
+// shortlist caches the highest-ranked nodes for a burst of instances with equal requests, so
+// that not every instance is compared with all nodes. The best node of the list is the best
+// of all nodes while it scores at least bound and no other node has changed. Among nodes with
+// equal scores the choice may differ from the choice from all nodes.
 type shortlist struct {
 	service api.ServiceID
 	rev     api.Revision
 	claim   account.Claim
 
-	cands []sched.Candidate // nil: there is none
-	at    map[string]int
-	bound float64 // the score of the best that is not in it
-	all   bool    // it has all that fit
+	cands []sched.Candidate // nil: the list must be filled
+	at    map[string]int    // index in cands
+	bound float64           // score of the best node that is not in the list
+	all   bool              // the list has all nodes that fit
 }
 
-// plain reports whether an instance asks for nothing that hangs on others' places
-// or on its own earlier ones.
+// plain reports whether an instance's request depends neither on the places of other
+// instances nor on its own earlier placements.
 func (in *instance) plain() bool {
 	d := &in.demand
 	return in.Node == "" && len(in.avoid)+len(d.sla.Links)+len(d.sla.Spreads)+len(d.sla.AntiAffinities)+len(d.takes.Claim.Devices)+len(in.Want.Targets) == 0
 }
 
-// matches reports whether the list is for instances that need the same; if not, it is for
-// them from now on and empty.
+// matches reports whether the list is for instances with the same request. If not, it is
+// reset for them.
 func (s *shortlist) matches(in *instance) bool {
 	service, rev, claim := in.id().Service(), in.Want.SpecRev, in.demand.takes.Claim
 	if s.service == service && s.rev == rev && s.claim.Equal(claim) {
@@ -46,8 +44,8 @@ func (s *shortlist) matches(in *instance) bool {
 	return false
 }
 
-// best returns the best node for a request that the list matches, if there is one, and
-// whether that can be told from the list.
+// best returns the best node for a request that the list matches; ok is false if none fits.
+// known is false if the list cannot tell.
 func (s *shortlist) best(t *sched.Table, req *sched.Request, p sched.Plugin, seed uint64) (choice sched.Choice, ok, known bool) {
 	for range 2 {
 		if s.cands != nil {
@@ -69,8 +67,8 @@ func (s *shortlist) best(t *sched.Table, req *sched.Request, p sched.Plugin, see
 	return choice, false, false
 }
 
-// put keeps the list current when a node's candidate changes. One that is not in it might
-// be better now than any that is.
+// put updates the list after a node's candidate changed. A changed node that is not in the
+// list might be better than all that are, so the list is discarded.
 func (s *shortlist) put(cand *sched.Candidate) {
 	if i, ok := s.at[cand.ID]; ok && s.cands != nil {
 		s.cands[i] = *cand

@@ -11,8 +11,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// back handles a node that is heard again after a silence, a broken connection or the
-// start of the cluster.
+// back handles the first heartbeat after a silence, a broken connection or the start of the
+// cluster.
 func (m *Machine) back(n *node, r membership.Return) {
 	if r.Silent {
 		n.allChanged()
@@ -26,8 +26,8 @@ func (m *Machine) back(n *node, r membership.Return) {
 	}
 }
 
-// reclaim keeps the instances of a returning node that were not placed elsewhere meanwhile on
-// it, and books capacity for those that were.
+// reclaim keeps the instances of a returning node that were not placed elsewhere meanwhile,
+// and books capacity for those that were.
 func (m *Machine) reclaim(n *node) {
 	for _, in := range n.sorted() {
 		if in.State == api.ClusterScheduled {
@@ -46,7 +46,7 @@ func (m *Machine) reclaim(n *node) {
 	}
 }
 
-// CallRoll asks those of the nodes that could take work for an immediate heartbeat.
+// CallRoll requests an immediate heartbeat of those of the nodes that take work.
 func (m *Machine) CallRoll(nodes []api.NodeID) {
 	for _, id := range nodes {
 		if n := m.nodes[id]; n.out() == "" {
@@ -58,12 +58,13 @@ func (m *Machine) CallRoll(nodes []api.NodeID) {
 // Assigned returns how many instances are assigned to the node.
 func (m *Machine) Assigned(id api.NodeID) int { return len(m.nodes[id].assigned) }
 
-// Unsync discards how far the node's reports are known. It follows the SetNode by which
-// the node is silent: it may return with what it never reported.
+// Unsync requires a whole report of a node that has become silent, because it may return with
+// instances that it never reported. Call SetNode first.
 func (m *Machine) Unsync(id api.NodeID) { m.nodes[id].synced, m.nodes[id].complete = false, false }
 
-// Silent places the instances of a node elsewhere that fell silent. When the cluster
-// doubts its own connection, it waits for another dead time, and places them at a pace.
+// Silent places the instances of a node that fell silent elsewhere. With doubt, the cluster
+// may itself be cut off: it waits for another dead time and then places them at a limited
+// rate.
 func (m *Machine) Silent(id api.NodeID, doubt bool) {
 	n := m.nodes[id]
 	m.refresh(n)
@@ -87,12 +88,12 @@ func (m *Machine) Silent(id api.NodeID, doubt bool) {
 	m.lost(n, doubt)
 }
 
-// acceptWithin is the time in which a node must acknowledge the desired set with an
-// instance that was lost elsewhere. A node that does not may be cut off as well.
+// acceptWithin is how long a node may take to acknowledge an instance that was lost on
+// another node. A node that takes longer may be cut off too.
 const acceptWithin = 500 * time.Millisecond
 
-// awaitAcceptance sets a timer to check a placement after a node's loss. An exclusive
-// instance is not placed elsewhere before its node is dead: the node may have accepted it.
+// awaitAcceptance sets a timer to check a placement after the loss of a node. It does not for
+// an exclusive instance, which must not be placed elsewhere before its node is dead.
 func (m *Machine) awaitAcceptance(in *instance, reason api.Reason) {
 	key := effects.Key{Kind: effects.Accept, Instance: in.id()}
 	if reason == api.ReasonNodeLost && !in.exclusive() {
@@ -102,8 +103,8 @@ func (m *Machine) awaitAcceptance(in *instance, reason api.Reason) {
 	}
 }
 
-// Unaccepted returns the node of an instance that did not acknowledge its placement in
-// time. ok is false if it did, or has to no more.
+// Unaccepted returns the node of an instance if it has not acknowledged the placement. ok is
+// false if it has, or if the placement has ended.
 func (m *Machine) Unaccepted(id api.InstanceID) (on api.NodeID, ok bool) {
 	in := m.instances[id]
 	if in == nil {
@@ -116,8 +117,8 @@ func (m *Machine) Unaccepted(id api.InstanceID) (on api.NodeID, ok bool) {
 	return in.Node, true
 }
 
-// PlaceElsewhere places an instance on another node, if there is one. Its own node drops
-// the instance if it turns out to be alive.
+// PlaceElsewhere moves an instance to another node, if there is one. If its present node is
+// alive, that node drops the instance.
 func (m *Machine) PlaceElsewhere(id api.InstanceID) {
 	in := m.instances[id]
 	if req, best, ok := m.find(in, string(in.Node)); ok {
@@ -144,14 +145,14 @@ func (m *Machine) lost(n *node, doubt bool) {
 	}
 }
 
-// The pace at which the instances of many nodes that fell silent are placed again.
+// The rate at which the instances of many silent nodes are placed again.
 const (
 	paceEvery = 500 * time.Millisecond
 	paceCount = 20
 )
 
-// answersSoon reports whether there is a node that takes no work only because it did not
-// answer the roll call in time, while its next heartbeat is not overdue.
+// answersSoon reports whether a node is suspect only because it did not answer the roll call
+// in time, while its next heartbeat is not overdue.
 func (m *Machine) answersSoon() bool {
 	for _, n := range m.nodes {
 		if n.Suspect && n.Heard && !n.Silent && n.Answers && !n.Overdue(m.fx.Now, m.timing.Heartbeat) {
@@ -161,7 +162,7 @@ func (m *Machine) answersSoon() bool {
 	return false
 }
 
-// Pace places the next of the instances that wait since the cluster doubted its own
+// Pace places the next instances that were held back because the cluster doubted its own
 // connection.
 func (m *Machine) Pace() {
 	for i := 0; i < paceCount && len(m.held) > 0; {
@@ -169,7 +170,7 @@ func (m *Machine) Pace() {
 		m.held = m.held[1:]
 		in := m.instances[id]
 		if in == nil || in.Reason != api.ReasonNodeLost || in.State != api.ClusterScheduled || in.Leaving {
-			continue // its node is back, or it is not wanted any more
+			continue // its node is back, or it is no longer desired
 		}
 		m.displace(in)
 		i++
@@ -179,8 +180,8 @@ func (m *Machine) Pace() {
 	}
 }
 
-// displace places an instance of a silent node elsewhere. If it fits nowhere, it stays
-// assigned to its node, which may return, unless it is exclusive.
+// displace places an instance of a silent node elsewhere. If it fits nowhere, it is handed
+// back. Unless it is exclusive, it stays assigned to its node, which may return.
 func (m *Machine) displace(in *instance) {
 	if in.Node == "" {
 		m.tryPlace(in)

@@ -9,18 +9,18 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// StartNode goes on with a node after a start of the cluster.
+// StartNode resumes a node after a start of the cluster.
 func (m *Machine) StartNode(id api.NodeID) {
 	n := m.nodes[id]
-	m.touch(n) // generations may have been lost: begin anew above them
+	m.touch(n) // generations may have been lost: continue above them
 	if n.leased > 0 {
-		m.fx.ToNode(id, wire.Lease{RequestAlive: true}) // its lease has run since before the start
+		m.fx.ToNode(id, wire.Lease{RequestAlive: true}) // its lease was last renewed before the start
 	}
 	m.refresh(n)
 }
 
-// Start goes on with all instances after a start of the cluster. Nothing is handed back to
-// the root before Settle: the nodes have not reported what they have.
+// Start resumes all instances after a start of the cluster. Nothing is handed back to the
+// root before Settle, because the nodes have not reported yet.
 func (m *Machine) Start() {
 	for _, id := range step.Keys(m.instances) {
 		in := m.instances[id]
@@ -41,14 +41,14 @@ func (m *Machine) Start() {
 	m.fx.Timers.Set(effects.Key{Kind: effects.Settle}, m.fx.Now.Add(m.dead))
 }
 
-// Settle ends the time after a start in which it is not known yet what the nodes have room
-// for.
+// Settle ends the wait for the nodes' reports after a start, and places the instances that
+// wait for a node.
 func (m *Machine) Settle() {
 	if m.settled {
 		return
 	}
 	m.settled = true
-	m.reasons = reasons{} // nothing was preempted before
+	m.reasons = reasons{} // preemption was not allowed before
 	m.fx.Timers.Clear(effects.Key{Kind: effects.Settle})
 	for _, id := range m.inTurn() {
 		if in := m.instances[id]; in != nil && in.Node == "" {
@@ -62,8 +62,7 @@ func (m *Machine) Settle() {
 	}
 }
 
-// Searched goes on with an instance for which something was measured, or whose time to
-// search is over.
+// Searched retries a waiting instance after a measurement or at the end of its search time.
 func (m *Machine) Searched(id api.InstanceID) {
 	if in := m.instances[id]; in != nil {
 		m.searched(in)

@@ -17,7 +17,7 @@ func (m *Machine) Nodes() []api.Node {
 	return out
 }
 
-// Node is one node, if there is such.
+// Node returns a node; ok is false if the cluster does not have it.
 func (m *Machine) Node(id api.NodeID) (api.Node, bool) {
 	n := m.nodes[id]
 	if n == nil {
@@ -50,7 +50,7 @@ func (m *Machine) viewNode(n *node) api.Node {
 // IDs returns the ids of all instances in order.
 func (m *Machine) IDs() []api.InstanceID { return step.Keys(m.instances) }
 
-// Record returns a copy of the document of an instance, for tests and debugging.
+// Record returns a copy of an instance's document, for tests and debugging.
 func (m *Machine) Record(id api.InstanceID) (r Record, ok bool) {
 	in := m.instances[id]
 	if in == nil {
@@ -61,8 +61,7 @@ func (m *Machine) Record(id api.InstanceID) (r Record, ok bool) {
 	return r, true
 }
 
-// IsLocal reports whether the operator added the instance, and the root has not taken it
-// over.
+// IsLocal reports whether the operator added the instance and the root has not adopted it.
 func (m *Machine) IsLocal(id api.InstanceID) bool {
 	in := m.instances[id]
 	return in != nil && in.Local
@@ -78,7 +77,7 @@ func (m *Machine) Instances() []api.Instance {
 	return out
 }
 
-// Instance is one instance, if the cluster has it.
+// Instance returns an instance; ok is false if the cluster does not have it.
 func (m *Machine) Instance(id api.InstanceID) (api.Instance, bool) {
 	in := m.instances[id]
 	if in == nil {
@@ -97,8 +96,8 @@ func (m *Machine) Instance(id api.InstanceID) (api.Instance, bool) {
 	}, true
 }
 
-// Why explains, node by node, where an instance could be placed now, and what prevents its
-// placement where it fits. ok is false for an instance that the cluster does not have.
+// Why explains for each node whether an instance could be placed there now, and why not. ok
+// is false for an instance that the cluster does not have.
 func (m *Machine) Why(id api.InstanceID) (ex api.Explanation, ok bool) {
 	in := m.instances[id]
 	if in == nil {
@@ -110,24 +109,24 @@ func (m *Machine) Why(id api.InstanceID) (ex api.Explanation, ok bool) {
 		loosest := req.Loosest(!in.placing().linkedAway())
 		res = sched.SaySearching(res, m.rank(&loosest, in.seed()), m.fx.Real(in.until))
 	}
-	if n := m.nodes[in.Node]; n != nil { // it does not count against itself
+	if n := m.nodes[in.Node]; n != nil { // the instance does not count against itself
 		res = m.rankOwn(&req, res, n, in)
 	}
 	return sched.Explain(held(res, in.Reserved, m.holds(in))), true
 }
 
-// The constraints beside those of package sched: what prevents the placement of an instance
-// on a node that it fits.
+// Constraints in addition to those of package sched. They prevent the placement of an
+// instance on nodes that meet its request.
 const (
 	ConstraintShare    = "share"     // it exceeds Offer.Share
-	ConstraintBound    = "bound"     // it was handed back, and only the root may offer it again
+	ConstraintBound    = "bound"     // it was handed back, and the root must offer it again
 	ConstraintEarlier  = "earlier"   // it is exclusive, and an earlier placement may still run
 	ConstraintReserved = "reserved"  // capacity is reserved for it until others have left
-	ConstraintAsked    = "scheduler" // the external scheduler is asked
+	ConstraintAsked    = "scheduler" // the external scheduler has not answered
 )
 
-// holds returns what an instance without a node waits for, beside a node that it fits; nil:
-// nothing.
+// holds returns what prevents the placement of an instance without a node on a node that
+// meets its request, or nil.
 func (m *Machine) holds(in *instance) *api.Rejection {
 	switch {
 	case in.Node != "" || in.Leaving || in.Withdrawn || in.ended():
@@ -151,8 +150,8 @@ func (m *Machine) holds(in *instance) *api.Rejection {
 	return nil
 }
 
-// held returns the result with the rejection by, instead of a rank, for the nodes that an
-// instance fits and for the node where capacity is reserved for it.
+// held replaces the ranks of res by the rejection by. This includes the node kept, where
+// capacity is reserved for the instance. A nil by changes nothing.
 func held(res sched.Result, kept api.NodeID, by *api.Rejection) sched.Result {
 	if by == nil {
 		return res
@@ -172,7 +171,7 @@ func held(res sched.Result, kept api.NodeID, by *api.Rejection) sched.Result {
 	return out
 }
 
-// rankOwn replaces the answer of an instance's own node by that without the instance.
+// rankOwn replaces the result of an instance's own node by the one without the instance.
 func (m *Machine) rankOwn(req *sched.Request, res sched.Result, n *node, in *instance) sched.Result {
 	own := sched.Place(req, []sched.Candidate{n.without(in.id())}, m.cfg.Plugin, in.seed())
 	res.Ranked = append(slices.DeleteFunc(res.Ranked, func(x sched.Choice) bool { return x.ID == string(in.Node) }), own.Ranked...)
@@ -180,8 +179,7 @@ func (m *Machine) rankOwn(req *sched.Request, res sched.Result, n *node, in *ins
 	return res
 }
 
-// WhyOf is Why for an instance that the cluster does not have, because the root
-// never offered it.
+// WhyOf is Why for an instance that the root has not offered to the cluster.
 func (m *Machine) WhyOf(r api.WhyRequest) api.Explanation {
 	in := m.asked(&r)
 	req := m.requestOf(in.placing())

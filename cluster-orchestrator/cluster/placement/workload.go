@@ -6,18 +6,18 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Workload is the operator's policy on the memory and processor of one instance. A part
-// of 0 is not set.
+// Workload is the operator's policy on the memory and processor of one instance. A value of 0
+// is not set.
 type Workload struct {
 	Reserve api.Resources // reserved if the SLA names none
-	Limit   api.Resources // the limit on its node if the SLA names none
-	Most    api.Resources // the most that an SLA may name
+	Limit   api.Resources // limit on the node if the SLA names none
+	Most    api.Resources // maximum that an SLA may name
 }
 
-// ConstraintWorkload rejects an instance that asks for more than Workload.Most.
+// ConstraintWorkload rejects an instance whose SLA exceeds Workload.Most.
 const ConstraintWorkload = "workload"
 
-// filled returns the SLA with the memory and processor of r where it names none.
+// filled returns the SLA with the memory and processor of r where the SLA names none.
 func filled(m api.Microservice, r api.Resources) api.Microservice {
 	if m.Memory == 0 {
 		m.Memory = r.MemoryMB
@@ -34,8 +34,8 @@ func (m *Machine) demandOf(id api.InstanceID, sla *api.Microservice) demand {
 	return demandOf(id, &spec)
 }
 
-// tooLarge returns the rejection of an instance that asks for more than Workload.Most,
-// else nil. It does not apply to an instance that is placed already.
+// tooLarge returns the rejection of an instance whose SLA exceeds Workload.Most, or nil.
+// Callers do not apply it to placed instances.
 func (m *Machine) tooLarge(in *instance) *api.Rejection {
 	most := m.cfg.Workload.Most
 	if m := in.Want.Spec.Memory; most.MemoryMB > 0 && m > most.MemoryMB {
@@ -53,7 +53,7 @@ func (m *Machine) tooLarge(in *instance) *api.Rejection {
 	return nil
 }
 
-// refusal explains a rejection that does not depend on the nodes.
+// refusal returns the explanation of a rejection that does not depend on the nodes.
 func (m *Machine) refusal(r *api.Rejection) *api.Explanation {
 	return &api.Explanation{
 		Considered: len(m.nodes), Nearest: r,

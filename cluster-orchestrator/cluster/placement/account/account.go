@@ -1,6 +1,6 @@
-// Package account keeps what instances take on a node, and what is left of it: amounts,
-// devices, addresses and ports. It decides how many devices of each kind one more instance
-// can get, where a device is of several kinds at once.
+// Package account keeps the bookings of instances on a node and what is left: amounts,
+// devices, addresses and ports. It computes how many devices of each kind one more instance
+// can get if devices are of several kinds at once.
 package account
 
 import (
@@ -14,22 +14,22 @@ import (
 // Urgencies is the number of api.Priorities.
 const Urgencies = 4
 
-// Node is the account of one node. Maps and slices that its methods return are only read.
-// The zero Node is a node without anything. It is not safe for concurrent use.
+// Node is the account of one node. Maps and slices that its methods return are read-only.
+// The zero Node has no resources. It is not safe for concurrent use.
 type Node struct {
 	capacity  api.Resources
 	devices   Devices
-	addresses int // how many the subnet holds; 0: the node assigns none, or the subnet is unknown
+	addresses int // number in the subnet; 0: not limited
 
 	booked    map[api.InstanceID]Claim
 	used      api.Resources                   // the sum of booked
-	addressed int                             // how many of booked take an address
+	addressed int                             // number of bookings with an address
 	urgency   map[api.InstanceID]int          // of assigned instances
-	yields    [Urgencies]api.Resources        // what is booked for assigned instances, by urgency
-	given     map[api.InstanceID][]string     // devices that the node reports for instances
-	free      map[string]int                  // devices; nil: to be computed
-	ports     map[api.InstanceID][]sched.Port // that instances publish
-	published map[sched.Port]int              // how many do
+	yields    [Urgencies]api.Resources        // booked for assigned instances, by urgency
+	given     map[api.InstanceID][]string     // ids of devices that the node reports for instances
+	free      map[string]int                  // devices by kind; nil: to be computed
+	ports     map[api.InstanceID][]sched.Port // published by instances
+	published map[sched.Port]int              // number of instances that publish the port
 	freed     bool                            // a port was released since the last Changed
 	changed   bool                            // devices may have changed since the last Changed
 }
@@ -40,7 +40,7 @@ type Demand struct {
 	Ports []sched.Port
 }
 
-// Describe sets what the node has.
+// Describe sets the node's resources and devices.
 func (n *Node) Describe(capacity api.Resources, d Devices) {
 	n.capacity, n.devices = capacity, d
 	n.recount()
@@ -49,8 +49,8 @@ func (n *Node) Describe(capacity api.Resources, d Devices) {
 // SetAddresses sets how many addresses the node's subnet holds. 0: it is not limited.
 func (n *Node) SetAddresses(count int) { n.addresses = count }
 
-// Changed reports whether a port was released and whether devices may have changed since
-// the last call.
+// Changed reports whether a port was released (freed) and whether devices may have changed
+// since the last call.
 func (n *Node) Changed() (freed, devices bool) {
 	freed, devices = n.freed, n.changed
 	n.freed, n.changed = false, false
@@ -59,7 +59,7 @@ func (n *Node) Changed() (freed, devices bool) {
 
 func (n *Node) recount() { n.free, n.changed = nil, true }
 
-// Book sets what an instance takes beside ports.
+// Book sets the claim of an instance, replacing an earlier one. A zero claim removes it.
 func (n *Node) Book(id api.InstanceID, k Claim) {
 	if n.booked == nil {
 		n.booked = map[api.InstanceID]Claim{}
@@ -78,7 +78,7 @@ func (n *Node) Book(id api.InstanceID, k Claim) {
 	}
 }
 
-// Assign counts what is booked for an instance among what more urgent ones could get.
+// Assign counts an instance's booking in Yields.
 func (n *Node) Assign(id api.InstanceID, urgency int) {
 	n.Unassign(id)
 	if n.urgency == nil {
@@ -89,7 +89,7 @@ func (n *Node) Assign(id api.InstanceID, urgency int) {
 	n.yields[u] = n.yields[u].Plus(n.booked[id].Room)
 }
 
-// Unassign undoes Assign. What is booked stays.
+// Unassign undoes Assign. The booking stays.
 func (n *Node) Unassign(id api.InstanceID) {
 	if u, assigned := n.urgency[id]; assigned {
 		n.yields[u] = n.yields[u].Minus(n.booked[id].Room)
@@ -113,7 +113,7 @@ func (n *Node) Give(id api.InstanceID, devices []string) {
 	n.given[id] = devices
 }
 
-// Publish books ports for an instance beside those that it has.
+// Publish books ports for an instance in addition to those that it has.
 func (n *Node) Publish(id api.InstanceID, ports []sched.Port) {
 	fresh := false
 	for _, p := range ports {
@@ -124,14 +124,14 @@ func (n *Node) Publish(id api.InstanceID, ports []sched.Port) {
 			n.ports, n.published = map[api.InstanceID][]sched.Port{}, map[sched.Port]int{}
 		}
 		if !fresh {
-			n.published, fresh = maps.Clone(n.published), true // readers have the old one
+			n.published, fresh = maps.Clone(n.published), true // callers of Left hold the old map
 		}
 		n.ports[id] = append(slices.Clip(n.ports[id]), p)
 		n.published[p]++
 	}
 }
 
-// Republish books ports for an instance instead of those that it has.
+// Republish replaces the ports of an instance.
 func (n *Node) Republish(id api.InstanceID, ports []sched.Port) {
 	if slices.ContainsFunc(n.ports[id], func(p sched.Port) bool { return !slices.Contains(ports, p) }) {
 		n.unpublish(id)
@@ -159,21 +159,21 @@ func (n *Node) publishedByOthers(id api.InstanceID) map[sched.Port]int {
 	return others
 }
 
-// Release releases all that an instance takes.
+// Release removes the booking and ports of an instance.
 func (n *Node) Release(id api.InstanceID) {
 	n.Book(id, Claim{})
 	n.unpublish(id)
 }
 
-// Left is what of a node is left for one more instance.
+// Left is what is left of a node for one more instance.
 type Left struct {
-	Free    api.Resources // below 0 where more is booked than the node has
-	Full    bool          // no address is left
-	Devices map[string]int
-	Ports   map[sched.Port]int // that others publish
+	Free    api.Resources      // below 0 where more is booked than the node has
+	Full    bool               // no address is left
+	Devices map[string]int     // free devices by kind
+	Ports   map[sched.Port]int // published ports, with the number of instances
 }
 
-// Left returns what is left.
+// Left returns what is left of the node.
 func (n *Node) Left() Left {
 	if n.free == nil {
 		n.free = n.devices.Free(n.booked, n.given)
@@ -181,7 +181,7 @@ func (n *Node) Left() Left {
 	return Left{n.capacity.Minus(n.used), n.full(0), n.free, n.published}
 }
 
-// Without returns what is left if one instance is not there.
+// Without returns what would be left without an instance.
 func (n *Node) Without(id api.InstanceID) Left {
 	l, k := n.Left(), n.booked[id]
 	l.Free, l.Full, l.Ports = l.Free.Plus(k.Room), n.full(one(k.Address)), n.publishedByOthers(id)
@@ -193,28 +193,28 @@ func (n *Node) Without(id api.InstanceID) Left {
 	return l
 }
 
-// full reports whether no address is left if so many of those that are booked were free.
+// full reports whether no address would be left after freed of them were released.
 func (n *Node) full(freed int) bool { return n.addresses > 0 && n.addressed-freed >= n.addresses }
 
-// Capacity returns what the node has.
+// Capacity returns the node's resources.
 func (n *Node) Capacity() api.Resources { return n.capacity }
 
 // Used returns the sum of what is booked.
 func (n *Node) Used() api.Resources { return n.used }
 
-// Booked returns what an instance takes beside ports.
+// Booked returns the claim of an instance.
 func (n *Node) Booked(id api.InstanceID) Claim { return n.booked[id] }
 
 // Yields returns what is booked for assigned instances, by urgency.
 func (n *Node) Yields() [Urgencies]api.Resources { return n.yields }
 
-// Together reports whether one instance can get all of the devices at once, of those that
-// are free. See Devices.Together.
+// Together reports whether one instance can get all devices of want at once from free. See
+// Devices.Together.
 func (n *Node) Together(want []api.Device, free map[string]int) bool {
 	return n.devices.Together(want, free)
 }
 
-// Sum returns what is booked for some instances.
+// Sum returns the sum of the bookings of some instances.
 func (n *Node) Sum(of map[api.InstanceID]bool) (r api.Resources) {
 	for id := range of {
 		r = r.Plus(n.booked[id].Room)
@@ -228,8 +228,8 @@ func (n *Node) Weight(id api.InstanceID) float64 {
 	return max(float64(k.MilliCPU)/float64(max(of.MilliCPU, 1)), float64(k.MemoryMB)/float64(max(of.MemoryMB, 1)))
 }
 
-// FitsWithout reports whether an instance fits if others were not there. own limits what may
-// be published at all; nil: nothing does.
+// FitsWithout reports whether an instance fits without the instances of gone. own limits the
+// ports that may be published; nil: no limit.
 func (n *Node) FitsWithout(gone map[api.InstanceID]bool, d Demand, own *api.NodePorts) bool {
 	k, freed := d.Claim, 0
 	if !k.Room.Fits(n.capacity.Minus(n.used).Plus(n.Sum(gone)).Max(api.Resources{})) {
@@ -259,7 +259,7 @@ func (n *Node) FitsWithout(gone map[api.InstanceID]bool, d Demand, own *api.Node
 	return !slices.ContainsFunc(k.Devices, func(w api.Device) bool { return w.Count > free[w.Name] }) && n.devices.Together(k.Devices, free)
 }
 
-// Clone returns a copy that changes independently.
+// Clone returns an independent copy.
 func (n *Node) Clone() *Node {
 	c := *n
 	c.booked, c.urgency, c.ports, c.given = maps.Clone(n.booked), maps.Clone(n.urgency), maps.Clone(n.ports), maps.Clone(n.given)
@@ -269,7 +269,7 @@ func (n *Node) Clone() *Node {
 // Ports returns the ports that instances publish.
 func (n *Node) Ports() map[api.InstanceID][]sched.Port { return n.ports }
 
-// Bookings returns what instances take beside ports.
+// Bookings returns the claims of all instances.
 func (n *Node) Bookings() map[api.InstanceID]Claim { return n.booked }
 
 func one(is bool) int {

@@ -8,11 +8,11 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Claim is what an instance takes on a node, beside ports.
+// Claim is what an instance takes on a node, without ports.
 type Claim struct {
 	Room    api.Resources `json:"room,omitzero"`
-	Devices []api.Device  `json:"devices,omitempty"` // each kind once, in the order of their names; read only
-	Address bool          `json:"address,omitempty"` // on the node's overlay network, if it has one
+	Devices []api.Device  `json:"devices,omitempty"` // each kind once, sorted by name; read-only
+	Address bool          `json:"address,omitempty"` // an address on the overlay network, if the node has one
 }
 
 // Of returns the claim of an SLA.
@@ -21,17 +21,16 @@ func Of(m *api.Microservice) Claim { return Claim{m.Needs(), m.NeedsDevices(), m
 // IsZero reports whether nothing is claimed.
 func (k Claim) IsZero() bool { return k.Room == api.Resources{} && len(k.Devices) == 0 && !k.Address }
 
-// Equal reports whether both are the same.
+// Equal reports whether two claims are equal.
 func (k Claim) Equal(o Claim) bool {
 	return k.Room == o.Room && slices.Equal(k.Devices, o.Devices) && k.Address == o.Address
 }
 
-// Ended is what is left of it when the workload has ended for good: its address, while
-// its node says that it is still there.
+// Ended returns the claim of an instance that has ended for good: its address, if its node
+// still reports one.
 func (k Claim) Ended(at netip.Addr) Claim { return Claim{Address: k.Address && at.IsValid()} }
 
-// Max is the larger of both, part by part: what a node may have to keep for an
-// instance that changes.
+// Max returns the maximum of two claims for each resource and kind of device.
 func (k Claim) Max(o Claim) Claim {
 	r := Claim{k.Room.Max(o.Room), k.Devices, k.Address || o.Address}
 	for _, d := range o.Devices {
@@ -47,10 +46,10 @@ func (k Claim) Max(o Claim) Claim {
 	return r
 }
 
-// Devices are those that a node has, by what they may be asked for.
+// Devices are the devices of a node by kind.
 type Devices struct {
 	total map[string]int            // by kind
-	both  map[string]map[string]int // that are of two different kinds at once
+	both  map[string]map[string]int // number of devices that are of two different kinds at once
 	kinds map[string][]string       // by id
 }
 
@@ -59,7 +58,7 @@ func DevicesOf(have []api.NodeDevice) Devices {
 	var d Devices
 	for _, dev := range have {
 		if d.kinds[dev.ID] != nil || len(dev.Kinds) == 0 {
-			continue // a node that says so twice has it once
+			continue // a device that is listed twice counts once
 		}
 		if d.total == nil {
 			d.total, d.kinds = map[string]int{}, map[string][]string{}
@@ -85,7 +84,7 @@ func DevicesOf(have []api.NodeDevice) Devices {
 	return d
 }
 
-// takes is the most that claiming n devices of kind a can take of kind b.
+// takes returns how many devices of kind b a claim of n devices of kind a can take at most.
 func (d Devices) takes(a string, n int, b string) int {
 	if a == b {
 		return n
@@ -93,10 +92,9 @@ func (d Devices) takes(a string, n int, b string) int {
 	return min(n, d.both[a][b])
 }
 
-// Free is by kind how many devices one instance can still get for sure, whichever
-// the node gave to those that it has: where it has said which, they count, and
-// else each claim counts against every kind that its devices may be of as well.
-// given are the ids that an instance has.
+// Free returns, by kind, how many devices one more instance can certainly get. For instances
+// whose device ids the node has reported (given), these devices count. The claims of other
+// instances count against every kind that their devices may be of.
 func (d Devices) Free(booked map[api.InstanceID]Claim, given map[api.InstanceID][]string) map[string]int {
 	if len(d.total) == 0 {
 		return nil
@@ -124,12 +122,12 @@ func (d Devices) Free(booked map[api.InstanceID]Claim, given map[api.InstanceID]
 		}
 	}
 	for kind, n := range free {
-		free[kind] = max(n, 0) // some are lost that were given
+		free[kind] = max(n, 0) // devices in use may have disappeared from the node
 	}
 	return free
 }
 
-// satisfy reports whether ids are devices of the node, as many as are claimed.
+// satisfy reports whether ids are devices of the node and as many as claimed.
 func (d Devices) satisfy(ids []string, k Claim) bool {
 	sum := 0
 	for _, want := range k.Devices {
@@ -138,9 +136,8 @@ func (d Devices) satisfy(ids []string, k Claim) bool {
 	return len(ids) == sum && !slices.ContainsFunc(ids, func(id string) bool { return d.kinds[id] == nil })
 }
 
-// Together reports whether one instance can get all of the devices at once: a
-// device that is of two kinds serves for one of them. Each kind by itself has
-// passed a filter.
+// Together reports whether one instance can get all devices of want at once: a device of two
+// kinds serves as one of them only. The caller has checked each kind by itself.
 func (d Devices) Together(want []api.Device, free map[string]int) bool {
 	if len(d.both) == 0 {
 		return true

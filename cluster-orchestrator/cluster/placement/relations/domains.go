@@ -8,9 +8,9 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Domains returns the domains that an instance with the SLA may not enter: enough of its own
-// service are there, or an instance by whose anti-affinity or its own the two are kept apart.
-// The instance is on a node, or on none.
+// Domains returns the domains that an instance with the SLA may not enter, because of spread
+// or because of its own or another service's anti-affinity. on is the instance's present
+// node or "".
 func (m *Machine) Domains(id api.InstanceID, on api.NodeID, sla *SLA) (out []sched.Domain) {
 	self := id.Service()
 	for _, by := range sla.Spreads {
@@ -45,16 +45,15 @@ func (m *Machine) Domains(id api.InstanceID, on api.NodeID, sla *SLA) (out []sch
 	return out
 }
 
-// named returns the services that an anti-affinity of a service names.
+// named returns the other services of the application that an anti-affinity names.
 func (m *Machine) named(self api.ServiceID, a sched.AntiAffinity) []api.ServiceID {
 	return slices.DeleteFunc(step.Keys(m.apps[self.App()]), func(other api.ServiceID) bool {
 		return other == self || !a.Names(self, other)
 	})
 }
 
-// Shared returns the domains by label in which a placed instance is with too many of its own
-// service, or with one of a service that its anti-affinity names. Only labels change while it
-// is placed.
+// Shared returns the label domains of a placed instance that violate its spread or
+// anti-affinity. Only label domains can change while an instance is placed.
 func (m *Machine) Shared(id api.InstanceID) (out []sched.Domain) {
 	in, self := m.instances[id], id.Service()
 	labels := m.nodes[in.node].Labels
@@ -76,17 +75,17 @@ func (m *Machine) Shared(id api.InstanceID) (out []sched.Domain) {
 	return out
 }
 
-// IsLabel reports whether domains are the values of a label.
+// IsLabel reports whether the domains of by are the values of a label.
 func IsLabel(by string) bool { return by != "node" && by != "cluster" }
 
-// crowds are the numbers of instances by the value of a label of their nodes.
+// crowds has the number of a service's instances by the value of one node label.
 type crowds struct {
 	version uint64 // of the Machine
 	have    map[string]int
 }
 
-// crowd returns how many instances of a service are on nodes with a value of a label. They
-// are counted once for all that ask while nothing changes.
+// crowd returns how many instances of a service are on nodes with a value of a label. The
+// counts are cached until the Machine changes.
 func (m *Machine) crowd(id api.ServiceID, by, value string) int {
 	s := m.services[id]
 	if value == "" || !IsLabel(by) {
@@ -103,15 +102,15 @@ func (m *Machine) crowd(id api.ServiceID, by, value string) int {
 	return known.have[value]
 }
 
-// census returns how many instances of a service each domain has, without the instance
-// that is to be placed, which is on a node or on none.
+// census returns how many instances of a service each domain has, without the instance but,
+// which is on the node on or on none.
 func (m *Machine) census(id api.ServiceID, by string, but api.InstanceID, on api.NodeID) (out []sched.Domain) {
 	s := m.services[id]
 	if s == nil {
 		return nil
 	}
 	at, own := map[string]int{}, s.instances[but] // at has the index in out
-	add := func(name string, count int) {         // in no order: a node is in one of them
+	add := func(name string, count int) {         // in any order: each node is in one domain
 		node := api.NodeID(name)
 		n := m.nodes[node]
 		if n == nil || count <= 0 {

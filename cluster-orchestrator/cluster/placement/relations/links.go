@@ -9,30 +9,30 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Links bind both ends: an instance that is placed after those that link to it must be near
-// them. For each link, the instances are kept that have no instance of the other service
-// near enough. A decision looks at those alone.
+// Links bind both ends: an instance that is placed after the instances that link to it must
+// be near them. To decide quickly, each service keeps its inbound links with the instances
+// that have no instance of the service near enough.
 
-// maxStrict is to how many places of its siblings an instance must be near at once.
+// maxStrict is the maximum number of siblings that an instance must be near at once.
 const maxStrict = 4
 
-// inbound is a link of one service to another, which keeps it: which instances of the
-// former have an instance of the latter near enough, and which have none.
+// inbound is a link of the service from, kept at the service to which it leads. It records
+// which instances of from have an instance of the latter near enough, and which have none.
 type inbound struct {
 	link   sched.Link
 	from   api.ServiceID
-	served map[api.InstanceID]string          // the node near enough; "": one of another cluster
-	by     map[string]map[api.InstanceID]bool // the same by node
+	served map[api.InstanceID]string          // the node near enough; "": in another cluster
+	by     map[string]map[api.InstanceID]bool // served, by node
 	open   map[api.InstanceID]bool            // instances that have none near enough
-	places sched.Places                       // their positions
+	places sched.Places                       // positions of open
 
 	// Changes that have not been applied yet.
-	fresh map[api.InstanceID]bool // instances that moved or were removed
-	came  map[string]bool         // nodes on which the other service runs now
-	left  map[string]bool         // nodes that it has left, or that moved
+	fresh map[api.InstanceID]bool // instances of from that moved or were removed
+	came  map[string]bool         // nodes to which the target service came
+	left  map[string]bool         // nodes that the target service left, or that moved
 }
 
-// linkKey is one link of one service.
+// linkKey identifies a link of a service.
 type linkKey struct {
 	from api.ServiceID
 	link sched.Link
@@ -56,7 +56,7 @@ func newInbound(from *service, id api.ServiceID, l sched.Link) *inbound {
 	return w
 }
 
-// come notes that the service is on a node.
+// come records that the service runs on a node.
 func (s *service) come(node string, at api.Position) {
 	s.places.Put(node, at)
 	for _, w := range s.inbound {
@@ -64,7 +64,7 @@ func (s *service) come(node string, at api.Position) {
 	}
 }
 
-// gone notes that the service is not on a node any more.
+// gone records that the service no longer runs on a node.
 func (s *service) gone(node string) {
 	s.places.Drop(node)
 	for _, w := range s.inbound {
@@ -73,7 +73,7 @@ func (s *service) gone(node string) {
 	}
 }
 
-// shifted notes that the position or the targets of an instance have changed.
+// shifted records that the position or the targets of an instance have changed.
 func (m *Machine) shifted(in *instance) {
 	id := in.id.Service()
 	for to := range m.apps[id.App()] {
@@ -85,11 +85,11 @@ func (m *Machine) shifted(in *instance) {
 	}
 }
 
-// inboundOf returns the links of other services to a service, up to date.
+// inboundOf updates and returns the inbound links of a service.
 func (m *Machine) inboundOf(to api.ServiceID) (out []*inbound) {
 	s := m.services[to]
 	if s == nil {
-		s = &service{} // it has no instance
+		s = &service{} // the service has no instance
 	}
 	known := map[linkKey]*inbound{}
 	for _, from := range step.Keys(m.linkers[to.App()]) {
@@ -106,14 +106,14 @@ func (m *Machine) inboundOf(to api.ServiceID) (out []*inbound) {
 			if w == nil {
 				w = newInbound(o, from, l)
 			}
-			w.link = l // what the key leaves out may be new
+			w.link = l // fields that the key leaves out may have changed
 			known[k] = w
 			m.apply(w, to, s)
 			out = append(out, w)
 		}
 	}
 	for k, w := range s.inbound {
-		if known[k] == nil { // the SLA has it no more
+		if known[k] == nil { // the SLA no longer has the link
 			w.places.Clear()
 		}
 	}
@@ -123,7 +123,7 @@ func (m *Machine) inboundOf(to api.ServiceID) (out []*inbound) {
 	return out
 }
 
-// apply applies the changes of a link to the service to.
+// apply applies the recorded changes of an inbound link of the service to.
 func (m *Machine) apply(w *inbound, to api.ServiceID, s *service) {
 	for node := range w.left {
 		for id := range w.by[node] {
@@ -179,7 +179,7 @@ func (w *inbound) remove(id api.InstanceID) {
 	}
 }
 
-// nearTarget reports whether an instance of a service in another cluster is near.
+// nearTarget reports whether an instance of the service to in another cluster is near enough.
 func (m *Machine) nearTarget(l sched.Link, in *instance, to api.ServiceID) bool {
 	here := m.nodes[in.node].Position
 	return slices.ContainsFunc(in.targets, func(t api.Target) bool {
@@ -187,8 +187,8 @@ func (m *Machine) nearTarget(l sched.Link, in *instance, to api.ServiceID) bool 
 	})
 }
 
-// servedOnlyFrom returns the instances of a link to a service that only one of its nodes
-// serves.
+// servedOnlyFrom returns the instances of an inbound link of the service to for which only
+// its instances on one node are near enough.
 func (m *Machine) servedOnlyFrom(w *inbound, to api.ServiceID, node string) (out []api.InstanceID) {
 	var others []api.Position
 	for name := range m.services[to].peers {
@@ -206,8 +206,8 @@ func (m *Machine) servedOnlyFrom(w *inbound, to api.ServiceID, node string) (out
 	return out
 }
 
-// Bound returns the bound of a link of a service to another service or to an area. A link
-// to a service without instances does not bind yet: it binds that service when it is placed.
+// Bound returns the bound of a service's link to another service or to an area. binds is
+// false for a link to a service without instances: it binds that service when it is placed.
 func (m *Machine) Bound(self api.ServiceID, l sched.Link, targets []api.Target) (b sched.Bound, binds bool) {
 	b = l.Bound()
 	if l.Area != "" {
@@ -233,16 +233,16 @@ func (m *Machine) Bound(self api.ServiceID, l sched.Link, targets []api.Target) 
 	return b, binds
 }
 
-// Wanted returns the bounds by links of placed siblings to the service of an instance, for
-// the siblings that have none of its other instances near: the instance has to be near each
-// of them. With nearOne, or where they are many, it has to be near one of them: the others then
-// move, or the next instance serves them. The instance is on a node, or on none.
+// Wanted returns the bounds that inbound links impose on an instance. It must be near each
+// placed sibling that has no other instance of its service near enough. With nearOne, or if
+// there are more than maxStrict such siblings, it must be near one of them: the others move,
+// or the next instance is placed near them. on is the instance's present node or "".
 func (m *Machine) Wanted(id api.InstanceID, on api.NodeID, nearOne bool) (out []sched.Bound) {
 	self := id.Service()
 	links, count := m.inboundOf(self), 0
 	lone := ""
 	if s := m.services[self]; s != nil && s.instances[id] != nil && s.peers[string(on)] == 1 {
-		lone = string(on) // what only it serves it must go on to serve
+		lone = string(on) // it must stay near the siblings that only it serves
 	}
 	own := make([][]api.InstanceID, len(links))
 	for i, w := range links {
@@ -266,7 +266,7 @@ func (m *Machine) Wanted(id api.InstanceID, on api.NodeID, nearOne bool) (out []
 		}
 		switch {
 		case w.places.Len() == 0:
-		case m.services[self] == nil: // these places are not kept
+		case m.services[self] == nil: // w is temporary, so its places must be copied
 			b.Points = append(b.Points, w.places.Points()...)
 		default:
 			b.Places = []*sched.Places{&w.places}

@@ -1,7 +1,7 @@
-// Package relations keeps where the instances of a cluster are, as far as their places
-// depend on one another: links between services and to areas, spread and anti-affinity.
-// It gets instances, their SLAs and facts about nodes as values, and returns the bounds
-// and domains of a request. It is not safe for concurrent use.
+// Package relations evaluates the constraints by which the places of instances depend on one
+// another: links between services and to areas, spread and anti-affinity. It receives
+// instances, their SLAs and the state of nodes as values, and returns the bounds and domains
+// of a request. It is not safe for concurrent use.
 package relations
 
 import (
@@ -14,14 +14,14 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Node is what places depend on of a node. It is only read.
+// Node is the state of a node that these constraints depend on. It is read-only.
 type Node struct {
 	Position api.Position
 	Labels   map[string]string
 	Areas    []string
 }
 
-// SLA is what an SLA requires of the places of instances. It is only read.
+// SLA is the part of an SLA with these constraints. It is read-only.
 type SLA struct {
 	Links          []sched.Link
 	Spreads        []sched.Spread
@@ -33,7 +33,7 @@ func (s *SLA) refers() bool {
 	return len(s.AntiAffinities) > 0 || slices.ContainsFunc(s.Links, func(l sched.Link) bool { return l.User == "" })
 }
 
-// Machine has the nodes, services and instances of a cluster.
+// Machine has the placements of a cluster's instances.
 type Machine struct {
 	cluster   api.ClusterID
 	nodes     map[api.NodeID]*node
@@ -41,42 +41,40 @@ type Machine struct {
 	services  map[api.ServiceID]*service
 	apps      index                                    // all services
 	linkers   index                                    // services whose SLAs refer to others
-	areas     map[string]*sched.Places                 // of nodes
-	left      map[api.ServiceID]map[api.ServiceID]bool // an instance left its node; the services that it may have kept out
+	areas     map[string]*sched.Places                 // positions of the nodes in each area
+	left      map[api.ServiceID]map[api.ServiceID]bool // by service of an instance that left its node: who it kept out
 
 	version    uint64               // counts changes of places and labels
 	moves      uint64               // counts changes of positions that links depend on
-	appMoves   map[api.AppID]uint64 // the last of them in an application
-	areasMoved uint64               // the last of them in an area
+	appMoves   map[api.AppID]uint64 // moves at the last change in an application
+	areasMoved uint64               // moves at the last change in an area
 }
 
-// node is a node with the instances that are on it.
 type node struct {
 	Node
 	instances map[api.InstanceID]*instance
 }
 
-// instance is an instance. While it has no node, node is "".
 type instance struct {
 	id       api.InstanceID
 	sla      SLA
 	targets  []api.Target
-	node     api.NodeID
+	node     api.NodeID // "": none
 	expected api.NodeID // where capacity is reserved for it; "": nowhere
 }
 
 // service is a service that has instances, or that a plan pretends to have.
 type service struct {
-	sla       SLA // that came last
+	sla       SLA // received last
 	instances map[api.InstanceID]*instance
-	peers     map[string]int       // instances per node
-	expected  map[string]int       // instances per node for which capacity is reserved there
+	peers     map[string]int       // number of instances by node
+	expected  map[string]int       // number of reservations by node
 	places    sched.Places         // of the nodes in peers
-	inbound   map[linkKey]*inbound // links of others that lead to it
+	inbound   map[linkKey]*inbound // links of other services to it
 	crowds    map[string]crowds    // by label
 }
 
-// New returns a Machine for the nodes and instances of a cluster.
+// New returns a Machine without nodes and instances.
 func New(cluster api.ClusterID) *Machine {
 	return &Machine{
 		cluster: cluster, nodes: map[api.NodeID]*node{}, instances: map[api.InstanceID]*instance{}, services: map[api.ServiceID]*service{},
@@ -85,7 +83,7 @@ func New(cluster api.ClusterID) *Machine {
 	}
 }
 
-// SetNode adds a node, or replaces what is known of it.
+// SetNode adds a node, or replaces its state.
 func (m *Machine) SetNode(id api.NodeID, is Node) {
 	is.Areas = slices.Compact(slices.Sorted(slices.Values(is.Areas)))
 	n, name := m.nodes[id], string(id)
@@ -114,13 +112,13 @@ func (m *Machine) SetNode(id api.NodeID, is Node) {
 	}
 }
 
-// DropNode removes a node. No instance may be on it any more.
+// DropNode removes a node. It must have no instances.
 func (m *Machine) DropNode(id api.NodeID) {
 	m.locate(id, m.nodes[id].Areas, Node{})
 	delete(m.nodes, id)
 }
 
-// locate replaces the areas that a node is in.
+// locate replaces a node's areas and its position in them.
 func (m *Machine) locate(id api.NodeID, old []string, n Node) {
 	if len(old)+len(n.Areas) > 0 {
 		m.moves++
@@ -156,7 +154,7 @@ func (m *Machine) SetInstance(id api.InstanceID, sla SLA, targets []api.Target) 
 	}
 }
 
-// SetTargets replaces what of other clusters the links of an instance lead to.
+// SetTargets replaces the targets in other clusters of an instance's links.
 func (m *Machine) SetTargets(id api.InstanceID, targets []api.Target) {
 	in := m.instances[id]
 	in.targets = targets
@@ -198,7 +196,7 @@ func (m *Machine) drop(id api.ServiceID) {
 	for to := range m.apps[id.App()] {
 		for k, w := range m.services[to].inbound {
 			if k.from == id || to == id {
-				w.places.Clear() // a table may remember them
+				w.places.Clear() // a table may still refer to them
 				delete(m.services[to].inbound, k)
 			}
 		}
@@ -235,8 +233,8 @@ func (m *Machine) Unplace(id api.InstanceID) (last bool) {
 	return last
 }
 
-// Pretend counts an instance of a service on a node, or with by -1 one less, until undo. It
-// returns whether the first of the service came there, or the last left.
+// Pretend adds by (1 or -1) to the instances of a service on a node until undo is called. It
+// reports whether the first instance of the service came there, or the last left.
 func (m *Machine) Pretend(id api.ServiceID, on api.NodeID, by int) (changed bool, undo func()) {
 	s := m.service(id)
 	changed = m.count(id, on, by)
@@ -248,8 +246,8 @@ func (m *Machine) Pretend(id api.ServiceID, on api.NodeID, by int) (changed bool
 	}
 }
 
-// count adds by to the instances of a service on a node, and returns whether the service
-// came there or left.
+// count adds by to the instances of a service on a node, and reports whether the first came
+// there or the last left.
 func (m *Machine) count(id api.ServiceID, on api.NodeID, by int) (changed bool) {
 	s, name := m.services[id], string(on)
 	m.version++
@@ -267,8 +265,7 @@ func (m *Machine) count(id api.ServiceID, on api.NodeID, by int) (changed bool) 
 	}
 }
 
-// Expect counts an instance as being on a node for spread and anti-affinity: capacity is
-// reserved for it there.
+// Expect counts an instance with a reservation on a node there for spread and anti-affinity.
 func (m *Machine) Expect(id api.InstanceID, on api.NodeID) {
 	m.instances[id].expected = on
 	m.services[id.Service()].expected[string(on)]++
@@ -285,7 +282,7 @@ func (m *Machine) Unexpect(id api.InstanceID) {
 	m.leave(id.Service())
 }
 
-// Peers returns how many instances of a service each node has. The map is only read.
+// Peers returns the number of instances of a service by node. The map is read-only.
 func (m *Machine) Peers(id api.ServiceID) map[string]int {
 	if s := m.services[id]; s != nil {
 		return s.peers
@@ -301,7 +298,7 @@ func (m *Machine) Instances(id api.ServiceID) []api.InstanceID {
 	return nil
 }
 
-// SLA returns the SLA of a service that came last.
+// SLA returns the SLA of a service that was received last.
 func (m *Machine) SLA(id api.ServiceID) (s SLA) {
 	if of := m.services[id]; of != nil {
 		s = of.sla
@@ -309,13 +306,13 @@ func (m *Machine) SLA(id api.ServiceID) (s SLA) {
 	return s
 }
 
-// Linked reports whether SLAs of an application name other services of it.
+// Linked reports whether an SLA of the application refers to other services or areas.
 func (m *Machine) Linked(app api.AppID) bool { return len(m.linkers[app]) > 0 }
 
-// Size returns the number of services and of entries about them.
+// Size returns the number of entries about services, for tests.
 func (m *Machine) Size() int { return len(m.services) + len(m.apps) + len(m.linkers) }
 
-// moved notes that a position changed that links of an application depend on.
+// moved records a change of a position in an application.
 func (m *Machine) moved(app api.AppID) {
 	if m.Linked(app) {
 		m.moves++
@@ -333,8 +330,7 @@ func (m *Machine) LastMove(id api.InstanceID) uint64 {
 	return n
 }
 
-// leave notes which services an instance of a service may have kept out of the domain that
-// it leaves.
+// leave records the services that an instance may have kept out of the domain that it leaves.
 func (m *Machine) leave(id api.ServiceID) {
 	s := m.services[id]
 	spread := len(s.sla.Spreads) > 0
@@ -356,8 +352,8 @@ func (m *Machine) leave(id api.ServiceID) {
 // HasLeft reports whether instances have left their nodes since the last KeptOut.
 func (m *Machine) HasLeft() bool { return len(m.left) > 0 }
 
-// KeptOut returns the services that the instances may have kept out which left their nodes
-// since the last call.
+// KeptOut returns the services that may have been kept out of a domain by instances that have
+// left their nodes since the last call.
 func (m *Machine) KeptOut() map[api.ServiceID]bool {
 	kept := map[api.ServiceID]bool{}
 	for _, ids := range m.left {
@@ -384,7 +380,7 @@ func (x index) remove(id api.ServiceID) {
 	}
 }
 
-// within reports whether two positions are known to keep a link.
+// within reports whether two positions are known to meet a link's limit.
 func within(l sched.Link, a, b api.Position) bool {
 	if a.Node != "" && a.Node == b.Node {
 		return true
