@@ -1,6 +1,6 @@
-// Package cluster is the core of a cluster orchestrator: it places the instances of the
-// root's desired set on its nodes, detects dead nodes, places their instances again, and
-// hands back what fits on no node. It works without its root.
+// Package cluster is the core of a cluster orchestrator. It places the instances of the
+// root's desired set on nodes, detects dead nodes, places their instances again, and hands
+// back instances that fit on no node. It continues to work while the root is unreachable.
 //
 //	c := cluster.New(cluster.Config{ID: "munich"})
 //	eff := c.Step(now, cluster.Desired{Desired: set})
@@ -35,32 +35,32 @@ import (
 // Config configures a cluster's core. Zero values are the defaults.
 //
 // Dead must exceed Timing.Lease by the longest time from the end of a node's lease to the
-// end of its workloads: both clocks drift by up to 5 %, and a kill takes up to a second (see
-// node.link). The defaults are 2.5 s (Timing.Beat), 5 s (Timing.Lease) and 7 s (Dead).
+// end of its workloads: both clocks drift by up to 5 %, and a kill takes up to a second.
+// The defaults are 2.5 s (Timing.Heartbeat), 5 s (Timing.Lease) and 7 s (Dead).
 type Config struct {
 	ID           api.ClusterID
-	LocalNumbers int                // first number of instances that this cluster adds: api.ClusterInfo.LocalNumbers
-	Timing       wire.Timing        // for nodes; grows with their number
+	LocalNumbers int                // first number of local instances; see api.ClusterInfo.LocalNumbers
+	Timing       wire.Timing        // of nodes; scaled up in large clusters
 	Dead         time.Duration      // silence after which a node's instances are placed elsewhere
-	Return       time.Duration      // time beyond Dead for nodes to reconnect after the cluster's start: 6 s
-	ReportIdle   time.Duration      // between reports when nothing changes, at first: 5 s
-	ReportRetry  time.Duration      // until a report without an answer is repeated: 3 s
-	Plugin       sched.Plugin       // rom
+	Return       time.Duration      // added to Dead after a start, for nodes to reconnect; default 6 s
+	ReportIdle   time.Duration      // initial interval of reports without changes; default 5 s
+	ReportRetry  time.Duration      // a report without an answer is repeated after this time; default 3 s
+	Plugin       sched.Plugin       // default rom
 	Asks         string             // name of the external scheduler; empty: Plugin ranks nodes
 	Location     *api.Geo           // of nodes that report none; nil: unknown
 	Offer        uplink.Offer       // to the root
-	Workload     placement.Workload // memory and processor of one instance
-	Caps         nodecaps.Policy    // limit what nodes report
-	Probe        latency.Probe      // of users that SLAs name
+	Workload     placement.Workload // limits on memory and processor of one instance
+	Caps         nodecaps.Policy    // limits on the resources that nodes report
+	Probe        latency.Probe      // policy on probes of users that SLAs name
 	Preempt      bool               // instances of lower priority may be preempted
-	MovesPerHour int                // of one instance because of violations: 4; below 0: none
+	MovesPerHour int                // maximum moves of an instance because of violations; default 4, below 0: none
 
-	// The overlay network. The relay's tickets and secrets are derived from Seed, which does
-	// not change.
+	// The overlay network. The relay's tickets and secrets are derived from Seed, which must
+	// never change.
 	Seed        []byte
-	Relay       string         // host:port under which nodes reach the cluster's relay; empty: none
+	Relay       string         // host:port at which nodes reach the cluster's relay; empty: none
 	Unencrypted []netip.Prefix // networks on which packets between nodes are not encrypted
-	Interest    time.Duration  // how long a subscription lasts that the node does not renew: 10 min
+	Interest    time.Duration  // lifetime of a subscription that the node does not renew; default 10 min
 
 	// Brokers are the addresses of the cluster's broker, now and after a planned switch, in
 	// the order in which nodes try them (wire.Desired.Brokers). Empty: they are not sent.
@@ -82,7 +82,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Core is a cluster's state. It has one owner.
+// Core is a cluster's state. It is not safe for concurrent use.
 type Core struct {
 	cfg        Config
 	fx         *effects.Sink
@@ -93,7 +93,7 @@ type Core struct {
 	netbook    *netbook.Machine
 	uplink     *uplink.Machine
 
-	// Changes that the netbook gets at the end of the step.
+	// Changes that are passed to the netbook at the end of the step.
 	places    map[routes.Place]bool
 	instances map[api.InstanceID]bool
 }
@@ -250,7 +250,7 @@ func (c *Core) route() {
 	}
 }
 
-// metaCluster is the key of the cluster's own document, of kind placement.KindMeta.
+// metaCluster is the key of the cluster's own document; its kind is placement.KindMeta.
 const metaCluster = "cluster"
 
 type metaRecord struct {
@@ -264,10 +264,10 @@ func (c *Core) saveMeta() {
 	c.fx.Journal.Put(placement.KindMeta, metaCluster, metaRecord{Boot: c.fx.Boot, Gen: c.uplink.Gen(), Local: c.place.Local(), Scale: c.members.Scale()})
 }
 
-// Restore loads the documents that an earlier process saved. It ignores kinds that are not
-// the core's.
+// Restore loads the documents that an earlier process saved. It ignores documents of other
+// kinds.
 func (c *Core) Restore(docs []store.Doc) error {
-	// Instances refer to nodes, and both to the counters.
+	// Instances refer to nodes, and both refer to the counters.
 	rank := map[string]int{placement.KindMeta: 1, membership.Kind: 2, placement.KindInstance: 3}
 	docs = slices.Clone(docs)
 	slices.SortStableFunc(docs, func(a, b store.Doc) int { return cmp.Compare(rank[a.Kind], rank[b.Kind]) })

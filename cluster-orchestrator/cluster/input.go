@@ -6,7 +6,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Input is what a Core takes: a message, an order, or a timer.
+// Input is an input of a Core: a message, an order, or a timer.
 type Input interface{ apply(*Core) error }
 
 type (
@@ -30,9 +30,9 @@ type (
 		wire.NetUp
 	}
 
-	// JoinNode adds a node, or handles another join of a known one. Its credentials were
-	// checked before. Token is the id of its join token: a repeated request has the same one,
-	// and another one ends an order to purge the node.
+	// JoinNode adds a node, or handles another join of a known node. The caller has checked
+	// its credentials. Token is the id of its join token: a repeated request has the same
+	// one, and a different one ends an order to purge the node.
 	JoinNode struct {
 		Info  api.NodeInfo
 		Token string
@@ -60,9 +60,9 @@ type (
 		Node api.NodeID
 		On   bool
 	}
-	// CapNode caps what a node reports, in addition to the configuration; zero Caps lift the
-	// caps of an earlier one. Instances that run there stay. Refused with ErrNotFound and
-	// ErrInvalid.
+	// CapNode caps the resources that a node reports, in addition to the configured caps. It
+	// replaces the caps of an earlier CapNode; zero Caps lift them. Running instances stay.
+	// Refused with ErrNotFound and ErrInvalid.
 	CapNode struct {
 		Node api.NodeID
 		Caps api.Caps
@@ -80,18 +80,18 @@ type (
 	// PurgeNode orders a node, which may be silent, to stop and delete its workloads, keys and
 	// data. Its instances go elsewhere or wait for capacity. Refused with ErrNotFound.
 	PurgeNode struct{ Node api.NodeID }
-	// NodePurging is a node's request whether it is to purge itself. Its certificate was
-	// checked before. Refused with ErrNotFound.
+	// NodePurging is a node's question whether it must purge itself. The caller has checked
+	// its certificate. Refused with ErrNotFound.
 	NodePurging struct {
 		Node api.NodeID
 		wire.NodePurging
 	}
-	// NodeLeft removes a node that has deleted its workloads, keys and data, by an order or
-	// by its provider. Its certificate was checked before. It may be repeated.
+	// NodeLeft removes a node that has deleted its workloads, keys and data because of an
+	// order or its provider. The caller has checked its certificate. It may be repeated.
 	NodeLeft struct{ Node api.NodeID }
-	// LocalScale sets how many instances of a service this cluster has, without its root.
-	// Refused with ErrConflict while the root is reachable, ErrNotFound for a service without
-	// an instance here, ErrInvalid for an invalid number.
+	// LocalScale sets the number of instances of a service in this cluster, while the root is
+	// unreachable. Refused with ErrConflict while the root is reachable, ErrNotFound for a
+	// service without an instance here, and ErrInvalid for an invalid number.
 	LocalScale struct {
 		Service  api.ServiceID
 		Replicas int

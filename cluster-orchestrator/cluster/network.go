@@ -11,8 +11,9 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// flushNetwork passes the step's changes to the netbook, which sends them to nodes. It comes
-// before the nodes' desired sets: new flows avoid an instance before its node stops it.
+// flushNetwork passes the step's changes to the netbook, which sends them to nodes. It runs
+// before the nodes' desired sets are sent, so that new flows avoid an instance before its
+// node stops it.
 func (c *Core) flushNetwork() {
 	for _, id := range step.Keys(c.instances) {
 		if spec, ok := c.place.Spec(id); ok {
@@ -61,7 +62,7 @@ func (c *Core) netUp(id api.NodeID, up wire.NetUp) {
 	c.measured(latency.Result{Changed: c.latency.Report(id, up.Between, targets)})
 }
 
-// networkChanged passes on what a call of the netbook changed.
+// networkChanged passes the result of a netbook call to the other sub-machines.
 func (c *Core) networkChanged(r netbook.Result) {
 	for _, id := range r.Leased {
 		c.place.SetSubnet(id, c.netbook.Subnet(id))
@@ -97,7 +98,7 @@ func (in RootNet) apply(c *Core) error {
 // Lease returns a node's lease of the overlay network, if it has one.
 func (c *Core) Lease(id api.NodeID) (wire.NetLease, bool) { return c.netbook.Lease(id) }
 
-// Interest returns how many subscriptions nodes have, and how many of them have no answer.
+// Interest returns the number of subscriptions of nodes, and how many have no answer yet.
 func (c *Core) Interest() (all, open int) { return c.netbook.Totals() }
 
 func (in NodeProbed) apply(c *Core) error {
@@ -109,7 +110,7 @@ func (in Ranked) apply(c *Core) error {
 	return nil
 }
 
-// measured passes new measurements to placement.
+// measured retries placements that depend on new measurements.
 func (c *Core) measured(r latency.Result) {
 	if r.Changed {
 		c.place.Invalidate()
@@ -119,7 +120,7 @@ func (c *Core) measured(r latency.Result) {
 	}
 }
 
-// measures returns what a node measures.
+// measures returns the peers and services that a node measures.
 func (c *Core) measures(id api.NodeID) netbook.Measures {
 	peers, chosen := c.latency.Peers(id)
 	if !chosen {

@@ -10,7 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// sync gives placement and latency membership's facts about a node.
+// sync copies a node's state from membership to placement and latency.
 func (c *Core) sync(id api.NodeID) {
 	if n, ok := c.members.Node(id); ok {
 		c.place.SetNode(n)
@@ -18,13 +18,12 @@ func (c *Core) sync(id api.NodeID) {
 	}
 }
 
-// refresh is sync, and has placement evaluate the node again.
+// refresh calls sync and makes placement evaluate the node again.
 func (c *Core) refresh(id api.NodeID) {
 	c.sync(id)
 	c.place.RefreshNode(id)
 }
 
-// latencyFacts gives latency the facts about a node.
 func (c *Core) latencyFacts(id api.NodeID) {
 	if n, ok := c.members.Node(id); ok {
 		c.latency.SetNode(latency.Node{
@@ -34,7 +33,7 @@ func (c *Core) latencyFacts(id api.NodeID) {
 	}
 }
 
-// saveNode saves a node's document, which has fields of three sub-machines.
+// saveNode saves a node's document, which combines the state of three sub-machines.
 func (c *Core) saveNode(id api.NodeID) {
 	c.members.Save(id, membership.Kept{Subnet: c.netbook.Subnet(id), Net: c.netbook.Self(id), Must: c.place.Must(id)})
 }
@@ -85,9 +84,9 @@ func (c *Core) rejoinNode(info api.NodeInfo, token string) {
 		c.saveNode(id)
 	}
 	c.nodeInfo(info)
-	c.members.ForgetBoot(id) // it may have lost its store with the boot number
+	c.members.ForgetBoot(id) // the node may have lost its store with the boot number
 	c.sync(id)
-	c.netbook.Rejoined(id) // its netmanager too
+	c.netbook.Rejoined(id) // so may its netmanager
 	c.place.RejoinNode(id)
 }
 
@@ -119,7 +118,7 @@ func (c *Core) described(id api.NodeID) {
 	c.noticeCaps(id)
 }
 
-// noticeCaps reports claims of a node above its caps.
+// noticeCaps notifies the operator of a node that claims more than its caps.
 func (c *Core) noticeCaps(id api.NodeID) {
 	if text := c.members.CapsNotice(id); text != "" {
 		c.uplink.Notice(api.ReasonCapped, text)
@@ -190,13 +189,13 @@ func (c *Core) settleIfAllReported() {
 	}
 }
 
-// apply suspects the node, which may reconnect in a moment.
+// apply marks the node as suspect; it may reconnect soon.
 func (in NodeWill) apply(c *Core) error {
 	c.suspect(in.Node)
 	return nil
 }
 
-// suspect gives the node no new work until its next heartbeat.
+// suspect keeps new work off the node until its next heartbeat.
 func (c *Core) suspect(id api.NodeID) {
 	if c.members.Suspect(id) {
 		c.refresh(id)
@@ -223,8 +222,8 @@ func (c *Core) checkSilence(id api.NodeID) {
 	c.place.Silent(id, c.members.DoubtsItself(overdue))
 }
 
-// unaccepted suspects the node of an instance that did not acknowledge its placement in
-// time, and places the instance elsewhere.
+// unaccepted handles a node that did not acknowledge a placement in time: it marks the node
+// as suspect and places the instance elsewhere.
 func (c *Core) unaccepted(id api.InstanceID) {
 	if on, ok := c.place.Unaccepted(id); ok {
 		c.suspect(on)
@@ -232,8 +231,8 @@ func (c *Core) unaccepted(id api.InstanceID) {
 	}
 }
 
-// removeNode removes a node. With deleted, the node has deleted its workloads, so that
-// none of them can run twice.
+// removeNode removes a node. deleted means that the node has deleted its workloads, so
+// that the checks against running an instance twice are not needed.
 func (c *Core) removeNode(id api.NodeID, deleted bool) error {
 	if err := c.known(id); err != nil {
 		return err
@@ -265,7 +264,7 @@ func (in NodeLeft) apply(c *Core) error {
 	return c.removeNode(in.Node, true)
 }
 
-// known returns an error of kind api.ErrNotFound unless the node exists.
+// known returns api.ErrNotFound unless the node exists.
 func (c *Core) known(id api.NodeID) error {
 	if _, ok := c.members.Node(id); !ok {
 		return c.members.NotFound(id)
@@ -307,7 +306,7 @@ func (in Drain) apply(c *Core) error {
 	return nil
 }
 
-// apply drains the node by force and sets Purge in its desired set.
+// apply sets Purge in the node's desired set and drains the node by force.
 func (in PurgeNode) apply(c *Core) error {
 	if err := c.known(in.Node); err != nil {
 		return err
@@ -355,23 +354,23 @@ func (c *Core) checkDue() {
 	}
 }
 
-// relieveDue moves the next of the instances with violated SLAs that still need it.
+// relieveDue moves the next instances with violated SLAs, unless the violation has ended.
 func (c *Core) relieveDue() {
 	for id := range c.violations.Relieve() {
 		b, epoch, _, ok := c.place.Check(id)
 		switch {
 		case !ok || !c.violations.Violated(id, epoch):
 		case b.Text == "":
-			c.judge(id) // the moves before it ended the violation
+			c.judge(id) // an earlier move of this step ended the violation
 		default:
 			c.place.Relieve(id)
 		}
 	}
 }
 
-// within calls take with a node's message without the values that are out of bounds. It
-// counts these, and gives at most one notice a minute that names them and the node. A
-// message that is refused as a whole is api.ErrInvalid.
+// within removes the values that are out of bounds from a node's message and passes the rest
+// to take. It counts the removed values and notifies the operator at most once a minute. It
+// returns api.ErrInvalid for a message that is refused as a whole.
 func within[M bounds.Message](c *Core, id api.NodeID, m M, take func(M)) error {
 	m, bad, ok := bounds.Take(m)
 	if text := c.members.Refused(id, bad); text != "" {

@@ -15,7 +15,7 @@ func (in RootLink) apply(c *Core) error {
 	return nil
 }
 
-// apply puts the instances with the highest priority first.
+// apply places the instances with the highest priority first.
 func (in Desired) apply(c *Core) error {
 	d := in.Desired
 	if !c.uplink.Accept(d) {
@@ -41,8 +41,8 @@ func (in Desired) apply(c *Core) error {
 	return nil
 }
 
-// apply keeps reporting the instances that the operator added, until the root has adopted or
-// refused them.
+// apply keeps reporting instances that the operator added until the root adopts or refuses
+// them.
 func (in Ack) apply(c *Core) error {
 	if c.uplink.Ack(in.ReportAck, c.place.IsLocal) {
 		c.netbook.Acked(in.Seq)
@@ -50,7 +50,7 @@ func (in Ack) apply(c *Core) error {
 	return nil
 }
 
-// report sends the changes since the last report to the root.
+// report sends a report to the root if one is due.
 func (c *Core) report() {
 	seq, whole, ok := c.uplink.Begin(c.netbook.HasNews())
 	if !ok {
@@ -61,7 +61,7 @@ func (c *Core) report() {
 		f.All = c.place.IDs()
 	}
 	f.Net, f.NetNews = c.netbook.Report(seq, whole)
-	f.Room = roomOf(c.place.Sums()) // Observe and Report do not change it
+	f.Room = roomOf(c.place.Sums()) // Observe and Report do not change the sums
 	c.uplink.Send(f)
 }
 
@@ -69,7 +69,7 @@ func roomOf(s placement.Sums) uplink.Room {
 	return uplink.Room{Capacity: s.Capacity, Free: s.Capacity.Minus(s.Used)}
 }
 
-// Aggregate returns what the cluster offers the root.
+// Aggregate returns the capacity that the cluster offers the root.
 func (c *Core) Aggregate() api.Aggregate {
 	return c.uplink.Aggregate(c.place.Version(), func() uplink.Supply {
 		share, left := c.place.Offered()

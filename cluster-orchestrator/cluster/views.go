@@ -5,10 +5,10 @@ import "github.com/treeline-edge/treeline/api"
 // Nodes lists the cluster's nodes in the order of their ids, without Remaining.
 func (c *Core) Nodes() []api.Node { return c.place.Nodes() }
 
-// Node returns a node, if there is such.
+// Node returns a node; ok is false if the cluster does not have it.
 func (c *Core) Node(id api.NodeID) (api.Node, bool) { return c.place.Node(id) }
 
-// NoSuchNode returns the error (ErrNotFound) about a node that the cluster does not have.
+// NoSuchNode returns the ErrNotFound for a node that the cluster does not have.
 func (c *Core) NoSuchNode(id api.NodeID) error { return c.members.NotFound(id) }
 
 // Instances lists the cluster's instances, with their nodes, in the order of their ids.
@@ -17,27 +17,26 @@ func (c *Core) Instances() []api.Instance { return c.place.Instances() }
 // Instance returns an instance, if the cluster has it.
 func (c *Core) Instance(id api.InstanceID) (api.Instance, bool) { return c.place.Instance(id) }
 
-// Why explains, node by node, where an instance could be placed now, and what prevents its
-// placement where it fits. ok is false for an instance that the cluster does not have.
+// Why explains for each node whether an instance could be placed there now, and why not. ok
+// is false for an instance that the cluster does not have.
 func (c *Core) Why(id api.InstanceID) (ex api.Explanation, ok bool) { return c.place.Why(id) }
 
-// WhyOf is Why for an instance that the cluster does not have, because the root has not
-// offered it.
+// WhyOf is Why for an instance that the root has not offered to the cluster.
 func (c *Core) WhyOf(r api.WhyRequest) api.Explanation { return c.place.WhyOf(r) }
 
-// Plan returns where instances would be placed, one after the other and the most urgent
-// first, if nothing else changed, and which others would be preempted. It reserves nothing.
+// Plan returns where instances would be placed if nothing else changed, in the order of
+// their priority, and which others would be preempted. It reserves nothing.
 func (c *Core) Plan(r api.ClusterPlanRequest) api.ClusterPlan { return c.place.Plan(r) }
 
 // Gen returns the generation of the root's desired set that the cluster holds.
 func (c *Core) Gen() api.Generation { return c.uplink.Gen() }
 
-// Digests returns those of the root's desired set and of all observations.
+// Digests returns the digests of the root's desired set and of all observations.
 func (c *Core) Digests() (desired, observed api.Digest) { return c.uplink.Digests() }
 
 // RootUp reports whether the stream from the root is up.
 func (c *Core) RootUp() bool { return c.uplink.Up() }
 
-// RefusedValues returns how many values of nodes' messages were out of bounds since the
-// start of the process.
+// RefusedValues returns the number of values in messages of nodes that were out of bounds
+// since the start of the process.
 func (c *Core) RefusedValues() uint64 { return c.members.RefusedValues() }

@@ -1,6 +1,5 @@
 // Package effects has what the sub-machines of a cluster's core share during a step: the
-// time, and the sink for what they ask of the world. The order of saves, messages and
-// timers over all sub-machines is the order of the calls.
+// time, and the sink for saves, messages and timers. Effects are in the order of the calls.
 package effects
 
 import (
@@ -14,9 +13,9 @@ import (
 // Sink collects the effects of one step. The core owns it; sub-machines write to it.
 // It is not safe for concurrent use.
 type Sink struct {
-	Boot    uint64    // number of this start of the cluster; it grows with each
-	Wall    time.Time // time of the step, for people and documents
-	Now     time.Time // the same without the pauses of this process, for silence and leases
+	Boot    uint64    // the cluster's boot number
+	Wall    time.Time // wall clock time of the step, for people and documents
+	Now     time.Time // time of the step without pauses of this process, for silence and leases
 	Journal step.Journal
 	Timers  step.Timers[Key] // on the clock of Now
 
@@ -39,18 +38,18 @@ type Kind uint8
 const (
 	Dead     Kind = iota // check whether the node is silent
 	Report               // report to the root
-	Pace                 // place the next of the instances that lost their nodes
+	Pace                 // place the next instances that lost their nodes
 	Settle               // stop waiting for nodes that have not reported since the start
-	Ack                  // ask what the node holds of the network
+	Ack                  // ask the node for the digest of its network records
 	Interest             // drop expired subscriptions of the node
-	Lease                // give subnets to nodes that named none since the start
-	Listen               // a new placement has run for long without listening
-	Check                // check the next tenth of the instances whose placement may violate their SLA
-	Relieve              // move the next of the instances whose SLA is violated
+	Lease                // give subnets to nodes that have reported none since the start
+	Listen               // a new placement has run too long without listening
+	Check                // check the next tenth of the watched instances against their SLAs
+	Relieve              // move the next instances whose SLA is violated
 	Violated             // a violation has lasted as long as the SLA allows
 	Search               // placement has searched for as long as the SLA allows
-	User                 // a target's measurement ends, or the next begins
-	Ask                  // the deadline of the external scheduler
+	User                 // a user's measurement ends, or the next begins
+	Ask                  // deadline of an answer of the external scheduler
 	Peers                // choose other nodes for the node to measure
 	Pairs                // drop old measurements between services
 	Accept               // check whether the node accepted the placement
@@ -76,7 +75,7 @@ func (s *Sink) ToNode(id api.NodeID, m wire.ClusterToNode) { s.Emit(id.Addr(), m
 // ToRoot sends a message to the root at the end of the step.
 func (s *Sink) ToRoot(m wire.ClusterToRoot) { s.Emit(wire.ToRoot, m) }
 
-// Emit gives a message to another part of this cluster orchestrator at the end of the step.
+// Emit sends a message to an address at the end of the step.
 func (s *Sink) Emit(to api.Addr, msg any) {
 	s.send = append(s.send, wire.Envelope{To: to, Msg: msg})
 }
