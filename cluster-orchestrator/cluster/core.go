@@ -53,7 +53,7 @@ type Config struct {
 	Caps         nodecaps.Policy    // limits on the resources that nodes report
 	Probe        latency.Probe      // policy on probes of users that SLAs name
 	Preempt      bool               // instances of lower priority may be preempted
-	MovesPerHour int                // maximum moves of an instance because of violations; default 4, below 0: none
+	MovesPerHour int                // moves of an instance because of violations; default 4, below 0: none
 
 	// The overlay network. The relay's tickets and secrets are derived from Seed, which must
 	// never change.

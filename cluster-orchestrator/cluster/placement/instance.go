@@ -28,15 +28,15 @@ type Record struct {
 	Address   netip.Addr      `json:"address,omitzero"`      // on the overlay network, as its node reported last
 	Ready     bool            `json:"ready,omitempty"`       // it listens on its address
 	Leaving   bool            `json:"leaving,omitempty"`     // no longer desired; removed once no node has it
-	Local     bool            `json:"local,omitempty"`       // added by the operator and not yet adopted by the root
-	Withdrawn bool            `json:"withdrawn,omitempty"`   // removed by the operator; the root does not know yet
+	Local     bool            `json:"local,omitempty"`       // added by the operator, not yet adopted by the root
+	Withdrawn bool            `json:"withdrawn,omitempty"`   // removed by the operator, unacknowledged by the root
 	Offered   bool            `json:"handed_back,omitempty"` // handed back: the root may place it elsewhere
-	Bound     bool            `json:"bound,omitempty"`       // handed back and not placed here until offered again
+	Bound     bool            `json:"bound,omitempty"`       // handed back; not placed here until offered again
 	Moving    bool            `json:"moving,omitempty"`      // it leaves its node as soon as it fits on another
 	GivenUp   bool            `json:"given_up,omitempty"`    // it failed on every node that fits; handed back next
 	Vacancies []vacancy       `json:"vacancies,omitempty"`
 	Violated  string          `json:"violated,omitempty"` // the constraint that its placement violates
-	Strained  bool            `json:"strained,omitempty"` // violated for longer than tolerated; no better node fits
+	Strained  bool            `json:"strained,omitempty"` // violated too long, and it fits on no better node
 	Moves     []time.Time     `json:"moves,omitempty"`    // because of violations in the last hour, wall clock
 	Reserved  api.NodeID      `json:"reserved,omitempty"` // node where others are preempted for it
 	Before    account.Claim   `json:"before,omitzero"`    // what an earlier placement may still take on its node

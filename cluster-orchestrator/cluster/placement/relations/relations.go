@@ -42,7 +42,7 @@ type Machine struct {
 	apps      index                                    // all services
 	linkers   index                                    // services whose SLAs refer to others
 	areas     map[string]*sched.Places                 // positions of the nodes in each area
-	left      map[api.ServiceID]map[api.ServiceID]bool // by service of an instance that left its node: who it kept out
+	left      map[api.ServiceID]map[api.ServiceID]bool // by service that left a node: services it kept out
 
 	version    uint64               // counts changes of places and labels
 	moves      uint64               // counts changes of positions that links depend on
