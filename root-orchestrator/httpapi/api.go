@@ -1,13 +1,12 @@
-// Package httpapi is the root's REST API, /v1, for people and programs. It serves sign-in,
-// tenants, users, tokens, applications, services, instances, clusters and events, and passes
-// requests on to clusters. Huma derives the OpenAPI document from the types; openapi.json is
-// served and committed.
+// Package httpapi is the root's REST API, /v1. It serves sign-in, tenants, users, tokens,
+// applications, services, instances, clusters and events, and forwards requests to clusters. Huma
+// derives the OpenAPI document from the types; openapi.json is served and committed.
 //
-// The package authenticates and authorizes requests and checks preconditions. The core
-// (package root) decides what happens to objects. The types are in package api.
+// The package authenticates and authorizes requests and checks preconditions. The core (package
+// root) decides about the objects. The types are in package api.
 //
-// Ids contain "/" and "#"; in URLs each is "~" (api.PathOf), so that
-// acme/shop.prod.web.v1#2 is /v1/instances/acme~shop.prod.web.v1~2.
+// In URLs, each "/" and "#" of an id is written "~" (see api.PathOf): acme/shop.prod.web.v1#2 is
+// /v1/instances/acme~shop.prod.web.v1~2.
 //
 //	h, err := httpapi.New(httpapi.Options{Core: core, Owner: loop, Accounts: accounts, …})
 //	srv := http.Server{Handler: h.Handler()}
@@ -42,20 +41,20 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
-// Owner is the goroutine that owns the core (package loop).
+// Owner runs functions on the goroutine that owns the core (package loop).
 type Owner interface {
-	// Do steps the core. It then calls after on the owner's goroutine.
+	// Do steps the core and then calls after on the owner's goroutine.
 	Do(ctx context.Context, in root.Input, after func()) error
 	// Read runs fn on the owner's goroutine.
 	Read(ctx context.Context, fn func()) error
 }
 
-// Clusters reaches clusters through the streams that they hold open.
+// Clusters sends requests to clusters through their open streams.
 type Clusters interface {
-	// Ask has the cluster dial a stream out. ErrUnavailable: it is not connected.
-	// The caller closes what it gets.
+	// Ask makes the cluster dial a stream to the root. The caller closes the stream. It returns
+	// ErrUnavailable if the cluster is not connected.
 	Ask(ctx context.Context, c api.ClusterID, r wire.StreamRequest) (io.ReadCloser, error)
-	// Revoke ends the cluster's connection and refuses its certificates from now on.
+	// Revoke ends the cluster's connection and revokes its certificates.
 	Revoke(ctx context.Context, c api.ClusterID) error
 }
 
@@ -68,13 +67,13 @@ type Options struct {
 	Clusters Clusters
 	Version  string
 
-	Store  store.Store // stores the answers to requests with an Idempotency-Key
-	Loaded []store.Doc // the documents in the store; other kinds are ignored
+	Store  store.Store // for answers to requests with an Idempotency-Key
+	Loaded []store.Doc // all documents in the store
 
-	FeedSize int              // changes kept for watchers: 10,000
-	Rate     float64          // requests a second of one principal: 100, and 400 at once
-	Now      func() time.Time // time.Now
-	Log      *slog.Logger     // slog.Default
+	FeedSize int              // changes kept for watchers; default 10,000
+	Rate     float64          // requests per second of one principal; default 100, with bursts of 400
+	Now      func() time.Time // default time.Now
+	Log      *slog.Logger     // default slog.Default
 }
 
 // API serves /v1. It is safe for concurrent use.
@@ -88,18 +87,18 @@ type API struct {
 	parsing  *parsing
 	requests *apishare.Shares
 	shares   *shares
-	decoded  *fairshare.Pool // objects in clusters' answers
+	decoded  *fairshare.Pool // bounds the objects in clusters' answers
 	answers  *answers
 	routes   []Route
-	grants   grant.Set[account.Authenticated] // of the requests under way
+	grants   grant.Set[account.Authenticated] // of the current requests
 
 	mu     sync.RWMutex // guards owners
 	owners map[api.ClusterID]api.Tenant
 
-	services map[string][]api.ServiceID // of each application; the core's owner's
+	services map[string][]api.ServiceID // by application; accessed on the core's owner only
 }
 
-// New returns the API for a core that was restored and has no owner yet.
+// New returns the API for a restored core that has no owner yet.
 func New(o Options) (*API, error) {
 	if o.FeedSize == 0 {
 		o.FeedSize = 10_000
@@ -160,14 +159,14 @@ A POST with an Idempotency-Key may be repeated for 24 hours and takes effect onc
 // Handler serves /v1.
 func (a *API) Handler() http.Handler { return a.router }
 
-// OpenAPI returns the description that openapi.json contains.
+// OpenAPI returns the document that openapi.json contains.
 func (a *API) OpenAPI() *huma.OpenAPI { return a.huma.OpenAPI() }
 
 // Sweep deletes expired answers to requests with an Idempotency-Key.
 func (a *API) Sweep(ctx context.Context) error { return a.answers.sweep(ctx) }
 
-// Guard restricts a handler to Admins of the system and to requests from this machine.
-// It is for metrics, which name clusters.
+// Guard restricts a handler to requests from this machine and to admins of the system. It is for
+// metrics, which contain the names of clusters.
 func (a *API) Guard(next http.Handler) http.Handler {
 	return a.authenticate(a.requests.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !rest.Local(r) {
@@ -182,13 +181,13 @@ func (a *API) Guard(next http.Handler) http.Handler {
 
 type principalKey struct{}
 
-// principal returns the user of the request; the zero value if it has no token.
+// principal returns the user of the request, the zero value if the request has no token.
 func principal(ctx context.Context) rights.Principal {
 	p, _ := ctx.Value(principalKey{}).(who)
 	return p.Principal
 }
 
-// authenticated returns the user of the request with what is needed to delegate a token.
+// authenticated returns the user of the request with the credentials to delegate a token.
 func authenticated(ctx context.Context) account.Authenticated {
 	p, _ := ctx.Value(principalKey{}).(who)
 	return p.Authenticated
@@ -196,12 +195,11 @@ func authenticated(ctx context.Context) account.Authenticated {
 
 type who struct {
 	account.Authenticated
-	token string // kept to check it again when a stream is renewed; never sent on
+	token string // checked again when a stream is renewed; never forwarded
 }
 
-// authenticate checks the request's token. A request with an invalid token is
-// refused; whether a request without a token is allowed is decided by each
-// operation. The request's context is cancelled when the token expires or is
+// authenticate checks the request's token and refuses an invalid one. Each operation decides
+// whether it needs a token. The request's context is cancelled when the token expires or is
 // revoked, or when its user loses a right.
 func (a *API) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -234,7 +232,7 @@ func (a *API) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// fail writes the answer to an error outside of huma.
+// fail writes an error as a problem document, for handlers outside of huma.
 func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p := problemOf(err)
 	if p.Status == http.StatusInternalServerError {
@@ -243,7 +241,7 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	problem.Write(w, p)
 }
 
-// Route is an operation and the action that it requires, "" if it needs no sign-in.
+// Route is an operation and the action that it requires; "" if it needs no token.
 type Route struct {
 	Method, Path string
 	Action       rights.Action
@@ -252,8 +250,8 @@ type Route struct {
 // signedIn is the security requirement of operations that need a token.
 var signedIn = []map[string][]string{{"bearer": {}}}
 
-// handle registers an operation. It checks that the user's role allows the action at
-// all; fn checks the tenant of the object.
+// handle registers an operation. It checks that the user's role allows the action in the user's own
+// tenant; fn checks the tenant of the object.
 func handle[I, O any](a *API, r rest.Operation, action rights.Action, fn func(context.Context, rights.Principal, *I) (*O, error)) {
 	op := huma.Operation(r)
 	a.routes = append(a.routes, Route{op.Method, op.Path, action})
@@ -282,7 +280,7 @@ func handle[I, O any](a *API, r rest.Operation, action rights.Action, fn func(co
 	})
 }
 
-// answer registers an operation whose answer is a body without headers.
+// answer registers an operation that returns a body without headers.
 func answer[I, T any](a *API, op rest.Operation, action rights.Action, fn func(context.Context, rights.Principal, *I) (T, error)) {
 	handle(a, op, action, func(ctx context.Context, p rights.Principal, in *I) (*rest.Body[T], error) {
 		out, err := fn(ctx, p, in)
@@ -290,20 +288,21 @@ func answer[I, T any](a *API, op rest.Operation, action rights.Action, fn func(c
 	})
 }
 
-// act registers an operation whose answer is empty.
+// act registers an operation that returns no body.
 func act[I any](a *API, op rest.Operation, action rights.Action, fn func(context.Context, rights.Principal, *I) error) {
 	handle(a, op, action, func(ctx context.Context, p rights.Principal, in *I) (*rest.None, error) {
 		return nil, fn(ctx, p, in)
 	})
 }
 
-// anywhere returns an error if the principal may not do the action in its own tenant, because
-// then it may do it in no tenant.
+// anywhere returns an error if the principal may do the action in no tenant. That is so if it may
+// not do it in its own tenant.
 func anywhere(p rights.Principal, action rights.Action) error {
 	return rights.Allowed(p, action, p.Tenant)
 }
 
-// operationID returns the id that is set, or "listApps" for a summary "List apps".
+// operationID returns the id of the operation, or one derived from its summary: "listApps" for
+// "List apps".
 func operationID(op huma.Operation) string {
 	if op.OperationID != "" {
 		return op.OperationID

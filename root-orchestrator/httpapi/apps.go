@@ -47,8 +47,8 @@ func (a *API) registerApps() {
 		About("The same; If-Match is optional."), rights.AppsWrite, a.scale(false))
 }
 
-// takesSLA describes the body of an operation. huma does not validate it: ParseSLA does and
-// explains more.
+// takesSLA sets the body of an operation to an SLA. huma does not validate it, because ParseSLA
+// does with better error texts.
 func (a *API) takesSLA(op rest.Operation) rest.Operation {
 	op.SkipValidateBody = true
 	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
@@ -101,8 +101,8 @@ func (a *API) apply(ctx context.Context, p rights.Principal, in *applyIn) (*obje
 	return out, nil
 }
 
-// applier returns the tenant whose applications the request changes: the requested one,
-// or the user's own.
+// applier returns the tenant whose applications a request changes: the requested one, or the user's
+// own.
 func (a *API) applier(p rights.Principal, tenant api.Tenant) (api.Tenant, error) {
 	if tenant == "" {
 		tenant = p.Tenant
@@ -119,7 +119,7 @@ func (a *API) applier(p rights.Principal, tenant api.Tenant) (api.Tenant, error)
 	return tenant, nil
 }
 
-// partly adds to an error which applications were changed before it.
+// partly adds to an error the applications that were applied before it.
 func partly(done []api.App, err error) error {
 	if len(done) == 0 {
 		return err
@@ -222,7 +222,7 @@ type scaleIn struct {
 	Body api.Replicas
 }
 
-// scale returns the handler of a scale operation. conditional means that it needs If-Match.
+// scale returns the handler of a scale operation. conditional says that If-Match is required.
 func (a *API) scale(conditional bool) func(context.Context, rights.Principal, *scaleIn) (*objectOut[api.Service], error) {
 	return func(ctx context.Context, p rights.Principal, in *scaleIn) (*objectOut[api.Service], error) {
 		id := api.ServiceID(api.FromPath(in.ID))

@@ -10,13 +10,12 @@ import (
 // Changed publishes changes to watchers. It runs on the core's owner and does not block.
 func (a *API) Changed(changes ...api.Change) { a.feed.Add(a.completed(changes)...) }
 
-// completed adds what the core's changes do not contain: the tenants of clusters and
-// their events, and the changed services and running counts of applications, once for
-// all the changes.
+// completed adds what the core's changes lack: the tenants of clusters and their events, and each
+// service and application whose counts may have changed, once per call.
 func (a *API) completed(changes []api.Change) []api.Change {
 	out := make([]api.Change, 0, len(changes)+4)
-	shown := map[string]bool{}             // applications that are in out
-	var services step.Queue[api.ServiceID] // whose counts may have changed
+	shown := map[string]bool{}             // applications in out
+	var services step.Queue[api.ServiceID] // services whose counts may have changed
 	for _, c := range changes {
 		switch c.Kind {
 		case "cluster":
@@ -83,7 +82,8 @@ func (a *API) clusterTenant(c api.Change) api.Tenant {
 	return a.owners[id] // also of a removed cluster
 }
 
-// eventTenant returns the owner of an event. Events about a cluster belong to its operator.
+// eventTenant returns the tenant that owns an event. Events about a cluster belong to the cluster's
+// tenant.
 func (a *API) eventTenant(e api.Event) api.Tenant {
 	if e.Tenant != "" || e.Cluster == "" {
 		return e.Tenant

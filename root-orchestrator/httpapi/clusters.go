@@ -91,8 +91,8 @@ func (a *API) listClusters(ctx context.Context, p rights.Principal, in *ListInpu
 	})
 }
 
-// cluster returns a cluster that the principal may do the action on. The answer for a
-// cluster of another tenant is the same as for one that does not exist.
+// cluster returns a cluster on which the principal may do the action. A cluster that the principal
+// must not see is ErrNotFound, like one that does not exist.
 func (a *API) cluster(ctx context.Context, p rights.Principal, action rights.Action, id api.ClusterID) (api.Cluster, error) {
 	var c api.Cluster
 	var ok bool
@@ -123,16 +123,16 @@ func (a *API) setGrant(ctx context.Context, p rights.Principal, in *grantIn) (*o
 		return nil, err
 	}
 	if rev == 0 {
-		rev = c.Revision // fails if the cluster has changed since the check
+		rev = c.Revision // fail if the cluster changes after the check
 	}
 	err = a.owner.Do(ctx, root.SetGrant{ID: in.ID, Grant: in.Body, IfMatch: rev, By: p.User}, func() { c, _ = a.core.Cluster(in.ID) })
 	return object(c, c.Revision, ""), err
 }
 
-// mayGrant reports whether p may change a cluster's grant from was to is. The
-// operator of a cluster must not be able to attract the services of other tenants.
-// Only the installation's admins can open a cluster to all tenants and change its
-// caps, and only those who manage a tenant can add that tenant.
+// mayGrant returns an error if p may not change a cluster's grant from was to is. The operator of a
+// cluster must not be able to attract the services of other tenants: only admins of the system can
+// open a cluster to all tenants and change its caps, and only those who manage a tenant can add
+// that tenant.
 func (a *API) mayGrant(p rights.Principal, was, is api.Grant) error {
 	if is.Open && !was.Open || !reflect.DeepEqual(is.Caps, was.Caps) {
 		if err := rights.Allowed(p, rights.SystemWrite, rights.System); err != nil {
@@ -166,7 +166,7 @@ func (a *API) removeCluster(ctx context.Context, p rights.Principal, in *ChangeI
 	if rev != 0 && rev != c.Revision {
 		return fmt.Errorf("cluster %s is at revision %d: %w", id, c.Revision, api.ErrPrecondition)
 	}
-	// Revoke the certificates first, so that the cluster cannot report in between.
+	// Revoke the certificates first, so that the cluster cannot report before its removal.
 	if err := a.opt.Clusters.Revoke(ctx, id); err != nil {
 		return err
 	}
@@ -187,7 +187,8 @@ func (a *API) exchange(ctx context.Context, p rights.Principal, in *ClusterInput
 	return &accessOut{CacheControl: "no-store", Body: api.ClusterAccess{Cluster: c.ID, Token: text, Expires: expires}}, err
 }
 
-// onNode returns a handler that passes a request without a body on to the cluster of a node.
+// onNode returns a handler that forwards a request about a node, without a body, to the node's
+// cluster.
 func onNode[T any](a *API, method, verb string) func(context.Context, rights.Principal, *NodeInput) (T, error) {
 	action := rights.NodesWrite
 	if method == http.MethodGet {
@@ -200,18 +201,19 @@ func onNode[T any](a *API, method, verb string) func(context.Context, rights.Pri
 
 func (a *API) callNode(ctx context.Context, p rights.Principal, action rights.Action, method string, in NodeInput, verb string, body, out any) error {
 	if !api.ValidMachineName(in.Node) {
-		return missing("node", in.Node) // it must not change the path at the cluster
+		return missing("node", in.Node) // the name is part of the path at the cluster
 	}
 	return a.call(ctx, p, action, in.ID, method, "/v1/nodes/"+in.Node+verb, body, out)
 }
 
-// callWait bounds how long a cluster may take to answer.
+// callWait limits the time of a request to a cluster.
 const callWait = 20 * time.Second
 
-// maxCallAnswer bounds a cluster's answer. Decoded, an object in it takes up to 1 KiB.
+// maxCallAnswer limits a cluster's answer. An object in it takes up to 1 KiB of memory when
+// decoded.
 var maxCallAnswer = jsonsize.Limit{Bytes: 16 << 20, Objects: answerStep * answerShare / 2, Values: 1 << 20}
 
-// answerStep is how many objects of an answer take one place.
+// answerStep is the number of objects in an answer that take one place.
 const answerStep, answerShare = 1024, 256
 
 var answerObjects = fairshare.Declare(fairshare.Bound{
@@ -220,8 +222,8 @@ var answerObjects = fairshare.Declare(fairshare.Bound{
 	Attack: "TestAnswersOfOneTenantsClusterLeaveRoomForOthers",
 })
 
-// call sends a request to the cluster's own API on behalf of the user. It checks the
-// user's right to the action, and the cluster checks it again.
+// call sends a request on behalf of the user to the cluster's API. It checks the user's right to
+// the action; the cluster checks it again.
 func (a *API) call(ctx context.Context, p rights.Principal, action rights.Action, id api.ClusterID, method, path string, body, out any) error {
 	if _, err := a.cluster(ctx, p, action, id); err != nil {
 		return err
@@ -229,7 +231,7 @@ func (a *API) call(ctx context.Context, p rights.Principal, action rights.Action
 	return a.ask(ctx, id, method, path, body, out)
 }
 
-// ask is call without the check: the caller has checked the user's right to the object.
+// ask is call without the check of the user's right, for callers that have checked it.
 func (a *API) ask(request context.Context, id api.ClusterID, method, path string, body, out any) error {
 	ctx, cancel := context.WithTimeout(request, callWait)
 	defer cancel()
@@ -270,7 +272,8 @@ func (a *API) ask(request context.Context, id api.ClusterID, method, path string
 		err = json.Unmarshal(text, out)
 	}
 	if err != nil {
-		// ErrTooLarge is not wrapped either: the cluster's answer is too large, not the request.
+		// Do not wrap the cause: its kind, for example ErrTooLarge, is about the cluster's answer,
+		// not the request.
 		return fmt.Errorf("read the answer of cluster %s: %s: %w", id, err.Error(), api.ErrUnavailable)
 	}
 	return nil
@@ -297,9 +300,8 @@ func (a *API) holdAnswer(request context.Context, text []byte) error {
 	return nil
 }
 
-// dial asks the cluster to open a stream to the root. It is the only place where
-// the root sends a cluster a credential of the user: a token that is delegated for
-// this one request. The user's own token never leaves the root.
+// dial makes the cluster open a stream to the root. It is the only place where the root gives a
+// cluster a credential of the user: a token delegated for this one request.
 func (a *API) dial(ctx context.Context, id api.ClusterID, r wire.StreamRequest) (io.ReadCloser, error) {
 	p := principal(ctx)
 	r.For = streams.For(p.Tenant, p.User)
@@ -310,8 +312,8 @@ func (a *API) dial(ctx context.Context, id api.ClusterID, r wire.StreamRequest) 
 	return a.opt.Clusters.Ask(ctx, id, r)
 }
 
-// clusterProblem returns the cluster's problem as an error. 401 and 5xx become 503: the
-// user's token is valid here, so that signing in again would not help.
+// clusterProblem returns the cluster's problem as an error. 401 and 5xx, except 504, become 503:
+// the user's token is valid at the root, so that signing in again would not help.
 func clusterProblem(id api.ClusterID, resp *http.Response) error {
 	var p api.Problem
 	text, err := jsonsize.Limit{Bytes: maxSmallBody}.Read(resp.Body)

@@ -11,11 +11,10 @@ import (
 	"github.com/treeline-edge/treeline/internal/problem"
 )
 
-// etag returns a revision as a strong ETag.
 func etag(r api.Revision) string { return `"` + strconv.FormatUint(uint64(r), 10) + `"` }
 
-// ifMatch returns the revision in an If-Match header, 0 for any. If the header is
-// required and missing, the error has status 428.
+// ifMatch returns the revision in an If-Match header, 0 for any. A missing header that is required
+// is an error with status 428, an invalid one ErrPrecondition.
 func ifMatch(header string, required bool) (api.Revision, error) {
 	header = strings.TrimSpace(header)
 	switch {
@@ -32,7 +31,7 @@ func ifMatch(header string, required bool) (api.Revision, error) {
 	return api.Revision(r), nil
 }
 
-// notModified reports whether an If-None-Match header names the revision.
+// notModified reports whether an If-None-Match header contains the revision or *.
 func notModified(header string, r api.Revision) bool {
 	for tag := range strings.SplitSeq(header, ",") {
 		tag = strings.TrimPrefix(strings.TrimSpace(tag), "W/")
@@ -45,7 +44,6 @@ func notModified(header string, r api.Revision) bool {
 
 var errPreconditionMissing = errors.New("If-Match is missing: send the object's ETag, or * for any")
 
-// problemOf returns the problem for an error.
 func problemOf(err error) *problem.Problem {
 	if errors.Is(err, errPreconditionMissing) {
 		return problem.New(http.StatusPreconditionRequired, err.Error())

@@ -8,7 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// docs serves the description of the API as one page without external resources.
+// docs serves the OpenAPI document as one page without external resources.
 func (a *API) docs(w http.ResponseWriter, _ *http.Request) {
 	type operation struct {
 		Method, Path, Summary, Description string
@@ -31,7 +31,7 @@ func (a *API) docs(w http.ResponseWriter, _ *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
-	_ = docsPage.Execute(w, map[string]any{"Groups": groups, "About": description}) // who asked is gone
+	_ = docsPage.Execute(w, map[string]any{"Groups": groups, "About": description}) // fails only if the client has disconnected
 }
 
 var docsPage = template.Must(template.New("docs").Parse(`<!doctype html>

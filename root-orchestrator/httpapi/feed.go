@@ -9,14 +9,14 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Position is a position in the sequence of changes: after the N-th change of a
-// revision, or after all of them if N is 0. As text it is "17" or "17.2".
+// Position is a position in the sequence of changes: after the N-th change of a revision, or after
+// all changes of the revision if N is 0. Its text is "17.2" or "17".
 type Position struct {
 	Revision api.Revision
 	N        int
 }
 
-// ParsePosition parses a Position. Its error is ErrInvalid.
+// ParsePosition parses the text of a Position. Error: ErrInvalid.
 func ParsePosition(s string) (Position, error) {
 	rev, n, cut := strings.Cut(s, ".")
 	r, err := strconv.ParseUint(rev, 10, 64)
@@ -45,16 +45,16 @@ func (p Position) before(o Position) bool {
 	return p.N > 0 && (o.N == 0 || p.N < o.N)
 }
 
-// Feed keeps the newest changes for watchers. A watcher has a position in the feed and no
-// buffer of its own. One that falls behind the oldest change gets ErrGone and lists
-// again. A Feed is safe for concurrent use.
+// Feed keeps the newest changes for watchers. A watcher has a position in the feed and no buffer of
+// its own. A watcher whose position is too old gets ErrGone and has to list again. A Feed is safe
+// for concurrent use.
 type Feed struct {
 	mu    sync.Mutex // guards all below
 	ring  []entry
 	size  int
 	first uint64        // number of ring[0], counted from the start
-	floor Position      // of the newest change that is not kept
-	more  chan struct{} // closed by the next change
+	floor Position      // position of the newest change that is not kept
+	more  chan struct{} // closed by the next Add
 }
 
 type entry struct {
@@ -62,8 +62,8 @@ type entry struct {
 	change api.Change
 }
 
-// NewFeed returns a feed of the newest size changes. floor is the core's revision at the
-// start.
+// NewFeed returns an empty feed that keeps at least the newest size changes after floor, the core's
+// present revision.
 func NewFeed(size int, floor api.Revision) *Feed {
 	return &Feed{size: size, floor: Position{Revision: floor}, more: make(chan struct{})}
 }
@@ -79,7 +79,7 @@ func (f *Feed) Add(changes ...api.Change) {
 		}
 		f.ring = append(f.ring, entry{at, c})
 	}
-	// Cutting at twice the size copies each change once at most.
+	// Cutting at twice the size copies each change at most once.
 	if len(f.ring) > 2*f.size {
 		cut := len(f.ring) - f.size
 		f.floor = f.ring[cut-1].at
@@ -90,8 +90,8 @@ func (f *Feed) Add(changes ...api.Change) {
 	f.more = make(chan struct{})
 }
 
-// open returns the number of the first change after the position, or ErrGone if the feed
-// no longer has it.
+// open returns the number of the first change after the position. Error: ErrGone if the feed does
+// not keep that change any more.
 func (f *Feed) open(after Position) (uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -106,8 +106,8 @@ func (f *Feed) open(after Position) (uint64, error) {
 	return f.first + uint64(len(f.ring)), nil
 }
 
-// from returns the changes from number n on and a channel that closes when there are
-// more, or ErrGone if the feed no longer has n.
+// from returns the changes from number n on, and a channel that is closed when there are more.
+// Error: ErrGone if the feed does not keep change n any more.
 func (f *Feed) from(n uint64) ([]entry, <-chan struct{}, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -25,13 +25,13 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
-// Bounds of what is kept for requests that are repeated.
+// Limits of the answers kept for repeated requests.
 const (
 	keepAnswer = 24 * time.Hour
 	maxAnswer  = 64 << 10
 	maxKey     = 255
 	maxBody    = 1 << 20
-	answerUnit = 8 << 10 // bytes of an answer that take one place
+	answerUnit = 8 << 10 // bytes of an answer per place in answerPlaces
 )
 
 var answerPlaces = fairshare.Declare(fairshare.Bound{
@@ -40,13 +40,13 @@ var answerPlaces = fairshare.Declare(fairshare.Bound{
 	Attack: "TestIdempotencyKeysOfOneTenantDoNotEvictAnothers",
 })
 
-// KindAnswer is the kind of the documents with answers.
+// KindAnswer is the kind of the answers' documents in the store.
 const KindAnswer = "answer"
 
-// answers keeps the answers to POSTs with an Idempotency-Key, per person, so that a
-// client that lost the answer can repeat the request. They are stored, so that this
-// works across a restart. An answer can contain a secret, so it is encrypted with a
-// key derived from the Idempotency-Key, which is not stored.
+// answers keeps the answers to POST requests with an Idempotency-Key, per user, so that a client
+// that lost an answer can repeat the request, also after a restart of the root. An answer may
+// contain a secret, so it is encrypted with a key derived from the Idempotency-Key, which is not
+// stored.
 type answers struct {
 	now   func() time.Time
 	log   *slog.Logger
@@ -58,15 +58,15 @@ type answers struct {
 	stale []string // ids whose documents may differ from kept
 }
 
-// answerDoc is an answer as stored. It is written once before the request takes
-// effect and once with the answer.
+// answerDoc is the document of an answer. It is written before the request takes effect, and again
+// with the answer.
 type answerDoc struct {
 	Tenant  string    `json:"tenant"`
 	User    string    `json:"user"`
 	Request []byte    `json:"request"` // SHA-256 of method, path and body
 	At      time.Time `json:"at"`
 	Done    bool      `json:"done,omitempty"`
-	Sealed  []byte    `json:"sealed,omitempty"` // an encrypted answered
+	Sealed  []byte    `json:"sealed,omitempty"` // the encrypted JSON of answered
 }
 
 // answered is the answer that was sent to the client.
@@ -84,7 +84,7 @@ type keptAnswer struct {
 	places []*fairshare.Place
 }
 
-// newAnswers restores the answers from what was loaded.
+// newAnswers restores the answers from the loaded documents.
 func newAnswers(st store.Store, loaded []store.Doc, now func() time.Time, log *slog.Logger) (*answers, error) {
 	a := &answers{
 		now: now, log: log, kept: map[string]*keptAnswer{}, table: docs.New[answerDoc](KindAnswer, st),
@@ -109,11 +109,12 @@ func newAnswers(st store.Store, loaded []store.Doc, now func() time.Time, log *s
 	return a, nil
 }
 
-// wrap serves each POST with an Idempotency-Key once.
+// wrap makes POST requests with the same Idempotency-Key take effect once.
 func (a *answers) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key, p := r.Header.Get("Idempotency-Key"), principal(r.Context())
-		// Requests without a token would share keys, and sign-ins would store secrets.
+		// Requests without a token would share keys, and their answers, of sign-ins, contain
+		// secrets.
 		if r.Method != http.MethodPost || key == "" || p.User == "" {
 			next.ServeHTTP(w, r)
 			return
@@ -141,7 +142,7 @@ func (a *answers) wrap(next http.Handler) http.Handler {
 		}
 		rec := &recorder{ResponseWriter: w, status: http.StatusOK}
 		finished := false
-		defer func() { a.end(r.Context(), mine, p.User, key, rec, finished) }() // also after a panic, so that the key is free again
+		defer func() { a.end(r.Context(), mine, p.User, key, rec, finished) }() // also after a panic, to release the key
 		if err := a.save(r.Context(), mine.id); err != nil {
 			a.log.Error("request refused: its Idempotency-Key was not saved", "user", p.User, "err", err)
 			problem.Write(rec, problem.New(http.StatusServiceUnavailable, "the Idempotency-Key was not saved; try again"))
@@ -157,7 +158,8 @@ func idOf(user, key string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// begin finds the answer to an earlier request, or takes the key for this one.
+// begin returns the sealed answer to an earlier request (old), or reserves the key for this request
+// (mine), or refuses it.
 func (a *answers) begin(p rights.Principal, key string, sum []byte) (mine *keptAnswer, old []byte, refused *problem.Problem) {
 	id, path, now := idOf(p.User, key), apishare.Path(p), a.now()
 	a.mu.Lock()
@@ -184,8 +186,8 @@ func (a *answers) begin(p rights.Principal, key string, sum []byte) (mine *keptA
 	return mine, nil, nil
 }
 
-// grow takes the places for an answer of so many bytes. It is called with mu held, and so
-// are the functions that the pool calls to evict others.
+// grow takes the places for an answer of the given size. mu must be held; the pool's calls of drop
+// run under it too.
 func (a *answers) grow(n *keptAnswer, bytes int) error {
 	for len(n.places) < 1+bytes/answerUnit {
 		place, err := a.pool.Take(n.doc.At, []string{n.doc.Tenant, n.doc.User}, func() { a.drop(n) })
@@ -197,7 +199,7 @@ func (a *answers) grow(n *keptAnswer, bytes int) error {
 	return nil
 }
 
-// drop removes the answer. It is called with mu held.
+// drop removes the answer. mu must be held.
 func (a *answers) drop(n *keptAnswer) {
 	for _, p := range n.places {
 		p.Release()
@@ -209,7 +211,8 @@ func (a *answers) drop(n *keptAnswer) {
 	}
 }
 
-// save makes the documents of ids, and of answers that were dropped, the same as what is kept.
+// save writes the state of the answers with the given ids, and deletes the documents of dropped
+// answers.
 func (a *answers) save(ctx context.Context, ids ...string) error {
 	a.mu.Lock()
 	ids = append(ids, a.stale...)
@@ -247,8 +250,8 @@ func (a *answers) sweep(ctx context.Context) error {
 	return a.save(ctx)
 }
 
-// end stores the answer. A server error or an answer that is too large is dropped, so
-// that the client can repeat the request.
+// end stores the answer. It drops server errors, 429 and answers that are too large, so that the
+// client can repeat the request.
 func (a *answers) end(ctx context.Context, mine *keptAnswer, user, key string, rec *recorder, finished bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
@@ -293,7 +296,7 @@ func (a *answers) replay(w http.ResponseWriter, user, key string, sealed []byte)
 	_, _ = w.Write(m.Body) // fails only if the client is gone
 }
 
-// sealer encrypts with a key made of the user's Idempotency-Key, and puts the nonce before
+// sealer returns the cipher for the answer to a user's Idempotency-Key. It puts the nonce before
 // the text.
 func sealer(user, key string) cipher.AEAD {
 	sum := sha256.Sum256([]byte("treeline answer\x00" + user + "\x00" + key))

@@ -52,7 +52,7 @@ func (a *API) shownEvent(p rights.Principal, e api.Event) api.Event {
 	return e
 }
 
-// instanceKey sorts the tenth instance behind the second.
+// instanceKey is a sort key that orders instance 10 after instance 2.
 func instanceKey(i api.Instance) string {
 	return fmt.Sprintf("%s#%010d", i.Service, i.Number)
 }
@@ -80,7 +80,7 @@ func (a *API) listInstances(ctx context.Context, p rights.Principal, in *struct 
 	return out, nil
 }
 
-// instance reads an instance that the principal may do the action on.
+// instance returns an instance on which the principal may do the action.
 func (a *API) instance(ctx context.Context, p rights.Principal, action rights.Action, segment string) (api.Instance, error) {
 	return read(ctx, a, p, action, "instance", api.InstanceFromPath(segment), a.core.Instance)
 }
@@ -117,8 +117,8 @@ func (a *API) logs(ctx context.Context, p rights.Principal, in *logsIn) (*stream
 	return a.stream("text/plain; charset=utf-8", body, body), nil
 }
 
-// stream returns an answer that copies body to the client and then closes the connection
-// that carries it.
+// stream returns an answer that copies body to the client and then closes conn, the connection of
+// body.
 func (a *API) stream(mediaType string, body io.Reader, conn io.Closer) *streamOut {
 	return &streamOut{func(hc huma.Context) {
 		defer conn.Close()
@@ -131,9 +131,9 @@ func (a *API) stream(mediaType string, body io.Reader, conn io.Closer) *streamOu
 	}}
 }
 
-// copyStream copies the stream to the client as it arrives, until either side ends. If
-// the stream breaks or the user loses the right to read it, the answer is aborted,
-// so that the client does not take it for complete.
+// copyStream copies the stream to the client until either side ends. If the stream breaks or the
+// user loses the right to read it, it aborts the answer, so that the client does not take it for
+// complete.
 func (a *API) copyStream(ctx context.Context, w http.ResponseWriter, body io.Reader, conn io.Closer) {
 	fairshare.Endures(ctx)
 	rc := http.NewResponseController(w)

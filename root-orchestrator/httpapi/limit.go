@@ -11,15 +11,14 @@ import (
 	"github.com/treeline-edge/treeline/internal/problem"
 )
 
-// bodyWait is how long a body may take to arrive.
+// bodyWait limits the time to receive a body.
 const bodyWait = 30 * time.Second
 
-// maxSmallBody bounds the bodies of all operations but those that take an SLA.
+// maxSmallBody limits the bodies of all operations except those that take an SLA.
 const maxSmallBody = 64 << 10
 
-// bodyLimit returns the most bytes that a request's body may have. Only SLA
-// documents are large. The bodies of other operations are parsed without a
-// queue, some of them before the user has signed in.
+// bodyLimit returns the maximum size of a request's body in bytes. Only SLA documents are large;
+// other bodies are parsed without a queue, some of them before sign-in.
 func bodyLimit(r *http.Request) int64 {
 	if r.URL.Path == "/v1/apps" || r.URL.Path == "/v1/apps:plan" {
 		return maxBody
@@ -27,8 +26,8 @@ func bodyLimit(r *http.Request) int64 {
 	return maxSmallBody
 }
 
-// readBody reads the body, within bodyLimit, before anything parses it. A body
-// whose declared length is larger is refused before a byte is read.
+// readBody reads the body within bodyLimit before it is parsed. It refuses a larger Content-Length
+// without reading.
 func readBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		limit := bodyLimit(r)

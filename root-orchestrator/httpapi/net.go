@@ -36,7 +36,8 @@ func (a *API) registerNet() {
 		Answers("pcap", "application/vnd.tcpdump.pcap", &huma.Schema{Type: "string", Format: "binary"}), rights.AppsLogs, a.capture)
 }
 
-// placed returns an instance that is on a cluster, if p may do the action on it.
+// placed returns an instance that is placed on a cluster and on which p may do the action. what is
+// for the error.
 func (a *API) placed(ctx context.Context, p rights.Principal, action rights.Action, segment, what string) (api.Instance, error) {
 	i, err := a.instance(ctx, p, action, segment)
 	if err == nil && i.Cluster == "" {

@@ -16,7 +16,7 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
-// The parts that inputs and outputs share.
+// The parts that several inputs and outputs share.
 type (
 	ListInput struct {
 		Limit  int        `query:"limit" minimum:"1" maximum:"5000" default:"500" doc:"Objects on a page."`
@@ -45,7 +45,7 @@ type (
 	}
 )
 
-// object returns an answer with the object, or 304 if the client has that revision.
+// object returns an answer with the object, or 304 if the client has this revision.
 func object[T any](o T, r api.Revision, ifNoneMatch string) *objectOut[T] {
 	out := &objectOut[T]{Status: http.StatusOK, ETag: etag(r), Body: o}
 	if notModified(ifNoneMatch, r) {
@@ -54,7 +54,7 @@ func object[T any](o T, r api.Revision, ifNoneMatch string) *objectOut[T] {
 	return out
 }
 
-// read returns an object that the principal may do the action on. what names its kind in
+// read returns an object on which the principal may do the action. what is its kind, for
 // ErrNotFound.
 func read[T any, ID interface {
 	~string
@@ -85,9 +85,9 @@ type listing[T any] struct {
 	tenant func(T) api.Tenant
 	id     func(T) string
 	key    func(T) string // the order of the list; nil: by id
-	only   func(T) bool   // a further filter; nil: none
+	only   func(T) bool   // an additional filter; nil: none
 
-	unfiltered bool // the list ignores the parameter under
+	unfiltered bool // the list ignores ListInput.Under
 }
 
 // list returns a page of the objects that the principal may see.
@@ -120,7 +120,7 @@ func list[T any](ctx context.Context, a *API, p rights.Principal, in *ListInput,
 	return out, nil
 }
 
-// visible returns the objects of tenants in which the principal may do the action.
+// visible returns the objects of the tenants in which the principal may do the action.
 func visible[T any](p rights.Principal, action rights.Action, all []T, tenant func(T) api.Tenant) []T {
 	seen := make([]T, 0, len(all))
 	for _, o := range all {
@@ -131,8 +131,8 @@ func visible[T any](p rights.Principal, action rights.Action, all []T, tenant fu
 	return seen
 }
 
-// tenantOf returns the tenant whose objects a list shows: the requested one, or the
-// user's own with all below.
+// tenantOf returns the tenant whose objects a list contains: the requested one, or the user's own,
+// with the tenants below it.
 func tenantOf(p rights.Principal, action rights.Action, requested api.Tenant) (api.Tenant, error) {
 	if requested == "" {
 		return p.Tenant, nil
@@ -140,8 +140,8 @@ func tenantOf(p rights.Principal, action rights.Action, requested api.Tenant) (a
 	return requested, rights.Allowed(p, action, requested)
 }
 
-// page returns one page of items, which are sorted by key. A cursor is the last key of
-// the previous page, so that changes between two pages neither repeat nor skip the others.
+// page returns one page of items, which are sorted by key. A cursor is the last key of the previous
+// page, so that changes between two requests neither repeat nor skip other items.
 func page[T any](items []T, key func(T) string, limit int, cursor string) (api.Page[T], error) {
 	if cursor != "" {
 		b, err := base64.RawURLEncoding.DecodeString(cursor)
@@ -171,8 +171,8 @@ func nextLink(path string, in *ListInput, cursor string) string {
 	return "<" + path + "?" + q.Encode() + `>; rel="next"`
 }
 
-// within reports whether an id is the given application or service, or below it. All ids
-// are below "".
+// within reports whether an id is that of the given application or service, or of an object below
+// it. All ids are below "".
 func within(id, under string) bool {
 	rest, ok := strings.CutPrefix(id, under)
 	return ok && (under == "" || rest == "" || rest[0] == '.' || rest[0] == '#')

@@ -12,14 +12,13 @@ import (
 	"github.com/treeline-edge/treeline/internal/problem"
 )
 
-// The bounds of SLA documents that are parsed at the same time. Each costs at
-// most 64 MiB and 300 ms of CPU (package internal/yaml proves it), so all
-// together hold at most 256 MiB.
+// Limits for the concurrent parsing of SLA documents. Each takes at most 64 MiB and 300 ms of CPU
+// time (tested in internal/yaml), all together at most 256 MiB.
 const (
 	parseAll    = 4                // of all tenants
 	parseTenant = 2                // of one tenant
-	parseQueue  = 64               // waiting documents of one tenant
-	parseWait   = 10 * time.Second // the longest that one waits
+	parseQueue  = 64               // documents of one tenant that wait
+	parseWait   = 10 * time.Second // maximum time that one waits
 )
 
 var parseTurns = fairshare.Declare(fairshare.Bound{
@@ -28,8 +27,8 @@ var parseTurns = fairshare.Declare(fairshare.Bound{
 	Attack: "TestDocumentsOfOneTenantLeaveRoomForOthers",
 })
 
-// parsing bounds the documents that are parsed at the same time, in total and
-// per tenant, with the tenants below it. It is safe for concurrent use.
+// parsing limits the SLA documents that are parsed at the same time, in total and per topmost
+// tenant. It is safe for concurrent use.
 type parsing struct {
 	turns  *fairshare.Turns
 	decode func(contentType string, body []byte) (api.SLA, error) // decodeSLA; tests replace it
@@ -39,7 +38,7 @@ func newParsing() *parsing {
 	return &parsing{turns: fairshare.NewTurns(parseTurns, parseAll, parseTenant), decode: decodeSLA}
 }
 
-// sla parses a document that the tenant sent, when it is its turn.
+// sla waits for the tenant's turn and parses a document.
 func (s *parsing) sla(ctx context.Context, tenant api.Tenant, contentType string, body []byte) (api.SLA, error) {
 	ctx, cancel := context.WithTimeout(ctx, parseWait)
 	defer cancel()

@@ -12,7 +12,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/rest"
 )
 
-// invitation is a user's one-use sign-in code.
 type invitation struct {
 	User    account.UserID `json:"user"`
 	Code    string         `json:"code" doc:"The one-use sign-in code, shown once."`
@@ -40,7 +39,7 @@ func (a *API) registerTenants() {
 		About("The tenant must have no users, tenants below it, applications or clusters."), rights.TenantsWrite, a.deleteTenant)
 }
 
-// pathIn names an object that has no revision.
+// pathIn is the input for an object without a revision.
 type pathIn struct {
 	ID string `path:"id" doc:"The id, with ~ for /."`
 }
@@ -100,7 +99,7 @@ func (a *API) registerUsers() {
 	answer(a, users.Create("/v1/users/{id}/invite", "Invite user", 404).
 		About("Creates a new one-use code, for example for a forgotten password. An earlier code becomes invalid."), rights.UsersWrite,
 		func(ctx context.Context, p rights.Principal, in *pathIn) (invitation, error) {
-			// A user who sets the password of another gets the rights of that one.
+			// Whoever sets the password of a user gets the rights of that user.
 			u, err := a.managed(p, in.ID)
 			if err != nil {
 				return invitation{}, err
@@ -118,7 +117,7 @@ func (a *API) registerUsers() {
 		})
 }
 
-// user returns a user that the principal may do the action on.
+// user returns a user on whom the principal may do the action.
 func (a *API) user(p rights.Principal, action rights.Action, segment string) (account.User, error) {
 	id := account.UserID(api.FromPath(segment))
 	if err := rights.Allowed(p, action, id.Tenant()); err != nil {
@@ -127,8 +126,8 @@ func (a *API) user(p rights.Principal, action rights.Action, segment string) (ac
 	return a.opt.Accounts.User(id)
 }
 
-// managed returns a user that the principal may change: one whose roles, and the additional
-// ones, the principal could grant.
+// managed returns a user that the principal may change: the principal could grant all the user's
+// roles and the additional ones.
 func (a *API) managed(p rights.Principal, segment string, additional ...rights.Role) (account.User, error) {
 	u, err := a.user(p, rights.UsersWrite, segment)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// planRounds bounds how often a plan tries other clusters after some have refused.
+// planRounds limits how often a plan tries other clusters after refusals.
 const planRounds = 4
 
 type planIn struct {
@@ -50,20 +50,20 @@ func (a *API) plan(ctx context.Context, p rights.Principal, in *planIn) (api.Pla
 	return t.whole(), nil
 }
 
-// tiers is a plan that root and clusters make together.
+// tiers is a plan that combines the root's decision with the answers of clusters.
 type tiers struct {
 	api    *API
 	who    rights.Principal
 	plan   root.Planned
 	views  map[api.ClusterID]api.ClusterView   // of all chosen clusters
-	places map[api.InstanceID]api.InstancePlan // as their clusters answered
-	doubts map[api.InstanceID][]root.Doubt     // clusters that cannot place them
-	whys   map[api.InstanceID]api.Explanation  // the refusals of the clusters asked last
+	places map[api.InstanceID]api.InstancePlan // the answers of clusters that can place them
+	doubts map[api.InstanceID][]root.Doubt     // the clusters that cannot place them
+	whys   map[api.InstanceID]api.Explanation  // the latest refusal of each
 }
 
-// ask requests the plans of the chosen clusters, and reports whether some instances need
-// another cluster. If a cluster does not answer, the root's plan stays, and the cluster's
-// view says so.
+// ask requests the plans of the chosen clusters, and reports whether some instances need another
+// cluster. If a cluster does not answer, the root's plan is kept, and the cluster's view has the
+// error.
 func (t *tiers) ask(ctx context.Context) (again bool) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
@@ -72,7 +72,7 @@ func (t *tiers) ask(ctx context.Context) (again bool) {
 		view.Error = fmt.Sprintf("not asked: a plan asks %d clusters at most", maxAsked)
 		t.views[view.Cluster] = view
 	}
-	var mu sync.Mutex // guards t and again while clusters are asked
+	var mu sync.Mutex // guards t and again
 	concurrently(min(maxAsked, len(t.plan.Clusters)), func(i int) {
 		view := t.plan.Clusters[i]
 		asks := t.plan.Asks[view.Cluster]
@@ -99,9 +99,8 @@ func (t *tiers) ask(ctx context.Context) (again bool) {
 	return again
 }
 
-// askPlan requests the plan of one cluster for its instances. It sends no more than an
-// apply would send, without commands and environments, so that the only check is that
-// the instances are the user's.
+// askPlan requests a cluster's plan for the user's own instances. The cluster gets no more than an
+// apply would send it, without commands and environments, so no other right is checked.
 func (a *API) askPlan(ctx context.Context, c api.ClusterID, asks []api.WhyRequest, gone []api.InstanceID) ([]api.InstancePlan, error) {
 	body := api.ClusterPlanRequest{Instances: slices.Clone(asks), Gone: gone}
 	for i := range body.Instances {
@@ -121,8 +120,7 @@ func (a *API) askPlan(ctx context.Context, c api.ClusterID, asks []api.WhyReques
 	return got.Instances, nil
 }
 
-// shown returns a cluster's explanation, without the names of nodes if the user may not
-// see them.
+// shown returns a cluster's explanation, without the names of nodes that the user must not see.
 func (t *tiers) shown(c api.ClusterID, ex api.Explanation) api.Explanation {
 	if t.api.sees(t.who, c) {
 		return ex

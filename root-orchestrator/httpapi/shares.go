@@ -34,14 +34,14 @@ var (
 	})
 )
 
-// shares divides watches and sign-ins among users; apishare divides requests.
+// shares limits watches and sign-ins per user and address; apishare limits requests.
 type shares struct {
 	now       func() time.Time
 	watches   *fairshare.Pool
 	pairs     *fairshare.Rates
 	addresses *fairshare.Rates
 	subnets   *fairshare.Rates
-	failed    *fairshare.Rates // addresses; those with fewer tokens left failed recently
+	failed    *fairshare.Rates // addresses; fewer tokens are left after recent failures
 }
 
 func newShares(now func() time.Time) *shares {
@@ -57,10 +57,9 @@ func newShares(now func() time.Time) *shares {
 
 type remoteKey struct{}
 
-// guess lets an address try to sign in as a user. There is no limit per user alone:
-// it would let anybody lock a user out. What a guess costs the root is bounded by
-// account's turns, in which addresses without a failure go first. done is called
-// with the result.
+// guess allows an attempt to sign in as a user, or returns ErrTooMany. There is no limit per user
+// alone, because anybody could use it to lock the user out. The cost of attempts is limited by
+// account's turns, which prefer addresses without failures. done has to be called with the result.
 func (s *shares) guess(ctx context.Context, user string) (_ context.Context, done func(error), err error) {
 	remote, _ := ctx.Value(remoteKey{}).(string)
 	path, now := fairshare.Remote(remote), s.now()
@@ -79,12 +78,12 @@ func (s *shares) guess(ctx context.Context, user string) (_ context.Context, don
 			s.pairs.Forget(address, user)
 			s.failed.Forget(subnet, address)
 		} else {
-			_ = s.failed.Allow(now, subnet, address) // an empty bucket stays empty
+			_ = s.failed.Allow(now, subnet, address) // an error means that the bucket is already empty
 		}
 	}, nil
 }
 
-// remoteAddress adds the caller's address to the context, for guess.
+// remoteAddress adds the client's address to the context, for guess.
 func remoteAddress(ctx huma.Context, next func(huma.Context)) {
 	r, _ := humachi.Unwrap(ctx)
 	next(huma.WithValue(ctx, remoteKey{}, r.RemoteAddr))

@@ -41,7 +41,7 @@ func (a *API) createToken(ctx context.Context, p rights.Principal, in *rest.Body
 	r := in.Body
 	switch r.Kind {
 	case "node":
-		// The root issues tokens for clusters only; clusters issue those for nodes.
+		// The root issues tokens for clusters; clusters issue tokens for nodes.
 		if err := anywhere(p, rights.NodesJoin); err != nil {
 			return out, err
 		}
@@ -98,8 +98,8 @@ func (a *API) revokeNodeToken(ctx context.Context, p rights.Principal, in *struc
 	Token string `path:"token" doc:"The token's id, from the list."`
 },
 ) error {
-	if !api.ValidMachineName(in.Token) { // lower-case letters and digits, as ids of tokens are
-		return missing("join token", in.Token) // it must not change the path at the cluster
+	if !api.ValidMachineName(in.Token) { // token ids have lower-case letters and digits only
+		return missing("join token", in.Token) // the id is part of the path at the cluster
 	}
 	return a.call(ctx, p, rights.NodesJoin, in.ID, http.MethodDelete, "/v1/tokens/"+in.Token, nil, nil)
 }

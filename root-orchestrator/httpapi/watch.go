@@ -18,13 +18,12 @@ import (
 	"github.com/treeline-edge/treeline/internal/rest"
 )
 
-// bookmarkEvery is the interval of bookmarks in a watch without changes.
 const bookmarkEvery = 15 * time.Second
 
-// maxWatch ends a watch before its token expires; the client resumes it with a new one.
+// maxWatch limits a watch. The client resumes it.
 const maxWatch = 30 * time.Minute
 
-// watchable makes a list answer a request with ?watch=1 with a stream of the kind's changes, as
+// watchable makes a list operation answer ?watch=1 with a stream of the kind's changes as
 // server-sent events.
 func (a *API) watchable(op rest.Operation, kind string, action rights.Action) rest.Operation {
 	op.Middlewares = append(op.Middlewares, func(ctx huma.Context, next func(huma.Context)) {
@@ -40,7 +39,8 @@ func (a *API) watchable(op rest.Operation, kind string, action rights.Action) re
 	return op
 }
 
-// watch streams until the client disconnects. It returns an error only before the first byte.
+// watch streams until the client disconnects, its place is taken or maxWatch is over. It returns an
+// error only before the first byte.
 func (a *API) watch(w http.ResponseWriter, r *http.Request, kind string, action rights.Action) error {
 	p := principal(r.Context())
 	q := r.URL.Query()
@@ -119,7 +119,7 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, kind string, action 
 			}
 		}
 		select {
-		case <-ctx.Done(): // the client is gone, or its place was given to another
+		case <-ctx.Done(): // the client disconnected, or its place was taken
 			return nil
 		case <-limit.C:
 			return nil
@@ -136,7 +136,6 @@ type bookmark struct {
 	Revision api.Revision `json:"revision"`
 }
 
-// scope selects the objects of a watch.
 type scope struct {
 	tenant api.Tenant
 	under  string // an application's or a service's id
@@ -153,7 +152,7 @@ func (s scope) holds(c api.Change) bool {
 	return within(id, s.under)
 }
 
-// eventObject returns the full id of the object of an event.
+// eventObject returns the full id of an event's object.
 func eventObject(e api.Event) string {
 	if e.Tenant == "" {
 		return e.Object
@@ -161,7 +160,7 @@ func eventObject(e api.Event) string {
 	return string(e.Tenant) + "/" + e.Object
 }
 
-// show returns the change as the principal may see it.
+// show returns the change as the principal may see it, and whether it belongs to the watch.
 func (a *API) show(p rights.Principal, action rights.Action, kind string, keep scope, c api.Change) (api.Change, bool) {
 	if c.Kind != kind || !keep.holds(c) || rights.Allowed(p, action, c.Tenant) != nil {
 		return c, false

@@ -13,7 +13,8 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Bounds of the requests to clusters for one explanation: at once, in total, and time.
+// Limits of the requests to clusters for one explanation or plan round: concurrent, total, and
+// time.
 const (
 	maxAskedAtOnce = 16
 	maxAsked       = 64
@@ -52,7 +53,7 @@ func (a *API) why(ctx context.Context, p rights.Principal, in *struct {
 	return a.shownWhy(p, w), nil
 }
 
-// worthAsking returns the clusters whose kind fits the SLA of an instance without cluster.
+// worthAsking returns the clusters that the SLA's cluster constraint and the grants do not exclude.
 func worthAsking(w api.Why, clusters []api.Cluster) (ask []api.ClusterID) {
 	for _, c := range clusters {
 		ruledOut := slices.ContainsFunc(w.Root.Candidates, func(r api.Rejection) bool {
@@ -65,17 +66,17 @@ func worthAsking(w api.Why, clusters []api.Cluster) (ask []api.ClusterID) {
 	return ask
 }
 
-// placing returns the part of a spec that decides about placement. A cluster gets
-// commands and environments, which may contain secrets, only with the instance.
+// placing returns the part of a spec that placement depends on. A cluster gets commands and
+// environments, which may contain secrets, only with the instance.
 func placing(m api.Microservice) *api.Microservice {
 	m.ID, m.Code, m.Cmd, m.Environment = "", "", nil, nil
 	m.Replicas, m.StopGrace, m.OneShot, m.MaxAttempts, m.Platform = nil, 0, false, 0, ""
 	return &m
 }
 
-// askClusters adds the explanations of clusters whose nodes the principal may see, node by
-// node. Without a spec it asks about an instance that the cluster has. If a cluster does
-// not answer, the root's explanation stays.
+// askClusters adds the explanations of those clusters whose nodes the principal may see. Without a
+// spec, the clusters explain an instance that they have. If a cluster does not answer, the root's
+// explanation is kept.
 func (a *API) askClusters(ctx context.Context, p rights.Principal, w *api.Why, clusters []api.ClusterID, spec *api.Microservice) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
@@ -106,7 +107,7 @@ func (a *API) askClusters(ctx context.Context, p rights.Principal, w *api.Why, c
 	}
 }
 
-// concurrently calls fn with 0 to n-1, at most maxAskedAtOnce at a time.
+// concurrently calls fn with 0 to n-1, at most maxAskedAtOnce at the same time.
 func concurrently(n int, fn func(i int)) {
 	slots := make(chan struct{}, maxAskedAtOnce)
 	var wg sync.WaitGroup
@@ -120,8 +121,8 @@ func concurrently(n int, fn func(i int)) {
 	wg.Wait()
 }
 
-// nearestHelps takes the advice from the node that comes closest. The root's own view adds
-// nodes up and may come closer than any single one.
+// nearestHelps sets the advice for the node that misses by least. The root's own explanation uses
+// sums over nodes and may miss by less than any single node.
 func nearestHelps(w *api.Why) {
 	var near *api.ClusterWhy
 	for i, c := range w.Clusters {
@@ -134,8 +135,8 @@ func nearestHelps(w *api.Why) {
 	}
 }
 
-// shownClusters removes from an explanation the names and owners of clusters that
-// are not open to the instance's tenant, unless the principal may see them.
+// shownClusters removes from an explanation the names and owners of clusters that exclude the
+// tenant and that the principal must not see.
 func (a *API) shownClusters(p rights.Principal, ex api.Explanation) api.Explanation {
 	hidden := func(r api.Rejection) bool {
 		return r.Constraint == sched.ConstraintTrust && !a.sees(p, api.ClusterID(r.Candidate))
@@ -149,8 +150,7 @@ func (a *API) shownClusters(p rights.Principal, ex api.Explanation) api.Explanat
 	return ex
 }
 
-// shownWhy returns the explanation, without the names of nodes if the principal may not
-// see them.
+// shownWhy returns the explanation without the names of nodes that the principal must not see.
 func (a *API) shownWhy(p rights.Principal, w api.Why) api.Why {
 	w.Instance = a.shownInstance(p, w.Instance)
 	w.Root = a.shownClusters(p, w.Root)
