@@ -18,7 +18,7 @@ import (
 // conn is the open stream of a cluster.
 type conn struct {
 	queue   chan message
-	revoked chan struct{} // signals new revocations; holds at most one signal
+	revoked chan struct{} // signals new revocations; buffers one signal
 	done    chan struct{}
 	once    sync.Once
 }
@@ -32,8 +32,8 @@ func newConn() *conn {
 	return &conn{queue: make(chan message, streamBuffer), revoked: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-// push queues a message. If the queue is full it closes the stream, and the cluster asks
-// for what it missed.
+// push queues a message without blocking. If the queue is full, it closes the stream and returns
+// false; the cluster reconnects and gets what it missed.
 func (c *conn) push(m message) bool {
 	select {
 	case <-c.done:
@@ -51,8 +51,8 @@ func (c *conn) push(m message) bool {
 
 func (c *conn) close() { c.once.Do(func() { close(c.done) }) }
 
-// desired streams the desired state, from the generation that the cluster has. A new
-// stream replaces the cluster's old one, which is usually a broken connection.
+// desired streams the desired state after the generation that the cluster has. A new stream
+// replaces the cluster's old one, whose connection is usually broken.
 func (l *Link) desired(w http.ResponseWriter, r *http.Request, id api.ClusterID) error {
 	hello, err := helloOf(r, id)
 	if err != nil {
@@ -61,7 +61,7 @@ func (l *Link) desired(w http.ResponseWriter, r *http.Request, id api.ClusterID)
 	c := newConn()
 	l.open(id, c)
 	defer l.closed(id, c)
-	// The stream is open before the core answers the hello, so that the answer finds it.
+	// Open the stream before the core answers the hello, because the answer goes to the stream.
 	if err := l.opt.Owner.Do(r.Context(), root.Hello{Hello: hello}, nil); err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (l *Link) desired(w http.ResponseWriter, r *http.Request, id api.ClusterID)
 		sent = r.Mark
 		return message{event: "revoked", data: r}.encode()
 	}
-	// A cluster refuses all delegated tokens until this message has arrived once.
+	// A cluster refuses all delegated tokens until it has received this message once.
 	if text, err := revoked(); err != nil || write(text) != nil {
 		return err
 	}
@@ -116,14 +116,14 @@ func (l *Link) desired(w http.ResponseWriter, r *http.Request, id api.ClusterID)
 	}
 }
 
-// sendRevocations makes every open stream send the new revocations.
+// sendRevocations signals all open streams to send the new revocations.
 func (l *Link) sendRevocations() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range l.conns {
 		select {
 		case c.revoked <- struct{}{}:
-		default: // the stream has not yet handled the last signal
+		default: // a signal is already pending
 		}
 	}
 }

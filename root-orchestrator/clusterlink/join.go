@@ -27,9 +27,8 @@ import (
 // KindIssued is the kind of Issued's documents in a store.
 const KindIssued = "issued"
 
-// Issued stores the certificates that the root has signed for each cluster, so that it
-// can refuse a removed cluster and give its name again later. It is safe for concurrent
-// use.
+// Issued keeps the certificates that the root has signed for each cluster, so that it can revoke
+// them and decide who may have a cluster's name. It is safe for concurrent use.
 type Issued struct {
 	table   *docs.Table[issued]
 	revoked trust.Revocations
@@ -47,7 +46,7 @@ type issuedCert struct {
 	Revoked bool      `json:"revoked,omitempty"`
 }
 
-// NewIssued returns the certificates in the loaded documents.
+// NewIssued restores the certificates from the loaded documents.
 func NewIssued(st store.Store, loaded []store.Doc) (*Issued, error) {
 	i := &Issued{table: docs.New[issued](KindIssued, st)}
 	if err := i.table.Take(loaded); err != nil {
@@ -59,11 +58,11 @@ func NewIssued(st store.Store, loaded []store.Doc) (*Issued, error) {
 	return i, nil
 }
 
-// maxCerts bounds the valid certificates of one cluster. Each is stored until it
-// expires, so that it can be revoked.
+// maxCerts limits the valid certificates of one cluster. Each is stored until it expires, so that
+// it can be revoked.
 const maxCerts = 256
 
-// Revoked is for trust.Verifier.
+// Revoked implements trust.Verifier.Revoked.
 func (i *Issued) Revoked(who identity.Identity, serial *big.Int) bool {
 	return i.revoked.Revoked(who, serial)
 }
@@ -76,16 +75,14 @@ func (i *Issued) refuse(d issued) {
 	}
 }
 
-// key returns the fingerprint of the key of the cluster's valid certificate, "" if there
-// is none.
+// key returns the fingerprint of the cluster's key, "" if the cluster has no valid certificate.
 func (i *Issued) key(c api.ClusterID) string {
 	d, _ := i.table.Get(string(c))
 	return d.Key
 }
 
-// add stores a certificate for the cluster's key. It returns ErrConflict if the
-// cluster's stored key is neither key nor replaces: if two keys ask for the same
-// name at the same time, one of them gets it.
+// add stores a certificate for the cluster's key. It returns ErrConflict if the stored key is
+// neither key nor replaces, so that only one of two concurrent joins gets a name.
 func (i *Issued) add(ctx context.Context, now time.Time, c api.ClusterID, key, replaces string, cert *x509.Certificate) error {
 	return i.table.Update(ctx, string(c), func(d issued, _ bool) (issued, error) {
 		if d.Key != "" && d.Key != key && d.Key != replaces {
@@ -121,9 +118,9 @@ func (i *Issued) revoke(ctx context.Context, c api.ClusterID) error {
 	return nil
 }
 
-// Revoke revokes all certificates of the cluster and ends its streams.
+// Revoke revokes all certificates and the join token of the cluster and ends its streams.
 func (l *Link) Revoke(ctx context.Context, c api.ClusterID) error {
-	// The token first, so that the cluster cannot join again between the two steps.
+	// Revoke the token first, so that the cluster cannot join again between the two steps.
 	if err := l.opt.Tokens.Retire(ctx, jointoken.ForCluster, string(c)); err != nil {
 		return fmt.Errorf("end the join token of cluster %s: %w", c, err)
 	}
@@ -145,8 +142,8 @@ func (l *Link) joinServer() http.Handler {
 	}
 }
 
-// joinCluster counts a use of the token, signs the cluster's authority and adds the cluster
-// to the core.
+// joinCluster redeems the token, signs the certificate of the cluster's authority, and adds the
+// cluster to the core.
 func (l *Link) joinCluster(ctx context.Context, req wire.JoinCluster) (wire.ClusterJoined, error) {
 	tok, err := jointoken.Parse(req.Token)
 	if err != nil {
@@ -170,7 +167,7 @@ func (l *Link) joinCluster(ctx context.Context, req wire.JoinCluster) (wire.Clus
 	if err != nil {
 		return wire.ClusterJoined{}, err
 	}
-	// The certificate first: it decides which of two keys has the name.
+	// Sign first: this decides which of two keys gets the name.
 	out, err := l.sign(ctx, csr, key, replaces, id)
 	if err != nil {
 		return wire.ClusterJoined{}, err
@@ -186,10 +183,10 @@ func (l *Link) joinCluster(ctx context.Context, req wire.JoinCluster) (wire.Clus
 	return out, nil
 }
 
-// nameIsFree reports whether the holder of a token may join under a name. A name in use
-// is free for the key that has it, and for a token of its tenant that names it, so that a
-// machine can be installed again. With any other token its holder could take over a
-// cluster. nameIsFree returns the key that the new one replaces, if any.
+// nameIsFree returns ErrConflict if a cluster must not join under a name in use. The name is free
+// for the key that has it. It is also free for a token of the cluster's tenant that is bound to the
+// name, so that a machine can be reinstalled; any other token could be used to take over a cluster.
+// replaces is the key that the new one replaces, or "".
 func (l *Link) nameIsFree(ctx context.Context, tok jointoken.Token, id api.ClusterID, key string) (replaces string, err error) {
 	var known api.Cluster
 	var taken bool
@@ -211,7 +208,7 @@ func nameTaken(id api.ClusterID) error {
 	return fmt.Errorf("cluster %s exists; choose another name, or ask for a token that names it: %w", id, api.ErrConflict)
 }
 
-// renew signs a new certificate of the cluster's authority.
+// renew signs a new certificate for the key of the cluster's authority.
 func (l *Link) renew(w http.ResponseWriter, r *http.Request, id api.ClusterID) error {
 	var req wire.Renew
 	if err := call.ReadJSON(w, r, &req); err != nil {
@@ -221,7 +218,8 @@ func (l *Link) renew(w http.ResponseWriter, r *http.Request, id api.ClusterID) e
 	if err != nil {
 		return err
 	}
-	// A cluster's server key may be signed by its authority and must not become one.
+	// The certificate of the connection is signed by the cluster's authority. Its key must not
+	// become an authority.
 	pub, err := ca.RequestKey(csr)
 	if err != nil {
 		return err
@@ -247,8 +245,8 @@ func (l *Link) renew(w http.ResponseWriter, r *http.Request, id api.ClusterID) e
 	return nil
 }
 
-// sign signs the authority's certificate and stores it before it returns. replaces is the
-// key that the cluster may have had before.
+// sign signs a certificate for a cluster's authority and stores it. replaces is the key that the
+// cluster may have had before.
 func (l *Link) sign(ctx context.Context, csr []byte, key, replaces string, id api.ClusterID) (wire.ClusterJoined, error) {
 	if err := l.shares.Certificate(string(id.Addr())); err != nil {
 		return wire.ClusterJoined{}, err
@@ -264,8 +262,8 @@ func (l *Link) sign(ctx context.Context, csr []byte, key, replaces string, id ap
 	return wire.ClusterJoined{Chain: string(ca.EncodeChain(chain)), JWTKeys: l.tokenKeys()}, nil
 }
 
-// keys serves the public keys of users' tokens. A cluster requests them when a token has a
-// key that it does not know.
+// keys serves the public keys that verify users' tokens. A cluster requests them when a token names
+// an unknown key.
 func (l *Link) keys(w http.ResponseWriter, _ *http.Request, _ api.ClusterID) error {
 	call.WriteJSON(w, wire.ClusterKeys{JWTKeys: l.tokenKeys()})
 	return nil

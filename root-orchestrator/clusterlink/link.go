@@ -1,10 +1,10 @@
 // Package clusterlink serves the connections that clusters open to the root: joining, renewing
 // certificates, the stream of desired state to a cluster, reports from it, and streams (logs,
-// requests) that the root asks it for. A cluster is identified by its certificate.
+// requests) that the root requests from it. A cluster is identified by its certificate.
 //
-// The package carries messages. The core (package root) decides what a cluster should have and
-// whether a message is stale. Delivery is not guaranteed: a stream whose queue is full is
-// closed, and the cluster resumes it.
+// The package only transports messages. The core (package root) decides what a cluster should have
+// and whether a message is stale. Delivery is not guaranteed: if the queue of a stream is full, the
+// stream is closed, and the cluster resumes it.
 //
 //	link := clusterlink.New(clusterlink.Options{Core: core, Owner: loop, …})
 //	mux.Handle("/v1/cluster/", link.Handler())
@@ -41,19 +41,19 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
-// Bounds and times of a link.
+// Limits and timeouts of a link.
 const (
-	streamBuffer = 64               // messages that may wait for a cluster to read them
-	keepAlive    = 15 * time.Second // between comments on a stream without messages
-	readTime     = 30 * time.Second // for reading a request's body
+	streamBuffer = 64               // queued messages per cluster
+	keepAlive    = 15 * time.Second // interval of comments on a stream
+	readTime     = 30 * time.Second // to read a request's body
 	askTime      = 10 * time.Second // for a cluster to dial a stream out
 )
 
-// maxReport bounds a report: each object in it takes up to 312 bytes once decoded.
+// maxReport limits a report. An object in it takes up to 312 bytes of memory when decoded.
 var maxReport = jsonsize.Limit{Bytes: 16 << 20, Objects: 1 << 18, Values: 3 << 19}
 
-// Reports of at most smallReport bytes are decoded without a turn. Most reports are
-// that small, and the core saves many of them in one write.
+// Reports of at most smallReport bytes are decoded without a turn. Most reports are that small, and
+// a queue would keep the core from saving many of them in one write.
 const smallReport = 64 << 10
 
 var (
@@ -69,7 +69,7 @@ var (
 	})
 )
 
-// Owner is the goroutine that owns the core (package loop).
+// Owner runs functions on the goroutine that owns the core (package loop).
 type Owner interface {
 	Do(ctx context.Context, in root.Input, after func()) error
 	Read(ctx context.Context, fn func()) error
@@ -83,7 +83,7 @@ type Options struct {
 	Verifier  *trust.Verifier
 	Issued    *Issued
 	Tokens    *jointoken.Store
-	Keys      func() jwt.PublicKeys // with which people's tokens are checked
+	Keys      func() jwt.PublicKeys // keys that verify users' tokens
 	Revoked   *revoke.Log           // revocations of delegated tokens; nil: an empty log
 	Now       func() time.Time      // time.Now
 	Log       *slog.Logger          // slog.Default
@@ -94,7 +94,7 @@ type Link struct {
 	opt     Options
 	streams streams.Registry
 	shares  *apishare.Shares
-	refused *refusals.Log // joins
+	refused *refusals.Log // refused joins
 	reports *fairshare.Pool
 	turns   *fairshare.Turns // to decode reports
 	mux     *http.ServeMux
@@ -138,33 +138,33 @@ func New(o Options) *Link {
 // Handler serves /v1/join/cluster and /v1/cluster/.
 func (l *Link) Handler() http.Handler { return l.mux }
 
-// Connected returns the number of clusters whose stream is open.
+// Connected returns the number of clusters with an open stream.
 func (l *Link) Connected() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.conns)
 }
 
-// Send carries a message of the core to a cluster. It does not block. It drops a message
-// for which the cluster has no open stream: the cluster asks for it.
+// Send sends a message of the core to a cluster. It does not block. Without an open stream it drops
+// the message; the cluster gets the state when it reconnects.
 func (l *Link) Send(e wire.Envelope) {
 	if id, ok := strings.CutPrefix(string(e.To), "cluster/"); ok {
 		e.Msg.(wire.RootToCluster).DeliverToCluster(outgoing{l, api.ClusterID(id)})
 	}
 }
 
-// outgoing handles the messages of the core to one cluster.
+// outgoing implements wire.RootToClusterHandler for messages to one cluster.
 type outgoing struct {
 	link *Link
 	to   api.ClusterID
 }
 
-// Desired puts the set on the cluster's stream.
+// Desired queues the message on the cluster's stream.
 func (o outgoing) Desired(m wire.Desired) {
 	o.push(message{event: "desired", id: strconv.FormatUint(uint64(m.Gen), 10), data: m})
 }
 
-// RootNet puts the message on the cluster's stream.
+// RootNet queues the message on the cluster's stream.
 func (o outgoing) RootNet(m wire.RootNet) { o.push(message{event: "net", data: m}) }
 
 func (o outgoing) push(m message) {
@@ -181,7 +181,7 @@ func (o outgoing) ReportAck(m wire.ReportAck) {
 	if ch := l.acks[ackKey{o.to, m.Boot, m.Seq}]; ch != nil {
 		select {
 		case ch <- m:
-		default: // answered already
+		default: // already answered
 		}
 	}
 }
@@ -192,8 +192,8 @@ func (l *Link) conn(c api.ClusterID) *conn {
 	return l.conns[c]
 }
 
-// asCluster serves requests with the certificate of a cluster. It checks the certificate
-// for each request, because it may be revoked while a connection lasts.
+// asCluster serves requests with a cluster's certificate. It checks the certificate on each
+// request, because it may be revoked while the connection is open.
 func (l *Link) asCluster(serve func(http.ResponseWriter, *http.Request, api.ClusterID) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		err := apishare.DoPeer(l.shares, r, l.peer, func(r *http.Request, id api.ClusterID) error { return serve(w, r, id) })
@@ -249,7 +249,7 @@ func (l *Link) report(w http.ResponseWriter, r *http.Request, c api.ClusterID) e
 		if err != nil {
 			return fmt.Errorf("wait to decode a report of cluster %s: %w", c, err)
 		}
-		defer leave() // after the core has taken the report, which needs memory until then
+		defer leave() // the decoded report needs memory until the core has handled it
 	}
 	var rep wire.Report
 	if err := call.Decode(r, text, &rep); err != nil {
@@ -273,7 +273,8 @@ func (l *Link) report(w http.ResponseWriter, r *http.Request, c api.ClusterID) e
 	if err := l.opt.Owner.Do(r.Context(), root.Report{Report: rep}, nil); err != nil {
 		return err
 	}
-	// The loop sends before it returns: without an acknowledgement now there is none.
+	// Do returns after the loop has sent the step's messages, so the acknowledgement is here or
+	// does not exist.
 	select {
 	case ack := <-ch:
 		call.WriteJSON(w, ack)
@@ -283,8 +284,8 @@ func (l *Link) report(w http.ResponseWriter, r *http.Request, c api.ClusterID) e
 	}
 }
 
-// deliver connects the body of a cluster's request to the caller of Ask. A problem in
-// place of a stream is the reason why there is none.
+// deliver connects the body of a cluster's request to the caller of Ask. If the body is a problem
+// document, it is the error of Ask.
 func (l *Link) deliver(w http.ResponseWriter, r *http.Request, c api.ClusterID) error {
 	id, from := r.PathValue("id"), string(c.Addr())
 	if r.Header.Get("Content-Type") == "application/problem+json" {
@@ -301,7 +302,7 @@ func (l *Link) deliver(w http.ResponseWriter, r *http.Request, c api.ClusterID) 
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Time{})
 	err := l.streams.Deliver(r.Context(), id, from, r.Body)
-	_ = rc.SetReadDeadline(time.Unix(1, 0)) // ends a read that is under way
+	_ = rc.SetReadDeadline(time.Unix(1, 0)) // ends a pending read
 	if r.Context().Err() != nil {
 		return nil
 	}
@@ -311,9 +312,9 @@ func (l *Link) deliver(w http.ResponseWriter, r *http.Request, c api.ClusterID) 
 	return err
 }
 
-// Ask has the cluster dial a stream out, and returns its bytes. A cluster that
-// is not connected is ErrUnavailable, one that does not dial in time ErrTimeout.
-// The caller closes the stream, from any goroutine.
+// Ask makes the cluster dial a stream to the root, and returns the stream. The caller closes it,
+// from any goroutine. Errors: ErrUnavailable (the cluster is not connected), ErrTimeout (it did not
+// dial in time).
 func (l *Link) Ask(ctx context.Context, c api.ClusterID, r wire.StreamRequest) (io.ReadCloser, error) {
 	conn := l.conn(c)
 	if conn == nil {
