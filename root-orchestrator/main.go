@@ -1,5 +1,5 @@
-// Command root-orchestrator is Treeline's top tier: it accepts SLAs and offers instances
-// to clusters. It knows no nodes.
+// Command root-orchestrator runs the root orchestrator: it accepts SLAs and offers instances to
+// clusters.
 package main
 
 import (

@@ -1,6 +1,5 @@
-// Package wiring puts the root orchestrator together: its store, its core with
-// the loop that owns it, its certificates and accounts, and the port that serves the
-// API for people and the link for clusters.
+// Package wiring builds the root orchestrator: its store, its core with the loop that owns it, its
+// certificates and accounts, and the port that serves the API and the link for clusters.
 //
 //	err := wiring.Run(ctx, wiring.Defaults(), log)
 package wiring
@@ -43,8 +42,8 @@ type Config struct {
 	Log daemon.Log `yaml:",inline"`
 }
 
-// NetworkConfig configures the overlay network. The ranges are fixed at the first start;
-// later they must be the same or empty.
+// NetworkConfig configures the overlay network. The first start fixes the ranges; after it they
+// must be unchanged or empty.
 type NetworkConfig struct {
 	Instances  string `yaml:"instances" usage:"IPv4 network of the instances; clusters get shares of it. Empty: 10.16.0.0/13. This and the next five keys are used at the first start only and cannot be changed later"`
 	Services   string `yaml:"services" usage:"IPv4 network of the services' addresses. Empty: 10.30.0.0/16"`
@@ -90,7 +89,7 @@ func Defaults() Config {
 	}
 }
 
-// Validate returns ErrInvalid if the configuration cannot work.
+// Validate returns ErrInvalid if a value is out of range.
 func (c Config) Validate() error {
 	if c.Data == "" {
 		return daemon.Invalid("data", "must name a directory")

@@ -20,7 +20,7 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/clusterlink"
 )
 
-// The secrets in the data directory.
+// The secret files in the data directory.
 const (
 	authorityFile = "root-ca.pem"
 	ringFile      = "token-keys.json"
@@ -61,8 +61,9 @@ func openIdentity(cfg Config, dir *os.Root, authority *ca.Authority, st store.St
 	return id, err
 }
 
-// openAuthority reads the root's authority, and creates one at the first start. It fails if
-// the key is missing but the store has certificates that it signed.
+// openAuthority reads the root's authority, or creates one at the first start. It returns
+// ErrNotFound if the key is missing although the store is in use: clusters would not accept a new
+// key.
 func openAuthority(dir *os.Root, used bool) (*ca.Authority, error) {
 	pair, err := ca.LoadPair(dir, authorityFile)
 	if err == nil {
@@ -82,8 +83,8 @@ func openAuthority(dir *os.Root, used bool) (*ca.Authority, error) {
 	return a, ca.SavePair(dir, authorityFile, a.Pair())
 }
 
-// openRing reads the keys that sign tokens, and creates them if they are missing; users
-// then have to sign in again.
+// openRing reads the keys that sign tokens, or creates them if they are missing; all users then
+// have to sign in again.
 func openRing(dir *os.Root, used bool, log *slog.Logger) (*jwt.Ring, error) {
 	text, err := dir.ReadFile(ringFile)
 	if err == nil {
@@ -105,8 +106,7 @@ func openRing(dir *os.Root, used bool, log *slog.Logger) (*jwt.Ring, error) {
 	return ring, ca.WriteFile(dir, ringFile, text, 0o600)
 }
 
-// openKeeper creates the server's certificate. The root signs it, and creates a new one
-// with the configured names at each start.
+// openKeeper creates a new server certificate for the configured names, signed by the root.
 func openKeeper(a *ca.Authority, names []string, log *slog.Logger) (*keeper.Keeper, error) {
 	return keeper.Own(keeper.Options{Log: log}, func(csr []byte) ([]*x509.Certificate, error) {
 		return a.SignOwn(time.Now(), csr, names...)

@@ -35,18 +35,18 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// The files in the data directory that others read.
+// The files in the data directory for other programs.
 const (
 	AddressFile = "address"       // host:port to dial on this machine; written when the root serves
-	CAFile      = "ca.pem"        // the root's certificate, to pin
+	CAFile      = "ca.pem"        // the root's certificate, for clients to pin
 	SignInFile  = "first-sign-in" // "<user> <code>" until the first admin has signed in; mode 0600
 )
 
 // sweepEvery is how often expired records are deleted.
 const sweepEvery = time.Hour
 
-// Run runs the root orchestrator until ctx ends. store.ErrConflict means that another
-// process has taken its role.
+// Run runs the root orchestrator until ctx ends. It returns store.ErrConflict if another process
+// has taken its role.
 func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	dir, err := daemon.OpenData(cfg.Data, AddressFile)
 	if err != nil {
@@ -162,7 +162,8 @@ func openStore(ctx context.Context, cfg Config) (store.Store, error) {
 // storeFile is the embedded store in the data directory.
 const storeFile = "root.db"
 
-// send delivers the core's messages. It runs on the core's owner and must not block.
+// send passes the core's messages to their receivers. It runs on the core's owner and must not
+// block.
 func send(envs []wire.Envelope, web *httpapi.API, link *clusterlink.Link, asker *client.Asker) {
 	var changes []api.Change
 	for _, e := range envs {
@@ -180,7 +181,6 @@ func send(envs []wire.Envelope, web *httpapi.API, link *clusterlink.Link, asker 
 	}
 }
 
-// route returns the handler of the port.
 func route(web *httpapi.API, link *clusterlink.Link, health http.Handler) http.Handler {
 	people, clusters := web.Handler(), link.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -196,7 +196,8 @@ func route(web *httpapi.API, link *clusterlink.Link, health http.Handler) http.H
 	})
 }
 
-// firstSignIn prints the first admin's one-time code until it is used.
+// firstSignIn prints the first admin's one-time code and writes it to SignInFile at each start
+// until it is used.
 func firstSignIn(ctx context.Context, dir *os.Root, accounts *account.Service, external string, pin [32]byte) error {
 	code, err := accounts.Bootstrap(ctx)
 	if err != nil {
