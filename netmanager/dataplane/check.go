@@ -16,7 +16,7 @@ var Protocols = map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP
 // maxWeight bounds a backend's weight.
 const maxWeight = 16
 
-// Check refuses a change that no plane can hold (ErrInvalid).
+// Check returns an error (ErrInvalid) for a change that planes do not support.
 func Check(c plane.Change) error {
 	four := func(what string, a netip.Addr) error {
 		if !a.Is4() {

@@ -7,9 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Connected returns the network that a route connects the host to: by a device and without a
-// router, in any table, because VPNs use tables of their own. ok is false for all other routes,
-// and for a default route.
+// Connected returns the network of a route to a device without a router, in any table, because VPNs
+// use tables of their own. ok is false for all other routes, and for a default route.
 func Connected(r netlink.Route) (p netip.Prefix, ok bool) {
 	if r.Type != unix.RTN_UNICAST || r.Dst == nil || r.Gw != nil || r.Via != nil || len(r.MultiPath) > 0 {
 		return p, false

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Segments sends TCP segments without data in the name of any address, to end connections of
+// Segments sends TCP segments without data from any source address, to end connections of
 // instances.
 type Segments struct{ four, six int } // raw sockets; six is -1 on a host without IPv6
 
@@ -37,7 +37,7 @@ func (s *Segments) Close() {
 	}
 }
 
-// Send sends a segment. A failure is not reported: the receiver notices the end of the
+// Send sends a segment. It does not report a failure: the receiver detects the end of the
 // connection when it sends next.
 func (s *Segments) Send(src, dst netip.AddrPort, sequence uint32, flags byte) {
 	from, to := src.Addr().AsSlice(), dst.Addr().AsSlice()

@@ -55,7 +55,7 @@ func callWithoutBackendIsRefused(t *testing.T, w *World) {
 				t.Errorf("call %s %s without a backend: got %v, want connection refused", network, a, err)
 			}
 		}
-		// No timeout: a SYN is repeated after a second.
+		// Without a refusal, the client repeats its SYN after a second.
 		if d := time.Since(began); d > 10*time.Second {
 			t.Errorf("refusals took %v, want at most 10s", d)
 		}
@@ -126,7 +126,7 @@ func endedFlowsAreReset(t *testing.T, w *World) {
 }
 
 // unansweredFlowsTryAgain removes backends before they answer: a waiting client gets another
-// backend by itself, and none is refused.
+// backend without a new call, and no client is refused.
 func unansweredFlowsTryAgain(t *testing.T, w *World) {
 	w.serveAll()
 	h := w.Hosts[0]
@@ -177,7 +177,7 @@ func instanceMayBeItsOwnBackend(_ *testing.T, w *World) {
 	}
 }
 
-// clientsMayUseTheSameSourcePort has two clients use the same source ports at once.
+// clientsMayUseTheSameSourcePort uses the same source ports from two clients at once.
 func clientsMayUseTheSameSourcePort(t *testing.T, w *World) {
 	w.serveAll()
 	w.Hosts[0].publish(w.service(1, 4))
@@ -196,8 +196,8 @@ func clientsMayUseTheSameSourcePort(t *testing.T, w *World) {
 	}
 }
 
-// udpFlowsTimeOut sets the timeouts of UDP flows to a second: after a longer silence a flow
-// takes another turn, of which there are two.
+// udpFlowsTimeOut sets the timeouts of UDP flows to a second: after a longer silence a flow gets
+// the other one of two backends.
 func udpFlowsTimeOut(t *testing.T, w *World) {
 	w.serveAll()
 	h := w.Hosts[0]

@@ -10,8 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// Bench measures the cost of a plane's size: of a Sync, of changes, and of the first packet of
-// a flow.
+// Bench measures a Sync, changes, and the first packet of a flow, with few and with many services.
 //
 //	func BenchmarkPlane(b *testing.B) { dataplanetest.Bench(b, factory) }
 func Bench(b *testing.B, f Factory) {

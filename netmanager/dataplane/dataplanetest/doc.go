@@ -5,6 +5,6 @@
 // namespace.
 //
 //	func TestPlane(t *testing.T) {
-//		dataplanetest.Run(t, func(t testing.TB) dataplane.Plane { return nft.New() })
+//		dataplanetest.Run(t, func(t testing.TB) dataplane.Plane { return open(t) })
 //	}
 package dataplanetest

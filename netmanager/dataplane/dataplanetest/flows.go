@@ -21,8 +21,8 @@ const (
 	quiet    = 300 * time.Millisecond
 )
 
-// Serve answers on TCP and UDP at port of the space, for both families: it sends label to each
-// client, and then echoes TCP.
+// Serve starts servers for TCP and UDP on a port of the space, for both families. TCP sends label
+// and then echoes; UDP answers with label and the datagram.
 func (s *Space) Serve(label string, port uint16) {
 	s.t.Helper()
 	var l net.Listener
@@ -60,7 +60,7 @@ func (s *Space) Serve(label string, port uint16) {
 			if err != nil {
 				return
 			}
-			// The answer comes from the address that was asked, by any device.
+			// The answer has the source address that the client asked, on any device.
 			clear(oob[unix.CmsgSpace(0)+net.IPv6len : unix.CmsgSpace(0)+net.IPv6len+4])
 			// The echo follows the label, so that sizes are tested in both directions.
 			_, _, _ = p.WriteMsgUDPAddrPort(append([]byte(label+"\n"), b[:n]...), oob[:m], from)

@@ -67,7 +67,7 @@ func packetsToUnknownAddressesAreQueued(t *testing.T, w *World) {
 		}
 		h.MustApply(plane.Change{DropServices: []netip.Addr{vip(9)}})
 
-		// An unknown instance of the peer's.
+		// An unknown instance of the peer.
 		h.MustApply(plane.Change{DropSources: []netip.Addr{w.C(5).Addr}})
 		to := both(w.C(5).Addr)[six]
 		w.C(1).Inject(udp(at(src, 1000), at(to, 80), "unknown"))
@@ -90,8 +90,8 @@ func packetsFromUnknownAddressesAreQueued(t *testing.T, w *World) {
 	}
 }
 
-// queuedPacketsOfAnInstanceAreLimited has one instance send many packets to unknown addresses:
-// few are queued, and another instance's packets still are.
+// queuedPacketsOfAnInstanceAreLimited sends many packets from one instance to unknown addresses:
+// few of them are queued, and those of another instance still are.
 func queuedPacketsOfAnInstanceAreLimited(t *testing.T, w *World) {
 	h := w.Hosts[0]
 	for six := range 2 {

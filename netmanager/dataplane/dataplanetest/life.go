@@ -48,7 +48,7 @@ func changesDoNotAffectOtherFlows(t *testing.T, w *World) {
 	h.publish(w.service(1, 2, 4), w.service(2, 3))
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
-	enough := make(chan struct{}, 4) // has an element for each flow that ran all along
+	enough := make(chan struct{}, 4) // has an element for each flow with 10 echoes or a failure
 	for _, f := range []*Flow{
 		w.C(1).Open("udp", at(vip(1), 80)), w.C(1).Open("udp", at(ranges.Twin(vip(1)), 80)),
 		w.C(3).Open("udp", at(vip(1), 80)), w.C(1).Open("tcp", at(vip(1), 80)),
@@ -91,7 +91,7 @@ func changesDoNotAffectOtherFlows(t *testing.T, w *World) {
 	wg.Wait()
 }
 
-// changeIsAtomic has a change fail of which a part is valid.
+// changeIsAtomic applies a change that is valid only in part.
 func changeIsAtomic(t *testing.T, w *World) {
 	w.serveAll()
 	h := w.Hosts[0]
@@ -139,7 +139,7 @@ func usageIsCounted(t *testing.T, w *World) {
 			}
 			continue
 		}
-		// With turns, one of the protocols may stay on this host: at least a datagram of one
+		// All flows of one protocol may go to the backend on this host, so count datagrams of one
 		// byte each way.
 		if least := uint64(flows / 2 * 29); bytes[0] < least || bytes[1] < least {
 			t.Errorf("host %d counts %v bytes to and from its peer, want %d or more each", i+1, bytes, least)

@@ -16,7 +16,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// hostsAreClosed has instances try to reach the hosts and their networks.
+// hostsAreClosed calls the hosts and their networks from instances.
 func hostsAreClosed(_ *testing.T, w *World) {
 	here, there, c := w.Hosts[0], w.Hosts[1], w.C(1)
 	here.Serve("h1", 8081)

@@ -67,7 +67,7 @@ func sum(b []byte) uint16 {
 	return ^uint16(s)
 }
 
-// Inject sends a packet from the space with whatever source it claims.
+// Inject sends an IP packet with any source from the space.
 func (s *Space) Inject(p []byte) { s.t.Helper(); s.InjectAll(slices.Values([][]byte{p})) }
 
 // InjectAll is Inject for many packets.
@@ -132,7 +132,7 @@ func echoIsAnswered(t *testing.T, w *World) {
 		request, reply := []byte{8, 128}[six], []byte{0, 129}[six]
 		p := w.C(1).listen(network, both(w.C(1).Addr)[six].String())
 		m := []byte{request, 0, 0, 0, 0x12, 0x34, 0, 1, 'p', 'i', 'n', 'g'}
-		if six == 0 { // the kernel sums for IPv6
+		if six == 0 { // the kernel sets the checksum of ICMPv6
 			binary.BigEndian.PutUint16(m[2:], sum(m))
 		}
 		if _, err := p.WriteTo(m, &net.IPAddr{IP: a.AsSlice()}); err != nil {
@@ -154,8 +154,8 @@ func echoIsAnswered(t *testing.T, w *World) {
 	}
 }
 
-// sctpPasses sends an SCTP INIT, whether or not the kernel has SCTP itself: the
-// backend sees it addressed to it.
+// sctpPasses sends an SCTP INIT over raw sockets, so that it does not need the kernel's SCTP. The
+// backend receives the INIT at its own address.
 func sctpPasses(t *testing.T, w *World) {
 	w.Hosts[0].publish(w.service(1, 4))
 	for six, a := range both(vip(1)) {

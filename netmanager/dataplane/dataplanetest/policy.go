@@ -117,14 +117,14 @@ func forgedSourcesAreDropped(t *testing.T, w *World) {
 	}
 }
 
-// allAcceptedPathsAreAccepted changes by which paths packets of a peer are accepted, for each
-// path of packets to it.
+// allAcceptedPathsAreAccepted changes the paths by which packets from a peer are accepted, for each
+// path by which packets are sent to it.
 func allAcceptedPathsAreAccepted(t *testing.T, w *World) {
 	if w.path == api.PathDirect {
 		return // packets from the tunnel are always accepted
 	}
 	here, there := w.Hosts[0], w.Hosts[1]
-	// A strict host drops packets of a device other than the one that this node would use.
+	// Strict reverse-path filtering drops packets from a device other than the one to their source.
 	here.Sysctl("net/ipv4/conf/up0/rp_filter", "2")
 	by := map[api.PathKind]func(){}
 	for _, path := range []api.PathKind{api.PathRoute, w.path} { // VXLAN's hosts are on one link too
@@ -169,7 +169,7 @@ func allAcceptedPathsAreAccepted(t *testing.T, w *World) {
 // packetsByAnotherPathAreDropped sends packets by another path than their peer's.
 func packetsByAnotherPathAreDropped(t *testing.T, w *World) {
 	here, there := w.Hosts[0], w.Hosts[1]
-	// Otherwise a strict host drops them before the plane counts them.
+	// Strict reverse-path filtering would drop them before the plane counts them.
 	here.Sysctl("net/ipv4/conf/wan0/rp_filter", "2")
 	third := plane.Peer{Key: api.PeerKey{3}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.16.2.0/26")}, Path: w.path}
 	if w.path != api.PathDirect {

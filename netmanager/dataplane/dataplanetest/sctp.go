@@ -42,8 +42,8 @@ func words(all ...uint32) (b []byte) {
 }
 
 // sctpAssociates opens an association and sends data in both directions, chunk by chunk over
-// raw sockets, so that it does not need the kernel's SCTP. Of two backends, both ends must see
-// only one.
+// raw sockets, so that it does not need the kernel's SCTP. All chunks must reach the same one of two
+// backends.
 func sctpAssociates(t *testing.T, w *World) {
 	w.Hosts[0].publish(w.service(1, 4, 5))
 	for six, a := range both(vip(1)) {

@@ -2,7 +2,7 @@ package dataplanetest
 
 import "testing"
 
-// Flood has the first container open many flows by one datagram each, from all its ports to
+// Flood opens many flows from the first container by one datagram each, from all its ports to
 // many ports of the other host's first container. None is answered.
 func (w *World) Flood(flows int) {
 	w.t.Helper()
@@ -17,8 +17,8 @@ func (w *World) Flood(flows int) {
 	})
 }
 
-// flowsOfAnInstanceAreLimited has one instance open many flows. Existing flows, and new flows
-// of others, still pass.
+// flowsOfAnInstanceAreLimited opens many flows from one instance. Existing flows, and new flows of
+// others, still pass.
 func flowsOfAnInstanceAreLimited(t *testing.T, w *World) {
 	w.serveAll()
 	w.Hosts[0].publish(w.service(1, 4))

@@ -14,7 +14,7 @@ type Tun struct {
 	seen chan []byte
 }
 
-// newTun creates a TUN device. It keeps packets of the kernel while there is room.
+// newTun creates a TUN device. It keeps up to 4096 packets from the kernel and drops the others.
 func newTun(s *Space, name string) *Tun {
 	s.t.Helper()
 	var fd int
@@ -52,7 +52,7 @@ func (d *Tun) read() {
 	}
 }
 
-// pump is a tunnel without checks.
+// pump writes all packets from the kernel to another device, like a tunnel without checks.
 func (d *Tun) pump(to *Tun) {
 	for p := range d.seen {
 		if to.Write(p) != nil {

@@ -221,13 +221,13 @@ func (w *World) state(h, peer *Host) plane.State {
 	return s
 }
 
-// start gives the host a plane, as a start of its netmanager does.
+// start opens a plane on the host, as a start of its netmanager does.
 func (h *Host) start() {
 	h.Do(func() { h.Plane = h.factory(h.t) })
 	h.t.Cleanup(func() { h.Do(func() { _ = h.Plane.Close() }) })
 }
 
-// Kill ends the plane's process, as far as the kernel is concerned, and starts another.
+// Kill closes the plane and opens another, which the kernel cannot distinguish from a restart.
 func (h *Host) Kill() {
 	h.Do(func() { _ = h.Plane.Close() })
 	h.start()

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hook is one of the two places for programs of a device.
+// hook is a place for programs on a device: ingress or egress.
 type hook struct {
 	device int
 	egress bool
@@ -73,7 +73,7 @@ func (t tcx) attached(h hook) ([]ebpf.ProgramID, error) {
 // classifier is cls_bpf under a clsact queueing discipline, for older kernels.
 type classifier struct{}
 
-// The priorities of the plane's filters, which differ from those of others.
+// The handle and priority of the plane's filters, which differ from those of others.
 const (
 	filterHandle   = 0x7472
 	filterPriority = 0x7472

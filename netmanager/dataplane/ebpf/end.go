@@ -22,9 +22,9 @@ const (
 	resetSize = 20
 )
 
-// end ends the flows to the instances to, and the flows without an answer to the others. A
-// client on this node gets a reset that fits its connection. The next packet of any client
-// opens another flow.
+// end ends the flows to the instances in to, and the flows without an answer to those in
+// unanswered. A client on this node gets a reset that its connection accepts. The next packet of any
+// client opens another flow.
 func (p *Plane) end(to, unanswered []netip.Addr) error {
 	all := map[uint32]uint32{} // 1: all of its flows; 0: those without an answer
 	for each, addrs := range [][]netip.Addr{unanswered, to} {
@@ -50,7 +50,7 @@ func (p *Plane) end(to, unanswered []netip.Addr) error {
 	return errors.Join(failed, p.send(resets)) // for flows that have ended, whatever failed
 }
 
-// over ends flows in the kernel, so that no flow that begins meanwhile is mistaken for another.
+// over ends flows in the kernel, so that a flow that begins meanwhile is not ended by mistake.
 func (p *Plane) over(ending map[uint32]uint32) (all []reset, err error) {
 	t := newTable[uint32, uint32](p.o.TlEnding)
 	defer func() {

@@ -33,9 +33,8 @@ func (p *Plane) setEndpoints(x *tx, c plane.Change, links *links, all bool) {
 	}
 }
 
-// setEndpoint attaches an endpoint's programs before the endpoint is known, so that everything
-// that it sends is judged from the start. If all is set and the device is gone, it keeps the
-// ident of the address.
+// setEndpoint attaches an endpoint's programs before it adds the endpoint, so that they check its
+// packets from the start. If all is set and the device is gone, it keeps the ident of the address.
 func (p *Plane) setEndpoint(x *tx, e plane.Endpoint, links *links, all bool) {
 	a, d := be32(e.Address), links.get(e.Device)
 	gone := d == nil
@@ -115,7 +114,7 @@ func (p *Plane) wanted(device int) map[hook]*ebpf.Program {
 	return map[hook]*ebpf.Program{{device, false}: p.o.TlLeave, {device, true}: p.o.TlLast}
 }
 
-// hook attaches the programs of all devices but endpoints'.
+// hook attaches the programs of all devices except those of endpoints, and detaches others.
 func (p *Plane) hook(x *tx, all bool) {
 	if x.err != nil {
 		return
@@ -163,7 +162,7 @@ func (p *Plane) hook(x *tx, all bool) {
 	}
 }
 
-// gonePrograms is how many records of programs without a known device cause forgetGone.
+// gonePrograms is the number of records, beyond twice those needed, that cause forgetGone.
 const gonePrograms = 64
 
 // forgetGone removes the records of programs on endpoints' devices that are gone. The kernel
@@ -180,8 +179,8 @@ func (p *Plane) forgetGone() {
 	}
 }
 
-// attach attaches a program to a hook. With sure set it reads from the kernel whether the program
-// is there; otherwise the record counts.
+// attach attaches a program to a hook. If sure is set, it reads from the kernel whether the program
+// is there; otherwise it relies on p.hooks.
 func (p *Plane) attach(x *tx, h hook, prog *ebpf.Program, sure bool) error {
 	old := p.hooks[h]
 	if old != nil && sure {
@@ -234,7 +233,7 @@ func (p *Plane) detach(x *tx, h hook) error {
 	return nil
 }
 
-// gone reports that what was to be removed does not exist.
+// gone reports whether err means that the object to remove does not exist.
 func gone(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL)
 }

@@ -7,8 +7,8 @@ import (
 )
 
 // Lifetimes in seconds of a flow without a connection after its last packet, before and after
-// an answer (RFC 4787, REQ-5: two minutes or more). A host configures them as for connection
-// tracking, for both planes.
+// an answer (RFC 4787, REQ-5: two minutes or more). A host configures them with the sysctls of
+// connection tracking, for both planes.
 const (
 	unanswered = 30
 	answered   = 120
@@ -19,8 +19,8 @@ func (p *Plane) readLifetimes() {
 	p.answered = lifetime("nf_conntrack_udp_timeout_stream", answered)
 }
 
-// lifetime returns a sysctl of seconds in ticks of 2^20 ns; otherwise if connection tracking is
-// not loaded or not visible in this namespace.
+// lifetime returns a sysctl in seconds as ticks of 2^20 ns. It returns the parameter otherwise if
+// connection tracking is not loaded or not visible in this namespace.
 func lifetime(name string, otherwise uint32) uint32 {
 	const longest = 1 << 20 // twelve days; ticks wrap after 52
 	seconds := uint64(otherwise)

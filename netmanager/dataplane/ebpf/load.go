@@ -23,7 +23,7 @@ const (
 	minFlows  = 1 << 12
 	entryCost = 16
 	kinds     = 3 // of flows, each with places of its own
-	sharers   = 4 // one address may have opened this part of a kind
+	sharers   = 4 // one address may use 1/sharers of the places of a kind
 )
 
 var maxFlows uint32 = 1 << 16 // of a kind; less in tests that fill the maps
@@ -67,8 +67,8 @@ func Available() error {
 	return netlink.QdiscDel(lo)
 }
 
-// load loads the programs, with maps of an earlier start if given. Maps of another layout are
-// ebpf.ErrMapIncompatible.
+// load loads the programs, with maps of an earlier start if given. It fails with
+// ebpf.ErrMapIncompatible if the maps have another layout.
 func load(o *objectsObjects, maps map[string]*ebpf.Map) error {
 	spec, err := loadObjects()
 	if err != nil {

@@ -55,8 +55,7 @@ type peer struct {
 	device int // by which its unencrypted packets come, 0: none
 }
 
-// New returns the plane whose names begin with prefix. It touches nothing before Sync or
-// Remove.
+// New returns the plane whose names begin with prefix. It changes nothing in the kernel.
 func New(prefix string) (*Plane, error) {
 	if prefix == "" || len(prefix) > 7 {
 		return nil, fmt.Errorf("prefix %q is not 1 to 7 letters: %w", prefix, api.ErrInvalid)
@@ -219,7 +218,7 @@ func (p *Plane) change(c plane.Change, all bool) error {
 	return nil
 }
 
-// steps carries out c, dependencies first. What c both drops and sets is set.
+// steps carries out c, dependencies first. An entry that c both drops and sets is set.
 func (p *Plane) steps(x *tx, c plane.Change, all bool) {
 	links, err := devices(all)
 	if x.fail(err) {
@@ -257,7 +256,7 @@ func (p *Plane) steps(x *tx, c plane.Change, all bool) {
 	if x.err == nil {
 		x.fail(p.edge.Become(p.node, p.ports, all))
 	}
-	// From here on flows check again what they depend on.
+	// The new generation makes flows check their dependencies again.
 	p.settings(x, links)
 }
 

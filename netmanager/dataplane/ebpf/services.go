@@ -55,7 +55,7 @@ func (p *Plane) use(a, ident uint32, ring []uint32) {
 	}
 }
 
-// useBackends writes them to the kernel.
+// useBackends records the backends of a ring and writes them to the kernel.
 func (p *Plane) useBackends(x *tx, a, ident uint32, ring []uint32) {
 	for _, b := range ring {
 		old, had := p.uses[b][a]
@@ -71,7 +71,7 @@ func (p *Plane) useBackends(x *tx, a, ident uint32, ring []uint32) {
 			p.forget(a, b)
 		})
 		if _, known := p.backends.have[b]; known && len(p.uses[b]) > 1 {
-			continue // the ident is known; a second service's is no better
+			continue // it has the ident of another service, which is as good
 		}
 		p.backends.set(x, b, objectsRemote{Ident: ident})
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// table is a kernel map and what was written to it. Programs may count within values: that part
-// is not in V's comparable fields but kept by merge.
+// table is a kernel map with a copy of its entries. Programs may count in fields of a value: these
+// are 0 in the copy, and merge preserves them.
 type table[K, V comparable] struct {
 	m    *ebpf.Map
 	have map[K]V
@@ -26,7 +26,7 @@ func newTable[K, V comparable](m *ebpf.Map) *table[K, V] {
 	return &table[K, V]{m: m, have: map[K]V{}}
 }
 
-// load reads what an earlier start left.
+// load reads the entries that an earlier process wrote.
 func (t *table[K, V]) load() error {
 	all, err := dump[K, V](t.m)
 	if err != nil {
@@ -85,7 +85,7 @@ func (t *table[K, V]) drop(x *tx, k K) {
 	if x.err != nil || !had {
 		return
 	}
-	if t.merge != nil { // undo would lose the counts
+	if t.merge != nil { // otherwise undo would lose the counts
 		var now V
 		if err := t.m.Lookup(k, &now); err == nil {
 			old = now

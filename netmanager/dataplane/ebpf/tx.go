@@ -2,7 +2,7 @@ package ebpf
 
 import "slices"
 
-// tx is a change under way. Its steps can be undone, so that a change that fails has no effect.
+// tx is a change in progress. Its steps can be undone, so that a change that fails has no effect.
 // After the first error further steps do nothing.
 type tx struct {
 	undo, last []func()
@@ -20,7 +20,7 @@ func (t *tx) fail(err error) bool {
 // finally runs done when the change has succeeded, to free what it replaced.
 func (t *tx) finally(done func()) { t.last = append(t.last, done) }
 
-// stand ends a change that succeeded.
+// stand completes a change that succeeded.
 func (t *tx) stand() {
 	for _, done := range t.last {
 		done()

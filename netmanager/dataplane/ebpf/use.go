@@ -9,7 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// Usage reads what programs counted.
+// Usage implements dataplane.Plane. It fails with ErrInvalid before Sync.
 func (p *Plane) Usage(ctx context.Context) (plane.Usage, error) {
 	u := plane.Usage{
 		Services: map[netip.Addr]uint64{}, Backends: map[netip.Addr]uint64{},
@@ -56,7 +56,7 @@ func (p *Plane) Usage(ctx context.Context) (plane.Usage, error) {
 	return u, nil
 }
 
-// Traffic reads what programs counted of peers.
+// Traffic implements dataplane.Plane. It fails with ErrInvalid before Sync.
 func (p *Plane) Traffic(context.Context) (map[api.PeerKey][2]uint64, error) {
 	if !p.open {
 		return nil, fmt.Errorf("traffic of a plane that was not synced: %w", api.ErrInvalid)

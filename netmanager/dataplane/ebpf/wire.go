@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// Addresses stand in maps as they do in packets.
+// Addresses in maps are in network byte order, as in packets.
 
 func be32(a netip.Addr) uint32 {
 	b := a.As4()
@@ -24,7 +24,7 @@ func mask32(bits int) uint32 {
 	return binary.NativeEndian.Uint32(b[:])
 }
 
-// words are the words of an address, IPv4 as ::ffff:0:0/96.
+// words returns the 32-bit words of an address, an IPv4 address as one in ::ffff:0:0/96.
 func words(a netip.Addr) (w [4]uint32) {
 	b := a.As16()
 	for i := range w {

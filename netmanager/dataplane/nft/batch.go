@@ -11,9 +11,8 @@ import (
 )
 
 // batch is an nftables transaction in the kernel's encoding: messages of attributes in one
-// buffer (linux/netfilter/nfnetlink.h, nf_tables.h). The library's encoding, with a value for
-// each attribute and an answer to each message, takes longer than the kernel with 10,000
-// services.
+// buffer (linux/netfilter/nfnetlink.h, nf_tables.h). The library encodes a value for each attribute
+// and requests an answer to each message, which with 10,000 services takes longer than the kernel.
 type batch struct {
 	b    []byte
 	last int    // offset of the last message
@@ -161,7 +160,7 @@ func (x *batch) flushChain(t *nftables.Table, name string) {
 	x.end()
 }
 
-// addRule adds a rule that made encoded.
+// addRule adds a rule whose expressions are encoded by made.
 func (x *batch) addRule(t *nftables.Table, chain string, made []byte) {
 	x.of(t, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND)
 	x.text(unix.NFTA_RULE_CHAIN, chain)

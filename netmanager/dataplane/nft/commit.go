@@ -15,8 +15,8 @@ func (h *host) dial() (*nftables.Conn, error) {
 	return nftables.New(nftables.WithNetNSFd(int(h.ns.Fd())))
 }
 
-// packetFilter opens the socket that commit uses. A whole table is one transaction of some
-// megabytes, which the answers must not repeat.
+// packetFilter opens the socket that commit uses. A whole table is one transaction of several
+// megabytes; with NETLINK_CAP_ACK the answers do not repeat it.
 func packetFilter() (int, error) {
 	const room = 64 << 20
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)

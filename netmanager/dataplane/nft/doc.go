@@ -18,13 +18,13 @@
 // transaction of a few elements, and a rule if the number of a service's turns changes.
 //
 // Limits: UDP flows live as long as net.netfilter.nf_conntrack_udp_timeout and
-// …_udp_timeout_stream, 30 and 120 s by default. Of the host's nf_conntrack_max flows an
-// instance opens at most a quarter. The kernel validates all chains when a rule is added, which
-// takes ten milliseconds or more with 10,000 services. Another table on the host may still drop
-// what this one accepts, as Docker's forward chain does. So does a strict host
-// (net.ipv4.conf.all.rp_filter=1) with packets that arrive by another device than this node
-// would use for the peer; with the value 2 they pass. `nft list table inet tl` shows the table;
-// byte strings in it are addresses.
+// …_udp_timeout_stream, 30 and 120 s by default. An instance opens at most a quarter of the host's
+// nf_conntrack_max flows. The kernel validates all chains when a rule is added, which takes ten
+// milliseconds or more with 10,000 services. Another table on the host may still drop packets that
+// this one accepts, as Docker's forward chain does. Strict reverse-path filtering
+// (net.ipv4.conf.all.rp_filter=1) drops packets that arrive by another device than this node uses
+// for the peer; with the value 2 they pass. `nft list table inet tl` shows the table; byte strings
+// in it are addresses.
 //
 // The package needs nf_tables with nat, numgen, fib, reject, dup, limit and connlimit
 // expressions (Linux 5.10 and later, as distributions build it), and no program.

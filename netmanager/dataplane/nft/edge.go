@@ -27,9 +27,9 @@ const (
 	markClosed
 )
 
-// Edge is the part of the eBPF plane in nftables: a table for packets that cross the edge of the ranges, which are rare and
-// need connection tracking: masquerading, published ports, answers from closed networks. It
-// also sends refusals. The programs have marked each packet with what to do.
+// Edge is the part of the eBPF plane in nftables: a table for the rare packets that enter or leave
+// the ranges and need connection tracking, for masquerading, published ports, and answers from
+// closed networks. It also sends refusals. The programs mark each packet with what to do.
 type Edge struct {
 	table *nftables.Table
 	node  plane.Node
@@ -42,7 +42,8 @@ func NewEdge(prefix string) *Edge {
 	return &Edge{table: &nftables.Table{Family: nftables.TableFamilyINet, Name: prefix + "-ebpf"}}
 }
 
-// Become replaces the table in one transaction, if it is not as wanted.
+// Become replaces the table in one transaction. Unless sure is set, it does nothing if the recorded
+// table has the same content.
 func (e *Edge) Become(n plane.Node, ports map[netip.Addr][]api.PortMap, sure bool) error {
 	if e.there && !sure && e.node.Ranges == n.Ranges && e.node.Queue == n.Queue && e.node.VXLAN == n.VXLAN && reflect.DeepEqual(e.ports, ports) {
 		return nil
@@ -150,7 +151,7 @@ func (e *Edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 		input(marked(markClosed), protocol(unix.IPPROTO_ICMPV6), icmp(kind), accept())
 	}
 	input(marked(markClosed), drop())
-	// No instance of any node may reach this host, by whatever path.
+	// No instance of any node may reach this host, by any path.
 	for _, p := range ours {
 		input(sourceIn(p), established(), accept())
 		input(sourceIn(p), drop())
@@ -164,7 +165,7 @@ func (e *Edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 	for _, p := range []netip.Prefix{ranges.Services, ranges.Services6} {
 		forward(destinationIn(p), drop())
 	}
-	for i, p := range ours { // the containers' programs judge these
+	for i, p := range ours { // the containers' programs check these
 		forward(sourceIn(p), destinationIn(p), accept())
 		forward(sourceIn([]netip.Prefix{ranges.Services, ranges.Services6}[i]), destinationIn(p), accept())
 	}

@@ -80,7 +80,7 @@ func in(s *set, reg uint32) exprs {
 	return exprs{&expr.Lookup{SourceRegister: reg, SetName: s.Name}}
 }
 
-// find loads what the map has for the key; no match if it has nothing.
+// find loads the value of a key in a map. It does not match if the map lacks the key.
 func find(s *set, reg, to uint32) exprs {
 	return exprs{&expr.Lookup{SourceRegister: reg, DestRegister: to, IsDestRegSet: true, SetName: s.Name}}
 }

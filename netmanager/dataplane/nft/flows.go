@@ -23,8 +23,8 @@ type flow struct {
 // ours reports whether an instance is part of the flow.
 func (m *model) ours(f flow) bool { return f.from.IsValid() || f.to.IsValid() || f.backend.IsValid() }
 
-// strayed reports whether a flow of an earlier start has no place now: an end is gone, or
-// policy denies it.
+// strayed reports whether a flow of an earlier start must end: an end is gone, or policy denies
+// it.
 func (m *model) strayed(f flow) bool {
 	return m.gone(f.from) || m.gone(f.backend) || m.against(f, func(p plane.Pair) bool { return !m.allowed[p] })
 }
@@ -50,7 +50,7 @@ func (m *model) gone(a netip.Addr) bool {
 	return true
 }
 
-// against reports whether one of the pairs of idents that count for the flow is refused.
+// against reports whether refused is true for one of the pairs of idents that policy checks.
 func (m *model) against(f flow, refused func(plane.Pair) bool) bool {
 	from, ok := m.ident(f.from)
 	if !ok {
@@ -101,7 +101,7 @@ func (m *model) moved(c plane.Change) map[netip.Addr]bool {
 	return out
 }
 
-// end ends the flows that c leaves no place for.
+// end ends the flows that c makes invalid.
 func (p *Plane) end(c plane.Change, moved map[netip.Addr]bool) error {
 	if len(c.End) == 0 && len(c.Retry) == 0 && len(c.Deny) == 0 && len(moved) == 0 {
 		return nil
@@ -148,8 +148,8 @@ func (s *sweep) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
 	return true
 }
 
-// end deletes the flows that match want. A connected client on this node that waits for data
-// would notice only late: rouse makes it send a segment, which gets a reset because its flow is
+// end deletes the flows that match want. A connected client on this node that only waits for data
+// would detect this late: rouse makes it send a segment, which gets a reset because its flow is
 // unknown.
 func (h *host) end(want func(flow) bool, m *model) error {
 	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {

@@ -13,8 +13,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/dataplane"
 )
 
-// host is the part of the kernel outside the table that the plane uses: routes, to know the
-// host's networks, and connection tracking.
+// host is the part of the kernel outside the table that the plane uses: routes, for the host's
+// networks, and connection tracking.
 type host struct {
 	prefix string
 	ns     *os.File // the network namespace

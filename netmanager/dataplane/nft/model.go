@@ -129,7 +129,7 @@ func (d *delta) apply(c plane.Change, via func(netip.Addr) (string, error)) erro
 		if p.Accepts.VXLAN {
 			next.in = append(next.in, vxlan)
 		}
-		if p.Accepts.Route && route != "" { // otherwise nothing comes from there
+		if p.Accepts.Route && route != "" { // otherwise no packets come from there
 			next.in = append(next.in, route)
 		}
 		for _, s := range p.Subnets {
@@ -142,7 +142,7 @@ func (d *delta) apply(c plane.Change, via func(netip.Addr) (string, error)) erro
 	return nil
 }
 
-// put replaces the object at k, nil meaning none, and its elements, which each enumerates.
+// put replaces the object at k by v, or removes it if v is nil, with the elements that each enumerates.
 func put[K comparable, V any](d *delta, m map[K]V, k K, v *V, each func(V, func(s *set, key, val data))) {
 	old, had := m[k]
 	if !d.whole {

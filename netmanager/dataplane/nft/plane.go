@@ -37,8 +37,8 @@ func New(prefix string) (*Plane, error) {
 	return &Plane{prefix: prefix, host: h}, nil
 }
 
-// Sync replaces the table in one transaction. Connection tracking keeps its flows but those
-// that s has no place for.
+// Sync replaces the table in one transaction. It ends the flows that s denies or whose instance is
+// gone; the others stay in connection tracking.
 func (p *Plane) Sync(_ context.Context, s plane.State) error {
 	if s.Node.Prefix != p.prefix {
 		return fmt.Errorf("sync plane of prefix %q with a state of prefix %q: %w", p.prefix, s.Node.Prefix, api.ErrInvalid)
@@ -54,7 +54,7 @@ func (p *Plane) Sync(_ context.Context, s plane.State) error {
 	return p.host.end(m.strayed, m)
 }
 
-// replace replaces the table by m, which is empty, with c.
+// replace fills the empty model m with c and replaces the table.
 func (p *Plane) replace(m *model, c plane.Change) error {
 	d, err := m.fill(c, p.host.device)
 	if err != nil {

@@ -22,7 +22,7 @@ type sets struct {
 	outer     *set // VXLAN peer . subnet
 	sample    *set // local instances; samples their flows (share.go)
 	full      *set // instances at their share
-	asking    *set // rate of further flows of these
+	asking    *set // rate of further flows of the instances in full
 	held      *set // rate of queued packets by instance
 	ports     *set // protocol . port → instance . port
 	ports6    *set // the same → twin . port

@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// All flows of a host share one table of connection tracking. An instance that has its share of
-// it opens no flow until some have ended; its flows, and all others, go on.
+// All flows of a host share one table of connection tracking. An instance at its share of it cannot
+// open flows until some have ended. Existing flows, and those of other instances, continue.
 //
 // For each new flow the kernel looks up all flows on the instance's list (nf_conncount).
-// Therefore only a random sample of flows is on the list, whose limit is the sample's part of
-// the share. An instance whose list is full is recorded; from then on its new flows are dropped
-// but for a few a second, which are tried against the list until there is room. With a list of
-// a thousand the error of the bound is a few percent. Closed TCP flows are not counted, since
-// the kernel drops those first when the table gets full. A replaced table starts to count anew.
+// Therefore only a random sample of flows is on the list, and its limit is scaled accordingly. An
+// instance whose list is full is recorded. Then its new flows are dropped, except a few a second,
+// which are tried against the list until it has space. With a list of a thousand flows the error of
+// the limit is a few percent. Closed TCP flows are not counted, because the kernel drops those first
+// when the table gets full. A replaced table starts with empty lists.
 const (
 	sharers   = 4       // how many instances it takes to fill the table
 	sampled   = 64      // one of so many new flows is on the list

@@ -99,7 +99,7 @@ func (t table) ends() {
 	t.rule("refuse", exprs{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: portUnreachable}})
 }
 
-// clear removes the marks of who.
+// clear removes the marks that who sets.
 func clear() exprs { return rule(immediate(r(0), native(0)), setMark(r(0)), setFlowMark(r(0))) }
 
 func reset() exprs { return exprs{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}} }
@@ -147,7 +147,7 @@ func (t table) dispatch(fams [2]family) {
 			&expr.Exthdr{SourceRegister: r(0), Type: 2, Offset: 2, Len: 2, Op: expr.ExthdrOpTcpopt},
 		})
 	t.rule("outside", established(), accept())
-	// Flows that got a turn were judged before.
+	// The policy of flows that got a turn was checked before.
 	for _, f := range fams {
 		t.rule("outside", f.only(), f.key(f.source, r(0)), in(t.local, r(0)), translated(), f.key(f.destination, r(0)), in(t.backends, r(0)), goTo("given"+f.suffix))
 		t.rule("given"+f.suffix, jump("share"+f.suffix))
@@ -163,7 +163,7 @@ func (t table) dispatch(fams [2]family) {
 	for _, f := range fams { // of peers on plain routes
 		t.rule("input", f.only(), f.instance(f.source), goTo("host"))
 	}
-	// Of the host an instance reaches only its resolver.
+	// An instance reaches only the resolver of the host.
 	t.rule("host", established(), accept())
 	t.rule("host", neighbours(), accept())
 	four := fams[0]
@@ -224,7 +224,7 @@ func (t table) checkSource(f family) {
 	}
 	t.rule(c, goTo(forged))
 
-	// Not an address of an instance.
+	// The source is not an address of an instance.
 	t.rule(stranger, fromOurs(t.node.Prefix), goTo(c))
 	if t.node.VXLAN != 0 && !f.six() {
 		t.rule(stranger, t.vxlan(), goTo("outer"))
@@ -283,15 +283,15 @@ func (t table) choose(f family) {
 	t.rule("turn"+f.suffix, negated(fromOurs(t.node.Prefix)), published, rewrite)
 	t.rule("turnout"+f.suffix, published, rewrite)
 
-	// Segments that the host sends in the name of an instance or a service are those of rouse.
-	// They open no flow.
+	// Only rouse sends segments from the host with the source of an instance or a service. They
+	// open no flow.
 	t.rule("rawout", f.only(), f.instance(f.source), exprs{&expr.Notrack{}})
 	t.rule("rawout", f.only(), f.service(f.source), exprs{&expr.Notrack{}})
 }
 
 // who stores the idents of both ends of a flow, 0 for none: the caller's in the packet's mark,
-// the other's in the flow's mark. The chain pass clears both. Registers would do, but nft(8)
-// crashes on a key that a map yielded, and operators must be able to list the rules.
+// the other's in the flow's mark. The chain pass clears both. It does not use registers, because
+// nft(8) crashes when it lists a look-up of a key that a map yielded.
 func (t table) who(chain string, f family, destination exprs) {
 	t.rule(chain, clear())
 	t.rule(chain, f.key(f.source, r(0)), find(t.idents, r(0), r(0)), setMark(r(0)))
@@ -318,7 +318,7 @@ func known() exprs {
 	return rule(meta(expr.MetaKeyMARK, r(0)), not(r(0), native(0)), flowMark(r(0)), not(r(0), native(0)))
 }
 
-// judge decides about a new flow after its destination is translated.
+// judge applies policy to a new flow after its destination is translated.
 func (t table) judge(f family) {
 	n, arrive, leave := "new"+f.suffix, "arrive"+f.suffix, "leave"+f.suffix
 	// Reset a client on this node that continues a flow that ended.
@@ -338,8 +338,8 @@ func (t table) judge(f family) {
 	t.rule(arrive, goTo(denied))
 
 	t.rule(leave, f.service(f.destination), goTo("await"+f.suffix))
-	// Not by its route: connection tracking would keep the packet queue's device as the flow's
-	// destination, and the packet would never get a backend.
+	// With the route to the packet queue's device, connection tracking would keep that device as the
+	// flow's destination, and the packet would never get a backend.
 	t.rule(leave, to(t.node.Queue), goTo("await"+f.suffix))
 	t.rule(leave, f.instance(f.destination), t.pair(), goTo("pass"))
 	t.rule(leave, known(), goTo(denied))
@@ -353,7 +353,7 @@ func (t table) judge(f family) {
 	t.rule("await"+f.suffix, goTo("hold"))
 }
 
-// Queued packets of an instance, per second and at once.
+// holds and holdsAtOnce are the rate per second and the burst of queued packets of an instance.
 const holds, holdsAtOnce = 2048, 256
 
 // translate translates sources: of an instance that is its own backend, which would drop a
@@ -408,9 +408,9 @@ func (t table) holder(f family, device int) {
 // serviceChain returns the name of the chain of a service.
 func serviceChain(a netip.Addr) string { return "s" + hex.EncodeToString(a.AsSlice()) }
 
-// turns draws one of n turns; 0 turns refuse. Both families share the counter. The kernel
-// checks a map's new elements against all rules that use it, so that the look-up is in a chain
-// that all services share.
+// turns returns expressions that draw one of n turns, or refuse the flow if n is 0. Both families
+// share the counter. The kernel checks a map's new elements against all rules that use the map, so the
+// look-up is in one chain for all services.
 func (t table) turns(n int) exprs {
 	if n == 0 {
 		return goTo("refuse")
