@@ -1,8 +1,8 @@
 // Package host connects the overlay core to the machine: to the node engine's socket, the
-// tunnel, the relay, the resolver and the metrics. Package kernel below it carries out what
-// the core orders in the kernel, workloads watches the attached workloads, machine finds the
-// machine's addresses, and credentials reads the node's certificate. Nothing here decides
-// what the network should be.
+// tunnel, the relay, the resolver and the metrics. Package kernel below it carries out the core's
+// orders in the kernel, workloads watches the attached workloads, machine finds the machine's
+// addresses, and credentials reads the node's certificate. These packages make no decisions about
+// the network.
 package host
 
 import (
@@ -26,27 +26,27 @@ import (
 // Core gives adapters access to the overlay core, which the loop in it owns. Its methods
 // are safe for concurrent use.
 //
-// While the store takes no saves the core still steps the inputs whose result needs no save
-// to be right after a restart, because others repeat them: what the cluster, peers and the
-// kernel report. New flows therefore begin on a full disk too.
+// While the store accepts no writes, the core still handles inputs whose result may be lost at a
+// restart, because their senders repeat them: the cluster, peers and the kernel. New flows therefore
+// begin on a full disk too.
 type Core struct {
 	core *overlay.Core // read on the loop's goroutine only
 	loop *loop.Loop[overlay.Input]
 	log  *slog.Logger
 	send func([]wire.Envelope) // set by Run, called on the loop's goroutine
 
-	mu sync.Mutex // guards kept, and the order of what is posted
-	// kept has the newest of each input that nobody repeats, while the loop takes none.
+	mu sync.Mutex // guards kept, and the order of posted inputs
+	// kept has the newest of each input that is not repeated, while the loop accepts none.
 	kept map[any]overlay.Input
 }
 
-// NewCore returns the core with its loop, which Run starts. After each batch of inputs
-// observe is called on the loop's goroutine; leased is whether the core has a lease.
+// NewCore returns the core with its loop, which Run starts. It calls observe on the loop's
+// goroutine after each batch of inputs; leased is whether the core has a lease.
 func NewCore(core *overlay.Core, st store.Store, log *slog.Logger, observe func(s loop.Sample, leased bool)) *Core {
 	return newCore(core, core, st, log, observe)
 }
 
-// newCore steps stepped and reads core; in tests these differ.
+// newCore is NewCore with another core to step, for tests.
 func newCore(core *overlay.Core, stepped step.Core[overlay.Input], st store.Store, log *slog.Logger, observe func(loop.Sample, bool)) *Core {
 	c := &Core{core: core, log: log, kept: map[any]overlay.Input{}}
 	c.loop = loop.New(stepped, st, func(all []wire.Envelope) { c.send(all) }, loop.Options[overlay.Input]{
@@ -60,17 +60,17 @@ func newCore(core *overlay.Core, stepped step.Core[overlay.Input], st store.Stor
 	return c
 }
 
-// Run steps the core until ctx ends, and hands what it sends to send, which must not block.
+// Run steps the core until ctx ends, and passes its messages to send, which must not block.
 func (c *Core) Run(ctx context.Context, send func([]wire.Envelope)) error {
 	c.send = send
 	return c.loop.Run(ctx)
 }
 
-// unsavedPause is how long a process is silent when the number of its start cannot be
-// saved. The number then comes from the clock in seconds, so the next start has another.
+// unsavedPause delays a start whose boot number could not be saved. That number is the time in
+// seconds, so the pause makes sure that the next start has another.
 const unsavedPause = 1100 * time.Millisecond
 
-// Start begins the process lifetime of the core. It succeeds on a full disk too, because the workloads'
+// Start steps the core with overlay.Start. It succeeds on a full disk too, because the workloads'
 // tunnels depend on it.
 func (c *Core) Start(ctx context.Context) error {
 	err := c.loop.Do(ctx, overlay.Start{}, nil)
@@ -100,7 +100,7 @@ func (c *Core) Read(ctx context.Context, fn func(*overlay.Core)) error {
 	return c.loop.Read(ctx, func() { fn(c.core) })
 }
 
-// Plane returns everything that the kernel should hold.
+// Plane returns the state that the kernel should have.
 func (c *Core) Plane(ctx context.Context) (s plane.State, err error) {
 	err = c.Read(ctx, func(o *overlay.Core) { s = o.Plane() })
 	return s, err
@@ -112,8 +112,8 @@ func (c *Core) Attachments(ctx context.Context) (all []wire.Attach, err error) {
 	return all, err
 }
 
-// needsNoSave reports whether an input may be stepped while the store takes no saves:
-// every input but those whose answer promises that the result is durable.
+// needsNoSave reports whether an input may be stepped while the store accepts no writes: every
+// input except those whose answer promises that the result is durable.
 func needsNoSave(in overlay.Input) bool {
 	switch in.(type) {
 	case overlay.Start, overlay.Attach, overlay.Detach:
@@ -122,9 +122,9 @@ func needsNoSave(in overlay.Input) bool {
 	return true
 }
 
-// keepAs returns the key under which an input is kept while the loop takes none; a later
-// input replaces an earlier one of the same key. Nil means that the input is not kept, since
-// it repeats itself: packets, questions, handshakes and measurements do.
+// keepAs returns the key under which an input is kept while the loop accepts none; a later input
+// replaces an earlier one of the same key. Nil means that the input is not kept, because its source
+// repeats it: packets, queries, handshakes and measurements.
 func keepAs(in overlay.Input) any {
 	switch in := in.(type) {
 	case overlay.Link:
@@ -139,7 +139,7 @@ func keepAs(in overlay.Input) any {
 	return nil
 }
 
-// Post hands an input to the core. It never blocks.
+// Post queues an input for the core. It does not block.
 func (c *Core) Post(in overlay.Input) { c.Offer(in) }
 
 // Offer is Post, and reports whether the core steps the input now or later.
@@ -173,11 +173,11 @@ func (c *Core) repostLocked() bool {
 	return true
 }
 
-// Learn steps the core with an input that it also accepts while the store takes no saves.
-// It returns when the core has stepped it.
+// Learn steps the core with an input for which needsNoSave is true. It returns when the core has
+// stepped it.
 func (c *Core) Learn(ctx context.Context, in overlay.Input) error {
 	err := c.loop.Do(ctx, in, nil)
-	if unsaved(err) && c.Offer(in) { // it may have been stepped before: repetition is harmless
+	if unsaved(err) && c.Offer(in) { // it may be stepped twice, which is harmless
 		err = c.loop.Read(ctx, func() {})
 	}
 	return err
@@ -191,7 +191,7 @@ func (c *Core) LearnInOrder(ctx context.Context, in overlay.Input) error {
 	return c.Learn(ctx, in)
 }
 
-// unsaved reports whether an input failed because the store takes no saves.
+// unsaved reports whether an input failed because the store accepts no writes.
 func unsaved(err error) bool {
 	return errors.Is(err, api.ErrFull) || errors.Is(err, api.ErrUnavailable)
 }

@@ -32,7 +32,7 @@ func (m *Meter) Observe(s loop.Sample) {
 	m.saveMicros.Add(uint64(s.Saving.Microseconds()))
 }
 
-// Usage counts what the kernel dropped.
+// Usage sets the counters of packets that the kernel dropped.
 func (m *Meter) Usage(u plane.Usage) {
 	m.denied.Store(u.Denied)
 	m.forged.Store(u.Forged)

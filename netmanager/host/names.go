@@ -7,17 +7,17 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 )
 
-// Names answers the resolver's questions from the core. It is a resolver.Overlay.
+// Names answers the resolver's queries from the core. It implements resolver.Overlay.
 type Names struct {
 	Core *Core
 	// IsLocal reports whether an address belongs to an instance on this node.
 	IsLocal func(netip.Addr) bool
 }
 
-// Local is resolver.Overlay's. It does not wait for the core.
+// Local implements resolver.Overlay. It does not wait for the core.
 func (n Names) Local(client netip.Addr) bool { return n.IsLocal(client) }
 
-// Lookup is resolver.Overlay's. It posts the query before it looks the name up, so that a
+// Lookup implements resolver.Overlay. It posts the query before it looks the name up, so that a
 // known name counts as used and a request for an unknown one is sent to the cluster.
 func (n Names) Lookup(ctx context.Context, client netip.Addr, name string) (a overlay.Answer, err error) {
 	look := func(o *overlay.Core) { a = o.Lookup(client, name) }
@@ -30,7 +30,7 @@ func (n Names) Lookup(ctx context.Context, client netip.Addr, name string) (a ov
 	return a, err
 }
 
-// Covers is resolver.Overlay's.
+// Covers implements resolver.Overlay.
 func (n Names) Covers(ctx context.Context, name string) (yes bool, err error) {
 	err = n.Core.Read(ctx, func(o *overlay.Core) { yes = o.Covers(name) })
 	return yes, err

@@ -14,8 +14,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// PeerCheck removes peers from the cluster's messages whose key is not proven by their
-// certificate. A cluster can name a node of another cluster, but cannot forge its proof.
+// PeerCheck removes from the cluster's messages the peers whose certificate does not prove their
+// key. A cluster can name a node of another cluster, but cannot forge its proof.
 type PeerCheck struct {
 	verifier *trust.Verifier
 	log      *slog.Logger

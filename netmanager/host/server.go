@@ -28,8 +28,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/socket"
 )
 
-// Server answers the node engine and the operator. It is a socket.Overlay: the core decides,
-// and an answer waits until the kernel has followed.
+// Server serves the node engine and the operator. It implements socket.Overlay: the core decides,
+// and an answer is sent when the kernel has applied the decision.
 type Server struct {
 	Core        *Core
 	Stream      *Stream
@@ -50,7 +50,7 @@ type Server struct {
 
 var _ socket.Overlay = (*Server)(nil)
 
-// Attach is socket.Overlay's.
+// Attach implements socket.Overlay.
 func (s *Server) Attach(ctx context.Context, a wire.Attach) (wire.Attached, error) {
 	began := time.Now()
 	var at wire.Attached
@@ -98,8 +98,8 @@ func checkNetNS(path string) error {
 	return err
 }
 
-// checkPorts refuses host ports on which the machine itself listens now. The cluster checks
-// them too, but seldom. A workload that is attached already keeps its ports.
+// checkPorts refuses host ports on which the machine itself listens now. The cluster checks them
+// too, but less often. A workload that is attached already keeps its ports.
 func (s *Server) checkPorts(ctx context.Context, a wire.Attach) error {
 	attached := false
 	if len(a.Ports) == 0 {
@@ -121,7 +121,7 @@ func (s *Server) checkPorts(ctx context.Context, a wire.Attach) error {
 	return nil
 }
 
-// followed waits until the kernel has carried out what the core ordered before.
+// followed waits until the executor has carried out the core's earlier orders.
 func (s *Server) followed(ctx context.Context) error {
 	if err := s.Executor.Wait(ctx); err != nil {
 		return fmt.Errorf("wait for the kernel: %w: %w", api.ErrTimeout, err)
@@ -129,7 +129,7 @@ func (s *Server) followed(ctx context.Context) error {
 	return nil
 }
 
-// Detach is socket.Overlay's.
+// Detach implements socket.Overlay.
 func (s *Server) Detach(ctx context.Context, k wire.Key) error {
 	s.Listening.Remove(k)
 	s.Exits.Remove(k)
@@ -144,9 +144,9 @@ func (s *Server) Detach(ctx context.Context, k wire.Key) error {
 	return s.followed(ctx)
 }
 
-// Drain is socket.Overlay's. It returns when the kernel and the peers that answer send no
-// new flows to the workload. If that cannot be saved it still takes effect, and Drain returns
-// why it was not saved.
+// Drain implements socket.Overlay. It returns when the kernel and the peers that answer send no new
+// flows to the workload. If the drain cannot be saved it still takes effect, and Drain returns the
+// error of the save.
 func (s *Server) Drain(ctx context.Context, k wire.Key) error {
 	saved := s.Core.Do(ctx, overlay.Drain{Key: k}, nil)
 	if saved != nil {
@@ -169,8 +169,8 @@ const (
 	confirmInterval = 10 * time.Millisecond
 )
 
-// peersConfirmed returns when all peers that can be reached have confirmed what they were
-// sent, or after confirmTimeout: a peer that does not answer may be dead.
+// peersConfirmed returns when all peers that can be reached have acknowledged their notices, or
+// after confirmTimeout, because a peer that does not answer may be dead.
 func (s *Server) peersConfirmed(ctx context.Context) error {
 	end := time.Now().Add(confirmTimeout)
 	for {
@@ -186,7 +186,7 @@ func (s *Server) peersConfirmed(ctx context.Context) error {
 	}
 }
 
-// Attachments is socket.Overlay's.
+// Attachments implements socket.Overlay.
 func (s *Server) Attachments(ctx context.Context) (all []wire.Attached, err error) {
 	err = s.Core.Read(ctx, func(o *overlay.Core) { all = o.List() })
 	for i, a := range all {
@@ -197,7 +197,7 @@ func (s *Server) Attachments(ctx context.Context) (all []wire.Attached, err erro
 	return all, err
 }
 
-// View is socket.Overlay's.
+// View implements socket.Overlay.
 func (s *Server) View(ctx context.Context, path string) (any, error) {
 	switch path {
 	case netsock.Status:
@@ -222,7 +222,7 @@ func (s *Server) Status(ctx context.Context) (st api.NetStatus, err error) {
 	return st, nil
 }
 
-// Routes returns what the node holds of services.
+// Routes returns the state of the node's routes and of its refused requests for routes.
 func (s *Server) Routes(ctx context.Context) (all []api.RouteStatus, err error) {
 	s.Sampler.Refresh(ctx)
 	err = s.Core.Read(ctx, func(o *overlay.Core) { all = o.Routes() })
@@ -245,7 +245,7 @@ const (
 	traceInterval = 50 * time.Millisecond
 )
 
-// Trace is socket.Overlay's. It sends the requests to the cluster that the flow would cause.
+// Trace implements socket.Overlay. It sends the requests to the cluster that the flow would cause.
 func (s *Server) Trace(ctx context.Context, from api.InstanceID, to string) (t api.NetTrace, err error) {
 	s.Sampler.Refresh(ctx)
 	var ask overlay.Input
@@ -270,7 +270,7 @@ func (s *Server) Trace(ctx context.Context, from api.InstanceID, to string) (t a
 	return t, refused
 }
 
-// Capture is socket.Overlay's.
+// Capture implements socket.Overlay.
 func (s *Server) Capture(ctx context.Context, what socket.Capture, w io.Writer) error {
 	var newest wire.Attach // of several placements
 	var mac net.HardwareAddr
@@ -291,18 +291,18 @@ func (s *Server) Capture(ctx context.Context, what socket.Capture, w io.Writer) 
 	return capture.Run(ctx, newest.NetNS, mac, w, capture.Limits{For: what.For, Bytes: what.Bytes})
 }
 
-// Events is socket.Overlay's. The link to the cluster is down when nobody reads.
+// Events implements socket.Overlay. When its reader ends, the link to the cluster is down.
 func (s *Server) Events(ctx context.Context, write func(wire.NetEvent) error) error {
 	return s.Stream.Read(ctx, write, func() { s.Core.Post(overlay.Link{Up: false}) })
 }
 
-// Down is socket.Overlay's.
+// Down implements socket.Overlay.
 func (s *Server) Down(ctx context.Context, d wire.NetDown) error {
 	s.Peer.Clean(&d)
 	return s.Core.Learn(ctx, overlay.Down{NetDown: d})
 }
 
-// Link is socket.Overlay's.
+// Link implements socket.Overlay.
 func (s *Server) Link(ctx context.Context, up bool) error {
 	if up { // the relay runs in the cluster, which may have restarted
 		s.Transport.Rebind()
@@ -310,7 +310,7 @@ func (s *Server) Link(ctx context.Context, up bool) error {
 	return s.Core.LearnInOrder(ctx, overlay.Link{Up: up})
 }
 
-// WorkloadEvents passes what the watchers of workloads see to the core.
+// WorkloadEvents passes the events of the workloads' watchers to the core.
 type WorkloadEvents struct {
 	Core   *Core
 	Stream *Stream
@@ -327,8 +327,8 @@ func (e WorkloadEvents) Serves(ctx context.Context, a wire.Attach) {
 	}
 }
 
-// Exited lets flows avoid a workload whose process has ended. The node engine reports the
-// same later.
+// Exited keeps flows away from a workload whose process has ended. The node engine reports the same
+// later.
 func (e WorkloadEvents) Exited(ctx context.Context, a wire.Attach) {
 	switch err := e.Core.Learn(ctx, overlay.Exited{Key: a.Key, NetNS: a.NetNS}); {
 	case err == nil:

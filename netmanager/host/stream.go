@@ -16,15 +16,15 @@ import (
 // maxEvents bounds the events that wait for a slow node engine.
 const maxEvents = 256
 
-// Stream carries events to the node engine while it reads them: the core's messages to
-// the cluster, which workloads take flows, and whether workloads can be attached. The core
-// numbers its messages, and the cluster asks for one that is missing.
+// Stream carries events to the node engine while it reads them: the core's messages to the cluster,
+// which workloads are ready for flows, and whether workloads can be attached. The core numbers its
+// messages, and the cluster requests a missing one.
 type Stream struct {
 	log *slog.Logger
 
 	mu     sync.Mutex // guards the fields below
 	reader *reader
-	kernel error // why the kernel does not follow the core
+	kernel error // why the kernel is not in sync with the core
 	leased bool  // the core has a lease
 	ready  wire.NetReady
 }
@@ -57,12 +57,12 @@ func signal(ch chan<- struct{}) {
 	}
 }
 
-// Send sends a message of the core to the cluster. Without a reader it is lost: the core
-// learns that the link is down and repeats everything when it is up.
+// Send sends a message of the core to the cluster. Without a reader the message is lost: the core
+// then gets Link{Up: false}, and repeats everything when the link is up.
 func (s *Stream) Send(m wire.NetUp) { s.send(m) }
 
-// Serves reports that a workload takes flows. A node engine that does not read finds that
-// in the list of attachments later.
+// Serves reports that a workload is ready for flows. A node engine that does not read finds this in
+// the list of attachments later.
 func (s *Stream) Serves(k wire.Key) { s.send(k) }
 
 func (s *Stream) send(e any) {
@@ -77,7 +77,7 @@ func (s *Stream) send(e any) {
 	}
 }
 
-// SetKernel sets why the kernel does not follow the core; nil means that it does.
+// SetKernel sets why the kernel is not in sync with the core; nil means that it is.
 func (s *Stream) SetKernel(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,9 +124,9 @@ func (s *Stream) Ready() wire.NetReady {
 	return s.ready
 }
 
-// Read writes events until ctx ends, write fails, or another reader begins. When it ends
-// without a successor it calls gone, which must not block, before another Read can begin: a
-// later reader's report of the link then comes after it.
+// Read writes events until ctx ends, write fails, or another reader begins. If no other reader has
+// replaced it, Read calls gone at its end. gone must not block. It is called before another Read can
+// begin, so that a later reader's report of the link comes after it.
 func (s *Stream) Read(ctx context.Context, write func(wire.NetEvent) error, gone func()) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

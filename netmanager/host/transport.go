@@ -51,7 +51,7 @@ type Transport struct {
 	report sync.Mutex // guards the order of reports to the core
 }
 
-// node holds what is known of this node. Its methods are safe for concurrent use.
+// node is the state of this node. Its methods are safe for concurrent use.
 type node struct {
 	mu    sync.Mutex // guards state
 	state nodeState
@@ -62,7 +62,7 @@ type nodeState struct {
 	pair  ca.Pair
 	lease wire.NetLease
 	place machine.Place
-	found bool // place was
+	found bool // place is set
 	relay relaylink.State
 }
 
@@ -117,8 +117,8 @@ const portFile = "port"
 // TunnelDevice returns the name of the tunnel's device.
 func TunnelDevice(prefix string) string { return prefix + "tun" }
 
-// NewTransport opens the tunnel's device and its socket. A free port of an earlier start is
-// used again, because NATs and peers know it.
+// NewTransport opens the tunnel's device and its socket. It prefers the port of an earlier start,
+// because mappings in NATs and endpoints at peers have it.
 func NewTransport(o TransportOptions) (*Transport, error) {
 	n := &node{state: nodeState{self: o.Self, pair: o.Credentials.Pair}}
 	t := &Transport{core: o.Core, prefix: o.Prefix, node: n, leases: make(chan wire.NetLease, 1), log: o.Log}
@@ -231,7 +231,7 @@ func (t *Transport) SetLease(l wire.NetLease) {
 	}
 }
 
-// setRelayLeases tells the relay link of each lease.
+// setRelayLeases passes each lease to the relay link.
 func (t *Transport) setRelayLeases(ctx context.Context) error {
 	for {
 		select {
@@ -248,9 +248,9 @@ func (t *Transport) setRelayLeases(ctx context.Context) error {
 	}
 }
 
-// Locate finds the machine's place, and reports whether the kernel must be told everything
-// again: which networks are closed depends on the networks that the machine is connected to,
-// which may have changed if networks is set.
+// Locate finds the machine's place, and reports whether the kernel needs a sync: the closed networks
+// depend on the networks that the machine is connected to. networks is whether these may have
+// changed.
 func (t *Transport) Locate(networks bool) (resync bool) {
 	var ranges wire.NetRanges
 	if err := t.core.Read(context.Background(), func(o *overlay.Core) {
@@ -284,7 +284,7 @@ func (t *Transport) Locate(networks bool) (resync bool) {
 	return !first && (moved || networks)
 }
 
-// SetIdentity takes a renewed certificate of the node.
+// SetIdentity sets a renewed certificate of the node.
 func (t *Transport) SetIdentity(self wire.NetSelf, pair ca.Pair) {
 	t.node.set(func(n *nodeState) { n.self, n.pair = self, pair })
 	t.Announce()
@@ -296,7 +296,7 @@ func (t *Transport) Announce() {
 	defer t.report.Unlock()
 	n := t.node.get()
 	self := n.self
-	// The address that the relay sees counts only if it is not one of the machine's.
+	// The address that the relay observes is reported only if it is not one of the machine's.
 	if n.relay.Mapped.IsValid() && !slices.Contains(n.place.Own, n.relay.Mapped.Addr()) {
 		self.Mapped = []netip.AddrPort{n.relay.Mapped}
 	}
@@ -304,7 +304,7 @@ func (t *Transport) Announce() {
 	t.core.Post(overlay.Self{NetSelf: self, OnLink: n.place.OnLink})
 }
 
-// Rebind makes the relay link bind soon: the relay may have lost the binding.
+// Rebind makes the relay link bind again soon, because the relay may have lost the binding.
 func (t *Transport) Rebind() {
 	if t.relay != nil {
 		t.relay.Nudge()

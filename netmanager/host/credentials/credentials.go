@@ -1,4 +1,4 @@
-// Package credentials reads who the node is: its key on the overlay network, which it
+// Package credentials reads the node's identity: its key on the overlay network, which it
 // creates, and the certificate that the node engine keeps.
 package credentials
 
@@ -58,7 +58,7 @@ const (
 	metaFile = "node.json"
 )
 
-// Credentials are the node's, as its node engine keeps them.
+// Credentials are the node's credentials from the data directory of its node engine.
 type Credentials struct {
 	ID      api.NodeID    `json:"id"`
 	Cluster api.ClusterID `json:"cluster"`
@@ -66,8 +66,8 @@ type Credentials struct {
 	Pair    ca.Pair       `json:"-"`
 }
 
-// Load reads the credentials from the node engine's data directory. ErrNotFound: the node
-// has not joined a cluster.
+// Load reads the credentials from the node engine's data directory. It fails with ErrNotFound if
+// the node has not joined a cluster.
 func Load(path string) (c Credentials, err error) {
 	dir, err := os.OpenRoot(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -146,7 +146,7 @@ type watched struct {
 // check reports whether there are newer credentials. It reads only a file that was replaced:
 // parsing certificates each minute costs 3 MiB of resident memory.
 func (r *watched) check() (changed bool, _ error) {
-	file, err := os.Stat(filepath.Join(r.path, pairFile)) // before the read, so that a later replacement is noticed
+	file, err := os.Stat(filepath.Join(r.path, pairFile)) // before the read, so that a later replacement is detected
 	if err == nil && r.file != nil && os.SameFile(file, r.file) && file.ModTime().Equal(r.file.ModTime()) {
 		return false, nil
 	}

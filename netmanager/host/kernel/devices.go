@@ -21,8 +21,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// Devices keeps the machine's devices and routes as the core wants them. The exported
-// methods are safe for concurrent use; the others are the executor's, one call at a time.
+// Devices applies the core's devices and routes to the machine. The exported methods are safe for
+// concurrent use. Only the executor calls the others, one at a time.
 type Devices struct {
 	link  *link.Links
 	data  *os.Root
@@ -35,8 +35,8 @@ type Devices struct {
 	ranges atomic.Pointer[wire.NetRanges] // node's
 
 	mu sync.Mutex // guards the fields below
-	// wanted are the attachments since the start. Earlier attachments are found by their
-	// devices and never created again: the path of their namespace may be another's now.
+	// wanted are the attachments since the start. Earlier attachments are found by their devices
+	// and never created again, because the path of their namespace may be another workload's now.
 	wanted map[netip.Addr]wanted
 	here   map[netip.Addr]int // the index of an instance's device
 }
@@ -46,9 +46,9 @@ type wanted struct {
 	link.Attachment
 }
 
-// NewDevices returns the devices whose names begin with prefix. In data it keeps how the
-// machine forwarded before. local returns the machine's address for VXLAN, the zero Addr if
-// it has none.
+// NewDevices returns the devices whose names begin with prefix. It saves the machine's former
+// forwarding settings in data. local returns the machine's address for VXLAN, the zero Addr if it
+// has none.
 func NewDevices(prefix string, data *os.Root, local func() netip.Addr, log *slog.Logger) (*Devices, error) {
 	l, err := link.New(prefix)
 	if err != nil {
@@ -63,8 +63,8 @@ func NewDevices(prefix string, data *os.Root, local func() netip.Addr, log *slog
 // Close frees the netlink sockets. The devices stay.
 func (d *Devices) Close() { d.link.Close() }
 
-// Want notes an attachment. Executor.Connect or the core's order creates it, whichever
-// comes first.
+// Want records an attachment. Executor.Connect or the core's order creates it, whichever comes
+// first.
 func (d *Devices) Want(a wire.Attach, at wire.Attached) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -74,8 +74,8 @@ func (d *Devices) Want(a wire.Attach, at wire.Attached) {
 	}}
 }
 
-// Unwant removes what Want noted. The device is deleted by the core's order; by then the
-// address may be another instance's.
+// Unwant removes the record of Want by its key, because the address may be another instance's now.
+// The core's order deletes the device.
 func (d *Devices) Unwant(k wire.Key) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -128,7 +128,7 @@ func (d *Devices) connect(a netip.Addr) (created bool, err error) {
 	return d.find(a) != was, nil
 }
 
-// find looks for an instance's device, notes its index and returns it; 0 means none.
+// find looks for an instance's device, records its index and returns it; 0 means none.
 func (d *Devices) find(a netip.Addr) int {
 	index := 0
 	if dev, err := net.InterfaceByName(plane.Device(d.node.Prefix, a)); err == nil {
@@ -170,8 +170,8 @@ func (d *Devices) withDevices(all []plane.Endpoint) []plane.Endpoint {
 	return slices.DeleteFunc(slices.Clone(all), func(e plane.Endpoint) bool { return !d.present(e.Address) })
 }
 
-// sync makes the devices what s says, and deletes those that an earlier start left. It
-// returns the state for the data plane, without the instances that have no device.
+// sync makes the devices match s, and deletes others that an earlier start left. It returns the
+// state for the data plane, without the instances that have no device.
 func (d *Devices) sync(s plane.State) (plane.State, error) {
 	d.node, d.peers = s.Node, map[api.PeerKey]plane.Peer{}
 	if err := d.deleteOthers(s.Endpoints); err != nil {
@@ -281,7 +281,7 @@ func (d *Devices) tidy(c plane.Change) error {
 
 const forwardingFile = "forwarding.json"
 
-// saveForwarding saves, once, how the machine forwarded before the first start.
+// saveForwarding saves the machine's forwarding settings before the first start, once.
 func (d *Devices) saveForwarding() error {
 	if _, err := d.data.Stat(forwardingFile); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -297,7 +297,7 @@ func (d *Devices) saveForwarding() error {
 	return ca.WriteFile(d.data, forwardingFile, append(text, '\n'), 0o600)
 }
 
-// Remove deletes all devices, and restores how the machine forwarded.
+// Remove deletes all devices, and restores the machine's forwarding settings.
 func (d *Devices) Remove() error {
 	was := link.Forwarding{}
 	text, err := d.data.ReadFile(forwardingFile)

@@ -1,4 +1,4 @@
-// Package kernel makes the kernel what the overlay core wants: devices and routes by package
+// Package kernel applies the overlay core's orders to the kernel: devices and routes by package
 // link, and a data plane, eBPF or nftables.
 package kernel
 
@@ -25,14 +25,14 @@ const (
 
 // Core is the overlay core as the executor uses it.
 type Core interface {
-	// Plane returns everything that the kernel should hold.
+	// Plane returns the state that the kernel should have.
 	Plane(context.Context) (plane.State, error)
-	// Post hands an input to the core. It does not block.
+	// Post queues an input for the core. It does not block.
 	Post(overlay.Input)
 }
 
-// Options are what an executor works on. None of the methods and functions blocks, but for
-// Open and the core's Plane.
+// Options are what an executor uses. Except for Open and the core's Plane, the methods and functions
+// must not block.
 type Options struct {
 	Core    Core
 	Open    func() (dataplane.Plane, error)
@@ -47,18 +47,18 @@ type Options struct {
 	}
 	// Used receives what the data plane has counted, when the core asks for it.
 	Used func(plane.Usage)
-	// Synced receives why the kernel is not what the core wants; nil means that it is.
+	// Synced receives the error while the kernel is not in sync with the core; nil: it is in sync.
 	Synced func(error)
 	Log    *slog.Logger
 }
 
-// Executor carries out the core's orders one after the other: a queued packet is released
-// only when the data plane has its route. When the kernel refuses an order the executor
-// syncs the whole state, repeatedly, until the kernel accepts it.
+// Executor carries out the core's orders in sequence, so that a queued packet is released only when
+// the data plane has its route. If the kernel rejects an order, the executor syncs the whole state
+// until the kernel accepts it.
 type Executor struct {
 	Options
 
-	// The fields below are Run's.
+	// Only Run uses the fields below.
 	plane     dataplane.Plane
 	endpoints map[netip.Addr]plane.Endpoint // that the core wants
 	leased    bool                          // the kernel was synced with a lease
@@ -68,7 +68,7 @@ type Executor struct {
 	filled chan struct{}
 }
 
-// NewExecutor returns an executor that takes orders, and carries them out in Run.
+// NewExecutor returns an executor that queues orders, and carries them out in Run.
 func NewExecutor(o Options) *Executor {
 	return &Executor{Options: o, endpoints: map[netip.Addr]plane.Endpoint{}, filled: make(chan struct{}, 1)}
 }
@@ -85,13 +85,12 @@ type (
 	}
 )
 
-// maxOrders bounds the orders that wait while the kernel refuses what it is given:
-// workloads make the core order more and more.
+// maxOrders bounds the orders that wait while the kernel rejects changes.
 const maxOrders = 8192
 
-// compact reduces the orders to few: one sync of the whole state, each question once, and
-// the callers that wait, who are answered after the sync. It drops orders about queued
-// packets, which have waited too long, and messages to peers, which are repeated.
+// compact replaces the orders by one sync of the whole state, followed by each request for counters
+// once and the callers that wait. It drops orders about queued packets, which have waited too long,
+// and messages to peers, which are repeated.
 func compact(queue []any) []any {
 	out := []any{resync{}}
 	asked := map[any]bool{}
@@ -122,8 +121,8 @@ func (x *Executor) Order(m any) {
 	}
 }
 
-// Resync queues a sync of the whole state, as after a change of the machine's networks, on
-// which the closed networks depend.
+// Resync queues a sync of the whole state, after a change of the machine's networks, on which the
+// closed networks depend.
 func (x *Executor) Resync() { x.Order(resync{}) }
 
 // Wait returns when all orders before it are carried out, or ctx ends.
@@ -255,8 +254,8 @@ func (x *Executor) change(ctx context.Context, c plane.Change) error {
 	return x.Devices.tidy(c)
 }
 
-// sync gives the kernel the whole state until it accepts it. cause is why; nil means that
-// nothing failed.
+// sync applies the whole state to the kernel until the kernel accepts it. cause is the error that
+// made this necessary; nil means that nothing failed.
 func (x *Executor) sync(ctx context.Context, cause error) {
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		if cause != nil {
@@ -273,7 +272,7 @@ func (x *Executor) sync(ctx context.Context, cause error) {
 			return
 		}
 		if x.leased = s.Node.Subnet.IsValid(); err == nil && !x.leased {
-			x.Synced(nil) // without a lease, what an earlier start left stays
+			x.Synced(nil) // without a lease, the state of an earlier start stays
 			return
 		}
 		if err == nil {

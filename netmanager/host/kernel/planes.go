@@ -37,8 +37,8 @@ type Planes struct {
 	open atomic.Pointer[string] // name of the open plane
 }
 
-// NewPlanes returns an opener of the data plane want: "auto", "ebpf" or "nft". In data it
-// keeps which plane is in the kernel.
+// NewPlanes returns an opener of the data plane want: "auto", "ebpf" or "nft". It saves in data
+// which plane is in the kernel.
 func NewPlanes(want, prefix string, data *os.Root, log *slog.Logger) *Planes {
 	return &Planes{want: want, prefix: prefix, all: implementations, available: ebpf.Available, data: data, log: log}
 }
@@ -124,27 +124,27 @@ func RemovePlanes(prefix string) error {
 	return err
 }
 
-// fallback is a plane that another one replaces if the kernel refuses its first Sync: the
-// devices may refuse programs that the kernel has loaded. After a successful Sync it stays,
-// and so do its flows.
+// fallback is a plane that another one replaces if the kernel rejects its first Sync, because
+// devices may reject programs that the kernel has loaded. After a successful Sync it is not
+// replaced, so that its flows continue.
 type fallback struct {
 	dataplane.Plane
 	instead func(why error) (dataplane.Plane, error) // nil: no replacement
 	failed  int                                      // Syncs in a row
 }
 
-// maxFailedSyncs is how often the first Sync may fail for a reason that may pass, about half
-// a minute, before the plane of an earlier start is given up with its flows.
+// maxFailedSyncs is how often the first Sync may fail with a temporary error, about half a minute,
+// before the plane of an earlier start is replaced and its flows end.
 const maxFailedSyncs = 10
 
-// Sync is dataplane.Plane's.
+// Sync implements dataplane.Plane.
 func (f *fallback) Sync(ctx context.Context, s plane.State) error {
 	err := f.Plane.Sync(ctx, s)
 	switch {
 	case err == nil:
 		f.instead = nil
 		return nil
-	case f.instead == nil || ctx.Err() != nil || errors.Is(err, api.ErrInvalid): // every plane refuses an invalid state
+	case f.instead == nil || ctx.Err() != nil || errors.Is(err, api.ErrInvalid): // every plane rejects an invalid state
 		return err
 	}
 	if f.failed++; !permanent(err) && f.failed < maxFailedSyncs {

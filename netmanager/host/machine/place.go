@@ -12,7 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// maxAddresses bounds the addresses of its own that a node reports.
+// maxAddresses bounds the addresses that a node reports as its own.
 const maxAddresses = 8
 
 // Place is the machine's position in the network underneath the overlay.

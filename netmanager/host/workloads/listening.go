@@ -10,22 +10,22 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/link"
 )
 
-// The pauses between checks whether a workload listens. Most workloads listen within
-// earlyPeriod, or not for long.
+// The pauses between checks whether a workload listens. Most workloads listen within earlyPeriod, or
+// much later.
 const (
 	earlyPause  = 5 * time.Millisecond
 	earlyPeriod = 500 * time.Millisecond
 	latePause   = 50 * time.Millisecond
-	// ListenTimeout is after how long a workload that does not listen gets flows all the
-	// same: it may only be a client, or its listening may not be detected.
+	// ListenTimeout is when a workload that does not listen gets flows nevertheless: it may be a client
+	// only, or the check may not detect its sockets.
 	ListenTimeout = 3 * time.Second
-	// checkShare bounds the cost of checks: a pause is at least so many times as long as the
-	// check before it. The kernel walks all sockets of the workload, whose number has no bound.
+	// checkShare bounds the cost of checks: a pause is at least checkShare times as long as the check
+	// before it. The kernel walks all sockets of the workload, whose number is not bounded.
 	checkShare = 10
 )
 
-// pauseAfter returns the pause after a check that took so long, in a workload that has been
-// watched for so long.
+// pauseAfter returns the pause after a check, from the duration of the check and the time since the
+// workload is watched.
 func pauseAfter(watched, check time.Duration) time.Duration {
 	pause := earlyPause
 	if watched >= earlyPeriod {

@@ -16,9 +16,9 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 )
 
-// The bounds of a sample. For the connections of one namespace the kernel walks all
-// connections of the machine. The pause after a sample is therefore also a multiple of the
-// processor time that the sample took.
+// The bounds of a sample. For the connections of one namespace the kernel walks all connections of
+// the machine, so the pause after a sample is at least a multiple of the processor time that the
+// sample took.
 const (
 	sampleInterval  = 15 * time.Second
 	sampleShare     = 4000
@@ -39,7 +39,7 @@ type Sampler struct {
 
 	requests chan chan struct{}
 
-	conns *link.Connections // Run's, as the field below
+	conns *link.Connections // used by Run only, like next
 	next  int               // index of the first workload in the next sample
 }
 
