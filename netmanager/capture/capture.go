@@ -40,9 +40,9 @@ const (
 )
 
 // Run writes the packets of the device with that hardware address in the namespace, in both
-// directions, until a limit is reached or ctx ends, which is not an error. It captures within the
-// namespace, because a data plane may bypass the device on the host. A missing namespace or
-// device is ErrNotFound; a device that is deleted ends the capture.
+// directions, until a limit is reached, ctx ends or the device is deleted; these are not errors. It
+// captures within the namespace, because a data plane may bypass the device on the host. It fails with
+// ErrNotFound if the namespace or the device is missing.
 func Run(ctx context.Context, netns string, mac net.HardwareAddr, w io.Writer, l Limits) error {
 	f, err := open(netns, mac)
 	if err != nil {

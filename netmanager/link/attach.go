@@ -50,8 +50,8 @@ func MAC(a netip.Addr) net.HardwareAddr {
 }
 
 // Attach creates eth0 in the namespace, with the address, its twin and a default route to the
-// host, and routes the address there. A repetition repairs what differs; another namespace takes
-// the address over. After an error there is no device.
+// host, and routes the address there. It may be repeated, and then corrects what differs. It replaces
+// a device in another namespace. After an error there is no device.
 func (l *Links) Attach(a Attachment) error {
 	if !a.Address.Is4() || a.MTU < 0 || a.In < 0 || a.Out < 0 {
 		return fmt.Errorf("attach %+v: %w", a, api.ErrInvalid)
@@ -107,7 +107,7 @@ func (l *Links) pair(a Attachment, within *netlink.Handle, ns int) (out, in netl
 		LinkAttrs: netlink.LinkAttrs{Name: name, MTU: a.MTU, HardwareAddr: gatewayMAC, TxQLen: -1},
 		PeerName:  inside, PeerHardwareAddr: MAC(a.Address), PeerNamespace: netlink.NsFd(ns), PeerMTU: uint32(a.MTU), PeerTxQLen: -1,
 	}
-	// In one step, so that a kill leaves both ends or none.
+	// One request creates both ends, so that a crash leaves both or none.
 	if err := l.nl.LinkAdd(veth); err != nil {
 		return nil, nil, fmt.Errorf("create %s: %w", name, err)
 	}
@@ -231,8 +231,8 @@ func (l *Links) Detach(a netip.Addr) error {
 	return wrap(unlessNone(err), "detach %s", a)
 }
 
-// List returns the attachments, including those of earlier starts. Devices vanish with their
-// namespace.
+// List returns the attachments, including those of earlier starts. The kernel deletes devices with
+// their namespace.
 func (l *Links) List() ([]Found, error) {
 	links, err := l.nl.LinkList()
 	if err != nil {

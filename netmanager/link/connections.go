@@ -21,17 +21,17 @@ type Connection struct {
 	RTT           time.Duration // smoothed
 	Least         time.Duration // smallest within tcp_min_rtt_wlen, five minutes
 	Sent, Again   uint32        // segments with data, and retransmitted ones
-	Idle          time.Duration // since something last came from the other end
+	Idle          time.Duration // since the last packet from the other end
 }
 
-// Connections lists connections of network namespaces. It is for one goroutine.
+// Connections lists connections of network namespaces. It is not safe for concurrent use.
 type Connections struct{ buf []byte }
 
 // NewConnections returns a lister with its buffer.
 func NewConnections() *Connections { return &Connections{make([]byte, 32<<10)} }
 
-// Each calls fn for at most so many connections of the namespace at path, in no order. A missing
-// namespace is ErrGone.
+// Each calls fn for up to most connections of the namespace at path, in no order. It fails with
+// ErrGone if the namespace is missing.
 func (c *Connections) Each(path string, most int, fn func(Connection)) error {
 	ns, err := os.Open(path)
 	if err != nil {

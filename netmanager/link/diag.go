@@ -28,9 +28,9 @@ const (
 	diagInfo       = 2
 )
 
-// dump calls fn with each socket of a request, in the kernel's format, until fn returns false:
-// then whole is false, and the netlink socket still holds the rest of the answer. buf must fit
-// one datagram of the kernel.
+// dump calls fn with each socket of a request, in the kernel's format, until fn returns false. Then
+// whole is false, and the rest of the answer is still in the netlink socket. buf must be large enough
+// for one datagram of the kernel.
 func dump(fd int, buf []byte, r diagRequest, fn func([]byte) bool) (whole bool, err error) {
 	req := make([]byte, unix.SizeofNlMsghdr+diagRequestLen)
 	*(*unix.NlMsghdr)(unsafe.Pointer(&req[0])) = unix.NlMsghdr{

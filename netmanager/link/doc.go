@@ -1,5 +1,5 @@
 // Package link sets up devices and routes: the veth pairs of instances, the VXLAN device,
-// addresses, routes and neighbours. Package netmanager/overlay decides what there should be, and
+// addresses, routes and neighbours. Package netmanager/overlay decides which exist, and
 // netmanager/dataplane processes packets. The two TUN devices are opened by their readers; link
 // sets their addresses and routes.
 //

@@ -69,14 +69,14 @@ func network(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Masked().Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// none reports that an object does not exist.
+// none reports whether err means that an object does not exist.
 func none(err error) bool {
 	var missing netlink.LinkNotFoundError
 	return errors.As(err, &missing) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) ||
 		errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EADDRNOTAVAIL)
 }
 
-// unlessNone returns err, nil if it says that an object does not exist.
+// unlessNone returns err, or nil if err means that an object does not exist.
 func unlessNone(err error) error {
 	if none(err) {
 		return nil
@@ -92,7 +92,7 @@ func wrap(err error, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
 }
 
-// noIPv6 reports that the kernel or the namespace has no IPv6.
+// noIPv6 reports whether err means that the kernel or the namespace has no IPv6.
 func noIPv6(err error) bool {
 	return errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EOPNOTSUPP)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Sockets inspects the sockets of a network namespace. It is for one goroutine, and keeps the
-// namespace alive until Close.
+// Sockets inspects the sockets of a network namespace, which exists until Close. It is not safe for
+// concurrent use.
 type Sockets struct {
 	path string
 	ns   *os.File
@@ -21,7 +21,7 @@ type Sockets struct {
 	buf  []byte
 }
 
-// SocketsOf returns the sockets of the namespace at path. A missing namespace is ErrGone.
+// SocketsOf returns the sockets of the namespace at path. It fails with ErrGone if it is missing.
 func SocketsOf(path string) (*Sockets, error) {
 	ns, err := os.Open(path)
 	if err != nil {
@@ -36,7 +36,7 @@ func (s *Sockets) Close() {
 	_ = s.ns.Close()
 }
 
-// hangUp closes the netlink socket with the rest of an answer.
+// hangUp closes the netlink socket, which discards the rest of an answer.
 func (s *Sockets) hangUp() {
 	if s.nl != nil {
 		s.nl.Close()

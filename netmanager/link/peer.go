@@ -20,7 +20,7 @@ import (
 const vni = 1
 
 // Via6 returns the link-local address that a node has on an unencrypted network beside its IPv4
-// address a. All nodes derive it alike, so that it need not be exchanged.
+// address a. All nodes derive it in the same way, so that they need not exchange it.
 func Via6(a netip.Addr) netip.Addr {
 	b, four := [16]byte{0: 0xfe, 1: 0x80}, a.As4()
 	copy(b[12:], four[:])
@@ -194,7 +194,7 @@ func (l *Links) ours() (out []netip.Prefix, failed error) {
 		for n := 0; errors.Is(err, netlink.ErrDumpInterrupted) && n < 3; n++ { // routes changed during the dump
 			routes, err = l.nl.RouteListFiltered(f, &netlink.Route{Protocol: RouteProtocol}, netlink.RT_FILTER_PROTOCOL)
 		}
-		// On a host whose routes keep changing, an interrupted dump has most of them.
+		// If routes change all the time, use the interrupted dump, which has most of them.
 		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) && !(f == netlink.FAMILY_V6 && noIPv6(err)) {
 			failed = errors.Join(failed, fmt.Errorf("list routes: %w", err))
 		}
@@ -211,7 +211,7 @@ func (l *Links) ours() (out []netip.Prefix, failed error) {
 }
 
 func (l *Links) unroute(dst netip.Prefix) error {
-	// Of any scope: the tunnel's routes have another scope than those by a gateway.
+	// SCOPE_NOWHERE matches any scope: routes by the tunnel and by a gateway have different ones.
 	err := l.nl.RouteDel(&netlink.Route{Dst: network(dst), Protocol: RouteProtocol, Scope: netlink.SCOPE_NOWHERE})
 	return wrap(unlessNone(err), "delete route to %s", dst)
 }
@@ -227,7 +227,7 @@ func (l *Links) removeNeighbour(via netip.Addr) error {
 	return wrap(unlessNone(err), "delete neighbour %s", via)
 }
 
-// removeNeighbours deletes the permanent neighbours on the VXLAN device but those in near.
+// removeNeighbours deletes the permanent neighbours on the VXLAN device except those in near.
 func (l *Links) removeNeighbours(near map[netip.Addr]bool) error {
 	dev, err := l.nl.LinkByName(plane.VXLANDevice(l.prefix))
 	if err != nil {

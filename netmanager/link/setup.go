@@ -68,11 +68,11 @@ func (l *Links) bringUp(dev netlink.Link) error {
 	return wrap(l.nl.LinkSetUp(dev), "set %s up", dev.Attrs().Name)
 }
 
-// loosen adds the resolver's address to the device, and lets it accept packets whose source is
-// routed to another device, also on a strict host (net.ipv4.conf.all.rp_filter=1): queued packets
-// come back by the queue's device, and peers may send by another path than this node. The kernel
-// uses the greater of all's value and the device's, so that 0 does not suffice, and treats 2 as 1
-// on a device without an address. The data plane checks sources instead.
+// loosen adds the resolver's address to the device, and makes it accept packets whose source is
+// routed to another device, even if net.ipv4.conf.all.rp_filter is 1: queued packets come back by
+// the queue's device, and peers may send by another path than this node. The value is 2, because the
+// kernel uses the greater of all's value and the device's. Without an address on the device it treats
+// 2 as 1. The data plane checks sources instead.
 func (l *Links) loosen(dev netlink.Link) error {
 	name := dev.Attrs().Name
 	if err := l.nl.AddrReplace(dev, &netlink.Addr{IPNet: host(wire.ResolverAddr), Scope: int(netlink.SCOPE_HOST)}); err != nil {
@@ -81,7 +81,7 @@ func (l *Links) loosen(dev netlink.Link) error {
 	return sysctl("2", "net/ipv4/conf", name, "rp_filter")
 }
 
-// Forwards returns whether the host, which is the calling thread's namespace, forwards now.
+// Forwards returns whether the host forwards now. It reads the calling thread's network namespace.
 func Forwards() (now Forwarding, err error) {
 	for i, to := range []*bool{&now.IPv4, &now.IPv6} {
 		b, err := os.ReadFile(forwarding[i])

@@ -16,8 +16,8 @@ import (
 )
 
 // Listen listens on a unix socket at path, and creates the directory. It replaces a socket that a
-// crash has left. A socket of a running netmanager, and a file that is not a socket, are
-// ErrConflict. Connections of users other than root and the process's own are closed.
+// crash has left. It fails with ErrConflict if another netmanager listens there or the file is not a
+// socket. It closes connections of users other than root and the process's own.
 func Listen(path string) (net.Listener, error) {
 	if err := daemon.CheckSocket(path); err != nil {
 		return nil, fmt.Errorf("listen for the node engine: %w", err)
@@ -74,7 +74,7 @@ type listener struct {
 	self uint32
 }
 
-// Accept is net.Listener's.
+// Accept implements net.Listener.
 func (l listener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.AcceptUnix()

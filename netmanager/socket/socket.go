@@ -23,8 +23,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Overlay implements the API. Its methods are safe for concurrent use, and their errors are of
-// api's kinds.
+// Overlay implements the API. Its methods are safe for concurrent use, and their errors wrap kinds of
+// package api.
 //
 // Attach, Detach and Drain may be repeated; their effect is durable when they return. Attachments
 // returns the attachments in the order of their keys.
@@ -32,15 +32,15 @@ import (
 // View returns the answer to an api.NodeRoute, named by its path at the netmanager. A
 // slice is the items of a page.
 //
-// Trace returns what would happen to a new flow; an instance that is not on this node is
-// ErrNotFound.
+// Trace returns what would happen to a new flow. It fails with ErrNotFound if the instance is not on
+// this node.
 //
 // Capture writes the packets of an instance as a pcap file until a bound is reached or ctx ends,
 // which is not an error.
 //
 // Events writes events until ctx ends or write fails. A new reader ends the earlier one.
 //
-// Down takes the cluster's messages in order. Link says whether the cluster is connected.
+// Down handles the cluster's messages in order. Link reports whether the cluster is connected.
 type Overlay interface {
 	Attach(ctx context.Context, a wire.Attach) (wire.Attached, error)
 	Detach(ctx context.Context, k wire.Key) error
@@ -125,7 +125,7 @@ func Handler(o Overlay) http.Handler {
 	return mux
 }
 
-// checkAttach validates a request. Whether it can be carried out is the Overlay's to decide.
+// checkAttach validates a request. The Overlay checks whether it can be carried out.
 func checkAttach(a wire.Attach) error {
 	if _, err := api.ParseInstanceID(string(a.Instance)); err != nil {
 		return err
@@ -179,7 +179,7 @@ func events(o Overlay, w http.ResponseWriter, r *http.Request) error {
 // writeTime is the timeout of a write to a stream.
 const writeTime = 30 * time.Second
 
-// stream sends each write at once. An error before the first write can still be the answer.
+// stream flushes each write. An error before the first write can still be sent as the response.
 type stream struct {
 	w     http.ResponseWriter
 	to    *http.ResponseController
@@ -217,7 +217,7 @@ func read(r *http.Request, limit int64, into any) error {
 
 func anyOf[T any](v T, err error) (any, error) { return v, err }
 
-// list writes a page item by item: a thousand routes as one text take more memory than
+// list writes a page item by item, because a thousand routes encoded at once take more memory than
 // the state that they describe.
 func list(w http.ResponseWriter, items reflect.Value) {
 	w.Header().Set("Content-Type", "application/json")

@@ -65,7 +65,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	located := make(chan struct{}, 1) // requests that the machine's addresses are read again
 	core, err := openCore(ctx, cfg, st, log, func(s loop.Sample, leased bool) {
 		meter.Observe(s)
-		if stream.SetLeased(leased) { // addresses of the overlay's ranges are not the machine's
+		if stream.SetLeased(leased) { // addresses in the overlay's ranges are not the machine's
 			select {
 			case located <- struct{}{}:
 			default:
@@ -158,8 +158,8 @@ func openCore(ctx context.Context, cfg Config, st store.Store, log *slog.Logger,
 
 func queueDevice(prefix string) string { return prefix + "hold" }
 
-// queueMTU is the largest MTU of instances' devices, so that the packet queue can take all
-// that they send.
+// queueMTU is the largest MTU of instances' devices, so that every packet fits into the packet
+// queue.
 const queueMTU = 1500
 
 func openPackets(cfg Config, core *host.Core, devices *kernel.Devices) (*packetqueue.Queue, error) {
@@ -185,9 +185,9 @@ func newResolver(cfg Config, core *host.Core, devices *kernel.Devices, log *slog
 	return resolver.New(resolver.Config{Overlay: host.Names{Core: core, IsLocal: devices.Local}, Servers: servers, Log: log}), nil
 }
 
-// dispatch returns the function that hands what the core sends to its adapters. It runs on
-// the core's goroutine and does not block. Messages to the tunnel do not wait for the
-// kernel: after a start, sessions begin while the kernel is still being synced.
+// dispatch returns the function that passes the core's messages to its adapters. It runs on the core's
+// goroutine and does not block. Messages to the tunnel do not wait for the kernel, so that after a start
+// sessions begin while the kernel is still being synced.
 func dispatch(stream *host.Stream, transport *host.Transport, executor *kernel.Executor) func([]wire.Envelope) {
 	return func(all []wire.Envelope) {
 		for _, e := range all {
@@ -219,9 +219,9 @@ func dispatch(stream *host.Stream, transport *host.Transport, executor *kernel.E
 	}
 }
 
-// serve starts the core, makes the kernel follow it, and serves the node engine.
+// serve starts the core, keeps the kernel in sync with it, and serves the node engine.
 func serve(ctx context.Context, cfg Config, s *host.Server, ln net.Listener, located <-chan struct{}) error {
-	watch, err := machine.NewWatch(s.Log) // before the first look, so that no change is missed
+	watch, err := machine.NewWatch(s.Log) // before the first Locate, so that no change is missed
 	if err != nil {
 		return err
 	}
