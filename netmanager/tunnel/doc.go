@@ -1,10 +1,10 @@
-// Package tunnel is the encrypted path between nodes. It reads packets from a TUN device,
-// seals each in one UDP datagram for the node of its destination, and writes what other nodes
-// send to the device. It reads and writes packets of up to 64 KB and segments them itself,
-// so that a datagram carries exactly one inner packet and a loss affects no other.
+// Package tunnel is the encrypted transport between nodes. It reads packets from a TUN device, seals each
+// in one UDP datagram to the node of its destination, and writes packets from other nodes to the device.
+// It reads and writes packets of up to 64 KB and segments them itself. A datagram carries exactly one
+// inner packet, so a lost datagram affects no other packet.
 //
-// Its callers verify that a peer's certificate binds its key before SetPeer, choose the path
-// (SetPath, with what Hooks report), and set the routes and addresses of the device.
+// Before SetPeer the caller verifies that the peer's certificate binds its key. It also chooses the path
+// (SetPath, from what Hooks report), and sets the routes and addresses of the device.
 //
 //	e, err := tunnel.New(tunnel.Config{Device: dev, Key: key, Hooks: hooks})
 //	e.SetSelf(tunnel.Lease{Ranges: ranges, Subnet: subnet, Relays: relays})
@@ -25,6 +25,6 @@
 //	Stats() []Stats
 //	Total() Total                                                  // including removed peers
 //
-// Until SetPath is called for a peer, data takes the path of its handshake, or the relay among
-// its tries if that was a relay.
+// Until SetPath is called for a peer, data takes the path of its handshake. If that path was a relay,
+// data takes the first relay in SetTries.
 package tunnel

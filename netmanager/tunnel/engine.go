@@ -24,12 +24,11 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/tunnel/tun"
 )
 
-// DefaultMTU is the inner MTU for a path of 1500 bytes, with room for IPv6 and a relay's
+// DefaultMTU is the inner MTU for an outer MTU of 1500 bytes. It leaves room for IPv6 and a relay's
 // header.
 const DefaultMTU = 1400
 
-// MaxControl is the longest payload of SendControl in bytes: probes of a path's MTU go up to
-// 9000 bytes.
+// MaxControl is the longest payload of SendControl in bytes: MTU probes have up to 9000 bytes.
 const MaxControl = 9000 - 48 - relayHeader - session.Overhead
 
 // Config configures an engine.
@@ -41,41 +40,41 @@ type Config struct {
 	Rand   io.Reader // crypto/rand where nil
 }
 
-// Lease is this node's part of the overlay. The engine drops peers' packets to addresses
-// outside Subnet.
+// Lease is this node's part of the overlay. The engine drops packets from peers to addresses outside
+// Subnet.
 type Lease struct {
 	Ranges wire.NetRanges
 	Subnet netip.Prefix
-	Relays []netip.AddrPort // the sources of relayed datagrams
+	Relays []netip.AddrPort // source addresses of relayed datagrams
 }
 
-// Engine is the tunnel of a node. Its methods are safe at any time, also before Run.
+// Engine is the tunnel of a node. Its methods are safe for concurrent use, also before Run.
 type Engine struct {
 	cfg  Config
 	id   session.Identity
 	conn atomic.Pointer[udp.Conn]
 
-	// Read on the data path, replaced whole under mu.
+	// Read on the data path. Writers hold mu and replace the whole value.
 	lease   atomic.Pointer[lease]
 	routes  atomic.Pointer[routes]
-	here    atomic.Pointer[map[uint32]struct{}] // nil: not known
+	here    atomic.Pointer[map[uint32]struct{}] // endpoints on this node; nil: not known
 	indexes atomic.Pointer[map[uint32]*keys]
 
-	queue chan handshake // to the keeper
-	wake  chan struct{}  // the keeper, of capacity 1
+	queue chan handshake // handshake messages for the keeper
+	wake  chan struct{}  // wakes the keeper; capacity 1
 	rx    *receiver
 	drops drops
 
-	fragments atomic.Uint32 // the last identification of a fragmented packet
+	fragments atomic.Uint32 // last identification of a fragmented packet
 
-	mu     sync.Mutex // guards the fields below, and the fields of peers that are marked so
+	mu     sync.Mutex // guards the fields below, and the fields of peer that are marked so
 	peers  map[api.PeerKey]*peer
-	active map[*peer]struct{} // those with timers
-	tries  map[uint32]*peer   // by the index that the response will carry
-	held   map[api.PeerKey]stranger
-	stamp  uint64 // of the last initiation sent
+	active map[*peer]struct{}       // peers with timers
+	tries  map[uint32]*peer         // by the receiver index of the response
+	held   map[api.PeerKey]stranger // initiations of unknown peers
+	stamp  uint64                   // of the last initiation
 	events []Event
-	gone   Total // of removed peers
+	gone   Total // totals of removed peers
 	closed bool
 }
 
@@ -100,7 +99,7 @@ func New(cfg Config) (*Engine, error) {
 		peers: map[api.PeerKey]*peer{}, active: map[*peer]struct{}{}, held: map[api.PeerKey]stranger{},
 		tries: map[uint32]*peer{},
 	}
-	e.fragments.Store(uint32(time.Now().UnixNano())) // fragments of an earlier start may still arrive
+	e.fragments.Store(uint32(time.Now().UnixNano())) // fragments of an earlier process may still arrive
 	e.conn.Store(conn)
 	e.lease.Store(&lease{})
 	e.routes.Store(&routes{})
@@ -109,8 +108,7 @@ func New(cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// Run carries packets until ctx ends or the device fails, and closes the device
-// and the socket.
+// Run carries packets until ctx ends or the device fails. It closes the device and the socket.
 func (e *Engine) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return e.transmit(ctx) })
@@ -135,8 +133,8 @@ func (e *Engine) Public() api.PeerKey { return e.id.Public() }
 // Local returns the address of the UDP socket.
 func (e *Engine) Local() netip.AddrPort { return e.conn.Load().Local() }
 
-// Rebind reopens the socket on the same port, as after a change of the host's network.
-// Sessions stay. An error ends Run.
+// Rebind reopens the socket on the same port, for example after a change of the host's network. Sessions
+// stay. After an error Run ends.
 func (e *Engine) Rebind() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -160,8 +158,8 @@ func (e *Engine) SetSelf(l Lease) {
 	e.lease.Store(newLease(l))
 }
 
-// SetHere sets which addresses of the node's subnet are in use. Stray reports packets to
-// others, which are still written to the device.
+// SetHere sets which addresses of the node's subnet are in use. Packets to other addresses are reported
+// as Stray, and still written to the device.
 func (e *Engine) SetHere(addresses []netip.Addr) {
 	m := make(map[uint32]struct{}, len(addresses))
 	for _, a := range addresses {
@@ -171,8 +169,8 @@ func (e *Engine) SetHere(addresses []netip.Addr) {
 	e.here.Store(&m)
 }
 
-// SetPeer adds a peer, or changes its subnets and endpoints. The caller has verified its
-// proof. Without SetTries, handshakes are tried at its endpoints.
+// SetPeer adds a peer, or changes its subnets and endpoints. The caller has verified its proof. Until
+// SetTries, handshakes are tried at its endpoints.
 func (e *Engine) SetPeer(p api.Peer) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -212,7 +210,7 @@ func (e *Engine) DropPeer(key api.PeerKey) {
 	})
 }
 
-// with calls fn with a peer, unless it is unknown. fn holds mu.
+// with calls fn with a known peer while it holds mu.
 func (e *Engine) with(key api.PeerKey, fn func(p *peer)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -221,7 +219,7 @@ func (e *Engine) with(key api.PeerKey, fn func(p *peer)) {
 	}
 }
 
-// SetPath sets the path of data to a peer. With the zero Path the engine chooses.
+// SetPath sets the path of data to a peer. With the zero Path the engine chooses it.
 func (e *Engine) SetPath(key api.PeerKey, path Path) {
 	e.with(key, func(p *peer) {
 		p.fixed = path != Path{}
@@ -243,14 +241,14 @@ func (e *Engine) SetTries(key api.PeerKey, paths ...Path) {
 	})
 }
 
-// SetMTU sets the longest inner packet to a peer in bytes; 0 means DefaultMTU, and less than
-// minMTU means minMTU. A longer packet is answered with an ICMP error. The engine lowers the
-// MTU when a device of this host refuses a datagram as too long.
+// SetMTU sets the longest inner packet to a peer in bytes, at least minMTU; 0 means DefaultMTU. A longer
+// packet is answered with an ICMP error. The engine lowers the MTU when a device of this host refuses a
+// datagram as too long.
 func (e *Engine) SetMTU(key api.PeerKey, n int) {
 	e.with(key, func(p *peer) { p.mtu.Store(int32(max(cmp.Or(n, DefaultMTU), minMTU))) })
 }
 
-// Connect starts a handshake with a peer if it has no session or an old one.
+// Connect starts a handshake with a peer that has no session or an old one.
 func (e *Engine) Connect(key api.PeerKey) {
 	e.with(key, func(p *peer) {
 		if s := p.send.Load(); s == nil || s.Old(time.Now()) {
@@ -259,12 +257,12 @@ func (e *Engine) Connect(key api.PeerKey) {
 	})
 }
 
-// ErrNoSession means that a handshake with the peer must come first.
+// ErrNoSession means that a handshake with the peer has to complete first.
 var ErrNoSession = errors.New("no session")
 
-// SendControl sends payload to a peer over a path. It arrives once and unchanged, or not at
-// all. A payload that is too long for the path is udp.ErrTooLong if a device of this host
-// refuses it, and lost otherwise.
+// SendControl sends payload to a peer on a path. It arrives once and unchanged, or not at all. A payload
+// that is too long for the path fails with udp.ErrTooLong if a device of this host refuses it; otherwise
+// it is lost.
 func (e *Engine) SendControl(key api.PeerKey, via Path, payload []byte) error {
 	if len(payload) == 0 || len(payload) > MaxControl {
 		return fmt.Errorf("control message of %d bytes: %w", len(payload), api.ErrInvalid)
@@ -294,7 +292,7 @@ func (e *Engine) SendRaw(to netip.AddrPort, datagram []byte) error {
 	return e.sendOne(Path{Kind: api.PathDirect, Addr: to}, datagram)
 }
 
-// sendOne sends a datagram that begins with its path's header.
+// sendOne sends a datagram that begins with the header of its path.
 func (e *Engine) sendOne(via Path, b []byte) error {
 	if via.Kind == api.PathRelayTLS {
 		if h := e.cfg.Hooks.SendTLS; h != nil {
@@ -305,7 +303,7 @@ func (e *Engine) sendOne(via Path, b []byte) error {
 	return e.conn.Load().NewSender().Send(via.Addr, b, len(b))
 }
 
-// Receive takes a datagram that came over a relay's TLS. It may modify it.
+// Receive handles a datagram that came over a relay's TLS connection. It may modify the datagram.
 func (e *Engine) Receive(from Path, datagram []byte) {
 	e.rx.take(from, udp.Message{Data: datagram, Each: len(datagram)})
 }

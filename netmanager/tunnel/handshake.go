@@ -7,8 +7,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
 )
 
-// replayWithin is how recently a peer must have sent something for an initiation without a newer
-// stamp to count as a replay. A peer that was silent for longer may have lost its clock.
+// replayWithin: if the peer sent something within this time, an initiation without a newer stamp is a
+// replay. Otherwise the peer may have lost its clock.
 const replayWithin = 5 * time.Second
 
 func (k *keeper) handshake(now time.Time, from Path, msg []byte) {
@@ -62,8 +62,8 @@ func (k *keeper) initiation(now time.Time, from Path, msg []byte) {
 	}
 }
 
-// answer answers a peer's initiation, again for each further path that it came by. mu is
-// held.
+// answer answers a peer's initiation. The same initiation on another path gets the same response there.
+// mu is held.
 func (k *keeper) answer(now time.Time, p *peer, offer *session.Offer, from Path, msg []byte) {
 	e := k.e
 	back := p.back(from)
@@ -122,7 +122,7 @@ func (k *keeper) response(now time.Time, from Path, msg []byte) {
 	defer e.mu.Unlock()
 	p := e.tries[session.Receiver(msg)]
 	if p == nil {
-		return // late: another response came first
+		return // another response came first
 	}
 	s, _, err := p.try.init.Finish(msg)
 	if err != nil {
@@ -131,7 +131,7 @@ func (k *keeper) response(now time.Time, from Path, msg []byte) {
 	}
 	s.Created = now
 	rtt := time.Duration(0)
-	if p.try.sent == 1 { // otherwise it is unknown which message was answered
+	if p.try.sent == 1 { // otherwise it is unknown which copy was answered
 		rtt = now.Sub(p.try.made)
 	}
 	ks := &keys{Session: s, peer: p}
@@ -147,7 +147,7 @@ func (k *keeper) response(now time.Time, from Path, msg []byte) {
 	}
 }
 
-// establish makes the keys the current ones. mu is held.
+// establish makes ks the current keys of a peer. mu is held.
 func (e *Engine) establish(p *peer, ks *keys, from Path, rtt time.Duration) {
 	e.unlist(p.older[len(p.older)-1])
 	copy(p.older[1:], p.older[:])
@@ -183,15 +183,15 @@ func (k *keeper) cookie(now time.Time, msg []byte) {
 		p.traffic.drops.add(Denied, 1)
 		return
 	}
-	if cookie != p.try.cookie { // the same cookie did not help
+	if cookie != p.try.cookie { // otherwise the cookie was already sent
 		p.try.cookie = cookie
 		session.Sign(p.try.msg, p.key, cookie)
 		p.try.at = now
 	}
 }
 
-// unknown handles the hint that a peer has lost a session. The hint is not authenticated:
-// it causes at most a handshake, and the session stays.
+// unknown handles the hint that a peer has lost a session. The hint is not authenticated. It causes at
+// most a handshake, and the session stays.
 func (k *keeper) unknown(now time.Time, msg []byte) {
 	e := k.e
 	e.mu.Lock()

@@ -2,8 +2,7 @@ package tunnel
 
 import "github.com/treeline-edge/treeline/netmanager/tunnel/offload"
 
-// tooLong answers a packet that exceeds mtu with an ICMP error, so that its sender sends
-// shorter ones.
+// tooLong answers a packet that exceeds mtu with an ICMP error.
 func (e *Engine) tooLong(packet []byte, mtu int) {
 	reply := offload.TooBig(packet, mtu)
 	if reply == nil {

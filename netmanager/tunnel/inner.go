@@ -9,8 +9,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// The addresses of inner packets are IPv4 addresses or their twins. Both are identified by the
-// 32 bits of the IPv4 address.
+// Inner packets have IPv4 addresses or their IPv6 twins. Both are identified by the 32 bits of the IPv4
+// address.
 
 type prefix4 struct{ addr, mask uint32 }
 
@@ -24,7 +24,7 @@ func newPrefix4(p netip.Prefix) prefix4 {
 
 func (p prefix4) holds(a uint32) bool { return a&p.mask == p.addr }
 
-// lease is a Lease as the data path reads it.
+// lease is a Lease in the form that the data path needs.
 type lease struct {
 	subnet prefix4
 	claim  netip.Addr
@@ -51,8 +51,8 @@ func (l *lease) path(from netip.AddrPort) Path {
 	return Path{Kind: api.PathDirect, Addr: from}
 }
 
-// addresses returns a packet's source and destination. ok is false if it is not a packet
-// between addresses of instances.
+// addresses returns a packet's source and destination. ok is false if the packet is not IPv4 and not
+// between the IPv6 addresses of instances.
 func (l *lease) addresses(p []byte) (src, dst uint32, ok bool) {
 	if len(p) >= 20 && p[0]>>4 == 4 {
 		return binary.BigEndian.Uint32(p[12:]), binary.BigEndian.Uint32(p[16:]), true
@@ -63,7 +63,7 @@ func (l *lease) addresses(p []byte) (src, dst uint32, ok bool) {
 	return 0, 0, false
 }
 
-// routes finds the peer of an address: one look-up per prefix length, the longest first.
+// routes finds the peer of an address, with one look-up per prefix length, the longest first.
 type routes struct {
 	masks []uint32
 	peers map[prefix4]*peer

@@ -11,17 +11,17 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
 )
 
-// The engine's times. Without traffic with a peer, only the timer that erases keys runs.
+// The engine's times. Without traffic to a peer, only the timer that erases keys runs.
 const (
-	keepAfter   = 500 * time.Millisecond  // after data came and nothing was sent, an empty message acknowledges it
-	silentAfter = 1500 * time.Millisecond // after data was sent and nothing came, plus twice the RTT
-	tryFor      = 20 * time.Second        // until a handshake is given up
-	tryMax      = 4 * time.Second         // longest pause between its messages; tryMin is the first
+	keepAfter   = 500 * time.Millisecond  // from the first unacknowledged data to an empty message that acknowledges it
+	silentAfter = 1500 * time.Millisecond // plus twice the RTT: from the first unanswered data to Silent
+	tryFor      = 20 * time.Second        // until a handshake fails
+	tryMax      = 4 * time.Second         // longest wait between its messages; tryMin is the first
 	tryMin      = 250 * time.Millisecond
 	renewTry    = 5 * time.Second        // until its message is replaced; until then a response to any copy is accepted
 	nextFor     = 10 * time.Second       // until an unused offered session is removed
-	strangerFor = 2 * time.Second        // how long an unknown peer's initiation is kept
-	pause       = 250 * time.Millisecond // a wake-up that is later shows that this process was suspended
+	strangerFor = 2 * time.Second        // how long an initiation of an unknown peer is kept
+	pause       = 250 * time.Millisecond // a wake-up that is later by more means that this process was suspended
 	busyFor     = time.Second            // how long cookies are required after the queue was long
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
 )
 
-// relayHeader is the length of a relay's header in bytes.
+// The header that a relay reads: its length in bytes, and its type.
 const (
 	relayHeader = 16
 	typeRelay   = 0x10
@@ -38,17 +38,17 @@ type peer struct {
 	send    atomic.Pointer[session.Session] // to send on
 	mtu     atomic.Int32
 
-	// Written on the data path. Times are since epoch, in nanoseconds; 0 is never.
+	// Written on the data path. Times are nanoseconds since epoch; 0 is never.
 	sent    atomic.Int64 // when something was last sent
-	heard   atomic.Int64 // when something authentic last came
-	waiting atomic.Int64 // when data was first sent since something came
-	owed    atomic.Int64 // when data first came since something was sent
-	armed   atomic.Bool  // the keeper will examine it
-	stale   atomic.Bool  // the keeper knows that the session is old
+	heard   atomic.Int64 // when something authentic was last received
+	waiting atomic.Int64 // when data was first sent since something was received
+	owed    atomic.Int64 // when data was first received since something was sent
+	armed   atomic.Bool  // the keeper will examine the peer
+	stale   atomic.Bool  // the keeper has been told that the session is old
 	silent  atomic.Bool  // Silent was posted, and Heard was not
-	from    Path         // of the last message; the receiver's
-	carried Path         // of the last data; the receiver's
-	strayed time.Time    // when Stray was last posted; the receiver's
+	from    Path         // path of the last message; owned by the receiver
+	carried Path         // path of the last data; owned by the receiver
+	strayed time.Time    // when Stray was last posted; owned by the receiver
 	traffic counters
 
 	// Guarded by Engine.mu.
@@ -56,26 +56,26 @@ type peer struct {
 	tries     []Path
 	fixed     bool // path was set by SetPath
 	current   *keys
-	older     [3]*keys // for packets in flight; several, because both ends may start handshakes at once
-	next      *keys    // offered to the peer, not yet confirmed by it
+	older     [3]*keys // for packets in flight; several, because both ends may start handshakes at the same time
+	next      *keys    // offered to the peer, not confirmed by it yet
 	try       *attempt
-	stamp     uint64 // the greatest stamp of its initiations
-	answered  answer // to the last initiation
+	stamp     uint64 // the greatest stamp of the peer's initiations
+	answered  answer // response to the last initiation
 	held      [][]byte
 	heldBytes int
 	dropped   bool
-	hinted    time.Time // when it reported an unknown session
+	hinted    time.Time // when the peer last reported an unknown session
 	rtt       time.Duration
-	since     time.Time // time of the last handshake, by the wall clock
+	since     time.Time // wall-clock time of the last handshake
 }
 
 type keys struct {
 	*session.Session
 	peer      *peer
-	confirmed atomic.Bool // the peer has used it, or answered with it
+	confirmed atomic.Bool // the peer has used the session or responded with it
 }
 
-// answer is the response to an initiation, to repeat if it comes by another path.
+// answer is the response to an initiation. It is repeated if the initiation comes again on another path.
 type answer struct {
 	ephemeral [32]byte
 	msg       []byte
@@ -87,8 +87,7 @@ func newPeer(key api.PeerKey) *peer {
 	return p
 }
 
-// epoch is the start of the process. Times are nanoseconds since, which are monotonic and fit
-// an atomic.
+// epoch is the start of the process. Times are nanoseconds since then: monotonic, and atomic to store.
 var epoch = time.Now()
 
 func stamp(t time.Time) int64 { return max(1, int64(t.Sub(epoch))) }
@@ -114,8 +113,8 @@ func (p *peer) attempts() []Path {
 	return out
 }
 
-// back returns the paths to answer on: the path that a message came by, or the peer's relays
-// if it was relayed. mu is held.
+// back returns the paths on which to answer a message: the path that it came by, or all relays of the
+// peer if it was relayed. mu is held.
 func (p *peer) back(from Path) []Path {
 	if !from.relayed() {
 		return []Path{from}
@@ -144,14 +143,13 @@ func (p *peer) narrow(n int) {
 	}
 }
 
-// The bounds of the packets that wait for a session.
+// Bounds of the packets that wait for a session.
 const (
 	maxHeld      = 16
 	maxHeldBytes = 128 << 10
 )
 
-// hold queues a frame until there is a session, and reports whether there was room. mu is
-// held.
+// hold queues a frame until there is a session. It returns false if there is no room. mu is held.
 func (p *peer) hold(frame []byte) bool {
 	if len(p.held) >= maxHeld || p.heldBytes+len(frame) > maxHeldBytes {
 		return false

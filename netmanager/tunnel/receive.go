@@ -45,8 +45,8 @@ func (e *Engine) receiveFrom(conn *udp.Conn) error {
 			return err
 		}
 		if err != nil {
-			// Errors of the socket come from the network below. They pass, or the next call
-			// fails too; without a pause that would take a whole core.
+			// Socket errors come from the network below. They pass, or the next call fails too; the pause
+			// prevents a busy loop.
 			e.drops.add(SendFailed, 1)
 			time.Sleep(10 * time.Millisecond)
 			continue
@@ -61,18 +61,18 @@ type receiver struct {
 	e     *Engine
 	join  offload.Joiner
 	write func([][]byte) error
-	bytes int // in join
+	bytes int // bytes in join
 
 	index  *map[uint32]*keys
-	last   *keys // of the message before, found in index
+	last   *keys // keys of the previous message, from index
 	here   *map[uint32]struct{}
-	dst    uint32 // of the packet before, found in here
+	dst    uint32 // destination of the previous packet, which is in here
 	conn   *udp.Conn
-	sender *udp.Sender // of hints
+	sender *udp.Sender // sends hints
 	hints  *rate.Limiter
 }
 
-// flushBytes is how many bytes are joined before they are written: more do not fit a packet.
+// flushBytes is how many bytes are joined before they are written: a packet cannot hold more.
 const flushBytes = 60 << 10
 
 func newReceiver(e *Engine) *receiver {
@@ -103,7 +103,7 @@ func (r *receiver) take(from Path, m udp.Message) {
 	r.flush()
 }
 
-// message takes a run of datagrams of one sender.
+// message handles a run of datagrams from one sender.
 func (r *receiver) message(now time.Time, lease *lease, from Path, m udp.Message) {
 	e := r.e
 	var p *peer // of the last datagram
@@ -180,7 +180,7 @@ func (r *receiver) keys(index uint32) *keys {
 	return r.last
 }
 
-// packet checks an inner packet and queues it for the device.
+// packet checks an inner packet and adds it to join.
 func (r *receiver) packet(now time.Time, lease *lease, p *peer, packet []byte, partial bool) bool {
 	src, dst, ok := lease.addresses(packet)
 	if !ok || !p.owns(src) || !lease.subnet.holds(dst) {
@@ -205,7 +205,7 @@ func (r *receiver) packet(now time.Time, lease *lease, p *peer, packet []byte, p
 	return true
 }
 
-// strayEvery is the least time between two Stray events of a peer.
+// strayEvery is the least time between two Stray events for a peer.
 const strayEvery = 100 * time.Millisecond
 
 func (r *receiver) stray(now time.Time, p *peer, dst uint32) {
@@ -227,7 +227,7 @@ func (r *receiver) flush() {
 	r.bytes = 0
 }
 
-// heard records that an authentic message of a peer came.
+// heard records that an authentic message of a peer was received.
 func (r *receiver) heard(p *peer, at int64, from Path, data bool) {
 	p.heard.Store(at)
 	if p.waiting.Load() != 0 {
@@ -254,8 +254,8 @@ func (r *receiver) heard(p *peer, at int64, from Path, data bool) {
 // hintsPerSecond bounds the hints about unknown sessions.
 const hintsPerSecond = 20
 
-// hint requests a handshake from the sender of a message of an unknown session. A relayed
-// message has no return path; its sender notices the silence.
+// hint requests a handshake from the sender of a message with an unknown session. A relayed message has
+// no return path; its sender detects the silence.
 func (r *receiver) hint(now time.Time, from Path, d []byte) {
 	if from.Kind != api.PathDirect || !r.hints.AllowN(now, 1) {
 		return

@@ -7,22 +7,22 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Cause is why a packet was dropped.
+// Cause is the reason why a packet was dropped.
 type Cause int
 
 // The causes.
 const (
-	NoPeer      Cause = iota // no peer has its destination
+	NoPeer      Cause = iota // no peer has the destination
 	NoAnswer                 // the peer did not answer a handshake in time, or too many packets waited
 	NoPath                   // no path to the peer is known
 	TooLong                  // longer than the MTU of the path
 	SendFailed               // the socket or the host's routes refused it
 	Malformed                // not a packet or message
-	Unknown                  // of an unknown session
+	Unknown                  // unknown session
 	Replayed                 // received before, or too old
-	Denied                   // it did not authenticate
-	Forged                   // its inner source is not the sender's, or its destination not this node's
-	Flooded                  // a handshake message beyond the bounds
+	Denied                   // authentication failed
+	Forged                   // inner source outside the sender's subnets, or destination outside this node's
+	Flooded                  // too many handshake messages
 	WriteFailed              // the device refused it
 	causes
 )
@@ -41,7 +41,7 @@ func (d *drops) read() (out Drops) {
 	return out
 }
 
-// counters are of inner packets.
+// counters count inner packets.
 type counters struct {
 	sentBytes, sentPackets, receivedBytes, receivedPackets atomic.Uint64
 	drops                                                  drops
@@ -50,26 +50,26 @@ type counters struct {
 // Stats are the statistics of a peer.
 type Stats struct {
 	Peer            api.PeerKey
-	Path            Path // where data goes
-	From            Path // by which the last message came
-	Carried         Path // by which the last data came
-	Session         bool // has a session
+	Path            Path // of data to the peer
+	From            Path // of the last message received
+	Carried         Path // of the last data received
+	Session         bool // there is a session
 	Silent          bool
 	MTU             int
 	SentBytes       uint64 // of inner packets, headers included
 	SentPackets     uint64
 	ReceivedBytes   uint64
 	ReceivedPackets uint64
-	Handshake       time.Time     // time of the last one
+	Handshake       time.Time     // time of the last handshake
 	RTT             time.Duration // of the last handshake, if this node started it
-	Loss            float64       // of what the peer sent in this session, 0 to 1
-	Heard           time.Time     // when the last message came
+	Loss            float64       // fraction of the peer's messages lost in this session, 0 to 1
+	Heard           time.Time     // when the last message was received
 	Drops           Drops
 }
 
 // Stats returns the statistics of all peers, in no order.
 func (e *Engine) Stats() []Stats {
-	e.rx.mu.Lock() // before mu, as everywhere; guards sessions' counts and peers' last paths
+	e.rx.mu.Lock() // locked before mu, as everywhere; guards sessions' counts and peers' last paths
 	defer e.rx.mu.Unlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -97,12 +97,11 @@ func (e *Engine) Stats() []Stats {
 	return out
 }
 
-// Total is what an engine has carried and dropped since it started, including removed peers.
-// It never decreases.
+// Total is what an engine has carried and dropped since it started. It never decreases.
 type Total struct {
 	SentBytes     uint64 // of inner packets, headers included
 	ReceivedBytes uint64
-	Dropped       uint64 // packets of peers, of all causes
+	Dropped       uint64 // packets of peers, for all causes
 }
 
 func (t *Total) add(c *counters) {
@@ -124,5 +123,5 @@ func (e *Engine) Total() Total {
 	return t
 }
 
-// Drops counts dropped packets that belong to no peer.
+// Drops counts the dropped packets that belong to no peer.
 func (e *Engine) Drops() Drops { return e.drops.read() }

@@ -13,13 +13,12 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/tunnel/tun"
 )
 
-// transmit carries packets from the device to peers. One goroutine reads, segments, seals and
-// sends a packet.
+// transmit carries packets from the device to peers, on one goroutine.
 func (e *Engine) transmit(ctx context.Context) error {
 	t := newTransmitter(e)
 	frame := make([]byte, tun.FrameLen)
-	// Sealed datagrams wait for more of the same run while the device has packets, and are
-	// sent before Read waits.
+	// While the device has packets, sealed datagrams wait for more of the same run. They are sent before
+	// Read waits.
 	idle := t.flush
 	for {
 		n, err := e.cfg.Device.Read(frame, idle)
@@ -41,8 +40,8 @@ type transmitter struct {
 	split  offload.Splitter
 	seg    offload.Segment
 
-	// The run that waits: datagrams to one peer over one path, all of the same length but the
-	// last, which ends the run.
+	// The run that waits: datagrams to one peer on one path. All have the same length except the last,
+	// which ends the run.
 	run   []byte
 	peer  *peer
 	path  Path
@@ -55,7 +54,7 @@ func newTransmitter(e *Engine) *transmitter {
 	return &transmitter{e: e, run: make([]byte, 0, udp.MaxRun)}
 }
 
-// frame sends a frame of the device, or queues it until there is a session.
+// frame sends a frame from the device, or queues it until there is a session.
 func (t *transmitter) frame(frame []byte, now time.Time) {
 	e := t.e
 	if len(frame) < offload.VnetLen {
@@ -104,8 +103,8 @@ func (t *transmitter) seal(p *peer, s *session.Session, path Path, frame []byte)
 	}
 	each, left := t.split.Size()
 	most := int(p.mtu.Load())
-	// An IPv6 packet of up to 1280 bytes is fragmented if the path is narrower: its sender
-	// would not send shorter ones.
+	// An IPv6 packet of up to 1280 bytes is fragmented if the path is narrower, because its sender would
+	// not send shorter ones.
 	if six := frame[offload.VnetLen]>>4 == 6; each > most && !(six && each <= offload.LeastIPv6) {
 		if six {
 			most = max(most, offload.LeastIPv6)
@@ -136,7 +135,7 @@ func (t *transmitter) seal(p *peer, s *session.Session, path Path, frame []byte)
 	p.traffic.sentPackets.Add(uint64(packets))
 }
 
-// add seals one segment into the run. It reports false when the session is used up.
+// add seals one segment into the run. It reports false if the session is exhausted.
 func (t *transmitter) add(s *session.Session, seg offload.Segment) bool {
 	n := len(seg.Packet) + session.Overhead
 	if t.path.Kind == api.PathRelay {
@@ -206,12 +205,12 @@ func (e *Engine) hold(p *peer, frame []byte) {
 		p.traffic.drops.add(NoAnswer, 1)
 	}
 	if p.send.Load() != nil && p.path.Load() != nil {
-		e.look(p) // a session came while this waited for mu
+		e.look(p) // a session was established while this waited for mu
 	}
 	e.want(p)
 }
 
-// quiet is how long nothing is sent to a peer before Traffic is posted again.
+// quiet is how long nothing must be sent to a peer before Traffic is posted again.
 const quiet = 10 * time.Second
 
 func (e *Engine) traffic(p *peer) {

@@ -2,8 +2,8 @@ package offload
 
 import "encoding/binary"
 
-// LeastIPv6 is the length of IPv6 packets that every link must carry (RFC 8200, section 5).
-// Senders do not go below it.
+// LeastIPv6 is the length of IPv6 packets that every link must carry (RFC 8200, section 5). Senders do
+// not use a smaller MTU.
 const LeastIPv6 = 1280
 
 // The fragment header (RFC 8200, section 4.5).
@@ -16,8 +16,8 @@ const (
 	fragmentOffset = 0xfff8
 )
 
-// Fragment splits an IPv6 packet into fragments of at most mtu bytes, as a link must do whose MTU
-// is below LeastIPv6; the receiving kernel reassembles them. It reports false without a yield if
+// Fragment splits an IPv6 packet into fragments of at most mtu bytes, as a link with an MTU below
+// LeastIPv6 must do. The receiving kernel reassembles them. It returns false, without a call of yield, if
 // the packet cannot be fragmented. A fragment is valid until yield returns.
 func Fragment(seg Segment, mtu int, id uint32, yield func(fragment []byte)) bool {
 	p := seg.Packet

@@ -2,9 +2,9 @@ package offload
 
 import "encoding/binary"
 
-// ICMP returns the ICMP error that answers a packet, whose IP header is complete. It comes from
-// the packet's destination, because only an error from there takes the path of an answer. word is
-// the second word of the ICMP header. The error quotes at most the first quote bytes.
+// ICMP returns the ICMP error that answers a packet with a complete IP header. Its source is the packet's
+// destination, because only an error from there takes the path of an answer. word is the second word of
+// the ICMP header. The error quotes at most the first quote bytes.
 func ICMP(packet []byte, kind, code byte, word uint32, quote int) []byte {
 	quoted := packet[:min(len(packet), quote)]
 	header, six := 20, packet[0]>>4 == 6
@@ -37,9 +37,9 @@ func ICMP(packet []byte, kind, code byte, word uint32, quote int) []byte {
 // MaxError6 is the length of the longest ICMPv6 error in bytes (RFC 4443, section 2.4).
 const MaxError6 = 1280
 
-// TooBig returns the packet that tells the sender of a packet that the path's MTU is mtu: ICMP
-// "fragmentation needed" (RFC 1191) or ICMPv6 "packet too big" (RFC 4443). It is nil if packet is
-// malformed, a later fragment, or an ICMP error.
+// TooBig returns the packet that reports the MTU to the sender of packet: ICMP "fragmentation needed"
+// (RFC 1191) or ICMPv6 "packet too big" (RFC 4443). It is nil if packet is malformed, a later fragment,
+// or an ICMP error.
 func TooBig(packet []byte, mtu int) []byte {
 	switch {
 	case len(packet) >= 20 && packet[0]>>4 == 4:

@@ -5,18 +5,17 @@ import (
 	"encoding/binary"
 )
 
-// maxOpen is how many flows are joined at a time. With more flows in one batch joining saves
-// little.
+// maxOpen bounds the flows that are joined at a time. With more flows in one batch, joining saves little.
 const maxOpen = 8
 
-// maxParts is how many packets are joined: the smallest UDP_MAX_SEGMENTS of kernels, and few
-// enough for one writev.
+// maxParts bounds the packets that are joined: the smallest UDP_MAX_SEGMENTS of kernels, and few enough
+// for one writev.
 const maxParts = 64
 
-// Joiner joins consecutive packets of a flow (generic receive offload). Packets must stay
-// unchanged until Flush; the joiner modifies their headers. Packets of a flow keep their order.
+// Joiner joins consecutive packets of a flow (generic receive offload). It modifies their headers. The
+// caller must not change packets until Flush. Packets of a flow keep their order.
 type Joiner struct {
-	TCP, UDP bool // whether the device takes joined packets of the protocol
+	TCP, UDP bool // whether the device accepts joined packets of the protocol
 
 	items []item
 	open  [maxOpen]int // items that may grow, one per flow, the latest first
@@ -29,14 +28,14 @@ type item struct {
 	parts   [][]byte // the first is vnet, the second has the header
 	l       layout
 	partial bool
-	size    int    // of each payload but the last
+	size    int    // of each payload except the last
 	total   int    // of the whole packet
 	seq     uint32 // TCP: next sequence number
 	more    byte   // TCP: flags of the last part
 }
 
-// Add takes a packet. It refuses a partial one that is neither TCP nor UDP, whose checksum the
-// kernel could not complete.
+// Add adds a packet. It returns false for a partial packet that is neither TCP nor UDP, because the
+// kernel could not complete its checksum.
 func (j *Joiner) Add(p []byte, partial bool) bool {
 	l, ok := parse(p)
 	if !ok {
@@ -132,7 +131,7 @@ func (j *Joiner) shut(i int) {
 	}
 }
 
-// takes reports whether p continues the item: splitting the result would yield p again.
+// takes reports whether p continues the item, so that splitting the joined packet would yield p again.
 func (it *item) takes(p []byte, l layout) bool {
 	h := it.parts[1]
 	if l.payload != it.l.payload || len(p)-l.payload > it.size || it.total+len(p)-l.payload > MaxPacket {
@@ -143,7 +142,7 @@ func (it *item) takes(p []byte, l layout) bool {
 			return false
 		}
 	} else {
-		// With "don't fragment" set the identification has no meaning (RFC 6864).
+		// With "don't fragment" set, the identification has no meaning (RFC 6864).
 		id := binary.BigEndian.Uint16(p[4:]) - binary.BigEndian.Uint16(h[4:])
 		if p[1] != h[1] || p[6] != h[6] || p[8] != h[8] || !bytes.Equal(p[20:l.l4], h[20:l.l4]) ||
 			p[6]&0x40 == 0 && int(id) != len(it.parts)-1 {
@@ -160,8 +159,8 @@ func (it *item) takes(p []byte, l layout) bool {
 		bytes.Equal(t[14:16], u[14:16]) && bytes.Equal(t[18:], u[18:]) // window, options
 }
 
-// Flush writes all packets, each in parts of which the first is the vnet header, and removes
-// them. It continues after an error, and returns the first.
+// Flush writes and removes all packets, each in parts; the first part is the vnet header. It continues
+// after an error, and returns the first error.
 func (j *Joiner) Flush(write func(parts [][]byte) error) error {
 	var first error
 	for i := range j.items {

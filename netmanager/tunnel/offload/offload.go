@@ -1,10 +1,10 @@
-// Package offload does segmentation and receive offload in user space: it splits the large
-// packets of a TUN device with vnet headers (Splitter), and joins received packets into such
-// packets (Joiner). In steady state it allocates nothing, and it copies no payload.
+// Package offload does segmentation and receive offload in user space: it splits the large packets of a
+// TUN device with vnet headers (Splitter), and joins received packets into such packets (Joiner). In
+// steady state it allocates nothing, and it copies no payload.
 //
-// Transport checksums may stay partial, that is, cover the pseudo header only, as the kernel
-// leaves them for a network card: the carrier authenticates packets, which is stronger than a
-// checksum. The receiving kernel completes them when a packet leaves for a real wire.
+// A transport checksum may be partial: it covers only the pseudo header, as in packets that the kernel
+// leaves to a network card. The tunnel authenticates packets, which is stronger than a checksum. The
+// receiving kernel completes the checksum if it forwards the packet to another network.
 //
 //	for s.Start(frame); s.Next(&seg); { send(seg.Packet, seg.Partial) }
 //	for each received packet { j.Add(packet, partial) }
@@ -41,7 +41,7 @@ const (
 // MaxPacket is the longest packet after a vnet header, in bytes.
 const MaxPacket = 65535
 
-// ErrMalformed is a frame that the kernel would not produce.
+// ErrMalformed means a frame that the kernel would not produce.
 var ErrMalformed = errors.New("malformed packet")
 
 type vnet struct {

@@ -2,30 +2,30 @@ package offload
 
 import "encoding/binary"
 
-// Segment is a packet that fits the wire. Partial means that its transport checksum is partial;
-// such a packet is TCP or UDP and not a fragment.
+// Segment is a packet to send. Partial means that its transport checksum is partial; such a packet is TCP
+// or UDP and not a fragment.
 type Segment struct {
 	Packet  []byte
 	Partial bool
 }
 
-// Splitter splits one frame after the other. The zero Splitter is ready for use.
+// Splitter splits frames, one after the other. The zero value is ready to use.
 type Splitter struct {
 	p       []byte // the packet; bytes before at may be overwritten
 	l       layout
 	at      int // offset of the next payload
-	size    int // of each payload but the last
+	size    int // of each payload except the last
 	index   int
 	id      uint16 // IPv4: of the first segment
-	seq     uint32 // TCP: of the first
-	flags   byte   // TCP: of the whole
+	seq     uint32 // TCP: of the first segment
+	flags   byte   // TCP: of the whole packet
 	partial bool
 	whole   bool // the packet is not split
 	header  [60 + 60]byte
 }
 
-// Start takes a frame. The segments share its memory, and it must stay unchanged until the last
-// is used. After ErrMalformed there are no segments.
+// Start starts a frame. The segments share its memory. The caller must not change it until the last
+// segment has been used. After ErrMalformed there are no segments.
 func (s *Splitter) Start(frame []byte) error {
 	s.p, s.whole = nil, false
 	if len(frame) < VnetLen+20 {

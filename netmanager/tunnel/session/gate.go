@@ -15,9 +15,9 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// A handshake message ends in two MACs. The first is keyed by the receiver's public key: a node
-// does not answer senders that do not know it, such as scanners. The second proves that the
-// sender received a cookie at its address. It is required under load.
+// A handshake message ends in two MACs. The first is keyed by the receiver's public key, so a node does
+// not answer senders that do not have it, such as scanners. The second proves that the sender received a
+// cookie at its address. It is required under load.
 
 // macKey returns the key of the first MAC of messages to peer.
 func macKey(peer api.PeerKey) [32]byte {
@@ -25,7 +25,7 @@ func macKey(peer api.PeerKey) [32]byte {
 }
 
 func mac(key, b []byte) (out [macLen]byte) {
-	h, _ := blake2s.New128(key) // fails for keys of more than 32 bytes only
+	h, _ := blake2s.New128(key) // fails only for keys of more than 32 bytes
 	h.Write(b)
 	h.Sum(out[:0])
 	return out
@@ -59,7 +59,7 @@ func checkMAC1(key [32]byte, msg []byte) bool {
 	return hmac.Equal(m[:], msg[n:n+macLen])
 }
 
-// Cookie returns the cookie in a peer's reply to msg.
+// Cookie returns the cookie in a peer's reply to msg, the message that this node sent.
 func Cookie(reply, msg []byte, peer api.PeerKey) (cookie [macLen]byte, err error) {
 	if Type(reply) != TypeCookie || len(msg) < 2*macLen {
 		return cookie, ErrMalformed
@@ -71,8 +71,7 @@ func Cookie(reply, msg []byte, peer api.PeerKey) (cookie [macLen]byte, err error
 	return cookie, nil
 }
 
-// Gate decides which handshake messages are worth a Diffie-Hellman computation.
-// It is for one goroutine.
+// Gate decides which handshake messages are worth a Diffie-Hellman computation. It is for one goroutine.
 type Gate struct {
 	id      Identity
 	secret  [2][32]byte // current and previous: a cookie is valid for one to two cookieAge
@@ -80,8 +79,8 @@ type Gate struct {
 	buckets [1 << 10]*rate.Limiter // nil: not used yet
 }
 
-// Cookies change each cookieAge. Under load an address may send perSource messages a second, and
-// burst at once. Addresses in one bucket share its rate.
+// Cookies change every cookieAge. Under load an address may send perSource messages a second, and burst
+// at once. Addresses in the same bucket share its rate.
 const (
 	cookieAge = 120 * time.Second
 	perSource = 20
@@ -98,12 +97,12 @@ const (
 	AskCookie         // answer with Reply
 )
 
-// NewGate makes the gate of an identity.
+// NewGate returns the gate of an identity.
 func NewGate(id Identity) *Gate { return &Gate{id: id} }
 
-// Check decides about an initiation or a response from an address. busy means load: cookies are
-// required. Relayed messages cannot be answered before they are opened, so that they are only
-// rate-limited; the relay authenticates their senders.
+// Check decides about an initiation from an address. busy means load: cookies are required. Relayed
+// messages cannot be answered before they are opened. They are only rate-limited; the relay authenticates
+// their senders.
 func (g *Gate) Check(now time.Time, msg []byte, from netip.AddrPort, relayed, busy bool) Verdict {
 	if !checkMAC1(g.id.gate, msg) {
 		return Drop
@@ -124,8 +123,8 @@ func (g *Gate) Check(now time.Time, msg []byte, from netip.AddrPort, relayed, bu
 	return Pass
 }
 
-// slot returns the bucket of an address. It depends on the secret, so that an attacker cannot
-// choose addresses that share a given bucket.
+// slot returns the bucket of an address. It depends on the secret, so that an attacker cannot choose
+// addresses that share a bucket.
 func (g *Gate) slot(from netip.AddrPort) int {
 	m := mac(g.secret[0][:], from.Addr().Unmap().AsSlice())
 	return int(binary.BigEndian.Uint16(m[:])) % len(g.buckets)
@@ -151,7 +150,7 @@ func (g *Gate) cookie(i int, from netip.AddrPort) [macLen]byte {
 	return mac(g.secret[i][:], binary.BigEndian.AppendUint16(a, from.Port()))
 }
 
-// Reply returns the message with the cookie for the sender of msg. It is shorter than msg.
+// Reply returns the cookie message for the sender of msg. It is shorter than msg.
 func (g *Gate) Reply(rand io.Reader, now time.Time, msg []byte, from netip.AddrPort) ([]byte, error) {
 	if age := now.Sub(g.rotated); g.rotated.IsZero() || age >= cookieAge {
 		var fresh [2][32]byte

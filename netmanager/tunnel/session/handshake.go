@@ -11,22 +11,21 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// suite does not use the processor's AES: handshakes are rare, and all nodes must agree on a
-// suite.
+// suite does not use AES: handshakes are rare, and all nodes must use the same suite.
 var suite = noise.NewCipherSuite(noise.DH25519, noise.CipherChaChaPoly, noise.HashBLAKE2s)
 
 var prologue = []byte("treeline tunnel 1")
 
 // Hello is the encrypted payload of a handshake.
 type Hello struct {
-	// Stamp grows with each initiation of a node, also over restarts if its clock does not go
-	// back. A responder that has recently received from the initiator accepts only greater stamps.
-	// Otherwise a replay costs a session that is never confirmed, so that a node whose clock
-	// went back is not locked out. A response has none.
+	// Stamp grows with each initiation of a node, also across restarts if its clock does not go back. A
+	// responder that has recently received from the initiator accepts only greater stamps. Otherwise it
+	// accepts any, so that a node whose clock went back is not locked out; a replay then costs a session
+	// that is never confirmed. A response has no stamp.
 	Stamp uint64
-	// AES means that AES-GCM is fast on this node. It is used if it is fast on both.
+	// AES means that AES-GCM is fast on this node. It is used if it is fast on both nodes.
 	AES bool
-	// Claim is the first address of the sender's subnet, not proven; the zero Addr: none.
+	// Claim is the first address of the sender's subnet; zero: none. It is not authenticated.
 	Claim netip.Addr
 }
 
@@ -74,7 +73,7 @@ func NewIdentity(private [32]byte) (Identity, error) {
 // Public returns the public key.
 func (id Identity) Public() api.PeerKey { return api.PeerKey(id.pair.Public) }
 
-// fixed is a source of randomness with a fixed value.
+// fixed is a source of randomness that always returns the same bytes.
 type fixed []byte
 
 func (f fixed) Read(b []byte) (int, error) { return copy(b, f), nil }
@@ -84,11 +83,11 @@ type Initiation struct {
 	state *noise.HandshakeState
 	local uint32
 	aes   bool
-	mine  [32]byte // key of mac1 of the response
+	mine  [32]byte // key of the response's first MAC
 }
 
-// Initiate starts a handshake with peer. The message is complete but for its MACs (Sign).
-// local is the index that the response will carry.
+// Initiate starts a handshake with peer. The message lacks only its MACs (Sign). The response will carry
+// the index local.
 func Initiate(rand io.Reader, id Identity, peer api.PeerKey, local uint32, hello Hello) (*Initiation, []byte, error) {
 	state, err := noise.NewHandshakeState(noise.Config{
 		CipherSuite: suite, Random: rand, Pattern: noise.HandshakeIK, Initiator: true, Prologue: prologue,
@@ -107,8 +106,8 @@ func Initiate(rand io.Reader, id Identity, peer api.PeerKey, local uint32, hello
 	return &Initiation{state: state, local: local, aes: hello.AES, mine: id.gate}, msg[:InitiationLen], nil
 }
 
-// Finish takes the response. Any other message leaves the initiation unchanged, so that the
-// response can still come.
+// Finish handles the response. Any other message leaves the initiation unchanged, so that the response
+// can still be accepted.
 func (i *Initiation) Finish(msg []byte) (*Session, Hello, error) {
 	if Type(msg) != TypeResponse || Receiver(msg) != i.local || !checkMAC1(i.mine, msg) {
 		return nil, Hello{}, ErrMalformed
@@ -125,7 +124,7 @@ func (i *Initiation) Finish(msg []byte) (*Session, Hello, error) {
 	return newSession(i.local, remote, true, i.aes && hello.AES, send.UnsafeKey(), recv.UnsafeKey()), hello, nil
 }
 
-// Offer is a received initiation, whose sender has proven its key.
+// Offer is a received initiation whose sender has proven its key.
 type Offer struct {
 	Peer  api.PeerKey
 	Hello Hello
@@ -134,8 +133,8 @@ type Offer struct {
 	remote uint32
 }
 
-// ReadInitiation opens an initiation, with two Diffie-Hellman computations. It keeps no state.
-// Gate must have checked the MACs. rand is for Accept.
+// ReadInitiation opens an initiation, with two Diffie-Hellman computations. It keeps no state. Gate must
+// have checked the MACs. Accept uses rand.
 func ReadInitiation(rand io.Reader, id Identity, msg []byte) (*Offer, error) {
 	if Type(msg) != TypeInitiation {
 		return nil, ErrMalformed
@@ -157,9 +156,9 @@ func ReadInitiation(rand io.Reader, id Identity, msg []byte) (*Offer, error) {
 	return &Offer{Peer: api.PeerKey(state.PeerStatic()), Hello: hello, state: state, remote: binary.BigEndian.Uint32(msg[4:])}, nil
 }
 
-// Accept answers the offer, once. The session may be used for sending only after a message
-// came on it, which proves that the offer was not a replay. The response is complete but for
-// its MACs.
+// Accept answers the offer. It may be called once. The session must not be used for sending before a
+// message was received on it, which proves that the offer was not a replay. The response lacks only its
+// MACs.
 func (o *Offer) Accept(local uint32, mine Hello) ([]byte, *Session, error) {
 	msg := make([]byte, 12, ResponseLen)
 	msg[0] = TypeResponse

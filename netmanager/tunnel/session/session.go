@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// The lifetime of a session. A node that sends replaces it after RekeyAfter or RekeyMessages. It
-// is invalid after RejectAfter or RejectMessages, the limit of AES-GCM with packets of up to
-// 2 KiB (RFC 9001, appendix B.1.1).
+// The lifetime of a session. A node that sends replaces the session after RekeyAfter or RekeyMessages.
+// The session is invalid after RejectAfter or RejectMessages, the limit of AES-GCM for packets of up to 2
+// KiB (RFC 9001, appendix B.1.1).
 const (
 	RekeyAfter     = 120 * time.Second
 	RejectAfter    = 180 * time.Second
@@ -30,7 +30,7 @@ type Session struct {
 	Local, Remote uint32    // indexes at this node and at the peer
 	Created       time.Time // by the caller's clock
 	Initiator     bool      // this node started the handshake
-	AES           bool      // AES-128-GCM; else ChaCha20-Poly1305
+	AES           bool      // AES-128-GCM; otherwise ChaCha20-Poly1305
 
 	sent   atomic.Uint64
 	seal   cipher.AEAD
@@ -38,12 +38,12 @@ type Session struct {
 	window Window
 }
 
-// newSession returns a session with Noise's two keys. AES uses the first half of a key: 128
-// bits match the strength of the curve, and are a third faster than 256.
+// newSession returns a session with Noise's two keys. AES uses the first half of a key: 128 bits match
+// the strength of the curve, and AES-128 is a third faster than AES-256.
 func newSession(local, remote uint32, initiator, useAES bool, sealKey, openKey [32]byte) *Session {
 	aead := func(key [32]byte) cipher.AEAD {
 		if !useAES {
-			a, _ := chacha20poly1305.New(key[:]) // fails for other lengths of key only
+			a, _ := chacha20poly1305.New(key[:]) // fails only for other key lengths
 			return a
 		}
 		block, _ := aes.NewCipher(key[:16])
@@ -53,8 +53,8 @@ func newSession(local, remote uint32, initiator, useAES bool, sealKey, openKey [
 	return &Session{Local: local, Remote: remote, Initiator: initiator, AES: useAES, seal: aead(sealKey), open: aead(openKey)}
 }
 
-// Seal appends a message with packet to dst and returns it. dst and packet must not overlap.
-// It returns nil after RejectMessages.
+// Seal appends a message with packet to dst and returns it, or nil after RejectMessages. dst and packet
+// must not overlap.
 func (s *Session) Seal(dst []byte, kind Kind, packet []byte) []byte {
 	counter := s.sent.Add(1) - 1
 	if counter >= RejectMessages {
@@ -68,8 +68,8 @@ func (s *Session) Seal(dst []byte, kind Kind, packet []byte) []byte {
 	return s.seal.Seal(dst, dst[at+4:at+HeaderLen], packet, nil)
 }
 
-// Open opens a transport message of this session that has passed Type. It decrypts in place.
-// ErrMalformed is a replay or an exhausted counter, ErrDenied a forgery.
+// Open decrypts, in place, a transport message of this session that has passed Type. ErrMalformed means a
+// replay or an exhausted counter, ErrDenied a forgery.
 func (s *Session) Open(msg []byte) (Kind, []byte, error) {
 	nonce := binary.BigEndian.Uint64(msg[8:])
 	counter := nonce & (1<<56 - 1)
@@ -87,8 +87,8 @@ func (s *Session) Open(msg []byte) (Kind, []byte, error) {
 // Sent returns how many messages were sealed.
 func (s *Session) Sent() uint64 { return s.sent.Load() }
 
-// Counts returns how many messages were opened, and how many the peer has sent at least. It is
-// for the goroutine that calls Open.
+// Counts returns how many messages were opened, and how many the peer has sent at least. Only the
+// goroutine that calls Open may call it.
 func (s *Session) Counts() (received, expected uint64) { return s.window.Counts() }
 
 // Usable reports whether the session is still valid.
@@ -96,8 +96,8 @@ func (s *Session) Usable(now time.Time) bool {
 	return now.Sub(s.Created) < RejectAfter && s.sent.Load() < RejectMessages
 }
 
-// Old reports whether a node that sends should start another handshake. The initiator does so
-// earlier, so that not both do at once.
+// Old reports whether a node that sends should start another handshake. It becomes true earlier at the
+// initiator, so that both ends do not start one at the same time.
 func (s *Session) Old(now time.Time) bool {
 	after := RekeyAfter
 	if !s.Initiator {

@@ -7,9 +7,8 @@ const (
 	WindowSize = windowBits - 64
 )
 
-// Window records received counters, so that each message is accepted once (RFC 6479: a ring of
-// words, of which the next is cleared when the window moves). It counts messages to measure
-// loss.
+// Window records received counters, so that each message is accepted once (RFC 6479: a ring of words; the
+// next word is cleared when the window moves). It counts messages to measure loss.
 type Window struct {
 	next     uint64 // one more than the highest counter seen
 	received uint64
@@ -30,7 +29,7 @@ func (w *Window) Take(c uint64) bool {
 		return false
 	}
 	if c >= w.next {
-		// Clear the words between the highest counter's and c's.
+		// Clear the words between those of the highest counter and of c.
 		from, to := int64(w.next+63)/64, int64(c/64)
 		if to-from >= windowWords {
 			from = to - windowWords + 1
@@ -45,5 +44,5 @@ func (w *Window) Take(c uint64) bool {
 	return true
 }
 
-// Counts returns how many messages came, and how many were sent at least.
+// Counts returns how many messages were received, and how many were sent at least.
 func (w *Window) Counts() (received, expected uint64) { return w.received, w.next }

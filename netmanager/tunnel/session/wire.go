@@ -1,7 +1,7 @@
-// Package session implements the handshake between two nodes and the keys that result: Noise
-// IK (noiseprotocol.org, revision 34) for the handshake, an AEAD with a counter for packets,
-// and WireGuard's protection against floods
-// (Donenfeld, "WireGuard: Next Generation Kernel Network Tunnel", NDSS 2017, §5).
+// Package session implements the handshake between two nodes and the keys that result: Noise IK
+// (noiseprotocol.org, revision 34) for the handshake, an AEAD with a counter for packets, and WireGuard's
+// protection against floods (Donenfeld, "WireGuard: Next Generation Kernel Network Tunnel", NDSS 2017,
+// §5).
 //
 // It has no clock, socket or goroutine: time and randomness are arguments. Package tunnel
 // decides which peers are allowed, when to start a handshake and where to send.
@@ -24,9 +24,9 @@ const (
 	TypeResponse   = 2
 	TypeCookie     = 3
 	TypeTransport  = 4
-	// TypeUnknown answers a transport message with an unknown receiver index, as after a
-	// restart: the sender should start a handshake. It is not authenticated. It echoes the
-	// header, so that only who saw the message can send one, and is shorter than the message.
+	// TypeUnknown answers a transport message with an unknown receiver index, for example after a
+	// restart: the sender should start a handshake. It is not authenticated. It echoes the header, so
+	// only a node that saw the message can send it, and is shorter than the message.
 	TypeUnknown = 5
 )
 
@@ -48,7 +48,7 @@ const (
 	Overhead = HeaderLen + 16
 )
 
-// Kind is the kind of a transport message. It is part of the nonce and so authenticated.
+// Kind is the kind of a transport message. It is part of the nonce and therefore authenticated.
 type Kind byte
 
 // The kinds of transport message.
@@ -58,13 +58,13 @@ const (
 	Control Kind = 2 // a payload of tunnel.Engine.SendControl
 )
 
-// ErrMalformed means an invalid message, ErrDenied one that does not authenticate.
+// ErrMalformed means an invalid message, ErrDenied one that fails authentication.
 var (
 	ErrMalformed = errors.New("malformed message")
 	ErrDenied    = errors.New("message does not authenticate")
 )
 
-// Type returns the type of a datagram, 0 if its length or its zero bytes are wrong.
+// Type returns the type of a datagram; 0 if its length or its zero bytes are wrong.
 func Type(b []byte) byte {
 	if len(b) < 4 || b[1]|b[2]|b[3] != 0 {
 		return 0
@@ -88,8 +88,8 @@ func Type(b []byte) byte {
 	return b[0]
 }
 
-// Receiver returns the receiver's index in a response, cookie, transport or unknown message that
-// has passed Type.
+// Receiver returns the receiver index in a response, cookie, transport or unknown message that has passed
+// Type.
 func Receiver(b []byte) uint32 {
 	if b[0] == TypeResponse {
 		return binary.BigEndian.Uint32(b[8:])

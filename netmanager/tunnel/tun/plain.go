@@ -11,8 +11,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/tunnel/offload"
 )
 
-// plain is a device without vnet headers, by the module water, which every kernel with TUN
-// supports: one packet at a time, each with its checksum.
+// plain is a device without vnet headers, from the module water. Every kernel with TUN supports it. It
+// carries one packet at a time, each with its checksum.
 type plain struct {
 	*water.Interface
 	out []byte
@@ -34,7 +34,7 @@ func (p *plain) Partial() bool          { return false }
 
 func (p *plain) Read(b []byte, idle func()) (int, error) {
 	if idle != nil {
-		idle() // the library does not report when it waits
+		idle() // the module does not report when Read waits
 	}
 	clear(b[:offload.VnetLen])
 	n, err := p.Interface.Read(b[offload.VnetLen:])

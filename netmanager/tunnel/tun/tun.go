@@ -1,8 +1,8 @@
-// Package tun opens TUN devices. With vnet headers a read returns up to 64 KB of one flow and a
-// write takes as much, so that the kernel traverses its stack once for 45 packets on the wire.
+// Package tun opens TUN devices. With vnet headers a read or write carries up to 64 KB of one flow, so
+// that the kernel traverses its stack once for about 45 packets on the wire.
 //
-// A device outlives its process: its addresses and routes stay, and packets to it are dropped
-// until it is opened again. The package sets no addresses or routes.
+// A device outlives its process. Its addresses and routes stay, and packets to it are dropped until it is
+// opened again. The package sets no addresses or routes.
 //
 //	d, err := tun.Open("tl-tun", 1400)
 //	n, err := d.Read(frame, nil)                   // a vnet header and a packet
@@ -26,16 +26,15 @@ import (
 
 // Device is an open TUN device. Read and Write are each for one goroutine at a time.
 type Device interface {
-	// Read reads a frame, which is a vnet header and a packet, into b of FrameLen bytes.
-	// Before it waits it calls idle once, if that is not nil. net.ErrClosed: the device is
-	// closed.
+	// Read reads a frame (a vnet header and a packet) into b of FrameLen bytes. Before it waits, it calls
+	// idle once unless idle is nil. It returns net.ErrClosed if the device is closed.
 	Read(b []byte, idle func()) (int, error)
-	// Write writes a frame in parts, of which the first is the vnet header.
-	// An error concerns this frame only, unless it is net.ErrClosed.
+	// Write writes a frame in parts; the first is the vnet header. An error concerns only this frame,
+	// unless it is net.ErrClosed.
 	Write(parts [][]byte) error
-	// Joins reports for which protocols Write takes frames of several packets.
+	// Joins reports for which protocols Write accepts frames of several packets.
 	Joins() (tcp, udp bool)
-	// Partial reports whether Write takes packets with partial checksums.
+	// Partial reports whether Write accepts packets with partial checksums.
 	Partial() bool
 	// Name returns the device's name.
 	Name() string
@@ -43,7 +42,7 @@ type Device interface {
 	Close() error
 }
 
-// FrameLen is the length of the largest frame.
+// FrameLen is the length of the longest frame in bytes.
 const FrameLen = offload.VnetLen + offload.MaxPacket
 
 // Offloads that x/sys does not define (linux/if_tun.h, since 6.2).
@@ -52,8 +51,8 @@ const (
 	tunUSO6 = 0x40
 )
 
-// Open creates or takes over the device of that name, sets the MTU in bytes, and brings it up.
-// Without vnet headers in the kernel it moves one packet at a time.
+// Open creates a device or opens the existing one, sets its MTU in bytes, and brings it up. If the kernel
+// has no vnet headers, the device carries one packet at a time.
 func Open(name string, mtu int) (Device, error) {
 	d, err := open(name)
 	if errors.Is(err, errNoVnet) {
@@ -70,7 +69,7 @@ func Open(name string, mtu int) (Device, error) {
 	return d, nil
 }
 
-// Remove removes the device, if it exists. It fails while the device is open.
+// Remove removes the device if it exists. It fails while the device is open.
 func Remove(name string) error {
 	if _, err := net.InterfaceByName(name); err != nil {
 		return nil
@@ -115,7 +114,8 @@ type device struct {
 	file *rawio.File
 	uso  bool
 
-	// The two calls, bound once because a method value allocates, their arguments and results.
+	// The two system calls, bound once because a method value allocates, with their arguments and
+	// results.
 	in, out func(fd int) syscall.Errno
 	b       []byte
 	n       int
@@ -177,7 +177,7 @@ func (d *device) read(fd int) syscall.Errno {
 	if errno == unix.EAGAIN && d.idle != nil {
 		d.idle()
 		d.idle = nil
-		return unix.EINTR // a packet may have come during idle
+		return unix.EINTR // a packet may have arrived during idle
 	}
 	return errno
 }
