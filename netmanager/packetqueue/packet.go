@@ -11,7 +11,7 @@ import (
 type packet struct {
 	src, dst netip.Addr
 	v6       bool
-	proto    uint8 // IPv6: of the header after the extensions
+	proto    uint8 // IPv6: protocol after the extension headers
 	later    bool  // a fragment that is not the first
 	cut      bool  // IPv6: the extension headers are longer than the packet
 	header   int   // length in bytes, including extensions
@@ -24,7 +24,7 @@ const (
 	authentication = 51
 )
 
-// parse reads a packet's header. ok is false if it is malformed or cut off.
+// parse reads a packet's header. ok is false if it is malformed or truncated.
 func parse(b []byte) (p packet, ok bool) {
 	if len(b) < 20 {
 		return p, false
@@ -33,7 +33,7 @@ func parse(b []byte) (p packet, ok bool) {
 	case 4:
 		p.header = int(b[0]&15) * 4
 		total := int(binary.BigEndian.Uint16(b[2:]))
-		// The total length may be 0 before segmentation: the packet is too long for the field.
+		// The total length may be 0 before segmentation, because it does not fit the field.
 		if p.header < 20 || p.header > len(b) || total != 0 && (total < p.header || total > len(b)) {
 			return p, false
 		}
@@ -82,9 +82,8 @@ func (p *packet) extend(b []byte) {
 	}
 }
 
-// refusable reports whether an ICMP error may answer the packet (RFC 1122, 3.2.2; RFC 4443,
-// 2.4): not a later fragment, a packet to or from a multicast address, or an ICMP error. A
-// packet that cannot be parsed to its end may be an error.
+// refusable reports whether an ICMP error may answer the packet (RFC 1122, 3.2.2; RFC 4443, 2.4). Later
+// fragments, multicast packets and ICMP errors may not be answered. A truncated packet may be an error.
 func (p packet) refusable(b []byte) bool {
 	if p.later || p.cut || p.dst.IsMulticast() || p.src.IsMulticast() || p.src.IsUnspecified() || p.src.IsLoopback() {
 		return false

@@ -1,11 +1,8 @@
-// Package packetqueue keeps packets for which the data plane has no route yet, while the
-// overlay core requests it: packets to an address that no instance on this node has used, or
-// from one that this node does not know. They arrive through a TUN device of their own, and
-// are written back to it unchanged when the route is known. If there is no route, the sender
-// gets an ICMP error. No packet waits longer than a second, and memory is bounded.
-//
-// The device is tunnel/tun's, the data plane sends packets to it, and package overlay asks
-// for routes.
+// Package packetqueue queues packets without a route while the core requests one: packets to an address
+// that no instance on this node has used, or from one that this node does not know. The data plane sends
+// them to a TUN device of the queue (tunnel/tun). When the route is known, they are written back to it
+// unchanged. If there is no route, the sender gets an ICMP error. No packet waits longer than a second,
+// and memory is bounded.
 //
 //	q := packetqueue.New(dev, packetqueue.Config{Local: local, Untwin: untwin, Miss: miss})
 //	g.Go(func() error { return q.Run(ctx) })
@@ -26,25 +23,24 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/tunnel/offload"
 )
 
-// Device is the TUN device that packets come from and go back to, as frames: a vnet header
-// of offload.VnetLen bytes and a packet. Read is called by one goroutine, Write by one at a
-// time. Close ends a waiting Read with net.ErrClosed.
+// Device is the TUN device that packets come from and return to, as frames: a vnet header of
+// offload.VnetLen bytes and a packet. Read and Write are each called by one goroutine at a time. Close
+// ends a waiting Read with net.ErrClosed.
 type Device interface {
 	Read(b []byte, idle func()) (int, error)
 	Write(parts [][]byte) error
 	Close() error
 }
 
-// Config has the functions that a queue calls from Run, for every packet. They must not
-// block.
+// Config has functions that the queue calls from Run for every packet. They must not block.
 type Config struct {
-	// Local reports whether an IPv4 address is an endpoint's on this node.
+	// Local reports whether an IPv4 address belongs to an endpoint on this node.
 	Local func(netip.Addr) bool
-	// Untwin returns the IPv4 address of the overlay that a packet's address stands for, or
-	// the zero Addr (wire.NetRanges.Untwin).
+	// Untwin returns the IPv4 address in the overlay for a packet's IPv4 or IPv6 address; zero if it has
+	// none (wire.NetRanges.Untwin).
 	Untwin func(netip.Addr) netip.Addr
-	// Miss reports that a packet between a local endpoint and a remote address waits. It is
-	// repeated a few times a second while packets wait.
+	// Miss reports that a packet between a local endpoint and a remote address waits. It is repeated
+	// every missInterval while packets arrive.
 	Miss func(local, remote netip.Addr)
 }
 
@@ -77,12 +73,11 @@ func New(dev Device, c Config) *Queue {
 	return &Queue{dev: dev, cfg: c, store: newStore(), errors: fairshare.NewRates(errorBound, errorRate, errorBurst)}
 }
 
-// maxFailedReads is how many reads in a row may fail, in about a second, before Run gives the
-// device up.
+// maxFailedReads is how many consecutive reads may fail, in about a second, before Run fails.
 const maxFailedReads = 100
 
-// Run reads packets until ctx ends, which is not an error, or the device fails. It closes
-// the device.
+// Run reads packets until ctx ends or the device fails, and closes the device. It returns nil when ctx
+// ends.
 func (q *Queue) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { q.dev.Close() })
 	defer func() {
@@ -102,8 +97,8 @@ func (q *Queue) Run(ctx context.Context) error {
 			return nil
 		}
 		if err != nil {
-			// A failed read loses one packet. A device that keeps failing must not be
-			// polled in a tight loop, nor for ever.
+			// A failed read loses one packet. A device that keeps failing must not be polled in a tight
+			// loop or for ever.
 			if failed++; failed == maxFailedReads || errors.Is(err, net.ErrClosed) {
 				return fmt.Errorf("read packets for the queue: %w", err)
 			}
@@ -151,7 +146,7 @@ func (q *Queue) take(now time.Time, frame []byte) {
 	}
 }
 
-// sides returns the packet's end on this node, and the other.
+// sides returns the packet's address on this node and the remote one.
 func (q *Queue) sides(p packet) (local, remote netip.Addr, ok bool) {
 	if !p.src.IsValid() {
 		return local, remote, false
@@ -169,7 +164,7 @@ func (q *Queue) sides(p packet) (local, remote netip.Addr, ok bool) {
 	return local, remote, false
 }
 
-// schedule starts the timer for the next packet that expires, if any waits. q.mu is held.
+// schedule starts the timer for the next packet that expires. q.mu is held.
 func (q *Queue) schedule(now time.Time) {
 	next := q.store.next()
 	if next.IsZero() {
@@ -192,8 +187,8 @@ func (q *Queue) expire() {
 	q.schedule(now)
 }
 
-// Release writes the packets that wait for the remote address back to the device, in order:
-// the data plane has the route now.
+// Release writes the packets that wait for the remote address back to the device in order, because the
+// data plane has the route.
 func (q *Queue) Release(remote netip.Addr) {
 	q.mu.Lock()
 	out := q.store.take(netip.Addr{}, remote)
@@ -203,9 +198,8 @@ func (q *Queue) Release(remote netip.Addr) {
 	}
 }
 
-// Refuse drops the packets between the local endpoint and the remote address; if local is
-// the zero Addr, those of all endpoints. Their local senders get an ICMP error: prohibited if
-// denied is set, otherwise unreachable. Remote senders get none.
+// Refuse drops the packets between the local endpoint, or all endpoints if local is zero, and the remote
+// address. Local senders get an ICMP error: prohibited if denied is set, otherwise unreachable.
 func (q *Queue) Refuse(local, remote netip.Addr, denied bool) {
 	now := time.Now()
 	q.mu.Lock()
@@ -231,7 +225,7 @@ func (q *Queue) send(vnet, packet []byte) {
 	}
 }
 
-// Stats returns how many packets wait, and how many were dropped or refused.
+// Stats returns how many packets wait, and how many were dropped since the start.
 func (q *Queue) Stats() (waiting int, dropped uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/fairshare"
 )
 
-// packetBound is shared among endpoints like fairshare.Policy.Fixed: an endpoint gets a
-// further place only while more are free than it holds, in packets and in bytes.
+// packetBound is shared like fairshare.Policy.Fixed: an endpoint gets another place only while more are
+// free than it holds, in packets and in bytes.
 var packetBound = fairshare.Declare(fairshare.Bound{
 	Resource: "packets that wait for a route at a node", Total: 1024, Share: []int{256}, Per: "instance",
 	Beyond: "the packet is dropped; 16 of an instance wait for one address, all together have at most 1 MiB, and none waits longer than 1 s. " +
@@ -22,33 +22,31 @@ const (
 	maxPerRemote = 16 // packets of one endpoint to one remote address
 	maxBytes     = 1 << 20
 	maxWait      = time.Second
-	// missInterval is how often a miss is reported while its packets wait: the core asks the
-	// cluster once, and may have been busy.
+	// missInterval is the interval at which a miss is reported again while its packets wait, because the
+	// core asks the cluster only once and may have been busy.
 	missInterval = 250 * time.Millisecond
-	// missRate and missBurst bound the misses of one endpoint that are reported, a second
-	// and at once. Packets beyond are dropped here, so that an instance that sends to many
-	// addresses does not keep the core from its neighbours'. An unknown subnet of a peer
-	// needs half of the rate: four misses a second for each address.
+	// missRate and missBurst bound the reported misses of one endpoint, per second and at once. Packets
+	// beyond them are dropped, so that an instance that sends to many addresses does not occupy the core.
+	// Sending to all 64 addresses of an unknown subnet needs half of the rate: four misses a second each.
 	missRate, missBurst = 500, 1000
 )
 
-// store holds packets by the remote address that they wait for. It is bounded, and has no
-// clock of its own.
+// store holds packets by the remote address that they wait for. It is bounded and has no clock.
 type store struct {
 	held      map[netip.Addr][]waiter
-	locals    map[netip.Addr]load // what waits, by endpoint
-	pairs     map[pair]int        // packets that wait
-	reported  map[pair]time.Time  // when the miss was reported, of pairs with packets that wait
+	locals    map[netip.Addr]load // waiting packets by endpoint
+	pairs     map[pair]int        // number of waiting packets
+	reported  map[pair]time.Time  // last report of the miss, for pairs with waiting packets
 	endpoints map[netip.Addr]*endpoint
 	queue     []due // oldest first
 	count     int   // packets
 	bytes     int
 }
 
-// load is how much waits.
+// load is the amount of waiting packets.
 type load struct{ packets, bytes int }
 
-// endpoint bounds the misses that are reported of an endpoint.
+// endpoint bounds the reported misses of one endpoint.
 type endpoint struct {
 	*rate.Limiter
 	lost   netip.Addr // remote address of the last reported miss whose packet was not kept
@@ -75,8 +73,8 @@ func newStore() store {
 	}
 }
 
-// add keeps a copy of the frame, if there is room. report says whether the miss is to be
-// reported to the core.
+// add stores a copy of the frame if there is room. report means that the miss must be reported to the
+// core.
 func (s *store) add(now time.Time, local, remote netip.Addr, frame []byte) (kept, report bool) {
 	s.expire(now)
 	p := pair{local, remote}
@@ -84,7 +82,7 @@ func (s *store) add(now time.Time, local, remote netip.Addr, frame []byte) (kept
 	own := s.locals[local]
 	full := s.pairs[p] >= maxPerRemote || own.packets >= min(packetBound.Share[0], packetBound.Total-s.count) || own.bytes+len(frame) > maxBytes-s.bytes
 	if full && !known {
-		return false, len(s.held[remote]) > 0 && s.reportLost(now, p) // packets of others wait for the same route
+		return false, len(s.held[remote]) > 0 && s.reportLost(now, p) // packets of other endpoints wait for the same route
 	}
 	if report = (!known || now.Sub(at) >= missInterval) && s.endpoint(local).AllowN(now, 1); report {
 		s.reported[p] = now
@@ -102,8 +100,8 @@ func (s *store) add(now time.Time, local, remote netip.Addr, frame []byte) (kept
 	return true, report
 }
 
-// reportLost reports whether to report a miss of a pair whose packets cannot be kept. It
-// leaves no entry in reported, which therefore never has more entries than packets wait.
+// reportLost reports whether to report the miss of a packet that cannot be stored. It adds no entry to
+// reported, so reported never has more entries than packets wait.
 func (s *store) reportLost(now time.Time, p pair) bool {
 	e := s.endpoint(p.local)
 	if p.remote == e.lost && now.Sub(e.lostAt) < missInterval || !e.AllowN(now, 1) {
@@ -125,8 +123,8 @@ func (s *store) endpoint(local netip.Addr) *endpoint {
 	return e
 }
 
-// take removes and returns the packets between local and remote; if local is the zero Addr,
-// those of all endpoints.
+// take removes and returns the packets between local and remote, or those of all endpoints if local is
+// zero.
 func (s *store) take(local, remote netip.Addr) (out []waiter) {
 	var rest []waiter
 	for _, w := range s.held[remote] {
@@ -181,7 +179,7 @@ func (s *store) remove(w waiter, remote netip.Addr) {
 	delete(s.reported, p)
 }
 
-// next returns when the next packet expires; the zero time if none waits.
+// next returns when the next packet expires; zero: none waits.
 func (s *store) next() time.Time {
 	if len(s.queue) == 0 {
 		return time.Time{}

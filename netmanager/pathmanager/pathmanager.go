@@ -1,8 +1,8 @@
-// Package pathmanager keeps the path to each peer. It runs an overlay/paths.Machine for every
-// peer, carries its probes inside the tunnel's sessions, makes the tunnel send by the path
-// that the machine has chosen, and reports what it observes to the core. It also carries
-// notices and agreements between the core and its peers. The machine decides which path is
-// best, the core which peers there are, and relaylink finds how the own relay sees this node.
+// Package pathmanager keeps the path to each peer. It runs an overlay/paths.Machine per peer, carries its
+// probes in the tunnel's sessions, makes the tunnel send on the path that the machine has chosen, and
+// reports paths to the core. It also carries the core's messages (peermsg) to and from peers. The machine
+// decides which path is best, and the core which peers there are. relaylink finds this node's mapped
+// address.
 //
 // A peer without traffic causes no work.
 //
@@ -46,25 +46,24 @@ type Tunnel interface {
 
 // Options configure a manager. The functions are called from Run and must not block.
 type Options struct {
-	// Post takes what is observed of peers: Path, Measured, Session, and their notices and
-	// agreements.
+	// Post passes an input to the core: Path, Measured, Session, and messages of peers.
 	Post func(overlay.Input)
-	// Cluster is the node's own. Peers of other clusters do not get private addresses.
+	// Cluster is this node's cluster. Peers of other clusters do not get private addresses.
 	Cluster api.ClusterID
-	// Refuse reports addresses that must not be probed: the overlay's own. May be nil.
+	// Refuse reports addresses that must not be probed: those of the overlay. May be nil.
 	Refuse func(netip.Addr) bool
-	// Lost is called when a path in use falls silent: the binding at the relay may be lost
-	// too. May be nil.
+	// Lost is called when a path in use falls silent, because the binding at the relay may be lost too.
+	// May be nil.
 	Lost func()
 	Log  *slog.Logger
 }
 
-// Self is this node's position.
+// Self has this node's addresses and its relay.
 type Self struct {
 	paths.Self
-	Relay  string           // host:port of the own cluster's relay, as records name it
+	Relay  string           // host:port of this cluster's relay, as in peers' records
 	Relays []netip.AddrPort // its addresses, the one in use first
-	TLS    bool             // it is reached over TLS only
+	TLS    bool             // the relay is reached only over TLS
 }
 
 const (
@@ -72,29 +71,28 @@ const (
 	pollInterval = 100 * time.Millisecond
 	// activeTime is how long a peer stays active after its last traffic.
 	activeTime = 3 * time.Second
-	// minorInterval is the least time between reports that differ little.
+	// minorInterval is the least time between two reports with only a small difference (see similar).
 	minorInterval = 5 * time.Second
 	// sampleInterval is the least time between two reported round trips of a peer.
 	sampleInterval = time.Second
-	// noticeRate and noticeBurst bound the notices and agreements that are taken from one
-	// peer, per second and at once. The peer repeats those that are lost.
+	// noticeRate and noticeBurst bound the messages to the core from one peer, per second and at once.
+	// The peer repeats messages that are lost.
 	noticeRate, noticeBurst = 20, 100
 )
 
-// Manager keeps the paths to all peers. Its methods are safe for concurrent use and do not
-// block, but for Run.
+// Manager keeps the paths to all peers. Its methods are safe for concurrent use. Only Run blocks.
 type Manager struct {
 	opt   Options
 	queue *queue
 
-	// The fields below are Run's.
+	// The fields below are owned by Run.
 	ctx    context.Context
 	t      Tunnel
 	self   Self
 	peers  map[api.PeerKey]*peer
 	polled time.Time                   // when the traffic of active peers was last read
-	relays map[string][]netip.AddrPort // of peers, by name
-	asking map[string]bool             // names that are being resolved
+	relays map[string][]netip.AddrPort // addresses of peers' relays, by host:port
+	asking map[string]bool             // relays that are being looked up
 	all    sync.WaitGroup
 
 	reasons sync.Map // api.PeerKey → string
@@ -106,11 +104,11 @@ type peer struct {
 	m      *paths.Machine
 	wake   time.Time
 
-	active time.Time // end of the time in which its traffic is polled
+	active time.Time // its traffic is polled until then
 	stats  tunnel.Stats
 
 	session    time.Time // start of the first session; zero: none
-	silent     bool      // the tunnel receives nothing
+	silent     bool      // the tunnel reported Silent
 	reported   overlay.Path
 	reportedAt time.Time
 	sampled    time.Time // when a round trip was last reported
@@ -119,7 +117,7 @@ type peer struct {
 	notices    *rate.Limiter
 }
 
-// New returns a manager that does nothing before Run.
+// New returns a manager. It does nothing before Run.
 func New(o Options) *Manager {
 	if o.Lost == nil {
 		o.Lost = func() {}
@@ -130,7 +128,7 @@ func New(o Options) *Manager {
 	}
 }
 
-// SetSelf sets this node's position.
+// SetSelf sets this node's addresses and relay.
 func (m *Manager) SetSelf(s Self) {
 	m.queue.put(slot{kind: selfSet}, func() {
 		m.self = s
@@ -174,7 +172,7 @@ func (m *Manager) DropPeer(k api.PeerKey) {
 	})
 }
 
-// SetCoord sets this node's coordinate in the latency space, which peers that measure it get.
+// SetCoord sets this node's coordinate in the latency space. Peers that measure this node get it.
 func (m *Manager) SetCoord(c api.Coordinate) { m.coord.Store(&c) }
 
 // Measure measures the round trip to a peer. It starts a session if there is none.
@@ -185,8 +183,7 @@ func (m *Manager) Measure(k api.PeerKey) {
 	})
 }
 
-// Send sends a message to a peer. Without a session the message is lost; with connect set, a
-// session begins then.
+// Send sends a message to a peer. Without a session the message is lost; connect then starts a session.
 func (m *Manager) Send(k api.PeerKey, msg peermsg.Message, connect bool) {
 	m.queue.message(k, func() func() {
 		return m.with(k, func(p *peer) {
@@ -203,7 +200,7 @@ func (m *Manager) Send(k api.PeerKey, msg peermsg.Message, connect bool) {
 	})
 }
 
-// notice hands a peer's notice or agreement to the core, within the bound of the peer.
+// notice passes a peer's message to the core, within the peer's rate.
 func (m *Manager) notice(p *peer, msg peermsg.Message) {
 	if !p.notices.Allow() {
 		return
@@ -222,7 +219,7 @@ func (m *Manager) notice(p *peer, msg peermsg.Message) {
 	}
 }
 
-// Control is tunnel.Hooks'. Messages of a peer beyond the bound are lost, as on the network.
+// Control is the Control hook of the tunnel. Messages of a peer beyond the bound are lost.
 func (m *Manager) Control(k api.PeerKey, from tunnel.Path, payload []byte) {
 	m.queue.message(k, func() func() {
 		if msg, err := peermsg.Parse(payload); err == nil {
@@ -233,7 +230,7 @@ func (m *Manager) Control(k api.PeerKey, from tunnel.Path, payload []byte) {
 	})
 }
 
-// Event is tunnel.Hooks'. It ignores the events that are the core's: UnknownPeer and Stray.
+// Event is the Event hook of the tunnel. It ignores UnknownPeer, Moved and Stray.
 func (m *Manager) Event(e tunnel.Event) {
 	switch e := e.(type) {
 	case tunnel.Established:
@@ -258,13 +255,12 @@ func (m *Manager) Event(e tunnel.Event) {
 	}
 }
 
-// about queues fn for a peer, in place of the task of the kind that waits.
+// about queues fn for a peer. It replaces a waiting task of the same kind.
 func (m *Manager) about(of kind, k api.PeerKey, fn func(*peer)) {
 	m.queue.put(slot{kind: of, peer: k}, m.with(k, fn))
 }
 
-// with returns a task that calls fn with a peer, if it is still known, and applies the
-// result.
+// with returns a task that calls fn with a peer, if it is still known, and applies the result.
 func (m *Manager) with(k api.PeerKey, fn func(*peer)) func() {
 	return func() {
 		if p := m.peers[k]; p != nil {
@@ -274,8 +270,7 @@ func (m *Manager) with(k api.PeerKey, fn func(*peer)) func() {
 	}
 }
 
-// Reason returns why the path to a peer is not a better one, "" if it is the best or the
-// peer is not known.
+// Reason returns why the path to a peer is not a better one; "" if it is the best or the peer is unknown.
 func (m *Manager) Reason(k api.PeerKey) string {
 	reason, _ := m.reasons.Load(k)
 	s, _ := reason.(string)
@@ -309,7 +304,7 @@ func (m *Manager) Run(ctx context.Context, t Tunnel) error {
 	}
 }
 
-// next returns when there is something to do; the zero time means never.
+// next returns the time of the next tick; zero: never.
 func (m *Manager) next() time.Time {
 	var next time.Time
 	now := time.Now()
@@ -325,7 +320,7 @@ func (m *Manager) next() time.Time {
 	return next
 }
 
-// activate has the peer's traffic polled for a while.
+// activate polls the peer's traffic for activeTime.
 func (m *Manager) activate(p *peer) { p.active = time.Now().Add(activeTime) }
 
 func (m *Manager) tick() {
@@ -347,12 +342,12 @@ func (m *Manager) tick() {
 	}
 }
 
-// poll passes to the peer's machine what was sent and received since the last poll.
+// poll passes what was sent and received since the last poll to the peer's machine.
 func (m *Manager) poll(p *peer, s tunnel.Stats) {
 	was := p.stats
 	p.stats = s
 	in := paths.Traffic{Sent: s.SentPackets != was.SentPackets}
-	// Only data counts: probes also arrive by paths that carry in one direction alone.
+	// Only data counts: probes also arrive on paths that work in one direction only.
 	if s.ReceivedPackets != was.ReceivedPackets {
 		in.Heard = []paths.Path{pathOf(s.Carried)}
 	}
@@ -391,8 +386,8 @@ func (m *Manager) step(p *peer, in paths.Input) {
 	}
 }
 
-// apply makes the tunnel use the path that the machine has chosen, and reports it to the
-// core. tries means that the paths for handshakes may have changed.
+// apply makes the tunnel use the path that the machine has chosen, and reports it to the core. tries
+// means that the paths for handshakes may have changed.
 func (m *Manager) apply(p *peer, tries bool) {
 	r := p.m.Report()
 	k := p.record.Key
@@ -413,8 +408,8 @@ func (m *Manager) apply(p *peer, tries bool) {
 		p.path = via
 		m.t.SetPath(k, via)
 	}
-	// Until the MTU of a path is measured, which takes a round trip, the default counts:
-	// senders would remember a smaller one for minutes.
+	// Until the MTU of a path is measured, which takes a round trip, use the default: senders would
+	// remember a smaller one for minutes.
 	mtu := tunnel.DefaultMTU
 	if r.Sized {
 		mtu = min(mtu, r.MTU-outer(via))
@@ -438,7 +433,7 @@ func (m *Manager) apply(p *peer, tries bool) {
 	m.opt.Post(report)
 }
 
-// similar reports whether two observations differ by little in round trip and loss alone.
+// similar reports whether two reports differ only by little in round trip and loss.
 func similar(a, b overlay.Path) bool {
 	near := (a.RTT-b.RTT).Abs() <= max(b.RTT/10, 200*time.Microsecond) && max(a.Loss-b.Loss, b.Loss-a.Loss) < 0.02
 	a.RTT, a.Loss = b.RTT, b.Loss

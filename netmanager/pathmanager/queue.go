@@ -9,8 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/fairshare"
 )
 
-// maxMessages and maxPeerMessages bound the messages that wait for Run, of all peers and of
-// one.
+// maxMessages and maxPeerMessages bound the messages that wait for Run: of all peers, and of one.
 const (
 	maxMessages     = 1024
 	maxPeerMessages = 256
@@ -22,8 +21,7 @@ var messageBound = fairshare.Declare(fairshare.Bound{
 	Attack: "TestMessagesOfOnePeerLeaveRoomForOthers",
 })
 
-// kind is what a task is about. At most one task of each kind waits for a peer, but for
-// messages.
+// kind is the kind of a task. At most one task of each kind waits per peer, except messages.
 type kind uint8
 
 const (
@@ -38,10 +36,10 @@ const (
 	message
 )
 
-// peerKinds are the kinds that a drop of the peer cancels, but for messages.
+// peerKinds are the kinds of tasks that DropPeer cancels. Messages are not cancelled.
 var peerKinds = [...]kind{peerSet, peerDropped, measure, established, traffic, silence}
 
-// slot identifies a task. A new task replaces the one that waits in its slot.
+// slot identifies a task. A new task replaces the waiting task with the same slot.
 type slot struct {
 	kind   kind
 	peer   api.PeerKey
@@ -55,17 +53,17 @@ type task struct {
 	place *fairshare.Place
 }
 
-// queue holds the tasks of Run in order. It is bounded: maxPeerMessages messages of a peer
-// and maxMessages of all, and one task of each other kind for each peer that the core knows
-// or that Run has yet to drop.
+// queue holds the tasks of Run in order. It is bounded: maxPeerMessages messages of a peer and
+// maxMessages of all, and one task of each other kind for each peer that the core has or that Run has not
+// dropped yet.
 type queue struct {
-	filled chan struct{} // has an element when there are tasks
+	filled chan struct{} // has an element if there are tasks
 	room   *fairshare.Pool
 
 	mu        sync.Mutex // guards the fields below
 	tasks     []*task
 	waiting   map[slot]*task
-	known     map[api.PeerKey]bool // peers whose set was taken, and no drop since
+	known     map[api.PeerKey]bool // peers that were set and not dropped since, according to the tasks taken
 	cancelled int                  // tasks without run
 	number    uint64               // of the last message
 }
@@ -77,15 +75,15 @@ func newQueue() *queue {
 	}
 }
 
-// put adds a task, or replaces the one that waits in the slot.
+// put adds a task, or replaces the waiting task with the same slot.
 func (q *queue) put(s slot, run func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.add(&task{slot: s, run: run})
 }
 
-// message adds a task for a message of or to the peer, which prepare returns. At the bound
-// the message is lost and prepare is not called.
+// message adds a task, which prepare returns, for a message from or to the peer. At the bound the message
+// is lost and prepare is not called.
 func (q *queue) message(k api.PeerKey, prepare func() func()) {
 	place, err := q.room.Take(time.Now(), []string{string(k[:])}, nil)
 	if err != nil {
@@ -99,7 +97,7 @@ func (q *queue) message(k api.PeerKey, prepare func() func()) {
 	q.add(t)
 }
 
-// drop cancels the peer's tasks, and adds run unless Run does not know the peer.
+// drop cancels the peer's tasks, and adds run if Run has the peer.
 func (q *queue) drop(k api.PeerKey, run func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -114,7 +112,7 @@ func (q *queue) drop(k api.PeerKey, run func()) {
 	if q.known[k] {
 		q.add(&task{slot: slot{kind: peerDropped, peer: k}, run: run})
 	}
-	// Cancelled tasks must not cost more memory than the others.
+	// Bound the memory of cancelled tasks.
 	if 2*q.cancelled > len(q.tasks) {
 		q.tasks, q.cancelled = slices.DeleteFunc(q.tasks, func(t *task) bool { return t.run == nil }), 0
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
 )
 
-// outer returns the bytes that a datagram by the path adds to an inner packet.
+// outer returns the bytes that a datagram on the path adds to an inner packet.
 func outer(via tunnel.Path) int {
 	n := 20 + 8 + session.Overhead
 	if via.Addr.Addr().Unmap().Is6() {
@@ -23,7 +23,7 @@ func outer(via tunnel.Path) int {
 	return n
 }
 
-// pathOf returns a tunnel's path in the terms of package paths.
+// pathOf converts a path of the tunnel to one of package paths.
 func pathOf(p tunnel.Path) paths.Path {
 	if p.Kind != api.PathDirect {
 		return paths.Path{}
@@ -31,7 +31,7 @@ func pathOf(p tunnel.Path) paths.Path {
 	return paths.Path{Addr: p.Addr}
 }
 
-// via returns a machine's path in the tunnel's terms; zero if it cannot be used now.
+// via converts a path of a machine to one of the tunnel; zero if it cannot be used now.
 func (m *Manager) via(p *peer, w paths.Path) tunnel.Path {
 	if !w.Relay() {
 		return tunnel.Path{Kind: api.PathDirect, Addr: w.Addr}

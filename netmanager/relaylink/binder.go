@@ -9,26 +9,27 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
 )
 
-// A binding takes 108 bytes on the wire (IPv4) each way: at minInterval 520 bytes a minute,
-// an eighth of an idle node's budget, and a wake-up of 50 µs; at maxInterval a quarter of both.
+// A binding takes 108 bytes on the wire (IPv4) in each direction. At minInterval that is 520 bytes a
+// minute, an eighth of an idle node's budget, and a wake-up of 50 µs; at maxInterval it is a quarter of
+// both.
 const (
-	// minInterval is the interval of bindings until the lifetime of the NAT's mapping is
-	// known: many NATs drop it after 30 s.
+	// minInterval is the interval of bindings until the lifetime of the NAT's mapping is known. Many NATs
+	// drop a mapping after 30 s.
 	minInterval = 25 * time.Second
-	// maxInterval is the longest interval, also without a NAT: a relay that restarts has
-	// lost all bindings.
+	// maxInterval is the longest interval, also without a NAT, because a relay that restarts loses all
+	// bindings.
 	maxInterval = 110 * time.Second
 	// altInterval is the interval of requests to the relay's other port.
 	altInterval = 10 * time.Minute
 )
 
-// timeouts are those of the requests of a round. UDP counts as blocked when all of them are
-// unanswered; a late answer is still accepted.
+// timeouts are those of the consecutive requests of a round. If all of them are unanswered, UDP counts as
+// blocked. A late answer is still accepted.
 var timeouts = [maxFailed]time.Duration{500 * time.Millisecond, 500 * time.Millisecond, time.Second}
 
 const (
 	maxFailed = 3
-	maxAge    = 10 * time.Second // of a request whose answer is accepted
+	maxAge    = 10 * time.Second // after which an answer to a request is ignored
 )
 
 // While TLS is in use, UDP is tried again after minRetry, doubling up to maxRetry.
@@ -37,11 +38,11 @@ const (
 	maxRetry = 5 * time.Minute
 )
 
-// tests are the silences that the NAT's mapping is tested with, each on a socket of its own.
-// The interval of bindings is then nine tenths of the longest that the mapping survived.
+// tests are the periods of silence that the NAT's mapping is tested with, each on its own socket. The
+// interval of bindings is nine tenths of the longest one that the mapping survived.
 var tests = []time.Duration{40 * time.Second, 70 * time.Second, 123 * time.Second}
 
-// binder decides when to bind and evaluates the answers. It has no clock and does no I/O.
+// binder decides when to bind, and evaluates the answers. It has no clock and does no I/O.
 type binder struct {
 	slot   uint32
 	secret []byte
@@ -49,23 +50,23 @@ type binder struct {
 	relays []netip.AddrPort // addresses of the relay, the one in use first
 
 	seq   uint64
-	asked map[uint64]request // without an answer yet
+	asked map[uint64]request // requests without an answer
 	next  time.Time          // when to bind or try UDP; zero: never
 	began time.Time          // when a request was last sent
-	fails int                // unanswered requests in a row
+	fails int                // consecutive unanswered requests
 	tls   bool               // UDP is blocked
-	retry time.Duration      // pause until UDP is tried again
+	retry time.Duration      // wait until UDP is tried again
 	up    bool               // bound over UDP
 
 	mapped   netip.AddrPort
-	alt      uint16
+	alt      uint16 // the relay's other port; 0: not known
 	nat      paths.NAT
 	altAt    time.Time // when to send a request to the other port
 	altFails int
 	life     time.Duration
-	test     int // index of the next in tests
+	test     int // index of the next test in tests
 	testing  bool
-	epoch    int // of the NAT: results of tests of an earlier epoch are ignored
+	epoch    int // of the NAT; results of tests of an earlier epoch are ignored
 	rtt      time.Duration
 }
 
@@ -108,24 +109,24 @@ func (b *binder) resolved(addrs []netip.AddrPort) {
 	b.again()
 }
 
-// again binds at once, as after a change of networks, and drops what was measured of the NAT.
+// again binds at once, for example after a change of networks, and discards the measurements of the NAT.
 func (b *binder) again() {
 	b.asked = nil
 	b.fails, b.next, b.retry = 0, atOnce, minRetry
 	b.unlearn()
 }
 
-// unlearn forgets what is known of the NAT.
+// unlearn discards the measurements of the NAT.
 func (b *binder) unlearn() {
 	b.life, b.test, b.testing = 0, 0, false
 	b.epoch++
 	b.altAt, b.altFails = atOnce, 0
 }
 
-// atOnce is before any current time.
+// atOnce is earlier than any current time.
 var atOnce = time.Unix(0, 1)
 
-// nudge binds within a second: the relay or the NAT may have restarted.
+// nudge binds within a second.
 func (b *binder) nudge() {
 	if soon := b.began.Add(time.Second); soon.Before(b.next) {
 		b.fails, b.next = 0, soon
@@ -187,8 +188,7 @@ func (b *binder) bind(now time.Time, a *action) {
 		b.next = now.Add(timeouts[b.fails])
 		return
 	}
-	// The round failed. The name may resolve to other addresses now, and another address
-	// may be reachable.
+	// The round failed. The name may have other addresses now, or another address may be reachable.
 	b.fails, a.resolve = 0, true
 	b.relays = append(b.relays[1:len(b.relays):len(b.relays)], b.relays[0])
 	b.next = now.Add(b.retry)
@@ -199,7 +199,7 @@ func (b *binder) bind(now time.Time, a *action) {
 	b.nat, b.mapped = paths.Blocked, netip.AddrPort{}
 }
 
-// lose counts the requests whose timeout has passed, and marks them.
+// lose returns the number of requests whose timeout has passed, and marks them as lost.
 func (b *binder) lose(now time.Time, alt bool) (n int) {
 	for seq, r := range b.asked {
 		if r.alt == alt && !r.lost {
@@ -223,11 +223,11 @@ func (b *binder) send(now time.Time, a *action, to netip.AddrPort, r request) {
 	a.send = append(a.send, outgoing{to, relaywire.Request{Slot: b.slot, Seq: b.seq, Bind: r.bind}})
 }
 
-// askAlt requests from the relay's other port which address it sees. A NAT with another mapping for
-// that port has another mapping for every peer.
+// askAlt asks the relay's other port which address it sees. A NAT that uses another mapping for that port
+// uses another mapping for every peer.
 func (b *binder) askAlt(now time.Time, a *action) {
 	b.altFails += b.lose(now, true)
-	if b.altFails >= maxFailed { // perhaps a firewall: the kind of NAT stays unknown
+	if b.altFails >= maxFailed { // possibly a firewall: the kind of NAT stays unknown
 		b.altAt, b.altFails = now.Add(altInterval), 0
 		return
 	}

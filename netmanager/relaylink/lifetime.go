@@ -10,8 +10,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/relaywire"
 )
 
-// test finds out whether the NAT keeps a mapping for so long a silence. On a socket of its own
-// it sends a request that the relay answers after the silence.
+// test determines whether the NAT keeps a mapping during a silence. It sends a request on its own socket,
+// which the relay answers after the silence.
 func (v *owner) test(silence time.Duration) {
 	v.b.seq = max(v.b.seq+1, uint64(time.Now().UnixNano()))
 	req := relaywire.Request{Slot: v.b.slot, Seq: v.b.seq, Late: silence}
@@ -20,13 +20,13 @@ func (v *owner) test(silence time.Duration) {
 		lived, err := v.lives(relay, req, secret)
 		if err != nil {
 			v.l.opt.Log.Debug("test of the NAT's mapping failed", "err", err)
-			pause(v.ctx, silence) // before the next test
+			pause(v.ctx, silence) // afterwards tested ends the tests of this epoch
 		}
 		_ = v.l.do(v.ctx, func(v *owner) { v.b.tested(epoch, lived) })
 	})
 }
 
-// lives reports whether the late answer came, that is, whether the NAT kept the mapping.
+// lives reports whether the late answer arrived, which means that the NAT kept the mapping.
 func (v *owner) lives(relay netip.AddrPort, req relaywire.Request, secret []byte) (bool, error) {
 	conn, err := v.l.opt.Probe(relay)
 	if err != nil {

@@ -1,11 +1,9 @@
-// Package relaylink keeps a node reachable through its cluster's relay. It binds the tunnel's
-// UDP socket at the relay, learns from the answers which address the relay sees and how the
-// NAT behaves, and renews the binding as seldom as the NAT allows. If the relay does not
-// answer, UDP is blocked: the link keeps a TLS connection to the cluster's port until UDP
-// works again.
+// Package relaylink keeps a node reachable through its cluster's relay. It binds the tunnel's UDP socket
+// at the relay, gets the address that the relay sees and the kind of NAT from the answers, and renews the
+// binding as rarely as the NAT allows. If the relay does not answer, UDP is blocked. The link then keeps
+// a TLS connection to the cluster's port until UDP works again.
 //
-// It does not read what is relayed. Package netmanager/overlay/paths decides which relays are
-// used.
+// It does not read relayed datagrams. Package netmanager/overlay/paths decides which relays are used.
 //
 //	l := relaylink.New(relaylink.Options{Dial: dial})
 //	l.SetLease(ctx, lease.Relay, lease.Secret)
@@ -30,24 +28,24 @@ import (
 
 // Options configure a link.
 type Options struct {
-	// Dial connects to the cluster's port (host:port) by TLS, with this node's certificate
-	// and relaywire.Proto. Nil: TLS is not used.
+	// Dial connects to the cluster's port (host:port) by TLS, with this node's certificate and
+	// relaywire.Proto. nil: TLS is not used.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
-	// Resolve returns a host's addresses; nil: the system's resolver.
+	// Resolve returns a host's addresses. nil: the system's resolver.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
-	// Probe opens a UDP socket to the relay, other than the tunnel's; nil: the system's.
+	// Probe opens a UDP socket to the relay, other than the tunnel's. nil: net.DialUDP.
 	Probe func(relay netip.AddrPort) (net.Conn, error)
 	Log   *slog.Logger // nil discards
 }
 
-// Tunnel is the tunnel as a link uses it. Its methods are called from Run and must not
-// block.
+// Tunnel is the part of the tunnel that a link uses. Its methods are called from goroutines of Run and
+// must not block.
 type Tunnel interface {
 	// Send sends a datagram from the tunnel's UDP socket.
 	Send(to netip.AddrPort, datagram []byte) error
-	// Deliver takes a datagram that came from the relay over TLS. It must not keep it.
+	// Deliver handles a datagram that came from the relay over TLS. It must not keep it.
 	Deliver(relay netip.AddrPort, datagram []byte)
-	// Changed takes a new state of the link.
+	// Changed handles a new state of the link.
 	Changed(State)
 }
 
@@ -58,7 +56,7 @@ type State struct {
 	Relays []netip.AddrPort // addresses of the relay, the one in use first
 	Mapped netip.AddrPort   // this node's address as the relay sees it; zero: not known
 	NAT    paths.NAT
-	Life   time.Duration // how long the NAT keeps a mapping at least; 0: not known
+	Life   time.Duration // least time for which the NAT keeps a mapping; 0: not known
 	RTT    time.Duration // of the last binding
 }
 
@@ -110,10 +108,10 @@ type owner struct {
 	all    sync.WaitGroup
 	b      binder
 	addr   string // host:port of the relay
-	asking bool   // for its addresses
+	asking bool   // a look-up of addr is running
 }
 
-// SetLease sets the relay and the slot there. It waits until Run takes it.
+// SetLease sets the relay and this node's slot there. It blocks until Run accepts it or ctx ends.
 func (l *Link) SetLease(ctx context.Context, r api.Relay, secret []byte) error {
 	if _, _, err := net.SplitHostPort(r.Addr); err != nil {
 		return fmt.Errorf("relay address %q: %w", r.Addr, api.ErrInvalid)
@@ -131,8 +129,8 @@ func (l *Link) SetLease(ctx context.Context, r api.Relay, secret []byte) error {
 	})
 }
 
-// SetOwn sets the addresses of the node's interfaces, with the tunnel's port. A change causes
-// a new binding.
+// SetOwn sets the addresses of the node's interfaces, with the tunnel's port. A change causes a new
+// binding.
 func (l *Link) SetOwn(ctx context.Context, own []netip.AddrPort) error {
 	return l.do(ctx, func(v *owner) {
 		if !slices.Equal(own, v.b.own) {
@@ -142,12 +140,12 @@ func (l *Link) SetOwn(ctx context.Context, own []netip.AddrPort) error {
 	})
 }
 
-// Nudge renews the binding, a second after the last one at the earliest: the relay or the NAT
-// may have restarted. It does not block.
+// Nudge renews the binding, at the earliest a second after the last one, because the relay or the NAT may
+// have restarted. It does not block.
 func (l *Link) Nudge() {
 	select {
 	case l.in <- func(v *owner) { v.b.nudge() }:
-	default: // the link is busy, and will bind anyway
+	default: // Run is busy and will bind anyway
 	}
 }
 
@@ -160,8 +158,8 @@ func (l *Link) do(ctx context.Context, f func(*owner)) error {
 	}
 }
 
-// Receive takes a datagram of the tunnel's socket that begins with a relay's type. It does
-// not block: datagrams beyond the queue are dropped, and requests are repeated.
+// Receive handles a datagram from the tunnel's socket that begins with a relay's type. It does not block.
+// If the queue is full it drops the datagram; requests are repeated.
 func (l *Link) Receive(from netip.AddrPort, datagram []byte) {
 	if len(datagram) != relaywire.AnswerLen {
 		return
@@ -179,9 +177,9 @@ func (l *Link) State() State {
 	return l.state
 }
 
-// SendTLS sends a datagram over the TLS connection to a slot of the relay at that address.
-// The zero address is the own relay; the own relay forwards to another. It reports false if
-// there is no connection or its queue is full.
+// SendTLS sends a datagram over the TLS connection to a slot of a relay. relay is that relay's address;
+// zero means this node's own relay, which also forwards to other relays. It returns false if there is no
+// connection or its queue is full.
 func (l *Link) SendTLS(relay netip.AddrPort, slot uint32, ticket uint64, datagram []byte) bool {
 	l.mu.RLock()
 	st, own := l.stream, !relay.IsValid() || slices.Contains(l.state.Relays, relay)
@@ -213,7 +211,7 @@ func (l *Link) Run(ctx context.Context, t Tunnel) error {
 		case f := <-l.in:
 			f(v)
 		case h := <-l.received:
-			// From any address: only the relay knows the secret.
+			// Accept any source address: only the relay has the secret.
 			if ans, err := relaywire.ParseAnswer(h.msg, v.b.secret); err == nil {
 				v.b.answer(time.Now(), ans)
 			}
@@ -265,7 +263,7 @@ func (v *owner) publish() {
 	}
 }
 
-// resolve looks up the relay's addresses, unless a look-up is under way.
+// resolve looks up the relay's addresses, unless a look-up is running.
 func (v *owner) resolve() {
 	if v.asking || v.addr == "" {
 		return

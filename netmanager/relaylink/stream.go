@@ -18,7 +18,7 @@ const (
 	keepAlive    = 55 * time.Second // interval of empty messages, which the relay answers
 	readTimeout  = 2*keepAlive + 10*time.Second
 	dialTimeout  = 15 * time.Second
-	minDialPause = time.Second // after a failed connection, doubling
+	minDialPause = time.Second // wait after a failed connection, doubling
 	maxDialPause = time.Minute
 )
 
@@ -26,7 +26,7 @@ type stream struct {
 	out *relaywire.Outbox
 }
 
-// dialer has at most one goroutine that keeps a connection.
+// dialer controls the goroutine that keeps a connection. There is at most one.
 type dialer struct{ cancel context.CancelFunc }
 
 func (d *dialer) stop() {
@@ -36,7 +36,7 @@ func (d *dialer) stop() {
 	}
 }
 
-// keepTLS starts or ends the TLS connection as the binder wants.
+// keepTLS starts or ends the TLS connection, as the binder requires.
 func (v *owner) keepTLS() {
 	d := &v.l.dial
 	switch {
@@ -52,8 +52,8 @@ func (v *owner) keepTLS() {
 	}
 }
 
-// connect keeps a connection until ctx ends. It runs on a goroutine of its own and reads no
-// field of the owner that changes.
+// connect keeps a connection until ctx ends. It runs on its own goroutine and reads only fields of the
+// owner that do not change.
 func (v *owner) connect(ctx context.Context, addr string) {
 	wait := minDialPause
 	for ctx.Err() == nil {
@@ -69,7 +69,7 @@ func (v *owner) connect(ctx context.Context, addr string) {
 	}
 }
 
-// connected dials and carries datagrams until the connection or ctx ends.
+// connected dials and carries datagrams until the connection fails or ctx ends.
 func (v *owner) connected(ctx context.Context, addr string) error {
 	shake, cancel := context.WithTimeout(ctx, dialTimeout)
 	conn, err := v.l.opt.Dial(shake, addr)
@@ -96,7 +96,7 @@ func (v *owner) connected(ctx context.Context, addr string) error {
 	return v.read(conn)
 }
 
-// use sets the connection, nil for none, and publishes the state.
+// use sets the connection, or nil for none, and publishes the state.
 func (v *owner) use(st *stream) {
 	v.l.mu.Lock()
 	v.l.stream = st

@@ -23,21 +23,21 @@ type forwarder struct {
 	timeout time.Duration
 	room    *fairshare.Pool
 
-	mu      sync.Mutex       // guards the fields below, but for was
+	mu      sync.Mutex       // guards the fields below, except was
 	own     []netip.AddrPort // the resolver's addresses
-	named   []netip.AddrPort // configured, or in the file
+	named   []netip.AddrPort // servers, configured or from the file
 	checked time.Time        // when the file was last checked
-	reading chan struct{}    // closed when the check under way ends; nil: none
+	reading chan struct{}    // closed when the running check ends; nil: none
 
-	was os.FileInfo // owned by the goroutine that checks
+	was os.FileInfo // the file at the last check; owned by the goroutine that checks
 }
 
 const (
-	// maxForwards bounds the questions to servers, of all clients together.
+	// maxForwards bounds the concurrent questions to servers, of all clients together.
 	maxForwards = 256
-	// maxServers is how many servers of resolv.conf are asked, as by the C library.
+	// maxServers is how many servers of resolv.conf are used, as in the C library.
 	maxServers = 3
-	// checkInterval is the least time between checks of the file. Only questions cause them.
+	// checkInterval is the least time between checks of the file. Only questions cause checks.
 	checkInterval = 2 * time.Second
 )
 
@@ -49,14 +49,14 @@ func newForwarder(c Config) *forwarder {
 	}
 }
 
-// avoid excludes an address of the resolver: a question to it would loop.
+// avoid excludes an address of this resolver, because a question to it would loop.
 func (f *forwarder) avoid(a netip.AddrPort) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.own = append(f.own, a)
 }
 
-// exchange asks one server after the other until one answers without a failure.
+// exchange asks the servers in order until one answers without a failure.
 func (f *forwarder) exchange(ctx context.Context, client netip.Addr, q *dns.Msg, tcp bool) (*dns.Msg, error) {
 	place, err := f.room.Take(time.Now(), []string{client.String()}, nil)
 	if err != nil {
@@ -71,7 +71,7 @@ func (f *forwarder) exchange(ctx context.Context, client netip.Addr, q *dns.Msg,
 	ask.Id = dns.Id()
 	ask.Extra = slices.DeleteFunc(ask.Extra, func(rr dns.RR) bool { _, opt := rr.(*dns.OPT); return !opt })
 	if o := ask.IsEdns0(); o != nil {
-		o.Option = nil // cookies and client subnets concern only the client and this resolver
+		o.Option = nil // cookies and client subnets are only for this resolver
 		o.SetUDPSize(udpSize)
 	}
 	to := dns.Client{Net: "udp", Timeout: f.timeout, UDPSize: udpSize}
@@ -104,9 +104,8 @@ func (f *forwarder) exchange(ctx context.Context, client netip.Addr, q *dns.Msg,
 	return nil, errors.Join(errs...)
 }
 
-// current returns the servers. The first question after checkInterval checks the file;
-// others meanwhile use the servers from before, if there are any, because a read of the file
-// may be slow.
+// current returns the servers. The first question after checkInterval checks the file. Concurrent
+// questions use the previous servers, if there are any, because reading the file may be slow.
 func (f *forwarder) current(ctx context.Context, now time.Time) []netip.AddrPort {
 	f.mu.Lock()
 	reading := f.reading
@@ -130,8 +129,8 @@ func (f *forwarder) current(ctx context.Context, now time.Time) []netip.AddrPort
 	return f.others(f.named)
 }
 
-// check reads the file if it has changed. While it is missing, as during a replacement, the
-// servers from before stay.
+// check reads the file if it has changed. While it is missing, for example during a replacement, the
+// previous servers stay.
 func (f *forwarder) check() {
 	named, changed := []netip.AddrPort(nil), false
 	is, err := os.Stat(f.conf)

@@ -26,7 +26,7 @@ var connections = fairshare.Declare(fairshare.Bound{
 	Attack: "TestDNSConnectionsOfOneInstanceAreBounded",
 })
 
-// gate bounds the queries of all clients and of each: at the same time, and per second.
+// gate bounds the concurrent queries and the rate of queries, in all and per client.
 type gate struct {
 	room  *fairshare.Pool
 	rates *fairshare.Rates
@@ -46,7 +46,7 @@ func newGate(c Config) gate {
 	}
 }
 
-// enter admits a query, if there is room. The caller calls leave when it is answered.
+// enter admits a query if there is room. The caller calls leave after the answer.
 func (g *gate) enter(a netip.Addr, now time.Time) (leave func() bool, ok bool) {
 	place, err := g.room.Take(now, []string{a.String()}, nil)
 	if err != nil {
@@ -59,8 +59,7 @@ func (g *gate) enter(a netip.Addr, now time.Time) (leave func() bool, ok bool) {
 	return place.Release, true
 }
 
-// reader drops packets that do not come from an instance of this node, before they are
-// parsed.
+// reader drops packets that are not from an instance on this node before they are parsed.
 func (g *gate) reader(r dns.Reader) dns.Reader {
 	return packetReader{r.(dns.PacketConnReader), g.local}
 }
@@ -70,7 +69,7 @@ type packetReader struct {
 	local func(netip.Addr) bool
 }
 
-// ReadUDP reads the next packet of an instance of this node.
+// ReadUDP reads the next packet from an instance on this node.
 func (p packetReader) ReadUDP(conn *net.UDPConn, timeout time.Duration) ([]byte, *dns.SessionUDP, error) {
 	for {
 		b, s, err := p.PacketConnReader.ReadUDP(conn, timeout)
@@ -83,7 +82,7 @@ func (p packetReader) ReadUDP(conn *net.UDPConn, timeout time.Duration) ([]byte,
 	}
 }
 
-// listener accepts connections of instances of this node alone, within their bounds.
+// listener accepts only connections from instances on this node, within their bounds.
 func (g *gate) listener(ln net.Listener, local func(netip.Addr) bool) net.Listener {
 	l := &listener{Listener: ln, gate: g, local: local, room: fairshare.NewPool(connections, fairshare.Keep), closed: make(chan struct{})}
 	l.close = sync.OnceFunc(func() { close(l.closed) })
@@ -100,14 +99,14 @@ type listener struct {
 	closed chan struct{}
 }
 
-// The pauses after an Accept that failed for want of resources.
+// The pauses after an Accept that failed because the process is out of resources.
 const (
 	minPause = 5 * time.Millisecond
 	maxPause = time.Second
 )
 
-// Accept waits for a connection. While the process has no file descriptor left it pauses,
-// because the caller would retry at once.
+// Accept waits for a connection. If the process is out of file descriptors or memory, it pauses, because
+// the caller would retry at once.
 func (l *listener) Accept() (net.Conn, error) {
 	for pause := minPause; ; {
 		c, err := l.Listener.Accept()

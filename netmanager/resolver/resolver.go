@@ -1,7 +1,7 @@
-// Package resolver is the name server of a node's instances. It answers names under
-// "treeline" and the overlay's addresses from what the node holds (Overlay), and forwards
-// other questions to the machine's name servers. It serves this node's instances alone, and
-// bounds each of them. Package netmanager/overlay/names defines what a name means.
+// Package resolver is the name server of a node's instances. It answers names under "treeline" and the
+// overlay's addresses from the core's state (Overlay), and forwards other questions to the machine's name
+// servers. It serves only this node's instances, and bounds each of them. Package
+// netmanager/overlay/names defines names.
 //
 //	r := resolver.New(resolver.Config{Overlay: o})
 //	g.Go(func() error { return r.Run(ctx, netip.AddrPortFrom(wire.ResolverAddr, 53)) })
@@ -33,14 +33,14 @@ import (
 
 // Overlay resolves names. Its methods are safe for concurrent use.
 //
-// Local reports whether the address is an instance's on this node. It is called for every
-// packet and does not block.
+// Local reports whether the address belongs to an instance on this node. It is called for every packet
+// and does not block.
 //
-// Lookup returns what a name resolves to for an instance. It asks the cluster for an unknown
-// name; Resolver.Answered must be called when the answer is there.
+// Lookup returns what a name resolves to for an instance. For an unknown name it asks the cluster, and
+// the caller of Resolver calls Answered when there is an answer. It fails if ctx ends.
 //
-// Covers reports whether a name under in-addr.arpa or ip6.arpa is of an address of the
-// overlay. It fails when ctx ends first.
+// Covers reports whether a name under in-addr.arpa or ip6.arpa is that of an address in the overlay. It
+// fails if ctx ends.
 type Overlay interface {
 	Local(client netip.Addr) bool
 	Lookup(ctx context.Context, client netip.Addr, name string) (overlay.Answer, error)
@@ -50,13 +50,13 @@ type Overlay interface {
 // Config configures a resolver. Zero values mean the defaults.
 type Config struct {
 	Overlay Overlay
-	// Servers are asked for names outside the overlay; nil: those of ResolvConf, which is
-	// read again when it changes.
+	// Servers answer names outside the overlay. nil: the servers in ResolvConf, which is read again when
+	// it changes.
 	Servers    []netip.AddrPort
 	ResolvConf string        // "/etc/resolv.conf"
 	Wait       time.Duration // for the cluster's first answer to a name: 1 s
 	Forward    time.Duration // for a server's answer: 2 s
-	Rate       int           // queries a second and client: 200, and twice that at once
+	Rate       int           // queries per second and client: 200, and twice that at once
 	PerClient  int           // queries of a client at the same time: 64
 	InFlight   int           // queries at the same time: 512
 	Log        *slog.Logger  // slog.Default
@@ -68,8 +68,8 @@ const (
 	udpSize = 1232
 	// maxTTL bounds the TTL of the overlay's names, in seconds.
 	maxTTL = 5
-	// udpRead is the timeout of a read. The library's default of two seconds would wake an
-	// idle node as often.
+	// udpRead is the timeout of a read. The library's default of two seconds would wake an idle node
+	// every two seconds.
 	udpRead = time.Hour
 	tcpIdle = 5 * time.Second
 )
@@ -96,8 +96,7 @@ func New(c Config) *Resolver {
 	return &Resolver{cfg: c, gate: newGate(c), forward: newForwarder(c), waiting: map[string][]chan struct{}{}}
 }
 
-// Run serves UDP and TCP on the address, which the machine need not have yet, until ctx
-// ends.
+// Run serves UDP and TCP on the address until ctx ends. The machine need not have the address yet.
 func (r *Resolver) Run(ctx context.Context, at netip.AddrPort) error {
 	lc := net.ListenConfig{Control: freebind}
 	pc, err := lc.ListenPacket(ctx, "udp", at.String())
@@ -149,8 +148,8 @@ func (r *Resolver) Serve(ctx context.Context, pc net.PacketConn, ln net.Listener
 			case <-started:
 				grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), tcpIdle)
 				defer cancel()
-				_ = s.ShutdownContext(grace) // do not wait longer for pending answers
-			case <-ended: // it failed to start
+				_ = s.ShutdownContext(grace) // pending answers may be cut off
+			case <-ended: // the server failed to start
 			}
 			return nil
 		})
@@ -161,7 +160,7 @@ func (r *Resolver) Serve(ctx context.Context, pc net.PacketConn, ln net.Listener
 	return err
 }
 
-// Answered wakes the questions that wait for the name.
+// Answered wakes the look-ups of a name that wait.
 func (r *Resolver) Answered(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,8 +171,7 @@ func (r *Resolver) Answered(name string) {
 	delete(r.waiting, name)
 }
 
-// accept refuses messages that are not plain queries, such as those with records in sections
-// where a query has none.
+// accept rejects messages that are not plain queries, for example those with answer records.
 func accept(h dns.Header) dns.MsgAcceptAction {
 	a := dns.DefaultMsgAcceptFunc(h)
 	if a == dns.MsgAccept && (h.Ancount > 0 || h.Nscount > 0 || h.Bits>>11&0xF != dns.OpcodeQuery) {
@@ -182,11 +180,11 @@ func accept(h dns.Header) dns.MsgAcceptAction {
 	return a
 }
 
-// serve answers one question, or drops it if its client is over its bound.
+// serve answers one query. It drops the query if its client exceeds its bound.
 func (r *Resolver) serve(ctx context.Context, w dns.ResponseWriter, q *dns.Msg) {
 	client, err := netip.ParseAddrPort(w.RemoteAddr().String())
 	if err != nil || !r.cfg.Overlay.Local(client.Addr().Unmap()) {
-		return // no refusal either: the source may be forged
+		return // no refusal, because the source may be forged
 	}
 	_, tcp := w.RemoteAddr().(*net.TCPAddr)
 	leave, ok := r.gate.enter(client.Addr().Unmap(), time.Now())
@@ -215,7 +213,7 @@ func (r *Resolver) serve(ctx context.Context, w dns.ResponseWriter, q *dns.Msg) 
 	}
 	reply.Compress = true
 	reply.Truncate(size)
-	_ = w.WriteMsg(reply) // the client repeats a lost question
+	_ = w.WriteMsg(reply) // the client repeats a query without an answer
 }
 
 func dropOpt(m *dns.Msg) {
@@ -227,7 +225,7 @@ func dropOpt(m *dns.Msg) {
 	}
 }
 
-// answer returns the reply to a question; nil means none.
+// answer returns the reply to a query; nil: none.
 func (r *Resolver) answer(ctx context.Context, client netip.Addr, q *dns.Msg, tcp bool) *dns.Msg {
 	if len(q.Question) != 1 {
 		return new(dns.Msg).SetRcode(q, dns.RcodeFormatError)
@@ -240,11 +238,11 @@ func (r *Resolver) answer(ctx context.Context, client netip.Addr, q *dns.Msg, tc
 	case question.Qclass != dns.ClassINET:
 		return new(dns.Msg).SetRcode(q, dns.RcodeNotImplemented)
 	case question.Qtype == dns.TypeANY || question.Qtype == dns.TypeAXFR || question.Qtype == dns.TypeIXFR:
-		return new(dns.Msg).SetRcode(q, dns.RcodeNotImplemented) // large answers serve amplification attacks (RFC 8482)
+		return new(dns.Msg).SetRcode(q, dns.RcodeNotImplemented) // large answers enable amplification attacks (RFC 8482)
 	}
 	own, err := r.covers(ctx, question.Name)
 	switch {
-	case err != nil: // do not forward a name that may be the overlay's
+	case err != nil: // do not forward a name that may be in the overlay
 		return new(dns.Msg).SetRcode(q, dns.RcodeServerFailure)
 	case own:
 		return r.own(ctx, client, q)
@@ -313,8 +311,8 @@ func (r *Resolver) own(ctx context.Context, client netip.Addr, q *dns.Msg) *dns.
 	return reply
 }
 
-// soa returns the record of a negative answer. Its TTL is short (RFC 2308), because the
-// service may be created soon.
+// soa returns the SOA record of a negative answer. Its TTL is short (RFC 2308), because the service may
+// be created soon.
 func soa() *dns.SOA {
 	return &dns.SOA{
 		Hdr: dns.RR_Header{Name: wire.Domain + ".", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 1},
@@ -324,8 +322,8 @@ func soa() *dns.SOA {
 
 var errGaveUp = errors.New("no answer in time")
 
-// await looks a name up, and waits a bounded time for the cluster's first answer. Without
-// one the name does not exist for now, or its look-up fails.
+// await looks a name up and waits up to Config.Wait for the cluster's first answer. Without an answer,
+// the name does not exist for now or the look-up fails (see overlay.Answer.Failed).
 func (r *Resolver) await(ctx context.Context, client netip.Addr, name string) (overlay.Answer, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.cfg.Wait, errGaveUp)
 	defer cancel()
@@ -349,7 +347,7 @@ func (r *Resolver) await(ctx context.Context, client netip.Addr, name string) (o
 	}
 }
 
-// gaveUp returns the answer after the time is over; an error if the resolver ends.
+// gaveUp returns the answer after Config.Wait; an error if the resolver stops.
 func gaveUp(ctx context.Context, a overlay.Answer) (overlay.Answer, error) {
 	if err := context.Cause(ctx); !errors.Is(err, errGaveUp) {
 		return overlay.Answer{}, err
@@ -376,7 +374,7 @@ func (r *Resolver) unlisten(name string, c chan struct{}) {
 	}
 }
 
-// freebind allows listening before netmanager/link has added the address.
+// freebind allows to listen on an address that netmanager/link has not added yet.
 func freebind(_, _ string, c syscall.RawConn) error {
 	var err error
 	if e := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1) }); e != nil {
