@@ -165,7 +165,11 @@ func readTree(doc []byte) (*value, error) {
 		}
 		return nil, malformed(fmt.Sprintf("not JSON: %v", err))
 	}
-	r := &treeReader{dec: json.NewDecoder(bytes.NewReader(doc)), faults: &Faults{}}
+	sizes, err := measure(doc)
+	if err != nil {
+		return nil, err
+	}
+	r := &treeReader{dec: json.NewDecoder(bytes.NewReader(doc)), faults: &Faults{}, sizes: sizes}
 	r.dec.UseNumber()
 	root, err := r.read()
 	if err != nil {
@@ -177,18 +181,58 @@ func readTree(doc []byte) (*value, error) {
 	return &root, nil
 }
 
+// measure returns the number of entries of each object and array of a valid document, in the
+// order in which they begin. It refuses too many values or too great a depth before anything
+// is allocated.
+func measure(doc []byte) (sizes []int32, err error) {
+	var open [MaxSLADepth]int // indices into sizes
+	depth, values := 0, 1
+	quoted, empty := false, false // empty: the last character was an opening bracket
+	for i := 0; i < len(doc); i++ {
+		c := doc[i]
+		switch {
+		case quoted && c == '\\':
+			i++
+			continue
+		case c == '"':
+			quoted = !quoted
+		case quoted, c == ' ', c == '\t', c == '\r', c == '\n':
+			continue
+		}
+		if empty && c != ']' && c != '}' {
+			values++
+			sizes[open[depth-1]]++
+		}
+		empty = false
+		switch c {
+		case '[', '{':
+			if depth == MaxSLADepth {
+				return nil, malformed(fmt.Sprintf("nested deeper than %d", MaxSLADepth))
+			}
+			open[depth], empty = len(sizes), true
+			sizes = append(sizes, 0)
+			depth++
+		case ']', '}':
+			depth--
+		case ',':
+			values++
+			sizes[open[depth-1]]++
+		}
+		if values > MaxSLAValues {
+			return nil, fmt.Errorf("read SLA: more than %d values: %w", MaxSLAValues, ErrTooLarge)
+		}
+	}
+	return sizes, nil
+}
+
 type treeReader struct {
 	dec    *json.Decoder
 	faults *Faults
 	path   []string // keys and indices down to here
-	values int      // read so far
+	sizes  []int32  // of the objects and arrays to come
 }
 
-// read reads a value. It refuses a value beyond MaxSLAValues or MaxSLADepth.
 func (r *treeReader) read() (value, error) {
-	if r.values++; r.values > MaxSLAValues {
-		return value{}, fmt.Errorf("read SLA: more than %d values: %w", MaxSLAValues, ErrTooLarge)
-	}
 	tok, err := r.dec.Token()
 	if err != nil {
 		return value{}, malformed("not JSON: " + err.Error())
@@ -201,9 +245,6 @@ func (r *treeReader) read() (value, error) {
 	case bool:
 		return value{kind: BooleanField, truth: t}, nil
 	case json.Delim:
-		if len(r.path) == MaxSLADepth {
-			return value{}, malformed(fmt.Sprintf("nested deeper than %d", MaxSLADepth))
-		}
 		r.path = append(r.path, "")
 		v, err := r.inside(t)
 		r.path = r.path[:len(r.path)-1]
@@ -214,9 +255,16 @@ func (r *treeReader) read() (value, error) {
 
 // inside reads an object or array after its opening bracket.
 func (r *treeReader) inside(open json.Delim) (value, error) {
-	v, seen := value{kind: ArrayField}, map[string]bool{}
-	if open == '{' {
-		v.kind = ObjectField
+	size := int(r.sizes[0])
+	r.sizes = r.sizes[1:]
+	v := value{kind: ArrayField}
+	var seen map[string]bool
+	switch {
+	case open == '{':
+		v.kind, seen = ObjectField, make(map[string]bool, size)
+		v.members = make([]member, 0, size)
+	case size > 0:
+		v.items = make([]value, 0, size)
 	}
 	for r.dec.More() {
 		here := &r.path[len(r.path)-1]
