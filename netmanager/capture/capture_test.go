@@ -25,7 +25,7 @@ const (
 	packetHeader = 16
 )
 
-// file is what was captured. It tells when it has all marks.
+// file is the captured file. It calls all when it contains all marks.
 type file struct {
 	bytes.Buffer
 	marks [][]byte
@@ -43,8 +43,7 @@ func (f *file) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// instance is a namespace with a device on which whatever is sent to its neighbour
-// leaves.
+// instance returns a namespace with a device that sends all packets to its neighbour.
 func instance(t *testing.T) (*dataplanetest.Space, net.HardwareAddr) {
 	s, mac := dataplanetest.NewSpace(t, "c"), hardware(t, "02:54:0a:10:00:01")
 	s.IP("link add eth0 address "+mac.String()+" type veth peer name out0", "link set eth0 up", "link set out0 up",
@@ -119,10 +118,10 @@ func TestCaptureIsBounded(t *testing.T) {
 	}
 }
 
-// The number of a process is used again: what its path leads to is another's by then.
+// A process id was reused, so that its path leads to another namespace.
 func TestNobodyElsesPacketsAreSeen(t *testing.T) {
 	s, _ := instance(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // else a capture that begins goes on
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // otherwise a capture that begins would not end
 	defer cancel()
 	for _, netns := range []string{s.Path(), "/proc/self/ns/net", "/run/netns/nobody's"} {
 		err := capture.Run(ctx, netns, hardware(t, "02:54:0a:10:00:07"), &bytes.Buffer{}, capture.Limits{})
@@ -144,7 +143,7 @@ func TestACaptureEndsWithTheDevice(t *testing.T) {
 	}
 }
 
-// The eBPF plane hands packets to an instance past the host's end of its device.
+// The eBPF plane forwards packets to an instance past the host's end of its device.
 func TestBothWaysAreSeenUnderEachPlane(t *testing.T) {
 	for name, open := range map[string]func() (dataplane.Plane, error){
 		"ebpf": func() (dataplane.Plane, error) { return ebpf.New("tl") },
@@ -159,7 +158,7 @@ func TestBothWaysAreSeenUnderEachPlane(t *testing.T) {
 				}
 				return p
 			}, api.PathRoute)
-			server, clients := w.C(1), []*dataplanetest.Container{w.C(2), w.C(4)} // beside it, and elsewhere
+			server, clients := w.C(1), []*dataplanetest.Container{w.C(2), w.C(4)} // on the same host, and on the other
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			f, done := &file{all: cancel}, make(chan error, 1)
@@ -173,7 +172,7 @@ func TestBothWaysAreSeenUnderEachPlane(t *testing.T) {
 			}()
 			for ctx.Err() == nil {
 				for _, c := range clients {
-					_, _ = c.Ask("tcp", netip.AddrPortFrom(server.Addr, 80)) // is refused, which is an answer
+					_, _ = c.Ask("tcp", netip.AddrPortFrom(server.Addr, 80)) // the refusal is the answer
 				}
 			}
 			if err := <-done; err != nil {

@@ -256,8 +256,8 @@ func TestTheCoreGoesOnWhileTheDiskIsFull(t *testing.T) {
 	}
 }
 
-// When too much waits to be saved the core takes no inputs. The newest of those that nobody
-// repeats are kept for it.
+// If too much waits to be saved, the core accepts no inputs. The newest of the inputs that are not
+// repeated are kept for it.
 func TestKeptInputsAreSteppedWhenTheDiskHasRoomAgain(t *testing.T) {
 	h := &recorder{}
 	s, d := onFullDisk(t, h)
@@ -268,7 +268,7 @@ func TestKeptInputsAreSteppedWhenTheDiskHasRoomAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for range 10_000 { // more than the queue takes
+	for range 10_000 { // more than the capacity of the queue
 		s.Core.Post(overlay.Miss{})
 		s.Core.Post(overlay.Path{Key: api.PeerKey{1}, Kind: api.PathDirect})
 		s.Core.Post(overlay.Path{Key: api.PeerKey{2}, Kind: api.PathRelay})

@@ -31,7 +31,7 @@ func TestMetricsNameOnlyNodesOfTheOwnCluster(t *testing.T) {
 		series[name] = true
 	}
 	for key, wants := range map[string]int{"rtt_seconds": 2, "loss_ratio": 2, "sent_bytes_total": 4} {
-		if n := strings.Count(text, "\ntreeline_net_peer_"+key+"{"); n != wants { // absent where the value is not known
+		if n := strings.Count(text, "\ntreeline_net_peer_"+key+"{"); n != wants { // absent if the value is unknown
 			t.Errorf("%d series of %s, want %d", n, key, wants)
 		}
 	}

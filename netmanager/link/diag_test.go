@@ -12,8 +12,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/dataplane/dataplanetest"
 )
 
-// Whoever has any number of sockets has nobody read them: the kernel tells of those alone
-// that are asked for, and no more of them than are looked at.
+// A workload with many sockets must not make the netmanager read all of them: the kernel returns only
+// the requested states, and reading stops after maxSockets.
 func TestSocketsInNumbersAreNotRead(t *testing.T) {
 	s := dataplanetest.NewSpace(t, "n")
 	var all []io.Closer
@@ -52,7 +52,7 @@ func TestSocketsInNumbersAreNotRead(t *testing.T) {
 	if whole, err := dump(conn.GetFd(), sockets.buf, free, func([]byte) bool { told++; return true }); err != nil || !whole || told != 3 {
 		t.Errorf("told of %d sockets, want the 3 that are connected to nobody: %t, %v", told, whole, err)
 	}
-	for _, want := range []bool{false, true, true} { // the third look is as good as the second
+	for _, want := range []bool{false, true, true} { // the third call has the same result as the second
 		if yes, err := sockets.Listen(); err != nil || yes != want {
 			t.Errorf("with %d sockets, all on loopback: it listens: %t, %v", len(all), yes, err)
 		}

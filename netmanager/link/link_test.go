@@ -49,7 +49,7 @@ func with(t *testing.T, s *dataplanetest.Space, f func(*link.Links) error) {
 	}
 }
 
-// snapshot is all that links could leave behind.
+// snapshot returns the state that links could leave behind, as text.
 func snapshot(s *dataplanetest.Space) string {
 	var b strings.Builder
 	for _, args := range []string{
@@ -62,7 +62,7 @@ func snapshot(s *dataplanetest.Space) string {
 	return b.String()
 }
 
-// difference is the lines that came and went.
+// difference returns the lines that were added and removed.
 func difference(before, after string) string {
 	var b strings.Builder
 	was, is := strings.Split(before, "\n"), strings.Split(after, "\n")
@@ -79,7 +79,7 @@ func difference(before, after string) string {
 	return b.String()
 }
 
-// hold opens the hold and tunnel devices, as their daemon would; they end with it.
+// hold opens the TUN devices of the packet queue and the tunnel, as a netmanager would, until end.
 func hold(t *testing.T, s *dataplanetest.Space, names ...string) (end func()) {
 	t.Helper()
 	var fds []int
@@ -116,7 +116,7 @@ func TestAttachedInstancesReachOneAnother(t *testing.T) {
 		if err := l.Setup(node(0), netip.Addr{}); err != nil {
 			return err
 		}
-		for range 2 { // twice is as once
+		for range 2 { // a repetition changes nothing
 			if err := l.Attach(attachment(1, a)); err != nil {
 				return err
 			}
@@ -157,7 +157,7 @@ func TestAnotherNamespaceTakesTheAddressOver(t *testing.T) {
 
 func TestAttachLeavesNothingWhereItFails(t *testing.T) {
 	host, a := dataplanetest.NewSpace(t, "h"), dataplanetest.NewSpace(t, "a")
-	a.IP("link add eth0 type bridge") // somebody else's
+	a.IP("link add eth0 type bridge") // another program's
 	before := snapshot(host)
 	with(t, host, func(l *link.Links) error {
 		if err := l.Attach(attachment(1, a)); err == nil {
@@ -177,9 +177,9 @@ func TestAttachLeavesNothingWhereItFails(t *testing.T) {
 
 func TestAttachmentIsFoundAndGoesWithItsNamespace(t *testing.T) {
 	host, a := dataplanetest.NewSpace(t, "h"), dataplanetest.NewSpace(t, "a")
-	host.IP("link add tlx type bridge", "link add tl0a1001zz type bridge") // no instance's
+	host.IP("link add tlx type bridge", "link add tl0a1001zz type bridge") // not of an instance
 	with(t, host, func(l *link.Links) error { return l.Attach(attachment(1, a)) })
-	with(t, host, func(l *link.Links) error { // another life
+	with(t, host, func(l *link.Links) error { // after a restart
 		found, err := l.List()
 		if err != nil {
 			return err
@@ -228,8 +228,8 @@ func TestBandwidthIsBounded(t *testing.T) {
 	}
 }
 
-// TestKilledWhileAttaching is a netmanager that is killed at whatever moment, again and
-// again, while it attaches and detaches.
+// TestKilledWhileAttaching repeatedly kills a process at different moments while it attaches and
+// detaches.
 func TestKilledWhileAttaching(t *testing.T) {
 	host := dataplanetest.NewSpace(t, "h")
 	defer hold(t, host, "tlhold", "tltun")()
@@ -256,7 +256,7 @@ func TestKilledWhileAttaching(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		// It says a letter for each cycle; the kill comes within one, each time elsewhere.
+		// The process prints a dot for each cycle. The kill follows within a cycle, each time later.
 		b := make([]byte, 1)
 		for n := 0; n <= kill%many; {
 			if _, err := out.Read(b); err != nil {
@@ -297,7 +297,7 @@ func TestKilledWhileAttaching(t *testing.T) {
 func TestCycle(t *testing.T) {
 	paths := os.Getenv("LINK_CYCLE")
 	if paths == "" {
-		return // it is run by that test alone
+		return // only that test runs it
 	}
 	runtime.LockOSThread()
 	l, err := link.New("tl")
@@ -313,7 +313,7 @@ func TestCycle(t *testing.T) {
 			if err := l.Attach(a); err != nil {
 				t.Fatal(err)
 			}
-			if n%3 != 0 { // some stay for the next turn, or the next life
+			if n%3 != 0 { // some stay for the next round or process
 				if err := l.Detach(a.Address); err != nil {
 					t.Fatal(err)
 				}
@@ -323,8 +323,8 @@ func TestCycle(t *testing.T) {
 	}
 }
 
-// TestPeersAreReachedByEveryWay has two hosts change the way to one another under
-// a flow of datagrams, of which none may be lost.
+// TestPeersAreReachedByEveryWay changes the path between two hosts during an exchange of datagrams. None
+// may be lost.
 func TestPeersAreReachedByEveryWay(t *testing.T) {
 	type side struct {
 		*dataplanetest.Space
@@ -381,7 +381,7 @@ func TestPeersAreReachedByEveryWay(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		// The link comes up and neighbours find one another; then nothing is lost.
+		// Wait until the link is up and neighbours are resolved. After that nothing may be lost.
 		for try := 0; trip(c, 200*time.Millisecond) != nil; try++ {
 			if try == 100 {
 				t.Fatalf("%s is not reached", addr)
@@ -422,7 +422,7 @@ func TestPeersAreReachedByEveryWay(t *testing.T) {
 	}
 }
 
-// trip sends a datagram there and back.
+// trip sends a datagram and waits for the answer.
 func trip(c net.Conn, patience time.Duration) error {
 	_ = c.SetDeadline(time.Now().Add(patience))
 	if _, err := c.Write([]byte("?")); err != nil {
@@ -432,8 +432,8 @@ func trip(c net.Conn, patience time.Duration) error {
 	return err
 }
 
-// BenchmarkAttach and BenchmarkDetach are apart: what the latter takes is the kernel's wait
-// until no processor uses the device any more.
+// BenchmarkAttach and BenchmarkDetach are separate, because most of the latter is the kernel's wait
+// until no processor uses the device.
 func BenchmarkAttach(b *testing.B) { benchmark(b, true) }
 
 func BenchmarkDetach(b *testing.B) { benchmark(b, false) }

@@ -46,7 +46,7 @@ func TestWhoListensIsSeen(t *testing.T) {
 		{"UDP on loopback", udp("udp4", "127.0.0.1:0"), false},
 		{"UDP", udp("udp4", "0.0.0.0:0"), true},
 		{"UDP over IPv6", udp("udp6", "[::]:0"), true},
-		// Who asks, as resolvers do, does not listen.
+		// A client, such as a resolver, does not listen.
 		{"connected UDP", func() (closer, error) { return net.Dial("udp4", "127.0.0.1:53") }, false},
 	} {
 		var sock closer

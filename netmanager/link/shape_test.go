@@ -15,8 +15,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// The eBPF plane has short cuts past the host's stack: a bound that lies on the way
-// they go round would be one on paper.
+// The eBPF plane bypasses parts of the host's stack. The limits must apply to the packets that take
+// this shorter path too.
 func TestBandwidthIsBoundedUnderEachPlane(t *testing.T) {
 	const mbit = 20
 	for name, open := range map[string]func() (dataplane.Plane, error){
@@ -59,7 +59,7 @@ func TestBandwidthIsBoundedUnderEachPlane(t *testing.T) {
 				}
 				for _, to := range []netip.Addr{instance(2), ranges.Twin(instance(2))} {
 					bytes, took := stream(t, a, b, netip.AddrPortFrom(to, 7000))
-					most := took.Seconds()*mbit*1e6/8*1.2 + 1<<20 // what is in queues and buckets besides
+					most := took.Seconds()*mbit*1e6/8*1.2 + 1<<20 // plus the bytes in queues and buckets
 					t.Logf("to %s: %d bytes in %s, at most %.0f", to, bytes, took, most)
 					if float64(bytes) > most || bytes == 0 {
 						t.Errorf("to %s: %d bytes in %s, want at most %.0f", to, bytes, took, most)
@@ -70,8 +70,8 @@ func TestBandwidthIsBoundedUnderEachPlane(t *testing.T) {
 	}
 }
 
-// stream sends for about two seconds by TCP, as fast as it goes, and says what arrived
-// and in which time.
+// stream sends by TCP for about two seconds, as fast as possible, and returns the received bytes and the
+// duration.
 func stream(t *testing.T, from, at *dataplanetest.Space, to netip.AddrPort) (int, time.Duration) {
 	t.Helper()
 	var l net.Listener

@@ -16,7 +16,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// door is an overlay that only sees that what it is handed is sound.
+// door is an overlay that checks that its arguments are valid.
 type door struct{ t *testing.T }
 
 func (d door) instance(id api.InstanceID) {
@@ -61,7 +61,7 @@ func (door) Events(_ context.Context, write func(wire.NetEvent) error) error {
 	return errors.Join(write(wire.NetEvent{}), errors.New("over"))
 }
 
-// Whatever is asked is answered: done, or refused with a reason.
+// Every request is answered: with success, or with an error and its reason.
 func FuzzRequests(f *testing.F) {
 	attach, _ := json.Marshal(wire.Attach{Key: key, NetNS: "/proc/1/ns/net", Ports: []api.PortMap{{Host: 80, Instance: 8080, Protocol: "tcp"}}})
 	f.Add("PUT", netsock.Attachments, attach)

@@ -26,11 +26,11 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// fake answers what it is told to, and notes what it was asked.
+// fake returns configured results and records its calls.
 type fake struct {
 	fail   error
 	asked  chan any
-	goesOn bool // captures, until who reads is gone
+	goesOn bool // captures last until the reader is gone
 }
 
 func (f *fake) Attach(_ context.Context, a wire.Attach) (wire.Attached, error) {
@@ -233,7 +233,7 @@ func TestCapture(t *testing.T) {
 	}
 }
 
-// Tenants may capture, and not take the node's memory and time with it.
+// The number of captures is limited per tenant and in total.
 func TestCapturesAreFew(t *testing.T) {
 	f, c, _ := start(t)
 	f.goesOn = true
@@ -259,7 +259,7 @@ func TestCapturesAreFew(t *testing.T) {
 		t.Errorf("one more: %v", err)
 	}
 	began["tenant0"].Close()
-	for { // nobody tells when the netmanager has noticed
+	for { // there is no event for the end of the capture
 		r, err := open("tenant0")
 		if err == nil {
 			r.Close()
@@ -309,8 +309,8 @@ func TestAListIsOneDocumentHoweverLong(t *testing.T) {
 	}
 }
 
-// Whatever else is at the path is somebody's: of an operator who mistook one setting
-// for another, or of a netmanager that is too busy to answer.
+// Other files at the path are not removed: an operator may have configured the wrong path, or another
+// netmanager may be too busy to answer.
 func TestListenRemovesNothingButASocketWhereNobodyListens(t *testing.T) {
 	t.Run("file", func(t *testing.T) {
 		path := filepath.Join(shortDir(t), "node.json")
@@ -334,7 +334,7 @@ func TestListenRemovesNothingButASocketWhereNobodyListens(t *testing.T) {
 		if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 0)); err != nil {
 			t.Fatal(err)
 		}
-		for { // until nobody gets in
+		for { // until the backlog is full
 			c, err := net.DialTimeout("unix", path, time.Second)
 			if err != nil {
 				break
@@ -350,8 +350,7 @@ func TestListenRemovesNothingButASocketWhereNobodyListens(t *testing.T) {
 	})
 }
 
-// shortDir is a directory whose path leaves room for a socket's name: a test's own has
-// its name in it.
+// shortDir returns a directory with a short path, because the length of a socket's path is limited.
 func shortDir(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "s")
 	if err != nil {

@@ -51,8 +51,8 @@ func (c *container) backAndForth(to netip.Addr, port, n int) {
 	}
 }
 
-// In an unencrypted network packets stay in the kernel once both ends know that no NAT is
-// between.
+// In an unencrypted network packets stay in the kernel when both ends have detected that there is no
+// NAT between them.
 func TestUnencryptedTrafficStaysInTheKernel(t *testing.T) {
 	for _, plane := range []string{"nft", "ebpf"} {
 		t.Run(plane, func(t *testing.T) {

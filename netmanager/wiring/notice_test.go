@@ -11,9 +11,9 @@ import (
 	"github.com/treeline-edge/treeline/internal/netsock"
 )
 
-// The cluster sends nothing new, as when it is disconnected. The node that drains a workload
-// notifies the workload's callers itself, through the tunnel even if their packets take another
-// path, and the callers still know after a restart.
+// The cluster sends nothing new, as when it is disconnected. The node that drains a workload notifies
+// the workload's callers itself, through the tunnel even if their packets take another path. The
+// callers keep the notice across a restart.
 func TestDrainedWorkloadIsAvoidedWithoutTheCluster(t *testing.T) {
 	for _, tt := range []struct {
 		plane string

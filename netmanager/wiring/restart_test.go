@@ -17,16 +17,16 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// A killed netmanager and a terminated one interrupt no flow, on either end. Flows on kernel
-// paths do not notice, however long the netmanager is away; those through the tunnel continue
-// within a second of its return.
+// A killed or terminated netmanager interrupts no flow, on either end. Flows on kernel paths are not
+// affected, however long the netmanager is away; those through the tunnel continue within a second of
+// its return.
 func TestRestartInterruptsNoFlow(t *testing.T) {
 	const (
 		away     = 2 * time.Second // how long a killed one stays away
-		unseen   = time.Second     // hiccups of a busy machine, far less than away
+		unseen   = time.Second     // delays of a busy machine, much less than away
 		tunnelBy = time.Second
 		soon     = time.Second
-		settled  = 6 * time.Second // until everything that a start waits for has come
+		settled  = 6 * time.Second // until everything that a start waits for has arrived
 	)
 	for _, plane := range []string{"nft", "ebpf"} {
 		t.Run(plane, func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestRestartInterruptsNoFlow(t *testing.T) {
 	}
 }
 
-// bestOf repeats a failed trial up to n times: disturbances of the machine pass, faults do not.
+// bestOf repeats a failed trial up to n times, because the machine's load may cause a failure.
 func bestOf(t *testing.T, n int, trial func() []string) {
 	t.Helper()
 	var failed []string

@@ -10,9 +10,9 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// A machine that changes its network reports that itself: its netmanager notices and tells the
-// cluster, which tells the peers, and the tunnel continues within three seconds. If both ends
-// move at once, neither could find the other without the cluster.
+// A machine that changes its network reports its new address to the cluster, which informs the peers,
+// and the tunnel continues within three seconds. If both ends move at once, only the cluster can connect
+// them again.
 func TestChangedAddressHeals(t *testing.T) {
 	const (
 		healed = 3 * time.Second // the promised time
@@ -73,8 +73,8 @@ func TestChangedAddressHeals(t *testing.T) {
 	}
 }
 
-// move moves the host to the other one of two networks, with a new address, without telling
-// anyone.
+// move moves the host to the other one of two networks, with a new address, without notice to any
+// daemon.
 func (h *testHost) move() {
 	h.w.t.Helper()
 	was := h.addr.As4()

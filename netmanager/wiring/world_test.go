@@ -60,7 +60,7 @@ type world struct {
 	ca    *ca.Authority
 	hosts []*testHost
 
-	mu     sync.Mutex // guards the fields below, and those of hosts that say so
+	mu     sync.Mutex // guards the fields below, and the marked fields of hosts
 	routes map[api.ServiceID]api.Route
 	rev    uint64
 }
@@ -308,7 +308,7 @@ func (h *testHost) end(s syscall.Signal) {
 	h.cmd = nil
 }
 
-// heard acts as the cluster: it takes a node's message, and answers the nodes that it concerns.
+// heard acts as the cluster: it handles a node's message, and answers the nodes that it concerns.
 func (w *world) heard(ctx context.Context, h *testHost, up wire.NetUp) error {
 	w.mu.Lock()
 	moved := false
@@ -332,7 +332,7 @@ func (w *world) heard(ctx context.Context, h *testHost, up wire.NetUp) error {
 	if moved {
 		for _, o := range hosts {
 			if o != h {
-				_ = w.tell(ctx, o) // a node that is away asks when it is back
+				_ = w.tell(ctx, o) // a node that is disconnected requests it later
 			}
 		}
 	}
@@ -351,7 +351,7 @@ func (w *world) unencrypted(hosts ...*testHost) {
 	w.tellAll()
 }
 
-// tell sends a node everything that it subscribes to.
+// tell sends a node all resources that it subscribes to.
 func (w *world) tell(ctx context.Context, h *testHost) error {
 	text, err := json.Marshal(w.answer(h))
 	if err != nil {
@@ -489,8 +489,8 @@ func (c *container) attach(change ...func(*wire.Attach)) {
 	c.as, c.at = a, at
 }
 
-// ready waits until the netmanager has noticed that the container listens, and the kernel has
-// followed.
+// ready waits until the netmanager has detected that the container listens, and the kernel is in
+// sync.
 func (c *container) ready() {
 	t := c.host.w.t
 	t.Helper()

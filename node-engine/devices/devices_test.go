@@ -49,7 +49,7 @@ func ids(list []api.NodeDevice) (out []string) {
 	return out
 }
 
-// nvidia is what nvidia-ctk writes for two GPUs, cut short.
+// nvidia is the output of nvidia-ctk for two GPUs, shortened.
 const nvidia = `
 cdiVersion: 0.5.0
 kind: nvidia.com/gpu
@@ -148,8 +148,8 @@ func TestParseTest(t *testing.T) {
 
 const one = `{"cdiVersion":"0.5.0","kind":"v.test/x","devices":[{"name":"0","containerEdits":{"deviceNodes":[{"path":"/dev/x0"}]}}]}`
 
-// TestAFileThatIsGoneForAMomentTakesNothingAway goes through what tools and people
-// do to files, look by look.
+// TestAFileThatIsGoneForAMomentTakesNothingAway changes files as tools and operators do, with a read
+// after each change.
 func TestAFileThatIsGoneForAMomentTakesNothingAway(t *testing.T) {
 	dir := t.TempDir()
 	d := open(t, Options{Dirs: []string{dir}})
@@ -194,7 +194,7 @@ func TestChangesAreHeardOf(t *testing.T) {
 			}
 		}
 	}
-	// The watch begins by itself; a file that comes before is read by its first look.
+	// The first read includes a file that was written before the watch began.
 	write(t, dir, "x.json", one)
 	await("v.test/x=0")
 	os.Remove(filepath.Join(dir, "x.json"))

@@ -256,7 +256,7 @@ func TestConcurrentCreationsAreLimited(t *testing.T) {
 	})
 }
 
-// The registry of one tenant does not answer: another's workload is created.
+// The registry of one tenant does not answer. The workload of another tenant is created nevertheless.
 func TestSlowPullsOfOneTenantLeaveRoomForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, nil)

@@ -18,10 +18,10 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// netmanager is the other side of the socket, as far as messages go.
+// netmanager is a fake of the socket's server, for messages only.
 type netmanager struct {
-	events chan wire.NetEvent // what it says; closed: it ends
-	got    chan string        // what it was told
+	events chan wire.NetEvent // the events to send; closed: the stream ends
+	got    chan string        // the received messages
 	srv    *http.Server
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// TestOneShotFailsForGood: what the SLA allows is tried, and no more, over restarts
-// of the engine and with what earlier placements had tried.
+// TestOneShotFailsForGood checks the number of attempts, across restarts of the engine and with the
+// attempts of earlier placements.
 func TestOneShotFailsForGood(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change  func(*api.Microservice)
@@ -65,8 +65,8 @@ func TestOneShotFailsForGood(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotItsFaultIsNoAttempt: a one-shot does not fail for good because its
-// node, its registry or its machine did.
+// TestWhatIsNotItsFaultIsNoAttempt: failures of the node, the registry or the machine do not count as
+// attempts of a one-shot.
 func TestWhatIsNotItsFaultIsNoAttempt(t *testing.T) {
 	for _, reason := range []api.Reason{
 		api.ReasonNetworkDown, api.ReasonNetworkFull, api.ReasonRegistryDown, api.ReasonDiskFull, api.ReasonNoRuntime,
@@ -96,7 +96,7 @@ func TestWhatIsNotItsFaultIsNoAttempt(t *testing.T) {
 	}
 }
 
-// TestOtherServicesAreTriedWithoutEnd: only a one-shot has attempts.
+// TestOtherServicesAreTriedWithoutEnd: only the attempts of a one-shot are limited.
 func TestOtherServicesAreTriedWithoutEnd(t *testing.T) {
 	w := newWorld(t)
 	w.wants(assignment(1))

@@ -10,7 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// checkBooks recomputes from scratch what the core keeps step by step.
+// checkBooks compares the core's digests and timers with values computed from its whole state.
 func (w *world) checkBooks() {
 	w.t.Helper()
 	var wanted, known api.Digest
@@ -35,9 +35,9 @@ func (w *world) checkBooks() {
 	}
 }
 
-// TestAnythingMayHappenAndBeCutOff gives valid inputs at random, with a slow
-// runtime and crashes between any two saves, keeps the books right, and ends
-// with exactly what is wanted.
+// TestAnythingMayHappenAndBeCutOff steps the core with random valid inputs, a slow runtime and crashes
+// between any two saves. It checks the core's state after each input and, in the end, that exactly the
+// desired instances run.
 func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 13))
@@ -46,7 +46,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 		var orders []any // to the runtime, not yet carried out
 		crash := func(eff step.Effects) {
 			w.save(eff.Save[:rng.IntN(len(eff.Save)+1)])
-			orders = nil // the engine's orders die with it
+			orders = nil // a crash of the engine loses its orders
 			w.restart()
 			orders = append(orders, ordersOf(w.last)...)
 		}
@@ -108,7 +108,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 		for len(orders) > 0 {
 			carry()
 		}
-		// A quiet end: all is connected, and the cluster says once more what it wants.
+		// In the end all is connected, and the cluster sends its desired set again.
 		w.slow = false
 		w.restart()
 		w.gen++
@@ -147,7 +147,7 @@ func ordersOf(eff step.Effects) (out []any) {
 	return out
 }
 
-// exits has the first workload that runs end by itself.
+// exits makes the first running workload exit.
 func (w *world) exits(code int) (wire.WorkloadEvent, bool) {
 	for _, id := range step.Keys(w.has) {
 		if ev := w.has[id]; ev.Phase == wire.WorkloadRunning {

@@ -13,8 +13,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// checkDevices is asked before a creation is carried out: whatever else there is
-// has other devices, and these are what the spec needs.
+// checkDevices fails the test if a creation has a device of another workload, or devices that the
+// spec does not need.
 func (w *world) checkDevices(o wire.CreateWorkload) {
 	w.t.Helper()
 	if old := w.has[o.Instance]; old.Phase == wire.WorkloadRunning && !slices.Equal(old.Devices, o.Devices) {
@@ -104,7 +104,7 @@ func TestDeviceStaysOverRestartsOfWorkloadAndEngine(t *testing.T) {
 	if in := w.observed(1); in.State != api.Running || !slices.Equal(in.Devices, want) {
 		t.Errorf("after a restart it is %+v", in)
 	}
-	w.loseStore() // and what the runtime has says whose the device is
+	w.loseStore() // the runtime's list tells which instance has which device
 	w.wants(of(0, 2, gpus(1)), of(1, 1, gpus(1)), of(2, 2, gpus(1)))
 	if in := w.observed(1); in.State != api.Running || !slices.Equal(in.Devices, want) {
 		t.Errorf("after the store was lost it is %+v", in)
@@ -155,8 +155,8 @@ func TestWhatCompletedUsesNoDevice(t *testing.T) {
 	}
 }
 
-// TestWhatCompletedGetsNoDeviceWhileItIsRemoved has the runtime fail to remove a
-// completed instance and list it again (seed 7584).
+// TestWhatCompletedGetsNoDeviceWhileItIsRemoved: the runtime cannot remove a completed instance and
+// lists it again (seed 7584).
 func TestWhatCompletedGetsNoDeviceWhileItIsRemoved(t *testing.T) {
 	w := newWorld(t)
 	w.offers(device("nvidia.com/gpu", 0))
@@ -184,7 +184,7 @@ func TestUpdateInPlaceGetsTheDeviceWhenTheOlderIsGone(t *testing.T) {
 	}
 }
 
-// TestChooseAgreesWithASimpleTwin tries every assignment of devices to needs.
+// TestChooseAgreesWithASimpleTwin compares choose with a search of all assignments.
 func TestChooseAgreesWithASimpleTwin(t *testing.T) {
 	kinds := []string{"a", "b", "c"}
 	for seed := range uint64(3000) {
@@ -251,11 +251,10 @@ func TestAnAbsurdNeedCostsNothing(t *testing.T) {
 	}
 }
 
-// TestADeviceIsNeverGivenTwice has instances with devices come, go, exit and be
-// updated while devices vanish and return, the runtime is slow, the engine dies
-// between any two saves or loses its store, and what it ordered is carried out
-// before its death or not at all. The world's runtime refuses what has a device of
-// another (checkDevices). In the end all devices are used that can be.
+// TestADeviceIsNeverGivenTwice creates, updates and removes instances with devices at random, while
+// devices disappear and return, the runtime is slow, and the engine crashes between any two saves or
+// loses its store. Orders from before a crash are carried out or lost. checkDevices fails if two
+// instances have the same device. In the end all devices that can be used are in use.
 func TestADeviceIsNeverGivenTwice(t *testing.T) {
 	all := []api.NodeDevice{device("a.com/gpu", 0), device("a.com/gpu", 1), device("b.com/gpu", 0), device("t.dev/w", 0)}
 	needs := []func(*api.Microservice){
@@ -268,8 +267,8 @@ func TestADeviceIsNeverGivenTwice(t *testing.T) {
 		w := newWorld(t)
 		w.slow = true
 		var orders []any
-		// take is what the runtime gets next of the key of orders[i], in turn; nil for a
-		// creation with a stop behind it, which the driver leaves out.
+		// take removes the first order with the key of orders[i] and returns it; nil for a creation
+		// with a later stop, which the driver does not carry out.
 		take := func(i int) any {
 			k := keyOf(orders[i])
 			i = slices.IndexFunc(orders, func(o any) bool { return keyOf(o) == k })
@@ -285,7 +284,7 @@ func TestADeviceIsNeverGivenTwice(t *testing.T) {
 		}
 		crash := func(eff step.Effects) {
 			w.save(eff.Save[:rng.IntN(len(eff.Save)+1)])
-			for len(orders) > 0 && rng.IntN(3) > 0 { // what the runtime had begun, it ends
+			for len(orders) > 0 && rng.IntN(3) > 0 { // the runtime completes orders that it has begun
 				w.carryOut(take(0))
 			}
 			orders = nil

@@ -9,8 +9,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// After a restart of the cluster the answer to the first sign of life may come
-// before the generation that it presumes. It counts when that has come.
+// After a restart of the cluster, a lease may arrive before the desired set of its generation. It
+// takes effect when that set has arrived.
 func TestLeaseCountsOnceItsGenerationIsHeld(t *testing.T) {
 	w := newWorld(t)
 	w.wants(assignment(1, exclusive))
@@ -38,7 +38,7 @@ func TestNodeWithALeaseAtStakeBeatsTwiceAsOften(t *testing.T) {
 	}
 }
 
-// What needs a lease does not wait for the next beat to be answered.
+// An instance that needs a lease causes a heartbeat at once.
 func TestExclusiveInstanceAsksForItsLeaseAtOnce(t *testing.T) {
 	w := newWorld(t)
 	w.pass(time.Second)
@@ -52,8 +52,8 @@ func TestExclusiveInstanceAsksForItsLeaseAtOnce(t *testing.T) {
 	w.is(api.Running)
 }
 
-// An instance does not begin under a lease that is about to end: no lease was at
-// stake before, so that signs of life were not answered.
+// An instance is not created under a lease that is about to end. Without exclusive instances the
+// cluster did not renew the lease.
 func TestExclusiveInstanceDoesNotBeginUnderAnOldLease(t *testing.T) {
 	w := newWorld(t)
 	w.pass(0)
@@ -70,7 +70,7 @@ func TestRollCallIsAnsweredAtOnce(t *testing.T) {
 	w := newWorld(t)
 	w.pass(time.Second)
 	w.all = nil
-	w.step(Lease{wire.Lease{RequestAlive: true}}) // of whatever life
+	w.step(Lease{wire.Lease{RequestAlive: true}}) // Boot is not checked
 	w.pass(0)
 	if got := count[wire.Alive](w); got != 1 {
 		t.Errorf("%d signs of life, want 1", got)
@@ -84,7 +84,7 @@ func TestRollCallIsAnsweredAtOnce(t *testing.T) {
 	}
 }
 
-// The dialer hears where the broker is and whether a lease is at stake, once each.
+// The dialer gets each change of the brokers or of Hurry once.
 func TestDialerIsToldWhatChanged(t *testing.T) {
 	w := newWorld(t)
 	w.pass(0)
@@ -109,8 +109,7 @@ func TestDialerIsToldWhatChanged(t *testing.T) {
 	}
 }
 
-// Where the cluster's broker is is durable before the cluster hears that the node
-// knows it.
+// The addresses of the broker are saved before the node reports them to the cluster.
 func TestBrokersAreKeptAndAcknowledged(t *testing.T) {
 	w := newWorld(t)
 	brokers := []string{"mqtts://old:8883", wire.EmbeddedBroker}
@@ -125,7 +124,7 @@ func TestBrokersAreKeptAndAcknowledged(t *testing.T) {
 		t.Errorf("after a restart it dials %v, want %v", d.Brokers, brokers)
 	}
 	w.gen++
-	w.step(Desired{wire.Desired{Gen: w.gen}}) // a cluster that says nothing of brokers
+	w.step(Desired{wire.Desired{Gen: w.gen}}) // a desired set without brokers
 	if d := last[Dial](w); !slices.Equal(d.Brokers, brokers) {
 		t.Errorf("a set without brokers changed them to %v", d.Brokers)
 	}

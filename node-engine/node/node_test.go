@@ -89,7 +89,7 @@ func TestCompletedOneShotStaysCompleted(t *testing.T) {
 	created := count[wire.CreateWorkload](w)
 	w.restart()
 	w.is(api.Completed)
-	delete(w.has, web) // somebody tidied up
+	delete(w.has, web) // another program removed it
 	w.restart()
 	w.pass(time.Minute)
 	w.is(api.Completed)
@@ -110,8 +110,8 @@ func TestFailedOneShotIsTriedAgain(t *testing.T) {
 	w.is(api.Running)
 }
 
-// TestCompletedPlacementThatIsWantedAgainStaysCompleted: a cluster that was
-// restored from an older copy takes it away and gives it back under one epoch.
+// TestCompletedPlacementThatIsWantedAgainStaysCompleted: a cluster that was restored from an older
+// copy removes the instance from the desired set and adds it again under the same epoch.
 func TestCompletedPlacementThatIsWantedAgainStaysCompleted(t *testing.T) {
 	for _, epoch := range []api.Epoch{1, 2} {
 		w := newWorld(t)
@@ -235,7 +235,7 @@ func TestNewEpochWaitsForTheOldToBeGone(t *testing.T) {
 		t.Errorf("epoch %s", in.Epoch)
 	}
 	w.step(Workload{wire.WorkloadEvent{Key: wire.Key{Instance: web, Epoch: 1}, Phase: wire.WorkloadExited, ExitCode: 1}})
-	w.is(api.Running) // what is said of the old placement is over
+	w.is(api.Running) // events of the old placement are ignored
 }
 
 func TestOldAndUnconnectedSetsAreNotTaken(t *testing.T) {
@@ -274,7 +274,7 @@ func TestExclusiveWaitsForTheLease(t *testing.T) {
 	}
 }
 
-// What guarded an attempt that is over may be due still, and must not end the next.
+// The deadline of an earlier attempt must not kill the next one.
 func TestGuardOfAnEarlierAttemptIsLifted(t *testing.T) {
 	w := newWorld(t)
 	w.wants(assignment(1, exclusive))
@@ -411,8 +411,8 @@ func TestNodeTellsEverythingWhenAskedOrWhenTheLinkReturns(t *testing.T) {
 	}
 }
 
-// TestWhatCompletedLeavesTheNetwork: what it sent last gets through, then its address is
-// free; whatever is lost on the way.
+// TestWhatCompletedLeavesTheNetwork: a completed instance keeps its address for its last packets and is
+// then detached, even if orders or events are lost.
 func TestWhatCompletedLeavesTheNetwork(t *testing.T) {
 	at := netip.MustParseAddr("10.16.0.2")
 	said := func(w *world) netip.Addr {
@@ -443,7 +443,7 @@ func TestWhatCompletedLeavesTheNetwork(t *testing.T) {
 	attached(w)
 	w.exit(web, 0)
 	leaves(w, 0)
-	w.restart() // the order, or what came of it, was lost
+	w.restart() // the order or its result was lost
 	leaves(w, 1)
 	e := w.has[web]
 	e.Address = netip.Addr{}
@@ -453,13 +453,13 @@ func TestWhatCompletedLeavesTheNetwork(t *testing.T) {
 		t.Error("it goes on leaving")
 	}
 
-	w = newWorld(t) // the address is told after the end
+	w = newWorld(t) // the address is reported after the exit
 	w.wants(assignment(1, oneShot))
 	w.exit(web, 0)
 	attached(w)
 	leaves(w, 0)
 
-	w = newWorld(t) // it ends while the runtime is away, which says so once
+	w = newWorld(t) // it exits while the runtime does not answer; the exit is reported once
 	w.wants(assignment(1, oneShot))
 	attached(w)
 	e = w.has[web]
@@ -468,7 +468,7 @@ func TestWhatCompletedLeavesTheNetwork(t *testing.T) {
 	w.step(Info{Info: w.info, Fresh: true, Found: []wire.WorkloadEvent{e}})
 	leaves(w, 0)
 
-	w = newWorld(t) // the engine dies meanwhile, and the runtime forgets
+	w = newWorld(t) // the engine restarts, and the runtime has lost the workload
 	w.wants(assignment(1, oneShot))
 	attached(w)
 	w.exit(web, 0)
@@ -476,7 +476,7 @@ func TestWhatCompletedLeavesTheNetwork(t *testing.T) {
 	w.restart()
 	leaves(w, 0)
 
-	w = newWorld(t) // one that is to run again stays
+	w = newWorld(t) // an instance that will be restarted keeps its address
 	w.wants(assignment(1))
 	attached(w)
 	w.exit(web, 0)

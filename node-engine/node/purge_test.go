@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// purge tells the node of a desired set without instances that says that it is to be purged.
+// purge sends an empty desired set with the purge flag.
 func (w *world) purge() {
 	w.gen++
 	d := Desired{}
@@ -27,7 +27,7 @@ func TestNodeAsksToBePurgedOnceItIsEmpty(t *testing.T) {
 		t.Error("the node asks to be purged while an instance is being stopped")
 	}
 	w.slow = false
-	w.restart() // and the order survives the restart
+	w.restart() // the purge flag survives the restart
 	w.isGone()
 	w.pass(10 * time.Second)
 	if count[Empty](w) == 0 {

@@ -10,7 +10,7 @@ import (
 
 const runtimeDown = "ask containerd for its version: connection refused"
 
-// restartBlind begins a new life of the engine while the runtime does not answer.
+// restartBlind restarts the engine while the runtime does not answer.
 func (w *world) restartBlind() {
 	w.t.Helper()
 	down := w.info
@@ -21,7 +21,7 @@ func (w *world) restartBlind() {
 	w.has, w.info = has, down
 }
 
-// fresh has the runtime answer again.
+// fresh makes the runtime answer again.
 func (w *world) fresh() {
 	var found []wire.WorkloadEvent
 	for _, e := range w.has {
@@ -42,7 +42,7 @@ func TestWorkloadsAreUnknownWhileTheRuntimeIsSilent(t *testing.T) {
 			w.is(api.Running)
 			w.restartBlind()
 			w.all = nil
-			for range 40 { // more than a minute, with the cluster in reach
+			for range 40 { // more than a minute, with a connection to the cluster
 				w.pass(2 * time.Second)
 				w.lease()
 			}
@@ -156,7 +156,7 @@ func TestStopsThatFailAreNotAllOrderedAgainAtOnce(t *testing.T) {
 		for _, a := range all {
 			w.step(Workload{wire.WorkloadEvent{Key: wire.Key{Instance: a.Instance, Epoch: a.Epoch}, Phase: wire.WorkloadFailed, Reason: api.ReasonRuntimeDown, Detail: "deadline exceeded"}})
 		}
-		w.fresh() // the driver looks at the runtime after each such failure
+		w.fresh() // the driver lists the workloads after each such failure
 		w.fresh()
 		if n := count[wire.StopWorkload](w); n != 0 {
 			t.Fatalf("a look at the runtime ordered %d stops again, want none before their pauses are over", n)
@@ -203,15 +203,15 @@ func TestExitWhileItIsStoppedIsSeen(t *testing.T) {
 	w.has[web] = e
 	w.fresh()
 	w.is(api.Failed)
-	w.wants(assignment(1)) // wanted again under its epoch before it is gone
+	w.wants(assignment(1)) // wanted again under the same epoch before it is removed
 	w.slow = false
 	w.pass(5 * time.Minute)
 	w.is(api.Running)
 }
 
-// TestACreationUnderWayIsNotTakenForMissing has the runtime list what it has while it
-// still creates an instance whose lease is nearly over, and nobody want the instance
-// then (seed 7005).
+// TestACreationUnderWayIsNotTakenForMissing: the runtime lists its workloads while it still creates an
+// instance whose lease is about to end, and the instance is then removed from the desired set (seed
+// 7005).
 func TestACreationUnderWayIsNotTakenForMissing(t *testing.T) {
 	w := newWorld(t)
 	w.lease()
@@ -231,7 +231,7 @@ func TestACreationUnderWayIsNotTakenForMissing(t *testing.T) {
 	}
 	w.slow = false
 	for _, m := range w.all {
-		for _, e := range w.carryOut(m) { // in turn
+		for _, e := range w.carryOut(m) { // in sequence
 			w.step(Workload{e})
 		}
 	}

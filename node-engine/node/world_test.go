@@ -13,8 +13,8 @@ import (
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// world drives one core with a store that follows the store's rule and a runtime
-// that carries out each order at once, unless it is slow.
+// world drives one core with a store in memory, and a runtime that carries out each order at once
+// unless it is slow.
 type world struct {
 	t    testing.TB
 	cfg  Config
@@ -24,7 +24,7 @@ type world struct {
 	has  map[api.InstanceID]wire.WorkloadEvent // what the runtime has
 	gen  api.Generation
 	last step.Effects
-	slow bool // orders are kept in orders, and not carried out
+	slow bool // the test carries out the orders
 	info api.NodeInfo
 	all  []any
 }
@@ -78,7 +78,7 @@ func (w *world) save(docs []store.Doc) {
 	}
 }
 
-// carryOut is the runtime.
+// carryOut carries out an order as the runtime would, and returns the events.
 func (w *world) carryOut(order any) []wire.WorkloadEvent {
 	switch o := order.(type) {
 	case wire.CreateWorkload:
@@ -88,7 +88,7 @@ func (w *world) carryOut(order any) []wire.WorkloadEvent {
 		s := o.Spec
 		e := wire.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: wire.WorkloadCreated, Spec: &s, Devices: o.Devices}
 		if old, ok := w.has[o.Instance]; ok && old.Attempt == o.Attempt && slices.Equal(old.Devices, o.Devices) {
-			return []wire.WorkloadEvent{e} // it is left as it is
+			return []wire.WorkloadEvent{e} // it is unchanged
 		}
 		w.checkDevices(o)
 		w.has[o.Instance] = e
@@ -97,7 +97,7 @@ func (w *world) carryOut(order any) []wire.WorkloadEvent {
 		e := w.has[o.Instance]
 		if e.Phase == wire.WorkloadExited {
 			e.Phase, e.Attempt = wire.WorkloadRunning, o.Attempt
-			return []wire.WorkloadEvent{e} // it was started, and has ended since
+			return []wire.WorkloadEvent{e} // it was started and has exited
 		}
 		e.Phase, e.Attempt = wire.WorkloadRunning, o.Attempt
 		w.has[o.Instance] = e
@@ -119,7 +119,7 @@ func (w *world) exit(id api.InstanceID, code int) {
 	w.step(Workload{e})
 }
 
-// pass lets time go by with a tick at every wake-up.
+// pass lets time pass, with a Tick at each Wake.
 func (w *world) pass(d time.Duration) {
 	w.t.Helper()
 	end := w.now.Add(d)
@@ -136,7 +136,7 @@ func (w *world) pass(d time.Duration) {
 	w.now = end
 }
 
-// lease answers the newest sign of life.
+// lease answers the newest heartbeat.
 func (w *world) lease() { w.step(Lease{w.newestLease()}) }
 
 func (w *world) newestLease() wire.Lease {
@@ -144,7 +144,7 @@ func (w *world) newestLease() wire.Lease {
 	return wire.Lease{Boot: a.Boot, Seq: a.Seq, Gen: a.Gen}
 }
 
-// last is the newest message of a type that the core sent.
+// last returns the newest message of a type that the core sent.
 func last[T any](w *world) (m T) {
 	for _, x := range w.all {
 		if v, ok := x.(T); ok {
@@ -173,7 +173,7 @@ func (w *world) wants(as ...wire.Assignment) {
 	w.step(Desired{d})
 }
 
-// restart begins a new life with what is stored and what the runtime has.
+// restart starts another core with the stored documents and the workloads of the runtime.
 func (w *world) restart() {
 	w.t.Helper()
 	w.c = New(w.cfg)
@@ -196,7 +196,7 @@ func (w *world) start() {
 	w.step(Link{Up: true})
 }
 
-// loseStore begins a new life that knows nothing.
+// loseStore starts another core with an empty store.
 func (w *world) loseStore() {
 	clear(w.disk)
 	w.restart()

@@ -29,7 +29,7 @@ type world struct {
 	node, user string
 }
 
-// The user's addresses. The node's end in 1.
+// The user's addresses. Those of the node end in 1.
 const (
 	public4  = "9.9.9.2"
 	public6  = "2620:fe::2"
@@ -61,8 +61,8 @@ func newWorld(t testing.TB) *world {
 		}
 		run(t, "ip", "-n", ns, "link", "set", "u0", "up")
 	}
-	// Each packet that arrives for the user is counted by where it was sent to, and
-	// deaf holds what the user's firewall keeps from it.
+	// A counter for each destination network counts the packets that arrive at the user. The chain
+	// deaf has the packets that the user's firewall drops.
 	w.firewall(`add table inet t
 add chain inet t in { type filter hook input priority 0; }
 add chain inet t deaf
@@ -157,7 +157,7 @@ func TestWhereEchoesAreFilteredConnectionsAnswer(t *testing.T) {
 	w := newWorld(t)
 	w.firewall("add rule inet t deaf icmp type echo-request drop\nadd rule inet t deaf icmpv6 type echo-request drop")
 	p := New(Options{Burst: 100})
-	for _, target := range []string{public4, public6} { // nobody listens there: a refusal is an answer
+	for _, target := range []string{public4, public6} { // no server listens there: a refusal is an answer
 		if got := w.probe(p, wire.ProbeOrder{Target: target, Wait: maxWait}); got.How != "tcp" {
 			t.Errorf("probe of %s: %+v, want TCP", target, got)
 		}
@@ -226,8 +226,8 @@ func TestForbiddenAddressesGetNoPacket(t *testing.T) {
 	}
 }
 
-// TestANameThatMovesIsProbedWhereItWasChecked has a resolver that answers with a
-// public address once, and with a private one ever after.
+// TestANameThatMovesIsProbedWhereItWasChecked uses a resolver that returns a public address first, and
+// then always a private one.
 func TestANameThatMovesIsProbedWhereItWasChecked(t *testing.T) {
 	w := newWorld(t)
 	w.firewall("add rule inet t deaf icmp type echo-request drop") // so that all steps are taken
@@ -247,7 +247,7 @@ func TestANameThatMovesIsProbedWhereItWasChecked(t *testing.T) {
 	}
 }
 
-// A tenant with any number of targets leaves probes of each node to the others.
+// A tenant with many targets cannot use all probes of a node.
 func TestProbesOfOneTenantLeaveTheNodeToOthers(t *testing.T) {
 	hold := make(chan struct{})
 	reached := make(chan struct{}, 100)
@@ -281,7 +281,7 @@ func TestProbesOfOneTenantLeaveTheNodeToOthers(t *testing.T) {
 	}
 	close(hold)
 	all.Wait()
-	for range 50 { // all that its rate grants
+	for range 50 { // more than its rate permits
 		try("loud")
 	}
 	if !try("quiet") {

@@ -33,7 +33,7 @@ func TestDetailHasOneHintAndNoReason(t *testing.T) {
 	}
 }
 
-// TestEveryWorkloadIsBounded: whatever a cluster sends, a workload has limits.
+// TestEveryWorkloadIsBounded: a workload has limits, whatever its assignment contains.
 func TestEveryWorkloadIsBounded(t *testing.T) {
 	for _, c := range []struct {
 		memory       int64

@@ -32,7 +32,7 @@ type engineLife struct {
 	core *node.Core
 }
 
-// begin lives until end, which is the engine's sudden death: nothing is saved.
+// begin starts the parts. end stops them as a crash does: nothing is saved.
 func begin(t *testing.T, cfg Config, log *slog.Logger) *engineLife {
 	t.Helper()
 	found, err := openDevices(cfg, log)
@@ -94,10 +94,10 @@ func (e *engineLife) wants(gen api.Generation, as ...wire.Assignment) {
 	}
 }
 
-// await waits until the core has n instances and all of them are as they should be.
+// await waits until the core has n instances and ok is true for all of them.
 func (e *engineLife) await(n int, ok func(api.Instance) bool) []api.Instance {
 	e.t.Helper()
-	for limit := time.Now().Add(5 * time.Minute); ; time.Sleep(50 * time.Millisecond) { // nobody tells a test
+	for limit := time.Now().Add(5 * time.Minute); ; time.Sleep(50 * time.Millisecond) { // there is no event to wait for
 		e.mu.Lock()
 		all := e.core.Instances()
 		e.mu.Unlock()
@@ -110,8 +110,8 @@ func (e *engineLife) await(n int, ok func(api.Instance) bool) []api.Instance {
 	}
 }
 
-// TestTwoInstancesAndOneDevice has containerd, a device, and two that want it; and
-// an engine that dies and has lost its store when it is back.
+// TestTwoInstancesAndOneDevice runs two instances that need the same device in containerd. The engine is
+// restarted without its store.
 func TestTwoInstancesAndOneDevice(t *testing.T) {
 	daemon := runtimetest.StartContainerd(t)
 	images, log := t.TempDir(), slog.New(slog.DiscardHandler)
@@ -153,7 +153,7 @@ func TestTwoInstancesAndOneDevice(t *testing.T) {
 	}
 	e.end()
 
-	e = begin(t, cfg, log) // knows nothing but what containerd has
+	e = begin(t, cfg, log) // with an empty store; containerd has the workload
 	e.wants(1, want(0), want(1))
 	e.await(2, one)
 	e.wants(2, want(1))

@@ -155,7 +155,7 @@ func newPurgeRig(t *testing.T) *purgeRig {
 		}
 	}))
 	srv.TLS = verifier.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own.TLS(true), nil }, true)
-	srv.TLS.Certificates = []tls.Certificate{*own.TLS(true)} // else httptest uses one of its own
+	srv.TLS.Certificates = []tls.Certificate{*own.TLS(true)} // otherwise httptest uses its own
 	srv.StartTLS()
 	t.Cleanup(srv.Close)
 

@@ -9,7 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// no is a plane that leaves packets to the kernel's routes.
+// no is a plane without effect: the kernel's routes forward all packets.
 type no struct{}
 
 func (no) Sync(context.Context, plane.State) error                    { return nil }

@@ -20,7 +20,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// none is the kernel alone: routes, no services.
+// none is a plane without effect: the kernel's routes forward all packets.
 type none struct{}
 
 func (none) Sync(context.Context, plane.State) error                    { return nil }
@@ -53,7 +53,7 @@ func newEBPF(t testing.TB) dataplane.Plane {
 	return p
 }
 
-// to is what c1 calls: a service with c4 behind it, or c4 where there are no services.
+// to is the address that c1 calls: a service with the backend c4, or c4 itself for the kernel.
 func to(w *dataplanetest.World, name string) netip.Addr {
 	if name == "kernel" {
 		return w.C(4).Addr
@@ -128,7 +128,7 @@ func BenchmarkConnect(b *testing.B) {
 						if err := unix.Connect(s, &unix.SockaddrInet4{Port: 80, Addr: vip.As4()}); err != nil {
 							panic(err)
 						}
-						_ = unix.SetsockoptLinger(s, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // no port waits for what may still come
+						_ = unix.SetsockoptLinger(s, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // a reset frees the port at once
 						unix.Close(s)
 					}
 				})
@@ -155,11 +155,10 @@ func listen(b *testing.B) int {
 	return l
 }
 
-// What a plane's size costs.
 func BenchmarkPlane(b *testing.B) { dataplanetest.Bench(b, newEBPF) }
 
-// A kernel that holds nothing of ours gets 10,000 services; and then another
-// life that finds them there.
+// BenchmarkFirstSync measures a Sync of 10,000 services in an empty kernel, and in one that has them
+// from an earlier start.
 func BenchmarkFirstSync(b *testing.B) {
 	w := dataplanetest.NewWorld(b, newEBPF, api.PathRoute)
 	h := w.Hosts[0]
@@ -187,7 +186,7 @@ func BenchmarkFirstSync(b *testing.B) {
 	})
 }
 
-// Whoever ends flows looks through the whole table, which is as large as the machine bears.
+// BenchmarkEnd measures the end of flows, which walks the whole table of flows.
 func BenchmarkEnd(b *testing.B) {
 	w := dataplanetest.NewWorld(b, newEBPF, api.PathRoute)
 	for b.Loop() {

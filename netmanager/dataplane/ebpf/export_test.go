@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// NewClassifier is New as on a kernel without tcx.
+// NewClassifier is New on a kernel without tcx.
 func NewClassifier(prefix string) (*Plane, error) {
 	p, err := New(prefix)
 	if err == nil {
@@ -19,18 +19,18 @@ func NewClassifier(prefix string) (*Plane, error) {
 	return p, err
 }
 
-// Small has planes that are made until the end of a test keep few flows: 4096 of a kind.
+// Small limits planes to 4096 flows of a kind until the end of the test.
 func Small(t testing.TB) {
 	old := maxFlows
 	maxFlows = minFlows
 	t.Cleanup(func() { maxFlows = old })
 }
 
-// Hooks are how many programs the plane has attached, as far as it remembers.
+// Hooks returns how many attached programs the plane has records of.
 func (p *Plane) Hooks() int { return len(p.hooks) }
 
-// Whole says how the index and the places of flows differ, in a plane that is at rest,
-// and how many flows there are.
+// Whole compares the index with the places of flows in an idle plane, and returns the number of
+// flows.
 func (p *Plane) Whole() (flows int, err error) {
 	want := map[slot]bool{}
 	var wrong []error
@@ -66,7 +66,7 @@ func (p *Plane) Whole() (flows int, err error) {
 
 type slot struct{ bucket, is uint32 }
 
-// slot is where a tuple belongs, as bpf/table.h has it.
+// slot returns the slot of a tuple in the index, as bpf/table.h computes it.
 func (p *Plane) slot(t objectsTuple, where uint32) slot {
 	const tag, beside = 19, 64
 	a, b := ntohs(t.Sport), ntohs(t.Dport)
@@ -87,7 +87,7 @@ func ntohs(v uint16) uint32 {
 	return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, v)))
 }
 
-// Places are how many of each kind there are, and which of them have flows that a opened.
+// Places returns the number of places of each kind, and the places of flows that a opened.
 func (p *Plane) Places(t testing.TB, a netip.Addr) (each int, of [kinds][]int) {
 	t.Helper()
 	each = int(p.o.TlFlows.MaxEntries()) / kinds
@@ -102,7 +102,7 @@ func (p *Plane) Places(t testing.TB, a netip.Addr) (each int, of [kinds][]int) {
 	return each, of
 }
 
-// OnAttach has do called before each program is attached to a device.
+// OnAttach calls do before each program is attached to a device.
 func (p *Plane) OnAttach(do func(device int)) { p.at = watched{p.at, do} }
 
 type watched struct {

@@ -37,7 +37,7 @@ func service(n byte, ident plane.Ident, backends ...netip.Addr) plane.Service {
 	return s
 }
 
-// Kernels before 6.6 have no tcx: the same programs are filters there.
+// Kernels before 6.6 have no tcx: there the same programs are filters.
 func TestPlaneWithoutTCX(t *testing.T) {
 	w := dataplanetest.NewWorld(t, func(t testing.TB) dataplane.Plane {
 		p, err := ebpf.NewClassifier("tl")
@@ -82,8 +82,8 @@ func TestPlaneWithoutTCX(t *testing.T) {
 	}
 }
 
-// Two addresses of a service, called from one port, may lead to one backend:
-// connection tracking finds another port then, and so must we.
+// Flows from one port to two addresses of a service may have the same backend. The plane must then
+// choose another port for one of them, as connection tracking does.
 func TestOnePortToManyAddressesOfOneBackend(t *testing.T) {
 	w := dataplanetest.NewWorld(t, newEBPF, api.PathRoute)
 	c4 := w.C(4)
@@ -118,7 +118,7 @@ func TestOnePortToManyAddressesOfOneBackend(t *testing.T) {
 	}
 }
 
-// dialReusing opens a flow from a port that may have others.
+// dialReusing opens a flow from a port that may be in use by other flows.
 func dialReusing(s *dataplanetest.Space, network string, to netip.AddrPort, local int) (c net.Conn, err error) {
 	d := net.Dialer{Timeout: 10 * time.Second, Control: func(_, _ string, raw syscall.RawConn) error {
 		return raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
@@ -130,7 +130,7 @@ func dialReusing(s *dataplanetest.Space, network string, to netip.AddrPort, loca
 	return c, err
 }
 
-// echo says something and hears it; TCP is greeted first.
+// echo sends a line and expects it back; a TCP server first sends its label.
 func echo(c net.Conn, say string, first bool) error {
 	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
 	b := make([]byte, 100)
@@ -155,7 +155,7 @@ func echo(c net.Conn, say string, first bool) error {
 	return err
 }
 
-// Who floods pushes out nobody's connection, also one that is silent.
+// A flood ends no connection of another client, even if the connection is silent.
 func TestFloodsPushOutNoConnection(t *testing.T) {
 	w := dataplanetest.NewWorld(t, newEBPF, api.PathRoute)
 	w.C(4).Serve("c4", 80)
@@ -181,8 +181,8 @@ func TestFloodsPushOutNoConnection(t *testing.T) {
 	}
 }
 
-// What was answered stays where it is, whatever another sends: first packets that
-// nobody answers, and flows that are answered all, of which there is room for fewer.
+// Answered flows keep their backend during floods of another client: of unanswered first packets, and
+// of more answered flows than there are places.
 func TestFloodsMoveNoAnsweredFlow(t *testing.T) {
 	ebpf.Small(t)
 	w := dataplanetest.NewWorld(t, newEBPF, api.PathRoute)
@@ -191,7 +191,7 @@ func TestFloodsMoveNoAnsweredFlow(t *testing.T) {
 	}
 	s, other := service(1, 4, w.C(4).Addr, w.C(5).Addr), service(2, 5, w.C(6).Addr)
 	w.Hosts[0].MustApply(plane.Change{SetServices: []plane.Service{s, other}})
-	// C2 resets nothing of what it did not open itself.
+	// C2 must not reset the flows that it sends from raw sockets.
 	w.C(2).Output("nft", "add table inet quiet; add chain inet quiet out { type filter hook output priority 0; }; add rule inet quiet out tcp flags rst drop")
 	var flows []*dataplanetest.Flow
 	for n := range 20 {
@@ -210,7 +210,7 @@ func TestFloodsMoveNoAnsweredFlow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := w.C(3).Ask("udp", netip.AddrPortFrom(s.Address, 80)); err != nil { // turns are odd from here
+		if got, err := w.C(3).Ask("udp", netip.AddrPortFrom(s.Address, 80)); err != nil { // now the number of turns taken is odd
 			t.Errorf("after %s a new flow: %q, %v", flood.what, got, err)
 		}
 		for _, f := range flows {
@@ -219,7 +219,7 @@ func TestFloodsMoveNoAnsweredFlow(t *testing.T) {
 			}
 		}
 	}
-	// It had its share, and few of anyone's.
+	// The client that flooded has at most its share, distributed over the table.
 	for _, h := range w.Hosts {
 		each, of := h.Plane.(*ebpf.Plane).Places(t, w.C(2).Addr)
 		for kind, places := range of {
@@ -228,15 +228,15 @@ func TestFloodsMoveNoAnsweredFlow(t *testing.T) {
 				quarters[4*at/each]++
 			}
 			n := len(places)
-			if n > each/4 || kind > 0 && (n < each/8 || slices.Min(quarters[:]) < n/8) { // first packets make way for others
+			if n > each/4 || kind > 0 && (n < each/8 || slices.Min(quarters[:]) < n/8) { // first packets are evicted
 				t.Errorf("on %s, of %d places of kind %d whoever flooded has %d, in each quarter %d", h.Name, each, kind, n, quarters)
 			}
 		}
 	}
 }
 
-// Whatever begins, moves, makes way and ends at once, on all processors, the table of flows
-// stays whole: else what it lost would be lost for good.
+// The table of flows stays consistent while flows begin, move, are evicted and end on all
+// processors: an inconsistency would be permanent.
 func TestTableStaysWhole(t *testing.T) {
 	ebpf.Small(t)
 	w := dataplanetest.NewWorld(t, newEBPF, api.PathRoute)
@@ -249,7 +249,7 @@ func TestTableStaysWhole(t *testing.T) {
 	var all sync.WaitGroup
 	for n := 1; n <= 3; n++ {
 		for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
-			for range 2 { // the same names twice, at once
+			for range 2 { // the same flows twice, concurrently
 				c := w.C(n)
 				all.Go(func() {
 					c.Do(func() {
@@ -273,7 +273,7 @@ func TestTableStaysWhole(t *testing.T) {
 		}
 	}
 	for _, h := range w.Hosts {
-		for late := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // answers are on their way
+		for late := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // answers may still arrive
 			flows, err := h.Plane.(*ebpf.Plane).Whole()
 			if err == nil {
 				t.Logf("%s has %d flows, ended %d times", h.Name, flows, ends)
@@ -286,8 +286,8 @@ func TestTableStaysWhole(t *testing.T) {
 	}
 }
 
-// Who resets a connection has its place again soon: other than for each of many that
-// follow one another, which would cost each a search.
+// A reset connection frees its place soon. Otherwise many connections in sequence would fill the
+// table, and each would have to search for a place.
 func TestPlacesOfResetConnectionsAreHadAgain(t *testing.T) {
 	w := dataplanetest.NewWorld(t, newEBPF, api.PathRoute)
 	w.C(4).Serve("c4", 80)
@@ -309,8 +309,8 @@ func TestPlacesOfResetConnectionsAreHadAgain(t *testing.T) {
 	}
 }
 
-// bulk opens n flows from ever other ports to one that answers each, and waits for
-// it every now and then. It is called in C2.
+// bulk opens n flows from different ports to a server that answers, and regularly waits for it. It must
+// be called in c2's namespace.
 func bulk(w *dataplanetest.World, proto byte, to netip.Addr, n int) error {
 	for at := 0; at < n; at += 200 {
 		if err := call(w.C(2).Addr, proto, to, at, min(at+200, n)); err != nil {
@@ -341,7 +341,7 @@ func call(from netip.Addr, proto byte, to netip.Addr, first, end int) error {
 		binary.BigEndian.PutUint16(p[2:], 80)
 		if proto == unix.IPPROTO_UDP {
 			p = p[:8]
-			binary.BigEndian.PutUint16(p[4:], 8) // and no checksum
+			binary.BigEndian.PutUint16(p[4:], 8) // no checksum
 		} else {
 			binary.BigEndian.PutUint32(p[4:], uint32(i))
 			p[12], p[13] = 5<<4, 2 // SYN
@@ -356,7 +356,7 @@ func call(from netip.Addr, proto byte, to netip.Addr, first, end int) error {
 	return nil
 }
 
-// checksum is the Internet's (RFC 1071), of an even number of bytes.
+// checksum returns the Internet checksum (RFC 1071) of an even number of bytes.
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for i := 0; i < len(b); i += 2 {
@@ -368,8 +368,8 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// flood sends n first packets of flows that nobody answers, by turns of UDP and
-// TCP, from and to ever other ports.
+// flood sends n first packets of flows that are not answered, alternately UDP and TCP, from and to
+// different ports.
 func flood(from, to netip.Addr, n int) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {
@@ -396,7 +396,7 @@ func flood(from, to netip.Addr, n int) error {
 	return nil
 }
 
-// Before its lease a node has nothing, and containers may go while nobody looks.
+// Before it has a lease, a node has no state, and containers may disappear while it does not run.
 func TestSyncTakesWhatItFinds(t *testing.T) {
 	w := dataplanetest.NewWorld(t, newEBPF, api.PathRoute)
 	w.C(1).Serve("c1", 80)
@@ -417,7 +417,7 @@ func TestSyncTakesWhatItFinds(t *testing.T) {
 	}
 }
 
-// The tunnel's device has no link layer, and its packets have been checked.
+// The tunnel's device has no link layer, and its packets were checked.
 func TestTunnelledPeers(t *testing.T) {
 	w := dataplanetest.NewWorld(t, newEBPF, api.PathDirect)
 	for i, h := range w.Hosts {
@@ -442,8 +442,7 @@ func TestTunnelledPeers(t *testing.T) {
 	}
 }
 
-// What went with its device is forgotten: else a plane grew with every instance that
-// there ever was.
+// Records of devices that disappeared are removed, so that a plane does not grow with each instance.
 func TestDevicesThatAreGoneAreForgotten(t *testing.T) {
 	w := dataplanetest.NewWorld(t, newEBPF, api.PathRoute)
 	h := w.Hosts[0]
@@ -472,9 +471,8 @@ func TestDevicesThatAreGoneAreForgotten(t *testing.T) {
 	}
 }
 
-// Devices go with their containers at any time: between the moment at which a life
-// finds the programs of an earlier one and the moment at which it replaces them,
-// too. Such a device is given up, and the plane is told of everything else.
+// A device may disappear with its container at any time, even after a start has found the programs on
+// it and before it replaces them. The plane then ignores the device and applies the rest.
 func TestDeviceThatGoesMeanwhileIsGivenUp(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		t.Run(fmt.Sprintf("known=%t", known), func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 
 func TestPlane(t *testing.T) {
 	if err := ebpf.Available(); err != nil {
-		t.Fatal(err) // CI's kernel takes it; where one does not, the wiring takes nft
+		t.Fatal(err) // CI's kernel supports it; on a kernel that does not, the netmanager uses nft
 	}
 	dataplanetest.Run(t, func(t testing.TB) dataplane.Plane {
 		p, err := ebpf.New("tl")

@@ -6,8 +6,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// Kernels add up the stacks of all functions that call one another, each rounded up to 32
-// bytes by older ones than this, and take no more than 512.
+// The kernel adds up the stacks of functions that call one another, and accepts at most 512 bytes.
+// Older kernels round each stack up to 32 bytes.
 func TestStacksFitOlderKernels(t *testing.T) {
 	spec, err := loadObjects()
 	if err != nil {
@@ -41,8 +41,8 @@ func TestStacksFitOlderKernels(t *testing.T) {
 	}
 }
 
-// stackOf is how far below the frame an instruction reaches: by a load or store, or by
-// taking an address.
+// stackOf returns how far below the frame an instruction reaches, with a load or store, or by taking
+// an address.
 func stackOf(in asm.Instruction) int {
 	switch class := in.OpCode.Class(); {
 	case class.IsStore() && in.Dst == asm.RFP, class.IsLoad() && in.Src == asm.RFP:

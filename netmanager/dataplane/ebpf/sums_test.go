@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Whoever changes a source and not the objects would ship what nobody reads.
+// A change of a source without new objects would have no effect.
 func TestObjectsAreOfTheirSources(t *testing.T) {
 	b, err := os.ReadFile("bpf/SUMS")
 	if err != nil {

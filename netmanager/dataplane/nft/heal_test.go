@@ -10,13 +10,13 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// TestFlushedRulesetIsMadeAnew has somebody flush all rules of the host.
+// TestFlushedRulesetIsMadeAnew flushes all rules of the host.
 func TestFlushedRulesetIsMadeAnew(t *testing.T) {
 	w := dataplanetest.NewWorld(t, open, api.PathRoute)
 	h := w.Hosts[0]
 	before := h.Output("nft", "-s", "list", "ruleset")
 	h.Output("nft", "flush", "ruleset")
-	// A deletion of what is not there any more.
+	// This deletes an element that does not exist any more.
 	h.MustApply(plane.Change{Deny: []plane.Pair{{From: 1, To: 2}}})
 	h.MustApply(plane.Change{Allow: []plane.Pair{{From: 1, To: 2}}})
 	if after := h.Output("nft", "-s", "list", "ruleset"); len(after) != len(before) {
@@ -24,7 +24,7 @@ func TestFlushedRulesetIsMadeAnew(t *testing.T) {
 	}
 }
 
-// TestOthersRulesStay has tables of the same host live beside ours.
+// TestOthersRulesStay adds tables of other programs on the same host.
 func TestOthersRulesStay(t *testing.T) {
 	w := dataplanetest.NewWorld(t, open, api.PathRoute)
 	h := w.Hosts[0]
@@ -41,7 +41,7 @@ func TestOthersRulesStay(t *testing.T) {
 	}
 }
 
-// TestAnotherVersionsTableIsReplaced has a table of our name that we did not make.
+// TestAnotherVersionsTableIsReplaced creates a different table under the plane's name.
 func TestAnotherVersionsTableIsReplaced(t *testing.T) {
 	w := dataplanetest.NewWorld(t, open, api.PathRoute)
 	h := w.Hosts[0]
@@ -53,7 +53,7 @@ func TestAnotherVersionsTableIsReplaced(t *testing.T) {
 	h.MustUse()
 }
 
-// TestFullSetIsMadeAnew has more come than the kernel was told to make room for, while a flow goes on.
+// TestFullSetIsMadeAnew adds more elements than a set has space for, while a flow continues.
 func TestFullSetIsMadeAnew(t *testing.T) {
 	w := dataplanetest.NewWorld(t, open, api.PathRoute)
 	w.C(4).Serve("c4", 80)

@@ -17,7 +17,7 @@ func backend(n, weight int) plane.Backend {
 	return plane.Backend{Address: netip.AddrFrom4([4]byte{10, 16, 0, byte(n)}), Weight: weight}
 }
 
-// TestDeltasAddUp applies random changes, of which the kernel refuses some, and compares the
+// TestDeltasAddUp applies random changes, some of which the kernel rejects, and compares the
 // elements with those of a model that is filled at once.
 func TestDeltasAddUp(t *testing.T) {
 	via := func(netip.Addr) (string, error) { return "up0", nil }

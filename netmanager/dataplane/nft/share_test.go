@@ -12,8 +12,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/dataplane/dataplanetest"
 )
 
-// TestNobodyFillsTheTable has one instance open more flows than its share, and counts
-// what connection tracking has.
+// TestNobodyFillsTheTable opens more flows from one instance than its share, and counts the flows in
+// connection tracking.
 func TestNobodyFillsTheTable(t *testing.T) {
 	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
 	if err != nil {

@@ -31,7 +31,7 @@ func devicesIn(t *testing.T, data *os.Root, fn func(*Devices)) *dataplanetest.Sp
 	return host
 }
 
-// An address may belong to another placement by the time that the kernel removes the first.
+// An address may belong to another placement when the kernel removes the first.
 func TestALateDropKeepsTheAddressesNewOwner(t *testing.T) {
 	inside := dataplanetest.NewSpace(t, "inside")
 	address := netip.MustParseAddr("10.16.0.2")

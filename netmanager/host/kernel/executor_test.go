@@ -8,8 +8,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// While the kernel refuses orders, the queue stays bounded, and callers that wait are
-// answered after the sync of the whole state.
+// While the kernel rejects orders, the queue stays bounded. Callers that wait are answered after the
+// sync of the whole state.
 func TestWaitingOrdersAreBounded(t *testing.T) {
 	x := NewExecutor(Options{})
 	address := netip.MustParseAddr("10.16.0.2")

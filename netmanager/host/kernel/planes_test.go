@@ -49,7 +49,7 @@ func TestPlaneThatTheKernelSupportsIsOpened(t *testing.T) {
 	for _, c := range []struct {
 		name, want string
 		available  error
-		syncs      []error // of ebpf, in turn
+		syncs      []error // results of ebpf's Syncs, in sequence
 		calls      string
 		is         string
 		warns      bool

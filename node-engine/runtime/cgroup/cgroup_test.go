@@ -85,8 +85,8 @@ func TestRemoveWaitsForTheLastProcess(t *testing.T) {
 	}
 }
 
-// TestKillSparesProcessesWithAThreadInTheGroup kills a group that has a thread of this process,
-// as it has while Start forks.
+// TestKillSparesProcessesWithAThreadInTheGroup kills a group that contains a thread of this process,
+// as it does while Start forks.
 func TestKillSparesProcessesWithAThreadInTheGroup(t *testing.T) {
 	f := machine(t)["machine"]
 	g, err := f.Create(fmt.Sprintf("/treeline-test-thread-%d", os.Getpid()), Limits{})
@@ -144,7 +144,7 @@ func TestKillSparesProcessesWithAThreadInTheGroup(t *testing.T) {
 	}
 }
 
-// TestMemoryLimitKills has the kernel kill a process that exceeds its memory limit.
+// TestMemoryLimitKills starts a process that exceeds its memory limit.
 func TestMemoryLimitKills(t *testing.T) {
 	f := machine(t)["machine"]
 	path := fmt.Sprintf("/treeline-test-oom-%d", os.Getpid())

@@ -35,7 +35,7 @@ func TestSuite(t *testing.T) {
 	images := imageDir(t)
 	runtimetest.Run(t, func(t *testing.T) runtimetest.Harness {
 		cfg := testConfig(t, daemon, images)
-		cfg.CallTimeout = 2 * time.Minute // twenty at once, on a busy disk, without retries
+		cfg.CallTimeout = 2 * time.Minute // twenty at once on a busy disk, without retries
 		return runtimetest.Harness{
 			Open:          func() (runtime.Runtime, error) { return New(cfg, quiet) },
 			Spec:          spec,
@@ -73,7 +73,7 @@ func TestWorkloadsOutliveContainerd(t *testing.T) {
 	if path, err := r.CgroupOf(t.Context(), stays.Key); err != nil || path != filepath.Join(r.cfg.CgroupParent, runtime.ID(stays.Key)) {
 		t.Errorf("CgroupOf while containerd is down: got %q, %v, want the container's", path, err)
 	}
-	// A stop without grace ends the workload even so.
+	// A stop without grace kills the workload nevertheless.
 	if err := r.Stop(t.Context(), goes.Key, 0); runtime.Reason(err) != api.ReasonRuntimeDown {
 		t.Errorf("Stop while containerd is down: got %v, want %s", err, api.ReasonRuntimeDown)
 	}
@@ -144,8 +144,8 @@ func TestBadArchives(t *testing.T) {
 	flipped := slices.Clone(good)
 	flipped[len(flipped)/2] ^= 1
 	write("flipped.tar", flipped)
-	// With other content: blobs in containerd's store are not read from an archive again, so that
-	// the flipped archive would be accepted.
+	// The content differs: containerd does not read a blob again that is in its store, and would accept
+	// the flipped archive.
 	program, err := os.ReadFile(runtimetest.Program(t))
 	if err != nil {
 		t.Fatal(err)

@@ -107,7 +107,7 @@ func TestPolicyOfRegistryAddresses(t *testing.T) {
 	}
 }
 
-// TestNoAddressIsPermittedWithoutOwnAddresses: any address may be the node's own.
+// TestNoAddressIsPermittedWithoutOwnAddresses: if the own addresses are unknown, none is permitted.
 func TestNoAddressIsPermittedWithoutOwnAddresses(t *testing.T) {
 	d := newDialer(Config{networks: []netip.Prefix{netip.MustParsePrefix("10.9.9.9/32")}}, "elsewhere.example")
 	d.own = func() ([]netip.Addr, error) { return nil, errors.New("no descriptor") }
@@ -119,7 +119,7 @@ func TestNoAddressIsPermittedWithoutOwnAddresses(t *testing.T) {
 	}
 }
 
-// TestPolicyAppliesToRedirectsAndTokenServers has a named registry lead to this machine.
+// TestPolicyAppliesToRedirectsAndTokenServers redirects from a named registry to this machine.
 func TestPolicyAppliesToRedirectsAndTokenServers(t *testing.T) {
 	var reached atomic.Int64
 	inner := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }))

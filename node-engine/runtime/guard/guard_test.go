@@ -55,7 +55,7 @@ func TestKillsAfterALateStart(t *testing.T) {
 	if err := c.Set(t.Context(), key, g.Path(), end); err != nil {
 		t.Fatal(err)
 	}
-	// When this process is dead, the guard has checked the empty group too.
+	// When this process has been killed, the guard has checked the empty group too.
 	if err := c.Set(t.Context(), wire.Key{Instance: key.Instance, Epoch: 8}, other.cgroup, end); err != nil {
 		t.Fatal(err)
 	}

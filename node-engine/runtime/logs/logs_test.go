@@ -92,7 +92,7 @@ func TestFollowContinuesAfterTrimUntilTheWorkloadEnds(t *testing.T) {
 	}
 }
 
-// A shim may copy the last output after the end of its workload is known.
+// A shim may copy the last output after the end of its workload is observed.
 func TestFollowWaitsForWriters(t *testing.T) {
 	d, write := fixture(t, 1<<20)
 	path, err := d.Create("w")
