@@ -102,7 +102,6 @@ var slots = map[string]string{
 	"node-engine/runtime/containerd/slots.go":     "stops; it has a share per shim itself",
 	"scheduler-plugins/extsched/client/client.go": "the core makes one request at a time",
 	"root-orchestrator/httpapi/why.go":            "parts of one request",
-	"root-orchestrator/httpapi/plan.go":           "parts of one request",
 	"internal/bus/mqtt/mqtt.go":                   "publishes of the one client itself",
 }
 
