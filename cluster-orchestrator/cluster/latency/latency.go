@@ -1,10 +1,9 @@
-// Package latency keeps what a cluster knows of round trips: between services, as the
-// kernels of nodes measure them on TCP connections; to the users that SLAs name, as probes
-// measure them; and which nodes each node measures to keep its coordinate accurate.
+// Package latency keeps a cluster's measurements of round trips: between services, measured
+// by the kernels of nodes on TCP connections, and to the users that SLAs name, measured by
+// probes. It also chooses the peers that each node measures to keep its coordinate accurate.
 //
-// It is a sub-machine of the cluster's core and not safe for concurrent use. The core
-// tells it the facts that it needs whenever they change: nodes, which services run on
-// them, the links of services.
+// It is a sub-machine of the cluster's core and not safe for concurrent use. The core passes
+// it changes of nodes, of the services on them, and of the services' links.
 package latency
 
 import (
@@ -25,13 +24,13 @@ type Probe struct {
 	Deny  []netip.Prefix
 }
 
-// Machine is the state of all measurements. Its messages and timers go to the sink.
+// Machine is the state of all measurements.
 type Machine struct {
 	fx      *effects.Sink
 	cluster api.ClusterID
 	probe   Probe
 
-	// Facts from the core.
+	// State that the core sets.
 	nodes  []*node // in the order of the core's candidates
 	at     map[api.NodeID]*node
 	apps   map[api.AppID]*app
@@ -40,15 +39,15 @@ type Machine struct {
 	started   bool
 	pairs     pairs
 	users     map[string]*user
-	probes    map[uint64]string // user by probe order without an answer
+	probes    map[uint64]string // user by id of a pending probe order
 	lastProbe uint64
 	rounds    *line
 }
 
-// Node is what the core tells of a node. The zero value of a field means no.
+// Node is the state of a node that measurements depend on.
 type Node struct {
 	ID      api.NodeID
-	Coord   *api.Coordinate // in the latency space; nil: not known
+	Coord   *api.Coordinate // in the latency space; nil: unknown
 	Probes  bool            // it is connected and may be ordered to probe
 	Silent  bool
 	Overlay bool // it is a member of the overlay network
@@ -61,24 +60,24 @@ type node struct {
 	peers    choice
 }
 
-// app is an application: the services that have links or run here.
+// app has the services of an application that have links or run in the cluster.
 type app struct {
 	services map[api.ServiceID]*service
-	linking  int // services with links
+	linking  int // number of services with links
 }
 
 type service struct {
-	links []sched.Link // of the SLA that came last
+	links []sched.Link // of the newest SLA
 	nodes map[api.NodeID]bool
 }
 
-// Result is what follows from an input for the rest of the core.
+// Result is the effect of an input on placement.
 type Result struct {
-	Changed  bool             // other nodes may satisfy a latency constraint now
-	Measured []api.InstanceID // the measurement of a user that they name has ended
+	Changed  bool             // other nodes may meet a latency constraint now
+	Measured []api.InstanceID // instances whose SLA names a user that has been measured
 }
 
-// New returns a machine without facts.
+// New returns an empty Machine.
 func New(fx *effects.Sink, cluster api.ClusterID, probe Probe) *Machine {
 	return &Machine{
 		fx: fx, cluster: cluster, probe: probe, at: map[api.NodeID]*node{}, apps: map[api.AppID]*app{},
@@ -87,7 +86,7 @@ func New(fx *effects.Sink, cluster api.ClusterID, probe Probe) *Machine {
 	}
 }
 
-// Start begins a process lifetime: from now on nodes are given others to measure.
+// Start begins a process lifetime. From now on, peers are chosen for nodes to measure.
 func (m *Machine) Start() {
 	m.started = true
 	for _, id := range step.Keys(m.at) {
@@ -95,8 +94,8 @@ func (m *Machine) Start() {
 	}
 }
 
-// SetNode adds a node, or replaces what is known of it. A member of the overlay network is
-// given other nodes to measure once the core has started.
+// SetNode adds a node, or replaces its state. After Start, peers are chosen for members of
+// the overlay network.
 func (m *Machine) SetNode(n Node) {
 	known := m.at[n.ID]
 	if known == nil {
@@ -108,7 +107,7 @@ func (m *Machine) SetNode(n Node) {
 	m.choosePeersSoon(known)
 }
 
-// DropNode removes a node. No service may run on it any more.
+// DropNode removes a node. No service may run on it.
 func (m *Machine) DropNode(id api.NodeID) {
 	n := m.at[id]
 	if n == nil {
@@ -121,8 +120,8 @@ func (m *Machine) DropNode(id api.NodeID) {
 	delete(m.at, id)
 }
 
-// SetLinks sets the links of a service's newest SLA; none where it has no instance any
-// more. It returns the nodes that may have to report other services than before.
+// SetLinks sets the links of a service's newest SLA; none if the service has no instance. It
+// returns the nodes that may have to measure other services than before.
 func (m *Machine) SetLinks(id api.ServiceID, links []sched.Link) (nodes []api.NodeID) {
 	s, a := m.service(id), m.apps[id.App()]
 	if slices.Equal(s.links, links) {
@@ -153,8 +152,8 @@ func (m *Machine) SetRunning(id api.ServiceID, on api.NodeID, runs bool) {
 	m.tidy(id)
 }
 
-// SetRemote sets on which nodes of other clusters a service's route has instances: the
-// cluster by the text of the node's key.
+// SetRemote sets the nodes of other clusters in a service's route: the cluster of each node,
+// by the text of the node's key.
 func (m *Machine) SetRemote(id api.ServiceID, nodes map[api.NodeID]api.ClusterID) {
 	if delete(m.remote, id); len(nodes) == 0 {
 		return
@@ -179,7 +178,7 @@ func (m *Machine) service(id api.ServiceID) *service {
 	return s
 }
 
-// tidy removes a service of which nothing is known.
+// tidy removes a service that has neither links nor nodes.
 func (m *Machine) tidy(id api.ServiceID) {
 	a := m.apps[id.App()]
 	if s := a.services[id]; len(s.links)+len(s.nodes) > 0 {
@@ -190,7 +189,6 @@ func (m *Machine) tidy(id api.ServiceID) {
 	}
 }
 
-// services returns the services of an application.
 func (m *Machine) services(id api.AppID) map[api.ServiceID]*service {
 	if a := m.apps[id]; a != nil {
 		return a.services
@@ -198,10 +196,10 @@ func (m *Machine) services(id api.AppID) map[api.ServiceID]*service {
 	return nil
 }
 
-// Size is how much a Machine remembers.
+// Size has the numbers of a Machine's entries.
 type Size struct{ Pairs, Users, Probes, Rounds, Services int }
 
-// Size returns how much m remembers of measurements and services.
+// Size returns the numbers of m's entries.
 func (m *Machine) Size() Size {
 	s := Size{Users: len(m.users), Probes: len(m.probes), Rounds: m.rounds.size()}
 	for _, at := range m.pairs {
@@ -215,7 +213,7 @@ func (m *Machine) Size() Size {
 	return s
 }
 
-// draws are pseudo-random numbers from a seed: a replay makes the same decisions.
+// draws returns pseudo-random numbers from a seed, so that a replay decides the same.
 type draws struct{ seed, n uint64 }
 
 func drawsOf(parts ...any) draws { return draws{seed: sched.SeedOf(parts...)} }

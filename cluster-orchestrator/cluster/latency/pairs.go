@@ -11,15 +11,13 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// A link between services is judged by what the nodes' TCP connections measured, as long
-// as that is fresh, and else by coordinates. Nodes report the services that latency links
-// lead from or to.
+// A link between services is judged by fresh measurements of the nodes' TCP connections, or
+// else by coordinates. Nodes measure the services that latency links lead from or to.
 //
-// A node may report only pairs of one application of which one end is a service on the
-// node itself, and the other runs where the report claims or, according to the root, in
-// another cluster. Of pairs within the cluster both ends report, and the shorter round trip
-// counts: a node can make its own services seem farther away, but not where the other
-// end's node knows better.
+// A node may only report pairs of services of one application. One must run on the node
+// itself, the other where the report claims or, according to the root, in another cluster.
+// Both ends of a pair within the cluster report, and the shorter round trip counts, so that
+// a node cannot make its services appear farther away than the other end measures.
 
 // endpoint is a service on a node.
 type endpoint struct {
@@ -28,7 +26,7 @@ type endpoint struct {
 	cluster api.ClusterID // empty: this one
 }
 
-// pair has what the nodes of two endpoints measured between them.
+// pair has the measurements between two endpoints by the nodes of both.
 type pair struct{ by map[endpoint]sample }
 
 // sample is one end's measurement.
@@ -40,10 +38,10 @@ type sample struct {
 
 const (
 	maxPairs  = 1024 // of one endpoint
-	maxRemote = 64   // of these, with other clusters, whose existence cannot be checked here
+	maxRemote = 64   // of these, with other clusters; their existence cannot be checked here
 )
 
-// pairs has each pair under both of its ends, as far as these are nodes of the cluster.
+// pairs has each pair under both of its ends, except ends in other clusters.
 type pairs map[api.ServiceID]map[api.NodeID]map[endpoint]*pair
 
 func (p pairs) put(a, b endpoint, of *pair) {
@@ -66,7 +64,7 @@ func (p pairs) drop(a, b endpoint) {
 	}
 }
 
-// hasRoom reports whether one more pair may be kept.
+// hasRoom reports whether the bounds allow one more pair.
 func (p pairs) hasRoom(from, to endpoint) bool {
 	at := p[from.service][from.node]
 	if to.cluster == "" {
@@ -81,7 +79,8 @@ func (p pairs) hasRoom(from, to endpoint) bool {
 	return len(at) < maxPairs && remote < maxRemote
 }
 
-// fresh returns the sample that counts; ok is false where all are old.
+// fresh returns the first of the pair's fresh samples in the order of before; ok is false if
+// all are old.
 func (p *pair) fresh(now time.Time) (best sample, ok bool) {
 	for _, s := range p.by {
 		if now.Sub(s.at) < wire.MaxNetPairAge && (!ok || s.before(best)) {
@@ -91,7 +90,7 @@ func (p *pair) fresh(now time.Time) (best sample, ok bool) {
 	return best, ok
 }
 
-// before orders samples: the result must not depend on a map's order.
+// before is a total order of samples: shorter round trips first, then more connections.
 func (s sample) before(o sample) bool {
 	if s.least != o.least {
 		return s.least < o.least
@@ -108,13 +107,13 @@ func (m *Machine) runs(e endpoint) bool {
 	return n != nil && n.services[e.service]
 }
 
-// elsewhere reports whether the targets have instances of the service in other clusters.
+// elsewhere reports whether the targets include instances of the service in other clusters.
 func elsewhere(targets []api.Target, id api.ServiceID) bool {
 	return slices.ContainsFunc(targets, func(t api.Target) bool { return t.Service == id && len(t.Positions) > 0 })
 }
 
-// exists reports whether an endpoint is where it was reported, for an instance with those
-// targets.
+// exists reports whether the service of an endpoint runs there, or, according to targets, in
+// another cluster.
 func (m *Machine) exists(to endpoint, targets []api.Target) bool {
 	if to.cluster != "" {
 		return elsewhere(targets, to.service)
@@ -133,10 +132,9 @@ func (m *Machine) mayReport(from, to endpoint, targets map[api.ServiceID][]api.T
 	return to.cluster != m.cluster && elsewhere(targets[from.service], to.service)
 }
 
-// Report takes what the connections of a node's services measured. targets are, for each
-// service on the node, those of its instances. It reports whether a round trip changed by
-// more than a tenth: another place may satisfy a link now. Violations are detected by the
-// next periodic check.
+// Report stores a node's measurements of its services' connections. targets has the targets
+// of the node's instances by service. It reports whether a round trip changed by more than a
+// tenth, so that other places may meet a link. The next periodic check detects violations.
 func (m *Machine) Report(by api.NodeID, measured []wire.NetPair, targets map[api.ServiceID][]api.Target) (changed bool) {
 	for _, p := range measured[:min(len(measured), wire.MaxNetPairs)] {
 		from, to := endpoint{service: p.Local, node: by}, endpoint{p.Remote, p.Node, p.Cluster}
@@ -166,7 +164,7 @@ func (m *Machine) Report(by api.NodeID, measured []wire.NetPair, targets map[api
 	return changed
 }
 
-// ExpirePairs drops pairs without a fresh sample. It reports whether there were any.
+// ExpirePairs drops pairs without a fresh sample and reports whether there were any.
 func (m *Machine) ExpirePairs() (changed bool) {
 	for service, at := range m.pairs {
 		for node, others := range at {
@@ -184,10 +182,10 @@ func (m *Machine) ExpirePairs() (changed bool) {
 	return changed
 }
 
-// nearest returns the round trip from a service on a node to the nearest service that the
-// link names: measured where there are samples, and else by coordinates. ok is false where
-// there is no sample at all. by is the sample that counts, or zero where the nearest one is
-// known by its coordinate only.
+// nearest returns the round trip from a service on a node to the nearest instance of a
+// service that the link names. Fresh samples take precedence over coordinates. by is the
+// sample that was used, or zero if the nearest instance is on the same node or was found by
+// coordinates. ok is false if there is no sample at all.
 func (m *Machine) nearest(from endpoint, l sched.Link, targets []api.Target) (rtt time.Duration, by sample, ok bool) {
 	siblings := m.services(from.service.App())
 	for id, s := range siblings {
@@ -211,7 +209,7 @@ func (m *Machine) nearest(from endpoint, l sched.Link, targets []api.Target) (rt
 	if !ok || rtt <= l.RTT || n == nil || n.Coord == nil {
 		return rtt, by, ok
 	}
-	// One without connections to this node may be nearer.
+	// An instance without connections to this node may be nearer.
 	estimate := func(at *api.Coordinate) {
 		if at == nil {
 			return
@@ -241,10 +239,9 @@ func (m *Machine) nearest(from endpoint, l sched.Link, targets []api.Target) (rt
 	return rtt, by, ok
 }
 
-// allMeasured reports whether a service was measured wherever it runs in other clusters:
-// on all nodes in its route, several of which may be at one position. A route is known only
-// where somebody here calls the service; otherwise as many nodes as there are positions
-// must have been measured.
+// allMeasured reports whether a service was measured on all its nodes in other clusters:
+// the nodes in its route, and at least as many as t has positions. The route is known only
+// if an instance in this cluster calls the service; several nodes may share a position.
 func (m *Machine) allMeasured(measured map[endpoint]bool, t api.Target) bool {
 	on := 0
 	for e := range measured {
@@ -263,8 +260,8 @@ func (m *Machine) allMeasured(measured map[endpoint]bool, t api.Target) bool {
 	return true
 }
 
-// Measured adds to a link's bound the round trips that TCP measured, from all nodes or, if
-// only is set, from that one.
+// Measured adds the round trips that TCP connections measured to a link's bound: from all
+// nodes, or from the node only if it is set.
 func (m *Machine) Measured(b *sched.Bound, self api.ServiceID, l sched.Link, targets []api.Target, only api.NodeID) {
 	for node := range m.pairs[self] {
 		if only != "" && node != only {
@@ -297,8 +294,8 @@ func (m *Machine) JudgedBy(self api.ServiceID, on api.NodeID, l sched.Link, b *s
 	return "estimated by coordinates", true
 }
 
-// Reports returns the services on a node whose connections it is to measure, in order:
-// those that latency links lead from or to.
+// Reports returns, in order, the services on a node whose connections it must measure: those
+// that latency links lead from or to.
 func (m *Machine) Reports(on api.NodeID) (out []api.ServiceID) {
 	if n := m.at[on]; n != nil {
 		for s := range n.services {
@@ -311,7 +308,7 @@ func (m *Machine) Reports(on api.NodeID) (out []api.ServiceID) {
 	return out
 }
 
-// linked reports whether an SLA limits the round trip between a service and another.
+// linked reports whether a latency link leads from or to a service.
 func (m *Machine) linked(id api.ServiceID) bool {
 	a := m.apps[id.App()]
 	if a.linking == 0 {

@@ -10,23 +10,22 @@ import (
 	"github.com/treeline-edge/treeline/internal/vivaldi"
 )
 
-// Each node on the overlay network keeps measuring its round trip to a few others, so that
-// its coordinate is accurate even while it is idle: to near ones, which tell where it is
-// among its neighbours, and to random ones, which keep the whole space from drifting apart
-// (Dabek et al., Vivaldi §4.2). The choice changes slowly, because a coordinate follows
-// each change.
+// Each node on the overlay network continuously measures its round trips to a few peers, so
+// that its coordinate is accurate even while it is idle: to near nodes for its position among
+// its neighbours, and to random nodes so that the whole space does not drift apart (Dabek et
+// al., Vivaldi §4.2). The choice changes slowly, because a coordinate follows each change.
 
 const (
 	nearPeers    = 2
 	randomPeers  = 2
-	amongPeers   = 64               // nodes drawn, of which the nearest are chosen
-	peersFor     = 10 * time.Minute // until a node is given others
-	peersFirstIn = 5 * time.Second  // after it came: those that come with it are known then
+	amongPeers   = 64               // nodes that are drawn; the nearest of them are chosen
+	peersFor     = 10 * time.Minute // until the next choice
+	peersFirstIn = 5 * time.Second  // until the first choice, so that nodes that join together can be chosen
 )
 
-// choice is which nodes one node measures.
+// choice has the nodes that one node measures.
 type choice struct {
-	round uint64 // 0: none were chosen since the start
+	round uint64 // number of choices since the start
 	peers []api.NodeID
 	by    map[api.NodeID]bool // nodes that measure this one
 }
@@ -35,8 +34,8 @@ var expirePairs = effects.Key{Kind: effects.Pairs}
 
 func peersKey(id api.NodeID) effects.Key { return effects.Key{Kind: effects.Peers, Node: id} }
 
-// choosePeersSoon sets the timer for the first choice of a member of the overlay network,
-// not for all members at once.
+// choosePeersSoon sets the timer for the first choice of a member of the overlay network. A
+// random part of the delay spreads the choices of many members.
 func (m *Machine) choosePeersSoon(n *node) {
 	if key := peersKey(n.ID); m.started && n.Overlay && !m.fx.Timers.Has(key) {
 		random := drawsOf("measure", n.ID)
@@ -44,8 +43,8 @@ func (m *Machine) choosePeersSoon(n *node) {
 	}
 }
 
-// ChoosePeers chooses other nodes for a node to measure. It reports whether it did: only a
-// member of the overlay network measures.
+// ChoosePeers chooses the peers that a node measures. It returns false for a node that is not
+// a member of the overlay network.
 func (m *Machine) ChoosePeers(id api.NodeID) bool {
 	n := m.at[id]
 	if n == nil || !n.Overlay {
@@ -98,8 +97,8 @@ func (m *Machine) setPeers(n *node, peers []api.NodeID) {
 	n.peers.peers = peers
 }
 
-// Peers returns the nodes that a node is to measure, in order. chosen is false if none were
-// chosen since the start: what the node measures since before may be as good.
+// Peers returns the nodes that a node must measure, in order. chosen is false if none were
+// chosen since the start; the node then continues to measure earlier ones.
 func (m *Machine) Peers(of api.NodeID) (peers []api.NodeID, chosen bool) {
 	n := m.at[of]
 	if n == nil {
@@ -116,7 +115,7 @@ func (m *Machine) MeasuredBy(id api.NodeID) []api.NodeID {
 	return nil
 }
 
-// dropPeers removes a node from the choices, and has others chosen for those that measured
+// dropPeers removes a node's choice, and schedules new choices for the nodes that measured
 // it.
 func (m *Machine) dropPeers(n *node) {
 	m.fx.Timers.Clear(peersKey(n.ID))

@@ -2,10 +2,9 @@ package latency
 
 import "github.com/treeline-edge/treeline/internal/step"
 
-// line decides which users are measured next. At most total rounds are under way, at most
-// share of them of one holder (a tenant). Other users wait. The next round goes to the
-// holder with the fewest rounds under way, and among equals to the one that was served
-// longest ago.
+// line decides which user is measured next. At most total rounds are under way, and at most
+// share of one holder (a tenant). Other users wait. The next round goes to the holder with
+// the fewest rounds under way; among equals, to the one that was served longest ago.
 type line struct {
 	total, share int
 	underWay     int
@@ -25,8 +24,8 @@ func newLine(total, share int) *line {
 	return &line{total: total, share: share, holders: map[string]*holder{}, waiting: map[string]string{}}
 }
 
-// begin begins a round of the user, or has the user wait until next returns it and reports
-// false.
+// begin begins a round of the user. If it returns false, the user waits until next returns
+// it.
 func (l *line) begin(name, user string) bool {
 	if l.underWay < l.total && l.of(name) < l.share {
 		l.remove(user)
@@ -42,7 +41,7 @@ func (l *line) begin(name, user string) bool {
 	return false
 }
 
-// take begins a round of the holder even beyond its share: its last round goes on.
+// take begins a round of the holder even beyond its share, to continue a previous round.
 func (l *line) take(name string) {
 	h := l.holder(name)
 	l.turn++
@@ -51,7 +50,6 @@ func (l *line) take(name string) {
 	h.served = l.turn
 }
 
-// end ends a round of the holder.
 func (l *line) end(name string) {
 	h := l.holder(name)
 	l.underWay--
@@ -59,7 +57,7 @@ func (l *line) end(name string) {
 	l.tidy(name, h)
 }
 
-// next removes the user whose round is to begin from those that wait.
+// next removes and returns the waiting user whose round may begin.
 func (l *line) next() (user string, ok bool) {
 	if l.underWay >= l.total {
 		return "", false
@@ -79,12 +77,12 @@ func (l *line) next() (user string, ok bool) {
 	}
 	user = next.users.List()[0]
 	l.turn++
-	next.served = l.turn // also where the round does not begin after all
+	next.served = l.turn // even if the caller does not begin the round
 	l.remove(user)
 	return user, true
 }
 
-// remove removes a user from those that wait.
+// remove removes a waiting user.
 func (l *line) remove(user string) {
 	name, ok := l.waiting[user]
 	if !ok {
@@ -100,7 +98,7 @@ func (l *line) remove(user string) {
 // waits reports whether the user waits for a round.
 func (l *line) waits(user string) bool { _, ok := l.waiting[user]; return ok }
 
-// of is the number of rounds of the holder that are under way.
+// of returns the number of the holder's rounds under way.
 func (l *line) of(name string) int {
 	if h := l.holders[name]; h != nil {
 		return h.underWay
@@ -108,7 +106,7 @@ func (l *line) of(name string) int {
 	return 0
 }
 
-// size is the number of rounds under way and of users that wait.
+// size returns the number of rounds under way plus the number of waiting users.
 func (l *line) size() int { return l.underWay + len(l.waiting) }
 
 func (l *line) holder(name string) *holder {

@@ -20,26 +20,26 @@ import (
 )
 
 // user is a host outside the cluster to which an SLA limits the latency. Its position is
-// computed from round trips that some nodes measure to it (the paper's Algorithm 2).
+// computed from the round trips that some nodes measure to it (the paper's Algorithm 2).
 type user struct {
-	of       map[api.InstanceID]api.NodeID // instances whose SLA names it, and where they are
-	at       *api.Coordinate               // nil: not known
+	of       map[api.InstanceID]api.NodeID // instances whose SLA names it, with their nodes
+	at       *api.Coordinate               // nil: unknown
 	measured map[string]time.Duration      // by node, in the last round
-	wrong    string                        // why nothing is known, after a round
+	wrong    string                        // why the last round had no result
 	round    uint64
 	holder   string // tenant to whose share the last round counts
 
-	asked   map[api.NodeID]uint64 // orders without an answer; nil: no round is under way
+	asked   map[api.NodeID]uint64 // pending orders; nil: no round is under way
 	refines bool                  // second half of the round: the nodes that seem nearest probe
-	tried   map[api.NodeID]bool   // nodes that were asked in this round
+	tried   map[api.NodeID]bool   // nodes that got an order in this round
 	answers map[string]time.Duration
 	refused string
 }
 
 const (
-	probers    = 8                // nodes that measure one user
-	nearest    = 4                // more nodes, those that seem nearest: a far one locates a user badly
-	probeWait  = 3 * time.Second  // for a node's answer
+	probers    = 8                // nodes that measure one user in the first half of a round
+	nearest    = 4                // nodes in the second half; near nodes locate a user more accurately
+	probeWait  = 3 * time.Second  // for the user's answer to a probe
 	probeSlack = time.Second      // for the order and the answer to travel
 	userFor    = 10 * time.Minute // until a user is measured again
 	userRetry  = time.Minute      // after a round without a result
@@ -52,8 +52,8 @@ func (u *user) known() bool { return u != nil && (u.at != nil || len(u.measured)
 
 func userKey(name string) effects.Key { return effects.Key{Kind: effects.User, Name: name} }
 
-// UserBound returns the bound of a link to a user, with the user's position or with why it
-// is not known.
+// UserBound returns the bound of a link to a user: with the user's position, or with the
+// reason why it is unknown.
 func (m *Machine) UserBound(l sched.Link) sched.Bound {
 	u := m.users[l.User]
 	switch {
@@ -74,8 +74,8 @@ func (m *Machine) UserBound(l sched.Link) sched.Bound {
 	return l.Unknown("its position was not measured yet")
 }
 
-// forbidden returns why a user may not be probed, as far as that is known without resolving
-// its name. Nodes check the address that they resolve.
+// forbidden returns why a user may not be probed, or "". It does not resolve names: nodes
+// check the addresses that they resolve.
 func (m *Machine) forbidden(name string) string {
 	if m.probe.Off {
 		return "the cluster's operator has turned off probes"
@@ -91,7 +91,7 @@ func (m *Machine) forbidden(name string) string {
 	return "the cluster's operator forbids to probe it"
 }
 
-// Refer notes that the SLA of an instance, which is on a node or on none, names users.
+// Refer records that an instance's SLA names users, and the instance's node or "".
 func (m *Machine) Refer(users []string, id api.InstanceID, on api.NodeID) {
 	for _, name := range users {
 		if m.users[name] == nil {
@@ -101,8 +101,8 @@ func (m *Machine) Refer(users []string, id api.InstanceID, on api.NodeID) {
 	}
 }
 
-// Unrefer notes that an instance's SLA no longer names users. A user that no SLA names is
-// forgotten.
+// Unrefer records that an instance's SLA no longer names users. A user that no SLA names is
+// removed.
 func (m *Machine) Unrefer(users []string, id api.InstanceID) {
 	for _, name := range users {
 		u := m.users[name]
@@ -119,8 +119,8 @@ func (m *Machine) Unrefer(users []string, id api.InstanceID) {
 	m.startWaiting()
 }
 
-// Measure starts a round of probes for each user of whom nothing is known. It reports
-// whether a result is to be waited for.
+// Measure starts a round of probes for each user without a result. It reports whether a
+// result is pending.
 func (m *Machine) Measure(users []string) (waits bool) {
 	for _, name := range users {
 		u := m.users[name]
@@ -136,7 +136,7 @@ func (m *Machine) Measure(users []string) (waits bool) {
 	return waits
 }
 
-// startRound orders some nodes to probe a user, or has the user wait for its turn.
+// startRound orders some nodes to probe a user, or makes the user wait for its turn.
 func (m *Machine) startRound(name string) {
 	u := m.users[name]
 	if u.asked != nil {
@@ -176,7 +176,7 @@ func (m *Machine) holderOf(u *user) string {
 	return best
 }
 
-// shareOf returns an opaque name of a tenant, by which nodes divide their probes.
+// shareOf returns an opaque name of a tenant. Nodes divide their probes among these names.
 func shareOf(tenant string) string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(tenant))
@@ -199,8 +199,8 @@ func (m *Machine) order(name string, nodes []api.NodeID) {
 	m.again(name, probeWait+probeSlack)
 }
 
-// probers returns the nodes that measure a user: up to half of them run an instance that
-// names the user, and the others are drawn from those whose coordinate is known.
+// probers returns the nodes that measure a user. Up to half of them run an instance whose SLA
+// names the user. The others are drawn at random; nodes with a coordinate come first.
 func (m *Machine) probers(name string, round uint64) (out []api.NodeID) {
 	take := func(n *node, blind bool) {
 		if n != nil && n.Probes && (blind || n.Coord != nil) && !slices.Contains(out, n.ID) {
@@ -216,11 +216,11 @@ func (m *Machine) probers(name string, round uint64) (out []api.NodeID) {
 	random := drawsOf("user", name, round)
 	order := slices.Clone(m.nodes)
 	drawn := order[:min(len(order), 8*probers)]
-	for i := range drawn { // none twice: of a few nodes all probe, and a position takes three answers
+	for i := range drawn { // without repetition, because a position takes three answers
 		j := i + random.below(len(order)-i)
 		order[i], order[j] = order[j], order[i]
 	}
-	for _, blind := range []bool{false, true} { // the answer of a node without a coordinate is true of itself only
+	for _, blind := range []bool{false, true} { // the answer of a node without a coordinate helps that node only
 		for _, n := range drawn {
 			if len(out) >= probers {
 				return out
@@ -231,7 +231,7 @@ func (m *Machine) probers(name string, round uint64) (out []api.NodeID) {
 	return out
 }
 
-// closest returns the nodes that seem nearest to a position and were not tried.
+// closest returns the nodes not in tried whose coordinates are nearest to a position.
 func (m *Machine) closest(at api.Coordinate, tried map[api.NodeID]bool) (out []api.NodeID) {
 	type near struct {
 		id api.NodeID
@@ -257,7 +257,7 @@ func (m *Machine) closest(at api.Coordinate, tried map[api.NodeID]bool) (out []a
 	return out
 }
 
-// Probed takes a node's answer to an order. One that is not waited for has no effect.
+// Probed handles a node's answer to a probe order. An unexpected answer has no effect.
 func (m *Machine) Probed(by api.NodeID, p wire.Probed) Result {
 	name, ok := m.probes[p.ID]
 	u := m.users[name]
@@ -278,7 +278,7 @@ func (m *Machine) Probed(by api.NodeID, p wire.Probed) Result {
 	return Result{}
 }
 
-// UserDue ends a round whose time is over, or starts one because the last result is old.
+// UserDue ends a round whose time is over, or starts one if the last result is old.
 func (m *Machine) UserDue(name string) Result {
 	u := m.users[name]
 	switch {
@@ -292,8 +292,8 @@ func (m *Machine) UserDue(name string) Result {
 	return Result{}
 }
 
-// endHalf computes a user's position from the answers, and starts the second half of the
-// round after the first one.
+// endHalf computes a user's position from the answers. It starts the second half of the round
+// after the first.
 func (m *Machine) endHalf(name string) Result {
 	u := m.users[name]
 	asked, refined := len(u.answers)+len(u.asked), u.refines
@@ -309,7 +309,7 @@ func (m *Machine) endHalf(name string) Result {
 	found = found && vivaldi.Valid(&at)
 	if found && !refined && u.refused == "" {
 		if more := m.closest(at, u.tried); len(more) > 0 {
-			u.at, u.measured, u.refines = &at, maps.Clone(u.answers), true // for placements that cannot wait
+			u.at, u.measured, u.refines = &at, maps.Clone(u.answers), true // used by placements that cannot wait
 			m.rounds.take(u.holder)
 			m.order(name, more)
 			return Result{}
@@ -322,7 +322,7 @@ func (m *Machine) endHalf(name string) Result {
 	case found:
 		u.at, u.measured = &at, u.answers
 	case len(u.answers) > 0 && u.at == nil:
-		u.measured, next = u.answers, userRetry // too few for a position, but true of the nodes that measured
+		u.measured, next = u.answers, userRetry // too few for a position, but valid for the nodes that measured
 	case u.known():
 		next = userRetry // the old result is better than none
 	default:
@@ -334,7 +334,7 @@ func (m *Machine) endHalf(name string) Result {
 	return Result{Changed: true, Measured: step.Keys(u.of)}
 }
 
-// startWaiting starts waiting rounds while there is room.
+// startWaiting starts waiting rounds while the bounds allow.
 func (m *Machine) startWaiting() {
 	for {
 		name, ok := m.rounds.next()
@@ -358,7 +358,7 @@ func (m *Machine) endRound(u *user) {
 	m.rounds.end(u.holder)
 }
 
-// again calls UserDue for the user after a while.
+// again schedules UserDue for the user.
 func (m *Machine) again(name string, after time.Duration) {
 	m.fx.Timers.Set(userKey(name), m.fx.Now.Add(after))
 }

@@ -12,22 +12,22 @@ import (
 
 // capsNotice is the last notice about a node's caps.
 type capsNotice struct {
-	names string    // of the claims above their caps
-	at    time.Time // zero: there was none since the start
+	names string    // of the claims above the caps
+	at    time.Time // zero: no notice since the start
 }
 
-// noticeEvery is the least time between two notices about the caps of one node, and
-// noticeAgain until the same notice is repeated.
+// noticeEvery is the minimum time between two notices about the caps of one node.
+// noticeAgain is the time until an unchanged notice is repeated.
 const noticeEvery, noticeAgain = time.Minute, time.Hour
 
-// setClaims stores what a node reports, and the values limited by its caps.
+// setClaims stores a node's reported Info, and the Info limited by its caps.
 func (m *Machine) setClaims(n *member, claims api.NodeInfo) {
 	n.claims, n.digest = claims, claims.Digest()
 	n.Info, n.Capped = m.cfg.Caps.Of(claims.ID).With(n.Caps).Limit(claims, n.existing)
 }
 
-// SetCaps limits what a node counts for, in addition to the configuration. Zero Caps end
-// what an earlier order set. An invalid order is refused with api.ErrInvalid.
+// SetCaps sets the caps of a node that apply in addition to the configured ones. It replaces
+// earlier ones; zero Caps remove them. It returns api.ErrInvalid for invalid caps.
 func (m *Machine) SetCaps(id api.NodeID, caps api.Caps) error {
 	if err := caps.ValidateNode(); err != nil {
 		return err
@@ -38,8 +38,7 @@ func (m *Machine) SetCaps(id api.NodeID, caps api.Caps) error {
 	return nil
 }
 
-// CapsNotice returns the notice that is due about claims of a node above its caps, or an
-// empty text.
+// CapsNotice returns a notice about claims of a node above its caps, or "" if none is due.
 func (m *Machine) CapsNotice(id api.NodeID) string {
 	n := m.nodes[id]
 	if len(n.Capped) == 0 {
@@ -58,8 +57,7 @@ func (m *Machine) CapsNotice(id api.NodeID) string {
 	return fmt.Sprintf("node %s claims more than its caps (treeline cap node, and node_caps of the cluster), which count instead: %s", id, strings.Join(parts, ", "))
 }
 
-// ExplainCaps marks a rejection of the node by a constraint about something that it claims
-// and its caps do not count. For placement, the node does not have it.
+// ExplainCaps adds to a rejection of the node that its caps are the reason.
 func (n *Node) ExplainCaps(r api.Rejection) api.Rejection {
 	what := strings.TrimPrefix(r.Constraint, sched.ConstraintDevice)
 	if r.Constraint == sched.ConstraintVirtualization {

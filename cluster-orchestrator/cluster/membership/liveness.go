@@ -10,7 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Timing returns the timing that nodes are given.
+// Timing returns the present timing of nodes.
 func (m *Machine) Timing() wire.Timing {
 	t := m.cfg.Timing
 	return wire.Timing{Heartbeat: t.Heartbeat * time.Duration(m.scale), Lease: t.Lease * time.Duration(m.scale)}
@@ -33,8 +33,8 @@ func (m *Machine) Rescale() bool {
 	return grown
 }
 
-// Boot takes the boot number of a node's message. ok is false if the message is of an
-// earlier boot; fresh is whether the node has restarted.
+// Boot handles the boot number of a node's message. fresh reports whether the node has
+// restarted. ok is false for a message of an earlier boot or of an unknown node.
 func (m *Machine) Boot(id api.NodeID, boot uint64) (fresh, ok bool) {
 	n := m.nodes[id]
 	if n == nil || boot < n.Boot {
@@ -49,15 +49,15 @@ func (m *Machine) Boot(id api.NodeID, boot uint64) (fresh, ok bool) {
 // SetAnswers stores whether the node answers roll calls.
 func (m *Machine) SetAnswers(id api.NodeID, answers bool) { m.nodes[id].Answers = answers }
 
-// Return is how a node's state changed with a heartbeat.
+// Return is the change of a node's state by a heartbeat.
 type Return struct {
-	First   bool // since the start of the cluster
-	Silent  bool // it was silent
-	Changed bool // it was one of both, or suspect
+	First   bool // first heartbeat since the start of the cluster
+	Silent  bool // the node was silent
+	Changed bool // First, Silent, or the node was suspect
 }
 
-// Alive takes a heartbeat of the node's present boot. ok is false for one that is older
-// than the last.
+// Alive handles a heartbeat of the node's present boot. ok is false if it is not newer than
+// the last one.
 func (m *Machine) Alive(id api.NodeID, a wire.Alive) (r Return, ok bool) {
 	n := m.nodes[id]
 	if a.Seq <= n.aliveSeq {
@@ -74,8 +74,8 @@ func (m *Machine) Alive(id api.NodeID, a wire.Alive) (r Return, ok bool) {
 	return r, true
 }
 
-// Suspect gives the node no new work until its next heartbeat. It returns false if it was
-// suspect, or is not known.
+// Suspect keeps new work off the node until its next heartbeat. It returns false if the node
+// is already suspect or unknown.
 func (m *Machine) Suspect(id api.NodeID) bool {
 	n := m.nodes[id]
 	if n == nil || n.Suspect {
@@ -85,10 +85,10 @@ func (m *Machine) Suspect(id api.NodeID) bool {
 	return true
 }
 
-// CheckSilence checks whether the node was heard within its dead time, and declares it
-// silent if not. roll are nodes to be asked for an immediate heartbeat, because a node
-// with work (busy) is about to be declared silent: the fault may have cut off others,
-// which look alive until their next heartbeat is overdue.
+// CheckSilence declares the node silent if it was not heard within the dead time. Shortly
+// before a node with work (busy) becomes silent, it returns the nodes of which a heartbeat
+// must be requested (roll): the fault may have cut off others too, which look alive until
+// their next heartbeat is overdue.
 func (m *Machine) CheckSilence(id api.NodeID, busy bool) (silent bool, roll []api.NodeID) {
 	n := m.nodes[id]
 	if due := n.LastAlive.Add(m.Dead()); due.After(m.fx.Now) {
@@ -112,15 +112,15 @@ func (m *Machine) CheckSilence(id api.NodeID, busy bool) (silent bool, roll []ap
 	return true, nil
 }
 
-// Overdue reports whether the node's next heartbeat should have arrived by now. beat is the
-// time between two.
+// Overdue reports whether the node's next heartbeat is late. beat is the interval of
+// heartbeats.
 func (n *Node) Overdue(now time.Time, beat time.Duration) bool {
 	return n.LastAlive.Before(now.Add(-beat * 3 / 2))
 }
 
-// SuspectLate suspects nodes whose heartbeat is overdue, or that did not answer the roll
-// call: they may be cut off as well. It returns those that were not suspect before, and
-// how many are overdue.
+// SuspectLate marks as suspect the nodes whose heartbeat is overdue or that did not answer
+// the roll call, because they may be cut off too. It returns those that were not suspect
+// before, and the number of overdue nodes.
 func (m *Machine) SuspectLate() (suspects []api.NodeID, overdue int) {
 	for _, id := range step.Keys(m.nodes) {
 		n := m.nodes[id]
@@ -139,9 +139,9 @@ func (m *Machine) SuspectLate() (suspects []api.NodeID, overdue int) {
 	return suspects, overdue
 }
 
-// DoubtsItself reports whether half of the nodes became silent within the last dead time,
-// or are overdue. Then the fault is more likely this cluster's. Nodes that are silent for
-// longer, and nodes that have returned, do not count.
+// DoubtsItself reports whether the cluster itself is probably cut off: at least half of its
+// nodes, of at least 4, became silent within the last dead time or are overdue. Nodes that
+// have been silent for longer, and nodes that have returned, do not count.
 func (m *Machine) DoubtsItself(overdue int) bool {
 	since, recent := m.fx.Now.Add(-m.Dead()), 0
 	for _, n := range m.nodes {

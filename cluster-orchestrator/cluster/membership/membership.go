@@ -1,8 +1,8 @@
-// Package membership has the nodes of a cluster: which joined, what they report about
-// themselves, which are alive, and what the operator ordered for them. What runs on them
-// belongs to other sub-machines.
+// Package membership keeps the nodes of a cluster: which have joined, what they report about
+// themselves, which are alive, and what the operator ordered for them. Other sub-machines
+// keep what runs on them.
 //
-// It is a sub-machine of the cluster's core, and not safe for concurrent use.
+// It is a sub-machine of the cluster's core and not safe for concurrent use.
 package membership
 
 import (
@@ -30,8 +30,8 @@ type Config struct {
 	Caps    nodecaps.Policy
 }
 
-// NodesAtBase is the number of nodes for which the configured timing is used. With more
-// nodes the timing grows, so that heartbeats cost a large cluster no more than a small one.
+// NodesAtBase is the number of nodes up to which the configured timing is used. With more
+// nodes the timing grows in proportion, so that the rate of heartbeats stays bounded.
 const NodesAtBase = 2000
 
 // Machine has all nodes.
@@ -39,17 +39,17 @@ type Machine struct {
 	cfg     Config
 	fx      *effects.Sink
 	nodes   map[api.NodeID]*member
-	scale   int // factor of the timing; it never shrinks, because a node may still hold the longer lease
-	silent  int // silent nodes
-	awaited int // nodes that have not reported since the start
+	scale   int // factor of the timing; it never shrinks, because a node may still hold a longer lease
+	silent  int // number of silent nodes
+	awaited int // number of nodes that have not reported since the start
 	refused uint64
 	roll    rollcall.Roll
 }
 
-// Node is what others need to know about a node. It is a copy.
+// Node is a copy of a node's state for other sub-machines.
 type Node struct {
-	Info     api.NodeInfo // what it claims, limited by its caps
-	Caps     api.Caps     // that an order set
+	Info     api.NodeInfo // its claims, limited by its caps
+	Caps     api.Caps     // set by an order
 	Capped   []api.Capped // claims above their caps
 	Joined   time.Time
 	Cordoned bool
@@ -57,24 +57,24 @@ type Node struct {
 	Purging  bool   // it is ordered to delete its workloads, keys and data
 	Failing  string // error of its last attempt to purge
 
-	Heard     bool // since the start of the cluster
+	Heard     bool // it sent a heartbeat since the start of the cluster
 	Silent    bool
 	Suspect   bool // its connection broke, or a heartbeat is overdue
 	Answers   bool // it answers roll calls
 	Awaited   bool // it has not reported since the start of the cluster
 	LastAlive time.Time
-	Boot      uint64 // of the node
-	CPUUsed   uint8  // percent
-	MemUsed   uint8  // percent
+	Boot      uint64
+	CPUUsed   uint8 // percent
+	MemUsed   uint8 // percent
 }
 
-// Closed reports whether the node takes no work for some time. One that is only suspect,
-// or has not been heard yet, may soon.
+// Closed reports whether the node will not take work soon. A node that is only suspect or has
+// not been heard yet is not closed.
 func (n *Node) Closed() bool {
 	return n.Silent || n.Draining || n.Cordoned || n.Info.RuntimeError != "" || n.Info.NetworkError != ""
 }
 
-// Status is the node's status in the API.
+// Status returns the node's status for the API.
 func (n *Node) Status() api.NodeStatus {
 	switch {
 	case n.Silent:
@@ -91,7 +91,7 @@ func (n *Node) Status() api.NodeStatus {
 
 type member struct {
 	Node
-	claims   api.NodeInfo // as reported
+	claims   api.NodeInfo // Info as reported
 	digest   api.Digest   // of claims
 	token    string       // id of the join token of its last join
 	existing bool         // it accepted privileged workloads before node caps existed
@@ -101,26 +101,26 @@ type member struct {
 	notice   capsNotice
 }
 
-// Kept are values of other sub-machines that the node's document has.
+// Kept are the values of other sub-machines in a node's document.
 type Kept struct {
 	Subnet netip.Prefix
 	Net    *wire.NetSelf
-	Must   api.Generation // that the node must hold before its report counts
+	Must   api.Generation // that the node must hold before its reports count
 }
 
 type record struct {
-	Info   api.NodeInfo `json:"info"` // as reported, since caps may change
+	Info   api.NodeInfo `json:"info"` // as reported, because caps may change
 	Joined time.Time    `json:"joined"`
-	// Token is the id of the join token of the last join; empty: an earlier release saved
-	// the record.
+	// Token is the id of the join token of the last join; empty in records of earlier
+	// releases.
 	Token    string        `json:"token,omitempty"`
 	Cordoned bool          `json:"cordoned,omitempty"`
 	Draining bool          `json:"draining,omitempty"`
 	Purging  bool          `json:"purging,omitempty"`
 	Subnet   netip.Prefix  `json:"subnet,omitzero"`
 	Net      *wire.NetSelf `json:"net,omitempty"` // so that routes are complete before the node reports again
-	// Existing is whether the node accepted privileged workloads before node caps existed.
-	// nil: an earlier release saved the record, and Info.Privileged is the value.
+	// Existing reports whether the node accepted privileged workloads before node caps
+	// existed. It is nil in records of earlier releases, where Info.Privileged is the value.
 	Existing *bool          `json:"existing_privileged,omitempty"`
 	Must     api.Generation `json:"must,omitempty"`
 	Caps     api.Caps       `json:"caps,omitzero"`
@@ -158,11 +158,11 @@ func (m *Machine) Save(id api.NodeID, k Kept) {
 	})
 }
 
-// Start begins to wait for the reports of all nodes after a start of the cluster.
+// Start expects a report of every node after a start of the cluster.
 func (m *Machine) Start() {
 	for _, id := range step.Keys(m.nodes) {
 		n := m.nodes[id]
-		// A node that was cut off for long reconnects at its slowest pace.
+		// A node that was cut off for a long time retries at the longest interval.
 		n.LastAlive, n.Awaited = m.fx.Now.Add(m.cfg.Return), true
 		m.fx.Timers.Set(effects.Key{Kind: effects.Dead, Node: id}, m.fx.Now.Add(m.Dead()))
 	}
@@ -172,8 +172,8 @@ func (m *Machine) Start() {
 // Awaited returns the number of nodes that have not reported since the start.
 func (m *Machine) Awaited() int { return m.awaited }
 
-// Reported notes that the node has reported since the start. It returns false if it had
-// before.
+// Reported records that the node has reported since the start. It returns false if it had
+// already.
 func (m *Machine) Reported(id api.NodeID) bool {
 	n := m.nodes[id]
 	if n == nil || !n.Awaited {
@@ -184,7 +184,7 @@ func (m *Machine) Reported(id api.NodeID) bool {
 	return true
 }
 
-// Join adds a node. It returns false for a node that is known; see Rejoin.
+// Join adds a node. It returns false if the node exists; see Rejoin.
 func (m *Machine) Join(info api.NodeInfo, token string) bool {
 	if m.nodes[info.ID] != nil {
 		return false
@@ -197,8 +197,8 @@ func (m *Machine) Join(info api.NodeInfo, token string) bool {
 	return true
 }
 
-// Rejoin takes another join of a known node. A new token ends an order to purge it; fresh
-// reports whether the token is new.
+// Rejoin handles another join of a known node. fresh reports whether the token is new; a new
+// token ends an order to purge the node.
 func (m *Machine) Rejoin(id api.NodeID, token string) (fresh bool) {
 	n := m.nodes[id]
 	if fresh = n.token != token; fresh {
@@ -207,10 +207,10 @@ func (m *Machine) Rejoin(id api.NodeID, token string) (fresh bool) {
 	return fresh
 }
 
-// ForgetBoot accepts any boot of the node: it may have lost the number of its starts.
+// ForgetBoot accepts any boot number of the node, which may have lost its counter.
 func (m *Machine) ForgetBoot(id api.NodeID) { m.nodes[id].Boot, m.nodes[id].aliveSeq = 0, 0 }
 
-// SetInfo stores what a node reports about itself. It returns false if it is the same.
+// SetInfo stores a node's reported Info. It returns false if nothing changed.
 func (m *Machine) SetInfo(id api.NodeID, info api.NodeInfo) bool {
 	n := m.nodes[id]
 	info.ID = id
@@ -221,7 +221,7 @@ func (m *Machine) SetInfo(id api.NodeID, info api.NodeInfo) bool {
 	return true
 }
 
-// Node returns a node.
+// Node returns a copy of a node's state.
 func (m *Machine) Node(id api.NodeID) (Node, bool) {
 	n := m.nodes[id]
 	if n == nil {
@@ -238,15 +238,14 @@ func (m *Machine) All() (out []Node) {
 	return out
 }
 
-// Digest returns the digest of what the node reported about itself.
+// Digest returns the digest of the node's Info as reported.
 func (m *Machine) Digest(id api.NodeID) api.Digest { return m.nodes[id].digest }
 
 // Len returns the number of nodes.
 func (m *Machine) Len() int { return len(m.nodes) }
 
-// CheckRemove returns an error of kind api.ErrConflict if the node may still run
-// instances. held is the number of instances that it has, leased the number of those that
-// must not run twice.
+// CheckRemove returns api.ErrConflict if the node may still run instances. held is the number
+// of its instances, leased the number of those that must not run twice.
 func (m *Machine) CheckRemove(id api.NodeID, held, leased int) error {
 	n := m.nodes[id]
 	if !n.Silent && n.Heard && held > 0 {
@@ -258,8 +257,8 @@ func (m *Machine) CheckRemove(id api.NodeID, held, leased int) error {
 	return nil
 }
 
-// Remove removes the node and its document. awaited is whether the node had not reported
-// since the start.
+// Remove removes the node. The caller deletes its document. awaited reports whether the node
+// had not reported since the start.
 func (m *Machine) Remove(id api.NodeID) (awaited bool) {
 	n := m.nodes[id]
 	m.fx.Timers.Clear(effects.Key{Kind: effects.Dead, Node: id})
@@ -273,7 +272,7 @@ func (m *Machine) Remove(id api.NodeID) (awaited bool) {
 	return n.Awaited
 }
 
-// NotFound returns an error of kind api.ErrNotFound that names the first nodes there are.
+// NotFound returns an api.ErrNotFound that lists existing nodes.
 func (m *Machine) NotFound(id api.NodeID) error {
 	const maxNamed = 20
 	var names []string
@@ -290,8 +289,8 @@ func (m *Machine) NotFound(id api.NodeID) error {
 	return fmt.Errorf("node %q: cluster %s has %s: %w", id, m.cfg.Cluster, has, api.ErrNotFound)
 }
 
-// Cordon keeps new instances off the node, or allows them again. Allowing them ends a
-// drain and an order to purge; purged is whether there was such an order.
+// Cordon cordons the node, or ends its cordon, a drain and an order to purge it. purged
+// reports whether there was an order to purge it.
 func (m *Machine) Cordon(id api.NodeID, on bool) (purged bool) {
 	n := m.nodes[id]
 	if n.Cordoned = on; on {
@@ -305,7 +304,7 @@ func (m *Machine) Cordon(id api.NodeID, on bool) (purged bool) {
 // Drain cordons the node and marks it as draining.
 func (m *Machine) Drain(id api.NodeID) { m.nodes[id].Cordoned, m.nodes[id].Draining = true, true }
 
-// Purge marks the node as ordered to purge itself. It returns false if it was already.
+// Purge marks the node as ordered to purge itself. It returns false if it already was.
 func (m *Machine) Purge(id api.NodeID) bool {
 	n := m.nodes[id]
 	fresh := !n.Purging
@@ -320,8 +319,8 @@ func (m *Machine) PurgeFailed(id api.NodeID, text string) {
 	}
 }
 
-// Refused counts values of the node's messages that were out of bounds. It returns a
-// notice, at most one a minute, or an empty text.
+// Refused counts values in the node's messages that were out of bounds. It returns a notice
+// at most once a minute, otherwise "".
 func (m *Machine) Refused(id api.NodeID, bad bounds.Violations) string {
 	n := m.nodes[id]
 	if n == nil || bad.Total == 0 {

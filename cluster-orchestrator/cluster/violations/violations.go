@@ -1,11 +1,11 @@
-// Package violations decides when the placement of an instance is checked against its SLA,
-// and when an instance whose SLA is violated is to be moved. Placement says what a
-// placement violates, and looks for a better one.
+// Package violations decides when a placement is checked against its SLA, and when an
+// instance whose SLA is violated must be moved. Package placement finds violations and
+// better places.
 //
-// A watched instance is checked every 10 s, a tenth of them at a time. It is to be moved
-// when its SLA was violated for longer than its rigidness allows.
+// A watched instance is checked every 10 s, a tenth of them at a time. It must be moved when
+// its SLA has been violated for longer than its rigidness allows.
 //
-// It is a sub-machine of the cluster's core, and not safe for concurrent use.
+// It is a sub-machine of the cluster's core and not safe for concurrent use.
 package violations
 
 import (
@@ -24,34 +24,34 @@ const CheckEvery = 10 * time.Second
 
 const checkSlots = 10
 
-// MovesAtOnce bounds the instances that are moved every 100 ms: a label that is renamed may
-// violate the SLAs of thousands at once.
+// MovesAtOnce bounds the instances that are moved every 100 ms. A renamed label may violate
+// the SLAs of thousands of instances at once.
 const MovesAtOnce = 20
 
 const relieveEvery = 100 * time.Millisecond
 
-// Breach is what of its SLA an instance's placement violates.
+// Breach is the constraint of an instance's SLA that its placement violates.
 type Breach struct {
-	Text      string        // empty: nothing
+	Text      string        // empty: none
 	Estimated bool          // by coordinates; a measurement may differ
-	Tolerated time.Duration // the SLA tolerates it for this time
-	Shared    bool          // Tolerated is the sum over the last 5 minutes, not without interruption
+	Tolerated time.Duration // how long the SLA tolerates the breach
+	Shared    bool          // Tolerated is the total over the last 5 minutes, not without interruption
 }
 
-// Machine has the state of all instances with violated or watched SLAs.
+// Machine is the state of all instances with watched or violated SLAs.
 type Machine struct {
 	fx        *effects.Sink
 	watched   [checkSlots]map[api.InstanceID]bool
 	slot      int
 	instances map[api.InstanceID]*instance
-	broken    step.Queue[api.InstanceID] // to be moved at a pace
+	broken    step.Queue[api.InstanceID] // instances to move
 }
 
 type instance struct {
-	epoch     api.Epoch // the placement that since is about
-	since     time.Time // the SLA is violated since then; zero: it is not
-	shownAt   time.Time // when the text of the breach was shown
-	estimated bool      // that breach was estimated by coordinates
+	epoch     api.Epoch // of the placement
+	since     time.Time // start of the violation; zero: none
+	shownAt   time.Time // when the breach was last shown
+	estimated bool      // the shown breach was estimated by coordinates
 	checks    checks
 }
 
@@ -107,8 +107,7 @@ func (m *Machine) Drop(id api.InstanceID) {
 	m.fx.Timers.Clear(effects.Key{Kind: effects.Violated, Instance: id})
 }
 
-// Due yields the instances that are to be checked now, and sets the timer of the next
-// checks afterwards.
+// Due yields the instances to check now, and then sets the timer of the next checks.
 func (m *Machine) Due() iter.Seq[api.InstanceID] {
 	return func(yield func(api.InstanceID) bool) {
 		m.slot = (m.slot + 1) % checkSlots
@@ -129,15 +128,15 @@ func (m *Machine) Checked(id api.InstanceID, e api.Epoch) {
 	in.checks.note(!in.since.IsZero())
 }
 
-// Violated reports whether the last judgement of the placement found a breach.
+// Violated reports whether the last call of Judge for the placement had a breach.
 func (m *Machine) Violated(id api.InstanceID, e api.Epoch) bool {
 	return !m.of(id, e).since.IsZero()
 }
 
-// Judge takes the breach of a placement. shown is the text that is shown about the instance
-// now; show is whether the breach's replaces it: amounts change all the time, and are
-// shown at most once a minute. When the breach has lasted for longer than it is tolerated,
-// Relieve yields the instance.
+// Judge records the present breach of a placement. shown is the text that is shown now; show
+// reports whether b.Text must replace it. Because amounts change all the time, it is replaced
+// at most once a minute. Once the breach has lasted longer than tolerated, Relieve yields the
+// instance.
 func (m *Machine) Judge(id api.InstanceID, e api.Epoch, b Breach, shown string) (show bool) {
 	in, due := m.of(id, e), effects.Key{Kind: effects.Violated, Instance: id}
 	if b.Text == "" {
@@ -168,8 +167,7 @@ func (m *Machine) Judge(id api.InstanceID, e api.Epoch, b Breach, shown string) 
 	return show
 }
 
-// Relieve yields the next instances that are to be moved, and sets the timer of the next
-// ones afterwards.
+// Relieve yields the next instances to move, and then sets the timer for the following ones.
 func (m *Machine) Relieve() iter.Seq[api.InstanceID] {
 	return func(yield func(api.InstanceID) bool) {
 		next := m.broken.List()
@@ -187,7 +185,7 @@ func (m *Machine) Relieve() iter.Seq[api.InstanceID] {
 }
 
 // checks has a bit for each of the last periodic checks of an instance, the latest in the
-// lowest bit. A bit is set if the SLA was violated. The rigidness of an SLA, a share, is
+// lowest bit. A bit is set if the SLA was violated. A rigidness that is a share of time is
 // measured over these checks.
 type checks uint64
 
@@ -204,8 +202,8 @@ func (l *checks) note(violated bool) {
 	}
 }
 
-// earlier returns for how long the SLA was violated within the window, without the
-// violation that still lasts.
+// earlier returns how long the SLA was violated within the window, without the present
+// violation.
 func (l checks) earlier() time.Duration {
 	lasting := bits.TrailingZeros64(^uint64(l))
 	return time.Duration(bits.OnesCount64(uint64(l)>>lasting)) * CheckEvery

@@ -15,19 +15,19 @@ import (
 
 // Caps limit what one node reports. The zero Caps limit nothing.
 type Caps struct {
-	Most       api.Resources  // a part of 0 is no limit
-	Devices    map[string]int // by kind; kinds that are absent have no limit
-	Runtimes   []string       // that are accepted; empty: all
+	Most       api.Resources  // 0: no limit
+	Devices    map[string]int // by kind; absent kinds have no limit
+	Runtimes   []string       // accepted runtimes; empty: all
 	Privileged Privileged
 }
 
-// Privileged is when a node that accepts privileged workloads gets them.
+// Privileged decides whether a node that accepts privileged workloads gets them.
 type Privileged int
 
 // The values of Privileged.
 const (
 	Allow    Privileged = iota // always
-	Existing                   // if it accepted them before its cluster had node caps
+	Existing                   // if the node accepted them before its cluster had node caps
 	Deny                       // never
 )
 
@@ -45,7 +45,7 @@ func (p Policy) Of(id api.NodeID) Caps {
 	return p.Default
 }
 
-// With returns c limited further by an order: of each part the lower limit holds.
+// With returns c combined with the caps of an order. The lower limit of both applies.
 func (c Caps) With(order api.Caps) Caps {
 	for _, p := range []struct {
 		most  *int64
@@ -70,9 +70,8 @@ func (c Caps) With(order api.Caps) Caps {
 	return c
 }
 
-// Limit returns claims limited by c, and the values that exceeded c in a fixed order. It
-// does not change claims. existing is whether the node accepted privileged workloads
-// before its cluster had node caps.
+// Limit returns claims limited by c, and the claims that exceeded c in a fixed order. It does
+// not modify claims. existing: see Existing.
 func (c Caps) Limit(claims api.NodeInfo, existing bool) (counts api.NodeInfo, capped []api.Capped) {
 	counts = claims
 	above := func(what, claimed, count string) {
@@ -110,8 +109,8 @@ func (c Caps) Limit(claims api.NodeInfo, existing bool) (counts api.NodeInfo, ca
 	return counts, capped
 }
 
-// limitDevices returns the first devices within the caps of all their kinds, in order. A
-// device of several kinds counts against the cap of each.
+// limitDevices keeps the first devices that are within the caps of all their kinds. A device
+// of several kinds counts against the cap of each.
 func (c Caps) limitDevices(claims []api.NodeDevice, capped []api.Capped) ([]api.NodeDevice, []api.Capped) {
 	if len(c.Devices) == 0 {
 		return claims, capped
