@@ -16,23 +16,23 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// subnetRest is how long a removed node's subnet is not given to another node: longer than
-// any route that leads there is remembered.
+// subnetRest is how long a removed node's subnet is not given to another node. It exceeds the
+// time for which any route to it is kept.
 const subnetRest = 30 * time.Minute
 
-// leases are the cluster's shares of the instance network, and what of them is given to
-// nodes.
+// leases are the cluster's shares of the instance network and the subnets leased to nodes.
 type leases struct {
-	blocks  *ipam.Blocks // nil until the root has sent the ranges
-	waiting map[api.NodeID]bool
-	given   int
+	blocks  *ipam.Blocks        // nil until the root has sent the ranges
+	waiting map[api.NodeID]bool // nodes that wait for a subnet
+	given   int                 // number of leased subnets
 	resting []rest
-	// returned are shares that were given up. No subnet is cut of them, restarts included:
-	// the root may have taken them back already.
+	// returned are shares that were returned to the root. No subnet is taken from them, not
+	// even after a restart, because the root may have given them to another cluster.
 	returned []netip.Prefix
 }
 
-// rest is a subnet that was given back. It is saved: a restart begins its rest anew.
+// rest is a subnet that was given back and must not be leased before Until. A restart of the
+// cluster restarts the rest.
 type rest struct {
 	Subnet netip.Prefix `json:"subnet"`
 	Until  time.Time    `json:"until"`
@@ -53,7 +53,7 @@ const (
 
 func (l *leases) used() bool { return l.blocks != nil || len(l.waiting) > 0 }
 
-// mark takes a subnet that a node has had since before a restart.
+// mark records a subnet that was leased before a restart.
 func (l *leases) mark(p netip.Prefix) bool {
 	if l.blocks == nil || !p.IsValid() || l.blocks.Mark(p) != nil {
 		return false
@@ -62,7 +62,7 @@ func (l *leases) mark(p netip.Prefix) bool {
 	return true
 }
 
-// needed returns how many subnets the cluster has use for.
+// needed returns the number of subnets that are leased, requested or resting.
 func (l *leases) needed(wall time.Time) int {
 	l.sweep(wall)
 	return l.given + len(l.waiting) + len(l.resting)
@@ -72,9 +72,9 @@ func (l *leases) sweep(wall time.Time) {
 	l.resting = slices.DeleteFunc(l.resting, func(r rest) bool { return !r.Until.After(wall) })
 }
 
-// returnShares gives up shares without a given subnet, as long as the others would be
-// enough if the need grew by a quarter and half a share: the root gives shares ahead of
-// need, and would give them again.
+// returnShares returns unused shares to the root, as long as the others would suffice if the
+// need grew by a quarter and half a share. The margin prevents that the root, which gives
+// shares ahead of need, gives them again at once.
 func (m *Machine) returnShares() {
 	l, r := &m.leases, m.routes.Ranges()
 	if l.blocks == nil {
@@ -99,7 +99,7 @@ func (m *Machine) save() {
 	m.fx.Journal.Put(DocKind, DocKey, record{m.routes.Ranges(), m.routes.Shares(), m.leases.resting, m.leases.returned})
 }
 
-// Restore takes the network's document, before those of nodes.
+// Restore loads the network's document. Call it before RestoreNode.
 func (m *Machine) Restore(data []byte) error {
 	var r record
 	if err := json.Unmarshal(data, &r); err != nil {
@@ -120,7 +120,7 @@ func (m *Machine) Restore(data []byte) error {
 	return nil
 }
 
-// startLeases begins the rests anew that a restart interrupted.
+// startLeases restarts the rests that a restart of the cluster interrupted.
 func (m *Machine) startLeases() {
 	l := &m.leases
 	l.sweep(m.fx.Wall)
@@ -135,8 +135,8 @@ func (m *Machine) startLeases() {
 	m.fx.Timers.Set(effects.Key{Kind: effects.Lease}, m.fx.Now.Add(m.cfg.Return))
 }
 
-// setShares takes the cluster's shares as the root gives them, in order. Nodes that waited
-// get their leases, and so do those whose subnet is of no share any more.
+// setShares replaces the cluster's shares, which must be sorted. Waiting nodes, and nodes
+// whose subnet is no longer in a share, get new leases.
 func (m *Machine) setShares(r wire.NetRanges, shares []netip.Prefix) {
 	l := &m.leases
 	if l.blocks != nil && slices.Equal(slices.SortedFunc(slices.Values(append(l.blocks.Whole(), l.returned...)), netip.Prefix.Compare), shares) {
@@ -153,7 +153,7 @@ func (m *Machine) setShares(r wire.NetRanges, shares []netip.Prefix) {
 	}
 	for _, p := range shares {
 		if !slices.Contains(l.returned, p) {
-			// It fails for a share that cannot be cut as the ranges say; the root gives none.
+			// Add fails only for a share that does not match the ranges; the root sends none.
 			_ = l.blocks.Add(p)
 		}
 	}
@@ -168,7 +168,7 @@ func (m *Machine) setShares(r wire.NetRanges, shares []netip.Prefix) {
 	m.leaseWaiting()
 }
 
-// LeasesDue gives subnets to the nodes that wait, first to those that name one.
+// LeasesDue gives subnets to the waiting nodes, first to those that claim one.
 func (m *Machine) LeasesDue() Result {
 	m.leaseWaiting()
 	return m.result()
@@ -191,11 +191,11 @@ func (l *leases) wait(id api.NodeID) {
 	l.waiting[id] = true
 }
 
-// lease gives a node its subnet, for good, or has it wait for a share. A subnet that the
-// node says it has is given to it if it is free: the store may be an older copy, and the
-// node's instances have addresses of that subnet. For a while after a start, a subnet that
-// looks free may belong to a node that was not heard yet. Until then a node gets only a
-// subnet whose lease it can prove to have had: the lease's digest depends on its secret.
+// lease gives a node a permanent subnet, or makes it wait for a share. A node keeps the
+// subnet that it claims if it is free: the store may be an older copy, and the node's
+// instances have addresses in that subnet. For some time after a start, a subnet that looks
+// free may belong to a node that was not heard yet. Until then a node only gets a subnet for
+// which it reports the digest of its lease, which depends on a secret.
 func (m *Machine) lease(n *node) {
 	l := &m.leases
 	var p netip.Prefix
@@ -225,7 +225,7 @@ func (m *Machine) lease(n *node) {
 	m.setMember(n)
 }
 
-// endLease takes a node's subnet back.
+// endLease takes back a node's subnet and starts its rest.
 func (m *Machine) endLease(n *node) {
 	l := &m.leases
 	delete(l.waiting, n.id)
@@ -260,19 +260,19 @@ func (m *Machine) leaseOf(id api.NodeID, subnet netip.Prefix) wire.NetLease {
 	}
 }
 
-// ToRelay is the address of the cluster's own relay, which takes SetSlot and DropSlot. Each
-// may be sent twice. A relay starts without slots and gets all when the core starts.
+// ToRelay is the address of the cluster's own relay, which receives SetSlot and DropSlot.
+// Each may be sent twice. A relay starts without slots and gets all when the core starts.
 const ToRelay api.Addr = "relay"
 
 type (
-	// SetSlot gives a node its slot at the relay.
+	// SetSlot sets a node's slot at the relay.
 	SetSlot struct {
 		Node   api.NodeID
 		Slot   uint32
 		Ticket uint64
 		Secret []byte
 	}
-	// DropSlot ends a slot.
+	// DropSlot removes a slot.
 	DropSlot struct{ Slot uint32 }
 )
 

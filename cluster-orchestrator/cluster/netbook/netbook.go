@@ -1,10 +1,9 @@
-// Package netbook has a cluster's part of the overlay network: the nodes' subnets, and the exchange
-// of subscriptions and records with nodes and the root, repeated until acknowledged. Package
-// routes has the content of the records.
+// Package netbook is a cluster's part of the overlay network: it leases subnets to nodes, and
+// exchanges subscriptions and records with nodes and the root, repeated until acknowledged.
+// Package routes has the content of the records.
 //
-// It is a sub-machine of the cluster's core and not safe for concurrent use. The core passes it
-// messages of nodes and the root, and changes of instances and placements. Its messages, documents
-// and timers go to the sink.
+// It is a sub-machine of the cluster's core and not safe for concurrent use. The core passes
+// it messages of nodes and the root, and changes of instances and placements.
 package netbook
 
 import (
@@ -21,15 +20,15 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Config configures a Machine. Tickets and secrets of the relay are derived from Seed, which the
-// cluster keeps for ever.
+// Config configures a Machine. Tickets and secrets of the relay are derived from Seed, which
+// must never change.
 type Config struct {
 	Cluster     api.ClusterID
 	Seed        []byte
 	Relay       string         // host:port of the cluster's relay for nodes; empty: there is none
 	Unencrypted []netip.Prefix // networks of the operator on which packets need no encryption
-	Interest    time.Duration  // how long a subscription lasts unless it is renewed
-	Return      time.Duration  // after a start: how long to wait for nodes to report their subnets
+	Interest    time.Duration  // lifetime of a subscription that is not renewed
+	Return      time.Duration  // how long to wait after a start for nodes to report their subnets
 }
 
 // Machine is the cluster's part of the overlay network.
@@ -40,57 +39,56 @@ type Machine struct {
 	leases leases
 	nodes  map[api.NodeID]*node
 	hosted map[routes.Place]bool
-	due    map[api.NodeID]bool // nodes that may get a message in this step
+	due    map[api.NodeID]bool // nodes to consider in Flush
 	out    Result              // of the current call
 
 	whole bool   // the root requested everything
-	sent  uint64 // the report with news that the root has not acknowledged; 0: none
+	sent  uint64 // unacknowledged report with news; 0: none
 }
 
-// node is what is known of one node.
+// node is the state of one node.
 type node struct {
 	id      api.NodeID
 	subnet  netip.Prefix
-	claimed netip.Prefix // subnet that it reports to have
+	claimed netip.Prefix // the subnet that it reports
 	self    *wire.NetSelf
 	silent  bool
 	load    uint8 // as in routes
 	loadAt  time.Time
 
 	boot, seq uint64     // of the netmanager's messages
-	held      api.Digest // of what it holds, as it reported last
-	taken     uint64     // newest message that it had at that time
-	leaseHeld api.Digest // of the lease that it has
+	held      api.Digest // of the records that it holds, as it reported last
+	taken     uint64     // newest message that it had received at that time
+	leaseHeld api.Digest // of its lease, as it reported last
 	spoke     bool       // it sent a message in this step
 	answer    bool       // its message needs an answer
-	askWhole  bool
-	askHeld   bool
-	sent      uint64 // newest message with changes
-	asked     int    // consecutive requests without an answer
-	behind    bool   // the last message had no room for all changes
+	askWhole  bool       // request all its subscriptions
+	askHeld   bool       // request the digest of the records that it holds
+	sent      uint64     // newest message with changes
+	asked     int        // consecutive requests without an answer
+	behind    bool       // more changes are pending than fitted into the last message
 	resync    interest.Resync
-	complete  bool   // all resources were known with every part of the resync so far
-	partSent  uint64 // the message with the last part of the resync
+	complete  bool   // all resources were known in every part of the resync so far
+	partSent  uint64 // message with the last part of the resync
 	measures  measures
 }
 
-// measures is the state of sending a node which other nodes it measures, and of which services it
-// reports round trips.
+// measures is the state of sending a node its Measures.
 type measures struct {
-	has    api.Digest // of what it has, as it reports
-	told   api.Digest // of what it was sent last
+	has    api.Digest // of its Measures, as it reports
+	told   api.Digest // of the Measures that were sent last
 	toldAt time.Time
 	sent   uint64 // revision of that message
-	tries  int    // how often the same was sent
+	tries  int    // how often the same Measures were sent again
 }
 
-// Result is what follows from a call for the rest of the core.
+// Result is the effect of a call on the other sub-machines.
 type Result struct {
-	Save    []api.NodeID // Subnet or Self changed: it is part of the node's document
-	Leased  []api.NodeID // Subnet changed
-	Places  []api.NodeID // the places of these nodes are to be set anew
-	Members []api.NodeID // the records of these nodes changed
-	Report  bool         // there is something to report to the root
+	Save    []api.NodeID // nodes whose document must be saved: Subnet or Self changed
+	Leased  []api.NodeID // nodes whose Subnet changed
+	Places  []api.NodeID // nodes whose places must be set again
+	Members []api.NodeID // nodes whose records changed
+	Report  bool         // a report to the root is due
 }
 
 // New returns a Machine without nodes.
@@ -124,7 +122,7 @@ func (m *Machine) Subnet(id api.NodeID) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// Self returns a node's description of itself, or nil.
+// Self returns the node's own description, or nil.
 func (m *Machine) Self(id api.NodeID) *wire.NetSelf {
 	if n := m.nodes[id]; n != nil {
 		return n.self
@@ -135,18 +133,18 @@ func (m *Machine) Self(id api.NodeID) *wire.NetSelf {
 // Tell makes Flush consider a node.
 func (m *Machine) Tell(id api.NodeID) { m.due[id] = true }
 
-// SetInstance sets the network's part of an instance's assignment.
+// SetInstance adds an instance or changes the network's part of its assignment.
 func (m *Machine) SetInstance(id api.InstanceID, s routes.Spec) { m.routes.SetSpec(id, s) }
 
 // DropInstance removes an instance.
 func (m *Machine) DropInstance(id api.InstanceID) { m.routes.DropSpec(id) }
 
-// PlacesOf returns the places that others can reach of an instance.
+// PlacesOf returns the places where an instance has a backend.
 func (m *Machine) PlacesOf(id api.InstanceID) []routes.Place { return m.routes.PlacesOf(id) }
 
-// SetPlace sets whether a node has an instance, placed there or still leaving it, and what
-// others can reach there: nothing if the address is not of the node's subnet. Load and Peer
-// are filled in. It reports whether hosted changed.
+// SetPlace sets whether a node has an instance, assigned or leaving, and its backend there. A
+// backend whose address is not in the node's subnet is ignored. be.Load and be.Peer are
+// filled in. It reports whether hosted changed.
 func (m *Machine) SetPlace(p routes.Place, hosted bool, be api.Backend) (changed bool) {
 	if changed = hosted != m.hosted[p]; changed {
 		if m.hosted[p] = hosted; !hosted {
@@ -164,21 +162,20 @@ func (m *Machine) SetPlace(p routes.Place, hosted bool, be api.Backend) (changed
 	return changed
 }
 
-// Remote returns the nodes of other clusters in the root's route to a service; see
+// Remote returns the nodes of other clusters in a service's route; see
 // routes.Registry.Remote.
 func (m *Machine) Remote(id api.ServiceID) map[api.NodeID]api.ClusterID { return m.routes.Remote(id) }
 
-// Interest returns how many subscriptions nodes have, and how many of them have no answer.
+// Totals returns the number of subscriptions of nodes, and how many have no answer yet.
 func (m *Machine) Totals() (all, open int) { return m.routes.Nodes.Total() }
 
-// Loads of nodes are recorded when they changed by loadStep percent, at most every
-// loadEvery.
+// A node's load is updated when it has changed by loadStep percent, at most every loadEvery.
 const (
 	loadEvery = 10 * time.Second
 	loadStep  = 20
 )
 
-// SetLoad takes how busy a node's processors are, in percent.
+// SetLoad sets the processor load of a node, in percent.
 func (m *Machine) SetLoad(id api.NodeID, cpu uint8) Result {
 	n := m.nodes[id]
 	if n != nil && n.self != nil && max(cpu, n.load)-min(cpu, n.load) >= loadStep && m.fx.Now.Sub(n.loadAt) >= loadEvery {
@@ -188,7 +185,7 @@ func (m *Machine) SetLoad(id api.NodeID, cpu uint8) Result {
 	return m.result()
 }
 
-// Up takes a message of a node's netmanager. ok is false for an old one, which has no
+// Up handles a message of a node's netmanager. ok is false for an old message, which has no
 // effect.
 func (m *Machine) Up(id api.NodeID, up wire.NetUp) (r Result, ok bool) {
 	n := m.node(id)
@@ -228,8 +225,8 @@ func (m *Machine) Up(id api.NodeID, up wire.NetUp) (r Result, ok bool) {
 	return m.result(), true
 }
 
-// setSelf takes a node's description of itself. A change of its coordinate alone, which is
-// frequent, is published with the next other change.
+// setSelf stores a node's own description. A change of the coordinate alone is frequent, so it
+// is published with the next other change.
 func (m *Machine) setSelf(n *node, self wire.NetSelf) {
 	old := n.self
 	n.self = &self
@@ -244,7 +241,7 @@ func (m *Machine) setSelf(n *node, self wire.NetSelf) {
 	}
 }
 
-// setMember publishes a node that has a lease and a description.
+// setMember publishes the record of a node that has a lease and a description.
 func (m *Machine) setMember(n *node) {
 	s := n.self
 	if s == nil || !n.subnet.IsValid() {
@@ -256,7 +253,7 @@ func (m *Machine) setMember(n *node) {
 	}, s.Mapped)
 	m.out.Members = append(m.out.Members, n.id)
 	if !ok {
-		n.self = nil // the key is another node's
+		n.self = nil // another node has the key
 		m.out.Save = append(m.out.Save, n.id)
 	}
 }
@@ -274,7 +271,8 @@ func (m *Machine) InterestDue(id api.NodeID) {
 	m.Tell(id)
 }
 
-// AckDue requests the digest of what a node holds, because it has not acknowledged a message.
+// AckDue requests the digest of the records that a node holds, because it has not
+// acknowledged a message.
 func (m *Machine) AckDue(id api.NodeID) {
 	n := m.nodes[id]
 	if n == nil || n.silent || n.boot == 0 && !n.askWhole {
@@ -285,8 +283,8 @@ func (m *Machine) AckDue(id api.NodeID) {
 	m.Tell(id)
 }
 
-// Heard requests all subscriptions of a node that is not silent any more, or is heard for the first
-// time since the start: earlier messages may be lost.
+// Heard requests all subscriptions of a node that is no longer silent or is heard for the
+// first time since the start, because earlier messages may be lost.
 func (m *Machine) Heard(id api.NodeID) {
 	n := m.node(id)
 	n.silent = false
@@ -296,14 +294,15 @@ func (m *Machine) Heard(id api.NodeID) {
 	}
 }
 
-// Rejoined notes that a node may have lost its state: its netmanager counts anew.
+// Rejoined handles a node that may have lost its state. It accepts any boot number of the
+// netmanager.
 func (m *Machine) Rejoined(id api.NodeID) {
 	n := m.node(id)
 	n.boot, n.seq = 0, 0
 	m.routes.Nodes.Reset(id)
 }
 
-// Silent drops the subscriptions of a node that fell silent.
+// Silent drops the subscriptions and the session state of a node that fell silent.
 func (m *Machine) Silent(id api.NodeID) Result {
 	m.forget(m.node(id))
 	return m.result()
@@ -345,7 +344,7 @@ func (m *Machine) Start() Result {
 	return m.result()
 }
 
-// RestoreNode takes a node's document, after Restore. A subnet outside the cluster's shares is
+// RestoreNode restores a node. Call Restore first. A subnet outside the cluster's shares is
 // ignored.
 func (m *Machine) RestoreNode(id api.NodeID, self *wire.NetSelf, subnet netip.Prefix) {
 	n := m.node(id)
@@ -355,7 +354,7 @@ func (m *Machine) RestoreNode(id api.NodeID, self *wire.NetSelf, subnet netip.Pr
 	}
 }
 
-// FromRoot takes a message of the root. It returns the services of which the root's route
+// FromRoot handles a message of the root. It returns the services whose route from the root
 // changed.
 func (m *Machine) FromRoot(msg wire.RootNet) (changed []api.ServiceID, r Result) {
 	changed, ok := m.routes.Take(msg)
@@ -371,8 +370,8 @@ func (m *Machine) FromRoot(msg wire.RootNet) (changed []api.ServiceID, r Result)
 // HasNews reports whether there is something to report to the root.
 func (m *Machine) HasNews() bool { return m.routes.Fresh() }
 
-// Report returns the network's part of the report with the number seq, or nil where there
-// is no network; all: a report of everything. news is false if it only repeats digests.
+// Report returns the network's part of the report seq, or nil if there is no network. With
+// all, it reports everything. news is false if it only repeats digests.
 func (m *Machine) Report(seq uint64, all bool) (net *wire.ClusterNet, news bool) {
 	m.whole = m.whole || all
 	if !m.leases.used() {
@@ -393,18 +392,18 @@ func (m *Machine) Report(seq uint64, all bool) (net *wire.ClusterNet, news bool)
 	return &n, news
 }
 
-// Acked notes that the root has the report with the number seq.
+// Acked records that the root has received the report seq.
 func (m *Machine) Acked(seq uint64) {
 	if seq >= m.sent {
 		m.sent = 0
 	}
 }
 
-// Route returns a service's route as nodes get it.
+// Route returns a service's route as sent to nodes.
 func (m *Machine) Route(id api.ServiceID) (api.Route, bool) { return m.routes.RouteOf(id) }
 
-// Wants returns the subscriptions of a node, in order.
+// Subscriptions returns the subscriptions of a node, in order.
 func (m *Machine) Subscriptions(id api.NodeID) []wire.Subscription { return m.routes.Nodes.List(id) }
 
-// Held returns the digest of what a node should hold.
+// Held returns the digest of the records that a node should hold.
 func (m *Machine) Held(id api.NodeID) api.Digest { return m.routes.Nodes.Held(id) }

@@ -10,23 +10,23 @@ import (
 )
 
 const (
-	ackWait    = 2 * time.Second // for a node to acknowledge a message; doubles
+	ackWait    = 2 * time.Second // until an unacknowledged message is followed up; doubles each time
 	ackWaitMax = time.Minute
-	// The pause before the same peers to measure are sent again, and its bound: a node that
-	// refuses a record will not accept it soon.
+	// The pause before the same Measures are sent again; it doubles up to its bound. A node
+	// that refuses a record will not accept it soon.
 	measureWait, measureWaitMax = 5 * time.Second, 10 * time.Minute
 )
 
-// Measures is what a node measures: its round trips to Peers, and those of the connections
-// of Services. Known is false before anything was chosen.
+// Measures is what a node measures: its round trips to Peers, and the round trips of the
+// connections of Services. Known is false until peers were chosen.
 type Measures struct {
 	Known    bool
 	Peers    []api.NodeID
 	Services []api.ServiceID
 }
 
-// Flush sends nodes what changed. It comes before the nodes' desired sets, so that new flows avoid
-// an instance before its node stops it. measures returns what a node measures.
+// Flush sends changes to nodes. measures returns a node's Measures. Call it before sending
+// desired sets, so that new flows avoid an instance before its node stops it.
 func (m *Machine) Flush(measures func(api.NodeID) Measures) {
 	for _, id := range m.routes.Nodes.Dirty() {
 		m.due[id] = true
@@ -39,13 +39,13 @@ func (m *Machine) Flush(measures func(api.NodeID) Measures) {
 	clear(m.due)
 }
 
-// send sends a node what it does not have yet.
+// send sends a node the changes that it does not have yet.
 func (m *Machine) send(n *node, measures func(api.NodeID) Measures) {
 	if n.boot == 0 && !n.askWhole {
 		return // its netmanager has not sent anything yet
 	}
 	nodes := m.routes.Nodes
-	// Changes beyond one message follow when the node has the message before.
+	// Changes beyond one message follow once the node has acknowledged it.
 	room := wire.MaxPart
 	if n.behind && n.taken < n.sent {
 		room = 0
@@ -93,9 +93,9 @@ func (m *Machine) askSoon(n *node, at time.Time) {
 	m.fx.Timers.SetEarlier(effects.Key{Kind: effects.Ack, Node: n.id}, at)
 }
 
-// compare detects by the digest in a node's message whether it has all that it was sent.
-// without is the digest without records that the node may drop by itself: no subscription
-// of it leads to them any more.
+// compare compares the digest in a node's message with the records that the node should hold,
+// and schedules a resync if they differ. without is the digest without records to which no
+// subscription of the node leads any more, which the node may drop by itself.
 func (m *Machine) compare(n *node, before, without api.Digest) {
 	key := effects.Key{Kind: effects.Ack, Node: n.id}
 	switch {
@@ -103,7 +103,7 @@ func (m *Machine) compare(n *node, before, without api.Digest) {
 		n.resync.Settled()
 		m.fx.Timers.Clear(key)
 	case n.taken < n.sent:
-		m.askSoon(n, m.fx.Now.Add(ackWait)) // it sent this before it had our last message
+		m.askSoon(n, m.fx.Now.Add(ackWait)) // the node sent this before it received the last message
 	case n.resync.Incomplete(): // not everything was sent yet
 		m.fx.Timers.Clear(key)
 	default:
@@ -112,11 +112,12 @@ func (m *Machine) compare(n *node, before, without api.Digest) {
 	}
 }
 
-// measuresOf returns what a node should measure; nil if it has that or it may be on its way.
+// measuresOf returns the Measures to send to a node. It returns nil if the node has them or
+// they may be on their way.
 func (m *Machine) measuresOf(n *node, measures func(api.NodeID) Measures) ([]api.Peer, []api.ServiceID) {
 	of := measures(n.id)
 	if !of.Known {
-		return nil, nil // what it measures since before the start stays valid
+		return nil, nil // the node continues to measure what it was sent before the start
 	}
 	peers, should := []api.Peer{}, api.Digest(0)
 	for _, id := range of.Peers {
@@ -135,7 +136,7 @@ func (m *Machine) measuresOf(n *node, measures func(api.NodeID) Measures) ([]api
 	case should != s.told:
 		s.tries = 0
 	case n.taken < s.sent:
-		return nil, nil // it is on its way or lost, which AckDue finds out
+		return nil, nil // the message is on its way or lost; AckDue finds out
 	default:
 		if again := s.toldAt.Add(min(measureWait<<min(s.tries, 7), measureWaitMax)); again.After(m.fx.Now) {
 			m.askSoon(n, again)
@@ -147,9 +148,9 @@ func (m *Machine) measuresOf(n *node, measures func(api.NodeID) Measures) ([]api
 	return peers, of.Services
 }
 
-// resyncPart adds the next part of all that a node should hold, if its digest differs and it has
-// the part before, and reports whether it did. The node drops what it should not have only once
-// all that it should hold is known.
+// resyncPart adds the next part of a resync to rec and d, if a resync is due and the node has
+// the previous part. It reports whether it did. A node may only drop other records once all
+// its subscriptions are answered (d.Whole).
 func (m *Machine) resyncPart(n *node, rec *wire.Records, d *wire.NetDown) bool {
 	r, nodes := &n.resync, m.routes.Nodes
 	if r.On() && n.taken < n.partSent || !nodes.Advance(n.id, r, m.fx.Now, n.taken > n.partSent, true) {
@@ -164,7 +165,7 @@ func (m *Machine) resyncPart(n *node, rec *wire.Records, d *wire.NetDown) bool {
 	if of.Last() {
 		r.Due = !n.complete
 	}
-	if nodes.Sent(n.id, r, of) { // it has everything, and so all that changed
+	if nodes.Sent(n.id, r, of) { // the part has everything, including the changes in rec
 		*rec = rec.Removals()
 	}
 	rec.Append(more)

@@ -13,19 +13,19 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Supply is what an aggregate is computed from.
+// Supply is the input of an aggregate.
 type Supply struct {
-	Candidates []sched.Candidate // all nodes
-	Nodes      int               // how many nodes there are
+	Candidates []sched.Candidate // one per node
+	Nodes      int               // number of nodes
 	Capacity   api.Resources     // of all nodes that are not silent
-	Share      api.Resources     // of that, what the root may use
-	Left       api.Resources     // of that, what is not taken
-	Yields     []api.Yield       // what more urgent instances get if others make way
+	Share      api.Resources     // part of Capacity that the root may use
+	Left       api.Resources     // free part of Share
+	Yields     []api.Yield       // resources that preemption could free
 }
 
-// Aggregate returns ⟨Σ, μ, σ⟩ of what is free on the nodes that take work, the largest free
-// slot per kind of node, and where the nodes are: as much of it as the operator offers. The
-// result is kept until version changes.
+// Aggregate returns the sum, mean and deviation of the free resources of the nodes that take
+// work, the largest free slot of each kind of node, and the nodes' locations, limited to what
+// the operator offers. The result is cached until version changes.
 func (m *Machine) Aggregate(version uint64, supply func() Supply) api.Aggregate {
 	if m.aggregate == nil || m.version != version {
 		a := m.cfg.Offer.aggregate(supply())
@@ -34,10 +34,10 @@ func (m *Machine) Aggregate(version uint64, supply func() Supply) api.Aggregate 
 	return *m.aggregate
 }
 
-// sums are what an aggregate is made of.
+// sums are the intermediate values of an aggregate.
 type sums struct {
 	api.Aggregate
-	overlay int // nodes with an overlay network
+	overlay int // number of nodes with an overlay network
 	squares [5]float64
 	slots   map[slotKey]*slot
 	places  []api.Geo
@@ -140,7 +140,7 @@ func (s *sums) add(cand *sched.Candidate, detail string) {
 	}
 }
 
-// known returns the number of nodes of which each resource is known.
+// known returns, for each resource, the number of nodes that report it.
 func (s *sums) known() [5]int64 {
 	all, speed := int64(s.Nodes), int64(s.Nodes-s.BandwidthUnknown)
 	return parts(api.Resources{MilliCPU: all, MemoryMB: all, StorageMB: all, InMbit: speed, OutMbit: speed})
@@ -148,7 +148,7 @@ func (s *sums) known() [5]int64 {
 
 var untold = []string{sched.Untold}
 
-// slot returns the slot of a kind of nodes, which it adds if there is none.
+// slot returns the slot of a kind of node, and adds it if necessary.
 func (s *sums) slot(r *sched.Room, runtime string, areas, addons []string) *slot {
 	const sep = "\x00"
 	k := slotKey{runtime, r.Arch, strings.Join(areas, sep), strings.Join(addons, sep), r.Privileged, r.Network}
@@ -177,7 +177,7 @@ func (s *slot) add(free api.Resources, r *sched.Room) {
 	}
 }
 
-// limited returns the slot with no more free than the root may have.
+// limited returns the slot limited to left, the free part of the root's share.
 func (s *slot) limited(left api.Resources) api.Slot {
 	out := s.Slot
 	out.Free, out.Largest = s.Free.Min(left), s.Largest.Min(left)

@@ -9,30 +9,31 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// ToOperator is the cluster's operator, who gets wire.Notices.
+// ToOperator is the address of the cluster's operator, who gets wire.Notices.
 const ToOperator api.Addr = "operator"
 
 const (
-	noticeEvery = 10 * time.Second // at most one
-	maxNotices  = 8                // that wait for the root: the newest
+	noticeEvery = 10 * time.Second // minimum time between two notices
+	maxNotices  = 8                // unacknowledged notices that are kept; older ones are dropped
 )
 
-// notices are for the cluster's operator, here and at the root. They are kept until the root
-// has them, but not over a restart.
+// notices are messages for the cluster's operator, also shown at the root. They are kept
+// until the root acknowledges them, but not over a restart.
 type notices struct {
-	last  uint64    // the newest one's number
-	at    time.Time // when that was
-	times int       // since then
+	last  uint64    // number of the newest notice
+	at    time.Time // time of the newest notice
+	times int       // events since then
 	owed  []owedNotice
 }
 
-// owedNotice is one that the root may not have yet.
+// owedNotice is a notice that the root has not acknowledged.
 type owedNotice struct {
 	wire.Notice
 	seq uint64 // the report that last carried it; 0: none
 }
 
-// Notice tells the operator what happened. Soon after another notice it is only counted.
+// Notice sends a notice to the operator. Within noticeEvery of the last one, it is only
+// counted.
 func (m *Machine) Notice(reason api.Reason, text string) {
 	n := &m.notices
 	n.times++
@@ -50,7 +51,7 @@ func (m *Machine) Notice(reason api.Reason, text string) {
 	m.fx.Emit(ToOperator, notice)
 }
 
-// Notices returns those that the root may not have yet, oldest first.
+// Notices returns the notices that the root has not acknowledged, oldest first.
 func (m *Machine) Notices() (out []wire.Notice) {
 	for _, o := range m.notices.owed {
 		out = append(out, o.Notice)
@@ -58,7 +59,7 @@ func (m *Machine) Notices() (out []wire.Notice) {
 	return out
 }
 
-// carry returns all notices that the root may not have, for the report with that number.
+// carry returns all unacknowledged notices for the report seq.
 func (n *notices) carry(seq uint64) (out []wire.Notice) {
 	for i := range n.owed {
 		n.owed[i].seq = seq
@@ -67,7 +68,7 @@ func (n *notices) carry(seq uint64) (out []wire.Notice) {
 	return out
 }
 
-// acked drops what the root has with the report of that number.
+// acked drops the notices in reports up to seq.
 func (n *notices) acked(seq uint64) {
 	n.owed = slices.DeleteFunc(n.owed, func(o owedNotice) bool { return o.seq != 0 && o.seq <= seq })
 }

@@ -8,20 +8,19 @@ import (
 
 // Offer is the part of the cluster that its operator lets the root use and see.
 type Offer struct {
-	// Share is the part of the nodes' capacity that the root may use, above 0 to 1;
-	// 0 means 1. Instances beyond it are handed back. Devices do not count; nor do instances
-	// that are being preempted, while an instance of higher priority takes their share.
+	// Share is the part of the nodes' capacity that the root may use, in (0, 1]; 0 means 1.
+	// Instances beyond it are handed back. Devices do not count, nor do instances that are
+	// being preempted while an instance of higher priority takes their share.
 	Share float64
-	// Detail is what the root receives: DetailFull, DetailSlots or DetailSums; empty means
-	// full.
+	// Detail is DetailFull, DetailSlots or DetailSums; empty means DetailFull.
 	Detail string
-	// Round rounds amounts to multiples of this fraction of a mean node's capacity, below 1.
-	// Amounts by which the root excludes the cluster are rounded up: what does not fit is
-	// handed back. Above 0 the hull has whole degrees.
+	// Round is the fraction of a mean node's capacity to whose multiples amounts are rounded,
+	// in [0, 1); 0: exact. Amounts by which the root excludes the cluster are rounded up, and
+	// instances that then do not fit are handed back. Above 0, the hull has whole degrees.
 	Round float64
 }
 
-// The values of Offer.Detail. The root never learns of a single node.
+// The values of Offer.Detail. None reports single nodes.
 const (
 	DetailFull  = "full"  // sums and deviations, the largest slot of each kind of node, and locations
 	DetailSlots = "slots" // without locations and the names of areas
@@ -36,8 +35,8 @@ func (o Offer) Part() float64 {
 	return o.Share
 }
 
-// round rounds amounts: up those that rule out the cluster, and the capacity, so that no
-// more is free than there is; down those that only rank it.
+// round rounds up the amounts that can exclude the cluster, and the capacity, so that it is
+// not below the free amounts. It rounds down the amounts that only rank the cluster.
 func (o Offer) round(a *api.Aggregate, in Supply) {
 	unit := api.Resources{}
 	if a.Nodes > 0 {

@@ -1,10 +1,9 @@
-// Package uplink is a cluster's link with the root: which desired set the cluster has
-// taken, what it reports until the root acknowledges it, notices for the operator, and the
-// capacity that it offers.
+// Package uplink is a cluster's connection to the root: which desired set the cluster has
+// applied, reports that are repeated until the root acknowledges them, notices for the
+// operator, and the capacity that the cluster offers.
 //
-// It is a sub-machine of the cluster's core and not safe for concurrent use. The core tells
-// it what changed and gives it the values of a report. Its messages and timers go to the
-// sink.
+// It is a sub-machine of the cluster's core and not safe for concurrent use. The core passes
+// it changes and the values of a report.
 package uplink
 
 import (
@@ -17,15 +16,15 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Config is what an uplink needs to know.
+// Config configures a Machine.
 type Config struct {
 	Cluster api.ClusterID
-	Idle    time.Duration // between reports when nothing changes, at first
-	Retry   time.Duration // how long a report may stay without an answer
+	Idle    time.Duration // initial interval of reports without changes
+	Retry   time.Duration // an unanswered report is repeated after this time
 	Offer   Offer
 }
 
-// Machine is the state of the link.
+// Machine is the state of the connection.
 type Machine struct {
 	fx  *effects.Sink
 	cfg Config
@@ -36,44 +35,46 @@ type Machine struct {
 	helloAt time.Time
 
 	seq    uint64
-	sent   uint64 // the report that waits for its answer; 0: none
+	sent   uint64 // the unanswered report; 0: none
 	sentAt time.Time
 	due    bool
-	whole  bool                      // the next report has all instances
+	whole  bool                      // the next report must have all instances
 	known  api.Digest                // of all observations
-	dirty  map[api.InstanceID]uint64 // changed, with the report that last carried it; 0: none
+	dirty  map[api.InstanceID]uint64 // unacknowledged instances, with the last report that had them; 0: none
 	gone   map[api.InstanceID]goneReport
-	fresh  bool // a change or a notice was in no report yet
+	fresh  bool // a change or a notice has not been reported yet
 
 	dead       time.Duration // silence after which the root counts the cluster as dead; 0: unknown
 	idle       time.Duration // from the last report to the next, if nothing changes
-	reported   Room          // as of the last report
-	changes    uint64        // of the capacity and what is free
-	reportedAt uint64        // changes, as of the last report
+	reported   Room          // in the last report
+	changes    uint64        // number of changes of Room
+	reportedAt uint64        // changes at the last report
 
 	notices   notices
 	aggregate *api.Aggregate
 	version   uint64 // of the candidates in aggregate
 }
 
-// goneReport is the last report on an instance that is removed, kept until the root has it.
+// goneReport is the last observation of a removed instance, kept until the root acknowledges
+// it.
 type goneReport struct {
 	api.Observed
 	seq uint64
 }
 
-// Room is what the cluster has, and what of it is free.
+// Room is the cluster's capacity and its free part.
 type Room struct{ Capacity, Free api.Resources }
 
-// New returns an uplink that has received nothing yet.
+// New returns a Machine without a desired set. Its first report is whole.
 func New(fx *effects.Sink, cfg Config) *Machine {
 	return &Machine{fx: fx, cfg: cfg, dirty: map[api.InstanceID]uint64{}, gone: map[api.InstanceID]goneReport{}, whole: true}
 }
 
-// Restore sets the generation that was taken before a restart.
+// Restore sets the generation that was applied before a restart.
 func (m *Machine) Restore(gen api.Generation) { m.gen = gen }
 
-// Start begins a process lifetime: it asks the root for what is missing, and reports.
+// Start begins a process lifetime: it requests the missing changes of the desired set and
+// schedules a report.
 func (m *Machine) Start() {
 	m.fx.Timers.Set(reportKey, m.fx.Now)
 	m.hello(m.gen)
@@ -84,23 +85,23 @@ var reportKey = effects.Key{Kind: effects.Report}
 // Up reports whether the stream from the root is up.
 func (m *Machine) Up() bool { return m.up }
 
-// Gen returns the generation of the root's desired set that was taken last.
+// Gen returns the generation of the root's desired set that was applied last.
 func (m *Machine) Gen() api.Generation { return m.gen }
 
-// Digests returns those of the desired set and of what the root should know.
+// Digests returns the digests of the desired set and of all observations.
 func (m *Machine) Digests() (desired, observed api.Digest) { return m.wanted, m.known }
 
-// SetUp notes that the stream from the root came up or went down.
+// SetUp records that the stream from the root opened or ended.
 func (m *Machine) SetUp(up bool) {
 	if m.up = up; up {
 		m.due, m.sent = true, 0
 	}
 }
 
-// helloEvery is the shortest time between two requests for the desired set.
+// helloEvery is the minimum time between two requests for the desired set.
 const helloEvery = time.Second
 
-// hello asks the root for all that changed since a generation; 0: for all.
+// hello requests the changes of the desired set since a generation; 0: the whole set.
 func (m *Machine) hello(since api.Generation) {
 	m.helloAt = m.fx.Now
 	m.fx.ToRoot(wire.Hello{Cluster: m.cfg.Cluster, Since: since, Digest: m.wanted})
@@ -112,8 +113,8 @@ func (m *Machine) helloSoon(since api.Generation) {
 	}
 }
 
-// Accept reports whether a desired set is to be taken. A change that does not start from
-// what the cluster has is answered with a request for the rest.
+// Accept reports whether a desired set must be applied. If it is a change from a generation
+// that the cluster does not have, Accept requests the missing changes and returns false.
 func (m *Machine) Accept(d wire.Desired) bool {
 	if d.From != 0 && d.From != m.gen {
 		if d.Gen > m.gen {
@@ -124,45 +125,45 @@ func (m *Machine) Accept(d wire.Desired) bool {
 	return d.Gen > m.gen || d.Gen == m.gen && (d.Digest != m.wanted || len(d.Drop) > 0)
 }
 
-// Taken notes that a desired set was taken, after the Toggle of what changed.
+// Taken records that a desired set was applied. Call Toggle with its changes first.
 func (m *Machine) Taken(d wire.Desired) {
 	m.gen = d.Gen
-	m.due = true // the root counts what it reserved until it knows that the cluster has it
+	m.due = true // the root keeps its reservations until the generation is reported
 	if m.wanted != d.Digest {
 		m.helloSoon(0) // a change was lost: request the whole set
 	}
 }
 
-// Toggle changes the digests of the desired set and of the observations.
+// Toggle applies changes to the digests of the desired set and of all observations.
 func (m *Machine) Toggle(wanted, known api.Digest) {
 	m.wanted, m.known = m.wanted^wanted, m.known^known
 }
 
-// Show has an instance reported.
+// Show schedules a report of an instance.
 func (m *Machine) Show(id api.InstanceID) {
 	m.dirty[id], m.fresh = 0, true
 	delete(m.gone, id)
 }
 
-// Removed has the last state of a removed instance reported.
+// Removed schedules a report of the last observation of a removed instance.
 func (m *Machine) Removed(o api.Observed) {
 	delete(m.dirty, o.Instance)
 	m.gone[o.Instance], m.fresh = goneReport{Observed: o}, true
 }
 
-// Due has a report go out at the end of the step.
+// Due sends a report at the end of the step.
 func (m *Machine) Due() { m.due = true }
 
-// The time from a change of the room to its report.
+// The time from a change of Room to its report.
 const (
-	gather     = 250 * time.Millisecond // a large one: changes within this time travel together
-	gatherMore = 2 * time.Second        // a small one
-	little     = 0.05                   // of the capacity; a larger change is large
-	maxIdle    = 30 * time.Second       // between two reports; also a third of Machine.dead
+	gather     = 250 * time.Millisecond // for a large change; changes within this time share a report
+	gatherMore = 2 * time.Second        // for a small change
+	little     = 0.05                   // fraction of the capacity above which a change is large
+	maxIdle    = 30 * time.Second       // maximum interval of reports; a third of Machine.dead if that is less
 )
 
-// RoomChanged schedules a report of the room. large: soon, even if the amounts changed
-// little.
+// RoomChanged schedules a report of Room. With large, the report is sent soon even if the
+// amounts changed little.
 func (m *Machine) RoomChanged(r Room, large bool) {
 	m.changes++
 	was, is, of := parts(m.reported.Free), parts(r.Free), parts(m.reported.Capacity)
@@ -177,8 +178,8 @@ func (m *Machine) RoomChanged(r Room, large bool) {
 	m.fx.Timers.SetEarlier(reportKey, m.fx.Now.Add(wait))
 }
 
-// Ack takes the root's answer to a report. ok is false if it is for no report of this
-// process lifetime. keep reports whether an instance is to be reported again all the same.
+// Ack handles the root's answer to a report. ok is false if the report is not of this process
+// lifetime. Instances for which keep returns true are reported again.
 func (m *Machine) Ack(a wire.ReportAck, keep func(api.InstanceID) bool) (ok bool) {
 	if a.Boot != m.fx.Boot || a.Seq > m.seq {
 		return false
@@ -202,13 +203,13 @@ func (m *Machine) Ack(a wire.ReportAck, keep func(api.InstanceID) bool) (ok bool
 		m.whole, m.due = true, true
 	}
 	if a.Gen > m.gen {
-		m.helloSoon(m.gen) // the stream should bring it; if not, the next answer asks again
+		m.helloSoon(m.gen) // in case the stream does not deliver it
 	}
 	return true
 }
 
-// Begin starts a report, if there is something to report and none waits for its answer.
-// news says that the network has something. whole: Send needs all instances.
+// Begin starts a report if there is something to report and no report is unanswered. news
+// means that the network has something to report. whole means that Facts.All must be set.
 func (m *Machine) Begin(news bool) (seq uint64, whole, ok bool) {
 	if !m.due && !m.whole && !m.fresh && !news {
 		return 0, false, false
@@ -228,13 +229,13 @@ type Facts struct {
 	All       []api.InstanceID                          // all instances, in a whole report
 	Observe   func(api.InstanceID) (api.Observed, bool) // false: it does not exist any more
 	Net       *wire.ClusterNet
-	NetNews   bool // Net has more than digests
+	NetNews   bool // Net has more than repeated digests
 	Aggregate api.Aggregate
 	Room      Room
 }
 
-// Send sends the report that Begin started. The aggregate must not be older than what is
-// observed: the root counts itself what it placed here until it is reported.
+// Send sends the report that Begin started. The aggregate must not be older than the
+// observations, because the root counts its own placements until they are observed.
 func (m *Machine) Send(f Facts) {
 	rep := wire.Report{
 		Cluster: m.cfg.Cluster, Boot: m.fx.Boot, Seq: m.seq, Gen: m.gen, Desired: m.wanted, Known: m.known,
@@ -264,8 +265,8 @@ func (m *Machine) Send(f Facts) {
 	m.fx.ToRoot(rep)
 }
 
-// scheduleNext sets when the next report goes out if nothing changes: later each time that
-// there was nothing new.
+// scheduleNext schedules the next report. Its interval doubles after each report without
+// news, up to maxIdle.
 func (m *Machine) scheduleNext(news bool) {
 	if news || m.reportedAt != m.changes || m.idle == 0 {
 		m.idle = m.cfg.Idle
@@ -275,5 +276,5 @@ func (m *Machine) scheduleNext(news bool) {
 	m.fx.Timers.Set(reportKey, m.fx.Now.Add(m.idle))
 }
 
-// Last returns the number of the last report, and whether it waits for its answer.
+// Last returns the number of the last report, and whether it is unanswered.
 func (m *Machine) Last() (seq uint64, waits bool) { return m.seq, m.sent != 0 }

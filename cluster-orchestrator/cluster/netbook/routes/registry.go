@@ -1,6 +1,6 @@
-// Package routes has a cluster's resources of the overlay network: the services with their
-// addresses and backends, the nodes that host them, the subscriptions of the nodes to them, and
-// the exchange of resources of other clusters with the root. It is pure.
+// Package routes keeps a cluster's resources of the overlay network: services with their
+// addresses and backends, the nodes that host them, the nodes' subscriptions, and the exchange
+// of resources with other clusters through the root. It does no I/O.
 //
 //	b := routes.New("munich")
 //	b.SetBackend(routes.Place{Node: "n1", Instance: id}, api.Backend{…})
@@ -36,7 +36,7 @@ type Spec struct {
 	Ports     []api.PortMap
 }
 
-// Registry has the resources that a cluster knows. It has one owner.
+// Registry has the resources of a cluster. It is not safe for concurrent use.
 type Registry struct {
 	cluster api.ClusterID
 	ranges  wire.NetRanges
@@ -44,32 +44,32 @@ type Registry struct {
 
 	services map[api.ServiceID]*service
 	names    interest.Names
-	owners   map[netip.Addr]map[api.ServiceID]int // of semantic addresses; several only while they change
+	owners   map[netip.Addr]map[api.ServiceID]int // number of instances, by semantic address
 	places   map[Place]api.Backend
-	at       map[netip.Addr]Place // by address of the instance
+	at       map[netip.Addr]Place // by instance address
 	members  map[api.NodeID]*member
 	keys     map[api.PeerKey]api.NodeID
 	subnets  map[netip.Prefix]api.NodeID
-	hosts    map[api.NodeID]map[api.ServiceID]int // number of instances on a node, including those that leave
+	hosts    map[api.NodeID]map[api.ServiceID]int // number of instances on a node, including leaving ones
 
-	// Nodes has the nodes' subscriptions. They change by the methods of the Registry only.
+	// Nodes has the nodes' subscriptions. Only methods of the Registry may change it.
 	Nodes *interest.Subscriptions[api.NodeID]
 	root  uplink
 	rev   uint64
 }
 
-// service has instances here, or a route from the root.
+// service is a service with instances in the cluster or a route from the root.
 type service struct {
 	specs    map[api.InstanceID]Spec
-	newest   api.InstanceID
+	newest   api.InstanceID // the instance with the newest SLA; "": none
 	backends map[Place]bool
-	foreign  bool // the root has sent its route
+	foreign  bool // the root has sent a route
 }
 
 // member is a node on the overlay network.
 type member struct {
 	peer   api.Peer
-	public api.Peer // as other clusters see it
+	public api.Peer // as sent to other clusters
 	places map[Place]bool
 }
 
@@ -83,7 +83,7 @@ func New(c api.ClusterID) *Registry {
 	}
 }
 
-// Begin makes revisions begin above rev, which is above those of earlier processes.
+// Begin makes revisions start above rev. It must exceed the revisions of earlier processes.
 func (b *Registry) Begin(rev uint64) { b.rev = max(b.rev, rev) }
 
 // NextRev returns a revision above all earlier ones.
@@ -110,7 +110,7 @@ func (b *Registry) own(a netip.Addr) bool {
 	return false
 }
 
-// changed marks a resource of the cluster as changed, for nodes and the root.
+// changed marks a resource of the cluster as changed for nodes and the root.
 func (b *Registry) changed(k interest.Key) {
 	b.Nodes.Changed(k)
 	b.root.exports.Changed(k)
@@ -165,7 +165,7 @@ func (b *Registry) DropSpec(id api.InstanceID) {
 	b.routeChanged(id.Service(), true)
 }
 
-// elect finds the instance with the newest SLA, which counts for the service.
+// elect sets newest to the instance with the newest SLA.
 func (s *service) elect() {
 	s.newest = ""
 	for id, spec := range s.specs {
@@ -175,7 +175,7 @@ func (s *service) elect() {
 	}
 }
 
-// index counts the instances of services by semantic address.
+// index adds by to the instances of a service that have its addresses.
 func (b *Registry) index(id api.ServiceID, a api.ServiceAddresses, by int) {
 	each(a, func(addr netip.Addr) {
 		if b.owners[addr] == nil {
@@ -205,8 +205,8 @@ func each(a api.ServiceAddresses, fn func(netip.Addr)) {
 	}
 }
 
-// owner returns the service that has a semantic address, or none. Among several, one with a route
-// from the root comes first, because the root assigns these addresses.
+// owner returns the service that has a semantic address, or "". Of several, it prefers one
+// with a route from the root, because the root assigns these addresses.
 func (b *Registry) owner(a netip.Addr) (best api.ServiceID) {
 	for id := range b.owners[a] {
 		s, than := b.services[id], b.services[best]
@@ -217,7 +217,7 @@ func (b *Registry) owner(a netip.Addr) (best api.ServiceID) {
 	return best
 }
 
-// accessChanged resolves again what depends on a service's access list.
+// accessChanged resolves the subscriptions again that depend on a service's access list.
 func (b *Registry) accessChanged(id api.ServiceID) {
 	b.resolveAll(b.Nodes.About(wire.Subscription{Service: id}))
 	each(b.addresses(id), func(a netip.Addr) { b.resolveAll(b.Nodes.About(wire.Subscription{Address: a})) })
@@ -238,13 +238,13 @@ func sorted(places map[Place]bool) []Place {
 	return out
 }
 
-// ComparePlaces orders places.
+// ComparePlaces orders places by node and instance.
 func ComparePlaces(a, b Place) int {
 	return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Instance, b.Instance))
 }
 
-// routeChanged follows a change of a service's route. own means that the cluster's part changed,
-// which the root gets too.
+// routeChanged handles a change of a service's route. own means that the cluster's own part
+// changed, which the root must get too.
 func (b *Registry) routeChanged(id api.ServiceID, own bool) {
 	k := interest.RouteOf(id)
 	if own {
@@ -261,8 +261,8 @@ func (b *Registry) routeChanged(id api.ServiceID, own bool) {
 	}
 }
 
-// SetHosted sets whether a node has an instance, desired there or not gone yet. Only then its
-// subscriptions on behalf of the instance's service are answered.
+// SetHosted sets whether a node has an instance, assigned or leaving. A node's subscriptions
+// on behalf of a service are only answered if it hosts an instance of the service.
 func (b *Registry) SetHosted(p Place, hosted bool) {
 	m := b.hosts[p.Node]
 	if m == nil {
@@ -338,8 +338,8 @@ func (b *Registry) sourceChanged(a netip.Addr) {
 	b.root.resolve(b, b.root.exports.About(w))
 }
 
-// SetMember adds or replaces a node on the overlay network, with the endpoints that other clusters
-// see. It returns false if another node has the key.
+// SetMember adds or replaces a node on the overlay network. public are its endpoints for
+// other clusters. It returns false if another node has the key.
 func (b *Registry) SetMember(id api.NodeID, p api.Peer, public []netip.AddrPort) bool {
 	if other, ok := b.keys[p.Key]; ok && other != id {
 		return false
@@ -370,7 +370,7 @@ func (b *Registry) SetMember(id api.NodeID, p api.Peer, public []netip.AddrPort)
 	return true
 }
 
-// Member returns the record of a node on the overlay network, as other nodes of the cluster get it.
+// Member returns the record of a node on the overlay network, as sent to nodes of the cluster.
 func (b *Registry) Member(id api.NodeID) (api.Peer, bool) {
 	if m := b.members[id]; m != nil {
 		return m.peer, true
@@ -415,8 +415,8 @@ func (b *Registry) peerChanged(p api.Peer) {
 	}
 }
 
-// Subscribe adds or renews a subscription of a node until a time. Those above MaxSubscriptions
-// are ignored.
+// Subscribe adds or renews a subscription of a node until a time. It ignores subscriptions
+// above MaxSubscriptions.
 func (b *Registry) Subscribe(n api.NodeID, w wire.Subscription, until time.Time) {
 	if !b.Nodes.Has(n, w) && b.Nodes.Count(n) >= MaxSubscriptions {
 		return
@@ -434,7 +434,7 @@ func (b *Registry) Unsubscribe(n api.NodeID, all []wire.Subscription) {
 	}
 }
 
-// Remove removes a node with all that it subscribes to and holds.
+// Remove removes a node's subscriptions and the record of what it holds.
 func (b *Registry) Remove(n api.NodeID) {
 	b.Unsubscribe(n, b.Nodes.List(n))
 	b.Nodes.Remove(n)
@@ -445,7 +445,8 @@ func (b *Registry) Flush(n api.NodeID, room int) (wire.Records, api.Digest) {
 	return b.Nodes.Flush(n, room, inside{b})
 }
 
-// Part returns a part of all that a node should hold; see interest.Subscriptions.Part.
+// Part returns a part of all records that a node should hold; see
+// interest.Subscriptions.Part.
 func (b *Registry) Part(n api.NodeID, after string) (wire.Records, wire.Span) {
 	r, of, _ := b.Nodes.Part(n, after, wire.MaxPart, inside{b})
 	return r, of

@@ -16,8 +16,8 @@ func (b *Registry) resolveAll(refs []ref) {
 	}
 }
 
-// resolve answers a subscription again. One that only the root can answer keeps its old answer
-// until the root has.
+// resolve answers a subscription again. If only the root can answer it, an earlier answer
+// stays until then, as long as its resource exists.
 func (b *Registry) resolve(r ref) {
 	k, upward := b.answer(r)
 	b.root.need(r, upward)
@@ -40,8 +40,8 @@ func (b *Registry) stands(k interest.Key) bool {
 	return ok
 }
 
-// answer returns the resource that a subscription leads to, or the zero Key if only the root can
-// know, and whether the root may add to it.
+// answer returns the resource that answers a subscription, or the zero Key if only the root
+// can answer it. upward reports whether the subscription must also be sent to the root.
 func (b *Registry) answer(r ref) (k interest.Key, upward bool) {
 	w := r.Subscription
 	if w.For != "" && b.hosts[r.Subscriber][w.For] == 0 {
@@ -65,7 +65,7 @@ func (b *Registry) answer(r ref) (k interest.Key, upward bool) {
 	return b.sourceAt(w)
 }
 
-// called returns the route of a service, if For may call it.
+// called returns the route of a service, or a refusal if w.For may not call it.
 func (b *Registry) called(w wire.Subscription, id api.ServiceID) interest.Key {
 	if b.services[id] == nil {
 		return b.rootSays(w)
@@ -76,7 +76,8 @@ func (b *Registry) called(w wire.Subscription, id api.ServiceID) interest.Key {
 	return interest.RouteOf(id)
 }
 
-// denied refuses a service that may not be reached. Other tenants do not learn that it exists.
+// denied returns the refusal of a service that w.For may not reach. Only services of the same
+// tenant learn that it exists.
 func denied(w wire.Subscription, id api.ServiceID) interest.Key {
 	return interest.RefusalOf(w, w.For.Tenant() == id.Tenant())
 }
@@ -116,7 +117,8 @@ func (b *Registry) sourceAt(w wire.Subscription) (k interest.Key, upward bool) {
 	return b.rootSays(w), true
 }
 
-// met returns the source of an address, if For may call its service or be called by it.
+// met returns the source of an address, or a refusal if w.For may neither call its service nor
+// be called by it.
 func (b *Registry) met(w wire.Subscription, id api.ServiceID, a api.Access) interest.Key {
 	of := b.access(w.For)
 	if !api.MayCall(id, a, w.For, of) && !api.MayCall(w.For, of, id, a) {
@@ -125,7 +127,8 @@ func (b *Registry) met(w wire.Subscription, id api.ServiceID, a api.Access) inte
 	return interest.SourceOf(w.Address)
 }
 
-// access returns the access list of a service's newest SLA, or else that from the root.
+// access returns the access list of a service's newest SLA in the cluster, or else the one in
+// the route from the root. An unknown service is closed.
 func (b *Registry) access(id api.ServiceID) api.Access {
 	s := b.services[id]
 	switch {

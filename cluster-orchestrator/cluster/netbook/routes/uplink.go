@@ -10,25 +10,25 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// uplink is the state of the exchange with the root: what the cluster subscribes to there, and
-// what the root subscribes to here.
+// uplink is the state of the exchange with the root: the cluster's subscriptions at the root
+// and the root's subscriptions at the cluster.
 type uplink struct {
-	rev     uint64 // of the newest message of the root
-	foreign interest.Replica
-	routes  map[api.ServiceID]api.ServiceAddresses // of foreign, as they are in the index
-	subnets map[api.PeerKey][]netip.Prefix         // of foreign peers, as subscriptions were answered last
+	rev     uint64                                 // of the newest message of the root
+	foreign interest.Replica                       // resources from the root
+	routes  map[api.ServiceID]api.ServiceAddresses // addresses of foreign routes that are in Registry.owners
+	subnets map[api.PeerKey][]netip.Prefix         // of foreign peers, at their last change
 
-	needs    map[wire.Subscription]map[api.NodeID]bool // subscriptions that the root is to answer, and whose they are
-	requests interest.Requests                         // the same, at the root
+	needs    map[wire.Subscription]map[api.NodeID]bool // nodes, by subscription that the root must answer
+	requests interest.Requests                         // subscriptions at the root
 	exports  *interest.Subscriptions[string]           // of the root, the only subscriber
 	resync   interest.Resync
 	used     interest.Cursor[wire.ServiceAddress] // through the addresses in use, during a resync
 }
 
-// above is the root, as a subscriber of exports.
+// above identifies the root as the subscriber of exports.
 const above = "root"
 
-// never is when a subscription of the root expires.
+// never is the expiry of the root's subscriptions.
 var never = time.Unix(1<<62, 0)
 
 func newUplink() uplink {
@@ -38,7 +38,7 @@ func newUplink() uplink {
 	}
 }
 
-// need records whether the root is to answer a node's subscription, or to add to its answer.
+// need records whether the root must answer a node's subscription or add to its answer.
 func (u *uplink) need(r ref, on bool) {
 	of := u.needs[r.Subscription]
 	switch {
@@ -56,7 +56,7 @@ func (u *uplink) need(r ref, on bool) {
 	u.requests.Set(r.Subscription, len(of) > 0)
 }
 
-// resolve answers subscriptions of the root, from the cluster's own resources.
+// resolve answers subscriptions of the root with the cluster's own resources.
 func (u *uplink) resolve(b *Registry, refs []interest.Ref[string]) {
 	for _, r := range refs {
 		w := r.Subscription
@@ -69,7 +69,7 @@ func (u *uplink) resolve(b *Registry, refs []interest.Ref[string]) {
 		case found && b.members[p.Node] != nil:
 			k = interest.SourceOf(w.Address)
 		case b.ranges.Subnet > 0 && w.Address.Is4():
-			if id, ok := b.subnets[netip.PrefixFrom(w.Address, b.ranges.Subnet)]; ok { // only its first address
+			if id, ok := b.subnets[netip.PrefixFrom(w.Address, b.ranges.Subnet)]; ok { // only the first address of a subnet
 				k = interest.PeerOf(b.members[id].peer.Key)
 			}
 		}
@@ -77,8 +77,8 @@ func (u *uplink) resolve(b *Registry, refs []interest.Ref[string]) {
 	}
 }
 
-// Take takes a message of the root. ok is false if it is not newer than the last one that
-// was taken. routes are the services of which the root's route changed; see Remote.
+// Take applies a message of the root. ok is false if it is not newer than the last one. routes
+// are the services whose route from the root changed; see Remote.
 func (b *Registry) Take(m wire.RootNet) (routes []api.ServiceID, ok bool) {
 	u := &b.root
 	if m.Rev <= u.rev {
@@ -115,9 +115,9 @@ func (b *Registry) Take(m wire.RootNet) (routes []api.ServiceID, ok bool) {
 	return routes, true
 }
 
-// Remote returns the nodes of other clusters that the root's route to a service names: the
-// text of each node's key, and its cluster. It reads at most MaxBackends peers: other
-// clusters decide how many a route names.
+// Remote returns the nodes of other clusters in the root's route to a service: the cluster by
+// the text of the node's key. It returns at most MaxBackends nodes, because other clusters
+// decide how many a route has.
 func (b *Registry) Remote(id api.ServiceID) map[api.NodeID]api.ClusterID {
 	out := map[api.NodeID]api.ClusterID{}
 	peers := b.root.foreign.Routes[id].Peers
@@ -129,7 +129,7 @@ func (b *Registry) Remote(id api.ServiceID) map[api.NodeID]api.ClusterID {
 	return out
 }
 
-// foreignChanged updates what depends on a record from the root.
+// foreignChanged applies a change of a record from the root.
 func (b *Registry) foreignChanged(k interest.Key) {
 	u := &b.root
 	switch k.Kind {
@@ -172,12 +172,12 @@ func (b *Registry) Fresh() bool {
 	return u.resync.Due || u.resync.Incomplete() || u.requests.Pending() || len(u.exports.Dirty()) > 0 || u.exports.Pending(above)
 }
 
-// Resync makes Net return everything, from the first part on.
+// Resync makes Net return everything, beginning with the first part.
 func (b *Registry) Resync() { b.root.resync = interest.Resync{Due: true} }
 
-// Net returns the network's part of a report: what changed since the last call, or, after
-// Resync, the next part of everything. What changes between two parts waits for the last. lost
-// means that the root did not get the last one.
+// Net returns the network's part of a report: the changes since the last call or, after
+// Resync, the next part of everything. Changes during a resync follow its last part. lost
+// means that the root did not receive the last report.
 func (b *Registry) Net(lost bool) wire.ClusterNet {
 	u := &b.root
 	n := wire.ClusterNet{Shares: b.shares}
@@ -201,7 +201,8 @@ func (b *Registry) Net(lost bool) wire.ClusterNet {
 	return n
 }
 
-// addPart adds a part of everything: exports, then the addresses in use, then the subscriptions.
+// addPart adds a part of everything: exports first, then addresses in use, then
+// subscriptions.
 func (b *Registry) addPart(n *wire.ClusterNet) {
 	u := &b.root
 	after := u.resync.Part.After
@@ -220,11 +221,11 @@ func (b *Registry) addPart(n *wire.ClusterNet) {
 	if n.Of.Last() {
 		n.Subscribe, n.Of = u.requests.Part(after, &vol)
 	}
-	u.resync.Part = n.Of // also if it is everything: it may be lost
+	u.resync.Part = n.Of // even if it is everything, because the report may be lost
 }
 
-// inUse yields the addresses in use. The root knows of those that are added later: it gave
-// them.
+// inUse yields the addresses in use. The root assigns the ones that are added later, so they
+// need no report.
 func (b *Registry) inUse(yield func(wire.ServiceAddress) bool) {
 	for a, of := range b.owners {
 		for id := range of {
@@ -235,7 +236,7 @@ func (b *Registry) inUse(yield func(wire.ServiceAddress) bool) {
 	}
 }
 
-// isUsed reports whether an instance here has the address of its service.
+// isUsed reports whether an instance in the cluster has the service's address.
 func (b *Registry) isUsed(u wire.ServiceAddress) bool {
 	return b.owners[u.Address][u.Service] > 0 && len(b.services[u.Service].specs) > 0
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// MaxBackends bounds the backends of a route. Those of the cluster itself come first.
+// MaxBackends bounds the backends of a route. Backends in the cluster itself take precedence.
 const MaxBackends = 1024
 
 // addresses returns the semantic addresses of a service: those of its newest SLA, of its
-// instances, and, for instances elsewhere, of the root's route.
+// instances in the cluster and, from the root's route, of its other instances.
 func (b *Registry) addresses(id api.ServiceID) api.ServiceAddresses {
 	s := b.services[id]
 	if s == nil {
@@ -41,7 +41,7 @@ func (b *Registry) addresses(id api.ServiceID) api.ServiceAddresses {
 	return a
 }
 
-// backends returns the cluster's own backends of a service that have started, in order, with
+// backends returns, in order, the cluster's own backends of a service that have started, and
 // their peers.
 func (b *Registry) backends(id api.ServiceID, of func(*member) api.Peer) (out []api.Backend, peers []api.Peer) {
 	nodes := map[api.NodeID]bool{}
@@ -49,7 +49,7 @@ func (b *Registry) backends(id api.ServiceID, of func(*member) api.Peer) (out []
 		m := b.members[p.Node]
 		be := b.places[p]
 		if m == nil || be.State == api.BackendStarting {
-			continue // it cannot be reached
+			continue // unreachable
 		}
 		be.Peer = m.peer.Key
 		out = append(out, be)
@@ -65,7 +65,7 @@ func (b *Registry) backends(id api.ServiceID, of func(*member) api.Peer) (out []
 	return out, peers
 }
 
-// bound limits a route to MaxBackends, those first that take new flows.
+// bound limits a route to MaxBackends. Backends that take new flows take precedence.
 func bound(r *api.Route) {
 	if len(r.Backends) <= MaxBackends {
 		return
@@ -93,7 +93,7 @@ func comparePeers(a, b api.Peer) int { return slices.Compare(a.Key[:], b.Key[:])
 func (m *member) forNodes() api.Peer { return m.peer }
 func (m *member) forRoot() api.Peer  { return m.public }
 
-// inside is the View of nodes: the cluster's own resources and those from the root.
+// inside is the View for nodes: the cluster's own resources and those from the root.
 type inside struct{ *Registry }
 
 func (v inside) revOf(k interest.Key) uint64 { return v.Nodes.Rev(k, v.NextRev) }
@@ -155,8 +155,8 @@ func (b *Registry) memberWith(k api.PeerKey) *member {
 	return b.members[id]
 }
 
-// outside is the View of the root: the cluster's own resources, and of nodes only what is needed
-// to reach them.
+// outside is the View for the root: the cluster's own resources, without node ids and without
+// endpoints that other clusters cannot use.
 type outside struct{ *Registry }
 
 func (v outside) revOf(k interest.Key) uint64 { return v.root.exports.Rev(k, v.NextRev) }
@@ -191,5 +191,5 @@ func (v outside) Peer(k api.PeerKey) (api.Peer, bool) {
 	return api.Peer{}, false
 }
 
-// RouteOf returns a service's route as nodes get it. Its revision is 0 if no node holds it.
+// RouteOf returns a service's route as sent to nodes. Its revision is 0 if no node holds it.
 func (b *Registry) RouteOf(id api.ServiceID) (api.Route, bool) { return inside{b}.Route(id) }
