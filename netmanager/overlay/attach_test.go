@@ -12,12 +12,12 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// All that a node runs is replaced, twice over and faster than addresses rest.
+// Replaces all workloads of a node twice, faster than their addresses leave quarantine.
 func TestARollingUpdateFindsAddresses(t *testing.T) {
 	w := newWorld(t, Config{})
 	w.step(Down{wire.NetDown{Rev: 1, Lease: theLease()}})
 	const many = 60
-	given := map[netip.Addr]time.Time{} // when each was given back
+	given := map[netip.Addr]time.Time{} // when each address was freed
 	in := map[netip.Addr]wire.Key{}
 	attach := func(i int, e api.Epoch) error {
 		a := attachOf("web", i, e)

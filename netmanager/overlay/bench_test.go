@@ -11,8 +11,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// many is a core that wants n services, and the message that answers all of them:
-// two backends each, on a hundred nodes.
+// many returns a core that subscribes to n services, and the message that answers all of them. Each
+// service has two backends, on a hundred nodes in all.
 func many(b *testing.B, n int) (c *Core, client netip.Addr, answer wire.NetDown) {
 	b.Helper()
 	w := newWorld(b, Config{MaxOpen: n})
@@ -48,7 +48,7 @@ func many(b *testing.B, n int) (c *Core, client netip.Addr, answer wire.NetDown)
 	return c, a.Address, answer
 }
 
-// BenchmarkFullSync is a whole NetDown with 10,000 routes: at most a second.
+// BenchmarkFullSync applies a full NetDown with 10,000 routes. It should take at most a second.
 func BenchmarkFullSync(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
@@ -61,7 +61,7 @@ func BenchmarkFullSync(b *testing.B) {
 	}
 }
 
-// BenchmarkLookup is a name among 10,000 routes.
+// BenchmarkLookup looks up a name among 10,000 routes.
 func BenchmarkLookup(b *testing.B) {
 	c, client, answer := many(b, 10000)
 	c.Step(c.now, Down{answer})
@@ -72,7 +72,7 @@ func BenchmarkLookup(b *testing.B) {
 	}
 }
 
-// BenchmarkRouteUpdate is one route of 10,000 that changes.
+// BenchmarkRouteUpdate changes one route of 10,000.
 func BenchmarkRouteUpdate(b *testing.B) {
 	c, _, answer := many(b, 10000)
 	c.Step(c.now, Down{answer})
@@ -87,7 +87,7 @@ func BenchmarkRouteUpdate(b *testing.B) {
 	}
 }
 
-// BenchmarkMissOfAKnownAddress is what the core adds to a packet that it is asked about.
+// BenchmarkMissOfAKnownAddress measures the core's share of the delay of a missed packet.
 func BenchmarkMissOfAKnownAddress(b *testing.B) {
 	c, client, answer := many(b, 10000)
 	c.Step(c.now, Down{answer})

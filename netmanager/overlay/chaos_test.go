@@ -18,8 +18,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/subscriptions"
 )
 
-// cluster is the other side, in its simplest form: it knows everything, and tells
-// a node what its wants lead to.
+// cluster is a simple model of the cluster. It has all records and sends a node those that the node
+// subscribes to.
 type cluster struct {
 	rev    uint64
 	routes map[api.ServiceID]api.Route
@@ -27,14 +27,14 @@ type cluster struct {
 	boot   uint64
 	seq    uint64
 	wants  map[wire.Subscription]bool
-	again  bool // ask for a whole NetUp
+	again  bool // request a full NetUp
 }
 
 func newCluster() *cluster {
 	return &cluster{routes: map[api.ServiceID]api.Route{}, wants: map[wire.Subscription]bool{}, gone: map[api.ServiceID]bool{}}
 }
 
-// whole is all that the node's wants lead to.
+// whole returns all records that the node subscribes to.
 func (c *cluster) whole() (d wire.NetDown) {
 	routes, sources, peers := map[api.ServiceID]bool{}, map[netip.Addr]bool{}, map[api.PeerKey]bool{}
 	for _, k := range sorted.Keys(c.wants, func(a, b wire.Subscription) int {
@@ -100,7 +100,6 @@ func (c *cluster) whole() (d wire.NetDown) {
 	return d
 }
 
-// semantic lists the semantic addresses of a service.
 func semantic(a api.ServiceAddresses) []netip.Addr {
 	return append(slices.Collect(maps.Values(a.Instances)), a.RoundRobin, a.Closest)
 }
@@ -135,7 +134,7 @@ func (c *cluster) hear(up wire.NetUp) {
 	}
 }
 
-// host is a peer that speaks of its instances.
+// host is a peer that sends notices about its instances.
 type host struct {
 	serial uint64
 	words  map[netip.Addr]peermsg.Entry
@@ -154,10 +153,9 @@ func (h *host) notice() peermsg.Notice {
 	return n
 }
 
-// TestAnythingMayHappenOnTheWay gives inputs at random, loses, doubles and
-// reorders what is said in both directions, kills the netmanager between any two
-// saves, keeps the books and the plane right all the time, and ends with both
-// sides holding the same.
+// TestAnythingMayHappenOnTheWay applies random inputs, loses, duplicates and reorders messages in both
+// directions, and kills the netmanager between saves. The indexes and the plane must be correct after
+// each step, and at the end both sides must have the same records.
 func TestAnythingMayHappenOnTheWay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 3))
@@ -226,7 +224,7 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 				do(Query{Local: anyLocal(), Name: []string{names[rng.IntN(4)], "A", "B"}[rng.IntN(3)] + ".treeline"})
 			case 7:
 				do(PeerUnknown{Key: key(byte(rng.IntN(8))), Claim: instanceAt(byte(rng.IntN(8)), 3)})
-			case 8, 9: // something changes in the cluster
+			case 8, 9: // a change in the cluster
 				rev++
 				n := rng.IntN(4)
 				id := svc(names[n])
@@ -258,7 +256,7 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 				do(Tick{})
 			case 13:
 				do(Link{rng.IntN(3) > 0})
-			case 14: // a host's instance leaves, goes or comes back
+			case 14: // a host's instance drains, stops or becomes ready
 				n := byte(rng.IntN(6))
 				at := byte(1 + rng.IntN(5))
 				of := []peermsg.Placement{0, 7, peermsg.PlacementOf(wire.Key{Instance: svc(names[(at-1)%4]).Instance(rng.IntN(2)), Epoch: 1})}[rng.IntN(3)]
@@ -292,7 +290,7 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 				default:
 					do(Stray{k, instanceAt(0, byte(rng.IntN(70)))})
 				}
-			default: // the wire: loses, doubles, reorders
+			default: // the network loses, duplicates or reorders messages
 				if len(ups) > 0 {
 					i := rng.IntN(min(2, len(ups)))
 					if rng.IntN(4) > 0 {
@@ -314,7 +312,7 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 			}
 			w.checkBooks()
 		}
-		// A quiet end: everything arrives.
+		// Finally all messages arrive.
 		w.step(Link{false})
 		ups = said(w.step(Link{true}))
 		for range 100 {

@@ -18,9 +18,9 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-const own = "192.168.1.10" // world's address
+const own = "192.168.1.10" // the address of this node
 
-// These are kernelpath's.
+// Copies of constants of package kernelpath.
 const (
 	linger         = 3 * time.Second
 	lapse          = 10 * time.Second
@@ -34,13 +34,14 @@ const (
 
 var none plane.Paths
 
-// at has the tunnel see node n at an address, with no NAT between.
+// at lets the tunnel report node n at an address without a NAT.
 func (w *world) at(n byte, addr string) step.Effects {
 	w.t.Helper()
 	return w.step(Path{Key: key(n), Kind: api.PathDirect, Plain: true, Addr: netip.AddrPortFrom(ip(addr), 7000), MTU: 1380})
 }
 
-// agrees has node n, wherever it is seen, take ours by those ways.
+// agrees lets node n accept our packets by these paths, from and to the addresses that the tunnel
+// observes.
 func (w *world) agrees(n byte, ways plane.Paths) step.Effects {
 	w.t.Helper()
 	q, _ := w.c.peers.Get(key(n))
@@ -52,7 +53,7 @@ func (w *world) agrees(n byte, ways plane.Paths) step.Effects {
 	return w.step(Agreed{key(n), t})
 }
 
-// way is how the plane has node n: what ours take, and what it is taken in by.
+// way returns the path to node n in the plane, and the paths on which its packets are accepted.
 func (w *world) way(n byte) string {
 	p := w.plane.Peers[key(n)]
 	return wayOf(p)
@@ -82,7 +83,7 @@ func (w *world) ways(want ...string) {
 	w.checkBooks()
 }
 
-// peered is a world that has routes to nodes 1 to 3, of which 3 is not in the clear.
+// peered returns a world with routes to nodes 1 to 3. Node 3 is not in an unencrypted network.
 func peered(t *testing.T) *world {
 	w, client := readyWith(t, Config{Node: plane.Node{VXLAN: 7001}, Idle: 1000 * time.Hour})
 	w.step(Miss{Local: client, Remote: vip(1)})
@@ -97,11 +98,11 @@ func TestNobodySendsInTheClearWhatIsNotTaken(t *testing.T) {
 	w := peered(t)
 	const one, two = "direct < route vxlan from 192.168.1.11", "direct < vxlan from 192.168.2.12"
 	w.ways(one, two, "direct <")
-	w.pass(time.Hour) // they say nothing
+	w.pass(time.Hour) // they send nothing
 	w.ways(one, two, "direct <")
 	w.agrees(1, plane.Paths{Route: true, VXLAN: true})
-	w.agrees(2, plane.Paths{Route: true, VXLAN: true}) // that we are on its link does not put it on ours
-	w.agrees(3, plane.Paths{Route: true, VXLAN: true}) // its operator's word is not our operator's
+	w.agrees(2, plane.Paths{Route: true, VXLAN: true}) // the peer being on our link does not put us on its link
+	w.agrees(3, plane.Paths{Route: true, VXLAN: true}) // the peer's operator cannot declare our network unencrypted
 	w.ways("route < route vxlan from 192.168.1.11", "vxlan < vxlan from 192.168.2.12", "direct <")
 	w.agrees(1, plane.Paths{VXLAN: true})
 	w.agrees(2, plane.Paths{Route: true})
@@ -132,7 +133,7 @@ func TestNobodySendsInTheClearWhatIsNotTaken(t *testing.T) {
 	w.step(Agreed{key(1), good})
 	old := good
 	old.Serial, old.Ways = good.Serial-1, none
-	w.step(Agreed{key(1), old}) // late
+	w.step(Agreed{key(1), old}) // out of order
 	w.step(Agreed{key(9), good})
 	w.ways("route < route vxlan from 192.168.1.11")
 }
@@ -190,7 +191,7 @@ func TestWaysAreTakenInForAWhileAfterTheyWereWithdrawn(t *testing.T) {
 	l := theLease()
 	l.Unencrypted = []netip.Prefix{cidr("192.168.2.0/24"), cidr(own + "/32")}
 	eff := w.answer(wire.NetDown{Lease: l})
-	// Ours go by the tunnel at once, and what the peer sends before it hears is no loss.
+	// Our packets take the tunnel at once. What the peer sends before it receives the terms is not lost.
 	w.ways("direct < route vxlan from 192.168.1.11", "direct < vxlan from 192.168.2.12")
 	if said := orders[TunnelTerms](eff); len(said) != 2 || said[0].Ways != none || said[1].Ways != none {
 		t.Fatalf("%+v", said)
@@ -207,7 +208,7 @@ func TestARestartInterruptsNoKernelPath(t *testing.T) {
 	const both = "route < route vxlan from 192.168.1.11"
 	w.restart()
 	w.ways(both)
-	w.step(Path{Key: key(1), Kind: api.PathNone}) // the tunnel has not looked yet
+	w.step(Path{Key: key(1), Kind: api.PathNone}) // the tunnel has no path yet
 	w.ways(both)
 	w.step(Session{key(1)})
 	w.step(Path{Key: key(1), Kind: api.PathRelay}) // sessions begin there
@@ -217,11 +218,11 @@ func TestARestartInterruptsNoKernelPath(t *testing.T) {
 	w.agrees(1, plane.Paths{Route: true})
 	w.pass(time.Hour)
 	w.ways(both)
-	w.step(Path{Key: key(1), Kind: api.PathRelay, Idle: true}) // nobody uses it: no wonder
+	w.step(Path{Key: key(1), Kind: api.PathRelay, Idle: true}) // nobody uses it, so this is no evidence
 	w.pass(time.Hour)
 	w.ways(both)
 	w.at(1, "192.168.1.11")
-	w.step(Path{Key: key(1), Kind: api.PathDirect, Addr: netip.MustParseAddrPort("192.168.1.11:7000")}) // the peer's restart: all is proven anew
+	w.step(Path{Key: key(1), Kind: api.PathDirect, Addr: netip.MustParseAddrPort("192.168.1.11:7000")}) // after the peer's restart everything is proven again
 	w.ways(both)
 	w.at(1, "192.168.1.11")
 	w.pass(settling)
@@ -241,9 +242,9 @@ func TestTermsLapseInASessionInWhichNobodyRepeatsThem(t *testing.T) {
 		t.Fatalf("%+v", said)
 	}
 	w.ways("route < route vxlan from 192.168.1.11")
-	w.pass(lapse) // it is an older netmanager now
+	w.pass(lapse) // the peer may be an older netmanager now
 	w.ways("direct < route vxlan from 192.168.1.11")
-	// A later life's terms count from anywhere.
+	// Terms of a later process count regardless of the address.
 	w.step(Agreed{key(1), peermsg.Terms{Serial: 1, Ways: plane.Paths{Route: true}, From: ip(own), At: []netip.Addr{ip("192.168.1.11")}}})
 	w.ways("route < route vxlan from 192.168.1.11")
 }
@@ -258,7 +259,7 @@ func TestWhoMovesAgreesAnew(t *testing.T) {
 	self := w.c.self
 	self.Endpoints = []netip.AddrPort{netip.MustParseAddrPort("192.168.1.9:7000")}
 	eff := w.step(self)
-	w.ways("direct < route vxlan from 192.168.1.77") // it does not expect us there
+	w.ways("direct < route vxlan from 192.168.1.77") // the peer does not expect us at this address
 	if said := orders[TunnelTerms](eff); len(said) == 0 || !slices.Equal(said[0].At, []netip.Addr{ip("192.168.1.9")}) {
 		t.Fatalf("%+v", said)
 	}
@@ -268,7 +269,7 @@ func TestWhoMovesAgreesAnew(t *testing.T) {
 	}
 }
 
-// counts has the plane say what passed to and from node 1, after a look's time.
+// counts waits for a count, and lets the plane report the bytes to and from node 1.
 func (w *world) counts(to, from uint64) (probe peermsg.TrafficProbe, ok bool) {
 	w.t.Helper()
 	w.pass(countEvery)
@@ -297,7 +298,7 @@ func TestAWayByWhichNothingArrivesIsLeft(t *testing.T) {
 		t.Fatal("it is asked about where nothing was sent")
 	}
 	arrived := uint64(40)
-	for n := range uint64(100) { // what arrives one way proves it, whatever comes back
+	for n := range uint64(100) { // packets that arrive prove the path, even if none come back
 		arrived += 7
 		p, _ := w.counts(100*(n+1), 0)
 		answer(p, arrived)
@@ -305,14 +306,14 @@ func TestAWayByWhichNothingArrivesIsLeft(t *testing.T) {
 	w.ways(on)
 	away := shunFirst
 	for try := range 7 {
-		if try > 0 { // the new attempt begins with a look
+		if try > 0 { // the new attempt begins with a TrafficProbe
 			p, _ := w.counts(20000*uint64(try), 0)
 			answer(p, arrived)
 		}
 		p, _ = w.counts(20000*uint64(try)+10001, 0)
 		answer(p, arrived)
 		w.ways(on)
-		p, _ = w.counts(20000*uint64(try)+10002, 5) // that something comes back says nothing of what goes
+		p, _ = w.counts(20000*uint64(try)+10002, 5) // packets that come back prove nothing about the other direction
 		answer(p, arrived)
 		w.ways(off)
 		if r := w.c.Peers()[0].Reason; !strings.Contains(r, "nothing gets through by route") {
@@ -331,7 +332,7 @@ func TestAWayWithoutSignsOfLifeIsLeft(t *testing.T) {
 	const on, off = "route < route vxlan from 192.168.1.11", "direct < route vxlan from 192.168.1.11"
 	w.agrees(1, plane.Paths{Route: true})
 	w.counts(1, 1)
-	for n := range uint64(50) { // its netmanager is away, and flows go on
+	for n := range uint64(50) { // the peer's netmanager is down, and flows continue
 		w.counts(2+n, 2+n)
 	}
 	w.ways(on)
@@ -362,7 +363,7 @@ func TestPeersAreToldWhatArrived(t *testing.T) {
 	}
 }
 
-// end is one of two nodes that agree, and net what is under way between them.
+// end is one of two nodes that exchange terms.
 type end struct {
 	*world
 	n     byte
@@ -375,11 +376,10 @@ type bound struct {
 	in Input
 }
 
-// TestTwoEndsAlwaysAgree has two cores exchange what they say over a network that
-// loses, doubles and reorders, with restarts, moves and operators that change their
-// minds. Nobody ever sends in the clear what its own operator has not called clear.
-// Once messages arrive again, nobody sends what the other does not take in, and both
-// use the best way that each has.
+// TestTwoEndsAlwaysAgree lets two cores exchange messages over a network that loses, duplicates and
+// reorders, with restarts, moves and changes of configuration. A node never sends unencrypted packets on
+// a network that its own operator has not declared unencrypted. When messages arrive again, both send
+// only what the other accepts, and use the best path available.
 func TestTwoEndsAlwaysAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 9))
@@ -412,14 +412,14 @@ func TestTwoEndsAlwaysAgree(t *testing.T) {
 			}
 		}
 		do := func(i int, in Input) { obey(i, ends[i].step(in)) }
-		see := func(i int) { // as the tunnel sees the other
+		see := func(i int) { // what the tunnel reports of the other end
 			do(i, Path{Key: key(byte(2 - i)), Kind: api.PathDirect, Plain: true, MTU: 1380, Addr: ends[1-i].self.Endpoints[0]})
 		}
 		move := func(i int) {
 			x := rng.IntN(2)
 			a := ip(addrs[i][x])
 			s := Self{NetSelf: wire.NetSelf{Key: key(byte(i + 1)), Endpoints: []netip.AddrPort{netip.AddrPortFrom(a, 7000)}}}
-			if on, _ := a.Prefix(24); rng.IntN(4) > 0 { // else it has a /32
+			if on, _ := a.Prefix(24); rng.IntN(4) > 0 { // otherwise it has a /32
 				s.OnLink = []netip.Prefix{on}
 			}
 			ends[i].self = s

@@ -18,7 +18,7 @@ import (
 
 func vip(n byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 30, n, 1}) }
 
-// backendsOf are the backends that the plane has behind an address, with weights.
+// backendsOf returns the plane's backends behind an address, with weights.
 func (w *world) backendsOf(v netip.Addr) string {
 	s, ok := w.plane.Services[v]
 	if !ok {
@@ -51,7 +51,7 @@ func TestAnAttachmentKeepsItsAddress(t *testing.T) {
 	if a, _ := w.c.Attached(again.Key); a != first || w.c.Attachments()[0].NetNS != again.NetNS {
 		t.Fatalf("%+v", a)
 	}
-	w.step(attachOf("web", 0, 2)) // placed anew
+	w.step(attachOf("web", 0, 2)) // a new placement
 	if a, _ := w.c.Attached(attachOf("web", 0, 2).Key); a.Address == first.Address {
 		t.Fatalf("%+v", a)
 	}
@@ -67,7 +67,7 @@ func TestAnExhaustedSubnetSaysSoAndFreedAddressesRest(t *testing.T) {
 	n := 1
 	for ; ; n++ {
 		if eff := w.step(attachOf("web", n, 1)); eff.Err != nil {
-			if !errors.Is(eff.Err, api.ErrFull) || errors.Is(eff.Err, api.ErrUnavailable) { // else it would be waited for
+			if !errors.Is(eff.Err, api.ErrFull) || errors.Is(eff.Err, api.ErrUnavailable) { // ErrUnavailable would make the caller wait
 				t.Fatal(eff.Err)
 			}
 			break
@@ -79,7 +79,7 @@ func TestAnExhaustedSubnetSaysSoAndFreedAddressesRest(t *testing.T) {
 	w.step(Detach{attachOf("web", 7, 1).Key})
 	w.step(Detach{attachOf("web", 7, 1).Key}) // again
 	w.pass(endpoints.MinQuarantine - time.Second)
-	w.restart() // does not shorten the rest
+	w.restart() // does not shorten the quarantine
 	w.pass(endpoints.MinQuarantine - time.Second)
 	if eff := w.step(attachOf("api", 0, 1)); eff.Err == nil {
 		t.Fatal("an address that rests was handed out")
@@ -144,7 +144,7 @@ func TestAFirstPacketAsksAndIsReleased(t *testing.T) {
 	if ups := said(eff); len(ups) != 1 || !slices.Equal(ups[0].Subscribe, []wire.Subscription{want}) {
 		t.Fatalf("%+v", eff.Send)
 	}
-	if eff := w.step(Miss{Local: client, Remote: vip(1)}); len(said(eff)) > 0 { // single flight
+	if eff := w.step(Miss{Local: client, Remote: vip(1)}); len(said(eff)) > 0 { // the cluster is asked only once
 		t.Fatalf("%+v", eff.Send)
 	}
 	eff = w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1, 2)}}})
@@ -163,7 +163,7 @@ func TestAFirstPacketAsksAndIsReleased(t *testing.T) {
 		t.Fatal(w.plane.Allowed)
 	}
 	w.checkBooks()
-	w.restart() // and the table is as it was
+	w.restart() // the tables are as before
 	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 10.16.2.1*1 " || w.c.services.Ident(svc("web")) != to {
 		t.Fatal(got)
 	}
@@ -210,7 +210,7 @@ func TestARefusalAnswersForAWhileAndTheWantStays(t *testing.T) {
 	}
 	w.checkBooks()
 	w.pass(3 * time.Minute)
-	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}, RemovedRefusals: []wire.Subscription{want}}}) // it comes to be
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}, RemovedRefusals: []wire.Subscription{want}}}) // the service is created
 	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 " {
 		t.Fatal(got)
 	}
@@ -224,7 +224,7 @@ func TestWhatMayNotBeCalledIsDenied(t *testing.T) {
 	r.Access.Closed = true
 	eff := w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{r}}})
 	from, to := w.c.services.Ident(svc("client")), w.c.services.Ident(svc("web"))
-	// web may call client, though, which has no list.
+	// web may call client, because client has no list.
 	if w.plane.Allowed[plane.Pair{From: from, To: to}] || !w.plane.Allowed[plane.Pair{From: to, To: from}] || len(orders[Release](eff)) != 1 {
 		t.Fatalf("%+v %+v", w.plane.Allowed, eff.Send)
 	}
@@ -441,7 +441,7 @@ func TestWhatIsHereIsReachedAtOnce(t *testing.T) {
 	}
 	w.checkBooks()
 	r := route("web", 1, 1, 1)
-	// The cluster believes that another placement of it is here, which is not so.
+	// The cluster has another placement of it on this node, which is wrong.
 	r.Backends = append(r.Backends, api.Backend{Instance: svc("web").Instance(9), Epoch: 1, Address: ip("10.16.0.40"), Peer: key(0), State: api.BackendUp})
 	r.Peers = append(r.Peers, api.Peer{Key: key(0), Rev: 1, Subnets: []netip.Prefix{cidr("10.16.0.0/26")}})
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{r}}})
@@ -491,7 +491,7 @@ func TestAStrangersHandshakeAsksForItsSubnet(t *testing.T) {
 	}
 	w.checkBooks()
 	n := 0
-	for i := range 1000 { // a flood of keys that are nobody's
+	for i := range 1000 { // many keys without a record
 		n += len(said(w.step(PeerUnknown{Key: key(9), Claim: netip.AddrFrom4([4]byte{10, 17, byte(i >> 2), byte(i << 6)})})))
 	}
 	if n > subscriptions.Burst || w.c.subs.Len() > subscriptions.Burst+1 {
@@ -516,7 +516,7 @@ func TestAThousandNeighboursAreMetAtOnceAndStrangersAreNot(t *testing.T) {
 	}
 	w.checkBooks()
 	asked := 0
-	for i := range 1000 { // nobody has these, and the cluster says so
+	for i := range 1000 { // the cluster refuses all of these addresses
 		nobody := netip.AddrFrom4([4]byte{10, 30, byte(200 + i>>8), byte(i)})
 		if len(said(w.step(Miss{Local: client, Remote: nobody}))) > 0 {
 			asked++
@@ -531,7 +531,7 @@ func TestAThousandNeighboursAreMetAtOnceAndStrangersAreNot(t *testing.T) {
 
 func TestNobodyWaitsForANameThatWasRefusedBefore(t *testing.T) {
 	w, client := ready(t)
-	// "example.com" by the search list: it could be service example of namespace com.
+	// "example.com" through the search list could be service example of namespace com.
 	const name = "example.com.treeline."
 	eff := w.step(Query{Local: client, Name: name})
 	ups := said(eff)
@@ -565,8 +565,8 @@ func TestTablesOutliveTheCluster(t *testing.T) {
 	w.checkBooks()
 }
 
-// What nobody used is there as well: a flow that is quiet, a client that comes back
-// after a while, and who called, on the server's node.
+// Unused records stay too: for a quiet flow, a client that comes back after a while, and for callers, on
+// the server's node.
 func TestIdleTablesOutliveTheClusterToo(t *testing.T) {
 	w, client := ready(t)
 	caller, stranger := instanceAt(4, 9), instanceAt(7, 5)
@@ -598,11 +598,11 @@ func TestIdleTablesOutliveTheClusterToo(t *testing.T) {
 	w.restart()
 	w.pass(time.Hour)
 	there("after a restart")
-	w.step(Detach{attachOf("client", 0, 1).Key}) // and is started anew
+	w.step(Detach{attachOf("client", 0, 1).Key}) // and attached again
 	w.pass(time.Minute)
 	w.step(attachOf("client", 0, 2))
 	there("for the next instance")
-	w.step(Link{true}) // it is time to say again what is wanted
+	w.step(Link{true}) // subscriptions are renewed
 	w.pass(4 * time.Minute)
 	there("when the cluster is back")
 	w.pass(3 * time.Minute)
@@ -635,7 +635,7 @@ func TestABackendOutsideItsPeersSubnetIsNone(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
 	r := route("web", 1, 1, 1, 2)
-	r.Backends[0].Address = instanceAt(2, 50) // node 1 says that it has an address of node 2
+	r.Backends[0].Address = instanceAt(2, 50) // node 1 claims an address of node 2
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{r}}})
 	if got := w.backendsOf(vip(1)); got != "10.16.2.1*1 " {
 		t.Fatal(got)
@@ -650,8 +650,8 @@ func TestABackendOutsideItsPeersSubnetIsNone(t *testing.T) {
 	w.checkBooks()
 }
 
-// TestTheTunnelTakesPacketsOfClaimedSubnetsOnly has records name, beside a lease,
-// prefixes that would let the peer send from addresses of other nodes.
+// TestTheTunnelTakesPacketsOfClaimedSubnetsOnly gives records, in addition to the node's subnet, prefixes
+// that would let the peer send from addresses of other nodes.
 func TestTheTunnelTakesPacketsOfClaimedSubnetsOnly(t *testing.T) {
 	w, client := ready(t)
 	good := cidr("10.16.3.0/26")
@@ -673,7 +673,7 @@ func TestTheTunnelTakesPacketsOfClaimedSubnetsOnly(t *testing.T) {
 	}
 	w.checkBooks()
 
-	// Another node of the cluster has the subnet now: the tunnel must know at once.
+	// Another node of the cluster has the subnet now. The tunnel must get the change at once.
 	w.step(Miss{Local: client, Remote: vip(1)})
 	other := route("web", 2, 1, 4)
 	other.Peers[0].Subnets, other.Peers[0].Rev = []netip.Prefix{good}, 9
@@ -683,7 +683,7 @@ func TestTheTunnelTakesPacketsOfClaimedSubnetsOnly(t *testing.T) {
 	}
 	w.checkBooks()
 
-	// A peer of another cluster cannot take it, whatever its record says.
+	// A peer of another cluster cannot take the subnet, regardless of its record.
 	w.step(Miss{Local: client, Remote: vip(3)})
 	foreign := route("db", 3, 3, 5)
 	foreign.Peers[0].Subnets, foreign.Peers[0].Rev, foreign.Peers[0].Cluster, foreign.Peers[0].Node = []netip.Prefix{good}, 1<<60, "c9", ""
@@ -711,7 +711,7 @@ func TestWantsMoveToWhoeverStillUsesThem(t *testing.T) {
 	w.step(Detach{attachOf("other", 0, 1).Key})
 	w.checkBooks()
 	w.pass(time.Minute)
-	w.step(attachOf("other", 0, 2)) // started anew, while the cluster is away
+	w.step(attachOf("other", 0, 2)) // attached again while the cluster is disconnected
 	w.pass(2 * time.Minute)
 	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 " {
 		t.Fatal(got)
@@ -745,14 +745,14 @@ func TestOneMessageMayEndAServiceAndBeginAnotherInItsPlace(t *testing.T) {
 	}
 	w.checkBooks()
 	again.Rev = 3
-	w.answer(wire.NetDown{Records: wire.Records{RemovedRoutes: []api.ServiceID{svc("api")}, Routes: []api.Route{again}}}) // gone, and here again
+	w.answer(wire.NetDown{Records: wire.Records{RemovedRoutes: []api.ServiceID{svc("api")}, Routes: []api.Route{again}}}) // removed and added again
 	if w.backendsOf(vip(1)) == "none" {
 		t.Fatal("what came was taken away with what went")
 	}
 	w.checkBooks()
 }
 
-// A workload takes flows when it listens, each attempt anew; its own go at once.
+// A workload receives flows after it listens, separately for each attempt. Its own flows start at once.
 func TestFlowsWaitForAWorkloadToListen(t *testing.T) {
 	w, client := ready(t)
 	web := attachOf("web", 5, 3)
@@ -773,11 +773,11 @@ func TestFlowsWaitForAWorkloadToListen(t *testing.T) {
 	if _, ok := w.plane.Endpoints[here.Address]; !ok {
 		t.Fatal("it cannot send")
 	}
-	w.step(Ready{web.Key, "/proc/9/ns/net"}) // of an attempt that was before
+	w.step(Ready{web.Key, "/proc/9/ns/net"}) // of an earlier attempt
 	state("10.16.1.1*1 ", false)
 	w.step(listens(web))
 	state(both, true)
-	w.step(web) // said twice
+	w.step(web) // repeated
 	state(both, true)
 	w.restart()
 	state(both, true)

@@ -11,9 +11,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// FuzzDown feeds the core what a cluster may say, however senseless, and holds
-// that the books stay right, that a restart comes to the same, and that the plane
-// is told of nothing that is no address of the network.
+// FuzzDown applies arbitrary messages of a cluster. The indexes must stay correct, a restart must restore
+// the same state, and the plane must get only addresses of the network.
 func FuzzDown(f *testing.F) {
 	r := route("web", 1, 1, 1, 2)
 	r.Addresses.Closest = ip("10.30.1.2")

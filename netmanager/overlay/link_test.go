@@ -12,7 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// TestAllWantsAreOneMessage: as many as there can be, of the longest names.
+// TestAllWantsAreOneMessage checks the maximum number of subscriptions with the longest names.
 func TestAllWantsAreOneMessage(t *testing.T) {
 	w := newWorld(t, Config{MaxOpen: 1 << 20})
 	w.step(Link{true})
@@ -31,12 +31,12 @@ func TestAllWantsAreOneMessage(t *testing.T) {
 		t.Fatalf("%d messages, of %d wants", len(ups), len(ups[0].Subscribe))
 	}
 	text, err := json.Marshal(ups[0])
-	if err != nil || len(text) > parts.Max-1<<18 { // the rest is for what else it says: MaxNetPairs are the most of that
+	if err != nil || len(text) > parts.Max-1<<18 { // leaves room for the rest of the message, mostly MaxNetPairs
 		t.Errorf("it has %d bytes: %v", len(text), err)
 	}
 }
 
-// TestWhatChangesUnheardIsBounded lets wants come and go while the cluster is away.
+// TestWhatChangesUnheardIsBounded adds and drops subscriptions while the cluster is disconnected.
 func TestWhatChangesUnheardIsBounded(t *testing.T) {
 	const most = 40
 	w := newWorld(t, Config{MaxSubscriptions: most, MaxOpen: 10})

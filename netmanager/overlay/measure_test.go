@@ -10,14 +10,14 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// at is a place on the first axis of the latency space.
+// at returns a coordinate on the first axis of the latency space.
 func at(d time.Duration) *api.Coordinate {
 	c := vivaldi.New()
 	c.Vec[0], c.Error = d.Seconds(), 0.1
 	return &c
 }
 
-// measures has time go by, and says what was measured when.
+// measures lets time pass, and returns when each peer was measured.
 func (w *world) measures(d time.Duration) map[api.PeerKey][]time.Duration {
 	w.t.Helper()
 	out := map[api.PeerKey][]time.Duration{}
@@ -55,7 +55,7 @@ func TestPeersAreMeasuredWithoutFlows(t *testing.T) {
 	if slices.Equal(got[key(1)][1:], got[key(2)][1:]) {
 		t.Error("all at once")
 	}
-	w.answer(wire.NetDown{}) // as before
+	w.answer(wire.NetDown{}) // unchanged
 	if got := w.measures(2 * time.Minute); len(got) != 2 {
 		t.Fatalf("%d peers are measured", len(got))
 	}
@@ -124,8 +124,7 @@ func TestANodeSaysWhereItIsWhenItHasMoved(t *testing.T) {
 	}
 }
 
-// A node that we are measured by is held while it does so, though no instance's
-// packet goes either way.
+// A peer that measures this node is kept, even without packets of instances.
 func TestWhoMeasuresUsIsNotForgotten(t *testing.T) {
 	w, _ := ready(t)
 	w.step(PeerUnknown{Key: key(3), Claim: instanceAt(3, 0)})

@@ -17,7 +17,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// spokenTo is a world whose client knows web on nodes 1 and 2, and has spoken to both.
+// spokenTo returns a world whose client has flows to web on nodes 1 and 2.
 func spokenTo(t *testing.T) *world {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
@@ -29,7 +29,7 @@ func spokenTo(t *testing.T) *world {
 	return w
 }
 
-// use lets time go by while the client calls web.
+// use lets time pass while the client calls web.
 func (w *world) use(d time.Duration) {
 	w.t.Helper()
 	for end := w.now.Add(d); w.now.Before(end); {
@@ -38,7 +38,7 @@ func (w *world) use(d time.Duration) {
 	}
 }
 
-// tellings are who is told what, as one line each.
+// tellings returns the notices and their receivers, one line each.
 func tellings(eff step.Effects) (out []string) {
 	for _, m := range orders[TunnelNotice](eff) {
 		line := fmt.Sprintf("%d:", m.Key[31])
@@ -65,13 +65,13 @@ func serial(t *testing.T, eff step.Effects) uint64 {
 	return all[0].Serial
 }
 
-// says has node n say a word of its backend behind vip(1).
+// says lets node n send a notice about its backend behind vip(1).
 func (w *world) says(n byte, serial uint64, e api.Epoch, s peermsg.State) step.Effects {
 	w.t.Helper()
 	return w.step(Noticed{key(n), peermsg.Notice{Serial: serial, Entries: []peermsg.Entry{{Address: instanceAt(n, 1), Of: webOn(n, e), State: s}}}})
 }
 
-// webOn is the instance of web that node n has, in a placement; 0 is whichever.
+// webOn returns the placement of web on node n; epoch 0 means any.
 func webOn(n byte, e api.Epoch) peermsg.Placement {
 	if e == 0 {
 		return 0
@@ -107,7 +107,7 @@ func TestPeersAreToldWhoLeavesUntilTheyConfirm(t *testing.T) {
 		t.Errorf("%q is no news", tellings(eff))
 	}
 	w.step(NoticeAcked{key(1), peermsg.NoticeAck{Serial: first}})
-	w.step(NoticeAcked{key(2), peermsg.NoticeAck{Serial: first + 1}}) // never told
+	w.step(NoticeAcked{key(2), peermsg.NoticeAck{Serial: first + 1}}) // a serial that was never sent
 	if w.c.NoticesAcked() {
 		t.Error("one has not confirmed")
 	}
@@ -151,8 +151,8 @@ func TestPeersAreToldWhoLeavesUntilTheyConfirm(t *testing.T) {
 	w.checkBooks()
 }
 
-// A workload that exits is avoided, and takes flows again when its next attempt, at
-// the same place in the same placement, listens.
+// A workload that exits gets no new flows until its next attempt listens, with the same address and
+// placement.
 func TestANewAttemptTakesFlowsAgain(t *testing.T) {
 	w := spokenTo(t)
 	web := attachOf("web", 5, 7)
@@ -167,7 +167,7 @@ func TestANewAttemptTakesFlowsAgain(t *testing.T) {
 	if got := tellings(eff); len(got) != 2 || got[0] != "1: 10.16.0.3@7 is 0" || serial(t, eff) <= before {
 		t.Errorf("%q, %d after %d", got, serial(t, eff), before)
 	}
-	w.restart() // and whoever missed that hears it when they meet
+	w.restart() // peers that missed the notice get it in a new session
 	if got := tellings(w.step(Session{key(1)})); len(got) != 1 || got[0] != "1: 10.16.0.2@1 is 1 10.16.0.3@7 is 0" && got[0] != "1: 10.16.0.3@7 is 0 10.16.0.2@1 is 1" {
 		t.Errorf("%q", got)
 	}
@@ -185,7 +185,7 @@ func TestAHostsWordOutlivesOlderRecords(t *testing.T) {
 	}
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 2, 1, 1, 2)}}})
 	w.leadsTo(2)
-	w.says(1, 4, 1, peermsg.Accepting) // late
+	w.says(1, 4, 1, peermsg.Accepting) // out of order
 	w.leadsTo(2)
 	w.checkBooks()
 
@@ -197,11 +197,11 @@ func TestAHostsWordOutlivesOlderRecords(t *testing.T) {
 		t.Errorf("its flows end: %v; the route is asked for anew: %v", ended, asked)
 	}
 	w.says(2, 1, 1, peermsg.Draining)
-	w.leadsTo(2) // it serves still
+	w.leadsTo(2) // it still serves
 	w.says(2, 2, 0, peermsg.Gone)
-	w.leadsTo(2) // it knows of nobody, nor do we of anybody better
+	w.leadsTo(2) // neither the peer nor this node has a better backend
 	w.says(2, 3, 1, peermsg.Gone)
-	w.leadsTo() // whoever calls is refused at once, and not lost
+	w.leadsTo() // clients are refused at once
 	w.says(2, 4, 0, peermsg.Gone)
 	w.leadsTo()
 	w.checkBooks()
@@ -215,9 +215,9 @@ func TestAHostsWordOutlivesOlderRecords(t *testing.T) {
 	next.Backends[0].Epoch = 2
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{next}}})
 	w.leadsTo(1, 2)
-	w.says(1, 7, 1, peermsg.Gone) // of what was there before
+	w.says(1, 7, 1, peermsg.Gone) // about an earlier placement
 	w.leadsTo(1, 2)
-	w.says(1, 8, 0, peermsg.Gone) // of whatever we notice.KeepMark to be there
+	w.says(1, 8, 0, peermsg.Gone) // about any placement
 	w.leadsTo(2)
 	w.use(notice.KeepMark + time.Second)
 	w.leadsTo(1, 2)
@@ -248,7 +248,7 @@ func TestAPeerSpeaksForItselfAlone(t *testing.T) {
 	w.step(Noticed{key(2), peermsg.Notice{Serial: 1, Entries: of(instanceAt(1, 1), webOn(1, 1))}})
 	w.step(Noticed{key(2), peermsg.Notice{Serial: 2, Entries: of(ip("10.30.1.1"), 1)}})
 	w.step(Noticed{key(2), peermsg.Notice{Serial: 3, Entries: of(w.c.List()[0].Address, 1)}})
-	w.step(Noticed{key(9), peermsg.Notice{Serial: 1, Entries: of(instanceAt(1, 1), webOn(1, 1))}}) // of no record
+	w.step(Noticed{key(9), peermsg.Notice{Serial: 1, Entries: of(instanceAt(1, 1), webOn(1, 1))}}) // a peer without a record
 	w.leadsTo(1, 2)
 	if n := w.c.received.Count(key(2)); n > 0 {
 		t.Errorf("%d words are remembered", n)
@@ -297,7 +297,7 @@ func TestWhoKnowsOfNobodyIsTold(t *testing.T) {
 	for i := range 1000 {
 		w.now = w.now.Add(time.Millisecond)
 		n += len(tellings(w.step(Stray{key(1), ip("10.16.0.9").Next()})))
-		n += len(tellings(w.step(Stray{key(7), netip.AddrFrom4([4]byte{10, 16, 0, byte(10 + i%50)})}))) // of no record
+		n += len(tellings(w.step(Stray{key(7), netip.AddrFrom4([4]byte{10, 16, 0, byte(10 + i%50)})}))) // a peer without a record
 	}
 	if n < 9 || n > 11 {
 		t.Errorf("told %d times in a second", n)
@@ -310,7 +310,7 @@ func TestWhoKnowsOfNobodyIsTold(t *testing.T) {
 	w.checkBooks()
 }
 
-// What is told is bounded, and the latest is not what is left out.
+// Notices are bounded. They keep the latest entries.
 func TestOnlyTheLatestIsTold(t *testing.T) {
 	w := spokenTo(t)
 	for i := range 200 {

@@ -19,10 +19,10 @@ func TestTCPTellsHowFarApartServicesAre(t *testing.T) {
 	w.step(Sampled{[]Flow{
 		{Local: client, Remote: vip(1), Sockets: 3, RTT: 4 * ms, Least: 2 * ms, Sent: 90},
 		{Local: w.c.lease.Ranges.Twin(client), Remote: w.c.lease.Ranges.Twin(far), Sockets: 1, RTT: 8 * ms, Least: 3 * ms, Sent: 10, Again: 5},
-		{Local: ip("10.16.99.99"), Remote: vip(1), Sockets: 1, RTT: ms, Least: ms},                            // nobody here
-		{Local: client, Remote: ip("203.0.113.1"), Sockets: 1, RTT: ms, Least: ms},                            // no service
-		{Local: client, Remote: ip("10.16.200.1"), Sockets: 1, RTT: ms, Least: ms},                            // nobody's
-		{Local: client, Remote: vip(1), RTT: ms, Least: ms},                                                   // none
+		{Local: ip("10.16.99.99"), Remote: vip(1), Sockets: 1, RTT: ms, Least: ms},                            // no such endpoint
+		{Local: client, Remote: ip("203.0.113.1"), Sockets: 1, RTT: ms, Least: ms},                            // outside the overlay
+		{Local: client, Remote: ip("10.16.200.1"), Sockets: 1, RTT: ms, Least: ms},                            // unknown address
+		{Local: client, Remote: vip(1), RTT: ms, Least: ms},                                                   // no sockets
 		{Local: client, Remote: vip(1), Sockets: 1},                                                           // not measured
 		{Local: client, Remote: client, Sockets: 1, RTT: 30 * time.Microsecond, Least: 20 * time.Microsecond}, // itself
 	}})
@@ -47,8 +47,8 @@ func TestTCPTellsHowFarApartServicesAre(t *testing.T) {
 	w.checkBooks()
 }
 
-// A node's place in the latency space follows TCP where nobody probes, by the nearest
-// connection of all, and probes where there are some.
+// Without probes, the node's coordinate follows the TCP round trip of the nearest connection to each
+// peer.
 func TestTCPMovesTheCoordinateWhereNobodyProbes(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
@@ -86,8 +86,8 @@ func TestTCPMovesTheCoordinateWhereNobodyProbes(t *testing.T) {
 	}
 }
 
-// Where packets take a kernel path the tunnel sees none: their bytes are the plane's
-// to say, and the round trip is measured all the same.
+// The tunnel does not see packets on a kernel path. The plane counts their bytes, and round trips are
+// still measured.
 func TestKernelPathsAreObserved(t *testing.T) {
 	w := peered(t)
 	w.now = w.now.Add(time.Hour)

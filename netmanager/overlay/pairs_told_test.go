@@ -10,8 +10,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// asked is a node whose cluster asks about its client, and that knows of a service web
-// on n1 and n2.
+// asked returns a world whose cluster requests the round trips of the client, with a route to web on n1
+// and n2.
 func asked(t *testing.T) (w *world, client netip.Addr) {
 	w, client = ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
@@ -21,7 +21,7 @@ func asked(t *testing.T) (w *world, client netip.Addr) {
 	return w, client
 }
 
-// looks has TCP looked at, fifteen seconds later, and says what the cluster is told.
+// looks samples TCP after fifteen seconds, and returns what the cluster receives.
 func (w *world) looks(flows ...Flow) (told []wire.NetPair) {
 	w.t.Helper()
 	hear := func(ups []wire.NetUp) {
@@ -53,17 +53,17 @@ func TestTheClusterIsToldWhatItAsksAbout(t *testing.T) {
 		t.Fatalf("it says that it has %+v", up)
 	}
 	foreign := route("abroad", 1, 3, 3)
-	foreign.Peers[0].Cluster = "c9" // whose nodes may be called as ours are
+	foreign.Peers[0].Cluster = "c9" // whose nodes may be called like those of this cluster
 	other := route("web", 1, 4, 4)
 	other.Service = "acme/blog.prod.web.eu"
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{foreign, other}}})
 	w.step(attachOf("server", 0, 1))
 	server, _ := w.c.Attached(attachOf("server", 0, 1).Key)
 	got := w.looks(flow(client, one, 3*ms), flow(client, one, 2*ms), flow(client, two, 9*ms), flow(client, server.Address, ms/50),
-		flow(client, vip(1), 7*ms),           // whose instance it is only the other end knows
+		flow(client, vip(1), 7*ms),           // only the other end knows the instance
 		flow(client, instanceAt(3, 3), 7*ms), // in another cluster
 		flow(client, instanceAt(4, 4), 7*ms), // of another application
-		flow(server.Address, one, 7*ms),      // not asked about
+		flow(server.Address, one, 7*ms),      // not requested
 		flow(client, client, 7*ms))           // none
 	first := between("n1", 2*ms)
 	first.Connections = 4
@@ -75,31 +75,31 @@ func TestTheClusterIsToldWhatItAsksAbout(t *testing.T) {
 	}
 	w.checkBooks()
 
-	// What is no longer asked about is forgotten.
+	// Services that are not requested any more are removed.
 	w.answer(wire.NetDown{Measure: []api.Peer{}})
 	if got := w.looks(flow(client, one, 90*ms)); len(got) != 0 {
 		t.Errorf("it is told %+v", got)
 	}
 }
 
-// away is a pair whose other end is in another cluster.
+// away returns a pair whose other end is in another cluster.
 func away(k api.PeerKey, least time.Duration) wire.NetPair {
 	p := between(k.String(), least)
 	p.Remote, p.Cluster = svc("abroad"), "c9"
 	return p
 }
 
-// Whose instance a semantic address led to nobody tells where that is in another cluster:
-// it counts where it can be one node's only.
+// Nobody reports to which instance a semantic address led in another cluster. It is reported only if
+// there is one possible node.
 func TestASemanticAddressThatLeadsToOneNodeAbroadTellsOfIt(t *testing.T) {
 	const ms = time.Millisecond
-	one, two := netip.MustParseAddr("10.30.3.10"), netip.MustParseAddr("10.30.3.11") // of its instances
+	one, two := netip.MustParseAddr("10.30.3.10"), netip.MustParseAddr("10.30.3.11") // of the service's instances
 	closest := netip.MustParseAddr("10.30.3.2")
 	for name, test := range map[string]struct {
-		nodes []byte // of its instances; from 3 on in another cluster
+		nodes []byte // of the instances; from 3 on in another cluster
 		local bool   // and one on this node
 		to    netip.Addr
-		want  byte // node; 0: nobody is told
+		want  byte // node; 0: not reported
 	}{
 		"one instance":            {nodes: []byte{3}, to: vip(3), want: 3},
 		"the closest":             {nodes: []byte{3}, to: closest, want: 3},
@@ -147,7 +147,7 @@ func TestTheClusterIsToldNewsAlone(t *testing.T) {
 	tells := func(least, want time.Duration) {
 		t.Helper()
 		got := w.looks(flow(client, one, least))
-		for i := range got { // what waited is older
+		for i := range got { // waiting reports are older
 			if got[i].Age > 15*time.Second {
 				t.Errorf("%+v", got[i])
 			}
@@ -159,7 +159,7 @@ func TestTheClusterIsToldNewsAlone(t *testing.T) {
 	}
 	tells(10*ms, 10*ms)
 	tells(11*ms, 0)
-	tells(90*ms, 0) // a connection that has only begun
+	tells(90*ms, 0) // a new connection
 	tells(10*ms, 0)
 	tells(90*ms, 0)
 	tells(90*ms, 90*ms)
@@ -175,7 +175,7 @@ func TestTheClusterIsToldNewsAlone(t *testing.T) {
 	if quiet != 36 {
 		t.Errorf("said again %d times in ten minutes", 40-quiet)
 	}
-	// It goes along with what is said anyway, and all of it after a loss.
+	// Round trips are added to messages that are sent anyway, and all of them after a loss.
 	tells(30*ms, 0)
 	tells(30*ms, 30*ms)
 	for range 2 {

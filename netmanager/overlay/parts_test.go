@@ -12,7 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// record is one that a cluster may tell of.
+// record is a record that a cluster may send.
 type record struct {
 	key    interest.Key
 	digest api.Digest
@@ -20,7 +20,7 @@ type record struct {
 	gone   func(*wire.NetDown)
 }
 
-// recordAt is record n: of each kind every fourth.
+// recordAt returns record n. The four kinds alternate.
 func recordAt(n byte) record {
 	name := fmt.Sprintf("s%d", n)
 	switch n % 4 {
@@ -50,8 +50,8 @@ func recordAt(n byte) record {
 	}
 }
 
-// TestWhatAPartDoesNotHaveGoes gives parts in any order, doubled, cut anew and with
-// changes between them, and compares with a set that takes each as it is.
+// TestWhatAPartDoesNotHaveGoes sends parts in any order, twice, with other bounds and with changes in
+// between, and compares the result with a set that applies each part.
 func TestWhatAPartDoesNotHaveGoes(t *testing.T) {
 	const many = 32
 	rapid.Check(t, func(rt *rapid.T) {
@@ -108,8 +108,8 @@ func TestWhatAPartDoesNotHaveGoes(t *testing.T) {
 	})
 }
 
-// TestPartsCostWhatTheyCarry has a netmanager that holds much be told it again, in few
-// parts and in many: together those cost the same.
+// TestPartsCostWhatTheyCarry sends a large state in few parts and in many. The total cost must be the
+// same.
 func TestPartsCostWhatTheyCarry(t *testing.T) {
 	const many = 4000
 	w, _ := ready(t)

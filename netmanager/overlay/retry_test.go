@@ -12,7 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// retried are the addresses whose unanswered flows the plane is to begin anew.
+// retried returns the addresses whose unanswered flows the plane ends.
 func retried(eff step.Effects) (all []netip.Addr) {
 	for _, c := range orders[plane.Change](eff) {
 		all = append(all, c.Retry...)
@@ -20,8 +20,8 @@ func retried(eff step.Effects) (all []netip.Addr) {
 	return all
 }
 
-// Who leaves may have died: what it does not answer soon goes elsewhere, and what it
-// answers stays.
+// A draining instance may have died: flows that it does not answer soon go elsewhere, and answered flows
+// stay.
 func TestWhatNobodyAnswersBeginsAnew(t *testing.T) {
 	w := spokenTo(t)
 	web := attachOf("web", 5, 7)
@@ -65,7 +65,7 @@ func TestWhatNobodyAnswersBeginsAnew(t *testing.T) {
 			t.Errorf("it takes flows again: %v", got)
 		}
 	}
-	// The process of an earlier attempt has no say, the present one's has.
+	// The end of an earlier attempt's process has no effect; that of the present one has.
 	w.step(Exited{web.Key, "/proc/1/ns/net"})
 	if got := later(answerTime); len(got) > 0 {
 		t.Errorf("an earlier process has ended: %v", got)

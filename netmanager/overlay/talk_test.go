@@ -10,13 +10,13 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
-// What peers send by the session of an earlier life nobody can read, and until they
-// notice that their flows stand still.
+// Nobody can decrypt what peers send in a session of an earlier process. Flows stand still until the
+// peers notice.
 func TestANewLifeTalksWithWhomTheLastOneTalked(t *testing.T) {
 	w := peered(t)
 	w.step(Path{Key: key(2), Kind: api.PathDirect, Addr: netip.MustParseAddrPort("192.168.2.12:7000"), Idle: true})
-	w.step(Path{Key: key(3), Kind: api.PathNone, Idle: true}) // as before there is a session
-	for range 2 {                                             // the second ends before it has heard of anybody
+	w.step(Path{Key: key(3), Kind: api.PathNone, Idle: true}) // no session yet
+	for range 2 {                                             // the second process ends before it has received anything
 		w.c = New(w.cfg)
 		if err := w.c.Restore(slices.Collect[store.Doc](maps.Values(w.docs))); err != nil {
 			t.Fatal(err)

@@ -100,8 +100,8 @@ func TestANameOfWhatIsHereNeedsNoCluster(t *testing.T) {
 	w.checkBooks()
 }
 
-// A name that exists does so for records of every type, and so does one that only
-// leads on to others (RFC 8020): a resolver that hears otherwise looks no further.
+// A name that exists does so for records of every type, and so does a parent of names (RFC 8020).
+// Otherwise resolvers stop the search.
 func TestANameExistsOrNotWhateverIsAskedOfIt(t *testing.T) {
 	w, client := ready(t)
 	w.step(Query{Local: client, Name: "web.treeline."})
@@ -119,7 +119,7 @@ func TestANameExistsOrNotWhateverIsAskedOfIt(t *testing.T) {
 		"_http._sctp.web.treeline.":                    "false 0 0 ",
 		"_udp.web.treeline.":                           "false 0 0 ",
 		"_.treeline.":                                  "false 0 0 ",
-		"_http._tcp.bare.treeline.":                    "true 0 1 ", // the service, as its instances have no addresses
+		"_http._tcp.bare.treeline.":                    "true 0 1 ", // the service, because its instances have no addresses
 		"_http._tcp.any.closest.bare.treeline.":        "true 0 0 ",
 		"7.instance.web.treeline.":                     "false 0 0 ",
 		"rr.web.eu.shop.prod.treeline.":                "true 1 0 ",
@@ -134,7 +134,7 @@ func TestANameExistsOrNotWhateverIsAskedOfIt(t *testing.T) {
 		"prod.of-tenant.acme.treeline.":                "true 0 0 ",
 		"stage.treeline.":                              "false 0 0 ",
 		"dev.shop.prod.treeline.":                      "false 0 0 ",
-		"60.0.16.10.in-addr.arpa.":                     "false 0 0 ", // of this node's, and nobody has it
+		"60.0.16.10.in-addr.arpa.":                     "false 0 0 ", // an unused address of this node
 		"client.eu.shop.prod.of-tenant.acme.treeline.": "true 0 0 ",
 	} {
 		w.step(Query{Local: client, Name: name})
@@ -157,7 +157,7 @@ func TestANameExistsOrNotWhateverIsAskedOfIt(t *testing.T) {
 	w.checkBooks()
 }
 
-// Who an address belongs to is asked for as everything else is.
+// The cluster is asked for the service of an address like for other records.
 func TestTheNameOfAnAddressIsAskedFor(t *testing.T) {
 	w, client := ready(t)
 	const name4, name6 = "9.4.16.10.in-addr.arpa.", "9.0.4.0.0.1.a.0.0.0.0.0.0.0.0.0.0.0.0.0.1.0.0.0.E.6.c.6.4.7.d.f.ip6.arpa."
@@ -187,7 +187,7 @@ func TestTheNameOfAnAddressIsAskedFor(t *testing.T) {
 	if a, waits := w.lookUp(client, "1.9.30.10.in-addr.arpa."); waits || a.Found || a.Failed {
 		t.Fatalf("%+v", a)
 	}
-	for _, name := range []string{"0.5.16.10.in-addr.arpa.", "50.0.16.10.in-addr.arpa.", "8.8.8.8.in-addr.arpa."} { // nobody's
+	for _, name := range []string{"0.5.16.10.in-addr.arpa.", "50.0.16.10.in-addr.arpa.", "8.8.8.8.in-addr.arpa."} { // addresses without an owner
 		if eff := w.step(Query{Local: client, Name: name}); len(said(eff)) > 0 || !w.c.Lookup(client, name).Known {
 			t.Fatalf("%s: %+v", name, eff.Send)
 		}
@@ -208,7 +208,7 @@ func TestTheNameOfAnAddressIsAskedFor(t *testing.T) {
 	w.checkBooks()
 }
 
-// lookUp is what a resolver gets that does not wait; waits says that it would.
+// lookUp returns the answer of a resolver that does not wait; waits reports whether it would wait.
 func (w *world) lookUp(client netip.Addr, name string) (a Answer, waits bool) {
 	w.t.Helper()
 	w.step(Query{Local: client, Name: name})
@@ -216,11 +216,11 @@ func (w *world) lookUp(client netip.Addr, name string) (a Answer, waits bool) {
 	return a, !a.Known
 }
 
-// "example.com" may be a service by the search list. While the cluster is away nobody
-// waits for it to say that it is none; what is ours for sure fails.
+// "example.com" may be a service because of the search list. While the cluster is disconnected, look-ups
+// do not wait for its answer. Names that must be in the overlay fail.
 func TestNobodyWaitsForAClusterThatIsAway(t *testing.T) {
 	w, client := ready(t)
-	w.restart() // the link will be there in a moment
+	w.restart() // the link comes up soon
 	if _, waits := w.lookUp(client, "web.treeline."); !waits {
 		t.Fatal("nobody waits for the link")
 	}
@@ -243,7 +243,7 @@ func TestNobodyWaitsForAClusterThatIsAway(t *testing.T) {
 			t.Fatalf("%s: %+v", name, a)
 		}
 	}
-	eff := w.step(Link{true}) // it is asked for all of them
+	eff := w.step(Link{true}) // the cluster is asked for all of them
 	ups := said(eff)
 	if len(ups) != 1 || len(ups[0].Subscribe) != 3 {
 		t.Fatalf("%+v", ups)
@@ -258,7 +258,7 @@ func TestNobodyWaitsForAClusterThatIsAway(t *testing.T) {
 	w.checkBooks()
 }
 
-// The link is there, and the cluster says nothing: once is enough to wait.
+// If the cluster is connected but does not answer, only the first look-up waits.
 func TestNobodyWaitsTwiceForAClusterThatIsSilent(t *testing.T) {
 	w, client := ready(t)
 	const name = "example.com.treeline."
@@ -274,8 +274,8 @@ func TestNobodyWaitsTwiceForAClusterThatIsSilent(t *testing.T) {
 	w.checkBooks()
 }
 
-// A crawler meets more names than may be asked for; all are answered at once, and
-// what is known is found among them.
+// A client that looks up more names than allowed gets all answers at once, including those of known
+// names.
 func TestWhoAsksForTooManyNamesNeedNotWait(t *testing.T) {
 	w, client := ready(t)
 	w.step(Query{Local: client, Name: "web.treeline."})
@@ -300,18 +300,18 @@ func TestWhoAsksForTooManyNamesNeedNotWait(t *testing.T) {
 		if a, _ := w.lookUp(client, "web.treeline."); !a.Found {
 			t.Fatalf("after %d: %+v", i, a)
 		}
-		w.pass(10 * time.Millisecond) // 100 a second
+		w.pass(10 * time.Millisecond) // 100 per second
 	}
 	if asked > subscriptions.Burst+220 {
 		t.Fatalf("%d questions", asked)
 	}
-	if a, waits := w.lookUp(client, "any.rr.api.treeline."); waits || !a.Failed { // it may be there
+	if a, waits := w.lookUp(client, "any.rr.api.treeline."); waits || !a.Failed { // the service may exist
 		t.Fatalf("%+v", a)
 	}
 	w.checkBooks()
 }
 
-// Resolvers that change the case of each question (0x20) ask for one thing.
+// Resolvers that change the case of each query (0x20) cause one subscription.
 func TestAllSpellingsOfANameAreOneWant(t *testing.T) {
 	w, client := ready(t)
 	spelt := func(i int) string {
@@ -347,7 +347,7 @@ func TestAllSpellingsOfANameAreOneWant(t *testing.T) {
 	}
 }
 
-// Somebody waits for a name in every case of it, and all hear of its answer.
+// Look-ups of a name in several spellings wait for the same answer.
 func TestWhoeverWaitsInWhateverCaseIsTold(t *testing.T) {
 	w, client := ready(t)
 	for _, name := range []string{"Web.treeline.", "wEb.treeline.", "WEB.Treeline."} {
@@ -359,10 +359,10 @@ func TestWhoeverWaitsInWhateverCaseIsTold(t *testing.T) {
 	}
 }
 
-// A client may look its peers up by number, all at once.
+// A client may look up all instances of a service at once.
 func TestManyNamesOfOneServiceAreAwaited(t *testing.T) {
 	w, client := ready(t)
-	for n := range 64 { // the resolver lets a client ask no more at a time
+	for n := range 64 { // the resolver's limit of concurrent queries per client
 		w.step(Query{Local: client, Name: fmt.Sprintf("%d.instance.web.treeline.", n)})
 	}
 	eff := w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}}})
@@ -371,7 +371,7 @@ func TestManyNamesOfOneServiceAreAwaited(t *testing.T) {
 	}
 }
 
-// Nobody gets more wants than a few by spelling what does not exist.
+// Spellings of a name that does not exist cause only a few subscriptions.
 func TestSpellingsOfWhatIsNotThereAreFew(t *testing.T) {
 	w, client := ready(t)
 	for i := range 1 << 11 {
@@ -395,7 +395,8 @@ func TestSpellingsOfWhatIsNotThereAreFew(t *testing.T) {
 	w.checkBooks()
 }
 
-// The cluster does not guess between two either; each is asked for as it is spelt.
+// The cluster does not choose between two services that differ in case either: each spelling is a
+// subscription.
 func TestOfTwoServicesThatDifferInCaseEachIsReached(t *testing.T) {
 	w, client := ready(t)
 	ask := func(name string) (Answer, []wire.Subscription) {

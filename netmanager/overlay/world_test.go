@@ -33,7 +33,7 @@ type tb interface {
 	Fatalf(string, ...any)
 }
 
-// world is a core with its store, and a plane that does what it is told.
+// world is a core with its store and a plane that applies its orders.
 type world struct {
 	t     tb
 	cfg   Config
@@ -41,11 +41,11 @@ type world struct {
 	now   time.Time
 	docs  map[[2]string]store.Doc
 	plane planetest.Twin
-	// tunnel has the peers that the tunnel knows.
+	// tunnel has the peers in the tunnel.
 	tunnel map[api.PeerKey]api.Peer
 	last   step.Effects
-	sent   map[api.PeerKey]uint64 // the serial of the last terms that a peer was sent
-	heard  uint64                 // the serial of the last terms that a peer sent
+	sent   map[api.PeerKey]uint64 // serial of the last terms to each peer
+	heard  uint64                 // serial of the last terms from any peer
 }
 
 func newWorld(t tb, cfg Config) *world {
@@ -69,7 +69,7 @@ func (w *world) save(docs []store.Doc) {
 	}
 }
 
-// restart kills the netmanager and starts another on what is stored.
+// restart kills the netmanager and starts another one with its store.
 func (w *world) restart() {
 	w.t.Helper()
 	w.c = New(w.cfg)
@@ -106,7 +106,7 @@ func (w *world) obey(send []wire.Envelope) {
 	}
 }
 
-// pass lets time go by, with what the core wants to be woken for.
+// pass lets time pass, with a Tick at each Wake.
 func (w *world) pass(d time.Duration) (ups []wire.NetUp) {
 	w.t.Helper()
 	end := w.now.Add(d)
@@ -147,8 +147,7 @@ func orders[T any](eff step.Effects) (out []T) {
 	return out
 }
 
-// checkBooks compares what the machines keep step by step with what follows from
-// their records, and the plane with what it should be.
+// checkBooks compares the machines' indexes with their records, and the plane with its desired state.
 func (w *world) checkBooks() {
 	w.t.Helper()
 	c := w.c
@@ -248,7 +247,6 @@ func (w *world) checkBooks() {
 	}
 }
 
-// subscriptions lists all subscriptions.
 func (w *world) subscriptions() (all []wire.Subscription) {
 	for _, id := range w.c.subs.Subscribers() {
 		all = append(all, w.c.subs.Of(id)...)
@@ -269,7 +267,7 @@ func attachOf(name string, n int, e api.Epoch) Attach {
 	return Attach{wire.Attach{Key: wire.Key{Instance: svc(name).Instance(n), Epoch: e}, NetNS: "/proc/1/ns/net"}}
 }
 
-// listens says that what was attached so does.
+// listens returns the input that an attached workload listens.
 func listens(a Attach) Ready { return Ready{a.Key, a.NetNS} }
 
 func theLease() *wire.NetLease {
@@ -279,7 +277,7 @@ func theLease() *wire.NetLease {
 	}
 }
 
-// peerRecord is node n, whose subnet is 10.16.n.0/26.
+// peerRecord returns the record of node n, whose subnet is 10.16.n.0/26.
 func peerRecord(n byte, rev uint64) api.Peer {
 	return api.Peer{
 		Key: key(n), Cluster: "c0", Node: api.NodeID(fmt.Sprintf("n%d", n)), Rev: rev,
@@ -289,7 +287,7 @@ func peerRecord(n byte, rev uint64) api.Peer {
 
 func instanceAt(n, host byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 16, n, host}) }
 
-// route is a service with one backend on each of the nodes.
+// route returns a service with one backend on each of the nodes.
 func route(name string, rev uint64, vip byte, nodes ...byte) api.Route {
 	r := api.Route{
 		Service: svc(name), Rev: rev,
@@ -307,7 +305,7 @@ func route(name string, rev uint64, vip byte, nodes ...byte) api.Route {
 	return r
 }
 
-// ready is a world with a lease, a link, and a client instance.
+// ready returns a world with a lease, a link and a client instance.
 func ready(t *testing.T) (w *world, client netip.Addr) {
 	t.Helper()
 	return readyWith(t, Config{Node: plane.Node{VXLAN: 7001}})
@@ -329,7 +327,7 @@ func readyWith(t *testing.T, cfg Config) (w *world, client netip.Addr) {
 	return w, a.Address
 }
 
-// answer delivers a message of the cluster that has all that was said.
+// answer delivers a message of the cluster that acknowledges all messages.
 func (w *world) answer(d wire.NetDown) step.Effects {
 	d.Boot = w.c.boot
 	d.Seq, d.Rev = w.c.subs.Position()

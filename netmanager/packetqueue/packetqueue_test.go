@@ -30,7 +30,7 @@ var (
 	web    = ip("10.30.0.1")
 )
 
-// wire is a device that the test reads and writes.
+// wire is a device that the test reads from and writes to.
 type fakeWire struct {
 	in     chan []byte
 	closed chan struct{}
@@ -68,7 +68,7 @@ func (w *fakeWire) sent() [][]byte {
 	return out
 }
 
-// udp is a packet with a payload.
+// udp returns a packet with a payload.
 func udp(src, dst netip.Addr, payload string) []byte {
 	if src.Is4() {
 		b := make([]byte, 28+len(payload))

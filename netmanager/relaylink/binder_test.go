@@ -17,7 +17,7 @@ var (
 	other  = netip.MustParseAddrPort("203.0.113.9:40001")
 )
 
-// sim runs a binder against a relay that is a function.
+// sim runs a binder against a function that plays the relay.
 type sim struct {
 	b        binder
 	now      time.Time
@@ -26,9 +26,9 @@ type sim struct {
 	resolves int
 	tests    []time.Duration
 	rtt      time.Duration
-	late     []func() // answers under way
+	late     []func() // delayed answers
 	lateAt   []time.Time
-	// relay is what a relay's port sees of us; ok false: nothing comes back.
+	// relay returns the address that a port of the relay sees; ok is false if no answer comes back.
 	relay func(to netip.AddrPort) (seen netip.AddrPort, ok bool)
 }
 
@@ -117,7 +117,7 @@ func TestLearnsTheKindOfNAT(t *testing.T) {
 func TestBindsAsSeldomAsTheNATAllows(t *testing.T) {
 	for _, c := range []struct {
 		lives time.Duration
-		most  int // requests an hour
+		most  int // requests per hour
 		least int
 	}{
 		{30 * time.Second, 160, 140}, {60 * time.Second, 110, 98}, {time.Hour, 42, 32},

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Over UDP the client asks again by itself; over TCP it would wait for what never comes.
+// Over UDP the client repeats the query; over TCP it would wait.
 func TestOverTCPTooManyQuestionsAreAnswered(t *testing.T) {
 	_, at := serve(t, Config{Overlay: newBook(), Rate: 1})
 	failed := 0
@@ -46,10 +46,10 @@ func TestAnUndecidedAddressIsNotForwarded(t *testing.T) {
 	}
 }
 
-// needy is a listener of a process that has no file descriptor left for a while.
+// needy is a listener of a process that is out of file descriptors for a while.
 type needy struct {
 	net.Listener
-	left, asked int // how often it fails, and was asked
+	left, asked int // how often it fails, and how often it was called
 }
 
 func (n *needy) Accept() (net.Conn, error) {
@@ -105,7 +105,7 @@ func TestDNSConnectionsOfOneInstanceAreBounded(t *testing.T) {
 				break
 			}
 			all = append(all, c)
-			_, _ = c.Write([]byte{1}) // it is accepted
+			_, _ = c.Write([]byte{1}) // it was accepted
 		}
 		for _, c := range all {
 			c.Close()
@@ -131,7 +131,7 @@ func TestDNSConnectionsOfOneInstanceAreBounded(t *testing.T) {
 		}
 	}
 	held := func(client byte) int { return l.room.Held(netip.AddrFrom4([4]byte{127, 0, 1, client}).String()) }
-	// accepts reports whether the newest connection was accepted, and so all before.
+	// accepts reports whether the newest connection was accepted, and therefore all earlier ones.
 	accepts := func() bool {
 		c := all[len(all)-1]
 		_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))

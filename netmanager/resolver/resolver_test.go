@@ -24,13 +24,13 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// book is an overlay that knows what the test writes into it.
+// book is an Overlay with the answers that the test puts into it.
 type book struct {
 	mu    sync.Mutex
 	known map[string]overlay.Answer
 	asked int
-	shut  bool // nobody is local
-	stuck bool // what is covered cannot be seen
+	shut  bool // no address is local
+	stuck bool // Covers blocks
 	heard chan string
 }
 
@@ -68,7 +68,7 @@ func (b *book) write(name string, a overlay.Answer) {
 	b.known[name] = a
 }
 
-// sockets listen on one free port, over UDP and TCP.
+// sockets returns a UDP and a TCP socket on one free port.
 func sockets(t testing.TB) (net.PacketConn, net.Listener) {
 	t.Helper()
 	for {
@@ -81,13 +81,13 @@ func sockets(t testing.TB) (net.PacketConn, net.Listener) {
 			return pc, ln
 		}
 		_ = pc.Close()
-		if !errors.Is(err, unix.EADDRINUSE) { // else a connection of somebody else's has that port
+		if !errors.Is(err, unix.EADDRINUSE) { // otherwise a TCP connection already has that port
 			t.Fatal(err)
 		}
 	}
 }
 
-// serve is a resolver on loopback that runs until the test ends.
+// serve runs a resolver on loopback until the test ends.
 func serve(t testing.TB, c Config) (r *Resolver, at string) {
 	t.Helper()
 	pc, ln := sockets(t)
@@ -263,7 +263,7 @@ func TestAnUnknownNameIsNXDOMAINAfterAWhile(t *testing.T) {
 	}
 }
 
-// Many wait for one name, each in another case, and one word wakes them all.
+// Queries for one name in several spellings wait, and one call of Answered wakes them all.
 func TestAnAnswerReachesThoseWhoSpeltItOtherwise(t *testing.T) {
 	b := newBook()
 	b.heard = make(chan string, 10)
@@ -285,7 +285,7 @@ func TestAnAnswerReachesThoseWhoSpeltItOtherwise(t *testing.T) {
 	g.Wait()
 }
 
-// upstream is a name server that answers everything with n addresses.
+// upstream runs a name server that answers each query with n addresses.
 func upstream(t testing.TB, n int, a string) netip.AddrPort {
 	t.Helper()
 	pc, ln := sockets(t)
@@ -320,7 +320,7 @@ func upstream(t testing.TB, n int, a string) netip.AddrPort {
 	return netip.MustParseAddrPort(pc.LocalAddr().String())
 }
 
-// packed is how long a message is on the wire.
+// packed returns the length of a message on the wire.
 func packed(m *dns.Msg) int {
 	m.Compress = true
 	return m.Len()
@@ -338,7 +338,7 @@ func TestOtherNamesAreForwarded(t *testing.T) {
 	if m := ask(t, "udp", at, "example.org.", dns.TypeA); !m.Truncated || len(m.Answer) == 0 || packed(m) > dns.MinMsgSize {
 		t.Fatalf("answer without EDNS: %d bytes, truncated %v, want at most %d bytes, truncated", packed(m), m.Truncated, dns.MinMsgSize)
 	}
-	_ = dead.Close() // it now refuses at once
+	_ = dead.Close() // the port now refuses
 	c := dns.Client{UDPSize: 4096, Timeout: time.Minute}
 	q := new(dns.Msg).SetQuestion("example.org.", dns.TypeA)
 	q.SetEdns0(65535, false)
@@ -420,7 +420,7 @@ func TestClientsWithSlowServersLeaveRoomForOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// One server, which is silent about names of slow.example until it is released.
+	// One server does not answer names of slow.example until it is released.
 	server := &dns.Server{PacketConn: slow, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 		if strings.HasSuffix(q.Question[0].Name, "slow.example.") {
 			asked <- struct{}{}
@@ -453,8 +453,8 @@ func TestClientsWithSlowServersLeaveRoomForOthers(t *testing.T) {
 		return w.m
 	}
 	refused := make(chan byte, 10*64)
-	// By turns: of ten that take all they may one after the other, each takes half of
-	// what the last one left, and there is nothing for an eleventh.
+	// Ten clients take all places that they may, one after the other. Each takes half of the rest, and
+	// nothing is left for an eleventh.
 	for i := range 64 {
 		for client := byte(2); client < 12; client++ {
 			g.Go(func() {
@@ -531,7 +531,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	for range 20 {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
-		// An address that the machine does not have, in a network for examples.
+		// An address of a documentation network, which the machine does not have.
 		go func() { done <- r.Run(ctx, netip.MustParseAddrPort("192.0.2.53:0")) }()
 		cancel()
 		if err := <-done; err != nil && ctx.Err() == nil {
@@ -581,7 +581,7 @@ func TestAFloodIsBounded(t *testing.T) {
 		}
 	}
 	kept := 0
-	for n := range 100000 { // a client that is not kept has all its tokens
+	for n := range 100000 { // a client that is not in the table has all its tokens
 		if g.rates.Left(now, "", client(n).String()) < 200 {
 			kept++
 		}

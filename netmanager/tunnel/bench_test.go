@@ -27,9 +27,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/tunnel/tun"
 )
 
-// The benchmarks run each end of a tunnel as a process of its own, so that each has its
-// own runtime and memory: this test program again, with an order in its environment.
-// testbed/bench compares the same figures with wireguard-go's.
+// The benchmarks run each end of a tunnel in its own process, with its own runtime and memory: this test
+// program with an order in its environment. testbed/bench compares the results with wireguard-go.
 
 const orderEnv = "TUNNEL_BENCH_ORDER"
 
@@ -84,7 +83,7 @@ func (o order) run() error {
 	return e.Run(ctx)
 }
 
-// end is one end of a tunnel between processes.
+// end is one end of a tunnel between two processes.
 type end struct {
 	*host
 	cmd *exec.Cmd
@@ -134,7 +133,7 @@ func ends(t testing.TB) (a, b *end) {
 	return a, b
 }
 
-// used is a process's CPU time so far, and the most memory it had, in MiB.
+// used returns the process's CPU time and its peak memory in MiB.
 func (e *end) used() (cpu time.Duration, rss float64) {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", e.cmd.Process.Pid))
 	f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
@@ -149,7 +148,7 @@ func (e *end) used() (cpu time.Duration, rss float64) {
 	return time.Duration(user+system) * 10 * time.Millisecond, kb / 1024
 }
 
-// wakeups is how often the process's threads have slept so far.
+// wakeups returns how often the process's threads have slept.
 func (e *end) wakeups() (n int) {
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", e.cmd.Process.Pid))
 	for _, p := range tasks {
@@ -163,13 +162,13 @@ func (e *end) wakeups() (n int) {
 	return n
 }
 
-// raced reports whether the race detector, with its memory, is in this program.
+// raced reports whether the race detector is enabled.
 func raced() bool {
 	info, _ := debug.ReadBuildInfo()
 	return slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "-race" && s.Value == "true" })
 }
 
-// A tunnel with nothing to carry sleeps.
+// A tunnel without traffic does not wake up.
 func TestIdleTunnelSleeps(t *testing.T) {
 	x, y := ends(t)
 	last, still := 0, 0
@@ -179,7 +178,7 @@ func TestIdleTunnelSleeps(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		now := x.wakeups() + y.wakeups()
-		if still++; now > last+4 { // the runtime's own
+		if still++; now > last+4 { // the runtime's own wake-ups
 			still = 0
 		}
 		last = now
@@ -228,7 +227,7 @@ func benchTCP(b *testing.B, flows int, slow bool) {
 		if err := json.Unmarshal([]byte(out), &res); err != nil {
 			b.Fatal(err)
 		}
-		gb := res.End.Received.Bytes / 1e9 * 4 / 3 // the omitted second counts as well
+		gb := res.End.Received.Bytes / 1e9 * 4 / 3 // includes the omitted second
 		b.ReportMetric(res.End.Received.Bits/1e9, "Gbit/s")
 		b.ReportMetric((x1-x0).Seconds()/gb, "sender-s/GB")
 		b.ReportMetric((y1-y0).Seconds()/gb, "receiver-s/GB")
@@ -279,7 +278,7 @@ func BenchmarkRTT(b *testing.B) {
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
 }
 
-// BenchmarkCPU is what each end's process takes for 100 Mbit/s of single packets.
+// BenchmarkCPU measures the CPU time of each end for 100 Mbit/s of single packets.
 func BenchmarkCPU(b *testing.B) {
 	programtest.Need(b, "iperf3", "ss")
 	x, y := ends(b)

@@ -16,14 +16,14 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
 )
 
-// noise is n bytes that differ from one another.
+// noise returns n pseudo-random bytes.
 func noise(n int) []byte {
 	b := make([]byte, n)
 	rand.NewChaCha8([32]byte{byte(n)}).Read(b)
 	return b
 }
 
-// serve accepts connections and sends back the SHA-256 of what comes, each.
+// serve accepts connections and answers each with the SHA-256 of its data.
 func (h *host) serve(addr string) net.Listener {
 	l := h.listen("tcp", addr)
 	go func() {
@@ -44,7 +44,7 @@ func (h *host) serve(addr string) net.Listener {
 	return l
 }
 
-// upload sends b to a server and compares what it says of it.
+// upload sends b to a server and checks the returned hash.
 func (h *host) upload(to net.Addr, b []byte) error {
 	c := h.dial("tcp", to.String())
 	defer c.Close()
@@ -177,7 +177,7 @@ func TestLongPacketsAreAnsweredNotLost(t *testing.T) {
 	}
 }
 
-// The engine finds the MTU of this host's own devices by itself.
+// The engine detects the MTU of this host's devices.
 func TestANarrowLinkIsNoBlackHole(t *testing.T) {
 	a, b := pair(t)
 	a.exec("ping", "-c1", "-w20", b.addr().String())
@@ -257,7 +257,7 @@ func TestADroppedPeerIsRemoved(t *testing.T) {
 	out := a.dial("udp", netip.AddrPortFrom(b.addr(), 9).String())
 	out.Write([]byte("still there?"))
 	eventually(t, "its messages mean nothing", func() bool { return b.Engine.Drops()[Unknown] > 0 })
-	until[UnknownPeer](b) // it starts a handshake, and is unknown
+	until[UnknownPeer](b) // the restarted engine starts a handshake, and is unknown
 	if n := len(b.Stats()); n != 0 {
 		t.Errorf("%d peers after the only one was dropped, want 0", n)
 	}
@@ -303,7 +303,7 @@ func TestRekeyingLosesNothing(t *testing.T) {
 	}()
 	until[Established](a)
 	for range 8 {
-		time.Sleep(200 * time.Millisecond) // much less than in production
+		time.Sleep(200 * time.Millisecond) // much shorter than in production
 		a.mu.Lock()
 		a.want(a.peers[b.Public()])
 		a.mu.Unlock()
@@ -328,7 +328,7 @@ func TestARestartIsHealedAtOnce(t *testing.T) {
 	b.SetPeer(a.record())
 	began := time.Now()
 	out := a.dial("udp", netip.AddrPortFrom(b.addr(), 9).String())
-	out.Write([]byte("still there?")) // one is enough
+	out.Write([]byte("still there?")) // one packet is enough
 	until[Established](a)
 	t.Logf("healed within %v", time.Since(began))
 	a.exec("ping", "-c1", "-w20", b.addr().String())
@@ -421,7 +421,7 @@ func TestControlMessagesArriveByTheirPath(t *testing.T) {
 	if err := a.SendRaw(path.Addr, []byte{session.TypeTransport}); err == nil {
 		t.Fatal("SendRaw with a type of the engine = nil, want an error")
 	}
-	// For probes of the MTU: a payload that the device cannot carry is an error.
+	// For MTU probes: a payload that the device cannot carry is an error.
 	if err := a.SendControl(b.Public(), path, make([]byte, 1440)); err != nil {
 		t.Errorf("SendControl of 1440 bytes: %v, want nil", err)
 	}

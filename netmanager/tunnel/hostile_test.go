@@ -18,7 +18,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
 )
 
-// memory is how much of it is in use, in MiB.
+// memory returns the memory in use, in MiB.
 func memory() float64 {
 	var m runtime.MemStats
 	runtime.GC()
@@ -26,11 +26,10 @@ func memory() float64 {
 	return float64(m.HeapAlloc+m.StackInuse) / (1 << 20)
 }
 
-// delivered counts what the kernel gave up to the overlay's device.
+// delivered returns the number of packets delivered to the device.
 func (h *host) delivered() uint64 { return h.Stats()[0].ReceivedPackets }
 
-// settle waits until the engine has looked at n datagrams more than before, less
-// those that the socket's buffer had no room for.
+// settle waits until the engine has processed all datagrams that the socket did not drop.
 func settle(h *host, total func() uint64) {
 	last, still := uint64(0), 0
 	for still < 20 {
@@ -128,7 +127,7 @@ func TestReplaysAreTakenOnce(t *testing.T) {
 	}
 }
 
-// udpPacket is a whole inner packet.
+// udpPacket returns an inner packet.
 func udpPacket(from, to netip.Addr, port uint16) []byte {
 	p := make([]byte, 20+8+32)
 	p[0], p[8], p[9] = 0x45, 64, 17
@@ -147,7 +146,7 @@ func udpPacket(from, to netip.Addr, port uint16) []byte {
 	return p
 }
 
-// A peer that is authentic may still send only what is its own, and only to us.
+// An authenticated peer may send only from its own addresses, and only to this node's.
 func TestAPeerCannotForgeAddresses(t *testing.T) {
 	a, b := pair(t)
 	a.exec("ping", "-c1", "-w20", b.addr().String())
@@ -266,7 +265,7 @@ func TestHandshakeFlood(t *testing.T) {
 	a.exec("ping", "-c1", "-w20", b.addr().String())
 }
 
-// An old initiation, sent again, ends nothing that works.
+// A replayed initiation does not end a session.
 func TestReplayedInitiationEndsNothing(t *testing.T) {
 	a, b := pair(t)
 	a.exec("ping", "-c1", "-w20", b.addr().String())
@@ -284,8 +283,7 @@ func TestReplayedInitiationEndsNothing(t *testing.T) {
 	a.exec("ping", "-c1", "-w20", b.addr().String())
 }
 
-// FuzzReceive gives the receiver datagrams: nothing that does not authenticate
-// reaches the device.
+// FuzzReceive passes datagrams to the receiver. Nothing unauthenticated may reach the device.
 func FuzzReceive(f *testing.F) {
 	dev := &fakeDevice{}
 	e, err := New(Config{Device: dev, Key: [32]byte{1}, Listen: netip.MustParseAddrPort("127.0.0.1:0")})
@@ -314,7 +312,7 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// fakeDevice counts what is written.
+// fakeDevice counts written packets.
 type fakeDevice struct{ written int }
 
 func (d *fakeDevice) Read([]byte, func()) (int, error) { return 0, net.ErrClosed }
@@ -324,7 +322,7 @@ func (d *fakeDevice) Partial() bool                    { return true }
 func (d *fakeDevice) Name() string                     { return "fake" }
 func (d *fakeDevice) Close() error                     { return nil }
 
-// Once it is warm, the data path allocates nothing.
+// After a warm-up, the data path allocates nothing.
 func TestDataPathAllocatesNothing(t *testing.T) {
 	a, b := &fakeDevice{}, &fakeDevice{}
 	var ends [2]*Engine

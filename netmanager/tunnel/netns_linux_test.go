@@ -2,7 +2,7 @@ package tunnel
 
 import "golang.org/x/sys/unix"
 
-// segment has the kernel cut what is written to a UDP socket.
+// segment makes the kernel segment writes to a UDP socket.
 func segment(fd, size int) {
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_SEGMENT, size); err != nil {
 		panic(err)

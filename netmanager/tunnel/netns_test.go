@@ -23,11 +23,11 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/tunnel/tun"
 )
 
-// A lab is hosts as network namespaces, each with a link to a switch of its own.
+// A lab has hosts as network namespaces, each with a link to one switch.
 
 var labs atomic.Int32
 
-// run runs a command and fails with what it said.
+// run runs a command and fails the test with its output.
 func run(t testing.TB, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
@@ -42,7 +42,7 @@ type host struct {
 	t      testing.TB
 	ns     string
 	hub    string
-	under  netip.Addr // on the link
+	under  netip.Addr // address on the link
 	subnet netip.Prefix
 	key    [32]byte
 	*Engine
@@ -79,11 +79,11 @@ func (h *host) exec(args ...string) string {
 	return run(h.t, append([]string{"ip", "netns", "exec", h.ns}, args...)...)
 }
 
-// addr is an address of the host in the overlay; six its twin.
+// addr returns the host's address in the overlay, six its IPv6 twin.
 func (h *host) addr() netip.Addr { return h.subnet.Addr().Next() }
 func (h *host) six() netip.Addr  { return wire.DefaultNetRanges().Twin(h.addr()) }
 
-// newHosts makes n hosts on one link, each with its device, and no peers.
+// newHosts returns n hosts on one link, each with its device, without peers.
 func newHosts(t testing.TB, n int) []*host {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -118,7 +118,7 @@ func newHosts(t testing.TB, n int) []*host {
 	return hosts
 }
 
-// start opens the host's device and engine, and runs it until the test ends or stop.
+// start opens the host's device and engine, and runs the engine until the test ends or stop is called.
 func (h *host) start(hooks Hooks) {
 	h.t.Helper()
 	h.events = make(chan Event, 1000)
@@ -163,7 +163,7 @@ func (h *host) start(hooks Hooks) {
 	h.t.Cleanup(h.stop)
 }
 
-// record is what others need to reach the host.
+// record returns the host's record for its peers.
 func (h *host) record() api.Peer {
 	return api.Peer{
 		Key: h.Public(), Subnets: []netip.Prefix{h.subnet},
@@ -171,7 +171,7 @@ func (h *host) record() api.Peer {
 	}
 }
 
-// pair is two hosts that know each other.
+// pair returns two hosts that are peers.
 func pair(t testing.TB) (a, b *host) {
 	hs := newHosts(t, 2)
 	for _, h := range hs {

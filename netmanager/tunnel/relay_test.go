@@ -13,7 +13,7 @@ import (
 
 func message(b []byte, each int) udp.Message { return udp.Message{Data: b, Each: each} }
 
-// relay forwards what comes with a header to the node of its slot.
+// relay forwards datagrams with a header to the node of its slot.
 func relay(t *testing.T, h *host, slots map[uint32]netip.AddrPort, ticket uint64) netip.AddrPort {
 	c := h.packets(netip.AddrPortFrom(h.under, 0).String())
 	go func() {
@@ -67,7 +67,7 @@ func TestSessionsBeginAtTheRelayAndMoveAway(t *testing.T) {
 	}
 }
 
-// Where UDP is blocked, a carrier brings the datagrams.
+// Where UDP is blocked, SendTLS and Receive carry the datagrams.
 func TestSessionsOverACarrier(t *testing.T) {
 	hs := newHosts(t, 2)
 	a, b := hs[0], hs[1]

@@ -66,7 +66,7 @@ func TestOlderPlacementsDrain(t *testing.T) {
 		t.Errorf("open is %s, want the newer placement", numbers(balance.Open(all)))
 	}
 	all = []balance.Backend{next, old}
-	all[0].Gone = true // its node does not know it: it replaces nothing
+	all[0].Gone = true // its node does not know it, so it replaces nothing
 	if balance.Resolve(all); numbers(balance.Open(all)) != "1@1" {
 		t.Errorf("open is %s, want the older placement", numbers(balance.Open(all)))
 	}
@@ -92,7 +92,7 @@ func TestWeightsFollowLoadAndLoss(t *testing.T) {
 	}{
 		{[2]uint8{0, 0}, false, "1 1"},
 		{[2]uint8{50, 75}, false, "2 1"},
-		{[2]uint8{50, 70}, false, "2 1"}, // less than 10 points
+		{[2]uint8{50, 70}, false, "2 1"}, // changed by less than 10 points
 		{[2]uint8{50, 50}, false, "1 1"},
 		{[2]uint8{50, 50}, true, "1 2"},
 		{[2]uint8{100, 1}, false, "1 16"},

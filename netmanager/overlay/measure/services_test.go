@@ -74,7 +74,7 @@ func TestOnlyChangedRoundTripsAreReported(t *testing.T) {
 	for i, step := range []struct{ least, want time.Duration }{
 		{10 * ms, 10 * ms},
 		{11 * ms, 0},
-		{90 * ms, 0}, // may be a new connection
+		{90 * ms, 0}, // possibly a new connection
 		{10 * ms, 0},
 		{90 * ms, 0},
 		{90 * ms, 90 * ms},

@@ -120,8 +120,7 @@ func TestReverse(t *testing.T) {
 	}
 }
 
-// FuzzParse holds that a name that is understood can be said in full, and means
-// the same then.
+// FuzzParse checks that a name that can be parsed can be written in full, with the same meaning.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"web.treeline", "a-b.c--d.treeline", "any.rr.web.eu.shop.prod.treeline.", "3.instance.a.b.c.d.of-tenant.x.y.treeline", "10.in-addr.arpa"} {
 		f.Add(s)
@@ -150,7 +149,7 @@ func FuzzParse(f *testing.F) {
 
 func TestHardlyAnyNameFromOutsideIsOneOfOurs(t *testing.T) {
 	for name, want := range map[string]int{ // services that a cluster would be asked for
-		"localhost.localdomain.": 1, "example.com.": 1, // could be of an own application's namespace
+		"localhost.localdomain.": 1, "example.com.": 1, // could be services of a namespace of the asker's application
 		"www.example.com.": 0, "api.eu.example.com.": 1, "1.debian.pool.ntp.org.": 0,
 		"my-host.example.com.": 0, "_https._tcp.example.com.": 0,
 	} {

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// directIn says where theory has a direct path: each side's packets must come to
-// a mapping that lets them in. A symmetric NAT's mapping is seen only by whoever
-// it sends to, so the other side must let strangers' ports in.
+// directIn reports whether a direct path is possible: each side's packets must reach a mapping that lets
+// them in. Only the destination of its packets sees the mapping of a symmetric NAT, so the other side
+// must accept unknown ports.
 func directIn(a, b kind) bool {
 	if a == blocked || b == blocked {
 		return false
@@ -24,8 +24,8 @@ func directIn(a, b kind) bool {
 	return true
 }
 
-// TestEveryPairTalks runs each pair of NATs under each loss and seed: all talk from
-// the first moment, and directly wherever that is possible.
+// TestEveryPairTalks checks each pair of NATs with several losses and seeds: data arrives from the
+// beginning, and directly where possible.
 func TestEveryPairTalks(t *testing.T) {
 	for _, loss := range []float64{0, 0.02, 0.10} {
 		seeds := uint64(8)

@@ -42,7 +42,7 @@ func TestDeadPeerIsKnownWithinASecond(t *testing.T) {
 			for !x.m.Report().Silent && w.now.Sub(died) < 5*time.Second {
 				w.run(10 * time.Millisecond)
 			}
-			// What was on its way when the peer died still comes, through the relay even.
+			// Packets that were under way when the peer died still arrive, even through the relay.
 			if d := w.now.Sub(died) - 2*w.delay - w.delay/2; d > time.Second+20*time.Millisecond {
 				t.Errorf("%v, seed %d: known after %v", k, seed, d)
 			}
@@ -64,8 +64,8 @@ func TestOneLostDirectionFallsBackToTheRelay(t *testing.T) {
 	if r := x.m.Report(); !r.Path.Relay() || r.Silent || r.Reason == "" {
 		t.Errorf("A goes by %+v", r)
 	}
-	// A second until B misses A's packets and answers through the relay, and another
-	// until A, which hears nothing of B directly, has asked in vain.
+	// One second until B misses A's packets and answers through the relay, and another one until A, which
+	// receives nothing directly from B, has missed its replies.
 	if y.gap > 2200*time.Millisecond {
 		t.Errorf("B heard nothing for %v", y.gap)
 	}
@@ -76,7 +76,7 @@ func TestOneLostDirectionFallsBackToTheRelay(t *testing.T) {
 	}
 }
 
-// A laptop is carried from one network to another.
+// A laptop moves from one network to another.
 func TestRoamingHeals(t *testing.T) {
 	for seed := range uint64(10) {
 		for _, k := range []kind{none, fullCone, portRestricted, symmetric} {
@@ -85,7 +85,7 @@ func TestRoamingHeals(t *testing.T) {
 			x.kind, x.addr = portRestricted, netip.MustParseAddrPort("172.20.5.9:7100")
 			x.nats = []*nat{newNAT(portRestricted, "203.0.113.77")}
 			moved := w.now
-			w.after(200*time.Millisecond, func() { w.bind(x) }) // when the kernel has told
+			w.after(200*time.Millisecond, func() { w.bind(x) }) // when the kernel has reported the change
 			w.run(3 * time.Second)
 			if x.gap > time.Second+200*time.Millisecond || y.gap > time.Second+200*time.Millisecond {
 				t.Errorf("%v, seed %d: nothing for %v and %v", k, seed, x.gap, y.gap)
@@ -97,7 +97,7 @@ func TestRoamingHeals(t *testing.T) {
 	}
 }
 
-// A NAT forgets everything, or changes its address, and tells nobody.
+// A NAT loses its mappings or changes its address, without notice.
 func TestRebindingHeals(t *testing.T) {
 	for seed := range uint64(10) {
 		for _, k := range []kind{fullCone, restricted, portRestricted} {
@@ -132,8 +132,7 @@ func TestPeerThatBeginsAnewIsToldAgain(t *testing.T) {
 	}
 }
 
-// Whichever ends restart, in whatever order, and whatever of what they say is lost:
-// in the end each knows where the other is.
+// Ends restart in any order and messages are lost. In the end each has the other's present candidates.
 func TestEachKnowsTheOthersLastLife(t *testing.T) {
 	for seed := range uint64(300) {
 		w, x, y := pair(t, seed, none, none)
@@ -177,7 +176,7 @@ func TestIdlePeersCostNothing(t *testing.T) {
 	if n := x.sentCtl + y.sentCtl - before; n != 0 || !x.wake.IsZero() {
 		t.Errorf("%d messages in an idle hour, next step at %v", n, x.wake)
 	}
-	// The first packet after that arrives, and soon goes directly.
+	// The first packet afterwards arrives, and later ones soon go directly.
 	x.sending, y.got = true, 0
 	w.run(2 * time.Second)
 	if y.got < 35 || x.m.Report().Path.Relay() {
@@ -213,7 +212,7 @@ func TestLongestPacketIsFound(t *testing.T) {
 		if r := x.m.Report(); r.MTU != want {
 			t.Errorf("over %d: %d, want %d", mtu, r.MTU, want)
 		}
-		w.mtu = 1330 // the way changes on the way
+		w.mtu = 1330 // the MTU of the path shrinks
 		w.run(30 * time.Second)
 		if r := x.m.Report(); r.MTU != min(want, 1320) || r.Path.Relay() {
 			t.Errorf("%d became 1330: %d by %v", mtu, r.MTU, r.Path)
@@ -263,8 +262,7 @@ func TestPlainMeansNoNAT(t *testing.T) {
 	}
 }
 
-// Who was restarted hears anew who it talks to, though nobody has reason to look for
-// another way.
+// After a restart both ends learn again that there is no NAT, although nobody searches for another path.
 func TestPlainAfterARestart(t *testing.T) {
 	w, x, y := pair(t, 4, none, none)
 	w.talk(x, 50*time.Millisecond)
@@ -296,7 +294,7 @@ func TestReasonsAreForPeople(t *testing.T) {
 	}
 }
 
-// lone is a machine with a session and a relay, whose peer is this test.
+// lone returns a machine with a session and a relay. The test plays the peer.
 func lone(cfg Config) *Machine {
 	m := New(cfg)
 	now := time.Unix(1e9, 0)
@@ -335,8 +333,7 @@ func TestDangerousCandidatesAreRefused(t *testing.T) {
 	}
 }
 
-// A peer that names ever new addresses, and sends from everywhere, has us send
-// little to others.
+// A peer that names many addresses, and sends from many, makes this node send only little to others.
 func TestHostilePeerCannotFloodOthers(t *testing.T) {
 	m := lone(Config{})
 	now := time.Unix(1e9, 0)
@@ -352,7 +349,7 @@ func TestHostilePeerCannotFloodOthers(t *testing.T) {
 		}
 		wake = out.Wake
 	}
-	for i := range 60_000 { // a minute, a message each millisecond
+	for i := range 60_000 { // a minute, with a message each millisecond
 		now = now.Add(time.Millisecond)
 		ip := netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)})
 		from := Path{netip.AddrPortFrom(ip, 53)}
@@ -377,7 +374,7 @@ func TestHostilePeerCannotFloodOthers(t *testing.T) {
 	t.Logf("%d probes, %d bytes to strangers in a minute", probes, bytesOut)
 }
 
-// A peer that proves ever new addresses, all its own, has us keep a few.
+// A peer that proves many addresses of its own makes the machine keep only a few.
 func TestProvenAddressesAreBounded(t *testing.T) {
 	m := lone(Config{})
 	now := time.Unix(1e9, 0)
@@ -407,7 +404,7 @@ func TestProvenAddressesAreBounded(t *testing.T) {
 	}
 }
 
-// Whoever cannot read a probe cannot have its path believed in.
+// A peer that cannot receive a probe cannot prove its path.
 func TestGuessedReplyProvesNothing(t *testing.T) {
 	m := lone(Config{})
 	now := time.Unix(1e9, 0)
@@ -425,7 +422,7 @@ func TestGuessedReplyProvesNothing(t *testing.T) {
 	for i := range uint64(1000) {
 		m.Step(now, Received{Path{victim}, Reply{Token: token + 1 + i}.Append(nil)})
 	}
-	m.Step(now, Received{Path{}, Reply{Token: token}.Append(nil)}) // the right one, by the wrong way
+	m.Step(now, Received{Path{}, Reply{Token: token}.Append(nil)}) // the right token on the wrong path
 	if r := m.Report(); !r.Path.Relay() {
 		t.Fatalf("proved by guessing: %+v", r)
 	}
@@ -478,8 +475,7 @@ func TestSameLinkComesFirst(t *testing.T) {
 
 func first[T any](v T, _ error) T { return v }
 
-// Anything may come at any time: nothing panics, nothing spins, and no sequence of
-// inputs makes a machine send more than a bounded amount.
+// Inputs come in any order. Nothing panics or loops, and what the machine sends is bounded.
 func TestAnythingMayHappen(t *testing.T) {
 	seeds := uint64(60)
 	if testing.Short() {
@@ -577,8 +573,7 @@ func TestReplyIsNoLongerThanProbe(t *testing.T) {
 	}
 }
 
-// A round trip says where the peer is, as far as single precision does; what is no
-// coordinate on the wire is none.
+// A Reply carries the coordinate in single precision. Invalid bytes are no coordinate.
 func TestRepliesSayWhereAMachineIs(t *testing.T) {
 	c := api.Coordinate{Vec: []float64{0.125, -0.25, 0, 0, 0, 0, 0, 1}, Error: 0.5, Height: 0.0625}
 	b := Reply{Token: 1, Coord: &c}.Append(nil)
@@ -595,8 +590,7 @@ func TestRepliesSayWhereAMachineIs(t *testing.T) {
 	}
 }
 
-// A peer that is measured now and then, and never talked to, keeps the way that
-// was found, at the price of what is measured.
+// A peer that is measured now and then, without traffic, keeps its path, at the cost of the measurements.
 func TestMeasuringKeepsTheWay(t *testing.T) {
 	w, x, y := pair(t, 1, none, portRestricted)
 	w.settle(x, y)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestASlowerWayShowsAtOnceWhileIdle: of round trips in quick succession the least
-// counts; one of an idle peer counts alone, however short earlier ones were.
+// TestASlowerWayShowsAtOnceWhileIdle: the least of several recent round trips counts. A round trip of an
+// idle peer counts alone.
 func TestASlowerWayShowsAtOnceWhileIdle(t *testing.T) {
 	var x pathState
 	now := time.Unix(1000, 0)
@@ -18,7 +18,7 @@ func TestASlowerWayShowsAtOnceWhileIdle(t *testing.T) {
 	}{
 		{0, 10 * time.Millisecond, 10 * time.Millisecond},
 		{36 * time.Second, 11 * time.Millisecond, 11 * time.Millisecond},
-		{33 * time.Second, 60 * time.Millisecond, 60 * time.Millisecond}, // the way changed
+		{33 * time.Second, 60 * time.Millisecond, 60 * time.Millisecond}, // the path changed
 		{2 * time.Second, 61 * time.Millisecond, 60 * time.Millisecond},
 		{33 * time.Second, 61 * time.Millisecond, 61 * time.Millisecond},
 		{10 * time.Second, 500 * time.Millisecond, 61 * time.Millisecond}, // a queue

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// kind is a NAT's behaviour (RFC 4787's words in the comments).
+// kind is the behaviour of a NAT, in terms of RFC 4787.
 type kind int
 
 const (
@@ -28,14 +28,14 @@ func (k kind) String() string {
 	return [...]string{"none", "full cone", "restricted", "port-restricted", "symmetric", "double", "UDP blocked"}[k]
 }
 
-// nat is one box: pure but for its table.
+// nat is one NAT device. Its table is its only state.
 type nat struct {
 	kind   kind
 	outer  netip.Addr
-	port   uint16                    // the last given out
+	port   uint16                    // the last port assigned
 	out    map[string]netip.AddrPort // inner (and destination, where that matters) → mapping
 	in     map[netip.AddrPort]netip.AddrPort
-	sent   map[string]time.Time // "mapping|remote" and "mapping|remote address" → when last
+	sent   map[string]time.Time // time of the last packet by "mapping|remote" and "mapping|remote address"
 	used   map[netip.AddrPort]time.Time
 	expire time.Duration
 }
@@ -47,7 +47,7 @@ func newNAT(k kind, outer string) *nat {
 	}
 }
 
-// leave is what a packet's source becomes on the way out.
+// leave returns the source address of a packet after the NAT.
 func (n *nat) leave(now time.Time, src, dst netip.AddrPort) netip.AddrPort {
 	key := src.String()
 	if n.kind == symmetric {
@@ -65,7 +65,7 @@ func (n *nat) leave(now time.Time, src, dst netip.AddrPort) netip.AddrPort {
 	return m
 }
 
-// enter is where a packet from outside goes; ok is false where it is dropped.
+// enter returns the destination of a packet from outside; ok is false if it is dropped.
 func (n *nat) enter(now time.Time, src, dst netip.AddrPort) (inner netip.AddrPort, ok bool) {
 	inner, ok = n.in[dst]
 	if !ok || now.Sub(n.used[dst]) > n.expire {
@@ -89,7 +89,7 @@ func (n *nat) enter(now time.Time, src, dst netip.AddrPort) (inner netip.AddrPor
 	return inner, true
 }
 
-// host is a node: its machine, its NATs (the innermost first) and what it counts.
+// host is a node: its machine, its NATs (the innermost first) and counters.
 type host struct {
 	name    string
 	kind    kind
@@ -99,17 +99,17 @@ type host struct {
 	peer    *host
 	wake    time.Time
 	got     int       // data packets
-	last    time.Time // when the last came
+	last    time.Time // when the last one arrived
 	gap     time.Duration
-	sending bool // data, if it talks
+	sending bool // sends data, if talks is set
 	talks   bool
 	sent    bool // data since the last Traffic
 	heard   map[Path]bool
 	probes  map[netip.AddrPort]int // sent to each address
 	sentCtl int
 	dead    bool
-	life    int // how often it was reborn
-	session int // the life of the peer that can read what is sent
+	life    int // number of restarts
+	session int // the life of the peer that can decrypt what this host sends
 }
 
 // world is two hosts, a relay, and the network between.
@@ -188,8 +188,8 @@ func (h *host) restart(seed uint64) {
 	h.m = New(cfg)
 }
 
-// reborn has the host begin a new life, and learn in it after a while where it is, and
-// have a session after another, unless one of the two ends meanwhile.
+// reborn restarts the host. After where it gets its address, and after session a session, unless an end
+// restarts meanwhile.
 func (w *world) reborn(h *host, where, session time.Duration) {
 	h.life++
 	h.dead, h.sent = false, false
@@ -209,8 +209,7 @@ func (w *world) reborn(h *host, where, session time.Duration) {
 	})
 }
 
-// begin tells both machines what they are told in life, and opens the session
-// through the relay.
+// begin gives both machines their inputs, and opens the session through the relay.
 func (w *world) begin() {
 	for _, h := range w.hosts {
 		w.bind(h)
@@ -223,7 +222,7 @@ func (w *world) begin() {
 	}
 }
 
-// bind is what relaylink does: learn the mapped address, and the NAT's kind.
+// bind does the work of relaylink: it sets the mapped address and the kind of NAT.
 func (w *world) bind(h *host) {
 	s := Self{Own: []netip.AddrPort{h.addr}, Links: []netip.Prefix{netip.PrefixFrom(h.addr.Addr(), 24).Masked()}, NAT: Open}
 	if h.kind == blocked {
@@ -319,7 +318,7 @@ func (w *world) step(h *host, in Input) {
 	}
 }
 
-// send carries a packet by a path, if it gets there.
+// send delivers a packet on a path, if nothing drops it.
 func (w *world) send(h *host, p Path, size int, arrive func(from Path)) {
 	if w.rng.Float64() < w.loss || size > w.mtu || w.cut[h.name+p.String()] || h.dead {
 		return
@@ -347,7 +346,7 @@ func (w *world) send(h *host, p Path, size int, arrive func(from Path)) {
 
 func (w *world) sameLink() bool { return len(w.hosts[0].nats) == 0 && len(w.hosts[1].nats) == 0 }
 
-// talk has a host send a data packet every so often.
+// talk makes a host send data packets at an interval.
 func (w *world) talk(h *host, every time.Duration) {
 	h.sending, h.talks = true, true
 	w.every(every, func() {
@@ -372,7 +371,7 @@ func (w *world) data(h *host) {
 	}
 }
 
-// report is what the engine's poll tells the machine.
+// report passes the engine's counters to the machine.
 func (w *world) report(h *host) {
 	heard := h.heardInOrder()
 	if h.sent || len(heard) > 0 {

@@ -32,7 +32,7 @@ func TestSubnetClaims(t *testing.T) {
 	shared := subnet(1)
 	for name, test := range map[string]struct {
 		first, second api.Peer
-		want          byte // the holder; 0: nobody
+		want          byte // the holder; 0: none
 	}{
 		"the newer record of one cluster":    {record(1, 2, "c0", shared), record(2, 1, "c0", shared), 1},
 		"a newer record takes it":            {record(1, 1, "c0", shared), record(2, 2, "c0", shared), 2},

@@ -30,7 +30,7 @@ func to(n int) subscriptions.Key {
 	return subscriptions.Key{Address: netip.AddrFrom4([4]byte{10, 30, 0, byte(n)}), For: client}
 }
 
-// add subscribes, after dropping what Room says.
+// add subscribes, after dropping the victims of Room.
 func add(m *subscriptions.Machine, now time.Time, k subscriptions.Key, o subscriptions.Outcome) bool {
 	for {
 		switch victim, ok := m.Room(k.For); {
@@ -167,7 +167,7 @@ func TestOneKeyServesAllSpellings(t *testing.T) {
 	for i, name := range []string{"Web", "wEb", "weB", "WEb", "wEB"} {
 		want := spelt(name)
 		if i == 4 {
-			want = spelt("web") // there are enough
+			want = spelt("web") // the bound is reached
 		}
 		got := m.Spelling(spelt(name))
 		if got != want {

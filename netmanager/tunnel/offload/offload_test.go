@@ -8,8 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// super is a frame as the kernel gives it: TCP or UDP, with payload to cut into
-// pieces of size.
+// super is a frame from the kernel: TCP or UDP, with a payload to split into segments of size.
 type super struct {
 	v6, udp bool
 	options int // words of TCP
@@ -98,7 +97,7 @@ var supers = rapid.Custom(func(t *rapid.T) super {
 	return s
 })
 
-// cut is what the Splitter makes of a frame, copied.
+// cut returns copies of the Splitter's segments of a frame.
 func cut(t interface{ Fatalf(string, ...any) }, frame []byte) (out []Segment) {
 	var s Splitter
 	if err := s.Start(bytes.Clone(frame)); err != nil {
@@ -131,7 +130,7 @@ func TestJoiningWhatWasCutGivesItBack(t *testing.T) {
 			segs := cut(t, frame)
 			for _, seg := range segs {
 				if complete {
-					// What came from elsewhere with its checksum is joined only if that holds.
+					// A packet with a complete checksum is joined only if the checksum is correct.
 					if !Complete(seg.Packet) {
 						t.Fatalf("cannot complete a segment")
 					}
@@ -203,7 +202,7 @@ func TestSegmentsAreWholePackets(t *testing.T) {
 	})
 }
 
-// Flows that are mixed, and lose packets, keep their bytes and their order.
+// Interleaved flows that lose packets keep their bytes and their order.
 func TestMixedFlowsKeepTheirOrder(t *testing.T) {
 	j := &Joiner{TCP: true, UDP: true}
 	rapid.Check(t, func(t *rapid.T) {
@@ -267,7 +266,7 @@ func TestBrokenChecksumIsNeverMended(t *testing.T) {
 }
 
 func TestOddChecksumsAreCompletedBeforeTheyTravel(t *testing.T) {
-	// A checksum that the other end could not find: of something within a tunnel.
+	// A checksum that the other end could not locate, because it is inside a tunnel.
 	p := append([]byte{0x45, 0, 0, 40, 0, 0, 0, 0, 64, 47, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2}, make([]byte, 20)...)
 	p[30] = 9
 	frame := append(vnet{flags: needsCsum, csumStart: 24, csumOff: 2}.bytes(), p...)
@@ -315,7 +314,7 @@ func FuzzSplit(f *testing.F) {
 	})
 }
 
-// FuzzJoin plays a peer that is authentic and hostile.
+// FuzzJoin plays an authenticated but hostile peer.
 func FuzzJoin(f *testing.F) {
 	for _, seg := range cut(&testing.T{}, super{size: 100, payload: make([]byte, 300), flags: 0x18}.frame()) {
 		f.Add(seg.Packet, seg.Packet, true)

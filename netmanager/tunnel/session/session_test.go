@@ -60,7 +60,7 @@ func TestNothingForgedOpens(t *testing.T) {
 		forged := bytes.Clone(msg)
 		forged[i] ^= 0x40
 		if i == 39 {
-			continue // the last byte's high bit of a point is ignored (RFC 7748), and then the hash differs
+			continue // the high bit of a point's last byte is ignored (RFC 7748); then the hash differs
 		}
 		if _, err := ReadInitiation(rand.Reader, y, forged); err == nil {
 			t.Fatalf("initiation changed in byte %d opens", i)
@@ -87,7 +87,7 @@ func TestNothingForgedOpens(t *testing.T) {
 	}
 }
 
-// agreed makes a session between two new identities.
+// agreed returns a session between two new identities.
 func agreed(t testing.TB) (a, b *Session) {
 	t.Helper()
 	x, y := identity(t), identity(t)
@@ -141,7 +141,7 @@ func TestResponseIsTakenOnceAndOnlyUnchanged(t *testing.T) {
 		forged := bytes.Clone(reply)
 		forged[i] ^= 1
 		if i < len(reply)-2*macLen {
-			Sign(forged, x.Public(), [16]byte{}) // as one who knows our key can
+			Sign(forged, x.Public(), [16]byte{}) // as a sender that has our key can do
 		}
 		if _, _, err := try.Finish(forged); err == nil {
 			t.Fatalf("response changed in byte %d is taken", i)
@@ -155,7 +155,7 @@ func TestResponseIsTakenOnceAndOnlyUnchanged(t *testing.T) {
 	}
 }
 
-// slowWindow is what a Window should be.
+// slowWindow is a reference implementation of Window.
 type slowWindow struct {
 	seen map[uint64]bool
 	next uint64
@@ -214,7 +214,7 @@ func TestBusyGateAsksForACookie(t *testing.T) {
 	if v := gate.Check(now, msg, from, false, true); v != AskCookie {
 		t.Fatalf("busy, before any cookie was given: %v", v)
 	}
-	// The MAC that a cookie of an unset secret would make.
+	// The MAC with a cookie of an unset secret.
 	zero := gate.cookie(1, from)
 	forged := bytes.Clone(msg)
 	Sign(forged, y.Public(), zero)

@@ -18,7 +18,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/tunnel/offload"
 )
 
-// inside runs a test in a network namespace of its own.
+// inside runs a test in its own network namespace.
 func inside(t *testing.T, f func(run func(...string))) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -52,7 +52,7 @@ func inside(t *testing.T, f func(run func(...string))) {
 	wg.Wait()
 }
 
-// opens are both kinds of device.
+// opens opens both kinds of device.
 var opens = map[string]func(string) (Device, error){"vnet": open, "plain": openPlain}
 
 func TestPacketsPassTheDevice(t *testing.T) {
@@ -80,7 +80,7 @@ func TestPacketsPassTheDevice(t *testing.T) {
 				frame := make([]byte, FrameLen)
 				idles := 0
 				var p []byte
-				for len(p) == 0 || p[0]>>4 != 4 { // the kernel speaks IPv6 by itself
+				for len(p) == 0 || p[0]>>4 != 4 { // the kernel sends IPv6 packets by itself
 					n, err := d.Read(frame, func() { idles++ })
 					if err != nil {
 						t.Error(err)
@@ -91,7 +91,7 @@ func TestPacketsPassTheDevice(t *testing.T) {
 				if string(p[28:]) != "hello" {
 					t.Errorf("read %q", p)
 				}
-				// Back with the addresses changed, which its checksums do not see.
+				// Send the packet back with swapped addresses, which does not change its checksums.
 				back := append([]byte(nil), p...)
 				copy(back[12:16], p[16:20])
 				copy(back[16:20], p[12:16])
@@ -109,7 +109,7 @@ func TestPacketsPassTheDevice(t *testing.T) {
 				if n, _, err := c.ReadFromUDP(buf); err != nil || string(buf[:n]) != "hello" {
 					t.Errorf("received %q (%v), want hello", buf[:n], err)
 				}
-				// A reader that waits ends with the device.
+				// Closing the device ends a waiting Read.
 				done := make(chan error)
 				go func() {
 					for {
@@ -123,7 +123,7 @@ func TestPacketsPassTheDevice(t *testing.T) {
 				if err := <-done; !errors.Is(err, net.ErrClosed) {
 					t.Errorf("read from a closed device: %v", err)
 				}
-				// It has stayed, with its address, and opens again.
+				// The device still exists with its address, and can be opened again.
 				if i, err := net.InterfaceByName("tl0"); err != nil {
 					t.Error(err)
 				} else if addrs, _ := i.Addrs(); len(addrs) == 0 {
