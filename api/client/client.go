@@ -1,5 +1,5 @@
-// Package client is a client for the HTTP APIs of the root and of clusters. It imports
-// the standard library and package api only, and keeps no state but connections.
+// Package client is a client for the HTTP APIs of the root and of clusters. It imports only the
+// standard library and package api.
 //
 //	c, err := client.New(client.Options{URL: "https://10.0.0.5:7443", CA: pem, Tokens: client.Static(token)})
 //	apps, rev, err := c.Apps(ctx, client.ListOptions{})
@@ -7,20 +7,19 @@
 //
 // # Errors
 //
-// Every method returns errors that wrap a kind of package api; test them with errors.Is.
-// An answer of the server that is not a success is an *api.Problem, whose kind follows
-// from its status: ErrInvalid (422), ErrUnauthenticated (401), ErrForbidden (403),
-// ErrNotFound (404), ErrConflict (409), ErrPrecondition (412: the object is no longer at
-// the revision that the caller named), ErrTooMany (429), ErrUnavailable (503). If the
-// server cannot be reached the error is ErrUnavailable, or ErrTimeout if the deadline of
-// the context has passed. If the server's certificate is not the expected one it is
-// ErrUnauthenticated. Methods document only the errors that have a further meaning.
+// Every method returns errors that wrap a kind of package api; test them with errors.Is. If the
+// server answers with an error, it is an *api.Problem, whose kind follows from its status:
+// ErrInvalid (422), ErrUnauthenticated (401), ErrForbidden (403), ErrNotFound (404), ErrConflict
+// (409), ErrPrecondition (412: the object is not at the given revision), ErrTooMany (429),
+// ErrUnavailable (503). If the server cannot be reached, the error is ErrUnavailable, or ErrTimeout
+// after the deadline of the context. If the server's certificate is not the expected one, it is
+// ErrUnauthenticated. Methods document only errors with a further meaning.
 //
 // # Limits
 //
-// A dial takes at most 5 s, a TLS handshake 10 s, and the headers of an answer a minute;
-// bound the rest with the context. Requests are not repeated, except once with a new
-// token if the server refuses the first (see Tokens).
+// A dial takes at most 5 s, a TLS handshake 10 s, and the headers of an answer a minute; limit the
+// rest with the context. The client repeats no request, except once with a new token if the server
+// refuses the first (see Tokens).
 package client
 
 import (
@@ -41,15 +40,15 @@ import (
 
 // Tokens supplies bearer tokens. Implementations are safe for concurrent use.
 type Tokens interface {
-	// Token returns the token to send. refused, if not empty, is a token that the server
-	// did not accept: Token then returns another, or ErrUnauthenticated if it has none.
+	// Token returns the token to send. refused, if not empty, is a token that the server did not
+	// accept: Token returns another one, or ErrUnauthenticated if there is none.
 	Token(ctx context.Context, refused string) (string, error)
 }
 
 // Static is a token that is never renewed.
 type Static string
 
-// Token returns the token; ErrUnauthenticated if it is empty or was refused.
+// Token returns the token, or ErrUnauthenticated if it is empty or was refused.
 func (s Static) Token(_ context.Context, refused string) (string, error) {
 	if s == "" || refused == string(s) {
 		return "", fmt.Errorf("token missing or refused by the server; sign in: %w", api.ErrUnauthenticated)
@@ -63,7 +62,7 @@ type Options struct {
 	CA     []byte       // PEM of the only root certificate to trust. Empty: the system's roots, and the host name is checked
 	Expect string       // with CA: the server's identity, treeline://root (the default) or treeline://cluster/<id>
 	Tokens Tokens       // nil: no token is sent
-	HTTP   *http.Client // replaces the client made from CA and Expect
+	HTTP   *http.Client // used instead of a client with CA and Expect
 }
 
 // Client sends requests to one server. It is safe for concurrent use.
@@ -73,8 +72,8 @@ type Client struct {
 	http   *http.Client
 }
 
-// New returns a client. It opens no connection. ErrInvalid: URL is not https://host:port,
-// or CA is not a PEM certificate.
+// New returns a client. It opens no connection. It returns ErrInvalid if URL is not
+// https://host:port or CA is not a PEM certificate.
 func New(o Options) (*Client, error) {
 	u, err := url.Parse(o.URL)
 	if err != nil || u.Scheme != "https" || u.Host == "" {
@@ -105,7 +104,7 @@ func (c *Client) URL() string { return c.url }
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Request is one request. The zero value of an optional field sets nothing.
+// Request is one request. Fields with the zero value are not sent.
 type Request struct {
 	Method      string
 	Path        string // escaped, begins with /v1
@@ -116,8 +115,8 @@ type Request struct {
 	Open        bool   // send no token
 }
 
-// Do sends a request and decodes the JSON answer into out. It ignores the answer if out is
-// nil or the status is 204. It returns the headers of the answer.
+// Do sends a request, decodes the JSON answer into out, and returns the headers of the answer. It
+// ignores the body if out is nil or the status is 204.
 func (c *Client) Do(ctx context.Context, r Request, out any) (http.Header, error) {
 	resp, err := c.Raw(ctx, r)
 	if err != nil {
@@ -133,8 +132,8 @@ func (c *Client) Do(ctx context.Context, r Request, out any) (http.Header, error
 	return resp.Header, nil
 }
 
-// Raw sends a request and returns the answer with its body unread. The caller closes the
-// body. An answer that is not a success is an error, as with Do.
+// Raw sends a request and returns the answer with its body unread. The caller closes the body.
+// Errors are those of Do.
 func (c *Client) Raw(ctx context.Context, r Request) (*http.Response, error) {
 	var body []byte
 	switch b := r.Body.(type) {
@@ -199,7 +198,7 @@ func (c *Client) once(ctx context.Context, r Request, body []byte, token string)
 	return resp, nil
 }
 
-// unreachable adds a kind to a network error.
+// unreachable wraps a network error with its kind.
 func unreachable(ctx context.Context, err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -216,8 +215,8 @@ func unreachable(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", err, api.ErrUnavailable)
 }
 
-// problem returns the *api.Problem in an answer and closes the answer. An answer without
-// one, as a proxy sends, becomes a problem with the status.
+// problem returns the *api.Problem in an answer and closes the body. If there is none, for example
+// in an answer of a proxy, it returns a problem with the answer's status.
 func problem(resp *http.Response) error {
 	defer resp.Body.Close()
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))

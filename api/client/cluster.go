@@ -11,13 +11,13 @@ import (
 )
 
 // Nodes accesses the nodes of one cluster, directly or through the root. Through the root,
-// ErrUnavailable also means that the root does not reach the cluster.
+// ErrUnavailable also means that the root cannot reach the cluster.
 type Nodes struct {
 	c    *Client
 	base string
 }
 
-// NodesOf returns the nodes of a cluster, which the root forwards requests to.
+// NodesOf returns the nodes of a cluster. Requests go through the root.
 func (c *Client) NodesOf(id api.ClusterID) Nodes {
 	return Nodes{c, pathOf(Clusters, id) + "/nodes"}
 }
@@ -57,13 +57,13 @@ func (n Nodes) ForceDrain(ctx context.Context, id api.NodeID) error {
 	return n.post(ctx, id, "force-drain")
 }
 
-// SetCaps replaces the upper limits of what a node may report. Zero Caps remove them. Only
-// the root serves it.
+// SetCaps replaces the upper limits for what a node reports. Zero Caps remove them. Clusters do not
+// serve it directly: only Nodes of NodesOf have it.
 func (n Nodes) SetCaps(ctx context.Context, id api.NodeID, caps api.Caps) (api.Node, error) {
 	return send[api.Node](ctx, n.c, Request{Method: http.MethodPut, Path: n.path(id) + "/caps", Body: caps})
 }
 
-// Remove removes a node for good and makes its certificates invalid.
+// Remove removes a node and revokes its certificates.
 func (n Nodes) Remove(ctx context.Context, id api.NodeID) error {
 	return n.c.do(ctx, Request{Method: http.MethodDelete, Path: n.path(id)})
 }
@@ -72,14 +72,14 @@ func (n Nodes) Remove(ctx context.Context, id api.NodeID) error {
 // has acknowledged that.
 func (n Nodes) Purge(ctx context.Context, id api.NodeID) error { return n.post(ctx, id, "purge") }
 
-// ClusterWhy returns, node by node, where a cluster could place an instance now. The client
-// is connected to the cluster (Options.Expect).
+// ClusterWhy returns, node by node, where a cluster could place an instance now. The client must be
+// connected to the cluster (Options.Expect).
 func (c *Client) ClusterWhy(ctx context.Context, id api.InstanceID) (api.Explanation, error) {
 	return Get[api.Explanation](ctx, c, pathOf(Instances, id)+"/why")
 }
 
-// ScaleLocally sets how many instances of a service a cluster runs while its root is
-// unreachable. The client is connected to the cluster (Options.Expect).
+// ScaleLocally sets how many instances of a service a cluster runs while its root is unreachable.
+// The client must be connected to the cluster (Options.Expect).
 func (c *Client) ScaleLocally(ctx context.Context, id api.ServiceID, replicas int) error {
 	return c.do(ctx, Request{Method: http.MethodPost, Path: pathOf(Services, id) + "/scale", Body: api.Replicas{Replicas: replicas}})
 }
@@ -94,8 +94,8 @@ func (c *Client) SetGrant(ctx context.Context, id api.ClusterID, g api.Grant, re
 	return send[api.Cluster](ctx, c, r)
 }
 
-// exchangeEarly is how long before its expiry a delegated token is replaced. It is more
-// than renewEarly, so that a stream is renewed with a new token.
+// exchangeEarly is how long before its expiry a delegated token is replaced. It is longer than
+// renewEarly, so that streams are renewed with a new token.
 const exchangeEarly = 20 * time.Second
 
 // exchanged supplies delegated tokens for one cluster.
@@ -103,12 +103,12 @@ type exchanged struct {
 	root    *Client
 	cluster api.ClusterID
 
-	mu   sync.Mutex // guards have; held during the request to the root, so that there is one at a time
+	mu   sync.Mutex // guards have; also held during the request to the root, so that only one is sent
 	have api.ClusterAccess
 }
 
-// TokensFor returns tokens for the API of a cluster (Options.Expect). The root exchanges the
-// client's own tokens for them. Streams opened with them outlive the expiry of one token.
+// TokensFor returns tokens for the API of a cluster (Options.Expect), which the root issues in
+// exchange for the client's own tokens. It replaces them before they expire.
 func (c *Client) TokensFor(cluster api.ClusterID) Tokens {
 	return &exchanged{root: c, cluster: cluster}
 }

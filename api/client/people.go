@@ -8,7 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Me identifies the holder of a token.
+// Me is the user of a token.
 type Me struct {
 	User   string     `json:"user"`
 	Tenant api.Tenant `json:"tenant,omitempty"`
@@ -19,10 +19,9 @@ type Me struct {
 // WhoAmI returns the user that the client's token belongs to.
 func (c *Client) WhoAmI(ctx context.Context) (Me, error) { return Get[Me](ctx, c, "/v1/auth/me") }
 
-// PersonalToken creates a personal token of the caller, for programs, with all roles of the
-// caller. It expires after ttl, which is at least a minute and counts in whole seconds,
-// rounded down. The token is returned here only. ErrForbidden: the client's own token is a
-// personal token.
+// PersonalToken creates a personal token with all roles of the caller, and returns it. It expires
+// after ttl, which is rounded down to seconds and must be at least a minute. ErrForbidden: the
+// client's own token is a personal token.
 func (c *Client) PersonalToken(ctx context.Context, name string, ttl time.Duration) (string, error) {
 	out, err := send[struct {
 		Token string `json:"token"`
@@ -30,13 +29,14 @@ func (c *Client) PersonalToken(ctx context.Context, name string, ttl time.Durati
 	return out.Token, err
 }
 
-// CreateJoinToken creates a join token for a cluster, or for a node of a cluster. The
-// answer is the only one that contains the token itself.
+// CreateJoinToken creates a join token for a cluster, or for a node of a cluster. Only this answer
+// contains the token itself.
 func (c *Client) CreateJoinToken(ctx context.Context, r api.TokenRequest) (api.JoinToken, error) {
 	return send[api.JoinToken](ctx, c, Request{Method: http.MethodPost, Path: "/v1/tokens", Body: r})
 }
 
-// joinTokens returns the path of the join tokens of the server, or of a cluster of the root.
+// joinTokens returns the path of the server's own join tokens, or of those of a cluster at the
+// root.
 func joinTokens(cluster api.ClusterID) string {
 	if cluster == "" {
 		return "/v1/tokens"
@@ -44,8 +44,8 @@ func joinTokens(cluster api.ClusterID) string {
 	return pathOf(Clusters, cluster) + "/tokens"
 }
 
-// JoinTokens lists valid join tokens, without their secrets: for nodes of the cluster, or
-// for the empty cluster the server's own, which at the root are those for clusters.
+// JoinTokens lists valid join tokens, without their secrets. They are those for nodes of the
+// cluster, or if cluster is empty the server's own; the root's own are for clusters.
 func (c *Client) JoinTokens(ctx context.Context, cluster api.ClusterID) ([]api.JoinToken, error) {
 	all, _, err := List[api.JoinToken](ctx, c, joinTokens(cluster), ListOptions{})
 	return all, err

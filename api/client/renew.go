@@ -14,17 +14,17 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// renewEarly is how long before its expiry a stream is renewed. It is shorter than the
-// time before expiry at which a session renews its access token.
+// renewEarly is how long before its expiry a stream is renewed. Sessions renew their access tokens
+// earlier, so that a new token is available.
 const renewEarly = 15 * time.Second
 
 // minRenewal is the least time between two attempts to renew a stream.
 const minRenewal = 100 * time.Millisecond
 
-// stream reads a stream, and renews it with a new token before the current one expires.
-// Without a newer token the stream ends.
+// stream opens a stream and renews it with a new token before the current one expires. If there is
+// no newer token, the stream ends.
 func (c *Client) stream(ctx context.Context, path string, q url.Values) (io.ReadCloser, error) {
-	began := time.Now() // before the request, so that lifetimes are never overestimated
+	began := time.Now() // before the request, so that the lifetime is not overestimated
 	resp, err := c.Raw(ctx, Request{Method: http.MethodGet, Path: path, Query: q})
 	if err != nil {
 		return nil, err

@@ -19,7 +19,7 @@ type ListOptions struct {
 	Cluster  api.ClusterID  // instances in this cluster
 	Instance api.InstanceID // events of this instance
 	Since    api.Revision   // events after this revision
-	Limit    int            // objects per page; 0: the server's default. All pages are read in any case
+	Limit    int            // objects per page; 0: the server's default. All pages are read
 }
 
 func (o ListOptions) query() url.Values {
@@ -37,8 +37,8 @@ func (o ListOptions) query() url.Values {
 	return q
 }
 
-// List reads all pages of the list at path. rev is the revision of the first page: a watch
-// since rev misses no change. On an error it returns no objects.
+// List reads all pages of the list at path. rev is the revision of the first page: a watch since
+// rev misses no change. On an error it returns no objects.
 func List[T any](ctx context.Context, c *Client, path string, o ListOptions) (all []T, rev api.Revision, err error) {
 	q := o.query()
 	for first := true; ; first = false {
@@ -133,8 +133,9 @@ type ApplyOptions struct {
 }
 
 // Apply creates or updates the applications in an SLA of at most 1 MiB, and returns them.
-// ErrInvalid: the SLA has errors; the *api.Problem lists each with its JSON pointer.
-// ErrPrecondition: IfMatch or MustNotExist does not hold. Nothing changes on an error.
+// ErrInvalid: the SLA has faults; the *api.Problem lists each with its JSON pointer.
+// ErrPrecondition: IfMatch or MustNotExist is not met. If an SLA of several applications fails with
+// an error other than a fault, the detail lists applications that were already applied.
 func (c *Client) Apply(ctx context.Context, doc []byte, o ApplyOptions) ([]api.App, error) {
 	r := o.request(http.MethodPut, string(Apps), doc)
 	if o.IfMatch > 0 {
@@ -181,7 +182,7 @@ func (c *Client) App(ctx context.Context, id api.AppID) (api.App, error) {
 }
 
 // DeleteApp deletes an application if it is at revision at; 0 matches any. It returns the
-// application as it is while its instances stop.
+// application, which remains until its instances have stopped.
 func (c *Client) DeleteApp(ctx context.Context, id api.AppID, at api.Revision) (api.App, error) {
 	return send[api.App](ctx, c, Request{Method: http.MethodDelete, Path: pathOf(Apps, id), Header: ifMatch(at)})
 }
@@ -218,10 +219,9 @@ func (c *Client) Why(ctx context.Context, id api.InstanceID) (api.Why, error) {
 	return Get[api.Why](ctx, c, pathOf(Instances, id)+"/why")
 }
 
-// Logs streams the output of an instance's workload: its last tail lines, or all that is
-// kept if tail is negative, and with follow what the workload writes from then on. The
-// caller closes the stream. The stream is renewed with new tokens; reading returns
-// ErrUnauthenticated when there is none.
+// Logs streams the output of an instance's workload: the last tail lines, or all that are kept if
+// tail is negative. With follow, it continues with new output. The caller closes the stream. The
+// stream is renewed with new tokens; Read returns ErrUnauthenticated if there is none.
 func (c *Client) Logs(ctx context.Context, id api.InstanceID, follow bool, tail int) (io.ReadCloser, error) {
 	return c.stream(ctx, pathOf(Instances, id)+"/logs", url.Values{"follow": {strconv.FormatBool(follow)}, "tail": {strconv.Itoa(max(tail, -1))}})
 }
@@ -236,14 +236,13 @@ func (c *Client) Cluster(ctx context.Context, id api.ClusterID) (api.Cluster, er
 	return Get[api.Cluster](ctx, c, pathOf(Clusters, id))
 }
 
-// RemoveCluster removes a cluster for good if it is at revision at; 0 matches any. Its
-// certificates become invalid and its instances are placed in other clusters.
+// RemoveCluster removes a cluster if it is at revision at; 0 matches any. It revokes the cluster's
+// certificates. The instances are placed in other clusters.
 func (c *Client) RemoveCluster(ctx context.Context, id api.ClusterID, at api.Revision) error {
 	return c.do(ctx, Request{Method: http.MethodDelete, Path: pathOf(Clusters, id), Header: ifMatch(at)})
 }
 
-// Events lists events in the order of their revisions. ErrGone: events after o.Since are no
-// longer kept.
+// Events lists events in the order of their revisions.
 func (c *Client) Events(ctx context.Context, o ListOptions) ([]api.Event, api.Revision, error) {
 	return List[api.Event](ctx, c, string(Events), o)
 }

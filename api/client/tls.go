@@ -18,8 +18,8 @@ import (
 
 const rootIdentity = "treeline://root"
 
-// tlsConfig trusts only the pinned root certificate, and checks the identity in the server's
-// certificate instead of its host name: addresses change behind NATs, identities do not.
+// tlsConfig trusts only the pinned root certificate. It checks the identity in the server's
+// certificate instead of the host name, because addresses change behind NATs and identities do not.
 func tlsConfig(o Options) (*tls.Config, error) {
 	tc := &tls.Config{MinVersion: tls.VersionTLS13}
 	if len(o.CA) == 0 {
@@ -49,7 +49,7 @@ func verify(cs tls.ConnectionState, pool *x509.CertPool, expect string) error {
 		return fmt.Errorf("the server's certificate is not signed by the pinned CA: this is another installation, or the connection is intercepted (to pin another CA: treeline login --ca): %w: %w", err, api.ErrUnauthenticated)
 	}
 	for _, chain := range chains {
-		// The issuer has the same identity, so that no cluster can certify another.
+		// The issuer must have the same identity, so that no cluster can certify another.
 		if states(chain[0], expect) && len(chain) > 1 && states(chain[1], expect) {
 			return nil
 		}
@@ -61,7 +61,7 @@ func states(c *x509.Certificate, id string) bool {
 	return len(c.URIs) == 1 && c.URIs[0].String() == id
 }
 
-// PinOf returns the pin of a certificate in PEM for FetchCA, or "" if there is none.
+// PinOf returns the pin for FetchCA of a PEM certificate, or "" if ca is none.
 func PinOf(ca []byte) string {
 	b, _ := pem.Decode(ca)
 	if b == nil {
@@ -70,9 +70,9 @@ func PinOf(ca []byte) string {
 	return fmt.Sprintf("%x", sha256.Sum256(b.Bytes))
 }
 
-// FetchCA returns the root's CA certificate in PEM, from the TLS handshake with the server.
-// pin is its SHA-256 in hexadecimal, as a join token contains it and the root prints it.
-// ErrUnauthenticated: the server shows no certificate with that hash.
+// FetchCA returns the root's CA certificate in PEM from a TLS handshake with the server. pin is its
+// SHA-256 hash in hexadecimal, which join tokens contain and the root prints. ErrUnauthenticated:
+// the server shows no certificate with that hash.
 func FetchCA(ctx context.Context, server, pin string) ([]byte, error) {
 	u, err := url.Parse(server)
 	want, err2 := hex.DecodeString(strings.TrimPrefix(pin, "sha256:"))

@@ -15,7 +15,7 @@ import (
 	"github.com/treeline-edge/treeline/api/sse"
 )
 
-// Kind is the path of a kind of object.
+// Kind is the path of a kind of objects.
 type Kind string
 
 // The kinds that can be listed and watched.
@@ -29,7 +29,7 @@ const (
 
 // WatchOptions configure a watch.
 type WatchOptions struct {
-	Since  api.Revision // as a list returned it; 0: from the first change
+	Since  api.Revision // the revision that a list returned
 	Tenant api.Tenant   // objects of this tenant and of those below it
 	Under  string       // objects of this application or service id
 }
@@ -42,15 +42,15 @@ type Change[T any] struct {
 }
 
 const (
-	minPause = 200 * time.Millisecond // before a watch reconnects; doubles up to maxPause
+	minPause = 200 * time.Millisecond // first pause before a watch reconnects; doubles up to maxPause
 	maxPause = 5 * time.Second
-	silence  = 45 * time.Second // after which a connection is dropped: three bookmarks of the server
+	silence  = 45 * time.Second // of a connection before it is dropped: three bookmark intervals
 )
 
-// Watch yields changes as they happen. When the connection breaks it reconnects, with
-// growing pauses of at most 5 s, and resumes without a gap. It ends without an error when
-// ctx is done, and otherwise with an error that cannot pass. ErrGone: the server no longer
-// keeps the changes since the last one; list the objects again and watch from there.
+// Watch yields changes as they happen. If the connection breaks, it reconnects after pauses that
+// grow up to 5 s, and resumes without a gap. It ends without an error when ctx is done, and with an
+// error that is not temporary. ErrGone: the server no longer keeps the changes since the last one;
+// list the objects again and watch from there.
 func Watch[T any](ctx context.Context, c *Client, kind Kind, o WatchOptions) iter.Seq2[Change[T], error] {
 	return func(yield func(Change[T], error) bool) {
 		w := watcher{client: c, kind: kind, opt: o, at: strconv.FormatUint(uint64(o.Since), 10)}
@@ -102,8 +102,8 @@ type watcher struct {
 	at     string // id of the last event
 }
 
-// connect reads one stream, from the last event on, until it breaks or fn returns false;
-// then it clears more.
+// connect reads one stream from the last event on until it breaks or fn returns false. If fn
+// returns false, it clears more.
 func (w *watcher) connect(ctx context.Context, fn func(event string, data []byte) (bool, error), more *bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
