@@ -5,21 +5,21 @@ import (
 	"strings"
 )
 
-// Access names who may call a service and which services of other tenants it calls. It is part
-// of a service's SLA (`callers`, `calls`) and checked where a packet leaves, where it arrives,
-// and when a route is requested.
+// Access says which services may call a service and which services of other tenants it calls. It is
+// part of a service's SLA (`callers`, `calls`). It is checked where a packet leaves, where it
+// arrives, and when a route is requested.
 //
 // An entry is "app" (services of the same application), "tenant" (all services of the tenant),
 // "<app>.<ns>" or "<app>.<ns>.<service>.<ns>". A tenant's path may precede the last two:
 // "acme/shop.prod".
 type Access struct {
 	Callers []string `json:"callers,omitempty"` // nil: all services of the tenant
-	Closed  bool     `json:"closed,omitempty"`  // nobody may call it: `callers: []`
+	Closed  bool     `json:"closed,omitempty"`  // no service may call it: `callers: [none]`
 	Calls   []string `json:"calls,omitempty"`   // services of other tenants
 }
 
-// MayCall reports whether a service may open flows to another. Within a tenant the callee's
-// list decides. Across tenants both must list each other with the tenant's path.
+// MayCall reports whether a service may open flows to another. Within a tenant, the callee's list
+// decides. Across tenants, both lists must contain the other service with its tenant's path.
 func MayCall(caller ServiceID, callerAccess Access, callee ServiceID, calleeAccess Access) bool {
 	if caller == "" || callee == "" || calleeAccess.Closed {
 		return false
@@ -35,7 +35,7 @@ func MayCall(caller ServiceID, callerAccess Access, callee ServiceID, calleeAcce
 		slices.ContainsFunc(callerAccess.Calls, across(caller, callee))
 }
 
-// covers reports whether an entry of the list of service of includes s.
+// covers reports whether an entry in a list of the service of includes s.
 func covers(entry string, of, s ServiceID) bool {
 	switch entry {
 	case "app":

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// The bounds of constraints' values. Fields has the others, which are integers.
+// The limits of constraints' values. Integers have their limits in Fields.
 const (
 	maxRigidness  = 86_400 // s
 	maxRoundTrip  = 60_000 // ms
@@ -17,7 +17,7 @@ const (
 	maxMbit       = 1_000_000
 )
 
-// MaxConvergence bounds convergence_time, in seconds.
+// MaxConvergence is the maximum of convergence_time, in seconds.
 const MaxConvergence = 3_600
 
 func constraintRule(c checker, at string, v *value) {
@@ -25,7 +25,7 @@ func constraintRule(c checker, at string, v *value) {
 	kind := documented(v.get("type").text)
 	known := slices.IndexFunc(constraintKinds, func(k constraintKind) bool { return k.name == kind })
 	if known < 0 {
-		return // the type has a fault already; the keys depend on it
+		return // the type already has a fault; the keys depend on it
 	}
 	keys := constraintKinds[known]
 	all := slices.Concat([]string{"type"}, keys.oneOf, keys.needs, keys.may)
@@ -69,7 +69,7 @@ func (c checker) threshold(at string, v *value, kind, unit string, limit float64
 	n, err := strconv.ParseFloat(cmp.Or(t.text, "0"), 64)
 	switch {
 	case t.kind != "" && t.kind != NumberField || err != nil || n < 0:
-		return // has a fault already
+		return // already has a fault
 	case n == 0:
 		c.fault(at+"/threshold", "give a number of "+unit, "a %s constraint needs a threshold above 0", kind)
 	case n > limit:
@@ -105,7 +105,7 @@ func locationRule(c checker, at string, v *value) {
 	}
 }
 
-// polygonRule refuses a polygon that encloses nothing or whose inside is ambiguous.
+// polygonRule refuses a polygon without an area, or whose inside is ambiguous.
 func polygonRule(c checker, at string, v *value) {
 	if len(v.items) == 0 || len(v.items) > lookup[constraintPath+"/polygon"].Max {
 		return
@@ -118,7 +118,7 @@ func polygonRule(c checker, at string, v *value) {
 	for i := range v.items {
 		text := v.items[i].text
 		if v.items[i].kind != StringField {
-			continue // has a fault already
+			continue // already has a fault
 		}
 		g, err := ParseLocation(text)
 		if err == nil && !explicit(text) {
@@ -134,7 +134,7 @@ func polygonRule(c checker, at string, v *value) {
 	if len(corners) < len(v.items) {
 		return
 	}
-	// Each side goes the shorter way around the earth: add up the longitudes.
+	// Each side goes the shorter way around the earth: sum up the differences of longitude.
 	lon, west, east, area := corners[0].Lon, corners[0].Lon, corners[0].Lon, 0.0
 	for i, g := range corners {
 		next := corners[(i+1)%len(corners)]
@@ -190,7 +190,7 @@ func narrowingRule(c checker, at string, v *value) {
 	}
 }
 
-// contradiction returns a pair of selectors that no labels satisfy, or "".
+// contradiction returns two selectors that no labels can both match, or "".
 func contradiction(selectors []string) (string, string) {
 	is, has, hasNot, not := map[string]string{}, map[string]string{}, map[string]string{}, map[string]string{}
 	for _, s := range selectors {

@@ -5,22 +5,21 @@ import (
 	"strings"
 )
 
-// This file defines the constraints of the SLA: the Go type, the keys of each type of
-// constraint, and the fields of documents. constraintrules.go has the checks that tables cannot
-// express.
+// This file defines the constraints of the SLA: the Go type, the keys of each type of constraint,
+// and the fields of documents. constraintrules.go has the checks that do not fit into the tables.
 
-// The types of constraints.
+// The types of constraints, and where each allows instances.
 const (
 	ConstrainDirect   = "direct"   // to clusters or nodes by name
 	ConstrainClusters = "clusters" // to clusters by name
-	ConstrainAddons   = "addons"   // to nodes that have them
+	ConstrainAddons   = "addons"   // to nodes that have all Needs
 	ConstrainGeo      = "geo"      // to a circle (Location, Threshold), an Area or a Polygon
 	ConstrainLatency  = "latency"  // to an Area, a Service or a Target (a user), within Threshold
 	ConstrainLabels   = "labels"   // to nodes whose labels match
 	ConstrainSpread   = "spread"   // at most Limit instances of the service per By
-	// ConstrainAntiAffinity keeps it away from the instances of other Services, per By.
-	// Documents write anti_affinity; the value is the type's former name, which stores,
-	// messages and clusters of the previous release use. ParseSLA accepts both.
+	// ConstrainAntiAffinity keeps instances away from the instances of other Services, per By.
+	// Documents write anti_affinity. The value is the former name, which stores, messages and
+	// clusters of the previous release use. ParseSLA accepts both.
 	ConstrainAntiAffinity = "apart"
 )
 
@@ -32,19 +31,19 @@ type Constraint struct {
 	Allowed []string `json:"allowed,omitempty"` // clusters: names
 	Needs   []string `json:"needs,omitempty"`   // addons: names, all of them
 
-	Area      string   `json:"area,omitempty"`      // geo, latency: an area's name or a country's code, as nodes have them
+	Area      string   `json:"area,omitempty"`      // geo, latency: one of NodeInfo.Areas
 	Location  string   `json:"location,omitempty"`  // geo: "latitude,longitude", see ParseGeo
 	Polygon   []string `json:"polygon,omitempty"`   // geo: corners as Location; the last joins the first
 	Service   string   `json:"service,omitempty"`   // latency: a service of the application, "name.namespace"
 	Target    string   `json:"target,omitempty"`    // latency: a user's host name or address, with a port for TCP
 	Threshold float64  `json:"threshold,omitempty"` // geo: km; latency: ms of round trip
 
-	// Rigidness is how many seconds the constraint may be violated before the instance moves;
-	// 0 means DefaultRigidness. Documents write it as tolerate, or as rigidness, a share.
+	// Rigidness is how many seconds the constraint may be violated before the instance moves; 0
+	// means DefaultRigidness. ParseSLA computes it from the document's tolerate or rigidness.
 	Rigidness float64 `json:"rigidness,omitempty"`
-	// Share is the document's rigidness, in (0, 1]: the share of the checks of the last
-	// five minutes in which the constraint must be met. 0: Rigidness applies to each
-	// violation by itself.
+	// Share is the document's rigidness, in (0, 1]: the share of the checks of the last five
+	// minutes in which the constraint must be met. 0: Rigidness applies to each violation
+	// separately.
 	Share float64 `json:"share,omitempty"`
 	// ConvergenceTime is how many seconds placement may search and measure before it uses the
 	// best result so far; 0 means DefaultConvergence.
@@ -65,9 +64,8 @@ const (
 // antiAffinity is the documented name of ConstrainAntiAffinity.
 const antiAffinity = "anti_affinity"
 
-// constraintKinds lists the types of constraints under their documented names, with the
-// keys of each beside "type": those of which it takes exactly one, those that it requires
-// and those that it may have.
+// constraintKinds lists the types of constraints by their documented names, with their keys in
+// addition to "type": keys of which exactly one is required, required keys, and optional keys.
 var constraintKinds = []constraintKind{
 	{name: ConstrainDirect, may: []string{"cluster", "node"}}, // at least one of both
 	{name: ConstrainClusters, needs: []string{"allowed"}},
@@ -84,7 +82,7 @@ type constraintKind struct {
 	oneOf, needs, may []string
 }
 
-// documented returns the documented name of a type of constraint.
+// documented returns the documented name of a constraint's type.
 func documented(kind string) string {
 	if kind == ConstrainAntiAffinity {
 		return antiAffinity
@@ -110,7 +108,7 @@ func typesWith(key string) (names []string) {
 	return names
 }
 
-// only returns the prefix of a key's description: the types that have the key.
+// only returns the prefix of a key's description: the types of constraints that have the key.
 func only(key string) string { return "`" + strings.Join(typesWith(key), "`, `") + "`: " }
 
 // constraintFields are the fields of a constraint, for the parser, the schema and the reference.

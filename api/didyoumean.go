@@ -2,7 +2,7 @@ package api
 
 import "strings"
 
-// synonyms maps words that people use to the names of fields.
+// synonyms maps common words to the names of fields. A value that begins with "_" is a suffix.
 var synonyms = map[string]string{
 	"image": "code", "command": "cmd", "entrypoint": "cmd", "services": "microservices", "apps": "applications",
 	"ram": "memory", "cpu": "vcpus", "cpus": "vcpus", "cores": "vcpus", "runtime": "virtualization", "env": "environment",
@@ -26,7 +26,7 @@ func didYouMean(key string, known []string) string {
 			}
 		}
 	}
-	best, least := "", len(plain)/3+1 // of one or two letters, any other word would be near
+	best, least := "", len(plain)/3+1 // limits the distance, so that short words do not match everything
 	for _, k := range known {
 		if d := EditDistance(plain, strings.ToLower(k)); d < least {
 			best, least = k, d

@@ -5,21 +5,21 @@ import (
 	"strconv"
 )
 
-// Digest is a fingerprint of a set: the XOR of its members' hashes. Adding and removing take
-// constant time and the order does not matter. It detects loss, not manipulation.
+// Digest is a fingerprint of a set: the XOR of its members' hashes. It does not depend on their
+// order. Adding and removing take constant time. It detects loss, not manipulation.
 type Digest uint64
 
 // Toggle adds a member to the set's digest, or removes it.
 func (d Digest) Toggle(member Digest) Digest { return d ^ member }
 
-// DigestOf returns the digest of one member, which the parts identify in this order.
+// DigestOf returns the digest of one member, identified by the parts in this order.
 func DigestOf(parts ...string) Digest {
 	h := fnv.New64a()
 	for _, p := range parts {
 		_, _ = h.Write([]byte(p))
 		_, _ = h.Write([]byte{0})
 	}
-	// FNV's low bits mix badly for short inputs; these steps (MurmurHash3) spread them.
+	// FNV mixes the low bits of short inputs badly; these steps of MurmurHash3 spread them.
 	x := h.Sum64()
 	x ^= x >> 33
 	x *= 0xff51afd7ed558ccd

@@ -2,8 +2,8 @@ package api
 
 import "errors"
 
-// The kinds of errors, for programs. The text around them is for people. HTTPStatus maps kinds
-// to HTTP.
+// The kinds of errors, for programs. The text around them is for people. HTTPStatus maps kinds to
+// status codes.
 var (
 	ErrInvalid         = errors.New("invalid")
 	ErrUnauthenticated = errors.New("not signed in")
@@ -14,7 +14,7 @@ var (
 	ErrGone            = errors.New("no longer kept")
 	ErrTooLarge        = errors.New("too large")
 	ErrUnavailable     = errors.New("unavailable")
-	ErrTooMany         = errors.New("too many requests") // of this caller: others are served
+	ErrTooMany         = errors.New("too many requests") // of this caller; others are served
 	ErrTimeout         = errors.New("timed out")
 	ErrFull            = errors.New("no space left")
 )
@@ -38,8 +38,8 @@ var statuses = []struct {
 	{ErrUnavailable, 503, "unavailable"},
 }
 
-// HTTPStatus returns the status and the stable code of an error's kind, or 500 "internal" if
-// it has none.
+// HTTPStatus returns the status and the stable code of an error's kind, or 500 and "internal" if it
+// has none.
 func HTTPStatus(err error) (status int, code string) {
 	for _, s := range statuses {
 		if errors.Is(err, s.kind) {
@@ -49,8 +49,7 @@ func HTTPStatus(err error) (status int, code string) {
 	return 500, "internal"
 }
 
-// KindOf returns the kind for a status code, or nil. It is the inverse of HTTPStatus, for
-// clients.
+// KindOf returns the kind of error for a status code, or nil.
 func KindOf(status int) error {
 	for _, s := range statuses {
 		if s.status == status {

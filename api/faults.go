@@ -18,7 +18,7 @@ func (f Fault) String() string {
 	return strings.TrimPrefix(strings.TrimSuffix(f.Pointer+": "+f.Message+"; "+f.Fix, "; "), ": ")
 }
 
-// Faults lists all faults of a document. It is ErrInvalid.
+// Faults lists the faults of a document. It wraps ErrInvalid.
 type Faults struct {
 	Faults []Fault
 	More   int // number of faults beyond the first 100
@@ -38,8 +38,7 @@ func (e *Faults) Error() string {
 // Unwrap returns ErrInvalid.
 func (e *Faults) Unwrap() error { return ErrInvalid }
 
-// maxFaults bounds the answer to a document with many faults, and the work of finding
-// suggestions.
+// maxFaults limits the listed faults, and with them the work to find suggestions.
 const maxFaults = 100
 
 func (e *Faults) full() bool { return len(e.Faults) >= maxFaults }

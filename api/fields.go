@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// FieldStatus says how Treeline treats a field of the SLA.
+// FieldStatus is how Treeline treats a field of the SLA.
 type FieldStatus string
 
 // The statuses of a field. No field is accepted and ignored.
@@ -29,26 +29,27 @@ const (
 	BooleanField FieldType = "boolean"
 )
 
-// Field describes one field. The parser, the JSON schema and the reference in docs use it.
+// Field describes one field of the SLA. The parser, the JSON schema and the reference in docs use
+// it.
 type Field struct {
 	Pointer  string // JSON pointer; "*" stands for any index of an array
 	Type     FieldType
 	Status   FieldStatus
 	Required bool
-	Until    string // Refused: when it will be supported, or what to write instead
+	Until    string // Refused: when it will be supported, or the alternative
 	Doc      string // its meaning, in one or two sentences
 	Unit     string // "MiB", "vCPU", "s"; empty: none
 	Default  string // the effective value if it is absent; empty: none
 
-	Min, Max int      // of numbers, and of the number of items of an array; Max 0: unbounded
-	Length   int      // the maximum bytes of a string; 0: see Pattern
+	Min, Max int      // of a number, or of an array's length; Max 0: no limit
+	Length   int      // maximum bytes of a string; 0: see Pattern
 	Pattern  string   // regular expression that a string must match
-	Enum     []string // the strings that are allowed; empty: any
-	Aliases  []string // former strings that are accepted beside Enum
-	Rule     string   // further checks, in words
-	Text     string   // of numbers: the pattern of accepted strings; empty: none
-	TextDoc  string   // these strings, in words
-	Fix      string   // what to write instead of a refused value; empty: see the bounds
+	Enum     []string // allowed strings; empty: any
+	Aliases  []string // former strings, also accepted
+	Rule     string   // additional checks, in words
+	Text     string   // of a number: the pattern of strings that are accepted instead; empty: none
+	TextDoc  string   // the strings of Text, in words
+	Fix      string   // how to correct an invalid value; empty: see the limits
 }
 
 // Name returns the last part of the field's pointer.
@@ -92,10 +93,10 @@ func (f Field) Bounds() string {
 // Texts for Field.Until.
 const untilVolumes = "until volumes arrive"
 
-// The bounds of a document. Fields has the others.
+// The limits of a document. Fields has the others.
 const (
-	MaxSLABytes  = 1 << 20 // of a document, before anything is parsed
-	MaxSLADepth  = 32      // of objects and arrays within one another
+	MaxSLABytes  = 1 << 20 // of a document; checked before parsing
+	MaxSLADepth  = 32      // nesting of objects and arrays
 	MaxSLAValues = 100_000 // objects, arrays and scalars
 	MaxServices  = 256     // of an application
 	MaxReplicas  = 10_000  // of a service
@@ -143,11 +144,10 @@ const (
 	defaultConverg = "5"
 )
 
-// Arches are the values of `arch`, as Go names processors.
+// Arches are the values of `arch`, which are GOARCH names.
 var Arches = []string{"amd64", "arm64", "arm", "386", "riscv64", "ppc64le", "s390x", "loong64", "mips64le"}
 
-// Fields lists every field of the Oakestra SLA v2.0 and those that Treeline adds. It is
-// read only.
+// Fields lists every field of the Oakestra SLA v2.0 and those that Treeline adds. It is only read.
 var Fields = slices.Concat(fieldsBeforeConstraints, constraintFields, fieldsAfterConstraints)
 
 var fieldsBeforeConstraints = []Field{
@@ -256,7 +256,7 @@ var fieldsBeforeConstraints = []Field{
 	},
 }
 
-// fieldsAfterConstraints follow the fields of constraints in the reference.
+// fieldsAfterConstraints come after the fields of constraints in the reference.
 var fieldsAfterConstraints = []Field{
 	{
 		Pointer: servicePath + "/replicas", Type: IntegerField, Max: MaxReplicas, Default: "the present number; 1 for a new service",

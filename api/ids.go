@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// Tenant is the path of the tenant that owns an object: "acme" or "acme/lab". Names are unique
-// within a tenant. Tenants cannot see each other.
+// Tenant is the path of a tenant: "acme" or "acme/lab". Names of objects are unique within a
+// tenant. Tenants cannot see each other's objects.
 type Tenant string
 
 // ClusterID is the permanent name of a cluster, chosen by its operator when it joins.
 type ClusterID string
 
-// NodeID is the name of a node within its cluster, given when it joins.
+// NodeID is the name of a node within its cluster, set when it joins.
 type NodeID string
 
 // AppID names an application: "<tenant>/<app>.<namespace>".
@@ -23,7 +23,7 @@ type AppID string
 // ServiceID names a service: "<tenant>/<app>.<namespace>.<service>.<namespace>".
 type ServiceID string
 
-// InstanceID names an instance: "<service id>#<number>", from 0.
+// InstanceID names an instance: "<service id>#<number>". Numbers begin at 0.
 type InstanceID string
 
 // Generation numbers a desired set. It only grows, also across restarts.
@@ -35,9 +35,9 @@ type Revision uint64
 
 const epochNodeBits = 20
 
-// Epoch numbers the placements of one instance. The root's placements count in the high bits
-// and a cluster's own re-placements in the low 20 bits, so that both can place while they are
-// disconnected. A lower epoch is stale.
+// Epoch numbers the placements of one instance. The high bits count the root's placements and the
+// low 20 bits a cluster's own re-placements, so that both can place while they are disconnected. A
+// lower epoch is stale.
 type Epoch uint64
 
 // EpochOf returns the epoch of a cluster's n-th placement within the root's placement r.
@@ -129,7 +129,7 @@ func (i InstanceID) Number() int {
 // Name returns the instance's name without its tenant: "app.ns.service.ns#n".
 func (i InstanceID) Name() string { return afterLast(string(i), '/') }
 
-// ParseInstanceID parses an instance id from outside. A malformed one is ErrInvalid.
+// ParseInstanceID parses and validates an instance id. A malformed id is ErrInvalid.
 func ParseInstanceID(s string) (InstanceID, error) {
 	id := InstanceID(s)
 	parts := strings.Split(id.Service().Name(), ".")
@@ -152,11 +152,11 @@ func beforeLast(s string, sep byte) string {
 
 func afterLast(s string, sep byte) string { return s[strings.LastIndexByte(s, sep)+1:] }
 
-// Addr is the address of a message's receiver.
+// Addr is the receiver of a message between cores.
 type Addr string
 
-// Addr returns the cluster's address, as the root writes it.
+// Addr returns the cluster's address for messages of the root.
 func (c ClusterID) Addr() Addr { return Addr("cluster/" + string(c)) }
 
-// Addr returns the node's address, as its cluster writes it.
+// Addr returns the node's address for messages of its cluster.
 func (n NodeID) Addr() Addr { return Addr("node/" + string(n)) }

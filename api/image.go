@@ -52,7 +52,8 @@ func imageFault(ref string) (wrong, fix string) {
 	return "is not an image reference", "[registry/]path[:tag][@digest]"
 }
 
-// isHost reports whether the first part of a path is a registry, as clients of registries decide.
+// isHost reports whether the first part of an image's path is a registry. Registry clients use the
+// same rule.
 func isHost(s string) bool { return s == "localhost" || strings.ContainsAny(s, ".:[") }
 
 // fileScheme is an optional prefix of the path of a process's program.
@@ -70,7 +71,7 @@ func fileFault(ref string) (wrong, fix string) {
 	return "", ""
 }
 
-// unclean returns what is wrong with a reference of either kind.
+// unclean returns what is wrong with an image reference or a program's path, or "".
 func unclean(ref string) (wrong, fix string) {
 	switch {
 	case ref == "":

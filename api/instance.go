@@ -13,7 +13,7 @@ type State string
 
 // The states of an instance.
 const (
-	Registered       State = "registered"        // known to the root, not asked to run
+	Registered       State = "registered"        // recorded by the root, no place requested yet
 	Requested        State = "requested"         // waits for a cluster
 	ClusterScheduled State = "cluster_scheduled" // a cluster has it and looks for a node
 	NodeScheduled    State = "node_scheduled"    // a node has it and fetches its image
@@ -55,15 +55,15 @@ const (
 	ReasonTooManyFails  Reason = "too_many_failures"   // it failed repeatedly on this node
 	ReasonAttemptsSpent Reason = "attempts_exhausted"  // a one-shot failed max_attempts times; it is not started again
 	ReasonUpdated       Reason = "updated"             // a new SLA replaced it
-	ReasonScaledDown    Reason = "scaled_down"         // the number of replicas was reduced
+	ReasonScaledDown    Reason = "scaled_down"         // the service has fewer replicas now
 	ReasonDeleted       Reason = "deleted"             // its application was deleted
-	ReasonScaledLocally Reason = "scaled_locally"      // the cluster's operator scaled while the root was away
+	ReasonScaledLocally Reason = "scaled_locally"      // the cluster's operator scaled without the root
 	ReasonViolated      Reason = "sla_violated"        // its place violated its SLA for longer than tolerated
 	ReasonPreempted     Reason = "preempted"           // a more urgent instance took its place
 	ReasonNoDevice      Reason = "device_missing"      // the node no longer has the device
 	ReasonNotAdmitted   Reason = "not_admitted"        // its cluster may no longer run services of its tenant
 	ReasonOutOfBounds   Reason = "out_of_bounds"       // of an event: values from a cluster or a node were out of range and were refused
-	ReasonCapped        Reason = "capped"              // of an event: a cluster or a node reports more capacity than its caps, which apply
+	ReasonCapped        Reason = "capped"              // of an event: values above caps were reported and limited
 	ReasonNoScheduler   Reason = "scheduler_failed"    // of an event: the external scheduler failed or its answer was invalid; the built-in one decided
 )
 
@@ -74,7 +74,7 @@ func Ended(s State, r Reason) bool {
 }
 
 // Observed is the observed state of one instance, reported by a lower tier. It replaces earlier
-// reports.
+// reports of the instance.
 type Observed struct {
 	Instance InstanceID `json:"instance"`
 	Epoch    Epoch      `json:"epoch"`
@@ -90,26 +90,25 @@ type Observed struct {
 	Node     NodeID     `json:"node,omitempty"`
 	Address  netip.Addr `json:"address,omitzero"` // on the overlay network, IPv4; zero: it is not on it
 	Ready    bool       `json:"ready,omitempty"`  // it listens on Address; between node and cluster only
-	// Stopped means that no workload of this epoch runs or will run.
+	// Stopped says that no workload of this epoch runs or will run.
 	Stopped bool `json:"stopped,omitempty"`
 	// Ended is set for a withdrawn instance whose processes have all ended, while its
 	// remains are still being removed. It is not part of the digest, because earlier
 	// releases compute the digest without it. Between cluster and root only.
 	Ended bool `json:"ended,omitempty"`
-	// HandedBack means that the cluster cannot place the instance under this epoch and does
-	// not try again until the root offers it anew.
+	// HandedBack says that the cluster cannot place the instance under this epoch, and does not try
+	// again until the root offers it again.
 	HandedBack bool `json:"handed_back,omitempty"`
-	// Local is set on an instance that the cluster's operator added while the root was
-	// unreachable; the root takes it over.
+	// Local marks an instance that the cluster's operator added while the root was unreachable. The
+	// root adopts it.
 	Local bool `json:"local,omitempty"`
-	// Why explains a hand-back: how many nodes each constraint ruled out, and the nearest
-	// miss.
+	// Why explains a hand-back: how many nodes each constraint excluded, and the nearest miss.
 	Why *Explanation `json:"why,omitempty"`
-	// Violated names the part of its SLA that its present place violates: "latency 34.9 ms, at
-	// most 20 ms to pre.prod". Between cluster and root only.
+	// Violated is the part of its SLA that its place violates: "latency 34.9 ms, at most 20 ms to
+	// pre.prod". Between cluster and root only.
 	Violated string `json:"violated,omitempty"`
-	// Moves are those of Assignment.Moves, and later ones of the cluster. A change of them
-	// alone does not cause a report. Between cluster and root only.
+	// Moves are Assignment.Moves and the cluster's later ones. A change of them alone does not
+	// cause a report. Between cluster and root only.
 	Moves []time.Time `json:"moves,omitempty"`
 	// Position is where it runs, if another service's SLA refers to it. A change of it alone
 	// does not cause a report. Between cluster and root only.
@@ -118,11 +117,11 @@ type Observed struct {
 	Devices []string `json:"devices,omitempty"`
 }
 
-// maxCounted bounds the restarts that a lower tier may report.
+// maxCounted limits the restarts that a lower tier may report.
 const maxCounted = 1_000_000
 
-// Counts returns the restarts and failures after o, given those before it. A lower tier
-// reports o, so the results never decrease and are bounded.
+// Counts returns the restarts and failures after o, given those before it. The results never
+// decrease and are limited, because a lower tier reports o.
 func (o Observed) Counts(restarts, failures int) (int, int) {
 	return max(restarts, min(o.Restarts, maxCounted)), max(failures, min(o.Failures, MaxAttempts))
 }
@@ -228,7 +227,7 @@ type App struct {
 	Revision  Revision  `json:"revision"`
 }
 
-// Event is one durable line of `treeline events`.
+// Event is a stored event. `treeline events` prints it.
 type Event struct {
 	Seq      Revision   `json:"seq"`
 	Time     time.Time  `json:"time"`

@@ -43,7 +43,7 @@ const (
 func (i NodeInfo) Digest() Digest {
 	b, err := json.Marshal(i)
 	if err != nil {
-		panic("encode a node's info: " + err.Error()) // cannot happen: all fields can be encoded
+		panic("encode a node's info: " + err.Error()) // all fields can be encoded
 	}
 	return DigestOf(string(b))
 }
@@ -65,14 +65,14 @@ type Node struct {
 	NodeInfo
 	Cluster   ClusterID  `json:"cluster"`
 	Status    NodeStatus `json:"status"`
-	Allocated Resources  `json:"allocated"` // to instances that are on it, or may still be
+	Allocated Resources  `json:"allocated"` // to instances that run on it or may still run
 	Instances int        `json:"instances"`
 	CPUUsed   int        `json:"cpu_used_percent"`
 	MemUsed   int        `json:"memory_used_percent"`
 	Heard     time.Time  `json:"heard,omitzero"` // last heartbeat, cluster's clock
 	Joined    time.Time  `json:"joined"`
-	// Reserved is kept for instances that wait until others have left. It is not part of
-	// Allocated: together they may exceed the capacity until those have left.
+	// Reserved is kept for instances that wait until others have stopped. It is not part of
+	// Allocated; until then, the sum of both may exceed the capacity.
 	Reserved Resources `json:"reserved,omitzero"`
 	// Subnet is the node's part of the instance network; zero: none.
 	Subnet netip.Prefix `json:"subnet,omitzero"`
@@ -81,13 +81,13 @@ type Node struct {
 	// Remaining lists the first MaxRemaining instances that a draining node still has,
 	// and why. Instances that have ended for good are not in it. Lists of nodes omit it.
 	Remaining []Remaining `json:"remaining,omitempty"`
-	// Caps are set by treeline cap node, in addition to the cluster's configuration. The
-	// lower value of both applies.
+	// Caps were set by `treeline cap node`. For each value, the lower one of these and the
+	// cluster's configuration applies.
 	Caps Caps `json:"caps,omitzero"`
-	// Capped lists what the node reports beyond its caps. NodeInfo has the capped values.
+	// Capped lists the values that the node reports above its caps. NodeInfo has the capped values.
 	Capped []Capped `json:"capped,omitempty"`
-	// Purging is set while the node is to delete its workloads, keys and data. It is removed
-	// when it has acknowledged that. PurgeError is why its last attempt failed.
+	// Purging is set while the node has to delete its workloads, keys and data. The node is removed
+	// when it acknowledges that. PurgeError is why its last attempt failed.
 	Purging    bool   `json:"purging,omitempty"`
 	PurgeError string `json:"purge_error,omitempty"`
 }
@@ -99,7 +99,7 @@ type Capped struct {
 	Counts string `json:"counts"` // "8192 MiB"
 }
 
-// MaxRemaining bounds Node.Remaining.
+// MaxRemaining limits Node.Remaining.
 const MaxRemaining = 100
 
 // Remaining is an instance that a drained node still has.
@@ -116,13 +116,12 @@ type ClusterInfo struct {
 	Location string    `json:"location,omitempty"`
 	Tenant   Tenant    `json:"tenant,omitempty"` // its operator's tenant
 	Version  string    `json:"version,omitempty"`
-	// Block is the root's number for this cluster. Instances that the cluster adds by itself
-	// have numbers from (Block+1)*100000 on.
+	// Block is a number that the root assigns to the cluster. Instances that the cluster adds
+	// itself have numbers from (Block+1)*100000 on.
 	Block int `json:"block"`
 }
 
-// LocalNumbers returns the first instance number for instances that the cluster adds by
-// itself.
+// LocalNumbers returns the first number for instances that the cluster adds itself.
 func (c ClusterInfo) LocalNumbers() int { return (c.Block + 1) * 100_000 }
 
 // ClusterStatus is the root's view of a cluster.
@@ -131,8 +130,8 @@ type ClusterStatus string
 // The statuses of a cluster.
 const (
 	ClusterReady   ClusterStatus = "ready"
-	ClusterJoining ClusterStatus = "joining" // not connected yet
-	ClusterSilent  ClusterStatus = "silent"  // no heartbeat for the dead time
+	ClusterJoining ClusterStatus = "joining" // no report since the root started
+	ClusterSilent  ClusterStatus = "silent"  // no report for the dead time
 )
 
 // Cluster is a cluster in the API: its aggregate, never its nodes.
@@ -158,16 +157,16 @@ type Cluster struct {
 type Aggregate struct {
 	Nodes    int       `json:"nodes"`                   // that take work
 	Overlay  *int      `json:"overlay_nodes,omitempty"` // of Nodes, with an overlay network; nil: unknown, from an earlier release
-	Capacity Resources `json:"capacity"`                // Σ of what they have
-	Free     Resources `json:"free"`                    // Σ of what is not reserved
+	Capacity Resources `json:"capacity"`                // Σ
+	Free     Resources `json:"free"`                    // Σ of the unreserved resources
 	Mean     Resources `json:"mean"`                    // μ of free
 	StdDev   Resources `json:"std_dev"`                 // σ of free
-	Largest  Resources `json:"largest"`                 // per resource the maximum that is free on one node
-	// BandwidthUnknown is the number of these nodes whose bandwidth is unknown. The sums,
-	// means and deviations of bandwidth leave these nodes out.
+	Largest  Resources `json:"largest"`                 // per resource the maximum free on one node
+	// BandwidthUnknown is the number of these nodes whose bandwidth is unknown. They do not count
+	// in the sums, means and deviations of bandwidth.
 	BandwidthUnknown int    `json:"bandwidth_unknown,omitempty"`
 	Slots            []Slot `json:"slots,omitempty"`
-	// Hull is the convex hull of its nodes' locations. Its operator may make it coarser, never
+	// Hull is the convex hull of its nodes' locations. The operator may make it coarser, but not
 	// smaller. Empty: unknown or hidden.
 	Hull []Geo `json:"hull,omitempty"`
 	// Unplaced counts the nodes without a location, which the hull does not cover.
@@ -179,20 +178,20 @@ type Aggregate struct {
 	Yields []Yield `json:"yields,omitempty"`
 }
 
-// Yield is what an instance could get if all less urgent ones were evicted, without devices
-// and ports.
+// Yield is the resources that an instance could get if all less urgent ones were evicted. It does
+// not include devices and ports.
 type Yield struct {
 	Urgency int       `json:"urgency"` // index in Priorities
 	Free    Resources `json:"free"`    // Σ over the nodes that take work
 	Largest Resources `json:"largest"` // per resource the maximum on one of these nodes
 }
 
-// CoordSpread is the extent of a set of nodes in the latency space: the estimate of each node
-// is within Radius of Center.
+// CoordSpread is the extent of a set of nodes in the latency space: the estimate of each is within
+// Radius of Center.
 type CoordSpread struct {
 	Center Coordinate    `json:"center"`
 	Radius time.Duration `json:"radius"`
-	Nodes  int           `json:"nodes"` // that have a coordinate
+	Nodes  int           `json:"nodes"` // number of nodes with a coordinate
 }
 
 // SlotDevice is a device kind in a Slot.
@@ -202,7 +201,7 @@ type SlotDevice struct {
 	Largest int    `json:"largest"` // maximum on one node
 }
 
-// Slot is the largest free slot of a kind of node: what one instance could get.
+// Slot is the largest free slot of one kind of node: the most that one instance could get.
 type Slot struct {
 	Runtime    string    `json:"runtime"`
 	Arch       string    `json:"arch"`
@@ -212,15 +211,16 @@ type Slot struct {
 	Addons     []string  `json:"addons,omitempty"`  // common to all of its nodes
 	Nodes      int       `json:"nodes"`
 	Free       Resources `json:"free"`    // Σ
-	Largest    Resources `json:"largest"` // part by part
+	Largest    Resources `json:"largest"` // per resource the maximum on one node
 
 	BandwidthUnknown int `json:"bandwidth_unknown,omitempty"` // of Nodes; see Aggregate.BandwidthUnknown
 
 	Devices []SlotDevice `json:"devices,omitempty"` // in the order of their names
 }
 
-// Explanation is why an instance has no place: how many candidates each constraint excluded,
-// and the nearest miss. Counts add up to Considered.
+// Explanation is why an instance has no place: the number of candidates that each constraint
+// excluded, and the nearest miss. The counts add up to Considered; candidates that fit count as a
+// cause of their own.
 type Explanation struct {
 	Considered int         `json:"considered"`
 	Causes     []Cause     `json:"causes,omitempty"`
@@ -252,13 +252,13 @@ type Why struct {
 	Root     Explanation  `json:"root"`               // clusters
 	Clusters []ClusterWhy `json:"clusters,omitempty"` // the answers of clusters
 	NextTry  time.Time    `json:"next_try,omitzero"`
-	// SearchingUntil is the end of the search for a place that meets the instance's links to
-	// other services. Then the place that violates them least is used.
+	// SearchingUntil is the end of the search for a place that meets the instance's links to other
+	// services. Afterwards the place that violates them least is used.
 	SearchingUntil time.Time   `json:"searching_until,omitzero"`
 	WouldHelp      []string    `json:"would_help,omitempty"` // changes that would help
 	Placements     []Placement `json:"placements,omitempty"`
-	// Ranked are the clusters that fit now, best first, with their scores. The instance's own
-	// cluster is scored as if its place were free.
+	// Ranked are the clusters that fit now, best first. The instance's own cluster is scored as if
+	// its place were free.
 	Ranked []RankedCluster `json:"ranked,omitempty"`
 }
 

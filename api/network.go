@@ -18,7 +18,7 @@ func (k PeerKey) String() string { return base64.RawURLEncoding.EncodeToString(k
 // MarshalText encodes the key for JSON, as a map's key too.
 func (k PeerKey) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// UnmarshalText reads what MarshalText wrote; anything else is ErrInvalid.
+// UnmarshalText decodes the output of MarshalText; anything else is ErrInvalid.
 func (k *PeerKey) UnmarshalText(b []byte) error {
 	raw, err := base64.RawURLEncoding.DecodeString(string(b))
 	if err != nil || len(raw) != len(k) {
@@ -28,7 +28,7 @@ func (k *PeerKey) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Relay is how a node is reached through its cluster's relay, which forwards encrypted datagrams
+// Relay is the address of a node at its cluster's relay. The relay forwards encrypted datagrams
 // that contain the slot and its ticket.
 type Relay struct {
 	Addr   string `json:"addr"` // host:port, UDP; nodes of the relay's cluster may use TLS on the same port
@@ -45,13 +45,13 @@ type Coordinate struct {
 	Height     float64   `json:"height"`
 }
 
-// Peer is what other nodes need to send packets to a node. In other clusters it has no node
-// name, and only the endpoints that its own cluster observed.
+// Peer contains what other nodes need to send packets to a node. For nodes of other clusters it has
+// no node name, and only the endpoints that the peer's own cluster observed.
 type Peer struct {
 	Key       PeerKey          `json:"key"`
 	Cluster   ClusterID        `json:"cluster"`
 	Node      NodeID           `json:"node,omitempty"`
-	Subnets   []netip.Prefix   `json:"subnets"`             // leased to it; packets of it from other sources are dropped
+	Subnets   []netip.Prefix   `json:"subnets"`             // leased to it; the valid sources of its packets
 	Endpoints []netip.AddrPort `json:"endpoints,omitempty"` // where it may be reached directly
 	Relay     Relay            `json:"relay"`
 	Chain     [][]byte         `json:"chain"`           // its certificate and its cluster's, DER
@@ -68,7 +68,7 @@ type ServiceAddresses struct {
 	Instances  map[int]netip.Addr `json:"instances,omitempty"` // by instance number
 }
 
-// All returns the addresses in order.
+// All returns the addresses, sorted.
 func (a ServiceAddresses) All() []netip.Addr {
 	all := slices.Collect(maps.Values(a.Instances))
 	for _, addr := range []netip.Addr{a.RoundRobin, a.Closest} {
@@ -80,7 +80,7 @@ func (a ServiceAddresses) All() []netip.Addr {
 	return all
 }
 
-// BackendState is whether new flows may go to a backend.
+// BackendState says whether new flows may go to a backend.
 type BackendState string
 
 // The states of a backend.
@@ -100,8 +100,8 @@ type Backend struct {
 	Load     uint8        `json:"load,omitempty"` // of its node, percent of CPU; 0: unknown
 }
 
-// Route is what a node needs to know about a service. A later revision replaces an earlier one.
-// A service without backends exists, but no instance of it runs.
+// Route contains what a node needs to know about a service. A later revision replaces an earlier
+// one. A route without backends is that of a service without running instances.
 type Route struct {
 	Service   ServiceID        `json:"service"`
 	Rev       uint64           `json:"rev"` // assigned by its author; only grows

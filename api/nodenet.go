@@ -12,9 +12,9 @@ type PortMap struct {
 	Protocol string `json:"protocol"` // "tcp", "udp" or "sctp"
 }
 
-// NodeRoute is a GET route whose answer comes from a node's netmanager. The cluster serves
-// it below /v1/nodes/{id}, and the root below /v1/clusters/{id}/nodes/{node}. Both pass
-// the request on and check the right to read nodes.
+// NodeRoute is a GET route that a node's netmanager answers. The cluster serves it below
+// /v1/nodes/{id}, and the root below /v1/clusters/{id}/nodes/{node}. Both forward the request and
+// check the right to read nodes.
 type NodeRoute struct {
 	ID          string     // of the operation, in the cluster's OpenAPI document
 	Path        string     // below the node's path
@@ -45,10 +45,10 @@ type NetStatus struct {
 	Subnet  netip.Prefix     `json:"subnet,omitzero"`
 	Plane   string           `json:"plane"`            // "ebpf" or "nft"
 	Listen  netip.AddrPort   `json:"listen"`           // the tunnel's UDP socket
-	Mapped  []netip.AddrPort `json:"mapped,omitempty"` // as the relay saw it
+	Mapped  []netip.AddrPort `json:"mapped,omitempty"` // the address that the relay observed
 }
 
-// PathKind is how packets travel to a peer.
+// PathKind is how packets get to a peer.
 type PathKind string
 
 // The kinds of paths. Route and VXLAN stay in the kernel and are not encrypted; the others are
@@ -70,16 +70,16 @@ type PeerStatus struct {
 	Path     PathKind       `json:"path"`
 	Reason   string         `json:"reason,omitempty"` // why no better path is used
 	Endpoint netip.AddrPort `json:"endpoint,omitzero"`
-	// RTT and Loss are measured by probes through the session of both nodes' tunnels, also if
-	// packets take a kernel path: about every ten seconds while packets pass. RTT is smoothed
-	// over about eight of them; 0: none was answered yet. Loss is over about as many, 0 to 1,
-	// in both directions.
+	// RTT and Loss are measured by probes through the tunnel session of both nodes, even if packets
+	// take a kernel path: about every ten seconds while packets pass. RTT is smoothed over about
+	// eight probes; 0: none was answered yet. Loss is measured over about as many, 0 to 1, in both
+	// directions.
 	RTT      time.Duration `json:"rtt_ns,omitempty"`
 	Loss     float64       `json:"loss"`
 	Measured time.Time     `json:"measured,omitzero"` // time of the last answered probe
 	MTU      int           `json:"mtu,omitempty"`
-	// Tunnel and Kernel count the bytes of packets with their headers, at least since the
-	// netmanager's start. Kernel is nil if no packet took a kernel path, or it is unknown.
+	// Tunnel and Kernel count the bytes of packets including their headers, at least since the
+	// netmanager's start. Kernel is nil if no packet took a kernel path, or if it is unknown.
 	Tunnel    Carried   `json:"tunnel"`
 	Kernel    *Carried  `json:"kernel,omitempty"`
 	Dropped   uint64    `json:"dropped_packets"` // by the tunnel
@@ -103,22 +103,22 @@ func (p PeerStatus) Carried() (c Carried, ok bool) {
 // RouteStatus is a node's route to a service.
 type RouteStatus struct {
 	Route
-	Chosen  map[string]int           `json:"chosen,omitempty"`     // closest: the instances that new flows go to
+	Chosen  map[string]int           `json:"chosen,omitempty"`     // by closest address: instances for new flows
 	Latency map[string]time.Duration `json:"latency_ns,omitempty"` // by instance: round trip to its node
 	Pairs   []PairStatus             `json:"pairs,omitempty"`      // with services of this node
 	Idle    time.Duration            `json:"idle_ns"`
 	Refused string                   `json:"refused,omitempty"`
 }
 
-// PairStatus is what TCP measured on connections between a service of this node and another
-// one, in either direction.
+// PairStatus has TCP's measurements on connections between a service of this node and another one,
+// in either direction.
 type PairStatus struct {
 	Local       ServiceID     `json:"local"`
 	Remote      ServiceID     `json:"remote"`
 	RTT         time.Duration `json:"rtt_ns"`       // smoothed; includes queues and delayed acknowledgements
 	Least       time.Duration `json:"least_rtt_ns"` // minimum of all connections in the last minutes
 	Again       float64       `json:"again"`        // share of retransmitted segments, 0 to 1
-	Connections int           `json:"connections"`  // that were measured
+	Connections int           `json:"connections"`  // number of measured connections
 	Seen        time.Time     `json:"seen"`         // time of the last measurement
 }
 

@@ -10,13 +10,14 @@ import (
 	"unicode/utf8"
 )
 
-// ParseSLA parses an SLA in JSON and checks every field against Fields. A document with faults is
-// ErrInvalid, a *Faults with all of them; a document beyond the bounds is ErrTooLarge.
+// ParseSLA parses an SLA in JSON and checks every field against Fields. If the document has faults,
+// the error is a *Faults with all of them, which wraps ErrInvalid. A document beyond the limits is
+// ErrTooLarge.
 //
-// The result has the units of the types, which are not always those of documents, and is
-// complete: an absent arch follows the platform, the virtualization "docker" is "container",
-// a service that is not a process and does not opt out needs the overlay network, areas and
-// targets are in lower case, services are "name.namespace", and empty lists are nil.
+// The result has the units of the Go types, which may differ from those of documents. Defaults are
+// filled in: an absent arch follows the platform, the virtualization "docker" is "container", a
+// service that is not a process and does not opt out needs the overlay network, areas and targets
+// are in lower case, services are "name.namespace", and empty lists are nil.
 func ParseSLA(doc []byte) (SLA, error) {
 	root, err := readTree(doc)
 	if err != nil {
@@ -40,7 +41,6 @@ func ParseSLA(doc []byte) (SLA, error) {
 	return sla, nil
 }
 
-// complete fills in defaults.
 func (s *SLA) complete() {
 	for i := range s.Applications {
 		services := s.Applications[i].Services
@@ -60,7 +60,7 @@ func (m *Microservice) complete() {
 		m.Code = strings.TrimPrefix(m.Code, fileScheme) // the runtime takes paths
 	}
 	if m.Virtualization == "docker" {
-		m.Virtualization = "container" // Oakestra's name for it
+		m.Virtualization = "container" // Oakestra's name
 	}
 	if m.Network == "" && m.Virtualization != "process" {
 		m.Network = NetworkOverlay
@@ -68,7 +68,7 @@ func (m *Microservice) complete() {
 	if len(m.Arch) == 0 && m.Platform != "" {
 		m.Arch = []string{strings.TrimPrefix(m.Platform, "linux/")}
 	}
-	m.VCPUs += 0 // -0 is 0
+	m.VCPUs += 0 // turns -0 into 0
 	m.Cmd, m.Environment, m.Arch = orNil(m.Cmd), orNil(m.Environment), orNil(m.Arch)
 	m.Constraints = orNil(m.Constraints)
 	m.Callers, m.Calls = orNil(m.Callers), orNil(m.Calls)
@@ -89,8 +89,8 @@ func (m *Microservice) complete() {
 	}
 }
 
-// complete sets the IPv4 address from the IPv6 address where the SLA has the latter
-// alone, and removes an IPv6 address of "auto" or "".
+// complete derives the IPv4 address from the IPv6 address if the SLA has only the latter, and
+// removes an IPv6 address of "auto" or "".
 func (a *Addresses) complete() {
 	at, ok := chosen6(a.RoundRobin6)
 	if !ok {
@@ -103,7 +103,7 @@ func (a *Addresses) complete() {
 	}
 }
 
-// address replaces names of services with full names.
+// address replaces names of services by full names.
 func (m *Microservice) address(known siblings) {
 	for i := range m.Constraints {
 		k := &m.Constraints[i]
@@ -127,7 +127,7 @@ func orNil[T any](s []T) []T {
 // value is a JSON value with its members in the order of the document.
 type value struct {
 	kind    FieldType // "" is null; all numbers are NumberField
-	text    string    // of a string, or the literal of a number
+	text    string    // a string, or the literal of a number
 	truth   bool
 	members []member
 	items   []value
@@ -146,8 +146,8 @@ func (v *value) get(key string) *value {
 	return &v.members[i].value
 }
 
-// readTree parses a document within its bounds. It refuses duplicate keys, invalid UTF-8, and
-// text after the end.
+// readTree parses a document within the limits. It refuses duplicate keys, invalid UTF-8, and text
+// after the end.
 func readTree(doc []byte) (*value, error) {
 	if len(doc) > MaxSLABytes {
 		return nil, fmt.Errorf("read SLA: %d bytes, want at most %d: %w", len(doc), MaxSLABytes, ErrTooLarge)
@@ -228,8 +228,8 @@ func measure(doc []byte) (sizes []int32, err error) {
 type treeReader struct {
 	dec    *json.Decoder
 	faults *Faults
-	path   []string // keys and indices down to here
-	sizes  []int32  // of the objects and arrays to come
+	path   []string // keys and indices of the current value
+	sizes  []int32  // numbers of entries of the objects and arrays to come
 }
 
 func (r *treeReader) read() (value, error) {
@@ -302,7 +302,7 @@ func malformed(message string) *Faults {
 	return &Faults{Faults: []Fault{{Message: message}}}
 }
 
-// position returns the line and column of an offset, from 1.
+// position returns the line and column of an offset. Both count from 1.
 func position(doc []byte, offset int64) (line, column int) {
 	before := doc[:min(max(offset-1, 0), int64(len(doc)))]
 	line = bytes.Count(before, []byte("\n")) + 1
@@ -314,7 +314,7 @@ var escaper = strings.NewReplacer("~", "~0", "/", "~1")
 // escape encodes a key for a JSON pointer.
 func escape(key string) string { return escaper.Replace(shorten(key)) }
 
-// shorten limits a text from a document for error messages.
+// shorten truncates text from a document for error messages.
 func shorten(key string) string {
 	const limit = 64
 	if len(key) <= limit {

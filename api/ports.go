@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// MaxPorts bounds the ports that a service publishes.
+// MaxPorts limits the ports that a service publishes.
 const MaxPorts = 64
 
 // Ports returns the ports that the service publishes on its node, in the order of its SLA,
@@ -60,14 +60,14 @@ func parsePort(entry string) (PortMap, error) {
 	return PortMap{Host: uint16(h), Instance: uint16(i), Protocol: protocol}, nil
 }
 
-// DefaultPublish is the default of the ports that workloads may publish: without those for
+// DefaultPublish is the default for the ports that workloads may publish. It excludes those for
 // administration, DNS, time and mail.
 const DefaultPublish = "80,443,1024-65535"
 
-// MaxPortRanges bounds an operator's list.
+// MaxPortRanges limits the entries of ParsePortRanges.
 const MaxPortRanges = 64
 
-// PortRange is a range of ports, including both ends.
+// PortRange is a range of ports that includes both ends.
 type PortRange struct {
 	First uint16 `json:"first"`
 	Last  uint16 `json:"last"`
@@ -110,17 +110,17 @@ type HostPort struct {
 // String returns "22/tcp".
 func (p HostPort) String() string { return fmt.Sprintf("%d/%s", p.Port, p.Protocol) }
 
-// MaxOwnPorts bounds a node's list of its own ports.
+// MaxOwnPorts limits NodePorts.Own.
 const MaxOwnPorts = 4096
 
-// NodePorts are the ports that workloads may publish on a node. Nil, as nodes of earlier releases
-// report: all.
+// NodePorts are the ports that workloads may publish on a node. Nil, which nodes of earlier
+// releases report, means all.
 type NodePorts struct {
 	Publish []PortRange `json:"publish,omitempty"` // allowed by the operator; empty: none
-	Own     []HostPort  `json:"own,omitempty"`     // of these, used by the machine itself
+	Own     []HostPort  `json:"own,omitempty"`     // those of Publish that the machine itself uses
 }
 
-// Refuses returns why a workload may not publish the port; empty: it may.
+// Refuses returns why a workload may not publish the port, or "".
 func (n *NodePorts) Refuses(p HostPort) string {
 	switch {
 	case n == nil:
@@ -155,19 +155,18 @@ func (n *NodePorts) ranges() string {
 // String returns "6080:80/tcp".
 func (p PortMap) String() string { return fmt.Sprintf("%d:%d/%s", p.Host, p.Instance, p.Protocol) }
 
-// NeedsNetwork reports whether the service runs only on nodes that have an overlay
-// network. ParseSLA sets NetworkOverlay unless the SLA opts out. In services that an
-// earlier release stored, Network is empty: they need the overlay network if they use a
-// feature of it.
+// NeedsNetwork reports whether the service runs only on nodes with an overlay network. ParseSLA
+// sets NetworkOverlay unless the SLA opts out. Services stored by an earlier release have no
+// Network: they need the overlay network if they use a feature of it.
 func (m Microservice) NeedsNetwork() bool {
 	return m.Network == NetworkOverlay || m.Port != "" || m.BandwidthIn > 0 || m.BandwidthOut > 0 || len(m.Callers) > 0 || len(m.Calls) > 0 || m.Addresses != nil
 }
 
-// TakesAddress reports whether each instance takes an address on its node's overlay network,
-// if there is one. A process does not: it uses the node's own network.
+// TakesAddress reports whether each instance gets an address on its node's overlay network, if
+// there is one. A process does not: it uses the node's network.
 func (m Microservice) TakesAddress() bool { return m.Virtualization != "process" }
 
-// Access returns who may call the service, according to its SLA.
+// Access returns the access rules of the service's SLA.
 func (m Microservice) Access() Access {
 	a := Access{Callers: m.Callers, Calls: m.Calls}
 	if slices.Contains(m.Callers, "none") {

@@ -46,18 +46,18 @@ func (g Geo) Kilometres(o Geo) float64 {
 	return 2 * earthRadius * math.Asin(min(1, math.Sqrt(s*s+math.Cos(la)*math.Cos(lb)*t*t)))
 }
 
-// Position is a location on the earth and a Coordinate in the latency space, as far as known.
+// Position is a location on the earth and a Coordinate in the latency space, as far as they are
+// known.
 type Position struct {
-	// Node is the node at this position, set within its own cluster only. The distance
-	// from a node to itself is 0, whatever the coordinates are. It is not sent.
+	// Node is the node at this position. It is set within the node's cluster only and never sent.
+	// The distance from a node to itself is 0, whatever the coordinates are.
 	Node  NodeID      `json:"-"`
 	Geo   *Geo        `json:"geo,omitempty"`
 	Coord *Coordinate `json:"coord,omitempty"`
 }
 
-// Target is a position outside of the cluster that a placement is measured against: the
-// instances of a service in other clusters, or an area. Exactly one of Service and Area is
-// set.
+// Target has the positions outside of the cluster to which a placement is measured: the instances
+// of a service in other clusters, or an area. Exactly one of Service and Area is set.
 type Target struct {
 	Service   ServiceID  `json:"service,omitempty"`
 	Area      string     `json:"area,omitempty"`

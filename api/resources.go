@@ -2,14 +2,14 @@ package api
 
 import "fmt"
 
-// Resources is an amount of a node's resources. What is counted in pieces, such as GPUs, is a
-// Device.
+// Resources is an amount of a node's resources. Resources that are counted in pieces, such as GPUs,
+// are Devices.
 type Resources struct {
 	MilliCPU  int64 `json:"milli_cpu"`            // thousandths of a vCPU
 	MemoryMB  int64 `json:"memory_mb"`            // MiB
 	StorageMB int64 `json:"storage_mb,omitempty"` // MiB of disk
-	InMbit    int64 `json:"in_mbit,omitempty"`    // Mbit/s that reach it over its network
-	OutMbit   int64 `json:"out_mbit,omitempty"`   // Mbit/s that it sends
+	InMbit    int64 `json:"in_mbit,omitempty"`    // Mbit/s received
+	OutMbit   int64 `json:"out_mbit,omitempty"`   // Mbit/s sent
 }
 
 // Plus returns the sum.
@@ -28,7 +28,7 @@ func (r Resources) Minus(o Resources) Resources {
 	}
 }
 
-// Fits reports whether every part of r is available in free.
+// Fits reports whether no part of r exceeds that of free.
 func (r Resources) Fits(free Resources) bool {
 	return r.MilliCPU <= free.MilliCPU && r.MemoryMB <= free.MemoryMB && r.StorageMB <= free.StorageMB &&
 		r.InMbit <= free.InMbit && r.OutMbit <= free.OutMbit
@@ -50,7 +50,7 @@ func (r Resources) Min(o Resources) Resources {
 	}
 }
 
-// String returns r for people: "0.5 vCPU, 64 MiB", and the other parts that are not 0.
+// String returns r for people: "0.5 vCPU, 64 MiB", and the other parts unless they are 0.
 func (r Resources) String() string {
 	s := fmt.Sprintf("%g vCPU, %d MiB", float64(r.MilliCPU)/1000, r.MemoryMB)
 	if r.StorageMB != 0 {

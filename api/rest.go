@@ -7,13 +7,13 @@ import (
 )
 
 // Problem is an error of the HTTP APIs: RFC 9457 problem details, application/problem+json. It
-// is an error of its status's kind, so that clients can use errors.Is.
+// wraps the kind of error of its status, for errors.Is.
 type Problem struct {
 	Type      string         `json:"type"`  // stable URI, ends in Code
 	Title     string         `json:"title"` // of the type
 	Status    int            `json:"status"`
 	Code      string         `json:"code"`             // stable, for programs
-	Detail    string         `json:"detail,omitempty"` // of this occurrence, for people
+	Detail    string         `json:"detail,omitempty"` // about this occurrence, for people
 	Errors    []ProblemField `json:"errors,omitempty"`
 	Retryable bool           `json:"retryable,omitempty"` // the same request may succeed later
 }
@@ -28,7 +28,7 @@ type ProblemField struct {
 // ProblemType returns the URI of a problem's code.
 func ProblemType(code string) string { return "https://treeline.dev/problems/" + code }
 
-// Error returns the detail and one line for each fault.
+// Error returns the detail, and a line for each of Errors.
 func (p *Problem) Error() string {
 	var b strings.Builder
 	b.WriteString(p.Detail)
@@ -45,29 +45,29 @@ func (p *Problem) Error() string {
 	return b.String()
 }
 
-// Unwrap returns the problem's kind.
+// Unwrap returns the kind of error of the status.
 func (p *Problem) Unwrap() error { return KindOf(p.Status) }
 
-// Page is one page of a list. A watch from Revision continues without a gap. Next is the
-// cursor of the next page, empty on the last.
+// Page is one page of a list. A watch since Revision misses no change. Next is the cursor of the
+// next page; empty on the last.
 type Page[T any] struct {
 	Items    []T      `json:"items"`
 	Revision Revision `json:"revision"`
 	Next     string   `json:"next,omitempty"`
 }
 
-// Applied answers PUT /v1/apps: the applications of the document, in its order.
+// Applied is the answer to PUT /v1/apps: the applications in the order of the document.
 type Applied struct {
 	Apps []App `json:"apps"`
 }
 
-// Replicas asks for a number of instances: PUT /v1/services/{id}/scale.
+// Replicas is the request PUT /v1/services/{id}/scale.
 type Replicas struct {
 	Replicas int `json:"replicas"`
 }
 
-// WhyRequest asks a cluster where it could place an instance that it does not have: POST
-// /v1/why, answered with an Explanation.
+// WhyRequest is the request POST /v1/why: where could a cluster place an instance that it does not
+// have? The answer is an Explanation.
 type WhyRequest struct {
 	Instance InstanceID   `json:"instance"`
 	Spec     Microservice `json:"spec"`
@@ -75,12 +75,12 @@ type WhyRequest struct {
 	Searched bool         `json:"searched,omitempty"` // as an Assignment's
 }
 
-// Plan answers POST /v1/apps:plan: what applying the document would do, if nothing else
-// changed. It reserves nothing. Clusters contains their answers.
+// Plan is the answer to POST /v1/apps:plan: what applying the document would do if nothing else
+// changed. It reserves nothing. It includes the answers of clusters.
 type Plan struct {
 	Apps     []AppPlan     `json:"apps"`
-	Clusters []ClusterView `json:"clusters,omitempty"` // that were considered, with the age of the root's information
-	Revision Revision      `json:"revision"`           // of the state that the plan is based on
+	Clusters []ClusterView `json:"clusters,omitempty"` // the considered clusters
+	Revision Revision      `json:"revision"`           // on which the plan is based
 }
 
 // AppPlan is the plan for one application.
@@ -94,7 +94,7 @@ type AppPlan struct {
 
 // FieldChange is one difference between the present and the planned SLA.
 type FieldChange struct {
-	Path string `json:"path"` // "front.demo/memory"; only a service: it is added or removed
+	Path string `json:"path"` // "front.demo/memory"; without a field: the service is added or removed
 	Old  string `json:"old,omitempty"`
 	New  string `json:"new,omitempty"`
 }
@@ -106,19 +106,19 @@ type InstancePlan struct {
 	Cluster ClusterID  `json:"cluster,omitempty"`
 	Node    NodeID     `json:"node,omitempty"`  // empty unless the user may see nodes
 	Score   float64    `json:"score,omitempty"` // of the cluster
-	// After is the maximum time until its placement, in seconds, if no place meets its links
-	// to other services now and one is searched. 0: it is placed at once.
+	// After is the maximum time in seconds until the placement, if no place meets the instance's
+	// links to other services now and one is searched for. 0: it is placed at once.
 	After float64 `json:"after_seconds,omitempty"`
-	// Headroom is what its place has left, per requirement of the SLA: "memory 3.2 GiB",
+	// Headroom is what is left at its place for each requirement of the SLA: "memory 3.2 GiB",
 	// "latency 12 ms of 20".
 	Headroom []string `json:"headroom,omitempty"`
-	// Displaces means that less urgent instances would be evicted: MakeWay, those that the
-	// user may see, and Others, the number of the rest.
+	// Displaces says that less urgent instances would be evicted. MakeWay are those of them that
+	// the user may see, and Others is the number of the rest.
 	Displaces bool         `json:"displaces,omitempty"`
 	MakeWay   []InstanceID `json:"make_way,omitempty"`
 	Others    int          `json:"others,omitempty"`
-	// Why is why it would wait: about the nodes of Cluster, which was asked last, or without
-	// a Cluster about clusters.
+	// Why is why it would wait. It is about the nodes of Cluster, which was asked last, or about
+	// clusters if Cluster is empty.
 	Why *Explanation `json:"why,omitempty"`
 }
 
@@ -126,20 +126,20 @@ type InstancePlan struct {
 type ClusterView struct {
 	Cluster ClusterID `json:"cluster"`
 	Age     float64   `json:"age_seconds"`     // of its aggregate at the root
-	Asked   bool      `json:"asked"`           // it answered from its own view
+	Asked   bool      `json:"asked"`           // it answered with its own plan
 	Error   string    `json:"error,omitempty"` // why it did not
 }
 
-// ClusterPlanRequest asks a cluster which nodes it would choose, one instance after the other:
-// POST /v1/plan, answered with a ClusterPlan.
+// ClusterPlanRequest is the request POST /v1/plan: which nodes would a cluster choose for these
+// instances, one after the other? The answer is a ClusterPlan.
 type ClusterPlanRequest struct {
 	Instances []WhyRequest `json:"instances"`
-	// Gone are instances of the cluster that the change would remove. Their resources are free
-	// for the others once they have stopped.
+	// Gone are instances of the cluster that the change would remove. Their resources are free for
+	// the others.
 	Gone []InstanceID `json:"gone,omitempty"`
 }
 
-// ClusterPlan answers ClusterPlanRequest, in the same order.
+// ClusterPlan is the answer to ClusterPlanRequest, in the same order.
 type ClusterPlan struct {
 	Instances []InstancePlan `json:"instances"`
 }
@@ -157,12 +157,12 @@ type Redeem struct {
 	Password string `json:"password"` // the new one
 }
 
-// Refresh asks for a new session: POST /v1/auth/refresh. A refresh token is valid once.
+// Refresh is the request POST /v1/auth/refresh for a new session. A refresh token is valid once.
 type Refresh struct {
 	Refresh string `json:"refresh"`
 }
 
-// Session answers Login, Redeem and Refresh.
+// Session is the answer to Login, Redeem and Refresh.
 type Session struct {
 	User    string    `json:"user"`
 	Tenant  Tenant    `json:"tenant,omitempty"`
@@ -172,21 +172,20 @@ type Session struct {
 	Refresh string    `json:"refresh,omitempty"`
 }
 
-// TokenRequest asks for a join token: POST /v1/tokens at the root (for a
-// cluster, or for a node of a cluster) or at a cluster (for a node of it).
+// TokenRequest is the request POST /v1/tokens for a join token, at the root (for a cluster, or for
+// a node of a cluster) or at a cluster (for one of its nodes).
 type TokenRequest struct {
-	Kind    string    `json:"kind,omitempty"`    // "cluster" or "node"; a cluster takes "node" alone
-	Cluster ClusterID `json:"cluster,omitempty"` // node: the cluster to join; cluster: the only name that it may have, if set
-	Tenant  Tenant    `json:"tenant,omitempty"`  // cluster: whose it will be
-	// Open is whether a cluster that joins may run the services of all tenants. Nil: true
-	// if the installation owns it. Only the installation's admins set it for a tenant's
-	// cluster.
+	Kind    string    `json:"kind,omitempty"`    // "cluster" or "node"; a cluster accepts "node" only
+	Cluster ClusterID `json:"cluster,omitempty"` // node: its cluster; cluster: the required name, if set
+	Tenant  Tenant    `json:"tenant,omitempty"`  // cluster: its owner
+	// Open says whether a cluster that joins may run the services of all tenants. Nil: only if the
+	// system tenant owns it. Only the admins of the system set it for a tenant's cluster.
 	Open *bool `json:"open,omitempty"`
 	TTL  int   `json:"ttl_seconds,omitempty"` // 0: one hour
 	Uses int   `json:"uses,omitempty"`        // 0: one
 }
 
-// JoinToken is a join token. Token is shown once, when it is made.
+// JoinToken is a join token. Token is set only in the answer that creates it.
 type JoinToken struct {
 	ID      string    `json:"id"`
 	Kind    string    `json:"kind"`
@@ -197,8 +196,8 @@ type JoinToken struct {
 	Expires time.Time `json:"expires"`
 }
 
-// PathOf writes an id as one segment of a URL's path: every "/" and "#" becomes "~", which no
-// id contains, so that proxies and routers do not interpret it.
+// PathOf returns an id as one segment of a URL's path. It replaces each "/" and "#" by "~", which
+// no id contains, so that proxies and routers do not interpret them.
 func PathOf[ID ~string](id ID) string {
 	return url.PathEscape(strings.NewReplacer("/", "~", "#", "~").Replace(string(id)))
 }
@@ -214,8 +213,8 @@ func InstanceFromPath(segment string) InstanceID {
 	return InstanceID(FromPath(segment))
 }
 
-// The issuer of people's tokens, and the audience of those that the root accepts.
-// Clusters do not accept tokens of this audience.
+// The issuer of users' tokens, and the audience of tokens for the root. Clusters do not accept
+// tokens of this audience.
 const (
 	TokenIssuer   = "treeline-root"
 	TokenAudience = "treeline"
@@ -224,14 +223,15 @@ const (
 // ClusterAudience is the audience of tokens that the root delegates for a cluster.
 func ClusterAudience(c ClusterID) string { return "treeline://cluster/" + string(c) }
 
-// ClusterAccess answers POST /v1/clusters/{id}/access.
+// ClusterAccess is the answer to POST /v1/clusters/{id}/access.
 type ClusterAccess struct {
 	Cluster ClusterID `json:"cluster"`
 	Token   string    `json:"token" doc:"Bearer token for the cluster's own API."`
 	Expires time.Time `json:"expires"`
 }
 
-// Change is a change of an object of the root, for watches. Object is nil if it was deleted.
+// Change is a change of an object of the root, for watches. Object is nil if the object was
+// deleted.
 type Change struct {
 	Kind     string   `json:"kind"` // "app", "service", "instance", "cluster", "event"
 	ID       string   `json:"id"`

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// rules are the checks of fields beyond the table (Field.Rule), by pointer. A rule must tolerate
-// values that have other faults, and must not report those.
+// rules has the checks of fields that the table cannot express (Field.Rule), by pointer. A rule
+// must tolerate values with other faults and must not report these.
 var rules map[string]func(c checker, at string, v *value)
 
-func init() { // not a literal: rules and table refer to each other
+func init() { // in init, because rules and table refer to each other
 	rules = map[string]func(checker, string, *value){
 		"/applications":                uniqueRule("application_name", "application_namespace"),
 		appPath + "/microservices":     uniqueRule("microservice_name", "microservice_namespace"),
@@ -49,8 +49,8 @@ func init() { // not a literal: rules and table refer to each other
 	}
 }
 
-// once refuses two items of a list with the same key; empty keys do not count. The fault is at
-// the named member of the second item, or at the item if member is empty.
+// once refuses two items of a list with the same key; empty keys do not count. The fault is at the
+// given member of the second item, or at the item if member is empty.
 func (c checker) once(at, member, fix string, items []value, key func(*value) string) {
 	seen := map[string]int{}
 	for i := range items {
@@ -113,8 +113,8 @@ func serviceRule(c checker, at string, v *value) {
 // overlayFields are the features of the overlay network.
 var overlayFields = []string{"port", "bandwidth_in", "bandwidth_out", "addresses", "callers", "calls"}
 
-// processRule refuses what a process cannot have: it uses its node's network, and has access
-// to all devices of its node.
+// processRule refuses what a process cannot have. It uses its node's network and has access to all
+// devices of its node.
 func processRule(c checker, at string, v *value) {
 	if v.get("virtualization").text != "process" {
 		return
@@ -163,10 +163,10 @@ func networkRule(c checker, at string, v *value) {
 
 const devicesRuleText = "at most 64 devices of all kinds together; not with `virtualization: process`"
 
-// totalDevicesRule bounds the devices of one instance.
+// totalDevicesRule limits the devices of one instance.
 func totalDevicesRule(c checker, at string, v *value) {
 	count := func(v *value) int {
-		n, _ := strconv.Atoi(v.text) // other text has a fault already
+		n, _ := strconv.Atoi(v.text) // other text already has a fault
 		return max(0, min(n, MaxDevices))
 	}
 	sum := count(v.get("vgpus")) + count(v.get("vtpus"))
@@ -193,7 +193,7 @@ func linkRule(c checker, at string, v *value) {
 	patienceRule(c, at, v)
 	threshold := v.get("threshold")
 	if threshold.kind == "" {
-		return // has a fault already, because it is required
+		return // already has a fault, because it is required
 	}
 	if threshold.kind == StringField && v.get("type").text != LinkBandwidth {
 		c.fault(at+"/threshold", "a number of ms or km", "threshold of %s cannot be %q", shorten(v.get("type").text), shorten(threshold.text))
@@ -220,7 +220,7 @@ func portRule(c checker, at string, v *value) {
 	}
 }
 
-// unkinded returns the text of an error of kind ErrInvalid without that of its kind.
+// unkinded returns the text of an ErrInvalid error without the text of the kind.
 func unkinded(err error) string { return strings.TrimSuffix(err.Error(), ": "+ErrInvalid.Error()) }
 
 func addressRule(c checker, at string, v *value) {
@@ -247,7 +247,7 @@ func pairRule(c checker, at string, v *value) {
 	}
 }
 
-// chosen6 returns the IPv6 address that an SLA names, if it names one.
+// chosen6 returns the IPv6 address in an SLA, and whether there is one.
 func chosen6(text string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(text)
 	return a, err == nil && a.Is6() && !a.Is4In6() && a.Zone() == ""
@@ -259,7 +259,7 @@ func low32(a netip.Addr) netip.Addr {
 	return netip.AddrFrom4([4]byte(b[12:]))
 }
 
-// nameRule refuses the name that DNS reserves.
+// nameRule refuses TenantLabel.
 func nameRule(c checker, at string, v *value) {
 	if strings.EqualFold(v.text, TenantLabel) {
 		c.fault(at, "choose another name", "%q is reserved: in DNS it separates a service's name from its tenant", v.text)
@@ -274,7 +274,7 @@ func callersRule(c checker, at string, v *value) {
 	}
 }
 
-// maxAddressed bounds the instances of a service that have addresses of their own.
+// maxAddressed limits the instances of a service with addresses of their own.
 const maxAddressed = 1024
 
 func rangesRule(c checker, at string, v *value) {

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// SLASchema returns the table as a JSON Schema (2020-12), for editors and other tools.
-// ParseSLA also checks Field.Rule.
+// SLASchema returns Fields as a JSON Schema (2020-12), for editors and other tools. The schema does
+// not contain the checks of Field.Rule.
 func SLASchema() []byte {
 	s := schemaOf(lookup[""])
 	s["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	s["title"] = "Treeline SLA (Oakestra SLA v2.0)"
 	out, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
-		panic(err) // cannot happen: the schema has strings and numbers only
+		panic(err) // the schema can always be encoded
 	}
 	return append(out, '\n')
 }

@@ -6,13 +6,12 @@ import (
 	"strings"
 )
 
-// siblings are the services of one application: their namespaces, by name.
+// siblings are the services of one application: by name, their namespaces.
 type siblings map[string][]string
 
 func (s siblings) add(name, namespace string) { s[name] = append(s[name], namespace) }
 
-// full returns the full name, "name.namespace", of a service that is named in full or by a
-// unique name. Other text is returned unchanged.
+// full returns "name.namespace" for a unique name of a service. It returns other text unchanged.
 func (s siblings) full(ref string) string {
 	if in := s[ref]; len(in) == 1 {
 		return ref + "." + in[0]
@@ -20,13 +19,13 @@ func (s siblings) full(ref string) string {
 	return ref
 }
 
-// has reports whether there is a service of that full name.
+// has reports whether there is a service with that full name.
 func (s siblings) has(full string) bool {
 	name, namespace, _ := strings.Cut(full, ".")
 	return slices.Contains(s[name], namespace)
 }
 
-// fault returns why a reference leads to no service, and a fix.
+// fault returns why a reference does not identify a service, and a fix.
 func (s siblings) fault(ref string) (wrong, fix string) {
 	if in := s[ref]; len(in) > 1 {
 		return fmt.Sprintf("several services of the application are named %q", ref), "write " + ref + "." + in[0]
@@ -53,11 +52,11 @@ func (s siblings) names(whole bool) []string {
 	return out
 }
 
-// siblingsRule refuses services that name others that do not exist, or themselves.
+// siblingsRule refuses references to services that do not exist, and of services to themselves.
 func siblingsRule(c checker, at string, v *value) {
 	services, known := v.get("microservices"), siblings{}
 	if len(services.items) > MaxServices {
-		return // refused already; the work below is services times references
+		return // already refused; the work below grows with services times references
 	}
 	for i := range services.items {
 		s := &services.items[i]
@@ -87,14 +86,14 @@ type sibling struct {
 	self  string
 }
 
-// other refuses a reference that is not to another service of the application.
+// other refuses a reference that does not identify another service of the application.
 func (c sibling) other(at string, ref *value, fixSelf string) {
 	if ref.text == "" || !patterns[siblingPattern].MatchString(ref.text) {
 		return // has a fault already
 	}
 	switch full := c.known.full(ref.text); {
 	case !c.known.has(full) && c.full():
-		c.More++ // a suggestion would cost time
+		c.More++ // do not search for a suggestion
 	case !c.known.has(full):
 		wrong, fix := c.known.fault(ref.text)
 		c.fault(at, fix, "%s", wrong)

@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// SLA is the document of a developer: Oakestra's SLA v2.0 and the fields that Treeline adds
-// (replicas, exclusive, callers, devices, priority, …). Fields lists them; ParseSLA enforces
-// or refuses each.
+// SLA is a developer's document: Oakestra's SLA v2.0 and the fields that Treeline adds (replicas,
+// exclusive, callers, devices, priority, …). Fields lists all of them. ParseSLA refuses those that
+// are not enforced.
 type SLA struct {
 	Version      string        `json:"sla_version"`
 	CustomerID   string        `json:"customerID,omitempty"`
 	Applications []Application `json:"applications"`
 }
 
-// Application is a set of services that belong together.
+// Application is a named set of services.
 type Application struct {
 	ID          string         `json:"applicationID,omitempty"`
 	Name        string         `json:"application_name"`
@@ -30,14 +30,14 @@ type Microservice struct {
 	Namespace      string       `json:"microservice_namespace"`
 	Virtualization string       `json:"virtualization"`
 	Code           string       `json:"code"`
-	Memory         int64        `json:"memory,omitempty"` // MiB; 0: what the cluster's operator sets
-	VCPUs          float64      `json:"vcpus,omitempty"`  // vCPUs, thousandths count; 0: what the cluster's operator sets
+	Memory         int64        `json:"memory,omitempty"` // MiB; 0: the cluster's default
+	VCPUs          float64      `json:"vcpus,omitempty"`  // with up to 3 decimals; 0: the cluster's default
 	Cmd            []string     `json:"cmd,omitempty"`
 	Environment    []string     `json:"environment,omitempty"` // "KEY=value"
 	OneShot        bool         `json:"one_shot,omitempty"`
 	MaxAttempts    int          `json:"max_attempts,omitempty"` // of a one-shot; 0 means DefaultAttempts
 	Privileged     bool         `json:"privileged,omitempty"`
-	Arch           []string     `json:"arch,omitempty"`     // GOARCH names; any of them
+	Arch           []string     `json:"arch,omitempty"`     // allowed GOARCH names
 	Platform       string       `json:"platform,omitempty"` // the image's platform, "linux/amd64"
 	Network        string       `json:"network,omitempty"`  // NetworkOverlay or NetworkAny; empty: see NeedsNetwork
 	Port           string       `json:"port,omitempty"`     // "6080:80/tcp;5353:53/udp", see Ports
@@ -48,9 +48,9 @@ type Microservice struct {
 
 	Replicas     *int         `json:"replicas,omitempty"`      // absent: the present number, 1 for a new service
 	Exclusive    bool         `json:"exclusive,omitempty"`     // never runs twice; stops if its node loses its cluster
-	OnDisconnect OnDisconnect `json:"on_disconnect,omitempty"` // what a node without its cluster does
+	OnDisconnect OnDisconnect `json:"on_disconnect,omitempty"` // when the node loses its cluster
 	StopGrace    int          `json:"stop_grace,omitempty"`    // seconds between SIGTERM and SIGKILL; 0 means 10
-	Callers      []string     `json:"callers,omitempty"`       // who may call it; absent: all of the tenant's, see Access
+	Callers      []string     `json:"callers,omitempty"`       // see Access; absent: all services of the tenant
 	Calls        []string     `json:"calls,omitempty"`         // services of other tenants that it calls
 
 	Storage      int64          `json:"storage,omitempty"`  // MiB of the node's disk; 0 reserves nothing
@@ -61,8 +61,8 @@ type Microservice struct {
 	Connectivity []Connectivity `json:"connectivity,omitempty"`
 }
 
-// NetworkAny is the value of `network` of a service that may also run on nodes without
-// an overlay network. The other value is NetworkOverlay.
+// NetworkAny is the value of `network` for services that may also run on nodes without an overlay
+// network. The other value is NetworkOverlay.
 const NetworkAny = "any"
 
 // OnDisconnect is what a node does with an instance when it loses its cluster.
@@ -77,7 +77,7 @@ const (
 // Priorities are the classes of `priority`, the least urgent first.
 var Priorities = []string{"low", "normal", "high", "urgent"}
 
-// Connectivity is what a service requires of its path to another service of its application.
+// Connectivity is a service's requirements for its path to another service of its application.
 type Connectivity struct {
 	Target      string           `json:"target_microservice_id"` // "name.namespace"
 	Constraints []LinkConstraint `json:"con_constraints"`
@@ -99,8 +99,8 @@ type LinkConstraint struct {
 	ConvergenceTime float64 `json:"convergence_time,omitempty"`
 }
 
-// Addresses are the semantic addresses that a service requests: "auto", or one of the
-// services' range. Every service gets a round-robin address. The result is in
+// Addresses are the semantic addresses that a service requests: "auto", or an address in the range
+// of services. Every service gets a round-robin address. The assigned addresses are in
 // Service.Addresses and in each Assignment.
 type Addresses struct {
 	RoundRobin  string         `json:"rr_ip,omitempty"`
@@ -109,14 +109,14 @@ type Addresses struct {
 	Instances   []AddressRange `json:"instances,omitempty"`
 }
 
-// AddressRange assigns consecutive addresses from Start to the instances From to To.
+// AddressRange requests consecutive addresses from Start for the instances From to To.
 type AddressRange struct {
 	From  int    `json:"from"`
 	To    int    `json:"to"`
 	Start string `json:"start,omitempty"` // "auto", or the first address
 }
 
-// Needs returns what an instance of the service reserves.
+// Needs returns the resources that an instance of the service reserves.
 func (m Microservice) Needs() Resources {
 	r := Resources{
 		MilliCPU: int64(m.VCPUs*1000 + 0.5), MemoryMB: m.Memory, StorageMB: m.Storage,
@@ -149,7 +149,7 @@ func (m Microservice) NeedsDevices() []Device {
 	return out
 }
 
-// Urgency returns the index of the service's priority in Priorities; a higher one goes first.
+// Urgency returns the index of the service's priority in Priorities. A higher one is more urgent.
 func (m Microservice) Urgency() int {
 	if i := slices.Index(Priorities, m.Priority); i >= 0 {
 		return i
@@ -160,8 +160,8 @@ func (m Microservice) Urgency() int {
 // DefaultAttempts is the number of attempts of a one-shot without max_attempts.
 const DefaultAttempts = 6
 
-// Attempts returns how often the workload may fail before its instance has failed for
-// good. 0: no bound, because the service is not a one-shot.
+// Attempts returns how often the workload may fail before its instance has failed for good. 0: no
+// limit, because the service is not a one-shot.
 func (m Microservice) Attempts() int {
 	switch {
 	case !m.OneShot:
@@ -172,8 +172,8 @@ func (m Microservice) Attempts() int {
 	return m.MaxAttempts
 }
 
-// StopsWhenCutOff reports whether a node that lost its cluster stops the
-// instance when its lease ends.
+// StopsWhenCutOff reports whether a node that lost its cluster stops the instance when the lease
+// ends.
 func (m Microservice) StopsWhenCutOff() bool {
 	return m.Exclusive || m.OnDisconnect == StopWhenCutOff
 }

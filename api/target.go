@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// targetRE matches a host name whose last part begins with a letter, so that it matches no
-// mistyped address.
+// targetRE matches a host name. Its last part begins with a letter, so that mistyped IP addresses
+// do not match.
 var targetRE = regexp.MustCompile(`^(?i:(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?)$`)
 
-// longestHost bounds a host name (RFC 1035).
+// longestHost is the maximum length of a host name (RFC 1035).
 const longestHost = 253
 
-// ParseTarget parses the target of a latency constraint or of a ProbeOrder: a host name or an
-// IP address, and a port, 0 if there is none. An IPv6 address before a port is in brackets.
-// Anything else, such as a URL, is ErrInvalid. The operator decides which addresses may be
-// probed.
+// ParseTarget parses the target of a latency constraint or of a ProbeOrder: a host name or an IP
+// address, and a port, 0 if there is none. An IPv6 address before a port is in brackets. Anything
+// else, such as a URL, is ErrInvalid. It does not check whether the operator allows probes of the
+// address.
 func ParseTarget(text string) (host string, port uint16, err error) {
 	bad := fmt.Errorf("%q is not a host or host:port: %w", shorten(text), ErrInvalid)
 	if addr, err := netip.ParseAddr(text); err == nil {
@@ -47,5 +47,5 @@ func ParseTarget(text string) (host string, port uint16, err error) {
 	return host, port, nil
 }
 
-// oneHost reports whether an address can be one host's.
+// oneHost reports whether an address can be that of one host.
 func oneHost(a netip.Addr) bool { return !a.IsUnspecified() && !a.IsMulticast() && a.Zone() == "" }

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// A document has Oakestra's units where Oakestra documents them: bandwidth in kbit/s,
-// rigidness as a share of requests, locations with longitude before latitude. Strings with
-// units are Treeline's own forms. Stores and messages have Mbit/s, seconds, and latitude
-// before longitude. convert translates once, when a document is parsed.
+// Documents have Oakestra's units where Oakestra documents them: bandwidth in kbit/s, rigidness as
+// a share of requests, locations with longitude before latitude. Strings with units are Treeline's
+// addition. Stores and messages have Mbit/s, seconds, and latitude before longitude. convert
+// translates a document when it is parsed.
 
 // shareWindow is the time over which Share is measured.
 const shareWindow = 5 * time.Minute
@@ -23,8 +23,8 @@ const (
 	digitsText    = `^[0-9]{1,5}$`
 )
 
-// mbit returns a bandwidth of a document, a number of kbit/s or a string with its unit,
-// in Mbit/s, rounded up.
+// mbit returns the bandwidth in a document, a number of kbit/s or a string with its unit, in
+// Mbit/s, rounded up.
 func mbit(v *value) (n int64, ok bool) {
 	text, unit := v.text, 1e3
 	if v.kind == StringField {
@@ -43,9 +43,9 @@ func mbit(v *value) (n int64, ok bool) {
 	return int64(up), up <= maxMbit
 }
 
-// ParseLocation parses the location of an SLA: "48.14N,11.58E" in any order, or, as in
-// Oakestra, "11.58,48.14" with the longitude first. Anything else is ErrInvalid.
-// ParseGeo parses locations in configurations and in Treeline's own messages.
+// ParseLocation parses a location of an SLA: "48.14N,11.58E" in either order, or, as in Oakestra,
+// "11.58,48.14" with the longitude first. Anything else is ErrInvalid. ParseGeo parses locations in
+// configurations and messages.
 func ParseLocation(text string) (Geo, error) {
 	a, b, two := strings.Cut(strings.ReplaceAll(text, ";", ","), ",")
 	if !two {
@@ -94,11 +94,11 @@ func degrees(text string) (n float64, axis string) {
 	return sign * n, axis
 }
 
-// explicit reports whether a location names its axes.
+// explicit reports whether a location contains the letters of its axes.
 func explicit(text string) bool { return strings.ContainsAny(text, "NSEW") }
 
-// convert changes the units of a valid document to those that are stored, and reports
-// whether it changed any value.
+// convert changes the units of a valid document to those of the Go types, and reports whether it
+// changed any value.
 func convert(root *value) (changed bool) {
 	apps := root.get("applications")
 	for i := range apps.items {
@@ -139,7 +139,7 @@ func convertService(s *value) (changed bool) {
 	for i := range ranges.items {
 		for _, name := range []string{"from", "to"} {
 			if v := ranges.items[i].get(name); v.kind == StringField {
-				n, _ := strconv.Atoi(v.text) // digits: checked
+				n, _ := strconv.Atoi(v.text) // the text was checked
 				*v, changed = value{kind: NumberField, text: itoa(n)}, true
 			}
 		}
@@ -165,8 +165,8 @@ func convertLocation(v *value) bool {
 	return true
 }
 
-// convertPatience replaces rigidness, a share, or tolerate, a duration, with rigidness in
-// seconds, and keeps the share in a member of its own.
+// convertPatience replaces rigidness (a share) or tolerate (a duration) by rigidness in seconds. It
+// keeps the share in the member share.
 func convertPatience(k *value) bool {
 	var seconds float64
 	share := k.get("rigidness").text
@@ -193,7 +193,7 @@ func convertPatience(k *value) bool {
 	return true
 }
 
-// plain returns the value for package json.
+// plain returns the value for encoding with package json.
 func (v *value) plain() any {
 	switch v.kind {
 	case StringField:

@@ -10,13 +10,13 @@ import (
 	"strings"
 )
 
-// check validates a document against the table and collects its faults.
+// check validates a document against Fields and collects its faults.
 func check(faults *Faults, root *value) {
 	c := checker{faults}
 	c.value("", lookup[""], root)
 }
 
-// lookup finds a field by its pointer, below the names of the fields below a pointer.
+// lookup has the fields by pointer, below the names of the fields directly below a pointer.
 var (
 	lookup   = map[string]*Field{}
 	below    = map[string][]string{}
@@ -42,8 +42,8 @@ func init() {
 
 type checker struct{ *Faults }
 
-// fault adds a fault of the value at a pointer. Its field is the last part of the pointer that
-// is not an index.
+// fault adds a fault of the value at a pointer. The fault's field is the last part of the pointer
+// that is not an index.
 func (c checker) fault(at, fix, format string, args ...any) {
 	if c.full() {
 		c.More++
@@ -99,7 +99,7 @@ func (c checker) object(at string, f *Field, v *value) {
 		m := &v.members[i]
 		child := lookup[f.Pointer+"/"+m.key]
 		switch {
-		case child == nil || m.key == "*" || strings.Contains(m.key, "/"): // a key is no pointer
+		case child == nil || m.key == "*" || strings.Contains(m.key, "/"): // not a key of a pointer
 			c.unknown(at, f, m.key)
 		case m.kind == "" && !child.Required: // null is absent
 		default:
@@ -128,7 +128,7 @@ func (c checker) unknown(at string, f *Field, key string) {
 	c.add(Fault{Pointer: pointer, Field: key, Message: fmt.Sprintf("there is no field %q here", key), Fix: fix})
 }
 
-// homeOf returns where a field of that name belongs, or "".
+// homeOf returns the pointer of the object that has a field of that name, or "".
 func homeOf(key string) string {
 	for i := range Fields {
 		if f := &Fields[i]; f.Pointer != "" && f.Name() == key && f.Status != Refused {
@@ -213,7 +213,7 @@ func (c checker) number(at, name string, f *Field, literal string) {
 // thousandths reports whether a number in range has at most 3 decimals.
 func thousandths(literal string) bool {
 	if len(literal) > 32 {
-		return false // bounds the arithmetic below
+		return false // limits the arithmetic below
 	}
 	if _, exp, ok := strings.Cut(strings.ToLower(literal), "e"); ok {
 		if e, err := strconv.Atoi(exp); err != nil || e < -32 || e > 32 {
@@ -261,8 +261,8 @@ func unitOf(f *Field) string {
 	return " " + f.Unit
 }
 
-// neutral reports whether a value has no effect: Oakestra's own files have such values for
-// unused fields.
+// neutral reports whether a value has no effect. Oakestra's own files have such values for unused
+// fields.
 func neutral(v *value) bool {
 	switch v.kind {
 	case StringField:
@@ -276,8 +276,8 @@ func neutral(v *value) bool {
 	return len(v.members) == 0 && len(v.items) == 0
 }
 
-// idle reports whether a refused field has no effect: it is neutral, or a list of empty
-// strings, which occurs in Oakestra's files.
+// idle reports whether the value of a refused field has no effect: it is neutral, or a list of
+// empty strings, which Oakestra's files contain.
 func idle(v *value) bool {
 	return neutral(v) || v.kind == ArrayField && !slices.ContainsFunc(v.items, func(item value) bool { return item.kind != StringField || item.text != "" })
 }

@@ -1,4 +1,4 @@
-// Package sse reads and writes server-sent events, as the root and the clusters send them.
+// Package sse reads and writes server-sent events.
 //
 //	err := sse.Read(resp.Body, nil, func(e sse.Event) error { … })
 package sse
@@ -14,7 +14,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// MaxEvent bounds the data of an event, in bytes: a whole desired set of a cluster.
+// MaxEvent limits the data of an event, in bytes. The largest event is a whole desired set of a
+// cluster.
 const MaxEvent = 64 << 20
 
 // Event is one event. Data has the lines of its data fields, joined by "\n".
@@ -23,7 +24,7 @@ type Event struct {
 	Data     []byte
 }
 
-// Encode returns an event with data as JSON. The empty id is left out.
+// Encode returns the text of an event with data as JSON. An empty id is left out.
 func Encode(name, id string, data any) ([]byte, error) {
 	b, err := json.Marshal(data)
 	if err != nil {
@@ -35,10 +36,10 @@ func Encode(name, id string, data any) ([]byte, error) {
 	return fmt.Appendf(nil, "event: %s\n%sdata: %s\n\n", name, id, b), nil
 }
 
-// Read calls fn with each event until the stream ends or fn fails, and returns fn's error.
-// It calls line, if not nil, for each line, comments included. A broken stream is
-// ErrUnavailable, an event beyond MaxEvent ErrTooLarge. An event that the end of the
-// stream cuts off is dropped.
+// Read calls fn with each event until the stream ends or fn fails, and returns fn's error. If line
+// is not nil, Read calls it for each line, including comments. A broken stream is ErrUnavailable,
+// an event larger than MaxEvent ErrTooLarge. An incomplete event at the end of the stream is
+// dropped.
 func Read(r io.Reader, line func(), fn func(Event) error) error {
 	s := bufio.NewScanner(r)
 	s.Buffer(make([]byte, 0, 64<<10), MaxEvent)

@@ -1,6 +1,6 @@
-// Package topic names the MQTT topics between a cluster and its nodes, with their quality of
-// service and retention. A node may use its own subtree nodes/<id>/ only; the broker's ACL is
-// made from Up and Down.
+// Package topic defines the MQTT topics between a cluster and its nodes, with their quality of
+// service and retention. A node may use only its own subtree nodes/<id>/. The broker's access list
+// is derived from Up.
 package topic
 
 import (
@@ -14,36 +14,36 @@ type Leaf struct {
 	Name   string
 	QoS    byte
 	Retain bool
-	Up     bool // the node writes and the cluster reads; else the other way round
+	Up     bool // from node to cluster; otherwise from cluster to node
 }
 
 // The leaves of a node's subtree.
 var (
 	Desired  = Leaf{Name: "desired", QoS: 1, Retain: true} // the whole desired set: wire.Desired
-	Delta    = Leaf{Name: "delta", QoS: 1}                 // a change of a large desired set, or a whole in parts: wire.Desired
+	Delta    = Leaf{Name: "delta", QoS: 1}                 // a change or a part of a large desired set: wire.Desired
 	Lease    = Leaf{Name: "lease", QoS: 0}                 // wire.Lease
-	Stream   = Leaf{Name: "stream", QoS: 1}                // asks the node to dial a stream out: wire.StreamRequest
+	Stream   = Leaf{Name: "stream", QoS: 1}                // requests a stream from the node: wire.StreamRequest
 	Observed = Leaf{Name: "observed", QoS: 1, Up: true}    // wire.NodeReport
 	Alive    = Leaf{Name: "alive", QoS: 0, Up: true}       // wire.Alive, binary
 	Will     = Leaf{Name: "will", QoS: 1, Up: true}        // the last will, empty
 	Routes   = Leaf{Name: "routes", QoS: 1}                // for the node's netmanager: wire.NetDown, whole or in parts
-	Interest = Leaf{Name: "interest", QoS: 1, Up: true}    // of the node's netmanager: wire.NetUp, whole or in parts
-	Probe    = Leaf{Name: "probe", QoS: 0}                 // asks for a round trip to a user: wire.ProbeOrder
-	Probed   = Leaf{Name: "probed", QoS: 0, Up: true}      // answers it: wire.Probed
+	Interest = Leaf{Name: "interest", QoS: 1, Up: true}    // from the node's netmanager: wire.NetUp
+	Probe    = Leaf{Name: "probe", QoS: 0}                 // orders a probe of a user: wire.ProbeOrder
+	Probed   = Leaf{Name: "probed", QoS: 0, Up: true}      // the result of a probe: wire.Probed
 )
 
-// All lists the leaves, for subscriptions and access lists.
+// All lists the leaves.
 var All = []Leaf{Desired, Delta, Lease, Stream, Observed, Alive, Will, Routes, Interest, Probe, Probed}
 
 const root = "nodes/"
 
-// Of returns the topic of node n for the leaf.
+// Of returns the leaf's topic for node n.
 func (l Leaf) Of(n api.NodeID) string { return root + string(n) + "/" + l.Name }
 
-// Every returns the filter for the leaf of every node; only a cluster may use it.
+// Every returns the filter for the leaf's topics of all nodes. Only a cluster may use it.
 func (l Leaf) Every() string { return root + "+/" + l.Name }
 
-// Parse splits a topic. ok is false for an unknown topic.
+// Parse returns the node and the leaf of a topic. ok is false if the topic is unknown.
 func Parse(topic string) (n api.NodeID, l Leaf, ok bool) {
 	rest, found := strings.CutPrefix(topic, root)
 	if !found {
@@ -67,8 +67,8 @@ func MayPublish(n api.NodeID, topic string) bool {
 	return ok && id == n && l.Up
 }
 
-// MaySubscribe reports whether node n may subscribe with the filter. Wildcards and shared
-// subscriptions are refused.
+// MaySubscribe reports whether node n may subscribe to the filter. It refuses wildcards and shared
+// subscriptions.
 func MaySubscribe(n api.NodeID, filter string) bool {
 	id, l, ok := Parse(filter)
 	return ok && id == n && !l.Up
