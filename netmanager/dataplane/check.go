@@ -13,7 +13,6 @@ import (
 // Protocols are the protocols of published ports.
 var Protocols = map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
 
-// maxWeight bounds a backend's weight.
 const maxWeight = 16
 
 // Check returns an error (ErrInvalid) for a change that planes do not support.

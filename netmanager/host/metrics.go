@@ -41,7 +41,6 @@ func (m *Meter) Usage(u plane.Usage) {
 // Attached counts an attachment that took d.
 func (m *Meter) Attached(d time.Duration) { m.attaches.add(d) }
 
-// buckets are the upper bounds of the histogram.
 var buckets = [...]time.Duration{
 	time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond,
 	50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond, time.Second, 5 * time.Second,

@@ -176,7 +176,6 @@ func events(o Overlay, w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// writeTime is the timeout of a write to a stream.
 const writeTime = 30 * time.Second
 
 // stream flushes each write. An error before the first write can still be sent as the response.

@@ -133,7 +133,6 @@ func openStore(cfg Config) (store.Store, error) {
 	return embedded.Open(filepath.Join(cfg.Data, "net.db"))
 }
 
-// openCore restores the core from the store.
 func openCore(ctx context.Context, cfg Config, st store.Store, log *slog.Logger, observe func(loop.Sample, bool)) (*host.Core, error) {
 	docs, err := store.Load(ctx, st)
 	if err != nil {
@@ -269,7 +268,6 @@ func serve(ctx context.Context, cfg Config, s *host.Server, ln net.Listener, loc
 	)
 }
 
-// remove removes all devices and rules of the netmanager from the machine.
 func remove(cfg Config, data *os.Root, log *slog.Logger) error {
 	st, err := openStore(cfg) // fails while a netmanager runs
 	if err != nil {

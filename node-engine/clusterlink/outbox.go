@@ -70,7 +70,6 @@ func (o *outbox) take() (*wire.NodeReport, *wire.Alive) {
 	return r, a
 }
 
-// maxQueuedBytes is the capacity of a byteQueue.
 const maxQueuedBytes = 24 << 20
 
 // byteQueue has messages to publish, in order. A full queue drops all of them: the messages are

@@ -16,7 +16,6 @@ import (
 // dropped.
 const maxProbes = 16
 
-// probe carries out an order to probe and publishes the result.
 func (l *Link) probe(ctx context.Context, order wire.ProbeOrder) {
 	select {
 	case l.probes <- struct{}{}:
@@ -33,7 +32,6 @@ func (l *Link) probe(ctx context.Context, order wire.ProbeOrder) {
 	}
 }
 
-// stream dials the stream that the cluster requests.
 func (l *Link) stream(ctx context.Context, req wire.StreamRequest) {
 	ctx, release, refused, ok := l.streams.Take(ctx, req)
 	if !ok {

@@ -5,7 +5,6 @@ import (
 	"sync"
 )
 
-// maxQueuedBytes is the capacity of the inbox.
 const maxQueuedBytes = 32 << 20
 
 // message is a message of the cluster. If routes is nil, it is the state of the connection to it.

@@ -140,7 +140,6 @@ func (c *Core) informed(in Info) {
 	c.missDevices()
 }
 
-// describe stores the node's info.
 func (c *Core) describe(info api.NodeInfo) {
 	info.ID, info.Brokers = c.cfg.ID, c.brokers
 	c.info, c.infoSum = info, info.Digest()

@@ -109,7 +109,6 @@ func (c *Core) taken(but *work) map[string]bool {
 	return taken
 }
 
-// join adds ids to the devices of w.
 func (w *work) join(ids []string) {
 	if len(ids) > 0 {
 		w.devices = slices.Compact(slices.Sorted(slices.Values(slices.Concat(w.devices, ids))))
@@ -158,7 +157,6 @@ func choose(needs []api.Device, offered []api.NodeDevice, taken map[string]bool)
 	return ids, ""
 }
 
-// lacking describes the shortage of a kind.
 func lacking(kind string, needs []api.Device, offered []api.NodeDevice, taken map[string]bool) string {
 	want, all, free := 0, 0, 0
 	for _, n := range needs {

@@ -208,5 +208,4 @@ func (c *Core) guard(w *work) {
 	}
 }
 
-// lift removes the guard of a workload.
 func (c *Core) lift(w *work) { c.order(wire.GuardWorkload{Key: w.key()}) }

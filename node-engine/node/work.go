@@ -345,7 +345,7 @@ func blameless(r api.Reason) bool {
 	return false
 }
 
-// failed starts the backoff before the next attempt.
+// failed ends an attempt. It starts the backoff before the next one, or gives up a one-shot.
 func (c *Core) failed(w *work, reason api.Reason, detail string, code *int) {
 	if w.phase == running && c.now.Sub(w.startedAt) >= c.cfg.StableAfter {
 		w.fails = 0

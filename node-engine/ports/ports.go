@@ -1,5 +1,5 @@
 // Package ports observes which ports the machine itself uses, so that workloads do not publish them.
-// internal/hostports lists them, and the cluster keeps workloads off them.
+// internal/hostports lists them, and the cluster does not place workloads that publish them here.
 //
 //	p := ports.New(ports.Options{Publish: ranges, Own: hostports.Own, Log: log})
 //	err := p.Run(ctx, changed)

@@ -46,7 +46,6 @@ const (
 	usageInterval = time.Minute
 )
 
-// engine is the node engine and its parts.
 type engine struct {
 	cfg     Config
 	dir     *os.Root
@@ -245,7 +244,7 @@ func (e *engine) connect() (err error) {
 // (cluster.Config.Return).
 const maxBackoff = 5 * time.Second
 
-// send passes the core's messages on. The core's loop calls it, and it must not block.
+// send passes the core's messages to the adapters. The core's loop calls it, and it must not block.
 func (e *engine) send(envs []wire.Envelope) {
 	for _, env := range envs {
 		switch env.To {

@@ -19,7 +19,6 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime/process"
 )
 
-// runtimes are the supported runtimes.
 var runtimes = []string{"containerd", "process"}
 
 // openRuntime opens the runtime that is configured, or detected. The caller closes it with

@@ -10,7 +10,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// Bench measures a Sync, changes, and the first packet of a flow, with few and with many services.
+// Bench measures a Sync and changes with 10,000 services, and the first packet of a flow with 1 and with
+// 10,000.
 //
 //	func BenchmarkPlane(b *testing.B) { dataplanetest.Bench(b, factory) }
 func Bench(b *testing.B, f Factory) {

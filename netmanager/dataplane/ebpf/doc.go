@@ -27,6 +27,8 @@
 // Nothing is pinned. Programs are attached to devices without a link: they stay when the
 // netmanager ends, and are removed with the device. Maps exist as long as programs use them, and
 // the next start finds them through the programs (attach.go). A node without instances and peers
-// has none. The package needs Linux 5.13 or later (atomic operations that
-// return a value, functions that are verified separately); Available tests the kernel itself.
+// has none.
+//
+// The package needs Linux 5.13 or later (atomic operations that return a value, functions that are
+// verified separately); Available tests the kernel itself.
 package ebpf

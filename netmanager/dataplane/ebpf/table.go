@@ -105,7 +105,6 @@ func (t *table[K, V]) drop(x *tx, k K) {
 	})
 }
 
-// dropUnless drops the entries for which keep is false.
 func (t *table[K, V]) dropUnless(x *tx, keep func(K, V) bool) {
 	for k, v := range maps.Clone(t.have) {
 		if !keep(k, v) {

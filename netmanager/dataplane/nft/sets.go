@@ -7,7 +7,6 @@ import (
 	"github.com/google/nftables"
 )
 
-// sets are the sets and maps of the table.
 type sets struct {
 	endpoints *set // device . address: sources that are allowed
 	local     *set // addresses of this node's instances

@@ -405,7 +405,6 @@ func (t table) holder(f family, device int) {
 	little.rule("hold", held, drop())
 }
 
-// serviceChain returns the name of the chain of a service.
 func serviceChain(a netip.Addr) string { return "s" + hex.EncodeToString(a.AsSlice()) }
 
 // turns returns expressions that draw one of n turns, or refuse the flow if n is 0. Both families

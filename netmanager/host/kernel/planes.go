@@ -19,7 +19,6 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// implementations are the data planes by name.
 var implementations = map[string]func(prefix string) (dataplane.Plane, error){
 	"nft":  func(prefix string) (dataplane.Plane, error) { return nft.New(prefix) },
 	"ebpf": func(prefix string) (dataplane.Plane, error) { return ebpf.New(prefix) },

@@ -41,7 +41,7 @@ func (g Group) Start(cmd *exec.Cmd, before func() error) error {
 	return <-result
 }
 
-// startV2 has the kernel create the child in the group.
+// startV2 makes the kernel create the child in the group.
 func (g Group) startV2(cmd *exec.Cmd) error {
 	d, err := os.Open(g.dir("memory"))
 	if err != nil {

@@ -51,7 +51,6 @@ func (r *Runtime) pullError(registry, ref string, err error) error {
 	return runtime.Errorf(reason, "pull image %q: %w", ref, err)
 }
 
-// pullReason returns the reason of a failed pull.
 func pullReason(err error) api.Reason {
 	var status remoteerrors.ErrUnexpectedStatus
 	var dns *net.DNSError

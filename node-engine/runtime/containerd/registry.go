@@ -81,10 +81,8 @@ func (r Registry) endpoints() (out []*url.URL, err error) {
 }
 
 // dialer connects to the hosts of one pull. It permits the hosts that the node's operator named for
-// the registry. It permits others only at addresses that the policy of latency targets permits or that
-// are in the operator's registry networks, and never on this machine. An SLA chooses the registry, and
-// the registry chooses redirects and token servers: none of them may reach services of the node or of
-// the networks around it.
+// the registry, and others as permitted decides. An SLA chooses the registry, and the registry chooses
+// redirects and token servers: none of them may reach services of the node or of its networks.
 type dialer struct {
 	named map[string]bool // host:port that the operator named for this registry
 	allow []netip.Prefix
@@ -115,13 +113,12 @@ func hostPort(u *url.URL) string {
 	return net.JoinHostPort(u.Hostname(), port)
 }
 
-// errPolicy is the error for an address that the policy forbids.
 var errPolicy = errors.New("registries at this address are not allowed by the node's operator")
 
-// permitted reports whether a host that the operator did not name may have the address. An address of
-// this machine is permitted only if the operator listed it by itself, because a wider network must not
-// open the node's own services. If the machine's addresses cannot be listed, every address counts as
-// one of them.
+// permitted reports whether a host that the operator did not name may have the address: one that the
+// policy of latency targets permits or that is in the operator's registry networks. An address of this
+// machine must be listed by itself, because a wider network must not open the node's own services. If
+// the machine's addresses cannot be listed, every address counts as one of them.
 func (d *dialer) permitted(a netip.Addr) bool {
 	a = a.Unmap()
 	if own, err := d.own(); err != nil || slices.Contains(own, a) || a.IsLoopback() {
@@ -187,7 +184,6 @@ func (d *dialer) proxyFor(req *http.Request) (*url.URL, error) {
 	return u, nil
 }
 
-// ownAddresses returns the addresses of this machine.
 func ownAddresses() ([]netip.Addr, error) {
 	all, err := net.InterfaceAddrs()
 	if err != nil {

@@ -21,9 +21,8 @@ const (
 	rootTimeout = 2 * time.Second
 )
 
-// Root returns the directory in which containerd unpacks images: the one in cfg, or the one that
-// containerd exports. If containerd does not answer, Root returns the last known directory, or
-// containerd's default.
+// Root returns the directory in which containerd unpacks images: the one in cfg, the one that containerd
+// exports, or if containerd does not answer the last known one or containerd's default.
 func Root(ctx context.Context, cfg Config) string {
 	c, err := client.New(cfg.Address)
 	if err != nil {

@@ -32,7 +32,6 @@ const (
 	slotTimeout = time.Second
 )
 
-// newTask creates the task of a container.
 func (r *Runtime) newTask(ctx context.Context, id, shim string, files []mount.Mount) error {
 	path, err := r.logs.Create(id)
 	if err != nil {

@@ -78,9 +78,8 @@ const (
 	probeInterval = 50 * time.Millisecond
 )
 
-// awaitSubscription returns when the subscription receives events. containerd does not report when a
-// subscription begins, and if it is busy, this is late: earlier exits would be missed. Therefore
-// awaitSubscription publishes events until it receives one, and drops what it receives.
+// awaitSubscription publishes events until it receives one, which it drops. containerd does not report
+// when a subscription begins. A busy one begins it late, and earlier exits would be missed.
 func awaitSubscription(ctx context.Context, to events.Publisher, received <-chan *events.Envelope, errs <-chan error) error {
 	for {
 		if err := to.Publish(ctx, probeTopic, &apievents.TaskResumed{}); err != nil {

@@ -55,7 +55,6 @@ type target struct {
 	Cgroup string `json:"cgroup"` // path below the cgroup root
 }
 
-// answer is the guard's response to an order.
 type answer struct {
 	Error string              `json:"error,omitempty"`
 	Held  map[string]deadline `json:"held,omitempty"`

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shimName is the name of a shim's process.
 const shimName = "treeline-shim"
 
 // ShimMain runs a shim and exits, if this process was started as one. Programs that use the
