@@ -2,7 +2,7 @@ package bus
 
 import "errors"
 
-// What a bus refuses.
+// The errors of a bus.
 var (
 	ErrDown    = errors.New("bus: no connection to the broker")
 	ErrRefused = errors.New("bus: the broker refuses it")

@@ -2,8 +2,8 @@ package bus
 
 import "sync"
 
-// Upness is the state of a connection with its watchers, for implementations of Bus.Up. The
-// zero value is down.
+// Upness is the state of a connection and its watchers, for implementations of Bus.Up. The zero
+// value is down. It is safe for concurrent use.
 type Upness struct {
 	mu       sync.Mutex // guards the fields below
 	up       bool
@@ -24,8 +24,7 @@ func (u *Upness) Set(up bool) {
 	}
 }
 
-// Watch returns a channel with the present state, then with the newest change. It is closed
-// when the bus closes.
+// Watch returns a channel with the current state, then with the newest change. Close closes it.
 func (u *Upness) Watch() <-chan bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -53,8 +52,8 @@ func (u *Upness) Close() {
 	u.watchers = nil
 }
 
-// newest replaces the value in w. Only Set sends, under its lock, so that the second send
-// finds room.
+// newest replaces the value in w. The caller holds mu, so that there is no other sender and the
+// send does not block.
 func newest(w chan bool, up bool) {
 	select {
 	case <-w:

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// Address returns the path of a network address: its subnet, then the prefix that one
-// customer usually has. These are /24 and /32 of IPv4, /48 and /64 of IPv6.
+// Address returns the path of a network address: its subnet, then the prefix that one customer
+// usually has. They are /24 and /32 for IPv4, /48 and /64 for IPv6.
 func Address(a netip.Addr) []string {
 	a = a.Unmap().WithZone("")
 	if !a.IsValid() {
@@ -21,8 +21,8 @@ func Address(a netip.Addr) []string {
 	return []string{subnet.String(), own.String()}
 }
 
-// Remote returns Address of the remote address of a connection or request. All addresses
-// that are not IP, such as those of unix sockets, are one holder.
+// Remote returns Address of the remote address of a connection or request. All non-IP addresses,
+// such as unix sockets, are one holder.
 func Remote(addr string) []string {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -1,21 +1,19 @@
-// Package fairshare bounds resources that outside input can grow, and divides
-// each fairly among those who use it: tenants, people, addresses, certificates.
+// Package fairshare bounds resources that outside input can grow, and divides each fairly among
+// its holders: tenants, users, addresses, certificates.
 //
-//   - Pool gives out places. When it is full, a newcomer takes a place of the
-//     largest holder, so that nobody can exhaust the pool for others.
-//   - Turns bounds the number of holders that work at the same time; the others wait,
-//     and holders take turns.
+//   - Pool has a bounded number of places. When it is full, a newcomer takes a place of the
+//     largest holder, so that no holder can exhaust the pool for others.
+//   - Turns bounds the number of holders that work at the same time; others wait for their turn.
 //   - Rates is a token bucket per key.
 //
-// The memory of each is bounded by its total, whatever the number of keys. Time is an
-// argument. All are safe for concurrent use.
+// The memory of each is bounded by its total, whatever the number of keys. Time is an argument.
+// All are safe for concurrent use.
 //
-// A path names a holder from the coarsest group to the finest, such as
-// {"tenant/acme", "user/ann"} or Address(a). Groups at the same level are treated
-// alike; so are the members within a group.
+// A path names a holder from the coarsest group to the finest, such as {"tenant/acme",
+// "user/ann"} or Address(a). Each level is divided fairly on its own.
 //
-// Every bound of a daemon is declared in a package variable, which puts it into the
-// table of docs/security.md:
+// Every bound of a daemon is declared in a package variable, which adds it to the table in
+// docs/security.md:
 //
 //	var streamPlaces = fairshare.Declare(fairshare.Bound{
 //		Resource: "streams that a cluster dials to its root", Total: 64, Share: []int{16},
@@ -39,13 +37,13 @@ import (
 // Bound describes one bounded resource. It is also a row of docs/security.md.
 type Bound struct {
 	Resource string // what is bounded; unique
-	Total    int    // the most of all holders together
+	Total    int    // maximum of all holders together
 	Unit     string // of Total and Share, such as "MiB"; empty: pieces
-	Share    []int  // the most of one holder at each level of the path; absent or 0: Total
+	Share    []int  // maximum of one holder at each level of the path; absent or 0: Total
 	Per      string // the levels, in words: "tenant, then person"
 	Beyond   string // what happens beyond the bound
-	Attack   string // name of the test that attacks it
-	Where    string // package of the declaration; Declare fills it in
+	Attack   string // name of the test that exceeds it
+	Where    string // package of the declaration; set by Declare
 }
 
 var declared struct {
@@ -53,8 +51,8 @@ var declared struct {
 	bounds []Bound
 }
 
-// Declare adds a bound to the table and returns it. It is called when packages are
-// initialised and panics on a bound that is incomplete or declared twice.
+// Declare adds a bound to the table and returns it. It is called when packages are initialized,
+// and panics if the bound is incomplete or its Resource is declared already.
 func Declare(b Bound) Bound {
 	if b.Resource == "" || b.Total <= 0 || b.Per == "" || b.Beyond == "" || b.Attack == "" {
 		panic(fmt.Sprintf("fairshare: bound %+v is incomplete", b))
@@ -91,7 +89,7 @@ func Declared() []Bound {
 	return out
 }
 
-// share returns the most that one holder at the level may have; 0: no limit but Total.
+// share returns the maximum of one holder at the level; 0: no limit except Total.
 func (b Bound) share(level int) int {
 	if level < len(b.Share) && b.Share[level] < b.Total {
 		return b.Share[level]
@@ -121,10 +119,10 @@ func (f *Full) Error() string {
 	return fmt.Sprintf("%s: the limit of %d for all is reached, %s: %v", f.Resource, f.Limit, again, api.ErrUnavailable)
 }
 
-// RetryAfter is how long to wait, 0 where it is not known.
+// RetryAfter returns how long to wait before another attempt; 0: unknown.
 func (f *Full) RetryAfter() time.Duration { return f.Retry }
 
-// Unwrap returns the kind.
+// Unwrap returns the kind of the error.
 func (f *Full) Unwrap() error {
 	if f.Own {
 		return api.ErrTooMany

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Known remembers keys for some time. It holds the bound's Total of them, and Share of one
+// Known is a set of keys that expire. It has at most the bound's Total keys, and Share keys of one
 // group. When it is full, it drops the least recently noted key of the largest group.
 type Known struct {
 	life time.Duration
@@ -25,7 +25,7 @@ func NewKnown(b Bound, life time.Duration) *Known {
 	return &Known{life: life, keys: map[string]*known{}, pool: NewPool(b, Replace)}
 }
 
-// Note adds or renews the key. The memory is shared by group.
+// Note adds or renews the key, which counts for the group.
 func (k *Known) Note(now time.Time, group, key string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

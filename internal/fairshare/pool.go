@@ -9,36 +9,34 @@ import (
 	"time"
 )
 
-// Policy is how a full Pool makes room.
+// Policy selects which places a full Pool evicts.
 type Policy struct {
-	// Newest evicts the newest place of a holder instead of the one with the oldest Take or
+	// Newest evicts the newest place of a holder, instead of the one with the oldest Take or
 	// Touch.
 	Newest bool
 
-	// Renew lets a newcomer replace one of its own places that is older than RenewAfter if
-	// it has as many as the largest holder or its share is used up. A newcomer without a
-	// place replaces one of the largest holder.
+	// Renew lets a newcomer replace one of its own places that is older than RenewAfter if its
+	// share is used up or no holder has at least two places more. A newcomer without a place then
+	// replaces one of the largest holder.
 	Renew      bool
 	RenewAfter time.Duration
 
-	// Fixed disables eviction, for work that cannot be undone. A holder at the coarsest
-	// level then gets a further place only while more are free than it holds.
+	// Fixed disables eviction, for work that cannot be interrupted. A holder at the coarsest level
+	// then gets a further place only while more places are free than it holds.
 	Fixed bool
 }
 
-// Keep evicts only from holders that have more than the newcomer, the newest place
-// first. It is for streams, of which the oldest should survive.
+// Keep evicts only from holders that have more than the newcomer, the newest place first. It is
+// for streams, because the oldest should survive.
 var Keep = Policy{Newest: true}
 
 // Replace evicts the oldest place. It is for caches.
 var Replace = Policy{Renew: true}
 
-// Pool has a bounded number of places. While it has room, a holder gets up to its share.
-// When it is full, a newcomer takes a place of the largest group at the coarsest level,
-// if that has at least two more than the newcomer's own group; within the group the same
-// rule selects the member. So a holder without a place gets one while another has two.
-//
-// The memory of a Pool is bounded by Total places.
+// Pool has at most Total places. While places are free, a holder gets up to its share. When the
+// pool is full, a newcomer takes a place of the largest group at the coarsest level if that has at
+// least two more than the newcomer's own group. If they are equal, the same rule applies to the
+// members of that group. Thus a holder without a place gets one while another has two.
 type Pool struct {
 	bound  Bound
 	policy Policy
@@ -47,7 +45,7 @@ type Pool struct {
 	root   *group
 	places int
 	depth  int    // of all paths; 0: not known yet
-	turns  uint64 // counts Take and Touch
+	turns  uint64 // number of calls of Take and Touch
 }
 
 // NewPool makes an empty pool.
@@ -60,9 +58,9 @@ type group struct {
 	name    string
 	parent  *group
 	level   int // of this group in the path; the root's children are 0
-	size    int // places beneath
+	size    int // number of places in this group
 	members map[string]*group
-	turn    uint64     // of the last Take or Touch beneath
+	turn    uint64     // of the last Take or Touch in this group
 	order   ranking    // the members, largest first, then the least recently used
 	places  *list.List // of *Place, oldest first
 	index   int        // within the parent's order
@@ -78,10 +76,9 @@ type Place struct {
 	gone  bool
 }
 
-// Take takes a place for the holder. evict is called, on a goroutine of another
-// holder's Take, when the place is taken away again; it must not block. It is not
-// called after Release has returned true. All paths of a pool have the same length.
-// The error is a *Full.
+// Take takes a place for the holder. evict is called when the place is evicted, on the goroutine
+// of another Take; it must not block. It is not called after Release has returned true. All paths
+// of a pool have the same length. The error is a *Full.
 func (p *Pool) Take(now time.Time, path []string, evict func()) (*Place, error) {
 	p.mu.Lock()
 	if p.depth == 0 {
@@ -114,7 +111,7 @@ func (p *Pool) Take(now time.Time, path []string, evict func()) (*Place, error) 
 	return place, nil
 }
 
-// makeRoom returns the place that is evicted for the newcomer, nil if there is room.
+// makeRoom returns the place to evict for the newcomer; nil: a place is free.
 func (p *Pool) makeRoom(now time.Time, path []string) (*Place, error) {
 	g := p.root
 	for level, name := range path {
@@ -166,7 +163,7 @@ func (p *Pool) makeRoom(now time.Time, path []string) (*Place, error) {
 	return nil, &Full{Resource: p.bound.Resource, Limit: p.bound.Total}
 }
 
-// pick returns the place of the group that is evicted first.
+// pick returns the place of the group to evict first.
 func (p *Pool) pick(g *group) *Place {
 	for g.places == nil {
 		g = g.order[0]
@@ -178,8 +175,9 @@ func (p *Pool) pick(g *group) *Place {
 	return e.Value.(*Place)
 }
 
-// renewable returns the place beneath g that a newcomer may replace by Policy.Renew: of
-// its own branch if it has one, else of the largest; nil if there is none.
+// renewable returns the place in g that a newcomer may replace because of Policy.Renew, or nil. At
+// each level it is one of the newcomer's own group if no other is larger by more than one, else of
+// the largest group.
 func (p *Pool) renewable(now time.Time, g *group, path []string) *Place {
 	if !p.policy.Renew {
 		return nil
@@ -266,13 +264,13 @@ func (pl *Place) Touch(now time.Time) {
 
 type placeKey struct{}
 
-// Within returns a context of work that has the place.
+// Within returns a context for the work that the place was taken for; see Endures.
 func (pl *Place) Within(ctx context.Context) context.Context {
 	return context.WithValue(ctx, placeKey{}, pl)
 }
 
-// Endures releases the place of ctx's work, if it has one: the work has become a stream with a
-// bound of its own.
+// Endures releases the place of the work of ctx, if it has one, because the work has become a
+// stream, which has its own bound.
 func Endures(ctx context.Context) {
 	if pl, ok := ctx.Value(placeKey{}).(*Place); ok {
 		pl.Release()

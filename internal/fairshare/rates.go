@@ -7,9 +7,9 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Rates is a token bucket per key. It keeps the buckets of at most Total keys; when it is
-// full, it drops the least recently used key of the group with most keys. A dropped key
-// starts with a full bucket again.
+// Rates is a token bucket per key. It keeps the buckets of at most Total keys. When it is full, it
+// drops the least recently used key of the group with most keys; a dropped key starts again with a
+// full bucket.
 type Rates struct {
 	limit rate.Limit
 	burst int
@@ -25,15 +25,15 @@ type bucket struct {
 	place *Place
 }
 
-// NewRates returns Rates whose buckets hold burst tokens and gain perSecond. The bound's
-// Total is the number of keys that are kept.
+// NewRates returns Rates whose buckets have at most burst tokens and gain perSecond tokens per
+// second. The bound's Total is the maximum number of keys; its Share is ignored.
 func NewRates(b Bound, perSecond float64, burst int) *Rates {
 	b.Share = nil
 	return &Rates{limit: rate.Limit(perSecond), burst: burst, name: b.Resource, keys: map[string]*bucket{}, pool: NewPool(b, Replace)}
 }
 
-// Allow takes a token of the key. The memory is shared by group, such as the subnet of an
-// address. The error is a *Full with the time until the next token.
+// Allow takes a token of the key. Keys are bounded by group, such as the subnet of an address. The
+// error is a *Full with the time until the next token.
 func (r *Rates) Allow(now time.Time, group, key string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,7 +59,7 @@ func (r *Rates) Left(now time.Time, group, key string) float64 {
 	return float64(r.burst)
 }
 
-// Forget drops the key: it has a full bucket again.
+// Forget drops the key, which then has a full bucket again.
 func (r *Rates) Forget(group, key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,7 +70,7 @@ func (r *Rates) Forget(group, key string) {
 	}
 }
 
-// bucket is called with mu held; the pool may evict meanwhile.
+// bucket returns the key's bucket. It is called with mu held, which the evict function needs.
 func (r *Rates) bucket(now time.Time, group, key string) (*bucket, error) {
 	id := group + "\x00" + key
 	if b := r.keys[id]; b != nil {

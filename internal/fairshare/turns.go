@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// Turns bounds the number of holders that work at the same time; the others wait. The
-// next turn goes to the waiter whose group has the fewest at work, then to the one whose
-// group was served longest ago. The waiters are bounded by the bound's Total and Share;
-// when they are full, a newcomer replaces the newest waiter of the largest holder, whose
-// Enter returns a *Full.
+// Turns bounds the number of holders that work at the same time; the others wait. The next turn
+// goes to the waiter whose group has the fewest workers, then to the one whose group was served
+// longest ago. The number of waiters is bounded by the bound's Total and Share. When it is
+// reached, a newcomer replaces the newest waiter of the largest holder, whose Enter returns a
+// *Full.
 type Turns struct {
 	atOnce int
 	share  int
@@ -21,27 +21,27 @@ type Turns struct {
 	total  int
 	queue  *Pool
 
-	mu      sync.Mutex // guards the fields below; the queue's is not taken while it is held
+	mu      sync.Mutex // guards the fields below; not held while the queue is called
 	running int
 	served  uint64 // turns so far
 	waiters []*waiter
-	groups  map[string]*tally // by the beginnings of paths; of those who wait or work
+	groups  map[string]*tally // by prefix of a path; those with waiters or workers
 }
 
 // tally counts the waiters and workers of one group.
 type tally struct {
 	waiting, running int
-	served           uint64 // the turn when it was served last
+	served           uint64 // number of its last turn
 }
 
 type waiter struct {
-	groups []string // the path's beginnings, coarsest first
+	groups []string // the prefixes of its path, coarsest first
 	urgent bool
 	turn   chan struct{} // closed when its turn comes
 	drop   chan struct{} // closed when it loses its place in the queue
 }
 
-// commonEvery is the interval of turns at which waiters that are not urgent go first.
+// commonEvery is the number of turns of which one is for waiters that are not urgent.
 const commonEvery = 5
 
 // NewTurns returns Turns for atOnce holders at the same time, at most share of one group
@@ -50,16 +50,15 @@ func NewTurns(b Bound, atOnce, share int) *Turns {
 	if share <= 0 {
 		share = atOnce
 	}
-	b.Share = append([]int{0}, b.Share...) // the first level is urgent or not
+	b.Share = append([]int{0}, b.Share...) // the first level of the queue's paths is the class
 	return &Turns{
 		atOnce: atOnce, share: share, name: b.Resource, total: b.Total,
 		queue: NewPool(b, Policy{Newest: true}), groups: map[string]*tally{},
 	}
 }
 
-// Enter waits for the holder's turn and returns the function that ends it, which may be
-// called more than once. While urgent holders wait, they get four of five turns. The
-// error is a *Full or that of ctx.
+// Enter waits for the holder's turn and returns the function that ends it, which may be called
+// more than once. Urgent waiters get four of five turns. The error is a *Full or that of ctx.
 func (t *Turns) Enter(ctx context.Context, now time.Time, path []string, urgent bool) (leave func(), err error) {
 	w := &waiter{urgent: urgent, turn: make(chan struct{}), drop: make(chan struct{})}
 	for i := range path {
@@ -93,8 +92,8 @@ func (t *Turns) Enter(ctx context.Context, now time.Time, path []string, urgent 
 	return nil, err
 }
 
-// join starts the waiter at once if there are no other waiters and there is room. Else it
-// adds it to the waiters if wait is set, and reports false if not.
+// join starts w at once if nobody else waits and a worker is free. Otherwise it adds w to the
+// waiters if wait is set, else it returns false.
 func (t *Turns) join(w *waiter, wait bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,7 +102,7 @@ func (t *Turns) join(w *waiter, wait bool) bool {
 	}
 	for _, g := range w.groups {
 		if t.groups[g] == nil {
-			t.groups[g] = &tally{served: t.served} // not 0: new names would always go first
+			t.groups[g] = &tally{served: t.served} // with 0, new names would always be first
 		}
 		t.groups[g].waiting++
 	}
@@ -117,7 +116,7 @@ func (t *Turns) room(w *waiter) bool {
 	return t.running < t.atOnce && (g == nil || g.running < t.share)
 }
 
-// serve starts waiters while there is room.
+// serve starts waiters while workers are free.
 func (t *Turns) serve() {
 	for t.running < t.atOnce {
 		next := -1
@@ -143,7 +142,7 @@ func (t *Turns) serve() {
 	}
 }
 
-// before reports whether a is served before b, which came earlier.
+// before reports whether a is served before b, which has waited longer.
 func (t *Turns) before(a, b *waiter, common bool) bool {
 	if a.urgent != b.urgent {
 		return a.urgent != common

@@ -27,7 +27,7 @@ func (d Doc) validate() error {
 		return fmt.Errorf("the kind must match [a-z_]{1,32}: %w", api.ErrInvalid)
 	case !validKey(d.Key):
 		return fmt.Errorf("the key must be 1 to 512 bytes of UTF-8 without NUL: %w", api.ErrInvalid)
-	// Databases have signed integers.
+	// MongoDB has signed integers only.
 	case d.Version == 0 || d.Version > math.MaxInt64:
 		return fmt.Errorf("the version %d is not in 1 to 2^63-1: %w", d.Version, api.ErrInvalid)
 	case len(d.Data) > MaxData:
@@ -54,17 +54,15 @@ type Verdict int
 
 // The verdicts of Decide.
 const (
-	Refuse Verdict = iota // somebody else wrote it: ErrConflict
-	Write                 // write it, or delete it when its data is nil
+	Refuse Verdict = iota // another process wrote the key: ErrConflict
+	Write                 // write it, or delete it if its data is nil
 	Repeat                // nothing to do: it was written before
 )
 
-// Decide decides about docs[0] of a Save, whose key holds stored; version 0 means that it
-// holds nothing.
-//
-// A Save may change one key several times, and is repeated as a whole when its answer was
-// lost. So a document is also a repeat if the key holds the result of a later document of the
-// same Save.
+// Decide decides about docs[0] of a Save. stored is the document under its key; version 0 means
+// none. docs are the rest of the Save, which may change one key several times and is repeated as
+// a whole if its answer is lost: docs[0] is also a repeat if stored is the result of a later
+// document.
 func Decide(stored Doc, docs []Doc) Verdict {
 	d := docs[0]
 	if stored.Version == d.Version-1 && (d.Data != nil || stored.Version > 0) {
@@ -78,7 +76,7 @@ func Decide(stored Doc, docs []Doc) Verdict {
 	return Refuse
 }
 
-// leaves reports whether stored is what the key holds after d is written.
+// leaves reports whether stored is the result of writing d.
 func (d Doc) leaves(stored Doc) bool {
 	if d.Data == nil {
 		return stored.Version == 0

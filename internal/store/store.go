@@ -1,9 +1,8 @@
 // Package store is the journal of a core: documents become durable before messages about them
 // are sent. The state is in memory; a store is read once, at start.
 //
-// The contract is that of the weakest backend: one document changes at a time; there are no
-// transactions across documents, no queries and no watches. Every implementation passes
-// storetest.
+// The contract is limited to what the weakest backend guarantees: one document changes at a time;
+// there are no transactions, queries or watches. Every implementation passes storetest.
 //
 //	docs, err := store.Load(ctx, s)
 //	err = s.Save(ctx, []store.Doc{{Kind: "app", Key: "acme/shop.prod", Version: 1, Data: b}})
@@ -29,8 +28,8 @@ type Doc struct {
 // MaxData bounds a document, in bytes.
 const MaxData = 4 << 20
 
-// ErrConflict means that the stored version is not the predecessor of the version to be
-// written: another process wrote it. A core that gets it has lost its role and stops.
+// ErrConflict means that the stored version is not the predecessor of the version to be written,
+// because another process wrote the document. A daemon that gets it stops.
 var ErrConflict = errors.New("store: written by another process")
 
 // ErrFull means that the disk or the quota of the store is full. Saved documents are kept, and
@@ -45,19 +44,16 @@ var ErrClosed = errors.New("store: closed")
 
 // Store keeps documents.
 //
-// Save makes docs durable in their order and returns when all are. On an error
-// a prefix of docs may be durable. A document with Version v is written when
-// the stored one has v-1 (0: there is none), or when the stored one is the same
-// in version and data, so that a Save whose answer was lost may be repeated;
-// else nothing of it is written and the error is ErrConflict. A deletion
-// follows the same rule, and repeating it is harmless. After a deletion the
-// versions of the key start at 1 again.
+// Save makes docs durable in their order and returns when all are. On an error a prefix of docs
+// may be durable. A document with Version v replaces a stored one with version v-1 (0: none). A
+// stored document with the same version and data counts as written, so that a Save may be
+// repeated. Otherwise Save fails with ErrConflict. Deletions follow the same rule. After a
+// deletion the versions of the key start at 1 again.
 //
-// Load calls fn with every stored document in any order, and stops at fn's
-// first error. It does not run concurrently with Save.
+// Load calls fn with every stored document in any order, and stops at fn's first error. It does
+// not run concurrently with Save.
 //
-// Save is safe for concurrent use. Close ends the store; Save and Load fail
-// afterwards.
+// Save is safe for concurrent use. After Close, Save and Load fail with ErrClosed.
 type Store interface {
 	Save(ctx context.Context, docs []Doc) error
 	Load(ctx context.Context, fn func(Doc) error) error

@@ -1,7 +1,7 @@
-// Package broker is the cluster's embedded MQTT broker: mochi-mqtt for connections whose
-// client certificates identify nodes. It speaks MQTT 3.1.1 over TLS. A node reads and writes
-// its own topics (see api/topic). The cluster uses Bus, without a connection and without loss.
-// Nothing is stored on disk: the cluster publishes its desired sets again when it starts.
+// Package broker is the cluster's embedded MQTT 3.1.1 broker: mochi-mqtt for TLS connections whose
+// client certificates identify nodes. A node may use its own topics only (see api/topic). The
+// cluster uses Bus, which needs no connection and loses no messages. The broker stores nothing on
+// disk: the cluster publishes its desired sets again when it starts.
 //
 //	b, err := broker.New(broker.Options{Identify: ids.Node})
 //	err = b.ServeConn(ctx, conn)
@@ -28,13 +28,13 @@ import (
 
 // Options configures a broker.
 type Options struct {
-	// Identify returns the node of a verified connection, or refuses it. It is called again
-	// after the connection is registered, so that a node that is revoked in between (see
-	// Disconnect) is refused. Required.
+	// Identify returns the node of a verified connection, or refuses it. It is called again after
+	// the connection is registered, to refuse a node that was revoked in between (see Disconnect).
+	// Required.
 	Identify func(tls.ConnectionState) (api.NodeID, error)
 
-	MaxClients       int           // connections at once; default 10,000
-	ConnectBurst     int           // new connections of one node at once; 1 a second besides; default 20
+	MaxClients       int           // maximum number of connections; default 10,000
+	ConnectBurst     int           // burst of new connections per node, at a rate of 1 per second; default 20
 	HandshakeTimeout time.Duration // for TLS and CONNECT together; default 10 s
 
 	Log *slog.Logger // default slog.Default()
@@ -88,18 +88,18 @@ func New(o Options) (*Broker, error) {
 	limits.MaximumPacketSize = bus.MaxPayload + 1<<10 // the topic and the headers
 	limits.MaximumQos = 1
 	limits.MinimumProtocolVersion = 4
-	limits.MaximumClientWritesPending = 256 // a channel's slots, allocated for each client
+	limits.MaximumClientWritesPending = 256 // capacity of a channel, allocated for each client
 	limits.MaximumInflight = 256
 	limits.SharedSubAvailable = 0
 	limits.TopicAliasMaximum = 0
-	limits.MaximumMessageExpiryInterval = 0 // else desired sets would vanish after a day
+	limits.MaximumMessageExpiryInterval = 0 // else desired sets would expire after a day
 	b.srv = mqtt.New(&mqtt.Options{
 		Capabilities: limits,
 		InlineClient: true,
 		Logger:       slog.New(slog.DiscardHandler), // it would log whole payloads
 	})
-	// The engine's own Serve is not used: it adds tickers that publish $SYS, stop the world to
-	// measure memory, and expire what never expires here.
+	// mochi-mqtt's Serve is not used: it starts tickers that publish $SYS, stop the world to
+	// measure memory, and expire sessions and messages.
 	if err := b.srv.AddHook(&guard{srv: b.srv, stats: &b.stats, refused: refusals.New(o.Log, "refused a node"), sessions: map[string]*mqtt.Client{}}, nil); err != nil {
 		return nil, fmt.Errorf("broker: %w", err)
 	}
@@ -107,9 +107,8 @@ func New(o Options) (*Broker, error) {
 	return b, nil
 }
 
-// Bus returns the cluster's own bus. It may publish and subscribe to everything and loses no
-// QoS 0 message: when its handlers are slow, publishing nodes are slowed. Closing it leaves
-// the broker running.
+// Bus returns the cluster's bus. It has all rights and loses no QoS 0 message: slow handlers slow
+// down publishing nodes. Closing it leaves the broker running.
 func (b *Broker) Bus() bus.Bus { return b.bus }
 
 // Stats returns the broker's counters.
@@ -164,7 +163,7 @@ func (b *Broker) admit(ctx context.Context, secure *tls.Conn) (_ *conn, err erro
 	}()
 	head, err := readConnect(secure)
 	if errors.Is(err, errProtocol) {
-		_, _ = secure.Write(connackProtocol) // a courtesy
+		_, _ = secure.Write(connackProtocol) // best effort
 	}
 	if err != nil {
 		return nil, err
@@ -210,8 +209,8 @@ func (b *Broker) forget(c *conn) {
 	b.wg.Done()
 }
 
-// converse runs the engine on the connection. A panic is caused by a packet that its parser
-// cannot handle, and ends this connection only.
+// converse runs mochi-mqtt on the connection. A packet that makes its parser panic ends this
+// connection only.
 func (b *Broker) converse(c *conn) (err error) {
 	defer c.Close()
 	defer func() {
@@ -224,8 +223,8 @@ func (b *Broker) converse(c *conn) (err error) {
 	return b.srv.EstablishConnection("node", c)
 }
 
-// Disconnect ends all sessions of a node; their wills are published. Make Identify refuse the
-// node first, or it reconnects.
+// Disconnect ends all sessions of a node; their wills are published. Identify must refuse the node
+// already, otherwise it reconnects.
 func (b *Broker) Disconnect(id api.NodeID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -248,7 +247,7 @@ func (b *Broker) Close() error {
 		}
 	}
 	b.mu.Unlock()
-	b.bus.release() // handlers that wait let go of the connections that feed them
+	b.bus.release() // unblocks connections that wait for a handler's inbox
 	b.wg.Wait()
 	err := b.srv.Close()
 	b.bus.Close()

@@ -12,30 +12,29 @@ import (
 )
 
 const (
-	maxPending   = 4 << 20          // bytes that wait for a node that reads slowly; some whole desired sets
+	maxPending   = 4 << 20          // maximum bytes that wait for a slow node: several desired sets
 	writeTimeout = 10 * time.Second // for a node that does not read at all
 )
 
 var errSlow = errors.New("the client reads too slowly")
 
-// conn is a node's connection for the broker engine.
+// conn is a node's connection for mochi-mqtt.
 //
-// The engine writes under locks that publishers need, so that one node that stops reading
-// would stop the cluster's publishing to all. Therefore Write never blocks: it queues, a
-// goroutine that runs while there is something to write drains the queue, and a connection
-// with too long a queue is closed.
+// mochi-mqtt writes while it holds locks that publishers need, so that one node that stops reading
+// would block messages to all nodes. Therefore Write does not block: it queues, a goroutine writes
+// the queue, and a connection with too long a queue is closed.
 type conn struct {
 	net.Conn
 	id         api.NodeID
 	stats      *Stats
-	session    string      // its name, once it is let in
-	superseded atomic.Bool // a newer session of the same name took over
-	complained atomic.Bool // a refusal has been logged; more are only counted
+	session    string      // name of the session, once it is accepted
+	superseded atomic.Bool // a newer session of the same name has replaced it
+	complained atomic.Bool // a refusal has been logged; further ones are only counted
 
 	place *fairshare.Place // among the broker's connections
 
-	head []byte          // the CONNECT packet, read already; only the reader touches it
-	wg   *sync.WaitGroup // the broker's: the drain
+	head []byte          // what Read returns first: the CONNECT packet; used by the reader only
+	wg   *sync.WaitGroup // the broker's, for drain
 
 	mu      sync.Mutex // guards the fields below
 	pending []byte
@@ -44,7 +43,7 @@ type conn struct {
 	err     error
 }
 
-// Read returns the CONNECT packet again, then what follows.
+// Read returns the CONNECT packet again, then reads the connection.
 func (c *conn) Read(p []byte) (n int, err error) {
 	if len(c.head) > 0 {
 		n = copy(p, c.head)
@@ -69,7 +68,7 @@ func (c *conn) Write(p []byte) (int, error) {
 		c.err = errSlow
 		c.pending = nil
 		c.stats.Dropped.Add(1)
-		c.wg.Go(func() { c.Conn.Close() }) // it may wait for the peer; the engine must not
+		c.wg.Go(func() { c.Conn.Close() }) // may block
 		return 0, c.err
 	}
 	c.pending = append(c.pending, p...)
@@ -96,7 +95,7 @@ func (c *conn) drain() {
 		}
 		c.mu.Unlock()
 
-		_ = c.Conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // a failure shows in Write
+		_ = c.Conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // on failure, Write fails too
 		n, err := c.Conn.Write(batch)
 		c.stats.BytesOut.Add(uint64(n))
 		if err != nil {
@@ -107,7 +106,7 @@ func (c *conn) drain() {
 	}
 }
 
-// Close ends reading at once and writes what is queued first.
+// Close ends reading at once, and closes the connection after the queue is written.
 func (c *conn) Close() error {
 	c.mu.Lock()
 	already, writing := c.closing, c.writing
@@ -122,8 +121,8 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// SetDeadline enforces the keepalive for the engine. It applies to reading only: writes have a
-// deadline of their own, which a node that keeps sending must not extend.
+// SetDeadline enforces the keepalive for mochi-mqtt. It sets the read deadline only: a node that
+// keeps sending must not extend the deadline of writes.
 func (c *conn) SetDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -21,9 +21,8 @@ var connackProtocol = []byte{0x20, 0x02, 0x00, 0x01}
 
 var mqtt311 = []byte{0, 4, 'M', 'Q', 'T', 'T', 4}
 
-// readConnect reads a whole CONNECT packet and accepts MQTT 3.1.1 only. The engine would
-// allocate the declared size, up to 256 MiB, before it checks the packet, and it panics on
-// some packets of MQTT 5.
+// readConnect reads a whole CONNECT packet and accepts MQTT 3.1.1 only. mochi-mqtt would allocate
+// the declared size, up to 256 MiB, before it checks the packet, and panics on some MQTT 5 packets.
 func readConnect(r io.Reader) ([]byte, error) {
 	packet := make([]byte, 1, 64)
 	if _, err := io.ReadFull(r, packet); err != nil {

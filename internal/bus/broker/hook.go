@@ -17,10 +17,10 @@ import (
 // one.
 const maxKeepAlive = 600
 
-// discard is the topic for wills that must not be published: nobody can read it.
+// discard is the topic for wills that must not be published. No client can read it.
 const discard = "$discard"
 
-// guard is the broker engine's hook: access rights, limits, counters.
+// guard is the hook of mochi-mqtt for access rights, limits and counters.
 type guard struct {
 	mqtt.HookBase
 	srv     *mqtt.Server
@@ -41,11 +41,10 @@ func (*guard) Provides(b byte) bool {
 	}, b)
 }
 
-// OnConnectAuthenticate decides whether the identified connection may have its session, and
-// gives the session a name that no other identity can have: node "a" with client id "a-b" must
-// not share a name with node "a-b". Each session also has a number, because the engine ends
-// sessions by name after it has checked for a newer one: a session that started in between
-// would silently lose its subscriptions.
+// OnConnectAuthenticate decides whether the identified connection may have its session, and names
+// the session after the node, so that node "a" with client id "a-b" does not share a name with
+// node "a-b". The client's ID also has a number, because mochi-mqtt cleans up ended sessions by ID:
+// without it, a newer session could lose its subscriptions.
 func (g *guard) OnConnectAuthenticate(cl *mqtt.Client, pk packets.Packet) bool {
 	c := cl.Net.Conn.(*conn)
 	suffix, ok := strings.CutPrefix(pk.Connect.ClientIdentifier, string(c.id))
@@ -63,7 +62,7 @@ func (g *guard) OnConnectAuthenticate(cl *mqtt.Client, pk packets.Packet) bool {
 	cl.ID = c.session + "#" + strconv.FormatUint(g.count, 10)
 	g.mu.Unlock()
 	cl.Properties.Will.Retain = false
-	cl.Properties.Clean = true // sessions are disposable; state is repeated instead
+	cl.Properties.Clean = true // no persistent sessions: state is repeated instead
 	if cl.State.Keepalive == 0 || cl.State.Keepalive > maxKeepAlive {
 		cl.State.Keepalive = maxKeepAlive
 	}
@@ -80,7 +79,7 @@ func (g *guard) OnSessionEstablish(cl *mqtt.Client, _ packets.Packet) {
 	g.mu.Unlock()
 	if old != nil {
 		old.Net.Conn.(*conn).superseded.Store(true)
-		_ = g.srv.DisconnectClient(old, packets.ErrSessionTakenOver) // it says no more than the code
+		_ = g.srv.DisconnectClient(old, packets.ErrSessionTakenOver) // returns that code
 	}
 }
 
@@ -88,7 +87,7 @@ func (g *guard) OnSessionEstablish(cl *mqtt.Client, _ packets.Packet) {
 func (g *guard) OnDisconnect(cl *mqtt.Client, _ error, _ bool) {
 	c, ok := cl.Net.Conn.(*conn)
 	if !ok {
-		return // our own
+		return // the cluster's inline client
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -97,8 +96,8 @@ func (g *guard) OnDisconnect(cl *mqtt.Client, _ error, _ bool) {
 	}
 }
 
-// OnWill withholds the will of a session that was taken over: its node is alive, and the will
-// might arrive after the new session's first heartbeat.
+// OnWill suppresses the will of a session that was replaced: its node is alive, and the will might
+// arrive after the new session's first heartbeat.
 func (g *guard) OnWill(cl *mqtt.Client, w mqtt.Will) (mqtt.Will, error) {
 	if cl.Net.Conn.(*conn).superseded.Load() {
 		w.TopicName = discard
@@ -122,8 +121,8 @@ func (g *guard) OnACLCheck(cl *mqtt.Client, name string, write bool) bool {
 	return true
 }
 
-// OnPublish counts, and lets a node retain only what the topic's leaf allows, so that nodes
-// cannot fill the broker's memory.
+// OnPublish counts messages, and clears the retain flag unless the topic's leaf allows it, so that
+// nodes cannot fill the broker's memory.
 func (g *guard) OnPublish(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
 	if cl.Net.Inline {
 		return pk, nil
@@ -143,8 +142,8 @@ func (g *guard) OnPacketSent(_ *mqtt.Client, pk packets.Packet, _ []byte) {
 
 func (g *guard) OnPublishDropped(*mqtt.Client, packets.Packet) { g.stats.Dropped.Add(1) }
 
-// refuse counts a refusal and logs the first one of each connection. The number of lines
-// per node is limited, so that a hostile node cannot fill the log.
+// refuse counts a refusal and logs the first one of each connection. The rate of lines per node is
+// limited too.
 func (g *guard) refuse(c *conn, what, name string) {
 	g.stats.Refusals.Add(1)
 	if c.complained.CompareAndSwap(false, true) {

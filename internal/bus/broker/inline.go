@@ -12,8 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/bus"
 )
 
-// inboxSize is the number of messages that a handler may be behind before publishers wait for
-// it.
+// inboxSize is the number of messages that wait for a handler before publishers block.
 const inboxSize = 1024
 
 // inline is the bus of the broker's own process.
@@ -73,8 +72,8 @@ func (b *inline) Subscribe(ctx context.Context, filter string, qos byte, fn func
 		case <-b.done:
 		}
 	}
-	// Messages published meanwhile wait until the retained messages are in the inbox;
-	// otherwise an old state could follow a new one.
+	// Messages that are published meanwhile wait until the retained messages are in the inbox, so
+	// that no old state follows a new one.
 	primed := make(chan struct{})
 
 	b.mu.Lock()

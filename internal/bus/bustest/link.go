@@ -58,7 +58,7 @@ func (l *Link) Cut() {
 	l.cut = true
 	for c := range l.conns {
 		if tcp, ok := c.Conn.(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0) // a reset, as a crash would have it
+			_ = tcp.SetLinger(0) // Close sends RST, as after a crash
 		}
 		c.Conn.Close()
 	}
@@ -84,7 +84,7 @@ func (c *linked) Read(p []byte) (int, error) {
 }
 
 func (c *linked) Write(p []byte) (int, error) {
-	c.link.Sent.Add(int64(len(p))) // before, for the answer may come before Write returns
+	c.link.Sent.Add(int64(len(p))) // first, because the answer may arrive before Write returns
 	c.link.Writes.Add(1)
 	return c.Conn.Write(p)
 }

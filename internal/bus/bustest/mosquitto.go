@@ -31,8 +31,8 @@ type Mosquitto struct {
 
 var _ System = (*Mosquitto)(nil)
 
-// mosquittoBinary finds Mosquitto. If the environment requires every backend, a missing one is
-// a failure.
+// mosquittoBinary finds Mosquitto. If it is missing, the test fails if TREELINE_TEST_REQUIRE is 1,
+// else it is skipped.
 func mosquittoBinary(t testing.TB) string {
 	t.Helper()
 	for _, name := range []string{"mosquitto", "/usr/sbin/mosquitto"} {
@@ -121,7 +121,7 @@ func (m *Mosquitto) makeData(t testing.TB) {
 	if os.Geteuid() != 0 {
 		return
 	}
-	if u, err := user.Lookup("mosquitto"); err == nil { // Mosquitto gives up root for its own user
+	if u, err := user.Lookup("mosquitto"); err == nil { // Mosquitto switches from root to this user
 		uid, _ := strconv.Atoi(u.Uid)
 		gid, _ := strconv.Atoi(u.Gid)
 		if err := os.Chown(m.data(), uid, gid); err != nil {

@@ -15,7 +15,7 @@ import (
 
 // Serve accepts connections for a broker until ctx ends, as a cluster's port does.
 func Serve(ctx context.Context, b *broker.Broker, l net.Listener, o gate.Options) error {
-	serve := func(ctx context.Context, c *tls.Conn) { _ = b.ServeConn(ctx, c) } // counted and logged by the broker
+	serve := func(ctx context.Context, c *tls.Conn) { _ = b.ServeConn(ctx, c) } // the broker logs the error
 	o.Protos = map[string]func(context.Context, *tls.Conn){"": serve, "mqtt": serve}
 	return gate.New(l, o).Run(ctx)
 }

@@ -22,11 +22,11 @@ import (
 
 // System is one broker with its clients. The suite closes the buses.
 type System interface {
-	Cluster(t testing.TB) bus.Bus // the cluster's own end, with all rights
+	Cluster(t testing.TB) bus.Bus // the cluster's bus, with all rights
 	Node(t testing.TB, n Node) bus.Bus
-	Cut(id api.NodeID) // abrupt loss of a node's connections, until Mend
+	Cut(id api.NodeID) // resets a node's connections and refuses new ones until Mend
 	Mend(id api.NodeID)
-	Stop(t testing.TB) // the broker goes down and takes every connection along
+	Stop(t testing.TB) // stops the broker, which ends every connection
 	Start(t testing.TB)
 	Close()
 }
@@ -39,12 +39,12 @@ type Node struct {
 
 // Deviations are the differences between brokers that the contract allows.
 type Deviations struct {
-	ForgetsRetained bool // a restarted broker has none; the cluster publishes them again
-	SilentRefusal   bool // a forbidden subscription seems to succeed and delivers nothing
-	ClusterGoes     bool // the cluster's own bus ends with the broker
+	ForgetsRetained bool // a restarted broker has no retained messages
+	SilentRefusal   bool // a forbidden subscription returns no error and delivers nothing
+	ClusterGoes     bool // the cluster's bus ends with the broker
 }
 
-const patience = time.Minute // on any machine, however busy
+const patience = time.Minute // long enough for a busy machine
 
 // Run runs the suite. It calls make once for each test.
 func Run(t *testing.T, d Deviations, make func(t *testing.T) System) {
@@ -278,7 +278,7 @@ func everyLeaf(t *testing.T, s System, _ Deviations) {
 func guards(t *testing.T, s System, d Deviations) {
 	c := cluster(t, s)
 	all := subscribe(t, c, "nodes/#", 1)
-	ids := []api.NodeID{"n1", "n2", "n1-2"} // the last begins like the first
+	ids := []api.NodeID{"n1", "n2", "n1-2"} // the first is a prefix of the last
 
 	// Reading: each node subscribes to everything that it may not read.
 	type ear struct {
@@ -309,8 +309,8 @@ func guards(t *testing.T, s System, d Deviations) {
 				continue
 			}
 			ears = append(ears, ear{id, f, h})
-			// One connection delivers in order: a message that follows the forbidden ones
-			// proves that they were not delivered.
+			// One connection delivers in order: when a later message arrives, the forbidden ones
+			// were not delivered.
 			probe := subscribe(t, b, topic.Lease.Of(id), 0)
 			for _, other := range ids {
 				for _, l := range topic.All {
@@ -348,7 +348,7 @@ func guards(t *testing.T, s System, d Deviations) {
 			_ = b.Publish(within(t), bus.Message{Topic: name, Payload: []byte("forged"), Retain: true})
 		}
 		closeAll(t, b)
-		for _, name := range names[:4] { // QoS 1 may cost the connection, so a few
+		for _, name := range names[:4] { // only a few: each may end the connection
 			b := node(t, s, Node{ID: id})
 			_ = b.Publish(within(t), bus.Message{Topic: name, Payload: []byte("forged"), QoS: 1})
 			closeAll(t, b)
@@ -478,11 +478,11 @@ func takesOver(t *testing.T, s System, _ Deviations) {
 	<-lost
 	second := node(t, s, Node{ID: "n1"})
 	select {
-	case <-lost: // down, or up again already: the client reconnects at once, and only the latest state is kept
+	case <-lost: // down, or already up again: only the latest state is kept
 	case <-time.After(patience):
 		t.Fatal("the first connection was left alone")
 	}
-	closeAll(t, n1) // else the two would take over from each other for ever
+	closeAll(t, n1) // else the two clients would disconnect each other forever
 	await(t, second, true)
 	got := subscribe(t, second, topic.Delta.Of("n1"), 1)
 	for end := time.Now().Add(patience); ; { // the second may be between two connections

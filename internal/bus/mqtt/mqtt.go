@@ -1,7 +1,6 @@
-// Package mqtt is the bus over MQTT 3.1.1 to any broker, with Eclipse Paho. It does not use
-// Paho's reconnecting and storing, which queues what cannot be sent: our state is repeated,
-// and stale copies would pile up. Every connection is a new, clean Paho client, and this
-// package decides when to make the next one.
+// Package mqtt is the bus over MQTT 3.1.1 to any broker, with Eclipse Paho. It does not use Paho's
+// reconnecting and storing, which queue unsent messages: callers repeat their state, and stale
+// copies would accumulate. Each connection is a new Paho client with a clean session.
 //
 //	b, err := mqtt.Dial(mqtt.Options{Addr: "cluster:8883", ClientID: "n1", TLS: conf})
 package mqtt
@@ -25,8 +24,8 @@ import (
 )
 
 const (
-	maxInFlight = 64              // publishes that wait for the wire or an acknowledgement
-	farewell    = 2 * time.Second // for DISCONNECT to reach a broker that still listens
+	maxInFlight = 64              // publishes that wait to be written or acknowledged
+	farewell    = 2 * time.Second // maximum time to send DISCONNECT
 	pingTimeout = 10 * time.Second
 	subRefused  = 0x80
 )
@@ -37,11 +36,11 @@ type Client struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	upness bus.Upness
-	wg     sync.WaitGroup // the keeper and the publishes under way
+	wg     sync.WaitGroup // keep and the publishes under way
 
 	mu      sync.Mutex // guards the fields below
 	closed  bool
-	subs    []*subscription // replaced, never changed in place: the dispatcher reads it unlocked
+	subs    []*subscription // replaced as a whole, because dispatch reads it without the lock
 	session *session        // nil while there is no connection
 }
 
@@ -59,13 +58,13 @@ type session struct {
 	lost  chan struct{} // closed when the connection is gone
 	once  sync.Once
 	slots chan struct{}
-	ready bool // subscribed anew, guarded by Client.mu
+	ready bool // all subscriptions are made again; guarded by Client.mu
 }
 
 func (s *session) end() { s.once.Do(func() { close(s.lost) }) }
 
-// Dial checks the options and returns at once. The client connects in the background, again
-// and again until Close.
+// Dial checks the options and returns at once. The client connects, and reconnects, in the
+// background until Close.
 func Dial(o Options) (*Client, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -133,7 +132,7 @@ func (c *Client) connect(at Endpoint) (*session, net.Conn, error) {
 	s.paho = paho.NewClient(c.pahoOptions(s, conn))
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	token := s.paho.Connect()
-	<-token.Done() // the closed connection ends it too
+	<-token.Done() // ends also when conn is closed
 	err = token.Error()
 	if err == nil && conn.closed.Load() {
 		err = bus.ErrRefused
@@ -148,7 +147,7 @@ func (c *Client) connect(at Endpoint) (*session, net.Conn, error) {
 
 func (c *Client) pahoOptions(s *session, conn net.Conn) *paho.ClientOptions {
 	p := paho.NewClientOptions().
-		AddBroker("tcp://broker"). // Paho wants one; the connection is ours
+		AddBroker("tcp://broker"). // required by Paho, not used: conn is open
 		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return conn, nil }).
 		SetClientID(c.o.ClientID).
 		SetProtocolVersion(4).
@@ -165,16 +164,15 @@ func (c *Client) pahoOptions(s *session, conn net.Conn) *paho.ClientOptions {
 	if w := c.o.Will; w != nil {
 		payload := w.Payload
 		if len(payload) == 0 {
-			payload = []byte{0} // mochi-mqtt refuses an empty will, though MQTT has it
+			payload = []byte{0} // mochi-mqtt refuses an empty will, although MQTT allows it
 		}
 		p.SetBinaryWill(w.Topic, payload, w.QoS, w.Retain)
 	}
 	return p
 }
 
-// resubscribe subscribes to all filters and then allows publishing, so that a publisher that
-// sees the bus up receives the answers. A subscription made meanwhile finds the session and
-// subscribes itself.
+// resubscribe subscribes to all filters and then allows publishing, so that publishers receive
+// the answers to their messages. A concurrent Subscribe uses the new session itself.
 func (c *Client) resubscribe(s *session, at Endpoint) error {
 	c.mu.Lock()
 	c.session = s
@@ -233,7 +231,7 @@ func (c *Client) release(s *session) {
 	c.upness.Set(false)
 }
 
-// dispatch runs on Paho's one receiving goroutine.
+// dispatch calls the handlers of a message. It runs on Paho's single receiving goroutine.
 func (c *Client) dispatch(m paho.Message) {
 	c.mu.Lock()
 	subs := c.subs
@@ -252,8 +250,8 @@ func (c *Client) dispatch(m paho.Message) {
 	}
 }
 
-// Publish implements bus.Bus. A broker that forbids the topic drops the message silently or
-// ends the connection: MQTT 3.1.1 has no error for it.
+// Publish implements bus.Bus. If the topic is forbidden, the broker drops the message silently or
+// ends the connection, because MQTT 3.1.1 has no error for this.
 func (c *Client) Publish(ctx context.Context, m bus.Message) error {
 	if len(m.Payload) > bus.MaxPayload {
 		return fmt.Errorf("publish %d bytes to %s: %w", len(m.Payload), m.Topic, bus.ErrTooBig)
@@ -275,7 +273,7 @@ func (c *Client) publish(ctx context.Context, m bus.Message) error {
 		c.mu.Unlock()
 		return bus.ErrDown
 	}
-	c.wg.Add(1) // under the lock: never after Close has begun to wait
+	c.wg.Add(1) // under the lock, so that it happens before Close waits
 	c.mu.Unlock()
 
 	select {
@@ -287,8 +285,8 @@ func (c *Client) publish(ctx context.Context, m bus.Message) error {
 		c.wg.Done()
 		return ctx.Err()
 	}
-	// Paho does not support contexts: it may hold a publish until the write timeout. The slot
-	// is held as long, which bounds the number of such publishes.
+	// Paho does not support contexts: a publish may block until the write timeout. It keeps its
+	// slot, which bounds the number of such publishes.
 	result := make(chan error, 1)
 	go func() {
 		defer c.wg.Done()
@@ -314,8 +312,8 @@ func (c *Client) publish(ctx context.Context, m bus.Message) error {
 	}
 }
 
-// Subscribe implements bus.Bus. Without a connection it returns at once and takes effect with
-// the next one; a refusal is then only logged.
+// Subscribe implements bus.Bus. Without a connection it returns at once and takes effect with the
+// next connection; a refusal is then logged only.
 func (c *Client) Subscribe(ctx context.Context, filter string, qos byte, fn func(bus.Message)) error {
 	if !bus.ValidFilter(filter) || qos > 1 {
 		return fmt.Errorf("subscribe to %q at QoS %d: not a filter: %w", filter, qos, bus.ErrRefused)
@@ -339,7 +337,7 @@ func (c *Client) Subscribe(ctx context.Context, filter string, qos byte, fn func
 	case err == nil:
 		return nil
 	case ctx.Err() == nil:
-		s.end() // the connection is no good; the next one asks again
+		s.end() // the connection failed; the next one subscribes again
 		return nil
 	}
 	c.forget(sub)
@@ -355,7 +353,7 @@ func (c *Client) forget(sub *subscription) {
 // Up implements bus.Bus.
 func (c *Client) Up() <-chan bool { return c.upness.Watch() }
 
-// Close sends DISCONNECT, so that no will is published, and returns when every goroutine has
+// Close sends DISCONNECT, so that no will is published, and returns when all goroutines have
 // ended. A handler must not call it.
 func (c *Client) Close() error {
 	c.mu.Lock()

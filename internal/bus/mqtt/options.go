@@ -17,23 +17,21 @@ import (
 // Options configures a client.
 type Options struct {
 	Addr     string // host:port of the broker; may be empty if Dialer or Endpoints is set
-	ClientID string // required; a second connection with it takes over
+	ClientID string // required; the broker ends an older connection with the same id
 
-	// TLS is used on every connection; nil: none. Its GetClientCertificate is called at each
-	// full handshake, so that a renewed certificate needs no reconnect. Sessions are resumed
-	// while their certificate is valid. NextProtos may contain "mqtt" for a port shared by
-	// ALPN. ServerName defaults to Addr's host.
+	// TLS is used on every connection; nil: no TLS. GetClientCertificate is called at each full
+	// handshake and may return a renewed certificate. Sessions are resumed while their certificate
+	// is valid. NextProtos may contain "mqtt" for a port that is shared by ALPN. ServerName
+	// defaults to Addr's host.
 	TLS *tls.Config
 
-	// Endpoints returns the endpoints of the broker in the order in which to try them, at
-	// least one. It is called before every attempt and is safe for concurrent use. After a
-	// connection that lasted MaxBackoff its endpoint is tried again, else the next one. The
-	// default is Addr alone.
+	// Endpoints returns the endpoints of the broker, at least one, in the order in which to try
+	// them. It is called before every attempt and is safe for concurrent use. If a connection
+	// lasted MaxBackoff, its endpoint is tried again, else the next one. Default: Addr only.
 	Endpoints func() []Endpoint
 
-	// Hurry reports whether the client must reconnect soon, because a lease runs, for
-	// example. The waits between attempts are then short and constant (redial.Hurry). Nil:
-	// never.
+	// Hurry reports whether the client must reconnect soon, for example to renew a lease. The
+	// waits between attempts are then short and constant (redial.Hurry). nil: never.
 	Hurry func() bool
 
 	// Dialer opens the connection below TLS. It defaults to TCP to Addr.
@@ -43,11 +41,10 @@ type Options struct {
 
 	KeepAlive      time.Duration // silence after which a ping is sent; whole seconds, default 60 s
 	ConnectTimeout time.Duration // for dialling, TLS and CONNECT together; default 15 s
-	WriteTimeout   time.Duration // after which a stuck connection is given up; default 10 s
+	WriteTimeout   time.Duration // after which a blocked connection has failed; default 10 s
 
-	// The wait before a reconnect grows from MinBackoff to MaxBackoff. Each wait is drawn from
-	// 50 % to 150 % of it, so that the nodes of a restarted broker return at different times.
-	// It starts again after a connection that lasted MaxBackoff. Default 500 ms and 30 s.
+	// The mean wait before a reconnect grows from MinBackoff to MaxBackoff (see package redial).
+	// It starts again after a connection that lasted MaxBackoff. Default: 500 ms and 30 s.
 	MinBackoff, MaxBackoff time.Duration
 
 	Log *slog.Logger // default slog.Default()
@@ -58,7 +55,7 @@ type Options struct {
 // Endpoint is an address of a broker.
 type Endpoint struct {
 	Addr       string   // host:port
-	NextProtos []string // for ALPN; nil: as Options.TLS has it
+	NextProtos []string // for ALPN; nil: those of Options.TLS
 }
 
 // at returns the endpoint to try now.
@@ -106,7 +103,7 @@ func (o *Options) complete() error {
 		}
 	}
 	if o.TLS.ClientSessionCache == nil {
-		o.TLS.ClientSessionCache = tls.NewLRUClientSessionCache(2) // a resumed handshake spares both ends most of its cost
+		o.TLS.ClientSessionCache = tls.NewLRUClientSessionCache(2) // resumed handshakes are much cheaper
 	}
 	return nil
 }
@@ -134,8 +131,8 @@ func (o *Options) dial(ctx context.Context, at Endpoint) (*watched, error) {
 	return &watched{Conn: conn}, nil
 }
 
-// tlsTo returns the TLS configuration for an endpoint. All share one session cache,
-// whose keys are server names.
+// tlsTo returns the TLS configuration for an endpoint. All share one session cache, whose keys are
+// server names.
 func (o *Options) tlsTo(at Endpoint) *tls.Config {
 	host, _, err := net.SplitHostPort(at.Addr)
 	if (o.TLS.ServerName != "" || err != nil) && at.NextProtos == nil {
@@ -151,9 +148,9 @@ func (o *Options) tlsTo(at Endpoint) *tls.Config {
 	return conf
 }
 
-// watched is a connection that works around two errors of Paho: it takes net.ErrClosed for its
-// own close and would wait for ever on a connection that somebody else closed, and it takes a
-// CONNACK with an unknown code for a success although it has closed the connection.
+// watched is a connection that works around two bugs of Paho: Paho ignores net.ErrClosed, so that
+// it waits forever on a connection that was closed by another goroutine, and it treats a CONNACK
+// with an unknown code as success although it closes the connection.
 type watched struct {
 	net.Conn
 	closed atomic.Bool

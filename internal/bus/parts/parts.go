@@ -1,6 +1,6 @@
-// Package parts splits a message that is larger than the bus allows into several on the same
-// topic. If a part is lost, the message is lost; the sender repeats it. Parts are not
-// acknowledged, and a new message replaces an incomplete one.
+// Package parts splits a message that is larger than bus.MaxPayload into several on the same topic.
+// Parts are not acknowledged: if one is lost, the message is lost, and the sender repeats it. A new
+// message replaces an incomplete one.
 package parts
 
 import (
@@ -11,8 +11,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/bus"
 )
 
-// A part begins with a byte that no message begins with (they are JSON), the first bytes of
-// the whole's SHA-256, the number of the part and the number of parts.
+// A part begins with mark, which no message begins with (they are JSON), the first bytes of the
+// whole message's SHA-256, the index of the part and the number of parts.
 const (
 	mark   = 0x01
 	idSize = 8
@@ -20,11 +20,11 @@ const (
 	room   = bus.MaxPayload - header
 )
 
-// Max bounds a message, in bytes: its parts fit into a broker's queue for a slow reader.
+// Max bounds a message, in bytes. Its parts fit into a broker's queue for a slow reader.
 const Max = 12 << 20
 
-// Split returns the message unchanged if the bus takes it, else in parts. A message larger
-// than Max is bus.ErrTooBig.
+// Split returns the message unchanged if it fits bus.MaxPayload, else in parts. It fails with
+// bus.ErrTooBig above Max.
 func Split(payload []byte) ([][]byte, error) {
 	switch {
 	case len(payload) <= bus.MaxPayload:
@@ -47,15 +47,15 @@ func Split(payload []byte) ([][]byte, error) {
 	return all, nil
 }
 
-// Joiner joins the messages of one topic. It is for one goroutine.
+// Joiner joins the parts of one topic's messages. It is for one goroutine.
 type Joiner struct {
 	id   [idSize]byte
 	next uint16
 	buf  []byte
 }
 
-// Add takes a payload and returns the message that it completes. A duplicate part is ignored;
-// a part out of order drops its message.
+// Add takes a payload and returns the message that it completes; ok is false if there is none. A
+// duplicate of the last part is ignored. A part out of order drops its message.
 func (j *Joiner) Add(payload []byte) (whole []byte, ok bool) {
 	if len(payload) == 0 || payload[0] != mark {
 		return payload, true
@@ -90,8 +90,8 @@ func (j *Joiner) Add(payload []byte) (whole []byte, ok bool) {
 	return whole, bytes.Equal(sum[:idSize], id[:])
 }
 
-// Waits reports whether a message is incomplete.
+// Waits reports whether further parts of a message are expected.
 func (j *Joiner) Waits() bool { return j.next > 0 }
 
-// Len returns the number of bytes stored of an incomplete message.
+// Len returns the size of the incomplete message, in bytes.
 func (j *Joiner) Len() int { return len(j.buf) }

@@ -1,15 +1,15 @@
-// Package redial computes the wait before a lost connection is dialled again. It is
-// pure, so that the simulator's links use the same waits.
+// Package redial computes the wait before a lost connection is dialled again. The simulator's links
+// use it too.
 package redial
 
 import "time"
 
-// Pace is an exponential backoff from Min to Max. Each wait is drawn from 50 % to 150 %
-// of it, so that clients that lost one server together do not return together.
+// Pace is an exponential back-off from Min to Max. Each wait is drawn from 50 % to 150 % of it, so
+// that the clients of a restarted server reconnect at different times.
 type Pace struct{ Min, Max time.Duration }
 
-// Hurry is the constant mean wait of a client in a hurry, such as one with a lease that
-// runs.
+// Hurry is the constant mean wait of a client that must reconnect soon, for example to renew a
+// lease.
 const Hurry = 200 * time.Millisecond
 
 // Wait returns the wait before the next attempt. attempt is the number of failed attempts

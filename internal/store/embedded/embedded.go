@@ -1,17 +1,13 @@
-// Package embedded is a store in one file: a bbolt database that is synced before Save
-// returns. One process at a time can open the file.
+// Package embedded is a store in one file: a bbolt database that is synced before Save returns.
+// One process at a time can open the file. A damaged file is refused and not changed.
 //
-// Saves that arrive while another is being written share one transaction, so that many writers
-// pay for one sync. A file with any damage is refused and left unchanged.
+// Saves that arrive while another is being written share one transaction and one sync.
 //
 //	s, err := embedded.Open("/var/lib/treeline/root.db")
 //	if err != nil {
 //		return err
 //	}
 //	defer s.Close()
-//
-// It uses go.etcd.io/bbolt, whose copy-on-write pages survive a kill and a power cut at any
-// moment, and which needs only a file.
 package embedded
 
 import (
@@ -35,9 +31,9 @@ type Store struct {
 	path string
 	db   *bolt.DB
 
-	// turn is held by the Save that writes, for itself and for all in queue, and by Close.
+	// turn is held by Close and by the Save that writes the queue's requests.
 	turn   chan struct{}
-	broken error // guarded by turn: why nothing may be written any more
+	broken error // guarded by turn: why no more writes are allowed
 
 	mu    sync.Mutex // guards queue
 	queue []*request
@@ -45,11 +41,11 @@ type Store struct {
 
 type request struct {
 	docs []store.Doc
-	done chan error // of one
+	done chan error // of capacity one
 }
 
-// groupBytes bounds what one transaction writes, and so how long the first request of a group
-// waits for the last.
+// groupBytes is the size above which a transaction gets no further requests. It bounds how long
+// the requests of a group wait.
 const groupBytes = 8 << 20
 
 // Save implements store.Store. It may wait for the sync of earlier saves. ctx does not
@@ -77,7 +73,7 @@ func (s *Store) Save(ctx context.Context, docs []store.Doc) error {
 	case s.turn <- struct{}{}:
 	}
 	defer func() { <-s.turn }()
-	// Earlier requests in the queue come first, and may fill a group.
+	// Earlier requests are written first and may fill several groups.
 	for {
 		select {
 		case err := <-r.done:
@@ -101,7 +97,7 @@ func (s *Store) withdraw(r *request) bool {
 	return false
 }
 
-// group removes the first requests that fit into one transaction.
+// group removes the first requests for one transaction from the queue.
 func (s *Store) group() []*request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,8 +113,8 @@ func (s *Store) group() []*request {
 	return group
 }
 
-// commit writes a group in one transaction and answers each request. A refused request does
-// not affect the others: what it wrote before is a prefix.
+// commit writes a group in one transaction and answers each request. If a request is refused, the
+// documents before the refused one stay written, and the other requests are not affected.
 func (s *Store) commit(group []*request) {
 	results := make([]error, len(group))
 	err := s.update(func(tx *transaction) error {
@@ -139,7 +135,7 @@ func (s *Store) commit(group []*request) {
 	}
 }
 
-// update runs fn in one transaction, durable when it returns nil.
+// update runs fn in one transaction, which is durable if update returns nil.
 func (s *Store) update(fn func(*transaction) error) error {
 	if s.broken != nil {
 		return s.broken
@@ -162,8 +158,8 @@ func (s *Store) update(fn func(*transaction) error) error {
 	return s.failed(btx.Commit())
 }
 
-// failed translates an error of bbolt, and stops all writing after one that leaves the state
-// of the disk unknown.
+// failed translates an error of bbolt. It sets broken if the error leaves the state of the disk
+// unknown.
 func (s *Store) failed(err error) error {
 	if err == nil {
 		return nil
@@ -172,14 +168,14 @@ func (s *Store) failed(err error) error {
 	var errno syscall.Errno
 	unsure := errors.As(err, &errno)
 	if isFull(err) {
-		// A bare errno comes from fdatasync, one with a path from a write.
+		// fdatasync returns a bare errno, a write returns one with a path.
 		unsure = unsure && !errors.As(err, &at)
 		err = fmt.Errorf("save to %s: free some space on its disk: %w (%w)", s.path, store.ErrFull, err)
 	} else {
 		err = fmt.Errorf("save to %s: %w", s.path, err)
 	}
-	// After a failed sync it is unknown whether the pages reached the disk, and the next sync
-	// would not report it. So a new process must read the file again before anything is added.
+	// After a failed sync it is unknown whether the pages are on the disk, and the next sync would
+	// not report it. Therefore a new process must read the file before the next write.
 	if unsure {
 		err = fmt.Errorf("%w; the store writes nothing more until the program is restarted and has read the file again", err)
 		s.broken = err
@@ -187,8 +183,8 @@ func (s *Store) failed(err error) error {
 	return err
 }
 
-// isFull reports whether an error means a full disk. bbolt returns it as text only when it
-// grows the file.
+// isFull reports whether an error means a full disk. When bbolt grows the file, its error has only
+// the text of the errno.
 func isFull(err error) bool {
 	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT} {
 		if errors.Is(err, errno) || strings.Contains(err.Error(), errno.Error()) {
@@ -198,7 +194,7 @@ func isFull(err error) bool {
 	return false
 }
 
-// Load implements store.Store, by kind and key.
+// Load implements store.Store, in the order of kind and key.
 func (s *Store) Load(ctx context.Context, fn func(store.Doc) error) error {
 	err := s.db.View(func(tx *bolt.Tx) error {
 		var digest uint64
@@ -211,7 +207,7 @@ func (s *Store) Load(ctx context.Context, fn func(store.Doc) error) error {
 				return corrupt(s.path, err)
 			}
 			digest += sum
-			d.Data = append([]byte{}, d.Data...) // bbolt's memory ends with the transaction
+			d.Data = append([]byte{}, d.Data...) // bbolt's memory is invalid after the transaction
 			return fn(d)
 		})
 		if err != nil {
@@ -228,7 +224,7 @@ func (s *Store) Load(ctx context.Context, fn func(store.Doc) error) error {
 	return err
 }
 
-// Close implements store.Store. A Save that is being written ends first.
+// Close implements store.Store. It waits for a Save that is being written.
 func (s *Store) Close() error {
 	s.turn <- struct{}{}
 	defer func() { <-s.turn }()
@@ -239,7 +235,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// transaction is a transaction of bbolt that updates the digest.
+// transaction is a transaction of bbolt that keeps the digest up to date.
 type transaction struct {
 	meta, docs *bolt.Bucket
 	digest     uint64

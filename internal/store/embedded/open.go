@@ -14,16 +14,16 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
-// LockTimeout is how long Open waits for another process to release the file, such as a
-// predecessor that is ending.
+// LockTimeout is how long Open waits for another process, such as an ending daemon, to release
+// the file.
 const LockTimeout = 3 * time.Second
 
 // ErrInUse means that another process has the file open.
 var ErrInUse = errors.New("in use by another process")
 
-// Open opens the store in the file at path, and creates it if there is none; the directory
-// must exist. It reads the whole file. A damaged or foreign file is store.ErrCorrupt and is
-// not changed. A file that another process has open is ErrInUse.
+// Open opens the store in the file at path, and creates the file, but not its directory, if it
+// does not exist. It reads the whole file. It fails with store.ErrCorrupt, without changing the
+// file, if that is damaged or not a store, and with ErrInUse if another process has it open.
 func Open(path string) (*Store, error) {
 	return open(path, LockTimeout)
 }
@@ -38,7 +38,7 @@ func open(path string, timeout time.Duration) (*Store, error) {
 		}
 	}
 	options := *boltOptions
-	// bbolt changes nothing before this returns, and then keeps the lock.
+	// bbolt changes nothing before OpenFile returns, and keeps the lock.
 	options.OpenFile = func(path string, _ int, _ os.FileMode) (*os.File, error) {
 		return openWhole(path, timeout)
 	}
@@ -49,8 +49,8 @@ func open(path string, timeout time.Duration) (*Store, error) {
 	return &Store{path: path, db: db, turn: make(chan struct{}, 1)}, nil
 }
 
-// boltOptions syncs everything. The list of free pages is not stored: computing it at start
-// costs less than writing it with each commit.
+// boltOptions sync every commit. The list of free pages is not stored, because computing it at
+// start costs less than writing it with each commit.
 var boltOptions = &bolt.Options{
 	NoFreelistSync: true,
 	FreelistType:   bolt.FreelistMapType,
@@ -81,7 +81,7 @@ func openWhole(path string, timeout time.Duration) (*os.File, error) {
 	return f, nil
 }
 
-// lock takes the lock that bbolt takes as well. It ends with the process.
+// lock takes the same lock as bbolt. The kernel releases it when the process ends.
 func lock(f *os.File, timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
 	for {
@@ -99,7 +99,7 @@ func lock(f *os.File, timeout time.Duration) error {
 }
 
 // create makes an empty store in a temporary directory and links it to path, so that a crash
-// leaves no half-made file.
+// leaves no incomplete file there.
 func create(path string) error {
 	dir := filepath.Dir(path)
 	tmp, err := os.MkdirTemp(dir, "."+filepath.Base(path)+".new-*")
@@ -124,7 +124,7 @@ func create(path string) error {
 	if err := errors.Join(err, db.Close()); err != nil {
 		return err
 	}
-	// Another process may have created it first; its file is as good.
+	// If another process has created it first, that file is used.
 	if err := os.Link(fresh, path); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}

@@ -6,7 +6,7 @@ import "os"
 type Usage struct {
 	Kinds map[string]Kind
 	Used  int64 // bytes of the pages that hold documents
-	File  int64 // bytes of the file. It never shrinks: pages that are free are used again.
+	File  int64 // bytes of the file, which never shrinks; free pages are reused
 }
 
 // Kind counts documents of one kind.
@@ -22,9 +22,9 @@ func (u *Usage) add(kind string, bytes int) {
 	u.Kinds[kind] = k
 }
 
-// Measure reads the store in the file at path. It takes no lock and writes nothing, so
-// that another process may have the store open. If that process writes at the same time,
-// the store may appear damaged; measure it again.
+// Measure reads the store in the file at path. It takes no lock and writes nothing, so that
+// another process may have the store open. If that process writes at the same time, Measure may
+// fail with store.ErrCorrupt; then measure again.
 func Measure(path string) (Usage, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -11,17 +11,17 @@ import (
 
 // verify reads the whole file and returns why it is damaged, or nil. It writes nothing.
 //
-// bbolt checks only its two meta pages, falls back to the older state when the newer one is
-// damaged, panics on damaged pages, and takes an empty file for a new one. Each of these
-// silently loses documents. So bbolt opens only a file in which every reachable page is
-// well-formed and used once, every document matches its checksum, and all together match the
-// digest. docs/adr/0082 compares this check with bbolt's own.
+// bbolt checks only its two meta pages, falls back to the older state if the newer one is damaged,
+// panics on damaged pages, and initializes an empty file. Each of these can lose documents. verify
+// therefore requires that every reachable page is well-formed and used once, that every document
+// matches its checksum, and that all documents match the digest. docs/adr/0082 compares this check
+// with bbolt's own.
 func verify(file io.ReaderAt, size int64) error {
 	_, err := inspect(file, size)
 	return err
 }
 
-// inspect is verify, and returns the contents of the file.
+// inspect is verify, and returns what the file contains.
 func inspect(file io.ReaderAt, size int64) (Usage, error) {
 	f := &boltFile{file: file, size: size, seen: map[uint64]bool{}, usage: Usage{File: size, Kinds: map[string]Kind{}}}
 	if err := f.check(); err != nil {
@@ -65,7 +65,7 @@ const (
 	boltMagic   = 0xED0CDAED
 	boltVersion = 2
 	metaPage    = 0x04
-	metaSize    = 64 // its checksum of 8 included
+	metaSize    = 64 // including its checksum (8)
 	noFreelist  = 1<<64 - 1
 )
 
@@ -75,14 +75,14 @@ type boltFile struct {
 	file     io.ReaderAt
 	size     int64
 	pageSize uint64
-	pages    uint64 // the high-water mark
+	pages    uint64 // number of pages ever used (bbolt's high-water mark)
 	seen     map[uint64]bool
 	usage    Usage
 }
 
 // meta reads both meta pages and returns the root page of the newer one. Both must be valid: a
-// commit writes one of them in one sector, so that a torn page is damage, and the state before
-// it may lack acknowledged documents.
+// commit writes one of them within one sector, so that a crash cannot make it invalid, and the
+// older state may lack acknowledged documents.
 func (f *boltFile) meta() (root uint64, err error) {
 	if f.size == 0 {
 		return 0, errors.New("the file is empty")
@@ -221,14 +221,14 @@ func leaf(name string, b []byte, keys span, fn entry) error {
 	return nil
 }
 
-// span is the range of keys that a page may still hold: from (inclusive) to to (exclusive). An
-// empty to has no end.
+// span is the range of keys that a page may still have, from from (inclusive) to to (exclusive;
+// empty: no end).
 type span struct {
 	from, to []byte
 	begun    bool
 }
 
-// next reports whether key is within s, and advances s beyond it.
+// next reports whether key is within s, and removes key and those before it from s.
 func (s *span) next(key []byte) bool {
 	c := bytes.Compare(key, s.from)
 	if len(key) == 0 || c < 0 || (c == 0 && s.begun) || (len(s.to) > 0 && bytes.Compare(key, s.to) >= 0) {
@@ -276,7 +276,7 @@ func (f *boltFile) bucket(name, value []byte, fn entry) error {
 	return leaf(fmt.Sprintf("the bucket %q", name), inline, span{}, plain)
 }
 
-// contents checks what the buckets hold.
+// contents checks the entries of the buckets, the checksums and the digest.
 func (f *boltFile) contents(buckets map[string][]byte) error {
 	if len(buckets) != 2 || buckets[string(metaBucket)] == nil || buckets[string(docsBucket)] == nil {
 		return errors.New("the database was not created by Treeline")

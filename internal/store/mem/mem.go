@@ -23,7 +23,7 @@ type Store struct {
 
 type id struct{ kind, key string }
 
-// New makes a store that holds docs.
+// New makes a store that contains docs.
 func New(docs ...store.Doc) *Store {
 	s := &Store{docs: make(map[id]store.Doc, len(docs))}
 	for _, d := range docs {
@@ -81,7 +81,7 @@ func (s *Store) Load(ctx context.Context, fn func(store.Doc) error) error {
 	return nil
 }
 
-// Docs returns a copy of all documents, by kind and key. It works after Close.
+// Docs returns a copy of all documents, ordered by kind and key. It works after Close too.
 func (s *Store) Docs() []store.Doc {
 	s.mu.Lock()
 	defer s.mu.Unlock()

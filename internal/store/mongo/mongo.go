@@ -1,19 +1,14 @@
-// Package mongo is a store in a MongoDB replica set, or in what speaks its
-// protocol, such as FerretDB. It uses nothing that not both have: no
-// transactions, no change streams, no expiry. Every document of ours is one of
-// the server's, and its version is compared in the filter of the write. That is
-// atomic in MongoDB. FerretDB 1 reads and writes in two steps, so there two
-// processes of one role can both succeed if they write the same document in the
-// same moment: it is for tests and for a single process.
+// Package mongo is a store in a MongoDB replica set, or in a server with the same protocol, such
+// as FerretDB. It uses only what both have: no transactions, change streams or expiry. Each
+// store.Doc is one document of the server, and the filter of a write compares its version. This is
+// atomic in MongoDB. FerretDB 1 reads and writes in two steps, so that two processes that write
+// the same document at the same time can both succeed: use it only for tests or a single process.
 //
 //	s, err := mongo.Open(ctx, "mongodb://db1,db2,db3/treeline?replicaSet=rs0", "root")
 //	if err != nil {
 //		return err
 //	}
 //	defer s.Close()
-//
-// It uses go.mongodb.org/mongo-driver/v2, the official driver, which follows a
-// replica set to its new primary.
 package mongo
 
 import (
@@ -40,8 +35,8 @@ import (
 // DefaultDatabase is used when the URI names none.
 const DefaultDatabase = "treeline"
 
-// Timeouts, unless the URI sets its own: for one operation (timeoutMS), for a primary
-// (serverSelectionTimeoutMS), and for Close.
+// Timeouts for one operation (the URI's timeoutMS takes precedence), for finding a primary
+// (likewise serverSelectionTimeoutMS), and for Close.
 const (
 	operationTimeout = 10 * time.Second
 	selectionTimeout = 5 * time.Second
@@ -51,9 +46,9 @@ const (
 // Store implements store.Store in one collection.
 type Store struct {
 	client *mongo.Client
-	docs   *mongo.Collection // reads see what a majority has
-	exact  *mongo.Collection // a read of one document sees its last write, and waits until that is durable
-	name   string            // for errors: without the password of the URI
+	docs   *mongo.Collection // with read concern "majority"
+	exact  *mongo.Collection // with read concern "linearizable", for single documents
+	name   string            // for errors, without the URI's password
 	closed atomic.Bool
 }
 
@@ -64,7 +59,7 @@ type record struct {
 	Data    bson.Binary `bson:"data"`
 }
 
-// fenceID cannot be the id of a document, which has a slash.
+// fenceID is the id of Load's own record. The ids of documents have a slash.
 const fenceID = "fence"
 
 var validRole = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}$`)
@@ -125,12 +120,12 @@ func (s *Store) Save(ctx context.Context, docs []store.Doc) error {
 	return ctx.Err()
 }
 
-// save writes docs[0]. It writes first and reads only if the version does not fit, which is
-// rare.
+// save writes docs[0]. It reads the stored document only if the write finds another version,
+// which is rare.
 func (s *Store) save(ctx context.Context, docs []store.Doc) error {
 	d := docs[0]
-	// A version that fits when it is read was changed by another process in between; the next
-	// try detects it.
+	// Decide returns Write only if another process changed the document between write and stored:
+	// write again.
 	for range 3 {
 		done, err := s.write(ctx, d)
 		if err != nil {
@@ -154,7 +149,7 @@ func (s *Store) save(ctx context.Context, docs []store.Doc) error {
 	return fmt.Errorf("save %s %q version %d: another process keeps changing it: %w", d.Kind, d.Key, d.Version, store.ErrConflict)
 }
 
-// write replaces the version before d, if that is stored.
+// write writes d if the version before it is stored; else done is false.
 func (s *Store) write(ctx context.Context, d store.Doc) (done bool, err error) {
 	before := bson.D{{Key: "_id", Value: id(d)}, {Key: "version", Value: int64(d.Version - 1)}}
 	data := bson.Binary{Data: d.Data}
@@ -175,8 +170,8 @@ func (s *Store) write(ctx context.Context, d store.Doc) (done bool, err error) {
 	}
 }
 
-// stored returns what the key of d holds. The read is linearizable: a repeat must not be
-// acknowledged by a primary that may still lose it.
+// stored returns the document under d's key. The read is linearizable, because Save must not
+// acknowledge a repeat that the primary may still lose.
 func (s *Store) stored(ctx context.Context, d store.Doc) (store.Doc, error) {
 	var r record
 	err := s.exact.FindOne(ctx, bson.D{{Key: "_id", Value: id(d)}}).Decode(&r)
@@ -189,8 +184,8 @@ func (s *Store) stored(ctx context.Context, d store.Doc) (store.Doc, error) {
 	return s.doc(r)
 }
 
-// Load implements store.Store. It first writes a record of its own: once a majority has it,
-// the primary knows everything that was acknowledged before, even if it was just elected.
+// Load implements store.Store. It first writes a record of its own: once a majority has that
+// record, the primary has all earlier acknowledged writes, even if it was just elected.
 func (s *Store) Load(ctx context.Context, fn func(store.Doc) error) error {
 	if s.closed.Load() {
 		return store.ErrClosed
@@ -249,7 +244,7 @@ func (s *Store) doc(r record) (store.Doc, error) {
 	kind, key, _ := strings.Cut(r.ID, "/")
 	d := store.Doc{Kind: kind, Key: key, Version: uint64(r.Version), Data: r.Data.Data}
 	if d.Data == nil {
-		d.Data = []byte{} // nil would say that it is deleted
+		d.Data = []byte{} // nil would mean a deletion
 	}
 	if err := store.Validate([]store.Doc{d}); err != nil {
 		return store.Doc{}, s.corrupt(r.ID, err)

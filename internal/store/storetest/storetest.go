@@ -1,5 +1,5 @@
-// Package storetest is the suite that every store passes. It holds a store to
-// the words of store.Store and to nothing more.
+// Package storetest is the test suite for implementations of store.Store. It checks exactly the
+// guarantees in that interface's comment.
 //
 //	func TestStore(t *testing.T) {
 //		storetest.Run(t, func(t *testing.T) storetest.Place {
@@ -27,11 +27,11 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
-// Place opens the store in one place, which is empty at first. It is called again only after
-// the previous store was closed, and then opens what that left.
+// Place opens a store, which is empty at first. It is called again only after the previous store
+// was closed, and then opens the same documents.
 type Place func(t *testing.T) store.Store
 
-// Deviation is a guarantee that a backend is known not to give.
+// Deviation is a guarantee that a backend is known not to meet.
 type Deviation int
 
 // RacyVersions is for engines that read a version and write the next one in two steps: of
@@ -192,8 +192,7 @@ func testCancel(t *testing.T, place Place) {
 		t.Errorf("load: got %v, want context.Canceled", err)
 	}
 
-	// Cancelled at some moment while it writes: a prefix is stored, and all of it if the
-	// answer was good.
+	// The context is cancelled at a random time: a prefix is stored, or all if Save returned nil.
 	docs := make([]store.Doc, 200)
 	for i := range docs {
 		docs[i] = put("instance", fmt.Sprintf("i%03d", i), 1, "1")

@@ -1,6 +1,5 @@
-// Package mongotest starts the MongoDB server that tests run against: the one
-// that TREELINE_TEST_MONGODB_URI names, or a FerretDB of the test's own, built by
-// scripts/ferretdb and named by TREELINE_TEST_FERRETDB.
+// Package mongotest provides the MongoDB server for tests: the one at TREELINE_TEST_MONGODB_URI,
+// or a new FerretDB whose program, built by scripts/ferretdb, is TREELINE_TEST_FERRETDB.
 package mongotest
 
 import (
@@ -20,8 +19,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/freeport"
 )
 
-// URI returns the URI of a database for this test alone, which is dropped with the test. If
-// the environment requires every backend, a missing server is a failure.
+// URI returns the URI of a new database, which is dropped at the end of the test. A missing server
+// skips the test, or fails it if TREELINE_TEST_REQUIRE is 1.
 func URI(t testing.TB) string {
 	t.Helper()
 	uri := os.Getenv("TREELINE_TEST_MONGODB_URI")
@@ -31,7 +30,8 @@ func URI(t testing.TB) string {
 	return Database(t, uri)
 }
 
-// Database returns the URI of a database for this test alone on the server at uri.
+// Database returns the URI of a new database on the server at uri, which is dropped at the end of
+// the test.
 func Database(t testing.TB, uri string) string {
 	t.Helper()
 	database := fmt.Sprintf("treeline_test_%d", time.Now().UnixNano())
@@ -65,8 +65,8 @@ type Server struct {
 	cmd         *exec.Cmd
 }
 
-// Start starts a FerretDB that ends with the test. A test that stops servers
-// needs one of its own, whatever TREELINE_TEST_MONGODB_URI says.
+// Start starts a FerretDB that ends with the test, even if TREELINE_TEST_MONGODB_URI is set. It is
+// for tests that stop the server.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{binary: os.Getenv("TREELINE_TEST_FERRETDB"), dir: t.TempDir()}
