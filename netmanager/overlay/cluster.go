@@ -19,8 +19,8 @@ func (in Self) apply(c *Core) {
 	c.reconsiderPeers(first || old.Key != in.Key)
 }
 
-// reconsiderPeers applies a change of the node's description or lease. reclaim determines anew which peer
-// holds each subnet.
+// reconsiderPeers applies a change of the node's description or lease. reclaim determines again which
+// peer holds each subnet.
 func (c *Core) reconsiderPeers(reclaim bool) {
 	self := kernelpath.Self{Known: c.described, OnLink: c.self.OnLink, Leased: c.lease != nil}
 	for _, e := range c.self.Endpoints {
@@ -111,7 +111,6 @@ func (c *Core) setLease(l wire.NetLease) {
 	}
 }
 
-// useLease passes the lease to the machines that need it.
 func (c *Core) useLease(l wire.NetLease) {
 	c.lease = &l
 	c.peers.SetLease(l)
@@ -192,7 +191,7 @@ func (c *Core) referAll(r *api.Route) {
 	}
 }
 
-// added marks a record as new, so that the running full update does not remove it.
+// added adds a new record to the set that is compared with the remaining parts of a full update.
 func (c *Core) added(isNew bool, k interest.Key) {
 	if isNew {
 		c.whole.Add(k)

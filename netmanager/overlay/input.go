@@ -60,8 +60,8 @@ type (
 		NetNS string
 	}
 
-	// Miss is a packet to or from an address that the plane does not know. Local is the
-	// address of the endpoint on this node that sends or receives it.
+	// Miss is a packet to or from an address that is not in the plane. Local is the endpoint on this node
+	// that sends or receives it.
 	Miss struct {
 		Local  netip.Addr
 		Remote netip.Addr
@@ -112,7 +112,7 @@ type (
 		Key api.PeerKey
 		peermsg.TrafficProbe
 	}
-	// Arrived is a peer's answer to our request.
+	// Arrived is a peer's answer to a TrafficProbe.
 	Arrived struct {
 		Key api.PeerKey
 		peermsg.Traffic

@@ -22,7 +22,7 @@ func (v *view) Attached(k wire.Key) (a wire.Attached, ok bool) {
 	return wire.Attached{Key: k, Address: at.Address, Address6: v.Twin(at.Address), MTU: v.cfg.MTU, Ready: at.Ready}, true
 }
 
-// Unready lists the attachments that do not listen yet by key.
+// Unready lists the attachments that do not listen yet, sorted by key.
 func (v *view) Unready() (out []wire.Attach) {
 	for _, a := range v.endpoints.All() {
 		if !a.Ready {
@@ -32,7 +32,8 @@ func (v *view) Unready() (out []wire.Attach) {
 	return out
 }
 
-// Attachments lists the requests of all attachments by key. The links of endpoints are made from them.
+// Attachments lists the requests of all attachments, sorted by key. The links of endpoints are made from
+// them.
 func (v *view) Attachments() (out []wire.Attach) {
 	for _, a := range v.endpoints.All() {
 		out = append(out, a.Attach)
@@ -40,7 +41,7 @@ func (v *view) Attachments() (out []wire.Attach) {
 	return out
 }
 
-// List lists the attachments with their addresses by key.
+// List lists the attachments with their addresses, sorted by key.
 func (v *view) List() (out []wire.Attached) {
 	for _, a := range v.endpoints.All() {
 		at, _ := v.Attached(a.Attach.Key)

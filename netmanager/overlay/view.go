@@ -68,7 +68,6 @@ func (v *view) heldRecords(yield func(interest.Key) bool) {
 	}
 }
 
-// outcome returns the outcome of a subscription.
 func (v *view) outcome(k wire.Subscription) subscriptions.Outcome {
 	return v.outcomeWith(k, v.subs.Refusal(k))
 }

@@ -146,7 +146,6 @@ func (b *binder) tested(epoch int, lived bool) {
 	b.test++
 }
 
-// interval returns the time until the next binding.
 func (b *binder) interval() time.Duration {
 	switch {
 	case b.nat == paths.Open:
@@ -157,7 +156,6 @@ func (b *binder) interval() time.Duration {
 	return minInterval
 }
 
-// step returns what is due.
 func (b *binder) step(now time.Time) action {
 	var a action
 	if b.slot == 0 && b.secret == nil || len(b.relays) == 0 {

@@ -221,7 +221,6 @@ func (l *Link) Run(ctx context.Context, t Tunnel) error {
 	}
 }
 
-// act carries out the binder's actions.
 func (v *owner) act(timer *time.Timer) {
 	for {
 		a := v.b.step(time.Now())

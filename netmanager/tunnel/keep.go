@@ -147,7 +147,7 @@ func (k *keeper) send(now time.Time) {
 	k.releases = k.releases[:0]
 }
 
-// tick does what is due, and returns when to call it again; the zero time means never.
+// tick handles everything that is due, and returns when to call it again; zero: never.
 func (k *keeper) tick(now time.Time) (next time.Time) {
 	e := k.e
 	e.mu.Lock()
@@ -178,8 +178,8 @@ func (k *keeper) tick(now time.Time) (next time.Time) {
 	return next
 }
 
-// look does what is due for a peer, and returns when to call it again; the zero time means
-// when something happens. mu is held.
+// look handles everything that is due for a peer, and returns when to call it again; zero: after the next
+// event. mu is held.
 func (k *keeper) look(now time.Time, p *peer) (next time.Time) {
 	e := k.e
 	at := func(t time.Time) {

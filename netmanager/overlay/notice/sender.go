@@ -43,7 +43,7 @@ type dated struct {
 // receiver is a peer to which notices were sent.
 type receiver struct {
 	confirmed    uint64 // serial
-	unresponsive bool   // it did not confirm the last notice that was repeated Tries times
+	unresponsive bool   // it did not confirm the last notice, which was sent Tries times
 	strayAt      time.Time
 }
 
@@ -98,8 +98,8 @@ func (s *Sender) Changed() bool { return s.changed }
 // Next returns when Repeat has to be called; zero: never.
 func (s *Sender) Next() time.Time { return s.repeat }
 
-// Publish gives the changed entries a new serial, and returns the notice and those of the reachable peers
-// that need it.
+// Publish gives the changed entries a new serial. It returns the notice, and the reachable peers that
+// need it.
 func (s *Sender) Publish(now time.Time, reachable []api.PeerKey) (n peermsg.Notice, to []api.PeerKey) {
 	s.changed, s.tries = false, 0
 	s.serial++

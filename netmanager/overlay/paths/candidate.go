@@ -35,14 +35,14 @@ type pathState struct {
 	tries  int       // probes of the round
 
 	pending []pending // probes that were not answered, oldest first
-	missed  int       // in a row
+	missed  int       // consecutive
 	seen    netip.AddrPort
 
 	rtt, least time.Duration // smoothed (as in RFC 6298, by an eighth), and the least; 0: never measured
 	recent     [4]trip
 	trips      int     // measured; recent has the last ones
 	loss       float64 // smoothed fraction of missed probes
-	better     int     // measurements in a row that were better than those of the current path
+	better     int     // consecutive measurements that were better than those of the current path
 	mtu        mtu
 	measure    time.Time // when it is measured next
 }
@@ -233,6 +233,7 @@ func public(a netip.Addr) bool {
 	return a.IsGlobalUnicast() && !a.IsPrivate() && !shared.Contains(a)
 }
 
+// told handles the peer's Candidates.
 func (m *Machine) told(from Path, c Candidates) {
 	m.send(Send{Path: from, Body: Ack{c.Rev}.Append(nil)})
 	anew := c.Boot != m.theirs.Boot

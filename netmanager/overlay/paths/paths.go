@@ -137,7 +137,7 @@ func (m *Machine) Tries() []Path {
 // maxTries bounds Tries. Each costs both ends a handshake message.
 const maxTries = 5
 
-// Step takes one input. now must not decrease.
+// Step applies one input. now must not decrease.
 func (m *Machine) Step(now time.Time, in Input) Output {
 	m.now, m.out = now, Output{}
 	in.into(m)

@@ -35,7 +35,7 @@ const (
 	// measureInterval is the interval at which a peer is measured while its traffic takes a kernel path.
 	// The tunnel measures its own path as often, but does not see that traffic.
 	measureInterval = 10 * time.Second
-	// lossy is the fraction of lost packets above which a path is avoided.
+	// lossy is the fraction of lost packets from which on a path is avoided.
 	lossy = 0.05
 )
 
@@ -226,7 +226,7 @@ func (m *Machine) Shared(p api.Peer) api.Peer {
 	return p
 }
 
-// sameText returns b if it equals a, and else a.
+// sameText returns a with the memory of b if both are equal.
 func sameText[S ~string](a, b S) S {
 	if a == b {
 		return b

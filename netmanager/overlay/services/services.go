@@ -75,7 +75,7 @@ type identRecord struct {
 	Ident plane.Ident `json:"ident"`
 }
 
-// Machine keeps all services that the node knows.
+// Machine keeps all known services.
 type Machine struct {
 	ranges   *wire.NetRanges // nil without a lease
 	services map[api.ServiceID]*service
@@ -571,7 +571,7 @@ func (m *Machine) UnsetSource(a netip.Addr) (c Changes) {
 	return c
 }
 
-// ByName returns the service that a name means, whose case may differ.
+// ByName returns the service with a name, which may differ in case (names.Match).
 func (m *Machine) ByName(name api.ServiceID) (api.ServiceID, bool) {
 	id, ok := names.Match(name, m.byName[strings.ToLower(string(name))])
 	return id, ok && m.services[id] != nil
