@@ -229,7 +229,7 @@ func (s *Server) Routes(ctx context.Context) (all []api.RouteStatus, err error) 
 	return all, err
 }
 
-// Peers returns what the node observes of its peers.
+// Peers returns the state of the node's peers.
 func (s *Server) Peers(ctx context.Context) (all []api.PeerStatus, err error) {
 	if err := s.Core.Read(ctx, func(o *overlay.Core) { all = o.Peers() }); err != nil {
 		return nil, err

@@ -84,7 +84,7 @@ func unlessNone(err error) error {
 	return err
 }
 
-// wrap adds what failed to an error; nil stays nil.
+// wrap prefixes an error with a description of the failed action; nil stays nil.
 func wrap(err error, format string, args ...any) error {
 	if err == nil {
 		return nil

@@ -217,7 +217,7 @@ func (d *Devices) read(suspects []string) (gone []string, changed bool) {
 	return gone, changed
 }
 
-// log logs what is offered and the errors, once per change.
+// log logs changes of the offered devices and of the errors.
 func (d *Devices) log(changed bool, aside []string, failed map[string][]error) {
 	if changed {
 		ids := make([]string, len(d.list))

@@ -179,7 +179,7 @@ func (d *Driver) report(ctx context.Context, e wire.WorkloadEvent, err error) {
 		e.Phase, e.Reason, e.Detail = wire.WorkloadFailed, runtime.Reason(err), runtime.Detail(err)
 		d.opt.Log.Warn("runtime order failed", "instance", e.Instance, "epoch", e.Epoch, "wanted", wanted, "reason", e.Reason, "err", err)
 		if e.Reason == api.ReasonRuntimeDown || errors.Is(err, api.ErrConflict) {
-			d.Recheck() // the runtime's state is not what the core assumes
+			d.Recheck() // the runtime's state differs from the core's
 		}
 	}
 	d.deliver(ctx, node.Workload{WorkloadEvent: e})

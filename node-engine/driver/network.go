@@ -19,7 +19,7 @@ type Network interface {
 	// Drain keeps new flows away from the workload.
 	Drain(ctx context.Context, k wire.Key) error
 	Attachments(ctx context.Context) ([]wire.Attached, error)
-	// Ready returns nil while workloads can be attached, and else an error.
+	// Ready returns nil while workloads can be attached, otherwise an error.
 	Ready() error
 }
 
@@ -55,7 +55,7 @@ func (o drainExited) Deliver(h wire.WorkloadOrderHandler) {
 // readiness changed. It does not block.
 func (d *Driver) Serves(k wire.Key) { d.Order(syncNetwork{k}) }
 
-// namespaced returns the runtime if its workloads are attached to the network, else nil.
+// namespaced returns the runtime if its workloads are attached to the network, otherwise nil.
 func (d *Driver) namespaced() runtime.Namespaced {
 	n, _ := d.opt.Runtime.(runtime.Namespaced)
 	if d.opt.Network == nil {

@@ -58,7 +58,7 @@ func New(o Options) *Network {
 
 var errStarting = fmt.Errorf("the netmanager is not connected yet: %w", api.ErrUnavailable)
 
-// Ready returns nil while workloads can be attached, and else an error (ErrUnavailable).
+// Ready returns nil while workloads can be attached, otherwise an error (ErrUnavailable).
 func (n *Network) Ready() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

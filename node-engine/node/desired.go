@@ -63,7 +63,7 @@ func (c *Core) adopt(w *work, e wire.WorkloadEvent) {
 			w.endedWith = &e.ExitCode
 			c.ended(w)
 		}
-		return // the stop's result is still to come, or a retry is planned
+		return // the stop's result is pending, or a retry is planned
 	}
 	if e.Epoch != w.have {
 		// The runtime still has an older placement.

@@ -238,7 +238,7 @@ func (c *Core) happened(w *work, e wire.WorkloadEvent) {
 		switch e.Phase {
 		case wire.WorkloadExited:
 			w.endedWith = &e.ExitCode
-			if w.retries > 0 { // else the stop's result follows soon
+			if w.retries > 0 { // otherwise the stop's result follows soon
 				c.ended(w)
 			}
 		case wire.WorkloadFailed:
@@ -393,7 +393,7 @@ func (c *Core) pauseOver(w *work) {
 	case stopping:
 		c.stop(w, 0)
 	case unsure:
-		if !c.blind { // else reconcile decides when the runtime is back
+		if !c.blind { // otherwise reconcile decides when the runtime answers again
 			w.phase = idle
 			c.drive(w)
 		}

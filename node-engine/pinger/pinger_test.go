@@ -324,7 +324,7 @@ func TestFloodIsAnsweredByRefusals(t *testing.T) {
 	if n := flood(); n != 3 || most.Load() != 3 {
 		t.Errorf("%d probes of 500 began, %d at once; want 3 and 3", n, most.Load())
 	}
-	// Three of the holder's burst are left, and no more for an hour.
+	// Three probes of the holder's burst are left, and no others are permitted within an hour.
 	release = make(chan struct{})
 	close(release)
 	for range 3 {

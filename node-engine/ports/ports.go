@@ -20,7 +20,7 @@ import (
 
 // Options are the options of Ports.
 type Options struct {
-	Publish []api.PortRange                // what workloads may publish; none: no port
+	Publish []api.PortRange                // that workloads may publish; none: no port
 	Own     func() ([]api.HostPort, error) // returns the machine's own ports, each once
 	Every   time.Duration                  // interval of observations; default 30 s
 	Log     *slog.Logger

@@ -36,7 +36,7 @@ const (
 	maxDefaultReserveMB = 10 << 10 // of the disk, unless storage_reserve is set
 )
 
-// checkOffer returns the first error in the keys about what the node offers (ErrInvalid).
+// checkOffer returns the first error in the settings of the node's capacity and properties (ErrInvalid).
 func (c Config) checkOffer() error {
 	if c.CPUs < 0 || c.CPUs > 1e6 {
 		return daemon.Invalid("cpus", "%g, want 0 to 1000000", c.CPUs)

@@ -202,7 +202,7 @@ func (c *Config) open() (*os.Root, error) {
 	return dir, nil
 }
 
-// join returns what the node offers and its credentials. It joins if necessary.
+// join returns the node's info and its credentials. It joins if necessary.
 func (c Config) join(ctx context.Context, dir *os.Root, log *slog.Logger) (info api.NodeInfo, creds clusterlink.Credentials, err error) {
 	if info, err = c.offer(log); err != nil {
 		return info, creds, err

@@ -120,7 +120,7 @@ func (c classifier) attached(h hook) ([]ebpf.ProgramID, error) {
 	return ids, nil
 }
 
-// found is what an earlier start left in this network namespace.
+// found are the plane's programs and maps of an earlier start in this network namespace.
 type found struct {
 	hooks map[hook]*ebpf.Program
 	maps  map[string]*ebpf.Map

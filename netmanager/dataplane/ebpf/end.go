@@ -47,7 +47,7 @@ func (p *Plane) end(to, unanswered []netip.Addr) error {
 			break
 		}
 	}
-	return errors.Join(failed, p.send(resets)) // for flows that have ended, whatever failed
+	return errors.Join(failed, p.send(resets)) // for the flows that have ended, even after an error
 }
 
 // over ends flows in the kernel, so that a flow that begins meanwhile is not ended by mistake.

@@ -52,7 +52,7 @@ type Plane struct {
 type peer struct {
 	plane.Peer
 	id     uint32
-	device int // by which its unencrypted packets come, 0: none
+	device int // by which its unencrypted packets arrive, 0: none
 }
 
 // New returns the plane whose names begin with prefix. It changes nothing in the kernel.
@@ -162,8 +162,7 @@ func (p *Plane) Sync(_ context.Context, s plane.State) error {
 			return err
 		}
 	}
-	// Drop everything that s does not name, and set the rest; setting what is there changes
-	// nothing.
+	// Drop all entries, and set those of s: an entry in both is kept, see steps.
 	c := plane.Change{
 		Node: &s.Node, SetEndpoints: s.Endpoints, SetServices: s.Services, SetSources: s.Sources,
 		Allow: s.Allowed, SetPeers: s.Peers, DropPeers: slices.Collect(maps.Keys(p.peers)),

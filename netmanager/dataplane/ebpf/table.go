@@ -121,7 +121,7 @@ func (t *table[K, V]) become(x *tx, want map[K]V) {
 	t.dropUnless(x, func(k K, _ V) bool { _, ok := want[k]; return ok })
 }
 
-// dump reads a whole map. It may miss entries that come or go meanwhile.
+// dump reads a whole map. It may miss entries that are added or deleted meanwhile.
 func dump[K comparable, V any](m *ebpf.Map) (map[K]V, error) {
 	all := map[K]V{}
 	if err := walk(m, func(k K, v *V) { all[k] = *v }); err != nil {

@@ -143,7 +143,7 @@ func midstream() exprs {
 	return rule(protocol(unix.IPPROTO_TCP), transport(13, 1, r(12)), mask(r(12), []byte{fin | syn | rst | ack}), not(r(12), []byte{syn}))
 }
 
-// family is what differs between IPv4 and IPv6. Keys are IPv4 addresses in both: the low 32
+// family has the differences between IPv4 and IPv6. Keys are IPv4 addresses in both: the low 32
 // bits of a twin, after the rest was compared.
 type family struct {
 	proto               byte

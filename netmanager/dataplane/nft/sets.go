@@ -99,7 +99,7 @@ func (s *set) room() uint32 {
 // marks, in host order.
 type data [20]byte
 
-// value is what an element maps to, and how many objects need it.
+// value is the data of an element, and the number of objects that need it.
 type value struct {
 	data
 	refs int

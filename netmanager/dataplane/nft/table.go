@@ -262,7 +262,7 @@ func (t table) choose(f family) {
 	t.rule(c, goTo("pass")) // its route leads to the packet queue's device
 	t.rule("allowed"+f.suffix, clear(), callee, setMark(r(0)), goTo("choose"))
 
-	// To any published address of the host, from anywhere but an instance.
+	// To any published address of the host, except from an instance.
 	for _, chain := range []string{"turn" + f.suffix, "turnout" + f.suffix} {
 		for _, p := range dataplane.Unpublished {
 			if p.Addr().Is6() == f.six() {

@@ -159,7 +159,7 @@ func (r *watched) check() (changed bool, _ error) {
 	return changed, nil
 }
 
-// Self returns what the node reports about itself, without its endpoints.
+// Self returns the node's identity for its reports, without its endpoints.
 func (c Credentials) Self(key api.PeerKey) (wire.NetSelf, error) {
 	sig, err := proof.Sign(c.Pair.Key, key)
 	if err != nil {

@@ -45,7 +45,7 @@ type Options struct {
 	Peers interface {                        // the path manager
 		Send(k api.PeerKey, m peermsg.Message, connect bool)
 	}
-	// Used receives what the data plane has counted, when the core asks for it.
+	// Used receives the data plane's counters, when the core requests them.
 	Used func(plane.Usage)
 	// Synced receives the error while the kernel is not in sync with the core; nil: it is in sync.
 	Synced func(error)

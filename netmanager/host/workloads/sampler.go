@@ -30,7 +30,7 @@ const (
 	maxIdle         = time.Minute // older measurements are ignored
 )
 
-// Sampler samples what TCP measures on the workloads' connections.
+// Sampler samples the TCP measurements of the workloads' connections.
 type Sampler struct {
 	attached func(context.Context) ([]wire.Attach, error)
 	untwin   func(netip.Addr) netip.Addr

@@ -1,5 +1,5 @@
 // Package workloads watches the workloads that are attached to the network: when they
-// listen, when their process exits, and what TCP measures on their connections.
+// listen, when their process exits, and the TCP measurements of their connections.
 package workloads
 
 import (

@@ -24,7 +24,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/daemon"
 )
 
-// Options are what the node's operator configures. Zero values mean the defaults.
+// Options are the settings of the node's operator. Zero values mean the defaults.
 type Options struct {
 	Address          string             `yaml:"address" usage:"containerd's socket"`
 	Namespace        string             `yaml:"namespace" usage:"containerd's namespace for our workloads, one for each engine on the machine"`

@@ -46,7 +46,7 @@ func (r *Runtime) purge(ctx context.Context) error {
 	}
 	leasing := r.c.LeasesService()
 	if !shared {
-		// An interrupted pull leaves a lease on what it fetched.
+		// An interrupted pull leaves a lease on the fetched content.
 		left, err := leasing.List(ctx)
 		for _, l := range left {
 			err = errors.Join(err, ignoreNotFound(leasing.Delete(ctx, l)))

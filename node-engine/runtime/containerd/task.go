@@ -192,7 +192,7 @@ func (r *Runtime) terminate(ctx context.Context, id string, grace time.Duration)
 	return ended, nil
 }
 
-// remove kills the container and removes everything of it but its log.
+// remove kills the container and removes everything of it except its log.
 func (r *Runtime) remove(ctx context.Context, id string) error {
 	ctx, cancel := r.call(ctx)
 	defer cancel()

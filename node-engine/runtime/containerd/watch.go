@@ -52,7 +52,7 @@ func (r *Runtime) watch(ctx context.Context, exits chan<- runtime.Exit) error {
 			}
 			switch e := v.(type) {
 			case *apievents.TaskExit:
-				if e.ID == e.ContainerID { // else of a process that was executed in the container
+				if e.ID == e.ContainerID { // otherwise a process that was executed in the container ended
 					err = r.exited(ctx, exits, e.ContainerID, e.Pid, int(e.ExitStatus))
 				}
 			case *apievents.TaskDelete:

@@ -46,7 +46,7 @@ const (
 	unknownExitCode = 255              // of a workload whose shim was killed
 )
 
-// Options are what the node's operator allows. Zero values mean the defaults.
+// Options are the settings of the node's operator. Zero values mean the defaults.
 type Options struct {
 	Allow        []string `yaml:"allow" usage:"directories below which programs may be; empty: no program may run"`
 	CgroupParent string   `yaml:"cgroup_parent" usage:"cgroup of all workloads, a path of its own for each engine on the machine"`
@@ -228,7 +228,7 @@ func (r *Runtime) check(m api.Microservice) error {
 	return nil
 }
 
-// allowed returns the allowed directory that contains path, and the path in it; else "".
+// allowed returns the allowed directory that contains path, and the path in it; "" if there is none.
 func (r *Runtime) allowed(path string) (dir, rel string) {
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
 		return "", ""

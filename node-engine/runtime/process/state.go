@@ -18,7 +18,7 @@ const (
 	exitFile     = "exit.json"
 )
 
-// plan is what a shim runs.
+// plan is the content of workloadFile: what a shim runs.
 type plan struct {
 	wire.Key
 	Attempt  int
