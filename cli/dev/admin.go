@@ -17,7 +17,7 @@ import (
 	"github.com/treeline-edge/treeline/api/client"
 )
 
-// The installation's admin, whose password is generated.
+// The installation's admin, who has a generated password.
 const (
 	admin        = "admin"
 	passwordFile = "admin-password"
@@ -31,8 +31,8 @@ func (in *installation) ca() ([]byte, error) {
 	return ca, nil
 }
 
-// signIn returns a client with a session of the admin. On the first start it redeems the
-// one-use code that the root wrote for the first admin.
+// signIn returns a client and a session of the admin. On the first start it redeems the one-use
+// code that the root wrote for the first admin.
 func (in *installation) signIn(ctx context.Context) (*client.Client, api.Session, error) {
 	var s api.Session
 	ctx, cancel := context.WithTimeout(ctx, stepTime)
@@ -55,7 +55,7 @@ func (in *installation) signIn(ctx context.Context) (*client.Client, api.Session
 	switch user, text, ok := strings.Cut(strings.TrimSpace(string(code)), " "); {
 	case err == nil && ok:
 		s, err = open.Redeem(ctx, api.Redeem{User: user, Code: text, Password: password})
-		if errors.Is(err, api.ErrUnauthenticated) { // an earlier start redeemed the code and ended then
+		if errors.Is(err, api.ErrUnauthenticated) { // an earlier start ended after it redeemed the code
 			s, err = open.Login(ctx, api.Login{User: admin, Password: password})
 		}
 	case errors.Is(err, fs.ErrNotExist):
@@ -64,7 +64,8 @@ func (in *installation) signIn(ctx context.Context) (*client.Client, api.Session
 	if err != nil {
 		return nil, s, fmt.Errorf("sign in as the installation's admin: %w", err)
 	}
-	// A second session, so that refreshing one does not end the other.
+	// The client does not refresh the session, because the user's context does: a refresh token is
+	// valid once.
 	a, err := client.New(client.Options{URL: url, CA: ca, Tokens: client.Static(s.Access)})
 	return a, s, err
 }
@@ -78,8 +79,7 @@ func (in *installation) dial() string {
 	return strings.TrimSpace(string(text))
 }
 
-// password returns the admin's password. It is generated once and stored in the data
-// directory.
+// password returns the admin's password, which is generated once and stored in the data directory.
 func (in *installation) password() (string, error) {
 	path := filepath.Join(in.cfg.Data, passwordFile)
 	text, err := os.ReadFile(path)
@@ -98,7 +98,7 @@ func (in *installation) password() (string, error) {
 	return p, nil
 }
 
-// withdraw deletes all applications and waits until they are gone.
+// withdraw deletes all applications and waits until they are removed.
 func (in *installation) withdraw() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTime)
 	defer cancel()

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package dev runs a whole installation on one machine, for development: the daemons as
-// child processes with a data directory each, restarted when they exit. They join by tokens,
+// Package dev runs a whole installation on one machine, for development. The daemons are child
+// processes with a data directory each, which are restarted when they exit. They join with tokens,
 // as on separate machines.
 //
 //	err := dev.Run(ctx, dev.Config{Bin: "bin", Data: dir, Clusters: 2, Nodes: 3}, dev.Hooks{…})
@@ -34,14 +34,14 @@ import (
 type Config struct {
 	Bin      string // directory of the daemons' binaries
 	Data     string
-	Listen   string // host:port of the root; port 0 selects a free port, which later starts use again
+	Listen   string // host:port of the root; port 0 selects a free port, which later starts reuse
 	Clusters int
 	Nodes    int // distributed over the clusters
 
 	Runtime    string   // "auto", "containerd" or "process"
 	Containerd string   // its socket
-	Network    string   // of containers: "overlay", "host", "none", or "auto": overlay if possible, else host
-	ImageDirs  []string // of OCI archives
+	Network    string   // of containers: "overlay", "host", "none" or "auto" (overlay if possible, else host)
+	ImageDirs  []string // directories with OCI archives
 	Allow      []string // directories below which the process runtime may start programs
 	Tenant     api.Tenant
 	Remove     bool // at the end: delete the applications, then the data
@@ -49,9 +49,9 @@ type Config struct {
 
 // Hooks are called during Run.
 type Hooks struct {
-	Step func(format string, args ...any) // reports a step that is done
-	// Up is called once in its own goroutine, when the installation is ready. If it returns
-	// an error, the daemons are stopped.
+	Step func(format string, args ...any) // reports a completed step
+	// Up is called once, when the installation is ready. If it returns an error, the daemons are
+	// stopped.
 	Up func(ctx context.Context, up Up) error
 }
 
@@ -61,16 +61,16 @@ type Up struct {
 	CA      []byte
 	Session api.Session // of the installation's admin
 	Daemons []Daemon
-	Join    api.JoinToken // for one more node of the first cluster
+	Join    api.JoinToken // for another node of the first cluster
 
-	JoinFile string // file with the token of Join, of mode 0600
+	JoinFile string // file with the token of Join, mode 0600
 }
 
 // Daemon is a running process.
 type Daemon struct {
 	Name, Kind string // Kind: root, cluster, node, net
 	PID        int
-	Address    string // host:port, empty if it does not listen; of a netmanager the node's address
+	Address    string // host:port, empty if it does not listen; for a netmanager the node's address
 	Data, Log  string
 }
 
@@ -81,10 +81,9 @@ const (
 	stepTime  = 30 * time.Second // for one request to the root
 )
 
-// state is stored for later starts: the addresses in certificates and tokens, and which
-// daemons have joined.
+// state is stored for later starts.
 type state struct {
-	Listen map[string]string `json:"listen"` // by daemon
+	Listen map[string]string `json:"listen"` // address by daemon; certificates and tokens contain it
 	Joined map[string]bool   `json:"joined"`
 	// Network is the network of containers. It does not change, because addresses depend on it.
 	Network string `json:"network,omitempty"`
@@ -104,8 +103,8 @@ type installation struct {
 	state state
 }
 
-// Validate checks the configuration. ErrInvalid: a value is out of range; ErrNotFound: a
-// binary is missing.
+// Validate checks the configuration. ErrInvalid: a value is out of range; ErrNotFound: a binary is
+// missing.
 func (c Config) Validate() error {
 	switch {
 	case c.Clusters < 1 || c.Clusters > 50:
@@ -137,9 +136,8 @@ const (
 
 const networkAuto = "auto"
 
-// Run runs the installation until ctx is done or an error is permanent. Then it stops the
-// daemons; workloads keep running unless Remove is set. ErrConflict: another Run uses the
-// data directory.
+// Run runs the installation until ctx is done or an error is permanent. Then it stops the daemons;
+// workloads keep running unless Remove is set. ErrConflict: another Run uses the data directory.
 func Run(ctx context.Context, cfg Config, hooks Hooks) error {
 	var err error
 	if cfg.Data, err = filepath.Abs(cfg.Data); err != nil {
@@ -180,8 +178,8 @@ func Run(ctx context.Context, cfg Config, hooks Hooks) error {
 	return err
 }
 
-// chooseNetwork chooses the network of containers, once for an installation, and reports why
-// it is not the overlay.
+// chooseNetwork chooses the network of containers. An installation keeps its choice. If it is not
+// the overlay, it reports why.
 func (in *installation) chooseNetwork() error {
 	was, want := in.state.Network, in.cfg.Network
 	if was == "" && len(in.state.Joined) > 0 {
@@ -210,7 +208,7 @@ func (in *installation) chooseNetwork() error {
 	return in.update(func(s *state) { s.Network = want })
 }
 
-// noOverlay returns why an overlay network is not possible; nil: it is.
+// noOverlay returns why an overlay network is not possible, nil if it is.
 func (in *installation) noOverlay() error {
 	if err := networkTools(); err != nil {
 		return err
@@ -228,8 +226,8 @@ func (in *installation) noOverlay() error {
 	return nil
 }
 
-// removeCgroups removes the cgroups of the nodes' workloads, in all hierarchies. The kernel
-// keeps those that are in use.
+// removeCgroups removes the cgroups of the nodes' workloads in all hierarchies. The kernel refuses
+// to remove those in use.
 func (in *installation) removeCgroups() {
 	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
 		tops, _ := filepath.Glob(pattern + cgroupPrefix + in.tag())
@@ -263,7 +261,7 @@ func lockData(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// live starts the daemons and waits until they are to stop.
+// live starts the daemons and waits until ctx is done.
 func (in *installation) live(ctx context.Context) error {
 	up, err := in.bringUp(ctx)
 	if err == nil && in.hooks.Up != nil {
@@ -321,7 +319,7 @@ func (in *installation) bringUp(ctx context.Context) (Up, error) {
 	if err != nil {
 		return up, fmt.Errorf("create a join token: %w", err)
 	}
-	// In a file, because the output may go to a log that others can read.
+	// Use a file, because the output may go to a log that others can read.
 	file := filepath.Join(in.cfg.Data, "join-token")
 	if err := os.WriteFile(file, []byte(join.Token+"\n"), 0o600); err != nil {
 		return up, fmt.Errorf("store the join token: %w", err)
@@ -331,7 +329,7 @@ func (in *installation) bringUp(ctx context.Context) (Up, error) {
 
 func clusterName(i int) string { return fmt.Sprintf("c%d", i+1) }
 
-// nodeName returns the name of node number i. The clusters get nodes in turn.
+// nodeName returns the name of node number i. Nodes are assigned to clusters in turn.
 func (in *installation) nodeName(i int) string {
 	return fmt.Sprintf("%s-n%d", clusterName(i%in.cfg.Clusters), i/in.cfg.Clusters+1)
 }
@@ -345,7 +343,7 @@ func (in *installation) startRoot(ctx context.Context) (string, error) {
 // serve starts a daemon that listens, and returns its address.
 func (in *installation) serve(ctx context.Context, name, binary, token string, args []string) (string, error) {
 	file := filepath.Join(in.dir(name), "address")
-	// The address file of an earlier start must not be read.
+	// Remove the address file of an earlier start, so that it is not read.
 	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("start %s: %w", name, err)
 	}
@@ -368,8 +366,8 @@ func (in *installation) serve(ctx context.Context, name, binary, token string, a
 
 func (in *installation) overlay() bool { return in.cfg.Network == api.NetworkOverlay }
 
-// host returns the host that a daemon listens on: the configured one, but for clusters an
-// address that their nodes' namespaces can reach.
+// host returns the host that a daemon listens on: the configured one, or for clusters an address
+// that their nodes' network namespaces can reach.
 func (in *installation) host(name string) string {
 	host, _, _ := net.SplitHostPort(in.cfg.Listen)
 	if ip := net.ParseIP(host); name != "root" && in.overlay() && (host == "localhost" || ip != nil && ip.IsLoopback()) {
@@ -382,8 +380,8 @@ func (in *installation) log(name string) string {
 	return filepath.Join(in.cfg.Data, "logs", name+".log")
 }
 
-// listen returns the address for a daemon to listen on: that of earlier starts, so that
-// certificates and tokens stay valid. The configured port is the root's.
+// listen returns the address that a daemon listens on: that of earlier starts, so that certificates
+// and tokens stay valid. The configured port is for the root only.
 func (in *installation) listen(name string) string {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -457,8 +455,8 @@ func (in *installation) startNodes(ctx context.Context, a *client.Client) error 
 	})
 }
 
-// startNet starts the netmanager of node number i in the network namespace that stands for
-// the node's machine, and returns its socket.
+// startNet starts the netmanager of node number i in the network namespace of the node, and returns
+// the path of its socket.
 func (in *installation) startNet(ctx context.Context, node string, i int) (string, error) {
 	netns, err := in.hosts.host(ctx, node, i)
 	if err != nil {
@@ -477,8 +475,8 @@ func (in *installation) startNet(ctx context.Context, node string, i int) (strin
 	return socket, nil
 }
 
-// nodeToken creates a join token for a node. It retries, because a new cluster may not have
-// dialled the root yet.
+// nodeToken creates a join token for a node. It retries, because a new cluster may not be connected
+// to the root yet.
 func (in *installation) nodeToken(ctx context.Context, a *client.Client, cluster string) (t api.JoinToken, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
@@ -495,8 +493,8 @@ func (in *installation) nodeToken(ctx context.Context, a *client.Client, cluster
 	}
 }
 
-// tag identifies an installation in the names of containerd namespaces and cgroups. It is a
-// hash of the data directory.
+// tag identifies an installation in the names of containerd namespaces and cgroups. It is a hash of
+// the data directory.
 func (in *installation) tag() string {
 	h := uint32(2166136261)
 	for _, b := range []byte(in.cfg.Data) {
@@ -505,10 +503,9 @@ func (in *installation) tag() string {
 	return strconv.FormatUint(uint64(h), 36)
 }
 
-// offeredVCPUs returns the number of vCPUs that each node offers: all processors of the
-// machine and at least two, so that a workload of one vCPU, as most Oakestra documents
-// request, fits beside the services of an example. Together the nodes offer more than the
-// machine has.
+// offeredVCPUs returns the number of vCPUs that each node offers: all processors of the machine,
+// and at least two, so that a workload of one vCPU, which most Oakestra documents request, fits in
+// addition to the services of an example. All nodes together offer more than the machine has.
 func offeredVCPUs(processors int) int { return max(2, processors) }
 
 // nodeArgs returns the flags of all nodes. Each node offers an equal part of the machine's
@@ -550,7 +547,7 @@ func machineMemory() (int64, error) {
 	return 0, fmt.Errorf("measure the machine's memory: /proc/meminfo has no MemTotal: %w", api.ErrNotFound)
 }
 
-// ready waits until the root knows of all nodes of each cluster.
+// ready waits until the root's aggregates contain all nodes of each cluster.
 func (in *installation) ready(ctx context.Context, a *client.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
@@ -652,7 +649,7 @@ func (in *installation) update(fn func(*state)) error {
 	return nil
 }
 
-// all calls fn concurrently for 0 to n-1.
+// all calls fn concurrently with 0 to n-1, and joins the errors.
 func all(n int, fn func(i int) error) error {
 	errs := make([]error, n)
 	var wg sync.WaitGroup

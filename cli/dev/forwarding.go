@@ -12,12 +12,12 @@ import (
 	"syscall"
 )
 
-// machine is the state that the installations on one machine share: a lock, and the
-// machine's IPv4 forwarding, which is on while one of them needs it. The directory has a
-// file for each of these installations, and the value of forwarding before the first.
+// machine is the state that the installations on one machine share: a lock, and the machine's IPv4
+// forwarding, which is on while one of them needs it. The directory has a file for each
+// installation that needs forwarding, and a file with the setting from before the first of them.
 // scripts/down uses the same files.
 type machine struct {
-	dir    string // in /run, which is empty after a restart of the machine, as the setting is off then
+	dir    string // in /run, because a restart of the machine resets the setting
 	sysctl string
 }
 
@@ -44,7 +44,7 @@ func (m machine) lock() (*os.File, error) {
 	return nil, fmt.Errorf("lock the machine's network: %w", err)
 }
 
-// forward enables forwarding for the installation. It may be repeated.
+// forward enables forwarding for the installation. It is idempotent.
 func (m machine) forward(tag string) error {
 	lock, err := m.lock()
 	if err != nil {
@@ -76,8 +76,8 @@ func (m machine) forward(tag string) error {
 	return nil
 }
 
-// release restores the value of forwarding from before the first installation, if no other
-// installation needs it.
+// release restores the setting from before the first installation, unless another installation
+// needs forwarding.
 func (m machine) release(tag string) error {
 	lock, err := m.lock()
 	if err != nil {

@@ -22,17 +22,17 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// hosts are network namespaces, one for each node, that stand for machines: a netmanager
-// owns the addresses, routes and rules of its machine, so that several cannot share one. A
-// bridge connects them to each other and to this machine, which masquerades their packets
-// to other networks.
+// hosts manages network namespaces that stand for the machines of nodes. A netmanager owns the
+// addresses, routes and rules of its machine, so that several cannot share one. A bridge connects
+// the namespaces to each other and to this machine, which masquerades their packets to other
+// networks.
 //
-// A file in the data directory lists what was created, so that scripts/down can remove it
-// after a crash too.
+// A file in the data directory lists what was created, so that scripts/down can remove it, also
+// after a crash.
 type hosts struct {
 	tag  string
-	file string       // lists what was created: lines of "netns NAME", "link NAME", "table NAME", "forwarding TAG"
-	net  netip.Prefix // zero until up has chosen one
+	file string       // lines "netns NAME", "link NAME", "table NAME" and "forwarding TAG"
+	net  netip.Prefix // zero before up
 	mu   *sync.Mutex  // guards the file, because nodes start concurrently
 }
 
@@ -54,15 +54,14 @@ func networkTools() error {
 	return nil
 }
 
-// newHosts returns the hosts of an installation. network is the one it has from an
-// earlier start, or zero.
+// newHosts returns the hosts of an installation. network is that of an earlier start, or zero.
 func newHosts(tag, data string, network netip.Prefix) hosts {
 	return hosts{tag: tag, file: filepath.Join(data, hostsFile), net: network, mu: new(sync.Mutex)}
 }
 
-// choose returns the installation's network: the one it has, whose addresses its
-// certificates name, or the first free one of 198.18.0.0/15, the range of RFC 2544 for
-// laboratories, from a place that depends on the tag.
+// choose returns the installation's network: that of an earlier start, because certificates contain
+// its addresses, or the first free /24 of 198.18.0.0/15 (RFC 2544, for benchmarks), beginning at a
+// position that depends on the tag.
 func (h hosts) choose(free func(netip.Prefix) bool) (netip.Prefix, error) {
 	if h.net.IsValid() {
 		if !free(h.net) {
@@ -81,7 +80,7 @@ func (h hosts) choose(free func(netip.Prefix) bool) (netip.Prefix, error) {
 	return netip.Prefix{}, fmt.Errorf("all %d networks of 198.18.0.0/15 are in use on this machine: %w", networks, api.ErrConflict)
 }
 
-// networks is the number of networks of installations.
+// networks is the number of /24 networks in 198.18.0.0/15.
 const networks = 512
 
 func (h hosts) bridge() string           { return "tl" + h.tag } // at most nine characters
@@ -104,8 +103,8 @@ func (h hosts) up(ctx context.Context) (netip.Prefix, error) {
 	return h.net, h.masquerade(ctx)
 }
 
-// addBridge creates the bridge with an address in a network that this machine does not use.
-// It holds the machine's lock, so that no other installation chooses the same network.
+// addBridge creates the bridge, with an address in a network that this machine does not use. It
+// holds the machine's lock, so that no other installation chooses the same network.
 func (h *hosts) addBridge(ctx context.Context) error {
 	lock, err := thisMachine.lock()
 	if err != nil {
@@ -114,7 +113,7 @@ func (h *hosts) addBridge(ctx context.Context) error {
 	defer lock.Close()
 	bridge, err := net.InterfaceByName(h.bridge())
 	there := err == nil
-	if there && !h.net.IsValid() { // an earlier start ended before it could save its network
+	if there && !h.net.IsValid() { // an earlier start ended before it saved its network
 		h.net = networkOf(bridge)
 	}
 	if !there || !h.net.IsValid() {
@@ -156,7 +155,7 @@ func networkOf(device *net.Interface) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// masquerade lets the namespaces reach the networks that this machine reaches.
+// masquerade gives the namespaces access to the networks that this machine can reach.
 func (h hosts) masquerade(ctx context.Context) error {
 	if err := h.note("forwarding " + h.tag); err != nil {
 		return err
@@ -199,14 +198,14 @@ func (h hosts) host(ctx context.Context, node string, i int) (string, error) {
 		{"ip", "-n", name, "route", "add", "default", "via", h.gateway().String()},
 	} {
 		if err := run(ctx, args[0], args[1:]...); err != nil {
-			_ = run(context.WithoutCancel(ctx), "ip", "netns", "delete", name) // so that the next attempt starts from nothing
+			_ = run(context.WithoutCancel(ctx), "ip", "netns", "delete", name) // the next attempt creates it again
 			return "", err
 		}
 	}
 	return path, nil
 }
 
-// note records, once, what is about to be created.
+// note records, once, an object that is about to be created.
 func (h hosts) note(line string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -223,7 +222,7 @@ func (h hosts) note(line string) error {
 	return nil
 }
 
-// down removes everything that was recorded. It is not an error if it is gone already.
+// down removes everything that note recorded. Missing objects are not an error.
 func (h hosts) down() error {
 	text, err := os.ReadFile(h.file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -265,8 +264,8 @@ func run(ctx context.Context, name string, args ...string) error {
 	return nil
 }
 
-// within calls fn with the thread in the network namespace at path. The caller has locked
-// its goroutine to the thread.
+// within calls fn while the thread is in the network namespace at path. The caller has locked its
+// goroutine to the thread.
 func within(path string, fn func()) error {
 	if path == "" {
 		fn()
@@ -287,7 +286,7 @@ func within(path string, fn func()) error {
 	}
 	fn()
 	if err := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); err != nil {
-		panic("dev: cannot leave a network namespace: " + err.Error()) // other goroutines would run in that namespace
+		panic("dev: cannot leave a network namespace: " + err.Error()) // otherwise other goroutines would run in that namespace
 	}
 	return nil
 }

@@ -21,24 +21,23 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// The pauses between a daemon's exit and its restart, and how long it must have run for the
-// next pause to be short again.
+// The limits of the pause between a daemon's exit and its restart, and the uptime after which the
+// pause is minPause again.
 const (
 	minPause = 200 * time.Millisecond
 	maxPause = 10 * time.Second
 	lived    = 30 * time.Second
 )
 
-// usageExit is the exit code of daemons with an invalid configuration, which are not
-// restarted.
+// usageExit is the exit code of daemons with an invalid configuration. They are not restarted.
 const usageExit = 2
 
 // child is a process to run.
 type child struct {
 	name, binary, log string
-	token             string // join token, passed in the environment, which other users cannot read
+	token             string // join token; passed in the environment, which other users cannot read
 	netns             string // path of its network namespace; empty: the current one
-	host              string // its address there
+	host              string // its address in netns
 	args              func() []string
 }
 
@@ -47,9 +46,9 @@ type process struct {
 	child
 	sup   *supervisor
 	pid   atomic.Int64
-	stop  chan struct{} // closed to stop it
-	done  chan struct{} // closed when it has stopped for good
-	broke chan struct{} // closed when it cannot be started
+	stop  chan struct{} // closed to stop the process
+	done  chan struct{} // closed when it has stopped and is not restarted
+	broke chan struct{} // closed when its configuration is invalid
 }
 
 // PID returns the process id, 0 while the process is not running.
@@ -66,8 +65,8 @@ type supervisor struct {
 
 func newSupervisor(step func(string, ...any)) *supervisor {
 	s := &supervisor{step: step, spawn: make(chan func())}
-	// Pdeathsig signals a child when the thread that created it ends, so that no child
-	// survives if this process is killed. That thread must therefore not end.
+	// Pdeathsig signals a child when the thread that created it ends, so that no child survives if
+	// this process is killed. Use one thread that does not end.
 	go func() {
 		runtime.LockOSThread()
 		for fn := range s.spawn {
@@ -92,7 +91,7 @@ func (s *supervisor) children() []*process {
 	return slices.Clone(s.all)
 }
 
-// end stops all children: first nodes, then netmanagers, clusters and the root.
+// end stops all children: first nodes, then netmanagers, clusters, and the root.
 func (s *supervisor) end() {
 	all := s.children()
 	for _, binary := range []string{nodeBinary, netBinary, clusterBinary, rootBinary} {
@@ -138,7 +137,7 @@ func (p *process) keep() {
 	}
 }
 
-// live runs the child once. again: it exited by itself.
+// live runs the child once. again says that it exited without a request to stop.
 func (p *process) live() (again bool, err error) {
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -148,7 +147,7 @@ func (p *process) live() (again bool, err error) {
 	cmd := exec.Command(p.binary, p.args()...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = environment(p.token)
-	// A process group of its own, so that Ctrl-C does not stop the daemons out of order.
+	// Use a process group per child, so that Ctrl-C does not stop the daemons out of order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	started := make(chan error, 1)
 	p.sup.spawn <- func() {
@@ -181,8 +180,8 @@ func (p *process) live() (again bool, err error) {
 	return false, err
 }
 
-// environment returns the environment without treeline's own variables: a daemon would take
-// TREELINE_TOKEN for a join token.
+// environment returns the environment for a daemon without this program's TREELINE_ variables: a
+// daemon would use TREELINE_TOKEN as a join token.
 func environment(token string) []string {
 	var env []string
 	for _, e := range os.Environ() {
@@ -221,7 +220,7 @@ func (p *process) awaitFile(ctx context.Context, path string) (string, error) {
 	}
 }
 
-// tail returns the end of a log, for an error message.
+// tail returns the last lines of a log, for an error message.
 func tail(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
