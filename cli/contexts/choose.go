@@ -17,7 +17,7 @@ const (
 	EnvTenant  = "TREELINE_TENANT"
 )
 
-// Wish contains the values of flags; empty: not given.
+// Wish has the values of flags; empty: not given.
 type Wish struct {
 	Context, Addr, CA, Token string // CA is the path of a file
 	Tenant                   string
@@ -26,14 +26,13 @@ type Wish struct {
 // Chosen is the root and the credentials that a command uses.
 type Chosen struct {
 	Context
-	Name  string // of the context; empty: no context is used
-	Token string // replaces the session
+	Name  string // name of the context; empty: none is used
+	Token string // used instead of the session
 }
 
-// Choose combines flags, environment and file, in this order of precedence. A session is
-// used only for the installation that issued it. ErrUnauthenticated: no address is given;
-// ErrNotFound: the named context does not exist; ErrInvalid: the CA file cannot be read, or
-// the tenant is invalid.
+// Choose combines flags, environment and file, in this order of precedence. A session is used only
+// with the installation that issued it. ErrUnauthenticated: no address is given; ErrNotFound: the
+// given context does not exist; ErrInvalid: the CA file cannot be read, or the tenant is invalid.
 func Choose(all All, w Wish, env func(string) string) (Chosen, error) {
 	wish := func(flag, key string) string {
 		if flag != "" {
@@ -62,8 +61,7 @@ func Choose(all All, w Wish, env func(string) string) (Chosen, error) {
 		if err != nil {
 			return Chosen{}, fmt.Errorf("read the CA file: %w: %w", err, api.ErrInvalid)
 		}
-		// The pinned CA, not the address, identifies the installation that the session
-		// belongs to.
+		// The pinned CA, not the address, identifies the installation of the session.
 		if string(pem) != c.CA {
 			c.Access, c.Refresh, c.Name = "", "", ""
 		}

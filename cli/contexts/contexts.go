@@ -1,7 +1,6 @@
-// Package contexts stores named contexts in a file: the address of a root, its pinned CA,
-// and the session of the user who signed in, but no password. The file has mode 0600.
-// Commands change it under a lock, because a refresh token is valid for one use and
-// concurrent commands must not use the same one.
+// Package contexts stores named contexts in a file: the address of a root, its pinned CA, and the
+// session of a user, but no password. The file has mode 0600. Commands change it under a lock,
+// because a refresh token is valid for one use and concurrent commands must not use the same one.
 //
 //	file := contexts.Open(contexts.DefaultPath(os.Getenv, program))
 //	c, err := contexts.Choose(all, contexts.Wish{Context: "lab"}, os.Getenv)
@@ -25,7 +24,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/yaml"
 )
 
-// Context is a root and a session there.
+// Context is the address of a root, and a session there.
 type Context struct {
 	URL    string     `json:"url"`
 	CA     string     `json:"ca,omitempty"`     // PEM of the root's CA; empty: the system's CAs
@@ -48,7 +47,7 @@ func (c *Context) SetSession(s api.Session) {
 	}
 }
 
-// All is the content of the file.
+// All is the content of a contexts file.
 type All struct {
 	Current  string             `json:"current,omitempty"`
 	Contexts map[string]Context `json:"contexts"`
@@ -57,7 +56,7 @@ type All struct {
 // Names returns the names of the contexts in alphabetical order.
 func (a All) Names() []string { return slices.Sorted(maps.Keys(a.Contexts)) }
 
-// Get returns a context. ErrNotFound: it does not exist; the message lists the others.
+// Get returns a context. ErrNotFound: it does not exist; the message lists those that do.
 func (a All) Get(name string) (Context, error) {
 	c, ok := a.Contexts[name]
 	switch {
@@ -69,11 +68,10 @@ func (a All) Get(name string) (Context, error) {
 	return c, fmt.Errorf("context %q: existing contexts are %s: %w", name, strings.Join(a.Names(), ", "), api.ErrNotFound)
 }
 
-// DefaultPath returns the path of the contexts' file for the program at the given
-// path. A program in bin/ of a checkout where scripts/up has started an installation
-// uses that installation's file, .treeline/config.yaml of the checkout, so that the
-// installations of several checkouts do not share contexts. Every other program uses
-// $XDG_CONFIG_HOME/treeline/config.yaml, or without that variable
+// DefaultPath returns the path of the contexts file for the program at the given path. If the
+// program is in bin/ of a checkout where scripts/up has started an installation, it is
+// .treeline/config.yaml of the checkout, so that installations of several checkouts do not share
+// contexts. Otherwise it is $XDG_CONFIG_HOME/treeline/config.yaml, or without that variable
 // ~/.config/treeline/config.yaml; on Windows %AppData%\treeline\config.yaml.
 func DefaultPath(env func(string) string, program string) string {
 	if bin := filepath.Dir(program); filepath.Base(bin) == "bin" {
@@ -93,13 +91,13 @@ func DefaultPath(env func(string) string, program string) string {
 	return filepath.Join(dir, "treeline", "config.yaml")
 }
 
-// File is the file of contexts.
+// File is a contexts file.
 type File struct{ path string }
 
 // Open returns the file at path, which need not exist.
 func Open(path string) *File { return &File{path: path} }
 
-// Load reads the file. A file that does not exist is empty. ErrForbidden: other users can
+// Load reads the file. A file that does not exist counts as empty. ErrForbidden: other users can
 // read the file, or this user cannot; ErrInvalid: it is not a contexts file.
 func (f *File) Load() (All, error) {
 	all := All{Contexts: map[string]Context{}}
@@ -134,8 +132,8 @@ func (f *File) Load() (All, error) {
 	return all, nil
 }
 
-// Update reads the file, calls fn to change the contexts, and writes the file, under the
-// lock. If fn returns an error, Update returns it and writes nothing.
+// Update reads the file, calls fn to change the contexts, and writes the file, all under the lock.
+// If fn returns an error, Update returns it and writes nothing.
 func (f *File) Update(fn func(*All) error) error {
 	dir := filepath.Dir(f.path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {

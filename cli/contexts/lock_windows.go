@@ -13,6 +13,6 @@ func lock(f *os.File) error {
 	return windows.LockFileEx(windows.Handle(f.Fd()), windows.LOCKFILE_EXCLUSIVE_LOCK, 0, bytes, 0, new(windows.Overlapped))
 }
 
-// checkMode accepts every file: Windows has no mode bits. The directory below %AppData%
-// inherits an access list that admits the user and administrators only.
+// checkMode accepts every file, because Windows has no mode bits. The directory below %AppData%
+// inherits an access list of the user and administrators.
 func checkMode(string, fs.FileInfo) error { return nil }

@@ -10,12 +10,12 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// early is how long before its expiry an access token is renewed, so that it does not expire
-// during a request.
+// early is how long before its expiry an access token is renewed, so that it does not expire during
+// a request.
 const early = 20 * time.Second
 
-// Session supplies the access token of a context (client.Tokens) and renews it with the
-// refresh token, for all commands that share the file. It is safe for concurrent use.
+// Session implements client.Tokens for a context. It renews the access token with the refresh
+// token, for all commands that share the file. It is safe for concurrent use.
 type Session struct {
 	file    *File
 	name    string
@@ -26,7 +26,8 @@ type Session struct {
 	ctx Context
 }
 
-// NewSession returns the session of a context. refresh sends a refresh token to the root.
+// NewSession returns the session of a context. refresh exchanges a refresh token for a new session
+// at the root.
 func NewSession(f *File, name string, c Context, now func() time.Time, refresh func(ctx context.Context, token string) (api.Session, error)) *Session {
 	return &Session{file: f, name: name, ctx: c, now: now, refresh: refresh}
 }
