@@ -23,10 +23,10 @@ import (
 	"github.com/treeline-edge/treeline/cli/output"
 )
 
-// errFetch means that an SLA could not be fetched from its URL.
+// errFetch is the kind of errors from fetching an SLA from a URL.
 var errFetch = fmt.Errorf("%w", api.ErrUnavailable)
 
-// errTimeout is the cause of a context that --timeout ended.
+// errTimeout is the cause of a context that --timeout cancelled.
 var errTimeout = fmt.Errorf("timed out: %w", api.ErrTimeout)
 
 func (c *cli) applyCmd() *cobra.Command {
@@ -80,7 +80,7 @@ func match(text string) (at api.Revision, mustNotExist bool, err error) {
 	return api.Revision(n), n == 0, nil
 }
 
-// fileByFlag refuses arguments: the file is given by a flag.
+// fileByFlag refuses positional arguments of commands that take the file from -f.
 func fileByFlag(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("give the file with -f: %s -f %s", cmd.CommandPath(), args[0])
@@ -88,8 +88,8 @@ func fileByFlag(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// tabs returns a hint if a refused YAML document is indented by tabs, which YAML does not
-// accept and which look like spaces.
+// tabs returns a hint if a refused YAML document is indented with tabs, which YAML forbids and
+// which look like spaces.
 func tabs(file string, doc []byte, err error) string {
 	if !errors.Is(err, api.ErrInvalid) || contentType(file, doc) == "application/json" {
 		return ""
@@ -103,8 +103,8 @@ func tabs(file string, doc []byte, err error) string {
 	return ""
 }
 
-// apply applies the SLA in a file. It returns the applications and the revision of the root
-// before. ifMatch is the text of --if-match.
+// apply applies the SLA in a file. It returns the applications, and the root's revision from before
+// the change. ifMatch is the text of --if-match.
 func (c *cli) apply(ctx context.Context, a *client.Client, file, ifMatch string) (apps []api.App, since api.Revision, err error) {
 	options := client.ApplyOptions{Tenant: c.tenant()}
 	if options.IfMatch, options.MustNotExist, err = match(ifMatch); err != nil {
@@ -141,7 +141,7 @@ func showApplied(ctx context.Context, a *client.Client, p output.Printer, apps [
 	return output.List(p, output.Apps, api.Page[api.App]{Items: apps})
 }
 
-// fetchTime bounds a single request.
+// fetchTime limits a single request.
 const fetchTime = 30 * time.Second
 
 // document reads an SLA from a file, stdin or a URL.
@@ -186,9 +186,9 @@ func (c *cli) document(ctx context.Context, file string) ([]byte, error) {
 	return doc, nil
 }
 
-// contentType returns the media type of an SLA from the extension of its file. With another
-// or no extension, a document that begins like a JSON object is JSON: {"… may also be
-// YAML, but errors in JSON are more precise.
+// contentType returns the media type of an SLA from the extension of its file. Without a known
+// extension, a document that begins like a JSON object is JSON: it may also be valid YAML, but the
+// JSON parser reports errors more precisely.
 func contentType(file string, doc []byte) string {
 	const asJSON, asYAML = "application/json", "application/yaml"
 	if u, err := url.Parse(file); err == nil && u.Host != "" {
@@ -207,14 +207,14 @@ func contentType(file string, doc []byte) string {
 	return asYAML
 }
 
-// monitor prints the events of the applications since a revision, until all wanted
-// instances run or the timeout has passed.
+// monitor prints the events of the applications after a revision, until all wanted instances run or
+// the timeout is over.
 func (c *cli) monitor(ctx context.Context, a *client.Client, apps []api.App, since api.Revision, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 	defer cancel()
 	steps := &steps{out: c.progress()}
 	for _, app := range apps {
-		steps.after = since // of each application by itself
+		steps.after = since // for each application
 		if err := c.monitorApp(ctx, a, app, steps); err != nil {
 			return err
 		}
@@ -242,7 +242,7 @@ func (c *cli) monitorApp(ctx context.Context, a *client.Client, app api.App, ste
 func (c *cli) tellEvents(ctx context.Context, a *client.Client, app api.AppID, since api.Revision, tell func(api.Event) bool) error {
 	s := eventKind.under(a, string(app))
 	for {
-		// Listed first: a root that restarted keeps no changes of before, but the events.
+		// List first: after a restart, the root has the earlier events but not the earlier changes.
 		all, rev, err := a.Events(ctx, client.ListOptions{Under: string(app), Since: since})
 		if err != nil {
 			return err
@@ -266,7 +266,7 @@ func (c *cli) tellEvents(ctx context.Context, a *client.Client, app api.AppID, s
 	}
 }
 
-// lastSteps tells what the events' stream had not brought yet when all ran.
+// lastSteps prints the events that the stream had not delivered when all instances ran.
 func (c *cli) lastSteps(ctx context.Context, a *client.Client, app api.App, steps *steps) error {
 	ctx, cancel := context.WithTimeout(ctx, fetchTime)
 	defer cancel()
@@ -280,7 +280,8 @@ func (c *cli) lastSteps(ctx context.Context, a *client.Client, app api.App, step
 	return nil
 }
 
-// unfinished says how it stands when the watching ends too early.
+// unfinished returns the error, and prints the state of the roll-out, when following ends too
+// early.
 func (c *cli) unfinished(ctx context.Context, a *client.Client, app api.App, progress *follow.Progress, err error) error {
 	name := c.progress().Short(string(app.ID))
 	if !errors.Is(err, api.ErrTimeout) {
@@ -305,7 +306,7 @@ func (c *cli) unfinished(ctx context.Context, a *client.Client, app api.App, pro
 	return fmt.Errorf("%s: %d of %d instances run; the roll-out continues: %w", name, n, wanted, err)
 }
 
-// steps prints events, each once, with the time since the first.
+// steps prints each event once, with the time since the first event.
 type steps struct {
 	out   output.Printer
 	after api.Revision // of the last event printed

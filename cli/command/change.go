@@ -135,7 +135,7 @@ func (c *cli) deleteApp(ctx context.Context, a *client.Client, name string, yes,
 	if err != nil {
 		return err
 	}
-	// Only the revision that the question was about is deleted.
+	// Delete only the revision that the user has confirmed.
 	if _, err := a.DeleteApp(ctx, app.ID, app.Revision); err != nil {
 		return fmt.Errorf("delete %s: %w", app.ID, err)
 	}
@@ -173,9 +173,9 @@ func (c *cli) clusterFlag(cmd *cobra.Command, to *string) {
 	cmd.ValidArgsFunction = c.complete("nodes")
 }
 
-// findNode resolves a reference to a node: CLUSTER/NODE, as -o name prints it, or a node's
-// name. Without a cluster the name must be that of one node only. It returns an error while
-// a cluster does not answer, because that cluster may have such a node too.
+// findNode resolves a reference to a node: CLUSTER/NODE, which -o name prints, or a node's name,
+// which must be unique if no cluster is given. It returns an error if a cluster does not answer,
+// because that cluster may have such a node too.
 func (c *cli) findNode(ctx context.Context, a *client.Client, cluster, reference string) (api.ClusterID, api.NodeID, error) {
 	of, name, cut := strings.Cut(reference, "/")
 	switch {
@@ -214,8 +214,8 @@ func (c *cli) findNode(ctx context.Context, a *client.Client, cluster, reference
 	return "", "", fmt.Errorf("node %q does not exist; see treeline get nodes: %w", reference, api.ErrNotFound)
 }
 
-// unanswered returns the errors of cli.nodes without those of clusters whose nodes the user
-// is not allowed to see.
+// unanswered returns the errors of nodes, except those of clusters whose nodes the user may not
+// see.
 func unanswered(err error) error {
 	all, ok := errors.AsType[interface {
 		error
@@ -229,7 +229,7 @@ func unanswered(err error) error {
 	})...)
 }
 
-// node returns the node that a reference names (findNode).
+// node returns the node that findNode resolves a reference to.
 func (c *cli) node(ctx context.Context, a *client.Client, cluster, reference string) (api.Node, error) {
 	of, id, err := c.findNode(ctx, a, cluster, reference)
 	if err != nil {
@@ -279,7 +279,7 @@ func (c *cli) uncordonCmd() *cobra.Command {
 		})
 }
 
-// drainCmd asks for no confirmation: instances move, and only --force stops any.
+// drainCmd asks for no confirmation, because instances move and only --force stops any.
 func (c *cli) drainCmd() *cobra.Command {
 	var force, detach bool
 	var timeout time.Duration
@@ -313,11 +313,10 @@ nodes stay cordoned, and the instances move as soon as there is capacity.`
 	return cmd
 }
 
-// pollInterval is how often a node is read: nodes have no watch.
+// pollInterval is the interval at which a node is read, because nodes have no watch.
 const pollInterval = 500 * time.Millisecond
 
-// drained waits until a node has no instance left. It prints the instances that fit on no
-// other node.
+// drained waits until a node has no instances, and prints the instances that fit on no other node.
 func (c *cli) drained(ctx context.Context, nodes client.Nodes, cl api.ClusterID, id api.NodeID) error {
 	reported := map[api.InstanceID]string{}
 	for {

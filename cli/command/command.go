@@ -73,7 +73,7 @@ func Main(ctx context.Context, args []string, stdio IO) int {
 	return c.report(ctx, err)
 }
 
-// oneLine joins cobra's error and its suggestions.
+// oneLine joins cobra's error and its suggestions to one line.
 func oneLine(s string) string {
 	what, guesses, ok := strings.Cut(strings.TrimSpace(s), "\n\nDid you mean this?\n")
 	if !ok {
@@ -92,7 +92,7 @@ type cli struct {
 	noHeaders bool
 	ran       bool // arguments and flags were valid
 
-	lines  *bufio.Reader // of In; nil: nothing is read yet
+	lines  *bufio.Reader // reads In; nil: not used yet
 	chosen *contexts.Chosen
 	client *client.Client
 }
@@ -131,7 +131,7 @@ Data is written to stdout, progress to stderr. Exit codes: 0 success, 1 failure,
 	return root
 }
 
-// wrap records that a command ran, so that earlier errors are usage errors, and makes
+// wrap sets cli.ran when a command runs, so that errors before that are usage errors, and makes
 // command groups report unknown commands.
 func (c *cli) wrap(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
@@ -167,7 +167,6 @@ func (c *cli) wrap(cmd *cobra.Command) {
 
 func (c *cli) file() *contexts.File { return contexts.Open(c.config) }
 
-// where returns the context in effect.
 func (c *cli) where() (contexts.Chosen, error) {
 	if c.chosen == nil {
 		all, err := c.file().Load()
@@ -191,7 +190,7 @@ func (c *cli) where() (contexts.Chosen, error) {
 	return *c.chosen, nil
 }
 
-// api returns a client for the context in effect.
+// api returns a client for the context of the command.
 func (c *cli) api() (*client.Client, error) {
 	if c.client != nil {
 		return c.client, nil
@@ -222,11 +221,10 @@ func (c *cli) api() (*client.Client, error) {
 	return c.client, nil
 }
 
-// action is a command that needs a printer for the format of the flags and a client for the
-// context in effect.
+// action is a command that needs a printer for the chosen format and a client.
 type action func(ctx context.Context, p output.Printer, a *client.Client, args []string) error
 
-// run returns fn as a function for cobra.
+// run converts an action to a function for cobra.
 func (c *cli) run(fn action) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		p, err := c.printer()
@@ -253,12 +251,11 @@ func (c *cli) tenant() api.Tenant {
 	return ""
 }
 
-// outputFlags adds the flags of a command that prints objects. Other commands accept the
-// names that -o name prints; see unnamedFlags.
+// outputFlags adds the flags of a command that prints objects whose names (-o name) other commands
+// accept; see unnamedFlags.
 func (c *cli) outputFlags(cmd *cobra.Command) { c.formatFlags(cmd, output.Formats) }
 
-// unnamedFlags adds the flags of outputFlags to a command whose objects no other command
-// accepts by name. It refuses -o name.
+// unnamedFlags is outputFlags for objects whose names no other command accepts. It refuses -o name.
 func (c *cli) unnamedFlags(cmd *cobra.Command) {
 	c.formatFlags(cmd, slices.DeleteFunc(slices.Clone(output.Formats), func(f output.Format) bool { return f == output.Name }))
 	cmd.PreRunE = func(*cobra.Command, []string) error {
@@ -280,7 +277,7 @@ func (c *cli) formatFlags(cmd *cobra.Command, formats []output.Format) {
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(all, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// printer returns a printer for data in the format of the flags.
+// printer returns a printer to stdout for the chosen format.
 func (c *cli) printer() (output.Printer, error) {
 	p := c.printerTo(c.Out, c.OutTTY)
 	if c.format != "" {
@@ -292,7 +289,7 @@ func (c *cli) printer() (output.Printer, error) {
 	return p, nil
 }
 
-// progress returns a printer for progress and messages.
+// progress returns a printer to stderr, for progress and messages.
 func (c *cli) progress() output.Printer { return c.printerTo(c.Err, c.ErrTTY) }
 
 func (c *cli) printerTo(w io.Writer, tty bool) output.Printer {
@@ -302,10 +299,10 @@ func (c *cli) printerTo(w io.Writer, tty bool) output.Printer {
 	}
 }
 
-// say prints a line of progress.
+// say prints a line to stderr.
 func (c *cli) say(format string, args ...any) { c.progress().Printf(format, args...) }
 
-// confirm asks the user whether to go on. Without a terminal it requires --yes.
+// confirm asks the user for confirmation. Without a terminal it requires --yes.
 func (c *cli) confirm(yes bool, question string) error {
 	if yes {
 		return nil

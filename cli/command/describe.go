@@ -55,8 +55,8 @@ func (c *cli) describeCmd() *cobra.Command {
 	return group
 }
 
-// description prints the text of a description line by line. For JSON and YAML it collects
-// the objects, and end prints them.
+// description prints a description line by line. For JSON and YAML it collects the objects, which
+// end prints.
 type description struct {
 	output.Printer
 	api   *client.Client
@@ -64,7 +64,7 @@ type description struct {
 	whole gathered
 }
 
-// gathered is a description in JSON and YAML: the objects of the API.
+// gathered has the objects of a description, for JSON and YAML.
 type gathered struct {
 	Object    any            `json:"object"`
 	Services  []api.Service  `json:"services,omitempty"`
@@ -89,14 +89,14 @@ func (d *description) end() error {
 	return d.Object(d.whole)
 }
 
-// line prints a name and a value; it prints nothing if the value is empty.
+// line prints a name and a value, unless the value is empty.
 func (d *description) line(name, format string, args ...any) {
 	if s := fmt.Sprintf(format, args...); s != "" && d.ForPeople() {
 		d.Printf("%-13s %s", name+":", s)
 	}
 }
 
-// events prints the newest events for which keep returns true; nil: all.
+// events prints the newest shownEvents events for which keep returns true; nil: all.
 func (d *description) events(ctx context.Context, o client.ListOptions, keep func(api.Event) bool) error {
 	kept, _, err := d.api.Events(ctx, o)
 	if err != nil {
@@ -113,7 +113,7 @@ func (d *description) events(ctx context.Context, o client.ListOptions, keep fun
 	return section(d, output.Events, kept)
 }
 
-// section prints a table after an empty line. It prints nothing if there are no objects.
+// section prints a table after an empty line, unless there are no objects.
 func section[T any](d *description, table output.Table[T], all []T) error {
 	if len(all) == 0 || !d.ForPeople() {
 		return nil
@@ -351,8 +351,7 @@ func (c *cli) describeNode(ctx context.Context, d *description, cluster api.Clus
 	return d.events(ctx, client.ListOptions{}, func(e api.Event) bool { return e.Tier == "node "+name && e.Cluster == cluster })
 }
 
-// peers prints the paths from a node to its peers. It prints nothing if the node cannot be
-// reached.
+// peers prints the paths from a node to its peers, or why they are unknown.
 func (d *description) peers(ctx context.Context, cluster api.ClusterID, n api.NodeID) error {
 	peers, err := d.api.NodesOf(cluster).Peers(ctx, n)
 	if err != nil {

@@ -78,7 +78,7 @@ The command signs in, writes a context and makes it the current one.`,
 			}
 			return c.file().Update(func(all *contexts.All) error { // the installation is gone
 				if at, ok := all.Contexts[name]; !ok || at.CA != ca {
-					return nil // it now belongs to another installation
+					return nil // the context is of another installation
 				}
 				if delete(all.Contexts, name); all.Current == name {
 					all.Current = ""

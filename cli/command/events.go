@@ -66,8 +66,8 @@ func (c *cli) events(ctx context.Context, p output.Printer, a *client.Client, o 
 	return err
 }
 
-// findAny returns the id of the application, service or instance that a reference names. It
-// looks for them in this order.
+// findAny returns the id of the application, service or instance that a reference identifies. It
+// searches in this order.
 func (c *cli) findAny(ctx context.Context, reference string) (string, error) {
 	var guess string
 	var ambiguous error

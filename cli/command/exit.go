@@ -27,7 +27,7 @@ const (
 var (
 	errUsage        = errors.New("usage")
 	errNotPlaceable = errors.New("not placeable")
-	// errReported ends a command whose error has been printed already.
+	// errReported is the error of a command that has already printed its error.
 	errReported = errors.New("reported")
 )
 
@@ -74,7 +74,7 @@ func exitCode(err error) int {
 	return exitFailed
 }
 
-// fixes are hints for errors whose message has none.
+// fixes are hints for errors whose message does not contain one.
 var fixes = []struct {
 	kind error
 	fix  string
@@ -86,7 +86,7 @@ var fixes = []struct {
 	{api.ErrUnavailable, "check the address with treeline ctx show, and whether the root runs"},
 }
 
-// saysHow reports whether a message contains a hint.
+// saysHow reports whether a message already contains a hint.
 func saysHow(message string) bool {
 	return strings.Contains(message, "treeline ") || strings.Contains(message, "try again")
 }

@@ -60,10 +60,10 @@ func dotted(f api.Field) string {
 	return strings.ReplaceAll(strings.Trim(strings.ReplaceAll(f.Pointer, "/*", ""), "/"), "/", ".")
 }
 
-// short maps Oakestra's names in paths to the CLI's.
+// short maps the CLI's names in paths to those of the SLA.
 var short = map[string]string{"app": "applications", "apps": "applications", "service": "microservices", "services": "microservices", "svc": "microservices"}
 
-// explained returns the fields whose path is or ends with the given path.
+// explained returns the fields whose path is the given one or ends with it.
 func explained(path string) []api.Field {
 	parts := strings.Split(path, ".")
 	long := make([]string, len(parts))

@@ -45,13 +45,12 @@ func (c *cli) getCmd() *cobra.Command {
 	return group
 }
 
-// show prints all objects, or those that a reference matches, and then changes if watch is
-// set.
+// show prints all objects, or those that a reference matches. With watch it then prints changes.
 func (r resource[T]) show(ctx context.Context, c *cli, p output.Printer, a *client.Client, args []string, watch bool) error {
 	s := source[T]{r, a, client.ListOptions{}}
 	reference := ""
 	if len(args) > 0 {
-		reference = args[0] // may name another tenant than the command's
+		reference = args[0] // may be of another tenant than the command's
 	} else if r.ref != "" {
 		s.list.Tenant = c.tenant()
 	}
@@ -99,7 +98,7 @@ func (r resource[T]) whole(c *cli, p output.Printer, reference string, found []T
 	return list(c, p, r.table, found, rev)
 }
 
-// list prints objects. For people it says if there are none.
+// list prints objects. In a table format it prints a message if there are none.
 func list[T any](c *cli, p output.Printer, table output.Table[T], all []T, rev api.Revision) error {
 	if len(all) == 0 && p.ForPeople() {
 		c.say("no %s", table.Kind)
@@ -122,7 +121,7 @@ func (r resource[T]) each(p output.Printer, rows *output.Rows[T], objects []T) e
 	return nil
 }
 
-// gone prints that an object was deleted; in JSON as the API's change without an object.
+// gone prints that an object was deleted.
 func gone(p output.Printer, id string) error {
 	switch {
 	case p.ForPeople():
@@ -162,8 +161,8 @@ rights of the user. If a cluster does not answer, the command reports it and fai
 	return cmd
 }
 
-// nodes returns the nodes of a cluster, or of all clusters if cluster is empty. If some
-// clusters fail, it returns the nodes of the others and the errors.
+// nodes returns the nodes of a cluster, or of all clusters if cluster is empty. If some clusters
+// fail, it returns the nodes of the others and the errors.
 func (c *cli) nodes(ctx context.Context, a *client.Client, cluster api.ClusterID) ([]api.Node, error) {
 	of := func(cluster api.ClusterID) ([]api.Node, error) {
 		nodes, err := a.NodesOf(cluster).List(ctx)

@@ -16,8 +16,8 @@ import (
 	"github.com/treeline-edge/treeline/cli/output"
 )
 
-// grantCmd returns a command whose subcommand "cluster" changes a cluster's grant. prepare
-// adds the subcommand's flags and returns the function that changes the current grant.
+// grantCmd returns a command whose subcommand "cluster" changes a cluster's grant. prepare adds the
+// subcommand's flags and returns the function that changes the grant.
 func (c *cli) grantCmd(verb, short, long string, prepare func(*cobra.Command) func(*api.Grant) error) *cobra.Command {
 	group := &cobra.Command{Use: verb, Short: short}
 	cmd := &cobra.Command{
@@ -153,8 +153,8 @@ Instances that are on the node stay there.`,
 
 var errNoLimit = usage("give at least one limit, such as --vcpus 4")
 
-// capFlags adds the flags of the limits that clusters and nodes have. The function that it
-// returns sets the limits whose flags were given, or returns errNoLimit if there are none.
+// capFlags adds the flags of the caps that clusters and nodes have in common. The function that it
+// returns sets the caps whose flags were given, or returns errNoLimit if there are none.
 func capFlags(cmd *cobra.Command) func(*api.Caps) error {
 	f := cmd.Flags()
 	vcpus := f.Float64("vcpus", 0, "maximum vCPUs")
@@ -186,7 +186,7 @@ func capFlags(cmd *cobra.Command) func(*api.Caps) error {
 	}
 }
 
-// audience describes whose services a cluster may run.
+// audience describes the tenants whose services a cluster may run.
 func audience(cl api.Cluster) string {
 	if cl.Grant.Open {
 		return "open to all tenants"
@@ -204,7 +204,7 @@ func audience(cl api.Cluster) string {
 	return "open to " + strings.Join(to, ", ")
 }
 
-// caps describes the limits of a cluster or node; empty: there are none.
+// caps describes the caps of a cluster or node; empty: there are none.
 func caps(k api.Caps) string {
 	var parts []string
 	for _, p := range []struct {

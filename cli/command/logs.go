@@ -15,7 +15,7 @@ import (
 	"github.com/treeline-edge/treeline/cli/output"
 )
 
-// maxLine is the length in bytes at which a line is split.
+// maxLine is the length in bytes at which a line of output is split.
 const maxLine = 64 << 10
 
 func (c *cli) logsCmd() *cobra.Command {
@@ -86,7 +86,7 @@ func (c *cli) logs(ctx context.Context, a *client.Client, found []api.Instance, 
 	return errors.Join(errs...)
 }
 
-// interrupted returns the error of a stream that ended early.
+// interrupted wraps the error of a stream that ended early.
 func interrupted(err error) error {
 	if errors.Is(err, api.ErrUnauthenticated) {
 		return fmt.Errorf("stream interrupted: %w", err)

@@ -61,9 +61,9 @@ password. Earlier codes become invalid. It needs the rights to create the user.`
 	return group
 }
 
-// invitation prints the command for a first sign-in and, on a line of its own, the code
-// that the command asks for: other users of the machine can read arguments. The command
-// pins the CA of this context, so that the user needs no file.
+// invitation prints the command for a first sign-in, and on its own line the code that the command
+// asks for, because other users of the machine can read arguments. The command pins the CA of this
+// context, so that the user needs no CA file.
 func (c *cli) invitation(a *client.Client, i client.Invitation) error {
 	p, err := c.printer()
 	if err != nil {

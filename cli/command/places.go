@@ -64,7 +64,7 @@ func patience(rigidness, share, convergence float64) string {
 	return s
 }
 
-// slot formats the capacity of one kind of nodes of a cluster.
+// slot formats the capacity of one kind of node of a cluster.
 func slot(s api.Slot) string {
 	out := fmt.Sprintf("%s on %s, %d nodes, free %s, most on one %s", s.Runtime, s.Arch, s.Nodes, s.Free, s.Largest)
 	for _, d := range s.Devices {
@@ -79,7 +79,7 @@ func slot(s api.Slot) string {
 	return out
 }
 
-// region formats where a cluster's nodes are; empty: the cluster does not report it.
+// region formats the area of a cluster's nodes; empty: the cluster does not report it.
 func region(a api.Aggregate) string {
 	if len(a.Hull) == 0 {
 		return ""
@@ -95,7 +95,7 @@ func region(a api.Aggregate) string {
 	return s
 }
 
-// spread formats where a cluster's nodes are in the latency space.
+// spread formats the extent of a cluster's nodes in the latency space.
 func spread(s *api.CoordSpread) string {
 	if s == nil {
 		return ""

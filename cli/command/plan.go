@@ -12,7 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/cli/output"
 )
 
-// errPlan marks errors of plan, whose exit code 1 means that something would change.
+// errPlan marks errors of the command plan, whose exit code 1 means that something would change.
 var errPlan = errors.New("plan")
 
 func (c *cli) planCmd() *cobra.Command {
@@ -74,7 +74,7 @@ func (c *cli) plan(ctx context.Context, p output.Printer, a *client.Client, file
 }
 
 // applyLine returns the command that applies a plan. With several applications it has no
-// --if-match, because each application has a revision of its own.
+// --if-match, because each application has its own revision.
 func applyLine(file string, plan api.Plan) string {
 	line := "treeline apply -f " + file
 	if len(plan.Apps) == 1 {

@@ -11,17 +11,17 @@ import (
 	"github.com/treeline-edge/treeline/cli/output"
 )
 
-// purgeByHand tells how to delete a node's data on its machine.
+// purgeByHand are the commands that delete a node's data on its machine.
 const purgeByHand = "on the machine: systemctl stop treeline-node; node-engine purge --yes --config /etc/treeline/node.yaml; deploy/install remove node"
 
-// The formats of the confirmations, with the node, its cluster, its status and its number of
+// The formats of the confirmations. Arguments: the node, its cluster, its status, and its number of
 // instances.
 const (
 	removeQuestion = "This removes node %s of cluster %s (%s): its certificate becomes invalid, and its %d instances are placed on other nodes."
 	purgeQuestion  = "This purges and removes node %s of cluster %s (%s): it stops its %d instances, which are placed on other nodes if there is capacity, and deletes its containers, images, logs, keys and data."
 )
 
-// deleteNode removes a node after confirmation, with purge also what it has on its machine.
+// deleteNode removes a node after confirmation. With purge, the node first deletes its data.
 func (c *cli) deleteNode(ctx context.Context, a *client.Client, cluster, reference string, yes, purge bool) error {
 	n, err := c.node(ctx, a, cluster, reference)
 	if err != nil {
@@ -37,7 +37,7 @@ func (c *cli) deleteNode(ctx context.Context, a *client.Client, cluster, referen
 	return do(ctx, a.NodesOf(n.Cluster), n)
 }
 
-// remove removes a node and leaves its machine as it is.
+// remove removes a node without changes on its machine.
 func (c *cli) remove(ctx context.Context, nodes client.Nodes, n api.Node) error {
 	if err := nodes.Remove(ctx, n.ID); err != nil {
 		return fmt.Errorf("remove node %s of cluster %s: %w", n.ID, n.Cluster, err)
@@ -64,7 +64,7 @@ func (c *cli) purge(ctx context.Context, nodes client.Nodes, n api.Node) error {
 	return c.purged(ctx, nodes, of, id)
 }
 
-// mayRun prints what a silent node may still run.
+// mayRun prints the instances that a silent node may still run.
 func (c *cli) mayRun(n api.Node) {
 	if len(n.Remaining) == 0 {
 		c.say("it ran nothing when it last reported")
@@ -76,7 +76,7 @@ func (c *cli) mayRun(n api.Node) {
 	}
 }
 
-// purged waits until a node that is being purged is removed.
+// purged waits until a node has been purged and removed.
 func (c *cli) purged(ctx context.Context, nodes client.Nodes, cl api.ClusterID, id api.NodeID) error {
 	var last api.Node
 	reported := ""

@@ -43,7 +43,7 @@ func (r resource[T]) ids(all []T) []string {
 	return ids
 }
 
-// match returns the objects that a reference matches best, all equally well. ErrNotFound:
+// match returns the objects that match a reference best, all of them equally well. ErrNotFound:
 // there are none.
 func (r resource[T]) match(c *cli, reference string, all []T) ([]T, error) {
 	ids := r.ids(all)
@@ -67,8 +67,8 @@ func (r resource[T]) match(c *cli, reference string, all []T) ([]T, error) {
 	return found, nil
 }
 
-// find returns the one object that a reference names. ErrNotFound: there is none;
-// *ref.Ambiguous: there are several.
+// find returns the object that a reference identifies. ErrNotFound: there is none; *ref.Ambiguous:
+// there are several.
 func (r resource[T]) find(ctx context.Context, c *cli, reference string) (T, error) {
 	var none T
 	a, err := c.api()
@@ -101,8 +101,8 @@ func (r resource[T]) findID(ctx context.Context, c *cli, reference string) (stri
 	return r.table.Name(o), nil
 }
 
-// findInstances returns the instances that a reference matches equally well: all of an
-// application or service, or one. ErrNotFound: it matches none.
+// findInstances returns the instances that match a reference equally well: all of an application or
+// service, or one. ErrNotFound: there are none.
 func (c *cli) findInstances(ctx context.Context, a *client.Client, reference string) ([]api.Instance, error) {
 	all, _, err := a.Instances(ctx, client.ListOptions{})
 	if err != nil {
@@ -112,11 +112,11 @@ func (c *cli) findInstances(ctx context.Context, a *client.Client, reference str
 	return instanceKind.match(c, reference, all)
 }
 
-// completionTime bounds the time of a shell completion.
+// completionTime limits the time of a shell completion.
 const completionTime = 2 * time.Second
 
-// complete completes names of existing objects. It completes nothing if the root does not
-// answer.
+// complete completes the names of existing objects. Without an answer of the root it completes
+// nothing.
 func (c *cli) complete(kinds ...string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {

@@ -121,7 +121,7 @@ func (c *cli) loginContext(ctx context.Context, all contexts.All, args []string,
 	return at, name, err
 }
 
-// pinned returns the CA certificate that --ca or --pin names; empty: neither is given.
+// pinned returns the CA certificate for --ca or --pin; empty if neither is given.
 func (c *cli) pinned(ctx context.Context, url, pin string) (string, error) {
 	switch {
 	case c.wish.CA != "":
@@ -153,11 +153,11 @@ func (c *cli) signIn(ctx context.Context, at contexts.Context, user, code string
 	return a.Login(ctx, api.Login{User: user, Password: password})
 }
 
-// maxSecret bounds the first line of a file with a secret, in bytes.
+// maxSecret limits the first line of a file with a secret, in bytes.
 const maxSecret = 64 << 10
 
-// secret returns the last word of the first line of a file. For "-" it prompts on the
-// terminal without echo, or reads stdin if there is no terminal.
+// secret returns the last word of the first line of a file. For "-" it prompts on the terminal
+// without echo, or reads stdin if there is no terminal.
 func (c *cli) secret(flag, file, prompt string) (string, error) {
 	var line string
 	var err error
@@ -190,7 +190,7 @@ func (c *cli) line() (string, error) {
 	return strings.TrimRight(line, "\r\n"), err
 }
 
-// warnVisible warns of a secret in the arguments.
+// warnVisible prints a warning about a secret in the arguments.
 func (c *cli) warnVisible(flag, better string) {
 	c.say("warning: other users of this machine can see the value of %s; use %s", flag, better)
 }

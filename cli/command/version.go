@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/build"
 )
 
-// versionTime bounds the request for the root's version.
+// versionTime limits the request for the root's version.
 const versionTime = 2 * time.Second
 
 func (c *cli) versionCmd() *cobra.Command {

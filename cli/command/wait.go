@@ -84,8 +84,8 @@ func (c *cli) wait(ctx context.Context, a *client.Client, id, what string) error
 	return fmt.Errorf("%s is not %s yet: %w", name, what, err)
 }
 
-// unreachable returns why a state cannot be reached without a change of the SLA or of the
-// number of replicas; nil: it can.
+// unreachable returns why a state cannot be reached without a change of the SLA or of the number of
+// replicas, nil if it can.
 func (c *cli) unreachable(p *follow.Progress, name, what string) error {
 	if p.Vanished() {
 		return fmt.Errorf("%s was deleted and will not be %s: %w", name, what, api.ErrNotFound)
@@ -107,7 +107,7 @@ func (c *cli) unreachable(p *follow.Progress, name, what string) error {
 
 func (c *cli) waitDeleted(ctx context.Context, a *client.Client, id string) error {
 	if _, err := api.ParseInstanceID(id); err != nil {
-		// An application is deleted after its instances, a service possibly before them.
+		// An application is deleted after its instances. A service may be deleted before them.
 		if err := appKind.under(a, id).untilGone(ctx); err != nil {
 			return err
 		}

@@ -10,24 +10,24 @@ import (
 	"github.com/treeline-edge/treeline/cli/follow"
 )
 
-// source is the objects of a kind that a list selects.
+// source lists and watches the objects of a kind that a filter selects.
 type source[T any] struct {
 	resource[T]
 	client *client.Client
-	list   client.ListOptions // Tenant and Under
+	list   client.ListOptions // only Tenant and Under are used
 }
 
-// seen is what a source reports: first all objects, then single changes.
+// seen is a report of a source: first all objects, then single changes.
 type seen[T any] struct {
 	Whole  bool // Items are all objects
-	Items  []T  // with Whole
+	Items  []T  // set with Whole
 	Rev    api.Revision
 	ID     string
 	Object *T // nil: deleted
 }
 
-// follow lists objects and then watches them, without a gap, until fn returns false or ctx
-// is done. If the root no longer keeps the changes it lists the objects again.
+// follow lists objects and then watches them without a gap, until fn returns false or ctx is done.
+// If the root no longer keeps the changes, it lists the objects again.
 func (s source[T]) follow(ctx context.Context, fn func(seen[T]) (more bool, err error)) error {
 	for {
 		page, rev, err := client.List[T](ctx, s.client, string(s.kind), s.list)
@@ -80,12 +80,12 @@ func (s source[T]) untilGone(ctx context.Context) error {
 	})
 }
 
-// post passes a change to the follower, and returns false if that has ended.
+// post passes a change to the goroutine of track. It returns false if track has ended.
 type post func(change func()) bool
 
-// track keeps p up to date with the services and instances under a reference, and calls
-// done after each change until that returns true or an error. others run beside it. All
-// have ended when it returns.
+// track updates p with the services and instances under a reference, and calls done after each
+// change until it returns true or an error. others run concurrently. All of them have ended when
+// track returns.
 func track(ctx context.Context, a *client.Client, under string, p *follow.Progress, done func() (bool, error), others ...func(context.Context, post) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	changes := make(chan func())
