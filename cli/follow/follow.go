@@ -1,5 +1,5 @@
-// Package follow computes the progress of services towards their SLA from the instances
-// that a watch reports.
+// Package follow computes the progress of services towards their SLA from watched services and
+// instances.
 //
 //	p := follow.New(services)
 //	p.See(instance)
@@ -22,21 +22,21 @@ type Progress struct {
 	begun bool           // at least one service is known
 }
 
-// New follows services until their instances run with the current revision.
+// New returns the Progress of all instances of services.
 func New(services []api.Service) *Progress {
 	p := &Progress{have: map[api.InstanceID]api.Instance{}}
 	p.Goals(services)
 	return p
 }
 
-// NewInstance follows a single instance.
+// NewInstance returns the Progress of a single instance.
 func NewInstance(id api.InstanceID) *Progress {
 	p := New(nil)
 	p.only = id
 	return p
 }
 
-// Goals replaces the services that are followed.
+// Goals replaces the followed services.
 func (p *Progress) Goals(services []api.Service) {
 	p.goals = map[api.ServiceID]api.Service{}
 	for _, s := range services {
@@ -44,7 +44,7 @@ func (p *Progress) Goals(services []api.Service) {
 	}
 }
 
-// Goal updates a service, which may have been scaled or changed.
+// Goal adds or updates a service.
 func (p *Progress) Goal(s api.Service) { p.goals[s.ID] = s }
 
 // Dropped removes a service.
@@ -58,7 +58,7 @@ func (p *Progress) All(instances []api.Instance) {
 	}
 }
 
-// See updates an instance.
+// See adds or updates an instance.
 func (p *Progress) See(i api.Instance) {
 	if p.only == "" || i.ID == p.only {
 		p.have[i.ID] = i
@@ -73,13 +73,12 @@ func settled(i api.Instance, s api.Service) bool {
 	return current(i, s) && (i.State == api.Running || s.Spec.OneShot && i.State == api.Completed)
 }
 
-// current reports whether the instance has its service's current revision and is not being
-// stopped.
+// current reports whether the instance has the newest SLA, is not being stopped, and is not stale.
 func current(i api.Instance, s api.Service) bool {
 	return !i.Leaving && i.Spec >= s.SpecRev && !i.Stale
 }
 
-// Counts returns the number of settled and of wanted instances.
+// Counts returns the number of settled instances and of wanted ones.
 func (p *Progress) Counts() (settledNow, wanted int) { return p.count(settled) }
 
 // count returns how many wanted instances meet a condition, and how many are wanted.
@@ -126,7 +125,7 @@ func (p *Progress) Failed() []api.Instance {
 	})
 }
 
-// Endless returns the services whose instances never complete, in order.
+// Endless returns the services whose instances never complete, sorted by id.
 func (p *Progress) Endless() (ids []api.ServiceID) {
 	for id, s := range p.goals {
 		if !s.Spec.OneShot && s.Replicas > 0 {
@@ -142,7 +141,7 @@ func (p *Progress) Behind() []api.Instance {
 	return p.pick(func(i api.Instance) bool { return !i.Leaving && !settled(i, p.goals[i.Service]) })
 }
 
-// Unplaced returns the instances that could not be placed.
+// Unplaced returns the instances that could not be placed, in order.
 func (p *Progress) Unplaced() []api.Instance {
 	return p.pick(func(i api.Instance) bool {
 		return !i.Leaving && (i.State == api.Requested || i.State == api.ClusterScheduled) &&

@@ -35,7 +35,7 @@ var Peers = Table[api.PeerStatus]{
 	},
 }
 
-// loss formats packet loss; a dash: not measured.
+// loss formats packet loss; "-": not measured.
 func loss(s api.PeerStatus) string {
 	if s.RTT <= 0 && s.Loss == 0 {
 		return "-"
@@ -43,7 +43,7 @@ func loss(s api.PeerStatus) string {
 	return fmt.Sprintf("%.1f%%", 100*s.Loss)
 }
 
-// carried formats carried bytes; a dash: unknown for this kernel path.
+// carried formats a number of bytes; "-": unknown for this kernel path.
 func carried(s api.PeerStatus, part func(api.Carried) uint64) string {
 	c, known := s.Carried()
 	if !known {
@@ -64,7 +64,7 @@ func PeerName(s api.PeerStatus) string {
 	return name
 }
 
-// Routes is the table of the services that a node has routes to.
+// Routes is the table of a node's routes to services.
 var Routes = Table[api.RouteStatus]{
 	Kind: "routes",
 	Name: func(s api.RouteStatus) string { return string(s.Service) },
@@ -95,7 +95,7 @@ func backends(s api.RouteStatus) string {
 	return strings.Join(all, ", ")
 }
 
-// latencies formats the round trips that TCP measured between the node's services and this one.
+// latencies formats the round trips that TCP measured between the node's services and this service.
 func latencies(p Printer, s api.RouteStatus) string {
 	var all []string
 	for _, x := range s.Pairs {
@@ -169,7 +169,7 @@ func Bytes(n uint64) string {
 	return ""
 }
 
-// endpoint formats an address and port; a dash: none.
+// endpoint formats an address and port; "-": none.
 func endpoint(a netip.AddrPort) string {
 	if !a.IsValid() {
 		return "-"

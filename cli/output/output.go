@@ -1,6 +1,5 @@
-// Package output prints objects of the API: as tables, as JSON or YAML, or as names for the
-// shell, and explanations of placements. Tables contain no control characters of remote
-// origin.
+// Package output prints objects of the API as tables, JSON, YAML or names, and explanations of
+// placements. Tables contain no control characters from remote text.
 //
 //	p := output.Printer{Out: os.Stdout, Format: output.Wide, Now: time.Now}
 //	err := output.List(p, output.Instances, page)
@@ -48,7 +47,7 @@ type Printer struct {
 // ForPeople reports whether the format is a table, not JSON, YAML or names.
 func (p Printer) ForPeople() bool { return p.Format == Text || p.Format == Wide }
 
-// Short returns an id without Tenant.
+// Short returns an id without the prefix of Tenant.
 func (p Printer) Short(id string) string {
 	if t := string(p.Tenant); t != "" {
 		if rest, ok := strings.CutPrefix(id, t+"/"); ok && !strings.Contains(rest, "/") {
@@ -58,7 +57,7 @@ func (p Printer) Short(id string) string {
 	return id
 }
 
-// Age formats the time since t as Duration does; "-": t is zero.
+// Age formats the time since t with Duration; "-" if t is zero.
 func (p Printer) Age(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -109,7 +108,7 @@ func (p Printer) Object(v any) error {
 	return err
 }
 
-// Line writes v as an item of a stream: one line of JSON, or one YAML document.
+// Line writes v as an item of a stream: a line of JSON, or a YAML document.
 func (p Printer) Line(v any) error {
 	if p.Format == YAML {
 		if _, err := io.WriteString(p.Out, "---\n"); err != nil {
@@ -122,7 +121,7 @@ func (p Printer) Line(v any) error {
 	return enc.Encode(v)
 }
 
-// Printf writes a line of text without control characters.
+// Printf writes a line of text, cleaned by Clean.
 func (p Printer) Printf(format string, args ...any) {
 	_, _ = fmt.Fprintln(p.Out, Clean(fmt.Sprintf(format, args...)))
 }
@@ -137,8 +136,8 @@ type Column[T any] struct {
 
 // Table defines how objects of a kind are printed.
 type Table[T any] struct {
-	Kind    string           // plural, for "no …"
-	Name    func(o T) string // name that other commands accept; nil: the format Name prints nothing
+	Kind    string           // plural, for messages such as "no clusters"
+	Name    func(o T) string // the name that other commands accept; nil: the format Name is not supported
 	Columns []Column[T]
 }
 
@@ -248,7 +247,7 @@ func List[T any](p Printer, t Table[T], page api.Page[T]) error {
 	return NewRows(p, t).Add(page.Items...)
 }
 
-// One writes a single object; in JSON and YAML the object itself, not a list.
+// One writes a single object. In JSON and YAML it is the object itself, not a list.
 func One[T any](p Printer, t Table[T], o T) error {
 	if p.Format == JSON || p.Format == YAML {
 		return p.Object(o)
@@ -265,8 +264,8 @@ func names[T any](p Printer, t Table[T], objects []T) error {
 	return nil
 }
 
-// Clean removes control characters from text of remote origin, so that it can neither move
-// the cursor nor forge a line. Line ends become spaces.
+// Clean replaces control characters in remote text, so that it can neither move the cursor nor
+// forge a line. Line ends and tabs become spaces.
 func Clean(s string) string {
 	if !strings.ContainsFunc(s, control) && utf8.ValidString(s) {
 		return s
@@ -286,5 +285,5 @@ func control(r rune) bool {
 	return r < ' ' || r >= 0x7f && r < 0xa0 || slices.Contains(direction, r)
 }
 
-// direction contains the characters that change the direction of text.
+// direction has the characters that change the direction of text.
 var direction = []rune{0x202a, 0x202b, 0x202c, 0x202d, 0x202e, 0x2066, 0x2067, 0x2068, 0x2069}

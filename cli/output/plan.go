@@ -12,14 +12,14 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// shownPlans is the number of instances per application without -o wide.
+// shownPlans limits the instances per application without -o wide.
 const shownPlans = 20
 
 // stay is the action of an instance that does not change.
 const stay = "stay"
 
-// Plan prints a plan: per application the differences, where each instance would be placed
-// and what would be left there, why others would not be placed, and the age of the answers.
+// Plan prints a plan: per application the changes, where each instance would be placed and what
+// would be left there, why instances would wait, and the age of the clusters' answers.
 func Plan(p Printer, plan api.Plan) error {
 	var b strings.Builder
 	for i, a := range plan.Apps {
@@ -44,7 +44,7 @@ func Changes(plan api.Plan) bool {
 	return slices.ContainsFunc(plan.Apps, func(a api.AppPlan) bool { return a.Action != "none" })
 }
 
-// verbs are the printed actions of applications.
+// verbs are the texts for the actions of applications.
 var verbs = map[string]string{"create": "would be created", "update": "would be changed", "none": "would not change"}
 
 func appPlan(b *strings.Builder, p Printer, a api.AppPlan) {
@@ -96,7 +96,7 @@ func appPlan(b *strings.Builder, p Printer, a api.AppPlan) {
 	obstacles(b, p, waiting)
 }
 
-// preempted prints the instances that would be preempted for an instance.
+// preempted prints the instances that would be evicted for an instance.
 func preempted(b *strings.Builder, p Printer, i api.InstancePlan) {
 	var who []string
 	for _, id := range i.MakeWay {
@@ -169,8 +169,7 @@ func would(i api.InstancePlan) string {
 	return cmp.Or(what, i.Action)
 }
 
-// obstacles prints why instances would not be placed, once for all instances with the same
-// reasons.
+// obstacles prints why instances would wait, once for all instances with the same explanation.
 func obstacles(b *strings.Builder, p Printer, waiting []api.InstancePlan) {
 	var order []string
 	first, count := map[string]string{}, map[string]int{}
@@ -190,7 +189,7 @@ func obstacles(b *strings.Builder, p Printer, waiting []api.InstancePlan) {
 	}
 }
 
-// obstacle summarizes an explanation: of clusters at the root, or of nodes in the cluster
+// obstacle summarizes an explanation, which is about clusters, or about the nodes of the cluster
 // that was asked last.
 func obstacle(p Printer, i api.InstancePlan) string {
 	what, within, none := "cluster", "", "no cluster has joined"

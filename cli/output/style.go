@@ -2,7 +2,7 @@ package output
 
 import "github.com/treeline-edge/treeline/api"
 
-// Style is a colour of text. The text itself carries the same information.
+// Style is the colour of text. It conveys nothing that the text does not contain.
 type Style int
 
 // The styles.
@@ -16,7 +16,7 @@ const (
 
 var escapes = map[Style]string{Good: "\x1b[32m", Busy: "\x1b[33m", Bad: "\x1b[31m", Faint: "\x1b[2m"}
 
-// Paint returns text with the escape sequences of a style, if p.Colour is set.
+// Paint returns text in a style, if p.Colour is set.
 func (p Printer) Paint(s Style, text string) string {
 	if !p.Colour || escapes[s] == "" {
 		return text

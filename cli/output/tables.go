@@ -43,7 +43,7 @@ func AppStatus(a api.App) string {
 	return "complete"
 }
 
-// Ran formats how many of the wanted instances run, and how many have ended for good.
+// Ran formats the numbers of running and wanted instances, and of those that have ended for good.
 func Ran(running, completed, failed, wanted int) string {
 	s := fmt.Sprintf("%d/%d", running, wanted)
 	if completed > 0 {
@@ -65,8 +65,8 @@ func fulfilled(running, completed, failed, wanted int) Style {
 	return Good
 }
 
-// Codes formats a service's images; during a roll-out each with the number of its instances,
-// the newest first.
+// Codes formats a service's images. During a roll-out, each has its number of instances, the newest
+// first.
 func Codes(s api.Service) string {
 	var codes []string
 	count := map[string]int{}
@@ -126,7 +126,7 @@ var Instances = Table[api.Instance]{
 	},
 }
 
-// StateOf formats an instance's state with further conditions.
+// StateOf formats an instance's state and the conditions leaving, stale and violated.
 func StateOf(i api.Instance) string {
 	s := string(i.State)
 	if i.Leaving {
@@ -251,8 +251,8 @@ func ObjectOf(e api.Event) string {
 	return string(e.Tenant) + "/" + e.Object
 }
 
-// TierOf returns the tier whose action an event reports. The root records the events of all
-// tiers; those after the choice of a cluster are the cluster's.
+// TierOf returns the tier that caused an event. The root records the events of all tiers; states
+// after the choice of a cluster are caused by the cluster.
 func TierOf(e api.Event) string {
 	if e.Tier != "root" && e.Tier != "" || e.Cluster == "" || e.Kind != "instance" {
 		return e.Tier

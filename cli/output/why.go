@@ -10,24 +10,24 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// fits is the key under which an explanation counts the candidates that are not excluded.
+// fits is the constraint under which an explanation counts the candidates that fit.
 const fits = "fits"
 
 // fresh is the age up to which an answer counts as current.
 const fresh = 2 * time.Second
 
-// shownNodes is the number of nodes per cluster without -o wide.
+// shownNodes limits the nodes per cluster without -o wide.
 const shownNodes = 10
 
-// shownPlacements is the number of former placements without -o wide.
+// shownPlacements limits the placements without -o wide.
 const shownPlacements = 5
 
-// Why prints an explanation: what the root decided about each cluster, and what an asked
-// cluster decided about its nodes. The counts in a line add up to its first number.
+// Why prints an explanation: the root's decision about each cluster, and the decisions of clusters
+// about their nodes. The counts in a line add up to its first number.
 func Why(p Printer, w api.Why) error {
 	var b strings.Builder
 	i := w.Instance
-	// An instance that was handed back still has a cluster, which may place it first.
+	// An instance that was handed back still has a cluster, which may yet place it.
 	placed := i.Cluster != "" && i.State != api.Requested
 	fmt.Fprintf(&b, "%s  %s %s", p.Short(string(i.ID)), p.Paint(StateStyle(i.State), strings.ToUpper(StateOf(i))), p.Age(i.Since))
 	switch {
@@ -119,8 +119,8 @@ func candidates(b *strings.Builder, p Printer, w api.Why) {
 	}
 }
 
-// now prints where else a placed instance could run: in which clusters, and on which nodes of
-// its own cluster. On its own node its resources count as used.
+// now prints where else a placed instance could run: other clusters, and the nodes of its own
+// cluster. On its own node, its resources count as used.
 func now(b *strings.Builder, p Printer, w api.Why) {
 	if w.Root.Considered > 0 {
 		fmt.Fprintf(b, "  %s: %s\n", Plural(w.Root.Considered, "cluster"), causes(w.Root.Causes))
@@ -136,10 +136,10 @@ func now(b *strings.Builder, p Printer, w api.Why) {
 	}
 }
 
-// shownScores is the number of fitting clusters without -o wide.
+// shownScores limits the ranked clusters.
 const shownScores = 5
 
-// scores prints the clusters that fit, best first.
+// scores formats the clusters that fit, best first, and the instance's own.
 func scores(w api.Why) string {
 	var parts []string
 	for i, r := range w.Ranked {
@@ -169,8 +169,8 @@ func askedLine(b *strings.Builder, p Printer, c api.ClusterWhy, width int) {
 	rejected(b, p, 4+width+4, a.Candidates)
 }
 
-// rejected prints excluded candidates with the constraint that excluded them, all of them
-// only with -o wide.
+// rejected prints candidates with the constraint that excluded each; without -o wide the first
+// shownNodes.
 func rejected(b *strings.Builder, p Printer, indent int, all []api.Rejection) {
 	shown, more := shorten(p, all, shownNodes)
 	width := widest(shown, func(r api.Rejection) string { return r.Candidate })
@@ -198,13 +198,13 @@ func causes(all []api.Cause) string {
 	return strings.Join(parts, " · ")
 }
 
-// words maps constraints to text; the others are printed as they are.
+// words has the texts of constraints; other constraints are printed unchanged.
 var words = map[string]string{"out": "not taking work", "avoid": "handed it back", fits: "could take it"}
 
 // device is the prefix of constraints on devices.
 const device = "device:"
 
-// Word returns the text of a constraint; that of "device:gpu" is "gpu".
+// Word returns the text for a constraint; for "device:gpu" it is "gpu".
 func Word(constraint string) string {
 	if w := words[constraint]; w != "" {
 		return w
@@ -212,8 +212,7 @@ func Word(constraint string) string {
 	return Clean(strings.TrimPrefix(constraint, device))
 }
 
-// amount formats a needed or available amount without the kind of device, which the
-// constraint's name contains.
+// amount formats an amount without the kind of device, which the name of the constraint contains.
 func amount(constraint, text string) string {
 	if kind, ok := strings.CutPrefix(constraint, device); ok {
 		text = strings.ReplaceAll(text, " "+kind, "")
@@ -247,8 +246,8 @@ func miss(r api.Rejection) string {
 	return rejection(r)
 }
 
-// nearest returns the smallest shortfall of a node in a cluster that was asked, or else of a
-// cluster: clusters know their nodes more precisely than the root.
+// nearest returns the candidate with the smallest shortfall: a node of a cluster that answered, or
+// else a cluster. Clusters have more precise data about nodes than the root.
 func nearest(w api.Why) (string, *api.Rejection) {
 	var best *api.Rejection
 	name := ""

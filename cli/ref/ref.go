@@ -1,10 +1,10 @@
 // Package ref resolves references to applications, services and instances among given ids.
 //
-// A reference is a complete id (acme/shop.prod.web.v1#2), an id without its tenant
-// (shop.prod.web.v1#2), app/service (shop/web#2, shop.prod/web.v1#2, or with a tenant in
-// front), or the first parts of any of these (shop, shop.prod.web). Parts are complete; *
-// matches any characters (shop/w*). A more complete form takes precedence, then the own
-// tenant over others.
+// A reference is an id with or without its tenant (acme/shop.prod.web.v1#2, shop.prod.web.v1#2),
+// app/service with or without namespaces and tenant (shop/web#2, shop.prod/web.v1#2), or the first
+// parts of any of these (shop, shop.prod.web). Parts must be complete, but * matches any characters
+// (shop/w*). Complete names take precedence over names without namespaces, these over first parts,
+// and among equal matches the user's own tenant over others.
 //
 //	id, err := ref.Find(ref.Instance, "shop/web#2", "acme", ids)
 package ref
@@ -18,7 +18,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Kind is a kind of object, as messages name it.
+// Kind is a kind of object. Messages contain it.
 type Kind string
 
 // The kinds.
@@ -35,7 +35,7 @@ type Ambiguous struct {
 	Candidates []string
 }
 
-// shownCandidates is the number of candidates in the message of an Ambiguous.
+// shownCandidates limits the candidates in the message of an Ambiguous.
 const shownCandidates = 12
 
 func (e *Ambiguous) Error() string {
@@ -51,8 +51,8 @@ func (e *Ambiguous) Error() string {
 // Unwrap returns api.ErrInvalid.
 func (e *Ambiguous) Unwrap() error { return api.ErrInvalid }
 
-// Find returns the id that the reference matches best. ErrNotFound: none matches;
-// *Ambiguous: several match equally well.
+// Find returns the id that matches the reference best. ErrNotFound: none matches; *Ambiguous:
+// several match equally well.
 func Find(kind Kind, reference string, own api.Tenant, ids []string) (string, error) {
 	found := All(kind, reference, own, ids)
 	switch len(found) {
@@ -64,8 +64,7 @@ func Find(kind Kind, reference string, own api.Tenant, ids []string) (string, er
 	return "", &Ambiguous{Kind: kind, Reference: reference, Candidates: found}
 }
 
-// All returns the ids that the reference matches best, all equally well, in the given
-// order.
+// All returns the ids that match the reference best, all of them equally well, in the given order.
 func All(kind Kind, reference string, own api.Tenant, ids []string) []string {
 	var found []string
 	best := nothing
@@ -82,7 +81,8 @@ func All(kind Kind, reference string, own api.Tenant, ids []string) []string {
 	return found
 }
 
-// Whole returns the id of a reference that is complete, so that no list of ids is needed.
+// Whole returns the id for a complete reference, which needs no list of ids. own is the tenant if
+// the reference has none.
 func Whole(kind Kind, reference string, own api.Tenant) (string, bool) {
 	tenant, name, n, numbered := split(reference)
 	if tenant == "" {
@@ -109,7 +109,7 @@ func Whole(kind Kind, reference string, own api.Tenant) (string, bool) {
 	return string(got), err == nil
 }
 
-// The quality of a match, best first. In another tenant it is one worse.
+// The quality of a match, best first. A match in another tenant is worse by one.
 const (
 	whole   = 0
 	short   = 2 // names without their namespaces
@@ -163,8 +163,8 @@ func dotted(kind Kind, left, tenant, name string, parts []string) int {
 	return nothing
 }
 
-// within reports whether a reference is the first complete parts of a name ("shop" of
-// "shop.prod.web.v1", not "sho"), or a pattern with * that matches the name.
+// within reports whether a reference consists of the first complete parts of a name ("shop" of
+// "shop.prod.web.v1", but not "sho"), or is a pattern with * that matches the name.
 func within(reference, name string) bool {
 	if strings.Contains(reference, "*") {
 		ok, err := path.Match(reference, name)
@@ -173,7 +173,7 @@ func within(reference, name string) bool {
 	return reference == "" || strings.HasPrefix(name, reference+".")
 }
 
-// part matches one half of app/service.
+// part matches one half of app/service with a name and its namespace.
 func part(p, name, namespace string) int {
 	full := name + "." + namespace
 	switch {
@@ -187,7 +187,7 @@ func part(p, name, namespace string) int {
 	return nothing
 }
 
-// split divides an id into tenant, name without number, and number.
+// split splits an id into tenant, name without number, and number.
 func split(id string) (tenant, name, number string, numbered bool) {
 	if i := strings.LastIndexByte(id, '#'); i >= 0 {
 		id, number, numbered = id[:i], id[i+1:], true
@@ -198,7 +198,7 @@ func split(id string) (tenant, name, number string, numbered bool) {
 	return tenant, id, number, numbered
 }
 
-// Slashed returns the forms app/service of the id of a service or instance, shortest first:
+// Slashed returns the forms app/service of the id of a service or instance, the shortest first:
 // shop/web#0 and shop.prod/web.v1#0. Other ids have none.
 func Slashed(id string) []string {
 	tenant, name, n, numbered := split(id)
@@ -215,7 +215,7 @@ func Slashed(id string) []string {
 	return []string{tenant + p[0] + "/" + p[2] + n, tenant + p[0] + "." + p[1] + "/" + p[2] + "." + p[3] + n}
 }
 
-// near is the number of letters that may differ in a suggestion.
+// near is the maximum edit distance of a suggestion.
 const near = 3
 
 func missing(kind Kind, reference string, ids []string) error {
@@ -243,7 +243,7 @@ func nearest(reference string, ids []string) string {
 	return best
 }
 
-// forms returns the ways to write an id, for suggestions.
+// forms returns the forms of an id that suggestions use.
 func forms(id string) []string {
 	_, name, n, numbered := split(id)
 	number := ""
