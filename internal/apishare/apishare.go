@@ -1,7 +1,7 @@
-// Package apishare divides a port's HTTP API among those who use it: how many requests
-// each sends, and how many each has under way. Whom a request counts for is a Holder:
-// a person, the subnet and address of somebody unknown, or a certificate. The root's
-// and the clusters' APIs, and the links of clusters and nodes, have the same bounds.
+// Package apishare divides a port's HTTP API among its clients: it bounds the request rate and the
+// number of concurrent requests of each Holder. A holder is a user, the address of an
+// unauthenticated client, or a certificate. The APIs of the root and of clusters, and the links of
+// clusters and nodes, have the same bounds.
 //
 //	shares := apishare.New(apishare.Options{Person: principalOf})
 //	router.Use(authenticate, shares.Wrap)              // people
@@ -82,12 +82,12 @@ var (
 
 // Options configures Shares.
 type Options struct {
-	// Person returns the sender of the request of the context; one without a User is counted
-	// by its address. Only Wrap needs it.
+	// Person returns the authenticated user of a request's context. Without a User the request
+	// counts for its address. Only Wrap calls it.
 	Person func(context.Context) rights.Principal
 
-	Rate float64          // requests a second of one person or address: 100, and four times as many at once
-	Now  func() time.Time // time.Now
+	Rate float64          // requests per second per user or address, default 100; the burst is 4 × Rate
+	Now  func() time.Time // default time.Now
 }
 
 // kind is a kind of holders.
@@ -101,47 +101,47 @@ const (
 	kinds
 )
 
-// Holder is what a request is counted for.
+// Holder is the user, address or certificate that a request counts for.
 type Holder struct {
 	kind  kind
-	path  []string // of its place
-	group string   // of its rate
+	path  []string // in the pool of concurrent requests
+	group string   // of key in the rates
 	key   string
-	// refusals means that only refused requests count for the rate.
+	// refusals means that only refused requests count towards the rate.
 	refusals bool
 }
 
-// Person returns the holder of a person's requests.
+// Person returns the holder of a user's requests.
 func Person(p rights.Principal) Holder {
 	path := Path(p)
 	return Holder{kind: people, path: path, group: path[0], key: path[1]}
 }
 
-// Path returns the person's path in pools: the topmost tenant, and the person.
+// Path returns the user's path in pools: the topmost tenant, and the user.
 func Path(p rights.Principal) []string { return []string{string(p.Tenant.Top()), p.User} }
 
-// Stranger returns the holder of requests from a remote address.
+// Stranger returns the holder of unauthenticated requests from a remote address.
 func Stranger(remote string) Holder {
 	path := fairshare.Remote(remote)
 	return Holder{kind: strangers, path: path, group: path[0], key: path[1]}
 }
 
-// Peer returns the holder of requests with the certificate of an identity, such as
-// "node/n1". Each route has a rate of its own.
+// Peer returns the holder of requests with the certificate of an identity, such as "node/n1". Each
+// route has its own rate.
 func Peer(identity, route string) Holder {
 	return Holder{kind: peers, path: []string{identity}, group: identity, key: route}
 }
 
-// Stream is Peer for streams, which are as many as people request: only streams that nobody
-// waits for count.
+// Stream is Peer for streams, whose number depends on users' requests: only refused streams, which
+// no requester waits for, count towards the rate.
 func Stream(identity, route string) Holder {
 	h := Peer(identity, route)
 	h.refusals = true
 	return h
 }
 
-// Join returns the holder of joins from a remote address. Successful joins do not count: a
-// thousand machines may join from one address.
+// Join returns the holder of joins from a remote address. Only refused joins count towards the
+// rate, because many machines may join from one address.
 func Join(remote string) Holder {
 	h := Stranger(remote)
 	h.kind, h.refusals = joins, true
@@ -161,7 +161,7 @@ type Shares struct {
 // tokenLife is how long a token counts as known after its last use.
 const tokenLife = time.Hour
 
-// New makes unused shares.
+// New makes the shares of one API.
 func New(o Options) *Shares {
 	if o.Rate == 0 {
 		o.Rate = 100
@@ -186,8 +186,8 @@ func New(o Options) *Shares {
 	}
 }
 
-// Do serves one request of the holder, or returns a *fairshare.Full. Other errors are
-// serve's.
+// Do serves one request of the holder, or returns a *fairshare.Full. Other errors are those of
+// serve.
 func (s *Shares) Do(r *http.Request, h Holder, serve func(*http.Request) error) error {
 	now, rates := s.opt.Now(), s.rates[h.kind]
 	if !h.refusals || rates.Left(now, h.group, h.key) < 1 {
@@ -202,16 +202,15 @@ func (s *Shares) Do(r *http.Request, h Holder, serve func(*http.Request) error) 
 	defer place.Release()
 	err = serve(r.WithContext(place.Within(r.Context())))
 	if h.refusals && refused(err) {
-		_ = rates.Allow(s.opt.Now(), h.group, h.key) // what is spent already stays spent
+		_ = rates.Allow(s.opt.Now(), h.group, h.key) // an error means that no token is left
 	}
 	return err
 }
 
-// DoPeer serves a request of a node or cluster, whose identity peer reads from the
-// certificate. It checks the certificate with every request: it may be revoked, or its
-// bearer removed, while a connection lasts. A request without a valid one counts for its
-// address, and one with an id in its path as a Stream. Errors are those of Do, peer and
-// serve.
+// DoPeer serves a request of a node or cluster, whose identity peer returns. peer verifies the
+// certificate with every request, because it may be revoked, or the machine removed, while a
+// connection lasts. A request without a valid certificate counts for its address, and one with an
+// id in its path as a Stream. Errors are those of Do, peer and serve.
 func DoPeer[ID interface{ Addr() api.Addr }](s *Shares, r *http.Request, peer func(*http.Request) (ID, error), serve func(*http.Request, ID) error) error {
 	id, unknown := peer(r)
 	holder := Stranger(r.RemoteAddr)
@@ -230,7 +229,7 @@ func DoPeer[ID interface{ Addr() api.Addr }](s *Shares, r *http.Request, peer fu
 	})
 }
 
-// refused reports whether a request failed because of its credentials or what it named.
+// refused reports whether a request failed because of its credentials or its content.
 func refused(err error) bool {
 	for _, kind := range []error{api.ErrUnauthenticated, api.ErrForbidden, api.ErrInvalid, api.ErrNotFound} {
 		if errors.Is(err, kind) {
@@ -240,8 +239,8 @@ func refused(err error) bool {
 	return false
 }
 
-// Wrap refuses requests of people and strangers beyond the caller's share with 429. It follows
-// authentication.
+// Wrap refuses requests beyond the share of the user or address, with the status of Do's error. Use
+// it after authentication.
 func (s *Shares) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := Stranger(r.RemoteAddr)
@@ -258,9 +257,9 @@ func (s *Shares) Wrap(next http.Handler) http.Handler {
 	})
 }
 
-// Token checks a token from the remote address, unless too many from there were refused. A
-// recently valid token is always checked, so that others at the same address cannot lock its
-// bearer out. who returns the bearer.
+// Token calls check for a token from the remote address, unless too many from there were refused.
+// Recently valid tokens are always checked, so that other clients at the address cannot lock their
+// holders out. who is the holder of the token.
 func (s *Shares) Token(remote, token string, check func() (who rights.Principal, err error)) error {
 	now, path, sum := s.opt.Now(), fairshare.Remote(remote), sha256.Sum256([]byte(token))
 	key := string(sum[:])
@@ -280,7 +279,8 @@ func (s *Shares) Token(remote, token string, check func() (who rights.Principal,
 	return err
 }
 
-// Certificate counts one certificate signed for the identity, and refuses too many.
+// Certificate counts one certificate that is signed for the identity. It returns a *fairshare.Full
+// above the rate.
 func (s *Shares) Certificate(identity string) error {
 	return s.certificates.Allow(s.opt.Now(), identity, identity)
 }

@@ -1,11 +1,11 @@
-// Package bounds holds the range of every number, text and list in the messages
-// that a lower tier sends: node to cluster, and cluster to root. A receiver applies
-// Take to a message before it reads any of it.
+// Package bounds has the range of every number, text and list in the messages of a lower tier:
+// node to cluster, and cluster to root. A receiver applies Take to a message before it reads any of
+// it.
 //
-// A value out of range is refused together with the smallest part of the message that
-// is optional: an element of a list, an optional struct, or the whole message. The rest
-// is accepted. The receiver records what was refused and the sender (Log). What a sender
-// may report within these ranges is limited by its grant (api.Caps), not here.
+// A value out of range is refused together with the smallest part of the message that contains it
+// and is optional: an element of a list, an optional struct, or the whole message. The rest is
+// accepted. The receiver records refused values (Log). Caps (api.Caps) limit further what a sender
+// may report.
 package bounds
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Message is what a lower tier sends.
+// Message is a message of a lower tier.
 type Message interface {
 	wire.NodeReport | api.NodeInfo | wire.Alive | wire.NetUp | wire.Probed | wire.NodePurging | // node to cluster
 		wire.Report | wire.Hello | api.ClusterInfo // cluster to root
@@ -33,7 +33,7 @@ type Violation struct {
 
 func (v Violation) String() string { return v.Field + " is " + v.Value + ", want " + v.Want }
 
-// Violations are all violations of one message: the first maxListed, and their number.
+// Violations are the violations of one message: the first maxListed, and the number of all.
 type Violations struct {
 	First []Violation
 	Total int
@@ -63,9 +63,8 @@ func (v Violations) Err() error {
 	return fmt.Errorf("%s: %w", v, api.ErrInvalid)
 }
 
-// Take returns m without the parts that are out of range. It does not change m or what m
-// refers to. ok is false if the whole message is refused; the result is then the zero
-// message.
+// Take returns m without the parts that are out of range. It does not change m or what m refers
+// to. If the whole message is refused, ok is false and the result is the zero message.
 func Take[M Message](m M) (_ M, v Violations, ok bool) {
 	c := &checking{}
 	out, verdict := plans[reflect.TypeFor[M]()](c, reflect.ValueOf(m))
@@ -76,8 +75,8 @@ func Take[M Message](m M) (_ M, v Violations, ok bool) {
 	return out.Interface().(M), c.found, true
 }
 
-// Log limits the records of one sender's violations: the first at once, then one per
-// logSpan, which includes the number of those in between. The zero Log is ready to use.
+// Log limits the records of one sender's violations to one per logSpan, which includes the number
+// of those since the last record. The zero Log is ready to use.
 type Log struct {
 	last    time.Time
 	skipped int
@@ -108,11 +107,11 @@ type verdict int
 
 const (
 	kept    verdict = iota // unchanged
-	changed                // a part of it was removed
-	refused                // the optional part that contains it is removed
+	changed                // a part was removed, shortened or replaced
+	refused                // remove the optional part that contains the value
 )
 
-// check returns what is accepted of a value. It does not change v.
+// check returns the accepted part of a value. It does not change v.
 type check func(c *checking, v reflect.Value) (reflect.Value, verdict)
 
 // checking is one pass over one message.

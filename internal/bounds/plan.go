@@ -15,8 +15,8 @@ var messages = []reflect.Type{
 	reflect.TypeFor[wire.Report](), reflect.TypeFor[wire.Hello](), reflect.TypeFor[api.ClusterInfo](),
 }
 
-// plans has the check of each type in messages and of the types in them. init fills it, because
-// rules refer to it.
+// plans has the check of each type in messages and of the types within them. init fills it,
+// because rules refer to plans.
 var plans = map[reflect.Type]check{}
 
 func init() {
@@ -28,8 +28,8 @@ func init() {
 
 type planner struct {
 	plans   map[reflect.Type]check
-	used    map[string]bool // keys of the table
-	missing []string        // fields that have no rule
+	used    map[string]bool // keys of table that belong to a field
+	missing []string        // fields without a rule
 }
 
 type fieldCheck struct {
@@ -75,8 +75,8 @@ func (p *planner) plan(t reflect.Type) {
 	}
 }
 
-// field returns the check of a field, or nil if it needs none. It plans the structs in
-// the field as well.
+// field returns the check of a field, or nil if it needs none. It also plans the structs within
+// the field.
 func (p *planner) field(t reflect.Type, f reflect.StructField) check {
 	name := t.Name() + "." + f.Name
 	rule := table[name]
@@ -115,8 +115,8 @@ func opaque(t reflect.Type) bool {
 	return !ours || t == reflect.TypeFor[api.Resources]()
 }
 
-// optional sets a pointer to nil if its value is refused. With required, it refuses the
-// struct that has the pointer instead.
+// optional sets a pointer to nil if its value is refused. If required, it refuses the struct with
+// the pointer instead.
 func optional(of check, required bool) check {
 	return func(c *checking, v reflect.Value) (reflect.Value, verdict) {
 		if v.IsNil() {
@@ -161,8 +161,7 @@ func checkFields(c *checking, v reflect.Value, fields []fieldCheck) (reflect.Val
 	return v, kept
 }
 
-// refuse is the rule of a field that is missing in the table: it accepts the zero value
-// only.
+// refuse is the rule of fields without a rule. It accepts the zero value only.
 func refuse(c *checking, v reflect.Value) (reflect.Value, verdict) {
 	if v.IsZero() {
 		return v, kept

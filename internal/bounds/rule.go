@@ -51,7 +51,7 @@ func between(lo, hi int64) check {
 	}
 }
 
-// percent reduces numbers above 100 to 100: sampling errors exceed it slightly.
+// percent reduces numbers above 100 to 100, because measurements may exceed 100 slightly.
 func percent(_ *checking, v reflect.Value) (reflect.Value, verdict) {
 	if v.Uint() <= 100 {
 		return v, kept
@@ -85,7 +85,7 @@ func word(n int) check {
 	}
 }
 
-// text shortens strings to n bytes. It is for texts that only people read.
+// text cuts strings after n bytes and appends "…". It is for texts that no program interprets.
 func text(n int) check {
 	return func(_ *checking, v reflect.Value) (reflect.Value, verdict) {
 		s := v.String()
@@ -103,7 +103,7 @@ func oneOf[S ~string](all ...S) check {
 	return is(fmt.Sprintf("one of %q", all), func(s S) bool { return slices.Contains(all, s) })
 }
 
-// machine accepts names of clusters and nodes, and "".
+// machine accepts the names of clusters and nodes, and "".
 func machine[S ~string]() check {
 	return is("a DNS label in lower case", func(s S) bool { return s == "" || api.ValidMachineName(string(s)) })
 }
@@ -116,7 +116,7 @@ var (
 	address4 = is("an IPv4 address", func(a netip.Addr) bool { return !a.IsValid() || a.Is4() })
 	address  = is("an address without a zone", func(a netip.Addr) bool { return a.Zone() == "" })
 	endpoint = is("a zone of at most 32 bytes", func(a netip.AddrPort) bool { return len(a.Addr().Zone()) <= 32 })
-	// prefix4 accepts masked IPv4 prefixes that are not the whole address space.
+	// prefix4 accepts masked IPv4 prefixes of at least 8 bits, and the zero Prefix.
 	prefix4 = is("a masked IPv4 prefix of 8 to 32 bits", func(p netip.Prefix) bool {
 		return p == (netip.Prefix{}) || p.IsValid() && p.Addr().Is4() && p.Bits() >= 8 && p == p.Masked()
 	})
@@ -135,7 +135,7 @@ func amount(lo, hi api.Resources) check {
 	return is(fmt.Sprintf("from %s to %s", lo, hi), func(r api.Resources) bool { return lo.Fits(r) && r.Fits(hi) })
 }
 
-// unit replaces a struct that has a value out of range with its zero value.
+// unit replaces a struct with its zero value if a value in it is refused.
 func unit(c *checking, v reflect.Value) (reflect.Value, verdict) {
 	out, verdict := plans[v.Type()](c, v)
 	if verdict == refused {
@@ -144,8 +144,8 @@ func unit(c *checking, v reflect.Value) (reflect.Value, verdict) {
 	return out, verdict
 }
 
-// listOf accepts lists of at most n elements, each checked by elem or, without it, by the
-// rule or the fields of its type. It removes elements that are refused and those beyond n.
+// listOf accepts lists of at most n elements, each checked by elem or else by the check of its
+// type. It removes refused elements and those beyond n.
 func listOf(n int, elem ...check) check { return list{max: n, elem: elem}.check }
 
 // strict is listOf, but refuses the whole list.
@@ -186,7 +186,7 @@ func (l list) check(c *checking, v reflect.Value) (reflect.Value, verdict) {
 	if l.name != nil && n > 1 {
 		seen = make(map[string]bool, n)
 	}
-	var out reflect.Value // once it differs from v
+	var out reflect.Value // the result, if it differs from v
 	differ := func(upTo int) {
 		if !out.IsValid() {
 			out = reflect.MakeSlice(v.Type(), upTo, n)

@@ -12,10 +12,10 @@ import (
 
 // Sizes that several rules share.
 const (
-	shortWord = 64   // bytes of a word for programs
-	longWord  = 256  // bytes of a name that an operator chose
+	shortWord = 64   // bytes of a constant
+	longWord  = 256  // bytes of a name
 	idWord    = 512  // bytes of the id of a service or an instance
-	sentence  = 2048 // bytes of a sentence for people
+	sentence  = 2048 // bytes of an explanation for people
 	evidence  = 8 << 10
 
 	maxBoot  = 1 << 40 // boot numbers follow the wall clock in seconds
@@ -26,13 +26,12 @@ const (
 	maxInstances  = 1 << 17   // in one report
 	maxSubscribed = 1 << 17   // subscriptions in one message
 	maxRecords    = 1 << 16   // of the network, in one message
-	maxShares     = 1 << 16   // as many as a network can be cut into
-	maxLists      = 64        // short lists of words
+	maxShares     = 1 << 16   // shares of a cluster
+	maxLists      = 64        // elements of short lists
 	maxDevices    = 1024      // of a node
 )
 
-// The most that one node and one cluster can have. The figures are far above any real
-// machine or cluster.
+// The maximum resources of one node and of one cluster, far above any real machine or cluster.
 var (
 	noResources   = api.Resources{}
 	maxOfNode     = api.Resources{MilliCPU: 8192_000, MemoryMB: 1 << 27, StorageMB: 1 << 32, InMbit: 1e7, OutMbit: 1e7}
@@ -40,14 +39,14 @@ var (
 	minOfCluster  = api.Resources{MilliCPU: -1e9, MemoryMB: -(1 << 34), StorageMB: -(1 << 40), InMbit: -1e10, OutMbit: -1e10}
 	ofNode        = amount(noResources, maxOfNode)
 	ofCluster     = amount(noResources, maxOfCluster)
-	freeOfCluster = amount(minOfCluster, maxOfCluster) // below 0 where more is placed than the operator offers
+	freeOfCluster = amount(minOfCluster, maxOfCluster) // negative if more is placed than the operator offers
 
 	revision = anything("compared with revisions of the same author only; it chooses which of its own records is newer")
 	port     = anything("each value of 16 bits is a port")
 	words    = set(maxLists, itself, word(longWord))
 )
 
-// types has the rules of fields whose type says enough.
+// types has the rules by type, for fields without a rule in table.
 var types = map[reflect.Type]check{
 	reflect.TypeFor[api.NodeID]():     machine[api.NodeID](),
 	reflect.TypeFor[api.ClusterID]():  machine[api.ClusterID](),
@@ -67,8 +66,8 @@ var types = map[reflect.Type]check{
 	reflect.TypeFor[netip.Prefix]():   prefix4,
 }
 
-// table has the rule of each other field, by "Type.Field". A field of a struct type without a
-// rule is checked by the rules of its fields.
+// table has the rules by "Type.Field". They take precedence over types. A field of a struct type
+// without a rule is checked by the rules of its fields.
 var table = map[string]check{
 	// Node to cluster.
 	"NodeReport.Boot":     between(0, maxBoot),
@@ -260,14 +259,14 @@ var table = map[string]check{
 	"Rejection.Shortfall":  real(0, 1e9),
 }
 
-// required are pointers for which nil permits more than any value. If their value is
-// refused, the struct that has the pointer is refused.
+// required are the pointers for which nil permits more than any value. If their value is refused,
+// the struct with the pointer is refused.
 var required = map[string]bool{
 	"NodeInfo.Ports":    true, // nil: all ports may be published
-	"Aggregate.Overlay": true, // nil: any of its nodes may have an overlay network
+	"Aggregate.Overlay": true, // nil: each node may be on the overlay network
 }
 
-// wholes are checks of structs across fields that are each within their bounds.
+// wholes are checks across the fields of a struct, which are each within their bounds.
 var wholes = map[reflect.Type]check{
 	reflect.TypeFor[wire.NetPair](): is("both services, a node and a round trip", wire.NetPair.Valid),
 	reflect.TypeFor[wire.NetSelf](): is("a certificate", func(s wire.NetSelf) bool { return len(s.Chain) > 0 }),

@@ -19,41 +19,37 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// EnvPrefix begins the environment variables that set configuration:
-// mqtt.url is TREELINE_MQTT_URL, and the flag is --mqtt-url.
+// EnvPrefix is the prefix of the environment variables that set configuration: the key mqtt.url is
+// TREELINE_MQTT_URL, and its flag is --mqtt-url.
 const EnvPrefix = "TREELINE_"
 
-// Source is where configuration comes from besides the defaults.
+// Source has the sources of configuration besides the defaults.
 type Source struct {
 	Args   []string            // without the program's name
-	Env    func(string) string // os.Getenv
-	Stdin  io.Reader           // of a secret whose file is "-"; nil: os.Stdin
-	Stdout io.Writer           // of --print-config, --help and --version
-	Warn   func(text string)   // is called for each secret that other users can read; may be nil
+	Env    func(string) string // such as os.Getenv; nil: no environment
+	Stdin  io.Reader           // for a secret whose file is "-"; nil: os.Stdin
+	Stdout io.Writer           // for --print-config, --help and --version
+	Warn   func(text string)   // called for each secret that other users can read; may be nil
 }
 
-// maxConfig bounds a configuration file in bytes. Its parser is not hardened against
-// hostile input.
+// maxConfig bounds a configuration file, in bytes.
 const maxConfig = 256 << 10
 
-// ErrDone means that Load did what the arguments asked for, and there is nothing to run.
+// ErrDone means that Load carried out --print-config, --help or --version: there is nothing to run.
 var ErrDone = errors.New("daemon: done")
 
-// Load fills a copy of defaults, which is a struct, from the file named by
-// --config or TREELINE_CONFIG (YAML or JSON), then the environment, then flags,
-// and validates it: each struct in it that has Validate() error is asked. It
-// touches nothing else on the machine. All faults come at once (ErrInvalid).
+// Load fills a copy of defaults, which is a struct, from the file named by --config or
+// TREELINE_CONFIG (YAML or JSON), then from the environment, then from flags. Then it calls
+// Validate() error of each struct that has it. Load changes nothing on the machine. It returns all
+// faults together (ErrInvalid), or ErrDone after --print-config, --help and --version.
 //
 // A Secret can also be read from a file, or from stdin for "-": --token-file,
-// TREELINE_TOKEN_FILE. Load warns of secrets in arguments and in files that other users
-// can read.
+// TREELINE_TOKEN_FILE. Load warns of secrets in arguments and in files that other users can read.
 //
-// A field is set by its yaml tag; usage tags explain. Strings, booleans,
-// numbers, durations, lists of strings and what has UnmarshalText can be set
-// anywhere; other lists and maps in the file alone. An old tag names a former
-// spelling of the field's key, which is accepted everywhere; if both are set in one
-// place, the current one counts. ErrDone answers
-// --print-config, --help and --version.
+// A field's yaml tag is its key, its usage tag the help text. Strings, booleans, numbers,
+// durations, lists of strings and types with UnmarshalText can be set in every source; other lists
+// and maps in the file only. An old tag is a former key of the field, which every source accepts;
+// if one source has both, the current key takes precedence.
 func Load[C any](name string, defaults C, src Source) (C, error) {
 	cfg := defaults
 	l := &loader{env: src.Env}
@@ -123,7 +119,7 @@ type loader struct {
 type field struct {
 	path, usage string
 	value       reflect.Value
-	old         bool // path is a former spelling of the field
+	old         bool // path is a former key of the field
 }
 
 func (f field) flagName() string { return strings.NewReplacer(".", "-", "_", "-").Replace(f.path) }
@@ -164,7 +160,7 @@ func (l *loader) collect(v reflect.Value, at string) {
 			l.groups = append(l.groups, path)
 			l.collect(f, path+".")
 		default:
-			if old := sf.Tag.Get("old"); old != "" { // before the field, so that the current spelling wins
+			if old := sf.Tag.Get("old"); old != "" { // added first: the current key takes precedence
 				l.fields = append(l.fields, field{path: at + old, usage: sf.Tag.Get("usage"), value: f, old: true})
 			}
 			l.fields = append(l.fields, field{path: path, usage: sf.Tag.Get("usage"), value: f})
@@ -172,8 +168,7 @@ func (l *loader) collect(v reflect.Value, at string) {
 	}
 }
 
-// flag adds the field's flag. It is parsed as text and set later, after the file and the
-// environment.
+// flag adds the field's flag. readFlags sets the field later, after the file and the environment.
 func (f field) flag(flags *pflag.FlagSet) {
 	if !settable(f.value) {
 		return
@@ -194,7 +189,7 @@ func (f field) flag(flags *pflag.FlagSet) {
 	flags.String(f.flagName(), fmt.Sprint(f.value.Interface()), f.usage)
 }
 
-// in reports whether doc, which is at the path at, sets the field.
+// in reports whether doc, the settings below the path at, sets the field.
 func (f field) in(doc map[string]any, at string) bool {
 	_, ok := doc[strings.TrimPrefix(f.path, at)]
 	return ok
@@ -260,7 +255,7 @@ func (l *loader) readMap(doc map[string]any, at, file string) {
 			continue
 		}
 		if f := l.fields[i]; f.old && l.fields[i+1].in(doc, at) {
-			continue // the current spelling counts
+			continue // the current key takes precedence
 		}
 		if err := setAny(l.fields[i].value, val); err != nil {
 			l.fault("%s: %s: %v", file, p, err)
@@ -378,7 +373,7 @@ func setText(v reflect.Value, s string) error {
 	return nil
 }
 
-// validate calls Validate of the struct and of those in it, the inner ones first.
+// validate calls Validate of the inner structs, then of the struct.
 func (l *loader) validate(v reflect.Value, at string) {
 	if v.Kind() != reflect.Struct {
 		return

@@ -13,7 +13,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/build"
 )
 
-// checkTime bounds one check of /readyz.
+// checkTime bounds one round of checks.
 const checkTime = 2 * time.Second
 
 // Health serves /livez, /readyz and /version. A daemon is live if it answers, and ready if its
@@ -21,7 +21,7 @@ const checkTime = 2 * time.Second
 type Health struct {
 	mu      sync.Mutex // guards the fields below
 	checks  []check
-	running *checking // that requests wait for; nil: none
+	running *checking // the current round of /readyz; nil: none
 }
 
 // checking is one round of all checks.
@@ -37,18 +37,18 @@ type check struct {
 	fn       func(context.Context) error
 }
 
-// Require adds a check that must pass for the daemon to be ready, such as its store.
+// Require adds a check that must pass for the daemon to be ready, such as that of its store.
 func (h *Health) Require(name string, fn func(context.Context) error) {
 	h.add(check{name, true, fn})
 }
 
-// Watch adds a check that is shown but does not affect readiness: a cluster that lost its root
-// keeps working.
+// Watch adds a check that is shown but does not affect readiness, such as a cluster's connection
+// to its root.
 func (h *Health) Watch(name string, fn func(context.Context) error) {
 	h.add(check{name, false, fn})
 }
 
-// RequireLoop adds the checks of a core's loop: that its store takes saves, and that it answers.
+// RequireLoop adds the checks of a core's loop: that saves succeed, and that the loop answers.
 func (h *Health) RequireLoop(l interface {
 	Stalled() error
 	Read(ctx context.Context, fn func()) error
@@ -64,7 +64,7 @@ func (h *Health) add(c check) {
 	h.checks = append(h.checks, c)
 }
 
-// Handler serves the three paths, and /metrics if there is a handler for it.
+// Handler serves /livez, /readyz, /version and, if metrics is not nil, /metrics.
 func (h *Health) Handler(metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
@@ -108,7 +108,7 @@ func (h *Health) Check(ctx context.Context) (lines []string, ready bool) {
 	return lines, ready
 }
 
-// shared is Check for /readyz, which anybody may request: concurrent requests share one round
+// shared is Check for /readyz, which needs no authentication: concurrent requests share one round
 // of checks.
 func (h *Health) shared(ctx context.Context) (lines []string, ready bool) {
 	h.mu.Lock()

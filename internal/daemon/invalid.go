@@ -30,8 +30,8 @@ func CheckStore(uri Secret) error {
 	return nil
 }
 
-// Networks parses the networks of a configuration key. An address with bits beyond its prefix
-// is ErrInvalid.
+// Networks parses the networks of a configuration key. It fails with ErrInvalid if a network has
+// address bits beyond its prefix length.
 func Networks(key string, list []string) (out []netip.Prefix, err error) {
 	for _, text := range list {
 		p, err := netip.ParsePrefix(text)

@@ -11,15 +11,14 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Log is the logging part of a daemon's configuration: a named field with the tag
-// yaml:",inline". (If it were embedded, its Validate would become the outer struct's and be
-// called twice.)
+// Log is the logging part of a daemon's configuration. Use it as a named field with the tag
+// yaml:",inline": the Validate of an embedded Log would be promoted and called twice.
 type Log struct {
 	Format string `yaml:"log_format" usage:"auto, text or json; auto is text on a terminal"`
 	Level  string `yaml:"log_level" usage:"debug, info, warn or error"`
 }
 
-// DefaultLog is auto at info.
+// DefaultLog returns the format auto at level info.
 func DefaultLog() Log { return Log{Format: "auto", Level: "info"} }
 
 // Validate fails with ErrInvalid for an unknown format or level.

@@ -16,19 +16,19 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
-// Exit codes; those of the command line are the same.
+// Exit codes of the daemons and of the command line.
 const (
 	ExitOK          = 0
 	ExitFailure     = 1
-	ExitUsage       = 2 // arguments or configuration; nothing was touched
+	ExitUsage       = 2 // invalid arguments or configuration; nothing was changed
 	ExitTimeout     = 4
 	ExitAuth        = 5
 	ExitNotFound    = 6
 	ExitConflict    = 7 // another process holds the role or the store
-	ExitUnavailable = 8 // something it needs cannot be reached
+	ExitUnavailable = 8 // a dependency cannot be reached
 )
 
-// ExitCode returns the exit code for an error's kind.
+// ExitCode returns the exit code for the kind of an error.
 func ExitCode(err error) int {
 	if err == nil {
 		return ExitOK
@@ -52,8 +52,8 @@ func ExitCode(err error) int {
 	return ExitFailure
 }
 
-// Main is a daemon's main function: it loads the configuration, runs until SIGTERM or SIGINT,
-// and exits. run notifies systemd with READY.
+// Main is a daemon's main function: it loads the configuration, calls run, whose context ends with
+// SIGTERM or SIGINT, and exits. run calls NotifyReady.
 func Main[C any](name string, defaults C, run func(ctx context.Context, cfg C, log *slog.Logger) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	// A second signal ends the process immediately.
@@ -61,9 +61,9 @@ func Main[C any](name string, defaults C, run func(ctx context.Context, cfg C, l
 	os.Exit(Run(ctx, name, defaults, Source{Args: os.Args[1:], Env: os.Getenv, Stdout: os.Stdout}, os.Stderr, run))
 }
 
-// Run is Main without the process: it returns the exit code. The logger is configured by the
-// Log in cfg, if there is one, and becomes slog's default. An error is printed to stderr, one
-// line for each fault.
+// Run is Main without signals and exit: it returns the exit code. The Log in cfg, if there is one,
+// configures the logger, which becomes slog's default. Run prints errors to stderr, one line per
+// fault.
 func Run[C any](ctx context.Context, name string, defaults C, src Source, stderr io.Writer, run func(ctx context.Context, cfg C, log *slog.Logger) error) int {
 	var warnings []string
 	src.Warn = func(text string) { warnings = append(warnings, text) }

@@ -16,9 +16,9 @@ const (
 	oomScoreAdjFile = "/proc/self/oom_score_adj"
 )
 
-// protect lowers the daemon's oom_score_adj to oomScoreAdj, so that the kernel kills
-// workloads first when memory is short. A lower score is kept. Lowering needs
-// CAP_SYS_RESOURCE; without it the score is kept, and workloads still have a higher one.
+// protect lowers the daemon's oom_score_adj to oomScoreAdj, so that the kernel kills workloads
+// first when memory is short. It keeps a lower score. Without CAP_SYS_RESOURCE it cannot lower the
+// score, but workloads still have a higher one.
 func protect(log *slog.Logger, file string) {
 	err := lower(file, oomScoreAdj)
 	switch {

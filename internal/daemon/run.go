@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Part runs as long as the daemon.
+// Part is a part of a daemon that runs as long as the daemon.
 type Part struct {
 	Name string
-	Run  func(context.Context) error // blocks; leaves nothing behind; nil: there is no such part
+	Run  func(context.Context) error // blocks and leaves nothing behind; nil: not used
 }
 
-// RunAll runs the parts until ctx ends or one of them returns, then ends the others and waits
-// for them. It returns the error of the first part that failed. A part that returns nil or
-// ends with ctx has not failed.
+// RunAll runs the parts until ctx ends or one of them returns, then cancels the others and waits
+// for them. It returns the error of the first part that failed. A part that returns nil, or
+// context.Canceled after the cancellation, has not failed.
 func RunAll(ctx context.Context, parts ...Part) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

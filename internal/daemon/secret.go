@@ -2,8 +2,8 @@ package daemon
 
 import "log/slog"
 
-// Secret is a string that does not appear in logs, JSON, YAML and %v. Only Reveal returns it,
-// so that a search finds all uses.
+// Secret is a string that is redacted in logs, JSON, YAML and fmt. Only Reveal returns it, so that
+// a search finds all uses.
 type Secret string
 
 const hidden = "[redacted]"

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// maxSecret bounds the file of a secret in bytes.
+// maxSecret bounds the file of a secret, in bytes.
 const maxSecret = 64 << 10
 
 // readSecret sets a secret to the contents of a file, without surrounding white space.
@@ -68,9 +68,9 @@ func holdsSecret(v reflect.Value) bool {
 	return false
 }
 
-// checkMode warns of a configuration file with secrets that users other than its owner
-// and the daemon's group can read, or that other users can write. It is not an error, so
-// that daemons still start after an upgrade.
+// checkMode warns of a configuration file with secrets that users other than its owner and the
+// daemon's group can read, or other users can write. It is no error, so that daemons still start
+// after an upgrade.
 func (l *loader) checkMode(path string) {
 	info, err := os.Stat(path)
 	if err != nil || !info.Mode().IsRegular() {

@@ -16,8 +16,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/gate"
 )
 
-// drainTime is how long requests may take to end. Watches and streams do not end by themselves
-// and are cut then.
+// drainTime is how long requests may take to end after ctx. Watches and streams are closed then.
 const drainTime = 3 * time.Second
 
 var connStreams = fairshare.Declare(fairshare.Bound{
@@ -27,21 +26,21 @@ var connStreams = fairshare.Declare(fairshare.Bound{
 	Attack: "TestStreamsThatAreResetDoNotPileUp",
 })
 
-// limits bounds how long one request or connection occupies the server. net/http's own
-// timeouts apply to whole requests and would cut streams, which last for hours.
+// limits bounds how long a request or connection occupies the server. net/http's own timeouts
+// apply to whole requests and would end streams, which last for hours.
 type limits struct {
 	header time.Duration // for a request's headers to arrive, HTTP/1
 	idle   time.Duration // without a request; also for the first headers of HTTP/2
-	body   time.Duration // for a request's body to arrive, unless the handler sets its own deadline
-	write  time.Duration // for the client to take what one Write or Flush writes
+	body   time.Duration // for a request's body to arrive, unless the handler sets a deadline
+	write  time.Duration // for the client to receive the data of one Write or Flush
 }
 
 var defaultLimits = limits{header: 10 * time.Second, idle: 2 * time.Minute, body: time.Minute, write: 30 * time.Second}
 
-// Serve serves HTTP on the listener until ctx ends, over TLS if there is a configuration.
-// Requests see the end of ctx, so that streams can close. A request ends if its body does not
-// arrive in a minute, unless its handler sets a read deadline, and if its client does not read
-// a Write within 30 s. The listener is closed on return.
+// Serve serves HTTP on the listener until ctx ends, over TLS if tc is not nil. The contexts of
+// requests end with ctx, so that streams can close. A request ends if its body does not arrive
+// within a minute, unless its handler sets a read deadline, or if its client does not read a Write
+// within 30 s. Serve closes the listener.
 func Serve(ctx context.Context, ln net.Listener, h http.Handler, tc *tls.Config) error {
 	return serve(ctx, ln, h, tc, defaultLimits)
 }
@@ -84,8 +83,8 @@ func serve(ctx context.Context, ln net.Listener, h http.Handler, tc *tls.Config,
 	return nil
 }
 
-// serverLog logs the messages of net/http at level debug: clients can cause all of them but
-// panics, as often as they like.
+// serverLog logs the messages of net/http at level debug, because clients can cause any number of
+// them, and panics at level error.
 type serverLog struct{ log *slog.Logger }
 
 // Write implements io.Writer; net/http writes one message at a time.
@@ -107,13 +106,13 @@ func (l limits) wrap(next http.Handler) http.Handler {
 			r.Body = &timedBody{r.Body, rc}
 		}
 		out := &timedWriter{w, rc, l.write}
-		defer out.begin() // the server still writes what it has buffered
+		defer out.begin() // the server still writes its buffer
 		next.ServeHTTP(out, r)
 	})
 }
 
-// timedBody clears the read deadline at its end: over HTTP/1 the deadline would otherwise end
-// a request whose answer takes longer.
+// timedBody clears the read deadline at the end of the body. Over HTTP/1 the deadline would end a
+// request whose answer takes longer.
 type timedBody struct {
 	io.ReadCloser
 	rc *http.ResponseController

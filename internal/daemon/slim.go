@@ -13,19 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// slimEvery is the interval at which Slim looks. The first release matters most: a start
-// touches far more of a program than its later work.
+// slimEvery is the interval of Slim's work. The first release frees most: the start of a daemon
+// uses far more pages of its program than its later work.
 const slimEvery = 5 * time.Second
 
-// The heap is collected when at least slimGrown bytes were allocated since the last
-// collection, and less than slimQuiet in the last slimEvery. A collection takes milliseconds.
+// Slim collects the heap if at least slimGrown bytes were allocated since its last collection, and
+// less than slimQuiet in the last slimEvery. A collection takes milliseconds.
 const (
 	slimGrown = 2 << 20
 	slimQuiet = 512 << 10
 )
 
-// Slim is a part (RunAll) that returns unused memory to the operating system until ctx ends.
-// The kernel loads released pages again when the daemon uses them.
+// Slim is the Run of a Part that returns unused memory to the operating system: free heap, and
+// pages of the program, which the kernel loads again when they are used.
 func Slim(ctx context.Context) error {
 	program, err := constants()
 	if err != nil {
@@ -40,7 +40,7 @@ func Slim(ctx context.Context) error {
 	})(ctx)
 }
 
-// heap has the bytes allocated since the start, as of the last look and the last collection.
+// heap has the bytes allocated since the start, at the last call of due and at the last collection.
 type heap struct{ seen, freed uint64 }
 
 // due takes the bytes allocated since the start, and reports whether to collect now.
@@ -84,11 +84,11 @@ func constants() (all []extent, _ error) {
 	return all, lines.Err()
 }
 
-// release returns the memory of unchanged pages of a file: the kernel reads each again when it is
-// used next (madvise(2), MADV_DONTNEED on a private mapping of a file).
+// release returns the memory of unchanged pages of a file. The kernel reads a page again at its
+// next use (madvise(2), MADV_DONTNEED on a private mapping of a file).
 func release(all []extent) {
 	for _, e := range all {
-		_, _, _ = unix.Syscall(unix.SYS_MADVISE, e.from, e.to-e.from, unix.MADV_DONTNEED) // after an error the pages stay
+		_, _, _ = unix.Syscall(unix.SYS_MADVISE, e.from, e.to-e.from, unix.MADV_DONTNEED) // best effort
 	}
 }
 

@@ -31,10 +31,9 @@ func loopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// ServeStatus serves a daemon's health (Health.Handler) to this machine only, until ctx ends:
-// on a loopback host:port, on the unix socket of an absolute path, or, for "data", on
-// status.sock in the data directory; "off" and "" serve nowhere. Only the daemon's user can
-// connect to a unix socket.
+// ServeStatus serves a daemon's health (Health.Handler) to this machine only, until ctx ends. at
+// is a loopback host:port, the absolute path of a unix socket, "data" for status.sock in the data
+// directory, or "off" or "" for none. Only the daemon's user can connect to a unix socket.
 func ServeStatus(ctx context.Context, at, data string, h http.Handler) error {
 	network := "unix"
 	switch {
@@ -50,7 +49,8 @@ func ServeStatus(ctx context.Context, at, data string, h http.Handler) error {
 		if err := CheckSocket(at); err != nil {
 			return fmt.Errorf("listen for status: %w", err)
 		}
-		// Left by a crash: the lock of the store excludes another daemon here.
+		// An existing socket is left over from a crash: the lock of the store excludes another
+		// daemon.
 		if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove the old status socket: %w", err)
 		}

@@ -9,17 +9,16 @@ import (
 	"time"
 )
 
-// The states that systemd knows.
+// The states of Notify (sd_notify).
 const (
 	Ready    = "READY=1"
 	Stopping = "STOPPING=1"
 )
 
-// notifyWithin bounds the wait for a service manager that does not read. Its socket
-// buffers a few messages; the next write blocks.
+// notifyWithin bounds a write to a service manager that does not read its socket.
 const notifyWithin = time.Second
 
-// NotifyReady notifies systemd that the daemon serves. A failure is logged.
+// NotifyReady notifies systemd that the daemon is ready. It logs a failure.
 func NotifyReady(log *slog.Logger) {
 	if err := Notify(Ready); err != nil {
 		log.Warn("notify systemd failed", "err", err)
@@ -33,7 +32,7 @@ func Notify(state string) error {
 	if path == "" {
 		return nil
 	}
-	// A leading @ is an abstract socket, which package net writes the same way.
+	// A leading @ means an abstract socket, in package net too.
 	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err == nil {
 		_ = c.SetWriteDeadline(time.Now().Add(notifyWithin))

@@ -10,25 +10,25 @@ import (
 	"github.com/treeline-edge/treeline/internal/fairshare"
 )
 
-// conn is a connection below TLS. It has a place in one of the gate's pools, or a turn to
+// conn is a connection below TLS. It has either a place in one of the gate's pools or a turn to
 // compute its handshake.
 type conn struct {
 	net.Conn
 	gate  *Gate
 	path  []string // of its address
-	known bool     // somebody has authenticated from there
-	head  []byte   // read already; only the reader touches it
+	known bool     // a client at the address has authenticated recently
+	head  []byte   // what Read returns first; used by the reader only
 
 	gone chan struct{} // closed with the connection
 
-	mu      sync.Mutex // guards the fields below; not held while a pool is asked
+	mu      sync.Mutex // guards the fields below; not held while a pool is called
 	place   *fairshare.Place
 	leave   func() // ends its turn
 	closed  bool
 	welcome bool
 }
 
-// enter takes a place among strangers.
+// enter takes a place in the reserve, if the address is known, or else among the strangers.
 func (c *conn) enter() error {
 	now := time.Now()
 	var place *fairshare.Place
@@ -64,7 +64,7 @@ func (c *conn) hold(place *fairshare.Place) error {
 	return nil
 }
 
-// promote moves the connection to a pool of authenticated ones. If that is full, the
+// promote moves the connection to a pool of authenticated connections. If that is full, the
 // connection keeps its place.
 func (c *conn) promote(pool *fairshare.Pool, path []string) error {
 	place, err := pool.Take(time.Now(), path, func() { c.drop() })
@@ -87,8 +87,8 @@ func (c *conn) peek() error {
 	return nil
 }
 
-// takeTurn waits until the connection may compute its handshake. Meanwhile its place is free
-// for connections that wait for their peer.
+// takeTurn waits until the connection may compute its handshake. It releases the connection's
+// place, because connections with a turn are bounded separately.
 func (c *conn) takeTurn(ctx context.Context) error {
 	c.mu.Lock()
 	place := c.place
@@ -112,7 +112,7 @@ func (c *conn) takeTurn(ctx context.Context) error {
 	return nil
 }
 
-// endTurn ends the turn, if it has one, and takes a place again.
+// endTurn ends the connection's turn, if it has one, and takes a place again.
 func (c *conn) endTurn() {
 	c.mu.Lock()
 	leave := c.leave
@@ -127,8 +127,8 @@ func (c *conn) endTurn() {
 	}
 }
 
-// Read implements net.Conn. A connection that reads waits for the peer, and computes no
-// longer.
+// Read implements net.Conn. It ends the turn, because a connection that waits for its peer does
+// not compute.
 func (c *conn) Read(p []byte) (int, error) {
 	if len(c.head) > 0 {
 		n := copy(p, c.head)
@@ -148,7 +148,7 @@ func (c *conn) Close() error {
 	if closed {
 		return nil
 	}
-	defer close(c.gone) // after its descriptor is closed: Run waits for this
+	defer close(c.gone) // after the descriptor is closed; Run waits for gone
 	if place != nil {
 		place.Release()
 	}

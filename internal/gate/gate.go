@@ -1,18 +1,15 @@
-// Package gate accepts TLS connections so that clients which have not authenticated cannot
-// keep others out. Connections live in one of four pools, each divided
-// fairly (package fairshare):
+// Package gate accepts TLS connections so that clients that have not authenticated cannot exhaust
+// a port. Each connection has a place in one of four pools, which are divided fairly (package
+// fairshare):
 //
-//   - strangers, by subnet and address: all that have not authenticated. When the
-//     pool is full, the oldest of the largest subnet is closed. A silent connection
-//     costs one place, some kilobytes and nothing else.
-//   - familiar strangers: a reserve for addresses from which somebody has
-//     authenticated in the last hour.
-//   - peers, by certificate; the nodes of another cluster together.
-//   - people, by tenant and person: connections on which a request with a valid
-//     token came (see Welcome).
+//   - strangers, by subnet and address: connections that have not authenticated. When the pool is
+//     full, the oldest of the largest subnet is closed. A silent connection costs some kilobytes.
+//   - reserve: strangers at addresses from which a client has authenticated in the last hour.
+//   - peers, by certificate; the nodes of another cluster count together.
+//   - people, by tenant and user: connections with a request that had a valid token (see Welcome).
 //
-// A handshake computes only while it is its address's turn, so that a flood of them
-// does not take the processors from what runs.
+// Handshakes are computed in turns per address, so that a flood of them does not take all
+// processors.
 //
 //	g := gate.New(ln, gate.Options{TLS: conf, Peers: 2000})
 //	go g.Run(ctx)
@@ -39,7 +36,7 @@ import (
 const (
 	handshakeTime = 10 * time.Second
 	familiarFor   = time.Hour
-	renewAfter    = time.Second // when a subnet's own newcomers may replace its oldest
+	renewAfter    = time.Second // age at which a subnet's newcomer may replace the subnet's oldest
 	peerShare     = 32          // connections of one identity, or of all nodes of another cluster
 )
 
@@ -81,15 +78,15 @@ var (
 type Options struct {
 	TLS *tls.Config
 
-	// Protos serve connections with a protocol chosen by ALPN and close them, at the latest
-	// soon after ctx ends. All others are for Accept.
+	// Protos serve the connections with a protocol chosen by ALPN and close them, at the latest
+	// soon after ctx ends. Accept returns all other connections.
 	Protos map[string]func(context.Context, *tls.Conn)
 
-	// Own is the cluster of this port; empty: none. Its nodes are counted one by one, those of
-	// any other cluster together.
+	// Own is the cluster of this port; empty: none. Its nodes count individually, those of another
+	// cluster together.
 	Own api.ClusterID
 
-	Peers     int           // connections with a certificate at most; default 65,536
+	Peers     int           // maximum number of connections with a certificate; default 65,536
 	Handshake time.Duration // for the TLS handshake; default 10 s
 	Log       *slog.Logger  // default slog.Default()
 }
@@ -142,8 +139,8 @@ func New(ln net.Listener, o Options) *Gate {
 	return g
 }
 
-// Run accepts connections until ctx ends, and waits for those that Options.Protos
-// serve. The error is the listener's.
+// Run accepts connections until ctx ends, and waits until all are closed. The error is the
+// listener's.
 func (g *Gate) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
@@ -158,7 +155,7 @@ func (g *Gate) Run(ctx context.Context) error {
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return err
-		default: // out of descriptors, perhaps: others will close
+		default: // for example no free descriptor: retry when others have closed
 			g.opt.Log.Warn("cannot accept a connection", "err", err)
 			select {
 			case <-time.After(100 * time.Millisecond):
@@ -178,7 +175,7 @@ func (g *Gate) Run(ctx context.Context) error {
 
 // greet performs the handshake and passes the connection on.
 func (g *Gate) greet(ctx context.Context, c *conn) {
-	defer func() { <-c.gone }() // it may be another goroutine that closes it
+	defer func() { <-c.gone }() // another goroutine may close it
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
 	secure, err := g.handshake(ctx, c)
@@ -188,7 +185,7 @@ func (g *Gate) greet(ctx context.Context, c *conn) {
 		return
 	}
 	if serve := g.opt.Protos[secure.ConnectionState().NegotiatedProtocol]; serve != nil {
-		if stop() { // what it has yet to write goes out first
+		if stop() { // serve closes the connection, after it has written everything
 			serve(ctx, secure)
 		}
 		return
@@ -204,7 +201,7 @@ func (g *Gate) greet(ctx context.Context, c *conn) {
 
 func (g *Gate) handshake(ctx context.Context, c *conn) (*tls.Conn, error) {
 	_ = c.SetReadDeadline(time.Now().Add(g.opt.Handshake))
-	if err := c.peek(); err != nil { // most that are silent end here, before TLS costs memory
+	if err := c.peek(); err != nil { // silent connections end here, before TLS allocates memory
 		return nil, err
 	}
 	secure := tls.Server(c, g.conf)
@@ -225,11 +222,11 @@ func (g *Gate) handshake(ctx context.Context, c *conn) (*tls.Conn, error) {
 	return secure, nil
 }
 
-// holder returns the path by which a certificate's connections are counted. A cluster can
-// create any number of nodes, so that they share one part, except at the cluster's own port.
+// holder returns the path for a certificate's connections. A cluster can create any number of
+// nodes, so that they share one group, except at the cluster's own port.
 func (g *Gate) holder(cert *x509.Certificate) []string {
 	id, err := identity.Of(cert)
-	if err != nil { // of a CA that is not Treeline's
+	if err != nil { // a certificate of another CA
 		name := cert.Issuer.String() + "/" + cert.Subject.String()
 		return []string{name, name}
 	}
@@ -244,10 +241,11 @@ func key(path []string) string { return path[len(path)-1] }
 
 func (g *Gate) knows(path []string) bool { return g.familiar.Has(time.Now(), key(path)) }
 
-// remember notes the address as known for some time.
+// remember makes the address known for familiarFor.
 func (g *Gate) remember(path []string) { g.familiar.Note(time.Now(), path[0], key(path)) }
 
-// Accept implements net.Listener, for the HTTP server.
+// Accept implements net.Listener, for the HTTP server: it returns connections that have completed
+// their handshake and have no entry in Options.Protos.
 func (g *Gate) Accept() (net.Conn, error) {
 	select {
 	case c := <-g.web:
@@ -257,7 +255,7 @@ func (g *Gate) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener. It ends the HTTP server's part of the port.
+// Close implements net.Listener. It ends Accept, but not Run.
 func (g *Gate) Close() error {
 	g.once.Do(func() { close(g.closed) })
 	return nil
@@ -278,8 +276,8 @@ func Context(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// Welcome records that the request's connection brought a valid token of the person, a path of
-// tenant and person. From then on it does not count as a stranger's.
+// Welcome records that a request on the connection of ctx had a valid token of the person, a path
+// of tenant and user. The connection moves from the strangers to the people, if these are not full.
 func Welcome(ctx context.Context, person []string) {
 	c, ok := ctx.Value(connKey{}).(*conn)
 	if !ok {

@@ -23,14 +23,14 @@ type share struct {
 	retired bool
 }
 
-// NewBlocks makes an allocator of prefixes of length bits, without any ranges.
+// NewBlocks makes an allocator, without ranges, of prefixes of length bits.
 func NewBlocks(bits int, quarantine time.Duration) *Blocks {
 	return &Blocks{bits: bits, rest: quarantine}
 }
 
-// Add adds the range p; adding it again does nothing, or reverts a removal. A prefix that is
-// longer than a block, not masked, has more than 2^MaxBits blocks or overlaps another range is
-// ErrInvalid.
+// Add adds the range p. It does nothing if p was added before, and reverts a removal. It fails with
+// ErrInvalid if p is longer than a block, is not masked, has more than 2^MaxBits blocks, or overlaps
+// another range.
 func (b *Blocks) Add(p netip.Prefix) error {
 	for i, s := range b.whole {
 		if s.prefix == p {
@@ -69,8 +69,8 @@ func (b *Blocks) Whole() []netip.Prefix {
 	return out
 }
 
-// Take allocates a block: want, or, for the zero Prefix, the next free one of the first range
-// that has one. Errors are those of Pool.Take.
+// Take allocates the block want or, for the zero Prefix, the next free block of the first range
+// that has one. Its errors are those of Pool.Take.
 func (b *Blocks) Take(now time.Time, want netip.Prefix) (netip.Prefix, error) {
 	if want.IsValid() {
 		s, i, err := b.find(want)
@@ -99,8 +99,8 @@ func (b *Blocks) Take(now time.Time, want netip.Prefix) (netip.Prefix, error) {
 		b.bits, b.Whole(), taken, resting, api.ErrUnavailable)
 }
 
-// Mark records that the block was allocated before a restart, also one of a removed range.
-// Errors are those of Pool.Mark.
+// Mark records that the block, even of a removed range, was allocated before a restart. Its errors
+// are those of Pool.Mark.
 func (b *Blocks) Mark(p netip.Prefix) error {
 	s, i, err := b.find(p)
 	if err != nil {
@@ -112,8 +112,8 @@ func (b *Blocks) Mark(p netip.Prefix) error {
 	return nil
 }
 
-// Give frees a block; it is not allocated again during the quarantine. A block that is not
-// allocated is ignored. A removed range goes with its last block.
+// Give frees a block, which starts its quarantine. It ignores blocks that are not allocated. It
+// drops a removed range with its last block.
 func (b *Blocks) Give(now time.Time, p netip.Prefix) {
 	s, i, err := b.find(p)
 	if err != nil {
@@ -129,8 +129,8 @@ func (b *Blocks) Taken(p netip.Prefix) bool {
 	return err == nil && s.blocks.bits.has(i) && !s.blocks.rests(i)
 }
 
-// Unused returns the ranges without allocated or quarantined blocks, in the order in which
-// they were added.
+// Unused returns the ranges without blocks that are allocated or in quarantine, in the order in
+// which they were added.
 func (b *Blocks) Unused(now time.Time) []netip.Prefix {
 	var out []netip.Prefix
 	for _, s := range b.whole {

@@ -1,5 +1,5 @@
-// Package ipam allocates addresses of a prefix, and prefixes of larger ones. It is pure: the
-// caller journals allocations and marks them after a restart.
+// Package ipam allocates addresses of a prefix, and prefixes of larger ones. It does no I/O: the
+// caller saves allocations and marks them after a restart.
 //
 //	pool, err := ipam.NewPool(subnet, ipam.Options{First: 2, Last: 1, Quarantine: 2 * time.Minute})
 //	a, err := pool.Take(now, netip.Addr{})
@@ -14,16 +14,15 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// MaxBits bounds a pool, and a range of blocks, to 2^MaxBits members. Each takes a bit of
+// MaxBits bounds a pool, and a range of blocks, to 2^MaxBits members. Each member takes one bit of
 // memory.
 const MaxBits = 24
 
-// Options says which addresses of a pool are never allocated, and how long the quarantine of
-// freed ones is.
+// Options configures a pool.
 type Options struct {
-	First      int // addresses at the start of the prefix that are not handed out
-	Last       int // the same at its end
-	Quarantine time.Duration
+	First      int           // number of addresses at the start of the prefix that Take does not allocate
+	Last       int           // likewise at its end
+	Quarantine time.Duration // how long a freed address is not allocated again
 }
 
 // Pool allocates addresses of one prefix. The zero Pool is not usable.
@@ -32,8 +31,8 @@ type Pool struct {
 	members *set
 }
 
-// NewPool makes an empty pool. A prefix that is invalid, not masked, has more than 2^MaxBits
-// addresses, or that the options use up, is ErrInvalid.
+// NewPool makes an empty pool. It fails with ErrInvalid if the prefix is invalid, is not masked,
+// has more than 2^MaxBits addresses, or none that the options allow.
 func NewPool(p netip.Prefix, o Options) (*Pool, error) {
 	if !p.IsValid() || p != p.Masked() || p.Addr().BitLen()-p.Bits() > MaxBits {
 		return nil, fmt.Errorf("%s is not a prefix of at most 2^%d addresses: %w", p, MaxBits, api.ErrInvalid)
@@ -48,11 +47,11 @@ func NewPool(p netip.Prefix, o Options) (*Pool, error) {
 // Prefix returns the pool's prefix.
 func (p *Pool) Prefix() netip.Prefix { return p.prefix }
 
-// Take allocates an address: want, or, for the zero Addr, the next free one after the last, so
-// that addresses are reused late.
+// Take allocates the address want or, for the zero Addr, the next free one after the last
+// allocation, so that addresses are reused late.
 //
-// An address outside the pool or excluded by the options is ErrInvalid; an allocated one is
-// ErrConflict; one in quarantine, or none left, is ErrUnavailable.
+// It fails with ErrInvalid if want is outside the pool or excluded by the options, ErrConflict if
+// it is allocated, and ErrUnavailable if it is in quarantine or no address is free.
 func (p *Pool) Take(now time.Time, want netip.Addr) (netip.Addr, error) {
 	if want.IsValid() {
 		i, ok := p.index(want)
@@ -72,9 +71,9 @@ func (p *Pool) Take(now time.Time, want netip.Addr) (netip.Addr, error) {
 	return add(p.prefix.Addr(), i, 0), nil
 }
 
-// TakeEarly allocates the address that has been in quarantine longest, if that is at least
-// least: for when Take has none left. Peers of its former holder may not know yet that it
-// changed. None is ErrUnavailable.
+// TakeEarly allocates the address that has been in quarantine longest, if that is at least least,
+// or fails with ErrUnavailable. It is for a pool without free addresses. Peers of the address's
+// former holder may not have received the change yet.
 func (p *Pool) TakeEarly(now time.Time, least time.Duration) (netip.Addr, error) {
 	i, ok := p.members.early(now, least)
 	if !ok {
@@ -84,8 +83,8 @@ func (p *Pool) TakeEarly(now time.Time, least time.Duration) (netip.Addr, error)
 	return add(p.prefix.Addr(), i, 0), nil
 }
 
-// Mark records that the address was allocated before a restart, also one that the options
-// exclude. Outside the pool is ErrInvalid, allocated already is ErrConflict.
+// Mark records that the address, even one that the options exclude, was allocated before a restart.
+// It fails with ErrInvalid if the address is outside the pool, and ErrConflict if it is allocated.
 func (p *Pool) Mark(a netip.Addr) error {
 	i, ok := p.index(a)
 	if !ok {
@@ -97,8 +96,7 @@ func (p *Pool) Mark(a netip.Addr) error {
 	return nil
 }
 
-// Give frees an address; it is in quarantine then. An address that is not allocated is
-// ignored.
+// Give frees an address, which starts its quarantine. It ignores addresses that are not allocated.
 func (p *Pool) Give(now time.Time, a netip.Addr) {
 	if i, ok := p.index(a); ok {
 		p.members.give(now, i)
@@ -127,8 +125,8 @@ func (p *Pool) index(a netip.Addr) (int, bool) {
 	return distance(p.prefix.Addr(), a, 0), true
 }
 
-// distance returns how many units of 2^shift addresses are between base and a, which share all
-// but their last MaxBits+shift bits.
+// distance returns the number of units of 2^shift addresses between base and a, which differ in
+// their last MaxBits+shift bits only.
 func distance(base, a netip.Addr, shift int) int {
 	b, c := base.As16(), a.As16()
 	var carry [16]byte
@@ -157,7 +155,7 @@ func add(base netip.Addr, n, shift int) netip.Addr {
 	for bit := 0; n>>bit != 0; bit++ {
 		if n>>bit&1 == 1 {
 			at := shift + bit
-			b[15-at/8] |= 1 << (at % 8) // base is masked: no bit of it is in the way
+			b[15-at/8] |= 1 << (at % 8) // base is masked: these bits are 0
 		}
 	}
 	a := netip.AddrFrom16(b)

@@ -8,15 +8,15 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// set keeps which of the numbers [0, n) are taken or rest. Numbers are chosen
-// from [low, high) only.
+// set tracks which of the numbers [0, n) are taken or rest (are in quarantine). next and take
+// allocate from [low, high) only.
 type set struct {
-	bits      bitmap // taken, or resting
+	bits      bitmap // taken or resting
 	low, high int
-	after     int // where the search begins
+	after     int // where next begins its search
 	taken     int
 	rest      time.Duration
-	queue     []resting // oldest first
+	queue     []resting // oldest first; may have numbers that rest no more
 	until     map[int]time.Time
 }
 
@@ -29,7 +29,7 @@ func newSet(n, low, high int, rest time.Duration) *set {
 	return &set{bits: make(bitmap, (n+63)/64), low: low, high: high, after: low, rest: rest, until: map[int]time.Time{}}
 }
 
-// wake ends the rest of those whose time has come.
+// wake frees the numbers whose rest is over.
 func (s *set) wake(now time.Time) {
 	for len(s.queue) > 0 && !s.queue[0].until.After(now) {
 		r := s.queue[0]
@@ -72,12 +72,12 @@ func (s *set) next(now time.Time) (int, bool) {
 	return i, true
 }
 
-// early ends the rest of the number that has rested longest, and at least so long.
+// early takes the number that has rested longest, if that is at least least.
 func (s *set) early(now time.Time, least time.Duration) (int, bool) {
 	s.wake(now)
 	for len(s.queue) > 0 {
 		r := s.queue[0]
-		if !s.until[r.i].Equal(r.until) { // it was marked meanwhile
+		if !s.until[r.i].Equal(r.until) { // mark has taken it
 			s.queue = s.queue[1:]
 			continue
 		}
@@ -92,7 +92,7 @@ func (s *set) early(now time.Time, least time.Duration) (int, bool) {
 	return 0, false
 }
 
-// mark reports whether i was not taken before. What rests is taken out of its rest.
+// mark takes i, even if it rests, and reports false if it was taken already.
 func (s *set) mark(i int) bool {
 	if s.rests(i) {
 		delete(s.until, i)
@@ -137,7 +137,7 @@ func (b bitmap) has(i int) bool { return b[i/64]>>(i%64)&1 == 1 }
 func (b bitmap) set(i int)      { b[i/64] |= 1 << (i % 64) }
 func (b bitmap) clear(i int)    { b[i/64] &^= 1 << (i % 64) }
 
-// zero is the first i in [from, to) that is not in b.
+// zero returns the first i in [from, to) that is not in b.
 func (b bitmap) zero(from, to int) (int, bool) {
 	for i := from; i < to; i = (i/64 + 1) * 64 {
 		if w := ^b[i/64] >> (i % 64); w != 0 {

@@ -8,8 +8,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Diagram returns the table as a Mermaid state diagram, with one arrow for all events between
-// two states. Withdrawal, which every state but the last accepts, is drawn once.
+// Diagram returns the table as a Mermaid state diagram, with one arrow for all events between two
+// states. Withdraw, which every state except terminated accepts, is drawn once.
 func Diagram() string {
 	var b strings.Builder
 	b.WriteString("stateDiagram-v2\n    [*] --> registered\n")

@@ -1,7 +1,7 @@
-// Package lifecycle is the lifecycle of an instance as one table: state × event → state (Oakestra paper,
-// figure 3). A failed instance that has ended for good accepts Withdraw only. That is marked by its
-// reason instead of a state, so that tiers of an earlier release accept it: see api.Ended. The diagram in
-// docs/architecture.md is generated from the table.
+// Package lifecycle is the lifecycle of an instance as one table: state × event → state (Oakestra
+// paper, figure 3). A failed instance that has ended permanently accepts Withdraw only. It has no
+// state of its own but is marked by its reason (api.Ended), for tiers of an earlier release. The
+// diagram in docs/architecture.md is generated from the table.
 //
 //	s, err := lifecycle.Next(api.Created, lifecycle.Started) // api.Running
 package lifecycle
@@ -19,20 +19,20 @@ type Event string
 
 // The events of the table.
 const (
-	Request       Event = "request"        // it shall run
+	Request       Event = "request"        // the instance is wanted
 	ClusterChosen Event = "cluster_chosen" // the root placed it
 	NodeChosen    Event = "node_chosen"    // the cluster placed it
 	ImageReady    Event = "image_ready"    // the node created the workload
 	Started       Event = "started"        // it runs
 	StartFailed   Event = "start_failed"   // it could not be created or started
 	ExitedOK      Event = "exited_ok"      // a one-shot ended with 0
-	ExitedBad     Event = "exited_bad"     // it ended with another code, or was not to end
+	ExitedBad     Event = "exited_bad"     // it ended with another code, or is not a one-shot
 	Restart       Event = "restart"        // the node starts it again, after a back-off
 	Replace       Event = "replace"        // the cluster removes it from its node
 	NodeLost      Event = "node_lost"      // its node is dead
 	HandBack      Event = "hand_back"      // the cluster hands it back to the root
 	ClusterLost   Event = "cluster_lost"   // its cluster is dead
-	Withdraw      Event = "withdraw"       // it shall not run any more
+	Withdraw      Event = "withdraw"       // the instance is no longer wanted
 )
 
 var next = map[api.State]map[Event]api.State{
@@ -72,7 +72,7 @@ var next = map[api.State]map[Event]api.State{
 	api.Terminated: {},
 }
 
-// States are all states, in the usual order.
+// States are all states, in the usual order of a lifecycle.
 var States = []api.State{
 	api.Registered, api.Requested, api.ClusterScheduled, api.NodeScheduled,
 	api.Created, api.Running, api.Completed, api.Failed, api.Terminated,
@@ -86,7 +86,7 @@ func Next(s api.State, e Event) (api.State, error) {
 	return s, fmt.Errorf("event %[2]s in state %[1]s is illegal: %[3]w", s, e, api.ErrConflict)
 }
 
-// Must is Next for events of our own code. It panics on an illegal edge.
+// Must is Next for events from inside the daemon. It panics if the table has no such edge.
 func Must(s api.State, e Event) api.State {
 	to, err := Next(s, e)
 	if err != nil {
@@ -95,8 +95,8 @@ func Must(s api.State, e Event) api.State {
 	return to
 }
 
-// Leads reports whether a sequence of events leads from one state to another. An observation may skip
-// states whose messages were lost.
+// Leads reports whether a sequence of events leads from one state to another. It is for
+// observations, which may skip states because messages were lost.
 func Leads(from, to api.State) bool { return reach[from][to] }
 
 var reach = closure()

@@ -15,16 +15,16 @@ import (
 
 // File is an open descriptor. It is safe for concurrent use. It stays open until Close.
 type File struct {
-	fd, stop int // stop is an event that wakes all who wait
+	fd, stop int // stop is an eventfd that wakes all waiting calls
 	closed   atomic.Bool
-	yielded  atomic.Int64 // when, since began, in nanoseconds
+	yielded  atomic.Int64 // nanoseconds from began to the last yield
 
-	// use is held, shared, by all users of the descriptors, because a number may be reused as
-	// soon as it is closed.
+	// use is held, shared, while the descriptors are used, because the number of a closed
+	// descriptor may be reused at once.
 	use sync.RWMutex
 }
 
-// New takes ownership of a descriptor, also when it fails, and makes it non-blocking.
+// New takes ownership of a descriptor, which it closes if it fails, and makes it non-blocking.
 func New(fd int) (*File, error) {
 	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err == nil {
@@ -39,9 +39,9 @@ func New(fd int) (*File, error) {
 	return &File{fd: fd, stop: stop}, nil
 }
 
-// Read calls fn until it returns neither EAGAIN nor EINTR, and after EAGAIN waits until the
-// descriptor is readable. It returns fn's last error, or net.ErrClosed. fn must not close the
-// file.
+// Read calls fn, which reads the descriptor, until it returns neither EAGAIN nor EINTR. After
+// EAGAIN it waits until the descriptor is readable. It returns fn's last error, or net.ErrClosed.
+// fn must not close the file.
 func (f *File) Read(fn func(fd int) syscall.Errno) error { return f.do(fn, unix.POLLIN) }
 
 // Write is Read, but waits until the descriptor is writable.
@@ -64,9 +64,9 @@ func (f *File) do(fn func(fd int) syscall.Errno, event int16) error {
 	return net.ErrClosed
 }
 
-// yieldEvery is how often a waiting goroutine passes through Go's scheduler. After 10 ms
-// without, the runtime's monitor takes it to hang in its system call: it takes its processor
-// away in each call and wakes every 20 µs to do so, which doubled the time of a packet.
+// yieldEvery is the interval at which a waiting goroutine enters Go's scheduler. After 10 ms
+// without this, the runtime's monitor wakes every 20 µs and takes the goroutine's processor (P)
+// away in each system call, which doubled the time of a packet.
 const yieldEvery = 4 * time.Millisecond
 
 var began = time.Now()
@@ -78,7 +78,7 @@ func (f *File) wait(event int16) {
 		runtime.Gosched()
 	}
 	fds := [2]unix.PollFd{{Fd: int32(f.fd), Events: event}, {Fd: int32(f.stop), Events: unix.POLLIN}}
-	// The result does not matter: fn is called again and returns the state.
+	// The result is not needed: do calls fn again.
 	_, _, _ = syscall.Syscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds[0])), uintptr(len(fds)), 0, 0, 0, 0)
 }
 
@@ -88,7 +88,7 @@ func (f *File) Close() error {
 	if !f.closed.CompareAndSwap(false, true) {
 		return net.ErrClosed
 	}
-	one := [8]byte{1} // any number but zero, in either order of bytes
+	one := [8]byte{1} // not zero in either byte order
 	_, _ = unix.Write(f.stop, one[:])
 	f.use.Lock()
 	defer f.use.Unlock()

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Sizes in bytes. Answers are never longer than their request, so that a relay cannot be used
-// to amplify a flood; a request for a late answer is as long as both answers.
+// Sizes in bytes. Answers are never longer than their request, so that a relay cannot be used for
+// amplification; a request for a late answer is as long as both answers.
 const (
 	RequestLen     = 80
 	LongRequestLen = 2 * RequestLen
@@ -23,15 +23,15 @@ const MaxLate = 4 * time.Minute
 // Request is a node's binding request. It is authenticated with the secret of the node's lease.
 type Request struct {
 	Slot uint32
-	// Seq increases with every request of a slot, also over restarts, as a clock's
-	// nanoseconds do. The relay refuses older ones, so that a recorded request cannot
-	// redirect the slot's traffic.
+	// Seq increases with every request of a slot, even over restarts, such as the nanoseconds of
+	// a clock. The relay refuses lower ones, so that a recorded request cannot redirect the
+	// slot's traffic.
 	Seq uint64
-	// Bind binds the slot to the source of the request. Without it the relay only answers,
-	// which shows whether UDP works.
+	// Bind binds the slot to the source address of the request. Without it the relay only
+	// answers, which tests whether UDP works.
 	Bind bool
-	// Late asks for a second answer after that time, in whole seconds up to MaxLate, which
-	// shows whether the NAT kept its mapping.
+	// Late requests a second answer after that time, in whole seconds up to MaxLate. It tests
+	// whether the NAT keeps its mapping.
 	Late time.Duration
 }
 
@@ -42,7 +42,7 @@ type Result uint8
 const (
 	Seen  Result = iota // answered; the binding is unchanged
 	Bound               // the slot is bound to Answer.Addr
-	Stale               // Seq is not above Answer.Last; repeat with a higher one
+	Stale               // Seq is not above Answer.Last; repeat the request with a higher one
 )
 
 // Answer is the relay's answer, authenticated with the same secret.
@@ -52,7 +52,7 @@ type Answer struct {
 	Slot   uint32
 	Seq    uint64         // the request's
 	Last   uint64         // the highest Seq that the relay has accepted for the slot
-	Addr   netip.AddrPort // source of the request as the relay saw it
+	Addr   netip.AddrPort // source address of the request at the relay
 	Alt    uint16         // another UDP port of the relay that answers with Seen; 0: none
 }
 
@@ -78,7 +78,7 @@ func (r Request) Append(b, secret []byte) []byte {
 	return seal(b, start, secret)
 }
 
-// ParseRequest parses a request. The caller checks it with Authentic and the slot's secret.
+// ParseRequest parses a request. The caller must check it with Authentic and the slot's secret.
 func ParseRequest(b []byte) (Request, error) {
 	if len(b) < RequestLen || b[0] != TypeRequest || b[1]&^flagBind != 0 {
 		return Request{}, ErrMalformed
@@ -112,7 +112,7 @@ func (a Answer) Append(b, secret []byte) []byte {
 	return seal(b, start, secret)
 }
 
-// ParseAnswer parses an answer that is authentic with the secret; others are ErrMalformed.
+// ParseAnswer parses an answer. It fails with ErrMalformed if it is not authentic with the secret.
 func ParseAnswer(b, secret []byte) (Answer, error) {
 	if len(b) != AnswerLen || b[0] != TypeAnswer && b[0] != TypeLate || Result(b[1]) > Stale || !Authentic(b, secret) {
 		return Answer{}, ErrMalformed
@@ -127,8 +127,8 @@ func ParseAnswer(b, secret []byte) (Answer, error) {
 	}, nil
 }
 
-// Authentic reports whether a request or an answer was made with the secret. With an empty secret
-// it reports false.
+// Authentic reports whether a request or an answer was made with the secret. It returns false if
+// the secret is empty.
 func Authentic(b, secret []byte) bool {
 	if len(b) < macLen || len(secret) == 0 {
 		return false

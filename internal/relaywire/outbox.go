@@ -9,19 +9,19 @@ import (
 )
 
 const (
-	// outboxBytes bounds what waits for a connection. Messages beyond are dropped.
+	// outboxBytes bounds the queue of a connection. Further messages are dropped.
 	outboxBytes = 256 << 10
-	// keptBytes is the largest buffer that is kept for later messages, so that a quiet
-	// connection does not hold the memory of a burst.
+	// keptBytes is the largest buffer that is reused, so that an idle connection does not keep
+	// the memory of a burst.
 	keptBytes = 16 << 10
-	// writeTimeout is how long a write may take before the connection counts as dead.
+	// writeTimeout is how long a write may take before the connection has failed.
 	writeTimeout = 30 * time.Second
 )
 
 // Outbox queues messages for a stream. Put may be called concurrently and does not block; one
 // goroutine calls Run.
 type Outbox struct {
-	wake chan struct{} // of capacity 1: there is something to write
+	wake chan struct{} // of capacity 1: queued is not empty
 
 	mu     sync.Mutex // guards the field below
 	queued []byte     // framed
@@ -30,7 +30,8 @@ type Outbox struct {
 // NewOutbox returns an empty outbox.
 func NewOutbox() *Outbox { return &Outbox{wake: make(chan struct{}, 1)} }
 
-// Put queues a copy of a message in parts, and reports whether there was room.
+// Put queues a copy of a message, given in parts. It returns false if the message is too long or
+// the queue is full.
 func (o *Outbox) Put(parts ...[]byte) bool {
 	n := 0
 	for _, p := range parts {
@@ -54,7 +55,8 @@ func (o *Outbox) Put(parts ...[]byte) bool {
 	return room
 }
 
-// Run writes queued messages to conn until ctx ends, which is not an error, or conn fails.
+// Run writes queued messages to conn until ctx ends or conn is closed, and then returns nil, or
+// until a write fails.
 func (o *Outbox) Run(ctx context.Context, conn net.Conn) error {
 	var spare []byte
 	for {

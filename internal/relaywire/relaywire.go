@@ -1,7 +1,7 @@
-// Package relaywire encodes the messages between nodes and relays: the header that names a
-// datagram's slot, the binding of a node's address to its slot, and the framing of both over
-// TLS. The payload after a header is encrypted between the nodes. The protocol is implemented
-// by cluster-orchestrator/relay and netmanager/relaylink.
+// Package relaywire encodes the messages between nodes and relays: the header with the slot (a
+// relay's number for a node) to which a datagram is forwarded, the binding of a node's address to
+// its slot, and the framing of both over TLS. The payload after a header is encrypted between the
+// nodes. cluster-orchestrator/relay and netmanager/relaylink implement the protocol.
 //
 //	frame := relaywire.AppendFrame(nil, relaywire.Header{Slot: 7, Ticket: ticket})
 //	frame = append(frame, datagram...)
@@ -13,8 +13,8 @@ import (
 	"net/netip"
 )
 
-// The types of datagrams, in the first byte. Types below 0x10 are the tunnel's; 0x20 to 0x2f
-// are requests to and answers of a relay.
+// The types of datagrams, in the first byte. Types below 0x10 belong to the tunnel; 0x20 to 0x2f
+// are requests to a relay and their answers.
 const (
 	TypeFrame   = 0x10 // to a relay: forward the datagram after the header to a slot
 	TypeRequest = 0x20 // to a relay: a binding request
@@ -25,17 +25,17 @@ const (
 // HeaderLen is the length of the header before a datagram, in bytes.
 const HeaderLen = 16
 
-// ErrMalformed means an invalid or unauthentic message.
+// ErrMalformed means that a message is invalid or not authentic.
 var ErrMalformed = errors.New("malformed relay message")
 
-// Header names the slot to which a relay forwards a frame. The ticket proves that the sender got
-// the slot from a route.
+// Header names the slot to which a relay forwards a frame. The ticket proves that the sender
+// received the slot in a record (api.Relay).
 type Header struct {
 	Slot   uint32
 	Ticket uint64
 }
 
-// AppendFrame appends the header's 16 bytes; the datagram follows.
+// AppendFrame appends the header's 16 bytes. The caller appends the datagram.
 func AppendFrame(b []byte, h Header) []byte {
 	b = append(b, TypeFrame, 0, 0, 0)
 	b = binary.BigEndian.AppendUint32(b, h.Slot)

@@ -17,15 +17,15 @@ const MaxMessage = 65507 + toLen
 // toLen is the length of the address before a frame to another relay.
 const toLen = 20
 
-// typeTo begins a message for another relay.
+// typeTo is the type of a message for another relay.
 const typeTo = 0x11
 
 // Over TLS each message is preceded by its length in two bytes. An empty message is a keep-alive,
 // which the other side answers. A node sends frames for its own relay's slots and, after an
 // address, frames for other relays; a relay sends datagrams.
 
-// AppendMessage appends a message for a stream, given in parts. It omits one that is longer than
-// MaxMessage.
+// AppendMessage appends a message for a stream, given in parts. It appends nothing if the message
+// is longer than MaxMessage.
 func AppendMessage(b []byte, parts ...[]byte) []byte {
 	start := len(b)
 	b = append(b, 0, 0)
@@ -58,7 +58,7 @@ func ParseTo(b []byte) (to netip.AddrPort, frame []byte, ok bool) {
 }
 
 // ReadMessage reads the next message of a stream into buf, or into a new buffer if buf is too
-// small, and returns it. io.EOF means an end between messages.
+// small, and returns it. It returns io.EOF if the stream ends between two messages.
 func ReadMessage(r io.Reader, buf []byte) ([]byte, error) {
 	var length [2]byte
 	if _, err := io.ReadFull(r, length[:]); err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/treeline-edge/treeline/internal/call"
 )
 
-// Dial is the dialling side: it posts the stream that open returns, or open's error, to
-// base/<id>, and returns when the stream has ended. It closes the stream, which interrupts a
-// read, when the requester has closed its end.
+// Dial is the lower tier's side: it posts the stream that open returns, or open's error, to
+// base/<id>, and returns when the stream has ended. When the requester closes its end, Dial closes
+// the stream, which interrupts a read.
 func Dial(ctx context.Context, c *http.Client, base, id string, open func(context.Context) (io.ReadCloser, error)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

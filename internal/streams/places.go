@@ -41,15 +41,15 @@ var (
 	})
 )
 
-// For returns StreamRequest.For, which identifies for whom a stream is requested: the topmost
-// tenant, and a hash of the person that does not reveal the name to the tiers below.
+// For returns StreamRequest.For: the topmost tenant, and a hash of the user's name, which hides the
+// name from lower tiers.
 func For(tenant api.Tenant, person string) string {
 	sum := sha256.Sum256([]byte(person))
 	return string(tenant.Top()) + " " + hex.EncodeToString(sum[:8])
 }
 
-// holder returns the path of the holder of a stream. Releases before StreamRequest.For existed do
-// not send it; then it is the tenant of the instance.
+// holder returns the path of the holder of a stream. Without For (requests of earlier releases) the
+// holder is the tenant of the instance.
 func holder(r wire.StreamRequest) []string {
 	tenant, person, ok := strings.Cut(r.For, " ")
 	if !ok {
@@ -58,12 +58,12 @@ func holder(r wire.StreamRequest) []string {
 	return []string{tenant, person}
 }
 
-// long reports whether the stream lasts until somebody ends it.
+// long reports whether the stream may last until one side ends it.
 func long(r wire.StreamRequest) bool {
 	return r.Kind == "logs" || r.Kind == "net" && r.Instance != ""
 }
 
-// Places divides the streams that a tier dials out among those they are for.
+// Places divides the streams that a tier dials among their holders.
 type Places struct {
 	long, short, refusals *fairshare.Pool
 }
@@ -76,9 +76,9 @@ func NewPlaces() *Places {
 	}
 }
 
-// Take takes a place for the stream. The context ends when another holder takes the place over;
-// release frees it. If there is no place, refused is the reason, which the caller dials in
-// place of the stream; if there is no place for that either, ok is false.
+// Take takes a place for the stream. The context ends when the place is evicted for another
+// holder; release frees the place. If no place is free, refused is the reason, which the caller
+// sends instead of the stream. ok is false if there is no place for that either.
 func (p *Places) Take(ctx context.Context, r wire.StreamRequest) (_ context.Context, release func(), refused error, ok bool) {
 	pool := p.short
 	if long(r) {

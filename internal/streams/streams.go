@@ -1,7 +1,7 @@
-// Package streams splices bulk streams (logs, answers of another tier's API). The requester
-// sends an id to the tier below over its link, and that tier dials POST …/streams/<id> with
-// the bytes as the request's body. A registry connects the two. Nothing dials a cluster or a
-// node.
+// Package streams connects bulk streams (logs, answers of another tier's API) between tiers. The
+// requester sends an id to the tier below over its link, and that tier dials POST …/streams/<id>
+// with the bytes as the request's body. A Registry connects the two, because upper tiers cannot
+// dial a cluster or a node.
 //
 //	w, err := reg.Expect("cluster/munich", request)   // the requester
 //	defer w.Close()
@@ -31,7 +31,7 @@ type Registry struct {
 	waiting map[string]*Wait
 	long    *fairshare.Pool // made at first use
 	short   *fairshare.Pool
-	open    map[*Wait]struct{} // includes waiting
+	open    map[*Wait]struct{} // all streams, including those in waiting
 }
 
 // Wait is one expected stream. Its owner closes it.
@@ -39,20 +39,20 @@ type Wait struct {
 	reg    *Registry
 	id     string
 	from   string
-	body   chan result // at most one, ever
+	body   chan result // receives at most one result
 	closed chan struct{}
 	place  *fairshare.Place
 	once   sync.Once
 }
 
-// result is the dialled end, or why there is none.
+// result is the body of the peer's request, or the reason why there is none.
 type result struct {
 	body io.Reader
 	err  error
 }
 
-// Expect registers a stream from the peer named from. Too many are ErrTooMany or
-// ErrUnavailable (a *fairshare.Full). A stream ends early if another holder takes its place.
+// Expect registers a stream from the peer named from. It fails with a *fairshare.Full (ErrTooMany
+// or ErrUnavailable) if no place is free. A stream ends early if it is evicted for another holder.
 func (r *Registry) Expect(from string, req wire.StreamRequest) (*Wait, error) {
 	secret := make([]byte, 18)
 	if _, err := rand.Read(secret); err != nil {
@@ -63,7 +63,7 @@ func (r *Registry) Expect(from string, req wire.StreamRequest) (*Wait, error) {
 		body: make(chan result, 1), closed: make(chan struct{}),
 	}
 	r.mu.Lock()
-	defer r.mu.Unlock() // a newcomer may evict w before it is entered below; end waits for that
+	defer r.mu.Unlock() // held until w is in the maps: end may be called for w before that
 	place, err := r.pool(req).Take(time.Now(), holder(req), func() { go r.end(w, errEvicted) })
 	if err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func (r *Registry) pool(req wire.StreamRequest) *fairshare.Pool {
 	return r.short
 }
 
-// end closes the stream; Body returns why if it has not returned yet.
+// end closes the stream. If Body has not returned yet, it returns why.
 func (r *Registry) end(w *Wait, why error) {
 	r.mu.Lock()
 	if r.waiting[w.id] == w {
@@ -124,10 +124,9 @@ func (r *Registry) End(from string) {
 	}
 }
 
-// Deliver passes body to the requester of stream id from the peer, and returns when the
-// requester has closed it or ctx ends. A stream that is not expected, or from another peer, is
-// ErrNotFound; an id is valid once. A requester that closes before the body's end is no error:
-// the caller ends the request.
+// Deliver passes body to the requester of stream id, and returns when the requester has closed the
+// stream, possibly before the body's end, or with ctx's error. It fails with ErrNotFound if the
+// stream is not expected from the peer. An id is valid once.
 func (r *Registry) Deliver(ctx context.Context, id, from string, body io.Reader) error {
 	w, err := r.settle(id, from, result{body: body})
 	if err != nil {
@@ -142,8 +141,7 @@ func (r *Registry) Deliver(ctx context.Context, id, from string, body io.Reader)
 	}
 }
 
-// Fail reports to the requester of stream id from the peer that there will be none, and why.
-// It refuses what Deliver refuses.
+// Fail passes an error to the requester of stream id instead of a body. It fails like Deliver.
 func (r *Registry) Fail(id, from string, why error) error {
 	_, err := r.settle(id, from, result{err: why})
 	return err
@@ -161,11 +159,11 @@ func (r *Registry) settle(id, from string, res result) (*Wait, error) {
 	return w, nil
 }
 
-// ID returns the stream's id, to be sent to the peer only.
+// ID returns the stream's id, which is a secret between requester and peer.
 func (w *Wait) ID() string { return w.id }
 
-// Body waits for the dialled end, or for the peer's error; ctx bounds the wait (ErrTimeout).
-// The body may be read until Close, which interrupts a read if the body is an HTTP request's.
+// Body waits for the peer's body or error, or fails with ErrTimeout when ctx ends. The body may be
+// read until Close, which interrupts a read if the body is that of an HTTP request.
 func (w *Wait) Body(ctx context.Context) (io.Reader, error) {
 	select {
 	case r := <-w.body:
@@ -175,8 +173,8 @@ func (w *Wait) Body(ctx context.Context) (io.Reader, error) {
 	}
 }
 
-// Stream is Body for a caller that waits no longer than limit. Close of the stream closes w; an
-// error has closed it.
+// Stream is Body with a limit on the wait. Closing the stream closes w. If Stream fails, w is
+// closed.
 func (w *Wait) Stream(ctx context.Context, limit time.Duration) (io.ReadCloser, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -199,7 +197,7 @@ func (s stream) Close() error {
 	return nil
 }
 
-// Close ends the stream; Deliver returns. It may be called more than once.
+// Close ends the stream, so that Deliver returns. It may be called more than once.
 func (w *Wait) Close() {
 	w.once.Do(func() {
 		close(w.closed)

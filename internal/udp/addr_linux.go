@@ -14,7 +14,7 @@ type sockaddr struct {
 	len uint32
 }
 
-// set sets the address for a socket of the family, and reports whether that can reach it.
+// set sets the address for an IPv6 or IPv4 socket, and reports whether the socket can reach it.
 func (s *sockaddr) set(a netip.AddrPort, v6 bool) bool {
 	port := (*[2]byte)(unsafe.Pointer(&s.raw.Port))
 	binary.BigEndian.PutUint16(port[:], a.Port())
@@ -48,8 +48,8 @@ func (s *sockaddr) get() netip.AddrPort {
 	return netip.AddrPortFrom(a, port)
 }
 
-// Zones of link-local addresses are numbers, as in the kernel. Names would need a look-up for each
-// packet.
+// zone parses the zone of a link-local address. Zones are interface indexes, as in the kernel:
+// names would need a look-up for each packet.
 func zone(name string) (n uint32) {
 	for _, c := range name {
 		if c < '0' || c > '9' {

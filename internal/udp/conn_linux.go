@@ -62,7 +62,7 @@ func (c *Conn) prepare(fd int, at netip.AddrPort) error {
 			return fmt.Errorf("accept both families: %w", err)
 		}
 		sa = &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
-		// Never fragment: package paths finds the MTU by probes and ignores ICMP.
+		// Never fragment: the path manager finds the MTU by probes and ignores ICMP.
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE)
 	}
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE)
@@ -71,7 +71,7 @@ func (c *Conn) prepare(fd int, at netip.AddrPort) error {
 			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[1], bufferBytes) // up to the limit for unprivileged users
 		}
 	}
-	_ = unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1) // older kernels do not support it
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1) // fails on older kernels
 	_, err := unix.GetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_SEGMENT)
 	c.gso.Store(err == nil)
 	if err := unix.Bind(fd, sa); err != nil {
@@ -93,5 +93,5 @@ func (c *Conn) prepare(fd int, at netip.AddrPort) error {
 // Local returns the address that the socket is bound to.
 func (c *Conn) Local() netip.AddrPort { return c.local }
 
-// Close closes the socket. Waiting calls return net.ErrClosed.
+// Close closes the socket. Blocked calls return net.ErrClosed.
 func (c *Conn) Close() error { return c.file.Close() }

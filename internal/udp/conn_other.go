@@ -27,7 +27,7 @@ func Listen(at netip.AddrPort) (*Conn, error) {
 // Local returns the address that the socket is bound to.
 func (c *Conn) Local() netip.AddrPort { return c.conn.LocalAddr().(*net.UDPAddr).AddrPort() }
 
-// Close closes the socket. Waiting calls return net.ErrClosed.
+// Close closes the socket. Blocked calls return net.ErrClosed.
 func (c *Conn) Close() error { return c.conn.Close() }
 
 // Receiver receives one datagram at a time.
@@ -40,8 +40,8 @@ type Receiver struct {
 // NewReceiver returns a receiver for one goroutine.
 func (c *Conn) NewReceiver() *Receiver { return &Receiver{c: c, room: make([]byte, 1<<16)} }
 
-// Receive waits for messages and returns their number. They are valid until the next call.
-// net.ErrClosed: the socket is closed.
+// Receive waits for messages and returns their number. They are valid until the next call. It
+// returns net.ErrClosed after Close.
 func (r *Receiver) Receive() (int, error) {
 	n, from, err := r.c.conn.ReadFromUDPAddrPort(r.room)
 	if err != nil {

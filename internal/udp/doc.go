@@ -1,9 +1,9 @@
 // Package udp is a UDP socket for high packet rates, used by nodes' tunnels and clusters' relays.
 // It sends runs of datagrams of one length in one call (UDP_SEGMENT) and receives runs (UDP_GRO,
 // recvmmsg). If a device or the kernel does not support that, it sends them one by one.
-// docs/adr/0080 says why it is not wireguard's package conn.
+// docs/adr/0080 compares it with wireguard-go's package conn.
 //
-// IPv4 addresses are never mapped to IPv6 in arguments and results, also with an IPv6 socket.
+// Arguments and results have no IPv4-mapped IPv6 addresses, even with an IPv6 socket.
 //
 //	c, err := udp.Listen(netip.MustParseAddrPort("[::]:0"))
 //	err = c.NewSender().Send(to, run, 1432)      // run is sent as datagrams of 1432 bytes
@@ -15,13 +15,13 @@ import (
 	"net/netip"
 )
 
-// bufferBytes is the size of the kernel's buffer in each direction. With the default size the
-// tunnel loses packets whenever a core is busy for a moment.
+// bufferBytes is the size of the kernel's buffer in each direction. With the default size a tunnel
+// loses packets whenever a processor is briefly busy.
 const bufferBytes = 4 << 20
 
-// The longest run that Send takes.
+// The maximum size of a run for Send.
 const (
-	MaxRun       = 65507 - 20 // bytes, of IPv6, which has less room
+	MaxRun       = 65507 - 20 // bytes; the limit of IPv6, which is lower than that of IPv4
 	MaxDatagrams = 64
 )
 

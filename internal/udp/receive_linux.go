@@ -9,28 +9,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A receiver takes many small messages or a few large ones at once: with GRO a message is up to
-// 64 KB, and a batch should fit the cache.
+// A receiver receives a batch of many small messages or few large ones: with GRO a message has up
+// to 64 KiB, and a batch should fit into the processor's cache.
 const (
 	slots    = 64
 	slotsGRO = 8
 	slotLen  = 1 << 16
-	// slotStep is the distance of slots. With a power of two all small messages would compete
-	// for the same cache lines.
+	// slotStep is the distance between slots. With a power of two, all small messages would use
+	// the same cache lines.
 	slotStep = slotLen + 1472
 )
 
-// Receiver receives messages without allocating. Its memory becomes resident as messages need
-// it.
+// Receiver receives messages without allocating. Its memory becomes resident when it is used.
 type Receiver struct {
 	c    *Conn
 	room []byte
 	msgs [slots]mmsghdr
 	iovs [slots]unix.Iovec
 	from [slots]sockaddr
-	ctl  [slots][24]byte // UDP_GRO's control message of four bytes
-	ask  int             // how many messages to ask for
-	got  int
+	ctl  [slots][24]byte // the control message of UDP_GRO, with four bytes of data
+	ask  int             // number of messages to request
+	got  int             // number of messages received
 	call func(fd int) syscall.Errno
 }
 
@@ -57,8 +56,8 @@ func (c *Conn) NewReceiver() *Receiver {
 	return r
 }
 
-// vacate returns the pages of a zeroed slice to the kernel, until they are used. Go writes zeros
-// to memory that it reuses, so that the 4 MiB of a receiver could be resident for good.
+// vacate returns the pages of a zeroed slice to the kernel until they are used. Go writes zeros to
+// memory that it reuses, so that the 4 MiB of a receiver might otherwise stay resident.
 func vacate(zeros []byte) {
 	page, at := os.Getpagesize(), uintptr(unsafe.Pointer(unsafe.SliceData(zeros)))
 	before := int(at % uintptr(page))
@@ -68,10 +67,10 @@ func vacate(zeros []byte) {
 	}
 }
 
-// Receive waits for messages and returns their number. They are valid until the next call.
-// net.ErrClosed: the socket is closed.
+// Receive waits for messages and returns their number. They are valid until the next call. It
+// returns net.ErrClosed after Close.
 func (r *Receiver) Receive() (int, error) {
-	for i := range r.got { // the kernel has written them
+	for i := range r.got { // the kernel has changed these lengths
 		r.reset(i)
 	}
 	r.got = 0

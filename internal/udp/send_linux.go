@@ -33,15 +33,15 @@ func (c *Conn) NewSender() *Sender {
 	return s
 }
 
-// Send sends a run of datagrams of each bytes, of which the last may be shorter; at most
-// MaxDatagrams and MaxRun bytes. It waits while the socket's buffer is full. ErrTooLong and
-// unreachable destinations are errors of this run, not of the socket.
+// Send sends a run of at most MaxDatagrams datagrams and MaxRun bytes. Each datagram has each
+// bytes; the last may be shorter. Send waits while the socket's buffer is full. After ErrTooLong
+// and errors of unreachable destinations the socket stays usable.
 func (s *Sender) Send(to netip.AddrPort, run []byte, each int) error {
 	return s.SendTails(to, run, each, 0)
 }
 
-// SendTails is Send without the first skip bytes of each datagram, which must be longer: a relay
-// removes headers without a copy.
+// SendTails is Send without the first skip bytes of each datagram, which must be longer. A relay
+// removes headers with it, without a copy.
 func (s *Sender) SendTails(to netip.AddrPort, run []byte, each, skip int) error {
 	if to != s.last {
 		if !s.to.set(to, s.c.v6) {
