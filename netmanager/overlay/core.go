@@ -140,7 +140,8 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	return step.Effects{Save: save, Send: c.send, Wake: c.next(), Err: c.err}
 }
 
-// apply begins a process lifetime: it sets the plane to Plane and sends all peers to the tunnel.
+// apply begins a process lifetime. It emits no plane.Change, because the adapter sets a new plane to
+// Plane. The tunnel gets all peers.
 func (Start) apply(c *Core) {
 	// The clock makes the number grow even if the store was lost.
 	c.boot = max(c.boot+1, uint64(max(0, c.now.Unix())))

@@ -151,7 +151,8 @@ func (in Used) apply(c *Core) {
 	}
 }
 
-// subscribe adds a subscription, for which payer's budget was charged. It fails if there is no room.
+// subscribe adds a subscription, for which payer's budget was charged. It returns false if there is no
+// room.
 func (c *Core) subscribe(k wire.Subscription, payer netip.Addr) bool {
 	for {
 		victim, ok := c.subs.Room(k.For)

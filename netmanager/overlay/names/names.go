@@ -4,8 +4,8 @@
 //	<n|any>.<policy>.<service>.<ns>.<app>.<ns>.treeline
 //
 // where the policy is rr, closest or instance. A number is only valid with instance, and any.instance
-// means all instances. The asking service may omit the labels on the right that are also its own. It may
-// also omit the first two labels; then they are any.rr:
+// means all instances. The asking service may omit the application if it is its own, and then also the
+// service's namespace if it is its own. It may omit the first two labels; then they are any.rr:
 //
 //	web.prod.shop.prod.treeline       the service web.prod of shop.prod
 //	any.closest.web.prod.treeline     of the asking service's own application
