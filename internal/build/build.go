@@ -1,4 +1,4 @@
-// Package build reports which build of Treeline a program is.
+// Package build reports the version of the running program.
 package build
 
 import (

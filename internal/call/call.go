@@ -1,5 +1,5 @@
-// Package call is the HTTP client and server of requests between tiers: JSON in, JSON out, and
-// problem details as errors of our own kinds.
+// Package call has the HTTP client and server parts of requests between tiers: JSON in, JSON out,
+// and problem details for errors of the kinds of package api.
 //
 //	var joined wire.NodeJoined
 //	err := call.JSON(ctx, client, "https://cluster:7444/v1/join/node", wire.JoinNode{…}, &joined)
@@ -25,8 +25,8 @@ import (
 // MaxAnswer bounds an answer, in bytes.
 const MaxAnswer = 4 << 20
 
-// JSON posts in to the URL and decodes the answer into out, which may be nil. An error of the
-// server is an *api.Problem of its kind; no answer is ErrUnavailable.
+// JSON posts in to the URL and decodes the answer into out, which may be nil. It fails with an
+// *api.Problem if the server answers with an error, and with ErrUnavailable without an answer.
 func JSON(ctx context.Context, c *http.Client, url string, in, out any) error {
 	resp, err := Post(ctx, c, url, in)
 	if err != nil {
@@ -42,7 +42,7 @@ func JSON(ctx context.Context, c *http.Client, url string, in, out any) error {
 	return nil
 }
 
-// Post is JSON that returns the response. The caller closes its body.
+// Post is JSON, but returns the response. The caller closes its body.
 func Post(ctx context.Context, c *http.Client, url string, in any) (*http.Response, error) {
 	body, err := json.Marshal(in)
 	if err != nil {
@@ -56,11 +56,11 @@ func Post(ctx context.Context, c *http.Client, url string, in any) (*http.Respon
 	return Do(c, req)
 }
 
-// Do sends the request. A status that is no success is an error as in JSON.
+// Do sends the request. A status of 300 or above is an error as in JSON.
 func Do(c *http.Client, req *http.Request) (*http.Response, error) {
 	resp, err := c.Do(req)
 	if err != nil {
-		// Errors of our own checks of the peer's certificate keep their kind.
+		// Errors of package trust keep their kind.
 		for _, kind := range []error{api.ErrUnauthenticated, api.ErrForbidden} {
 			if errors.Is(err, kind) {
 				return nil, err
@@ -77,11 +77,11 @@ func Do(c *http.Client, req *http.Request) (*http.Response, error) {
 
 // ProblemOf returns the error in a response.
 func ProblemOf(resp *http.Response) error {
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // half an explanation is better than none
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // on error, use the part that was read
 	return ParseProblem(resp.Header.Get("Content-Type"), resp.StatusCode, text)
 }
 
-// ParseProblem parses problem details, or makes a problem of another answer.
+// ParseProblem parses problem details. Other answers become a problem with their status and text.
 func ParseProblem(contentType string, status int, text []byte) *api.Problem {
 	p := new(api.Problem)
 	if t, _, _ := mime.ParseMediaType(contentType); t == "application/problem+json" && json.Unmarshal(text, p) == nil {
@@ -109,8 +109,8 @@ func Problem(err error) *api.Problem {
 	}
 }
 
-// RetryAfter returns the Retry-After header for an error: at least one second, or what the
-// error's method RetryAfter returns.
+// RetryAfter returns the Retry-After header for an error, in seconds: the result of the error's
+// method RetryAfter, rounded up, but at least one.
 func RetryAfter(err error) string {
 	var known interface{ RetryAfter() time.Duration }
 	seconds := 1.0
@@ -131,7 +131,7 @@ func Write(w http.ResponseWriter, err error) {
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(p.Status)
-	_ = json.NewEncoder(w).Encode(p) // who asked is gone
+	_ = json.NewEncoder(w).Encode(p) // an error means that the client is gone
 }
 
 const (
@@ -139,8 +139,8 @@ const (
 	bodyTime = 30 * time.Second // for a small body to arrive
 )
 
-// ReadJSON decodes a request's body of at most 64 KiB within 30 s. A larger one is
-// ErrTooLarge, a malformed one ErrInvalid.
+// ReadJSON decodes a request's body, which must arrive within 30 s. It fails with ErrTooLarge above
+// 64 KiB, and with ErrInvalid if the body is malformed.
 func ReadJSON(w http.ResponseWriter, r *http.Request, into any) error {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime))
 	text, err := ReadBody(r, jsonsize.Limit{Bytes: maxBody})
@@ -150,7 +150,7 @@ func ReadJSON(w http.ResponseWriter, r *http.Request, into any) error {
 	return Decode(r, text, into)
 }
 
-// ReadBody reads a request's body within a limit.
+// ReadBody reads a request's body. It fails with ErrTooLarge above the limit.
 func ReadBody(r *http.Request, limit jsonsize.Limit) ([]byte, error) {
 	text, err := limit.Read(r.Body)
 	if err != nil && !errors.Is(err, api.ErrTooLarge) {
@@ -162,7 +162,7 @@ func ReadBody(r *http.Request, limit jsonsize.Limit) ([]byte, error) {
 	return text, nil
 }
 
-// Decode decodes a request's body. A malformed one is ErrInvalid.
+// Decode decodes a request's body. It fails with ErrInvalid if the body is malformed.
 func Decode(r *http.Request, text []byte, into any) error {
 	if err := json.Unmarshal(text, into); err != nil {
 		return fmt.Errorf("decode the body of %s: %w: %w", r.URL.Path, err, api.ErrInvalid)

@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// OpenData opens a daemon's data directory, and creates it with mode 0700. It removes the stale
-// files: those by which an earlier start announced that it serves.
+// OpenData opens a daemon's data directory and creates it, with mode 0700, if it does not exist. It
+// removes the stale files, with which an earlier process announced that it was ready.
 func OpenData(path string, stale ...string) (*os.Root, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("create the data directory: %w", err)

@@ -1,10 +1,11 @@
-// Package enrol is how a cluster joins its root and a node its cluster: a client sends a
-// join token and a certificate request, and a server answers with a certificate chain.
-// The caller decides what the server checks before it signs, and what else the answer contains.
+// Package enrol joins clusters to their root and nodes to their cluster. A client (the member)
+// sends a join token and a certificate request, and a Server answers with a certificate chain. The
+// caller decides what the server checks before it signs, and what else the answer contains.
 //
-//	c, err := enrol.Open(dir, line, jointoken.ForNode)          // at the member
-//	pair, err := c.Join(ctx, "/v1/join/node", request, answer)
-//	http.HandlerFunc(enrol.Handler(shares, refused, admit))     // at the server
+//	c, err := enrol.Open(dir, line, jointoken.ForNode) // at the member
+//	pair, err := c.Join(ctx, "/v1/join/node", request, &answer, member)
+//
+//	&enrol.Server[Request, Answer]{Shares: shares, Refused: refused, Admit: admit, Describe: describe}
 package enrol
 
 import (
@@ -32,7 +33,7 @@ import (
 const (
 	pemKey     = "PRIVATE KEY"
 	pemRequest = "CERTIFICATE REQUEST"
-	keyFile    = "join.pem" // the key of a join that has no answer yet
+	keyFile    = "join.pem" // the key of a join that has not ended
 )
 
 // Client joins with one token and one key.
@@ -42,9 +43,9 @@ type Client struct {
 	key   crypto.Signer
 }
 
-// Open prepares a join with the token of a line. Its key is stored in dir, mode 0600,
-// until Forget: a join whose answer was lost is repeated with the same key and costs the
-// token no second use. A token of another scope is ErrInvalid.
+// Open prepares a join with the token in a join line. It stores the key in dir, mode 0600, until
+// Forget, so that a join whose answer was lost can be repeated without another use of the token.
+// It fails with ErrInvalid if the token is for another scope.
 func Open(dir *os.Root, line string, scope jointoken.Scope) (Client, error) {
 	t, err := jointoken.Parse(line)
 	if err != nil {
@@ -66,10 +67,10 @@ func With(t jointoken.Token, key crypto.Signer) (Client, error) {
 	return Client{Token: t, CSR: Text(csr), key: key}, err
 }
 
-// Join posts request to the path at the token's server and decodes its answer. member
-// returns, of that answer, the PEM chain and the identity that it must be for. Join fails
-// with ErrInvalid if the chain is not for the client's key and that identity, and with
-// ErrUnauthenticated if it is of another installation than the token.
+// Join posts request to the path at the token's server and decodes the answer into answer. Then it
+// calls member, which returns the PEM chain in the answer and the identity that the chain must be
+// for. Join fails with ErrInvalid if the chain is not for the client's key and that identity, and
+// with ErrUnauthenticated if it is from another installation than the token.
 func (c Client) Join(ctx context.Context, path string, request, answer any, member func() (chain string, who identity.Identity)) (ca.Pair, error) {
 	if err := call.JSON(ctx, c.Token.HTTPClient(), c.Token.URL+path, request, answer); err != nil {
 		return ca.Pair{}, err
@@ -131,8 +132,8 @@ func storedKey(dir *os.Root) (crypto.Signer, error) {
 	return key, ca.WriteFile(dir, keyFile, pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: der}), 0o600)
 }
 
-// Load reads stored credentials: the pair from pairFile, and what else there is as JSON
-// from metaFile into meta. It fails with ErrNotFound if the member has not joined.
+// Load reads stored credentials: the pair from pairFile, and JSON from metaFile into meta. It fails
+// with ErrNotFound if the member has not joined.
 func Load(dir *os.Root, pairFile, metaFile string, meta any) (ca.Pair, error) {
 	text, err := dir.ReadFile(metaFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -147,8 +148,8 @@ func Load(dir *os.Root, pairFile, metaFile string, meta any) (ca.Pair, error) {
 	return ca.LoadPair(dir, pairFile)
 }
 
-// Save stores credentials, mode 0600. The file of meta is written last: its presence means
-// that the member has joined.
+// Save stores credentials, mode 0600. It writes metaFile last, because its presence means that the
+// member has joined.
 func Save(dir *os.Root, pairFile, metaFile string, pair ca.Pair, meta any) error {
 	if err := ca.SavePair(dir, pairFile, pair); err != nil {
 		return err
@@ -156,7 +157,7 @@ func Save(dir *os.Root, pairFile, metaFile string, pair ca.Pair, meta any) error
 	return SaveMeta(dir, metaFile, meta)
 }
 
-// SaveMeta stores what Save stores beside the pair.
+// SaveMeta stores meta like Save, without the pair.
 func SaveMeta(dir *os.Root, metaFile string, meta any) error {
 	text, err := json.MarshalIndent(meta, "", "  ")
 	if err != nil {
@@ -170,8 +171,8 @@ func Text(csr []byte) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: pemRequest, Bytes: csr}))
 }
 
-// ParseRequest reads a request from PEM and returns it with the fingerprint of its key.
-// Any other text is ErrInvalid.
+// ParseRequest parses a PEM certificate request and returns it with the fingerprint of its key. It
+// fails with ErrInvalid if text is anything else.
 func ParseRequest(text string) (csr []byte, key string, err error) {
 	b, _ := pem.Decode([]byte(text))
 	if b == nil || b.Type != pemRequest {

@@ -10,8 +10,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/refusals"
 )
 
-// Server answers join requests. Every step of Admit must be repeatable: a join whose
-// answer was lost is repeated with the same key and must end the same.
+// Server answers join requests. Admit must be idempotent, because a join whose answer was lost is
+// repeated with the same key.
 type Server[Request, Answer any] struct {
 	Shares  *apishare.Shares
 	Refused *refusals.Log

@@ -1,6 +1,6 @@
-// Package freeport finds ports for daemons that keep their address. A daemon on one of the
-// kernel's ephemeral ports (RFC 6056), which port 0 of net.Listen gives, can lose the port to
-// an outgoing connection while it restarts.
+// Package freeport finds ports for daemons that keep their address. With port 0, net.Listen
+// chooses one of the kernel's ephemeral ports (RFC 6056), which a restarting daemon can lose to an
+// outgoing connection.
 //
 //	ln, err := freeport.Listen("127.0.0.1:0")
 package freeport
@@ -14,14 +14,14 @@ import (
 	"syscall"
 )
 
-// lowest is the lowest port to use: known services have those below.
+// lowest is the lowest port to use. Many known services have lower ones.
 const lowest = 10_000
 
 // tries bounds the ports to try.
 const tries = 1000
 
-// Listen is net.Listen for TCP. Port 0 becomes a port that is not ephemeral, if there is one,
-// and that is also free for UDP, for the relay and HTTP/3.
+// Listen is net.Listen for TCP. It replaces port 0 by a port that is also free for UDP (for the
+// relay and HTTP/3) and, if possible, not ephemeral.
 func Listen(addr string) (net.Listener, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil || port != "0" {
@@ -41,8 +41,8 @@ func Listen(addr string) (net.Listener, error) {
 	return nil, fmt.Errorf("find a free port of %q: %w", host, err)
 }
 
-// Addr returns an address of the loopback, 127.0.0.1:port, for a program that will listen
-// there soon, and again after a restart.
+// Addr returns an address 127.0.0.1:port for a program that listens there soon, and again after a
+// restart.
 func Addr() (string, error) {
 	ln, err := Listen("127.0.0.1:0")
 	if err != nil {
@@ -65,7 +65,7 @@ func both(addr string) (net.Listener, error) {
 	return ln, udp.Close()
 }
 
-// pick returns a random port, lowest or above, outside from…to; 0 if there is none.
+// pick returns a random port from lowest to 65535 that is not in [from, to], or "0" if there is none.
 func pick(from, to int) string {
 	below := max(0, from-lowest)
 	above := max(0, 65535-max(to, lowest-1))

@@ -1,6 +1,6 @@
-// Package hostports finds the ports that the machine itself uses: those of daemons and those
-// that its kernel opens (VXLAN, WireGuard). A workload that published one would receive the
-// machine's traffic. The caller refuses it.
+// Package hostports finds the ports that the machine itself uses: those of daemons and those that
+// its kernel opens (VXLAN, WireGuard). A workload must not publish them, because it would receive
+// the machine's traffic.
 //
 //	own, err := hostports.Own()
 package hostports
@@ -30,8 +30,8 @@ const (
 )
 
 // Own returns the ports of the calling thread's network namespace with a listener (TCP) or an
-// unconnected socket (UDP), sorted, each once. Sockets on addresses that no workload can
-// publish are left out. SCTP is not included.
+// unconnected socket (UDP), sorted, each once. It omits SCTP, and sockets on addresses that no
+// workload can publish.
 func Own() ([]api.HostPort, error) {
 	var out []api.HostPort
 	for _, f := range []struct {
@@ -39,7 +39,7 @@ func Own() ([]api.HostPort, error) {
 		state          uint64
 	}{{"tcp", "tcp", listen}, {"tcp6", "tcp", listen}, {"udp", "udp", closed}, {"udp6", "udp", closed}} {
 		file, err := os.Open("/proc/thread-self/net/" + f.name)
-		if errors.Is(err, os.ErrNotExist) { // a machine without IPv6
+		if errors.Is(err, os.ErrNotExist) { // no IPv6
 			continue
 		}
 		if err != nil {
@@ -104,8 +104,8 @@ func parseAddr(s string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(a.Unmap(), uint16(n)), nil
 }
 
-// publishable reports whether a data plane publishes ports of the address: of the machine's
-// own addresses only localhost.
+// publishable reports whether a data plane publishes ports of the address: not of loopback
+// addresses except 127.0.0.1, and not of link-local addresses.
 func publishable(a netip.Addr) bool {
 	localhost := netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	return a == localhost || !a.IsLoopback() && !a.IsLinkLocalUnicast()

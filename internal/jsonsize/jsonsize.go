@@ -1,5 +1,5 @@
-// Package jsonsize bounds the memory for decoding JSON of another tier: an object of three
-// bytes, "{},", may become a structure of hundreds.
+// Package jsonsize bounds the memory for decoding JSON from another tier: an object of three bytes,
+// "{},", may be decoded to a struct of hundreds of bytes.
 //
 //	text, err := limit.Read(r.Body)
 //	err = json.Unmarshal(text, &report)
@@ -13,15 +13,15 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Limit bounds a text. 0 objects or values are not limited.
+// Limit bounds a JSON text. Objects and Values are not limited if they are 0.
 type Limit struct {
 	Bytes   int64
 	Objects int
 	Values  int // objects, arrays, members and elements
 }
 
-// Read returns all of r, reading at most up to the limit. A text beyond the limit is
-// api.ErrTooLarge.
+// Read returns all of r. It fails with api.ErrTooLarge beyond the limit, and reads at most Bytes+1
+// bytes.
 func (l Limit) Read(r io.Reader) ([]byte, error) {
 	var b bytes.Buffer
 	if _, err := b.ReadFrom(io.LimitReader(r, l.Bytes+1)); err != nil {

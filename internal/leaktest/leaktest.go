@@ -1,6 +1,6 @@
-// Package leaktest fails tests that leave goroutines behind. It is goleak with a longer
-// timeout for busy machines: goleak waits for about a second, and a goroutine that is ending
-// may wait for a disk for longer.
+// Package leaktest fails tests that leave goroutines behind. It is goleak with a longer timeout for
+// busy machines: goleak waits for about a second, but an ending goroutine may wait longer for a
+// disk.
 //
 //	func TestMain(m *testing.M) { leaktest.Main(m) }
 package leaktest
@@ -28,8 +28,8 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// Since returns a check that fails t if goroutines are left that began after Since. Parallel
-// tests count as leaks.
+// Since returns a check that fails t if goroutines are left that began after the call of Since.
+// Goroutines of parallel tests count as leaks.
 func Since(t testing.TB) (check func()) {
 	before := goleak.IgnoreCurrent()
 	return func() {

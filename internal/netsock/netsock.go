@@ -38,10 +38,10 @@ const (
 	Link        = "/v1/link"
 )
 
-// The bounds of requests in bytes.
+// The bounds of requests, in bytes.
 const (
 	MaxRequest = 256 << 10 // of an attachment
-	MaxMessage = 12 << 20  // of a message to or from the cluster, with all its parts
+	MaxMessage = 12 << 20  // of a message to or from the cluster (parts.Max)
 )
 
 // Client is a client of one netmanager. It is safe for concurrent use and closes idle
@@ -63,9 +63,9 @@ func At(k wire.Key, rest string) string {
 	return Attachments + "/" + url.PathEscape(string(k.Instance)) + "/" + fmt.Sprint(uint64(k.Epoch)) + rest
 }
 
-// Attach attaches a created workload to the network. It may be repeated. Errors:
-// ErrUnavailable if the netmanager has no lease or does not answer, ErrFull for an exhausted
-// subnet or a full disk, ErrConflict for a host port that is taken.
+// Attach attaches a created workload to the network. It is idempotent. It fails with
+// ErrUnavailable if the netmanager has no lease or does not answer, ErrFull if the subnet is
+// exhausted or the disk is full, and ErrConflict if a host port is taken.
 func (c *Client) Attach(ctx context.Context, a wire.Attach) (at wire.Attached, err error) {
 	err = c.do(ctx, http.MethodPut, Attachments, a, &at)
 	return at, err
@@ -76,7 +76,7 @@ func (c *Client) Detach(ctx context.Context, k wire.Key) error {
 	return c.do(ctx, http.MethodDelete, At(k, ""), nil, nil)
 }
 
-// Drain makes new flows avoid a workload.
+// Drain makes a workload a draining backend: it gets no new flows.
 func (c *Client) Drain(ctx context.Context, k wire.Key) error {
 	return c.do(ctx, http.MethodPost, At(k, "/drain"), nil, nil)
 }
@@ -94,19 +94,18 @@ func (c *Client) Status(ctx context.Context) (s api.NetStatus, err error) {
 	return s, err
 }
 
-// Down passes on an encoded message of the cluster.
+// Down passes an encoded message of the cluster to the netmanager.
 func (c *Client) Down(ctx context.Context, payload []byte) error {
 	return c.do(ctx, http.MethodPost, Down, payload, nil)
 }
 
-// Link reports whether the cluster is connected.
+// Link informs the netmanager whether the node engine is connected to the cluster.
 func (c *Client) Link(ctx context.Context, up bool) error {
 	return c.do(ctx, http.MethodPost, Link, wire.NetLink{Up: up}, nil)
 }
 
-// Events hands each event of the netmanager to fn, whose error ends it, until the
-// netmanager ends (ErrUnavailable) or ctx does. There is one reader at a time: a
-// new one ends the earlier one's.
+// Events calls fn with each event of the netmanager, until fn returns an error, the netmanager ends
+// or ctx ends (both ErrUnavailable). There is one reader at a time: a new one ends the earlier one.
 func (c *Client) Events(ctx context.Context, fn func(wire.NetEvent) error) error {
 	resp, err := c.send(ctx, http.MethodGet, Up, nil)
 	if err != nil {
@@ -131,11 +130,11 @@ func (c *Client) Events(ctx context.Context, fn func(wire.NetEvent) error) error
 	return fmt.Errorf("the netmanager's events ended: %w: %w", api.ErrUnavailable, err)
 }
 
-// views are the paths that operators may read, also from other machines.
+// views are the paths that operators may read, even from other machines.
 var views = []string{Status, Routes, Peers, Trace, Capture, Attachments}
 
-// Open returns the answer to a GET of one of the netmanager's views, with its query. The
-// caller closes it. Any other path is ErrNotFound.
+// Open returns the answer to a GET of one of the views, whose path may have a query. The caller
+// closes it. It fails with ErrNotFound for other paths.
 func (c *Client) Open(ctx context.Context, path string) (io.ReadCloser, error) {
 	bare, _, _ := strings.Cut(path, "?")
 	for _, v := range views {
@@ -157,7 +156,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 	}
 	defer resp.Body.Close()
 	if out == nil {
-		_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, MaxMessage)) // so that the connection serves again
+		_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, MaxMessage)) // so that the connection is reused
 		return err
 	}
 	if err := json.NewDecoder(io.LimitReader(resp.Body, MaxMessage)).Decode(out); err != nil {
@@ -170,7 +169,7 @@ func (c *Client) send(ctx context.Context, method, path string, in any) (*http.R
 	var body io.Reader
 	switch in := in.(type) {
 	case nil:
-	case []byte: // JSON already
+	case []byte: // already JSON
 		body = bytes.NewReader(in)
 	default:
 		text, err := json.Marshal(in)

@@ -1,6 +1,6 @@
-// Package probe decides which addresses nodes may measure the path to for an SLA: public ones,
-// and those that an operator allows. The cluster checks addresses in SLAs, and the node the
-// addresses that names resolve to, before it sends anything.
+// Package probe decides which addresses nodes may probe for an SLA: public ones, and those that an
+// operator allows. The cluster checks the addresses in SLAs. The node checks the addresses to which
+// names resolve, before it sends anything.
 //
 //	probe.Permitted(netip.MustParseAddr("10.0.0.1"), nil, nil) // false
 package probe
@@ -10,10 +10,9 @@ import (
 	"slices"
 )
 
-// special are the networks that are not the public internet, or that embed another address:
-// IANA's special-purpose registries (RFC 6890) except AS112 and AMT, which are public servers,
-// and multicast. Of IPv6 everything but 2000::/3 is special, including NAT64's prefix (RFC
-// 6052).
+// special are the networks that are not public or that embed another address: those of IANA's
+// special-purpose registries (RFC 6890), except AS112 and AMT, which are public servers, and
+// multicast. IPv6 addresses outside 2000::/3 are special too, including NAT64's (RFC 6052).
 var special = prefixes(
 	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
 	"192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24",
@@ -30,12 +29,12 @@ func prefixes(text ...string) (out []netip.Prefix) {
 	return out
 }
 
-// Permitted reports whether an operator who allows and denies these networks permits to probe
-// a: it is public or allowed, and not denied. Addresses that are not one host's and addresses
-// with a zone are never permitted. IPv4 addresses in IPv6 form count as IPv4.
+// Permitted reports whether nodes may probe a: it is public or in a network of allow, and not in one
+// of deny. Addresses that are not unicast and addresses with a zone are never permitted.
+// IPv4-mapped IPv6 addresses count as IPv4.
 func Permitted(a netip.Addr, allow, deny []netip.Prefix) bool {
 	if a.Zone() != "" {
-		return false // of a link, whose names are one machine's alone
+		return false // a zone has a meaning on one machine only
 	}
 	a = a.Unmap()
 	switch {

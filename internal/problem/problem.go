@@ -1,6 +1,6 @@
-// Package problem writes the errors of the REST APIs: problem details (RFC 9457) with a stable
-// code and the faults of a document by their pointers. Importing it makes huma's own errors
-// use this form.
+// Package problem writes the errors of the REST APIs: problem details (RFC 9457) with a stable code
+// and the faults of a document with their JSON pointers. Importing the package makes huma's own
+// errors use this form.
 //
 //	return nil, problem.Of(err, "the root's log")
 //	problem.Write(w, problem.New(http.StatusNotFound, "no such path"))
@@ -54,7 +54,7 @@ func (p *Problem) GetHeaders() http.Header {
 	return nil
 }
 
-// codes are the codes of statuses that have no kind of error.
+// codes are the codes of statuses without an error kind in package api.
 var codes = map[int]string{
 	http.StatusBadRequest:           "malformed",
 	http.StatusMethodNotAllowed:     "method_not_allowed",
@@ -76,11 +76,11 @@ func New(status int, detail string, fields ...api.ProblemField) *Problem {
 	}}
 }
 
-// faults is implemented by errors that have all faults of a document.
+// faults is implemented by errors that list all faults of a document.
 type faults interface{ ProblemFields() []api.ProblemField }
 
-// Of returns the answer to an error. An error without a kind is internal: its text is not sent
-// but is in log, such as "the root's log", where the caller writes it.
+// Of returns the problem for an error. An error without a kind is internal: the problem does not
+// have its text but refers to log, such as "the root's log", to which the caller writes the text.
 func Of(err error, log string) *Problem {
 	var p *Problem
 	var wire *api.Problem
@@ -88,7 +88,7 @@ func Of(err error, log string) *Problem {
 	switch {
 	case errors.As(err, &p):
 		return p
-	case errors.As(err, &wire): // another tier's, handed on
+	case errors.As(err, &wire): // from another tier
 		return &Problem{Problem: *wire}
 	}
 	status, _ := api.HTTPStatus(err)
@@ -110,7 +110,7 @@ func Write(w http.ResponseWriter, p *Problem) {
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(p.Status)
-	_ = json.NewEncoder(w).Encode(p) // who asked is gone
+	_ = json.NewEncoder(w).Encode(p) // an error means that the client is gone
 }
 
 // fromHuma converts huma's own errors (validation, body too large).

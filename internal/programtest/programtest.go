@@ -1,5 +1,5 @@
-// Package programtest declares what a test needs of the machine, such as programs, so that a
-// test without it ends at once with a message instead of by a timeout.
+// Package programtest checks what a test requires of the machine, such as programs, so that the
+// test ends at once with a message and not by a timeout.
 package programtest
 
 import (
@@ -39,9 +39,8 @@ func NeedRoot(t T) {
 	}
 }
 
-// Require ends the test if err is not nil: something that it requires is missing. The test
-// fails where all tests must run (TREELINE_TEST_REQUIRE=1, as in scripts/test), and is skipped
-// elsewhere.
+// Require ends the test if err is not nil, because what is missing. The test fails if all tests must
+// run (TREELINE_TEST_REQUIRE=1, as in scripts/test), else it is skipped.
 func Require(t T, what string, err error) {
 	t.Helper()
 	switch {

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Of returns the URL of the listener, given unless it is empty, and all names and addresses
-// for its certificate, including further.
+// Of returns the external URL of the listener, and all names and addresses for its certificate,
+// including further. The URL is given or, if that is empty, made from this machine's addresses.
 func Of(ln net.Addr, given string, further []string) (external string, names []string) {
 	host, port, _ := net.SplitHostPort(ln.String())
 	names = []string{"localhost", "127.0.0.1", "::1"}

@@ -1,5 +1,5 @@
-// Package refusals logs refused requests at a limited rate, so that they do not fill the
-// log: a few lines of each address, and once a minute the number of lines omitted.
+// Package refusals logs refused requests at a limited rate: a few lines per address, and once a
+// minute the number of omitted lines.
 //
 //	refused := refusals.New(log, "sign-in refused")
 //	refused.Warn(fairshare.Remote(r.RemoteAddr), "user", name)
@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	ownBurst, ownRate = 10, 1.0 / 60 // lines of one address at once, and further lines a second
-	allBurst, allRate = 200, 2       // the same of all addresses
+	ownBurst, ownRate = 10, 1.0 / 60 // lines of one address: burst, and rate per second
+	allBurst, allRate = 200, 2       // likewise of all addresses
 	summaryEvery      = time.Minute
-	maxCounted        = 1024 // addresses with a count of omitted lines of their own
+	maxCounted        = 1024 // addresses whose omitted lines are counted
 	maxValue          = 256  // bytes of one value
 )
 
@@ -38,7 +38,7 @@ type Log struct {
 
 	mu      sync.Mutex     // guards the fields below
 	omitted int            // lines since the last summary
-	counted map[string]int // of them, by address
+	counted map[string]int // the omitted lines by address
 }
 
 // New returns a Log with the message msg. A nil log is slog.Default.
@@ -54,9 +54,8 @@ func New(log *slog.Logger, msg string) *Log {
 	}
 }
 
-// Warn logs a line with args, key-value pairs, unless the address has too many lines.
-// path is fairshare.Address of the address that was refused. The text of each value is
-// cut after 256 bytes.
+// Warn logs a line with args, key-value pairs, unless the address has logged too many lines. path
+// is fairshare.Address of the refused address. Values are cut after 256 bytes.
 func (l *Log) Warn(path []string, args ...any) {
 	now := time.Now()
 	subnet, address := path[0], path[len(path)-1]

@@ -1,6 +1,5 @@
-// Package rest holds what the REST APIs of the root and of the clusters have in common: their
-// OpenAPI configuration, answers to requests that no operation serves, and short forms of
-// huma's descriptions.
+// Package rest is shared by the REST APIs of the root and of the clusters: their OpenAPI
+// configuration, answers for unknown paths and panics, and short forms of huma's descriptions.
 //
 //	nodes := rest.Tag("nodes")
 //	huma.Register(api, huma.Operation(nodes.Get("/v1/nodes/{id}", "Get node", 404)), getNode)
@@ -27,8 +26,8 @@ type Body[T any] struct{ Body T }
 // None is the input or output of an operation without parameters or body.
 type None struct{}
 
-// Config returns the configuration of an API. It serves openapi.json and no page of huma's,
-// because those load scripts from a CDN. token describes the accepted bearer tokens.
+// Config returns the configuration of an API. It serves openapi.json but none of huma's pages,
+// because these load scripts from a CDN. token describes the accepted bearer tokens.
 func Config(title, version, description, token string) huma.Config {
 	if version == "" {
 		version = "dev"
@@ -79,8 +78,8 @@ func Recover(log *slog.Logger, daemon string) func(http.Handler) http.Handler {
 	}
 }
 
-// Bearer returns the bearer token of a request, or "" if it has no Authorization header. A
-// header of another kind is ErrUnauthenticated.
+// Bearer returns the bearer token of a request, or "" if it has no Authorization header. It fails
+// with ErrUnauthenticated if the header has another scheme.
 func Bearer(r *http.Request) (string, error) {
 	h := r.Header.Get("Authorization")
 	token, ok := strings.CutPrefix(h, "Bearer ")
@@ -103,13 +102,13 @@ type Tag string
 // Operation is an operation under construction. Its methods return a copy.
 type Operation huma.Operation
 
-// Get describes an operation that reads. errors are the statuses that it may answer with
-// beside those of all operations.
+// Get describes an operation that reads. errors are its error statuses, in addition to those of all
+// operations.
 func (t Tag) Get(path, summary string, errors ...int) Operation {
 	return t.operation(http.MethodGet, path, summary, 0, errors)
 }
 
-// Post describes an operation that acts.
+// Post describes an operation that triggers an action.
 func (t Tag) Post(path, summary string, errors ...int) Operation {
 	return t.operation(http.MethodPost, path, summary, 0, errors)
 }
@@ -135,7 +134,7 @@ func (t Tag) operation(method, path, summary string, status int, errors []int) O
 	}
 }
 
-// Named sets the operation's id in the description, which clients are generated from.
+// Named sets the operation's id, which becomes a name in generated clients.
 func (o Operation) Named(id string) Operation {
 	o.OperationID = id
 	return o

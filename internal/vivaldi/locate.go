@@ -7,16 +7,15 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Locate finds where something is that only answers: trilateration of Oakestra's
-// Algorithm 2, from round trips that were measured to it from valid places. ok is
-// false below 3 of them, or where they are not as many. The place's Error is the
-// mean relative error that is left.
+// Locate estimates the coordinate of a host that has none (trilateration, Oakestra's Algorithm 2)
+// from the round trips rtts that were measured to it from the anchors from, whose coordinates must
+// be valid. ok is false if there are fewer than 3 anchors or another number of rtts. The result's
+// Error is the mean relative error that remains.
 //
-// It is the place where the squares of the relative errors are least, or near it:
-// from the anchors' middle, each round steps to where the anchors, each pulling to
-// its own distance, agree (majorization, de Leeuw 1977: no step is for the worse).
-// Its height is what all distances are too long by, held to the anchors' own
-// heights, for so few round trips cannot tell it from the rest.
+// It approximates the least squares of the relative errors by majorization (de Leeuw 1977), from
+// the weighted mean of the anchors: for a given height no step increases the error. The height is
+// the mean excess of the round trips, averaged with the anchors' mean height, because a few round
+// trips do not determine it.
 func Locate(from []api.Coordinate, rtts []time.Duration) (at api.Coordinate, ok bool) {
 	if len(from) < 3 || len(from) != len(rtts) {
 		return api.Coordinate{}, false
@@ -25,7 +24,7 @@ func Locate(from []api.Coordinate, rtts []time.Duration) (at api.Coordinate, ok 
 	secs, weights := make([]float64, len(rtts)), make([]float64, len(rtts))
 	sum, usual := 0.0, 0.0
 	for i := range from {
-		secs[i] = max(rtts[i].Seconds(), 1e-4) // below, clocks and queues are what is measured
+		secs[i] = max(rtts[i].Seconds(), 1e-4) // shorter ones are dominated by clocks and queues
 		weights[i] = 1 / (secs[i] * secs[i])
 		sum += weights[i]
 		usual += from[i].Height
@@ -52,7 +51,7 @@ func Locate(from []api.Coordinate, rtts []time.Duration) (at api.Coordinate, ok 
 
 func settle(at api.Coordinate, from []api.Coordinate, secs, weights []float64, sum, usual float64) (vec []float64, height float64) {
 	vec = make([]float64, Dimensions)
-	over := sum * usual // as if one more had found the usual height
+	over := sum * usual // the usual height has the weight of all anchors together
 	for i := range from {
 		way := diff(at.Vec, from[i].Vec)
 		d := max(magnitude(way), zero)

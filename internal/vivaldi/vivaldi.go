@@ -1,11 +1,9 @@
-// Package vivaldi keeps a node's place in the network's latency space (Dabek et
-// al., Vivaldi, SIGCOMM 2004, with height and gravity). Formulas, parameters and
-// coordinates are those of hashicorp/serf's coordinate, beside which it was run:
-// over 5,000 updates the two differ by less than 1e-16. It is written here because
-// a core must be replayed: serf's client draws directions from an unseeded source,
-// and locks. What serf adds is left out: its median filter, for the tunnel smooths
-// what it measures, and the adjustment of one's own, which is 0. What is added is a
-// bound on how far a height moves at once.
+// Package vivaldi computes Vivaldi coordinates: a node's place in the network's latency space
+// (Dabek et al., SIGCOMM 2004, with height and gravity). Formulas, parameters and coordinates are
+// those of hashicorp/serf's package coordinate. Serf's client is not used because it locks and
+// draws directions from an unseeded source, so that a core could not be replayed. The differences:
+// there is no median filter, because the tunnel smooths its measurements; a node's own Adjustment
+// is 0; and the change of a height per update is bounded.
 //
 //	own = vivaldi.Update(own, peer, rtt, seed)
 //	estimate := vivaldi.Distance(own, peer)
@@ -18,7 +16,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Dimensions is how many numbers the Vec of a valid coordinate has.
+// Dimensions is the length of Vec in a valid coordinate.
 const Dimensions = 8
 
 const (
@@ -35,7 +33,8 @@ func New() api.Coordinate {
 	return api.Coordinate{Vec: make([]float64, Dimensions), Error: errorMax, Height: heightMin}
 }
 
-// Valid reports whether a coordinate from outside can be used in computations.
+// Valid reports whether a coordinate, which may be from another machine, can be used in
+// computations.
 func Valid(c *api.Coordinate) bool {
 	if c == nil || len(c.Vec) != Dimensions || c.Height < 0 || c.Error < 0 {
 		return false
@@ -56,8 +55,8 @@ func Distance(a, b api.Coordinate) time.Duration {
 	return time.Duration(d * float64(time.Second))
 }
 
-// Update returns own after a measured round trip to a valid other. seed selects the direction
-// if both are at the same place. A round trip below zero or above 10 s changes nothing.
+// Update returns own after a measured round trip to other, which must be valid. seed selects the
+// direction if both are at the same place. Round trips below 0 or above 10 s change nothing.
 func Update(own, other api.Coordinate, rtt time.Duration, seed uint64) api.Coordinate {
 	if rtt < 0 || rtt > rttMax {
 		return own
@@ -77,8 +76,8 @@ func Update(own, other api.Coordinate, rtt time.Duration, seed uint64) api.Coord
 	return next
 }
 
-// Moved reports whether a has moved from b by more than the fraction of its
-// distance from the origin, or of a millisecond where that is more.
+// Moved reports whether a has moved from b by more than the fraction of b's distance from the
+// origin, or of a millisecond if that is more.
 func Moved(a, b api.Coordinate, fraction float64) bool {
 	moved := magnitude(diff(a.Vec, b.Vec)) + math.Abs(a.Height-b.Height)
 	return moved > fraction*max(magnitude(b.Vec)+b.Height, 1e-3)
@@ -100,8 +99,8 @@ func push(c api.Coordinate, force float64, from api.Coordinate, seed uint64) api
 	}
 	c.Vec = vec
 	if mag > zero {
-		// Serf's height moves by force/mag of both: if two nodes are nearly at one point, the
-		// next measurement would move one by a hundred times the measured distance.
+		// The height changes by at most force. Serf has no bound: for two nodes at nearly the same
+		// point, one measurement could change the height by 100 times the measured distance.
 		lift := (c.Height + from.Height) * force / mag
 		c.Height = max(c.Height+min(max(lift, -math.Abs(force)), math.Abs(force)), heightMin)
 	}

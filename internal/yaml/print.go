@@ -10,8 +10,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// FromJSON returns a JSON document as YAML for people, with its members in order. ToJSON
-// reverses it. Anything but JSON is ErrInvalid. The library's writer is not used because it
+// FromJSON returns a JSON document as YAML for people, with its members in order. ToJSON reverses
+// it. It fails with ErrInvalid if doc is not JSON. It does not use the library's writer, which
 // loses line ends.
 func FromJSON(doc []byte) ([]byte, error) {
 	if !json.Valid(doc) {
@@ -28,10 +28,10 @@ type printer struct {
 	out bytes.Buffer
 }
 
-// value prints the next value. indent precedes each line of a collection except the first,
-// which follows lead if that is "- ", and a new line otherwise.
+// value prints the next value, after lead: "", ":" or "- ". indent precedes each line of a
+// collection, except the first if lead is "- ".
 func (p *printer) value(lead, indent string) {
-	tok, _ := p.dec.Token() // FromJSON has checked that it is valid JSON
+	tok, _ := p.dec.Token() // no error: FromJSON has checked the document
 	delim, ok := tok.(json.Delim)
 	if !ok {
 		p.out.WriteString(gap(lead) + scalar(tok) + "\n")
@@ -80,8 +80,8 @@ func scalar(tok json.Token) string {
 	if ok && bare.MatchString(s) && !reserved[strings.ToLower(s)] {
 		return s
 	}
-	// JSON's quoting is valid in YAML too, except for the characters that escapes writes. HTML
-	// escapes are left out for readability.
+	// JSON strings are valid YAML, except for the characters in escapes. HTML escapes are off for
+	// readability.
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
@@ -89,7 +89,7 @@ func scalar(tok json.Token) string {
 	return escapes(strings.TrimSuffix(b.String(), "\n"))
 }
 
-// escapes escapes the characters that JSON allows within quotes and YAML does not.
+// escapes escapes the characters that JSON strings may have and YAML strings may not.
 func escapes(quoted string) string {
 	var b strings.Builder
 	for _, r := range quoted {

@@ -1,15 +1,14 @@
-// Package yaml converts YAML to JSON, so that only one format has to be parsed. It accepts
-// the part of YAML that people write by hand and refuses the rest with line and column:
-// duplicate keys, tags, merge keys, directives, several documents, keys that are not strings.
-// Aliases are expanded.
+// Package yaml converts YAML to JSON, so that only one format has to be parsed. It accepts the
+// common part of YAML, including aliases, and refuses the rest with line and column: duplicate
+// keys, tags, merge keys, directives, several documents, keys that are not strings.
 //
 //	doc, err := yaml.ToJSON(file)
 //	sla, err := api.ParseSLA(doc)
 //
-// A document may come from anybody, so its cost is bounded. Bytes and nodes (values, keys,
-// anchors, aliases, comments) are bounded before parsing, because the parser keeps all of
-// them in memory. Depth, and values and bytes with aliases expanded, are bounded during the
-// conversion. The parser is go.yaml.in/yaml/v3, whose time is linear in the text.
+// The cost of a hostile document is bounded. Bytes and nodes (values, keys, anchors, aliases,
+// comments) are bounded before parsing, because the parser keeps all of them in memory. Depth, and
+// values and bytes with aliases expanded, are bounded during the conversion. The time of the
+// parser, go.yaml.in/yaml/v3, is linear in the text.
 package yaml
 
 import (
@@ -37,10 +36,9 @@ const (
 	maxIndicators = MaxValues // that may begin a node or a comment in the text
 )
 
-// ToJSON returns the document as JSON, with its members in order. A JSON document is returned
-// unchanged. A malformed document or one with unsupported YAML is ErrInvalid with the line.
-// Exceeding a bound, also with aliases expanded, is ErrTooLarge, except depth, which is
-// ErrInvalid.
+// ToJSON returns the document as JSON, with its members in order. It returns a JSON document
+// unchanged. It fails with ErrInvalid and the line if the document is malformed, too deep or has
+// unsupported YAML, and with ErrTooLarge if it exceeds another bound.
 func ToJSON(doc []byte) (out []byte, err error) {
 	if len(doc) > MaxBytes {
 		return nil, fmt.Errorf("read YAML of %d bytes: the limit is %d: %w", len(doc), MaxBytes, api.ErrTooLarge)
@@ -71,11 +69,11 @@ func ToJSON(doc []byte) (out []byte, err error) {
 	return w.out.Bytes(), nil
 }
 
-// scan bounds how many nodes and comments the parser can find in doc: it counts lines and
-// indicators, of which each node needs at least one. Indicators within text count too; real
-// documents have far fewer than the bound.
+// scan bounds how many nodes and comments the parser can find in doc: each needs at least one line
+// or indicator character, which scan counts. It also counts indicators within text; real documents
+// have far fewer than the bound.
 func scan(doc []byte) error {
-	indicators, first := 0, true // first: at the beginning of a line
+	indicators, first := 0, true // first: no character of the line was counted yet
 	for i, c := range doc {
 		switch c {
 		case '\n', '\r':
@@ -137,10 +135,9 @@ var (
 	tag    = regexp.MustCompile(`(?:^|[\s,[{])(![^\s,\[\]{}]*)`)
 )
 
-// syntax returns the parser's error with the line that it is about. The parser
-// counts lines from 0 in errors of grammar, from 1 in those of single tokens, and
-// omits line 0. Text that begins with ! is parsed as a tag and causes an error
-// near it, which the result names instead.
+// syntax returns the parser's error with its line. The parser counts lines from 0 in errors of
+// grammar, from 1 in those of single tokens, and omits line 0. If the line has a tag (text that
+// begins with !), which often causes the error, the result is the error for tags.
 func syntax(doc []byte, err error) error {
 	m := placed.FindStringSubmatch(err.Error())
 	if m == nil {
@@ -193,7 +190,7 @@ func (w *writer) node(n *yaml.Node, depth int) error {
 	case yaml.SequenceNode:
 		return w.array(n, depth)
 	case yaml.AliasNode:
-		return w.node(n.Alias, depth+1) // one within itself ends at the depth
+		return w.node(n.Alias, depth+1) // MaxDepth ends an alias within its own anchor
 	}
 	return wrong(n.Line, n.Column, "this kind of value is not supported")
 }
@@ -218,7 +215,7 @@ func (w *writer) scalar(n *yaml.Node) error {
 			return wrong(n.Line, n.Column, "%.64s is not a number in range; quote it if it is text", n.Value)
 		}
 		return w.json(n, f)
-	default: // text, and what is no number: a date, <<
+	default: // text, dates, <<
 		return w.json(n, n.Value)
 	}
 	return nil

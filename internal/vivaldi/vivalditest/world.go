@@ -1,6 +1,6 @@
-// Package vivalditest is a world with known round trips, to verify estimates: cities on a
-// continent of a sphere, nodes in and around them, each behind its own last mile, and
-// measurements with positive noise.
+// Package vivalditest has a model with known round trips, to verify estimates: cities on a sphere,
+// nodes in and around them, each with the latency of its access link, and measurements with
+// positive noise.
 //
 //	w := vivalditest.New(500, seed)
 //	coords := w.Converge(500, 16, 200)
@@ -20,7 +20,7 @@ import (
 // World is a set of places. The zero World is empty.
 type World struct {
 	Geo   []api.Geo
-	mile  []float64 // ms that each adds to a round trip
+	mile  []float64 // ms that each node's access link adds to a round trip
 	rng   *rand.Rand
 	towns []api.Geo
 }
@@ -47,8 +47,8 @@ func (w *World) Add() int {
 	return len(w.Geo) - 1
 }
 
-// RTT returns the true round trip between two places: their last miles, and a path almost four
-// times as long as the great circle in fibre.
+// RTT returns the true round trip between two places: their access links, and 3.8 times the time in
+// fibre along the great circle.
 func (w *World) RTT(a, b int) time.Duration {
 	ms := w.mile[a] + w.mile[b] + w.Geo[a].Kilometres(w.Geo[b])/100*3.8
 	return time.Duration(ms * float64(time.Millisecond))
@@ -63,9 +63,9 @@ func (w *World) Measure(a, b int) time.Duration {
 	return time.Duration(float64(w.RTT(a, b)) * (1 + noise))
 }
 
-// Converge returns the coordinates of the first n nodes after so many rounds. In each, every
-// node measures one of its few peers, half of them random, half the nearest, as in the Vivaldi
-// paper (§5.2).
+// Converge returns the coordinates of the first n nodes after a number of rounds. In each round
+// every node measures one of its peers, of which half are random and half the nearest, as in the
+// Vivaldi paper (§5.2).
 func (w *World) Converge(n, peers, rounds int) []api.Coordinate {
 	coords := make([]api.Coordinate, n)
 	given := make([][]int, n)
@@ -90,5 +90,5 @@ func (w *World) Converge(n, peers, rounds int) []api.Coordinate {
 	return coords
 }
 
-// Probes returns n different random numbers below of.
+// Probes returns n different random numbers in [0, of).
 func (w *World) Probes(n, of int) []int { return w.rng.Perm(of)[:n] }
