@@ -283,6 +283,8 @@ func remove(cfg Config, data *os.Root, log *slog.Logger) error {
 	}
 	defer devices.Close()
 	err = errors.Join(err, devices.Remove(), tun.Remove(host.TunnelDevice(cfg.Prefix)), tun.Remove(queueDevice(cfg.Prefix)))
-	log.Info("network removed", "prefix", cfg.Prefix)
+	if err == nil {
+		log.Info("network removed", "prefix", cfg.Prefix)
+	}
 	return err
 }

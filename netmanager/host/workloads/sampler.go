@@ -76,7 +76,9 @@ func (s *Sampler) Run(ctx context.Context) error {
 		}
 		if now := time.Now(); done == nil || !now.Before(earliest) {
 			all, err := s.attached(ctx)
-			if err == nil {
+			if err != nil {
+				timer.Reset(sampleInterval)
+			} else {
 				flows, took := s.sample(all)
 				earliest = now.Add(max(refreshInterval, refreshShare*took))
 				timer.Reset(max(sampleInterval, sampleShare*took))
