@@ -8,9 +8,9 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Ask is a question to an external scheduler: rank these candidates. All candidates passed
-// the filters when it was asked; they are filtered again when the answer arrives. A core
-// emits it to wire.ToScheduler and goes on; the answer is an input.
+// Ask asks an external scheduler to rank candidates. All of them pass the filters at that
+// time; they are filtered again when the answer arrives. A core emits the Ask to
+// wire.ToScheduler and does not wait; the answer is an input.
 type Ask struct {
 	Key        string        `json:"key"` // of the question, repeated in the answer
 	Level      Level         `json:"level"`
@@ -24,15 +24,14 @@ type Ask struct {
 type Answer struct {
 	Key    string   `json:"key"`
 	Ranked []Choice `json:"ranked,omitempty"`
-	// Error is for the operator of the scheduler: it crashed, was too slow, or its answer
-	// was invalid.
+	// Error tells the operator why there is no ranking: the scheduler crashed, was too slow,
+	// or gave an invalid answer.
 	Error string `json:"error,omitempty"`
 }
 
-// Check validates an answer. It fails with ErrUnavailable if the answer is an Error, and
-// with ErrInvalid if it has another question's key, names something that is not a candidate
-// or names a candidate twice, or if a score is not a finite number. An answer may leave
-// candidates out, and its order counts, not its scores.
+// Check validates an answer. It returns ErrUnavailable if Error is set, and ErrInvalid if the
+// key is wrong, if a choice is not a candidate or occurs twice, or if a score is not finite.
+// An answer may omit candidates. Its order counts, not its scores.
 func Check(ask *Ask, ans *Answer) error {
 	if ans.Error != "" {
 		return fmt.Errorf("%s: %w", ans.Error, api.ErrUnavailable)
@@ -43,7 +42,7 @@ func Check(ask *Ask, ans *Answer) error {
 	if len(ans.Ranked) > len(ask.Candidates) {
 		return fmt.Errorf("the answer names %d choices, there are %d candidates: %w", len(ans.Ranked), len(ask.Candidates), api.ErrInvalid)
 	}
-	named := make(map[string]bool, len(ask.Candidates)) // false: not yet by the answer
+	named := make(map[string]bool, len(ask.Candidates)) // true: already seen in the answer
 	for i := range ask.Candidates {
 		named[ask.Candidates[i].ID] = false
 	}

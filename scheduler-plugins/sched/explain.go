@@ -11,7 +11,7 @@ import (
 // order lists the constraints as the filters run.
 var order = append(slices.Concat(constraintsOf[:]...), Fits)
 
-// rank is a constraint's place in the order.
+// rank returns a constraint's index in order.
 func rank(constraint string) int {
 	if strings.HasPrefix(constraint, ConstraintDevice) {
 		constraint = ConstraintDevice
@@ -19,10 +19,10 @@ func rank(constraint string) int {
 	return slices.Index(order, constraint)
 }
 
-// Explain summarises a result: how many candidates each constraint ruled out, in the order of
-// the filters, what the best of them had, and the nearest miss. Counts sum to Considered;
-// candidates that fit count under Fits. It names candidates: use Redact for readers who may
-// not see them.
+// Explain summarises a result: how many candidates each constraint excluded, in the order of
+// the filters, what the best of them had, and the nearest miss. The counts add up to
+// Considered; candidates that fit count under Fits. The explanation names candidates; use
+// Redact for readers who may not see them.
 func Explain(res Result) api.Explanation {
 	ex := api.Explanation{
 		Considered: len(res.Ranked) + len(res.Rejected),
@@ -70,8 +70,8 @@ func Explain(res Result) api.Explanation {
 	return ex
 }
 
-// Redact removes the candidates' names from an explanation, and their labels, which stay
-// within a cluster, for a level above or a user who may not see them.
+// Redact removes the candidates' names and labels from an explanation, for the tier above or
+// a user who may not see them.
 func Redact(ex api.Explanation) api.Explanation {
 	private := []string{ConstraintNode, ConstraintCluster, ConstraintLabels}
 	ex.Candidates = nil
@@ -96,7 +96,7 @@ func nearer(a, b *api.Rejection) bool {
 	if a.Shortfall != b.Shortfall {
 		return a.Shortfall < b.Shortfall
 	}
-	return a.Candidate < b.Candidate // whatever the order that they came in
+	return a.Candidate < b.Candidate // independent of the input's order
 }
 
 func detail(r *api.Rejection) string {
@@ -104,14 +104,14 @@ func detail(r *api.Rejection) string {
 	case r == nil:
 		return ""
 	case r.Constraint == ConstraintTrust:
-		return "not " + r.Need // not every reader may know who owns the clusters
+		return "not " + r.Need // Have names the clusters' owners, which not every reader may see
 	case r.Constraint == ConstraintOut || r.Constraint == ConstraintAvoid:
 		return r.Have
 	case r.Constraint == ConstraintGeo || r.Constraint == ConstraintLatency:
 		if r.Short != "" {
 			return "need " + r.Need + ", best " + r.Have
 		}
-		return "need " + r.Need + ": " + r.Have // nobody knows how far it is
+		return "need " + r.Need + ": " + r.Have // the distance is unknown; Have says why
 	case r.Short != "":
 		return "need " + r.Need + ", best free " + r.Have
 	}

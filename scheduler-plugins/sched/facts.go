@@ -7,24 +7,24 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Facts are the numbers about a request and a candidate that fits. Most plugins need no
-// others.
+// Facts are the values from which a plugin scores a candidate that fits.
 type Facts struct {
-	// CPU and Memory are the free shares of the candidate's capacity with the request placed
-	// on it: at most 1, below 0 if it is overbooked. Without capacity the share is 0.
+	// CPU and Memory are the shares of the candidate's capacity that are free after the
+	// placement: at most 1, below 0 if it is overbooked. Without capacity the share is 0.
 	CPU, Memory float64
 	// Rest is the smallest such share of the disk and bandwidth that the request needs; 1 if
 	// it needs none.
 	Rest float64
-	// Margin is the remaining share of the tightest bound on distance or round trip: 0.25 at
-	// 15 ms of 20 ms. The error of an estimated round trip is added to it, so that Margin may
-	// be below 0. For a cluster it is that of its centre. 1 if nothing is required or known.
+	// Margin is the unused share of the tightest bound on distance or round trip: 0.25 for
+	// 15 ms of 20 ms. The possible error of an estimated round trip is added to the round
+	// trip, so Margin may be below 0. A cluster's Margin is that of its centre. It is 1 if
+	// nothing is required or known.
 	Margin float64
 	// Bounded reports whether the request bounds a distance or round trip.
 	Bounded bool
-	// Fresh is 1 for current information and halves with about each minute of its age.
+	// Fresh is 1 / (1 + age of the information in minutes).
 	Fresh float64
-	// Cluster is the candidate if it is a cluster.
+	// Cluster is the candidate's id if it is a cluster.
 	Cluster api.ClusterID
 
 	req *Request
@@ -34,9 +34,10 @@ type Facts struct {
 // Peers returns the number of instances of the same service on the candidate.
 func (f Facts) Peers() int { return f.req.Peers[f.id] }
 
-// Monotone is a Plugin whose score never falls as CPU, Memory, Rest, Margin or Fresh rise,
-// and never rises with Peers. Monotone returns whether the score depends on Peers. A Table
-// skips candidates whose maximal score cannot win. Plugins of the same name must score alike.
+// Monotone is a Plugin whose score never falls when CPU, Memory, Rest, Margin or Fresh rise,
+// and never rises with Peers. Then a Table can skip candidates whose maximal score cannot
+// win. Monotone returns whether the score depends on Peers. Plugins of the same name must
+// score alike.
 type Monotone interface {
 	Plugin
 	Monotone() (byPeers bool)
@@ -68,8 +69,8 @@ func (q *query) facts(c *Candidate) Facts {
 	return f
 }
 
-// overhead is the cost of an instance beside its reservation: its shim and some processor
-// time. With it, instances that reserve nothing spread as well.
+// overhead is the cost of an instance in addition to its reservation: its shim and some
+// processor time. It also spreads instances that reserve nothing.
 var overhead = api.Resources{MilliCPU: 10, MemoryMB: 12}
 
 func part(free int64, capacity float64) float64 {
@@ -103,7 +104,7 @@ func fresh(age time.Duration) float64 {
 // bounded reports whether the request bounds distances or round trips.
 func (q *query) bounded() bool { return len(q.circles) > 0 || len(q.bounds) > 0 }
 
-// far reports whether the candidate's location matters.
+// far reports whether a zone or bound may exclude a candidate by its location.
 func (q *query) far() bool { return len(q.Zones) > 0 || len(q.bounds) > 0 }
 
 // margin returns Facts.Margin of a node.
@@ -175,7 +176,7 @@ func corner(hull []api.Geo, g api.Geo, p *point) float64 {
 	return kilometres(least)
 }
 
-// left returns the share of most that remains beside have, at least -1.
+// left returns the share of limit that remains above have, at least -1.
 func left(have, limit float64) float64 {
 	if limit <= 0 {
 		return -1

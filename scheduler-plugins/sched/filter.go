@@ -7,43 +7,43 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// The constraints that rule a candidate out, as in Rejection.Constraint. An Explanation counts
+// The constraints that exclude a candidate, as in Rejection.Constraint. An Explanation counts
 // candidates that fit under Fits.
 const (
 	ConstraintTrust          = "trust"          // the cluster is not open to the instance's tenant
-	ConstraintOut            = "out"            // it takes no work now
+	ConstraintOut            = "out"            // the candidate takes no work now
 	ConstraintAvoid          = "avoid"          // it refused or failed this instance just now
 	ConstraintCluster        = "cluster"        // the SLA names other clusters
 	ConstraintNode           = "node"           // the SLA names other nodes
 	ConstraintPrivileged     = "privileged"     // its operator forbids privileged workloads
 	ConstraintVirtualization = "virtualization" // it has no such runtime
-	ConstraintArch           = "arch"           // it has another processor
+	ConstraintArch           = "arch"           // it has another processor architecture
 	ConstraintNetwork        = "network"        // it has no overlay network
 	ConstraintAddons         = "addons"         // it lacks an addon
 	ConstraintLabels         = "labels"         // its labels do not match
-	ConstraintArea           = "area"           // it is not in the area of that name
+	ConstraintArea           = "area"           // it is not in the named area
 	ConstraintGeo            = "geo"            // it is outside a circle or polygon, or too many km from a service
 	ConstraintAddress        = "address"        // no address on its overlay network is left
-	ConstraintDevice         = "device:"        // too few devices of the kind that follows are free
-	ConstraintPort           = "port"           // another instance publishes that port there
-	ConstraintSpread         = "spread"         // enough instances of the service are there
-	ConstraintAntiAffinity   = "apart"          // an instance is there of a service that the SLA keeps away; the name stays for releases before
+	ConstraintDevice         = "device:"        // prefix of a kind of device of which too few are free
+	ConstraintPort           = "port"           // another instance publishes the port there
+	ConstraintSpread         = "spread"         // the domain has enough instances of the service
+	ConstraintAntiAffinity   = "apart"          // anti-affinity; the old name is kept for earlier releases
 	ConstraintLatency        = "latency"        // its round trip to an area, a service or a user is too long
 	ConstraintVCPUs          = "vcpus"          // too little processor is free
 	ConstraintMemory         = "memory"         // too little memory is free
 	ConstraintStorage        = "storage"        // too little disk is free
-	ConstraintBandwidthIn    = "bandwidth_in"   // too little of what its network takes in is free
-	ConstraintBandwidthOut   = "bandwidth_out"  // too little of what its network sends is free
+	ConstraintBandwidthIn    = "bandwidth_in"   // too little inbound bandwidth is free
+	ConstraintBandwidthOut   = "bandwidth_out"  // too little outbound bandwidth is free
 	Fits                     = "fits"
 )
 
-// Untold in a cluster's Room stands for information that the cluster does not send. In
-// Runtimes, Areas, Addons and Devices it means that there may be any other value, in Arch that
-// there may be any. Nodes' rooms do not have it.
+// Untold in a cluster's Room stands for values that the cluster does not report. As an entry
+// of Runtimes, Areas, Addons or Devices, it means that there may be other values too; as
+// Arch, that any value is possible. The rooms of nodes do not have it.
 const Untold = "*"
 
-// stage is a filter's place in the fixed order. A candidate is rejected by the first
-// filter that none of its rooms passes.
+// stage is a filter's index in the fixed order. A candidate is rejected by the first filter
+// that none of its rooms passes.
 type stage int
 
 const (
@@ -70,7 +70,7 @@ const (
 	storageStage
 	inStage
 	outwardStage
-	fit // passed them all
+	fit // passed all filters
 )
 
 // constraintsOf lists the constraints that the filter of each stage reports.
@@ -100,7 +100,7 @@ var constraintsOf = [fit][]string{
 	outwardStage:        {ConstraintBandwidthOut},
 }
 
-// stageOf returns the filter that rules the candidate out, or fit.
+// stageOf returns the filter that excludes the candidate, or fit.
 func (q *query) stageOf(c *Candidate) stage {
 	switch {
 	case c.Level == Clusters && !c.Grant.admits(q.Tenant):
@@ -133,7 +133,7 @@ func named(req *Request, c *Candidate) bool {
 	return len(names) == 0 || slices.Contains(names, c.ID)
 }
 
-// roomStage returns the first filter that the room fails, of those that check rooms.
+// roomStage returns the first of the filters of rooms that the room fails, or fit.
 func (q *query) roomStage(c *Candidate, r *Room) stage {
 	if s := q.kindStage(c.Level, r); s != fit {
 		return s
@@ -144,8 +144,8 @@ func (q *query) roomStage(c *Candidate, r *Room) stage {
 	return lackStage(q.Needs, available(c, r))
 }
 
-// kindStage returns the first filter that the room fails, of those that check properties which
-// rarely change.
+// kindStage returns the first filter of rarely changing properties that the room fails, or
+// fit.
 func (q *query) kindStage(level Level, r *Room) stage {
 	switch {
 	case q.Privileged && !r.Privileged:
@@ -173,13 +173,12 @@ func (q *query) kindStage(level Level, r *Room) stage {
 	return fit
 }
 
-// has reports whether a list of a room has a name. For a cluster it also reports true if the
-// list is incomplete.
+// has reports whether a list of a room has a name, or is an incomplete list of a cluster.
 func has(list []string, name string, level Level) bool {
 	return slices.Contains(list, name) || level == Clusters && slices.Contains(list, Untold)
 }
 
-// short returns the index of the first device of which the room has too few, -1 if none.
+// short returns the index of the first device of which the room has too few, or -1.
 func short(devices []api.Device, level Level, r *Room) int {
 	for i, d := range devices {
 		if d.Count > r.Devices[d.Name] && (level == Nodes || r.Devices[Untold] == 0) {
@@ -189,7 +188,7 @@ func short(devices []api.Device, level Level, r *Room) int {
 	return -1
 }
 
-// lackStage returns the first resource filter that the free room fails.
+// lackStage returns the first resource that is too scarce, or fit.
 func lackStage(needs, free api.Resources) stage {
 	switch {
 	case lacks(needs.MilliCPU, free.MilliCPU):
@@ -210,17 +209,16 @@ func lackStage(needs, free api.Resources) stage {
 // candidate.
 func lacks(need, have int64) bool { return need > 0 && need > have }
 
-// available returns what one instance can get in the room: at most the largest place in it,
-// what is free in the room, and what is free on the candidate. The last matters where rooms
-// overlap (one node with two runtimes) and where reservations are booked on the candidate
-// alone.
+// available returns what one instance can get in the room. It is limited by the largest slot,
+// by what is free in the room, and by what is free on the candidate: rooms may overlap (a node
+// with two runtimes), and reservations are booked on the candidate only.
 func available(c *Candidate, r *Room) api.Resources { return r.Largest.Min(r.Free).Min(c.Free) }
 
-// placeStage returns the first filter before limit that the candidate fails, of those that
-// check the whole candidate, or limit.
+// placeStage returns the first filter before limit of the whole candidate that it fails, or
+// limit.
 func (q *query) placeStage(c *Candidate, limit stage) stage {
 	if limit > labelsStage && c.Level == Nodes && mismatch(q.Labels, c.Labels) >= 0 {
-		return labelsStage // within a cluster alone: the root lets it answer
+		return labelsStage // checked for nodes only: labels stay within a cluster
 	}
 	var at position
 	if q.far() && c.Level == Nodes && limit > geoStage {
@@ -241,7 +239,7 @@ func (q *query) placeStage(c *Candidate, limit stage) stage {
 	return limit
 }
 
-// mismatch returns the index of the first selector that the labels do not match, -1 if none.
+// mismatch returns the index of the first selector that the labels do not match, or -1.
 func mismatch(selectors []Selector, labels map[string]string) int {
 	for i, s := range selectors {
 		v, ok := labels[s.Key]
@@ -252,8 +250,8 @@ func mismatch(selectors []Selector, labels map[string]string) int {
 	return -1
 }
 
-// taken returns the first port of the request that is published on the candidate already, or
-// may not be published there.
+// taken returns the first port of the request that is already published on the candidate or
+// may not be published there, or the zero Port.
 func taken(req *Request, c *Candidate) Port {
 	for _, p := range req.Ports {
 		if c.Ports[p] > 0 || p.refused(c) != "" {
@@ -263,13 +261,13 @@ func taken(req *Request, c *Candidate) Port {
 	return Port{}
 }
 
-// refused returns why the port may not be published on the candidate; empty: it may.
+// refused returns why the port may not be published on the candidate, or "" if it may.
 func (p Port) refused(c *Candidate) string {
 	return c.Own.Refuses(api.HostPort{Port: p.Number, Protocol: p.Protocol})
 }
 
 // inZones reports whether the candidate is in all circles and polygons and within all
-// distances. For a cluster, whether one of its nodes may be.
+// distances. For a cluster, it reports whether this is possible for one of its nodes.
 func (q *query) inZones(c *Candidate, at *position) bool {
 	if c.Level == Clusters {
 		return q.clusterInZones(c)
@@ -320,13 +318,13 @@ func (q *query) clusterInZones(c *Candidate) bool {
 	return true
 }
 
-// inReach reports whether the candidate's round trips keep all bounds. For a cluster, whether
-// those of one of its nodes may.
+// inReach reports whether the candidate meets all bounds on round trips. For a cluster, it
+// reports whether this is possible for one of its nodes.
 func (q *query) inReach(c *Candidate, at *position) bool {
 	if c.Level == Nodes {
 		return q.nodeInReach(c.ID, at)
 	}
-	own := position{latent: latentOf(c.Coord)} // a cluster
+	own := position{latent: latentOf(c.Coord)} // a cluster's centre
 	for i := range q.bounds {
 		if b := &q.bounds[i]; b.Km <= 0 && (b.Unknown != "" || b.least(q, c, &own) > b.RTT) {
 			return false
@@ -351,9 +349,9 @@ func (q *query) nodeInReach(id string, at *position) bool {
 	return true
 }
 
-// least returns the least round trip that a node of the cluster may have to the bound's
-// points, 0 if unknown. By the triangle inequality no node is nearer than the cluster's centre
-// less its radius.
+// least returns a lower bound of the round trip from any node of the cluster to the bound's
+// points; 0 if unknown. By the triangle inequality, no node is nearer than the distance of
+// the cluster's centre minus its radius.
 func (b *bound) least(q *query, c *Candidate, at *position) time.Duration {
 	if !at.latent.known || b.vague || len(b.coord) == 0 {
 		return 0

@@ -14,7 +14,7 @@ import (
 type dimension struct {
 	constraint string
 	unit       string
-	per        float64 // of an amount, to one unit
+	per        float64 // amount of api.Resources per unit
 	of         func(api.Resources) int64
 }
 
@@ -31,8 +31,8 @@ func (d *dimension) text(n int64) string {
 	return strconv.FormatFloat(float64(n)/d.per, 'f', -1, 64) + " " + d.unit
 }
 
-// Headroom returns how much is left of each resource and kind of device that a request
-// needs, as text: "memory 512 MiB".
+// Headroom lists how much is left of each resource and kind of device that a request needs:
+// "memory 512 MiB".
 func Headroom(req *Request, left api.Resources, devices map[string]int) (out []string) {
 	for i := range dimensions {
 		if d := &dimensions[i]; d.of(req.Needs) > 0 {
@@ -45,7 +45,7 @@ func Headroom(req *Request, left api.Resources, devices map[string]int) (out []s
 	return out
 }
 
-// Margins returns by how much a node keeps the bounds of a request, as far as it is known:
+// Margins lists, where known, how much of each bound of a request a node leaves unused:
 // "latency 12.0 ms of 20 to pre.prod".
 func Margins(req *Request, c *Candidate) (out []string) {
 	var q query
@@ -66,7 +66,7 @@ func Margins(req *Request, c *Candidate) (out []string) {
 	return out
 }
 
-// Causes returns what excludes candidates as text, the counts by constraint:
+// Causes returns the number of candidates that each constraint excludes, as text:
 // " · 3 memory (need 512 MiB, best free 100 MiB)".
 func Causes(ex api.Explanation) string {
 	var s strings.Builder

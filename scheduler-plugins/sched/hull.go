@@ -8,10 +8,10 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Hull returns the convex hull of locations, counter-clockwise, with longitude going the short
-// way from corner to corner. A grid above 0, in degrees, makes it the hull of the grid cells
-// that contain the locations: never smaller, and it hides where in a cell a location is.
-// Invalid locations are left out. One or two locations have a hull of as many corners.
+// Hull returns the convex hull of locations, counter-clockwise. Edges take the shorter
+// direction of longitude. With a grid above 0, in degrees, it is the hull of the grid cells
+// that contain the locations, which hides where in a cell a location is. Invalid locations are
+// left out. The hull of one or two locations has as many corners.
 func Hull(locations []api.Geo, grid float64) []api.Geo {
 	spots := unroll(locations)
 	if grid > 0 {
@@ -24,7 +24,7 @@ func Hull(locations []api.Geo, grid float64) []api.Geo {
 	for _, s := range spots {
 		low, high = min(low, s.x), max(high, s.x)
 	}
-	if high-low >= 360 { // all around: a band
+	if high-low >= 360 { // the hull goes around the earth: use a band of latitudes
 		south, north := spots[0].y, spots[0].y
 		for _, s := range spots {
 			south, north = min(south, s.y), max(north, s.y)
@@ -34,8 +34,8 @@ func Hull(locations []api.Geo, grid float64) []api.Geo {
 	return rolled(convex(spots))
 }
 
-// unroll puts locations on one map that is cut at the widest gap between them, so that
-// locations on both sides of the date line are side by side.
+// unroll puts locations on a map that is cut at the widest gap of longitude between them, so
+// that locations on both sides of the date line are close to each other.
 func unroll(locations []api.Geo) []spot {
 	var spots []spot
 	for _, g := range locations {
@@ -63,7 +63,7 @@ func unroll(locations []api.Geo) []spot {
 func cells(spots []spot, grid float64) []spot {
 	span := func(v float64) (low, high float64) {
 		low, high = math.Floor(v/grid)*grid, math.Ceil(v/grid)*grid
-		if low > v { // by rounding
+		if low > v { // because of rounding
 			low -= grid
 		}
 		if high < v {
@@ -110,8 +110,8 @@ func convex(spots []spot) []spot {
 	return out[:len(out)-1]
 }
 
-// rolled returns a hull in the earth's longitudes. It adds corners to edges that are so long
-// that the short way would be ambiguous.
+// rolled returns a hull with longitudes in [-180, 180]. It adds corners to long edges, whose
+// shorter direction would be ambiguous.
 func rolled(hull []spot) []api.Geo {
 	const long = 90
 	var out []api.Geo
@@ -133,8 +133,8 @@ func rolled(hull []spot) []api.Geo {
 	return out
 }
 
-// near reports whether a place within the hull may be at most km away from g. It errs towards
-// true by at most 100 m.
+// near reports whether a point of the hull may be at most km away from g. It may be wrong, but
+// only towards true and by at most 100 m.
 func near(hull []api.Geo, g api.Geo, km float64) bool {
 	if inside(hull, g) {
 		return true
@@ -164,7 +164,7 @@ func away(hull []api.Geo, g api.Geo) float64 {
 	return best
 }
 
-const finest = 0.05 // km of half an edge that is not worth halving again
+const finest = 0.05 // km; edges with a shorter half are not divided further
 
 func edgeNear(a, b spot, p *point, km float64) bool {
 	mid, half := middle(a, b)

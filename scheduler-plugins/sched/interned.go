@@ -1,6 +1,6 @@
 package sched
 
-// interned keeps each distinct value once. Ids are small and reused.
+// interned stores each distinct value once. Ids are small and reused.
 type interned[V any] struct {
 	ids  map[string]uint32
 	all  []shared[V]
@@ -11,12 +11,12 @@ type shared[V any] struct {
 	value   V
 	key     string
 	users   int
-	verdict verdict // of the present decision
+	verdict verdict // in the present decision
 }
 
 func (in *interned[V]) at(id uint32) *V { return &in.all[id].value }
 
-// take returns the id of the value with that key and counts one more user.
+// take returns the id of the value with the key and increments its users.
 func (in *interned[V]) take(key string, make func() V) uint32 {
 	id, ok := in.ids[key]
 	if !ok {
@@ -36,7 +36,7 @@ func (in *interned[V]) take(key string, make func() V) uint32 {
 	return id
 }
 
-// drop counts one user of a value less.
+// drop decrements the users of a value and removes it after the last.
 func (in *interned[V]) drop(id uint32) {
 	s := &in.all[id]
 	if s.users--; s.users == 0 {

@@ -53,7 +53,7 @@ func labelKey(labels map[string]string) string {
 	return k.String()
 }
 
-// verdict is the result of a check of a kind.
+// verdict is the result of a check of a kind or a label set.
 type verdict uint8
 
 const (
@@ -72,15 +72,15 @@ func (q *query) judge(kinds *interned[Room]) {
 	}
 }
 
-// forget discards the verdicts of all label sets.
+// forget resets the verdicts of all label sets.
 func (q *query) forget(sets *interned[map[string]string]) {
 	for i := range sets.all {
 		sets.all[i].verdict = unknown
 	}
 }
 
-// judgeLabels reports whether a node with these labels matches the selectors and is in no full
-// domain by label.
+// judgeLabels reports whether a node with these labels matches the selectors and is not in a
+// full label domain.
 func (q *query) judgeLabels(labels map[string]string) bool {
 	if mismatch(q.Labels, labels) >= 0 {
 		return false

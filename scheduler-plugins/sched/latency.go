@@ -10,14 +10,14 @@ import (
 
 // position is where a node is.
 type position struct {
-	node    api.NodeID // empty: no node, or an unknown one
+	node    api.NodeID // empty: no node, or unknown
 	latent  latent
 	point   point
-	geo     api.Geo // that point was made of
-	located bool
+	geo     api.Geo // the location of point
+	located bool    // geo and point are known
 }
 
-// read sets p to the candidate's position. p may hold an earlier one.
+// read sets p to the candidate's position. It does not recompute an unchanged point.
 func (p *position) read(c *Candidate) {
 	p.latent, p.node = latentOf(c.Coord), nodeOf(c)
 	switch {
@@ -28,7 +28,7 @@ func (p *position) read(c *Candidate) {
 	}
 }
 
-// nodeOf returns the node of a candidate that is a node.
+// nodeOf returns the candidate's id if it is a node, otherwise "".
 func nodeOf(c *Candidate) api.NodeID {
 	if c.Level != Nodes {
 		return ""

@@ -8,25 +8,25 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Link is a bound on the path between an instance and something else. Exactly one of Service,
-// Area and User is set, and exactly one of RTT and Km is above 0. A core finds out where the
-// other end is and makes a Bound of it.
+// Link is a bound on the path between an instance and a service, area or user. Exactly one of
+// Service, Area and User is set, and exactly one of RTT and Km is above 0. A core converts it
+// to a Bound with the positions of the other end.
 type Link struct {
 	Service string        // of the same application, as the SLA names it; see Names
 	Area    string        // lower case
-	Way     bool          // of connectivity: broken rather than not placed, when the search is over
-	User    string        // a host name or address, with a port for TCP: found by trilateration
-	RTT     time.Duration // the most, round trip
-	Km      float64       // the most, on the earth
+	Way     bool          // from connectivity: may be violated once the search time is over; see Request.Relax
+	User    string        // host name or address, with a port for TCP; located by trilateration
+	RTT     time.Duration // maximum round trip
+	Km      float64       // maximum distance on the earth
 
 	Rigidness   time.Duration // how long it may be violated before the instance moves
-	Shared      bool          // in total over the last five minutes, not without interruption
-	Convergence time.Duration // how long placement may measure for it
+	Shared      bool          // Rigidness is the total over the last five minutes, not without interruption
+	Convergence time.Duration // how long placement may search and measure
 }
 
 // LinksOf returns the links of a service's SLA in the document's order: its latency
-// constraints, and latency and geo of its connectivity. The bandwidth of connectivity is in
-// Microservice.Needs.
+// constraints, and the latency and geo constraints of its connectivity. The bandwidth of
+// connectivity is in Microservice.Needs.
 func LinksOf(m *api.Microservice) []Link {
 	var out []Link
 	for _, c := range m.Constraints {
@@ -57,8 +57,8 @@ func LinksOf(m *api.Microservice) []Link {
 // To returns the name of the link's other end, for people.
 func (l Link) To() string { return l.Service + l.Area + l.User }
 
-// Names reports whether the link of service of leads to the service id. A link that has no
-// namespace matches the name in any namespace.
+// Names reports whether a link of the service of leads to the service id. A name without a
+// namespace matches the service in any namespace.
 func (l Link) Names(of, id api.ServiceID) bool {
 	if l.Service == "" || of.App() != id.App() {
 		return false
@@ -70,7 +70,7 @@ func (l Link) Names(of, id api.ServiceID) bool {
 	return name == l.Service
 }
 
-// Constraint returns the filter that rejects a candidate beyond the bound.
+// Constraint returns the constraint that excludes candidates beyond the bound.
 func (l Link) Constraint() string {
 	if l.Km > 0 {
 		return ConstraintGeo
@@ -87,16 +87,16 @@ func (l Link) Bound(points ...api.Position) Bound {
 	return b
 }
 
-// WantedBy returns b, a bound of the link, as one of the service that the link leads to;
-// from has the link. Any such bound may be broken when the search is over: the link is
-// violated then, and the instance that has it moves.
+// WantedBy converts b, a bound of a link of the service from, to a bound for instances of the
+// service that the link leads to. Such a bound may always be violated once the search time is
+// over; the violation then moves the instance that has the link.
 func (l Link) WantedBy(from api.ServiceID, b Bound) Bound {
 	b.To, b.Search, b.Wanted = from.NameInApp(), l.Convergence, true
 	return b
 }
 
-// Unknown returns the link's bound while the position of its other end is unknown. why is for
-// people: "its position is being measured".
+// Unknown returns the link's bound while the position of its other end is unknown. why is
+// shown to people: "its position is being measured".
 func (l Link) Unknown(why string) Bound {
 	return Bound{To: l.To(), RTT: l.RTT, Km: l.Km, Unknown: why}
 }
@@ -118,8 +118,8 @@ func SpreadsOf(m *api.Microservice) []Spread {
 	return out
 }
 
-// AntiAffinity forbids to share a domain with instances of other services. It is symmetric:
-// their instances are not placed beside this one's either.
+// AntiAffinity forbids sharing a domain with instances of other services. It is symmetric:
+// their instances are kept away from the service's instances too.
 type AntiAffinity struct {
 	By       string   // "node", "cluster", or a label's key
 	Services []string // of the same application, as the SLA names them; see Names
@@ -137,12 +137,12 @@ func AntiAffinitiesOf(m *api.Microservice) []AntiAffinity {
 	return out
 }
 
-// Names reports whether the anti-affinity of service of is to the service id.
+// Names reports whether an anti-affinity of the service of names the service id.
 func (a AntiAffinity) Names(of, id api.ServiceID) bool {
 	return slices.ContainsFunc(a.Services, func(s string) bool { return Link{Service: s}.Names(of, id) })
 }
 
-// DomainOf returns the name of the domain that a node is in; "" if it lacks the label.
+// DomainOf returns the name of a node's domain, or "" if the node lacks the label.
 func DomainOf(by string, cluster api.ClusterID, node api.NodeID, labels map[string]string) string {
 	switch by {
 	case "node":
@@ -153,8 +153,8 @@ func DomainOf(by string, cluster api.ClusterID, node api.NodeID, labels map[stri
 	return labels[by]
 }
 
-// RigidnessOf returns for how long the SLA tolerates that a place fails the filter constraint:
-// the least of its constraints that lead to the filter, else the default. For shared see
+// RigidnessOf returns how long the SLA tolerates a violation of a filter's constraint: the
+// minimum over its constraints that lead to the filter, or the default. For shared see
 // Link.Shared; for one bound see Link.Rigidness.
 func RigidnessOf(m *api.Microservice, constraint string) (least time.Duration, shared bool) {
 	add := func(seconds, share float64) {
@@ -194,8 +194,8 @@ func leadsTo(c api.Constraint) []string {
 	return []string{c.Type} // addons, labels, spread, apart, latency
 }
 
-// ConvergenceOf returns how long placement may search and measure: the least that the SLA
-// gives, else the default.
+// ConvergenceOf returns how long placement may search and measure: the minimum in the SLA, or
+// the default.
 func ConvergenceOf(m *api.Microservice) time.Duration {
 	least := 0.0
 	add := func(seconds float64) {

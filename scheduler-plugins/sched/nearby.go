@@ -2,19 +2,19 @@ package sched
 
 import "slices"
 
-// nearby holds, for the rows of a table, the nearest of some places.
+// nearby caches, for each row of a table, the nearest of some places.
 type nearby struct {
 	of   *Places
-	by   int
-	life uint64
-	rows []closest // parallel to the table's; those of other stamps do not count
-	used uint64    // the table's turn in which it was used last
+	by   int       // byRTT or byKm
+	life uint64    // Places.life for which rows is valid
+	rows []closest // parallel to the table's rows; an entry with another stamp is invalid
+	used uint64    // Table.asked at its last use
 }
 
-// maxNearby bounds the sets of places for which a table keeps nearest places.
+// maxNearby bounds the caches of a table. The least recently used one is replaced.
 const maxNearby = 16
 
-// nearby returns the table's cache for some places.
+// nearby returns the table's cache for some places, measured by by.
 func (t *Table) nearby(of *Places, by int) *nearby {
 	i := slices.IndexFunc(t.near, func(n *nearby) bool { return n.of == of && n.by == by })
 	if i < 0 {

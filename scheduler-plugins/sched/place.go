@@ -7,8 +7,8 @@ import (
 )
 
 // Place ranks the candidates that fit, best first, and returns for each other candidate the
-// constraint that ruled it out. The seed orders candidates of equal score, so that equal
-// requests spread and each answer can be replayed. Place keeps and changes none of its
+// constraint that excluded it. The seed orders candidates of equal score, so that equal
+// requests spread and each answer can be replayed. Place does not retain or modify its
 // arguments.
 func Place(req *Request, candidates []Candidate, p Plugin, seed uint64) Result {
 	var q query
@@ -54,14 +54,14 @@ func PlaceBest(req *Request, candidates []Candidate, p Plugin, seed uint64) (Cho
 	return Choice{ID: best.id, Score: best.score}, found
 }
 
-// top returns at most so many candidates from the head of place's ranking.
+// top returns the first limit candidates of place's ranking.
 func (q *query) top(candidates []Candidate, p Plugin, seed uint64, limit int) []Choice {
-	var top []contender // of which those after the first so many may be no better
+	var top []contender // the first limit entries are sorted if full
 	prune := func() {
 		slices.SortFunc(top, contender.compare)
 		top = top[:min(len(top), limit)]
 	}
-	full := false // top[limit-1] is the last of so many
+	full := false // top[limit-1] is the last that can be in the result
 	for i := range candidates {
 		c := &candidates[i]
 		q.at(i)
@@ -85,19 +85,18 @@ func (q *query) top(candidates []Candidate, p Plugin, seed uint64, limit int) []
 	return out
 }
 
-// contender is a candidate that fits, with what orders the ranking.
+// contender is a candidate that fits, with the keys of the ranking.
 type contender struct {
 	id    string
 	score float64
-	lot   uint64 // what decides among equal scores
+	lot   uint64 // random number that decides between equal scores
 }
 
 func (q *query) enter(c *Candidate, p Plugin, seed uint64) contender {
 	return contender{id: c.ID, score: ordered(p.Score(q.facts(c))), lot: draw(seed, c.ID)}
 }
 
-// ordered makes a score comparable: NaN counts as the lowest score, so that the order does
-// not depend on the input's.
+// ordered replaces NaN by the lowest score, so that scores have a total order.
 func ordered(score float64) float64 {
 	if math.IsNaN(score) {
 		return math.Inf(-1)

@@ -7,17 +7,17 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Places are named points that change one at a time and that many requests are measured
-// against, such as the nodes of a service's instances. Finding the nearest takes about the
-// same time among thousands as among few; Table.Best looks at changes only. The zero Places is
-// empty. It is for one goroutine and one Table.
+// Places is a set of named points, such as the nodes of a service's instances. Points change
+// one at a time and are used by many requests. Finding the nearest of thousands of points is
+// fast; Table.Best only looks at changes. The zero Places is empty. A Places must be used by
+// one goroutine and one Table.
 type Places struct {
-	at   map[string]int32       // in all
-	on   map[api.NodeID][]int32 // in all: those that are nodes, by node
-	all  []place                // includes removed ones until they are too many
-	gone int
-	life uint64   // of all; another begins when those that left are cleared away
-	in   [2]*tree // the first of all, by what they are measured with; nil: not yet
+	at   map[string]int32       // index in all, by name
+	on   map[api.NodeID][]int32 // indexes in all, by node
+	all  []place                // includes removed ones until there are too many
+	gone int                    // number of removed ones in all
+	life uint64                 // incremented when indexes in all change
+	in   [2]*tree               // trees of the first places of all, by byRTT and byKm; nil: not built
 }
 
 type place struct {
@@ -27,7 +27,7 @@ type place struct {
 	gone bool
 }
 
-// The ways to measure places, as an index.
+// The measures of distance between places.
 const (
 	byRTT = iota
 	byKm
@@ -63,7 +63,7 @@ func (p *Places) enter(i int32, node api.NodeID) {
 	p.on[node] = append(p.on[node], i)
 }
 
-// Drop removes a place, if it is there.
+// Drop removes a place if it exists.
 func (p *Places) Drop(name string) {
 	i, ok := p.at[name]
 	if !ok {
@@ -114,8 +114,8 @@ func (p *Places) Points() []api.Position {
 	return out
 }
 
-// Nearest returns the name of the place that is nearest to a point by the measure of the link,
-// and whether it keeps the link's bound.
+// Nearest returns the name of the place that is nearest to a point by the link's measure, and
+// whether it meets the link's bound.
 func (p *Places) Nearest(to api.Position, l Link) (name string, keeps bool) {
 	by, limit := l.measure()
 	at, e := position{}, nobody
@@ -127,7 +127,7 @@ func (p *Places) Nearest(to api.Position, l Link) (name string, keeps bool) {
 	return p.all[e.which].name, e.far <= limit
 }
 
-// Within returns the names of the places that keep the link's bound from a point.
+// Within returns the names of the places that meet the link's bound from a point.
 func (p *Places) Within(to api.Position, l Link) (names []string) {
 	by, limit := l.measure()
 	var at position
@@ -141,7 +141,7 @@ func (p *Places) Within(to api.Position, l Link) (names []string) {
 	}
 	look := func(i int32) {
 		if at.node != "" && p.all[i].node == at.node {
-			return // is among them
+			return // already in names
 		}
 		e := nobody
 		if p.measure(by, &at, i, &e); e.which >= 0 && e.far <= limit {
@@ -173,18 +173,18 @@ func (b *Bound) All() []api.Position {
 	return all
 }
 
-// closest is the nearest place to a point among the first upto places.
+// closest is the place nearest to a point among the first upto places.
 type closest struct {
-	which int32 // the place; below 0: none of them has what it is measured by
-	upto  int32
-	far   float64 // nanoseconds, or a chord
-	wrong float64
-	stamp uint64 // of the point
+	which int32   // index of the place; below 0: none can be measured
+	upto  int32   // number of places that were compared
+	far   float64 // distance in nanoseconds, or as a chord
+	wrong float64 // relative error of far
+	stamp uint64  // of the point; see Table.stamps
 }
 
 var nobody = closest{which: -1}
 
-// nearest updates e for a point.
+// nearest compares the places that e does not cover yet, and updates e.
 func (p *Places) nearest(by int, at *position, e *closest) {
 	if e.which >= 0 && p.all[e.which].gone {
 		*e = closest{which: -1, stamp: e.stamp}
@@ -209,8 +209,8 @@ func (p *Places) nearest(by int, at *position, e *closest) {
 	}
 }
 
-// measure makes a place the nearest if it is nearer. Among equals the one with the smaller
-// error wins, so that the order of the search does not matter.
+// measure replaces e by place i if that is nearer. Among equally near places, the one with
+// the smaller error wins, so that the result does not depend on the order.
 func (p *Places) measure(by int, at *position, i int32, e *closest) {
 	k := &p.all[i]
 	var far, wrong float64
@@ -227,10 +227,10 @@ func (p *Places) measure(by int, at *position, i int32, e *closest) {
 	}
 }
 
-// treeFrom is the number of places up to which all are searched one by one.
+// treeFrom is the number of places up to which no tree is used.
 const treeFrom = 64
 
-// tree returns a tree of most of the places; few were added since.
+// tree returns a tree of the first size places. The caller must search the others one by one.
 func (p *Places) tree(by int) *tree {
 	t := p.in[by]
 	if t == nil {

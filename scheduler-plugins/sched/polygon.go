@@ -7,11 +7,11 @@ import (
 )
 
 // Polygons and hulls are drawn on a map with straight meridians and parallels, as in GeoJSON
-// (RFC 7946 §3.1.1). From corner to corner longitude goes the short way, so that the date line
-// needs no special case. An edge around a pole does not close on such a map: nothing is
-// inside, and the SLA's parser refuses it.
+// (RFC 7946 §3.1.1). Edges take the shorter direction of longitude, so that the date line
+// needs no special case. A polygon around a pole is not closed on such a map: nothing is
+// inside it, and the SLA's parser refuses it.
 
-// spot is a place on the map. Its longitude may exceed 180.
+// spot is a point on the map. Its longitude may exceed 180.
 type spot struct{ x, y float64 }
 
 // edgeWalk iterates over a polygon's edges.
@@ -41,7 +41,7 @@ func (e *edgeWalk) next() (a, b spot, ok bool) {
 	return a, b, true
 }
 
-// closed reports, after the last edge, whether it ends where the first began.
+// closed reports, after the last edge, whether it ends at the start of the first.
 func (e *edgeWalk) closed() bool {
 	return len(e.corners) > 0 && math.Abs(e.at.x-e.corners[0].Lon) < 1
 }
@@ -73,7 +73,7 @@ func inside(corners []api.Geo, g api.Geo) bool {
 	return e.closed() && (on || odd[0] || odd[1] || odd[2])
 }
 
-// hair is a difference in degrees below the precision of any location.
+// hair is a tolerance in degrees, below the precision of any location.
 const hair = 1e-9
 
 // side is positive if p is left of the line from a to b.
@@ -84,7 +84,7 @@ func (p spot) on(a, b spot) bool {
 		math.Abs(p.side(a, b)) <= hair*max(math.Abs(b.x-a.x)+math.Abs(b.y-a.y), hair)
 }
 
-// meet reports whether two polygons have a common place. A hull of one or two corners is a
+// meet reports whether two polygons have a common point. A hull of one or two corners is a
 // polygon without area.
 func meet(p, q []api.Geo) bool {
 	if len(p) == 0 || len(q) == 0 {

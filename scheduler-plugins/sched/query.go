@@ -11,12 +11,12 @@ import (
 // query is a request prepared for many candidates.
 type query struct {
 	*Request
-	stamps  []uint64 // of the table's rows
-	row     int      // of the candidate in the table that is asked, from 1; 0: in none
+	stamps  []uint64 // of the table's rows; nil: no table
+	row     int      // row of the present candidate in the table, from 1; 0: none
 	circles []circle // of its zones
 	bounds  []bound
-	by      []string // of its domains, each once
-	full    map[domain]*Domain
+	by      []string           // distinct Domain.By of its domains
+	full    map[domain]*Domain // its domains; nil: not filled yet
 }
 
 // circle is the circle of a zone.
@@ -33,8 +33,8 @@ type bound struct {
 	coord []latent
 	chord float64      // of Km
 	on    []api.NodeID // the nodes among the points
-	vague bool         // a point lacks the value that the bound is measured by
-	near  []*nearby    // parallel to Places, where a table is asked
+	vague bool         // the position of a point is unknown
+	near  []*nearby    // parallel to Places; empty without a table
 }
 
 type domain struct {
@@ -42,7 +42,7 @@ type domain struct {
 	apart    bool
 }
 
-// read prepares the request. It overwrites the query and reuses its memory.
+// read prepares the query for a request. It reuses the query's memory.
 func (q *query) read(req *Request) {
 	q.Request, q.row, q.stamps = req, 0, nil
 	q.circles, q.bounds = q.circles[:0], grown(q.bounds, len(req.Bounds))
@@ -57,14 +57,14 @@ func (q *query) read(req *Request) {
 	q.by, q.full = q.by[:0], nil
 }
 
-// at notes the row of the candidate, if it is one of a table.
+// at sets the row of the present candidate if the query is on a table.
 func (q *query) at(i int) {
 	if q.stamps != nil {
 		q.row = i + 1
 	}
 }
 
-// readFor prepares the request for the rows of a table.
+// readFor prepares the query for a request on a table.
 func (q *query) readFor(req *Request, t *Table) {
 	q.read(req)
 	q.stamps = t.stamps
@@ -94,7 +94,7 @@ func (b *bound) read(from *Bound) {
 	}
 }
 
-// grown returns a slice of length n with the elements that s had.
+// grown returns s with length n. It keeps the elements within s's capacity, for their memory.
 func grown(s []bound, n int) []bound {
 	s = s[:cap(s)]
 	for len(s) < n {
@@ -103,8 +103,8 @@ func grown(s []bound, n int) []bound {
 	return s[:n]
 }
 
-// nearest returns the least round trip from a node to the bound's points, and the possible
-// error of the estimate as a share. ok is false if it is unknown.
+// nearest returns the shortest round trip from a node to the bound's points, and its possible
+// relative error. ok is false if it is unknown.
 func (b *bound) nearest(q *query, id string, at *position) (rtt time.Duration, wrong float64, ok bool) {
 	if measured, ok := b.Measured[id]; ok {
 		return measured, 0, true
@@ -129,8 +129,8 @@ func (b *bound) nearest(q *query, id string, at *position) (rtt time.Duration, w
 	return rtt, wrong, ok
 }
 
-// beside reports whether the position is on the same node as one of the bound's points.
-// nearest finds those of its Places.
+// beside reports whether the position is on the same node as one of the bound's Points.
+// Places.nearest does this for Places.
 func (b *bound) beside(at *position) bool { return at.node != "" && slices.Contains(b.on, at.node) }
 
 func (b *bound) by() int {
@@ -155,8 +155,8 @@ func (b *bound) closest(q *query, i int, at *position) closest {
 	return *e
 }
 
-// chordTo returns the chord from a node to the nearest of the bound's points, NaN if none has
-// a location.
+// chordTo returns the chord from a node to the nearest of the bound's points, or NaN if it is
+// unknown.
 func (b *bound) chordTo(q *query, at *position) float64 {
 	if b.beside(at) {
 		return 0
@@ -178,8 +178,8 @@ func (b *bound) chordTo(q *query, at *position) float64 {
 	return least
 }
 
-// fullDomain returns a full domain that contains the candidate, nil if there is none: one by
-// anti-affinity if apart is true, else one by spread.
+// fullDomain returns a full domain that contains the candidate, or nil: a domain of
+// anti-affinity if apart is true, otherwise one of spread.
 func (q *query) fullDomain(c *Candidate, apart bool) *Domain {
 	if len(q.Domains) == 0 {
 		return nil
@@ -191,7 +191,7 @@ func (q *query) fullDomain(c *Candidate, apart bool) *Domain {
 		name := ""
 		switch {
 		case by == "cluster" && c.Level == Nodes:
-			// A cluster's core names its own cluster only: all candidates are in it.
+			// A cluster's core only names its own cluster, which has all candidates.
 			for i := range q.Domains {
 				if d := &q.Domains[i]; d.By == by && (d.AntiAffinity != "") == apart {
 					return d
@@ -232,7 +232,7 @@ func (q *query) fill() {
 // maxCorners bounds the corners of a hull; longer hulls are ignored.
 const maxCorners = 512
 
-// extent returns the hull that contains all nodes of a cluster, nil if it is unknown.
+// extent returns the hull of all nodes of a cluster, or nil if it is unknown.
 func extent(c *Candidate) []api.Geo {
 	if c.Unplaced > 0 || len(c.Hull) > maxCorners {
 		return nil

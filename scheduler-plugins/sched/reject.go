@@ -10,7 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// reject returns why stage s ruled the candidate out.
+// reject returns the rejection of the candidate by stage s.
 func (q *query) reject(c *Candidate, s stage) api.Rejection {
 	r := api.Rejection{Candidate: c.ID, Shortfall: 1}
 	switch s {
@@ -85,7 +85,7 @@ func (q *query) rejectLack(c *Candidate, s stage, r *api.Rejection) {
 	d := &dimensions[s-vcpusStage]
 	text, part := d.text, d.of
 	r.Constraint = d.constraint
-	need, have := part(q.Needs), int64(0) // booked over is nothing left, to a person
+	need, have := part(q.Needs), int64(0) // show 0 instead of a negative amount
 	for i := range c.Rooms {
 		if room := &c.Rooms[i]; q.roomStage(c, room) == s {
 			have = max(have, part(available(c, room)))
@@ -101,8 +101,8 @@ func (q *query) rejectLack(c *Candidate, s stage, r *api.Rejection) {
 	r.Short, r.Shortfall = text(need-have), share(need, have)
 }
 
-// bandwidthUnknown returns the number of nodes of unknown bandwidth in the rooms of c that
-// stage s rules out.
+// bandwidthUnknown returns the number of nodes with unknown bandwidth in the rooms of c that
+// stage s excludes.
 func (q *query) bandwidthUnknown(c *Candidate, s stage) (nodes int) {
 	for i := range c.Rooms {
 		if room := &c.Rooms[i]; q.roomStage(c, room) == s {
@@ -112,7 +112,7 @@ func (q *query) bandwidthUnknown(c *Candidate, s stage) (nodes int) {
 	return nodes
 }
 
-// unknownBandwidth returns the text for a candidate of unknown bandwidth, with the fix.
+// unknownBandwidth explains unknown bandwidth and how to configure it.
 func unknownBandwidth(level Level, nodes int) string {
 	const fix = "; its operator states it with the key bandwidth in the node's configuration, such as 100/20"
 	if level == Clusters {
@@ -121,8 +121,8 @@ func unknownBandwidth(level Level, nodes int) string {
 	return "unknown bandwidth" + fix
 }
 
-// fewest returns the device that is short by the least share among the rooms, and how many are
-// free.
+// fewest returns the device with the smallest relative shortfall over all rooms, and how many
+// are free.
 func (q *query) fewest(c *Candidate) (d api.Device, have int) {
 	least := 2.0
 	for i := range c.Rooms {
@@ -219,7 +219,7 @@ func (q *query) rejectGeo(c *Candidate, r *api.Rejection) {
 }
 
 func tooFar(r *api.Rejection, have, limit float64) {
-	have = max(have, limit) // what rounding makes of a hair's breadth
+	have = max(have, limit) // it may be below because of rounding
 	r.Have, r.Short = kilometreText(have, limit), kilometreText(have-limit, 0)
 	r.Shortfall = excess(have, limit)
 }
@@ -314,8 +314,8 @@ func excess(have, limit float64) float64 {
 
 func devices(n int, kind string) string { return strconv.Itoa(n) + " " + kind }
 
-// kilometreText and milliText round for people, but never to the text of the value unlike,
-// with which the value is compared.
+// kilometreText and milliText round a value for people. They keep enough decimals that the
+// text differs from that of unlike, to which the value is compared.
 func kilometreText(km, unlike float64) string { return rounded(km, unlike) + " km" }
 
 func milliText(d, unlike time.Duration) string {

@@ -7,17 +7,16 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Two kinds of bounds may be broken if an instance would have no place otherwise: those
-// of its connectivity, and those of other services' links to it. A core first searches
-// for a place that keeps them, for as long as the links specify (Request.SearchTime);
-// then Request.Relax finds the place that breaks them least. Both tiers use this rule.
+// Two kinds of bounds may be violated if an instance would otherwise fit nowhere: those of
+// its connectivity, and those of other services' links to it. A core first searches for a
+// place that meets them, for Request.SearchTime. Then Request.Relax finds the place that
+// violates them least. Both tiers use this rule.
 
-// maxStretch is the largest factor by which bounds are widened, by doubling. After that the
-// bounds are dropped.
+// maxStretch is the largest factor by which bounds are widened. After that they are dropped.
 const maxStretch = 256
 
-// SearchTime returns how long to search for a place that keeps all bounds: the least
-// search time of the bounds. 0: none of them may be broken.
+// SearchTime returns how long to search for a place that meets all bounds: the minimum over
+// the bounds. It is 0 if none of them may be violated.
 func (r *Request) SearchTime() time.Duration {
 	least := r.Search
 	for i := range r.Bounds {
@@ -26,10 +25,10 @@ func (r *Request) SearchTime() time.Duration {
 	return least
 }
 
-// SearchFor adds a link to those that cannot be measured at this level.
+// SearchFor adds the search time of a link that cannot be measured at this level.
 func (r *Request) SearchFor(d time.Duration) { r.Search = sooner(r.Search, d) }
 
-// sooner returns the smaller of two durations, where 0 means none.
+// sooner returns the smaller of two durations. 0 means none.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b > 0 && b < a {
 		return b
@@ -37,10 +36,10 @@ func sooner(a, b time.Duration) time.Duration {
 	return a
 }
 
-// Relax returns the strictest form of a request whose search is over that try accepts: at
-// first without the bounds of others' links, then, where own is true, with those of its
-// own connectivity widened step by step, at last without them. If try accepts none, it
-// returns the last form and false.
+// Relax returns the strictest relaxed form of a request that try accepts. It first drops the
+// bounds of other services' links. With own, it then doubles the bounds of the instance's own
+// connectivity repeatedly, and finally drops them. If try accepts none, Relax returns the last
+// form and false.
 func (r Request) Relax(own bool, try func(*Request) bool) (Request, bool) {
 	relaxed := r.Loosest(false)
 	if try(&relaxed) {
@@ -75,13 +74,13 @@ func (r Request) widened(by int) Request {
 	return r
 }
 
-// Searching returns the text for people about a search that continues until a time.
+// Searching describes a search that continues until a time, for people.
 func Searching(until time.Time) string {
 	return "searching until " + until.UTC().Format("15:04:05 UTC") + " for a place that keeps the links between services; then the nearest place is taken"
 }
 
-// SaySearching adds the end of the search to those rejections of res that the search
-// causes: rejections by distance that the loosest form of the request does not have.
+// SaySearching adds the end of the search to the rejections of res that exist only because of
+// the search: rejections by distance that the loosest form of the request does not have.
 func SaySearching(res, loosest Result, until time.Time) Result {
 	far := func(r *api.Rejection) bool { return r.Constraint == ConstraintLatency || r.Constraint == ConstraintGeo }
 	stays := map[string]bool{}

@@ -18,25 +18,25 @@ type Request struct {
 	Arch           []string      `json:"arch,omitempty"` // any of them; empty: any
 	Privileged     bool          `json:"privileged,omitempty"`
 	Network        bool          `json:"network,omitempty"`  // it needs an overlay network
-	Address        bool          `json:"address,omitempty"`  // it takes an address on its node's overlay network, where there is one. Checked where Level is Nodes
-	Ports          []Port        `json:"ports,omitempty"`    // that must be free on the node. Checked where Level is Nodes
-	Clusters       []string      `json:"clusters,omitempty"` // only these; empty: any. Checked where Level is Clusters
-	Nodes          []string      `json:"nodes,omitempty"`    // only these; empty: any. Checked where Level is Nodes
+	Address        bool          `json:"address,omitempty"`  // it takes an overlay address, if any; checked for nodes
+	Ports          []Port        `json:"ports,omitempty"`    // that must be free; checked for nodes
+	Clusters       []string      `json:"clusters,omitempty"` // only these; empty: any; checked for clusters
+	Nodes          []string      `json:"nodes,omitempty"`    // only these; empty: any; checked for nodes
 	Addons         []string      `json:"addons,omitempty"`   // all of them
-	Labels         []Selector    `json:"labels,omitempty"`   // all of them. Checked where Level is Nodes: labels stay within a cluster
+	Labels         []Selector    `json:"labels,omitempty"`   // all of them; checked for nodes
 	Zones          []Zone        `json:"zones,omitempty"`    // in all of them
 	Bounds         []Bound       `json:"bounds,omitempty"`   // near enough to all of them
-	Domains        []Domain      `json:"domains,omitempty"`  // that are full: spread and apart, already counted
-	Avoid          []string      `json:"avoid,omitempty"`    // candidates that just refused or failed; ruled out
+	Domains        []Domain      `json:"domains,omitempty"`  // full domains, by spread and anti-affinity
+	Avoid          []string      `json:"avoid,omitempty"`    // candidates that just refused or failed; excluded
 
-	Peers   map[string]int `json:"peers,omitempty"` // how many instances of the same service each candidate has
-	Urgency int            `json:"urgency"`         // of its priority class, see api.Priorities
+	Peers   map[string]int `json:"peers,omitempty"` // number of instances of the same service by candidate
+	Urgency int            `json:"urgency"`         // index in api.Priorities
 
-	// Convergence is how long a scheduler may search; then the best result so far counts.
+	// Convergence is how long a scheduler may search. Then the best result so far is used.
 	Convergence time.Duration `json:"convergence,omitempty"`
 
-	// Search is the least Bound.Search of the links that cannot be measured at this level;
-	// a lower level may find them broken. 0: there are none.
+	// Search is the minimum Bound.Search of the links that cannot be measured at this level;
+	// a lower tier may find them violated. 0: there are none.
 	Search time.Duration `json:"-"`
 }
 
@@ -44,12 +44,12 @@ type Request struct {
 type Selector struct {
 	Key   string `json:"key"`
 	Value string `json:"value,omitempty"`
-	Any   bool   `json:"any,omitempty"` // whatever its value
-	Not   bool   `json:"not,omitempty"` // the opposite; a node without the key satisfies it
+	Any   bool   `json:"any,omitempty"` // the key with any value
+	Not   bool   `json:"not,omitempty"` // negated; a node without the key matches
 }
 
-// Zone is a part of the earth that a candidate must be in. Exactly one of Area, Circle (with
-// Radius) and Polygon is set. A cluster passes if one of its nodes may be in the zone.
+// Zone is an area in which a candidate must be. Exactly one of Area, Circle (with Radius) and
+// Polygon is set. A cluster passes if one of its nodes may be in the zone.
 type Zone struct {
 	Area    string    `json:"area,omitempty"`   // a name that the candidate has
 	Circle  *api.Geo  `json:"circle,omitempty"` // its centre
@@ -57,43 +57,43 @@ type Zone struct {
 	Polygon []api.Geo `json:"polygon,omitempty"`
 }
 
-// Bound limits the distance from the nearest of some points, as round trip or on the earth.
+// Bound limits the distance to the nearest of some points, as a round trip or on the earth.
 // Exactly one of RTT and Km is above 0.
 type Bound struct {
 	To     string         `json:"to"` // for people: "pre.prod", "munich", "198.51.100.7"
 	Points []api.Position `json:"points,omitempty"`
-	// Places are further points, prepared for many requests. Checked if Level is Nodes.
+	// Places are further points, prepared for many requests; checked for nodes.
 	Places []*Places     `json:"-"`
 	RTT    time.Duration `json:"rtt,omitempty"`
 	Km     float64       `json:"km,omitempty"`
-	// Measured are measured round trips to the nearest point, by candidate. They have
+	// Measured are measured round trips to the nearest point, by candidate. They take
 	// precedence over estimates.
 	Measured map[string]time.Duration `json:"measured,omitempty"`
-	// Unknown says why there are no points ("its position is being measured"). Then no
-	// candidate passes.
+	// Unknown is why there are no points ("its position is being measured"). No candidate
+	// passes such a bound.
 	Unknown string `json:"unknown,omitempty"`
 
-	// Search is how long to search for a place that keeps the bound. After that time the
-	// instance may be placed where the bound is broken; see Request.Relax. 0: never.
+	// Search is how long to search for a place that meets the bound. After that time the
+	// instance may be placed where it is violated; see Request.Relax. 0: never.
 	Search time.Duration `json:"-"`
-	Wanted bool          `json:"-"` // another service's link to the instance's own asks for it
+	Wanted bool          `json:"-"` // from another service's link to the instance's service
 }
 
-// Domain is a full set of candidates: By "node" or "cluster" the one of that name, else all
-// nodes whose label By has the value Name. If candidates are nodes, a domain By "cluster" is
-// their own cluster and contains all of them. If they are clusters, only domains By "cluster"
-// count.
+// Domain is a full domain. With By "node" or "cluster", it is the candidate Name; otherwise,
+// all nodes whose label By has the value Name. If candidates are nodes, a domain By "cluster"
+// is their own cluster and contains all of them. If candidates are clusters, only domains By
+// "cluster" apply.
 type Domain struct {
 	By           string `json:"by"`
 	Name         string `json:"name"`
-	AntiAffinity string `json:"apart,omitempty"` // the service that it must be apart from; empty: its own, spread
-	Have         int    `json:"have"`            // instances there
-	Limit        int    `json:"limit"`           // the most that may be
+	AntiAffinity string `json:"apart,omitempty"` // service to keep away from; empty: full by spread
+	Have         int    `json:"have"`            // number of instances there
+	Limit        int    `json:"limit"`           // maximum of spread
 }
 
-// RequestFor returns the request for an instance of a service as far as its SLA determines it.
-// Each constraint narrows the others. The core adds bounds, full domains and peers; see
-// LinksOf, SpreadsOf and AntiAffinitiesOf.
+// RequestFor returns the part of an instance's request that its SLA determines. All
+// constraints apply. The core adds bounds, full domains and peers; see LinksOf, SpreadsOf and
+// AntiAffinitiesOf.
 func RequestFor(id api.InstanceID, m *api.Microservice) Request {
 	r := Request{
 		ID:             string(id),
@@ -142,8 +142,8 @@ func ParseSelector(text string) Selector {
 	return s
 }
 
-// zoneOf returns the zone of a geo constraint. An invalid constraint, which the parser
-// refuses, is a zone without places.
+// zoneOf returns the zone of a geo constraint. An invalid constraint, which the parser should
+// have refused, is a zone that excludes all candidates.
 func zoneOf(c api.Constraint) Zone {
 	corners := make([]api.Geo, 0, len(c.Polygon))
 	for _, p := range c.Polygon {
@@ -166,7 +166,7 @@ func zoneOf(c api.Constraint) Zone {
 	return Zone{Circle: &g, Radius: c.Threshold}
 }
 
-// PortsOf returns the ports of its node that an instance of the service publishes.
+// PortsOf returns the node ports that an instance of the service publishes.
 func PortsOf(m *api.Microservice) []Port {
 	if m.Port == "" {
 		return nil
@@ -178,8 +178,8 @@ func PortsOf(m *api.Microservice) []Port {
 	return out
 }
 
-// RuntimeName returns the canonical name of a runtime: Oakestra's documents say "docker" and
-// "container" for the same.
+// RuntimeName returns the canonical name of a runtime. Oakestra's documents use "docker" and
+// "container" for the same runtime.
 func RuntimeName(virtualization string) string {
 	if virtualization == "docker" {
 		return "container"
@@ -187,8 +187,8 @@ func RuntimeName(virtualization string) string {
 	return virtualization
 }
 
-// nowhere is not a valid name of a machine. It is what contradicting constraints leave, and an
-// explanation shows it.
+// nowhere is the only name left by contradicting constraints. No machine can have it, and
+// explanations show it.
 const nowhere = "(contradicting constraints)"
 
 func narrow(have, by []string) []string {

@@ -1,6 +1,6 @@
-// Package sched ranks candidates for a request: clusters at the root, nodes in
-// a cluster, with the same rules. It is pure; the same request, candidates,
-// plugin and seed give the same answer, so that any decision can be replayed.
+// Package sched ranks candidates for a request by the same rules at both tiers: clusters at
+// the root, nodes in a cluster. It does no I/O. The same request, candidates, plugin and seed
+// give the same answer, so that any decision can be replayed.
 //
 //	res := sched.Place(req, candidates, rom.Plugin{}, sched.SeedOf(id, epoch))
 //	res.Ranked[0].ID
@@ -21,8 +21,8 @@ const (
 	Nodes    Level = "node"
 )
 
-// Room is one kind of place on a candidate: a node has one, a cluster one per kind of node. A
-// cluster uses Untold for what it does not send.
+// Room describes the resources of one kind of node. A node has one Room, a cluster has one
+// per kind of node. A cluster uses Untold for values that it does not report.
 type Room struct {
 	Runtimes   []string      `json:"runtimes"`
 	Arch       string        `json:"arch"`
@@ -31,38 +31,38 @@ type Room struct {
 	Full       bool          `json:"full,omitempty"`    // of nodes: the network has no free address
 	Areas      []string      `json:"areas,omitempty"`   // lower case
 	Addons     []string      `json:"addons,omitempty"`
-	Free       api.Resources `json:"free"`    // at a cluster Σ over the nodes of this kind
-	Largest    api.Resources `json:"largest"` // the most that one instance can get, part by part
-	// BandwidthUnknown is the number of nodes of this kind whose bandwidth is unknown,
-	// 1 for such a node. They count as 0 in Free and Largest.
+	Free       api.Resources `json:"free"`    // in a cluster, the sum over the nodes of this kind
+	Largest    api.Resources `json:"largest"` // the maximum that one instance can get of each resource
+	// BandwidthUnknown is the number of nodes of this kind whose bandwidth is unknown. Their
+	// bandwidth counts as 0 in Free and Largest.
 	BandwidthUnknown int            `json:"bandwidth_unknown,omitempty"`
-	Devices          map[string]int `json:"devices,omitempty"` // by kind the most that one instance can get; read only
+	Devices          map[string]int `json:"devices,omitempty"` // maximum for one instance, by kind; read-only
 }
 
-// Candidate is a place for a request. External schedulers get it as JSON without Ports and
-// Own.
+// Candidate is a node or cluster for a request. External schedulers get it as JSON, without
+// Grant, Ports and Own.
 type Candidate struct {
 	ID       string            `json:"id"`
 	Level    Level             `json:"level"`
-	Out      string            `json:"out,omitempty"` // why it takes no work at all now ("silent", "cordoned"); empty: it does
+	Out      string            `json:"out,omitempty"` // why it takes no work ("silent", "cordoned"); empty: it does
 	Capacity api.Resources     `json:"capacity"`
 	Free     api.Resources     `json:"free"`
 	Rooms    []Room            `json:"rooms"`
 	Grant    *Grant            `json:"-"`    // of a cluster; nil: it is open to all tenants
-	Ports    map[Port]int      `json:"-"`    // that instances publish on the node, and how many do
-	Own      *api.NodePorts    `json:"-"`    // what may be published there at all; nil: everything
-	Load     int               `json:"load"` // instances that it has
+	Ports    map[Port]int      `json:"-"`    // number of instances on the node that publish the port
+	Own      *api.NodePorts    `json:"-"`    // ports that may be published on the node; nil: all
+	Load     int               `json:"load"` // number of instances
 	Labels   map[string]string `json:"labels,omitempty"`
 
-	// A node's place, or a cluster's extent.
+	// Geo is a node's location. Coord is a node's coordinate, or the centre of a cluster's.
 	Geo   *api.Geo        `json:"geo,omitempty"`
 	Coord *api.Coordinate `json:"coord,omitempty"`
-	// For clusters: Hull contains all nodes except Unplaced ones; Radius is the estimated
-	// distance of its nodes from Coord.
+	// Of a cluster: Hull contains all nodes except Unplaced ones; Radius is the largest
+	// estimated distance of a node from Coord.
 	Hull     []api.Geo     `json:"hull,omitempty"`
 	Unplaced int           `json:"unplaced,omitempty"`
 	Radius   time.Duration `json:"radius,omitempty"`
-	// Age is the age of the information. Scores fade with it.
+	// Age is the age of the information. Scores decrease with it; see Facts.Fresh.
 	Age time.Duration `json:"age,omitempty"`
 	// Spread is the standard deviation of the nodes' free resources; the mean is Free divided
 	// by Nodes.
@@ -98,15 +98,16 @@ type Choice struct {
 	Score float64 `json:"score"`
 }
 
-// Result is the answer to a request: the candidates that fit, best first, and for each other
-// candidate the constraint that ruled it out.
+// Result has the candidates that fit, best first, and for each other candidate the constraint
+// that excluded it.
 type Result struct {
 	Ranked   []Choice
 	Rejected []api.Rejection
 }
 
 // Plugin scores candidates that fit. The filters are the same for all plugins. Score must be
-// pure and fast: it is called for each candidate that fits, and once for equal facts.
+// fast and depend on f only: it may be called for every candidate that fits, or once for
+// several candidates with equal facts.
 type Plugin interface {
 	Name() string
 	Score(f Facts) float64

@@ -2,15 +2,15 @@ package sched
 
 import "math"
 
-// search is one decision over a table.
+// search finds the best candidate of a table.
 type search struct {
 	table  *Table
 	q      *query
 	plugin Plugin
 	facts  Facts
-	like   row     // the last that was scored, and
+	like   row     // the row that was scored last
 	was    float64 // its score
-	peers  bool    // they count
+	peers  bool    // the score depends on peers
 	seed   uint64
 
 	best  int // row
@@ -18,16 +18,16 @@ type search struct {
 	lot   uint64
 	found bool
 
-	needCPU, needMemory int64 // the least that must be free
-	labelled            bool  // labels decide
-	unlabelled          verdict
-	barring             bool // some rows are barred
-	none                bool // all of them are
-	more                bool // disk or bandwidth is asked for
-	looking             bool // what is asked is in the candidate alone
-	capped              bool // the table's ceilings hold
-	bounded             bool
-	far                 bool // bounds or zones may rule out
+	needCPU, needMemory int64   // minimum that must be free
+	labelled            bool    // labels may exclude nodes
+	unlabelled          verdict // on nodes without labels
+	barring             bool    // some rows are barred
+	none                bool    // all rows are barred
+	more                bool    // disk or bandwidth is requested
+	looking             bool    // devices or ports are requested, which are not in rows
+	capped              bool    // the table's ceilings apply
+	bounded             bool    // see query.bounded
+	far                 bool    // see query.far
 }
 
 func (s *search) run() {
@@ -38,7 +38,7 @@ func (s *search) run() {
 	s.bounded = q.bounded()
 	s.far = q.far()
 	s.labelled = len(q.Labels) > 0
-	s.like.capacityCPU = math.NaN() // like none
+	s.like.capacityCPU = math.NaN() // equal to no row
 	s.facts = Facts{req: q.Request, Rest: 1, Margin: 1, Fresh: 1, Bounded: s.bounded}
 	if len(q.Nodes) > 0 {
 		s.named()
@@ -65,7 +65,7 @@ func (s *search) run() {
 	}
 }
 
-// matches reports whether nodes with the label set match, and caches the verdict.
+// matches reports whether nodes with a label set match. It caches the verdict.
 func (s *search) matches(set uint32) bool {
 	v := &s.unlabelled
 	var labels map[string]string
@@ -82,7 +82,7 @@ func (s *search) matches(set uint32) bool {
 	return *v == yes
 }
 
-// least returns how much must be free for a need. A need of 0 is met even by an overbooked
+// least returns how much must be free for a need. A need of 0 is met even on an overbooked
 // candidate.
 func least(need int64) int64 {
 	if need <= 0 {
@@ -91,7 +91,7 @@ func least(need int64) int64 {
 	return need
 }
 
-// named asks the candidates that the request names, and those that are not nodes.
+// named considers the nodes that the request names, and all candidates that are not nodes.
 func (s *search) named() {
 	for _, id := range s.q.Nodes {
 		if i, ok := s.table.at[id]; ok && s.table.cands[i].Level == Nodes {
@@ -105,7 +105,7 @@ func (s *search) named() {
 	}
 }
 
-// ask checks and scores a candidate as Place does.
+// ask filters and scores a candidate as Place does.
 func (s *search) ask(i int) {
 	c := &s.table.cands[i]
 	s.q.row = i + 1
@@ -136,7 +136,7 @@ func (s *search) bar() {
 		case "node":
 			mark(d.Name)
 		case "cluster":
-			s.barring, s.none = true, true // the core names its own cluster alone
+			s.barring, s.none = true, true // it is the candidates' own cluster
 		default:
 			s.labelled = true
 		}
@@ -171,7 +171,7 @@ func (s *search) weigh(i int, r *row) {
 		f.Rest = q.rest(&t.cands[i])
 	}
 	if !s.more && !s.bounded && !s.peers && r.like(&s.like) {
-		s.enter(i, s.was) // a burst comes upon many that are alike
+		s.enter(i, s.was) // in a burst, many nodes are alike
 		return
 	}
 	f.CPU = part(r.restCPU-q.Needs.MilliCPU, r.capacityCPU)

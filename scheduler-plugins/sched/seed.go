@@ -5,8 +5,8 @@ import (
 	"hash/fnv"
 )
 
-// SeedOf derives a seed from what is decided, such as an instance and its epoch. It separates
-// parts: ("ab", "c") differs from ("a", "bc").
+// SeedOf derives a seed from values that identify a decision, such as an instance and its
+// epoch. It separates its arguments: ("ab", "c") and ("a", "bc") differ.
 func SeedOf(parts ...any) uint64 {
 	h := fnv.New64a()
 	for _, p := range parts {
@@ -15,10 +15,10 @@ func SeedOf(parts ...any) uint64 {
 	return mix(h.Sum64())
 }
 
-// draw returns a candidate's random number under a seed. It decides between equal scores.
+// draw returns a candidate's random number for a seed. It decides between equal scores.
 func draw(seed uint64, id string) uint64 { return mix(lotOf(id) ^ seed) }
 
-// lotOf returns the candidate's share of its random number.
+// lotOf returns the part of a candidate's random number that does not depend on the seed.
 func lotOf(id string) uint64 {
 	const offset, prime = 14695981039346656037, 1099511628211 // FNV-1a, without allocating
 	x := uint64(offset)
@@ -28,7 +28,7 @@ func lotOf(id string) uint64 {
 	return x
 }
 
-// mix spreads every bit over all bits (the finalizer of splitmix64).
+// mix is the finalizer of splitmix64.
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

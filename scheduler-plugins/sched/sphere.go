@@ -6,13 +6,13 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// point is a point on the unit sphere. Distances between points need no trigonometry: they are
-// compared as squared straight lines through the earth.
+// point is a point on the unit sphere. Distances between points are compared as squared
+// lengths of chords, which need no trigonometry.
 type point [3]float64
 
 const (
 	radian      = math.Pi / 180
-	earthRadius = 6371.0088 // km, as api.Geo.Kilometres has it
+	earthRadius = 6371.0088 // km, as in api.Geo.Kilometres
 )
 
 func pointOf(g api.Geo) point {
@@ -21,7 +21,7 @@ func pointOf(g api.Geo) point {
 	return point{cosLat * cosLon, cosLat * sinLon, sinLat}
 }
 
-// chord returns the square of the straight line between two points, 0 to 4.
+// chord returns the square of the straight distance between two points, 0 to 4.
 func (p *point) chord(o *point) float64 {
 	x, y, z := p[0]-o[0], p[1]-o[1], p[2]-o[2]
 	return x*x + y*y + z*z

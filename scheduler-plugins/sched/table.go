@@ -11,42 +11,41 @@ import (
 // equal those of Place and PlaceBest over the same candidates. The zero Table is empty. It is
 // not safe for concurrent use.
 //
-// What a decision reads of every node is in rows, one cache line each, and its location in
-// spots. Properties that many nodes share (runtimes, processor, areas, addons; labels) are
-// stored once per kind and checked once per request. Clusters, which are fewer and have
-// several rooms, are checked as Place checks them.
+// The values that every decision reads are in rows, one cache line per node, and positions
+// are in spots. Properties that many nodes share (runtimes, processor, areas, addons; labels)
+// are stored once per kind and checked once per request. Clusters are checked as in Place.
 type Table struct {
 	cands []Candidate
 	at    map[string]int
 
 	rows   []row           // parallel to cands
 	spots  []position      // parallel to cands
-	stamps []uint64        // parallel to cands: when it came to be in its spot
-	stamp  uint64          // the last of them
-	free   []api.Resources // parallel to cands: what one instance can get, for when more is asked than rows have
+	stamps []uint64        // parallel to cands: identifies the position in spots
+	stamp  uint64          // the last stamp
+	free   []api.Resources // parallel to cands: what one instance can get
 	kinds  interned[Room]
 	labels interned[map[string]string]
 
-	// Parallel to cands: the maximal score of each for requests without bounds, by the plugin
-	// that was used last; ceiling is nil if that plugin is not Monotone.
+	// ceilings is parallel to cands: the maximal scores for requests without bounds by the
+	// plugin ceiling, the last Monotone plugin that was used; nil: none.
 	ceilings []float64
 	ceiling  Monotone
 
-	// Buffers of a decision, kept for the next one.
+	// Memory that decisions reuse.
 	q      query
 	near   []*nearby
-	asked  uint64   // of near
-	barred []uint32 // parallel to cands: the last turn in which it was barred
-	turn   uint32
+	asked  uint64   // counts uses of near
+	barred []uint32 // parallel to cands: the last turn in which the candidate was barred
+	turn   uint32   // of Best
 }
 
-// row is what every decision reads of a node, in 64 bytes.
+// row has the values of a node that every decision reads, in 64 bytes.
 type row struct {
 	freeCPU, freeMemory         int64 // that one instance can get
-	restCPU, restMemory         int64 // free on all of it, less what one more instance costs by itself
+	restCPU, restMemory         int64 // free on the candidate, minus the overhead of all instances and one more
 	capacityCPU, capacityMemory float64
-	lot                         uint64 // of its id
-	kind, labels                uint32
+	lot                         uint64 // see lotOf
+	kind, labels                uint32 // kindFirst + id in kinds; 1 + id in labels, 0: no labels
 }
 
 // like reports whether a plugin scores the nodes alike, except for peers.
@@ -56,13 +55,13 @@ func (r *row) like(o *row) bool {
 
 // Values of row.kind that are not in a table's kinds.
 const (
-	kindOut   = 0 // it takes no work
-	kindOther = 1 // it is no node with one room: ask as Place does
+	kindOut   = 0 // a node that takes no work
+	kindOther = 1 // not a node with one room: filter it as in Place
 	kindFirst = 2
 )
 
-// Put adds a candidate or replaces the one with its id. What it refers to must not change
-// until the next Put.
+// Put adds a candidate or replaces the one with its id. The values that it refers to must not
+// change until the next Put.
 func (t *Table) Put(c Candidate) {
 	i, ok := t.at[c.ID]
 	if !ok {
@@ -85,15 +84,14 @@ func (t *Table) Put(c Candidate) {
 	t.raise(i)
 }
 
-// raise sets the maximal score of candidate i.
+// raise computes the maximal score of candidate i.
 func (t *Table) raise(i int) {
 	t.ceilings[i] = math.Inf(1)
 	r := &t.rows[i]
 	if t.ceiling == nil || r.kind == kindOut {
 		return
 	}
-	// An empty request leaves the most free.
-	facts := r.facts(&nothing)
+	facts := r.facts(&nothing) // an empty request leaves the most free
 	if r.kind == kindOther {
 		facts = (&query{Request: &nothing}).facts(&t.cands[i])
 	}
@@ -105,7 +103,7 @@ func (t *Table) raise(i int) {
 // nothing is an empty request.
 var nothing Request
 
-// facts returns the facts about a request without bounds, disk and bandwidth.
+// facts returns the Facts of a request without bounds, disk and bandwidth.
 func (r *row) facts(req *Request) Facts {
 	return Facts{
 		CPU:    part(r.restCPU-req.Needs.MilliCPU, r.capacityCPU),
@@ -166,7 +164,7 @@ func (t *Table) rewrite(i int) {
 	}
 }
 
-// locate stores where a candidate is.
+// locate stores a candidate's position.
 func (t *Table) locate(i int) {
 	p := &t.spots[i]
 	was := *p
@@ -187,7 +185,7 @@ func (t *Table) release(r *row) {
 	r.kind, r.labels = kindOut, 0
 }
 
-// Drop removes a candidate, if it is there.
+// Drop removes a candidate if it exists.
 func (t *Table) Drop(id string) {
 	i, ok := t.at[id]
 	if !ok {
@@ -206,8 +204,8 @@ func (t *Table) Drop(id string) {
 	t.barred, t.ceilings, t.stamps = t.barred[:last], t.ceilings[:last], t.stamps[:last]
 }
 
-// Get returns the candidate with the id, nil if there is none. It is read only and valid until
-// the next Put or Drop.
+// Get returns the candidate with the id, or nil. It is read-only and valid until the next Put
+// or Drop.
 func (t *Table) Get(id string) *Candidate {
 	if i, ok := t.at[id]; ok {
 		return &t.cands[i]
@@ -215,11 +213,11 @@ func (t *Table) Get(id string) *Candidate {
 	return nil
 }
 
-// All returns the candidates in no particular order. They are read only and valid until the
+// All returns the candidates in no particular order. They are read-only and valid until the
 // next Put or Drop.
 func (t *Table) All() []Candidate { return t.cands }
 
-// Place ranks all candidates.
+// Place is the function Place over the table's candidates.
 func (t *Table) Place(req *Request, p Plugin, seed uint64) Result {
 	t.q.readFor(req, t)
 	defer t.forget()
@@ -234,7 +232,7 @@ func (t *Table) forget() {
 	}
 }
 
-// Top returns at most so many candidates from the head of Place's ranking.
+// Top returns the first limit candidates of Place's ranking.
 func (t *Table) Top(req *Request, p Plugin, seed uint64, limit int) []Choice {
 	t.q.readFor(req, t)
 	defer t.forget()

@@ -10,20 +10,20 @@ import (
 
 // tree is a k-d tree of places (Bentley 1975).
 type tree struct {
-	size  int32 // it has those below
-	order []int32
-	cells []cell // a node's left half follows it
+	size  int32   // it has the first size places of Places.all
+	order []int32 // indexes in Places.all
+	cells []cell  // a cell's left half follows it
 }
 
-// cell is a box around places.
+// cell is a box that contains the places order[from:to].
 type cell struct {
-	least, limit   [vivaldi.Dimensions]float64
-	height, adjust float64 // the least
-	from, to       int32   // in the order
-	right          int32   // its right half; 0: it has none
+	least, limit   [vivaldi.Dimensions]float64 // its corners
+	height, adjust float64                     // minimum over its places
+	from, to       int32
+	right          int32 // index of its right half; 0: a leaf
 }
 
-// leaf is the number of places that are not split further.
+// leaf is the maximum number of places in a leaf.
 const leaf = 8
 
 // vec returns the place as a point: in the latency space, or on the sphere.
@@ -49,7 +49,7 @@ func (t *tree) grow(p *Places, by int) {
 	}
 }
 
-// halve adds the cell of the places from to to in the order, and its halves.
+// halve adds the cell of order[from:to] and its halves.
 func (t *tree) halve(p *Places, by int, from, to int32) {
 	first := &p.all[t.order[from]]
 	b := cell{least: first.vec(by), limit: first.vec(by), height: math.Inf(1), adjust: math.Inf(1), from: from, to: to}
@@ -87,7 +87,7 @@ func (t *tree) halve(p *Places, by int, from, to int32) {
 	t.halve(p, by, half, to)
 }
 
-// search measures all places that may be nearer than e.
+// search measures all places of cell n that may be nearer than e.
 func (t *tree) search(p *Places, by int, at *position, e *closest, n int32) {
 	if len(t.cells) == 0 {
 		return
@@ -112,7 +112,7 @@ func (t *tree) search(p *Places, by int, at *position, e *closest, n int32) {
 	}
 }
 
-// within measures all places that may be near enough.
+// within calls look for all places of cell n that may be within limit.
 func (t *tree) within(by int, at *position, limit float64, n int32, look func(int32)) {
 	if len(t.cells) == 0 || t.cells[n].away(by, at) > limit {
 		return
