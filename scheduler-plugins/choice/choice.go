@@ -23,7 +23,7 @@ import (
 // builtIn are the built-in plugins, sorted by name.
 var builtIn = []sched.Plugin{binpack.Plugin{}, ldp.Plugin{}, rom.Plugin{}, spread.Plugin{}}
 
-// BuiltIn returns the built-in plugin that a setting names, nil for any other setting.
+// BuiltIn returns the built-in plugin that a setting names, or nil for any other setting.
 func BuiltIn(setting string) sched.Plugin {
 	for _, p := range builtIn {
 		if p.Name() == setting {
@@ -33,8 +33,8 @@ func BuiltIn(setting string) sched.Plugin {
 	return nil
 }
 
-// Validate fails with ErrInvalid for a setting that names no scheduler, such as "". It
-// does not check that an external scheduler exists; Open does.
+// Validate returns ErrInvalid for a setting that names no scheduler, such as "". It does not
+// check that an external scheduler exists; Open does.
 func Validate(setting string) error {
 	if BuiltIn(setting) != nil || client.IsExternal(setting) {
 		return nil

@@ -1,5 +1,5 @@
-// Package examples tests the example schedulers in other languages with the suite that
-// the built-in plugins pass. See its README.
+// Package examples tests the example schedulers in other languages with the test suite of the
+// built-in plugins. See its README.
 //
 //	scheduler: wasm:/etc/treeline/quiet.wasm
 package examples

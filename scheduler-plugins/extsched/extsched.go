@@ -1,6 +1,6 @@
-// Package extsched keeps a core's exchange with an external scheduler: the questions that
-// are open, the instances that wait to be asked about, and whether an answer can be used.
-// It is pure; package client carries questions and answers.
+// Package extsched keeps a core's exchange with an external scheduler: the open questions and
+// the instances that wait for one. It validates answers. It does no I/O; package client sends
+// the questions.
 //
 //	if !x.Full() {
 //		ask := x.Ask(extsched.Question{Instance: id, Ask: ask})  // emit it, and set a timer of ask.Deadline
@@ -9,7 +9,7 @@
 //	}
 //	res, ok := x.Answer(answer)                                  // or, when the timer ends, x.Expire(id)
 //
-// A core that gets a Result with a Fault lets its built-in plugin decide.
+// If a Result has a Fault, the core uses its built-in plugin.
 package extsched
 
 import (
@@ -26,35 +26,36 @@ import (
 )
 
 const (
-	// MaxOpen bounds the questions without an answer; further instances wait.
+	// MaxOpen bounds the open questions. Further instances wait.
 	MaxOpen = 64
-	// MaxCandidates bounds the candidates of a question: the best by the built-in plugin.
+	// MaxCandidates bounds the candidates of a question. A core selects the ones that its
+	// built-in plugin ranks highest.
 	MaxCandidates = 128
 	maxPoints     = 64 // per bound of a request
 
-	// DefaultDeadline is for a request whose SLA sets no convergence time.
+	// DefaultDeadline is the deadline of a request whose SLA sets no convergence time.
 	DefaultDeadline = time.Duration(api.DefaultConvergence * float64(time.Second))
 )
 
 // Question is a question that a core wants to ask about an instance.
 type Question struct {
 	Instance api.InstanceID
-	Reason   api.Reason // why it is placed; Result repeats it
-	Ask      sched.Ask  // Key must never repeat, not even after a restart
+	Reason   api.Reason // why it is placed; copied to Result
+	Ask      sched.Ask  // its Key must never repeat, not even after a restart
 }
 
-// Result is how a question ended.
+// Result is the outcome of a question.
 type Result struct {
 	Instance api.InstanceID
 	Reason   api.Reason
-	// Ranked are candidates of the question, best first, each once; at least one unless
-	// there is a Fault. They may have filled up since.
+	// Ranked are candidates of the question, best first, each at most once. There is at least
+	// one unless there is a Fault. They may have become full since the question.
 	Ranked []sched.Choice
 	Fault  string // why there is no usable answer, at most about 1 KiB
 }
 
-// Exchange holds the open questions and the instances that wait for one. Each instance
-// has at most one question. The zero value is not usable: see New.
+// Exchange has the open questions and the instances that wait for one. Each instance has at
+// most one question. Use New; the zero Exchange is not usable.
 type Exchange struct {
 	open    map[string]Question       // by key
 	keys    map[api.InstanceID]string // of the open question
@@ -62,7 +63,7 @@ type Exchange struct {
 	reasons map[api.InstanceID]api.Reason // of the instances that wait
 }
 
-// New makes an exchange without questions.
+// New returns an Exchange without questions.
 func New() *Exchange {
 	return &Exchange{open: map[string]Question{}, keys: map[api.InstanceID]string{}, reasons: map[api.InstanceID]api.Reason{}}
 }
@@ -73,17 +74,17 @@ func (x *Exchange) Full() bool { return len(x.open) >= MaxOpen }
 // Open reports whether a question about the instance is open.
 func (x *Exchange) Open(id api.InstanceID) bool { _, ok := x.keys[id]; return ok }
 
-// Waits reports whether the instance waits to be asked about.
+// Waits reports whether the instance waits for a question.
 func (x *Exchange) Waits(id api.InstanceID) bool { return x.waiting.Has(id) }
 
-// Pending reports whether the instance has a question or waits for one.
+// Pending reports whether the instance has an open question or waits for one.
 func (x *Exchange) Pending(id api.InstanceID) bool { return x.Open(id) || x.Waits(id) }
 
 // Size returns the numbers of open questions and of waiting instances.
 func (x *Exchange) Size() (open, waiting int) { return len(x.open), x.waiting.Len() }
 
-// Ask opens a question in place of any other about the instance, and returns what to
-// send: a copy, bounded and in an order that repeats, with a deadline.
+// Ask opens a question, which replaces any other about the instance. It returns the Ask to
+// send: a copy of bounded size, in a deterministic order, with a deadline.
 func (x *Exchange) Ask(q Question) sched.Ask {
 	x.Cancel(q.Instance)
 	q.Ask = bounded(q.Ask)
@@ -92,8 +93,8 @@ func (x *Exchange) Ask(q Question) sched.Ask {
 	return q.Ask
 }
 
-// bounded copies what of a question the core goes on changing, and bounds what grows
-// with the cluster.
+// bounded copies the parts of a question that the core may change later, and bounds the parts
+// that grow with the cluster.
 func bounded(a sched.Ask) sched.Ask {
 	a.Deadline = cmp.Or(a.Deadline, a.Request.Convergence, DefaultDeadline)
 	a.Candidates = slices.Clone(a.Candidates[:min(len(a.Candidates), MaxCandidates)])
@@ -112,7 +113,7 @@ func bounded(a sched.Ask) sched.Ask {
 	return a
 }
 
-// sampled returns at most n of the points, evenly spread over their order.
+// sampled returns at most n of the points, at even intervals.
 func sampled(points []api.Position, n int) []api.Position {
 	if len(points) <= n {
 		return points
@@ -124,13 +125,13 @@ func sampled(points []api.Position, n int) []api.Position {
 	return out
 }
 
-// Wait queues an instance behind those of the same or a greater urgency. See Queue.Add.
+// Wait queues an instance until Next returns it. See Queue.Add.
 func (x *Exchange) Wait(id api.InstanceID, urgency int, reason api.Reason) {
 	x.waiting.Add(id, urgency)
 	x.reasons[id] = reason
 }
 
-// Next takes the first of the waiting instances from the queue. ok is false while the
+// Next removes and returns the first waiting instance. ok is false if none waits or the
 // exchange is full.
 func (x *Exchange) Next() (id api.InstanceID, reason api.Reason, ok bool) {
 	if !x.Full() {
@@ -147,7 +148,7 @@ func (x *Exchange) About(key string) (api.InstanceID, bool) {
 	return q.Instance, ok
 }
 
-// Cancel drops the instance's question and its place in the queue.
+// Cancel removes the instance's question and removes it from the queue.
 func (x *Exchange) Cancel(id api.InstanceID) {
 	x.waiting.Remove(id)
 	delete(x.reasons, id)
@@ -155,9 +156,9 @@ func (x *Exchange) Cancel(id api.InstanceID) {
 	delete(x.keys, id)
 }
 
-// Answer closes the question that the answer is to. An answer that sched.Check refuses,
-// or that names no candidate, is a Fault. ok is false if no such question is open: the
-// answer is late or was given twice.
+// Answer closes the question of an answer. The result has a Fault if sched.Check refuses the
+// answer or it names no candidate. ok is false if the question is not open, because the answer
+// is late or a duplicate.
 func (x *Exchange) Answer(ans sched.Answer) (r Result, ok bool) {
 	q, ok := x.open[ans.Key]
 	if !ok {
@@ -178,8 +179,8 @@ func (x *Exchange) Answer(ans sched.Answer) (r Result, ok bool) {
 	return r, true
 }
 
-// Expire closes the instance's question because its deadline has passed. The result has a
-// Fault. ok is false if no question about the instance is open.
+// Expire closes the instance's question after its deadline. The result has a Fault. ok is
+// false if no question about the instance is open.
 func (x *Exchange) Expire(id api.InstanceID) (r Result, ok bool) {
 	q, ok := x.open[x.keys[id]]
 	if !ok {

@@ -8,9 +8,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/step"
 )
 
-// Queue has instances in turn: the most urgent first, and among equals the one that was
-// added first. Adding, removing and taking the first take constant time. The zero Queue is
-// empty.
+// Queue is a priority queue of instances: the most urgent first, and among equals the one that
+// was added first. Add, Remove and Pop take constant time. The zero Queue is empty.
 type Queue struct {
 	at    map[api.InstanceID]*list.Element // of a waiter
 	lines map[int]*list.List               // by urgency
@@ -21,8 +20,8 @@ type waiter struct {
 	urgency int
 }
 
-// Add appends an instance to those of its urgency. One that is in the queue keeps its turn
-// unless its urgency changes.
+// Add adds an instance behind those of its urgency. An instance that is in the queue keeps its
+// position unless its urgency changes.
 func (q *Queue) Add(id api.InstanceID, urgency int) {
 	w := waiter{id, urgency}
 	if at, ok := q.at[id]; ok {
@@ -40,7 +39,7 @@ func (q *Queue) Add(id api.InstanceID, urgency int) {
 	q.at[id] = q.lines[urgency].PushBack(w)
 }
 
-// Remove removes an instance, if it is in the queue.
+// Remove removes an instance if it is in the queue.
 func (q *Queue) Remove(id api.InstanceID) {
 	if at, ok := q.at[id]; ok {
 		q.lines[at.Value.(waiter).urgency].Remove(at)
@@ -66,7 +65,7 @@ func (q *Queue) Pop() (id api.InstanceID, ok bool) {
 	return "", false
 }
 
-// List returns the instances in turn.
+// List returns the instances in order.
 func (q *Queue) List() []api.InstanceID {
 	ids := make([]api.InstanceID, 0, len(q.at))
 	for _, urgency := range slices.Backward(step.Keys(q.lines)) {

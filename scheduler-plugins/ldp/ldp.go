@@ -1,7 +1,8 @@
 // Package ldp is Latency and Distance Aware Placement, Algorithm 2 of the Oakestra paper.
-// Package sched finds the candidates that keep a request's bounds on distance and round trip,
-// from great circles and the Vivaldi coordinates of nodes, services and users. ldp prefers
-// those with a margin: an estimate at its bound is wrong half of the time.
+// Package sched finds the candidates that meet a request's bounds on distance and round trip,
+// by great circles and by the Vivaldi coordinates of nodes, services and users. ldp prefers
+// candidates with a margin, because an estimate that equals its bound is too low half of the
+// time.
 //
 //	res := sched.Place(&req, candidates, ldp.Plugin{}, seed)
 package ldp
@@ -14,12 +15,12 @@ type Plugin struct{}
 // Name is "ldp".
 func (Plugin) Name() string { return "ldp" }
 
-// enough is the margin above which a nearer candidate does not score higher; then free
-// capacity decides.
+// enough is the margin above which only free capacity counts.
 const enough = 0.5
 
-// Score returns rom's score for a request without bounds on distance or round trip. For
-// others it returns up to 1 for the margin, up to enough, plus a fifth of rom's score.
+// Score returns rom's score for a request without bounds on distance or round trip. Otherwise
+// it returns the margin as a share of enough, at most 1, plus a fifth of the free share that
+// rom scores. It decreases with the age of the information about a cluster.
 func (Plugin) Score(f sched.Facts) float64 {
 	free := (3*min(f.CPU, f.Memory, f.Rest) + max(f.CPU, f.Memory)) / 4
 	if !f.Bounded {

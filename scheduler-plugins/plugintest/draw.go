@@ -20,7 +20,7 @@ func Node(id string, capacity api.Resources) sched.Candidate {
 	}
 }
 
-// Values of candidates and requests. There are few, so that they often meet.
+// Values of candidates and requests. There are few, so that they often match.
 var (
 	runtimes = []string{"container", "process", "runsc"}
 	arches   = []string{"amd64", "arm64"}
@@ -33,7 +33,7 @@ var (
 
 	// Two in Germany, two on both sides of the date line, one near a pole.
 	places = []api.Geo{{Lat: 48.14, Lon: 11.58}, {Lat: 52.52, Lon: 13.4}, {Lat: -17.7, Lon: 177.9}, {Lat: -16.8, Lon: -179.8}, {Lat: 89.5, Lon: 30}}
-	// Bavaria, roughly; around Fiji; more than half of the north.
+	// Roughly Bavaria; around Fiji; more than half of the northern hemisphere above 40°.
 	polygons = [][]api.Geo{
 		{{Lat: 47.2, Lon: 9}, {Lat: 47.3, Lon: 13.9}, {Lat: 50.6, Lon: 12.1}, {Lat: 50.1, Lon: 8.9}},
 		{{Lat: -20, Lon: 175}, {Lat: -20, Lon: -175}, {Lat: -14, Lon: -175}, {Lat: -14, Lon: 175}},
@@ -50,7 +50,7 @@ var (
 	}
 )
 
-// Requests draws requests, some with every kind of constraint.
+// Requests draws requests with all kinds of constraints.
 func Requests() *rapid.Generator[sched.Request] {
 	return rapid.Custom(func(t *rapid.T) sched.Request {
 		req := sched.Request{
@@ -81,7 +81,7 @@ func Requests() *rapid.Generator[sched.Request] {
 	})
 }
 
-// Candidates draws up to 6 candidates with distinct ids, among them full and overbooked ones.
+// Candidates draws up to 6 candidates with distinct ids, including full and overbooked ones.
 func Candidates() *rapid.Generator[[]sched.Candidate] {
 	return rapid.Custom(func(t *rapid.T) []sched.Candidate {
 		cs := make([]sched.Candidate, rapid.IntRange(0, len(ids)).Draw(t, "n"))
@@ -244,8 +244,8 @@ func some(of []string, most int) *rapid.Generator[[]string] {
 	return rapid.SliceOfNDistinct(rapid.SampledFrom(of), 0, most, rapid.ID[string])
 }
 
-// seldom draws an empty list four times of five, so that a request is not ruled out everywhere
-// by one of its many constraints.
+// seldom draws nil in four of five cases, so that requests are not excluded everywhere by one
+// of many constraints.
 func seldom[E any](g *rapid.Generator[[]E]) *rapid.Generator[[]E] {
 	return rapid.Custom(func(t *rapid.T) []E {
 		if !oneOf(t, 5, "seldom") {
@@ -265,7 +265,7 @@ func often[E any](of []E) *rapid.Generator[E] {
 	})
 }
 
-// oneOf draws true one time of n.
+// oneOf draws true in one of n cases.
 func oneOf(t *rapid.T, n int, label string) bool { return rapid.IntRange(1, n).Draw(t, label) == n }
 
 func maybe[E any](g *rapid.Generator[E]) *rapid.Generator[*E] { return rapid.Ptr(g, true) }

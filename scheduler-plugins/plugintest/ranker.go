@@ -27,8 +27,8 @@ func (b builtin) Rank(_ context.Context, ask sched.Ask) sched.Answer {
 	return sched.Answer{Key: ask.Key, Ranked: sched.Place(&ask.Request, ask.Candidates, b.Plugin, ask.Seed).Ranked}
 }
 
-// RunRanker checks that the answers of r are valid, repeat, and stay in order when
-// Complete adds what they left out. External schedulers must pass it as well.
+// RunRanker checks that the answers of r are valid and repeatable, and keep their order when
+// Complete adds omitted candidates. External schedulers must pass it too.
 //
 //	plugintest.RunRanker(t, scheduler)
 func RunRanker(t *testing.T, r Ranker) {
@@ -120,8 +120,8 @@ func Asks() *rapid.Generator[sched.Ask] {
 	})
 }
 
-// Complete ranks all candidates that still fit: first those of a checked answer, in its
-// order, then the others as p ranks them.
+// Complete ranks all candidates that still fit: first those of a validated answer, in its
+// order, then the others in p's order.
 func Complete(ask *sched.Ask, ans *sched.Answer, p sched.Plugin) sched.Result {
 	res := sched.Place(&ask.Request, ask.Candidates, p, ask.Seed)
 	at := make(map[string]int, len(ans.Ranked))

@@ -10,9 +10,9 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Fits is a plain second implementation of sched's filters: it reports whether one room of the
-// candidate meets the whole request. It checks the hulls of clusters by samples, about a
-// degree apart.
+// Fits is a simple reference implementation of sched's filters, without grants. It reports
+// whether one room of the candidate meets the whole request. It checks the hulls of clusters
+// by sample points.
 func Fits(req *sched.Request, c sched.Candidate) bool {
 	among := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
 	only := req.Nodes
@@ -171,7 +171,7 @@ func clusterFitsPlace(req *sched.Request, c sched.Candidate) bool {
 	return true
 }
 
-// winds reports whether the corners wind around g, by the sum of the angles.
+// winds reports whether the polygon winds around g, by the sum of the angles.
 func winds(corners []api.Geo, g api.Geo) bool {
 	for _, shift := range []float64{-360, 0, 360} {
 		turned, lon := 0.0, 0.0
@@ -193,7 +193,7 @@ func winds(corners []api.Geo, g api.Geo) bool {
 	return false
 }
 
-// samples returns places on the edges and inside of a polygon.
+// samples returns points on the edges and inside a polygon.
 func samples(corners []api.Geo) []api.Geo {
 	var out []api.Geo
 	if len(corners) == 0 {

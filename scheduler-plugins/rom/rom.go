@@ -1,6 +1,6 @@
-// Package rom is Resource-Only Match, Algorithm 1 of the Oakestra paper: it takes the
-// candidate with the largest share of free capacity after the placement, reservations
-// included. Package sched finds the candidates that fit.
+// Package rom is Resource-Only Match, Algorithm 1 of the Oakestra paper. It chooses the
+// candidate with the largest share of free capacity after the placement, where reserved
+// capacity is not free. Package sched finds the candidates that fit.
 //
 //	res := sched.Place(&req, candidates, rom.Plugin{}, seed)
 package rom
@@ -13,9 +13,9 @@ type Plugin struct{}
 // Name is "rom".
 func (Plugin) Name() string { return "rom" }
 
-// Score returns the free share of the candidate, at most 1. The scarcest resource counts
-// three times: free processor time is of no use without free memory. Older information about a
-// cluster counts less.
+// Score returns the free share of the candidate after the placement, at most 1. The scarcest
+// resource counts three times, because free processor time is useless without free memory. It
+// decreases with the age of the information about a cluster.
 func (Plugin) Score(f sched.Facts) float64 {
 	score := (3*min(f.CPU, f.Memory, f.Rest) + max(f.CPU, f.Memory)) / 4
 	if score > 0 {

@@ -1,5 +1,5 @@
-// Package spread takes the candidate with the fewest instances of the service, and among those
-// the one with the most free capacity, so that the failure of one candidate stops few
+// Package spread chooses the candidate with the fewest instances of the service, and among
+// equals the one with the most free capacity, so that the failure of one candidate stops few
 // instances.
 //
 //	res := sched.Place(&req, candidates, spread.Plugin{}, seed)
@@ -13,9 +13,9 @@ type Plugin struct{}
 // Name is "spread".
 func (Plugin) Name() string { return "spread" }
 
-// Score returns minus the number of peers, less up to a half for the capacity in use, so that
-// load decides between equal numbers of peers only. Older information about a cluster counts
-// less.
+// Score returns minus the number of peers, minus up to 0.5 for the capacity in use, so that
+// load only decides between equal numbers of peers. Free capacity counts less with the age of
+// the information about a cluster.
 func (Plugin) Score(f sched.Facts) float64 {
 	free := min(max((f.CPU+f.Memory)/2, 0), 1) * f.Fresh
 	return -float64(f.Peers()) - (1-free)/2

@@ -7,28 +7,27 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Asker carries a core's questions to an external scheduler, and the answers back.
+// Asker sends a core's questions to an external scheduler and returns the answers.
 type Asker struct {
 	scheduler *Scheduler
 	asks      chan sched.Ask
 	answer    func(sched.Answer)
 
-	wake chan struct{} // capacity 1; filled when refused is not empty
-	mu   sync.Mutex    // guards refused
-	// refused are the keys of questions that did not fit into asks.
-	refused []string
+	wake    chan struct{} // capacity 1; signals that refused is not empty
+	mu      sync.Mutex    // guards refused
+	refused []string      // keys of questions that did not fit into asks
 }
 
-// maxQueued bounds the questions that wait for the scheduler. A core has fewer open.
+// maxQueued bounds the questions that wait for the scheduler. A core has fewer open questions.
 const maxQueued = 256
 
-// NewAsker makes an asker. With a nil scheduler it drops every question. Several
-// goroutines call answer; a question that does not fit the queue is answered "busy".
+// NewAsker returns an Asker. With a nil scheduler it drops every question. Several goroutines
+// call answer. A question that does not fit into the queue gets the error "busy".
 func NewAsker(s *Scheduler, answer func(sched.Answer)) *Asker {
 	return &Asker{scheduler: s, asks: make(chan sched.Ask, maxQueued), answer: answer, wake: make(chan struct{}, 1)}
 }
 
-// Send takes a question and never blocks.
+// Send queues a question. It never blocks.
 func (a *Asker) Send(q sched.Ask) {
 	if a.scheduler == nil {
 		return
@@ -47,7 +46,7 @@ func (a *Asker) Send(q sched.Ask) {
 	}
 }
 
-// Run asks until ctx ends, then closes the scheduler.
+// Run sends questions until ctx ends, and then closes the scheduler.
 func (a *Asker) Run(ctx context.Context) error {
 	if a.scheduler == nil {
 		<-ctx.Done()
@@ -73,7 +72,8 @@ func (a *Asker) work(ctx context.Context) {
 	}
 }
 
-// refuse answers the questions that did not fit. Send does not, because answer may block.
+// refuse answers the questions that did not fit into the queue. Send cannot, because answer
+// may block.
 func (a *Asker) refuse(ctx context.Context) {
 	for {
 		select {

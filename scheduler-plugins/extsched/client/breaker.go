@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// breaker is a circuit breaker: a scheduler that fails maxFailures times in a row is not
-// asked for a pause, so that not every placement waits for its deadline. After the pause
-// one question tries again. The zero value is closed: questions pass.
+// breaker is a circuit breaker. After maxFailures failures in a row, the scheduler is not
+// asked for a pause, so that placements do not wait for their deadlines. After the pause, one
+// question is let through. The zero breaker is closed: questions pass.
 type breaker struct {
 	mu       sync.Mutex // guards the fields below
-	failures int        // in a row
+	failures int        // consecutive
 	until    time.Time  // end of the pause
 }
 
@@ -20,8 +20,8 @@ const (
 	maxPause    = 5 * time.Minute
 )
 
-// allow returns 0 if the caller may ask, and else how long the pause still lasts. After
-// a pause one caller may ask; the others wait for its result.
+// allow returns 0 if the caller may ask, otherwise the rest of the pause. After a pause, one
+// caller may ask; for the others, a new pause begins.
 func (b *breaker) allow(now time.Time) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -48,7 +48,7 @@ func (b *breaker) record(now time.Time, ok bool) {
 	}
 }
 
-// pause doubles with each failure beyond maxFailures.
+// pause returns the length of the next pause. It doubles with each failure above maxFailures.
 func (b *breaker) pause() time.Duration {
 	return min(minPause<<min(b.failures-maxFailures, 10), maxPause)
 }

@@ -1,7 +1,7 @@
-// Package client asks an external scheduler: a WebAssembly module or an HTTP service.
-// Both read the same JSON (sched.Ask) and write the same answer (sched.Answer). A crash,
-// a timeout or an unreadable answer becomes an answer with an Error. Package extsched
-// checks which candidates an answer names, and falls back to a built-in plugin.
+// Package client asks an external scheduler: a WebAssembly module or an HTTP service. Both
+// read a sched.Ask and write a sched.Answer as JSON. A crash, a timeout or an unreadable
+// answer becomes an answer with an Error. Package extsched validates the candidates in
+// answers.
 //
 //	s, err := client.Open(ctx, "wasm:/etc/treeline/best.wasm")
 //	answer := s.Rank(ctx, ask)
@@ -20,8 +20,8 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Ranker answers one question, JSON for JSON, before ctx ends. It is safe for concurrent
-// use.
+// Ranker answers one question before ctx ends. The question and the answer are JSON. It is
+// safe for concurrent use.
 type Ranker interface {
 	Rank(ctx context.Context, ask []byte) ([]byte, error)
 	Close(ctx context.Context) error
@@ -35,7 +35,7 @@ type Scheduler struct {
 	slots   chan struct{}
 }
 
-// MaxParallel bounds the questions that one scheduler works on at a time; more wait.
+// MaxParallel bounds the questions that a scheduler handles at a time. Further ones wait.
 const MaxParallel = 4
 
 // IsExternal reports whether a setting names an external scheduler: "wasm:/path/to/module"
@@ -46,8 +46,8 @@ func IsExternal(setting string) bool {
 
 const wasmPrefix = "wasm:"
 
-// Open prepares the scheduler that a setting names. It fails with ErrInvalid for a module
-// that does not compile and for a malformed URL. It does not contact the URL.
+// Open prepares the scheduler that a setting names. It returns ErrInvalid for a module that
+// does not compile and for a malformed URL. It does not connect to the URL.
 func Open(ctx context.Context, setting string) (*Scheduler, error) {
 	if path, ok := strings.CutPrefix(setting, wasmPrefix); ok {
 		m, err := wasm.Load(ctx, path)
@@ -67,14 +67,14 @@ func newScheduler(name string, r Ranker) *Scheduler {
 	return &Scheduler{name: name, ranker: r, slots: make(chan struct{}, MaxParallel)}
 }
 
-// Name returns the setting that the scheduler was opened with, without a password.
+// Name returns the setting that the scheduler was opened with. Passwords are removed.
 func (s *Scheduler) Name() string { return s.name }
 
 // Close frees the scheduler's resources. No Rank may be running.
 func (s *Scheduler) Close(ctx context.Context) error { return s.ranker.Close(ctx) }
 
-// Rank asks the scheduler and takes at most ask.Deadline. The answer has the question's
-// key, and an Error if the scheduler gave no readable answer.
+// Rank asks the scheduler. It takes at most ask.Deadline. The answer has the question's key,
+// and an Error if the scheduler gave no readable answer.
 func (s *Scheduler) Rank(ctx context.Context, ask sched.Ask) sched.Answer {
 	ranked, err := s.rank(ctx, ask)
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *Scheduler) rank(ctx context.Context, ask sched.Ask) ([]sched.Choice, er
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
 	case <-ctx.Done():
-		// No failure for the breaker: the questions that hold the slots are counted.
+		// The breaker does not count this: it counts the questions that occupy the slots.
 		return nil, fmt.Errorf("busy with %d other questions: %w", MaxParallel, api.ErrUnavailable)
 	}
 	if ask.Candidates == nil {

@@ -1,6 +1,6 @@
-// Package remote asks a scheduler that is an HTTP service: it sends a sched.Ask as JSON in
-// a POST request and expects a sched.Answer in a 200 response. The deadline is in the
-// question and in the request's context.
+// Package remote asks a scheduler that is an HTTP service. It sends a sched.Ask as JSON in a
+// POST request and expects a sched.Answer in a response with status 200. The deadline is in
+// the question and in the request's context.
 //
 //	c, err := remote.New("http://127.0.0.1:8000/rank")
 //	answer, err := c.Rank(ctx, ask)
@@ -29,8 +29,8 @@ type Client struct {
 	http *http.Client
 }
 
-// New makes a client for an http or https URL. It trusts the system's certificate
-// authorities. Any other text is ErrInvalid.
+// New returns a Client for an http or https URL. It trusts the system's certificate
+// authorities. It returns ErrInvalid for any other text.
 func New(text string) (*Client, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Fragment != "" {
@@ -42,7 +42,7 @@ func New(text string) (*Client, error) {
 			MaxIdleConns: 8, MaxIdleConnsPerHost: 8, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: 5 * time.Second,
 			MaxResponseHeaderBytes: 16 << 10,
 		},
-		// The operator named one service: do not follow it elsewhere.
+		// Do not follow redirects: the operator configured this service only.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
@@ -56,7 +56,8 @@ func (c *Client) Close(context.Context) error {
 	return nil
 }
 
-// Rank asks the service. It fails with ErrUnavailable unless the service responds with 200.
+// Rank asks the service. It returns ErrUnavailable unless the response has status 200, and
+// ErrInvalid for a response above MaxAnswer.
 func (c *Client) Rank(ctx context.Context, ask []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(ask))
 	if err != nil {

@@ -1,8 +1,7 @@
-// Package wasm runs a scheduler that is a WebAssembly module: a command of WASI
-// preview 1 that reads a sched.Ask as JSON from its standard input and writes a
-// sched.Answer to its standard output. Each question starts a new instance without
-// files, network or environment. Its clock and random numbers are the same each time,
-// so that the same question gets the same answer.
+// Package wasm runs a scheduler that is a WebAssembly module: a WASI preview 1 command that
+// reads a sched.Ask as JSON from standard input and writes a sched.Answer to standard output.
+// Each question starts a new instance without files, network or environment. Clock and random
+// numbers are the same in each instance, so that the same question gets the same answer.
 //
 //	m, err := wasm.Load(ctx, "/etc/treeline/best.wasm")
 //	answer, err := m.Rank(ctx, ask)
@@ -38,7 +37,8 @@ type Module struct {
 	compiled wazero.CompiledModule
 }
 
-// Load compiles the module in a file. A file that is not such a module is ErrInvalid.
+// Load compiles the module in a file. It returns ErrInvalid for a file that is not a WASI
+// preview 1 command or exceeds MaxModule.
 func Load(ctx context.Context, path string) (*Module, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -84,12 +84,12 @@ func compile(ctx context.Context, code []byte) (*Module, error) {
 // Close frees the module. No Rank may be running.
 func (m *Module) Close(ctx context.Context) error { return m.runtime.Close(ctx) }
 
-// Rank runs the module on one question. It fails if the module exits with a status other
-// than 0, writes more than MaxAnswer or runs longer than ctx. The error quotes what the
-// module wrote to standard error.
+// Rank runs the module on one question. It fails if the module exits with a status other than
+// 0, writes more than MaxAnswer or runs longer than ctx. The error quotes the module's
+// standard error.
 func (m *Module) Rank(ctx context.Context, ask []byte) ([]byte, error) {
 	out, stderr := &bounded{max: MaxAnswer}, &bounded{max: 512}
-	// wazero's default clocks, sleep and random numbers are the same each time.
+	// wazero's default clocks, sleep and random numbers are deterministic.
 	config := wazero.NewModuleConfig().WithName("").
 		WithStdin(bytes.NewReader(ask)).WithStdout(out).WithStderr(stderr)
 	instance, err := m.runtime.InstantiateModule(ctx, m.compiled, config)
