@@ -175,8 +175,8 @@ func (s *store) remove(w waiter, remote netip.Addr) {
 	}
 	if s.pairs[p]--; s.pairs[p] == 0 {
 		delete(s.pairs, p)
+		delete(s.reported, p)
 	}
-	delete(s.reported, p)
 }
 
 // next returns when the next packet expires; zero: none waits.

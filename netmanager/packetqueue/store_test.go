@@ -95,3 +95,24 @@ func TestPacketsOfOneInstanceLeaveRoomForOthers(t *testing.T) {
 		}
 	}
 }
+
+// While packets of a pair wait, its miss is reported once in missInterval, also after the oldest
+// packet has expired.
+func TestAWaitingPairIsReportedOncePerInterval(t *testing.T) {
+	k, now := newStore(), epoch
+	a, remote := ip("10.16.0.3"), ip("10.30.0.1")
+	var last time.Time
+	for range 200 {
+		_, report := k.add(now, a, remote, []byte{1})
+		if report && !last.IsZero() && now.Sub(last) < missInterval {
+			t.Fatalf("reported again after %v, want at least %v", now.Sub(last), missInterval)
+		}
+		if report {
+			last = now
+		}
+		now = now.Add(missInterval / 5)
+	}
+	if last.IsZero() {
+		t.Error("no miss was reported")
+	}
+}

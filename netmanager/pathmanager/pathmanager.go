@@ -143,6 +143,7 @@ func (m *Manager) SetSelf(s Self) {
 func (m *Manager) SetPeer(r api.Peer) {
 	m.queue.put(slot{kind: peerSet, peer: r.Key}, func() {
 		p := m.peers[r.Key]
+		m.t.SetPeer(r)
 		if p == nil {
 			var seed [32]byte
 			_, _ = rand.Read(seed[:])
@@ -150,11 +151,9 @@ func (m *Manager) SetPeer(r api.Peer) {
 				Seed: seed, Refuse: m.opt.Refuse, Coord: m.coord.Load, Hide: r.Cluster != m.opt.Cluster,
 			})}
 			m.peers[r.Key] = p
-			m.t.SetPeer(r)
 			m.step(p, m.self.Self)
 		}
 		p.record = r
-		m.t.SetPeer(r)
 		if len(m.relays[r.Relay.Addr]) == 0 { // also after a failed look-up
 			m.lookup(r.Relay.Addr)
 		}

@@ -64,12 +64,15 @@ func (m *Manager) lookup(addr string) {
 	m.asking[addr] = true
 	m.all.Go(func() {
 		var list []netip.AddrPort
-		ips, err := net.DefaultResolver.LookupNetIP(m.ctx, "ip", host)
-		n, err2 := net.DefaultResolver.LookupPort(m.ctx, "udp", port)
-		for _, ip := range ips {
-			list = append(list, netip.AddrPortFrom(ip.Unmap(), uint16(n)))
+		n, err := net.DefaultResolver.LookupPort(m.ctx, "udp", port)
+		if err == nil {
+			var ips []netip.Addr
+			ips, err = net.DefaultResolver.LookupNetIP(m.ctx, "ip", host)
+			for _, ip := range ips {
+				list = append(list, netip.AddrPortFrom(ip.Unmap(), uint16(n)))
+			}
 		}
-		if err != nil || err2 != nil {
+		if err != nil {
 			m.opt.Log.Warn("look up a peer's relay failed", "relay", addr, "err", err)
 		}
 		m.queue.put(slot{kind: relayFound, relay: addr}, func() {
