@@ -7,8 +7,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// TestAClusterThatDoesNotKeepUpIsCutOff: it resumes with what it has, and so
-// nothing that was dropped is missed.
+// A cluster that reads too slowly is disconnected. It resumes from its generation, so that no
+// dropped message is missed.
 func TestAClusterThatDoesNotKeepUpIsCutOff(t *testing.T) {
 	l := New(Options{})
 	c := newConn()
@@ -34,7 +34,7 @@ func TestAClusterThatDoesNotKeepUpIsCutOff(t *testing.T) {
 	if l.Connected() != 0 {
 		t.Error("still counted")
 	}
-	l.Send(wire.Envelope{To: api.ClusterID("dublin").Addr(), Msg: wire.Desired{}}) // nobody there: dropped
+	l.Send(wire.Envelope{To: api.ClusterID("dublin").Addr(), Msg: wire.Desired{}}) // no open stream: dropped
 	l.Send(wire.Envelope{To: wire.ToWatchers, Msg: api.Change{}})
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
-// acking is the owner of a core that acknowledges each report at once.
+// acking is an Owner that acknowledges each report at once.
 type acking struct{ l *Link }
 
 func (a acking) Do(_ context.Context, in root.Input, _ func()) error {
@@ -34,7 +34,7 @@ func reporting() (*Link, func(id api.ClusterID, body io.Reader) error) {
 	}
 }
 
-// A report of a hostile cluster costs no multiple of its size before it is refused.
+// A report above the limit is refused before it takes much more memory than its size.
 func TestReportsAreMeasuredBeforeTheyAreDecoded(t *testing.T) {
 	_, report := reporting()
 	if err := report("munich", strings.NewReader(`{"cluster":"munich","boot":1,"seq":1}`)); err != nil {
@@ -55,7 +55,7 @@ func TestReportsAreMeasuredBeforeTheyAreDecoded(t *testing.T) {
 	}
 }
 
-// One cluster's reports whose bodies do not end hold its own places alone.
+// Reports of one cluster whose bodies do not end take only that cluster's places.
 func TestReportsOfOneClusterLeaveRoomForOthers(t *testing.T) {
 	_, report := reporting()
 	var ends []*io.PipeWriter
@@ -63,7 +63,7 @@ func TestReportsOfOneClusterLeaveRoomForOthers(t *testing.T) {
 	for range 2 {
 		body, w := io.Pipe()
 		go func() { slow <- report("loud", body) }()
-		if _, err := io.WriteString(w, `{"cluster":"loud",`); err != nil { // returns when it was read
+		if _, err := io.WriteString(w, `{"cluster":"loud",`); err != nil { // returns when the server has read it
 			t.Fatal(err)
 		}
 		ends = append(ends, w)

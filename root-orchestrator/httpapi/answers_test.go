@@ -12,7 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 )
 
-// nodesAnswer is a cluster's answer that lists n nodes of which nothing is said.
+// nodesAnswer is a cluster's answer that lists n empty nodes.
 func nodesAnswer(n int) string {
 	body := `{"items":[` + strings.Repeat(`{},`, n-1) + `{}]}`
 	return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
@@ -30,8 +30,8 @@ func (s slowReader) Write(p []byte) (int, error) {
 	return s.ResponseRecorder.Write(p)
 }
 
-// A hostile cluster's answers cost the root no multiple of their size before they are
-// refused, and those that are not refused take places of the asker's tenant.
+// An answer above the limit is refused before it takes much more memory than its size. Other
+// answers take places of the requesting user's tenant.
 func TestAnswersOfOneTenantsClusterLeaveRoomForOthers(t *testing.T) {
 	r := newRig(t)
 	r.join("loud", "loud")
@@ -75,7 +75,7 @@ func TestAnswersOfOneTenantsClusterLeaveRoomForOthers(t *testing.T) {
 		t.Errorf("an answer of another tenant's cluster: %d %.200s, want status 200", w.Code, w.Body)
 	}
 	go func() {
-		for range slow.reached { // what is written later
+		for range slow.reached { // read the rest
 		}
 	}()
 	close(slow.hold)

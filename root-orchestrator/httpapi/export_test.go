@@ -5,7 +5,7 @@ import "github.com/treeline-edge/treeline/api"
 // Routes returns all operations, for tests that request each.
 func (a *API) Routes() []Route { return a.routes }
 
-// Placing is what of a spec is told to a cluster that does not have the instance.
+// Placing is the function placing, for tests.
 var Placing = placing
 
 // OnParse calls fn before each SLA document is parsed.

@@ -23,9 +23,8 @@ func TestPositions(t *testing.T) {
 	}
 }
 
-// TestResumingMissesNothingAndRepeatsNothing: whoever stops behind any change and
-// resumes by its position gets exactly what came after, however changes share
-// revisions and fall out of order within a step; or is told that it is gone.
+// A watcher that stops after any change and resumes by its position gets exactly the later changes,
+// or ErrGone, even if changes share revisions or are out of order within a step.
 func TestResumingMissesNothingAndRepeatsNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := NewFeed(rapid.IntRange(1, 8).Draw(t, "size"), 0)

@@ -9,8 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 )
 
-// TestWhoOpensAClusterToWhom: nobody draws the services of others to a cluster of
-// the own tenant.
+// No user can attract the services of other tenants to a cluster of the user's own tenant.
 func TestWhoOpensAClusterToWhom(t *testing.T) {
 	r := newRig(t)
 	above := r.user("acme/boss", rights.OrganizationAdmin)
@@ -47,8 +46,8 @@ func TestWhoOpensAClusterToWhom(t *testing.T) {
 	}
 }
 
-// TestClustersOfOthersAreNotNamedWhereTheyAreClosed: who may not see a cluster learns
-// that trust ruled one out, and neither its name nor its owner.
+// A user who may not see a cluster sees that the grant excluded a cluster, but neither its name nor
+// its owner.
 func TestClustersOfOthersAreNotNamedWhereTheyAreClosed(t *testing.T) {
 	r := newRig(t)
 	r.join("oslo", "rival")

@@ -30,7 +30,7 @@ func statusOf(err error) int {
 	return 0
 }
 
-// watchRaw opens a watch and passes on the data of its changes; nil if it is refused.
+// watchRaw opens a watch and returns the data of its changes, or nil if the watch is refused.
 func (r *rig) watchRaw(path, token string, header ...string) (<-chan string, func()) {
 	r.t.Helper()
 	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, r.server.URL+path, nil)
@@ -47,7 +47,7 @@ func (r *rig) watchRaw(path, token string, header ...string) (<-chan string, fun
 	}
 	out := make(chan string, 100)
 	lines := bufio.NewScanner(resp.Body)
-	lines.Scan() // the first bookmark says that the watch is open
+	lines.Scan() // the first bookmark: the watch is open
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -190,7 +190,7 @@ func TestAllFaultsAtOnceWithPointers(t *testing.T) {
 	if _, err := r.client(token).Apply(t.Context(), []byte(doc), client.ApplyOptions{}); !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), "vcpus") {
 		t.Errorf("to a client: %v", err)
 	}
-	// Nothing of a document with a fault is applied.
+	// A document with a fault changes nothing.
 	two := strings.Replace(slaOf("good", 1), `]}`, `]},{"application_name":"not good!"}`, 1)
 	if status, _, text := r.raw("PUT", "/v1/apps", token, two); status != 422 {
 		t.Errorf("document with two applications, one invalid: status %d, body %s, want 422", status, text)
@@ -211,7 +211,7 @@ func TestGiantBodiesAreRefused(t *testing.T) {
 	req, err := http.NewRequestWithContext(t.Context(), "PUT", r.server.URL+"/v1/apps", struct{ *strings.Reader }{strings.NewReader(big)})
 	check(t, err)
 	req.Header.Set("Authorization", "Bearer "+token)
-	resp, err := r.server.Client().Do(req) // of unknown length
+	resp, err := r.server.Client().Do(req) // without Content-Length
 	check(t, err)
 	resp.Body.Close()
 	if resp.StatusCode != 413 {
@@ -584,7 +584,7 @@ func TestNothingIsMissedBetweenAnEmptyListAndItsWatch(t *testing.T) {
 	t.Error("the application was missed")
 }
 
-// What a cluster keeps of its nodes' tokens is asked of it.
+// Requests about join tokens for nodes go to the cluster.
 func TestTokensForNodesAreTheClusters(t *testing.T) {
 	r := newRig(t)
 	op := r.client(r.user("op/carl", rights.InfrastructureProvider))

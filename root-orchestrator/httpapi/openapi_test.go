@@ -19,7 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/reference/openapi.json anew")
 
-// TestOpenAPIIsFresh keeps the committed description the same as the served one.
+// The committed OpenAPI document equals the served one.
 func TestOpenAPIIsFresh(t *testing.T) {
 	r := newRig(t)
 	var got bytes.Buffer
@@ -51,8 +51,8 @@ func TestDocsLoadNothingFromElsewhere(t *testing.T) {
 	}
 }
 
-// TestEveryOperationMayAnswerTooManyRequests: each is subject to its caller's share,
-// so that the description has 429 wherever a caller may get it.
+// Each operation counts towards its user's fair share, so each has the answer 429 in the OpenAPI
+// document.
 func TestEveryOperationMayAnswerTooManyRequests(t *testing.T) {
 	r := newRig(t, func(o *httpapi.Options) {
 		now := time.Now()
@@ -67,7 +67,7 @@ func TestEveryOperationMayAnswerTooManyRequests(t *testing.T) {
 			operations++
 			path := strings.NewReplacer("{", "", "}", "").Replace(at)
 			code := 0
-			for range 5 { // one caller has four requests
+			for range 5 { // one user may have four requests at a time
 				code = r.from("192.0.2.1", op.Method, path, "", "").Code
 			}
 			if code != http.StatusTooManyRequests {

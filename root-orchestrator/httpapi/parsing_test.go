@@ -13,8 +13,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 )
 
-// 24 documents of one tenant at once: two are parsed, and another tenant's is
-// parsed meanwhile.
+// Of 24 concurrent documents of one tenant, two are parsed at a time, and another tenant's document
+// is parsed meanwhile.
 func TestDocumentsOfOneTenantLeaveRoomForOthers(t *testing.T) {
 	r := newRig(t)
 	greedy := r.client(r.user("acme/eve", rights.ApplicationProvider))
@@ -58,7 +58,7 @@ func TestDocumentsOfOneTenantLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
-// A tenant that sends more documents than may wait is refused, and holds no more memory.
+// Documents above the queue's limit are refused and take no memory.
 func TestTooManyWaitingDocumentsAreRefused(t *testing.T) {
 	r := newRig(t)
 	c := r.client(r.user("acme/eve", rights.ApplicationProvider))
@@ -86,7 +86,8 @@ func TestTooManyWaitingDocumentsAreRefused(t *testing.T) {
 	}
 }
 
-// Only SLA documents may have a megabyte: what strangers may send is small.
+// Only SLA documents may have 1 MiB. Other bodies are small, because they are accepted before
+// sign-in.
 func TestBodiesOfOtherOperationsAreSmall(t *testing.T) {
 	r := newRig(t)
 	body := `{"user":"acme/eve","password":"` + strings.Repeat("x", 65<<10) + `"}`

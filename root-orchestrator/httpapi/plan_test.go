@@ -80,7 +80,7 @@ func TestPlanNamesWhoMakesWayToThoseWhoMaySeeThem(t *testing.T) {
 	}
 }
 
-// A cluster says how long it searches, no longer than an SLA may ask for.
+// A plan limits the search time that a cluster reports to the maximum of an SLA.
 func TestPlanSaysHowLongAClusterSearches(t *testing.T) {
 	r := newRig(t)
 	boss := r.user("acme/boss", rights.Admin)
@@ -132,7 +132,7 @@ func TestPlanWithoutItsClustersIsTheRoots(t *testing.T) {
 		t.Errorf("the cluster of the plan is %+v, want it not asked, with an error", v)
 	}
 	r.clusters.silent = ""
-	r.clusters.answers["POST /v1/plan"] = clusterPlans() // of none
+	r.clusters.answers["POST /v1/plan"] = clusterPlans() // without instances
 	if _, p, _ = r.plan(dev, slaOf("shop", 2)); p.Clusters[0].Asked || p.Apps[0].Instances[1].Cluster != "munich" {
 		t.Errorf("an answer of another length counts: %+v", p)
 	}
@@ -178,8 +178,8 @@ func jsonText(v any) string {
 	return string(b)
 }
 
-// A cluster that does not have an instance is told what decides on its place, and
-// nothing else: a new field is either.
+// A cluster that does not have an instance gets only the fields of its SLA that placement depends
+// on. Each new field must be listed as one kind or the other.
 func TestEveryFieldIsForPlacingOrKeptBack(t *testing.T) {
 	kept := []string{"ID", "Code", "Cmd", "Environment", "MaxAttempts", "OneShot", "Platform", "Replicas", "StopGrace"}
 	full := reflect.New(reflect.TypeFor[api.Microservice]()).Elem()

@@ -27,8 +27,7 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
-// rig is the API over a real core and a real loop, behind a real TLS server.
-// Only the clusters are played.
+// rig is the API over a real core, loop and TLS server. Only the clusters are fake.
 type rig struct {
 	t        *testing.T
 	web      *httpapi.API
@@ -52,7 +51,7 @@ func newRig(t *testing.T, options ...option) *rig {
 	return r
 }
 
-// start starts the root on what the store has; a second start is a restart.
+// start starts the root from the store.
 func (r *rig) start(options ...option) {
 	t, st := r.t, r.store
 	t.Helper()
@@ -106,7 +105,7 @@ func (r *rig) start(options ...option) {
 	check(t, r.loop.Do(t.Context(), root.Start{}, nil))
 }
 
-// restart stops the root and starts it on what the store has.
+// restart stops the root and starts it again from the store.
 func (r *rig) restart(options ...option) {
 	r.t.Helper()
 	r.stop()
@@ -120,7 +119,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// user makes a user with the roles, and its tenant, and returns a token.
+// user creates a user with the roles and the user's tenant, and returns a token.
 func (r *rig) user(id account.UserID, roles ...rights.Role) string {
 	r.t.Helper()
 	ctx := r.t.Context()
@@ -167,7 +166,7 @@ func slaOf(app string, replicas int) string {
 		"code":"example.org/web:1","memory":64,"vcpus":0.5,"replicas":%d}]}]}`, app, replicas)
 }
 
-// join makes a cluster of the tenant known, with one node's room, and heard.
+// join adds a cluster of the tenant that has reported one node.
 func (r *rig) join(id api.ClusterID, tenant api.Tenant) {
 	r.t.Helper()
 	ctx := r.t.Context()
@@ -182,7 +181,7 @@ func (r *rig) join(id api.ClusterID, tenant api.Tenant) {
 	}}, nil))
 }
 
-// raw sends a request as it is.
+// raw sends a request with the given body and headers.
 func (r *rig) raw(method, path, token, body string, header ...string) (int, http.Header, string) {
 	r.t.Helper()
 	req, err := http.NewRequestWithContext(r.t.Context(), method, r.server.URL+path, strings.NewReader(body))
@@ -213,13 +212,13 @@ func problemIn(t *testing.T, text string) api.Problem {
 	return p
 }
 
-// played answers what the root asks of clusters.
+// played is a fake Clusters.
 type played struct {
 	mu      sync.Mutex // guards all below
 	asked   []string   // "<cluster> <kind> <method> <path>"
-	bodies  string     // all that was sent along
+	bodies  string     // the bodies of all requests
 	silent  api.ClusterID
-	endless bool // a stream begins with what is written here and does not end
+	endless bool // streams do not end
 	answers map[string]string
 	revoked []api.ClusterID
 

@@ -18,7 +18,7 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/httpapi"
 )
 
-// from sends a request as if it came from the address.
+// from sends a request with the given remote address.
 func (r *rig) from(addr, method, path, token, body string, header ...string) *httptest.ResponseRecorder {
 	req := httptest.NewRequestWithContext(r.t.Context(), method, path, strings.NewReader(body))
 	req.RemoteAddr = addr + ":40000"
@@ -36,8 +36,8 @@ func (r *rig) from(addr, method, path, token, body string, header ...string) *ht
 	return w
 }
 
-// A thousand addresses guess a user's password without a pause. The user signs in
-// from an address that nobody has seen, every time.
+// While a thousand addresses guess a user's password continuously, the user can always sign in from
+// a new address.
 func TestGuessersDoNotLockAUserOut(t *testing.T) {
 	r := newRig(t)
 	r.user("acme/dora", rights.ApplicationProvider)
@@ -57,7 +57,7 @@ func TestGuessersDoNotLockAUserOut(t *testing.T) {
 		})
 	}
 	for guesses.Load() < 1000 {
-		time.Sleep(time.Millisecond) // until the attack is under way
+		time.Sleep(time.Millisecond) // until the attack has begun
 	}
 	for i := range 20 {
 		began := time.Now()
@@ -72,7 +72,7 @@ func TestGuessersDoNotLockAUserOut(t *testing.T) {
 	stop()
 	all.Wait()
 
-	// One address gets 20 guesses at one user, however many it makes.
+	// One address may guess 20 times for one user.
 	wrong := 0
 	for range 60 {
 		if w := r.from("198.51.100.1", "POST", "/v1/auth/login", "", `{"user":"acme/dora","password":"a wrong password"}`); w.Code == 401 {
@@ -82,7 +82,7 @@ func TestGuessersDoNotLockAUserOut(t *testing.T) {
 	if wrong < 20 || wrong > 25 {
 		t.Errorf("%d guesses of one address were answered, want 20 and some", wrong)
 	}
-	// A user who is named like an address does not use up the address's tries.
+	// Attempts for a user with the name of an address do not count towards the address.
 	for range 100 {
 		r.from("198.51.100.2", "POST", "/v1/auth/login", "", `{"user":"@203.0.113.9","password":"a wrong password"}`)
 	}
@@ -200,7 +200,7 @@ func TestIdempotencyKeysOfOneTenantDoNotEvictAnothers(t *testing.T) {
 	if first.Code != 201 {
 		t.Fatalf("first request: status %d, body %s, want 201", first.Code, first.Body)
 	}
-	for i := range 4800 { // more than one tenant may keep
+	for i := range 4800 { // more than the limit of one tenant
 		w := r.from("192.0.2.1", "POST", "/v1/tokens", loud[i%6], `{"kind":"none"}`, "Idempotency-Key", fmt.Sprint("k", i))
 		if w.Code >= 500 || w.Code == 429 {
 			t.Fatalf("key %d: %d %s", i, w.Code, w.Body)
@@ -259,8 +259,8 @@ func TestIdempotencyAnswersSurviveARestart(t *testing.T) {
 	}
 }
 
-// A root that is killed after the request took effect and before its answer was
-// saved does not let it take effect again.
+// If the root is killed after a request took effect and before its answer was saved, a repetition
+// does not take effect.
 func TestAKeyWhoseAnswerWasLostTakesEffectOnce(t *testing.T) {
 	r := newRig(t)
 	token := r.user("op/carl", rights.InfrastructureProvider)
@@ -274,7 +274,7 @@ func TestAKeyWhoseAnswerWasLostTakesEffectOnce(t *testing.T) {
 	hold, held := r.clusters.hold, r.clusters.held
 	go func() { defer close(ended); post() }()
 	<-held
-	killed := r.store.Docs() // what a crash leaves now
+	killed := r.store.Docs() // the store after a crash at this point
 	close(hold)
 	<-ended
 	r.stop()
@@ -285,8 +285,7 @@ func TestAKeyWhoseAnswerWasLostTakesEffectOnce(t *testing.T) {
 	}
 }
 
-// TestForgedTokensSlowTheirAddressOnly: forged tokens cost a check each, until their
-// address has had its share of refusals.
+// Each forged token costs a check, until the limit of refusals for its address is reached.
 func TestForgedTokensSlowTheirAddressOnly(t *testing.T) {
 	now := time.Now()
 	r := newRig(t, func(o *httpapi.Options) { o.Now = func() time.Time { return now } })

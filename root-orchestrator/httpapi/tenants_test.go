@@ -15,7 +15,7 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
-// bodies are what routes take, so that a request gets as far as the rights.
+// bodies are valid bodies by route, so that a request reaches the check of rights.
 var bodies = map[string]string{
 	"PUT /v1/apps":                 slaOf("shop", 1),
 	"POST /v1/apps":                slaOf("shop", 1),
@@ -35,12 +35,12 @@ var bodies = map[string]string{
 	"POST /v1/auth/logout":                    `{"refresh":"a.b"}`,
 }
 
-// own are the routes that concern the asker alone, whatever they are told.
+// own reports whether a route concerns only the user who requests it.
 func own(path string) bool { return strings.HasPrefix(path, "/v1/auth/") }
 
-// TestNothingCrossesTenants sends every route with all that names something of
-// another tenant, as every role, and wants what a thing that does not exist
-// would be answered, no word of the other tenant, and nothing changed.
+// TestNothingCrossesTenants requests every route for objects of another tenant, with every role.
+// The answer must be that for an object that does not exist, must not contain the other tenant's
+// names, and nothing may change.
 func TestNothingCrossesTenants(t *testing.T) {
 	r := newRig(t)
 	rival := r.user("rival/boss", rights.Admin)
@@ -85,7 +85,7 @@ func TestNothingCrossesTenants(t *testing.T) {
 				watched := strings.Contains(query, "watch")
 				applies := name == "PUT /v1/apps" || name == "POST /v1/apps"
 				switch {
-				case applies && query != "?tenant=rival": // for one's own tenant it is allowed
+				case applies && query != "?tenant=rival": // allowed for the user's own tenant
 					continue
 				case query != "" && !applies && route.Method != http.MethodGet, watched && !watches(route.Path):
 					continue
@@ -99,7 +99,7 @@ func TestNothingCrossesTenants(t *testing.T) {
 				path := fill(route.Path, theirs) + query
 				status, _, text := r.raw(route.Method, path, token, bodies[name], "If-Match", "*")
 				if strings.Contains(path, "rival") || strings.Contains(bodies[name], "rival") {
-					// What may be repeated back is what was asked.
+					// The answer may repeat the request.
 				} else if strings.Contains(text, "rival") {
 					t.Errorf("%s as %s says a word of another tenant: %s", path, role, text)
 				}
@@ -140,8 +140,8 @@ func watches(path string) bool {
 	return false
 }
 
-// watchedOwn opens a watch and wants a refusal, or silence about another tenant
-// while its things change, and then one's own.
+// watchedOwn opens a watch. It must be refused, or must not show changes of another tenant before a
+// later change of the user's own.
 func (r *rig) watchedOwn(t *testing.T, path, token string, n int) {
 	t.Helper()
 	events, end := r.watchRaw(path, token)
@@ -155,7 +155,7 @@ func (r *rig) watchedOwn(t *testing.T, path, token string, n int) {
 	}
 	r.apply("rival", fmt.Sprintf("seen%d", n), 1)
 	r.join(api.ClusterID(fmt.Sprintf("seen%d", n)), "rival")
-	// What is seen first is one's own change, so that all before it was kept back.
+	// The first change must be the user's own, so that all earlier ones were filtered.
 	r.apply("acme", fmt.Sprintf("mine%d", n), 1)
 	r.join(api.ClusterID(fmt.Sprintf("mine%d", n)), "acme")
 	if e := <-events; !strings.Contains(e, "mine") {
@@ -163,8 +163,8 @@ func (r *rig) watchedOwn(t *testing.T, path, token string, n int) {
 	}
 }
 
-// snapshot is all that the tenant has, as text. Clocks and counts of other
-// tenants' doings do not show in it.
+// snapshot returns all objects of the tenant as text, without times and without counts that depend
+// on other tenants.
 func (r *rig) snapshot(tenant api.Tenant) string {
 	var out any
 	check(r.t, r.loop.Read(r.t.Context(), func() {
@@ -196,7 +196,7 @@ func (r *rig) snapshot(tenant api.Tenant) string {
 	return string(b)
 }
 
-// seen reports whether something was made for watchers to see.
+// seen reports whether an object was created for the watch.
 func seen(id string) bool { return strings.Contains(id, "seen") }
 
 func TestThoseBelowAreSeen(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
-// An instance that no cluster was offered is nowhere to be asked about, so the
-// clusters are asked where they would put it: by whoever may see their nodes.
+// If no cluster was offered the instance, the clusters explain where they could place it, to users
+// who may see their nodes.
 func TestWhatFitsNowhereIsExplainedNodeByNode(t *testing.T) {
 	r := newRig(t)
 	boss := r.user("acme/boss", rights.Admin)
@@ -51,7 +51,7 @@ func TestWhatFitsNowhereIsExplainedNodeByNode(t *testing.T) {
 	}
 }
 
-// A cluster that the SLA leaves out has nothing to say, whatever is free there.
+// Clusters that the SLA excludes are not asked.
 func TestClustersThatTheSLARulesOutAreNotAsked(t *testing.T) {
 	r := newRig(t)
 	boss := r.user("acme/boss", rights.Admin)

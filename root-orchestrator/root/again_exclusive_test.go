@@ -33,7 +33,7 @@ func withStopping(t *testing.T, clusters ...api.ClusterID) *world {
 	return w
 }
 
-// hear delivers reports of one cluster alone.
+// hear delivers the reports of one cluster.
 func (w *world) hear(id api.ClusterID) {
 	w.t.Helper()
 	for range 3 {
@@ -44,10 +44,10 @@ func (w *world) hear(id api.ClusterID) {
 	}
 }
 
-// TestExclusiveAgainWaitsForWhatWasExclusiveBefore updates an exclusive instance to one
-// that is not, which moves to another cluster at once, and back, while the first cluster
-// has not confirmed that the first placement ended (seeds 267 and 1268). The root
-// restarts in between, or does not.
+// TestExclusiveAgainWaitsForWhatWasExclusiveBefore updates an exclusive instance to a non-exclusive
+// one, which moves to another cluster at once, and back, before the first cluster has confirmed the
+// end of the first placement (seeds 267 and 1268). It does so with and without a restart of the
+// root.
 func TestExclusiveAgainWaitsForWhatWasExclusiveBefore(t *testing.T) {
 	never := func(*world) {}
 	for name, at := range map[string]struct{ before, after func(*world) }{
@@ -78,9 +78,9 @@ func TestExclusiveAgainWaitsForWhatWasExclusiveBefore(t *testing.T) {
 	}
 }
 
-// TestDeletedInstanceIsKeptUntilItsExclusivePlacementsEnded deletes the application while
-// an exclusive placement may still run: an instance of the same name must not begin
-// beside it, even after a restart of the root.
+// TestDeletedInstanceIsKeptUntilItsExclusivePlacementsEnded deletes the application while an
+// exclusive placement may still run. An instance of the same name must not start beside it, even
+// after a restart of the root.
 func TestDeletedInstanceIsKeptUntilItsExclusivePlacementsEnded(t *testing.T) {
 	for name, ends := range map[string]func(*world){
 		"the cluster confirms":     (*world).settle,
@@ -105,8 +105,8 @@ func TestDeletedInstanceIsKeptUntilItsExclusivePlacementsEnded(t *testing.T) {
 	}
 }
 
-// TestInstanceThatIsNowhereIsKeptUntilItsExclusivePlacementsEnded deletes an instance that
-// has no place, while two clusters have not confirmed the end of exclusive placements.
+// TestInstanceThatIsNowhereIsKeptUntilItsExclusivePlacementsEnded deletes an instance without a
+// place while two clusters have not confirmed the end of exclusive placements.
 func TestInstanceThatIsNowhereIsKeptUntilItsExclusivePlacementsEnded(t *testing.T) {
 	w := withStopping(t, "a", "b")
 	w.apply(1, exclusive, onlyIn("b"))
@@ -128,8 +128,7 @@ func TestInstanceThatIsNowhereIsKeptUntilItsExclusivePlacementsEnded(t *testing.
 	}
 }
 
-// TestForgottenClusterEndsTheWaitForAnExclusivePlacement forgets the cluster that never
-// confirms.
+// TestForgottenClusterEndsTheWaitForAnExclusivePlacement removes the cluster that never confirms.
 func TestForgottenClusterEndsTheWaitForAnExclusivePlacement(t *testing.T) {
 	w := withStopping(t, "a", "b")
 	w.apply(1, exclusive, onlyIn("b"))
@@ -146,8 +145,8 @@ func TestForgottenClusterEndsTheWaitForAnExclusivePlacement(t *testing.T) {
 	w.checkBooks()
 }
 
-// TestRecordsOfEarlierReleasesNameOneClusterToWaitFor restores what a release saved that
-// knew the field "vacating" alone.
+// TestRecordsOfEarlierReleasesNameOneClusterToWaitFor restores records of a release that had only
+// the field "vacating".
 func TestRecordsOfEarlierReleasesNameOneClusterToWaitFor(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	w.apply(1, exclusive, onlyIn("a"))
@@ -181,8 +180,8 @@ func TestRecordsOfEarlierReleasesNameOneClusterToWaitFor(t *testing.T) {
 	w.checkBooks()
 }
 
-// TestPlanOfAnExclusiveMoveIsAboutTheEnd plans moves of an exclusive instance, which wait
-// for its end in the first cluster when they are applied.
+// TestPlanOfAnExclusiveMoveIsAboutTheEnd plans moves of an exclusive instance. Applying them would
+// wait for its end in the first cluster.
 func TestPlanOfAnExclusiveMoveIsAboutTheEnd(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	w.apply(1, exclusive, onlyIn("a"))

@@ -12,7 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// asking is a world whose root asks a scheduler outside.
+// asking returns a world whose root asks an external scheduler.
 func asking(t *testing.T, clusters ...api.ClusterID) *world {
 	w := newWorld(t)
 	w.cfg.Asks = "http://brain"
@@ -95,7 +95,7 @@ func TestBuiltInDecidesWhereTheSchedulerOutsideFails(t *testing.T) {
 	}
 }
 
-// What was free when it was asked may be taken when it answers.
+// The resources may be taken between the question and the answer.
 func TestAnswerIsCheckedAgain(t *testing.T) {
 	w := asking(t, "a", "b")
 	w.twins["a"].room = 1
@@ -183,7 +183,7 @@ func TestQuestionsAreAskedAnewAfterARestart(t *testing.T) {
 	}
 }
 
-// What waits is placed by its urgency, then in the order in which it came.
+// Waiting instances are placed by urgency, then in the order of arrival.
 func TestUrgentInstanceOvertakesTheQueue(t *testing.T) {
 	w := newWorld(t, "a")
 	w.twins["a"].room = 0
@@ -218,7 +218,7 @@ func TestUrgentServicesOfOneDocumentComeFirst(t *testing.T) {
 	}
 }
 
-// A question to the scheduler outside is about an SLA; with a new one it is void.
+// A new SLA cancels an open question to the external scheduler.
 func TestNewSLAVoidsTheOpenQuestion(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Asks = "http://brain"

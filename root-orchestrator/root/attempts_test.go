@@ -7,7 +7,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// reports has a cluster say something of the instance #n, once.
+// reports makes a cluster report instance #n once.
 func (w *world) reports(id api.ClusterID, n int, change func(*api.Observed)) {
 	w.t.Helper()
 	tw := w.twins[id]
@@ -25,7 +25,7 @@ func failedForGood(o *api.Observed) {
 	o.State, o.Reason, o.Detail, o.Failures, o.Restarts = api.Failed, api.ReasonAttemptsSpent, "6 of 6 attempts failed", 6, 5
 }
 
-// TestRestartsSurviveAChangeOfCluster, and begin anew with a new SLA.
+// Restarts are counted across clusters and reset by a new SLA.
 func TestRestartsSurviveAChangeOfCluster(t *testing.T) {
 	w := newWorld(t, "a")
 	w.apply(1)
@@ -50,7 +50,7 @@ func TestRestartsSurviveAChangeOfCluster(t *testing.T) {
 	}
 }
 
-// TestWhatFailedForGoodIsCountedAndNotPlacedAgain, whatever becomes of its cluster.
+// An instance that failed for good is not placed again, even if its cluster is lost.
 func TestWhatFailedForGoodIsCountedAndNotPlacedAgain(t *testing.T) {
 	w := newWorld(t, "a")
 	w.apply(2, func(m *api.Microservice) { m.OneShot = true })
@@ -67,7 +67,7 @@ func TestWhatFailedForGoodIsCountedAndNotPlacedAgain(t *testing.T) {
 		}
 	}
 	counted()
-	w.reports("a", 1, func(*api.Observed) {}) // a late word that it runs
+	w.reports("a", 1, func(*api.Observed) {}) // a late report that it runs
 	counted()
 	w.join("b", 10)
 	w.twins["a"].off = true

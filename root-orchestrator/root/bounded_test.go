@@ -13,9 +13,9 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
 )
 
-// TestAClusterThatClaimsWhatCannotBeGetsNothing has a cluster claim what no cluster
-// has: the claim is refused, the rest of its report is taken, and one event a minute
-// and a counter say so.
+// TestAClusterThatClaimsWhatCannotBeGetsNothing has a cluster report values that are out of bounds.
+// They are refused, the rest of the report is used, a counter counts them, and at most one event a
+// minute reports them.
 func TestAClusterThatClaimsWhatCannotBeGetsNothing(t *testing.T) {
 	for name, lie := range map[string]func(*api.Aggregate){
 		"negative nodes": func(a *api.Aggregate) { a.Nodes = -5 },
@@ -66,17 +66,17 @@ func TestAReportWithoutAPlaceInTimeIsRefused(t *testing.T) {
 	if err := w.do(Hello{wire.Hello{Cluster: "a", Since: math.MaxUint64}}).Err; !errors.Is(err, api.ErrInvalid) {
 		t.Errorf("since 2^64-1: %v", err)
 	}
-	w.must(w.twins["a"].report()) // an honest one is heard after it
+	w.must(w.twins["a"].report()) // a later valid report is handled
 }
 
-// TestWhatIsAddedAndNeverGoneIsBounded has a cluster add instances of its own and take
-// them away again, without ever saying that nothing of them is left.
+// TestWhatIsAddedAndNeverGoneIsBounded has a cluster add and remove instances of its own without
+// ever confirming that nothing is left of them.
 func TestWhatIsAddedAndNeverGoneIsBounded(t *testing.T) {
 	w := newWorld(t, "a")
 	w.apply(1)
 	w.settle()
 	first := w.c.clusters.Info("a").LocalNumbers()
-	for i := range 2*MaxReplicas - 3 { // those of before
+	for i := range 2*MaxReplicas - 3 { // the earlier ones
 		w.c.restoreInstance(&applications.Instance{ID: web.Instance(first + 50_000 + i), Leaving: true})
 	}
 	for i := range 10 {

@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// In one step, before any report, the root reserves no more than clusters have.
+// Within one step, before any report, the root reserves no more than clusters have.
 func TestReservationsCountAtOnce(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 3))
@@ -87,7 +87,7 @@ func TestClusterWithoutKindsMayHaveAny(t *testing.T) {
 	}
 }
 
-// A cluster that reports no kinds of nodes reports how many have an overlay network.
+// A cluster that does not report its kinds of nodes reports how many nodes have an overlay network.
 func TestClusterWithoutKindsReportsItsOverlayNetwork(t *testing.T) {
 	for _, tt := range []struct {
 		says    *int
@@ -97,7 +97,7 @@ func TestClusterWithoutKindsReportsItsOverlayNetwork(t *testing.T) {
 		{new(0), api.NetworkOverlay, 0},
 		{new(0), api.NetworkAny, 1},
 		{new(1), api.NetworkOverlay, 1},
-		{nil, api.NetworkOverlay, 1}, // a release before
+		{nil, api.NetworkOverlay, 1}, // an earlier release
 	} {
 		w := newWorld(t, "a")
 		r := w.twins["a"].report()
@@ -111,7 +111,7 @@ func TestClusterWithoutKindsReportsItsOverlayNetwork(t *testing.T) {
 	}
 }
 
-// A cluster that had no overlay network is asked again when a node has one.
+// A cluster without an overlay network is asked again when a node gets one.
 func TestAnOverlayNetworkLetsWaitingInstancesIn(t *testing.T) {
 	w := newWorld(t, "a")
 	tw := w.twins["a"]
@@ -148,8 +148,7 @@ func TestScoreFadesWithAge(t *testing.T) {
 	}
 }
 
-// A cluster that reports every 30 s, because nothing changes there, does not count as
-// lost after the least silence that does.
+// A cluster that reports every 30 s because nothing changes is not lost after Config.Dead.
 func TestQuietClusterIsNotLost(t *testing.T) {
 	w := newWorld(t, "a")
 	w.apply(1)
@@ -190,8 +189,8 @@ func TestQuietClusterIsNotLost(t *testing.T) {
 	}
 }
 
-// BenchmarkDecision is one placement, with its reservation and its end, over a
-// thousand clusters.
+// BenchmarkDecision measures one placement, with its reservation and its end, among a thousand
+// clusters.
 func BenchmarkDecision(b *testing.B) {
 	for name, app := range map[string]api.Application{"rom": application(0), "linked": linked(20)} {
 		b.Run(name, func(b *testing.B) {

@@ -6,9 +6,9 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// TestCountsAfterScalingDown scales a service of 3 to 2, and looks at what the root
-// shows of it and of its application, and tells those who watch, while its cluster has
-// not yet stopped the third, and when it has.
+// TestCountsAfterScalingDown scales a service from 3 to 2. It checks the views of the service and
+// the application, and the published changes, before and after the cluster has stopped the third
+// instance.
 func TestCountsAfterScalingDown(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -33,7 +33,7 @@ func TestCountsAfterScalingDown(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, "a")
 			c.with(w)
-			w.twins["a"].off = true // it says nothing for now
+			w.twins["a"].off = true // it does not report for now
 			check := func(when string) {
 				t.Helper()
 				a, _ := w.c.App(shop)

@@ -7,8 +7,8 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
 )
 
-// While its cluster removes what is left of a withdrawn instance, people see that its
-// processes have ended.
+// While a cluster removes the remains of a withdrawn instance, its view shows that its processes
+// have ended.
 func TestWithdrawnInstanceThatHasEndedIsShownSo(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	w.apply(2)

@@ -44,9 +44,9 @@ func (w *world) written() (n int) {
 	return n
 }
 
-// A cluster that reports changes of ever new instances writes a bounded number of
-// events, which say how many were left out. Those of other clusters stay, also over
-// restarts with a smaller log.
+// A cluster that reports changes of more and more instances writes a limited number of events,
+// which say how many were omitted. The events of other clusters stay, even after restarts with a
+// smaller log.
 func TestAFloodOfEventsDoesNotEvictThoseOfOthers(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	w.cfg.EventsKept = 300
@@ -68,7 +68,7 @@ func TestAFloodOfEventsDoesNotEvictThoseOfOthers(t *testing.T) {
 	for i := range minutes * 60 * 10 {
 		w.now = w.now.Add(100 * time.Millisecond)
 		r := tw.reports([]api.State{api.Failed, api.Running}[i%2], mine...)
-		// An instance that the operator adds, and removes again.
+		// Add an instance as the operator, and remove it again.
 		id := web.Instance(first + i/2)
 		o := api.Observed{Instance: id, Epoch: 1, State: api.Running, Local: true}
 		if i%2 == 1 {

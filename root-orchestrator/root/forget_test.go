@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The cluster's end was saved and what it meant for instances was not: those whose
-// service is no longer in its application stayed on their way out for ever.
+// The removal of the cluster was saved and its consequences for instances were not. Instances whose
+// service was no longer in its application stayed leaving for ever.
 func TestCrashWhileForgettingAClusterLeavesNothingLeaving(t *testing.T) {
 	for name, withdraw := range map[string]func(*world){
 		"scaled":  func(w *world) { w.must(Scale{Service: web, Replicas: 0}) },

@@ -12,7 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// owned lets a cluster of a tenant join; open is as the join token says.
+// owned adds a cluster of a tenant. open is the value of the join token.
 func (w *world) owned(id api.ClusterID, owner api.Tenant, room int, open *bool) {
 	w.t.Helper()
 	w.must(JoinCluster{Info: api.ClusterInfo{ID: id, Tenant: owner}, Open: open})
@@ -28,8 +28,8 @@ func (w *world) applyAs(t api.Tenant, replicas int, change ...func(*api.Microser
 	return t.App(app.Name, app.Namespace).Service(app.Services[0].Name, app.Services[0].Namespace).Instance(0)
 }
 
-// TestATenantsClusterWinsNobodyElsesServices has the cluster of one tenant claim far
-// more room than the others: who is above it or beside it does not go there.
+// TestATenantsClusterWinsNobodyElsesServices has the cluster of one tenant report far more capacity
+// than the others. The services of tenants above it or beside it are not placed there.
 func TestATenantsClusterWinsNobodyElsesServices(t *testing.T) {
 	for owner, admitted := range map[api.Tenant]map[api.Tenant]bool{
 		"rival":    {"rival": true, "rival/lab": true, "rivals": false, "acme": false, "acme/lab": false},
@@ -60,8 +60,8 @@ func TestATenantsClusterWinsNobodyElsesServices(t *testing.T) {
 	}
 }
 
-// TestWhoseServicesAClusterGetsAtFirst: those of all, if the installation owns it or
-// its token says so, and its owner's else.
+// A new cluster is open to all tenants if the installation owns it or its token says so, and
+// otherwise to its owner.
 func TestWhoseServicesAClusterGetsAtFirst(t *testing.T) {
 	yes, no := true, false
 	for _, c := range []struct {
@@ -74,7 +74,7 @@ func TestWhoseServicesAClusterGetsAtFirst(t *testing.T) {
 		if got := w.where(w.applyAs("acme", 1)) == "oslo"; got != c.want {
 			t.Errorf("owner %q: acme's service is there: %v, want %v", c.owner, got, c.want)
 		}
-		w.restart() // a cluster keeps its grant
+		w.restart() // the grant is kept
 		w.must(JoinCluster{Info: api.ClusterInfo{ID: "oslo", Tenant: c.owner}, Open: &yes})
 		if got, _ := w.c.Cluster("oslo"); got.Grant.Open != c.want {
 			t.Errorf("owner %q: after another join it is open: %v, want %v", c.owner, got.Grant.Open, c.want)
@@ -82,7 +82,7 @@ func TestWhoseServicesAClusterGetsAtFirst(t *testing.T) {
 	}
 }
 
-// TestAClosedClusterLosesWhatItMayNotHave closes a cluster under what runs there.
+// TestAClosedClusterLosesWhatItMayNotHave closes a cluster while services of others run there.
 func TestAClosedClusterLosesWhatItMayNotHave(t *testing.T) {
 	for _, kind := range []func(*api.Microservice){func(*api.Microservice) {}, exclusive} {
 		w := newWorld(t)
@@ -128,7 +128,7 @@ func TestAWiderGrantTakesWhatWaits(t *testing.T) {
 	}
 }
 
-// TestAClusterCountsForItsCapsAtMost has a cluster claim more than it was granted.
+// TestAClusterCountsForItsCapsAtMost has a cluster report more than its caps.
 func TestAClusterCountsForItsCapsAtMost(t *testing.T) {
 	w := newWorld(t)
 	w.owned("oslo", "", 1_000, nil)

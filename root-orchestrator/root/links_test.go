@@ -16,7 +16,7 @@ const (
 	pre   = api.ServiceID("acme/shop.prod.pre.prod")
 )
 
-// place is a position so many milliseconds and kilometres along a line.
+// at returns a position that many milliseconds and kilometres along a line.
 func at(ms, km float64) *api.Position {
 	vec := make([]float64, 8)
 	vec[0] = ms / 1000
@@ -26,7 +26,7 @@ func at(ms, km float64) *api.Position {
 	}
 }
 
-// linked is an application whose front needs to be near its pre.
+// linked returns an application whose service front has a latency link to pre.
 func linked(ms float64, change ...func(front, pre *api.Microservice)) api.Application {
 	one := 1
 	f := api.Microservice{
@@ -45,8 +45,7 @@ func (w *world) where(id api.InstanceID) api.ClusterID {
 	return w.record(id).Cluster
 }
 
-// appliesInTurn applies the application without its first service's instance, and then
-// with one: that comes last.
+// appliesInTurn applies the application without instances of its first service, and then with one.
 func (w *world) appliesInTurn(app api.Application) {
 	w.t.Helper()
 	for n := range 2 {
@@ -56,7 +55,7 @@ func (w *world) appliesInTurn(app api.Application) {
 	}
 }
 
-// In one document, before anything runs: what is linked goes together.
+// Linked services of one document are placed together before any of them runs.
 func TestLinkedServicesGoTogether(t *testing.T) {
 	for _, turned := range []bool{false, true} {
 		w := newWorld(t, "a", "b", "c", "d")
@@ -123,7 +122,7 @@ func TestWhatIsTooFarFromItsLinkWaitsAndSaysWhy(t *testing.T) {
 	if why.Root.Nearest == nil || why.Root.Nearest.Constraint != sched.ConstraintLatency || len(why.WouldHelp) == 0 || !strings.Contains(why.WouldHelp[0], "latency") {
 		t.Errorf("%+v\n%q", why.Root.Nearest, why.WouldHelp)
 	}
-	w.twins["far"].at = at(10, 9000) // a new road
+	w.twins["far"].at = at(10, 9000) // a lower latency
 	w.pass(30 * time.Second)
 	if got := w.where(front.Instance(0)); got != "far" {
 		t.Errorf("it still waits: %q, want 'far'", got)
@@ -265,7 +264,7 @@ func TestHostilePositionsAreNotReckonedWith(t *testing.T) {
 	}
 }
 
-// Both come in one document, and no cluster has said yet where the first is.
+// Both services are in one document, and no cluster has reported a position yet.
 func TestLinkBindsBeforeAnythingRuns(t *testing.T) {
 	only := func(m *api.Microservice, cluster string) {
 		m.Constraints = append(m.Constraints, api.Constraint{Type: api.ConstrainClusters, Allowed: []string{cluster}})
@@ -295,8 +294,8 @@ func TestLinkBindsBeforeAnythingRuns(t *testing.T) {
 	}
 }
 
-// What needs nothing frees nothing: that it has left must be enough for who was to
-// be apart from it, and for the next of its own where only so many may be.
+// An instance without resource needs frees none. Its end must still admit an instance that has an
+// anti-affinity to it, and the next sibling under a spread limit.
 func TestWhoWaitsForADomainComesWhenItIsFree(t *testing.T) {
 	none := func(m *api.Microservice) { m.VCPUs, m.Memory = 0, 0 }
 	for name, turned := range map[string]bool{"its own wish": false, "the other's": true} {
@@ -331,7 +330,7 @@ func TestWhoWaitsForADomainComesWhenItIsFree(t *testing.T) {
 	if w.running() != 2 {
 		t.Fatalf("%d run", w.running())
 	}
-	w.do(Report{wire.Report{ // its operator takes one away
+	w.do(Report{wire.Report{ // its operator removes one instance
 		Cluster: "a", Boot: 1, Seq: w.twins["a"].seq + 1, Gen: w.twins["a"].gen, Aggregate: w.twins["a"].report().Aggregate,
 		Observed: []api.Observed{{Instance: w.c.clusters.Assigned("a")[0], Epoch: w.record(w.c.clusters.Assigned("a")[0]).Epoch, State: api.Terminated, Reason: api.ReasonScaledLocally, Stopped: true}},
 	}})

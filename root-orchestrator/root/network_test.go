@@ -15,14 +15,13 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// net reports for a cluster what its part of the network is, and returns what it is
-// told.
+// net makes a cluster report about the network, and returns the messages to it.
 func (w *world) net(id api.ClusterID, n wire.ClusterNet) (told []wire.RootNet) {
 	w.t.Helper()
 	return w.netTo(id, id, n)
 }
 
-// netTo is net, but returns what another cluster is told.
+// netTo is net, but returns the messages to another cluster.
 func (w *world) netTo(other, id api.ClusterID, n wire.ClusterNet) (told []wire.RootNet) {
 	w.t.Helper()
 	r := w.twins[id].report()
@@ -35,7 +34,7 @@ func (w *world) netTo(other, id api.ClusterID, n wire.ClusterNet) (told []wire.R
 	return told
 }
 
-// spread is a world in which one of web's instances is in a and the other in b.
+// spread returns a world with one instance of web in cluster a and another in b.
 func spread(t *testing.T, change ...func(*api.Microservice)) *world {
 	t.Helper()
 	w := newWorld(t, "a", "b")
@@ -49,7 +48,7 @@ func spread(t *testing.T, change ...func(*api.Microservice)) *world {
 	return w
 }
 
-// inB is the instance of a spread world that is in b.
+// inB returns the instance in cluster b of a spread world.
 func (w *world) inB() api.InstanceID {
 	if got, _ := w.c.Instance(web.Instance(0)); got.Cluster == "b" {
 		return got.ID
@@ -159,7 +158,7 @@ func TestATenantGetsItsPartOfTheAddresses(t *testing.T) {
 	}
 	w.must(DeleteApp{App: "acme/most.prod"})
 	w.pass(10 * time.Second)
-	w.restart() // what rests is remembered as whose it was
+	w.restart() // resting addresses keep their former owner
 	if err := many("acme", "more", 1); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "655 of them at rest") {
 		t.Errorf("while its own rest: %v", err)
 	}
@@ -197,8 +196,7 @@ func TestARefusedApplyChangesNothing(t *testing.T) {
 	}
 }
 
-// The IPv6 address of a service follows from the IPv4 address, so an SLA may only
-// write the one that is given anyway.
+// The IPv6 address of a service is derived from its IPv4 address, so an SLA can only name that one.
 func TestAChosenIPv6AddressIsTheTwinOrRefused(t *testing.T) {
 	w := newWorld(t, "a")
 	w.settle()
@@ -218,8 +216,8 @@ func TestAChosenIPv6AddressIsTheTwinOrRefused(t *testing.T) {
 	}
 }
 
-// TestAnOlderCopyGivesNothingAwayThatIsInUse restores the root from before a
-// share and an address were given.
+// TestAnOlderCopyGivesNothingAwayThatIsInUse restores the root from a copy from before a share and
+// an address were assigned.
 func TestAnOlderCopyGivesNothingAwayThatIsInUse(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	old := maps.Clone(w.disk)
@@ -245,7 +243,7 @@ func TestAnOlderCopyGivesNothingAwayThatIsInUse(t *testing.T) {
 	if err := w.do(Apply{Tenant: "acme", Spec: app}).Err; !errors.Is(err, api.ErrConflict) {
 		t.Errorf("an address in use is given away: %v", err)
 	}
-	// And where it was given away meanwhile, who has it by the book keeps it.
+	// If it was assigned to another cluster meanwhile, the recorded owner keeps it.
 	w.now = w.now.Add(2 * time.Second)
 	told = w.net("b", wire.ClusterNet{Rev: 1 << 63, Subnets: 1, Shares: append(slices.Clone(mine), w.shares("b")...)})
 	if len(told) == 0 || slices.Contains(told[0].Shares, mine[0]) {
@@ -253,7 +251,7 @@ func TestAnOlderCopyGivesNothingAwayThatIsInUse(t *testing.T) {
 	}
 }
 
-// TestAClusterSpeaksForItselfAlone lets a cluster export what is not its own.
+// TestAClusterSpeaksForItselfAlone has a cluster publish records that are not its own.
 func TestAClusterSpeaksForItselfAlone(t *testing.T) {
 	w := spread(t, func(m *api.Microservice) { m.Port = "6080:80" })
 	w.net("a", wire.ClusterNet{Whole: true, Subnets: 1})
@@ -287,9 +285,8 @@ func TestAClusterSpeaksForItselfAlone(t *testing.T) {
 	}
 }
 
-// TestARestartedRootSaysNothingOfWhoHasNotSpoken restarts the root under a route
-// to another cluster: until that one has said what it has, whoever calls it keeps
-// the route.
+// TestARestartedRootSaysNothingOfWhoHasNotSpoken restarts the root while a cluster has a route to
+// another one. It keeps the route until the other one has reported.
 func TestARestartedRootSaysNothingOfWhoHasNotSpoken(t *testing.T) {
 	w := spread(t)
 	w.net("a", wire.ClusterNet{Whole: true, Subnets: 1})
@@ -323,7 +320,7 @@ func TestARestartedRootSaysNothingOfWhoHasNotSpoken(t *testing.T) {
 	if got := routes("a", mine); len(got) != 0 {
 		t.Errorf("before b is back, a is told %+v", got)
 	}
-	if got := routes("b", wire.ClusterNet{}); len(got) != 0 { // a change, as it is the first report of a cluster that lives on
+	if got := routes("b", wire.ClusterNet{}); len(got) != 0 { // the first report after the restart of the root
 		t.Errorf("before b has said what it has, a is told %+v", got)
 	}
 	if got := routes("b", wire.ClusterNet{Whole: true, Records: records}); len(got) != 1 || len(got[0].Backends) != 1 {

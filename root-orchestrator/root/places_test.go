@@ -12,7 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
 )
 
-// Random changes of linked services leave the sub-machines in agreement.
+// After random changes of linked services, the sub-machines agree.
 func TestLinkedServicesKeepTheirBooks(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 3))
@@ -28,7 +28,7 @@ func TestLinkedServicesKeepTheirBooks(t *testing.T) {
 					x.Replicas, y.Replicas = &f, &p
 				})})
 			case 2:
-				w.do(Apply{Tenant: "acme", Spec: application(rng.IntN(3))}) // and neither of them
+				w.do(Apply{Tenant: "acme", Spec: application(rng.IntN(3))}) // without either of them
 			case 3:
 				tw.at = at(rng.Float64()*80, rng.Float64()*9000)
 			case 4:
@@ -50,10 +50,10 @@ func TestLinkedServicesKeepTheirBooks(t *testing.T) {
 	}
 }
 
-// With more positions than the root measures against, any cluster may be near one, and
-// the clusters have to check.
+// With more positions than the root measures to, any cluster may be near one, and the clusters have
+// to check.
 func TestManyPositionsExcludeNoCluster(t *testing.T) {
-	for _, n := range []int{20, 70} { // the root measures against at most 64
+	for _, n := range []int{20, 70} { // the root measures to at most 64
 		w := newWorld(t)
 		for i := range n {
 			id := api.ClusterID(fmt.Sprintf("c%03d", i))
@@ -84,7 +84,8 @@ func TestManyPositionsExcludeNoCluster(t *testing.T) {
 	}
 }
 
-// Each new instance goes near one that has none near it yet, up to the last.
+// Each new instance is placed near a position without one near it, including the last such
+// position.
 func TestTheLastUnservedPositionIsServed(t *testing.T) {
 	const n = 24
 	w := newWorld(t)
@@ -113,7 +114,7 @@ func TestTheLastUnservedPositionIsServed(t *testing.T) {
 	}
 }
 
-// An instance whose position is not reported yet counts as being in its cluster.
+// An instance without a reported position may be anywhere in its cluster.
 func TestUnreportedPositionsCount(t *testing.T) {
 	w := newWorld(t, "here", "far")
 	w.twins["here"].at, w.twins["far"].at = at(0, 0), at(60, 9000)
@@ -138,7 +139,7 @@ func TestUnreportedPositionsCount(t *testing.T) {
 	}
 }
 
-// vast returns a core with clusters that have room for anything, at positions in a row.
+// vast returns a core with clusters of unlimited capacity, at positions in a row.
 func vast(t *testing.T, clusters int) (*Core, map[api.ClusterID]uint64) {
 	t.Helper()
 	c, seq := New(Config{}), map[api.ClusterID]uint64{}
@@ -161,8 +162,8 @@ func vastAggregate(i int) api.Aggregate {
 	}
 }
 
-// Four times as many instances cost about four times as much. The cost is measured in
-// allocated bytes, which are the same on any machine.
+// Four times as many instances cost about four times as much. The cost is measured in allocated
+// bytes, which do not depend on the machine.
 func TestTheCostOfLinksIsLinear(t *testing.T) {
 	cost := func(n int) uint64 {
 		c, _ := vast(t, 20)
@@ -180,7 +181,7 @@ func TestTheCostOfLinksIsLinear(t *testing.T) {
 	}
 }
 
-// If one of hundreds of instances moves, only the nearest clusters are told.
+// If one of hundreds of instances moves, only the nearest clusters get new targets.
 func TestAMoveIsSentToFewClusters(t *testing.T) {
 	const clusters = 40
 	n := 400

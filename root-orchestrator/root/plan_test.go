@@ -32,7 +32,7 @@ func (w *world) plan(app api.Application, doubts map[api.InstanceID][]Doubt) Pla
 	return p
 }
 
-// actions are what becomes of the instances, "place a, wait".
+// actions returns the planned actions of the instances: "place a, wait".
 func actions(p Planned) string {
 	var out []string
 	for _, i := range p.Apps[0].Instances {
@@ -84,7 +84,7 @@ func TestPlanIsWhatApplyingDoes(t *testing.T) {
 	}
 }
 
-// What a cluster says it cannot goes to the next on the list.
+// An instance that a cluster cannot take goes to the next cluster.
 func TestPlanAvoidsDoubtfulClusters(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	app := application(1)
@@ -129,7 +129,7 @@ func TestPlanRefusesWhatApplyingRefuses(t *testing.T) {
 	}
 }
 
-// What a plan says comes true, if nothing else changes.
+// Applying has the planned result if nothing else changes.
 func TestPlansComeTrue(t *testing.T) {
 	for n := range 30 {
 		w := newWorld(t, "a", "b", "c")
@@ -183,9 +183,8 @@ func TestADryRunSharesNothingThatChanges(t *testing.T) {
 	}
 }
 
-// TestInstancesThatEndLeaveTheirRoom: a service that takes another's place in a full cluster
-// is planned there, because applying frees the room, and the cluster is told what
-// would be gone.
+// A service that replaces another one in a full cluster is planned there, because applying frees
+// the resources. The cluster is asked with the instances that would end.
 func TestInstancesThatEndLeaveTheirRoom(t *testing.T) {
 	w := newWorld(t, "a")
 	w.twins["a"].room = 2

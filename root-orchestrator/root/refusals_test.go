@@ -9,7 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// refusing returns a world of clusters that have room, and refuse for a constraint that
+// refusing returns a world of clusters that have free resources and refuse for a constraint that
 // the root cannot check.
 func refusing(t *testing.T, clusters int, constraint string) *world {
 	w := newWorld(t)
@@ -30,7 +30,7 @@ func (w *world) offers() (n int) {
 
 func TestOneInstanceAsksForItsService(t *testing.T) {
 	for constraint, later := range map[string]int{sched.ConstraintLabels: 1, sched.ConstraintMemory: 1} {
-		const clusters, replicas, most = 12, 20, 10 // 2 s and nine times twice as long
+		const clusters, replicas, most = 12, 20, 10 // a pause of 2 s that doubles nine times
 		w := refusing(t, clusters, constraint)
 		w.apply(replicas)
 		w.pass(10 * time.Minute)
@@ -55,7 +55,7 @@ func TestOneInstanceAsksForItsService(t *testing.T) {
 	}
 }
 
-// A cluster that has accepted no instance is asked by one at a time.
+// A cluster that has not accepted an instance gets one offer at a time.
 func TestSiblingsAskOneAtATime(t *testing.T) {
 	const clusters, replicas = 30, 15
 	w := refusing(t, clusters, sched.ConstraintLabels)
@@ -63,7 +63,7 @@ func TestSiblingsAskOneAtATime(t *testing.T) {
 	w.pass(2 * time.Second)
 	asked := map[api.ClusterID]int{}
 	for _, in := range w.records() {
-		for _, p := range in.Placements[1:] { // the first was offered when nobody had refused
+		for _, p := range in.Placements[1:] { // the first offer was before any refusal
 			asked[p.Cluster]++
 		}
 	}
@@ -93,7 +93,7 @@ func TestAChangedClusterIsAskedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := refusing(t, 1, tt.constraint)
 			tw := w.twins["c000"]
-			w.apply(5, near20, exclusive) // what may run twice stays with who hands it back, who then tries as well
+			w.apply(5, near20, exclusive) // a non-exclusive instance stays with the cluster that hands it back
 			w.pass(15 * time.Minute)
 			before := w.offers()
 			tt.change(w, tw)
@@ -118,12 +118,12 @@ func TestAChangedClusterIsAskedAgain(t *testing.T) {
 	}
 }
 
-// near20 bounds the latency to a user, so that it matters where clusters are.
+// near20 limits the latency to a user, so that the positions of clusters matter.
 func near20(m *api.Microservice) {
 	m.Constraints = []api.Constraint{{Type: api.ConstrainLatency, Target: "198.51.100.7", Threshold: 20}}
 }
 
-// If the probe leaves before its cluster has answered, another instance asks.
+// If the probe is removed before its cluster has answered, another instance becomes the probe.
 func TestAProbeMayLeave(t *testing.T) {
 	w := refusing(t, 2, sched.ConstraintLabels)
 	w.apply(3)
@@ -168,8 +168,8 @@ func TestSharedRefusalsEndWithTheirService(t *testing.T) {
 	w.checkBooks()
 }
 
-// An instance that may run twice stays with the cluster that handed it back. If that
-// cluster accepts it after all, the others are offered there too, before their pause ends.
+// A non-exclusive instance stays with the cluster that handed it back. If that cluster accepts it
+// later, its siblings are offered there before the pause ends.
 func TestALateAcceptanceHelpsTheOthers(t *testing.T) {
 	w := refusing(t, 2, sched.ConstraintLabels)
 	w.apply(6)

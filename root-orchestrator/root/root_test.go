@@ -362,8 +362,8 @@ func TestEventsAreKeptOverRestartsUpToTheirBound(t *testing.T) {
 	}
 }
 
-// TestThousandsOfInstancesInOneStep is for the order of growth: it took minutes
-// when a placement summed up all others.
+// TestThousandsOfInstancesInOneStep checks the order of growth: a sum over all instances in each
+// placement took minutes.
 func TestThousandsOfInstancesInOneStep(t *testing.T) {
 	w := newWorld(t, "a")
 	w.twins["a"].room = 1 << 19

@@ -8,8 +8,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// connected returns an application whose front has a link to its pre. pre may only be in
-// cluster here, front in cluster far.
+// connected returns an application whose service front has a link to pre. pre may run only in
+// cluster here, front only in cluster far.
 func connected(seconds float64, change ...func(front, pre *api.Microservice)) api.Application {
 	return linked(20, append([]func(f, p *api.Microservice){func(f, p *api.Microservice) {
 		f.Constraints = []api.Constraint{{Type: api.ConstrainClusters, Allowed: []string{"far"}}}
@@ -94,8 +94,8 @@ func TestALinkIsViolatedWhenTheSearchIsOver(t *testing.T) {
 	}
 }
 
-// A cluster whose distance the root does not know refuses. When the search is over it is
-// asked again, and told so.
+// A cluster at an unknown distance refuses. When the search is over, it is asked again with
+// Assignment.Searched set.
 func TestAClusterIsAskedAgainWhenTheSearchIsOver(t *testing.T) {
 	for _, alone := range []bool{false, true} {
 		w := hereAndFar(t)
@@ -119,8 +119,7 @@ func TestAClusterIsAskedAgainWhenTheSearchIsOver(t *testing.T) {
 	}
 }
 
-// An update of an instance that violates its link does not take its place for another
-// search.
+// Updating an instance that violates its link does not take it off its place for another search.
 func TestAnUpdateDoesNotSearch(t *testing.T) {
 	w := hereAndFar(t)
 	app := connected(12)
@@ -137,7 +136,7 @@ func TestAnUpdateDoesNotSearch(t *testing.T) {
 	w.checkBooks()
 }
 
-// An explanation does not name the search if it is over, or if only room is missing.
+// An explanation does not mention the search if it is over, or if only resources are missing.
 func TestMissingRoomIsNotExplainedAsASearch(t *testing.T) {
 	w := hereAndFar(t)
 	w.twins["far"].room = 0

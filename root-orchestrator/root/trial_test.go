@@ -9,7 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
 )
 
-// violated has a cluster report that the place of instance #n violates its SLA.
+// violated makes a cluster report whether the place of instance #n violates its SLA.
 func (w *world) violated(id api.ClusterID, n int, yes bool) {
 	w.twins[id].violated[web.Instance(n)] = yes
 }
@@ -19,7 +19,7 @@ func (w *world) instance(n int) applications.Instance {
 	return w.record(web.Instance(n))
 }
 
-// placedOn returns a world in which one instance runs on a, and b has room.
+// placedOn returns a world in which one instance runs on cluster a, and b has free resources.
 func placedOn(t *testing.T, change ...func(*api.Microservice)) *world {
 	w := newWorld(t, "a")
 	w.apply(1, change...)
@@ -103,7 +103,8 @@ func TestTrialEndsWhenTheFirstPlaceIsWell(t *testing.T) {
 	w.checkBooks()
 }
 
-// onTrial returns a world with an instance on a whose second placement on b does not run yet.
+// onTrial returns a world with an instance on cluster a, whose second placement on b does not run
+// yet.
 func onTrial(t *testing.T) *world {
 	t.Helper()
 	w := placedOn(t)
@@ -212,7 +213,7 @@ func TestMovesAreBounded(t *testing.T) {
 	}
 }
 
-// Moves within a cluster count, and the next cluster is told about them.
+// Moves within a cluster count, and the next cluster is informed about them.
 func TestMovesOfBothTiersCountTogether(t *testing.T) {
 	w := placedOn(t)
 	in := w.instance(0)
@@ -239,7 +240,7 @@ func TestMovesOfBothTiersCountTogether(t *testing.T) {
 	}
 	w.twins["b"].moves = map[api.InstanceID][]time.Time{in.ID: make([]time.Time, 1000)}
 	for i := range 1000 {
-		w.twins["b"].moves[in.ID][i] = w.now.Add(time.Duration(i) * time.Hour) // and lies
+		w.twins["b"].moves[in.ID][i] = w.now.Add(time.Duration(i) * time.Hour) // a false report
 	}
 	w.pass(time.Hour)
 	if n := len(w.instance(0).Moves); n > 1 {

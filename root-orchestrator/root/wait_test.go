@@ -12,15 +12,15 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// thief asks for the address that another has.
+// thief requests the address of another service.
 func thief(of api.ServiceAddresses) Apply {
 	app := application(1, addressed(&api.Addresses{RoundRobin: of.RoundRobin.String()}))
 	app.Name = "thief"
 	return Apply{Tenant: "acme", Spec: app}
 }
 
-// TestAnOlderRootWaitsForWhatClustersHave restores the root from before web had
-// its address and a its share, and asks for both before a has spoken.
+// TestAnOlderRootWaitsForWhatClustersHave restores the root from a copy from before web had its
+// address and cluster a its share. It requests both before a has reported.
 func TestAnOlderRootWaitsForWhatClustersHave(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	old := maps.Clone(w.disk)
@@ -57,8 +57,8 @@ func TestAnOlderRootWaitsForWhatClustersHave(t *testing.T) {
 	}
 }
 
-// TestARestartHoldsUpOnlyWhatNeedsNewAddresses, and no longer than a cluster that
-// does not come back takes to count as lost.
+// After a restart, only requests for new addresses wait, and at most until a cluster that does not
+// return counts as lost.
 func TestARestartHoldsUpOnlyWhatNeedsNewAddresses(t *testing.T) {
 	w := newWorld(t, "a")
 	w.join("b", 0)
@@ -68,11 +68,11 @@ func TestARestartHoldsUpOnlyWhatNeedsNewAddresses(t *testing.T) {
 	w.twins["b"].off = true
 	s, _ := w.c.Service(web)
 	w.restart()
-	w.apply(3) // what it has it keeps
+	w.apply(3) // it keeps its address
 	w.must(Scale{Service: web, Replicas: 2})
 	w.must(DeleteApp{App: shop})
 	w.pass(10 * time.Second)
-	w.apply(1) // and gets back
+	w.apply(1) // and gets it back
 	if again, _ := w.c.Service(web); again.Addresses.RoundRobin != s.Addresses.RoundRobin {
 		t.Errorf("web has %s, had %s", again.Addresses.RoundRobin, s.Addresses.RoundRobin)
 	}
@@ -89,7 +89,7 @@ func TestARestartHoldsUpOnlyWhatNeedsNewAddresses(t *testing.T) {
 	}
 	w.must(RemoveCluster{"b"})
 	w.restart()
-	w.settle() // a's word alone ends it
+	w.settle() // the report of a ends the wait
 	w.net("a", wire.ClusterNet{Whole: true, Subnets: 1})
 	other.Name = "third"
 	w.must(Apply{Tenant: "acme", Spec: other})

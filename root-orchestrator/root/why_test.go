@@ -8,7 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Each constraint, alone unmet, is named with a count, and something would help.
+// For each constraint that is not met, the explanation has a count and a suggestion.
 func TestEveryConstraintSaysWhatWouldHelp(t *testing.T) {
 	constrain := func(k api.Constraint) func(*api.Microservice) {
 		return func(m *api.Microservice) { m.Constraints = []api.Constraint{k} }
@@ -48,8 +48,7 @@ func TestEveryConstraintSaysWhatWouldHelp(t *testing.T) {
 	}
 }
 
-// An instance that no node can take for want of an overlay network is told how its
-// service opts out.
+// If only nodes without an overlay network are left, the suggestion says how a service opts out.
 func TestWhyOfTheOverlayNetworkSaysHowToOptOut(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	w.twins["a"].noOverlay, w.twins["b"].noOverlay = true, true

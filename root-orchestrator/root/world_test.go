@@ -16,8 +16,8 @@ import (
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// world drives one core with a store that follows the store's rule and plain
-// twins of clusters.
+// world runs one core with a store that checks the order of saves, and simple simulated clusters
+// (twins).
 type world struct {
 	t     testing.TB
 	cfg   Config
@@ -29,27 +29,27 @@ type world struct {
 	told  []wire.ReportAck
 }
 
-// twin is a cluster that has room for so many instances and runs what it holds.
+// twin is a simulated cluster with a number of slots, which runs its desired set.
 type twin struct {
 	id        api.ClusterID
 	boot, seq uint64
 	gen       api.Generation
 	want      map[api.InstanceID]wire.Assignment
-	bad       map[api.Revision]bool // specs that do not work
+	bad       map[api.Revision]bool // SLA revisions whose workloads fail
 	has       map[api.InstanceID]api.Observed
 	local     map[api.InstanceID]api.Observed
-	violated  map[api.InstanceID]bool // whose place breaks their SLA
+	violated  map[api.InstanceID]bool // instances whose place violates their SLA
 	moves     map[api.InstanceID][]time.Time
 	room      int
-	even      bool // what is free is always the same
+	even      bool // its free resources are always the same
 	off       bool
-	slow      bool   // nothing begins to run
-	full      bool   // nothing new is taken, whatever it says of its room
-	lacks     string // the constraint for which it then says so
-	near      bool   // it refuses what is to be near to others, for latency, unless the search is over
-	more      int    // nodes than one
+	slow      bool   // no instance starts
+	full      bool   // it takes no new instance, whatever it reports as free
+	lacks     string // the constraint that it then reports
+	near      bool   // it refuses instances with links, for latency, until the search is over
+	more      int    // nodes in addition to the first
 	known     map[api.InstanceID]api.Epoch
-	at        *api.Position // of all its nodes
+	at        *api.Position // the position of all its nodes
 	noOverlay bool          // its nodes have no overlay network
 	devices   []api.SlotDevice
 	yields    []api.Yield
@@ -72,7 +72,7 @@ func (w *world) join(id api.ClusterID, room int) *twin {
 	return tw
 }
 
-// enter is join before the cluster has said anything.
+// enter is join without a first report.
 func (w *world) enter(id api.ClusterID, room int) *twin {
 	w.must(JoinCluster{Info: api.ClusterInfo{ID: id}})
 	tw := newTwin(id, room)
@@ -152,7 +152,7 @@ func (tw *twin) take(msg any) {
 	tw.gen = d.Gen
 }
 
-// run makes the twin have what it should, as far as there is room.
+// run makes the twin run its desired set, as far as it has slots.
 func (tw *twin) run() {
 	running := 0
 	tw.has = map[api.InstanceID]api.Observed{}
@@ -225,7 +225,7 @@ func (tw *twin) report() Report {
 	return Report{r}
 }
 
-// settle lets clusters do and report what they can until nothing changes.
+// settle lets the clusters run and report until nothing changes.
 func (w *world) settle() {
 	w.t.Helper()
 	for range 4 {
@@ -309,7 +309,7 @@ func (w *world) on(id api.ClusterID) (n int) {
 	return n
 }
 
-// records returns all instances, in the order of their ids.
+// records returns all instances, sorted by id.
 func (w *world) records() (out []applications.Instance) {
 	for _, id := range w.c.apps.Instances() {
 		out = append(out, w.c.apps.Get(id))
@@ -326,7 +326,7 @@ func (w *world) record(id api.InstanceID) applications.Instance {
 	return in
 }
 
-// checkBooks compares what the sub-machines know of one another.
+// checkBooks compares the states of the sub-machines with each other.
 func (w *world) checkBooks() {
 	w.t.Helper()
 	all := w.records()
@@ -389,8 +389,8 @@ func (w *world) checkBooks() {
 	}
 }
 
-// TestAnythingMayHappenAndBeCutOff gives valid inputs at random, crashes between
-// any two saves, keeps the books right, and ends with everything in its place.
+// TestAnythingMayHappenAndBeCutOff applies random valid inputs and crashes between any two saves.
+// The sub-machines must always agree, and at the end every instance must be in its place.
 func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 7))
@@ -439,7 +439,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 			case 16:
 				tw := w.twins[id()]
 				tw.full = !tw.full
-			case 17: // web is no service of it any more
+			case 17: // web is removed from it
 				app := application(0)
 				app.Services[0].Name = "other"
 				in = Apply{Tenant: "acme", Spec: app}

@@ -11,7 +11,7 @@ import (
 
 const urgent = api.InstanceID("acme/urgent.prod.web.prod#0")
 
-// fullOf returns a world of clusters without free resources, in which less urgent instances make room.
+// fullOf returns a world of clusters without free resources that can evict less urgent instances.
 func fullOf(t *testing.T, clusters ...api.ClusterID) *world {
 	w := newWorld(t, clusters...)
 	for _, id := range clusters {
@@ -76,7 +76,7 @@ func TestARefusingClusterIsNotAskedToPreemptAgain(t *testing.T) {
 		for _, tw := range w.twins {
 			tw.run()
 			r := tw.report()
-			r.Aggregate.Largest.MemoryMB += int64(tw.seq) // more room, and not enough
+			r.Aggregate.Largest.MemoryMB += int64(tw.seq) // more free resources, but not enough
 			r.Aggregate.Free.MemoryMB += int64(tw.seq)
 			w.do(r)
 		}

@@ -34,7 +34,7 @@ import (
 
 const password = "correct horse battery"
 
-// daemon is a root orchestrator that runs, on real TLS and a real store.
+// daemon is a running root orchestrator with real TLS and a real store.
 type daemon struct {
 	t    *testing.T
 	cfg  wiring.Config
@@ -106,14 +106,13 @@ func (d *daemon) admin() *client.Client {
 	return d.client(client.Static(s.Access))
 }
 
-// cluster is a cluster orchestrator as the root sees it: its keys, and requests
-// with its certificate.
+// cluster is a simulated cluster orchestrator: its keys, and requests with its certificate.
 type cluster struct {
 	t    *testing.T
 	d    *daemon
 	id   api.ClusterID
 	key  crypto.Signer
-	pair ca.Pair // the authority's
+	pair ca.Pair // of the authority
 	http *http.Client
 }
 
@@ -159,7 +158,7 @@ func csrText(der []byte) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
 }
 
-// open opens the stream of desired state; its messages arrive as "event data".
+// open opens the stream of desired state. The channel gets its messages as "event data".
 func (c *cluster) open(since api.Generation) (<-chan string, func()) {
 	c.t.Helper()
 	resp, err := c.http.Get(fmt.Sprintf("%s/v1/cluster/desired?since=%d&digest=0", c.d.url(), since))
@@ -189,7 +188,7 @@ func (c *cluster) open(since api.Generation) (<-chan string, func()) {
 	}
 }
 
-// next is the next message of the event, decoded.
+// next returns the next message of the event, decoded.
 func next[T any](t *testing.T, messages <-chan string, event string) (v T) {
 	t.Helper()
 	for {
@@ -258,7 +257,7 @@ func TestFromTheFirstSignInToARunningInstance(t *testing.T) {
 		t.Errorf("instance %+v %v, want no error, State api.Running, Cluster 'munich'", i, err)
 	}
 
-	// Logs, and what the cluster alone knows, come by streams that it dials out.
+	// Logs and forwarded requests use streams that the cluster dials.
 	go func() {
 		for m := range messages {
 			data, ok := strings.CutPrefix(m, "stream ")
@@ -317,7 +316,7 @@ func TestWhoStopsReadingLogsEndsTheirStream(t *testing.T) {
 			t.Errorf("asked for %+v", r)
 		}
 		body, w := io.Pipe()
-		go func() { _, _ = io.WriteString(w, "line 1\n") }() // and then the workload is quiet
+		go func() { _, _ = io.WriteString(w, "line 1\n") }() // then the workload writes nothing
 		resp, err := munich.http.Post(d.url()+"/v1/cluster/streams/"+r.ID, "application/octet-stream", body)
 		if err == nil {
 			resp.Body.Close()
@@ -338,7 +337,7 @@ func TestWhoStopsReadingLogsEndsTheirStream(t *testing.T) {
 		t.Error("the cluster's stream goes on")
 	}
 
-	// A cluster that has nothing to stream says why.
+	// A cluster that has nothing to stream answers with the reason.
 	go func() {
 		r := next[wire.StreamRequest](t, messages, "stream")
 		req, err := http.NewRequest(http.MethodPost, d.url()+"/v1/cluster/streams/"+r.ID, strings.NewReader(`{"status":404,"code":"not_found","detail":"its node is away"}`))
@@ -394,7 +393,7 @@ func TestARestartLosesNothingAndPrintsNoCodeAgain(t *testing.T) {
 	next[wire.Desired](t, messages, "desired")
 }
 
-// A one-use token admits one name with one key, and nobody who was forgotten.
+// A one-use token admits one name with one key, and no removed cluster.
 func TestAClusterTokenAdmitsOneNameWithOneKey(t *testing.T) {
 	d := start(t, t.TempDir())
 	admin := d.admin()
@@ -426,7 +425,7 @@ func TestAClusterTokenAdmitsOneNameWithOneKey(t *testing.T) {
 	}
 }
 
-// Two clusters that ask for one name at once do not both get it.
+// Of two clusters that request a name at the same time, one gets it.
 func TestOneNameIsGivenOnce(t *testing.T) {
 	d := start(t, t.TempDir())
 	admin := d.admin()
@@ -454,16 +453,16 @@ func TestWhoIsNoClusterIsRefused(t *testing.T) {
 	munich, err := d.join(clusterToken(t, admin, api.TokenRequest{Cluster: "munich"}), "munich")
 	check(t, err)
 
-	// A person is no cluster.
+	// A user's token does not identify a cluster.
 	if _, err := admin.Do(t.Context(), client.Request{Method: http.MethodPost, Path: "/v1/cluster/report", Body: wire.Report{}}, nil); !errors.Is(err, api.ErrUnauthenticated) {
 		t.Errorf("a person reports: %v, want ErrUnauthenticated", err)
 	}
-	// One cluster is not another.
+	// A cluster cannot report for another one.
 	err = call.JSON(t.Context(), munich.http, d.url()+"/v1/cluster/report", wire.Report{Cluster: "dublin"}, nil)
 	if !errors.Is(err, api.ErrForbidden) {
 		t.Errorf("munich reports as dublin: %v, want ErrForbidden", err)
 	}
-	// A node of a cluster is no cluster.
+	// The certificate of a cluster's node does not identify a cluster.
 	authority, err := ca.New(munich.pair)
 	check(t, err)
 	key, csr, err := ca.NewRequest()
@@ -478,7 +477,7 @@ func TestWhoIsNoClusterIsRefused(t *testing.T) {
 	if !errors.Is(err, api.ErrForbidden) {
 		t.Errorf("a node reports: %v, want ErrForbidden", err)
 	}
-	// Renewal takes the authority's own key.
+	// Only the authority's own key can be renewed.
 	err = call.JSON(t.Context(), munich.http, d.url()+"/v1/cluster/renew", wire.Renew{CSR: csrText(csr)}, nil)
 	if !errors.Is(err, api.ErrForbidden) {
 		t.Errorf("renewed with another key: %v, want ErrForbidden", err)
@@ -536,7 +535,7 @@ func TestAForgottenClusterStaysOutUntilItJoinsAnew(t *testing.T) {
 	end()
 	refused := func(when string) {
 		t.Helper()
-		// An open connection is refused by request, a new one in its handshake.
+		// On an open connection the request is refused, on a new one the handshake.
 		if _, err := munich.report(2); err == nil {
 			t.Errorf("%s the forgotten cluster reports, want an error", when)
 		}
@@ -583,8 +582,8 @@ func TestTheAuthoritysKeyIsMissed(t *testing.T) {
 	}
 }
 
-// A store without its keys, keys without their store, and the two of different
-// installations do not start, and say what to do.
+// The root does not start with a store without its keys, with keys without their store, or with a
+// store and keys of different installations. The error says what to do.
 func TestTheStoreBelongsToTheKeys(t *testing.T) {
 	ours, others := t.TempDir(), t.TempDir()
 	run := func(cfg wiring.Config) error {

@@ -110,7 +110,7 @@ func TestNoTenantTakesAllAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Rest(Resting{Service: web, Until: epoch.Add(Rest)}, []netip.Addr{netip.MustParseAddr("10.30.0.5")})
-	if err := give("acme/lab/a.b.c.d", nil); err != nil { // a tenant below it takes of the same
+	if err := give("acme/lab/a.b.c.d", nil); err != nil { // a tenant below shares the limit
 		t.Fatal(err)
 	}
 	fixed, free := &api.Addresses{RoundRobin: "10.30.0.9"}, b.Free(epoch)
@@ -130,9 +130,9 @@ func TestNoTenantTakesAllAddresses(t *testing.T) {
 	}
 }
 
-// TestNoAddressIsEverTwoServices assigns, updates, deletes, undoes and restarts at
-// random, and keeps a plain map of who has what. Acme's services have and had no more
-// than its share; what a cluster says that they have does not count.
+// TestNoAddressIsEverTwoServices assigns, updates, deletes, undoes and restarts at random, and
+// compares with a plain map of owners. The services of acme never exceed the tenant's limit;
+// addresses claimed by clusters do not count.
 func TestNoAddressIsEverTwoServices(t *testing.T) {
 	const most = 20
 	rapid.Check(t, func(t *rapid.T) {
@@ -229,8 +229,8 @@ func TestNoAddressIsEverTwoServices(t *testing.T) {
 	})
 }
 
-// An address that a service of the tenant had may be chosen at once; chance gives it to
-// nobody, and other tenants wait.
+// Another service of the tenant may request a resting address of the tenant at once. It is not
+// assigned automatically, and other tenants have to wait.
 func TestAChosenAddressIsFreeForItsTenantAtOnce(t *testing.T) {
 	b, err := New(netip.MustParsePrefix("10.30.0.0/28"), 0)
 	if err != nil {
@@ -246,7 +246,7 @@ func TestAChosenAddressIsFreeForItsTenantAtOnce(t *testing.T) {
 	if _, err := give2(b, evil, chosen); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "a service of another tenant had it, and it rests until") {
 		t.Errorf("another tenant: %v, want ErrConflict, a text with 'a service of another tenant had it, and it rests until'", err)
 	}
-	for i := range 13 { // all others that there are
+	for i := range 13 { // all other addresses
 		id := api.ServiceID(fmt.Sprintf("acme/shop.prod.s%d.prod", i))
 		if got, err := give2(b, id, nil); err != nil || slices.Contains(got.All(), at) {
 			t.Fatalf("%s got %v, %v", id, got, err)
@@ -266,7 +266,7 @@ func give2(b *Registry, id api.ServiceID, want *api.Addresses) (api.ServiceAddre
 	return p.Addresses, err
 }
 
-// A cluster lists the addresses that it has again and again. Each claim counts once.
+// A cluster repeats its addresses in each report. Each claim counts once.
 func TestClaimsAreCountedOnceAndBounded(t *testing.T) {
 	b, err := New(netip.MustParsePrefix("10.30.0.0/16"), 0)
 	if err != nil {

@@ -39,7 +39,7 @@ func (m *shopOf) apply(replicas int, code string, more ...api.Microservice) (gon
 	}, func() api.Revision { m.rev++; return m.rev })
 }
 
-// run adds the missing instances and lets them run on a cluster.
+// run adds the missing instances, and sets them running on a cluster.
 func (m *shopOf) run() {
 	for _, id := range m.Missing(web) {
 		m.Add(id)

@@ -173,7 +173,7 @@ func TestSilenceIsMeasuredInPauses(t *testing.T) {
 	}
 }
 
-// A cluster of the installation, stored before grants existed, is open as it was.
+// A cluster of the installation that was stored before grants existed stays open to all tenants.
 func TestStoresFromBeforeGrants(t *testing.T) {
 	for owner, want := range map[api.Tenant]bool{"": true, "rival": false} {
 		m := New(Config{})

@@ -10,7 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// root drives a log and a limiter as the root's core does.
+// root uses a log and a limiter like the root's core.
 type root struct {
 	log     *Log
 	limiter *Limiter
@@ -34,7 +34,7 @@ func (r *root) write(e api.Event) {
 	r.log.Add(e)
 }
 
-// pass moves the clock and writes the events that are due.
+// pass advances the clock and writes the events that are due.
 func (r *root) pass(d time.Duration) {
 	for end := r.now.Add(d); ; {
 		at := r.limiter.Next()
@@ -60,7 +60,7 @@ func (r *root) host(id api.ClusterID, tenant api.Tenant, n int) (out []api.Insta
 	return out
 }
 
-// report has a cluster report a state of instances.
+// report makes a cluster report a state of instances.
 func (r *root) report(id api.ClusterID, s api.State, which ...api.InstanceID) {
 	for _, in := range which {
 		e := api.Event{Tenant: in.Tenant(), Kind: "instance", Object: in.Name(), Instance: in, Cluster: id, State: s}
@@ -70,7 +70,7 @@ func (r *root) report(id api.ClusterID, s api.State, which ...api.InstanceID) {
 	}
 }
 
-// flood has instances alternate between two states, ten times a second.
+// flood makes instances alternate between two states, ten times a second.
 func (r *root) flood(id api.ClusterID, d time.Duration, which ...api.InstanceID) {
 	for i := range int(d / (100 * time.Millisecond)) {
 		r.pass(100 * time.Millisecond)
@@ -78,7 +78,7 @@ func (r *root) flood(id api.ClusterID, d time.Duration, which ...api.InstanceID)
 	}
 }
 
-// left returns how many events an event says were left out.
+// left returns how many events a summary says were omitted.
 func left(e api.Event) (n int) {
 	if _, more, ok := strings.Cut(e.Detail, " … and "); ok {
 		fmt.Sscan(more, &n)
@@ -115,7 +115,7 @@ func TestEventsOfAFlappingInstanceAreSummedUp(t *testing.T) {
 func TestAllEventsAboveAClustersLimitAreCounted(t *testing.T) {
 	r := newRoot(1<<20, "a")
 	const events = 50_000
-	for i := range events { // each time about another instance
+	for i := range events { // each about another instance
 		r.pass(10 * time.Millisecond)
 		r.report("a", api.Failed, api.ServiceID("acme/shop.prod.web.prod").Instance(i))
 	}
@@ -145,7 +145,7 @@ func TestABurstOfDistinctChangesIsWrittenWhole(t *testing.T) {
 		r.pass(time.Second)
 		r.report("a", s, mine...)
 	}
-	// After they have left, their ends are written.
+	// Events about the end of removed instances are still written.
 	r.pass(period)
 	for range mine {
 		r.limiter.Assigned(r.now, "a", "acme", -1)

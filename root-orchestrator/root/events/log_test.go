@@ -35,8 +35,8 @@ func TestTheLargestGroupLosesItsOldestEvent(t *testing.T) {
 	l, store := NewLog(6), map[int]api.Event{}
 	for i, e := range []api.Event{
 		about(1, "b", "x"), about(2, "a", "x/1"), about(3, "a", "y"), about(4, "a", "x/2"), about(5, "b", "y"), about(6, "", ""),
-		about(7, "a", "y"), // replaces 2: x, with its sub-tenants, has most on a
-		about(8, "", ""),   // replaces 3: y has most on a
+		about(7, "a", "y"), // replaces 2: x, with the tenants below, has the most events on a
+		about(8, "", ""),   // replaces 3: y has the most events on a
 		about(9, "", ""),   // a and b have two each, as have "": of those, "" is the smallest
 	} {
 		add(l, store, e)
@@ -53,8 +53,8 @@ func TestTheLargestGroupLosesItsOldestEvent(t *testing.T) {
 	}
 }
 
-// TestTheStoreHoldsWhatTheLogHolds adds events at random and restarts with other
-// capacities.
+// TestTheStoreHoldsWhatTheLogHolds adds events at random and restarts with other capacities. The
+// store has the events of the log.
 func TestTheStoreHoldsWhatTheLogHolds(t *testing.T) {
 	for seed := range uint64(10) {
 		rng := rand.New(rand.NewPCG(seed, 1))

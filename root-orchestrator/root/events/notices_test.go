@@ -38,7 +38,7 @@ func TestANoticeCausesOneEvent(t *testing.T) {
 	}
 }
 
-// The operator of a cluster is not trusted: its notices cause few events, and short ones.
+// The operator of a cluster is not trusted: notices cause a limited number of short events.
 func TestEventsOfNoticesAreBounded(t *testing.T) {
 	r := newRoot(4096, "a", "b")
 	no, boot, text := uint64(0), uint64(1), strings.Repeat("ä", 100_000)
@@ -49,7 +49,7 @@ func TestEventsOfNoticesAreBounded(t *testing.T) {
 			no++
 			notices = append(notices, wire.Notice{No: no, Reason: "pwned", Text: text, Times: []int{math.MaxInt32, 1, 0}[no%3]})
 		}
-		boot++ // always as if it had been restarted
+		boot++ // as after a restart each time
 		got = append(got, r.limiter.Notices(r.now, "a", boot, notices)...)
 		r.pass(time.Second)
 	}

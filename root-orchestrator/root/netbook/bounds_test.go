@@ -11,8 +11,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// TestOnlyAskedRecordsAreKept has a hostile cluster publish ten thousand records that it
-// was not asked for, and an asked one with more backends than there can be.
+// TestOnlyAskedRecordsAreKept has a hostile cluster publish ten thousand records without a
+// subscription, and one record with too many backends.
 func TestOnlyAskedRecordsAreKept(t *testing.T) {
 	w := spread(t)
 	w.net("a", wire.ClusterNet{Whole: true, Subnets: 1})
@@ -57,8 +57,8 @@ func TestOnlyAskedRecordsAreKept(t *testing.T) {
 	}
 }
 
-// TestRecordsThatCameTooEarlyAreAskedForAgain restarts the root. A cluster publishes what
-// the earlier process asked for, before another one subscribes to it.
+// TestRecordsThatCameTooEarlyAreAskedForAgain restarts the root. A cluster publishes records for
+// subscriptions of the earlier process, before another cluster subscribes again.
 func TestRecordsThatCameTooEarlyAreAskedForAgain(t *testing.T) {
 	w := spread(t)
 	w.restart()
@@ -70,8 +70,8 @@ func TestRecordsThatCameTooEarlyAreAskedForAgain(t *testing.T) {
 	}
 }
 
-// TestSubscriptionsOfOneTenantLeaveRoomForOthers exceeds the bound of one tenant. An
-// event says so, and the cluster is asked to list all when there is room again.
+// TestSubscriptionsOfOneTenantLeaveRoomForOthers exceeds the limit of one tenant. An event reports
+// it, and the cluster has to list everything again when the tenant is below the limit.
 func TestSubscriptionsOfOneTenantLeaveRoomForOthers(t *testing.T) {
 	w := spread(t)
 	var all []wire.Subscription
@@ -102,7 +102,7 @@ func TestSubscriptionsOfOneTenantLeaveRoomForOthers(t *testing.T) {
 	if said != 1 {
 		t.Errorf("%d events say that the tenant is at its bound, want 1", said)
 	}
-	// A rejected one is dropped, and half of those that are kept.
+	// Drop a rejected subscription and half of the accepted ones.
 	beyond, gone := all[maxSubscriptionsPerTenant], all[:maxSubscriptionsPerTenant/2]
 	for _, d := range append(slices.Clone(gone), beyond) {
 		add(d)

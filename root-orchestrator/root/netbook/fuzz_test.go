@@ -8,8 +8,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// FuzzClusterNet has a hostile cluster report anything about the network, while another
-// one subscribes to it.
+// FuzzClusterNet has a hostile cluster send arbitrary network reports while another one subscribes
+// to it.
 func FuzzClusterNet(f *testing.F) {
 	f.Add([]byte(`{"whole":true,"subnets":3,"shares":["10.16.0.0/20","::/0","10.16.0.0/20"],"in_use":[{"address":"10.30.0.1","service":"acme/a.b.c.d"},{}],
 		"wants":[{"service":"acme/shop.prod.web.prod","for":"acme/shop.prod.web.prod"},{"address":"10.16.0.64"},{"address":"fe80::1%x"},{}],

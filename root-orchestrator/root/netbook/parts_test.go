@@ -14,14 +14,14 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// TestALargeSetIsSentInParts has a cluster subscribe to 25,000 services, lose some
-// messages, and forget everything once.
+// TestALargeSetIsSentInParts has a cluster subscribe to 25,000 services, lose some messages, and
+// once lose all its state.
 func TestALargeSetIsSentInParts(t *testing.T) {
 	const many = 25_000
 	w := spread(t)
 	n := wire.ClusterNet{Whole: true, Subnets: 1, Shares: w.shares("a")}
 	for i := range many {
-		// Answers are refusals: it hosts no caller; the names are long.
+		// All answers are refusals, because the cluster hosts no caller. The names are long.
 		want := wire.Subscription{Service: api.ServiceID(fmt.Sprintf("t%d/shop.production.service-number-%d.production", i%5, i)), For: api.ServiceID(fmt.Sprintf("t%d/shop.production.client.production", i%5))}
 		n.Subscribe, n.Subscribed = append(n.Subscribe, want), n.Subscribed.Toggle(want.Digest())
 	}
@@ -79,8 +79,8 @@ func TestALargeSetIsSentInParts(t *testing.T) {
 	}
 }
 
-// TestOnlyACompleteListEndsTheWait starts a root while a cluster lists all in parts. The
-// root receives the later parts alone, and asks for all of them.
+// TestOnlyACompleteListEndsTheWait starts a root while a cluster lists everything in parts. The
+// root receives only the later parts, and requests the whole list.
 func TestOnlyACompleteListEndsTheWait(t *testing.T) {
 	w := spread(t)
 	shares := w.shares("a")
@@ -108,7 +108,7 @@ func TestOnlyACompleteListEndsTheWait(t *testing.T) {
 		t.Error("the wait ended without one part")
 	}
 	part("", "route f")
-	part("", "route d") // again, and shorter
+	part("", "route d") // again, with a shorter part
 	part("route d", "route m")
 	if !waits() {
 		t.Error("the wait ended before the last part")
@@ -136,8 +136,8 @@ func TestUnsubscribingLeavesNothing(t *testing.T) {
 	if len(b.asked.List()) != many+1 || len(w.book.about) != 1 {
 		t.Fatalf("b is asked for %d records, and %d subscriptions are about services; want %d and 1", len(b.asked.List()), len(w.book.about), many+1)
 	}
-	// a acknowledges every message, but reports that it holds nothing, so that it is
-	// sent all again.
+	// Cluster a acknowledges each message but reports that it has nothing, so that everything is
+	// sent again.
 	resyncs := func() (sources int) {
 		for range 20 {
 			for _, m := range w.net("a", wire.ClusterNet{Subnets: 1, Shares: w.shares("a"), Rev: 1 << 62}) {
@@ -173,7 +173,7 @@ func TestUnsubscribingLeavesNothing(t *testing.T) {
 	}
 }
 
-// wanting returns the parts of a list of subscriptions for several tenants.
+// wanting returns the parts of a list with subscriptions for several tenants.
 func wanting(many, each int) (parts []wire.ClusterNet) {
 	var wants []wire.Subscription
 	for i := range many {
@@ -194,8 +194,8 @@ func wanting(many, each int) (parts []wire.ClusterNet) {
 	return parts
 }
 
-// TestPartsCostWhatTheyHave lists the same subscriptions again, in few parts and in
-// many: together these cost the same.
+// TestPartsCostWhatTheyHave lists the same subscriptions in few parts and in many. The cost must be
+// the same.
 func TestPartsCostWhatTheyHave(t *testing.T) {
 	const many = 5000
 	w := newWorld(t, "a")
@@ -219,7 +219,7 @@ func TestPartsCostWhatTheyHave(t *testing.T) {
 	}
 }
 
-// BenchmarkSubscriptions lists the 50,000 subscriptions of a cluster again.
+// BenchmarkSubscriptions measures another list of a cluster's 50,000 subscriptions.
 func BenchmarkSubscriptions(b *testing.B) {
 	w, parts := newWorld(b, "a"), wanting(50_000, 1000)
 	cl := w.book.clusters["a"]

@@ -64,8 +64,8 @@ func TestSharesComeAheadOfNeedAndRest(t *testing.T) {
 	}
 }
 
-// Each cluster gets at most a quarter, and the last eighth is for those that have
-// nothing.
+// Each cluster gets at most a quarter of the network, and the last eighth is for clusters without a
+// share.
 func TestNoFewClustersTakeTheWholeNetwork(t *testing.T) {
 	w := newWorld(t, "a", "b", "c", "d", "e")
 	for _, id := range []api.ClusterID{"a", "b", "c", "d"} {
@@ -75,13 +75,13 @@ func TestNoFewClustersTakeTheWholeNetwork(t *testing.T) {
 	if a, d, e := len(w.shares("a")), len(w.shares("d")), len(w.shares("e")); a != 32 || d != 128-3*32-16 || e != 1 {
 		t.Fatalf("a has %d shares, d %d and e %d; want 32, %d and 1", a, d, e, 128-3*32-16)
 	}
-	// Returned shares rest, and count as the cluster's own until then.
+	// Returned shares rest, and until then count to the cluster.
 	before := w.shares("a")
 	told := w.net("a", wire.ClusterNet{Subnets: 1, Shares: before, Returned: before[1:]})
 	if got := w.shares("a"); len(got) != 1 || len(told) != 1 || !slices.Equal(told[0].Shares, got) {
 		t.Fatalf("a has %v and is sent %+v, want one share", got, told)
 	}
-	w.net("a", wire.ClusterNet{Subnets: 1, Shares: before, Returned: before[1:]}) // before it has the list of its shares
+	w.net("a", wire.ClusterNet{Subnets: 1, Shares: before, Returned: before[1:]}) // before it received the list of its shares
 	w.net("a", wire.ClusterNet{Subnets: 1_000_000, Shares: w.shares("a")})
 	if got := w.shares("a"); len(got) != 1 {
 		t.Errorf("a cluster that takes and returns all the time has %d shares, want 1", len(got))

@@ -14,8 +14,8 @@ import (
 
 const web = api.ServiceID("acme/shop.prod.web.prod")
 
-// world drives a book as the root's core does. It is also the book's view: clusters
-// host the instances of services that the test says.
+// world calls a netbook like the root's core. It is also the View: tests set which clusters host
+// instances.
 type world struct {
 	t        testing.TB
 	cfg      Config
@@ -80,7 +80,7 @@ func (w *world) remove(id api.ClusterID) {
 	w.end()
 }
 
-// restart begins with what is stored. No cluster has been heard.
+// restart starts a netbook from the stored document. No cluster has reported.
 func (w *world) restart() {
 	w.t.Helper()
 	known := step.Keys(w.book.clusters)
@@ -94,7 +94,7 @@ func (w *world) restart() {
 	w.start()
 }
 
-// host has clusters run instances of a service of an application.
+// host sets how many instances of a service each cluster runs.
 func (w *world) host(id api.ServiceID, on map[api.ClusterID]int) {
 	w.services[id] = Service{Spec: &api.Microservice{Virtualization: "container"}}
 	w.hosts[id] = on
@@ -103,7 +103,7 @@ func (w *world) host(id api.ServiceID, on map[api.ClusterID]int) {
 	w.end()
 }
 
-// spread returns a world in which a and b have one instance of web each.
+// spread returns a world in which the clusters a and b have one instance of web each.
 func spread(t testing.TB) *world {
 	t.Helper()
 	w := newWorld(t, "a", "b")
@@ -111,10 +111,9 @@ func spread(t testing.TB) *world {
 	return w
 }
 
-// inB is the instance of a spread world that is in b.
+// inB returns the instance in cluster b of a spread world.
 func (w *world) inB() api.InstanceID { return web.Instance(1) }
 
-// end ends a step.
 func (w *world) end() {
 	if w.book.EndWait(w.now.Mono) {
 		w.take(w.book.GrantAll(w.now))
@@ -127,13 +126,13 @@ func (w *world) pass(d time.Duration) {
 	w.end()
 }
 
-// net has a cluster report and returns what it is sent.
+// net makes a cluster report, and returns the messages to it.
 func (w *world) net(id api.ClusterID, n wire.ClusterNet) []wire.RootNet {
 	w.t.Helper()
 	return w.netTo(id, id, n)
 }
 
-// netTo is net, but returns what another cluster is sent.
+// netTo is net, but returns the messages to another cluster.
 func (w *world) netTo(other, id api.ClusterID, n wire.ClusterNet) (out []wire.RootNet) {
 	w.t.Helper()
 	w.last = nil

@@ -28,7 +28,7 @@ const (
 	back  = api.ServiceID("acme/shop.prod.back.prod")
 )
 
-// services returns two services of which each has to be within some milliseconds of the other.
+// services returns two services that must be within some milliseconds of each other.
 func services(ms float64) []Service {
 	near := func(name, other string) *api.Microservice {
 		return &api.Microservice{
@@ -39,7 +39,7 @@ func services(ms float64) []Service {
 	return []Service{{ID: back, Spec: near("back", "front.prod"), Rev: 1}, {ID: front, Spec: near("front", "back.prod"), Rev: 1}}
 }
 
-// checkPlaces compares what is kept about positions with a computation from scratch.
+// checkPlaces compares the stored positions with a computation from scratch.
 func checkPlaces(t *testing.T, m *Machine, all map[api.InstanceID]Instance) {
 	t.Helper()
 	for id, s := range m.services {
@@ -152,7 +152,7 @@ func TestPlacesAreThoseOfTheInstances(t *testing.T) {
 	}
 }
 
-// A refusal that all instances of a service share is not kept for each of them again.
+// A refusal that siblings share is stored once.
 func TestSiblingsShareARefusal(t *testing.T) {
 	m := newMachine()
 	v := services(20)[1]
