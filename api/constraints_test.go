@@ -10,8 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// constrained is an application of two services, one of which asks for everything
-// that a place can be asked for.
+// constrained is an application of two services. The first has every kind of constraint.
 const constrained = `{"sla_version":"v2.0","applications":[{"application_name":"video","application_namespace":"prod","microservices":[
 	{"microservice_name":"pre","microservice_namespace":"v1","virtualization":"container","code":"acme/pre"},
 	{"microservice_name":"pre","microservice_namespace":"v2","virtualization":"container","code":"acme/pre"},
@@ -72,7 +71,7 @@ func TestEveryConstraintIsTaken(t *testing.T) {
 	}
 }
 
-// pair is an application of the services c.d and e.f, c.d with these members.
+// pair returns an application with the services c.d and e.f. c.d has the given members.
 func pair(members string) string {
 	return strings.TrimSuffix(placed(members), "]}]}") +
 		`,{"microservice_name":"e","microservice_namespace":"f","virtualization":"container","code":"nginx"}]}]}`
@@ -212,7 +211,7 @@ func TestAThousandStrangersGiveABoundedAnswer(t *testing.T) {
 	}
 }
 
-// A name that two services share needs its namespace.
+// A name that two services share is ambiguous without its namespace.
 func TestASharedNameIsNotEnough(t *testing.T) {
 	faults := faultsOf(t, strings.Replace(constrained, `"pre.v1","threshold"`, `"pre","threshold"`, 1))
 	if len(faults) != 1 || !strings.Contains(faults[0].String(), "write pre.v1") {
@@ -220,7 +219,7 @@ func TestASharedNameIsNotEnough(t *testing.T) {
 	}
 }
 
-// What Oakestra's files carry for what they do not use asks for nothing.
+// Values of unused fields in Oakestra's files have no effect.
 func TestNeutralConstraintsAreTaken(t *testing.T) {
 	sla, err := api.ParseSLA([]byte(placed(`"vgpus":0,"vtpus":0,"storage":0,"connectivity":[],"devices":null,"priority":"","sla_violation_strategy":"",
 		"constraints":[{"type":"direct","cluster":"c1","node":"","area":"","location":"","polygon":[],"threshold":0,"rigidness":0,"convergence_time":0,"needs":[],"allowed":null}]`)))
@@ -279,7 +278,7 @@ func FuzzParseTarget(f *testing.F) {
 	})
 }
 
-// The former name of the type stays accepted, and both are stored under it, so that a
+// The former name of the type is still accepted, and both names are stored under it, so that a
 // cluster of the previous release understands them.
 func TestAntiAffinityHasAFormerName(t *testing.T) {
 	for _, name := range []string{"apart", "anti_affinity"} {

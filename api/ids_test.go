@@ -86,7 +86,7 @@ func TestEpochsOrderRootBeforeLocal(t *testing.T) {
 	if older.Root() != 17 || older.Local() != 1<<20-1 || api.EpochOf(17, 2).String() != "17.2" {
 		t.Fatalf("the epoch is %s, want 17.1048575", older)
 	}
-	// A count beyond its 20 bits must not reach into the root's.
+	// A count above 20 bits must not change the root's part.
 	if e := api.EpochOf(17, 1<<20); e.Root() != 17 {
 		t.Fatalf("an overflow of the lower part changed the upper part: %s", e)
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// A container runs on nodes with an overlay network alone unless its document opts
-// out, whether it publishes a port or not. A process has its node's network.
+// Unless its document opts out, a container runs only on nodes with an overlay network, whether it
+// publishes a port or not. A process uses its node's network.
 func TestTheOverlayNetworkIsNeededUnlessTheDocumentOptsOut(t *testing.T) {
 	for _, tt := range []struct {
 		fields  string
@@ -38,7 +38,7 @@ func TestTheOverlayNetworkIsNeededUnlessTheDocumentOptsOut(t *testing.T) {
 	}
 }
 
-// What the release before stored, and sends, keeps the meaning that it had.
+// Services that the previous release stored or sends keep their meaning.
 func TestServicesOfTheReleaseBeforeNeedTheOverlayNetworkIfTheyUseIt(t *testing.T) {
 	for doc, needs := range map[string]bool{
 		`{"virtualization":"container"}`:               false,

@@ -16,9 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "write the expected outcomes of testdata/oakestra anew")
 
-// TestDocumentsOfOakestra parses documents that have the shapes of Oakestra's own.
-// testdata/oakestra/outcomes.txt says of each whether it is accepted as it is, or
-// every reason why not.
+// TestDocumentsOfOakestra parses documents with the structure of Oakestra's own. For each of them,
+// testdata/oakestra/outcomes.txt says that it is accepted, or lists all reasons why not.
 func TestDocumentsOfOakestra(t *testing.T) {
 	const dir = "testdata/oakestra/"
 	files, err := filepath.Glob(dir + "[0-9]*")

@@ -7,7 +7,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Values that Oakestra's own documents have where they ask for nothing.
+// Empty values in Oakestra's own documents have no effect.
 func TestEmptyListsOfOakestraAreTaken(t *testing.T) {
 	for _, more := range []string{
 		`"connectivity":[{"target_microservice_id":"e.f","con_constraints":[]}]`, `"args":[""]`, `"added_files":[""]`,
@@ -19,7 +19,7 @@ func TestEmptyListsOfOakestraAreTaken(t *testing.T) {
 	}
 }
 
-// A unikernel's URL has a scheme, which is not what is wrong with it.
+// A unikernel is refused as such, not because its URL has a scheme.
 func TestUnikernelsAreRefusedByName(t *testing.T) {
 	_, err := api.ParseSLA([]byte(`{"sla_version":"v2.0","applications":[{"application_name":"a","application_namespace":"b","microservices":[
 		{"microservice_name":"c","microservice_namespace":"d","virtualization":"unikernel","code":"https://example.org/a.tar.gz"}]}]}`))
@@ -28,8 +28,8 @@ func TestUnikernelsAreRefusedByName(t *testing.T) {
 	}
 }
 
-// A chosen IPv6 address chooses the IPv4 address in its last 32 bits, and must not
-// contradict one that is chosen too.
+// An IPv6 address determines the IPv4 address in its last 32 bits, and must not contradict a given
+// one.
 func TestAnIPv6AddressBelongsToAnIPv4Address(t *testing.T) {
 	for _, c := range []struct{ addresses, four, six string }{
 		{`{"rr_ip":"10.30.1.1","rr_ip_v6":"fd74:6c6e:2::a1e:101"}`, "10.30.1.1", "fd74:6c6e:2::a1e:101"},
@@ -60,8 +60,8 @@ func TestAnIPv6AddressBelongsToAnIPv4Address(t *testing.T) {
 	}
 }
 
-// A process's program may be written as a URL, which the runtime gets as a path. A
-// container's image may not.
+// The program of a process may be a file URL, which the runtime gets as a path. The image of a
+// container may not.
 func TestFileURLsAreProgramsAndNoImages(t *testing.T) {
 	sla, err := api.ParseSLA(placedAs("process", "file:///usr/local/bin/web"))
 	if err != nil || sla.Applications[0].Services[0].Code != "/usr/local/bin/web" {

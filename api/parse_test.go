@@ -33,13 +33,13 @@ func faultsOf(t *testing.T, doc string) []api.Fault {
 	return faults.Faults
 }
 
-// service is an SLA whose one service has these members beside the required ones.
+// service returns an SLA whose only service has the given members in addition to the required ones.
 func service(members string) string {
 	return `{"sla_version":"v2.0","applications":[{"application_name":"a","application_namespace":"b","microservices":[` +
 		`{"microservice_name":"c","microservice_namespace":"d"` + prefix(`,`, members) + `}]}]}`
 }
 
-// placed is service with the required members filled in, but for those given.
+// placed is service with the required members that are not given.
 func placed(members string) string {
 	for _, m := range []string{`"virtualization":"container"`, `"code":"nginx"`} {
 		key, _, _ := strings.Cut(m, ":")
@@ -84,7 +84,7 @@ func TestAcceptedDocumentIsComplete(t *testing.T) {
 	}
 }
 
-// Oakestra's own example, as its command line writes it.
+// Oakestra's own example, as its command-line client writes it.
 func TestOakestraExampleIsTaken(t *testing.T) {
 	sla, err := api.ParseSLA(file(t, "oakestra-default.json"))
 	if err != nil {
@@ -304,7 +304,7 @@ func TestAThousandTyposGiveABoundedAnswer(t *testing.T) {
 	}
 }
 
-// The table and the Go types are two lists of the same fields.
+// Fields and the Go types have the same fields.
 func TestTableAndTypesAgree(t *testing.T) {
 	kept := map[string]bool{}
 	var walk func(at string, ty reflect.Type)
@@ -323,7 +323,7 @@ func TestTableAndTypesAgree(t *testing.T) {
 		}
 	}
 	walk("", reflect.TypeFor[api.SLA]())
-	// A document's tolerate is stored as seconds of rigidness, its rigidness as a share.
+	// A document's tolerate is stored as rigidness in seconds, its rigidness as a share.
 	for _, at := range []string{"/applications/*/microservices/*/constraints/*", "/applications/*/microservices/*/connectivity/*/con_constraints/*"} {
 		kept[at+"/tolerate"] = true
 		delete(kept, at+"/share")
@@ -365,7 +365,8 @@ func FuzzParseSLA(f *testing.F) {
 			}
 			return
 		}
-		// What is stored is what was parsed. It is no document: its units are the types'.
+		// The result can be stored and decoded. It is not a document, because its units are those
+		// of the Go types.
 		stored, err := json.Marshal(sla)
 		if err != nil {
 			t.Fatal(err)

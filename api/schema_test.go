@@ -9,7 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Each field of the table is where the schema has it, and required there alike.
+// The schema has each field of the table, and the same fields are required.
 func TestSchemaHasEveryField(t *testing.T) {
 	var schema map[string]any
 	if err := json.Unmarshal(api.SLASchema(), &schema); err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// two is a document of a service with more fields, and of another, e.f.
+// two returns a document of a service with the additional fields, and of another service, e.f.
 func two(more string) []byte {
 	service := func(name, ns, more string) string {
 		return `{"microservice_name":"` + name + `","microservice_namespace":"` + ns + `","virtualization":"container","code":"nginx"` + more + `}`
@@ -18,8 +18,8 @@ func two(more string) []byte {
 		service("c", "d", ","+more) + `,` + service("e", "f", "") + `]}]}`)
 }
 
-// Oakestra's documentation has kbit/s, a share of requests, and longitude before
-// latitude. A v2.0 document means here what it means there.
+// In Oakestra's documentation, bandwidth is in kbit/s, rigidness is a share of requests, and
+// longitude comes before latitude. A v2.0 document has the same meaning here.
 func TestUnitsOfOakestra(t *testing.T) {
 	sla, err := api.ParseSLA(two(`"bandwidth_in":1000,"bandwidth_out":100,
 		"constraints":[{"type":"geo","location":"11.58,48.14","threshold":100,"rigidness":0.9,"convergence_time":300},
@@ -30,7 +30,7 @@ func TestUnitsOfOakestra(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := sla.Applications[0].Services[0]
-	if m.BandwidthIn != 1 || m.BandwidthOut != 1 { // 100 kbit/s are rounded up to what can be reserved
+	if m.BandwidthIn != 1 || m.BandwidthOut != 1 { // 100 kbit/s are rounded up to 1 Mbit/s
 		t.Errorf("1000 and 100 kbit/s are %d and %d Mbit/s", m.BandwidthIn, m.BandwidthOut)
 	}
 	want := []api.Constraint{
@@ -72,8 +72,8 @@ func TestUnitsOfOurOwn(t *testing.T) {
 	}
 }
 
-// What was stored by an earlier release has Mbit/s, seconds and latitude first. It
-// is decoded, not parsed, and keeps its meaning.
+// Records of an earlier release have Mbit/s, seconds and latitude first. They are decoded, not
+// parsed, and keep their meaning.
 func TestStoredServicesKeepTheirMeaning(t *testing.T) {
 	var m api.Microservice
 	stored := `{"microservice_name":"a","bandwidth_in":10,"constraints":[{"type":"geo","location":"48.14,11.58","threshold":1,"rigidness":60}]}`

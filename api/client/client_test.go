@@ -202,8 +202,8 @@ func TestAllPagesAreRead(t *testing.T) {
 	}
 }
 
-// A new root's lists are at revision 0: what happens until the watch begins must
-// not be missed.
+// The lists of a new root are at revision 0. A watch since 0 must not miss changes made before it
+// begins.
 func TestAWatchFromNothingIsFromTheFirstChange(t *testing.T) {
 	c := serve(t, nil, func(w http.ResponseWriter, r *http.Request) {
 		if at := r.Header.Get("Last-Event-ID"); at != "0" {

@@ -13,7 +13,7 @@ import (
 	"github.com/treeline-edge/treeline/api/client"
 )
 
-// root is a server with the one application acme/shop.prod. It stands for a root.
+// root is a server that stands for a root with one application, acme/shop.prod.
 func root() *httptest.Server {
 	return httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		shop := api.App{ID: "acme/shop.prod", Wanted: 2, Running: 1}
@@ -40,7 +40,7 @@ func Example() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 
-	// Against a root: client.Options{URL: "https://10.0.0.5:7443", CA: pem, Tokens: …}
+	// With a real root: client.Options{URL: "https://10.0.0.5:7443", CA: pem, Tokens: …}
 	c, err := client.New(client.Options{URL: server.URL, HTTP: server.Client(), Tokens: client.Static("token")})
 	if err != nil {
 		fmt.Println(err)
@@ -71,7 +71,7 @@ func Example() {
 	// acme/shop.prod: 2 of 2 instances
 }
 
-// Errors have a kind, and what the server reported.
+// Errors have a kind, and contain the server's problem.
 func ExampleClient_App() {
 	server := root()
 	defer server.Close()

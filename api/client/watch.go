@@ -29,7 +29,7 @@ const (
 
 // WatchOptions configure a watch.
 type WatchOptions struct {
-	Since  api.Revision // the revision that a list returned
+	Since  api.Revision // the revision that a list returned; 0: from the first change
 	Tenant api.Tenant   // objects of this tenant and of those below it
 	Under  string       // objects of this application or service id
 }

@@ -47,7 +47,7 @@ func TestReadReportsBrokenAndEndlessStreams(t *testing.T) {
 	}
 }
 
-// repeat reads as many "x".
+// repeat is a reader of left bytes "x".
 type repeat struct{ left int }
 
 func (r *repeat) Read(p []byte) (int, error) {

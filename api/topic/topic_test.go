@@ -7,7 +7,7 @@ import (
 	"github.com/treeline-edge/treeline/api/topic"
 )
 
-// The rights, spelled out once more: leaf, may the node write it, may it read it.
+// The expected rights of a node by leaf: may publish, may subscribe.
 var rights = map[string][2]bool{
 	"desired":  {false, true},
 	"delta":    {false, true},

@@ -8,7 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Every field of the table can be asked for by its path, and says what the table says.
+// Every field of the table can be explained by its path, with the contents of the table.
 func TestEveryFieldIsExplained(t *testing.T) {
 	r := newTerminal(t)
 	for _, f := range api.Fields {

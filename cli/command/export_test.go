@@ -5,7 +5,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Visible are the flags of all commands that help shows, by their names.
+// Visible returns the visible flags of all commands, by name.
 func Visible() map[string]string {
 	out := map[string]string{}
 	var walk func(cmd *cobra.Command)
@@ -25,7 +25,7 @@ func Visible() map[string]string {
 	return out
 }
 
-// Showing are the commands that have the flag --output, by what is written to run them.
+// Showing returns the command lines of the commands that have the flag --output.
 func Showing() (out []string) {
 	var walk func(cmd *cobra.Command, path string)
 	walk = func(cmd *cobra.Command, path string) {

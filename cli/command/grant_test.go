@@ -17,7 +17,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// joinCluster has a cluster of the tenant acme join the root.
+// joinCluster lets a cluster of the tenant acme join the root.
 func (r *rig) joinCluster(name string) {
 	r.t.Helper()
 	token := strings.TrimSpace(r.must("", "token", "create", "--cluster", name, "--token-only"))
@@ -30,7 +30,7 @@ func (r *rig) joinCluster(name string) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if err := enrol.Forget(dir); err != nil { // each cluster has a key of its own
+	if err := enrol.Forget(dir); err != nil { // each cluster needs its own key
 		r.t.Fatal(err)
 	}
 	body, err := json.Marshal(wire.JoinCluster{Token: token, CSR: c.CSR, Info: api.ClusterInfo{ID: api.ClusterID(name)}})
@@ -55,7 +55,7 @@ func (r *rig) joinCluster(name string) {
 	}
 }
 
-// grant returns the grant that the root has of a cluster.
+// grant returns the cluster's grant at the root.
 func (r *rig) grant(name string) api.Grant {
 	r.t.Helper()
 	var list struct {
@@ -74,8 +74,8 @@ func (r *rig) grant(name string) api.Grant {
 	return api.Grant{}
 }
 
-// TestOpenAndCloseAndCapACluster runs the commands in order, as an admin, and compares
-// the grant that the root has after each.
+// TestOpenAndCloseAndCapACluster runs the commands in order, as an admin, and compares the
+// cluster's grant after each.
 func TestOpenAndCloseAndCapACluster(t *testing.T) {
 	r := newRig(t)
 	r.signIn()
@@ -126,8 +126,7 @@ func TestOpenAndCloseAndCapACluster(t *testing.T) {
 	}
 }
 
-// TestGrantsThatCannotBeAreRefused: each mistake is named, has its exit code, and changes
-// nothing.
+// Each invalid grant has an error message and an exit code, and changes nothing.
 func TestGrantsThatCannotBeAreRefused(t *testing.T) {
 	r := newRig(t)
 	r.signIn()
@@ -165,8 +164,8 @@ func TestGrantsThatCannotBeAreRefused(t *testing.T) {
 	}
 }
 
-// TestWhoRunsAClusterDoesNotOpenItToAll: an infrastructure provider of the tenant may
-// narrow the audience, and neither open the cluster to all nor lift its caps.
+// An infrastructure provider of the tenant may restrict the audience of a cluster, but may neither
+// open it to all tenants nor change its caps.
 func TestWhoRunsAClusterDoesNotOpenItToAll(t *testing.T) {
 	r := newRig(t)
 	r.signIn()
@@ -183,7 +182,7 @@ func TestWhoRunsAClusterDoesNotOpenItToAll(t *testing.T) {
 	r.must("", "tenant", "create", "beta")
 	for line, want := range map[string]int{
 		"open cluster munich": 5, "cap cluster munich --nodes 9": 5,
-		"open cluster munich --to beta": 6, // she is not told that there is such a tenant
+		"open cluster munich --to beta": 6, // does not reveal that the tenant exists
 	} {
 		if _, said, code := olga.run("", strings.Fields(line)...); code != want {
 			t.Errorf("its operator runs %s: exit %d, want %d: %s", line, code, want, said)

@@ -10,8 +10,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// TestFollowedLogsSayThatTheTokenExpired: a followed log whose token expires, with no
-// fresher one, is no log that has ended, nor one whose server is away.
+// If the token of a followed log expires and there is no newer one, the error is neither the end of
+// the log nor an unreachable server.
 func TestFollowedLogsSayThatTheTokenExpired(t *testing.T) {
 	const life = 300 * time.Millisecond
 	for _, instances := range []int{1, 2} {
@@ -28,7 +28,7 @@ func TestFollowedLogsSayThatTheTokenExpired(t *testing.T) {
 				w.Header().Set("Treeline-Stream-Life", fmt.Sprint(life.Seconds()))
 				_, _ = w.Write([]byte("line 1\n"))
 				_ = http.NewResponseController(w).Flush()
-				<-time.After(life) // of the token: the server ends the stream with it
+				<-time.After(life) // the server ends the stream when the token expires
 				panic(http.ErrAbortHandler)
 			case path == "/v1/auth/streams/name":
 				w.WriteHeader(http.StatusUnauthorized)

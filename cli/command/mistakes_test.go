@@ -16,7 +16,7 @@ import (
 	"github.com/treeline-edge/treeline/cli/contexts"
 )
 
-// mistakes makes the files that people hand in by mistake.
+// mistakes creates files with common mistakes.
 func (r *rig) mistakes() {
 	r.t.Helper()
 	r.file("shelf.yaml", strings.ReplaceAll(shop, "shop", "shelf"))
@@ -45,7 +45,7 @@ func (r *rig) mistakes() {
 	}
 }
 
-// otherCA is a CA of nobody's.
+// otherCA returns the file of a CA that is not the root's.
 func otherCA(r *rig) string {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -9,17 +9,17 @@ import (
 	"github.com/treeline-edge/treeline/cli/command"
 )
 
-// name stands for what -o name printed.
+// name is replaced by the output of -o name.
 const name = "NAME"
 
-// named says of each command with -o what takes the names that it prints. Of what
-// takes none, -o name is refused. The order is that of the test.
+// named lists, for each command with -o, the commands that accept the names that it prints. If
+// there are none, -o name is refused. The order is that of the test.
 var named = []struct {
-	prints string // with -o name
+	prints string // the command that prints names
 	takes  []string
 }{
 	{"apply -f shop.yaml --detach", []string{"describe app NAME", "get apps NAME"}},
-	{"plan -f shop.yaml", nil}, // nothing changes: it prints none
+	{"plan -f shop.yaml", nil}, // nothing changes, so it prints no name
 	{"get apps", []string{"get apps NAME", "describe app NAME", "events NAME", "get services NAME", "get instances NAME", "wait NAME --for=deleted --timeout 1ms"}},
 	{"get services", []string{"get services NAME", "describe service NAME", "events NAME", "scale NAME 1", "get instances NAME"}},
 	{"get instances", []string{"get instances NAME", "describe instance NAME", "why NAME", "events NAME"}},
@@ -45,8 +45,8 @@ var named = []struct {
 	{"net trace shop/web#0 job", nil},
 }
 
-// TestWhatIsPrintedAsANameIsAccepted runs every command that has -o. One that is new
-// fails until it is in the table.
+// TestWhatIsPrintedAsANameIsAccepted runs every command with -o. It fails for a command that is not
+// in the table.
 func TestWhatIsPrintedAsANameIsAccepted(t *testing.T) {
 	r := newRig(t)
 	r.signIn()
@@ -55,7 +55,7 @@ func TestWhatIsPrintedAsANameIsAccepted(t *testing.T) {
 	r.must("", "apply", "-f", "shop.yaml", "--detach")
 	r.joinCluster("munich")
 	web := api.ServiceID("acme/shop.prod.web.v1")
-	// What a cluster would have to answer is canned.
+	// The answers of clusters are fixed.
 	nodes := canned(t, func(w http.ResponseWriter, req *http.Request) {
 		node := api.Node{NodeInfo: api.NodeInfo{ID: "n1"}, Cluster: "munich", Status: api.NodeReady}
 		switch path := req.URL.Path; {
@@ -114,8 +114,7 @@ func TestWhatIsPrintedAsANameIsAccepted(t *testing.T) {
 	}
 }
 
-// TestANameOfSeveralNodesIsRefused where clusters have a node of the same name, or may
-// have.
+// A node's name is refused if several clusters have, or may have, a node of that name.
 func TestANameOfSeveralNodesIsRefused(t *testing.T) {
 	var away map[string]bool // clusters that do not answer
 	var changed []string
@@ -125,7 +124,7 @@ func TestANameOfSeveralNodesIsRefused(t *testing.T) {
 		}
 		rest, _ := strings.CutPrefix(req.URL.Path, "/v1/clusters/")
 		cluster, _, _ := strings.Cut(rest, "/")
-		nodes := []api.Node{{NodeInfo: api.NodeInfo{ID: "n1"}, Cluster: "elsewhere"}} // a hostile cluster says so
+		nodes := []api.Node{{NodeInfo: api.NodeInfo{ID: "n1"}, Cluster: "elsewhere"}} // reported by a hostile cluster
 		if cluster == "oslo" {
 			nodes = append(nodes, api.Node{NodeInfo: api.NodeInfo{ID: "n2"}})
 		}
@@ -151,7 +150,7 @@ func TestANameOfSeveralNodesIsRefused(t *testing.T) {
 			t.Errorf("treeline %s n1: exit %d, changes %v, says %s", verb, code, changed, said)
 		}
 	}
-	for _, verb := range verbs[:7] { // a purge waits for the node
+	for _, verb := range verbs[:7] { // not the last one: a purge waits for the node
 		changed = nil
 		if _, said, code := r.run("", append(strings.Fields(verb), "n2")...); code != 0 {
 			t.Errorf("treeline %s n2, of which there is one: exit %d: %s", verb, code, said)

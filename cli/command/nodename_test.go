@@ -9,13 +9,13 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// TestNodeNameIsRefusedWhileAClusterDoesNotAnswer cordons a node by its name alone, which
-// a cluster that does not answer may have, too.
+// TestNodeNameIsRefusedWhileAClusterDoesNotAnswer cordons a node by its name without a cluster. A
+// cluster that does not answer may have a node of that name too.
 func TestNodeNameIsRefusedWhileAClusterDoesNotAnswer(t *testing.T) {
 	named := func(id api.ClusterID) (c api.Cluster) { c.ID = id; return c }
 	node := func(of api.ClusterID, id api.NodeID) (n api.Node) { n.ID, n.Cluster = id, of; return n }
 	for name, c := range map[string]struct {
-		oslo    int // status of the answer about the nodes of oslo
+		oslo    int // status of the answer for the nodes of oslo
 		node    string
 		ordered string
 		code    int

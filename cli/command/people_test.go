@@ -9,8 +9,8 @@ import (
 	"github.com/treeline-edge/treeline/cli/command"
 )
 
-// TestAnInvitationIsALineToPaste signs in with a printed line on a machine without a
-// context. A lost line can be replaced.
+// TestAnInvitationIsALineToPaste signs in with a printed command on a machine without a context,
+// and replaces a lost invitation.
 func TestAnInvitationIsALineToPaste(t *testing.T) {
 	r := newRig(t)
 	r.signIn()
@@ -40,7 +40,7 @@ func TestAnInvitationIsALineToPaste(t *testing.T) {
 	if _, _, code := r.run("", "user", "invite", "acme/nobody"); code == 0 {
 		t.Error("nobody is invited")
 	}
-	// Who may not create users does not renew invitations.
+	// A user who may not create users cannot create invitations.
 	alice := newTerminal(t)
 	alice.url = r.url
 	third := r.must("", "user", "invite", "acme/alice")
@@ -51,8 +51,7 @@ func TestAnInvitationIsALineToPaste(t *testing.T) {
 	}
 }
 
-// TestTheCodeOfASignInIsNoArgument: it is asked for, or comes from a file or stdin. As
-// an argument it still counts, with a warning.
+// The code is read from the terminal, a file or stdin. As an argument it works, with a warning.
 func TestTheCodeOfASignInIsNoArgument(t *testing.T) {
 	r := newRig(t)
 	r.signIn()
@@ -99,7 +98,7 @@ func TestTheCodeOfASignInIsNoArgument(t *testing.T) {
 	}
 }
 
-// TestATokenIsReadFromAFile and is no argument either.
+// A token is read from a file, not from an argument.
 func TestATokenIsReadFromAFile(t *testing.T) {
 	r := newRig(t)
 	r.signIn()
@@ -112,7 +111,7 @@ func TestATokenIsReadFromAFile(t *testing.T) {
 	}
 }
 
-// TestNoSecretIsAnArgument: whatever takes a secret takes it from a file or from stdin.
+// Every flag for a secret takes a file or stdin.
 func TestNoSecretIsAnArgument(t *testing.T) {
 	secret := regexp.MustCompile(`token|code|password|secret|key`)
 	seen := 0

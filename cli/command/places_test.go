@@ -9,7 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// What placement goes by is in the description of whatever has it.
+// Descriptions contain the values that placement depends on.
 func TestDescriptionsSayWhatPlacementGoesBy(t *testing.T) {
 	munich := api.Geo{Lat: 48.14, Lon: 11.58}
 	at := api.Coordinate{Vec: []float64{0.012, -0.003}, Height: 0.0004, Error: 0.12}

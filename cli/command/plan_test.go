@@ -21,7 +21,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// canned is a terminal in front of a root that answers what it is told to.
+// canned returns a terminal with a root that gives fixed answers.
 func canned(t *testing.T, answer http.HandlerFunc) *rig {
 	t.Helper()
 	r := newTerminal(t)
@@ -96,7 +96,7 @@ func TestPlanExitsWithWhetherSomethingWouldChange(t *testing.T) {
 	}
 }
 
-// Nobody must take a failure for "something would change".
+// A failure must not have the exit code of "something would change".
 func TestAPlanThatFailsExitsWithMoreThanOne(t *testing.T) {
 	status := 0
 	r := canned(t, func(w http.ResponseWriter, _ *http.Request) {

@@ -9,8 +9,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// TestAPurgeSaysHowFarItIs: each way in which a purge goes on and ends, by what the
-// cluster shows of the node at each look.
+// TestAPurgeSaysHowFarItIs covers each course of a purge, by the states of the node that the
+// cluster reports in turn.
 func TestAPurgeSaysHowFarItIs(t *testing.T) {
 	node := func(change func(*api.Node)) *api.Node {
 		n := &api.Node{NodeInfo: api.NodeInfo{ID: "n1"}, Cluster: "munich", Status: api.NodeDraining, Instances: 2, Purging: true}
@@ -22,7 +22,7 @@ func TestAPurgeSaysHowFarItIs(t *testing.T) {
 	stopping := node(func(n *api.Node) { n.Remaining = holds })
 	for _, tt := range []struct {
 		name    string
-		looks   []*api.Node // after the order; nil: it is removed. The last one is repeated
+		looks   []*api.Node // states after the order; nil: removed. The last one is repeated
 		args    string
 		code    int
 		ordered bool

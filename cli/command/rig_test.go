@@ -14,7 +14,7 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/wiring"
 )
 
-// rig is a terminal in front of a real root.
+// rig is a terminal with a real root.
 type rig struct {
 	t    *testing.T
 	dir  string
@@ -24,7 +24,7 @@ type rig struct {
 	now  func() time.Time
 }
 
-// newRig starts a root on a free port; it ends with the test.
+// newRig starts a root on a free port. It stops at the end of the test.
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := newTerminal(t)
@@ -58,7 +58,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// newTerminal is a terminal in front of nothing.
+// newTerminal returns a terminal without a root.
 func newTerminal(t *testing.T) *rig {
 	dir := t.TempDir()
 	return &rig{t: t, dir: dir, env: map[string]string{"XDG_CONFIG_HOME": dir, "HOME": dir}, now: time.Now}
@@ -66,7 +66,6 @@ func newTerminal(t *testing.T) *rig {
 
 func (r *rig) ca() string { return filepath.Join(r.dir, "root", wiring.CAFile) }
 
-// run runs a command line.
 func (r *rig) run(stdin string, args ...string) (stdout, stderr string, code int) {
 	return r.runFor(r.t.Context(), stdin, args...)
 }
@@ -90,15 +89,15 @@ func (r *rig) must(stdin string, args ...string) string {
 	return out
 }
 
-// signIn makes the admin and the tenant acme.
+// signIn signs in as the admin and creates the tenant acme.
 func (r *rig) signIn() {
 	r.t.Helper()
 	r.must(r.code+"\na good long password\n", "login", r.url, "--user", "admin", "--code-file", "-", "--ca", r.ca(), "--password-stdin", "--tenant", "acme", "--name", "test")
 	r.must("", "tenant", "create", "acme")
 }
 
-// pasted is the line that an invitation prints, and what its user types: the code
-// below it, and a password.
+// pasted returns the arguments of a printed invitation, and the user's input: the code below it and
+// a password.
 func pasted(invitation string) (stdin string, args []string) {
 	line, code, _ := strings.Cut(strings.TrimSpace(invitation), "\n")
 	return code + "\nanother good password\n", append(strings.Fields(line)[1:], "--password-stdin")

@@ -14,9 +14,8 @@ import (
 
 var update = flag.Bool("update", false, "write the scenarios' outputs anew")
 
-// TestScenarios runs the command lines of each testdata/*.txt against a real
-// root, in order, and compares all that they write: stdout as it is, stderr
-// behind "! ", and the exit code where it is not 0.
+// TestScenarios runs the command lines of each testdata/*.txt in order against a real root. It
+// compares their output: stdout unchanged, stderr after "! ", and the exit code unless it is 0.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -33,7 +32,7 @@ func TestScenarios(t *testing.T) {
 			r.file("shop.yaml", shop)
 			r.file("bad.yaml", bad)
 			r.mistakes()
-			// Before everything that happens: all ages are 0.
+			// A time before all events: all ages are 0.
 			r.now = func() time.Time { return time.Unix(0, 0) }
 			t.Chdir(r.dir)
 			got := r.play(string(text))
@@ -71,8 +70,8 @@ applications:
       - {microservice_name: job, microservice_namespace: v1, virtualization: container, code: "a", memory: -1}
 `
 
-// play runs the lines that begin with "$ " and returns the text with what they
-// write now. Lines that begin with "#" stay.
+// play runs the lines that begin with "$ ", and returns the text with their present output. Lines
+// that begin with "#" are kept.
 func (r *rig) play(text string) string {
 	var b strings.Builder
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
@@ -87,7 +86,7 @@ func (r *rig) play(text string) string {
 		}
 		fmt.Fprintf(&b, "%s\n", line)
 		out, stderr, code := r.run("", strings.Fields(args)...)
-		// On a busy machine it may not have come to the answer when the time was over.
+		// On a busy machine the result may come after the timeout.
 		for _, longer := range []string{"--timeout 20s", "--timeout 1m"} {
 			if late := timeout.ReplaceAllString(args, longer); late != args && code != exitAfter(lines[i+1:]) {
 				out, stderr, code = r.run("", strings.Fields(late)...)
@@ -107,7 +106,7 @@ func (r *rig) play(text string) string {
 
 var timeout = regexp.MustCompile(`--timeout \d+m?s`)
 
-// exitAfter is the exit code that is written before the next command line.
+// exitAfter returns the exit code that the text has before the next command line.
 func exitAfter(lines []string) (code int) {
 	for _, l := range lines {
 		if strings.HasPrefix(l, "$ ") {
@@ -120,7 +119,7 @@ func exitAfter(lines []string) (code int) {
 	return code
 }
 
-// What differs from run to run, in the same width each time.
+// Values that differ from run to run, replaced by values of constant width.
 var unsteady = []struct {
 	re *regexp.Regexp
 	to string
@@ -136,7 +135,7 @@ var unsteady = []struct {
 }
 
 func (r *rig) steady(s string) string {
-	s = strings.ReplaceAll(s, r.url, "https://127.0.0.1:17443") // as wide as a free port's
+	s = strings.ReplaceAll(s, r.url, "https://127.0.0.1:17443") // the width of a URL with a free port
 	s = strings.ReplaceAll(s, r.dir, "DIR")
 	for _, u := range unsteady {
 		s = u.re.ReplaceAllString(s, u.to)
@@ -144,7 +143,7 @@ func (r *rig) steady(s string) string {
 	return s
 }
 
-// diff names the first line that differs, with what stands around it.
+// diff returns the first line that differs, with the lines around it.
 func diff(want, got string) string {
 	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
 	for i := range max(len(w), len(g)) {

@@ -13,8 +13,8 @@ import (
 	"github.com/treeline-edge/treeline/cli/command"
 )
 
-// A watch tells what is, then what changes, one object a line, and says what
-// went. Ctrl-C is how it ends, and no fault.
+// A watch prints the present objects and then changes, one object per line, and deletions. Ctrl-C
+// ends it without an error.
 func TestAWatchStreamsObjects(t *testing.T) {
 	r := newRig(t)
 	r.signIn()
@@ -60,7 +60,7 @@ func TestAWatchStreamsObjects(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends the watching of an apply and nothing else, and says so.
+// Ctrl-C ends only the following of an apply, and prints that.
 func TestCtrlCLeavesItRunning(t *testing.T) {
 	r := newRig(t)
 	r.signIn()
@@ -69,7 +69,7 @@ func TestCtrlCLeavesItRunning(t *testing.T) {
 	defer cancel()
 	var stderr told
 	stderr.on = func(s string) {
-		if strings.Contains(s, "no_cluster") { // a step was told: it watches
+		if strings.Contains(s, "no_cluster") { // a step was printed: the command follows
 			cancel()
 		}
 	}
@@ -84,7 +84,7 @@ func TestCtrlCLeavesItRunning(t *testing.T) {
 	}
 }
 
-// told is a writer that tells what is written.
+// told is a writer that passes the written text to on.
 type told struct {
 	bytes.Buffer
 	on func(string)
@@ -96,7 +96,7 @@ func (w *told) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// No password and no bare secret is ever written but to the contexts' file.
+// No password or secret is written except to the contexts file.
 func TestPasswordsAreNotKept(t *testing.T) {
 	r := newRig(t)
 	r.signIn()

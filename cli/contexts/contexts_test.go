@@ -74,7 +74,7 @@ func TestWhatCannotBeChosen(t *testing.T) {
 			t.Errorf("Choose(%+v): %v, want the error of the table", tt.wish, err)
 		}
 	}
-	// An address and a token alone are enough.
+	// An address and a token are sufficient.
 	if c, err := contexts.Choose(none, contexts.Wish{Addr: "x:1", Token: "t"}, environment()); err != nil || c.URL != "https://x:1" || c.Token != "t" {
 		t.Errorf("Choose with address and token returned %+v, %v", c, err)
 	}
@@ -118,8 +118,7 @@ func TestUnknownKeysAreNamed(t *testing.T) {
 	}
 }
 
-// A refresh token counts once: of commands that run at the same time, one
-// spends it and the others take what it got.
+// A refresh token is valid once: of concurrent commands, one uses it and the others use its result.
 func TestCommandsShareARefresh(t *testing.T) {
 	f := contexts.Open(filepath.Join(t.TempDir(), "config.yaml"))
 	old := contexts.Context{URL: "https://home:1", Access: "old", Refresh: "r0", Expires: time.Unix(0, 0)}
@@ -151,14 +150,13 @@ func TestCommandsShareARefresh(t *testing.T) {
 	if got, err := s.Token(t.Context(), "a1"); err != nil || got != "a2" {
 		t.Errorf("a refused token is renewed: %q, %v", got, err)
 	}
-	spent = 7 // somebody else's: this session has ended
+	spent = 7 // used by another program: this session has ended
 	if _, err := s.Token(t.Context(), "a2"); !errors.Is(err, api.ErrUnauthenticated) || !strings.Contains(err.Error(), "treeline login") {
 		t.Error(err)
 	}
 }
 
-// A program in a checkout uses the checkout's file while there is one, and the user's
-// file otherwise.
+// A program in a checkout uses the checkout's file if it exists, otherwise the user's file.
 func TestCheckoutsHaveContextsOfTheirOwn(t *testing.T) {
 	dir := t.TempDir()
 	env := environment("XDG_CONFIG_HOME=" + dir + "/user")
@@ -176,7 +174,7 @@ func TestCheckoutsHaveContextsOfTheirOwn(t *testing.T) {
 	for program, want := range map[string]string{
 		"":                             user,
 		path("one", "bin", "treeline"): one,
-		path("two", "bin", "treeline"): user, // nothing is up there
+		path("two", "bin", "treeline"): user, // no installation was started
 		path("three", "treeline"):      user, // not in bin
 		"/usr/local/bin/treeline":      user,
 	} {

@@ -24,8 +24,8 @@ import (
 	"github.com/treeline-edge/treeline/cli/dev"
 )
 
-// built is where the daemons and a workload are, built once. Workloads run as
-// nobody, who has to be able to reach it.
+// built has the paths of the daemons and of a workload, which are built once. Workloads run as the
+// user nobody, who must have access.
 var built struct {
 	once sync.Once
 	dir  string
@@ -62,7 +62,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// needRoot fails or skips where cgroups cannot be made.
+// needRoot fails or skips the test if cgroups cannot be created.
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() == 0 {
@@ -82,8 +82,8 @@ type installation struct {
 	stopped bool
 }
 
-// start runs treeline dev until stop, or until the test ends: one that failed
-// ends its daemons, too, and removes what they run.
+// start runs treeline dev until stop or the end of the test. A failed test also ends its daemons
+// and removes what they created.
 func start(t *testing.T, cfg dev.Config) *installation {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -112,10 +112,10 @@ func start(t *testing.T, cfg dev.Config) *installation {
 	return in
 }
 
-// leaveNothing starts an installation once more, to end it with all that it runs.
+// leaveNothing starts an installation again with --rm, which removes everything that it created.
 func leaveNothing(t *testing.T, cfg dev.Config) {
 	if _, err := os.Stat(cfg.Data); err != nil {
-		return // it is removed already
+		return // already removed
 	}
 	cfg.Remove = true
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -150,7 +150,7 @@ func (in *installation) client(t *testing.T) *client.Client {
 
 func config(t *testing.T) dev.Config {
 	bin := binaries(t)
-	data, err := os.MkdirTemp("", "d") // short: sockets' paths are bounded
+	data, err := os.MkdirTemp("", "d") // short, because paths of sockets have a maximum length
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ const sla = `{"sla_version":"v2.0","applications":[{"application_name":"shop","a
 const lone = `{"sla_version":"v2.0","applications":[{"application_name":%q,"application_namespace":"prod","microservices":[
  {"microservice_name":"db","microservice_namespace":"v1","virtualization":"process","code":%q,"memory":%d}]}]}`
 
-// until waits for a change after which ok holds of the application's instances.
+// until waits for a change after which ok returns true for the application's instances.
 func until(t *testing.T, c *client.Client, ok func([]api.Instance) bool) []api.Instance {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -178,7 +178,7 @@ func until(t *testing.T, c *client.Client, ok func([]api.Instance) bool) []api.I
 			return all
 		}
 		switch {
-		case errors.Is(err, api.ErrUnavailable): // the root is down for a moment
+		case errors.Is(err, api.ErrUnavailable): // the root is restarting
 			time.Sleep(20 * time.Millisecond)
 			continue
 		case err != nil:
@@ -188,7 +188,7 @@ func until(t *testing.T, c *client.Client, ok func([]api.Instance) bool) []api.I
 			if err != nil && !errors.Is(err, api.ErrGone) {
 				t.Fatal(err)
 			}
-			break // look at all of them again
+			break // list all of them again
 		}
 		if ctx.Err() != nil {
 			t.Fatalf("it does not come to that: %+v", all)
@@ -208,9 +208,8 @@ func running(n int) func([]api.Instance) bool {
 	}
 }
 
-// The whole way: real daemons, joined by tokens; daemons that are killed come
-// back; their end leaves the workloads, the next start finds them, and --rm
-// takes everything along.
+// Real daemons join with tokens. Killed daemons are restarted. Workloads survive the end of the
+// daemons, and the next start adopts them. --rm removes everything.
 func TestAnInstallationLives(t *testing.T) {
 	needRoot(t)
 	cfg := config(t)
@@ -265,8 +264,7 @@ func TestAnInstallationLives(t *testing.T) {
 	}
 }
 
-// cgroupOf is the cgroup that an installation's nodes have in common, as one of
-// them was told.
+// cgroupOf returns the common cgroup of an installation's nodes, from the arguments of one of them.
 func cgroupOf(t *testing.T, up dev.Up) string {
 	t.Helper()
 	for _, d := range up.Daemons {
@@ -283,8 +281,8 @@ func cgroupOf(t *testing.T, up dev.Up) string {
 	return ""
 }
 
-// noTokenIsShown looks for join tokens and operators' tokens in the installation's output,
-// its daemons' logs and the arguments of all processes.
+// noTokenIsShown searches for join tokens and operators' tokens in the installation's output, its
+// daemons' logs, and the arguments of all processes.
 func noTokenIsShown(t *testing.T, data, output string) {
 	t.Helper()
 	texts := map[string]string{"the output": output}
@@ -324,7 +322,7 @@ func noTokenIsShown(t *testing.T, data, output string) {
 	}
 }
 
-// The commands against real daemons: what only they can answer.
+// Commands that only real daemons can answer.
 func TestCommandsReachNodes(t *testing.T) {
 	needRoot(t)
 	cfg := config(t)
@@ -353,7 +351,7 @@ func TestCommandsReachNodes(t *testing.T) {
 	defer cancel()
 	up := &waiter{want: "one more node:", seen: make(chan struct{})}
 	ended := make(chan string, 1)
-	defer func() { // whatever fails, --rm has taken everything along before the test ends
+	defer func() { // even after a failure, --rm removes everything before the test ends
 		cancel()
 		<-ended
 	}()
@@ -389,7 +387,7 @@ func TestCommandsReachNodes(t *testing.T) {
 		{"token list --cluster c1", []string{"USES LEFT", "node"}, 0},
 		{"token revoke 0123456789ab --cluster c1", nil, 6},
 		{"apply -f " + big + " --timeout SOON", nil, 3},
-		// For each cluster, each node, and by how much; the counts of a line sum up.
+		// A line for each cluster and node, with the shortfall. The counts of a line add up.
 		{"why big/db", []string{
 			"no cluster can host it (0 of 2)", "1 node: 1 memory (need 9999999 MiB, best free",
 			"c1-n1  memory (need 9999999 MiB, have", "c2-n1  memory", "short of", "nearest miss: c", "what would help: ask for",
@@ -408,14 +406,14 @@ func TestCommandsReachNodes(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		said, code := run(t.Context(), &out, strings.Fields(strings.ReplaceAll(tt.args, "SOON", "1s"))...)
-		// On a busy machine it may not have come to the answer when the time was over.
+		// On a busy machine the result may come after the timeout.
 		for _, later := range []string{"10s", "60s"} {
 			if code != tt.code && strings.Contains(tt.args, "SOON") {
 				out.Reset()
 				said, code = run(t.Context(), &out, strings.Fields(strings.ReplaceAll(tt.args, "SOON", later))...)
 			}
 		}
-		// A workload that has just begun may not have written yet.
+		// A workload that has just started may not have written yet.
 		for begun := time.Now(); strings.HasPrefix(tt.args, "logs") && code == 0 && !containsAll(out.String(), tt.want) && time.Since(begun) < time.Minute; {
 			out.Reset()
 			said, code = run(t.Context(), &out, strings.Fields(tt.args)...)
@@ -444,7 +442,7 @@ func containsAll(s string, parts []string) bool {
 	return true
 }
 
-// waiter is a writer that tells when a text has come by.
+// waiter is a writer that signals when a text was written.
 type waiter struct {
 	mu   sync.Mutex // guards text
 	text bytes.Buffer
@@ -469,7 +467,7 @@ func (w *waiter) String() string {
 	return w.text.String()
 }
 
-// What cannot start says what is missing, before anything is touched.
+// An installation that cannot start reports what is missing, and changes nothing.
 func TestWhatCannotStart(t *testing.T) {
 	base := dev.Config{Bin: t.TempDir(), Data: filepath.Join(t.TempDir(), "data"), Listen: "127.0.0.1:0", Clusters: 1, Nodes: 1, Network: "host", Runtime: "process"}
 	for _, tt := range []struct {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Forwarding stays on until the last installation of the machine is gone, and then is
-// what it was before the first.
+// Forwarding stays on until the last installation of the machine is removed. Then it has the value
+// from before the first.
 func TestForwardingIsSharedByInstallations(t *testing.T) {
 	for _, was := range []string{"0", "1"} {
 		m := machine{dir: filepath.Join(t.TempDir(), "run"), sysctl: filepath.Join(t.TempDir(), "ip_forward")}
@@ -46,8 +46,8 @@ func TestForwardingIsSharedByInstallations(t *testing.T) {
 	}
 }
 
-// Two installations whose directories fall on the same network get different ones,
-// and an installation keeps the one it has.
+// Two installations whose tags select the same network get different ones, and an installation
+// keeps its network.
 func TestInstallationsGetNetworksOfTheirOwn(t *testing.T) {
 	taken := map[netip.Prefix]bool{}
 	free := func(p netip.Prefix) bool { return !taken[p] }

@@ -19,7 +19,7 @@ func TestProgress(t *testing.T) {
 		{ID: job, Replicas: 1, SpecRev: 7, Spec: api.Microservice{OneShot: true}},
 	})
 	p.See(instance(web, 0, api.Running, 7))
-	p.See(instance(web, 1, api.Running, 6)) // still the old spec
+	p.See(instance(web, 1, api.Running, 6)) // still the earlier SLA
 	p.See(instance(job, 0, api.Completed, 7))
 	p.See(instance("acme/other.prod.x.v1", 0, api.Running, 7))
 	if n, wanted := p.Counts(); n != 2 || wanted != 3 || p.Done() {
@@ -39,7 +39,7 @@ func TestProgress(t *testing.T) {
 		t.Fatal("not done")
 	}
 	for i := 3; i < 9; i++ {
-		p.See(instance(web, i, api.Running, 7)) // more than wanted are no more than wanted
+		p.See(instance(web, i, api.Running, 7)) // instances above the wanted number do not count
 	}
 	if n, wanted := p.Counts(); n != wanted {
 		t.Fatalf("%d of %d", n, wanted)

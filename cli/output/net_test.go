@@ -21,7 +21,7 @@ var peers = api.Page[api.PeerStatus]{Items: []api.PeerStatus{
 		RTT: 212400 * time.Microsecond, Loss: 0.013, MTU: 1400, Tunnel: api.Carried{Sent: 1536, Received: 5 << 20}, Dropped: 3,
 	},
 	{Key: api.PeerKey{3}, Path: api.PathNone, Reason: "no answer"},
-	{Key: api.PeerKey{4}, Node: "n4", Cluster: "munich", Path: api.PathRoute, Tunnel: api.Carried{Sent: 400}}, // a kernel path that was not looked at yet
+	{Key: api.PeerKey{4}, Node: "n4", Cluster: "munich", Path: api.PathRoute, Tunnel: api.Carried{Sent: 400}}, // a kernel path that was not measured yet
 }}
 
 func TestPeers(t *testing.T) {

@@ -43,7 +43,7 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// nowhere is the picture of ux.md: four clusters of which one was asked.
+// nowhere is an instance without a place: of four clusters, one was asked.
 var nowhere = api.Why{
 	Instance: api.Instance{ID: "acme/video.prod.detect.v1#1", State: api.Requested, Reason: api.ReasonNoCluster, Since: noon.Add(-14 * time.Second)},
 	Root: api.Explanation{
@@ -89,7 +89,7 @@ func TestWhyNowhere(t *testing.T) {
 	golden(t, "why-nowhere.txt", b.Bytes())
 }
 
-// An instance that is searched a place for says until when, and what comes then.
+// During the search for a place, the explanation contains its end and what happens then.
 func TestWhyWhileAPlaceIsSearchedFor(t *testing.T) {
 	w := nowhere
 	w.SearchingUntil = noon.Add(4 * time.Second)
@@ -103,7 +103,7 @@ func TestWhyWhileAPlaceIsSearchedFor(t *testing.T) {
 	}
 }
 
-// An instance that was handed back is nowhere, though its last cluster may yet find room.
+// An instance that was handed back has no place, although its last cluster may still place it.
 func TestWhyOfWhatWasHandedBack(t *testing.T) {
 	w := nowhere
 	w.Instance.Cluster, w.Instance.Detail = "munich", "0 of 12 nodes fit"
@@ -143,8 +143,8 @@ func TestWhyOfWhatRuns(t *testing.T) {
 	golden(t, "why-running.txt", b.Bytes())
 }
 
-// TestPrintedCountsAddUp reads the lines of an explanation that have counts: those of the
-// root's clusters and of a cluster's nodes.
+// TestPrintedCountsAddUp checks the lines of an explanation with counts: those of the root's
+// clusters and of a cluster's nodes.
 func TestPrintedCountsAddUp(t *testing.T) {
 	var b bytes.Buffer
 	if err := output.Why(printer(&b, output.Text), nowhere); err != nil {

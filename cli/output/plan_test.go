@@ -9,9 +9,9 @@ import (
 	"github.com/treeline-edge/treeline/cli/output"
 )
 
-// planned is a plan with one of everything: a change of two services, a third that
-// comes and a fourth that goes, two instances that would wait for the same reason
-// at the root and one in a cluster, and clusters of all ages.
+// planned is a plan with one of everything: two changed services, an added and a removed one, two
+// instances that would wait for the same reason at the root and one in a cluster, and clusters of
+// all ages.
 var planned = api.Plan{
 	Apps: []api.AppPlan{
 		{

@@ -27,7 +27,7 @@ func TestInstances(t *testing.T) {
 		{"shop.prod/web.v1#1", "acme", "acme/shop.prod.web.v1#1"},
 		{"shop.prod/web#1", "acme", "acme/shop.prod.web.v1#1"},
 		{"acme/shop.prod/web#1", "", "acme/shop.prod.web.v1#1"},
-		{"shop/web#1", "acme", "acme/shop.prod.web.v1#1"}, // the other shop has no #1
+		{"shop/web#1", "acme", "acme/shop.prod.web.v1#1"}, // the other application has no #1
 		{"shop/web#0", "acme", "acme/shop.prod.web.v1#0 | acme/shop.test.web.v1#0"},
 		{"shop/webc*#0", "acme", "acme/shop.prod.webcache.v1#0"},
 		{"shop/webc*", "acme", "acme/shop.prod.webcache.v1#0"},
@@ -37,7 +37,7 @@ func TestInstances(t *testing.T) {
 		{"shop.prod.webcache", "acme", "acme/shop.prod.webcache.v1#0"},
 		{"shoppi*", "acme", "acme/shopping.prod.list.v1#0"},
 		{"shopping", "acme", "acme/shopping.prod.list.v1#0"},
-		// What is not a whole part means nothing: h is not hello.
+		// Incomplete parts do not match: h does not match hello.
 		{"shoppi", "acme", ""},
 		{"shop/webc", "acme", ""},
 		{"shop/webc#0", "acme", ""},
