@@ -14,7 +14,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 )
 
-// clock stands still until it is set.
+// clock is a clock that advances only when it is set.
 type clock struct{ now time.Time }
 
 func (c *clock) time() time.Time { return c.now }
@@ -58,7 +58,7 @@ func TestRefusedJoinsSlowTheirAddressOnly(t *testing.T) {
 	}
 }
 
-// A join is either made or refused, also at the moment when its address may try again.
+// A join is either served or refused, even when its address is just allowed to try again.
 func TestAJoinThatIsNotMadeIsRefused(t *testing.T) {
 	now, step := time.Now(), time.Duration(0)
 	s := apishare.New(apishare.Options{Now: func() time.Time { now = now.Add(step); return now }})
@@ -73,7 +73,7 @@ func TestAJoinThatIsNotMadeIsRefused(t *testing.T) {
 	}
 }
 
-// TestJoinsUnderWayLeaveRoomForOthers has joins whose bodies do not come.
+// TestJoinsUnderWayLeaveRoomForOthers opens joins whose bodies never arrive.
 func TestJoinsUnderWayLeaveRoomForOthers(t *testing.T) {
 	s, _ := newShares()
 	hold, serving := make(chan struct{}), make(chan struct{})
@@ -113,8 +113,8 @@ func TestJoinsUnderWayLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
-// TestRequestsOfOneCertificateAreSlowedDown: a node with a valid certificate asks
-// without a pause. Others, and its other requests, are served.
+// TestRequestsOfOneCertificateAreSlowedDown: a node with a valid certificate sends requests without
+// a pause. Requests of others, and its requests on other routes, are served.
 func TestRequestsOfOneCertificateAreSlowedDown(t *testing.T) {
 	s, c := newShares()
 	loud := apishare.Peer("node/loud", "POST /v1/node/brokers")
@@ -142,7 +142,7 @@ func TestRequestsOfOneCertificateAreSlowedDown(t *testing.T) {
 	if _, err := do(s, loud, nil); err != nil {
 		t.Errorf("the same node a second later: %v", err)
 	}
-	// Under way it has 64.
+	// It may have 64 concurrent requests.
 	hold, serving := make(chan struct{}), make(chan struct{})
 	var all sync.WaitGroup
 	full := make(chan error, 300)
@@ -176,8 +176,8 @@ func TestRequestsOfOneCertificateAreSlowedDown(t *testing.T) {
 	all.Wait()
 }
 
-// TestStreamsThatSomebodyWaitsForAreNotSlowedDown: people ask for streams, and a
-// cluster dials as many as they ask for. Those that nobody waits for are slowed.
+// TestStreamsThatSomebodyWaitsForAreNotSlowedDown: a cluster dials as many streams as users request.
+// Only streams that no requester waits for are slowed down.
 func TestStreamsThatSomebodyWaitsForAreNotSlowedDown(t *testing.T) {
 	s, _ := newShares()
 	h := apishare.Stream("cluster/munich", "POST /v1/cluster/streams/{id}")
@@ -197,7 +197,7 @@ func TestStreamsThatSomebodyWaitsForAreNotSlowedDown(t *testing.T) {
 	}
 }
 
-// TestRefusedTokensSlowTheirAddressOnly floods with tokens that do not hold.
+// TestRefusedTokensSlowTheirAddressOnly sends a flood of invalid tokens.
 func TestRefusedTokensSlowTheirAddressOnly(t *testing.T) {
 	s, c := newShares()
 	checked := 0
@@ -231,7 +231,7 @@ func TestRefusedTokensSlowTheirAddressOnly(t *testing.T) {
 	if err := token("192.0.2.1:1", "eve's", nil); err != nil {
 		t.Errorf("a new token from the slowed address later: %v", err)
 	}
-	// One that is good no more counts like any other.
+	// A token that is no longer valid counts like any other invalid token.
 	checked = 0
 	for range 1000 {
 		_ = token("198.51.100.1:3", "ann's", api.ErrUnauthenticated)
@@ -241,7 +241,7 @@ func TestRefusedTokensSlowTheirAddressOnly(t *testing.T) {
 	}
 }
 
-// TestCertificatesOfOneIdentityAreFew asks for a thousand certificates at once.
+// TestCertificatesOfOneIdentityAreFew requests 1,000 certificates at once.
 func TestCertificatesOfOneIdentityAreFew(t *testing.T) {
 	s, c := newShares()
 	signed := 0

@@ -14,8 +14,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// TestEveryFieldHasABound fails when a field of a message from below has no rule in
-// the table, and when the table has a rule for no field.
+// TestEveryFieldHasABound fails if a field of a lower tier's message has no rule in the table, and if
+// a rule of the table has no field.
 func TestEveryFieldHasABound(t *testing.T) {
 	p := planner{plans: map[reflect.Type]check{}, used: map[string]bool{}}
 	for _, m := range messages {
@@ -29,7 +29,7 @@ func TestEveryFieldHasABound(t *testing.T) {
 			t.Errorf("the table has %s, which no message has", name)
 		}
 	}
-	// The planner must not pass over what it does not know.
+	// The planner must report fields that it has no rule for.
 	type inner struct{ N int }
 	type outer struct {
 		Number  int
@@ -57,7 +57,7 @@ func TestEveryFieldHasABound(t *testing.T) {
 	}
 }
 
-// good are messages as an honest sender makes them.
+// The good messages are within their bounds.
 func goodReport() wire.Report {
 	code := 137
 	return wire.Report{
@@ -121,8 +121,8 @@ func same[M Message](t *testing.T, m M) {
 	}
 }
 
-// TestWhatIsOutOfRangeIsLeftOut spoils one value at a time, and says what must be
-// left of the message.
+// TestWhatIsOutOfRangeIsLeftOut sets one value at a time out of range, and checks what remains of the
+// message.
 func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
 	many := make([]string, maxLists+1)
 	for i := range many {
@@ -278,7 +278,7 @@ func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
 	}
 }
 
-// TestASendersMessageIsNotChanged: senders in one process share memory.
+// TestASendersMessageIsNotChanged: in one process, sender and receiver share memory.
 func TestASendersMessageIsNotChanged(t *testing.T) {
 	r, again := goodReport(), goodReport()
 	for _, m := range []*wire.Report{&r, &again} {
@@ -310,8 +310,8 @@ func TestALogRecordsOnceAMinute(t *testing.T) {
 	}
 }
 
-// FuzzTake feeds what a hostile cluster and a hostile node may send, and holds that
-// what is kept is within the table, and that keeping it again changes nothing.
+// FuzzTake applies Take to messages of hostile clusters and nodes. The result must be within the
+// table, and a second Take must not change it.
 func FuzzTake(f *testing.F) {
 	for _, m := range []any{goodReport(), goodNode(), goodNet()} {
 		b, err := json.Marshal(m)

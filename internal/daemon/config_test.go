@@ -234,8 +234,8 @@ func TestSecretsThatOthersCanReadAreWarnedOf(t *testing.T) {
 	}
 }
 
-// A former spelling of a key sets the same value in the file, the environment and a flag.
-// The current spelling wins where both are set.
+// A former key sets the same value in the file, the environment and a flag. The current key takes
+// precedence if both are set.
 func TestFormerSpellingsAreAccepted(t *testing.T) {
 	for name, c := range map[string]struct {
 		file string

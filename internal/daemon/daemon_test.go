@@ -114,8 +114,8 @@ func TestServeEndsStreams(t *testing.T) {
 	}
 }
 
-// shortDir is a directory whose path leaves room for a socket's name: a test's own
-// has its name in it.
+// shortDir returns a directory whose path is short enough for a unix socket; t.TempDir contains the
+// name of the test.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "s")
@@ -126,7 +126,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// TestNotifyDoesNotWaitForAManagerThatDoesNotRead: the manager's socket is full.
+// TestNotifyDoesNotWaitForAManagerThatDoesNotRead fills the manager's socket.
 func TestNotifyDoesNotWaitForAManagerThatDoesNotRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})

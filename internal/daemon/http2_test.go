@@ -179,8 +179,8 @@ func wait[T any](t *testing.T, c <-chan T, what string) T {
 	}
 }
 
-// TestStreamsWithoutABodyEnd opens more streams than are allowed and sends no body on
-// any of them. Few are served, those are ended, and the connection goes on.
+// TestStreamsWithoutABodyEnd opens more streams than allowed and sends no bodies. The allowed streams
+// are served and ended, the others refused, and the connection stays open.
 func TestStreamsWithoutABodyEnd(t *testing.T) {
 	var reading, most atomic.Int64
 	failed := make(chan error, 10_000)
@@ -236,7 +236,7 @@ func TestStreamsThatAreResetDoNotPileUp(t *testing.T) {
 		if n := serving.Add(1); n > most.Load() {
 			most.Store(n)
 		}
-		<-hold // work that does not stop when its client goes
+		<-hold // a handler that does not stop when its client disconnects
 		serving.Add(-1)
 	}, never, never, never)
 	t.Cleanup(sync.OnceFunc(func() { close(hold) }))
@@ -262,7 +262,7 @@ func TestStreamsThatAreResetDoNotPileUp(t *testing.T) {
 	}
 }
 
-// TestHeadersWithoutEndCostLittle sends headers that never end, fast and slowly.
+// TestHeadersWithoutEndCostLittle sends headers without an end, fast and slowly.
 func TestHeadersWithoutEndCostLittle(t *testing.T) {
 	p := openHTTP2(t, func(http.ResponseWriter, *http.Request) {}, soon, never, never)
 	fast := p.attack()
@@ -287,8 +287,8 @@ func TestHeadersWithoutEndCostLittle(t *testing.T) {
 	}
 }
 
-// TestClientsThatDoNotReadEnd has responses for a client that takes none of them:
-// large ones, small ones that fit a buffer, and ones whose connection is full.
+// TestClientsThatDoNotReadEnd sends responses to a client that does not read: large ones, small ones
+// that fit into a buffer, and ones on a connection whose buffers are full.
 func TestClientsThatDoNotReadEnd(t *testing.T) {
 	for _, size := range []int{100, 1 << 20} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -311,8 +311,7 @@ func TestClientsThatDoNotReadEnd(t *testing.T) {
 	}
 }
 
-// TestQuietStreamsLast: what has nothing to write for a while goes on, over both
-// versions of HTTP.
+// TestQuietStreamsLast: a stream without data for a while stays open, over HTTP/1 and HTTP/2.
 func TestQuietStreamsLast(t *testing.T) {
 	for _, proto := range []string{"h2", "http/1.1"} {
 		t.Run(proto, func(t *testing.T) {
@@ -348,8 +347,7 @@ func TestQuietStreamsLast(t *testing.T) {
 	}
 }
 
-// TestClientsDoNotFillTheServersLog: errors that net/http logs by itself are the
-// clients' doing.
+// TestClientsDoNotFillTheServersLog: clients cause the errors that net/http logs.
 func TestClientsDoNotFillTheServersLog(t *testing.T) {
 	var out lockedBuffer
 	old := slog.Default()

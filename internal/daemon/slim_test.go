@@ -23,7 +23,7 @@ func TestOnlyTheProgramsConstantPagesAreReleased(t *testing.T) {
 	if err != nil || len(program) == 0 {
 		t.Fatal("the program's pages are not found: ", err)
 	}
-	release(program) // and it goes on
+	release(program) // the program continues
 }
 
 func TestTheHeapIsFreedOnceWhatWasGoingOnIsOver(t *testing.T) {
@@ -33,11 +33,11 @@ func TestTheHeapIsFreedOnceWhatWasGoingOnIsOver(t *testing.T) {
 		all uint64 // allocated since the start
 		due bool
 	}{
-		{20 * mib, true},            // the start is over
-		{20*mib + slimQuiet, false}, // not worth it
-		{30 * mib, false},           // under way
+		{20 * mib, true},            // the start has ended
+		{20*mib + slimQuiet, false}, // too little was allocated
+		{30 * mib, false},           // busy
 		{40 * mib, false},
-		{40*mib + 1000, true}, // over
+		{40*mib + 1000, true}, // quiet again
 		{40*mib + 2000, false},
 		{40*mib + slimQuiet, false},
 	} {

@@ -25,7 +25,7 @@ func TestTheStatusIsForThisMachineAlone(t *testing.T) {
 	}
 }
 
-// The kernel's "invalid argument" tells nobody what to do.
+// The kernel's error, "invalid argument", does not name the limit.
 func TestAPathThatIsTooLongForASocketIsNamed(t *testing.T) {
 	fits := "/" + strings.Repeat("d", maxSocketPath-1)
 	if err := errors.Join(CheckSocket(fits), CheckStatus(fits)); err != nil {
@@ -64,7 +64,7 @@ func TestAStatusSocketThatACrashLeftIsReplaced(t *testing.T) {
 	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", path)
 	}}}
-	for { // nobody tells when it listens
+	for { // poll until it listens
 		resp, err := client.Get("http://daemon/livez")
 		if err == nil {
 			resp.Body.Close()

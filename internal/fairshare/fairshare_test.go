@@ -22,10 +22,9 @@ func bound(total int, share ...int) Bound {
 	return Bound{Resource: "things", Total: total, Share: share}
 }
 
-// The properties of a pool under any sequence of requests: it is never over its
-// total, its memory is that of its places, nobody is over their share, whoever has
-// nothing gets a place while another has two, and whoever has at most an equal part
-// loses nothing to others.
+// The properties of a pool under any sequence of requests: it never exceeds its total, its memory is
+// proportional to its places, no holder exceeds its share, a holder without a place gets one while
+// another has two, and a holder with at most an equal part is not evicted.
 func TestNoHolderTakesThePoolFromOthers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		total := rapid.IntRange(1, 24).Draw(t, "total")
@@ -162,8 +161,7 @@ func TestInventedKeysUseBoundedMemory(t *testing.T) {
 	}
 }
 
-// Somebody who floods with invented keys of one group does not make another's key
-// forgotten, and does not lower its rate.
+// A flood of invented keys of one group neither drops the key of another group nor lowers its rate.
 func TestRatesOfOneKeyDoNotTouchAnothers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := NewRates(bound(50), 1, 5)
@@ -189,7 +187,7 @@ func TestRatesOfOneKeyDoNotTouchAnothers(t *testing.T) {
 	})
 }
 
-// One holder with any number of requests delays another's by one turn at most.
+// One holder with any number of requests delays the request of another by one turn at most.
 func TestNobodyWaitsForAllOfAnothersTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := NewTurns(bound(64), 1, 0)

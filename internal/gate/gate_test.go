@@ -33,7 +33,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// port is a gate with an HTTP server behind it that knows persons by a header.
+// port is a gate with an HTTP server that authenticates users by a header.
 type port struct {
 	t    *testing.T
 	ca   *bustest.CA
@@ -185,8 +185,8 @@ func manyFiles(t *testing.T, want uint64) {
 	}
 }
 
-// crowd holds n connections from 40 addresses of 4 subnets. Each that the server
-// closes is made anew, at most 500 in a second. start is called on each.
+// crowd keeps n connections open from 40 addresses of 4 subnets. It replaces those that the server
+// closes, at most 500 per second. start is called on each.
 func (p *port) crowd(n int, start func(net.Conn) error) (end func()) {
 	p.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -230,9 +230,9 @@ func (p *port) crowd(n int, start func(net.Conn) error) (end func()) {
 	return func() { cancel(); all.Wait(); tick.Stop() }
 }
 
-// maxWait is how long a request may take under attack. A port that attackers block
-// is blocked for a handshake's time limit, 10 s. How much slower requests become is
-// what the benchmark "flood" measures, because here other tests use the processors.
+// maxWait is how long a request may take under attack. A blocked port would stay blocked for the time
+// limit of a handshake, 10 s. The benchmark "flood" measures latencies under attack; here, other
+// tests use the processors.
 const maxWait = 5 * time.Second
 
 func TestSilentConnectionsLeaveRoomForOthers(t *testing.T) {
@@ -241,7 +241,7 @@ func TestSilentConnectionsLeaveRoomForOthers(t *testing.T) {
 	before := files(t)
 	quiet := p.asks(100, "127.0.0.1", "")
 	end := p.crowd(10_000, nil)
-	// Each has a descriptor at either end, unless the port closed it.
+	// Each connection that the port did not close has a descriptor at both ends.
 	if n := (files(t) - before) / 2; n < 1000 || n > 2048+512+500 {
 		t.Errorf("%d of 10,000 silent connections are open, want about the 2048 places for strangers", n)
 	}
@@ -260,8 +260,8 @@ func TestSilentConnectionsLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
-// Connections that made their handshake and then send their request byte by byte, or
-// a body that never ends, or ten such requests over HTTP/2, are strangers as well.
+// Connections that complete their handshake and then send their request byte by byte, an endless body,
+// or ten such requests over HTTP/2, are strangers too.
 func TestSlowRequestsLeaveRoomForOthers(t *testing.T) {
 	manyFiles(t, 16_000)
 	p := open(t)
@@ -306,7 +306,7 @@ func TestSlowRequestsLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
-// bodiless begins a connection of HTTP/2 with n requests whose bodies do not come.
+// bodiless is the start of an HTTP/2 connection with n requests whose bodies never arrive.
 func bodiless(n int) string {
 	var out, block bytes.Buffer
 	enc := hpack.NewEncoder(&block)
@@ -322,8 +322,8 @@ func bodiless(n int) string {
 	return out.String()
 }
 
-// Who has authenticated from an address gets in from it again, also while others
-// at the same address hold all places for strangers.
+// A client that has authenticated from an address can connect from it again, even while others at the
+// same address have all places for strangers.
 func TestFamiliarAddressesHaveAReserve(t *testing.T) {
 	manyFiles(t, 16_000)
 	p := open(t)
@@ -331,7 +331,7 @@ func TestFamiliarAddressesHaveAReserve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := ask(c, ""); err != nil { // now the server has seen the certificate
+	if err := ask(c, ""); err != nil { // so that the server has verified the certificate
 		t.Fatal(err)
 	}
 	c.Close()
@@ -368,13 +368,13 @@ func TestConnectionsOfOneCertificateAreBounded(t *testing.T) {
 	p.asks(1, "127.0.0.1", "quiet")
 }
 
-// An installation of two clusters, one of which makes as many nodes as it likes.
+// clusters is an installation of two clusters, one of which creates any number of nodes.
 type clusters struct {
 	t     *testing.T
 	root  *ca.Authority
 	byID  map[api.ClusterID]*ca.Authority
 	own   map[api.ClusterID]ca.Pair // the clusters' own certificates
-	nodes ca.Pair                   // whose key all nodes have
+	nodes ca.Pair                   // all nodes share its key
 	csr   []byte
 }
 
@@ -409,7 +409,7 @@ func (c *clusters) request() (crypto.Signer, []byte) {
 	return key, csr
 }
 
-// signedBy is a certificate of the authority's own.
+// signedBy returns an own certificate of the authority.
 func (c *clusters) signedBy(a *ca.Authority) ca.Pair {
 	c.t.Helper()
 	key, csr := c.request()
@@ -428,7 +428,7 @@ func (c *clusters) conf() *tls.Config {
 	return conf
 }
 
-// enter makes a connection with the certificate and a request on it.
+// enter makes a connection with the certificate and sends a request on it.
 func (c *clusters) enter(p *port, pair ca.Pair) *tls.Conn {
 	c.t.Helper()
 	conn, err := p.secure("127.0.0.1", &tls.Config{
@@ -474,8 +474,8 @@ func (c *clusters) expect(who string, held []*tls.Conn, open int) {
 	}
 }
 
-// Nodes share what one cluster may have, since it can make any number of them. The cluster
-// itself and the nodes of others do not pay for them.
+// The nodes of a cluster share one bound, because the cluster can create any number of them. The
+// cluster itself and the nodes of other clusters are not affected.
 func TestNodesOfOneClusterShareItsConnections(t *testing.T) {
 	c := newClusters(t, "evil", "good")
 	p := openFor(t, gate.Options{TLS: c.conf()})
@@ -486,7 +486,7 @@ func TestNodesOfOneClusterShareItsConnections(t *testing.T) {
 	c.expect("nodes of another cluster", other, 2)
 }
 
-// A cluster's port is for its own nodes, and each of them counts by itself.
+// At a cluster's port, each of its own nodes counts individually.
 func TestOwnNodesOfAClustersPortAreCountedByThemselves(t *testing.T) {
 	c := newClusters(t, "evil", "good")
 	p := openFor(t, gate.Options{TLS: c.conf(), Own: "good"})
@@ -496,12 +496,11 @@ func TestOwnNodesOfAClustersPortAreCountedByThemselves(t *testing.T) {
 	c.expect("nodes of another cluster", nodes, 32)
 }
 
-// A person's connections do not count as strangers', and live while strangers'
-// are closed for newcomers.
+// A user's connections do not count as strangers, and stay open while those of strangers are evicted.
 func TestConnectionsOfAPersonLeaveTheStrangers(t *testing.T) {
 	manyFiles(t, 16_000)
 	p := open(t)
-	c, err := p.hello("127.1.1.1", "") // the attackers' own address
+	c, err := p.hello("127.1.1.1", "") // the attackers' address
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -516,7 +515,7 @@ func TestConnectionsOfAPersonLeaveTheStrangers(t *testing.T) {
 	}
 }
 
-// A flood of whole handshakes from one subnet delays one from another by a turn.
+// A flood of complete handshakes from one subnet delays a handshake from another by one turn.
 func TestAFloodOfHandshakesLeavesTurnsForOthers(t *testing.T) {
 	manyFiles(t, 16_000)
 	p := open(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// The tables are of a machine whose words have their low byte first.
+// The tables are from a little-endian machine.
 func TestOwnPortsAreThoseThatSomebodyListensOn(t *testing.T) {
 	const heading = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 	for name, x := range map[string]struct {

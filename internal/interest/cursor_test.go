@@ -13,13 +13,13 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// half is a number of which two have the same name.
+// half is a number whose name it shares with one other.
 type half int
 
 func (h half) Name() string       { return fmt.Sprintf("%03d", h/2) }
 func (h half) Compare(o half) int { return cmp.Compare(h, o) }
 
-// number is a number with a name of its own.
+// number is a number with a unique name.
 type number int
 
 func (n number) Name() string         { return fmt.Sprintf("%09d", n) }
@@ -82,8 +82,8 @@ func TestCursorReturnsCurrentElements(t *testing.T) {
 	})
 }
 
-// TestCursorReadsSetOnce counts how often the whole set is read: once, and again after more
-// elements were added than there were.
+// TestCursorReadsSetOnce counts how often the whole set is read: once, and again after more additions
+// than the set had elements.
 func TestCursorReadsSetOnce(t *testing.T) {
 	const many, more = 10_000, 50
 	var r Cursor[number]
@@ -103,7 +103,7 @@ func TestCursorReadsSetOnce(t *testing.T) {
 			break
 		}
 		if parts < more {
-			n := number(2*many - 2*parts - 1) // behind all parts so far
+			n := number(2*many - 2*parts - 1) // after all parts so far
 			there[n] = true
 			r.Add(n)
 		}
@@ -122,8 +122,7 @@ func TestCursorReadsSetOnce(t *testing.T) {
 	}
 }
 
-// BenchmarkSendAll sends a subscriber all that it should hold, part by part: as what
-// has changed, and as a whole.
+// BenchmarkSendAll sends a subscriber its complete set in parts: with Flush, and with Part.
 func BenchmarkSendAll(b *testing.B) {
 	for _, many := range []int{5_000, 50_000} {
 		book, view := New[string](), says{}

@@ -16,7 +16,7 @@ import (
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// says is a view whose records have the revisions that a map gives; 0: none.
+// says is a View with the revision of each resource; 0: it does not exist.
 type says map[Key]uint64
 
 func (s says) Route(id api.ServiceID) (api.Route, bool) {
@@ -51,8 +51,8 @@ func TestWantsAreCountedByWhetherTheyAreAnswered(t *testing.T) {
 	}
 }
 
-// TestHoldersHoldWhatTheBookSays answers wants at random, changes records, loses
-// messages and mends the loss by telling all, and compares with a plain map.
+// TestHoldersHoldWhatTheBookSays answers subscriptions at random, changes resources, loses messages and
+// repairs losses by a resync. It compares the replicas with a plain map.
 func TestHoldersHoldWhatTheBookSays(t *testing.T) {
 	keys := []Key{
 		RouteOf("acme/a.b.c.d"), RouteOf("acme/e.f.g.h"), SourceOf(netip.MustParseAddr("10.16.0.2")), PeerOf(api.PeerKey{1}), {},
@@ -114,7 +114,7 @@ func TestHoldersHoldWhatTheBookSays(t *testing.T) {
 					break
 				}
 			}
-			if holders[s].Digest() != b.Held(s) { // the loss shows, and is mended
+			if holders[s].Digest() != b.Held(s) { // the digests reveal the loss
 				recount(t, b, s, holders[s], answers[s], keys, view)
 			}
 			agree(t, holders[s], answers[s], view)
@@ -147,8 +147,8 @@ func TestHoldersHoldWhatTheBookSays(t *testing.T) {
 	})
 }
 
-// recount tells a subscriber all anew in parts, some of them twice, and some after
-// what changed since: records, and what its wants lead to.
+// recount sends a subscriber its complete set again in parts, some of them twice, and some after
+// changes of resources and answers.
 func recount(t *rapid.T, b *Subscriptions[string], s string, h *Replica, answers map[wire.Subscription]Key, keys []Key, view says) {
 	b.BeginResync(s)
 	for after := ""; ; {
@@ -182,8 +182,8 @@ func recount(t *rapid.T, b *Subscriptions[string], s string, h *Replica, answers
 	}
 }
 
-// counted compares the digests with those of what the subscriber was sent, and of what
-// of that nobody wants.
+// counted compares the digests with those of the resources that the subscriber was sent, and of those
+// among them that no subscription leads to.
 func counted(t *rapid.T, b *Subscriptions[string], s string) {
 	var all, idle api.Digest
 	if u := b.subs[s]; u != nil {

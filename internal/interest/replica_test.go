@@ -13,7 +13,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// inParts are routes as a whole that is told so many at a time.
+// inParts splits a complete set of routes into parts of each routes.
 func inParts(all []api.Route, each int) (parts []wire.Records, spans []wire.Span) {
 	all = slices.SortedFunc(slices.Values(all), func(a, b api.Route) int { return RouteOf(a.Service).Compare(RouteOf(b.Service)) })
 	of := wire.Span{}
@@ -32,8 +32,8 @@ func manyRoutes(n int) (all []api.Route) {
 	return all
 }
 
-// TestWhatIsHeldIsWhatTheLastWordsSay gives parts in any order, doubled, cut anew and
-// with changes between them, and compares with a map that takes each as it is.
+// TestWhatIsHeldIsWhatTheLastWordsSay applies parts in any order, duplicated, with other spans and with
+// changes between them, and compares the replica with a map.
 func TestWhatIsHeldIsWhatTheLastWordsSay(t *testing.T) {
 	name := func(n int) api.ServiceID { return api.ServiceID(fmt.Sprintf("acme/a.b.c%02d.d", n)) }
 	rapid.Check(t, func(t *rapid.T) {
@@ -86,9 +86,8 @@ func TestWhatIsHeldIsWhatTheLastWordsSay(t *testing.T) {
 	})
 }
 
-// TestWhatIsFoundIsWhatIsHeld has nodes and sources come, say otherwise and go, two of
-// them at a time with the same subnets and addresses, and compares what is found with
-// what a walk finds.
+// TestWhatIsFoundIsWhatIsHeld adds, changes and removes nodes and sources, in pairs with the same
+// subnets and addresses, and compares the look-ups with a linear search.
 func TestWhatIsFoundIsWhatIsHeld(t *testing.T) {
 	subs := []netip.Prefix{
 		netip.MustParsePrefix("10.16.0.0/26"), netip.MustParsePrefix("10.16.0.64/26"), netip.MustParsePrefix("10.16.0.77/26"), // not masked
@@ -155,8 +154,7 @@ func TestWhatIsFoundIsWhatIsHeld(t *testing.T) {
 	})
 }
 
-// BenchmarkFound finds a node by an address among few and among many, and the sources
-// of a service.
+// BenchmarkFound looks up nodes by address among few and among many, and the sources of a service.
 func BenchmarkFound(b *testing.B) {
 	for _, many := range []int{100, 10_000} {
 		var h Replica
@@ -177,8 +175,8 @@ func BenchmarkFound(b *testing.B) {
 	}
 }
 
-// TestPartsCostWhatTheyCarry has two that hold much be told it again, in few parts and
-// in many: together those cost the same.
+// TestPartsCostWhatTheyCarry sends two large replicas their complete set again, in few and in many
+// parts. Both must cost the same.
 func TestPartsCostWhatTheyCarry(t *testing.T) {
 	const many = 10_000
 	all := manyRoutes(many)
@@ -204,7 +202,7 @@ func TestPartsCostWhatTheyCarry(t *testing.T) {
 			t.Errorf("%s: a record costs %.1f allocations in 5 parts, %.1f in 200", what, few, much)
 		}
 	}
-	// Who never tells the end has nobody remember more than there is.
+	// A sender that never sends the last part does not make the replica's memory grow.
 	h, parts := Replica{}, 0
 	for i := range 4 * minSpare {
 		h.TakeAll(wire.Records{Routes: all[i : i+1]}, wire.Span{To: "route z"})
@@ -217,7 +215,7 @@ func TestPartsCostWhatTheyCarry(t *testing.T) {
 	}
 }
 
-// BenchmarkTakeAll is told 50,000 routes that it has, part by part.
+// BenchmarkTakeAll receives 50,000 routes that it already has, in parts.
 func BenchmarkTakeAll(b *testing.B) {
 	var h Replica
 	all := manyRoutes(50_000)

@@ -44,7 +44,7 @@ func TestWhatWasGivenBackRests(t *testing.T) {
 	a, _ := p.Take(epoch, netip.Addr{})
 	b, _ := p.Take(epoch, netip.Addr{})
 	p.Give(epoch, a)
-	p.Give(epoch.Add(time.Second), a) // again: nothing
+	p.Give(epoch.Add(time.Second), a) // does nothing the second time
 	if _, err := p.Take(epoch.Add(59*time.Second), netip.Addr{}); !errors.Is(err, api.ErrUnavailable) {
 		t.Fatal(err)
 	}
@@ -120,8 +120,8 @@ func TestTwinAddressesInIPv6(t *testing.T) {
 	}
 }
 
-// TestAPoolAgreesWithASimpleTwin takes and gives at random, restarts now and
-// then, and compares with a map of addresses.
+// TestAPoolAgreesWithASimpleTwin takes, gives and restarts at random, and compares the pool with a map of
+// addresses.
 func TestAPoolAgreesWithASimpleTwin(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rest := time.Duration(rapid.IntRange(0, 60).Draw(t, "rest")) * time.Second
@@ -134,7 +134,7 @@ func TestAPoolAgreesWithASimpleTwin(t *testing.T) {
 		now := epoch
 		all := addresses(prefix)
 		usable := all[o.First : len(all)-o.Last]
-		state := map[netip.Addr]time.Time{} // zero: taken; else until when it rests
+		state := map[netip.Addr]time.Time{} // zero: taken; else the end of its quarantine
 		status := func(a netip.Addr) (taken, rests bool) {
 			until, ok := state[a]
 			return ok && until.IsZero(), ok && until.After(now)
@@ -242,7 +242,7 @@ func TestTheLongestRestedIsTakenEarly(t *testing.T) {
 		p.Give(now, all[i])
 		now = now.Add(2 * time.Second)
 	}
-	if err := p.Mark(all[3]); err != nil { // taken out of its rest otherwise
+	if err := p.Mark(all[3]); err != nil { // in quarantine, which Mark ends
 		t.Fatal(err)
 	}
 	if a, err := p.TakeEarly(now, 5*time.Second); err == nil {

@@ -89,8 +89,8 @@ func TestIllegalEdges(t *testing.T) {
 	for _, e := range []lifecycle.Edge{
 		{From: api.Registered, Event: lifecycle.Started},
 		{From: api.Requested, Event: lifecycle.NodeChosen}, // a node only through a cluster
-		{From: api.Completed, Event: lifecycle.Restart},    // done is done
-		{From: api.Terminated, Event: lifecycle.Request},   // a new wish is a new instance
+		{From: api.Completed, Event: lifecycle.Restart},    // a completed one-shot does not restart
+		{From: api.Terminated, Event: lifecycle.Request},   // a terminated instance is never wanted again
 		{From: "nonsense", Event: lifecycle.Started},
 	} {
 		if to, err := lifecycle.Next(e.From, e.Event); !errors.Is(err, api.ErrConflict) || to != e.From {

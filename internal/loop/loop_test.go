@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// counter is a core that counts: it saves and says every number, refuses
-// negative ones, and wakes when it was told to.
+// counter is a core that adds up its inputs: it saves and sends every sum, refuses negative inputs, and
+// wakes when an input requests it.
 type counter struct {
 	journal step.Journal
 	n       int
@@ -55,13 +55,13 @@ func (c *counter) Step(now time.Time, x in) step.Effects {
 	}
 }
 
-// flaky is a store in memory whose saves fail as long as fail says.
+// flaky is a store in memory whose saves fail while fail is set.
 type flaky struct {
 	mu    sync.Mutex
 	fail  error
 	data  string
 	saves int
-	gate  chan struct{} // a save waits for it, where set
+	gate  chan struct{} // if set, a save waits for it
 }
 
 func (f *flaky) Save(ctx context.Context, docs []store.Doc) error {
@@ -163,7 +163,7 @@ func TestWhatWaitsTogetherIsSavedTogether(t *testing.T) {
 		w := start(t, Options[in]{Batch: 10, Observe: func(s Sample) { steps.Add(int64(s.Steps)) }})
 		w.store.gate = make(chan struct{})
 		w.Post(in{add: 1})
-		synctest.Wait() // its save is under way
+		synctest.Wait() // its save is being written
 		for range 20 {
 			w.Post(in{add: 1})
 		}
@@ -186,7 +186,7 @@ func TestTickComesAtTheWake(t *testing.T) {
 		if e.To != "tick" || time.Since(began) != 90*time.Second {
 			t.Errorf("%v after %v, want a tick after 90 s", e, time.Since(began))
 		}
-		// A refused input changes nothing, the moment to wake included.
+		// A refused input changes nothing, not even the time to wake.
 		<-w.sent
 		_ = w.Do(t.Context(), in{wakeIn: time.Second}, nil)
 		_ = w.Do(t.Context(), in{add: -1}, nil)
@@ -213,7 +213,7 @@ func TestFullStoreRefusesAtOnceAndRecovers(t *testing.T) {
 		if time.Since(began) != 0 || w.Dropped() != 1 || len(w.sent) != 0 {
 			t.Fatalf("took %v, dropped %d, sent %d", time.Since(began), w.Dropped(), len(w.sent))
 		}
-		time.Sleep(time.Minute) // fake: many repetitions
+		time.Sleep(time.Minute) // fake time: many repetitions
 		w.store.set(nil)
 		if e := <-w.sent; e.Msg != 1 || w.store.durable() != "1" {
 			t.Fatalf("after the recovery: sent %v, stored %q", e, w.store.durable())
@@ -240,7 +240,7 @@ func TestFullStoreStopsNoSignOfLife(t *testing.T) {
 		if len(w.sent) != 0 {
 			t.Fatalf("%d messages that promise something went out", len(w.sent))
 		}
-		// And what comes meanwhile is heard, if it may be.
+		// Inputs for WhenFull are accepted meanwhile.
 		if w.Post(in{tick: true}); !w.Offer(in{tick: true}) || w.Offer(in{add: 1}) {
 			t.Fatal("what may be stepped is not taken, or what may not is")
 		}
@@ -254,8 +254,8 @@ func TestFullStoreStopsNoSignOfLife(t *testing.T) {
 	})
 }
 
-// While the store is full what is to be saved gathers, up to a bound. What was taken by
-// then is stepped; what comes then is refused, and its sender knows.
+// While the store is full, unsaved documents accumulate up to a bound. Inputs that are queued by then are
+// stepped; Offer refuses later ones.
 func TestWhatIsUnsavedIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, Options[in]{WhenFull: func(in) bool { return true }})

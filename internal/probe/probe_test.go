@@ -87,8 +87,8 @@ func TestWhatIsPublicOrAllowedIsPermitted(t *testing.T) {
 		{addr: "2620:fe::9", deny: nets("0.0.0.0/0"), want: true},
 		{addr: "2620:fe::9", deny: nets("::/0")},
 		{addr: "fd00::1", allow: nets("fd00::/8"), want: true},
-		{addr: "127.0.0.1", allow: nets("0.0.0.0/0"), want: true}, // whoever says all means it
-		{addr: "224.0.0.1", allow: nets("0.0.0.0/0")},             // but these are no host
+		{addr: "127.0.0.1", allow: nets("0.0.0.0/0"), want: true}, // 0.0.0.0/0 allows everything
+		{addr: "224.0.0.1", allow: nets("0.0.0.0/0")},             // except multicast
 		{addr: "0.0.0.0", allow: nets("0.0.0.0/0")},
 		{addr: "255.255.255.255", allow: nets("0.0.0.0/0")},
 		{addr: "ff02::1", allow: nets("::/0")},

@@ -47,7 +47,7 @@ func (f *File) write(b []byte) error {
 	})
 }
 
-// More than fits into the socket passes, so that both sides wait for one another.
+// The data exceeds the socket's buffer, so that both sides wait for each other.
 func TestBothSidesWait(t *testing.T) {
 	a, b := pair(t)
 	const many = 20_000

@@ -45,8 +45,7 @@ func TestAFloodOfRefusalsIsAFewLines(t *testing.T) {
 	})
 }
 
-// Any number of addresses writes a bounded number of lines, and every line that is
-// left out is counted.
+// Any number of addresses causes a bounded number of lines, and every omitted line is counted.
 func TestManyAddressesDoNotFillTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

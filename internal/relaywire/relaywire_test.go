@@ -83,7 +83,7 @@ func TestStreamKeepsMessagesApart(t *testing.T) {
 	}
 }
 
-// Whoever does not read costs a bounded queue and nothing else.
+// A peer that does not read costs a bounded queue only.
 func TestOutboxIsBounded(t *testing.T) {
 	o, sent := NewOutbox(), 0
 	for o.Put(make([]byte, 1000), make([]byte, 400)) {

@@ -41,11 +41,11 @@ func TestExportedNamesAreDocumented(t *testing.T) {
 	report(t, "the comment of an exported name gives its meaning, units and errors, so that users need not read the code", bad)
 }
 
-// plain are methods whose meaning their interface tells: error, fmt.Stringer and the like.
+// plain are methods that need no comment because they implement a well-known interface.
 var plain = []string{"Error", "Unwrap", "Is", "String", "Len", "Less", "Swap", "Close", "Name", "ServeHTTP"}
 
-// undocumented lists the exported names of a file without a doc comment. One
-// comment over a group, or beside a line of it, serves the whole.
+// undocumented lists the exported names of a file without a doc comment. The comment of a group counts
+// for all its names, and a comment at the end of a line for those of the line.
 func undocumented(s source) []string {
 	var bad []string
 	miss := func(name *ast.Ident, docs ...*ast.CommentGroup) {
@@ -77,7 +77,7 @@ func undocumented(s source) []string {
 	return bad
 }
 
-// receiver is the name of the type that a method belongs to.
+// receiver returns the type name of a method's receiver.
 func receiver(d *ast.FuncDecl) *ast.Ident {
 	x := d.Recv.List[0].Type
 	for {

@@ -16,8 +16,8 @@ var wirings = []string{"root-orchestrator/wiring", "cluster-orchestrator/wiring"
 // The cores, which decide and do no I/O.
 var cores = []string{"root-orchestrator/root", "cluster-orchestrator/cluster", "node-engine/node", "netmanager/overlay"}
 
-// direction lists which packages of this module a folder may import, the most specific
-// folder first. A folder may always import its own packages. "*" allows everything.
+// direction lists which packages of this module a directory may import, the most specific directory
+// first. A directory may always import its own packages. "*" allows everything.
 var direction = []struct {
 	folder string
 	may    []string
@@ -79,7 +79,7 @@ func TestImportsRunOneWay(t *testing.T) {
 	}
 }
 
-// ruleOf is the first folder of the table that the package is in.
+// ruleOf returns the first entry of direction that contains the package.
 func ruleOf(pkg string) string {
 	for _, r := range direction {
 		if in(pkg, r.folder) {
@@ -93,7 +93,7 @@ func allowed(folder, to string, may []string) bool {
 	if slices.Contains(may, "*") {
 		return true
 	}
-	if inAny(folder, cores) { // the store's types, and no store
+	if inAny(folder, cores) { // the types of package store, but no implementation
 		return slices.Contains(may, to) || in(to, "api") && to != "api/client"
 	}
 	return inAny(to, may)
@@ -146,8 +146,8 @@ func TestTheContractImportsTheStandardLibraryOnly(t *testing.T) {
 	report(t, "other people's programs import api, so that it must not add dependencies", bad)
 }
 
-// modules says where each outside module may be imported, and why it came in.
-// "tests" stands for test files, suites and testbed, which may use all others too.
+// modules lists where each external module may be imported, and why it is used. "tests" means test files,
+// suites and testbed, which may import all other modules too.
 var modules = []struct {
 	path    string
 	folders []string

@@ -51,8 +51,8 @@ type program struct {
 	name string
 }
 
-// started are the programs that a file names where it starts or requires them. Paths
-// are no names; a program that is the argument of another is not found.
+// started returns the programs that a file starts or requires by name. It omits paths, and does not find
+// programs that are arguments of others.
 func started(s source) []program {
 	first := map[string]int{"exec.Command": 0, "exec.LookPath": 0, "exec.CommandContext": 1, "programtest.Need": 1}
 	var out []program

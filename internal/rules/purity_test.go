@@ -74,7 +74,7 @@ func TestCoresArePure(t *testing.T) {
 	report(t, purityReason, bad)
 }
 
-// The rule itself: what it finds, and what it lets pass.
+// TestImpuritiesAreFound tests the rule: what it reports and what it accepts.
 func TestImpuritiesAreFound(t *testing.T) {
 	clean := "package p\nimport \"time\"\nfunc f(now time.Time) time.Time { return now.Add(time.Second) }\n"
 	if bad := impurities(parse(t, token.NewFileSet(), "p/p.go", clean)); len(bad) > 0 {

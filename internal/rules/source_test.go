@@ -20,7 +20,7 @@ const module = "github.com/treeline-edge/treeline"
 type source struct {
 	path string // from the module's root, with slashes
 	pkg  string // its folder; "." is the root
-	test bool   // a _test.go file, or a package of tests to be run by others
+	test bool   // a _test.go file, or a package with a test suite
 	file *ast.File
 	fset *token.FileSet
 }
@@ -29,7 +29,7 @@ func (s source) at(n ast.Node) string {
 	return fmt.Sprintf("%s:%d", s.path, s.fset.Position(n.Pos()).Line)
 }
 
-// imports maps the import paths of the file to the names they go by.
+// imports maps the import paths of the file to their local names.
 func (s source) imports() map[string]string {
 	out := map[string]string{}
 	for _, i := range s.file.Imports {
@@ -93,7 +93,7 @@ func parse(t *testing.T, fset *token.FileSet, name, text string) source {
 	}
 }
 
-// isSuite reports whether a package holds tests for others to run: storetest.
+// isSuite reports whether a package has a test suite for other packages, such as storetest.
 func isSuite(pkg string) bool {
 	base := path.Base(pkg)
 	return strings.HasSuffix(base, "test") && base != "test"
@@ -111,7 +111,7 @@ func inAny(pkg string, folders []string) bool {
 	return slices.ContainsFunc(folders, func(r string) bool { return in(pkg, r) })
 }
 
-// inside is the module's own package that an import path names, or "".
+// inside returns the package of this module with the import path, or "".
 func inside(importPath string) string {
 	if importPath == module {
 		return "."
@@ -129,7 +129,7 @@ func outside(importPath string) bool {
 	return strings.Contains(first, ".") && inside(importPath) == ""
 }
 
-// report fails the test with all breaches of a rule and its reason.
+// report fails the test with all violations of a rule and its reason.
 func report(t *testing.T, reason string, breaches []string) {
 	t.Helper()
 	if len(breaches) > 0 {

@@ -12,7 +12,7 @@ func TestLongTextIsClippedBetweenCharacters(t *testing.T) {
 		"no room":               "no room",
 		full:                    full,
 		full + "b":              full + "…",
-		full[1:] + "é and more": full[1:] + "…", // its first byte alone would fit
+		full[1:] + "é and more": full[1:] + "…", // only the first byte of é would fit
 	} {
 		if got := Clip(text); got != want {
 			t.Errorf("of %d bytes are left %d, not %d", len(text), len(got), len(want))

@@ -12,7 +12,7 @@ import (
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// TestTimersAgreeWithASimpleTwin compares the heap with a map that is searched.
+// TestTimersAgreeWithASimpleTwin compares the heap with a linear search of a map.
 func TestTimersAgreeWithASimpleTwin(t *testing.T) {
 	type entry struct {
 		at  time.Time
@@ -71,7 +71,7 @@ func TestTimersAgreeWithASimpleTwin(t *testing.T) {
 	}
 }
 
-// disk is what a store holds, by the store's own rule.
+// disk is a store that applies store.Decide.
 type disk map[docKey]store.Doc
 
 func (d disk) save(t *testing.T, docs []store.Doc) {
@@ -102,7 +102,7 @@ func (d disk) restore() *Journal {
 	return j
 }
 
-// TestPinnedSaveStaysBeforeWhatReliesOnIt puts a record again after another one.
+// TestPinnedSaveStaysBeforeWhatReliesOnIt puts a record, another one, and the first one again.
 func TestPinnedSaveStaysBeforeWhatReliesOnIt(t *testing.T) {
 	j := new(Journal)
 	j.Put("k", "giver", "free")
@@ -141,7 +141,7 @@ func TestStoreAcceptsEveryJournal(t *testing.T) {
 				}
 			}
 			docs := j.Take()
-			if rng.IntN(5) == 0 { // a crash: some of it is durable
+			if rng.IntN(5) == 0 { // a crash: a prefix is durable
 				on.save(t, docs[:rng.IntN(len(docs)+1)])
 				j, want = on.restore(), map[string]string{}
 				for k, d := range on {
@@ -165,8 +165,8 @@ func TestStoreAcceptsEveryJournal(t *testing.T) {
 	}
 }
 
-// TestCounterNeverRepeatsANumber lets one step take more than a block, saves
-// each number under a document of its own, and crashes between any two saves.
+// TestCounterNeverRepeatsANumber takes more than a block in one step, saves each number in its own
+// document, and crashes between any two saves.
 func TestCounterNeverRepeatsANumber(t *testing.T) {
 	for seed := range uint64(8) {
 		rng := rand.New(rand.NewPCG(seed, 3))

@@ -100,7 +100,7 @@ func TestFailureReachesTheAsker(t *testing.T) {
 	}
 }
 
-// A peer that is removed streams nothing any more, to whoever reads it now.
+// The streams of a removed peer end, even those that are being read.
 func TestStreamsOfARemovedPeerEnd(t *testing.T) {
 	var r Registry
 	expect := func(from string) *Wait {
@@ -131,9 +131,8 @@ func TestStreamsOfARemovedPeerEnd(t *testing.T) {
 	other.Close()
 }
 
-// One person follows logs without an end, then all persons of one tenant: others
-// follow theirs, at the tier that asks and at the one that dials, and the person
-// itself can ask for other things.
+// One user, then all users of one tenant, follow any number of logs. Others can still follow theirs, at
+// the requesting tier and at the dialling tier, and the user can send other requests.
 func TestFollowedLogsLeaveRoomForOthers(t *testing.T) {
 	logs := func(tenant api.Tenant, person string) wire.StreamRequest {
 		return wire.StreamRequest{Kind: "logs", For: For(tenant, person)}
@@ -175,7 +174,7 @@ func TestFollowedLogsLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
-// Who loses a place is told, or its stream ends.
+// A requester whose place is evicted gets an error, or its stream ends.
 func TestAStreamThatLosesItsPlaceEnds(t *testing.T) {
 	p := NewPlaces()
 	var ends []context.Context

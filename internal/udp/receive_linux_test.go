@@ -11,7 +11,7 @@ import (
 )
 
 func TestARoomIsNotInMemoryBeforeMessagesUseIt(t *testing.T) {
-	for range 4 { // of memory that was used before
+	for range 4 { // memory that was used before
 		used := make([]byte, slots*slotStep)
 		for i := range used {
 			used[i] = 1
@@ -20,7 +20,7 @@ func TestARoomIsNotInMemoryBeforeMessagesUseIt(t *testing.T) {
 	runtime.GC()
 	a, b := open(t, "127.0.0.1:0"), open(t, "127.0.0.1:0")
 	r := b.NewReceiver()
-	if n := inMemory(t, r.room); n > 2 { // its ends are shared with others
+	if n := inMemory(t, r.room); n > 2 { // its first and last page may be shared with other memory
 		t.Errorf("%d pages of a new room are in memory", n)
 	}
 	for i, v := range r.room {
@@ -35,12 +35,12 @@ func TestARoomIsNotInMemoryBeforeMessagesUseIt(t *testing.T) {
 	if all, _ := read(t, r, 5); len(all) != 1 || string(all[0]) != "hello" {
 		t.Errorf("%q came", all)
 	}
-	for n := range 3 * os.Getpagesize() { // with less than a page in it, too
+	for n := range 3 * os.Getpagesize() { // also with less than a page in it
 		vacate(r.room[1 : 1+n])
 	}
 }
 
-// inMemory is how many of a buffer's pages are, those at its ends included.
+// inMemory returns the number of a buffer's resident pages, including those at its ends.
 func inMemory(t *testing.T, b []byte) (n int) {
 	t.Helper()
 	page := uintptr(os.Getpagesize())

@@ -18,7 +18,7 @@ func open(t *testing.T, at string) *Conn {
 	return c
 }
 
-// read receives until n bytes have come, and returns the datagrams.
+// read receives until it has the given number of bytes, and returns the datagrams.
 func read(t *testing.T, r *Receiver, bytes int) (all [][]byte, from netip.AddrPort) {
 	t.Helper()
 	for bytes > 0 {

@@ -16,13 +16,13 @@ func ofSerf(c *coordinate.Coordinate) api.Coordinate {
 	return api.Coordinate{Vec: c.Vec, Error: c.Error, Adjustment: c.Adjustment, Height: c.Height}
 }
 
-// Serf's client and ours go the same way, step by step, over a world's round
-// trips, as long as chance has no part: from where it put the two apart.
+// TestSerfGoesTheSameWay compares Update with serf's client, step by step, over the round trips of a
+// model. Both start apart, because serf draws a random direction for nodes at one place.
 func TestSerfGoesTheSameWay(t *testing.T) {
 	const n, steps = 20, 5000
 	w := vivalditest.New(n, 4)
 	cfg := coordinate.DefaultConfig()
-	cfg.AdjustmentWindowSize, cfg.LatencyFilterSize = 0, 1 // what is left out here
+	cfg.AdjustmentWindowSize, cfg.LatencyFilterSize = 0, 1 // disables what package vivaldi omits
 	clients := make([]*coordinate.Client, n)
 	ours := make([]api.Coordinate, n)
 	for i := range clients {
@@ -30,7 +30,7 @@ func TestSerfGoesTheSameWay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Apart from the start: at one place, both would draw a direction.
+		// Start apart: at one place, both would draw a random direction.
 		start := coordinate.NewCoordinate(cfg)
 		start.Vec[i%vivaldi.Dimensions] = 0.01 * float64(i+1)
 		if err := c.SetCoordinate(start); err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// TestCoordinatesLearnAGrid has nodes on a grid measure one another at random and
-// ends with estimates that are near what was measured.
+// TestCoordinatesLearnAGrid measures random pairs of nodes on a grid; the estimates must converge to the
+// measurements.
 func TestCoordinatesLearnAGrid(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	const side = 5

@@ -20,8 +20,7 @@ func quantile(values []float64, q float64) float64 {
 	return values[int(q*float64(len(values)-1))]
 }
 
-// Five hundred nodes over the world, each measuring 16 others, know the round
-// trips between all.
+// With 500 nodes that measure 16 others each, the coordinates estimate the round trips of all pairs.
 func TestAWorldIsLearnt(t *testing.T) {
 	const n = 500
 	for _, seed := range []uint64{1, 2, 3} {
@@ -43,7 +42,7 @@ func TestAWorldIsLearnt(t *testing.T) {
 	}
 }
 
-// A user who only answers is found from 8 nodes that measured the way there.
+// Locate finds a host that only answers, from the round trips of 8 nodes.
 func TestAUserIsFound(t *testing.T) {
 	const n, users = 500, 200
 	for _, seed := range []uint64{1, 2, 3} {
@@ -82,11 +81,10 @@ func located(t *testing.T, w *vivalditest.World, coords []api.Coordinate, u, pro
 	return at
 }
 
-// Table 5.3 of Şenel's thesis on EdgeNet (2023): the least of 100 pings between 32
-// nodes and clients in five places. It is no matrix of all pairs: nodes were not
-// measured among themselves. A client ran on, or beside, one of the nodes, whence
-// the round trips below 1 ms, of which a relative error means nothing; they are
-// learnt from and not judged. 0 is "Undetermined".
+// Table 5.3 of Şenel's thesis on EdgeNet (2023): the least of 100 pings, in ms, between 32 nodes and
+// clients in five places. There are no measurements between nodes. Some clients ran on or near a node,
+// with round trips below 1 ms. These are used for learning but not for checks, because their relative
+// error has no meaning. 0 is "Undetermined".
 var edgenet = [][5]float64{
 	{90, 149, 60, 29, 84},
 	{96, 148, 40, 0.088, 55},

@@ -14,7 +14,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// peerOf is a peer as long as real ones are.
+// peerOf returns a peer whose record has a realistic size.
 func peerOf(rng *rand.Rand, key byte) api.Peer {
 	text := func(n int) []byte {
 		b := make([]byte, n)
@@ -35,9 +35,9 @@ func TestRecordsAreTheSameWithPeersWrittenOnce(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		some := func() api.Peer {
 			switch rng.IntN(4) {
-			case 0: // another one of the same key
+			case 0: // another peer with the same key
 				return peerOf(rng, byte(rng.IntN(5)))
-			case 1: // of which nothing is known but its key
+			case 1: // a peer with its key only
 				return api.Peer{Key: api.PeerKey{byte(rng.IntN(5))}}
 			}
 			return peerOf(rand.New(rand.NewPCG(7, 7)), byte(rng.IntN(5)))
@@ -70,8 +70,7 @@ func TestRecordsAreTheSameWithPeersWrittenOnce(t *testing.T) {
 	}
 }
 
-// As many routes as a node may have to know (1,000 to 10,000, through 100 peers)
-// travel in a message that a bus takes.
+// The routes that a node may need (1,000 to 10,000, with 100 peers) fit into a message of the bus.
 func TestAllOfANodesRoutesFitIntoAMessage(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	var peers []api.Peer
@@ -114,7 +113,7 @@ func TestAPeerThatIsTheSameAsNoneIsItsKey(t *testing.T) {
 	}
 }
 
-// TestRecordsAreAppendedWhole: a list that is added to Records is one more here.
+// TestRecordsAreAppendedWhole fails if Append omits a list of Records.
 func TestRecordsAreAppendedWhole(t *testing.T) {
 	var one wire.Records
 	lists := reflect.ValueOf(&one).Elem()

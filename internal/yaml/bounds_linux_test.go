@@ -15,8 +15,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/yaml"
 )
 
-// The most that reading one document of at most MaxBytes may cost: CPU time of
-// the reading thread, and bytes allocated in all, whether or not they are freed.
+// The maximum cost of reading one document of at most MaxBytes: CPU time of the reading thread, and
+// total bytes allocated, including freed ones.
 const (
 	maxCPU   = 300 * time.Millisecond
 	maxAlloc = 64 << 20
@@ -97,7 +97,7 @@ func counted(head, format, tail string, most int) []byte {
 	return b.Bytes()
 }
 
-// aliases is a list whose every entry is an alias of the one before.
+// aliases returns a list in which each entry is an alias of the previous one.
 func aliases(most int) []byte {
 	var b bytes.Buffer
 	b.WriteString("- &a0 x\n")
@@ -107,7 +107,7 @@ func aliases(most int) []byte {
 	return b.Bytes()
 }
 
-// The four documents of the review come first. Limits are those of the issue.
+// TestNoDocumentIsExpensive reads documents that were expensive for other parsers or earlier releases.
 func TestNoDocumentIsExpensive(t *testing.T) {
 	deep := strings.Repeat(" ", 200) + "- "
 	for name, doc := range map[string][]byte{
@@ -140,7 +140,7 @@ func TestNoDocumentIsExpensive(t *testing.T) {
 	}
 }
 
-// Documents that fill the bound and of which every value is allowed, or almost.
+// TestNoSLAIsExpensive reads documents of the maximum size whose values are all, or almost all, allowed.
 func TestNoSLAIsExpensive(t *testing.T) {
 	service := func(i int, extra string) string {
 		return fmt.Sprintf(`{"microservice_name":"s%d","microservice_namespace":"n","virtualization":"container","code":"nginx"%s}`, i, extra)
@@ -207,8 +207,8 @@ func TestNoSLAIsExpensive(t *testing.T) {
 	}
 }
 
-// FuzzCost repeats what the fuzzer finds until the document is full: what is
-// quadratic in a part, or allocates much per part, exceeds the limits.
+// FuzzCost repeats the fuzzer's input until the document has the maximum size, so that quadratic time
+// or large allocations exceed the limits.
 func FuzzCost(f *testing.F) {
 	for _, s := range [][3]string{
 		{"", "[", ""},
@@ -238,8 +238,7 @@ func FuzzCost(f *testing.F) {
 	})
 }
 
-// What the reader accepts costs no more than what it refuses: JSON is valid, and
-// within the bounds of an SLA.
+// Accepted documents result in valid JSON within the bounds of an SLA.
 func TestWhatIsReadKeepsTheBounds(t *testing.T) {
 	for _, n := range []int{10, 1000, yaml.MaxValues - 10} {
 		doc := "[" + strings.Repeat("a, ", n) + "1]"

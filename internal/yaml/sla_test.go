@@ -9,7 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/yaml"
 )
 
-// The same SLA, written as YAML and as JSON, is the same SLA.
+// An SLA in YAML is equal to the same SLA in JSON.
 func TestAnSLAMayBeEither(t *testing.T) {
 	asYAML := `
 sla_version: v2.0
@@ -48,7 +48,7 @@ applications:
 	}
 }
 
-// A port written as a number is what YAML invites; it is refused all the same.
+// A port that is written as a YAML number is refused.
 func TestFaultsOfYAMLHaveTheirPointers(t *testing.T) {
 	doc, err := yaml.ToJSON([]byte("sla_version: v2.0\napplications:\n- application_name: a\n  application_namespace: b\n  microservices:\n" +
 		"  - {microservice_name: c, microservice_namespace: d, virtualization: container, code: nginx, port: 80}\n"))

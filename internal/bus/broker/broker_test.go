@@ -129,7 +129,7 @@ func TestStrangersAreRefused(t *testing.T) {
 		conf := s.CA.Client(t, "n1")
 		conf.GetClientCertificate = nil
 		c, err := tls.Dial("tcp", s.Addr, conf)
-		if err == nil { // TLS 1.3 tells with the first read
+		if err == nil { // with TLS 1.3 the first read returns the error
 			_ = c.SetDeadline(time.Now().Add(time.Minute))
 			_, err = c.Read(make([]byte, 1))
 			c.Close()
@@ -184,7 +184,7 @@ func TestWhoSaysNothingIsNotWaitedForLong(t *testing.T) {
 	began := time.Now()
 	c, err := tls.Dial("tcp", s.Addr, s.CA.Client(t, "n1"))
 	if err != nil && time.Since(began) >= wait {
-		return // the machine stood still, and it was not waited for either
+		return // the machine paused; the broker still did not wait
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -194,8 +194,8 @@ func TestWhoSaysNothingIsNotWaitedForLong(t *testing.T) {
 	expectClosed(t, c)
 }
 
-// mochi-mqtt panics on a SUBSCRIBE of MQTT 5 that is cut off, and no caller of
-// its parser recovers: https://github.com/mochi-mqtt/server/issues/501.
+// mochi-mqtt panics on a truncated MQTT 5 SUBSCRIBE, and does not recover:
+// https://github.com/mochi-mqtt/server/issues/501.
 func TestMQTT5IsRefusedSoThatItsParserIsNeverReached(t *testing.T) {
 	s := start(t)
 	c := raw(t, s, "n1")
@@ -209,9 +209,8 @@ func TestMQTT5IsRefusedSoThatItsParserIsNeverReached(t *testing.T) {
 	}
 }
 
-// Malformed packets after CONNECT end their connection and nothing else. The
-// advisory GO-2024-3307 (CVE-2024-50948) names no packet; these are the kinds
-// that have stopped brokers.
+// Malformed packets after CONNECT end their connection only. The advisory GO-2024-3307
+// (CVE-2024-50948) names no packet; these kinds have crashed brokers.
 func TestMalformedPacketsCostTheirConnectionOnly(t *testing.T) {
 	s := start(t)
 	witness := connected(t, s, "n2")
@@ -237,7 +236,7 @@ func TestMalformedPacketsCostTheirConnectionOnly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := connected(t, s, "n1")
 			_, _ = c.Write(p)
-			_, _ = c.Write([]byte{0xe0, 0}) // DISCONNECT, where the packet was only ignored
+			_, _ = c.Write([]byte{0xe0, 0}) // DISCONNECT, in case the packet was ignored
 			_, _ = io.Copy(io.Discard, c)
 			_, _ = witness.Write([]byte{0xc0, 0})
 			expect(t, witness, 0xd0, 0)
@@ -276,8 +275,8 @@ func TestSessionsOfOneNodeAreKeptApartFromThoseOfOthers(t *testing.T) {
 	}
 }
 
-// A session that ends while the next of its name begins takes nothing of it along:
-// the engine forgets a session's subscriptions by its name.
+// A session that ends while the next one of its name begins does not remove the subscriptions of the
+// new one: mochi-mqtt removes subscriptions by the client's ID.
 func TestASessionThatEndsLeavesTheNextAlone(t *testing.T) {
 	s := start(t)
 	about := topic.Delta.Of("n1")
@@ -286,14 +285,14 @@ func TestASessionThatEndsLeavesTheNextAlone(t *testing.T) {
 		gone := make(chan struct{})
 		go func() {
 			defer close(gone)
-			_, _ = old.Write([]byte{0xe0, 0}) // a farewell
+			_, _ = old.Write([]byte{0xe0, 0}) // DISCONNECT
 		}()
 		_, _ = next.Write(connectPacket(4, "n1"))
 		expect(t, next, 0x20, 2, 0, 0)
 		_, _ = next.Write(packet(0x82, []byte{0, 1}, str(about), []byte{0}))
 		expect(t, next, 0x90, 3, 0, 1, 0)
 		<-gone
-		_, _ = io.Copy(io.Discard, old) // the engine is done with it, or about to be
+		_, _ = io.Copy(io.Discard, old) // mochi-mqtt has ended the session, or soon will
 		_ = old.NetConn().Close()
 		if err := s.Bus().Publish(t.Context(), bus.Message{Topic: about, Payload: []byte("x")}); err != nil {
 			t.Fatal(err)
@@ -317,7 +316,7 @@ func TestTakeoverPublishesNoWill(t *testing.T) {
 	}
 	_, _ = io.Copy(io.Discard, first)
 	second.NetConn().Close()
-	<-wills // the second's
+	<-wills // the will of the second session
 	s.Stop(t)
 	if len(wills) > 0 {
 		t.Error("a will came for the session that was taken over")
@@ -339,14 +338,14 @@ func TestRevokedNodeIsDisconnected(t *testing.T) {
 	expectClosed(t, again)
 }
 
-// A node that stops reading is cut off, and meanwhile nobody waits for it.
+// A node that stops reading is disconnected, and does not block others before that.
 func TestNodeThatDoesNotReadStallsNobody(t *testing.T) {
 	s := start(t)
 	deaf := connected(t, s, "n1")
 	_, _ = deaf.Write(packet(0x82, []byte{0, 1}, str("nodes/n1/delta"), []byte{1}))
 	expect(t, deaf, 0x90, 3, 0, 1, 1)
 	payload := make([]byte, bus.MaxPayload)
-	for range 64 { // far more than sockets and queues hold
+	for range 64 { // far more than the buffers of sockets and queues
 		if err := s.Bus().Publish(t.Context(), bus.Message{Topic: "nodes/n1/delta", Payload: payload, QoS: 1}); err != nil {
 			t.Fatal(err)
 		}
@@ -357,7 +356,7 @@ func TestNodeThatDoesNotReadStallsNobody(t *testing.T) {
 	if s.Stats().Dropped.Load() == 0 {
 		t.Error("nothing was dropped")
 	}
-	_, _ = io.Copy(io.Discard, deaf) // it ends
+	_, _ = io.Copy(io.Discard, deaf) // the broker closes the connection
 }
 
 func TestConnectionsOfAnotherListenerAreServed(t *testing.T) {
@@ -400,7 +399,7 @@ func TestConnectionsOfAnotherListenerAreServed(t *testing.T) {
 
 func TestSilentHandshakesLeaveRoomForNodes(t *testing.T) {
 	s := startWith(t, time.Minute)
-	for range 300 { // they outlast the test
+	for range 300 { // they stay open until the end of the test
 		c, err := net.Dial("tcp", s.Addr)
 		if err != nil {
 			t.Fatal(err)
@@ -410,19 +409,19 @@ func TestSilentHandshakesLeaveRoomForNodes(t *testing.T) {
 	connected(t, s, "n1")
 }
 
-// One certificate opens 400 sessions as fast as it can, in every way: silent after
-// its handshake, and with whole CONNECTs under ever new client ids.
+// One certificate opens 400 sessions as fast as it can: some silent after the handshake, some with
+// CONNECTs under new client ids.
 func TestSessionsOfOneCertificateAreBounded(t *testing.T) {
 	s := start(t)
 	s.Stop(t)
-	s.burst = 0 // as the cluster has it
+	s.burst = 0 // the default, as in a cluster
 	s.Start(t)
 	quiet := connected(t, s, "quiet")
 	conf := s.CA.Client(t, "loud")
 	for i := range 400 {
 		c, err := tls.Dial("tcp", s.Addr, conf)
 		if err != nil {
-			continue // refused already
+			continue // already refused
 		}
 		defer c.Close()
 		if i%2 == 0 {
@@ -433,7 +432,7 @@ func TestSessionsOfOneCertificateAreBounded(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatalf("%d connections are open, want 4 of the loud node and one of the quiet", s.Stats().Clients.Load())
 		}
-		time.Sleep(time.Millisecond) // those that lost their place are closing
+		time.Sleep(time.Millisecond) // evicted connections are closing
 	}
 	if n := s.Stats().Connects.Load(); n > 60 {
 		t.Errorf("%d sessions began, want some 20 of the loud node", n)

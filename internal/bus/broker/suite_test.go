@@ -31,7 +31,7 @@ type system struct {
 
 func start(t testing.TB) *system { return startWith(t, time.Minute) }
 
-// startWith starts a broker that waits so long for a TLS handshake and CONNECT.
+// startWith starts a broker with a timeout for TLS handshake and CONNECT.
 func startWith(t testing.TB, handshake time.Duration) *system {
 	s := &system{handshake: handshake, burst: 10_000, Wire: bustest.Wire{CA: bustest.NewCA(t), Addr: "127.0.0.1:0"}, revoked: map[api.NodeID]bool{}}
 	s.Start(t)
@@ -41,7 +41,7 @@ func startWith(t testing.TB, handshake time.Duration) *system {
 
 func (s *system) Start(t testing.TB) {
 	t.Helper()
-	l, err := freeport.Listen(s.Addr) // a restart keeps it
+	l, err := freeport.Listen(s.Addr) // a restart keeps the address
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/bus/mqtt"
 )
 
-// What an idle node costs on the wire, TLS included and TCP/IP not: the basis of
-// the budget of 2 KiB a minute.
+// TestBytesOnTheWire measures the traffic of an idle node, including TLS but not TCP/IP. The budget is
+// 2 KiB per minute.
 func TestBytesOnTheWire(t *testing.T) {
 	s := start(t)
 	const id = "n-4f2a9c1b"
@@ -35,7 +35,7 @@ func TestBytesOnTheWire(t *testing.T) {
 	}
 	connect, connectBack := l.Sent.Load(), l.Received.Load()
 
-	// On a busy machine a ping may come between: what counts is the least of three.
+	// On a busy machine a ping may add to a measurement: use the least of three.
 	var aliveBytes, aliveWrites, leaseBytes []int64
 	for range 3 {
 		sent, writes := l.Sent.Load(), l.Writes.Load()

@@ -55,14 +55,14 @@ func TestUnreachableBrokerIsTriedAgainAndCloseEndsIt(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	go func() {
-		for range tried { // one attempt may be under way
+		for range tried { // a further attempt may have begun
 		}
 	}()
 	c.Close()
 	close(tried)
 }
 
-// peer is a broker that answers CONNECT as told and then says nothing.
+// peer is a broker that answers CONNECT with connack and then sends nothing.
 func peer(t *testing.T, connack ...byte) (dial func(context.Context) (net.Conn, error), dials chan net.Conn) {
 	dials = make(chan net.Conn, 64)
 	return func(context.Context) (net.Conn, error) {
@@ -88,7 +88,7 @@ func peer(t *testing.T, connack ...byte) (dial func(context.Context) (net.Conn, 
 }
 
 func TestRefusedConnectIsNeverUp(t *testing.T) {
-	for _, code := range []byte{1, 2, 5, 0x82} { // Paho takes the last for a success
+	for _, code := range []byte{1, 2, 5, 0x82} { // Paho treats the last one as success
 		dial, dials := peer(t, 0x20, 2, 0, code)
 		c := dialled(t, dial)
 		up := c.Up()
@@ -145,7 +145,7 @@ func TestUnacknowledgedPublishEndsWithItsContextAndIsBounded(t *testing.T) {
 	}
 }
 
-// TestEndpointsAreTriedInTurn: a broker moved, and the client knows both places.
+// TestEndpointsAreTriedInTurn: a broker has moved, and the client has both addresses.
 func TestEndpointsAreTriedInTurn(t *testing.T) {
 	listen := func() net.Listener {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")

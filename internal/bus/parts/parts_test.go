@@ -58,7 +58,7 @@ func TestWhatIsSplitIsJoined(t *testing.T) {
 	}
 }
 
-// Whatever is lost, doubled or out of order, what comes out is what went in.
+// Lost, duplicate and reordered parts never result in another message than was sent.
 func TestLossNeverMakesAnotherMessage(t *testing.T) {
 	one, two := message(1, 3<<20), message(2, 3<<20+9)
 	all := append(split(t, one), split(t, two)...)
@@ -80,7 +80,7 @@ func TestLossNeverMakesAnotherMessage(t *testing.T) {
 	}
 }
 
-// A peer that begins and never ends costs no more than the largest message.
+// An incomplete message needs no more memory than the largest message.
 func FuzzJoiner(f *testing.F) {
 	f.Add([]byte{1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 'x'}, []byte{1})
 	f.Fuzz(func(_ *testing.T, a, b []byte) {

@@ -52,7 +52,7 @@ type fixture struct {
 	st   store.Store
 	ring *jwt.Ring
 	now  time.Time
-	log  *slog.Logger // discards what it gets unless a test reads it
+	log  *slog.Logger // discards everything, unless a test reads it
 }
 
 const pw = "correct horse battery"
@@ -64,7 +64,7 @@ func newFixture() *fixture {
 	return f
 }
 
-// restart builds the service anew from what the store holds.
+// restart makes a new service from the store's documents.
 func (f *fixture) restart() {
 	f.Service = must(account.New(account.Options{
 		Store: f.st, Loaded: must(store.Load(ctx, f.st)), Ring: f.ring, Issuer: "root", Audience: "treeline",
@@ -187,7 +187,7 @@ func TestReusedRefreshEndsTheFamily(t *testing.T) {
 	other := must(f.Login(ctx, "acme/alice", pw))
 	second := must(f.Refresh(ctx, first.Refresh))
 	f.restart()
-	_, err := f.Refresh(ctx, first.Refresh) // stolen, or the thief was faster
+	_, err := f.Refresh(ctx, first.Refresh) // used by a thief, before or after the user
 	is(t, err, api.ErrUnauthenticated)
 	_, err = f.Refresh(ctx, second.Refresh)
 	is(t, err, api.ErrUnauthenticated)
@@ -324,7 +324,7 @@ func TestDelegatedTokensAreForOneMachine(t *testing.T) {
 	_, err = at("munich").Verify(text, jwt.UseAccess)
 	is(t, err, api.ErrForbidden)
 
-	// What is delegated does not outlive what it stands for.
+	// A delegated token expires no later than the token that it was requested with.
 	f.now = p.Expires.Add(-time.Minute)
 	if _, ends, err = f.Exchange(p, "cluster/munich"); err != nil || !ends.Equal(p.Expires) {
 		t.Errorf("until %s, the token ends at %s: %v", ends, p.Expires, err)
@@ -334,7 +334,7 @@ func TestDelegatedTokensAreForOneMachine(t *testing.T) {
 	is(t, err, api.ErrUnauthenticated)
 }
 
-// Whatever takes rights from somebody is in the log that clusters get.
+// Every loss of rights is in the revocations for clusters.
 func TestWhatTakesRightsIsRevoked(t *testing.T) {
 	f := newFixture()
 	f.alice(t)
@@ -373,7 +373,7 @@ func TestWhatTakesRightsIsRevoked(t *testing.T) {
 	is(t, f.Still(text, robot), api.ErrUnauthenticated)
 }
 
-// A token that was made in the same second as a new password is older, too.
+// A token from before a new password is refused, even if both are from the same second.
 func TestAnOldTokenOfTheSameSecondIsRefused(t *testing.T) {
 	f := newFixture()
 	s := f.alice(t)
@@ -388,8 +388,8 @@ func TestAnOldTokenOfTheSameSecondIsRefused(t *testing.T) {
 	is(t, err, api.ErrUnauthenticated)
 }
 
-// A token that is delegated for a request that was authenticated before a revocation
-// is refused where the revocation is known, however long the request took.
+// A revocation also invalidates tokens that are delegated later for a request that was authenticated
+// before the revocation.
 func TestARevocationReachesRequestsUnderWay(t *testing.T) {
 	f := newFixture()
 	who := must(f.Authenticate(f.alice(t).Access))
@@ -422,8 +422,8 @@ func (m *meddler) Save(ctx context.Context, docs []store.Doc) error {
 	return m.Store.Save(ctx, docs)
 }
 
-// Whoever signs in with the old password while it is changed has no session
-// afterwards, whichever of the two comes first.
+// A sign-in with the old password during a change of the password leaves no session, whichever is
+// first.
 func TestASignInWithAnOldPasswordLeavesNoSession(t *testing.T) {
 	f := newFixture()
 	f.alice(t)
@@ -434,13 +434,13 @@ func TestASignInWithAnOldPasswordLeavesNoSession(t *testing.T) {
 	f.Revocations().Subscribe(func() { changed <- struct{}{} })
 	m.within = func() {
 		go func() { done <- f.SetPassword(ctx, "acme/alice", pw, pw+"2") }()
-		<-changed // the password is another one now; its sessions are ended next
+		<-changed // the password has changed; the old sessions are ended next
 		for range 1000 {
 			runtime.Gosched()
 		}
 	}
 	s, err := f.Login(ctx, "acme/alice", pw)
-	ok(t, err) // it was the right one when it was checked
+	ok(t, err) // the password was correct when it was checked
 	ok(t, <-done)
 	_, err = f.Refresh(ctx, s.Refresh)
 	is(t, err, api.ErrUnauthenticated)
@@ -500,7 +500,7 @@ func TestUsersAndTenants(t *testing.T) {
 	ok(t, f.DeleteTenant(ctx, "acme/lab"))
 }
 
-// Whoever gets a deleted user's name gets nothing else.
+// A new user with a deleted user's name inherits nothing.
 func TestDeletedUserLeavesNothing(t *testing.T) {
 	f := newFixture()
 	s := f.alice(t)
@@ -526,7 +526,7 @@ func TestLastAdminStays(t *testing.T) {
 	is(t, err, api.ErrConflict)
 	is(t, f.DeleteUser(ctx, "admin"), api.ErrConflict)
 	must(f.CreateUser(ctx, "second", "", []rights.Role{rights.Admin}))
-	is(t, f.DeleteUser(ctx, "admin"), api.ErrConflict) // the second cannot sign in yet
+	is(t, f.DeleteUser(ctx, "admin"), api.ErrConflict) // the second admin cannot sign in yet
 	code = must(f.Invite(ctx, "second", time.Hour))
 	must(f.Redeem(ctx, "second", code.Text, pw))
 	ok(t, f.DeleteUser(ctx, "admin"))
@@ -551,7 +551,7 @@ func TestNoSecretIsStored(t *testing.T) {
 	}
 }
 
-// Whoever guesses without an end does not fill the log.
+// Any number of wrong passwords does not fill the log.
 func TestRefusedSignInsDoNotFillTheLog(t *testing.T) {
 	f := newFixture()
 	f.alice(t)

@@ -30,8 +30,8 @@ func TestHashSaysItsCost(t *testing.T) {
 	}
 }
 
-// However many sign in at once, only so many hashes take memory and only so many
-// wait, and another address waits for one of the flood's at most.
+// With any number of concurrent sign-ins, the number of hashes and of waiters is bounded, and a sign-in
+// from another address waits for at most one of them.
 func TestSignInsAreBounded(t *testing.T) {
 	h := newHasher(Cost{64, 1, 1})
 	ctx, cancel := context.WithCancel(From(context.Background(), []string{"flood", "flood"}, true))
@@ -53,7 +53,7 @@ func TestSignInsAreBounded(t *testing.T) {
 			done <- err
 		}()
 	}
-	for range 100 - 64 { // what is over the share of one address
+	for range 100 - 64 { // those beyond the share of one address
 		if err := <-done; !errors.Is(err, api.ErrTooMany) {
 			t.Fatalf("one over the share: %v", err)
 		}

@@ -150,7 +150,7 @@ func TestShortLivesAndWhenTheyBegan(t *testing.T) {
 	}
 }
 
-// A broker's key that is stolen does not act for the cluster.
+// A stolen key of a broker is not accepted as the cluster's.
 func TestABrokersCertificateIsNoClients(t *testing.T) {
 	munich := newCluster(t, newRoot(t), "munich")
 	chain, err := munich.SignServer(now, request(t), "broker.example")
@@ -185,7 +185,7 @@ func TestRenewedAuthorityKeepsWhatItSigned(t *testing.T) {
 	}
 }
 
-// A broker that trusts a cluster's anchor takes that cluster's nodes and no other's.
+// A broker that trusts a cluster's anchor accepts the nodes of that cluster only.
 func TestAnchorTrustsOwnNodesOnly(t *testing.T) {
 	root := newRoot(t)
 	munich, rome := newCluster(t, root, "munich"), newCluster(t, root, "rome")
@@ -225,7 +225,7 @@ func TestPairFile(t *testing.T) {
 		t.Errorf("no file: %v", err)
 	}
 	root := newRoot(t)
-	for range 2 { // replacing is writing
+	for range 2 { // the second time replaces the file
 		if err := ca.SavePair(dir, "ca.pem", root.Pair()); err != nil {
 			t.Fatal(err)
 		}

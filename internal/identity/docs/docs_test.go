@@ -45,7 +45,7 @@ func TestUpdatesQueueAndSurvive(t *testing.T) {
 	if all := again.All(); len(all) != 1 || all[0].N != 50 {
 		t.Errorf("restored %v", all)
 	}
-	// The restored table goes on where the first one stopped, and a deleted key begins anew.
+	// The restored table continues the versions of the first one; those of a deleted key start at 1.
 	for _, key := range []string{"a", "b"} {
 		if err := again.Update(ctx, key, inc); err != nil {
 			t.Error(err)
@@ -53,7 +53,7 @@ func TestUpdatesQueueAndSurvive(t *testing.T) {
 	}
 }
 
-// flaky saves and then loses the answer, or does not save.
+// flaky is a store that saves and then fails, or fails without saving.
 type flaky struct {
 	store.Store
 	before, after error

@@ -68,7 +68,7 @@ func TestARequestEndsWhenItsTokenExpires(t *testing.T) {
 	ended(t, ctx)
 }
 
-// The right may end between authentication and Hold.
+// The authorization may end between authentication and Hold.
 func TestARightThatEndedBeforeIsRefused(t *testing.T) {
 	var s grant.Set[string]
 	if _, _, err := s.Hold(t.Context(), 0, func() error { return api.ErrUnauthenticated }); !errors.Is(err, api.ErrUnauthenticated) {

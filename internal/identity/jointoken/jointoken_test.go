@@ -122,7 +122,7 @@ func TestSecretStaysSecret(t *testing.T) {
 	}
 }
 
-// A race of 100 for a token of n uses: exactly n win.
+// Of 100 concurrent claims of a token with n uses, exactly n succeed.
 func TestRace(t *testing.T) {
 	for _, uses := range []int{1, 7} {
 		f := newFixture()
@@ -172,7 +172,7 @@ func TestLostAnswerMayBeAskedForAgain(t *testing.T) {
 	}
 }
 
-// A use of a token is bound to the name and the key that came with it.
+// A use of a token is bound to the name and the key of its claim.
 func TestAUseIsBoundToOneNameAndOneKey(t *testing.T) {
 	for _, scope := range []jointoken.Scope{jointoken.ForNode, jointoken.ForCluster} {
 		for _, uses := range []int{1, 3} {
@@ -193,7 +193,7 @@ func TestAUseIsBoundToOneNameAndOneKey(t *testing.T) {
 				{"another key of the name", "other", "first", api.ErrUnauthenticated},
 			} {
 				if v.key == "other" && uses > 1 {
-					continue // it is another use; whose name it is the caller knows
+					continue // another use of the token; the caller checks the name
 				}
 				c.Key, c.Name = v.key, v.name
 				if _, _, err := f.tokens.Redeem(ctx, c); !errors.Is(err, v.want) {
@@ -204,7 +204,7 @@ func TestAUseIsBoundToOneNameAndOneKey(t *testing.T) {
 			if r := must(f.tokens.Get(rec.ID)); r.Left() != uses-1 {
 				t.Errorf("%s token of %d uses: %d are left", scope, uses, r.Left())
 			}
-			// Who was removed does not come back by a use of before.
+			// A removed machine cannot join again by an earlier use.
 			if err := f.tokens.Retire(ctx, scope, "first"); err != nil {
 				t.Fatal(err)
 			}
@@ -214,7 +214,7 @@ func TestAUseIsBoundToOneNameAndOneKey(t *testing.T) {
 				t.Errorf("%s token of %d uses: removed and again: %v", scope, uses, err)
 			}
 			if c.Name, c.Else = "", "x"; scope == jointoken.ForCluster {
-				continue // a cluster always asks for a name
+				continue // a cluster always requests a name
 			}
 			if _, _, err := f.tokens.Redeem(ctx, c); !errors.Is(err, api.ErrUnauthenticated) {
 				t.Errorf("%s token of %d uses: removed and by any name: %v", scope, uses, err)
@@ -314,7 +314,7 @@ func TestDialsOnlyThePinnedServer(t *testing.T) {
 		return ca.Pair{Chain: must(a.SignOwn(now, csr)), Key: key}
 	}
 	munich := own(cluster(root, "munich"))
-	// grafted shows the right CA beside a chain that does not lead to it.
+	// grafted has the right CA after a chain that does not lead to it.
 	grafted := own(evil)
 	grafted.Chain = append(grafted.Chain, root.Root())
 

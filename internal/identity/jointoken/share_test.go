@@ -14,7 +14,7 @@ func TestJoinTokensOfOneTenantLeaveRoomForOthers(t *testing.T) {
 	made := 0
 	for i := range 6000 {
 		if order.Tenant = "loud"; i%2 == 0 {
-			order.Tenant = "loud/part" // counts to the same
+			order.Tenant = "loud/part" // counts for the same topmost tenant
 		}
 		if _, _, err := f.tokens.Create(ctx, order); err == nil {
 			made++

@@ -57,7 +57,7 @@ func (f *fixture) sign(t *testing.T, c Claims) string {
 func TestClaimsComeThrough(t *testing.T) {
 	f := newFixture(t, 0)
 	text := f.sign(t, Claims{Tenant: "acme", Roles: []rights.Role{rights.ApplicationProvider}, PAT: "p1"})
-	for range 2 { // the second is remembered
+	for range 2 { // the second time from the cache
 		c, err := f.v.Verify(text, UseAccess)
 		if err != nil {
 			t.Fatal(err)
@@ -217,7 +217,7 @@ func TestRotation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What clusters get: public keys, as JSON.
+	// Clusters get the public keys as JSON.
 	js, err := json.Marshal(ring.Public())
 	if err != nil || strings.Contains(string(js), "seed") {
 		t.Fatal(err, string(js))
@@ -234,7 +234,7 @@ func TestRotation(t *testing.T) {
 			}
 		}
 	}
-	if err := f.ring.Rotate(f.now, 0); err != nil { // a stolen key: nothing that it signed counts
+	if err := f.ring.Rotate(f.now, 0); err != nil { // after a theft: invalidates all tokens
 		t.Fatal(err)
 	}
 	if _, err := f.v.Verify(old, UseAccess); !errors.Is(err, api.ErrUnauthenticated) {
@@ -265,8 +265,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// One tenant's calls do not use up the room for others', and room comes back when
-// tokens expire.
+// The used tokens of one tenant leave capacity for others, and expired ones free capacity.
 func TestOneTenantDoesNotFillTheUsedTokens(t *testing.T) {
 	f := newFixture(t, 0)
 	spend := func(tenant api.Tenant, id string) error {

@@ -26,7 +26,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// clock hands out its waits and moves when told.
+// clock passes its waits to the test and advances when the test requests it.
 type clock struct {
 	mu    sync.Mutex // guards at
 	at    time.Time
@@ -52,7 +52,7 @@ func (c *clock) After(d time.Duration) <-chan time.Time {
 	return w.fire
 }
 
-// pass lets the wait that is asked for go by.
+// pass advances the clock to the end of the wait.
 func (c *clock) pass(w wait) {
 	c.mu.Lock()
 	c.at = c.at.Add(w.d)
@@ -71,7 +71,7 @@ type fixture struct {
 	stop  func()
 }
 
-// newFixture runs a keeper of the root's own certificate; its Renew fails with f.fail.
+// newFixture runs a keeper of the root's certificate. Its Renew returns f.fail.
 func newFixture(t *testing.T) *fixture {
 	f := &fixture{clock: newClock()}
 	f.root = must(ca.NewRoot(f.clock.Now()))
@@ -110,7 +110,7 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// until lets time pass until the condition holds, seen while the keeper waits.
+// until advances the clock until the condition is true while the keeper waits.
 func (f *fixture) until(t *testing.T, cond func() bool) wait {
 	t.Helper()
 	for range 2000 {

@@ -61,8 +61,7 @@ func TestOnlyNewRevocationsAreSentAgain(t *testing.T) {
 	}
 }
 
-// A root that restarts knows no revocation of before: all that it delegated then
-// is refused.
+// A restarted root has lost its revocations: all tokens that it delegated before are refused.
 func TestTokensOfAnEarlierRootAreRefused(t *testing.T) {
 	c, log := newLog()
 	var list revoke.List
@@ -86,7 +85,7 @@ func TestBothSidesAreBoundedAndFailClosed(t *testing.T) {
 	}
 	list.Apply(c.now, all)
 	wants(t, "a user whose revocation was dropped", list.Check("t0/u0", "", token), api.ErrUnauthenticated)
-	// A list that is sent more than it holds refuses what it cannot remember.
+	// A list that receives more than MaxEntries refuses all tokens up to those marks.
 	var flooded revoke.List
 	for i := range 3 * revoke.MaxEntries {
 		flooded.Apply(c.now, wire.Revocations{Entries: []wire.Revocation{{Of: fmt.Sprint("u", i), Mark: token + 1 + int64(i)}}})
@@ -105,9 +104,8 @@ func TestRevocationsAreForgottenWhenNoTokenIsLeft(t *testing.T) {
 	}
 }
 
-// A tenant that revokes without an end, users and personal tokens, makes the tokens of
-// its own users invalid and nobody else's, also at a cluster that receives each
-// revocation.
+// A tenant with any number of revocations invalidates the tokens of its own users only, even at a
+// cluster that receives each revocation.
 func TestRevocationsOfOneTenantLeaveTheTokensOfOthersValid(t *testing.T) {
 	c, log := newLog()
 	var list revoke.List
@@ -134,7 +132,7 @@ func TestRevocationsOfOneTenantLeaveTheTokensOfOthersValid(t *testing.T) {
 	}
 }
 
-// Clusters belong to other operators: they do not learn who was revoked.
+// Revocations do not reveal the names of users to clusters, which belong to other operators.
 func TestRevocationsNameNobody(t *testing.T) {
 	_, log := newLog()
 	log.User("acme/alice")

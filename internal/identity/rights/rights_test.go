@@ -49,7 +49,7 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
-// Whether a foreign tenant exists must not be told by the kind of refusal.
+// The kind of the error must not reveal whether another tenant exists.
 func TestForeignTenantsAreUniform(t *testing.T) {
 	for _, a := range Actions() {
 		for _, r := range Roles {

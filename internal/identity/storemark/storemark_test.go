@@ -17,7 +17,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/store/mem"
 )
 
-// keys are a data directory with an authority.
+// keys returns the options for a new data directory with an authority.
 func keys(t *testing.T) storemark.Options {
 	t.Helper()
 	dir, err := os.OpenRoot(t.TempDir())
@@ -41,7 +41,7 @@ func check(t *testing.T, st store.Store, o storemark.Options) ([]store.Doc, erro
 	return storemark.Check(t.Context(), st, docs, o)
 }
 
-// refused checks the error, and that the store is as it was.
+// refused checks the error, and that the store is unchanged.
 func refused(t *testing.T, st store.Store, o storemark.Options, kind error, says string) {
 	t.Helper()
 	before, _ := store.Load(t.Context(), st)
@@ -81,7 +81,7 @@ func TestAnEmptyStoreAfterAnotherIsRefused(t *testing.T) {
 		t.Errorf("the new store, afterwards: %v", err)
 	}
 
-	// An installation of an earlier release, whose store is elsewhere now.
+	// An installation of an earlier release whose store is at a URL now.
 	o = keys(t)
 	o.Elsewhere = true
 	if err := ca.WriteFile(o.Dir, o.Embedded, nil, 0o600); err != nil {
@@ -96,7 +96,7 @@ func TestAStoreOfAnEarlierReleaseIsAdopted(t *testing.T) {
 	if err := st.Save(t.Context(), []store.Doc{doc}); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the second time it has its mark, which is not handed on
+	for range 2 { // the second time the store has a mark, which Check does not return
 		if docs, err := check(t, st, o); err != nil || len(docs) != 1 || docs[0].Kind != "app" {
 			t.Fatalf("%v, %v", docs, err)
 		}
@@ -104,7 +104,7 @@ func TestAStoreOfAnEarlierReleaseIsAdopted(t *testing.T) {
 	refused(t, st, keys(t), api.ErrConflict, "other keys")
 }
 
-// A store without a mark is an earlier release's only where the directory has none either.
+// A store without a mark is from an earlier release only if the directory has no file either.
 func TestAnUnmarkedStoreAfterAMarkedOneIsRefused(t *testing.T) {
 	o, st := keys(t), mem.New()
 	if _, err := check(t, mem.New(), o); err != nil {
@@ -115,10 +115,10 @@ func TestAnUnmarkedStoreAfterAMarkedOneIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused(t, st, o, api.ErrConflict, "delete "+filepath.Join(o.Dir.Name(), storemark.File))
-	o.New = true // is for an empty store
+	o.New = true // allows an empty store only
 	refused(t, st, o, api.ErrConflict, "another installation")
 	o.New = false
-	if err := o.Dir.Remove(storemark.File); err != nil { // as the error says
+	if err := o.Dir.Remove(storemark.File); err != nil { // as the error recommends
 		t.Fatal(err)
 	}
 	if docs, err := check(t, st, o); err != nil || len(docs) != 1 {
@@ -141,7 +141,7 @@ func TestAnUnmarkedStoreAfterAMarkedOneIsRefused(t *testing.T) {
 
 // A first start that crashes after any of its steps can be repeated.
 func TestACrashInTheFirstStartIsRepaired(t *testing.T) {
-	o := keys(t) // the keys are there, the store was not marked
+	o := keys(t) // crash before the mark: keys exist, the store has no mark
 	if _, err := check(t, mem.New(), o); err != nil {
 		t.Error(err)
 	}
@@ -149,7 +149,7 @@ func TestACrashInTheFirstStartIsRepaired(t *testing.T) {
 	if _, err := check(t, st, o); err != nil {
 		t.Fatal(err)
 	}
-	if err := o.Dir.Remove(storemark.File); err != nil { // the store was marked, the directory not
+	if err := o.Dir.Remove(storemark.File); err != nil { // crash after the mark: the directory has no file
 		t.Fatal(err)
 	}
 	if _, err := check(t, st, o); err != nil {
@@ -158,7 +158,7 @@ func TestACrashInTheFirstStartIsRepaired(t *testing.T) {
 	refused(t, mem.New(), o, api.ErrNotFound, "--new-store")
 }
 
-// A store that cannot take the mark stops the start.
+// A store that cannot save the mark is an error.
 func TestAMarkThatIsNotSavedIsAnError(t *testing.T) {
 	o := keys(t)
 	st := mem.New()

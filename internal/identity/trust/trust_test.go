@@ -26,7 +26,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// world is a root, two clusters, and a certificate for each machine.
+// world has a root, two clusters, and a certificate for each machine.
 type world struct {
 	root, munich, rome *ca.Authority
 	now                time.Time
@@ -71,7 +71,7 @@ func client(p ca.Pair) func(*tls.CertificateRequestInfo) (*tls.Certificate, erro
 	return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return p.TLS(false), nil }
 }
 
-// meet lets a client and a server shake hands and exchange a byte each way.
+// meet performs a handshake between client and server and exchanges a byte in each direction.
 func meet(t *testing.T, sc, cc *tls.Config) (tls.ConnectionState, error, error) {
 	t.Helper()
 	ln := must(net.Listen("tcp", "127.0.0.1:0"))
@@ -149,7 +149,7 @@ func TestStrangersAreRefused(t *testing.T) {
 	}
 }
 
-// forge signs what an honest authority would not.
+// forge signs a certificate that by may not issue.
 func forge(by *ca.Authority, who identity.Identity) ca.Pair {
 	key := must(ca.NewKey())
 	t := &x509.Certificate{
@@ -188,7 +188,7 @@ func TestRevokedIsRefusedOnResumption(t *testing.T) {
 	srv := v.Server(server(w.own(w.munich)), true)
 	node := w.node(w.munich, "n7")
 	cc := trust.New(w.root.Root()).Client(identity.OfCluster("munich"), client(node))
-	cc.ServerName = "munich" // the key of the session cache; ports differ here
+	cc.ServerName = "munich" // the key of the session cache, because the ports differ
 	resumed := false
 	for range 3 {
 		cs, serr, cerr := meet(t, srv, cc)

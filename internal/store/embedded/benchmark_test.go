@@ -10,7 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
-// One operation is one Save of one document of 1 KiB, durable.
+// BenchmarkSave measures one durable Save of a document of 1 KiB.
 func BenchmarkSave(b *testing.B) {
 	for _, ways := range []int{1, 64} {
 		b.Run(fmt.Sprintf("%d-way", ways), func(b *testing.B) {
@@ -44,7 +44,7 @@ func save(b *testing.B, s *Store, key string, version uint64, data []byte) {
 	}
 }
 
-// Load reads 10,000 documents of 1 KiB.
+// BenchmarkOpenAndLoad reads 10,000 documents of 1 KiB.
 func BenchmarkOpenAndLoad(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "store.db")
 	s := mustOpen(b, path)

@@ -17,7 +17,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
-// sample is the bytes of a store with a history, and what it holds.
+// sample returns the file of a store with some history, and its documents.
 func sample(t *testing.T) ([]byte, []store.Doc) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "store.db")
@@ -54,8 +54,8 @@ func sample(t *testing.T) ([]byte, []store.Doc) {
 	return b, docs
 }
 
-// try opens a store of these bytes and tells whether it is refused. It fails
-// unless it is refused in the right way, or holds all of want.
+// try opens a store file with the content b and reports whether it is refused. The test fails unless it
+// is refused with ErrCorrupt or has all documents of want.
 func try(t *testing.T, name string, b []byte, want []store.Doc) (refused bool) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "store.db")
@@ -118,7 +118,7 @@ func TestFlippedBitsAreRefusedOrHarmless(t *testing.T) {
 	const flips = 600
 	for i := range flips {
 		at := random.IntN(len(b))
-		// Headers are few and matter most.
+		// Change headers more often, because they are few and important.
 		if i%3 == 0 {
 			at = at/4096*4096 + random.IntN(200)
 		}
@@ -136,7 +136,7 @@ func TestEveryBitOfTheMetaPagesCounts(t *testing.T) {
 	b, docs := sample(t)
 	for page := range 2 {
 		for at := range pageHeader + metaSize {
-			// The count and overflow of a meta page mean nothing.
+			// The count and overflow of a meta page are not used.
 			if at >= 10 && at < pageHeader {
 				continue
 			}

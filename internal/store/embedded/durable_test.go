@@ -16,8 +16,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
-// writerPath names the file to TestMain when the test binary is run again as
-// the process that gets killed.
+// writerPath is the environment variable with the file for TestMain when the test binary runs as the
+// process that is killed.
 const writerPath = "TREELINE_STORE_WRITER"
 
 func TestMain(m *testing.M) {
@@ -25,15 +25,15 @@ func TestMain(m *testing.M) {
 		if err := write(path); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
-		os.Exit(1) // it is meant to be killed
+		os.Exit(1) // not reached: the process is killed
 	}
 	os.Exit(m.Run())
 }
 
 const writers = 8
 
-// write saves for ever, from several goroutines, and prints each document once
-// it is acknowledged: "key version".
+// write saves until it is killed, from several goroutines, and prints each acknowledged document as
+// "key version".
 func write(path string) error {
 	s, err := Open(path)
 	if err != nil {
@@ -64,8 +64,7 @@ func write(path string) error {
 	return <-failed
 }
 
-// body is what version of key holds: of changing size, to make the tree of
-// pages change shape.
+// body returns the data of a version of key. Its size changes, so that the tree of pages does too.
 func body(key string, version uint64) []byte {
 	return []byte(strings.Repeat(fmt.Sprint(key, version, " "), int(version*version%997)))
 }
@@ -75,7 +74,7 @@ func TestWhatWasAcknowledgedSurvivesKill(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 7))
 	acked := map[string]uint64{}
 	for round := range 12 {
-		// Killed after so many answers, and so at any point of a commit.
+		// A random number of answers, so that the kill hits any point of a commit.
 		killAfter(t, path, 1+random.IntN(300), acked)
 
 		s := mustOpen(t, path)
@@ -91,7 +90,7 @@ func TestWhatWasAcknowledgedSurvivesKill(t *testing.T) {
 			}
 		}
 		for key, version := range acked {
-			// At most one change a writer was on its way.
+			// At most one change per writer was not acknowledged.
 			if have[key] != version && have[key] != version+1 {
 				t.Errorf("round %d: %s was acknowledged at version %d and is there at %d", round, key, version, have[key])
 			}
@@ -103,8 +102,7 @@ func TestWhatWasAcknowledgedSurvivesKill(t *testing.T) {
 	}
 }
 
-// killAfter runs the writer, kills it once it has given n answers, and adds all
-// that it gave to acked.
+// killAfter runs the writer, kills it after n answers, and adds all answers to acked.
 func killAfter(t *testing.T, path string, n int, acked map[string]uint64) {
 	t.Helper()
 	self, err := os.Executable()
@@ -126,7 +124,7 @@ func killAfter(t *testing.T, path string, n int, acked map[string]uint64) {
 	for lines.Scan() {
 		var key string
 		var version uint64
-		// A line cut short by the kill was not given.
+		// The kill may have truncated the last line.
 		if _, err := fmt.Sscanf(lines.Text()+"\n", "%s %d\n", &key, &version); err == nil {
 			acked[key] = max(acked[key], version)
 		}
@@ -144,7 +142,7 @@ func killAfter(t *testing.T, path string, n int, acked map[string]uint64) {
 
 func TestConcurrentSavesShareACommit(t *testing.T) {
 	s := mustOpen(t, filepath.Join(t.TempDir(), "store.db"))
-	s.turn <- struct{}{} // as if one were being written
+	s.turn <- struct{}{} // as if a save were being written
 	var group sync.WaitGroup
 	for i := range 32 {
 		group.Go(func() {

@@ -59,7 +59,7 @@ func TestFullDisk(t *testing.T) {
 	if n == 0 {
 		t.Fatal("not one document fits")
 	}
-	// It stays full, and nothing that was saved is lost.
+	// The disk stays full, and no saved document is lost.
 	for range 3 {
 		if err := s.Save(t.Context(), []store.Doc{next(n)}); !errors.Is(err, store.ErrFull) {
 			t.Fatalf("got %v, want ErrFull", err)
@@ -67,7 +67,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	holds(t, s, n)
 
-	// With the space comes the store, and none of it is damaged.
+	// With free space the store works again and is not damaged.
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/store/embedded"
 )
 
-// Documents come and go, beside a history of which each entry is written over. What the
-// file holds stays the same, and the file stops growing.
+// Documents are created and deleted, and others overwritten. The amount of data stays the same, and the
+// file stops growing.
 func TestFileStopsGrowingWhereDocumentsComeAndGo(t *testing.T) {
 	const instances, history, cycles = 60, 200, 12
 	path := filepath.Join(t.TempDir(), "root.db")

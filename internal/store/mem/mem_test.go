@@ -11,7 +11,7 @@ import (
 
 func TestStore(t *testing.T) {
 	storetest.Run(t, func(*testing.T) storetest.Place {
-		// A place outlives its store as a crash would leave it.
+		// A reopened place has the documents of the last store, as after a crash.
 		var last *mem.Store
 		return func(*testing.T) store.Store {
 			if last == nil {

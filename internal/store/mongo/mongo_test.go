@@ -113,7 +113,7 @@ func TestNoServerIsUnavailable(t *testing.T) {
 }
 
 func TestAServerThatStallsIsUnavailable(t *testing.T) {
-	// It takes the connection and never answers.
+	// A server that accepts connections and never answers.
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
