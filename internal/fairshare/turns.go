@@ -41,7 +41,7 @@ type waiter struct {
 	drop   chan struct{} // closed when it loses its place in the queue
 }
 
-// commonEvery is the number of turns of which one is for waiters that are not urgent.
+// commonEvery is n if one of n turns goes to a waiter that is not urgent.
 const commonEvery = 5
 
 // NewTurns returns Turns for atOnce holders at the same time, at most share of one group

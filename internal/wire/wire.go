@@ -151,7 +151,7 @@ type NodeReport struct {
 	AnswersLease bool           `json:"answers,omitempty"` // the node supports Lease.RequestAlive
 }
 
-// Alive is a node's heartbeat. It is small because it is most of an idle node's traffic.
+// Alive is a node's heartbeat. It is small, because it causes most of an idle node's traffic.
 type Alive struct {
 	Boot     uint64
 	Seq      uint64

@@ -107,7 +107,7 @@ func aliases(most int) []byte {
 	return b.Bytes()
 }
 
-// TestNoDocumentIsExpensive reads documents that were expensive for other parsers or earlier releases.
+// TestNoDocumentIsExpensive reads documents that are expensive for parsers of YAML.
 func TestNoDocumentIsExpensive(t *testing.T) {
 	deep := strings.Repeat(" ", 200) + "- "
 	for name, doc := range map[string][]byte{

@@ -59,7 +59,7 @@ type Broker struct {
 	srv   *mqtt.Server
 	stats Stats
 	bus   *inline
-	room  *fairshare.Pool  // connections, by node
+	room  *fairshare.Pool  // places of connections, by node
 	rates *fairshare.Rates // of a node's new connections
 	wg    sync.WaitGroup
 

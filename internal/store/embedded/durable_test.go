@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 		if err := write(path); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
-		os.Exit(1) // not reached: the process is killed
+		os.Exit(1) // write ends only with an error; the parent kills this process
 	}
 	os.Exit(m.Run())
 }
