@@ -183,10 +183,9 @@ func (l *Link) joinCluster(ctx context.Context, req wire.JoinCluster) (wire.Clus
 	return out, nil
 }
 
-// nameIsFree returns ErrConflict if a cluster must not join under a name in use. The name is free
-// for the key that has it. It is also free for a token of the cluster's tenant that is bound to the
-// name, so that a machine can be reinstalled; any other token could be used to take over a cluster.
-// replaces is the key that the new one replaces, or "".
+// nameIsFree returns ErrConflict if the name is in use by another cluster. The key that has a name
+// may use it, and so may a token of its tenant that is bound to the name, so that a machine can be
+// reinstalled. replaces is the key that the new one replaces, or "".
 func (l *Link) nameIsFree(ctx context.Context, tok jointoken.Token, id api.ClusterID, key string) (replaces string, err error) {
 	var known api.Cluster
 	var taken bool

@@ -129,10 +129,9 @@ func (a *API) setGrant(ctx context.Context, p rights.Principal, in *grantIn) (*o
 	return object(c, c.Revision, ""), err
 }
 
-// mayGrant returns an error if p may not change a cluster's grant from was to is. The operator of a
-// cluster must not be able to attract the services of other tenants: only admins of the system can
-// open a cluster to all tenants and change its caps, and only those who manage a tenant can add
-// that tenant.
+// mayGrant returns an error if p may not change a grant from was to is. So that no operator can
+// attract the services of others, only admins of the system open a cluster to all tenants or change
+// its caps, and only those who manage a tenant add it.
 func (a *API) mayGrant(p rights.Principal, was, is api.Grant) error {
 	if is.Open && !was.Open || !reflect.DeepEqual(is.Caps, was.Caps) {
 		if err := rights.Allowed(p, rights.SystemWrite, rights.System); err != nil {

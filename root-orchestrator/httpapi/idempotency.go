@@ -43,10 +43,9 @@ var answerPlaces = fairshare.Declare(fairshare.Bound{
 // KindAnswer is the kind of the answers' documents in the store.
 const KindAnswer = "answer"
 
-// answers keeps the answers to POST requests with an Idempotency-Key, per user, so that a client
-// that lost an answer can repeat the request, also after a restart of the root. An answer may
-// contain a secret, so it is encrypted with a key derived from the Idempotency-Key, which is not
-// stored.
+// answers keeps the answers to POST requests with an Idempotency-Key, per user and across restarts,
+// so that a client can repeat a request. An answer may contain a secret, so it is encrypted with a
+// key derived from the Idempotency-Key, which is not stored.
 type answers struct {
 	now   func() time.Time
 	log   *slog.Logger

@@ -104,7 +104,6 @@ func (c *network) checkTwin(id api.ServiceID, want *api.Addresses, got netip.Add
 	return nil
 }
 
-// commit gives an application the planned addresses and takes all others from it.
 func (c *network) commit(a *applications.App, plans planned) {
 	for _, id := range step.Keys(plans) {
 		p := plans[id]

@@ -92,7 +92,6 @@ type state struct {
 	now     time.Time // time of the step without the pauses of this process; for timers
 }
 
-// effects collects the effects of a step.
 type effects struct {
 	state
 	cfg        Config
@@ -188,7 +187,6 @@ func (c *Core) start() {
 	c.startNetwork()
 }
 
-// wake returns when the next timer ends, or the zero time.
 func (c *Core) wake() (at time.Time) {
 	for _, t := range []time.Time{c.clusters.Next(), c.placement.Next(), c.eventLimit.Next()} {
 		if at.IsZero() || !t.IsZero() && t.Before(at) {

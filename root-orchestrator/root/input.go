@@ -19,10 +19,9 @@ type (
 	// Tick handles expired timers. It is due at the Wake of the last step.
 	Tick struct{}
 
-	// Apply creates or updates an application. Spec must have been validated. Errors:
-	// ErrPrecondition (IfMatch, MustNotExist), ErrConflict (the application is being deleted, or an
-	// address is in use), ErrInvalid (an address cannot be used), ErrUnavailable (no address can be
-	// assigned now).
+	// Apply creates or updates an application. Spec must be valid. Errors: ErrPrecondition
+	// (IfMatch, MustNotExist), ErrConflict (the application is being deleted), and those of
+	// addresses.Registry.Assign.
 	Apply applications.Request
 	// Scale sets the number of a service's instances. Errors: ErrNotFound, ErrPrecondition,
 	// ErrInvalid (not in 0..MaxReplicas), ErrConflict (the application is being deleted).

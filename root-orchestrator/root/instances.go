@@ -139,7 +139,6 @@ func (c *instances) promote(id api.InstanceID, s api.State) {
 	c.become(id, s, api.ReasonNone, "moved from cluster "+string(in.Cluster))
 }
 
-// enlist puts an instance into a cluster's desired set.
 func (c *instances) enlist(id api.InstanceID, at api.ClusterID) {
 	in := c.apps.Get(id)
 	c.touch(at)
@@ -267,7 +266,6 @@ func (c *instances) leave(id api.InstanceID, r api.Reason) {
 	c.apps.LeaveAt(id, in.Cluster, r, "")
 }
 
-// remove deletes the record of an instance.
 func (c *instances) remove(id api.InstanceID) {
 	in := c.apps.Get(id)
 	c.placement.Remove(id)

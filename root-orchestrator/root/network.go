@@ -15,7 +15,6 @@ const metaNetwork = "network"
 // network passes results between the netbook, the addresses and the other sub-machines.
 type network struct{ effects }
 
-// netView implements netbook.View.
 type netView struct{ c *state }
 
 func (v netView) Service(id api.ServiceID) (netbook.Service, bool) {
@@ -53,7 +52,6 @@ func (v netView) Instances(cl api.ClusterID, id api.ServiceID) (n int) {
 
 func (c *network) netNow() netbook.Now { return netbook.Now{Mono: c.now, Wall: c.wall} }
 
-// applyNet carries out the netbook's effects.
 func (c *network) applyNet(e netbook.Effects) {
 	if e.Save {
 		c.saveNetwork()

@@ -194,7 +194,6 @@ func (d dryRun) replace(id api.InstanceID) {
 	}
 }
 
-// instancesOf returns the instances of an application.
 func (d dryRun) instancesOf(app api.AppID) map[api.InstanceID]applications.Instance {
 	out := map[api.InstanceID]applications.Instance{}
 	for _, s := range d.apps.Services() {

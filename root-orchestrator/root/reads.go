@@ -113,7 +113,6 @@ func (s *state) Why(id api.InstanceID, now time.Time) (api.Why, bool) {
 	return w, true
 }
 
-// assignment returns the assignment of an instance to a cluster.
 func (s *state) assignment(in *applications.Instance, at api.ClusterID) wire.Assignment {
 	a := in.Assignment(at, s.wall)
 	a.Watched, a.Targets = s.placement.Targets(in.ID.Service(), at)

@@ -13,7 +13,6 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
-// registerMetrics registers the root's metrics, except those of its loop.
 func registerMetrics(reg *prometheus.Registry, core *root.Core, l *loop.Loop[root.Input], link *clusterlink.Link) {
 	dropped := prometheus.CounterOpts{Name: "treeline_core_inputs_dropped_total", Help: "Inputs that found the queue full."}
 	streams := prometheus.GaugeOpts{Name: "treeline_cluster_streams", Help: "Clusters whose stream of desired state is open."}

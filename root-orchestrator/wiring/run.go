@@ -42,7 +42,6 @@ const (
 	SignInFile  = "first-sign-in" // "<user> <code>" until the first admin has signed in; mode 0600
 )
 
-// sweepEvery is how often expired records are deleted.
 const sweepEvery = time.Hour
 
 // Run runs the root orchestrator until ctx ends. It returns store.ErrConflict if another process

@@ -98,7 +98,6 @@ func (g *Registry) count(id api.ServiceID, by int) {
 // number of tenants below it.
 func highest(id api.ServiceID) api.Tenant { return id.Tenant().Top() }
 
-// full reports whether a service's tenant has reached its limit.
 func (g *Registry) full(id api.ServiceID) bool { return g.limit > 0 && g.of[highest(id)] >= g.limit }
 
 func (g *Registry) tooMany(id api.ServiceID) error {
@@ -112,7 +111,6 @@ func (g *Registry) tooMany(id api.ServiceID) error {
 		"delete services or request fewer addresses, and wait until these have rested, %s: %w", t, g.of[t], g.size(), rest, Rest, api.ErrConflict)
 }
 
-// size returns the number of addresses that can be assigned.
 func (g *Registry) size() int {
 	p := g.pool.Prefix()
 	return 1<<(p.Addr().BitLen()-p.Bits()) - reserved
@@ -163,10 +161,10 @@ type Plan struct {
 	reused    map[netip.Addr]Resting
 }
 
-// Assign assigns the addresses that a service's SLA requests, and keeps those that the service
-// already has. The service still owns the addresses in Freed. Errors: ErrConflict if another
-// service has or recently had a fixed address, or the tenant has reached its limit; ErrInvalid if a
-// fixed address cannot be used; ErrUnavailable if none is left.
+// Assign assigns the addresses that a service's SLA requests. The service keeps those that it
+// already has, and owns those in Freed until Rest. Errors: ErrConflict (a fixed address is taken or
+// rests, or the tenant has reached its limit), ErrInvalid (a fixed address cannot be used),
+// ErrUnavailable (no address is left).
 func (g *Registry) Assign(now time.Time, id api.ServiceID, want *api.Addresses, have api.ServiceAddresses) (Plan, error) {
 	if want == nil {
 		want = &api.Addresses{}
@@ -389,10 +387,9 @@ const (
 )
 
 // Claim records the addresses that a cluster reports as in use, and returns the new claims. An
-// address without an owner rests until the given time: the root's store may have been restored from
-// an older copy, and must not assign it to another service. An address of another service is
-// disputed. At most maxClaims claims of a cluster count, each while its address rests or has an
-// owner.
+// address without an owner rests until the given time, because a root restored from an older copy
+// may have lost its owner. An address of another service is disputed. At most maxClaims claims of a
+// cluster count.
 func (g *Registry) Claim(by api.ClusterID, used []wire.ServiceAddress, until time.Time) (resting []netip.Addr, disputed []wire.ServiceAddress) {
 	claims := g.claims[by]
 	maps.DeleteFunc(claims, func(a netip.Addr, _ bool) bool {

@@ -22,7 +22,6 @@ func (s *service) wanted() int {
 	return s.app.Replicas[s.id]
 }
 
-// live returns the instances that are not leaving, sorted by id.
 func (s *service) live() (out []*Instance) {
 	for _, id := range step.Keys(s.instances) {
 		if in := s.instances[id]; !in.Leaving {

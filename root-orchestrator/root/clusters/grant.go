@@ -24,10 +24,10 @@ func (m *Machine) Admits(id api.ClusterID, t api.Tenant) bool {
 	return cl.grant().Admits(cl.record.Info.Tenant, t)
 }
 
-// SetGrant replaces the cluster's grant, if its revision is ifMatch or ifMatch is 0. It returns a
-// text about the tenants that the cluster is open to now, and the values of its aggregate above the
-// new caps (see Reported.Above). If caps were raised, the next report brings the higher values.
-// Errors: ErrNotFound, ErrPrecondition, ErrInvalid.
+// SetGrant replaces the grant of a cluster at revision ifMatch; 0 matches any. audience describes
+// the tenants that the cluster is open to now, above lists the values above the new caps. After
+// caps were raised, the next report brings the higher values. Errors: ErrNotFound, ErrPrecondition,
+// ErrInvalid.
 func (m *Machine) SetGrant(id api.ClusterID, g api.Grant, ifMatch api.Revision) (audience, above string, err error) {
 	if err := m.Check(id); err != nil {
 		return "", "", err

@@ -63,7 +63,6 @@ func (m *Machine) deadAfter(cl *cluster) time.Duration { return max(m.cfg.Dead, 
 // DeadAfter returns the silence after which the cluster is lost.
 func (m *Machine) DeadAfter(id api.ClusterID) time.Duration { return m.deadAfter(m.clusters[id]) }
 
-// reported records the time of a report.
 func (cl *cluster) reported(now time.Time) {
 	if cl.heard && !cl.silent {
 		cl.pause = min(max(now.Sub(cl.lastHeard), cl.pause*3/4), longestPause)

@@ -42,7 +42,6 @@ func (m *Machine) Reserve(id api.ClusterID, in api.InstanceID, v *api.Microservi
 	cl.reservations.count(r, 1)
 }
 
-// release removes a reservation, and reports whether there was one.
 func (s *reservations) release(in api.InstanceID) bool {
 	r, ok := s.pending[in]
 	if ok {

@@ -75,7 +75,6 @@ func (l *Log) index(e api.Event) {
 	l.kept++
 }
 
-// evict removes one event and returns its slot.
 func (l *Log) evict() (slot int) {
 	id := largest(l.clusters, func(of *clusterEvents) int { return of.kept })
 	of := l.clusters[id]

@@ -170,9 +170,8 @@ func (v view) Peer(k api.PeerKey) (api.Peer, bool) {
 }
 
 // permit removes the fields of p that other clusters must not see, and reports whether cl may
-// publish p: each of its subnets must be one node's lease within a share of cl. A prefix of which
-// only the base address is in the share, such as 10.16.16.0/0, would let the peer send packets from
-// any tenant's addresses.
+// publish p: each subnet must be one node's lease within a share of cl. Checking only base
+// addresses would accept 10.16.16.0/0, and with it packets from any tenant's addresses.
 func (b *Machine) permit(cl *cluster, p *api.Peer) bool {
 	p.Node, p.Cluster = "", cl.id
 	return len(p.Subnets) > 0 && !slices.ContainsFunc(p.Subnets, func(s netip.Prefix) bool {
@@ -180,7 +179,6 @@ func (b *Machine) permit(cl *cluster, p *api.Peer) bool {
 	})
 }
 
-// behind reports whether an address belongs to one of the peer's subnets.
 func behind(p *api.Peer, a netip.Addr) bool {
 	return slices.ContainsFunc(p.Subnets, func(s netip.Prefix) bool { return s.Contains(a) })
 }

@@ -187,7 +187,6 @@ func (c *call) give(cl *cluster, p netip.Prefix) {
 	c.changed(cl)
 }
 
-// sweep frees the shares whose rest is over.
 func (c *call) sweep() {
 	before := len(c.resting)
 	c.resting = slices.DeleteFunc(c.resting, func(r restingShare) bool {

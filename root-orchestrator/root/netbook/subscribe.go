@@ -73,7 +73,6 @@ func (c *call) mayAdd(cl *cluster, w wire.Subscription) bool {
 	return false
 }
 
-// unsubscribe removes a subscription, if the cluster has it.
 func (c *call) unsubscribe(cl *cluster, w wire.Subscription) {
 	if !c.subs.Has(cl.id, w) {
 		return

@@ -10,11 +10,10 @@ import (
 	"github.com/treeline-edge/treeline/internal/step"
 )
 
-// The root's store may have been restored from an older copy, which the root cannot detect.
-// Addresses and shares given since that copy are in use, and only the clusters have a record of
-// them. So after a start, the root gives no new address and no new share until each cluster has
-// listed everything that it has, or the wait is over. Services keep their addresses, and get back
-// those that rest for them.
+// A root whose store was restored from an older copy does not know which addresses and shares were
+// given since; only the clusters do. So after each start it gives no new ones until each cluster
+// has listed everything that it has, or the wait is over. Services keep their addresses, and get
+// back those that rest for them.
 
 func (b *Machine) await(now time.Time) {
 	b.awaited, b.waitsUntil = map[api.ClusterID]bool{}, now.Add(b.cfg.Wait)

@@ -41,7 +41,6 @@ func (m *Machine) Decide(in Instance) (d Decision) {
 	return m.choose(in)
 }
 
-// choose decides with the built-in plugin.
 func (m *Machine) choose(in Instance) Decision {
 	req, best, ok := m.find(in)
 	if !ok {

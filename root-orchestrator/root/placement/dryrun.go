@@ -10,10 +10,9 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// DryRun returns a copy with all clusters, the given services and the given instances. Its cost
-// grows with these instances. Decisions of the copy do not change the original. The copy does not
-// ask the external scheduler. doubts has, by instance, the clusters that answered that they cannot
-// take it.
+// DryRun returns an independent copy with all clusters, and the given services and instances; its
+// cost grows with these. The copy does not ask the external scheduler. doubts has, by instance, the
+// clusters that answered that they cannot take it.
 func (m *Machine) DryRun(services []api.ServiceID, instances iter.Seq[Instance], doubts map[api.InstanceID][]Doubt) *Machine {
 	d := New(m.cfg)
 	d.cfg.Asks, d.dryRun, d.doubts = "", true, doubts

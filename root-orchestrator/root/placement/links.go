@@ -22,7 +22,6 @@ type links struct {
 	sentAt time.Time
 }
 
-// relation is the relation of a service to another one.
 type relation struct {
 	id           api.ServiceID
 	in           []*reach // links of the other service to this one

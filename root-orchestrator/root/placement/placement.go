@@ -111,7 +111,6 @@ type Machine struct {
 	doubts map[api.InstanceID][]Doubt // of a dry run
 }
 
-// service is the state of a service.
 type service struct {
 	id        api.ServiceID
 	spec      *api.Microservice // nil if no application has the service any more
@@ -123,7 +122,6 @@ type service struct {
 	places    places
 }
 
-// instance is the state of an instance.
 type instance struct {
 	refusals map[api.ClusterID]refusal // those that apply to this instance only
 	refused  int                       // refusals in a row
