@@ -90,7 +90,6 @@ func documented(kind string) string {
 	return kind
 }
 
-// constraintTypes returns the documented names of the types.
 func constraintTypes() (names []string) {
 	for _, k := range constraintKinds {
 		names = append(names, k.name)
@@ -98,7 +97,6 @@ func constraintTypes() (names []string) {
 	return names
 }
 
-// typesWith returns the types of constraints that have the key.
 func typesWith(key string) (names []string) {
 	for _, k := range constraintKinds {
 		if slices.Contains(slices.Concat(k.oneOf, k.needs, k.may), key) {
@@ -111,7 +109,6 @@ func typesWith(key string) (names []string) {
 // only returns the prefix of a key's description: the types of constraints that have the key.
 func only(key string) string { return "`" + strings.Join(typesWith(key), "`, `") + "`: " }
 
-// constraintFields are the fields of a constraint, for the parser, the schema and the reference.
 var constraintFields = []Field{
 	{
 		Pointer: servicePath + "/constraints", Type: ArrayField, Max: 64,

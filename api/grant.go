@@ -78,9 +78,8 @@ func (c Caps) ValidateNode() error {
 }
 
 // Admits reports whether a cluster of this owner, with this grant, may run services of tenant t:
-// the grant is open, or t is the owner, a tenant in Tenants, or below one of these. A tenant above
-// the owner must be in Tenants, because the operator of a sub-tenant does not decide for its
-// parent.
+// the grant is open, or t is the owner, a tenant in Tenants, or below one of these. The owner does
+// not admit its parent tenants.
 func (g Grant) Admits(owner, t Tenant) bool {
 	return g.Open || owner != "" && t.Within(owner) || slices.ContainsFunc(g.Tenants, t.Within)
 }

@@ -17,7 +17,6 @@ var (
 
 const maxImageName = 255
 
-// imageFault returns what is wrong with an image reference and how to fix it, or "".
 func imageFault(ref string) (wrong, fix string) {
 	if wrong, fix = unclean(ref); wrong != "" {
 		return wrong, fix

@@ -137,7 +137,6 @@ func (o Observed) Digest() Digest {
 		o.Violated, strings.Join(o.Devices, ","))
 }
 
-// addrText returns a as text, "" for the zero Addr.
 func addrText(a netip.Addr) string {
 	if !a.IsValid() {
 		return ""

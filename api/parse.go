@@ -253,7 +253,6 @@ func (r *treeReader) read() (value, error) {
 	return value{}, nil // null
 }
 
-// inside reads an object or array after its opening bracket.
 func (r *treeReader) inside(open json.Delim) (value, error) {
 	size := int(r.sizes[0])
 	r.sizes = r.sizes[1:]

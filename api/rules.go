@@ -110,7 +110,6 @@ func serviceRule(c checker, at string, v *value) {
 	totalDevicesRule(c, at, v)
 }
 
-// overlayFields are the features of the overlay network.
 var overlayFields = []string{"port", "bandwidth_in", "bandwidth_out", "addresses", "callers", "calls"}
 
 // processRule refuses what a process cannot have. It uses its node's network and has access to all
@@ -188,7 +187,6 @@ func devicesRule(c checker, at string, v *value) {
 	onceRule("name", "merge them into one entry with the sum of the counts")(c, at, v)
 }
 
-// linkRule checks one constraint of a connectivity.
 func linkRule(c checker, at string, v *value) {
 	patienceRule(c, at, v)
 	threshold := v.get("threshold")
@@ -253,13 +251,11 @@ func chosen6(text string) (netip.Addr, bool) {
 	return a, err == nil && a.Is6() && !a.Is4In6() && a.Zone() == ""
 }
 
-// low32 returns the IPv4 address in the last 32 bits of an IPv6 address.
 func low32(a netip.Addr) netip.Addr {
 	b := a.As16()
 	return netip.AddrFrom4([4]byte(b[12:]))
 }
 
-// nameRule refuses TenantLabel.
 func nameRule(c checker, at string, v *value) {
 	if strings.EqualFold(v.text, TenantLabel) {
 		c.fault(at, "choose another name", "%q is reserved: in DNS it separates a service's name from its tenant", v.text)

@@ -19,7 +19,6 @@ func (s siblings) full(ref string) string {
 	return ref
 }
 
-// has reports whether there is a service with that full name.
 func (s siblings) has(full string) bool {
 	name, namespace, _ := strings.Cut(full, ".")
 	return slices.Contains(s[name], namespace)

@@ -16,9 +16,8 @@ var targetRE = regexp.MustCompile(`^(?i:(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_]
 const longestHost = 253
 
 // ParseTarget parses the target of a latency constraint or of a ProbeOrder: a host name or an IP
-// address, and a port, 0 if there is none. An IPv6 address before a port is in brackets. Anything
-// else, such as a URL, is ErrInvalid. It does not check whether the operator allows probes of the
-// address.
+// address, with a port, 0 if there is none. An IPv6 address before a port is in brackets. Anything
+// else is ErrInvalid. It does not check whether the operator allows probes of the address.
 func ParseTarget(text string) (host string, port uint16, err error) {
 	bad := fmt.Errorf("%q is not a host or host:port: %w", shorten(text), ErrInvalid)
 	if addr, err := netip.ParseAddr(text); err == nil {

@@ -9,10 +9,9 @@ import (
 	"time"
 )
 
-// Documents have Oakestra's units where Oakestra documents them: bandwidth in kbit/s, rigidness as
-// a share of requests, locations with longitude before latitude. Strings with units are Treeline's
-// addition. Stores and messages have Mbit/s, seconds, and latitude before longitude. convert
-// translates a document when it is parsed.
+// Documents have Oakestra's units: bandwidth in kbit/s, rigidness as a share, longitude before
+// latitude. Strings with units are Treeline's addition. Stores and messages have Mbit/s, seconds,
+// and latitude before longitude. convert translates a document when it is parsed.
 
 // shareWindow is the time over which Share is measured.
 const shareWindow = 5 * time.Minute

@@ -160,7 +160,6 @@ func (o ApplyOptions) request(method, path string, doc []byte) Request {
 	}
 }
 
-// ifMatch returns the If-Match header of a revision; 0 matches any.
 func ifMatch(at api.Revision) http.Header {
 	if at == 0 {
 		return http.Header{"If-Match": {"*"}}
@@ -168,7 +167,6 @@ func ifMatch(at api.Revision) http.Header {
 	return http.Header{"If-Match": {`"` + strconv.FormatUint(uint64(at), 10) + `"`}}
 }
 
-// pathOf returns the path of an object.
 func pathOf[ID ~string](k Kind, id ID) string { return string(k) + "/" + api.PathOf(id) }
 
 // Apps lists applications, and the revision to watch from.

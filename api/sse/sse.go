@@ -36,10 +36,9 @@ func Encode(name, id string, data any) ([]byte, error) {
 	return fmt.Appendf(nil, "event: %s\n%sdata: %s\n\n", name, id, b), nil
 }
 
-// Read calls fn with each event until the stream ends or fn fails, and returns fn's error. If line
-// is not nil, Read calls it for each line, including comments. A broken stream is ErrUnavailable,
-// an event larger than MaxEvent ErrTooLarge. An incomplete event at the end of the stream is
-// dropped.
+// Read calls fn with each event until the stream ends or fn fails, and returns fn's error. It calls
+// line, if not nil, for each line, including comments. Errors: ErrUnavailable (the stream broke),
+// ErrTooLarge (see MaxEvent). It drops an incomplete event at the end.
 func Read(r io.Reader, line func(), fn func(Event) error) error {
 	s := bufio.NewScanner(r)
 	s.Buffer(make([]byte, 0, 64<<10), MaxEvent)

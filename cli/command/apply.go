@@ -144,7 +144,6 @@ func showApplied(ctx context.Context, a *client.Client, p output.Printer, apps [
 // fetchTime limits a single request.
 const fetchTime = 30 * time.Second
 
-// document reads an SLA from a file, stdin or a URL.
 func (c *cli) document(ctx context.Context, file string) ([]byte, error) {
 	var r io.Reader
 	switch {

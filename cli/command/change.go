@@ -56,7 +56,6 @@ func (c *cli) scaleCmd() *cobra.Command {
 	return cmd
 }
 
-// count parses a number of instances.
 func count(s string) (int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 0 {
@@ -116,7 +115,6 @@ the order until the node is back.`,
 	return group
 }
 
-// each calls fn with every argument and joins the errors.
 func each(args []string, fn func(string) error) error {
 	errs := make([]error, len(args))
 	for i, a := range args {

@@ -82,7 +82,6 @@ func oneLine(s string) string {
 	return what + "; did you mean " + strings.Join(strings.Fields(guesses), " or ") + "?"
 }
 
-// cli is the state of one command line.
 type cli struct {
 	IO
 	config    string // path of the contexts file

@@ -9,7 +9,6 @@ import (
 	"github.com/treeline-edge/treeline/cli/output"
 )
 
-// shownContext is a context without its tokens.
 type shownContext struct {
 	Name     string     `json:"name"`
 	Current  bool       `json:"current"`

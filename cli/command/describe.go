@@ -75,7 +75,6 @@ type gathered struct {
 	Events []api.Event      `json:"events"`
 }
 
-// of sets the described object and its name.
 func (d *description) of(name string, o any) { d.name, d.whole.Object = name, o }
 
 func (d *description) end() error {

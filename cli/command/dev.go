@@ -113,7 +113,6 @@ func (c *cli) devData() string {
 	return filepath.Join(dir, "treeline", "dev")
 }
 
-// devUp writes the context, prints the daemons, and applies the SLA.
 func (c *cli) devUp(ctx context.Context, p output.Printer, cfg dev.Config, up dev.Up, name, sla string) error {
 	at := contexts.Context{URL: up.URL, CA: string(up.CA), Tenant: cfg.Tenant}
 	at.SetSession(up.Session)

@@ -121,7 +121,6 @@ func (r resource[T]) each(p output.Printer, rows *output.Rows[T], objects []T) e
 	return nil
 }
 
-// gone prints that an object was deleted.
 func gone(p output.Printer, id string) error {
 	switch {
 	case p.ForPeople():

@@ -9,7 +9,6 @@ import (
 	"github.com/treeline-edge/treeline/cli/output"
 )
 
-// constraint formats a constraint of the SLA in one line.
 func constraint(k api.Constraint) string {
 	parts := []string{k.Type}
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
@@ -39,7 +38,6 @@ func constraint(k api.Constraint) string {
 	return strings.Join(parts, " ") + patience(k.Rigidness, k.Share, k.ConvergenceTime)
 }
 
-// link formats a requirement on the connection to another service.
 func link(l api.Connectivity) string {
 	formats := map[string]string{api.LinkLatency: "at most %g ms", api.LinkGeo: "at most %g km", api.LinkBandwidth: "%g Mbit/s"}
 	var needs []string
@@ -95,7 +93,6 @@ func region(a api.Aggregate) string {
 	return s
 }
 
-// spread formats the extent of a cluster's nodes in the latency space.
 func spread(s *api.CoordSpread) string {
 	if s == nil {
 		return ""

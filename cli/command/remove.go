@@ -64,7 +64,6 @@ func (c *cli) purge(ctx context.Context, nodes client.Nodes, n api.Node) error {
 	return c.purged(ctx, nodes, of, id)
 }
 
-// mayRun prints the instances that a silent node may still run.
 func (c *cli) mayRun(n api.Node) {
 	if len(n.Remaining) == 0 {
 		c.say("it ran nothing when it last reported")

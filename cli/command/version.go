@@ -11,7 +11,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/build"
 )
 
-// versionTime limits the request for the root's version.
 const versionTime = 2 * time.Second
 
 func (c *cli) versionCmd() *cobra.Command {

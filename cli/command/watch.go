@@ -44,7 +44,6 @@ func (s source[T]) follow(ctx context.Context, fn func(seen[T]) (more bool, err 
 	}
 }
 
-// watch reports the changes after a revision.
 func (s source[T]) watch(ctx context.Context, since api.Revision, fn func(seen[T]) (more bool, err error)) error {
 	o := client.WatchOptions{Since: since, Tenant: s.list.Tenant, Under: s.list.Under}
 	for change, err := range client.Watch[T](ctx, s.client, s.kind, o) {

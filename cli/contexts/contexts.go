@@ -68,11 +68,10 @@ func (a All) Get(name string) (Context, error) {
 	return c, fmt.Errorf("context %q: existing contexts are %s: %w", name, strings.Join(a.Names(), ", "), api.ErrNotFound)
 }
 
-// DefaultPath returns the path of the contexts file for the program at the given path. If the
-// program is in bin/ of a checkout where scripts/up has started an installation, it is
-// .treeline/config.yaml of the checkout, so that installations of several checkouts do not share
-// contexts. Otherwise it is $XDG_CONFIG_HOME/treeline/config.yaml, or without that variable
-// ~/.config/treeline/config.yaml; on Windows %AppData%\treeline\config.yaml.
+// DefaultPath returns the path of the contexts file for the program at the given path. For a
+// program in bin/ of a checkout where scripts/up has started an installation, it is
+// .treeline/config.yaml of the checkout. Otherwise it is $XDG_CONFIG_HOME/treeline/config.yaml, by
+// default ~/.config/treeline/config.yaml; on Windows %AppData%\treeline\config.yaml.
 func DefaultPath(env func(string) string, program string) string {
 	if bin := filepath.Dir(program); filepath.Base(bin) == "bin" {
 		path := filepath.Join(filepath.Dir(bin), ".treeline", "config.yaml")
@@ -157,7 +156,6 @@ func (f *File) Update(fn func(*All) error) error {
 	return f.write(all)
 }
 
-// write replaces the file atomically.
 func (f *File) write(all All) error {
 	doc, err := json.Marshal(all)
 	if err != nil {

@@ -70,7 +70,6 @@ func (in *installation) signIn(ctx context.Context) (*client.Client, api.Session
 	return a, s, err
 }
 
-// dial returns the root's address on this machine.
 func (in *installation) dial() string {
 	text, err := os.ReadFile(filepath.Join(in.dir("root"), "address"))
 	if err != nil {
@@ -98,7 +97,6 @@ func (in *installation) password() (string, error) {
 	return p, nil
 }
 
-// withdraw deletes all applications and waits until they are removed.
 func (in *installation) withdraw() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTime)
 	defer cancel()

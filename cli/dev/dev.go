@@ -246,7 +246,6 @@ func (in *installation) removeCgroups() {
 	}
 }
 
-// cgroupPrefix is the prefix of the names of installations' cgroups.
 const cgroupPrefix = "treeline-dev-"
 
 func lockData(dir string) (*os.File, error) {
@@ -532,7 +531,6 @@ func (in *installation) nodeArgs() ([]string, error) {
 	return append(args, "--cpus", strconv.Itoa(offer), "--memory", strconv.FormatInt(memory/int64(in.cfg.Nodes), 10)), nil
 }
 
-// machineMemory returns the memory of this machine in MiB.
 func machineMemory() (int64, error) {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

@@ -12,10 +12,9 @@ import (
 	"syscall"
 )
 
-// machine is the state that the installations on one machine share: a lock, and the machine's IPv4
-// forwarding, which is on while one of them needs it. The directory has a file for each
-// installation that needs forwarding, and a file with the setting from before the first of them.
-// scripts/down uses the same files.
+// machine is the state that the installations on one machine share: a lock, a file for each
+// installation that needs IPv4 forwarding, and a file with the setting from before the first of
+// them. scripts/down uses the same files.
 type machine struct {
 	dir    string // in /run, because a restart of the machine resets the setting
 	sysctl string
@@ -106,7 +105,6 @@ func (m machine) release(tag string) error {
 	return nil
 }
 
-// needed reports whether an installation needs forwarding.
 func (m machine) needed() (bool, error) {
 	found, err := filepath.Glob(filepath.Join(m.dir, needsPrefix+"*"))
 	return len(found) > 0, err

@@ -22,13 +22,11 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// hosts manages network namespaces that stand for the machines of nodes. A netmanager owns the
-// addresses, routes and rules of its machine, so that several cannot share one. A bridge connects
-// the namespaces to each other and to this machine, which masquerades their packets to other
-// networks.
+// hosts manages network namespaces that stand for the machines of nodes, because a netmanager owns
+// the addresses, routes and rules of its machine. A bridge connects them to each other and to this
+// machine, which masquerades their packets to other networks.
 //
-// A file in the data directory lists what was created, so that scripts/down can remove it, also
-// after a crash.
+// A file lists what was created, so that scripts/down can remove it after a crash.
 type hosts struct {
 	tag  string
 	file string       // lines "netns NAME", "link NAME", "table NAME" and "forwarding TAG"
@@ -41,7 +39,6 @@ const (
 	hostsPrefix = "treeline-dev-"
 )
 
-// networkTools returns an error if a program for network namespaces is missing.
 func networkTools() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("creating network namespaces needs root: %w", api.ErrForbidden)
@@ -88,7 +85,6 @@ func (h hosts) gateway() netip.Addr      { return h.net.Addr().Next() }
 func (h hosts) netns(node string) string { return hostsPrefix + h.tag + "-" + node }
 func (h hosts) table() string            { return hostsPrefix + h.tag }
 
-// address returns the address of node number i.
 func (h hosts) address(i int) netip.Addr {
 	b := h.net.Addr().As4()
 	b[3] = byte(10 + i)
@@ -144,7 +140,6 @@ func (h *hosts) addBridge(ctx context.Context) error {
 	return nil
 }
 
-// networkOf returns the IPv4 network of a device, zero if it has none.
 func networkOf(device *net.Interface) netip.Prefix {
 	addrs, _ := device.Addrs()
 	for _, a := range addrs {
