@@ -1,10 +1,9 @@
 // Package httpapi is the cluster's REST API for its operator, /v1: nodes, instances, join
-// tokens for nodes, and scaling while the root is unreachable. It has the conventions of the
-// root's API: OpenAPI from the types, problem details, ids in paths with "~" for "/" and "#"
-// (api.PathOf).
+// tokens for nodes, and scaling while the root is unreachable. It follows the conventions of
+// the root's API: OpenAPI generated from types, problem details, and "~" for "/" and "#" of
+// ids in paths (api.PathOf).
 //
-// It authenticates and authorizes requests. The core (package cluster) decides what happens
-// to nodes and instances.
+// It authenticates and authorizes requests and passes them to the core (package cluster).
 //
 //	h := httpapi.New(httpapi.Options{Core: core, Owner: loop, …}).Handler()
 package httpapi
@@ -38,11 +37,11 @@ import (
 // maxBody bounds the body of a request.
 const maxBody = 64 << 10
 
-// Nodes reaches the nodes.
+// Nodes is access to the nodes.
 type Nodes interface {
 	// Remove refuses the node's certificates from now on and ends its connections.
 	Remove(ctx context.Context, n api.NodeID) error
-	// Stream has the node dial out the requested stream. The caller closes it, from any
+	// Stream requests a stream that the node dials out. The caller must close it, from any
 	// goroutine.
 	Stream(ctx context.Context, n api.NodeID, r wire.StreamRequest) (io.ReadCloser, error)
 }
@@ -53,24 +52,24 @@ type Options struct {
 	Owner  *loop.Loop[cluster.Input] // of Core
 	Nodes  Nodes
 	Tokens *jointoken.Store
-	Info   func() api.ClusterInfo // of this cluster, now
-	// Authenticate returns the holder of a bearer token at the cluster's own port
-	// (ErrUnauthenticated).
+	Info   func() api.ClusterInfo // returns the current information about this cluster
+	// Authenticate returns the holder of a bearer token at the cluster's own port. It returns
+	// ErrUnauthenticated for an invalid token.
 	Authenticate func(token string) (Caller, error)
-	// Spend returns the person on whose behalf the root sends the request object, by the
-	// token that it delegated for it. A token is valid once (ErrUnauthenticated,
-	// ErrForbidden).
+	// Spend returns the person on whose behalf the root sends the request object, and
+	// invalidates the token that the root delegated for it. It returns ErrUnauthenticated or
+	// ErrForbidden for an invalid token.
 	Spend   func(token, object string) (Caller, error)
 	Version string
-	Rate    float64          // requests a second of one person: 100, and 400 at once
-	Now     func() time.Time // time.Now
-	Log     *slog.Logger     // slog.Default
+	Rate    float64          // requests per second of one person; default 100, with bursts of 400
+	Now     func() time.Time // default time.Now
+	Log     *slog.Logger     // default slog.Default
 }
 
 // Caller is the holder of a token.
 type Caller struct {
 	rights.Principal
-	Life time.Duration // after which the token expires; 0: never
+	Life time.Duration // until the token expires; 0: never
 	Good func() error  // returns an error once the token is revoked
 }
 
@@ -81,7 +80,7 @@ type API struct {
 	huma   huma.API
 	shares *apishare.Shares
 	plans  *fairshare.Turns
-	grants grant.Set[rights.Principal] // of the requests under way
+	grants grant.Set[rights.Principal] // of requests in progress
 }
 
 // New returns the API of a core.
@@ -118,8 +117,8 @@ func callerOf(ctx context.Context) Caller {
 
 func principalOf(ctx context.Context) rights.Principal { return callerOf(ctx).Principal }
 
-// authenticate determines the caller. It refuses an invalid token. Each operation decides
-// about a request without a token.
+// authenticate determines the caller. It refuses an invalid token. A request without a token
+// passes; each operation decides about it.
 func (a *API) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, err := rest.Bearer(r)
@@ -156,8 +155,8 @@ func (a *API) serveAs(w http.ResponseWriter, r *http.Request, c Caller, err erro
 	next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, callerKey{}, c)))
 }
 
-// FromRoot serves the request r, which the root sends on behalf of a person. The token of
-// r is valid once and for r alone. Tokens in the request's headers are ignored.
+// FromRoot serves the request r, which the root sends on behalf of a person. The token of r
+// is valid once and for r only. Tokens in the request's headers are ignored.
 func (a *API) FromRoot(r wire.StreamRequest) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		req.Header.Del("Authorization")
@@ -166,11 +165,11 @@ func (a *API) FromRoot(r wire.StreamRequest) http.Handler {
 	})
 }
 
-// Recheck ends the requests whose tokens are revoked. It is called after revocations.
+// Recheck ends the requests whose tokens are revoked. Call it after revocations.
 func (a *API) Recheck() { a.grants.Recheck() }
 
-// Guard protects the metrics, which name nodes and services: they are served to this
-// machine without a token, else to the operator and Admins of the system.
+// Guard protects the metrics, which name nodes and services. Clients on this machine need no
+// token; others need the right to change the cluster.
 func (a *API) Guard(next http.Handler) http.Handler {
 	return rest.Recover(a.opt.Log, "cluster")(a.authenticate(a.shares.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !rest.Local(r) {
@@ -183,8 +182,8 @@ func (a *API) Guard(next http.Handler) http.Handler {
 	}))))
 }
 
-// handle registers an operation. The caller needs the right to the action on what belongs to
-// the cluster's operator; without an action, fn checks the rights that the object requires.
+// handle registers an operation. The caller needs the right to the action on the objects of
+// the cluster's operator. Without an action, fn must check the rights.
 func handle[I, O any](a *API, r rest.Operation, action rights.Action, fn func(context.Context, rights.Principal, *I) (*O, error)) {
 	op := huma.Operation(r)
 	op.Security = []map[string][]string{{"bearer": {}}}
@@ -211,7 +210,7 @@ func handle[I, O any](a *API, r rest.Operation, action rights.Action, fn func(co
 	})
 }
 
-// answer registers an operation whose answer is a body.
+// answer registers an operation whose response has a body.
 func answer[I, T any](a *API, op rest.Operation, action rights.Action, fn func(context.Context, rights.Principal, *I) (T, error)) {
 	handle(a, op, action, func(ctx context.Context, p rights.Principal, in *I) (*rest.Body[T], error) {
 		out, err := fn(ctx, p, in)
@@ -219,28 +218,28 @@ func answer[I, T any](a *API, op rest.Operation, action rights.Action, fn func(c
 	})
 }
 
-// act registers an operation whose answer is empty.
+// act registers an operation whose response is empty.
 func act[I any](a *API, op rest.Operation, action rights.Action, fn func(context.Context, rights.Principal, *I) error) {
 	handle(a, op, action, func(ctx context.Context, p rights.Principal, in *I) (*rest.None, error) {
 		return nil, fn(ctx, p, in)
 	})
 }
 
-// page returns all items on one page: [] in JSON, not null, if there are none.
+// page returns all items on one page. No items are [] in JSON, not null.
 func page[T any](items []T, err error) (api.Page[T], error) {
 	return api.Page[T]{Items: append([]T{}, items...)}, err
 }
 
-// read returns a value of the core, read on its owner's goroutine.
+// read calls fn on the goroutine that owns the core.
 func read[T any](ctx context.Context, a *API, fn func() T) (out T, err error) {
 	err = a.opt.Owner.Read(ctx, func() { out = fn() })
 	return out, err
 }
 
-// allowed reports whether p may do the action on what belongs to the cluster's operator.
+// allowed returns an error unless p may do the action on the objects of the cluster's
+// operator.
 func (a *API) allowed(p rights.Principal, action rights.Action) error {
 	return rights.Allowed(p, action, a.opt.Info().Tenant)
 }
 
-// problemOf returns the answer to an error.
 func problemOf(err error) *problem.Problem { return problem.Of(err, "the cluster's log") }

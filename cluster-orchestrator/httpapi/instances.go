@@ -52,8 +52,8 @@ func (a *API) registerInstances() {
 	act(a, scale.Named("scaleService"), "", a.scale)
 }
 
-// sees reports whether p may see the instance: the operator of its node may, and those who
-// may see the application.
+// sees returns an error unless p may see the instance. The cluster's operator may, and those
+// who may see the application.
 func (a *API) sees(p rights.Principal, id api.InstanceID) error {
 	if err := a.allowed(p, rights.NodesRead); err == nil || errors.Is(err, api.ErrUnauthenticated) {
 		return err
@@ -75,7 +75,7 @@ func (a *API) instances(ctx context.Context, p rights.Principal, _ *rest.None) (
 	return page(seen, err)
 }
 
-// shown returns the instance as p may see it: only the operator sees nodes.
+// shown removes from the instance what p may not see: only the operator sees nodes.
 func (a *API) shown(p rights.Principal, i api.Instance) api.Instance {
 	if a.allowed(p, rights.NodesRead) != nil {
 		i.Node, i.Devices = "", nil
@@ -83,7 +83,7 @@ func (a *API) shown(p rights.Principal, i api.Instance) api.Instance {
 	return i
 }
 
-// find returns the instance, if p may see it.
+// find returns the instance if p may see it.
 func (a *API) find(ctx context.Context, p rights.Principal, segment string) (i api.Instance, err error) {
 	id := api.InstanceFromPath(segment)
 	if err := a.sees(p, id); err != nil {
@@ -124,8 +124,8 @@ func (a *API) whyOf(ctx context.Context, _ rights.Principal, in *rest.Body[api.W
 	return read(ctx, a, func() api.Explanation { return a.opt.Core.WhyOf(in.Body) })
 }
 
-// plan returns where instances that the cluster does not have would be placed. Those who may
-// see the application may ask; only the operator sees nodes.
+// plan returns where instances would be placed. The caller must be allowed to see their
+// applications; only the operator sees nodes.
 func (a *API) plan(ctx context.Context, p rights.Principal, in *rest.Body[api.ClusterPlanRequest]) (out api.ClusterPlan, err error) {
 	if n := len(in.Body.Instances); n > maxPlan {
 		return out, fmt.Errorf("plan %d instances: at most %d at once: %w", n, maxPlan, api.ErrTooLarge)
@@ -179,7 +179,7 @@ func (a *API) logs(ctx context.Context, p rights.Principal, in *logsIn) (*stream
 	return a.streamed(from, "text/plain; charset=utf-8"), nil
 }
 
-// streamed answers with a stream, which it closes, until either side ends.
+// streamed responds with a stream until either side ends, and then closes it.
 func (a *API) streamed(from io.ReadCloser, contentType string) *streamOut {
 	return &streamOut{func(hc huma.Context) {
 		defer from.Close()
@@ -194,8 +194,8 @@ func (a *API) streamed(from io.ReadCloser, contentType string) *streamOut {
 	}}
 }
 
-// OpenLogs has the instance's node dial out its logs, if p may read them. The caller closes
-// the stream, from any goroutine.
+// OpenLogs requests the logs of an instance from its node, if p may read them. The caller must
+// close the stream, from any goroutine.
 func (a *API) OpenLogs(ctx context.Context, p rights.Principal, r wire.StreamRequest) (io.ReadCloser, error) {
 	if err := rights.Allowed(p, rights.AppsLogs, r.Instance.Tenant()); err != nil {
 		return nil, err
@@ -223,7 +223,7 @@ func (a *API) OpenLogs(ctx context.Context, p rights.Principal, r wire.StreamReq
 }
 
 // LogsFromRoot is OpenLogs for a request of the root, whose token is valid once and for r
-// alone. The stream ends when the token is revoked.
+// only. The stream ends when the token is revoked.
 func (a *API) LogsFromRoot(ctx context.Context, r wire.StreamRequest) (io.ReadCloser, error) {
 	c, err := a.opt.Spend(r.Token, r.CallObject())
 	if err != nil {
@@ -253,7 +253,7 @@ type granted struct {
 func (g *granted) Read(b []byte) (int, error) {
 	n, err := g.ReadCloser.Read(b)
 	if cause := context.Cause(g.ctx); err != nil && errors.Is(cause, grant.ErrEnded) {
-		err = cause // not io.EOF: the log has not ended
+		err = cause // not io.EOF, because the log has not ended
 	}
 	return n, err
 }
@@ -265,8 +265,8 @@ func (g *granted) Close() error {
 }
 
 // pour copies the stream to the client as it arrives, until either side ends. If the stream
-// breaks or its token is revoked, pour aborts the answer, so that the client does not take
-// it for complete.
+// breaks or its token is revoked, pour aborts the response, so that the client does not
+// regard it as complete.
 func pour(ctx context.Context, w http.ResponseWriter, from io.Reader) {
 	rc := http.NewResponseController(w)
 	w.WriteHeader(http.StatusOK)

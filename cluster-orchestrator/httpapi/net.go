@@ -52,7 +52,7 @@ func (a *API) registerNet() {
 	handle(a, capture.Named("captureInstance"), "", a.capture)
 }
 
-// askNet requests a path of a node's netmanager and decodes the answer.
+// askNet requests a path from a node's netmanager and decodes the answer into out.
 func (a *API) askNet(ctx context.Context, n api.NodeID, path string, out any) error {
 	from, err := a.opt.Nodes.Stream(ctx, n, wire.StreamRequest{Kind: "net", Method: http.MethodGet, Path: path, For: onBehalf(ctx)})
 	if err != nil {
@@ -64,13 +64,13 @@ func (a *API) askNet(ctx context.Context, n api.NodeID, path string, out any) er
 	if err == nil {
 		err = json.Unmarshal(text, out)
 	}
-	if err != nil { // only the text, also of ErrTooLarge: the node's answer is too large, not the request
+	if err != nil { // do not wrap err: with ErrTooLarge, the answer is too large, not the request
 		return fmt.Errorf("read the answer of node %s: %s: %w", n, err.Error(), api.ErrUnavailable)
 	}
 	return nil
 }
 
-// placed returns an instance that is on a node, if p may see it.
+// placed returns an instance if p may see it and it is on a node.
 func (a *API) placed(ctx context.Context, p rights.Principal, segment, what string) (api.Instance, error) {
 	i, err := a.find(ctx, p, segment)
 	if err == nil && i.Node == "" {
@@ -89,13 +89,13 @@ func (a *API) trace(ctx context.Context, p rights.Principal, in *traceIn) (out a
 	return out, err
 }
 
-// onBehalf identifies the holder of the token, for fair shares at the node.
+// onBehalf identifies the caller for fair shares at the node.
 func onBehalf(ctx context.Context) string {
 	p := principalOf(ctx)
 	return streams.For(p.Tenant, p.User)
 }
 
-// capture requires the right to read logs: packets reveal as much.
+// capture requires the right to read logs, because packets reveal as much.
 func (a *API) capture(ctx context.Context, p rights.Principal, in *captureIn) (*streamOut, error) {
 	id := api.InstanceFromPath(in.ID)
 	if err := rights.Allowed(p, rights.AppsLogs, id.Tenant()); err != nil {

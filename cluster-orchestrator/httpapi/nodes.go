@@ -15,7 +15,7 @@ import (
 type Status struct {
 	api.ClusterInfo
 	Root      bool          `json:"root_connected"`
-	Nodes     int           `json:"nodes"` // all that are known
+	Nodes     int           `json:"nodes"` // number of nodes, in any status
 	Instances int           `json:"instances"`
 	Aggregate api.Aggregate `json:"aggregate"`
 }

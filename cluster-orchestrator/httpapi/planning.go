@@ -19,20 +19,20 @@ import (
 	"github.com/treeline-edge/treeline/internal/problem"
 )
 
-// Bounds of one plan: the core handles no other input while it makes one.
+// Bounds of one plan. The core handles no other input while it makes one.
 const (
 	maxPlan       = 1000    // instances
 	maxPlanBody   = 8 << 20 // bytes
-	maxPlanValues = 100_000 // in the body: decoded and validated, each takes up to 2.5 KiB
+	maxPlanValues = 100_000 // JSON values; each takes up to 2.5 KiB when decoded and validated
 )
 
 // Bounds of the plans that are read, decoded and made at the same time.
 const (
 	planAll    = 2                // of all tenants
 	planTenant = 1                // of one tenant
-	planQueue  = 16               // of one tenant that wait
-	planWait   = 10 * time.Second // how long one waits
-	planRead   = 5 * time.Second  // how long the body may take
+	planQueue  = 16               // waiting plans of one tenant
+	planWait   = 10 * time.Second // maximum time to wait
+	planRead   = 5 * time.Second  // maximum time to read the body
 )
 
 var planTurns = fairshare.Declare(fairshare.Bound{
@@ -41,8 +41,8 @@ var planTurns = fairshare.Declare(fairshare.Bound{
 	Attack: "TestPlansOfOneTenantLeaveRoomForOthers",
 })
 
-// planTurn is middleware that waits for the tenant's turn, and reads the body and checks
-// its size (package jsonsize) before anything decodes it.
+// planTurn is middleware that waits for the tenant's turn, and then reads the body and checks
+// its size (package jsonsize) before it is decoded.
 func (a *API) planTurn(ctx huma.Context, next func(huma.Context)) {
 	r, w := humachi.Unwrap(ctx)
 	refuse := func(err error) { problem.Write(w, problemOf(err)) }
@@ -74,7 +74,7 @@ func (a *API) planTurn(ctx huma.Context, next func(huma.Context)) {
 
 // readPlan reads the body of a plan within its bounds.
 func readPlan(ctx huma.Context, r *http.Request) ([]byte, error) {
-	_ = ctx.SetReadDeadline(time.Now().Add(planRead)) // calls from the root have none: the root bounds them
+	_ = ctx.SetReadDeadline(time.Now().Add(planRead)) // no effect on requests from the root, which bounds them
 	defer func() { _ = ctx.SetReadDeadline(time.Time{}) }()
 	body, err := jsonsize.Limit{Bytes: maxPlanBody, Values: maxPlanValues}.Read(r.Body)
 	switch {

@@ -14,11 +14,11 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/keeper"
 )
 
-// BrokerDir is the directory, within the data directory of a cluster with an external
-// broker, of the files that the broker needs: ca.crt, broker.crt and broker.key.
+// BrokerDir is the subdirectory of the data directory with the files for an external broker:
+// ca.crt, broker.crt and broker.key.
 const BrokerDir = "broker"
 
-// brokerKeeper renews those files. The operator arranges that the broker reads them again
+// brokerKeeper renews the files in BrokerDir. The operator must make the broker reload them
 // (deploy/mosquitto/README.md).
 func (id *identities) brokerKeeper(cfg BrokerConfig) (*keeper.Keeper, error) {
 	var names []string
@@ -58,8 +58,8 @@ func (id *identities) saveBroker(p ca.Pair) error {
 	)
 }
 
-// anchor returns the certificate that the broker trusts. It stays the same for as long as
-// the cluster has its key.
+// anchor returns the certificate that the broker trusts. It does not change while the cluster
+// keeps its key.
 func (id *identities) anchor(dir *os.Root) ([]byte, error) {
 	authority := id.authority()
 	if text, err := dir.ReadFile("ca.crt"); err == nil {

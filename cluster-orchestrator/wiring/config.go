@@ -1,6 +1,6 @@
-// Package wiring constructs a cluster orchestrator: its store, its core with the loop that
-// owns it, its certificates, the broker, the one port for nodes and for the operator, and
-// the link to the root.
+// Package wiring builds and runs a cluster orchestrator: its store, the core and its loop, its
+// certificates, the broker, the port for nodes and the operator, and the connection to the
+// root.
 //
 //	err := wiring.Run(ctx, wiring.Defaults(), log)
 package wiring
@@ -69,7 +69,7 @@ type BrokerConfig struct {
 	Next  string `yaml:"next" usage:"where nodes will find the broker after a planned switch: mqtts://host:port, or embedded. Nodes receive it now and confirm it; see docs/how-to/operator.md"`
 }
 
-// known returns the brokers that nodes receive: the current one, and the next.
+// known returns the brokers that are sent to nodes: the current one, and the next one if any.
 func (b BrokerConfig) known() []string {
 	now := cmp.Or(b.Nodes, b.URL, wire.EmbeddedBroker)
 	if b.Next == "" || b.Next == now {
@@ -78,8 +78,8 @@ func (b BrokerConfig) known() []string {
 	return []string{now, b.Next}
 }
 
-// external reports whether the current or the next broker is an external one, which needs
-// certificates in files.
+// external reports whether the current or the next broker is external. An external broker
+// needs certificates in files.
 func (b BrokerConfig) external() bool {
 	return b.URL != "" || b.Next != "" && b.Next != wire.EmbeddedBroker
 }
@@ -91,14 +91,14 @@ type NetworkConfig struct {
 	Interest    time.Duration `yaml:"interest" usage:"lifetime of a node's subscription that is not renewed; 0: the core's default"`
 }
 
-// noRelay is NetworkConfig.Relay of a cluster without one.
+// noRelay is the value of NetworkConfig.Relay that turns the relay off.
 const noRelay = "off"
 
 func (n NetworkConfig) unencrypted() ([]netip.Prefix, error) {
 	return daemon.Networks("network.unencrypted", n.Unencrypted)
 }
 
-// Defaults returns the configuration without a file, environment or flags.
+// Defaults returns the default configuration.
 func Defaults() Config {
 	return Config{
 		Data: "/var/lib/treeline/cluster", Listen: ":7444", MaxNodes: 10_000, Log: daemon.DefaultLog(),
@@ -108,7 +108,7 @@ func Defaults() Config {
 	}
 }
 
-// Validate returns ErrInvalid for the first setting that cannot work.
+// Validate returns ErrInvalid for the first invalid setting.
 func (c Config) Validate() error {
 	if c.Data == "" {
 		return daemon.Invalid("data", "must name a directory")

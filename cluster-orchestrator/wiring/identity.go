@@ -30,32 +30,32 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 )
 
-// OperatorFile has the operator's token, mode 0600. Whoever can read it can read the
-// cluster's key beside it, too.
+// OperatorFile has the operator's token, with mode 0600 like the cluster's key in the same
+// directory.
 const OperatorFile = "operator-token"
 
-// minOperatorToken is the least length of the operator's token.
+// minOperatorToken is the minimum length of the operator's token.
 const minOperatorToken = 20
 
 const (
-	keysEvery = time.Hour   // a key that the root has retired is accepted no longer than this
-	keysGap   = time.Minute // between two fetches, however many tokens have unknown keys
+	keysEvery = time.Hour   // between fetches; bounds how long a key that the root has retired is accepted
+	keysGap   = time.Minute // minimum time between fetches because of unknown keys
 )
 
-// identities has the cluster's certificates and keys, and checks those of others.
+// identities has the cluster's certificates and keys, and verifies those of others.
 type identities struct {
 	dir      *os.Root
 	log      *slog.Logger
 	verifier *trust.Verifier
-	keeper   *keeper.Keeper // of the server's and client's certificate
-	upper    *keeper.Keeper // of the authority's certificate, which the root signs
-	life     time.Duration  // of what the authority signs; 0: the default
-	operator [sha256.Size]byte
+	keeper   *keeper.Keeper    // of the server and client certificate
+	upper    *keeper.Keeper    // of the authority's certificate, which the root signs
+	life     time.Duration     // of certificates that the authority signs; 0: the default
+	operator [sha256.Size]byte // hash of the operator's token
 	tokens   *jwt.Verifier
 	revoked  revoke.List
-	unknown  chan struct{} // a token has an unknown key
+	unknown  chan struct{} // signals a token with an unknown key
 
-	saving sync.Mutex // one change of the credentials at a time, across its save
+	saving sync.Mutex // serialises changes of the credentials, including the save
 
 	mu    sync.Mutex // guards the fields below
 	creds rootlink.Credentials
@@ -148,9 +148,9 @@ func (id *identities) key(kid string) (ed25519.PublicKey, bool) {
 	return k, ok
 }
 
-// authenticate returns the holder of a bearer token at the cluster's own port: the
-// operator of this cluster, or a person with a token that the root exchanged for this
-// cluster. Access tokens and personal tokens of the root have another audience.
+// authenticate returns the holder of a bearer token at the cluster's own port: the cluster's
+// operator, or a user with a token that the root issued for this cluster. Other tokens of the
+// root have another audience and are refused.
 func (id *identities) authenticate(token string) (httpapi.Caller, error) {
 	sum := sha256.Sum256([]byte(token))
 	if subtle.ConstantTimeCompare(sum[:], id.operator[:]) == 1 {
@@ -164,9 +164,9 @@ func (id *identities) authenticate(token string) (httpapi.Caller, error) {
 	return id.caller(c, max(1, time.Until(c.Expires)))
 }
 
-// spend returns the person on whose behalf the root sends the request object. A token is
-// valid once. A stream that it opens has no expiry here: the root closes it when the
-// person's own token expires, and revocations end it here too.
+// spend returns the user on whose behalf the root sends the request object. A token is valid
+// once. A stream that it opens does not expire here: the root closes it when the user's own
+// token expires, and revocations end it.
 func (id *identities) spend(token, object string) (httpapi.Caller, error) {
 	c, err := id.tokens.Spend(token, jwt.UseCall)
 	if err != nil {
@@ -183,10 +183,10 @@ func (id *identities) caller(c jwt.Claims, life time.Duration) (httpapi.Caller, 
 	return httpapi.Caller{Principal: c.Principal(), Life: life, Good: good}, good()
 }
 
-// openUpper makes the keeper of the authority's certificate. The key does not change, so all
-// certificates that it signed stay valid.
+// openUpper creates the keeper of the authority's certificate. Renewal does not change the
+// key, so that the certificates that it has signed stay valid.
 func (id *identities) openUpper(client *http.Client) (err error) {
-	var renewed rootlink.Credentials // between Renew and Save, both the keeper's
+	var renewed rootlink.Credentials // passed from Renew to Save, which one goroutine calls
 	id.upper, err = keeper.New(keeper.Options{
 		Pair: id.credentials().Pair, KeepKey: true, Log: id.log.With("of", "authority"),
 		Renew: func(ctx context.Context, csr []byte) (_ []*x509.Certificate, err error) {
@@ -210,8 +210,8 @@ func (id *identities) keep(creds rootlink.Credentials) error {
 	return id.use(creds)
 }
 
-// followKeys fetches the keys with which people's tokens are signed, each keysEvery and when
-// a token has an unknown key, until ctx ends.
+// followKeys fetches the keys that verify users' tokens, every keysEvery and when a token has
+// an unknown key, until ctx ends.
 func (id *identities) followKeys(ctx context.Context, client *http.Client) error {
 	var last time.Time
 	tick := time.NewTicker(keysEvery)
@@ -249,8 +249,8 @@ func (id *identities) fetchKeys(ctx context.Context, client *http.Client) error 
 	return id.keep(now)
 }
 
-// operatorToken returns the token in the data directory, which it creates at the first
-// start. It is not printed, because a daemon's output is kept in logs.
+// operatorToken returns the operator's token. The first start generates it. It is written to
+// OperatorFile and never logged.
 func operatorToken(dir *os.Root, log *slog.Logger) (string, error) {
 	text, err := dir.ReadFile(OperatorFile)
 	if err == nil {

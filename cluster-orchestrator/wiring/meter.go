@@ -10,7 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/daemon/metrics"
 )
 
-// registerMetrics registers the metrics of the parts, which the loop's are not among.
+// registerMetrics registers all metrics except those of the loop.
 func (o *orchestrator) registerMetrics(reg *prometheus.Registry) {
 	count := func(name, help string, fn func() uint64) {
 		reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(fn()) }))
@@ -36,7 +36,7 @@ func (o *orchestrator) registerMetrics(reg *prometheus.Registry) {
 	count("treeline_broker_bytes_out_total", "Bytes to nodes, without TLS.", s.BytesOut.Load)
 }
 
-// scrape counts the core's objects, and what the relay has done.
+// scrape collects the metrics of the core and the relay.
 func (o *orchestrator) scrape(ctx context.Context, s *metrics.Scrape) error {
 	if o.relay != nil {
 		n := o.relay.Stats()

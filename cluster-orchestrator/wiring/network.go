@@ -16,14 +16,14 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// The seed of the relay's tickets and secrets is in the store, beside the leases.
+// The document with the seed of the relay's tickets and secrets.
 const (
 	kindSecret = "secret"
 	keySeed    = "network"
 	seedSize   = 32
 )
 
-// networkSeed returns the cluster's seed, which the first start makes.
+// networkSeed returns the cluster's seed. The first start generates and saves it.
 func networkSeed(ctx context.Context, st store.Store, docs []store.Doc) ([]byte, error) {
 	for _, d := range docs {
 		if d.Kind == kindSecret && d.Key == keySeed {
@@ -38,7 +38,8 @@ func networkSeed(ctx context.Context, st store.Store, docs []store.Doc) ([]byte,
 	return seed, nil
 }
 
-// relayAddr returns where nodes reach the relay: the cluster's own port unless configured.
+// relayAddr returns the address at which nodes reach the relay: the configured one, or else
+// the cluster's own port. It returns "" without a relay.
 func (n NetworkConfig) relayAddr(external string) string {
 	switch n.Relay {
 	case noRelay:
@@ -51,7 +52,7 @@ func (n NetworkConfig) relayAddr(external string) string {
 	return n.Relay
 }
 
-// openRelay opens the relay on the UDP port with the listener's number.
+// openRelay opens the relay on the UDP port with the same number as the TCP listener.
 func (o *orchestrator) openRelay(ln net.Addr, members *nodelink.Members) error {
 	if o.cfg.Network.Relay == noRelay {
 		return nil
@@ -84,8 +85,8 @@ func (o *orchestrator) sendRelay(msg any) {
 	}
 }
 
-// noteRelays allows nodes that have only TLS to send, through the cluster's relay, to the
-// relays in a message to a node, and to no others.
+// noteRelays allows the relays in a message to a node: nodes that have only TLS may send to
+// them through the cluster's relay.
 func (o *orchestrator) noteRelays(d wire.NetDown) {
 	for _, route := range d.Routes {
 		for _, p := range route.Peers {

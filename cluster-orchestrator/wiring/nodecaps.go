@@ -12,7 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/daemon"
 )
 
-// NodeCapsConfig has the caps of nodes. A number of 0 is no cap.
+// NodeCapsConfig configures the caps of nodes. A number of 0 is no cap.
 type NodeCapsConfig struct {
 	VCPUs        float64             `yaml:"vcpus" usage:"cap on the vCPUs that a node reports; 0: none"`
 	Memory       int64               `yaml:"memory" usage:"cap on the MiB of memory that a node reports; 0: none"`
@@ -25,14 +25,14 @@ type NodeCapsConfig struct {
 	Nodes        map[string]NodeCaps `yaml:"nodes" usage:"other caps of single nodes, by their ids. In the file only"`
 }
 
-// NodeCaps are the caps of one node. Caps that are not set are those of all nodes.
+// NodeCaps are the caps of one node. Unset caps are inherited from NodeCapsConfig.
 type NodeCaps struct {
 	VCPUs        *float64 `yaml:"vcpus,omitempty"`
 	Memory       *int64   `yaml:"memory,omitempty"`
 	Storage      *int64   `yaml:"storage,omitempty"`
 	BandwidthIn  *int64   `yaml:"bandwidth_in,omitempty"`
 	BandwidthOut *int64   `yaml:"bandwidth_out,omitempty"`
-	Devices      []string `yaml:"devices,omitempty"` // empty, but not absent: no caps
+	Devices      []string `yaml:"devices,omitempty"` // empty: no caps; absent: inherited
 	Runtimes     []string `yaml:"runtimes,omitempty"`
 	Privileged   string   `yaml:"privileged,omitempty"`
 }
@@ -51,7 +51,7 @@ var privileged = map[string]nodecaps.Privileged{
 // maxNamedNodes bounds NodeCapsConfig.Nodes.
 const maxNamedNodes = 10_000
 
-// of returns c with the values that a node's own caps replace.
+// of returns c overridden by the caps of one node.
 func (c NodeCapsConfig) of(n NodeCaps) NodeCapsConfig {
 	c.Nodes = nil
 	if n.VCPUs != nil {

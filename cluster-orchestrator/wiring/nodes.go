@@ -15,7 +15,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// dialTime is how long a node may take to dial a stream out.
+// dialTime is how long a node may take to dial out a stream.
 const dialTime = 10 * time.Second
 
 // nodes implements httpapi.Nodes.
@@ -30,7 +30,7 @@ type nodes struct {
 
 // Remove implements httpapi.Nodes.
 func (n *nodes) Remove(ctx context.Context, id api.NodeID) error {
-	// The token comes first: otherwise the node could join again in between.
+	// Retire the token first, otherwise the node could join again in between.
 	if err := n.tokens.Retire(ctx, jointoken.ForNode, string(id)); err != nil {
 		return fmt.Errorf("end the join token of node %s: %w", id, err)
 	}
@@ -49,7 +49,7 @@ func (n *nodes) Stream(ctx context.Context, id api.NodeID, r wire.StreamRequest)
 	if err != nil {
 		return nil, err
 	}
-	r.ID, r.Token = wait.ID(), "" // a node gets no person's credential
+	r.ID, r.Token = wait.ID(), "" // nodes must not get credentials of users
 	n.link.Stream(id, r)
 	stream, err := wait.Stream(ctx, dialTime)
 	if err != nil {
@@ -58,8 +58,8 @@ func (n *nodes) Stream(ctx context.Context, id api.NodeID, r wire.StreamRequest)
 	return stream, nil
 }
 
-// expel refuses the certificates of nodes that the core does not know. It completes removals
-// that a crash interrupted.
+// expel removes members that the core does not have. It completes removals that a crash
+// interrupted.
 func expel(ctx context.Context, core *cluster.Core, l *loop.Loop[cluster.Input], n *nodes) error {
 	known := map[api.NodeID]bool{}
 	if err := l.Read(ctx, func() {
@@ -89,8 +89,8 @@ func (o *orchestrator) purging(ctx context.Context, id api.NodeID, p wire.NodePu
 	return ordered, err
 }
 
-// left implements nodelink.ServerOptions.Left. Expel completes it after a crash between its
-// two steps.
+// left implements nodelink.ServerOptions.Left. After a crash between its two steps, expel
+// completes it.
 func (o *orchestrator) left(ctx context.Context, id api.NodeID) error {
 	if err := o.loop.Do(ctx, cluster.NodeLeft{Node: id}, nil); err != nil {
 		return err

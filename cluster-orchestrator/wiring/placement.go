@@ -14,15 +14,15 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/extsched/client"
 )
 
-// OfferConfig is what the root may use and know of the cluster.
+// OfferConfig configures the capacity that the root may use and the detail that it receives.
 type OfferConfig struct {
 	Share  float64 `yaml:"share" usage:"the fraction of the nodes' capacity that the root may use, above 0 to 1"`
 	Detail string  `yaml:"detail" usage:"what the root receives: full, slots (the largest slot of each kind of node, without locations), or sums"`
 	Round  float64 `yaml:"round" usage:"round reported amounts to steps of this fraction of a mean node, and locations to whole degrees; 0: exact"`
 }
 
-// WorkloadConfig has the defaults of an instance whose SLA sets no memory or vcpus, and
-// the maxima that an SLA may set.
+// WorkloadConfig has the defaults for SLAs that set no memory or vcpus, and the maxima that an
+// SLA may set.
 type WorkloadConfig struct {
 	Memory      int64   `yaml:"memory" usage:"MiB that are reserved for an instance whose SLA sets no memory"`
 	VCPUs       float64 `yaml:"vcpus" usage:"vCPUs that are reserved for an instance whose SLA sets no vcpus"`
@@ -100,7 +100,7 @@ func (c Config) validatePlacement() error {
 
 // placement sets the placement part of the core's configuration.
 func (c Config) placement(conf *cluster.Config, info api.ClusterInfo, out *client.Scheduler) {
-	conf.Plugin = choice.BuiltIn(c.Scheduler) // rom where an external scheduler fails
+	conf.Plugin = choice.BuiltIn(c.Scheduler) // nil for an external scheduler, which falls back to rom
 	if out != nil {
 		conf.Asks = out.Name()
 	}

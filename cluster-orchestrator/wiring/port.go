@@ -15,8 +15,8 @@ import (
 
 const mqttProto = "mqtt"
 
-// newPort returns the cluster's one port: TLS, with ALPN for HTTP, MQTT and the relay. peers
-// bounds the connections with certificates.
+// newPort returns the cluster's TLS port. ALPN selects HTTP, MQTT or the relay. peers bounds
+// the connections with client certificates.
 func newPort(ln net.Listener, own api.ClusterID, v *trust.Verifier, cert func(*tls.ClientHelloInfo) (*tls.Certificate, error), peers int,
 	mqtt, relay func(context.Context, *tls.Conn) error, log *slog.Logger,
 ) *gate.Gate {
@@ -24,7 +24,7 @@ func newPort(ln net.Listener, own api.ClusterID, v *trust.Verifier, cert func(*t
 	web.NextProtos = []string{"h2", "http/1.1"}
 	bus := v.Server(cert, true)
 	bus.NextProtos = []string{mqttProto}
-	// The broker checks the verified chain of crypto/tls itself.
+	// The broker reads the chain that crypto/tls verified.
 	bus.ClientAuth, bus.ClientCAs = tls.RequireAndVerifyClientCert, v.Roots
 	relayed := v.Server(cert, true)
 	relayed.NextProtos = []string{relaywire.Proto}

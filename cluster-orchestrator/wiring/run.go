@@ -45,7 +45,8 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// AddressFile has host:port to dial on this machine, once the cluster serves.
+// AddressFile has the host:port at which the cluster serves on this machine. It is written
+// once the cluster serves.
 const AddressFile = "address"
 
 // sweepEvery is how often expired join tokens are removed.
@@ -58,8 +59,8 @@ type orchestrator struct {
 	id     *identities
 	core   *cluster.Core
 	loop   *loop.Loop[cluster.Input]
-	broker *broker.Broker // nil: the broker is external
-	outer  *keeper.Keeper // of an external broker's certificate, or nil
+	broker *broker.Broker // the embedded broker; nil: the broker is external
+	outer  *keeper.Keeper // of an external broker's certificate; nil: none
 	bus    bus.Bus
 	nodes  *nodes
 	server *nodelink.Server
@@ -73,8 +74,9 @@ type orchestrator struct {
 	relays relay.Foreign // other clusters' relays in routes
 }
 
-// Run runs a cluster orchestrator until ctx ends. store.ErrConflict means that another
-// process has taken its role. An unreachable root is no error once the cluster has joined.
+// Run runs a cluster orchestrator until ctx ends. It returns store.ErrConflict if another
+// process has taken over the store. Once the cluster has joined, an unreachable root is not an
+// error.
 func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	dir, err := daemon.OpenData(cfg.Data, AddressFile)
 	if err != nil {
@@ -135,8 +137,8 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		daemon.Part{Name: "scheduler", Run: o.sched.Run},
 		daemon.Part{Name: "keys", Run: func(ctx context.Context) error { return o.id.followKeys(ctx, o.client) }},
 		daemon.Part{Name: "sweep", Run: daemon.Every(sweepEvery, o.sweep)},
-		// The Go runtime keeps most of the memory that a burst left free, such as a thousand nodes
-		// that joined at once. One collection a minute costs less than a thousandth of a core.
+		// After a burst, such as a thousand joins, the Go runtime keeps most of the freed memory.
+		// One collection per minute costs less than a thousandth of a core.
 		daemon.Part{Name: "memory", Run: daemon.Every(time.Minute, func(context.Context) { debug.FreeOSMemory() })},
 		daemon.Part{Name: "cluster", Run: func(ctx context.Context) error { return o.live(ctx, dir, external) }},
 	)
@@ -152,7 +154,7 @@ func openStore(ctx context.Context, cfg Config, id api.ClusterID) (store.Store, 
 // storeFile is the embedded store in the data directory.
 const storeFile = "cluster.db"
 
-// build makes the parts and connects them. It starts only the broker.
+// build creates and connects the parts. It starts the broker only.
 func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.Doc, at net.Addr, external string) error {
 	info := o.id.info()
 	seed, err := networkSeed(ctx, st, docs)
@@ -253,7 +255,7 @@ func (o *orchestrator) close() {
 	o.client.CloseIdleConnections()
 }
 
-// send passes the core's messages on. It runs on the core's goroutine and must not block.
+// send dispatches the core's messages. It runs on the core's goroutine and must not block.
 func (o *orchestrator) send(envs []wire.Envelope) {
 	for _, e := range envs {
 		switch e.To {
@@ -306,7 +308,7 @@ func (o *orchestrator) serveMQTT(ctx context.Context, c *tls.Conn) error {
 	return o.broker.ServeConn(ctx, c)
 }
 
-// live starts the core, and then accepts connections.
+// live starts the core and then accepts connections.
 func (o *orchestrator) live(ctx context.Context, dir *os.Root, external string) error {
 	if err := o.loop.Do(ctx, cluster.Start{}, nil); err != nil {
 		return err

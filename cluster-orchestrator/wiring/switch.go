@@ -11,13 +11,13 @@ import (
 // switchEvery is the interval at which the nodes' brokers are checked during a switch.
 const switchEvery = 2 * time.Second
 
-// watchSwitch logs the nodes that do not know the cluster's brokers yet, until all do:
-// before a switch those that have not received the next broker, after it those that have
-// received only others. Such a node reconnects once it has asked over HTTPS, after half a
-// minute or more.
+// watchSwitch logs the nodes that have not confirmed the cluster's brokers, until all have:
+// before a switch, nodes that have not received the next broker; after it, nodes that have
+// only received other brokers. Those nodes reconnect after they have requested the brokers
+// over HTTPS, which takes half a minute or more.
 func (o *orchestrator) watchSwitch(ctx context.Context) error {
 	all := o.cfg.Broker.known()
-	logged := -1 // nodes in the last warning
+	logged := -1 // number of nodes in the last warning
 	tick := time.NewTicker(switchEvery)
 	defer tick.Stop()
 	for {
@@ -31,7 +31,7 @@ func (o *orchestrator) watchSwitch(ctx context.Context) error {
 			o.log.Info("every node knows the cluster's brokers", "brokers", all, "nodes", len(nodes))
 			fallthrough
 		case len(unaware) == 0:
-			<-ctx.Done() // a part that returns ends the daemon
+			<-ctx.Done() // returning would end the daemon
 			return nil
 		case len(unaware) != logged:
 			logged = len(unaware)
@@ -45,7 +45,7 @@ func (o *orchestrator) watchSwitch(ctx context.Context) error {
 	}
 }
 
-// unawareOf returns the nodes that do not know the brokers that they need.
+// unawareOf returns the nodes that have not confirmed the brokers that they need.
 func unawareOf(nodes []api.Node, b BrokerConfig) []api.NodeID {
 	all := b.known()
 	var out []api.NodeID
