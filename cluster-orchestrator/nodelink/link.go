@@ -1,9 +1,7 @@
-// Package nodelink is the cluster's end of the links that nodes dial: messages over the
+// Package nodelink is the cluster's end of the connections that nodes dial: messages over the
 // bus, joins and renewals, and streams that nodes dial out. A node is identified by its
-// certificate, and on the bus by the topic, to which only it may write. What a message says
-// about its sender is ignored.
-//
-// It carries messages. The core (package cluster) decides what a node should have.
+// certificate, or on the bus by the topic, to which only that node may write. The sender that
+// a message names is ignored.
 package nodelink
 
 import (
@@ -28,20 +26,20 @@ import (
 )
 
 const (
-	// publishTime bounds one publish. A message that is not out by then is lost; the node's
-	// next heartbeat shows it.
+	// publishTime bounds one publish. A message that is not published by then is lost; the
+	// node's next heartbeat shows that.
 	publishTime = 10 * time.Second
-	// publishers is how many nodes are written to at once: an external broker acknowledges
-	// each message, and the round trips must not add up.
+	// publishers is the number of nodes to which messages are published concurrently, because
+	// an external broker takes a round trip to acknowledge each message.
 	publishers = 16
 )
 
 // Options configure a Link.
 type Options struct {
-	Bus    bus.Bus               // the cluster's own end; the caller closes it
-	Post   func(cluster.Input)   // passes an input that may be lost
-	Member func(api.NodeID) bool // whether the node has joined and was not removed
-	Log    *slog.Logger          // slog.Default
+	Bus    bus.Bus               // the cluster's connection; the caller closes it
+	Post   func(cluster.Input)   // passes an input to the core; may drop it
+	Member func(api.NodeID) bool // reports whether the node has joined and was not removed
+	Log    *slog.Logger          // default slog.Default
 }
 
 var messageRates = fairshare.Declare(fairshare.Bound{
@@ -50,17 +48,17 @@ var messageRates = fairshare.Declare(fairshare.Bound{
 	Attack: "TestMessagesOfOneNodeLeaveRoomForOthers",
 })
 
-// Link carries messages between the core and its nodes.
+// Link passes messages between the core and its nodes.
 type Link struct {
 	opt        Options
 	out        *outbox
-	rates      *fairshare.Rates // of messages, by node
+	rates      *fairshare.Rates // of messages from nodes
 	unfinished *unfinished
 	unreadable atomic.Uint64
 	limited    atomic.Uint64
 }
 
-// New returns a link. It carries nothing before Run.
+// New returns a Link. It passes no messages before Run.
 func New(o Options) *Link {
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -68,34 +66,34 @@ func New(o Options) *Link {
 	return &Link{opt: o, out: newOutbox(), rates: fairshare.NewRates(messageRates, 100, 1000), unfinished: newUnfinished(o.Member)}
 }
 
-// Send queues a message of the core to its node. It does not block, and drops what cannot
-// be sent.
+// Send queues a message of the core to its node. It does not block. It drops messages beyond
+// the bounds of the queue, and messages that are not for a node.
 func (l *Link) Send(e wire.Envelope) {
 	if id, ok := strings.CutPrefix(string(e.To), "node/"); ok {
 		l.out.put(api.NodeID(id), e.Msg.(wire.ClusterToNode))
 	}
 }
 
-// Stream asks a node to dial a stream out.
+// Stream queues a request to a node to dial out a stream.
 func (l *Link) Stream(n api.NodeID, r wire.StreamRequest) { l.out.stream(n, r) }
 
-// Forget clears what the broker retains for a removed node, and drops its unfinished
-// messages. Options.Member must report false for it by then.
+// Forget clears the messages that the broker retains for a removed node, and drops the node's
+// unfinished messages. Options.Member must already report false for it.
 func (l *Link) Forget(n api.NodeID) {
 	l.unfinished.drop(n)
 	l.out.clear(n)
 }
 
-// Unreadable returns how many messages of nodes could not be decoded.
+// Unreadable returns the number of messages from nodes that could not be decoded.
 func (l *Link) Unreadable() uint64 { return l.unreadable.Load() }
 
-// Limited returns how many messages were dropped because their node sent too many.
+// Limited returns the number of messages that were dropped because their node sent too many.
 func (l *Link) Limited() uint64 { return l.limited.Load() }
 
-// Lost returns how many messages to nodes were dropped because too many waited.
+// Lost returns the number of messages to nodes that were dropped because too many waited.
 func (l *Link) Lost() uint64 { return l.out.lost() }
 
-// Run carries messages until ctx ends.
+// Run passes messages until ctx ends.
 func (l *Link) Run(ctx context.Context) error {
 	var g sync.WaitGroup
 	defer g.Wait()
@@ -119,8 +117,8 @@ func (l *Link) Run(ctx context.Context) error {
 	return nil
 }
 
-// take passes a node's message on. The topic names the node: the broker lets no other
-// client write there.
+// take passes a node's message to the core. The topic identifies the node, because the broker
+// lets no other client write to it.
 func (l *Link) take(m bus.Message, read func(api.NodeID, []byte) (cluster.Input, error)) {
 	id, leaf, ok := topic.Parse(m.Topic)
 	if !ok {
@@ -129,7 +127,7 @@ func (l *Link) take(m bus.Message, read func(api.NodeID, []byte) (cluster.Input,
 	if leaf == topic.Will {
 		l.unfinished.drop(id)
 	}
-	// All nodes share the core's queue: one that floods must not fill it.
+	// All nodes share the core's queue. A node that floods must not fill it.
 	if l.rates.Allow(time.Now(), string(id), string(id)) != nil {
 		if l.limited.Add(1) == 1 {
 			l.opt.Log.Warn("node exceeds its message rate, dropping messages; further ones are only counted", "node", id, "topic", m.Topic)
@@ -151,8 +149,8 @@ func (l *Link) take(m bus.Message, read func(api.NodeID, []byte) (cluster.Input,
 	l.opt.Post(in)
 }
 
-// maxReport bounds a node's report and its netmanager's messages: each object in them
-// takes up to 224 bytes once decoded.
+// maxReport bounds a node's report and its netmanager's messages. Each object in them takes up
+// to 224 bytes when decoded.
 var maxReport = jsonsize.Limit{Bytes: parts.Max, Objects: 1 << 16, Values: 1 << 19}
 
 func observed(id api.NodeID, payload []byte) (cluster.Input, error) {
@@ -232,9 +230,9 @@ func (l *Link) publishOne(ctx context.Context, leaf topic.Leaf, n api.NodeID, ms
 	}
 }
 
-// publishParts publishes a message of any size. A broker retains one message per topic, so
-// a set in several messages is not retained, and an older retained one is cleared. A node
-// that connects later asks for the set by its heartbeat.
+// publishParts publishes a message in as many parts as its size requires. A broker retains one
+// message per topic. So a set in several parts is not retained, and an older retained one is
+// cleared; the heartbeat of a node that connects later shows that it lacks the set.
 func (l *Link) publishParts(ctx context.Context, leaf topic.Leaf, n api.NodeID, payload []byte) error {
 	all, err := parts.Split(payload)
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 // KindMember is the kind of Members' documents in a store.
 const KindMember = "member"
 
-// Members are the nodes that joined and were not removed: only their certificates are
-// accepted. A certificate from before a node's latest join is refused, so that a name can
-// be reused. It is safe for concurrent use.
+// Members are the nodes that have joined and were not removed. Only their certificates are
+// accepted, and only those issued since the name was last assigned, so that names can be reused.
+// It is safe for concurrent use.
 type Members struct {
 	cluster  api.ClusterID
 	verifier *trust.Verifier
@@ -28,8 +28,8 @@ type Members struct {
 
 type member struct {
 	Node  api.NodeID `json:"node"`
-	Since time.Time  `json:"since"` // certificates made at this moment or later are accepted
-	Key   string     `json:"key"`   // fingerprint of the key that joined
+	Since time.Time  `json:"since"` // certificates made at this time or later are accepted
+	Key   string     `json:"key"`   // fingerprint of the key with which the node joined
 }
 
 // NewMembers returns the members in a store.
@@ -38,8 +38,8 @@ func NewMembers(st store.Store, loaded []store.Doc, c api.ClusterID, v *trust.Ve
 	return m, m.table.Take(loaded)
 }
 
-// Node returns the member to which a connection belongs. A peer that is no node of this
-// cluster, or was removed, is ErrUnauthenticated or ErrForbidden.
+// Node returns the member that opened a connection. It returns ErrUnauthenticated or
+// ErrForbidden for a peer that is not a member.
 func (m *Members) Node(cs tls.ConnectionState) (api.NodeID, error) {
 	id, err := m.verifier.Peer(cs)
 	if err != nil {
@@ -58,14 +58,14 @@ func (m *Members) Node(cs tls.ConnectionState) (api.NodeID, error) {
 	return id.Node, nil
 }
 
-// holds reports whether the name is taken, and by which key.
+// holds reports whether the name is taken, and the fingerprint of the key that has it.
 func (m *Members) holds(n api.NodeID) (key string, taken bool) {
 	known, ok := m.table.Get(string(n))
 	return known.Key, ok
 }
 
-// admit makes the node a member, whose certificates are accepted from now on. The same key
-// may be admitted again; another one is ErrConflict.
+// admit makes the node a member. The same key may be admitted again; for another key it
+// returns ErrConflict.
 func (m *Members) admit(ctx context.Context, n api.NodeID, key string, now time.Time) error {
 	return m.table.Update(ctx, string(n), func(old member, ok bool) (member, error) {
 		if ok && old.Key != key {

@@ -17,13 +17,14 @@ func netUp(id api.NodeID, payload []byte) (cluster.Input, error) {
 	return cluster.NetUp{Node: id, NetUp: up}, err
 }
 
-// netQueue has the network's messages that wait for one node, oldest first. Messages beyond
-// its bound are lost; the node's digest shows it.
+// netQueue has the queued network messages for one node, oldest first. Messages beyond its
+// bound are lost; the node's digest shows that.
 type netQueue []wire.NetDown
 
 const maxNet = 256
 
-// put adds a message. A whole one replaces all earlier ones except their lease.
+// put adds a message. A whole message in one part replaces all earlier ones; it keeps their
+// newest lease and their RequestWhole. put returns false if the queue is full.
 func (q *netQueue) put(d wire.NetDown) bool {
 	if d.Whole && d.Of == (wire.Span{}) {
 		for _, old := range *q {

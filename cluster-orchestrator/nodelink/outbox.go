@@ -7,23 +7,23 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// maxDeltas is how many changes of the desired set may wait for one node. A node that
-// misses one asks for the whole set.
+// maxDeltas bounds the queued changes of the desired set, and the queued stream requests, for
+// one node. A node that misses a change gets the whole set later.
 const maxDeltas = 64
 
-// outbox has the messages that wait to be published, by node. A whole set replaces the
-// earlier one and its changes. A lease replaces the earlier one. One worker at a time
-// handles a node, so that the node's messages stay in order.
+// outbox has the messages to be published, by node. A whole set replaces an earlier one and
+// its changes. A lease replaces an earlier one. One worker at a time handles a node, so that
+// its messages stay in order.
 type outbox struct {
 	mu      sync.Mutex // guards the fields below
 	ready   sync.Cond
 	nodes   map[api.NodeID]*letters
-	queue   []api.NodeID // that have messages and no worker
+	queue   []api.NodeID // nodes that have messages and no worker
 	closed  bool
 	dropped uint64
 }
 
-// letters are the messages that wait for one node.
+// letters are the queued messages for one node.
 type letters struct {
 	whole   *wire.Desired
 	deltas  []wire.Desired
@@ -31,9 +31,9 @@ type letters struct {
 	net     netQueue
 	streams []wire.StreamRequest
 	probes  []wire.ProbeOrder
-	clear   bool // clear the retained set: the node is removed
-	queued  bool // in the outbox's queue
-	busy    bool // with a worker
+	clear   bool // clear the retained set, because the node is removed
+	queued  bool // in outbox.queue
+	busy    bool // a worker handles the node
 }
 
 func (l *letters) empty() bool {
@@ -62,7 +62,7 @@ func (o *outbox) stream(n api.NodeID, m wire.StreamRequest) {
 	})
 }
 
-// clear drops what waits for a node and clears what the broker retains for it.
+// clear drops the queued messages for a node and clears the message that the broker retains.
 func (o *outbox) clear(n api.NodeID) {
 	o.change(n, func(l *letters) { *l = letters{clear: true, queued: l.queued, busy: l.busy} })
 }
@@ -82,7 +82,7 @@ func (o *outbox) change(n api.NodeID, do func(*letters)) {
 	o.enqueue(n, l)
 }
 
-// posting adds a message to the letters of a node. o.mu is held.
+// posting adds a message to the letters of a node. The caller holds o.mu.
 type posting struct {
 	o *outbox
 	l *letters
@@ -136,8 +136,8 @@ func (o *outbox) enqueue(n api.NodeID, l *letters) {
 	}
 }
 
-// next waits for a node with messages and takes them. The caller calls done with the node.
-// ok is false when the outbox is closed.
+// next waits for a node with messages and takes them. The caller must then call done. ok is
+// false when the outbox is closed.
 func (o *outbox) next() (n api.NodeID, taken letters, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

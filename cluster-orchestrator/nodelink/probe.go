@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// maxProbes is how many orders may wait for one node, which executes a few per second.
-	// Orders beyond it are lost, and the core goes on without the answer.
+	// maxProbes bounds the queued orders for one node, which executes a few per second.
+	// Further orders are dropped, and the core continues without the answers.
 	maxProbes = 32
 
 	tenantProbes = maxProbes / 4 // of one tenant
@@ -19,8 +19,8 @@ const (
 	maxProbed = 4 << 10 // bytes of an answer
 )
 
-// putProbe adds an order to those that wait for the node. It reports whether there
-// was room.
+// putProbe queues an order. It returns false if the queue, or the tenant's share of it, is
+// full.
 func (l *letters) putProbe(o wire.ProbeOrder) bool {
 	own := 0
 	for _, p := range l.probes {

@@ -25,24 +25,24 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-const maxProblem = 64 << 10 // bytes of a problem that a node sends instead of a stream
+const maxProblem = 64 << 10 // bytes of a problem that a node sends in place of a stream
 
 // ServerOptions configure a Server.
 type ServerOptions struct {
 	Cluster   api.ClusterID
-	Authority func() *ca.Authority // the cluster's, as it is now
+	Authority func() *ca.Authority // returns the cluster's current authority
 	Tokens    *jointoken.Store
 	Members   *Members
 	Streams   *streams.Registry
-	Admit     func(context.Context, cluster.Input) error // passes cluster.JoinNode on and returns when it is stored
-	// Purging records the question of a node whether it is to purge itself, and returns the
-	// answer. Left removes a node that has deleted its data; it may be called twice.
+	Admit     func(context.Context, cluster.Input) error // passes cluster.JoinNode and waits until it is stored
+	// Purging handles a node's question whether it must purge itself, and returns the answer.
+	// Left removes a node that has deleted its data; it may be called twice.
 	Purging func(context.Context, api.NodeID, wire.NodePurging) (bool, error)
 	Left    func(context.Context, api.NodeID) error
 	MQTT    string           // the broker's URL for nodes; empty: this port
-	Brokers []string         // where nodes find the broker, as wire.Desired has it
-	Now     func() time.Time // time.Now
-	Log     *slog.Logger     // slog.Default
+	Brokers []string         // see wire.Desired.Brokers
+	Now     func() time.Time // default time.Now
+	Log     *slog.Logger     // default slog.Default
 }
 
 // Server serves nodes over HTTP: joins, renewals, purges and streams.
@@ -52,7 +52,7 @@ type Server struct {
 	shares *apishare.Shares
 }
 
-// NewServer makes a Server.
+// NewServer returns a Server.
 func NewServer(o ServerOptions) *Server {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -79,7 +79,7 @@ func NewServer(o ServerOptions) *Server {
 // Handler serves /v1/join/node and /v1/node/.
 func (d *Server) Handler() http.Handler { return d.mux }
 
-// joinNode admits a node. Each step is repeatable.
+// joinNode admits a node. Each step may be repeated.
 func (d *Server) joinNode(ctx context.Context, req wire.JoinNode) (wire.NodeJoined, error) {
 	tok, err := jointoken.Parse(req.Token)
 	if err != nil {
@@ -97,7 +97,7 @@ func (d *Server) joinNode(ctx context.Context, req wire.JoinNode) (wire.NodeJoin
 		return wire.NodeJoined{}, fmt.Errorf("node name %q is reserved, choose another: %w", info.ID, api.ErrInvalid)
 	}
 	if had, ok := d.opt.Members.holds(info.ID); info.ID != "" && ok && had != key {
-		return wire.NodeJoined{}, taken(info.ID) // before it costs the token a use
+		return wire.NodeJoined{}, taken(info.ID) // checked before the token is used
 	}
 	name, rec, err := d.opt.Tokens.Redeem(ctx, jointoken.Claim{
 		Secret: tok.Secret, Scope: jointoken.ForNode, Cluster: d.opt.Cluster, Key: key, Name: string(info.ID), Else: string(nameFor(info.Hostname)),
@@ -132,7 +132,7 @@ func (d *Server) sign(csr []byte, n api.NodeID) (wire.NodeJoined, error) {
 	return wire.NodeJoined{ID: n, Cluster: d.opt.Cluster, Chain: string(ca.EncodeChain(chain)), MQTT: d.opt.MQTT}, nil
 }
 
-// nameFor returns an unused name: the host's name and a few random letters.
+// nameFor returns a name for a node: the host's name and a random suffix.
 func nameFor(hostname string) api.NodeID {
 	host, _, _ := strings.Cut(strings.ToLower(hostname), ".")
 	host = strings.Map(func(r rune) rune {
@@ -167,9 +167,8 @@ func (d *Server) renew(w http.ResponseWriter, r *http.Request, n api.NodeID) err
 	return nil
 }
 
-// purge answers whether the node of the client certificate is to delete its workloads,
-// keys and data. The order is given here alone, not over the broker, which may retain or
-// repeat messages. Certificates from before the node's latest join are refused.
+// purge answers whether the node of the client certificate must delete its workloads, keys and
+// data. The order is not sent over the broker, which may retain or repeat messages.
 func (d *Server) purge(w http.ResponseWriter, r *http.Request, n api.NodeID) error {
 	var req wire.NodePurging
 	if err := call.ReadJSON(w, r, &req); err != nil {
@@ -183,8 +182,7 @@ func (d *Server) purge(w http.ResponseWriter, r *http.Request, n api.NodeID) err
 	return nil
 }
 
-// left removes the node of the client certificate, which reports that it has deleted its
-// data.
+// left removes the node of the client certificate after it has deleted its data.
 func (d *Server) left(w http.ResponseWriter, r *http.Request, n api.NodeID) error {
 	if err := d.opt.Left(r.Context(), n); err != nil {
 		return err
@@ -194,7 +192,7 @@ func (d *Server) left(w http.ResponseWriter, r *http.Request, n api.NodeID) erro
 	return nil
 }
 
-// stream passes the body of a request that a node dialled out to whoever waits for it.
+// stream delivers the stream that a node dials out, or its problem, to the waiting request.
 func (d *Server) stream(w http.ResponseWriter, r *http.Request, n api.NodeID) error {
 	id, from := r.PathValue("id"), string(n.Addr())
 	if t, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); t == "application/problem+json" {
@@ -211,7 +209,7 @@ func (d *Server) stream(w http.ResponseWriter, r *http.Request, n api.NodeID) er
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Time{})
 	err := d.opt.Streams.Deliver(r.Context(), id, from, r.Body)
-	_ = rc.SetReadDeadline(time.Unix(1, 0)) // ends a read that is under way
+	_ = rc.SetReadDeadline(time.Unix(1, 0)) // ends a read in progress
 	if r.Context().Err() != nil {
 		return nil
 	}
@@ -221,7 +219,7 @@ func (d *Server) stream(w http.ResponseWriter, r *http.Request, n api.NodeID) er
 	return err
 }
 
-// asNode serves requests with the certificate of a member.
+// asNode serves requests that have the certificate of a member.
 func (d *Server) asNode(serve func(http.ResponseWriter, *http.Request, api.NodeID) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		err := apishare.DoPeer(d.shares, r, d.peer, func(r *http.Request, n api.NodeID) error { return serve(w, r, n) })

@@ -15,7 +15,7 @@ var unfinishedParts = fairshare.Declare(fairshare.Bound{
 	Attack: "TestUnfinishedMessagesOfANodeAreBounded",
 })
 
-// unfinished has the messages of which not all parts have arrived. It is safe for
+// unfinished has the messages of nodes of which not all parts have arrived. It is safe for
 // concurrent use.
 type unfinished struct {
 	member func(api.NodeID) bool
@@ -28,7 +28,7 @@ func newUnfinished(member func(api.NodeID) bool) *unfinished {
 	return &unfinished{member: member, nodes: map[api.NodeID]map[topic.Leaf]*parts.Joiner{}}
 }
 
-// join returns the message that this payload completes, if it does.
+// join adds a payload, which may be a part. ok is true if it completes a message.
 func (u *unfinished) join(id api.NodeID, leaf topic.Leaf, payload []byte) (whole []byte, ok bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -44,7 +44,7 @@ func (u *unfinished) join(id api.NodeID, leaf topic.Leaf, payload []byte) (whole
 			delete(u.nodes, id)
 		}
 		return whole, ok
-	case !u.member(id): // removed: its late messages must not be kept
+	case !u.member(id): // late messages of removed nodes must not be kept
 		return whole, ok
 	case u.nodes[id] == nil:
 		u.nodes[id] = map[topic.Leaf]*parts.Joiner{}
@@ -60,7 +60,6 @@ func (u *unfinished) join(id api.NodeID, leaf topic.Leaf, payload []byte) (whole
 	return whole, ok
 }
 
-// drop drops the unfinished messages of a node.
 func (u *unfinished) drop(id api.NodeID) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

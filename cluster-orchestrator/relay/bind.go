@@ -8,8 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/udp"
 )
 
-// bind handles a binding request. One that is not authentic gets no answer and changes
-// nothing.
+// bind handles a binding request. A request that is not authentic is ignored.
 func (r *Relay) bind(c *udp.Conn, from netip.AddrPort, b []byte) {
 	req, err := relaywire.ParseRequest(b)
 	if err != nil {
@@ -56,9 +55,9 @@ func (r *Relay) bind(c *udp.Conn, from netip.AddrPort, b []byte) {
 	r.answer(c, from, ans, secret)
 }
 
-// later schedules a second answer through the same socket. A node that receives it has a
-// NAT that keeps mappings for at least that long. A slot has at most one such answer
-// scheduled. The caller holds s.mu.
+// later schedules a second answer through the same socket. If the node receives it, its NAT
+// keeps mappings at least that long. A slot has at most one such answer scheduled. The caller
+// holds s.mu.
 func (r *Relay) later(c *udp.Conn, s *slot, wait time.Duration, to netip.AddrPort, ans relaywire.Answer) {
 	if s.late != nil {
 		s.late.Stop()

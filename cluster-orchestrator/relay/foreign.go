@@ -9,31 +9,31 @@ import (
 	"time"
 )
 
-// Foreign is the set of other clusters' relays that are in routes. Its Allow is for
-// Options. Run resolves host names in it, because nodes send to addresses. The zero value
-// is ready to use. It is safe for concurrent use.
+// Foreign is the set of other clusters' relays that occur in routes. Its Allow is a value for
+// Options.Allow. Run resolves host names, because nodes send to addresses. The zero Foreign is
+// empty. It is safe for concurrent use.
 type Foreign struct {
 	// Resolve returns a host's addresses; nil means the system's resolver. Set it before Run.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 
 	mu    sync.RWMutex // guards the fields below
 	wake  chan struct{}
-	hosts map[string]bool // by host:port, whether it was resolved
-	addrs map[netip.AddrPort]time.Time
+	hosts map[string]bool              // by host:port, whether it was resolved
+	addrs map[netip.AddrPort]time.Time // when a name last resolved to the address; zero: not from a name
 }
 
 const (
-	// maxForeign bounds the set. When it is full it is emptied: relays in use are added
-	// again soon.
+	// maxForeign bounds the set. When it is full, it is emptied. Relays in use are soon added
+	// again.
 	maxForeign   = 4096
 	foreignAgain = 5 * time.Minute // until names are resolved again
-	// foreignKept is how long an address stays allowed after the name last resolved to it:
-	// nodes may have resolved it earlier.
+	// foreignKept is how long an address stays allowed after a name last resolved to it,
+	// because nodes may have resolved the name earlier.
 	foreignKept = 3 * foreignAgain
 )
 
-// Add allows a relay (host:port) that the cluster has sent in a route. It is cheap for one
-// that is known.
+// Add allows a relay (host:port) that the cluster has sent in a route. Adding a known relay is
+// cheap.
 func (f *Foreign) Add(host string) {
 	f.mu.RLock()
 	_, known := f.hosts[host]
@@ -57,7 +57,7 @@ func (f *Foreign) Add(host string) {
 	}
 }
 
-// plain returns an address in the form in which Allow is asked: IPv4 is not mapped.
+// plain converts an IPv4-mapped IPv6 address to IPv4.
 func plain(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
 // bell returns the channel that wakes Run. The caller holds mu.
@@ -68,7 +68,7 @@ func (f *Foreign) bell() chan struct{} {
 	return f.wake
 }
 
-// Allow reports whether an address is one of a relay in the set.
+// Allow reports whether an address belongs to a relay in the set.
 func (f *Foreign) Allow(a netip.AddrPort) bool {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -95,7 +95,8 @@ func (f *Foreign) Run(ctx context.Context) error {
 	}
 }
 
-// lookup resolves the names that were not resolved yet, or all.
+// lookup resolves the names that were not resolved yet, or all names. It removes expired
+// addresses.
 func (f *Foreign) lookup(ctx context.Context, all bool) {
 	var names []string
 	f.mu.RLock()
@@ -127,7 +128,7 @@ func (f *Foreign) lookup(ctx context.Context, all bool) {
 	}
 }
 
-// addresses returns the addresses of a host:port; none if it cannot be resolved.
+// addresses returns the addresses of a host:port, or none if it cannot be resolved.
 func (f *Foreign) addresses(ctx context.Context, hostport string) (list []netip.AddrPort) {
 	host, port, err := net.SplitHostPort(hostport)
 	if err != nil {

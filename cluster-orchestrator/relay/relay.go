@@ -1,12 +1,11 @@
-// Package relay is a cluster's relay: it forwards datagrams to nodes that others cannot
-// reach directly. A node binds its slot to its present address, over UDP or, where UDP is
-// blocked, over TLS on the cluster's port. A sender shows the slot's ticket, which it has
-// from a route. Datagrams are encrypted between the nodes; the relay has no key and sees
-// lengths and addresses only.
+// Package relay is a cluster's relay: it forwards datagrams to nodes that others cannot reach
+// directly. A node binds its slot to its present address over UDP or, where UDP is blocked,
+// over TLS on the cluster's port. A sender sends the slot's ticket, which it has from a route.
+// Nodes encrypt datagrams end to end; the relay only sees lengths and addresses.
 //
-// The cluster's core decides which node has which slot (Set, Drop) and which other relays
-// are in routes (Options.Allow). Nothing is stored: after a restart nodes bind again within
-// two minutes, and at once when they reconnect to the cluster.
+// The cluster's core assigns slots to nodes (Set, Drop) and decides which other relays occur
+// in routes (Options.Allow). Nothing is stored. After a restart, nodes bind again within two
+// minutes, or as soon as they reconnect to the cluster.
 //
 //	r, err := relay.New(relay.Options{Listen: at, Identify: members.Node, Allow: allow})
 //	r.Set(7, relay.Slot{Node: "n1", Ticket: ticket, Secret: secret})
@@ -32,34 +31,35 @@ import (
 
 // Options configure a relay.
 type Options struct {
-	// Listen is the UDP address on which it receives: the cluster's TLS port.
+	// Listen is the UDP address on which the relay receives: the number of the cluster's TLS
+	// port.
 	Listen netip.AddrPort
 	// Identify returns the node of a TLS connection. nil: no TLS.
 	Identify func(tls.ConnectionState) (api.NodeID, error)
-	// Allow reports whether a node that has only TLS may send to another relay: one that
-	// is in a route of the cluster. nil allows none.
+	// Allow reports whether nodes that have only TLS may send to another relay. It should
+	// only allow relays in routes of the cluster. nil allows none.
 	Allow func(netip.AddrPort) bool
-	// Rate limits what is forwarded to a slot, and what a node sends over TLS, each in
-	// bytes per second, of which a tenth may come at once. 0 means DefaultRate.
+	// Rate limits the traffic to a slot, and the traffic that a node sends over TLS, each in
+	// bytes per second with bursts of a tenth of a second. 0 means DefaultRate.
 	Rate float64
 	Log  *slog.Logger // nil discards
 }
 
-// DefaultRate is 10 Gbit/s: it limits a flood and no ordinary service.
+// DefaultRate is 10 Gbit/s. It limits floods but no ordinary service.
 const DefaultRate = 1.25e9
 
-// Slot is a node as its relay knows it.
+// Slot is the assignment of a slot to a node.
 type Slot struct {
 	Node   api.NodeID
-	Ticket uint64 // a sender must show it
-	Secret []byte // authenticates its bindings
+	Ticket uint64 // that senders must send
+	Secret []byte // authenticates the node's bindings
 }
 
 // Relay forwards datagrams. Its methods are safe for concurrent use.
 type Relay struct {
 	opt  Options
 	main *udp.Conn
-	alt  *udp.Conn // a second port: a NAT that shows it another address of the node is symmetric
+	alt  *udp.Conn // a second port, with which a node detects a symmetric NAT
 	n    counters
 
 	answers           sync.Mutex // guards the use of the fields below
@@ -96,7 +96,8 @@ func New(o Options) (*Relay, error) {
 // Addr returns the address on which the relay receives.
 func (r *Relay) Addr() netip.AddrPort { return r.main.Local() }
 
-// Run forwards until ctx ends, and closes the sockets. Serve handles TLS connections.
+// Run forwards datagrams until ctx ends, and then closes the sockets. Serve handles TLS
+// connections.
 func (r *Relay) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.receive(ctx, r.main) })
@@ -123,7 +124,7 @@ func (r *Relay) receive(ctx context.Context, c *udp.Conn) error {
 			return nil
 		case ctx.Err() != nil:
 			return nil
-		case err != nil: // for example the ICMP error of an earlier datagram
+		case err != nil: // for example, an ICMP error for an earlier datagram
 			r.opt.Log.Debug("relay cannot receive", "err", err)
 			continue
 		}
@@ -133,8 +134,8 @@ func (r *Relay) receive(ctx context.Context, c *udp.Conn) error {
 	}
 }
 
-// take handles a run of datagrams from one sender. Consecutive ones to the same slot are
-// forwarded as one run.
+// take handles a run of datagrams from one sender. It forwards consecutive datagrams to the
+// same slot as one run.
 func (r *Relay) take(c *udp.Conn, out *udp.Sender, m udp.Message) {
 	for rest := m.Data; len(rest) > 0; {
 		first := rest[:min(m.Each, len(rest))]
@@ -157,8 +158,8 @@ func (r *Relay) take(c *udp.Conn, out *udp.Sender, m udp.Message) {
 	}
 }
 
-// runOf returns how many bytes at the start of data are datagrams with the header of the
-// first one. Each datagram has each bytes; the last may be shorter.
+// runOf returns the number of bytes at the start of data that are datagrams with the same
+// header as the first. Each datagram has each bytes; the last may be shorter.
 func runOf(data []byte, each int) int {
 	n := min(each, len(data))
 	for n < len(data) {

@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// slot is a node and its present address.
+// slot is a slot with its node and binding.
 type slot struct {
 	id uint32
 
@@ -20,15 +20,15 @@ type slot struct {
 	ticket uint64
 	secret []byte
 	last   uint64         // Seq of its newest binding
-	addr   netip.AddrPort // its address, unless conn is set; zero: not known
-	conn   *stream        // its TLS connection, if that came after its last binding
+	addr   netip.AddrPort // its address, unless conn is set; zero: unknown
+	conn   *stream        // its TLS connection, if it opened after the last binding
 	late   *time.Timer    // sends the second answer; see Relay.later
-	in     *rate.Limiter  // of what is sent to it
-	out    *rate.Limiter  // of what it sends over TLS, by all its connections
+	in     *rate.Limiter  // of traffic to the node
+	out    *rate.Limiter  // of traffic from the node over all its TLS connections
 }
 
-// Set gives a node its slot, or changes the slot's ticket and secret without ending its
-// binding. A node has one slot, the last that was set.
+// Set assigns a slot to a node, or changes the slot's ticket and secret without ending its
+// binding. A node has one slot: the one that was set last.
 func (r *Relay) Set(id uint32, in Slot) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,7 +49,7 @@ func (r *Relay) Set(id uint32, in Slot) {
 	s.node, s.ticket, s.secret = in.Node, in.Ticket, bytes.Clone(in.Secret)
 }
 
-// Drop removes a slot, if it exists, and ends its node's connection.
+// Drop removes a slot if it exists, and ends the node's connection.
 func (r *Relay) Drop(id uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,7 +58,7 @@ func (r *Relay) Drop(id uint32) {
 	}
 }
 
-// remove removes a slot. The caller holds r.mu.
+// remove is Drop. The caller holds r.mu.
 func (r *Relay) remove(s *slot) {
 	delete(r.slots, s.id)
 	if node := s.owner(); r.nodes[node] == s {
@@ -67,8 +67,8 @@ func (r *Relay) remove(s *slot) {
 	s.stop()
 }
 
-// Where returns the address to which a slot is bound, or whether it is bound over TLS.
-// Neither: it is not bound, or does not exist.
+// Where returns the address to which a slot is bound, and whether it is bound over TLS. It
+// returns the zero address and false for a slot that is not bound or does not exist.
 func (r *Relay) Where(id uint32) (addr netip.AddrPort, overTLS bool) {
 	r.mu.RLock()
 	s := r.slots[id]
@@ -101,8 +101,8 @@ func (s *slot) stop() {
 	}
 }
 
-// target returns where to send a run of n bytes with a ticket, and Datagrams or the cause for
-// which it is dropped.
+// target returns the address or connection to which a run of n bytes must be sent, and
+// Datagrams; or else the cause for which the run is dropped.
 func (s *slot) target(ticket uint64, n int) (netip.AddrPort, *stream, Count) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +117,7 @@ func (s *slot) target(ticket uint64, n int) (netip.AddrPort, *stream, Count) {
 	return s.addr, s.conn, Datagrams
 }
 
-// minBurst is two of the longest runs: a smaller burst would never let one pass.
+// minBurst is the size of two of the longest runs. A burst smaller than a run never passes it.
 const minBurst = 2 << 16
 
 func newLimiter(bytesPerSecond float64) *rate.Limiter {

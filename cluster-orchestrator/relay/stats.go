@@ -2,24 +2,23 @@ package relay
 
 import "sync/atomic"
 
-// Count is something that a relay counts.
+// Count identifies a counter of a relay.
 type Count int
 
-// The counts of a relay. Those from Unknown to Strangers are causes for which it dropped a
-// message.
+// The counters of a relay. Those from Unknown to Strangers count dropped messages by cause.
 const (
 	Datagrams Count = iota // forwarded
 	Bytes                  // forwarded, without headers
 	Bindings
-	Streams   // TLS connections now
-	Unknown   // slot does not exist, or has another ticket
-	Unbound   // slot without a binding
-	Limited   // beyond the slot's rate
+	Streams   // open TLS connections
+	Unknown   // the slot does not exist or has another ticket
+	Unbound   // the slot has no binding
+	Limited   // beyond the rate
 	Full      // the node's TLS connection is too slow
-	Denied    // to a relay that is in no route
+	Denied    // to a relay that Options.Allow does not allow
 	Failed    // refused by the kernel
 	Malformed // not a message of the protocol
-	Strangers // bindings that are not authentic
+	Strangers // binding requests that are not authentic
 	counts
 )
 

@@ -15,7 +15,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/relaywire"
 )
 
-// quiet is how long a node's connection may be idle: nodes send a keepalive every 55 s.
+// quiet is how long a node's connection may be idle. Nodes send a keepalive every 55 s.
 const quiet = 3 * time.Minute
 
 // stream is a node's TLS connection.
@@ -24,9 +24,9 @@ type stream struct {
 	out  *relaywire.Outbox
 }
 
-// Serve relays for a node over TLS until the connection or ctx ends, and closes the
-// connection. Errors are ErrUnauthenticated, ErrNotFound (the node has no slot),
-// ErrUnavailable (no TLS) and those of the connection.
+// Serve relays for a node over TLS until the connection or ctx ends, and then closes the
+// connection. It returns errors of Options.Identify and of the connection, ErrNotFound if the
+// node has no slot, and ErrUnavailable without Options.Identify.
 func (r *Relay) Serve(ctx context.Context, conn *tls.Conn) error {
 	defer conn.Close()
 	if r.opt.Identify == nil {
@@ -88,7 +88,7 @@ func (s *slot) detach(st *stream) {
 	}
 }
 
-// read handles what a node sends.
+// read handles the messages of a node.
 func (r *Relay) read(st *stream, from *slot) error {
 	in, out := bufio.NewReaderSize(st.conn, 16<<10), r.main.NewSender()
 	var buf []byte

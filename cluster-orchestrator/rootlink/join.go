@@ -30,16 +30,16 @@ const (
 	metaFile = "cluster.json"
 )
 
-// Credentials are what a cluster received when it joined: its authority, and what it needs
-// to check people's tokens.
+// Credentials are what a cluster receives when it joins: its certificate authority, and the
+// keys that verify users' tokens.
 type Credentials struct {
 	URL     string            `json:"url"` // of the root: https://host:port
 	Info    api.ClusterInfo   `json:"info"`
-	JWTKeys map[string]string `json:"jwt_keys"`
-	Pair    ca.Pair           `json:"-"` // of the authority
+	JWTKeys map[string]string `json:"jwt_keys"` // Ed25519 public keys by key id, base64url
+	Pair    ca.Pair           `json:"-"`        // of the authority
 }
 
-// Keys returns the keys with which people's tokens are signed.
+// Keys returns the decoded JWTKeys. It leaves out invalid ones.
 func (c Credentials) Keys() jwt.PublicKeys {
 	keys := jwt.PublicKeys{}
 	for kid, text := range c.JWTKeys {
@@ -50,7 +50,7 @@ func (c Credentials) Keys() jwt.PublicKeys {
 	return keys
 }
 
-// Load reads the credentials in dir. It fails with ErrNotFound if the cluster has not joined.
+// Load reads the credentials in dir. It returns ErrNotFound if the cluster has not joined.
 func Load(dir *os.Root) (c Credentials, err error) {
 	c.Pair, err = enrol.Load(dir, pairFile, metaFile, &c)
 	return c, err
@@ -59,8 +59,8 @@ func Load(dir *os.Root) (c Credentials, err error) {
 // Save stores the credentials in dir, mode 0600.
 func (c Credentials) Save(dir *os.Root) error { return enrol.Save(dir, pairFile, metaFile, c.Pair, c) }
 
-// Join joins the token's root and stores the credentials in dir. It may be repeated, see
-// enrol.Open.
+// Join joins the root of the join token line and stores the credentials in dir. It may be
+// repeated; see enrol.Open.
 func Join(ctx context.Context, dir *os.Root, line string, info api.ClusterInfo) (c Credentials, err error) {
 	client, err := enrol.Open(dir, line, jointoken.ForCluster)
 	if err != nil {
@@ -82,8 +82,8 @@ func Join(ctx context.Context, dir *os.Root, line string, info api.ClusterInfo) 
 	return c, enrol.Forget(dir)
 }
 
-// Renew requests a fresh certificate of the authority (csr is PKCS #10 in DER, for the same
-// key) and the other values of the answer to a join. It does not save the result.
+// Renew requests a new certificate of the authority and current values of Info and JWTKeys.
+// csr is PKCS #10 in DER, for the same key. Renew does not save the result.
 func (c Credentials) Renew(ctx context.Context, client *http.Client, csr []byte) (Credentials, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -99,8 +99,7 @@ func (c Credentials) Renew(ctx context.Context, client *http.Client, csr []byte)
 	return c, c.take(renewed, c.Info.ID)
 }
 
-// FetchKeys requests the keys with which people's tokens are signed now. It does not save
-// the result.
+// FetchKeys requests current JWTKeys. It does not save the result.
 func (c Credentials) FetchKeys(ctx context.Context, client *http.Client) (Credentials, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -124,7 +123,7 @@ func (c Credentials) FetchKeys(ctx context.Context, client *http.Client) (Creden
 	return c, nil
 }
 
-// take takes the values of an answer other than the certificates.
+// take copies Info and JWTKeys from an answer.
 func (c *Credentials) take(joined wire.ClusterJoined, id api.ClusterID) error {
 	if joined.Info.ID != id {
 		return fmt.Errorf("the answer is for cluster %q, want %s: %w", joined.Info.ID, id, api.ErrInvalid)
@@ -133,8 +132,8 @@ func (c *Credentials) take(joined wire.ClusterJoined, id api.ClusterID) error {
 	return nil
 }
 
-// Client returns an HTTP client for the root with the cluster's certificate. It finds dead
-// connections by HTTP/2 pings.
+// Client returns an HTTP client for the root with the cluster's certificate. It detects dead
+// connections with HTTP/2 pings.
 func Client(v *trust.Verifier, own func(*tls.CertificateRequestInfo) (*tls.Certificate, error)) *http.Client {
 	pings := &http.HTTP2Config{SendPingTimeout: 20 * time.Second, PingTimeout: 15 * time.Second}
 	return keeper.Client(v, identity.OfRoot(), own, time.Minute, pings)

@@ -1,8 +1,6 @@
-// Package rootlink is a cluster's connection to its root: it joins with a token, holds the
-// stream of desired state open, reports, and dials out the streams that the root asks for.
-// Only the cluster dials. It retries an unreachable root without end.
-//
-// It carries messages. The core (package cluster) decides about them.
+// Package rootlink is a cluster's connection to its root. It joins with a token, keeps the
+// stream of desired state open, sends reports, and dials out the streams that the root
+// requests. Only the cluster dials. It retries an unreachable root forever.
 package rootlink
 
 import (
@@ -26,11 +24,11 @@ import (
 
 const (
 	answerTime = 15 * time.Second // for the root to answer
-	silence    = 45 * time.Second // after which the stream is dead; the root sends something every 15 s
+	silence    = 45 * time.Second // after which the stream is dead; the root sends at least every 15 s
 	minPause   = 500 * time.Millisecond
 	maxPause   = 10 * time.Second
-	steady     = 30 * time.Second // a stream that lasted this long ends the back-off
-	reopenGap  = time.Second      // between two streams that the core asked for
+	steady     = 30 * time.Second // a stream that lasts longer resets the back-off
+	reopenGap  = time.Second      // minimum time between two streams that the core requests
 )
 
 // Options configure a Link.
@@ -38,24 +36,25 @@ type Options struct {
 	URL    string       // of the root: https://host:port
 	Client *http.Client // with the cluster's certificate; see Client
 
-	// Held returns the desired set that the core has, where the stream resumes.
+	// Held returns the generation and digest of the core's desired set, from which the stream
+	// resumes.
 	Held    func(context.Context) (api.Generation, api.Digest, error)
-	Post    func(cluster.Input)                        // passes an input that may be lost
-	Deliver func(context.Context, cluster.Input) error // passes an input that must not be lost
+	Post    func(cluster.Input)                        // passes an input to the core; may drop it
+	Deliver func(context.Context, cluster.Input) error // passes an input to the core and waits for the result
 
-	// Logs and API serve requests that the root sends on behalf of a person, with the token
+	// Logs and API serve requests that the root sends on behalf of a user, with the token
 	// that it delegated for the request.
 	Logs func(context.Context, wire.StreamRequest) (io.ReadCloser, error) // of an instance
 	API  func(wire.StreamRequest) http.Handler                            // the cluster's own API
 
 	Revoked func(wire.Revocations) // is called with revocations of delegated tokens
-	Log     *slog.Logger           // slog.Default
+	Log     *slog.Logger           // default slog.Default
 }
 
-// Link carries messages between the core and its root.
+// Link passes messages between the core and its root.
 type Link struct {
 	opt     Options
-	reopen  chan struct{} // the core asks for what it does not have
+	reopen  chan struct{} // signals that the core requests missing changes
 	streams *streams.Places
 	wg      sync.WaitGroup
 
@@ -65,7 +64,7 @@ type Link struct {
 	up     bool
 }
 
-// New returns a link. It carries nothing before Run.
+// New returns a Link. It passes no messages before Run.
 func New(o Options) *Link {
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -78,13 +77,13 @@ func New(o Options) *Link {
 // Send queues a message of the core to its root. It does not block.
 func (l *Link) Send(m wire.ClusterToRoot) { m.DeliverToRoot((*queue)(l)) }
 
-// queue handles the messages of the core.
+// queue implements the core's messages to the root.
 type queue Link
 
-// Hello opens the stream of desired state anew.
+// Hello reopens the stream of desired state.
 func (q *queue) Hello(wire.Hello) { signal(q.reopen) }
 
-// Report replaces the report that waits. The newer one contains it.
+// Report replaces a queued report. The newer one contains it.
 func (q *queue) Report(m wire.Report) {
 	q.mu.Lock()
 	q.report = &m
@@ -99,7 +98,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-// Up reports whether the stream is open (nil, or ErrUnavailable).
+// Up returns nil if the stream is open, otherwise ErrUnavailable.
 func (l *Link) Up() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,7 +108,7 @@ func (l *Link) Up() error {
 	return nil
 }
 
-// Run carries messages until ctx ends.
+// Run passes messages until ctx ends.
 func (l *Link) Run(ctx context.Context) error {
 	defer l.wg.Wait()
 	l.wg.Go(func() { l.reportAll(ctx) })
@@ -122,7 +121,7 @@ func (l *Link) Run(ctx context.Context) error {
 		}
 		var wait time.Duration
 		if again {
-			// No failure: the core asks for what it missed.
+			// Not a failure: the core requests missing changes.
 			wait = max(0, reopenGap-opened.Sub(last))
 			last = opened
 		} else {
@@ -159,7 +158,7 @@ func (l *Link) setUp(ctx context.Context, up bool) {
 		l.opt.Log.Info("connected to the root", "root", l.opt.URL)
 	}
 	for l.opt.Deliver(ctx, cluster.RootLink{Up: up}) != nil {
-		// Repeated, because the core needs it even while the store is full or slow.
+		// Repeat until the core has it, even if the store is full or slow.
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():
@@ -168,13 +167,13 @@ func (l *Link) setUp(ctx context.Context, up bool) {
 	}
 }
 
-// follow opens the stream and handles it until it ends. opened is when it opened. again
-// reports that the core asked for another one.
+// follow opens the stream and handles it until it ends. opened is the time when it opened.
+// again reports that the core requested a new stream.
 func (l *Link) follow(parent context.Context) (opened time.Time, again bool, err error) {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	select {
-	case <-l.reopen: // the request below answers it
+	case <-l.reopen: // the request below resumes from the core's state
 	default:
 	}
 	gen, digest, err := l.opt.Held(ctx)
@@ -216,7 +215,8 @@ var (
 	errReopen = errors.New("the core asks for all that it does not have")
 )
 
-// because returns why this side ended the stream, or the error of the connection.
+// because returns the cause if this side ended the stream, otherwise err or
+// io.ErrUnexpectedEOF.
 func because(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -227,7 +227,7 @@ func because(ctx context.Context, err error) error {
 	return err
 }
 
-// reportAll posts reports, one at a time. Later changes are in the core's next report.
+// reportAll posts reports one at a time. Later changes are in the core's next report.
 func (l *Link) reportAll(ctx context.Context) {
 	for {
 		select {
@@ -240,7 +240,7 @@ func (l *Link) reportAll(ctx context.Context) {
 		l.report = nil
 		l.mu.Unlock()
 		if r == nil || !up {
-			continue // the core reports again when there is a link
+			continue // the core reports again once it is connected
 		}
 		if err := l.post(ctx, *r); err != nil && ctx.Err() == nil {
 			l.opt.Log.Debug("report not taken by the root; it will be repeated", "seq", r.Seq, "err", err)

@@ -46,7 +46,7 @@ func (l *Link) take(ctx context.Context, e sse.Event) {
 	}
 }
 
-// stream dials out a stream that the root asks for.
+// stream dials out a stream that the root requests.
 func (l *Link) stream(ctx context.Context, r wire.StreamRequest) {
 	ctx, release, refused, ok := l.streams.Take(ctx, r)
 	if !ok {
@@ -73,8 +73,8 @@ func (l *Link) stream(ctx context.Context, r wire.StreamRequest) {
 	})
 }
 
-// ask runs a request on the cluster's own API, which checks the token and the rights of
-// its holder, and returns the answer in HTTP/1.1 format.
+// ask runs a request on the cluster's own API, which checks the token and the rights of its
+// holder. It returns the response in HTTP/1.1 format.
 func ask(ctx context.Context, h http.Handler, r wire.StreamRequest) (io.ReadCloser, error) {
 	if !strings.HasPrefix(r.Path, "/v1/") || strings.HasPrefix(r.Path, "/v1/node/") || strings.HasPrefix(r.Path, "/v1/join/") {
 		return nil, fmt.Errorf("path %q is not part of the API for people: %w", r.Path, api.ErrForbidden)
@@ -98,7 +98,7 @@ func ask(ctx context.Context, h http.Handler, r wire.StreamRequest) (io.ReadClos
 		defer close(served)
 		defer w.write.Close()
 		defer func() {
-			// As in net/http's server: a handler that aborts has ended its answer.
+			// As in net/http's server, a panic aborts the response.
 			if p := recover(); p != nil {
 				_ = w.write.CloseWithError(io.ErrUnexpectedEOF)
 			}
@@ -132,9 +132,9 @@ func ask(ctx context.Context, h http.Handler, r wire.StreamRequest) (io.ReadClos
 // answer is a ResponseWriter that writes into a pipe.
 type answer struct {
 	header http.Header
-	sent   http.Header // header as it was when the answer began
+	sent   http.Header // copy of header at WriteHeader
 	status int
-	began  chan struct{}
+	began  chan struct{} // closed by WriteHeader
 	body   *io.PipeReader
 	write  *io.PipeWriter
 }
@@ -156,7 +156,7 @@ func (w *answer) Write(b []byte) (int, error) {
 // Flush implements http.Flusher. Writes are not buffered.
 func (w *answer) Flush() { w.WriteHeader(http.StatusOK) }
 
-// answered is the reader of an answer. Close waits until the handler returns.
+// answered reads a response. Close waits until the handler returns.
 type answered struct {
 	io.Reader
 	end func()
