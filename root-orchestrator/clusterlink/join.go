@@ -75,7 +75,7 @@ func (i *Issued) refuse(d issued) {
 	}
 }
 
-// key returns the fingerprint of the cluster's key, "" if the cluster has no valid certificate.
+// key returns the fingerprint of the key that has the cluster's name, "" if there is none.
 func (i *Issued) key(c api.ClusterID) string {
 	d, _ := i.table.Get(string(c))
 	return d.Key

@@ -63,7 +63,7 @@ func TestReportsOfOneClusterLeaveRoomForOthers(t *testing.T) {
 	for range 2 {
 		body, w := io.Pipe()
 		go func() { slow <- report("loud", body) }()
-		if _, err := io.WriteString(w, `{"cluster":"loud",`); err != nil { // returns when the server has read it
+		if _, err := io.WriteString(w, `{"cluster":"loud",`); err != nil { // returns once it is read
 			t.Fatal(err)
 		}
 		ends = append(ends, w)

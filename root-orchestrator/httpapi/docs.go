@@ -31,7 +31,7 @@ func (a *API) docs(w http.ResponseWriter, _ *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
-	_ = docsPage.Execute(w, map[string]any{"Groups": groups, "About": description}) // fails only if the client has disconnected
+	_ = docsPage.Execute(w, map[string]any{"Groups": groups, "About": description}) // the client is gone
 }
 
 var docsPage = template.Must(template.New("docs").Parse(`<!doctype html>

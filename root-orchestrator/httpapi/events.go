@@ -29,7 +29,7 @@ func (a *API) listEvents(ctx context.Context, p rights.Principal, in *struct {
 	}
 	out, err := list(ctx, a, p, &in.ListInput, listing[api.Event]{
 		path: "/v1/events", action: rights.EventsRead, tenant: a.eventTenant, id: eventObject,
-		all: func(api.Tenant) []api.Event { // list filters by tenant, because the core does not set the tenant of cluster events
+		all: func(api.Tenant) []api.Event { // list filters by tenant
 			return a.core.Events(events.Filter{Instance: api.InstanceID(in.Instance), Since: since.Revision})
 		},
 		key: func(e api.Event) string { return fmt.Sprintf("%020d", e.Seq) },

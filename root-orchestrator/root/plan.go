@@ -35,8 +35,8 @@ type Planned struct {
 // Doubt is a cluster that answered that it cannot take an instance.
 type Doubt = placement.Doubt
 
-// Plan returns what applying the applications, one after the other, would do now. It changes
-// nothing. doubts has, by instance, the clusters that answered that they cannot take it. The errors
+// Plan returns what applying the applications, one after the other, would do now. It changes none
+// of them. doubts has, by instance, the clusters that answered that they cannot take it. The errors
 // are those of Apply. The built-in plugin decides, even if an external scheduler is configured.
 func (c *Core) Plan(now time.Time, tenant api.Tenant, apps []api.Application, doubts map[api.InstanceID][]Doubt) (Planned, error) {
 	var ids []api.AppID

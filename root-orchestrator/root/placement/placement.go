@@ -23,7 +23,7 @@ type Config struct {
 	RetryMin, RetryMax time.Duration // limits of the pause before a cluster that refused is asked again
 	Plugin             sched.Plugin
 	Asks               string // the external scheduler's name; "" for none
-	MovesPerHour       int    // limit for the moves of an instance whose place violates its SLA; below 0: none
+	MovesPerHour       int    // limit for moves because of violations; below 0: no moves
 }
 
 // Instance has the values of an instance that decisions depend on. They are only read.
