@@ -7,7 +7,6 @@ import (
 	"syscall"
 )
 
-// groupOf returns the group of a file.
 func groupOf(info fs.FileInfo) int {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		return int(st.Gid)

@@ -54,7 +54,6 @@ func (h *heap) due(all uint64) bool {
 	return true
 }
 
-// allocated returns the bytes that the program has allocated since its start.
 func allocated() uint64 {
 	s := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(s)

@@ -313,14 +313,12 @@ func (r ranking) Swap(i, j int) {
 	r[i].index, r[j].index = i, j
 }
 
-// Push implements heap.Interface.
 func (r *ranking) Push(x any) {
 	g := x.(*group)
 	g.index = len(*r)
 	*r = append(*r, g)
 }
 
-// Pop implements heap.Interface.
 func (r *ranking) Pop() any {
 	old := *r
 	g := old[len(old)-1]

@@ -104,8 +104,8 @@ func parseAddr(s string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(a.Unmap(), uint16(n)), nil
 }
 
-// publishable reports whether a data plane publishes ports of the address: not of loopback
-// addresses except 127.0.0.1, and not of link-local addresses.
+// publishable reports whether a data plane publishes ports of the address: 127.0.0.1, or one that
+// is neither loopback nor link-local.
 func publishable(a netip.Addr) bool {
 	localhost := netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	return a == localhost || !a.IsLoopback() && !a.IsLinkLocalUnicast()

@@ -57,7 +57,6 @@ func appendAddr(b []byte, a netip.AddrPort) []byte {
 	return binary.BigEndian.AppendUint16(append(b, ip[:]...), a.Port())
 }
 
-// parseAddr reads appendAddr's 18 bytes.
 func parseAddr(b []byte) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(b)).Unmap(), binary.BigEndian.Uint16(b[16:]))
 }

@@ -88,7 +88,6 @@ func (r *Receiver) Receive() (int, error) {
 	return r.got, nil
 }
 
-// reset sets the lengths of a message's address and control message.
 func (r *Receiver) reset(i int) {
 	h := &r.msgs[i].hdr
 	h.Namelen = unix.SizeofSockaddrInet6

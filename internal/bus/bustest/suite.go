@@ -126,7 +126,6 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
-// await waits until the bus reports the state.
 func await(t testing.TB, b bus.Bus, up bool) {
 	t.Helper()
 	deadline := time.After(patience)

@@ -58,7 +58,6 @@ type Endpoint struct {
 	NextProtos []string // for ALPN; nil: those of Options.TLS
 }
 
-// at returns the endpoint to try now.
 func (o *Options) at() Endpoint {
 	all := o.Endpoints()
 	return all[o.turns%len(all)]
@@ -108,7 +107,6 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// dial opens a connection, TLS included.
 func (o *Options) dial(ctx context.Context, at Endpoint) (*watched, error) {
 	var conn net.Conn
 	var err error

@@ -50,8 +50,8 @@ type Options struct {
 // Check compares the keys with the store, whose documents are docs, and returns docs without the
 // mark. It is called before anything else is written. It fails with ErrConflict if the store
 // belongs to other keys, or has documents and no mark although a marked store was used before. It
-// fails with ErrNotFound if the store is empty although another one was used before. Otherwise a
-// store without a mark, new or from an earlier release, gets one.
+// fails with ErrNotFound if the store is empty although another one was used before, unless o.New.
+// Otherwise a store without a mark, new or from an earlier release, gets one.
 func Check(ctx context.Context, st store.Store, docs []store.Doc, o Options) ([]store.Doc, error) {
 	have := mark{Authority: fingerprint(o.Authority)}
 	i := slices.IndexFunc(docs, func(d store.Doc) bool { return d.Kind == kind && d.Key == key })

@@ -58,7 +58,6 @@ var boltOptions = &bolt.Options{
 	NoStatistics:   true,
 }
 
-// openWhole opens, locks and verifies a file.
 func openWhole(path string, timeout time.Duration) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
