@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// asked returns what the last step asked the external scheduler.
+// asked returns the questions to the external scheduler in the last step.
 func (w *world) asked() (out []sched.Ask) {
 	for _, e := range w.last.Send {
 		if q, ok := e.Msg.(sched.Ask); ok && e.To == wire.ToScheduler {
@@ -31,7 +31,7 @@ func TestExternalSchedulersChoiceIsVerified(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		then  func(w *world, q sched.Ask)
-		node  api.NodeID // "": whichever
+		node  api.NodeID // "": any
 		fault string
 	}{
 		"it chooses": {func(w *world, q sched.Ask) { w.step(answer(q, "n2", "n0")) }, "n2", ""},
@@ -72,7 +72,7 @@ func TestExternalSchedulersChoiceIsVerified(t *testing.T) {
 				t.Errorf("detail %q and notice %q, want http://brain and %q in the detail", in.Detail, noticed, c.fault)
 			}
 			epoch := in.Epoch
-			w.step(answer(qs[0], "n1")) // late, or twice
+			w.step(answer(qs[0], "n1")) // late, or a duplicate
 			if w.at(0).Epoch != epoch {
 				t.Error("a late answer moved it")
 			}
@@ -81,7 +81,7 @@ func TestExternalSchedulersChoiceIsVerified(t *testing.T) {
 	}
 }
 
-// awaitDeadline lets time pass until the instance is placed without an answer.
+// awaitDeadline advances the time until the instance is placed without an answer.
 func awaitDeadline(w *world) {
 	w.t.Helper()
 	for asked := w.now; w.at(0).Node == ""; w.step(Tick{}) {
@@ -99,7 +99,7 @@ func TestAnswerForARemovedInstanceIsIgnored(t *testing.T) {
 	w.step(Ranked{sched.Answer{Key: q.Key, Ranked: []sched.Choice{{ID: "n0"}}}})
 	w.beat()
 	w.wants(assignment(1, 1, spec(1, 100)))
-	w.restart() // the question is lost, and asked again
+	w.restart() // the question is lost and asked again
 	for _, id := range []api.NodeID{"n0", "n1", "n2"} {
 		w.speak(id)
 	}
@@ -113,8 +113,8 @@ func TestAnswerForARemovedInstanceIsIgnored(t *testing.T) {
 	}
 }
 
-// TestFewQuestionsAreOpenAndShort: the questions of a burst are bounded in number
-// and in candidates.
+// TestFewQuestionsAreOpenAndShort: the number of questions of a burst, and of their candidates,
+// is bounded.
 func TestFewQuestionsAreOpenAndShort(t *testing.T) {
 	const instances = 200
 	w := line(t, extsched.MaxCandidates+20, func(c *Config) { c.Asks = "http://brain" })
@@ -160,7 +160,7 @@ func TestFewQuestionsAreOpenAndShort(t *testing.T) {
 	}
 }
 
-// TestQueuedInstanceMovesWhenItsNodeIsDrained: its epoch has a node already.
+// TestQueuedInstanceMovesWhenItsNodeIsDrained: the instance already has a node.
 func TestQueuedInstanceMovesWhenItsNodeIsDrained(t *testing.T) {
 	w := line(t, 2, func(c *Config) { c.Asks = "http://brain" })
 	answerAll := func() {

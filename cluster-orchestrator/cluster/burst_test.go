@@ -9,8 +9,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// BenchmarkBurst places 10,000 instances over 10,000 nodes, as the root sends
-// them, a hundred at a time: reservations, journal and messages included.
+// BenchmarkBurst places 10,000 instances on 10,000 nodes, a hundred per message of the root. It
+// includes reservations, journal and messages.
 func BenchmarkBurst(b *testing.B) {
 	const nodes, instances, batch = 10_000, 10_000, 100
 	for b.Loop() {

@@ -24,7 +24,7 @@ func cappedWorld(t *testing.T, nodes int, caps nodecaps.Policy) *world {
 	return w
 }
 
-// describes has a node say of itself what change makes of it.
+// describes makes a node report an Info modified by change.
 func (w *world) describes(id api.NodeID, change func(*api.NodeInfo)) {
 	w.t.Helper()
 	info := w.claims[id]
@@ -34,7 +34,7 @@ func (w *world) describes(id api.NodeID, change func(*api.NodeInfo)) {
 	w.step(r)
 }
 
-// greedy claims as much as the bounds of messages allow, and everything else besides.
+// greedy claims the maximum that the bounds of messages allow.
 func greedy(i *api.NodeInfo) {
 	i.Capacity = api.Resources{MilliCPU: 8_000_000, MemoryMB: 1 << 26, StorageMB: 1 << 30, InMbit: 1_000_000, OutMbit: 1_000_000}
 	i.Privileged = true
@@ -54,8 +54,8 @@ func (w *world) capNotices() (out []string) {
 	return out
 }
 
-// TestANodeThatClaimsTooMuchCountsForItsCaps has a hostile node claim all it can: what
-// the operator, the root and placement see of it is the caps.
+// TestANodeThatClaimsTooMuchCountsForItsCaps: a hostile node claims as much as possible. The
+// operator, the root and placement only see its caps.
 func TestANodeThatClaimsTooMuchCountsForItsCaps(t *testing.T) {
 	most := api.Resources{MilliCPU: 2000, MemoryMB: 1024, StorageMB: 100, InMbit: 10, OutMbit: 5}
 	w := cappedWorld(t, 1, nodecaps.Policy{Default: nodecaps.Caps{
@@ -106,8 +106,7 @@ func TestANodeThatClaimsTooMuchCountsForItsCaps(t *testing.T) {
 	}
 }
 
-// TestAClaimAboveTheCapsIsSaidOnce has a hostile node change what it claims with every
-// report.
+// TestAClaimAboveTheCapsIsSaidOnce: a hostile node changes its claims with every report.
 func TestAClaimAboveTheCapsIsSaidOnce(t *testing.T) {
 	w := cappedWorld(t, 1, nodecaps.Policy{Default: nodecaps.Caps{Most: api.Resources{MilliCPU: 2000, MemoryMB: 1024}}})
 	if got := w.capNotices(); len(got) != 1 || !strings.Contains(got[0], "node n0 claims more than its caps") ||
@@ -137,13 +136,13 @@ func TestAClaimAboveTheCapsIsSaidOnce(t *testing.T) {
 	}
 }
 
-// TestNodesFromBeforeTheCapsStayPrivileged restores nodes that an earlier release
-// saved. Who offered to run privileged workloads then goes on under Existing; who does
-// since then, or joins, does not.
+// TestNodesFromBeforeTheCapsStayPrivileged restores nodes that an earlier release saved. With
+// Existing, nodes that accepted privileged workloads then continue to get them. Nodes that
+// accept them only now, or that join, do not.
 func TestNodesFromBeforeTheCapsStayPrivileged(t *testing.T) {
 	w := newWorld(t, 2)
 	w.describes("n0", func(i *api.NodeInfo) { i.Privileged = true })
-	for k, d := range w.disk { // as that release saved them
+	for k, d := range w.disk { // as the earlier release saved them
 		if d.Kind != membership.Kind {
 			continue
 		}
@@ -179,14 +178,14 @@ func TestNodesFromBeforeTheCapsStayPrivileged(t *testing.T) {
 	expect("after all claim it", map[api.NodeID]bool{"n0": true, "n1": false, "n2": false})
 	w.restart()
 	expect("after a restart", map[api.NodeID]bool{"n0": true, "n1": false, "n2": false})
-	w.step(JoinNode{Info: w.claims["n1"]}) // again, with its key
+	w.step(JoinNode{Info: w.claims["n1"]}) // another join with the same key
 	expect("after n1 joined again", map[api.NodeID]bool{"n0": true, "n1": false, "n2": false})
 
 	w.cfg.Caps.Nodes = map[api.NodeID]nodecaps.Caps{"n0": {Privileged: nodecaps.Deny}, "n1": {Privileged: nodecaps.Allow}}
 	w.restart()
 	expect("with caps of their own", map[api.NodeID]bool{"n0": false, "n1": true, "n2": false})
 
-	// A node that is removed and joins anew is a new one.
+	// A node that is removed and joins again counts as new.
 	w.cfg.Caps.Nodes = nil
 	w.restart()
 	w.pass(defaultDead)
@@ -197,9 +196,8 @@ func TestNodesFromBeforeTheCapsStayPrivileged(t *testing.T) {
 	expect("after n0 was removed and joined", map[api.NodeID]bool{"n0": false})
 }
 
-// TestAnOrderCapsANodeBesideTheConfiguration: the lower of both counts, whatever the
-// node says, after a restart and another join too; what runs stays; lifting the order
-// leaves the configuration's caps.
+// TestAnOrderCapsANodeBesideTheConfiguration: the lower cap counts, also after a restart and
+// another join. Running instances stay. Lifting the order leaves the configured caps.
 func TestAnOrderCapsANodeBesideTheConfiguration(t *testing.T) {
 	w := cappedWorld(t, 2, nodecaps.Policy{Default: nodecaps.Caps{Most: api.Resources{MilliCPU: 2000, MemoryMB: 1024}, Devices: map[string]int{"gpu": 2}}})
 	w.describes("n0", greedy)

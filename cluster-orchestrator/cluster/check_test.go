@@ -10,7 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// relabelled has a node say that it has these labels, and nothing else new.
+// relabelled makes a node report new labels and no other change.
 func (w *world) relabelled(id api.NodeID, labels map[string]string) {
 	w.t.Helper()
 	r := w.nodes[id].whole()
@@ -20,7 +20,7 @@ func (w *world) relabelled(id api.NodeID, labels map[string]string) {
 	w.step(r)
 }
 
-// zones is a world with a node in each zone, n0 in the first.
+// zones returns a world with one node in each zone; n0 is in the first.
 func zones(t *testing.T, names ...string) *world {
 	w := newWorld(t, len(names))
 	for i, name := range names {
@@ -66,7 +66,7 @@ func TestWhoComesToShareAZoneMoves(t *testing.T) {
 			}
 			start := epochs()
 
-			// A moment's violation, and another, moves nobody.
+			// Two short violations move nothing.
 			for range 4 {
 				w.relabelled("n1", inZone("a"))
 				follow(20 * time.Second)
@@ -80,19 +80,19 @@ func TestWhoComesToShareAZoneMoves(t *testing.T) {
 				t.Fatalf("%d moves for moments, %q", moved(start), w.record(other).Violated)
 			}
 
-			// Where there is no better place they stay, and the root may look.
+			// Without a better place the instances stay, and the root may look elsewhere.
 			w.relabelled("n1", inZone("a"))
 			follow(time.Minute)
 			if in := w.record(other); moved(start) != 0 || !in.Offered || in.State != api.Running {
 				t.Fatalf("%d moves to nowhere; it is %s, offered %v", moved(start), in.State, in.Offered)
 			}
-			w.step(Cordon{"n3", false}) // is no better
+			w.step(Cordon{"n3", false}) // not a better place
 			follow(time.Minute)
 			if moved(start) != 0 {
 				t.Fatalf("%d moves to the same zone", moved(start))
 			}
 
-			// Where there is, one moves, once.
+			// With a better place, one instance moves, once.
 			w.step(Cordon{"n2", false})
 			follow(5 * time.Minute)
 			a, b := w.nodeOf(one), w.nodeOf(other)
@@ -124,7 +124,7 @@ func TestLabelsThatChangeMoveWhoAsksForThem(t *testing.T) {
 	w.checkBooks()
 }
 
-// A limit above one bears as many, and of those beyond it so many move and no more.
+// A limit above one allows that many instances. Only those beyond it move.
 func TestSoManyMoveAsAreTooMany(t *testing.T) {
 	w := zones(t, "a", "b", "c", "d", "e")
 	two := byZone
@@ -147,11 +147,11 @@ func TestSoManyMoveAsAreTooMany(t *testing.T) {
 	if got := sum() - before; got != 0 {
 		t.Fatalf("%d moved where all are borne", got)
 	}
-	for i := range 2 { // room for those that are too many
+	for i := range 2 { // capacity for the instances beyond the limit
 		w.join(api.NodeID(fmt.Sprintf("n%d", 5+i)), api.Resources{MilliCPU: 4000, MemoryMB: 4096})
 		w.relabelled(api.NodeID(fmt.Sprintf("n%d", 5+i)), inZone("f"))
 	}
-	for _, id := range []api.NodeID{"n2", "n3"} { // four in a zone that bears two
+	for _, id := range []api.NodeID{"n2", "n3"} { // four instances in a zone with a limit of two
 		w.relabelled(id, inZone("a"))
 	}
 	for range 60 {
@@ -163,7 +163,7 @@ func TestSoManyMoveAsAreTooMany(t *testing.T) {
 	}
 }
 
-// speed has a node say how fast its link is.
+// speed makes a node report the speed of its link.
 func (w *world) speed(id api.NodeID, mbit int64) {
 	w.t.Helper()
 	r := w.nodes[id].whole()
@@ -172,7 +172,8 @@ func (w *world) speed(id api.NodeID, mbit int64) {
 	w.step(r)
 }
 
-// TestWhoseLinkBecameTooSlowMoves, as few as must, and not for a moment.
+// TestWhoseLinkBecameTooSlowMoves: as few instances as possible move, and only if the violation
+// lasts.
 func TestWhoseLinkBecameTooSlowMoves(t *testing.T) {
 	w := newWorld(t, 2)
 	w.speed("n0", 1000)
@@ -201,7 +202,7 @@ func TestWhoseLinkBecameTooSlowMoves(t *testing.T) {
 	if n0, _ := on(); n0 != 2 || w.record(web.Instance(0)).Violated != "" {
 		t.Fatalf("%d are on n0, %+v", n0, w.at(0))
 	}
-	w.speed("n0", 500) // for one of both
+	w.speed("n0", 500) // enough for one of the two
 	w.pass(5 * time.Second)
 	if v := w.record(web.Instance(0)).Violated; v != "bandwidth_in: 100 Mbit/s, need 400 Mbit/s" {
 		t.Errorf("it says %q", v)

@@ -7,8 +7,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// A node stops what was withdrawn and cannot remove it yet. The root is told that it
-// has ended as soon as the node says so, and not before.
+// A node has stopped a withdrawn instance and cannot remove it yet. The root gets Ended as soon
+// as the node reports the stop, and not before.
 func TestEndOfAWithdrawnInstanceIsPassedOn(t *testing.T) {
 	w := newWorld(t, 1)
 	w.wants(assignment(0, 5, spec(1, 64)))
@@ -29,7 +29,7 @@ func TestEndOfAWithdrawnInstanceIsPassedOn(t *testing.T) {
 	settled := func() {
 		for range 3 {
 			w.ack()
-			w.now = w.now.Add(50 * time.Millisecond) // the node has said nothing since it was heard last
+			w.now = w.now.Add(50 * time.Millisecond) // the node has not reported since the last heartbeat
 			w.step(Tick{})
 		}
 	}
@@ -38,7 +38,7 @@ func TestEndOfAWithdrawnInstanceIsPassedOn(t *testing.T) {
 	for _, o := range []api.Observed{
 		{State: api.Running},
 		{State: api.Failed, Reason: api.ReasonExited, ExitCode: &code},             // it may be started again before the withdrawal arrives
-		{State: api.Failed, Reason: api.ReasonDeleted, Detail: "wanted by nobody"}, // it is about to be stopped
+		{State: api.Failed, Reason: api.ReasonDeleted, Detail: "wanted by nobody"}, // it is not stopped yet
 	} {
 		o.Instance, o.Epoch, o.Node = id, n.has[id].Epoch, "n0"
 		n.has[id] = o

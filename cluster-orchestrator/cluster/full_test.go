@@ -33,7 +33,7 @@ func (w *world) on(id api.NodeID) (n int) {
 
 func TestANodeWithoutAddressesGetsNoMore(t *testing.T) {
 	w := smallWorld(t, func(*Config) {})
-	w.restart() // that they have subnets is known of old, too
+	w.restart() // the subnets are also known after a restart
 	w.beat()
 	for i := range 11 {
 		w.want[web.Instance(i)] = assignment(i, 1, spec(0, 1))
@@ -51,7 +51,7 @@ func TestANodeWithoutAddressesGetsNoMore(t *testing.T) {
 	if want := "0 of 2 nodes fit · 2 address (need an address on the node's network, have none left)"; in.Detail != want || !in.Offered {
 		t.Errorf("it says %q", in.Detail)
 	}
-	// A process lives on its node's own network.
+	// A process uses its node's own network.
 	m := spec(0, 1)
 	m.Virtualization, m.Name = "process", "tool"
 	for _, n := range []api.NodeID{"n0", "n1"} {
@@ -67,7 +67,7 @@ func TestANodeWithoutAddressesGetsNoMore(t *testing.T) {
 		t.Errorf("a process is %s: %s", in.State, in.Detail)
 	}
 	w.expect(id.Number(), api.Requested, "")
-	// One that leaves has its address until its node has let go of it.
+	// A leaving instance has its address until its node has removed it.
 	gone := (id.Number() + 1) % 11
 	node := w.at(gone).Node
 	w.drops(web.Instance(gone))
@@ -77,7 +77,7 @@ func TestANodeWithoutAddressesGetsNoMore(t *testing.T) {
 	w.beat()
 	w.expect(id.Number(), api.Running, node)
 	w.checkBooks()
-	// An update takes its own address again.
+	// An update can use the instance's own address.
 	next := assignment(id.Number(), 2, spec(0, 1))
 	next.SpecRev = 2
 	w.wants(next)
@@ -86,8 +86,8 @@ func TestANodeWithoutAddressesGetsNoMore(t *testing.T) {
 	w.checkBooks()
 }
 
-// What has ended for good takes no room, but its address, until its node has taken it
-// off the network.
+// An ended instance takes no capacity, but it keeps its address until its node has removed it
+// from the network.
 func TestWhatIsCompletedHasItsAddressForAWhile(t *testing.T) {
 	w := smallWorld(t, func(*Config) {})
 	for i := range 10 {
@@ -160,7 +160,7 @@ func TestWhatIsCompletedHasItsAddressForAWhile(t *testing.T) {
 	w.expect(11, api.Running, w.at(4).Node)
 	leave(5)
 	w.restart()
-	addressed(9) // before its node speaks, too
+	addressed(9) // before its node reports, too
 	w.wants(assignment(12, 1, spec(0, 1)))
 	w.beat()
 	w.expect(12, api.Running, w.at(5).Node)
@@ -189,7 +189,7 @@ func TestTheUrgentGetTheLastAddress(t *testing.T) {
 	}
 }
 
-// A plan counts the addresses that it gives away itself.
+// A plan counts the addresses of the instances that it plans.
 func TestAPlanCountsAddresses(t *testing.T) {
 	w := smallWorld(t, func(*Config) {})
 	var r api.ClusterPlanRequest
@@ -204,7 +204,7 @@ func TestAPlanCountsAddresses(t *testing.T) {
 	w.checkBooks()
 }
 
-// A node that has its subnet late is as full as it is by then.
+// The address limit of a node that gets its subnet late applies from then on.
 func TestASubnetThatComesLateCounts(t *testing.T) {
 	w := line(t, 1, func(*Config) {})
 	for i := range 6 {
@@ -212,7 +212,7 @@ func TestASubnetThatComesLateCounts(t *testing.T) {
 	}
 	w.desire()
 	w.beat()
-	if n := w.on("n0"); n != 6 { // who knows how many it will have
+	if n := w.on("n0"); n != 6 { // the number of addresses is unknown without a subnet
 		t.Fatalf("%d instances", n)
 	}
 	ranges := wire.DefaultNetRanges()

@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// large is a core with many nodes, without the twins that a world drives.
+// large is a core with many nodes, without the simulated nodes of a world.
 type large struct {
 	t   testing.TB
 	c   *Core
@@ -39,7 +39,7 @@ func newLarge(t testing.TB, nodes int, cfg Config, info func(i int, x *api.NodeI
 
 func nodeAt(i int) api.NodeID { return api.NodeID(fmt.Sprintf("n%d", i)) }
 
-// stands has a node be at a place in the latency space.
+// stands sets a node's coordinate.
 func (l *large) stands(i int, ms float64) {
 	id := nodeAt(i)
 	self := wire.NetSelf{Chain: [][]byte{{1}}, Proof: []byte{2}, Coord: at(ms)}
@@ -48,13 +48,13 @@ func (l *large) stands(i int, ms float64) {
 	l.c.Step(l.now, NetUp{id, wire.NetUp{Boot: 1, Seq: l.seq[id], Self: &self}})
 }
 
-// says has a node tell something new of itself.
+// says makes a node report a new Info.
 func (l *large) says(x api.NodeInfo) {
 	l.seq[x.ID]++
 	l.c.Step(l.now, NodeReport{wire.NodeReport{Node: x.ID, Boot: 1, Seq: l.seq[x.ID], Info: &x, Gen: l.c.place.Inspect().Nodes[x.ID].Gen}})
 }
 
-// wants has the root want more.
+// wants adds instances to the root's desired set.
 func (l *large) wants(as ...wire.Assignment) {
 	l.gen++
 	d := wire.Desired{Gen: l.gen, From: l.gen - 1, Put: as, Digest: wanted(l.c)}
@@ -64,7 +64,7 @@ func (l *large) wants(as ...wire.Assignment) {
 	l.c.Step(l.now, Desired{d})
 }
 
-// pass lets time go by, less than Config.Dead, so that no node needs a heartbeat.
+// pass advances the time by less than Config.Dead, so that no node needs a heartbeat.
 func (l *large) pass(d time.Duration) {
 	for end := l.now.Add(d); l.now.Before(end); {
 		l.now = l.now.Add(250 * time.Millisecond)
@@ -72,8 +72,8 @@ func (l *large) pass(d time.Duration) {
 	}
 }
 
-// allocations are how many f makes: the measure of its work that a busy machine does
-// not change.
+// allocations returns the number of allocations of f: a measure of work that does not depend on
+// the machine's load.
 func allocations(f func()) int {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -91,8 +91,8 @@ func (l *large) placed(id api.ServiceID) (n int) {
 	return n
 }
 
-// TestWhatFitsNowhereCostsLittle: it is found out once for all that ask for the same,
-// and again when something has changed that may help.
+// TestWhatFitsNowhereCostsLittle: the search is made once for all instances with the same
+// request, and repeated after a change that may help.
 func TestWhatFitsNowhereCostsLittle(t *testing.T) {
 	const nodes, instances = 2000, 500
 	for name, wish := range map[string]api.Constraint{
@@ -118,15 +118,14 @@ func TestWhatFitsNowhereCostsLittle(t *testing.T) {
 			}
 			x := nodeInfo("n7", api.Resources{MilliCPU: 4000, MemoryMB: 8192})
 			x.Labels = map[string]string{"gpu": "a"}
-			if l.says(x); name == "a label" && l.placed(web) != 8 { // of half a vCPU
+			if l.says(x); name == "a label" && l.placed(web) != 8 { // of half a vCPU each
 				t.Errorf("%d are placed where they fit now", l.placed(web))
 			}
 		})
 	}
 }
 
-// TestAFullShortlistIsFilledAgain: that all of it is taken says nothing while there
-// are others.
+// TestAFullShortlistIsFilledAgain: if all nodes of the shortlist are full, others may still fit.
 func TestAFullShortlistIsFilledAgain(t *testing.T) {
 	const nodes = 1500
 	l := newLarge(t, nodes, Config{}, func(i int, x *api.NodeInfo) { x.Capacity.MilliCPU = 600 })
@@ -145,7 +144,7 @@ func TestAFullShortlistIsFilledAgain(t *testing.T) {
 	}
 }
 
-// TestAMassOfViolationsIsRelievedAtAPace, whether there is a better place or none.
+// TestAMassOfViolationsIsRelievedAtAPace: whether or not there is a better place.
 func TestAMassOfViolationsIsRelievedAtAPace(t *testing.T) {
 	const nodes, instances = 1000, 300
 	for name, spare := range map[string]bool{"to other nodes": true, "to nowhere": false} {
@@ -200,7 +199,7 @@ func TestAMassOfViolationsIsRelievedAtAPace(t *testing.T) {
 	}
 }
 
-// TestANodeThatDiesWithWhatFitsNowhereElseCostsLittle: why is told once for all.
+// TestANodeThatDiesWithWhatFitsNowhereElseCostsLittle: one explanation serves all its instances.
 func TestANodeThatDiesWithWhatFitsNowhereElseCostsLittle(t *testing.T) {
 	const nodes, instances = 2000, 200
 	l := newLarge(t, nodes, Config{}, func(i int, x *api.NodeInfo) { x.Capacity.MilliCPU, x.Capacity.MemoryMB = 200_000, 100_000 })

@@ -7,7 +7,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// What moved elsewhere has moved: here it begins with what is left of the hour.
+// Moves in another cluster count towards the limit per hour here.
 func TestMovesElsewhereCountHere(t *testing.T) {
 	w := line(t, 6, nil)
 	w.wants(of(pre, 0, 1, onNode("n3")))

@@ -10,10 +10,10 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// TestAnOlderClusterGivesNodesTheirOwnSubnets restores the cluster from before n1
-// and n2 joined. The later one speaks first, and before it those that are new or name
-// what is not theirs: a subnet of a node that has spoken, of one that has not, and of
-// one whose lease they know all but the secret of.
+// TestAnOlderClusterGivesNodesTheirOwnSubnets restores the cluster's store from before n1 and n2
+// joined. n2 reports first. Before it, new nodes and nodes that claim other nodes' subnets
+// report: a subnet of a node that was heard, of one that was not, and of one of whose lease they
+// know all but the secret.
 func TestAnOlderClusterGivesNodesTheirOwnSubnets(t *testing.T) {
 	w := netWorld(t, 1)
 	old := maps.Clone(w.disk)
@@ -43,7 +43,7 @@ func TestAnOlderClusterGivesNodesTheirOwnSubnets(t *testing.T) {
 	join("thief", n0)
 	claim("first", n1.Subnet, 0)
 	join("guess", guess)
-	join("again", n2) // another's, as that has it
+	join("again", n2) // claims another node's subnet with that node's digest
 	claim("lost", netip.MustParsePrefix("10.99.0.0/26"), 1)
 	join("n2", n2)
 	join("n1", n1)

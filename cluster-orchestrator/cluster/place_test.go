@@ -48,7 +48,7 @@ func TestWhatFitsNowhereIsHandedBackAndPlacedWhenRoomComes(t *testing.T) {
 	}
 	w.join("n1", api.Resources{MilliCPU: 64_000, MemoryMB: 4096})
 	w.expect(0, api.NodeScheduled, "n1")
-	w.expect(1, api.Requested, "") // promised back: the root may have placed it elsewhere
+	w.expect(1, api.Requested, "") // handed back for good, because the root may have placed it elsewhere
 	again := assignment(1, 2, exclusive(8, 100))
 	w.wants(again)
 	if in := w.expect(1, api.NodeScheduled, "n1"); in.Epoch <= again.Epoch {
@@ -112,7 +112,7 @@ func TestUpdateStaysOnItsNode(t *testing.T) {
 	w.wants(assignment(0, 1, spec(3, 100)))
 	w.beat()
 	was := w.at(0)
-	next := assignment(0, 2, spec(4, 100)) // fits there only once the old one is gone
+	next := assignment(0, 2, spec(4, 100)) // fits there only after the old one has stopped
 	next.SpecRev = 2
 	w.wants(next)
 	w.beat()
@@ -134,7 +134,7 @@ func TestPublishedPortIsTakenUntilItsNodeHasLetGo(t *testing.T) {
 	if w.expect(2, api.Requested, ""); why == nil || why.Nearest == nil || why.Nearest.Constraint != "port" || why.Nearest.Have != "port 8080/tcp taken" {
 		t.Fatalf("it is nowhere because of %+v", why)
 	}
-	next := assignment(0, 2, m) // an update meets its own port only
+	next := assignment(0, 2, m) // the only conflicting port is the instance's own
 	next.SpecRev = 2
 	w.wants(next)
 	w.beat()
@@ -222,7 +222,7 @@ func TestOperatorScalesWhileTheRootIsAway(t *testing.T) {
 	if len(local) != 2 || len(w.c.Instances()) != 4 {
 		t.Fatalf("%+v", w.c.Instances())
 	}
-	// A report that was answered does not end it: the root has to take them over.
+	// An acknowledged report does not end it: the root must adopt the instances.
 	w.ack()
 	said := 0
 	for range 10 {
@@ -247,7 +247,7 @@ func TestOperatorScalesWhileTheRootIsAway(t *testing.T) {
 	}
 }
 
-// TestLocalNumbersAreGivenOnce crashes between any two saves of one order.
+// TestLocalNumbersAreGivenOnce crashes between any two saves of one step.
 func TestLocalNumbersAreGivenOnce(t *testing.T) {
 	for saves := range 12 {
 		w := newWorld(t, 1)
@@ -279,7 +279,7 @@ func TestRemoveNodeMindsWhatMayStillRun(t *testing.T) {
 		t.Errorf("within its lease: %v", eff.Err)
 	}
 	w.nodes[node].off = true
-	w.pass(15 * time.Second) // nodes have time to come back
+	w.pass(15 * time.Second) // time for the nodes to reconnect
 	if eff := w.step(RemoveNode{node}); eff.Err != nil {
 		t.Error(eff.Err)
 	}
@@ -289,8 +289,7 @@ func TestRemoveNodeMindsWhatMayStillRun(t *testing.T) {
 	}
 }
 
-// steady is a cluster of so many nodes in which nothing happens, and a sign of
-// life of one of them.
+// steady returns a cluster of n nodes in which nothing changes, and a heartbeat of one of them.
 func steady(t testing.TB, nodes int) (*world, *twin) {
 	w := newWorld(t, 0)
 	w.deaf = true
@@ -302,7 +301,7 @@ func steady(t testing.TB, nodes int) (*world, *twin) {
 		w.c.Step(w.now, tw.alive())
 		w.nodes[id] = tw
 	}
-	for range 3 { // let what the joining set in motion come to rest
+	for range 3 { // until the effects of the joins have ended
 		w.now = w.now.Add(time.Second)
 		w.c.Step(w.now, Tick{})
 		w.c.Step(w.now, Ack{wire.ReportAck{Boot: w.c.fx.Boot, Seq: lastReport(w.c)}})
@@ -319,7 +318,7 @@ func TestHeartbeatAllocatesTheSameInAnyCluster(t *testing.T) {
 		return testing.AllocsPerRun(100, func() { w.c.Step(w.now, tw.alive()) })
 	}
 	small, large := cost(10), cost(3000)
-	if large > small || large > 5 { // with the input itself, which a daemon's queue holds anyway
+	if large > small || large > 5 { // includes the input itself, which a daemon's queue has anyway
 		t.Errorf("a heartbeat allocates %g times with 10 nodes and %g times with 3000, want at most 5 and no more than with 10", small, large)
 	}
 }
@@ -347,12 +346,12 @@ func TestMoveIsMakeBeforeBreak(t *testing.T) {
 		t.Fatalf("it moved from %+v to %+v", first, second)
 	}
 	runs := func(n api.NodeID, e api.Epoch) bool {
-		return w.nodes[n].want[web.Instance(0)].Epoch == e // it is told to
+		return w.nodes[n].want[web.Instance(0)].Epoch == e // its desired set has it
 	}
 	if !runs(first.Node, first.Epoch) || !runs(second.Node, second.Epoch) {
 		t.Fatal("the old node is told to end it before the new one runs it")
 	}
-	w.restart() // the cluster remembers that it stays
+	w.restart() // the old placement stays after a restart of the cluster
 	for _, id := range step.Keys(w.nodes) {
 		w.speak(id)
 	}
@@ -360,7 +359,7 @@ func TestMoveIsMakeBeforeBreak(t *testing.T) {
 	if !runs(first.Node, first.Epoch) {
 		t.Fatal("a restart ends it before the new one runs")
 	}
-	w.step(Drain{Node: second.Node}) // the new node never got to run it
+	w.step(Drain{Node: second.Node}) // the new node has not run it yet
 	third := w.at(0)
 	if !runs(first.Node, first.Epoch) || runs(second.Node, second.Epoch) || third.Node == second.Node {
 		t.Fatalf("after a second move it is on %+v", third)
@@ -372,9 +371,9 @@ func TestMoveIsMakeBeforeBreak(t *testing.T) {
 	}
 }
 
-// TestWhatLosesItsNewNodeGoesOnWhereItWas: what moves off a node that drains still
-// runs there when its new node falls silent, and when that node may be used again
-// nothing else has room for it (seed 1431).
+// TestWhatLosesItsNewNodeGoesOnWhereItWas: an instance that moves off a drained node still runs
+// there when its new node falls silent. When the old node is uncordoned, no other node has
+// capacity for the instance (seed 1431).
 func TestWhatLosesItsNewNodeGoesOnWhereItWas(t *testing.T) {
 	for _, undrain := range []string{"before", "after"} {
 		w := newWorld(t, 2)

@@ -14,9 +14,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// TestAnUpdateIsPlannedAsItsReplacement: what an instance has now is not in the way
-// of what it would have then, on its own node: not its ports, room, devices or place
-// in a domain. What is to go is not in the way either.
+// TestAnUpdateIsPlannedAsItsReplacement: on its own node, an instance's present ports, capacity,
+// devices and domains do not prevent its replacement. Nor do those of removed instances.
 func TestAnUpdateIsPlannedAsItsReplacement(t *testing.T) {
 	for name, tt := range map[string]struct {
 		had, gets func(*api.Microservice)
@@ -58,14 +57,14 @@ func TestAnUpdateIsPlannedAsItsReplacement(t *testing.T) {
 
 func apart() []api.Constraint { return []api.Constraint{{Type: api.ConstrainSpread}} }
 
-// onOverlay gives all nodes a network.
+// onOverlay gives all nodes an overlay network.
 func (w *world) onOverlay() {
 	for _, id := range step.Keys(w.nodes) {
 		w.describes(id, func(i *api.NodeInfo) { i.Network = api.NetworkOverlay })
 	}
 }
 
-// plans asks about assignments as the root would.
+// plans requests a plan of assignments, as the root does.
 func (w *world) plans(gone []api.InstanceID, as ...wire.Assignment) []api.InstancePlan {
 	r := api.ClusterPlanRequest{Gone: gone}
 	for _, a := range as {
@@ -86,7 +85,8 @@ func drawChange(t *testing.T, seed uint64) change {
 	w := newWorld(t, 0)
 	for i := range 1 + rng.IntN(4) {
 		w.join(api.NodeID(fmt.Sprintf("n%d", i)), api.Resources{
-			// No two nodes alike: who of equals is chosen hangs on the epoch, which no plan knows.
+			// no two nodes are alike: the choice among equals depends on the epoch, which a plan
+			// does not have
 			MilliCPU: 1000*int64(1+rng.IntN(4)) + int64(37*i), MemoryMB: 64*int64(1+rng.IntN(8)) + int64(5*i),
 		})
 	}
@@ -112,7 +112,7 @@ func drawChange(t *testing.T, seed uint64) change {
 	w.beat()
 	w.pass(5 * time.Second)
 	c := change{world: w}
-	for n := range 12 { // some get another SLA, some go, some are new
+	for n := range 12 { // some get another SLA, some are removed, some are new
 		a := draw(n, api.Revision(100+n))
 		switch _, has := w.want[a.Instance]; {
 		case has && rng.IntN(4) == 0:
@@ -125,8 +125,8 @@ func drawChange(t *testing.T, seed uint64) change {
 	return c
 }
 
-// happens applies the change; the nodes answer one after the other, in order or
-// in the reverse order.
+// happens applies the change. The nodes answer one after the other, in order or in reverse
+// order.
 func (c change) happens(reverse bool) (where []api.NodeID) {
 	for _, id := range c.drop {
 		delete(c.want, id)
@@ -155,15 +155,14 @@ func (c change) happens(reverse bool) (where []api.NodeID) {
 
 var worldsDrawn = flag.Int("worlds", 600, "how many random worlds are drawn in which a plan, what happens and its explanation must agree")
 
-// disagreed are seeds of worlds in which a plan was not what happened. 3745: what was to go
-// kept others out of its domain in the plan until it had stopped. 4284 and 5867: an update
-// took the room that its earlier placement left before those whose turn it was.
+// disagreed are seeds of worlds in which a plan differed from the result. 3745: in the plan,
+// removed instances kept others out of their domains until they had stopped. 4284 and 5867: an
+// update took the capacity that its earlier placement left before instances with precedence.
 var disagreed = []uint64{3745, 4284, 5867}
 
-// TestPlanApplyAndWhyAgree: in random worlds, what a plan says of a change is what
-// the change then does, and where it says that something waits, the explanation of
-// what waits names the same constraints. Where it depends on which node answers first
-// who gets the room, no plan can know.
+// TestPlanApplyAndWhyAgree: in random worlds, applying a change has the planned result. For an
+// instance that the plan lets wait, the explanation names the same constraints. Cases in which
+// the result depends on the order of the nodes' answers are left out.
 func TestPlanApplyAndWhyAgree(t *testing.T) {
 	worlds := *worldsDrawn
 	if testing.Short() {
@@ -177,7 +176,7 @@ func TestPlanApplyAndWhyAgree(t *testing.T) {
 	for _, seed := range seeds {
 		c := drawChange(t, seed)
 		if c.waitingBut(c.put, c.drop) > 0 {
-			continue // others take what is freed: something else changes as well
+			continue // others take the freed capacity, which is a further change
 		}
 		before := c.digest()
 		plans := c.plans(c.drop, c.put...)
@@ -225,7 +224,7 @@ func constraints(why *api.Explanation) (names []string) {
 	return names
 }
 
-// waitingBut is how many wait that a change does not concern.
+// waitingBut returns the number of waiting instances that a change does not concern.
 func (w *world) waitingBut(put []wire.Assignment, drop []api.InstanceID) (n int) {
 	for id, in := range w.records() {
 		if in.Node == "" && !slices.Contains(drop, id) && !slices.ContainsFunc(put, func(a wire.Assignment) bool { return a.Instance == id }) {
@@ -235,7 +234,7 @@ func (w *world) waitingBut(put []wire.Assignment, drop []api.InstanceID) (n int)
 	return n
 }
 
-// digest is what a plan must not change.
+// digest returns a digest of the state that a plan must not change.
 func (w *world) digest() string {
 	desired, observed := w.c.Digests()
 	s := fmt.Sprint(desired, observed, w.c.place.Sums().Used, w.c.place.Inspect().Size)
@@ -245,8 +244,8 @@ func (w *world) digest() string {
 	return s
 }
 
-// TestThePlanKnowsWhoHasTheOverlayNetwork: what does not opt out waits where no node
-// has one, in the plan, when it is applied and as it is explained.
+// TestThePlanKnowsWhoHasTheOverlayNetwork: if no node has an overlay network, an instance that
+// does not opt out waits in the plan, after applying it, and in the explanation.
 func TestThePlanKnowsWhoHasTheOverlayNetwork(t *testing.T) {
 	for network, node := range map[string]api.NodeID{api.NetworkOverlay: "n1", api.NetworkAny: "n0"} {
 		for _, has := range []bool{true, false} {

@@ -28,7 +28,7 @@ func TestTheUrgentEvictTheFewestAndLeastUrgent(t *testing.T) {
 	}
 	kept := in.Reserved
 	w.checkBooks()
-	w.wants(classed(4, 3, "low", 1)) // who comes meanwhile gets nothing of it
+	w.wants(classed(4, 3, "low", 1)) // a less urgent instance does not get the freed capacity
 	w.restart()
 	if got := w.record(web.Instance(3)); got.Reserved != kept {
 		t.Fatalf("after a restart room is kept on %q", got.Reserved)
@@ -41,8 +41,8 @@ func TestTheUrgentEvictTheFewestAndLeastUrgent(t *testing.T) {
 	}
 }
 
-// TestReservedRoomIsNotAllocatedBesideThatOfThoseWhoLeave: an instance of a drained node
-// is to go where another is about to leave, and runs meanwhile (seed 909).
+// TestReservedRoomIsNotAllocatedBesideThatOfThoseWhoLeave: an instance of a drained node has a
+// reservation on another node and runs meanwhile (seed 909).
 func TestReservedRoomIsNotAllocatedBesideThatOfThoseWhoLeave(t *testing.T) {
 	w := line(t, 2, func(c *Config) { c.Preempt = true })
 	w.wants(classed(0, 1, "low", 3), classed(1, 1, "high", 4))
@@ -86,9 +86,9 @@ func TestTheRootIsToldWhoWouldMakeWay(t *testing.T) {
 	}
 }
 
-// TestKeptRoomIsTakenOnce has the room that is kept for an exclusive instance
-// empty when the cluster, after a restart, hears its last node: taking it, it must
-// not have others make way elsewhere as well (seed 1575).
+// TestKeptRoomIsTakenOnce: the capacity reserved for an exclusive instance is free when the
+// cluster hears its last node after a restart. Taking it must not preempt others elsewhere too
+// (seed 1575).
 func TestKeptRoomIsTakenOnce(t *testing.T) {
 	w := line(t, 2, func(c *Config) { c.Preempt = true })
 	w.wants(classed(0, 1, "low", 4), classed(1, 1, "low", 4))
@@ -109,7 +109,7 @@ func TestKeptRoomIsTakenOnce(t *testing.T) {
 			w.speak(id)
 		}
 	}
-	w.step(w.nodes[kept].alive()) // heard before it reports, or the room is not free yet
+	w.step(w.nodes[kept].alive()) // heard before it reports, otherwise the capacity is not free yet
 	w.step(w.nodes[kept].whole())
 	w.checkBooks()
 	if in := w.record(web.Instance(2)); in.Node != kept || in.Reserved != "" {
@@ -154,14 +154,14 @@ func TestNobodyMakesWayForEqualsOrForNothing(t *testing.T) {
 	w.wants(classed(1, 2, "normal", 2), classed(2, 2, "urgent", 8))
 	w.pass(10 * time.Second)
 	w.expect(0, api.Running, "n0")
-	w = newWorld(t, 1) // and without the operator's leave nobody does
+	w = newWorld(t, 1) // without the operator's permission, nothing is preempted
 	w.wants(classed(0, 1, "low", 4))
 	w.beat()
 	w.wants(classed(1, 2, "urgent", 2))
 	w.expect(0, api.Running, "n0")
 }
 
-// crowd is two nodes of which the urgent has one to itself and others fill the other.
+// crowd has two nodes: an urgent instance fills one, others fill the other.
 func crowd(t *testing.T, change func(*wire.Assignment)) (w *world, own, other api.NodeID) {
 	w = line(t, 2, func(c *Config) { c.Preempt = true })
 	a := classed(0, 1, "urgent", 4)
@@ -236,7 +236,8 @@ func TestWhoNeedNotLeaveAfterAllStays(t *testing.T) {
 	}
 }
 
-// It has to stop before it moves: it goes when there is room, and asks nobody.
+// An exclusive instance must stop before it moves, so it waits for free capacity and does not
+// preempt others.
 func TestNobodyMakesWayForAnExclusiveOneThatRuns(t *testing.T) {
 	w, own, other := crowd(t, func(a *wire.Assignment) { a.Spec.Exclusive = true })
 	w.step(Drain{Node: own})
@@ -282,7 +283,7 @@ func TestWhoBreaksItsSLAHasOthersMakeWay(t *testing.T) {
 		if a, b := w.at(1).Node, w.at(2).Node; a == b || a == "" || b == "" {
 			t.Errorf("the others are on %q and %q: one was enough", a, b)
 		}
-		// So often an hour and no oftener.
+		// It moves 4 times in an hour and not more often.
 		for i := range 20 {
 			w.stands([]api.NodeID{own, other}[i%2], 5)
 			w.stands(w.at(0).Node, 90)
@@ -305,7 +306,7 @@ func TestRoomIsGivenUpWhenThePlaceIsGoodAgain(t *testing.T) {
 	w.beat()
 	own := w.at(0).Node
 	w.stands(own, 90)
-	for range 40 { // nodes do not settle: who makes way goes on
+	for range 40 { // nodes do not settle, so the preemption remains in progress
 		w.now = w.now.Add(time.Second)
 		w.step(Tick{})
 		for id := range w.nodes {
@@ -324,7 +325,7 @@ func TestRoomIsGivenUpWhenThePlaceIsGoodAgain(t *testing.T) {
 	}
 }
 
-// TestPreemptionNeverHitsEquals gives instances of all classes at random.
+// TestPreemptionNeverHitsEquals places instances of random priorities.
 func TestPreemptionNeverHitsEquals(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 21))
@@ -362,7 +363,7 @@ func TestPreemptionNeverHitsEquals(t *testing.T) {
 				t.Fatalf("seed %d: %s has %v, and keeps %v reserved", seed, n.ID, n.Allocated, n.Reserved)
 			}
 		}
-		// Nobody waits while somebody less urgent and at least as large runs.
+		// No instance waits while a less urgent one that is at least as large runs.
 		for _, id := range w.c.place.Inspect().Waiting {
 			for other := range urgency {
 				if w.nodeOf(other) != "" && urgency[other] < urgency[id] && w.record(other).Want.Spec.VCPUs >= w.record(id).Want.Spec.VCPUs {
@@ -373,15 +374,15 @@ func TestPreemptionNeverHitsEquals(t *testing.T) {
 	}
 }
 
-// roomy is one node with so many vCPUs, on which the urgent may have others make way.
+// roomy has one node with the given number of vCPUs, and allows preemption.
 func roomy(t *testing.T, cpu int64) *world {
 	w := line(t, 0, func(c *Config) { c.Preempt = true })
 	w.join("n0", api.Resources{MilliCPU: 1000 * cpu, MemoryMB: 4096})
 	return w
 }
 
-// TestAsFewAsPossibleMakeWay: what those leave who make way for one is not taken
-// twice, and the next has only as many more make way as it needs.
+// TestAsFewAsPossibleMakeWay: the capacity that victims leave is reserved once, and the next
+// urgent instance preempts only as many more as it needs.
 func TestAsFewAsPossibleMakeWay(t *testing.T) {
 	for k := 1; k <= 4; k++ {
 		w := roomy(t, 20)
@@ -413,12 +414,12 @@ func TestAsFewAsPossibleMakeWay(t *testing.T) {
 	}
 }
 
-// TestWhoIsWantedNearMakesNoWay: without it, the node is not near to anything.
+// TestWhoIsWantedNearMakesNoWay: without the linked instance, no node would meet the link.
 func TestWhoIsWantedNearMakesNoWay(t *testing.T) {
 	w := line(t, 2, func(c *Config) { c.Preempt = true })
 	filling := func(s api.ServiceID, n int, class string, cs ...api.Constraint) wire.Assignment {
 		a := of(s, n, 1, cs...)
-		a.Spec.Priority, a.Spec.VCPUs = class, 4 // a node
+		a.Spec.Priority, a.Spec.VCPUs = class, 4 // fills a node
 		return a
 	}
 	w.wants(filling(pre, 0, "low", onNode("n0")), filling(pre, 1, "low", onNode("n1")))
@@ -431,7 +432,7 @@ func TestWhoIsWantedNearMakesNoWay(t *testing.T) {
 	w.checkBooks()
 }
 
-// TestWhatIsLeftOverServesTheNext: of one large one that makes way two can live.
+// TestWhatIsLeftOverServesTheNext: one preempted instance makes room for two.
 func TestWhatIsLeftOverServesTheNext(t *testing.T) {
 	w := roomy(t, 8)
 	w.wants(classed(0, 1, "low", 4), classed(1, 1, "low", 4))
@@ -446,7 +447,7 @@ func TestWhatIsLeftOverServesTheNext(t *testing.T) {
 	w.expect(3, api.Running, "n0")
 }
 
-// TestRoomIsNotKeptWhereOneOfTheServiceIsExpected: they are to be one on a node.
+// TestRoomIsNotKeptWhereOneOfTheServiceIsExpected: spread allows one instance per node.
 func TestRoomIsNotKeptWhereOneOfTheServiceIsExpected(t *testing.T) {
 	w := roomy(t, 6)
 	w.wants(classed(0, 1, "low", 2), classed(1, 1, "low", 2), classed(2, 1, "low", 2))
@@ -473,8 +474,8 @@ func TestRoomIsNotKeptWhereOneOfTheServiceIsExpected(t *testing.T) {
 	}
 }
 
-// TestRoomIsGivenUpWhereSomethingElseFails: the position of the area that it is to be near
-// is unknown when the root says so.
+// TestRoomIsGivenUpWhereSomethingElseFails: the position of the area of the instance's link
+// becomes unknown.
 func TestRoomIsGivenUpWhereSomethingElseFails(t *testing.T) {
 	w := line(t, 1, func(c *Config) { c.Preempt = true })
 	w.wants(classed(0, 1, "low", 4))
@@ -497,10 +498,9 @@ func TestRoomIsGivenUpWhereSomethingElseFails(t *testing.T) {
 	w.expect(0, api.Running, "n0")
 }
 
-// TestOthersMakeWayWithinTheRootsShare: there is room enough, and half of it is not
-// the root's.
+// TestOthersMakeWayWithinTheRootsShare: the node has free capacity, but not in the root's share.
 func TestOthersMakeWayWithinTheRootsShare(t *testing.T) {
-	w := line(t, 2, func(c *Config) { c.Preempt, c.Offer.Share = true, 0.5 }) // 4 of 8 vCPUs
+	w := line(t, 2, func(c *Config) { c.Preempt, c.Offer.Share = true, 0.5 }) // the share is 4 of 8 vCPUs
 	w.wants(classed(0, 1, "low", 1), classed(1, 1, "low", 1), classed(2, 1, "low", 1), classed(3, 1, "normal", 1))
 	w.beat()
 	y := w.c.Aggregate().Yields
@@ -533,7 +533,7 @@ func TestOthersMakeWayWithinTheRootsShare(t *testing.T) {
 	}
 }
 
-// TestOthersMakeWayWhenTheirNodeIsThereAgain: it was not when the urgent one came.
+// TestOthersMakeWayWhenTheirNodeIsThereAgain: the node was silent when the urgent instance came.
 func TestOthersMakeWayWhenTheirNodeIsThereAgain(t *testing.T) {
 	for name, of := range map[string]struct{ away, back func(w *world) }{
 		"cordoned": {
@@ -566,7 +566,7 @@ func TestOthersMakeWayWhenTheirNodeIsThereAgain(t *testing.T) {
 	}
 }
 
-// TestOthersMakeWayWhenTheyComeToBeLessUrgent: their SLA says so.
+// TestOthersMakeWayWhenTheyComeToBeLessUrgent: a new SLA lowers their priority.
 func TestOthersMakeWayWhenTheyComeToBeLessUrgent(t *testing.T) {
 	w := roomy(t, 4)
 	w.wants(classed(0, 1, "urgent", 4))

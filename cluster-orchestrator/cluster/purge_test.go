@@ -9,7 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// ordered is whether the newest desired set that the node was sent has the order to purge.
+// ordered reports whether the newest desired set that was sent to the node has Purge set.
 func (w *world) ordered(id api.NodeID) bool {
 	all := w.told(w.nodes[id].got)
 	return len(all) > 0 && all[len(all)-1].Purge
@@ -20,7 +20,7 @@ func TestPurgedNodeIsEmptiedAndRemovedWhenItHasLeft(t *testing.T) {
 	w.wants(assignment(0, 1, spec(1, 256)))
 	w.pass(5 * time.Second)
 	w.expect(0, api.Running, "n0")
-	w.step(PurgeNode{Node: "n0"}) // nowhere else is room
+	w.step(PurgeNode{Node: "n0"}) // no other node has capacity
 	w.pass(5 * time.Second)
 	if got := w.at(0); got.Node != "" {
 		t.Errorf("it is still on %s", got.Node)
@@ -38,7 +38,7 @@ func TestPurgedNodeIsEmptiedAndRemovedWhenItHasLeft(t *testing.T) {
 	if n, _ := w.c.Node("n0"); n.PurgeError != "disk" {
 		t.Errorf("why it failed is not shown: %q", n.PurgeError)
 	}
-	for range 2 { // it may be told twice
+	for range 2 { // the message may be repeated
 		if eff := w.step(NodeLeft{Node: "n0"}); eff.Err != nil {
 			t.Fatal(eff.Err)
 		}
@@ -62,8 +62,8 @@ func TestNodeThatJoinsAnewIsNotPurged(t *testing.T) {
 	}
 }
 
-// A node that comes back with a new token before it has carried out the order keeps what
-// it has. A join request that is repeated because its answer was lost changes nothing.
+// A node that joins again with a new token before it has purged itself keeps its data. A join
+// request that is repeated because its answer was lost changes nothing.
 func TestJoinWithNewTokenEndsOrderToPurge(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -84,7 +84,7 @@ func TestJoinWithNewTokenEndsOrderToPurge(t *testing.T) {
 			}
 			join("first")
 			w.step(PurgeNode{Node: "n0"})
-			w.restart() // it does not forget with which token the node joined
+			w.restart() // the token of the last join is saved
 			w.step(NodePurging{Node: "n0", NodePurging: wire.NodePurging{Failed: "disk"}})
 			for range 2 {
 				join(c.token)
@@ -103,7 +103,7 @@ func TestJoinWithNewTokenEndsOrderToPurge(t *testing.T) {
 				t.Errorf("after a restart, purging: %v, want the order ended: %v", n.Purging, c.ends)
 			}
 			w.step(PurgeNode{Node: "n0"})
-			join(c.token) // a repeated request that comes late
+			join(c.token) // a late repeated request
 			if n, _ := w.c.Node("n0"); !n.Purging {
 				t.Error("a repeated join request has ended an order that was given after that join")
 			}

@@ -8,8 +8,8 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/membership"
 )
 
-// TestLargeClusterRestarts: with so many nodes the timing has grown, which must
-// neither be saved nor counted before what was saved is read.
+// TestLargeClusterRestarts: with many nodes the timing has grown. The core must neither save nor
+// apply it before the documents are restored.
 func TestLargeClusterRestarts(t *testing.T) {
 	w := newWorld(t, 0)
 	for i := range membership.NodesAtBase + 1 {

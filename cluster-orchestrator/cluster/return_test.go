@@ -11,8 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// TestSharesThatNobodyNeedsAreReturned has a cluster grow over one share and
-// shrink again.
+// TestSharesThatNobodyNeedsAreReturned: a cluster grows beyond one share and shrinks again.
 func TestSharesThatNobodyNeedsAreReturned(t *testing.T) {
 	second := netip.MustParsePrefix("10.16.16.0/20")
 	w := netWorld(t, 0)
@@ -47,7 +46,7 @@ func TestSharesThatNobodyNeedsAreReturned(t *testing.T) {
 		t.Fatalf("while removed nodes' subnets rest it returns %v", got)
 	}
 	for end := w.now.Add(31 * time.Minute); w.now.Before(end); {
-		w.now = w.now.Add(2 * time.Second) // a longer pause would be the process's own
+		w.now = w.now.Add(2 * time.Second) // a longer step would count as a pause of the process
 		w.ack()
 	}
 	if got := returned(); !slices.Equal(got, []netip.Prefix{second}) {

@@ -6,9 +6,9 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// TestANodeWithoutRuntimeProvesNothing drains a node of an exclusive instance. The
-// node lost its store and does not reach its runtime, so that it has nothing to
-// report: the container may run on.
+// TestANodeWithoutRuntimeProvesNothing drains a node with an exclusive instance. The node lost
+// its store and cannot reach its runtime, so it reports nothing, but the container may still
+// run.
 func TestANodeWithoutRuntimeProvesNothing(t *testing.T) {
 	w := newWorld(t, 2)
 	w.wants(assignment(0, 5, exclusive(1, 64)))

@@ -14,7 +14,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// checkPlacement recomputes from the instances what placement keeps step by step.
+// checkPlacement recomputes the incrementally updated state of placement from the instances.
 func (w *world) checkPlacement() {
 	w.t.Helper()
 	place := w.c.place
@@ -139,7 +139,7 @@ func (w *world) checkNode(n *placement.NodeInspection, cand *sched.Candidate, re
 	}
 }
 
-// checkRelations compares the answers of the relations with those of new ones.
+// checkRelations compares the results of relations with those of a new relations.Machine.
 func (w *world) checkRelations(state *placement.Inspection, records map[api.InstanceID]placement.Record) {
 	w.t.Helper()
 	fresh, kept := relations.New("munich"), state.Relations
@@ -158,7 +158,7 @@ func (w *world) checkRelations(state *placement.Inspection, records map[api.Inst
 			fresh.Expect(id, in.Reserved)
 		}
 	}
-	for id := range records { // the SLA that came last may be of an instance that is gone
+	for id := range records { // the SLA received last may be of a removed instance
 		last := id.Service().Instance(1 << 30)
 		fresh.SetInstance(last, kept.SLA(id.Service()), nil)
 		fresh.Remove(last)
@@ -198,7 +198,7 @@ func (w *world) checkRelations(state *placement.Inspection, records map[api.Inst
 	}
 }
 
-// asPoints returns bounds with their places as points.
+// asPoints replaces the Places of bounds by Points.
 func asPoints(bs []sched.Bound) []sched.Bound {
 	for i := range bs {
 		b := &bs[i]

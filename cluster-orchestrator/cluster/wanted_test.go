@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// TestWhereServicesAreIsKept drives instances that link to each other about.
+// TestWhereServicesAreIsKept places and moves instances with links to each other.
 func TestWhereServicesAreIsKept(t *testing.T) {
 	links := map[api.ServiceID][]api.Constraint{
 		web: {near("pre.prod", 15)}, pre: {near("far.prod", 25), near("pre.prod", 100)}, far: {near("web.prod", 35), near("pre", 5)},
@@ -57,7 +57,7 @@ func TestWhereServicesAreIsKept(t *testing.T) {
 			}
 			w.c.Plan(api.ClusterPlanRequest{Instances: []api.WhyRequest{{Instance: pre.Instance(50), Spec: of(pre, 50, 1, links[pre]...).Spec}}})
 			w.checkBooks()
-			if rng.IntN(3) == 0 { // changes come together, too
+			if rng.IntN(3) == 0 { // several changes in one step
 				w.checkBooks()
 			}
 		}
@@ -65,7 +65,7 @@ func TestWhereServicesAreIsKept(t *testing.T) {
 	}
 }
 
-// TestAMatterOfManyPlaces: those near one of a hundred are near, wherever it is.
+// TestAMatterOfManyPlaces: an instance near any of a hundred instances meets its link.
 func TestAMatterOfManyPlaces(t *testing.T) {
 	const nodes = 100
 	w := line(t, nodes, nil) // 10 ms apart
@@ -93,7 +93,7 @@ func TestAMatterOfManyPlaces(t *testing.T) {
 	w.checkBooks()
 }
 
-// TestLinkedServicesCostLittle, whichever of them is placed first.
+// TestLinkedServicesCostLittle: placement is cheap whichever of the two services comes first.
 func TestLinkedServicesCostLittle(t *testing.T) {
 	for name, first := range map[string]api.ServiceID{"who links second": pre, "who links first": web} {
 		t.Run(name, func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestLinkedServicesCostLittle(t *testing.T) {
 	}
 }
 
-// BenchmarkLinked places as many that link to others as there are of those.
+// BenchmarkLinked places as many instances with a link as the linked service has.
 func BenchmarkLinked(b *testing.B) {
 	for _, n := range []int{250, 1000} {
 		for name, order := range map[string][2]api.ServiceID{"second": {pre, web}, "first": {web, pre}} {
@@ -149,8 +149,8 @@ func BenchmarkLinked(b *testing.B) {
 	}
 }
 
-// cramped is a world of one node, which has an instance that wants pre near, and room
-// for nothing else of that size.
+// cramped is a world of one node. An instance on it has a link to pre, and the node has no
+// capacity for another one of that size.
 func cramped(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t, 0)
@@ -161,8 +161,8 @@ func cramped(t *testing.T) *world {
 	return w
 }
 
-// TestTheOrderDoesNotMatter: a big one comes where it finds room, and the small one
-// that wants it near follows.
+// TestTheOrderDoesNotMatter: the large instance is placed where it fits, and the small one that
+// links to it follows.
 func TestTheOrderDoesNotMatter(t *testing.T) {
 	w := cramped(t)
 	w.join("big", api.Resources{MilliCPU: 8000, MemoryMB: 8192})
@@ -186,7 +186,7 @@ func TestTheOrderDoesNotMatter(t *testing.T) {
 	w.checkBooks()
 }
 
-// TestWhoWaitedForRoomNearTakesWhatGrows: its time to search is over.
+// TestWhoWaitedForRoomNearTakesWhatGrows: its search time is over.
 func TestWhoWaitedForRoomNearTakesWhatGrows(t *testing.T) {
 	w := cramped(t)
 	p := of(pre, 0, 2)

@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// A stranger who asks to join again and again fills neither the log nor one line of
-// it.
+// Repeated joins of an unknown client fill neither the log nor a single log line.
 func TestRefusedJoinsDoNotFillTheLog(t *testing.T) {
 	var out bytes.Buffer
 	d := NewServer(ServerOptions{Log: slog.New(slog.NewTextHandler(&out, nil))})

@@ -11,8 +11,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// TestMessagesOfOneNodeLeaveRoomForOthers: what a node sends without a pause does not
-// fill the core's queue.
+// TestMessagesOfOneNodeLeaveRoomForOthers: a node that sends without a pause does not fill the
+// core's queue.
 func TestMessagesOfOneNodeLeaveRoomForOthers(t *testing.T) {
 	came := map[api.NodeID]int{}
 	l := New(Options{Log: slog.New(slog.DiscardHandler), Post: func(in cluster.Input) { came[in.(cluster.NodeAlive).Node]++ }})

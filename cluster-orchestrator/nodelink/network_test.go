@@ -31,7 +31,7 @@ func TestAWholeOfTheNetworkReplacesWhatWaits(t *testing.T) {
 	}
 }
 
-// FuzzNetUp feeds a core what a hostile node's netmanager may say.
+// FuzzNetUp feeds a core arbitrary messages of a hostile node's netmanager.
 func FuzzNetUp(f *testing.F) {
 	self := wire.NetSelf{Key: api.PeerKey{1}, Chain: [][]byte{{1}}, Proof: []byte{2}}
 	b, _ := json.Marshal(wire.NetUp{Boot: 1, Seq: 1, Self: &self, Whole: true, Subscribe: []wire.Subscription{{Service: "acme/a.b.c.d", For: "acme/a.b.c.d"}, {}}})

@@ -35,7 +35,7 @@ func TestAProbeGoesOutAndItsAnswerComesIn(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- l.Run(ctx) }()
-	repeat := time.NewTicker(50 * time.Millisecond) // the link may not listen yet
+	repeat := time.NewTicker(50 * time.Millisecond) // the link may not have subscribed yet
 	defer repeat.Stop()
 	for done := false; !done; {
 		select {

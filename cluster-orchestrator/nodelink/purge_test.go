@@ -19,7 +19,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// TestOnlyAMemberOfThisJoinIsPurged asks with each certificate that a node may have.
+// TestOnlyAMemberOfThisJoinIsPurged sends requests with each kind of certificate that a node may
+// have.
 func TestOnlyAMemberOfThisJoinIsPurged(t *testing.T) {
 	now := time.Now()
 	must := func(c []*x509.Certificate, err error) []*x509.Certificate {
@@ -106,8 +107,8 @@ func TestOnlyAMemberOfThisJoinIsPurged(t *testing.T) {
 	}
 }
 
-// A request that is repeated because its answer was lost is the same join to the core, and
-// one with another token is not, so that it ends an order to purge the node.
+// A join request that is repeated because its answer was lost has the same token. A join with
+// another token ends an order to purge the node.
 func TestJoinNamesItsToken(t *testing.T) {
 	r := newRig(t)
 	req, _ := r.join("n1")

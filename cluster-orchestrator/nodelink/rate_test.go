@@ -31,7 +31,7 @@ type rig struct {
 	desk     *jointoken.Store
 	log      *bytes.Buffer
 	admitted int
-	last     cluster.JoinNode // that was admitted
+	last     cluster.JoinNode // the last one that was admitted
 }
 
 func newRig(t *testing.T) *rig {
@@ -57,7 +57,7 @@ func newRig(t *testing.T) *rig {
 			r.last = in.(cluster.JoinNode)
 			return nil
 		},
-		Now: func() time.Time { return now }, // so that nobody's rate recovers
+		Now: func() time.Time { return now }, // time stands still, so that no rate recovers
 		Log: slog.New(slog.NewTextHandler(r.log, nil)),
 	})
 	return r
@@ -76,7 +76,7 @@ func (r *rig) csr() string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}))
 }
 
-// post sends a request with the certificates and returns its answer.
+// post sends a request with a client certificate and returns the response.
 func (r *rig) post(path string, with *tls.ConnectionState, body any) *httptest.ResponseRecorder {
 	text, err := json.Marshal(body)
 	check(r.t, err)
@@ -87,7 +87,7 @@ func (r *rig) post(path string, with *tls.ConnectionState, body any) *httptest.R
 	return w
 }
 
-// join lets a node in, and returns the request that did and the node's certificates.
+// join joins a node. It returns the request and the node's certificate.
 func (r *rig) join(id api.NodeID) (wire.JoinNode, *tls.ConnectionState) {
 	r.t.Helper()
 	tok, _, err := r.desk.Create(r.t.Context(), jointoken.Order{Scope: jointoken.ForNode, Cluster: "munich"})
@@ -104,8 +104,8 @@ func (r *rig) join(id api.NodeID) (wire.JoinNode, *tls.ConnectionState) {
 	return req, &tls.ConnectionState{HandshakeComplete: true, PeerCertificates: chain}
 }
 
-// TestANodeGetsFewCertificates: a node with a valid certificate asks for a thousand
-// more, as fast as it can. Another node renews its own meanwhile.
+// TestANodeGetsFewCertificates: a node with a valid certificate requests a thousand more without
+// a pause. Meanwhile another node can renew its own.
 func TestANodeGetsFewCertificates(t *testing.T) {
 	r := newRig(t)
 	_, loud := r.join("loud")
@@ -131,8 +131,8 @@ func TestANodeGetsFewCertificates(t *testing.T) {
 	}
 }
 
-// TestRepeatedJoinsAreFew: whoever has joined repeats the join with the same key. Each
-// that succeeds costs a signature, a step of the core and a line of the log.
+// TestRepeatedJoinsAreFew repeats a join with the same key. Each success costs a signature, a
+// step of the core and a log line.
 func TestRepeatedJoinsAreFew(t *testing.T) {
 	r := newRig(t)
 	req, _ := r.join("n1")
@@ -169,7 +169,7 @@ func TestRequestsOfANodeAreSlowedDown(t *testing.T) {
 			t.Errorf("%s of another node: %s", path, w.Body)
 		}
 	}
-	// Whoever shows no certificate is a stranger, and does not use up the nodes' rates.
+	// Requests without a certificate do not use up the nodes' rates.
 	codes := map[int]int{}
 	for range 1000 {
 		codes[r.post("/v1/node/renew", nil, struct{}{}).Code]++

@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/bus/parts"
 )
 
-// A message of a hostile node costs no multiple of its size before it is refused.
+// Refusing a hostile node's message must not allocate a multiple of its size.
 func TestReportsAreMeasuredBeforeTheyAreDecoded(t *testing.T) {
 	many := func(head, item, tail string) []byte {
 		return []byte(head + strings.Repeat(item+",", (parts.Max-100)/(len(item)+1)) + item + tail)

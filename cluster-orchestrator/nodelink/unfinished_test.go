@@ -12,12 +12,12 @@ import (
 	"github.com/treeline-edge/treeline/internal/bus/parts"
 )
 
-// halfway is a link that takes messages in parts, and what it has handed in.
+// halfway is a link that receives messages in parts, and the inputs that it passed on.
 type halfway struct {
 	t       *testing.T
 	link    *Link
 	removed map[api.NodeID]bool
-	came    map[string]int // by node and topic
+	came    map[string]int // number of inputs by node and topic
 }
 
 func newHalfway(t *testing.T) *halfway {
@@ -37,7 +37,7 @@ func newHalfway(t *testing.T) *halfway {
 	return h
 }
 
-// send has the node send some of a message's parts.
+// send sends some parts of a message from a node.
 func (h *halfway) send(n api.NodeID, leaf topic.Leaf, some ...[]byte) {
 	h.t.Helper()
 	read := observed
@@ -52,10 +52,10 @@ func (h *halfway) send(n api.NodeID, leaf topic.Leaf, some ...[]byte) {
 	}
 }
 
-// will has the broker publish the node's last will.
+// will publishes the node's last will.
 func (h *halfway) will(n api.NodeID) { h.link.take(bus.Message{Topic: topic.Will.Of(n)}, will) }
 
-// large is a message of that size, in parts.
+// large returns a message of the given size, in parts.
 func (h *halfway) large(size int) (before [][]byte, last []byte) {
 	h.t.Helper()
 	text := `{"boot":1,"seq":1,"pad":"`
@@ -64,8 +64,8 @@ func (h *halfway) large(size int) (before [][]byte, last []byte) {
 	return all[:len(all)-1], all[len(all)-1]
 }
 
-// TestUnfinishedMessagesOfANodeAreBounded: a node begins the largest message on each topic
-// and ends none. Another node's are complete meanwhile.
+// TestUnfinishedMessagesOfANodeAreBounded: a node begins the largest message on each topic and
+// completes none. Meanwhile another node completes its messages.
 func TestUnfinishedMessagesOfANodeAreBounded(t *testing.T) {
 	h := newHalfway(t)
 	most, end := h.large(parts.Max)
@@ -79,7 +79,7 @@ func TestUnfinishedMessagesOfANodeAreBounded(t *testing.T) {
 	h.send("quiet", topic.Observed, rest)
 	h.send("quiet", topic.Interest, rest)
 	for leaf, want := range map[string]int{
-		topic.Observed.Of("loud"): 0, topic.Interest.Of("loud"): 1, // of the two the newer
+		topic.Observed.Of("loud"): 0, topic.Interest.Of("loud"): 1, // the newer of the two
 		topic.Observed.Of("quiet"): 1, topic.Interest.Of("quiet"): 1,
 	} {
 		if got := h.came[leaf]; got != want {
@@ -120,7 +120,7 @@ func TestUnfinishedMessagesGoWithTheirNode(t *testing.T) {
 	}
 }
 
-// TestPartsOfARemovedNodeAreNotKept: they were on their way when it was removed.
+// TestPartsOfARemovedNodeAreNotKept: the parts arrive after the removal.
 func TestPartsOfARemovedNodeAreNotKept(t *testing.T) {
 	h := newHalfway(t)
 	before, last := h.large(3 << 20)

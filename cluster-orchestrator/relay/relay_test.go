@@ -46,7 +46,7 @@ func start(t *testing.T, o Options) *Relay {
 	return r
 }
 
-// peer is somebody with a UDP socket.
+// peer is a UDP socket that sends and receives.
 type peer struct {
 	t    *testing.T
 	conn *net.UDPConn
@@ -115,7 +115,7 @@ func TestForwardsToWhereASlotIsBound(t *testing.T) {
 	if got := node.receive(); string(got) != "hello" {
 		t.Errorf("the node received %q, want \"hello\"", got)
 	}
-	// The node has moved.
+	// The node has a new address.
 	moved := newPeer(t)
 	moved.seq = node.seq
 	moved.bind(r, 7)
@@ -123,7 +123,7 @@ func TestForwardsToWhereASlotIsBound(t *testing.T) {
 	if got := moved.receive(); string(got) != "again" {
 		t.Errorf("the moved node received %q, want \"again\"", got)
 	}
-	// A new ticket leaves it where it is, and ends the old one.
+	// A new ticket keeps the binding and invalidates the old ticket.
 	r.Set(7, Slot{Node: "n7", Ticket: 100, Secret: secret})
 	other.send(r.Addr(), frame(7, 99, "old"))
 	other.send(r.Addr(), frame(7, 100, "new"))
@@ -132,7 +132,7 @@ func TestForwardsToWhereASlotIsBound(t *testing.T) {
 	}
 }
 
-// Runs of equally long datagrams, mixed with others, come out as they went in.
+// Runs of datagrams of equal length, mixed with others, arrive unchanged.
 func TestRunsAreForwardedWhole(t *testing.T) {
 	r := start(t, Options{})
 	node := newPeer(t)
@@ -141,7 +141,7 @@ func TestRunsAreForwardedWhole(t *testing.T) {
 	node.bind(r, 7)
 	second := newPeer(t)
 	second.bind(r, 8)
-	from := r.main.NewSender() // any socket will do
+	from := r.main.NewSender() // any socket can send
 	var want []string
 	for i := range 40 {
 		var run []byte
@@ -205,7 +205,7 @@ func TestRefusesStrangersAndReplays(t *testing.T) {
 	thief.send(r.Addr(), nil)
 	thief.send(r.Addr(), frame(7, 98, "wrong ticket"))
 	thief.send(r.Addr(), frame(9, 99, "no such slot"))
-	thief.send(r.Addr(), old) // a recorded one: answered as stale, which helps only its author
+	thief.send(r.Addr(), old) // a replayed request: the stale answer goes to the replaying address only
 	a, err := relaywire.ParseAnswer(thief.receive(), secret)
 	if err != nil || a.Result != relaywire.Stale || a.Last != 10 {
 		t.Fatalf("answer to a stale bind: %+v %v, want Stale with sequence number 10", a, err)
@@ -215,13 +215,13 @@ func TestRefusesStrangersAndReplays(t *testing.T) {
 		t.Errorf("the node received %q, want \"for the node\"", got)
 	}
 	s := r.Stats()
-	for ; s[Datagrams] == 0; s = r.Stats() { // what was sent on is counted a moment later
+	for ; s[Datagrams] == 0; s = r.Stats() { // datagrams are counted shortly after they are sent
 		runtime.Gosched()
 	}
 	if s[Strangers] != 2 || s[Malformed] != 2 || s[Unknown] != 2 || s[Datagrams] != 1 {
 		t.Errorf("unexpected statistics of the relay: %+v", s)
 	}
-	// A clock that was set back: the answer says how to go on.
+	// After the node's clock was set back, the answer has the last sequence number.
 	if a := node.ask(r.Addr(), relaywire.Request{Slot: 7, Seq: 1, Bind: true}); a.Result != relaywire.Stale {
 		t.Errorf("bind with an old sequence number: %+v, want Stale", a)
 	}
@@ -296,7 +296,7 @@ func connect(t *testing.T, r *Relay, node api.NodeID) (net.Conn, *bufio.Reader) 
 		<-done
 	})
 	in := bufio.NewReader(near)
-	say(t, near, nil) // it has the slot when it answers
+	say(t, near, nil) // the slot is bound once the relay answers
 	if got := hear(t, near, in); len(got) != 0 {
 		t.Fatalf("the first message is %q, want an empty one", got)
 	}
@@ -362,7 +362,7 @@ func TestNodeWithoutUDP(t *testing.T) {
 	if s := r.Stats(); s[Denied] != 1 || s[Streams] != 1 {
 		t.Errorf("statistics are %+v, want 1 denied and 1 stream", s)
 	}
-	// UDP works again: the last word counts, and the connection ends.
+	// UDP works again: the newer binding counts, and the connection ends.
 	back := newPeer(t)
 	back.bind(r, 7)
 	if _, err := in.ReadByte(); err == nil {
@@ -374,10 +374,9 @@ func TestNodeWithoutUDP(t *testing.T) {
 	}
 }
 
-// TestNewConnectionsDoNotRenewARate: a node that connects again and again sends no
-// more than its rate.
+// TestNewConnectionsDoNotRenewARate: reconnecting does not let a node exceed its rate.
 func TestNewConnectionsDoNotRenewARate(t *testing.T) {
-	r := start(t, Options{Rate: 1}) // minBurst at once
+	r := start(t, Options{Rate: 1}) // the burst is minBurst
 	r.Set(7, Slot{Node: "n7", Ticket: 99, Secret: secret})
 	const connections, messages, size = 5, 4, 60_000
 	for range connections {
@@ -385,7 +384,7 @@ func TestNewConnectionsDoNotRenewARate(t *testing.T) {
 		for range messages {
 			say(t, conn, frame(8, 98, string(make([]byte, size))))
 		}
-		say(t, conn, nil) // answered when all before is taken in
+		say(t, conn, nil) // the answer shows that all earlier messages were processed
 		hear(t, conn, in)
 	}
 	if got, want := r.Stats()[Limited], int64(connections*messages-minBurst/size); got != want {
@@ -429,7 +428,7 @@ func TestFloodLeavesTheRelayAlive(t *testing.T) {
 		}
 		flood.send(r.Addr(), b)
 	}
-	for { // until what the kernel kept of the flood is through
+	for { // until the flood in the kernel's buffers is processed
 		node.send(r.Addr(), frame(7, 99, "alive"))
 		_ = node.conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		buf := make([]byte, 100)

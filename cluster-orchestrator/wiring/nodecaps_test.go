@@ -14,7 +14,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/daemon"
 )
 
-// loaded is the configuration of a file and of flags.
+// loaded returns the configuration of a file and flags.
 func loaded(t *testing.T, file string, args ...string) (Config, error) {
 	t.Helper()
 	at := filepath.Join(t.TempDir(), "cluster.yaml")
@@ -54,7 +54,7 @@ node_caps:
 	}
 }
 
-// TestWithoutConfigurationExistingNodesStayPrivileged: the default limits nothing else.
+// TestWithoutConfigurationExistingNodesStayPrivileged: the default caps limit nothing else.
 func TestWithoutConfigurationExistingNodesStayPrivileged(t *testing.T) {
 	cfg := Defaults()
 	if err := cfg.Validate(); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// rig drives a Machine with n nodes that are alive.
+// rig drives a Machine with n live nodes.
 type rig struct {
 	m   *membership.Machine
 	fx  *effects.Sink
@@ -42,8 +42,8 @@ func (r *rig) alive(i int) membership.Return {
 	return back
 }
 
-// pass lets a time pass in which only the first nodes are alive. It returns the nodes that
-// fell silent.
+// pass advances the time while only the first nodes are alive. It returns the nodes that fell
+// silent.
 func (r *rig) pass(d time.Duration, alive int) (silent []api.NodeID) {
 	for end := r.now.Add(d); r.now.Before(end); {
 		r.now = r.now.Add(time.Second)

@@ -14,7 +14,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// noLatency is a cluster in which nothing was measured.
+// noLatency is a Latency without measurements.
 type noLatency struct{}
 
 func (noLatency) UserBound(l sched.Link) sched.Bound { return l.Unknown("nothing is measured") }
@@ -55,7 +55,7 @@ func newRig(t testing.TB, nodes int, preempt bool, capacity func(i int) api.Reso
 	return r
 }
 
-// report has a node report what it observes.
+// report sends a report of a node.
 func (r *rig) report(id api.NodeID, whole bool, observed ...api.Observed) {
 	r.seq++
 	rep := wire.NodeReport{Node: id, Seq: r.seq, Gen: r.nodes[id].gen, Whole: whole, Observed: observed}

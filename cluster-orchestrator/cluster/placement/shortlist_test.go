@@ -9,8 +9,8 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// TestTheShortlistChoosesNoWorse compares each choice of a burst with the whole table's,
-// while nodes are cordoned and fill up.
+// TestTheShortlistChoosesNoWorse compares each choice of a burst with the choice from the whole
+// table, while nodes are cordoned and become full.
 func TestTheShortlistChoosesNoWorse(t *testing.T) {
 	r := newRig(t, shortFrom+50, false, func(i int) api.Resources {
 		return api.Resources{MilliCPU: int64(500 * (i%6 + 1)), MemoryMB: 1024}
@@ -46,8 +46,8 @@ func TestTheShortlistChoosesNoWorse(t *testing.T) {
 	}
 }
 
-// TestReservedRoomIsGivenUpWhereAnotherConstraintFails: the position of the area that it is
-// to be near becomes unknown, and in the same step the preempted instance has left.
+// TestReservedRoomIsGivenUpWhereAnotherConstraintFails: the position of the area of the
+// instance's link becomes unknown in the step in which the preempted instance has stopped.
 func TestReservedRoomIsGivenUpWhereAnotherConstraintFails(t *testing.T) {
 	r := newRig(t, 1, true, func(int) api.Resources { return api.Resources{MilliCPU: 4000, MemoryMB: 4096} })
 	here := vivaldi.New()

@@ -62,8 +62,8 @@ func TestWithinItsCapsANodeCountsAsItClaims(t *testing.T) {
 	}
 }
 
-// TestACapOfNoneLeavesNone: a kind of which none may be had takes its devices away
-// under their other kinds too.
+// TestACapOfNoneLeavesNone: a cap of 0 on one kind removes its devices under their other kinds
+// too.
 func TestACapOfNoneLeavesNone(t *testing.T) {
 	counts, _ := Caps{Devices: map[string]int{"gpu": 0}, Runtimes: []string{"kata"}}.Limit(claims(), false)
 	if len(counts.Devices) != 1 || counts.Devices[0].ID != "c" || len(counts.Runtimes) != 0 {

@@ -24,16 +24,16 @@ func TestWhoDoesNotAnswerIsMissed(t *testing.T) {
 		heard, now int
 		want       bool
 	}{
-		{-1000, 100, false}, // it has time to answer
+		{-1000, 100, false}, // it still has time to answer
 		{-1000, 500, true},
 		{50, 500, false},
-		{-1000, 2500, false}, // the call is too old to tell
+		{-1000, 2500, false}, // the call is too old
 	} {
 		if got := r.Missed(at(k.heard), at(k.now)); got != k.want {
 			t.Errorf("heard at %d ms, asked at 0, now %d ms: missed %v, want %v", k.heard, k.now, got, k.want)
 		}
 	}
-	// A call that has just begun does not hide what the one before it told.
+	// A call that has just begun does not hide the result of the one before.
 	if !r.Call(at(400)) {
 		t.Fatal("a call after 400 ms is not made")
 	}

@@ -46,8 +46,8 @@ func TestADeviceOfSeveralKindsIsTakenInEach(t *testing.T) {
 	}
 }
 
-// TestWhateverDevicesANodeGivesThePromisedAreFree gives devices at random as a node
-// may, and compares with what was promised.
+// TestWhateverDevicesANodeGivesThePromisedAreFree assigns devices at random as a node may, and
+// compares with Devices.Free.
 func TestWhateverDevicesANodeGivesThePromisedAreFree(t *testing.T) {
 	kinds := []string{"a", "b", "c"}
 	for seed := range uint64(2000) {

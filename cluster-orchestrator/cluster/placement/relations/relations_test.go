@@ -28,8 +28,8 @@ func link(to string, ms time.Duration) sched.Link {
 	return sched.Link{Service: to, RTT: ms * time.Millisecond}
 }
 
-// TestLinksAreThoseOfTheInstances changes nodes and instances at random and compares which
-// instances have none of the service near that they link to.
+// TestLinksAreThoseOfTheInstances changes nodes and instances at random, and compares which
+// instances have no instance of the linked service near.
 func TestLinksAreThoseOfTheInstances(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 11))
