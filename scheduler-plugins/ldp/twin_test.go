@@ -14,9 +14,9 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Algorithm 2 line by line: W are the workers with the resources (1); for each
-// service (2-6) and user (7-16) those remain that are within its distance and
-// round trip. Of W (17), ldp takes one with the widest margin.
+// Algorithm 2 line by line. W is the set of workers with the resources (1). For each service
+// (2-6) and user (7-16), the workers within its distance and round trip remain. Of W (17), ldp
+// chooses one with the widest margin.
 func TestAlgorithm2(t *testing.T) {
 	place := func(t *rapid.T, label string) (*api.Geo, *api.Coordinate) {
 		g := api.Geo{Lat: rapid.Float64Range(45, 50).Draw(t, label+" lat"), Lon: rapid.Float64Range(8, 14).Draw(t, label+" lon")}
@@ -85,7 +85,7 @@ func TestAlgorithm2(t *testing.T) {
 			if _, ok := margins[choice.ID]; !ok {
 				t.Fatalf("%s is not in W, %v", choice.ID, margins)
 			}
-			// What is free cannot make up for more than a fifth of enough margin.
+			// Free capacity makes up for at most a fifth of enough margin.
 			if best, m := margins[res.Ranked[0].ID], margins[choice.ID]; len(req.Bounds) > 0 && m > best && math.Min(m, 0.5)-best > 0.1+1e-6 {
 				t.Fatalf("a margin of %v was taken before one of %v", best, m)
 			}

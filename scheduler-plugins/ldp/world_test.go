@@ -15,9 +15,9 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// A service within 20 ms and 120 km of a user, who is found from 8 probes, is
-// there by the true round trips as well; so is one whose 4 nearest nodes, as far as
-// that told, were asked too, and of those many more are found a place.
+// Compares placements within 20 ms and 120 km of a user with the true round trips. The user is
+// located by 8 probes, or by 4 more of the nearest nodes, which finds a place for many more
+// users.
 func TestBoundsHoldByTrueRoundTrips(t *testing.T) {
 	t.Run("8 at random", func(t *testing.T) { boundsHold(t, 0, 0.2) })
 	t.Run("8 at random, then the 4 nearest", func(t *testing.T) { boundsHold(t, 4, 0.4) })

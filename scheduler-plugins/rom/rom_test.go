@@ -24,7 +24,7 @@ func TestRankings(t *testing.T) {
 	tests := []struct {
 		name  string
 		needs api.Resources
-		a, b  sched.Candidate // a is to win
+		a, b  sched.Candidate // a must win
 	}{
 		{
 			"the emptier of two alike",
@@ -64,7 +64,8 @@ func TestRankings(t *testing.T) {
 	}
 }
 
-// What is known of a cluster fades: between two alike, the one heard last wins.
+// Information about a cluster loses value with age: of two equal clusters, the one with newer
+// information wins.
 func TestStaleClustersComeAfterFreshOnes(t *testing.T) {
 	large := api.Resources{MilliCPU: 8000, MemoryMB: 8192}
 	fresh, stale := node("fresh", large, large, 0), node("stale", large, large, 0)
@@ -77,8 +78,8 @@ func TestStaleClustersComeAfterFreshOnes(t *testing.T) {
 	}
 }
 
-// A burst placed one by one, each reservation counted at once, fills to the
-// brim and not beyond.
+// A burst that is placed one by one, with each reservation counted at once, fills the nodes
+// completely and not beyond.
 func TestBurstNeitherHerdsNorOvercommits(t *testing.T) {
 	each := api.Resources{MilliCPU: 100, MemoryMB: 128}
 	var cs []sched.Candidate

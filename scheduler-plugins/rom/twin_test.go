@@ -10,9 +10,8 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Algorithm 1 as the paper has it, over fresh nodes: of the workers that have what
-// is asked, one that has the most left. What is most is the share of the scarcer
-// of processor and memory three times and of the other once.
+// Algorithm 1 of the paper over idle nodes: of the workers with the requested resources, one
+// with the most left. The scarcer of processor and memory counts three times, the other once.
 func TestAlgorithm1(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		req, nodes := plugintest.Requests().Draw(t, "request"), plugintest.Candidates().Draw(t, "nodes")

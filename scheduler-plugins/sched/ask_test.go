@@ -39,7 +39,7 @@ func TestAnswersThatLie(t *testing.T) {
 }
 
 func TestWhatAnAnswerLeavesOutComesAfterIt(t *testing.T) {
-	cs := many(4) // each has more room than the one before
+	cs := many(4) // each has more free than the one before
 	cs[1].Out = "silent"
 	ask := &sched.Ask{Key: "k", Request: sched.Request{Virtualization: "container"}, Candidates: cs}
 	res := plugintest.Complete(ask, &sched.Answer{Key: "k", Ranked: []sched.Choice{{ID: cs[0].ID, Score: 9}, {ID: cs[1].ID, Score: 8}}}, rom.Plugin{})
@@ -52,7 +52,7 @@ func TestWhatAnAnswerLeavesOutComesAfterIt(t *testing.T) {
 	}
 }
 
-// An ask says as JSON all that it says, but for which ports are taken.
+// All fields of an Ask are encoded as JSON, except the ports that are in use.
 func TestAsksTravel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ask := plugintest.Asks().Draw(t, "ask")

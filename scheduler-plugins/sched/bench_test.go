@@ -14,7 +14,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// nodes are n nodes of a few kinds, unequally full, over Europe and its latency space.
+// nodes returns n nodes of a few kinds with random load, in Europe and its latency space.
 func nodes(n int) []sched.Candidate {
 	rng := rand.New(rand.NewPCG(1, uint64(n)))
 	cs := make([]sched.Candidate, n)
@@ -87,7 +87,7 @@ func BenchmarkBest(b *testing.B) {
 	}
 }
 
-// A thousand clusters of six kinds of nodes each, as the root sees them.
+// A thousand clusters with six kinds of nodes each, as at the root.
 func BenchmarkBestOfClusters1000(b *testing.B) {
 	rng := rand.New(rand.NewPCG(4, 5))
 	var table sched.Table
@@ -116,7 +116,7 @@ func BenchmarkBestOfClusters1000(b *testing.B) {
 	}
 }
 
-// Equal nodes that fill up one by one: a burst.
+// A burst fills equal nodes one by one.
 func BenchmarkBurst10000(b *testing.B) {
 	req := sched.Request{ID: "acme/a.b.c.d#0", Virtualization: "container", Needs: api.Resources{MilliCPU: 100, MemoryMB: 64}}
 	for b.Loop() {

@@ -8,7 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Place ranks the nodes that fit, and says of the others which constraint excludes them.
+// Place ranks the nodes that fit, and returns for the others the constraint that excludes them.
 func ExamplePlace() {
 	node := func(id, arch string, milliCPU, memoryMB int64) sched.Candidate {
 		free := api.Resources{MilliCPU: milliCPU, MemoryMB: memoryMB}

@@ -32,7 +32,7 @@ func TestChordsAreGreatCircles(t *testing.T) {
 	})
 }
 
-// A way around the pole does not close on the map: nobody is inside, on neither side.
+// A polygon around the pole is not closed on the map: nothing is inside.
 func TestNobodyIsInAWayAroundThePole(t *testing.T) {
 	around := []api.Geo{geo(60, 0), geo(60, 100), geo(60, -130)}
 	for _, g := range []api.Geo{geo(80, 20), geo(50, 20), geo(90, 0), geo(60, 50)} {
@@ -83,7 +83,7 @@ func places() *rapid.Generator[api.Geo] {
 	})
 }
 
-// Whatever is within the hull's nodes is within the hull: it is never too small.
+// Every point between the hull's nodes is in the hull: it is never too small.
 func TestHullsHoldAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.SliceOfN(places(), 1, 12).Draw(t, "nodes")
@@ -129,12 +129,12 @@ func TestHulls(t *testing.T) {
 	if h := Hull([]api.Geo{munich}, 1); len(h) != 4 || !inside(h, geo(48.9, 11.1)) || inside(h, geo(49.1, 11.5)) {
 		t.Errorf("a cell is %v", h)
 	}
-	// On both sides of the date line is not around the earth.
+	// Locations on both sides of the date line do not go around the earth.
 	h := Hull([]api.Geo{geo(0, 179), geo(0, -179), geo(2, 180)}, 0)
 	if len(h) != 3 || !inside(h, geo(1, 180)) || inside(h, geo(1, 0)) {
 		t.Errorf("by the date line: %v", h)
 	}
-	// All around is.
+	// Locations all around the earth do.
 	h = Hull([]api.Geo{geo(0, -120), geo(10, -1), geo(0, 119)}, 180)
 	if !inside(h, geo(5, 0)) || !inside(h, geo(5, 180)) || !inside(h, geo(5, -90)) {
 		t.Errorf("all around: %v", h)
@@ -144,7 +144,7 @@ func TestHulls(t *testing.T) {
 	}
 }
 
-// What a cluster says of its hull comes from outside.
+// Hulls are input from other clusters.
 func TestHostileHullsTellNothing(t *testing.T) {
 	for _, hull := range [][]api.Geo{
 		{geo(math.NaN(), 0), munich}, {geo(math.Inf(1), 0)}, {geo(1e300, -1e300), munich, berlin}, make([]api.Geo, maxCorners+1),

@@ -12,8 +12,8 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// A cluster that has a node for a request is never ruled out by what it tells of
-// all of its nodes, however coarse.
+// A cluster that has a node for a request is never excluded by its aggregate, however coarse
+// that is.
 func TestClustersThatMayHoldItPass(t *testing.T) {
 	tried := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -33,7 +33,7 @@ func TestClustersThatMayHoldItPass(t *testing.T) {
 		tried++
 		whole := cluster(nodes, grid, coarse)
 		at := req
-		at.Domains, at.Avoid = nil, nil // they name nodes
+		at.Domains, at.Avoid = nil, nil // these name nodes
 		if res := sched.Place(&at, []sched.Candidate{whole}, rom.Plugin{}, 1); len(res.Ranked) == 0 {
 			t.Fatalf("a node of it fits, and it is ruled out: %+v", res.Rejected)
 		}
@@ -43,7 +43,8 @@ func TestClustersThatMayHoldItPass(t *testing.T) {
 	}
 }
 
-// cluster is what a cluster tells of nodes: each one's room, or one that says little.
+// cluster returns the candidate of a cluster with the given nodes: one Room per node, or one
+// with few details.
 func cluster(nodes []sched.Candidate, grid float64, coarse bool) sched.Candidate {
 	c := sched.Candidate{ID: "whole", Level: sched.Clusters, Nodes: len(nodes)}
 	var locations []api.Geo

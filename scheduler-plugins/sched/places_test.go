@@ -13,7 +13,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// somewhere is a position of which a part may not be known.
+// somewhere returns a position of which a part may be unknown.
 func somewhere(rng *rand.Rand) (p api.Position) {
 	if rng.IntN(10) > 0 {
 		c := vivaldi.New()
@@ -26,7 +26,7 @@ func somewhere(rng *rand.Rand) (p api.Position) {
 	if rng.IntN(10) > 0 {
 		p.Geo = &api.Geo{Lat: rng.Float64()*180 - 90, Lon: rng.Float64()*360 - 180}
 	}
-	if rng.IntN(20) == 0 { // of few, so that places are at nodes of the table
+	if rng.IntN(20) == 0 { // few nodes, so that places are on nodes of the table
 		p.Node = api.NodeID(fmt.Sprint("n", rng.IntN(45)))
 	}
 	return p
@@ -40,8 +40,8 @@ func nodeOf(id string, at api.Position) sched.Candidate {
 	}
 }
 
-// TestPlacesAreAsGoodAsTheirPoints compares what a table says of Places that change
-// with what it says of their points, one by one.
+// TestPlacesAreAsGoodAsTheirPoints compares the results of a table for changing Places with
+// those for their points.
 func TestPlacesAreAsGoodAsTheirPoints(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 5))
@@ -49,7 +49,7 @@ func TestPlacesAreAsGoodAsTheirPoints(t *testing.T) {
 		for i := range 40 {
 			table.Put(nodeOf(fmt.Sprint("n", i), somewhere(rng)))
 		}
-		sets := make([]sched.Places, 20) // more than a table remembers
+		sets := make([]sched.Places, 20) // more than a table caches
 		names := []int{3, 30, 300, 1000}[seed%4]
 		for round := range 60 {
 			for range rng.IntN(names) {
@@ -102,8 +102,8 @@ func TestPlacesAreAsGoodAsTheirPoints(t *testing.T) {
 	}
 }
 
-// BenchmarkPlaces decides near a service with an instance on each of 10,000 nodes, of
-// which one moves before each decision.
+// BenchmarkPlaces decides near a service with an instance on each of 10,000 nodes. One of them
+// moves before each decision.
 func BenchmarkPlaces(b *testing.B) {
 	const nodes = 10_000
 	rng := rand.New(rand.NewPCG(1, 5))

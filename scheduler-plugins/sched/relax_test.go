@@ -17,11 +17,11 @@ func TestRelaxBreaksAsLittleAsItMust(t *testing.T) {
 	if got := req.SearchTime(); got != 7*s {
 		t.Errorf("it is searched for %s", got)
 	}
-	// try accepts an own bound of so much, or none.
+	// try accepts an own bound of at least this, or none
 	for _, tt := range []struct {
 		from time.Duration
 		own  bool
-		want []time.Duration // of the bounds left
+		want []time.Duration // of the remaining bounds
 		ok   bool
 	}{
 		{10 * ms, true, []time.Duration{10 * ms, 30 * ms}, true},
@@ -52,7 +52,7 @@ func TestRelaxBreaksAsLittleAsItMust(t *testing.T) {
 	}
 }
 
-// Only the candidates that the search is about are said to be searched for.
+// Only rejections that the search causes mention it.
 func TestOnlyWhatMayBeBrokenIsSaidToBeSearchedFor(t *testing.T) {
 	far := func(id string) api.Rejection {
 		return api.Rejection{Candidate: id, Constraint: sched.ConstraintLatency, Have: "60 ms"}

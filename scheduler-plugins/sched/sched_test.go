@@ -276,8 +276,8 @@ func TestNeedsOfNothingFitEvenWhereBookedOver(t *testing.T) {
 	}
 }
 
-// The largest free slots of a cluster are per kind of node: processor of one
-// kind and memory of another do not make a place.
+// A cluster's largest slots are per kind of node: the processor of one kind and the memory of
+// another do not make a slot.
 func TestPartsOfDifferentRoomsDoNotAddUp(t *testing.T) {
 	c := sched.Candidate{
 		ID: "c1", Level: sched.Clusters, Capacity: capacity, Free: capacity,

@@ -17,7 +17,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// service starts an HTTP scheduler with handler f.
+// service starts an HTTP scheduler with the handler f.
 func service(t *testing.T, f func(w http.ResponseWriter, ask sched.Ask)) *client.Scheduler {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -123,7 +123,7 @@ func TestOpenRefusesInvalidSettings(t *testing.T) {
 	}
 }
 
-// The core then decides at once and does not wait for the deadline.
+// The core then decides at once without waiting for the deadline.
 func TestAFullAskerAnswersBusy(t *testing.T) {
 	const asked = 1000
 	release := make(chan struct{})
@@ -141,7 +141,7 @@ func TestAFullAskerAnswersBusy(t *testing.T) {
 		q.Key = fmt.Sprint(i)
 		a.Send(q)
 	}
-	for range asked - 256 - client.MaxParallel { // while those before them have no answer
+	for range asked - 256 - client.MaxParallel { // the questions before them are unanswered
 		if ans := <-answers; ans.Error != "busy" {
 			t.Fatalf("question %s is answered with %q", ans.Key, ans.Error)
 		}
