@@ -8,7 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// asked reports whether a node was asked for a sign of life, and forgets it.
+// asked reports whether a node got a request for a heartbeat, and resets that.
 func (n *twin) asked() bool {
 	was := false
 	for _, m := range n.got {
@@ -20,7 +20,7 @@ func (n *twin) asked() bool {
 	return was
 }
 
-// ready has all nodes say that they answer roll calls, and settle.
+// ready makes all nodes settle and report that they answer roll calls.
 func (w *world) ready() {
 	for _, n := range w.nodes {
 		n.answers = true
@@ -28,8 +28,8 @@ func (w *world) ready() {
 	w.beat()
 }
 
-// Before a node is declared dead the others are asked whether they are there. Those
-// that do not answer get nothing of what it had.
+// Before a node is declared dead, the others are asked for a heartbeat. Those that do not answer
+// get none of its instances.
 func TestNodesThatDoNotAnswerTheRollCallGetNoLostInstances(t *testing.T) {
 	w := newWorld(t, 4)
 	w.wants(assignment(0, 1, spec(1, 100)))
@@ -38,7 +38,7 @@ func TestNodesThatDoNotAnswerTheRollCallGetNoLostInstances(t *testing.T) {
 	lost := w.at(0).Node
 	w.nodes[lost].off = true
 	silentAt := w.now.Add(7 * time.Second)
-	w.pass(6 * time.Second) // the others beat every two seconds, the last time now
+	w.pass(6 * time.Second) // the others send heartbeats every two seconds, the last one now
 	var there *twin
 	for id, n := range w.nodes {
 		if id == lost {
@@ -48,7 +48,7 @@ func TestNodesThatDoNotAnswerTheRollCallGetNoLostInstances(t *testing.T) {
 			there = n
 			continue
 		}
-		n.off = true // cut off right after its beat: nothing is overdue
+		n.off = true // cut off right after its heartbeat, so nothing is overdue
 	}
 	for w.now.Before(silentAt.Add(-400 * time.Millisecond)) {
 		w.now = w.now.Add(100 * time.Millisecond)
@@ -67,7 +67,7 @@ func TestNodesThatDoNotAnswerTheRollCallGetNoLostInstances(t *testing.T) {
 	}
 }
 
-// A node of the release before does not answer and is no suspect for it.
+// A node of an earlier release does not answer roll calls and is not suspect because of that.
 func TestNodesThatCannotAnswerAreNotAsked(t *testing.T) {
 	w := newWorld(t, 3)
 	w.wants(assignment(0, 1, spec(1, 100)))
@@ -85,8 +85,8 @@ func TestNodesThatCannotAnswerAreNotAsked(t *testing.T) {
 	}
 }
 
-// What a silent node had and the next node does not take is offered to a third,
-// unless it must never run twice.
+// If the next node does not accept an instance of a silent node, a third node gets it, unless it
+// is exclusive.
 func TestPlacementThatIsNotAcceptedIsOfferedElsewhere(t *testing.T) {
 	for name, m := range map[string]api.Microservice{"plain": spec(1, 100), "exclusive": exclusive(1, 100)} {
 		t.Run(name, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestPlacementThatIsNotAcceptedIsOfferedElsewhere(t *testing.T) {
 			if second.State != api.NodeScheduled {
 				t.Fatalf("it is %s on %s", second.State, second.Node)
 			}
-			w.nodes[second.Node].off = true // it took nothing: the order was lost
+			w.nodes[second.Node].off = true // it accepted nothing: the desired set was lost
 			w.nodes[second.Node].gen = 0
 			w.pass(time.Second)
 			third := w.at(0)

@@ -8,7 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// says has the node's own word on the instance #n be o.
+// says makes the node of instance #n observe o.
 func (w *world) says(id api.NodeID, n int, change func(*api.Observed)) {
 	w.t.Helper()
 	tw := w.nodes[id]
@@ -27,8 +27,8 @@ func jobs(attempts int) api.Microservice {
 	return m
 }
 
-// TestCountsSurviveAMove: the next node is told how often it was restarted and how
-// often it failed before, and no node can make that less, or absurdly much.
+// TestCountsSurviveAMove: the next node gets the numbers of restarts and failures. No node can
+// reduce them, or raise them absurdly.
 func TestCountsSurviveAMove(t *testing.T) {
 	w := newWorld(t, 2)
 	a := assignment(0, 1, jobs(100))
@@ -56,8 +56,8 @@ func TestCountsSurviveAMove(t *testing.T) {
 	w.checkBooks()
 }
 
-// TestWhatFailedForGoodIsLeftAlone: it takes no room, and neither the loss of its
-// node, nor a drain, a late report or a node's removal revives it.
+// TestWhatFailedForGoodIsLeftAlone: a finally failed instance takes no capacity. Neither the
+// loss of its node nor a drain, a late report or the removal of its node revives it.
 func TestWhatFailedForGoodIsLeftAlone(t *testing.T) {
 	w := newWorld(t, 2)
 	w.wants(assignment(0, 1, jobs(3)))

@@ -9,9 +9,9 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// TestUnknownBandwidthTakesNoReservation: a node of unknown bandwidth refuses what
-// reserves some, says that the bandwidth is unknown and how to state it, counts as
-// unknown in the aggregate, and breaks no SLA of what runs on it already.
+// TestUnknownBandwidthTakesNoReservation: a node of unknown bandwidth refuses instances that
+// reserve bandwidth, and says how to state it. It counts as unknown in the aggregate, and
+// violates no SLA of its instances.
 func TestUnknownBandwidthTakesNoReservation(t *testing.T) {
 	w := line(t, 0, nil)
 	w.join("n0", api.Resources{})
@@ -22,7 +22,7 @@ func TestUnknownBandwidthTakesNoReservation(t *testing.T) {
 		r.Info = &info
 		w.step(r)
 	}
-	describe(500, true) // contradictory: unknown counts
+	describe(500, true) // contradictory: unknown takes precedence
 	w.join("n1", api.Resources{MilliCPU: 4000, MemoryMB: 4096, InMbit: 100, OutMbit: 100})
 
 	a := w.c.Aggregate()
@@ -48,7 +48,7 @@ func TestUnknownBandwidthTakesNoReservation(t *testing.T) {
 		t.Errorf("why says %q of n0: %+v", said, ex)
 	}
 
-	describe(100, false) // the operator states it
+	describe(100, false) // the operator states the bandwidth
 	w.beat()
 	if at := w.at(0); at.Node != "n0" {
 		t.Fatalf("with 100 Mbit/s n0 does not take it: %+v", at)
@@ -56,12 +56,12 @@ func TestUnknownBandwidthTakesNoReservation(t *testing.T) {
 	if n := w.c.Aggregate().BandwidthUnknown; n != 0 {
 		t.Errorf("%d nodes are of unknown bandwidth, want none", n)
 	}
-	describe(0, true) // the interface does not say its speed any more
+	describe(0, true) // the interface no longer reports its speed
 	w.pass(2 * time.Minute)
 	if in := w.record(web.Instance(0)); in.Violated != "" || in.Node != "n0" {
 		t.Errorf("unknown bandwidth is taken for too little: %q on %s", in.Violated, in.Node)
 	}
-	describe(0, false) // 0 is a statement
+	describe(0, false) // 0 is a known value
 	w.pass(10 * time.Second)
 	if in := w.record(web.Instance(0)); in.Violated == "" {
 		t.Error("0 Mbit/s of 50 breaks nothing")

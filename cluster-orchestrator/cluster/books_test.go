@@ -12,7 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// checkBooks recomputes from scratch what the core keeps step by step.
+// checkBooks recomputes the incrementally updated state of the core.
 func (w *world) checkBooks() {
 	w.t.Helper()
 	c := w.c
@@ -42,7 +42,7 @@ func (w *world) checkBooks() {
 	}
 }
 
-// checkExclusive looks that no instance that must not run twice does.
+// checkExclusive checks that no exclusive instance runs twice.
 func (w *world) checkExclusive() {
 	w.t.Helper()
 	runs := map[api.InstanceID]api.NodeID{}
@@ -58,8 +58,8 @@ func (w *world) checkExclusive() {
 	}
 }
 
-// TestAnythingMayHappenAndBeCutOff gives valid inputs at random, crashes between
-// any two saves, keeps the books right, and ends with everything in its place.
+// TestAnythingMayHappenAndBeCutOff gives random valid inputs and crashes between any two saves.
+// The state stays consistent, and in the end all instances are placed.
 func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 	for seed := range uint64(100) {
 		rng := rand.New(rand.NewPCG(seed, 9))
@@ -71,7 +71,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 			c.Offer.Share = []float64{1, 0.7}[seed/4%2]
 		})
 		var open []sched.Ask
-		var probes []uint64 // orders, some of them answered or out of date
+		var probes []uint64 // probe orders, some answered or outdated
 		node := func() api.NodeID { return []api.NodeID{"n0", "n1", "n2", "n3"}[rng.IntN(4)] }
 		rev := api.Revision(1)
 		for range 100 {
@@ -104,7 +104,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 			case 8:
 				n := w.nodes[node()]
 				n.off = !n.off
-				if n.off { // what must not outlive its lease does not
+				if n.off { // instances that must not outlive their lease have stopped
 					for id, o := range n.has {
 						if w.want[id].Spec.Exclusive || o.Instance == "" {
 							delete(n.has, id)
@@ -172,7 +172,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 			}
 			w.checkBooks()
 			w.checkExclusive()
-			for _, n := range w.c.Nodes() { // of the others they may have less than they had
+			for _, n := range w.c.Nodes() { // the reports of other nodes may be incomplete
 				if n.Allocated.MilliCPU > n.Capacity.MilliCPU || n.Allocated.MemoryMB > n.Capacity.MemoryMB {
 					t.Fatalf("seed %d: %s has %s, of which %s is allocated", seed, n.ID, n.Capacity, n.Allocated)
 				}
@@ -188,7 +188,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 		}
 		w.pass(30 * time.Second)
 		for id, in := range w.records() {
-			if in.Local { // the root would not have it
+			if in.Local { // the root does not have local instances
 				w.step(Desired{wire.Desired{Gen: w.gen, From: w.gen, Drop: []api.InstanceID{id}, Digest: wanted(w.c)}})
 			}
 		}
@@ -205,7 +205,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 	}
 }
 
-// chance is some constraints, or none.
+// chance returns random constraints, or none.
 func chance(rng *rand.Rand) []api.Constraint {
 	all := []api.Constraint{
 		{Type: api.ConstrainSpread},

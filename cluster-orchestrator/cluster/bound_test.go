@@ -12,14 +12,14 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// at is a place on a line through the latency space, ms from its middle.
+// at returns a position on a line through the latency space, ms from its middle.
 func at(ms float64) *api.Coordinate {
 	c := vivaldi.New()
 	c.Vec[0], c.Error = ms/1000, 0.1
 	return &c
 }
 
-// stands has a node be at a place in the latency space.
+// stands sets a node's coordinate.
 func (w *world) stands(id api.NodeID, ms float64) {
 	w.t.Helper()
 	n := w.nodes[id]
@@ -29,7 +29,7 @@ func (w *world) stands(id api.NodeID, ms float64) {
 	w.step(NetUp{id, wire.NetUp{Boot: 1, Seq: n.said, Self: &self}})
 }
 
-// line is a world whose nodes stand 10 ms apart, n0 at 0.
+// line returns a world whose nodes are 10 ms apart, with n0 at 0.
 func line(t testing.TB, nodes int, change func(*Config)) *world {
 	w := newWorld(t, 0)
 	if change != nil {
@@ -50,7 +50,7 @@ const (
 	far = api.ServiceID("acme/shop.prod.far.prod")
 )
 
-// of is an instance of a service, with constraints.
+// of returns an assignment of a service's instance with constraints.
 func of(s api.ServiceID, n int, rev api.Revision, cs ...api.Constraint) wire.Assignment {
 	m := spec(0.5, 64)
 	m.Name = strings.Split(s.Name(), ".")[2]
@@ -78,13 +78,14 @@ func TestAnInstanceGoesNearWhatItIsLinkedTo(t *testing.T) {
 	if n := w.nodeOf(web.Instance(0)); n != "n3" {
 		t.Errorf("5 ms from n3 it is on %q", n)
 	}
-	// A link to what is nowhere does not bind; what comes minds it then.
+	// A link to a service without instances does not bind. It binds that service when it is
+	// placed.
 	w.wants(of(far, 0, 3, near("pre2.prod", 15), onNode("n5")))
 	w.wants(of(api.ServiceID("acme/shop.prod.pre2.prod"), 0, 4))
 	if n := w.nodeOf("acme/shop.prod.pre2.prod#0"); n != "n4" && n != "n5" {
 		t.Errorf("15 ms from n5 it is on %q", n)
 	}
-	// What cannot be is handed back, and says how near it could be.
+	// An instance that fits nowhere is handed back with the nearest miss.
 	w.wants(of(far, 1, 5, near("pre.prod", 15), onNode("n0")))
 	v := w.observed(far.Instance(1))
 	if !v.HandedBack || v.Why == nil || v.Why.Nearest.Constraint != "latency" {
@@ -101,7 +102,7 @@ func TestALinkLeadsToOtherClustersToo(t *testing.T) {
 		t.Fatalf("5 ms from 20 it is on %q", n)
 	}
 	w.beat()
-	// The other end moves, which is no news by itself, and changes nothing on the node.
+	// The other end moves. That alone changes nothing on the node.
 	gen := w.nodes["n2"].gen
 	a.Targets = []api.Target{{Service: pre, Positions: []api.Position{{Coord: at(50)}}}}
 	w.wants(a)
@@ -135,7 +136,7 @@ func TestWhatViolatesItsSLAMovesOnceAndDoesNotFlap(t *testing.T) {
 			w.checkBooks()
 		}
 	}
-	w.stands(first, 90) // far off, for a moment
+	w.stands(first, 90) // far away, for a moment
 	follow(10 * time.Second)
 	if v := w.observed(web.Instance(0)); v.Violated == "" {
 		t.Error("nobody says that its SLA is violated")
@@ -154,7 +155,7 @@ func TestWhatViolatesItsSLAMovesOnceAndDoesNotFlap(t *testing.T) {
 	if moves() != 1 {
 		t.Fatalf("it moved %d times", moves())
 	}
-	// Whatever happens, it moves so often an hour and no oftener.
+	// It never moves more often than the limit per hour.
 	for range 20 {
 		w.stands(w.at(0).Node, 200)
 		follow(35 * time.Second)
@@ -224,7 +225,7 @@ func TestTheRootHearsWhereItWatches(t *testing.T) {
 	if p := told(); p == nil || p.Coord == nil || p.Coord.Vec[0] != 0.2 {
 		t.Errorf("after it moved the root is told %+v", p)
 	}
-	w.stands(n, 213) // no news
+	w.stands(n, 213) // not reported
 	if p := told(); p != nil {
 		t.Errorf("of a small move the root is told %+v", p)
 	}
@@ -254,7 +255,7 @@ func TestDomainsFillUp(t *testing.T) {
 	if !slices.Equal(on, []string{"", "a", "b"}) {
 		t.Errorf("they are in %q", on)
 	}
-	// Apart holds both ways.
+	// Anti-affinity holds in both directions.
 	w = newWorld(t, 2)
 	w.wants(of(pre, 0, 1, api.Constraint{Type: api.ConstrainAntiAffinity, Services: []string{"web.prod", "far.prod"}}))
 	w.wants(of(web, 0, 2))
@@ -272,13 +273,13 @@ func TestTheUrgentGoFirst(t *testing.T) {
 	w.wants(of(pre, 0, 1, onNode("n9")))
 	low, high := of(web, 0, 2), of(web, 1, 3)
 	low.Spec.VCPUs, low.Spec.Priority, high.Spec.VCPUs, high.Spec.Priority = 4, "low", 4, "high"
-	w.wants(low, high) // in one message
+	w.wants(low, high) // in one desired set
 	if w.at(1).Node == "" || w.at(0).Node != "" {
 		t.Errorf("the low one is on %q, the high one on %q", w.at(0).Node, w.at(1).Node)
 	}
 	w = newWorld(t, 0)
 	w.wants(low)
-	w.wants(high) // in the queue
+	w.wants(high) // while both wait
 	w.join("n0", api.Resources{MilliCPU: 4000, MemoryMB: 4096})
 	if w.at(1).Node == "" || w.at(0).Node != "" {
 		t.Errorf("of those that wait the low one is on %q, the high one on %q", w.at(0).Node, w.at(1).Node)

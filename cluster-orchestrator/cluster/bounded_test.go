@@ -11,9 +11,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// TestANodeThatClaimsWhatCannotBeIsNotBelieved has a node change what it says of
-// itself to what no node has: what it said before counts on, and one notice a minute
-// and a counter say so.
+// TestANodeThatClaimsWhatCannotBeIsNotBelieved: a node changes its Info to impossible values.
+// Its earlier values still count, and a counter and one notice per minute report it.
 func TestANodeThatClaimsWhatCannotBeIsNotBelieved(t *testing.T) {
 	w := newWorld(t, 2)
 	before := w.c.Aggregate()

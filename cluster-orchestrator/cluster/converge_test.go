@@ -9,15 +9,15 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// linkedTo is a link of 5 ms to a service, that may be searched for so many seconds.
+// linkedTo returns a link of 5 ms to a service with the given convergence time in seconds.
 func linkedTo(to string, seconds float64) func(*wire.Assignment) {
 	return func(a *wire.Assignment) {
 		a.Spec.Connectivity = []api.Connectivity{{Target: to, Constraints: []api.LinkConstraint{{Type: api.LinkLatency, Threshold: 5, ConvergenceTime: seconds}}}}
 	}
 }
 
-// crowded is a world of four nodes, 10 ms apart, of which n0 has room for one
-// instance of 3000 thousandths only.
+// crowded returns a world of four nodes, 10 ms apart. n0 has capacity for one instance of 3
+// vCPUs only.
 func crowded(t *testing.T) *world { return line(t, 4, nil) }
 
 func wide(a wire.Assignment, more ...func(*wire.Assignment)) wire.Assignment {
@@ -28,7 +28,7 @@ func wide(a wire.Assignment, more ...func(*wire.Assignment)) wire.Assignment {
 	return a
 }
 
-// placedAfter is how many seconds pass until an instance is on a node.
+// placedAfter returns the number of seconds until an instance is on a node.
 func (w *world) placedAfter(id api.InstanceID, most int) int {
 	for s := range most {
 		if w.nodeOf(id) != "" {
@@ -41,7 +41,7 @@ func (w *world) placedAfter(id api.InstanceID, most int) int {
 	return 0
 }
 
-// The link's convergence_time counts whichever end searches, in either order.
+// The link's convergence_time counts for both ends, in either order.
 func TestALinksConvergenceTimeCountsForBothEnds(t *testing.T) {
 	for _, seconds := range []int{1, 12} {
 		t.Run(fmt.Sprintf("the other end searches for %d s", seconds), func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestALinksConvergenceTimeCountsForBothEnds(t *testing.T) {
 	}
 }
 
-// Where the search ends, and room comes near the other end, it moves there.
+// After the search, when capacity near the other end becomes free, the instance moves there.
 func TestWhatWasPlacedFarMovesNear(t *testing.T) {
 	w := crowded(t)
 	w.wants(wide(of(pre, 0, 1, onNode("n0"))))
@@ -89,7 +89,8 @@ func TestWhatWasPlacedFarMovesNear(t *testing.T) {
 	}
 }
 
-// What could be near in another cluster is handed back, so that the root offers it there.
+// An instance that could be near in another cluster is handed back, so that the root offers it
+// there.
 func TestALinkToAnotherClusterIsHandedBack(t *testing.T) {
 	w := crowded(t)
 	a := wide(of(web, 0, 1), linkedTo("pre.prod", 1))

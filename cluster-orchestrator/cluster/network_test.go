@@ -17,7 +17,7 @@ var (
 	rr    = netip.MustParseAddr("10.30.0.7")
 )
 
-// netWorld is a world with shares, whose nodes have netmanagers.
+// netWorld returns a world with shares, whose nodes have netmanagers.
 func netWorld(t testing.TB, nodes int) *world {
 	w := newWorld(t, nodes)
 	w.step(RootNet{wire.RootNet{Rev: 1, Ranges: wire.DefaultNetRanges(), Shares: []netip.Prefix{share}}})
@@ -27,7 +27,7 @@ func netWorld(t testing.TB, nodes int) *world {
 	return w
 }
 
-// net has a node's netmanager speak for the first time in its boot.
+// net sends the first message of a node's netmanager in its boot.
 func (w *world) net(id api.NodeID, wants ...wire.Subscription) []any {
 	self := wire.NetSelf{Chain: [][]byte{{1}}, Proof: []byte{2}}
 	copy(self.Key[:], id)
@@ -44,7 +44,7 @@ func (w *world) said(id api.NodeID, envs []wire.Envelope) (msgs []any) {
 	return msgs
 }
 
-// run has the node run what it should, with addresses of its subnet.
+// run makes the node run its desired set, with addresses of its subnet.
 func (w *world) run(id api.NodeID) []wire.Envelope {
 	n := w.nodes[id]
 	n.settle()
@@ -93,7 +93,7 @@ func TestANodeKeepsItsSubnetAndItsSecrets(t *testing.T) {
 	w.restart()
 	w.join("n2", api.Resources{MilliCPU: 4000, MemoryMB: 4096})
 	w.net("n2")
-	w.pass(7 * time.Second) // in which one that has a subnet would have named it
+	w.pass(7 * time.Second) // time for nodes that have a subnet to report it
 	if c, _ := w.c.Lease("n2"); c.Subnet == b.Subnet || !c.Subnet.IsValid() {
 		t.Errorf("a removed node's subnet goes to the next: %s", c.Subnet)
 	}
@@ -102,8 +102,8 @@ func TestANodeKeepsItsSubnetAndItsSecrets(t *testing.T) {
 	}
 }
 
-// TestNewFlowsAvoidAnInstanceBeforeItsNodeIsToldToStopIt: the order of messages
-// in one step.
+// TestNewFlowsAvoidAnInstanceBeforeItsNodeIsToldToStopIt checks the order of messages in one
+// step.
 func TestNewFlowsAvoidAnInstanceBeforeItsNodeIsToldToStopIt(t *testing.T) {
 	w := netWorld(t, 2)
 	w.wants(addressedAt(0, rr), addressedAt(1, rr))
@@ -141,7 +141,7 @@ func TestNewFlowsAvoidAnInstanceBeforeItsNodeIsToldToStopIt(t *testing.T) {
 	}
 }
 
-// net2 has a node say something further that it wants.
+// net2 sends a further message of a node's netmanager with subscriptions.
 func (w *world) net2(id api.NodeID, wants ...wire.Subscription) []any {
 	n := w.nodes[id]
 	n.said++
@@ -159,7 +159,7 @@ func TestADeadNodesBackendsLeaveInTheStepThatFindsIt(t *testing.T) {
 	}
 	w.net2("n0", wire.Subscription{Service: web, For: web})
 	w.nodes["n1"].off = true
-	w.nodes["n2"].has = map[api.InstanceID]api.Observed{} // or beats would lose the addresses
+	w.nodes["n2"].has = map[api.InstanceID]api.Observed{} // otherwise heartbeats would lose the addresses
 	for range 20 {
 		w.now = w.now.Add(time.Second)
 		for _, id := range []api.NodeID{"n0", "n2"} {
@@ -173,7 +173,7 @@ func TestADeadNodesBackendsLeaveInTheStepThatFindsIt(t *testing.T) {
 		if !ok || slices.ContainsFunc(r.Backends, func(be api.Backend) bool { return be.Peer == api.PeerKey{'n', '1'} }) {
 			t.Errorf("the route leads to %+v, told %+v", r.Backends, eff.Send)
 		}
-		// It may be cut off from the cluster alone: whose its addresses are is still known.
+		// The node may only be cut off from the cluster: its sources stay known.
 		at := w.nodes["n1"].whole().Observed[0].Address
 		if d := down(t, w.net2("n0", wire.Subscription{Service: web, For: web}, wire.Subscription{Address: at, For: web})); len(d.Sources) != 1 || d.Sources[0].Service != web {
 			t.Errorf("asked for %s, told %+v", at, d)
@@ -183,8 +183,7 @@ func TestADeadNodesBackendsLeaveInTheStepThatFindsIt(t *testing.T) {
 	t.Fatal("it is not found")
 }
 
-// An idle node is one that has room, and not one of which nothing is known: those get
-// what the average gets.
+// An idle node reports a load of at least 1. 0 means unknown, which gets the average.
 func TestIdleNodesSaySo(t *testing.T) {
 	w := netWorld(t, 2)
 	for n := range 2 {
@@ -208,7 +207,7 @@ func TestIdleNodesSaySo(t *testing.T) {
 	}
 }
 
-// TestRoutesAreWholeBeforeNodesSpeakAgain restarts the cluster, and asks at once.
+// TestRoutesAreWholeBeforeNodesSpeakAgain restarts the cluster and checks routes at once.
 func TestRoutesAreWholeBeforeNodesSpeakAgain(t *testing.T) {
 	w := netWorld(t, 3)
 	for n := range 3 {
@@ -216,7 +215,7 @@ func TestRoutesAreWholeBeforeNodesSpeakAgain(t *testing.T) {
 	}
 	w.desire()
 	for _, id := range []api.NodeID{"n0", "n1", "n2"} {
-		w.nodes[id].slow = true // at first none listens
+		w.nodes[id].slow = true // at first no instance listens
 		w.run(id)
 		w.nodes[id].slow = false
 		clear(w.nodes[id].has)
@@ -244,17 +243,17 @@ func TestWhoMayAsk(t *testing.T) {
 		want wire.Subscription
 		is   string
 	}{
-		{other, wire.Subscription{Address: rr, For: web}, "denied"}, // it does not host who asks
-		{host, wire.Subscription{Address: rr, For: web}, "denied"},  // nobody may call it
+		{other, wire.Subscription{Address: rr, For: web}, "denied"}, // it does not host the service
+		{host, wire.Subscription{Address: rr, For: web}, "denied"},  // no service may call it
 		{host, wire.Subscription{Address: rr}, "denied"},
 		{host, wire.Subscription{Service: web}, "denied"},
 		{host, wire.Subscription{For: web}, "refused"},
 		{host, wire.Subscription{Address: rr, Service: web, For: web}, "refused"},
 		{host, wire.Subscription{Address: netip.MustParseAddr("192.0.2.1"), For: web}, "refused"},
-		{host, wire.Subscription{Address: lease.Subnet.Addr().Next(), For: web}, "refused"}, // nobody is there
+		{host, wire.Subscription{Address: lease.Subnet.Addr().Next(), For: web}, "refused"}, // no instance has the address
 		{host, wire.Subscription{Address: inst, For: web}, "denied"},
 		{host, wire.Subscription{Address: lease.Subnet.Addr()}, "peer"},
-		{host, wire.Subscription{Service: "rival/a.b.c.d", For: web}, "nothing"}, // the root's to say
+		{host, wire.Subscription{Service: "rival/a.b.c.d", For: web}, "nothing"}, // only the root can answer
 	} {
 		d := wire.NetDown{}
 		if msgs := w.net2(c.node, c.want); len(msgs) > 0 {
@@ -277,8 +276,8 @@ func TestWhoMayAsk(t *testing.T) {
 	}
 }
 
-// TestOneChangeConcernsThoseWhoAsked counts the messages of one instance's start
-// in a cluster with many services and nodes.
+// TestOneChangeConcernsThoseWhoAsked counts the messages after the start of one instance in a
+// cluster with many services and nodes.
 func TestOneChangeConcernsThoseWhoAsked(t *testing.T) {
 	w := netWorld(t, 40)
 	for n := range 40 {
@@ -307,8 +306,8 @@ func TestOneChangeConcernsThoseWhoAsked(t *testing.T) {
 	}
 }
 
-// BenchmarkOneRouteOfMany is a step in which one instance of one service starts
-// or ends, among many that it does not concern.
+// BenchmarkOneRouteOfMany measures a step in which one instance starts or ends, among many
+// unrelated services.
 func BenchmarkOneRouteOfMany(b *testing.B) {
 	for _, services := range []int{10, 1000} {
 		b.Run(fmt.Sprint(services), func(b *testing.B) {
@@ -342,7 +341,7 @@ func BenchmarkOneRouteOfMany(b *testing.B) {
 	}
 }
 
-// TestWhatDoesNotListenIsASourceAndNoBackend: it may call others at once.
+// TestWhatDoesNotListenIsASourceAndNoBackend: an instance that does not listen may call others.
 func TestWhatDoesNotListenIsASourceAndNoBackend(t *testing.T) {
 	w := netWorld(t, 2)
 	w.wants(addressedAt(0, rr), addressedAt(1, rr))
@@ -363,7 +362,7 @@ func TestWhatDoesNotListenIsASourceAndNoBackend(t *testing.T) {
 	}
 }
 
-// TestRoutesNameThePublishedPorts, which SRV records are made of.
+// TestRoutesNameThePublishedPorts: SRV records are made of them.
 func TestRoutesNameThePublishedPorts(t *testing.T) {
 	w := netWorld(t, 2)
 	a := addressedAt(0, rr)

@@ -12,7 +12,7 @@ import (
 )
 
 func TestTheRootGetsItsShareAndNoMore(t *testing.T) {
-	w := line(t, 2, func(c *Config) { c.Offer.Share = 0.5 }) // 4 of 8 vCPUs
+	w := line(t, 2, func(c *Config) { c.Offer.Share = 0.5 }) // the share is 4 of 8 vCPUs
 	for i := range 6 {
 		w.wants(assignment(i, api.Revision(i+1), spec(1, 100)))
 	}
@@ -38,10 +38,10 @@ func TestTheRootGetsItsShareAndNoMore(t *testing.T) {
 	w.checkBooks()
 }
 
-// TestWhatFreesTheShareIsUsedAtOnce: what went beyond it has room on a node where
-// nothing changes.
+// TestWhatFreesTheShareIsUsedAtOnce: an instance beyond the share fits on a node that does not
+// change.
 func TestWhatFreesTheShareIsUsedAtOnce(t *testing.T) {
-	w := line(t, 2, func(c *Config) { c.Offer.Share = 0.5 }) // 4 of 8 vCPUs
+	w := line(t, 2, func(c *Config) { c.Offer.Share = 0.5 }) // the share is 4 of 8 vCPUs
 	on := func(n int, node api.NodeID, alone bool) wire.Assignment {
 		a := of(web, n, api.Revision(n+1), onNode(node))
 		a.Spec.VCPUs, a.Spec.Exclusive = 3, alone
@@ -125,16 +125,16 @@ func TestTheOperatorSaysHowMuchIsTold(t *testing.T) {
 	}
 }
 
-// TestWhySaysFirstWhatHoldsAnInstance: there is a node that it would fit on.
+// TestWhySaysFirstWhatHoldsAnInstance: a node meets the instance's request.
 func TestWhySaysFirstWhatHoldsAnInstance(t *testing.T) {
 	alone := func(a wire.Assignment) wire.Assignment { a.Spec.Exclusive = true; return a }
 	for hold, of := range map[string]struct {
 		conf func(*Config)
-		make func(w *world) api.InstanceID // on n0, which is small, n1 and n2
+		make func(w *world) api.InstanceID // the world has n0, which is small, n1 and n2
 		held int
 	}{
 		placement.ConstraintShare: {func(c *Config) { c.Offer.Share = 0.3 }, func(w *world) api.InstanceID {
-			w.wants(classed(0, 1, "normal", 2)) // of 2.7
+			w.wants(classed(0, 1, "normal", 2)) // the share is 2.7 vCPUs
 			w.wants(classed(1, 2, "normal", 2))
 			return web.Instance(1)
 		}, 2},
@@ -180,12 +180,12 @@ func TestWhySaysFirstWhatHoldsAnInstance(t *testing.T) {
 	}
 }
 
-// TestACoarseOfferRulesNothingOutThatFits: with steps as large as half a node the root
-// offers what goes into less than that, and what is full it knows to be full.
+// TestACoarseOfferRulesNothingOutThatFits: with steps as large as half a node, the root offers
+// instances that fit into less, and a full cluster is still reported as full.
 func TestACoarseOfferRulesNothingOutThatFits(t *testing.T) {
 	w := line(t, 4, func(c *Config) { c.Offer.Round, c.Preempt = 0.5, true })
 	for i := range 4 {
-		w.wants(classed(i, api.Revision(i+1), "normal", 2.2)) // of 4
+		w.wants(classed(i, api.Revision(i+1), "normal", 2.2)) // nodes have 4 vCPUs
 	}
 	w.beat()
 	a := w.c.Aggregate()
@@ -278,7 +278,7 @@ func TestAPlanSaysWhoWouldMakeWay(t *testing.T) {
 		if got[0].Headroom[0] != "vcpus 0" || got[3].Action != "wait" {
 			t.Errorf("%+v, the last %+v", got[0].Headroom, got[3])
 		}
-		// And so it is done.
+		// The result agrees with the plan.
 		m := req.Instances[0]
 		w.wants(wire.Assignment{Instance: m.Instance, Epoch: api.EpochOf(2, 0), SpecRev: 2, Spec: m.Spec})
 		if in := w.record(m.Instance); in.Reserved != got[0].Node || w.nodeOf(got[0].MakeWay[0]) != "" {

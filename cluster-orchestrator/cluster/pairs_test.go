@@ -12,7 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// measures has a node say what its connections measured.
+// measures sends a node's measurements of its connections.
 func (w *world) measures(id api.NodeID, said ...wire.NetPair) {
 	w.t.Helper()
 	n := w.nodes[id]
@@ -20,20 +20,20 @@ func (w *world) measures(id api.NodeID, said ...wire.NetPair) {
 	w.step(NetUp{id, wire.NetUp{Boot: 1, Seq: n.said, Between: said}})
 }
 
-// ms is a pair's word: so far from a service here to one there.
+// ms returns a measurement of the given round trip in ms.
 func ms(local, remote api.ServiceID, node api.NodeID, least float64) wire.NetPair {
 	return wire.NetPair{Local: local, Remote: remote, Node: node, Least: time.Duration(least * float64(time.Millisecond)), Connections: 3}
 }
 
-// violated is what an instance says of its SLA once it was looked at.
+// violated returns an instance's violation after the next check.
 func (w *world) violated(id api.InstanceID) string {
 	w.t.Helper()
 	w.pass(violations.CheckEvery)
 	return w.record(id).Violated
 }
 
-// tiedTo is a line of nodes with pre on n3, and web linked to it on n2 or n4, which are
-// 10 ms from there by coordinates.
+// tiedTo returns a line of nodes with pre on n3, and web with a link to it on n2 or n4, which
+// are 10 ms away by coordinates.
 func tiedTo(t *testing.T, bound float64) (w *world, on api.NodeID) {
 	w = line(t, 6, nil)
 	w.wants(of(pre, 0, 1, onNode("n3")))
@@ -53,15 +53,15 @@ func TestWhatTCPMeasuredCountsBeforeCoordinates(t *testing.T) {
 	if v := w.violated(web.Instance(0)); v != "latency: 40 ms, need 12 ms to pre.prod; measured by 3 connections at 00:00:00 UTC" {
 		t.Fatalf("it says %q", v)
 	}
-	// For a moment: nobody moves.
+	// A short violation moves nothing.
 	w.pass(10 * time.Second)
 	w.measures("n3", ms(pre, web, on, 11))
 	w.pass(time.Minute)
 	if v := w.violated(web.Instance(0)); v != "" || w.at(0).Epoch != epoch {
 		t.Fatalf("it says %q, and is on %s", v, w.at(0).Node)
 	}
-	// For longer: it moves once, and not back to where it was measured, though by
-	// coordinates that is near enough.
+	// After a longer violation it moves once, and not back to the node of the measurement,
+	// although that is near enough by coordinates.
 	w.measures("n3", ms(pre, web, on, 40))
 	w.pass(30 * time.Second)
 	next := w.at(0).Node
@@ -90,7 +90,7 @@ func TestAWayThatIsShorterThanEstimatedKeepsTheSLA(t *testing.T) {
 	if v := w.violated(web.Instance(0)); v != "" || w.at(0).Node != on {
 		t.Fatalf("it says %q on %s", v, w.at(0).Node)
 	}
-	// What is old counts no longer, as long as it was on its way too.
+	// Old measurements do not count. Their age includes the time before the report.
 	old := ms(pre, web, on, 5)
 	old.Age = wire.MaxNetPairAge - 25*time.Second
 	w.measures("n3", old)
@@ -107,8 +107,8 @@ func TestAWayThatIsShorterThanEstimatedKeepsTheSLA(t *testing.T) {
 	}
 }
 
-// Numbers change all the time and are said once a minute; what was only estimated is
-// said as soon as it is known.
+// Amounts change all the time and are shown once a minute. A measurement replaces an estimate at
+// once.
 func TestWhatIsKnownIsSaidAtOnce(t *testing.T) {
 	w := line(t, 4, nil)
 	w.wants(of(pre, 0, 1, onNode("n3")), of(web, 0, 1, near("pre.prod", 12), onNode("n2")))
@@ -131,7 +131,8 @@ func TestWhatIsKnownIsSaidAtOnce(t *testing.T) {
 	}
 }
 
-// Whether it was estimated is not read off what is said: a label may say so.
+// The text does not decide whether a violation was estimated: a label may contain the same
+// words.
 func TestALabelIsNoEstimate(t *testing.T) {
 	w := line(t, 1, nil)
 	label := func(note, disk string) { w.relabelled("n0", map[string]string{"note": note, "disk": disk}) }
@@ -154,7 +155,7 @@ func TestALabelIsNoEstimate(t *testing.T) {
 	}
 }
 
-// A link is to the nearest: one that is measured far away says nothing of another.
+// A link is to the nearest instance: a measurement of a distant one does not count for another.
 func TestAFarInstanceBreaksNothingWhereAnotherIsNear(t *testing.T) {
 	w, on := tiedTo(t, 12)
 	w.step(Cordon{"n3", false})
@@ -169,14 +170,13 @@ func TestAFarInstanceBreaksNothingWhereAnotherIsNear(t *testing.T) {
 	if v := w.violated(web.Instance(0)); !strings.HasPrefix(v, "latency: 30 ms,") {
 		t.Fatalf("it says %q", v)
 	}
-	w.measures(on, ms(web, pre, "n3", 9)) // the other end of the first knows better
+	w.measures(on, ms(web, pre, "n3", 9)) // the other end of the first pair measured a shorter round trip
 	if v := w.violated(web.Instance(0)); v != "" {
 		t.Fatalf("it says %q", v)
 	}
 }
 
-// A node is asked about the services that a latency link leads from or to, as long as it
-// runs such.
+// A node measures the services that a latency link leads from or to, while it runs them.
 func TestNodesAreAskedAboutLinkedServices(t *testing.T) {
 	w := netWorld(t, 2)
 	for id, n := range w.nodes {
@@ -190,7 +190,7 @@ func TestNodesAreAskedAboutLinkedServices(t *testing.T) {
 	has := map[api.NodeID]api.Digest{}
 	asked := func(id api.NodeID) []api.ServiceID {
 		t.Helper()
-		for range 3 { // what it is told it says that it has
+		for range 3 { // it reports the measurements that it was sent
 			n := w.nodes[id]
 			n.said++
 			lease, _ := w.c.Lease(id)
@@ -219,7 +219,7 @@ func TestNodesAreAskedAboutLinkedServices(t *testing.T) {
 	}
 	before := has["n0"]
 	asked("n1")
-	at := func(id api.NodeID) (list []api.ServiceID) { // as it is told before it speaks
+	at := func(id api.NodeID) (list []api.ServiceID) { // before the node's next message
 		for _, m := range w.nodes[id].got {
 			if d, ok := m.(wire.NetDown); ok && d.Measure != nil {
 				list = d.Between
@@ -241,21 +241,21 @@ func TestNodesAreAskedAboutLinkedServices(t *testing.T) {
 	if got := at("n1"); !slices.Equal(got, []api.ServiceID{pre, web}) {
 		t.Errorf("at once it is asked about %v", got)
 	}
-	w.wants(of(web, 0, 3, onNode("n1"))) // links no more
+	w.wants(of(web, 0, 3, onNode("n1"))) // no link any more
 	if got := asked("n0"); len(got) != 0 || has["n0"] != before {
 		t.Errorf("asked about %v", got)
 	}
 }
 
-// abroad is a pair whose other end is on a node of another cluster, by its key.
+// abroad returns a pair whose other end is on a node of another cluster, named by its key.
 func abroad(local, remote api.ServiceID, key byte, least float64) wire.NetPair {
 	p := ms(local, remote, api.NodeID(api.PeerKey{key}.String()), least)
 	p.Cluster = "bonn"
 	return p
 }
 
-// tiedAbroad is a line of nodes with web on n2, at 20 ms, linked to pre in another
-// cluster, which has come to these places.
+// tiedAbroad returns a line of nodes with web on n2, at 20 ms, with a link to pre in another
+// cluster, whose positions have become places.
 func tiedAbroad(t *testing.T, bound float64, places ...float64) (w *world, goesTo func(...float64)) {
 	w = line(t, 6, nil)
 	a := of(web, 0, 1, near("pre.prod", bound), onNode("n2"))
@@ -275,7 +275,7 @@ func tiedAbroad(t *testing.T, bound float64, places ...float64) (w *world, goesT
 	return w, goesTo
 }
 
-// has has the root say on which nodes of the other cluster a service is.
+// has sends the root's route with the given nodes of the other cluster.
 func (w *world) has(rev uint64, id api.ServiceID, keys ...byte) {
 	w.t.Helper()
 	r := api.Route{Service: id, Rev: rev}
@@ -291,10 +291,10 @@ func (w *world) has(rev uint64, id api.ServiceID, keys ...byte) {
 func TestWhatTCPMeasuredAcrossClustersCountsBeforeCoordinates(t *testing.T) {
 	const byTCP, estimated = "; measured by 3 connections at 00:00:00 UTC", "; estimated by coordinates"
 	for name, test := range map[string]struct {
-		places []float64 // where pre is elsewhere
+		places []float64 // positions of pre in the other cluster
 		said   []wire.NetPair
-		on     []byte // the nodes that routes have it on; nil: they do not say
-		want   string // what is violated: its beginning and its end
+		on     []byte // keys of nodes in the route; nil: no route
+		want   string // beginning and end of the violation's text
 	}{
 		"near by both":                     {places: []float64{30}, said: []wire.NetPair{abroad(web, pre, 1, 5)}},
 		"measured far":                     {places: []float64{30}, said: []wire.NetPair{abroad(web, pre, 1, 40)}, want: "latency: 40 ms," + byTCP},
@@ -328,7 +328,7 @@ func TestWhatTCPMeasuredAcrossClustersCountsBeforeCoordinates(t *testing.T) {
 	}
 }
 
-// An instance in the cluster may be nearer than those elsewhere, and the other way round.
+// An instance in the cluster may be nearer than those in other clusters, or farther away.
 func TestTheNearestCountsWhereverItIs(t *testing.T) {
 	w, _ := tiedAbroad(t, 12, 30)
 	w.measures("n2", abroad(web, pre, 1, 40))
@@ -347,8 +347,7 @@ func TestTheNearestCountsWhereverItIs(t *testing.T) {
 	}
 }
 
-// What was measured of another cluster counts as long as it is fresh and the service is
-// there.
+// A measurement of another cluster counts while it is fresh and the service is there.
 func TestWhatWasMeasuredAcrossClustersEnds(t *testing.T) {
 	w, goesTo := tiedAbroad(t, 12, 50)
 	w.measures("n2", abroad(web, pre, 1, 5))
@@ -370,7 +369,7 @@ func TestWhatWasMeasuredAcrossClustersEnds(t *testing.T) {
 	if v := w.violated(web.Instance(0)); v != "" {
 		t.Fatalf("it says %q", v)
 	}
-	goesTo() // it is here alone now
+	goesTo() // the service now runs in this cluster only
 	if v := w.violated(web.Instance(0)); !strings.HasSuffix(v, "; estimated by coordinates") {
 		t.Errorf("it says %q", v)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// behind has a node stand at a place with a slow last mile, as behind DSL.
+// behind sets a node's coordinate with a large height, as with DSL.
 func (w *world) behind(id api.NodeID, place, height float64) {
 	w.t.Helper()
 	n := w.nodes[id]
@@ -20,8 +20,7 @@ func (w *world) behind(id api.NodeID, place, height float64) {
 	w.step(NetUp{id, wire.NetUp{Boot: 1, Seq: n.said, Self: &self}})
 }
 
-// A node is 0 ms from itself, however slow its last mile: 23.5 ms of height, which
-// would be 47 ms there and back.
+// A node is 0 ms from itself, even with a height of 23.5 ms, which would count twice.
 func TestANodeIsNotFarFromItself(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -48,7 +47,7 @@ func TestANodeIsNotFarFromItself(t *testing.T) {
 			if n := w.nodeOf(web.Instance(0)); n != "n0" {
 				t.Fatalf("beside the other end it is on %q: %+v", n, w.observed(web.Instance(0)).Why)
 			}
-			// The other way around: the one that is linked to comes second.
+			// In the other order: the linked service comes second.
 			w.wants(of(far, 0, 3, onNode("n0")))
 			b := of("acme/shop.prod.back.prod", 0, 4)
 			tt.link(&b.Spec)
@@ -84,7 +83,7 @@ func TestALinkedServiceComesToTheNodeOfTheOtherEnd(t *testing.T) {
 	}
 }
 
-// What TCP measured on one node, over its loopback while it is busy, is no distance.
+// A TCP measurement over the loopback of one node is ignored.
 func TestAMeasurementOnOneNodeDoesNotPartIt(t *testing.T) {
 	w := line(t, 1, nil)
 	w.wants(of(pre, 0, 1))
@@ -97,7 +96,7 @@ func TestAMeasurementOnOneNodeDoesNotPartIt(t *testing.T) {
 	}
 }
 
-// The plan says the margin that the placement then has.
+// The plan shows the margin that the placement then has.
 func TestThePlanHasNoDistanceOnOneNode(t *testing.T) {
 	w := newWorld(t, 0)
 	w.join("n0", api.Resources{MilliCPU: 4000, MemoryMB: 4096})

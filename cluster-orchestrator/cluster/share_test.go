@@ -7,8 +7,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// An SLA that must be kept in 80 % of the last five minutes' checks may be violated
-// for a minute of them, whether at a stretch or not.
+// An SLA that must be met in 80 % of the checks of the last five minutes may be violated for one
+// minute in total.
 func TestAShareOfChecksCountsShortViolationsTogether(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -26,7 +26,7 @@ func TestAShareOfChecksCountsShortViolationsTogether(t *testing.T) {
 			if n := w.nodeOf(web.Instance(0)); n != "n1" {
 				t.Fatalf("within 15 ms of n0 it is on %q", n)
 			}
-			w.stands("n2", 12) // would keep it, too
+			w.stands("n2", 12) // would meet it too
 			where := map[api.NodeID]bool{}
 			follow := func() {
 				for range 30 {

@@ -33,7 +33,7 @@ func TestReturningNodeKeepsItsInstance(t *testing.T) {
 	w.pass(9 * time.Second)
 	w.expect(0, api.ClusterScheduled, "n0")
 	w.nodes["n0"].off = false
-	w.step(w.nodes["n0"].alive()) // its connection held, so it has no reason to report
+	w.step(w.nodes["n0"].alive()) // its connection stayed up, so it has no reason to report
 	if got := w.expect(0, api.Running, "n0"); got.Epoch != was.Epoch {
 		t.Errorf("its epoch is %s, was %s", got.Epoch, was.Epoch)
 	}
@@ -64,8 +64,8 @@ func TestNodeThatIsHeardAfterARestartIsReclaimed(t *testing.T) {
 	w.expect(1, api.NodeScheduled, "n0")
 }
 
-// TestDrainAfterARestartMovesWhatWaitedForItsNode: the node fell silent with
-// half of the cluster, so that its exclusive instance was held with it.
+// TestDrainAfterARestartMovesWhatWaitedForItsNode: the node fell silent with half of the
+// cluster, so its exclusive instance was held back.
 func TestDrainAfterARestartMovesWhatWaitedForItsNode(t *testing.T) {
 	w := newWorld(t, 4)
 	w.wants(assignment(0, 1, exclusive(1, 100)))
@@ -120,9 +120,9 @@ func TestClusterThatFallsSilentAtOnceIsPacedBackIn(t *testing.T) {
 	}
 }
 
-// TestReturnedNodesDoNotCountAsSilent: three of nine nodes fall silent and return, and
-// within the same dead time three others fall silent. At no time are more than three
-// silent, so the cluster has no reason to suspect itself and to wait.
+// TestReturnedNodesDoNotCountAsSilent: three of nine nodes fall silent and return. Within the
+// same dead time three others fall silent. Never more than three are silent, so the cluster does
+// not doubt itself.
 func TestReturnedNodesDoNotCountAsSilent(t *testing.T) {
 	w := newWorld(t, 9)
 	for i := range 9 {
@@ -137,7 +137,7 @@ func TestReturnedNodesDoNotCountAsSilent(t *testing.T) {
 	}
 	cut(true, "n0", "n1", "n2")
 	w.pass(7500 * time.Millisecond)
-	cut(true, "n3", "n4", "n5") // heard for the last time before the first three were silent
+	cut(true, "n3", "n4", "n5") // heard for the last time before the first three fell silent
 	cut(false, "n0", "n1", "n2")
 	w.beat()
 	victims := map[api.InstanceID]api.Epoch{}
@@ -197,8 +197,8 @@ func TestExclusiveWaitsUntilItsSilentNodesLeaseIsOver(t *testing.T) {
 	}
 }
 
-// TestNodeCannotHarmItsCluster has a node say what only others may, and then fall
-// silent, so that the cluster acts on what it believes.
+// TestNodeCannotHarmItsCluster: a node reports about others and then falls silent, so that the
+// cluster acts on its reports.
 func TestNodeCannotHarmItsCluster(t *testing.T) {
 	states := []api.State{
 		"", "nonsense", api.Registered, api.Requested, api.ClusterScheduled, api.NodeScheduled,
@@ -219,7 +219,7 @@ func TestNodeCannotHarmItsCluster(t *testing.T) {
 				for _, n := range []int{0, 1} {
 					own := w.at(n).Node
 					for id := range w.nodes {
-						if id != own { // about a foreign instance
+						if id != own { // about another node's instance
 							before := w.at(n)
 							lie(n, id)
 							if got := w.at(n); got.State != before.State || got.Node != before.Node {
@@ -256,7 +256,7 @@ func TestStrangersAreBounded(t *testing.T) {
 		r.Observed = append(r.Observed, api.Observed{Instance: web.Instance(i), State: api.Running})
 	}
 	w.step(NodeReport{r})
-	// Each is observed, leaves the node, and takes an unknown part of its resources.
+	// Each is observed, leaves the node, and takes an unknown amount of its resources.
 	const want = placement.MaxStrangers + 1
 	if held, _ := w.c.place.Held("n0"); held != want {
 		t.Errorf("unknown instances that are kept of %d: got %d, want %d", len(r.Observed), held, want)
@@ -273,7 +273,7 @@ func TestStrangersAreBounded(t *testing.T) {
 	w.expect(0, api.NodeScheduled, "n1")
 }
 
-// TestNodesLongGoneDoNotSlowTheLivingDown: providers walk away without a word.
+// TestNodesLongGoneDoNotSlowTheLivingDown: nodes may disappear for good without being removed.
 func TestNodesLongGoneDoNotSlowTheLivingDown(t *testing.T) {
 	w := newWorld(t, 10)
 	for _, id := range []api.NodeID{"n5", "n6", "n7", "n8", "n9"} {

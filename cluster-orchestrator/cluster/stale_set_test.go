@@ -8,11 +8,11 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// A broker may keep a desired set of a node that is older than the newest, and hand it
-// to the node when that connects. What the cluster took off the node meanwhile takes
-// room there for as long as the node may still be handed a set with it.
+// A broker may retain an outdated desired set of a node and deliver it when the node connects.
+// Instances that were removed from the node meanwhile take capacity there while the node may
+// still get such a set.
 
-// kept is the newest desired set that the last step sent to a node.
+// kept returns the newest desired set that the last step sent to a node.
 func (w *world) kept(id api.NodeID) (d wire.Desired) {
 	w.t.Helper()
 	for _, e := range w.last.Send {
@@ -26,9 +26,8 @@ func (w *world) kept(id api.NodeID) (d wire.Desired) {
 	return d
 }
 
-// returnsLate has n0 hear nothing of an instance that came and went, until it is back
-// with the broker's older set, and wants another in its room. between happens while the
-// node is away.
+// returnsLate: n0 misses that an instance came and went. It returns with the broker's outdated
+// set, and another instance needs its capacity. between is called while the node is away.
 func returnsLate(t *testing.T, between func(w *world)) {
 	t.Helper()
 	w := newWorld(t, 1)
@@ -63,8 +62,8 @@ func TestAReturningNodeMustHoldThatSetAfterARestartOfItsCluster(t *testing.T) {
 	returnsLate(t, (*world).restart)
 }
 
-// TestANodeThatJoinsAnewMustHoldASetWithoutWhatHasCompleted: it lost its store, and
-// would run a completed instance again that an older set has.
+// TestANodeThatJoinsAnewMustHoldASetWithoutWhatHasCompleted: the node lost its store and would
+// run a completed instance of an outdated set again.
 func TestANodeThatJoinsAnewMustHoldASetWithoutWhatHasCompleted(t *testing.T) {
 	w := newWorld(t, 1)
 	n := w.nodes["n0"]
@@ -96,8 +95,8 @@ func TestANodeThatJoinsAnewMustHoldASetWithoutWhatHasCompleted(t *testing.T) {
 	w.checkBooks()
 }
 
-// TestTheEndOfAnEarlierPlacementFreesNoRoomOfALaterOne: the node was told to run the
-// instance anew, and had not said so before it was told to end that.
+// TestTheEndOfAnEarlierPlacementFreesNoRoomOfALaterOne: the node got a new placement of the
+// instance, and its end before the node reported it.
 func TestTheEndOfAnEarlierPlacementFreesNoRoomOfALaterOne(t *testing.T) {
 	w := newWorld(t, 1)
 	n := w.nodes["n0"]
@@ -110,7 +109,7 @@ func TestTheEndOfAnEarlierPlacementFreesNoRoomOfALaterOne(t *testing.T) {
 	n.has[web.Instance(0)] = done
 	w.speak("n0")
 	w.expect(0, api.Completed, "n0")
-	before := n.whole() // is on its way while all else happens
+	before := n.whole() // delayed until the other steps are done
 	w.deaf = true
 	again := assignment(0, 2, job)
 	again.SpecRev = 2

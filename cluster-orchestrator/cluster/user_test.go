@@ -13,7 +13,7 @@ func toUser(target string, ms float64) api.Constraint {
 	return api.Constraint{Type: api.ConstrainLatency, Target: target, Threshold: ms}
 }
 
-// probed answers all orders of some envelopes as if the user stood at a place.
+// probed answers all probe orders in envelopes for a user at the given position.
 func (w *world) probed(envs []wire.Envelope, ms float64, change func(api.NodeID, *wire.Probed) bool) (answers []NodeProbed) {
 	for _, e := range envs {
 		o, ok := e.Msg.(wire.ProbeOrder)
@@ -30,7 +30,7 @@ func (w *world) probed(envs []wire.Envelope, ms float64, change func(api.NodeID,
 	return answers
 }
 
-const there = "8.8.8.8" // nothing is sent: the test answers
+const there = "8.8.8.8" // the test answers; nothing is sent
 
 func TestAUserIsFoundByProbes(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -62,7 +62,7 @@ func TestAUserIsFoundByProbes(t *testing.T) {
 			answers := w.probed(w.last.Send, 38, c.change)
 			for _, a := range answers {
 				w.step(a)
-				w.step(a) // twice
+				w.step(a) // a duplicate
 				w.step(NodeProbed{"n1", wire.Probed{ID: a.ID + 1000, RTT: time.Millisecond}})
 			}
 			w.pass(c.pass)
@@ -78,7 +78,7 @@ func TestAUserIsFoundByProbes(t *testing.T) {
 				t.Errorf("%d probe orders are open, %d rounds are under way or wait, want none", s.Probes, s.Rounds)
 			}
 			w.checkBooks()
-			// What is known is known to the next, and nobody is asked for it.
+			// The next instance uses the result, and no node probes again.
 			w.wants(of(web, 1, 1, toUser(there, 12)))
 			if got := w.probed(w.last.Send, 38, nil); len(got) != 0 || c.node && w.at(1).Node == "" {
 				t.Errorf("the next one asks %d nodes and is on %q", len(got), w.at(1).Node)

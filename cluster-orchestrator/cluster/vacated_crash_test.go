@@ -6,9 +6,9 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// TestACrashPromisesNoRoomTwice has an urgent instance take the room of one whose earlier
-// placement ended, which then is placed elsewhere, and the cluster crash after each save of
-// that step (seed 695).
+// TestACrashPromisesNoRoomTwice: an urgent instance takes the capacity of another one whose
+// earlier placement ended and which is then placed elsewhere. The cluster crashes after each
+// save of that step (seed 695).
 func TestACrashPromisesNoRoomTwice(t *testing.T) {
 	for saves := 0; ; saves++ {
 		w := newWorld(t, 0)

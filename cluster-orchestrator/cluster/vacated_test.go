@@ -6,9 +6,9 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// When an instance's earlier placement has ended, what it had is free for its new one in
-// the same step. An exclusive one is not handed back for want of that room: it would be
-// placed here only when the root offers it anew.
+// When an instance's earlier placement has ended, its capacity is free for the new placement in
+// the same step. An exclusive instance must not be handed back, because then the root would have
+// to offer it again.
 func TestWhatAnEarlierPlacementHadIsFreeForTheNextOne(t *testing.T) {
 	w := newWorld(t, 0)
 	w.join("n0", api.Resources{MilliCPU: 2000, MemoryMB: 200})
@@ -18,7 +18,8 @@ func TestWhatAnEarlierPlacementHadIsFreeForTheNextOne(t *testing.T) {
 	w.wants(had, other)
 	w.beat()
 	w.expect(0, api.Running, "n0")
-	// The new one needs what both have; the other is dropped in the same step.
+	// The new placement needs the capacity of both; the other instance is removed in the same
+	// step.
 	delete(w.want, other.Instance)
 	w.wants(gets)
 	w.nodes["n0"].settle()
@@ -28,8 +29,8 @@ func TestWhatAnEarlierPlacementHadIsFreeForTheNextOne(t *testing.T) {
 	}
 }
 
-// Who waits for room gets it in turn: who had a part of it until now comes after those
-// that are more urgent, or wait for longer.
+// Freed capacity is given away in order: the instance that released it comes after instances
+// that are more urgent or have waited longer.
 func TestWhatLeavesANodeIsGivenAwayInTurn(t *testing.T) {
 	w := newWorld(t, 0)
 	w.join("n0", api.Resources{MilliCPU: 2000, MemoryMB: 200})
@@ -44,7 +45,7 @@ func TestWhatLeavesANodeIsGivenAwayInTurn(t *testing.T) {
 	if in := w.record(urgent.Instance); in.Node != "" {
 		t.Fatalf("it is on %s, where there was no room", in.Node)
 	}
-	w.wants(gets, small) // one ends, for it needs more than there is; what the other one leaves is enough
+	w.wants(gets, small) // had ends, because gets needs more than is free; what large leaves is enough for urgent
 	w.nodes["n0"].settle()
 	w.speak("n0")
 	if a, b := w.record(urgent.Instance), w.record(gets.Instance); a.Node != "n0" || b.Node != "" {

@@ -13,20 +13,20 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// light is an assignment that takes no room.
+// light returns an assignment that takes no capacity.
 func light(a wire.Assignment) wire.Assignment {
 	a.Spec.VCPUs, a.Spec.Memory = 0, 0
 	return a
 }
 
-// racked joins a node with so much memory in a rack.
+// racked joins a node with the given memory in a rack.
 func (w *world) racked(id api.NodeID, rack string, memory int64) {
 	info := nodeInfo(id, api.Resources{MilliCPU: 4000, MemoryMB: memory})
 	info.Labels = map[string]string{"rack": rack}
 	w.joins(info)
 }
 
-// joins has a node come with all that it says of itself.
+// joins joins a node with the given Info.
 func (w *world) joins(info api.NodeInfo) *twin {
 	n := &twin{id: info.ID, boot: 1, has: map[api.InstanceID]api.Observed{}, want: map[api.InstanceID]wire.Assignment{}}
 	w.nodes[info.ID] = n
@@ -35,12 +35,12 @@ func (w *world) joins(info api.NodeInfo) *twin {
 	return n
 }
 
-// apartFrom keeps a service apart from others.
+// apartFrom adds anti-affinity to other services.
 func apartFrom(by string, services ...string) api.Constraint {
 	return api.Constraint{Type: api.ConstrainAntiAffinity, By: by, Services: services}
 }
 
-// TestWhoIsKeptOutComesWhenTheOthersLeave: nodes gain no room by that.
+// TestWhoIsKeptOutComesWhenTheOthersLeave: the nodes do not get more free capacity.
 func TestWhoIsKeptOutComesWhenTheOthersLeave(t *testing.T) {
 	w := newWorld(t, 1)
 	w.wants(light(of(pre, 0, 1)))
@@ -52,7 +52,7 @@ func TestWhoIsKeptOutComesWhenTheOthersLeave(t *testing.T) {
 	w.beat()
 	w.expect(0, api.Running, "n0")
 	w.expect(1, api.Running, "n0")
-	// And the other way round: what is to be apart leaves.
+	// In the other direction: the instance with the anti-affinity leaves.
 	w.wants(light(of(pre, 0, 3)))
 	w.beat()
 	if n := w.nodeOf(pre.Instance(0)); n != "" {
@@ -101,7 +101,7 @@ func TestWhoIsKeptOutOfARackComesToAnyNodeOfIt(t *testing.T) {
 	}
 }
 
-// TestASpreadServiceTakesThePlaceOfOneThatLeft: the rack's other node has room.
+// TestASpreadServiceTakesThePlaceOfOneThatLeft: the rack's other node has capacity.
 func TestASpreadServiceTakesThePlaceOfOneThatLeft(t *testing.T) {
 	w := newWorld(t, 0)
 	w.racked("n0", "r1", 256)
@@ -120,10 +120,9 @@ func TestASpreadServiceTakesThePlaceOfOneThatLeft(t *testing.T) {
 	w.checkBooks()
 }
 
-// TestNobodyWaitsForWhatIsThere lets instances of all classes come and go, that keep
-// others out of nodes and racks, while nodes are cordoned, change racks and fall
-// silent. When all is quiet, no room is kept, and who waits fits nowhere, even if
-// others made way.
+// TestNobodyWaitsForWhatIsThere adds and removes instances of all priorities with spread and
+// anti-affinity, while nodes are cordoned, change racks and fall silent. In the end no
+// reservation is left, and waiting instances fit nowhere, even with preemption.
 func TestNobodyWaitsForWhatIsThere(t *testing.T) {
 	services := []api.ServiceID{web, pre, far}
 	for seed := range uint64(100) {

@@ -8,8 +8,8 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
 )
 
-// TestAnSLAThatNamesNoLimitGetsTheOperators: what names neither memory nor vcpus
-// takes room, and its node is told a limit.
+// TestAnSLAThatNamesNoLimitGetsTheOperators: an SLA that names neither memory nor vcpus gets the
+// operator's reservation and limit.
 func TestAnSLAThatNamesNoLimitGetsTheOperators(t *testing.T) {
 	w := newWorld(t, 1)
 	w.cfg.Workload = placement.Workload{Reserve: api.Resources{MilliCPU: 500, MemoryMB: 1000}, Limit: api.Resources{MilliCPU: 2000, MemoryMB: 3000}}
@@ -33,8 +33,8 @@ func TestAnSLAThatNamesNoLimitGetsTheOperators(t *testing.T) {
 	}
 }
 
-// TestAnSLAThatAsksForTooMuchIsRefusedByName: plan, why and the hand-back say which
-// field and which setting.
+// TestAnSLAThatAsksForTooMuchIsRefusedByName: plan, why and the hand-back name the field and the
+// setting.
 func TestAnSLAThatAsksForTooMuchIsRefusedByName(t *testing.T) {
 	for name, large := range map[string]func(*api.Microservice){
 		"memory": func(m *api.Microservice) { m.Memory = 513 },

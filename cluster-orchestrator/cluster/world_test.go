@@ -17,8 +17,8 @@ const defaultDead = 7 * time.Second
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// world drives one core: it keeps the time, a store that follows the store's
-// rule, and plain twins of the nodes that do at once what they are told.
+// world drives one core. It has the time, a store, and simulated nodes (twins) that apply
+// desired sets at once.
 type world struct {
 	t      testing.TB
 	cfg    Config
@@ -31,10 +31,10 @@ type world struct {
 	last   step.Effects
 	report wire.Report                 // the last one to the root
 	claims map[api.NodeID]api.NodeInfo // what each node reported about itself last
-	deaf   bool                        // nodes do not get what is sent
+	deaf   bool                        // nodes do not receive messages
 }
 
-// twin is a node that takes each desired set and reports it as it is.
+// twin is a simulated node that applies and reports each desired set.
 type twin struct {
 	id        api.NodeID
 	boot      uint64
@@ -42,10 +42,10 @@ type twin struct {
 	gen       api.Generation
 	has       map[api.InstanceID]api.Observed
 	want      map[api.InstanceID]wire.Assignment
-	off       bool   // neither hears nor speaks
-	slow      bool   // what it runs does not listen
-	answers   bool   // roll calls
-	said      uint64 // its netmanager's last message
+	off       bool   // neither receives nor sends
+	slow      bool   // its instances do not listen
+	answers   bool   // it answers roll calls
+	said      uint64 // number of its netmanager's last message
 	got       []any
 }
 
@@ -138,7 +138,7 @@ func (n *twin) take(msg any) {
 	n.gen = d.Gen
 }
 
-// settle makes the twin have what it should, all running.
+// settle makes the twin run its desired set.
 func (n *twin) settle() {
 	for id := range n.has {
 		if _, ok := n.want[id]; !ok {
@@ -175,7 +175,7 @@ func nodeInfo(id api.NodeID, has api.Resources) api.NodeInfo {
 	return api.NodeInfo{ID: id, Arch: "amd64", OS: "linux", Capacity: has, Runtimes: []string{"container"}, Network: api.NetworkOverlay}
 }
 
-// whole is the twin's whole report.
+// whole returns the twin's whole report.
 func (n *twin) whole() NodeReport {
 	n.seq++
 	r := wire.NodeReport{Node: n.id, Boot: n.boot, Seq: n.seq, Gen: n.gen, Whole: true, AnswersLease: n.answers}
@@ -191,7 +191,7 @@ func (n *twin) alive() NodeAlive {
 	return NodeAlive{Node: n.id, Alive: wire.Alive{Boot: n.boot, Seq: n.beat, Gen: n.gen, Desired: d, Observed: o}}
 }
 
-// speak has a node report all that it has and give a sign of life.
+// speak sends a node's whole report and a heartbeat.
 func (w *world) speak(id api.NodeID) {
 	n := w.nodes[id]
 	if n.off {
@@ -201,8 +201,8 @@ func (w *world) speak(id api.NodeID) {
 	w.step(n.alive())
 }
 
-// beat lets every node that can settle and speak, twice, so that what the first
-// round moved is known.
+// beat lets every node that is not off settle and report, twice, so that the effects of the
+// first round are reported too.
 func (w *world) beat() {
 	for range 2 {
 		for _, id := range step.Keys(w.nodes) {
@@ -214,7 +214,7 @@ func (w *world) beat() {
 	}
 }
 
-// pass lets time go by, with a tick at every wake-up and a beat each two seconds.
+// pass advances the time, with a tick at every wake-up and a beat every two seconds.
 func (w *world) pass(d time.Duration) {
 	w.t.Helper()
 	end, beat := w.now.Add(d), w.now.Add(2*time.Second)
@@ -251,7 +251,7 @@ func assignment(n int, root api.Revision, m api.Microservice) wire.Assignment {
 	return wire.Assignment{Instance: web.Instance(n), Epoch: api.EpochOf(root, 0), SpecRev: 1, Spec: m}
 }
 
-// desire is the root's whole set.
+// desire sends the root's whole desired set.
 func (w *world) desire() {
 	w.gen++
 	d := wire.Desired{Gen: w.gen}
@@ -276,7 +276,7 @@ func (w *world) drops(ids ...api.InstanceID) {
 	w.desire()
 }
 
-// crash restores a core from what was saved before the step and a prefix of it.
+// crash restores a core from the saves before the step and a prefix of the step's saves.
 func (w *world) restart() {
 	w.t.Helper()
 	w.c = New(w.cfg)
@@ -314,7 +314,7 @@ func (w *world) expect(n int, s api.State, node api.NodeID) api.Instance {
 	return in
 }
 
-// reports are what the last step told the root.
+// reports returns the reports to the root in the last step.
 func (w *world) reports() (out []wire.Report) {
 	for _, e := range w.last.Send {
 		if r, ok := e.Msg.(wire.Report); ok {
@@ -333,13 +333,13 @@ func (w *world) told(msgs []any) (ds []wire.Desired) {
 	return ds
 }
 
-// record is the document of an instance; the zero value if there is no such instance.
+// record returns the document of an instance, or the zero value if it does not exist.
 func (w *world) record(id api.InstanceID) placement.Record {
 	r, _ := w.c.place.Record(id)
 	return r
 }
 
-// records are the documents of all instances.
+// records returns the documents of all instances.
 func (w *world) records() map[api.InstanceID]placement.Record {
 	out := map[api.InstanceID]placement.Record{}
 	for _, id := range w.c.place.IDs() {
@@ -348,13 +348,13 @@ func (w *world) records() map[api.InstanceID]placement.Record {
 	return out
 }
 
-// observed is what the root is told about an instance.
+// observed returns the observation of an instance for the root.
 func (w *world) observed(id api.InstanceID) api.Observed {
 	o, _ := w.c.place.Observed(id)
 	return o
 }
 
-// node is a node as the API shows it.
+// node returns a node as in the API.
 func (w *world) node(id api.NodeID) api.Node {
 	n, _ := w.c.Node(id)
 	return n
@@ -373,7 +373,7 @@ func lastReport(c *Core) uint64 {
 	return seq
 }
 
-// waits reports whether a core's last report waits for its answer.
+// waits reports whether a core's last report is unanswered.
 func waits(c *Core) bool {
 	_, waits := c.uplink.Last()
 	return waits

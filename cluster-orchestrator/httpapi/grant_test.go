@@ -15,14 +15,14 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// pipe is a stream of a node that begins and does not end.
+// pipe is a node's stream that begins and does not end.
 func pipe() io.ReadCloser {
 	r, w := io.Pipe()
 	go func() { _, _ = io.WriteString(w, "line 1\n") }()
 	return r
 }
 
-// begun tells when the first byte of an answer is written.
+// begun signals when the first byte of a response is written.
 type begun struct {
 	http.ResponseWriter
 	once  sync.Once
@@ -36,8 +36,8 @@ func (b *begun) Write(p []byte) (int, error) {
 	return b.ResponseWriter.Write(p)
 }
 
-// aborted serves the request until it ends, and reports whether it was aborted
-// after when was called.
+// aborted serves the request until it ends, and reports whether it was aborted after when was
+// called.
 func aborted(h http.Handler, r *http.Request, when func()) (aborted bool, body *bytes.Buffer) {
 	rec := httptest.NewRecorder()
 	w := &begun{ResponseWriter: rec, first: make(chan struct{})}
@@ -106,7 +106,7 @@ func TestStreamsEndWithTheRightThatOpenedThem(t *testing.T) {
 	})
 }
 
-// The root's path takes no token but the one for the request, wherever it is put.
+// Requests of the root only accept the token that was delegated for them, wherever it is put.
 func TestTheRootsPathTakesItsTokenAlone(t *testing.T) {
 	r, h := newRig(t), http.Header{"Authorization": {"Bearer admin"}}
 	for _, token := range []string{"", "admin", "admin for something else"} {

@@ -15,8 +15,8 @@ const (
 	theirs = api.InstanceID("rival/mill.prod.web.v1#0")
 )
 
-// Nodes are their operator's, applications their tenant's, and who is neither
-// does not learn that something is there.
+// Nodes are visible to their operator and applications to their tenant. Other callers do not
+// learn whether an object exists.
 func TestWhoMayWhat(t *testing.T) {
 	r := newRig(t)
 	r.join("n1")
@@ -24,7 +24,7 @@ func TestWhoMayWhat(t *testing.T) {
 	for _, c := range []struct {
 		method, path string
 		in           any
-		want         map[string]int // by who asks; 0: any success
+		want         map[string]int // status by caller; 0: any success
 	}{
 		{"GET", "/v1/status", nil, map[string]int{"": 401, "nonsense": 401, "otto": 0, "admin": 0, "operator": 404}},
 		{"GET", "/v1/nodes", nil, map[string]int{"": 401, "otto": 0, "admin": 0, "alice": 403, "rival": 404, "operator": 404}},
@@ -205,7 +205,7 @@ func TestInstancesAndWhyAsTheAskerMaySee(t *testing.T) {
 		t.Errorf("a developer is told %+v", why)
 	}
 
-	// Logs are the tenant's; the operator's node writes them.
+	// A tenant reads logs that a node of the operator writes.
 	w := r.raw("alice", "GET", "/v1/instances/"+api.PathOf(ours)+"/logs?tail=7&follow=true", "")
 	if w.Code != 200 || !strings.HasPrefix(w.Body.String(), "written on n") || r.asked.Tail != 7 || !r.asked.Follow {
 		t.Errorf("logs: %d %s, asked for %+v", w.Code, w.Body, r.asked)

@@ -32,13 +32,13 @@ func TestNetworkIsAskedOfTheNode(t *testing.T) {
 		t.Errorf("%+v, asked %+v", trace, r.asked)
 	}
 	r.ask("alice", "GET", path+"/trace", nil, 422, nil)
-	r.ask("rival", "GET", path+"/trace?to=x", nil, 404, nil) // nor that it exists
+	r.ask("rival", "GET", path+"/trace?to=x", nil, 404, nil) // it must not learn that the instance exists
 
 	r.answer = "packets"
 	w := r.raw("alice", "GET", path+"/capture?seconds=5", "")
 	if w.Code != 200 || w.Body.String() != "packets" || !strings.Contains(r.asked.Path, "seconds=5") || w.Header().Get("Content-Type") != "application/vnd.tcpdump.pcap" {
 		t.Errorf("%d %s, asked %+v", w.Code, w.Body, r.asked)
 	}
-	r.ask("otto", "GET", path+"/capture", nil, 403, nil) // packets say what logs say: they are the tenant's
+	r.ask("otto", "GET", path+"/capture", nil, 403, nil) // packets contain the tenant's data, like logs
 	r.ask("alice", "GET", path+"/capture?seconds=0", nil, 422, nil)
 }

@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/reference/cluster-openapi.json anew")
 
-// TestOpenAPIIsFresh keeps the committed description the same as the served one.
+// TestOpenAPIIsFresh compares the committed description with the served one.
 func TestOpenAPIIsFresh(t *testing.T) {
 	r := newRig(t)
 	var got bytes.Buffer
@@ -40,8 +40,8 @@ func TestOpenAPIIsFresh(t *testing.T) {
 	}
 }
 
-// TestEveryOperationMayAnswerTooManyRequests: each is subject to its caller's share,
-// so that the description has 429 wherever a caller may get it.
+// TestEveryOperationMayAnswerTooManyRequests: each operation counts towards its caller's share,
+// so its description must have 429.
 func TestEveryOperationMayAnswerTooManyRequests(t *testing.T) {
 	r := newRig(t, func(o *httpapi.Options) {
 		now := time.Now()

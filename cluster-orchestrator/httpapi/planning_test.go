@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// One tenant's plans, here one whose body does not end, hold one place of two.
+// The plans of one tenant, here with a body that does not end, occupy one place of two.
 func TestPlansOfOneTenantLeaveRoomForOthers(t *testing.T) {
 	r := newRig(t)
 	r.join("n1")
@@ -25,7 +25,7 @@ func TestPlansOfOneTenantLeaveRoomForOthers(t *testing.T) {
 			defer close(done)
 			r.web.Handler().ServeHTTP(w, req)
 		}()
-		if _, err := io.WriteString(send, `{"instances":`); err != nil { // returns when it was read
+		if _, err := io.WriteString(send, `{"instances":`); err != nil { // returns when the server has read it
 			t.Fatal(err)
 		}
 		return func() *httptest.ResponseRecorder {
@@ -37,7 +37,7 @@ func TestPlansOfOneTenantLeaveRoomForOthers(t *testing.T) {
 		}
 	}
 	finish := slow()
-	const more = 17 // than wait of one tenant: the first to return is refused
+	const more = 17 // one more than may wait per tenant: the first to return was refused
 	codes := make(chan int, more)
 	for range more {
 		go func() { codes <- r.raw("alice", "POST", "/v1/plan", `{"instances":[]}`).Code }()
@@ -58,8 +58,7 @@ func TestPlansOfOneTenantLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
-// A body costs no multiple of its size before it is refused, and nobody's is read
-// without a token.
+// Refusing a body must not allocate a multiple of its size. No body is read without a token.
 func TestPlansAreMeasuredBeforeTheyAreDecoded(t *testing.T) {
 	r := newRig(t)
 	many := func(item string) string {
@@ -81,7 +80,7 @@ func TestPlansAreMeasuredBeforeTheyAreDecoded(t *testing.T) {
 	if w.Code != 401 || read.Len() != int(read.Size()) {
 		t.Errorf("a stranger's body: %d, %d bytes of it were read", w.Code, int(read.Size())-read.Len())
 	}
-	// The most that is decoded: 100,000 values.
+	// The maximum that is decoded: 100,000 values.
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	code := r.raw("alice", "POST", "/v1/plan", `{"instances":[`+strings.Repeat(`{},`, 49_990)+`{}]}`).Code

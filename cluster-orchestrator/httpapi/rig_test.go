@@ -24,7 +24,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Who asks in these tests: acme operates the cluster.
+// The callers in these tests; acme operates the cluster.
 var people = map[string]rights.Principal{
 	"admin":    {User: "admin", Roles: []rights.Role{rights.Admin}},
 	"otto":     {User: "acme/otto", Tenant: "acme", Roles: []rights.Role{rights.InfrastructureProvider}},
@@ -33,7 +33,7 @@ var people = map[string]rights.Principal{
 	"operator": {User: "rival/omar", Tenant: "rival", Roles: []rights.Role{rights.InfrastructureProvider}},
 }
 
-// rig is the API over a real core with its loop; nodes and root are the test's.
+// rig is the API over a real core with its loop. The test simulates nodes and the root.
 type rig struct {
 	t    *testing.T
 	web  *httpapi.API
@@ -43,11 +43,11 @@ type rig struct {
 	mu      sync.Mutex // guards the fields below
 	removed []api.NodeID
 	asked   wire.StreamRequest
-	answer  string // of a stream, in place of what is written there
+	answer  string // content of a stream, in place of what the test writes there
 	stream  io.ReadCloser
-	open    func() io.ReadCloser // makes each stream, if it is set
-	hold    func()               // keeps who asks for a stream waiting, if it is set
-	revoked []string             // tokens that no longer count
+	open    func() io.ReadCloser // makes each stream, if set
+	hold    func()               // delays requests for streams, if set
+	revoked []string             // revoked tokens
 }
 
 func check(t *testing.T, err error) {
@@ -112,7 +112,7 @@ func (r *rig) caller(token string) (httpapi.Caller, error) {
 	}}, nil
 }
 
-// Remove is httpapi.Nodes'.
+// Remove implements Nodes.
 func (r *rig) Remove(_ context.Context, n api.NodeID) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,7 +120,7 @@ func (r *rig) Remove(_ context.Context, n api.NodeID) error {
 	return nil
 }
 
-// Stream is httpapi.Nodes'.
+// Stream implements Nodes.
 func (r *rig) Stream(_ context.Context, n api.NodeID, q wire.StreamRequest) (io.ReadCloser, error) {
 	if r.hold != nil {
 		r.hold()
@@ -145,7 +145,7 @@ func (r *rig) step(in cluster.Input) {
 	check(r.t, r.loop.Do(r.t.Context(), in, nil))
 }
 
-// join makes a node with two vCPUs that takes work.
+// join joins a node with two vCPUs that takes work.
 func (r *rig) join(id api.NodeID) {
 	r.t.Helper()
 	info := api.NodeInfo{ID: id, Runtimes: []string{"container"}, Arch: "amd64", Capacity: api.Resources{MilliCPU: 2000, MemoryMB: 1024}}
@@ -154,7 +154,7 @@ func (r *rig) join(id api.NodeID) {
 	r.step(cluster.NodeAlive{Node: id, Alive: wire.Alive{Boot: 1, Seq: 1}})
 }
 
-// want has the root ask for instances of a tenant's service.
+// want adds instances of a tenant's service to the root's desired set.
 func (r *rig) want(gen api.Generation, all ...wire.Assignment) {
 	r.t.Helper()
 	var d api.Digest
@@ -171,7 +171,7 @@ func instance(id api.InstanceID, memory int64) wire.Assignment {
 	}
 }
 
-// raw asks the API and returns all that it answers.
+// raw sends a request and returns the response.
 func (r *rig) raw(who, method, path, body string) *httptest.ResponseRecorder {
 	r.t.Helper()
 	req := httptest.NewRequest(method, path, strings.NewReader(body))
@@ -186,7 +186,8 @@ func (r *rig) raw(who, method, path, body string) *httptest.ResponseRecorder {
 	return w
 }
 
-// ask wants the status, and decodes a success into out, a refusal as its problem.
+// ask sends a request that must have the status. It decodes the response, or the problem of a
+// refusal, into out.
 func (r *rig) ask(who, method, path string, in any, status int, out any) api.Problem {
 	r.t.Helper()
 	body := ""

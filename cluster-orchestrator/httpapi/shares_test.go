@@ -14,7 +14,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// from sends a request as if it came from the address and returns its status.
+// from sends a request from the given address and returns its status.
 func (r *rig) from(addr, who, path string) int {
 	req := httptest.NewRequest("GET", path, nil)
 	req.RemoteAddr = addr + ":40000"
@@ -26,7 +26,7 @@ func (r *rig) from(addr, who, path string) int {
 	return w.Code
 }
 
-// once lets each caller send one to four requests, and no more as time stands still.
+// once allows each caller one to four requests, and no more because time stands still.
 func once(o *httpapi.Options) {
 	now := time.Now()
 	o.Rate, o.Now = 1, func() time.Time { return now }
@@ -46,7 +46,7 @@ func TestWildLoopsAreSlowedDown(t *testing.T) {
 	if code := r.from("192.0.2.1", "admin", "/v1/nodes"); code != http.StatusOK {
 		t.Errorf("another person at the same address: %d", code)
 	}
-	// The way over the root is no way around it.
+	// Requests over the root count towards the same share.
 	q := wire.StreamRequest{Kind: "api", Method: "GET", Path: "/v1/nodes"}
 	q.Token = "otto for " + q.CallObject()
 	w := httptest.NewRecorder()
@@ -120,7 +120,7 @@ func TestRequestsUnderWayOfOnePersonLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
-// Followed logs have a bound of their own and do not count as requests under way.
+// Followed logs have their own bound and do not count as requests in progress.
 func TestFollowedLogsAreNoRequestsUnderWay(t *testing.T) {
 	const id = "acme/shop.prod.web.v1#0"
 	r := newRig(t)
@@ -149,8 +149,8 @@ func TestFollowedLogsAreNoRequestsUnderWay(t *testing.T) {
 	}
 }
 
-// TestForgedTokensSlowTheirAddressOnly: forged tokens cost a check each, until their
-// address has had its share of refusals.
+// TestForgedTokensSlowTheirAddressOnly: each forged token costs a check, until its address has
+// used up its share of refusals.
 func TestForgedTokensSlowTheirAddressOnly(t *testing.T) {
 	r := newRig(t, func(o *httpapi.Options) {
 		now := time.Now()

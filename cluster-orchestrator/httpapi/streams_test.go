@@ -19,11 +19,10 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/httpapi"
 )
 
-// life is how long the tokens of these tests count: "alice 1", "alice 2" and so on.
+// life is the lifetime of the tokens of these tests: "alice 1", "alice 2" and so on.
 const life = 2 * time.Second
 
-// shortLived takes tokens of the people of the rig that count for life from when they
-// are shown first.
+// shortLived accepts tokens of the rig's users that expire life after their first use.
 func shortLived(r **rig) func(*httpapi.Options) {
 	var mu sync.Mutex
 	ends := map[string]time.Time{}
@@ -46,21 +45,21 @@ func shortLived(r **rig) func(*httpapi.Options) {
 	}
 }
 
-// numbered are tokens of one person of which each is another.
+// numbered returns a different token of one user at each call.
 type numbered struct {
 	who string
 	n   atomic.Int64
 }
 
-// Token is client.Tokens'.
+// Token implements client.Tokens.
 func (n *numbered) Token(context.Context, string) (string, error) {
 	return fmt.Sprintf("%s %d", n.who, n.n.Add(1)), nil
 }
 
 const followed = api.InstanceID("acme/shop.prod.web.v1#0")
 
-// follow reads a log directly at the cluster's port. renewals tells of each attempt to
-// renew it with its status.
+// follow reads a log directly at the cluster's port. renewals gets the status of each attempt to
+// renew it.
 func follow(t *testing.T, tokens client.Tokens) (r *rig, lines *bufio.Reader, write func(string), renewals chan int) {
 	t.Helper()
 	r = newRig(t, shortLived(&r))
@@ -95,8 +94,8 @@ func follow(t *testing.T, tokens client.Tokens) (r *rig, lines *bufio.Reader, wr
 	}, renewals
 }
 
-// TestAFollowedLogOutlivesItsTokenAtACluster reads a log for several lives of a token:
-// no line is lost, and none comes twice.
+// TestAFollowedLogOutlivesItsTokenAtACluster reads a log for several lifetimes of a token. No
+// line is lost or repeated.
 func TestAFollowedLogOutlivesItsTokenAtACluster(t *testing.T) {
 	_, lines, write, renewals := follow(t, &numbered{who: "alice"})
 	for n := range 3 {
@@ -105,13 +104,13 @@ func TestAFollowedLogOutlivesItsTokenAtACluster(t *testing.T) {
 		if got, err := lines.ReadString('\n'); got != want || err != nil {
 			t.Fatalf("read %q, %v; want %q", got, err, want)
 		}
-		if code := <-renewals; code != http.StatusOK { // the last is later than the first token's end
+		if code := <-renewals; code != http.StatusOK { // the last one is after the first token's expiry
 			t.Fatalf("renewed with status %d", code)
 		}
 	}
 }
 
-// TestALogSaysThatItsTokenExpired where there is no fresher one.
+// TestALogSaysThatItsTokenExpired: there is no newer token.
 func TestALogSaysThatItsTokenExpired(t *testing.T) {
 	_, lines, write, _ := follow(t, client.Static("alice 0"))
 	write("line 0\n")
@@ -124,8 +123,8 @@ func TestALogSaysThatItsTokenExpired(t *testing.T) {
 	}
 }
 
-// TestNobodyElseRenewsAStream: the name of a stream is of use to who opened it alone,
-// with all the rights that opened it.
+// TestNobodyElseRenewsAStream: only the user who opened a stream may renew it, with all roles
+// that opened it.
 func TestNobodyElseRenewsAStream(t *testing.T) {
 	var r *rig
 	r = newRig(t, shortLived(&r))
@@ -150,5 +149,5 @@ func TestNobodyElseRenewsAStream(t *testing.T) {
 	if _, err := io.ReadAll(resp.Body); err == nil || errors.Is(err, io.EOF) {
 		t.Errorf("the stream ended as if it were whole: %v", err)
 	}
-	r.ask("alice 2", "POST", path, nil, 404, nil) // it is over
+	r.ask("alice 2", "POST", path, nil, 404, nil) // the stream has ended
 }

@@ -62,7 +62,7 @@ func (r *rig) node(i int, change func(*Node)) {
 	r.m.SetNode(n)
 }
 
-// do makes a call in a step of its own and keeps the probe orders that it sends.
+// do makes a call in its own step and keeps the probe orders that it sends.
 func (r *rig) do(call func()) {
 	r.fx.Begin(r.now)
 	call()
@@ -72,15 +72,14 @@ func (r *rig) do(call func()) {
 	}
 }
 
-// orders returns what was sent since the last call, and forgets it.
+// orders returns and removes the orders that were sent since the last call.
 func (r *rig) orders() ([]wire.ProbeOrder, []api.NodeID) {
 	sent, to := r.sent, r.to
 	r.sent, r.to = nil, nil
 	return sent, to
 }
 
-// answer answers all orders as if the user were at a position. It returns the result of the
-// last answer.
+// answer answers all orders for a user at a position. It returns the result of the last answer.
 func (r *rig) answer(ms float64) (last Result) {
 	sent, to := r.orders()
 	for i, o := range sent {
@@ -92,7 +91,7 @@ func (r *rig) answer(ms float64) (last Result) {
 	return last
 }
 
-// pass lets time go by and calls what is due.
+// pass advances the time and handles the timers that are due.
 func (r *rig) pass(d time.Duration) {
 	end := r.now.Add(d)
 	for {
@@ -129,7 +128,7 @@ func (r *rig) needs(users ...string) (waits bool) {
 
 func userOf(name string) sched.Link { return sched.Link{User: name, RTT: 12 * time.Millisecond} }
 
-const public = "8.8.8.8" // nothing is sent: the test answers
+const public = "8.8.8.8" // the test answers; nothing is sent
 
 func TestUserIsLocatedByTwoTurnsOfProbes(t *testing.T) {
 	r := newRig(t, 40, Probe{})
@@ -176,7 +175,7 @@ func TestAllNodesOfASmallClusterProbe(t *testing.T) {
 		if sent, _ := r.orders(); len(sent) != probers {
 			t.Errorf("%d of %d nodes probe user %d, want all", len(sent), probers, i)
 		}
-		r.pass(probeWait + 2*probeSlack) // the round ends: a tenant has a share of them only
+		r.pass(probeWait + 2*probeSlack) // the round ends, because a tenant only has a share of the rounds
 		r.orders()
 	}
 }
@@ -233,8 +232,8 @@ func TestOperatorLimitsProbes(t *testing.T) {
 	}
 }
 
-// A tenant whose SLAs name any number of users leaves rounds to the others, and its own are
-// measured one after the other.
+// A tenant whose SLAs name many users leaves rounds to others, and all its users are measured in
+// turn.
 func TestOneTenantHasItsShareOfRounds(t *testing.T) {
 	r := newRig(t, probers, Probe{})
 	loud, quiet := api.ServiceID("loud/shop.prod.web.v1"), api.ServiceID("quiet/shop.prod.web.v1")
@@ -260,7 +259,7 @@ func TestOneTenantHasItsShareOfRounds(t *testing.T) {
 	if asked(); !targets[public+":99"] {
 		t.Error("the user of another tenant is not measured at once")
 	}
-	// Once all that is measured is deleted, those that waited have their turn.
+	// After the measured users are removed, the waiting ones are measured.
 	for i := range 2 * maxRounds {
 		if targets[name(i)] {
 			r.do(func() { r.m.Unrefer([]string{name(i)}, loud.Instance(i)) })
@@ -271,12 +270,13 @@ func TestOneTenantHasItsShareOfRounds(t *testing.T) {
 	}
 }
 
-// sampleOf is a report: so many ms from a service on the node to one on another node.
+// sampleOf returns a measurement of the given ms from a service on the node to one on another
+// node.
 func sampleOf(local, remote api.ServiceID, node api.NodeID, ms float64) wire.NetPair {
 	return wire.NetPair{Local: local, Remote: remote, Node: node, Least: time.Duration(ms * float64(time.Millisecond)), Connections: 3}
 }
 
-// abroad is a report whose other end is on a node of another cluster.
+// abroad returns a measurement whose other end is on a node of another cluster.
 func abroad(local, remote api.ServiceID, key byte, ms float64) wire.NetPair {
 	p := sampleOf(local, remote, api.NodeID(api.PeerKey{key}.String()), ms)
 	p.Cluster = "bonn"
@@ -285,7 +285,7 @@ func abroad(local, remote api.ServiceID, key byte, ms float64) wire.NetPair {
 
 var toPre = sched.Link{Service: "pre.prod", RTT: 12 * time.Millisecond}
 
-// linkedRig has web on n2 with a link to pre on n3, and another tenant's pre on n5.
+// linkedRig returns a rig with web on n2 and a link to pre on n3; another tenant's pre is on n5.
 func linkedRig(t *testing.T) *rig {
 	r := newRig(t, 6, Probe{})
 	r.m.SetLinks(web, []sched.Link{toPre})
@@ -295,7 +295,7 @@ func linkedRig(t *testing.T) *rig {
 	return r
 }
 
-// rtt is what the link from web on a node is judged by.
+// rtt returns the round trip by which the link of web on a node is judged.
 func (r *rig) rtt(on api.NodeID, targets ...api.Target) (rtt time.Duration, how string) {
 	b := toPre.Bound()
 	r.m.Measured(&b, web, toPre, targets, on)
@@ -318,7 +318,7 @@ func TestMeasuredRoundTripCountsWhileFresh(t *testing.T) {
 	if r.m.Report("n3", []wire.NetPair{sampleOf(pre, web, "n2", 41)}, nil) {
 		t.Error("a change by less than a tenth counts as a change")
 	}
-	// Of both ends the shorter one counts.
+	// The shorter measurement of the two ends counts.
 	r.m.Report("n2", []wire.NetPair{sampleOf(web, pre, "n3", 9)}, nil)
 	if rtt, _ := r.rtt("n2"); rtt != 9*time.Millisecond {
 		t.Errorf("the round trip is %s, want the 9ms that the other end measured", rtt)
@@ -348,7 +348,7 @@ func TestNearestEndCounts(t *testing.T) {
 	}
 }
 
-// A node reports on what it runs, of what runs where it says, and on nothing else.
+// A node may only report pairs of its own services with services that run where it reports.
 func TestForgedReportsAreNotKept(t *testing.T) {
 	r := linkedRig(t)
 	r.m.SetRunning(other, "n5", true)
@@ -383,7 +383,8 @@ func TestForgedReportsAreNotKept(t *testing.T) {
 	}
 }
 
-// A node reports on other clusters for what it runs, and on what the root says is there.
+// For other clusters, a node may only report its own services and services that the root has
+// announced there.
 func TestForgedReportsOnOtherClustersAreNotKept(t *testing.T) {
 	r := newRig(t, 6, Probe{})
 	r.m.SetLinks(web, []sched.Link{toPre})
@@ -419,7 +420,7 @@ func TestForgedReportsOnOtherClustersAreNotKept(t *testing.T) {
 	}
 }
 
-// A service that was measured on all nodes of its route is not estimated as well.
+// A service that was measured on all nodes of its route is not estimated in addition.
 func TestRouteDecidesWhetherAllWereMeasured(t *testing.T) {
 	r := newRig(t, 6, Probe{})
 	r.m.SetLinks(web, []sched.Link{toPre})
@@ -451,7 +452,7 @@ func TestMeasuredPairsAreBounded(t *testing.T) {
 		r.m.SetRunning(far, nodeID(100+i), true)
 		r.m.Report("n3", []wire.NetPair{sampleOf(pre, far, nodeID(100+i), 1)}, nil)
 	}
-	if n := r.m.Size().Pairs; n != 2*maxPairs { // under both ends
+	if n := r.m.Size().Pairs; n != 2*maxPairs { // each pair has two entries
 		t.Errorf("%d pairs of one service on a node are kept, want %d", n/2, maxPairs)
 	}
 	r.m.Report("n2", []wire.NetPair{sampleOf(web, pre, "n3", 1)}, nil)

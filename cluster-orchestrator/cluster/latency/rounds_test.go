@@ -34,14 +34,14 @@ func TestWaitingHoldersTakeTurns(t *testing.T) {
 	}
 }
 
-// Under any sequence of calls nothing is over its bound, nobody with nothing under
-// way waits while a place is free, and nothing is left behind.
+// For any sequence of calls: the bounds hold, a holder without a round does not wait while one
+// is free, and no entry is left at the end.
 func TestNoHolderTakesTheRoundsFromOthers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		total := rapid.IntRange(1, 8).Draw(t, "total")
 		share := rapid.IntRange(1, total).Draw(t, "share")
 		l := newLine(total, share)
-		of := map[string]string{} // holder by target: under way
+		of := map[string]string{} // holder by target, of rounds under way
 		all := map[string]string{}
 		next := func() {
 			for {
@@ -65,7 +65,7 @@ func TestNoHolderTakesTheRoundsFromOthers(t *testing.T) {
 			} else {
 				name, target := fmt.Sprint("h", rapid.IntRange(0, 4).Draw(t, "holder")), fmt.Sprint("t", i)
 				if waiting := step.Keys(l.waiting); len(waiting) > 0 && rapid.Bool().Draw(t, "again") {
-					target = rapid.SampledFrom(waiting).Draw(t, "target") // of another holder now
+					target = rapid.SampledFrom(waiting).Draw(t, "target") // now of another holder
 				} else {
 					all[target] = name
 				}

@@ -42,7 +42,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// start begins a process lifetime with what is saved.
+// start begins a process lifetime with the saved documents.
 func (r *rig) start(boot uint64, nodes ...func(*Machine)) {
 	r.fx = &effects.Sink{Boot: boot}
 	r.m = New(r.fx, Config{Cluster: "munich", Seed: []byte{1}, Relay: "relay:1", Interest: 10 * time.Minute, Return: 6 * time.Second})
@@ -57,7 +57,7 @@ func (r *rig) start(boot uint64, nodes ...func(*Machine)) {
 	r.do(func() Result { return r.m.Start() })
 }
 
-// do makes a call in a step of its own.
+// do makes a call in its own step.
 func (r *rig) do(call func() Result) {
 	r.t.Helper()
 	r.fx.Begin(r.now)
@@ -102,8 +102,8 @@ func (r *rig) do(call func() Result) {
 	}
 }
 
-// pass lets time go by and keeps what was sent meanwhile. The core is woken in time: a late
-// step would count as a pause of the process.
+// pass advances the time and keeps the messages. It wakes the core in time, because a late step
+// would count as a pause of the process.
 func (r *rig) pass(d time.Duration) {
 	r.t.Helper()
 	sent := map[api.NodeID][]wire.NetDown{}
@@ -137,7 +137,7 @@ func selfOf(key string) *wire.NetSelf {
 	return &self
 }
 
-// speaks has a netmanager send its first message.
+// speaks sends the first message of a netmanager.
 func (r *rig) speaks(id api.NodeID, wants ...wire.Subscription) {
 	r.up(id, wire.NetUp{Boot: 1, Seq: 1, Self: selfOf(string(id)), Whole: true, Subscribe: wants})
 }
@@ -154,7 +154,7 @@ func (r *rig) fromRoot(msg wire.RootNet) {
 	})
 }
 
-// hosts has a node host an instance of web that takes flows at an address of its subnet.
+// hosts makes a node host an instance of web that takes flows at an address of its subnet.
 func (r *rig) hosts(id api.NodeID) api.Backend {
 	a := r.m.Subnet(id).Addr().As4()
 	a[3] += 2
@@ -188,7 +188,7 @@ func TestNodeWaitsForAShare(t *testing.T) {
 	if s, ok := r.toRelay[0].(SetSlot); !ok || s.Slot != lease.Relay.Slot || s.Ticket != lease.Relay.Ticket || len(s.Secret) != 32 {
 		t.Errorf("the relay is told %+v, want the slot of %+v", r.toRelay, lease)
 	}
-	// It is repeated until the node says that it has it.
+	// It is repeated until the node reports that it has it.
 	if r.pass(ackWait); len(r.down["n0"]) != 1 || r.down["n0"][0].Lease == nil {
 		t.Errorf("without an answer the node is told %+v, want its lease again", r.down["n0"])
 	}
@@ -216,8 +216,8 @@ func TestLeaseSurvivesRestartAndRestsAfterRemoval(t *testing.T) {
 	if again, _ := r.m.Lease("n0"); again.Digest() != a.Digest() {
 		t.Errorf("after a restart the lease is %+v, want %+v", again, a)
 	}
-	// Soon after a start a free subnet may be that of a node which was not heard yet: a node
-	// gets none unless it proves that it had it.
+	// Soon after a start, a free subnet may belong to a node that was not heard yet. A node gets
+	// it only if it proves that it had it.
 	r.speaks("n2")
 	if p := r.m.Subnet("n2"); p.IsValid() {
 		t.Errorf("soon after the start a node that names no subnet gets %s", p)
@@ -340,8 +340,8 @@ func TestMeasuresAreToldUntilTheNodeHasThem(t *testing.T) {
 	}
 }
 
-// TestRecordsAreResentInParts has a node subscribe to a thousand routes, of nine backends
-// each, and lose every fifth message. Then it begins anew with a part of what it had.
+// TestRecordsAreResentInParts: a node subscribes to a thousand routes of nine backends each and
+// loses every fifth message. Then it restarts with a part of its records.
 func TestRecordsAreResentInParts(t *testing.T) {
 	const many = 1000
 	r := newRig(t)
@@ -401,7 +401,7 @@ func TestRecordsAreResentInParts(t *testing.T) {
 	up(wants)
 	until("at first")
 	first := messages
-	// It begins anew, with half of it and with a route that is gone.
+	// The node restarts with half of its records and a route that no longer exists.
 	boot, seq, rev = 2, 0, 0
 	for i := range many / 2 {
 		held.Take(wire.Records{RemovedRoutes: []api.ServiceID{foreignService(2 * i)}})
@@ -412,7 +412,7 @@ func TestRecordsAreResentInParts(t *testing.T) {
 	if largest > 1<<20 || first < 3 {
 		t.Errorf("%d messages, the largest of %d bytes; want several of at most 1 MiB", first, largest)
 	}
-	// With nothing lost, each part is told once.
+	// Without losses, each part is sent once.
 	lossy, messages, boot, seq, rev = false, 0, 3, 0, 0
 	held.Take(wire.Records{RemovedRoutes: []api.ServiceID{foreignService(1)}})
 	up(wants)
@@ -427,7 +427,8 @@ func foreignService(i int) api.ServiceID {
 	return api.ServiceID(fmt.Sprintf("acme/shop.production.service-number-%d.production", i))
 }
 
-// foreign are the routes of that many services of another cluster, of nine backends each.
+// foreign returns routes of the given number of services of another cluster, of nine backends
+// each.
 func foreign(many int) (r wire.Records) {
 	for i := range many {
 		id := foreignService(i)

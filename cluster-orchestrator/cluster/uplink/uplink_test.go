@@ -43,7 +43,7 @@ func newRig(t *testing.T, o Offer) *rig {
 	return r
 }
 
-// do makes a call in a step of its own, at whose end a report may go out.
+// do makes a call in its own step, which may end with a report.
 func (r *rig) do(call func()) {
 	r.fx.Begin(r.now)
 	if call != nil {
@@ -77,7 +77,8 @@ func (r *rig) do(call func()) {
 	}
 }
 
-// pass lets time go by in short steps: a late step would count as a pause of the process.
+// pass advances the time in short steps, because a long step would count as a pause of the
+// process.
 func (r *rig) pass(d time.Duration) {
 	for end := r.now.Add(d); r.now.Before(end); {
 		r.now = r.now.Add(500 * time.Millisecond)
@@ -85,7 +86,7 @@ func (r *rig) pass(d time.Duration) {
 	}
 }
 
-// next lets time go by until the next report, and returns it and when it came.
+// next advances the time until the next report, and returns the report and its time.
 func (r *rig) next(within time.Duration) (wire.Report, time.Duration) {
 	r.t.Helper()
 	for start := r.now; r.now.Sub(start) < within; {
@@ -129,7 +130,7 @@ func TestChangeIsReportedUntilAcknowledged(t *testing.T) {
 	if rep, _ := r.next(4 * time.Second); len(rep.Observed) != 1 {
 		t.Errorf("without an answer %+v is sent, want the change again", rep)
 	}
-	r.ack(first) // late: the second report may be lost
+	r.ack(first) // a late acknowledgement: the second report may be lost
 	if rep, _ := r.next(idle + time.Second); len(rep.Observed) != 1 {
 		t.Errorf("after an older answer %+v is sent, want the change again", rep)
 	}
@@ -207,10 +208,10 @@ func TestReportsBecomeRareWithoutNews(t *testing.T) {
 		last = after
 		r.ack(r.m.seq)
 	}
-	if last != time.Minute/3 { // a third of what the root calls dead
+	if last != time.Minute/3 { // a third of the root's dead time
 		t.Errorf("at last they come every %s, want 20s", last)
 	}
-	// A large change of the room goes out soon, a small one later.
+	// A large change of Room is reported soon, a small one later.
 	r.room = Room{Capacity: api.Resources{MilliCPU: 1000}, Free: api.Resources{MilliCPU: 1000}}
 	r.do(func() { r.m.RoomChanged(r.room, false) })
 	if _, after := r.next(time.Minute); after != gather {
@@ -253,7 +254,7 @@ func TestNoticeIsReportedUntilTheRootHasIt(t *testing.T) {
 	if say("still gone"); !slices.Equal(text(r.said), []string{second}) {
 		t.Errorf("later the operator is told %q, want %q", text(r.said), second)
 	}
-	r.ack(r.m.seq) // of a report with the first one only
+	r.ack(r.m.seq) // acknowledges a report with the first notice only
 	if got := text(r.m.Notices()); !slices.Equal(got, []string{second}) {
 		t.Errorf("%q wait for the root, want %q", got, second)
 	}
@@ -276,7 +277,7 @@ func TestWaitingNoticesAreTheNewestAndShort(t *testing.T) {
 	}
 }
 
-// supply is of nodes of 4 vCPUs of which so much is free.
+// supply returns a Supply of nodes with 4 vCPUs and the given free vCPUs.
 func supply(free ...int64) Supply {
 	s := Supply{Nodes: len(free)}
 	for i, f := range free {
@@ -330,7 +331,7 @@ func TestKindsOfNodesInAnAggregateAreBounded(t *testing.T) {
 	}
 }
 
-// TestAggregateAgreesWithASimpleTwin computes mean and deviation in two passes.
+// TestAggregateAgreesWithASimpleTwin: the reference computes mean and deviation in two passes.
 func TestAggregateAgreesWithASimpleTwin(t *testing.T) {
 	for seed := range uint64(100) {
 		rng := rand.New(rand.NewPCG(seed, 11))

@@ -11,8 +11,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// TestWhatIsGoneLeavesNothing has 3,000 services come, be wanted by nodes and by the
-// root, and go; and others again. What the books of interest leave is tested there.
+// TestWhatIsGoneLeavesNothing: 3,000 services come, get subscriptions of nodes and the root, and
+// go; then others. Package interest tests its own leftovers.
 func TestWhatIsGoneLeavesNothing(t *testing.T) {
 	const many = 3000
 	b := New("munich")
@@ -73,7 +73,7 @@ func TestWhatIsGoneLeavesNothing(t *testing.T) {
 	}
 }
 
-// asking are parts of a whole in which the root asks for many services.
+// asking returns parts of a whole message in which the root subscribes to many services.
 func asking(many, each int) (parts []wire.RootNet) {
 	of := wire.Span{}
 	var wants []wire.Subscription
@@ -90,8 +90,8 @@ func asking(many, each int) (parts []wire.RootNet) {
 	return parts
 }
 
-// TestPartsCostWhatTheyAsk has the root say again all that it asks for, in few parts
-// and in many: together those cost the same.
+// TestPartsCostWhatTheyAsk: repeating all of the root's subscriptions costs the same in few
+// parts as in many.
 func TestPartsCostWhatTheyAsk(t *testing.T) {
 	const many = 5000
 	b, rev := New("munich"), uint64(0)
@@ -117,7 +117,7 @@ func TestPartsCostWhatTheyAsk(t *testing.T) {
 	}
 }
 
-// BenchmarkTakeAsked is told again the 50,000 services that the root asks for.
+// BenchmarkTakeAsked repeats the root's 50,000 subscriptions.
 func BenchmarkTakeAsked(b *testing.B) {
 	book, rev, parts := New("munich"), uint64(0), asking(50_000, 1000)
 	take := func() {

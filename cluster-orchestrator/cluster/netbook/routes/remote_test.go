@@ -7,8 +7,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// TestRemoteNodesOfARouteAreBounded: another cluster cannot fill the latency measurements
-// with the nodes that its route names.
+// TestRemoteNodesOfARouteAreBounded: another cluster cannot fill the latency measurements with
+// nodes in its routes.
 func TestRemoteNodesOfARouteAreBounded(t *testing.T) {
 	b := New("c1")
 	route := api.Route{Service: "acme/shop.prod.web.v1"}

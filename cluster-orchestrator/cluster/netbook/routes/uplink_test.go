@@ -21,7 +21,7 @@ func serviceAt(i int) (api.ServiceID, Spec) {
 	return id, Spec{Rev: 1, Addresses: api.ServiceAddresses{RoundRobin: netip.AddrFrom4([4]byte{10, 30, byte(i >> 8), byte(i)})}}
 }
 
-// rootTwin is the root, as far as it takes reports in.
+// rootTwin is the part of the root that receives reports.
 type rootTwin struct {
 	held  interest.Replica
 	wants map[wire.Subscription]bool
@@ -57,8 +57,8 @@ func (r *rootTwin) wanted() (d api.Digest) {
 	return d
 }
 
-// TestTheRootIsToldAllWhileItChanges has wants, exports and addresses that fill
-// several reports come and go between those, and some of the reports lost.
+// TestTheRootIsToldAllWhileItChanges: subscriptions, exports and addresses that fill several
+// reports change between the reports, and some reports are lost.
 func TestTheRootIsToldAllWhileItChanges(t *testing.T) {
 	const many = 4000
 	rng := rand.New(rand.NewPCG(3, 4))
@@ -113,15 +113,15 @@ func TestTheRootIsToldAllWhileItChanges(t *testing.T) {
 		if reports < 5 {
 			t.Errorf("%d reports", reports)
 		}
-		above.wants, above.held = map[wire.Subscription]bool{wantAt(-1): true}, interest.Replica{} // it begins anew, with something old
+		above.wants, above.held = map[wire.Subscription]bool{wantAt(-1): true}, interest.Replica{} // the root restarts with outdated state
 	}
 	if len(above.inUse) < many/3 {
 		t.Errorf("%d addresses are in use", len(above.inUse))
 	}
 }
 
-// TestAForeignNodeIsFoundWhereItIsNow has nodes of other clusters come, get another
-// subnet, take each other's place and go, while a node wants to know who is there.
+// TestAForeignNodeIsFoundWhereItIsNow: nodes of other clusters come, get other subnets, swap
+// them and go, while a node subscribes to an address.
 func TestAForeignNodeIsFoundWhereItIsNow(t *testing.T) {
 	b := New("munich")
 	here, there := netip.MustParsePrefix("10.17.0.0/26"), netip.MustParsePrefix("10.17.0.64/26")
@@ -142,11 +142,11 @@ func TestAForeignNodeIsFoundWhereItIsNow(t *testing.T) {
 	says(wire.Records{}, api.PeerKey{})
 	b.Subscribe("n1", w, time.Unix(100, 0))
 	says(wire.Records{Peers: []api.Peer{peer(one, 1, here)}}, one)
-	says(wire.Records{Peers: []api.Peer{peer(one, 2, there)}}, one) // until somebody else is there
+	says(wire.Records{Peers: []api.Peer{peer(one, 2, there)}}, one) // until another node has the subnet
 	says(wire.Records{Peers: []api.Peer{peer(other, 1, here)}}, other)
 	says(wire.Records{Peers: []api.Peer{peer(other, 2)}}, other)
 	says(wire.Records{Peers: []api.Peer{peer(one, 3, there, here)}}, one)
-	says(wire.Records{Peers: []api.Peer{peer(other, 4, here)}}, other) // in its place, which it does not know yet
+	says(wire.Records{Peers: []api.Peer{peer(other, 4, here)}}, other) // the other record still has the subnet
 	says(wire.Records{RemovedPeers: []api.PeerKey{one}}, other)
 	says(wire.Records{Peers: []api.Peer{peer(one, 5, here)}}, one)
 	says(wire.Records{RemovedPeers: []api.PeerKey{one}}, other)
@@ -156,8 +156,7 @@ func TestAForeignNodeIsFoundWhereItIsNow(t *testing.T) {
 	}
 }
 
-// BenchmarkForeignNode has one node of another cluster change, among few and among
-// many.
+// BenchmarkForeignNode changes one node of another cluster, among few and among many.
 func BenchmarkForeignNode(b *testing.B) {
 	for _, many := range []int{100, 10_000} {
 		book, m := New("munich"), wire.RootNet{Rev: 1, Ranges: ranges}
