@@ -163,7 +163,6 @@ func (Start) apply(c *Core) error {
 
 func (Tick) apply(*Core) error { return nil }
 
-// expire handles the timers that are due.
 func (c *Core) expire() {
 	for {
 		k, ok := c.fx.Timers.Pop(c.fx.Now)

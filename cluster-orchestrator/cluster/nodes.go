@@ -337,14 +337,12 @@ func (in LocalScale) apply(c *Core) error {
 	return c.place.Scale(in.Service, in.Replicas)
 }
 
-// judge checks whether the placement of an instance violates its SLA.
 func (c *Core) judge(id api.InstanceID) {
 	if b, epoch, shown, ok := c.place.Check(id); ok {
 		c.place.SetViolated(id, b.Text, c.violations.Judge(id, epoch, b, shown))
 	}
 }
 
-// checkDue checks the watched instances that are due.
 func (c *Core) checkDue() {
 	for id := range c.violations.Due() {
 		if epoch, placed := c.place.Recheck(id); placed {

@@ -50,7 +50,6 @@ func (in Ack) apply(c *Core) error {
 	return nil
 }
 
-// report sends a report to the root if one is due.
 func (c *Core) report() {
 	seq, whole, ok := c.uplink.Begin(c.netbook.HasNews())
 	if !ok {

@@ -72,7 +72,6 @@ func (a *API) planTurn(ctx huma.Context, next func(huma.Context)) {
 	next(ctx)
 }
 
-// readPlan reads the body of a plan within its bounds.
 func readPlan(ctx huma.Context, r *http.Request) ([]byte, error) {
 	_ = ctx.SetReadDeadline(time.Now().Add(planRead)) // no effect on requests from the root, which bounds them
 	defer func() { _ = ctx.SetReadDeadline(time.Time{}) }()

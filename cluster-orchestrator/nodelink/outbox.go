@@ -23,7 +23,6 @@ type outbox struct {
 	dropped uint64
 }
 
-// letters are the queued messages for one node.
 type letters struct {
 	whole   *wire.Desired
 	deltas  []wire.Desired
@@ -51,7 +50,6 @@ func (o *outbox) put(n api.NodeID, m wire.ClusterToNode) {
 	o.change(n, func(l *letters) { m.DeliverToNode(posting{o, l}) })
 }
 
-// stream queues a request for a stream.
 func (o *outbox) stream(n api.NodeID, m wire.StreamRequest) {
 	o.change(n, func(l *letters) {
 		if len(l.streams) < maxDeltas {

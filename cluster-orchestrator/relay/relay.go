@@ -114,7 +114,6 @@ func (r *Relay) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// receive handles the datagrams of one socket.
 func (r *Relay) receive(ctx context.Context, c *udp.Conn) error {
 	in, out := c.NewReceiver(), c.NewSender()
 	for {

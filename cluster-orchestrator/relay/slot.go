@@ -11,7 +11,6 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// slot is a slot with its node and binding.
 type slot struct {
 	id uint32
 

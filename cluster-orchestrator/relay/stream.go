@@ -62,7 +62,6 @@ func (r *Relay) serve(ctx context.Context, node api.NodeID, conn net.Conn) error
 	return errors.Join(err, <-written)
 }
 
-// attach binds a node's slot to a connection.
 func (r *Relay) attach(node api.NodeID, st *stream) (*slot, error) {
 	r.mu.RLock()
 	s := r.nodes[node]
@@ -88,7 +87,6 @@ func (s *slot) detach(st *stream) {
 	}
 }
 
-// read handles the messages of a node.
 func (r *Relay) read(st *stream, from *slot) error {
 	in, out := bufio.NewReaderSize(st.conn, 16<<10), r.main.NewSender()
 	var buf []byte

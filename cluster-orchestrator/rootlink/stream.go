@@ -16,7 +16,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// take handles one event of the root's stream.
 func (l *Link) take(ctx context.Context, e sse.Event) {
 	var err error
 	switch e.Name {
@@ -46,7 +45,6 @@ func (l *Link) take(ctx context.Context, e sse.Event) {
 	}
 }
 
-// stream dials out a stream that the root requests.
 func (l *Link) stream(ctx context.Context, r wire.StreamRequest) {
 	ctx, release, refused, ok := l.streams.Take(ctx, r)
 	if !ok {

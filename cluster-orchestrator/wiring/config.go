@@ -198,7 +198,6 @@ func (c Config) core(info api.ClusterInfo, seed []byte, relay string, out *clien
 	return conf
 }
 
-// brokerAddr returns the host:port of a broker's URL.
 func brokerAddr(text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "mqtts" || u.Hostname() == "" || u.User != nil {

@@ -36,7 +36,6 @@ func (o *orchestrator) registerMetrics(reg *prometheus.Registry) {
 	count("treeline_broker_bytes_out_total", "Bytes to nodes, without TLS.", s.BytesOut.Load)
 }
 
-// scrape collects the metrics of the core and the relay.
 func (o *orchestrator) scrape(ctx context.Context, s *metrics.Scrape) error {
 	if o.relay != nil {
 		n := o.relay.Stats()

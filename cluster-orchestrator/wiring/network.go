@@ -72,7 +72,6 @@ func (o *orchestrator) serveRelay(ctx context.Context, c *tls.Conn) error {
 	return o.relay.Serve(ctx, c)
 }
 
-// sendRelay passes the core's messages to the relay.
 func (o *orchestrator) sendRelay(msg any) {
 	if o.relay == nil {
 		return

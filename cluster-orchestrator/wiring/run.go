@@ -52,7 +52,6 @@ const AddressFile = "address"
 // sweepEvery is how often expired join tokens are removed.
 const sweepEvery = time.Hour
 
-// orchestrator has the parts of a running cluster orchestrator.
 type orchestrator struct {
 	cfg    Config
 	log    *slog.Logger

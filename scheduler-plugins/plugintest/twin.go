@@ -193,7 +193,6 @@ func winds(corners []api.Geo, g api.Geo) bool {
 	return false
 }
 
-// samples returns points on the edges and inside a polygon.
 func samples(corners []api.Geo) []api.Geo {
 	var out []api.Geo
 	if len(corners) == 0 {

@@ -107,7 +107,6 @@ func (q *query) bounded() bool { return len(q.circles) > 0 || len(q.bounds) > 0 
 // far reports whether a zone or bound may exclude a candidate by its location.
 func (q *query) far() bool { return len(q.Zones) > 0 || len(q.bounds) > 0 }
 
-// margin returns Facts.Margin of a node.
 func (q *query) margin(id string, at *position) float64 {
 	least := 1.0
 	if at.located {

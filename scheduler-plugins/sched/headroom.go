@@ -10,7 +10,6 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// dimension is a kind of resource.
 type dimension struct {
 	constraint string
 	unit       string

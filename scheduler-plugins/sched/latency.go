@@ -8,7 +8,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/vivaldi"
 )
 
-// position is where a node is.
 type position struct {
 	node    api.NodeID // empty: no node, or unknown
 	latent  latent

@@ -183,7 +183,6 @@ func RigidnessOf(m *api.Microservice, constraint string) (least time.Duration, s
 	return least, shared
 }
 
-// leadsTo returns the filters that an SLA constraint leads to.
 func leadsTo(c api.Constraint) []string {
 	switch c.Type {
 	case api.ConstrainDirect, api.ConstrainClusters:

@@ -52,7 +52,6 @@ func (p *Places) Put(name string, at api.Position) {
 	p.all = append(p.all, k)
 }
 
-// enter records the node of a place.
 func (p *Places) enter(i int32, node api.NodeID) {
 	if node == "" {
 		return

@@ -14,7 +14,6 @@ import (
 // spot is a point on the map. Its longitude may exceed 180.
 type spot struct{ x, y float64 }
 
-// edgeWalk iterates over a polygon's edges.
 type edgeWalk struct {
 	corners []api.Geo
 	i       int

@@ -19,7 +19,6 @@ type query struct {
 	full    map[domain]*Domain // its domains; nil: not filled yet
 }
 
-// circle is the circle of a zone.
 type circle struct {
 	*Zone
 	centre point

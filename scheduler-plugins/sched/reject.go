@@ -10,7 +10,6 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// reject returns the rejection of the candidate by stage s.
 func (q *query) reject(c *Candidate, s stage) api.Rejection {
 	r := api.Rejection{Candidate: c.ID, Shortfall: 1}
 	switch s {
@@ -80,7 +79,6 @@ func (q *query) reject(c *Candidate, s stage) api.Rejection {
 	return r
 }
 
-// rejectLack explains a lack of a resource.
 func (q *query) rejectLack(c *Candidate, s stage, r *api.Rejection) {
 	d := &dimensions[s-vcpusStage]
 	text, part := d.text, d.of

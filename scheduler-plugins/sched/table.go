@@ -122,7 +122,6 @@ func (t *Table) follow(m Monotone) {
 	}
 }
 
-// rewrite sets row i from its candidate.
 func (t *Table) rewrite(i int) {
 	c, r := &t.cands[i], &t.rows[i]
 	if c.Level != Nodes || len(c.Rooms) != 1 {
@@ -164,7 +163,6 @@ func (t *Table) rewrite(i int) {
 	}
 }
 
-// locate stores a candidate's position.
 func (t *Table) locate(i int) {
 	p := &t.spots[i]
 	was := *p

@@ -35,7 +35,6 @@ func (k *place) vec(by int) (v [vivaldi.Dimensions]float64) {
 	return v
 }
 
-// grow builds the tree from all places.
 func (t *tree) grow(p *Places, by int) {
 	t.order, t.cells = t.order[:0], t.cells[:0]
 	for i := range p.all {

@@ -64,7 +64,6 @@ func (p pairs) drop(a, b endpoint) {
 	}
 }
 
-// hasRoom reports whether the bounds allow one more pair.
 func (p pairs) hasRoom(from, to endpoint) bool {
 	at := p[from.service][from.node]
 	if to.cluster == "" {
@@ -101,7 +100,6 @@ func (s sample) before(o sample) bool {
 	return s.at.After(o.at)
 }
 
-// runs reports whether a service is placed on a node.
 func (m *Machine) runs(e endpoint) bool {
 	n := m.at[e.node]
 	return n != nil && n.services[e.service]

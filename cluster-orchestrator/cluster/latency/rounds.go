@@ -82,7 +82,6 @@ func (l *line) next() (user string, ok bool) {
 	return user, true
 }
 
-// remove removes a waiting user.
 func (l *line) remove(user string) {
 	name, ok := l.waiting[user]
 	if !ok {
@@ -95,7 +94,6 @@ func (l *line) remove(user string) {
 	l.tidy(name, h)
 }
 
-// waits reports whether the user waits for a round.
 func (l *line) waits(user string) bool { _, ok := l.waiting[user]; return ok }
 
 // of returns the number of the holder's rounds under way.

@@ -183,7 +183,6 @@ func shareOf(tenant string) string {
 	return strconv.FormatUint(h.Sum64(), 36)
 }
 
-// order orders nodes to probe a user.
 func (m *Machine) order(name string, nodes []api.NodeID) {
 	u := m.users[name]
 	u.asked = map[api.NodeID]uint64{}
@@ -334,7 +333,6 @@ func (m *Machine) endHalf(name string) Result {
 	return Result{Changed: true, Measured: step.Keys(u.of)}
 }
 
-// startWaiting starts waiting rounds while the bounds allow.
 func (m *Machine) startWaiting() {
 	for {
 		name, ok := m.rounds.next()
@@ -358,7 +356,6 @@ func (m *Machine) endRound(u *user) {
 	m.rounds.end(u.holder)
 }
 
-// again schedules UserDue for the user.
 func (m *Machine) again(name string, after time.Duration) {
 	m.fx.Timers.Set(userKey(name), m.fx.Now.Add(after))
 }

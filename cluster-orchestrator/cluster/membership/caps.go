@@ -10,7 +10,6 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// capsNotice is the last notice about a node's caps.
 type capsNotice struct {
 	names string    // of the claims above the caps
 	at    time.Time // zero: no notice since the start

@@ -46,7 +46,6 @@ type Machine struct {
 	sent  uint64 // unacknowledged report with news; 0: none
 }
 
-// node is the state of one node.
 type node struct {
 	id      api.NodeID
 	subnet  netip.Prefix

@@ -41,7 +41,7 @@ func (m *Machine) refresh(n *node) {
 	}
 }
 
-// candidate returns the node as a candidate whose free resources are left.
+// candidate returns the node as a candidate with the free resources of left.
 func (n *node) candidate(out string, left account.Left) sched.Candidate {
 	return sched.Candidate{
 		ID: string(n.Info.ID), Level: sched.Nodes, Out: out, Capacity: n.account.Capacity(), Free: left.Free,

@@ -94,7 +94,6 @@ func (m *Machine) best(req *sched.Request, seed uint64) (sched.Choice, bool) {
 	}
 }
 
-// rank ranks all nodes for a request.
 func (m *Machine) rank(req *sched.Request, seed uint64) sched.Result {
 	res := m.table.Place(req, m.cfg.Plugin, seed)
 	res.Rejected = slices.Clone(res.Rejected)

@@ -35,7 +35,6 @@ func (m *Machine) decide(in *instance, req *sched.Request, node api.NodeID, reas
 	}
 }
 
-// ask asks the external scheduler about an instance.
 func (m *Machine) ask(in *instance, req *sched.Request, reason api.Reason) {
 	m.lastAsk++
 	q := sched.Ask{
@@ -52,7 +51,7 @@ func (m *Machine) ask(in *instance, req *sched.Request, reason api.Reason) {
 	m.fx.Emit(wire.ToScheduler, q)
 }
 
-// AskMore asks about instances that waited because too many questions were open.
+// AskMore asks about instances that waited because extsched.MaxOpen questions were open.
 func (m *Machine) AskMore() {
 	for {
 		id, reason, ok := m.asks.Next()

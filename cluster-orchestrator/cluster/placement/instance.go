@@ -42,7 +42,6 @@ type Record struct {
 	Before    account.Claim   `json:"before,omitzero"`    // what an earlier placement may still take on its node
 }
 
-// instance is the state of one instance.
 type instance struct {
 	Record
 
@@ -162,7 +161,6 @@ func (m *Machine) unrelate(in *instance) {
 	m.changes.Watch[in.id()] = false
 }
 
-// count counts placed instances by urgency.
 func (m *Machine) count(in *instance, by int) {
 	if u := in.demand.request.Urgency; u >= 0 && u < len(m.placed) {
 		m.placed[u] += by

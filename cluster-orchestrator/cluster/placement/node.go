@@ -14,7 +14,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// node is the state of one node.
 type node struct {
 	membership.Node // as of the last change
 

@@ -145,7 +145,6 @@ func (t *tentative) dismiss(id api.InstanceID, home api.NodeID) {
 	t.show(n)
 }
 
-// dismissGone dismisses all removed instances.
 func (t *tentative) dismissGone() {
 	for _, id := range slices.Clone(t.gone) {
 		if in := t.m.instances[id]; in != nil && t.m.nodes[in.Node] != nil && t.m.nodes[in.Node].assigned[id] != nil {
@@ -197,7 +196,6 @@ const (
 	planWait  = "wait"
 )
 
-// choose plans an instance without a node.
 func (t *tentative) choose(in *instance) api.InstancePlan {
 	p := in.placing()
 	p.late = in.Want.Searched
@@ -301,7 +299,6 @@ func (t *tentative) clear(id api.NodeID, victims []*instance) {
 	t.show(n)
 }
 
-// show updates the candidate of a copied node.
 func (t *tentative) show(n *node) {
 	cand := n.candidate(n.out(), n.account.Left())
 	cand.Load += t.placed[n.Info.ID]

@@ -100,7 +100,6 @@ func (m *Machine) mayPreempt(in *instance) bool {
 	return m.cfg.Preempt && m.settled && m.lesser(in.demand.request.Urgency) > 0
 }
 
-// lesser returns how many placed instances are less urgent.
 func (m *Machine) lesser(urgency int) (n int) {
 	for u := range min(urgency, len(m.placed)) {
 		n += m.placed[u]
@@ -199,7 +198,6 @@ func compareVictims(a, b []*instance) int {
 	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(sum(a), sum(b)))
 }
 
-// preempt takes an instance off its node for a more urgent one.
 func (m *Machine) preempt(v *instance) {
 	m.unask(v)
 	m.unassign(v, true)
@@ -211,7 +209,6 @@ func (m *Machine) preempt(v *instance) {
 	m.changed(v)
 }
 
-// reserve reserves what an instance needs on a node.
 func (m *Machine) reserve(in *instance, n *node) {
 	m.unreserve(in)
 	in.Reserved = n.Info.ID
@@ -233,7 +230,6 @@ func (m *Machine) keepRoom(in *instance, n *node) {
 	m.relations.Expect(in.id(), n.Info.ID)
 }
 
-// unreserve gives up what is reserved for an instance.
 func (m *Machine) unreserve(in *instance) {
 	if in.Reserved == "" {
 		return
@@ -250,8 +246,9 @@ func (m *Machine) unreserve(in *instance) {
 	m.refresh(n)
 }
 
-// redeem places the instances with a reservation on the node if the capacity is free now. An
-// instance that the node does not suit any more for other reasons is placed elsewhere.
+// redeem places the instances with a reservation on the node if the capacity is free now. If
+// the node no longer meets an instance's request for another reason, the instance is placed
+// elsewhere.
 func (m *Machine) redeem(n *node) {
 	if n.out() != "" {
 		return

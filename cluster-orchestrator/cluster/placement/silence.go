@@ -62,9 +62,9 @@ func (m *Machine) Assigned(id api.NodeID) int { return len(m.nodes[id].assigned)
 // instances that it never reported. Call SetNode first.
 func (m *Machine) Unsync(id api.NodeID) { m.nodes[id].synced, m.nodes[id].complete = false, false }
 
-// Silent places the instances of a node that fell silent elsewhere. With doubt, the cluster
-// may itself be cut off: it waits for another dead time and then places them at a limited
-// rate.
+// Silent handles a node that fell silent: its instances are placed elsewhere. With doubt, the
+// cluster itself may be cut off, so it waits for another dead time and then places them at a
+// limited rate.
 func (m *Machine) Silent(id api.NodeID, doubt bool) {
 	n := m.nodes[id]
 	m.refresh(n)

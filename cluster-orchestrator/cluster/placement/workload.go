@@ -28,7 +28,6 @@ func filled(m api.Microservice, r api.Resources) api.Microservice {
 	return m
 }
 
-// demandOf returns the demand of an SLA in this cluster.
 func (m *Machine) demandOf(id api.InstanceID, sla *api.Microservice) demand {
 	spec := filled(*sla, m.cfg.Workload.Reserve)
 	return demandOf(id, &spec)

@@ -194,7 +194,6 @@ func (k slotKey) compare(o slotKey) int {
 	)
 }
 
-// compareBool orders false before true.
 func compareBool(a, b bool) int {
 	number := map[bool]int{true: 1}
 	return number[a] - number[b]

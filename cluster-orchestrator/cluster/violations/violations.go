@@ -194,7 +194,6 @@ const window = 5 * time.Minute
 
 const windowChecks = int(window / CheckEvery)
 
-// note adds a check.
 func (l *checks) note(violated bool) {
 	*l = *l << 1 & (1<<windowChecks - 1)
 	if violated {

@@ -35,7 +35,6 @@ func (b *breaker) allow(now time.Time) time.Duration {
 	return 0
 }
 
-// record counts the result of a question.
 func (b *breaker) record(now time.Time, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -66,7 +66,6 @@ type service struct {
 	foreign  bool // the root has sent a route
 }
 
-// member is a node on the overlay network.
 type member struct {
 	peer   api.Peer
 	public api.Peer // as sent to other clusters

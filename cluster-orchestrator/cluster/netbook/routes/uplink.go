@@ -129,7 +129,6 @@ func (b *Registry) Remote(id api.ServiceID) map[api.NodeID]api.ClusterID {
 	return out
 }
 
-// foreignChanged applies a change of a record from the root.
 func (b *Registry) foreignChanged(k interest.Key) {
 	u := &b.root
 	switch k.Kind {

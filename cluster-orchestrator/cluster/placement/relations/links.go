@@ -32,7 +32,6 @@ type inbound struct {
 	left  map[string]bool         // nodes that the target service left, or that moved
 }
 
-// linkKey identifies a link of a service.
 type linkKey struct {
 	from api.ServiceID
 	link sched.Link
