@@ -269,6 +269,24 @@ func TestListThenWatchHasNoGap(t *testing.T) {
 	}
 }
 
+// A watch of a tenant includes the tenants below it, as a list does.
+func TestAWatchIncludesTenantsBelow(t *testing.T) {
+	r := newRig(t)
+	admin := r.user("admin", rights.Admin)
+	events, end := r.watchRaw("/v1/apps?watch=1&tenant=acme", admin)
+	defer end()
+	r.apply("acmeter", "other", 0)
+	r.apply("acme/lab", "shop", 0)
+	select {
+	case e := <-events:
+		if !strings.Contains(e, "acme/lab/shop") {
+			t.Errorf("the first change is %s, want the one of acme/lab/shop", e)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("no change within 30 s, want the one of acme/lab/shop")
+	}
+}
+
 func TestWatchResumesAndTellsWhenItCannot(t *testing.T) {
 	r := newRig(t, func(o *httpapi.Options) { o.FeedSize = 4 })
 	token := r.user("acme/dora", rights.ApplicationProvider)

@@ -16,6 +16,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/rest"
+	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
 const bookmarkEvery = 15 * time.Second
@@ -137,12 +138,12 @@ type bookmark struct {
 }
 
 type scope struct {
-	tenant api.Tenant
+	tenant api.Tenant // with the tenants below it; "": all
 	under  string // an application's or a service's id
 }
 
 func (s scope) holds(c api.Change) bool {
-	if s.tenant != "" && c.Tenant != s.tenant {
+	if !root.Within(c.Tenant, s.tenant) {
 		return false
 	}
 	id := c.ID

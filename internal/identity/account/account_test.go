@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -515,6 +516,55 @@ func TestDeletedUserLeavesNothing(t *testing.T) {
 	}
 	_, err = f.Refresh(ctx, s.Refresh)
 	is(t, err, api.ErrUnauthenticated)
+}
+
+// flaky is a store that fails to save documents of one kind.
+type flaky struct {
+	store.Store
+	kind string
+}
+
+func (f *flaky) Save(ctx context.Context, docs []store.Doc) error {
+	if slices.ContainsFunc(docs, func(d store.Doc) bool { return d.Kind == f.kind }) {
+		return api.ErrUnavailable
+	}
+	return f.Store.Save(ctx, docs)
+}
+
+// The store fails after the user was deleted and before the credentials are: a new user with the
+// name still inherits nothing, and is not created while they cannot be deleted.
+func TestHalfDeletedUserLeavesNothing(t *testing.T) {
+	for _, kind := range account.Kinds {
+		f := newFixture()
+		s := f.alice(t)
+		text, _, err := f.CreatePAT(ctx, "acme/alice", "ci", nil, time.Hour)
+		ok(t, err)
+		code := must(f.Invite(ctx, "acme/alice", time.Hour))
+		st := &flaky{f.st, kind}
+		f.st = st
+		f.restart()
+		if err := f.DeleteUser(ctx, "acme/alice"); err == nil {
+			continue // there is none of the kind
+		}
+		if _, err := f.User("acme/alice"); err == nil {
+			continue // the user itself was not deleted
+		}
+		if _, err := f.CreateUser(ctx, "acme/alice", "", nil); err == nil {
+			t.Errorf("%s: the user was created while old credentials remain, want an error", kind)
+		}
+		st.kind = ""
+		f.now = f.now.Add(2 * time.Second)
+		must(f.CreateUser(ctx, "acme/alice", "", []rights.Role{rights.ApplicationProvider}))
+		if _, err := f.Authenticate(text); err == nil {
+			t.Errorf("%s: the personal token of the deleted user is accepted", kind)
+		}
+		if _, err := f.Refresh(ctx, s.Refresh); err == nil {
+			t.Errorf("%s: the session of the deleted user is renewed", kind)
+		}
+		if _, err := f.Redeem(ctx, "acme/alice", code.Text, pw); err == nil {
+			t.Errorf("%s: the code of the deleted user is accepted", kind)
+		}
+	}
 }
 
 func TestLastAdminStays(t *testing.T) {

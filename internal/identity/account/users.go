@@ -65,6 +65,11 @@ func (s *Service) CreateUser(ctx context.Context, id UserID, email string, roles
 	if err := s.checkUser(id, email, roles); err != nil {
 		return User{}, err
 	}
+	if _, ok := s.users.Get(string(id)); !ok { // DeleteUser may have failed after it deleted the user
+		if err := s.deleteCredentials(ctx, id); err != nil {
+			return User{}, err
+		}
+	}
 	d := userDoc{User: User{ID: id, Email: email, Roles: slices.Clone(roles), Created: s.opt.Now()}, Mark: s.revoked.Mark()}
 	err := s.users.Update(ctx, string(id), func(_ userDoc, ok bool) (userDoc, error) {
 		if ok {
@@ -173,7 +178,12 @@ func (s *Service) DeleteUser(ctx context.Context, id UserID) error {
 		return err
 	}
 	s.revoked.User(string(id))
-	// Delete the credentials, so that a new user of the same name does not inherit them.
+	return s.deleteCredentials(ctx, id)
+}
+
+// deleteCredentials deletes all credentials of a deleted user, so that a new user of the same name
+// does not inherit them.
+func (s *Service) deleteCredentials(ctx context.Context, id UserID) error {
 	if err := s.codes.Delete(ctx, string(id)); err != nil {
 		return err
 	}
