@@ -169,6 +169,19 @@ func files(t *testing.T) int {
 	return len(list)
 }
 
+// fewOpen waits until hardly more connections are open than the 2048 places for strangers and the
+// 512 of the reserve. A client notices a moment later that its connection was closed.
+func fewOpen(t *testing.T, before int) {
+	t.Helper()
+	var n int
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if n = (files(t) - before) / 2; n <= 2048+512+500 {
+			return
+		}
+	}
+	t.Errorf("%d connections are open, want at most the 2048 places for strangers, the 512 of the reserve and 500", n)
+}
+
 // manyFiles lets the test have as many descriptors as the machine allows.
 func manyFiles(t *testing.T, want uint64) {
 	t.Helper()
@@ -242,9 +255,10 @@ func TestSilentConnectionsLeaveRoomForOthers(t *testing.T) {
 	quiet := p.asks(100, "127.0.0.1", "")
 	end := p.crowd(10_000, nil)
 	// Each connection that the port did not close has a descriptor at both ends.
-	if n := (files(t) - before) / 2; n < 1000 || n > 2048+512+500 {
-		t.Errorf("%d of 10,000 silent connections are open, want about the 2048 places for strangers", n)
+	if n := (files(t) - before) / 2; n < 1000 {
+		t.Errorf("%d of 10,000 silent connections are open, want 1000 at least", n)
 	}
+	fewOpen(t, before)
 	attacked := p.asks(100, "127.0.0.1", "")
 	known := p.asks(100, "127.0.0.2", "n1")
 	end()
@@ -292,9 +306,7 @@ func TestSlowRequestsLeaveRoomForOthers(t *testing.T) {
 		_, err := io.WriteString(secure, text)
 		return err
 	})
-	if n := (files(t) - before) / 2; n > 2048+512+500 {
-		t.Errorf("%d of 4000 slow connections are open, want about the 2048 places for strangers", n)
-	}
+	fewOpen(t, before)
 	attacked := p.asks(50, "127.0.0.1", "")
 	end()
 	if made.Load() < 3000 {
