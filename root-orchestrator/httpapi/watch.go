@@ -139,7 +139,7 @@ type bookmark struct {
 
 type scope struct {
 	tenant api.Tenant // with the tenants below it; "": all
-	under  string // an application's or a service's id
+	under  string     // an application's or a service's id
 }
 
 func (s scope) holds(c api.Change) bool {
