@@ -53,7 +53,7 @@ func (m *Members) Node(cs tls.ConnectionState) (api.NodeID, error) {
 		return "", fmt.Errorf("node %s was removed from cluster %s; it may join again with a new token: %w", id.Node, m.cluster, api.ErrForbidden)
 	}
 	if ca.MadeAt(cs.PeerCertificates[0]).Before(known.Since) {
-		return "", fmt.Errorf("certificate of node %s is from before its name was given anew: %w", id.Node, api.ErrForbidden)
+		return "", fmt.Errorf("certificate of node %s is of an earlier node with this name: %w", id.Node, api.ErrForbidden)
 	}
 	return id.Node, nil
 }

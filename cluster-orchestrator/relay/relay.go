@@ -190,8 +190,9 @@ func (r *Relay) forward(out *udp.Sender, h relaywire.Header, run []byte, each in
 		return
 	case conn != nil:
 		for rest := run; len(rest) > 0; rest = rest[min(each, len(rest)):] {
-			if !conn.out.Put(rest[relaywire.HeaderLen:min(each, len(rest))]) {
+			if datagram := rest[relaywire.HeaderLen:min(each, len(rest))]; !conn.out.Put(datagram) {
 				r.n[Full].Add(1)
+				count, bytes = count-1, bytes-len(datagram)
 			}
 		}
 	default:

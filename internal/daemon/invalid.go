@@ -25,7 +25,7 @@ func CheckListen(address string) error {
 // CheckStore validates the key store: empty, or the URI of a MongoDB.
 func CheckStore(uri Secret) error {
 	if s := uri.Reveal(); s != "" && !strings.HasPrefix(s, "mongodb://") && !strings.HasPrefix(s, "mongodb+srv://") {
-		return Invalid("store", "not empty, mongodb://… or mongodb+srv://…")
+		return Invalid("store", "not a MongoDB URI; want mongodb://…, mongodb+srv://… or nothing")
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ type conn struct {
 func (c *conn) enter() error {
 	now := time.Now()
 	var place *fairshare.Place
-	err := errors.New("not known")
+	err := errors.New("no client has authenticated from the address")
 	evict := func() { c.drop() }
 	if c.known {
 		place, err = c.gate.reserve.Take(now, c.path, evict)

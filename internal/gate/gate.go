@@ -296,4 +296,4 @@ func Welcome(ctx context.Context, person []string) {
 }
 
 // errClosed is the error of a connection that lost its place.
-var errClosed = fmt.Errorf("closed for a newcomer: %w", net.ErrClosed)
+var errClosed = fmt.Errorf("closed to make room for a new connection: %w", net.ErrClosed)

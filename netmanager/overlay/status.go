@@ -257,7 +257,7 @@ func (t *tracer) service(addr netip.Addr) (id api.ServiceID, ask Input, ok bool)
 		} else if known && !s.Asked.IsZero() {
 			why = "the cluster was asked and has not answered"
 		}
-		return "", ask, t.note(false, "route", "nothing is known of %s: %s", addr, why)
+		return "", ask, t.note(false, "route", "address %s is unknown: %s", addr, why)
 	}
 	detail := "instances on this node only"
 	if r := t.services.Route(id); r != nil {

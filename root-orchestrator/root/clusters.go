@@ -128,6 +128,9 @@ func (in RemoveCluster) apply(c *Core) error {
 	c.clusters.Remove(at)
 	c.eventLimit.RemoveCluster(at)
 	c.placement.RemoveCluster(at)
+	if c.addresses != nil {
+		c.addresses.RemoveCluster(at)
+	}
 	c.applyNet(c.net.RemoveCluster(c.netNow(), netView{&c.state}, at))
 	c.journal.Delete(kindCluster, string(at))
 	c.event(clusterEvent(at, api.ReasonNone, "removed"))

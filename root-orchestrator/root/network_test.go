@@ -13,6 +13,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
 )
 
 // net makes a cluster report about the network, and returns the messages to it.
@@ -248,6 +249,36 @@ func TestAnOlderCopyGivesNothingAwayThatIsInUse(t *testing.T) {
 	told = w.net("b", wire.ClusterNet{Rev: 1 << 63, Subnets: 1, Shares: append(slices.Clone(mine), w.shares("b")...)})
 	if len(told) == 0 || slices.Contains(told[0].Shares, mine[0]) {
 		t.Errorf("b is told %+v", told)
+	}
+}
+
+// TestClaimsGoWithTheirCluster removes a cluster that claimed an address of another service: a
+// cluster that joins under the name later is not held to the claims, and none stay at the root.
+func TestClaimsGoWithTheirCluster(t *testing.T) {
+	w := newWorld(t, "a")
+	w.apply(1)
+	w.net("a", wire.ClusterNet{Whole: true, Subnets: 1})
+	s, _ := w.c.Service(web)
+	disputes := func() (n int) {
+		for _, e := range w.c.Events(events.Filter{}) {
+			if strings.Contains(e.Detail, "old.x.x.x on address") {
+				n++
+			}
+		}
+		return n
+	}
+	claim := wire.ClusterNet{Whole: true, Subnets: 1, InUse: []wire.ServiceAddress{{Address: s.Addresses.RoundRobin, Service: "acme/old.x.x.x"}}}
+	w.net("a", claim)
+	w.net("a", claim)
+	if n := disputes(); n != 1 {
+		t.Fatalf("%d events about the disputed address, want 1", n)
+	}
+	w.must(RemoveCluster{"a"})
+	delete(w.twins, "a")
+	w.join("a", 10)
+	w.net("a", claim)
+	if n := disputes(); n != 2 {
+		t.Errorf("%d events after another cluster joined under the name, want 2", n)
 	}
 }
 

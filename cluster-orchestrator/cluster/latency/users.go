@@ -82,7 +82,7 @@ func (m *Machine) forbidden(name string) string {
 	}
 	host, _, err := api.ParseTarget(name)
 	if err != nil {
-		return "it is no target: " + err.Error()
+		return "target refused: " + err.Error()
 	}
 	a, err := netip.ParseAddr(host)
 	if err != nil || probe.Permitted(a, m.probe.Allow, m.probe.Deny) {

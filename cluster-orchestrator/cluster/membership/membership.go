@@ -251,8 +251,8 @@ func (m *Machine) CheckRemove(id api.NodeID, held, leased int) error {
 	if !n.Silent && n.Heard && held > 0 {
 		return fmt.Errorf("remove node %s: it is alive and has %d instances; drain it first: %w", id, held, api.ErrConflict)
 	}
-	if !n.Silent && m.fx.Now.Sub(n.LastAlive) < m.Dead() && leased > 0 {
-		return fmt.Errorf("remove node %s: it may still run instances that must not run twice; try again in %s: %w", id, m.Dead(), api.ErrConflict)
+	if left := m.Dead() - m.fx.Now.Sub(n.LastAlive); !n.Silent && left > 0 && leased > 0 {
+		return fmt.Errorf("remove node %s: it may still run instances that must not run twice; try again in %s: %w", id, left, api.ErrConflict)
 	}
 	return nil
 }

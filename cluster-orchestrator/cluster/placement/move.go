@@ -71,7 +71,7 @@ func (m *Machine) returns(in *instance) bool {
 	for _, v := range in.Vacancies {
 		n := m.nodes[v.Node]
 		if v.Stays != nil && n != nil && n.out() == "" && m.fits(in, n, n.without(in.id())) {
-			m.moveTo(in, v.Node, in.cause, "goes on where it was")
+			m.moveTo(in, v.Node, in.cause, "stays on its node")
 			return true
 		}
 	}

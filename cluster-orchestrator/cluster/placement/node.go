@@ -183,7 +183,7 @@ func (n *node) out() string {
 	case !n.synced:
 		return "has not reported yet" // it may still run instances
 	case len(n.unknown) > 0:
-		return "still has instances of an earlier time" // with unknown claims
+		return "runs instances of unknown size" // with unknown claims
 	case n.Suspect:
 		return "connection lost"
 	case n.Draining:

@@ -79,7 +79,7 @@ func (m *Machine) tryPlace(in *instance) {
 	}
 	m.waiting.Add(in.id())
 	if !m.settled || in.mustWait() {
-		m.explain(in, api.ReasonNoCapacity, "waits for room that is about to be known", &why)
+		m.explain(in, api.ReasonNoCapacity, "waits until nodes have reported what they run", &why)
 		return
 	}
 	reason := api.ReasonNoCapacity

@@ -38,7 +38,7 @@ func (m *Machine) preempts(in *instance, req *sched.Request, nodes ...api.NodeID
 		}
 		if detail := "waits until those have left that are leaving"; !runs {
 			if k > 0 {
-				detail = fmt.Sprintf("waits until %d less urgent instances have made way", k)
+				detail = fmt.Sprintf("waits until %d preempted instances have stopped", k)
 			}
 			m.explain(in, api.ReasonNone, detail, nil)
 		}
@@ -270,7 +270,7 @@ func (m *Machine) redeem(n *node) {
 			case in.Node != "":
 				reason = api.ReasonViolated
 			}
-			m.goTo(in, n.Info.ID, reason, "less urgent instances made way")
+			m.goTo(in, n.Info.ID, reason, "preempted instances have stopped")
 		}
 	}
 }

@@ -131,13 +131,13 @@ func (m *Machine) holds(in *instance) *api.Rejection {
 	switch {
 	case in.Node != "" || in.Leaving || in.Withdrawn || in.ended():
 	case in.Bound:
-		return &api.Rejection{Constraint: ConstraintBound, Need: "an offer of the root's", Have: "none since it was handed back"}
+		return &api.Rejection{Constraint: ConstraintBound, Need: "an offer of the root", Have: "none since it was handed back"}
 	case in.exclusive() && in.mustWait():
-		return &api.Rejection{Constraint: ConstraintEarlier, Need: "its earlier placement ended", Have: "no word of that yet"}
+		return &api.Rejection{Constraint: ConstraintEarlier, Need: "its earlier placement has ended", Have: "not reported yet"}
 	case m.asks.Pending(in.id()):
 		return &api.Rejection{Constraint: ConstraintAsked, Need: "an answer of " + m.cfg.Asks, Have: "none yet"}
 	case in.Reserved != "":
-		return &api.Rejection{Constraint: ConstraintReserved, Need: "those gone who make way", Have: "some there still"}
+		return &api.Rejection{Constraint: ConstraintReserved, Need: "the preempted instances have stopped", Have: "some still run"}
 	case m.tooLarge(in) != nil:
 		return m.tooLarge(in)
 	default:

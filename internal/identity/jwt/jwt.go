@@ -267,7 +267,7 @@ func (v *Verifier) parse(text string) (entry, error) {
 	_, err := v.parser.ParseWithClaims(text, &w, func(t *gojwt.Token) (any, error) {
 		for _, h := range []string{"jwk", "jku", "x5u", "x5c", "crit"} {
 			if _, ok := t.Header[h]; ok {
-				return nil, fmt.Errorf("header %q is not taken", h)
+				return nil, fmt.Errorf("header %q is not accepted", h)
 			}
 		}
 		kid, _ = t.Header["kid"].(string)

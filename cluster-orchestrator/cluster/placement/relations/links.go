@@ -227,7 +227,7 @@ func (m *Machine) Bound(self api.ServiceID, l sched.Link, targets []api.Target) 
 	}
 	binds = len(b.Points)+len(b.Places) > 0
 	if l.Area != "" && !binds {
-		return l.Unknown("nobody knows where it is"), true
+		return l.Unknown("its location is unknown"), true
 	}
 	return b, binds
 }
