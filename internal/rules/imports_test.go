@@ -173,6 +173,7 @@ var modules = []struct {
 	{"github.com/go-chi/chi", []string{"root-orchestrator/httpapi", "cluster-orchestrator/httpapi", "internal/rest"}, "the router under huma"},
 	{"github.com/danielgtaylor/huma", []string{"root-orchestrator/httpapi", "cluster-orchestrator/httpapi", "internal/problem", "internal/rest"}, "OpenAPI from the handlers"},
 	{"github.com/containerd", []string{"node-engine/runtime"}, "containers"},
+	{"github.com/creack/pty", []string{"node-engine/runtime/process"}, "terminals of execs"},
 	{"github.com/distribution/reference", []string{"node-engine/runtime/containerd"}, "parses image references as containerd does"},
 	{"google.golang.org/protobuf", []string{"node-engine/runtime/containerd"}, "containerd encodes the extensions of containers with it"},
 	{"github.com/opencontainers", []string{"node-engine/runtime", "node-engine/devices"}, "the formats of images and containers"},

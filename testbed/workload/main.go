@@ -9,6 +9,11 @@
 //	workload log RATE [COUNT]    write numbered lines, RATE a second (0: at once), then exit
 //	workload open FILE…          open files for writing, print the results, then exit
 //	workload env                 print the environment and the user, then exit
+//	workload cat                 copy stdin to stdout
+//	workload source              send zeros to each TCP connection at PORT
+//	workload echo                answer TCP and UDP at PORT with what it receives
+//	workload size                print the terminal's size, and again when it changes, until SIGINT
+//	workload spawn [-leave] PROGRAM ARG…   run a program in a session of its own and wait for it, or leave it
 //
 // Without arguments the mode comes from the variable WORKLOAD. The program uses only the standard
 // library and no cgo, so that it runs in an empty image.
@@ -22,11 +27,13 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"os/signal"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 )
 
 func main() {
@@ -59,6 +66,11 @@ var modes = map[string]func(args []string) (code int, err error){
 	"log":         logLines,
 	"open":        openFiles,
 	"env":         printEnv,
+	"cat":         cat,
+	"echo":        echo,
+	"source":      source,
+	"size":        size,
+	"spawn":       spawn,
 }
 
 // Identity is the answer of serve: the name of the workload from its environment and, if the variable
@@ -254,6 +266,112 @@ func printEnv([]string) (int, error) {
 	}
 	fmt.Printf("uid=%d gid=%d\n", os.Getuid(), os.Getgid())
 	return 0, nil
+}
+
+func cat([]string) (int, error) {
+	_, err := io.Copy(os.Stdout, os.Stdin)
+	return 0, err
+}
+
+func source([]string) (int, error) {
+	port, err := servePort()
+	if err != nil {
+		return 2, err
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port)))
+	if err != nil {
+		return 1, err
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				for block := make([]byte, 64<<10); err == nil; {
+					_, err = c.Write(block)
+				}
+			}()
+		}
+	}()
+	<-term()
+	return 0, nil
+}
+
+func echo([]string) (int, error) {
+	port, err := servePort()
+	if err != nil {
+		return 2, err
+	}
+	at := net.JoinHostPort("", strconv.Itoa(port))
+	packets, err := net.ListenPacket("udp", at)
+	if err != nil {
+		return 1, err
+	}
+	go func() {
+		buf := make([]byte, 1<<16)
+		for {
+			if n, from, err := packets.ReadFrom(buf); err == nil {
+				_, _ = packets.WriteTo(buf[:n], from)
+			}
+		}
+	}()
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		return 1, err
+	}
+	fmt.Println("listening on", l.Addr())
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				_, _ = io.Copy(c, c)
+			}()
+		}
+	}()
+	<-term()
+	return 0, nil
+}
+
+// size reads the size with the system call, because the program uses only the standard library.
+func size([]string) (int, error) {
+	changed := make(chan os.Signal, 1)
+	signal.Notify(changed, syscall.SIGWINCH)
+	stopped := term()
+	for {
+		var s struct{ rows, cols, x, y uint16 }
+		if _, _, err := syscall.Syscall(syscall.SYS_IOCTL, os.Stdin.Fd(), syscall.TIOCGWINSZ, uintptr(unsafe.Pointer(&s))); err != 0 {
+			return 1, err
+		}
+		fmt.Printf("%dx%d\n", s.cols, s.rows)
+		select {
+		case <-changed:
+		case <-stopped:
+			return 0, nil
+		}
+	}
+}
+
+func spawn(args []string) (int, error) {
+	leave := len(args) > 0 && args[0] == "-leave"
+	if leave {
+		args = args[1:]
+	}
+	if len(args) == 0 {
+		return 2, errors.New("spawn: want a program")
+	}
+	cmd := &exec.Cmd{Path: args[0], Args: args, Env: os.Environ(), Stdout: os.Stdout, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
+	err := cmd.Start()
+	if err == nil && !leave {
+		err = cmd.Wait()
+	}
+	return 0, err
 }
 
 func openFiles(paths []string) (int, error) {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +26,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/cgroup"
+	"github.com/treeline-edge/treeline/node-engine/runtime/execs"
 	"github.com/treeline-edge/treeline/node-engine/runtime/logs"
 	"golang.org/x/sync/singleflight"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -47,6 +49,8 @@ type Runtime struct {
 	archives  archives
 	pulls     singleflight.Group
 	unpacked  cache[unpacked]
+	execs     *execs.Dir
+	running   sync.WaitGroup // attends execs
 	stops     *slots
 	starts    *slots // for the creation of tasks
 	log       *slog.Logger
@@ -86,22 +90,29 @@ func open(cfg Config, log *slog.Logger) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := client.New(cfg.Address, client.WithDefaultNamespace(cfg.Namespace), client.WithTimeout(maxReconnectPause))
+	x, err := execs.Open(filepath.Join(cfg.StateDir, "execs"))
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
+	c, err := client.New(cfg.Address, client.WithDefaultNamespace(cfg.Namespace), client.WithTimeout(maxReconnectPause))
+	if err != nil {
+		return nil, errors.Join(err, l.Close(), x.Close())
+	}
 	r := &Runtime{
-		cfg: cfg, c: c, cg: cg, logs: l, log: log, diskUsed: diskUsed, archives: archives{dirs: cfg.ImageDirs},
+		cfg: cfg, c: c, cg: cg, logs: l, execs: x, log: log, diskUsed: diskUsed, archives: archives{dirs: cfg.ImageDirs},
 		stops: newSlots(stopsPerShim, stopsInTotal), starts: newSlots(startsPerShim, startsInTotal),
 	}
 	r.ctx, r.end = context.WithCancel(namespaces.WithNamespace(context.Background(), cfg.Namespace))
+	r.endExecs()
 	return r, nil
 }
 
-// Close closes the logs and the connection to containerd. The workloads keep running.
+// Close ends all execs, and closes the logs and the connection to containerd. The workloads keep
+// running.
 func (r *Runtime) Close() error {
 	r.end()
-	return errors.Join(r.logs.Close(), r.c.Close())
+	r.running.Wait()
+	return errors.Join(r.logs.Close(), r.execs.Close(), r.c.Close())
 }
 
 // call returns the context of one call of containerd.

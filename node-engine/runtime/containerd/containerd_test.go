@@ -39,6 +39,7 @@ func TestSuite(t *testing.T) {
 		return runtimetest.Harness{
 			Open:          func() (runtime.Runtime, error) { return New(cfg, quiet) },
 			Spec:          spec,
+			Program:       "/app",
 			Broken:        api.Microservice{Virtualization: "container", Code: hello, Cmd: []string{"/no/such/program"}},
 			Missing:       api.Microservice{Virtualization: "container", Code: "oci-archive:missing.tar"},
 			MissingReason: api.ReasonImageNotFound,

@@ -12,6 +12,7 @@
 //	<state>/w/<id>/run.json        which processes run, written by the shim
 //	<state>/w/<id>/exit.json       how it ended, written by the shim
 //	<state>/logs/<id>.log          its output
+//	<state>/execs/<id>.<exec>      a process that Exec runs in it
 package process
 
 import (
@@ -33,6 +34,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/cgroup"
+	"github.com/treeline-edge/treeline/node-engine/runtime/execs"
 	"github.com/treeline-edge/treeline/node-engine/runtime/helper"
 	"github.com/treeline-edge/treeline/node-engine/runtime/logs"
 )
@@ -75,6 +77,7 @@ type Runtime struct {
 	cg      cgroup.FS
 	root    *os.Root // <state>/w
 	logs    *logs.Dir
+	execs   *execs.Dir
 	boot    string
 	ctx     context.Context // ends with Close
 	end     context.CancelFunc
@@ -117,19 +120,24 @@ func open(cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, errors.Join(err, root.Close())
 	}
-	r := &Runtime{cfg: cfg, cg: cg, root: root, logs: l, boot: boot, watchers: make(map[*watcher]struct{})}
+	x, err := execs.Open(filepath.Join(cfg.StateDir, "execs"))
+	if err != nil {
+		return nil, errors.Join(err, l.Close(), root.Close())
+	}
+	r := &Runtime{cfg: cfg, cg: cg, root: root, logs: l, execs: x, boot: boot, watchers: make(map[*watcher]struct{})}
 	r.ctx, r.end = context.WithCancel(context.Background())
-	if err := r.adopt(); err != nil {
+	if err := errors.Join(r.endExecs(), r.adopt()); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
 }
 
-// Close stops watching the workloads and closes all files. The workloads keep running.
+// Close ends all execs, stops watching the workloads and closes all files. The workloads keep
+// running.
 func (r *Runtime) Close() error {
 	r.end()
 	r.follows.Wait()
-	return errors.Join(r.logs.Close(), r.root.Close())
+	return errors.Join(r.logs.Close(), r.execs.Close(), r.root.Close())
 }
 
 // Info implements runtime.Runtime.

@@ -32,8 +32,9 @@ func TestSuite(t *testing.T) {
 			t.Fatal(err)
 		}
 		return runtimetest.Harness{
-			Open: func() (runtime.Runtime, error) { return New(cfg) },
-			Spec: spec(program),
+			Open:    func() (runtime.Runtime, error) { return New(cfg) },
+			Spec:    spec(program),
+			Program: program,
 			// The kernel cannot execute its format.
 			Broken:        api.Microservice{Virtualization: "process", Code: broken},
 			Missing:       api.Microservice{Virtualization: "process", Code: broken + "-and-gone"},

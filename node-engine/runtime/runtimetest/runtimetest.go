@@ -36,6 +36,8 @@ type Harness struct {
 	Open func() (runtime.Runtime, error)
 	// Spec returns a service that runs testbed/workload with args.
 	Spec func(args ...string) api.Microservice
+	// Program is the path of testbed/workload in the workloads.
+	Program string
 	// Broken is a service whose program cannot be started.
 	Broken api.Microservice
 	// Devices are the ids of two devices, sorted.
@@ -75,12 +77,24 @@ func Run(t *testing.T, factory func(t *testing.T) Harness) {
 		{"PrivilegedIsRefused", privilegedIsRefused},
 		{"CgroupKillEndsWorkload", cgroupKillEndsWorkload},
 		{"TwentyAtOnce", twentyAtOnce},
+		{"ExecExitCode", execExitCode},
+		{"ExecInput", execInput},
+		{"ExecTerminal", execTerminal},
+		{"ExecIsNoMore", execIsNoMore},
+		{"ExecEndsWithItsContext", execEndsWithItsContext},
+		{"ExecLeavesNothing", execLeavesNothing},
+		{"ExecNeedsARunningWorkload", execNeedsARunningWorkload},
+		{"ExecEndsWithItsWorkload", execEndsWithItsWorkload},
+		{"ExecEndsWithItsEngine", execEndsWithItsEngine},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := factory(t)
 			s := &suite{T: t, Harness: h}
 			s.rt = s.open()
 			t.Cleanup(func() { s.rt.Close() }) // last, after the workloads were stopped
+			if _, ok := s.rt.(runtime.Executor); !ok && strings.HasPrefix(c.name, "Exec") {
+				return
+			}
 			c.test(s)
 		})
 	}
