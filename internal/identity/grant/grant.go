@@ -4,7 +4,7 @@
 // independently of its handler.
 //
 //	var set grant.Set[User]
-//	ctx, release, err := set.Hold(r.Context(), life, stillGood)
+//	ctx, release, err := set.Hold(r.Context(), life, check)
 //	defer release()
 //	set.Offer(ctx, w.Header(), user) // a stream: send its name for Renew
 //	err = set.Renew(name, life, check)
@@ -36,9 +36,10 @@ type Set[O any] struct {
 }
 
 type held[O any] struct {
+	ctx    context.Context
 	cancel context.CancelCauseFunc
 
-	good   func() error
+	check  func() error
 	timer  *time.Timer
 	ends   time.Time // zero: never
 	name   string
@@ -48,17 +49,18 @@ type held[O any] struct {
 type key struct{}
 
 // Hold returns a context that is cancelled with ctx, after life (0: no limit), or by a Recheck
-// for which good returns an error. Hold registers the request, so that no Recheck is missed, and
-// then calls good and returns its error. The caller calls release when the request is over.
-func (s *Set[O]) Hold(ctx context.Context, life time.Duration, good func() error) (_ context.Context, release func(), err error) {
+// for which check returns an error. Hold registers the request, so that no Recheck is missed, and
+// then calls check and returns its error. The caller calls release when the request is over.
+func (s *Set[O]) Hold(ctx context.Context, life time.Duration, check func() error) (_ context.Context, release func(), err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	h := &held[O]{cancel: cancel}
+	h.ctx = context.WithValue(ctx, key{}, h)
 	s.mu.Lock()
 	if s.held == nil {
 		s.held, s.named = map[*held[O]]struct{}{}, map[string]*held[O]{}
 	}
 	s.held[h] = struct{}{}
-	h.hold(life, good)
+	h.set(life, check)
 	s.mu.Unlock()
 	release = func() {
 		s.mu.Lock()
@@ -70,20 +72,19 @@ func (s *Set[O]) Hold(ctx context.Context, life time.Duration, good func() error
 		s.mu.Unlock()
 		cancel(nil)
 	}
-	ctx = context.WithValue(ctx, key{}, h)
-	if err := good(); err != nil {
+	if err := check(); err != nil {
 		release()
 		return nil, nil, err
 	}
-	return ctx, release, nil
+	return h.ctx, release, nil
 }
 
-// hold sets the lifetime and the check of the request. The caller holds Set.mu.
-func (h *held[O]) hold(life time.Duration, good func() error) {
+// set sets the lifetime and the check of the request. The caller holds Set.mu.
+func (h *held[O]) set(life time.Duration, check func() error) {
 	if h.timer != nil {
 		h.timer.Stop()
 	}
-	h.good, h.timer, h.ends = good, nil, time.Time{}
+	h.check, h.timer, h.ends = check, nil, time.Time{}
 	if life != 0 {
 		h.timer = time.AfterFunc(life, func() { h.cancel(ErrEnded) })
 		h.ends = time.Now().Add(life)
@@ -113,33 +114,33 @@ func (s *Set[O]) Offer(ctx context.Context, header http.Header, opener O) {
 }
 
 // Renew replaces the lifetime and the check of the named request. The name is not a credential:
-// fresh must refuse tokens of other users than the opener. It returns the new check. Renew fails
-// with ErrNotFound if the request is over.
-func (s *Set[O]) Renew(name string, life time.Duration, fresh func(opener O) (good func() error, err error)) error {
-	gone := fmt.Errorf("stream %q does not exist or has ended: %w", name, api.ErrNotFound)
+// authorize must refuse tokens of other users than the opener. It returns the new check. Renew fails
+// with ErrNotFound if the request is over or its authorization has ended.
+func (s *Set[O]) Renew(name string, life time.Duration, authorize func(opener O) (check func() error, err error)) error {
+	over := fmt.Errorf("stream %q does not exist or has ended: %w", name, api.ErrNotFound)
 	s.mu.Lock()
 	h := s.named[name]
 	if h == nil {
 		s.mu.Unlock()
-		return gone
+		return over
 	}
 	opener := h.opener
 	s.mu.Unlock()
-	good, err := fresh(opener)
+	check, err := authorize(opener)
 	if err == nil {
-		err = good()
+		err = check()
 	}
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
-	if s.named[name] != h {
+	if s.named[name] != h || h.ctx.Err() != nil || h.timer != nil && !h.timer.Stop() { // the timer cancels asynchronously
 		s.mu.Unlock()
-		return gone
+		return over
 	}
-	h.hold(life, good)
+	h.set(life, check)
 	s.mu.Unlock()
-	if err := good(); err != nil { // a Recheck before hold has used the old check
+	if err := check(); err != nil { // a Recheck before set has used the old check
 		h.cancel(fmt.Errorf("%w: %w", ErrEnded, err))
 		return err
 	}
@@ -148,18 +149,14 @@ func (s *Set[O]) Renew(name string, life time.Duration, fresh func(opener O) (go
 
 // Recheck cancels the requests whose check fails.
 func (s *Set[O]) Recheck() {
-	type right struct {
-		*held[O]
-		good func() error
-	}
 	s.mu.Lock()
-	all := make([]right, 0, len(s.held))
+	checks := make(map[*held[O]]func() error, len(s.held))
 	for h := range s.held {
-		all = append(all, right{h, h.good})
+		checks[h] = h.check
 	}
 	s.mu.Unlock()
-	for _, h := range all {
-		if err := h.good(); err != nil {
+	for h, check := range checks {
+		if err := check(); err != nil {
 			h.cancel(fmt.Errorf("%w: %w", ErrEnded, err))
 		}
 	}

@@ -121,3 +121,31 @@ func TestARenewedRequestOutlivesItsFirstToken(t *testing.T) {
 		t.Errorf("a request that is over: %v", err)
 	}
 }
+
+// A request whose token has expired is cancelled, but registered until its handler returns.
+func TestAnExpiredRequestIsNotRenewed(t *testing.T) {
+	good := func() error { return nil }
+	for name, authorize := range map[string]func(context.Context) (func() error, error){
+		"before Renew": func(context.Context) (func() error, error) { return good, nil },
+		"while Renew authorizes it": func(ctx context.Context) (func() error, error) {
+			<-ctx.Done()
+			return good, nil
+		},
+	} {
+		var s grant.Set[string]
+		ctx, release := hold(t, &s, time.Hour, good)
+		header := http.Header{}
+		s.Offer(ctx, header, "alice")
+		stream := header.Get("Treeline-Stream")
+		if err := s.Renew(stream, time.Millisecond, func(string) (func() error, error) { return good, nil }); err != nil {
+			t.Fatal(err)
+		}
+		if name == "before Renew" {
+			ended(t, ctx)
+		}
+		if err := s.Renew(stream, time.Hour, func(string) (func() error, error) { return authorize(ctx) }); !errors.Is(err, api.ErrNotFound) {
+			t.Errorf("a request that ended %s: Renew returned %v, want ErrNotFound", name, err)
+		}
+		release()
+	}
+}
