@@ -56,14 +56,14 @@ type Options struct {
 	// Authenticate returns the holder of a bearer token at the cluster's own port. It returns
 	// ErrUnauthenticated for an invalid token.
 	Authenticate func(token string) (Caller, error)
-	// Spend returns the person on whose behalf the root sends the request object, and
+	// AuthenticateOnce returns the person on whose behalf the root sends the request object, and
 	// invalidates the token that the root delegated for it. It returns ErrUnauthenticated or
 	// ErrForbidden for an invalid token.
-	Spend   func(token, object string) (Caller, error)
-	Version string
-	Rate    float64          // requests per second of one person; default 100, with bursts of 400
-	Now     func() time.Time // default time.Now
-	Log     *slog.Logger     // default slog.Default
+	AuthenticateOnce func(token, object string) (Caller, error)
+	Version          string
+	Rate             float64          // requests per second of one person; default 100, with bursts of 400
+	Now              func() time.Time // default time.Now
+	Log              *slog.Logger     // default slog.Default
 }
 
 // Caller is the holder of a token.
@@ -145,7 +145,7 @@ func (a *API) serveAs(w http.ResponseWriter, r *http.Request, c Caller, err erro
 		problem.Write(w, problemOf(err))
 		return
 	}
-	gate.Welcome(r.Context(), apishare.Path(c.Principal))
+	gate.MarkAuthenticated(r.Context(), apishare.Path(c.Principal))
 	ctx, release, err := a.grants.Hold(r.Context(), c.Life, c.Good)
 	if err != nil {
 		problem.Write(w, problemOf(err))
@@ -160,7 +160,7 @@ func (a *API) serveAs(w http.ResponseWriter, r *http.Request, c Caller, err erro
 func (a *API) FromRoot(r wire.StreamRequest) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		req.Header.Del("Authorization")
-		c, err := a.opt.Spend(r.Token, r.CallObject())
+		c, err := a.opt.AuthenticateOnce(r.Token, r.CallObject())
 		a.serveAs(w, req, c, err, a.router)
 	})
 }

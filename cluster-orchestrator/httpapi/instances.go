@@ -183,7 +183,7 @@ func (a *API) logs(ctx context.Context, p rights.Principal, in *logsIn) (*stream
 func (a *API) streamed(from io.ReadCloser, contentType string) *streamOut {
 	return &streamOut{func(hc huma.Context) {
 		defer from.Close()
-		fairshare.Endures(hc.Context())
+		fairshare.ReleasePlace(hc.Context())
 		_, w := humachi.Unwrap(hc)
 		w.Header().Set("Content-Type", contentType)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -225,7 +225,7 @@ func (a *API) OpenLogs(ctx context.Context, p rights.Principal, r wire.StreamReq
 // LogsFromRoot is OpenLogs for a request of the root, whose token is valid once and for r
 // only. The stream ends when the token is revoked.
 func (a *API) LogsFromRoot(ctx context.Context, r wire.StreamRequest) (io.ReadCloser, error) {
-	c, err := a.opt.Spend(r.Token, r.CallObject())
+	c, err := a.opt.AuthenticateOnce(r.Token, r.CallObject())
 	if err != nil {
 		return nil, err
 	}

@@ -80,7 +80,7 @@ func newRig(t *testing.T, with ...func(*httpapi.Options)) *rig {
 	o := httpapi.Options{
 		Core: core, Owner: r.loop, Nodes: r, Tokens: r.desk, Info: func() api.ClusterInfo { return info },
 		Authenticate: r.caller,
-		Spend: func(token, object string) (httpapi.Caller, error) {
+		AuthenticateOnce: func(token, object string) (httpapi.Caller, error) {
 			token, only, _ := strings.Cut(token, " for ")
 			if only != object {
 				return httpapi.Caller{}, fmt.Errorf("token for %q is shown for %q: %w", only, object, api.ErrForbidden)

@@ -164,11 +164,11 @@ func (id *identities) authenticate(token string) (httpapi.Caller, error) {
 	return id.caller(c, max(1, time.Until(c.Expires)))
 }
 
-// spend returns the user on whose behalf the root sends the request object. A token is valid
+// authenticateOnce returns the user on whose behalf the root sends the request object. A token is valid
 // once. A stream that it opens does not expire here: the root closes it when the user's own
 // token expires, and revocations end it.
-func (id *identities) spend(token, object string) (httpapi.Caller, error) {
-	c, err := id.tokens.Spend(token, jwt.UseCall)
+func (id *identities) authenticateOnce(token, object string) (httpapi.Caller, error) {
+	c, err := id.tokens.VerifyOnce(token, jwt.UseCall)
 	if err != nil {
 		return httpapi.Caller{}, err
 	}

@@ -202,7 +202,7 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	})
 	o.api = httpapi.New(httpapi.Options{
 		Core: o.core, Owner: o.loop, Nodes: o.nodes, Tokens: tokens, Info: o.id.info,
-		Authenticate: o.id.authenticate, Spend: o.id.spend, Version: daemon.Version(), Log: o.log,
+		Authenticate: o.id.authenticate, AuthenticateOnce: o.id.authenticateOnce, Version: daemon.Version(), Log: o.log,
 	})
 	o.client = rootlink.Client(o.id.verifier, o.id.keeper.GetClientCertificate)
 	if err := o.id.openUpper(o.client); err != nil {

@@ -96,10 +96,7 @@ func openRing(dir *os.Root, used bool, log *slog.Logger) (*jwt.Ring, error) {
 	if used {
 		log.Warn("token keys missing, creating new ones; all sessions and tokens are invalid", "file", ringFile)
 	}
-	ring, err := jwt.NewRing(time.Now())
-	if err != nil {
-		return nil, err
-	}
+	ring := jwt.NewRing(time.Now())
 	if text, err = ring.Marshal(); err != nil {
 		return nil, fmt.Errorf("encode the token keys: %w", err)
 	}

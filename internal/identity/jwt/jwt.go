@@ -1,10 +1,10 @@
 package jwt
 
 import (
+	"cmp"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/base64"
 	"fmt"
 	"sync"
 	"time"
@@ -12,6 +12,7 @@ import (
 	gojwt "github.com/golang-jwt/jwt/v5"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 )
 
@@ -27,13 +28,11 @@ const MaxLeeway = 5 * time.Minute
 // Use is the purpose of a token. A token for one use is refused for another.
 type Use string
 
-// The uses.
 const (
 	UseAccess Use = "access" // the API of the audience, many times
-	UseCall   Use = "call"   // a single request of the root to a cluster: see Spend
+	UseCall   Use = "call"   // a single request of the root to a cluster: see VerifyOnce
 )
 
-// Claims are the contents of a token.
 type Claims struct {
 	Subject string // "acme/alice"
 	Tenant  api.Tenant
@@ -64,7 +63,6 @@ type wire struct {
 	Mark   int64         `json:"mrk,omitempty"`
 }
 
-// Signer signs tokens.
 type Signer struct {
 	Ring   *Ring
 	Issuer string
@@ -77,15 +75,9 @@ func (s Signer) Sign(c Claims, audience []string, life time.Duration) (text stri
 	if s.Now != nil {
 		now = s.Now()
 	}
-	id := make([]byte, 16)
-	if _, err := rand.Read(id); err != nil {
-		return "", Claims{}, fmt.Errorf("draw a token's id: %w", err)
-	}
-	if c.Use == "" {
-		c.Use = UseAccess
-	}
+	c.Use = cmp.Or(c.Use, UseAccess)
 	if c.ID == "" {
-		c.ID = base64.RawURLEncoding.EncodeToString(id)
+		c.ID = rand.Text()
 	}
 	c.Issued, c.Expires = now.Truncate(time.Second), now.Add(life).Truncate(time.Second)
 	key := s.Ring.signing()
@@ -119,11 +111,12 @@ type VerifierOptions struct {
 const (
 	maxToken  = 8 << 10
 	maxCached = 4096
-	maxSpent  = 65536
-
-	// maxSpentOf bounds the tokens of one topmost tenant: 54 per second over DelegatedLife.
-	maxSpentOf = maxSpent / 4
 )
+
+// usedTokens has a share of 54 tokens per second over DelegatedLife.
+var usedTokens = fairshare.Bound{
+	Per: "tenant; at each cluster", Beyond: "429, or 503 beyond the total, until some have expired", Attack: "TestOneTenantDoesNotFillTheUsedTokens",
+}.Declare("delegated tokens that were used, remembered for 5 min", 65536, 65536/4)
 
 // Verifier verifies tokens and caches the results until the tokens expire. Verification takes
 // 80 µs, a cache hit less than 1 µs. It is safe for concurrent use.
@@ -133,13 +126,12 @@ type Verifier struct {
 
 	mu     sync.Mutex // guards the maps
 	cached map[[sha256.Size]byte]entry
-	spent  map[string]once    // used one-use tokens, by id
-	count  map[api.Tenant]int // number of those, by topmost tenant
-	forgot time.Time          // when forget last dropped expired ones
+	used   map[string]usedToken // one-use tokens, by id
+	count  map[api.Tenant]int   // number of used, by topmost tenant
+	swept  time.Time            // when sweep last dropped expired ones
 }
 
-// once is a used one-use token.
-type once struct {
+type usedToken struct {
 	until time.Time  // when it has expired and may be dropped
 	top   api.Tenant // the topmost tenant of its subject
 }
@@ -166,7 +158,7 @@ func NewVerifier(o VerifierOptions) *Verifier {
 			gojwt.WithLeeway(o.Leeway), gojwt.WithTimeFunc(o.Now), gojwt.WithStrictDecoding(),
 		),
 		cached: map[[sha256.Size]byte]entry{},
-		spent:  map[string]once{},
+		used:   map[string]usedToken{},
 		count:  map[api.Tenant]int{},
 	}
 }
@@ -184,9 +176,9 @@ func (v *Verifier) Verify(text string, use Use) (Claims, error) {
 	return c, nil
 }
 
-// Spend is Verify for a one-use token. It fails with ErrUnauthenticated if the token was used
-// before, and with ErrUnavailable if too many tokens were used recently.
-func (v *Verifier) Spend(text string, use Use) (Claims, error) {
+// VerifyOnce is Verify for a one-use token. It fails with ErrUnauthenticated if the token was used
+// before, and with a *fairshare.Full if too many tokens were used recently.
+func (v *Verifier) VerifyOnce(text string, use Use) (Claims, error) {
 	c, err := v.Verify(text, use)
 	if err != nil {
 		return Claims{}, err
@@ -194,34 +186,44 @@ func (v *Verifier) Spend(text string, use Use) (Claims, error) {
 	now := v.opt.Now()
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if _, ok := v.spent[c.ID]; ok {
+	if _, ok := v.used[c.ID]; ok {
 		return Claims{}, fmt.Errorf("token was used before: %w", api.ErrUnauthenticated)
 	}
 	top := c.Tenant.Top()
-	if len(v.spent) >= maxSpent || v.count[top] >= maxSpentOf {
-		v.forget(now)
-		if len(v.spent) >= maxSpent || v.count[top] >= maxSpentOf {
-			// A token that is dropped before it expires could be used again.
-			return Claims{}, fmt.Errorf("too many one-use tokens of tenant %q within %s, try again: %w", top, DelegatedLife, api.ErrUnavailable)
+	if v.full(top) != nil {
+		v.sweep(now) // only expired tokens: one that is dropped earlier could be used again
+		if err := v.full(top); err != nil {
+			return Claims{}, err
 		}
 	}
-	v.spent[c.ID] = once{c.Expires.Add(time.Second), top}
+	v.used[c.ID] = usedToken{c.Expires.Add(time.Second), top}
 	v.count[top]++
 	return c, nil
 }
 
-// forget drops the used tokens that have expired, at most once a second, because it reads all
+// full returns the error for one more token of the tenant; nil: there is capacity. The caller holds mu.
+func (v *Verifier) full(top api.Tenant) error {
+	if own := usedTokens.Share[0]; v.count[top] >= own {
+		return &fairshare.Full{Resource: usedTokens.Resource, Limit: own, Own: true, Holder: cmp.Or(string(top), "the installation")}
+	}
+	if len(v.used) >= usedTokens.Total {
+		return &fairshare.Full{Resource: usedTokens.Resource, Limit: usedTokens.Total}
+	}
+	return nil
+}
+
+// sweep drops the used tokens that have expired, at most once a second, because it reads all
 // of them. The caller holds mu.
-func (v *Verifier) forget(now time.Time) {
-	if now.Sub(v.forgot) < time.Second {
+func (v *Verifier) sweep(now time.Time) {
+	if now.Sub(v.swept) < time.Second {
 		return
 	}
-	v.forgot = now
-	for id, o := range v.spent {
+	v.swept = now
+	for id, o := range v.used {
 		if !o.until.Before(now) {
 			continue
 		}
-		delete(v.spent, id)
+		delete(v.used, id)
 		if v.count[o.top]--; v.count[o.top] == 0 {
 			delete(v.count, o.top)
 		}

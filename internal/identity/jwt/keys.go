@@ -4,7 +4,7 @@
 // A token has the roles that its user had when it was signed. It is therefore valid for minutes
 // only; package account checks the current roles.
 //
-//	ring, err := jwt.NewRing(now)
+//	ring := jwt.NewRing(now)
 //	s := jwt.Signer{Ring: ring, Issuer: "treeline-root", Now: time.Now}
 //	text, err := s.Sign(jwt.Claims{Subject: "acme/alice", …}, []string{"treeline"}, 10*time.Minute)
 //	v := jwt.NewVerifier(jwt.VerifierOptions{Keys: ring.Key, Issuer: "treeline-root", Audience: "treeline"})
@@ -48,20 +48,18 @@ type ringKey struct {
 	Made time.Time `json:"made"`
 }
 
-// NewRing makes a ring with one new key.
-func NewRing(now time.Time) (*Ring, error) {
+func NewRing(now time.Time) *Ring {
 	r := &Ring{}
-	return r, r.Rotate(now, 0)
+	r.Rotate(now, 0)
+	return r
 }
 
 // Rotate makes a new signing key, and drops the keys that were replaced more than keep ago. keep
 // is the longest lifetime of a token (that of personal tokens), or 0 to drop all old keys, which
 // invalidates all tokens, after the theft of a key.
-func (r *Ring) Rotate(now time.Time, keep time.Duration) error {
+func (r *Ring) Rotate(now time.Time, keep time.Duration) {
 	seed := make([]byte, ed25519.SeedSize)
-	if _, err := rand.Read(seed); err != nil {
-		return fmt.Errorf("make a token key: %w", err)
-	}
+	_, _ = rand.Read(seed) // never fails
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	kept := []ringKey{{Seed: seed, Made: now}}
@@ -74,7 +72,6 @@ func (r *Ring) Rotate(now time.Time, keep time.Duration) error {
 	}
 	r.keys = kept
 	r.derive()
-	return nil
 }
 
 // derive computes signer and public from the seeds.
@@ -94,10 +91,8 @@ func (r *Ring) Public() PublicKeys {
 	return r.public
 }
 
-// Key returns the public key with the id.
 func (r *Ring) Key(kid string) (ed25519.PublicKey, bool) { return r.Public().Key(kid) }
 
-// Key returns the public key with the id.
 func (p PublicKeys) Key(kid string) (ed25519.PublicKey, bool) {
 	pub, ok := p[kid]
 	return pub, ok && len(pub) == ed25519.PublicKeySize
