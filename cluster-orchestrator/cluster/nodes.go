@@ -54,7 +54,7 @@ func (c *Core) restoreNode(data []byte) error {
 }
 
 func (in JoinNode) apply(c *Core) error {
-	info, bad, _ := bounds.Take(in.Info)
+	info, bad, _ := bounds.Apply(in.Info)
 	if err := bad.Err(); err != nil {
 		return fmt.Errorf("join node: %w", err)
 	}
@@ -370,7 +370,7 @@ func (c *Core) relieveDue() {
 // to take. It counts the removed values and notifies the operator at most once a minute. It
 // returns api.ErrInvalid for a message that is refused as a whole.
 func within[M bounds.Message](c *Core, id api.NodeID, m M, take func(M)) error {
-	m, bad, ok := bounds.Take(m)
+	m, bad, ok := bounds.Apply(m)
 	if text := c.members.Refused(id, bad); text != "" {
 		c.uplink.Notice(api.ReasonOutOfBounds, text)
 	}

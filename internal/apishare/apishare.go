@@ -9,6 +9,7 @@
 package apishare
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -21,66 +22,43 @@ import (
 	"github.com/treeline-edge/treeline/internal/problem"
 )
 
-var (
-	personRates = fairshare.Declare(fairshare.Bound{
-		Resource: "request rates remembered for people", Total: 16384, Per: "tenant; of each API",
-		Beyond: "100 requests/s and 400 at once per person, then 429; beyond the total the least recently used person of the largest tenant starts afresh",
-		Attack: "TestWildLoopsAreSlowedDown",
-	})
-	strangerRates = fairshare.Declare(fairshare.Bound{
-		Resource: "request rates remembered for addresses without a token", Total: 16384, Per: "subnet; of each API",
-		Beyond: "100 requests/s and 400 at once per address, then 429; beyond the total the least recently used address of the largest subnet starts afresh",
-		Attack: "TestStrangersDoNotUseUpPeoplesRequests",
-	})
-	peerRates = fairshare.Declare(fairshare.Bound{
-		Resource: "request rates remembered for certificates of nodes and clusters", Total: 65536, Per: "certificate's identity; of each API",
-		Beyond: "200 requests/s and 800 at once per identity and route, of streams those that nobody waits for alone, then 429; " +
-			"beyond the total the least recently used route of the identity with most starts afresh",
-		Attack: "TestRequestsOfOneCertificateAreSlowedDown",
-	})
-	joinRates = fairshare.Declare(fairshare.Bound{
-		Resource: "addresses remembered for refused joins", Total: 16384, Per: "subnet",
-		Beyond: "60 refused joins at once and 1 a second per address, then 429; beyond the total the least recently used address of the largest subnet starts afresh",
-		Attack: "TestRefusedJoinsSlowTheirAddressOnly",
-	})
-	tokenRates = fairshare.Declare(fairshare.Bound{
-		Resource: "addresses remembered for refused tokens", Total: 16384, Per: "subnet; of each API",
-		Beyond: "60 refused tokens at once and 1 a second per address, then 429 for tokens that are not known; beyond the total the least recently used address of the largest subnet starts afresh",
-		Attack: "TestRefusedTokensSlowTheirAddressOnly",
-	})
-	knownTokens = fairshare.Declare(fairshare.Bound{
-		Resource: "tokens that are remembered as good", Total: 16384, Share: []int{1024}, Per: "tenant; of each API",
-		Beyond: "the least recently used token of the largest tenant is checked like a new one",
-		Attack: "TestRefusedTokensSlowTheirAddressOnly",
-	})
-	certificateRates = fairshare.Declare(fairshare.Bound{
-		Resource: "rates of certificates signed for nodes and clusters", Total: 65536, Per: "identity",
-		Beyond: "20 certificates at once and 1 a minute per identity, joins and renewals together, then 429",
-		Attack: "TestCertificatesOfOneIdentityAreFew",
-	})
-	peopleInFlight = fairshare.Declare(fairshare.Bound{
-		Resource: "requests of people under way", Total: 2048, Share: []int{1024, 128}, Per: "tenant, then person; of each API",
-		Beyond: "429; a tenant gets a further place only while more are free than it holds",
-		Attack: "TestRequestsUnderWayOfOnePersonLeaveRoomForOthers",
-	})
-	strangersInFlight = fairshare.Declare(fairshare.Bound{
-		Resource: "requests without a token under way", Total: 512, Share: []int{256, 64}, Per: "subnet, then address; of each API",
-		Beyond: "429; a subnet gets a further place only while more are free than it holds",
-		Attack: "TestRequestsUnderWayOfOnePersonLeaveRoomForOthers",
-	})
-	peersInFlight = fairshare.Declare(fairshare.Bound{
-		Resource: "requests of nodes and clusters under way", Total: 16384, Share: []int{64}, Per: "certificate's identity; of each API",
-		Beyond: "429; streams count until they have begun",
-		Attack: "TestRequestsOfOneCertificateAreSlowedDown",
-	})
-	joinsInFlight = fairshare.Declare(fairshare.Bound{
-		Resource: "joins under way", Total: 1024, Share: []int{512, 256}, Per: "subnet, then address",
-		Beyond: "429; a subnet gets a further place only while more are free than it holds",
-		Attack: "TestJoinsUnderWayLeaveRoomForOthers",
-	})
+const (
+	ofAddress = "address of the largest subnet"
+
+	flight = "TestRequestsUnderWayOfOnePersonLeaveRoomForOthers"
+	slowed = "TestRequestsOfOneCertificateAreSlowedDown"
+	tokens = "TestRefusedTokensSlowTheirAddressOnly"
 )
 
-// Options configures Shares.
+var (
+	personRates = fairshare.RateBound("tenant; of each API", "100 requests/s and 400 at once per person, then 429", "person of the largest tenant", "TestWildLoopsAreSlowedDown").
+			Declare("request rates remembered for people", 16384)
+	strangerRates = fairshare.RateBound("subnet; of each API", "100 requests/s and 400 at once per address, then 429", ofAddress, "TestStrangersDoNotUseUpPeoplesRequests").
+			Declare("request rates remembered for addresses without a token", 16384)
+	peerRates = fairshare.RateBound("certificate's identity; of each API",
+		"200 requests/s and 800 at once per identity and route, of streams those that nobody waits for alone, then 429", "route of the identity with most", slowed).
+		Declare("request rates remembered for certificates of nodes and clusters", 65536)
+	joinRates = fairshare.RateBound("subnet", "60 refused joins at once and 1 a second per address, then 429", ofAddress, "TestRefusedJoinsSlowTheirAddressOnly").
+			Declare("addresses remembered for refused joins", 16384)
+	tokenRates = fairshare.RateBound("subnet; of each API", "60 refused tokens at once and 1 a second per address, then 429 for tokens that are not known", ofAddress, tokens).
+			Declare("addresses remembered for refused tokens", 16384)
+	knownTokens = fairshare.Bound{Per: "tenant; of each API", Beyond: "the least recently used token of the largest tenant is checked like a new one", Attack: tokens}.
+			Declare("tokens that are remembered as good", 16384, 1024)
+	certificateRates = fairshare.Bound{
+		Per: "identity", Beyond: "20 certificates at once and 1 a minute per identity, joins and renewals together, then 429", Attack: "TestCertificatesOfOneIdentityAreFew",
+	}.Declare("rates of certificates signed for nodes and clusters", 65536)
+
+	peopleInFlight    = inFlight("tenant", "tenant, then person; of each API", flight).Declare("requests of people under way", 2048, 1024, 128)
+	strangersInFlight = inFlight("subnet", "subnet, then address; of each API", flight).Declare("requests without a token under way", 512, 256, 64)
+	joinsInFlight     = inFlight("subnet", "subnet, then address", "TestJoinsUnderWayLeaveRoomForOthers").Declare("joins under way", 1024, 512, 256)
+	peersInFlight     = fairshare.Bound{Per: "certificate's identity; of each API", Beyond: "429; streams count until they have begun", Attack: slowed}.
+				Declare("requests of nodes and clusters under way", 16384, 64)
+)
+
+func inFlight(group, per, attack string) fairshare.Bound {
+	return fairshare.Bound{Per: per, Beyond: "429; a " + group + " gets a further place only while more are free than it holds", Attack: attack}
+}
+
 type Options struct {
 	// Person returns the authenticated user of a request's context. Without a User the request
 	// counts for its address. Only Wrap calls it.
@@ -163,9 +141,7 @@ const tokenLife = time.Hour
 
 // New makes the shares of one API.
 func New(o Options) *Shares {
-	if o.Rate == 0 {
-		o.Rate = 100
-	}
+	o.Rate = cmp.Or(o.Rate, 100)
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -200,7 +176,7 @@ func (s *Shares) Do(r *http.Request, h Holder, serve func(*http.Request) error) 
 		return err
 	}
 	defer place.Release()
-	err = serve(r.WithContext(place.Within(r.Context())))
+	err = serve(r.WithContext(place.NewContext(r.Context())))
 	if h.refusals && refused(err) {
 		_ = rates.Allow(s.opt.Now(), h.group, h.key) // an error means that no token is left
 	}
@@ -271,9 +247,9 @@ func (s *Shares) Token(remote, token string, check func() (who rights.Principal,
 	who, err := check()
 	switch {
 	case err == nil:
-		s.known.Note(now, Path(who)[0], key)
+		s.known.Add(now, Path(who)[0], key)
 	case refused(err):
-		s.known.Forget(key)
+		s.known.Delete(key)
 		_ = s.tokens.Allow(now, path[0], path[1])
 	}
 	return err

@@ -1,5 +1,5 @@
 // Package bounds has the range of every number, text and list in the messages of a lower tier:
-// node to cluster, and cluster to root. A receiver applies Take to a message before it reads any of
+// node to cluster, and cluster to root. A receiver calls Apply on a message before it reads any of
 // it.
 //
 // A value out of range is refused together with the smallest part of the message that contains it
@@ -18,7 +18,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Message is a message of a lower tier.
 type Message interface {
 	wire.NodeReport | api.NodeInfo | wire.Alive | wire.NetUp | wire.Probed | wire.NodePurging | // node to cluster
 		wire.Report | wire.Hello | api.ClusterInfo // cluster to root
@@ -63,9 +62,9 @@ func (v Violations) Err() error {
 	return fmt.Errorf("%s: %w", v, api.ErrInvalid)
 }
 
-// Take returns m without the parts that are out of range. It does not change m or what m refers
+// Apply returns m without the parts that are out of range. It does not change m or what m refers
 // to. If the whole message is refused, ok is false and the result is the zero message.
-func Take[M Message](m M) (_ M, v Violations, ok bool) {
+func Apply[M Message](m M) (_ M, v Violations, ok bool) {
 	c := &checking{}
 	out, verdict := plans[reflect.TypeFor[M]()](c, reflect.ValueOf(m))
 	if verdict == refused {

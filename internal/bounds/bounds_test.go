@@ -115,9 +115,9 @@ func TestHonestMessagesAreKeptAsTheyAre(t *testing.T) {
 
 func same[M Message](t *testing.T, m M) {
 	t.Helper()
-	got, v, ok := Take(m)
+	got, v, ok := Apply(m)
 	if !ok || v.Total > 0 || !reflect.DeepEqual(got, m) {
-		t.Errorf("Take(%T): ok %v, violations %s; want the message unchanged", m, ok, v)
+		t.Errorf("Apply(%T): ok %v, violations %s; want the message unchanged", m, ok, v)
 	}
 }
 
@@ -132,7 +132,7 @@ func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
 		return func(t *testing.T) {
 			r := goodReport()
 			spoil(&r.Aggregate)
-			got, v, ok := Take(r)
+			got, v, ok := Apply(r)
 			if !ok || v.Total != 1 || !reflect.DeepEqual(got.Aggregate, api.Aggregate{}) || len(got.Observed) != 2 || got.Net == nil {
 				t.Errorf("ok %v, %s; the aggregate is %+v", ok, v, got.Aggregate)
 			}
@@ -142,7 +142,7 @@ func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
 		return func(t *testing.T) {
 			r := goodReport()
 			spoil(&r.Observed[0])
-			got, v, ok := Take(r)
+			got, v, ok := Apply(r)
 			if !ok || v.Total != 1 || len(got.Observed) != 1 || got.Observed[0].Instance != "acme/shop.prod.web.prod#1" || got.Aggregate.Nodes != 2 {
 				t.Errorf("ok %v, %s; observed are %+v", ok, v, got.Observed)
 			}
@@ -152,7 +152,7 @@ func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
 		return func(t *testing.T) {
 			r := goodNode()
 			spoil(r.Info)
-			got, v, ok := Take(r)
+			got, v, ok := Apply(r)
 			if !ok || v.Total != 1 || got.Info != nil || len(got.Observed) != 1 {
 				t.Errorf("ok %v, %s; the info is %+v", ok, v, got.Info)
 			}
@@ -162,7 +162,7 @@ func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
 		return func(t *testing.T) {
 			u := goodNet()
 			spoil(u.Self)
-			got, v, ok := Take(u)
+			got, v, ok := Apply(u)
 			if !ok || v.Total != 1 || got.Self != nil && got.Self.Coord != nil || len(got.Subscribe) != 1 {
 				t.Errorf("ok %v, %s; self is %+v", ok, v, got.Self)
 			}
@@ -219,7 +219,7 @@ func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
 			r.Observed[1].Why.Candidates = []api.Rejection{{Shortfall: math.Inf(1)}, {Candidate: "x"}}
 			r.Observed[0].Position = &api.Position{Geo: &api.Geo{Lat: 91}, Coord: &api.Coordinate{}}
 			r.Observed[0].Moves = []time.Time{time.Now(), time.Unix(1<<40, 0)}
-			got, v, ok := Take(r)
+			got, v, ok := Apply(r)
 			if !ok || v.Total != 5 || got.Aggregate.Latency != nil || got.Aggregate.Nodes != 2 || len(got.Observed[1].Why.Candidates) != 1 ||
 				got.Observed[0].Position == nil || got.Observed[0].Position.Geo != nil || got.Observed[0].Position.Coord != nil || len(got.Observed[0].Moves) != 1 {
 				t.Errorf("ok %v, %d: %s; %+v", ok, v.Total, v, got)
@@ -232,27 +232,27 @@ func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
 			n.Subscribe = append(n.Subscribe, wire.Subscription{Service: api.ServiceID(strings.Repeat("s", 513))}, wire.Subscription{Address: netip.MustParseAddr("fe80::1%x")})
 			n.Routes[0].Peers = append(n.Routes[0].Peers, api.Peer{Key: api.PeerKey{2}, Subnets: []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr("10.16.16.0"), 0)}})
 			n.Routes[0].Backends = []api.Backend{{Epoch: math.MaxUint64}, {Address: netip.MustParseAddr("10.16.0.9"), Load: 200}}
-			got, v, ok := Take(r)
+			got, v, ok := Apply(r)
 			if !ok || v.Total != 6 || len(got.Net.Shares) != 2 || len(got.Net.Subscribe) != 1 || len(got.Net.Routes[0].Peers) != 1 || len(got.Net.Routes[0].Backends) != 1 ||
 				got.Net.Routes[0].Backends[0].Load != 100 {
 				t.Errorf("ok %v, %d: %s; %+v", ok, v.Total, v, got.Net)
 			}
 			r.Net.Subnets = -1
-			if got, v, ok = Take(r); !ok || got.Net != nil || v.Total != 1 {
+			if got, v, ok = Apply(r); !ok || got.Net != nil || v.Total != 1 {
 				t.Errorf("ok %v, %s; %+v", ok, v, got.Net)
 			}
 		},
 		"whole message": func(t *testing.T) {
 			r := goodReport()
 			r.Boot = math.MaxUint64
-			if got, v, ok := Take(r); ok || v.Total != 1 || !reflect.DeepEqual(got, wire.Report{}) {
+			if got, v, ok := Apply(r); ok || v.Total != 1 || !reflect.DeepEqual(got, wire.Report{}) {
 				t.Errorf("ok %v, %s", ok, v)
 			}
-			if _, _, ok := Take(wire.Alive{Gen: math.MaxUint64}); ok {
+			if _, _, ok := Apply(wire.Alive{Gen: math.MaxUint64}); ok {
 				t.Error("a generation of 2^64-1 is accepted, want refused")
 			}
 			for _, p := range []wire.Probed{{}, {RTT: -1}, {RTT: time.Hour}, {RTT: 1, Error: "x"}, {RTT: 1, Refused: true}, {RTT: 1, How: "guess"}} {
-				if _, _, ok := Take(p); ok {
+				if _, _, ok := Apply(p); ok {
 					t.Errorf("%+v is accepted, want refused", p)
 				}
 			}
@@ -260,7 +260,7 @@ func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
 		"long texts": func(t *testing.T) {
 			r := goodReport()
 			r.Observed[0].Detail = strings.Repeat("ü", sentence)
-			got, v, ok := Take(r)
+			got, v, ok := Apply(r)
 			if d := got.Observed[0].Detail; !ok || v.Total > 0 || len(d) > sentence+4 || !strings.HasSuffix(d, "…") {
 				t.Errorf("ok %v, %s, a detail of %d bytes", ok, v, len(d))
 			}
@@ -268,7 +268,7 @@ func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
 		"many at once": func(t *testing.T) {
 			r := goodReport()
 			r.Observed = make([]api.Observed, maxInstances+10)
-			got, v, ok := Take(r)
+			got, v, ok := Apply(r)
 			if !ok || v.Total != maxInstances+1 || len(got.Observed) != 0 || len(v.First) != maxListed || len(v.String()) > 1000 {
 				t.Errorf("ok %v, %d violations in %d bytes, %d are kept", ok, v.Total, len(v.String()), len(got.Observed))
 			}
@@ -288,7 +288,7 @@ func TestASendersMessageIsNotChanged(t *testing.T) {
 		m.Net.Routes[0].Peers[0].Endpoints = make([]netip.AddrPort, 99)
 		m.Aggregate.Latency.Radius = -1
 	}
-	if _, v, _ := Take(r); v.Total != 4 {
+	if _, v, _ := Apply(r); v.Total != 4 {
 		t.Fatal(v)
 	}
 	if !reflect.DeepEqual(r, again) {
@@ -337,11 +337,11 @@ func twice[M Message](t *testing.T, text []byte) {
 	if json.Unmarshal(text, &m) != nil {
 		return
 	}
-	once, _, ok := Take(m)
+	once, _, ok := Apply(m)
 	if !ok {
 		return
 	}
-	again, v, ok := Take(once)
+	again, v, ok := Apply(once)
 	if !ok || v.Total > 0 || !reflect.DeepEqual(once, again) {
 		t.Errorf("Take of its own result refuses: %s; want no violation", v)
 	}
@@ -353,6 +353,6 @@ func BenchmarkTakeReport(b *testing.B) {
 		r.Observed = append(r.Observed, r.Observed[0])
 	}
 	for b.Loop() {
-		Take(r)
+		Apply(r)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// messages are the types that Take accepts.
+// messages are the types that Apply accepts.
 var messages = []reflect.Type{
 	reflect.TypeFor[wire.NodeReport](), reflect.TypeFor[api.NodeInfo](), reflect.TypeFor[wire.Alive](),
 	reflect.TypeFor[wire.NetUp](), reflect.TypeFor[wire.Probed](), reflect.TypeFor[wire.NodePurging](),

@@ -15,16 +15,15 @@
 // Every bound of a daemon is declared in a package variable, which adds it to the table in
 // docs/security.md:
 //
-//	var streamPlaces = fairshare.Declare(fairshare.Bound{
-//		Resource: "streams that a cluster dials to its root", Total: 64, Share: []int{16},
-//		Per: "tenant", Beyond: "…", Attack: "TestFollowedLogsLeaveRoomForOthers",
-//	})
+//	var streamPlaces = fairshare.Bound{Per: "tenant", Beyond: "…", Attack: "TestFollowedLogsLeaveRoomForOthers"}.
+//		Declare("streams that a cluster dials to its root", 64, 16)
 //	pool := fairshare.NewPool(streamPlaces, fairshare.Keep)
 package fairshare
 
 import (
 	"cmp"
 	"fmt"
+	"path"
 	"runtime"
 	"slices"
 	"strings"
@@ -53,18 +52,23 @@ var declared struct {
 
 // Declare adds a bound to the table and returns it. It is called when packages are initialized,
 // and panics if the bound is incomplete or its Resource is declared already.
-func Declare(b Bound) Bound {
+func Declare(b Bound) Bound { return declare(b) }
+
+// Declare declares the bound of a resource that has the other fields of b, so that similar bounds
+// share them.
+func (b Bound) Declare(resource string, total int, share ...int) Bound {
+	b.Resource, b.Total, b.Share = resource, total, share
+	return declare(b)
+}
+
+func declare(b Bound) Bound {
 	if b.Resource == "" || b.Total <= 0 || b.Per == "" || b.Beyond == "" || b.Attack == "" {
 		panic(fmt.Sprintf("fairshare: bound %+v is incomplete", b))
 	}
-	if pc, _, _, ok := runtime.Caller(1); ok {
-		name := runtime.FuncForPC(pc).Name() // path/of/package.init or .func
-		dir, base := "", name
-		if i := strings.LastIndexByte(name, '/'); i >= 0 {
-			dir, base = name[:i+1], name[i+1:]
-		}
-		base, _, _ = strings.Cut(base, ".")
-		b.Where = strings.TrimPrefix(dir+base, "github.com/treeline-edge/treeline/")
+	if pc, _, _, ok := runtime.Caller(2); ok {
+		dir, name := path.Split(runtime.FuncForPC(pc).Name()) // path/of/package.init or .func
+		name, _, _ = strings.Cut(name, ".")
+		b.Where = strings.TrimPrefix(dir+name, "github.com/treeline-edge/treeline/")
 	}
 	declared.Lock()
 	defer declared.Unlock()
@@ -107,7 +111,6 @@ type Full struct {
 	Retry    time.Duration // when to try again; 0: unknown
 }
 
-// Error implements error.
 func (f *Full) Error() string {
 	again := "try again later"
 	if f.Retry > 0 {
@@ -122,7 +125,6 @@ func (f *Full) Error() string {
 // RetryAfter returns how long to wait before another attempt; 0: unknown.
 func (f *Full) RetryAfter() time.Duration { return f.Retry }
 
-// Unwrap returns the kind of the error.
 func (f *Full) Unwrap() error {
 	if f.Own {
 		return api.ErrTooMany

@@ -6,7 +6,7 @@ import (
 )
 
 // Known is a set of keys that expire. It has at most the bound's Total keys, and Share keys of one
-// group. When it is full, it drops the least recently noted key of the largest group.
+// group. When it is full, it drops the least recently added key of the largest group.
 type Known struct {
 	life time.Duration
 
@@ -25,8 +25,8 @@ func NewKnown(b Bound, life time.Duration) *Known {
 	return &Known{life: life, keys: map[string]*known{}, pool: NewPool(b, Replace)}
 }
 
-// Note adds or renews the key, which counts for the group.
-func (k *Known) Note(now time.Time, group, key string) {
+// Add adds or renews the key, which counts for the group.
+func (k *Known) Add(now time.Time, group, key string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if e := k.keys[key]; e != nil {
@@ -41,7 +41,6 @@ func (k *Known) Note(now time.Time, group, key string) {
 	k.keys[key] = &known{place, now.Add(k.life)}
 }
 
-// Has reports whether the key is known.
 func (k *Known) Has(now time.Time, key string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -49,8 +48,7 @@ func (k *Known) Has(now time.Time, key string) bool {
 	return e != nil && now.Before(e.until)
 }
 
-// Forget removes the key.
-func (k *Known) Forget(key string) {
+func (k *Known) Delete(key string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if e := k.keys[key]; e != nil {

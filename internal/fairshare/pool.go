@@ -48,7 +48,6 @@ type Pool struct {
 	turns  uint64 // number of calls of Take and Touch
 }
 
-// NewPool makes an empty pool.
 func NewPool(b Bound, p Policy) *Pool {
 	return &Pool{bound: b, policy: p, root: &group{level: -1}}
 }
@@ -88,7 +87,7 @@ func (p *Pool) Take(now time.Time, path []string, evict func()) (*Place, error) 
 		p.mu.Unlock()
 		panic(fmt.Sprintf("fairshare: path %q of %s has %d levels, want %d", path, p.bound.Resource, len(path), p.depth))
 	}
-	victim, err := p.makeRoom(now, path)
+	victim, err := p.victim(now, path)
 	if err != nil {
 		p.mu.Unlock()
 		return nil, err
@@ -111,8 +110,8 @@ func (p *Pool) Take(now time.Time, path []string, evict func()) (*Place, error) 
 	return place, nil
 }
 
-// makeRoom returns the place to evict for the newcomer; nil: a place is free.
-func (p *Pool) makeRoom(now time.Time, path []string) (*Place, error) {
+// victim returns the place to evict for the newcomer; nil: a place is free.
+func (p *Pool) victim(now time.Time, path []string) (*Place, error) {
 	g := p.root
 	for level, name := range path {
 		if g = g.members[name]; g == nil {
@@ -264,20 +263,19 @@ func (pl *Place) Touch(now time.Time) {
 
 type placeKey struct{}
 
-// Within returns a context for the work that the place was taken for; see Endures.
-func (pl *Place) Within(ctx context.Context) context.Context {
+// NewContext returns a context that carries the place, for ReleasePlace.
+func (pl *Place) NewContext(ctx context.Context) context.Context {
 	return context.WithValue(ctx, placeKey{}, pl)
 }
 
-// Endures releases the place of the work of ctx, if it has one, because the work has become a
+// ReleasePlace releases the place that ctx carries, if any. A request calls it when it becomes a
 // stream, which has its own bound.
-func Endures(ctx context.Context) {
+func ReleasePlace(ctx context.Context) {
 	if pl, ok := ctx.Value(placeKey{}).(*Place); ok {
 		pl.Release()
 	}
 }
 
-// Size returns the number of places that are held.
 func (p *Pool) Size() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -32,6 +32,12 @@ func NewRates(b Bound, perSecond float64, burst int) *Rates {
 	return &Rates{limit: rate.Limit(perSecond), burst: burst, name: b.Resource, keys: map[string]*bucket{}, pool: NewPool(b, Replace)}
 }
 
+// RateBound is the part of a Bound that describes Rates: the limit of one key, and the key that is
+// dropped beyond the total, such as "address of the largest subnet".
+func RateBound(per, limit, dropped, attack string) Bound {
+	return Bound{Per: per, Beyond: limit + "; beyond the total the least recently used " + dropped + " starts afresh", Attack: attack}
+}
+
 // Allow takes a token of the key. Keys are bounded by group, such as the subnet of an address. The
 // error is a *Full with the time until the next token.
 func (r *Rates) Allow(now time.Time, group, key string) error {

@@ -97,7 +97,7 @@ func (t *Turns) Enter(ctx context.Context, now time.Time, path []string, urgent 
 func (t *Turns) join(w *waiter, wait bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !wait && (len(t.waiters) > 0 || !t.room(w)) {
+	if !wait && (len(t.waiters) > 0 || !t.free(w)) {
 		return false
 	}
 	for _, g := range w.groups {
@@ -111,7 +111,8 @@ func (t *Turns) join(w *waiter, wait bool) bool {
 	return true
 }
 
-func (t *Turns) room(w *waiter) bool {
+// free reports whether a worker is free for w's group.
+func (t *Turns) free(w *waiter) bool {
 	g := t.groups[w.groups[0]]
 	return t.running < t.atOnce && (g == nil || g.running < t.share)
 }
@@ -122,7 +123,7 @@ func (t *Turns) serve() {
 		next := -1
 		common := t.served%commonEvery == commonEvery-1
 		for i, w := range t.waiters {
-			if t.room(w) && (next < 0 || t.before(w, t.waiters[next], common)) {
+			if t.free(w) && (next < 0 || t.before(w, t.waiters[next], common)) {
 				next = i
 			}
 		}

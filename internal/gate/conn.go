@@ -21,11 +21,11 @@ type conn struct {
 
 	gone chan struct{} // closed with the connection
 
-	mu      sync.Mutex // guards the fields below; not held while a pool is called
-	place   *fairshare.Place
-	leave   func() // ends its turn
-	closed  bool
-	welcome bool
+	mu            sync.Mutex // guards the fields below; not held while a pool is called
+	place         *fairshare.Place
+	leave         func() // ends its turn
+	closed        bool
+	authenticated bool // see MarkAuthenticated
 }
 
 // enter takes a place in the reserve, if the address is known, or else among the strangers.
@@ -139,7 +139,6 @@ func (c *conn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// Close implements net.Conn.
 func (c *conn) Close() error {
 	c.mu.Lock()
 	place, leave, closed := c.place, c.leave, c.closed

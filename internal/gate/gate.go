@@ -6,7 +6,7 @@
 //     full, the oldest of the largest subnet is closed. A silent connection costs some kilobytes.
 //   - reserve: strangers at addresses from which a client has authenticated in the last hour.
 //   - peers, by certificate; the nodes of another cluster count together.
-//   - people, by tenant and user: connections with a request that had a valid token (see Welcome).
+//   - people, by tenant and user: connections with a request that had a valid token (see MarkAuthenticated).
 //
 // Handshakes are computed in turns per address, so that a flood of them does not take all
 // processors.
@@ -17,6 +17,7 @@
 package gate
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -35,46 +36,41 @@ import (
 
 const (
 	handshakeTime = 10 * time.Second
-	familiarFor   = time.Hour
+	knownFor      = time.Hour
 	renewAfter    = time.Second // age at which a subnet's newcomer may replace the subnet's oldest
 	peerShare     = 32          // connections of one identity, or of all nodes of another cluster
 )
 
+const (
+	byAddress   = "subnet, then address; of each port"
+	reserveTest = "TestKnownAddressesHaveAReserve"
+)
+
 var (
-	strangerPlaces = fairshare.Declare(fairshare.Bound{
-		Resource: "connections that have not authenticated", Total: 2048, Per: "subnet, then address; of each port",
+	strangerPlaces = fairshare.Bound{
+		Per:    byAddress,
 		Beyond: "the oldest of the largest subnet is closed; a newcomer of the largest subnet is closed itself while its subnet's are younger than 1 s",
 		Attack: "TestSilentConnectionsLeaveRoomForOthers",
-	})
-	familiarPlaces = fairshare.Declare(fairshare.Bound{
-		Resource: "reserve for connections from addresses known for an hour", Total: 512, Per: "subnet, then address; of each port",
-		Beyond: "as for connections that have not authenticated, among which they go first",
-		Attack: "TestFamiliarAddressesHaveAReserve",
-	})
-	familiarAddresses = fairshare.Declare(fairshare.Bound{
-		Resource: "addresses that are remembered as known", Total: 16384, Share: []int{1024}, Per: "subnet; of each port",
-		Beyond: "the least recently seen of the largest subnet is forgotten",
-		Attack: "TestFamiliarAddressesHaveAReserve",
-	})
-	peerPlaces = fairshare.Declare(fairshare.Bound{
-		Resource: "connections with a certificate", Total: 65536, Share: []int{peerShare, peerShare},
+	}.Declare("connections that have not authenticated", 2048)
+	reservePlaces = fairshare.Bound{Per: byAddress, Beyond: "as for connections that have not authenticated, among which they go first", Attack: reserveTest}.
+			Declare("reserve for connections from addresses known for an hour", 512)
+	knownAddresses = fairshare.Bound{Per: "subnet; of each port", Beyond: "the least recently seen of the largest subnet is forgotten", Attack: reserveTest}.
+			Declare("addresses that are remembered as known", 16384, 1024)
+	peerPlaces = fairshare.Bound{
 		Per:    "cluster that issued it to a node, then certificate's identity; of each port. A cluster, and a node of the port's own, is counted by its identity alone",
 		Beyond: "the oldest connection of the identity is closed, or of the identity of that cluster that has most; the total is lower where max_nodes is",
 		Attack: "TestNodesOfOneClusterShareItsConnections",
-	})
-	peoplePlaces = fairshare.Declare(fairshare.Bound{
-		Resource: "connections with a person's token", Total: 4096, Share: []int{1024, 128}, Per: "tenant, then person; of each port",
-		Beyond: "it stays a connection that has not authenticated",
-		Attack: "TestConnectionsOfAPersonLeaveTheStrangers",
-	})
-	handshakeTurns = fairshare.Declare(fairshare.Bound{
-		Resource: "handshakes that wait for a processor", Total: 4096, Per: "subnet, then address; of each port",
+	}.Declare("connections with a certificate", 65536, peerShare, peerShare)
+	peoplePlaces = fairshare.Bound{
+		Per: "tenant, then person; of each port", Beyond: "it stays a connection that has not authenticated", Attack: "TestConnectionsOfAPersonLeaveTheStrangers",
+	}.Declare("connections with a person's token", 4096, 1024, 128)
+	handshakeTurns = fairshare.Bound{
+		Per:    byAddress,
 		Beyond: "as many compute as there are processors, known addresses first; the newest of the largest subnet is closed",
 		Attack: "TestAFloodOfHandshakesLeavesTurnsForOthers",
-	})
+	}.Declare("handshakes that wait for a processor", 4096)
 )
 
-// Options configures a gate.
 type Options struct {
 	TLS *tls.Config
 
@@ -99,17 +95,15 @@ type Gate struct {
 
 	strangers, reserve, peers, people *fairshare.Pool
 	turns                             *fairshare.Turns
-	familiar                          *fairshare.Known // addresses
-	web                               chan net.Conn
+	recent                            *fairshare.Known // addresses from which a client has authenticated
+	http                              chan net.Conn
 	closed                            chan struct{}
 	once                              sync.Once
 }
 
 // New makes a gate that accepts from ln while Run runs.
 func New(ln net.Listener, o Options) *Gate {
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
 	if o.Handshake <= 0 {
 		o.Handshake = handshakeTime
 	}
@@ -120,11 +114,11 @@ func New(ln net.Listener, o Options) *Gate {
 	early := fairshare.Policy{Renew: true, RenewAfter: renewAfter}
 	g := &Gate{
 		ln: ln, opt: o, conf: o.TLS.Clone(),
-		strangers: fairshare.NewPool(strangerPlaces, early), reserve: fairshare.NewPool(familiarPlaces, early),
+		strangers: fairshare.NewPool(strangerPlaces, early), reserve: fairshare.NewPool(reservePlaces, early),
 		peers: fairshare.NewPool(peers, fairshare.Replace), people: fairshare.NewPool(peoplePlaces, fairshare.Keep),
-		turns:    fairshare.NewTurns(handshakeTurns, runtime.GOMAXPROCS(0), 0),
-		familiar: fairshare.NewKnown(familiarAddresses, familiarFor),
-		web:      make(chan net.Conn), closed: make(chan struct{}),
+		turns:  fairshare.NewTurns(handshakeTurns, runtime.GOMAXPROCS(0), 0),
+		recent: fairshare.NewKnown(knownAddresses, knownFor),
+		http:   make(chan net.Conn), closed: make(chan struct{}),
 	}
 	choose := o.TLS.GetConfigForClient
 	g.conf.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -164,17 +158,17 @@ func (g *Gate) Run(ctx context.Context) error {
 			continue
 		}
 		c := &conn{Conn: raw, gate: g, path: fairshare.RemoteOf(raw.RemoteAddr()), gone: make(chan struct{})}
-		c.known = g.knows(c.path)
+		c.known = g.recent.Has(time.Now(), key(c.path))
 		if err := c.enter(); err != nil {
 			_ = raw.Close()
 			continue
 		}
-		all.Go(func() { g.greet(ctx, c) })
+		all.Go(func() { g.handle(ctx, c) })
 	}
 }
 
-// greet performs the handshake and passes the connection on.
-func (g *Gate) greet(ctx context.Context, c *conn) {
+// handle performs the handshake and passes the connection to Accept or to its protocol.
+func (g *Gate) handle(ctx context.Context, c *conn) {
 	defer func() { <-c.gone }() // another goroutine may close it
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
@@ -191,7 +185,7 @@ func (g *Gate) greet(ctx context.Context, c *conn) {
 		return
 	}
 	select {
-	case g.web <- secure:
+	case g.http <- secure:
 		<-c.gone
 	case <-g.closed:
 	case <-ctx.Done():
@@ -239,16 +233,14 @@ func (g *Gate) holder(cert *x509.Certificate) []string {
 
 func key(path []string) string { return path[len(path)-1] }
 
-func (g *Gate) knows(path []string) bool { return g.familiar.Has(time.Now(), key(path)) }
-
-// remember makes the address known for familiarFor.
-func (g *Gate) remember(path []string) { g.familiar.Note(time.Now(), path[0], key(path)) }
+// remember makes the address known for knownFor.
+func (g *Gate) remember(path []string) { g.recent.Add(time.Now(), path[0], key(path)) }
 
 // Accept implements net.Listener, for the HTTP server: it returns connections that have completed
 // their handshake and have no entry in Options.Protos.
 func (g *Gate) Accept() (net.Conn, error) {
 	select {
-	case c := <-g.web:
+	case c := <-g.http:
 		return c, nil
 	case <-g.closed:
 		return nil, net.ErrClosed
@@ -261,12 +253,11 @@ func (g *Gate) Close() error {
 	return nil
 }
 
-// Addr implements net.Listener.
 func (g *Gate) Addr() net.Addr { return g.ln.Addr() }
 
 type connKey struct{}
 
-// Context is for http.Server's ConnContext, so that Welcome finds the connection.
+// Context is for http.Server's ConnContext, so that MarkAuthenticated finds the connection.
 func Context(ctx context.Context, c net.Conn) context.Context {
 	if secure, ok := c.(*tls.Conn); ok {
 		if own, ok := secure.NetConn().(*conn); ok {
@@ -276,16 +267,16 @@ func Context(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// Welcome records that a request on the connection of ctx had a valid token of the person, a path
+// MarkAuthenticated records that a request on the connection of ctx had a valid token of the person, a path
 // of tenant and user. The connection moves from the strangers to the people, if these are not full.
-func Welcome(ctx context.Context, person []string) {
+func MarkAuthenticated(ctx context.Context, person []string) {
 	c, ok := ctx.Value(connKey{}).(*conn)
 	if !ok {
 		return
 	}
 	c.mu.Lock()
-	was := c.welcome
-	c.welcome = true
+	was := c.authenticated
+	c.authenticated = true
 	c.mu.Unlock()
 	if was {
 		return

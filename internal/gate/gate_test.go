@@ -66,7 +66,7 @@ func openFor(t *testing.T, o gate.Options) *port {
 	all.Go(func() { _ = g.Run(ctx) })
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if who := r.Header.Get("Person"); who != "" {
-			gate.Welcome(r.Context(), []string{"acme", who})
+			gate.MarkAuthenticated(r.Context(), []string{"acme", who})
 		}
 		_, _ = io.Copy(io.Discard, r.Body)
 		_, _ = io.WriteString(w, "served")
@@ -336,7 +336,7 @@ func bodiless(n int) string {
 
 // A client that has authenticated from an address can connect from it again, even while others at the
 // same address have all places for strangers.
-func TestFamiliarAddressesHaveAReserve(t *testing.T) {
+func TestKnownAddressesHaveAReserve(t *testing.T) {
 	manyFiles(t, 16_000)
 	p := open(t)
 	c, err := p.hello("127.0.0.9", "n1")

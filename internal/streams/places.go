@@ -14,32 +14,19 @@ import (
 
 // The bounds of streams, at the tier that requests them and at the tier that dials them.
 var (
-	askedLong = fairshare.Declare(fairshare.Bound{
-		Resource: "logs and captures that are followed, at the tier that requests them", Total: 1024, Share: []int{256, 64}, Per: "tenant, then person",
-		Beyond: "429; when all are taken, the newest of the largest tenant ends",
-		Attack: "TestFollowedLogsLeaveRoomForOthers",
-	})
-	askedShort = fairshare.Declare(fairshare.Bound{
-		Resource: "requests to the tier below, at the tier that sends them", Total: 1024, Share: []int{512, 128}, Per: "tenant, then person",
-		Beyond: "429; when all are taken, the newest of the largest tenant ends",
-		Attack: "TestFollowedLogsLeaveRoomForOthers",
-	})
-	dialledLong = fairshare.Declare(fairshare.Bound{
-		Resource: "logs and captures that are followed, at the cluster or node that dials", Total: 256, Share: []int{128, 64}, Per: "tenant, then person",
-		Beyond: "the requester gets 429; when all are taken, the newest of the largest tenant ends",
-		Attack: "TestFollowedLogsLeaveRoomForOthers",
-	})
-	dialledShort = fairshare.Declare(fairshare.Bound{
-		Resource: "requests of the tier above, at the cluster or node that dials", Total: 256, Share: []int{128, 64}, Per: "tenant, then person",
-		Beyond: "the requester gets 429; when all are taken, the newest of the largest tenant ends",
-		Attack: "TestFollowedLogsLeaveRoomForOthers",
-	})
-	refusals = fairshare.Declare(fairshare.Bound{
-		Resource: "refusals of streams that are being sent", Total: 64, Share: []int{32, 16}, Per: "tenant, then person",
-		Beyond: "the requester gets no answer and waits for its deadline",
-		Attack: "TestFollowedLogsLeaveRoomForOthers",
-	})
+	requested = bound("429; when all are taken, the newest of the largest tenant ends")
+	dialled   = bound("the requester gets " + requested.Beyond)
+
+	requestedLong  = requested.Declare("logs and captures that are followed, at the tier that requests them", 1024, 256, 64)
+	requestedShort = requested.Declare("requests to the tier below, at the tier that sends them", 1024, 512, 128)
+	dialledLong    = dialled.Declare("logs and captures that are followed, at the cluster or node that dials", 256, 128, 64)
+	dialledShort   = dialled.Declare("requests of the tier above, at the cluster or node that dials", 256, 128, 64)
+	refusals       = bound("the requester gets no answer and waits for its deadline").Declare("refusals of streams that are being sent", 64, 32, 16)
 )
+
+func bound(beyond string) fairshare.Bound {
+	return fairshare.Bound{Per: "tenant, then person", Beyond: beyond, Attack: "TestFollowedLogsLeaveRoomForOthers"}
+}
 
 // For returns StreamRequest.For: the topmost tenant, and a hash of the user's name, which hides the
 // name from lower tiers.

@@ -14,7 +14,6 @@ package streams
 import (
 	"context"
 	"crypto/rand"
-	"encoding/base64"
 	"fmt"
 	"io"
 	"sync"
@@ -54,14 +53,7 @@ type result struct {
 // Expect registers a stream from the peer named from. It fails with a *fairshare.Full (ErrTooMany
 // or ErrUnavailable) if no place is free. A stream ends early if it is evicted for another holder.
 func (r *Registry) Expect(from string, req wire.StreamRequest) (*Wait, error) {
-	secret := make([]byte, 18)
-	if _, err := rand.Read(secret); err != nil {
-		return nil, fmt.Errorf("draw a stream's id: %w", err)
-	}
-	w := &Wait{
-		reg: r, id: base64.RawURLEncoding.EncodeToString(secret), from: from,
-		body: make(chan result, 1), closed: make(chan struct{}),
-	}
+	w := &Wait{reg: r, id: rand.Text(), from: from, body: make(chan result, 1), closed: make(chan struct{})}
 	r.mu.Lock()
 	defer r.mu.Unlock() // held until w is in the maps: end may be called for w before that
 	place, err := r.pool(req).Take(time.Now(), holder(req), func() { go r.end(w, errEvicted) })
@@ -82,7 +74,7 @@ var errEvicted = fmt.Errorf("stream ended: another tenant took its place, try ag
 // pool returns the pool of the stream. The caller holds mu.
 func (r *Registry) pool(req wire.StreamRequest) *fairshare.Pool {
 	if r.long == nil {
-		r.long, r.short = fairshare.NewPool(askedLong, fairshare.Keep), fairshare.NewPool(askedShort, fairshare.Keep)
+		r.long, r.short = fairshare.NewPool(requestedLong, fairshare.Keep), fairshare.NewPool(requestedShort, fairshare.Keep)
 	}
 	if long(req) {
 		return r.long
@@ -132,7 +124,7 @@ func (r *Registry) Deliver(ctx context.Context, id, from string, body io.Reader)
 	if err != nil {
 		return err
 	}
-	fairshare.Endures(ctx)
+	fairshare.ReleasePlace(ctx)
 	select {
 	case <-w.closed:
 		return nil
@@ -152,7 +144,7 @@ func (r *Registry) settle(id, from string, res result) (*Wait, error) {
 	defer r.mu.Unlock()
 	w := r.waiting[id]
 	if w == nil || w.from != from {
-		return nil, fmt.Errorf("stream %q: it is not expected (any more): %w", id, api.ErrNotFound)
+		return nil, fmt.Errorf("stream %q is unknown, delivered or closed: %w", id, api.ErrNotFound)
 	}
 	delete(r.waiting, id)
 	w.body <- res
@@ -191,7 +183,6 @@ type stream struct {
 	wait *Wait
 }
 
-// Close implements io.Closer.
 func (s stream) Close() error {
 	s.wait.Close()
 	return nil

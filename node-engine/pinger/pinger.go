@@ -40,18 +40,16 @@ const (
 // unless a firewall drops the packet.
 var webPorts = []uint16{443, 80}
 
+const told = "the cluster is told so and asks again a minute later"
+
 var (
-	probePlaces = fairshare.Declare(fairshare.Bound{
-		Resource: "probes of latency targets under way at a node", Total: 6, Per: "tenant",
-		Beyond: "the cluster is told so and asks again a minute later; a tenant gets a further place only while more are free than it holds",
-		Attack: "TestProbesOfOneTenantLeaveTheNodeToOthers",
-	})
-	probeRates = fairshare.Declare(fairshare.Bound{
-		Resource: "probe rates remembered at a node", Total: 1024, Per: "tenant",
-		Beyond: "6 probes at once and 1.5 a second per tenant, of 8 and 2 a second in all; the cluster is told so and asks again a minute later",
-		Attack: "TestProbesOfOneTenantLeaveTheNodeToOthers",
-	})
+	probePlaces = bound(told+"; a tenant gets a further place only while more are free than it holds").Declare("probes of latency targets under way at a node", 6)
+	probeRates  = bound("6 probes at once and 1.5 a second per tenant, of 8 and 2 a second in all; "+told).Declare("probe rates remembered at a node", 1024)
 )
+
+func bound(beyond string) fairshare.Bound {
+	return fairshare.Bound{Per: "tenant", Beyond: beyond, Attack: "TestProbesOfOneTenantLeaveTheNodeToOthers"}
+}
 
 // Options are the options of a pinger. Zero values mean the defaults.
 type Options struct {

@@ -65,7 +65,7 @@ func (l *Link) desired(w http.ResponseWriter, r *http.Request, id api.ClusterID)
 	if err := l.opt.Owner.Do(r.Context(), root.Hello{Hello: hello}, nil); err != nil {
 		return err
 	}
-	fairshare.Endures(r.Context())
+	fairshare.ReleasePlace(r.Context())
 	rc := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")

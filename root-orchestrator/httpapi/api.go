@@ -221,8 +221,8 @@ func (a *API) authenticate(next http.Handler) http.Handler {
 			a.fail(w, r, err)
 			return
 		}
-		gate.Welcome(r.Context(), apishare.Path(p.Principal))
-		ctx, release, err := a.grants.Hold(r.Context(), max(1, time.Until(p.Expires)), func() error { return a.opt.Accounts.Still(token, p) })
+		gate.MarkAuthenticated(r.Context(), apishare.Path(p.Principal))
+		ctx, release, err := a.grants.Hold(r.Context(), max(1, time.Until(p.Expires)), func() error { return a.opt.Accounts.Recheck(token, p) })
 		if err != nil {
 			a.fail(w, r, err)
 			return

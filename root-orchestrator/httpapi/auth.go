@@ -69,7 +69,7 @@ func (a *API) renewStream(ctx context.Context, p rights.Principal, in *rest.Rene
 		if was.User != p.User {
 			return nil, missing("stream", in.ID)
 		}
-		return func() error { return a.opt.Accounts.Still(fresh.token, was) }, nil
+		return func() error { return a.opt.Accounts.Recheck(fresh.token, was) }, nil
 	})
 }
 

@@ -89,7 +89,7 @@ func newAnswers(st store.Store, loaded []store.Doc, now func() time.Time, log *s
 		now: now, log: log, kept: map[string]*keptAnswer{}, table: docs.New[answerDoc](KindAnswer, st),
 		pool: fairshare.NewPool(answerPlaces, fairshare.Replace),
 	}
-	if err := a.table.Take(loaded); err != nil {
+	if err := a.table.Load(loaded); err != nil {
 		return nil, fmt.Errorf("restore the answers to Idempotency-Keys: %w", err)
 	}
 	var restored []*keptAnswer

@@ -135,7 +135,7 @@ func (a *API) stream(mediaType string, body io.Reader, conn io.Closer) *streamOu
 // user loses the right to read it, it aborts the answer, so that the client does not take it for
 // complete.
 func (a *API) copyStream(ctx context.Context, w http.ResponseWriter, body io.Reader, conn io.Closer) {
-	fairshare.Endures(ctx)
+	fairshare.ReleasePlace(ctx)
 	rc := http.NewResponseController(w)
 	w.WriteHeader(http.StatusOK)
 	_ = rc.Flush()

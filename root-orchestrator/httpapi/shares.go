@@ -11,27 +11,18 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/account"
 )
 
+const guessing = "TestGuessersDoNotLockAUserOut"
+
 var (
-	watchPlaces = fairshare.Declare(fairshare.Bound{
-		Resource: "watches", Total: 4096, Share: []int{1024, 64}, Per: "tenant, then person",
-		Beyond: "429; when all are taken, the newest watch of the largest tenant ends and may resume later",
-		Attack: "TestWatchesOfOneUserLeaveRoomForOthers",
-	})
-	pairGuesses = fairshare.Declare(fairshare.Bound{
-		Resource: "sign-in rates remembered for a user from an address", Total: 16384, Per: "address",
-		Beyond: "20 wrong sign-ins at once and 12 a minute, then 429; a right one clears the count; beyond the total the least recently used user of the address with most starts afresh",
-		Attack: "TestGuessersDoNotLockAUserOut",
-	})
-	addressGuesses = fairshare.Declare(fairshare.Bound{
-		Resource: "sign-in rates remembered for addresses", Total: 16384, Per: "subnet",
-		Beyond: "60 sign-ins at once and 1 a second, then 429; beyond the total the least recently used address of the largest subnet starts afresh",
-		Attack: "TestGuessersDoNotLockAUserOut",
-	})
-	subnetGuesses = fairshare.Declare(fairshare.Bound{
-		Resource: "sign-in rates remembered for subnets", Total: 16384, Per: "subnet",
-		Beyond: "600 sign-ins at once and 10 a second, then 429; beyond the total the least recently used subnet starts afresh",
-		Attack: "TestGuessersDoNotLockAUserOut",
-	})
+	watchPlaces = fairshare.Bound{
+		Per: "tenant, then person", Beyond: "429; when all are taken, the newest watch of the largest tenant ends and may resume later", Attack: "TestWatchesOfOneUserLeaveRoomForOthers",
+	}.Declare("watches", 4096, 1024, 64)
+	pairGuesses = fairshare.RateBound("address", "20 wrong sign-ins at once and 12 a minute, then 429; a right one clears the count", "user of the address with most", guessing).
+			Declare("sign-in rates remembered for a user from an address", 16384)
+	addressGuesses = fairshare.RateBound("subnet", "60 sign-ins at once and 1 a second, then 429", "address of the largest subnet", guessing).
+			Declare("sign-in rates remembered for addresses", 16384)
+	subnetGuesses = fairshare.RateBound("subnet", "600 sign-ins at once and 10 a second, then 429", "subnet", guessing).
+			Declare("sign-in rates remembered for subnets", 16384)
 )
 
 // shares limits watches and sign-ins per user and address; apishare limits requests.
@@ -72,7 +63,7 @@ func (s *shares) guess(ctx context.Context, user string) (_ context.Context, don
 			return nil, nil, err
 		}
 	}
-	ctx = account.From(ctx, path, s.failed.Left(now, subnet, address) >= 1)
+	ctx = account.WithOrigin(ctx, path, s.failed.Left(now, subnet, address) >= 1)
 	return ctx, func(err error) {
 		if err == nil {
 			s.pairs.Forget(address, user)

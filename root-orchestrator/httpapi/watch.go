@@ -77,7 +77,7 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, kind string, action 
 		return err
 	}
 	defer place.Release()
-	fairshare.Endures(ctx)
+	fairshare.ReleasePlace(ctx)
 	keep := scope{tenant: api.Tenant(q.Get("tenant")), under: q.Get("under")}
 
 	rc := http.NewResponseController(w)

@@ -74,7 +74,7 @@ func (Start) apply(c *Core) error {
 }
 
 func (in JoinCluster) apply(c *Core) error {
-	info, bad, _ := bounds.Take(in.Info)
+	info, bad, _ := bounds.Apply(in.Info)
 	if err := bad.Err(); err != nil {
 		return fmt.Errorf("join cluster: %w", err)
 	}
@@ -82,7 +82,7 @@ func (in JoinCluster) apply(c *Core) error {
 }
 
 func (in Hello) apply(c *Core) error {
-	h, bad, ok := bounds.Take(in.Hello)
+	h, bad, ok := bounds.Apply(in.Hello)
 	if c.refuseValues(in.Hello.Cluster, bad); !ok {
 		return bad.Err()
 	}
@@ -95,7 +95,7 @@ func (in Hello) apply(c *Core) error {
 
 func (in Report) apply(c *Core) error {
 	c.reporter = in.Report.Cluster
-	r, bad, ok := bounds.Take(in.Report)
+	r, bad, ok := bounds.Apply(in.Report)
 	if c.refuseValues(in.Report.Cluster, bad); !ok {
 		return bad.Err()
 	}

@@ -12,6 +12,7 @@
 package account
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -40,18 +41,15 @@ const (
 	KindRefresh = "refresh"
 )
 
-// Kinds are all kinds of documents.
 var Kinds = []string{KindTenant, KindUser, KindPAT, KindOTP, KindRefresh}
 
 // UserID is a user's id: "acme/alice", or "admin" in the system tenant.
 type UserID string
 
-// Tenant returns the user's tenant.
 func (u UserID) Tenant() api.Tenant {
 	return api.Tenant(u[:max(strings.LastIndexByte(string(u), '/'), 0)])
 }
 
-// Name returns the user's name within the tenant.
 func (u UserID) Name() string { return string(u[strings.LastIndexByte(string(u), '/')+1:]) }
 
 var userRE = regexp.MustCompile(`^[a-zA-Z0-9](?:[a-zA-Z0-9._@-]{0,62}[a-zA-Z0-9])?$`)
@@ -146,9 +144,7 @@ func New(o Options) (*Service, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
 	s := &Service{
 		opt: o, hasher: newHasher(o.Cost), revoked: revoke.NewLog(o.Now),
 		refused: refusals.New(o.Log, "sign-in refused"),
@@ -162,7 +158,7 @@ func New(o Options) (*Service, error) {
 		codes:   docs.New[codeDoc](KindOTP, o.Store),
 		refresh: docs.New[refreshDoc](KindRefresh, o.Store),
 	}
-	for _, take := range []func([]store.Doc) error{s.tenants.Take, s.users.Take, s.pats.Take, s.codes.Take, s.refresh.Take} {
+	for _, take := range []func([]store.Doc) error{s.tenants.Load, s.users.Load, s.pats.Load, s.codes.Load, s.refresh.Load} {
 		if err := take(o.Loaded); err != nil {
 			return nil, fmt.Errorf("load the accounts: %w", err)
 		}

@@ -60,7 +60,7 @@ const pw = "correct horse battery"
 
 func newFixture() *fixture {
 	f := &fixture{st: mem.New(), log: slog.New(slog.DiscardHandler), now: time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)}
-	f.ring = must(jwt.NewRing(f.now))
+	f.ring = jwt.NewRing(f.now)
 	f.restart()
 	return f
 }
@@ -305,7 +305,7 @@ func TestDelegatedTokensAreForOneMachine(t *testing.T) {
 			Keys: f.ring.Public().Key, Issuer: "root", Audience: "cluster/" + cluster, Leeway: jwt.MaxLeeway, Now: func() time.Time { return f.now },
 		})
 	}
-	if c := must(at("munich").Spend(text, jwt.UseCall)); c.Subject != "acme/alice" || c.Object != "acme/a.b.c.d#0" {
+	if c := must(at("munich").VerifyOnce(text, jwt.UseCall)); c.Subject != "acme/alice" || c.Object != "acme/a.b.c.d#0" {
 		t.Errorf("claims of the delegated token are %+v, want acme/alice and the instance", c)
 	}
 	_, err = at("rome").Verify(text, jwt.UseCall)
@@ -320,7 +320,7 @@ func TestDelegatedTokensAreForOneMachine(t *testing.T) {
 	if c := must(at("munich").Verify(direct, jwt.UseAccess)); c.Subject != "acme/alice" || !c.Expires.Equal(ends) {
 		t.Errorf("claims of the exchanged token are %+v, want acme/alice and the expiry of the session", c)
 	}
-	_, err = at("munich").Spend(direct, jwt.UseCall)
+	_, err = at("munich").VerifyOnce(direct, jwt.UseCall)
 	is(t, err, api.ErrForbidden)
 	_, err = at("munich").Verify(text, jwt.UseAccess)
 	is(t, err, api.ErrForbidden)
@@ -371,7 +371,7 @@ func TestWhatTakesRightsIsRevoked(t *testing.T) {
 			t.Errorf("%s: %d revocations, told %d times, want %d", c.what, got, told, c.n)
 		}
 	}
-	is(t, f.Still(text, robot), api.ErrUnauthenticated)
+	is(t, f.Recheck(text, robot), api.ErrUnauthenticated)
 }
 
 // A token from before a new password is refused, even if both are from the same second.
@@ -610,7 +610,7 @@ func TestRefusedSignInsDoNotFillTheLog(t *testing.T) {
 	f.restart()
 	login := func(addr, user string) {
 		path := fairshare.Address(netip.MustParseAddr(addr))
-		_, err := f.Login(account.From(ctx, path, true), account.UserID(user), "a wrong password")
+		_, err := f.Login(account.WithOrigin(ctx, path, true), account.UserID(user), "a wrong password")
 		is(t, err, api.ErrUnauthenticated)
 	}
 	for range 500 {

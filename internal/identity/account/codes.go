@@ -1,6 +1,7 @@
 package account
 
 import (
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"fmt"
@@ -59,11 +60,9 @@ func (s *Service) Invite(ctx context.Context, id UserID, life time.Duration) (Co
 	if _, err := s.User(id); err != nil {
 		return Code{}, err
 	}
-	if life == 0 {
-		life = s.opt.CodeLife
-	}
+	life = cmp.Or(life, s.opt.CodeLife)
 	if life < 0 || life > 7*24*time.Hour {
-		return Code{}, fmt.Errorf("code for user %s for %s, at most 7 days: %w", id, life, api.ErrInvalid)
+		return Code{}, fmt.Errorf("sign-in code for user %s: lifetime %s, want at most 7 days: %w", id, life, api.ErrInvalid)
 	}
 	c := Code{User: id, Text: newSecret(), Expires: s.opt.Now().Add(life)}
 	err := s.codes.Update(ctx, string(id), func(codeDoc, bool) (codeDoc, error) {

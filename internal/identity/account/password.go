@@ -38,26 +38,26 @@ var hashTurns = fairshare.Declare(fairshare.Bound{
 	Attack: "TestGuessersDoNotLockAUserOut",
 })
 
-// caller is the origin of a sign-in; see From.
-type caller struct {
+// origin is the origin of a sign-in; see WithOrigin.
+type origin struct {
 	path  []string
 	clean bool
 }
 
-type callerKey struct{}
+type originKey struct{}
 
-// From returns a context with the origin of a sign-in: a fairshare path of two levels. clean
+// WithOrigin returns a context with the origin of a sign-in: a fairshare path of two levels. clean
 // means that no sign-in from there has failed recently, which gives priority. All sign-ins
 // without an origin count for one holder.
-func From(ctx context.Context, path []string, clean bool) context.Context {
-	return context.WithValue(ctx, callerKey{}, caller{path, clean})
+func WithOrigin(ctx context.Context, path []string, clean bool) context.Context {
+	return context.WithValue(ctx, originKey{}, origin{path, clean})
 }
 
-func callerOf(ctx context.Context) caller {
-	if c, ok := ctx.Value(callerKey{}).(caller); ok {
+func originOf(ctx context.Context) origin {
+	if c, ok := ctx.Value(originKey{}).(origin); ok {
 		return c
 	}
-	return caller{[]string{"local", "local"}, true}
+	return origin{[]string{"local", "local"}, true}
 }
 
 const (
@@ -76,9 +76,9 @@ func newHasher(c Cost) *hasher {
 	return &hasher{cost: c, turns: fairshare.NewTurns(hashTurns, hashesAtOnce, 0)}
 }
 
-// enter waits for the caller's turn; leave ends it.
+// enter waits for the origin's turn; leave ends it.
 func (h *hasher) enter(ctx context.Context) (leave func(), err error) {
-	c := callerOf(ctx)
+	c := originOf(ctx)
 	return h.turns.Enter(ctx, time.Now(), c.path, c.clean)
 }
 
@@ -93,9 +93,7 @@ func (h *hasher) hash(ctx context.Context, password string) (string, error) {
 	}
 	defer leave()
 	salt := make([]byte, saltSize)
-	if _, err := rand.Read(salt); err != nil {
-		return "", fmt.Errorf("draw a salt: %w", err)
-	}
+	_, _ = rand.Read(salt) // never fails
 	c := h.cost
 	sum := argon2.IDKey([]byte(password), salt, c.Passes, c.MemoryKiB, c.Lanes, hashSize)
 	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, c.MemoryKiB, c.Passes, c.Lanes,

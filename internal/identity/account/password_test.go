@@ -34,7 +34,7 @@ func TestHashSaysItsCost(t *testing.T) {
 // from another address waits for at most one of them.
 func TestSignInsAreBounded(t *testing.T) {
 	h := newHasher(Cost{64, 1, 1})
-	ctx, cancel := context.WithCancel(From(context.Background(), []string{"flood", "flood"}, true))
+	ctx, cancel := context.WithCancel(WithOrigin(context.Background(), []string{"flood", "flood"}, true))
 	var leaves []func()
 	for range hashesAtOnce {
 		leave, err := h.enter(ctx)
@@ -60,7 +60,7 @@ func TestSignInsAreBounded(t *testing.T) {
 	}
 	fresh := make(chan error, 1)
 	go func() {
-		_, err := h.matches(From(context.Background(), []string{"other", "other"}, true), "", "x")
+		_, err := h.matches(WithOrigin(context.Background(), []string{"other", "other"}, true), "", "x")
 		fresh <- err
 	}()
 	for {

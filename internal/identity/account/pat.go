@@ -12,7 +12,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 )
 
-// Bounds of personal tokens.
 const (
 	MaxPATLife = 366 * 24 * time.Hour
 	maxPATs    = 100 // of one user
@@ -49,7 +48,7 @@ func (s *Service) CreatePAT(ctx context.Context, id UserID, name string, roles [
 		}
 	}
 	if name == "" || len(name) > 100 || life < time.Minute || life > MaxPATLife {
-		return "", PAT{}, fmt.Errorf("personal token %q of %s for %s: it takes a name of up to 100 bytes and a life of 1m to 366 days: %w", name, id, life, api.ErrInvalid)
+		return "", PAT{}, fmt.Errorf("personal token %q of %s: lifetime %s, want a name of 1 to 100 bytes and a lifetime of 1m to 366 days: %w", name, id, life, api.ErrInvalid)
 	}
 	if len(s.PATs(id)) >= maxPATs {
 		return "", PAT{}, fmt.Errorf("personal token %q of %s: there are %d, revoke some: %w", name, id, maxPATs, api.ErrConflict)
@@ -68,7 +67,6 @@ func (s *Service) CreatePAT(ctx context.Context, id UserID, name string, roles [
 	return text, pat, err
 }
 
-// PATs returns the personal tokens of a user.
 func (s *Service) PATs(id UserID) []PAT {
 	var all []PAT
 	for _, p := range s.pats.All() {

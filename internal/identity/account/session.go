@@ -55,7 +55,7 @@ func (s *Service) check(ctx context.Context, id UserID, password string) (userDo
 		return userDoc{}, err
 	}
 	if !ok || d.Disabled {
-		from := callerOf(ctx)
+		from := originOf(ctx)
 		s.refused.Warn(from.path, "user", id, "from", from.path[len(from.path)-1])
 		return userDoc{}, errRefused
 	}
@@ -199,7 +199,7 @@ func (s *Service) Authenticate(bearer string) (Authenticated, error) {
 	}
 	d, ok := s.users.Get(c.Subject)
 	if !ok || d.Disabled || c.Issued.Before(d.Created.Truncate(time.Second)) {
-		return Authenticated{}, fmt.Errorf("token of %s: the user is gone or disabled: %w", c.Subject, api.ErrUnauthenticated)
+		return Authenticated{}, fmt.Errorf("token of %s: the user was deleted or disabled: %w", c.Subject, api.ErrUnauthenticated)
 	}
 	if c.PAT != "" {
 		p, ok := s.pats.Get(c.PAT)
@@ -219,10 +219,10 @@ func (s *Service) Authenticate(bearer string) (Authenticated, error) {
 	return Authenticated{Principal: p, Expires: c.Expires, Mark: mark}, nil
 }
 
-// Still returns nil if the token is valid and its holder still has all roles of who, the result of
+// Recheck returns nil if the token is valid and its holder still has all roles of who, the result of
 // an earlier Authenticate. Else it returns ErrUnauthenticated, which ends the requests that were
 // opened with the token; they may be repeated with the remaining roles.
-func (s *Service) Still(bearer string, who Authenticated) error {
+func (s *Service) Recheck(bearer string, who Authenticated) error {
 	now, err := s.Authenticate(bearer)
 	if err != nil {
 		return err

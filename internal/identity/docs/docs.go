@@ -3,7 +3,7 @@
 // step.Journal.
 //
 //	users := docs.New[User]("user", st)
-//	err := users.Take(loaded) // ignores other kinds
+//	err := users.Load(loaded) // ignores other kinds
 //	err = users.Update(ctx, "acme/alice", func(u User, ok bool) (User, error) { … })
 package docs
 
@@ -46,9 +46,9 @@ func New[T any](kind string, st store.Store) *Table[T] {
 	return &Table[T]{kind: kind, st: st, doubt: map[string]store.Doc{}, rows: map[string]row[T]{}}
 }
 
-// Take fills the table with the documents of its kind among docs. Call it once, before the
+// Load fills the table with the documents of its kind among docs. Call it once, before the
 // table is used.
-func (t *Table[T]) Take(docs []store.Doc) error {
+func (t *Table[T]) Load(docs []store.Doc) error {
 	for _, d := range docs {
 		if d.Kind != t.kind {
 			continue
@@ -60,7 +60,6 @@ func (t *Table[T]) Take(docs []store.Doc) error {
 	return nil
 }
 
-// Get returns the document under the key.
 func (t *Table[T]) Get(key string) (T, bool) {
 	t.reading.RLock()
 	defer t.reading.RUnlock()
@@ -79,7 +78,6 @@ func (t *Table[T]) All() []T {
 	return all
 }
 
-// Len returns the number of documents.
 func (t *Table[T]) Len() int {
 	t.reading.RLock()
 	defer t.reading.RUnlock()
@@ -132,7 +130,6 @@ func (t *Table[T]) Update(ctx context.Context, key string, fn func(old T, ok boo
 	return t.save(ctx, d)
 }
 
-// Delete removes the document, if it exists.
 func (t *Table[T]) Delete(ctx context.Context, key string) error {
 	return t.Update(ctx, key, func(old T, _ bool) (T, error) { return old, ErrDelete })
 }

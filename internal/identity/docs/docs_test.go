@@ -39,7 +39,7 @@ func TestUpdatesQueueAndSurvive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := again.Take(append(loaded, store.Doc{Kind: "other", Key: "x", Version: 1, Data: []byte("no JSON")})); err != nil {
+	if err := again.Load(append(loaded, store.Doc{Kind: "other", Key: "x", Version: 1, Data: []byte("no JSON")})); err != nil {
 		t.Fatal(err)
 	}
 	if all := again.All(); len(all) != 1 || all[0].N != 50 {
