@@ -55,7 +55,6 @@ type Constraint struct {
 	Services []string `json:"services,omitempty"` // anti-affinity: services of the application, "name.namespace"
 }
 
-// Defaults, in seconds.
 const (
 	DefaultRigidness   = 60.0
 	DefaultConvergence = 5.0

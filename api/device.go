@@ -1,6 +1,5 @@
 package api
 
-// Device is a number of devices of one kind.
 type Device struct {
 	Name  string `json:"name"` // "gpu", "tpu", or a CDI kind, "vendor.com/class"
 	Count int    `json:"count"`

@@ -5,7 +5,6 @@ import (
 	"strings"
 )
 
-// Fault is one fault of a document.
 type Fault struct {
 	Pointer string `json:"pointer"`         // JSON pointer (RFC 6901) to the value; "" is the whole document
 	Field   string `json:"field,omitempty"` // the field's name
@@ -35,7 +34,6 @@ func (e *Faults) Error() string {
 	return "the SLA is " + ErrInvalid.Error() + ":\n  " + strings.Join(lines, "\n  ")
 }
 
-// Unwrap returns ErrInvalid.
 func (e *Faults) Unwrap() error { return ErrInvalid }
 
 // maxFaults limits the listed faults, and with them the work to find suggestions.

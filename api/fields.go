@@ -16,10 +16,8 @@ const (
 	Refused       FieldStatus = "refused"       // a value other than a neutral one is a fault; see Field.Until
 )
 
-// FieldType is the JSON type of a field's value.
 type FieldType string
 
-// The types of fields.
 const (
 	ObjectField  FieldType = "object"
 	ArrayField   FieldType = "array"
@@ -90,7 +88,6 @@ func (f Field) Bounds() string {
 	return strings.Join(parts, "; ")
 }
 
-// Texts for Field.Until.
 const untilVolumes = "until volumes arrive"
 
 // The limits of a document. Fields has the others.

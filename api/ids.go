@@ -81,7 +81,6 @@ func (t Tenant) App(name, namespace string) AppID {
 	return AppID(string(t) + "/" + name + "." + namespace)
 }
 
-// Tenant returns the tenant that owns the application.
 func (a AppID) Tenant() Tenant { return Tenant(beforeLast(string(a), '/')) }
 
 // Name returns the application's name without its tenant: "app.namespace".
@@ -92,7 +91,6 @@ func (a AppID) Service(name, namespace string) ServiceID {
 	return ServiceID(string(a) + "." + name + "." + namespace)
 }
 
-// Tenant returns the tenant that owns the service.
 func (s ServiceID) Tenant() Tenant { return Tenant(beforeLast(string(s), '/')) }
 
 // Name returns the service's name without its tenant: "app.ns.service.ns".
@@ -101,7 +99,6 @@ func (s ServiceID) Name() string { return afterLast(string(s), '/') }
 // NameInApp returns the service's name within its application: "service.ns".
 func (s ServiceID) NameInApp() string { return strings.TrimPrefix(string(s), string(s.App())+".") }
 
-// App returns the application of the service.
 func (s ServiceID) App() AppID {
 	return AppID(beforeLast(beforeLast(string(s), '.'), '.'))
 }
@@ -111,11 +108,8 @@ func (s ServiceID) Instance(n int) InstanceID {
 	return InstanceID(string(s) + "#" + strconv.Itoa(n))
 }
 
-// Service returns the service of the instance.
 func (i InstanceID) Service() ServiceID { return ServiceID(beforeLast(string(i), '#')) }
-
-// Tenant returns the tenant that owns the instance.
-func (i InstanceID) Tenant() Tenant { return i.Service().Tenant() }
+func (i InstanceID) Tenant() Tenant     { return i.Service().Tenant() }
 
 // Number returns the instance's number within its service, or -1 if the id has none.
 func (i InstanceID) Number() int {

@@ -11,7 +11,6 @@ import (
 // the transitions.
 type State string
 
-// The states of an instance.
 const (
 	Registered       State = "registered"        // recorded by the root, no place requested yet
 	Requested        State = "requested"         // waits for a cluster
@@ -51,7 +50,6 @@ const (
 	ReasonNetworkDown   Reason = "network_unavailable" // the node's netmanager does not answer or has no lease yet
 	ReasonNetworkFull   Reason = "network_full"        // the node has no free address on the overlay network, or its netmanager no space on disk
 	ReasonNoNetwork     Reason = "network_missing"     // it needs the overlay network, which the node does not have
-	ReasonBackoff       Reason = "restart_backoff"     // it will be restarted after a pause
 	ReasonTooManyFails  Reason = "too_many_failures"   // it failed repeatedly on this node
 	ReasonAttemptsSpent Reason = "attempts_exhausted"  // a one-shot failed max_attempts times; it is not started again
 	ReasonUpdated       Reason = "updated"             // a new SLA replaced it
@@ -182,7 +180,6 @@ func (i Instance) Standing() string {
 	return s
 }
 
-// Service is a service in the API.
 type Service struct {
 	ID       ServiceID    `json:"id"`
 	App      AppID        `json:"app"`
@@ -209,7 +206,6 @@ type Version struct {
 	Running   int      `json:"running"`
 }
 
-// App is an application in the API.
 type App struct {
 	ID       AppID       `json:"id"`
 	Tenant   Tenant      `json:"tenant"`

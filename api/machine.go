@@ -31,7 +31,6 @@ type NodeInfo struct {
 	Brokers          []string          `json:"brokers,omitempty"`       // of its cluster, as received in Desired.Brokers; empty: the one that it joined with
 }
 
-// The networks of a node's containers.
 const (
 	NetworkOverlay = "overlay" // each has an address, which the node's netmanager assigns
 	NetworkHost    = "host"    // the network of the node
@@ -48,10 +47,8 @@ func (i NodeInfo) Digest() Digest {
 	return DigestOf(string(b))
 }
 
-// NodeStatus is a cluster's view of a node.
 type NodeStatus string
 
-// The statuses of a node.
 const (
 	NodeReady    NodeStatus = "ready"
 	NodeJoining  NodeStatus = "joining" // not connected yet
@@ -124,10 +121,8 @@ type ClusterInfo struct {
 // LocalNumbers returns the first number for instances that the cluster adds itself.
 func (c ClusterInfo) LocalNumbers() int { return (c.Block + 1) * 100_000 }
 
-// ClusterStatus is the root's view of a cluster.
 type ClusterStatus string
 
-// The statuses of a cluster.
 const (
 	ClusterReady   ClusterStatus = "ready"
 	ClusterJoining ClusterStatus = "joining" // no report since the root started

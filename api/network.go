@@ -83,14 +83,12 @@ func (a ServiceAddresses) All() []netip.Addr {
 // BackendState says whether new flows may go to a backend.
 type BackendState string
 
-// The states of a backend.
 const (
 	BackendUp       BackendState = "up"
 	BackendDraining BackendState = "draining" // keeps its flows; gets new ones only if there is no other backend
 	BackendStarting BackendState = "starting" // may send, but is in no route: it does not listen yet, or its node is silent
 )
 
-// Backend is one running instance of a service.
 type Backend struct {
 	Instance InstanceID   `json:"instance"`
 	Epoch    Epoch        `json:"epoch"`

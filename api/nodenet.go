@@ -35,7 +35,6 @@ var NodeRoutes = []NodeRoute{
 	},
 }
 
-// NetStatus is the state of a netmanager.
 type NetStatus struct {
 	Ready   bool             `json:"ready"` // it has a subnet and accepts workloads
 	Error   string           `json:"error,omitempty"`
@@ -131,7 +130,6 @@ type NetTrace struct {
 	OK    bool        `json:"ok"`
 }
 
-// TraceStep is one line of a trace.
 type TraceStep struct {
 	What   string `json:"what"` // "name", "route", "access", "latency", "backend", "path", "reply"
 	Detail string `json:"detail"`

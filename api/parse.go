@@ -319,9 +319,5 @@ func shorten(key string) string {
 	if len(key) <= limit {
 		return key
 	}
-	cut := limit
-	for cut > 0 && !utf8.RuneStart(key[cut]) {
-		cut--
-	}
-	return key[:cut] + "…"
+	return strings.ToValidUTF8(key[:limit], "") + "…"
 }

@@ -1,6 +1,10 @@
 package api
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+	"strconv"
+)
 
 // Resources is an amount of a node's resources. Resources that are counted in pieces, such as GPUs,
 // are Devices.
@@ -12,7 +16,6 @@ type Resources struct {
 	OutMbit   int64 `json:"out_mbit,omitempty"`   // Mbit/s sent
 }
 
-// Plus returns the sum.
 func (r Resources) Plus(o Resources) Resources {
 	return Resources{
 		r.MilliCPU + o.MilliCPU, r.MemoryMB + o.MemoryMB, r.StorageMB + o.StorageMB,
@@ -50,11 +53,20 @@ func (r Resources) Min(o Resources) Resources {
 	}
 }
 
+// MiB formats n MiB for people: "512 MiB", from 10 GiB "15.6 GiB", from 10 TiB "12 TiB".
+func MiB(n int64) string {
+	v, units := float64(n), []string{"MiB", "GiB", "TiB", "PiB"}
+	for (v >= 10<<10 || v <= -10<<10) && len(units) > 1 {
+		v, units = v/1024, units[1:]
+	}
+	return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) + " " + units[0]
+}
+
 // String returns r for people: "0.5 vCPU, 64 MiB", and the other parts unless they are 0.
 func (r Resources) String() string {
-	s := fmt.Sprintf("%g vCPU, %d MiB", float64(r.MilliCPU)/1000, r.MemoryMB)
+	s := fmt.Sprintf("%g vCPU, %s", float64(r.MilliCPU)/1000, MiB(r.MemoryMB))
 	if r.StorageMB != 0 {
-		s += fmt.Sprintf(", %d MiB disk", r.StorageMB)
+		s += ", " + MiB(r.StorageMB) + " disk"
 	}
 	if r.InMbit != 0 || r.OutMbit != 0 {
 		s += fmt.Sprintf(", %d/%d Mbit/s in/out", r.InMbit, r.OutMbit)

@@ -83,7 +83,6 @@ type Plan struct {
 	Revision Revision      `json:"revision"`           // on which the plan is based
 }
 
-// AppPlan is the plan for one application.
 type AppPlan struct {
 	ID        AppID          `json:"id"`
 	Action    string         `json:"action"`              // "create", "update" or "none"
@@ -99,7 +98,6 @@ type FieldChange struct {
 	New  string `json:"new,omitempty"`
 }
 
-// InstancePlan is the plan for one instance.
 type InstancePlan struct {
 	ID      InstanceID `json:"id"`
 	Action  string     `json:"action"` // "place", "replace", "stop", "stay" or "wait"

@@ -14,7 +14,6 @@ type SLA struct {
 	Applications []Application `json:"applications"`
 }
 
-// Application is a named set of services.
 type Application struct {
 	ID          string         `json:"applicationID,omitempty"`
 	Name        string         `json:"application_name"`
@@ -83,7 +82,6 @@ type Connectivity struct {
 	Constraints []LinkConstraint `json:"con_constraints"`
 }
 
-// The types of a LinkConstraint.
 const (
 	LinkLatency   = "latency"   // ms of round trip, at most
 	LinkBandwidth = "bandwidth" // Mbit/s, each way, at least

@@ -56,7 +56,6 @@ func (s Static) Token(_ context.Context, refused string) (string, error) {
 	return string(s), nil
 }
 
-// Options configure a client.
 type Options struct {
 	URL    string       // https://host:port
 	CA     []byte       // PEM of the only root certificate to trust. Empty: the system's roots, and the host name is checked
@@ -98,7 +97,6 @@ func New(o Options) (*Client, error) {
 	return c, nil
 }
 
-// URL returns the server's URL.
 func (c *Client) URL() string { return c.url }
 
 // Close closes idle connections.

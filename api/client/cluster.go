@@ -31,13 +31,11 @@ func (n Nodes) post(ctx context.Context, id api.NodeID, verb string) error {
 	return n.c.do(ctx, Request{Method: http.MethodPost, Path: n.path(id) + "/" + verb})
 }
 
-// List lists the nodes.
 func (n Nodes) List(ctx context.Context) ([]api.Node, error) {
 	all, _, err := List[api.Node](ctx, n.c, n.base, ListOptions{})
 	return all, err
 }
 
-// Get returns a node.
 func (n Nodes) Get(ctx context.Context, id api.NodeID) (api.Node, error) {
 	return Get[api.Node](ctx, n.c, n.path(id))
 }
@@ -113,7 +111,6 @@ func (c *Client) TokensFor(cluster api.ClusterID) Tokens {
 	return &exchanged{root: c, cluster: cluster}
 }
 
-// Token implements Tokens.
 func (e *exchanged) Token(ctx context.Context, refused string) (string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -11,12 +11,10 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Net returns the state of a node's netmanager.
 func (n Nodes) Net(ctx context.Context, id api.NodeID) (api.NetStatus, error) {
 	return Get[api.NetStatus](ctx, n.c, n.path(id)+"/net")
 }
 
-// Routes lists a node's routes to services.
 func (n Nodes) Routes(ctx context.Context, id api.NodeID) ([]api.RouteStatus, error) {
 	all, _, err := List[api.RouteStatus](ctx, n.c, n.path(id)+"/net/routes", ListOptions{})
 	return all, err

@@ -8,7 +8,6 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Me is the user of a token.
 type Me struct {
 	User   string     `json:"user"`
 	Tenant api.Tenant `json:"tenant,omitempty"`

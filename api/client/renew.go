@@ -89,7 +89,6 @@ func (r *renewing) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Close implements io.Closer.
 func (r *renewing) Close() error {
 	r.stop()
 	return r.ReadCloser.Close()

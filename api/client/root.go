@@ -124,7 +124,6 @@ func (c *Client) Invite(ctx context.Context, id string) (Invitation, error) {
 	return send[Invitation](ctx, c, Request{Method: http.MethodPost, Path: "/v1/users/" + api.PathOf(id) + "/invite"})
 }
 
-// ApplyOptions configure Apply and Plan.
 type ApplyOptions struct {
 	Tenant       api.Tenant   // owner of the applications; empty: the caller's tenant
 	ContentType  string       // application/json (the default) or application/yaml
@@ -174,7 +173,6 @@ func (c *Client) Apps(ctx context.Context, o ListOptions) ([]api.App, api.Revisi
 	return List[api.App](ctx, c, string(Apps), o)
 }
 
-// App returns an application.
 func (c *Client) App(ctx context.Context, id api.AppID) (api.App, error) {
 	return Get[api.App](ctx, c, pathOf(Apps, id))
 }
@@ -190,7 +188,6 @@ func (c *Client) Services(ctx context.Context, o ListOptions) ([]api.Service, ap
 	return List[api.Service](ctx, c, string(Services), o)
 }
 
-// Service returns a service.
 func (c *Client) Service(ctx context.Context, id api.ServiceID) (api.Service, error) {
 	return Get[api.Service](ctx, c, pathOf(Services, id))
 }
@@ -207,7 +204,6 @@ func (c *Client) Instances(ctx context.Context, o ListOptions) ([]api.Instance, 
 	return List[api.Instance](ctx, c, string(Instances), o)
 }
 
-// Instance returns an instance.
 func (c *Client) Instance(ctx context.Context, id api.InstanceID) (api.Instance, error) {
 	return Get[api.Instance](ctx, c, pathOf(Instances, id))
 }
@@ -229,7 +225,6 @@ func (c *Client) Clusters(ctx context.Context, o ListOptions) ([]api.Cluster, ap
 	return List[api.Cluster](ctx, c, string(Clusters), o)
 }
 
-// Cluster returns a cluster.
 func (c *Client) Cluster(ctx context.Context, id api.ClusterID) (api.Cluster, error) {
 	return Get[api.Cluster](ctx, c, pathOf(Clusters, id))
 }

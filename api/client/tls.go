@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -29,10 +30,7 @@ func tlsConfig(o Options) (*tls.Config, error) {
 	if !pool.AppendCertsFromPEM(o.CA) {
 		return nil, fmt.Errorf("the CA to pin is not a PEM certificate: %w", api.ErrInvalid)
 	}
-	expect := o.Expect
-	if expect == "" {
-		expect = rootIdentity
-	}
+	expect := cmp.Or(o.Expect, rootIdentity)
 	tc.InsecureSkipVerify = true // VerifyConnection checks the chain and the identity
 	tc.VerifyConnection = func(cs tls.ConnectionState) error { return verify(cs, pool, expect) }
 	return tc, nil
@@ -72,7 +70,7 @@ func PinOf(ca []byte) string {
 
 // FetchCA returns the root's CA certificate in PEM from a TLS handshake with the server. pin is its
 // SHA-256 hash in hexadecimal, which join tokens contain and the root prints. ErrUnauthenticated:
-// the server shows no certificate with that hash.
+// the server sends no certificate with that hash.
 func FetchCA(ctx context.Context, server, pin string) ([]byte, error) {
 	u, err := url.Parse(server)
 	want, err2 := hex.DecodeString(strings.TrimPrefix(pin, "sha256:"))
@@ -97,7 +95,7 @@ func FetchCA(ctx context.Context, server, pin string) ([]byte, error) {
 						return verify(cs, pool, rootIdentity)
 					}
 				}
-				return fmt.Errorf("%s shows no certificate with the pinned hash: this is another installation, or the connection is intercepted: %w", server, api.ErrUnauthenticated)
+				return fmt.Errorf("%s has no CA certificate with the pinned hash: this is another installation, or the connection is intercepted: %w", server, api.ErrUnauthenticated)
 			},
 		},
 	}

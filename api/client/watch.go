@@ -18,7 +18,6 @@ import (
 // Kind is the path of a kind of objects.
 type Kind string
 
-// The kinds that can be listed and watched.
 const (
 	Apps      Kind = "/v1/apps"
 	Services  Kind = "/v1/services"
@@ -27,7 +26,6 @@ const (
 	Events    Kind = "/v1/events"
 )
 
-// WatchOptions configure a watch.
 type WatchOptions struct {
 	Since  api.Revision // the revision that a list returned; 0: from the first change
 	Tenant api.Tenant   // objects of this tenant and of those below it

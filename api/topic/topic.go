@@ -17,7 +17,6 @@ type Leaf struct {
 	Up     bool // from node to cluster; otherwise from cluster to node
 }
 
-// The leaves of a node's subtree.
 var (
 	Desired  = Leaf{Name: "desired", QoS: 1, Retain: true} // the whole desired set: wire.Desired
 	Delta    = Leaf{Name: "delta", QoS: 1}                 // a change or a part of a large desired set: wire.Desired

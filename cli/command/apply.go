@@ -230,7 +230,7 @@ func (c *cli) monitorApp(ctx context.Context, a *client.Client, app api.App, ste
 		}
 		return false, c.unreachable(progress, name, "running")
 	}, func(ctx context.Context, hand post) error {
-		return c.tellEvents(ctx, a, app.ID, since, func(e api.Event) bool { return hand(func() { steps.tell(e) }) })
+		return c.watchEvents(ctx, a, app.ID, since, func(e api.Event) bool { return hand(func() { steps.print(e) }) })
 	})
 	if err == nil {
 		return c.lastSteps(ctx, a, app, steps)
@@ -238,7 +238,7 @@ func (c *cli) monitorApp(ctx context.Context, a *client.Client, app api.App, ste
 	return c.unfinished(ctx, a, app, progress, err)
 }
 
-func (c *cli) tellEvents(ctx context.Context, a *client.Client, app api.AppID, since api.Revision, tell func(api.Event) bool) error {
+func (c *cli) watchEvents(ctx context.Context, a *client.Client, app api.AppID, since api.Revision, handle func(api.Event) bool) error {
 	s := eventKind.under(a, string(app))
 	for {
 		// List first: after a restart, the root has the earlier events but not the earlier changes.
@@ -247,7 +247,7 @@ func (c *cli) tellEvents(ctx context.Context, a *client.Client, app api.AppID, s
 			return err
 		}
 		for _, e := range all {
-			if !tell(e) {
+			if !handle(e) {
 				return nil
 			}
 		}
@@ -257,7 +257,7 @@ func (c *cli) tellEvents(ctx context.Context, a *client.Client, app api.AppID, s
 				return true, nil
 			}
 			since = max(since, s.Object.Seq)
-			return tell(*s.Object), nil
+			return handle(*s.Object), nil
 		})
 		if !errors.Is(err, api.ErrGone) {
 			return err
@@ -274,7 +274,7 @@ func (c *cli) lastSteps(ctx context.Context, a *client.Client, app api.App, step
 		return err
 	}
 	for _, e := range rest {
-		steps.tell(e)
+		steps.print(e)
 	}
 	return nil
 }
@@ -299,7 +299,7 @@ func (c *cli) unfinished(ctx context.Context, a *client.Client, app api.App, pro
 		return fmt.Errorf("%s: %d of %d instances run, %d could not be placed; they are placed as soon as there is capacity (treeline why %s): %w",
 			name, n, wanted, len(unplaced), c.progress().Short(string(unplaced[0].ID)), errNotPlaceable)
 	}
-	for _, i := range progress.Behind() {
+	for _, i := range progress.Unsettled() {
 		c.say("  %s is %s %s %s", c.progress().Short(string(i.ID)), output.StateOf(i), i.Reason, i.Detail)
 	}
 	return fmt.Errorf("%s: %d of %d instances run; the roll-out continues: %w", name, n, wanted, err)
@@ -312,7 +312,7 @@ type steps struct {
 	first time.Time
 }
 
-func (s *steps) tell(e api.Event) {
+func (s *steps) print(e api.Event) {
 	if e.Seq <= s.after {
 		return
 	}

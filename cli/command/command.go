@@ -85,7 +85,7 @@ func oneLine(s string) string {
 type cli struct {
 	IO
 	config    string // path of the contexts file
-	wish      contexts.Wish
+	flags     contexts.Flags
 	tokenFile string
 	format    string
 	noHeaders bool
@@ -111,14 +111,14 @@ Data is written to stdout, progress to stderr. Exit codes: 0 success, 1 failure,
 		SuggestionsMinimumDistance: 2,
 	}
 	f := root.PersistentFlags()
-	f.StringVar(&c.wish.Context, "context", "", "context to use ("+contexts.EnvContext+")")
-	f.StringVar(&c.wish.Addr, "addr", "", "the root's address ("+contexts.EnvAddr+")")
-	f.StringVar(&c.wish.CA, "ca", "", "file of the CA certificate to pin ("+contexts.EnvCA+")")
+	f.StringVar(&c.flags.Context, "context", "", "context to use ("+contexts.EnvContext+")")
+	f.StringVar(&c.flags.Addr, "addr", "", "the root's address ("+contexts.EnvAddr+")")
+	f.StringVar(&c.flags.CA, "ca", "", "file of the CA certificate to pin ("+contexts.EnvCA+")")
 	f.StringVar(&c.tokenFile, "token-file", "", "file with a token to use instead of the session; - reads stdin ("+contexts.EnvToken+" is the token itself)")
-	f.StringVar(&c.wish.Token, "token", "", "the token itself, which other users of this machine can see")
+	f.StringVar(&c.flags.Token, "token", "", "the token itself, which other users of this machine can see")
 	_ = f.MarkHidden("token")
 	root.MarkFlagsMutuallyExclusive("token", "token-file")
-	f.StringVar(&c.wish.Tenant, "tenant", "", "tenant whose objects the command uses ("+contexts.EnvTenant+")")
+	f.StringVar(&c.flags.Tenant, "tenant", "", "tenant whose objects the command uses ("+contexts.EnvTenant+")")
 	f.StringVar(&c.config, "config", contexts.DefaultPath(c.Env, c.Program), "file with the contexts")
 	root.AddCommand(
 		c.applyCmd(), c.planCmd(), c.explainCmd(), c.getCmd(), c.describeCmd(), c.whyCmd(), c.eventsCmd(), c.logsCmd(), c.netCmd(), c.waitCmd(),
@@ -172,12 +172,12 @@ func (c *cli) where() (contexts.Chosen, error) {
 		if err != nil {
 			return contexts.Chosen{}, err
 		}
-		if c.tokenFile != "" && c.wish.Token == "" {
-			if c.wish.Token, err = c.secret("--token-file", c.tokenFile, "token: "); err != nil {
+		if c.tokenFile != "" && c.flags.Token == "" {
+			if c.flags.Token, err = c.secret("--token-file", c.tokenFile, "token: "); err != nil {
 				return contexts.Chosen{}, err
 			}
 		}
-		chosen, err := contexts.Choose(all, c.wish, c.Env)
+		chosen, err := contexts.Choose(all, c.flags, c.Env)
 		if errors.Is(err, api.ErrInvalid) {
 			err = fmt.Errorf("%w%w", hidden{errUsage}, err)
 		}
@@ -202,7 +202,7 @@ func (c *cli) api() (*client.Client, error) {
 	o := client.Options{URL: w.URL, CA: []byte(w.CA)}
 	switch {
 	case w.Token != "":
-		if c.wish.Token != "" && c.tokenFile == "" {
+		if c.flags.Token != "" && c.tokenFile == "" {
 			c.warnVisible("--token", "--token-file FILE, or "+contexts.EnvToken)
 		}
 		o.Tokens = client.Static(w.Token)
@@ -231,12 +231,26 @@ func (c *cli) run(fn action) func(*cobra.Command, []string) error {
 			return err
 		}
 		a, err := c.api()
-		if err != nil {
+		switch {
+		case errors.Is(err, errUsage):
 			return err
+		case err == nil:
+			return fn(cmd.Context(), p, a, args)
 		}
-		return fn(cmd.Context(), p, a, args)
+		// Usage errors come first, and fn finds some of them: it gets a client that sends nothing.
+		if a, err2 := client.New(client.Options{URL: "https://none", Tokens: noTokens{err}}); err2 == nil {
+			if wrong := fn(cmd.Context(), p, a, args); errors.Is(wrong, errUsage) {
+				return wrong
+			}
+		}
+		return err
 	}
 }
+
+// noTokens fails before a request is sent.
+type noTokens struct{ err error }
+
+func (n noTokens) Token(context.Context, string) (string, error) { return "", n.err }
 
 // tenant returns the tenant whose objects the command uses; empty: all visible tenants.
 func (c *cli) tenant() api.Tenant {

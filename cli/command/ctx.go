@@ -1,6 +1,8 @@
 package command
 
 import (
+	"cmp"
+
 	"github.com/spf13/cobra"
 
 	"github.com/treeline-edge/treeline/api"
@@ -134,13 +136,11 @@ func (c *cli) ctxCmd() *cobra.Command {
 					x.CA = ca
 				}
 				x.URL = url
-				if c.wish.Tenant != "" {
-					x.Tenant = api.Tenant(c.wish.Tenant)
+				if c.flags.Tenant != "" {
+					x.Tenant = api.Tenant(c.flags.Tenant)
 				}
 				all.Contexts[args[0]] = x
-				if all.Current == "" {
-					all.Current = args[0]
-				}
+				all.Current = cmp.Or(all.Current, args[0])
 				return nil
 			})
 		},
@@ -158,7 +158,7 @@ func (c *cli) ctxCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := c.confirm(yes, "This forgets context "+args[0]+" ("+x.URL+") and its session."); err != nil {
+			if err := c.confirm(yes, "This deletes context "+args[0]+" ("+x.URL+") and its session."); err != nil {
 				return err
 			}
 			return c.file().Update(func(all *contexts.All) error {

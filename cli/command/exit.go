@@ -11,7 +11,6 @@ import (
 	"github.com/treeline-edge/treeline/cli/ref"
 )
 
-// The exit codes.
 const (
 	exitOK           = 0
 	exitFailed       = 1
@@ -86,8 +85,8 @@ var fixes = []struct {
 	{api.ErrUnavailable, "check the address with treeline ctx show, and whether the root runs"},
 }
 
-// saysHow reports whether a message already contains a hint.
-func saysHow(message string) bool {
+// hasHint reports whether a message already contains a hint.
+func hasHint(message string) bool {
 	return strings.Contains(message, "treeline ") || strings.Contains(message, "try again")
 }
 
@@ -114,7 +113,7 @@ func (c *cli) report(ctx context.Context, err error) int {
 		return code
 	}
 	for _, f := range fixes {
-		if errors.Is(err, f.kind) && !saysHow(err.Error()) {
+		if errors.Is(err, f.kind) && !hasHint(err.Error()) {
 			fmt.Fprintln(c.Err, f.fix)
 			break
 		}

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
@@ -56,15 +58,20 @@ tenants and of the tenants below them, in addition to its owner's. Only admins o
 the installation can open a cluster to all tenants.`,
 		func(cmd *cobra.Command) func(*api.Grant) error {
 			to := cmd.Flags().StringSlice("to", nil, "open only to this tenant; may be repeated")
+			cmd.PreRunE = func(*cobra.Command, []string) error {
+				for _, t := range *to {
+					if !api.ValidTenant(api.Tenant(t)) {
+						return fmt.Errorf("--to %q: want a tenant such as acme or acme/lab", t)
+					}
+				}
+				return nil
+			}
 			return func(g *api.Grant) error {
 				if len(*to) == 0 {
 					g.Open = true
 					return nil
 				}
 				for _, t := range *to {
-					if !api.ValidTenant(api.Tenant(t)) {
-						return usage("--to %q: want a tenant such as acme or acme/lab", t)
-					}
 					if !slices.Contains(g.Tenants, api.Tenant(t)) {
 						g.Tenants = append(slices.Clone(g.Tenants), api.Tenant(t))
 					}
@@ -102,19 +109,13 @@ func (c *cli) capCmd() *cobra.Command {
 		`Limit the capacity that a cluster may report: what it reports beyond a limit is
 ignored. 0 removes a limit. Limits without a flag stay as they are.`,
 		func(cmd *cobra.Command) func(*api.Grant) error {
-			change := capFlags(cmd)
+			set := capFlags(cmd)
 			nodes := cmd.Flags().Int("nodes", 0, "maximum number of nodes")
 			return func(g *api.Grant) error {
-				if *nodes < 0 {
-					return usage("--nodes %d: want 0 (no limit) or more", *nodes)
+				if cmd.Flags().Changed("nodes") {
+					g.Caps.Nodes = *nodes
 				}
-				if !cmd.Flags().Changed("nodes") {
-					return change(&g.Caps)
-				}
-				g.Caps.Nodes = *nodes
-				if err := change(&g.Caps); !errors.Is(err, errNoLimit) {
-					return err
-				}
+				set(&g.Caps)
 				return nil
 			}
 		})
@@ -126,7 +127,7 @@ ignored. 0 removes a limit. Limits without a flag stay as they are. The cluster'
 configuration (node_caps) may set limits too; the lower limit of the two applies.
 Instances that are on the node stay there.`,
 	}
-	change := capFlags(node)
+	set := capFlags(node)
 	c.clusterFlag(node, &cluster)
 	node.RunE = c.run(func(ctx context.Context, _ output.Printer, a *client.Client, args []string) error {
 		n, err := c.node(ctx, a, cluster, args[0])
@@ -134,16 +135,11 @@ Instances that are on the node stay there.`,
 			return err
 		}
 		k := n.Caps
-		if err := change(&k); err != nil {
-			return err
-		}
+		set(&k)
 		if _, err := a.NodesOf(n.Cluster).SetCaps(ctx, n.ID, k); err != nil {
 			return fmt.Errorf("cap node %s of cluster %s: %w", n.ID, n.Cluster, err)
 		}
-		text := caps(k)
-		if text == "" {
-			text = "node_caps of its cluster only"
-		}
+		text := cmp.Or(caps(k), "node_caps of its cluster only")
 		c.say("node %s of cluster %s is limited to %s", n.ID, n.Cluster, text)
 		return nil
 	})
@@ -151,38 +147,45 @@ Instances that are on the node stay there.`,
 	return group
 }
 
-var errNoLimit = usage("give at least one limit, such as --vcpus 4")
-
-// capFlags adds the flags of the caps that clusters and nodes have in common. The function that it
-// returns sets the caps whose flags were given, or returns errNoLimit if there are none.
-func capFlags(cmd *cobra.Command) func(*api.Caps) error {
+// capFlags adds the flags of the caps that clusters and nodes have in common, and their check. It
+// returns the function that sets the caps whose flags were given.
+func capFlags(cmd *cobra.Command) func(*api.Caps) {
 	f := cmd.Flags()
 	vcpus := f.Float64("vcpus", 0, "maximum vCPUs")
 	memory := f.Int64("memory", 0, "maximum memory, MiB")
 	storage := f.Int64("storage", 0, "maximum disk space, MiB")
 	devices := f.StringToInt("device", nil, "maximum devices of a kind, such as gpu=2; may be repeated")
 	privileged := f.Bool("privileged", true, "whether it may run privileged workloads")
-	return func(k *api.Caps) error {
+	setters := map[string]func(*api.Caps){
+		"vcpus":      func(k *api.Caps) { k.MilliCPU = int64(math.Round(*vcpus * 1000)) },
+		"memory":     func(k *api.Caps) { k.MemoryMB = *memory },
+		"storage":    func(k *api.Caps) { k.StorageMB = *storage },
+		"device":     func(k *api.Caps) { k.Devices = *devices },
+		"privileged": func(k *api.Caps) { k.NoPrivileged = !*privileged },
+	}
+	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if *vcpus < 0 || *vcpus > 1e6 || math.IsNaN(*vcpus) || *vcpus > 0 && *vcpus < 0.001 || *memory < 0 || *storage < 0 {
-			return usage("--vcpus %g, --memory %d, --storage %d: want 0 (no limit) or more, and at least 0.001 and at most 1000000 vCPUs", *vcpus, *memory, *storage)
+			return fmt.Errorf("--vcpus %g, --memory %d, --storage %d: want 0 (no limit) or more, and at least 0.001 and at most 1000000 vCPUs", *vcpus, *memory, *storage)
 		}
 		given := 0
-		for flag, set := range map[string]func(){
-			"vcpus":      func() { k.MilliCPU = int64(math.Round(*vcpus * 1000)) },
-			"memory":     func() { k.MemoryMB = *memory },
-			"storage":    func() { k.StorageMB = *storage },
-			"device":     func() { k.Devices = *devices },
-			"privileged": func() { k.NoPrivileged = !*privileged },
-		} {
-			if f.Changed(flag) {
+		f.Visit(func(g *pflag.Flag) {
+			if g.Name == "nodes" || setters[g.Name] != nil {
 				given++
-				set()
 			}
-		}
-		if given == 0 {
-			return errNoLimit
+		})
+		if nodes, err := f.GetInt("nodes"); err == nil && nodes < 0 {
+			return fmt.Errorf("--nodes %d: want 0 (no limit) or more", nodes)
+		} else if given == 0 {
+			return errors.New("give at least one limit, such as --vcpus 4")
 		}
 		return nil
+	}
+	return func(k *api.Caps) {
+		for flag, set := range setters {
+			if f.Changed(flag) {
+				set(k)
+			}
+		}
 	}
 }
 
@@ -208,16 +211,16 @@ func audience(cl api.Cluster) string {
 func caps(k api.Caps) string {
 	var parts []string
 	for _, p := range []struct {
-		n    float64
-		unit string
+		n    int64
+		text string
 	}{
-		{float64(k.MilliCPU) / 1000, "vCPU"},
-		{float64(k.MemoryMB), "MiB"},
-		{float64(k.StorageMB), "MiB disk"},
-		{float64(k.Nodes), "nodes"},
+		{k.MilliCPU, fmt.Sprintf("%.15g vCPU", float64(k.MilliCPU)/1000)},
+		{k.MemoryMB, api.MiB(k.MemoryMB)},
+		{k.StorageMB, api.MiB(k.StorageMB) + " disk"},
+		{int64(k.Nodes), fmt.Sprintf("%d nodes", k.Nodes)},
 	} {
 		if p.n > 0 {
-			parts = append(parts, fmt.Sprintf("%.15g %s", p.n, p.unit))
+			parts = append(parts, p.text)
 		}
 	}
 	for _, kind := range slices.Sorted(maps.Keys(k.Devices)) {

@@ -30,7 +30,7 @@ func (r *rig) joinCluster(name string) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if err := enrol.Forget(dir); err != nil { // each cluster needs its own key
+	if err := enrol.RemoveKey(dir); err != nil { // each cluster needs its own key
 		r.t.Fatal(err)
 	}
 	body, err := json.Marshal(wire.JoinCluster{Token: token, CSR: c.CSR, Info: api.ClusterInfo{ID: api.ClusterID(name)}})

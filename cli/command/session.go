@@ -43,9 +43,7 @@ CAs that this system trusts are used.`,
 			if err != nil {
 				return err
 			}
-			if user == "" {
-				user = at.User
-			}
+			user = cmp.Or(user, at.User)
 			if user == "" {
 				return usage("give the user who signs in, such as --user acme/alice")
 			}
@@ -62,8 +60,8 @@ CAs that this system trusts are used.`,
 				return err
 			}
 			at.SetSession(s)
-			if c.wish.Tenant != "" {
-				at.Tenant = api.Tenant(c.wish.Tenant)
+			if c.flags.Tenant != "" {
+				at.Tenant = api.Tenant(c.flags.Tenant)
 			}
 			err = c.file().Update(func(all *contexts.All) error {
 				all.Contexts[name], all.Current = at, name
@@ -90,7 +88,7 @@ CAs that this system trusts are used.`,
 
 // loginContext returns the context to sign in to, which may be new, and its name.
 func (c *cli) loginContext(ctx context.Context, all contexts.All, args []string, name, pin string) (contexts.Context, string, error) {
-	addr := c.wish.Addr
+	addr := c.flags.Addr
 	if len(args) > 0 {
 		addr = args[0]
 	}
@@ -102,9 +100,7 @@ func (c *cli) loginContext(ctx context.Context, all contexts.All, args []string,
 		return w.Context, w.Name, nil
 	}
 	at := contexts.Context{URL: contexts.URL(addr)}
-	if name == "" {
-		name = c.wish.Context
-	}
+	name = cmp.Or(name, c.flags.Context)
 	if i := slices.IndexFunc(all.Names(), func(n string) bool { return all.Contexts[n].URL == at.URL }); name == "" && i >= 0 {
 		name = all.Names()[i]
 	}
@@ -124,8 +120,8 @@ func (c *cli) loginContext(ctx context.Context, all contexts.All, args []string,
 // pinned returns the CA certificate for --ca or --pin; empty if neither is given.
 func (c *cli) pinned(ctx context.Context, url, pin string) (string, error) {
 	switch {
-	case c.wish.CA != "":
-		pem, err := os.ReadFile(c.wish.CA)
+	case c.flags.CA != "":
+		pem, err := os.ReadFile(c.flags.CA)
 		if err != nil {
 			return "", usage("--ca: %v", err)
 		}

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -32,10 +33,7 @@ func JoinLine(t api.JoinToken) string {
 	if t.Kind == "node" {
 		return "echo " + t.Token + " | node-engine --token-file -"
 	}
-	name := string(t.Cluster)
-	if name == "" {
-		name = "NAME"
-	}
+	name := cmp.Or(string(t.Cluster), "NAME")
 	return fmt.Sprintf("echo %s | cluster-orchestrator --name %s --token-file -", t.Token, name)
 }
 

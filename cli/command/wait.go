@@ -78,7 +78,7 @@ func (c *cli) wait(ctx context.Context, a *client.Client, id, what string) error
 		return fmt.Errorf("%s is not %s: %s could not be placed; see treeline why %s: %w",
 			name, what, output.Plural(len(u), "instance"), c.progress().Short(string(u[0].ID)), errNotPlaceable)
 	}
-	for _, i := range p.Behind() {
+	for _, i := range p.Unsettled() {
 		c.say("  %s is %s %s %s", c.progress().Short(string(i.ID)), output.StateOf(i), i.Reason, i.Detail)
 	}
 	return fmt.Errorf("%s is not %s yet: %w", name, what, err)
@@ -87,12 +87,12 @@ func (c *cli) wait(ctx context.Context, a *client.Client, id, what string) error
 // unreachable returns why a state cannot be reached without a change of the SLA or of the number of
 // replicas, nil if it can.
 func (c *cli) unreachable(p *follow.Progress, name, what string) error {
-	if p.Vanished() {
+	if p.Deleted() {
 		return fmt.Errorf("%s was deleted and will not be %s: %w", name, what, api.ErrNotFound)
 	}
-	if endless := p.Endless(); what == "completed" && len(endless) > 0 {
+	if unending := p.NeverComplete(); what == "completed" && len(unending) > 0 {
 		return fmt.Errorf("%s never completes: service %s is not a one_shot, so its instances are restarted when they exit",
-			name, c.progress().Short(string(endless[0])))
+			name, c.progress().Short(string(unending[0])))
 	}
 	failed := p.Failed()
 	if len(failed) == 0 {

@@ -107,12 +107,12 @@ func track(ctx context.Context, a *client.Client, under string, p *follow.Progre
 				return hand(func() {
 					switch {
 					case e.Whole:
-						p.Goals(e.Items)
+						p.SetServices(e.Items)
 						services = true
 					case e.Object == nil:
-						p.Dropped(api.ServiceID(e.ID))
+						p.DeleteService(api.ServiceID(e.ID))
 					default:
-						p.Goal(*e.Object)
+						p.SetService(*e.Object)
 					}
 				}), nil
 			})
@@ -122,12 +122,12 @@ func track(ctx context.Context, a *client.Client, under string, p *follow.Progre
 				return hand(func() {
 					switch {
 					case e.Whole:
-						p.All(e.Items)
+						p.SetInstances(e.Items)
 						instances = true
 					case e.Object == nil:
-						p.Gone(api.InstanceID(e.ID))
+						p.DeleteInstance(api.InstanceID(e.ID))
 					default:
-						p.See(*e.Object)
+						p.SetInstance(*e.Object)
 					}
 				}), nil
 			})

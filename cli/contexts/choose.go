@@ -1,6 +1,7 @@
 package contexts
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"strings"
@@ -17,8 +18,8 @@ const (
 	EnvTenant  = "TREELINE_TENANT"
 )
 
-// Wish has the values of flags; empty: not given.
-type Wish struct {
+// Flags has the values of flags; empty: not given.
+type Flags struct {
 	Context, Addr, CA, Token string // CA is the path of a file
 	Tenant                   string
 }
@@ -33,23 +34,20 @@ type Chosen struct {
 // Choose combines flags, environment and file, in this order of precedence. A session is used only
 // with the installation that issued it. ErrUnauthenticated: no address is given; ErrNotFound: the
 // given context does not exist; ErrInvalid: the CA file cannot be read, or the tenant is invalid.
-func Choose(all All, w Wish, env func(string) string) (Chosen, error) {
-	wish := func(flag, key string) string {
-		if flag != "" {
-			return flag
-		}
-		return env(key)
-	}
-	addr, ca, token := wish(w.Addr, EnvAddr), wish(w.CA, EnvCA), wish(w.Token, EnvToken)
-	c := Chosen{Name: wish(w.Context, EnvContext), Token: token}
+func Choose(all All, f Flags, env func(string) string) (Chosen, error) {
+	addr, ca := cmp.Or(f.Addr, env(EnvAddr)), cmp.Or(f.CA, env(EnvCA))
+	c := Chosen{Name: cmp.Or(f.Context, env(EnvContext)), Token: cmp.Or(f.Token, env(EnvToken))}
 	named := c.Name != ""
 	if !named {
 		c.Name = all.Current
 	}
 	var err error
 	if c.Context, err = all.Get(c.Name); err != nil {
-		if named || addr == "" {
-			return Chosen{}, noContext(c.Name, err)
+		switch {
+		case named, addr == "" && c.Name != "":
+			return Chosen{}, err
+		case addr == "":
+			return Chosen{}, fmt.Errorf("not signed in: run treeline login URL, or set %s and %s: %w", EnvAddr, EnvToken, api.ErrUnauthenticated)
 		}
 		c.Name = ""
 	}
@@ -69,20 +67,11 @@ func Choose(all All, w Wish, env func(string) string) (Chosen, error) {
 	} else if addr != "" && c.CA == "" && c.URL != all.Contexts[c.Name].URL {
 		c.Access, c.Refresh, c.Name = "", "", ""
 	}
-	if t := wish(w.Tenant, EnvTenant); t != "" {
-		c.Tenant = api.Tenant(t)
-	}
+	c.Tenant = cmp.Or(api.Tenant(f.Tenant), api.Tenant(env(EnvTenant)), c.Tenant)
 	if c.Tenant != "" && !api.ValidTenant(c.Tenant) {
 		return Chosen{}, fmt.Errorf("tenant %q: want a path of lower-case names such as acme or acme/lab: %w", c.Tenant, api.ErrInvalid)
 	}
 	return c, nil
-}
-
-func noContext(name string, err error) error {
-	if name == "" {
-		return fmt.Errorf("not signed in: run treeline login URL, or set %s and %s: %w", EnvAddr, EnvToken, api.ErrUnauthenticated)
-	}
-	return err
 }
 
 // URL adds https:// to an address without a scheme.

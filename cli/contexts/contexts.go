@@ -3,7 +3,7 @@
 // because a refresh token is valid for one use and concurrent commands must not use the same one.
 //
 //	file := contexts.Open(contexts.DefaultPath(os.Getenv, program))
-//	c, err := contexts.Choose(all, contexts.Wish{Context: "lab"}, os.Getenv)
+//	c, err := contexts.Choose(all, contexts.Flags{Context: "lab"}, os.Getenv)
 package contexts
 
 import (
@@ -36,7 +36,6 @@ type Context struct {
 	Refresh string    `json:"refresh,omitempty"`
 }
 
-// SignedIn reports whether there is a session.
 func (c Context) SignedIn() bool { return c.Refresh != "" }
 
 // SetSession sets the session; a zero session signs out.
@@ -47,7 +46,6 @@ func (c *Context) SetSession(s api.Session) {
 	}
 }
 
-// All is the content of a contexts file.
 type All struct {
 	Current  string             `json:"current,omitempty"`
 	Contexts map[string]Context `json:"contexts"`
@@ -90,7 +88,6 @@ func DefaultPath(env func(string) string, program string) string {
 	return filepath.Join(dir, "treeline", "config.yaml")
 }
 
-// File is a contexts file.
 type File struct{ path string }
 
 // Open returns the file at path, which need not exist.

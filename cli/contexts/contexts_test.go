@@ -37,17 +37,17 @@ func TestFlagsBeforeEnvironmentBeforeFile(t *testing.T) {
 	}}
 	for _, tt := range []struct {
 		name string
-		wish contexts.Wish
+		wish contexts.Flags
 		env  []string
 		want string // name url ca tenant refresh token
 	}{
-		{"the file", contexts.Wish{}, nil, "home https://home:1 A acme r "},
-		{"environment over file", contexts.Wish{}, []string{"TREELINE_CONTEXT=lab", "TREELINE_TENANT=beta", "TREELINE_TOKEN=t"}, "lab https://lab:1 B beta s t"},
-		{"flags over environment", contexts.Wish{Context: "home", Tenant: "acme/x", Token: "f"}, []string{"TREELINE_CONTEXT=lab", "TREELINE_TENANT=beta", "TREELINE_TOKEN=t"}, "home https://home:1 A acme/x r f"},
-		{"another address of the same installation", contexts.Wish{Addr: "10.0.0.1:7443"}, nil, "home https://10.0.0.1:7443 A acme r "},
-		{"another installation gets no session", contexts.Wish{Addr: "https://evil:1/", CA: ca}, nil, " https://evil:1 B acme  "},
-		{"another installation by environment", contexts.Wish{}, []string{"TREELINE_CA=" + ca}, " https://home:1 B acme  "},
-		{"the same CA from a file keeps the session", contexts.Wish{Context: "lab", CA: ca}, nil, "lab https://lab:1 B lab s "},
+		{"the file", contexts.Flags{}, nil, "home https://home:1 A acme r "},
+		{"environment over file", contexts.Flags{}, []string{"TREELINE_CONTEXT=lab", "TREELINE_TENANT=beta", "TREELINE_TOKEN=t"}, "lab https://lab:1 B beta s t"},
+		{"flags over environment", contexts.Flags{Context: "home", Tenant: "acme/x", Token: "f"}, []string{"TREELINE_CONTEXT=lab", "TREELINE_TENANT=beta", "TREELINE_TOKEN=t"}, "home https://home:1 A acme/x r f"},
+		{"another address of the same installation", contexts.Flags{Addr: "10.0.0.1:7443"}, nil, "home https://10.0.0.1:7443 A acme r "},
+		{"another installation gets no session", contexts.Flags{Addr: "https://evil:1/", CA: ca}, nil, " https://evil:1 B acme  "},
+		{"another installation by environment", contexts.Flags{}, []string{"TREELINE_CA=" + ca}, " https://home:1 B acme  "},
+		{"the same CA from a file keeps the session", contexts.Flags{Context: "lab", CA: ca}, nil, "lab https://lab:1 B lab s "},
 	} {
 		c, err := contexts.Choose(all, tt.wish, environment(tt.env...))
 		if got := fmt.Sprintf("%s %s %s %s %s %s", c.Name, c.URL, c.CA, c.Tenant, c.Refresh, c.Token); err != nil || got != tt.want {
@@ -61,21 +61,21 @@ func TestWhatCannotBeChosen(t *testing.T) {
 	some := contexts.All{Contexts: map[string]contexts.Context{"home": {URL: "https://home:1"}}}
 	for _, tt := range []struct {
 		all  contexts.All
-		wish contexts.Wish
+		wish contexts.Flags
 		kind error
 		says string
 	}{
-		{none, contexts.Wish{}, api.ErrUnauthenticated, "treeline login"},
-		{some, contexts.Wish{Context: "lab"}, api.ErrNotFound, "existing contexts are home"},
-		{some, contexts.Wish{Addr: "x:1", CA: "/nowhere"}, api.ErrInvalid, "CA"},
-		{some, contexts.Wish{Context: "home", Tenant: "Acme"}, api.ErrInvalid, "tenant"},
+		{none, contexts.Flags{}, api.ErrUnauthenticated, "treeline login"},
+		{some, contexts.Flags{Context: "lab"}, api.ErrNotFound, "existing contexts are home"},
+		{some, contexts.Flags{Addr: "x:1", CA: "/nowhere"}, api.ErrInvalid, "CA"},
+		{some, contexts.Flags{Context: "home", Tenant: "Acme"}, api.ErrInvalid, "tenant"},
 	} {
 		if _, err := contexts.Choose(tt.all, tt.wish, environment()); !errors.Is(err, tt.kind) || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("Choose(%+v): %v, want the error of the table", tt.wish, err)
 		}
 	}
 	// An address and a token are sufficient.
-	if c, err := contexts.Choose(none, contexts.Wish{Addr: "x:1", Token: "t"}, environment()); err != nil || c.URL != "https://x:1" || c.Token != "t" {
+	if c, err := contexts.Choose(none, contexts.Flags{Addr: "x:1", Token: "t"}, environment()); err != nil || c.URL != "https://x:1" || c.Token != "t" {
 		t.Errorf("Choose with address and token returned %+v, %v", c, err)
 	}
 }

@@ -8,10 +8,12 @@
 package dev
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"net"
 	"net/netip"
@@ -30,7 +32,6 @@ import (
 	"github.com/treeline-edge/treeline/api/client"
 )
 
-// Config configures an installation.
 type Config struct {
 	Bin      string // directory of the daemons' binaries
 	Data     string
@@ -74,7 +75,6 @@ type Daemon struct {
 	Data, Log  string
 }
 
-// Timeouts.
 const (
 	startTime = time.Minute      // for a daemon to be ready
 	stopTime  = 15 * time.Second // for a daemon to end after SIGTERM
@@ -216,10 +216,7 @@ func (in *installation) noOverlay() error {
 	if _, err := exec.LookPath(filepath.Join(in.cfg.Bin, netBinary)); err != nil {
 		return fmt.Errorf("%s is not in %s: build it (go build -o %s/%s ./%s): %w", netBinary, in.cfg.Bin, in.cfg.Bin, netBinary, netBinary, api.ErrNotFound)
 	}
-	socket := in.cfg.Containerd
-	if socket == "" {
-		socket = "/run/containerd/containerd.sock"
-	}
+	socket := cmp.Or(in.cfg.Containerd, "/run/containerd/containerd.sock")
 	if _, err := os.Stat(socket); in.cfg.Runtime == "auto" && err != nil {
 		return fmt.Errorf("no containerd at %s, and processes use this machine's network: %w", socket, api.ErrNotFound)
 	}
@@ -495,11 +492,9 @@ func (in *installation) nodeToken(ctx context.Context, a *client.Client, cluster
 // tag identifies an installation in the names of containerd namespaces and cgroups. It is a hash of
 // the data directory.
 func (in *installation) tag() string {
-	h := uint32(2166136261)
-	for _, b := range []byte(in.cfg.Data) {
-		h = (h ^ uint32(b)) * 16777619
-	}
-	return strconv.FormatUint(uint64(h), 36)
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(in.cfg.Data))
+	return strconv.FormatUint(uint64(h.Sum32()), 36)
 }
 
 // offeredVCPUs returns the number of vCPUs that each node offers: all processors of the machine,

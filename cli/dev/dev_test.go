@@ -389,8 +389,8 @@ func TestCommandsReachNodes(t *testing.T) {
 		{"apply -f " + big + " --timeout SOON", nil, 3},
 		// A line for each cluster and node, with the shortfall. The counts of a line add up.
 		{"why big/db", []string{
-			"no cluster can host it (0 of 2)", "1 node: 1 memory (need 9999999 MiB, best free",
-			"c1-n1  memory (need 9999999 MiB, have", "c2-n1  memory", "short of", "nearest miss: c", "what would help: ask for",
+			"no cluster can host it (0 of 2)", "1 node: 1 memory (need 9765.6 GiB, best free",
+			"c1-n1  memory (need 9765.6 GiB, have", "c2-n1  memory", "short of", "nearest miss: c", "what would help: ask for",
 		}, 0},
 		{"why big/db -o json", []string{`"candidate": "c1-n1"`}, 0},
 		{"wait big --timeout SOON", nil, 3},

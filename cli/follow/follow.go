@@ -2,7 +2,7 @@
 // instances.
 //
 //	p := follow.New(services)
-//	p.See(instance)
+//	p.SetInstance(instance)
 //	if p.Done() { … }
 package follow
 
@@ -16,16 +16,16 @@ import (
 
 // Progress compares services with their instances.
 type Progress struct {
-	goals map[api.ServiceID]api.Service
-	have  map[api.InstanceID]api.Instance
-	only  api.InstanceID // empty: all instances are followed
-	begun bool           // at least one service is known
+	services  map[api.ServiceID]api.Service
+	instances map[api.InstanceID]api.Instance
+	only      api.InstanceID // empty: all instances are followed
+	begun     bool           // at least one service is known
 }
 
 // New returns the Progress of all instances of services.
 func New(services []api.Service) *Progress {
-	p := &Progress{have: map[api.InstanceID]api.Instance{}}
-	p.Goals(services)
+	p := &Progress{instances: map[api.InstanceID]api.Instance{}}
+	p.SetServices(services)
 	return p
 }
 
@@ -36,37 +36,37 @@ func NewInstance(id api.InstanceID) *Progress {
 	return p
 }
 
-// Goals replaces the followed services.
-func (p *Progress) Goals(services []api.Service) {
-	p.goals = map[api.ServiceID]api.Service{}
+// SetServices replaces the followed services.
+func (p *Progress) SetServices(services []api.Service) {
+	p.services = map[api.ServiceID]api.Service{}
 	for _, s := range services {
-		p.goals[s.ID], p.begun = s, true
+		p.services[s.ID], p.begun = s, true
 	}
 }
 
-// Goal adds or updates a service.
-func (p *Progress) Goal(s api.Service) { p.goals[s.ID] = s }
+// SetService adds or updates a service.
+func (p *Progress) SetService(s api.Service) { p.services[s.ID] = s }
 
-// Dropped removes a service.
-func (p *Progress) Dropped(id api.ServiceID) { delete(p.goals, id) }
+// DeleteService removes a service.
+func (p *Progress) DeleteService(id api.ServiceID) { delete(p.services, id) }
 
-// All replaces the known instances.
-func (p *Progress) All(instances []api.Instance) {
-	clear(p.have)
+// SetInstances replaces the known instances.
+func (p *Progress) SetInstances(instances []api.Instance) {
+	clear(p.instances)
 	for _, i := range instances {
-		p.See(i)
+		p.SetInstance(i)
 	}
 }
 
-// See adds or updates an instance.
-func (p *Progress) See(i api.Instance) {
+// SetInstance adds or updates an instance.
+func (p *Progress) SetInstance(i api.Instance) {
 	if p.only == "" || i.ID == p.only {
-		p.have[i.ID] = i
+		p.instances[i.ID] = i
 	}
 }
 
-// Gone removes an instance.
-func (p *Progress) Gone(id api.InstanceID) { delete(p.have, id) }
+// DeleteInstance removes an instance.
+func (p *Progress) DeleteInstance(id api.InstanceID) { delete(p.instances, id) }
 
 // settled reports whether the instance is current and running or completed.
 func settled(i api.Instance, s api.Service) bool {
@@ -84,12 +84,12 @@ func (p *Progress) Counts() (settledNow, wanted int) { return p.count(settled) }
 // count returns how many wanted instances meet a condition, and how many are wanted.
 func (p *Progress) count(is func(api.Instance, api.Service) bool) (n, wanted int) {
 	byService := map[api.ServiceID]int{}
-	for _, i := range p.have {
-		if s, ok := p.goals[i.Service]; ok && is(i, s) {
+	for _, i := range p.instances {
+		if s, ok := p.services[i.Service]; ok && is(i, s) {
 			byService[i.Service]++
 		}
 	}
-	for id, s := range p.goals {
+	for id, s := range p.services {
 		most := s.Replicas
 		if p.only != "" {
 			most = 1
@@ -103,12 +103,12 @@ func (p *Progress) count(is func(api.Instance, api.Service) bool) (n, wanted int
 // Done reports whether all wanted instances are settled.
 func (p *Progress) Done() bool {
 	n, wanted := p.Counts()
-	return n == wanted && !p.Vanished()
+	return n == wanted && !p.Deleted()
 }
 
-// Vanished reports whether the followed services or instance were deleted.
-func (p *Progress) Vanished() bool {
-	return p.begun && (len(p.goals) == 0 || p.only != "" && len(p.have) == 0)
+// Deleted reports whether the followed services or instance were deleted.
+func (p *Progress) Deleted() bool {
+	return p.begun && (len(p.services) == 0 || p.only != "" && len(p.instances) == 0)
 }
 
 // Completed reports whether all wanted instances have completed.
@@ -120,14 +120,14 @@ func (p *Progress) Completed() bool {
 // Failed returns the instances that have failed for good, in order.
 func (p *Progress) Failed() []api.Instance {
 	return p.pick(func(i api.Instance) bool {
-		s, ok := p.goals[i.Service]
+		s, ok := p.services[i.Service]
 		return ok && current(i, s) && i.State == api.Failed && api.Ended(i.State, i.Reason)
 	})
 }
 
-// Endless returns the services whose instances never complete, sorted by id.
-func (p *Progress) Endless() (ids []api.ServiceID) {
-	for id, s := range p.goals {
+// NeverComplete returns the services whose instances never complete, sorted by id.
+func (p *Progress) NeverComplete() (ids []api.ServiceID) {
+	for id, s := range p.services {
 		if !s.Spec.OneShot && s.Replicas > 0 {
 			ids = append(ids, id)
 		}
@@ -136,9 +136,9 @@ func (p *Progress) Endless() (ids []api.ServiceID) {
 	return ids
 }
 
-// Behind returns the instances that are not settled, in order.
-func (p *Progress) Behind() []api.Instance {
-	return p.pick(func(i api.Instance) bool { return !i.Leaving && !settled(i, p.goals[i.Service]) })
+// Unsettled returns the instances that are not settled, in order.
+func (p *Progress) Unsettled() []api.Instance {
+	return p.pick(func(i api.Instance) bool { return !i.Leaving && !settled(i, p.services[i.Service]) })
 }
 
 // Unplaced returns the instances that could not be placed, in order.
@@ -150,8 +150,8 @@ func (p *Progress) Unplaced() []api.Instance {
 }
 
 func (p *Progress) pick(keep func(api.Instance) bool) (out []api.Instance) {
-	for _, id := range slices.SortedFunc(maps.Keys(p.have), ref.Compare) {
-		if i := p.have[id]; keep(i) {
+	for _, id := range slices.SortedFunc(maps.Keys(p.instances), ref.Compare) {
+		if i := p.instances[id]; keep(i) {
 			out = append(out, i)
 		}
 	}

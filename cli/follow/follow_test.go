@@ -18,28 +18,28 @@ func TestProgress(t *testing.T) {
 		{ID: web, Replicas: 2, SpecRev: 7},
 		{ID: job, Replicas: 1, SpecRev: 7, Spec: api.Microservice{OneShot: true}},
 	})
-	p.See(instance(web, 0, api.Running, 7))
-	p.See(instance(web, 1, api.Running, 6)) // still the earlier SLA
-	p.See(instance(job, 0, api.Completed, 7))
-	p.See(instance("acme/other.prod.x.v1", 0, api.Running, 7))
+	p.SetInstance(instance(web, 0, api.Running, 7))
+	p.SetInstance(instance(web, 1, api.Running, 6)) // still the earlier SLA
+	p.SetInstance(instance(job, 0, api.Completed, 7))
+	p.SetInstance(instance("acme/other.prod.x.v1", 0, api.Running, 7))
 	if n, wanted := p.Counts(); n != 2 || wanted != 3 || p.Done() {
 		t.Fatalf("%d of %d", n, wanted)
 	}
-	if b := p.Behind(); len(b) != 1 && b[0].ID != web.Instance(1) {
+	if b := p.Unsettled(); len(b) != 1 && b[0].ID != web.Instance(1) {
 		t.Fatalf("%v", b)
 	}
 	leaving := instance(web, 1, api.Running, 7)
 	leaving.Leaving = true
-	if p.See(leaving); p.Done() {
+	if p.SetInstance(leaving); p.Done() {
 		t.Fatal("an instance that leaves counts")
 	}
-	p.Gone(leaving.ID)
-	p.See(instance(web, 2, api.Running, 8))
+	p.DeleteInstance(leaving.ID)
+	p.SetInstance(instance(web, 2, api.Running, 8))
 	if !p.Done() {
 		t.Fatal("not done")
 	}
 	for i := 3; i < 9; i++ {
-		p.See(instance(web, i, api.Running, 7)) // instances above the wanted number do not count
+		p.SetInstance(instance(web, i, api.Running, 7)) // instances above the wanted number do not count
 	}
 	if n, wanted := p.Counts(); n != wanted {
 		t.Fatalf("%d of %d", n, wanted)
@@ -50,11 +50,11 @@ func TestUnplacedIsNotMerelyUnfinished(t *testing.T) {
 	p := follow.New([]api.Service{{ID: web, Replicas: 3}})
 	waits := instance(web, 0, api.Requested, 0)
 	waits.Reason = api.ReasonNoCluster
-	p.See(waits)
-	p.See(instance(web, 1, api.Requested, 0))
+	p.SetInstance(waits)
+	p.SetInstance(instance(web, 1, api.Requested, 0))
 	failing := instance(web, 2, api.Failed, 0)
 	failing.Reason = api.ReasonImageNotFound
-	p.See(failing)
+	p.SetInstance(failing)
 	if u := p.Unplaced(); len(u) != 1 || u[0].ID != waits.ID {
 		t.Fatalf("%v", u)
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Peers is the table of a node's peers.
 var Peers = Table[api.PeerStatus]{
 	Kind: "peers",
 	Columns: []Column[api.PeerStatus]{
@@ -64,7 +63,6 @@ func PeerName(s api.PeerStatus) string {
 	return name
 }
 
-// Routes is the table of a node's routes to services.
 var Routes = Table[api.RouteStatus]{
 	Kind: "routes",
 	Name: func(s api.RouteStatus) string { return string(s.Service) },

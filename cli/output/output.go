@@ -19,7 +19,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/yaml"
 )
 
-// Format is an output format.
 type Format string
 
 // The formats. Name prints one name per line.
@@ -31,7 +30,6 @@ const (
 	Name Format = "name"
 )
 
-// Formats lists all formats.
 var Formats = []Format{Text, Wide, JSON, YAML, Name}
 
 // Printer writes objects to Out in a format. It is not safe for concurrent use.
@@ -126,7 +124,6 @@ func (p Printer) Printf(format string, args ...any) {
 	_, _ = fmt.Fprintln(p.Out, Clean(fmt.Sprintf(format, args...)))
 }
 
-// Column is one column of a table.
 type Column[T any] struct {
 	Header string
 	Wide   bool // printed only with -o wide
@@ -141,7 +138,6 @@ type Table[T any] struct {
 	Columns []Column[T]
 }
 
-// gap separates columns.
 const gap = "   "
 
 // Rows writes objects in batches. The first batch sets the widths of the columns.
@@ -152,7 +148,6 @@ type Rows[T any] struct {
 	widths []int
 }
 
-// NewRows returns an empty table.
 func NewRows[T any](p Printer, t Table[T]) *Rows[T] {
 	r := &Rows[T]{p: p, table: t}
 	for _, c := range t.Columns {

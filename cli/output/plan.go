@@ -130,7 +130,6 @@ func change(b *strings.Builder, p Printer, c api.FieldChange, width int) {
 	}
 }
 
-// Plans is the table of planned instances.
 var Plans = Table[api.InstancePlan]{
 	Kind: "instances",
 	Name: func(i api.InstancePlan) string { return string(i.ID) },

@@ -5,7 +5,6 @@ import "github.com/treeline-edge/treeline/api"
 // Style is the colour of text. It conveys nothing that the text does not contain.
 type Style int
 
-// The styles.
 const (
 	Plain Style = iota
 	Good

@@ -10,15 +10,14 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Apps is the table of applications.
 var Apps = Table[api.App]{
 	Kind: "applications",
 	Name: func(a api.App) string { return string(a.ID) },
 	Columns: []Column[api.App]{
 		{Header: "NAME", Cell: func(p Printer, a api.App) string { return p.Short(string(a.ID)) }},
 		{Header: "SERVICES", Cell: func(_ Printer, a api.App) string { return strconv.Itoa(len(a.Services)) }},
-		{Header: "RUNNING", Cell: func(_ Printer, a api.App) string { return Ran(a.Running, a.Completed, a.Failed, a.Wanted) }, Style: func(a api.App) Style {
-			return fulfilled(a.Running, a.Completed, a.Failed, a.Wanted)
+		{Header: "RUNNING", Cell: func(_ Printer, a api.App) string { return Running(a.Running, a.Completed, a.Failed, a.Wanted) }, Style: func(a api.App) Style {
+			return progressStyle(a.Running, a.Completed, a.Failed, a.Wanted)
 		}},
 		{Header: "STATUS", Cell: func(_ Printer, a api.App) string { return AppStatus(a) }},
 		{Header: "AGE", Cell: func(p Printer, a api.App) string { return p.Age(a.Created) }},
@@ -43,8 +42,8 @@ func AppStatus(a api.App) string {
 	return "complete"
 }
 
-// Ran formats the numbers of running and wanted instances, and of those that have ended for good.
-func Ran(running, completed, failed, wanted int) string {
+// Running formats the numbers of running and wanted instances, and of those that have ended for good.
+func Running(running, completed, failed, wanted int) string {
 	s := fmt.Sprintf("%d/%d", running, wanted)
 	if completed > 0 {
 		s += fmt.Sprintf(", %d completed", completed)
@@ -55,7 +54,7 @@ func Ran(running, completed, failed, wanted int) string {
 	return s
 }
 
-func fulfilled(running, completed, failed, wanted int) Style {
+func progressStyle(running, completed, failed, wanted int) Style {
 	switch {
 	case failed > 0:
 		return Bad
@@ -85,14 +84,13 @@ func Codes(s api.Service) string {
 	return strings.Join(codes, ", ")
 }
 
-// Services is the table of services.
 var Services = Table[api.Service]{
 	Kind: "services",
 	Name: func(s api.Service) string { return string(s.ID) },
 	Columns: []Column[api.Service]{
 		{Header: "NAME", Cell: func(p Printer, s api.Service) string { return p.Short(string(s.ID)) }},
-		{Header: "RUNNING", Cell: func(_ Printer, s api.Service) string { return Ran(s.Running, s.Completed, s.Failed, s.Replicas) }, Style: func(s api.Service) Style {
-			return fulfilled(s.Running, s.Completed, s.Failed, s.Replicas)
+		{Header: "RUNNING", Cell: func(_ Printer, s api.Service) string { return Running(s.Running, s.Completed, s.Failed, s.Replicas) }, Style: func(s api.Service) Style {
+			return progressStyle(s.Running, s.Completed, s.Failed, s.Replicas)
 		}},
 		{Header: "RUNTIME", Cell: func(_ Printer, s api.Service) string { return s.Spec.Virtualization }},
 		{Header: "CODE", Cell: func(_ Printer, s api.Service) string { return Codes(s) }},
@@ -102,7 +100,6 @@ var Services = Table[api.Service]{
 	},
 }
 
-// Instances is the table of instances.
 var Instances = Table[api.Instance]{
 	Kind: "instances",
 	Name: func(i api.Instance) string { return string(i.ID) },
@@ -141,7 +138,6 @@ func StateOf(i api.Instance) string {
 	return s
 }
 
-// Clusters is the table of clusters.
 var Clusters = Table[api.Cluster]{
 	Kind: "clusters",
 	Name: func(c api.Cluster) string { return string(c.ID) },
@@ -169,7 +165,6 @@ func ago(age string) string {
 	return age + " ago"
 }
 
-// Nodes is the table of nodes.
 var Nodes = Table[api.Node]{
 	Kind: "nodes",
 	Name: func(n api.Node) string { return string(n.Cluster) + "/" + string(n.ID) },
@@ -184,7 +179,7 @@ var Nodes = Table[api.Node]{
 			return fmt.Sprintf("%g/%g", float64(n.Allocated.MilliCPU)/1000, float64(n.Capacity.MilliCPU)/1000)
 		}},
 		{Header: "MEMORY", Cell: func(_ Printer, n api.Node) string {
-			return fmt.Sprintf("%d/%d MiB", n.Allocated.MemoryMB, n.Capacity.MemoryMB)
+			return api.MiB(n.Allocated.MemoryMB) + "/" + api.MiB(n.Capacity.MemoryMB)
 		}},
 		{Header: "RUNTIMES", Cell: func(_ Printer, n api.Node) string { return strings.Join(n.Runtimes, ",") }},
 		{Header: "HEARD", Cell: func(p Printer, n api.Node) string { return ago(p.Age(n.Heard)) }},
@@ -223,7 +218,6 @@ func Labels(labels map[string]string) string {
 	return strings.Join(all, ",")
 }
 
-// Events is the table of events.
 var Events = Table[api.Event]{
 	Kind: "events",
 	Columns: []Column[api.Event]{

@@ -100,7 +100,7 @@ func candidates(b *strings.Builder, p Printer, w api.Why) {
 	asked := map[string]bool{}
 	for _, c := range w.Clusters {
 		asked[string(c.Cluster)] = true
-		askedLine(b, p, c, width)
+		clusterLine(b, p, c, width)
 	}
 	for _, r := range w.Root.Candidates {
 		switch {
@@ -131,7 +131,7 @@ func now(b *strings.Builder, p Printer, w api.Why) {
 	for _, c := range w.Clusters {
 		if c.Cluster == w.Instance.Cluster && c.Answer.Considered > 0 {
 			b.WriteString("  capacity for one more instance:\n")
-			askedLine(b, p, c, len(c.Cluster))
+			clusterLine(b, p, c, len(c.Cluster))
 		}
 	}
 }
@@ -159,7 +159,7 @@ func scores(w api.Why) string {
 	return strings.Join(parts, " · ")
 }
 
-func askedLine(b *strings.Builder, p Printer, c api.ClusterWhy, width int) {
+func clusterLine(b *strings.Builder, p Printer, c api.ClusterWhy, width int) {
 	a := c.Answer
 	fmt.Fprintf(b, "    %-*s  %s: %s", width, c.Cluster, Plural(a.Considered, "node"), causes(a.Causes))
 	if !c.At.IsZero() && p.Now().Sub(c.At) >= fresh {

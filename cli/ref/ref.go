@@ -21,7 +21,6 @@ import (
 // Kind is a kind of object. Messages contain it.
 type Kind string
 
-// The kinds.
 const (
 	App      Kind = "application"
 	Service  Kind = "service"
@@ -44,11 +43,10 @@ func (e *Ambiguous) Error() string {
 		more = fmt.Sprintf("\n  and %d more", len(list)-shownCandidates)
 		list = list[:shownCandidates]
 	}
-	return fmt.Sprintf("%q fits %d %ss; write more of the one you mean:\n  %s%s",
+	return fmt.Sprintf("%q matches %d %ss; use a longer name:\n  %s%s",
 		e.Reference, len(e.Candidates), e.Kind, strings.Join(list, "\n  "), more)
 }
 
-// Unwrap returns api.ErrInvalid.
 func (e *Ambiguous) Unwrap() error { return api.ErrInvalid }
 
 // Find returns the id that matches the reference best. ErrNotFound: none matches; *Ambiguous:
@@ -85,9 +83,7 @@ func All(kind Kind, reference string, own api.Tenant, ids []string) []string {
 // the reference has none.
 func Whole(kind Kind, reference string, own api.Tenant) (string, bool) {
 	tenant, name, n, numbered := split(reference)
-	if tenant == "" {
-		tenant = string(own)
-	}
+	tenant = cmp.Or(tenant, string(own))
 	parts := strings.Split(name, ".")
 	want := 4
 	if kind == App {

@@ -90,7 +90,7 @@ func TestAppsAndServices(t *testing.T) {
 
 func TestErrorsSayWhatToWrite(t *testing.T) {
 	_, err := ref.Find(ref.Instance, "shop/web#0", "acme", instances)
-	want := "\"shop/web#0\" fits 2 instances; write more of the one you mean:\n  acme/shop.prod.web.v1#0\n  acme/shop.test.web.v1#0"
+	want := "\"shop/web#0\" matches 2 instances; use a longer name:\n  acme/shop.prod.web.v1#0\n  acme/shop.test.web.v1#0"
 	if err == nil || err.Error() != want {
 		t.Errorf("unexpected error: %v", err)
 	}

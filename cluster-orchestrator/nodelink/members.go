@@ -35,7 +35,7 @@ type member struct {
 // NewMembers returns the members in a store.
 func NewMembers(st store.Store, loaded []store.Doc, c api.ClusterID, v *trust.Verifier) (*Members, error) {
 	m := &Members{cluster: c, verifier: v, table: docs.New[member](KindMember, st)}
-	return m, m.table.Take(loaded)
+	return m, m.table.Load(loaded)
 }
 
 // Node returns the member that opened a connection. It returns ErrUnauthenticated or
@@ -52,7 +52,7 @@ func (m *Members) Node(cs tls.ConnectionState) (api.NodeID, error) {
 	if !ok {
 		return "", fmt.Errorf("node %s was removed from cluster %s; it may join again with a new token: %w", id.Node, m.cluster, api.ErrForbidden)
 	}
-	if ca.MadeAt(cs.PeerCertificates[0]).Before(known.Since) {
+	if ca.IssuedAt(cs.PeerCertificates[0]).Before(known.Since) {
 		return "", fmt.Errorf("certificate of node %s is of an earlier node with this name: %w", id.Node, api.ErrForbidden)
 	}
 	return id.Node, nil

@@ -90,7 +90,7 @@ func (d *Server) joinNode(ctx context.Context, req wire.JoinNode) (wire.NodeJoin
 		return wire.NodeJoined{}, err
 	}
 	info := req.Info
-	if _, bad, _ := bounds.Take(info); bad.Total > 0 {
+	if _, bad, _ := bounds.Apply(info); bad.Total > 0 {
 		return wire.NodeJoined{}, fmt.Errorf("node's description: %w", bad.Err())
 	}
 	if info.ID == identity.ClusterCN {
@@ -100,7 +100,7 @@ func (d *Server) joinNode(ctx context.Context, req wire.JoinNode) (wire.NodeJoin
 		return wire.NodeJoined{}, taken(info.ID) // checked before the token is used
 	}
 	name, rec, err := d.opt.Tokens.Redeem(ctx, jointoken.Claim{
-		Secret: tok.Secret, Scope: jointoken.ForNode, Cluster: d.opt.Cluster, Key: key, Name: string(info.ID), Else: string(nameFor(info.Hostname)),
+		Secret: tok.Secret, Scope: jointoken.ForNode, Cluster: d.opt.Cluster, Key: key, Name: string(info.ID), Default: string(nameFor(info.Hostname)),
 	})
 	if err != nil {
 		return wire.NodeJoined{}, err

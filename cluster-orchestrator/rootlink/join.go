@@ -79,7 +79,7 @@ func Join(ctx context.Context, dir *os.Root, line string, info api.ClusterInfo) 
 	if err := c.Save(dir); err != nil {
 		return Credentials{}, err
 	}
-	return c, enrol.Forget(dir)
+	return c, enrol.RemoveKey(dir)
 }
 
 // Renew requests a new certificate of the authority and current values of Info and JWTKeys.
@@ -88,10 +88,10 @@ func (c Credentials) Renew(ctx context.Context, client *http.Client, csr []byte)
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	var renewed wire.ClusterJoined
-	if err := call.JSON(ctx, client, c.URL+"/v1/cluster/renew", wire.Renew{CSR: enrol.Text(csr)}, &renewed); err != nil {
+	if err := call.JSON(ctx, client, c.URL+"/v1/cluster/renew", wire.Renew{CSR: enrol.EncodeRequest(csr)}, &renewed); err != nil {
 		return c, err
 	}
-	pair, err := enrol.Accept(c.Pair.Key, renewed.Chain, identity.OfCluster(c.Info.ID))
+	pair, err := enrol.VerifyChain(c.Pair.Key, renewed.Chain, identity.OfCluster(c.Info.ID))
 	if err != nil {
 		return c, err
 	}

@@ -31,7 +31,7 @@ type nodes struct {
 // Remove implements httpapi.Nodes.
 func (n *nodes) Remove(ctx context.Context, id api.NodeID) error {
 	// Retire the token first, otherwise the node could join again in between.
-	if err := n.tokens.Retire(ctx, jointoken.ForNode, string(id)); err != nil {
+	if err := n.tokens.RevokeUses(ctx, jointoken.ForNode, string(id)); err != nil {
 		return fmt.Errorf("end the join token of node %s: %w", id, err)
 	}
 	if err := n.members.Remove(ctx, id); err != nil {

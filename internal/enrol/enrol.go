@@ -44,7 +44,7 @@ type Client struct {
 }
 
 // Open prepares a join with the token in a join line. It stores the key in dir, mode 0600, until
-// Forget, so that a join whose answer was lost can be repeated without another use of the token.
+// RemoveKey, so that a join whose answer was lost can be repeated without another use of the token.
 // It fails with ErrInvalid if the token is for another scope.
 func Open(dir *os.Root, line string, scope jointoken.Scope) (Client, error) {
 	t, err := jointoken.Parse(line)
@@ -58,13 +58,13 @@ func Open(dir *os.Root, line string, scope jointoken.Scope) (Client, error) {
 	if err != nil {
 		return Client{}, err
 	}
-	return With(t, key)
+	return NewClient(t, key)
 }
 
-// With prepares a join with a key that the member already has.
-func With(t jointoken.Token, key crypto.Signer) (Client, error) {
+// NewClient prepares a join with a key that the member already has.
+func NewClient(t jointoken.Token, key crypto.Signer) (Client, error) {
 	csr, err := ca.Request(key)
-	return Client{Token: t, CSR: Text(csr), key: key}, err
+	return Client{Token: t, CSR: EncodeRequest(csr), key: key}, err
 }
 
 // Join posts request to the path at the token's server and decodes the answer into answer. Then it
@@ -76,15 +76,15 @@ func (c Client) Join(ctx context.Context, path string, request, answer any, memb
 		return ca.Pair{}, err
 	}
 	chain, who := member()
-	pair, err := Accept(c.key, chain, who)
+	pair, err := VerifyChain(c.key, chain, who)
 	if err == nil && sha256.Sum256(pair.Root().Raw) != c.Token.CA {
-		err = fmt.Errorf("the answer is another installation's: %w", api.ErrUnauthenticated)
+		err = fmt.Errorf("the server belongs to another installation than the join token: %w", api.ErrUnauthenticated)
 	}
 	return pair, err
 }
 
-// Accept checks that a PEM chain is for the key and the identity.
-func Accept(key crypto.Signer, chain string, who identity.Identity) (ca.Pair, error) {
+// VerifyChain checks that a PEM chain is for the key and the identity.
+func VerifyChain(key crypto.Signer, chain string, who identity.Identity) (ca.Pair, error) {
 	certs, err := ca.DecodeChain([]byte(chain))
 	if err != nil {
 		return ca.Pair{}, err
@@ -100,8 +100,8 @@ func Accept(key crypto.Signer, chain string, who identity.Identity) (ca.Pair, er
 	return pair, err
 }
 
-// Forget removes the stored key of a join that has ended.
-func Forget(dir *os.Root) error {
+// RemoveKey removes the stored key of a join that has ended.
+func RemoveKey(dir *os.Root) error {
 	if err := dir.Remove(keyFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the key of a join: %w", err)
 	}
@@ -166,8 +166,8 @@ func SaveMeta(dir *os.Root, metaFile string, meta any) error {
 	return ca.WriteFile(dir, metaFile, append(text, '\n'), 0o600)
 }
 
-// Text returns a certificate request (PKCS #10, DER) as PEM.
-func Text(csr []byte) string {
+// EncodeRequest returns a certificate request (PKCS #10, DER) as PEM.
+func EncodeRequest(csr []byte) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: pemRequest, Bytes: csr}))
 }
 

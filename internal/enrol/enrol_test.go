@@ -32,7 +32,7 @@ func TestKeyOfAJoinIsKeptUntilForget(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if enrol.Text(csr) != c.CSR {
+		if enrol.EncodeRequest(csr) != c.CSR {
 			t.Error("the PEM text of the parsed request differs")
 		}
 		return key
@@ -42,7 +42,7 @@ func TestKeyOfAJoinIsKeptUntilForget(t *testing.T) {
 		t.Error("a repeated join has another key")
 	}
 	for range 2 {
-		if err := enrol.Forget(dir); err != nil {
+		if err := enrol.RemoveKey(dir); err != nil {
 			t.Fatal(err)
 		}
 	}

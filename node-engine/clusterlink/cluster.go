@@ -75,10 +75,9 @@ func (c *Cluster) Brokers(ctx context.Context) ([]string, error) {
 	return out.Brokers, nil
 }
 
-// Renew implements keeper.Options.Renew.
 func (c *Cluster) Renew(ctx context.Context, csr []byte) ([]*x509.Certificate, error) {
 	var renewed wire.NodeJoined
-	if err := c.post(ctx, "renew", wire.Renew{CSR: enrol.Text(csr)}, &renewed); err != nil {
+	if err := c.post(ctx, "renew", wire.Renew{CSR: enrol.EncodeRequest(csr)}, &renewed); err != nil {
 		return nil, err
 	}
 	return ca.DecodeChain([]byte(renewed.Chain))

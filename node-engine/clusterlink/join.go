@@ -63,7 +63,7 @@ func Join(ctx context.Context, dir *os.Root, line string, info api.NodeInfo) (Cr
 	if err := c.save(dir); err != nil {
 		return Credentials{}, err
 	}
-	return c, enrol.Forget(dir)
+	return c, enrol.RemoveKey(dir)
 }
 
 // Rejoin joins the same cluster again with the node's key and name, for a token that has a
@@ -77,7 +77,7 @@ func Rejoin(ctx context.Context, dir *os.Root, had Credentials, line string, inf
 	if err != nil {
 		return had, err
 	}
-	client, err := enrol.With(t, had.Pair.Key)
+	client, err := enrol.NewClient(t, had.Pair.Key)
 	if err != nil {
 		return had, err
 	}

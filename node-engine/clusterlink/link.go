@@ -4,6 +4,7 @@
 package clusterlink
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,7 +27,6 @@ import (
 // digests of the next heartbeat detect that.
 const publishTimeout = 10 * time.Second
 
-// Options are the options of a link.
 type Options struct {
 	ID      api.NodeID
 	Bus     bus.Bus // to the cluster's broker; the caller closes it
@@ -63,9 +63,7 @@ type Link struct {
 
 // New returns a link. It sends and receives nothing before Run.
 func New(o Options) *Link {
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
 	return &Link{opt: o, out: newOutbox(), subscriptions: newByteQueue(), streams: streams.NewPlaces(), probes: make(chan struct{}, maxProbes)}
 }
 

@@ -49,7 +49,7 @@ type issuedCert struct {
 // NewIssued restores the certificates from the loaded documents.
 func NewIssued(st store.Store, loaded []store.Doc) (*Issued, error) {
 	i := &Issued{table: docs.New[issued](KindIssued, st)}
-	if err := i.table.Take(loaded); err != nil {
+	if err := i.table.Load(loaded); err != nil {
 		return nil, err
 	}
 	for _, d := range i.table.All() {
@@ -70,7 +70,7 @@ func (i *Issued) Revoked(who identity.Identity, serial *big.Int) bool {
 func (i *Issued) refuse(d issued) {
 	for _, c := range d.Certs {
 		if n, ok := new(big.Int).SetString(c.Serial, 16); ok && c.Revoked {
-			i.revoked.RevokeSerial(identity.OfCluster(d.Cluster), n)
+			i.revoked.Revoke(identity.OfCluster(d.Cluster), n)
 		}
 	}
 }
@@ -121,7 +121,7 @@ func (i *Issued) revoke(ctx context.Context, c api.ClusterID) error {
 // Revoke revokes all certificates and the join token of the cluster and ends its streams.
 func (l *Link) Revoke(ctx context.Context, c api.ClusterID) error {
 	// Revoke the token first, so that the cluster cannot join again between the two steps.
-	if err := l.opt.Tokens.Retire(ctx, jointoken.ForCluster, string(c)); err != nil {
+	if err := l.opt.Tokens.RevokeUses(ctx, jointoken.ForCluster, string(c)); err != nil {
 		return fmt.Errorf("end the join token of cluster %s: %w", c, err)
 	}
 	if err := l.opt.Issued.revoke(ctx, c); err != nil {

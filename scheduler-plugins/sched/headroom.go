@@ -27,6 +27,9 @@ var dimensions = [...]dimension{
 }
 
 func (d *dimension) text(n int64) string {
+	if d.unit == "MiB" {
+		return api.MiB(n)
+	}
 	return strconv.FormatFloat(float64(n)/d.per, 'f', -1, 64) + " " + d.unit
 }
 

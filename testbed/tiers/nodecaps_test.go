@@ -41,7 +41,7 @@ func TestAnOperatorCapsWhatANodeClaims(t *testing.T) {
 		}
 	}
 	says(c.must("describe", "node", "n1"),
-		"4 vCPU, 1024 MiB", "memory: reports 1048576 MiB, limited to 1024 MiB", "privileged: reports allowed, limited to forbidden")
+		"4 vCPU, 1024 MiB", "memory: reports 1024 GiB, limited to 1024 MiB", "privileged: reports allowed, limited to forbidden")
 	if out := c.must("describe", "node", "n1"); strings.Contains(out, "Privileged") {
 		t.Errorf("want the node shown without privileged, got:\n%s", out)
 	}
@@ -72,7 +72,7 @@ func TestAnOperatorCapsANodeByOrder(t *testing.T) {
 	}
 	says(said, "node n1 of cluster munich is limited to 1.5 vCPU, 100 MiB")
 	says(c.must("describe", "node", "n1"), "Caps:         1.5 vCPU, 100 MiB\n", "1.5 vCPU, 100 MiB", "memory: reports ")
-	says(c.must("get", "nodes", "-o", "wide"), "CAPPED", "memory claims ", "0/100 MiB")
+	says(c.must("get", "nodes", "-o", "wide"), "CAPPED", "memory claims ", "0 MiB/100 MiB")
 	c.apply(greedy)
 	c.must("wait", "greedy/web", "--timeout", "3m")
 	eventually(t, "why says that a cap leaves too little", func() bool {

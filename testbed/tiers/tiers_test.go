@@ -393,7 +393,7 @@ func TestWhoMayJoin(t *testing.T) {
 func request(t *testing.T) string {
 	_, csr, err := ca.NewRequest()
 	check(t, err)
-	return enrol.Text(csr)
+	return enrol.EncodeRequest(csr)
 }
 
 func TestNodeSpeaksForItselfOnly(t *testing.T) {

@@ -39,8 +39,8 @@ func (m *Machine) tooLarge(in *instance) *api.Rejection {
 	most := m.cfg.Workload.Most
 	if m := in.Want.Spec.Memory; most.MemoryMB > 0 && m > most.MemoryMB {
 		return &api.Rejection{
-			Constraint: ConstraintWorkload, Need: fmt.Sprintf("memory of %d MiB", m),
-			Have: fmt.Sprintf("at most %d MiB for one workload (workload.max_memory of the cluster)", most.MemoryMB), Shortfall: 1,
+			Constraint: ConstraintWorkload, Need: "memory of " + api.MiB(m),
+			Have: "at most " + api.MiB(most.MemoryMB) + " for one workload (workload.max_memory of the cluster)", Shortfall: 1,
 		}
 	}
 	if m := in.Want.Spec.VCPUs; most.MilliCPU > 0 && m*1000 > float64(most.MilliCPU) {

@@ -73,20 +73,15 @@ func (a *Authority) WithLife(d time.Duration) *Authority {
 	return &b
 }
 
-// MadeAt returns when an Authority signed the certificate, in whole seconds.
-func MadeAt(c *x509.Certificate) time.Time {
+// IssuedAt returns when an Authority signed the certificate, in whole seconds.
+func IssuedAt(c *x509.Certificate) time.Time {
 	// A lifetime of L seconds is dated back by L/10, which is an eleventh of the whole period.
 	return c.NotBefore.Add(min(backdate, (c.NotAfter.Sub(c.NotBefore) / 11).Truncate(time.Second)))
 }
 
-// Pair returns the authority's key and chain.
-func (a *Authority) Pair() Pair { return a.pair }
-
-// Identity returns the identity of the authority.
+func (a *Authority) Pair() Pair                  { return a.pair }
 func (a *Authority) Identity() identity.Identity { return a.id }
-
-// Root returns the root's certificate.
-func (a *Authority) Root() *x509.Certificate { return a.pair.Root() }
+func (a *Authority) Root() *x509.Certificate     { return a.pair.Root() }
 
 // Hash returns the SHA-256 of the root's certificate, which join tokens pin.
 func (a *Authority) Hash() [sha256.Size]byte { return sha256.Sum256(a.Root().Raw) }
@@ -95,7 +90,7 @@ func (a *Authority) Hash() [sha256.Size]byte { return sha256.Sum256(a.Root().Raw
 // A cluster renews with the same key, so that the certificates that it signed stay valid. It
 // fails with ErrForbidden if a is not the root's authority.
 func (a *Authority) SignCluster(now time.Time, csr []byte, id api.ClusterID) ([]*x509.Certificate, error) {
-	t := template(identity.OfCluster(id), now, a.lasts(ClusterLife))
+	t := template(identity.OfCluster(id), now, a.lifetime(ClusterLife))
 	t.Subject.CommonName = clusterSubject(id)
 	t.IsCA, t.MaxPathLenZero = true, true
 	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
@@ -113,7 +108,7 @@ func (a *Authority) SignCluster(now time.Time, csr []byte, id api.ClusterID) ([]
 // SignNode makes the certificate of node id of the authority's cluster.
 func (a *Authority) SignNode(now time.Time, csr []byte, id api.NodeID) ([]*x509.Certificate, error) {
 	who := identity.OfNode(a.id.Cluster, id)
-	return a.sign(template(who, now, a.lasts(LeafLife)), csr, who)
+	return a.sign(template(who, now, a.lifetime(LeafLife)), csr, who)
 }
 
 // SignOwn makes a certificate for the authority's own machine, the root or the cluster, as
@@ -123,7 +118,7 @@ func (a *Authority) SignOwn(now time.Time, csr []byte, names ...string) ([]*x509
 }
 
 func (a *Authority) own(now time.Time, names []string) *x509.Certificate {
-	t := template(a.id, now, a.lasts(LeafLife))
+	t := template(a.id, now, a.lifetime(LeafLife))
 	for _, n := range names {
 		if ip := net.ParseIP(n); ip != nil {
 			t.IPAddresses = append(t.IPAddresses, ip)
@@ -134,11 +129,11 @@ func (a *Authority) own(now time.Time, names []string) *x509.Certificate {
 	return t
 }
 
-func (a *Authority) lasts(most time.Duration) time.Duration {
+func (a *Authority) lifetime(limit time.Duration) time.Duration {
 	if a.life > 0 {
-		return min(a.life, most)
+		return min(a.life, limit)
 	}
-	return most
+	return limit
 }
 
 // SignServer makes a certificate for another server with the authority's identity, such as a
@@ -182,7 +177,7 @@ func (a *Authority) sign(t *x509.Certificate, csr []byte, who identity.Identity)
 	}
 	t.NotBefore = t.NotBefore.Add(-backdated(t.NotAfter.Sub(t.NotBefore)))
 	if !t.NotAfter.After(t.NotBefore) {
-		return fail(fmt.Errorf("the authority itself ended at %s; renew it first: %w", issuer.NotAfter.UTC().Format(time.RFC3339), api.ErrUnavailable))
+		return fail(fmt.Errorf("the authority's own certificate expired at %s; renew it first: %w", issuer.NotAfter.UTC().Format(time.RFC3339), api.ErrUnavailable))
 	}
 	if t.SerialNumber, err = newSerial(); err != nil {
 		return fail(err)
@@ -199,7 +194,7 @@ func (a *Authority) sign(t *x509.Certificate, csr []byte, who identity.Identity)
 }
 
 // backdated returns by how much a certificate with this lifetime is dated back, in whole seconds,
-// so that MadeAt is exact.
+// so that IssuedAt is exact.
 func backdated(life time.Duration) time.Duration {
 	return max(0, min(backdate, (life/10).Truncate(time.Second)))
 }
@@ -242,7 +237,7 @@ func clusterSubject(id api.ClusterID) string { return "Treeline cluster " + stri
 func newSerial() (*big.Int, error) {
 	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
-		return nil, fmt.Errorf("draw a serial number: %w", err)
+		return nil, fmt.Errorf("generate a serial number: %w", err)
 	}
 	return n.Add(n, big.NewInt(1)), nil
 }

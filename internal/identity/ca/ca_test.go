@@ -144,7 +144,7 @@ func TestShortLivesAndWhenTheyBegan(t *testing.T) {
 		if life == 0 || life > ca.LeafLife {
 			want = ca.LeafLife
 		}
-		if made := ca.MadeAt(chain[0]); !made.Equal(now) || !chain[0].NotAfter.Equal(now.Add(want)) {
+		if made := ca.IssuedAt(chain[0]); !made.Equal(now) || !chain[0].NotAfter.Equal(now.Add(want)) {
 			t.Errorf("life %s: made at %s, ends %s; want %s, %s", life, made, chain[0].NotAfter, now, now.Add(want))
 		}
 	}

@@ -31,7 +31,6 @@ func (p Pair) TLS(withRoot bool) *tls.Certificate {
 	return c
 }
 
-// Root returns the last certificate of the chain.
 func (p Pair) Root() *x509.Certificate { return p.Chain[len(p.Chain)-1] }
 
 // Check fails with ErrInvalid unless the key belongs to the first certificate and each

@@ -163,7 +163,7 @@ func TestLostAnswerMayBeAskedForAgain(t *testing.T) {
 	c := claim(tok, "k")
 	c.Name = ""
 	for i := range 3 {
-		c.Else = fmt.Sprint("try-", i)
+		c.Default = fmt.Sprint("try-", i)
 		name, _, err := f.tokens.Redeem(ctx, c)
 		if err != nil || name != "try-0" {
 			t.Errorf("try %d: %q, %v", i, name, err)
@@ -205,7 +205,7 @@ func TestAUseIsBoundToOneNameAndOneKey(t *testing.T) {
 				t.Errorf("%s token of %d uses: %d are left", scope, uses, r.Left())
 			}
 			// A removed machine cannot join again by an earlier use.
-			if err := f.tokens.Retire(ctx, scope, "first"); err != nil {
+			if err := f.tokens.RevokeUses(ctx, scope, "first"); err != nil {
 				t.Fatal(err)
 			}
 			f.reload()
@@ -213,7 +213,7 @@ func TestAUseIsBoundToOneNameAndOneKey(t *testing.T) {
 			if _, _, err := f.tokens.Redeem(ctx, c); !errors.Is(err, api.ErrUnauthenticated) {
 				t.Errorf("%s token of %d uses: removed and again: %v", scope, uses, err)
 			}
-			if c.Name, c.Else = "", "x"; scope == jointoken.ForCluster {
+			if c.Name, c.Default = "", "x"; scope == jointoken.ForCluster {
 				continue // a cluster always requests a name
 			}
 			if _, _, err := f.tokens.Redeem(ctx, c); !errors.Is(err, api.ErrUnauthenticated) {

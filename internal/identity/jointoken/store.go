@@ -1,6 +1,7 @@
 package jointoken
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -20,7 +21,6 @@ import (
 // Kind is the kind of token documents in a store.
 const Kind = "join_token"
 
-// Bounds of an Order.
 const (
 	MaxUses    = 1000
 	MaxTTL     = 30 * 24 * time.Hour
@@ -63,7 +63,6 @@ type Record struct {
 	Note    string            `json:"note,omitempty"`
 }
 
-// Left returns the number of remaining uses.
 func (r Record) Left() int { return r.Uses - len(r.Holders) }
 
 // Public returns the token as the REST APIs show it.
@@ -77,8 +76,8 @@ type Claim struct {
 	Scope   Scope
 	Cluster api.ClusterID // ForNode: the cluster that redeems; ForCluster: the requested name
 	Key     string        // ca.Fingerprint of the certificate request
-	Name    string        // the requested name; empty: the name bound to Key, or Else
-	Else    string        // ForNode: the name if none is requested or bound
+	Name    string        // the requested name; empty: the name bound to Key, or Default
+	Default string        // ForNode: the name if none is requested or bound
 }
 
 // Store makes and redeems tokens. It is safe for concurrent use.
@@ -93,17 +92,13 @@ type Store struct {
 // ca, with the tokens among loaded.
 func NewStore(st store.Store, loaded []store.Doc, url string, ca [sha256.Size]byte, now func() time.Time) (*Store, error) {
 	d := &Store{url: url, ca: ca, now: now, table: docs.New[Record](Kind, st)}
-	return d, d.table.Take(loaded)
+	return d, d.table.Load(loaded)
 }
 
 // Create makes a token. Only the returned token has the secret.
 func (d *Store) Create(ctx context.Context, o Order) (Token, Record, error) {
-	if o.Uses == 0 {
-		o.Uses = 1
-	}
-	if o.TTL == 0 {
-		o.TTL = DefaultTTL
-	}
+	o.Uses = cmp.Or(o.Uses, 1)
+	o.TTL = cmp.Or(o.TTL, DefaultTTL)
 	if o.Scope != ForCluster && o.Scope != ForNode {
 		return Token{}, Record{}, fmt.Errorf("join token of scope %q, want %q or %q: %w", o.Scope, ForCluster, ForNode, api.ErrInvalid)
 	}
@@ -131,9 +126,7 @@ func (d *Store) Create(ctx context.Context, o Order) (Token, Record, error) {
 		URL: d.url, CA: d.ca, Scope: o.Scope, Cluster: o.Cluster,
 		Expires: now.Add(o.TTL).Truncate(time.Second), Secret: make([]byte, secretSize),
 	}
-	if _, err := rand.Read(t.Secret); err != nil {
-		return Token{}, Record{}, fmt.Errorf("draw a join token: %w", err)
-	}
+	_, _ = rand.Read(t.Secret) // never fails
 	if err := t.check(); err != nil {
 		return Token{}, Record{}, err
 	}
@@ -158,7 +151,7 @@ func (d *Store) Redeem(ctx context.Context, c Claim) (name string, r Record, err
 	refused := fmt.Errorf("join token is unknown, used up, expired or revoked; ask for a new one: %w", api.ErrUnauthenticated)
 	fresh := c.Name
 	if fresh == "" && c.Scope == ForNode {
-		fresh = c.Else
+		fresh = c.Default
 	}
 	if len(c.Secret) != secretSize || c.Key == "" || fresh == "" {
 		return "", Record{}, fmt.Errorf("claim lacks a secret, a key or a name: %w", api.ErrInvalid)
@@ -205,9 +198,9 @@ func (d *Store) Redeem(ctx context.Context, c Claim) (name string, r Record, err
 
 var errAgain = errors.New("jointoken: redeemed before by the same key")
 
-// Retire invalidates all uses of tokens by the named machine, which was removed. The machine
+// RevokeUses invalidates all uses of tokens by the named machine, which was removed. The machine
 // needs a new token to join again.
-func (d *Store) Retire(ctx context.Context, scope Scope, name string) error {
+func (d *Store) RevokeUses(ctx context.Context, scope Scope, name string) error {
 	for _, r := range d.table.All() {
 		if r.Scope != scope || !slices.Contains(slices.Collect(maps.Values(r.Holders)), name) {
 			continue
@@ -261,7 +254,6 @@ func (d *Store) Revoke(ctx context.Context, id string) error {
 	})
 }
 
-// Sweep removes expired tokens.
 func (d *Store) Sweep(ctx context.Context) error {
 	now := d.now()
 	return d.table.DeleteWhere(ctx, func(r Record) bool { return !now.Before(r.Expires) })

@@ -33,7 +33,6 @@ import (
 // Scope is the kind of machine that may join with a token.
 type Scope string
 
-// The scopes.
 const (
 	ForCluster Scope = "cluster" // a cluster, at the root
 	ForNode    Scope = "node"    // a node, at a cluster
@@ -136,7 +135,7 @@ func (t Token) check() error {
 		return fmt.Errorf("join token's cluster %q is not a valid name of a cluster: %w", t.Cluster, api.ErrInvalid)
 	}
 	if u := t.Expires.Unix(); u <= 0 || u > math.MaxUint32 {
-		return fmt.Errorf("join token's end %s is out of range: %w", t.Expires, api.ErrInvalid)
+		return fmt.Errorf("join token's expiry %s is out of range: %w", t.Expires, api.ErrInvalid)
 	}
 	return nil
 }
@@ -178,7 +177,7 @@ func (t Token) verify(cs tls.ConnectionState) (*x509.Certificate, error) {
 		}
 		return c, nil
 	}
-	return nil, fmt.Errorf("%s does not show the CA that the join token names; the token is for another installation, or the connection is intercepted: %w",
+	return nil, fmt.Errorf("%s has another CA than the one that the join token names; the token is for another installation, or the connection is intercepted: %w",
 		t.URL, api.ErrUnauthenticated)
 }
 

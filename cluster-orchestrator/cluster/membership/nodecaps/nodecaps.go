@@ -78,20 +78,19 @@ func (c Caps) Limit(claims api.NodeInfo, existing bool) (counts api.NodeInfo, ca
 		capped = append(capped, api.Capped{What: what, Claims: claimed, Counts: count})
 	}
 	for _, p := range []struct {
-		name, unit string
-		have       *int64
-		most       int64
-		scale      float64
+		name string
+		have *int64
+		most int64
+		text func(int64) string
 	}{
-		{"vcpus", "", &counts.Capacity.MilliCPU, c.Most.MilliCPU, 1000},
-		{"memory", " MiB", &counts.Capacity.MemoryMB, c.Most.MemoryMB, 1},
-		{"storage", " MiB", &counts.Capacity.StorageMB, c.Most.StorageMB, 1},
-		{"bandwidth_in", " Mbit/s", &counts.Capacity.InMbit, c.Most.InMbit, 1},
-		{"bandwidth_out", " Mbit/s", &counts.Capacity.OutMbit, c.Most.OutMbit, 1},
+		{"vcpus", &counts.Capacity.MilliCPU, c.Most.MilliCPU, func(n int64) string { return fmt.Sprintf("%.15g", float64(n)/1000) }},
+		{"memory", &counts.Capacity.MemoryMB, c.Most.MemoryMB, api.MiB},
+		{"storage", &counts.Capacity.StorageMB, c.Most.StorageMB, api.MiB},
+		{"bandwidth_in", &counts.Capacity.InMbit, c.Most.InMbit, mbits},
+		{"bandwidth_out", &counts.Capacity.OutMbit, c.Most.OutMbit, mbits},
 	} {
 		if p.most > 0 && *p.have > p.most {
-			text := func(n int64) string { return fmt.Sprintf("%.15g%s", float64(n)/p.scale, p.unit) }
-			above(p.name, text(*p.have), text(p.most))
+			above(p.name, p.text(*p.have), p.text(p.most))
 			*p.have = p.most
 		}
 	}
@@ -108,6 +107,8 @@ func (c Caps) Limit(claims api.NodeInfo, existing bool) (counts api.NodeInfo, ca
 	}
 	return counts, capped
 }
+
+func mbits(n int64) string { return fmt.Sprintf("%d Mbit/s", n) }
 
 // limitDevices keeps the first devices that are within the caps of all their kinds. A device
 // of several kinds counts against the cap of each.

@@ -36,8 +36,8 @@ func TestWhatIsAboveACapCountsAsTheCap(t *testing.T) {
 	}
 	if told := []api.Capped{
 		{What: "vcpus", Claims: "64.5", Counts: "8"},
-		{What: "memory", Claims: "1048576 MiB", Counts: "8192 MiB"},
-		{What: "storage", Claims: "1048576 MiB", Counts: "1000 MiB"},
+		{What: "memory", Claims: "1024 GiB", Counts: "8192 MiB"},
+		{What: "storage", Claims: "1024 GiB", Counts: "1000 MiB"},
 		{What: "bandwidth_in", Claims: "10000 Mbit/s", Counts: "100 Mbit/s"},
 		{What: "bandwidth_out", Claims: "10000 Mbit/s", Counts: "20 Mbit/s"},
 		{What: "gpu", Claims: "2", Counts: "1"},
