@@ -6,7 +6,6 @@ import (
 	"sync"
 )
 
-// Info identifies a build.
 type Info struct {
 	Version  string `json:"version"` // of the module; "(unknown)" without build information
 	Commit   string `json:"commit,omitempty"`

@@ -7,6 +7,7 @@ package call
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -75,7 +76,6 @@ func Do(c *http.Client, req *http.Request) (*http.Response, error) {
 	return nil, fmt.Errorf("%s %s: %w", req.Method, req.URL, ProblemOf(resp))
 }
 
-// ProblemOf returns the error in a response.
 func ProblemOf(resp *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // on error, use the part that was read
 	return ParseProblem(resp.Header.Get("Content-Type"), resp.StatusCode, text)
@@ -85,9 +85,7 @@ func ProblemOf(resp *http.Response) error {
 func ParseProblem(contentType string, status int, text []byte) *api.Problem {
 	p := new(api.Problem)
 	if t, _, _ := mime.ParseMediaType(contentType); t == "application/problem+json" && json.Unmarshal(text, p) == nil {
-		if p.Status == 0 {
-			p.Status = status
-		}
+		p.Status = cmp.Or(p.Status, status)
 		return p
 	}
 	if len(text) > 200 {

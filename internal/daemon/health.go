@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/treeline-edge/treeline/internal/build"
 )
 
@@ -19,16 +21,9 @@ const checkTime = 2 * time.Second
 // Health serves /livez, /readyz and /version. A daemon is live if it answers, and ready if its
 // checks pass. It is safe for concurrent use.
 type Health struct {
-	mu      sync.Mutex // guards the fields below
-	checks  []check
-	running *checking // the current round of /readyz; nil: none
-}
-
-// checking is one round of all checks.
-type checking struct {
-	done  chan struct{} // closed when the fields below are set
-	lines []string
-	ready bool
+	mu     sync.Mutex // guards checks
+	checks []check
+	rounds singleflight.Group
 }
 
 type check struct {
@@ -108,37 +103,18 @@ func (h *Health) Check(ctx context.Context) (lines []string, ready bool) {
 	return lines, ready
 }
 
-// shared is Check for /readyz, which needs no authentication: concurrent requests share one round
-// of checks.
-func (h *Health) shared(ctx context.Context) (lines []string, ready bool) {
-	h.mu.Lock()
-	run := h.running
-	first := run == nil
-	if first {
-		run = &checking{done: make(chan struct{})}
-		h.running = run
-	}
-	h.mu.Unlock()
-	if !first {
-		select {
-		case <-run.done:
-		case <-ctx.Done():
-			return nil, false
-		}
-		return run.lines, run.ready
-	}
-	defer func() {
-		h.mu.Lock()
-		h.running = nil
-		h.mu.Unlock()
-		close(run.done)
-	}()
-	run.lines, run.ready = h.Check(context.WithoutCancel(ctx))
-	return run.lines, run.ready
+type result struct {
+	lines []string
+	ready bool
 }
 
 func (h *Health) ready(w http.ResponseWriter, r *http.Request) {
-	lines, ready := h.shared(r.Context())
+	// It needs no authentication: concurrent requests share one round of checks.
+	round, _, _ := h.rounds.Do("", func() (any, error) {
+		lines, ready := h.Check(context.WithoutCancel(r.Context()))
+		return result{lines, ready}, nil
+	})
+	lines, ready := round.(result).lines, round.(result).ready
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	last := "ok"
 	if !ready {

@@ -18,7 +18,6 @@ type Log struct {
 	Level  string `yaml:"log_level" usage:"debug, info, warn or error"`
 }
 
-// DefaultLog returns the format auto at level info.
 func DefaultLog() Log { return Log{Format: "auto", Level: "info"} }
 
 // Validate fails with ErrInvalid for an unknown format or level.

@@ -8,7 +8,6 @@ type Secret string
 
 const hidden = "[redacted]"
 
-// Reveal returns the secret.
 func (s Secret) Reveal() string { return string(s) }
 
 // String returns "[redacted]", or "" if it is empty.
@@ -19,11 +18,6 @@ func (s Secret) String() string {
 	return hidden
 }
 
-// GoString implements fmt.GoStringer.
-func (s Secret) GoString() string { return s.String() }
-
-// LogValue implements slog.LogValuer.
-func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
-
-// MarshalText implements encoding.TextMarshaler.
+func (s Secret) GoString() string             { return s.String() }
+func (s Secret) LogValue() slog.Value         { return slog.StringValue(s.String()) }
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }

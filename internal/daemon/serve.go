@@ -118,7 +118,6 @@ type timedBody struct {
 	rc *http.ResponseController
 }
 
-// Read implements io.Reader.
 func (b *timedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err == io.EOF {
@@ -138,22 +137,18 @@ type timedWriter struct {
 func (w *timedWriter) begin() { _ = w.rc.SetWriteDeadline(time.Now().Add(w.wait)) }
 func (w *timedWriter) end()   { _ = w.rc.SetWriteDeadline(time.Time{}) }
 
-// Write implements io.Writer.
 func (w *timedWriter) Write(p []byte) (int, error) {
 	w.begin()
 	defer w.end()
 	return w.ResponseWriter.Write(p)
 }
 
-// FlushError is for http.ResponseController.
 func (w *timedWriter) FlushError() error {
 	w.begin()
 	defer w.end()
 	return w.rc.Flush()
 }
 
-// Flush implements http.Flusher.
 func (w *timedWriter) Flush() { _ = w.FlushError() }
 
-// Unwrap is for http.ResponseController.
 func (w *timedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -13,30 +13,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// slimEvery is the interval of Slim's work. The first release frees most: the start of a daemon
+// trimEvery is the interval of TrimMemory's work. The first release frees most: the start of a daemon
 // uses far more pages of its program than its later work.
-const slimEvery = 5 * time.Second
+const trimEvery = 5 * time.Second
 
-// Slim collects the heap if at least slimGrown bytes were allocated since its last collection, and
-// less than slimQuiet in the last slimEvery. A collection takes milliseconds.
+// TrimMemory collects the heap if at least trimGrown bytes were allocated since its last collection, and
+// less than trimQuiet in the last trimEvery. A collection takes milliseconds.
 const (
-	slimGrown = 2 << 20
-	slimQuiet = 512 << 10
+	trimGrown = 2 << 20
+	trimQuiet = 512 << 10
 )
 
-// Slim is the Run of a Part that returns unused memory to the operating system: free heap, and
+// TrimMemory is the Run of a Part that returns unused memory to the operating system: free heap, and
 // pages of the program, which the kernel loads again when they are used.
-func Slim(ctx context.Context) error {
-	program, err := constants()
+func TrimMemory(ctx context.Context) error {
+	program, err := programMappings()
 	if err != nil {
 		program = nil // only the heap is returned
 	}
 	var h heap
-	return Every(slimEvery, func(context.Context) {
-		if h.due(allocated()) {
+	return Every(trimEvery, func(context.Context) {
+		if h.due(allocatedBytes()) {
 			debug.FreeOSMemory()
 		}
-		release(program)
+		dropPages(program)
 	})(ctx)
 }
 
@@ -45,26 +45,26 @@ type heap struct{ seen, freed uint64 }
 
 // due takes the bytes allocated since the start, and reports whether to collect now.
 func (h *heap) due(all uint64) bool {
-	quiet := h.seen == 0 || all-h.seen < slimQuiet
+	quiet := h.seen == 0 || all-h.seen < trimQuiet
 	h.seen = all
-	if !quiet || h.freed != 0 && all-h.freed < slimGrown {
+	if !quiet || h.freed != 0 && all-h.freed < trimGrown {
 		return false
 	}
 	h.freed = all
 	return true
 }
 
-func allocated() uint64 {
+func allocatedBytes() uint64 {
 	s := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(s)
 	return s[0].Value.Uint64()
 }
 
-// extent is a part of the program's address space.
-type extent struct{ from, to uintptr }
+// mapping is a part of the program's address space.
+type mapping struct{ from, to uintptr }
 
-// constants returns the parts of the address space that have the program's code and constants.
-func constants() (all []extent, _ error) {
+// programMappings returns the parts of the address space that have the program's code and constants.
+func programMappings() (all []mapping, _ error) {
 	self, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		return nil, err
@@ -76,24 +76,24 @@ func constants() (all []extent, _ error) {
 	defer maps.Close()
 	lines := bufio.NewScanner(maps)
 	for lines.Scan() {
-		if from, to, ok := constant(lines.Text(), self); ok {
-			all = append(all, extent{from, to})
+		if from, to, ok := parseMapping(lines.Text(), self); ok {
+			all = append(all, mapping{from, to})
 		}
 	}
 	return all, lines.Err()
 }
 
-// release returns the memory of unchanged pages of a file. The kernel reads a page again at its
+// dropPages returns the memory of unchanged pages of a file. The kernel reads a page again at its
 // next use (madvise(2), MADV_DONTNEED on a private mapping of a file).
-func release(all []extent) {
+func dropPages(all []mapping) {
 	for _, e := range all {
 		_, _, _ = unix.Syscall(unix.SYS_MADVISE, e.from, e.to-e.from, unix.MADV_DONTNEED) // best effort
 	}
 }
 
-// constant parses a line of /proc/self/maps. ok is false unless it is a private mapping of the
+// parseMapping parses a line of /proc/self/maps. ok is false unless it is a private mapping of the
 // program that is not writable.
-func constant(line, program string) (from, to uintptr, ok bool) {
+func parseMapping(line, program string) (from, to uintptr, ok bool) {
 	f := strings.Fields(line) // "55f0-55f9 r-xp 00000000 08:01 1234 /usr/bin/netmanager"
 	if len(f) < 6 || strings.Join(f[5:], " ") != program || strings.Contains(f[1], "w") || !strings.HasSuffix(f[1], "p") {
 		return 0, 0, false

@@ -14,16 +14,16 @@ func TestOnlyTheProgramsConstantPagesAreReleased(t *testing.T) {
 		"zz-00a00000 r-xp 00000000 08:01 42                               /usr/bin/netmanager": false,
 		"": false,
 	} {
-		from, to, ok := constant(line, self)
+		from, to, ok := parseMapping(line, self)
 		if ok != want || ok && from >= to {
 			t.Errorf("%q: %v (%x-%x)", line, ok, from, to)
 		}
 	}
-	program, err := constants()
+	program, err := programMappings()
 	if err != nil || len(program) == 0 {
 		t.Fatal("the program's pages are not found: ", err)
 	}
-	release(program) // the program continues
+	dropPages(program) // the program continues
 }
 
 func TestTheHeapIsFreedOnceWhatWasGoingOnIsOver(t *testing.T) {
@@ -34,12 +34,12 @@ func TestTheHeapIsFreedOnceWhatWasGoingOnIsOver(t *testing.T) {
 		due bool
 	}{
 		{20 * mib, true},            // the start has ended
-		{20*mib + slimQuiet, false}, // too little was allocated
+		{20*mib + trimQuiet, false}, // too little was allocated
 		{30 * mib, false},           // busy
 		{40 * mib, false},
 		{40*mib + 1000, true}, // quiet again
 		{40*mib + 2000, false},
-		{40*mib + slimQuiet, false},
+		{40*mib + trimQuiet, false},
 	} {
 		if got := h.due(c.all); got != c.due {
 			t.Errorf("look %d, at %d: %v", i, c.all, got)

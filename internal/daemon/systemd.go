@@ -9,7 +9,6 @@ import (
 	"time"
 )
 
-// The states of Notify (sd_notify).
 const (
 	Ready    = "READY=1"
 	Stopping = "STOPPING=1"

@@ -15,10 +15,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Kind is the kind of machine.
 type Kind string
 
-// The kinds of machines.
 const (
 	Root    Kind = "root"
 	Cluster Kind = "cluster"
@@ -40,13 +38,10 @@ type Identity struct {
 	Node    api.NodeID    // of a node
 }
 
-// OfRoot returns the root's identity.
 func OfRoot() Identity { return Identity{Kind: Root} }
 
-// OfCluster returns the identity of cluster c.
 func OfCluster(c api.ClusterID) Identity { return Identity{Kind: Cluster, Cluster: c} }
 
-// OfNode returns the identity of node n of cluster c.
 func OfNode(c api.ClusterID, n api.NodeID) Identity {
 	return Identity{Kind: Node, Cluster: c, Node: n}
 }
@@ -131,7 +126,7 @@ func (i Identity) Check() error {
 // has no identity, several, or another common name.
 func Of(cert *x509.Certificate) (Identity, error) {
 	if len(cert.URIs) != 1 {
-		return Identity{}, fmt.Errorf("certificate of %q states %d identities instead of one: %w",
+		return Identity{}, fmt.Errorf("certificate of %q has %d identities, want one: %w",
 			cert.Subject.CommonName, len(cert.URIs), api.ErrUnauthenticated)
 	}
 	id, err := Parse(cert.URIs[0].String())
@@ -139,7 +134,7 @@ func Of(cert *x509.Certificate) (Identity, error) {
 		return Identity{}, fmt.Errorf("certificate of %q: %w: %w", cert.Subject.CommonName, err, api.ErrUnauthenticated)
 	}
 	if !cert.IsCA && cert.Subject.CommonName != id.CommonName() {
-		return Identity{}, fmt.Errorf("certificate of %q calls itself %q: %w", id, cert.Subject.CommonName, api.ErrUnauthenticated)
+		return Identity{}, fmt.Errorf("certificate of %q has the common name %q: %w", id, cert.Subject.CommonName, api.ErrUnauthenticated)
 	}
 	return id, nil
 }

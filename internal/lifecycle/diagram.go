@@ -25,7 +25,6 @@ func Diagram() string {
 	return b.String()
 }
 
-// Text returns the table as lines of text.
 func Text() string {
 	var b strings.Builder
 	for _, from := range States {

@@ -17,7 +17,6 @@ import (
 // Event is an event of an instance.
 type Event string
 
-// The events of the table.
 const (
 	Request       Event = "request"        // the instance is wanted
 	ClusterChosen Event = "cluster_chosen" // the root placed it
@@ -121,7 +120,6 @@ func closure() map[api.State]map[api.State]bool {
 	return r
 }
 
-// Edge is one line of the table.
 type Edge struct {
 	From  api.State
 	Event Event

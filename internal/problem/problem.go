@@ -27,15 +27,10 @@ type Problem struct {
 }
 
 // Huma reads the form of its errors from a package variable, for all APIs of a process.
-func init() { huma.NewError = fromHuma }
-
-// GetStatus implements huma.StatusError.
+func init()                       { huma.NewError = fromHuma }
 func (p *Problem) GetStatus() int { return p.Status }
+func (p *Problem) Error() string  { return p.Problem.Error() }
 
-// Error implements error.
-func (p *Problem) Error() string { return p.Problem.Error() }
-
-// ContentType implements huma.ContentTypeFilter.
 func (p *Problem) ContentType(ct string) string {
 	if ct == "application/json" {
 		return "application/problem+json"
@@ -43,7 +38,6 @@ func (p *Problem) ContentType(ct string) string {
 	return ct
 }
 
-// GetHeaders implements huma.HeadersError.
 func (p *Problem) GetHeaders() http.Header {
 	switch p.Status {
 	case http.StatusUnauthorized:

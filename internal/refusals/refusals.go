@@ -6,11 +6,12 @@
 package refusals
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/treeline-edge/treeline/internal/fairshare"
 )
@@ -43,9 +44,7 @@ type Log struct {
 
 // New returns a Log with the message msg. A nil log is slog.Default.
 func New(log *slog.Logger, msg string) *Log {
-	if log == nil {
-		log = slog.Default()
-	}
+	log = cmp.Or(log, slog.Default())
 	one := addresses
 	one.Total = 1
 	return &Log{
@@ -102,9 +101,5 @@ func clip(s string) string {
 	if len(s) <= maxValue {
 		return s
 	}
-	end := maxValue
-	for end > 0 && !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:end] + "…"
+	return strings.ToValidUTF8(s[:maxValue], "") + "…"
 }

@@ -6,6 +6,7 @@
 package rest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -29,9 +30,7 @@ type None struct{}
 // Config returns the configuration of an API. It serves openapi.json but none of huma's pages,
 // because these load scripts from a CDN. token describes the accepted bearer tokens.
 func Config(title, version, description, token string) huma.Config {
-	if version == "" {
-		version = "dev"
-	}
+	version = cmp.Or(version, "dev")
 	c := huma.DefaultConfig(title, version)
 	c.Info.Description = description
 	c.DocsPath = ""
@@ -140,7 +139,6 @@ func (o Operation) Named(id string) Operation {
 	return o
 }
 
-// About adds a description.
 func (o Operation) About(text string) Operation {
 	o.Description = text
 	return o

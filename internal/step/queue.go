@@ -25,10 +25,7 @@ func (q *Queue[K]) Add(key K) {
 	q.at[key] = q.seq
 }
 
-// Remove removes the key, if it is in the queue.
-func (q *Queue[K]) Remove(key K) { delete(q.at, key) }
-
-// Has reports whether the key is in the queue.
+func (q *Queue[K]) Remove(key K)   { delete(q.at, key) }
 func (q *Queue[K]) Has(key K) bool { _, ok := q.at[key]; return ok }
 
 // List returns the keys, oldest first.

@@ -19,7 +19,6 @@ type timer[K comparable] struct {
 	pos int
 }
 
-// Set sets the key's time.
 func (t *Timers[K]) Set(key K, at time.Time) {
 	t.seq++
 	if e, ok := t.at[key]; ok {
@@ -43,7 +42,6 @@ func (t *Timers[K]) SetEarlier(key K, at time.Time) {
 	t.Set(key, at)
 }
 
-// Clear removes the key.
 func (t *Timers[K]) Clear(key K) {
 	if e, ok := t.at[key]; ok {
 		heap.Remove(&t.heap, e.pos)
@@ -51,7 +49,6 @@ func (t *Timers[K]) Clear(key K) {
 	}
 }
 
-// Has reports whether the key has a time.
 func (t *Timers[K]) Has(key K) bool {
 	_, ok := t.at[key]
 	return ok

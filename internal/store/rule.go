@@ -52,7 +52,6 @@ func validKey(key string) bool {
 // Verdict is what a store does with one document of a Save.
 type Verdict int
 
-// The verdicts of Decide.
 const (
 	Refuse Verdict = iota // another process wrote the key: ErrConflict
 	Write                 // write it, or delete it if its data is nil

@@ -60,7 +60,6 @@ type Store interface {
 	Close() error
 }
 
-// Load returns all documents in s.
 func Load(ctx context.Context, s Store) ([]Doc, error) {
 	var docs []Doc
 	err := s.Load(ctx, func(d Doc) error {

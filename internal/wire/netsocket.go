@@ -20,7 +20,6 @@ type Attach struct {
 	Addresses    api.ServiceAddresses `json:"addresses"`
 }
 
-// Attached answers Attach.
 type Attached struct {
 	Key
 	Address  netip.Addr `json:"address"`   // IPv4

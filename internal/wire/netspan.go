@@ -26,30 +26,17 @@ func (s Span) Last() bool { return s.To == "" }
 // The following names order what is sent in spans: records and, between a cluster and its root,
 // subscriptions and addresses in use.
 
-// PeerName returns the name of a node's record.
-func PeerName(k api.PeerKey) string { return "peer " + k.String() }
-
-// RefusalName returns the name of a subscription's refusal.
+func PeerName(k api.PeerKey) string     { return "peer " + k.String() }
 func RefusalName(w Subscription) string { return "refusal " + w.text() }
+func RouteName(s api.ServiceID) string  { return "route " + string(s) }
+func SourceName(a netip.Addr) string    { return "source " + a.String() }
+func (u ServiceAddress) Name() string   { return "used " + u.Address.String() }
+func (w Subscription) Name() string     { return "want " + w.text() }
 
-// RouteName returns the name of a service's route.
-func RouteName(s api.ServiceID) string { return "route " + string(s) }
-
-// SourceName returns the name of an address's record.
-func SourceName(a netip.Addr) string { return "source " + a.String() }
-
-// Name returns the name of an address in use.
-func (u ServiceAddress) Name() string { return "used " + u.Address.String() }
-
-// Name returns the name of a subscription.
-func (w Subscription) Name() string { return "want " + w.text() }
-
-// Compare orders subscriptions.
 func (w Subscription) Compare(o Subscription) int {
 	return cmp.Or(w.Address.Compare(o.Address), cmp.Compare(w.Service, o.Service), cmp.Compare(w.For, o.For))
 }
 
-// Compare orders addresses in use.
 func (u ServiceAddress) Compare(o ServiceAddress) int {
 	return cmp.Or(u.Address.Compare(o.Address), cmp.Compare(u.Service, o.Service))
 }
@@ -80,7 +67,6 @@ const (
 	subscriptionSize = 100
 )
 
-// Route adds a route.
 func (v *Volume) Route(r api.Route) {
 	v.Bytes += routeSize + len(r.Service) + 25*len(r.Addresses.Instances) + 60*len(r.Ports)
 	for _, list := range [][]string{r.Access.Callers, r.Access.Calls} {
@@ -96,7 +82,6 @@ func (v *Volume) Route(r api.Route) {
 	}
 }
 
-// Source adds a source.
 func (v *Volume) Source(s Source) {
 	v.Bytes += routeSize + len(s.Service)
 	v.Peer(s.Peer)

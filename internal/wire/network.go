@@ -270,12 +270,10 @@ func (s Source) Digest() api.Digest {
 	return api.DigestOf("source", s.Address.String(), strconv.FormatUint(s.Rev, 10))
 }
 
-// Digest returns the digest of w.
 func (w Subscription) Digest() api.Digest {
 	return api.DigestOf("want", w.Address.String(), string(w.Service), string(w.For))
 }
 
-// Digest returns the digest of r.
 func (r Refusal) Digest() api.Digest {
 	return api.DigestOf("refusal", r.Address.String(), string(r.Service), string(r.For), fmt.Sprint(r.Denied))
 }
@@ -293,7 +291,6 @@ type Records struct {
 	RemovedRefusals []Subscription  `json:"answered,omitempty"`
 }
 
-// Empty reports whether r has no resources and no removals.
 func (r Records) Empty() bool {
 	return len(r.Routes)+len(r.Sources)+len(r.Peers)+len(r.Refused)+
 		len(r.RemovedRoutes)+len(r.RemovedSources)+len(r.RemovedPeers)+len(r.RemovedRefusals) == 0

@@ -259,7 +259,6 @@ type (
 // WorkloadPhase is the state of a workload in its runtime.
 type WorkloadPhase string
 
-// The phases of a workload.
 const (
 	WorkloadCreated WorkloadPhase = "created"
 	WorkloadRunning WorkloadPhase = "running"

@@ -109,6 +109,11 @@ func TestResources(t *testing.T) {
 	if a.Max(b) != (api.Resources{MilliCPU: 1000, MemoryMB: 64}) || a.String() != "0.5 vCPU, 64 MiB" {
 		t.Errorf("Max is %v and String is %v", a.Max(b), a)
 	}
+	for n, want := range map[int64]string{0: "0 MiB", -5: "-5 MiB", 10239: "10239 MiB", 16000: "15.6 GiB", -20480: "-20 GiB", 12 << 20: "12 TiB"} {
+		if got := api.MiB(n); got != want {
+			t.Errorf("MiB(%d) is %q, want %q", n, got, want)
+		}
+	}
 }
 
 func TestWhatStopsWhenCutOff(t *testing.T) {

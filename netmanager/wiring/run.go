@@ -124,7 +124,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 			return names.Run(ctx, netip.AddrPortFrom(wire.ResolverAddr, 53))
 		}},
 		daemon.Part{Name: "status", Run: func(ctx context.Context) error { return server.ServeStatus(ctx, cfg.ListenStatus, cfg.Data) }},
-		daemon.Part{Name: "memory", Run: daemon.Slim},
+		daemon.Part{Name: "memory", Run: daemon.TrimMemory},
 	)
 }
 

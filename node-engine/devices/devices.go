@@ -12,6 +12,7 @@
 package devices
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +39,6 @@ const (
 	again   = time.Minute     // pause before a missing directory is looked for again
 )
 
-// Options are the options of Devices.
 type Options struct {
 	Dirs []string     // absolute; none: only test devices
 	Own  string       // directory for the files of test devices
@@ -59,9 +59,7 @@ type Devices struct {
 
 // Open writes the files of test devices and reads all files. It logs files that it cannot read.
 func Open(o Options) (*Devices, error) {
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
 	if err := writeTests(o.Own, o.Test); err != nil {
 		return nil, fmt.Errorf("write the test devices: %w", err)
 	}

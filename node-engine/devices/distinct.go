@@ -1,6 +1,7 @@
 package devices
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -28,10 +29,7 @@ func describe(dev *cdi.Device) described {
 		return d // all have the same harmless node
 	}
 	for _, n := range dev.ContainerEdits.DeviceNodes {
-		path := n.HostPath
-		if path == "" {
-			path = n.Path
-		}
+		path := cmp.Or(n.HostPath, n.Path)
 		d.parts = append(d.parts, path)
 	}
 	for _, n := range dev.ContainerEdits.NetDevices {

@@ -44,7 +44,6 @@ type Guard interface {
 	Lift(ctx context.Context, k wire.Key) error
 }
 
-// Options are the options of a driver.
 type Options struct {
 	Runtime runtime.Runtime
 	// Deliver passes an input to the core and returns when it is saved. The driver retries it until
@@ -68,7 +67,6 @@ var createTurns = fairshare.Declare(fairshare.Bound{
 	Attack: "TestSlowPullsOfOneTenantLeaveRoomForOthers",
 })
 
-// Driver drives one runtime.
 type Driver struct {
 	opt     Options
 	creates *fairshare.Turns // by tenant
@@ -173,7 +171,7 @@ func (d *Driver) info() api.NodeInfo {
 // outOfMemory describes a kill by the kernel; limitMB is 0 if the limit is unknown.
 func outOfMemory(limitMB int64) (api.Reason, string) {
 	if limitMB > 0 {
-		return api.ReasonOutOfMemory, fmt.Sprintf("the kernel killed it at its memory limit of %d MiB", limitMB)
+		return api.ReasonOutOfMemory, "the kernel killed it at its memory limit of " + api.MiB(limitMB)
 	}
 	return api.ReasonOutOfMemory, "the kernel killed it for lack of memory"
 }

@@ -34,7 +34,6 @@ const (
 // it if it does not exist.
 type syncNetwork struct{ wire.Key }
 
-// Deliver implements wire.WorkloadOrder.
 func (o syncNetwork) Deliver(h wire.WorkloadOrderHandler) {
 	x := h.(execution)
 	x.syncNetwork(x.ctx, o.Key)
@@ -44,7 +43,6 @@ func (o syncNetwork) Deliver(h wire.WorkloadOrderHandler) {
 // exited, until its next attempt is attached.
 type drainExited struct{ wire.Key }
 
-// Deliver implements wire.WorkloadOrder.
 func (o drainExited) Deliver(h wire.WorkloadOrderHandler) {
 	if x := h.(execution); x.opt.Network.Ready() == nil {
 		x.drain(x.ctx, o.Key)

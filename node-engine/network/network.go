@@ -11,6 +11,7 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,9 +51,7 @@ type Network struct {
 
 // New returns a network. It is not ready before Run.
 func New(o Options) *Network {
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
 	return &Network{Client: o.Client, opt: o, inbox: newInbox(), ready: errStarting}
 }
 

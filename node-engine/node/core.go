@@ -84,7 +84,6 @@ const (
 	timerWork                   // an instance's backoff ends
 )
 
-// New returns a core without state.
 func New(cfg Config) *Core {
 	cfg = cfg.withDefaults()
 	return &Core{
@@ -97,7 +96,6 @@ func New(cfg Config) *Core {
 	}
 }
 
-// Step handles one input.
 func (c *Core) Step(now time.Time, in Input) step.Effects {
 	c.now, c.send = now, nil
 	in.apply(c)
@@ -121,7 +119,6 @@ func (c *Core) Instances() []api.Instance {
 	return out
 }
 
-// Gen returns the generation of the node's desired set.
 func (c *Core) Gen() api.Generation { return c.gen }
 
 // Digests returns the digests of the desired set and of the observations.

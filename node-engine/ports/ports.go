@@ -18,7 +18,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/daemon"
 )
 
-// Options are the options of Ports.
 type Options struct {
 	Publish []api.PortRange                // that workloads may publish; none: no port
 	Own     func() ([]api.HostPort, error) // returns the machine's own ports, each once

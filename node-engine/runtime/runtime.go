@@ -73,13 +73,11 @@ type Runtime interface {
 	Close() error
 }
 
-// Info describes a runtime.
 type Info struct {
 	Version  string
 	Runtimes []string // supported values of `virtualization`
 }
 
-// Exit is the end of a workload.
 type Exit struct {
 	wire.Key
 	Attempt  int

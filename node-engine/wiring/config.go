@@ -19,7 +19,6 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime/process"
 )
 
-// Config is the node engine's configuration.
 type Config struct {
 	Data  string        `yaml:"data" usage:"directory for credentials and for the store"`
 	Token daemon.Secret `yaml:"token" usage:"join token, for the first start"`

@@ -57,10 +57,8 @@ func (d *dialer) set(to node.Dial) {
 	d.endpoints.Store(&all)
 }
 
-// Endpoints implements mqtt.Options.Endpoints.
 func (d *dialer) Endpoints() []mqtt.Endpoint { return *d.endpoints.Load() }
 
-// Hurry implements mqtt.Options.Hurry.
 func (d *dialer) Hurry() bool { return d.hurry.Load() }
 
 // brokerOf returns the address of the node's broker. On the cluster's own port, ALPN selects MQTT.

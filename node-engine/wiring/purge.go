@@ -28,7 +28,6 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
-// ErrLeft is the error of a machine whose node was purged.
 var ErrLeft = errors.New("this machine has left its cluster, and the node's data is deleted")
 
 // errOrdered ends the engine when its cluster has ordered the purge.

@@ -142,7 +142,7 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		{Name: "status", Run: e.serveStatus},
 		{Name: "node", Run: e.runNode},
 		{Name: "purge", Run: e.awaitPurge},
-		{Name: "memory", Run: daemon.Slim},
+		{Name: "memory", Run: daemon.TrimMemory},
 	}
 	if info.Network == api.NetworkOverlay {
 		e.net = network.New(network.Options{

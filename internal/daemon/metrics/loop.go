@@ -6,7 +6,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/loop"
 )
 
-// Loop has the metrics of a core's loop.
 type Loop struct {
 	steps, docs, failed prometheus.Counter
 	saving              prometheus.Histogram

@@ -40,7 +40,6 @@ func (s *Scrape) add(kind prometheus.ValueType, name, help string, value float64
 // metrics.
 func (Collector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements prometheus.Collector.
 func (c Collector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
 	defer cancel()

@@ -7,6 +7,7 @@
 package keeper
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -28,7 +29,6 @@ const (
 	maxSleep = time.Hour
 )
 
-// Options configures a keeper.
 type Options struct {
 	Pair ca.Pair // used until the first renewal
 
@@ -63,9 +63,7 @@ func New(o Options) (*Keeper, error) {
 	if o.After == nil {
 		o.After = time.After
 	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
 	if err := o.Pair.Check(); err != nil {
 		return nil, err
 	}
@@ -99,7 +97,6 @@ func (k *Keeper) serve(p ca.Pair) {
 	k.current.Store(&served{pair: p, server: p.TLS(true), client: p.TLS(false)})
 }
 
-// Pair returns the current pair.
 func (k *Keeper) Pair() ca.Pair { return k.current.Load().pair }
 
 // GetCertificate is for the tls.Config of servers. The chain includes the root's certificate for
@@ -189,10 +186,10 @@ func (k *Keeper) accept(old, next ca.Pair) error {
 		return fmt.Errorf("the new certificate names %v, not %v: %w", is.URIs, was.URIs, api.ErrInvalid)
 	}
 	if !next.Root().Equal(old.Root()) {
-		return fmt.Errorf("the new certificate is below another root: %w", api.ErrInvalid)
+		return fmt.Errorf("the new certificate has another root: %w", api.ErrInvalid)
 	}
 	if !is.NotAfter.After(k.opt.Now()) {
-		return fmt.Errorf("the new certificate ended at %s: %w", is.NotAfter.UTC().Format(time.RFC3339), api.ErrInvalid)
+		return fmt.Errorf("the new certificate expired at %s: %w", is.NotAfter.UTC().Format(time.RFC3339), api.ErrInvalid)
 	}
 	return nil
 }

@@ -30,7 +30,6 @@ func NewTransport(own func(*tls.CertificateRequestInfo) (*tls.Certificate, error
 	return &Transport{own: own, make: fresh}
 }
 
-// RoundTrip implements http.RoundTripper.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	cert, err := t.own(nil)
 	if err != nil {
@@ -49,7 +48,6 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return now.RoundTrip(r)
 }
 
-// CloseIdleConnections is for http.Client.
 func (t *Transport) CloseIdleConnections() {
 	t.mu.Lock()
 	now := t.now

@@ -32,7 +32,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Bounds of both sides.
 const (
 	Keep       = 15 * time.Minute // more than the lifetime of any delegated token
 	MaxEntries = 4096
@@ -79,7 +78,6 @@ type logged struct {
 	top string
 }
 
-// NewLog returns an empty log. Its floor is now.
 func NewLog(now func() time.Time) *Log {
 	l := &Log{now: now}
 	l.floor = l.Mark()

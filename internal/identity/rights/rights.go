@@ -37,7 +37,6 @@ type Principal struct {
 	PAT    string     `json:"pat,omitempty"` // the id of the personal token, if one was used
 }
 
-// Has reports whether the principal has the role.
 func (p Principal) Has(r Role) bool { return slices.Contains(p.Roles, r) }
 
 // Global reports whether the principal is Admin of the whole installation.
@@ -57,7 +56,6 @@ func (p Principal) Sees(t api.Tenant) bool {
 // Action is an action that needs a right: "<objects>:<verb>".
 type Action string
 
-// The actions.
 const (
 	AppsRead      Action = "apps:read"      // applications, services, instances, why
 	AppsWrite     Action = "apps:write"     // apply, scale, delete
@@ -133,7 +131,7 @@ func Allowed(p Principal, a Action, t api.Tenant) error {
 	if p.Has(Admin) && p.Tenant != System || slices.ContainsFunc(roles, p.Has) {
 		return nil
 	}
-	return fmt.Errorf("%s in tenant %q: %s has %v, it takes one of %v: %w",
+	return fmt.Errorf("%s in tenant %q: user %s has the roles %v, needs one of %v: %w",
 		a, t, p.User, p.Roles, append([]Role{Admin}, roles...), api.ErrForbidden)
 }
 
@@ -144,7 +142,7 @@ func MayGrant(p Principal, roles []Role, t api.Tenant) error {
 		return err
 	}
 	if slices.Contains(roles, Admin) && !p.Has(Admin) || t == System && !p.Global() {
-		return fmt.Errorf("give %v in tenant %q: %s has only %v: %w", roles, t, p.User, p.Roles, api.ErrForbidden)
+		return fmt.Errorf("grant the roles %v in tenant %q: user %s has only %v: %w", roles, t, p.User, p.Roles, api.ErrForbidden)
 	}
 	return nil
 }

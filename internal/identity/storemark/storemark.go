@@ -27,7 +27,6 @@ import (
 // File is the file in the data directory that records that a store was used with its keys.
 const File = "store-in-use"
 
-// The document in the store.
 const (
 	kind = "installation"
 	key  = "keys"

@@ -49,7 +49,7 @@ func (v *Verifier) Chain(chain []*x509.Certificate) (identity.Identity, error) {
 
 func (v *Verifier) check(cs tls.ConnectionState, use x509.ExtKeyUsage) (identity.Identity, error) {
 	if len(cs.PeerCertificates) == 0 {
-		return identity.Identity{}, fmt.Errorf("peer shows no certificate: %w", api.ErrUnauthenticated)
+		return identity.Identity{}, fmt.Errorf("peer sent no certificate: %w", api.ErrUnauthenticated)
 	}
 	leaf := cs.PeerCertificates[0]
 	id, err := identity.Of(leaf)
@@ -72,7 +72,7 @@ func (v *Verifier) check(cs tls.ConnectionState, use x509.ExtKeyUsage) (identity
 	}
 	i := slices.IndexFunc(chains, ownOnly)
 	if i < 0 {
-		return identity.Identity{}, fmt.Errorf("certificate of %s: signed by an authority that does not vouch for it: %w", id, api.ErrUnauthenticated)
+		return identity.Identity{}, fmt.Errorf("certificate of %s: its issuer may not issue it: %w", id, api.ErrUnauthenticated)
 	}
 	if v.Revoked != nil {
 		for _, c := range chains[i] {
@@ -159,26 +159,14 @@ func (v *Verifier) Client(expect identity.Identity, cert func(*tls.CertificateRe
 // NewSessions makes a session cache for one client.
 func NewSessions() tls.ClientSessionCache { return tls.NewLRUClientSessionCache(8) }
 
-// Revocations lists revoked identities and serial numbers. It is safe for concurrent use; the
-// zero value is empty.
+// Revocations lists revoked certificates. It is safe for concurrent use; the zero value is empty.
 type Revocations struct {
-	mu      sync.RWMutex // guards both maps
-	whole   map[identity.Identity]bool
+	mu      sync.RWMutex // guards serials
 	serials map[string]bool
 }
 
-// RevokeIdentity revokes every certificate of the machine, until Restore.
-func (r *Revocations) RevokeIdentity(who identity.Identity) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.whole == nil {
-		r.whole = map[identity.Identity]bool{}
-	}
-	r.whole[who] = true
-}
-
-// RevokeSerial revokes one certificate of the machine permanently.
-func (r *Revocations) RevokeSerial(who identity.Identity, serial *big.Int) {
+// Revoke revokes one certificate of the machine permanently.
+func (r *Revocations) Revoke(who identity.Identity, serial *big.Int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.serials == nil {
@@ -187,18 +175,10 @@ func (r *Revocations) RevokeSerial(who identity.Identity, serial *big.Int) {
 	r.serials[serialKey(who, serial)] = true
 }
 
-// Restore reverts RevokeIdentity, so that the machine may join again.
-func (r *Revocations) Restore(who identity.Identity) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.whole, who)
-}
-
-// Revoked implements Verifier.Revoked.
 func (r *Revocations) Revoked(who identity.Identity, serial *big.Int) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.whole[who] || r.serials[serialKey(who, serial)]
+	return r.serials[serialKey(who, serial)]
 }
 
 func serialKey(who identity.Identity, serial *big.Int) string {

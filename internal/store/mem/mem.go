@@ -23,7 +23,6 @@ type Store struct {
 
 type id struct{ kind, key string }
 
-// New makes a store that contains docs.
 func New(docs ...store.Doc) *Store {
 	s := &Store{docs: make(map[id]store.Doc, len(docs))}
 	for _, d := range docs {
@@ -32,7 +31,6 @@ func New(docs ...store.Doc) *Store {
 	return s
 }
 
-// Save implements store.Store.
 func (s *Store) Save(ctx context.Context, docs []store.Doc) error {
 	if err := store.Validate(docs); err != nil {
 		return err
@@ -95,7 +93,6 @@ func (s *Store) Docs() []store.Doc {
 	return docs
 }
 
-// Close implements store.Store.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

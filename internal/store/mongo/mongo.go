@@ -12,6 +12,7 @@
 package mongo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,10 +76,7 @@ func Open(ctx context.Context, uri, role string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a store in MongoDB: its URI: %w: %w", err, api.ErrInvalid)
 	}
-	database := parsed.Database
-	if database == "" {
-		database = DefaultDatabase
-	}
+	database := cmp.Or(parsed.Database, DefaultDatabase)
 	opts := options.Client().SetAppName("treeline/" + role).
 		SetTimeout(operationTimeout).SetServerSelectionTimeout(selectionTimeout).
 		ApplyURI(uri).
@@ -222,7 +220,6 @@ func (s *Store) Load(ctx context.Context, fn func(store.Doc) error) error {
 	return nil
 }
 
-// Close implements store.Store.
 func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return nil

@@ -33,7 +33,6 @@ const (
 // controllers are the controllers for limits and kills. A machine with version 1 may lack some.
 var controllers = []string{"memory", "cpu", "pids", "freezer"}
 
-// FS is the machine's control groups.
 type FS struct {
 	v2    bool
 	roots map[string]string // root of the hierarchy of each controller; on version 2 all are the same
@@ -88,15 +87,12 @@ func (f FS) Create(path string, l Limits) (Group, error) {
 	return g, nil
 }
 
-// Group is one control group.
 type Group struct {
 	fs   FS
 	path string
 }
 
-// Path returns the group's path below the root.
-func (g Group) Path() string { return g.path }
-
+func (g Group) Path() string                 { return g.path }
 func (g Group) dir(controller string) string { return filepath.Join(g.fs.roots[controller], g.path) }
 
 // dirs returns all directories of the group, that of the freezer last.

@@ -23,6 +23,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/cgroup"
@@ -40,7 +41,6 @@ const (
 	maxReconnectPause = 2 * time.Second
 )
 
-// Runtime is a runtime.Runtime of containers.
 type Runtime struct {
 	cfg       Config
 	c         *client.Client
@@ -51,8 +51,8 @@ type Runtime struct {
 	unpacked  cache[unpacked]
 	execs     *execs.Dir
 	running   sync.WaitGroup // attends execs
-	stops     *slots
-	starts    *slots // for the creation of tasks
+	stops     *fairshare.Turns
+	starts    *fairshare.Turns // for the creation of tasks
 	log       *slog.Logger
 	diskUsed  func(dir string) (percent int, err error)
 	openFiles atomic.Int64    // the last limit of open files that was logged
@@ -100,7 +100,7 @@ func open(cfg Config, log *slog.Logger) (*Runtime, error) {
 	}
 	r := &Runtime{
 		cfg: cfg, c: c, cg: cg, logs: l, execs: x, log: log, diskUsed: diskUsed, archives: archives{dirs: cfg.ImageDirs},
-		stops: newSlots(stopsPerShim, stopsInTotal), starts: newSlots(startsPerShim, startsInTotal),
+		stops: fairshare.NewTurns(taskTurns, stopsInTotal, stopsPerShim), starts: fairshare.NewTurns(taskTurns, startsInTotal, startsPerShim),
 	}
 	r.ctx, r.end = context.WithCancel(namespaces.WithNamespace(context.Background(), cfg.Namespace))
 	r.endExecs()
@@ -134,7 +134,6 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// Info implements runtime.Runtime.
 func (r *Runtime) Info(ctx context.Context) (runtime.Info, error) {
 	ctx, cancel := r.call(ctx)
 	defer cancel()
@@ -145,12 +144,10 @@ func (r *Runtime) Info(ctx context.Context) (runtime.Info, error) {
 	return runtime.Info{Version: "containerd " + v.Version, Runtimes: r.cfg.installed()}, nil
 }
 
-// Create implements runtime.Runtime.
 func (r *Runtime) Create(ctx context.Context, w runtime.Workload) error {
 	return failure("create", w.Key, r.create(ctx, w))
 }
 
-// Start implements runtime.Runtime.
 func (r *Runtime) Start(ctx context.Context, k wire.Key) error {
 	return failure("start", k, r.start(ctx, runtime.ID(k)))
 }
@@ -170,7 +167,6 @@ func (r *Runtime) Stop(ctx context.Context, k wire.Key, grace time.Duration) err
 	return failure("stop", k, err)
 }
 
-// CgroupOf implements runtime.Guarded.
 func (r *Runtime) CgroupOf(ctx context.Context, k wire.Key) (string, error) {
 	g := r.group(runtime.ID(k))
 	if g.Exists() {
@@ -190,7 +186,6 @@ func (r *Runtime) Housekeep(ctx context.Context) error {
 	return errors.Join(r.logs.Trim(), r.collect(ctx))
 }
 
-// Logs implements runtime.Runtime.
 func (r *Runtime) Logs(ctx context.Context, k wire.Key, tail int, follow bool) (io.ReadCloser, error) {
 	id := runtime.ID(k)
 	if !follow {

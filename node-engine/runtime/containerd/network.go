@@ -14,7 +14,6 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
-// Namespace implements runtime.Namespaced.
 func (r *Runtime) Namespace(ctx context.Context, k wire.Key) (string, runtime.Workload, error) {
 	path, w, err := r.namespace(ctx, runtime.ID(k))
 	return path, w, failure("find the network namespace of", k, err)

@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
@@ -30,14 +31,30 @@ const (
 	// slotTimeout is how long a stop without grace waits for a slot before it kills the workload's
 	// control group.
 	slotTimeout = time.Second
+
+	// A shim of containerd 1.6 stalls when more than 32 of its processes end while it waits for a
+	// runc: it then needs a second for each further one. A stop ends up to three processes: its
+	// container and two runcs.
+	stopsPerShim = 4
+	stopsInTotal = 16
+
+	// If two tasks are created while the socket of an earlier shim exists, both remove it. Then one of
+	// them fails, or both start a shim and one of the shims stays without containers.
+	startsPerShim = 1
+	startsInTotal = 64
 )
+
+var taskTurns = fairshare.Bound{
+	Per: "shim, which is that of one application", Attack: "TestTasksOfOneShimLeaveTurnsForOthers",
+	Beyond: "16 stops at once, 4 of one shim; 64 creations at once, 1 of one shim; shims take turns, and the newest of the shim with most fails and is tried again",
+}.Declare("containers to create and to stop that wait at a node", 1<<16)
 
 func (r *Runtime) newTask(ctx context.Context, id, shim string, files []mount.Mount) error {
 	path, err := r.logs.Create(id)
 	if err != nil {
 		return err
 	}
-	leave, err := r.starts.enter(ctx, shim)
+	leave, err := r.starts.Enter(ctx, time.Now(), []string{shim}, false)
 	if err != nil {
 		return err
 	}
@@ -142,7 +159,7 @@ func (r *Runtime) stop(ctx context.Context, id, shim string, grace time.Duration
 		})
 		defer kill.Stop()
 	}
-	leave, err := r.stops.enter(ctx, shim)
+	leave, err := r.stops.Enter(ctx, time.Now(), []string{shim}, false)
 	if err != nil {
 		return err
 	}
@@ -156,9 +173,8 @@ func (r *Runtime) stop(ctx context.Context, id, shim string, grace time.Duration
 		case <-ended:
 		case <-time.After(soon):
 			leave()
-			leave = func() {}
 			<-ended
-			again, err := r.stops.enter(ctx, shim)
+			again, err := r.stops.Enter(ctx, time.Now(), []string{shim}, false)
 			if err != nil {
 				return err
 			}
@@ -232,7 +248,6 @@ func (r *Runtime) kill(ctx context.Context, id string) error {
 	return ignoreNotFound(err)
 }
 
-// List implements runtime.Runtime.
 func (r *Runtime) List(ctx context.Context) ([]runtime.Status, error) {
 	ctx, cancel := r.call(ctx)
 	defer cancel()

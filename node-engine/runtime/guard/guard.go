@@ -78,7 +78,7 @@ func New(dir string) *Client { return &Client{dir: dir} }
 func (c *Client) Set(ctx context.Context, k wire.Key, cgroup string, until time.Time) error {
 	d := deadline{Target: target{cgroup}, Until: boottime() + int64(time.Until(until))}
 	if _, err := c.do(ctx, order{Op: "set", Key: k.String(), deadline: d}); err != nil {
-		return fmt.Errorf("guard %s: %w", k, err)
+		return fmt.Errorf("set the deadline of %s: %w", k, err)
 	}
 	return nil
 }
@@ -89,7 +89,7 @@ func (c *Client) Lift(ctx context.Context, k wire.Key) error {
 		return nil // no guard was ever started
 	}
 	if _, err := c.do(ctx, order{Op: "lift", Key: k.String()}); err != nil {
-		return fmt.Errorf("lift guard of %s: %w", k, err)
+		return fmt.Errorf("remove the deadline of %s: %w", k, err)
 	}
 	return nil
 }

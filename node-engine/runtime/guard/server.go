@@ -271,7 +271,7 @@ type alarm struct {
 func newAlarm() (*alarm, error) {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_BOOTTIME, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("make alarm: %w", err)
+		return nil, fmt.Errorf("create a timer: %w", err)
 	}
 	a := &alarm{f: os.NewFile(uintptr(fd), "alarm"), fires: make(chan struct{})}
 	go func() {

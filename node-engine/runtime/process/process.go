@@ -71,7 +71,6 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Runtime is a runtime.Runtime of plain processes.
 type Runtime struct {
 	cfg     Config
 	cg      cgroup.FS
@@ -140,7 +139,6 @@ func (r *Runtime) Close() error {
 	return errors.Join(r.logs.Close(), r.execs.Close(), r.root.Close())
 }
 
-// Info implements runtime.Runtime.
 func (r *Runtime) Info(context.Context) (runtime.Info, error) {
 	version := "processes on cgroup v1"
 	if r.cg.V2() {
@@ -149,17 +147,14 @@ func (r *Runtime) Info(context.Context) (runtime.Info, error) {
 	return runtime.Info{Version: version, Runtimes: []string{Virtualization}}, nil
 }
 
-// Create implements runtime.Runtime.
 func (r *Runtime) Create(_ context.Context, w runtime.Workload) error {
 	return failure("create", w.Key, r.create(w))
 }
 
-// Start implements runtime.Runtime.
 func (r *Runtime) Start(ctx context.Context, k wire.Key) error {
 	return failure("start", k, r.start(ctx, runtime.ID(k)))
 }
 
-// Stop implements runtime.Runtime.
 func (r *Runtime) Stop(ctx context.Context, k wire.Key, grace time.Duration) error {
 	return failure("stop", k, r.stop(ctx, runtime.ID(k), grace))
 }
@@ -297,7 +292,6 @@ func (r *Runtime) remove(id string) error {
 	return r.root.RemoveAll(id)
 }
 
-// List implements runtime.Runtime.
 func (r *Runtime) List(context.Context) ([]runtime.Status, error) {
 	dirs, err := r.dirs()
 	if err != nil {
@@ -320,7 +314,6 @@ func (r *Runtime) List(context.Context) ([]runtime.Status, error) {
 // dirs returns the directories of all workloads, sorted by id.
 func (r *Runtime) dirs() ([]fs.DirEntry, error) { return fs.ReadDir(r.root.FS(), ".") }
 
-// Logs implements runtime.Runtime.
 func (r *Runtime) Logs(ctx context.Context, k wire.Key, tail int, follow bool) (io.ReadCloser, error) {
 	id := runtime.ID(k)
 	if !follow {
@@ -334,7 +327,6 @@ func (r *Runtime) Logs(ctx context.Context, k wire.Key, tail int, follow bool) (
 	})
 }
 
-// CgroupOf implements runtime.Guarded.
 func (r *Runtime) CgroupOf(_ context.Context, k wire.Key) (string, error) {
 	id := runtime.ID(k)
 	if _, err := r.root.Stat(id); err != nil {

@@ -16,7 +16,6 @@ type watcher struct {
 	exits chan<- runtime.Exit
 }
 
-// Watch implements runtime.Runtime.
 func (r *Runtime) Watch(ctx context.Context, exits chan<- runtime.Exit) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
