@@ -42,9 +42,9 @@ func (c *Cluster) post(ctx context.Context, path string, in, out any) error {
 	return call.JSON(ctx, c.HTTP, c.URL+"/v1/node/"+path, in, out)
 }
 
-// Purging asks the cluster whether this node is to be purged. failed is the error of the last
+// ShouldPurge asks the cluster whether this node is to be purged. failed is the error of the last
 // attempt to purge, or empty.
-func (c *Cluster) Purging(ctx context.Context, failed string) (bool, error) {
+func (c *Cluster) ShouldPurge(ctx context.Context, failed string) (bool, error) {
 	var out wire.NodePurge
 	if err := c.post(ctx, "purge", wire.NodePurging{Failed: failed}, &out); err != nil {
 		return false, fmt.Errorf("ask the cluster whether to purge this node: %w", err)
@@ -52,9 +52,9 @@ func (c *Cluster) Purging(ctx context.Context, failed string) (bool, error) {
 	return out.Purge, nil
 }
 
-// Left reports to the cluster that this node was purged. It succeeds if the cluster has removed
+// ReportPurged reports to the cluster that this node was purged. It succeeds if the cluster has removed
 // the node already.
-func (c *Cluster) Left(ctx context.Context) error {
+func (c *Cluster) ReportPurged(ctx context.Context) error {
 	err := c.post(ctx, "left", struct{}{}, nil)
 	if p, ok := errors.AsType[*api.Problem](err); ok && p.Status == http.StatusForbidden {
 		return nil // the cluster has removed the node

@@ -72,7 +72,7 @@ func Join(ctx context.Context, dir *os.Root, line string, info api.NodeInfo) (Cr
 func Rejoin(ctx context.Context, dir *os.Root, had Credentials, line string, info api.NodeInfo) (Credentials, error) {
 	t, err := jointoken.Parse(line)
 	if err == nil {
-		err = had.Fits(t)
+		err = had.CheckToken(t)
 	}
 	if err != nil {
 		return had, err
@@ -92,9 +92,9 @@ func Rejoin(ctx context.Context, dir *os.Root, had Credentials, line string, inf
 	return c, nil
 }
 
-// Fits returns an error (ErrConflict) unless the token is for a node of the cluster and
+// CheckToken returns an error (ErrConflict) unless the token is for a node of the cluster and
 // installation that issued the credentials.
-func (c *Credentials) Fits(t jointoken.Token) error {
+func (c *Credentials) CheckToken(t jointoken.Token) error {
 	switch {
 	case t.Scope != jointoken.ForNode:
 		return fmt.Errorf("join token is for a %s, and this is node %s of cluster %s: %w", t.Scope, c.ID, c.Cluster, api.ErrConflict)
@@ -106,8 +106,8 @@ func (c *Credentials) Fits(t jointoken.Token) error {
 	return nil
 }
 
-// Note stores the id of the token with which the node joined.
-func (c *Credentials) Note(dir *os.Root, token string) error {
+// SaveTokenID stores the id of the token with which the node joined.
+func (c *Credentials) SaveTokenID(dir *os.Root, token string) error {
 	c.Token = token
 	return enrol.SaveMeta(dir, metaFile, c)
 }

@@ -49,9 +49,9 @@ func (o drainExited) Deliver(h wire.WorkloadOrderHandler) {
 	}
 }
 
-// Serves reads the address and readiness of a workload again and reports them to the core, after its
+// ReadinessChanged reads the address and readiness of a workload again and reports them to the core, after its
 // readiness changed. It does not block.
-func (d *Driver) Serves(k wire.Key) { d.Order(syncNetwork{k}) }
+func (d *Driver) ReadinessChanged(k wire.Key) { d.Order(syncNetwork{k}) }
 
 // namespaced returns the runtime if its workloads are attached to the network, otherwise nil.
 func (d *Driver) namespaced() runtime.Namespaced {

@@ -253,7 +253,7 @@ func TestReadinessIsReported(t *testing.T) {
 		n.mu.Lock()
 		n.at[k1] = wire.Attached{Key: k1, Address: address, Ready: true}
 		n.mu.Unlock()
-		f.Serves(k1)
+		f.ReadinessChanged(k1)
 		if e := f.event(t); e.Phase != "" || e.Attempt != 3 || e.Address != address || !e.Ready {
 			t.Errorf("event: got %+v, want it ready", e)
 		}

@@ -26,12 +26,12 @@ func (w *world) checkBooks() {
 		if (wk.phase == waiting || wk.phase == stopping) != timed {
 			w.t.Fatalf("%s is in phase %d, and a timer is set: %v", id, wk.phase, timed)
 		}
-		if wk.phase == idle && w.c.mayBegin(wk) {
+		if wk.phase == idle && w.c.mayCreate(wk) {
 			w.t.Fatalf("%s waits for nothing", id)
 		}
 	}
-	if w.c.wanted != wanted || w.c.known != known {
-		w.t.Fatalf("wanted %x/%x known %x/%x", w.c.wanted, wanted, w.c.known, known)
+	if w.c.desiredDigest != wanted || w.c.observedDigest != known {
+		w.t.Fatalf("wanted %x/%x known %x/%x", w.c.desiredDigest, wanted, w.c.observedDigest, known)
 	}
 }
 

@@ -43,23 +43,23 @@ func (c Config) withDefaults() Config {
 
 // Core is a node's state. It is not safe for concurrent use.
 type Core struct {
-	cfg     Config
-	info    api.NodeInfo
-	boot    uint64
-	gen     api.Generation
-	timing  wire.Timing
-	works   map[api.InstanceID]*work
-	wanted  api.Digest // of the desired assignments
-	known   api.Digest // of all observations
-	infoSum api.Digest // of info
-	usage   Usage
-	link    link
-	brokers []string // from the cluster's last message that named any
-	dial    *Dial    // last one sent to the dialer; nil: none
-	journal step.Journal
-	timers  step.Timers[timerKey]
-	purge   bool // the cluster removes the node with its data, see purge.go
-	blind   bool // the runtime does not answer, or has not listed its workloads since the start
+	cfg            Config
+	info           api.NodeInfo
+	boot           uint64
+	gen            api.Generation
+	timing         wire.Timing
+	works          map[api.InstanceID]*work
+	desiredDigest  api.Digest // of the desired assignments
+	observedDigest api.Digest // of all observations
+	infoDigest     api.Digest // of info
+	usage          Usage
+	link           link
+	brokers        []string // from the cluster's last message that named any
+	dial           *Dial    // last one sent to the dialer; nil: none
+	journal        step.Journal
+	timers         step.Timers[timerKey]
+	purge          bool // the cluster removes the node with its data, see purge.go
+	runtimeSilent  bool // the runtime does not answer, or has not listed its workloads since the start
 
 	// unclaimed are workloads that the runtime had before the first desired set arrived.
 	// A node that lost its store must not stop workloads that its cluster still wants.
@@ -79,9 +79,9 @@ type timerKey struct {
 type timerKind uint8
 
 const (
-	timerBeat  timerKind = iota // send a heartbeat
-	timerLease                  // the lease ends
-	timerWork                   // an instance's backoff ends
+	timerHeartbeat timerKind = iota // send a heartbeat
+	timerLease                      // the lease ends
+	timerWork                       // an instance's backoff ends
 )
 
 func New(cfg Config) *Core {
@@ -122,24 +122,24 @@ func (c *Core) Instances() []api.Instance {
 func (c *Core) Gen() api.Generation { return c.gen }
 
 // Digests returns the digests of the desired set and of the observations.
-func (c *Core) Digests() (desired, observed api.Digest) { return c.wanted, c.known }
+func (c *Core) Digests() (desired, observed api.Digest) { return c.desiredDigest, c.observedDigest }
 
-// informed handles a change of the node's resources or runtime.
-func (c *Core) informed(in Info) {
+// infoChanged handles a change of the node's resources or runtime.
+func (c *Core) infoChanged(in Info) {
 	c.describe(in.Info)
-	c.link.wantWhole = true
+	c.link.sendWhole = true
 	switch {
 	case in.Info.RuntimeError != "":
 		c.runtimeDown()
 	case in.Fresh:
 		c.runtimeUp(in.Found)
 	}
-	c.missDevices()
+	c.revokeLostDevices()
 }
 
 func (c *Core) describe(info api.NodeInfo) {
 	info.ID, info.Brokers = c.cfg.ID, c.brokers
-	c.info, c.infoSum = info, info.Digest()
+	c.info, c.infoDigest = info, info.Digest()
 }
 
 func (c *Core) expire() {
@@ -149,13 +149,13 @@ func (c *Core) expire() {
 			return
 		}
 		switch k.what {
-		case timerBeat:
-			c.beat()
+		case timerHeartbeat:
+			c.heartbeat()
 		case timerLease:
 			c.leaseEnded()
 		case timerWork:
 			if w := c.works[k.instance]; w != nil {
-				c.pauseOver(w)
+				c.pauseEnded(w)
 			}
 		}
 	}

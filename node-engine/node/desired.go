@@ -16,13 +16,13 @@ func (c *Core) start(in Start) {
 	c.boot = max(c.boot+1, uint64(max(0, c.now.Unix())))
 	c.saveMeta()
 	c.assumeLease()
-	c.timers.Set(timerKey{what: timerBeat}, c.now)
+	c.timers.Set(timerKey{what: timerHeartbeat}, c.now)
 	if in.Info.RuntimeError == "" {
 		c.reconcile(in.Found)
 	} else {
 		c.runtimeDown() // until an Info with Fresh
 	}
-	c.missDevices()
+	c.revokeLostDevices()
 }
 
 // reconcile compares the workloads of the runtime with those of the core.
@@ -36,7 +36,7 @@ func (c *Core) reconcile(found []wire.WorkloadEvent) {
 		case w == nil && c.gen == 0:
 			c.unclaimed[e.Instance] = e
 		case w == nil:
-			c.stray(e)
+			c.stopStray(e)
 		case seen[e.Instance]:
 			// A second placement of the instance. The core tracks only one.
 			c.leaving[e.Key] = e.Devices
@@ -44,14 +44,14 @@ func (c *Core) reconcile(found []wire.WorkloadEvent) {
 		default:
 			seen[e.Instance] = true
 			if !w.ended() || e.Phase != wire.WorkloadExited {
-				w.join(e.Devices)
+				w.addDevices(e.Devices)
 			}
 			c.adopt(w, e)
 		}
 	}
 	for _, id := range step.Keys(c.works) {
 		if w := c.works[id]; !seen[id] {
-			c.missing(w)
+			c.notListed(w)
 		}
 	}
 }
@@ -61,7 +61,7 @@ func (c *Core) adopt(w *work, e wire.WorkloadEvent) {
 	if w.phase == stopping {
 		if e.Epoch == w.have && e.Phase == wire.WorkloadExited {
 			w.endedWith = &e.ExitCode
-			c.ended(w)
+			c.observeExited(w)
 		}
 		return // the stop's result is pending, or a retry is planned
 	}
@@ -97,19 +97,19 @@ func (c *Core) adopt(w *work, e wire.WorkloadEvent) {
 	case wire.WorkloadExited:
 		if w.phase == waiting {
 			// It had failed before the restart; its backoff starts again.
-			c.timers.SetEarlier(timerKey{timerWork, e.Instance}, c.now.Add(c.pause(w)))
+			c.timers.SetEarlier(timerKey{timerWork, e.Instance}, c.now.Add(c.restartPause(w)))
 			return
 		}
 		if w.phase == idle || w.phase == unsure {
 			w.phase = running // it has exited, so it was running
 		}
-		c.exited(w, e)
+		c.workloadExited(w, e)
 	}
 }
 
-// happenedUnclaimed updates an unclaimed workload, so that it is not adopted as running
+// unclaimedEvent updates an unclaimed workload, so that it is not adopted as running
 // after it has exited.
-func (c *Core) happenedUnclaimed(e wire.WorkloadEvent) {
+func (c *Core) unclaimedEvent(e wire.WorkloadEvent) {
 	found, ok := c.unclaimed[e.Instance]
 	switch {
 	case !ok || found.Epoch != e.Epoch:
@@ -124,8 +124,8 @@ func (c *Core) happenedUnclaimed(e wire.WorkloadEvent) {
 	}
 }
 
-// missing handles an instance that the runtime did not list.
-func (c *Core) missing(w *work) {
+// notListed handles an instance that the runtime did not list.
+func (c *Core) notListed(w *work) {
 	if w.phase == creating || w.phase == stopping {
 		// The runtime may carry out the order after it listed its workloads. Only the order's
 		// result shows what exists (simulator seeds 7005 and 341).
@@ -140,7 +140,7 @@ func (c *Core) missing(w *work) {
 			c.drive(w)
 			return
 		}
-		c.timers.SetEarlier(timerKey{timerWork, w.assignment.Instance}, c.now.Add(c.pause(w)))
+		c.timers.SetEarlier(timerKey{timerWork, w.assignment.Instance}, c.now.Add(c.restartPause(w)))
 	default:
 		if w.observed.State == api.Running || w.observed.State == api.Created {
 			// The machine or the runtime restarted. The workload did not fail, so it starts
@@ -155,8 +155,8 @@ func (c *Core) missing(w *work) {
 	}
 }
 
-// stray stops a workload that is not in the desired set.
-func (c *Core) stray(e wire.WorkloadEvent) {
+// stopStray stops a workload that is not in the desired set.
+func (c *Core) stopStray(e wire.WorkloadEvent) {
 	w := &work{
 		assignment: wire.Assignment{Instance: e.Instance, Epoch: e.Epoch},
 		have:       e.Epoch, remains: true, attempt: e.Attempt, devices: e.Devices,
@@ -172,33 +172,33 @@ func (c *Core) stray(e wire.WorkloadEvent) {
 // desired applies a desired set. It ignores an older generation, and a change of a generation
 // that the node does not have: the cluster then sends the whole set.
 func (c *Core) desired(d wire.Desired) {
-	defer c.heldNow()
+	defer c.applyWithheldLease()
 	switch {
 	case d.From != 0 && d.From != c.gen:
 		return
 	case d.Gen < c.gen:
 		return
-	case d.Gen == c.gen && d.Digest == c.wanted && c.gen != 0:
+	case d.Gen == c.gen && d.Digest == c.desiredDigest && c.gen != 0:
 		return
 	}
 	put := make(map[api.InstanceID]bool, len(d.Put))
 	for _, a := range d.Put {
 		put[a.Instance] = true
-		c.want(a)
+		c.assign(a)
 	}
 	if d.From != 0 {
 		for _, id := range d.Drop {
-			c.unwant(id)
+			c.unassign(id)
 		}
 	} else {
 		for _, id := range step.Keys(c.works) {
 			if !put[id] {
-				c.unwant(id)
+				c.unassign(id)
 			}
 		}
 	}
 	for _, id := range step.Keys(c.unclaimed) {
-		c.stray(c.unclaimed[id])
+		c.stopStray(c.unclaimed[id])
 	}
 	clear(c.unclaimed)
 	c.gen, c.purge = d.Gen, d.Purge
@@ -209,19 +209,19 @@ func (c *Core) desired(d wire.Desired) {
 	c.saveMeta()
 }
 
-func (c *Core) want(a wire.Assignment) {
+func (c *Core) assign(a wire.Assignment) {
 	w := c.works[a.Instance]
 	if w == nil {
 		w = &work{assignment: a, wanted: true, have: a.Epoch, haveSpec: a.Spec}
 		c.works[a.Instance] = w
-		c.wanted = c.wanted.Toggle(a.Digest())
+		c.desiredDigest = c.desiredDigest.Toggle(a.Digest())
 		found, ok := c.unclaimed[a.Instance]
 		if !ok {
-			c.begin(w)
+			c.beginPlacement(w)
 			return
 		}
 		delete(c.unclaimed, a.Instance)
-		w.join(found.Devices)
+		w.addDevices(found.Devices)
 		c.observe(w, api.Observed{State: api.NodeScheduled})
 		c.adopt(w, found)
 		return
@@ -230,20 +230,20 @@ func (c *Core) want(a wire.Assignment) {
 		if w.assignment.Digest() == a.Digest() {
 			return
 		}
-		c.wanted = c.wanted.Toggle(w.assignment.Digest())
+		c.desiredDigest = c.desiredDigest.Toggle(w.assignment.Digest())
 	}
-	c.wanted = c.wanted.Toggle(a.Digest())
+	c.desiredDigest = c.desiredDigest.Toggle(a.Digest())
 	w.assignment, w.wanted = a, true
 	c.saveWork(w)
 	c.drive(w)
 }
 
-func (c *Core) unwant(id api.InstanceID) {
+func (c *Core) unassign(id api.InstanceID) {
 	w := c.works[id]
 	if w == nil || !w.wanted {
 		return
 	}
-	c.wanted = c.wanted.Toggle(w.assignment.Digest())
+	c.desiredDigest = c.desiredDigest.Toggle(w.assignment.Digest())
 	w.wanted = false
 	c.saveWork(w)
 	c.drive(w)

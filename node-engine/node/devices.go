@@ -12,12 +12,12 @@ import (
 // A device is allocated to one instance at a time. An instance's devices are saved before
 // its creation is ordered, and stay the same over attempts and restarts of the engine.
 // They are released only when nothing of the placement can exist: the runtime confirmed
-// this after the last creation that was ordered (work.dealt), or none was ordered and the
+// this after the last creation that was ordered (work.orderedWithDevices), or none was ordered and the
 // runtime has nothing. A completed placement releases its devices.
 
 // mayRemain reports whether the runtime may have something of the placement, now or after a
 // pending order.
-func (w *work) mayRemain() bool { return w.remains || w.dealt }
+func (w *work) mayRemain() bool { return w.remains || w.orderedWithDevices }
 
 // allocate allocates the devices that w needs, and reports whether w can be created now.
 // If not, it has stopped the existing placement, or reported the lack of devices.
@@ -26,12 +26,12 @@ func (c *Core) allocate(w *work) bool {
 	if len(needs) == 0 && len(w.devices) == 0 {
 		return true
 	}
-	if taken := c.taken(w); !c.suits(w, needs, taken) {
+	if taken := c.takenDevices(w); !c.devicesMatch(w, needs, taken) {
 		if w.mayRemain() {
 			c.revoke(w)
 			return false
 		}
-		chosen, lacks := choose(needs, c.info.Devices, taken)
+		chosen, lacks := chooseDevices(needs, c.info.Devices, taken)
 		w.devices = chosen
 		if lacks != "" {
 			c.failed(w, api.ReasonNoDevice, lacks, nil)
@@ -39,35 +39,35 @@ func (c *Core) allocate(w *work) bool {
 		}
 		c.saveWork(w)
 	}
-	w.dealt = len(w.devices) > 0
+	w.orderedWithDevices = len(w.devices) > 0
 	return true
 }
 
 // revoke stops a workload whose devices are lost or do not match its spec.
 func (c *Core) revoke(w *work) {
 	detail := "its devices do not match its spec"
-	if lost := c.lost(w); len(lost) > 0 {
+	if lost := c.lostDevices(w); len(lost) > 0 {
 		detail = "the node lost " + strings.Join(lost, ", ")
 	}
 	c.observe(w, api.Observed{State: api.Failed, Reason: api.ReasonNoDevice, Detail: detail})
 	c.stop(w, graceOf(w.haveSpec))
 }
 
-// missDevices stops workloads whose devices have disappeared.
-func (c *Core) missDevices() {
+// revokeLostDevices stops workloads whose devices have disappeared.
+func (c *Core) revokeLostDevices() {
 	for _, id := range step.Keys(c.works) {
 		w := c.works[id]
 		switch w.phase {
 		case creating, created, starting, running, unsure:
-			if len(c.lost(w)) > 0 {
+			if len(c.lostDevices(w)) > 0 {
 				c.revoke(w)
 			}
 		}
 	}
 }
 
-// lost returns the devices of w that the node does not have any more.
-func (c *Core) lost(w *work) (ids []string) {
+// lostDevices returns the devices of w that the node does not have any more.
+func (c *Core) lostDevices(w *work) (ids []string) {
 	for _, id := range w.devices {
 		if !slices.ContainsFunc(c.info.Devices, func(d api.NodeDevice) bool { return d.ID == id }) {
 			ids = append(ids, id)
@@ -76,19 +76,19 @@ func (c *Core) lost(w *work) (ids []string) {
 	return ids
 }
 
-// suits reports whether the devices of w are exactly those that it needs, present, and not
+// devicesMatch reports whether the devices of w are exactly those that it needs, present, and not
 // taken.
-func (c *Core) suits(w *work, needs []api.Device, taken map[string]bool) bool {
+func (c *Core) devicesMatch(w *work, needs []api.Device, taken map[string]bool) bool {
 	if slices.ContainsFunc(w.devices, func(id string) bool { return taken[id] }) {
 		return false // the store was restored from a copy
 	}
 	has := slices.DeleteFunc(slices.Clone(c.info.Devices), func(d api.NodeDevice) bool { return !slices.Contains(w.devices, d.ID) })
-	chosen, lacks := choose(needs, has, nil)
+	chosen, lacks := chooseDevices(needs, has, nil)
 	return lacks == "" && slices.Equal(chosen, w.devices)
 }
 
-// taken returns the devices that instances other than but have or may have.
-func (c *Core) taken(but *work) map[string]bool {
+// takenDevices returns the devices that instances other than but have or may have.
+func (c *Core) takenDevices(but *work) map[string]bool {
 	taken := map[string]bool{}
 	add := func(ids []string) {
 		for _, id := range ids {
@@ -109,16 +109,16 @@ func (c *Core) taken(but *work) map[string]bool {
 	return taken
 }
 
-func (w *work) join(ids []string) {
+func (w *work) addDevices(ids []string) {
 	if len(ids) > 0 {
 		w.devices = slices.Compact(slices.Sorted(slices.Values(slices.Concat(w.devices, ids))))
 	}
 }
 
-// choose picks a device that is not taken for each need, and prefers low ids. lacks describes
+// chooseDevices picks a device that is not taken for each need, and prefers low ids. lacks describes
 // a need that cannot be met. A device may have several kinds, so this is a bipartite matching
 // (Kuhn's algorithm), which finds an assignment if there is one.
-func choose(needs []api.Device, offered []api.NodeDevice, taken map[string]bool) (ids []string, lacks string) {
+func chooseDevices(needs []api.Device, offered []api.NodeDevice, taken map[string]bool) (ids []string, lacks string) {
 	var units []string // the kind of each device that is needed
 	for _, n := range needs {
 		for range n.Count {
@@ -145,7 +145,7 @@ func choose(needs []api.Device, offered []api.NodeDevice, taken map[string]bool)
 	}
 	for u := range units {
 		if !give(u+1, make([]bool, len(offered))) {
-			return nil, lacking(units[u], needs, offered, taken)
+			return nil, shortage(units[u], needs, offered, taken)
 		}
 	}
 	for i, u := range owner {
@@ -157,7 +157,7 @@ func choose(needs []api.Device, offered []api.NodeDevice, taken map[string]bool)
 	return ids, ""
 }
 
-func lacking(kind string, needs []api.Device, offered []api.NodeDevice, taken map[string]bool) string {
+func shortage(kind string, needs []api.Device, offered []api.NodeDevice, taken map[string]bool) string {
 	want, all, free := 0, 0, 0
 	for _, n := range needs {
 		if n.Name == kind {

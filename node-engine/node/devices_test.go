@@ -232,21 +232,21 @@ func TestChooseAgreesWithASimpleTwin(t *testing.T) {
 				used[id] = true
 			}
 		}
-		ids, lacks := choose(needs, offered, taken)
+		ids, lacks := chooseDevices(needs, offered, taken)
 		if (lacks == "") != possible(units, used) {
 			t.Fatalf("seed %d: %v of %v without %v: %v, %q", seed, needs, offered, taken, ids, lacks)
 		}
 		if lacks == "" && len(ids) != len(units) {
 			t.Fatalf("seed %d: %v for %v", seed, ids, needs)
 		}
-		if again, _ := choose(needs, offered, taken); !slices.Equal(again, ids) {
+		if again, _ := chooseDevices(needs, offered, taken); !slices.Equal(again, ids) {
 			t.Fatalf("seed %d: %v, then %v", seed, ids, again)
 		}
 	}
 }
 
 func TestAnAbsurdNeedCostsNothing(t *testing.T) {
-	if _, lacks := choose([]api.Device{{Name: "gpu", Count: 1 << 60}}, []api.NodeDevice{device("a.com/gpu", 0)}, nil); lacks == "" {
+	if _, lacks := chooseDevices([]api.Device{{Name: "gpu", Count: 1 << 60}}, []api.NodeDevice{device("a.com/gpu", 0)}, nil); lacks == "" {
 		t.Error("it was met")
 	}
 }
@@ -387,7 +387,7 @@ func TestADeviceIsNeverGivenTwice(t *testing.T) {
 				continue
 			}
 			a, ok := set[in.ID]
-			if _, lacks := choose(a.Spec.NeedsDevices(), all, taken); !ok || lacks == "" || in.Reason != api.ReasonNoDevice {
+			if _, lacks := chooseDevices(a.Spec.NeedsDevices(), all, taken); !ok || lacks == "" || in.Reason != api.ReasonNoDevice {
 				t.Fatalf("seed %d: %+v, wanted %v, taken %v", seed, in, ok, taken)
 			}
 		}

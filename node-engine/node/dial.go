@@ -17,8 +17,8 @@ type Dial struct {
 	Hurry   bool     // an instance needs its lease: the pauses between attempts do not grow
 }
 
-// dialling sends d to the dialer if it has changed.
-func (c *Core) dialling(d Dial) {
+// setDial sends d to the dialer if it has changed.
+func (c *Core) setDial(d Dial) {
 	if c.dial != nil && c.dial.Hurry == d.Hurry && slices.Equal(c.dial.Brokers, d.Brokers) {
 		return
 	}
@@ -26,8 +26,8 @@ func (c *Core) dialling(d Dial) {
 	c.emit(wire.Envelope{To: ToDialer, Msg: d, Volatile: true})
 }
 
-// leases reports whether the node has an instance that must not outlive its lease.
-func (c *Core) leases() bool {
+// needsLease reports whether the node has an instance that must not outlive its lease.
+func (c *Core) needsLease() bool {
 	for _, w := range c.works {
 		if w.haveSpec.StopsWhenCutOff() || w.assignment.Spec.StopsWhenCutOff() {
 			return true
@@ -46,7 +46,7 @@ func (c *Core) learnBrokers(brokers []string) bool {
 	}
 	c.brokers = slices.Clone(brokers)
 	c.describe(c.info)
-	c.link.wantWhole = true
-	c.dialling(Dial{Brokers: c.brokers, Hurry: c.leases()})
+	c.link.sendWhole = true
+	c.setDial(Dial{Brokers: c.brokers, Hurry: c.needsLease()})
 	return true
 }

@@ -41,10 +41,10 @@ type (
 
 func (in Start) apply(c *Core)   { c.start(in) }
 func (Tick) apply(*Core)         {}
-func (in Info) apply(c *Core)    { c.informed(in) }
+func (in Info) apply(c *Core)    { c.infoChanged(in) }
 func (in Desired) apply(c *Core) { c.desired(in.Desired) }
 func (in Lease) apply(c *Core)   { c.lease(in.Lease) }
-func (in Link) apply(c *Core)    { c.linked(in.Up) }
+func (in Link) apply(c *Core)    { c.linkChanged(in.Up) }
 func (in Usage) apply(c *Core)   { c.usage = in }
 
 func (in Workload) apply(c *Core) {
@@ -52,9 +52,9 @@ func (in Workload) apply(c *Core) {
 		delete(c.leaving, in.Key)
 	}
 	if w := c.works[in.Instance]; w != nil {
-		c.happened(w, in.WorkloadEvent)
+		c.workloadEvent(w, in.WorkloadEvent)
 	} else {
-		c.happenedUnclaimed(in.WorkloadEvent)
+		c.unclaimedEvent(in.WorkloadEvent)
 	}
 }
 

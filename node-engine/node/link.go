@@ -15,56 +15,56 @@ import (
 // The dead time exceeds the lease by more than the drift of the clocks and the time of a kill.
 // A workload that stops when the lease ends therefore stops before the cluster places it elsewhere.
 type link struct {
-	up        bool
-	seq       uint64 // of reports
-	beatSeq   uint64
-	sentAt    [beatsKept]sentBeat
-	leased    bool       // a lease was received since the start
-	leaseEnd  time.Time  // when exclusive workloads stop
-	withheld  wire.Lease // the newest that takes effect when the node holds its generation; Seq 0: none
-	wantWhole bool
-	dirty     map[api.InstanceID]api.Observed
+	up           bool
+	seq          uint64 // of reports
+	heartbeatSeq uint64
+	sentAt       [heartbeatsKept]sentHeartbeat
+	leased       bool       // a lease was received since the start
+	leaseEnd     time.Time  // when exclusive workloads stop
+	withheld     wire.Lease // the newest that takes effect when the node holds its generation; Seq 0: none
+	sendWhole    bool
+	dirty        map[api.InstanceID]api.Observed
 }
 
-const beatsKept = 16
+const heartbeatsKept = 16
 
-type sentBeat struct {
+type sentHeartbeat struct {
 	seq uint64
 	at  time.Time
 }
 
 func newLink() link {
-	return link{wantWhole: true, dirty: map[api.InstanceID]api.Observed{}}
+	return link{sendWhole: true, dirty: map[api.InstanceID]api.Observed{}}
 }
 
-func (c *Core) linked(up bool) {
+func (c *Core) linkChanged(up bool) {
 	c.link.up = up
 	if !up {
 		return
 	}
-	c.link.wantWhole = true
-	c.timers.Set(timerKey{what: timerBeat}, c.now)
+	c.link.sendWhole = true
+	c.timers.Set(timerKey{what: timerHeartbeat}, c.now)
 }
 
-// beat sends a heartbeat and plans the next one. A node that needs its lease sends twice
+// heartbeat sends one and plans the next. A node that needs its lease sends twice
 // as many, so that more of the lease is left when a cluster restarts.
-func (c *Core) beat() {
-	leases, every := c.leases(), c.timing.Heartbeat
+func (c *Core) heartbeat() {
+	leases, every := c.needsLease(), c.timing.Heartbeat
 	if leases {
 		every /= 2
 	}
-	c.timers.Set(timerKey{what: timerBeat}, c.now.Add(every))
-	c.dialling(Dial{Brokers: c.brokers, Hurry: leases})
+	c.timers.Set(timerKey{what: timerHeartbeat}, c.now.Add(every))
+	c.setDial(Dial{Brokers: c.brokers, Hurry: leases})
 	if !c.link.up {
 		return
 	}
-	c.mayPurge()
+	c.reportEmpty()
 	l := &c.link
-	l.beatSeq++
-	l.sentAt[l.beatSeq%beatsKept] = sentBeat{l.beatSeq, c.now}
+	l.heartbeatSeq++
+	l.sentAt[l.heartbeatSeq%heartbeatsKept] = sentHeartbeat{l.heartbeatSeq, c.now}
 	c.report() // the digest below includes this report
 	c.emit(wire.Envelope{To: wire.ToCluster, Volatile: true, Msg: wire.NodeToCluster(wire.Alive{
-		Boot: c.boot, Seq: l.beatSeq, Gen: c.gen, Desired: c.wanted, Observed: c.known.Toggle(c.infoSum),
+		Boot: c.boot, Seq: l.heartbeatSeq, Gen: c.gen, Desired: c.desiredDigest, Observed: c.observedDigest.Toggle(c.infoDigest),
 		CPUUsed: c.usage.CPU, MemUsed: c.usage.Mem,
 	})})
 }
@@ -72,15 +72,15 @@ func (c *Core) beat() {
 // report sends the observations that changed since the last report, or all of them.
 func (c *Core) report() {
 	l := &c.link
-	if !l.up || (!l.wantWhole && len(l.dirty) == 0) {
+	if !l.up || (!l.sendWhole && len(l.dirty) == 0) {
 		if !l.up {
 			clear(l.dirty) // a whole report follows when the link is up
 		}
 		return
 	}
 	l.seq++
-	r := wire.NodeReport{Node: c.cfg.ID, Boot: c.boot, Seq: l.seq, Gen: c.gen, Whole: l.wantWhole, AnswersLease: true}
-	if l.wantWhole {
+	r := wire.NodeReport{Node: c.cfg.ID, Boot: c.boot, Seq: l.seq, Gen: c.gen, Whole: l.sendWhole, AnswersLease: true}
+	if l.sendWhole {
 		info := c.info
 		r.Info = &info
 		for _, id := range step.Keys(c.works) {
@@ -91,7 +91,7 @@ func (c *Core) report() {
 			r.Observed = append(r.Observed, l.dirty[id])
 		}
 	}
-	l.wantWhole = false
+	l.sendWhole = false
 	clear(l.dirty)
 	c.toCluster(r)
 }
@@ -102,15 +102,15 @@ func (c *Core) report() {
 func (c *Core) lease(m wire.Lease) {
 	l := &c.link
 	if m.RequestAlive {
-		c.timers.Set(timerKey{what: timerBeat}, c.now)
+		c.timers.Set(timerKey{what: timerHeartbeat}, c.now)
 	}
 	if m.Boot != c.boot {
 		return
 	}
 	if m.RequestWhole {
-		l.wantWhole = true
+		l.sendWhole = true
 	}
-	sent := l.sentAt[m.Seq%beatsKept]
+	sent := l.sentAt[m.Seq%heartbeatsKept]
 	if sent.seq != m.Seq || m.Seq == 0 {
 		return
 	}
@@ -130,7 +130,7 @@ func (c *Core) lease(m wire.Lease) {
 			continue
 		}
 		switch {
-		case w.phase == running || w.phase == starting || w.phase == stopping || w.phase == unsure && w.mayLive():
+		case w.phase == running || w.phase == starting || w.phase == stopping || w.phase == unsure && w.mayHaveProcess():
 			c.guard(w)
 		case w.phase == idle:
 			c.drive(w)
@@ -138,8 +138,8 @@ func (c *Core) lease(m wire.Lease) {
 	}
 }
 
-// heldNow applies a withheld lease once its generation has arrived.
-func (c *Core) heldNow() {
+// applyWithheldLease applies it once its generation has arrived.
+func (c *Core) applyWithheldLease() {
 	if m := c.link.withheld; m.Seq != 0 && c.gen >= m.Gen {
 		c.link.withheld = wire.Lease{}
 		c.lease(m)
@@ -158,13 +158,13 @@ func (c *Core) leaseEnded() {
 	c.link.leased = false
 	for _, id := range step.Keys(c.works) {
 		if w := c.works[id]; w.haveSpec.StopsWhenCutOff() {
-			c.cut(w)
+			c.stopWithoutLease(w)
 		}
 	}
 }
 
-// cut stops an exclusive workload without grace, because the lease has ended.
-func (c *Core) cut(w *work) {
+// stopWithoutLease stops an exclusive workload without grace, because the lease has ended.
+func (c *Core) stopWithoutLease(w *work) {
 	switch w.phase {
 	case creating, created, starting, running, unsure:
 	case stopping:
@@ -185,18 +185,18 @@ func (c *Core) mayRun(w *work) bool {
 	return !w.haveSpec.StopsWhenCutOff() || (c.link.leased && c.now.Before(c.link.leaseEnd))
 }
 
-// freshLease sends a heartbeat, whose answer is a lease, if the instance needs a lease and
+// requestLease sends a heartbeat, whose answer is a lease, if the instance needs a lease and
 // the last one is not fresh. The cluster answers heartbeats only of nodes that need a
 // lease, so an earlier heartbeat may have got no answer.
-func (c *Core) freshLease(w *work) {
+func (c *Core) requestLease(w *work) {
 	if w.haveSpec.StopsWhenCutOff() && (!c.link.leased || c.link.leaseEnd.Sub(c.now) < c.timing.Lease-c.timing.Heartbeat/2) {
-		c.timers.SetEarlier(timerKey{what: timerBeat}, c.now)
+		c.timers.SetEarlier(timerKey{what: timerHeartbeat}, c.now)
 	}
 }
 
-// mayBegin reports whether the instance may be created: like mayRun, but half of the lease
+// mayCreate reports whether the instance may be created: like mayRun, but half of the lease
 // must be left, because a lease that was not renewed may be about to end.
-func (c *Core) mayBegin(w *work) bool {
+func (c *Core) mayCreate(w *work) bool {
 	return c.mayRun(w) && (!w.haveSpec.StopsWhenCutOff() || c.link.leaseEnd.Sub(c.now) > c.timing.Lease/2)
 }
 
@@ -208,4 +208,4 @@ func (c *Core) guard(w *work) {
 	}
 }
 
-func (c *Core) lift(w *work) { c.order(wire.GuardWorkload{Key: w.key()}) }
+func (c *Core) unguard(w *work) { c.order(wire.GuardWorkload{Key: w.key()}) }

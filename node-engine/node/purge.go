@@ -15,10 +15,10 @@ const ToPurger api.Addr = "purger"
 // not name the join that it was meant for.
 type Empty struct{}
 
-// mayPurge sends an Empty if the node has no instance, which is unknown while the runtime
+// reportEmpty sends an Empty if the node has no instance, which is unknown while the runtime
 // does not answer.
-func (c *Core) mayPurge() {
-	if c.purge && !c.blind && len(c.works)+len(c.leaving)+len(c.unclaimed) == 0 {
+func (c *Core) reportEmpty() {
+	if c.purge && !c.runtimeSilent && len(c.works)+len(c.leaving)+len(c.unclaimed) == 0 {
 		c.emit(wire.Envelope{To: ToPurger, Msg: Empty{}, Volatile: true})
 	}
 }

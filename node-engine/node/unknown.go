@@ -19,14 +19,14 @@ const unknownDetail = "state unknown: the node's runtime does not answer"
 
 // runtimeDown marks running workloads as unknown.
 func (c *Core) runtimeDown() {
-	c.blind = true
+	c.runtimeSilent = true
 	for _, id := range step.Keys(c.works) {
 		switch w := c.works[id]; w.phase {
 		case running:
-			c.doubtful(w, unknownDetail)
+			c.observeUnknown(w, unknownDetail)
 		case idle:
 			if w.remains && w.current() && !w.ended() { // it was created before the engine started
-				c.doubt(w, unknownDetail)
+				c.setUnsure(w, unknownDetail)
 			}
 		}
 	}
@@ -35,8 +35,8 @@ func (c *Core) runtimeDown() {
 // runtimeUp reconciles with the workloads of a runtime that answers again. Stops that
 // failed while it did not answer are ordered again soon.
 func (c *Core) runtimeUp(found []wire.WorkloadEvent) {
-	was := c.blind
-	c.blind = false
+	was := c.runtimeSilent
+	c.runtimeSilent = false
 	c.reconcile(found)
 	if !was {
 		return
@@ -49,29 +49,29 @@ func (c *Core) runtimeUp(found []wire.WorkloadEvent) {
 	}
 }
 
-// doubt moves the workload to unsure until the runtime lists its workloads.
-func (c *Core) doubt(w *work, detail string) {
+// setUnsure moves the workload to unsure until the runtime lists its workloads.
+func (c *Core) setUnsure(w *work, detail string) {
 	w.phase = unsure
-	c.doubtful(w, detail)
+	c.observeUnknown(w, detail)
 }
 
-// doubtful reports the last observed state with the reason runtime_unavailable.
-func (c *Core) doubtful(w *work, detail string) {
+// observeUnknown reports the last observed state with the reason runtime_unavailable.
+func (c *Core) observeUnknown(w *work, detail string) {
 	o := api.Observed{State: api.NodeScheduled, Reason: api.ReasonRuntimeDown, Detail: detail}
-	if w.mayLive() {
+	if w.mayHaveProcess() {
 		o.State = w.observed.State
 	}
 	c.observe(w, o)
 }
 
-// mayLive reports whether a process of the workload may exist.
-func (w *work) mayLive() bool {
+// mayHaveProcess reports whether a process of the workload may exist.
+func (w *work) mayHaveProcess() bool {
 	return w.observed.Epoch == w.have && (w.observed.State == api.Running || w.observed.State == api.Created)
 }
 
-// ended reports a workload that has exited, but could not be removed yet.
-func (c *Core) ended(w *work) {
-	if w.endedWith == nil || !w.mayLive() {
+// observeExited reports a workload that has exited, but could not be removed yet.
+func (c *Core) observeExited(w *work) {
+	if w.endedWith == nil || !w.mayHaveProcess() {
 		return
 	}
 	c.observe(w, api.Observed{

@@ -30,24 +30,24 @@ const (
 // work is one instance on this node. The runtime has at most one placement of it: a newer
 // epoch waits until the older one is removed.
 type work struct {
-	assignment wire.Assignment // the newest
-	wanted     bool
-	have       api.Epoch        // epoch of the placement that the runtime has or was ordered to create
-	haveSpec   api.Microservice // spec of that placement
-	remains    bool             // the runtime may have something of that placement
-	phase      phase
-	attempt    int
-	fails      int  // in a row
-	retries    int  // of an order that failed, in a row
-	endedWith  *int // exit code of a workload that exited while it is being stopped; nil: it may run
-	failures   int  // that count against max_attempts, of this SLA revision, on all nodes
-	restarts   int  // of this SLA revision, on all nodes
-	startedAt  time.Time
-	address    netip.Addr // of the placement on the overlay network, if it is on it
-	ready      bool       // this attempt accepts connections
-	devices    []string   // of its placements, see devices.go
-	dealt      bool       // a creation with devices was ordered since the start
-	observed   api.Observed
+	assignment         wire.Assignment // the newest
+	wanted             bool
+	have               api.Epoch        // epoch of the placement that the runtime has or was ordered to create
+	haveSpec           api.Microservice // spec of that placement
+	remains            bool             // the runtime may have something of that placement
+	phase              phase
+	attempt            int
+	failsInRow         int
+	retries            int  // of an order that failed, in a row
+	endedWith          *int // exit code of a workload that exited while it is being stopped; nil: it may run
+	failures           int  // that count against max_attempts, of this SLA revision, on all nodes
+	restarts           int  // of this SLA revision, on all nodes
+	startedAt          time.Time
+	address            netip.Addr // of the placement on the overlay network, if it is on it
+	ready              bool       // this attempt accepts connections
+	devices            []string   // of its placements, see devices.go
+	orderedWithDevices bool       // a creation with devices was ordered since the start
+	observed           api.Observed
 }
 
 type workRecord struct {
@@ -67,7 +67,7 @@ type workRecord struct {
 func (c *Core) saveWork(w *work) {
 	r := workRecord{
 		Assignment: w.assignment, Wanted: w.wanted, Have: w.have, Attempt: w.attempt,
-		Fails: w.fails, Failures: w.failures, Restarts: w.restarts, Done: w.phase == done, Devices: w.devices, Observed: w.observed,
+		Fails: w.failsInRow, Failures: w.failures, Restarts: w.restarts, Done: w.phase == done, Devices: w.devices, Observed: w.observed,
 	}
 	if w.have != w.assignment.Epoch {
 		r.HaveSpec = w.haveSpec
@@ -83,7 +83,7 @@ func (c *Core) restoreWork(d store.Doc) error {
 	w := &work{
 		remains:    true, // until the runtime has listed its workloads
 		assignment: r.Assignment, wanted: r.Wanted, have: r.Have, haveSpec: r.HaveSpec, attempt: r.Attempt,
-		fails: r.Fails, failures: r.Failures, restarts: r.Restarts, observed: r.Observed, address: r.Observed.Address,
+		failsInRow: r.Fails, failures: r.Failures, restarts: r.Restarts, observed: r.Observed, address: r.Observed.Address,
 		ready: r.Observed.Ready, devices: r.Devices,
 	}
 	if w.have == w.assignment.Epoch {
@@ -96,9 +96,9 @@ func (c *Core) restoreWork(d store.Doc) error {
 		w.phase = waiting
 	}
 	c.works[r.Assignment.Instance] = w
-	c.known = c.known.Toggle(w.observed.Digest())
+	c.observedDigest = c.observedDigest.Toggle(w.observed.Digest())
 	if w.wanted {
-		c.wanted = c.wanted.Toggle(w.assignment.Digest())
+		c.desiredDigest = c.desiredDigest.Toggle(w.assignment.Digest())
 	}
 	return nil
 }
@@ -122,12 +122,12 @@ func (c *Core) drive(w *work) {
 	case !w.wanted:
 		c.remove(w)
 	case !w.current():
-		c.begin(w)
+		c.beginPlacement(w)
 	case w.phase == idle && w.ended():
 		w.phase, w.devices = done, nil
-		c.linger(w)
+		c.scheduleDetach(w)
 	case w.phase == done:
-		c.linger(w)
+		c.scheduleDetach(w)
 	case w.phase == idle:
 		c.create(w)
 	case w.phase == created:
@@ -135,10 +135,10 @@ func (c *Core) drive(w *work) {
 	}
 }
 
-// begin starts a placement for the assignment's epoch.
-func (c *Core) begin(w *work) {
+// beginPlacement starts a placement for the assignment's epoch.
+func (c *Core) beginPlacement(w *work) {
 	w.have, w.haveSpec = w.assignment.Epoch, w.assignment.Spec
-	w.phase, w.attempt, w.fails, w.address, w.ready = idle, 0, 0, netip.Addr{}, false
+	w.phase, w.attempt, w.failsInRow, w.address, w.ready = idle, 0, 0, netip.Addr{}, false
 	w.failures, w.restarts = w.assignment.Failures, w.assignment.Restarts
 	w.devices = nil
 	c.timers.Clear(timerKey{timerWork, w.assignment.Instance})
@@ -149,12 +149,12 @@ func (c *Core) begin(w *work) {
 }
 
 func (c *Core) create(w *work) {
-	if c.blind {
-		c.doubt(w, unknownDetail)
+	if c.runtimeSilent {
+		c.setUnsure(w, unknownDetail)
 		return
 	}
-	c.freshLease(w)
-	if !c.mayBegin(w) {
+	c.requestLease(w)
+	if !c.mayCreate(w) {
 		c.observe(w, api.Observed{
 			State: api.NodeScheduled, Reason: api.ReasonLeaseExpired,
 			Detail: "waits for a lease from the cluster: it must not run without one",
@@ -172,7 +172,7 @@ func (c *Core) create(w *work) {
 	w.phase, w.remains = creating, true
 	c.observe(w, api.Observed{State: api.NodeScheduled})
 	if w.haveSpec.StopsWhenCutOff() {
-		c.lift(w) // the deadline of an earlier attempt would kill this one
+		c.unguard(w) // the deadline of an earlier attempt would kill this one
 	}
 	c.order(wire.CreateWorkload{
 		Key: w.key(), Attempt: w.attempt, Spec: w.haveSpec, Addresses: w.assignment.Addresses, Devices: w.devices,
@@ -180,12 +180,12 @@ func (c *Core) create(w *work) {
 }
 
 func (c *Core) startWork(w *work) {
-	if c.blind {
-		c.doubt(w, unknownDetail)
+	if c.runtimeSilent {
+		c.setUnsure(w, unknownDetail)
 		return
 	}
 	if !c.mayRun(w) {
-		c.cut(w)
+		c.stopWithoutLease(w)
 		return
 	}
 	w.phase = starting
@@ -217,7 +217,7 @@ func (c *Core) remove(w *work) {
 	id := w.assignment.Instance
 	c.timers.Clear(timerKey{timerWork, id})
 	delete(c.works, id)
-	c.known = c.known.Toggle(w.observed.Digest())
+	c.observedDigest = c.observedDigest.Toggle(w.observed.Digest())
 	c.journal.Delete(kindWork, string(id))
 	c.link.dirty[id] = api.Observed{
 		Instance: id, Epoch: w.observed.Epoch, State: api.Terminated, Stopped: true, Node: c.cfg.ID,
@@ -225,13 +225,13 @@ func (c *Core) remove(w *work) {
 	}
 }
 
-// happened handles an event of an instance's workload.
-func (c *Core) happened(w *work, e wire.WorkloadEvent) {
+// workloadEvent handles an event of an instance's workload.
+func (c *Core) workloadEvent(w *work, e wire.WorkloadEvent) {
 	if e.Epoch != w.have {
 		return // of an earlier placement
 	}
 	if e.Phase == wire.WorkloadGone {
-		c.gone(w)
+		c.workloadGone(w)
 		return
 	}
 	if w.phase == stopping {
@@ -239,11 +239,11 @@ func (c *Core) happened(w *work, e wire.WorkloadEvent) {
 		case wire.WorkloadExited:
 			w.endedWith = &e.ExitCode
 			if w.retries > 0 { // otherwise the stop's result follows soon
-				c.ended(w)
+				c.observeExited(w)
 			}
 		case wire.WorkloadFailed:
 			c.retryLater(w) // retries the removal
-			c.ended(w)
+			c.observeExited(w)
 		}
 		return
 	}
@@ -270,20 +270,20 @@ func (c *Core) happened(w *work, e wire.WorkloadEvent) {
 		}
 	case wire.WorkloadExited:
 		if w.phase != waiting && w.phase != done {
-			c.exited(w, e)
+			c.workloadExited(w, e)
 		}
 	case wire.WorkloadFailed:
 		switch {
 		case w.phase != creating && w.phase != created && w.phase != starting:
 		case e.Reason == api.ReasonRuntimeDown: // the order may have been carried out
-			c.doubt(w, e.Detail)
+			c.setUnsure(w, e.Detail)
 			c.retryLater(w)
 		default:
 			c.failed(w, e.Reason, e.Detail, nil)
 		}
 	}
 	if w.phase == done { // the event may have brought the address
-		c.linger(w)
+		c.scheduleDetach(w)
 	}
 }
 
@@ -296,12 +296,12 @@ func (w *work) onNetwork(e wire.WorkloadEvent) {
 	w.ready = e.Ready || w.ready && e.Attempt == w.attempt
 }
 
-func (c *Core) exited(w *work, e wire.WorkloadEvent) {
+func (c *Core) workloadExited(w *work, e wire.WorkloadEvent) {
 	code := e.ExitCode
 	if w.haveSpec.OneShot && code == 0 && e.Reason == api.ReasonNone {
-		w.phase, w.fails, w.devices = done, 0, nil // nothing uses them
+		w.phase, w.failsInRow, w.devices = done, 0, nil // nothing uses them
 		c.observe(w, api.Observed{State: api.Completed, ExitCode: &code})
-		c.linger(w)
+		c.scheduleDetach(w)
 		return
 	}
 	if e.Reason == api.ReasonNone {
@@ -311,33 +311,33 @@ func (c *Core) exited(w *work, e wire.WorkloadEvent) {
 	c.failed(w, e.Reason, e.Detail, &code)
 }
 
-// linger schedules the detachment of a workload that ended for good from the network. The delay
+// scheduleDetach schedules the detachment of a workload that ended for good from the network. The delay
 // lets its last packets arrive.
-func (c *Core) linger(w *work) {
+func (c *Core) scheduleDetach(w *work) {
 	c.observe(w, w.observed)
 	if key := (timerKey{timerWork, w.assignment.Instance}); w.address.IsValid() && !c.timers.Has(key) {
 		c.timers.Set(key, c.now.Add(c.cfg.Linger))
 	}
 }
 
-func (c *Core) leaveNetwork(w *work) {
+func (c *Core) detach(w *work) {
 	w.address = netip.Addr{}
 	c.observe(w, w.observed)
 	c.order(wire.DetachWorkload{Key: w.key()})
 }
 
-// spends reports whether a failure counts against the attempts of a one-shot, because the
+// countsAsAttempt reports whether a failure counts against the attempts of a one-shot, because the
 // workload may have caused it.
-func spends(r api.Reason) bool {
+func countsAsAttempt(r api.Reason) bool {
 	switch r {
 	case api.ReasonRegistryDown, api.ReasonDiskFull, api.ReasonNoRuntime, api.ReasonLeaseExpired:
 		return false
 	}
-	return !blameless(r)
+	return !causedByNode(r)
 }
 
-// blameless reports whether the node caused a failure, and not the workload.
-func blameless(r api.Reason) bool {
+// causedByNode reports whether the node caused a failure, and not the workload.
+func causedByNode(r api.Reason) bool {
 	switch r {
 	case api.ReasonRuntimeDown, api.ReasonNetworkDown, api.ReasonNetworkFull, api.ReasonNoDevice:
 		return true
@@ -348,24 +348,24 @@ func blameless(r api.Reason) bool {
 // failed ends an attempt. It starts the backoff before the next one, or gives up a one-shot.
 func (c *Core) failed(w *work, reason api.Reason, detail string, code *int) {
 	if w.phase == running && c.now.Sub(w.startedAt) >= c.cfg.StableAfter {
-		w.fails = 0
+		w.failsInRow = 0
 	}
-	if !blameless(reason) {
-		w.fails++
+	if !causedByNode(reason) {
+		w.failsInRow++
 	}
-	if spends(reason) {
+	if countsAsAttempt(reason) {
 		w.failures++
 	}
 	if limit := w.haveSpec.Attempts(); limit > 0 && w.failures >= limit {
 		c.giveUp(w, fmt.Sprintf("the last: %s: %s", reason, detail), code)
 		return
 	}
-	pause := c.pause(w)
+	pause := c.restartPause(w)
 	w.phase = waiting
 	c.timers.Set(timerKey{timerWork, w.assignment.Instance}, c.now.Add(pause))
 	detail = fmt.Sprintf("%s; next attempt in %s", detail, pause.Round(100*time.Millisecond))
-	if w.fails >= c.cfg.MaxFailures {
-		detail = fmt.Sprintf("%d failures in a row, the last: %s: %s", w.fails, reason, detail)
+	if w.failsInRow >= c.cfg.MaxFailures {
+		detail = fmt.Sprintf("%d failures in a row, the last: %s: %s", w.failsInRow, reason, detail)
 		reason = api.ReasonTooManyFails
 	}
 	c.observe(w, api.Observed{State: api.Failed, Reason: reason, Detail: detail, ExitCode: code})
@@ -373,52 +373,52 @@ func (c *Core) failed(w *work, reason api.Reason, detail string, code *int) {
 
 // giveUp ends a one-shot that used all its attempts. Its workload stays for its logs.
 func (c *Core) giveUp(w *work, detail string, code *int) {
-	w.phase, w.fails, w.devices = done, 0, nil
+	w.phase, w.failsInRow, w.devices = done, 0, nil
 	c.observe(w, api.Observed{
 		State: api.Failed, Reason: api.ReasonAttemptsSpent, ExitCode: code,
 		Detail: fmt.Sprintf("%d of %d attempts failed, no more are made; %s", w.failures, w.haveSpec.Attempts(), detail),
 	})
-	c.linger(w)
+	c.scheduleDetach(w)
 }
 
-// pause returns the backoff, which doubles with each failure in a row. It differs by up to
+// restartPause returns the backoff, which doubles with each failure in a row. It differs by up to
 // a quarter between instances, so that those that failed together do not retry together.
-func (c *Core) pause(w *work) time.Duration {
-	d := c.cfg.backoff(w.fails)
+func (c *Core) restartPause(w *work) time.Duration {
+	d := c.cfg.backoff(w.failsInRow)
 	return d - d/4*time.Duration(w.spread())/256
 }
 
-func (c *Core) pauseOver(w *work) {
+func (c *Core) pauseEnded(w *work) {
 	switch w.phase {
 	case stopping:
 		c.stop(w, 0)
 	case unsure:
-		if !c.blind { // otherwise reconcile decides when the runtime answers again
+		if !c.runtimeSilent { // otherwise reconcile decides when the runtime answers again
 			w.phase = idle
 			c.drive(w)
 		}
 	case waiting:
-		if !blameless(w.observed.Reason) {
+		if !causedByNode(w.observed.Reason) {
 			w.restarts++
 		}
 		w.attempt++
 		w.phase, w.ready = idle, false
 		c.drive(w)
 	case done:
-		c.leaveNetwork(w)
+		c.detach(w)
 	}
 }
 
-// gone handles the event that the runtime has nothing of the instance.
-func (c *Core) gone(w *work) {
+// workloadGone handles the event that the runtime has nothing of the instance.
+func (c *Core) workloadGone(w *work) {
 	w.remains = false
 	switch w.phase {
 	case stopping:
 		w.retries = 0
-		w.dealt = false // orders of one key are carried out in sequence: no creation is pending
+		w.orderedWithDevices = false // orders of one key are carried out in sequence: no creation is pending
 		c.timers.Clear(timerKey{timerWork, w.assignment.Instance})
 		if w.haveSpec.StopsWhenCutOff() {
-			c.lift(w)
+			c.unguard(w)
 		}
 		w.phase = idle
 		c.drive(w)
@@ -444,10 +444,10 @@ func (c *Core) observe(w *work, o api.Observed) {
 		panic(fmt.Sprintf("%s: illegal transition from %s to %s", w.key(), old.State, o.State))
 	}
 	if w.observed.State != "" {
-		c.known = c.known.Toggle(w.observed.Digest())
+		c.observedDigest = c.observedDigest.Toggle(w.observed.Digest())
 	}
 	w.observed = o
-	c.known = c.known.Toggle(o.Digest())
+	c.observedDigest = c.observedDigest.Toggle(o.Digest())
 	c.link.dirty[o.Instance] = o
 	c.saveWork(w)
 }

@@ -45,7 +45,7 @@ func rejoin(ctx context.Context, cfg Config, dir *os.Root, had clusterlink.Crede
 		return had, err
 	}
 	log = log.With("cluster", had.Cluster, "node", had.ID, "token", t.ID())
-	if err := had.Fits(t); err != nil {
+	if err := had.CheckToken(t); err != nil {
 		return had, fmt.Errorf("give the new node a data directory of its own, or remove %s: %w", cfg.Data, err)
 	}
 	switch {
@@ -53,7 +53,7 @@ func rejoin(ctx context.Context, cfg Config, dir *os.Root, had clusterlink.Crede
 		return had, nil
 	case had.Token == "": // it joined under a release that did not save the token's id
 		log.Info("assuming that this node joined with the configured token; a different token will join it again")
-		return had, had.Note(dir, t.ID())
+		return had, had.SaveTokenID(dir, t.ID())
 	}
 	ctx, cancel := context.WithTimeout(ctx, rejoinTimeout)
 	defer cancel()

@@ -18,9 +18,9 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime/containerd"
 )
 
-// isName reports whether s has 1 to 63 letters, digits and characters of inner, and begins and ends with
+// validName reports whether s has 1 to 63 letters, digits and characters of inner, and begins and ends with
 // a letter or digit. SLAs can require only such names, see api.Fields.
-func isName(s, inner string) bool {
+func validName(s, inner string) bool {
 	for i, r := range []byte(s) {
 		plain := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
 		if !plain && (i == 0 || i == len(s)-1 || strings.IndexByte(inner, r) < 0) {
@@ -60,7 +60,7 @@ func (c Config) checkOffer() error {
 			return daemon.Invalid(k.key, "%d of them, at most %d", len(k.names), maxNames)
 		}
 		for _, n := range k.names {
-			if !isName(n, k.inner) {
+			if !validName(n, k.inner) {
 				return daemon.Invalid(k.key, "%q, %s", n, k.want)
 			}
 		}

@@ -48,8 +48,8 @@ type purgeRecord struct {
 	Told    bool `json:"told,omitempty"`    // the purge is acknowledged, or cannot be
 }
 
-// begun reports whether a purge has begun, with its record.
-func begun(dir *os.Root) (rec purgeRecord, ok bool, err error) {
+// purgeBegun reports whether a purge has begun, with its record.
+func purgeBegun(dir *os.Root) (rec purgeRecord, ok bool, err error) {
 	text, err := dir.ReadFile(purgeFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return rec, false, nil
@@ -80,7 +80,7 @@ func (e *engine) awaitPurge(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		ordered, err := e.cluster.Purging(ctx, "")
+		ordered, err := e.cluster.ShouldPurge(ctx, "")
 		switch {
 		case err != nil:
 			if ctx.Err() == nil {
@@ -107,7 +107,7 @@ func Purge(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	defer dir.Close()
-	rec, resumed, err := begun(dir)
+	rec, resumed, err := purgeBegun(dir)
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (p *purge) run(ctx context.Context, rec purgeRecord) error {
 		case p.cluster == nil || !time.Now().Before(p.until):
 			p.log.Warn("purge not acknowledged to the cluster: the node has no valid certificate; its operator removes the node with treeline delete node")
 		default:
-			if err = p.cluster.Left(ctx); err != nil && !rec.Ordered && ctx.Err() == nil {
+			if err = p.cluster.ReportPurged(ctx); err != nil && !rec.Ordered && ctx.Err() == nil {
 				p.log.Warn("purge not acknowledged to the cluster; its operator removes the node with treeline delete node", "err", err)
 				err = nil
 			}
@@ -179,7 +179,7 @@ func (p *purge) run(ctx context.Context, rec purgeRecord) error {
 		}
 		p.log.Error("purge incomplete, retrying", "err", err, "retry_in", pause)
 		if p.cluster != nil {
-			_, _ = p.cluster.Purging(ctx, err.Error()) // reports the error to the operator
+			_, _ = p.cluster.ShouldPurge(ctx, err.Error()) // reports the error to the operator
 		}
 		select {
 		case <-time.After(pause):

@@ -149,7 +149,7 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 			Client: netsock.New(cfg.Netmanager.Socket), Log: log,
 			Subscriptions: func(b []byte) { e.link.Subscriptions(b) },
 			Changed:       func() { e.driver.Recheck() },
-			Serves:        func(k wire.Key) { e.driver.Serves(k) },
+			Serves:        func(k wire.Key) { e.driver.ReadinessChanged(k) },
 		})
 		publish, err := api.ParsePortRanges(cfg.Publish)
 		if err != nil {
@@ -186,7 +186,7 @@ func (c *Config) open() (*os.Root, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, purging, err := begun(dir)
+	_, purging, err := purgeBegun(dir)
 	if err == nil && purging {
 		err = errOrdered
 	}

@@ -139,7 +139,7 @@ func (r *Runtime) Info(ctx context.Context) (runtime.Info, error) {
 	defer cancel()
 	v, err := r.c.Version(ctx)
 	if err != nil {
-		return runtime.Info{}, reasoned(fmt.Errorf("get the version of containerd at %s: %w", r.cfg.Address, err))
+		return runtime.Info{}, withReason(fmt.Errorf("get the version of containerd at %s: %w", r.cfg.Address, err))
 	}
 	return runtime.Info{Version: "containerd " + v.Version, Runtimes: r.cfg.installed()}, nil
 }

@@ -94,7 +94,7 @@ func (r *Runtime) exec(ctx context.Context, id string, p runtime.Process) (_ *pr
 func (r *Runtime) runs(ctx context.Context, id string) error {
 	task, err := r.task(ctx, id)
 	if err != nil {
-		return reasoned(err)
+		return withReason(err)
 	}
 	if task == nil || task.Status != tasktypes.Status_RUNNING {
 		return fmt.Errorf("it does not run: %w", api.ErrNotFound)
@@ -111,7 +111,7 @@ func (r *Runtime) processSpec(ctx context.Context, id string, p runtime.Process,
 		return nil, fmt.Errorf("container %s: %w", id, api.ErrNotFound)
 	}
 	if err != nil {
-		return nil, reasoned(err)
+		return nil, withReason(err)
 	}
 	var s specs.Spec
 	if err := typeurl.UnmarshalTo(c.Spec, &s); err != nil {
@@ -173,7 +173,7 @@ func (x *process) start(ctx context.Context, spec *specs.Process) error {
 // startFailure describes why a program was not started, without the texts of the layers between.
 func startFailure(program string, err error) error {
 	if errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || errors.Is(err, context.Canceled) {
-		return reasoned(err)
+		return withReason(err)
 	}
 	text := err.Error()
 	if i := strings.LastIndex(text, "exec: "); i >= 0 {

@@ -16,7 +16,7 @@ func (r *Runtime) Purge(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, r.cfg.Namespace), pullTimeout)
 	defer cancel()
 	if err := r.purge(ctx); err != nil {
-		return reasoned(fmt.Errorf("purge images: %w", err))
+		return withReason(fmt.Errorf("purge images: %w", err))
 	}
 	return nil
 }

@@ -22,11 +22,11 @@ func failure(action string, k wire.Key, err error) error {
 	if err == nil {
 		return nil
 	}
-	return reasoned(fmt.Errorf("%s %s: %w", action, k, err))
+	return withReason(fmt.Errorf("%s %s: %w", action, k, err))
 }
 
-// reasoned wraps err in a *runtime.Error with the reason in err, or one that is derived from it.
-func reasoned(err error) error {
+// withReason wraps err in a *runtime.Error with the reason in err, or one that is derived from it.
+func withReason(err error) error {
 	reason := runtime.Reason(err)
 	if reason == api.ReasonStartFailed {
 		switch text := err.Error(); {

@@ -12,12 +12,12 @@ import (
 // bundles is the directory in containerd's state that has a bundle for each task.
 const bundles = "io.containerd.runtime.v2.task"
 
-// socketRetries is how often a task is created again after socketWent.
+// socketRetries is how often a task is created again after socketMissing.
 const socketRetries = 3
 
-// socketWent reports whether no shim was started because the previous shim, which is ending, removed
+// socketMissing reports whether no shim was started because the previous shim, which is ending, removed
 // its socket first.
-func socketWent(err error) bool {
+func socketMissing(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "remove pre-existing socket") && strings.Contains(err.Error(), "no such file or directory")
 }
 

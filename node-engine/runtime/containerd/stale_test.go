@@ -48,11 +48,11 @@ func TestSocketWentDistinguishesErrors(t *testing.T) {
 		"failed to start shim: start failed: io.containerd.runc.v2: remove pre-existing socket: remove /run/containerd/s/84f7: permission denied":                        false,
 		"exec: /no/such/program: no such file or directory": false,
 	} {
-		if got := socketWent(errors.New(text)); got != want {
+		if got := socketMissing(errors.New(text)); got != want {
 			t.Errorf("socketWent(%q): got %t, want %t", text, got, want)
 		}
 	}
-	if socketWent(nil) {
+	if socketMissing(nil) {
 		t.Error("socketWent without an error: got true, want false")
 	}
 }

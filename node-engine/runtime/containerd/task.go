@@ -71,7 +71,7 @@ func (r *Runtime) newTask(ctx context.Context, id, shim string, files []mount.Mo
 	}
 	err = create()
 	for range socketRetries {
-		if !socketWent(err) {
+		if !socketMissing(err) {
 			break
 		}
 		err = create()
@@ -253,7 +253,7 @@ func (r *Runtime) List(ctx context.Context) ([]runtime.Status, error) {
 	defer cancel()
 	all, err := r.list(ctx)
 	if err != nil {
-		return nil, reasoned(fmt.Errorf("list containers: %w", err))
+		return nil, withReason(fmt.Errorf("list containers: %w", err))
 	}
 	return all, nil
 }

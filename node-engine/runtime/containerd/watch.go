@@ -23,7 +23,7 @@ func (r *Runtime) Watch(ctx context.Context, exits chan<- runtime.Exit) error {
 	defer cancel()
 	defer context.AfterFunc(r.ctx, cancel)()
 	if err := r.watch(ctx, exits); ctx.Err() == nil {
-		return reasoned(fmt.Errorf("watch containerd at %s: %w", r.cfg.Address, err))
+		return withReason(fmt.Errorf("watch containerd at %s: %w", r.cfg.Address, err))
 	}
 	return nil
 }
