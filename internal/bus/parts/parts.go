@@ -14,10 +14,10 @@ import (
 // A part begins with mark, which no message begins with (they are JSON), the first bytes of the
 // whole message's SHA-256, the index of the part and the number of parts.
 const (
-	mark   = 0x01
-	idSize = 8
-	header = 1 + idSize + 2 + 2
-	room   = bus.MaxPayload - header
+	mark    = 0x01
+	idSize  = 8
+	header  = 1 + idSize + 2 + 2
+	maxPart = bus.MaxPayload - header
 )
 
 // Max bounds a message, in bytes. Its parts fit into a broker's queue for a slow reader.
@@ -33,10 +33,10 @@ func Split(payload []byte) ([][]byte, error) {
 		return nil, bus.ErrTooBig
 	}
 	sum := sha256.Sum256(payload)
-	count := (len(payload) + room - 1) / room
+	count := (len(payload) + maxPart - 1) / maxPart
 	all := make([][]byte, 0, count)
 	for n := range count {
-		piece := payload[n*room : min(len(payload), (n+1)*room)]
+		piece := payload[n*maxPart : min(len(payload), (n+1)*maxPart)]
 		p := make([]byte, 0, header+len(piece))
 		p = append(p, mark)
 		p = append(p, sum[:idSize]...)
@@ -55,7 +55,7 @@ type Joiner struct {
 }
 
 // Add takes a payload and returns the message that it completes; ok is false if there is none. A
-// duplicate of the last part is ignored. A part out of order drops its message.
+// duplicate of a part is ignored. If a part is missing, the message is dropped.
 func (j *Joiner) Add(payload []byte) (whole []byte, ok bool) {
 	if len(payload) == 0 || payload[0] != mark {
 		return payload, true
@@ -68,10 +68,10 @@ func (j *Joiner) Add(payload []byte) (whole []byte, ok bool) {
 	count := binary.BigEndian.Uint16(payload[3+idSize:])
 	piece := payload[header:]
 	switch {
+	case id == j.id && n < j.next:
+		return nil, false // a duplicate
 	case n == 0:
 		*j = Joiner{id: id}
-	case id == j.id && n+1 == j.next:
-		return nil, false // a duplicate
 	case id != j.id || n != j.next || j.next == 0:
 		*j = Joiner{}
 		return nil, false

@@ -32,7 +32,7 @@ func split(t *testing.T, m []byte) [][]byte {
 	return all
 }
 
-func TestWhatIsSplitIsJoined(t *testing.T) {
+func TestPartsAreJoined(t *testing.T) {
 	var j parts.Joiner
 	for n, size := range []int{1, bus.MaxPayload, bus.MaxPayload + 1, 2*bus.MaxPayload - 26, 2*bus.MaxPayload - 25, 5<<20 + 7, parts.Max} {
 		m := message(uint64(n), size)
@@ -58,8 +58,26 @@ func TestWhatIsSplitIsJoined(t *testing.T) {
 	}
 }
 
+// A broker may deliver a part again after later ones, also the first part.
+func TestLateDuplicatesAreIgnored(t *testing.T) {
+	m := message(1, 4<<20)
+	var j parts.Joiner
+	var whole []byte
+	for n, p := range split(t, m) {
+		for _, again := range split(t, m)[:n] {
+			if got, ok := j.Add(again); ok {
+				t.Errorf("before part %d a duplicate completes a message of %d bytes", n, len(got))
+			}
+		}
+		whole, _ = j.Add(p)
+	}
+	if !bytes.Equal(whole, m) {
+		t.Errorf("the last part completes a message of %d bytes, want the one of %d bytes", len(whole), len(m))
+	}
+}
+
 // Lost, duplicate and reordered parts never result in another message than was sent.
-func TestLossNeverMakesAnotherMessage(t *testing.T) {
+func TestOnlySentMessagesAreJoined(t *testing.T) {
 	one, two := message(1, 3<<20), message(2, 3<<20+9)
 	all := append(split(t, one), split(t, two)...)
 	r := rand.New(rand.NewPCG(1, 2))
