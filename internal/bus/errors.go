@@ -6,6 +6,6 @@ import "errors"
 var (
 	ErrDown    = errors.New("bus: no connection to the broker")
 	ErrRefused = errors.New("bus: the broker refuses it")
-	ErrTooBig  = errors.New("bus: message is over the limit")
+	ErrTooBig  = errors.New("bus: message is too long")
 	ErrClosed  = errors.New("bus: closed")
 )

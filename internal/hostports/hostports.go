@@ -43,12 +43,12 @@ func Own() ([]api.HostPort, error) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("look at the machine's sockets: %w", err)
+			return nil, fmt.Errorf("list the machine's sockets: %w", err)
 		}
 		ports, err := parse(file, f.state)
 		file.Close()
 		if err != nil {
-			return nil, fmt.Errorf("look at the machine's sockets in %s: %w", f.name, err)
+			return nil, fmt.Errorf("list the machine's sockets in %s: %w", f.name, err)
 		}
 		for _, p := range ports {
 			out = append(out, api.HostPort{Port: p, Protocol: f.protocol})
@@ -70,10 +70,10 @@ func parse(r io.Reader, state uint64) ([]uint16, error) {
 	for lines.Scan() {
 		fields := strings.Fields(lines.Text())
 		if len(fields) < 4 {
-			return nil, fmt.Errorf("%q has no state: %w", lines.Text(), api.ErrInvalid)
+			return nil, fmt.Errorf("line %q of the socket table has no state: %w", lines.Text(), api.ErrInvalid)
 		}
 		if st, err := strconv.ParseUint(fields[3], 16, 8); err != nil {
-			return nil, fmt.Errorf("%q has no state: %w", lines.Text(), api.ErrInvalid)
+			return nil, fmt.Errorf("line %q of the socket table has no state: %w", lines.Text(), api.ErrInvalid)
 		} else if st != state {
 			continue
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 // The tables are from a little-endian machine.
-func TestOwnPortsAreThoseThatSomebodyListensOn(t *testing.T) {
+func TestListeningPortsAreFound(t *testing.T) {
 	const heading = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 	for name, x := range map[string]struct {
 		table string
@@ -42,7 +42,7 @@ func TestOwnPortsAreThoseThatSomebodyListensOn(t *testing.T) {
 	}
 }
 
-func TestOwnPortsOfThisMachine(t *testing.T) {
+func TestListeningPortsOfThisMachineAreFound(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -12,9 +12,9 @@ import (
 // Blocks allocates prefixes of one length from larger ones, which may be added over time. The
 // zero Blocks is not usable.
 type Blocks struct {
-	bits  int
-	rest  time.Duration
-	whole []share
+	bits       int
+	quarantine time.Duration
+	whole      []share
 }
 
 type share struct {
@@ -25,7 +25,7 @@ type share struct {
 
 // NewBlocks makes an allocator, without ranges, of prefixes of length bits.
 func NewBlocks(bits int, quarantine time.Duration) *Blocks {
-	return &Blocks{bits: bits, rest: quarantine}
+	return &Blocks{bits: bits, quarantine: quarantine}
 }
 
 // Add adds the range p. It does nothing if p was added before, and reverts a removal. It fails with
@@ -45,7 +45,7 @@ func (b *Blocks) Add(p netip.Prefix) error {
 		return fmt.Errorf("%s cannot be cut into at most 2^%d blocks of /%d: %w", p, MaxBits, b.bits, api.ErrInvalid)
 	}
 	n := 1 << (b.bits - p.Bits())
-	b.whole = append(b.whole, share{prefix: p, blocks: newSet(n, 0, n, b.rest)})
+	b.whole = append(b.whole, share{prefix: p, blocks: newSet(n, 0, n, b.quarantine)})
 	return nil
 }
 
@@ -126,7 +126,7 @@ func (b *Blocks) Give(now time.Time, p netip.Prefix) {
 // Taken reports whether the block is allocated, not counting quarantine.
 func (b *Blocks) Taken(p netip.Prefix) bool {
 	s, i, err := b.find(p)
-	return err == nil && s.blocks.bits.has(i) && !s.blocks.rests(i)
+	return err == nil && s.blocks.bits.has(i) && !s.blocks.inQuarantine(i)
 }
 
 // Unused returns the ranges without blocks that are allocated or in quarantine, in the order in
@@ -134,7 +134,7 @@ func (b *Blocks) Taken(p netip.Prefix) bool {
 func (b *Blocks) Unused(now time.Time) []netip.Prefix {
 	var out []netip.Prefix
 	for _, s := range b.whole {
-		s.blocks.wake(now)
+		s.blocks.endQuarantines(now)
 		if !s.retired && s.blocks.taken+s.blocks.resting() == 0 {
 			out = append(out, s.prefix)
 		}

@@ -17,7 +17,7 @@ var (
 	cidr  = netip.MustParsePrefix
 )
 
-func TestAPoolSkipsWhatItIsToldTo(t *testing.T) {
+func TestAPoolSkipsReservedAddresses(t *testing.T) {
 	p, err := NewPool(cidr("10.16.0.64/29"), Options{First: 2, Last: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +39,7 @@ func TestAPoolSkipsWhatItIsToldTo(t *testing.T) {
 	}
 }
 
-func TestWhatWasGivenBackRests(t *testing.T) {
+func TestReleasedAddressesAreQuarantined(t *testing.T) {
 	p, _ := NewPool(cidr("10.0.0.0/30"), Options{First: 1, Last: 1, Quarantine: time.Minute})
 	a, _ := p.Take(epoch, netip.Addr{})
 	b, _ := p.Take(epoch, netip.Addr{})
@@ -56,7 +56,7 @@ func TestWhatWasGivenBackRests(t *testing.T) {
 	}
 }
 
-func TestPoolsAndBlocksRefuseWhatIsNone(t *testing.T) {
+func TestInvalidPrefixesAreRefused(t *testing.T) {
 	for _, p := range []netip.Prefix{{}, netip.PrefixFrom(addr("10.0.0.1"), 24), cidr("fd00::/64"), cidr("10.0.0.0/32")} {
 		if _, err := NewPool(p, Options{First: 1}); !errors.Is(err, api.ErrInvalid) {
 			t.Errorf("pool %s: %v", p, err)
@@ -78,7 +78,7 @@ func TestPoolsAndBlocksRefuseWhatIsNone(t *testing.T) {
 	}
 }
 
-func TestBlocksComeFromTheFirstShareThatHasOne(t *testing.T) {
+func TestBlocksComeFromTheFirstShareWithRoom(t *testing.T) {
 	b := NewBlocks(26, 0)
 	if _, err := b.Take(epoch, netip.Prefix{}); !errors.Is(err, api.ErrUnavailable) {
 		t.Fatal(err)
@@ -100,7 +100,7 @@ func TestBlocksComeFromTheFirstShareThatHasOne(t *testing.T) {
 	}
 }
 
-func TestTwinAddressesInIPv6(t *testing.T) {
+func TestBlocksOfIPv6(t *testing.T) {
 	p, err := NewPool(cidr("fd00::ff00/120"), Options{First: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -120,9 +120,9 @@ func TestTwinAddressesInIPv6(t *testing.T) {
 	}
 }
 
-// TestAPoolAgreesWithASimpleTwin takes, gives and restarts at random, and compares the pool with a map of
+// TestPoolAgreesWithAReference takes, gives and restarts at random, and compares the pool with a map of
 // addresses.
-func TestAPoolAgreesWithASimpleTwin(t *testing.T) {
+func TestPoolAgreesWithAReference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rest := time.Duration(rapid.IntRange(0, 60).Draw(t, "rest")) * time.Second
 		o := Options{First: rapid.IntRange(0, 3).Draw(t, "first"), Last: rapid.IntRange(0, 3).Draw(t, "last"), Quarantine: rest}
@@ -224,7 +224,7 @@ func BenchmarkTakeOfAFullPool(b *testing.B) {
 	}
 }
 
-func TestTheLongestRestedIsTakenEarly(t *testing.T) {
+func TestTheLongestQuarantinedIsTakenFirst(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	p, _ := NewPool(cidr("10.0.0.0/29"), Options{First: 1, Last: 1, Quarantine: time.Minute})
 	var all []netip.Addr

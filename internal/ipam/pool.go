@@ -8,6 +8,7 @@ package ipam
 
 import (
 	"fmt"
+	"math/big"
 	"net/netip"
 	"time"
 
@@ -75,7 +76,7 @@ func (p *Pool) Take(now time.Time, want netip.Addr) (netip.Addr, error) {
 // or fails with ErrUnavailable. It is for a pool without free addresses. Peers of the address's
 // former holder may not have received the change yet.
 func (p *Pool) TakeEarly(now time.Time, least time.Duration) (netip.Addr, error) {
-	i, ok := p.members.early(now, least)
+	i, ok := p.members.takeEarly(now, least)
 	if !ok {
 		return netip.Addr{}, fmt.Errorf("%s is exhausted: %d taken, none of %d in quarantine for %s: %w",
 			p.prefix, p.members.taken, p.members.resting(), least, api.ErrUnavailable)
@@ -106,7 +107,7 @@ func (p *Pool) Give(now time.Time, a netip.Addr) {
 // Taken reports whether the address is allocated, not counting quarantine.
 func (p *Pool) Taken(a netip.Addr) bool {
 	i, ok := p.index(a)
-	return ok && p.members.bits.has(i) && !p.members.rests(i)
+	return ok && p.members.bits.has(i) && !p.members.inQuarantine(i)
 }
 
 // Free returns how many addresses can be allocated now.
@@ -114,7 +115,7 @@ func (p *Pool) Free(now time.Time) int { return p.members.free(now) }
 
 // Resting returns how many addresses are in quarantine.
 func (p *Pool) Resting(now time.Time) int {
-	p.members.wake(now)
+	p.members.endQuarantines(now)
 	return p.members.resting()
 }
 
@@ -125,42 +126,17 @@ func (p *Pool) index(a netip.Addr) (int, bool) {
 	return distance(p.prefix.Addr(), a, 0), true
 }
 
-// distance returns the number of units of 2^shift addresses between base and a, which differ in
-// their last MaxBits+shift bits only.
+// distance returns the number of units of 2^shift addresses between base and a.
 func distance(base, a netip.Addr, shift int) int {
-	b, c := base.As16(), a.As16()
-	var carry [16]byte
-	borrow := 0
-	for i := 15; i >= 0; i-- {
-		d := int(c[i]) - int(b[i]) - borrow
-		borrow = 0
-		if d < 0 {
-			d, borrow = d+256, 1
-		}
-		carry[i] = byte(d)
-	}
-	n := 0
-	for bit := 0; bit < MaxBits && shift+bit < 128; bit++ {
-		at := shift + bit
-		if carry[15-at/8]>>(at%8)&1 == 1 {
-			n |= 1 << bit
-		}
-	}
-	return n
+	d := new(big.Int).Sub(number(a), number(base))
+	return int(d.Rsh(d, uint(shift)).Int64())
 }
 
 // add returns the address n units of 2^shift after base.
 func add(base netip.Addr, n, shift int) netip.Addr {
-	b := base.As16()
-	for bit := 0; n>>bit != 0; bit++ {
-		if n>>bit&1 == 1 {
-			at := shift + bit
-			b[15-at/8] |= 1 << (at % 8) // base is masked: these bits are 0
-		}
-	}
-	a := netip.AddrFrom16(b)
-	if base.Is4() {
-		a = a.Unmap()
-	}
+	sum := new(big.Int).Lsh(big.NewInt(int64(n)), uint(shift))
+	a, _ := netip.AddrFromSlice(sum.Add(sum, number(base)).FillBytes(make([]byte, base.BitLen()/8)))
 	return a
 }
+
+func number(a netip.Addr) *big.Int { return new(big.Int).SetBytes(a.AsSlice()) }

@@ -8,29 +8,29 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// set tracks which of the numbers [0, n) are taken or rest (are in quarantine). next and take
+// set tracks which of the numbers [0, n) are taken or in quarantine. next and take
 // allocate from [low, high) only.
 type set struct {
-	bits      bitmap // taken or resting
-	low, high int
-	after     int // where next begins its search
-	taken     int
-	rest      time.Duration
-	queue     []resting // oldest first; may have numbers that rest no more
-	until     map[int]time.Time
+	bits       bitmap // taken or in quarantine
+	low, high  int
+	after      int // where next begins its search
+	taken      int
+	quarantine time.Duration
+	queue      []quarantined // oldest first; may have numbers whose quarantine ended early
+	until      map[int]time.Time
 }
 
-type resting struct {
+type quarantined struct {
 	i     int
 	until time.Time
 }
 
-func newSet(n, low, high int, rest time.Duration) *set {
-	return &set{bits: make(bitmap, (n+63)/64), low: low, high: high, after: low, rest: rest, until: map[int]time.Time{}}
+func newSet(n, low, high int, quarantine time.Duration) *set {
+	return &set{bits: make(bitmap, (n+63)/64), low: low, high: high, after: low, quarantine: quarantine, until: map[int]time.Time{}}
 }
 
-// wake frees the numbers whose rest is over.
-func (s *set) wake(now time.Time) {
+// endQuarantines frees the numbers whose quarantine is over.
+func (s *set) endQuarantines(now time.Time) {
 	for len(s.queue) > 0 && !s.queue[0].until.After(now) {
 		r := s.queue[0]
 		s.queue = s.queue[1:]
@@ -42,11 +42,11 @@ func (s *set) wake(now time.Time) {
 }
 
 func (s *set) take(now time.Time, i int) error {
-	s.wake(now)
+	s.endQuarantines(now)
 	switch {
 	case i < s.low || i >= s.high:
 		return fmt.Errorf("reserved: %w", api.ErrInvalid)
-	case s.rests(i):
+	case s.inQuarantine(i):
 		return fmt.Errorf("in quarantine for another %s: %w", s.until[i].Sub(now), api.ErrUnavailable)
 	case s.bits.has(i):
 		return fmt.Errorf("taken: %w", api.ErrConflict)
@@ -57,7 +57,7 @@ func (s *set) take(now time.Time, i int) error {
 }
 
 func (s *set) next(now time.Time) (int, bool) {
-	s.wake(now)
+	s.endQuarantines(now)
 	i, ok := s.bits.zero(s.after, s.high)
 	if !ok {
 		if i, ok = s.bits.zero(s.low, s.after); !ok {
@@ -72,16 +72,16 @@ func (s *set) next(now time.Time) (int, bool) {
 	return i, true
 }
 
-// early takes the number that has rested longest, if that is at least least.
-func (s *set) early(now time.Time, least time.Duration) (int, bool) {
-	s.wake(now)
+// takeEarly takes the number that has been in quarantine longest, if that is at least least.
+func (s *set) takeEarly(now time.Time, least time.Duration) (int, bool) {
+	s.endQuarantines(now)
 	for len(s.queue) > 0 {
 		r := s.queue[0]
 		if !s.until[r.i].Equal(r.until) { // mark has taken it
 			s.queue = s.queue[1:]
 			continue
 		}
-		if r.until.Add(least-s.rest).After(now) || r.i < s.low || r.i >= s.high {
+		if r.until.Add(least-s.quarantine).After(now) || r.i < s.low || r.i >= s.high {
 			return 0, false
 		}
 		s.queue = s.queue[1:]
@@ -92,9 +92,9 @@ func (s *set) early(now time.Time, least time.Duration) (int, bool) {
 	return 0, false
 }
 
-// mark takes i, even if it rests, and reports false if it was taken already.
+// mark takes i, even if it is in quarantine, and reports false if it was taken already.
 func (s *set) mark(i int) bool {
-	if s.rests(i) {
+	if s.inQuarantine(i) {
 		delete(s.until, i)
 		s.taken++
 		return true
@@ -108,26 +108,26 @@ func (s *set) mark(i int) bool {
 }
 
 func (s *set) give(now time.Time, i int) {
-	s.wake(now)
-	if !s.bits.has(i) || s.rests(i) {
+	s.endQuarantines(now)
+	if !s.bits.has(i) || s.inQuarantine(i) {
 		return
 	}
 	s.taken--
-	if s.rest <= 0 {
+	if s.quarantine <= 0 {
 		s.bits.clear(i)
 		return
 	}
-	t := now.Add(s.rest)
+	t := now.Add(s.quarantine)
 	s.until[i] = t
-	s.queue = append(s.queue, resting{i, t})
+	s.queue = append(s.queue, quarantined{i, t})
 }
 
-func (s *set) rests(i int) bool { _, ok := s.until[i]; return ok }
+func (s *set) inQuarantine(i int) bool { _, ok := s.until[i]; return ok }
 
 func (s *set) resting() int { return len(s.until) }
 
 func (s *set) free(now time.Time) int {
-	s.wake(now)
+	s.endQuarantines(now)
 	return s.bits.zeros(s.low, s.high)
 }
 

@@ -10,10 +10,12 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -110,12 +112,12 @@ func (c *call[In]) read() {
 	}
 }
 
-// refuse answers a call whose batch cannot be saved now: an input with fate, or with the core's
+// refuse answers a call whose batch cannot be saved now: an input with refusal, or with the core's
 // error if the core refused it. A read is answered without error.
-func (c *call[In]) refuse(fate error) {
+func (c *call[In]) refuse(refusal error) {
 	c.read()
 	if c.step && c.err == nil {
-		c.answer(fate)
+		c.answer(refusal)
 	}
 	c.answer(c.err)
 }
@@ -124,26 +126,12 @@ func (c *call[In]) refuse(fate error) {
 // step is durable, and must not block: it drops messages that the transport cannot take, and the
 // core repeats them.
 func New[In any](core step.Core[In], s store.Store, send func([]wire.Envelope), o Options[In]) *Loop[In] {
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
-	if o.Queue <= 0 {
-		o.Queue = 8192
-	}
-	if o.Batch <= 0 {
-		o.Batch = 512
-	}
-	if o.SaveTimeout <= 0 {
-		o.SaveTimeout = 10 * time.Second
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
+	o.Queue, o.Batch, o.SaveTimeout = cmp.Or(o.Queue, 8192), cmp.Or(o.Batch, 512), cmp.Or(o.SaveTimeout, 10*time.Second)
 	if o.Observe == nil {
 		o.Observe = func(Sample) {}
 	}
-	return &Loop[In]{
-		core: core, store: s, send: send, opts: o,
-		queue: make(chan *call[In], o.Queue),
-		ended: make(chan struct{}),
-	}
+	return &Loop[In]{core: core, store: s, send: send, opts: o, queue: make(chan *call[In], o.Queue), ended: make(chan struct{})}
 }
 
 // Post adds an input and never blocks. The input is dropped and counted if the queue is full, if
@@ -210,7 +198,7 @@ func (l *Loop[In]) wait(ctx context.Context, c *call[In]) error {
 	case <-l.ended:
 		return errEnded
 	case <-ctx.Done():
-		return gaveUp(ctx)
+		return timedOut(ctx)
 	}
 	select {
 	case err := <-done:
@@ -221,7 +209,7 @@ func (l *Loop[In]) wait(ctx context.Context, c *call[In]) error {
 		}
 	case <-ctx.Done():
 		if c.abandon() {
-			return gaveUp(ctx)
+			return timedOut(ctx)
 		}
 	}
 	// The owner has taken the call and may be running its function.
@@ -230,7 +218,7 @@ func (l *Loop[In]) wait(ctx context.Context, c *call[In]) error {
 
 var errEnded = fmt.Errorf("the daemon is stopping: %w", api.ErrUnavailable)
 
-func gaveUp(ctx context.Context) error {
+func timedOut(ctx context.Context) error {
 	return fmt.Errorf("wait for the core: %w: %w", api.ErrTimeout, context.Cause(ctx))
 }
 
@@ -255,8 +243,8 @@ func (l *Loop[In]) Run(ctx context.Context) error {
 		case c := <-l.queue:
 			l.collect(c)
 		}
-		l.drain()
-		if err := l.turn(ctx); err != nil {
+		l.fillBatch()
+		if err := l.runBatch(ctx); err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -285,7 +273,7 @@ func (l *Loop[In]) collect(c *call[In]) {
 	}
 }
 
-func (l *Loop[In]) drain() {
+func (l *Loop[In]) fillBatch() {
 	for len(l.batch) < l.opts.Batch {
 		select {
 		case c := <-l.queue:
@@ -296,8 +284,8 @@ func (l *Loop[In]) drain() {
 	}
 }
 
-// turn steps one batch, saves, sends, and answers.
-func (l *Loop[In]) turn(ctx context.Context) error {
+// runBatch steps one batch, saves, sends, and answers.
+func (l *Loop[In]) runBatch(ctx context.Context) error {
 	batch := l.batch
 	defer func() {
 		clear(l.batch)
@@ -365,9 +353,9 @@ func (l *Loop[In]) save(ctx context.Context, all *step.Effects, batch []*call[In
 			return nil
 		}
 		s.Failed++
-		fate := fate(err)
+		refusal := refusal(err)
 		for _, c := range batch {
-			c.refuse(fate)
+			c.refuse(refusal)
 		}
 		if ctx.Err() != nil || final(err) {
 			return fmt.Errorf("save %d documents: %w", len(all.Save), err)
@@ -375,11 +363,11 @@ func (l *Loop[In]) save(ctx context.Context, all *step.Effects, batch []*call[In
 		if s.Failed == 1 {
 			l.opts.Log.Error("save failed, retrying", "err", err)
 		}
-		l.stall(fate, all)
+		l.stall(refusal, all)
 		if s.Failed == 1 {
 			all.Send = l.sendVolatile(all.Send)
 		}
-		if err := l.attend(ctx, pause, fate, all); err != nil {
+		if err := l.serveUnsaved(ctx, pause, refusal, all); err != nil {
 			return err
 		}
 	}
@@ -390,8 +378,8 @@ func (l *Loop[In]) save(ctx context.Context, all *step.Effects, batch []*call[In
 const maxUnsaved = 16384
 
 // stall makes the failure visible to Post and Do.
-func (l *Loop[In]) stall(fate error, all *step.Effects) {
-	l.stalled.Store(&stall{fate, len(all.Save) >= maxUnsaved})
+func (l *Loop[In]) stall(refusal error, all *step.Effects) {
+	l.stalled.Store(&stall{refusal, len(all.Save) >= maxUnsaved})
 }
 
 func (l *Loop[In]) saveOnce(ctx context.Context, docs []store.Doc) error {
@@ -400,9 +388,9 @@ func (l *Loop[In]) saveOnce(ctx context.Context, docs []store.Doc) error {
 	return l.store.Save(ctx, docs)
 }
 
-// attend serves the queue during the pause between two saves: it answers reads, steps the inputs
+// serveUnsaved serves the queue during the pause between two saves: it answers reads, steps the inputs
 // for WhenFull, and refuses or drops the rest.
-func (l *Loop[In]) attend(ctx context.Context, pause time.Duration, fate error, all *step.Effects) error {
+func (l *Loop[In]) serveUnsaved(ctx context.Context, pause time.Duration, refusal error, all *step.Effects) error {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	for {
@@ -416,16 +404,16 @@ func (l *Loop[In]) attend(ctx context.Context, pause time.Duration, fate error, 
 		case <-timer.C:
 			return nil
 		case <-due:
-			l.stepOn(l.opts.Tick, fate, all)
+			l.stepUnsaved(l.opts.Tick, refusal, all)
 		case c := <-l.queue:
 			switch {
 			case !c.take():
 			case c.step && c.done == nil && l.whenFull(c.in):
-				l.stepOn(c.in, fate, all)
+				l.stepUnsaved(c.in, refusal, all)
 			case c.step && c.done == nil:
 				l.dropped.Add(1)
 			default:
-				c.refuse(fate)
+				c.refuse(refusal)
 			}
 		}
 	}
@@ -433,7 +421,7 @@ func (l *Loop[In]) attend(ctx context.Context, pause time.Duration, fate error, 
 
 func (l *Loop[In]) whenFull(in In) bool { return l.opts.WhenFull != nil && l.opts.WhenFull(in) }
 
-func (l *Loop[In]) stepOn(in In, fate error, all *step.Effects) {
+func (l *Loop[In]) stepUnsaved(in In, refusal error, all *step.Effects) {
 	eff := l.core.Step(time.Now(), in)
 	if eff.Err == nil {
 		l.wake = eff.Wake
@@ -441,7 +429,7 @@ func (l *Loop[In]) stepOn(in In, fate error, all *step.Effects) {
 	all.Save = append(all.Save, eff.Save...)
 	all.Send = append(all.Send, l.sendVolatile(eff.Send)...)
 	if len(all.Save) >= maxUnsaved {
-		l.stall(fate, all)
+		l.stall(refusal, all)
 	}
 }
 
@@ -461,20 +449,16 @@ func (l *Loop[In]) sendVolatile(send []wire.Envelope) []wire.Envelope {
 	return later
 }
 
-// fate returns the error that callers get if a save failed.
-func fate(err error) error {
+// refusal returns the error that callers get if a save failed.
+func refusal(err error) error {
 	if errors.Is(err, api.ErrFull) {
-		return fmt.Errorf("not durable: the disk under the store is full; free some space: %w", err)
+		return fmt.Errorf("not saved: the disk with the store is full; free some space: %w", err)
 	}
-	return fmt.Errorf("not durable: the store does not take saves now: %w: %w", api.ErrUnavailable, err)
+	return fmt.Errorf("not saved: the store accepts no writes now: %w: %w", api.ErrUnavailable, err)
 }
 
 // final reports whether repeating a save cannot succeed.
 func final(err error) bool {
-	for _, e := range []error{store.ErrConflict, store.ErrClosed, store.ErrCorrupt, api.ErrInvalid, api.ErrTooLarge} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]error{store.ErrConflict, store.ErrClosed, store.ErrCorrupt, api.ErrInvalid, api.ErrTooLarge},
+		func(e error) bool { return errors.Is(err, e) })
 }

@@ -123,7 +123,7 @@ func start(t *testing.T, o Options[in]) *world {
 	return w
 }
 
-func TestDoIsDurableAndSaidWhenItReturns(t *testing.T) {
+func TestDoReturnsAfterSaveAndSend(t *testing.T) {
 	w := start(t, Options[in]{})
 	var seen int
 	if err := w.Do(t.Context(), in{add: 3}, func() { seen = w.core.n }); err != nil {
@@ -137,7 +137,7 @@ func TestDoIsDurableAndSaidWhenItReturns(t *testing.T) {
 	}
 }
 
-func TestNothingIsSaidOrReadBeforeItIsDurable(t *testing.T) {
+func TestNothingIsSentOrReadBeforeItIsSaved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, Options[in]{})
 		w.store.gate = make(chan struct{})
@@ -157,7 +157,7 @@ func TestNothingIsSaidOrReadBeforeItIsDurable(t *testing.T) {
 	})
 }
 
-func TestWhatWaitsTogetherIsSavedTogether(t *testing.T) {
+func TestWaitingInputsAreSavedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var steps atomic.Int64
 		w := start(t, Options[in]{Batch: 10, Observe: func(s Sample) { steps.Add(int64(s.Steps)) }})
@@ -175,7 +175,7 @@ func TestWhatWaitsTogetherIsSavedTogether(t *testing.T) {
 	})
 }
 
-func TestTickComesAtTheWake(t *testing.T) {
+func TestTickComesAtTheRequestedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, Options[in]{})
 		began := time.Now()
@@ -224,7 +224,7 @@ func TestFullStoreRefusesAtOnceAndRecovers(t *testing.T) {
 	})
 }
 
-func TestFullStoreStopsNoSignOfLife(t *testing.T) {
+func TestAFullStoreStopsNoHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, Options[in]{WhenFull: func(x in) bool { return x.tick }})
 		if err := w.Do(t.Context(), in{wakeIn: 10 * time.Second}, nil); err != nil {
@@ -256,7 +256,7 @@ func TestFullStoreStopsNoSignOfLife(t *testing.T) {
 
 // While the store is full, unsaved documents accumulate up to a bound. Inputs that are queued by then are
 // stepped; Offer refuses later ones.
-func TestWhatIsUnsavedIsBounded(t *testing.T) {
+func TestUnsavedDocumentsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, Options[in]{WhenFull: func(in) bool { return true }})
 		w.store.set(store.ErrFull)
@@ -349,7 +349,7 @@ func TestAbandonedInputIsNotStepped(t *testing.T) {
 	})
 }
 
-func TestManyAskAtOnce(t *testing.T) {
+func TestConcurrentCallsAreAnswered(t *testing.T) {
 	w := start(t, Options[in]{Queue: 16, Batch: 8})
 	var g sync.WaitGroup
 	for range 50 {

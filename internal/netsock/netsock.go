@@ -17,6 +17,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -137,16 +138,14 @@ var views = []string{Status, Routes, Peers, Trace, Capture, Attachments}
 // closes it. It fails with ErrNotFound for other paths.
 func (c *Client) Open(ctx context.Context, path string) (io.ReadCloser, error) {
 	bare, _, _ := strings.Cut(path, "?")
-	for _, v := range views {
-		if bare == v {
-			resp, err := c.send(ctx, http.MethodGet, path, nil)
-			if err != nil {
-				return nil, err
-			}
-			return resp.Body, nil
-		}
+	if !slices.Contains(views, bare) {
+		return nil, fmt.Errorf("read %[2]q from the netmanager: the views are %[1]s: %[3]w", strings.Join(views, ", "), bare, api.ErrNotFound)
 	}
-	return nil, fmt.Errorf("read %[2]q from the netmanager: the views are %[1]s: %[3]w", strings.Join(views, ", "), bare, api.ErrNotFound)
+	resp, err := c.send(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
 }
 
 func (c *Client) do(ctx context.Context, method, path string, in, out any) error {

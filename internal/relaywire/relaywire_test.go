@@ -11,7 +11,7 @@ import (
 
 var secret = []byte("0123456789abcdef")
 
-func TestWhatIsSaidIsUnderstood(t *testing.T) {
+func TestMessagesSurviveEncoding(t *testing.T) {
 	h := Header{Slot: 7, Ticket: 1<<63 + 5}
 	got, rest, ok := ParseFrame(append(AppendFrame(nil, h), "secret"...))
 	if !ok || got != h || string(rest) != "secret" {
@@ -41,7 +41,7 @@ func TestWhatIsSaidIsUnderstood(t *testing.T) {
 	}
 }
 
-func TestEveryChangedBitIsNoticed(t *testing.T) {
+func TestChangedBitsAreDetected(t *testing.T) {
 	req := Request{Slot: 9, Seq: 10, Bind: true}.Append(nil, secret)
 	ans := Answer{Slot: 9, Seq: 10, Addr: netip.MustParseAddrPort("192.0.2.1:99")}.Append(nil, secret)
 	for _, whole := range [][]byte{req, ans} {
@@ -61,7 +61,7 @@ func TestEveryChangedBitIsNoticed(t *testing.T) {
 	}
 }
 
-func TestStreamKeepsMessagesApart(t *testing.T) {
+func TestStreamKeepsMessageBoundaries(t *testing.T) {
 	var b []byte
 	for _, m := range []string{"one", "", "three"} {
 		b = AppendMessage(b, []byte(m))

@@ -1,6 +1,7 @@
 package step
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -37,6 +38,13 @@ func encode(kind, key string, record any) []byte {
 		panic(fmt.Sprintf("encode %s %s: %v", kind, key, err))
 	}
 	return b
+}
+
+// SameJSON reports whether two records have the same JSON.
+func SameJSON(a, b any) bool {
+	x, err := json.Marshal(a)
+	y, err2 := json.Marshal(b)
+	return err == nil && err2 == nil && bytes.Equal(x, y)
 }
 
 // Pin keeps the pending save of a record at its position: a later Put of the step saves another

@@ -72,6 +72,16 @@ func (t *Timers[K]) Next() time.Time {
 	return t.heap[0].at
 }
 
+// Earliest returns the earliest of the times that are not zero, or the zero time.
+func Earliest(times ...time.Time) (first time.Time) {
+	for _, t := range times {
+		if first.IsZero() || !t.IsZero() && t.Before(first) {
+			first = t
+		}
+	}
+	return first
+}
+
 type timerHeap[K comparable] []*timer[K]
 
 func (h timerHeap[K]) Len() int { return len(h) }

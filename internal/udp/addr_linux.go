@@ -3,6 +3,7 @@ package udp
 import (
 	"encoding/binary"
 	"net/netip"
+	"strconv"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -21,10 +22,9 @@ func (s *sockaddr) set(a netip.AddrPort, v6 bool) bool {
 	addr := a.Addr()
 	if v6 {
 		s.raw.Family, s.raw.Addr, s.len = unix.AF_INET6, addr.As16(), unix.SizeofSockaddrInet6
-		s.raw.Scope_id = 0
-		if z := addr.Zone(); z != "" {
-			s.raw.Scope_id = zone(z)
-		}
+		// Zones are interface indexes, as in the kernel: names would need a look-up for each packet.
+		zone, _ := strconv.ParseUint(addr.Zone(), 10, 32)
+		s.raw.Scope_id = uint32(zone)
 		return addr.IsValid()
 	}
 	if addr = addr.Unmap(); !addr.Is4() {
@@ -43,29 +43,7 @@ func (s *sockaddr) get() netip.AddrPort {
 	}
 	a := netip.AddrFrom16(s.raw.Addr).Unmap()
 	if s.raw.Scope_id != 0 && a.IsLinkLocalUnicast() {
-		a = a.WithZone(zoneName(s.raw.Scope_id))
+		a = a.WithZone(strconv.FormatUint(uint64(s.raw.Scope_id), 10))
 	}
 	return netip.AddrPortFrom(a, port)
-}
-
-// zone parses the zone of a link-local address. Zones are interface indexes, as in the kernel:
-// names would need a look-up for each packet.
-func zone(name string) (n uint32) {
-	for _, c := range name {
-		if c < '0' || c > '9' {
-			return 0
-		}
-		n = n*10 + uint32(c-'0')
-	}
-	return n
-}
-
-func zoneName(n uint32) string {
-	b := [10]byte{}
-	i := len(b)
-	for ; n > 0; n /= 10 {
-		i--
-		b[i] = byte('0' + n%10)
-	}
-	return string(b[i:])
 }

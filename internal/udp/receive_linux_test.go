@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestARoomIsNotInMemoryBeforeMessagesUseIt(t *testing.T) {
+func TestReceiveBuffersUseNoMemoryBeforeMessagesArrive(t *testing.T) {
 	for range 4 { // memory that was used before
 		used := make([]byte, slots*slotStep)
 		for i := range used {

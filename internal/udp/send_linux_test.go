@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestTailsOfARunArrive(t *testing.T) {
+func TestTheEndOfARunArrives(t *testing.T) {
 	for _, batched := range []bool{true, false} {
 		for _, n := range []int{1, 9, MaxDatagrams, MaxDatagrams + 1} {
 			a, b := open(t, "127.0.0.1:0"), open(t, "127.0.0.1:0")

@@ -59,7 +59,7 @@ func TestRunsArriveAsDatagrams(t *testing.T) {
 	}
 }
 
-func TestClosedEndsTheWait(t *testing.T) {
+func TestCloseEndsAReceive(t *testing.T) {
 	c := open(t, "127.0.0.1:0")
 	done := make(chan error, 1)
 	go func() {

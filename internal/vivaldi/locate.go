@@ -53,11 +53,11 @@ func settle(at api.Coordinate, from []api.Coordinate, secs, weights []float64, s
 	vec = make([]float64, Dimensions)
 	over := sum * usual // the usual height has the weight of all anchors together
 	for i := range from {
-		way := diff(at.Vec, from[i].Vec)
-		d := max(magnitude(way), zero)
+		step := diff(at.Vec, from[i].Vec)
+		d := max(magnitude(step), zero)
 		flat := max(secs[i]-at.Height-from[i].Height, 0)
 		for k := range vec {
-			vec[k] += weights[i] * (from[i].Vec[k] + flat*way[k]/d) / sum
+			vec[k] += weights[i] * (from[i].Vec[k] + flat*step[k]/d) / sum
 		}
 		over += weights[i] * (secs[i] - d - from[i].Height)
 	}

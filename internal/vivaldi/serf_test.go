@@ -16,9 +16,9 @@ func ofSerf(c *coordinate.Coordinate) api.Coordinate {
 	return api.Coordinate{Vec: c.Vec, Error: c.Error, Adjustment: c.Adjustment, Height: c.Height}
 }
 
-// TestSerfGoesTheSameWay compares Update with serf's client, step by step, over the round trips of a
+// TestUpdateAgreesWithSerf compares Update with serf's client, step by step, over the round trips of a
 // model. Both start apart, because serf draws a random direction for nodes at one place.
-func TestSerfGoesTheSameWay(t *testing.T) {
+func TestUpdateAgreesWithSerf(t *testing.T) {
 	const n, steps = 20, 5000
 	w := vivalditest.New(n, 4)
 	cfg := coordinate.DefaultConfig()

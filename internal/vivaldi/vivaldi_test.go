@@ -40,7 +40,7 @@ func TestCoordinatesLearnAGrid(t *testing.T) {
 	}
 }
 
-func TestTheSameSeedLeadsToTheSamePlace(t *testing.T) {
+func TestTheSameSeedGivesTheSameCoordinate(t *testing.T) {
 	a, b := Update(New(), New(), time.Second, 7), Update(New(), New(), time.Second, 7)
 	if Distance(a, b) > time.Millisecond || !Moved(a, New(), 0.1) || Moved(a, b, 0.1) {
 		t.Fatal(a, b)
@@ -50,7 +50,7 @@ func TestTheSameSeedLeadsToTheSamePlace(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoCoordinate(t *testing.T) {
+func TestInvalidCoordinatesAreDetected(t *testing.T) {
 	ok := New()
 	if !Valid(&ok) {
 		t.Fatal("a new one is not valid")

@@ -21,7 +21,7 @@ func quantile(values []float64, q float64) float64 {
 }
 
 // With 500 nodes that measure 16 others each, the coordinates estimate the round trips of all pairs.
-func TestAWorldIsLearnt(t *testing.T) {
+func TestCoordinatesEstimateRoundTripsWorldwide(t *testing.T) {
 	const n = 500
 	for _, seed := range []uint64{1, 2, 3} {
 		w := vivalditest.New(n, seed)
@@ -43,7 +43,7 @@ func TestAWorldIsLearnt(t *testing.T) {
 }
 
 // Locate finds a host that only answers, from the round trips of 8 nodes.
-func TestAUserIsFound(t *testing.T) {
+func TestLocateFindsAHost(t *testing.T) {
 	const n, users = 500, 200
 	for _, seed := range []uint64{1, 2, 3} {
 		w := vivalditest.New(n, seed)
@@ -120,7 +120,7 @@ var edgenet = [][5]float64{
 	{102, 146, 0.429, 40, 49},
 }
 
-func TestEdgeNetIsLearnt(t *testing.T) {
+func TestCoordinatesEstimateRoundTripsOfEdgeNet(t *testing.T) {
 	n := len(edgenet)
 	coords := make([]api.Coordinate, n+5) // the nodes, then the clients
 	for i := range coords {

@@ -55,13 +55,13 @@ var (
 
 // Broker is a running broker. Close ends it.
 type Broker struct {
-	o     Options
-	srv   *mqtt.Server
-	stats Stats
-	bus   *inline
-	room  *fairshare.Pool  // places of connections, by node
-	rates *fairshare.Rates // of a node's new connections
-	wg    sync.WaitGroup
+	o      Options
+	srv    *mqtt.Server
+	stats  Stats
+	bus    *inline
+	places *fairshare.Pool  // places of connections, by node
+	rates  *fairshare.Rates // of a node's new connections
+	wg     sync.WaitGroup
 
 	mu     sync.Mutex // guards the fields below
 	closed bool
@@ -79,10 +79,10 @@ func New(o Options) (*Broker, error) {
 	places := sessionPlaces
 	places.Total = o.MaxClients
 	b := &Broker{
-		o:     o,
-		room:  fairshare.NewPool(places, fairshare.Replace),
-		rates: fairshare.NewRates(sessionRates, 1, cmp.Or(o.ConnectBurst, 20)),
-		conns: map[api.NodeID]map[*conn]struct{}{},
+		o:      o,
+		places: fairshare.NewPool(places, fairshare.Replace),
+		rates:  fairshare.NewRates(sessionRates, 1, cmp.Or(o.ConnectBurst, 20)),
+		conns:  map[api.NodeID]map[*conn]struct{}{},
 	}
 	limits := mqtt.NewDefaultServerCapabilities()
 	limits.MaximumPacketSize = bus.MaxPayload + 1<<10 // the topic and the headers
@@ -117,20 +117,20 @@ func (b *Broker) Stats() *Stats { return &b.stats }
 // ServeConn serves a connection until it or ctx ends. Its listener must have verified a client
 // certificate.
 func (b *Broker) ServeConn(ctx context.Context, secure *tls.Conn) error {
-	c, err := b.admit(ctx, secure)
+	c, err := b.accept(ctx, secure)
 	if err != nil {
 		secure.Close()
 		b.stats.Refusals.Add(1)
 		b.o.Log.Debug("refused a connection", "remote", secure.RemoteAddr(), "error", err)
 		return err
 	}
-	defer b.forget(c)
+	defer b.unregister(c)
 	defer context.AfterFunc(ctx, func() { c.Close() })()
 	return b.converse(c)
 }
 
-// admit performs the handshake, reads CONNECT and registers the connection.
-func (b *Broker) admit(ctx context.Context, secure *tls.Conn) (_ *conn, err error) {
+// accept performs the handshake, reads CONNECT and registers the connection.
+func (b *Broker) accept(ctx context.Context, secure *tls.Conn) (_ *conn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.o.HandshakeTimeout)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { secure.Close() })
@@ -152,7 +152,7 @@ func (b *Broker) admit(ctx context.Context, secure *tls.Conn) (_ *conn, err erro
 	if err := b.rates.Allow(time.Now(), "", string(id)); err != nil {
 		return nil, err
 	}
-	place, err := b.room.Take(time.Now(), []string{string(id)}, func() { go secure.Close() })
+	place, err := b.places.Take(time.Now(), []string{string(id)}, func() { go secure.Close() })
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +176,7 @@ func (b *Broker) admit(ctx context.Context, secure *tls.Conn) (_ *conn, err erro
 		return nil, err
 	}
 	if again, err := b.o.Identify(state); err != nil || again != id {
-		b.forget(c)
+		b.unregister(c)
 		return nil, fmt.Errorf("identify %s again: %w", id, errors.Join(err, api.ErrUnauthenticated))
 	}
 	return c, nil
@@ -197,7 +197,7 @@ func (b *Broker) register(c *conn) error {
 	return nil
 }
 
-func (b *Broker) forget(c *conn) {
+func (b *Broker) unregister(c *conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.conns[c.id], c)

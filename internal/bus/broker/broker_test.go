@@ -178,7 +178,7 @@ func TestStrangersAreRefused(t *testing.T) {
 	}
 }
 
-func TestWhoSaysNothingIsNotWaitedForLong(t *testing.T) {
+func TestSilentConnectionsAreClosedSoon(t *testing.T) {
 	const wait = time.Second
 	s := startWith(t, wait)
 	began := time.Now()
@@ -196,7 +196,7 @@ func TestWhoSaysNothingIsNotWaitedForLong(t *testing.T) {
 
 // mochi-mqtt panics on a truncated MQTT 5 SUBSCRIBE, and does not recover:
 // https://github.com/mochi-mqtt/server/issues/501.
-func TestMQTT5IsRefusedSoThatItsParserIsNeverReached(t *testing.T) {
+func TestMQTT5IsRefusedBeforeItIsParsed(t *testing.T) {
 	s := start(t)
 	c := raw(t, s, "n1")
 	_, _ = c.Write(connectPacket(5, "n1"))
@@ -211,7 +211,7 @@ func TestMQTT5IsRefusedSoThatItsParserIsNeverReached(t *testing.T) {
 
 // Malformed packets after CONNECT end their connection only. The advisory GO-2024-3307
 // (CVE-2024-50948) names no packet; these kinds have crashed brokers.
-func TestMalformedPacketsCostTheirConnectionOnly(t *testing.T) {
+func TestMalformedPacketsEndOnlyTheirConnection(t *testing.T) {
 	s := start(t)
 	witness := connected(t, s, "n2")
 	for name, p := range map[string][]byte{
@@ -258,7 +258,7 @@ func TestWildcardsAndSharesAreRefused(t *testing.T) {
 	expect(t, c, 0x90, 3, 0, 1, 1)
 }
 
-func TestSessionsOfOneNodeAreKeptApartFromThoseOfOthers(t *testing.T) {
+func TestNodesCannotTakeOverEachOthersSessions(t *testing.T) {
 	s := start(t)
 	// "a-b" may be node a's second session, or node a-b.
 	first := raw(t, s, "a")
@@ -277,7 +277,7 @@ func TestSessionsOfOneNodeAreKeptApartFromThoseOfOthers(t *testing.T) {
 
 // A session that ends while the next one of its name begins does not remove the subscriptions of the
 // new one: mochi-mqtt removes subscriptions by the client's ID.
-func TestASessionThatEndsLeavesTheNextAlone(t *testing.T) {
+func TestTheEndOfASessionLeavesItsSuccessor(t *testing.T) {
 	s := start(t)
 	about := topic.Delta.Of("n1")
 	for range 200 {
@@ -339,7 +339,7 @@ func TestRevokedNodeIsDisconnected(t *testing.T) {
 }
 
 // A node that stops reading is disconnected, and does not block others before that.
-func TestNodeThatDoesNotReadStallsNobody(t *testing.T) {
+func TestANodeThatDoesNotReadStallsNoOther(t *testing.T) {
 	s := start(t)
 	deaf := connected(t, s, "n1")
 	_, _ = deaf.Write(packet(0x82, []byte{0, 1}, str("nodes/n1/delta"), []byte{1}))
@@ -444,7 +444,7 @@ func TestSessionsOfOneCertificateAreBounded(t *testing.T) {
 	expect(t, quiet, 0xd0, 0)
 }
 
-func TestNothingIsLostOnTheWayToTheCluster(t *testing.T) {
+func TestMessagesToTheClusterAreNotLost(t *testing.T) {
 	s := start(t)
 	const nodes, each = 4, 5000
 	got := make(map[string]int)

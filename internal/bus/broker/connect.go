@@ -12,7 +12,7 @@ const maxConnect = 4 << 10
 
 var (
 	errNotConnect = errors.New("the first packet is not CONNECT")
-	errConnectBig = errors.New("CONNECT is over the limit")
+	errConnectBig = errors.New("the CONNECT packet is too long")
 	errProtocol   = errors.New("the protocol is not MQTT 3.1.1")
 )
 

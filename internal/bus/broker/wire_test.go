@@ -11,9 +11,9 @@ import (
 	"github.com/treeline-edge/treeline/internal/bus/mqtt"
 )
 
-// TestBytesOnTheWire measures the traffic of an idle node, including TLS but not TCP/IP. The budget is
+// TestMessagesHaveTheExpectedBytes measures the traffic of an idle node, including TLS but not TCP/IP. The budget is
 // 2 KiB per minute.
-func TestBytesOnTheWire(t *testing.T) {
+func TestMessagesHaveTheExpectedBytes(t *testing.T) {
 	s := start(t)
 	const id = "n-4f2a9c1b"
 	l := &bustest.Link{Addr: s.Addr}

@@ -79,19 +79,19 @@ func Run(t *testing.T, d Deviations, make func(t *testing.T) System) {
 	}
 }
 
-// heard collects the messages of a subscription.
-type heard chan bus.Message
+// received collects the messages of a subscription.
+type received chan bus.Message
 
-func subscribe(t testing.TB, b bus.Bus, filter string, qos byte) heard {
+func subscribe(t testing.TB, b bus.Bus, filter string, qos byte) received {
 	t.Helper()
-	h := make(heard, 4096)
+	h := make(received, 4096)
 	if err := b.Subscribe(context.Background(), filter, qos, func(m bus.Message) { h <- m }); err != nil {
 		t.Fatalf("subscribe to %s: %v", filter, err)
 	}
 	return h
 }
 
-func (h heard) next(t testing.TB) bus.Message {
+func (h received) next(t testing.TB) bus.Message {
 	t.Helper()
 	select {
 	case m := <-h:
@@ -103,7 +103,7 @@ func (h heard) next(t testing.TB) bus.Message {
 }
 
 // until drops messages, such as duplicates, until one has the payload.
-func (h heard) until(t testing.TB, payload string) bus.Message {
+func (h received) until(t testing.TB, payload string) bus.Message {
 	t.Helper()
 	for {
 		if m := h.next(t); string(m.Payload) == payload {
@@ -281,12 +281,12 @@ func guards(t *testing.T, s System, d Deviations) {
 
 	// Reading: each node subscribes to everything that it may not read.
 	type ear struct {
-		id     api.NodeID
-		filter string
-		heard  heard
+		id       api.NodeID
+		filter   string
+		received received
 	}
 	var ears []ear
-	own := map[api.NodeID]heard{}
+	own := map[api.NodeID]received{}
 	for _, id := range ids {
 		filters := []string{"#", "+/+/+", "nodes/#", "nodes/+/desired", "nodes/" + string(id) + "/#", "nodes/" + string(id) + "/+", "$SYS/#", "$share/g/nodes/n1/desired"}
 		for _, other := range ids {
@@ -298,7 +298,7 @@ func guards(t *testing.T, s System, d Deviations) {
 		}
 		for _, f := range filters {
 			b := node(t, s, Node{ID: id}) // a connection of its own: some brokers end it on a refusal
-			h := make(heard, 64)
+			h := make(received, 64)
 			err := b.Subscribe(within(t), f, 1, func(m bus.Message) { h <- m })
 			if !d.SilentRefusal {
 				if !errors.Is(err, bus.ErrRefused) {
@@ -322,9 +322,9 @@ func guards(t *testing.T, s System, d Deviations) {
 		}
 	}
 	for _, e := range ears {
-		for len(e.heard) > 0 {
-			if m := <-e.heard; !topic.MaySubscribe(e.id, m.Topic) {
-				t.Errorf("%s heard %s through %s", e.id, m.Topic, e.filter)
+		for len(e.received) > 0 {
+			if m := <-e.received; !topic.MaySubscribe(e.id, m.Topic) {
+				t.Errorf("%s received %s through %s", e.id, m.Topic, e.filter)
 			}
 		}
 	}
@@ -452,7 +452,7 @@ func limits(t *testing.T, s System, _ Deviations) {
 	for _, side := range []struct {
 		from  bus.Bus
 		topic string
-		to    heard
+		to    received
 	}{{c, topic.Desired.Of("n1"), got}, {n, topic.Observed.Of("n1"), up}} {
 		err := side.from.Publish(within(t), bus.Message{Topic: side.topic, Payload: append(whole, 'x'), QoS: 1})
 		if !errors.Is(err, bus.ErrTooBig) {

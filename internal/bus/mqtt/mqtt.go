@@ -24,10 +24,10 @@ import (
 )
 
 const (
-	maxInFlight = 64              // publishes that wait to be written or acknowledged
-	farewell    = 2 * time.Second // maximum time to send DISCONNECT
-	pingTimeout = 10 * time.Second
-	subRefused  = 0x80
+	maxInFlight       = 64              // publishes that wait to be written or acknowledged
+	disconnectTimeout = 2 * time.Second // maximum time to send DISCONNECT
+	pingTimeout       = 10 * time.Second
+	subRefused        = 0x80
 )
 
 // Client is a bus.Bus that reconnects when its connection ends.
@@ -88,7 +88,7 @@ func (c *Client) keep() {
 		if lasted >= c.o.MaxBackoff {
 			attempt = 0
 		}
-		c.o.turn(lasted)
+		c.o.selectNext(lasted)
 		wait := pace.Wait(attempt, c.o.Hurry(), rand.Float64())
 		log.Warn("no connection to the broker", "broker", at.Addr, "retry", wait, "error", err)
 		select {
@@ -106,7 +106,7 @@ func (c *Client) connection(at Endpoint) (lasted time.Duration, err error) {
 		return 0, err
 	}
 	defer conn.Close()
-	defer s.paho.Disconnect(uint(farewell.Milliseconds())) // returns at once when the connection is gone
+	defer s.paho.Disconnect(uint(disconnectTimeout.Milliseconds())) // returns at once when the connection is gone
 	defer s.end()
 	defer c.release(s)
 	if err := c.resubscribe(s, at); err != nil {
@@ -340,14 +340,10 @@ func (c *Client) Subscribe(ctx context.Context, filter string, qos byte, fn func
 		s.end() // the connection failed; the next one subscribes again
 		return nil
 	}
-	c.forget(sub)
-	return fmt.Errorf("subscribe to %s: %w", filter, err)
-}
-
-func (c *Client) forget(sub *subscription) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.subs = slices.DeleteFunc(slices.Clone(c.subs), func(s *subscription) bool { return s == sub })
+	return fmt.Errorf("subscribe to %s: %w", filter, err)
 }
 
 // Up implements bus.Bus.

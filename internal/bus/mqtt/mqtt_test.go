@@ -105,7 +105,7 @@ func TestRefusedConnectIsNeverUp(t *testing.T) {
 	}
 }
 
-func TestBrokerThatDoesNotAnswerIsGivenUp(t *testing.T) {
+func TestASilentBrokerIsAbandoned(t *testing.T) {
 	dial, dials := peer(t) // writes nothing
 	c := dialled(t, dial)
 	for range 3 {
@@ -114,7 +114,7 @@ func TestBrokerThatDoesNotAnswerIsGivenUp(t *testing.T) {
 	c.Close()
 }
 
-func TestConnectionClosedBeneathIsNoticed(t *testing.T) {
+func TestAClosedConnectionIsDetected(t *testing.T) {
 	dial, dials := peer(t, 0x20, 2, 0, 0)
 	c := dialled(t, dial)
 	up := c.Up()

@@ -63,8 +63,8 @@ func (o *Options) at() Endpoint {
 	return all[o.turns%len(all)]
 }
 
-// turn selects the next endpoint, unless the connection lasted MaxBackoff.
-func (o *Options) turn(lasted time.Duration) {
+// selectNext selects the next endpoint, unless the connection lasted MaxBackoff.
+func (o *Options) selectNext(lasted time.Duration) {
 	if lasted < o.MaxBackoff {
 		o.turns = (o.turns + 1) % len(o.Endpoints())
 	}
@@ -154,7 +154,7 @@ type watched struct {
 	closed atomic.Bool
 }
 
-var errGone = errors.New("mqtt: the connection was closed beneath")
+var errGone = errors.New("mqtt: the network connection was closed")
 
 func (c *watched) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
