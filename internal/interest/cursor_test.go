@@ -125,7 +125,7 @@ func TestCursorReadsSetOnce(t *testing.T) {
 // BenchmarkSendAll sends a subscriber its complete set in parts: with Flush, and with Part.
 func BenchmarkSendAll(b *testing.B) {
 	for _, many := range []int{5_000, 50_000} {
-		book, view := New[string](), says{}
+		book, view := New[string](), revisions{}
 		for i := range many {
 			w := wire.Subscription{Service: api.ServiceID(fmt.Sprintf("acme/shop.production.service-number-%d.production", i)), For: "acme/shop.production.client.production"}
 			book.Subscribe("x", w, epoch)

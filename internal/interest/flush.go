@@ -57,7 +57,7 @@ func (b *Subscriptions[S]) Pending(s S) bool { return len(b.of(s).changed) > 0 }
 // position of Part is kept until EndResync.
 func (b *Subscriptions[S]) BeginResync(s S) {
 	if u := b.subs[s]; u != nil {
-		u.unchange()
+		u.clearChanges()
 		u.cursor.Reset()
 	}
 	delete(b.dirty, s)
@@ -104,8 +104,7 @@ func (b *Subscriptions[S]) change(s S, k Key) {
 	heap.Push(q, &item[Key]{k.Name(), k})
 }
 
-// unchange clears the marks of change.
-func (u *subscriber) unchange() {
+func (u *subscriber) clearChanges() {
 	clear(u.changed)
 	u.used, u.fresh = nil, nil
 }
@@ -132,20 +131,20 @@ type version struct {
 
 // setVersion records which version of a resource the subscriber holds now.
 func (u *subscriber) setVersion(h *resource, now version) {
-	u.count(h)
+	u.toggle(h)
 	h.sent, h.version = now.ok, now.digest
-	u.count(h)
+	u.toggle(h)
 }
 
-// refer changes the number of subscriptions that lead to a resource.
-func (u *subscriber) refer(h *resource, by int) {
-	u.count(h)
+// addReferences changes the number of subscriptions that lead to a resource.
+func (u *subscriber) addReferences(h *resource, by int) {
+	u.toggle(h)
 	h.subscriptions += by
-	u.count(h)
+	u.toggle(h)
 }
 
-// count toggles a resource in the digests.
-func (u *subscriber) count(h *resource) {
+// toggle adds a resource that was sent to the digests, or removes it.
+func (u *subscriber) toggle(h *resource) {
 	if !h.sent {
 		return
 	}
@@ -159,7 +158,7 @@ func (u *subscriber) count(h *resource) {
 func (b *Subscriptions[S]) drop(s S, u *subscriber, k Key) {
 	u.setVersion(u.held[k], version{})
 	delete(u.held, k)
-	b.unheld(k, s)
+	b.removeSubscriber(k, s)
 }
 
 // add adds a resource to the answer, unless the subscriber holds the same version.

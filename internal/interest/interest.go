@@ -169,7 +169,7 @@ func (b *Subscriptions[S]) Remove(s S) {
 		b.Unsubscribe(s, w)
 	}
 	for k := range b.of(s).held {
-		b.unheld(k, s)
+		b.removeSubscriber(k, s)
 	}
 	delete(b.subs, s)
 	delete(b.dirty, s)
@@ -183,11 +183,11 @@ func (b *Subscriptions[S]) Reset(s S) {
 	}
 	u.sent, u.idle = 0, 0
 	u.cursor.Reset()
-	u.unchange()
+	u.clearChanges()
 	for k, h := range u.held {
 		if h.sent = false; h.subscriptions == 0 {
 			delete(u.held, k)
-			b.unheld(k, s)
+			b.removeSubscriber(k, s)
 			continue
 		}
 		b.change(s, k)
@@ -257,7 +257,7 @@ func (b *Subscriptions[S]) Answer(s S, w wire.Subscription, k Key) {
 	u.subscriptions[w].key = k
 	if old == (Key{}) {
 		u.open--
-	} else if u.refer(u.held[old], -1); u.held[old].subscriptions == 0 {
+	} else if u.addReferences(u.held[old], -1); u.held[old].subscriptions == 0 {
 		b.change(s, old)
 	}
 	if k == (Key{}) {
@@ -272,7 +272,7 @@ func (b *Subscriptions[S]) Answer(s S, w wire.Subscription, k Key) {
 		b.resources[k].subs[s] = true
 		u.cursor.Add(k)
 	}
-	u.refer(u.held[k], +1)
+	u.addReferences(u.held[k], +1)
 	b.change(s, k)
 }
 
@@ -285,15 +285,15 @@ func (b *Subscriptions[S]) AnswerOf(s S, w wire.Subscription) Key {
 }
 
 // Changed marks a resource as changed, with a new version, for all its subscribers except those
-// in know, which have the change already.
-func (b *Subscriptions[S]) Changed(k Key, know ...S) {
+// in except, which have the change already.
+func (b *Subscriptions[S]) Changed(k Key, except ...S) {
 	h := b.resources[k]
 	if h == nil {
 		return
 	}
 	h.rev = 0
 	for s := range h.subs {
-		if !slices.Contains(know, s) {
+		if !slices.Contains(except, s) {
 			b.change(s, k)
 		}
 	}
@@ -312,8 +312,8 @@ func (b *Subscriptions[S]) Rev(k Key, next func() uint64) uint64 {
 	return h.rev
 }
 
-// unheld removes a subscriber of a resource.
-func (b *Subscriptions[S]) unheld(k Key, s S) {
+// removeSubscriber removes a subscriber of a resource.
+func (b *Subscriptions[S]) removeSubscriber(k Key, s S) {
 	if h := b.resources[k]; h != nil {
 		if delete(h.subs, s); len(h.subs) == 0 {
 			delete(b.resources, k)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
@@ -96,7 +97,6 @@ func KeysOf(r wire.Records) map[Key]bool {
 	return keys
 }
 
-// remove adds the removal of a resource to r.
 func remove(r *wire.Records, k Key) {
 	switch k.Kind {
 	case Route:
@@ -126,10 +126,17 @@ func (n Names) Find(spelt api.ServiceID) (api.ServiceID, bool) {
 	if all[spelt] {
 		return spelt, true
 	}
-	for id := range all {
-		return id, len(all) == 1
+	if len(all) == 1 {
+		for id := range all {
+			return id, true
+		}
 	}
 	return "", false
+}
+
+// All returns, in order, the services with a name, ignoring case.
+func (n Names) All(spelt api.ServiceID) []api.ServiceID {
+	return step.Keys(n[strings.ToLower(string(spelt))])
 }
 
 func put[K comparable, V comparable](m map[K]map[V]bool, k K, v V) {

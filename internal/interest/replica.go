@@ -77,7 +77,6 @@ func (h *Replica) TakeAll(r wire.Records, of wire.Span) []Key {
 	return h.Take(r)
 }
 
-// all yields the keys of all resources.
 func (h *Replica) all(yield func(Key) bool) {
 	_ = each(h.Routes, RouteOf, yield) && each(h.Sources, SourceOf, yield) && each(h.Peers, PeerOf, yield) &&
 		each(h.Refused, func(w wire.Subscription) Key { return RefusalOf(w, false) }, yield)

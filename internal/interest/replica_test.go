@@ -32,9 +32,9 @@ func manyRoutes(n int) (all []api.Route) {
 	return all
 }
 
-// TestWhatIsHeldIsWhatTheLastWordsSay applies parts in any order, duplicated, with other spans and with
+// TestAReplicaHasTheLastPartsInAnyOrder applies parts in any order, duplicated, with other spans and with
 // changes between them, and compares the replica with a map.
-func TestWhatIsHeldIsWhatTheLastWordsSay(t *testing.T) {
+func TestAReplicaHasTheLastPartsInAnyOrder(t *testing.T) {
 	name := func(n int) api.ServiceID { return api.ServiceID(fmt.Sprintf("acme/a.b.c%02d.d", n)) }
 	rapid.Check(t, func(t *rapid.T) {
 		var h Replica
@@ -86,9 +86,9 @@ func TestWhatIsHeldIsWhatTheLastWordsSay(t *testing.T) {
 	})
 }
 
-// TestWhatIsFoundIsWhatIsHeld adds, changes and removes nodes and sources, in pairs with the same
+// TestLookupsEqualALinearSearch adds, changes and removes nodes and sources, in pairs with the same
 // subnets and addresses, and compares the look-ups with a linear search.
-func TestWhatIsFoundIsWhatIsHeld(t *testing.T) {
+func TestLookupsEqualALinearSearch(t *testing.T) {
 	subs := []netip.Prefix{
 		netip.MustParsePrefix("10.16.0.0/26"), netip.MustParsePrefix("10.16.0.64/26"), netip.MustParsePrefix("10.16.0.77/26"), // not masked
 		netip.MustParsePrefix("10.16.0.0/25"), netip.MustParsePrefix("10.16.0.0/20"), netip.MustParsePrefix("fd00::/64"), {},
@@ -175,9 +175,9 @@ func BenchmarkFound(b *testing.B) {
 	}
 }
 
-// TestPartsCostWhatTheyCarry sends two large replicas their complete set again, in few and in many
+// TestCostOfPartsIsProportionalToTheirSize sends two large replicas their complete set again, in few and in many
 // parts. Both must cost the same.
-func TestPartsCostWhatTheyCarry(t *testing.T) {
+func TestCostOfPartsIsProportionalToTheirSize(t *testing.T) {
 	const many = 10_000
 	all := manyRoutes(many)
 	var has Replica
