@@ -65,9 +65,11 @@ func (o *orchestrator) scrape(ctx context.Context, s *metrics.Scrape) error {
 		s.Gauge("treeline_free_millicpu", "Thousandths of vCPUs that are not reserved.", float64(free.MilliCPU))
 		s.Gauge("treeline_free_memory_mebibytes", "Memory that is not reserved.", float64(free.MemoryMB))
 		const netHelp = "Subscriptions of nodes to network resources, by whether they are answered."
-		wants, open := o.core.Interest()
-		s.Gauge("treeline_net_wants", netHelp, float64(wants-open), "answered", "true")
-		s.Gauge("treeline_net_wants", netHelp, float64(open), "answered", "false")
+		all, open := o.core.Interest()
+		for _, name := range []string{"treeline_net_subscriptions", "treeline_net_wants"} { // the latter is the former name
+			s.Gauge(name, netHelp, float64(all-open), "answered", "true")
+			s.Gauge(name, netHelp, float64(open), "answered", "false")
+		}
 		s.Counter("treeline_node_values_refused_total", "Values in nodes' messages that were out of bounds.", float64(o.core.RefusedValues()))
 		up := 0.0
 		if o.core.RootUp() {

@@ -87,7 +87,7 @@ func (s *Server) Metrics(w http.ResponseWriter, r *http.Request) {
 	var pairs []api.PairStatus
 	attached, routes, refused := 0, 0, 0
 	if err == nil {
-		err = s.Core.Read(ctx, func(o *overlay.Core) {
+		err = s.Core.Read(ctx, func(o overlay.View) {
 			pairs, attached = o.Pairs(), len(o.Attachments())
 			for _, r := range o.Routes() {
 				if r.Refused != "" {
@@ -116,7 +116,9 @@ func (s *Server) Metrics(w http.ResponseWriter, r *http.Request) {
 	line("gauge", "treeline_net_ready", "Whether workloads can be attached.", ready)
 	line("gauge", "treeline_net_attachments", "Workloads that are attached.", attached)
 	line("gauge", "treeline_net_routes", "Services that the node has a route to.", routes)
-	line("gauge", "treeline_net_wants_unmet", "Subscriptions that were refused or are not answered.", refused)
+	for _, name := range []string{"treeline_net_subscriptions_open", "treeline_net_wants_unmet"} { // the latter is the former name
+		line("gauge", name, "Subscriptions that were refused or are not answered.", refused)
+	}
 	peerMetrics(w, s.Credentials.Cluster, peers)
 	all := s.Transport.engine.Total() // a counter must not decrease when a peer is removed
 	line("counter", "treeline_net_tunnel_sent_bytes_total", "Bytes of packets that the tunnel sent to peers, including removed ones.", all.SentBytes)

@@ -49,6 +49,8 @@ func scrape(core *root.Core, s *metrics.Scrape) {
 	}
 	const netHelp = "Subscriptions of clusters to network resources, by whether they are answered."
 	all, open := core.Interest()
-	s.Gauge("treeline_net_wants", netHelp, float64(all-open), "answered", "true")
-	s.Gauge("treeline_net_wants", netHelp, float64(open), "answered", "false")
+	for _, name := range []string{"treeline_net_subscriptions", "treeline_net_wants"} { // the latter is the former name
+		s.Gauge(name, netHelp, float64(all-open), "answered", "true")
+		s.Gauge(name, netHelp, float64(open), "answered", "false")
+	}
 }

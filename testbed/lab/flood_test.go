@@ -370,7 +370,7 @@ func unknownDestinations(t *testing.T, s *siege) {
 		}
 		<-done
 		// 256 subscriptions of one service without an answer, and those with a route.
-		unmet, routes := n2.NetMetric("treeline_net_wants_unmet"), n2.NetMetric("treeline_net_routes")
+		unmet, routes := n2.NetMetric("treeline_net_subscriptions_open"), n2.NetMetric("treeline_net_routes")
 		t.Logf("n2 has %v routes and %v subscriptions without an answer; its core dropped %v inputs in %v steps", routes, unmet,
 			n2.NetMetric("treeline_core_inputs_dropped_total"), n2.NetMetric("treeline_core_steps_total"))
 		if unmet > 256+64 || routes > 64 {
